@@ -1,0 +1,217 @@
+//! The vocabulary: the only lists of ops, data types, devices, ISAs and CPU features.
+//!
+//! Everything else in gristmill (parser, compiler, runtime, command) takes its names from here, so
+//! that a word has one spelling and one meaning. This module is `no_std` and has no dependencies.
+
+/// Declares an enum together with its spellings: `ALL`, `name` and `from_name`.
+macro_rules! words {
+    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $word:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$vmeta])* $variant,)* }
+
+        impl $name {
+            /// Every word of this list, in the order of the declaration.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+
+            /// The spelling used in specs, on the command line and in receipts.
+            pub const fn name(self) -> &'static str {
+                match self { $($name::$variant => $word,)* }
+            }
+
+            /// The word spelled `name`, if there is one.
+            pub fn from_name(name: &str) -> Option<$name> {
+                match name { $($word => Some($name::$variant),)* _ => None }
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+    };
+}
+
+words! {
+    /// What a kernel computes.
+    Op {
+        /// f32 values to packed blocks, by one of the format's quantizers.
+        Quantize = "quantize",
+        /// Packed blocks to f32 values.
+        Dequantize = "dequantize",
+        /// `y[m,n] = sum_k x[m,k] * w[n,k] (+ bias[n])` with packed `w`.
+        Matmul = "matmul",
+        /// f32 activation rows to int8 with scales and sums.
+        QuantizeActivations = "quantize_activations",
+    }
+}
+
+words! {
+    /// Element type of an unpacked operand.
+    DType {
+        /// IEEE binary32.
+        F32 = "f32",
+        /// IEEE binary16.
+        F16 = "f16",
+        /// bfloat16.
+        Bf16 = "bf16",
+        /// int8 activations that are already quantized, with their scales.
+        I8 = "i8",
+    }
+}
+
+words! {
+    /// Kind of device. A kind without a described kernel gets "no" with that reason, never a guess.
+    DeviceKind {
+        /// The processor this program runs on.
+        Cpu = "cpu",
+        /// An NVIDIA GPU.
+        Cuda = "cuda",
+        /// Reserved: an AMD GPU. No kernel is described for it.
+        Rocm = "rocm",
+        /// Reserved: an Apple GPU. No kernel is described for it.
+        Metal = "metal",
+    }
+}
+
+words! {
+    /// Processor architecture that an ISA belongs to.
+    Arch {
+        /// Runs on every architecture.
+        Any = "any",
+        /// 64-bit x86.
+        X86 = "x86_64",
+        /// 64-bit Arm.
+        Aarch64 = "aarch64",
+    }
+}
+
+words! {
+    /// Instruction set that a CPU variant is written for.
+    Isa {
+        /// Portable Rust: the reference, built everywhere.
+        Scalar = "scalar",
+        /// 128-bit x86.
+        Sse41 = "sse4.1",
+        /// 256-bit x86 without dot-product instructions.
+        Avx2 = "avx2",
+        /// 256-bit x86 with `vpdpbusd` in its VEX encoding.
+        AvxVnni = "avxvnni",
+        /// 512-bit x86 (F and BW); `requires` names what else a variant uses.
+        Avx512 = "avx512",
+    }
+}
+
+words! {
+    /// A CPU feature, spelled as rustc spells it in `target_feature`.
+    Feature {
+        /// `pshufb`, `pmaddubsw`.
+        Ssse3 = "ssse3",
+        /// `pmuldq`, `roundps`, `pminud` and friends.
+        Sse41 = "sse4.1",
+        /// 256-bit integer instructions.
+        Avx2 = "avx2",
+        /// VEX-encoded `vpdpbusd`.
+        AvxVnni = "avxvnni",
+        /// AVX-512 foundation.
+        Avx512f = "avx512f",
+        /// AVX-512 byte and word instructions.
+        Avx512bw = "avx512bw",
+        /// AVX-512 double- and quadword instructions.
+        Avx512dq = "avx512dq",
+        /// AVX-512 instructions on 128- and 256-bit vectors.
+        Avx512vl = "avx512vl",
+        /// EVEX-encoded `vpdpbusd`.
+        Avx512vnni = "avx512vnni",
+        /// `vpermi2b` and friends.
+        Avx512vbmi = "avx512vbmi",
+        /// Advanced SIMD.
+        Neon = "neon",
+        /// `sdot`, `udot`.
+        Dotprod = "dotprod",
+        /// `smmla`, `usmmla`.
+        I8mm = "i8mm",
+    }
+}
+
+impl Isa {
+    /// The architecture this ISA belongs to.
+    pub const fn arch(self) -> Arch {
+        match self {
+            Isa::Scalar => Arch::Any,
+            Isa::Sse41 | Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => Arch::X86,
+        }
+    }
+
+    /// The features every variant of this ISA may use without naming them in `requires`.
+    pub const fn features(self) -> &'static [Feature] {
+        match self {
+            Isa::Scalar => &[],
+            Isa::Sse41 => &[Feature::Ssse3, Feature::Sse41],
+            Isa::Avx2 => &[Feature::Avx2],
+            Isa::AvxVnni => &[Feature::Avx2, Feature::AvxVnni],
+            Isa::Avx512 => &[Feature::Avx512f, Feature::Avx512bw],
+        }
+    }
+}
+
+impl Feature {
+    /// The architecture that has this feature.
+    pub const fn arch(self) -> Arch {
+        match self {
+            Feature::Ssse3
+            | Feature::Sse41
+            | Feature::Avx2
+            | Feature::AvxVnni
+            | Feature::Avx512f
+            | Feature::Avx512bw
+            | Feature::Avx512dq
+            | Feature::Avx512vl
+            | Feature::Avx512vnni
+            | Feature::Avx512vbmi => Arch::X86,
+            Feature::Neon | Feature::Dotprod | Feature::I8mm => Arch::Aarch64,
+        }
+    }
+}
+
+/// A set of CPU features as one word, so that "does this machine have them?" is one comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct FeatureSet(pub u64);
+
+impl FeatureSet {
+    /// The set without members.
+    pub const EMPTY: FeatureSet = FeatureSet(0);
+
+    /// This set with `feature` added.
+    pub const fn with(self, feature: Feature) -> FeatureSet {
+        FeatureSet(self.0 | 1 << feature as u8)
+    }
+
+    /// Whether `feature` is a member.
+    pub const fn has(self, feature: Feature) -> bool {
+        self.0 & 1 << feature as u8 != 0
+    }
+
+    /// Whether every member of `other` is in this set.
+    pub const fn contains(self, other: FeatureSet) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The members of `other` that this set lacks.
+    pub const fn missing(self, other: FeatureSet) -> FeatureSet {
+        FeatureSet(other.0 & !self.0)
+    }
+
+    /// The members, in the order of the vocabulary.
+    pub fn iter(self) -> impl Iterator<Item = Feature> {
+        Feature::ALL.iter().copied().filter(move |f| self.has(*f))
+    }
+}
+
+impl FromIterator<Feature> for FeatureSet {
+    fn from_iter<I: IntoIterator<Item = Feature>>(features: I) -> FeatureSet {
+        features.into_iter().fold(FeatureSet::EMPTY, FeatureSet::with)
+    }
+}

@@ -1,0 +1,121 @@
+//! The contract between generated code and the runtime: plain function pointers over raw buffers.
+//!
+//! Nothing here checks anything. The handles in [`crate::kernel`] check shapes once, own or borrow the
+//! buffers, and are the only callers; generated code is the only implementer.
+
+/// Why a kernel stopped. Indices count from the start of the buffer that the kernel was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The input holds NaN or an infinity at this element.
+    NonFinite(usize),
+    /// A code that the format gives no meaning stands at this element.
+    InvalidCode(usize),
+    /// The scale of this block does not fit its storage type.
+    ScaleOverflow(usize),
+}
+
+/// The step of a quantizer whose scale covers more than a block.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C)]
+pub struct Step {
+    /// What an element is multiplied by (or divided by, as the format says) before rounding.
+    pub apply: f32,
+    /// What is stored.
+    pub stored: f32,
+}
+
+/// `blocks` blocks at `src` to `blocks * elements` values at `dst`; `outer` is the row's or tensor's scale.
+pub type DequantizeFn = unsafe fn(src: *const u8, dst: *mut f32, blocks: usize, outer: f32) -> Result<(), Fault>;
+
+/// The step for `len` values (a row or a tensor) at `src`.
+pub type StepFn = unsafe fn(src: *const f32, len: usize) -> Result<Step, Fault>;
+
+/// `blocks * elements` values at `src` to `blocks` blocks at `dst`. `step` is read only by formats
+/// whose scale covers more than a block.
+pub type QuantizeFn = unsafe fn(src: *const f32, dst: *mut u8, blocks: usize, step: Step) -> Result<(), Fault>;
+
+/// One row of `k` activations to int8.
+///
+/// * `q`: `k.div_ceil(unit) * unit_padded` bytes; units of `unit` values start every `unit_padded`
+///   bytes, what is between is set to zero;
+/// * `scales`: one for each block of the activation format;
+/// * `sums`: the sum of q over each unit.
+pub type QuantizeActivationsFn = unsafe fn(
+    x: *const f32,
+    k: usize,
+    unit: usize,
+    unit_padded: usize,
+    q: *mut i8,
+    scales: *mut f32,
+    sums: *mut i32,
+) -> Result<(), Fault>;
+
+/// Up to `PackInfo::rows` rows of blocks (each `row_stride` bytes after the last) to one panel.
+///
+/// `codes`: panel bytes, zeroed by the caller; `scales`, `mins`: `units * PackInfo::rows` values, row
+/// fastest; rows beyond `rows` keep what the caller wrote. A fault's index is `row * k + element`.
+pub type PackFn = unsafe fn(
+    src: *const u8,
+    row_stride: usize,
+    rows: usize,
+    k: usize,
+    codes: *mut u8,
+    scales: *mut f32,
+    mins: *mut f32,
+) -> Result<(), Fault>;
+
+/// Row `row` of one panel back to `k` values.
+pub type UnpackFn = unsafe fn(
+    codes: *const u8,
+    scales: *const f32,
+    mins: *const f32,
+    outer: f32,
+    row: usize,
+    k: usize,
+    dst: *mut f32,
+);
+
+/// `y[t, r] = sum_k x[t, k] * w[r, k] (+ bias[r])` for tokens `0..m` and rows `row_begin..row_end`.
+pub type MatmulFn = unsafe fn(args: &MatmulArgs);
+
+/// Arguments of a [`MatmulFn`].
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct MatmulArgs {
+    /// Packed codes (panel after panel), or the format's own rows where the variant has no packing.
+    pub codes: *const u8,
+    /// Bytes from one panel (or row) to the next.
+    pub stride: usize,
+    /// Packed scales, `[panel][unit][row]`; null where the format has none in its blocks.
+    pub scales: *const f32,
+    /// Packed minimum terms, like `scales`; null where there are none.
+    pub mins: *const f32,
+    /// One scale a row (row header or tensor tail; 1 where the format has neither).
+    pub outer: *const f32,
+    /// Inner dimension.
+    pub k: usize,
+    /// Units along k (1 where nothing divides the row).
+    pub units: usize,
+    /// int8 activations, `[token][units * unit_padded]`.
+    pub x: *const i8,
+    /// Bytes from one token's activations to the next.
+    pub x_stride: usize,
+    /// Activation scales, `[token][blocks]`.
+    pub x_scales: *const f32,
+    /// Blocks of activations in a row.
+    pub x_blocks: usize,
+    /// Activation sums, `[token][units]`.
+    pub x_sums: *const i32,
+    /// Bias of `n` values, or null.
+    pub bias: *const f32,
+    /// Output, `[token][n]`.
+    pub y: *mut f32,
+    /// Tokens.
+    pub m: usize,
+    /// Rows of the weights: the row stride of `y`.
+    pub n: usize,
+    /// First row to compute; a multiple of the packing's rows.
+    pub row_begin: usize,
+    /// End of the rows to compute, at most `n`.
+    pub row_end: usize,
+}
