@@ -1,1 +1,23 @@
-//! x
+//! A build-time kernel compiler for low-bit matrix kernels.
+//!
+//! This package is the front door: it compiles the shipped specs with gristmill's own compiler into
+//! [`REGISTRY`], re-exports the runtime that decides and runs, and holds the `gristmill` command.
+
+pub use gristmill_macros::include_kernels;
+pub use gristmill_runtime as runtime;
+pub use gristmill_runtime::*;
+
+pub mod ceilings;
+pub mod gguf;
+#[cfg(feature = "cli")]
+pub mod oracle;
+#[cfg(feature = "cli")]
+pub mod weights_file;
+
+/// The kernels of this build.
+#[allow(unused, clippy::all, reason = "generated code: helpers that a format does not need stay in its module")]
+pub mod kernels {
+    include!(concat!(env!("OUT_DIR"), "/gristmill.rs"));
+}
+
+pub use kernels::REGISTRY;

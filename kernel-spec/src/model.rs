@@ -18,6 +18,36 @@ pub struct SpecSet {
     pub files: Vec<std::path::PathBuf>,
 }
 
+impl SpecSet {
+    /// Keeps the formats whose place in `keep` is true, in kernels too.
+    pub fn retain_formats(&mut self, keep: &[bool]) {
+        let kept = |index: usize| keep.get(index).copied().unwrap_or(true);
+        let moved: Vec<usize> =
+            (0..self.formats.len()).map(|i| (0..i).filter(|&earlier| kept(earlier)).count()).collect();
+        for kernel in self.kernels.iter_mut().filter(|k| k.op != Op::QuantizeActivations) {
+            kernel.formats.retain(|&i| kept(i));
+            for index in &mut kernel.formats {
+                *index = moved[*index];
+            }
+        }
+        let mut index = 0;
+        self.formats.retain(|_| {
+            index += 1;
+            kept(index - 1)
+        });
+    }
+}
+
+impl Format {
+    /// The codebook its values come from, if they do.
+    pub fn codebook(&self) -> Option<&str> {
+        match &self.value.map {
+            ValueMap::Codebook { name, .. } => Some(name),
+            ValueMap::Affine { .. } | ValueMap::Levels(_) => None,
+        }
+    }
+}
+
 /// Where something was described.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Origin {

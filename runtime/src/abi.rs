@@ -25,14 +25,16 @@ pub struct Step {
 }
 
 /// `blocks` blocks at `src` to `blocks * elements` values at `dst`; `outer` is the row's or tensor's scale.
-pub type DequantizeFn = unsafe fn(src: *const u8, dst: *mut f32, blocks: usize, outer: f32) -> Result<(), Fault>;
+pub type DequantizeFn =
+    unsafe fn(src: *const u8, dst: *mut f32, blocks: usize, outer: f32) -> Result<(), Fault>;
 
 /// The step for `len` values (a row or a tensor) at `src`.
 pub type StepFn = unsafe fn(src: *const f32, len: usize) -> Result<Step, Fault>;
 
 /// `blocks * elements` values at `src` to `blocks` blocks at `dst`. `step` is read only by formats
 /// whose scale covers more than a block.
-pub type QuantizeFn = unsafe fn(src: *const f32, dst: *mut u8, blocks: usize, step: Step) -> Result<(), Fault>;
+pub type QuantizeFn =
+    unsafe fn(src: *const f32, dst: *mut u8, blocks: usize, step: Step) -> Result<(), Fault>;
 
 /// One row of `k` activations to int8.
 ///

@@ -4,6 +4,9 @@
 //! binary does not link.
 
 use crate::abi::{DequantizeFn, MatmulFn, PackFn, QuantizeActivationsFn, QuantizeFn, StepFn, UnpackFn};
+use crate::decide::Candidate;
+use crate::error::Error;
+use crate::names;
 use gristmill_spec::vocab::{DType, DeviceKind, FeatureSet, Isa, Op};
 use std::sync::atomic::AtomicU64;
 
@@ -227,6 +230,8 @@ pub struct ShapeRules {
 #[derive(Debug, Default)]
 pub struct Counters {
     pub(crate) launches: AtomicU64,
+    /// Launches whose time was taken; the others are in no time sum.
+    pub(crate) timed: AtomicU64,
     pub(crate) nanoseconds: AtomicU64,
     pub(crate) bytes_in: AtomicU64,
     pub(crate) bytes_out: AtomicU64,
@@ -237,9 +242,57 @@ impl Counters {
     pub const fn new() -> Counters {
         Counters {
             launches: AtomicU64::new(0),
+            timed: AtomicU64::new(0),
             nanoseconds: AtomicU64::new(0),
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
         }
     }
+}
+
+impl Registry {
+    /// The weight format of this name, with its index.
+    ///
+    /// # Errors
+    /// [`Error::NotCompiled`] if it was left out of this build, else [`Error::UnknownFormat`].
+    pub fn format(&'static self, name: &str) -> Result<(usize, &'static FormatInfo), Error> {
+        if let Some(found) = self.formats.iter().enumerate().find(|(_, format)| format.name == name) {
+            return Ok(found);
+        }
+        if let Some(left_out) = self.left_out.iter().find(|left_out| left_out.format == name) {
+            return Err(Error::NotCompiled { format: left_out.format, feature: left_out.feature });
+        }
+        let known: Vec<&'static str> = self.formats.iter().map(|format| format.name).collect();
+        let nearest = names::nearest(name, known.iter().copied());
+        Err(Error::UnknownFormat { name: name.to_owned(), nearest, known })
+    }
+
+    /// The entry of this name.
+    pub(crate) fn entry(&'static self, name: &str) -> Result<Candidate, Error> {
+        self.entries
+            .iter()
+            .enumerate()
+            .find(|(_, entry)| entry.name == name)
+            .map(|(index, entry)| Candidate { index, entry })
+            .ok_or_else(|| Error::UnknownKernel {
+                name: name.to_owned(),
+                nearest: names::nearest(name, self.entries.iter().map(|entry| entry.name)),
+            })
+    }
+}
+
+/// Whether two names are equal, at compile time: how a hand-written body is held to its variant.
+pub const fn same_name(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    if a.len() != b.len() {
+        return false;
+    }
+    let mut at = 0;
+    while at < a.len() {
+        if a[at] != b[at] {
+            return false;
+        }
+        at += 1;
+    }
+    true
 }

@@ -1,0 +1,266 @@
+//! For build scripts: spec folders in, one Rust file in `OUT_DIR` out.
+
+use crate::{Compiled, Error, LeftOut, Options, compile};
+use gristmill_spec::model::SpecSet;
+use gristmill_spec::{Diagnostic, ReadError, Severity, SourceFile, check, read_path, render, shipped};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Name of the file that [`Builder::build`] writes into `OUT_DIR`; `include_kernels!` includes it.
+pub const FILE: &str = "gristmill.rs";
+
+/// Variable with further spec folders, separated as in `PATH`.
+pub const EXTRA_SPECS: &str = "GRISTMILL_EXTRA_SPECS";
+
+/// Why a build failed.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// Spec files could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The shipped specs could not be read.
+    #[error("can't read the specs shipped with gristmill-spec: {0}")]
+    Shipped(#[source] std::io::Error),
+    /// The specs hold mistakes; the text is the rendered report.
+    #[error("{0}")]
+    Specs(String),
+    /// No exact plan exists for something the specs ask.
+    #[error("{}", .0.iter().map(|e| format!("error: {e}")).collect::<Vec<_>>().join("\n"))]
+    Plans(Vec<Error>),
+    /// A name given to [`Builder::with_shipped`] is no shipped format.
+    #[error("no shipped format is named `{name}`; there are: {known}")]
+    UnknownFormat {
+        /// The name.
+        name: String,
+        /// All names.
+        known: String,
+    },
+    /// Not called from a build script.
+    #[error("the environment variable {0} is not set: this must run in a build script")]
+    NoBuildScript(&'static str),
+    /// The output could not be written.
+    #[error("can't write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Which shipped formats are compiled.
+#[derive(Clone, Debug)]
+enum Shipped {
+    Named(BTreeSet<String>),
+    Families(BTreeSet<String>),
+}
+
+/// Compiles specs in a build script.
+///
+/// ```no_run
+/// // build.rs
+/// gristmill_codegen::Builder::new("kernels").with_shipped(["i2_s"]).build();
+/// ```
+#[derive(Clone, Debug)]
+pub struct Builder {
+    dirs: Vec<PathBuf>,
+    shipped: Shipped,
+    extra: bool,
+    sources: Vec<SourceFile>,
+}
+
+impl Builder {
+    /// Specs of one's own, in `dir` (relative to the package), with the shipped activation formats,
+    /// packings and kernels, and no shipped format.
+    pub fn new(dir: impl Into<PathBuf>) -> Builder {
+        Builder { dirs: vec![dir.into()], shipped: Shipped::Named(BTreeSet::new()), extra: false, sources: Vec::new() }
+    }
+
+    /// No specs of one's own: shipped ones only.
+    pub fn shipped() -> Builder {
+        Builder { dirs: Vec::new(), shipped: Shipped::Named(BTreeSet::new()), extra: false, sources: Vec::new() }
+    }
+
+    /// Adds shipped formats by name.
+    pub fn with_shipped<S: Into<String>>(mut self, formats: impl IntoIterator<Item = S>) -> Builder {
+        self.shipped = Shipped::Named(formats.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Adds all shipped formats of these families. Formats of other families are remembered as left
+    /// out, so that `explain` can name the cargo feature that brings them in.
+    pub fn with_families<S: Into<String>>(mut self, families: impl IntoIterator<Item = S>) -> Builder {
+        self.shipped = Shipped::Families(families.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Also reads the folders that `GRISTMILL_EXTRA_SPECS` names.
+    pub fn with_extra_specs(mut self) -> Builder {
+        self.extra = true;
+        self
+    }
+
+    /// Adds sources that are already in memory (macros).
+    pub fn with_sources(mut self, sources: impl IntoIterator<Item = SourceFile>) -> Builder {
+        self.sources.extend(sources);
+        self
+    }
+
+    /// Compiles, writes `OUT_DIR/gristmill.rs` and tells cargo what to watch. On an error it prints the
+    /// report and ends the build script with exit code 1.
+    pub fn build(self) {
+        if let Err(error) = self.try_build() {
+            // Cargo shows `cargo::error` lines in its own style and the script's stderr below.
+            let first = error.to_string();
+            println!("cargo::error={}", first.lines().next().unwrap_or("gristmill could not compile the specs"));
+            eprintln!("{error}");
+            std::process::exit(1);
+        }
+    }
+
+    /// As [`build`](Builder::build), with the error returned.
+    ///
+    /// # Errors
+    ///
+    /// See [`BuildError`].
+    pub fn try_build(self) -> Result<(), BuildError> {
+        let variable = |name: &'static str| std::env::var(name).map_err(|_| BuildError::NoBuildScript(name));
+        let out = PathBuf::from(variable("OUT_DIR")?).join(FILE);
+        let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+        let mut watched: Vec<PathBuf> = self.dirs.iter().map(|dir| root.join(dir)).collect();
+        if self.extra {
+            println!("cargo::rerun-if-env-changed={EXTRA_SPECS}");
+            watched.extend(extra_dirs());
+        }
+        watched.extend(gristmill_spec::FOLDERS.iter().map(|f| gristmill_spec::shipped_dir().join(f)));
+        for path in watched.iter().filter(|path| path.exists()) {
+            println!("cargo::rerun-if-changed={}", path.display());
+        }
+        let package = variable("CARGO_PKG_NAME")?;
+        let (compiled, set, warnings) = self.compile(&root, package, compiler())?;
+        for file in &set.files {
+            println!("cargo::rerun-if-changed={}", file.display());
+        }
+        for warning in warnings {
+            println!("cargo::warning={warning}");
+        }
+        // An unchanged file keeps its time, so that nothing that depends on it is compiled again.
+        if std::fs::read(&out).is_ok_and(|old| old == compiled.code.as_bytes()) {
+            return Ok(());
+        }
+        std::fs::write(&out, compiled.code).map_err(|source| BuildError::Write { path: out, source })
+    }
+
+    /// Reads, checks and compiles; for the command and for tests. `root` is what relative folders are
+    /// relative to.
+    ///
+    /// # Errors
+    ///
+    /// See [`BuildError`].
+    pub fn compile(
+        &self,
+        root: &Path,
+        package: String,
+        compiler: String,
+    ) -> Result<(Compiled, SpecSet, Vec<String>), BuildError> {
+        let (mut set, sources, warnings) = self.read(root)?;
+        let known: Vec<String> = set.formats.iter().map(|f| f.name.clone()).collect();
+        let mut left_out = Vec::new();
+        let shipped_path = |file: &str| file.starts_with("kernel-spec/");
+        let keep: Vec<bool> = set
+            .formats
+            .iter()
+            .map(|format| match &self.shipped {
+                _ if !shipped_path(&format.origin.file) => true,
+                Shipped::Named(names) => names.contains(&format.name),
+                Shipped::Families(families) => {
+                    let kept = format.family.is_empty() || families.contains(&format.family);
+                    if !kept {
+                        left_out.push(LeftOut {
+                            format: format.name.clone(),
+                            feature: format.family.clone(),
+                            gguf: format.gguf,
+                        });
+                    }
+                    kept
+                }
+            })
+            .collect();
+        if let Shipped::Named(names) = &self.shipped
+            && let Some(name) = names.iter().find(|name| !known.contains(name))
+        {
+            return Err(BuildError::UnknownFormat { name: name.clone(), known: known.join(", ") });
+        }
+        set.retain_formats(&keep);
+        // The registry carries the specs of what it holds, not those that were left out.
+        let books: BTreeSet<&str> = set.formats.iter().filter_map(|f| f.codebook()).collect();
+        let used: Vec<SourceFile> = sources
+            .iter()
+            .filter(|source| {
+                let stem = Path::new(&source.path).file_name().and_then(|n| n.to_str()).unwrap_or_default();
+                let stem = stem.split('.').next().unwrap_or_default();
+                let folder = Path::new(&source.path).parent().and_then(Path::file_name).and_then(|n| n.to_str());
+                match folder {
+                    Some("formats") => set.formats.iter().any(|f| f.origin.file == source.path),
+                    Some("codebooks") => books.contains(stem),
+                    _ => stem != "coverage",
+                }
+            })
+            .cloned()
+            .collect();
+        let options = Options { package, compiler, left_out };
+        let compiled = compile(&set, &used, &options).map_err(BuildError::Plans)?;
+        Ok((compiled, set, warnings))
+    }
+
+    /// Reads and checks everything that was named.
+    fn read(&self, root: &Path) -> Result<(SpecSet, Vec<SourceFile>, Vec<String>), BuildError> {
+        let mut sources = shipped().map_err(BuildError::Shipped)?;
+        for dir in &self.dirs {
+            let mut read = read_path(&root.join(dir))?;
+            for source in &mut read {
+                if let Ok(rest) = Path::new(&source.path).strip_prefix(root) {
+                    source.path = rest.display().to_string();
+                }
+            }
+            sources.extend(read);
+        }
+        if self.extra {
+            for dir in extra_dirs() {
+                sources.extend(read_path(&dir)?);
+            }
+        }
+        sources.extend(self.sources.iter().cloned());
+        let report = check(&sources);
+        match report.set {
+            Some(set) => {
+                let warnings = report
+                    .diagnostics
+                    .iter()
+                    .filter(|d| d.severity == Severity::Warning)
+                    .map(|d: &Diagnostic| format!("{}: {}", d.path, d.message))
+                    .collect();
+                Ok((set, sources, warnings))
+            }
+            None => Err(BuildError::Specs(render(&sources, &report.diagnostics, false))),
+        }
+    }
+}
+
+fn extra_dirs() -> Vec<PathBuf> {
+    std::env::var_os(EXTRA_SPECS)
+        .map(|value| std::env::split_paths(&value).filter(|p| !p.as_os_str().is_empty()).collect())
+        .unwrap_or_default()
+}
+
+/// Compiler, target and flags of this build, as they go into kernel identities.
+fn compiler() -> String {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let version = std::process::Command::new(rustc)
+        .arg("--version")
+        .output()
+        .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_string())
+        .unwrap_or_default();
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    format!("{version};{};O{};{}", variable("TARGET"), variable("OPT_LEVEL"), variable("CARGO_ENCODED_RUSTFLAGS"))
+}

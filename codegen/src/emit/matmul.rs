@@ -1,0 +1,349 @@
+//! The packed matmul: one loop for every ISA, over the primitives of `gristmill_runtime::simd`.
+//!
+//! A register tile is `V` vectors of rows by `T` tokens. A row is a lane, so nothing is ever summed
+//! across lanes, and the f32 sums of a row are taken in the order of k whatever the tile and the ISA:
+//! all variants of a format give the same bits.
+
+use super::float;
+use crate::plan::{Dot, MatmulPlan};
+use gristmill_spec::model::Factor;
+use std::fmt::Write;
+
+/// The module of one packed variant: `tile` and `matmul`.
+pub fn emit(plan: &MatmulPlan<'_>) -> String {
+    let features: Vec<&str> = plan.features.iter().map(|f| f.name()).collect();
+    let features = features.join(",");
+    let pack = &plan.pack;
+    let (vectors, tokens) = (plan.vectors, plan.tokens);
+    let mut out = String::new();
+    let _ = write!(
+        out,
+        "use gristmill_runtime::abi::MatmulArgs;
+         use gristmill_runtime::simd::{}::{{self as simd, LANES}};
+
+         /// Rows of a panel.
+         const ROWS: usize = {};
+         /// Bytes of a tile of codes: all rows of a panel, {} elements each.
+         const TILE: usize = {};
+         /// Elements of a row in a tile.
+         const TILE_K: usize = {};\n",
+        plan.primitives, pack.packing.rows, pack.tile.k, pack.tile.bytes, pack.tile.k,
+    );
+    if let Some(table) = &pack.table {
+        let _ = writeln!(out, "/// Operand of each code.\nstatic TABLE: [u8; 16] = {table:?};");
+    }
+    let sums = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
+    let _ = write!(
+        out,
+        "/// `V` vectors of rows from `row` by `T` tokens from `token`.
+         ///
+         /// # Safety
+         ///
+         /// As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.
+         #[target_feature(enable = \"{features}\")]
+         #[allow(clippy::needless_range_loop, reason = \"generated loops keep one form\")]
+         unsafe fn tile<const V: usize, const T: usize>(a: &MatmulArgs, row: usize, token: usize) {{
+             // SAFETY (all of the function): the caller answers for the buffers of `a`, see `MatmulArgs`.
+             unsafe {{
+                 let codes: [*const u8; V] = std::array::from_fn(|i| {{
+                     let row = row + i * LANES;
+                     a.codes.add(row / ROWS * a.stride + row % ROWS * 4)
+                 }});
+                 let x: [*const i8; T] = std::array::from_fn(|t| a.x.add((token + t) * a.x_stride));
+                 {sums}
+                 {finish}
+             }}
+         }}
+
+         /// `y = x * w^T (+ bias)`.
+         ///
+         /// # Safety
+         ///
+         /// As [`MatmulArgs`] says.
+         #[target_feature(enable = \"{features}\")]
+         pub unsafe fn matmul(a: &MatmulArgs) {{
+             let end = a.row_end.next_multiple_of(LANES);
+             let mut row = a.row_begin;
+             // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
+             unsafe {{\n",
+        finish = finish(plan),
+    );
+    for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
+        let _ = write!(out, "while row + {rows} * LANES <= end {{ let mut token = 0;");
+        for step in token_steps(tokens) {
+            let _ = write!(
+                out,
+                "while token + {step} <= a.m {{ tile::<{rows}, {step}>(a, row, token); token += {step}; }}"
+            );
+        }
+        let _ = write!(out, "row += {rows} * LANES; }}\n");
+    }
+    out.push_str("} }\n");
+    out
+}
+
+/// Token counts of the tiles that cover any m: the planned one, its half, and one.
+fn token_steps(tokens: u32) -> Vec<u32> {
+    let mut steps = vec![tokens];
+    if tokens >= 4 {
+        steps.push(tokens / 2);
+    }
+    if tokens > 1 {
+        steps.push(1);
+    }
+    steps
+}
+
+/// Statements that decode the tile at byte `at` of every row vector into `w[field][vector]`.
+fn decode(plan: &MatmulPlan<'_>) -> String {
+    let pack = &plan.pack;
+    let bits = pack.tile.bits;
+    let shift_free = plan.dot == Dot::Direct { shift_free: true };
+    let mut out = String::from("let packed: [simd::I; V] = std::array::from_fn(|i| simd::load(codes[i].add(at)));\n");
+    let mask = (1u32 << bits) - 1;
+    for field in 0..pack.fields {
+        let shift = field * bits;
+        let text = match (pack.fields, shift_free, shift) {
+            (1, _, _) => "packed[i]".to_string(),
+            (_, true, _) => format!("simd::and(packed[i], simd::bytes({:#x}))", mask << shift),
+            (_, false, 0) => format!("simd::and(packed[i], simd::bytes({mask:#x}))"),
+            (_, false, _) => format!("simd::and(simd::shift::<{shift}>(packed[i]), simd::bytes({mask:#x}))"),
+        };
+        let text = if pack.table.is_some() { format!("simd::lookup(table, {text})") } else { text };
+        let _ = writeln!(out, "let w{field}: [simd::I; V] = std::array::from_fn(|i| {text});");
+    }
+    out
+}
+
+/// Statements that multiply the decoded fields with the activations at element `k` of each unit or row,
+/// into `sum`.
+fn multiply(plan: &MatmulPlan<'_>, function: &str) -> String {
+    let mut out = String::new();
+    for field in 0..plan.pack.fields {
+        let _ = write!(
+            out,
+            "for t in 0..T {{
+                 let x = simd::broadcast(x[t].add(k + {}));
+                 for i in 0..V {{ sum[t][i] = simd::{function}(sum[t][i], w{field}[i], x); }}
+             }}\n",
+            4 * field
+        );
+    }
+    out
+}
+
+/// Integer sums over the tiles `first..end` (expressions) into `dot[t][i]`.
+fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
+    let decode = decode(plan);
+    let table = if plan.pack.table.is_some() { "let table = simd::table(&TABLE);\n" } else { "" };
+    let position = "let (at, k) = (tile * TILE, tile * TILE_K);";
+    match plan.dot {
+        Dot::Direct { shift_free: true } => {
+            let fields = plan.pack.fields;
+            let mut multiply = String::new();
+            for field in 0..fields {
+                let _ = write!(
+                    multiply,
+                    "for t in 0..T {{
+                         let x = simd::broadcast(x[t].add(k + {}));
+                         for i in 0..V {{ sums[{field}][t][i] = simd::dot(sums[{field}][t][i], w{field}[i], x); }}
+                     }}\n",
+                    4 * field
+                );
+            }
+            let mut total = String::from("sums[0][t][i]");
+            for field in 1..fields {
+                total = format!(
+                    "simd::add({total}, simd::shift_lanes::<{}>(sums[{field}][t][i]))",
+                    field * plan.pack.tile.bits
+                );
+            }
+            format!(
+                "// Fields are multiplied where they stand in the byte; each sum is shifted once, exactly.
+                 let mut sums = [[[simd::zero(); V]; T]; {fields}];
+                 for tile in {first}..{first} + {count} {{ {position} {decode} {multiply} }}
+                 let mut dot = [[simd::zero(); V]; T];
+                 for t in 0..T {{ for i in 0..V {{ dot[t][i] = {total}; }} }}\n"
+            )
+        }
+        Dot::Direct { shift_free: false } => format!(
+            "{table}let mut sum = [[simd::zero(); V]; T];
+             for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
+             let dot = sum;\n",
+            multiply(plan, "dot")
+        ),
+        Dot::Wide => format!(
+            "{table}let mut sum = [[simd::zero(); V]; T];
+             for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
+             let dot = sum;\n",
+            multiply(plan, "wide")
+        ),
+        Dot::PairsAtOnce => {
+            let mut multiply = String::new();
+            for field in 0..plan.pack.fields {
+                let _ = write!(
+                    multiply,
+                    "for t in 0..T {{
+                         let x = simd::broadcast(x[t].add(k + {}));
+                         for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], simd::pairs(simd::zero(), w{field}[i], x)); }}
+                     }}\n",
+                    4 * field
+                );
+            }
+            format!(
+                "{table}let mut dot = [[simd::zero(); V]; T];
+                 for tile in {first}..{first} + {count} {{ {position} {decode} {multiply} }}\n"
+            )
+        }
+        Dot::Pairs { tiles } => format!(
+            "{table}let mut dot = [[simd::zero(); V]; T];
+             let mut tile = {first};
+             while tile < {first} + {count} {{
+                 // i16 sums stay exact over {tiles} tiles.
+                 let stop = ({first} + {count}).min(tile + {tiles});
+                 let mut sum = [[simd::zero(); V]; T];
+                 while tile < stop {{
+                     {position} {decode} {}
+                     tile += 1;
+                 }}
+                 for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], sum[t][i]); }} }}
+             }}\n",
+            multiply(plan, "pairs")
+        ),
+    }
+}
+
+/// Subtracts what the codes' offset adds: operand = value - min.
+fn corrected(plan: &MatmulPlan<'_>, sum: &str, x_sum: &str) -> String {
+    match plan.format.min() {
+        0 => format!("simd::to_f32({sum})"),
+        min => format!("simd::to_f32(simd::sub({sum}, simd::splat({x_sum} * {})))", -min),
+    }
+}
+
+fn whole_row(plan: &MatmulPlan<'_>) -> String {
+    let sums = integer_sums(plan, "0", "a.stride / TILE");
+    let corrected = corrected(plan, "dot[t][i]", "x_sum");
+    let x_sum = if plan.format.min() == 0 { "" } else { "let x_sum = *a.x_sums.add(token + t);" };
+    format!(
+        "{sums}
+         let mut y = [[simd::splat_f32(0.0); V]; T];
+         for t in 0..T {{
+             {x_sum}
+             for i in 0..V {{ y[t][i] = {corrected}; }}
+         }}\n"
+    )
+}
+
+fn by_unit(plan: &MatmulPlan<'_>) -> String {
+    let format = plan.format;
+    let unit = format.unit;
+    let tiles = unit.div_ceil(plan.pack.tile.k);
+    let rows = plan.pack.packing.rows;
+    let sums = integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string());
+    let mut per_token = String::new();
+    let needs_sum = format.min() != 0 || format.offset;
+    if needs_sum {
+        per_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");
+    }
+    if let Some(block) = format.activations.block {
+        let _ = writeln!(
+            per_token,
+            "let x_scale = simd::splat_f32(*a.x_scales.add((token + t) * a.x_blocks + unit * {unit} / {block}));"
+        );
+    }
+    let has_x = format.activations.block.is_some();
+    let term = |name: &str| {
+        let load = format!("simd::load_f32({name}[i].add(unit * {rows}))");
+        if has_x { format!("simd::mul_f32({load}, x_scale)") } else { load }
+    };
+    let mut per_vector = format!("let sum = {};\n", corrected(plan, "dot[t][i]", "x_sum"));
+    let scaled = match (format.has_scales(), has_x) {
+        (true, _) => format!("simd::mul_f32({}, sum)", term("scales")),
+        (false, true) => "simd::mul_f32(x_scale, sum)".to_string(),
+        (false, false) => "sum".to_string(),
+    };
+    let _ = writeln!(per_vector, "y[t][i] = simd::add_f32(y[t][i], {scaled});");
+    if format.offset {
+        let _ = writeln!(
+            per_vector,
+            "y[t][i] = simd::sub_f32(y[t][i], simd::mul_f32({}, simd::splat_f32(x_sum as f32)));",
+            term("mins")
+        );
+    }
+    let mut pointers = String::new();
+    for (name, used) in [("scales", format.has_scales()), ("mins", format.offset)] {
+        if used {
+            let _ = writeln!(
+                pointers,
+                "let {name}: [*const f32; V] = std::array::from_fn(|i| {{
+                     let row = row + i * LANES;
+                     a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS)
+                 }});"
+            );
+        }
+    }
+    format!(
+        "{pointers}
+         let mut y = [[simd::splat_f32(0.0); V]; T];
+         for unit in 0..a.units {{
+             {sums}
+             for t in 0..T {{
+                 {per_token}
+                 for i in 0..V {{ {per_vector} }}
+             }}
+         }}\n"
+    )
+}
+
+/// Activation scale, outer scale, bias, store: the order of the scalar reference.
+fn finish(plan: &MatmulPlan<'_>) -> String {
+    let format = plan.format;
+    let value = &format.format.value;
+    let mut steps = String::new();
+    if format.activations.block.is_none() {
+        let function = if format.activations.keeps_multiplier { "div_f32" } else { "mul_f32" };
+        let _ = writeln!(steps, "let y = simd::{function}(y, simd::splat_f32(*a.x_scales.add(token + t)));");
+    }
+    let outer = value
+        .scale
+        .iter()
+        .chain(&value.add)
+        .chain(&value.subtract)
+        .any(|f| matches!(f, Factor::Row | Factor::Tensor));
+    if outer {
+        steps.push_str("let y = simd::mul_f32(y, simd::load_f32(a.outer.add(row)));\n");
+    }
+    if !format.has_scales() && value.unit != 1.0 {
+        let _ = writeln!(steps, "let y = simd::mul_f32(y, simd::splat_f32({}));", float(value.unit));
+    }
+    format!(
+        "for i in 0..V {{
+             let row = row + i * LANES;
+             if row >= a.row_end {{ break; }}
+             let whole = row + LANES <= a.row_end;
+             let bias = if a.bias.is_null() {{
+                 None
+             }} else if whole {{
+                 Some(simd::load_f32(a.bias.add(row)))
+             }} else {{
+                 let mut lanes = [0f32; LANES];
+                 lanes.as_mut_ptr().copy_from_nonoverlapping(a.bias.add(row), a.row_end - row);
+                 Some(simd::load_f32(lanes.as_ptr()))
+             }};
+             for t in 0..T {{
+                 let y = y[t][i];
+                 {steps}
+                 let y = match bias {{ Some(bias) => simd::add_f32(y, bias), None => y }};
+                 let out = a.y.add((token + t) * a.n + row);
+                 if whole {{
+                     simd::store_f32(out, y);
+                 }} else {{
+                     let mut lanes = [0f32; LANES];
+                     simd::store_f32(lanes.as_mut_ptr(), y);
+                     out.copy_from_nonoverlapping(lanes.as_ptr(), a.row_end - row);
+                 }}
+             }}
+         }}\n"
+    )
+}

@@ -1,0 +1,232 @@
+//! The static registry: tables of formats and kernels, and the candidate match without a wildcard.
+
+use super::{Listed, cfg};
+use crate::Options;
+use crate::plan::FormatPlan;
+use gristmill_spec::model::{DimRule, Scalar, SpecSet};
+use gristmill_spec::SourceFile;
+use gristmill_spec::vocab::{Arch, DType, DeviceKind, Op};
+use std::fmt::Write;
+
+/// Everything after the format modules.
+pub fn emit(
+    set: &SpecSet,
+    plans: &[FormatPlan<'_>],
+    listed: &[Listed],
+    sources: &[SourceFile],
+    options: &Options,
+) -> String {
+    let mut out = String::from(
+        "use gristmill_runtime::registry::{
+             ActivationInfo, Code, Counters, DimRule, Entry, FormatInfo, KernelId, LeftOut, OuterType, Registry,
+             ShapeRules, Source, Unit,
+         };
+         use gristmill_runtime::vocab::{DType, DeviceKind, FeatureSet, Isa, Op};
+         use gristmill_runtime::vocab::Feature;\n",
+    );
+    out.push_str(&names("Format", "The weight formats of this build.", plans.iter().map(|p| p.format.name.as_str())));
+    out.push_str(&names(
+        "ActivationFormat",
+        "The activation formats of this build.",
+        set.activations.iter().map(|a| a.name.as_str()),
+    ));
+    out.push_str(&formats(set, plans));
+    out.push_str(&entries(listed));
+    for arch in [Arch::X86, Arch::Any] {
+        out.push_str(&candidates(set, listed, arch));
+    }
+    let left_out: Vec<String> = options
+        .left_out
+        .iter()
+        .map(|l| format!("LeftOut {{ format: {:?}, feature: {:?}, gguf: {:?} }}", l.format, l.feature, l.gguf))
+        .collect();
+    let sources: Vec<String> = sources
+        .iter()
+        .map(|s| format!("Source {{ path: {:?}, bytes: b\"{}\" }}", s.path, s.bytes.escape_ascii()))
+        .collect();
+    let _ = write!(
+        out,
+        "static LEFT_OUT: &[LeftOut] = &[{}];
+         static SOURCES: &[Source] = &[{}];
+         /// What this build holds.
+         pub static REGISTRY: Registry = Registry {{
+             package: {:?}, formats: FORMATS, activations: ACTIVATIONS, entries: ENTRIES,
+             candidates, left_out: LEFT_OUT, sources: SOURCES,
+         }};\n",
+        left_out.join(", "),
+        sources.join(", "),
+        options.package,
+    );
+    out
+}
+
+/// `i2_s` to `I2S`, `iq4_nl` to `Iq4Nl`.
+fn camel(name: &str) -> String {
+    name.split('_')
+        .map(|word| {
+            let mut letters = word.chars();
+            letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+        })
+        .collect()
+}
+
+fn names<'n>(ty: &str, doc: &str, names: impl Iterator<Item = &'n str>) -> String {
+    let mut variants = String::new();
+    let mut all = Vec::new();
+    for name in names {
+        let variant = camel(name);
+        let _ = writeln!(variants, "/// `{name}`.\n{variant},");
+        all.push(format!("{ty}::{variant}"));
+    }
+    format!(
+        "/// {doc}
+         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+         pub enum {ty} {{ {variants} }}
+         impl {ty} {{
+             /// All of them, in the order of the registry's table.
+             pub const ALL: &'static [{ty}] = &[{}];
+         }}\n",
+        all.join(", ")
+    )
+}
+
+fn outer(scalar: Scalar) -> &'static str {
+    match scalar {
+        Scalar::F16 => "OuterType::F16",
+        Scalar::Bf16 => "OuterType::Bf16",
+        // The checker lets only these three stand outside a block.
+        Scalar::F32 | Scalar::E8m0Half | Scalar::Ue4m3Half => "OuterType::F32",
+    }
+}
+
+fn formats(set: &SpecSet, plans: &[FormatPlan<'_>]) -> String {
+    let mut out = String::from("static FORMATS: &[FormatInfo] = &[");
+    for plan in plans {
+        let f = plan.format;
+        let quantizers: Vec<&str> = f.quantizers.iter().map(|q| q.name.as_str()).collect();
+        let header = f.row_header.map_or("None".to_string(), |s| format!("Some({})", outer(s)));
+        let tail = f.tensor_tail.map_or("None".to_string(), |(s, bytes)| format!("Some(({}, {bytes}))", outer(s)));
+        let _ = write!(
+            out,
+            "FormatInfo {{
+                 name: {:?}, doc: {:?}, source: \"{}:{}\", gguf: {:?}, elements: {}, bytes: {},
+                 row_header: {header}, tensor_tail: {tail}, quantizers: &{quantizers:?}, activations: {},
+             }},",
+            f.name, f.doc, f.origin.file, f.origin.line, f.gguf, f.elements, f.bytes, f.activations,
+        );
+    }
+    out.push_str("];\nstatic ACTIVATIONS: &[ActivationInfo] = &[");
+    for a in &set.activations {
+        let block = a.block.map_or("None".to_string(), |b| format!("Some({b})"));
+        let _ = write!(
+            out,
+            "ActivationInfo {{ name: {:?}, doc: {:?}, source: \"{}:{}\", block: {block}, keeps_multiplier: {} }},",
+            a.name, a.doc, a.origin.file, a.origin.line, a.keeps_multiplier
+        );
+    }
+    out.push_str("];\n");
+    out
+}
+
+fn rule(rule: DimRule) -> String {
+    let max = if rule.max == u64::MAX { "u64::MAX".to_string() } else { rule.max.to_string() };
+    format!("DimRule {{ min: {}, max: {max}, multiple_of: {} }}", rule.min, rule.multiple_of)
+}
+
+fn entries(listed: &[Listed]) -> String {
+    let mut out = String::from("static ENTRIES: &[Entry] = &[");
+    for kernel in listed {
+        let features: String =
+            kernel.features.iter().fold("FeatureSet::EMPTY".to_string(), |set, f| format!("{set}.with(Feature::{f:?})"));
+        let _ = write!(
+            out,
+            "{cfg}Entry {{
+                 id: KernelId({id:#018x}), name: {name:?}, op: Op::{op:?}, format: {format}, quantizer: {quantizer},
+                 device: DeviceKind::Cpu, isa: Isa::{isa:?}, features: {features},
+                 shape: ShapeRules {{ m: {m}, n: {n}, k: {k} }},
+                 source: {source:?}, plan: {plan:?}, code: {code},
+                 counters: {{ static COUNTERS: Counters = Counters::new(); &COUNTERS }},
+             }},",
+            cfg = cfg(kernel.isa.arch()),
+            id = kernel.id,
+            name = kernel.name,
+            op = kernel.op,
+            format = kernel.format,
+            quantizer = kernel.quantizer,
+            isa = kernel.isa,
+            m = rule(kernel.shape.m),
+            n = rule(kernel.shape.n),
+            k = rule(kernel.shape.k),
+            source = kernel.source,
+            plan = kernel.plan,
+            code = kernel.code,
+        );
+    }
+    out.push_str("];\n");
+    out
+}
+
+/// The candidate match for one architecture (`Any`: all those that have no variants of their own).
+fn candidates(set: &SpecSet, listed: &[Listed], arch: Arch) -> String {
+    let on_arch: Vec<&Listed> =
+        listed.iter().filter(|l| l.isa.arch() == Arch::Any || l.isa.arch() == arch).collect();
+    let list = |op: Op, format: usize, input: DType, device: DeviceKind| -> Vec<usize> {
+        if device != DeviceKind::Cpu {
+            return Vec::new();
+        }
+        let mut found: Vec<usize> = (0..on_arch.len())
+            .filter(|&i| on_arch[i].op == op && on_arch[i].format == format && on_arch[i].input.contains(&input))
+            .collect();
+        // Better ISA, then more specific requirements, then the order of the file.
+        found.sort_by(|&a, &b| on_arch[b].rank.cmp(&on_arch[a].rank));
+        found
+    };
+    let arms = |op: Op, format: usize, pattern: &str| -> String {
+        let mut out = String::new();
+        let mut groups: Vec<(Vec<usize>, Vec<String>)> = Vec::new();
+        for &input in DType::ALL {
+            for &device in DeviceKind::ALL {
+                let found = list(op, format, input, device);
+                let key = format!("(DType::{input:?}, DeviceKind::{device:?})");
+                match groups.iter_mut().find(|(list, _)| *list == found) {
+                    Some((_, keys)) => keys.push(key),
+                    None => groups.push((found, vec![key])),
+                }
+            }
+        }
+        for (found, keys) in groups {
+            let _ = writeln!(out, "{} => &{found:?},", keys.join(" | "));
+        }
+        format!("{pattern} => match (input, device) {{ {out} }}\n")
+    };
+    let mut body = String::new();
+    for &op in Op::ALL {
+        let (ty, names): (&str, Vec<&str>) = match op {
+            Op::QuantizeActivations => ("ActivationFormat", set.activations.iter().map(|a| a.name.as_str()).collect()),
+            Op::Quantize | Op::Dequantize | Op::Matmul => {
+                ("Format", set.formats.iter().map(|f| f.name.as_str()).collect())
+            }
+        };
+        let mut inner = String::new();
+        for (index, name) in names.iter().enumerate() {
+            inner.push_str(&arms(op, index, &format!("{ty}::{}", camel(name))));
+        }
+        let _ = write!(
+            body,
+            "Op::{op:?} => {{
+                 let Some(&format) = {ty}::ALL.get(format) else {{ return &[] }};
+                 match format {{ {inner} }}
+             }}"
+        );
+    }
+    let cfg = match arch {
+        Arch::Any => "#[cfg(not(target_arch = \"x86_64\"))]\n".to_string(),
+        Arch::X86 | Arch::Aarch64 => cfg(arch),
+    };
+    format!(
+        "/// Kernels of this build by what they serve, in order of preference: every combination is spelled out.
+         {cfg}fn candidates(op: Op, format: usize, input: DType, device: DeviceKind) -> &'static [u16] {{
+             match op {{ {body} }}
+         }}\n"
+    )
+}

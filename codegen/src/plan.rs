@@ -1,0 +1,465 @@
+//! Plans: everything the emitter needs to know about a format or a variant, decided and proven.
+//!
+//! A plan is where the compiler's own work is done: which integer values a format has, in how many
+//! bits a packing can hold them, over which runs of k sums are integers, which multiply sums them
+//! exactly, and up to which k. Emitting is then writing down.
+
+use crate::Error;
+use gristmill_spec::model::{
+    Activations, Axis, CpuVariant, Factor, FieldLayout, FieldType, Format, Packing, Tile, ValueMap,
+};
+use gristmill_spec::vocab::{Feature, Isa};
+use std::collections::BTreeSet;
+
+/// The smallest and largest int8 activation that a caller can hand in.
+const ACTIVATION: (i64, i64) = (-128, 127);
+
+/// What is decided once for a format.
+#[derive(Clone, Debug)]
+pub struct FormatPlan<'a> {
+    /// The format.
+    pub format: &'a Format,
+    /// Its activation format.
+    pub activations: &'a Activations,
+    /// Width of a code.
+    pub code_bits: u32,
+    /// Largest code that means something, where some codes mean nothing.
+    pub last_code: Option<u32>,
+    /// Every integer value a weight can have, ascending.
+    pub values: Vec<i32>,
+    /// Runs of elements in a block that share a scale (1 where the block has none).
+    pub groups: u32,
+    /// Factors of the scale that stand in the block.
+    pub block_scale: Vec<usize>,
+    /// The scale has a factor outside the block.
+    pub outer: bool,
+    /// The weight has an added or subtracted term.
+    pub offset: bool,
+    /// Elements of an integer run for matmul; 0: the whole row.
+    pub unit: u32,
+}
+
+/// How codes become integer values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decode {
+    /// `times * code - zero`.
+    Affine {
+        /// Factor.
+        times: i32,
+        /// Subtracted.
+        zero: i32,
+        /// The code is two's complement.
+        signed: bool,
+    },
+    /// A table by code.
+    Table(Vec<i32>),
+    /// A table of groups by code.
+    Codebook {
+        /// Factor.
+        times: i32,
+    },
+}
+
+impl<'a> FormatPlan<'a> {
+    /// Plans `format`.
+    pub fn new(format: &'a Format, activations: &'a Activations) -> Result<FormatPlan<'a>, Error> {
+        let field = &format.fields[format.value.code];
+        let (code_bits, signed) = match field.ty {
+            FieldType::Unsigned(bits) => (bits, false),
+            FieldType::Signed(bits) => (bits, true),
+            FieldType::Trit => (2, false),
+            FieldType::Scalar(_) => {
+                return Err(Error::plan(format, "a floating-point field can't hold codes"));
+            }
+        };
+        let radix = matches!(field.layout, FieldLayout::Digits { .. });
+        let codes = if radix { 3 } else { 1u32 << code_bits };
+        let mut last_code = None;
+        let mut base = BTreeSet::new();
+        match &format.value.map {
+            ValueMap::Affine { times, zero } => {
+                for code in 0..codes {
+                    let code = if signed && code >= codes / 2 { code as i32 - codes as i32 } else { code as i32 };
+                    base.insert(times * code - zero);
+                }
+            }
+            ValueMap::Levels(levels) => {
+                base.extend(levels.iter().copied());
+                if (levels.len() as u32) < codes {
+                    last_code = Some(levels.len() as u32 - 1);
+                }
+            }
+            ValueMap::Codebook { times, entries, .. } => {
+                base.extend(entries.iter().flatten().map(|v| v * times));
+                if (entries.len() as u32) < codes {
+                    last_code = Some(entries.len() as u32 - 1);
+                }
+            }
+        }
+        if format.value.signs.is_some() {
+            base.extend(base.clone().into_iter().map(|v| -v));
+        }
+        if let Some(shift) = &format.value.shift {
+            base = base.iter().flat_map(|v| shift.values.iter().map(move |s| v + s)).collect();
+        }
+        let block_fields = |factors: &[Factor]| -> Vec<usize> {
+            factors.iter().filter_map(|f| if let Factor::Field(i) = f { Some(*i) } else { None }).collect()
+        };
+        let is_outer = |factors: &[Factor]| factors.iter().any(|f| matches!(f, Factor::Row | Factor::Tensor));
+        let block_scale = block_fields(&format.value.scale);
+        let offsets: Vec<usize> =
+            [block_fields(&format.value.add), block_fields(&format.value.subtract)].concat();
+        let groups = block_scale.iter().chain(&offsets).map(|&i| format.fields[i].count).max().unwrap_or(1);
+        let offset = !format.value.add.is_empty() || !format.value.subtract.is_empty();
+        let outer = is_outer(&format.value.scale);
+        let run = format.elements / groups;
+        let in_block = !block_scale.is_empty() || offset;
+        let unit = match (in_block, activations.block) {
+            (false, None) => 0,
+            (true, None) => run,
+            (false, Some(block)) => block.min(format.elements),
+            (true, Some(block)) => block.min(run),
+        };
+        Ok(FormatPlan {
+            format,
+            activations,
+            code_bits,
+            last_code,
+            values: base.into_iter().collect(),
+            groups,
+            block_scale,
+            outer,
+            offset,
+            unit,
+        })
+    }
+
+    /// Smallest value.
+    pub fn min(&self) -> i32 {
+        self.values[0]
+    }
+
+    /// Largest value.
+    pub fn max(&self) -> i32 {
+        self.values[self.values.len() - 1]
+    }
+
+    /// The Rust type that holds a value.
+    pub fn value_type(&self) -> &'static str {
+        if self.min() >= -128 && self.max() <= 127 { "i8" } else { "i16" }
+    }
+
+    /// The Rust type that holds a code.
+    pub fn code_type(&self) -> &'static str {
+        if self.code_bits <= 8 { "u8" } else { "u16" }
+    }
+
+    /// Elements that share a scale.
+    pub fn run(&self) -> u32 {
+        self.format.elements / self.groups
+    }
+
+    /// Whether packed weights carry scales beside their codes.
+    pub fn has_scales(&self) -> bool {
+        !self.block_scale.is_empty() || self.offset
+    }
+
+    /// How codes become values; evenly spaced levels are an affine map.
+    pub fn decode(&self) -> Decode {
+        let signed = matches!(self.format.fields[self.format.value.code].ty, FieldType::Signed(_));
+        match &self.format.value.map {
+            ValueMap::Affine { times, zero } => Decode::Affine { times: *times, zero: *zero, signed },
+            ValueMap::Levels(levels) => {
+                let step = if levels.len() > 1 { levels[1] - levels[0] } else { 1 };
+                if levels.windows(2).all(|pair| pair[1] - pair[0] == step) {
+                    Decode::Affine { times: step, zero: -levels[0], signed: false }
+                } else {
+                    let mut table = levels.clone();
+                    table.resize(1 << self.code_bits, 0);
+                    Decode::Table(table)
+                }
+            }
+            ValueMap::Codebook { times, .. } => Decode::Codebook { times: *times },
+        }
+    }
+
+    /// Why this format has no integer matmul, if it hasn't.
+    pub fn no_matmul(&self) -> Option<String> {
+        let value = &self.format.value;
+        let outer = |f: &Factor| matches!(f, Factor::Row | Factor::Tensor);
+        if self.max() - self.min() > 255 {
+            return Some(format!(
+                "its values span {}..{}, more than eight bits can hold",
+                self.min(),
+                self.max()
+            ));
+        }
+        for term in [&value.add, &value.subtract] {
+            if !term.is_empty() && term.iter().any(outer) != self.outer {
+                return Some("its offset and its scale don't share their row or tensor factor".to_string());
+            }
+        }
+        if self.unit != 0 && self.format.elements % self.unit != 0 {
+            return Some(format!(
+                "activation blocks of {} don't divide its blocks of {}",
+                self.unit, self.format.elements
+            ));
+        }
+        if let Some(block) = self.activations.block
+            && self.unit != 0
+            && block % self.unit != 0
+        {
+            return Some(format!("its runs of {} don't divide activation blocks of {block}", self.unit));
+        }
+        None
+    }
+}
+
+/// The codes of a format inside a packing.
+#[derive(Clone, Debug)]
+pub struct PackPlan<'a> {
+    /// The packing.
+    pub packing: &'a Packing,
+    /// The tile layout taken.
+    pub tile: &'a Tile,
+    /// Where packed codes index a table: operand of each code (value - min).
+    pub table: Option<Vec<u8>>,
+    /// Elements of a unit in packed order are padded to a multiple of this.
+    pub multiple: u32,
+    /// Fields in a byte.
+    pub fields: u32,
+    /// Largest operand.
+    pub operand_max: u32,
+}
+
+impl<'a> PackPlan<'a> {
+    /// Fits the values of `plan` into `packing`: the narrowest tile that holds value - min, or an index
+    /// into a table of sixteen.
+    pub fn new(plan: &FormatPlan<'_>, packing: &'a Packing) -> Result<PackPlan<'a>, Error> {
+        let span = (plan.max() - plan.min()) as u32;
+        let direct = packing.tiles.iter().find(|t| span < 1 << t.bits);
+        let looked_up =
+            packing.tiles.iter().find(|t| t.bits <= 4 && plan.values.len() <= 1 << t.bits && !plan.values.is_empty());
+        let (tile, table) = match (direct, looked_up) {
+            (Some(d), Some(l)) if l.bits < d.bits => (l, true),
+            (Some(d), _) => (d, false),
+            (None, Some(l)) => (l, true),
+            (None, None) => {
+                return Err(Error::plan(
+                    plan.format,
+                    &format!("packing `{}` has no tile wide enough for values {}..{}", packing.name, plan.min(), plan.max()),
+                ));
+            }
+        };
+        let table = table.then(|| {
+            let mut entries: Vec<u8> = plan.values.iter().map(|v| (v - plan.min()) as u8).collect();
+            entries.resize(16, 0);
+            entries
+        });
+        let fields = 8 / tile.bits;
+        PackPlan::check_form(packing, tile, fields)?;
+        Ok(PackPlan { packing, tile, table, multiple: tile.k, fields, operand_max: span })
+    }
+
+    /// The skeletons need a row to an i32 lane, four k to its bytes and fields of further k above.
+    fn check_form(packing: &Packing, tile: &Tile, fields: u32) -> Result<(), Error> {
+        let rows: Vec<_> = tile.digits.iter().filter(|d| d.axis == Axis::Row && d.extent > 1).collect();
+        let ks: Vec<_> = tile.digits.iter().filter(|d| d.axis == Axis::K && d.extent > 1).collect();
+        let lanes = rows.len() == 1 && rows[0].stride == 32 && rows[0].extent == packing.rows;
+        let inner = ks.last().is_some_and(|d| d.extent == 4 && d.stride == 8);
+        let outer = match ks.len() {
+            1 => fields == 1,
+            2 => ks[0].extent == fields && ks[0].stride == tile.bits,
+            _ => false,
+        };
+        if lanes && inner && outer {
+            Ok(())
+        } else {
+            Err(Error::Packing {
+                packing: packing.name.clone(),
+                file: packing.origin.file.clone(),
+                line: packing.origin.line,
+                bits: tile.bits,
+            })
+        }
+    }
+
+    /// Bit address of element (row, k) within a tile.
+    pub fn bit(&self, row: u32, k: u32) -> u32 {
+        let (mut row, mut k) = (row, k);
+        let mut bit = 0;
+        for digit in self.tile.digits.iter().rev() {
+            let rest = match digit.axis {
+                Axis::Row => &mut row,
+                Axis::K => &mut k,
+            };
+            bit += *rest % digit.extent * digit.stride;
+            *rest /= digit.extent;
+        }
+        bit
+    }
+}
+
+/// How products are summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dot {
+    /// u8 x i8 products of four k added to an i32 lane in one instruction.
+    Direct {
+        /// Fields are masked but not shifted; each has its own sum, which is shifted at the end.
+        shift_free: bool,
+    },
+    /// Pairs of products added in i16, widened to i32 after this many tiles.
+    Pairs {
+        /// Tiles between widenings, at least 1.
+        tiles: u32,
+    },
+    /// Pairs of products, widened to i32 at once.
+    PairsAtOnce,
+    /// Operands widened to i16 before the multiplication.
+    Wide,
+}
+
+/// A matmul variant, resolved.
+#[derive(Clone, Debug)]
+pub struct MatmulPlan<'a> {
+    /// The format.
+    pub format: &'a FormatPlan<'a>,
+    /// Its codes in the packing.
+    pub pack: PackPlan<'a>,
+    /// Module of primitives in the runtime.
+    pub primitives: &'static str,
+    /// Features the code uses.
+    pub features: Vec<Feature>,
+    /// i32 lanes of a vector.
+    pub lanes: u32,
+    /// Vectors of rows computed at once.
+    pub vectors: u32,
+    /// Tokens computed at once.
+    pub tokens: u32,
+    /// How products are summed.
+    pub dot: Dot,
+    /// Largest k for which every sum is exact.
+    pub k_max: u64,
+}
+
+/// Lanes and primitives of an ISA.
+pub fn primitives(variant: &CpuVariant) -> Option<(&'static str, u32, bool)> {
+    match variant.isa {
+        Isa::Scalar => None,
+        Isa::Sse41 => Some(("sse41", 4, false)),
+        Isa::Avx2 => Some(("avx2", 8, false)),
+        Isa::AvxVnni => Some(("avxvnni", 8, true)),
+        Isa::Avx512 if variant.requires.contains(&Feature::Avx512vnni) => Some(("avx512vnni", 16, true)),
+        Isa::Avx512 => Some(("avx512", 16, false)),
+    }
+}
+
+/// ISA features and required ones, without repeats.
+pub fn features(variant: &CpuVariant) -> Vec<Feature> {
+    let all: BTreeSet<Feature> = variant.isa.features().iter().chain(&variant.requires).copied().collect();
+    all.into_iter().collect()
+}
+
+impl<'a> MatmulPlan<'a> {
+    /// Plans a packed variant and proves its sums.
+    pub fn new(plan: &'a FormatPlan<'a>, packing: &'a Packing, variant: &CpuVariant) -> Result<MatmulPlan<'a>, Error> {
+        let pack = PackPlan::new(plan, packing)?;
+        let Some((primitives, lanes, direct)) = primitives(variant) else {
+            return Err(Error::plan(plan.format, "the scalar variant reads the format's own rows, not a packing"));
+        };
+        let rows = if variant.rows == 0 { packing.rows } else { variant.rows };
+        if packing.rows % lanes != 0 || rows % lanes != 0 {
+            return Err(Error::plan(
+                plan.format,
+                &format!("{rows} rows at once don't fill vectors of {lanes} lanes ({})", variant.isa),
+            ));
+        }
+        let tokens = variant.tokens.max(1);
+        let largest = i64::from(pack.operand_max);
+        let (low, high) = ACTIVATION;
+        // A lane of the pairwise multiply holds two products; i16 saturates beyond its range.
+        let pair = (2 * largest * low, 2 * largest * high);
+        let pairs_in_i16 =
+            if largest == 0 { i64::from(u16::MAX) } else { (-(1 << 15) / pair.0).min(((1 << 15) - 1) / pair.1.max(1)) };
+        let dot = if direct {
+            Dot::Direct { shift_free: tokens == 1 && pack.fields > 1 && pack.table.is_none() }
+        } else if pairs_in_i16 == 0 {
+            Dot::Wide
+        } else if pairs_in_i16 < i64::from(pack.fields) {
+            Dot::PairsAtOnce
+        } else {
+            Dot::Pairs { tiles: (pairs_in_i16 / i64::from(pack.fields)).min(64) as u32 }
+        };
+        let k_max = exact_k(plan, &pack, dot);
+        let unit = u64::from(plan.unit);
+        if unit > k_max {
+            return Err(Error::plan(plan.format, &format!("sums over runs of {unit} could overflow 32 bits")));
+        }
+        Ok(MatmulPlan {
+            format: plan,
+            primitives,
+            features: features(variant),
+            lanes,
+            vectors: rows / lanes,
+            tokens,
+            dot,
+            k_max: if unit == 0 { k_max } else { u64::MAX },
+            pack,
+        })
+    }
+
+    /// The plan in words, for `gristmill emit --plan` and receipts.
+    pub fn describe(&self) -> String {
+        let dot = match self.dot {
+            Dot::Direct { shift_free: true } => {
+                format!("u8 x i8 dot into i32, {} masked fields with a sum each, shifted once at the end", self.pack.fields)
+            }
+            Dot::Direct { shift_free: false } => "u8 x i8 dot into i32".to_string(),
+            Dot::Pairs { tiles } => format!("u8 x i8 pairs in i16, widened every {tiles} tiles"),
+            Dot::PairsAtOnce => "u8 x i8 pairs in i16, widened at once".to_string(),
+            Dot::Wide => "operands widened to i16, pairs into i32".to_string(),
+        };
+        let unit = match self.format.unit {
+            0 => "one integer sum a row".to_string(),
+            unit => format!("integer sums over {unit} elements"),
+        };
+        let decode = match (&self.pack.table, self.pack.fields) {
+            (Some(_), _) => "mask and table lookup (byte shuffle)",
+            (None, 1) => "none (bytes)",
+            (None, _) if matches!(self.dot, Dot::Direct { shift_free: true }) => "mask",
+            (None, _) => "shift and mask",
+        };
+        let k = if self.k_max == u64::MAX { String::new() } else { format!("; exact up to k = {}", self.k_max) };
+        format!(
+            "{} rows x {} tokens; {} of {} bits; decode: {decode}; {dot}; {unit}{k}",
+            self.vectors * self.lanes,
+            self.tokens,
+            self.pack.packing.name,
+            self.pack.tile.bits
+        )
+    }
+}
+
+/// The largest k for which no i32 sum over the whole row can overflow.
+fn exact_k(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, dot: Dot) -> u64 {
+    let limit = (1u64 << 31) - 1;
+    let magnitude = |v: i32| u64::from(v.unsigned_abs());
+    let operand = u64::from(pack.operand_max);
+    // Shift-free sums hold a field at its place in the byte, over a share of k.
+    let in_place = match dot {
+        Dot::Direct { shift_free: true } => operand << (pack.tile.bits * (pack.fields - 1)),
+        _ => operand,
+    };
+    let worst = operand.max(in_place.div_ceil(u64::from(pack.fields))).max(magnitude(plan.min())).max(magnitude(plan.max()));
+    // One tile of slack: k is padded to whole tiles.
+    (limit / (128 * worst.max(1))).saturating_sub(u64::from(pack.tile.k))
+}
+
+/// The largest k for which the scalar reference's i32 sums are exact.
+pub fn scalar_k_max(plan: &FormatPlan<'_>) -> u64 {
+    if plan.unit != 0 {
+        return u64::MAX;
+    }
+    let worst = u64::from(plan.min().unsigned_abs().max(plan.max().unsigned_abs())).max(1);
+    ((1u64 << 31) - 1) / (128 * worst)
+}

@@ -1,0 +1,365 @@
+//! Kernels: what each family serves, what its variants may say, and that no two of them are in each
+//! other's way.
+
+use super::layout::code_bits;
+use super::value::map_range;
+use super::{Named, Scope, at, resolve};
+use crate::model::{CpuVariant, DimRule, Format, Kernel, ShapeRules, ValueMap};
+use crate::parse::kernel::{RawKernel, RawVariant};
+use crate::toml_walk::{At, File, Span};
+use crate::vocab::{Arch, DType, FeatureSet, Isa, Op};
+use std::collections::BTreeMap;
+
+/// More variants than anyone lists by hand; keeps pairwise checks cheap.
+const MAX_VARIANTS: usize = 256;
+
+/// Every family in the order given; `None` for those with errors.
+pub(super) fn check(raws: &[RawKernel<'_>], formats: &Named<Format>, scope: &Scope<'_>) -> Vec<Option<Kernel>> {
+    let families: Vec<Option<Kernel>> = raws.iter().map(|raw| family(raw, formats, scope)).collect();
+    rivals(raws, &families);
+    references(raws, &families, formats, scope);
+    families
+}
+
+fn family(raw: &RawKernel<'_>, formats: &Named<Format>, scope: &Scope<'_>) -> Option<Kernel> {
+    let op = raw.op?;
+    let errors = raw.file.sink.errors();
+    let served = served(raw, op.value, formats, scope);
+    let input = input(raw, op.value);
+    let output = output(raw, op.value);
+    if raw.variants.len() > MAX_VARIANTS {
+        let message = format!("{} CPU variants; a family may list at most {MAX_VARIANTS}", raw.variants.len());
+        raw.file.report(raw.file.error("out-of-range", raw.variants[MAX_VARIANTS].span, message));
+        return None;
+    }
+    let served = served?;
+    let variant = |v: &RawVariant| variant(raw, v, op.value, &served, formats, scope);
+    let cpu: Vec<Option<CpuVariant>> = raw.variants.iter().map(variant).collect();
+    if raw.file.sink.errors() > errors || !raw.complete {
+        return None;
+    }
+    Some(Kernel {
+        name: raw.name.to_owned(),
+        doc: raw.doc.clone(),
+        op: op.value,
+        origin: raw.file.origin(op.span),
+        formats: served,
+        input,
+        output,
+        cpu: cpu.into_iter().collect::<Option<_>>()?,
+    })
+}
+
+/// Indices of the formats (or activation formats) the family serves.
+fn served(raw: &RawKernel<'_>, op: Op, formats: &Named<Format>, scope: &Scope<'_>) -> Option<Vec<usize>> {
+    let quantizes = |format: &Option<Format>| format.as_ref().is_some_and(|f| !f.quantizers.is_empty());
+    let Some(names) = &raw.formats else {
+        return Some(match op {
+            Op::QuantizeActivations => (0..scope.activations.len()).collect(),
+            Op::Quantize => {
+                formats.values().enumerate().filter(|(_, f)| quantizes(f)).map(|(index, _)| index).collect()
+            }
+            Op::Dequantize | Op::Matmul => (0..formats.len()).collect(),
+        });
+    };
+    let mut indices = Vec::with_capacity(names.len());
+    for (position, name) in names.iter().enumerate() {
+        if let Some(first) = names[..position].iter().find(|n| n.value == name.value) {
+            let error = raw.file.error("duplicate-name", name.span, format!("`{}` is listed twice", name.value));
+            raw.file.report(error.also(raw.file.path, first.span, "first here"));
+            continue;
+        }
+        let Some(index) = served_index(raw.file, op, name, formats, scope) else { continue };
+        if op == Op::Quantize && at(formats, index).is_some_and(|f| f.quantizers.is_empty()) {
+            let message = format!("format `{}` states no quantizer, so it can't be quantized to", name.value);
+            raw.file.report(raw.file.error("no-quantizer", name.span, message).help("add `[[quantize]]` to the format, or leave it out here"));
+        }
+        indices.push(index);
+    }
+    Some(indices)
+}
+
+fn input(raw: &RawKernel<'_>, op: Op) -> Vec<DType> {
+    let known: &[DType] = match op {
+        Op::Matmul => DType::ALL,
+        Op::Quantize | Op::QuantizeActivations => &[DType::F32],
+        Op::Dequantize => &[],
+    };
+    let Some(input) = &raw.input else {
+        if op == Op::Matmul {
+            let error = raw.file.error("missing-key", raw.span, "a matmul needs `input`");
+            raw.file.report(error.help("for example `input = [\"f32\"]`: the types of activations it takes"));
+        }
+        return known.to_vec();
+    };
+    for (position, dtype) in input.iter().enumerate() {
+        if !known.contains(&dtype.value) {
+            let message = format!("`{op}` takes no `{}` input", dtype.value);
+            let help = match op {
+                Op::Dequantize => "leave `input` out: it reads the format's blocks",
+                _ => "leave `input` out, or write `input = [\"f32\"]`",
+            };
+            raw.file.report(raw.file.error("not-for-this-op", dtype.span, message).help(help));
+        }
+        if input[..position].iter().any(|d| d.value == dtype.value) {
+            let message = format!("`{}` is listed twice", dtype.value);
+            raw.file.report(raw.file.error("duplicate-name", dtype.span, message));
+        }
+    }
+    if input.is_empty() && op == Op::Matmul {
+        raw.file.report(raw.file.error("out-of-range", raw.input_span, "`input` lists no type that could be read"));
+    }
+    input.iter().map(|d| d.value).collect()
+}
+
+fn output(raw: &RawKernel<'_>, op: Op) -> DType {
+    if let Some(output) = raw.output {
+        let (sound, help) = match op {
+            Op::Matmul | Op::Dequantize => (output.value == DType::F32, "write `output = \"f32\"`"),
+            Op::Quantize | Op::QuantizeActivations => (false, "leave `output` out: the format says what comes out"),
+        };
+        if !sound {
+            let message = format!("`{op}` has no `{}` output", output.value);
+            raw.file.report(raw.file.error("not-for-this-op", output.span, message).help(help));
+        }
+    }
+    DType::F32
+}
+
+fn variant(
+    raw: &RawKernel<'_>,
+    variant: &RawVariant,
+    op: Op,
+    served: &[usize],
+    formats: &Named<Format>,
+    scope: &Scope<'_>,
+) -> Option<CpuVariant> {
+    let file = raw.file;
+    features(raw, variant);
+    if op != Op::Matmul {
+        let keys = [
+            ("packing", variant.packing.as_ref().map(|p| p.span)),
+            ("tile", variant.tile.map(|t| t.span)),
+            ("shape", variant.shape.map(|s| s.span)),
+        ];
+        for (key, span) in keys {
+            if let Some(span) = span {
+                let message = format!("`{key}` is for matmul; `{op}` goes over blocks one after the other");
+                file.report(file.error("not-for-this-op", span, message).help("leave it out"));
+            }
+        }
+    }
+    if let (Isa::Scalar, Some(shape)) = (variant.isa.value, variant.shape) {
+        let message = "the scalar variant is the reference: it must take every shape";
+        file.report(file.error("reference-shape", shape.span, message).help("leave `shape` out"));
+    }
+    let packing = match &variant.packing {
+        None => {
+            if let (Op::Matmul, Some(tile)) = (op, variant.tile) {
+                let error = file.error("packing-missing", tile.span, "a tile of rows needs a packing that puts them side by side");
+                file.report(error.help("name one, for example `packing = \"r16k4\"`"));
+            }
+            None
+        }
+        Some(name) => Some(resolve(file, name, "packing", &scope.packings, scope)?),
+    };
+    if let (Some(name), Some(index)) = (&variant.packing, packing) {
+        tiles(raw, variant, name, index, served, formats, scope);
+    }
+    let (rows, tokens) = variant.tile.map_or((0, 0), |t| t.value);
+    Some(CpuVariant {
+        isa: variant.isa.value,
+        requires: variant.requires.iter().map(|f| f.value).collect(),
+        label: variant.label.as_ref().map_or(String::new(), |l| l.value.clone()),
+        packing,
+        rows,
+        tokens,
+        shape: variant.shape.map_or(ShapeRules::default(), |s| s.value),
+        body: variant.body.as_ref().map(|b| b.value.clone()),
+        origin: file.origin(variant.span),
+    })
+}
+
+fn features(raw: &RawKernel<'_>, variant: &RawVariant) {
+    let file = raw.file;
+    let isa = variant.isa.value;
+    for (position, feature) in variant.requires.iter().enumerate() {
+        if variant.requires[..position].iter().any(|f| f.value == feature.value) {
+            let message = format!("`{}` is listed twice", feature.value);
+            file.report(file.error("duplicate-name", feature.span, message));
+        } else if isa.arch() == Arch::Any {
+            let message = format!("`{isa}` runs everywhere; it can't require `{}`", feature.value);
+            let error = file.error("feature-arch", feature.span, message);
+            file.report(error.also(file.path, variant.isa.span, "portable").help("name the ISA that has the feature"));
+        } else if feature.value.arch() != isa.arch() {
+            let message = format!("`{}` is a feature of {}, but `{isa}` is of {}", feature.value, feature.value.arch(), isa.arch());
+            let error = file.error("feature-arch", feature.span, message);
+            file.report(error.also(file.path, variant.isa.span, "the ISA"));
+        } else if isa.features().contains(&feature.value) {
+            let message = format!("`{isa}` has `{}` anyway", feature.value);
+            file.report(file.error("redundant-feature", feature.span, message).help("leave it out").warning());
+        }
+    }
+}
+
+/// The tile goes with the packing's rows, and the packing has room for every format's codes.
+fn tiles(
+    raw: &RawKernel<'_>,
+    variant: &RawVariant,
+    name: &At<String>,
+    index: usize,
+    served: &[usize],
+    formats: &Named<Format>,
+    scope: &Scope<'_>,
+) {
+    let file = raw.file;
+    let Some(packing) = at(&scope.packings, index) else { return };
+    match variant.tile {
+        None => {
+            let error = file.error("missing-key", name.span, "a variant with a packing needs `tile`");
+            let help = format!("for example `tile = {{ rows = {}, tokens = 1 }}`", packing.rows);
+            file.report(error.help(help));
+        }
+        Some(tile) => {
+            let rows = tile.value.0;
+            if !rows.is_multiple_of(packing.rows) && !packing.rows.is_multiple_of(rows) {
+                let message = format!("{rows} rows do not go with packing `{}`, which has {}", packing.name, packing.rows);
+                let error = file.error("tile-rows", tile.span, message);
+                file.report(error.also(file.path, name.span, "the packing").help("one of the two numbers must divide the other"));
+            }
+        }
+    }
+    let widest = packing.tiles.iter().map(|t| t.bits).max().unwrap_or(0);
+    for format in served.iter().filter_map(|index| at(formats, *index)) {
+        let bits = packed_bits(format);
+        if bits > widest {
+            let message = format!(
+                "packing `{}` has no tile for the codes of format `{}`: they take {bits} bits, its widest tile has {widest}",
+                packing.name, format.name
+            );
+            let error = file.error("no-tile", name.span, message);
+            file.report(error.help("add a wider `[[tile]]` to the packing, or list `formats` without this one"));
+        }
+    }
+}
+
+/// Bits of a code in a packing: the code itself, or the weight's integer where that is made of more.
+fn packed_bits(format: &Format) -> u32 {
+    let Some(field) = format.fields.get(format.value.code) else { return 0 };
+    let value = &format.value;
+    if !matches!(value.map, ValueMap::Codebook { .. }) && value.signs.is_none() && value.shift.is_none() {
+        return code_bits(field.ty);
+    }
+    let Some((mut low, mut high)) = map_range(&value.map, field.ty) else { return 0 };
+    if value.signs.is_some() {
+        let size = low.abs().max(high.abs());
+        (low, high) = (-size, size);
+    }
+    if let Some(shift) = &value.shift {
+        low += shift.values.iter().map(|v| i64::from(*v)).min().unwrap_or(0);
+        high += shift.values.iter().map(|v| i64::from(*v)).max().unwrap_or(0);
+    }
+    64 - (high - low).max(0).leading_zeros()
+}
+
+/// A variant among those it competes with.
+struct Rival<'a> {
+    raw: &'a RawKernel<'a>,
+    kernel: &'a Kernel,
+    variant: &'a CpuVariant,
+    span: Span,
+}
+
+/// Variants of one op, ISA and feature set that serve a common format and input: which one runs must be
+/// decided by their shapes.
+fn rivals(raws: &[RawKernel<'_>], families: &[Option<Kernel>]) {
+    let mut groups: BTreeMap<(Op, Isa, u64), Vec<Rival<'_>>> = BTreeMap::new();
+    for (raw, kernel) in raws.iter().zip(families) {
+        let Some(kernel) = kernel else { continue };
+        for (written, variant) in raw.variants.iter().zip(&kernel.cpu) {
+            let features: FeatureSet = variant.isa.features().iter().chain(&variant.requires).copied().collect();
+            let key = (kernel.op, variant.isa, features.0);
+            groups.entry(key).or_default().push(Rival { raw, kernel, variant, span: written.span });
+        }
+    }
+    for group in groups.values() {
+        for (position, later) in group.iter().enumerate() {
+            if let Some(earlier) = group[..position].iter().find(|earlier| clash(earlier, later).is_some())
+                && let Some((code, message, help)) = clash(earlier, later)
+            {
+                let file = later.raw.file;
+                let error = file.error(code, later.span, message).label("this variant").help(help);
+                file.report(error.also(earlier.raw.file.path, earlier.span, "the earlier variant"));
+            }
+        }
+    }
+}
+
+fn clash(earlier: &Rival<'_>, later: &Rival<'_>) -> Option<(&'static str, String, &'static str)> {
+    let common = later.kernel.formats.iter().any(|f| earlier.kernel.formats.contains(f));
+    let inputs = &earlier.kernel.input;
+    let input = later.kernel.input.iter().any(|d| inputs.contains(d)) || later.kernel.input.is_empty();
+    if !common || !input {
+        return None;
+    }
+    let isa = later.variant.isa;
+    let (a, b) = (&earlier.variant.shape, &later.variant.shape);
+    if a == b {
+        let message = format!("two `{isa}` variants with the same features take the same shapes; nothing decides between them");
+        return Some(("tied-variants", message, "give them different `shape` rules or `requires`, or remove one"));
+    }
+    if within(&b.m, &a.m) && within(&b.n, &a.n) && within(&b.k, &a.k) {
+        let message = format!("this `{isa}` variant is never chosen: an earlier one takes all its shapes");
+        return Some(("unreachable-variant", message, "put the more special variant first"));
+    }
+    if earlier.variant.label == later.variant.label {
+        let message = format!("two `{isa}` variants with the same features have the same name");
+        return Some(("duplicate-name", message, "tell them apart with `name`, for example `name = \"decode\"`"));
+    }
+    None
+}
+
+fn within(inner: &DimRule, outer: &DimRule) -> bool {
+    inner.min >= outer.min && inner.max <= outer.max && inner.multiple_of.is_multiple_of(outer.multiple_of)
+}
+
+/// Every op has a scalar reference for every format it serves, in this file or another one.
+fn references(raws: &[RawKernel<'_>], families: &[Option<Kernel>], formats: &Named<Format>, scope: &Scope<'_>) {
+    // A family that could not be read may hold the reference.
+    if families.iter().any(Option::is_none) || !scope.broken.is_empty() {
+        return;
+    }
+    let kernels = || raws.iter().zip(families).filter_map(|(raw, kernel)| Some((raw, kernel.as_ref()?)));
+    let has_reference = |op: Op, format: usize| {
+        let serves = |k: &Kernel| k.op == op && k.formats.contains(&format);
+        kernels().any(|(_, k)| serves(k) && k.cpu.iter().any(|v| v.isa == Isa::Scalar))
+    };
+    for (raw, kernel) in kernels() {
+        let names: Vec<&str> = match kernel.op {
+            Op::QuantizeActivations => scope.activations.keys().map(String::as_str).collect(),
+            _ => formats.keys().map(String::as_str).collect(),
+        };
+        let lacking = kernel.formats.iter().filter(|f| !has_reference(kernel.op, **f));
+        let lacking: Vec<&str> = lacking.filter_map(|f| names.get(*f).copied()).collect();
+        if lacking.is_empty() {
+            continue;
+        }
+        let message = format!("`{}` has no scalar variant for {}", kernel.op, crate::diagnostic::quoted(lacking));
+        let help = "the scalar variant is the reference that all others are checked against; add\n[[cpu]]\nisa = \"scalar\"";
+        raw.file.report(raw.file.error("no-scalar-variant", raw.span, message).help(help));
+    }
+}
+
+/// Index of a format (or activation format) that an op serves; an unknown name is reported.
+pub(super) fn served_index(
+    file: &File<'_>,
+    op: Op,
+    name: &At<String>,
+    formats: &Named<Format>,
+    scope: &Scope<'_>,
+) -> Option<usize> {
+    match op {
+        Op::QuantizeActivations => resolve(file, name, "activation format", &scope.activations, scope),
+        Op::Quantize | Op::Dequantize | Op::Matmul => resolve(file, name, "format", formats, scope),
+    }
+}

@@ -1,0 +1,225 @@
+//! Proof that the fields of a block cover its bits exactly once.
+
+use crate::model::{FieldLayout, FieldType, Segment, Slice};
+use crate::parse::format::{RawField, RawFormat, bits_of};
+use crate::toml_walk::{At, Span};
+
+/// Who owns a bit: nobody, a declared gap, or a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Nobody,
+    Unused,
+    Field(usize),
+}
+
+struct Map<'a> {
+    raw: &'a RawFormat<'a>,
+    bits: Vec<Owner>,
+    block: At<u32>,
+}
+
+/// Bits of the block that a claim covers, and the first conflict it meets.
+enum Conflict {
+    Beyond(i64),
+    Taken(Owner, i64),
+}
+
+/// Reports overlaps, fields beyond the block, and uncovered bits.
+pub(super) fn check(raw: &RawFormat<'_>, block: At<u32>) {
+    let bits = vec![Owner::Nobody; block.value as usize * 8];
+    let mut map = Map { raw, bits, block };
+    let mut sound = true;
+    for (index, field) in raw.fields.iter().enumerate() {
+        sound &= map.field(index, field);
+    }
+    for gap in &raw.unused {
+        sound &= map.gap(gap);
+    }
+    // With an overlap or a stray field, what is uncovered says nothing new.
+    if sound {
+        map.uncovered();
+    }
+}
+
+impl Map<'_> {
+    fn claim(&mut self, owner: Owner, first: i64, bits: u32) -> Result<(), Conflict> {
+        let end = first.saturating_add(i64::from(bits));
+        let total = self.bits.len() as i64;
+        if first < 0 || end > total {
+            return Err(Conflict::Beyond(if first < 0 { first } else { end - 1 }));
+        }
+        for at in first..end {
+            let slot = &mut self.bits[at as usize];
+            if *slot != Owner::Nobody {
+                return Err(Conflict::Taken(*slot, at));
+            }
+            *slot = owner;
+        }
+        Ok(())
+    }
+
+    fn field(&mut self, index: usize, field: &RawField) -> bool {
+        let result = match &field.layout {
+            FieldLayout::Bits(slices) => self.slices(index, field.count, slices),
+            FieldLayout::Digits { segments, .. } => self.segments(index, field, segments),
+        };
+        match result {
+            Ok(()) => true,
+            Err(conflict) => {
+                self.conflict(&format!("field `{}`", field.name.value), Owner::Field(index), field.layout_span, conflict);
+                false
+            }
+        }
+    }
+
+    fn slices(&mut self, index: usize, count: u32, slices: &[Slice]) -> Result<(), Conflict> {
+        for slice in slices {
+            for value in 0..count {
+                self.claim(Owner::Field(index), slice.address(value), slice.bits)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Digits share bytes with digits of their own field; each (byte, digit) and each element comes once.
+    fn segments(&mut self, index: usize, field: &RawField, segments: &[Segment]) -> Result<(), Conflict> {
+        let file = self.raw.file;
+        let total = self.bits.len() as i64;
+        let mut digits = vec![false; self.block.value as usize * 5];
+        let mut elements = vec![false; field.count as usize];
+        let report = |message: String| file.report(file.error("digits-disagree", field.layout_span, message));
+        for segment in segments {
+            for step in steps(segment) {
+                if step.bit < 0 || step.bit + 8 > total {
+                    return Err(Conflict::Beyond(if step.bit < 0 { step.bit } else { step.bit + 7 }));
+                }
+                let byte = step.bit as usize / 8;
+                if step.digit > 4 {
+                    report(format!("element {} is digit {} of byte {byte}; a byte holds five, 0 to 4", step.element, step.digit));
+                    return Ok(());
+                }
+                if std::mem::replace(&mut digits[byte * 5 + step.digit as usize], true) {
+                    report(format!("digit {} of byte {byte} is described twice (again for element {})", step.digit, step.element));
+                    return Ok(());
+                }
+                match elements.get_mut(step.element as usize) {
+                    Some(seen) if !*seen => *seen = true,
+                    Some(_) => {
+                        report(format!("element {} is described twice", step.element));
+                        return Ok(());
+                    }
+                    None => {
+                        report(format!("there is no element {}: the segments describe {}", step.element, field.count));
+                        return Ok(());
+                    }
+                }
+                if self.bits[step.bit as usize] != Owner::Field(index) {
+                    self.claim(Owner::Field(index), step.bit, 8)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn gap(&mut self, gap: &At<crate::parse::format::Unused>) -> bool {
+        match self.claim(Owner::Unused, i64::from(gap.value.offset), gap.value.bits) {
+            Ok(()) => true,
+            Err(conflict) => {
+                self.conflict("the unused range", Owner::Unused, gap.span, conflict);
+                false
+            }
+        }
+    }
+
+    fn conflict(&self, what: &str, owner: Owner, span: Span, conflict: Conflict) {
+        let file = self.raw.file;
+        let error = match conflict {
+            Conflict::Beyond(bit) => {
+                let message = format!("{what} lies outside the block");
+                let last = self.bits.len() - 1;
+                let label = format!("reaches {}", place(bit));
+                let at = self.block.span;
+                file.error("field-beyond-block", span, message).label(label).also(
+                    file.path,
+                    at,
+                    format!("the block ends with {}", place(last as i64)),
+                )
+            }
+            Conflict::Taken(other, bit) if other == owner => {
+                let message = format!("{what} overlaps itself at {}", place(bit));
+                file.error("field-overlap", span, message).label("two values share this bit")
+            }
+            Conflict::Taken(other, bit) => {
+                let (name, at) = match other {
+                    Owner::Field(index) => {
+                        let field = &self.raw.fields[index];
+                        (format!("field `{}`", field.name.value), Some(field.layout_span))
+                    }
+                    Owner::Unused | Owner::Nobody => ("another unused range".to_owned(), None),
+                };
+                let message = format!("{what} overlaps {name} at {}", place(bit));
+                let error = file.error("field-overlap", span, message).label("this claims the bit again");
+                match at {
+                    Some(at) => error.also(file.path, at, format!("{name} is here")),
+                    None => error,
+                }
+            }
+        };
+        file.report(error);
+    }
+
+    fn uncovered(&self) {
+        let free = |bit: &Owner| *bit == Owner::Nobody;
+        let Some(first) = self.bits.iter().position(free) else { return };
+        let run = self.bits[first..].iter().take_while(|bit| free(bit)).count();
+        let all = self.bits.iter().filter(|bit| free(bit)).count();
+        let file = self.raw.file;
+        let more = if all > run { format!(" ({all} bits in all)") } else { String::new() };
+        let message = format!("bits {first} to {} of the block belong to no field{more}", first + run - 1);
+        let label = format!("from {} to {}", place(first as i64), place((first + run - 1) as i64));
+        let help = format!("if the format leaves them out, say so: `unused = [{{ offset = {first}, bits = {run} }}]`");
+        file.report(file.error("bits-uncovered", self.block.span, message).label(label).help(help));
+    }
+}
+
+fn place(bit: i64) -> String {
+    format!("byte {}, bit {}", bit.div_euclid(8), bit.rem_euclid(8))
+}
+
+struct Step {
+    element: u64,
+    bit: i64,
+    digit: u32,
+}
+
+/// Every index tuple of a segment.
+fn steps(segment: &Segment) -> impl Iterator<Item = Step> {
+    let count: u32 = segment.digits.iter().map(|d| d.extent).product();
+    (0..count).map(|index| {
+        let mut rest = index;
+        let mut step = Step { element: segment.first.into(), bit: segment.offset.into(), digit: 0 };
+        for digit in segment.digits.iter().rev() {
+            let i = rest % digit.extent;
+            rest /= digit.extent;
+            step.element += u64::from(i) * u64::from(digit.element);
+            step.bit += i64::from(i) * digit.stride;
+            step.digit = step.digit.saturating_add(i.saturating_mul(digit.digit));
+        }
+        step
+    })
+}
+
+/// Codes that a field's value can take, lowest and highest.
+pub(super) fn code_range(ty: FieldType) -> Option<(i64, i64)> {
+    match ty {
+        FieldType::Trit => Some((0, 2)),
+        FieldType::Unsigned(bits) => Some((0, (1 << bits) - 1)),
+        FieldType::Signed(bits) => Some((-(1 << (bits - 1)), (1 << (bits - 1)) - 1)),
+        FieldType::Scalar(_) => None,
+    }
+}
+
+/// Bits that a code takes in a packing.
+pub(super) fn code_bits(ty: FieldType) -> u32 {
+    bits_of(ty).unwrap_or(2)
+}

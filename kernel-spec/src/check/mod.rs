@@ -1,0 +1,132 @@
+//! From raw specs to the checked model: names are resolved, proofs are done, every mistake is reported.
+
+mod codebook;
+mod coverage;
+mod format;
+mod kernel;
+mod layout;
+mod packing;
+mod quantizer;
+mod value;
+
+use crate::diagnostic::{Diagnostic, Severity, Sink};
+use crate::model::{Activations, Format, Packing, SpecSet};
+use crate::parse::{self, Raw, activations::RawActivations};
+use crate::read::{self, SourceFile};
+use crate::toml_walk::{At, File, Span, unknown};
+use std::collections::BTreeMap;
+
+/// What came of a set of spec files.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The checked specs; `Some` exactly if there are no errors.
+    pub set: Option<SpecSet>,
+    /// Errors and warnings, by file (in the order given) and place.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// Parses and checks spec files together. Never fails and never panics: what is wrong is in the report.
+pub fn check(sources: &[SourceFile]) -> Report {
+    let sink = Sink::default();
+    let mut set = check_into(sources, &sink);
+    let mut diagnostics = sink.into_inner();
+    let order: BTreeMap<&str, usize> =
+        sources.iter().enumerate().rev().map(|(i, source)| (source.path.as_str(), i)).collect();
+    diagnostics.sort_by_key(|d| (order.get(d.path.as_str()).copied(), d.span.start, d.severity));
+    if diagnostics.iter().any(|d| d.severity == Severity::Error) {
+        set = None;
+    }
+    Report { set, diagnostics }
+}
+
+/// Specs by name: those that failed their checks have a name but no value.
+type Named<T> = BTreeMap<String, Option<T>>;
+
+/// What formats and kernels may refer to.
+struct Scope<'a> {
+    broken: &'a [&'a str],
+    activations: Named<Activations>,
+    packings: Named<Packing>,
+    codebooks: Named<Vec<Vec<i32>>>,
+}
+
+fn check_into(sources: &[SourceFile], sink: &Sink) -> Option<SpecSet> {
+    let sorted = parse::sort(sources, sink);
+    let mut raw = Raw { data: sorted.data, broken: sorted.broken, ..Raw::default() };
+    for file in &sorted.files {
+        parse::file(file, &mut raw);
+    }
+    duplicates("format", raw.formats.iter().map(|r| (r.file, r.name)));
+    duplicates("activation format", raw.activations.iter().map(|r| (r.file, r.name)));
+    duplicates("packing", raw.packings.iter().map(|r| (r.file, r.name)));
+    duplicates("kernel", raw.kernels.iter().map(|r| (r.file, r.name)));
+    duplicates("codebook", raw.codebooks.iter().map(|r| (r.file, r.name)));
+    format::duplicate_ids(&raw.formats);
+
+    let named = |name: &str| name.to_owned();
+    let scope = Scope {
+        broken: &raw.broken,
+        activations: raw.activations.iter().map(|r| (named(r.name), activations(r))).collect(),
+        packings: raw.packings.iter().map(|r| (named(r.name), packing::check(r))).collect(),
+        codebooks: codebook::check(&raw, sink),
+    };
+    let formats: Named<Format> =
+        raw.formats.iter().map(|r| (named(r.name), format::check(r, &scope))).collect();
+    let kernels = kernel::check(&raw.kernels, &formats, &scope);
+    coverage::check(&raw, &kernels, &formats, &scope);
+
+    let kernels: Option<Vec<_>> = kernels.into_iter().collect();
+    let mut kernels = kernels?;
+    kernels.sort_by(|a, b| a.name.cmp(&b.name));
+    Some(SpecSet {
+        formats: formats.into_values().collect::<Option<_>>()?,
+        activations: scope.activations.into_values().collect::<Option<_>>()?,
+        packings: scope.packings.into_values().collect::<Option<_>>()?,
+        kernels,
+        files: sources.iter().map(|source| read::location(&source.path)).collect(),
+    })
+}
+
+/// Reports names that two files of one kind share.
+fn duplicates<'a>(what: &str, specs: impl Iterator<Item = (&'a File<'a>, &'a str)>) {
+    let mut seen: BTreeMap<&str, &File<'_>> = BTreeMap::new();
+    let start = Span::default();
+    for (file, name) in specs {
+        let Some(first) = seen.get(name) else {
+            seen.insert(name, file);
+            continue;
+        };
+        let message = format!("the {what} `{name}` is described twice");
+        let error = file.error("duplicate-name", start, message).label("again here");
+        file.report(error.also(first.path, start, "first here").help("a spec's name is its file's stem; rename one file"));
+    }
+}
+
+fn activations(raw: &RawActivations<'_>) -> Option<Activations> {
+    let rule = raw.rule.as_ref()?;
+    Some(Activations {
+        name: raw.name.to_owned(),
+        doc: raw.doc.clone(),
+        origin: raw.file.origin(Span::default()),
+        block: raw.block?,
+        scale: rule.scale,
+        keeps_multiplier: rule.keeps_multiplier,
+        stored_f16: rule.stored_f16,
+        round: rule.round,
+        clamp: rule.clamp,
+    })
+}
+
+/// Index of a name among all of its kind. Reports an unknown name, unless it is that of a broken file.
+fn resolve<T>(file: &File<'_>, name: &At<String>, what: &str, among: &Named<T>, scope: &Scope<'_>) -> Option<usize> {
+    let index = among.keys().position(|known| *known == name.value);
+    if index.is_none() && !scope.broken.contains(&name.value.as_str()) {
+        file.report(unknown(file, name, what, among.keys().map(String::as_str)));
+    }
+    index
+}
+
+/// The value behind an index from [`resolve`].
+fn at<T>(among: &Named<T>, index: usize) -> Option<&T> {
+    among.values().nth(index).and_then(Option::as_ref)
+}

@@ -1,0 +1,105 @@
+//! Quantizers: rounding to an integer is all they do, so every integer they can reach needs a code.
+
+use super::layout::code_range;
+use super::value::Checked;
+use crate::model::{Factor, FieldType, Quantizer, Rounding, Scalar, ValueMap};
+use crate::parse::format::RawFormat;
+use crate::parse::value::RawQuantizer;
+
+pub(super) fn check(raw: &RawFormat<'_>, checked: &Checked) -> Vec<Quantizer> {
+    let file = raw.file;
+    let Some(first) = raw.quantizers.first() else { return Vec::new() };
+    if let Err(reason) = possible(raw, checked) {
+        let error = file.error("quantizer-impossible", first.span, format!("this format can't be quantized by rounding: {reason}"));
+        let help = "remove `[[quantize]]`; such formats are written by their own encoders and only read here";
+        file.report(error.also(file.path, checked.span, "the value it would have to make").help(help));
+        return Vec::new();
+    }
+    for (index, quantizer) in raw.quantizers.iter().enumerate() {
+        let same = |q: &&RawQuantizer| q.name.value == quantizer.name.value;
+        if let Some(first) = raw.quantizers[..index].iter().find(same) {
+            let message = format!("two quantizers are called `{}`", quantizer.name.value);
+            let error = file.error("duplicate-name", quantizer.name.span, message).label("again here");
+            file.report(error.also(file.path, first.name.span, "first here"));
+        }
+    }
+    let Some(integers) = integers(raw, checked) else { return Vec::new() };
+    raw.quantizers.iter().filter_map(|quantizer| one(raw, checked, quantizer, &integers)).collect()
+}
+
+/// A quantizer sets one scale and codes; with more to choose, rounding alone is no rule.
+fn possible(raw: &RawFormat<'_>, checked: &Checked) -> Result<(), String> {
+    let value = &checked.value;
+    let scale = match value.scale[..] {
+        [scale] => scale,
+        [] => return Err("it has no scale".to_owned()),
+        _ => return Err("its scale is a product of several numbers".to_owned()),
+    };
+    if !value.add.is_empty() || !value.subtract.is_empty() {
+        return Err("it has a minimum term besides the scale".to_owned());
+    }
+    if matches!(value.map, ValueMap::Codebook { .. }) {
+        return Err("its codes stand for entries of a codebook".to_owned());
+    }
+    if value.signs.is_some() || value.shift.is_some() || value.unit != 1.0 {
+        return Err("it has signs, a shift or a unit apart from the code".to_owned());
+    }
+    let Factor::Field(index) = scale else { return Ok(()) };
+    let field = raw.fields.get(index).ok_or_else(|| "its scale is not known".to_owned())?;
+    let float = matches!(field.ty.value, FieldType::Scalar(Scalar::F16 | Scalar::Bf16 | Scalar::F32));
+    if !float || field.count != 1 {
+        return Err(format!("its scale `{}` is not a single f16, bf16 or f32", field.name.value));
+    }
+    Ok(())
+}
+
+/// The integers that have a code, sorted.
+fn integers(raw: &RawFormat<'_>, checked: &Checked) -> Option<Vec<i32>> {
+    let (low, high) = code_range(raw.fields.get(checked.value.code)?.ty.value)?;
+    let mut integers: Vec<i32> = match &checked.value.map {
+        ValueMap::Affine { times, zero } => {
+            let value = |code: i64| i32::try_from(i64::from(*times) * code - i64::from(*zero)).ok();
+            (low..=high).map(value).collect::<Option<_>>()?
+        }
+        ValueMap::Levels(levels) => levels.clone(),
+        ValueMap::Codebook { .. } => return None,
+    };
+    integers.sort_unstable();
+    integers.dedup();
+    Some(integers)
+}
+
+fn one(raw: &RawFormat<'_>, checked: &Checked, quantizer: &RawQuantizer, integers: &[i32]) -> Option<Quantizer> {
+    let file = raw.file;
+    let (lowest, highest) = (*integers.first()?, *integers.last()?);
+    let (low, high) = quantizer.clamp.map_or((lowest, highest), |at| at.value);
+    let reachable = match quantizer.round {
+        Rounding::Sign => low.max(-1)..=high.min(1),
+        _ => low..=high,
+    };
+    let span = quantizer.clamp.map_or(quantizer.name.span, |at| at.span);
+    if let Some(stray) = reachable.clone().find(|v| integers.binary_search(v).is_err()) {
+        let message = format!(
+            "quantizer `{}` can round to {stray}, which no code stands for",
+            quantizer.name.value
+        );
+        let label = format!("reaches from {} to {}", reachable.start(), reachable.end());
+        let help = format!("the format's integers go from {lowest} to {highest}; narrow `clamp` to a run without gaps");
+        file.report(file.error("clamp-unrepresentable", span, message).label(label).help(help));
+        return None;
+    }
+    let shifts_by_one = matches!(checked.value.map, ValueMap::Affine { times: 1, .. });
+    if quantizer.round == Rounding::HalfUp && !shifts_by_one {
+        let message = "`round = \"half-up\"` rounds code + 0.5 down, so it needs codes that count up by one (`zero`)";
+        file.report(file.error("quantizer-impossible", quantizer.span, message));
+        return None;
+    }
+    Some(Quantizer {
+        name: quantizer.name.value.clone(),
+        origin: file.origin(quantizer.span),
+        scale: quantizer.scale,
+        round: quantizer.round,
+        threshold: quantizer.threshold,
+        clamp: (low, high),
+    })
+}

@@ -1,0 +1,239 @@
+//! What is said about a spec: errors and warnings that point into TOML, and their rendering.
+
+use crate::read::SourceFile;
+use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// The specs can't be compiled.
+    Error,
+    /// The specs can be compiled, but something in them is probably not what was meant.
+    Warning,
+}
+
+/// A second place that belongs to a diagnostic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// File, as in [`SourceFile::path`].
+    pub path: String,
+    /// Bytes of the file.
+    pub span: Range<usize>,
+    /// What is there.
+    pub text: String,
+}
+
+/// One error or warning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// How bad it is.
+    pub severity: Severity,
+    /// A stable name of the kind of mistake, for example `unknown-key`.
+    pub code: &'static str,
+    /// What is wrong, in one line.
+    pub message: String,
+    /// File, as in [`SourceFile::path`].
+    pub path: String,
+    /// Bytes of the file that the message is about.
+    pub span: Range<usize>,
+    /// A few words to stand under the span; may be empty.
+    pub label: String,
+    /// Further places.
+    pub labels: Vec<Label>,
+    /// What would make it right.
+    pub help: Option<String>,
+}
+
+impl Diagnostic {
+    /// An error about some bytes of a file.
+    pub fn error(
+        code: &'static str,
+        path: impl Into<String>,
+        span: impl Into<Range<usize>>,
+        message: impl Into<String>,
+    ) -> Diagnostic {
+        Diagnostic {
+            severity: Severity::Error,
+            code,
+            message: message.into(),
+            path: path.into(),
+            span: span.into(),
+            label: String::new(),
+            labels: Vec::new(),
+            help: None,
+        }
+    }
+
+    /// The same as a warning.
+    pub fn warning(mut self) -> Diagnostic {
+        self.severity = Severity::Warning;
+        self
+    }
+
+    /// Sets the words under the span.
+    pub fn label(mut self, label: impl Into<String>) -> Diagnostic {
+        self.label = label.into();
+        self
+    }
+
+    /// Adds a further place.
+    pub fn also(
+        mut self,
+        path: impl Into<String>,
+        span: impl Into<Range<usize>>,
+        text: impl Into<String>,
+    ) -> Diagnostic {
+        self.labels.push(Label { path: path.into(), span: span.into(), text: text.into() });
+        self
+    }
+
+    /// Sets the help line.
+    pub fn help(mut self, help: impl Into<String>) -> Diagnostic {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// 1-based line and column (in characters) where the span starts; (1, 1) if `sources` lacks the file
+    /// or it is not text.
+    pub fn line_column(&self, sources: &[SourceFile]) -> (usize, usize) {
+        let text = sources.iter().find(|s| s.path == self.path).and_then(|s| std::str::from_utf8(&s.bytes).ok());
+        text.map_or((1, 1), |text| line_column(text, self.span.start))
+    }
+}
+
+/// 1-based line and column (in characters) of a byte offset; an offset beyond the end counts as the end.
+pub fn line_column(text: &str, offset: usize) -> (usize, usize) {
+    let before = &text[..floor_char(text, offset)];
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
+fn floor_char(text: &str, offset: usize) -> usize {
+    let mut at = offset.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
+/// Collects diagnostics behind a shared reference, so that a walk over many files needs no plumbing.
+#[derive(Debug, Default)]
+pub(crate) struct Sink(RefCell<Vec<Diagnostic>>);
+
+impl Sink {
+    pub(crate) fn push(&self, diagnostic: Diagnostic) {
+        self.0.borrow_mut().push(diagnostic);
+    }
+
+    /// Number of errors so far, to see whether a step reported any.
+    pub(crate) fn errors(&self) -> usize {
+        self.0.borrow().iter().filter(|d| d.severity == Severity::Error).count()
+    }
+
+    pub(crate) fn into_inner(self) -> Vec<Diagnostic> {
+        self.0.into_inner()
+    }
+}
+
+/// The diagnostics as text, in the manner of rustc, with a last line such as `found 3 errors`.
+/// Empty if there is nothing to say.
+pub fn render(sources: &[SourceFile], diagnostics: &[Diagnostic], color: bool) -> String {
+    let renderer = if color { Renderer::styled() } else { Renderer::plain() };
+    let mut out = String::new();
+    for diagnostic in diagnostics {
+        out.push_str(&renderer.render(&[group(sources, diagnostic)]));
+        out.push_str("\n\n");
+    }
+    if !diagnostics.is_empty() {
+        out.push_str(&summary(diagnostics));
+        out.push('\n');
+    }
+    out
+}
+
+fn summary(diagnostics: &[Diagnostic]) -> String {
+    let errors = diagnostics.iter().filter(|d| d.severity == Severity::Error).count();
+    let warnings = diagnostics.len() - errors;
+    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    match (errors, warnings) {
+        (_, 0) => format!("found {}", count(errors, "error")),
+        (0, _) => format!("found {}", count(warnings, "warning")),
+        _ => format!("found {} and {}", count(errors, "error"), count(warnings, "warning")),
+    }
+}
+
+fn group<'a>(sources: &'a [SourceFile], diagnostic: &'a Diagnostic) -> Group<'a> {
+    let level = match diagnostic.severity {
+        Severity::Error => Level::ERROR,
+        Severity::Warning => Level::WARNING,
+    };
+    let mut group = Group::with_title(level.primary_title(&diagnostic.message).id(diagnostic.code));
+    let mut paths = vec![&diagnostic.path];
+    for label in &diagnostic.labels {
+        if !paths.contains(&&label.path) {
+            paths.push(&label.path);
+        }
+    }
+    for path in paths {
+        let source = sources.iter().find(|s| s.path == *path);
+        let Some(text) = source.and_then(|s| std::str::from_utf8(&s.bytes).ok()) else {
+            group = group.element(Origin::path(path.as_str()));
+            continue;
+        };
+        let mut snippet = Snippet::source(text).path(path.as_str());
+        if diagnostic.path == *path {
+            let mark = AnnotationKind::Primary.span(fit(text, &diagnostic.span));
+            snippet = snippet
+                .annotation(if diagnostic.label.is_empty() { mark } else { mark.label(&diagnostic.label) });
+        }
+        for label in diagnostic.labels.iter().filter(|l| l.path == *path) {
+            snippet = snippet.annotation(AnnotationKind::Context.span(fit(text, &label.span)).label(&label.text));
+        }
+        group = group.element(snippet);
+    }
+    match &diagnostic.help {
+        Some(help) => group.element(Level::HELP.message(help)),
+        None => group,
+    }
+}
+
+/// A span inside `text` that stays on one line: a whole table would bury the point in its lines.
+fn fit(text: &str, span: &Range<usize>) -> Range<usize> {
+    let start = floor_char(text, span.start);
+    let mut end = floor_char(text, span.end.max(start));
+    if let Some(line) = text[start..end].find('\n') {
+        end = start + line;
+    }
+    start..end
+}
+
+/// Quotes names for a sentence: `` `a`, `b` ``.
+pub(crate) fn quoted<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    names.into_iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// The name most like `name`, if one is alike enough to have been meant.
+pub(crate) fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // A name of kilobytes is no slip of the finger, and the distance takes quadratic time.
+    if name.len() > 64 {
+        return None;
+    }
+    let allowed = 1 + name.chars().count() / 4;
+    names
+        .into_iter()
+        .map(|candidate| (strsim::osa_distance(name, candidate), candidate))
+        .filter(|(distance, candidate)| *distance <= allowed && *distance < candidate.chars().count())
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// A name as it may stand in a message: cut if it is very long.
+pub(crate) fn shown(name: &str) -> String {
+    const LIMIT: usize = 60;
+    match name.char_indices().nth(LIMIT) {
+        Some((at, _)) => format!("{}...", name[..at].escape_debug()),
+        None => name.escape_debug().to_string(),
+    }
+}

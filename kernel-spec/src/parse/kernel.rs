@@ -1,0 +1,199 @@
+//! Kernel files: one op, and the variants that are built for it.
+
+use super::format::ident;
+use crate::model::{DimRule, ShapeRules};
+use crate::toml_walk::{At, File, Node, Span, Table};
+use crate::vocab::{DType, Feature, Isa, Op};
+use toml::de::DeTable;
+
+/// A kernel family as it was written.
+#[derive(Debug)]
+pub(crate) struct RawKernel<'a> {
+    pub file: &'a File<'a>,
+    pub name: &'a str,
+    pub doc: String,
+    pub op: Option<At<Op>>,
+    /// `None`: every format the op applies to.
+    pub formats: Option<Vec<At<String>>>,
+    pub input: Option<Vec<At<DType>>>,
+    pub input_span: Span,
+    pub output: Option<At<DType>>,
+    pub variants: Vec<RawVariant>,
+    /// Every variant could be read.
+    pub complete: bool,
+    /// Where the file as a whole is pointed at: its `op`.
+    pub span: Span,
+}
+
+/// One `[[cpu]]`.
+#[derive(Debug)]
+pub(crate) struct RawVariant {
+    pub span: Span,
+    pub isa: At<Isa>,
+    pub requires: Vec<At<Feature>>,
+    pub label: Option<At<String>>,
+    pub packing: Option<At<String>>,
+    pub tile: Option<At<(u32, u32)>>,
+    pub shape: Option<At<ShapeRules>>,
+    pub body: Option<At<String>>,
+}
+
+const KEYS: &[&str] = &["doc", "op", "formats", "input", "output", "accuracy", "cpu", "cuda"];
+const CPU_KEYS: &[&str] =
+    &["isa", "requires", "name", "packing", "tile", "shape", "workspace", "body", "function"];
+
+/// Words of the vocabulary with their spellings.
+macro_rules! spelled {
+    ($ty:ty) => {
+        &<$ty>::ALL.iter().map(|word| (word.name(), *word)).collect::<Vec<_>>()
+    };
+}
+
+pub(crate) fn op(node: &Node<'_>) -> Option<At<Op>> {
+    node.word("op", spelled!(Op))
+}
+
+pub(crate) fn dtypes(node: &Node<'_>) -> Option<Vec<At<DType>>> {
+    node.list(|n| n.word("data type", spelled!(DType)))
+}
+
+pub(crate) fn isas(node: &Node<'_>) -> Option<Vec<At<Isa>>> {
+    node.list(|n| n.word("ISA", spelled!(Isa)))
+}
+
+pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) -> RawKernel<'a> {
+    let table = Table::open(file, "a kernel", table, Span::default(), KEYS);
+    let op_node = table.need("op");
+    if let Some(node) = table.get("accuracy")
+        && let Some(accuracy) = node.table("`accuracy`", &["exact"])
+        && accuracy.need("exact").and_then(|n| n.boolean()).is_some_and(|at| !at.value)
+    {
+        let error = file.error("out-of-range", node.span, "every variant must give the same bits");
+        file.report(error.help("`accuracy = { exact = true }` is the only one so far; leave it out or write that"));
+    }
+    if let Some(span) = table.key_span("cuda") {
+        let error = file.error("cuda-not-supported", span, "this version of gristmill compiles no CUDA kernels");
+        file.report(error.label("a CUDA variant").help("remove the table; CPU variants are written `[[cpu]]`"));
+    }
+    let tables = table.need("cpu").and_then(|_| table.tables("cpu", "a CPU variant", CPU_KEYS));
+    let all = tables.as_ref().map_or(usize::MAX, Vec::len);
+    let variants: Vec<RawVariant> = tables.unwrap_or_default().iter().filter_map(variant).collect();
+    let input = table.get("input");
+    RawKernel {
+        file,
+        name,
+        doc: table.need("doc").and_then(|n| n.doc()).unwrap_or_default(),
+        op: op_node.and_then(|n| op(&n)),
+        formats: table.get("formats").map(|n| n.list(|n| n.string()).unwrap_or_default()),
+        input_span: input.map_or(Span::default(), |n| n.span),
+        input: input.map(|n| dtypes(&n).unwrap_or_default()),
+        output: table.get("output").and_then(|n| n.word("data type", spelled!(DType))),
+        complete: variants.len() == all,
+        variants,
+        span: op_node.map_or(Span::default(), |n| n.span),
+    }
+}
+
+fn variant(table: &Table<'_>) -> Option<RawVariant> {
+    let isa = table.need("isa").and_then(|n| n.word("ISA", spelled!(Isa)));
+    let requires = match table.get("requires") {
+        None => Some(Vec::new()),
+        Some(node) => node.list(|n| n.word("CPU feature", spelled!(Feature))),
+    };
+    let label = table.get("name").map(|n| ident(&n));
+    let packing = table.get("packing").map(|n| n.string());
+    let tile = table.get("tile").map(|n| tile(&n));
+    let shape = table.get("shape").map(|n| shape(&n));
+    if let Some(node) = table.get("workspace") {
+        node.word("workspace rule", &[("auto", ())]);
+    }
+    let body = body(table);
+    Some(RawVariant {
+        span: table.span,
+        isa: isa?,
+        requires: requires?,
+        label: optional(label)?,
+        packing: optional(packing)?,
+        tile: optional(tile)?,
+        shape: optional(shape)?,
+        body: body?,
+    })
+}
+
+/// An absent value is fine, one that could not be read is not.
+fn optional<T>(value: Option<Option<T>>) -> Option<Option<T>> {
+    match value {
+        None => Some(None),
+        Some(None) => None,
+        Some(some) => Some(some),
+    }
+}
+
+fn tile(node: &Node<'_>) -> Option<At<(u32, u32)>> {
+    let table = node.table("a tile", &["rows", "tokens"])?;
+    let rows = table.need("rows").and_then(|n| n.unsigned(1..=1024));
+    let tokens = table.need("tokens").and_then(|n| n.unsigned(1..=64));
+    Some(At { value: (rows?.value, tokens?.value), span: node.span })
+}
+
+fn shape(node: &Node<'_>) -> Option<At<ShapeRules>> {
+    let table = node.table("`shape`", &["m", "n", "k"])?;
+    let [m, n, k] = ["m", "n", "k"].map(|key| match table.get(key) {
+        None => Some(DimRule::default()),
+        Some(node) => dimension(&node),
+    });
+    Some(At { value: ShapeRules { m: m?, n: n?, k: k? }, span: node.span })
+}
+
+fn dimension(node: &Node<'_>) -> Option<DimRule> {
+    let table = node.table("a dimension's rule", &["min", "max", "multiple_of"])?;
+    let number = |key, least, default| match table.get(key) {
+        None => Some(default),
+        Some(node) => node.integer(least..=i64::MAX).map(|at| at.value.unsigned_abs()),
+    };
+    let none = DimRule::default();
+    let (min, max) = (number("min", 0, none.min), number("max", 0, none.max));
+    let multiple_of = number("multiple_of", 1, none.multiple_of);
+    let rule = DimRule { min: min?, max: max?, multiple_of: multiple_of? };
+    let least = rule.min.max(1).checked_next_multiple_of(rule.multiple_of);
+    if least.is_none_or(|least| least > rule.max) {
+        let file = table.file;
+        let message = format!("no `{}` obeys this rule", node.key);
+        let label = format!("nothing from {} to {} is a multiple of {}", rule.min.max(1), rule.max, rule.multiple_of);
+        file.report(file.error("empty-shape-rule", node.span, message).label(label));
+        return None;
+    }
+    Some(rule)
+}
+
+fn body(table: &Table<'_>) -> Option<Option<At<String>>> {
+    let file = table.file;
+    let body = table.get("body").map(|n| n.word("body", &[("rust", ())]));
+    let function = table.get("function").map(|n| n.string());
+    match (body, function) {
+        (None, None) => Some(None),
+        (Some(body), Some(function)) => {
+            body?;
+            let function = function?;
+            let sound = function.value.len() <= 200 && function.value.split("::").all(is_identifier);
+            if !sound {
+                let message = format!("`{}` is not the path of a Rust function", function.value.escape_debug());
+                file.report(file.error("bad-name", function.span, message).help("write it like `crate::kernels::matmul_i2_s`"));
+            }
+            sound.then_some(Some(function))
+        }
+        (Some(_), None) => {
+            table.need("function");
+            None
+        }
+        (None, Some(_)) => {
+            table.need("body");
+            None
+        }
+    }
+}
+
+fn is_identifier(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}

@@ -1,0 +1,154 @@
+//! From bytes to raw specs: which kind of spec a file is, its keys, types, ranges and words.
+//!
+//! What needs a second look (does it overlap? does the name exist?) is left to [`crate::check`].
+
+pub(crate) mod activations;
+pub(crate) mod codebook;
+pub(crate) mod coverage;
+pub(crate) mod format;
+pub(crate) mod kernel;
+pub(crate) mod packing;
+pub(crate) mod value;
+
+use crate::diagnostic::{Diagnostic, Sink};
+use crate::read::{MAX_FILE_BYTES, SourceFile};
+use crate::toml_walk::{File, Span};
+use toml::de::DeTable;
+
+/// Everything that was read, raw. Specs that could not be read at all are in `broken`.
+#[derive(Debug, Default)]
+pub(crate) struct Raw<'a> {
+    pub formats: Vec<format::RawFormat<'a>>,
+    pub activations: Vec<activations::RawActivations<'a>>,
+    pub packings: Vec<packing::RawPacking<'a>>,
+    pub kernels: Vec<kernel::RawKernel<'a>>,
+    pub codebooks: Vec<codebook::RawCodebook<'a>>,
+    pub coverage: Vec<coverage::RawCoverage<'a>>,
+    /// Codebook data files.
+    pub data: Vec<codebook::Data<'a>>,
+    /// Names of files that could not be read, so that a reference to them is not a second error.
+    pub broken: Vec<&'a str>,
+}
+
+/// What a file describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Format,
+    Activations,
+    Packing,
+    Kernel,
+    Codebook,
+    Coverage,
+}
+
+/// The sources sorted by what they are made of.
+#[derive(Debug, Default)]
+pub(crate) struct Sorted<'a> {
+    pub files: Vec<File<'a>>,
+    pub data: Vec<codebook::Data<'a>>,
+    /// Names of text files that are not text.
+    pub broken: Vec<&'a str>,
+}
+
+/// Tells text from codebook data; whatever should be text and isn't is reported.
+pub(crate) fn sort<'a>(sources: &'a [SourceFile], sink: &'a Sink) -> Sorted<'a> {
+    let mut sorted = Sorted::default();
+    for source in sources {
+        if source.path.ends_with(".bin") {
+            sorted.data.push(codebook::Data { path: &source.path, bytes: &source.bytes });
+            continue;
+        }
+        match text(source) {
+            Ok(text) => sorted.files.push(File { path: &source.path, text, sink }),
+            Err(diagnostic) => {
+                sink.push(diagnostic);
+                sorted.broken.push(stem(&source.path));
+            }
+        }
+    }
+    sorted
+}
+
+fn text(source: &SourceFile) -> Result<&str, Diagnostic> {
+    let error =
+        |code, message: String| Diagnostic::error(code, &source.path, Span { start: 0, end: 0 }, message);
+    if source.bytes.len() as u64 > MAX_FILE_BYTES {
+        let message = format!("the file has {} bytes; a spec may have at most {MAX_FILE_BYTES}", source.bytes.len());
+        return Err(error("file-too-large", message));
+    }
+    let text = std::str::from_utf8(&source.bytes).map_err(|e| {
+        let line = source.bytes[..e.valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
+        error("not-utf8", format!("the file is not UTF-8: byte {} (line {line}) is not text", e.valid_up_to()))
+            .help("TOML is UTF-8; save the file in that encoding")
+    })?;
+    if text.trim().is_empty() {
+        let help = "a format needs `doc`, `block`, `[[field]]` and `[value]`; see docs/spec-reference.md for the others";
+        return Err(error("empty-file", "the file is empty".to_owned()).help(help));
+    }
+    Ok(text)
+}
+
+/// Parses one file into `raw`.
+pub(crate) fn file<'a>(file: &'a File<'a>, raw: &mut Raw<'a>) {
+    let (document, errors) = DeTable::parse_recoverable(file.text);
+    let table = document.get_ref();
+    if !errors.is_empty() {
+        // What recovery makes of a broken file would only produce further errors that aren't there.
+        for error in errors.iter().take(20) {
+            let span = error.span().unwrap_or(0..0).into();
+            file.report(file.error("syntax", span, format!("not TOML: {}", error.message().trim())));
+        }
+        raw.broken.push(stem(file.path));
+        return;
+    }
+    let name = stem(file.path);
+    let kind = kind(file.path, table);
+    if !is_name(name) && kind != Kind::Coverage {
+        let help = "a spec's name is its file's stem: a lower-case letter, then lower-case letters, digits and `_`, at most 40";
+        let start = Span { start: 0, end: 0 };
+        file.report(file.error("bad-name", start, format!("`{}` is no name for a spec", name.escape_debug())).help(help));
+    }
+    match kind {
+        Kind::Format => raw.formats.push(format::parse(file, name, table)),
+        Kind::Activations => raw.activations.push(activations::parse(file, name, table)),
+        Kind::Packing => raw.packings.push(packing::parse(file, name, table)),
+        Kind::Kernel => raw.kernels.push(kernel::parse(file, name, table)),
+        Kind::Codebook => raw.codebooks.push(codebook::parse(file, name, table)),
+        Kind::Coverage => raw.coverage.push(coverage::parse(file, table)),
+    }
+}
+
+/// The folder's name decides; a file that lies elsewhere is known by its keys.
+fn kind(path: &str, table: &DeTable<'_>) -> Kind {
+    let mut parts = path.rsplit(['/', '\\']);
+    if parts.next() == Some("coverage.toml") {
+        return Kind::Coverage;
+    }
+    let has = |key: &str| table.contains_key(key);
+    match parts.next() {
+        Some("formats") => Kind::Format,
+        Some("packings") => Kind::Packing,
+        Some("kernels") => Kind::Kernel,
+        Some("activations") => Kind::Activations,
+        Some("codebooks") => Kind::Codebook,
+        _ if has("value") || has("field") => Kind::Format,
+        _ if has("op") || has("cpu") => Kind::Kernel,
+        _ if has("tile") => Kind::Packing,
+        _ if has("require") => Kind::Coverage,
+        _ if has("entries") => Kind::Codebook,
+        _ => Kind::Activations,
+    }
+}
+
+/// File name without folder and `.toml`.
+pub(crate) fn stem(path: &str) -> &str {
+    let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
+    name.strip_suffix(".toml").unwrap_or(name)
+}
+
+/// Names become Rust identifiers, parts of kernel names and command-line words.
+pub(crate) fn is_name(name: &str) -> bool {
+    name.len() <= 40
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+}

@@ -1,0 +1,136 @@
+//! Where spec files come from: the ones shipped with this package, and folders of users.
+
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+/// A spec file (or codebook data) in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceFile {
+    /// Path as people should see it. The name of the folder says what kind of spec it is.
+    pub path: String,
+    /// Contents.
+    pub bytes: Vec<u8>,
+}
+
+/// Largest file that is read: far beyond any spec or codebook, far below what hurts.
+pub const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// The folders of a spec directory, in the order they are read.
+pub const FOLDERS: [&str; 5] = ["activations", "codebooks", "formats", "kernels", "packings"];
+
+/// What people see instead of [`shipped_dir`].
+const SHIPPED_PREFIX: &str = "kernel-spec/";
+
+/// Why a spec folder or file can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// There is nothing at this path.
+    #[error("spec path `{}` does not exist; give a TOML file or a folder that holds TOML files (or formats/, packings/, kernels/, activations/, codebooks/)", .0.display())]
+    Missing(PathBuf),
+    /// The system would not let us read it.
+    #[error("can't read spec path `{}`: {source}", path.display())]
+    Unreadable {
+        /// What was read.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The path's name is not UTF-8, so no message could show it.
+    #[error("the path of spec file `{}` is not UTF-8; rename it", .0.display())]
+    PathNotUtf8(PathBuf),
+    /// The file is too large to be a spec.
+    #[error("spec file `{}` has {bytes} bytes; specs and codebooks may have at most {MAX_FILE_BYTES}", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+    /// The folder holds nothing that could be a spec.
+    #[error("spec folder `{}` holds no TOML file, neither directly nor in formats/, packings/, kernels/, activations/ or codebooks/", .0.display())]
+    Empty(PathBuf),
+}
+
+/// The folder that holds the specs shipped with this package: `formats/`, `packings/`, `kernels/`,
+/// `activations/`, `codebooks/` and `coverage.toml`.
+pub fn shipped_dir() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Reads every shipped spec; paths are shown as `kernel-spec/formats/i2_s.toml`.
+///
+/// # Errors
+/// When the package's files are gone or can't be read.
+pub fn shipped() -> io::Result<Vec<SourceFile>> {
+    let dir = shipped_dir();
+    let mut sources = read_path(&dir).map_err(io::Error::other)?;
+    for source in &mut sources {
+        let rest = Path::new(&source.path).strip_prefix(&dir).ok().and_then(Path::to_str);
+        if let Some(rest) = rest {
+            source.path = format!("{SHIPPED_PREFIX}{}", rest.replace('\\', "/"));
+        }
+    }
+    Ok(sources)
+}
+
+/// The file behind a shown path, for `rerun-if-changed`.
+pub(crate) fn location(shown: &str) -> PathBuf {
+    let shipped = shown.strip_prefix(SHIPPED_PREFIX).map(|rest| shipped_dir().join(rest));
+    shipped.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(shown))
+}
+
+/// Reads one spec file, or a folder: the TOML files in it and in its `formats/`, `packings/`,
+/// `kernels/`, `activations/` and `codebooks/` (there also `*.bin`), sorted by path.
+/// `Cargo.toml` and hidden files are left alone.
+///
+/// # Errors
+/// See [`ReadError`].
+pub fn read_path(dir_or_file: &Path) -> Result<Vec<SourceFile>, ReadError> {
+    if !dir_or_file.exists() {
+        return Err(ReadError::Missing(dir_or_file.to_path_buf()));
+    }
+    if !dir_or_file.is_dir() {
+        return Ok(vec![read_file(dir_or_file)?]);
+    }
+    let mut paths = list(dir_or_file)?;
+    for folder in FOLDERS.map(|folder| dir_or_file.join(folder)) {
+        if folder.is_dir() {
+            paths.extend(list(&folder)?);
+        }
+    }
+    paths.sort();
+    if paths.is_empty() {
+        return Err(ReadError::Empty(dir_or_file.to_path_buf()));
+    }
+    paths.iter().map(|path| read_file(path)).collect()
+}
+
+fn list(dir: &Path) -> Result<Vec<PathBuf>, ReadError> {
+    let unreadable = |source| ReadError::Unreadable { path: dir.to_path_buf(), source };
+    let codebooks = dir.file_name().is_some_and(|name| name == "codebooks");
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        let hidden = path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
+        let wanted = path.extension().is_some_and(|e| e == "toml" || (codebooks && e == "bin"))
+            && path.file_name().is_none_or(|name| name != "Cargo.toml");
+        if wanted && !hidden && path.is_file() {
+            paths.push(path);
+        }
+    }
+    Ok(paths)
+}
+
+fn read_file(path: &Path) -> Result<SourceFile, ReadError> {
+    let shown = path.to_str().ok_or_else(|| ReadError::PathNotUtf8(path.to_path_buf()))?;
+    let unreadable = |source| ReadError::Unreadable { path: path.to_path_buf(), source };
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    // One byte beyond the limit tells "too large" even where the size is not known beforehand (a pipe).
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        let size = path.metadata().map_or(bytes.len() as u64, |m| m.len());
+        return Err(ReadError::TooLarge { path: path.to_path_buf(), bytes: size.max(bytes.len() as u64) });
+    }
+    Ok(SourceFile { path: shown.to_owned(), bytes })
+}

@@ -1,0 +1,550 @@
+//! The one place that answers: is there a kernel, which one, and why not the others?
+//!
+//! [`Registry::prepare`] resolves names, features and restrictions once; [`Prepared::decide`] then only
+//! compares the numbers of a shape, without allocating or locking. Reasons are worked out when read.
+#![deny(clippy::wildcard_enum_match_arm, clippy::match_wildcard_for_single_variants)]
+
+use crate::device::{CpuProfile, Device};
+use crate::error::Error;
+use crate::names;
+use crate::reason::{BrokenRule, Dim, Disabled, Reason, Refusal, Rejection, Rule, write_rejections};
+use crate::registry::{DimRule, Entry, Registry, ShapeRules};
+use crate::request::{Request, Restrict, Shape};
+use gristmill_spec::vocab::{DType, DeviceKind, FeatureSet, Isa, Op};
+use std::sync::Arc;
+
+/// A request whose names, features and restrictions are resolved: everything but the shape.
+#[derive(Debug)]
+pub struct Prepared {
+    registry: &'static Registry,
+    op: Op,
+    format_name: String,
+    /// Index into the registry's formats or activation formats.
+    format: Option<usize>,
+    quantizer: usize,
+    input: DType,
+    device: Device,
+    shape: Shape,
+    /// Elements of a block, where rows must be whole blocks; 1 elsewhere.
+    elements: usize,
+    /// Why no kernel at all comes into question.
+    obstacle: Option<Reason>,
+    /// Every entry of this request, in order of preference.
+    candidates: Box<[Candidate]>,
+    /// Those that this processor and the restrictions allow.
+    usable: Box<[Candidate]>,
+    /// How activations get to int8, for a product that starts from floats.
+    activations: Option<Arc<Prepared>>,
+    features: FeatureSet,
+    allowed: Allowed,
+}
+
+/// Entries that decisions choose among, for weights of one shape.
+#[derive(Debug)]
+pub(crate) struct Covering {
+    pub(crate) needed: Vec<Candidate>,
+    /// Some entry takes each `m` from 1 up.
+    pub(crate) every_m: bool,
+}
+
+/// What is left of an inclusive range when `min..=max` is taken out.
+fn without((from, to): (u64, u64), min: u64, max: u64) -> impl Iterator<Item = (u64, u64)> {
+    let below = min.checked_sub(1).filter(|below| *below >= from).map(|below| (from, below.min(to)));
+    let above = max.checked_add(1).filter(|above| *above <= to).map(|above| (above.max(from), to));
+    below.into_iter().chain(above)
+}
+
+/// An entry and its index in the registry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) index: usize,
+    pub(crate) entry: &'static Entry,
+}
+
+/// A [`Restrict`] with its names looked up.
+#[derive(Clone, Debug, Default)]
+struct Allowed {
+    isa: Option<Isa>,
+    only: Option<usize>,
+    disabled: Vec<usize>,
+}
+
+impl Allowed {
+    fn resolve(registry: &'static Registry, restrict: &Restrict, op: Op) -> Result<Allowed, Error> {
+        let only = match &restrict.kernel {
+            Some(name) => Some(registry.entry(name)?).filter(|only| only.entry.op == op),
+            None => None,
+        };
+        let mut disabled = Vec::new();
+        for name in &restrict.disabled {
+            disabled.push(registry.entry(name)?.index);
+        }
+        Ok(Allowed { isa: restrict.isa, only: only.map(|only| only.index), disabled })
+    }
+
+    fn refuses(&self, registry: &Registry, candidate: &Candidate) -> Option<Disabled> {
+        if let Some(only) = self.only.and_then(|only| registry.entries.get(only).map(|entry| (only, entry)))
+            && only.0 != candidate.index
+            && only.1.format == candidate.entry.format
+            && only.1.quantizer == candidate.entry.quantizer
+        {
+            return Some(Disabled::Only(only.1.name));
+        }
+        if self.disabled.contains(&candidate.index) {
+            return Some(Disabled::Listed);
+        }
+        match self.isa {
+            Some(isa) if !Restrict::isa_allows(Some(isa), candidate.entry) => Some(Disabled::Isa(isa)),
+            Some(_) | None => None,
+        }
+    }
+}
+
+impl Registry {
+    /// Resolves a request for the processor this program runs on, under the restrictions that the
+    /// environment states ([`Restrict::from_env`]).
+    ///
+    /// A request that no kernel can serve is not an error here: its decisions say why.
+    ///
+    /// # Errors
+    /// An environment variable that can't be understood, or that names a kernel that is not there.
+    pub fn prepare(&'static self, request: &Request<'_>) -> Result<Prepared, Error> {
+        self.prepare_for(request, CpuProfile::detect(), &Restrict::from_env()?)
+    }
+
+    /// Resolves a request for any processor and restriction, so that a choice can be asked for
+    /// without owning the machine. The environment is not read.
+    ///
+    /// # Errors
+    /// A restriction that names a kernel that is not there.
+    pub fn prepare_for(
+        &'static self,
+        request: &Request<'_>,
+        cpu: &CpuProfile,
+        restrict: &Restrict,
+    ) -> Result<Prepared, Error> {
+        let allowed = Allowed::resolve(self, restrict, request.op)?;
+        let mut prepared = Prepared {
+            registry: self,
+            op: request.op,
+            format_name: request.format.to_owned(),
+            format: None,
+            quantizer: 0,
+            input: request.input,
+            device: request.device,
+            shape: request.shape,
+            elements: 1,
+            obstacle: None,
+            candidates: Box::default(),
+            usable: Box::default(),
+            activations: None,
+            features: cpu.features,
+            allowed,
+        };
+        prepared.obstacle = prepared.resolve(request).err();
+        prepared.usable =
+            prepared.candidates.iter().filter(|c| prepared.bars(c).is_none()).copied().collect();
+        if let (Op::Matmul, None, Some(format)) = (request.op, &prepared.obstacle, prepared.format) {
+            match request.input {
+                DType::I8 => {}
+                DType::F32 | DType::F16 | DType::Bf16 => {
+                    let inner = self.activation_request(format, request)?;
+                    prepared.activations = Some(Arc::new(self.prepare_for(&inner, cpu, restrict)?));
+                }
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// The request for quantizing the activations of a product.
+    fn activation_request<'a>(&self, format: usize, request: &Request<'a>) -> Result<Request<'a>, Error> {
+        let broken = |at| Error::BrokenRegistry {
+            package: self.package,
+            at,
+            what: "its activation format is not in the registry",
+        };
+        let info = self.formats.get(format).ok_or_else(|| broken("formats"))?;
+        let activations = self.activations.get(info.activations).ok_or_else(|| broken(info.name))?;
+        Ok(Request {
+            op: Op::QuantizeActivations,
+            format: activations.name,
+            quantizer: None,
+            input: DType::F32,
+            device: request.device,
+            shape: request.shape,
+        })
+    }
+
+    fn candidates_of(&'static self, op: Op, format: usize, dtype: DType, kind: DeviceKind) -> Vec<Candidate> {
+        (self.candidates)(op, format, dtype, kind)
+            .iter()
+            .filter_map(|index| {
+                let index = usize::from(*index);
+                self.entries.get(index).map(|entry| Candidate { index, entry })
+            })
+            .collect()
+    }
+}
+
+impl Prepared {
+    /// Looks up the names of `request`; an error is the reason that holds for every kernel.
+    fn resolve(&mut self, request: &Request<'_>) -> Result<(), Reason> {
+        let registry = self.registry;
+        let format = match request.op {
+            Op::QuantizeActivations => registry.activations.iter().position(|a| a.name == request.format),
+            Op::Quantize | Op::Dequantize | Op::Matmul => {
+                registry.formats.iter().position(|format| format.name == request.format)
+            }
+        };
+        let Some(format) = format else { return Err(registry.no_format(request.op, request.format)) };
+        self.format = Some(format);
+        match request.op {
+            Op::QuantizeActivations => {}
+            Op::Quantize | Op::Dequantize | Op::Matmul => self.elements = registry.formats[format].elements,
+        }
+        if request.op == Op::Quantize
+            && let Some(name) = request.quantizer
+        {
+            let known = registry.formats[format].quantizers;
+            self.quantizer =
+                known.iter().position(|known| *known == name).ok_or_else(|| Reason::NoQuantizer {
+                    name: name.to_owned(),
+                    nearest: names::nearest(name, known.iter().copied()),
+                    known,
+                })?;
+        }
+        let mut candidates = registry.candidates_of(request.op, format, request.input, request.device.kind);
+        candidates.retain(|c| request.op != Op::Quantize || c.entry.quantizer == self.quantizer);
+        if candidates.is_empty() {
+            return Err(registry.nothing_described(request.op, format, request.input, request.device.kind));
+        }
+        self.candidates = candidates.into();
+        Ok(())
+    }
+
+    /// What keeps a candidate from running here whatever the shape, device and processor first.
+    fn bars(&self, candidate: &Candidate) -> Option<Reason> {
+        match self.device.kind {
+            DeviceKind::Cpu if self.device.index == 0 => {}
+            // Nothing in this package drives another device yet, so none is ever there.
+            DeviceKind::Cpu | DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => {
+                return Some(Reason::DeviceAbsent { device: self.device });
+            }
+        }
+        if !self.features.contains(candidate.entry.features) {
+            return Some(Reason::FeaturesMissing {
+                missing: self.features.missing(candidate.entry.features),
+            });
+        }
+        self.allowed.refuses(self.registry, candidate).map(Reason::Disabled)
+    }
+
+    /// Chooses for a shape: the first usable entry whose rules the shape keeps.
+    #[inline]
+    pub fn decide(&self, shape: Shape) -> Decision<'_> {
+        Decision { prepared: self, shape, chosen: self.first_fit(shape) }
+    }
+
+    /// Chooses for the shape of the request.
+    pub fn decide_as_asked(&self) -> Decision<'_> {
+        self.decide(self.shape)
+    }
+
+    #[inline]
+    fn first_fit(&self, shape: Shape) -> Option<Candidate> {
+        if self.elements > 1 && shape.k % self.elements != 0 {
+            return None;
+        }
+        let found = self.usable.iter().find(|candidate| fits(&candidate.entry.shape, shape)).copied();
+        match &self.activations {
+            Some(activations) if found.is_some() => activations.first_fit(shape).and(found),
+            Some(_) | None => found,
+        }
+    }
+
+    /// The registry that was asked.
+    pub fn registry(&self) -> &'static Registry {
+        self.registry
+    }
+
+    /// The op that was asked for.
+    pub fn op(&self) -> Op {
+        self.op
+    }
+
+    /// The device that was asked for.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// The type of the unpacked operand.
+    pub fn input(&self) -> DType {
+        self.input
+    }
+
+    /// Entries that this processor and the restrictions allow, in order of preference.
+    pub(crate) fn usable(&self) -> &[Candidate] {
+        &self.usable
+    }
+
+    /// How the activations of a product get to int8.
+    pub(crate) fn activations(&self) -> Option<&Prepared> {
+        self.activations.as_deref()
+    }
+
+    pub(crate) fn activations_shared(&self) -> Option<Arc<Prepared>> {
+        self.activations.clone()
+    }
+
+    /// The entries that decisions may choose for weights of `n` rows of `k`, over every `m` from 1 up.
+    pub(crate) fn covering(&self, n: usize, k: usize) -> Covering {
+        let mut covering = Covering { needed: Vec::new(), every_m: false };
+        if self.elements > 1 && k % self.elements != 0 {
+            return covering;
+        }
+        let mut open = vec![(1, u64::MAX)];
+        for candidate in &*self.usable {
+            let DimRule { min, max, multiple_of } = candidate.entry.shape.m;
+            let rules = &candidate.entry.shape;
+            let takes_some = open.iter().any(|(from, to)| min <= *to && max >= *from);
+            if !takes_some || !keeps(&rules.n, n) || !keeps(&rules.k, k) {
+                continue;
+            }
+            covering.needed.push(*candidate);
+            if multiple_of <= 1 {
+                open = open.into_iter().flat_map(|range| without(range, min, max)).collect();
+            }
+        }
+        covering.every_m = open.is_empty();
+        if let Some(activations) = &self.activations {
+            let activations = activations.covering(n, k);
+            covering.every_m &= activations.every_m;
+            if activations.needed.is_empty() {
+                covering.needed.clear();
+            }
+        }
+        covering
+    }
+
+    /// A request like this one for the same processor and restrictions, but for another op and type.
+    pub(crate) fn sibling(&self, op: Op, input: DType, shape: Shape) -> Result<Prepared, Error> {
+        let request =
+            Request { op, format: &self.format_name, quantizer: None, input, device: self.device, shape };
+        let name = |index: usize| self.registry.entries.get(index).map(|entry| entry.name.to_owned());
+        let restrict = Restrict {
+            isa: self.allowed.isa,
+            kernel: self.allowed.only.and_then(name),
+            disabled: self.allowed.disabled.iter().copied().filter_map(name).collect(),
+        };
+        let cpu = CpuProfile::pretend(CpuProfile::detect().arch, self.features);
+        self.registry.prepare_for(&request, &cpu, &restrict)
+    }
+}
+
+/// The answer for one shape: a kernel, or none, and the reasons.
+#[derive(Clone, Copy, Debug)]
+pub struct Decision<'p> {
+    prepared: &'p Prepared,
+    shape: Shape,
+    chosen: Option<Candidate>,
+}
+
+impl<'p> Decision<'p> {
+    /// The kernel, if there is one.
+    #[inline]
+    pub fn chosen(&self) -> Option<&'static Entry> {
+        self.chosen.map(|candidate| candidate.entry)
+    }
+
+    pub(crate) fn candidate(&self) -> Result<Candidate, Error> {
+        self.chosen.ok_or_else(|| self.refuse())
+    }
+
+    /// What was asked, without the shape.
+    pub fn prepared(&self) -> &'p Prepared {
+        self.prepared
+    }
+
+    /// The shape that was asked about.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The kernel, or an error that says why there is none.
+    ///
+    /// # Errors
+    /// [`Error::UnknownFormat`], [`Error::NotCompiled`], [`Error::KNotMultiple`] where that is the whole
+    /// reason, else [`Error::NoKernel`] with the reason for each kernel.
+    pub fn kernel(&self) -> Result<&'static Entry, Error> {
+        self.candidate().map(|candidate| candidate.entry)
+    }
+
+    /// Why each kernel that was not chosen was not, in order of preference. Worked out as it is read.
+    pub fn rejected(&self) -> impl Iterator<Item = Rejection> + use<'p> {
+        let Decision { prepared, shape, chosen } = *self;
+        let whole = prepared.obstacle.clone().map(|reason| Rejection { kernel: None, reason });
+        let each = prepared
+            .candidates
+            .iter()
+            .filter(move |candidate| chosen.is_none_or(|chosen| chosen.index != candidate.index))
+            .map(move |candidate| Rejection {
+                kernel: Some(candidate.entry.name),
+                reason: prepared.reason(candidate, shape, chosen),
+            });
+        whole.into_iter().chain(each)
+    }
+
+    pub(crate) fn refusal(&self) -> Refusal {
+        Refusal {
+            op: self.prepared.op,
+            format: self.prepared.format_name.clone(),
+            input: self.prepared.input,
+            device: self.prepared.device,
+            shape: self.shape,
+            rejected: self.rejected().collect(),
+        }
+    }
+
+    fn refuse(&self) -> Error {
+        match &self.prepared.obstacle {
+            Some(Reason::NoSpec { name, nearest, known }) => {
+                return Error::UnknownFormat { name: name.clone(), nearest: *nearest, known: known.clone() };
+            }
+            Some(Reason::NotCompiled { format, feature }) => return Error::NotCompiled { format, feature },
+            Some(_) | None => {}
+        }
+        if let Some(format) = self.prepared.partial_block(self.shape)
+            && !self.prepared.usable.is_empty()
+        {
+            return Error::KNotMultiple { format, elements: self.prepared.elements, k: self.shape.k };
+        }
+        Error::NoKernel(Box::new(self.refusal()))
+    }
+}
+
+impl Prepared {
+    /// The format's name, if the shape's rows are not whole blocks of it.
+    fn partial_block(&self, shape: Shape) -> Option<&'static str> {
+        let format = self.registry.formats.get(self.format?)?;
+        (self.elements > 1 && shape.k % self.elements != 0).then_some(format.name)
+    }
+
+    /// Why `candidate` was not chosen, in the order in which the design lists reasons.
+    fn reason(&self, candidate: &Candidate, shape: Shape, chosen: Option<Candidate>) -> Reason {
+        let bar = self.bars(candidate);
+        if let Some(Reason::DeviceAbsent { .. } | Reason::FeaturesMissing { .. }) = bar {
+            return bar.unwrap_or(Reason::DeviceAbsent { device: self.device });
+        }
+        if self.elements > 1 && shape.k % self.elements != 0 {
+            return Reason::PartialBlock { elements: self.elements as u64, k: shape.k as u64 };
+        }
+        if let Some(rule) = broken_rule(&candidate.entry.shape, shape) {
+            return Reason::ShapeRule(rule);
+        }
+        match (bar, chosen, &self.activations) {
+            (Some(disabled), _, _) => disabled,
+            (None, Some(chosen), _) => Reason::Preferred { over: chosen.entry.name },
+            (None, None, Some(activations)) => {
+                Reason::NoActivations(Box::new(activations.decide(shape).refusal()))
+            }
+            // Nothing bars it, so it would have been chosen; only an entry that stands twice in the
+            // candidates gets here, and then the other one is the answer.
+            (None, None, None) => Reason::Preferred { over: candidate.entry.name },
+        }
+    }
+}
+
+impl std::fmt::Display for Decision<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Some(chosen) = self.chosen() else { return self.refusal().fmt(f) };
+        let Prepared { op, format_name, input, device, .. } = self.prepared;
+        write!(f, "{op} of `{format_name}` ({input}) on {device}, {}", self.shape)?;
+        write!(f, "\nchosen: {} ({})", chosen.name, chosen.source)?;
+        let rejected: Vec<Rejection> = self.rejected().collect();
+        if !rejected.is_empty() {
+            f.write_str("\nnot chosen:")?;
+            write_rejections(f, rejected.iter())?;
+        }
+        Ok(())
+    }
+}
+
+impl Registry {
+    fn no_format(&'static self, op: Op, name: &str) -> Reason {
+        if let Some(left_out) = self.left_out.iter().find(|left_out| left_out.format == name) {
+            return Reason::NotCompiled { format: left_out.format, feature: left_out.feature };
+        }
+        let known: Vec<&'static str> = match op {
+            Op::QuantizeActivations => self.activations.iter().map(|a| a.name).collect(),
+            Op::Quantize | Op::Dequantize | Op::Matmul => self.formats.iter().map(|f| f.name).collect(),
+        };
+        let nearest = names::nearest(name, known.iter().copied());
+        Reason::NoSpec { name: name.to_owned(), nearest, known }
+    }
+
+    /// Which of op, type and device it is that nothing is described for.
+    fn nothing_described(&'static self, op: Op, format: usize, dtype: DType, kind: DeviceKind) -> Reason {
+        let any = |op, dtype, kind| !self.candidates_of(op, format, dtype, kind).is_empty();
+        let dtypes_on = |op, kind| DType::ALL.iter().copied().filter(move |dtype| any(op, *dtype, kind));
+        let described: Vec<DType> = dtypes_on(op, kind).filter(|other| *other != dtype).collect();
+        if !described.is_empty() {
+            return Reason::DTypeNotDescribed { dtype, described };
+        }
+        let on_any_device = |op| DeviceKind::ALL.iter().any(|kind| dtypes_on(op, *kind).next().is_some());
+        if on_any_device(op) {
+            return Reason::DeviceNotDescribed { kind };
+        }
+        // Formats and activation formats are numbered apart, so the ops of one say nothing of the other.
+        let described = Op::ALL.iter().copied().filter(|other| {
+            (*other == Op::QuantizeActivations) == (op == Op::QuantizeActivations) && on_any_device(*other)
+        });
+        Reason::OpNotDescribed { op, described: described.collect() }
+    }
+}
+
+#[inline]
+fn fits(rules: &ShapeRules, shape: Shape) -> bool {
+    keeps(&rules.m, shape.m) && keeps(&rules.n, shape.n) && keeps(&rules.k, shape.k)
+}
+
+#[inline]
+fn keeps(rule: &DimRule, value: usize) -> bool {
+    let value = value as u64;
+    value >= rule.min && value <= rule.max && (rule.multiple_of <= 1 || value % rule.multiple_of == 0)
+}
+
+/// The first rule that `shape` breaks.
+pub(crate) fn broken_rule(rules: &ShapeRules, shape: Shape) -> Option<BrokenRule> {
+    let broken = |dim, rule: &DimRule, value: usize| {
+        let found = value as u64;
+        if keeps(rule, value) {
+            None
+        } else if found < rule.min {
+            Some(BrokenRule { dim, rule: Rule::AtLeast(rule.min), found })
+        } else if found > rule.max {
+            Some(BrokenRule { dim, rule: Rule::AtMost(rule.max), found })
+        } else {
+            Some(BrokenRule { dim, rule: Rule::MultipleOf(rule.multiple_of), found })
+        }
+    };
+    broken(Dim::M, &rules.m, shape.m)
+        .or_else(|| broken(Dim::N, &rules.n, shape.n))
+        .or_else(|| broken(Dim::K, &rules.k, shape.k))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without;
+
+    #[test]
+    fn ranges_without_a_range() {
+        let left = |range, min, max| without(range, min, max).collect::<Vec<_>>();
+        assert_eq!(left((1, u64::MAX), 0, 3), [(4, u64::MAX)]);
+        assert_eq!(left((1, u64::MAX), 4, u64::MAX), [(1, 3)]);
+        assert_eq!(left((1, 10), 3, 5), [(1, 2), (6, 10)]);
+        assert_eq!(left((1, 10), 0, u64::MAX), []);
+        assert_eq!(left((5, 10), 20, 30), [(5, 10)]);
+        assert_eq!(left((5, 10), 1, 2), [(5, 10)]);
+        assert_eq!(left((5, 10), 1, 5), [(6, 10)]);
+    }
+}

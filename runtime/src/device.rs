@@ -1,0 +1,230 @@
+//! Devices by name, and what this processor is.
+
+use crate::error::Error;
+use crate::names;
+use gristmill_spec::vocab::{Arch, DeviceKind, Feature, FeatureSet};
+use std::sync::OnceLock;
+
+/// A device: `cpu`, `cuda:0`, `rocm:0`, `metal:0`. That it can be named says nothing about whether
+/// it is there or has a kernel; `decide` says that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Device {
+    /// Kind.
+    pub kind: DeviceKind,
+    /// Which one of its kind; 0 for the processor.
+    pub index: u32,
+}
+
+impl Device {
+    /// The processor this program runs on.
+    pub const CPU: Device = Device { kind: DeviceKind::Cpu, index: 0 };
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.kind {
+            DeviceKind::Cpu => f.write_str(self.kind.name()),
+            DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => {
+                write!(f, "{}:{}", self.kind.name(), self.index)
+            }
+        }
+    }
+}
+
+impl std::str::FromStr for Device {
+    type Err = Error;
+
+    /// Reads `cpu`, `cuda`, `cuda:1` and so on; the index defaults to 0 and `cpu` takes none.
+    fn from_str(text: &str) -> Result<Device, Error> {
+        let (name, index) = match text.split_once(':') {
+            Some((name, index)) => (name, Some(index)),
+            None => (text, None),
+        };
+        let unknown = || Error::UnknownDevice {
+            name: text.to_owned(),
+            nearest: names::nearest(name, DeviceKind::ALL.iter().map(|kind| kind.name())),
+        };
+        let kind = DeviceKind::from_name(name).ok_or_else(unknown)?;
+        let index = match index {
+            None => 0,
+            // `parse` would take "+1"; a device is written with digits alone.
+            Some(digits) if kind != DeviceKind::Cpu && digits.bytes().all(|b| b.is_ascii_digit()) => {
+                digits.parse().map_err(|_| unknown())?
+            }
+            Some(_) => return Err(unknown()),
+        };
+        Ok(Device { kind, index })
+    }
+}
+
+/// Sizes of one core's view of the caches in bytes; `None` where the system does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Caches {
+    /// First level, data.
+    pub l1d: Option<usize>,
+    /// Second level.
+    pub l2: Option<usize>,
+    /// Third level.
+    pub l3: Option<usize>,
+}
+
+/// What decisions need to know about a processor.
+///
+/// [`CpuProfile::detect`] describes the one this program runs on. A profile can also be written by
+/// hand, to ask what would be chosen elsewhere; handles for kernels are still made only if the real
+/// processor has the features.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuProfile {
+    /// Architecture.
+    pub arch: Arch,
+    /// Every feature of the vocabulary that it has.
+    pub features: FeatureSet,
+    /// Hardware threads that this program may use.
+    pub cores: usize,
+    /// Cache sizes.
+    pub caches: Caches,
+}
+
+impl CpuProfile {
+    /// This processor; probed once for the whole program.
+    pub fn detect() -> &'static CpuProfile {
+        static PROFILE: OnceLock<CpuProfile> = OnceLock::new();
+        PROFILE.get_or_init(|| CpuProfile {
+            arch: ARCH,
+            features: Feature::ALL.iter().copied().filter(|feature| has(*feature)).collect(),
+            cores: std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get),
+            caches: caches(),
+        })
+    }
+
+    /// A processor that has just these features, for asking what would be chosen there.
+    pub fn pretend(arch: Arch, features: FeatureSet) -> CpuProfile {
+        CpuProfile { arch, features, cores: 1, caches: Caches::default() }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+const ARCH: Arch = Arch::X86;
+#[cfg(target_arch = "aarch64")]
+const ARCH: Arch = Arch::Aarch64;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const ARCH: Arch = Arch::Any;
+
+#[cfg(target_arch = "x86_64")]
+fn has(feature: Feature) -> bool {
+    match feature {
+        Feature::Ssse3 => is_x86_feature_detected!("ssse3"),
+        Feature::Sse41 => is_x86_feature_detected!("sse4.1"),
+        Feature::Avx2 => is_x86_feature_detected!("avx2"),
+        Feature::AvxVnni => is_x86_feature_detected!("avxvnni"),
+        Feature::Avx512f => is_x86_feature_detected!("avx512f"),
+        Feature::Avx512bw => is_x86_feature_detected!("avx512bw"),
+        Feature::Avx512dq => is_x86_feature_detected!("avx512dq"),
+        Feature::Avx512vl => is_x86_feature_detected!("avx512vl"),
+        Feature::Avx512vnni => is_x86_feature_detected!("avx512vnni"),
+        Feature::Avx512vbmi => is_x86_feature_detected!("avx512vbmi"),
+        Feature::Neon | Feature::Dotprod | Feature::I8mm => false,
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+fn has(feature: Feature) -> bool {
+    match feature {
+        Feature::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+        Feature::Dotprod => std::arch::is_aarch64_feature_detected!("dotprod"),
+        Feature::I8mm => std::arch::is_aarch64_feature_detected!("i8mm"),
+        Feature::Ssse3
+        | Feature::Sse41
+        | Feature::Avx2
+        | Feature::AvxVnni
+        | Feature::Avx512f
+        | Feature::Avx512bw
+        | Feature::Avx512dq
+        | Feature::Avx512vl
+        | Feature::Avx512vnni
+        | Feature::Avx512vbmi => false,
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn has(_: Feature) -> bool {
+    false
+}
+
+#[cfg(target_os = "linux")]
+fn caches() -> Caches {
+    let mut caches = Caches::default();
+    for index in 0..16 {
+        let read = |what: &str| {
+            std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{what}"))
+        };
+        let (Ok(level), Ok(kind), Ok(size)) = (read("level"), read("type"), read("size")) else { break };
+        let size = size_in_bytes(size.trim());
+        match (level.trim(), kind.trim()) {
+            ("1", "Data" | "Unified") => caches.l1d = size,
+            ("2", "Data" | "Unified") => caches.l2 = size,
+            ("3", "Data" | "Unified") => caches.l3 = size,
+            // Instruction caches and levels beyond the third play no part in tiling.
+            _ => {}
+        }
+    }
+    caches
+}
+
+#[cfg(not(target_os = "linux"))]
+fn caches() -> Caches {
+    Caches::default()
+}
+
+/// `48K`, `1024K`, `32M` as the kernel writes them.
+#[cfg(any(target_os = "linux", test))]
+fn size_in_bytes(text: &str) -> Option<usize> {
+    let (digits, unit) = match text.as_bytes().last()? {
+        b'K' => (&text[..text.len() - 1], 1 << 10),
+        b'M' => (&text[..text.len() - 1], 1 << 20),
+        b'G' => (&text[..text.len() - 1], 1 << 30),
+        b'0'..=b'9' => (text, 1),
+        _ => return None,
+    };
+    digits.parse::<usize>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_read_back_as_they_print() -> Result<(), Error> {
+        for text in ["cpu", "cuda:0", "cuda:7", "rocm:0", "metal:1"] {
+            assert_eq!(text.parse::<Device>()?.to_string(), text);
+        }
+        assert_eq!("cuda".parse::<Device>()?, Device { kind: DeviceKind::Cuda, index: 0 });
+        Ok(())
+    }
+
+    #[test]
+    fn unknown_devices_are_refused_with_the_list() {
+        for text in ["", "cdua:0", "cpu:0", "cuda:", "cuda:+1", "cuda:99999999999", "gpu", "cuda:0:1"] {
+            let error = text.parse::<Device>().expect_err(text);
+            assert!(error.to_string().contains("cpu, cuda:0, rocm:0, metal:0"), "{error}");
+        }
+        assert!("cdua".parse::<Device>().expect_err("misspelt").to_string().contains("did you mean `cuda`?"));
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size_in_bytes("48K"), Some(48 << 10));
+        assert_eq!(size_in_bytes("32M"), Some(32 << 20));
+        assert_eq!(size_in_bytes("512"), Some(512));
+        assert_eq!(size_in_bytes("K"), None);
+        assert_eq!(size_in_bytes(""), None);
+        assert_eq!(size_in_bytes("12X"), None);
+    }
+
+    #[test]
+    fn detection_claims_features_of_its_own_architecture_only() {
+        let profile = CpuProfile::detect();
+        assert!(profile.cores >= 1);
+        assert!(profile.features.iter().all(|feature| feature.arch() == profile.arch));
+    }
+}

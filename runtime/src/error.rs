@@ -1,0 +1,257 @@
+//! Everything that can go wrong at run time, with what would help.
+
+use crate::device::Device;
+use crate::names::{List, Meant};
+use crate::reason::{BrokenRule, Refusal};
+use gristmill_spec::vocab::{DType, Feature, Op};
+
+/// An error of this package.
+///
+/// Positions are zero-based: `row` is a row of weights or a token, `column` an element along k.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No format of this name was described.
+    #[error("unknown format `{name}`{}\n  help: this build knows: {}", Meant(.nearest), List(.known))]
+    UnknownFormat {
+        /// What was asked for.
+        name: String,
+        /// What may have been meant.
+        nearest: Option<&'static str>,
+        /// Formats of this build.
+        known: Vec<&'static str>,
+    },
+    /// No kernel of this name is in the binary.
+    #[error("unknown kernel `{name}`{}\n  help: `gristmill list` prints the kernels of this build", Meant(.nearest))]
+    UnknownKernel {
+        /// What was asked for.
+        name: String,
+        /// What may have been meant.
+        nearest: Option<&'static str>,
+    },
+    /// No device is called that.
+    #[error("unknown device `{name}`{}\n  help: devices are written cpu, cuda:0, rocm:0, metal:0", Meant(.nearest))]
+    UnknownDevice {
+        /// What was asked for.
+        name: String,
+        /// What may have been meant.
+        nearest: Option<&'static str>,
+    },
+    /// An environment variable holds what it can't mean.
+    #[error("environment variable {variable} is `{value}`: {expected}")]
+    Environment {
+        /// The variable.
+        variable: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it may hold.
+        expected: String,
+    },
+    /// The format is described, but this build left it out.
+    #[error(
+        "format `{format}` is described but not compiled into this build\n  \
+         help: build with the cargo feature that compiles it: `cargo build --features {feature}`"
+    )]
+    NotCompiled {
+        /// The format.
+        format: &'static str,
+        /// The cargo feature that compiles it.
+        feature: &'static str,
+    },
+    /// Nothing can do what was asked; the refusal says why, kernel by kernel.
+    #[error("{0}")]
+    NoKernel(Box<Refusal>),
+    /// A handle was asked of a kernel that computes something else.
+    #[error("kernel `{kernel}` computes {found}, not {expected}")]
+    WrongOp {
+        /// The kernel.
+        kernel: &'static str,
+        /// What the handle is for.
+        expected: Op,
+        /// What the kernel computes.
+        found: Op,
+    },
+    /// The kernel needs features that this processor lacks (a decision for a pretended processor).
+    #[error("kernel `{kernel}` can't run on this processor, which lacks {}", List(.missing))]
+    CannotRunHere {
+        /// The kernel.
+        kernel: &'static str,
+        /// The features.
+        missing: Vec<Feature>,
+    },
+    /// The kernel is for a device that this build can't drive.
+    #[error("kernel `{kernel}` runs on {device}, which this build can't drive")]
+    CannotDrive {
+        /// The kernel.
+        kernel: &'static str,
+        /// Its device.
+        device: Device,
+    },
+    /// A shape is outside what the kernel takes.
+    #[error("kernel `{kernel}` can't take this shape: {rule}\n  help: decide again for this shape")]
+    ShapeRule {
+        /// The kernel.
+        kernel: &'static str,
+        /// The rule and the number that breaks it.
+        rule: BrokenRule,
+    },
+    /// Rows of a format are whole blocks.
+    #[error(
+        "k = {k} is not a multiple of {elements}, the block of format `{format}`\n  \
+         help: pad rows to {}", padded(*.k, *.elements)
+    )]
+    KNotMultiple {
+        /// The format.
+        format: &'static str,
+        /// Elements of its block.
+        elements: usize,
+        /// The row length.
+        k: usize,
+    },
+    /// A buffer does not have the size that the shape gives it.
+    #[error("{what} holds {found} {unit}, expected {expected}")]
+    ShapeMismatch {
+        /// Which buffer.
+        what: &'static str,
+        /// What is counted: `bytes` or `values`.
+        unit: &'static str,
+        /// The size that the shape gives.
+        expected: usize,
+        /// The size found.
+        found: usize,
+    },
+    /// A matrix of one format met a kernel of another.
+    #[error("the matrix has format `{found}`, kernel `{kernel}` takes `{expected}`")]
+    WrongFormat {
+        /// The kernel.
+        kernel: &'static str,
+        /// Its format.
+        expected: &'static str,
+        /// The matrix' format.
+        found: &'static str,
+    },
+    /// Weights were packed for a kernel with another packing.
+    #[error(
+        "the weights are packed as `{found}`, kernel `{kernel}` reads `{expected}`\n  help: pack them with this kernel"
+    )]
+    WrongPacking {
+        /// The kernel.
+        kernel: &'static str,
+        /// What it reads.
+        expected: &'static str,
+        /// What the matrix has.
+        found: &'static str,
+    },
+    /// The handle was not made for this input type.
+    #[error("kernel `{kernel}` takes {}, not {found}", List(.expected))]
+    WrongInput {
+        /// The kernel.
+        kernel: &'static str,
+        /// What it is described for.
+        expected: Vec<DType>,
+        /// What came.
+        found: DType,
+    },
+    /// A row index beyond the matrix.
+    #[error("row {row} is beyond the matrix, which has {rows}")]
+    NoSuchRow {
+        /// The row asked for.
+        row: usize,
+        /// Rows of the matrix.
+        rows: usize,
+    },
+    /// Run never allocates, so the workspace must be large enough before.
+    #[error(
+        "the workspace is too small: {what} needs {needed} values, found {found}\n  \
+         help: make it with `Workspace::for_` for the largest m"
+    )]
+    WorkspaceTooSmall {
+        /// Which part.
+        what: &'static str,
+        /// Values needed.
+        needed: usize,
+        /// Values there.
+        found: usize,
+    },
+    /// A size overflows the address space.
+    #[error("the size of {what} overflows")]
+    TooLarge {
+        /// Of what.
+        what: &'static str,
+    },
+    /// The system has no more memory.
+    #[error("out of memory: {required} bytes could not be allocated")]
+    OutOfMemory {
+        /// Bytes asked for.
+        required: usize,
+    },
+    /// A code that the format gives no meaning.
+    #[error("row {row}, column {column}: the code there means nothing in format `{format}`")]
+    InvalidCode {
+        /// The format.
+        format: &'static str,
+        /// The row.
+        row: usize,
+        /// The element in the row.
+        column: usize,
+    },
+    /// NaN or an infinity in the input.
+    #[error("row {row}, column {column}: the input is not finite")]
+    NonFinite {
+        /// The row, or the token.
+        row: usize,
+        /// The element in the row.
+        column: usize,
+    },
+    /// NaN or an infinity among the scales that a caller gave with int8 activations.
+    #[error("token {row}, block {block}: the scale is not finite")]
+    NonFiniteScale {
+        /// The token.
+        row: usize,
+        /// The block of activations.
+        block: usize,
+    },
+    /// A scale is too large for the type that stores it.
+    #[error(
+        "row {row}, block {block}: the scale does not fit its storage type\n  help: the values there are too large for this format"
+    )]
+    ScaleOverflow {
+        /// The row.
+        row: usize,
+        /// The block in the row.
+        block: usize,
+    },
+    /// A recording can only take launches of the registry it was made for.
+    #[error("the recording belongs to the registry of `{recording}`, the kernel to that of `{kernel}`")]
+    ForeignRecording {
+        /// Package of the recording's registry.
+        recording: &'static str,
+        /// Package of the kernel's registry.
+        kernel: &'static str,
+    },
+    /// Threads could not be started.
+    #[error("can't start {count} threads: {why}")]
+    Threads {
+        /// How many were asked for.
+        count: usize,
+        /// What the system said.
+        why: String,
+    },
+    /// The registry contradicts itself. Generated ones don't; a hand-written one can.
+    #[error("the registry of `{package}` contradicts itself at `{at}`: {what}")]
+    BrokenRegistry {
+        /// The package.
+        package: &'static str,
+        /// The entry or format.
+        at: &'static str,
+        /// The contradiction.
+        what: &'static str,
+    },
+}
+
+fn padded(k: usize, elements: usize) -> String {
+    match k.checked_next_multiple_of(elements) {
+        Some(next) => next.to_string(),
+        None => String::from("whole blocks"),
+    }
+}

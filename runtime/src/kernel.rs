@@ -1,0 +1,534 @@
+//! Handles: the safe way to run an entry. Taken once from a decision, then used for every run.
+
+use crate::abi::Step;
+use crate::activations::{self, Input, RowLayout};
+use crate::aligned::Aligned;
+use crate::decide::{Candidate, Decision, Prepared, broken_rule};
+use crate::error::Error;
+use crate::launch::{ActivationCode, DequantizeCode, Launcher, MatmulCode, PanelSize, Panels, QuantizeCode};
+use crate::receipt::Recording;
+use crate::registry::{Entry, FormatInfo, PackInfo, Registry};
+use crate::request::Shape;
+use crate::threads::Threads;
+use crate::weights::{PackedMatrix, QuantizedMatrix, WeightLayout};
+use crate::workspace::{Workspace, WorkspaceSize};
+use gristmill_spec::vocab::{DType, Op};
+use std::sync::Arc;
+
+/// The weight format of an entry, with what the handles rely on checked.
+fn format_of(registry: &'static Registry, entry: &Entry) -> Result<&'static FormatInfo, Error> {
+    let broken = |at, what| Error::BrokenRegistry { package: registry.package, at, what };
+    let format = registry
+        .formats
+        .get(entry.format)
+        .ok_or_else(|| broken("entries", "an entry names no format of it"))?;
+    if format.elements == 0 || format.bytes == 0 {
+        return Err(broken(format.name, "a block is empty"));
+    }
+    if format.row_header.is_some() && format.tensor_tail.is_some() {
+        return Err(broken(format.name, "it has both a row header and a tensor tail"));
+    }
+    Ok(format)
+}
+
+fn check_shape(entry: &'static Entry, shape: Shape) -> Result<(), Error> {
+    match broken_rule(&entry.shape, shape) {
+        Some(rule) => Err(Error::ShapeRule { kernel: entry.name, rule }),
+        None => Ok(()),
+    }
+}
+
+fn check_len(what: &'static str, unit: &'static str, expected: usize, found: usize) -> Result<(), Error> {
+    if expected == found { Ok(()) } else { Err(Error::ShapeMismatch { what, unit, expected, found }) }
+}
+
+fn product_of(what: &'static str, a: usize, b: usize) -> Result<usize, Error> {
+    a.checked_mul(b).ok_or(Error::TooLarge { what })
+}
+
+/// f32 to a format's bytes.
+#[derive(Clone, Debug)]
+pub struct Quantizer {
+    launcher: Launcher<QuantizeCode>,
+    format: &'static FormatInfo,
+}
+
+impl Quantizer {
+    /// The handle for what `decision` chose.
+    ///
+    /// # Errors
+    /// Why nothing was chosen; [`Error::WrongOp`]; [`Error::CannotRunHere`] if it was chosen for another
+    /// processor.
+    pub fn new(decision: &Decision<'_>) -> Result<Quantizer, Error> {
+        let registry = decision.prepared().registry();
+        let launcher = Launcher::quantize(registry, decision.candidate()?)?;
+        let format = format_of(registry, launcher.entry)?;
+        if launcher.has_step() && format.row_header.is_none() && format.tensor_tail.is_none() {
+            return Err(launcher.broken("it computes a scale that its format has no place for"));
+        }
+        Ok(Quantizer { launcher, format })
+    }
+
+    /// The kernel.
+    pub fn entry(&self) -> &'static Entry {
+        self.launcher.entry
+    }
+
+    /// The format.
+    pub fn format(&self) -> &'static FormatInfo {
+        self.format
+    }
+
+    /// Lets launches count in `recording` (`None`: in no recording any more).
+    ///
+    /// # Errors
+    /// [`Error::ForeignRecording`].
+    pub fn record(&mut self, recording: Option<&Recording>) -> Result<(), Error> {
+        self.launcher.record(recording)
+    }
+
+    /// Writes the whole tensor: row headers, blocks, and the tail with its zero fill.
+    ///
+    /// `src` holds `n * k` values, `dst` [`FormatInfo::tensor_bytes`] bytes. After an error `dst` holds
+    /// nothing of use.
+    ///
+    /// # Errors
+    /// Sizes: [`Error::KNotMultiple`], [`Error::ShapeMismatch`], [`Error::ShapeRule`], [`Error::TooLarge`].
+    /// Values: [`Error::NonFinite`], [`Error::ScaleOverflow`].
+    pub fn run(&self, src: &[f32], n: usize, k: usize, dst: &mut [u8]) -> Result<(), Error> {
+        let format = self.format;
+        let bytes = format.tensor_bytes(n, k)?;
+        check_len("the source", "values", product_of("a tensor", n, k)?, src.len())?;
+        check_len("the destination", "bytes", bytes, dst.len())?;
+        check_shape(self.launcher.entry, Shape::matrix(n, k))?;
+        self.launcher.counted(src, bytes, || self.tensor(src, n, k, dst))
+    }
+
+    fn tensor(&self, src: &[f32], n: usize, k: usize, dst: &mut [u8]) -> Result<(), Error> {
+        let format = self.format;
+        let row_bytes = format.row_bytes(k)?;
+        // A step for no values at all would divide by zero; nothing is stored with it.
+        let nothing = Step { apply: 0.0, stored: 0.0 };
+        let (rows, tail) = dst.split_at_mut(n * row_bytes);
+        let tensor_step = match format.tensor_tail {
+            Some((outer, _)) => {
+                let step = if src.is_empty() { Ok(nothing) } else { self.launcher.step(src) };
+                let step = step.map_err(|fault| fault.in_rows(format, 0, k))?;
+                tail.fill(0);
+                if !outer.write(step.stored, tail) {
+                    return Err(Error::ScaleOverflow { row: 0, block: 0 });
+                }
+                step
+            }
+            None => nothing,
+        };
+        if row_bytes == 0 {
+            return Ok(());
+        }
+        for (row, bytes) in rows.chunks_exact_mut(row_bytes).enumerate() {
+            let values = &src[row * k..][..k];
+            let (header, blocks) = bytes.split_at_mut(format.header_bytes());
+            let step = match format.row_header {
+                Some(outer) => {
+                    let step = if k == 0 { Ok(nothing) } else { self.launcher.step(values) };
+                    let step = step.map_err(|fault| fault.in_rows(format, row, k))?;
+                    if !outer.write(step.stored, header) {
+                        return Err(Error::ScaleOverflow { row, block: 0 });
+                    }
+                    step
+                }
+                None => tensor_step,
+            };
+            self.launcher.blocks(format, values, row, blocks, step)?;
+        }
+        Ok(())
+    }
+}
+
+/// A format's bytes to f32.
+#[derive(Clone, Debug)]
+pub struct Dequantizer {
+    launcher: Launcher<DequantizeCode>,
+    format: &'static FormatInfo,
+}
+
+impl Dequantizer {
+    /// The handle for what `decision` chose.
+    ///
+    /// # Errors
+    /// As for [`Quantizer::new`].
+    pub fn new(decision: &Decision<'_>) -> Result<Dequantizer, Error> {
+        let registry = decision.prepared().registry();
+        let launcher = Launcher::dequantize(registry, decision.candidate()?)?;
+        let format = format_of(registry, launcher.entry)?;
+        Ok(Dequantizer { launcher, format })
+    }
+
+    /// The kernel.
+    pub fn entry(&self) -> &'static Entry {
+        self.launcher.entry
+    }
+
+    /// The format.
+    pub fn format(&self) -> &'static FormatInfo {
+        self.format
+    }
+
+    /// Lets launches count in `recording` (`None`: in no recording any more).
+    ///
+    /// # Errors
+    /// [`Error::ForeignRecording`].
+    pub fn record(&mut self, recording: Option<&Recording>) -> Result<(), Error> {
+        self.launcher.record(recording)
+    }
+
+    /// Writes the `n * k` values of `matrix`, row after row.
+    ///
+    /// # Errors
+    /// [`Error::WrongFormat`], [`Error::ShapeMismatch`], [`Error::ShapeRule`]; [`Error::InvalidCode`] with
+    /// the position.
+    pub fn run(&self, matrix: &QuantizedMatrix<'_>, dst: &mut [f32]) -> Result<(), Error> {
+        self.check(matrix)?;
+        check_len("the destination", "values", product_of("a tensor", matrix.n(), matrix.k())?, dst.len())?;
+        self.launcher.rows(matrix, 0..matrix.n(), dst)
+    }
+
+    fn check(&self, matrix: &QuantizedMatrix<'_>) -> Result<(), Error> {
+        if !self.format.same_as(matrix.format()) {
+            return Err(Error::WrongFormat {
+                kernel: self.launcher.entry.name,
+                expected: self.format.name,
+                found: matrix.format().name,
+            });
+        }
+        check_shape(self.launcher.entry, Shape::matrix(matrix.n(), matrix.k()))
+    }
+
+    /// Reads every row and keeps nothing: finds codes that mean nothing.
+    ///
+    /// # Errors
+    /// As for [`Dequantizer::run`].
+    pub fn validate(&self, matrix: &QuantizedMatrix<'_>) -> Result<(), Error> {
+        self.check(matrix)?;
+        self.launcher.validate(matrix)
+    }
+}
+
+/// `y[m, n] = sum_k x[m, k] * w[n, k] (+ bias[n])` with weights of one format.
+#[derive(Clone, Debug)]
+pub struct Matmul {
+    launcher: Launcher<MatmulCode>,
+    layout: WeightLayout,
+    /// Elements that share a scale in the activation format.
+    activation_block: Option<usize>,
+    /// How float rows get to int8: the decision, and a handle for each entry it may choose.
+    activations: Option<Arc<Prepared>>,
+    quantizers: Vec<Launcher<ActivationCode>>,
+    /// Reads rows that are not packed; there only for a kernel without a packing.
+    dequantizer: Option<Dequantizer>,
+    dtypes: Vec<DType>,
+}
+
+impl Matmul {
+    /// The handle for what `decision` chose.
+    ///
+    /// # Errors
+    /// As for [`Quantizer::new`]. A kernel without a packing also needs a kernel that dequantizes its
+    /// format, to refuse weights with codes that mean nothing.
+    pub fn new(decision: &Decision<'_>) -> Result<Matmul, Error> {
+        let Shape { n, k, .. } = decision.shape();
+        Matmul::of(decision.prepared(), decision.candidate()?, n, k)
+    }
+
+    /// The handle for one of the usable candidates of `prepared`, for weights of `n` rows of `k`.
+    pub(crate) fn of(prepared: &Prepared, candidate: Candidate, n: usize, k: usize) -> Result<Matmul, Error> {
+        let registry = prepared.registry();
+        let launcher = Launcher::matmul(registry, candidate)?;
+        let format = format_of(registry, launcher.entry)?;
+        let MatmulCode { packing, unit, .. } = *launcher.code();
+        if unit.multiple == 0 || packing.is_some_and(|packing| packing.rows == 0) {
+            return Err(launcher.broken("a unit or a panel is empty"));
+        }
+        let block = registry.activations.get(format.activations).map(|activations| activations.block);
+        let Some(activation_block) = block.filter(|block| *block != Some(0)) else {
+            return Err(launcher.broken("its activation format is missing or has empty blocks"));
+        };
+        let mut quantizers = Vec::new();
+        for candidate in prepared.activations().map_or(&[][..], |activations| activations.usable()) {
+            quantizers.push(Launcher::activations(registry, *candidate)?);
+        }
+        let dequantizer = match packing {
+            Some(_) => None,
+            None => {
+                let reads = prepared.sibling(Op::Dequantize, DType::F32, Shape::matrix(n, k))?;
+                Some(Dequantizer::new(&reads.decide_as_asked())?)
+            }
+        };
+        let device = launcher.entry.device;
+        let described = |dtype: &DType| {
+            let candidates = (registry.candidates)(Op::Matmul, launcher.entry.format, *dtype, device);
+            candidates.iter().any(|index| usize::from(*index) == candidate.index)
+        };
+        let from_float = prepared.activations().is_some();
+        let dtypes = DType::ALL
+            .iter()
+            .copied()
+            .filter(|dtype| described(dtype) && (from_float || *dtype == DType::I8));
+        Ok(Matmul {
+            layout: WeightLayout { format, packing, unit },
+            activation_block,
+            activations: prepared.activations_shared(),
+            quantizers,
+            dequantizer,
+            dtypes: dtypes.collect(),
+            launcher,
+        })
+    }
+
+    /// The kernel.
+    pub fn entry(&self) -> &'static Entry {
+        self.launcher.entry
+    }
+
+    /// The format of the weights.
+    pub fn format(&self) -> &'static FormatInfo {
+        self.layout.format
+    }
+
+    /// The input types that this handle takes.
+    pub fn dtypes(&self) -> &[DType] {
+        &self.dtypes
+    }
+
+    /// Lets launches count in `recording` (`None`: in no recording any more), those of activation
+    /// quantization too.
+    ///
+    /// # Errors
+    /// [`Error::ForeignRecording`].
+    pub fn record(&mut self, recording: Option<&Recording>) -> Result<(), Error> {
+        for quantizer in &mut self.quantizers {
+            quantizer.record(recording)?;
+        }
+        if let Some(dequantizer) = &mut self.dequantizer {
+            dequantizer.record(recording)?;
+        }
+        self.launcher.record(recording)
+    }
+
+    /// Whether weights packed by `other` can be run by this kernel.
+    pub fn shares_packing_with(&self, other: &Matmul) -> bool {
+        self.layout.reads(&other.layout)
+    }
+
+    /// Packs weights on the calling thread.
+    ///
+    /// # Errors
+    /// As for [`Matmul::pack_on`].
+    pub fn pack(&self, matrix: &QuantizedMatrix<'_>) -> Result<PackedMatrix, Error> {
+        self.pack_on(matrix, &Threads::single())
+    }
+
+    /// Packs weights: rows into panels, with scales and minimum terms apart. A kernel without a packing
+    /// gets a copy of the blocks, read through once.
+    ///
+    /// # Errors
+    /// [`Error::WrongFormat`]; [`Error::InvalidCode`] with the position; [`Error::OutOfMemory`],
+    /// [`Error::TooLarge`].
+    pub fn pack_on(&self, matrix: &QuantizedMatrix<'_>, threads: &Threads) -> Result<PackedMatrix, Error> {
+        let layout = self.layout;
+        if !layout.format.same_as(matrix.format()) {
+            return Err(Error::WrongFormat {
+                kernel: self.launcher.entry.name,
+                expected: layout.format.name,
+                found: matrix.format().name,
+            });
+        }
+        let (n, k) = (matrix.n(), matrix.k());
+        let row = RowLayout::new(layout.unit, k, self.activation_block)?;
+        let panel_rows = layout.panel_rows();
+        let padded =
+            n.checked_next_multiple_of(panel_rows).ok_or(Error::TooLarge { what: "packed weights" })?;
+        let mut outer = Aligned::zeroed(padded)?;
+        for (row, outer) in outer.iter_mut().enumerate().take(n) {
+            *outer = matrix.outer_scale(row)?;
+        }
+        let mut packed = PackedMatrix {
+            layout,
+            n,
+            k,
+            units: row.units,
+            codes: Aligned::empty(),
+            stride: 0,
+            scales: Aligned::empty(),
+            mins: Aligned::empty(),
+            outer,
+        };
+        match (layout.packing, &self.dequantizer) {
+            (Some(packing), _) => self.pack_panels(packing, matrix, &row, &mut packed, threads)?,
+            (None, Some(dequantizer)) => {
+                dequantizer.validate(matrix)?;
+                packed.stride = matrix.row_bytes() - layout.format.header_bytes();
+                packed.codes = Aligned::zeroed(product_of("packed weights", n, packed.stride)?)?;
+                if packed.stride > 0 {
+                    for (row, codes) in packed.codes.chunks_exact_mut(packed.stride).enumerate() {
+                        codes.copy_from_slice(matrix.blocks(row));
+                    }
+                }
+            }
+            (None, None) => return Err(self.launcher.broken("it has neither a packing nor a dequantizer")),
+        }
+        Ok(packed)
+    }
+
+    fn pack_panels(
+        &self,
+        packing: &'static PackInfo,
+        matrix: &QuantizedMatrix<'_>,
+        row: &RowLayout,
+        packed: &mut PackedMatrix,
+        threads: &Threads,
+    ) -> Result<(), Error> {
+        let what = "packed weights";
+        let panels = packed.n.div_ceil(packing.rows);
+        let bits = product_of(what, product_of(what, row.bytes(), packing.rows)?, packing.bits)?;
+        let terms = product_of(what, row.units, packing.rows)?;
+        let size = PanelSize {
+            rows: packing.rows,
+            stride: bits.div_ceil(8).checked_next_multiple_of(64).ok_or(Error::TooLarge { what })?,
+            scales: if packing.scales { terms } else { 0 },
+            mins: if packing.mins { terms } else { 0 },
+        };
+        packed.stride = size.stride;
+        packed.codes = Aligned::zeroed(product_of(what, panels, size.stride)?)?;
+        packed.scales = Aligned::zeroed(product_of(what, panels, size.scales)?)?;
+        packed.mins = Aligned::zeroed(product_of(what, panels, size.mins)?)?;
+        if packed.k == 0 {
+            return Ok(());
+        }
+        let job =
+            Panels { first: 0, codes: &mut packed.codes, scales: &mut packed.scales, mins: &mut packed.mins };
+        let work = (matrix.total_bytes() as u64).saturating_mul(4);
+        let split = |job, left, all| Panels::split(job, &size, left, all);
+        let run = |job| self.launcher.pack(packing, matrix, job, &size);
+        threads.divide(threads.parts(work, panels), job, &split, &run)
+    }
+
+    /// Row `row` of packed weights as `k` values of f32, for checks and tests.
+    ///
+    /// # Errors
+    /// [`Error::WrongPacking`], [`Error::NoSuchRow`], [`Error::ShapeMismatch`].
+    pub fn unpack_row(&self, weights: &PackedMatrix, row: usize, dst: &mut [f32]) -> Result<(), Error> {
+        self.accepts(weights)?;
+        match (self.layout.packing, &self.dequantizer) {
+            (Some(packing), _) => self.launcher.unpack(packing, weights, row, dst),
+            (None, Some(dequantizer)) => {
+                if row >= weights.n {
+                    return Err(Error::NoSuchRow { row, rows: weights.n });
+                }
+                check_len("the destination", "values", weights.k, dst.len())?;
+                let blocks = &weights.codes[row * weights.stride..][..weights.stride];
+                dequantizer.launcher.one(dequantizer.format, blocks, weights.outer[row], dst)
+            }
+            (None, None) => Err(self.launcher.broken("it has neither a packing nor a dequantizer")),
+        }
+    }
+
+    fn accepts(&self, weights: &PackedMatrix) -> Result<(), Error> {
+        let kernel = self.launcher.entry.name;
+        if !self.layout.format.same_as(weights.layout.format) {
+            let (expected, found) = (self.layout.format.name, weights.layout.format.name);
+            return Err(Error::WrongFormat { kernel, expected, found });
+        }
+        if !self.layout.reads(&weights.layout) {
+            let (expected, found) = (self.layout.name(), weights.layout.name());
+            return Err(Error::WrongPacking { kernel, expected, found });
+        }
+        Ok(())
+    }
+
+    /// What a workspace must hold for `m` tokens of `k`, whatever their type.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub fn workspace_size(&self, m: usize, k: usize, threads: &Threads) -> Result<WorkspaceSize, Error> {
+        RowLayout::new(self.layout.unit, k, self.activation_block)?.workspace(m, threads.most_parts())
+    }
+
+    /// Computes `y` (`m * n`, row after row) from `m` tokens. Allocates nothing: a pool may, now and
+    /// then, for its own queues.
+    ///
+    /// # Errors
+    /// [`Error::WrongInput`], [`Error::WrongFormat`], [`Error::WrongPacking`], [`Error::ShapeMismatch`],
+    /// [`Error::ShapeRule`], [`Error::WorkspaceTooSmall`]; [`Error::NonFinite`] with the position.
+    #[expect(clippy::too_many_arguments, reason = "each is a separate operand or resource of the caller")]
+    pub fn run(
+        &self,
+        weights: &PackedMatrix,
+        input: Input<'_>,
+        m: usize,
+        bias: Option<&[f32]>,
+        y: &mut [f32],
+        workspace: &mut Workspace,
+        threads: &Threads,
+    ) -> Result<(), Error> {
+        self.accepts(weights)?;
+        let kernel = self.launcher.entry;
+        if !self.dtypes.contains(&input.dtype()) {
+            let (expected, found) = (self.dtypes.clone(), input.dtype());
+            return Err(Error::WrongInput { kernel: kernel.name, expected, found });
+        }
+        let (n, k) = (weights.n, weights.k);
+        let row = RowLayout::new(self.layout.unit, k, self.activation_block)?;
+        check_operands(input, m, n, k, row.blocks, bias, y)?;
+        if m == 0 || n == 0 {
+            return Ok(());
+        }
+        let shape = Shape { m, n, k };
+        check_shape(kernel, shape)?;
+        if k == 0 {
+            return fill(bias, y, n);
+        }
+        let quantizer = match input {
+            Input::I8 { .. } => None,
+            Input::F32(_) | Input::F16(_) | Input::Bf16(_) => self.activation_quantizer(shape)?,
+        };
+        let x = activations::quantize(quantizer, input, m, row, workspace, threads)?;
+        self.launcher.product(weights, &x, bias, y, threads);
+        Ok(())
+    }
+
+    fn activation_quantizer(&self, shape: Shape) -> Result<Option<&Launcher<ActivationCode>>, Error> {
+        let Some(activations) = &self.activations else { return Ok(None) };
+        let entry = activations.decide(shape).kernel()?;
+        Ok(self.quantizers.iter().find(|quantizer| std::ptr::eq(quantizer.entry, entry)))
+    }
+}
+
+/// Compares the lengths of all operands of a product with its shape.
+pub(crate) fn check_operands(
+    input: Input<'_>,
+    m: usize,
+    n: usize,
+    k: usize,
+    blocks: usize,
+    bias: Option<&[f32]>,
+    y: &[f32],
+) -> Result<(), Error> {
+    check_len("activations", "values", product_of("activations", m, k)?, input.len())?;
+    if let Input::I8 { scales, .. } = input {
+        check_len("activation scales", "values", product_of("activations", m, blocks)?, scales.len())?;
+    }
+    if let Some(bias) = bias {
+        check_len("the bias", "values", n, bias.len())?;
+    }
+    check_len("the output", "values", product_of("the output", m, n)?, y.len())
+}
+
+/// The product over nothing: the bias, or 0.
+pub(crate) fn fill(bias: Option<&[f32]>, y: &mut [f32], n: usize) -> Result<(), Error> {
+    match bias {
+        Some(bias) if n > 0 => y.chunks_exact_mut(n).for_each(|row| row.copy_from_slice(bias)),
+        Some(_) | None => y.fill(0.0),
+    }
+    Ok(())
+}

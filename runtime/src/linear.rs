@@ -1,0 +1,305 @@
+//! A layer: weights packed once, a kernel chosen by shape at each run, and a stated policy for the
+//! case that there is none.
+
+use crate::activations::Input;
+use crate::aligned::Aligned;
+use crate::decide::Prepared;
+use crate::device::{CpuProfile, Device};
+use crate::error::Error;
+use crate::kernel::{Dequantizer, Matmul, check_operands, fill};
+use crate::plain::PlainWeights;
+use crate::receipt::{FallbackNote, Recording};
+use crate::registry::Registry;
+use crate::request::{Request, Restrict, Shape};
+use crate::threads::Threads;
+use crate::weights::{PackedMatrix, QuantizedMatrix};
+use crate::workspace::{Workspace, WorkspaceSize};
+use gristmill_spec::vocab::{DType, DeviceKind, Op};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a layer may do when no kernel serves it. Whatever it does is in the receipt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// Nothing: an error.
+    #[default]
+    Strict,
+    /// Dequantize the weights to f32 and multiply in f32, on the device that was asked for.
+    Dequantize,
+    /// Run on the processor what was asked for another device.
+    Cpu,
+}
+
+impl Policy {
+    /// Every policy.
+    pub const ALL: &'static [Policy] = &[Policy::Strict, Policy::Dequantize, Policy::Cpu];
+
+    /// The spelling used on the command line and in receipts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Policy::Strict => "strict",
+            Policy::Dequantize => "dequantize",
+            Policy::Cpu => "cpu",
+        }
+    }
+
+    /// The policy spelled `name`.
+    pub fn from_name(name: &str) -> Option<Policy> {
+        Policy::ALL.iter().copied().find(|policy| policy.name() == name)
+    }
+}
+
+/// What a layer is asked to be.
+#[derive(Clone, Debug)]
+pub struct LinearOptions {
+    /// Type of its activations.
+    pub input: DType,
+    /// Where it runs.
+    pub device: Device,
+    /// What it may do without a kernel.
+    pub policy: Policy,
+    /// Restrictions on kernels; `None`: those of the environment.
+    pub restrict: Option<Restrict>,
+}
+
+impl Default for LinearOptions {
+    /// f32 on the processor, strict, restricted by the environment.
+    fn default() -> LinearOptions {
+        LinearOptions { input: DType::F32, device: Device::CPU, policy: Policy::Strict, restrict: None }
+    }
+}
+
+/// A kernel of a layer and the weights packed for it.
+#[derive(Debug)]
+struct Choice {
+    matmul: Matmul,
+    /// Index into `packed`.
+    packed: usize,
+}
+
+/// `y = x w^T (+ bias)` with quantized `w`.
+#[derive(Debug)]
+pub struct Linear {
+    prepared: Prepared,
+    n: usize,
+    k: usize,
+    choices: Vec<Choice>,
+    packed: Vec<PackedMatrix>,
+    /// Where the policy allows it and some `m` has no kernel.
+    plain: Option<(PlainWeights, Arc<FallbackNote>)>,
+    /// Set if the layer runs on the processor though another device was asked for.
+    moved: Option<Arc<FallbackNote>>,
+}
+
+impl Linear {
+    /// Chooses kernels for every `m` and packs the weights for them; afterwards `weights` is not needed.
+    ///
+    /// # Errors
+    /// No kernel and no policy that helps: [`Error::NoKernel`] and its special cases (see
+    /// [`Decision::kernel`](crate::decide::Decision::kernel)). Weights: [`Error::InvalidCode`],
+    /// [`Error::WrongFormat`]. Memory: [`Error::OutOfMemory`], [`Error::TooLarge`].
+    pub fn new(
+        registry: &'static Registry,
+        weights: &QuantizedMatrix<'_>,
+        options: &LinearOptions,
+        threads: &Threads,
+    ) -> Result<Linear, Error> {
+        let restrict = match &options.restrict {
+            Some(restrict) => restrict.clone(),
+            None => Restrict::from_env()?,
+        };
+        let (n, k) = (weights.n(), weights.k());
+        let decode = Shape { m: 1, n, k };
+        let request =
+            Request::matmul(weights.format().name, decode).with_input(options.input).on(options.device);
+        let prepare = |request: &Request<'_>| registry.prepare_for(request, CpuProfile::detect(), &restrict);
+        let note = |refused: &Prepared, instead| FallbackNote {
+            policy: options.policy.name(),
+            op: Op::Matmul,
+            format: weights.format().name.to_owned(),
+            device: options.device,
+            reason: refused.decide(decode).refusal().to_string(),
+            instead,
+            runs: AtomicU64::new(0),
+        };
+        let mut layer = Linear {
+            prepared: prepare(&request)?,
+            n,
+            k,
+            choices: Vec::new(),
+            packed: Vec::new(),
+            plain: None,
+            moved: None,
+        };
+        let mut covering = layer.prepared.covering(n, k);
+        if covering.needed.is_empty() {
+            match options.policy {
+                Policy::Strict => return Err(layer.refused(decode)),
+                Policy::Dequantize => {}
+                Policy::Cpu if options.device.kind == DeviceKind::Cpu => return Err(layer.refused(decode)),
+                Policy::Cpu => {
+                    layer.moved = Some(Arc::new(note(&layer.prepared, "a kernel on the processor")));
+                    layer.prepared = prepare(&request.on(Device::CPU))?;
+                    covering = layer.prepared.covering(n, k);
+                    if covering.needed.is_empty() {
+                        return Err(layer.refused(decode));
+                    }
+                }
+            }
+        }
+        for candidate in covering.needed {
+            let matmul = Matmul::of(&layer.prepared, candidate, n, k)?;
+            let same = layer.choices.iter().find(|choice| choice.matmul.shares_packing_with(&matmul));
+            let packed = match same {
+                Some(same) => same.packed,
+                None => {
+                    layer.packed.push(matmul.pack_on(weights, threads)?);
+                    layer.packed.len() - 1
+                }
+            };
+            layer.choices.push(Choice { matmul, packed });
+        }
+        if options.policy == Policy::Dequantize && !covering.every_m {
+            // The product then runs on the processor, so it may stand in only for the processor.
+            if options.device != Device::CPU {
+                return Err(layer.refused(decode));
+            }
+            let plain = layer.dequantize(registry, weights)?;
+            let note = note(&layer.prepared, "weights dequantized to f32 and a plain f32 product");
+            layer.plain = Some((plain, Arc::new(note)));
+        }
+        Ok(layer)
+    }
+
+    fn dequantize(
+        &self,
+        registry: &'static Registry,
+        weights: &QuantizedMatrix<'_>,
+    ) -> Result<PlainWeights, Error> {
+        let (n, k) = (self.n, self.k);
+        let reads = self.prepared.sibling(Op::Dequantize, DType::F32, Shape::matrix(n, k))?;
+        let dequantizer = Dequantizer::new(&reads.decide_as_asked())?;
+        let activations =
+            registry.activations.get(dequantizer.format().activations).ok_or(Error::BrokenRegistry {
+                package: registry.package,
+                at: weights.format().name,
+                what: "its activation format is not in the registry",
+            })?;
+        let mut values =
+            Aligned::zeroed(n.checked_mul(k).ok_or(Error::TooLarge { what: "dequantized weights" })?)?;
+        dequantizer.run(weights, &mut values)?;
+        Ok(PlainWeights { values, n, k, activations })
+    }
+
+    /// The error that says why nothing serves `shape`.
+    fn refused(&self, shape: Shape) -> Error {
+        match self.prepared.decide(shape).kernel() {
+            Err(error) => error,
+            // A kernel serves this shape and yet none was taken: say at least what was refused.
+            Ok(_) => Error::NoKernel(Box::new(self.prepared.decide(shape).refusal())),
+        }
+    }
+
+    /// Rows of the weights: outputs.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Elements of a row: inputs.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// The decisions that this layer runs by.
+    pub fn prepared(&self) -> &Prepared {
+        &self.prepared
+    }
+
+    /// Bytes held for weights: each packing, and f32 values where the policy made them.
+    pub fn weight_bytes(&self) -> usize {
+        let packed: usize = self.packed.iter().map(PackedMatrix::bytes).sum();
+        packed + self.plain.as_ref().map_or(0, |(plain, _)| plain.values.bytes())
+    }
+
+    /// Lets runs count in `recording` (`None`: in no recording any more), fallbacks included.
+    ///
+    /// # Errors
+    /// [`Error::ForeignRecording`].
+    pub fn record(&mut self, recording: Option<&Recording>) -> Result<(), Error> {
+        for choice in &mut self.choices {
+            choice.matmul.record(recording)?;
+        }
+        if let Some(recording) = recording {
+            let plain = self.plain.as_ref().map(|(_, note)| note);
+            for note in plain.into_iter().chain(&self.moved) {
+                recording.ledger.attach(note);
+            }
+        }
+        Ok(())
+    }
+
+    /// What a workspace must hold for up to `m` tokens.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub fn workspace_size(&self, m: usize, threads: &Threads) -> Result<WorkspaceSize, Error> {
+        let mut size = match &self.plain {
+            Some((plain, _)) => plain.workspace_size(m)?,
+            None => WorkspaceSize::default(),
+        };
+        for choice in &self.choices {
+            size = size.max(choice.matmul.workspace_size(m, self.k, threads)?);
+        }
+        Ok(size)
+    }
+
+    /// A workspace for up to `m` tokens.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`].
+    pub fn workspace(&self, m: usize, threads: &Threads) -> Result<Workspace, Error> {
+        Workspace::of_size(self.workspace_size(m, threads)?)
+    }
+
+    /// Computes `y` (`m * n`) for `m` tokens, with the kernel that decide gives for this `m`.
+    ///
+    /// # Errors
+    /// [`Error::NoKernel`] if this `m` has none and the policy has no answer; else as for [`Matmul::run`].
+    pub fn forward(
+        &self,
+        input: Input<'_>,
+        m: usize,
+        bias: Option<&[f32]>,
+        y: &mut [f32],
+        workspace: &mut Workspace,
+        threads: &Threads,
+    ) -> Result<(), Error> {
+        let (n, k) = (self.n, self.k);
+        let decision = self.prepared.decide(Shape { m, n, k });
+        let choice = decision
+            .chosen()
+            .and_then(|entry| self.choices.iter().find(|choice| std::ptr::eq(choice.matmul.entry(), entry)));
+        if let Some(Choice { matmul, packed }) = choice {
+            if let Some(moved) = &self.moved {
+                moved.runs.fetch_add(1, Ordering::Relaxed);
+            }
+            return matmul.run(&self.packed[*packed], input, m, bias, y, workspace, threads);
+        }
+        match &self.plain {
+            Some((plain, note)) => {
+                check_operands(input, m, n, k, plain.blocks(), bias, y)?;
+                if m == 0 || n == 0 {
+                    return Ok(());
+                }
+                if k == 0 {
+                    return fill(bias, y, n);
+                }
+                note.runs.fetch_add(1, Ordering::Relaxed);
+                plain.run(input, m, bias, y, workspace, threads)
+            }
+            // Nothing to compute needs no kernel.
+            None if m == 0 && y.is_empty() && input.len() == 0 => Ok(()),
+            None => Err(self.refused(Shape { m, n, k })),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Why not: the reasons a kernel, or a whole request, is refused, and what would help.
+
+use crate::device::Device;
+use crate::names::{List, Meant};
+use crate::request::Shape;
+use gristmill_spec::vocab::{DType, DeviceKind, Feature, FeatureSet, Isa, Op};
+
+/// A dimension of a shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dim {
+    /// Tokens.
+    M,
+    /// Outputs.
+    N,
+    /// Inner dimension.
+    K,
+}
+
+impl std::fmt::Display for Dim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Dim::M => "m",
+            Dim::N => "n",
+            Dim::K => "k",
+        })
+    }
+}
+
+/// A bound on a dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// No smaller than.
+    AtLeast(u64),
+    /// No larger than.
+    AtMost(u64),
+    /// A multiple of.
+    MultipleOf(u64),
+}
+
+/// A rule together with the number that breaks it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrokenRule {
+    /// The dimension.
+    pub dim: Dim,
+    /// What it must be.
+    pub rule: Rule,
+    /// What it is.
+    pub found: u64,
+}
+
+impl std::fmt::Display for BrokenRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} = {}, but must be ", self.dim, self.found)?;
+        match self.rule {
+            Rule::AtLeast(bound) => write!(f, "at least {bound}"),
+            Rule::AtMost(bound) => write!(f, "at most {bound}"),
+            Rule::MultipleOf(bound) => write!(f, "a multiple of {bound}"),
+        }
+    }
+}
+
+/// Which restriction disabled a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disabled {
+    /// Nothing above this ISA is allowed.
+    Isa(Isa),
+    /// Only this kernel is allowed.
+    Only(&'static str),
+    /// The kernel is on the list of disabled ones.
+    Listed,
+}
+
+/// Why a kernel, or a whole request, is refused. In the order in which the reasons are looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// No format of this name is described.
+    NoSpec {
+        /// The name.
+        name: String,
+        /// What may have been meant.
+        nearest: Option<&'static str>,
+        /// The formats that are there.
+        known: Vec<&'static str>,
+    },
+    /// Described, but left out of this build.
+    NotCompiled {
+        /// The format.
+        format: &'static str,
+        /// The cargo feature that compiles it.
+        feature: &'static str,
+    },
+    /// The format states no quantizer of this name.
+    NoQuantizer {
+        /// The name.
+        name: String,
+        /// What may have been meant.
+        nearest: Option<&'static str>,
+        /// The quantizers that the format states, the default first.
+        known: &'static [&'static str],
+    },
+    /// No kernel file describes this op for the format.
+    OpNotDescribed {
+        /// The op.
+        op: Op,
+        /// The ops that are described for it.
+        described: Vec<Op>,
+    },
+    /// The op is described for the format, but not for this type.
+    DTypeNotDescribed {
+        /// The type.
+        dtype: DType,
+        /// The types it is described for.
+        described: Vec<DType>,
+    },
+    /// This build has no kernel for this kind of device.
+    DeviceNotDescribed {
+        /// The kind.
+        kind: DeviceKind,
+    },
+    /// A kernel is there, its device is not.
+    DeviceAbsent {
+        /// The device.
+        device: Device,
+    },
+    /// The processor lacks features that the kernel uses.
+    FeaturesMissing {
+        /// Those it lacks.
+        missing: FeatureSet,
+    },
+    /// Rows are whole blocks of the format.
+    PartialBlock {
+        /// Elements of a block.
+        elements: u64,
+        /// The row length.
+        k: u64,
+    },
+    /// A rule on the shape is broken.
+    ShapeRule(BrokenRule),
+    /// Nothing can quantize the activations of this product.
+    NoActivations(Box<Refusal>),
+    /// A restriction forbids it.
+    Disabled(Disabled),
+    /// It would work, but another comes first.
+    Preferred {
+        /// The one that was chosen.
+        over: &'static str,
+    },
+}
+
+impl Reason {
+    /// What would turn this no into a yes, where something would.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Reason::NoSpec { known, .. } => Some(format!(
+                "describe it in a TOML file and name its folder in GRISTMILL_EXTRA_SPECS, or use one of: {}",
+                List(known)
+            )),
+            Reason::NotCompiled { feature, .. } => Some(format!("cargo build --features {feature}")),
+            Reason::NoQuantizer { known: [], .. } => {
+                Some(String::from("state one in the format's file, in a [[quantize]] table"))
+            }
+            Reason::NoQuantizer { known, .. } => Some(format!("it states: {}", List(known))),
+            Reason::OpNotDescribed { op, described } => Some(format!(
+                "name the format in a kernel file with op = \"{op}\"; described are: {}",
+                List(described)
+            )),
+            Reason::DTypeNotDescribed { described, .. } => {
+                Some(format!("convert to one of: {}", List(described)))
+            }
+            Reason::DeviceNotDescribed { kind: DeviceKind::Cpu } => {
+                Some(String::from("add a [[cpu]] table to the kernel file"))
+            }
+            Reason::DeviceNotDescribed { kind: DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal } => {
+                Some(String::from("ask for device `cpu`, or let the policy `cpu` run it on the processor"))
+            }
+            Reason::DeviceAbsent { .. } => Some(String::from("ask for device `cpu`")),
+            Reason::FeaturesMissing { .. } => None,
+            Reason::PartialBlock { elements, k } => {
+                k.checked_next_multiple_of(*elements).map(|padded| format!("pad rows to {padded}"))
+            }
+            Reason::ShapeRule(_) => None,
+            Reason::NoActivations(_) => Some(String::from("give int8 activations with their scales")),
+            Reason::Disabled(Disabled::Isa(_)) => Some(String::from("lift the restriction (GRISTMILL_ISA)")),
+            Reason::Disabled(Disabled::Only(_)) => {
+                Some(String::from("lift the restriction (GRISTMILL_KERNEL)"))
+            }
+            Reason::Disabled(Disabled::Listed) => {
+                Some(String::from("lift the restriction (GRISTMILL_DISABLE)"))
+            }
+            Reason::Preferred { .. } => None,
+        }
+    }
+}
+
+/// Features, separated by commas.
+struct Features(FeatureSet);
+
+impl std::fmt::Display for Features {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let features: Vec<Feature> = self.0.iter().collect();
+        List(&features).fmt(f)
+    }
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Reason::NoSpec { name, nearest, .. } => {
+                write!(f, "no format `{name}` is described{}", Meant(nearest))
+            }
+            Reason::NotCompiled { format, feature } => {
+                write!(f, "format `{format}` is described but not compiled: feature `{feature}` is off")
+            }
+            Reason::NoQuantizer { name, nearest, .. } => {
+                write!(f, "the format states no quantizer `{name}`{}", Meant(nearest))
+            }
+            Reason::OpNotDescribed { op, .. } => {
+                write!(f, "no kernel of this build does {op} for this format")
+            }
+            Reason::DTypeNotDescribed { dtype, .. } => write!(f, "not described for {dtype}"),
+            Reason::DeviceNotDescribed { kind } => write!(f, "this build has no kernel for {kind}"),
+            Reason::DeviceAbsent { device } => write!(f, "device {device} is not there"),
+            Reason::FeaturesMissing { missing } => write!(f, "the processor lacks {}", Features(*missing)),
+            Reason::PartialBlock { elements, k } => {
+                write!(f, "k = {k}, but rows are whole blocks of {elements}")
+            }
+            Reason::ShapeRule(rule) => rule.fmt(f),
+            Reason::NoActivations(refusal) => {
+                write!(f, "activations can't be quantized to `{}`", refusal.format)
+            }
+            Reason::Disabled(Disabled::Isa(isa)) => write!(f, "disabled: nothing above {isa} is allowed"),
+            Reason::Disabled(Disabled::Only(name)) => write!(f, "disabled: only `{name}` is allowed"),
+            Reason::Disabled(Disabled::Listed) => f.write_str("disabled by name"),
+            Reason::Preferred { over } => write!(f, "would work, but `{over}` comes first"),
+        }
+    }
+}
+
+/// One refused kernel (or, without a name, the whole request) and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// The kernel; `None` where the reason holds for every kernel there could be.
+    pub kernel: Option<&'static str>,
+    /// Why.
+    pub reason: Reason,
+}
+
+impl std::fmt::Display for Rejection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.kernel {
+            Some(name) => write!(f, "{name}: {}", self.reason),
+            None => self.reason.fmt(f),
+        }
+    }
+}
+
+/// A request that got a no, kept with all its reasons.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The op.
+    pub op: Op,
+    /// The format, as it was asked for.
+    pub format: String,
+    /// The input type.
+    pub input: DType,
+    /// The device.
+    pub device: Device,
+    /// The shape.
+    pub shape: Shape,
+    /// Why each kernel was refused.
+    pub rejected: Vec<Rejection>,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Refusal { op, format, input, device, shape, rejected } = self;
+        write!(f, "no kernel for {op} of `{format}` ({input}) on {device}, {shape}")?;
+        write_rejections(f, rejected.iter())
+    }
+}
+
+/// One line a rejection, with a help line wherever there is one; equal help is said once.
+pub(crate) fn write_rejections<'a>(
+    f: &mut std::fmt::Formatter<'_>,
+    rejected: impl Iterator<Item = &'a Rejection>,
+) -> std::fmt::Result {
+    let mut helps: Vec<String> = Vec::new();
+    for rejection in rejected {
+        write!(f, "\n  - {rejection}")?;
+        if let Reason::NoActivations(refusal) = &rejection.reason {
+            for inner in &refusal.rejected {
+                write!(f, "\n      - {inner}")?;
+            }
+        }
+        if let Some(help) = rejection.reason.help()
+            && !helps.contains(&help)
+        {
+            helps.push(help);
+        }
+    }
+    for help in helps {
+        write!(f, "\n  help: {help}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,306 @@
+//! Receipts: what ran, written by the launches themselves.
+//!
+//! A [`Recording`] is attached to handles; from then on every launch of theirs counts in it. A
+//! [`Receipt`] can only be made from a recording, so it can't name a kernel that did not run.
+
+use crate::device::{CpuProfile, Device};
+use crate::registry::{KernelId, Registry};
+use gristmill_spec::vocab::{DeviceKind, Op};
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Version of the JSON that [`Receipt::to_json`] writes.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Collects the launches of the handles it is attached to. Clones share what they collect.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    pub(crate) ledger: Arc<Ledger>,
+}
+
+/// Launches by entry, and the fallbacks that layers stated.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pub(crate) registry: &'static Registry,
+    launches: Box<[AtomicU64]>,
+    /// Locked when a layer is attached and when a receipt is written, never by a run.
+    fallbacks: Mutex<Vec<FallbackRow>>,
+}
+
+#[derive(Debug)]
+struct FallbackRow {
+    note: Arc<FallbackNote>,
+    /// Runs that the note had seen when it was attached.
+    before: u64,
+}
+
+/// A fallback that a policy allowed, and how often it was taken.
+#[derive(Debug)]
+pub(crate) struct FallbackNote {
+    pub(crate) policy: &'static str,
+    pub(crate) op: Op,
+    pub(crate) format: String,
+    pub(crate) device: Device,
+    pub(crate) reason: String,
+    pub(crate) instead: &'static str,
+    pub(crate) runs: AtomicU64,
+}
+
+impl Ledger {
+    #[inline]
+    pub(crate) fn note(&self, index: usize) {
+        if let Some(launches) = self.launches.get(index) {
+            launches.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn attach(&self, note: &Arc<FallbackNote>) {
+        // The list is whole whenever the lock is free, even after a panic elsewhere.
+        let mut fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        if !fallbacks.iter().any(|row| Arc::ptr_eq(&row.note, note)) {
+            let before = note.runs.load(Ordering::Relaxed);
+            fallbacks.push(FallbackRow { note: Arc::clone(note), before });
+        }
+    }
+}
+
+impl Recording {
+    /// A recording of launches of this registry's kernels.
+    pub fn new(registry: &'static Registry) -> Recording {
+        let launches = registry.entries.iter().map(|_| AtomicU64::new(0)).collect();
+        Recording { ledger: Arc::new(Ledger { registry, launches, fallbacks: Mutex::new(Vec::new()) }) }
+    }
+
+    /// What has run so far.
+    pub fn receipt(&self) -> Receipt {
+        let Ledger { registry, launches, fallbacks } = &*self.ledger;
+        let mut devices: Vec<DeviceKind> = Vec::new();
+        let mut kernels = Vec::new();
+        for (entry, launches) in registry.entries.iter().zip(launches) {
+            let launches = launches.load(Ordering::Relaxed);
+            if launches > 0 {
+                kernels.push(KernelUse { id: entry.id, name: entry.name, source: entry.source, launches });
+                if !devices.contains(&entry.device) {
+                    devices.push(entry.device);
+                }
+            }
+        }
+        let fallbacks = fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        let fallbacks = fallbacks.iter().filter_map(FallbackRow::taken).collect();
+        Receipt { package: registry.package, devices, kernels, fallbacks }
+    }
+}
+
+impl FallbackRow {
+    fn taken(&self) -> Option<Fallback> {
+        let FallbackNote { policy, op, format, device, reason, instead, runs } = &*self.note;
+        let runs = runs.load(Ordering::Relaxed).saturating_sub(self.before);
+        (runs > 0).then(|| Fallback {
+            policy,
+            op: *op,
+            format: format.clone(),
+            device: *device,
+            reason: reason.clone(),
+            instead,
+            runs,
+        })
+    }
+}
+
+/// A kernel that ran.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelUse {
+    id: KernelId,
+    name: &'static str,
+    source: &'static str,
+    launches: u64,
+}
+
+impl KernelUse {
+    /// Identity.
+    pub fn id(&self) -> KernelId {
+        self.id
+    }
+
+    /// Name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// `file:line` of the variant.
+    pub fn source(&self) -> &'static str {
+        self.source
+    }
+
+    /// Launches while recorded; at least 1.
+    pub fn launches(&self) -> u64 {
+        self.launches
+    }
+}
+
+/// A fallback that was taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fallback {
+    policy: &'static str,
+    op: Op,
+    format: String,
+    device: Device,
+    reason: String,
+    instead: &'static str,
+    runs: u64,
+}
+
+impl Fallback {
+    /// The policy that allowed it.
+    pub fn policy(&self) -> &'static str {
+        self.policy
+    }
+
+    /// The device that had been asked for.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Why there was no kernel.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// What ran in its place.
+    pub fn instead(&self) -> &'static str {
+        self.instead
+    }
+
+    /// How often, while recorded; at least 1.
+    pub fn runs(&self) -> u64 {
+        self.runs
+    }
+}
+
+/// What ran.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    package: &'static str,
+    devices: Vec<DeviceKind>,
+    kernels: Vec<KernelUse>,
+    fallbacks: Vec<Fallback>,
+}
+
+impl Receipt {
+    /// The crate whose registry the kernels are from.
+    pub fn package(&self) -> &'static str {
+        self.package
+    }
+
+    /// Kinds of devices on which a kernel ran.
+    pub fn devices(&self) -> &[DeviceKind] {
+        &self.devices
+    }
+
+    /// Kernels that ran, in the order of the registry.
+    pub fn kernels(&self) -> &[KernelUse] {
+        &self.kernels
+    }
+
+    /// Fallbacks that were taken.
+    pub fn fallbacks(&self) -> &[Fallback] {
+        &self.fallbacks
+    }
+
+    /// The receipt as one JSON object:
+    ///
+    /// `{"schema_version", "package", "devices": [..], "cpu": {"arch", "features": [..]}, "kernels":
+    /// [{"id", "name", "source", "launches"}], "fallbacks": [{"policy", "op", "format", "device",
+    /// "reason", "instead", "runs"}]}`. Ids are hexadecimal strings, counts are integers.
+    pub fn to_json(&self) -> String {
+        let mut out = String::new();
+        let cpu = CpuProfile::detect();
+        field(&mut out, "{", "schema_version", Json::Number(u64::from(SCHEMA_VERSION)));
+        field(&mut out, ",", "package", Json::Text(self.package));
+        list(&mut out, "devices", self.devices.iter(), |out, device| text(out, device.name()));
+        out.push_str(",\"cpu\":");
+        field(&mut out, "{", "arch", Json::Text(cpu.arch.name()));
+        list(&mut out, "features", cpu.features.iter(), |out, feature| text(out, feature.name()));
+        out.push('}');
+        list(&mut out, "kernels", self.kernels.iter(), |out, kernel| {
+            field(out, "{", "id", Json::Text(&kernel.id.to_string()));
+            field(out, ",", "name", Json::Text(kernel.name));
+            field(out, ",", "source", Json::Text(kernel.source));
+            field(out, ",", "launches", Json::Number(kernel.launches));
+            out.push('}');
+        });
+        list(&mut out, "fallbacks", self.fallbacks.iter(), |out, fallback| {
+            field(out, "{", "policy", Json::Text(fallback.policy));
+            field(out, ",", "op", Json::Text(fallback.op.name()));
+            field(out, ",", "format", Json::Text(&fallback.format));
+            field(out, ",", "device", Json::Text(&fallback.device.to_string()));
+            field(out, ",", "reason", Json::Text(&fallback.reason));
+            field(out, ",", "instead", Json::Text(fallback.instead));
+            field(out, ",", "runs", Json::Number(fallback.runs));
+            out.push('}');
+        });
+        out.push('}');
+        out
+    }
+}
+
+enum Json<'a> {
+    Text(&'a str),
+    Number(u64),
+}
+
+fn field(out: &mut String, before: &str, name: &str, value: Json<'_>) {
+    out.push_str(before);
+    text(out, name);
+    out.push(':');
+    match value {
+        Json::Text(value) => text(out, value),
+        Json::Number(value) => out.push_str(&value.to_string()),
+    }
+}
+
+fn list<T>(out: &mut String, name: &str, items: impl Iterator<Item = T>, each: impl Fn(&mut String, T)) {
+    out.push(',');
+    text(out, name);
+    out.push_str(":[");
+    for (i, item) in items.enumerate() {
+        if i > 0 {
+            out.push(',');
+        }
+        each(out, item);
+    }
+    out.push(']');
+}
+
+/// A JSON string (RFC 8259, section 7).
+fn text(out: &mut String, value: &str) {
+    out.push('"');
+    for c in value.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c < ' ' => {
+                // Writing to a String can't fail.
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::text;
+
+    #[test]
+    fn strings_are_escaped() {
+        let mut out = String::new();
+        text(&mut out, "a\"b\\c\n\u{1}é");
+        assert_eq!(out, "\"a\\\"b\\\\c\\n\\u0001é\"");
+    }
+}

@@ -1,0 +1,177 @@
+//! What somebody asks for, and what an operator may forbid.
+
+use crate::device::Device;
+use crate::error::Error;
+use crate::names;
+use crate::registry::Entry;
+use gristmill_spec::vocab::{Arch, DType, Isa, Op};
+
+/// The shape of a job. `n` and `k` are the weights (rows, elements of a row), `m` the tokens; jobs
+/// without activations (quantize, dequantize) have `m = 1`, jobs without weights `n = 1`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Tokens: rows of the activations.
+    pub m: usize,
+    /// Outputs: rows of the weights.
+    pub n: usize,
+    /// Inner dimension.
+    pub k: usize,
+}
+
+impl Shape {
+    /// A matrix product.
+    pub const fn new(m: usize, n: usize, k: usize) -> Shape {
+        Shape { m, n, k }
+    }
+
+    /// A matrix of `n` rows of `k` (quantize, dequantize).
+    pub const fn matrix(n: usize, k: usize) -> Shape {
+        Shape { m: 1, n, k }
+    }
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "m={} n={} k={}", self.m, self.n, self.k)
+    }
+}
+
+/// A request for a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// What is to be computed.
+    pub op: Op,
+    /// Name of the weight format, or of the activation format for `quantize_activations`.
+    pub format: &'a str,
+    /// Name of the quantizer; `None`: the format's default. Read only for `quantize`.
+    pub quantizer: Option<&'a str>,
+    /// Type of the unpacked operand: the activations of a product, the source of a quantizer, the
+    /// result of `dequantize`.
+    pub input: DType,
+    /// Where.
+    pub device: Device,
+    /// How large.
+    pub shape: Shape,
+}
+
+impl<'a> Request<'a> {
+    /// A product with f32 activations on the processor.
+    pub const fn matmul(format: &'a str, shape: Shape) -> Request<'a> {
+        Request { op: Op::Matmul, format, quantizer: None, input: DType::F32, device: Device::CPU, shape }
+    }
+
+    /// f32 to blocks on the processor.
+    pub const fn quantize(format: &'a str, quantizer: Option<&'a str>, n: usize, k: usize) -> Request<'a> {
+        let shape = Shape::matrix(n, k);
+        Request { op: Op::Quantize, format, quantizer, input: DType::F32, device: Device::CPU, shape }
+    }
+
+    /// Blocks to f32 on the processor.
+    pub const fn dequantize(format: &'a str, n: usize, k: usize) -> Request<'a> {
+        let shape = Shape::matrix(n, k);
+        Request { op: Op::Dequantize, format, quantizer: None, input: DType::F32, device: Device::CPU, shape }
+    }
+
+    /// The same request for another input type.
+    pub const fn with_input(self, input: DType) -> Request<'a> {
+        Request { input, ..self }
+    }
+
+    /// The same request for another device.
+    pub const fn on(self, device: Device) -> Request<'a> {
+        Request { device, ..self }
+    }
+}
+
+/// What an operator or a test forbids. The default forbids nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restrict {
+    /// Nothing above this ISA, in the order of the vocabulary; portable code is always allowed.
+    pub isa: Option<Isa>,
+    /// For the op and format of this kernel, only this kernel. Other ops and formats are not touched.
+    pub kernel: Option<String>,
+    /// None of these kernels.
+    pub disabled: Vec<String>,
+}
+
+impl Restrict {
+    /// Reads `GRISTMILL_ISA` (a name such as `avx2`), `GRISTMILL_KERNEL` (a kernel's name) and
+    /// `GRISTMILL_DISABLE` (kernel names, separated by commas). Unset and empty mean no restriction.
+    ///
+    /// # Errors
+    /// A value that is not UTF-8 or an ISA that does not exist. Kernel names are checked when they
+    /// meet a registry.
+    pub fn from_env() -> Result<Restrict, Error> {
+        let mut restrict = Restrict::default();
+        if let Some(name) = variable("GRISTMILL_ISA")? {
+            restrict.isa = Some(isa_named(&name)?);
+        }
+        restrict.kernel = variable("GRISTMILL_KERNEL")?;
+        if let Some(names) = variable("GRISTMILL_DISABLE")? {
+            restrict.disabled = split_names(&names);
+        }
+        Ok(restrict)
+    }
+
+    /// Whether the ISA limit lets `entry` pass.
+    pub(crate) fn isa_allows(limit: Option<Isa>, entry: &Entry) -> bool {
+        match limit {
+            None => true,
+            Some(limit) => {
+                entry.isa.arch() == Arch::Any || (entry.isa.arch() == limit.arch() && entry.isa <= limit)
+            }
+        }
+    }
+}
+
+fn split_names(names: &str) -> Vec<String> {
+    names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+fn isa_named(name: &str) -> Result<Isa, Error> {
+    Isa::from_name(name).ok_or_else(|| {
+        let known: Vec<&str> = Isa::ALL.iter().map(|isa| isa.name()).collect();
+        let meant = match names::nearest(name, known.iter().copied()) {
+            Some(nearest) => format!(" (did you mean `{nearest}`?)"),
+            None => String::new(),
+        };
+        Error::Environment {
+            variable: "GRISTMILL_ISA",
+            value: name.to_owned(),
+            expected: format!("no such ISA{meant}; known are {}", known.join(", ")),
+        }
+    })
+}
+
+fn variable(variable: &'static str) -> Result<Option<String>, Error> {
+    match std::env::var(variable) {
+        Ok(value) if value.trim().is_empty() => Ok(None),
+        Ok(value) => Ok(Some(value.trim().to_owned())),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(value)) => Err(Error::Environment {
+            variable,
+            value: value.to_string_lossy().into_owned(),
+            expected: String::from("a value in UTF-8"),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn isa_names_are_checked() -> Result<(), Error> {
+        assert_eq!(isa_named("avx2")?, Isa::Avx2);
+        let error = isa_named("avx3").expect_err("no such ISA").to_string();
+        assert!(error.contains("GRISTMILL_ISA"), "{error}");
+        assert!(error.contains("did you mean `avx2`?"), "{error}");
+        Ok(())
+    }
+
+    #[test]
+    fn lists_of_names() {
+        assert_eq!(split_names(" a, b ,,c"), ["a", "b", "c"]);
+        assert!(split_names(" , ").is_empty());
+    }
+}

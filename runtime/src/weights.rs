@@ -1,0 +1,271 @@
+//! Weights: a format's own bytes, and the packed form that a kernel reads.
+
+use crate::aligned::Aligned;
+use crate::error::Error;
+use crate::registry::{FormatInfo, OuterType, PackInfo, Unit};
+
+impl OuterType {
+    /// Size in bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            OuterType::F16 | OuterType::Bf16 => 2,
+            OuterType::F32 => 4,
+        }
+    }
+
+    /// Reads a little-endian number; `None` if `bytes` is too short.
+    pub(crate) fn read(self, bytes: &[u8]) -> Option<f32> {
+        match self {
+            OuterType::F16 => bytes.first_chunk().map(|b| half::f16::from_le_bytes(*b).to_f32()),
+            OuterType::Bf16 => bytes.first_chunk().map(|b| half::bf16::from_le_bytes(*b).to_f32()),
+            OuterType::F32 => bytes.first_chunk().map(|b| f32::from_le_bytes(*b)),
+        }
+    }
+
+    /// Writes `value`, rounded to nearest even, to the start of `bytes`. False if it does not fit:
+    /// a finite value that the type can't hold, or too few bytes.
+    pub(crate) fn write(self, value: f32, bytes: &mut [u8]) -> bool {
+        let fits = |stored: f32| stored.is_finite() || !value.is_finite();
+        match self {
+            OuterType::F16 => {
+                let stored = half::f16::from_f32(value);
+                put(bytes, stored.to_le_bytes()) && fits(stored.to_f32())
+            }
+            OuterType::Bf16 => {
+                let stored = half::bf16::from_f32(value);
+                put(bytes, stored.to_le_bytes()) && fits(stored.to_f32())
+            }
+            OuterType::F32 => put(bytes, value.to_le_bytes()),
+        }
+    }
+}
+
+fn put<const N: usize>(bytes: &mut [u8], value: [u8; N]) -> bool {
+    match bytes.first_chunk_mut() {
+        Some(place) => {
+            *place = value;
+            true
+        }
+        None => false,
+    }
+}
+
+impl FormatInfo {
+    /// Bytes of the scalar before the blocks of a row.
+    pub(crate) fn header_bytes(&self) -> usize {
+        self.row_header.map_or(0, OuterType::bytes)
+    }
+
+    /// Bytes of a row of `k` elements: its header and its blocks.
+    ///
+    /// # Errors
+    /// [`Error::KNotMultiple`] if `k` is not whole blocks; [`Error::TooLarge`].
+    pub fn row_bytes(&self, k: usize) -> Result<usize, Error> {
+        if self.elements == 0 || !k.is_multiple_of(self.elements) {
+            return Err(Error::KNotMultiple { format: self.name, elements: self.elements, k });
+        }
+        (k / self.elements)
+            .checked_mul(self.bytes)
+            .and_then(|blocks| blocks.checked_add(self.header_bytes()))
+            .ok_or(Error::TooLarge { what: "a row" })
+    }
+
+    /// Bytes of a tensor of `n` rows of `k` elements, its tail included.
+    ///
+    /// # Errors
+    /// [`Error::KNotMultiple`] if `k` is not whole blocks; [`Error::TooLarge`].
+    pub fn tensor_bytes(&self, n: usize, k: usize) -> Result<usize, Error> {
+        let too_large = Error::TooLarge { what: "a tensor" };
+        // Element counts must fit too: buffers of f32 are made for them.
+        if n.checked_mul(k).is_none() {
+            return Err(too_large);
+        }
+        let tail = self.tensor_tail.map_or(0, |(outer, bytes)| bytes.max(outer.bytes()));
+        self.row_bytes(k)?.checked_mul(n).and_then(|rows| rows.checked_add(tail)).ok_or(too_large)
+    }
+
+    /// Whether two descriptions give bytes the same meaning, as far as sizes and names tell.
+    pub(crate) fn same_as(&self, other: &FormatInfo) -> bool {
+        std::ptr::eq(self, other)
+            || (self.name == other.name
+                && self.elements == other.elements
+                && self.bytes == other.bytes
+                && self.row_header == other.row_header
+                && self.tensor_tail == other.tensor_tail)
+    }
+}
+
+/// A tensor in a format's own bytes: `n` rows of `k` elements, borrowed (from a mapped file, say).
+/// The bytes may start anywhere.
+#[derive(Clone, Copy, Debug)]
+pub struct QuantizedMatrix<'a> {
+    format: &'static FormatInfo,
+    n: usize,
+    k: usize,
+    row_bytes: usize,
+    data: &'a [u8],
+}
+
+impl<'a> QuantizedMatrix<'a> {
+    /// Checks that `data` is as long as the shape says: for each row its header and blocks, then the
+    /// tensor's tail.
+    ///
+    /// # Errors
+    /// [`Error::KNotMultiple`], [`Error::ShapeMismatch`] (bytes), [`Error::TooLarge`].
+    pub fn new(
+        format: &'static FormatInfo,
+        n: usize,
+        k: usize,
+        data: &'a [u8],
+    ) -> Result<QuantizedMatrix<'a>, Error> {
+        let expected = format.tensor_bytes(n, k)?;
+        if data.len() != expected {
+            return Err(Error::ShapeMismatch {
+                what: format.name,
+                unit: "bytes",
+                expected,
+                found: data.len(),
+            });
+        }
+        Ok(QuantizedMatrix { format, n, k, row_bytes: format.row_bytes(k)?, data })
+    }
+
+    /// The format.
+    pub fn format(&self) -> &'static FormatInfo {
+        self.format
+    }
+
+    /// Rows.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Elements of a row.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// All bytes.
+    pub fn data(&self) -> &'a [u8] {
+        self.data
+    }
+
+    /// Bytes of a row, its header included.
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// Bytes of the tensor, its tail included.
+    pub fn total_bytes(&self) -> usize {
+        self.data.len()
+    }
+
+    /// The scale outside blocks that row `row` is subject to: the row's header or the tensor's tail;
+    /// 1 where the format has neither.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRow`].
+    pub fn outer_scale(&self, row: usize) -> Result<f32, Error> {
+        let beyond = Error::NoSuchRow { row, rows: self.n };
+        if row >= self.n {
+            return Err(beyond);
+        }
+        let (outer, at) = match (self.format.row_header, self.format.tensor_tail) {
+            (Some(outer), _) => (outer, row * self.row_bytes),
+            (None, Some((outer, _))) => (outer, self.n * self.row_bytes),
+            (None, None) => return Ok(1.0),
+        };
+        self.data.get(at..).and_then(|bytes| outer.read(bytes)).ok_or(beyond)
+    }
+
+    /// The blocks of row `row`; empty if there is no such row.
+    pub(crate) fn blocks(&self, row: usize) -> &'a [u8] {
+        let header = self.format.header_bytes();
+        let begin = row.saturating_mul(self.row_bytes).saturating_add(header);
+        let end = row.saturating_add(1).saturating_mul(self.row_bytes);
+        if row < self.n { self.data.get(begin..end).unwrap_or(&[]) } else { &[] }
+    }
+}
+
+/// How a kernel wants its weights: what must agree for packed weights to be read by it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WeightLayout {
+    pub(crate) format: &'static FormatInfo,
+    pub(crate) packing: Option<&'static PackInfo>,
+    pub(crate) unit: Unit,
+}
+
+impl WeightLayout {
+    pub(crate) fn name(&self) -> &'static str {
+        self.packing.map_or("rows", |packing| packing.name)
+    }
+
+    /// Rows of a panel; 1 where rows are not packed.
+    pub(crate) fn panel_rows(&self) -> usize {
+        self.packing.map_or(1, |packing| packing.rows)
+    }
+
+    /// Whether a kernel that wants `self` reads what was packed for `other`.
+    pub(crate) fn reads(&self, other: &WeightLayout) -> bool {
+        let same_packing = match (self.packing, other.packing) {
+            (None, None) => true,
+            (Some(a), Some(b)) => {
+                std::ptr::eq(a, b)
+                    || (a.name == b.name
+                        && a.rows == b.rows
+                        && a.bits == b.bits
+                        && a.scales == b.scales
+                        && a.mins == b.mins)
+            }
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        same_packing && self.unit == other.unit && self.format.same_as(other.format)
+    }
+}
+
+/// Weights in the order that a kernel reads them, in memory of their own. Made by
+/// [`Matmul::pack`](crate::kernel::Matmul::pack); any kernel with the same packing reads them.
+#[derive(Debug)]
+pub struct PackedMatrix {
+    pub(crate) layout: WeightLayout,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    /// Units of a row.
+    pub(crate) units: usize,
+    /// Panel after panel, `stride` bytes each; blocks of rows where nothing packs them.
+    pub(crate) codes: Aligned<u8>,
+    pub(crate) stride: usize,
+    /// `[panel][unit][row]`; empty where blocks have none.
+    pub(crate) scales: Aligned<f32>,
+    /// Like `scales`.
+    pub(crate) mins: Aligned<f32>,
+    /// One for each row of each panel; 0 for rows beyond `n`.
+    pub(crate) outer: Aligned<f32>,
+}
+
+impl PackedMatrix {
+    /// The format.
+    pub fn format(&self) -> &'static FormatInfo {
+        self.layout.format
+    }
+
+    /// Name of the packing; `None` for a format's own rows.
+    pub fn packing(&self) -> Option<&'static str> {
+        self.layout.packing.map(|packing| packing.name)
+    }
+
+    /// Rows.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Elements of a row.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Bytes held: codes, scales, minimum terms and outer scales.
+    pub fn bytes(&self) -> usize {
+        self.codes.bytes() + self.scales.bytes() + self.mins.bytes() + self.outer.bytes()
+    }
+}

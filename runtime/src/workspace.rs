@@ -1,0 +1,125 @@
+//! The memory that a run needs besides its operands, made once and reused.
+
+use crate::aligned::Aligned;
+use crate::error::Error;
+use crate::kernel::Matmul;
+use crate::threads::Threads;
+
+/// How much a workspace must hold, in values of each kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct WorkspaceSize {
+    /// int8 activations.
+    pub q: usize,
+    /// Scales of activation blocks.
+    pub scales: usize,
+    /// Sums of units.
+    pub sums: usize,
+    /// f32 values for rows that come as f16 or bf16.
+    pub rows: usize,
+}
+
+impl WorkspaceSize {
+    /// Enough for either of two jobs.
+    pub fn max(self, other: WorkspaceSize) -> WorkspaceSize {
+        WorkspaceSize {
+            q: self.q.max(other.q),
+            scales: self.scales.max(other.scales),
+            sums: self.sums.max(other.sums),
+            rows: self.rows.max(other.rows),
+        }
+    }
+
+    /// The same in bytes.
+    pub fn bytes(self) -> usize {
+        let four = |values: usize| values.saturating_mul(4);
+        self.q
+            .saturating_add(four(self.scales))
+            .saturating_add(four(self.sums))
+            .saturating_add(four(self.rows))
+    }
+}
+
+/// Scratch memory for runs. One workspace serves one run at a time; it may be shared by all layers of
+/// a model if it is [`grow`](Workspace::grow)n for the largest.
+#[derive(Debug)]
+pub struct Workspace {
+    pub(crate) q: Aligned<i8>,
+    pub(crate) scales: Aligned<f32>,
+    pub(crate) sums: Aligned<i32>,
+    pub(crate) rows: Aligned<f32>,
+}
+
+impl Default for Workspace {
+    fn default() -> Workspace {
+        Workspace::new()
+    }
+}
+
+impl Workspace {
+    /// An empty workspace; allocates nothing.
+    pub const fn new() -> Workspace {
+        Workspace {
+            q: Aligned::empty(),
+            scales: Aligned::empty(),
+            sums: Aligned::empty(),
+            rows: Aligned::empty(),
+        }
+    }
+
+    /// A workspace for up to `m` tokens of `k` elements, whatever their type.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`].
+    pub fn for_(kernel: &Matmul, m: usize, k: usize, threads: &Threads) -> Result<Workspace, Error> {
+        Workspace::of_size(kernel.workspace_size(m, k, threads)?)
+    }
+
+    /// A workspace of a given size.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`].
+    pub fn of_size(size: WorkspaceSize) -> Result<Workspace, Error> {
+        let mut workspace = Workspace::new();
+        workspace.grow(size)?;
+        Ok(workspace)
+    }
+
+    /// Makes it at least as large as `size`. What it held is lost.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`].
+    pub fn grow(&mut self, size: WorkspaceSize) -> Result<(), Error> {
+        if self.q.len() < size.q {
+            self.q = Aligned::zeroed(size.q)?;
+        }
+        if self.scales.len() < size.scales {
+            self.scales = Aligned::zeroed(size.scales)?;
+        }
+        if self.sums.len() < size.sums {
+            self.sums = Aligned::zeroed(size.sums)?;
+        }
+        if self.rows.len() < size.rows {
+            self.rows = Aligned::zeroed(size.rows)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.q.bytes() + self.scales.bytes() + self.sums.bytes() + self.rows.bytes()
+    }
+
+    /// Refuses if some part is smaller than `size`.
+    pub(crate) fn check(&self, size: WorkspaceSize) -> Result<(), Error> {
+        let parts = [
+            ("int8 activations", size.q, self.q.len()),
+            ("activation scales", size.scales, self.scales.len()),
+            ("activation sums", size.sums, self.sums.len()),
+            ("f32 rows", size.rows, self.rows.len()),
+        ];
+        match parts.into_iter().find(|(_, needed, found)| found < needed) {
+            Some((what, needed, found)) => Err(Error::WorkspaceTooSmall { what, needed, found }),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! A reading position in a file's bytes: every read is checked, and says what it was for.
+
+use super::error::{GgufError, Problem};
+
+/// Position in `bytes`, of which the first lies at byte `base` of the file.
+#[derive(Clone, Debug)]
+pub(super) struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    base: u64,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(bytes: &'a [u8], base: u64) -> Cursor<'a> {
+        Cursor { bytes, at: 0, base }
+    }
+
+    /// Offset in the file.
+    pub(super) fn offset(&self) -> u64 {
+        self.base + self.at as u64
+    }
+
+    /// Bytes behind the position.
+    pub(super) fn left(&self) -> u64 {
+        self.rest().len() as u64
+    }
+
+    fn rest(&self) -> &'a [u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+
+    /// The next `len` bytes.
+    pub(super) fn take(&mut self, len: u64, what: &'static str) -> Result<&'a [u8], GgufError> {
+        let rest = self.rest();
+        match usize::try_from(len).ok().and_then(|len| rest.get(..len)) {
+            Some(taken) => {
+                self.at += taken.len();
+                Ok(taken)
+            }
+            None => {
+                let left = rest.len() as u64;
+                Err(GgufError::at(self.offset(), Problem::Truncated { what, needed: len, left }))
+            }
+        }
+    }
+
+    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], GgufError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N as u64, what)?);
+        Ok(array)
+    }
+
+    pub(super) fn u8(&mut self, what: &'static str) -> Result<u8, GgufError> {
+        self.array(what).map(u8::from_le_bytes)
+    }
+
+    pub(super) fn u16(&mut self, what: &'static str) -> Result<u16, GgufError> {
+        self.array(what).map(u16::from_le_bytes)
+    }
+
+    pub(super) fn u32(&mut self, what: &'static str) -> Result<u32, GgufError> {
+        self.array(what).map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self, what: &'static str) -> Result<u64, GgufError> {
+        self.array(what).map(u64::from_le_bytes)
+    }
+
+    /// A string: u64 length, then UTF-8 without a terminator.
+    pub(super) fn string(&mut self, what: &'static str) -> Result<&'a str, GgufError> {
+        let start = self.offset();
+        let length = self.u64(what)?;
+        let left = self.left();
+        if length > left {
+            return Err(GgufError::at(start, Problem::StringLength { what, length, left }));
+        }
+        let text = self.offset();
+        std::str::from_utf8(self.take(length, what)?)
+            .map_err(|e| GgufError::at(text + e.valid_up_to() as u64, Problem::Utf8 { what }))
+    }
+
+    /// Refuses a `count` of items, each of at least `least` bytes, that the rest cannot hold.
+    pub(super) fn check_count(
+        &self,
+        at: u64,
+        count: u64,
+        least: u64,
+        what: &'static str,
+    ) -> Result<(), GgufError> {
+        let left = self.left();
+        let most = left / least;
+        if count > most {
+            return Err(GgufError::at(at, Problem::Count { what, count, left, most }));
+        }
+        Ok(())
+    }
+}

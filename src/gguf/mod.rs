@@ -1,0 +1,49 @@
+//! GGUF files: reading without copies, writing as a stream.
+//!
+//! This module knows the container: header, typed metadata, tensor table, alignment. It does not know
+//! block formats: what a tensor of a type id occupies is asked of the caller ([`SizeQuery`]), because
+//! the size is not in the file and the formats are described in specs, not here.
+//!
+//! Own code, because none of the published crates takes a file of ours: gguf-rs and gguf-rs-lib refuse
+//! type ids outside their list (36 among them), candle's reader too, and ggus reads the id into a Rust
+//! enum unchecked, which is undefined behaviour for an id it does not list.
+//!
+//! ```no_run
+//! use gristmill::gguf::{GgufFile, SizeAnswer, blocked_size};
+//!
+//! let file = GgufFile::open("model.gguf".as_ref(), &|tensor| match tensor.type_id {
+//!     36 => blocked_size(tensor.dims, 128, 32, 0, 32), // i2_s: one f32 in a tail of 32 bytes
+//!     _ => SizeAnswer::Unknown,
+//! })?;
+//! for tensor in file.tensors() {
+//!     println!("{} {:?} type {}", tensor.name(), tensor.dims(), tensor.type_id());
+//! }
+//! # Ok::<(), gristmill::gguf::GgufError>(())
+//! ```
+
+mod cursor;
+mod error;
+mod read;
+mod size;
+mod value;
+mod write;
+
+pub use error::{GgufError, Malformed, NoData, NoDataReason, Problem, WriteError};
+#[cfg(feature = "cli")] // For `weights_file`, which is part of the command.
+pub(crate) use read::map;
+pub use read::{Gguf, GgufFile, Tensor};
+pub use size::{Origin, SizeAnswer, SizeQuery, Unquantized, blocked_size, unquantized, unquantized_only};
+pub use value::{Array, ArrayBuf, Elements, Value, ValueType};
+pub use write::{GgufWriter, TensorStream};
+
+/// First four bytes of a file.
+pub const MAGIC: [u8; 4] = *b"GGUF";
+
+/// Metadata key of the alignment of tensor data.
+pub const ALIGNMENT_KEY: &str = "general.alignment";
+
+/// Alignment of tensor data where the file states none, in bytes.
+pub const DEFAULT_ALIGNMENT: u32 = 32;
+
+/// Largest number of dimensions of a tensor.
+pub const MAX_DIMS: u32 = 4;

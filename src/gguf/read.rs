@@ -1,0 +1,457 @@
+//! The reader: checks a file once, then hands out its metadata and tensors as they lie in it.
+
+use super::cursor::Cursor;
+use super::error::{GgufError, NoData, NoDataReason, Problem};
+use super::size::{Origin, SizeAnswer, SizeQuery, unquantized};
+use super::value::{Array, Value, ValueType};
+use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_DIMS};
+use std::collections::HashSet;
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+
+/// Bytes of the shortest metadata entry: an empty key, a type, one byte.
+const LEAST_ENTRY: u64 = 8 + 4 + 1;
+/// Bytes of the shortest tensor info: an empty name, no dimensions, type, offset.
+const LEAST_TENSOR: u64 = 8 + 4 + 4 + 8;
+
+/// A checked GGUF file over its bytes: a slice, a vector, or a mapped file ([`GgufFile`]).
+#[derive(Debug)]
+pub struct Gguf<B> {
+    bytes: B,
+    version: u32,
+    alignment: u32,
+    data_start: u64,
+    metadata: Vec<(Box<str>, Stored)>,
+    tensors: Vec<Info>,
+    /// Indices into `tensors`, by name.
+    by_name: Vec<usize>,
+}
+
+/// A GGUF file mapped into memory.
+pub type GgufFile = Gguf<memmap2::Mmap>;
+
+/// A metadata value as far as it is kept outside the file's bytes.
+#[derive(Debug)]
+enum Stored {
+    Scalar(Value<'static>),
+    String(Box<str>),
+    Array { element: ValueType, count: u64, at: Range<usize> },
+}
+
+/// An entry of the tensor table.
+#[derive(Debug)]
+struct Info {
+    name: Box<str>,
+    /// Where the entry stands, for errors.
+    at: u64,
+    dims: Vec<u64>,
+    elements: u64,
+    type_id: u32,
+    /// Relative to the start of the data section.
+    offset: u64,
+    size: Result<u64, NoDataReason>,
+}
+
+impl Gguf<memmap2::Mmap> {
+    /// Maps and checks the file at `path`; `sizes` is asked for the size of every tensor whose type is
+    /// not an unquantized one.
+    ///
+    /// The file must not be changed while it is open: shortening it ends the process at the next access,
+    /// as with any mapped file. Use [`Gguf::parse`] on bytes read into memory where that can happen.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or mapped, and for every defect listed in [`Problem`].
+    pub fn open(path: &Path, sizes: &dyn Fn(&SizeQuery<'_>) -> SizeAnswer) -> Result<GgufFile, GgufError> {
+        Gguf::parse(map(path)?, sizes).map_err(|e| e.in_file(path))
+    }
+}
+
+/// Maps a file for reading.
+pub(crate) fn map(path: &Path) -> Result<memmap2::Mmap, GgufError> {
+    let failed = |action| move |source| GgufError::Io { path: path.to_owned(), action, source };
+    let file = File::open(path).map_err(failed("open"))?;
+    // SAFETY: the map is private to this process and read-only. That nobody else changes the file
+    // meanwhile cannot be checked; `Gguf::open` and `WeightFile::open` ask it of their callers, and
+    // nothing here relies on two reads of a byte being equal.
+    unsafe { memmap2::Mmap::map(&file) }.map_err(failed("map"))
+}
+
+impl<B: AsRef<[u8]>> Gguf<B> {
+    /// Checks the bytes of a whole file; `sizes` is asked for the size of every tensor whose type is not
+    /// an unquantized one.
+    ///
+    /// # Errors
+    /// For every defect listed in [`Problem`], with its byte offset.
+    pub fn parse(bytes: B, sizes: &dyn Fn(&SizeQuery<'_>) -> SizeAnswer) -> Result<Gguf<B>, GgufError> {
+        let all = bytes.as_ref();
+        let mut cursor = Cursor::new(all, 0);
+        let (version, tensor_count, entry_count) = read_header(&mut cursor)?;
+        let metadata = read_metadata(&mut cursor, entry_count)?;
+        let alignment = alignment(&metadata)?;
+        let mut tensors = read_tensors(&mut cursor, tensor_count)?;
+        // Both are below the length of a slice plus 2^31, so the sum fits 64 bits.
+        let data_start = cursor.offset().next_multiple_of(u64::from(alignment));
+        let by_name = sort_names(&tensors)?;
+        let file_type = find(&metadata, "general.file_type").and_then(|v| v.as_u64());
+        let architecture = find(&metadata, "general.architecture").and_then(|v| v.as_str());
+        let place = Place {
+            section: (all.len() as u64).saturating_sub(data_start),
+            alignment,
+            architecture,
+            file_type,
+        };
+        place.check(&mut tensors, sizes)?;
+        Ok(Gguf { version, alignment, data_start, metadata, tensors, by_name, bytes })
+    }
+
+    /// Version of the container, 2 or 3.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Alignment of tensor data in bytes, a power of two.
+    pub fn alignment(&self) -> u32 {
+        self.alignment
+    }
+
+    /// Offset of the data section in the file, in bytes.
+    pub fn data_start(&self) -> u64 {
+        self.data_start
+    }
+
+    /// Every metadata entry, in the file's order.
+    pub fn metadata(&self) -> impl ExactSizeIterator<Item = (&str, Value<'_>)> {
+        self.metadata.iter().map(|(key, stored)| (&**key, stored.value(self.bytes.as_ref())))
+    }
+
+    /// The metadata value of `key`.
+    pub fn value(&self, key: &str) -> Option<Value<'_>> {
+        self.metadata
+            .iter()
+            .find_map(|(name, stored)| (**name == *key).then(|| stored.value(self.bytes.as_ref())))
+    }
+
+    /// `general.architecture`.
+    pub fn architecture(&self) -> Option<&str> {
+        self.value("general.architecture")?.as_str()
+    }
+
+    /// `general.file_type`.
+    pub fn file_type(&self) -> Option<u64> {
+        self.value("general.file_type")?.as_u64()
+    }
+
+    /// Whose numbering of types the file follows, if it tells.
+    pub fn origin(&self) -> Option<Origin> {
+        Origin::of(self.architecture(), self.file_type())
+    }
+
+    /// Every tensor, in the file's order.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
+        self.tensors.iter().map(|info| self.view(info))
+    }
+
+    /// The tensor called `name`.
+    pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
+        let found = self.by_name.binary_search_by(|&i| (*self.tensors[i].name).cmp(name)).ok()?;
+        Some(self.view(&self.tensors[self.by_name[found]]))
+    }
+
+    fn view<'a>(&'a self, info: &'a Info) -> Tensor<'a> {
+        Tensor { info, file: self.bytes.as_ref(), data_start: self.data_start }
+    }
+}
+
+impl Stored {
+    fn value<'a>(&'a self, file: &'a [u8]) -> Value<'a> {
+        match self {
+            Stored::Scalar(value) => *value,
+            Stored::String(text) => Value::String(text),
+            Stored::Array { element, count, at } => Value::Array(Array {
+                element: *element,
+                count: *count,
+                // Empty only if the bytes became fewer since; `Elements` then says so.
+                bytes: file.get(at.clone()).unwrap_or_default(),
+                at: at.start as u64,
+            }),
+        }
+    }
+}
+
+/// A tensor of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor<'a> {
+    info: &'a Info,
+    file: &'a [u8],
+    data_start: u64,
+}
+
+impl<'a> Tensor<'a> {
+    /// Name.
+    pub fn name(&self) -> &'a str {
+        &self.info.name
+    }
+
+    /// Dimensions, the contiguous one first: the reverse of NumPy's and PyTorch's order.
+    pub fn dims(&self) -> &'a [u64] {
+        &self.info.dims
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> u64 {
+        self.info.elements
+    }
+
+    /// Type id as stored.
+    pub fn type_id(&self) -> u32 {
+        self.info.type_id
+    }
+
+    /// Offset of its data in the file, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.data_start.saturating_add(self.info.offset)
+    }
+
+    /// Bytes of its data, with the format's tail if it has one, without padding.
+    ///
+    /// # Errors
+    /// When the size is not known: an undescribed or ambiguous type id, or a shape the format cannot have.
+    pub fn size(&self) -> Result<u64, NoData> {
+        self.info.size.clone().map_err(|reason| self.no_data(reason))
+    }
+
+    /// Its data, as it lies in the file.
+    ///
+    /// # Errors
+    /// As [`Tensor::size`].
+    pub fn data(&self) -> Result<&'a [u8], NoData> {
+        let size = self.size()?;
+        let range = || {
+            let start = usize::try_from(self.offset()).ok()?;
+            self.file.get(start..)?.get(..usize::try_from(size).ok()?)
+        };
+        // Checked when the file was read, so this fails only for bytes that became fewer since.
+        range().ok_or_else(|| self.no_data(NoDataReason::Changed))
+    }
+
+    fn no_data(&self, reason: NoDataReason) -> NoData {
+        NoData { tensor: self.name().to_owned(), type_id: self.type_id(), dims: self.dims().to_vec(), reason }
+    }
+}
+
+/// Version, number of tensors, number of metadata entries.
+fn read_header(cursor: &mut Cursor<'_>) -> Result<(u32, u64, u64), GgufError> {
+    let found = cursor.take(cursor.left().min(4), "magic")?;
+    if found != MAGIC {
+        return Err(GgufError::at(0, Problem::Magic { found: found.to_vec() }));
+    }
+    let at = cursor.offset();
+    match cursor.u32("version")? {
+        version @ 2..=3 => {
+            let tensors_at = cursor.offset();
+            let tensors = cursor.u64("tensor count")?;
+            let entries_at = cursor.offset();
+            let entries = cursor.u64("metadata count")?;
+            cursor.check_count(tensors_at, tensors, LEAST_TENSOR, "tensor count")?;
+            cursor.check_count(entries_at, entries, LEAST_ENTRY, "metadata count")?;
+            Ok((version, tensors, entries))
+        }
+        // A small number with its bytes swapped: no version will ever be that large.
+        swapped if swapped & 0xffff == 0 && swapped != 0 => {
+            Err(GgufError::at(at, Problem::BigEndian(swapped.swap_bytes())))
+        }
+        version => Err(GgufError::at(at, Problem::Version(version))),
+    }
+}
+
+fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<(Box<str>, Stored)>, GgufError> {
+    // Not allocated by `count`: an entry in memory is larger than the shortest in a file.
+    let mut metadata = Vec::new();
+    let mut keys = HashSet::new();
+    for number in 0..count {
+        let at = cursor.offset();
+        let key = cursor
+            .string("metadata key")
+            .map_err(|e| e.within(|| format!("metadata entry {number} of {count}")))?;
+        let place = || format!("metadata `{key}`");
+        if !keys.insert(key) {
+            return Err(GgufError::at(at, Problem::DuplicateKey).within(place));
+        }
+        let stored = read_value(cursor, key).map_err(|e| e.within(place))?;
+        metadata.push((key.into(), stored));
+    }
+    Ok(metadata)
+}
+
+fn read_value(cursor: &mut Cursor<'_>, key: &str) -> Result<Stored, GgufError> {
+    let at = cursor.offset();
+    let id = cursor.u32("metadata value type")?;
+    let value_type = ValueType::from_id(id).ok_or_else(|| GgufError::at(at, Problem::ValueType(id)))?;
+    if key == ALIGNMENT_KEY && value_type != ValueType::U32 {
+        return Err(GgufError::at(at, Problem::AlignmentType(value_type)));
+    }
+    let at = cursor.offset();
+    let value = Value::read(cursor, value_type)?;
+    Ok(match value {
+        Value::U32(bytes) if key == ALIGNMENT_KEY && !bytes.is_power_of_two() => {
+            return Err(GgufError::at(at, Problem::Alignment(bytes)));
+        }
+        Value::String(text) => Stored::String(text.into()),
+        Value::Array(Array { element, count, bytes, at }) => {
+            // The array lies in the file's slice, so its offset is an index.
+            let start = at as usize;
+            Stored::Array { element, count, at: start..start + bytes.len() }
+        }
+        Value::U8(v) => Stored::Scalar(Value::U8(v)),
+        Value::I8(v) => Stored::Scalar(Value::I8(v)),
+        Value::U16(v) => Stored::Scalar(Value::U16(v)),
+        Value::I16(v) => Stored::Scalar(Value::I16(v)),
+        Value::U32(v) => Stored::Scalar(Value::U32(v)),
+        Value::I32(v) => Stored::Scalar(Value::I32(v)),
+        Value::F32(v) => Stored::Scalar(Value::F32(v)),
+        Value::Bool(v) => Stored::Scalar(Value::Bool(v)),
+        Value::U64(v) => Stored::Scalar(Value::U64(v)),
+        Value::I64(v) => Stored::Scalar(Value::I64(v)),
+        Value::F64(v) => Stored::Scalar(Value::F64(v)),
+    })
+}
+
+fn find<'a>(metadata: &'a [(Box<str>, Stored)], key: &str) -> Option<Value<'a>> {
+    // The values asked for here are scalars and strings, which are not in the file's bytes.
+    metadata.iter().find_map(|(name, stored)| (**name == *key).then(|| stored.value(&[])))
+}
+
+fn alignment(metadata: &[(Box<str>, Stored)]) -> Result<u32, GgufError> {
+    match find(metadata, ALIGNMENT_KEY) {
+        Some(Value::U32(bytes)) => Ok(bytes),
+        // `read_value` lets no other type pass under this key.
+        Some(_) | None => Ok(DEFAULT_ALIGNMENT),
+    }
+}
+
+fn read_tensors(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Info>, GgufError> {
+    let mut tensors = Vec::new();
+    for number in 0..count {
+        let at = cursor.offset();
+        let name =
+            cursor.string("tensor name").map_err(|e| e.within(|| format!("tensor {number} of {count}")))?;
+        tensors.push(read_tensor(cursor, name, at).map_err(|e| e.within(|| format!("tensor `{name}`")))?);
+    }
+    Ok(tensors)
+}
+
+fn read_tensor(cursor: &mut Cursor<'_>, name: &str, at: u64) -> Result<Info, GgufError> {
+    let dims_at = cursor.offset();
+    let n_dims = cursor.u32("number of dimensions")?;
+    if n_dims > MAX_DIMS {
+        return Err(GgufError::at(dims_at, Problem::Dimensions(n_dims)));
+    }
+    let dims = (0..n_dims).map(|_| cursor.u64("dimension")).collect::<Result<Vec<u64>, _>>()?;
+    let type_id = cursor.u32("tensor type")?;
+    let offset = cursor.u64("tensor offset")?;
+    let overflow = |what| GgufError::at(dims_at, Problem::Overflow { dims: dims.clone(), what });
+    let elements = product(&dims).ok_or_else(|| overflow("elements"))?;
+    let size = match unquantized(type_id) {
+        Some(known) => Ok(elements.checked_mul(known.bytes).ok_or_else(|| overflow("bytes"))?),
+        None => Err(NoDataReason::UnknownType), // Until `Place::check` has asked the caller.
+    };
+    Ok(Info { name: name.into(), at, dims, elements, type_id, offset, size })
+}
+
+/// Number of elements. Zero dimensions do not hide that the others overflow, so that no partial product
+/// of a kernel's does.
+pub(super) fn product(dims: &[u64]) -> Option<u64> {
+    let sized = dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim.max(1)))?;
+    Some(if dims.contains(&0) { 0 } else { sized })
+}
+
+fn sort_names(tensors: &[Info]) -> Result<Vec<usize>, GgufError> {
+    let mut by_name: Vec<usize> = (0..tensors.len()).collect();
+    // Stable, so that of two equal names the later one in the file is the one complained of.
+    by_name.sort_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
+    for pair in by_name.windows(2) {
+        let (first, second) = (&tensors[pair[0]], &tensors[pair[1]]);
+        if first.name == second.name {
+            return Err(GgufError::at(second.at, Problem::DuplicateTensor)
+                .within(|| format!("tensor `{}`", second.name)));
+        }
+    }
+    Ok(by_name)
+}
+
+/// The data section, and what the file says about its types.
+struct Place<'a> {
+    /// Bytes of the section.
+    section: u64,
+    alignment: u32,
+    architecture: Option<&'a str>,
+    file_type: Option<u64>,
+}
+
+impl Place<'_> {
+    /// Asks for the sizes, and checks that every tensor lies in the section, aligned and apart.
+    fn check(
+        &self,
+        tensors: &mut [Info],
+        sizes: &dyn Fn(&SizeQuery<'_>) -> SizeAnswer,
+    ) -> Result<(), GgufError> {
+        let mut starts: Vec<u64> = tensors.iter().map(|info| info.offset).collect();
+        starts.sort_unstable();
+        for info in &mut *tensors {
+            if unquantized(info.type_id).is_none() {
+                let next = starts.partition_point(|&start| start <= info.offset);
+                let end = starts.get(next).copied().unwrap_or(self.section).min(self.section);
+                info.size = sizes(&SizeQuery {
+                    name: &info.name,
+                    type_id: info.type_id,
+                    dims: &info.dims,
+                    room: end.saturating_sub(info.offset),
+                    architecture: self.architecture,
+                    file_type: self.file_type,
+                    origin: Origin::of(self.architecture, self.file_type),
+                })
+                .into_result();
+            }
+            self.check_bounds(info)?;
+        }
+        check_apart(tensors)
+    }
+
+    fn check_bounds(&self, info: &Info) -> Result<(), GgufError> {
+        let (offset, size) = (info.offset, info.least_size());
+        let problem = if !offset.is_multiple_of(u64::from(self.alignment)) {
+            Problem::Misaligned { offset, alignment: self.alignment }
+        } else if offset.checked_add(size).is_none_or(|end| end > self.section) {
+            Problem::BeyondEnd { offset, size, section: self.section }
+        } else {
+            return Ok(());
+        };
+        Err(GgufError::at(info.at, problem).within(|| format!("tensor `{}`", info.name)))
+    }
+}
+
+impl Info {
+    /// Bytes it takes at least: one for elements of a type whose size nobody knows.
+    fn least_size(&self) -> u64 {
+        match self.size {
+            Ok(size) => size,
+            Err(_) => self.elements.min(1),
+        }
+    }
+}
+
+/// Refuses tensors that share bytes. All ends are within the section here, so nothing overflows.
+fn check_apart(tensors: &[Info]) -> Result<(), GgufError> {
+    let mut order: Vec<&Info> = tensors.iter().filter(|info| info.least_size() > 0).collect();
+    order.sort_by_key(|info| info.offset);
+    for pair in order.windows(2) {
+        let (before, info) = (pair[0], pair[1]);
+        let end = before.offset + before.least_size();
+        if info.offset < end {
+            let problem = Problem::Overlap { offset: info.offset, other: before.name.to_string(), end };
+            return Err(GgufError::at(info.at, problem).within(|| format!("tensor `{}`", info.name)));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! Every golden vector of every format in this build, through every kernel this machine can run.
+
+use gristmill::runtime::vocab::Op;
+use gristmill::{CpuProfile, Dequantizer, Error, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict};
+use serde_json::Value;
+use std::path::PathBuf;
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors")
+}
+
+fn manifest() -> Value {
+    serde_json::from_slice(&std::fs::read(folder().join("manifest.json")).expect("the manifest is there"))
+        .expect("the manifest is JSON")
+}
+
+/// The bytes of an array of an entry, if it has it and its container is here.
+fn array(entry: &Value, key: &str) -> Option<Vec<u8>> {
+    let array = entry.get(key)?;
+    let file = std::fs::read(folder().join(array["file"].as_str()?)).ok()?;
+    let (offset, len) = (array["offset"].as_u64()? as usize, array["bytes"].as_u64()? as usize);
+    file.get(offset..offset + len).map(<[u8]>::to_vec)
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+/// Entries of a format with a given array, with (rows, k).
+fn entries<'m>(manifest: &'m Value, format: &str) -> Vec<(&'m Value, usize, usize)> {
+    let number = |e: &Value, key: &str| e.get(key).and_then(Value::as_u64).map(|n| n as usize);
+    manifest["entries"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter(|e| e["format"].as_str().is_some_and(|f| f.eq_ignore_ascii_case(format)) && e["case"] != "dot")
+        .filter_map(|e| {
+            let k = number(e, "row_len")?;
+            let n = number(e, "rows").or_else(|| number(e, "n_elements").map(|n| n / k))?;
+            Some((e, n, k))
+        })
+        .collect()
+}
+
+/// Names of the entries of `op` for a format that this machine can run.
+fn kernels(op: Op, format: &str) -> Vec<&'static gristmill::runtime::registry::Entry> {
+    let features = CpuProfile::detect().features;
+    REGISTRY
+        .entries
+        .iter()
+        .filter(|e| e.op == op && op != Op::QuantizeActivations && REGISTRY.formats[e.format].name == format)
+        .filter(|e| features.contains(e.features))
+        .collect()
+}
+
+fn only(kernel: &str) -> Restrict {
+    Restrict { kernel: Some(kernel.to_string()), ..Restrict::default() }
+}
+
+#[test]
+fn dequantize_is_bit_exact_on_every_isa() {
+    let manifest = manifest();
+    let (mut ran, mut cases) = (0, 0);
+    for format in REGISTRY.formats {
+        for (entry, n, k) in entries(&manifest, format.name) {
+            let (Some(mut q), Some(y)) = (array(entry, "q"), array(entry, "y")) else { continue };
+            // Random bytes with code 3, which has no meaning in this format.
+            let refused = format.name == "i2_s" && entry["case"] == "random_codes";
+            let y = floats(&y);
+            q.resize(format.tensor_bytes(n, k).expect("sizes fit"), 0);
+            cases += 1;
+            for kernel in kernels(Op::Dequantize, format.name) {
+                let request = Request::dequantize(format.name, n, k);
+                let prepared = REGISTRY
+                    .prepare_for(&request, CpuProfile::detect(), &only(kernel.name))
+                    .expect("the kernel is there");
+                let handle = Dequantizer::new(&prepared.decide(request.shape)).expect("chosen");
+                assert_eq!(handle.entry().name, kernel.name);
+                let matrix = QuantizedMatrix::new(format, n, k, &q).expect("sizes agree");
+                let mut out = vec![f32::NAN; n * k];
+                if refused {
+                    // Within a group of 128, element 32 * p + j is in byte j, the first plane in the top bits.
+                    let code = |i: usize| q[i / 128 * 32 + i % 32] >> (6 - 2 * (i % 128 / 32)) & 3;
+                    let first = (0..n * k).find(|&i| code(i) == 3).expect("the vector has code 3");
+                    match handle.run(&matrix, &mut out) {
+                        Err(Error::InvalidCode { row, column, .. }) => assert_eq!(row * k + column, first),
+                        other => panic!("{}: {other:?}", kernel.name),
+                    }
+                    continue;
+                }
+                handle.run(&matrix, &mut out).unwrap_or_else(|e| panic!("{} {}: {e}", kernel.name, entry["case"]));
+                for (i, (found, expected)) in out.iter().zip(&y).enumerate() {
+                    assert_eq!(
+                        found.to_bits(),
+                        expected.to_bits(),
+                        "{} case {}: element {i} is {found}, expected {expected}",
+                        kernel.name,
+                        entry["case"]
+                    );
+                }
+                ran += 1;
+            }
+        }
+    }
+    println!("{cases} golden cases, {ran} runs");
+    assert!(cases >= 60, "only {cases} golden cases were found");
+}
+
+#[test]
+fn quantize_is_byte_exact_on_every_isa() {
+    let manifest = manifest();
+    let mut cases = 0;
+    for format in REGISTRY.formats {
+        if format.quantizers.is_empty() {
+            continue;
+        }
+        for (entry, n, k) in entries(&manifest, format.name) {
+            // i2_s: bitnet.cpp's packer is the quantizer `sign`; the block formats' vectors have codes instead.
+            let quantizer = (format.name == "i2_s").then_some("sign");
+            let exact = entry["quantizer_bitexact"].as_bool().unwrap_or(false) || quantizer.is_some();
+            let (true, Some(x), Some(q)) = (exact, array(entry, "x"), array(entry, "q")) else { continue };
+            let x = floats(&x);
+            let finite = x.iter().all(|x| x.is_finite());
+            cases += 1;
+            for kernel in kernels(Op::Quantize, format.name) {
+                if quantizer.is_some_and(|q| !kernel.name.contains(q)) {
+                    continue;
+                }
+                let request = Request::quantize(format.name, quantizer, n, k);
+                let prepared = REGISTRY
+                    .prepare_for(&request, CpuProfile::detect(), &only(kernel.name))
+                    .expect("the kernel is there");
+                let handle = Quantizer::new(&prepared.decide(request.shape)).expect("chosen");
+                let mut out = vec![0xaa; format.tensor_bytes(n, k).expect("sizes fit")];
+                let result = handle.run(&x, n, k, &mut out);
+                if !finite {
+                    assert!(result.is_err(), "{}: non-finite input was taken", kernel.name);
+                    continue;
+                }
+                result.unwrap_or_else(|e| panic!("{} {}: {e}", kernel.name, entry["case"]));
+                if let Some(at) = out.iter().zip(&q).position(|(a, b)| a != b) {
+                    panic!("{} case {}: byte {at} is {:#x}, expected {:#x}", kernel.name, entry["case"], out[at], q[at]);
+                }
+            }
+        }
+    }
+    assert!(cases >= 40, "only {cases} golden cases were found");
+}
+
+/// The two block formats of the requirements: codes and scales apart in the vectors, 12 bytes a block here.
+#[test]
+fn block_formats_follow_their_definitions() {
+    let manifest = manifest();
+    let mut cases = 0;
+    for (name, first) in [("i2s_absmax", -1i8), ("i2s_clamp", -2)] {
+        let Some(format) = REGISTRY.formats.iter().find(|f| f.name == name) else { continue };
+        for (entry, _, _) in entries(&manifest, name) {
+            // Ties of i2s_clamp go away from zero; the vectors hold both roundings.
+            if entry["case"].as_str().is_some_and(|case| case.contains("even")) {
+                continue;
+            }
+            let (Some(x), Some(codes), Some(scales), Some(y)) =
+                (array(entry, "x"), array(entry, "codes"), array(entry, "scales"), array(entry, "y"))
+            else {
+                continue;
+            };
+            let (x, scales, y) = (floats(&x), floats(&scales), floats(&y));
+            let mut expected = Vec::new();
+            for (codes, scale) in codes.chunks(32).zip(&scales) {
+                for four in codes.chunks(4) {
+                    expected.push((0..4).map(|i| ((four[i] as i8 - first) as u8) << (2 * i)).sum::<u8>());
+                }
+                expected.extend(scale.to_le_bytes());
+            }
+            cases += 1;
+            let k = x.len();
+            for kernel in kernels(Op::Quantize, name) {
+                let request = Request::quantize(name, None, 1, k);
+                let prepared =
+                    REGISTRY.prepare_for(&request, CpuProfile::detect(), &only(kernel.name)).expect("there");
+                let handle = Quantizer::new(&prepared.decide(request.shape)).expect("chosen");
+                let mut out = vec![0xaa; expected.len()];
+                handle.run(&x, 1, k, &mut out).expect("finite input");
+                assert_eq!(out, expected, "{} case {}", kernel.name, entry["case"]);
+            }
+            for kernel in kernels(Op::Dequantize, name) {
+                let request = Request::dequantize(name, 1, k);
+                let prepared =
+                    REGISTRY.prepare_for(&request, CpuProfile::detect(), &only(kernel.name)).expect("there");
+                let handle = Dequantizer::new(&prepared.decide(request.shape)).expect("chosen");
+                let mut out = vec![f32::NAN; k];
+                handle.run(&QuantizedMatrix::new(format, 1, k, &expected).expect("sizes"), &mut out).expect("valid");
+                assert_eq!(out, y, "{} case {}", kernel.name, entry["case"]);
+            }
+        }
+    }
+    assert!(cases >= 8, "only {cases} golden cases were found");
+}
+
+/// BitNet b1.58's own arithmetic: absmean scale, ties to even (the default quantizer of i2_s).
+#[test]
+fn absmean_is_the_paper_s() {
+    let manifest = manifest();
+    let (entry, _, _) = entries(&manifest, "B158_WEIGHT").first().copied().expect("the vector is there");
+    let (x, y) = (array(entry, "x").expect("x"), array(entry, "y").expect("y"));
+    let (x, y) = (floats(&x), floats(&y));
+    let format = REGISTRY.formats.iter().find(|f| f.name == "i2_s").expect("i2_s is in this build");
+    let k = 128;
+    let n = x.len() / k;
+    for kernel in kernels(Op::Quantize, "i2_s").into_iter().filter(|k| k.name.contains("absmean")) {
+        let request = Request::quantize("i2_s", Some("absmean"), n, k);
+        let prepared = REGISTRY.prepare_for(&request, CpuProfile::detect(), &only(kernel.name)).expect("there");
+        let handle = Quantizer::new(&prepared.decide(request.shape)).expect("chosen");
+        let mut packed = vec![0; format.tensor_bytes(n, k).expect("fits")];
+        handle.run(&x, n, k, &mut packed).expect("finite input");
+        let request = Request::dequantize("i2_s", n, k);
+        let prepared = REGISTRY.prepare(&request).expect("prepared");
+        let handle = Dequantizer::new(&prepared.decide(request.shape)).expect("chosen");
+        let mut out = vec![f32::NAN; n * k];
+        handle.run(&QuantizedMatrix::new(format, n, k, &packed).expect("sizes"), &mut out).expect("valid");
+        assert_eq!(out, y, "{}", kernel.name);
+    }
+}
