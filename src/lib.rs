@@ -3,7 +3,10 @@
 //! This package is the front door: it compiles the shipped specs with gristmill's own compiler into
 //! [`REGISTRY`], re-exports the runtime that decides and runs, and holds the `gristmill` command.
 
-pub use gristmill_macros::include_kernels;
+// Generated code and macros name this crate by its own name, here too.
+extern crate self as gristmill;
+
+pub use gristmill_macros::{include_kernels, kernel, require, variant};
 pub use gristmill_runtime as runtime;
 pub use gristmill_runtime::*;
 

@@ -1,7 +1,9 @@
 //! Every golden vector of every format in this build, through every kernel this machine can run.
 
 use gristmill::runtime::vocab::Op;
-use gristmill::{CpuProfile, Dequantizer, Error, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict};
+use gristmill::{
+    CpuProfile, Dequantizer, Error, Input, Matmul, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict, Shape, Threads, Workspace,
+};
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -220,4 +222,83 @@ fn absmean_is_the_paper_s() {
         handle.run(&QuantizedMatrix::new(format, n, k, &packed).expect("sizes"), &mut out).expect("valid");
         assert_eq!(out, y, "{}", kernel.name);
     }
+}
+
+/// A product of one row with f32 activations, by every kernel: bit-identical results, returned once.
+fn products(format: &str, n: usize, k: usize, weights: &[u8], x: &[f32]) -> Vec<f32> {
+    let info = REGISTRY.formats.iter().find(|f| f.name == format).expect("in this build");
+    let matrix = QuantizedMatrix::new(info, n, k, weights).expect("sizes agree");
+    let mut reference: Option<(Vec<f32>, &str)> = None;
+    for kernel in kernels(Op::Matmul, format) {
+        let shape = Shape::new(x.len() / k, n, k);
+        let m = shape.m as u64;
+        if m < kernel.shape.m.min || m > kernel.shape.m.max {
+            continue;
+        }
+        let prepared = REGISTRY
+            .prepare_for(&Request::matmul(format, shape), CpuProfile::detect(), &only(kernel.name))
+            .expect("the kernel is there");
+        let matmul = Matmul::new(&prepared.decide(shape)).expect("chosen");
+        let threads = Threads::single();
+        let packed = matmul.pack(&matrix).expect("valid codes");
+        let mut workspace = Workspace::for_(&matmul, shape.m, k, &threads).expect("small");
+        let mut y = vec![f32::NAN; shape.m * n];
+        matmul.run(&packed, Input::F32(x), shape.m, None, &mut y, &mut workspace, &threads).expect("runs");
+        match &reference {
+            None => reference = Some((y, kernel.name)),
+            Some((expected, name)) => {
+                let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&y), bits(expected), "{} differs from {name}", kernel.name);
+            }
+        }
+    }
+    reference.expect("the scalar kernel is always there").0
+}
+
+/// One row of 512 of each ggml type against the exact value of ggml's dot formula.
+#[test]
+fn dots_agree_with_the_exact_formula() {
+    let manifest = manifest();
+    let all = manifest["entries"].as_array().expect("a list");
+    let activations = all.iter().find(|e| e["format"] == "(activations)").expect("activations");
+    let x = floats(&array(activations, "act_f32").expect("act_f32"));
+    let mut cases = 0;
+    for entry in all.iter().filter(|e| e["case"] == "dot" && e["format"] != "(activations)") {
+        let name = entry["format"].as_str().expect("a name").to_lowercase();
+        if !REGISTRY.formats.iter().any(|f| f.name == name) {
+            continue;
+        }
+        let partner = entry["activation"].as_str().expect("a partner").to_lowercase();
+        let ours = REGISTRY.formats.iter().find(|f| f.name == name).expect("found");
+        let ours = REGISTRY.activations[ours.activations].name;
+        let found = products(&name, 1, 512, &array(entry, "q").expect("q"), &x)[0];
+        let expected = entry["dot_exact_f64"].as_f64().expect("a number");
+        // ggml's q8_1 is q8_0 with the sum kept in f16; ours keeps it exactly, hence the wider bound.
+        let bound = if partner == ours { 5e-6 } else { 2e-3 };
+        assert!(
+            (f64::from(found) - expected).abs() <= bound * expected.abs().max(0.2),
+            "{name} with {ours} ({partner} in the vector): {found}, expected {expected}"
+        );
+        cases += 1;
+    }
+    assert!(cases >= 5, "only {cases} dots were found");
+}
+
+/// bitnet.cpp's whole product: its activation quantization, its integer dot, its three f32 operations.
+#[test]
+fn i2_s_products_are_bitnet_cpp_s_bits() {
+    let manifest = manifest();
+    let mut cases = 0;
+    for (entry, n, k) in entries(&manifest, "i2_s") {
+        let (Some(q), Some(x), Some(out)) = (array(entry, "q"), array(entry, "act_x"), array(entry, "out_v1")) else {
+            continue;
+        };
+        // Its x86 kernels drop what is beyond the last whole block of a row.
+        if k % 128 != 0 {
+            continue;
+        }
+        assert_eq!(products("i2_s", n, k, &q, &floats(&x)), floats(&out), "case {}", entry["case"]);
+        cases += 1;
+    }
+    assert!(cases >= 1, "no i2_s product was found");
 }

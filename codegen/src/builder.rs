@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 /// Name of the file that [`Builder::build`] writes into `OUT_DIR`; `include_kernels!` includes it.
 pub const FILE: &str = "gristmill.rs";
 
+/// How the paths of shipped specs start, and no others.
+const SHIPPED_PREFIX: &str = "kernel-spec/";
+
 /// Variable with further spec folders, separated as in `PATH`.
 pub const EXTRA_SPECS: &str = "GRISTMILL_EXTRA_SPECS";
 
@@ -67,18 +70,34 @@ pub struct Builder {
     shipped: Shipped,
     extra: bool,
     sources: Vec<SourceFile>,
+    /// The shipped specs where they are in memory already; else they are read from their folder.
+    memory: Option<Vec<SourceFile>>,
+    runtime: String,
 }
 
 impl Builder {
     /// Specs of one's own, in `dir` (relative to the package), with the shipped activation formats,
     /// packings and kernels, and no shipped format.
     pub fn new(dir: impl Into<PathBuf>) -> Builder {
-        Builder { dirs: vec![dir.into()], shipped: Shipped::Named(BTreeSet::new()), extra: false, sources: Vec::new() }
+        Builder { dirs: vec![dir.into()], ..Builder::shipped() }
     }
 
     /// No specs of one's own: shipped ones only.
     pub fn shipped() -> Builder {
-        Builder { dirs: Vec::new(), shipped: Shipped::Named(BTreeSet::new()), extra: false, sources: Vec::new() }
+        Builder {
+            dirs: Vec::new(),
+            shipped: Shipped::Named(BTreeSet::new()),
+            extra: false,
+            sources: Vec::new(),
+            memory: None,
+            runtime: String::new(),
+        }
+    }
+
+    /// As [`shipped`](Builder::shipped), with the shipped specs given: [`compile`](Builder::compile) then
+    /// reads no folder (macros).
+    pub fn from_memory(shipped: Vec<SourceFile>) -> Builder {
+        Builder { memory: Some(shipped), ..Builder::shipped() }
     }
 
     /// Adds shipped formats by name.
@@ -97,6 +116,14 @@ impl Builder {
     /// Also reads the folders that `GRISTMILL_EXTRA_SPECS` names.
     pub fn with_extra_specs(mut self) -> Builder {
         self.extra = true;
+        self
+    }
+
+    /// Sets the path under which generated code finds the runtime. The default, [`RUNTIME`](crate::RUNTIME),
+    /// is right for crates that depend on `gristmill`; one that depends on `gristmill-runtime` alone says
+    /// `"::gristmill_runtime"`.
+    pub fn with_runtime(mut self, path: impl Into<String>) -> Builder {
+        self.runtime = path.into();
         self
     }
 
@@ -166,7 +193,7 @@ impl Builder {
         let (mut set, sources, warnings) = self.read(root)?;
         let known: Vec<String> = set.formats.iter().map(|f| f.name.clone()).collect();
         let mut left_out = Vec::new();
-        let shipped_path = |file: &str| file.starts_with("kernel-spec/");
+        let shipped_path = |file: &str| file.starts_with(SHIPPED_PREFIX);
         let keep: Vec<bool> = set
             .formats
             .iter()
@@ -208,14 +235,18 @@ impl Builder {
             })
             .cloned()
             .collect();
-        let options = Options { package, compiler, left_out };
+        let options = Options { package, compiler, left_out, runtime: self.runtime.clone() };
         let compiled = compile(&set, &used, &options).map_err(BuildError::Plans)?;
         Ok((compiled, set, warnings))
     }
 
     /// Reads and checks everything that was named.
     fn read(&self, root: &Path) -> Result<(SpecSet, Vec<SourceFile>, Vec<String>), BuildError> {
-        let mut sources = shipped().map_err(BuildError::Shipped)?;
+        let mut sources = match &self.memory {
+            Some(sources) => sources.clone(),
+            None => shipped().map_err(BuildError::Shipped)?,
+        };
+        let shipped_count = sources.len();
         for dir in &self.dirs {
             let mut read = read_path(&root.join(dir))?;
             for source in &mut read {
@@ -231,6 +262,12 @@ impl Builder {
             }
         }
         sources.extend(self.sources.iter().cloned());
+        // A folder of the user's may have the name under which shipped specs are shown.
+        for source in &mut sources[shipped_count..] {
+            if source.path.starts_with(SHIPPED_PREFIX) {
+                source.path.insert_str(0, "./");
+            }
+        }
         let report = check(&sources);
         match report.set {
             Some(set) => {

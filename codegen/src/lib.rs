@@ -71,7 +71,12 @@ pub struct Options {
     pub compiler: String,
     /// Formats that were described but not selected.
     pub left_out: Vec<LeftOut>,
+    /// Path of the runtime as the built crate can name it; empty: [`RUNTIME`].
+    pub runtime: String,
 }
+
+/// Path of the runtime in generated code, for crates that depend on `gristmill`.
+pub const RUNTIME: &str = "::gristmill::runtime";
 
 /// A format that is left out, and the cargo feature that would bring it in.
 #[derive(Clone, Debug)]

@@ -388,7 +388,9 @@ impl<'a> MatmulPlan<'a> {
         } else if pairs_in_i16 < i64::from(pack.fields) {
             Dot::PairsAtOnce
         } else {
-            Dot::Pairs { tiles: (pairs_in_i16 / i64::from(pack.fields)).min(64) as u32 }
+            // Beyond the tiles of a unit there is nothing to postpone.
+            let unit_tiles = if plan.unit == 0 { 64 } else { plan.unit.div_ceil(pack.tile.k) };
+            Dot::Pairs { tiles: (pairs_in_i16 / i64::from(pack.fields)).min(unit_tiles.into()) as u32 }
         };
         let k_max = exact_k(plan, &pack, dot);
         let unit = u64::from(plan.unit);

@@ -14,6 +14,62 @@ pub enum Severity {
     Warning,
 }
 
+/// Every [`Diagnostic::code`] and what it means, sorted.
+pub const CODES: &[(&str, &str)] = &[
+    (
+        "activations-mismatch",
+        "an activation block and the weights that share a scale do not go into each other",
+    ),
+    ("bad-name", "a name that can't become an identifier"),
+    ("bits-uncovered", "bits of the block that belong to no field"),
+    ("clamp-unrepresentable", "a quantizer can round to an integer that no code stands for"),
+    ("codebook-corrupt", "a codebook's table does not agree with its description"),
+    ("codebook-missing", "a codebook without its table"),
+    ("conflicting-keys", "keys that do not go together"),
+    ("count-mismatch", "a field's values and the block's elements do not go into each other"),
+    ("coverage-hole", "no kernel for what `coverage.toml` requires"),
+    ("cuda-not-supported", "a CUDA variant; this version compiles none"),
+    ("digits-disagree", "base-3 digits that are described twice, or not at all"),
+    ("duplicate-gguf", "two formats claim one GGUF type id"),
+    ("duplicate-name", "two things of one kind with the same name"),
+    ("empty-file", "a spec file without content"),
+    ("empty-shape-rule", "a shape rule that nothing obeys"),
+    ("feature-arch", "a CPU feature that the ISA's architecture does not have"),
+    ("field-beyond-block", "a field that reaches beyond the block"),
+    ("field-overlap", "two fields, or two values of one, that share a bit"),
+    ("file-too-large", "a file beyond 1 MiB"),
+    ("missing-doc", "a spec that does not say what it is (warning)"),
+    ("missing-key", "a required key is missing"),
+    ("no-quantizer", "quantize is asked for a format that states no quantizer"),
+    ("no-scalar-variant", "an op without its reference"),
+    ("no-tile", "a packing without room for a format's codes"),
+    ("not-for-this-op", "a key or type that the op has no use for"),
+    ("not-utf8", "a file that is not text"),
+    ("out-of-range", "a value outside its bounds"),
+    ("packing-missing", "a tile without a packing"),
+    ("packing-not-bijective", "two codes at one place of a tile, or a code outside it"),
+    ("packing-size", "a tile's bytes do not agree with rows, k and bits"),
+    ("parts-disagree", "parts of a field that do not make up its type"),
+    ("quantizer-impossible", "a quantizer for a format that rounding alone can't make"),
+    ("redundant-feature", "`requires` names what the ISA has anyway (warning)"),
+    ("reference-shape", "a scalar variant with shape rules"),
+    ("shape-mismatch", "`shape` and its companions differ in length"),
+    ("sign-width", "a sign field that does not have one bit for each element"),
+    ("syntax", "not TOML"),
+    ("threshold-without-sign", "a threshold where values are rounded by nearness"),
+    ("tied-variants", "two variants that nothing decides between"),
+    ("tile-rows", "a tile's rows do not go with the packing's"),
+    ("too-many-levels", "more levels or entries than codes"),
+    ("unit-not-power-of-two", "a unit that would round"),
+    ("unknown-key", "a key that does not exist"),
+    ("unknown-name", "a name or word that does not exist"),
+    ("unreachable-variant", "a variant that an earlier one always wins against"),
+    ("unused-field", "a field that nothing reads (warning)"),
+    ("value-range", "integers beyond 16 bits"),
+    ("wrong-field-type", "a field of a type that can't serve here"),
+    ("wrong-type", "a value of the wrong TOML type"),
+];
+
 /// A second place that belongs to a diagnostic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
@@ -30,7 +86,7 @@ pub struct Label {
 pub struct Diagnostic {
     /// How bad it is.
     pub severity: Severity,
-    /// A stable name of the kind of mistake, for example `unknown-key`.
+    /// A stable name of the kind of mistake, for example `unknown-key`; one of [`CODES`].
     pub code: &'static str,
     /// What is wrong, in one line.
     pub message: String,
@@ -54,6 +110,7 @@ impl Diagnostic {
         span: impl Into<Range<usize>>,
         message: impl Into<String>,
     ) -> Diagnostic {
+        debug_assert!(CODES.iter().any(|(known, _)| *known == code), "`{code}` is missing from CODES");
         Diagnostic {
             severity: Severity::Error,
             code,
@@ -98,7 +155,8 @@ impl Diagnostic {
     /// 1-based line and column (in characters) where the span starts; (1, 1) if `sources` lacks the file
     /// or it is not text.
     pub fn line_column(&self, sources: &[SourceFile]) -> (usize, usize) {
-        let text = sources.iter().find(|s| s.path == self.path).and_then(|s| std::str::from_utf8(&s.bytes).ok());
+        let text =
+            sources.iter().find(|s| s.path == self.path).and_then(|s| std::str::from_utf8(&s.bytes).ok());
         text.map_or((1, 1), |text| line_column(text, self.span.start))
     }
 }
@@ -177,7 +235,7 @@ fn group<'a>(sources: &'a [SourceFile], diagnostic: &'a Diagnostic) -> Group<'a>
         }
     }
     for path in paths {
-        let source = sources.iter().find(|s| s.path == *path);
+        let source = sources.iter().find(|s| s.path == *path && !s.path.ends_with(".bin"));
         let Some(text) = source.and_then(|s| std::str::from_utf8(&s.bytes).ok()) else {
             group = group.element(Origin::path(path.as_str()));
             continue;
@@ -185,11 +243,15 @@ fn group<'a>(sources: &'a [SourceFile], diagnostic: &'a Diagnostic) -> Group<'a>
         let mut snippet = Snippet::source(text).path(path.as_str());
         if diagnostic.path == *path {
             let mark = AnnotationKind::Primary.span(fit(text, &diagnostic.span));
-            snippet = snippet
-                .annotation(if diagnostic.label.is_empty() { mark } else { mark.label(&diagnostic.label) });
+            snippet = snippet.annotation(if diagnostic.label.is_empty() {
+                mark
+            } else {
+                mark.label(&diagnostic.label)
+            });
         }
         for label in diagnostic.labels.iter().filter(|l| l.path == *path) {
-            snippet = snippet.annotation(AnnotationKind::Context.span(fit(text, &label.span)).label(&label.text));
+            snippet =
+                snippet.annotation(AnnotationKind::Context.span(fit(text, &label.span)).label(&label.text));
         }
         group = group.element(snippet);
     }

@@ -4,6 +4,22 @@
 //! With the feature `parse` (default) the package also reads TOML specs ([`read_path`], [`shipped`]),
 //! checks them ([`check()`]), and hands out a [`model::SpecSet`] in which nothing is left to look up.
 //! What is wrong comes back as [`Diagnostic`]s, all of them at once, for [`render`] to show.
+#![cfg_attr(
+    feature = "parse",
+    doc = r#"
+```
+use gristmill_spec::{SourceFile, check, render};
+
+let text = "rows = 16\ntiles = []\n";
+let sources = [SourceFile { path: "packings/mine.toml".to_owned(), bytes: text.as_bytes().to_vec() }];
+let report = check(&sources);
+assert!(report.set.is_none());
+let text = render(&sources, &report.diagnostics, false);
+assert!(text.contains("did you mean `tile`?"));
+assert!(text.ends_with("found 2 errors and 1 warning\n"));
+```
+"#
+)]
 #![cfg_attr(not(feature = "parse"), no_std)]
 
 pub mod vocab;
@@ -24,6 +40,6 @@ mod toml_walk;
 #[cfg(feature = "parse")]
 pub use check::{Report, check};
 #[cfg(feature = "parse")]
-pub use diagnostic::{Diagnostic, Label, Severity, line_column, render};
+pub use diagnostic::{CODES, Diagnostic, Label, Severity, line_column, render};
 #[cfg(feature = "parse")]
 pub use read::{FOLDERS, MAX_FILE_BYTES, ReadError, SourceFile, read_path, shipped, shipped_dir};

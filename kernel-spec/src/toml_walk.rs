@@ -66,6 +66,8 @@ pub(crate) struct Node<'d> {
     pub key: &'d str,
     pub value: &'d DeValue<'d>,
     pub span: Span,
+    /// It is an element of the array under the key.
+    item: bool,
 }
 
 /// A TOML table whose keys have been checked against the allowed ones.
@@ -80,12 +82,17 @@ pub(crate) struct Table<'d> {
 }
 
 impl<'d> Node<'d> {
+    /// What a message calls it.
+    fn subject(&self) -> String {
+        if self.item { format!("an element of `{}`", self.key) } else { format!("`{}`", self.key) }
+    }
+
     fn wrong_type(&self, expected: &str) {
         let article = |word: &str| if word.starts_with(['a', 'i']) { "an" } else { "a" };
         let found = self.value.type_str();
         self.file.report(
             self.file
-                .error("wrong-type", self.span, format!("`{}` must be {expected}", self.key))
+                .error("wrong-type", self.span, format!("{} must be {expected}", self.subject()))
                 .label(format!("this is {} {found}", article(found))),
         );
     }
@@ -132,7 +139,7 @@ impl<'d> Node<'d> {
                 };
                 self.file.report(
                     self.file
-                        .error("out-of-range", self.span, format!("`{}` must be {bounds}", self.key))
+                        .error("out-of-range", self.span, format!("{} must be {bounds}", self.subject()))
                         .label("out of range"),
                 );
                 None
@@ -171,7 +178,11 @@ impl<'d> Node<'d> {
             None => {
                 self.file.report(
                     self.file
-                        .error("out-of-range", self.span, format!("`{}` must be a finite number", self.key))
+                        .error(
+                            "out-of-range",
+                            self.span,
+                            format!("{} must be a finite number", self.subject()),
+                        )
                         .label("not finite in double precision"),
                 );
                 None
@@ -201,6 +212,7 @@ impl<'d> Node<'d> {
             key: self.key,
             value: item.get_ref(),
             span: item.span().into(),
+            item: true,
         };
         Some(array.iter().map(item).collect())
     }
@@ -292,9 +304,13 @@ impl<'d> Table<'d> {
                 };
                 help.push_str(&format!("{what} has: {}", quoted(keys.iter().copied())));
                 file.report(
-                    file.error("unknown-key", key.span().into(), format!("unknown key `{}` in {what}", shown(name)))
-                        .label("unknown key")
-                        .help(help),
+                    file.error(
+                        "unknown-key",
+                        key.span().into(),
+                        format!("unknown key `{}` in {what}", shown(name)),
+                    )
+                    .label("unknown key")
+                    .help(help),
                 );
             }
         }
@@ -305,7 +321,7 @@ impl<'d> Table<'d> {
     pub(crate) fn get(&self, key: &'static str) -> Option<Node<'d>> {
         debug_assert!(self.keys.contains(&key), "`{key}` is asked for but not allowed in {}", self.what);
         let value = self.table.get(key)?;
-        Some(Node { file: self.file, key, value: value.get_ref(), span: value.span().into() })
+        Some(Node { file: self.file, key, value: value.get_ref(), span: value.span().into(), item: false })
     }
 
     /// The value of a required key; reports it if it is missing.
@@ -320,6 +336,19 @@ impl<'d> Table<'d> {
             );
         }
         node
+    }
+
+    /// The line that describes the spec `name`. Specs should have one; without it the name stands in.
+    pub(crate) fn doc(&self, name: &str) -> String {
+        match self.get("doc") {
+            Some(node) => node.doc().unwrap_or_default(),
+            None => {
+                let message = format!("{} should say in `doc` what it is", self.what);
+                let help = "one line, for example `doc = \"4 bits in blocks of 32, one f16 scale\"`; lists and generated code show it";
+                self.file.report(self.file.error("missing-doc", self.span, message).help(help).warning());
+                name.to_owned()
+            }
+        }
     }
 
     /// Where a key (not its value) is written.

@@ -2,7 +2,9 @@
 //!
 //! The interpreter below knows the model and nothing of any format; it shares no code with the compiler.
 
-use gristmill_spec::model::{Factor, Field, FieldLayout, FieldType, Format, Scalar, Segment, SpecSet, ValueMap};
+use gristmill_spec::model::{
+    Factor, Field, FieldLayout, FieldType, Format, Scalar, Segment, SpecSet, ValueMap,
+};
 use gristmill_spec::{check, shipped};
 use serde_json::Value as Json;
 use std::path::PathBuf;
@@ -57,10 +59,11 @@ fn raw(field: &Field, block: &[u8], index: u32) -> u64 {
             value
         }
         FieldLayout::Digits { most_significant_first, segments } => {
-            let (byte, digit) = segments.iter().find_map(|s| find(s, index)).expect("every element has a digit");
+            let (byte, digit) =
+                segments.iter().find_map(|s| find(s, index)).expect("every element has a digit");
             let power = if *most_significant_first { digit } else { 4 - digit };
             let v = u32::from(block[byte]).wrapping_mul(3u32.pow(power)) & 255;
-            u64::from(v * 3 >> 8)
+            u64::from((v * 3) >> 8)
         }
     }
 }
@@ -118,13 +121,14 @@ fn decode(format: &Format, block: &[u8], row: f32, tensor: f32) -> Vec<Option<f3
             let field = &format.fields[index];
             match field.ty {
                 FieldType::Scalar(ty) => scalar(ty, at(index, element)),
-                ty => (i64::from(field.times) * integer(ty, at(index, element)) + i64::from(field.plus)) as f32,
+                ty => {
+                    (i64::from(field.times) * integer(ty, at(index, element)) + i64::from(field.plus)) as f32
+                }
             }
         }
     };
-    let product = |factors: &[Factor], element: u32| {
-        factors.iter().map(|f| factor(f, element)).reduce(|a, b| a * b)
-    };
+    let product =
+        |factors: &[Factor], element: u32| factors.iter().map(|f| factor(f, element)).reduce(|a, b| a * b);
     let weight = |element: u32| {
         let code = integer(format.fields[value.code].ty, at(value.code, element));
         let mut v = match &value.map {
@@ -184,7 +188,9 @@ fn same(what: &str, got: &[Option<f32>], want: &[f32], skip_unknown: bool) {
     for (i, (got, want)) in got.iter().zip(want).enumerate() {
         match got {
             Some(got) => assert_eq!(got.to_bits(), want.to_bits(), "{what}: weight {i}: {got} is not {want}"),
-            None => assert!(skip_unknown, "{what}: the code of weight {i} means nothing, but {want} was expected"),
+            None => {
+                assert!(skip_unknown, "{what}: the code of weight {i} means nothing, but {want} was expected")
+            }
         }
     }
 }

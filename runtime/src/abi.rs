@@ -92,6 +92,10 @@ pub struct MatmulArgs {
     pub scales: *const f32,
     /// Packed minimum terms, like `scales`; null where there are none.
     pub mins: *const f32,
+    /// Integer value of operand 0: what a packed code counts as is its operand plus this.
+    pub min: i32,
+    /// Operand of each code where packed codes are looked up, else null; sixteen bytes.
+    pub table: *const [u8; 16],
     /// One scale a row (row header or tensor tail; 1 where the format has neither).
     pub outer: *const f32,
     /// Inner dimension.

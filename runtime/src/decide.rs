@@ -142,8 +142,12 @@ impl Registry {
             allowed,
         };
         prepared.obstacle = prepared.resolve(request).err();
-        prepared.usable =
-            prepared.candidates.iter().filter(|c| prepared.bars(c).is_none()).copied().collect();
+        prepared.usable = prepared
+            .candidates
+            .iter()
+            .filter(|c| prepared.lacks(c.entry).is_none() && prepared.allows(c))
+            .copied()
+            .collect();
         if let (Op::Matmul, None, Some(format)) = (request.op, &prepared.obstacle, prepared.format) {
             match request.input {
                 DType::I8 => {}
@@ -222,8 +226,8 @@ impl Prepared {
         Ok(())
     }
 
-    /// What keeps a candidate from running here whatever the shape, device and processor first.
-    fn bars(&self, candidate: &Candidate) -> Option<Reason> {
+    /// What the machine lacks for a candidate, whatever the shape: the device, or features of it.
+    fn lacks(&self, entry: &Entry) -> Option<Reason> {
         match self.device.kind {
             DeviceKind::Cpu if self.device.index == 0 => {}
             // Nothing in this package drives another device yet, so none is ever there.
@@ -231,12 +235,18 @@ impl Prepared {
                 return Some(Reason::DeviceAbsent { device: self.device });
             }
         }
-        if !self.features.contains(candidate.entry.features) {
-            return Some(Reason::FeaturesMissing {
-                missing: self.features.missing(candidate.entry.features),
-            });
-        }
-        self.allowed.refuses(self.registry, candidate).map(Reason::Disabled)
+        let missing = self.features.missing(entry.features);
+        (missing != FeatureSet::EMPTY).then_some(Reason::FeaturesMissing { missing })
+    }
+
+    fn allows(&self, candidate: &Candidate) -> bool {
+        self.allowed.refuses(self.registry, candidate).is_none()
+    }
+
+    /// Whether rows of `k` would end within a block.
+    #[inline]
+    fn splits_a_block(&self, k: usize) -> bool {
+        self.elements > 1 && !k.is_multiple_of(self.elements)
     }
 
     /// Chooses for a shape: the first usable entry whose rules the shape keeps.
@@ -252,7 +262,7 @@ impl Prepared {
 
     #[inline]
     fn first_fit(&self, shape: Shape) -> Option<Candidate> {
-        if self.elements > 1 && shape.k % self.elements != 0 {
+        if self.splits_a_block(shape.k) {
             return None;
         }
         let found = self.usable.iter().find(|candidate| fits(&candidate.entry.shape, shape)).copied();
@@ -299,7 +309,7 @@ impl Prepared {
     /// The entries that decisions may choose for weights of `n` rows of `k`, over every `m` from 1 up.
     pub(crate) fn covering(&self, n: usize, k: usize) -> Covering {
         let mut covering = Covering { needed: Vec::new(), every_m: false };
-        if self.elements > 1 && k % self.elements != 0 {
+        if self.splits_a_block(k) {
             return covering;
         }
         let mut open = vec![(1, u64::MAX)];
@@ -387,9 +397,9 @@ impl<'p> Decision<'p> {
             .candidates
             .iter()
             .filter(move |candidate| chosen.is_none_or(|chosen| chosen.index != candidate.index))
-            .map(move |candidate| Rejection {
-                kernel: Some(candidate.entry.name),
-                reason: prepared.reason(candidate, shape, chosen),
+            .filter_map(move |candidate| {
+                let reason = prepared.reason(candidate, shape, chosen)?;
+                Some(Rejection { kernel: Some(candidate.entry.name), reason })
             });
         whole.into_iter().chain(each)
     }
@@ -426,30 +436,30 @@ impl Prepared {
     /// The format's name, if the shape's rows are not whole blocks of it.
     fn partial_block(&self, shape: Shape) -> Option<&'static str> {
         let format = self.registry.formats.get(self.format?)?;
-        (self.elements > 1 && shape.k % self.elements != 0).then_some(format.name)
+        (self.splits_a_block(shape.k)).then_some(format.name)
     }
 
-    /// Why `candidate` was not chosen, in the order in which the design lists reasons.
-    fn reason(&self, candidate: &Candidate, shape: Shape, chosen: Option<Candidate>) -> Reason {
-        let bar = self.bars(candidate);
-        if let Some(Reason::DeviceAbsent { .. } | Reason::FeaturesMissing { .. }) = bar {
-            return bar.unwrap_or(Reason::DeviceAbsent { device: self.device });
+    /// Why `candidate` was not chosen, in the order in which the design lists reasons. `None` if it is
+    /// as good as the chosen one, which only an entry that stands twice in the list can be.
+    fn reason(&self, candidate: &Candidate, shape: Shape, chosen: Option<Candidate>) -> Option<Reason> {
+        if let Some(lacking) = self.lacks(candidate.entry) {
+            return Some(lacking);
         }
-        if self.elements > 1 && shape.k % self.elements != 0 {
-            return Reason::PartialBlock { elements: self.elements as u64, k: shape.k as u64 };
+        if self.splits_a_block(shape.k) {
+            return Some(Reason::PartialBlock { elements: self.elements as u64, k: shape.k as u64 });
         }
         if let Some(rule) = broken_rule(&candidate.entry.shape, shape) {
-            return Reason::ShapeRule(rule);
+            return Some(Reason::ShapeRule(rule));
         }
-        match (bar, chosen, &self.activations) {
-            (Some(disabled), _, _) => disabled,
-            (None, Some(chosen), _) => Reason::Preferred { over: chosen.entry.name },
-            (None, None, Some(activations)) => {
-                Reason::NoActivations(Box::new(activations.decide(shape).refusal()))
+        if let Some(disabled) = self.allowed.refuses(self.registry, candidate) {
+            return Some(Reason::Disabled(disabled));
+        }
+        match (chosen, &self.activations) {
+            (Some(chosen), _) => Some(Reason::Preferred { over: chosen.entry.name }),
+            (None, Some(activations)) => {
+                Some(Reason::NoActivations(Box::new(activations.decide(shape).refusal())))
             }
-            // Nothing bars it, so it would have been chosen; only an entry that stands twice in the
-            // candidates gets here, and then the other one is the answer.
-            (None, None, None) => Reason::Preferred { over: candidate.entry.name },
+            (None, None) => None,
         }
     }
 }
@@ -510,7 +520,9 @@ fn fits(rules: &ShapeRules, shape: Shape) -> bool {
 #[inline]
 fn keeps(rule: &DimRule, value: usize) -> bool {
     let value = value as u64;
-    value >= rule.min && value <= rule.max && (rule.multiple_of <= 1 || value % rule.multiple_of == 0)
+    value >= rule.min
+        && value <= rule.max
+        && (rule.multiple_of <= 1 || value.is_multiple_of(rule.multiple_of))
 }
 
 /// The first rule that `shape` breaks.

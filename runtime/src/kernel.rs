@@ -190,6 +190,9 @@ impl Dequantizer {
     pub fn run(&self, matrix: &QuantizedMatrix<'_>, dst: &mut [f32]) -> Result<(), Error> {
         self.check(matrix)?;
         check_len("the destination", "values", product_of("a tensor", matrix.n(), matrix.k())?, dst.len())?;
+        if dst.is_empty() {
+            return Ok(());
+        }
         self.launcher.rows(matrix, 0..matrix.n(), dst)
     }
 
@@ -210,6 +213,9 @@ impl Dequantizer {
     /// As for [`Dequantizer::run`].
     pub fn validate(&self, matrix: &QuantizedMatrix<'_>) -> Result<(), Error> {
         self.check(matrix)?;
+        if matrix.n() == 0 || matrix.k() == 0 {
+            return Ok(());
+        }
         self.launcher.validate(matrix)
     }
 }

@@ -486,6 +486,12 @@ impl Launcher<MatmulCode> {
             stride: weights.stride,
             scales: pointer(&weights.scales),
             mins: pointer(&weights.mins),
+            min: weights.layout.packing.map_or(0, |packing| packing.min),
+            table: weights
+                .layout
+                .packing
+                .and_then(|packing| packing.table)
+                .map_or(std::ptr::null(), std::ptr::from_ref),
             outer: weights.outer.as_ptr(),
             k,
             units,

@@ -198,6 +198,10 @@ pub struct PackInfo {
     pub scales: bool,
     /// Packed weights have minimum terms per unit.
     pub mins: bool,
+    /// Integer value of operand 0.
+    pub min: i32,
+    /// Operand of each code, where codes are looked up.
+    pub table: Option<&'static [u8; 16]>,
     /// Into the packing.
     pub pack: PackFn,
     /// And back.

@@ -215,7 +215,9 @@ impl WeightLayout {
                         && a.rows == b.rows
                         && a.bits == b.bits
                         && a.scales == b.scales
-                        && a.mins == b.mins)
+                        && a.mins == b.mins
+                        && a.min == b.min
+                        && a.table == b.table)
             }
             (Some(_), None) | (None, Some(_)) => false,
         };

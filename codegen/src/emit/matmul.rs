@@ -9,6 +9,46 @@ use crate::plan::{Dot, MatmulPlan};
 use gristmill_spec::model::Factor;
 use std::fmt::Write;
 
+/// Name of the loop a plan needs, without the ISA: all that its text depends on. Formats that differ only
+/// in what packing has evened out (their layout, their smallest value, their table) share one.
+pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
+    let (format, pack) = (plan.format, &plan.pack);
+    let mut name = format!("{}_{}bit", pack.packing.name, pack.tile.bits);
+    if pack.table.is_some() {
+        name.push_str("_lookup");
+    }
+    match format.unit {
+        0 => name.push_str("_rows"),
+        unit => {
+            let _ = write!(name, "_by{unit}");
+        }
+    }
+    let _ = write!(name, "_{}", format.activations.name);
+    for (word, used) in [
+        ("scales", format.has_scales()),
+        ("mins", format.offset),
+        ("centred", format.min() != 0),
+        ("outer", has_outer(plan)),
+    ] {
+        if used {
+            let _ = write!(name, "_{word}");
+        }
+    }
+    if !format.has_scales() && format.format.value.unit != 1.0 {
+        let _ = write!(name, "_unit{:08x}", format.format.value.unit.to_bits());
+    }
+    if let Dot::Pairs { tiles } = plan.dot {
+        let _ = write!(name, "_widen{tiles}");
+    }
+    name
+}
+
+fn has_outer(plan: &MatmulPlan<'_>) -> bool {
+    let value = &plan.format.format.value;
+    let mut factors = value.scale.iter().chain(&value.add).chain(&value.subtract);
+    factors.any(|f| matches!(f, Factor::Row | Factor::Tensor))
+}
+
 /// The module of one packed variant: `tile` and `matmul`.
 pub fn emit(plan: &MatmulPlan<'_>) -> String {
     let features: Vec<&str> = plan.features.iter().map(|f| f.name()).collect();
@@ -29,9 +69,6 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
          const TILE_K: usize = {};\n",
         plan.primitives, pack.packing.rows, pack.tile.k, pack.tile.bytes, pack.tile.k,
     );
-    if let Some(table) = &pack.table {
-        let _ = writeln!(out, "/// Operand of each code.\nstatic TABLE: [u8; 16] = {table:?};");
-    }
     let sums = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
     let _ = write!(
         out,
@@ -135,7 +172,7 @@ fn multiply(plan: &MatmulPlan<'_>, function: &str) -> String {
 /// Integer sums over the tiles `first..end` (expressions) into `dot[t][i]`.
 fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
     let decode = decode(plan);
-    let table = if plan.pack.table.is_some() { "let table = simd::table(&TABLE);\n" } else { "" };
+    let table = if plan.pack.table.is_some() { "let table = simd::table(&*a.table);\n" } else { "" };
     let position = "let (at, k) = (tile * TILE, tile * TILE_K);";
     match plan.dot {
         Dot::Direct { shift_free: true } => {
@@ -213,11 +250,11 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
     }
 }
 
-/// Subtracts what the codes' offset adds: operand = value - min.
+/// Adds what the operands leave out: value = operand + min.
 fn corrected(plan: &MatmulPlan<'_>, sum: &str, x_sum: &str) -> String {
     match plan.format.min() {
         0 => format!("simd::to_f32({sum})"),
-        min => format!("simd::to_f32(simd::sub({sum}, simd::splat({x_sum} * {})))", -min),
+        _ => format!("simd::to_f32(simd::add({sum}, simd::splat({x_sum} * a.min)))"),
     }
 }
 
@@ -305,13 +342,7 @@ fn finish(plan: &MatmulPlan<'_>) -> String {
         let function = if format.activations.keeps_multiplier { "div_f32" } else { "mul_f32" };
         let _ = writeln!(steps, "let y = simd::{function}(y, simd::splat_f32(*a.x_scales.add(token + t)));");
     }
-    let outer = value
-        .scale
-        .iter()
-        .chain(&value.add)
-        .chain(&value.subtract)
-        .any(|f| matches!(f, Factor::Row | Factor::Tensor));
-    if outer {
+    if has_outer(plan) {
         steps.push_str("let y = simd::mul_f32(y, simd::load_f32(a.outer.add(row)));\n");
     }
     if !format.has_scales() && value.unit != 1.0 {

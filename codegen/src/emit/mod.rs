@@ -60,14 +60,32 @@ pub fn emit(set: &SpecSet, sources: &[SourceFile], options: &Options) -> Result<
     }
     let mut out = String::new();
     let mut listed = Vec::new();
+    let mut loops = Loops::new();
     for (index, plan) in plans.iter().enumerate() {
-        match format_module(set, plan, index, options) {
+        match format_module(set, plan, index, options, &mut loops) {
             Ok((text, kernels)) => {
                 out.push_str(&text);
                 listed.extend(kernels);
             }
             Err(more) => errors.extend(more),
         }
+    }
+    for (name, shared) in &loops {
+        let _ = write!(
+            out,
+            "/// `y = x * w^T` for {isa}: {formats}.
+             ///
+             /// Plan: {words}.
+             ///
+             /// `@generated` by gristmill from {source}.
+             {cfg}pub mod {name} {{ {text} }}\n",
+            isa = shared.isa,
+            formats = shared.formats.join(", "),
+            words = shared.words,
+            source = shared.source,
+            cfg = cfg(shared.isa.arch()),
+            text = shared.text,
+        );
     }
     for index in 0..set.activations.len() {
         let (text, kernels) = activation_module(set, index, options);
@@ -77,8 +95,33 @@ pub fn emit(set: &SpecSet, sources: &[SourceFile], options: &Options) -> Result<
     if !errors.is_empty() {
         return Err(errors);
     }
-    out.push_str(&registry::emit(set, &plans, &listed, sources, options));
+    let runtime = if options.runtime.is_empty() { crate::RUNTIME } else { &options.runtime };
+    // Before the registry: it quotes specs, in which nothing may change.
+    let mut out = out.replace("gristmill_runtime::", &format!("{runtime}::"));
+    out.push_str(&registry::emit(set, &plans, &listed, sources, options, runtime));
     Ok((out, listed))
+}
+
+/// Loops of packed products by name, each with the formats it serves.
+type Loops = BTreeMap<String, Shared>;
+
+struct Shared {
+    text: String,
+    formats: Vec<String>,
+    isa: Isa,
+    words: String,
+    source: String,
+}
+
+/// The module of a loop: `name`, or with a number where another family's tile already has it.
+fn free_name(loops: &Loops, name: &str, text: &str) -> String {
+    let mut free = name.to_string();
+    let mut number = 1;
+    while loops.get(&free).is_some_and(|other| other.text != text) {
+        number += 1;
+        free = format!("{name}_{number}");
+    }
+    free
 }
 
 /// A doc comment.
@@ -117,6 +160,14 @@ fn variant_words(variant: &CpuVariant) -> Vec<&str> {
         words.push(&variant.label);
     }
     words
+}
+
+/// Facts in order: `matmul.i2_s.avx512.avx512vnni.decode`, with the quantizer behind the format if there is one.
+pub fn kernel_name(kernel: &str, format: &str, quantizer: Option<&str>, variant: &CpuVariant) -> String {
+    let mut words = vec![kernel, format];
+    words.extend(quantizer);
+    words.extend(variant_words(variant));
+    words.join(".")
 }
 
 /// `#[cfg]` and `#[target_feature]` of a variant.
@@ -163,10 +214,7 @@ impl Listing<'_> {
         code: String,
         text: &str,
     ) -> Listed {
-        let mut words = vec![kernel.name.as_str(), self.format_name];
-        words.extend(quantizer.map(|(_, name)| name));
-        words.extend(variant_words(variant));
-        let name = words.join(".");
+        let name = kernel_name(&kernel.name, self.format_name, quantizer.map(|(_, name)| name), variant);
         let features = features(variant);
         Listed {
             id: hash([name.as_str(), text, &self.options.compiler, env!("CARGO_PKG_VERSION")]),
@@ -192,6 +240,7 @@ fn format_module(
     plan: &FormatPlan<'_>,
     index: usize,
     options: &Options,
+    loops: &mut Loops,
 ) -> Result<(String, Vec<Listed>), Vec<Error>> {
     let format: &Format = plan.format;
     let name = &format.name;
@@ -336,7 +385,6 @@ fn format_module(
         for (kernel, order, variant) in matmuls {
             let source = format!("{}:{}", variant.origin.file, variant.origin.line);
             let ident = format!("matmul_{}", variant_ident(variant));
-            let (cfg, _) = attributes(variant);
             let (function, packing, multiple, shape, words, text) = match variant.packing {
                 None => {
                     let text = format::matmul_scalar(plan);
@@ -367,19 +415,16 @@ fn format_module(
                     let function = match &variant.body {
                         Some(path) => path.clone(),
                         None => {
-                            let _ = write!(
-                                body,
-                                "/// `y = x * w^T` with `{name}` weights in `{packing}`, for {isa}.
-                                 ///
-                                 /// Plan: {words}.
-                                 ///
-                                 /// `@generated` by gristmill from {source}.
-                                 {cfg}pub mod {ident} {{ {text} }}\n",
-                                packing = packing.name,
-                                isa = variant.isa,
-                                words = resolved.describe(),
-                            );
-                            format!("{name}::{ident}::matmul")
+                            let module = free_name(loops, &format!("{ident}_{}", matmul::shape_name(&resolved)), &text);
+                            let shared = loops.entry(module.clone()).or_insert_with(|| Shared {
+                                text: text.clone(),
+                                formats: Vec::new(),
+                                isa: variant.isa,
+                                words: resolved.describe(),
+                                source,
+                            });
+                            shared.formats.push(format!("`{name}`"));
+                            format!("{module}::matmul")
                         }
                     };
                     (
@@ -413,7 +458,7 @@ fn format_module(
                 body,
                 "/// `{name}` in packing `{packing}`.
                  pub static PACK_{upper}: PackInfo = PackInfo {{
-                     name: {packing:?}, rows: {rows}, bits: {bits}, scales: {scales}, mins: {mins},
+                     name: {packing:?}, rows: {rows}, bits: {bits}, scales: {scales}, mins: {mins}, min: {min}, table: {table},
                      pack: pack_{packing}, unpack: unpack_{packing},
                  }};\n",
                 upper = packing.to_uppercase(),
@@ -421,6 +466,8 @@ fn format_module(
                 bits = pack.tile.bits,
                 scales = plan.has_scales(),
                 mins = plan.offset,
+                min = plan.min(),
+                table = pack.table.as_ref().map_or("None".to_string(), |t| format!("Some(&{t:?})")),
             );
         }
     }

@@ -15,14 +15,15 @@ pub fn emit(
     listed: &[Listed],
     sources: &[SourceFile],
     options: &Options,
+    runtime: &str,
 ) -> String {
-    let mut out = String::from(
-        "use gristmill_runtime::registry::{
+    let mut out = format!(
+        "use {runtime}::registry::{{
              ActivationInfo, Code, Counters, DimRule, Entry, FormatInfo, KernelId, LeftOut, OuterType, Registry,
              ShapeRules, Source, Unit,
-         };
-         use gristmill_runtime::vocab::{DType, DeviceKind, FeatureSet, Isa, Op};
-         use gristmill_runtime::vocab::Feature;\n",
+         }};
+         use {runtime}::vocab::{{DType, DeviceKind, FeatureSet, Isa, Op}};
+         use {runtime}::vocab::Feature;\n",
     );
     out.push_str(&names("Format", "The weight formats of this build.", plans.iter().map(|p| p.format.name.as_str())));
     out.push_str(&names(
@@ -57,7 +58,42 @@ pub fn emit(
         sources.join(", "),
         options.package,
     );
+    let _ = write!(out, "{}", why_not(runtime));
     out
+}
+
+/// What `require!` asks while compiling: the same `candidates` that decisions go by.
+fn why_not(runtime: &str) -> String {
+    format!(
+        "/// Why this build holds no kernel for this, in words; empty if it holds one. For `require!`.
+         pub const fn why_not(op: Op, format: &str, input: DType, device: DeviceKind) -> {runtime}::require::Text {{
+             use {runtime}::require::{{Names, NOTHING_HELD, Required, Text}};
+             let required = Required {{ op, format, input, device }};
+             let names = Names {{ formats: FORMATS, activations: ACTIVATIONS, left_out: LEFT_OUT }};
+             let Some(index) = required.position(&names) else {{ return required.without_format(&names) }};
+             let mut held = NOTHING_HELD;
+             let (mut op, mut dtype, mut device) = (0, 0, 0);
+             while op < Op::ALL.len() {{
+                 // Weight formats and activation formats are numbered apart.
+                 let same_kind = matches!(Op::ALL[op], Op::QuantizeActivations)
+                     == matches!(required.op, Op::QuantizeActivations);
+                 held[op][dtype][device] = same_kind
+                     && !candidates(Op::ALL[op], index, DType::ALL[dtype], DeviceKind::ALL[device]).is_empty();
+                 device += 1;
+                 if device == DeviceKind::ALL.len() {{ (dtype, device) = (dtype + 1, 0); }}
+                 if dtype == DType::ALL.len() {{ (op, dtype) = (op + 1, 0); }}
+             }}
+             let why = required.explain(&held);
+             match required.activations(&names, index) {{
+                 Some(index) if why.is_empty()
+                     && candidates(Op::QuantizeActivations, index, DType::F32, required.device).is_empty() =>
+                 {{
+                     required.without_activations(ACTIVATIONS[index].name)
+                 }}
+                 Some(_) | None => why,
+             }}
+         }}\n"
+    )
 }
 
 /// `i2_s` to `I2S`, `iq4_nl` to `Iq4Nl`.
@@ -214,8 +250,8 @@ fn candidates(set: &SpecSet, listed: &[Listed], arch: Arch) -> String {
         let _ = write!(
             body,
             "Op::{op:?} => {{
-                 let Some(&format) = {ty}::ALL.get(format) else {{ return &[] }};
-                 match format {{ {inner} }}
+                 if format >= {ty}::ALL.len() {{ return &[] }}
+                 match {ty}::ALL[format] {{ {inner} }}
              }}"
         );
     }
@@ -225,7 +261,7 @@ fn candidates(set: &SpecSet, listed: &[Listed], arch: Arch) -> String {
     };
     format!(
         "/// Kernels of this build by what they serve, in order of preference: every combination is spelled out.
-         {cfg}fn candidates(op: Op, format: usize, input: DType, device: DeviceKind) -> &'static [u16] {{
+         {cfg}const fn candidates(op: Op, format: usize, input: DType, device: DeviceKind) -> &'static [u16] {{
              match op {{ {body} }}
          }}\n"
     )

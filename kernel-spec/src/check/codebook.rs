@@ -10,9 +10,12 @@ use crate::toml_walk::Span;
 pub(super) fn check(raw: &Raw<'_>, sink: &Sink) -> Named<Vec<Vec<i32>>> {
     for data in &raw.data {
         let name = data_name(data.path);
-        if !name.is_some_and(|name| raw.codebooks.iter().any(|book| book.name == name) || raw.broken.contains(&name)) {
+        if !name.is_some_and(|name| {
+            raw.codebooks.iter().any(|book| book.name == name) || raw.broken.contains(&name)
+        }) {
             let message = format!("no codebook describes the data file `{}`", stem(data.path));
-            let help = "a codebook is `codebooks/NAME.toml` with its table beside it as `codebooks/NAME.u16.bin`";
+            let help =
+                "a codebook is `codebooks/NAME.toml` with its table beside it as `codebooks/NAME.u16.bin`";
             sink.push(Diagnostic::error("codebook-corrupt", data.path, Span::default(), message).help(help));
         }
     }
@@ -23,12 +26,18 @@ fn expand(book: &RawCodebook<'_>, data: &[Data<'_>]) -> Option<Vec<Vec<i32>>> {
     let (entries, width, bits, values) = (book.entries?, book.width?, book.bits?, book.values.as_ref()?);
     let file = book.file;
     if bits.value * width.value > 16 {
-        let message = format!("{} digits of {} bits do not fit the table's 16 bits an entry", width.value, bits.value);
+        let message =
+            format!("{} digits of {} bits do not fit the table's 16 bits an entry", width.value, bits.value);
         file.report(file.error("codebook-corrupt", bits.span, message));
         return None;
     }
     if values.value.is_empty() || values.value.len() > 1 << bits.value {
-        let message = format!("{} bits have from 1 to {} values, not {}", bits.value, 1u32 << bits.value, values.value.len());
+        let message = format!(
+            "`bits = {}` goes with 1 to {} values, not {}",
+            bits.value,
+            1u32 << bits.value,
+            values.value.len()
+        );
         file.report(file.error("too-many-levels", values.span, message));
         return None;
     }
@@ -42,12 +51,23 @@ fn expand(book: &RawCodebook<'_>, data: &[Data<'_>]) -> Option<Vec<Vec<i32>>> {
         file.report(file.error("codebook-corrupt", entries.span, format!("`{}` {message}", stem(data.path))));
     };
     if data.bytes.len() as u64 != u64::from(entries.value) * 2 {
-        corrupt(format!("has {} bytes, but {} entries take {}", data.bytes.len(), entries.value, entries.value * 2));
+        corrupt(format!(
+            "has {} bytes, but {} entries take {}",
+            data.bytes.len(),
+            entries.value,
+            entries.value * 2
+        ));
         return None;
     }
-    let codes: Vec<u16> = data.bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
+    let codes: Vec<u16> =
+        data.bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
     if let Some(at) = codes.windows(2).position(|pair| pair[0] >= pair[1]) {
-        corrupt(format!("is not strictly increasing at entry {}: {} after {}", at + 1, codes[at + 1], codes[at]));
+        corrupt(format!(
+            "is not strictly increasing at entry {}: {} after {}",
+            at + 1,
+            codes[at + 1],
+            codes[at]
+        ));
         return None;
     }
     let mask = (1u32 << bits.value) - 1;

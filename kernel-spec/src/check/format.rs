@@ -107,14 +107,18 @@ fn activations(raw: &RawFormat<'_>, elements: At<u32>, value: &Value, scope: &Sc
         let Factor::Field(field) = *factor else { continue };
         let field = raw.fields.get(field)?;
         let group = elements.value / field.count.max(1);
-        if group == 0 || block.is_multiple_of(group) || group.is_multiple_of(block) {
+        if !elements.value.is_multiple_of(field.count)
+            || block.is_multiple_of(group)
+            || group.is_multiple_of(block)
+        {
             continue;
         }
         let message = format!(
             "`{}` has a scale for each {block} activations, which does not go with one `{}` for each {group} weights",
             name.value, field.name.value
         );
-        let help = "one of the two numbers must divide the other; `activations = \"int8_row\"` goes with everything";
+        let help =
+            "one of the two numbers must divide the other; `activations = \"int8_row\"` goes with everything";
         raw.file.report(raw.file.error("activations-mismatch", name.span, message).help(help));
         return None;
     }

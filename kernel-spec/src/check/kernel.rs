@@ -14,7 +14,11 @@ use std::collections::BTreeMap;
 const MAX_VARIANTS: usize = 256;
 
 /// Every family in the order given; `None` for those with errors.
-pub(super) fn check(raws: &[RawKernel<'_>], formats: &Named<Format>, scope: &Scope<'_>) -> Vec<Option<Kernel>> {
+pub(super) fn check(
+    raws: &[RawKernel<'_>],
+    formats: &Named<Format>,
+    scope: &Scope<'_>,
+) -> Vec<Option<Kernel>> {
     let families: Vec<Option<Kernel>> = raws.iter().map(|raw| family(raw, formats, scope)).collect();
     rivals(raws, &families);
     references(raws, &families, formats, scope);
@@ -28,7 +32,8 @@ fn family(raw: &RawKernel<'_>, formats: &Named<Format>, scope: &Scope<'_>) -> Op
     let input = input(raw, op.value);
     let output = output(raw, op.value);
     if raw.variants.len() > MAX_VARIANTS {
-        let message = format!("{} CPU variants; a family may list at most {MAX_VARIANTS}", raw.variants.len());
+        let message =
+            format!("{} CPU variants; a family may list at most {MAX_VARIANTS}", raw.variants.len());
         raw.file.report(raw.file.error("out-of-range", raw.variants[MAX_VARIANTS].span, message));
         return None;
     }
@@ -65,14 +70,19 @@ fn served(raw: &RawKernel<'_>, op: Op, formats: &Named<Format>, scope: &Scope<'_
     let mut indices = Vec::with_capacity(names.len());
     for (position, name) in names.iter().enumerate() {
         if let Some(first) = names[..position].iter().find(|n| n.value == name.value) {
-            let error = raw.file.error("duplicate-name", name.span, format!("`{}` is listed twice", name.value));
+            let error =
+                raw.file.error("duplicate-name", name.span, format!("`{}` is listed twice", name.value));
             raw.file.report(error.also(raw.file.path, first.span, "first here"));
             continue;
         }
         let Some(index) = served_index(raw.file, op, name, formats, scope) else { continue };
         if op == Op::Quantize && at(formats, index).is_some_and(|f| f.quantizers.is_empty()) {
             let message = format!("format `{}` states no quantizer, so it can't be quantized to", name.value);
-            raw.file.report(raw.file.error("no-quantizer", name.span, message).help("add `[[quantize]]` to the format, or leave it out here"));
+            raw.file.report(
+                raw.file
+                    .error("no-quantizer", name.span, message)
+                    .help("add `[[quantize]]` to the format, or leave it out here"),
+            );
         }
         indices.push(index);
     }
@@ -107,7 +117,11 @@ fn input(raw: &RawKernel<'_>, op: Op) -> Vec<DType> {
         }
     }
     if input.is_empty() && op == Op::Matmul {
-        raw.file.report(raw.file.error("out-of-range", raw.input_span, "`input` lists no type that could be read"));
+        raw.file.report(raw.file.error(
+            "out-of-range",
+            raw.input_span,
+            "`input` lists no type that could be read",
+        ));
     }
     input.iter().map(|d| d.value).collect()
 }
@@ -116,7 +130,9 @@ fn output(raw: &RawKernel<'_>, op: Op) -> DType {
     if let Some(output) = raw.output {
         let (sound, help) = match op {
             Op::Matmul | Op::Dequantize => (output.value == DType::F32, "write `output = \"f32\"`"),
-            Op::Quantize | Op::QuantizeActivations => (false, "leave `output` out: the format says what comes out"),
+            Op::Quantize | Op::QuantizeActivations => {
+                (false, "leave `output` out: the format says what comes out")
+            }
         };
         if !sound {
             let message = format!("`{op}` has no `{}` output", output.value);
@@ -156,7 +172,11 @@ fn variant(
     let packing = match &variant.packing {
         None => {
             if let (Op::Matmul, Some(tile)) = (op, variant.tile) {
-                let error = file.error("packing-missing", tile.span, "a tile of rows needs a packing that puts them side by side");
+                let error = file.error(
+                    "packing-missing",
+                    tile.span,
+                    "a tile of rows needs a packing that puts them side by side",
+                );
                 file.report(error.help("name one, for example `packing = \"r16k4\"`"));
             }
             None
@@ -190,14 +210,23 @@ fn features(raw: &RawKernel<'_>, variant: &RawVariant) {
         } else if isa.arch() == Arch::Any {
             let message = format!("`{isa}` runs everywhere; it can't require `{}`", feature.value);
             let error = file.error("feature-arch", feature.span, message);
-            file.report(error.also(file.path, variant.isa.span, "portable").help("name the ISA that has the feature"));
+            file.report(
+                error.also(file.path, variant.isa.span, "portable").help("name the ISA that has the feature"),
+            );
         } else if feature.value.arch() != isa.arch() {
-            let message = format!("`{}` is a feature of {}, but `{isa}` is of {}", feature.value, feature.value.arch(), isa.arch());
+            let message = format!(
+                "`{}` is a feature of {}, but `{isa}` is of {}",
+                feature.value,
+                feature.value.arch(),
+                isa.arch()
+            );
             let error = file.error("feature-arch", feature.span, message);
             file.report(error.also(file.path, variant.isa.span, "the ISA"));
         } else if isa.features().contains(&feature.value) {
             let message = format!("`{isa}` has `{}` anyway", feature.value);
-            file.report(file.error("redundant-feature", feature.span, message).help("leave it out").warning());
+            file.report(
+                file.error("redundant-feature", feature.span, message).help("leave it out").warning(),
+            );
         }
     }
 }
@@ -223,9 +252,16 @@ fn tiles(
         Some(tile) => {
             let rows = tile.value.0;
             if !rows.is_multiple_of(packing.rows) && !packing.rows.is_multiple_of(rows) {
-                let message = format!("{rows} rows do not go with packing `{}`, which has {}", packing.name, packing.rows);
+                let message = format!(
+                    "{rows} rows do not go with packing `{}`, which has {}",
+                    packing.name, packing.rows
+                );
                 let error = file.error("tile-rows", tile.span, message);
-                file.report(error.also(file.path, name.span, "the packing").help("one of the two numbers must divide the other"));
+                file.report(
+                    error
+                        .also(file.path, name.span, "the packing")
+                        .help("one of the two numbers must divide the other"),
+                );
             }
         }
     }
@@ -238,7 +274,9 @@ fn tiles(
                 packing.name, format.name
             );
             let error = file.error("no-tile", name.span, message);
-            file.report(error.help("add a wider `[[tile]]` to the packing, or list `formats` without this one"));
+            file.report(
+                error.help("add a wider `[[tile]]` to the packing, or list `formats` without this one"),
+            );
         }
     }
 }
@@ -277,7 +315,8 @@ fn rivals(raws: &[RawKernel<'_>], families: &[Option<Kernel>]) {
     for (raw, kernel) in raws.iter().zip(families) {
         let Some(kernel) = kernel else { continue };
         for (written, variant) in raw.variants.iter().zip(&kernel.cpu) {
-            let features: FeatureSet = variant.isa.features().iter().chain(&variant.requires).copied().collect();
+            let features: FeatureSet =
+                variant.isa.features().iter().chain(&variant.requires).copied().collect();
             let key = (kernel.op, variant.isa, features.0);
             groups.entry(key).or_default().push(Rival { raw, kernel, variant, span: written.span });
         }
@@ -305,8 +344,14 @@ fn clash(earlier: &Rival<'_>, later: &Rival<'_>) -> Option<(&'static str, String
     let isa = later.variant.isa;
     let (a, b) = (&earlier.variant.shape, &later.variant.shape);
     if a == b {
-        let message = format!("two `{isa}` variants with the same features take the same shapes; nothing decides between them");
-        return Some(("tied-variants", message, "give them different `shape` rules or `requires`, or remove one"));
+        let message = format!(
+            "two `{isa}` variants with the same features take the same shapes; nothing decides between them"
+        );
+        return Some((
+            "tied-variants",
+            message,
+            "give them different `shape` rules or `requires`, or remove one",
+        ));
     }
     if within(&b.m, &a.m) && within(&b.n, &a.n) && within(&b.k, &a.k) {
         let message = format!("this `{isa}` variant is never chosen: an earlier one takes all its shapes");
@@ -314,7 +359,11 @@ fn clash(earlier: &Rival<'_>, later: &Rival<'_>) -> Option<(&'static str, String
     }
     if earlier.variant.label == later.variant.label {
         let message = format!("two `{isa}` variants with the same features have the same name");
-        return Some(("duplicate-name", message, "tell them apart with `name`, for example `name = \"decode\"`"));
+        return Some((
+            "duplicate-name",
+            message,
+            "tell them apart with `name`, for example `name = \"decode\"`",
+        ));
     }
     None
 }
@@ -324,7 +373,12 @@ fn within(inner: &DimRule, outer: &DimRule) -> bool {
 }
 
 /// Every op has a scalar reference for every format it serves, in this file or another one.
-fn references(raws: &[RawKernel<'_>], families: &[Option<Kernel>], formats: &Named<Format>, scope: &Scope<'_>) {
+fn references(
+    raws: &[RawKernel<'_>],
+    families: &[Option<Kernel>],
+    formats: &Named<Format>,
+    scope: &Scope<'_>,
+) {
     // A family that could not be read may hold the reference.
     if families.iter().any(Option::is_none) || !scope.broken.is_empty() {
         return;
@@ -344,7 +398,8 @@ fn references(raws: &[RawKernel<'_>], families: &[Option<Kernel>], formats: &Nam
         if lacking.is_empty() {
             continue;
         }
-        let message = format!("`{}` has no scalar variant for {}", kernel.op, crate::diagnostic::quoted(lacking));
+        let message =
+            format!("`{}` has no scalar variant for {}", kernel.op, crate::diagnostic::quoted(lacking));
         let help = "the scalar variant is the reference that all others are checked against; add\n[[cpu]]\nisa = \"scalar\"";
         raw.file.report(raw.file.error("no-scalar-variant", raw.span, message).help(help));
     }

@@ -60,13 +60,18 @@ impl Map<'_> {
 
     fn field(&mut self, index: usize, field: &RawField) -> bool {
         let result = match &field.layout {
-            FieldLayout::Bits(slices) => self.slices(index, field.count, slices),
+            FieldLayout::Bits(slices) => self.slices(index, field.count, slices).map(|()| true),
             FieldLayout::Digits { segments, .. } => self.segments(index, field, segments),
         };
         match result {
-            Ok(()) => true,
+            Ok(sound) => sound,
             Err(conflict) => {
-                self.conflict(&format!("field `{}`", field.name.value), Owner::Field(index), field.layout_span, conflict);
+                self.conflict(
+                    &format!("field `{}`", field.name.value),
+                    Owner::Field(index),
+                    field.layout_span,
+                    conflict,
+                );
                 false
             }
         }
@@ -82,7 +87,8 @@ impl Map<'_> {
     }
 
     /// Digits share bytes with digits of their own field; each (byte, digit) and each element comes once.
-    fn segments(&mut self, index: usize, field: &RawField, segments: &[Segment]) -> Result<(), Conflict> {
+    /// Says whether they do; what is wrong has been reported.
+    fn segments(&mut self, index: usize, field: &RawField, segments: &[Segment]) -> Result<bool, Conflict> {
         let file = self.raw.file;
         let total = self.bits.len() as i64;
         let mut digits = vec![false; self.block.value as usize * 5];
@@ -95,22 +101,31 @@ impl Map<'_> {
                 }
                 let byte = step.bit as usize / 8;
                 if step.digit > 4 {
-                    report(format!("element {} is digit {} of byte {byte}; a byte holds five, 0 to 4", step.element, step.digit));
-                    return Ok(());
+                    report(format!(
+                        "element {} is digit {} of byte {byte}; a byte holds five, 0 to 4",
+                        step.element, step.digit
+                    ));
+                    return Ok(false);
                 }
                 if std::mem::replace(&mut digits[byte * 5 + step.digit as usize], true) {
-                    report(format!("digit {} of byte {byte} is described twice (again for element {})", step.digit, step.element));
-                    return Ok(());
+                    report(format!(
+                        "digit {} of byte {byte} is described twice (again for element {})",
+                        step.digit, step.element
+                    ));
+                    return Ok(false);
                 }
                 match elements.get_mut(step.element as usize) {
                     Some(seen) if !*seen => *seen = true,
                     Some(_) => {
                         report(format!("element {} is described twice", step.element));
-                        return Ok(());
+                        return Ok(false);
                     }
                     None => {
-                        report(format!("there is no element {}: the segments describe {}", step.element, field.count));
-                        return Ok(());
+                        report(format!(
+                            "there is no element {}: the segments describe {}",
+                            step.element, field.count
+                        ));
+                        return Ok(false);
                     }
                 }
                 if self.bits[step.bit as usize] != Owner::Field(index) {
@@ -118,7 +133,7 @@ impl Map<'_> {
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn gap(&mut self, gap: &At<crate::parse::format::Unused>) -> bool {
@@ -177,7 +192,9 @@ impl Map<'_> {
         let more = if all > run { format!(" ({all} bits in all)") } else { String::new() };
         let message = format!("bits {first} to {} of the block belong to no field{more}", first + run - 1);
         let label = format!("from {} to {}", place(first as i64), place((first + run - 1) as i64));
-        let help = format!("if the format leaves them out, say so: `unused = [{{ offset = {first}, bits = {run} }}]`");
+        let help = format!(
+            "if the format leaves them out, say so: `unused = [{{ offset = {first}, bits = {run} }}]`"
+        );
         file.report(file.error("bits-uncovered", self.block.span, message).label(label).help(help));
     }
 }

@@ -98,7 +98,11 @@ fn duplicates<'a>(what: &str, specs: impl Iterator<Item = (&'a File<'a>, &'a str
         };
         let message = format!("the {what} `{name}` is described twice");
         let error = file.error("duplicate-name", start, message).label("again here");
-        file.report(error.also(first.path, start, "first here").help("a spec's name is its file's stem; rename one file"));
+        file.report(
+            error
+                .also(first.path, start, "first here")
+                .help("a spec's name is its file's stem; rename one file"),
+        );
     }
 }
 
@@ -118,7 +122,13 @@ fn activations(raw: &RawActivations<'_>) -> Option<Activations> {
 }
 
 /// Index of a name among all of its kind. Reports an unknown name, unless it is that of a broken file.
-fn resolve<T>(file: &File<'_>, name: &At<String>, what: &str, among: &Named<T>, scope: &Scope<'_>) -> Option<usize> {
+fn resolve<T>(
+    file: &File<'_>,
+    name: &At<String>,
+    what: &str,
+    among: &Named<T>,
+    scope: &Scope<'_>,
+) -> Option<usize> {
     let index = among.keys().position(|known| *known == name.value);
     if index.is_none() && !scope.broken.contains(&name.value.as_str()) {
         file.report(unknown(file, name, what, among.keys().map(String::as_str)));

@@ -69,7 +69,10 @@ fn bijective(raw: &RawPacking<'_>, tile: &RawTile) -> Option<()> {
     for index in 0..count {
         let first = address(&tile.digits, index) as usize;
         let Some(bits) = owner.get_mut(first..first.saturating_add(width)) else {
-            let message = format!("the code of {} lies at bit {first}, outside the tile's {total} bits", place(&tile.digits, index));
+            let message = format!(
+                "the code of {} lies at bit {first}, outside the tile's {total} bits",
+                place(&tile.digits, index)
+            );
             file.report(file.error("packing-not-bijective", tile.layout_span, message));
             return None;
         };
@@ -79,7 +82,8 @@ fn bijective(raw: &RawPacking<'_>, tile: &RawTile) -> Option<()> {
                 place(&tile.digits, other),
                 place(&tile.digits, index)
             );
-            let help = "each (row, k) needs bits of its own: look for a stride that is too small or given twice";
+            let help =
+                "each (row, k) needs bits of its own: look for a stride that is too small or given twice";
             file.report(file.error("packing-not-bijective", tile.layout_span, message).help(help));
             return None;
         }

@@ -10,7 +10,11 @@ pub(super) fn check(raw: &RawFormat<'_>, checked: &Checked) -> Vec<Quantizer> {
     let file = raw.file;
     let Some(first) = raw.quantizers.first() else { return Vec::new() };
     if let Err(reason) = possible(raw, checked) {
-        let error = file.error("quantizer-impossible", first.span, format!("this format can't be quantized by rounding: {reason}"));
+        let error = file.error(
+            "quantizer-impossible",
+            first.span,
+            format!("this format can't be quantized by rounding: {reason}"),
+        );
         let help = "remove `[[quantize]]`; such formats are written by their own encoders and only read here";
         file.report(error.also(file.path, checked.span, "the value it would have to make").help(help));
         return Vec::new();
@@ -69,7 +73,12 @@ fn integers(raw: &RawFormat<'_>, checked: &Checked) -> Option<Vec<i32>> {
     Some(integers)
 }
 
-fn one(raw: &RawFormat<'_>, checked: &Checked, quantizer: &RawQuantizer, integers: &[i32]) -> Option<Quantizer> {
+fn one(
+    raw: &RawFormat<'_>,
+    checked: &Checked,
+    quantizer: &RawQuantizer,
+    integers: &[i32],
+) -> Option<Quantizer> {
     let file = raw.file;
     let (lowest, highest) = (*integers.first()?, *integers.last()?);
     let (low, high) = quantizer.clamp.map_or((lowest, highest), |at| at.value);
@@ -79,18 +88,19 @@ fn one(raw: &RawFormat<'_>, checked: &Checked, quantizer: &RawQuantizer, integer
     };
     let span = quantizer.clamp.map_or(quantizer.name.span, |at| at.span);
     if let Some(stray) = reachable.clone().find(|v| integers.binary_search(v).is_err()) {
-        let message = format!(
-            "quantizer `{}` can round to {stray}, which no code stands for",
-            quantizer.name.value
-        );
+        let message =
+            format!("quantizer `{}` can round to {stray}, which no code stands for", quantizer.name.value);
         let label = format!("reaches from {} to {}", reachable.start(), reachable.end());
-        let help = format!("the format's integers go from {lowest} to {highest}; narrow `clamp` to a run without gaps");
+        let help = format!(
+            "the format's integers go from {lowest} to {highest}; narrow `clamp` to a run without gaps"
+        );
         file.report(file.error("clamp-unrepresentable", span, message).label(label).help(help));
         return None;
     }
     let shifts_by_one = matches!(checked.value.map, ValueMap::Affine { times: 1, .. });
     if quantizer.round == Rounding::HalfUp && !shifts_by_one {
-        let message = "`round = \"half-up\"` rounds code + 0.5 down, so it needs codes that count up by one (`zero`)";
+        let message =
+            "`round = \"half-up\"` rounds code + 0.5 down, so it needs codes that count up by one (`zero`)";
         file.report(file.error("quantizer-impossible", quantizer.span, message));
         return None;
     }

@@ -77,7 +77,11 @@ impl<'a> Context<'a> {
         let name = &self.value.code;
         let (index, field) = self.field(name)?;
         if code_range(field.ty.value).is_none() {
-            self.error("wrong-field-type", name.span, format!("field `{}` is a number, not a code", name.value));
+            self.error(
+                "wrong-field-type",
+                name.span,
+                format!("field `{}` is a number, not a code", name.value),
+            );
             return None;
         }
         Some((index, field))
@@ -87,12 +91,16 @@ impl<'a> Context<'a> {
         let file = self.raw.file;
         let (low, high) = code_range(code.ty.value)?;
         let signed = |what: &str, span| {
-            let message = format!("`{what}` are looked up with codes from 0, but field `{}` is signed", code.name.value);
+            let message = format!(
+                "`{what}` are looked up with codes from 0, but field `{}` is signed",
+                code.name.value
+            );
             let help = "give the field an unsigned type (`u2` instead of `i2`)";
             file.report(file.error("wrong-field-type", span, message).help(help));
         };
         let too_many = |what: &str, count: usize, span| {
-            let message = format!("{count} {what}, but field `{}` has only {} codes", code.name.value, high + 1);
+            let message =
+                format!("{count} {what}, but field `{}` has only {} codes", code.name.value, high + 1);
             let error = file.error("too-many-levels", span, message);
             file.report(error.also(file.path, code.ty.span, "the codes' type"));
         };
@@ -155,7 +163,11 @@ impl<'a> Context<'a> {
     fn signs(&self, name: &At<String>) -> Option<Signs> {
         let (index, field) = self.field(name)?;
         let FieldType::Unsigned(bits) = field.ty.value else {
-            self.error("wrong-field-type", name.span, format!("signs are bits: field `{}` must be unsigned", name.value));
+            self.error(
+                "wrong-field-type",
+                name.span,
+                format!("signs are bits: field `{}` must be unsigned", name.value),
+            );
             return None;
         };
         let run = self.elements.value / field.count.max(1);
@@ -183,7 +195,12 @@ impl<'a> Context<'a> {
             return None;
         };
         if values.len() as u64 != 1 << bits {
-            let message = format!("`shift` has {} values, but field `{}` has {} codes", values.len(), name.value, 1u64 << bits);
+            let message = format!(
+                "`shift` has {} values, but field `{}` has {} codes",
+                values.len(),
+                name.value,
+                1u64 << bits
+            );
             self.error("too-many-levels", span, message);
             return None;
         }
@@ -223,11 +240,19 @@ impl<'a> Context<'a> {
         }
         let (index, field) = self.field(name)?;
         if name.value == self.value.code.value {
-            self.error("wrong-field-type", name.span, format!("`{}` holds the codes; it can't be a scale too", name.value));
+            self.error(
+                "wrong-field-type",
+                name.span,
+                format!("`{}` holds the codes; it can't be a scale too", name.value),
+            );
             return None;
         }
         if field.ty.value == FieldType::Trit {
-            self.error("wrong-field-type", name.span, format!("`{}` holds trits; they can't be a scale", name.value));
+            self.error(
+                "wrong-field-type",
+                name.span,
+                format!("`{}` holds trits; they can't be a scale", name.value),
+            );
             return None;
         }
         Some(Factor::Field(index))
@@ -238,9 +263,12 @@ impl<'a> Context<'a> {
         let tail = *self.tensor.borrow();
         match (tail, self.raw.tail_bytes) {
             (Some(scalar), None) => Some(Some((scalar, scalar.bits() / 8))),
-            (Some(scalar), Some(bytes)) if bytes.value >= scalar.bits() / 8 => Some(Some((scalar, bytes.value))),
+            (Some(scalar), Some(bytes)) if bytes.value >= scalar.bits() / 8 => {
+                Some(Some((scalar, bytes.value)))
+            }
             (Some(scalar), Some(bytes)) => {
-                let message = format!("a tail of {} bytes can't hold a number of {}", bytes.value, scalar.bits() / 8);
+                let message =
+                    format!("a tail of {} bytes can't hold a number of {}", bytes.value, scalar.bits() / 8);
                 self.error("out-of-range", bytes.span, message);
                 None
             }
@@ -273,7 +301,9 @@ impl<'a> Context<'a> {
             };
             let file = self.raw.file;
             let message = format!("weights' integers reach from {low} to {high}, beyond 16 bits");
-            file.report(file.error("value-range", span, message).help("put the common factor into a scale or `unit`"));
+            file.report(
+                file.error("value-range", span, message).help("put the common factor into a scale or `unit`"),
+            );
         }
     }
 
@@ -288,7 +318,10 @@ impl<'a> Context<'a> {
             if let Some(span) = field.factor_span
                 && (!factor || matches!(field.ty.value, FieldType::Scalar(_)))
             {
-                let message = format!("`times` and `plus` only count for integer fields used as factors; `{}` is none", field.name.value);
+                let message = format!(
+                    "`times` and `plus` only count for integer fields used as factors; `{}` is none",
+                    field.name.value
+                );
                 file.report(file.error("conflicting-keys", span, message));
             }
             if !factor && !signs && !shift && value.code != index {
@@ -303,7 +336,9 @@ impl<'a> Context<'a> {
 /// Lowest and highest integer of a map, before signs and shift.
 pub(super) fn map_range(map: &ValueMap, ty: FieldType) -> Option<(i64, i64)> {
     let ends = |values: &mut dyn Iterator<Item = i64>| {
-        values.fold(None, |ends: Option<(i64, i64)>, v| Some(ends.map_or((v, v), |(l, h)| (l.min(v), h.max(v)))))
+        values.fold(None, |ends: Option<(i64, i64)>, v| {
+            Some(ends.map_or((v, v), |(l, h)| (l.min(v), h.max(v))))
+        })
     };
     match map {
         ValueMap::Affine { times, zero } => {

@@ -34,13 +34,18 @@ const RULE_KEYS: &[&str] =
 pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) -> RawActivations<'a> {
     let table = Table::open(file, "an activation format", table, Span::default(), KEYS);
     let block = table.need("block").and_then(|node| match node.value {
-        DeValue::String(_) => node.word("block", &[("row", None)]).map(|at| at.value),
-        _ => node.unsigned(1..=MAX_ELEMENTS).map(|at| Some(at.value)),
+        DeValue::String(word) if word == "row" => Some(None),
+        DeValue::Integer(_) => node.unsigned(1..=MAX_ELEMENTS).map(|at| Some(at.value)),
+        _ => {
+            let message = "`block` must be a number of elements, or `\"row\"` for the whole row";
+            file.report(file.error("wrong-type", node.span, message));
+            None
+        }
     });
     RawActivations {
         file,
         name,
-        doc: table.need("doc").and_then(|n| n.doc()).unwrap_or_default(),
+        doc: table.doc(name),
         block,
         rule: table.need("quantize").and_then(|n| n.table("`[quantize]`", RULE_KEYS)).and_then(|t| rule(&t)),
     }
@@ -70,7 +75,9 @@ fn rule(table: &Table<'_>) -> Option<Rule> {
             let sound = at.value.0 >= -128 && at.value.1 <= 127;
             if !sound {
                 let message = format!("int8 can't hold {} to {}", at.value.0, at.value.1);
-                file.report(file.error("clamp-unrepresentable", at.span, message).help("stay within -128 to 127"));
+                file.report(
+                    file.error("clamp-unrepresentable", at.span, message).help("stay within -128 to 127"),
+                );
             }
             sound.then_some(at)
         }),

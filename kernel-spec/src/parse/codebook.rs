@@ -25,7 +25,7 @@ const KEYS: &[&str] = &["doc", "entries", "width", "bits", "values", "origin"];
 
 pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) -> RawCodebook<'a> {
     let table = Table::open(file, "a codebook", table, Span::default(), KEYS);
-    table.need("doc").and_then(|n| n.doc());
+    table.doc(name);
     table.need("origin").and_then(|n| n.doc());
     let values = table.need("values").and_then(|n| {
         let values = n.list(|n| n.signed(-32768..=32767))?;

@@ -36,5 +36,11 @@ fn require(table: &Table<'_>) -> Option<Require> {
         None => Some(Vec::new()),
         Some(node) => dtypes(&node),
     };
-    Some(Require { op: op?, formats: formats?, input: input?, isa: isa? })
+    // What could be read is still checked, so that its mistakes are reported in the same run.
+    Some(Require {
+        op: op?,
+        formats: formats.unwrap_or_default(),
+        input: input.unwrap_or_default(),
+        isa: isa.unwrap_or_default(),
+    })
 }

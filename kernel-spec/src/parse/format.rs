@@ -75,7 +75,7 @@ pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) 
     RawFormat {
         file,
         name,
-        doc: table.need("doc").and_then(|n| n.doc()).unwrap_or_default(),
+        doc: table.doc(name),
         gguf: table.get("gguf").and_then(|n| n.unsigned(0..=u32::MAX)),
         family: family.unwrap_or_default(),
         elements,
@@ -195,7 +195,8 @@ pub(crate) fn bits_of(ty: FieldType) -> Option<u32> {
 /// The layout of a field, how many values it holds, and where it is written.
 fn layout(table: &Table<'_>, ty: FieldType, known: bool) -> Option<(FieldLayout, u32, Span)> {
     let file = table.file;
-    let misplaced: &[&str] = if ty == FieldType::Trit { &["layout", "parts"] } else { &["digits", "segments"] };
+    let misplaced: &[&str] =
+        if ty == FieldType::Trit { &["layout", "parts"] } else { &["digits", "segments"] };
     if known {
         for key in misplaced {
             if let Some(span) = table.key_span(key) {
@@ -283,7 +284,8 @@ pub(crate) fn shape(table: &Table<'_>) -> Option<(Vec<u32>, u32)> {
     let extents = node.list(|n| n.unsigned(1..=MAX_ELEMENTS))?;
     let file = table.file;
     if extents.len() > MAX_DIGITS {
-        let message = format!("`shape` may have at most {MAX_DIGITS} numbers, this one has {}", extents.len());
+        let message =
+            format!("`shape` may have at most {MAX_DIGITS} numbers, this one has {}", extents.len());
         file.report(file.error("out-of-range", node.span, message));
         return None;
     }
@@ -304,7 +306,8 @@ pub(crate) fn same_length(table: &Table<'_>, shape: usize, key: &'static str, ot
         return Some(());
     }
     let span = table.get(key).or(table.get("shape")).map_or(table.span, |n| n.span);
-    let message = format!("`shape` has {shape} numbers and `{key}` has {other}; each digit needs one of both");
+    let message =
+        format!("`shape` has {shape} numbers and `{key}` has {other}; each digit needs one of both");
     table.file.report(table.file.error("shape-mismatch", span, message));
     None
 }

@@ -69,11 +69,16 @@ pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) 
         && accuracy.need("exact").and_then(|n| n.boolean()).is_some_and(|at| !at.value)
     {
         let error = file.error("out-of-range", node.span, "every variant must give the same bits");
-        file.report(error.help("`accuracy = { exact = true }` is the only one so far; leave it out or write that"));
+        file.report(
+            error.help("`accuracy = { exact = true }` is the only one so far; leave it out or write that"),
+        );
     }
     if let Some(span) = table.key_span("cuda") {
-        let error = file.error("cuda-not-supported", span, "this version of gristmill compiles no CUDA kernels");
-        file.report(error.label("a CUDA variant").help("remove the table; CPU variants are written `[[cpu]]`"));
+        let error =
+            file.error("cuda-not-supported", span, "this version of gristmill compiles no CUDA kernels");
+        file.report(
+            error.label("a CUDA variant").help("remove the table; CPU variants are written `[[cpu]]`"),
+        );
     }
     let tables = table.need("cpu").and_then(|_| table.tables("cpu", "a CPU variant", CPU_KEYS));
     let all = tables.as_ref().map_or(usize::MAX, Vec::len);
@@ -82,9 +87,9 @@ pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) 
     RawKernel {
         file,
         name,
-        doc: table.need("doc").and_then(|n| n.doc()).unwrap_or_default(),
+        doc: table.doc(name),
         op: op_node.and_then(|n| op(&n)),
-        formats: table.get("formats").map(|n| n.list(|n| n.string()).unwrap_or_default()),
+        formats: table.get("formats").map(|n| formats(&n)),
         input_span: input.map_or(Span::default(), |n| n.span),
         input: input.map(|n| dtypes(&n).unwrap_or_default()),
         output: table.get("output").and_then(|n| n.word("data type", spelled!(DType))),
@@ -92,6 +97,16 @@ pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) 
         variants,
         span: op_node.map_or(Span::default(), |n| n.span),
     }
+}
+
+fn formats(node: &Node<'_>) -> Vec<At<String>> {
+    let names = node.list(|n| n.string());
+    if names.as_ref().is_some_and(Vec::is_empty) {
+        let error =
+            node.file.error("out-of-range", node.span, "`formats` is empty, so nothing would be built");
+        node.file.report(error.help("leave it out to serve every format that the op applies to"));
+    }
+    names.unwrap_or_default()
 }
 
 fn variant(table: &Table<'_>) -> Option<RawVariant> {
@@ -159,7 +174,8 @@ fn dimension(node: &Node<'_>) -> Option<DimRule> {
     if least.is_none_or(|least| least > rule.max) {
         let file = table.file;
         let message = format!("no `{}` obeys this rule", node.key);
-        let label = format!("nothing from {} to {} is a multiple of {}", rule.min.max(1), rule.max, rule.multiple_of);
+        let label =
+            format!("nothing from {} to {} is a multiple of {}", rule.min.max(1), rule.max, rule.multiple_of);
         file.report(file.error("empty-shape-rule", node.span, message).label(label));
         return None;
     }
@@ -177,8 +193,12 @@ fn body(table: &Table<'_>) -> Option<Option<At<String>>> {
             let function = function?;
             let sound = function.value.len() <= 200 && function.value.split("::").all(is_identifier);
             if !sound {
-                let message = format!("`{}` is not the path of a Rust function", function.value.escape_debug());
-                file.report(file.error("bad-name", function.span, message).help("write it like `crate::kernels::matmul_i2_s`"));
+                let message =
+                    format!("`{}` is not the path of a Rust function", function.value.escape_debug());
+                file.report(
+                    file.error("bad-name", function.span, message)
+                        .help("write it like `crate::kernels::matmul_i2_s`"),
+                );
             }
             sound.then_some(Some(function))
         }

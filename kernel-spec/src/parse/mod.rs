@@ -58,34 +58,39 @@ pub(crate) fn sort<'a>(sources: &'a [SourceFile], sink: &'a Sink) -> Sorted<'a> 
             sorted.data.push(codebook::Data { path: &source.path, bytes: &source.bytes });
             continue;
         }
-        match text(source) {
-            Ok(text) => sorted.files.push(File { path: &source.path, text, sink }),
-            Err(diagnostic) => {
-                sink.push(diagnostic);
-                sorted.broken.push(stem(&source.path));
-            }
+        match text(source, sink) {
+            Some(text) => sorted.files.push(File { path: &source.path, text, sink }),
+            None => sorted.broken.push(stem(&source.path)),
         }
     }
     sorted
 }
 
-fn text(source: &SourceFile) -> Result<&str, Diagnostic> {
-    let error =
-        |code, message: String| Diagnostic::error(code, &source.path, Span { start: 0, end: 0 }, message);
+/// The text of a file; `None` after it has been reported.
+fn text<'a>(source: &'a SourceFile, sink: &Sink) -> Option<&'a str> {
+    let refuse = |code, message: String, help: &str| {
+        sink.push(Diagnostic::error(code, &source.path, Span::default(), message).help(help));
+        None
+    };
     if source.bytes.len() as u64 > MAX_FILE_BYTES {
-        let message = format!("the file has {} bytes; a spec may have at most {MAX_FILE_BYTES}", source.bytes.len());
-        return Err(error("file-too-large", message));
+        let message =
+            format!("the file has {} bytes; a spec may have at most {MAX_FILE_BYTES}", source.bytes.len());
+        return refuse("file-too-large", message, "is this a spec? large tables belong into codebooks");
     }
-    let text = std::str::from_utf8(&source.bytes).map_err(|e| {
-        let line = source.bytes[..e.valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
-        error("not-utf8", format!("the file is not UTF-8: byte {} (line {line}) is not text", e.valid_up_to()))
-            .help("TOML is UTF-8; save the file in that encoding")
-    })?;
+    let text = match std::str::from_utf8(&source.bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let at = error.valid_up_to();
+            let line = source.bytes[..at].iter().filter(|b| **b == b'\n').count() + 1;
+            let message = format!("the file is not UTF-8: byte {at} (line {line}) is not text");
+            return refuse("not-utf8", message, "TOML is UTF-8; save the file in that encoding");
+        }
+    };
     if text.trim().is_empty() {
-        let help = "a format needs `doc`, `block`, `[[field]]` and `[value]`; see docs/spec-reference.md for the others";
-        return Err(error("empty-file", "the file is empty".to_owned()).help(help));
+        let help = "a format needs `block`, `[[field]]` and `[value]`; see docs/spec-reference.md for the other kinds";
+        return refuse("empty-file", "the file is empty".to_owned(), help);
     }
-    Ok(text)
+    Some(text)
 }
 
 /// Parses one file into `raw`.
@@ -106,7 +111,10 @@ pub(crate) fn file<'a>(file: &'a File<'a>, raw: &mut Raw<'a>) {
     if !is_name(name) && kind != Kind::Coverage {
         let help = "a spec's name is its file's stem: a lower-case letter, then lower-case letters, digits and `_`, at most 40";
         let start = Span { start: 0, end: 0 };
-        file.report(file.error("bad-name", start, format!("`{}` is no name for a spec", name.escape_debug())).help(help));
+        file.report(
+            file.error("bad-name", start, format!("`{}` is no name for a spec", name.escape_debug()))
+                .help(help),
+        );
     }
     match kind {
         Kind::Format => raw.formats.push(format::parse(file, name, table)),

@@ -32,13 +32,14 @@ pub(crate) struct RawTile {
 
 pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) -> RawPacking<'a> {
     let table = Table::open(file, "a packing", table, Span::default(), &["doc", "rows", "tile"]);
-    let tables = table.need("tile").and_then(|_| table.tables("tile", "a tile", &["bits", "k", "bytes", "layout"]));
+    let tables =
+        table.need("tile").and_then(|_| table.tables("tile", "a tile", &["bits", "k", "bytes", "layout"]));
     let all = tables.as_ref().map_or(usize::MAX, Vec::len);
     let tiles: Vec<RawTile> = tables.unwrap_or_default().iter().filter_map(tile).collect();
     RawPacking {
         file,
         name,
-        doc: table.need("doc").and_then(|n| n.doc()).unwrap_or_default(),
+        doc: table.doc(name),
         rows: table.need("rows").and_then(|n| n.unsigned(1..=1024)),
         complete: tiles.len() == all,
         tiles,
@@ -57,7 +58,8 @@ fn tile(table: &Table<'_>) -> Option<RawTile> {
 
 fn digits(node: &Node<'_>) -> Option<Vec<TileDigit>> {
     let table = node.table("a tile's layout", &["axes", "shape", "stride"])?;
-    let axes = table.need("axes").and_then(|n| n.list(|n| n.word("axis", &[("row", Axis::Row), ("k", Axis::K)])));
+    let axes =
+        table.need("axes").and_then(|n| n.list(|n| n.word("axis", &[("row", Axis::Row), ("k", Axis::K)])));
     table.need("shape");
     let shape = shape(&table);
     let stride = table.need("stride").and_then(|n| n.list(|n| n.unsigned(0..=MAX_TILE_BYTES * 8)));

@@ -39,7 +39,17 @@ pub(crate) struct RawQuantizer {
 }
 
 pub(crate) const VALUE_KEYS: &[&str] = &[
-    "code", "zero", "times", "levels", "codebook", "signs", "sign_rule", "shift", "unit", "scale", "add",
+    "code",
+    "zero",
+    "times",
+    "levels",
+    "codebook",
+    "signs",
+    "sign_rule",
+    "shift",
+    "unit",
+    "scale",
+    "add",
     "subtract",
 ];
 
@@ -86,9 +96,14 @@ fn power_of_two(node: &Node<'_>, at: At<f64>) -> Option<At<f64>> {
     // Far inside f32, so that no product with it rounds.
     let sound = mantissa == 0 && (2f64.powi(-32)..=2f64.powi(32)).contains(&at.value);
     if !sound {
-        let error =
-            node.file.error("unit-not-power-of-two", at.span, format!("`unit` is {}, which is not a power of two", at.value));
-        node.file.report(error.help("a power of two from 2^-32 to 2^32 never rounds; put other factors into a scale"));
+        let error = node.file.error(
+            "unit-not-power-of-two",
+            at.span,
+            format!("`unit` is {}, which is not a power of two", at.value),
+        );
+        node.file.report(
+            error.help("a power of two from 2^-32 to 2^32 never rounds; put other factors into a scale"),
+        );
     }
     sound.then_some(at)
 }
@@ -99,7 +114,8 @@ fn map(table: &Table<'_>) -> Option<RawMap> {
         ["zero", "levels", "codebook"].iter().filter_map(|key| Some((*key, table.key_span(key)?))).collect();
     if let [(first, span), (second, other), ..] = ways[..] {
         let message = format!("`{first}` and `{second}` both say what a code means");
-        let error = file.error("conflicting-keys", other, message).help("keep one of `zero`, `levels`, `codebook`");
+        let error =
+            file.error("conflicting-keys", other, message).help("keep one of `zero`, `levels`, `codebook`");
         file.report(error.also(file.path, span, "the other one"));
         return None;
     }
@@ -109,7 +125,10 @@ fn map(table: &Table<'_>) -> Option<RawMap> {
     };
     if let Some(node) = table.get("levels") {
         if let Some(span) = table.key_span("times") {
-            file.report(file.error("conflicting-keys", span, "`times` does not go with `levels`").help("multiply the levels"));
+            file.report(
+                file.error("conflicting-keys", span, "`times` does not go with `levels`")
+                    .help("multiply the levels"),
+            );
         }
         let levels = node.list(|n| n.signed(INTEGER))?;
         if levels.is_empty() {
@@ -131,7 +150,11 @@ fn map(table: &Table<'_>) -> Option<RawMap> {
 
 fn nonzero(node: &Node<'_>, at: At<i32>) -> Option<At<i32>> {
     if at.value == 0 {
-        node.file.report(node.file.error("out-of-range", at.span, "`times = 0` would make every weight the same"));
+        node.file.report(node.file.error(
+            "out-of-range",
+            at.span,
+            "`times = 0` would make every weight the same",
+        ));
         return None;
     }
     Some(at)
@@ -162,7 +185,8 @@ fn quantizer(table: &Table<'_>) -> Option<RawQuantizer> {
     if let (Some(round), Some(span)) = (&round, table.key_span("threshold"))
         && round.value != Rounding::Sign
     {
-        let error = file.error("threshold-without-sign", span, "`threshold` only goes with `round = \"sign\"`");
+        let error =
+            file.error("threshold-without-sign", span, "`threshold` only goes with `round = \"sign\"`");
         file.report(error.also(file.path, round.span, "this rounds by nearness"));
     }
     Some(RawQuantizer {
@@ -188,7 +212,7 @@ pub(crate) fn scale_rule(table: &Table<'_>, default_levels: Option<f32>) -> Opti
     let levels = match (table.get("levels"), default_levels) {
         (Some(node), _) => node.number().and_then(|at| levels_number(&node, at)),
         (None, Some(default)) => Some(default),
-        (None, None) => table.need("levels").and_then(|_| None),
+        (None, None) => table.need("levels").and(None),
     };
     let via = table.get("via").map(|n| {
         n.word("way", &[("step", Via::Step), ("multiplier", Via::Multiplier), ("divide", Via::Divide)])

@@ -1,0 +1,139 @@
+//! `kernel!`: one format, compiled in place.
+
+use gristmill_codegen::Builder;
+use gristmill_codegen::builder::BuildError;
+use gristmill_spec::{ReadError, SourceFile, read_path};
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote, quote_spanned};
+use std::path::{Component, Path};
+use syn::parse::{Parse, ParseStream};
+use syn::{Error, Ident, LitStr, Result, Token};
+
+/// The shipped specs: shown path and bytes.
+static SHIPPED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
+
+/// Goes into kernel identities. Target and flags are not known to a macro.
+const COMPILER: &str = concat!(env!("GRISTMILL_RUSTC"), ";kernel!");
+
+/// Arguments of `kernel!`.
+pub enum Input {
+    /// A file, relative to the package.
+    File(LitStr),
+    /// A name and TOML.
+    Inline(Ident, LitStr),
+}
+
+impl Parse for Input {
+    fn parse(input: ParseStream<'_>) -> Result<Input> {
+        let forms = "write `kernel!(\"specs/my_format.toml\")` or `kernel!(my_format, r#\"...TOML...\"#)`";
+        let wrong = |span| Error::new(span, forms);
+        let parsed = if input.peek(LitStr) {
+            Input::File(input.parse()?)
+        } else {
+            let name: Ident = input.parse().map_err(|error: Error| wrong(error.span()))?;
+            input.parse::<Token![,]>().map_err(|error| wrong(error.span()))?;
+            Input::Inline(name, input.parse().map_err(|error: Error| wrong(error.span()))?)
+        };
+        input.parse::<Option<Token![,]>>()?;
+        if input.is_empty() { Ok(parsed) } else { Err(wrong(input.span())) }
+    }
+}
+
+/// What lints leave alone in generated code.
+pub fn lints() -> TokenStream {
+    quote! {
+        #[allow(
+            unused, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks,
+            reason = "generated code: helpers that a format does not need stay in its module"
+        )]
+    }
+}
+
+/// The compiled format. `root` is the package's folder, `package` its name.
+pub fn expand(input: &Input, root: &Path, package: String) -> Result<TokenStream> {
+    let (source, name, span, tracked) = match input {
+        Input::Inline(name, toml) => {
+            let source = SourceFile { path: format!("inline/{name}.toml"), bytes: toml.value().into_bytes() };
+            (source, name.to_string(), toml.span(), TokenStream::new())
+        }
+        Input::File(path) => {
+            let source = read(path, root)?;
+            let name =
+                Path::new(&source.path).file_stem().map_or_else(String::new, |n| n.to_string_lossy().into());
+            // The compiler learns which file this depends on.
+            let tracked = quote_spanned! {path.span()=>
+                const _: &[u8] = ::core::include_bytes!(::core::concat!(::core::env!("CARGO_MANIFEST_DIR"), "/", #path));
+            };
+            (source, name, path.span(), tracked)
+        }
+    };
+    let (code, warnings) = compile(source, package).map_err(|message| Error::new(span, message))?;
+    let code: TokenStream =
+        code.parse().map_err(|error| Error::new(span, format!("generated text: {error}")))?;
+    let module = format_ident!("gristmill_kernel_{name}");
+    let lints = lints();
+    // A use of something deprecated is the one warning that a macro can give.
+    let warnings = warnings.iter().map(|warning| {
+        quote_spanned! {span=>
+            const _: () = { #[deprecated(note = #warning)] const SPEC: () = (); SPEC };
+        }
+    });
+    // A module of its own, so that what generated code imports does not meet the caller's names.
+    Ok(quote! {
+        #lints
+        mod #module { #code #tracked }
+        pub use #module::*;
+        #(#warnings)*
+    })
+}
+
+fn read(path: &LitStr, root: &Path) -> Result<SourceFile> {
+    let wrong = |message: String| Error::new(path.span(), message);
+    let shown = path.value();
+    let inside =
+        Path::new(&shown).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if !inside || shown.is_empty() {
+        return Err(wrong(format!(
+            "`{shown}` is not a path inside this package; name a file relative to its Cargo.toml"
+        )));
+    }
+    let file = root.join(&shown);
+    if file.is_dir() {
+        return Err(wrong(format!(
+            "`{shown}` is a folder; `kernel!` reads one file. A build script compiles folders: \
+             gristmill_codegen::Builder::new({shown:?}).build()"
+        )));
+    }
+    let error = match read_path(&file) {
+        Ok(mut sources) if sources.len() == 1 => {
+            let source = sources.remove(0);
+            return Ok(SourceFile { path: shown, ..source });
+        }
+        Ok(_) => return Err(wrong(format!("`{shown}` is not one file"))),
+        Err(error) => error,
+    };
+    Err(wrong(match error {
+        ReadError::Missing(_) => {
+            format!("there is no file `{shown}` in this package; paths start at its Cargo.toml")
+        }
+        ReadError::Unreadable { source, .. } => format!("can't read `{shown}`: {source}"),
+        other => other.to_string(),
+    }))
+}
+
+/// The same text that a build script would get for this source, and warnings.
+fn compile(source: SourceFile, package: String) -> std::result::Result<(String, Vec<String>), String> {
+    let path = source.path.clone();
+    let shipped =
+        SHIPPED.iter().map(|(path, bytes)| SourceFile { path: (*path).to_owned(), bytes: bytes.to_vec() });
+    let builder = Builder::from_memory(shipped.collect()).with_sources([source]);
+    match builder.compile(Path::new(""), package, COMPILER.to_owned()) {
+        Ok((_, set, _)) if set.formats.is_empty() => Err(format!(
+            "{path} describes no format; `kernel!` compiles one format with the shipped kernels. Kernels, packings \
+             and activation formats of your own go through a build script (gristmill_codegen::Builder)"
+        )),
+        Ok((compiled, _, warnings)) => Ok((compiled.code, warnings)),
+        Err(BuildError::Specs(report)) => Err(format!("{path} can't be compiled\n\n{}", report.trim_end())),
+        Err(other) => Err(format!("{path} can't be compiled\n\n{other}")),
+    }
+}

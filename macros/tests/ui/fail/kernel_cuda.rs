@@ -1,0 +1,30 @@
+//! What needs another compiler is refused, and so are kernel files.
+
+mod cuda {
+    gristmill::kernel!(product, r#"
+doc   = "a product"
+op    = "matmul"
+input = ["f32"]
+
+[[cpu]]
+isa = "scalar"
+
+[[cuda]]
+algorithm = "dp4a"
+min_cc    = "6.1"
+"#);
+}
+
+mod kernel {
+    gristmill::kernel!(products, r#"
+doc     = "dequantize again"
+op      = "dequantize"
+formats = ["i2_s"]
+
+[[cpu]]
+isa      = "avx2"
+requires = ["ssse3"]
+"#);
+}
+
+fn main() {}

@@ -1,0 +1,271 @@
+//! Decisions at compile time: what `require!` asks of a registry.
+//!
+//! The build that holds the registry answers with the same `candidates` function that decisions go by;
+//! what is here puts the no into the words of [`Reason`](crate::reason::Reason). Shapes and processors are
+//! not known to a compiler, so a yes means that the build holds a kernel, not that every machine runs it.
+
+use crate::registry::{ActivationInfo, FormatInfo, LeftOut, same_name};
+use gristmill_spec::vocab::{DType, DeviceKind, Op};
+
+/// Bytes of a message. What does not fit is left out; only lists of hundreds of formats get there.
+const CAPACITY: usize = 4096;
+
+/// A message that is put together while compiling.
+#[derive(Clone, Copy, Debug)]
+pub struct Text {
+    bytes: [u8; CAPACITY],
+    len: usize,
+}
+
+impl Text {
+    /// No message.
+    pub const EMPTY: Text = Text { bytes: [0; CAPACITY], len: 0 };
+
+    /// This message with `part` behind it, or unchanged if there is no room for all of it.
+    pub const fn push(mut self, part: &str) -> Text {
+        let part = part.as_bytes();
+        if part.len() > CAPACITY - self.len {
+            return self;
+        }
+        let mut at = 0;
+        while at < part.len() {
+            self.bytes[self.len + at] = part[at];
+            at += 1;
+        }
+        self.len += part.len();
+        self
+    }
+
+    /// Whether nothing was written.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The message.
+    pub const fn as_str(&self) -> &str {
+        // Only whole strings are ever pushed.
+        match std::str::from_utf8(self.bytes.split_at(self.len).0) {
+            Ok(text) => text,
+            Err(_) => "",
+        }
+    }
+}
+
+/// For one format: whether a build holds a kernel, by op, type and device (in the order of their words).
+pub type Held = [[[bool; DeviceKind::ALL.len()]; DType::ALL.len()]; Op::ALL.len()];
+
+/// A [`Held`] without a kernel.
+pub const NOTHING_HELD: Held = [[[false; DeviceKind::ALL.len()]; DType::ALL.len()]; Op::ALL.len()];
+
+/// What a crate requires.
+#[derive(Clone, Copy, Debug)]
+pub struct Required<'a> {
+    /// What is to be computed.
+    pub op: Op,
+    /// Name of the weight format, or of the activation format for `quantize_activations`.
+    pub format: &'a str,
+    /// Type of the unpacked operand, as in [`Request::input`](crate::request::Request::input).
+    pub input: DType,
+    /// Where.
+    pub device: DeviceKind,
+}
+
+/// Where a registry's names and what it left out are written down.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    /// Weight formats.
+    pub formats: &'static [FormatInfo],
+    /// Activation formats.
+    pub activations: &'static [ActivationInfo],
+    /// Formats that were described but not compiled.
+    pub left_out: &'static [LeftOut],
+}
+
+impl Required<'_> {
+    /// Index of the format among `names`; `None` if it is not there.
+    pub const fn position(&self, names: &Names) -> Option<usize> {
+        let mut at = 0;
+        if matches!(self.op, Op::QuantizeActivations) {
+            while at < names.activations.len() {
+                if same_name(names.activations[at].name, self.format) {
+                    return Some(at);
+                }
+                at += 1;
+            }
+            return None;
+        }
+        while at < names.formats.len() {
+            if same_name(names.formats[at].name, self.format) {
+                return Some(at);
+            }
+            at += 1;
+        }
+        None
+    }
+
+    /// Index of the activation format that a product with a float input needs a quantizer for.
+    pub const fn activations(&self, names: &Names, format: usize) -> Option<usize> {
+        match (self.op, self.input) {
+            (Op::Matmul, DType::F32 | DType::F16 | DType::Bf16) => Some(names.formats[format].activations),
+            (Op::Matmul, DType::I8) => None,
+            (Op::Quantize | Op::Dequantize | Op::QuantizeActivations, _) => None,
+        }
+    }
+
+    const fn no_kernel(&self) -> Text {
+        Text::EMPTY
+            .push("no kernel for ")
+            .push(self.op.name())
+            .push(" of `")
+            .push(self.format)
+            .push("` (")
+            .push(self.input.name())
+            .push(") on ")
+            .push(self.device.name())
+            .push("\n  - ")
+    }
+
+    /// Why not, where the format is not in the registry.
+    pub const fn without_format(&self, names: &Names) -> Text {
+        let mut at = 0;
+        while at < names.left_out.len() {
+            let LeftOut { format, feature, .. } = names.left_out[at];
+            if same_name(format, self.format) {
+                return self
+                    .no_kernel()
+                    .push("format `")
+                    .push(format)
+                    .push("` is described but not compiled: feature `")
+                    .push(feature)
+                    .push("` is off\n  help: cargo build --features ")
+                    .push(feature);
+            }
+            at += 1;
+        }
+        let mut text =
+            self.no_kernel().push("no format `").push(self.format).push("` is described\n  help: ");
+        text = text.push(
+            "describe it in a TOML file of this build, bring it in with `with_shipped`, or use one of: ",
+        );
+        let mut at = 0;
+        if matches!(self.op, Op::QuantizeActivations) {
+            while at < names.activations.len() {
+                text = listed(text, at == 0, names.activations[at].name);
+                at += 1;
+            }
+        } else {
+            while at < names.formats.len() {
+                text = listed(text, at == 0, names.formats[at].name);
+                at += 1;
+            }
+        }
+        if at == 0 { text.push("none") } else { text }
+    }
+
+    /// Why not, given what the build holds for the format; empty if it holds what is required.
+    pub const fn explain(&self, held: &Held) -> Text {
+        let (op, input, device) = (self.op as usize, self.input as usize, self.device as usize);
+        if held[op][input][device] {
+            return Text::EMPTY;
+        }
+        let mut text = self.no_kernel();
+        let (mut any, mut at) = (false, 0);
+        while at < DType::ALL.len() {
+            any |= held[op][at][device];
+            at += 1;
+        }
+        if any {
+            text =
+                text.push("not described for ").push(self.input.name()).push("\n  help: convert to one of: ");
+            let (mut first, mut at) = (true, 0);
+            while at < DType::ALL.len() {
+                if held[op][at][device] {
+                    text = listed(text, first, DType::ALL[at].name());
+                    first = false;
+                }
+                at += 1;
+            }
+            return text;
+        }
+        if any_device(held, op) {
+            text = text.push("this build has no kernel for ").push(self.device.name());
+            return match self.device {
+                DeviceKind::Cpu => text.push("\n  help: add a [[cpu]] table to the kernel file"),
+                DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => {
+                    text.push("\n  help: ask for device `cpu`, or let the policy `cpu` run it on the processor")
+                }
+            };
+        }
+        text = text
+            .push("no kernel of this build does ")
+            .push(self.op.name())
+            .push(" for this format\n  help: name the format in a kernel file with op = \"")
+            .push(self.op.name())
+            .push("\"; described are: ");
+        let (mut first, mut at) = (true, 0);
+        while at < Op::ALL.len() {
+            if any_device(held, at) {
+                text = listed(text, first, Op::ALL[at].name());
+                first = false;
+            }
+            at += 1;
+        }
+        if first { text.push("none") } else { text }
+    }
+
+    /// Why not, where a product is held but nothing makes its int8 activations.
+    pub const fn without_activations(&self, name: &str) -> Text {
+        self.no_kernel()
+            .push("activations can't be quantized to `")
+            .push(name)
+            .push("`\n  help: give int8 activations with their scales")
+    }
+}
+
+const fn any_device(held: &Held, op: usize) -> bool {
+    let mut dtype = 0;
+    while dtype < DType::ALL.len() {
+        let mut device = 0;
+        while device < DeviceKind::ALL.len() {
+            if held[op][dtype][device] {
+                return true;
+            }
+            device += 1;
+        }
+        dtype += 1;
+    }
+    false
+}
+
+const fn listed(text: Text, first: bool, name: &str) -> Text {
+    if first { text.push(name) } else { text.push(", ").push(name) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_that_do_not_fit_are_left_out_whole() {
+        let long = "é".repeat(CAPACITY / 2 - 1);
+        let text = Text::EMPTY.push(&long).push("éé").push("é");
+        assert_eq!(text.as_str(), format!("{long}é"));
+        assert!(Text::EMPTY.push("").is_empty());
+    }
+
+    #[test]
+    fn indices_follow_the_vocabulary() {
+        let mut held = NOTHING_HELD;
+        for (op, word) in Op::ALL.iter().enumerate() {
+            for (dtype, input) in DType::ALL.iter().enumerate() {
+                for (kind, device) in DeviceKind::ALL.iter().enumerate() {
+                    let required = Required { op: *word, format: "f", input: *input, device: *device };
+                    assert!(!required.explain(&held).is_empty());
+                    held[op][dtype][kind] = true;
+                    assert!(required.explain(&held).is_empty());
+                    held[op][dtype][kind] = false;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Deciding and running allocate nothing: counted by an allocator that counts.
+
+#[path = "toy/mod.rs"]
+mod toy;
+
+use gristmill_runtime::half::f16;
+use gristmill_runtime::{
+    Error, Input, Linear, LinearOptions, Policy, QuantizedMatrix, Recording, Request, Restrict, Shape,
+    Threads,
+};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is passed on to the system's allocator as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: by the caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: by the caller's contract.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of this thread while `run` runs.
+fn allocations<R>(run: impl FnOnce() -> R) -> (u64, R) {
+    let before = ALLOCATIONS.with(Cell::get);
+    let outcome = run();
+    (ALLOCATIONS.with(Cell::get) - before, outcome)
+}
+
+#[test]
+fn the_allocator_counts() {
+    assert_eq!(allocations(|| Box::new(1)).0, 1);
+}
+
+#[test]
+fn deciding_allocates_nothing() -> Result<(), Error> {
+    let prepared = toy::REGISTRY.prepare(&Request::matmul("tail2", Shape::new(1, 8, 16)))?;
+    let (count, chosen) = allocations(|| {
+        (0..100).filter(|m| prepared.decide(Shape::new(*m, 8, 16)).chosen().is_some()).count()
+    });
+    assert_eq!((count, chosen), (0, 100));
+    let (count, chosen) = allocations(|| prepared.decide(Shape::new(1, 8, 13)).chosen().is_some());
+    assert_eq!((count, chosen), (0, false));
+    Ok(())
+}
+
+#[test]
+fn running_allocates_nothing() -> Result<(), Error> {
+    let (n, k) = (70, 40);
+    let bytes = toy::tail2(n, k);
+    let matrix = QuantizedMatrix::new(&toy::FORMATS[toy::TAIL2], n, k, &bytes)?;
+    let threads = Threads::single();
+    let options = LinearOptions {
+        policy: Policy::Strict,
+        restrict: Some(Restrict::default()),
+        ..LinearOptions::default()
+    };
+    let mut layer = Linear::new(&toy::REGISTRY, &matrix, &options, &threads)?;
+    let recording = Recording::new(&toy::REGISTRY);
+    layer.record(Some(&recording))?;
+    let x = toy::noise(9 * k, 1);
+    let halves: Vec<f16> = x.iter().map(|x| f16::from_f32(*x)).collect();
+    let q = vec![1i8; 9 * k];
+    let mut y = vec![0.0; 9 * n];
+    let mut workspace = layer.workspace(9, &threads)?;
+    for m in [1, 3, 9] {
+        let scales = vec![1.0; m];
+        let inputs = [
+            Input::F32(&x[..m * k]),
+            Input::F16(&halves[..m * k]),
+            Input::I8 { q: &q[..m * k], scales: &scales },
+        ];
+        for input in inputs {
+            let (count, outcome) =
+                allocations(|| layer.forward(input, m, None, &mut y[..m * n], &mut workspace, &threads));
+            outcome?;
+            assert_eq!(count, 0, "{:?}, m = {m}", input.dtype());
+        }
+    }
+    assert_eq!(recording.receipt().kernels().iter().map(|k| k.launches()).sum::<u64>(), 9 + 6);
+    Ok(())
+}

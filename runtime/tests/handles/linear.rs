@@ -1,0 +1,236 @@
+//! Layers: kernels by shape, policies, and what receipts say of them.
+
+use crate::toy::{FORMATS, HEADER4, REGISTRY, TAIL2, noise, tail2};
+use gristmill_runtime::half::f16;
+use gristmill_runtime::vocab::{DType, DeviceKind};
+use gristmill_runtime::{
+    Device, Error, Input, Linear, LinearOptions, Policy, QuantizedMatrix, Recording, Request, Restrict,
+    Threads,
+};
+
+const CUDA: Device = Device { kind: DeviceKind::Cuda, index: 0 };
+
+fn options(device: Device, policy: Policy) -> LinearOptions {
+    LinearOptions { device, policy, restrict: Some(Restrict::default()), ..LinearOptions::default() }
+}
+
+fn forward(layer: &Linear, x: &[f32], m: usize, threads: &Threads) -> Result<Vec<f32>, Error> {
+    let mut workspace = layer.workspace(m, threads)?;
+    let mut y = vec![f32::NAN; m * layer.n()];
+    layer.forward(Input::F32(x), m, None, &mut y, &mut workspace, threads)?;
+    Ok(y)
+}
+
+/// Rows of `header4` and their values.
+fn header4(n: usize, k: usize) -> Result<(Vec<u8>, Vec<f32>), Error> {
+    let format = &FORMATS[HEADER4];
+    let mut bytes = vec![0; format.tensor_bytes(n, k)?];
+    let prepared = REGISTRY.prepare(&Request::quantize("header4", None, n, k))?;
+    let quantizer = gristmill_runtime::Quantizer::new(&prepared.decide_as_asked())?;
+    quantizer.run(&noise(n * k, 4), n, k, &mut bytes)?;
+    let prepared = REGISTRY.prepare(&Request::dequantize("header4", n, k))?;
+    let mut values = vec![0.0; n * k];
+    gristmill_runtime::Dequantizer::new(&prepared.decide_as_asked())?
+        .run(&QuantizedMatrix::new(format, n, k, &bytes)?, &mut values)?;
+    Ok((bytes, values))
+}
+
+#[test]
+fn the_kernel_follows_the_shape_and_weights_are_packed_once() -> Result<(), Error> {
+    let (n, k) = (8, 16);
+    let bytes = tail2(n, k);
+    let matrix = QuantizedMatrix::new(&FORMATS[TAIL2], n, k, &bytes)?;
+    let threads = Threads::single();
+    let mut layer = Linear::new(&REGISTRY, &matrix, &options(Device::CPU, Policy::Strict), &threads)?;
+    // One packing serves both kernels: 2 panels of 4 rows by 16 bytes, and 8 outer scales.
+    assert_eq!(layer.weight_bytes(), 2 * 64 + 8 * 4);
+    let recording = Recording::new(&REGISTRY);
+    layer.record(Some(&recording))?;
+    let x = noise(5 * k, 3);
+    let all = forward(&layer, &x, 5, &threads)?;
+    for token in 0..5 {
+        let one = forward(&layer, &x[token * k..][..k], 1, &threads)?;
+        assert_eq!(one, all[token * n..][..n], "token {token}");
+    }
+    let receipt = recording.receipt();
+    let launches: Vec<(&str, u64)> = receipt.kernels().iter().map(|k| (k.name(), k.launches())).collect();
+    let expected = [
+        ("matmul.tail2.avx2.decode", 5),
+        ("matmul.tail2.avx2.prefill", 1),
+        ("quantize_activations.row.scalar", 6),
+    ];
+    assert_eq!(launches, expected);
+    assert!(receipt.fallbacks().is_empty());
+    assert_eq!(forward(&layer, &[], 0, &threads)?, []);
+    Ok(())
+}
+
+#[test]
+fn strict_layers_refuse_with_the_reasons() -> Result<(), Error> {
+    let bytes = tail2(8, 16);
+    let matrix = QuantizedMatrix::new(&FORMATS[TAIL2], 8, 16, &bytes)?;
+    let threads = Threads::single();
+    let error =
+        Linear::new(&REGISTRY, &matrix, &options(CUDA, Policy::Strict), &threads).expect_err("no GPU");
+    assert!(matches!(error, Error::NoKernel(_)), "{error}");
+    assert!(error.to_string().contains("this build has no kernel for cuda"), "{error}");
+    // Dequantizing runs on the processor, so it is no answer for another device.
+    let error =
+        Linear::new(&REGISTRY, &matrix, &options(CUDA, Policy::Dequantize), &threads).expect_err("no GPU");
+    assert!(error.to_string().starts_with("no kernel for matmul of `tail2` (f32) on cuda:0"), "{error}");
+    let (bytes, _) = header4(8, 16)?;
+    let matrix = QuantizedMatrix::new(&FORMATS[HEADER4], 8, 16, &bytes)?;
+    for policy in [Policy::Strict, Policy::Cpu] {
+        let error =
+            Linear::new(&REGISTRY, &matrix, &options(Device::CPU, policy), &threads).expect_err("no product");
+        assert!(error.to_string().contains("no kernel of this build does matmul for this format"), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_cpu_policy_moves_the_layer_and_says_so() -> Result<(), Error> {
+    let (n, k) = (8, 16);
+    let bytes = tail2(n, k);
+    let matrix = QuantizedMatrix::new(&FORMATS[TAIL2], n, k, &bytes)?;
+    let threads = Threads::single();
+    let mut layer = Linear::new(&REGISTRY, &matrix, &options(CUDA, Policy::Cpu), &threads)?;
+    let here = Linear::new(&REGISTRY, &matrix, &options(Device::CPU, Policy::Strict), &threads)?;
+    let x = noise(k, 3);
+    forward(&layer, &x, 1, &threads)?;
+    let recording = Recording::new(&REGISTRY);
+    layer.record(Some(&recording))?;
+    assert!(recording.receipt().fallbacks().is_empty(), "nothing ran while recorded");
+    assert_eq!(forward(&layer, &x, 1, &threads)?, forward(&here, &x, 1, &threads)?);
+    let receipt = recording.receipt();
+    let [fallback] = receipt.fallbacks() else { panic!("one fallback: {receipt:?}") };
+    assert_eq!((fallback.policy(), fallback.device(), fallback.runs()), ("cpu", CUDA, 1));
+    assert!(fallback.reason().contains("this build has no kernel for cuda"), "{}", fallback.reason());
+    let json = receipt.to_json();
+    assert!(
+        json.contains("\"policy\":\"cpu\",\"op\":\"matmul\",\"format\":\"tail2\",\"device\":\"cuda:0\""),
+        "{json}"
+    );
+    Ok(())
+}
+
+#[test]
+fn the_dequantize_policy_multiplies_in_f32_and_says_so() -> Result<(), Error> {
+    let (n, k) = (37, 20);
+    let (bytes, w) = header4(n, k)?;
+    let matrix = QuantizedMatrix::new(&FORMATS[HEADER4], n, k, &bytes)?;
+    let bias = noise(n, 8);
+    let single = Threads::single();
+    for count in [1, 3] {
+        let threads = Threads::new(count)?.with_grain(1);
+        let mut layer = Linear::new(&REGISTRY, &matrix, &options(Device::CPU, Policy::Dequantize), &threads)?;
+        let recording = Recording::new(&REGISTRY);
+        layer.record(Some(&recording))?;
+        for m in [1, 2, 7] {
+            let x: Vec<f16> = noise(m * k, 3).into_iter().map(f16::from_f32).collect();
+            let as_f32: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
+            let mut workspace = layer.workspace(m, &threads)?;
+            let mut y = vec![f32::NAN; m * n];
+            layer.forward(Input::F16(&x), m, Some(&bias), &mut y, &mut workspace, &threads)?;
+            for (at, y) in y.iter().enumerate() {
+                let (token, row) = (at / n, at % n);
+                let products = (0..k).map(|i| f64::from(as_f32[token * k + i]) * f64::from(w[row * k + i]));
+                let expected = products.sum::<f64>() + f64::from(bias[row]);
+                assert!((f64::from(*y) - expected).abs() < 1e-5, "{y} instead of {expected}");
+            }
+            let mut alone = vec![f32::NAN; m * n];
+            layer.forward(Input::F32(&as_f32), m, Some(&bias), &mut alone, &mut workspace, &single)?;
+            assert_eq!(y, alone, "the same bits whatever the threads and the type");
+        }
+        let receipt = recording.receipt();
+        let [fallback] = receipt.fallbacks() else { panic!("one fallback: {receipt:?}") };
+        assert_eq!((fallback.policy(), fallback.runs()), ("dequantize", 6));
+        assert!(receipt.kernels().is_empty());
+    }
+    Ok(())
+}
+
+#[test]
+fn the_dequantize_policy_takes_int8_with_scales() -> Result<(), Error> {
+    let (n, k) = (3, 8);
+    let (bytes, w) = header4(n, k)?;
+    let matrix = QuantizedMatrix::new(&FORMATS[HEADER4], n, k, &bytes)?;
+    let threads = Threads::single();
+    let asked = LinearOptions { input: DType::I8, ..options(Device::CPU, Policy::Dequantize) };
+    let layer = Linear::new(&REGISTRY, &matrix, &asked, &threads)?;
+    let q: Vec<i8> = vec![-128, 127, 3, 0, 1, -1, 64, 32];
+    let mut workspace = layer.workspace(1, &threads)?;
+    let mut y = vec![0.0; n];
+    // `header4` pairs with an activation format that keeps the multiplier: values are q / scale.
+    layer.forward(Input::I8 { q: &q, scales: &[4.0] }, 1, None, &mut y, &mut workspace, &threads)?;
+    for (row, y) in y.iter().enumerate() {
+        let expected: f32 = (0..k).map(|i| f32::from(q[i]) / 4.0 * w[row * k + i]).sum();
+        assert!((y - expected).abs() < 1e-3, "{y} instead of {expected}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_layer_with_a_gap_refuses_just_that_m() -> Result<(), Error> {
+    let bytes = tail2(4, 8);
+    let matrix = QuantizedMatrix::new(&FORMATS[TAIL2], 4, 8, &bytes)?;
+    let threads = Threads::single();
+    let restrict = Restrict {
+        disabled: vec![String::from("matmul.tail2.avx2.prefill"), String::from("matmul.tail2.scalar")],
+        ..Restrict::default()
+    };
+    let strict = LinearOptions { restrict: Some(restrict), ..options(Device::CPU, Policy::Strict) };
+    let layer = Linear::new(&REGISTRY, &matrix, &strict, &threads)?;
+    forward(&layer, &noise(3 * 8, 1), 3, &threads)?;
+    let error = forward(&layer, &noise(4 * 8, 1), 4, &threads).expect_err("no kernel for four").to_string();
+    assert!(error.contains("matmul.tail2.avx2.decode: m = 4, but must be at most 3"), "{error}");
+    assert!(error.contains("matmul.tail2.scalar: disabled by name"), "{error}");
+    let lenient = LinearOptions { policy: Policy::Dequantize, ..strict };
+    let layer = Linear::new(&REGISTRY, &matrix, &lenient, &threads)?;
+    assert!(forward(&layer, &noise(4 * 8, 1), 4, &threads)?.iter().all(|y| y.is_finite()));
+    Ok(())
+}
+
+#[test]
+fn weights_are_packed_for_each_packing_that_some_m_needs() -> Result<(), Error> {
+    let (n, k) = (8, 16);
+    let bytes = tail2(n, k);
+    let matrix = QuantizedMatrix::new(&FORMATS[TAIL2], n, k, &bytes)?;
+    let threads = Threads::single();
+    let restrict =
+        Restrict { disabled: vec![String::from("matmul.tail2.avx2.prefill")], ..Restrict::default() };
+    let asked = LinearOptions { restrict: Some(restrict), ..options(Device::CPU, Policy::Strict) };
+    let layer = Linear::new(&REGISTRY, &matrix, &asked, &threads)?;
+    // Panels for m up to 3, and 8 rows of 4 bytes for the scalar kernel above; outer scales for both.
+    assert_eq!(layer.weight_bytes(), (2 * 64 + 8 * 4) + (8 * 4 + 8 * 4));
+    let x = noise(5 * k, 3);
+    let all = forward(&layer, &x, 5, &threads)?;
+    let one = forward(&layer, &x[..k], 1, &threads)?;
+    assert_eq!(one, all[..n], "sums are integers, so both kernels give the same bits");
+    Ok(())
+}
+
+#[test]
+fn one_layer_serves_several_threads_at_once() -> Result<(), Error> {
+    let (n, k) = (40, 32);
+    let bytes = tail2(n, k);
+    let matrix = QuantizedMatrix::new(&FORMATS[TAIL2], n, k, &bytes)?;
+    let threads = Threads::new(2)?.with_grain(1);
+    let mut layer = Linear::new(&REGISTRY, &matrix, &options(Device::CPU, Policy::Strict), &threads)?;
+    let recording = Recording::new(&REGISTRY);
+    layer.record(Some(&recording))?;
+    let x = noise(k, 3);
+    let expected = forward(&layer, &x, 1, &Threads::single())?;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    assert_eq!(forward(&layer, &x, 1, &threads).expect("a run"), expected);
+                }
+            });
+        }
+    });
+    let launches = recording.receipt().kernels().iter().map(|kernel| kernel.launches()).sum::<u64>();
+    assert_eq!(launches, 2 * (1 + 4 * 50));
+    Ok(())
+}
