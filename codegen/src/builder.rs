@@ -139,7 +139,10 @@ impl Builder {
         if let Err(error) = self.try_build() {
             // Cargo shows `cargo::error` lines in its own style and the script's stderr below.
             let first = error.to_string();
-            println!("cargo::error={}", first.lines().next().unwrap_or("gristmill could not compile the specs"));
+            println!(
+                "cargo::error={}",
+                first.lines().next().unwrap_or("gristmill could not compile the specs")
+            );
             eprintln!("{error}");
             std::process::exit(1);
         }
@@ -226,7 +229,8 @@ impl Builder {
             .filter(|source| {
                 let stem = Path::new(&source.path).file_name().and_then(|n| n.to_str()).unwrap_or_default();
                 let stem = stem.split('.').next().unwrap_or_default();
-                let folder = Path::new(&source.path).parent().and_then(Path::file_name).and_then(|n| n.to_str());
+                let folder =
+                    Path::new(&source.path).parent().and_then(Path::file_name).and_then(|n| n.to_str());
                 match folder {
                     Some("formats") => set.formats.iter().any(|f| f.origin.file == source.path),
                     Some("codebooks") => books.contains(stem),
@@ -299,5 +303,10 @@ fn compiler() -> String {
         .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_string())
         .unwrap_or_default();
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
-    format!("{version};{};O{};{}", variable("TARGET"), variable("OPT_LEVEL"), variable("CARGO_ENCODED_RUSTFLAGS"))
+    format!(
+        "{version};{};O{};{}",
+        variable("TARGET"),
+        variable("OPT_LEVEL"),
+        variable("CARGO_ENCODED_RUSTFLAGS")
+    )
 }

@@ -10,8 +10,8 @@ pub mod emit;
 pub mod plan;
 
 pub use builder::Builder;
-use gristmill_spec::model::{Format, SpecSet};
 use gristmill_spec::SourceFile;
+use gristmill_spec::model::{Format, SpecSet};
 
 /// What the compiler can refuse.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -44,7 +44,9 @@ pub enum Error {
         bits: u32,
     },
     /// The emitted text is not Rust: a defect of the compiler, never of a spec.
-    #[error("the compiler emitted text that is not Rust ({message}); please report this with the spec that caused it")]
+    #[error(
+        "the compiler emitted text that is not Rust ({message}); please report this with the spec that caused it"
+    )]
     Emitted {
         /// What the parser said.
         message: String,

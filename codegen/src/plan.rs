@@ -79,7 +79,8 @@ impl<'a> FormatPlan<'a> {
         match &format.value.map {
             ValueMap::Affine { times, zero } => {
                 for code in 0..codes {
-                    let code = if signed && code >= codes / 2 { code as i32 - codes as i32 } else { code as i32 };
+                    let code =
+                        if signed && code >= codes / 2 { code as i32 - codes as i32 } else { code as i32 };
                     base.insert(times * code - zero);
                 }
             }
@@ -238,8 +239,10 @@ impl<'a> PackPlan<'a> {
     pub fn new(plan: &FormatPlan<'_>, packing: &'a Packing) -> Result<PackPlan<'a>, Error> {
         let span = (plan.max() - plan.min()) as u32;
         let direct = packing.tiles.iter().find(|t| span < 1 << t.bits);
-        let looked_up =
-            packing.tiles.iter().find(|t| t.bits <= 4 && plan.values.len() <= 1 << t.bits && !plan.values.is_empty());
+        let looked_up = packing
+            .tiles
+            .iter()
+            .find(|t| t.bits <= 4 && plan.values.len() <= 1 << t.bits && !plan.values.is_empty());
         let (tile, table) = match (direct, looked_up) {
             (Some(d), Some(l)) if l.bits < d.bits => (l, true),
             (Some(d), _) => (d, false),
@@ -247,7 +250,12 @@ impl<'a> PackPlan<'a> {
             (None, None) => {
                 return Err(Error::plan(
                     plan.format,
-                    &format!("packing `{}` has no tile wide enough for values {}..{}", packing.name, plan.min(), plan.max()),
+                    &format!(
+                        "packing `{}` has no tile wide enough for values {}..{}",
+                        packing.name,
+                        plan.min(),
+                        plan.max()
+                    ),
                 ));
             }
         };
@@ -362,10 +370,17 @@ pub fn features(variant: &CpuVariant) -> Vec<Feature> {
 
 impl<'a> MatmulPlan<'a> {
     /// Plans a packed variant and proves its sums.
-    pub fn new(plan: &'a FormatPlan<'a>, packing: &'a Packing, variant: &CpuVariant) -> Result<MatmulPlan<'a>, Error> {
+    pub fn new(
+        plan: &'a FormatPlan<'a>,
+        packing: &'a Packing,
+        variant: &CpuVariant,
+    ) -> Result<MatmulPlan<'a>, Error> {
         let pack = PackPlan::new(plan, packing)?;
         let Some((primitives, lanes, direct)) = primitives(variant) else {
-            return Err(Error::plan(plan.format, "the scalar variant reads the format's own rows, not a packing"));
+            return Err(Error::plan(
+                plan.format,
+                "the scalar variant reads the format's own rows, not a packing",
+            ));
         };
         let rows = if variant.rows == 0 { packing.rows } else { variant.rows };
         if packing.rows % lanes != 0 || rows % lanes != 0 {
@@ -379,8 +394,11 @@ impl<'a> MatmulPlan<'a> {
         let (low, high) = ACTIVATION;
         // A lane of the pairwise multiply holds two products; i16 saturates beyond its range.
         let pair = (2 * largest * low, 2 * largest * high);
-        let pairs_in_i16 =
-            if largest == 0 { i64::from(u16::MAX) } else { (-(1 << 15) / pair.0).min(((1 << 15) - 1) / pair.1.max(1)) };
+        let pairs_in_i16 = if largest == 0 {
+            i64::from(u16::MAX)
+        } else {
+            (-(1 << 15) / pair.0).min(((1 << 15) - 1) / pair.1.max(1))
+        };
         let dot = if direct {
             Dot::Direct { shift_free: tokens == 1 && pack.fields > 1 && pack.table.is_none() }
         } else if pairs_in_i16 == 0 {
@@ -395,7 +413,10 @@ impl<'a> MatmulPlan<'a> {
         let k_max = exact_k(plan, &pack, dot);
         let unit = u64::from(plan.unit);
         if unit > k_max {
-            return Err(Error::plan(plan.format, &format!("sums over runs of {unit} could overflow 32 bits")));
+            return Err(Error::plan(
+                plan.format,
+                &format!("sums over runs of {unit} could overflow 32 bits"),
+            ));
         }
         Ok(MatmulPlan {
             format: plan,
@@ -414,7 +435,10 @@ impl<'a> MatmulPlan<'a> {
     pub fn describe(&self) -> String {
         let dot = match self.dot {
             Dot::Direct { shift_free: true } => {
-                format!("u8 x i8 dot into i32, {} masked fields with a sum each, shifted once at the end", self.pack.fields)
+                format!(
+                    "u8 x i8 dot into i32, {} masked fields with a sum each, shifted once at the end",
+                    self.pack.fields
+                )
             }
             Dot::Direct { shift_free: false } => "u8 x i8 dot into i32".to_string(),
             Dot::Pairs { tiles } => format!("u8 x i8 pairs in i16, widened every {tiles} tiles"),
@@ -431,7 +455,8 @@ impl<'a> MatmulPlan<'a> {
             (None, _) if matches!(self.dot, Dot::Direct { shift_free: true }) => "mask",
             (None, _) => "shift and mask",
         };
-        let k = if self.k_max == u64::MAX { String::new() } else { format!("; exact up to k = {}", self.k_max) };
+        let k =
+            if self.k_max == u64::MAX { String::new() } else { format!("; exact up to k = {}", self.k_max) };
         format!(
             "{} rows x {} tokens; {} of {} bits; decode: {decode}; {dot}; {unit}{k}",
             self.vectors * self.lanes,
@@ -452,7 +477,10 @@ fn exact_k(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, dot: Dot) -> u64 {
         Dot::Direct { shift_free: true } => operand << (pack.tile.bits * (pack.fields - 1)),
         _ => operand,
     };
-    let worst = operand.max(in_place.div_ceil(u64::from(pack.fields))).max(magnitude(plan.min())).max(magnitude(plan.max()));
+    let worst = operand
+        .max(in_place.div_ceil(u64::from(pack.fields)))
+        .max(magnitude(plan.min()))
+        .max(magnitude(plan.max()));
     // One tile of slack: k is padded to whole tiles.
     (limit / (128 * worst.max(1))).saturating_sub(u64::from(pack.tile.k))
 }

@@ -191,9 +191,8 @@ impl Required<'_> {
             text = text.push("this build has no kernel for ").push(self.device.name());
             return match self.device {
                 DeviceKind::Cpu => text.push("\n  help: add a [[cpu]] table to the kernel file"),
-                DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => {
-                    text.push("\n  help: ask for device `cpu`, or let the policy `cpu` run it on the processor")
-                }
+                DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => text
+                    .push("\n  help: ask for device `cpu`, or let the policy `cpu` run it on the processor"),
             };
         }
         text = text

@@ -60,7 +60,8 @@ impl Strategy {
             }
         }
         let in_byte = |bit: i64| bit.rem_euclid(8) + i64::from(slice.bits) <= 8;
-        let addresses = |digits: &[Digit]| combinations(digits).map(|(_, bit)| slice.offset + bit).collect::<Vec<_>>();
+        let addresses =
+            |digits: &[Digit]| combinations(digits).map(|(_, bit)| slice.offset + bit).collect::<Vec<_>>();
         match digits.as_slice() {
             [outer @ .., last] if last.stride == 8 && addresses(outer).iter().all(|&b| in_byte(b)) => {
                 Strategy::Planes { outer: outer.to_vec(), extent: last.extent }
@@ -103,17 +104,21 @@ fn read_slice(out: &mut String, slice: &Slice, low: u32, ty: &str) {
     let mask = (1u64 << slice.bits) - 1;
     let strategy = Strategy::of(slice);
     let value = |byte: &str, shift: i64| {
-        let mut text = byte.to_string();
-        if shift > 0 {
-            text = format!("({text} >> {shift})");
-        }
-        if shift + i64::from(slice.bits) < 8 {
-            text = format!("({text} & {mask:#x})");
-        }
+        let masked = shift + i64::from(slice.bits) < 8;
+        let mut text = match (shift, masked) {
+            (0, false) => byte.to_string(),
+            (0, true) => format!("{byte} & {mask:#x}"),
+            (_, false) => format!("{byte} >> {shift}"),
+            (_, true) => format!("{byte} >> {shift} & {mask:#x}"),
+        };
         if ty != "u8" {
             text = format!("{ty}::from({text})");
         }
-        if low > 0 { format!("({text} << {low})") } else { text }
+        match low {
+            0 => text,
+            _ if ty == "u8" && (shift > 0 || masked) => format!("({text}) << {low}"),
+            _ => format!("{text} << {low}"),
+        }
     };
     match &strategy {
         Strategy::Planes { outer, extent } => {
@@ -123,10 +128,10 @@ fn read_slice(out: &mut String, slice: &Slice, low: u32, ty: &str) {
                 if *extent == 1 {
                     let _ = writeln!(out, "code[{first}] |= {};", value(&format!("block[{byte}]"), shift));
                 } else {
-                    let from = value("*byte", shift).replace("*byte & ", "byte & ");
+                    let from = value("byte", shift);
                     let _ = writeln!(
                         out,
-                        "for (code, byte) in code[{first}..{}].iter_mut().zip(&block[{byte}..{}]) {{ *code |= {from}; }}",
+                        "for (code, &byte) in code[{first}..{}].iter_mut().zip(&block[{byte}..{}]) {{ *code |= {from}; }}",
                         first + extent,
                         byte + i64::from(*extent)
                     );
@@ -139,14 +144,14 @@ fn read_slice(out: &mut String, slice: &Slice, low: u32, ty: &str) {
                 let (byte, first) = (at.div_euclid(8), index * extent * inner.extent);
                 let _ = writeln!(
                     out,
-                    "for (codes, byte) in code[{first}..{}].chunks_exact_mut({}).zip(&block[{byte}..{}]) {{",
+                    "for (codes, &byte) in code[{first}..{}].chunks_exact_mut({}).zip(&block[{byte}..{}]) {{",
                     first + extent * inner.extent,
                     inner.extent,
                     byte + i64::from(*extent)
                 );
                 for i in 0..inner.extent {
                     let shift = at.rem_euclid(8) + i64::from(i) * inner.stride;
-                    let _ = writeln!(out, "codes[{i}] |= {};", value("*byte", shift));
+                    let _ = writeln!(out, "codes[{i}] |= {};", value("byte", shift));
                 }
                 let _ = writeln!(out, "}}");
             }
@@ -159,7 +164,11 @@ fn read_slice(out: &mut String, slice: &Slice, low: u32, ty: &str) {
             };
             // A value of up to 32 bits at any bit offset touches up to five bytes.
             let bytes: Vec<String> = (0..8).map(|i| format!("window[at / 8 + {i}]")).collect();
-            let _ = writeln!(out, "let word = u64::from_le_bytes([{}]); code[index] |= {value};", bytes.join(", "));
+            let _ = writeln!(
+                out,
+                "let word = u64::from_le_bytes([{}]); code[index] |= {value};",
+                bytes.join(", ")
+            );
             for _ in 0..loops {
                 out.push('}');
             }
@@ -173,7 +182,8 @@ fn window_loops(out: &mut String, slice: &Slice) -> usize {
     let mut at = format!("{}", slice.offset);
     for (level, digit) in slice.digits.iter().enumerate() {
         let _ = writeln!(out, "for d{level} in 0..{}isize {{", digit.extent);
-        index = if level == 0 { format!("d{level}") } else { format!("({index}) * {} + d{level}", digit.extent) };
+        index =
+            if level == 0 { format!("d{level}") } else { format!("({index}) * {} + d{level}", digit.extent) };
         let _ = write!(at, " + d{level} * {}", digit.stride);
     }
     if slice.digits.is_empty() {
@@ -188,7 +198,9 @@ fn window_loops(out: &mut String, slice: &Slice) -> usize {
 /// Whether reading or writing a field needs the padded copy `window` of the block.
 pub fn needs_window(field: &Field) -> bool {
     match &field.layout {
-        FieldLayout::Bits(slices) => slices.iter().any(|s| Strategy::of(s) == Strategy::Window),
+        FieldLayout::Bits(slices) => {
+            whole_bytes(field).is_none() && slices.iter().any(|s| Strategy::of(s) == Strategy::Window)
+        }
         FieldLayout::Digits { .. } => false,
     }
 }
@@ -305,11 +317,8 @@ pub fn write_raw(field: &Field) -> String {
 fn write_slice(out: &mut String, slice: &Slice, low: u32, ty: &str) {
     let mask = (1u64 << slice.bits) - 1;
     let value = |code: &str, shift: i64| {
-        let mut text = code.to_string();
-        if low > 0 {
-            text = format!("({text} >> {low})");
-        }
-        text = format!("({text} & {mask:#x})");
+        let mut text =
+            if low > 0 { format!("({code} >> {low} & {mask:#x})") } else { format!("({code} & {mask:#x})") };
         if ty != "u8" {
             text = format!("({text} as u8)");
         }
@@ -429,10 +438,10 @@ pub fn read_f32(field: &Field) -> String {
                 Scalar::E8m0Half => "number::e8m0_half_to_f32",
                 Scalar::Ue4m3Half => "number::ue4m3_half_to_f32",
             };
-            format!("({raw}).map({f})")
+            format!("{raw}.map({f})")
         }
         FieldType::Unsigned(_) | FieldType::Trit => {
-            format!("({raw}).map(|raw| {} as f32)", scaled("i32::from(raw)", field))
+            format!("{raw}.map(|raw| {} as f32)", scaled("i32::from(raw)", field))
         }
         FieldType::Signed(bits) => {
             let (signed, width) = if bits <= 8 { ("i8", 8) } else { ("i16", 16) };
@@ -441,18 +450,21 @@ pub fn read_f32(field: &Field) -> String {
             } else {
                 format!("i32::from(((raw << {0}) as {signed}) >> {0})", width - bits)
             };
-            format!("({raw}).map(|raw| {} as f32)", scaled(&extended, field))
+            format!("{raw}.map(|raw| {} as f32)", scaled(&extended, field))
         }
     }
 }
 
+/// ` + 3` or ` - 3`.
+pub fn signed(value: i32) -> String {
+    if value < 0 { format!(" - {}", value.unsigned_abs()) } else { format!(" + {value}") }
+}
+
 fn scaled(raw: &str, field: &Field) -> String {
-    let mut text = raw.to_string();
-    if field.times != 1 {
-        text = format!("{text} * {}", field.times);
+    match (field.times, field.plus) {
+        (1, 0) => raw.to_string(),
+        (1, plus) => format!("({raw}{})", signed(plus)),
+        (times, 0) => format!("({raw} * {times})"),
+        (times, plus) => format!("({raw} * {times}{})", signed(plus)),
     }
-    if field.plus != 0 {
-        text = format!("{text} + ({})", field.plus);
-    }
-    format!("({text})")
 }

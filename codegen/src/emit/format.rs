@@ -4,7 +4,7 @@
 //! `#[target_feature]` functions around it, so that one text serves every ISA and gives every ISA the
 //! same bits.
 
-use super::fields::{needs_window, raw_type, read_f32, read_raw, write_raw};
+use super::fields::{needs_window, raw_type, read_f32, read_raw, signed, write_raw};
 use super::{doc, float};
 use crate::Error;
 use crate::plan::{Decode, FormatPlan, PackPlan};
@@ -36,7 +36,9 @@ pub fn decode(plan: &FormatPlan<'_>) -> String {
     if let ValueMap::Codebook { entries, times, name } = &format.value.map {
         let rows: Vec<String> = entries
             .iter()
-            .map(|e| format!("[{}]", e.iter().map(|v| (v * times).to_string()).collect::<Vec<_>>().join(", ")))
+            .map(|e| {
+                format!("[{}]", e.iter().map(|v| (v * times).to_string()).collect::<Vec<_>>().join(", "))
+            })
             .collect();
         let _ = write!(
             out,
@@ -95,14 +97,20 @@ fn values(plan: &FormatPlan<'_>) -> String {
                 text = format!("({text} as i{width})");
             }
             // Arithmetic modulo 2^8 or 2^16 is exact: the results are known to fit.
-            text = if signed && width == 8 && wide { format!("i16::from({text})") } else { format!("({text} as Int)") };
+            let chained = times != 1 || zero != 0;
+            text = match (signed && width == 8 && wide, chained) {
+                (true, _) => format!("i16::from({text})"),
+                (false, true) => format!("({text} as Int)"),
+                (false, false) => format!("{text} as Int"),
+            };
             if times != 1 {
                 text = format!("{text}.wrapping_mul({})", wrap(times, wide));
             }
             if zero != 0 {
                 text = format!("{text}.wrapping_sub({})", wrap(zero, wide));
             }
-            let _ = writeln!(body, "let {}values: [Int; ELEMENTS] = codes.map(|code| {text});", mutable(plan));
+            let _ =
+                writeln!(body, "let {}values: [Int; ELEMENTS] = codes.map(|code| {text});", mutable(plan));
         }
         Decode::Table(table) => {
             let entries: Vec<String> = table.iter().map(i32::to_string).collect();
@@ -248,7 +256,12 @@ fn terms(plan: &FormatPlan<'_>) -> String {
 
 fn uses_outer(plan: &FormatPlan<'_>) -> bool {
     let value = &plan.format.value;
-    value.scale.iter().chain(&value.add).chain(&value.subtract).any(|f| matches!(f, Factor::Row | Factor::Tensor))
+    value
+        .scale
+        .iter()
+        .chain(&value.add)
+        .chain(&value.subtract)
+        .any(|f| matches!(f, Factor::Row | Factor::Tensor))
 }
 
 /// The dequantize body.
@@ -376,9 +389,16 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
     let name = &quantizer.name;
     let code = &format.fields[format.value.code];
     let Decode::Affine { times, zero, .. } = plan.decode() else {
-        return Err(Error::plan(format, "rounding needs evenly spaced levels; this quantizer can't make a table's codes"));
+        return Err(Error::plan(
+            format,
+            "rounding needs evenly spaced levels; this quantizer can't make a table's codes",
+        ));
     };
-    if times != 1 || format.value.unit != 1.0 || !format.value.add.is_empty() || !format.value.subtract.is_empty() {
+    if times != 1
+        || format.value.unit != 1.0
+        || !format.value.add.is_empty()
+        || !format.value.subtract.is_empty()
+    {
         return Err(Error::plan(format, "its quantizer can round to `scale * (code - zero)` only"));
     }
     let [factor] = format.value.scale.as_slice() else {
@@ -386,7 +406,8 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
     };
     let mut out = String::new();
     let half_up_zero = zero;
-    let rounded = rounded(&quantizer.scale, quantizer.round, quantizer.threshold, quantizer.clamp, half_up_zero);
+    let rounded =
+        rounded(&quantizer.scale, quantizer.round, quantizer.threshold, quantizer.clamp, half_up_zero);
     let mut body = String::new();
     let mut store = String::new();
     match factor {
@@ -398,11 +419,15 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
             body.push_str(&step(&quantizer.scale));
             let (raw, check) = match field.ty {
                 FieldType::Scalar(Scalar::F32) => ("stored.to_bits()", "stored.is_finite()"),
-                FieldType::Scalar(Scalar::F16) => ("number::f32_to_f16(stored)", "number::f16_to_f32(code[0]).is_finite()"),
+                FieldType::Scalar(Scalar::F16) => {
+                    ("number::f32_to_f16(stored)", "number::f16_to_f32(code[0]).is_finite()")
+                }
                 FieldType::Scalar(Scalar::Bf16) => {
                     ("number::f32_to_bf16(stored)", "number::bf16_to_f32(code[0]).is_finite()")
                 }
-                _ => return Err(Error::plan(format, "its quantizer can store f16, bf16 and f32 scales only")),
+                _ => {
+                    return Err(Error::plan(format, "its quantizer can store f16, bf16 and f32 scales only"));
+                }
             };
             let _ = writeln!(
                 store,
@@ -485,19 +510,23 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let row_stride = pack.tile.digits.iter().find(|d| d.axis == Axis::Row).map_or(0, |d| d.stride);
     let (encode, decode) = match &pack.table {
         None => (
-            format!("(i32::from(value) - ({min})) as u8"),
-            format!("i32::from(code) + ({min})"),
+            if min == 0 {
+                "value as u8".to_string()
+            } else {
+                format!("(i32::from(value){}) as u8", signed(-min))
+            },
+            if min == 0 { "i32::from(code)".to_string() } else { format!("i32::from(code){}", signed(min)) },
         ),
         Some(_) => {
             let mut index = vec![0u8; (plan.max() - min + 1) as usize];
             for (i, value) in plan.values.iter().enumerate() {
                 index[(value - min) as usize] = i as u8;
             }
-            let _ = write!(&mut String::new(), "");
             (
                 format!(
-                    "{{ const INDEX: [u8; {}] = {index:?}; INDEX[(i32::from(value) - ({min})) as usize] }}",
-                    index.len()
+                    "{{ const INDEX: [u8; {}] = {index:?}; INDEX[(i32::from(value){}) as usize] }}",
+                    index.len(),
+                    signed(-min)
                 ),
                 format!(
                     "{{ const VALUES: [i32; {}] = {:?}; VALUES[usize::from(code) % VALUES.len()] }}",
@@ -512,7 +541,12 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
             ("0usize".to_string(), k.to_string())
         } else {
             let padded = unit.next_multiple_of(pack.multiple);
-            (format!("({k} / {unit})"), format!("({k} / {unit} * {padded} + {k} % {unit})"))
+            let packed = if padded == unit {
+                k.to_string()
+            } else {
+                format!("{k} / {unit} * {padded} + {k} % {unit}")
+            };
+            (format!("({k} / {unit})"), packed)
         }
     };
     let (unit_index, packed_k) = unit_of("k");
@@ -537,10 +571,8 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     } else {
         String::new()
     };
-    let (scales_name, mins_name) = (
-        if plan.has_scales() { "scales" } else { "_scales" },
-        if plan.offset { "mins" } else { "_mins" },
-    );
+    let (scales_name, mins_name) =
+        (if plan.has_scales() { "scales" } else { "_scales" }, if plan.offset { "mins" } else { "_mins" });
     let value = match (plan.has_scales(), plan.offset) {
         (true, true) => format!(
             "let (scale, offset) = unsafe {{ (scales.add({unit_index} * {rows} + row).read(), mins.add({unit_index} * {rows} + row).read()) }};
@@ -555,10 +587,9 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
         }
         (false, _) => "outer * value as f32".to_string(),
     };
-    let value = value.replace("let (scale", "// SAFETY: the caller answers for packed scales.\nlet (scale").replace(
-        "let scale =",
-        "// SAFETY: the caller answers for packed scales.\nlet scale =",
-    );
+    let value = value
+        .replace("let (scale", "// SAFETY: the caller answers for packed scales.\nlet (scale")
+        .replace("let scale =", "// SAFETY: the caller answers for packed scales.\nlet scale =");
     format!(
         "/// Bit of element k of a tile's first row in packing `{name}`.
          const K_BITS_{upper}: [usize; {tile_k}] = [{}];
@@ -601,7 +632,8 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
          unsafe fn unpack_{name}(
              codes: *const u8, {scales_name}: *const f32, {mins_name}: *const f32, outer: f32, row: usize, k: usize, dst: *mut f32,
          ) {{
-             for (k, at) in (0..k).map(|k| (k, {packed_k})) {{
+             for k in 0..k {{
+                 let at = {packed_k};
                  let bit = row * {row_stride} + K_BITS_{upper}[at % {tile_k}];
                  // SAFETY: the caller answers for a whole panel.
                  let code = unsafe {{ (*codes.add(at / {tile_k} * {tile_bytes} + bit / 8) >> (bit % 8)) & {mask:#x} }};
@@ -620,8 +652,8 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
 /// The scalar matmul: the reference, straight from the format's own rows.
 pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
     let header = match plan.format.row_header {
-        Some(scalar) => scalar.bits() / 8,
-        None => 0,
+        Some(scalar) => format!("{} + ", scalar.bits() / 8),
+        None => String::new(),
     };
     let block_activations = plan.activations.block;
     let (declare, accumulate, result) = if plan.unit == 0 {
@@ -638,7 +670,9 @@ pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
     } else {
         let unit = plan.unit;
         let x_scale = match block_activations {
-            Some(block) => format!("unsafe {{ *a.x_scales.add((first + token) * a.x_blocks + k / {block}) }}"),
+            Some(block) => {
+                format!("unsafe {{ *a.x_scales.add((first + token) * a.x_blocks + k / {block}) }}")
+            }
             None => String::new(),
         };
         let bind = if x_scale.is_empty() {
@@ -654,7 +688,9 @@ pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
             (false, false) => "*y += sum as f32;",
         };
         let offset = match (plan.offset, has_x) {
-            (true, true) => "*y -= offset[run] * x_scale * x.iter().map(|&x| i32::from(x)).sum::<i32>() as f32;",
+            (true, true) => {
+                "*y -= offset[run] * x_scale * x.iter().map(|&x| i32::from(x)).sum::<i32>() as f32;"
+            }
             (true, false) => "*y -= offset[run] * x.iter().map(|&x| i32::from(x)).sum::<i32>() as f32;",
             (false, _) => "",
         };
@@ -700,7 +736,7 @@ pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
                      {declare}
                      for index in 0..a.k / ELEMENTS {{
                          // SAFETY: the caller answers for rows of `stride` bytes{header_note}.
-                         let block = unsafe {{ &*a.codes.add(row * a.stride + {header} + index * BYTES).cast::<[u8; BYTES]>() }};
+                         let block = unsafe {{ &*a.codes.add(row * a.stride + {header}index * BYTES).cast::<[u8; BYTES]>() }};
                          // Packing refused codes without meaning before this is called.
                          let Ok(values) = values(block) else {{ continue }};
                          {accumulate}
@@ -714,7 +750,7 @@ pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
                  }}
              }}
          }}\n",
-        header_note = if header > 0 { ", each with its header" } else { "" },
+        header_note = if !header.is_empty() { ", each with its header" } else { "" },
     )
 }
 

@@ -106,17 +106,23 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
         finish = finish(plan),
     );
     for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
-        let _ = write!(out, "while row + {rows} * LANES <= end {{ let mut token = 0;");
+        let span = if rows == 1 { "LANES".to_string() } else { format!("{rows} * LANES") };
+        let _ = write!(out, "while row + {span} <= end {{ let mut token = 0;");
         for step in token_steps(tokens) {
             let _ = write!(
                 out,
                 "while token + {step} <= a.m {{ tile::<{rows}, {step}>(a, row, token); token += {step}; }}"
             );
         }
-        let _ = write!(out, "row += {rows} * LANES; }}\n");
+        let _ = write!(out, "row += {span}; }}\n");
     }
     out.push_str("} }\n");
     out
+}
+
+/// `k`, or `k` and so many elements further.
+fn at_k(further: u32) -> String {
+    if further == 0 { "k".to_string() } else { format!("k + {further}") }
 }
 
 /// Token counts of the tiles that cover any m: the planned one, its half, and one.
@@ -136,7 +142,8 @@ fn decode(plan: &MatmulPlan<'_>) -> String {
     let pack = &plan.pack;
     let bits = pack.tile.bits;
     let shift_free = plan.dot == Dot::Direct { shift_free: true };
-    let mut out = String::from("let packed: [simd::I; V] = std::array::from_fn(|i| simd::load(codes[i].add(at)));\n");
+    let mut out =
+        String::from("let packed: [simd::I; V] = std::array::from_fn(|i| simd::load(codes[i].add(at)));\n");
     let mask = (1u32 << bits) - 1;
     for field in 0..pack.fields {
         let shift = field * bits;
@@ -160,10 +167,10 @@ fn multiply(plan: &MatmulPlan<'_>, function: &str) -> String {
         let _ = write!(
             out,
             "for t in 0..T {{
-                 let x = simd::broadcast(x[t].add(k + {}));
+                 let x = simd::broadcast(x[t].add({}));
                  for i in 0..V {{ sum[t][i] = simd::{function}(sum[t][i], w{field}[i], x); }}
              }}\n",
-            4 * field
+            at_k(4 * field)
         );
     }
     out
@@ -182,10 +189,10 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
                 let _ = write!(
                     multiply,
                     "for t in 0..T {{
-                         let x = simd::broadcast(x[t].add(k + {}));
+                         let x = simd::broadcast(x[t].add({}));
                          for i in 0..V {{ sums[{field}][t][i] = simd::dot(sums[{field}][t][i], w{field}[i], x); }}
                      }}\n",
-                    4 * field
+                    at_k(4 * field)
                 );
             }
             let mut total = String::from("sums[0][t][i]");
@@ -221,15 +228,27 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
                 let _ = write!(
                     multiply,
                     "for t in 0..T {{
-                         let x = simd::broadcast(x[t].add(k + {}));
+                         let x = simd::broadcast(x[t].add({}));
                          for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], simd::pairs(simd::zero(), w{field}[i], x)); }}
                      }}\n",
-                    4 * field
+                    at_k(4 * field)
                 );
             }
             format!(
                 "{table}let mut dot = [[simd::zero(); V]; T];
                  for tile in {first}..{first} + {count} {{ {position} {decode} {multiply} }}\n"
+            )
+        }
+        // A unit that fits i16 sums is widened once, at its end.
+        Dot::Pairs { tiles }
+            if plan.format.unit != 0 && tiles >= plan.format.unit.div_ceil(plan.pack.tile.k) =>
+        {
+            format!(
+                "{table}let mut sum = [[simd::zero(); V]; T];
+             for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
+             let mut dot = [[simd::zero(); V]; T];
+             for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], sum[t][i]); }} }}\n",
+                multiply(plan, "pairs")
             )
         }
         Dot::Pairs { tiles } => format!(

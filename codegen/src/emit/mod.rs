@@ -8,8 +8,8 @@ mod registry;
 
 use crate::plan::{FormatPlan, MatmulPlan, PackPlan, features, scalar_k_max};
 use crate::{Error, Options};
-use gristmill_spec::model::{CpuVariant, Format, Kernel, ShapeRules, SpecSet};
 use gristmill_spec::SourceFile;
+use gristmill_spec::model::{CpuVariant, Format, Kernel, ShapeRules, SpecSet};
 use gristmill_spec::vocab::{Arch, DType, Feature, Isa, Op};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -46,7 +46,11 @@ pub struct Listed {
 }
 
 /// Emits the whole set. Returns unformatted text and what is listed.
-pub fn emit(set: &SpecSet, sources: &[SourceFile], options: &Options) -> Result<(String, Vec<Listed>), Vec<Error>> {
+pub fn emit(
+    set: &SpecSet,
+    sources: &[SourceFile],
+    options: &Options,
+) -> Result<(String, Vec<Listed>), Vec<Error>> {
     let mut errors = Vec::new();
     let mut plans = Vec::new();
     for format in &set.formats {
@@ -173,8 +177,11 @@ pub fn kernel_name(kernel: &str, format: &str, quantizer: Option<&str>, variant:
 /// `#[cfg]` and `#[target_feature]` of a variant.
 fn attributes(variant: &CpuVariant) -> (String, String) {
     let features: Vec<&str> = features(variant).iter().map(|f| f.name()).collect();
-    let enable =
-        if features.is_empty() { String::new() } else { format!("#[target_feature(enable = \"{}\")]\n", features.join(",")) };
+    let enable = if features.is_empty() {
+        String::new()
+    } else {
+        format!("#[target_feature(enable = \"{}\")]\n", features.join(","))
+    };
     (cfg(variant.isa.arch()), enable)
 }
 
@@ -187,11 +194,14 @@ fn cfg(arch: Arch) -> String {
 }
 
 /// The kernels of `op` that serve a format, with their variants.
-fn serving<'s>(set: &'s SpecSet, op: Op, format: usize) -> impl Iterator<Item = (&'s Kernel, usize, &'s CpuVariant)> {
-    set.kernels
-        .iter()
-        .filter(move |kernel| kernel.op == op && kernel.formats.contains(&format))
-        .flat_map(|kernel| kernel.cpu.iter().enumerate().map(move |(order, variant)| (kernel, order, variant)))
+fn serving<'s>(
+    set: &'s SpecSet,
+    op: Op,
+    format: usize,
+) -> impl Iterator<Item = (&'s Kernel, usize, &'s CpuVariant)> {
+    set.kernels.iter().filter(move |kernel| kernel.op == op && kernel.formats.contains(&format)).flat_map(
+        |kernel| kernel.cpu.iter().enumerate().map(move |(order, variant)| (kernel, order, variant)),
+    )
 }
 
 struct Listing<'a> {
@@ -202,7 +212,10 @@ struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    #[allow(clippy::too_many_arguments, reason = "one call site a kind of kernel; a struct would repeat the fields")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one call site a kind of kernel; a struct would repeat the fields"
+    )]
     fn entry(
         &self,
         kernel: &Kernel,
@@ -415,7 +428,11 @@ fn format_module(
                     let function = match &variant.body {
                         Some(path) => path.clone(),
                         None => {
-                            let module = free_name(loops, &format!("{ident}_{}", matmul::shape_name(&resolved)), &text);
+                            let module = free_name(
+                                loops,
+                                &format!("{ident}_{}", matmul::shape_name(&resolved)),
+                                &text,
+                            );
                             let shared = loops.entry(module.clone()).or_insert_with(|| Shared {
                                 text: text.clone(),
                                 formats: Vec::new(),

@@ -3,8 +3,8 @@
 use super::{Listed, cfg};
 use crate::Options;
 use crate::plan::FormatPlan;
-use gristmill_spec::model::{DimRule, Scalar, SpecSet};
 use gristmill_spec::SourceFile;
+use gristmill_spec::model::{DimRule, Scalar, SpecSet};
 use gristmill_spec::vocab::{Arch, DType, DeviceKind, Op};
 use std::fmt::Write;
 
@@ -25,7 +25,11 @@ pub fn emit(
          use {runtime}::vocab::{{DType, DeviceKind, FeatureSet, Isa, Op}};
          use {runtime}::vocab::Feature;\n",
     );
-    out.push_str(&names("Format", "The weight formats of this build.", plans.iter().map(|p| p.format.name.as_str())));
+    out.push_str(&names(
+        "Format",
+        "The weight formats of this build.",
+        plans.iter().map(|p| p.format.name.as_str()),
+    ));
     out.push_str(&names(
         "ActivationFormat",
         "The activation formats of this build.",
@@ -39,7 +43,9 @@ pub fn emit(
     let left_out: Vec<String> = options
         .left_out
         .iter()
-        .map(|l| format!("LeftOut {{ format: {:?}, feature: {:?}, gguf: {:?} }}", l.format, l.feature, l.gguf))
+        .map(|l| {
+            format!("LeftOut {{ format: {:?}, feature: {:?}, gguf: {:?} }}", l.format, l.feature, l.gguf)
+        })
         .collect();
     let sources: Vec<String> = sources
         .iter()
@@ -141,7 +147,8 @@ fn formats(set: &SpecSet, plans: &[FormatPlan<'_>]) -> String {
         let f = plan.format;
         let quantizers: Vec<&str> = f.quantizers.iter().map(|q| q.name.as_str()).collect();
         let header = f.row_header.map_or("None".to_string(), |s| format!("Some({})", outer(s)));
-        let tail = f.tensor_tail.map_or("None".to_string(), |(s, bytes)| format!("Some(({}, {bytes}))", outer(s)));
+        let tail =
+            f.tensor_tail.map_or("None".to_string(), |(s, bytes)| format!("Some(({}, {bytes}))", outer(s)));
         let _ = write!(
             out,
             "FormatInfo {{
@@ -172,8 +179,10 @@ fn rule(rule: DimRule) -> String {
 fn entries(listed: &[Listed]) -> String {
     let mut out = String::from("static ENTRIES: &[Entry] = &[");
     for kernel in listed {
-        let features: String =
-            kernel.features.iter().fold("FeatureSet::EMPTY".to_string(), |set, f| format!("{set}.with(Feature::{f:?})"));
+        let features: String = kernel
+            .features
+            .iter()
+            .fold("FeatureSet::EMPTY".to_string(), |set, f| format!("{set}.with(Feature::{f:?})"));
         let _ = write!(
             out,
             "{cfg}Entry {{
@@ -211,7 +220,9 @@ fn candidates(set: &SpecSet, listed: &[Listed], arch: Arch) -> String {
             return Vec::new();
         }
         let mut found: Vec<usize> = (0..on_arch.len())
-            .filter(|&i| on_arch[i].op == op && on_arch[i].format == format && on_arch[i].input.contains(&input))
+            .filter(|&i| {
+                on_arch[i].op == op && on_arch[i].format == format && on_arch[i].input.contains(&input)
+            })
             .collect();
         // Better ISA, then more specific requirements, then the order of the file.
         found.sort_by(|&a, &b| on_arch[b].rank.cmp(&on_arch[a].rank));
@@ -238,7 +249,9 @@ fn candidates(set: &SpecSet, listed: &[Listed], arch: Arch) -> String {
     let mut body = String::new();
     for &op in Op::ALL {
         let (ty, names): (&str, Vec<&str>) = match op {
-            Op::QuantizeActivations => ("ActivationFormat", set.activations.iter().map(|a| a.name.as_str()).collect()),
+            Op::QuantizeActivations => {
+                ("ActivationFormat", set.activations.iter().map(|a| a.name.as_str()).collect())
+            }
             Op::Quantize | Op::Dequantize | Op::Matmul => {
                 ("Format", set.formats.iter().map(|f| f.name.as_str()).collect())
             }
