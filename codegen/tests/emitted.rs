@@ -1,0 +1,125 @@
+//! What the compiler writes, held in a file: a change of the emitter shows in review as a change of code.
+
+use gristmill_codegen::{Options, compile};
+use gristmill_spec::{SourceFile, check, render, shipped};
+use std::path::Path;
+
+const FORMAT: &str = r#"
+doc   = "two bits in planes, an f16 scale"
+block = { elements = 64, bytes = 18 }
+activations = "int8_row"
+
+[[field]]
+name   = "q"
+type   = "u2"
+layout = { shape = [4, 16], stride = [2, 8] }
+
+[[field]]
+name   = "d"
+type   = "f16"
+layout = { offset = 128 }
+
+[value]
+code   = "q"
+levels = [-1, 0, 1]
+scale  = "d"
+
+[[quantize]]
+name  = "absmax"
+scale = "absmax"
+round = "half-away"
+clamp = [-1, 1]
+"#;
+
+const MATMUL: &str = r#"
+doc    = "a product"
+op     = "matmul"
+input  = ["f32"]
+output = "f32"
+
+[[cpu]]
+isa = "scalar"
+
+[[cpu]]
+isa     = "avx2"
+packing = "r16k4"
+tile    = { rows = 16, tokens = 2 }
+"#;
+
+const QUANTIZE: &str = "doc = \"blocks\"\nop = \"quantize\"\n\n[[cpu]]\nisa = \"scalar\"\n\n[[cpu]]\nisa = \"avx2\"\n";
+const DEQUANTIZE: &str = "doc = \"values\"\nop = \"dequantize\"\noutput = \"f32\"\n\n[[cpu]]\nisa = \"scalar\"\n";
+
+fn source(path: &str, text: &str) -> SourceFile {
+    SourceFile { path: path.to_string(), bytes: text.as_bytes().to_vec() }
+}
+
+/// The test's own format and kernels, with the shipped packing and activation formats.
+fn sources(format: &str) -> Vec<SourceFile> {
+    let mut sources: Vec<SourceFile> = shipped()
+        .expect("the shipped specs are readable")
+        .into_iter()
+        .filter(|s| s.path.contains("/packings/") || s.path.contains("/activations/int8_row"))
+        .collect();
+    sources.push(source("specs/formats/planes.toml", format));
+    sources.push(source("specs/kernels/matmul.toml", MATMUL));
+    sources.push(source("specs/kernels/quantize.toml", QUANTIZE));
+    sources.push(source("specs/kernels/dequantize.toml", DEQUANTIZE));
+    sources
+}
+
+fn compiled(format: &str) -> Result<String, String> {
+    let sources = sources(format);
+    let report = check(&sources);
+    let Some(set) = report.set else { return Err(render(&sources, &report.diagnostics, false)) };
+    // The specs' own text is in the registry too; the golden file is about the code.
+    compile(&set, &[], &Options { package: "test".into(), compiler: "test".into(), ..Options::default() })
+        .map(|compiled| compiled.code)
+        .map_err(|errors| errors.iter().map(|e| format!("{e}\n")).collect())
+}
+
+#[test]
+fn the_text_is_as_reviewed() {
+    let code = compiled(FORMAT).expect("compiles");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/planes.rs");
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&golden, &code).expect("writable");
+        return;
+    }
+    let expected = std::fs::read_to_string(&golden).unwrap_or_default();
+    if code != expected {
+        let line = code.lines().zip(expected.lines()).position(|(a, b)| a != b).unwrap_or(0);
+        panic!(
+            "the emitted code differs from {} at line {}:\n  now: {}\n  was: {}\nlook at the difference; \
+             `BLESS=1 cargo test -p gristmill-codegen` takes the new text",
+            golden.display(),
+            line + 1,
+            code.lines().nth(line).unwrap_or("(end)"),
+            expected.lines().nth(line).unwrap_or("(end)"),
+        );
+    }
+}
+
+/// The same specs give the same text: nothing in it depends on hash order, time or place.
+#[test]
+fn compiling_is_deterministic() {
+    assert_eq!(compiled(FORMAT), compiled(FORMAT));
+}
+
+#[test]
+fn identities_follow_the_code() {
+    let id = |format: &str| {
+        let code = compiled(format).expect("compiles");
+        let at = code.find("KernelId(").expect("an identity");
+        code[at..at + 28].to_string()
+    };
+    assert_ne!(id(FORMAT), id(&FORMAT.replace("offset = 128", "offset = 0").replace("stride = [2, 8] }", "stride = [2, 8], offset = 16 }")));
+    assert_eq!(id(FORMAT), id(&FORMAT.replace("two bits in planes", "other words")));
+}
+
+#[test]
+fn values_beyond_eight_bits_have_no_integer_product() {
+    let error = compiled(&FORMAT.replace("[-1, 0, 1]", "[-300, 0, 300]").replace(&FORMAT[FORMAT.find("[[quantize]]").expect("there")..], ""))
+        .expect_err("refused");
+    assert!(error.contains("specs/formats/planes.toml:"), "{error}");
+    assert!(error.contains("-300..300"), "{error}");
+}

@@ -1,0 +1,120 @@
+//! The proofs: sums that a plan calls exact are exact at the extremes, and no further than it says.
+
+use gristmill_codegen::plan::{Dot, FormatPlan, MatmulPlan, PackPlan, scalar_k_max};
+use gristmill_spec::model::SpecSet;
+use gristmill_spec::vocab::{Isa, Op};
+use gristmill_spec::{check, shipped};
+
+fn set() -> SpecSet {
+    check(&shipped().expect("readable")).set.expect("the shipped specs have no mistakes")
+}
+
+/// Every packed variant of every shipped format, planned.
+fn each(mut f: impl FnMut(&MatmulPlan<'_>, Isa)) {
+    let set = set();
+    let matmul = set.kernels.iter().find(|k| k.op == Op::Matmul).expect("shipped");
+    let mut count = 0;
+    for format in &set.formats {
+        let plan = FormatPlan::new(format, &set.activations[format.activations]).expect("plans");
+        for variant in matmul.cpu.iter().filter(|v| v.packing.is_some()) {
+            let packing = &set.packings[variant.packing.expect("filtered")];
+            f(&MatmulPlan::new(&plan, packing, variant).expect("plans"), variant.isa);
+            count += 1;
+        }
+    }
+    assert!(count > 100, "{count}");
+}
+
+/// i16 sums at their worst: every operand at its largest, every activation at an end of its range.
+#[test]
+fn pairs_never_leave_sixteen_bits() {
+    let mut seen = 0;
+    each(|plan, _| {
+        let tiles = match plan.dot {
+            Dot::Pairs { tiles } => i64::from(tiles),
+            Dot::PairsAtOnce => 1,
+            Dot::Direct { .. } | Dot::Wide => return,
+        };
+        seen += 1;
+        let adds = if plan.dot == Dot::PairsAtOnce { 1 } else { tiles * i64::from(plan.pack.fields) };
+        for x in [-128i64, 127] {
+            let mut sum = 0i64;
+            for _ in 0..adds {
+                sum += 2 * i64::from(plan.pack.operand_max) * x;
+                assert!(i64::from(i16::MIN) <= sum && sum <= i64::from(i16::MAX), "{}", plan.describe());
+            }
+        }
+    });
+    assert!(seen > 20, "{seen}");
+}
+
+/// Operands that don't fit a pairwise multiply are widened; those that do are not.
+#[test]
+fn wide_operands_are_widened_only_where_needed() {
+    each(|plan, isa| {
+        let fits = 2 * i64::from(plan.pack.operand_max) * 128 <= 1 << 15;
+        match (isa, plan.dot) {
+            (_, Dot::Wide) => assert!(!fits, "{}", plan.describe()),
+            (_, Dot::Pairs { .. } | Dot::PairsAtOnce) => assert!(fits, "{}", plan.describe()),
+            (Isa::AvxVnni | Isa::Avx512, Dot::Direct { .. }) => {}
+            (isa, dot) => panic!("{isa} has no {dot:?}"),
+        }
+    });
+}
+
+/// i32 sums over whole rows at their worst, shift-free fields at their place in the byte.
+#[test]
+fn whole_rows_stay_within_thirty_two_bits() {
+    let mut seen = 0;
+    each(|plan, _| {
+        if plan.format.unit != 0 {
+            return;
+        }
+        seen += 1;
+        let (operand, fields) = (u64::from(plan.pack.operand_max), u64::from(plan.pack.fields));
+        let k = plan.k_max.next_multiple_of(u64::from(plan.pack.tile.k));
+        let in_place = match plan.dot {
+            Dot::Direct { shift_free: true } => operand << (u64::from(plan.pack.tile.bits) * (fields - 1)),
+            _ => operand * fields,
+        };
+        assert!(in_place * 128 * (k / fields) <= 1 << 31, "{}", plan.describe());
+        assert!(operand * 128 * k <= 1 << 31, "{}", plan.describe());
+        assert!(plan.k_max >= 131_072 || operand > 120, "{}: k is bounded without need", plan.describe());
+    });
+    assert!(seen > 10, "{seen}");
+}
+
+#[test]
+fn the_reference_is_exact_where_it_says() {
+    let set = set();
+    for format in &set.formats {
+        let plan = FormatPlan::new(format, &set.activations[format.activations]).expect("plans");
+        if plan.unit == 0 {
+            let worst = u64::from(plan.min().unsigned_abs().max(plan.max().unsigned_abs()));
+            assert!(worst * 128 * scalar_k_max(&plan) < 1 << 31);
+            assert!(scalar_k_max(&plan) >= 131_072, "{}", format.name);
+        }
+    }
+}
+
+/// Codes of a packing, all at different bits of a tile and all within it.
+#[test]
+fn packed_codes_do_not_overlap() {
+    let set = set();
+    for format in &set.formats {
+        let plan = FormatPlan::new(format, &set.activations[format.activations]).expect("plans");
+        for packing in &set.packings {
+            let pack = PackPlan::new(&plan, packing).expect("fits");
+            let mut taken = vec![false; pack.tile.bytes as usize * 8];
+            for row in 0..packing.rows {
+                for k in 0..pack.tile.k {
+                    for bit in 0..pack.tile.bits {
+                        let at = (pack.bit(row, k) + bit) as usize;
+                        assert!(!std::mem::replace(&mut taken[at], true), "{}: bit {at} twice", packing.name);
+                    }
+                }
+            }
+            assert!(taken.into_iter().all(|t| t), "{}: a tile has holes", packing.name);
+        }
+    }
+}
