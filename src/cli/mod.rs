@@ -2,17 +2,22 @@
 //!
 //! Exit codes: 0 for yes, 2 for "there is no kernel", 1 for everything that went wrong.
 
+mod dequantize;
 mod docs;
 mod error;
 mod explain;
 mod files;
 mod list;
+mod plan;
 mod progress;
+mod quantize;
 mod random;
+mod raw;
 mod request;
 mod run;
 mod table;
 mod verify;
+mod verify_receipt;
 
 use clap::{Parser, Subcommand};
 use error::{CliError, Outcome};
@@ -29,10 +34,14 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(run::Arguments),
     List(list::Arguments),
     Explain(explain::Arguments),
-    Run(run::Arguments),
+    Plan(plan::Arguments),
     Verify(verify::Arguments),
+    VerifyReceipt(verify_receipt::Arguments),
+    Quantize(quantize::Arguments),
+    Dequantize(dequantize::Arguments),
     Docs(docs::Arguments),
 }
 
@@ -68,10 +77,14 @@ pub fn main() -> ExitCode {
 
 fn dispatch(command: Command, out: &mut dyn Write) -> Result<Outcome, CliError> {
     match command {
+        Command::Run(arguments) => run::run(&arguments, out),
         Command::List(arguments) => list::run(&arguments, out),
         Command::Explain(arguments) => explain::run(&arguments, out),
-        Command::Run(arguments) => run::run(&arguments, out),
+        Command::Plan(arguments) => plan::run(&arguments, out),
         Command::Verify(arguments) => verify::run(&arguments, out),
+        Command::VerifyReceipt(arguments) => verify_receipt::run(&arguments, out),
+        Command::Quantize(arguments) => quantize::run(&arguments, out),
+        Command::Dequantize(arguments) => dequantize::run(&arguments, out),
         Command::Docs(arguments) => docs::run(&arguments, out),
     }
 }

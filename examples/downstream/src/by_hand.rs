@@ -1,11 +1,8 @@
 //! The one kernel of this crate that is written by hand; `kernels/kernels/fast_dequantize.toml` names it.
 
-#![cfg_attr(not(target_arch = "x86_64"), allow(unused_imports, reason = "its only function is for x86"))]
-
 use gristmill::abi::Fault;
 use gristmill::number::f16_to_f32;
 use gristmill::variant;
-#[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
     _mm_set_epi32, _mm_setr_epi8, _mm_shuffle_epi8, _mm256_and_si256, _mm256_broadcastd_epi32,
     _mm256_cvtepi32_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,

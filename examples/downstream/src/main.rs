@@ -7,6 +7,8 @@ use gristmill::{
     Workspace,
 };
 
+// Its only function is for x86; elsewhere the spec's variant is not compiled either.
+#[cfg(target_arch = "x86_64")]
 mod by_hand;
 
 /// What `build.rs` compiled: a module for each format, and the registry of them all.

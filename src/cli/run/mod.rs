@@ -161,10 +161,12 @@ impl Done {
                 ]);
             }
         }
-        if !table.is_empty() {
-            table.print(out)?;
-            writeln!(out)?;
+        if table.is_empty() {
+            writeln!(out, "no tensor in a format of this build")?;
+            return Ok(self.without.print(out)?);
         }
+        table.print(out)?;
+        writeln!(out)?;
         let sum = |m: usize| -> f64 { self.runs().filter(|run| run.m == m).map(|run| run.seconds).sum() };
         let packed: usize = self.tensors.iter().map(|tensor| tensor.packed_bytes).sum();
         writeln!(
@@ -180,8 +182,9 @@ impl Done {
                 arguments.m.iter().map(|&m| format!("{} us at m = {m}", measured(sum(m) * 1e6))).collect();
             writeln!(out, "all of them: {}", sums.join(", "))?;
         }
-        for (name, count) in &self.plain {
-            writeln!(out, "not quantized: {name} ({})", counted(*count, "tensor"))?;
+        if !self.plain.is_empty() {
+            let plain: Vec<String> = self.plain.iter().map(|(name, count)| format!("{count} of {name}")).collect();
+            writeln!(out, "not quantized, so not run: {}", plain.join(", "))?;
         }
         self.without.print(out)?;
         for tensor in &self.tensors {
