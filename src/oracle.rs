@@ -251,7 +251,7 @@ impl<'a> FormatOracle<'a> {
     /// [`OracleError::InvalidCode`] in row 0, [`OracleError::Size`].
     pub fn decode(&self, blocks: &[u8], outer: f32) -> Result<Row, OracleError> {
         let (elements, bytes) = (self.format.elements as usize, self.format.bytes as usize);
-        if blocks.len() % bytes != 0 {
+        if !blocks.len().is_multiple_of(bytes) {
             let (n, k) = (1, blocks.len() / bytes * elements);
             let expected = blocks.len() / bytes * bytes;
             return Err(self.size_error(n, k, expected, blocks.len()));
@@ -290,6 +290,24 @@ impl<'a> FormatOracle<'a> {
         Ok(row)
     }
 
+    /// Elements of some blocks whose code means nothing, each at the start of its group.
+    pub fn invalid_codes(&self, blocks: &[u8]) -> Vec<usize> {
+        let (elements, group) = (self.format.elements as usize, self.format.value.group as usize);
+        let whole = blocks.chunks_exact(self.format.bytes as usize).enumerate();
+        let of_block = |(index, block): (usize, &[u8])| -> Vec<usize> {
+            let starts = (0..elements).step_by(group);
+            starts.filter(|&i| self.integer(block, i).is_none()).map(|i| index * elements + i).collect()
+        };
+        whole.flat_map(of_block).collect()
+    }
+
+    /// The scale of each run of some blocks, by f32 operations.
+    pub fn scales(&self, blocks: &[u8], outer: f32) -> Vec<f32> {
+        let runs = (0..self.format.elements as usize).step_by(self.common_run());
+        let whole = blocks.chunks_exact(self.format.bytes as usize);
+        whole.flat_map(|block| runs.clone().map(move |run| self.terms(block, run, outer).scale.0)).collect()
+    }
+
     /// Bytes of the number before the blocks of a row.
     fn header_bytes(&self) -> usize {
         self.format.row_header.map_or(0, |scalar| scalar.bits() as usize / 8)
@@ -298,7 +316,7 @@ impl<'a> FormatOracle<'a> {
     /// Bytes of a row of `k` elements, header included; 0 if it is not whole blocks.
     fn row_bytes(&self, k: usize) -> usize {
         let elements = self.format.elements as usize;
-        if k % elements == 0 { self.header_bytes() + k / elements * self.format.bytes as usize } else { 0 }
+        if k.is_multiple_of(elements) { self.header_bytes() + k / elements * self.format.bytes as usize } else { 0 }
     }
 
     fn size_error(&self, n: usize, k: usize, expected: usize, found: usize) -> OracleError {

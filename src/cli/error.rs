@@ -89,7 +89,10 @@ impl CliError {
 
     /// Whether the answer is "there is no kernel".
     pub fn is_no_kernel(&self) -> bool {
-        matches!(self, CliError::Runtime(Error::NoKernel(_) | Error::NotCompiled { .. } | Error::KNotMultiple { .. }))
+        matches!(
+            self,
+            CliError::Runtime(Error::NoKernel(_) | Error::NotCompiled { .. } | Error::KNotMultiple { .. })
+        )
     }
 }
 

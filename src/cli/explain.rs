@@ -52,7 +52,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     if let Some(unknown) =
         rejected.iter().find(|r| matches!(r.reason, Reason::NoSpec { .. } | Reason::NoQuantizer { .. }))
     {
-        let help = unknown.reason.help().unwrap_or_else(|| "`gristmill list` prints what there is".to_owned());
+        let help =
+            unknown.reason.help().unwrap_or_else(|| "`gristmill list` prints what there is".to_owned());
         return Err(CliError::usage(unknown.to_string(), help));
     }
     if *json {

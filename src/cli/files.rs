@@ -46,7 +46,9 @@ fn sizes(query: &SizeQuery<'_>) -> SizeAnswer {
         (Some(Origin::Ggml), _) => size,
         (Some(Origin::BitnetCpp), _) => SizeAnswer::Unknown,
         // The file does not tell; a size that fits the room to within its padding decides.
-        (None, SizeAnswer::Bytes(bytes)) if [*bytes, bytes.next_multiple_of(32)].contains(&query.room) => size,
+        (None, SizeAnswer::Bytes(bytes)) if [*bytes, bytes.next_multiple_of(32)].contains(&query.room) => {
+            size
+        }
         (None, _) => SizeAnswer::Ambiguous(format!("{} in ggml, tl2 in bitnet.cpp", format.name)),
     }
 }
@@ -115,7 +117,8 @@ pub fn type_name(type_id: u32) -> String {
 
 /// Why there is no kernel for a tensor of kind [`Kind::Other`].
 pub fn why_other(tensor: &Tensor<'_>) -> String {
-    if let Some(left_out) = REGISTRY.left_out.iter().find(|left_out| left_out.gguf == Some(tensor.type_id())) {
+    if let Some(left_out) = REGISTRY.left_out.iter().find(|left_out| left_out.gguf == Some(tensor.type_id()))
+    {
         return format!("not compiled: build with the cargo feature `{}`", left_out.feature);
     }
     match tensor.size() {
@@ -167,16 +170,19 @@ impl Without {
         for (type_name, why, tensors) in &self.types {
             let named: Vec<&str> = tensors.iter().take(3).map(String::as_str).collect();
             let more = if tensors.len() > 3 { ", ..." } else { "" };
-            writeln!(out, "without a kernel: {type_name} ({}: {}{more}): {why}", tensors.len(), named.join(", "))?;
+            writeln!(
+                out,
+                "without a kernel: {type_name} ({}: {}{more}): {why}",
+                tensors.len(),
+                named.join(", ")
+            )?;
         }
         Ok(())
     }
 
     /// The same as JSON.
     pub fn json(&self) -> serde_json::Value {
-        let one = |(type_name, why, tensors): &(String, String, Vec<String>)| {
-            serde_json::json!({"type": type_name, "reason": why, "count": tensors.len(), "tensors": tensors})
-        };
+        let one = |(type_name, why, tensors): &(String, String, Vec<String>)| serde_json::json!({"type": type_name, "reason": why, "count": tensors.len(), "tensors": tensors});
         self.types.iter().map(one).collect()
     }
 }

@@ -59,7 +59,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
 /// The format (or activation format) of a kernel.
 pub fn name_of(entry: &Entry) -> &'static str {
     match entry.op {
-        Op::QuantizeActivations => REGISTRY.activations.get(entry.format).map_or("", |activations| activations.name),
+        Op::QuantizeActivations => {
+            REGISTRY.activations.get(entry.format).map_or("", |activations| activations.name)
+        }
         Op::Quantize | Op::Dequantize | Op::Matmul => {
             REGISTRY.formats.get(entry.format).map_or("", |format| format.name)
         }
@@ -120,7 +122,10 @@ fn print_formats(formats: &[&FormatInfo], entries: &[&Entry], out: &mut dyn Writ
         let names: Vec<&str> = names.map(|left_out| left_out.format).collect();
         writeln!(out, "not compiled: {} (cargo feature `{feature}`)", names.join(", "))?;
     }
-    writeln!(out, "`gristmill list --kernels` prints each kernel, `gristmill list --format NAME` those of a format")?;
+    writeln!(
+        out,
+        "`gristmill list --kernels` prints each kernel, `gristmill list --format NAME` those of a format"
+    )?;
     Ok(())
 }
 

@@ -2,11 +2,15 @@
 //!
 //! Exit codes: 0 for yes, 2 for "there is no kernel", 1 for everything that went wrong.
 
+mod bench;
+mod check;
 mod dequantize;
 mod docs;
+mod emit;
 mod error;
 mod explain;
 mod files;
+mod inspect;
 mod list;
 mod plan;
 mod progress;
@@ -15,6 +19,7 @@ mod random;
 mod raw;
 mod request;
 mod run;
+mod specs;
 mod table;
 mod verify;
 mod verify_receipt;
@@ -37,9 +42,13 @@ enum Command {
     Run(run::Arguments),
     List(list::Arguments),
     Explain(explain::Arguments),
+    Inspect(inspect::Arguments),
     Plan(plan::Arguments),
     Verify(verify::Arguments),
     VerifyReceipt(verify_receipt::Arguments),
+    Bench(bench::Arguments),
+    Check(check::Arguments),
+    Emit(emit::Arguments),
     Quantize(quantize::Arguments),
     Dequantize(dequantize::Arguments),
     Docs(docs::Arguments),
@@ -80,9 +89,13 @@ fn dispatch(command: Command, out: &mut dyn Write) -> Result<Outcome, CliError> 
         Command::Run(arguments) => run::run(&arguments, out),
         Command::List(arguments) => list::run(&arguments, out),
         Command::Explain(arguments) => explain::run(&arguments, out),
+        Command::Inspect(arguments) => inspect::run(&arguments, out),
         Command::Plan(arguments) => plan::run(&arguments, out),
         Command::Verify(arguments) => verify::run(&arguments, out),
         Command::VerifyReceipt(arguments) => verify_receipt::run(&arguments, out),
+        Command::Bench(arguments) => bench::run(&arguments, out),
+        Command::Check(arguments) => check::run(&arguments, out),
+        Command::Emit(arguments) => emit::run(&arguments, out),
         Command::Quantize(arguments) => quantize::run(&arguments, out),
         Command::Dequantize(arguments) => dequantize::run(&arguments, out),
         Command::Docs(arguments) => docs::run(&arguments, out),

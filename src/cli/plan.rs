@@ -51,7 +51,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 match chosen {
                     Some(name) => name.to_owned(),
                     None => {
-                        let why = decision.rejected().next().map_or_else(String::new, |r| r.reason.to_string());
+                        let why =
+                            decision.rejected().next().map_or_else(String::new, |r| r.reason.to_string());
                         without.add(type_name.clone(), why, tensor.name());
                         "none".to_owned()
                     }
@@ -84,7 +85,11 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         table.print(out)?;
         let (all, none) = (counted(rows.len(), "tensor"), without.count());
         let plain = rows.len() - served - none;
-        writeln!(out, "\n{all} on {}: {served} with a kernel, {none} without, {plain} not quantized", arguments.device)?;
+        writeln!(
+            out,
+            "\n{all} on {}: {served} with a kernel, {none} without, {plain} not quantized",
+            arguments.device
+        )?;
         without.print(out)?;
     }
     Ok(if without.count() == 0 { Outcome::Yes } else { Outcome::NoKernel })

@@ -52,7 +52,9 @@ impl Fnv {
 
     /// The same with `bytes` added.
     pub fn with(self, bytes: &[u8]) -> Fnv {
-        Fnv(bytes.iter().fold(self.0, |state, byte| (state ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)))
+        Fnv(bytes
+            .iter()
+            .fold(self.0, |state, byte| (state ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)))
     }
 }
 

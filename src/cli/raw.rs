@@ -74,7 +74,8 @@ pub fn dequantize(
     let n = match bytes.len().checked_sub(tail).and_then(|rows| Some((rows, rows.checked_rem(row_bytes)?))) {
         Some((rows, 0)) => rows / row_bytes,
         Some(_) | None => {
-            let tail = if tail > 0 { format!(", with {tail} bytes behind the last one") } else { String::new() };
+            let tail =
+                if tail > 0 { format!(", with {tail} bytes behind the last one") } else { String::new() };
             return Err(CliError::usage(
                 format!(
                     "`{}` has {} bytes, which are not rows of {row} elements of {format}",

@@ -29,7 +29,8 @@ pub fn shape(text: &str) -> Result<Shape, String> {
         Ok(&[m, n, k]) => Ok(Shape::new(m, n, k)),
         Ok(&[n, k]) => Ok(Shape::matrix(n, k)),
         Ok(_) | Err(_) => {
-            Err("a shape is written MxNxK (tokens, outputs, inner dimension), for example 1x2560x6912".to_owned())
+            Err("a shape is written MxNxK (tokens, outputs, inner dimension), for example 1x2560x6912"
+                .to_owned())
         }
     }
 }
@@ -57,5 +58,10 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     let wanted = name.to_ascii_lowercase();
     let limit = (wanted.chars().count() / 3).max(1);
     let distance = |known: &'a str| (strsim::damerau_levenshtein(&wanted, known), known);
-    known.into_iter().map(distance).filter(|(d, _)| *d <= limit).min_by_key(|(d, _)| *d).map(|(_, known)| known)
+    known
+        .into_iter()
+        .map(distance)
+        .filter(|(d, _)| *d <= limit)
+        .min_by_key(|(d, _)| *d)
+        .map(|(_, known)| known)
 }

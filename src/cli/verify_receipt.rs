@@ -67,7 +67,9 @@ impl Check {
     fn receipt(&mut self, receipt: &Value, require: &[String]) {
         match receipt.get("schema_version").and_then(Value::as_u64) {
             Some(version) if version == u64::from(SCHEMA_VERSION) => {}
-            Some(version) => self.problem(format!("schema version {version}; this build reads {SCHEMA_VERSION}")),
+            Some(version) => {
+                self.problem(format!("schema version {version}; this build reads {SCHEMA_VERSION}"))
+            }
             None => return self.problem("it has no schema_version: this is not a receipt"),
         }
         match receipt.get("package").and_then(Value::as_str) {

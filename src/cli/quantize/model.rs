@@ -57,7 +57,10 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
         let known: Vec<&str> = REGISTRY.formats.iter().filter(|f| f.gguf.is_some()).map(|f| f.name).collect();
         return Err(CliError::usage(
             format!("format `{}` has no GGUF type id, so no GGUF file can hold it", format.name),
-            format!("formats with an id: {}; `quantize --raw` makes raw files of any format", known.join(", ")),
+            format!(
+                "formats with an id: {}; `quantize --raw` makes raw files of any format",
+                known.join(", ")
+            ),
         ));
     };
     let count = threads(arguments.threads);
@@ -73,11 +76,18 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
     // Refused before anything is written.
     let kernel = work.quantize.decide_as_asked().kernel()?.name;
     let source = files::open_weights(&arguments.input)?;
-    let fates: Vec<(SourceTensor<'_>, Fate)> =
-        source.tensors().map(|tensor| (fate(&source, &tensor, format), tensor)).map(|(f, t)| (t, f)).collect();
+    let fates: Vec<(SourceTensor<'_>, Fate)> = source
+        .tensors()
+        .map(|tensor| (fate(&source, &tensor, format), tensor))
+        .map(|(f, t)| (t, f))
+        .collect();
     if !fates.iter().any(|(_, fate)| matches!(fate, Fate::Quantize(..))) {
         return Err(CliError::usage(
-            format!("`{}` holds no matrix whose rows are whole blocks of {}", arguments.input.display(), format.elements),
+            format!(
+                "`{}` holds no matrix whose rows are whole blocks of {}",
+                arguments.input.display(),
+                format.elements
+            ),
             "choose a format with smaller blocks: `gristmill list` prints them",
         ));
     }
@@ -209,7 +219,11 @@ fn one<W: Write>(
 }
 
 /// A float tensor of a safetensors file, in its own type; conversions to f32 and back are exact.
-fn copy<W: Write>(tensor: &SourceTensor<'_>, type_id: u32, stream: &mut TensorStream<W>) -> Result<(), CliError> {
+fn copy<W: Write>(
+    tensor: &SourceTensor<'_>,
+    type_id: u32,
+    stream: &mut TensorStream<W>,
+) -> Result<(), CliError> {
     let mut start = 0;
     while start < tensor.elements() {
         let count = (tensor.elements() - start).min(PIECE as u64 / 4);
@@ -259,7 +273,13 @@ fn at_row(error: gristmill::Error, first: usize) -> gristmill::Error {
     }
 }
 
-fn difference(work: &Work, values: &[f32], quantized: &[u8], n: usize, k: usize) -> Result<Difference, CliError> {
+fn difference(
+    work: &Work,
+    values: &[f32],
+    quantized: &[u8],
+    n: usize,
+    k: usize,
+) -> Result<Difference, CliError> {
     let kernel = Dequantizer::new(&work.dequantize.decide(Shape::matrix(n, k)))?;
     let mut back = vec![0.0; n * k];
     kernel.run(&QuantizedMatrix::new(work.format, n, k, quantized)?, &mut back)?;

@@ -16,7 +16,7 @@ const LEAST_ROWS: usize = 16;
 /// Elements of weights that the oracle decodes for one product at most.
 const CHECKED_WEIGHTS: usize = 1 << 19;
 /// Time spent on one product, if that allows for more runs than the least.
-const TIME: Duration = Duration::from_millis(60);
+const TIME: Duration = Duration::from_millis(20);
 /// Runs of which the median is taken, at least.
 const LEAST_RUNS: usize = 5;
 
@@ -152,7 +152,8 @@ impl Bench<'_> {
         let mut y = vec![f32::NAN; m * n];
         let size = matmul.workspace_size(m, k, &self.threads)?;
         self.workspace.grow(size)?;
-        let mut run = || matmul.run(weights, Input::F32(&x), m, None, &mut y, &mut self.workspace, &self.threads);
+        let mut run =
+            || matmul.run(weights, Input::F32(&x), m, None, &mut y, &mut self.workspace, &self.threads);
         run()?;
         let mut times = Vec::new();
         let started = Instant::now();
@@ -190,13 +191,19 @@ fn check(
     let (n, k) = (matrix.n(), matrix.k());
     if n == 0 || k == 0 {
         // Sums of nothing.
-        return Ok(if y.iter().all(|y| *y == 0.0) { Accuracy::Exact } else { Accuracy::Wrong("not 0".to_owned()) });
+        return Ok(if y.iter().all(|y| *y == 0.0) {
+            Accuracy::Exact
+        } else {
+            Accuracy::Wrong("not 0".to_owned())
+        });
     }
     let mut tokens = Vec::new();
     for x in x.chunks(k.max(1)) {
         match Int8Row::quantize(oracle.activations(), x) {
             Ok(row) => tokens.push(row),
-            Err(refused) => return Ok(Accuracy::Wrong(format!("the oracle refuses the activations: {refused:?}"))),
+            Err(refused) => {
+                return Ok(Accuracy::Wrong(format!("the oracle refuses the activations: {refused:?}")));
+            }
         }
     }
     let exact = oracle.is_exact();

@@ -45,20 +45,30 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     if arguments.m.contains(&0) {
-        return Err(CliError::usage("--m 0: there is nothing to multiply", "give numbers of tokens, such as --m 1,8,128"));
+        return Err(CliError::usage(
+            "--m 0: there is nothing to multiply",
+            "give numbers of tokens, such as --m 1,8,128",
+        ));
     }
     let threads = Threads::new(threads(arguments.threads))?;
     let oracle = Oracle::new(&REGISTRY)?;
     let recording = Recording::new(&REGISTRY);
     let workspace = Workspace::new();
-    let mut bench =
-        Bench { oracle: &oracle, threads, recording: &recording, tokens: &arguments.m, seed: arguments.seed, workspace };
+    let mut bench = Bench {
+        oracle: &oracle,
+        threads,
+        recording: &recording,
+        tokens: &arguments.m,
+        seed: arguments.seed,
+        workspace,
+    };
     let done = match &arguments.file {
         Some(file) => model(file, &mut bench)?,
         None => layer::run(arguments.layers, &mut bench)?,
     };
     if let Some(path) = &arguments.receipt {
-        std::fs::write(path, recording.receipt().to_json() + "\n").map_err(CliError::file("write the receipt", path))?;
+        std::fs::write(path, recording.receipt().to_json() + "\n")
+            .map_err(CliError::file("write the receipt", path))?;
     }
     let wrong = done.runs().filter(|run| run.accuracy.is_wrong()).count();
     if arguments.json {
@@ -101,7 +111,11 @@ fn model(path: &std::path::Path, bench: &mut Bench<'_>) -> Result<Done, CliError
                 None => done.plain.push((plain.name, 1)),
             },
             Kind::Other => {
-                done.without.add(files::type_name(tensor.type_id()), files::why_other(&tensor), tensor.name());
+                done.without.add(
+                    files::type_name(tensor.type_id()),
+                    files::why_other(&tensor),
+                    tensor.name(),
+                );
             }
             Kind::Format(format) => {
                 let matrix = QuantizedMatrix::new(format, n, k, tensor.data()?)?;
@@ -154,7 +168,11 @@ impl Done {
                     run.m.to_string(),
                     run.kernel.to_owned(),
                     run.accuracy.to_string(),
-                    if run.rows_checked == tensor.n { "all".to_owned() } else { run.rows_checked.to_string() },
+                    if run.rows_checked == tensor.n {
+                        "all".to_owned()
+                    } else {
+                        run.rows_checked.to_string()
+                    },
                     measured(run.seconds * 1e6),
                     measured(run.gigabytes_per_second()),
                     measured(run.gigamacs_per_second(tensor.n, tensor.k)),
@@ -183,7 +201,8 @@ impl Done {
             writeln!(out, "all of them: {}", sums.join(", "))?;
         }
         if !self.plain.is_empty() {
-            let plain: Vec<String> = self.plain.iter().map(|(name, count)| format!("{count} of {name}")).collect();
+            let plain: Vec<String> =
+                self.plain.iter().map(|(name, count)| format!("{count} of {name}")).collect();
             writeln!(out, "not quantized, so not run: {}", plain.join(", "))?;
         }
         self.without.print(out)?;

@@ -40,7 +40,8 @@ pub fn quantize(session: &mut Session<'_>, index: usize, activations: &Activatio
             let edge = if number % 2 == 0 { Edge::End } else { Edge::Start };
             for kernel in &kernels {
                 for unit in units.iter().filter(|unit| unit.elements <= k) {
-                    let case = format!("k={k} {name}, units of {} padded to {}", unit.elements, unit.multiple);
+                    let case =
+                        format!("k={k} {name}, units of {} padded to {}", unit.elements, unit.multiple);
                     session.case(*kernel, || one(*kernel, &case, x, *unit, edge, expected.as_ref()))?;
                 }
             }

@@ -4,7 +4,9 @@ use super::super::error::CliError;
 use super::super::random::Random;
 use super::guard::{Edge, Guarded};
 use super::inputs::{self, Weights};
-use super::session::{Kernel, Problem, Session, Subject, agree, prepared, same, same_f32, untouched, wrong_code};
+use super::session::{
+    Kernel, Problem, Session, Subject, agree, prepared, same, same_f32, untouched, wrong_code,
+};
 use gristmill::abi::{Fault, Step};
 use gristmill::oracle::{OracleError, Refused};
 use gristmill::registry::Code;
@@ -71,7 +73,9 @@ pub fn dequantize(session: &mut Session<'_>, subject: Subject<'_>) -> Result<(),
         let tensor = Tensor { case: &case, bytes: &bytes, n, k, edge: Edge::End };
         for kernel in &kernels {
             session.case(*kernel, || match &refusal {
-                Err(OracleError::InvalidCode { column, .. }) => invalid_code(subject, *kernel, tensor, *column),
+                Err(OracleError::InvalidCode { column, .. }) => {
+                    invalid_code(subject, *kernel, tensor, *column)
+                }
                 // A defect of the oracle, reported like any other.
                 other => Ok(agree(&case, "oracle", &"invalid code".to_owned(), &format!("{other:?}"))),
             })?;
@@ -144,7 +148,8 @@ pub fn quantize(session: &mut Session<'_>, subject: Subject<'_>) -> Result<(), C
     let mut random = Random::new(2, subject.info.name);
     let (n, k) = (3, 3 * subject.info.elements);
     for (number, quantizer) in oracle.format().quantizers.iter().enumerate() {
-        let kernels: Vec<Kernel> = kernels.iter().filter(|kernel| kernel.entry.quantizer == number).copied().collect();
+        let kernels: Vec<Kernel> =
+            kernels.iter().filter(|kernel| kernel.entry.quantizer == number).copied().collect();
         let mut sources = inputs::sources(&mut random, n * k);
         for (name, value) in [("a NaN", f32::NAN), ("an infinity", f32::NEG_INFINITY)] {
             let mut x = random.gauss_vec(n * k, 1.0);
@@ -194,7 +199,9 @@ fn quantize_raw(
     // SAFETY: as above; `src` holds the values of `count` blocks and `dst` has room for the blocks.
     let found = step.and_then(|step| unsafe { blocks(src.pointer(), dst.pointer_mut(), count, step) });
     let outcome = untouched(case, "the blocks", dst.intact()).and_then(|()| match expected {
-        Err(Refused::NonFinite(at)) => agree(case, "fault of the last row", &Err(Fault::NonFinite(*at)), &found),
+        Err(Refused::NonFinite(at)) => {
+            agree(case, "fault of the last row", &Err(Fault::NonFinite(*at)), &found)
+        }
         Err(Refused::ScaleOverflow { block, .. }) => {
             let is_outer = subject.info.row_header.is_some() || subject.info.tensor_tail.is_some();
             // Whether a scale outside the blocks fits its type is checked where it is written, not in the kernel.

@@ -75,7 +75,9 @@ impl<T: Plain> Guarded<T> {
     /// The values.
     pub fn values_mut(&mut self) -> &mut [T] {
         // SAFETY: as above, and the map is borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.map.bytes_mut().as_mut_ptr().add(self.at).cast(), self.len) }
+        unsafe {
+            std::slice::from_raw_parts_mut(self.map.bytes_mut().as_mut_ptr().add(self.at).cast(), self.len)
+        }
     }
 
     /// The first value.
@@ -113,7 +115,8 @@ mod pages {
         /// At least `bytes` bytes, and at least a page.
         pub fn new(bytes: usize) -> io::Result<Map> {
             // SAFETY: asks for a constant of the system.
-            let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(4096);
+            let page =
+                usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(4096);
             let bytes = bytes.max(1).next_multiple_of(page);
             let (whole, flags) = (bytes + 2 * page, libc::MAP_PRIVATE | libc::MAP_ANON);
             // SAFETY: a new private mapping touches nothing that exists.

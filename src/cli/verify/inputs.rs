@@ -47,8 +47,10 @@ fn codes(oracle: &FormatOracle<'_>) -> Codes {
         FieldType::Unsigned(bits) | FieldType::Signed(bits) => 1u32 << bits.min(16),
         FieldType::Scalar(_) => 0,
     };
-    let (valid, invalid): (Vec<u32>, Vec<u32>) = (0..count).partition(|code| oracle.mapped(*code, 0).is_some());
-    let total = |code: &u32| -> i32 { (0..value.group as usize).filter_map(|i| oracle.mapped(*code, i)).sum() };
+    let (valid, invalid): (Vec<u32>, Vec<u32>) =
+        (0..count).partition(|code| oracle.mapped(*code, 0).is_some());
+    let total =
+        |code: &u32| -> i32 { (0..value.group as usize).filter_map(|i| oracle.mapped(*code, i)).sum() };
     let highest = valid.iter().copied().max_by_key(total).unwrap_or(0);
     // With signs apart, the lowest value is the highest one negated.
     let lowest = match value.signs {
@@ -104,7 +106,9 @@ fn fill(
             let raw = if index == value.code {
                 match kind {
                     Weights::Random | Weights::Wild if codes.invalid.is_empty() => any,
-                    Weights::Random | Weights::Wild => codes.valid[random.below(codes.valid.len() as u64) as usize],
+                    Weights::Random | Weights::Wild => {
+                        codes.valid[random.below(codes.valid.len() as u64) as usize]
+                    }
                     Weights::Highest => codes.highest,
                     Weights::Lowest => codes.lowest,
                     Weights::EveryCode => {
@@ -160,7 +164,9 @@ fn scalar_bits(scalar: Scalar, random: &mut Random, kind: Weights) -> u32 {
                 (1 << (exponent_bits - 1)) - 1 - exponent
             }
         };
-        sign << (exponent_bits + mantissa_bits) | field << mantissa_bits | (mantissa & ((1 << mantissa_bits) - 1))
+        sign << (exponent_bits + mantissa_bits)
+            | field << mantissa_bits
+            | (mantissa & ((1 << mantissa_bits) - 1))
     };
     match scalar {
         Scalar::F16 => bits(5, 10),
@@ -242,7 +248,10 @@ pub fn sources(random: &mut Random, len: usize) -> Vec<(&'static str, Vec<f32>)>
         ("ties", ties),
         ("half steps", half_steps),
         ("ternary", signs.iter().map(|s| s * 0.0421).collect()),
-        ("ternary ties", signs.iter().enumerate().map(|(i, s)| if i % 2 == 0 { *s } else { s * 0.5 }).collect()),
+        (
+            "ternary ties",
+            signs.iter().enumerate().map(|(i, s)| if i % 2 == 0 { *s } else { s * 0.5 }).collect(),
+        ),
         ("outlier", outlier),
         ("single", single),
         ("constant", vec![0.3; len]),

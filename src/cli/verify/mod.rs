@@ -18,13 +18,19 @@ pub use packed::{NMSE_BOUND, normalized_error};
 use super::error::{CliError, Outcome};
 use super::list::name_of;
 use super::random::Fnv;
+use super::random::Random;
 use super::{progress, request};
-use gristmill::oracle::Oracle;
+use gristmill::oracle::{FormatOracle, Oracle};
 use gristmill::registry::Entry;
 use gristmill::vocab::{DeviceKind, Isa};
 use gristmill::{CpuProfile, REGISTRY};
 use session::{Report, Session, Subject};
 use std::io::Write;
+
+/// A whole tensor of random weights; every code in it means something.
+pub fn random_tensor(oracle: &FormatOracle<'_>, random: &mut Random, n: usize, k: usize) -> Vec<u8> {
+    inputs::tensor(oracle, random, n, k, inputs::Weights::Random)
+}
 
 /// Run every kernel that this processor can run against the oracle
 ///

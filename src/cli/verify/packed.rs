@@ -106,7 +106,16 @@ impl Run<'_> {
                 codes.extend(self.subject.oracle.blocks(self.tensor, n, k, row)?.0);
             }
             let (stride, codes) = (codes.len() / n.max(1), Guarded::of(&codes, self.edge)?);
-            return Ok(Ok(Packed { packing: None, unit, units, codes, stride, scales: None, mins: None, outer }));
+            return Ok(Ok(Packed {
+                packing: None,
+                unit,
+                units,
+                codes,
+                stride,
+                scales: None,
+                mins: None,
+                outer,
+            }));
         };
         let stride = (units * padded * packing.rows * packing.bits).div_ceil(8).next_multiple_of(64);
         let zeroed = |there: bool| -> Result<Option<Guarded<f32>>, CliError> {
@@ -214,14 +223,18 @@ impl Run<'_> {
         let bias = self.bias.map(|bias| Guarded::of(bias, self.edge)).transpose()?;
         let mut y = Guarded::<f32>::new(m * n, self.edge)?;
         let fill = y.values().first().map_or(0, |value| value.to_bits());
-        let pointer = |buffer: &Option<Guarded<f32>>| buffer.as_ref().map_or(std::ptr::null(), Guarded::pointer);
+        let pointer =
+            |buffer: &Option<Guarded<f32>>| buffer.as_ref().map_or(std::ptr::null(), Guarded::pointer);
         let args = MatmulArgs {
             codes: weights.codes.pointer(),
             stride: weights.stride,
             scales: pointer(&weights.scales),
             mins: pointer(&weights.mins),
             min: weights.packing.map_or(0, |packing| packing.min),
-            table: weights.packing.and_then(|packing| packing.table).map_or(std::ptr::null(), std::ptr::from_ref),
+            table: weights
+                .packing
+                .and_then(|packing| packing.table)
+                .map_or(std::ptr::null(), std::ptr::from_ref),
             outer: weights.outer.pointer(),
             k,
             units,

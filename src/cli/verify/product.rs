@@ -78,13 +78,19 @@ pub struct Activations {
 
 impl Activations {
     fn new(subject: Subject<'_>, random: &mut Random, case: &Case) -> Result<Activations, Refused> {
-        let mut made =
-            Activations { f32: Vec::new(), f16: Vec::new(), bf16: Vec::new(), q: Vec::new(), scales: Vec::new() };
+        let mut made = Activations {
+            f32: Vec::new(),
+            f16: Vec::new(),
+            bf16: Vec::new(),
+            q: Vec::new(),
+            scales: Vec::new(),
+        };
         let block = subject.oracle.activations().block.map_or(case.k.max(1), |block| block as usize);
         for token in 0..case.m {
             if let Some(q) = case.tokens.row(random, case.k) {
                 made.q.extend(q);
-                made.scales.extend((0..case.k.div_ceil(block)).map(|i| 0.37 + 0.11 * ((token + i) % 7) as f32));
+                made.scales
+                    .extend((0..case.k.div_ceil(block)).map(|i| 0.37 + 0.11 * ((token + i) % 7) as f32));
                 continue;
             }
             let mut row = random.gauss_vec(case.k, 1.0);
@@ -114,7 +120,9 @@ impl Activations {
             Tokens::F32 => Input::F32(&self.f32),
             Tokens::F16 => Input::F16(&self.f16),
             Tokens::Bf16 => Input::Bf16(&self.bf16),
-            Tokens::I8 | Tokens::All(_) | Tokens::Alternating => Input::I8 { q: &self.q, scales: &self.scales },
+            Tokens::I8 | Tokens::All(_) | Tokens::Alternating => {
+                Input::I8 { q: &self.q, scales: &self.scales }
+            }
         }
     }
 }
@@ -138,7 +146,8 @@ fn expected(
 ) -> Result<Expected, CliError> {
     let Case { m, n, k, .. } = *case;
     let (oracle, exact) = (subject.oracle, subject.oracle.is_exact());
-    let mut expected = Expected { bits: None, f64s: vec![0.0; if exact { 0 } else { m * n }], rows: Vec::new() };
+    let mut expected =
+        Expected { bits: None, f64s: vec![0.0; if exact { 0 } else { m * n }], rows: Vec::new() };
     let mut bits = vec![0.0; if exact { m * n } else { 0 }];
     let blocks = x.scales.len() / m.max(1);
     let token = |t: usize| oracle.activations_f64(&x.q[t * k..][..k], &x.scales[t * blocks..][..blocks]);

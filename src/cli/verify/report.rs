@@ -4,9 +4,9 @@ use super::super::error::{CliError, Outcome};
 use super::super::list::name_of;
 use super::super::print_json;
 use super::super::table::{Side, Table, counted};
+use super::Arguments;
 use super::guard;
 use super::session::{Report, Session};
-use super::Arguments;
 use gristmill::REGISTRY;
 use gristmill::registry::Entry;
 use serde_json::json;
@@ -30,7 +30,11 @@ fn status(report: &Report) -> &'static str {
 ///
 /// # Errors
 /// When `out` refuses.
-pub fn report(arguments: &Arguments, session: &Session<'_>, out: &mut dyn Write) -> Result<Outcome, CliError> {
+pub fn report(
+    arguments: &Arguments,
+    session: &Session<'_>,
+    out: &mut dyn Write,
+) -> Result<Outcome, CliError> {
     let no_skip = std::env::var_os(NO_SKIP).is_some_and(|value| !value.is_empty() && value != "0");
     let all: Vec<Line<'_>> =
         REGISTRY.entries.iter().zip(&session.reports).filter(|(_, report)| report.selected).collect();
@@ -84,9 +88,11 @@ pub fn report(arguments: &Arguments, session: &Session<'_>, out: &mut dyn Write)
         }
     }
     let words: Vec<String> = reasons.iter().map(|(reason, count)| format!("{count}: {reason}")).collect();
-    let skips = if skipped == 0 { String::new() } else { format!("; skipped {skipped} ({})", words.join("; ")) };
+    let skips =
+        if skipped == 0 { String::new() } else { format!("; skipped {skipped} ({})", words.join("; ")) };
     writeln!(out, "ran {ran} of {}{skips}", counted(all.len(), "kernel"))?;
-    let guards = if guard::GUARDS { "between guard pages" } else { "without guard pages (not on this system)" };
+    let guards =
+        if guard::GUARDS { "between guard pages" } else { "without guard pages (not on this system)" };
     writeln!(out, "{} wrong; every buffer {guards}", wrong.len())?;
     let scope = match (arguments.quick, arguments.format.is_some() || arguments.kernel.is_some()) {
         (true, true) => "of this selection, quick",

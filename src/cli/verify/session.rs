@@ -180,7 +180,12 @@ pub fn same<T: PartialEq + std::fmt::Debug>(
 ///
 /// # Errors
 /// If they differ.
-pub fn agree<T: PartialEq + std::fmt::Debug>(case: &str, at: &str, expected: &T, found: &T) -> Result<(), Problem> {
+pub fn agree<T: PartialEq + std::fmt::Debug>(
+    case: &str,
+    at: &str,
+    expected: &T,
+    found: &T,
+) -> Result<(), Problem> {
     if expected == found {
         return Ok(());
     }
@@ -193,7 +198,12 @@ pub fn agree<T: PartialEq + std::fmt::Debug>(case: &str, at: &str, expected: &T,
 /// # Errors
 /// If something was.
 pub fn untouched(case: &str, buffer: &str, intact: bool) -> Result<(), Problem> {
-    agree(case, &format!("memory beside {buffer}"), &"untouched", &if intact { "untouched" } else { "written to" })
+    agree(
+        case,
+        &format!("memory beside {buffer}"),
+        &"untouched",
+        &if intact { "untouched" } else { "written to" },
+    )
 }
 
 /// A registry entry whose code is of another op than it says.

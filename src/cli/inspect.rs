@@ -1,0 +1,289 @@
+//! `gristmill inspect`: what is in a model file.
+
+use super::error::{CliError, Outcome};
+use super::files::{self, Kind};
+use super::print_json;
+use super::table::{Side, Table, bytes, counted};
+use gristmill::REGISTRY;
+use gristmill::gguf::{GgufFile, Tensor, Value};
+use gristmill::oracle::{FormatOracle, Oracle};
+use gristmill::weights_file::{SourceTensor, WeightFile};
+use serde_json::json;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Show the tensors of a GGUF or safetensors file, or the values of one
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// GGUF or safetensors file
+    file: PathBuf,
+    /// Tensor whose values, scales and invalid codes to show
+    tensor: Option<String>,
+    /// Print every metadata entry (GGUF)
+    #[arg(long)]
+    metadata: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Values shown of a tensor, and elements shown of an array.
+const SHOWN: usize = 16;
+
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let file = files::open_weights(&arguments.file)?;
+    match &arguments.tensor {
+        Some(name) => {
+            let Some(tensor) = file.tensor(name) else {
+                let known: Vec<String> = file.tensors().map(|tensor| tensor.name().to_owned()).collect();
+                let nearest = super::request::nearest(name, known.iter().map(String::as_str));
+                let meant = nearest.map_or(String::new(), |nearest| format!(" (did you mean `{nearest}`?)"));
+                return Err(CliError::usage(
+                    format!("`{}` has no tensor `{name}`{meant}", arguments.file.display()),
+                    "`gristmill inspect FILE` lists its tensors",
+                ));
+            };
+            let seen = look(&file, &tensor)?;
+            if arguments.json { print_json(out, &seen.json(&tensor))? } else { seen.print(&tensor, out)? }
+        }
+        None if arguments.json => list_json(&file, out)?,
+        None => list(arguments, &file, out)?,
+    }
+    Ok(Outcome::Yes)
+}
+
+/// Type and size of a tensor, as far as they are known.
+fn type_and_size(file: &WeightFile, tensor: &SourceTensor<'_>) -> (String, Option<u64>) {
+    match file.gguf().and_then(|file| file.tensor(tensor.name())) {
+        Some(raw) => (files::type_name(raw.type_id()), raw.size().ok()),
+        None => {
+            let width = tensor.dtype().map(|dtype| if dtype == gristmill::vocab::DType::F32 { 4 } else { 2 });
+            (tensor.type_name().to_lowercase(), width.and_then(|width| tensor.elements().checked_mul(width)))
+        }
+    }
+}
+
+fn shape(tensor: &SourceTensor<'_>) -> String {
+    tensor.shape().iter().map(u64::to_string).collect::<Vec<_>>().join("x")
+}
+
+fn list(arguments: &Arguments, file: &WeightFile, out: &mut dyn Write) -> Result<(), CliError> {
+    if let Some(gguf) = file.gguf() {
+        header(arguments, gguf, out)?;
+    }
+    let mut table = Table::new(&[
+        ("tensor", Side::Left),
+        ("type", Side::Left),
+        ("shape", Side::Right),
+        ("size", Side::Right),
+    ]);
+    let (mut count, mut total) = (0, 0u64);
+    for tensor in file.tensors() {
+        let (type_name, size) = type_and_size(file, &tensor);
+        count += 1;
+        total = total.saturating_add(size.unwrap_or(0));
+        let size = size.map_or_else(|| "unknown".to_owned(), bytes);
+        table.row([tensor.name().to_owned(), type_name, shape(&tensor), size]);
+    }
+    table.print(out)?;
+    writeln!(out, "\n{}, {}", counted(count, "tensor"), bytes(total))?;
+    Ok(())
+}
+
+fn header(arguments: &Arguments, gguf: &GgufFile, out: &mut dyn Write) -> Result<(), CliError> {
+    let entries = gguf.metadata().len();
+    let entries =
+        if entries == 1 { "1 metadata entry".to_owned() } else { format!("{entries} metadata entries") };
+    let architecture = gguf.architecture().unwrap_or("no architecture stated");
+    let file_type = gguf.file_type().map_or(String::new(), |id| format!(", file type {id}"));
+    let (version, alignment) = (gguf.version(), gguf.alignment());
+    writeln!(out, "GGUF version {version}: {architecture}{file_type}, {entries}, alignment {alignment}")?;
+    if arguments.metadata {
+        for (key, value) in gguf.metadata() {
+            writeln!(out, "  {key} = {}", shown(&value))?;
+        }
+    }
+    writeln!(out)?;
+    Ok(())
+}
+
+/// A metadata value for people: long strings and arrays are cut.
+fn shown(value: &Value<'_>) -> String {
+    match value {
+        Value::String(text) if text.chars().count() > 80 => {
+            format!("{:?}...", text.chars().take(80).collect::<String>())
+        }
+        Value::String(text) => format!("{text:?}"),
+        Value::Array(array) => {
+            let items: Vec<String> =
+                array.elements().take(SHOWN).filter_map(Result::ok).map(|v| shown(&v)).collect();
+            let more = if array.len() > SHOWN as u64 { ", ..." } else { "" };
+            format!("[{}{more}] ({} of {})", items.join(", "), array.len(), array.element_type())
+        }
+        Value::U8(v) => v.to_string(),
+        Value::I8(v) => v.to_string(),
+        Value::U16(v) => v.to_string(),
+        Value::I16(v) => v.to_string(),
+        Value::U32(v) => v.to_string(),
+        Value::I32(v) => v.to_string(),
+        Value::U64(v) => v.to_string(),
+        Value::I64(v) => v.to_string(),
+        Value::F32(v) => v.to_string(),
+        Value::F64(v) => v.to_string(),
+        Value::Bool(v) => v.to_string(),
+    }
+}
+
+fn list_json(file: &WeightFile, out: &mut dyn Write) -> Result<(), CliError> {
+    let tensors = file.tensors().map(|tensor| {
+        let (type_name, size) = type_and_size(file, &tensor);
+        json!({"tensor": tensor.name(), "type": type_name, "shape": tensor.shape(), "bytes": size})
+    });
+    let metadata = file.gguf().map(|gguf| {
+        gguf.metadata()
+            .map(|(key, value)| (key.to_owned(), json!(shown(&value))))
+            .collect::<serde_json::Map<_, _>>()
+    });
+    print_json(out, &json!({"tensors": tensors.collect::<Vec<_>>(), "metadata": metadata}))
+}
+
+/// What the values of a tensor are like.
+#[derive(Default)]
+struct Seen {
+    type_name: String,
+    size: Option<u64>,
+    first: Vec<f32>,
+    count: u64,
+    zeros: u64,
+    non_finite: u64,
+    least: Option<f32>,
+    greatest: Option<f32>,
+    sum: f64,
+    sum_of_magnitudes: f64,
+    /// Smallest and largest scale.
+    scales: Option<(f32, f32)>,
+    invalid: u64,
+    first_invalid: Option<(usize, usize)>,
+}
+
+impl Seen {
+    fn add(&mut self, values: &[f32]) {
+        let room = SHOWN - self.first.len().min(SHOWN);
+        self.first.extend(values.iter().take(room));
+        for &value in values {
+            self.count += 1;
+            self.zeros += u64::from(value == 0.0);
+            if !value.is_finite() {
+                self.non_finite += 1;
+                continue;
+            }
+            self.least = Some(self.least.map_or(value, |least| least.min(value)));
+            self.greatest = Some(self.greatest.map_or(value, |greatest| greatest.max(value)));
+            self.sum += f64::from(value);
+            self.sum_of_magnitudes += f64::from(value.abs());
+        }
+    }
+
+    fn mean(&self, sum: f64) -> f64 {
+        sum / (self.count - self.non_finite).max(1) as f64
+    }
+
+    fn print(&self, tensor: &SourceTensor<'_>, out: &mut dyn Write) -> Result<(), CliError> {
+        let size = self.size.map_or_else(|| "size unknown".to_owned(), bytes);
+        writeln!(out, "{}: {} {}, {size}", tensor.name(), self.type_name, shape(tensor))?;
+        let first: Vec<String> = self.first.iter().map(f32::to_string).collect();
+        let more = if self.count > self.first.len() as u64 { " ..." } else { "" };
+        writeln!(out, "  first values    {}{more}", first.join(" "))?;
+        if let (Some(least), Some(greatest)) = (self.least, self.greatest) {
+            writeln!(out, "  range           {least} to {greatest}")?;
+            let (mean, magnitude) = (self.mean(self.sum), self.mean(self.sum_of_magnitudes));
+            writeln!(out, "  mean            {mean:.6}, of magnitudes {magnitude:.6}")?;
+        }
+        let percent = 100.0 * self.zeros as f64 / self.count.max(1) as f64;
+        writeln!(out, "  zeros           {} of {} ({percent:.1} %)", self.zeros, self.count)?;
+        if let Some((least, greatest)) = self.scales {
+            writeln!(out, "  scales          {least} to {greatest}")?;
+        }
+        if self.non_finite > 0 {
+            writeln!(out, "  not finite      {}", self.non_finite)?;
+        }
+        if let Some((row, column)) = self.first_invalid {
+            writeln!(out, "  invalid codes   {}, the first at row {row}, column {column}", self.invalid)?;
+        }
+        Ok(())
+    }
+
+    fn json(&self, tensor: &SourceTensor<'_>) -> serde_json::Value {
+        json!({
+            "tensor": tensor.name(),
+            "type": self.type_name,
+            "shape": tensor.shape(),
+            "bytes": self.size,
+            "first": self.first,
+            "values": self.count,
+            "zeros": self.zeros,
+            "non_finite": self.non_finite,
+            "min": self.least,
+            "max": self.greatest,
+            "mean": self.mean(self.sum),
+            "mean_magnitude": self.mean(self.sum_of_magnitudes),
+            "min_scale": self.scales.map(|scales| scales.0),
+            "max_scale": self.scales.map(|scales| scales.1),
+            "invalid_codes": self.invalid,
+        })
+    }
+}
+
+/// Values that are converted at once.
+const PIECE: usize = 1 << 18;
+
+fn look(file: &WeightFile, tensor: &SourceTensor<'_>) -> Result<Seen, CliError> {
+    let (type_name, size) = type_and_size(file, tensor);
+    let mut seen = Seen { type_name, size, ..Seen::default() };
+    if tensor.dtype().is_some() {
+        let mut start = 0;
+        let mut values = vec![0.0; PIECE];
+        while start < tensor.elements() {
+            let count = (tensor.elements() - start).min(PIECE as u64);
+            let piece = &mut values[..count as usize];
+            tensor.read_f32(start, piece)?;
+            seen.add(piece);
+            start += count;
+        }
+        return Ok(seen);
+    }
+    let raw = file.gguf().and_then(|file| file.tensor(tensor.name()));
+    let kind = raw.as_ref().map(files::kind);
+    let (Some(raw), Some(Kind::Format(format))) = (&raw, kind) else {
+        let why = raw.as_ref().map_or_else(|| "it is no type of weights".to_owned(), files::why_other);
+        return Err(CliError::usage(
+            format!("tensor `{}` is of type {}: {why}", tensor.name(), seen.type_name),
+            "values can be shown of f32, f16, bf16 and the formats of `gristmill list`",
+        ));
+    };
+    let oracle = Oracle::new(&REGISTRY)?;
+    quantized(&mut seen, raw, &oracle.format(format.name)?)?;
+    Ok(seen)
+}
+
+/// Row by row through the oracle, which needs no kernel and goes on behind an invalid code.
+fn quantized(seen: &mut Seen, raw: &Tensor<'_>, oracle: &FormatOracle<'_>) -> Result<(), CliError> {
+    let Some((n, k)) = files::matrix(raw.dims()) else { return Ok(()) };
+    let data = raw.data()?;
+    for row in 0..n {
+        let (blocks, outer) = oracle.blocks(data, n, k, row)?;
+        for scale in oracle.scales(blocks, outer) {
+            seen.scales =
+                Some(seen.scales.map_or((scale, scale), |(least, most)| (least.min(scale), most.max(scale))));
+        }
+        match oracle.decode(blocks, outer) {
+            Ok(row) => seen.add(&row.f32s),
+            Err(_) => {
+                let invalid = oracle.invalid_codes(blocks);
+                seen.invalid += invalid.len() as u64;
+                seen.first_invalid = seen.first_invalid.or(invalid.first().map(|column| (row, *column)));
+            }
+        }
+    }
+    Ok(())
+}
