@@ -18,7 +18,12 @@ pub mod oracle;
 pub mod weights_file;
 
 /// The kernels of this build.
-#[allow(unused, clippy::all, reason = "generated code: helpers that a format does not need stay in its module")]
+#[allow(
+    unused,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    reason = "generated code: helpers that a format does not need stay in its module, and the formatter drops comments"
+)]
 pub mod kernels {
     include!(concat!(env!("OUT_DIR"), "/gristmill.rs"));
 }

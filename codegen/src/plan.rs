@@ -200,7 +200,7 @@ impl<'a> FormatPlan<'a> {
                 return Some("its offset and its scale don't share their row or tensor factor".to_string());
             }
         }
-        if self.unit != 0 && self.format.elements % self.unit != 0 {
+        if self.unit != 0 && !self.format.elements.is_multiple_of(self.unit) {
             return Some(format!(
                 "activation blocks of {} don't divide its blocks of {}",
                 self.unit, self.format.elements
@@ -208,7 +208,7 @@ impl<'a> FormatPlan<'a> {
         }
         if let Some(block) = self.activations.block
             && self.unit != 0
-            && block % self.unit != 0
+            && !block.is_multiple_of(self.unit)
         {
             return Some(format!("its runs of {} don't divide activation blocks of {block}", self.unit));
         }
@@ -426,7 +426,7 @@ impl<'a> MatmulPlan<'a> {
         };
         let lanes = primitives.lanes;
         let rows = if variant.rows == 0 { packing.rows } else { variant.rows };
-        if packing.rows % lanes != 0 || rows % lanes != 0 {
+        if !packing.rows.is_multiple_of(lanes) || !rows.is_multiple_of(lanes) {
             return Err(Error::plan(
                 plan.format,
                 &format!("{rows} rows at once don't fill vectors of {lanes} lanes ({})", variant.isa),

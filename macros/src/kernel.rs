@@ -137,3 +137,59 @@ fn compile(source: SourceFile, package: String) -> std::result::Result<(String, 
         Err(other) => Err(format!("{path} can't be compiled\n\n{other}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+    const NIBBLE: &str = include_str!("../tests/specs/formats/nibble.toml");
+
+    fn built(package: &str) -> String {
+        let built =
+            Builder::new("tests/specs/formats").compile(ROOT.as_ref(), package.into(), COMPILER.into());
+        built.expect("a sound spec").0.code
+    }
+
+    #[test]
+    fn the_shipped_specs_are_all_there() {
+        let mut shipped = gristmill_spec::shipped().expect("the package's files");
+        shipped.retain(|source| source.path != "kernel-spec/coverage.toml");
+        assert!(!shipped.is_empty());
+        let held: Vec<(&str, &[u8])> =
+            shipped.iter().map(|s| (s.path.as_str(), s.bytes.as_slice())).collect();
+        assert_eq!(SHIPPED, held);
+    }
+
+    #[test]
+    fn macro_and_build_script_write_the_same_text() {
+        let built = built("somebody");
+        let path = "tests/specs/formats/nibble.toml".to_owned();
+        let source = SourceFile { path, bytes: NIBBLE.as_bytes().to_vec() };
+        let (text, warnings) = compile(source, "somebody".to_owned()).expect("a sound spec");
+        assert_eq!(text, built);
+        assert_eq!(warnings, [""; 0]);
+        for needed in ["pub mod nibble", "pub static REGISTRY", "matmul.nibble.avx512.avx512vnni.prefill"] {
+            assert!(built.contains(needed), "{needed}");
+        }
+    }
+
+    #[test]
+    fn the_expansion_is_that_text() {
+        let path = syn::parse_quote!("tests/specs/formats/nibble.toml");
+        let tokens = expand(&Input::File(path), ROOT.as_ref(), "somebody".into()).expect("a sound spec");
+        let text: TokenStream = built("somebody").parse().expect("Rust");
+        let tokens = tokens.to_string();
+        assert!(tokens.contains(&text.to_string()));
+        assert!(tokens.contains("include_bytes"), "cargo must learn which file this depends on");
+    }
+
+    /// A folder of the same name as that of the shipped specs is still the user's.
+    #[test]
+    fn a_format_in_a_folder_named_like_the_shipped_ones_is_compiled() {
+        let path = "kernel-spec/formats/nibble.toml".to_owned();
+        let source = SourceFile { path, bytes: NIBBLE.as_bytes().to_vec() };
+        let (text, _) = compile(source, "somebody".to_owned()).expect("a sound spec");
+        assert!(text.contains("./kernel-spec/formats/nibble.toml:1"), "{text}");
+    }
+}

@@ -114,12 +114,41 @@ pub fn kernel(input: TokenStream) -> TokenStream {
 
 /// Binds a hand-written function to the variant of a kernel spec that names it.
 ///
-/// The spec says `body = "rust"` and `function = "crate::path"`; the attribute says, in the words of the
-/// spec, which variant the function is:
+/// The spec says which function stands in for the generated body:
 ///
-/// ```ignore
+/// ```toml
+/// # kernels/fast_dequantize.toml
+/// op      = "dequantize"
+/// formats = ["q3_seq"]
+///
+/// [[cpu]]
+/// isa      = "avx2"
+/// requires = ["ssse3"]            # more special than the generated variant for AVX2, so it comes first
+/// body     = "rust"
+/// function = "crate::dequantize_q3_seq"
+/// ```
+///
+/// and the attribute, in the words of the spec, which variant the function is:
+///
+/// ```
+/// use gristmill::abi::Fault;
+///
+/// /// # Safety
+/// ///
+/// /// As `gristmill::abi::DequantizeFn` says; the processor has AVX2 and SSSE3.
 /// #[gristmill::variant(op = dequantize, kernel = fast_dequantize, format = q3_seq, isa = avx2, requires = [ssse3])]
-/// pub unsafe fn dequantize_q3_seq(src: *const u8, dst: *mut f32, blocks: usize, outer: f32) -> Result<(), Fault> {
+/// pub unsafe fn dequantize_q3_seq(
+///     src: *const u8,
+///     dst: *mut f32,
+///     blocks: usize,
+///     outer: f32,
+/// ) -> Result<(), Fault> {
+///     // ...
+/// #   let _ = (src, dst, blocks, outer);
+///     Ok(())
+/// }
+/// # #[cfg(target_arch = "x86_64")]
+/// assert_eq!(dequantize_q3_seq::VARIANT, "fast_dequantize.q3_seq.avx2.ssse3");
 /// ```
 ///
 /// | word | what |

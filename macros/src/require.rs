@@ -54,9 +54,9 @@ impl Parse for Input {
         let (registry, words) = match arguments.as_slice() {
             [Argument::Path(registry), words @ ..] if words.len() == 4 => (registry.clone(), words),
             words if words.len() == 4 => (parse_quote!(::gristmill::kernels), words),
-            _ => return Err(input.error(FORM)),
+            _ => return Err(Error::new(input.span(), FORM)),
         };
-        let [op, format, dtype, device] = words else { return Err(input.error(FORM)) };
+        let [op, format, dtype, device] = words else { return Err(Error::new(input.span(), FORM)) };
         let op = op.word().and_then(|word| word.of("op", Op::ALL, Op::name));
         let format = format.word().and_then(|word| word.name("format").map(str::to_owned));
         let dtype = dtype.word().and_then(|word| word.of("data type", DType::ALL, DType::name));
@@ -70,7 +70,7 @@ impl Parse for Input {
                     all.combine(error);
                     all
                 });
-                Err(all.unwrap_or_else(|| input.error(FORM)))
+                Err(all.unwrap_or_else(|| Error::new(input.span(), FORM)))
             }
         }
     }

@@ -48,7 +48,7 @@ impl Word {
     }
 }
 
-/// The message for a word that is not on a list.
+/// The message for a word that is not on a list: what may have been meant, and short lists as a whole.
 pub fn unknown(what: &str, found: &str, known: &[&str]) -> String {
     let allowed = 1 + found.chars().count() / 4;
     let nearest = known
@@ -56,6 +56,7 @@ pub fn unknown(what: &str, found: &str, known: &[&str]) -> String {
         .map(|candidate| (strsim::osa_distance(found, candidate), candidate))
         .filter(|(distance, candidate)| *distance <= allowed && *distance < candidate.len())
         .min();
-    let meant = nearest.map_or(String::new(), |(_, candidate)| format!(" (did you mean `{candidate}`?)"));
-    format!("`{found}` is no {what}{meant}; known are: {}", known.join(", "))
+    let meant = nearest.map(|(_, candidate)| format!(" (did you mean `{candidate}`?)"));
+    let list = (known.len() <= 4 || meant.is_none()).then(|| format!("; known are: {}", known.join(", ")));
+    format!("`{found}` is no {what}{}{}", meant.unwrap_or_default(), list.unwrap_or_default())
 }

@@ -83,11 +83,14 @@ fn compile_time_and_run_time_agree() -> Tested {
     let mut refused = 0;
     for (registry, why_not) in all {
         for format in ["nibble", "beside", "int8_row", "q8_0", "i2_s", "no_such_format"] {
-            for (&op, &input) in Op::ALL.iter().flat_map(|op| DType::ALL.iter().map(move |input| (op, input))) {
+            for (&op, &input) in Op::ALL.iter().flat_map(|op| DType::ALL.iter().map(move |input| (op, input)))
+            {
                 for &kind in DeviceKind::ALL {
                     let device = Device { kind, index: 0 };
-                    let request = Request { op, format, quantizer: None, input, device, shape: Shape::new(1, 8, 256) };
-                    let prepared = registry.prepare_for(&request, CpuProfile::detect(), &Restrict::default())?;
+                    let request =
+                        Request { op, format, quantizer: None, input, device, shape: Shape::new(1, 8, 256) };
+                    let prepared =
+                        registry.prepare_for(&request, CpuProfile::detect(), &Restrict::default())?;
                     let decision = prepared.decide_as_asked();
                     let text = why_not(op, format, input, kind);
                     assert_eq!(text.is_empty(), decision.chosen().is_some(), "{decision}\n{}", text.as_str());
@@ -95,7 +98,8 @@ fn compile_time_and_run_time_agree() -> Tested {
                         continue;
                     }
                     refused += 1;
-                    let reasons: Vec<String> = decision.rejected().map(|rejected| rejected.to_string()).collect();
+                    let reasons: Vec<String> =
+                        decision.rejected().map(|rejected| rejected.to_string()).collect();
                     // A compiler does not guess at misspelt names.
                     let reason = reasons[0].split(" (did you mean").next().unwrap_or_default();
                     let said = text.as_str().lines().nth(1).unwrap_or_default();

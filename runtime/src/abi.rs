@@ -84,7 +84,8 @@ pub type MatmulFn = unsafe fn(args: &MatmulArgs);
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct MatmulArgs {
-    /// Packed codes (panel after panel), or the format's own rows where the variant has no packing.
+    /// Packed codes (panel after panel), or the blocks of each row, without its header, where the
+    /// variant has no packing.
     pub codes: *const u8,
     /// Bytes from one panel (or row) to the next.
     pub stride: usize,

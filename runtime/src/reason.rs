@@ -219,7 +219,9 @@ impl std::fmt::Display for Reason {
                 write!(f, "no kernel of this build does {op} for this format")
             }
             Reason::DTypeNotDescribed { dtype, .. } => write!(f, "not described for {dtype}"),
-            Reason::DeviceNotDescribed { kind } => write!(f, "this build has no kernel for {kind}"),
+            Reason::DeviceNotDescribed { kind } => {
+                write!(f, "not compiled: this build has no kernel for {kind}")
+            }
             Reason::DeviceAbsent { device } => write!(f, "device {device} is not there"),
             Reason::FeaturesMissing { missing } => write!(f, "the processor lacks {}", Features(*missing)),
             Reason::PartialBlock { elements, k } => {

@@ -188,7 +188,7 @@ impl Required<'_> {
             return text;
         }
         if any_device(held, op) {
-            text = text.push("this build has no kernel for ").push(self.device.name());
+            text = text.push("not compiled: this build has no kernel for ").push(self.device.name());
             return match self.device {
                 DeviceKind::Cpu => text.push("\n  help: add a [[cpu]] table to the kernel file"),
                 DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => text

@@ -651,10 +651,6 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
 
 /// The scalar matmul: the reference, straight from the format's own rows.
 pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
-    let header = match plan.format.row_header {
-        Some(scalar) => format!("{} + ", scalar.bits() / 8),
-        None => String::new(),
-    };
     let block_activations = plan.activations.block;
     let (declare, accumulate, result) = if plan.unit == 0 {
         (
@@ -735,8 +731,8 @@ pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
                      let tokens = TOKENS.min(a.m - first);
                      {declare}
                      for index in 0..a.k / ELEMENTS {{
-                         // SAFETY: the caller answers for rows of `stride` bytes{header_note}.
-                         let block = unsafe {{ &*a.codes.add(row * a.stride + {header}index * BYTES).cast::<[u8; BYTES]>() }};
+                         // SAFETY: the caller answers for rows of `stride` bytes.
+                         let block = unsafe {{ &*a.codes.add(row * a.stride + index * BYTES).cast::<[u8; BYTES]>() }};
                          // Packing refused codes without meaning before this is called.
                          let Ok(values) = values(block) else {{ continue }};
                          {accumulate}
@@ -750,7 +746,6 @@ pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
                  }}
              }}
          }}\n",
-        header_note = if !header.is_empty() { ", each with its header" } else { "" },
     )
 }
 

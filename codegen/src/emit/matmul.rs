@@ -115,7 +115,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
                 "while token + {step} <= a.m {{ tile::<{rows}, {step}>(a, row, token); token += {step}; }}"
             );
         }
-        let _ = write!(out, "row += {span}; }}\n");
+        let _ = writeln!(out, "row += {span}; }}");
     }
     out.push_str("} }\n");
     out

@@ -194,11 +194,7 @@ fn cfg(arch: Arch) -> String {
 }
 
 /// The kernels of `op` that serve a format, with their variants.
-fn serving<'s>(
-    set: &'s SpecSet,
-    op: Op,
-    format: usize,
-) -> impl Iterator<Item = (&'s Kernel, usize, &'s CpuVariant)> {
+fn serving(set: &SpecSet, op: Op, format: usize) -> impl Iterator<Item = (&Kernel, usize, &CpuVariant)> {
     set.kernels.iter().filter(move |kernel| kernel.op == op && kernel.formats.contains(&format)).flat_map(
         |kernel| kernel.cpu.iter().enumerate().map(move |(order, variant)| (kernel, order, variant)),
     )

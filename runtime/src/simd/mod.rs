@@ -15,6 +15,11 @@
 //!
 //! The functions are safe to call from code compiled for their features, except those that touch memory.
 
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the lint takes safe functions with target features for unsafe ones; those that are unsafe say why"
+)]
+
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
 #[cfg(target_arch = "x86_64")]

@@ -96,8 +96,7 @@ pub fn sub(a: I, b: I) -> I {
 #[target_feature(enable = "ssse3,sse4.1")]
 pub fn table(entries: &[u8; 16]) -> I {
     // SAFETY: sixteen bytes are readable behind the reference.
-    let table = unsafe { _mm_loadu_si128(entries.as_ptr().cast()) };
-    table
+    unsafe { _mm_loadu_si128(entries.as_ptr().cast()) }
 }
 
 /// `table[index]` for every byte; indices are below sixteen.

@@ -7,7 +7,8 @@ op    = "matmul"
 input = ["f32"]
 
 [[cpu]]
-isa = "scalar"
+isa      = "avx2"
+requires = ["ssse3"]
 
 [[cuda]]
 algorithm = "dp4a"

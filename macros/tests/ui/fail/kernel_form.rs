@@ -4,6 +4,6 @@ gristmill::kernel!();
 gristmill::kernel!(nibble);
 gristmill::kernel!(nibble, 3);
 gristmill::kernel!("a.toml", "b.toml");
-gristmill::kernel!(Nibble, "doc = 'a name that no spec can have'");
+gristmill::kernel!(nibble, "not TOML");
 
 fn main() {}

@@ -7,7 +7,7 @@ block = { elements = 32, bytes = 18 }
 
 [[field]]
 name = "d"
-type = "f17"
+type = "f16"
 
 [[field]]
 name   = "q"
@@ -17,7 +17,7 @@ layout = { shape = [32], stride = [4], offset = 16 }
 [value]
 code  = "qs"
 zero  = 8
-scal  = ["d"]
+scale = ["dd"]
 "#);
 }
 

@@ -1,0 +1,66 @@
+//! The example crate, built and run as its users would: specs in a folder, a build script, a hand-written
+//! kernel. And the same crate with the kernel marked as another variant, which must not build.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+type Tested = Result<(), Box<dyn std::error::Error>>;
+
+fn example() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/downstream")
+}
+
+/// Runs cargo in a target folder that both builds share, so that only the crate itself is built twice.
+fn cargo(command: &str, manifest: &Path) -> std::io::Result<Output> {
+    Command::new(env!("CARGO"))
+        .args([command, "--manifest-path"])
+        .arg(manifest)
+        .env("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("downstream"))
+        // What cargo tells this test is not meant for the crate that is built here.
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .output()
+}
+
+#[test]
+fn runs_and_refuses_another_variant() -> Tested {
+    let output = cargo("run", &example().join("Cargo.toml"))?;
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}\n{errors}");
+    assert!(!errors.contains("warning"), "{errors}");
+    let receipt = said.lines().last().unwrap_or_default();
+    for ran in ["\"package\":\"downstream\"", "dequantize.q3_seq.scalar", "matmul.q3_seq.", "matmul.i2_s."] {
+        assert!(receipt.contains(ran), "{ran} is not in {receipt}");
+    }
+    #[cfg(target_arch = "x86_64")]
+    {
+        if std::is_x86_feature_detected!("avx2") {
+            assert!(receipt.contains("fast_dequantize.q3_seq.avx2.ssse3"), "{receipt}");
+            another_variant()?;
+        } else {
+            eprintln!("skipped: the hand-written kernel is for AVX2, which this processor lacks");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(target_arch = "x86_64")]
+fn another_variant() -> Tested {
+    let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join("another_variant");
+    let files =
+        ["build.rs", "src/main.rs", "kernels/formats/q3_seq.toml", "kernels/kernels/fast_dequantize.toml"];
+    for file in files.into_iter().chain(["Cargo.toml", "Cargo.lock", "src/by_hand.rs"]) {
+        let to = copy.join(file);
+        std::fs::create_dir_all(to.parent().unwrap_or(&copy))?;
+        let text = std::fs::read_to_string(example().join(file))?;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
+        let text = text.replace("\"../..", &format!("\"{}", root.display()));
+        std::fs::write(to, text.replace("isa = avx2, requires = [ssse3]", "isa = avx2"))?;
+    }
+    let output = cargo("build", &copy.join("Cargo.toml"))?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{errors}");
+    let expected = "the function crate::by_hand::dequantize_q3_seq is not marked as the variant \
+                    fast_dequantize.q3_seq.avx2.ssse3";
+    assert!(errors.contains(expected), "{errors}");
+    Ok(())
+}

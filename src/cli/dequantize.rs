@@ -1,0 +1,31 @@
+//! `gristmill dequantize`: a format's bytes to f32.
+
+use super::error::{CliError, Outcome};
+use super::raw;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Turn a raw file of a format's bytes into f32
+///
+/// The input holds whole rows (with the format's row headers and tensor tail), the output little-endian f32.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Files are raw bytes and raw f32 (the only form there is)
+    #[arg(long, required = true)]
+    raw: bool,
+    /// Weight format
+    #[arg(long, value_name = "NAME")]
+    format: String,
+    /// Elements of a row
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    row: u32,
+    /// Input, the format's bytes
+    input: PathBuf,
+    /// Output, f32
+    output: PathBuf,
+}
+
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let Arguments { format, row, input, output, .. } = arguments;
+    raw::dequantize(format, *row as usize, input, output, out)
+}

@@ -1,0 +1,101 @@
+//! What a command can fail with, and the exit code that follows.
+
+use gristmill::Error;
+use gristmill::gguf::{GgufError, NoData, WriteError};
+use gristmill::oracle::OracleError;
+use gristmill::weights_file::WeightError;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// How a command that did its work ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Yes.
+    Yes,
+    /// There is no kernel for something that was asked about; it has been said.
+    NoKernel,
+    /// Something was found wrong; it has been said.
+    Failed,
+}
+
+/// Why a command could not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// From the runtime: names, shapes, decisions, values.
+    #[error(transparent)]
+    Runtime(#[from] Error),
+    /// A GGUF file that can't be read.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// A tensor whose bytes can't be had.
+    #[error(transparent)]
+    NoData(#[from] NoData),
+    /// A file of weights that can't be read.
+    #[error(transparent)]
+    Weights(#[from] WeightError),
+    /// A GGUF file that can't be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The oracle can't answer.
+    #[error(transparent)]
+    Oracle(#[from] OracleError),
+    /// A spec path that can't be read.
+    #[error(transparent)]
+    Specs(#[from] gristmill_spec::ReadError),
+    /// Specs that can't be compiled.
+    #[error(transparent)]
+    Build(#[from] gristmill_codegen::builder::BuildError),
+    /// A file that can't be read or written.
+    #[error("can't {action} `{}`: {source}", path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Standard output is gone or full.
+    #[error("can't write to standard output: {0}")]
+    Output(#[source] io::Error),
+    /// Guarded memory for `verify` can't be had.
+    #[error("can't map guarded memory: {0}")]
+    Guard(#[source] io::Error),
+    /// A request that makes no sense as it was written.
+    #[error("{what}\n  help: {help}")]
+    Usage {
+        /// What is wrong.
+        what: String,
+        /// What would help.
+        help: String,
+    },
+}
+
+impl CliError {
+    /// An error about a request, with what would help.
+    pub fn usage(what: impl Into<String>, help: impl Into<String>) -> CliError {
+        CliError::Usage { what: what.into(), help: help.into() }
+    }
+
+    /// An error about a file.
+    pub fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CliError {
+        move |source| CliError::File { action, path: path.to_owned(), source }
+    }
+
+    /// Whether the reader of standard output went away, which is its right.
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, CliError::Output(source) if source.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// Whether the answer is "there is no kernel".
+    pub fn is_no_kernel(&self) -> bool {
+        matches!(self, CliError::Runtime(Error::NoKernel(_) | Error::NotCompiled { .. } | Error::KNotMultiple { .. }))
+    }
+}
+
+impl From<io::Error> for CliError {
+    /// Only writes to standard output are passed up without a path.
+    fn from(source: io::Error) -> CliError {
+        CliError::Output(source)
+    }
+}

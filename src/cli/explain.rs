@@ -1,0 +1,77 @@
+//! `gristmill explain`: is there a kernel, which one, and why not the others?
+
+use super::error::{CliError, Outcome};
+use super::{print_json, request};
+use gristmill::vocab::{DType, Op};
+use gristmill::{Device, REGISTRY, Reason, Rejection, Request, Shape};
+use serde_json::json;
+use std::io::Write;
+
+/// Say which kernel would run, and why not the others
+///
+/// Exits with 0 if there is a kernel, 2 if there is none.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// What is to be computed: quantize, dequantize, matmul, quantize_activations
+    #[arg(value_parser = request::op)]
+    op: Op,
+    /// Weight format (activation format for quantize_activations)
+    #[arg(long, value_name = "NAME")]
+    format: String,
+    /// Type of the unpacked operand: f32, f16, bf16, i8
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = request::dtype)]
+    input: DType,
+    /// Device: cpu, cuda:0, rocm:0, metal:0
+    #[arg(long, default_value = "cpu")]
+    device: Device,
+    /// Tokens, outputs and inner dimension
+    #[arg(long, value_name = "MxNxK", default_value = "1x4096x4096", value_parser = request::shape)]
+    shape: Shape,
+    /// Quantizer of the format (for quantize); its first one if not given
+    #[arg(long, value_name = "NAME")]
+    quantizer: Option<String>,
+    /// Print JSON: chosen, and rejected as a list of {kernel, reason, help}
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let Arguments { op, format, input, device, shape, quantizer, json } = arguments;
+    let asked = Request {
+        op: *op,
+        format,
+        quantizer: quantizer.as_deref(),
+        input: *input,
+        device: *device,
+        shape: *shape,
+    };
+    let prepared = REGISTRY.prepare(&asked)?;
+    let decision = prepared.decide_as_asked();
+    let rejected: Vec<Rejection> = decision.rejected().collect();
+    // A name that nothing knows is a mistake in the question, not an answer to it.
+    if let Some(unknown) =
+        rejected.iter().find(|r| matches!(r.reason, Reason::NoSpec { .. } | Reason::NoQuantizer { .. }))
+    {
+        let help = unknown.reason.help().unwrap_or_else(|| "`gristmill list` prints what there is".to_owned());
+        return Err(CliError::usage(unknown.to_string(), help));
+    }
+    if *json {
+        let value = json!({
+            "op": op.name(),
+            "format": format,
+            "input": input.name(),
+            "device": device.to_string(),
+            "shape": {"m": shape.m, "n": shape.n, "k": shape.k},
+            "chosen": decision.chosen().map(|entry| entry.name),
+            "rejected": rejected.iter().map(|rejection| json!({
+                "kernel": rejection.kernel,
+                "reason": rejection.reason.to_string(),
+                "help": rejection.reason.help(),
+            })).collect::<Vec<_>>(),
+        });
+        print_json(out, &value)?;
+    } else {
+        writeln!(out, "{decision}")?;
+    }
+    Ok(if decision.chosen().is_some() { Outcome::Yes } else { Outcome::NoKernel })
+}

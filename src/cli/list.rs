@@ -1,0 +1,209 @@
+//! `gristmill list`: what this build holds.
+
+use super::error::{CliError, Outcome};
+use super::table::{Side, Table, counted};
+use super::{print_json, request};
+use gristmill::registry::{DimRule, Entry, FormatInfo, OuterType};
+use gristmill::vocab::{DeviceKind, Isa, Op};
+use gristmill::{CpuProfile, REGISTRY};
+use serde_json::{Value, json};
+use std::io::Write;
+
+/// List formats and kernels of this build
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Print every kernel instead of a line for each format
+    #[arg(long)]
+    kernels: bool,
+    /// Only this format (prints its kernels)
+    #[arg(long, value_name = "NAME")]
+    format: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let only = arguments.format.as_deref().map(request::format).transpose()?;
+    let shown = |entry: &&Entry| only.is_none_or(|only| name_of(entry) == only.name);
+    let entries: Vec<&Entry> = REGISTRY.entries.iter().filter(shown).collect();
+    let formats: Vec<&FormatInfo> =
+        REGISTRY.formats.iter().filter(|format| only.is_none_or(|only| only.name == format.name)).collect();
+    if arguments.json {
+        let value = json!({
+            "package": REGISTRY.package,
+            "formats": formats.iter().map(|format| format_json(format)).collect::<Vec<_>>(),
+            "activations": REGISTRY.activations.iter().map(|activations| json!({
+                "name": activations.name,
+                "doc": activations.doc,
+                "source": activations.source,
+                "block": activations.block,
+            })).collect::<Vec<_>>(),
+            "kernels": entries.iter().map(|entry| kernel_json(entry)).collect::<Vec<_>>(),
+            "left_out": REGISTRY.left_out.iter().map(|left_out| json!({
+                "format": left_out.format,
+                "feature": left_out.feature,
+            })).collect::<Vec<_>>(),
+        });
+        print_json(out, &value)?;
+        return Ok(Outcome::Yes);
+    }
+    if arguments.kernels || only.is_some() {
+        print_kernels(&entries, out)?;
+    } else {
+        print_formats(&formats, &entries, out)?;
+    }
+    Ok(Outcome::Yes)
+}
+
+/// The format (or activation format) of a kernel.
+pub fn name_of(entry: &Entry) -> &'static str {
+    match entry.op {
+        Op::QuantizeActivations => REGISTRY.activations.get(entry.format).map_or("", |activations| activations.name),
+        Op::Quantize | Op::Dequantize | Op::Matmul => {
+            REGISTRY.formats.get(entry.format).map_or("", |format| format.name)
+        }
+    }
+}
+
+/// Whether this processor has what a kernel uses.
+pub fn runs_here(entry: &Entry) -> bool {
+    entry.device == DeviceKind::Cpu && CpuProfile::detect().features.contains(entry.features)
+}
+
+/// Bits a weight, row headers and tensor tails not counted.
+fn bits_per_weight(format: &FormatInfo) -> f64 {
+    format.bytes as f64 * 8.0 / format.elements as f64
+}
+
+fn print_formats(formats: &[&FormatInfo], entries: &[&Entry], out: &mut dyn Write) -> Result<(), CliError> {
+    let mut table = Table::new(&[
+        ("format", Side::Left),
+        ("gguf", Side::Right),
+        ("block", Side::Right),
+        ("bits", Side::Right),
+        ("quantizers", Side::Left),
+        ("activations", Side::Left),
+        ("kernels", Side::Right),
+        ("description", Side::Left),
+    ]);
+    for format in formats {
+        let kernels =
+            entries.iter().filter(|e| e.op != Op::QuantizeActivations && name_of(e) == format.name).count();
+        table.row([
+            format.name.to_owned(),
+            format.gguf.map_or(String::new(), |id| id.to_string()),
+            format!("{}/{} B", format.elements, format.bytes),
+            format!("{:.3}", bits_per_weight(format)),
+            format.quantizers.join(", "),
+            REGISTRY.activations.get(format.activations).map_or("", |a| a.name).to_owned(),
+            kernels.to_string(),
+            format.doc.to_owned(),
+        ]);
+    }
+    table.print(out)?;
+    let isas: Vec<&str> =
+        Isa::ALL.iter().filter(|isa| entries.iter().any(|e| e.isa == **isa)).map(|isa| isa.name()).collect();
+    let here = entries.iter().filter(|entry| runs_here(entry)).count();
+    writeln!(
+        out,
+        "\n{} for {} on {} ({}); {here} of them run on this processor",
+        counted(entries.len(), "kernel"),
+        counted(formats.len(), "format"),
+        DeviceKind::Cpu,
+        isas.join(", "),
+    )?;
+    let mut features: Vec<&str> = REGISTRY.left_out.iter().map(|left_out| left_out.feature).collect();
+    features.dedup();
+    for feature in features {
+        let names = REGISTRY.left_out.iter().filter(|left_out| left_out.feature == feature);
+        let names: Vec<&str> = names.map(|left_out| left_out.format).collect();
+        writeln!(out, "not compiled: {} (cargo feature `{feature}`)", names.join(", "))?;
+    }
+    writeln!(out, "`gristmill list --kernels` prints each kernel, `gristmill list --format NAME` those of a format")?;
+    Ok(())
+}
+
+fn print_kernels(entries: &[&Entry], out: &mut dyn Write) -> Result<(), CliError> {
+    let mut table = Table::new(&[
+        ("kernel", Side::Left),
+        ("here", Side::Left),
+        ("shapes", Side::Left),
+        ("described in", Side::Left),
+    ]);
+    for entry in entries {
+        table.row([
+            entry.name.to_owned(),
+            if runs_here(entry) { "yes" } else { "no" }.to_owned(),
+            shapes(entry),
+            entry.source.to_owned(),
+        ]);
+    }
+    table.print(out)?;
+    Ok(())
+}
+
+/// The rules on shapes in words: `m <= 3, k multiple of 256`.
+fn shapes(entry: &Entry) -> String {
+    let mut words = Vec::new();
+    for (name, rule) in [("m", entry.shape.m), ("n", entry.shape.n), ("k", entry.shape.k)] {
+        let DimRule { min, max, multiple_of } = rule;
+        if min > 0 {
+            words.push(format!("{name} >= {min}"));
+        }
+        if max < u64::MAX {
+            words.push(format!("{name} <= {max}"));
+        }
+        if multiple_of > 1 {
+            words.push(format!("{name} multiple of {multiple_of}"));
+        }
+    }
+    if words.is_empty() { "any".to_owned() } else { words.join(", ") }
+}
+
+fn outer_name(outer: OuterType) -> &'static str {
+    match outer {
+        OuterType::F16 => "f16",
+        OuterType::Bf16 => "bf16",
+        OuterType::F32 => "f32",
+    }
+}
+
+fn format_json(format: &FormatInfo) -> Value {
+    json!({
+        "name": format.name,
+        "doc": format.doc,
+        "source": format.source,
+        "gguf": format.gguf,
+        "elements": format.elements,
+        "bytes": format.bytes,
+        "bits_per_weight": bits_per_weight(format),
+        "row_header": format.row_header.map(outer_name),
+        "tensor_tail": format.tensor_tail.map(|(outer, bytes)| json!({"type": outer_name(outer), "bytes": bytes})),
+        "quantizers": format.quantizers,
+        "activations": REGISTRY.activations.get(format.activations).map(|a| a.name),
+    })
+}
+
+fn kernel_json(entry: &Entry) -> Value {
+    let rule = |rule: DimRule| {
+        json!({
+            "min": rule.min,
+            "max": (rule.max < u64::MAX).then_some(rule.max),
+            "multiple_of": rule.multiple_of,
+        })
+    };
+    json!({
+        "name": entry.name,
+        "id": entry.id.to_string(),
+        "op": entry.op.name(),
+        "format": name_of(entry),
+        "device": entry.device.name(),
+        "isa": entry.isa.name(),
+        "features": entry.features.iter().map(|feature| feature.name()).collect::<Vec<_>>(),
+        "runs_here": runs_here(entry),
+        "shape": {"m": rule(entry.shape.m), "n": rule(entry.shape.n), "k": rule(entry.shape.k)},
+        "source": entry.source,
+        "plan": entry.plan,
+    })
+}

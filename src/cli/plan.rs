@@ -1,0 +1,91 @@
+//! `gristmill plan`: a decision for every tensor of a model, before anything is loaded.
+
+use super::error::{CliError, Outcome};
+use super::files::{self, Kind, Without};
+use super::print_json;
+use super::table::{Side, Table, counted};
+use gristmill::{Device, REGISTRY, Request, Shape};
+use serde_json::json;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Decide a kernel for every tensor of a GGUF file
+///
+/// Exits with 2 if a quantized tensor has no kernel.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// GGUF file
+    file: PathBuf,
+    /// Device: cpu, cuda:0, rocm:0, metal:0
+    #[arg(long, default_value = "cpu")]
+    device: Device,
+    /// Number of tokens
+    #[arg(long, default_value_t = 1)]
+    m: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let file = files::open(&arguments.file)?;
+    let mut table = Table::new(&[
+        ("tensor", Side::Left),
+        ("type", Side::Left),
+        ("shape", Side::Right),
+        ("kernel", Side::Left),
+    ]);
+    let mut rows = Vec::new();
+    let mut without = Without::default();
+    let mut served = 0;
+    for tensor in file.tensors() {
+        let type_name = files::type_name(tensor.type_id());
+        let mut chosen = None;
+        let shown = match (files::kind(&tensor), files::matrix(tensor.dims())) {
+            (Kind::Plain(_), _) => "not quantized".to_owned(),
+            (Kind::Format(format), Some((n, k))) => {
+                let shape = Shape::new(arguments.m, n, k);
+                let prepared = REGISTRY.prepare(&Request::matmul(format.name, shape).on(arguments.device))?;
+                let decision = prepared.decide_as_asked();
+                chosen = decision.chosen().map(|entry| entry.name);
+                match chosen {
+                    Some(name) => name.to_owned(),
+                    None => {
+                        let why = decision.rejected().next().map_or_else(String::new, |r| r.reason.to_string());
+                        without.add(type_name.clone(), why, tensor.name());
+                        "none".to_owned()
+                    }
+                }
+            }
+            (Kind::Other, _) | (Kind::Format(_), None) => {
+                without.add(type_name.clone(), files::why_other(&tensor), tensor.name());
+                "none".to_owned()
+            }
+        };
+        served += usize::from(chosen.is_some());
+        rows.push(json!({
+            "tensor": tensor.name(),
+            "type": type_name,
+            "shape": files::shape(tensor.dims()),
+            "kernel": chosen,
+            "quantized": !matches!(files::kind(&tensor), Kind::Plain(_)),
+        }));
+        table.row([tensor.name().to_owned(), type_name, files::shape(tensor.dims()), shown]);
+    }
+    if arguments.json {
+        let value = json!({
+            "device": arguments.device.to_string(),
+            "m": arguments.m,
+            "tensors": rows,
+            "without_kernel": without.json(),
+        });
+        print_json(out, &value)?;
+    } else {
+        table.print(out)?;
+        let (all, none) = (counted(rows.len(), "tensor"), without.count());
+        let plain = rows.len() - served - none;
+        writeln!(out, "\n{all} on {}: {served} with a kernel, {none} without, {plain} not quantized", arguments.device)?;
+        without.print(out)?;
+    }
+    Ok(if without.count() == 0 { Outcome::Yes } else { Outcome::NoKernel })
+}

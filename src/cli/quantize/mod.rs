@@ -1,0 +1,56 @@
+//! `gristmill quantize`: weights to a format, from a model file to a GGUF file or from raw f32 to raw bytes.
+
+mod model;
+
+use super::error::{CliError, Outcome};
+use super::raw;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Quantize weights: a safetensors or GGUF file to a GGUF file, or raw f32 to raw bytes
+///
+/// Matrices whose rows are whole blocks of the format are quantized; other tensors are copied.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Model file (safetensors, or GGUF with f32, f16 or bf16); with --raw, little-endian f32
+    input: PathBuf,
+    /// Output of --raw: the format's bytes
+    #[arg(value_name = "OUT.bin", requires = "raw", required_if_eq("raw", "true"))]
+    raw_output: Option<PathBuf>,
+    /// GGUF file to write
+    #[arg(short, long, value_name = "OUT.gguf", conflicts_with = "raw", required_unless_present = "raw")]
+    output: Option<PathBuf>,
+    /// Weight format
+    #[arg(long, value_name = "NAME")]
+    format: String,
+    /// Quantizer of the format; its first one if not given
+    #[arg(long, value_name = "NAME")]
+    quantizer: Option<String>,
+    /// Threads; all cores if not given
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Files are raw f32 and raw bytes
+    #[arg(long, requires = "row")]
+    raw: bool,
+    /// Elements of a row (with --raw)
+    #[arg(long, value_name = "K", requires = "raw", value_parser = clap::value_parser!(u32).range(1..))]
+    row: Option<u32>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "raw")]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let Arguments { input, raw_output, output, format, quantizer, .. } = arguments;
+    match (raw_output, arguments.row, output) {
+        (Some(output), Some(row), _) => {
+            raw::quantize(format, quantizer.as_deref(), row as usize, input, output, out)
+        }
+        (_, _, Some(output)) => model::run(arguments, output, out),
+        // clap asks for one of the two forms.
+        (_, _, None) => Err(CliError::usage(
+            "neither an output file nor --raw is given",
+            "gristmill quantize IN -o OUT.gguf --format NAME, or quantize --raw --format NAME --row K IN.f32 OUT.bin",
+        )),
+    }
+}

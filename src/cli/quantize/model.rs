@@ -1,0 +1,326 @@
+//! A model file to a GGUF file.
+
+use super::super::error::{CliError, Outcome};
+use super::super::run::threads;
+use super::super::table::{Side, Table, bytes, counted};
+use super::super::{files, print_json, progress, request};
+use super::Arguments;
+use gristmill::gguf::{GgufWriter, TensorStream, Value, unquantized};
+use gristmill::registry::FormatInfo;
+use gristmill::vocab::DType;
+use gristmill::weights_file::{SourceTensor, WeightFile};
+use gristmill::{Dequantizer, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Request, Shape};
+use rayon::prelude::*;
+use serde_json::json;
+use std::io::Write;
+use std::path::Path;
+
+/// What becomes of a tensor.
+#[derive(Clone, Copy)]
+enum Fate {
+    /// Rows and elements of a row.
+    Quantize(usize, usize),
+    /// Copied in this type, with so many bytes.
+    Copy { type_id: u32, bytes: u64 },
+    /// GGUF has no type for it.
+    Leave,
+}
+
+/// How a quantized tensor differs from f32.
+#[derive(Clone, Copy, Default)]
+struct Difference {
+    /// `sum((q - x)^2) / sum(x^2)`.
+    nmse: f64,
+    /// Largest `|q - x|`.
+    worst: f64,
+}
+
+struct Line {
+    tensor: String,
+    shape: String,
+    type_name: String,
+    bytes: u64,
+    difference: Option<Difference>,
+}
+
+/// The kernels, and the threads they run on.
+struct Work {
+    format: &'static FormatInfo,
+    quantize: Prepared,
+    dequantize: Prepared,
+    pool: rayon::ThreadPool,
+}
+
+pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let format = request::format(&arguments.format)?;
+    let Some(type_id) = format.gguf else {
+        let known: Vec<&str> = REGISTRY.formats.iter().filter(|f| f.gguf.is_some()).map(|f| f.name).collect();
+        return Err(CliError::usage(
+            format!("format `{}` has no GGUF type id, so no GGUF file can hold it", format.name),
+            format!("formats with an id: {}; `quantize --raw` makes raw files of any format", known.join(", ")),
+        ));
+    };
+    let count = threads(arguments.threads);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(count).build();
+    let pool = pool.map_err(|error| gristmill::Error::Threads { count, why: error.to_string() })?;
+    let name = arguments.quantizer.as_deref();
+    let work = Work {
+        format,
+        quantize: REGISTRY.prepare(&Request::quantize(format.name, name, 1, format.elements))?,
+        dequantize: REGISTRY.prepare(&Request::dequantize(format.name, 1, format.elements))?,
+        pool,
+    };
+    // Refused before anything is written.
+    let kernel = work.quantize.decide_as_asked().kernel()?.name;
+    let source = files::open_weights(&arguments.input)?;
+    let fates: Vec<(SourceTensor<'_>, Fate)> =
+        source.tensors().map(|tensor| (fate(&source, &tensor, format), tensor)).map(|(f, t)| (t, f)).collect();
+    if !fates.iter().any(|(_, fate)| matches!(fate, Fate::Quantize(..))) {
+        return Err(CliError::usage(
+            format!("`{}` holds no matrix whose rows are whole blocks of {}", arguments.input.display(), format.elements),
+            "choose a format with smaller blocks: `gristmill list` prints them",
+        ));
+    }
+    let writer = declare(&source, &fates, format, type_id)?;
+    let bar = progress::bar(fates.len() as u64);
+    let mut lines = Vec::new();
+    writer.create(output, |stream| {
+        for (tensor, fate) in &fates {
+            bar.set_message(tensor.name().to_owned());
+            lines.push(one(&work, &source, tensor, *fate, stream)?);
+            bar.inc(1);
+        }
+        Ok::<(), CliError>(())
+    })?;
+    bar.finish_and_clear();
+    report(arguments, output, kernel, &lines, out)
+}
+
+/// What becomes of a tensor: matrices that fit are quantized, the rest is copied.
+fn fate(source: &WeightFile, tensor: &SourceTensor<'_>, format: &FormatInfo) -> Fate {
+    let is_matrix = |shape: &[u64]| match shape {
+        [n, k] => Some((usize::try_from(*n).ok()?, usize::try_from(*k).ok()?)),
+        _ => None,
+    };
+    if tensor.dtype().is_some()
+        && let Some((n, k)) = is_matrix(tensor.shape())
+        && format.tensor_bytes(n, k).is_ok()
+        && n > 0
+        && k > 0
+    {
+        return Fate::Quantize(n, k);
+    }
+    if let Some(raw) = source.gguf().and_then(|file| file.tensor(tensor.name())) {
+        return match raw.size() {
+            Ok(bytes) => Fate::Copy { type_id: raw.type_id(), bytes },
+            Err(_) => Fate::Leave,
+        };
+    }
+    let (type_id, width) = match tensor.dtype() {
+        Some(DType::F32) => (0, 4),
+        Some(DType::F16) => (1, 2),
+        Some(DType::Bf16) => (30, 2),
+        Some(DType::I8) | None => return Fate::Leave,
+    };
+    match (tensor.elements().checked_mul(width), tensor.shape().len()) {
+        (Some(bytes), 0..=4) => Fate::Copy { type_id, bytes },
+        (Some(_) | None, _) => Fate::Leave,
+    }
+}
+
+fn declare(
+    source: &WeightFile,
+    fates: &[(SourceTensor<'_>, Fate)],
+    format: &FormatInfo,
+    type_id: u32,
+) -> Result<GgufWriter, CliError> {
+    let mut writer = GgufWriter::new();
+    match source.gguf() {
+        // The file type said what most tensors were in, which is not so any more.
+        Some(file) => writer.copy_metadata(file, |key| key != "general.file_type")?,
+        None => {
+            writer.metadata("general.architecture", Value::String("unknown"))?;
+            if let Some(stem) = source.path().file_stem().and_then(|stem| stem.to_str()) {
+                writer.metadata("general.name", Value::String(stem))?;
+            }
+        }
+    }
+    for (tensor, fate) in fates {
+        let dims: Vec<u64> = tensor.shape().iter().rev().copied().collect();
+        match *fate {
+            Fate::Quantize(n, k) => {
+                writer.tensor(tensor.name(), &dims, type_id, format.tensor_bytes(n, k)? as u64)?;
+            }
+            Fate::Copy { type_id, bytes } => writer.tensor(tensor.name(), &dims, type_id, bytes)?,
+            Fate::Leave => {}
+        }
+    }
+    Ok(writer)
+}
+
+/// Bytes that are copied at once.
+const PIECE: usize = 1 << 22;
+
+fn one<W: Write>(
+    work: &Work,
+    source: &WeightFile,
+    tensor: &SourceTensor<'_>,
+    fate: Fate,
+    stream: &mut TensorStream<W>,
+) -> Result<Line, CliError> {
+    let shape: Vec<String> = tensor.shape().iter().map(u64::to_string).collect();
+    let mut line = Line {
+        tensor: tensor.name().to_owned(),
+        shape: shape.join("x"),
+        type_name: String::new(),
+        bytes: 0,
+        difference: None,
+    };
+    match fate {
+        Fate::Leave => line.type_name = format!("left out ({})", tensor.type_name()),
+        Fate::Copy { type_id, bytes } => {
+            line.type_name = format!("{} (copied)", files::type_name(type_id));
+            line.bytes = bytes;
+            match source.gguf().and_then(|file| file.tensor(tensor.name())) {
+                Some(raw) => {
+                    for piece in raw.data()?.chunks(PIECE) {
+                        stream.data(tensor.name(), piece)?;
+                    }
+                }
+                None => copy(tensor, type_id, stream)?,
+            }
+        }
+        Fate::Quantize(n, k) => {
+            let values = tensor.to_f32()?;
+            let quantized = quantize(work, &values, n, k).map_err(|error| match error {
+                CliError::Runtime(error) => CliError::usage(
+                    format!("tensor `{}`: {error}", tensor.name()),
+                    "another format or quantizer may take it",
+                ),
+                other => other,
+            })?;
+            stream.data(tensor.name(), &quantized)?;
+            line.type_name = work.format.name.to_owned();
+            line.bytes = quantized.len() as u64;
+            line.difference = Some(difference(work, &values, &quantized, n, k)?);
+        }
+    }
+    Ok(line)
+}
+
+/// A float tensor of a safetensors file, in its own type; conversions to f32 and back are exact.
+fn copy<W: Write>(tensor: &SourceTensor<'_>, type_id: u32, stream: &mut TensorStream<W>) -> Result<(), CliError> {
+    let mut start = 0;
+    while start < tensor.elements() {
+        let count = (tensor.elements() - start).min(PIECE as u64 / 4);
+        let mut values = vec![0.0; count as usize];
+        tensor.read_f32(start, &mut values)?;
+        let bytes: Vec<u8> = match unquantized(type_id).map(|plain| plain.name) {
+            Some("f16") => values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect(),
+            Some("bf16") => values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect(),
+            Some(_) | None => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        };
+        stream.data(tensor.name(), &bytes)?;
+        start += count;
+    }
+    Ok(())
+}
+
+/// Rows that a thread takes at once: about a megabyte of f32.
+fn rows_at_once(k: usize) -> usize {
+    ((1 << 18) / k.max(1)).max(1)
+}
+
+fn quantize(work: &Work, values: &[f32], n: usize, k: usize) -> Result<Vec<u8>, CliError> {
+    let format = work.format;
+    let kernel = Quantizer::new(&work.quantize.decide(Shape::matrix(n, k)))?;
+    let mut bytes = vec![0; format.tensor_bytes(n, k)?];
+    if format.tensor_tail.is_some() {
+        // One scale for the whole tensor, so one run.
+        kernel.run(values, n, k, &mut bytes)?;
+        return Ok(bytes);
+    }
+    let (rows, row_bytes) = (rows_at_once(k), format.row_bytes(k)?);
+    let pieces = values.par_chunks(rows * k).zip(bytes.par_chunks_mut(rows * row_bytes)).enumerate();
+    let run = |(piece, (values, bytes)): (usize, (&[f32], &mut [u8]))| {
+        kernel.run(values, values.len() / k, k, bytes).map_err(|error| at_row(error, piece * rows))
+    };
+    work.pool.install(|| pieces.try_for_each(run))?;
+    Ok(bytes)
+}
+
+/// An error in a piece of a tensor that starts at row `first`.
+fn at_row(error: gristmill::Error, first: usize) -> gristmill::Error {
+    use gristmill::Error::{NonFinite, ScaleOverflow};
+    match error {
+        NonFinite { row, column } => NonFinite { row: row + first, column },
+        ScaleOverflow { row, block } => ScaleOverflow { row: row + first, block },
+        other => other,
+    }
+}
+
+fn difference(work: &Work, values: &[f32], quantized: &[u8], n: usize, k: usize) -> Result<Difference, CliError> {
+    let kernel = Dequantizer::new(&work.dequantize.decide(Shape::matrix(n, k)))?;
+    let mut back = vec![0.0; n * k];
+    kernel.run(&QuantizedMatrix::new(work.format, n, k, quantized)?, &mut back)?;
+    let (mut error, mut energy, mut worst) = (0.0, 0.0, 0f64);
+    for (x, q) in values.iter().zip(&back) {
+        let (x, q) = (f64::from(*x), f64::from(*q));
+        error += (q - x) * (q - x);
+        energy += x * x;
+        worst = worst.max((q - x).abs());
+    }
+    Ok(Difference { nmse: if error == 0.0 { 0.0 } else { error / energy }, worst })
+}
+
+fn report(
+    arguments: &Arguments,
+    output: &Path,
+    kernel: &str,
+    lines: &[Line],
+    out: &mut dyn Write,
+) -> Result<Outcome, CliError> {
+    let total: u64 = lines.iter().map(|line| line.bytes).sum();
+    if arguments.json {
+        let value = json!({
+            "output": output.display().to_string(),
+            "format": arguments.format,
+            "kernel": kernel,
+            "bytes": total,
+            "tensors": lines.iter().map(|line| json!({
+                "tensor": line.tensor,
+                "shape": line.shape,
+                "type": line.type_name,
+                "bytes": line.bytes,
+                "nmse": line.difference.map(|difference| difference.nmse),
+                "max_error": line.difference.map(|difference| difference.worst),
+            })).collect::<Vec<_>>(),
+        });
+        print_json(out, &value)?;
+        return Ok(Outcome::Yes);
+    }
+    let mut table = Table::new(&[
+        ("tensor", Side::Left),
+        ("shape", Side::Right),
+        ("type", Side::Left),
+        ("size", Side::Right),
+        ("NMSE", Side::Right),
+        ("max error", Side::Right),
+    ]);
+    for line in lines {
+        let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.2e}"));
+        table.row([
+            line.tensor.clone(),
+            line.shape.clone(),
+            line.type_name.clone(),
+            bytes(line.bytes),
+            number(line.difference.map(|difference| difference.nmse)),
+            number(line.difference.map(|difference| difference.worst)),
+        ]);
+    }
+    table.print(out)?;
+    let quantized = lines.iter().filter(|line| line.difference.is_some()).count();
+    let (tensors, size) = (counted(lines.len(), "tensor"), bytes(total));
+    writeln!(out, "\n{}: {size}; {quantized} of {tensors} quantized by {kernel}", output.display())?;
+    Ok(Outcome::Yes)
+}

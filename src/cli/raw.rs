@@ -1,0 +1,97 @@
+//! Raw files: rows of f32 on one side, a format's bytes on the other.
+
+use super::error::{CliError, Outcome};
+use super::request;
+use super::table::counted;
+use gristmill::{Dequantizer, QuantizedMatrix, Quantizer, REGISTRY, Request};
+use std::io::Write;
+use std::path::Path;
+
+/// Reads a file of f32.
+fn read_f32(path: &Path) -> Result<Vec<f32>, CliError> {
+    let bytes = std::fs::read(path).map_err(CliError::file("read", path))?;
+    let (values, rest) = bytes.as_chunks::<4>();
+    if !rest.is_empty() {
+        return Err(CliError::usage(
+            format!("`{}` has {} bytes, which is not a whole number of f32", path.display(), bytes.len()),
+            "the input of `quantize --raw` is little-endian f32, row after row",
+        ));
+    }
+    Ok(values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+}
+
+/// Rows of `row` elements in a file of `elements`.
+fn rows(path: &Path, elements: usize, row: usize) -> Result<usize, CliError> {
+    match elements.checked_rem(row) {
+        Some(0) => Ok(elements / row),
+        Some(_) | None => Err(CliError::usage(
+            format!("`{}` holds {elements} values, which are not rows of {row}", path.display()),
+            "--row gives the number of elements of a row",
+        )),
+    }
+}
+
+/// f32 to a format's bytes.
+///
+/// # Errors
+/// If there is no kernel, the file does not hold whole rows, or its values are refused.
+pub fn quantize(
+    format: &str,
+    quantizer: Option<&str>,
+    row: usize,
+    input: &Path,
+    output: &Path,
+    out: &mut dyn Write,
+) -> Result<Outcome, CliError> {
+    let info = request::format(format)?;
+    let values = read_f32(input)?;
+    let n = rows(input, values.len(), row)?;
+    let prepared = REGISTRY.prepare(&Request::quantize(format, quantizer, n, row))?;
+    let kernel = Quantizer::new(&prepared.decide_as_asked())?;
+    let mut bytes = vec![0; info.tensor_bytes(n, row)?];
+    kernel.run(&values, n, row, &mut bytes)?;
+    std::fs::write(output, &bytes).map_err(CliError::file("write", output))?;
+    let (rows, name) = (counted(n, "row"), kernel.entry().name);
+    writeln!(out, "{}: {} bytes of {format}, {rows} of {row}, by {name}", output.display(), bytes.len())?;
+    Ok(Outcome::Yes)
+}
+
+/// A format's bytes to f32.
+///
+/// # Errors
+/// If there is no kernel, the file does not hold whole rows, or a code in it means nothing.
+pub fn dequantize(
+    format: &str,
+    row: usize,
+    input: &Path,
+    output: &Path,
+    out: &mut dyn Write,
+) -> Result<Outcome, CliError> {
+    let info = request::format(format)?;
+    let bytes = std::fs::read(input).map_err(CliError::file("read", input))?;
+    let tail = info.tensor_bytes(0, row)?;
+    let row_bytes = info.row_bytes(row)?;
+    let n = match bytes.len().checked_sub(tail).and_then(|rows| Some((rows, rows.checked_rem(row_bytes)?))) {
+        Some((rows, 0)) => rows / row_bytes,
+        Some(_) | None => {
+            let tail = if tail > 0 { format!(", with {tail} bytes behind the last one") } else { String::new() };
+            return Err(CliError::usage(
+                format!(
+                    "`{}` has {} bytes, which are not rows of {row} elements of {format}",
+                    input.display(),
+                    bytes.len()
+                ),
+                format!("such a row takes {row_bytes} bytes{tail}"),
+            ));
+        }
+    };
+    let prepared = REGISTRY.prepare(&Request::dequantize(format, n, row))?;
+    let kernel = Dequantizer::new(&prepared.decide_as_asked())?;
+    let mut values = vec![0.0; n * row];
+    kernel.run(&QuantizedMatrix::new(info, n, row, &bytes)?, &mut values)?;
+    let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    std::fs::write(output, &raw).map_err(CliError::file("write", output))?;
+    let (rows, name) = (counted(n, "row"), kernel.entry().name);
+    writeln!(out, "{}: {rows} of {row} f32 values, by {name}", output.display())?;
+    Ok(Outcome::Yes)
+}

@@ -1,0 +1,61 @@
+//! Arguments that several commands share: words of the vocabulary, shapes, names of formats.
+
+use super::error::CliError;
+use gristmill::registry::FormatInfo;
+use gristmill::vocab::{DType, Isa, Op};
+use gristmill::{REGISTRY, Shape};
+
+/// Parses a word of the vocabulary, listing the words if it is none.
+macro_rules! word {
+    ($name:ident, $type:ty, $what:literal) => {
+        #[doc = concat!("Parses the name of an ", $what, ".")]
+        pub fn $name(text: &str) -> Result<$type, String> {
+            <$type>::from_name(text).ok_or_else(|| {
+                let known: Vec<&str> = <$type>::ALL.iter().map(|word| word.name()).collect();
+                format!("no such {}; there are: {}", $what, known.join(", "))
+            })
+        }
+    };
+}
+
+word!(op, Op, "op");
+word!(dtype, DType, "input type");
+word!(isa, Isa, "ISA");
+
+/// Parses `MxNxK`, or `NxK` with m = 1.
+pub fn shape(text: &str) -> Result<Shape, String> {
+    let numbers: Result<Vec<usize>, _> = text.split('x').map(str::parse).collect();
+    match numbers.as_deref() {
+        Ok(&[m, n, k]) => Ok(Shape::new(m, n, k)),
+        Ok(&[n, k]) => Ok(Shape::matrix(n, k)),
+        Ok(_) | Err(_) => {
+            Err("a shape is written MxNxK (tokens, outputs, inner dimension), for example 1x2560x6912".to_owned())
+        }
+    }
+}
+
+/// Parses `NxK`.
+pub fn matrix(text: &str) -> Result<(usize, usize), String> {
+    match text.split_once('x').map(|(n, k)| (n.parse(), k.parse())) {
+        Some((Ok(n), Ok(k))) => Ok((n, k)),
+        Some(_) | None => {
+            Err("a matrix is written NxK (rows, elements of a row), for example 2560x6912".to_owned())
+        }
+    }
+}
+
+/// The format called `name`.
+///
+/// # Errors
+/// If there is none, with the names there are.
+pub fn format(name: &str) -> Result<&'static FormatInfo, CliError> {
+    Ok(REGISTRY.format(name)?.1)
+}
+
+/// The known name closest to `name`, if one is close enough to be meant.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let wanted = name.to_ascii_lowercase();
+    let limit = (wanted.chars().count() / 3).max(1);
+    let distance = |known: &'a str| (strsim::damerau_levenshtein(&wanted, known), known);
+    known.into_iter().map(distance).filter(|(d, _)| *d <= limit).min_by_key(|(d, _)| *d).map(|(_, known)| known)
+}

@@ -1,0 +1,231 @@
+//! One tensor: decide, pack, multiply, check against the oracle, take the time.
+
+use super::super::error::CliError;
+use super::super::random::Random;
+use super::super::verify::{NMSE_BOUND, normalized_error};
+use gristmill::oracle::{FormatOracle, Int8Row, Oracle};
+use gristmill::{
+    Input, Matmul, PackedMatrix, QuantizedMatrix, REGISTRY, Recording, Request, Shape, Threads, Workspace,
+};
+use std::time::{Duration, Instant};
+
+/// Multiply-accumulates that the oracle does for one product at most; larger ones are checked on some rows.
+const CHECKED_WORK: usize = 1 << 24;
+/// Rows that are checked at least.
+const LEAST_ROWS: usize = 16;
+/// Elements of weights that the oracle decodes for one product at most.
+const CHECKED_WEIGHTS: usize = 1 << 19;
+/// Time spent on one product, if that allows for more runs than the least.
+const TIME: Duration = Duration::from_millis(60);
+/// Runs of which the median is taken, at least.
+const LEAST_RUNS: usize = 5;
+
+/// What all tensors share.
+pub struct Bench<'b> {
+    /// Meaning of every format.
+    pub oracle: &'b Oracle,
+    /// For packing and multiplying.
+    pub threads: Threads,
+    /// Takes the launches.
+    pub recording: &'b Recording,
+    /// Numbers of tokens.
+    pub tokens: &'b [usize],
+    /// Seed of inputs.
+    pub seed: u64,
+    /// Grown for the largest product.
+    pub workspace: Workspace,
+}
+
+/// How a product compares with the oracle.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Accuracy {
+    /// Bit by bit the same.
+    Exact,
+    /// Normalized mean square error against f64, below the bound.
+    Nmse(f64),
+    /// Wrong: where, and how.
+    Wrong(String),
+}
+
+impl Accuracy {
+    /// Whether it is wrong.
+    pub fn is_wrong(&self) -> bool {
+        matches!(self, Accuracy::Wrong(_))
+    }
+}
+
+impl std::fmt::Display for Accuracy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Accuracy::Exact => f.write_str("exact"),
+            Accuracy::Nmse(nmse) => write!(f, "NMSE {nmse:.0e}"),
+            Accuracy::Wrong(_) => f.write_str("WRONG"),
+        }
+    }
+}
+
+/// One product of a tensor.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Tokens.
+    pub m: usize,
+    /// Kernel chosen.
+    pub kernel: &'static str,
+    /// Against the oracle.
+    pub accuracy: Accuracy,
+    /// Rows of the weights that the oracle checked.
+    pub rows_checked: usize,
+    /// Median time.
+    pub seconds: f64,
+    /// Bytes of packed weights that a run reads.
+    packed_bytes: usize,
+}
+
+impl Run {
+    /// Rate at which packed weights were read, each byte counted once, in 1e9 bytes a second.
+    pub fn gigabytes_per_second(&self) -> f64 {
+        self.packed_bytes as f64 / self.seconds / 1e9
+    }
+
+    /// Multiply-accumulates, in 1e9 a second.
+    pub fn gigamacs_per_second(&self, n: usize, k: usize) -> f64 {
+        self.m as f64 * n as f64 * k as f64 / self.seconds / 1e9
+    }
+}
+
+/// A tensor with its products.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Name.
+    pub name: String,
+    /// Format.
+    pub format: &'static str,
+    /// Rows.
+    pub n: usize,
+    /// Elements of a row.
+    pub k: usize,
+    /// Largest form in which its weights were held.
+    pub packed_bytes: usize,
+    /// One for each number of tokens.
+    pub runs: Vec<Run>,
+}
+
+impl Bench<'_> {
+    /// Runs one tensor for every number of tokens.
+    ///
+    /// # Errors
+    /// If there is no kernel for it, or its bytes are not valid.
+    pub fn tensor(&mut self, name: &str, matrix: &QuantizedMatrix<'_>) -> Result<Measured, CliError> {
+        let (n, k) = (matrix.n(), matrix.k());
+        let format = matrix.format();
+        let oracle = self.oracle.format(format.name)?;
+        let mut measured =
+            Measured { name: name.to_owned(), format: format.name, n, k, packed_bytes: 0, runs: Vec::new() };
+        let prepared = REGISTRY.prepare(&Request::matmul(format.name, Shape::new(1, n, k)))?;
+        let mut packed: Option<(Matmul, PackedMatrix)> = None;
+        for &m in self.tokens {
+            let mut matmul = Matmul::new(&prepared.decide(Shape::new(m, n, k)))?;
+            matmul.record(Some(self.recording))?;
+            // Kernels that share a packing share the weights.
+            let weights = match packed.take() {
+                Some((other, weights)) if matmul.shares_packing_with(&other) => weights,
+                Some(_) | None => matmul.pack_on(matrix, &self.threads)?,
+            };
+            measured.packed_bytes = measured.packed_bytes.max(weights.bytes());
+            measured.runs.push(self.product(name, matrix, &oracle, &matmul, &weights, m)?);
+            packed = Some((matmul, weights));
+        }
+        Ok(measured)
+    }
+
+    fn product(
+        &mut self,
+        name: &str,
+        matrix: &QuantizedMatrix<'_>,
+        oracle: &FormatOracle<'_>,
+        matmul: &Matmul,
+        weights: &PackedMatrix,
+        m: usize,
+    ) -> Result<Run, CliError> {
+        let (n, k) = (weights.n(), weights.k());
+        let x = Random::new(self.seed, &format!("{name} m={m}")).gauss_vec(m * k, 1.0);
+        let mut y = vec![f32::NAN; m * n];
+        let size = matmul.workspace_size(m, k, &self.threads)?;
+        self.workspace.grow(size)?;
+        let mut run = || matmul.run(weights, Input::F32(&x), m, None, &mut y, &mut self.workspace, &self.threads);
+        run()?;
+        let mut times = Vec::new();
+        let started = Instant::now();
+        while times.len() < LEAST_RUNS || started.elapsed() < TIME {
+            let start = Instant::now();
+            run()?;
+            times.push(start.elapsed().as_secs_f64());
+        }
+        times.sort_by(f64::total_cmp);
+        let seconds = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
+        let rows = rows_to_check(m, n, k);
+        let accuracy = check(matrix, oracle, &x, &y, m, &rows)?;
+        let (kernel, packed_bytes) = (matmul.entry().name, weights.bytes());
+        Ok(Run { m, kernel, accuracy, rows_checked: rows.len(), seconds, packed_bytes })
+    }
+}
+
+/// Every row, or as many as the oracle has time for, evenly spread with the first and the last.
+fn rows_to_check(m: usize, n: usize, k: usize) -> Vec<usize> {
+    let by_work = CHECKED_WORK / (m * k).max(1);
+    let by_weights = CHECKED_WEIGHTS / k.max(1);
+    let count = by_work.min(by_weights).max(LEAST_ROWS).min(n);
+    if count <= 1 { (0..count).collect() } else { (0..count).map(|i| i * (n - 1) / (count - 1)).collect() }
+}
+
+/// Compares some rows of `y` with the oracle.
+fn check(
+    matrix: &QuantizedMatrix<'_>,
+    oracle: &FormatOracle<'_>,
+    x: &[f32],
+    y: &[f32],
+    m: usize,
+    rows: &[usize],
+) -> Result<Accuracy, CliError> {
+    let (n, k) = (matrix.n(), matrix.k());
+    if n == 0 || k == 0 {
+        // Sums of nothing.
+        return Ok(if y.iter().all(|y| *y == 0.0) { Accuracy::Exact } else { Accuracy::Wrong("not 0".to_owned()) });
+    }
+    let mut tokens = Vec::new();
+    for x in x.chunks(k.max(1)) {
+        match Int8Row::quantize(oracle.activations(), x) {
+            Ok(row) => tokens.push(row),
+            Err(refused) => return Ok(Accuracy::Wrong(format!("the oracle refuses the activations: {refused:?}"))),
+        }
+    }
+    let exact = oracle.is_exact();
+    let f64s: Vec<Vec<f64>> = match exact {
+        true => Vec::new(),
+        false => tokens.iter().map(|row| oracle.activations_f64(&row.q, &row.scales)).collect(),
+    };
+    let (mut expected, mut found) = (Vec::new(), Vec::new());
+    for &row in rows {
+        let decoded = oracle.row(matrix.data(), n, k, row)?;
+        for t in 0..m {
+            let y = y[t * n + row];
+            if exact {
+                let must = oracle.exact_product(&decoded, &tokens[t].q, tokens[t].scales[0], None);
+                if must.to_bits() != y.to_bits() {
+                    return Ok(Accuracy::Wrong(format!("y[{t}, {row}]: expected {must:e}, found {y:e}")));
+                }
+            } else {
+                expected.push(oracle.product_f64(&decoded, &f64s[t], None));
+                found.push(y);
+            }
+        }
+    }
+    if exact {
+        return Ok(Accuracy::Exact);
+    }
+    let nmse = normalized_error(&expected, &found);
+    if nmse <= NMSE_BOUND {
+        return Ok(Accuracy::Nmse(nmse));
+    }
+    Ok(Accuracy::Wrong(format!("NMSE {nmse:.1e} against f64, bound {NMSE_BOUND:.0e}")))
+}

@@ -1,0 +1,106 @@
+//! Activations: f32 rows to int8.
+
+use super::super::error::CliError;
+use super::super::random::Random;
+use super::guard::{Edge, Guarded};
+use super::inputs;
+use super::session::{Kernel, Problem, Session, agree, same, same_f32, untouched, wrong_code};
+use gristmill::REGISTRY;
+use gristmill::abi::Fault;
+use gristmill::oracle::{Int8Row, Refused};
+use gristmill::registry::{Code, Unit};
+use gristmill::vocab::Op;
+use gristmill_spec::model::Activations;
+
+/// Every kernel of activation format `index`.
+pub fn quantize(session: &mut Session<'_>, index: usize, activations: &Activations) -> Result<(), CliError> {
+    let kernels = session.kernels(Op::QuantizeActivations, index);
+    if kernels.is_empty() {
+        return Ok(());
+    }
+    let mut random = Random::new(3, &activations.name);
+    let units = units(index);
+    let lengths: Vec<usize> = match activations.block {
+        Some(block) => [1, 2, 5].map(|blocks| blocks * block as usize).to_vec(),
+        None => vec![1, 5, 16, 17, 100, 128, 640, 1000],
+    };
+    for k in lengths {
+        let mut sources = inputs::sources(&mut random, k);
+        for (name, value) in [("a NaN", f32::NAN), ("an infinity", f32::INFINITY)] {
+            let mut x = random.gauss_vec(k, 1.0);
+            x[k / 2] = value;
+            sources.push((name, x));
+        }
+        for (number, (name, x)) in sources.iter().enumerate() {
+            let expected = Int8Row::quantize(activations, x);
+            if let Ok(row) = &expected {
+                session.digest(&row.q.iter().map(|q| q.cast_unsigned()).collect::<Vec<_>>());
+                session.digest_f32(&row.scales);
+            }
+            let edge = if number % 2 == 0 { Edge::End } else { Edge::Start };
+            for kernel in &kernels {
+                for unit in units.iter().filter(|unit| unit.elements <= k) {
+                    let case = format!("k={k} {name}, units of {} padded to {}", unit.elements, unit.multiple);
+                    session.case(*kernel, || one(*kernel, &case, x, *unit, edge, expected.as_ref()))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How products divide rows of this activation format: whole rows, and every unit that some kernel asks for.
+fn units(index: usize) -> Vec<Unit> {
+    let mut units = vec![Unit { elements: 0, multiple: 1 }];
+    for entry in REGISTRY.entries {
+        let same = REGISTRY.formats.get(entry.format).is_some_and(|format| format.activations == index);
+        if let Code::Matmul { unit, .. } = entry.code
+            && same
+            && !units.contains(&unit)
+        {
+            units.push(unit);
+        }
+    }
+    units
+}
+
+fn one(
+    kernel: Kernel,
+    case: &str,
+    x: &[f32],
+    unit: Unit,
+    edge: Edge,
+    expected: Result<&Int8Row, &Refused>,
+) -> Result<Result<(), Problem>, CliError> {
+    let Code::QuantizeActivations(run) = kernel.entry.code else { return Ok(wrong_code(case)) };
+    let k = x.len();
+    let (elements, padded, units) = unit.of_row(k);
+    let block = REGISTRY.activations.get(kernel.entry.format).and_then(|activations| activations.block);
+    let src = Guarded::of(x, edge)?;
+    let mut q = Guarded::<i8>::new(units * padded, edge)?;
+    let mut scales = Guarded::<f32>::new(block.map_or(1, |block| k.div_ceil(block)), edge)?;
+    let mut sums = Guarded::<i32>::new(units, edge)?;
+    // SAFETY: the session runs only kernels whose features this processor has; the buffers have the sizes that the
+    // ABI asks for this `k` and unit.
+    let found = unsafe {
+        run(src.pointer(), k, elements, padded, q.pointer_mut(), scales.pointer_mut(), sums.pointer_mut())
+    };
+    let intact = q.intact() && scales.intact() && sums.intact();
+    let outcome = untouched(case, "the results", intact).and_then(|()| match expected {
+        Err(Refused::NonFinite(at)) => agree(case, "fault", &Err(Fault::NonFinite(*at)), &found),
+        Err(Refused::ScaleOverflow { block, .. }) => {
+            agree(case, "fault", &Err(Fault::ScaleOverflow(*block)), &found)
+        }
+        Ok(row) => {
+            let mut laid_out = vec![0i8; units * padded];
+            for (to, from) in laid_out.chunks_mut(padded).zip(row.q.chunks(elements)) {
+                to[..from.len()].copy_from_slice(from);
+            }
+            agree(case, "fault", &Ok(()), &found)
+                .and_then(|()| same_f32(case, &row.scales, scales.values(), |i| format!("scale {i}")))
+                .and_then(|()| same(case, &laid_out, q.values(), |i| format!("q, byte {i}")))
+                .and_then(|()| same(case, &row.sums(elements), sums.values(), |i| format!("sum {i}")))
+        }
+    });
+    Ok(outcome)
+}

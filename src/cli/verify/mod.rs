@@ -1,0 +1,113 @@
+//! `gristmill verify`: every kernel that this processor can run, against the oracle.
+//!
+//! Raw functions run in memory between forbidden pages, then the same case through the safe handles. Formats
+//! whose products are one integer sum a row must give the oracle's bits; others the bits of the scalar kernel,
+//! and an error against f64 below the bound.
+
+mod activations;
+mod blocks;
+mod guard;
+mod inputs;
+mod packed;
+mod product;
+mod report;
+mod session;
+
+pub use packed::{NMSE_BOUND, normalized_error};
+
+use super::error::{CliError, Outcome};
+use super::list::name_of;
+use super::random::Fnv;
+use super::{progress, request};
+use gristmill::oracle::Oracle;
+use gristmill::registry::Entry;
+use gristmill::vocab::{DeviceKind, Isa};
+use gristmill::{CpuProfile, REGISTRY};
+use session::{Report, Session, Subject};
+use std::io::Write;
+
+/// Run every kernel that this processor can run against the oracle
+///
+/// Exits with 1 if a result is wrong, or (with GRISTMILL_NO_SKIP=1) if a kernel was skipped.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Only this kernel
+    kernel: Option<String>,
+    /// Only kernels of this ISA: scalar, sse4.1, avx2, avxvnni, avx512
+    #[arg(long, value_name = "NAME", value_parser = request::isa)]
+    isa: Option<Isa>,
+    /// Only this format (or activation format)
+    #[arg(long, value_name = "NAME")]
+    format: Option<String>,
+    /// Fewer shapes, no long rows
+    #[arg(long)]
+    quick: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let selected = select(arguments)?;
+    let oracle = Oracle::new(&REGISTRY)?;
+    let bar = progress::bar(selected.iter().filter(|selected| **selected).count() as u64);
+    let progress = |kernel: &str| {
+        bar.set_message(kernel.to_owned());
+        bar.inc(1);
+    };
+    let reports = REGISTRY.entries.iter().zip(&selected).map(|(entry, selected)| Report {
+        selected: *selected,
+        skipped: why_not(entry),
+        ..Report::default()
+    });
+    let mut session = Session {
+        reports: reports.collect(),
+        digest: Fnv::new(),
+        quick: arguments.quick,
+        progress: &progress,
+    };
+    guard::watch();
+    for (index, info) in REGISTRY.formats.iter().enumerate() {
+        let format = oracle.format(info.name)?;
+        let subject = Subject { index, info, oracle: &format };
+        blocks::dequantize(&mut session, subject)?;
+        blocks::quantize(&mut session, subject)?;
+        product::matmul(&mut session, subject)?;
+    }
+    for (index, info) in REGISTRY.activations.iter().enumerate() {
+        activations::quantize(&mut session, index, oracle.activations(info.name)?)?;
+    }
+    bar.finish_and_clear();
+    report::report(arguments, &session, out)
+}
+
+/// Which entries were asked for, by index.
+fn select(arguments: &Arguments) -> Result<Vec<bool>, CliError> {
+    if let Some(name) = &arguments.kernel
+        && !REGISTRY.entries.iter().any(|entry| entry.name == name)
+    {
+        let nearest = request::nearest(name, REGISTRY.entries.iter().map(|entry| entry.name));
+        return Err(gristmill::Error::UnknownKernel { name: name.clone(), nearest }.into());
+    }
+    if let Some(name) = &arguments.format
+        && !REGISTRY.activations.iter().any(|activations| activations.name == name)
+    {
+        request::format(name)?;
+    }
+    let wanted = |entry: &Entry| {
+        arguments.kernel.as_ref().is_none_or(|name| entry.name == name)
+            && arguments.isa.is_none_or(|isa| entry.isa == isa)
+            && arguments.format.as_ref().is_none_or(|name| name_of(entry) == name)
+    };
+    Ok(REGISTRY.entries.iter().map(wanted).collect())
+}
+
+/// Why an entry can't run here.
+fn why_not(entry: &Entry) -> Option<String> {
+    if entry.device != DeviceKind::Cpu {
+        return Some(format!("no {} device can be driven by this build", entry.device));
+    }
+    let missing = CpuProfile::detect().features.missing(entry.features);
+    let missing: Vec<&str> = missing.iter().map(|feature| feature.name()).collect();
+    (!missing.is_empty()).then(|| format!("the processor lacks {}", missing.join(", ")))
+}

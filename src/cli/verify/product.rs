@@ -1,0 +1,214 @@
+//! Products: the cases, and what they must give.
+
+use super::super::error::CliError;
+use super::super::random::Random;
+use super::guard::Edge;
+use super::inputs::{self, Tokens, Weights};
+use super::packed::Run;
+use super::session::{Kernel, Session, Subject, agree};
+use gristmill::half::{bf16, f16};
+use gristmill::oracle::{Int8Row, Refused};
+use gristmill::vocab::Op;
+use gristmill::{Input, Shape};
+
+/// A shape and what fills it.
+#[derive(Clone, Copy)]
+pub struct Case {
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    weights: Weights,
+    pub tokens: Tokens,
+    bias: bool,
+    /// Threads of the run through the handle.
+    pub threads: usize,
+}
+
+/// The longest rows that are tried.
+const LONG: usize = 131_072;
+
+fn cases(elements: usize, quick: bool) -> Vec<Case> {
+    use Tokens::{All, Alternating, Bf16, F16, F32, I8};
+    use Weights::{EveryCode, Highest, Lowest, Random};
+    let case = |(m, n, blocks), weights, tokens, bias, threads| {
+        let k: usize = blocks * elements;
+        Case { m, n, k, weights, tokens, bias, threads }
+    };
+    let mut cases = vec![
+        case((1, 7, 1), Random, F32, false, 1),
+        case((1, 33, 3), Random, F16, true, 1),
+        case((3, 16, 2), EveryCode, Bf16, true, 1),
+        case((5, 65, 2), Random, I8, false, 2),
+        case((1, 16, 2), Highest, All(127), false, 1),
+        case((4, 17, 1), Lowest, All(-128), true, 1),
+        case((17, 33, 5), Random, F32, true, 2),
+    ];
+    if quick {
+        return cases;
+    }
+    let long = LONG / elements;
+    cases.extend([
+        case((1, 1, 1), Random, I8, true, 1),
+        case((2, 7, 4), Random, Bf16, false, 1),
+        case((1, 65, 7), Random, F32, true, 2),
+        case((3, 33, 2), Highest, Alternating, false, 1),
+        case((8, 16, 4), Highest, All(-128), false, 1),
+        case((8, 65, 1), Random, F16, true, 1),
+        case((5, 7, 2), Lowest, All(127), false, 1),
+        case((17, 1, 3), Random, I8, false, 1),
+        case((2, 33, 1), EveryCode, F32, true, 1),
+        case((1, 17, long), Highest, All(127), false, 1),
+        case((5, 16, long), Highest, All(-128), true, 1),
+        case((2, 9, long), Random, I8, false, 2),
+        case((4, 16, long), Lowest, All(127), false, 1),
+    ]);
+    cases
+}
+
+/// Activations in every form that a case needs.
+pub struct Activations {
+    f32: Vec<f32>,
+    f16: Vec<f16>,
+    bf16: Vec<bf16>,
+    /// Row after row.
+    pub q: Vec<i8>,
+    /// Row after row.
+    pub scales: Vec<f32>,
+}
+
+impl Activations {
+    fn new(subject: Subject<'_>, random: &mut Random, case: &Case) -> Result<Activations, Refused> {
+        let mut made =
+            Activations { f32: Vec::new(), f16: Vec::new(), bf16: Vec::new(), q: Vec::new(), scales: Vec::new() };
+        let block = subject.oracle.activations().block.map_or(case.k.max(1), |block| block as usize);
+        for token in 0..case.m {
+            if let Some(q) = case.tokens.row(random, case.k) {
+                made.q.extend(q);
+                made.scales.extend((0..case.k.div_ceil(block)).map(|i| 0.37 + 0.11 * ((token + i) % 7) as f32));
+                continue;
+            }
+            let mut row = random.gauss_vec(case.k, 1.0);
+            match case.tokens {
+                Tokens::F16 => {
+                    let rounded: Vec<f16> = row.iter().map(|x| f16::from_f32(*x)).collect();
+                    row = rounded.iter().map(|x| x.to_f32()).collect();
+                    made.f16.extend(rounded);
+                }
+                Tokens::Bf16 => {
+                    let rounded: Vec<bf16> = row.iter().map(|x| bf16::from_f32(*x)).collect();
+                    row = rounded.iter().map(|x| x.to_f32()).collect();
+                    made.bf16.extend(rounded);
+                }
+                Tokens::F32 | Tokens::I8 | Tokens::All(_) | Tokens::Alternating => made.f32.extend(&row),
+            }
+            let int8 = Int8Row::quantize(subject.oracle.activations(), &row)?;
+            made.q.extend(int8.q);
+            made.scales.extend(int8.scales);
+        }
+        Ok(made)
+    }
+
+    /// As a handle takes them.
+    pub fn input(&self, tokens: Tokens) -> Input<'_> {
+        match tokens {
+            Tokens::F32 => Input::F32(&self.f32),
+            Tokens::F16 => Input::F16(&self.f16),
+            Tokens::Bf16 => Input::Bf16(&self.bf16),
+            Tokens::I8 | Tokens::All(_) | Tokens::Alternating => Input::I8 { q: &self.q, scales: &self.scales },
+        }
+    }
+}
+
+/// What a case must give.
+pub struct Expected {
+    /// The exact bits, or (where sums are not integers) those of the first kernel that ran.
+    pub bits: Option<Vec<f32>>,
+    /// In f64; empty where bits are known.
+    pub f64s: Vec<f64>,
+    /// Some rows by single f32 operations; the others are empty.
+    pub rows: Vec<Vec<f32>>,
+}
+
+fn expected(
+    subject: Subject<'_>,
+    case: &Case,
+    tensor: &[u8],
+    x: &Activations,
+    bias: Option<&[f32]>,
+) -> Result<Expected, CliError> {
+    let Case { m, n, k, .. } = *case;
+    let (oracle, exact) = (subject.oracle, subject.oracle.is_exact());
+    let mut expected = Expected { bits: None, f64s: vec![0.0; if exact { 0 } else { m * n }], rows: Vec::new() };
+    let mut bits = vec![0.0; if exact { m * n } else { 0 }];
+    let blocks = x.scales.len() / m.max(1);
+    let token = |t: usize| oracle.activations_f64(&x.q[t * k..][..k], &x.scales[t * blocks..][..blocks]);
+    let tokens: Vec<Vec<f64>> = if exact { Vec::new() } else { (0..m).map(token).collect() };
+    for row in 0..n {
+        let decoded = oracle.row(tensor, n, k, row)?;
+        let bias = bias.map(|bias| bias[row]);
+        for t in 0..m {
+            if exact {
+                bits[t * n + row] = oracle.exact_product(&decoded, &x.q[t * k..][..k], x.scales[t], bias);
+            } else {
+                expected.f64s[t * n + row] = oracle.product_f64(&decoded, &tokens[t], bias);
+            }
+        }
+        // The first and last rows are enough for unpacking.
+        expected.rows.push(if row < 2 || row + 2 >= n { decoded.f32s } else { Vec::new() });
+    }
+    if exact {
+        expected.bits = Some(bits);
+    }
+    Ok(expected)
+}
+
+/// Whether a kernel's own rules let it take a shape.
+fn takes(kernel: &Kernel, shape: Shape) -> bool {
+    let rules = &kernel.entry.shape;
+    [(rules.m, shape.m), (rules.n, shape.n), (rules.k, shape.k)].into_iter().all(|(rule, value)| {
+        let value = value as u64;
+        value >= rule.min && value <= rule.max && value.is_multiple_of(rule.multiple_of.max(1))
+    })
+}
+
+/// Every matmul kernel of a format.
+pub fn matmul(session: &mut Session<'_>, subject: Subject<'_>) -> Result<(), CliError> {
+    let kernels = session.kernels(Op::Matmul, subject.index);
+    if kernels.is_empty() {
+        return Ok(());
+    }
+    let mut random = Random::new(4, subject.info.name);
+    for (number, case) in cases(subject.info.elements, session.quick).into_iter().enumerate() {
+        let shape = Shape::new(case.m, case.n, case.k);
+        let kernels: Vec<Kernel> = kernels.iter().filter(|kernel| takes(kernel, shape)).copied().collect();
+        let name = format!("{shape} {}, {}", case.weights.name(), case.tokens.name());
+        let tensor = inputs::tensor(subject.oracle, &mut random, case.n, case.k, case.weights);
+        let x = match Activations::new(subject, &mut random, &case) {
+            Ok(x) => x,
+            Err(refused) => {
+                // The inputs are moderate, so this is a defect of a spec or of the oracle.
+                let Some(first) = kernels.first() else { continue };
+                let found = format!("{refused:?}");
+                session.case(*first, || Ok(agree(&name, "activations", &"taken".to_owned(), &found)))?;
+                continue;
+            }
+        };
+        let bias = case.bias.then(|| random.gauss_vec(case.n, 3.0));
+        let mut expected = expected(subject, &case, &tensor, &x, bias.as_deref())?;
+        if let Some(bits) = &expected.bits {
+            session.digest_f32(bits);
+        }
+        let edge = if number % 2 == 0 { Edge::End } else { Edge::Start };
+        let run = Run { subject, case, name: &name, tensor: &tensor, x: &x, bias: bias.as_deref(), edge };
+        let mut packed = Vec::new();
+        for kernel in &kernels {
+            let mut nmse = None;
+            session.case(*kernel, || run.kernel(*kernel, &mut packed, &mut expected, &mut nmse))?;
+            if let Some(nmse) = nmse {
+                let report = &mut session.reports[kernel.index];
+                report.nmse = Some(report.nmse.map_or(nmse, |worst| worst.max(nmse)));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! What has been run, what was wrong with it, and the digest of the results.
+
+use super::super::error::CliError;
+use super::super::random::Fnv;
+use super::guard;
+use gristmill::oracle::FormatOracle;
+use gristmill::registry::{Entry, FormatInfo};
+use gristmill::vocab::{DType, Op};
+use gristmill::{CpuProfile, Device, Prepared, REGISTRY, Request, Restrict, Shape};
+
+/// A result that is not what it must be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    /// The input: shape and what it was filled with.
+    pub case: String,
+    /// Which part of the result.
+    pub at: String,
+    /// What it must be.
+    pub expected: String,
+    /// What it is.
+    pub found: String,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}: expected {}, found {}", self.case, self.at, self.expected, self.found)
+    }
+}
+
+/// What one kernel did.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Whether it was asked for.
+    pub selected: bool,
+    /// Why it did not run.
+    pub skipped: Option<String>,
+    /// Cases that it ran.
+    pub cases: usize,
+    /// The first problem.
+    pub problem: Option<Problem>,
+    /// Largest normalized mean square error against f64, where sums are not integers.
+    pub nmse: Option<f64>,
+}
+
+/// A differential run.
+pub struct Session<'o> {
+    /// By index of the registry's entries.
+    pub reports: Vec<Report>,
+    /// Of results that are the same on every machine.
+    pub digest: Fnv,
+    /// Fewer and smaller cases.
+    pub quick: bool,
+    /// Called with the kernel that runs next.
+    pub progress: &'o dyn Fn(&str),
+}
+
+/// An entry that can run here.
+#[derive(Clone, Copy)]
+pub struct Kernel {
+    /// Index in the registry.
+    pub index: usize,
+    /// The entry.
+    pub entry: &'static Entry,
+}
+
+impl Session<'_> {
+    /// Entries of an op and format that were selected and can run.
+    pub fn kernels(&self, op: Op, format: usize) -> Vec<Kernel> {
+        let wanted = |(entry, report): &(&Entry, &Report)| {
+            entry.op == op && entry.format == format && report.selected && report.skipped.is_none()
+        };
+        let all = REGISTRY.entries.iter().zip(&self.reports).enumerate();
+        all.filter(|(_, pair)| wanted(pair)).map(|(index, (entry, _))| Kernel { index, entry }).collect()
+    }
+
+    /// Runs one case of one kernel and notes how it went.
+    ///
+    /// # Errors
+    /// Only what keeps the run from going on; a wrong result is a note.
+    pub fn case(
+        &mut self,
+        kernel: Kernel,
+        run: impl FnOnce() -> Result<Result<(), Problem>, CliError>,
+    ) -> Result<(), CliError> {
+        guard::running(kernel.entry.name);
+        if self.reports[kernel.index].cases == 0 {
+            (self.progress)(kernel.entry.name);
+        }
+        let outcome = run()?;
+        let report = &mut self.reports[kernel.index];
+        report.cases += 1;
+        if let Err(problem) = outcome {
+            report.problem.get_or_insert(problem);
+        }
+        Ok(())
+    }
+
+    /// Adds bytes of a result to the digest.
+    pub fn digest(&mut self, bytes: &[u8]) {
+        self.digest = self.digest.with(bytes);
+    }
+
+    /// Adds f32 results to the digest.
+    pub fn digest_f32(&mut self, values: &[f32]) {
+        for value in values {
+            self.digest(&value.to_bits().to_le_bytes());
+        }
+    }
+}
+
+/// A format with its meaning.
+#[derive(Clone, Copy)]
+pub struct Subject<'o> {
+    /// Index in the registry.
+    pub index: usize,
+    /// As the runtime knows it.
+    pub info: &'static FormatInfo,
+    /// What it means.
+    pub oracle: &'o FormatOracle<'o>,
+}
+
+/// The request that only `entry` can serve, prepared for this processor; the environment is not read.
+///
+/// # Errors
+/// None that a registry's own entry could cause.
+pub fn prepared(entry: &'static Entry, quantizer: Option<&str>, input: DType) -> Result<Prepared, CliError> {
+    let format = super::super::list::name_of(entry);
+    let device = Device { kind: entry.device, index: 0 };
+    let request = Request { op: entry.op, format, quantizer, input, device, shape: Shape::new(1, 1, 1) };
+    let only = Restrict { kernel: Some(entry.name.to_owned()), ..Restrict::default() };
+    Ok(REGISTRY.prepare_for(&request, CpuProfile::detect(), &only)?)
+}
+
+/// Compares f32 results bit by bit; all NaN count as one value.
+///
+/// # Errors
+/// The first difference, at `name(index)`.
+pub fn same_f32(
+    case: &str,
+    expected: &[f32],
+    found: &[f32],
+    name: impl Fn(usize) -> String,
+) -> Result<(), Problem> {
+    agree(case, "number of values", &expected.len(), &found.len())?;
+    let differs = |(e, f): (&f32, &f32)| e.to_bits() != f.to_bits() && !(e.is_nan() && f.is_nan());
+    match expected.iter().zip(found).position(differs) {
+        None => Ok(()),
+        Some(at) => Err(Problem {
+            case: case.to_owned(),
+            at: name(at),
+            expected: format!("{:e} (0x{:08x})", expected[at], expected[at].to_bits()),
+            found: format!("{:e} (0x{:08x})", found[at], found[at].to_bits()),
+        }),
+    }
+}
+
+/// Compares other results.
+///
+/// # Errors
+/// The first difference, at `name(index)`.
+pub fn same<T: PartialEq + std::fmt::Debug>(
+    case: &str,
+    expected: &[T],
+    found: &[T],
+    name: impl Fn(usize) -> String,
+) -> Result<(), Problem> {
+    agree(case, "number of values", &expected.len(), &found.len())?;
+    match expected.iter().zip(found).position(|(e, f)| e != f) {
+        None => Ok(()),
+        Some(at) => Err(Problem {
+            case: case.to_owned(),
+            at: name(at),
+            expected: format!("{:?}", expected[at]),
+            found: format!("{:?}", found[at]),
+        }),
+    }
+}
+
+/// Compares two things as a whole.
+///
+/// # Errors
+/// If they differ.
+pub fn agree<T: PartialEq + std::fmt::Debug>(case: &str, at: &str, expected: &T, found: &T) -> Result<(), Problem> {
+    if expected == found {
+        return Ok(());
+    }
+    let (expected, found) = (format!("{expected:?}"), format!("{found:?}"));
+    Err(Problem { case: case.to_owned(), at: at.to_owned(), expected, found })
+}
+
+/// That nothing was written outside a buffer.
+///
+/// # Errors
+/// If something was.
+pub fn untouched(case: &str, buffer: &str, intact: bool) -> Result<(), Problem> {
+    agree(case, &format!("memory beside {buffer}"), &"untouched", &if intact { "untouched" } else { "written to" })
+}
+
+/// A registry entry whose code is of another op than it says.
+///
+/// # Errors
+/// Always.
+pub fn wrong_code(case: &str) -> Result<(), Problem> {
+    agree(case, "registry", &"code of the entry's op", &"code of another op")
+}

@@ -1,0 +1,132 @@
+//! `gristmill verify-receipt`: whether a receipt is one, and says what it is claimed to say.
+
+use super::error::{CliError, Outcome};
+use gristmill::REGISTRY;
+use gristmill::receipt::SCHEMA_VERSION;
+use gristmill::registry::Entry;
+use gristmill::vocab::DeviceKind;
+use serde_json::Value;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Check a receipt: its schema, that this build knows its kernels, and what ran
+///
+/// Exits with 1 if something is wrong with it.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Receipt, as `gristmill run --receipt` writes it
+    file: PathBuf,
+    /// A kind of device on which a kernel must have run (cpu, cuda), or the name of a kernel that must have run
+    #[arg(long, value_name = "DEVICE or KERNEL")]
+    require: Vec<String>,
+}
+
+/// Largest receipt that is read: one line for each kernel of a registry of thousands.
+const MAX_BYTES: u64 = 16 << 20;
+
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let path = &arguments.file;
+    let size = std::fs::metadata(path).map_err(CliError::file("read", path))?.len();
+    if size > MAX_BYTES {
+        let what = format!("`{}` has {size} bytes, too many for a receipt", path.display());
+        return Err(CliError::usage(what, "give a file that `gristmill run --receipt` wrote"));
+    }
+    let bytes = std::fs::read(path).map_err(CliError::file("read", path))?;
+    let mut check = Check::default();
+    match serde_json::from_slice(&bytes) {
+        Ok(receipt) => check.receipt(&receipt, &arguments.require),
+        Err(error) => check.problems.push(format!("it is not JSON: {error}")),
+    }
+    for (entry, launches) in &check.ran {
+        writeln!(out, "ran: {} ({launches}x, {}, {})", entry.name, entry.device, entry.id)?;
+    }
+    for fallback in &check.fallbacks {
+        writeln!(out, "fallback: {fallback}")?;
+    }
+    for problem in &check.problems {
+        writeln!(out, "wrong: {problem}")?;
+    }
+    let verdict = if check.problems.is_empty() { "valid" } else { "not valid" };
+    writeln!(out, "{}: {verdict}", path.display())?;
+    Ok(if check.problems.is_empty() { Outcome::Yes } else { Outcome::Failed })
+}
+
+/// What was found in a receipt.
+#[derive(Default)]
+struct Check {
+    ran: Vec<(&'static Entry, u64)>,
+    fallbacks: Vec<String>,
+    problems: Vec<String>,
+}
+
+impl Check {
+    fn problem(&mut self, text: impl Into<String>) {
+        self.problems.push(text.into());
+    }
+
+    fn receipt(&mut self, receipt: &Value, require: &[String]) {
+        match receipt.get("schema_version").and_then(Value::as_u64) {
+            Some(version) if version == u64::from(SCHEMA_VERSION) => {}
+            Some(version) => self.problem(format!("schema version {version}; this build reads {SCHEMA_VERSION}")),
+            None => return self.problem("it has no schema_version: this is not a receipt"),
+        }
+        match receipt.get("package").and_then(Value::as_str) {
+            Some(package) if package == REGISTRY.package => {}
+            Some(package) => {
+                self.problem(format!("it is of package `{package}`, this build is `{}`", REGISTRY.package));
+            }
+            None => self.problem("it names no package"),
+        }
+        match receipt.get("kernels").and_then(Value::as_array) {
+            Some(kernels) => kernels.iter().for_each(|kernel| self.kernel(kernel)),
+            None => self.problem("it has no list of kernels"),
+        }
+        let Some(devices) = receipt.get("devices").and_then(Value::as_array) else {
+            return self.problem("it has no list of devices");
+        };
+        // A device may be claimed only by a kernel that ran on it.
+        for device in devices {
+            let kind = device.as_str().and_then(DeviceKind::from_name);
+            if kind.is_none_or(|kind| !self.ran_on(kind)) {
+                self.problem(format!("it claims device {device}, but no kernel of it ran there"));
+            }
+        }
+        for fallback in receipt.get("fallbacks").and_then(Value::as_array).into_iter().flatten() {
+            let text = |key: &str| fallback.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
+            let [policy, op, format, instead] = ["policy", "op", "format", "instead"].map(text);
+            self.fallbacks.push(format!("policy {policy}: {op} of {format} ran as {instead}"));
+        }
+        for wanted in require {
+            let met = match DeviceKind::from_name(wanted) {
+                Some(kind) => self.ran_on(kind),
+                None => self.ran.iter().any(|(entry, _)| entry.name == wanted),
+            };
+            if !met {
+                self.problem(format!("`{wanted}` is required, but no such kernel ran"));
+            }
+        }
+    }
+
+    fn ran_on(&self, kind: DeviceKind) -> bool {
+        self.ran.iter().any(|(entry, _)| entry.device == kind)
+    }
+
+    fn kernel(&mut self, kernel: &Value) {
+        let text = |key: &str| kernel.get(key).and_then(Value::as_str);
+        let (Some(id), Some(name)) = (text("id"), text("name")) else {
+            return self.problem(format!("a kernel has no id or no name: {kernel}"));
+        };
+        let Some(entry) = REGISTRY.entries.iter().find(|entry| entry.id.to_string() == id) else {
+            let known = REGISTRY.entries.iter().any(|entry| entry.name == name);
+            let why = if known { "another build of it" } else { "this build does not know it" };
+            return self.problem(format!("kernel `{name}` with id {id}: {why}"));
+        };
+        if entry.name != name {
+            return self.problem(format!("id {id} is that of `{}`, not of `{name}`", entry.name));
+        }
+        match kernel.get("launches").and_then(Value::as_u64) {
+            Some(launches @ 1..) => self.ran.push((entry, launches)),
+            Some(0) | None => self.problem(format!("kernel `{name}` is listed without launches")),
+        }
+    }
+}
