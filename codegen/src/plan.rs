@@ -368,6 +368,9 @@ pub struct Primitives {
     pub byte_shift: bool,
     /// It has `dot_group`: one load of activations serves every field of a byte.
     pub grouped: bool,
+    /// Vector registers that sums may fill, so that operands fit beside them; tiles with more sums than that are
+    /// computed in parts. None: tiles are computed as listed.
+    pub sums: Option<u32>,
 }
 
 /// The primitives that a variant is written in; none for the scalar ones.
@@ -380,6 +383,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         paired: 2,
         byte_shift: false,
         grouped: false,
+        sums: None,
     };
     let arm = |module, direct, signed| Primitives {
         module,
@@ -389,6 +393,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         paired: 1,
         byte_shift: true,
         grouped: direct,
+        sums: Some(24),
     };
     let requires = |feature| variant.requires.contains(&feature);
     match variant.isa {
@@ -437,9 +442,12 @@ impl<'a> MatmulPlan<'a> {
         let (smallest, largest) = if biased { (-128, 127) } else { (0, i64::from(pack.operand_max)) };
         let pairs_in_i16 = steps_in_i16(smallest, largest, i64::from(primitives.paired));
         let dot = if primitives.direct {
-            // With a shift of bytes the top field costs one instruction in place or not, and so does the lowest.
-            let shifted = if primitives.byte_shift { pack.fields.saturating_sub(2) } else { pack.fields - 1 };
-            Dot::Direct { shift_free: tokens == 1 && shifted > 0 && pack.table.is_none() }
+            let unit_tiles = if plan.unit == 0 { u32::MAX } else { plan.unit.div_ceil(pack.tile.k) };
+            // With a shift of bytes the lowest field and the topmost cost one instruction in place or not, and
+            // what is left to save is lost again where a unit has only a few tiles before its sums are shifted.
+            let saves =
+                if primitives.byte_shift { pack.fields > 2 && unit_tiles > 2 } else { pack.fields > 1 };
+            Dot::Direct { shift_free: tokens == 1 && saves && pack.table.is_none() }
         } else if pairs_in_i16 == 0 {
             Dot::Wide
         } else if pairs_in_i16 < i64::from(pack.fields) {
@@ -449,6 +457,12 @@ impl<'a> MatmulPlan<'a> {
             let unit_tiles = if plan.unit == 0 { 64 } else { plan.unit.div_ceil(pack.tile.k) };
             Dot::Pairs { tiles: (pairs_in_i16 / i64::from(pack.fields)).min(unit_tiles.into()) as u32 }
         };
+        let (mut vectors, mut tokens) = (rows / lanes, tokens);
+        let each = sums_of_a_vector(plan, &pack, dot);
+        while primitives.sums.is_some_and(|most| vectors * tokens * each > most) && vectors * tokens > 1 {
+            // The longer side: that costs the fewest loads for a multiply.
+            if vectors >= tokens { vectors = vectors.div_ceil(2) } else { tokens = tokens.div_ceil(2) }
+        }
         let k_max = exact_k(plan, &pack, dot);
         let unit = u64::from(plan.unit);
         if unit > k_max {
@@ -462,7 +476,7 @@ impl<'a> MatmulPlan<'a> {
             primitives,
             features: features(variant),
             biased,
-            vectors: rows / lanes,
+            vectors,
             tokens,
             dot,
             k_max: if unit == 0 { k_max } else { u64::MAX },
@@ -510,6 +524,20 @@ impl<'a> MatmulPlan<'a> {
             self.pack.tile.bits
         )
     }
+}
+
+/// Vectors of sums that are held at once for a vector of rows and a token.
+fn sums_of_a_vector(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, dot: Dot) -> u32 {
+    let integers = match dot {
+        Dot::Direct { shift_free: true } => pack.fields,
+        Dot::Direct { shift_free: false } | Dot::PairsAtOnce | Dot::Wide => 1,
+        // Two halves in i16, and the i32 sum that they are widened into: during the loop if there is
+        // more than one widening.
+        Dot::Pairs { tiles } if plan.unit != 0 && tiles >= plan.unit.div_ceil(pack.tile.k) => 2,
+        Dot::Pairs { .. } => 3,
+    };
+    let floats = if plan.unit == 0 { 0 } else { 1 };
+    integers + floats
 }
 
 /// How often an i16 lane can take `count` products of operands in `smallest..=largest` with activations before

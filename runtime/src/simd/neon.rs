@@ -4,6 +4,7 @@
 //! sum (128 times the sum of the activations) is given back with the format's smallest value.
 
 use std::arch::aarch64::*;
+use std::arch::asm;
 
 /// Integer vector.
 pub type I = int32x4_t;
@@ -145,15 +146,37 @@ pub fn zero_pairs() -> P {
 #[inline]
 #[target_feature(enable = "neon")]
 pub fn pairs(sum: P, a: I, b: I) -> P {
-    let (a, b) = (vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));
-    (vmlal_s8(sum.0, vget_low_s8(a), vget_low_s8(b)), vmlal_high_s8(sum.1, a, b))
+    let low = |v: I| vget_low_s8(vreinterpretq_s8_s32(v));
+    let mut high = sum.1;
+    // Of `vmlal_high_s8` with the same activations in both halves the compiler makes the multiply of low
+    // halves and an instruction that brings the weights down there.
+    // SAFETY: `smlal2` only touches the registers named, and this function has its feature.
+    unsafe {
+        asm!(
+            "smlal2 {sum:v}.8h, {a:v}.16b, {b:v}.16b",
+            sum = inout(vreg) high, a = in(vreg) a, b = in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    (vmlal_s8(sum.0, low(a), low(b)), high)
 }
 
 /// Adds the four i16 products of every row of `pairs` to the row's lane of `sum`.
 #[inline]
 #[target_feature(enable = "neon")]
 pub fn widen(sum: I, pairs: P) -> I {
-    vaddq_s32(sum, vpaddq_s32(vpaddlq_s16(pairs.0), vpaddlq_s16(pairs.1)))
+    let (low, high) = (vpaddlq_s16(pairs.0), vpaddlq_s16(pairs.1));
+    let rows: I;
+    // Of `vpaddq_s32` the compiler makes two shuffles and a sum.
+    // SAFETY: `addp` only touches the registers named, and this function has its feature.
+    unsafe {
+        asm!(
+            "addp {rows:v}.4s, {low:v}.4s, {high:v}.4s",
+            rows = out(vreg) rows, low = in(vreg) low, high = in(vreg) high,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    vaddq_s32(sum, rows)
 }
 
 /// i32 lanes to f32, to nearest even.
