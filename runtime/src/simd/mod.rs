@@ -30,6 +30,8 @@ pub mod avx512vnni;
 pub mod avxvnni;
 #[cfg(target_arch = "aarch64")]
 pub mod neon;
+#[cfg(all(test, target_arch = "aarch64"))]
+mod neon_tests;
 #[cfg(target_arch = "aarch64")]
 pub mod neondot;
 #[cfg(target_arch = "aarch64")]
