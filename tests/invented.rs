@@ -315,7 +315,8 @@ fn quantizers_round_trip() {
             assert!((x - y).abs() <= bound, "{}: element {i}: {x} became {y}", format.name);
         }
     }
-    assert!(ran >= 16, "only {ran} quantizers ran");
+    // At least the reference and one ISA for each format that has a quantizer.
+    assert!(ran >= 8, "only {ran} quantizers ran");
 }
 
 #[test]

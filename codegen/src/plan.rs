@@ -334,12 +334,13 @@ pub struct MatmulPlan<'a> {
     pub format: &'a FormatPlan<'a>,
     /// Its codes in the packing.
     pub pack: PackPlan<'a>,
-    /// Module of primitives in the runtime.
-    pub primitives: &'static str,
+    /// What the ISA's code is written in.
+    pub primitives: Primitives,
     /// Features the code uses.
     pub features: Vec<Feature>,
-    /// i32 lanes of a vector.
-    pub lanes: u32,
+    /// The multiply is signed and operands are not: each is taken as itself less 128, and every sum gets 128
+    /// times the sum of its activations back.
+    pub biased: bool,
     /// Vectors of rows computed at once.
     pub vectors: u32,
     /// Tokens computed at once.
@@ -350,15 +351,61 @@ pub struct MatmulPlan<'a> {
     pub k_max: u64,
 }
 
-/// Lanes and primitives of an ISA.
-pub fn primitives(variant: &CpuVariant) -> Option<(&'static str, u32, bool)> {
+/// A module of primitives in the runtime, and what decides how its loops are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Primitives {
+    /// Name of the module.
+    pub module: &'static str,
+    /// i32 lanes of a vector.
+    pub lanes: u32,
+    /// It has `dot`.
+    pub direct: bool,
+    /// Its multiply takes operands as signed bytes.
+    pub signed: bool,
+    /// Products that an i16 lane of `pairs` gains in a step.
+    pub paired: u32,
+    /// `shift` moves each byte by itself, so the topmost field needs no mask.
+    pub byte_shift: bool,
+    /// It has `dot_group`: one load of activations serves every field of a byte.
+    pub grouped: bool,
+    /// Vector registers that sums may fill, so that operands fit beside them; tiles with more sums than that are
+    /// computed in parts. None: tiles are computed as listed.
+    pub sums: Option<u32>,
+}
+
+/// The primitives that a variant is written in; none for the scalar ones.
+pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
+    let x86 = |module, lanes, direct| Primitives {
+        module,
+        lanes,
+        direct,
+        signed: false,
+        paired: 2,
+        byte_shift: false,
+        grouped: false,
+        sums: None,
+    };
+    let arm = |module, direct, signed| Primitives {
+        module,
+        lanes: 4,
+        direct,
+        signed,
+        paired: 1,
+        byte_shift: true,
+        grouped: direct,
+        sums: Some(24),
+    };
+    let requires = |feature| variant.requires.contains(&feature);
     match variant.isa {
         Isa::Scalar => None,
-        Isa::Sse41 => Some(("sse41", 4, false)),
-        Isa::Avx2 => Some(("avx2", 8, false)),
-        Isa::AvxVnni => Some(("avxvnni", 8, true)),
-        Isa::Avx512 if variant.requires.contains(&Feature::Avx512vnni) => Some(("avx512vnni", 16, true)),
-        Isa::Avx512 => Some(("avx512", 16, false)),
+        Isa::Sse41 => Some(x86("sse41", 4, false)),
+        Isa::Avx2 => Some(x86("avx2", 8, false)),
+        Isa::AvxVnni => Some(x86("avxvnni", 8, true)),
+        Isa::Avx512 if requires(Feature::Avx512vnni) => Some(x86("avx512vnni", 16, true)),
+        Isa::Avx512 => Some(x86("avx512", 16, false)),
+        Isa::Neon if requires(Feature::I8mm) => Some(arm("neoni8mm", true, false)),
+        Isa::Neon if requires(Feature::Dotprod) => Some(arm("neondot", true, true)),
+        Isa::Neon => Some(arm("neon", false, true)),
     }
 }
 
@@ -376,12 +423,13 @@ impl<'a> MatmulPlan<'a> {
         variant: &CpuVariant,
     ) -> Result<MatmulPlan<'a>, Error> {
         let pack = PackPlan::new(plan, packing)?;
-        let Some((primitives, lanes, direct)) = primitives(variant) else {
+        let Some(primitives) = primitives(variant) else {
             return Err(Error::plan(
                 plan.format,
                 "the scalar variant reads the format's own rows, not a packing",
             ));
         };
+        let lanes = primitives.lanes;
         let rows = if variant.rows == 0 { packing.rows } else { variant.rows };
         if !packing.rows.is_multiple_of(lanes) || !rows.is_multiple_of(lanes) {
             return Err(Error::plan(
@@ -390,17 +438,16 @@ impl<'a> MatmulPlan<'a> {
             ));
         }
         let tokens = variant.tokens.max(1);
-        let largest = i64::from(pack.operand_max);
-        let (low, high) = ACTIVATION;
-        // A lane of the pairwise multiply holds two products; i16 saturates beyond its range.
-        let pair = (2 * largest * low, 2 * largest * high);
-        let pairs_in_i16 = if largest == 0 {
-            i64::from(u16::MAX)
-        } else {
-            (-(1 << 15) / pair.0).min(((1 << 15) - 1) / pair.1.max(1))
-        };
-        let dot = if direct {
-            Dot::Direct { shift_free: tokens == 1 && pack.fields > 1 && pack.table.is_none() }
+        let biased = primitives.signed && pack.operand_max > 127;
+        let (smallest, largest) = if biased { (-128, 127) } else { (0, i64::from(pack.operand_max)) };
+        let pairs_in_i16 = steps_in_i16(smallest, largest, i64::from(primitives.paired));
+        let dot = if primitives.direct {
+            let unit_tiles = if plan.unit == 0 { u32::MAX } else { plan.unit.div_ceil(pack.tile.k) };
+            // With a shift of bytes the lowest field and the topmost cost one instruction in place or not, and
+            // what is left to save is lost again where a unit has only a few tiles before its sums are shifted.
+            let saves =
+                if primitives.byte_shift { pack.fields > 2 && unit_tiles > 2 } else { pack.fields > 1 };
+            Dot::Direct { shift_free: tokens == 1 && saves && pack.table.is_none() }
         } else if pairs_in_i16 == 0 {
             Dot::Wide
         } else if pairs_in_i16 < i64::from(pack.fields) {
@@ -410,6 +457,12 @@ impl<'a> MatmulPlan<'a> {
             let unit_tiles = if plan.unit == 0 { 64 } else { plan.unit.div_ceil(pack.tile.k) };
             Dot::Pairs { tiles: (pairs_in_i16 / i64::from(pack.fields)).min(unit_tiles.into()) as u32 }
         };
+        let (mut vectors, mut tokens) = (rows / lanes, tokens);
+        let each = sums_of_a_vector(plan, &pack, dot);
+        while primitives.sums.is_some_and(|most| vectors * tokens * each > most) && vectors * tokens > 1 {
+            // The longer side: that costs the fewest loads for a multiply.
+            if vectors >= tokens { vectors = vectors.div_ceil(2) } else { tokens = tokens.div_ceil(2) }
+        }
         let k_max = exact_k(plan, &pack, dot);
         let unit = u64::from(plan.unit);
         if unit > k_max {
@@ -422,8 +475,8 @@ impl<'a> MatmulPlan<'a> {
             format: plan,
             primitives,
             features: features(variant),
-            lanes,
-            vectors: rows / lanes,
+            biased,
+            vectors,
             tokens,
             dot,
             k_max: if unit == 0 { k_max } else { u64::MAX },
@@ -433,16 +486,22 @@ impl<'a> MatmulPlan<'a> {
 
     /// The plan in words, for `gristmill emit --plan` and receipts.
     pub fn describe(&self) -> String {
+        let operands = match (self.primitives.signed, self.biased) {
+            (false, _) => "u8 x i8",
+            (true, false) => "i8 x i8",
+            (true, true) => "(u8 - 128) x i8",
+        };
+        let pairs = if self.primitives.paired == 2 { "pairs" } else { "products" };
         let dot = match self.dot {
             Dot::Direct { shift_free: true } => {
                 format!(
-                    "u8 x i8 dot into i32, {} masked fields with a sum each, shifted once at the end",
+                    "{operands} dot into i32, {} masked fields with a sum each, shifted once at the end",
                     self.pack.fields
                 )
             }
-            Dot::Direct { shift_free: false } => "u8 x i8 dot into i32".to_string(),
-            Dot::Pairs { tiles } => format!("u8 x i8 pairs in i16, widened every {tiles} tiles"),
-            Dot::PairsAtOnce => "u8 x i8 pairs in i16, widened at once".to_string(),
+            Dot::Direct { shift_free: false } => format!("{operands} dot into i32"),
+            Dot::Pairs { tiles } => format!("{operands} {pairs} in i16, widened every {tiles} tiles"),
+            Dot::PairsAtOnce => format!("{operands} {pairs} in i16, widened at once"),
             Dot::Wide => "operands widened to i16, pairs into i32".to_string(),
         };
         let unit = match self.format.unit {
@@ -459,12 +518,36 @@ impl<'a> MatmulPlan<'a> {
             if self.k_max == u64::MAX { String::new() } else { format!("; exact up to k = {}", self.k_max) };
         format!(
             "{} rows x {} tokens; {} of {} bits; decode: {decode}; {dot}; {unit}{k}",
-            self.vectors * self.lanes,
+            self.vectors * self.primitives.lanes,
             self.tokens,
             self.pack.packing.name,
             self.pack.tile.bits
         )
     }
+}
+
+/// Vectors of sums that are held at once for a vector of rows and a token.
+fn sums_of_a_vector(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, dot: Dot) -> u32 {
+    let integers = match dot {
+        Dot::Direct { shift_free: true } => pack.fields,
+        Dot::Direct { shift_free: false } | Dot::PairsAtOnce | Dot::Wide => 1,
+        // Two halves in i16, and the i32 sum that they are widened into: during the loop if there is
+        // more than one widening.
+        Dot::Pairs { tiles } if plan.unit != 0 && tiles >= plan.unit.div_ceil(pack.tile.k) => 2,
+        Dot::Pairs { .. } => 3,
+    };
+    let floats = if plan.unit == 0 { 0 } else { 1 };
+    integers + floats
+}
+
+/// How often an i16 lane can take `count` products of operands in `smallest..=largest` with activations before
+/// it could leave its range.
+fn steps_in_i16(smallest: i64, largest: i64, count: i64) -> i64 {
+    let (low, high) = ACTIVATION;
+    let products = [smallest * low, smallest * high, largest * low, largest * high].map(|p| p * count);
+    let over = products.into_iter().filter(|&p| p > 0).map(|p| i64::from(i16::MAX) / p);
+    let under = products.into_iter().filter(|&p| p < 0).map(|p| i64::from(i16::MIN) / p);
+    over.chain(under).min().unwrap_or(i64::from(u16::MAX))
 }
 
 /// The largest k for which no i32 sum over the whole row can overflow.

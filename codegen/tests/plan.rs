@@ -37,10 +37,11 @@ fn pairs_never_leave_sixteen_bits() {
         };
         seen += 1;
         let adds = if plan.dot == Dot::PairsAtOnce { 1 } else { tiles * i64::from(plan.pack.fields) };
-        for x in [-128i64, 127] {
+        let operands = if plan.biased { [-128, 127] } else { [0, i64::from(plan.pack.operand_max)] };
+        for (x, operand) in [-128i64, 127].into_iter().flat_map(|x| operands.map(|operand| (x, operand))) {
             let mut sum = 0i64;
             for _ in 0..adds {
-                sum += 2 * i64::from(plan.pack.operand_max) * x;
+                sum += i64::from(plan.primitives.paired) * operand * x;
                 assert!(i64::from(i16::MIN) <= sum && sum <= i64::from(i16::MAX), "{}", plan.describe());
             }
         }
@@ -53,7 +54,10 @@ fn pairs_never_leave_sixteen_bits() {
 fn wide_operands_are_widened_only_where_needed() {
     each(|plan, isa| {
         let fits = 2 * i64::from(plan.pack.operand_max) * 128 <= 1 << 15;
+        assert_eq!(plan.biased, plan.primitives.signed && plan.pack.operand_max > 127, "{}", plan.describe());
         match (isa, plan.dot) {
+            (Isa::Neon, Dot::Direct { .. }) if plan.primitives.direct => {}
+            (Isa::Neon, Dot::Pairs { .. } | Dot::PairsAtOnce) if !plan.primitives.direct => {}
             (_, Dot::Wide) => assert!(!fits, "{}", plan.describe()),
             (_, Dot::Pairs { .. } | Dot::PairsAtOnce) => assert!(fits, "{}", plan.describe()),
             (Isa::AvxVnni | Isa::Avx512, Dot::Direct { .. }) => {}

@@ -101,6 +101,8 @@ words! {
         AvxVnni = "avxvnni",
         /// 512-bit x86 (F and BW); `requires` names what else a variant uses.
         Avx512 = "avx512",
+        /// 128-bit Arm; `requires` names dot-product instructions where a variant uses them.
+        Neon = "neon",
     }
 }
 
@@ -131,7 +133,7 @@ words! {
         Neon = "neon",
         /// `sdot`, `udot`.
         Dotprod = "dotprod",
-        /// `smmla`, `usmmla`.
+        /// `usdot`, `smmla`, `usmmla`.
         I8mm = "i8mm",
     }
 }
@@ -142,6 +144,7 @@ impl Isa {
         match self {
             Isa::Scalar => Arch::Any,
             Isa::Sse41 | Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => Arch::X86,
+            Isa::Neon => Arch::Aarch64,
         }
     }
 
@@ -153,6 +156,7 @@ impl Isa {
             Isa::Avx2 => &[Feature::Avx2],
             Isa::AvxVnni => &[Feature::Avx2, Feature::AvxVnni],
             Isa::Avx512 => &[Feature::Avx512f, Feature::Avx512bw],
+            Isa::Neon => &[Feature::Neon],
         }
     }
 }

@@ -40,7 +40,7 @@ fn every_op_has_its_kernels() {
     for op in Op::ALL {
         let kernel = set.kernels.iter().find(|k| k.op == *op).unwrap_or_else(|| panic!("no kernel for {op}"));
         assert_eq!(kernel.cpu[0].isa, Isa::Scalar);
-        for isa in [Isa::Sse41, Isa::Avx2, Isa::Avx512] {
+        for isa in [Isa::Sse41, Isa::Avx2, Isa::Avx512, Isa::Neon] {
             assert!(kernel.cpu.iter().any(|v| v.isa == isa), "{op} lacks {isa}");
         }
     }

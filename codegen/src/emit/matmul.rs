@@ -29,6 +29,7 @@ pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
         ("mins", format.offset),
         ("centred", format.min() != 0),
         ("outer", has_outer(plan)),
+        ("biased", plan.biased),
     ] {
         if used {
             let _ = write!(name, "_{word}");
@@ -67,7 +68,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
          const TILE: usize = {};
          /// Elements of a row in a tile.
          const TILE_K: usize = {};\n",
-        plan.primitives, pack.packing.rows, pack.tile.k, pack.tile.bytes, pack.tile.k,
+        plan.primitives.module, pack.packing.rows, pack.tile.k, pack.tile.bytes, pack.tile.k,
     );
     let sums = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
     let _ = write!(
@@ -149,58 +150,95 @@ fn decode(plan: &MatmulPlan<'_>) -> String {
         let shift = field * bits;
         let text = match (pack.fields, shift_free, shift) {
             (1, _, _) => "packed[i]".to_string(),
+            (_, _, _) if place(plan, field).is_none() => format!("simd::shift::<{shift}>(packed[i])"),
             (_, true, _) => format!("simd::and(packed[i], simd::bytes({:#x}))", mask << shift),
             (_, false, 0) => format!("simd::and(packed[i], simd::bytes({mask:#x}))"),
             (_, false, _) => format!("simd::and(simd::shift::<{shift}>(packed[i]), simd::bytes({mask:#x}))"),
         };
-        let text = if pack.table.is_some() { format!("simd::lookup(table, {text})") } else { text };
+        let text = match (pack.table.is_some(), plan.biased) {
+            (true, _) => format!("simd::lookup(table, {text})"),
+            (false, true) => format!("simd::signed({text})"),
+            (false, false) => text,
+        };
         let _ = writeln!(out, "let w{field}: [simd::I; V] = std::array::from_fn(|i| {text});");
     }
     out
 }
 
-/// Statements that multiply the decoded fields with the activations at element `k` of each unit or row,
-/// into `sum`.
-fn multiply(plan: &MatmulPlan<'_>, function: &str) -> String {
+/// The bit at which a field stands in its byte where it needn't be moved; none for a topmost field that is
+/// shifted down at the price of a mask.
+fn place(plan: &MatmulPlan<'_>, field: u32) -> Option<u32> {
+    let bits = plan.pack.tile.bits;
+    let top = field > 0 && (field + 1) * bits == 8 && plan.primitives.byte_shift;
+    (!top).then_some(field * bits)
+}
+
+/// Statements that multiply the decoded fields with the activations at element `k` of each unit or row.
+/// `step` writes the one for a field, given the primitive that multiplies; `x` holds the activations in it.
+fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) -> String) -> String {
     let mut out = String::new();
-    for field in 0..plan.pack.fields {
+    let fields = plan.pack.fields;
+    if plan.primitives.grouped && fields > 1 {
+        let _ = writeln!(
+            out,
+            "let x: [simd::I; T] = std::array::from_fn(|t| simd::activations::<{}>(x[t].add(k)));",
+            4 * fields
+        );
+        for field in 0..fields {
+            let step = step(field, &format!("dot_group::<{field}>"));
+            let _ = writeln!(out, "for t in 0..T {{ let x = x[t]; for i in 0..V {{ {step} }} }}");
+        }
+        return out;
+    }
+    let function = match plan.dot {
+        Dot::Direct { .. } => "dot",
+        Dot::Pairs { .. } | Dot::PairsAtOnce => "pairs",
+        Dot::Wide => "wide",
+    };
+    for field in 0..fields {
         let _ = write!(
             out,
             "for t in 0..T {{
                  let x = simd::broadcast(x[t].add({}));
-                 for i in 0..V {{ sum[t][i] = simd::{function}(sum[t][i], w{field}[i], x); }}
+                 for i in 0..V {{ {} }}
              }}\n",
-            at_k(4 * field)
+            at_k(4 * field),
+            step(field, function)
         );
     }
     out
 }
 
+/// As [`multiply_fields`], all into `sum`.
+fn multiply(plan: &MatmulPlan<'_>) -> String {
+    multiply_fields(plan, |field, function| {
+        format!("sum[t][i] = simd::{function}(sum[t][i], w{field}[i], x);")
+    })
+}
+
 /// Integer sums over the tiles `first..end` (expressions) into `dot[t][i]`.
 fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
     let decode = decode(plan);
-    let table = if plan.pack.table.is_some() { "let table = simd::table(&*a.table);\n" } else { "" };
+    let table = match (plan.pack.table.is_some(), plan.biased) {
+        (true, true) => "let table = simd::signed(simd::table(&*a.table));\n",
+        (true, false) => "let table = simd::table(&*a.table);\n",
+        (false, _) => "",
+    };
     let position = "let (at, k) = (tile * TILE, tile * TILE_K);";
     match plan.dot {
         Dot::Direct { shift_free: true } => {
             let fields = plan.pack.fields;
-            let mut multiply = String::new();
-            for field in 0..fields {
-                let _ = write!(
-                    multiply,
-                    "for t in 0..T {{
-                         let x = simd::broadcast(x[t].add({}));
-                         for i in 0..V {{ sums[{field}][t][i] = simd::dot(sums[{field}][t][i], w{field}[i], x); }}
-                     }}\n",
-                    at_k(4 * field)
-                );
-            }
+            let multiply = multiply_fields(plan, |field, function| {
+                format!("sums[{field}][t][i] = simd::{function}(sums[{field}][t][i], w{field}[i], x);")
+            });
             let mut total = String::from("sums[0][t][i]");
             for field in 1..fields {
-                total = format!(
-                    "simd::add({total}, simd::shift_lanes::<{}>(sums[{field}][t][i]))",
-                    field * plan.pack.tile.bits
-                );
+                total = match place(plan, field) {
+                    Some(bit) => {
+                        format!("simd::add({total}, simd::shift_lanes::<{bit}>(sums[{field}][t][i]))")
+                    }
+                    None => format!("simd::add({total}, sums[{field}][t][i])"),
+                };
             }
             format!(
                 "// Fields are multiplied where they stand in the byte; each sum is shifted once, exactly.
@@ -214,26 +252,20 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
             "{table}let mut sum = [[simd::zero(); V]; T];
              for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
              let dot = sum;\n",
-            multiply(plan, "dot")
+            multiply(plan)
         ),
         Dot::Wide => format!(
             "{table}let mut sum = [[simd::zero(); V]; T];
              for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
              let dot = sum;\n",
-            multiply(plan, "wide")
+            multiply(plan)
         ),
         Dot::PairsAtOnce => {
-            let mut multiply = String::new();
-            for field in 0..plan.pack.fields {
-                let _ = write!(
-                    multiply,
-                    "for t in 0..T {{
-                         let x = simd::broadcast(x[t].add({}));
-                         for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], simd::pairs(simd::zero(), w{field}[i], x)); }}
-                     }}\n",
-                    at_k(4 * field)
-                );
-            }
+            let multiply = multiply_fields(plan, |field, function| {
+                format!(
+                    "dot[t][i] = simd::widen(dot[t][i], simd::{function}(simd::zero_pairs(), w{field}[i], x));"
+                )
+            });
             format!(
                 "{table}let mut dot = [[simd::zero(); V]; T];
                  for tile in {first}..{first} + {count} {{ {position} {decode} {multiply} }}\n"
@@ -244,11 +276,11 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
             if plan.format.unit != 0 && tiles >= plan.format.unit.div_ceil(plan.pack.tile.k) =>
         {
             format!(
-                "{table}let mut sum = [[simd::zero(); V]; T];
+                "{table}let mut sum = [[simd::zero_pairs(); V]; T];
              for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
              let mut dot = [[simd::zero(); V]; T];
              for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], sum[t][i]); }} }}\n",
-                multiply(plan, "pairs")
+                multiply(plan)
             )
         }
         Dot::Pairs { tiles } => format!(
@@ -257,30 +289,36 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
              while tile < {first} + {count} {{
                  // i16 sums stay exact over {tiles} tiles.
                  let stop = ({first} + {count}).min(tile + {tiles});
-                 let mut sum = [[simd::zero(); V]; T];
+                 let mut sum = [[simd::zero_pairs(); V]; T];
                  while tile < stop {{
                      {position} {decode} {}
                      tile += 1;
                  }}
                  for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], sum[t][i]); }} }}
              }}\n",
-            multiply(plan, "pairs")
+            multiply(plan)
         ),
     }
 }
 
-/// Adds what the operands leave out: value = operand + min.
+/// Adds what the operands leave out: value = operand + min, or (operand - 128) + (min + 128).
 fn corrected(plan: &MatmulPlan<'_>, sum: &str, x_sum: &str) -> String {
-    match plan.format.min() {
-        0 => format!("simd::to_f32({sum})"),
-        _ => format!("simd::to_f32(simd::add({sum}, simd::splat({x_sum} * a.min)))"),
+    match (needs_sum(plan), plan.biased) {
+        (false, _) => format!("simd::to_f32({sum})"),
+        (true, false) => format!("simd::to_f32(simd::add({sum}, simd::splat({x_sum} * a.min)))"),
+        (true, true) => format!("simd::to_f32(simd::add({sum}, simd::splat({x_sum} * (a.min + 128))))"),
     }
+}
+
+/// Whether integer sums are corrected by the sum of the activations.
+fn needs_sum(plan: &MatmulPlan<'_>) -> bool {
+    plan.format.min() != 0 || plan.biased
 }
 
 fn whole_row(plan: &MatmulPlan<'_>) -> String {
     let sums = integer_sums(plan, "0", "a.stride / TILE");
     let corrected = corrected(plan, "dot[t][i]", "x_sum");
-    let x_sum = if plan.format.min() == 0 { "" } else { "let x_sum = *a.x_sums.add(token + t);" };
+    let x_sum = if needs_sum(plan) { "let x_sum = *a.x_sums.add(token + t);" } else { "" };
     format!(
         "{sums}
          let mut y = [[simd::splat_f32(0.0); V]; T];
@@ -298,8 +336,7 @@ fn by_unit(plan: &MatmulPlan<'_>) -> String {
     let rows = plan.pack.packing.rows;
     let sums = integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string());
     let mut per_token = String::new();
-    let needs_sum = format.min() != 0 || format.offset;
-    if needs_sum {
+    if needs_sum(plan) || format.offset {
         per_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");
     }
     if let Some(block) = format.activations.block {

@@ -37,7 +37,7 @@ pub fn emit(
     ));
     out.push_str(&formats(set, plans));
     out.push_str(&entries(listed));
-    for arch in [Arch::X86, Arch::Any] {
+    for arch in [Arch::X86, Arch::Aarch64, Arch::Any] {
         out.push_str(&candidates(set, listed, arch));
     }
     let left_out: Vec<String> = options
@@ -269,7 +269,7 @@ fn candidates(set: &SpecSet, listed: &[Listed], arch: Arch) -> String {
         );
     }
     let cfg = match arch {
-        Arch::Any => "#[cfg(not(target_arch = \"x86_64\"))]\n".to_string(),
+        Arch::Any => "#[cfg(not(any(target_arch = \"x86_64\", target_arch = \"aarch64\")))]\n".to_string(),
         Arch::X86 | Arch::Aarch64 => cfg(arch),
     };
     format!(

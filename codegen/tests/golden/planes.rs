@@ -369,7 +369,7 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
             });
             let mut y = [[simd::splat_f32(0.0); V]; T];
             for unit in 0..a.units {
-                let mut sum = [[simd::zero(); V]; T];
+                let mut sum = [[simd::zero_pairs(); V]; T];
                 for tile in unit * 4..unit * 4 + 4 {
                     let (at, k) = (tile * TILE, tile * TILE_K);
                     let packed: [simd::I; V] = std::array::from_fn(|i| simd::load(
@@ -778,7 +778,7 @@ static ENTRIES: &[Entry] = &[
     },
     #[cfg(target_arch = "x86_64")]
     Entry {
-        id: KernelId(0x3f437e5f71ef097c),
+        id: KernelId(0x431ea90815cd2976),
         name: "matmul.planes.avx2",
         op: Op::Matmul,
         format: 0,
@@ -936,7 +936,126 @@ const fn candidates(
     }
 }
 /// Kernels of this build by what they serve, in order of preference: every combination is spelled out.
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+const fn candidates(
+    op: Op,
+    format: usize,
+    input: DType,
+    device: DeviceKind,
+) -> &'static [u16] {
+    match op {
+        Op::Quantize => {
+            if format >= Format::ALL.len() {
+                return &[];
+            }
+            match Format::ALL[format] {
+                Format::Planes => {
+                    match (input, device) {
+                        (DType::F32, DeviceKind::Cpu) => &[1],
+                        (DType::F32, DeviceKind::Cuda)
+                        | (DType::F32, DeviceKind::Rocm)
+                        | (DType::F32, DeviceKind::Metal)
+                        | (DType::F16, DeviceKind::Cpu)
+                        | (DType::F16, DeviceKind::Cuda)
+                        | (DType::F16, DeviceKind::Rocm)
+                        | (DType::F16, DeviceKind::Metal)
+                        | (DType::Bf16, DeviceKind::Cpu)
+                        | (DType::Bf16, DeviceKind::Cuda)
+                        | (DType::Bf16, DeviceKind::Rocm)
+                        | (DType::Bf16, DeviceKind::Metal)
+                        | (DType::I8, DeviceKind::Cpu)
+                        | (DType::I8, DeviceKind::Cuda)
+                        | (DType::I8, DeviceKind::Rocm)
+                        | (DType::I8, DeviceKind::Metal) => &[],
+                    }
+                }
+            }
+        }
+        Op::Dequantize => {
+            if format >= Format::ALL.len() {
+                return &[];
+            }
+            match Format::ALL[format] {
+                Format::Planes => {
+                    match (input, device) {
+                        (DType::F32, DeviceKind::Cpu) => &[0],
+                        (DType::F32, DeviceKind::Cuda)
+                        | (DType::F32, DeviceKind::Rocm)
+                        | (DType::F32, DeviceKind::Metal)
+                        | (DType::F16, DeviceKind::Cpu)
+                        | (DType::F16, DeviceKind::Cuda)
+                        | (DType::F16, DeviceKind::Rocm)
+                        | (DType::F16, DeviceKind::Metal)
+                        | (DType::Bf16, DeviceKind::Cpu)
+                        | (DType::Bf16, DeviceKind::Cuda)
+                        | (DType::Bf16, DeviceKind::Rocm)
+                        | (DType::Bf16, DeviceKind::Metal)
+                        | (DType::I8, DeviceKind::Cpu)
+                        | (DType::I8, DeviceKind::Cuda)
+                        | (DType::I8, DeviceKind::Rocm)
+                        | (DType::I8, DeviceKind::Metal) => &[],
+                    }
+                }
+            }
+        }
+        Op::Matmul => {
+            if format >= Format::ALL.len() {
+                return &[];
+            }
+            match Format::ALL[format] {
+                Format::Planes => {
+                    match (input, device) {
+                        (DType::F32, DeviceKind::Cpu) => &[2],
+                        (DType::F32, DeviceKind::Cuda)
+                        | (DType::F32, DeviceKind::Rocm)
+                        | (DType::F32, DeviceKind::Metal)
+                        | (DType::F16, DeviceKind::Cpu)
+                        | (DType::F16, DeviceKind::Cuda)
+                        | (DType::F16, DeviceKind::Rocm)
+                        | (DType::F16, DeviceKind::Metal)
+                        | (DType::Bf16, DeviceKind::Cpu)
+                        | (DType::Bf16, DeviceKind::Cuda)
+                        | (DType::Bf16, DeviceKind::Rocm)
+                        | (DType::Bf16, DeviceKind::Metal)
+                        | (DType::I8, DeviceKind::Cpu)
+                        | (DType::I8, DeviceKind::Cuda)
+                        | (DType::I8, DeviceKind::Rocm)
+                        | (DType::I8, DeviceKind::Metal) => &[],
+                    }
+                }
+            }
+        }
+        Op::QuantizeActivations => {
+            if format >= ActivationFormat::ALL.len() {
+                return &[];
+            }
+            match ActivationFormat::ALL[format] {
+                ActivationFormat::Int8Row => {
+                    match (input, device) {
+                        (DType::F32, DeviceKind::Cpu)
+                        | (DType::F32, DeviceKind::Cuda)
+                        | (DType::F32, DeviceKind::Rocm)
+                        | (DType::F32, DeviceKind::Metal)
+                        | (DType::F16, DeviceKind::Cpu)
+                        | (DType::F16, DeviceKind::Cuda)
+                        | (DType::F16, DeviceKind::Rocm)
+                        | (DType::F16, DeviceKind::Metal)
+                        | (DType::Bf16, DeviceKind::Cpu)
+                        | (DType::Bf16, DeviceKind::Cuda)
+                        | (DType::Bf16, DeviceKind::Rocm)
+                        | (DType::Bf16, DeviceKind::Metal)
+                        | (DType::I8, DeviceKind::Cpu)
+                        | (DType::I8, DeviceKind::Cuda)
+                        | (DType::I8, DeviceKind::Rocm)
+                        | (DType::I8, DeviceKind::Metal) => &[],
+                    }
+                }
+            }
+        }
+    }
+}
+/// Kernels of this build by what they serve, in order of preference: every combination is spelled out.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const fn candidates(
     op: Op,
     format: usize,

@@ -4,6 +4,8 @@ use std::arch::x86_64::*;
 
 /// Integer vector.
 pub type I = __m256i;
+/// Sums of [`pairs`].
+pub type P = I;
 /// Float vector.
 pub type F = __m256;
 /// 32-bit lanes of a vector.
@@ -105,17 +107,24 @@ pub fn lookup(table: I, index: I) -> I {
     _mm256_shuffle_epi8(table, index)
 }
 
+/// No pairs summed yet.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn zero_pairs() -> P {
+    zero()
+}
+
 /// Adds u8 x i8 products to i16 lanes, two to a lane, saturating: the plan proves that they don't.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub fn pairs(sum: I, a: I, b: I) -> I {
+pub fn pairs(sum: P, a: I, b: I) -> P {
     _mm256_add_epi16(sum, _mm256_maddubs_epi16(a, b))
 }
 
 /// Adds the two i16 halves of every lane of `pairs` to `sum`.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub fn widen(sum: I, pairs: I) -> I {
+pub fn widen(sum: I, pairs: P) -> I {
     _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
 }
 

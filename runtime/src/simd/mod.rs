@@ -1,12 +1,17 @@
 //! ISA primitives: the small vocabulary in which generated loops are written.
 //!
-//! One module an ISA, the same names in each. A vector `I` holds [`LANES`](avx2::LANES) i32 lanes (or
-//! four bytes to each), a vector `F` as many f32. Three ways to multiply u8 by i8 and add the four
+//! One module an ISA, the same names in each. A vector `I` holds `LANES` i32 lanes (or four bytes to
+//! each), a vector `F` as many f32. Three ways to multiply operands by activations and add the four
 //! products of a lane:
 //!
-//! * `dot`: in one instruction, exact for all operands (only where the ISA has it);
-//! * `pairs` and `widen`: pairs of products in i16 lanes, exact while the sums stay within i16;
-//! * `wide`: operands widened to i16 first, exact for all operands.
+//! * `dot`: in one instruction, exact for all operands (only where the ISA has it); `dot_group` takes the
+//!   activations of all lanes from one group of a vector (only on Arm);
+//! * `pairs` and `widen`: products in i16 lanes, exact while their sums stay within i16;
+//! * `wide`: operands widened to i16 first, exact for all operands (only on x86, where `pairs` can't take
+//!   operands above 127).
+//!
+//! Operands are unsigned bytes, except in `neon` and `neondot`, where they are signed: what doesn't fit goes
+//! through `signed` there.
 //!
 //! The functions are safe to call from code compiled for their features, except those that touch memory.
 
@@ -23,5 +28,13 @@ pub mod avx512;
 pub mod avx512vnni;
 #[cfg(target_arch = "x86_64")]
 pub mod avxvnni;
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
+#[cfg(all(test, target_arch = "aarch64"))]
+mod neon_tests;
+#[cfg(target_arch = "aarch64")]
+pub mod neondot;
+#[cfg(target_arch = "aarch64")]
+pub mod neoni8mm;
 #[cfg(target_arch = "x86_64")]
 pub mod sse41;

@@ -4,6 +4,8 @@ use std::arch::x86_64::*;
 
 /// Integer vector.
 pub type I = __m128i;
+/// Sums of [`pairs`].
+pub type P = I;
 /// Float vector.
 pub type F = __m128;
 /// 32-bit lanes of a vector.
@@ -104,17 +106,24 @@ pub fn lookup(table: I, index: I) -> I {
     _mm_shuffle_epi8(table, index)
 }
 
+/// No pairs summed yet.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub fn zero_pairs() -> P {
+    zero()
+}
+
 /// Adds u8 x i8 products to i16 lanes, two to a lane, saturating: the plan proves that they don't.
 #[inline]
 #[target_feature(enable = "ssse3,sse4.1")]
-pub fn pairs(sum: I, a: I, b: I) -> I {
+pub fn pairs(sum: P, a: I, b: I) -> P {
     _mm_add_epi16(sum, _mm_maddubs_epi16(a, b))
 }
 
 /// Adds the two i16 halves of every lane of `pairs` to `sum`.
 #[inline]
 #[target_feature(enable = "ssse3,sse4.1")]
-pub fn widen(sum: I, pairs: I) -> I {
+pub fn widen(sum: I, pairs: P) -> I {
     _mm_add_epi32(sum, _mm_madd_epi16(pairs, _mm_set1_epi16(1)))
 }
 

@@ -1,0 +1,246 @@
+//! 128-bit Arm without dot products.
+//!
+//! The multiplies here are signed: operands above 127 go through [`signed`], and what that takes from every
+//! sum (128 times the sum of the activations) is given back with the format's smallest value.
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+/// Integer vector.
+pub type I = int32x4_t;
+/// Sums of [`pairs`]: the products of the first two rows, and of the other two, each in its own lane.
+pub type P = (int16x8_t, int16x8_t);
+/// Float vector.
+pub type F = float32x4_t;
+/// 32-bit lanes of a vector.
+pub const LANES: usize = 4;
+
+/// Loads a vector from any address.
+///
+/// # Safety
+///
+/// A vector's worth of bytes is readable at `p`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn load(p: *const u8) -> I {
+    // SAFETY: the caller answers for the bytes; the load takes any alignment.
+    vreinterpretq_s32_u8(unsafe { vld1q_u8(p) })
+}
+
+/// Four neighbouring bytes in every lane.
+///
+/// # Safety
+///
+/// Four bytes are readable at `p`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn broadcast(p: *const i8) -> I {
+    // SAFETY: the caller answers for four bytes.
+    vdupq_n_s32(unsafe { p.cast::<i32>().read_unaligned() })
+}
+
+/// `COUNT` neighbouring activations (8 or 16) from the first byte of the vector on.
+///
+/// # Safety
+///
+/// `COUNT` bytes are readable at `p`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn activations<const COUNT: usize>(p: *const i8) -> I {
+    const { assert!(COUNT == 8 || COUNT == 16) };
+    // SAFETY: the caller answers for the bytes; the loads take any alignment.
+    unsafe {
+        match COUNT {
+            8 => vreinterpretq_s32_s64(vdupq_n_s64(p.cast::<i64>().read_unaligned())),
+            _ => vreinterpretq_s32_s8(vld1q_s8(p)),
+        }
+    }
+}
+
+/// All zeros.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn zero() -> I {
+    vdupq_n_s32(0)
+}
+
+/// The same byte everywhere.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn bytes(value: u8) -> I {
+    vreinterpretq_s32_u8(vdupq_n_u8(value))
+}
+
+/// The same i32 in every lane.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn splat(value: i32) -> I {
+    vdupq_n_s32(value)
+}
+
+/// Bitwise and.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn and(a: I, b: I) -> I {
+    vandq_s32(a, b)
+}
+
+/// Every byte moved right by `SHIFT` bits, with zeros shifted in: the topmost field needs no mask.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn shift<const SHIFT: i32>(a: I) -> I {
+    vreinterpretq_s32_u8(vshrq_n_u8::<SHIFT>(vreinterpretq_u8_s32(a)))
+}
+
+/// Arithmetic shift of every lane.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn shift_lanes<const SHIFT: i32>(a: I) -> I {
+    vshrq_n_s32::<SHIFT>(a)
+}
+
+/// Every byte less 128: unsigned operands as signed ones.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn signed(a: I) -> I {
+    veorq_s32(a, bytes(0x80))
+}
+
+/// Sum of lanes.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn add(a: I, b: I) -> I {
+    vaddq_s32(a, b)
+}
+
+/// Difference of lanes.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn sub(a: I, b: I) -> I {
+    vsubq_s32(a, b)
+}
+
+/// A table of sixteen bytes, ready for [`lookup`].
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn table(entries: &[u8; 16]) -> I {
+    // SAFETY: sixteen bytes are readable behind the reference.
+    unsafe { load(entries.as_ptr()) }
+}
+
+/// `table[index]` for every byte; indices are below sixteen.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn lookup(table: I, index: I) -> I {
+    vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(table), vreinterpretq_u8_s32(index)))
+}
+
+/// No pairs summed yet.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn zero_pairs() -> P {
+    (vdupq_n_s16(0), vdupq_n_s16(0))
+}
+
+/// Adds i8 x i8 products to i16 lanes, one to a lane: the plan proves that the sums stay within them.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn pairs(sum: P, a: I, b: I) -> P {
+    let low = |v: I| vget_low_s8(vreinterpretq_s8_s32(v));
+    let mut high = sum.1;
+    // Of `vmlal_high_s8` with the same activations in both halves the compiler makes the multiply of low
+    // halves and an instruction that brings the weights down there.
+    // SAFETY: `smlal2` only touches the registers named, and this function has its feature.
+    unsafe {
+        asm!(
+            "smlal2 {sum:v}.8h, {a:v}.16b, {b:v}.16b",
+            sum = inout(vreg) high, a = in(vreg) a, b = in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    (vmlal_s8(sum.0, low(a), low(b)), high)
+}
+
+/// Adds the four i16 products of every row of `pairs` to the row's lane of `sum`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn widen(sum: I, pairs: P) -> I {
+    let (low, high) = (vpaddlq_s16(pairs.0), vpaddlq_s16(pairs.1));
+    let rows: I;
+    // Of `vpaddq_s32` the compiler makes two shuffles and a sum.
+    // SAFETY: `addp` only touches the registers named, and this function has its feature.
+    unsafe {
+        asm!(
+            "addp {rows:v}.4s, {low:v}.4s, {high:v}.4s",
+            rows = out(vreg) rows, low = in(vreg) low, high = in(vreg) high,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    vaddq_s32(sum, rows)
+}
+
+/// i32 lanes to f32, to nearest even.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn to_f32(a: I) -> F {
+    vcvtq_f32_s32(a)
+}
+
+/// The same f32 in every lane.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn splat_f32(value: f32) -> F {
+    vdupq_n_f32(value)
+}
+
+/// Sum.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn add_f32(a: F, b: F) -> F {
+    vaddq_f32(a, b)
+}
+
+/// Difference.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn sub_f32(a: F, b: F) -> F {
+    vsubq_f32(a, b)
+}
+
+/// Product.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn mul_f32(a: F, b: F) -> F {
+    vmulq_f32(a, b)
+}
+
+/// Quotient.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn div_f32(a: F, b: F) -> F {
+    vdivq_f32(a, b)
+}
+
+/// Loads a vector of f32.
+///
+/// # Safety
+///
+/// [`LANES`] values are readable at `p`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn load_f32(p: *const f32) -> F {
+    // SAFETY: the caller answers for the values; the load takes any alignment.
+    unsafe { vld1q_f32(p) }
+}
+
+/// Stores a vector of f32.
+///
+/// # Safety
+///
+/// [`LANES`] values are writable at `p`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn store_f32(p: *mut f32, a: F) {
+    // SAFETY: the caller answers for the room; the store takes any alignment.
+    unsafe { vst1q_f32(p, a) }
+}

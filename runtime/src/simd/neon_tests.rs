@@ -1,0 +1,119 @@
+//! The Arm primitives against plain arithmetic, at the ends of the ranges that plans rely on.
+
+use super::{neon, neondot, neoni8mm};
+use std::arch::is_aarch64_feature_detected;
+
+/// Bytes at both ends, around zero and mixed.
+fn bytes() -> Vec<[u8; 16]> {
+    let mut all = vec![[0; 16], [127; 16], [128; 16], [255; 16], [1; 16]];
+    all.push(std::array::from_fn(|i| if i % 2 == 0 { 127 } else { 128 }));
+    all.push(std::array::from_fn(|i| (i * 37 + 11) as u8));
+    all.push(std::array::from_fn(|i| (255 - i * 13) as u8));
+    all
+}
+
+fn vector(bytes: &[u8; 16]) -> neon::I {
+    // SAFETY: sixteen bytes are readable behind the reference, and every aarch64 processor has NEON.
+    unsafe { neon::load(bytes.as_ptr()) }
+}
+
+fn lanes(v: neon::I) -> [i32; 4] {
+    // SAFETY: both are sixteen bytes of plain numbers.
+    unsafe { std::mem::transmute(v) }
+}
+
+/// Four products a lane; `group` takes the activations of every lane from one place.
+fn dot(sum: i32, a: &[u8; 16], x: &[u8; 16], signed: bool, group: Option<usize>) -> [i32; 4] {
+    std::array::from_fn(|lane| {
+        let products = (0..4).map(|j| {
+            let a = a[4 * lane + j];
+            let a = if signed { i32::from(a as i8) } else { i32::from(a) };
+            a * i32::from(x[4 * group.unwrap_or(lane) + j] as i8)
+        });
+        sum + products.sum::<i32>()
+    })
+}
+
+#[test]
+fn products_in_sixteen_bits_are_exact_up_to_their_range() {
+    for a in bytes() {
+        for x in bytes() {
+            let largest =
+                a.iter().map(|&a| i32::from(a as i8)).flat_map(|a| [a * -128, a * 127]).map(i32::abs).max();
+            // As often as a lane can take the largest product there could be with these operands.
+            let times = (i32::from(i16::MAX) / largest.unwrap_or(0).max(1)).min(40);
+            // SAFETY: every aarch64 processor has NEON.
+            let found = unsafe {
+                let mut sum = neon::zero_pairs();
+                for _ in 0..times {
+                    sum = neon::pairs(sum, vector(&a), vector(&x));
+                }
+                lanes(neon::widen(neon::splat(-9), sum))
+            };
+            let once = dot(0, &a, &x, true, None);
+            assert_eq!(found, once.map(|sum| sum * times - 9), "{a:?} x {x:?}, {times} times");
+        }
+    }
+}
+
+#[test]
+fn bytes_are_shifted_looked_up_and_made_signed_each_by_itself() {
+    let table: [u8; 16] = std::array::from_fn(|i| (i * 17) as u8);
+    for a in bytes() {
+        let expected = |f: fn(u8) -> u8| lanes(vector(&a.map(f)));
+        // SAFETY: every aarch64 processor has NEON.
+        unsafe {
+            assert_eq!(lanes(neon::shift::<4>(vector(&a))), expected(|a| a >> 4));
+            assert_eq!(lanes(neon::signed(vector(&a))), expected(|a| a.wrapping_sub(128)));
+            assert_eq!(lanes(neon::and(vector(&a), neon::bytes(0x0c))), expected(|a| a & 0x0c));
+            let index = neon::and(vector(&a), neon::bytes(15));
+            assert_eq!(lanes(neon::lookup(neon::table(&table), index)), expected(|a| (a & 15) * 17));
+        }
+    }
+}
+
+#[test]
+fn dots_are_exact_for_all_operands() {
+    let (dotprod, i8mm) = (is_aarch64_feature_detected!("dotprod"), is_aarch64_feature_detected!("i8mm"));
+    for a in bytes() {
+        for x in bytes() {
+            let (va, vx) = (vector(&a), vector(&x));
+            if dotprod {
+                // SAFETY: the processor was asked.
+                unsafe {
+                    let sum = neon::splat(7);
+                    assert_eq!(lanes(neondot::dot(sum, va, vx)), dot(7, &a, &x, true, None));
+                    assert_eq!(lanes(neondot::dot_group::<0>(sum, va, vx)), dot(7, &a, &x, true, Some(0)));
+                    assert_eq!(lanes(neondot::dot_group::<3>(sum, va, vx)), dot(7, &a, &x, true, Some(3)));
+                }
+            }
+            if i8mm {
+                // SAFETY: the processor was asked.
+                unsafe {
+                    let sum = neon::splat(7);
+                    assert_eq!(lanes(neoni8mm::dot(sum, va, vx)), dot(7, &a, &x, false, None));
+                    assert_eq!(lanes(neoni8mm::dot_group::<1>(sum, va, vx)), dot(7, &a, &x, false, Some(1)));
+                    assert_eq!(lanes(neoni8mm::dot_group::<2>(sum, va, vx)), dot(7, &a, &x, false, Some(2)));
+                }
+            }
+        }
+    }
+    let ran = usize::from(dotprod) + usize::from(i8mm);
+    println!("ran {ran} of 2; skipped {}: this processor lacks dotprod or i8mm", 2 - ran);
+}
+
+#[test]
+fn activations_are_read_from_any_address_and_no_further() {
+    let bytes: [i8; 17] = std::array::from_fn(|i| i as i8 - 8);
+    // SAFETY: the bytes read lie within the array, and every aarch64 processor has NEON.
+    unsafe {
+        let sixteen = lanes(neon::activations::<16>(bytes.as_ptr().add(1)));
+        assert_eq!(sixteen[0].to_le_bytes().map(|b| b as i8), [-7, -6, -5, -4]);
+        assert_eq!(sixteen[3].to_le_bytes().map(|b| b as i8), [5, 6, 7, 8]);
+        // The last eight bytes of the array.
+        let eight = lanes(neon::activations::<8>(bytes.as_ptr().add(9)));
+        assert_eq!(eight[1].to_le_bytes().map(|b| b as i8), [5, 6, 7, 8]);
+        let four = lanes(neon::broadcast(bytes.as_ptr().add(13)));
+        assert_eq!(four[2].to_le_bytes().map(|b| b as i8), [5, 6, 7, 8]);
+    }
+}
