@@ -33,6 +33,9 @@ pub struct Found<const C: usize, const G: usize, const R: usize> {
     pub runs: [u16; R],
 }
 
+/// Guesses of the block's scale, from the largest factor down.
+const STARTS: usize = 3;
+
 /// Runs with smaller weights than this get no say in the scale.
 const SMALLEST: f32 = 1e-8;
 
@@ -74,33 +77,43 @@ where
         }
         max = max.max(scale);
     }
-    found.scale = max / grid.factors[S - 1];
-    // The second pass starts from the scale that suits the codes of the first.
-    for _ in 0..2 {
-        let step = stored(found.scale);
-        if step == 0.0 {
-            return None;
-        }
-        let (mut sum_xq, mut sum_qq) = (0f32, 0f32);
-        for run in 0..R {
-            let (xq, qq) = encode::<T, C, W, S>(
-                &magnitudes,
-                &weights,
-                grid,
-                step,
-                run * (C / R)..(run + 1) * (C / R),
-                &mut found.codes,
-                &mut found.runs[run],
-            );
-            let factor = grid.factors[usize::from(found.runs[run])];
-            sum_xq += factor * xq;
-            sum_qq += factor * factor * qq;
-        }
-        if sum_qq > 0.0 && sum_xq > 0.0 {
-            found.scale = sum_xq / sum_qq;
+    if max == 0.0 {
+        return None;
+    }
+    // The run of largest scale need not have the largest factor: a smaller one may suit the others better.
+    let mut least = f32::INFINITY;
+    let mut best = None;
+    for top in (0..S).rev().take(STARTS) {
+        let mut trial = Found { scale: max / grid.factors[top], ..found };
+        // The second pass starts from the scale that suits the codes of the first.
+        for _ in 0..2 {
+            let step = stored(trial.scale);
+            if step == 0.0 {
+                break;
+            }
+            let (mut sum_xq, mut sum_qq) = (0f32, 0f32);
+            for run in 0..R {
+                let groups = run * (C / R)..(run + 1) * (C / R);
+                let (codes, factor) = (&mut trial.codes, &mut trial.runs[run]);
+                let (xq, qq) = encode(&magnitudes, &weights, grid, step, groups, codes, factor);
+                let factor = grid.factors[usize::from(trial.runs[run])];
+                sum_xq += factor * xq;
+                sum_qq += factor * factor * qq;
+            }
+            if sum_qq > 0.0 && sum_xq > 0.0 {
+                trial.scale = sum_xq / sum_qq;
+            }
+            let step = stored(trial.scale);
+            let error = step * step * sum_qq - 2.0 * step * sum_xq;
+            if error < least {
+                least = error;
+                best = Some(trial);
+            }
         }
     }
-    Some(found)
+    // No scale that can be stored is better than none, or none is finite: then the first guess is refused.
+    found.scale = max / grid.factors[S - 1];
+    if stored(found.scale).is_finite() { best } else { Some(found) }
 }
 
 /// Sign masks, and the values without their signs. Where parity forbids a mask, the weight whose sign matters
