@@ -53,6 +53,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("quantizer-impossible", "a quantizer for a format that rounding alone can't make"),
     ("redundant-feature", "`requires` names what the ISA has anyway (warning)"),
     ("reference-shape", "a scalar variant with shape rules"),
+    ("search-mismatch", "an algorithm for a format of another structure"),
     ("shape-mismatch", "`shape` and its companions differ in length"),
     ("sign-width", "a sign field that does not have one bit for each element"),
     ("syntax", "not TOML"),

@@ -351,6 +351,22 @@ pub struct Quantizer {
     pub name: String,
     /// Where it is described.
     pub origin: Origin,
+    /// What it does.
+    pub rule: QuantizeRule,
+}
+
+/// What a quantizer does.
+#[derive(Clone, Debug)]
+pub enum QuantizeRule {
+    /// Computes one scale and rounds.
+    Round(RoundRule),
+    /// Searches for scales (and minima, and entries of a codebook) by a named algorithm.
+    Search(Search),
+}
+
+/// One scale, and rounding.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundRule {
     /// Step size.
     pub scale: ScaleRule,
     /// Rounding.
@@ -359,6 +375,65 @@ pub struct Quantizer {
     pub threshold: f64,
     /// Inclusive bounds of the rounded integer.
     pub clamp: (i32, i32),
+}
+
+/// A named algorithm with its parameters. The format has the structure that it fills in; `gristmill-runtime`'s
+/// `search` module has the bodies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Search {
+    /// Scale and minimum from the smallest and the largest value of the block.
+    MinMax,
+    /// Sign bits, and the mean magnitude as scale.
+    Mean,
+    /// Scale and minimum of each run by weighted least squares over several trials.
+    KMin {
+        /// Errors weigh |x| plus the root mean square of the run, and not |x| alone.
+        rms: bool,
+        /// Errors are squared.
+        square: bool,
+        /// What the first trial adds to the number of steps.
+        start: f32,
+        /// Trials after the first, each 0.1 further.
+        steps: u32,
+    },
+    /// Scale of each run: single codes are moved as long as that helps, in at most so many passes.
+    KRefine {
+        /// Passes.
+        steps: u32,
+    },
+    /// Scale of each run: so many larger and smaller ones are tried.
+    KScan {
+        /// Trials on either side.
+        steps: u32,
+    },
+    /// Scale of a table of levels: so many larger and smaller ones are tried.
+    LevelScan {
+        /// Trials on either side.
+        steps: u32,
+    },
+    /// Scale of each run from its largest magnitude, then the nearest level.
+    NearestLevel,
+    /// Entries of a codebook with signs, factors of runs and the scale of the block together.
+    GridSearch {
+        /// Trials on either side for the first guess of the scale.
+        steps: u32,
+    },
+}
+
+impl Search {
+    /// The algorithm's name in specs.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Search::MinMax => "min-max",
+            Search::Mean => "mean",
+            Search::KMin { .. } => "k-min",
+            Search::KRefine { .. } => "k-refine",
+            Search::KScan { .. } => "k-scan",
+            Search::LevelScan { .. } => "level-scan",
+            Search::NearestLevel => "nearest-level",
+            Search::GridSearch { .. } => "grid-search",
+        }
+    }
 }
 
 /// How activations are kept for a matmul: int8 with scales.

@@ -3,7 +3,7 @@
 use super::FormatOracle;
 use super::layout::number;
 use gristmill_spec::model::{
-    Activations, Factor, FieldType, Format, Quantizer, Rounding, Scalar, ScaleRule, Statistic, ValueMap, Via,
+    Activations, Factor, FieldType, Format, RoundRule, Rounding, Scalar, ScaleRule, Statistic, ValueMap, Via,
 };
 
 /// Why a quantizer must refuse its input.
@@ -155,29 +155,29 @@ fn code_of(format: &Format, v: i32) -> u32 {
 }
 
 impl FormatOracle<'_> {
-    /// The tensor that `quantizer` makes of `n` rows of `k` values, headers and tail included.
+    /// The tensor that a quantizer by `rule` makes of `n` rows of `k` values, headers and tail included.
     ///
     /// # Errors
     /// What the quantizer must refuse.
-    pub fn quantize(&self, quantizer: &Quantizer, x: &[f32], n: usize, k: usize) -> Result<Vec<u8>, Refused> {
+    pub fn quantize(&self, rule: &RoundRule, x: &[f32], n: usize, k: usize) -> Result<Vec<u8>, Refused> {
         let format = self.format();
         if let Some(at) = x.iter().position(|x| !x.is_finite()) {
             return Err(Refused::NonFinite(at));
         }
         let mut tensor = Vec::new();
         let whole =
-            format.tensor_tail.map(|_| if x.is_empty() { None } else { Some(steps(&quantizer.scale, x)) });
+            format.tensor_tail.map(|_| if x.is_empty() { None } else { Some(steps(&rule.scale, x)) });
         for row in 0..n {
             let values = &x[row * k..][..k];
             let mut outer = whole.flatten();
             if let Some(scalar) = format.row_header {
-                let steps = steps(&quantizer.scale, values);
+                let steps = steps(&rule.scale, values);
                 outer = Some(steps);
                 let raw = store(scalar, steps.stored).ok_or(Refused::ScaleOverflow { row, block: 0 })?;
                 tensor.extend(&raw.to_le_bytes()[..scalar.bits() as usize / 8]);
             }
             for (block, values) in values.chunks(format.elements as usize).enumerate() {
-                let bytes = self.block(quantizer, values, outer);
+                let bytes = self.block(rule, values, outer);
                 tensor.extend(bytes.ok_or(Refused::ScaleOverflow { row, block })?);
             }
         }
@@ -192,17 +192,17 @@ impl FormatOracle<'_> {
     }
 
     /// One block; `None` if its scale can't be stored.
-    fn block(&self, quantizer: &Quantizer, x: &[f32], outer: Option<Steps>) -> Option<Vec<u8>> {
+    fn block(&self, rule: &RoundRule, x: &[f32], outer: Option<Steps>) -> Option<Vec<u8>> {
         let format = self.format();
         let mut block = vec![0; format.bytes as usize];
-        let steps = outer.unwrap_or_else(|| steps(&quantizer.scale, x));
+        let steps = outer.unwrap_or_else(|| steps(&rule.scale, x));
         let zero = match &format.value.map {
             ValueMap::Affine { zero, .. } => *zero,
             ValueMap::Levels(levels) => -levels.first().copied().unwrap_or(0),
             ValueMap::Codebook { .. } => 0,
         };
         for (i, x) in x.iter().enumerate() {
-            let Quantizer { scale, round, threshold, clamp, .. } = quantizer;
+            let RoundRule { scale, round, threshold, clamp } = rule;
             let v = integer(*x, steps, scale.via, *round, *threshold, *clamp, zero);
             self.set_raw(&mut block, format.value.code, i, code_of(format, v));
         }

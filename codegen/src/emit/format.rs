@@ -9,7 +9,7 @@ use super::{doc, float};
 use crate::Error;
 use crate::plan::{Decode, FormatPlan, PackPlan};
 use gristmill_spec::model::{
-    Axis, Factor, FieldType, Quantizer, Rounding, Scalar, ScaleRule, Statistic, ValueMap, Via,
+    Axis, Factor, FieldType, QuantizeRule, Quantizer, Rounding, ScaleRule, Statistic, ValueMap, Via,
 };
 use std::fmt::Write;
 
@@ -387,6 +387,10 @@ pub fn rounded(rule: &ScaleRule, round: Rounding, threshold: f64, clamp: (i32, i
 pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, Error> {
     let format = plan.format;
     let name = &quantizer.name;
+    let rule = match &quantizer.rule {
+        QuantizeRule::Round(rule) => rule,
+        QuantizeRule::Search(search) => return super::search::quantize(plan, name, *search),
+    };
     let code = &format.fields[format.value.code];
     let Decode::Affine { times, zero, .. } = plan.decode() else {
         return Err(Error::plan(
@@ -407,7 +411,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
     let mut out = String::new();
     let half_up_zero = zero;
     let rounded =
-        rounded(&quantizer.scale, quantizer.round, quantizer.threshold, quantizer.clamp, half_up_zero);
+        rounded(&rule.scale, rule.round, rule.threshold, rule.clamp, half_up_zero);
     let mut body = String::new();
     let mut store = String::new();
     match factor {
@@ -416,28 +420,8 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
             if field.count != 1 {
                 return Err(Error::plan(format, "its quantizer needs one scale a block"));
             }
-            body.push_str(&step(&quantizer.scale));
-            let (raw, check) = match field.ty {
-                FieldType::Scalar(Scalar::F32) => ("stored.to_bits()", "stored.is_finite()"),
-                FieldType::Scalar(Scalar::F16) => {
-                    ("number::f32_to_f16(stored)", "number::f16_to_f32(code[0]).is_finite()")
-                }
-                FieldType::Scalar(Scalar::Bf16) => {
-                    ("number::f32_to_bf16(stored)", "number::bf16_to_f32(code[0]).is_finite()")
-                }
-                _ => {
-                    return Err(Error::plan(format, "its quantizer can store f16, bf16 and f32 scales only"));
-                }
-            };
-            let _ = writeln!(
-                store,
-                "{{
-                     let code = [{raw}];
-                     if !({check}) {{ return Err(Fault::ScaleOverflow(index)); }}
-                     {}
-                 }}",
-                write_raw(field)
-            );
+            body.push_str(&step(&rule.scale));
+            store.push_str(&super::search::store_float(format, field, "stored")?);
         }
         Factor::Row | Factor::Tensor => {
             let _ = write!(
@@ -458,7 +442,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
                          false => Err(Fault::ScaleOverflow(0)),
                      }}
                  }}\n",
-                step(&quantizer.scale)
+                step(&rule.scale)
             );
             body.push_str("let apply = step.apply;\n");
         }

@@ -5,6 +5,7 @@ pub mod fields;
 mod format;
 mod matmul;
 mod registry;
+mod search;
 
 use crate::plan::{FormatPlan, MatmulPlan, PackPlan, features, scalar_k_max};
 use crate::{Error, Options};
@@ -494,6 +495,7 @@ fn format_module(
              use gristmill_runtime::abi::{{Fault, MatmulArgs, Step}};
              use gristmill_runtime::number;
              use gristmill_runtime::registry::PackInfo;
+             use gristmill_runtime::search;
              {body}
          }}\n",
         format::module_doc(plan),

@@ -7,6 +7,7 @@ mod kernel;
 mod layout;
 mod packing;
 mod quantizer;
+mod search;
 mod value;
 
 use crate::diagnostic::{Diagnostic, Severity, Sink};

@@ -1,21 +1,26 @@
-//! Quantizers: rounding to an integer is all they do, so every integer they can reach needs a code.
+//! Quantizers. Those that round to an integer need a code for every integer that they can reach; algorithms
+//! need a format of their structure ([`super::search`]).
 
 use super::layout::code_range;
+use super::search;
 use super::value::Checked;
-use crate::model::{Factor, FieldType, Quantizer, Rounding, Scalar, ValueMap};
+use crate::model::{
+    Factor, FieldType, QuantizeRule, Quantizer, RoundRule, Rounding, Scalar, ScaleRule, ValueMap,
+};
 use crate::parse::format::RawFormat;
-use crate::parse::value::RawQuantizer;
+use crate::parse::value::{RawQuantizer, RawRule};
+use crate::toml_walk::At;
 
 pub(super) fn check(raw: &RawFormat<'_>, checked: &Checked) -> Vec<Quantizer> {
     let file = raw.file;
-    let Some(first) = raw.quantizers.first() else { return Vec::new() };
-    if let Err(reason) = possible(raw, checked) {
+    let rounds = raw.quantizers.iter().find(|q| matches!(q.rule, RawRule::Round { .. }));
+    if let (Some(first), Err(reason)) = (rounds, possible(raw, checked)) {
         let error = file.error(
             "quantizer-impossible",
             first.span,
             format!("this format can't be quantized by rounding: {reason}"),
         );
-        let help = "remove `[[quantize]]`; such formats are written by their own encoders and only read here";
+        let help = "name an `algorithm` that searches for what this format has, or remove `[[quantize]]`";
         file.report(error.also(file.path, checked.span, "the value it would have to make").help(help));
         return Vec::new();
     }
@@ -27,8 +32,7 @@ pub(super) fn check(raw: &RawFormat<'_>, checked: &Checked) -> Vec<Quantizer> {
             file.report(error.also(file.path, first.name.span, "first here"));
         }
     }
-    let Some(integers) = integers(raw, checked) else { return Vec::new() };
-    raw.quantizers.iter().filter_map(|quantizer| one(raw, checked, quantizer, &integers)).collect()
+    raw.quantizers.iter().filter_map(|quantizer| one(raw, checked, quantizer)).collect()
 }
 
 /// A quantizer sets one scale and codes; with more to choose, rounding alone is no rule.
@@ -73,20 +77,40 @@ fn integers(raw: &RawFormat<'_>, checked: &Checked) -> Option<Vec<i32>> {
     Some(integers)
 }
 
-fn one(
+fn one(raw: &RawFormat<'_>, checked: &Checked, quantizer: &RawQuantizer) -> Option<Quantizer> {
+    let rule = match &quantizer.rule {
+        RawRule::Round { scale, round, threshold, clamp } => {
+            QuantizeRule::Round(rounding(raw, checked, quantizer, (*scale, *round, *threshold, *clamp))?)
+        }
+        RawRule::Search(at) => {
+            if let Err(reason) = search::fits(raw, checked, at.value) {
+                let name = at.value.name();
+                let message = format!("`{name}` is for formats of another structure: {reason}");
+                let error = raw.file.error("search-mismatch", at.span, message);
+                raw.file.report(error.also(raw.file.path, checked.span, "the value it would have to make"));
+                return None;
+            }
+            QuantizeRule::Search(at.value)
+        }
+    };
+    Some(Quantizer { name: quantizer.name.value.clone(), origin: raw.file.origin(quantizer.span), rule })
+}
+
+fn rounding(
     raw: &RawFormat<'_>,
     checked: &Checked,
     quantizer: &RawQuantizer,
-    integers: &[i32],
-) -> Option<Quantizer> {
+    (scale, round, threshold, clamp): (ScaleRule, Rounding, f64, Option<At<(i32, i32)>>),
+) -> Option<RoundRule> {
     let file = raw.file;
+    let integers = integers(raw, checked)?;
     let (lowest, highest) = (*integers.first()?, *integers.last()?);
-    let (low, high) = quantizer.clamp.map_or((lowest, highest), |at| at.value);
-    let reachable = match quantizer.round {
+    let (low, high) = clamp.map_or((lowest, highest), |at| at.value);
+    let reachable = match round {
         Rounding::Sign => low.max(-1)..=high.min(1),
         _ => low..=high,
     };
-    let span = quantizer.clamp.map_or(quantizer.name.span, |at| at.span);
+    let span = clamp.map_or(quantizer.name.span, |at| at.span);
     if let Some(stray) = reachable.clone().find(|v| integers.binary_search(v).is_err()) {
         let message =
             format!("quantizer `{}` can round to {stray}, which no code stands for", quantizer.name.value);
@@ -98,18 +122,11 @@ fn one(
         return None;
     }
     let shifts_by_one = matches!(checked.value.map, ValueMap::Affine { times: 1, .. });
-    if quantizer.round == Rounding::HalfUp && !shifts_by_one {
+    if round == Rounding::HalfUp && !shifts_by_one {
         let message =
             "`round = \"half-up\"` rounds code + 0.5 down, so it needs codes that count up by one (`zero`)";
         file.report(file.error("quantizer-impossible", quantizer.span, message));
         return None;
     }
-    Some(Quantizer {
-        name: quantizer.name.value.clone(),
-        origin: file.origin(quantizer.span),
-        scale: quantizer.scale,
-        round: quantizer.round,
-        threshold: quantizer.threshold,
-        clamp: (low, high),
-    })
+    Some(RoundRule { scale, round, threshold, clamp: (low, high) })
 }

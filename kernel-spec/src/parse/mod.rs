@@ -8,6 +8,7 @@ pub(crate) mod coverage;
 pub(crate) mod format;
 pub(crate) mod kernel;
 pub(crate) mod packing;
+mod search;
 pub(crate) mod value;
 
 use crate::diagnostic::{Diagnostic, Sink};

@@ -1,7 +1,8 @@
 //! `[value]` and `[[quantize]]` of a format file, and the words that quantizers share with activations.
 
 use super::format::ident;
-use crate::model::{Rounding, ScaleRule, Statistic, Via};
+use super::search;
+use crate::model::{Rounding, ScaleRule, Search, Statistic, Via};
 use crate::toml_walk::{At, Node, Span, Table};
 
 /// `[value]` as it was written.
@@ -32,10 +33,14 @@ pub(crate) enum RawMap {
 pub(crate) struct RawQuantizer {
     pub name: At<String>,
     pub span: Span,
-    pub scale: ScaleRule,
-    pub round: Rounding,
-    pub threshold: f64,
-    pub clamp: Option<At<(i32, i32)>>,
+    pub rule: RawRule,
+}
+
+/// What a quantizer does, as it was written.
+#[derive(Debug)]
+pub(crate) enum RawRule {
+    Round { scale: ScaleRule, round: Rounding, threshold: f64, clamp: Option<At<(i32, i32)>> },
+    Search(At<Search>),
 }
 
 pub(crate) const VALUE_KEYS: &[&str] = &[
@@ -53,8 +58,23 @@ pub(crate) const VALUE_KEYS: &[&str] = &[
     "subtract",
 ];
 
-const QUANTIZE_KEYS: &[&str] =
-    &["name", "scale", "levels", "via", "floor", "precision", "round", "threshold", "clamp", "nan"];
+const QUANTIZE_KEYS: &[&str] = &[
+    "name",
+    "scale",
+    "levels",
+    "via",
+    "floor",
+    "precision",
+    "round",
+    "threshold",
+    "clamp",
+    "nan",
+    "algorithm",
+    "weights",
+    "metric",
+    "start",
+    "steps",
+];
 
 /// Integers that values and levels may be written with; the checks have tighter bounds.
 const INTEGER: std::ops::RangeInclusive<i32> = -32768..=32767;
@@ -175,6 +195,14 @@ pub(crate) fn parse_quantizers(format: &Table<'_>) -> Vec<RawQuantizer> {
 fn quantizer(table: &Table<'_>) -> Option<RawQuantizer> {
     let file = table.file;
     let name = table.need("name").and_then(|n| ident(&n));
+    if let Some(node) = table.get("algorithm") {
+        if let Some(node) = table.get("nan") {
+            node.word("NaN policy", &[("error", ())]);
+        }
+        let search = search::parse(table, &node);
+        return Some(RawQuantizer { name: name?, span: table.span, rule: RawRule::Search(search?) });
+    }
+    search::none(table);
     let scale = scale_rule(table, Some(1.0));
     let round = table.need("round").and_then(|n| rounding(&n));
     let threshold = table.get("threshold").map(|n| not_negative(&n));
@@ -192,10 +220,12 @@ fn quantizer(table: &Table<'_>) -> Option<RawQuantizer> {
     Some(RawQuantizer {
         name: name?,
         span: table.span,
-        scale: scale?,
-        round: round?.value,
-        threshold: threshold.unwrap_or(Some(0.0))?,
-        clamp: clamp.map_or(Some(None), |c| c.map(Some))?,
+        rule: RawRule::Round {
+            scale: scale?,
+            round: round?.value,
+            threshold: threshold.unwrap_or(Some(0.0))?,
+            clamp: clamp.map_or(Some(None), |c| c.map(Some))?,
+        },
     })
 }
 

@@ -10,8 +10,9 @@ use super::session::{
 use gristmill::abi::{Fault, Step};
 use gristmill::oracle::{OracleError, Refused};
 use gristmill::registry::Code;
-use gristmill::vocab::{DType, Op};
+use gristmill::vocab::{DType, Isa, Op};
 use gristmill::{Dequantizer, Error, QuantizedMatrix, Quantizer, Shape};
+use gristmill_spec::model::QuantizeRule;
 
 type Outcome = Result<Result<(), Problem>, CliError>;
 
@@ -158,10 +159,14 @@ pub fn quantize(session: &mut Session<'_>, subject: Subject<'_>) -> Result<(), C
         }
         for (number, (name, x)) in sources.iter().enumerate() {
             let case = format!("n={n} k={k} {name}, quantizer {}", quantizer.name);
-            let whole = oracle.quantize(quantizer, x, n, k);
+            let expected = |x: &[f32], n| match &quantizer.rule {
+                QuantizeRule::Round(rule) => Ok(oracle.quantize(rule, x, n, k)),
+                QuantizeRule::Search(_) => searched(subject, &kernels, x, n, k),
+            };
+            let whole = expected(x, n)?;
             // The last row alone goes through the raw functions: it is the one with the NaN.
             let last = &x[(n - 1) * k..];
-            let row = oracle.quantize(quantizer, last, 1, k);
+            let row = expected(last, 1)?;
             if let Ok(bytes) = &whole {
                 session.digest(bytes);
             }
@@ -178,6 +183,29 @@ pub fn quantize(session: &mut Session<'_>, subject: Subject<'_>) -> Result<(), C
         }
     }
     Ok(())
+}
+
+/// What a searching quantizer makes of a tensor, by its reference (scalar) kernel: the other kernels must make
+/// the same. That the reference itself is right is for the golden vectors to say; there is no second search.
+fn searched(
+    subject: Subject<'_>,
+    kernels: &[Kernel],
+    x: &[f32],
+    n: usize,
+    k: usize,
+) -> Result<Result<Vec<u8>, Refused>, CliError> {
+    let Some(kernel) = kernels.iter().find(|kernel| kernel.entry.isa == Isa::Scalar).or(kernels.first()) else {
+        return Ok(Ok(Vec::new()));
+    };
+    let name = subject.info.quantizers.get(kernel.entry.quantizer).copied();
+    let handle = Quantizer::new(&prepared(kernel.entry, name, DType::F32)?.decide(Shape::matrix(n, k)))?;
+    let mut bytes = vec![0; subject.info.tensor_bytes(n, k)?];
+    match handle.run(x, n, k, &mut bytes) {
+        Ok(()) => Ok(Ok(bytes)),
+        Err(Error::NonFinite { row, column }) => Ok(Err(Refused::NonFinite(row * k + column))),
+        Err(Error::ScaleOverflow { row, block }) => Ok(Err(Refused::ScaleOverflow { row, block })),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// One row through the raw functions, in guarded memory.

@@ -1,0 +1,256 @@
+//! Quantizers that are named algorithms: the call, and the stores of what it finds by the format's layouts.
+//!
+//! The algorithms are in the runtime (`gristmill_runtime::search`); the checker has proven that the format has
+//! the structure that the algorithm fills in, so what is looked for here is there.
+
+use super::fields::{raw_type, write_raw};
+use super::float;
+use crate::Error;
+use crate::plan::FormatPlan;
+use gristmill_spec::model::{Factor, Field, FieldType, Format, Scalar, Search, ValueMap};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// Statements that store the f32 `value` in a field, or stop where it does not fit.
+pub(super) fn store_float(format: &Format, field: &Field, value: &str) -> Result<String, Error> {
+    let (raw, check) = match field.ty {
+        FieldType::Scalar(Scalar::F32) => (format!("{value}.to_bits()"), format!("{value}.is_finite()")),
+        FieldType::Scalar(Scalar::F16) => {
+            (format!("number::f32_to_f16({value})"), "number::f16_to_f32(code[0]).is_finite()".to_string())
+        }
+        FieldType::Scalar(Scalar::Bf16) => {
+            (format!("number::f32_to_bf16({value})"), "number::bf16_to_f32(code[0]).is_finite()".to_string())
+        }
+        _ => return Err(Error::plan(format, "its quantizer can store f16, bf16 and f32 scales only")),
+    };
+    Ok(format!(
+        "{{
+             let code = [{raw}];
+             if !({check}) {{ return Err(Fault::ScaleOverflow(index)); }}
+             {}
+         }}\n",
+        write_raw(field)
+    ))
+}
+
+/// A closure that rounds an f32 to what a field stores.
+fn stored(format: &Format, field: &Field) -> Result<&'static str, Error> {
+    match field.ty {
+        FieldType::Scalar(Scalar::F32) => Ok("|value| value"),
+        FieldType::Scalar(Scalar::F16) => Ok("|value| number::f16_to_f32(number::f32_to_f16(value))"),
+        FieldType::Scalar(Scalar::Bf16) => Ok("|value| number::bf16_to_f32(number::f32_to_bf16(value))"),
+        _ => Err(Error::plan(format, "its quantizer can store f16, bf16 and f32 scales only")),
+    }
+}
+
+/// Statements that store the array expression `values` in a field; `raw` is the stored integer of a `value`.
+fn store_array(field: &Field, values: &str, raw: &str) -> String {
+    let ty = raw_type(field);
+    format!("{{ let code = {values}.map(|value| {raw} as {ty}); {} }}\n", write_raw(field))
+}
+
+/// Statements that store the factors `values` (i32) of an integer field.
+fn store_factors(field: &Field, values: &str) -> String {
+    let bits = integer_bits(field);
+    let mut raw = "value".to_string();
+    if field.plus != 0 {
+        raw = format!("({raw} - ({}))", field.plus);
+    }
+    if field.times != 1 {
+        raw = format!("({raw} / ({}))", field.times);
+    }
+    store_array(field, values, &format!("({raw} & {:#x})", (1u32 << bits) - 1))
+}
+
+fn integer_bits(field: &Field) -> u32 {
+    match field.ty {
+        FieldType::Unsigned(bits) | FieldType::Signed(bits) => bits,
+        FieldType::Scalar(scalar) => scalar.bits(),
+        FieldType::Trit => 2,
+    }
+}
+
+/// The smallest and the largest factor of an integer field.
+fn range(field: &Field) -> (i32, i32) {
+    let (low, high) = match field.ty {
+        FieldType::Signed(bits) => (-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
+        _ => (0, (1 << integer_bits(field)) - 1),
+    };
+    (field.times * low + field.plus, field.times * high + field.plus)
+}
+
+fn floats(values: impl IntoIterator<Item = f32>) -> String {
+    values.into_iter().map(float).collect::<Vec<_>>().join(", ")
+}
+
+/// The body of a quantizer that is an algorithm.
+pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Result<String, Error> {
+    let format = plan.format;
+    let value = &format.value;
+    let code = &format.fields[value.code];
+    let mismatch =
+        || Error::plan(format, &format!("`{}` is for formats of another structure", search.name()));
+    let field = |factors: &[Factor], index: usize| match factors.get(index) {
+        Some(Factor::Field(field)) => Ok(&format.fields[*field]),
+        _ => Err(mismatch()),
+    };
+    let top = (1i32 << plan.code_bits) - 1;
+    let first = field(&value.scale, 0)?;
+    let write_code = store_array(code, "found.codes", "value");
+    let block = format!("*block = [0; BYTES];\n{write_code}");
+    let body = match search {
+        Search::MinMax => format!(
+            "let found = search::range::min_max(x, {});
+             {block}{}{}",
+            float(top as f32),
+            store_float(format, first, "found.scale")?,
+            store_float(format, field(&value.add, 0)?, "found.min")?
+        ),
+        Search::Mean => format!(
+            "let found = search::range::mean(x);
+             {block}{}",
+            store_float(format, first, "found.scale")?
+        ),
+        Search::KMin { rms, square, start, steps } => {
+            let (runs, min, min_runs) =
+                (field(&value.scale, 1)?, field(&value.subtract, 0)?, field(&value.subtract, 1)?);
+            if stored(format, first)? != stored(format, min)? {
+                return Err(Error::plan(format, "`k-min` needs scale and minimum of one type"));
+            }
+            let weights = if rms { "RmsAbs" } else { "Abs" };
+            format!(
+                "const RULE: search::k::KMin = search::k::KMin {{
+                     weights: search::k::Weights::{weights}, square: {square}, start: {}, steps: {steps},
+                     top: {}, run_top: {}, min_top: {},
+                 }};
+                 let found = search::k::k_min::<ELEMENTS, RUNS>(x, &RULE, {});
+                 {block}{}{}{}{}",
+                float(start),
+                float(top as f32),
+                float(range(runs).1 as f32),
+                float(range(min_runs).1 as f32),
+                stored(format, first)?,
+                store_float(format, first, "found.scale")?,
+                store_float(format, min, "found.min")?,
+                store_factors(runs, "found.runs"),
+                store_factors(min_runs, "found.min_runs"),
+            )
+        }
+        Search::KRefine { steps } | Search::KScan { steps } => {
+            let runs = field(&value.scale, 1)?;
+            let kind = if matches!(search, Search::KRefine { .. }) { "Refine" } else { "Scan" };
+            let (low, high) = range(runs);
+            format!(
+                "const RULE: search::k::KSigned = search::k::KSigned {{
+                     search: search::k::Search::{kind}({steps}), half: {}, low: {}, high: {},
+                 }};
+                 let Some(found) = search::k::k_signed::<ELEMENTS, RUNS>(x, &RULE, {}) else {{
+                     *block = [0; BYTES];
+                     continue;
+                 }};
+                 {block}{}{}",
+                float(((top + 1) / 2) as f32),
+                float(low as f32),
+                float(high as f32),
+                stored(format, first)?,
+                store_float(format, first, "found.scale")?,
+                store_factors(runs, "found.runs"),
+            )
+        }
+        Search::LevelScan { .. } | Search::NearestLevel => {
+            let ValueMap::Levels(levels) = &value.map else { return Err(mismatch()) };
+            let list = floats(levels.iter().map(|&level| level as f32));
+            let levels_const = format!("const LEVELS: [f32; {}] = [{list}];\n", levels.len());
+            if let Search::LevelScan { steps } = search {
+                let runs = value.scale.get(1).map(|_| field(&value.scale, 1)).transpose()?;
+                let (factors, store) = match runs {
+                    None => ("None".to_string(), String::new()),
+                    Some(runs) => {
+                        let (low, high) = range(runs);
+                        let factors = format!("Some(({}, {}))", float(low as f32), float(high as f32));
+                        (factors, store_factors(runs, "found.runs"))
+                    }
+                };
+                format!(
+                    "{levels_const}
+                     const RULE: search::levels::LevelScan<'static> =
+                         search::levels::LevelScan {{ levels: &LEVELS, steps: {steps}, runs: {factors} }};
+                     let found = search::levels::level_scan::<ELEMENTS, RUNS>(x, &RULE);
+                     {block}{}{store}",
+                    store_float(format, first, "found.scale")?
+                )
+            } else {
+                let scalar = match first.ty {
+                    FieldType::Scalar(Scalar::E8m0Half) => "e8m0_half",
+                    FieldType::Scalar(Scalar::Ue4m3Half) => "ue4m3_half",
+                    _ => return Err(mismatch()),
+                };
+                let largest = levels.iter().copied().max().unwrap_or(1);
+                format!(
+                    "{levels_const}
+                     let found = search::levels::nearest_level::<ELEMENTS, RUNS>(
+                         x, &LEVELS, |max| search::levels::{scalar}(max, {}), number::{scalar}_to_f32,
+                     );
+                     {block}{}",
+                    float(largest as f32),
+                    store_array(first, "found.runs", "value")
+                )
+            }
+        }
+        Search::GridSearch { steps } => {
+            let ValueMap::Codebook { entries, times, .. } = &value.map else { return Err(mismatch()) };
+            let signs = value.signs.as_ref().ok_or_else(mismatch)?;
+            let (masks, runs) = (&format.fields[signs.field], field(&value.scale, 1)?);
+            let levels: BTreeSet<i32> = entries.iter().flatten().map(|v| v * times).collect();
+            let (low, high) = range(runs);
+            let factors: Vec<f32> =
+                (low..=high).step_by(runs.times.max(1) as usize).map(|f| f as f32 * value.unit).collect();
+            let mut body = String::new();
+            let _ = write!(
+                body,
+                "const LEVELS: [f32; {}] = [{}];
+                 let grid = search::grid::Grid {{
+                     entries: &CODEBOOK, levels: &LEVELS, factors: [{}], steps: {steps}, parity: {},
+                 }};
+                 let Some(found) = search::grid::grid_search::<Int, ELEMENTS, {}, {}, RUNS, {}, {}>(x, &grid, {}) else {{
+                     *block = [0; BYTES];
+                     continue;
+                 }};
+                 {block}{}{}{}",
+                levels.len(),
+                floats(levels.into_iter().map(|level| level as f32)),
+                floats(factors.iter().copied()),
+                signs.parity,
+                code.count,
+                masks.count,
+                value.group,
+                factors.len(),
+                stored(format, first)?,
+                store_array(masks, "found.signs", "value"),
+                store_float(format, first, "found.scale")?,
+                store_array(runs, "found.runs", "value"),
+            );
+            body
+        }
+    };
+    Ok(format!(
+        "/// Values to blocks by `{name}`, the algorithm `{}`.
+         ///
+         /// # Safety
+         ///
+         /// `src` holds `blocks * ELEMENTS` values and `dst` room for `blocks` blocks.
+         #[inline(always)]
+         unsafe fn quantize_{name}(src: *const f32, dst: *mut u8, blocks: usize, _step: Step) -> Result<(), Fault> {{
+             for index in 0..blocks {{
+                 // SAFETY: the caller answers for the values of `blocks` blocks.
+                 let x = unsafe {{ &*src.add(index * ELEMENTS).cast::<[f32; ELEMENTS]>() }};
+                 // SAFETY: the caller answers for room for `blocks` blocks.
+                 let block = unsafe {{ &mut *dst.add(index * BYTES).cast::<[u8; BYTES]>() }};
+                 number::check_finite(x).map_err(|fault| number::offset(fault, index * ELEMENTS))?;
+                 {body}
+             }}
+             Ok(())
+         }}\n",
+        search.name()
+    ))
+}

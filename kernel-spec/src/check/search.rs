@@ -1,0 +1,167 @@
+//! Whether a format has the structure that a named algorithm fills in.
+
+use super::layout::code_range;
+use super::value::Checked;
+use crate::model::{Factor, FieldType, Scalar, Search, ValueMap};
+use crate::parse::format::{RawField, RawFormat};
+
+/// `Err`: what the algorithm needs and the format has not.
+pub(super) fn fits(raw: &RawFormat<'_>, checked: &Checked, search: Search) -> Result<(), String> {
+    let value = &checked.value;
+    let parts = Parts { raw };
+    let code = raw.fields.get(value.code).ok_or("its codes are not known")?;
+    let Some((0, top)) = code_range(code.ty.value) else { return Err("its codes are signed".to_owned()) };
+    if code.ty.value == FieldType::Trit {
+        return Err("its codes are trits".to_owned());
+    }
+    let grid = matches!(search, Search::GridSearch { .. });
+    if value.shift.is_some() || (!grid && (value.signs.is_some() || value.unit != 1.0)) {
+        return Err("it has signs, a shift or a unit apart from the code".to_owned());
+    }
+    let minimum = match search {
+        Search::MinMax => !value.subtract.is_empty() || value.add.is_empty(),
+        Search::KMin { .. } => !value.add.is_empty() || value.subtract.is_empty(),
+        _ => !value.add.is_empty() || !value.subtract.is_empty(),
+    };
+    if minimum {
+        return Err(match search {
+            Search::MinMax => "it needs a minimum that is added",
+            Search::KMin { .. } => "it needs a minimum that is subtracted",
+            _ => "it has a minimum term",
+        }
+        .to_owned());
+    }
+    let affine = |times: i32, zero: i64| matches!(value.map, ValueMap::Affine { times: t, zero: z } if t == times && i64::from(z) == zero);
+    // Codes are kept as u16, and in f32 while they are searched for.
+    let counts_from = |zero: i64| match affine(1, zero) {
+        true => Ok(()),
+        false => Err(format!("its codes must count up by one from {}", -zero)),
+    };
+    match search {
+        Search::MinMax => {
+            counts_from(0)?;
+            parts.one("scale", &value.scale)?;
+            parts.one("add", &value.add)
+        }
+        Search::Mean => {
+            if top != 1 || !affine(2, 1) {
+                return Err("its codes must be one bit with `times = 2` and `zero = 1`".to_owned());
+            }
+            parts.one("scale", &value.scale)
+        }
+        Search::KMin { .. } => {
+            counts_from(0)?;
+            let runs = parts.with_runs("scale", &value.scale, false)?;
+            if runs != parts.with_runs("subtract", &value.subtract, false)? {
+                return Err("its scales and its minima are for runs of different length".to_owned());
+            }
+            Ok(())
+        }
+        Search::KRefine { .. } | Search::KScan { .. } => {
+            counts_from((top + 1) / 2)?;
+            parts.with_runs("scale", &value.scale, true).map(|_| ())
+        }
+        Search::LevelScan { .. } => {
+            let ValueMap::Levels(levels) = &value.map else { return Err("it has no `levels`".to_owned()) };
+            if levels.len() < 2 || levels[0] >= 0 || !levels.is_sorted_by(|a, b| a < b) {
+                return Err("its levels must ascend from a negative one".to_owned());
+            }
+            match value.scale.len() {
+                1 => parts.one("scale", &value.scale),
+                _ => parts.with_runs("scale", &value.scale, true).map(|_| ()),
+            }
+        }
+        Search::NearestLevel => {
+            let ValueMap::Levels(levels) = &value.map else { return Err("it has no `levels`".to_owned()) };
+            if levels.first() != Some(&0) || levels.iter().all(|level| *level <= 0) {
+                return Err("its first level must be 0, and one must be positive".to_owned());
+            }
+            let [Factor::Field(index)] = value.scale[..] else {
+                return Err("it needs one field as `scale`".to_owned());
+            };
+            match raw.fields.get(index).map(|field| field.ty.value) {
+                Some(FieldType::Scalar(Scalar::E8m0Half | Scalar::Ue4m3Half)) => Ok(()),
+                _ => Err("its scale must be of type `e8m0-half` or `ue4m3-half`".to_owned()),
+            }
+        }
+        Search::GridSearch { .. } => grid_fits(&parts, checked),
+    }
+}
+
+fn grid_fits(parts: &Parts<'_>, checked: &Checked) -> Result<(), String> {
+    let value = &checked.value;
+    let ValueMap::Codebook { entries, times, .. } = &value.map else {
+        return Err("it has no `codebook`".to_owned());
+    };
+    let magnitudes = || entries.iter().flatten().map(|v| v * times);
+    if magnitudes().any(|v| v < 0) || magnitudes().all(|v| v == 0) {
+        return Err("its codebook must hold magnitudes, from 0 up".to_owned());
+    }
+    let signs = value.signs.as_ref().and_then(|signs| parts.raw.fields.get(signs.field));
+    let signs = signs.ok_or("it has no `signs`")?;
+    let runs = parts.with_runs("scale", &value.scale, false)?;
+    let elements = parts.raw.elements.map_or(0, |at| at.value);
+    if elements / runs.max(1) % value.group.max(1) != 0 || elements / signs.count.max(1) > 16 {
+        return Err("a run must hold whole groups, and a sign mask no more than 16 signs".to_owned());
+    }
+    Ok(())
+}
+
+struct Parts<'a> {
+    raw: &'a RawFormat<'a>,
+}
+
+impl Parts<'_> {
+    fn field(&self, factor: Factor) -> Option<&RawField> {
+        match factor {
+            Factor::Field(index) => self.raw.fields.get(index),
+            Factor::Row | Factor::Tensor => None,
+        }
+    }
+
+    /// One float of the block.
+    fn float(&self, key: &str, factor: Factor) -> Result<(), String> {
+        let float = |field: &RawField| {
+            field.count == 1
+                && matches!(field.ty.value, FieldType::Scalar(Scalar::F16 | Scalar::Bf16 | Scalar::F32))
+        };
+        match self.field(factor).is_some_and(float) {
+            true => Ok(()),
+            false => Err(format!("`{key}` must start with a single f16, bf16 or f32 of the block")),
+        }
+    }
+
+    fn one(&self, key: &str, factors: &[Factor]) -> Result<(), String> {
+        match factors {
+            [factor] => self.float(key, *factor),
+            _ => Err(format!("`{key}` must be one number of the block")),
+        }
+    }
+
+    /// A float of the block and an integer a run, negative ones included or none of them; returns how many.
+    fn with_runs(&self, key: &str, factors: &[Factor], negative: bool) -> Result<u32, String> {
+        let [float, runs] = factors else {
+            return Err(format!("`{key}` must be a number of the block and an integer for each run"));
+        };
+        self.float(key, *float)?;
+        let field = self.field(*runs).ok_or_else(|| format!("the runs' part of `{key}` is no field"))?;
+        let Some((low, high)) = code_range(field.ty.value) else {
+            return Err(format!("the runs' part of `{key}` is no integer"));
+        };
+        let (low, high) = (
+            low * i64::from(field.times) + i64::from(field.plus),
+            high * i64::from(field.times) + i64::from(field.plus),
+        );
+        let sound = match negative {
+            true => field.times == 1 && low < 0 && high >= 0,
+            false => field.times > 0 && low >= 0 && high > 0,
+        };
+        match sound {
+            true => Ok(field.count),
+            false if negative => {
+                Err(format!("the runs' part of `{key}` must take negative values too (`plus`)"))
+            }
+            false => Err(format!("the runs' part of `{key}` must not take negative values")),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! TL1, bitnet.cpp's format for Arm: pairs of weights in 4-bit codes, in the order of its look-up kernel.
+
+use super::{ImportError, Ternary, Tiles, divides, pair, scale};
+
+const FORMAT: &str = "TL1";
+
+/// Bytes behind the codes: the f32 scale and padding.
+const TAIL: usize = 32;
+
+/// The tensor of `n` rows of `k` weights in `bytes` (codes, scale and padding, as they stand in the file).
+///
+/// # Errors
+/// Tiles that do not go into the shape, data of another size, codes from 9 to 15, a scale that is not finite.
+pub fn read(bytes: &[u8], n: usize, k: usize, tiles: Tiles) -> Result<Ternary, ImportError> {
+    let Tiles { bm, bk, bmm } = tiles;
+    if bmm != 32 && bmm != 64 {
+        let rule = "it must be 32 or 64".to_owned();
+        return Err(ImportError::Tiles { format: FORMAT, what: "bmm", found: bmm, rule });
+    }
+    let by = 256 / bmm;
+    divides(FORMAT, "bm", bm, n, "the rows")?;
+    divides(FORMAT, "bk", bk, k, "the columns")?;
+    divides(FORMAT, "bmm", bmm, bm, "bm")?;
+    divides(FORMAT, "256 / bmm", by, bk, "bk")?;
+    let too_large = || ImportError::Size { format: FORMAT, n, k, expected: usize::MAX, found: bytes.len() };
+    let count = n.checked_mul(k).ok_or_else(too_large)?;
+    let expected = count / 4 + TAIL;
+    if bytes.len() != expected {
+        return Err(ImportError::Size { format: FORMAT, n, k, expected, found: bytes.len() });
+    }
+    let mut values = vec![0i8; count];
+    let mut at = 0;
+    for first_row in (0..n).step_by(bm) {
+        for first_column in (0..k).step_by(bk) {
+            for rows in (first_row..first_row + bm).step_by(bmm) {
+                for columns in (first_column..first_column + bk).step_by(by) {
+                    for rows in (rows..rows + bmm).step_by(16) {
+                        for column in (columns..columns + by).step_by(4) {
+                            // Sixteen rows for the same four columns.
+                            for row in rows..rows + 16 {
+                                for (half, code) in [bytes[at] >> 4, bytes[at] & 15].into_iter().enumerate() {
+                                    let column = column + 2 * half;
+                                    let Some(weights) = pair(code) else {
+                                        return Err(ImportError::Code {
+                                            format: FORMAT,
+                                            byte: at,
+                                            code,
+                                            row,
+                                            column,
+                                        });
+                                    };
+                                    values[row * k + column..][..2].copy_from_slice(&weights);
+                                }
+                                at += 1;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(Ternary { n, k, values, scale: scale(FORMAT, bytes, count / 4)? })
+}

@@ -1,0 +1,305 @@
+//! The searches of ggml's K-quants: `k-min` (Q2_K, Q4_K, Q5_K), `k-refine` (Q3_K) and `k-scan` (Q6_K).
+//!
+//! All have runs of weights with an integer factor each and one float for the block. First the best scale of
+//! each run is searched for, then the runs' scales are rounded to factors of a common one, and at last the
+//! weights are rounded again, by the scales as they will be read.
+
+use super::{Found, SMALLEST, largest, nearest};
+
+/// How `k-min` weighs the error of a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weights {
+    /// By |x|.
+    Abs,
+    /// By |x| + the root mean square of the run.
+    RmsAbs,
+}
+
+/// Parameters of `k-min`.
+#[derive(Clone, Copy, Debug)]
+pub struct KMin {
+    /// How errors are weighed.
+    pub weights: Weights,
+    /// Errors are squared (or taken as they are).
+    pub square: bool,
+    /// The first trial takes `top + start` steps for the range of a run; each further one 0.1 more.
+    pub start: f32,
+    /// Trials after the first.
+    pub steps: u32,
+    /// Largest code.
+    pub top: f32,
+    /// Largest factor of a run's scale.
+    pub run_top: f32,
+    /// Largest factor of a run's minimum.
+    pub min_top: f32,
+}
+
+/// Scale and minimum for each run: `w = scale * factor * code - min * min_factor`, codes from 0.
+///
+/// `stored` rounds a float to the type that it is stored in.
+#[inline(always)]
+pub fn k_min<const E: usize, const R: usize>(
+    x: &[f32; E],
+    rule: &KMin,
+    stored: impl Fn(f32) -> f32,
+) -> Found<E, R> {
+    let run = E / R;
+    let (mut codes, mut weights, mut trial) = ([0f32; E], [0f32; E], [0f32; E]);
+    let (mut scales, mut mins) = ([0f32; R], [0f32; R]);
+    for (index, x) in x.chunks_exact(run).enumerate() {
+        let weights = &mut weights[..run];
+        let floor = match rule.weights {
+            Weights::Abs => 0.0,
+            Weights::RmsAbs => (sum(x.iter().map(|x| x * x)) / run as f32).sqrt(),
+        };
+        for (weight, x) in weights.iter_mut().zip(x) {
+            *weight = floor + x.abs();
+        }
+        (scales[index], mins[index]) =
+            fit(x, weights, &mut codes[index * run..][..run], &mut trial[..run], rule);
+    }
+    let (scale, runs) = factors::<R>(&scales, rule.run_top);
+    let (min, min_runs) = factors::<R>(&mins, rule.min_top);
+    let (step, offset) = (stored(scale), stored(min));
+    for (index, (x, codes)) in x.chunks_exact(run).zip(codes.chunks_exact_mut(run)).enumerate() {
+        let (step, offset) = (step * runs[index], offset * min_runs[index]);
+        if step != 0.0 {
+            for (code, x) in codes.iter_mut().zip(x) {
+                *code = nearest((x + offset) / step, 0.0, rule.top);
+            }
+        }
+    }
+    Found {
+        codes: codes.map(|code| code as u16),
+        scale,
+        runs: runs.map(|factor| factor as i32),
+        min,
+        min_runs: min_runs.map(|factor| factor as i32),
+    }
+}
+
+#[inline(always)]
+fn sum(terms: impl Iterator<Item = f32>) -> f32 {
+    // Not `Iterator::sum`, whose neutral element is -0.0.
+    terms.fold(0.0, |sum, term| sum + term)
+}
+
+/// A common step for non-negative numbers, and what each is in it, up to `top`.
+#[inline(always)]
+fn factors<const R: usize>(values: &[f32; R], top: f32) -> (f32, [f32; R]) {
+    let mut max = 0f32;
+    for &value in values {
+        if !value.is_finite() {
+            return (value, [0.0; R]);
+        }
+        if value > max {
+            max = value;
+        }
+    }
+    let inverse = top / max;
+    let inverse = if max > 0.0 && inverse.is_finite() { inverse } else { 0.0 };
+    (max / top, values.map(|value| nearest(inverse * value, 0.0, top)))
+}
+
+/// The scale and the minimum (as what is subtracted) of one run; fills in its codes.
+#[inline(always)]
+fn fit(x: &[f32], weights: &[f32], codes: &mut [f32], trial: &mut [f32], rule: &KMin) -> (f32, f32) {
+    let (mut min, mut max) = (x[0], x[0]);
+    let (mut sum_w, mut sum_x) = (0f32, 0f32);
+    for (&x, &w) in x.iter().zip(weights) {
+        if x < min {
+            min = x;
+        }
+        if x > max {
+            max = x;
+        }
+        sum_w += w;
+        sum_x += w * x;
+    }
+    if min > 0.0 {
+        min = 0.0;
+    }
+    codes.fill(0.0);
+    if max == min {
+        return (0.0, -min);
+    }
+    let range = max - min;
+    if !(rule.top / range).is_finite() {
+        return (0.0, 0.0);
+    }
+    let error = |scale: f32, min: f32, codes: &[f32]| {
+        sum(x.iter().zip(weights).zip(codes).map(|((&x, &w), &code)| {
+            let off = scale * code + min - x;
+            w * if rule.square { off * off } else { off.abs() }
+        }))
+    };
+    let per = rule.top / range;
+    let mut scale = 1.0 / per;
+    for (code, &x) in codes.iter_mut().zip(x) {
+        *code = nearest(per * (x - min), 0.0, rule.top);
+    }
+    let mut best = error(scale, min, codes);
+    for step in 0..=rule.steps {
+        // With the minimum that is best so far, as the reference has it.
+        let per = (rule.start + 0.1 * step as f32 + rule.top) / (max - min);
+        let (mut sum_l, mut sum_ll, mut sum_xl) = (0f32, 0f32, 0f32);
+        for ((code, &x), &w) in trial.iter_mut().zip(x).zip(weights) {
+            let l = nearest(per * (x - min), 0.0, rule.top);
+            *code = l;
+            sum_l += w * l;
+            sum_ll += w * l * l;
+            sum_xl += w * l * x;
+        }
+        let d = sum_w * sum_ll - sum_l * sum_l;
+        if d > 0.0 {
+            let mut this_scale = (sum_w * sum_xl - sum_x * sum_l) / d;
+            let mut this_min = (sum_ll * sum_x - sum_l * sum_xl) / d;
+            if this_min > 0.0 {
+                this_min = 0.0;
+                this_scale = sum_xl / sum_ll;
+            }
+            let this = error(this_scale, this_min, trial);
+            if this < best {
+                codes.copy_from_slice(trial);
+                (best, scale, min) = (this, this_scale, this_min);
+            }
+        }
+    }
+    (scale, -min)
+}
+
+/// How the best scale of a run is searched for where there is no minimum.
+#[derive(Clone, Copy, Debug)]
+pub enum Search {
+    /// From one start, single codes are moved as long as that helps, at most so many passes.
+    Refine(u32),
+    /// This many larger and as many smaller scales are tried, 0.1 of a step apart at the largest code.
+    Scan(u32),
+}
+
+/// Parameters of `k-refine` and `k-scan`.
+#[derive(Clone, Copy, Debug)]
+pub struct KSigned {
+    /// How runs are searched.
+    pub search: Search,
+    /// Codes count from -half to half - 1 and are stored with `half` added.
+    pub half: f32,
+    /// Smallest factor of a run: what the run of largest scale gets.
+    pub low: f32,
+    /// Largest factor of a run.
+    pub high: f32,
+}
+
+/// A scale for each run: `w = scale * factor * (code - half)`. `None`: a block of zero bytes.
+#[inline(always)]
+pub fn k_signed<const E: usize, const R: usize>(
+    x: &[f32; E],
+    rule: &KSigned,
+    stored: impl Fn(f32) -> f32,
+) -> Option<Found<E, R>> {
+    let run = E / R;
+    let (half, bound) = (rule.half, rule.half - 1.0);
+    let (mut codes, mut trial) = ([0f32; E], [0f32; E]);
+    let mut scales = [0f32; R];
+    for ((x, codes), scale) in x.chunks_exact(run).zip(codes.chunks_exact_mut(run)).zip(&mut scales) {
+        let max = largest(x);
+        if max.abs() < SMALLEST {
+            // Code 0 and not the code of zero, as the reference leaves it.
+            continue;
+        }
+        *scale = match rule.search {
+            Search::Refine(passes) => refine(x, codes, max, half, passes),
+            Search::Scan(steps) => scan(x, codes, &mut trial[..run], max, half, steps),
+        };
+        for code in codes {
+            *code += half;
+        }
+    }
+    let max = largest(&scales);
+    let zero = match rule.search {
+        Search::Refine(_) => max == 0.0,
+        Search::Scan(_) => max.abs() < SMALLEST,
+    };
+    if zero {
+        return None;
+    }
+    let per = rule.low / max;
+    let scale = 1.0 / per;
+    let runs = scales.map(|scale| nearest(per * scale, rule.low, rule.high));
+    let step = stored(scale);
+    for ((x, codes), factor) in x.chunks_exact(run).zip(codes.chunks_exact_mut(run)).zip(runs) {
+        let step = step * factor;
+        if step != 0.0 {
+            for (code, x) in codes.iter_mut().zip(x) {
+                *code = nearest(x / step, -half, bound) + half;
+            }
+        }
+    }
+    // An infinite scale has the inverse 0 and would look like a sound one.
+    let scale = if max.is_finite() { scale } else { max };
+    Some(Found {
+        codes: codes.map(|code| code as u16),
+        scale,
+        runs: runs.map(|factor| factor as i32),
+        ..Found::ZERO
+    })
+}
+
+/// Codes by one inverse scale; the sums of w x l and w l l with w = x x.
+#[inline(always)]
+fn rounded(x: &[f32], codes: &mut [f32], per: f32, half: f32) -> (f32, f32) {
+    let (mut sum_xl, mut sum_ll) = (0f32, 0f32);
+    for (code, &x) in codes.iter_mut().zip(x) {
+        let l = nearest(per * x, -half, half - 1.0);
+        *code = l;
+        let w = x * x;
+        sum_xl += w * x * l;
+        sum_ll += w * l * l;
+    }
+    (sum_xl, sum_ll)
+}
+
+#[inline(always)]
+fn refine(x: &[f32], codes: &mut [f32], max: f32, half: f32, passes: u32) -> f32 {
+    let (mut sum_xl, mut sum_ll) = rounded(x, codes, -half / max, half);
+    for _ in 0..passes {
+        let mut changed = false;
+        for (code, &x) in codes.iter_mut().zip(x) {
+            let w = x * x;
+            let mut xl = sum_xl - w * x * *code;
+            if xl > 0.0 {
+                let mut ll = sum_ll - w * *code * *code;
+                let l = nearest(x * ll / xl, -half, half - 1.0);
+                if l != *code {
+                    xl += w * x * l;
+                    ll += w * l * l;
+                    if ll > 0.0 && xl * xl * sum_ll > sum_xl * sum_xl * ll {
+                        (*code, sum_xl, sum_ll) = (l, xl, ll);
+                        changed = true;
+                    }
+                }
+            }
+        }
+        if !changed {
+            break;
+        }
+    }
+    if sum_ll > 0.0 { sum_xl / sum_ll } else { 0.0 }
+}
+
+#[inline(always)]
+fn scan(x: &[f32], codes: &mut [f32], trial: &mut [f32], max: f32, half: f32, steps: u32) -> f32 {
+    let (sum_xl, sum_ll) = rounded(x, codes, -half / max, half);
+    let mut scale = if sum_ll != 0.0 { sum_xl / sum_ll } else { 0.0 };
+    let mut best = scale * sum_xl;
+    let steps = steps as i32;
+    for step in (-steps..=steps).filter(|&step| step != 0) {
+        let (sum_xl, sum_ll) = rounded(x, trial, -(half + 0.1 * step as f32) / max, half);
+        if sum_ll > 0.0 && sum_xl * sum_xl > best * sum_ll {
+            codes.copy_from_slice(trial);
+            scale = sum_xl / sum_ll;
+            best = scale * sum_xl;
+        }
+    }
+    scale
+}

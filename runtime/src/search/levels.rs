@@ -1,0 +1,185 @@
+//! Quantizers for tables of levels: `level-scan` (ggml's IQ4_NL, IQ4_XS) and `nearest-level` (MXFP4, NVFP4).
+
+use super::{Found, SMALLEST, inverse, largest, nearest};
+use crate::number;
+
+/// Parameters of `level-scan`.
+#[derive(Clone, Copy, Debug)]
+pub struct LevelScan<'a> {
+    /// The levels, ascending; the first is negative.
+    pub levels: &'a [f32],
+    /// This many larger and as many smaller scales are tried, a unit apart at the first level.
+    pub steps: u32,
+    /// Smallest and largest factor of a run; `None`: the block has one scale and no factors.
+    pub runs: Option<(f32, f32)>,
+}
+
+/// A scale (for each run) of a table of levels: `w = scale (* factor) * levels[code]`.
+#[inline(always)]
+pub fn level_scan<const E: usize, const R: usize>(x: &[f32; E], rule: &LevelScan<'_>) -> Found<E, R> {
+    let run = E / R;
+    let mut scales = [0f32; R];
+    for (x, scale) in x.chunks_exact(run).zip(&mut scales) {
+        *scale = scan(x, rule);
+    }
+    let mut found = Found::ZERO;
+    found.scale = largest(&scales);
+    if let Some((low, high)) = rule.runs {
+        found.scale /= low;
+        let per = inverse(found.scale);
+        found.runs = scales.map(|scale| nearest(per * scale, low, high) as i32);
+        // By the unrounded scale, as the reference has it.
+        scales = found.runs.map(|factor| found.scale * factor as f32);
+    }
+    for ((x, codes), scale) in x.chunks_exact(run).zip(found.codes.chunks_exact_mut(run)).zip(scales) {
+        let per = inverse(scale);
+        for (code, x) in codes.iter_mut().zip(x) {
+            *code = index(rule.levels, per * x) as u16;
+        }
+    }
+    found
+}
+
+/// The best scale of a run.
+#[inline(always)]
+fn scan(x: &[f32], rule: &LevelScan<'_>) -> f32 {
+    let max = largest(x);
+    if max.abs() < SMALLEST {
+        return 0.0;
+    }
+    let first = rule.levels[0];
+    let sums = |per: f32| {
+        let (mut sum_qx, mut sum_qq) = (0f32, 0f32);
+        for &x in x {
+            let q = rule.levels[index(rule.levels, per * x)];
+            let w = x * x;
+            sum_qx += w * q * x;
+            sum_qq += w * q * q;
+        }
+        (sum_qx, sum_qq)
+    };
+    let (sum_qx, sum_qq) = sums(1.0 / (-max / first));
+    let mut scale = if sum_qq > 0.0 { sum_qx / sum_qq } else { 0.0 };
+    let mut best = scale * sum_qx;
+    let steps = rule.steps as i32;
+    for step in -steps..=steps {
+        let (sum_qx, sum_qq) = sums((step as f32 + first) / max);
+        if sum_qq > 0.0 && sum_qx * sum_qx > best * sum_qq {
+            scale = sum_qx / sum_qq;
+            best = scale * sum_qx;
+        }
+    }
+    scale
+}
+
+/// The nearest of ascending levels; a tie goes to the upper one.
+#[inline(always)]
+fn index(levels: &[f32], y: f32) -> usize {
+    let above = levels.iter().filter(|&&level| y >= level).count();
+    if above == 0 {
+        return 0;
+    }
+    let below = above - 1;
+    if above == levels.len() || y - levels[below] < levels[above] - y { below } else { above }
+}
+
+/// Runs with a scale of their own, read off their largest magnitude, and the nearest level for each weight;
+/// of equally near levels the first.
+///
+/// `encode` gives the stored scale (in `runs`) for a largest magnitude, `decode` its value.
+#[inline(always)]
+pub fn nearest_level<const E: usize, const R: usize>(
+    x: &[f32; E],
+    levels: &[f32],
+    encode: impl Fn(f32) -> u8,
+    decode: impl Fn(u8) -> f32,
+) -> Found<E, R> {
+    let run = E / R;
+    let mut found = Found::ZERO;
+    for (index, (x, codes)) in x.chunks_exact(run).zip(found.codes.chunks_exact_mut(run)).enumerate() {
+        let raw = encode(number::abs_max(x));
+        let scale = decode(raw);
+        found.runs[index] = raw.into();
+        for (code, x) in codes.iter_mut().zip(x) {
+            let mut best = (levels[0] * scale - x).abs();
+            for (level, value) in levels.iter().enumerate().skip(1) {
+                let off = (value * scale - x).abs();
+                if off < best {
+                    best = off;
+                    *code = level as u16;
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The exponent for which the power of two in `max` meets the power of two in the largest level `top`; values
+/// up to the next power of two saturate. Below the smallest exponent it stays there.
+#[inline(always)]
+pub fn e8m0_half(max: f32, top: f32) -> u8 {
+    if max == 0.0 {
+        return 0;
+    }
+    let exponent = |value: f32| (value.to_bits() >> 23) as i32 - 127;
+    (exponent(max) - exponent(top) + 128).clamp(0, 254) as u8
+}
+
+/// The scale that makes `max` the largest level `top`: e4m3 rounded half up on its fourth bit, at most 448.
+#[inline(always)]
+pub fn ue4m3_half(max: f32, top: f32) -> u8 {
+    // Stored is twice what is decoded.
+    let scale = (max / (top * 0.5)).min(448.0);
+    let bits = scale.to_bits();
+    let exponent = (bits >> 23) as i32 - 127 + 7;
+    if exponent <= 0 {
+        // Subnormal: multiples of 2^-9.
+        return (scale * 512.0 + 0.5).trunc().min(7.0) as u8;
+    }
+    let rounded = ((exponent as u32) << 3 | bits >> 20 & 7) + (bits >> 19 & 1);
+    if rounded >= 15 << 3 { 0x7e } else { rounded as u8 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ties_go_to_the_upper_level() {
+        let levels = [-4.0, -1.0, 2.0];
+        let cases =
+            [(-9.0, 0), (-4.0, 0), (-2.6, 0), (-2.5, 1), (-1.0, 1), (0.4, 1), (0.5, 2), (2.0, 2), (7.0, 2)];
+        for (y, expected) in cases {
+            assert_eq!(index(&levels, y), expected, "y = {y}");
+        }
+    }
+
+    #[test]
+    fn scales_without_a_mantissa_are_powers_of_two() {
+        // Levels up to 12 (6, doubled): 6 = 1.5 * 2^2, so 1 = 2^0 gets 2^(0 - 2).
+        for (max, e) in
+            [(0.0, 0), (1.0, 125), (1.99, 125), (2.0, 126), (6.0, 127), (1e-40, 0), (f32::MAX, 252)]
+        {
+            assert_eq!(e8m0_half(max, 12.0), e, "max = {max}");
+        }
+    }
+
+    #[test]
+    fn e4m3_scales_round_half_up() {
+        let cases = [
+            (0.0, 0),
+            (6.0, 0x38),
+            (6.0 * 1.0625, 0x39),
+            (6.0 * 1.06, 0x38),
+            (6.0 * 1.99, 0x40),
+            (6.0 / 512.0, 1),
+            (6.0 * 7.6 / 512.0, 7),
+            (6.0 * 239.0, 0x77),
+            (6.0 * 256.0, 0x7e),
+            (1e9, 0x7e),
+        ];
+        for (max, bits) in cases {
+            assert_eq!(ue4m3_half(max, 12.0), bits, "max = {max}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Quantizers that read scale and minimum off the block: `min-max` and `mean`.
+
+use super::{Found, inverse};
+
+/// Codes spread evenly from the smallest value to the largest (ggml's Q4_1 and Q5_1).
+///
+/// `top` is the largest code. Of equal extremes the first counts, which matters for the sign of a zero.
+#[inline(always)]
+pub fn min_max<const E: usize>(x: &[f32; E], top: f32) -> Found<E, 1> {
+    let (mut min, mut max) = (f32::MAX, f32::MIN);
+    for &x in x {
+        if x < min {
+            min = x;
+        }
+        if x > max {
+            max = x;
+        }
+    }
+    let scale = (max - min) / top;
+    let inverse = inverse(scale);
+    // Rounds half up; not below 0, because x >= min.
+    let codes = x.map(|x| ((x - min) * inverse + 0.5).trunc().min(top) as u16);
+    Found { codes, scale, min, ..Found::ZERO }
+}
+
+/// One bit a weight, its sign, and the mean magnitude as scale (ggml's Q1_0). Zeros count as positive.
+#[inline(always)]
+pub fn mean<const E: usize>(x: &[f32; E]) -> Found<E, 1> {
+    let mut sum = 0f32;
+    for x in x {
+        sum += x.abs();
+    }
+    Found { codes: x.map(|x| u16::from(x >= 0.0)), scale: sum / E as f32, ..Found::ZERO }
+}

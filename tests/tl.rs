@@ -1,0 +1,147 @@
+//! TL1 and TL2 tensors of bitnet.cpp's converters, exactly, and into formats of ours.
+
+use gristmill::runtime::import::{ImportError, Ternary, Tiles, tl1, tl2};
+use gristmill::{Dequantizer, QuantizedMatrix, Quantizer, REGISTRY, Request};
+use serde_json::Value;
+use std::path::PathBuf;
+
+struct Case {
+    name: String,
+    tl2: bool,
+    n: usize,
+    k: usize,
+    tiles: Tiles,
+    q: Vec<u8>,
+    y: Vec<f32>,
+}
+
+impl Case {
+    fn read(&self, q: &[u8], tiles: Tiles) -> Result<Ternary, ImportError> {
+        if self.tl2 { tl2::read(q, self.n, self.k, tiles) } else { tl1::read(q, self.n, self.k, tiles) }
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors");
+    let text = std::fs::read(folder.join("manifest.json")).expect("the manifest is there");
+    let manifest: Value = serde_json::from_slice(&text).expect("the manifest is JSON");
+    let number = |entry: &Value, key: &str| entry[key].as_u64().expect("a number") as usize;
+    let array = |entry: &Value, key: &str| {
+        let file =
+            std::fs::read(folder.join(entry[key]["file"].as_str().expect("a name"))).expect("a container");
+        file[number(&entry[key], "offset")..][..number(&entry[key], "bytes")].to_vec()
+    };
+    let entries = manifest["entries"].as_array().expect("a list");
+    let cases: Vec<Case> = entries
+        .iter()
+        .filter(|e| e["format"] == "TL1" || e["format"] == "TL2")
+        .map(|e| Case {
+            name: format!("{} {}", e["format"], e["case"]),
+            tl2: e["format"] == "TL2",
+            n: number(e, "rows"),
+            k: number(e, "row_len"),
+            tiles: Tiles { bm: number(e, "BM"), bk: number(e, "BK"), bmm: number(e, "bm") },
+            q: array(e, "q"),
+            y: array(e, "y").as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+        })
+        .collect();
+    assert_eq!(cases.len(), 6);
+    cases
+}
+
+#[test]
+fn every_weight_is_exact() {
+    for case in cases() {
+        let found = case.read(&case.q, case.tiles).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        assert_eq!(found.weights(), case.y, "{}", case.name);
+    }
+}
+
+/// Through the quantizers of the ternary formats and back: the same weights (up to the f16 scale of tq2_0).
+#[test]
+#[cfg(feature = "bitnet")]
+fn imported_weights_survive_packing() {
+    let mut packed = 0;
+    for case in cases() {
+        let weights = case.read(&case.q, case.tiles).expect("sound").weights();
+        for (format, quantizer) in [("i2_s", Some("sign")), ("tq2_0", None)] {
+            let Some(info) = REGISTRY.formats.iter().find(|f| f.name == format) else { continue };
+            if !case.k.is_multiple_of(info.elements) {
+                continue;
+            }
+            let (n, k) = (case.n, case.k);
+            let request = Request::quantize(format, quantizer, n, k);
+            let handle =
+                Quantizer::new(&REGISTRY.prepare(&request).expect("known").decide_as_asked()).expect("runs");
+            let mut bytes = vec![0; info.tensor_bytes(n, k).expect("fits")];
+            handle.run(&weights, n, k, &mut bytes).expect("finite");
+            let request = Request::dequantize(format, n, k);
+            let handle = Dequantizer::new(&REGISTRY.prepare(&request).expect("known").decide_as_asked())
+                .expect("runs");
+            let mut out = vec![f32::NAN; n * k];
+            handle.run(&QuantizedMatrix::new(info, n, k, &bytes).expect("sizes"), &mut out).expect("valid");
+            for (out, y) in out.iter().zip(&case.y) {
+                let rounded = if format == "tq2_0" { half::f16::from_f32(*y).to_f32() } else { *y };
+                assert_eq!(*out, rounded, "{} in {format}", case.name);
+            }
+            packed += 1;
+        }
+    }
+    assert!(packed >= 4, "only {packed} tensors were packed");
+}
+
+#[test]
+fn tiles_that_do_not_fit_are_refused() {
+    for case in cases() {
+        let Tiles { bm, bk, bmm } = case.tiles;
+        for tiles in [
+            Tiles { bm: 0, ..case.tiles },
+            Tiles { bm: bm + 32, ..case.tiles },
+            Tiles { bm: case.n * 2, ..case.tiles },
+            Tiles { bk: 0, ..case.tiles },
+            Tiles { bk: bk + 4, ..case.tiles },
+            Tiles { bmm: 0, ..case.tiles },
+            Tiles { bmm: bmm / 2, ..case.tiles },
+            Tiles { bmm: 96, ..case.tiles },
+        ] {
+            match case.read(&case.q, tiles) {
+                Err(ImportError::Tiles { .. }) => {}
+                other => panic!("{} with {tiles:?}: {:?}", case.name, other.map(|_| "taken")),
+            }
+        }
+        for size in [0, 3, case.q.len() - 1, case.q.len() - 32] {
+            let found = case.read(&case.q[..size], case.tiles);
+            assert!(matches!(found, Err(ImportError::Size { .. })), "{} with {size} bytes", case.name);
+        }
+    }
+    // Sizes whose product does not fit are no reason to panic.
+    let huge = usize::MAX / 64 * 64;
+    assert!(tl1::read(&[0; 64], huge, huge, Tiles { bm: 64, bk: 64, bmm: 32 }).is_err());
+    assert!(tl2::read(&[0; 64], huge, huge, Tiles { bm: 32, bk: 96, bmm: 32 }).is_err());
+}
+
+#[test]
+fn codes_without_meaning_are_refused_where_they_stand() {
+    for case in cases() {
+        let codes = if case.tl2 {
+            case.n * (case.k / case.tiles.bk * case.tiles.bk) / 6
+        } else {
+            case.n * case.k / 4
+        };
+        for at in [0, 1, 17, codes / 2, codes - 1] {
+            let mut q = case.q.clone();
+            q[at] |= 0xf;
+            match case.read(&q, case.tiles) {
+                Err(ImportError::Code { byte, code: 15, row, column, .. }) => {
+                    assert_eq!(byte, at, "{}", case.name);
+                    assert!(row < case.n && column < case.k, "{}", case.name);
+                }
+                other => panic!("{} at {at}: {:?}", case.name, other.map(|_| "taken")),
+            }
+        }
+        let mut q = case.q.clone();
+        let at = q.len() - 32;
+        q[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+        assert!(matches!(case.read(&q, case.tiles), Err(ImportError::Scale { .. })), "{}", case.name);
+    }
+}
