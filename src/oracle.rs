@@ -316,7 +316,11 @@ impl<'a> FormatOracle<'a> {
     /// Bytes of a row of `k` elements, header included; 0 if it is not whole blocks.
     fn row_bytes(&self, k: usize) -> usize {
         let elements = self.format.elements as usize;
-        if k.is_multiple_of(elements) { self.header_bytes() + k / elements * self.format.bytes as usize } else { 0 }
+        if k.is_multiple_of(elements) {
+            self.header_bytes() + k / elements * self.format.bytes as usize
+        } else {
+            0
+        }
     }
 
     fn size_error(&self, n: usize, k: usize, expected: usize, found: usize) -> OracleError {

@@ -4,6 +4,7 @@
 
 use gristmill::REGISTRY;
 use gristmill::oracle::{Int8Row, Oracle, OracleError, Refused};
+use gristmill_spec::model::QuantizeRule;
 use serde_json::Value;
 use std::error::Error;
 use std::path::PathBuf;
@@ -74,7 +75,8 @@ fn decoding_is_bit_exact() -> Outcome {
                 }
                 let decoded = decoded?;
                 assert_eq!(bits(&decoded.f32s), bits(&y[row * k..][..k]), "{} {case}, row {row}", info.name);
-                for (w32, w64) in decoded.f32s.iter().zip(&decoded.f64s) {
+                // Random scale bytes may overflow f32.
+                for (w32, w64) in decoded.f32s.iter().zip(&decoded.f64s).filter(|(w32, _)| w32.is_finite()) {
                     assert!((f64::from(*w32) - w64).abs() <= 1e-6 * w64.abs() + 1e-6, "{} {case}", info.name);
                 }
             }
@@ -96,11 +98,13 @@ fn quantizing_is_byte_exact() -> Outcome {
         let name = if info.name == "i2_s" { "sign" } else { info.quantizers[0] };
         let quantizer = format.format().quantizers.iter().find(|quantizer| quantizer.name == name);
         let quantizer = quantizer.ok_or("the quantizer is described")?;
+        // Searches are held to the vectors themselves (tests/golden.rs), not to a second one.
+        let QuantizeRule::Round(rule) = &quantizer.rule else { continue };
         for (entry, case, n, k) in entries(&manifest, info.name) {
             let exact = entry["quantizer_bitexact"].as_bool().unwrap_or(false) || info.name == "i2_s";
             let (true, Some(x), Some(q)) = (exact, array(entry, "x")?, array(entry, "q")?) else { continue };
             let x = floats(&x);
-            let made = format.quantize(quantizer, &x, n, k);
+            let made = format.quantize(rule, &x, n, k);
             match x.iter().position(|x| !x.is_finite()) {
                 Some(at) => assert_eq!(made, Err(Refused::NonFinite(at)), "{} {case}", info.name),
                 None => {

@@ -1,6 +1,8 @@
 //! What can be written: the examples of the documentation, spellings, defaults.
 
-use gristmill_spec::model::{DimRule, Factor, Format, Rounding, Scalar, SpecSet, Statistic, ValueMap, Via};
+use gristmill_spec::model::{
+    DimRule, Factor, Format, QuantizeRule, Rounding, Scalar, SpecSet, Statistic, ValueMap, Via,
+};
 use gristmill_spec::{Severity, SourceFile, check, render, shipped};
 
 /// Checks texts together with what every format needs: the shipped activations, packings and codebooks.
@@ -67,10 +69,10 @@ fn the_first_example_reads_as_it_stands() {
     let i2_s = format(I2_S);
     assert_eq!(i2_s.tensor_tail, Some((Scalar::F32, 4)), "a tail is as long as its number unless stated");
     assert_eq!(i2_s.value.scale, [Factor::Tensor]);
-    let quantizer = &i2_s.quantizers[0];
-    assert_eq!((quantizer.scale.of, quantizer.scale.via), (Statistic::AbsMean, Via::Step));
-    assert_eq!((quantizer.scale.levels, quantizer.scale.floor), (1.0, 0.0));
-    assert_eq!((quantizer.round, quantizer.clamp), (Rounding::HalfEven, (-1, 1)));
+    let QuantizeRule::Round(rule) = &i2_s.quantizers[0].rule else { panic!("it rounds") };
+    assert_eq!((rule.scale.of, rule.scale.via), (Statistic::AbsMean, Via::Step));
+    assert_eq!((rule.scale.levels, rule.scale.floor), (1.0, 0.0));
+    assert_eq!((rule.round, rule.clamp), (Rounding::HalfEven, (-1, 1)));
 }
 
 #[test]
@@ -100,14 +102,22 @@ fn activations_follow_from_the_block() {
     assert_eq!(set(&stated), "q8_0");
 }
 
+/// The clamp of a format's first quantizer.
+fn clamp(text: &str) -> (i32, i32) {
+    match &format(text).quantizers[0].rule {
+        QuantizeRule::Round(rule) => rule.clamp,
+        QuantizeRule::Search(search) => panic!("{search:?} does not round"),
+    }
+}
+
 #[test]
 fn clamp_is_what_the_codes_can_hold_unless_stated() {
     let quantize = "[[quantize]]\nname = \"q\"\nscale = \"absmax\"\nround = \"half-away\"\n";
-    assert_eq!(format(&format!("{Q4_0}{quantize}")).quantizers[0].clamp, (-8, 7));
+    assert_eq!(clamp(&format!("{Q4_0}{quantize}")), (-8, 7));
     let levels = Q4_0.replace("zero = 8", "levels = [0, 1, 2, -1, -2]");
-    assert_eq!(format(&format!("{levels}{quantize}")).quantizers[0].clamp, (-2, 2));
+    assert_eq!(clamp(&format!("{levels}{quantize}")), (-2, 2));
     let signed = Q4_0.replace("\"u4\"", "\"i4\"").replace("zero = 8", "");
-    assert_eq!(format(&format!("{signed}{quantize}")).quantizers[0].clamp, (-8, 7));
+    assert_eq!(clamp(&format!("{signed}{quantize}")), (-8, 7));
 }
 
 #[test]

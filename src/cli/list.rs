@@ -116,6 +116,7 @@ fn print_formats(formats: &[&FormatInfo], entries: &[&Entry], out: &mut dyn Writ
         isas.join(", "),
     )?;
     let mut features: Vec<&str> = REGISTRY.left_out.iter().map(|left_out| left_out.feature).collect();
+    features.sort_unstable();
     features.dedup();
     for feature in features {
         let names = REGISTRY.left_out.iter().filter(|left_out| left_out.feature == feature);

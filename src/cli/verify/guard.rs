@@ -248,4 +248,26 @@ mod tests {
         assert!(Guarded::<u8>::new(0, Edge::End)?.values().is_empty());
         Ok(())
     }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_touch_beyond_the_edge_ends_the_process_with_the_kernels_name() -> Result<(), CliError> {
+        let buffer = Guarded::of(&[1u8, 2, 3], Edge::End)?;
+        // SAFETY: the child only installs a handler, reads and exits.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            watch();
+            running("kernel.under.test");
+            // SAFETY: not sound, on purpose: the byte is on a page without access, so that the handler runs.
+            let beyond = unsafe { buffer.pointer().add(3).read_volatile() };
+            // SAFETY: ends the child, which should not have got here.
+            unsafe { libc::_exit(40 + i32::from(beyond)) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child just made.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status), "the child was killed");
+        assert_eq!(libc::WEXITSTATUS(status), 1);
+        Ok(())
+    }
 }

@@ -55,6 +55,13 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     let selected = select(arguments)?;
+    if !selected.contains(&true) {
+        // A check of nothing must not look like one that passed.
+        return Err(CliError::usage(
+            "no kernel of this build is of this selection",
+            "`gristmill list --kernels` prints them",
+        ));
+    }
     let oracle = Oracle::new(&REGISTRY)?;
     let bar = progress::bar(selected.iter().filter(|selected| **selected).count() as u64);
     let progress = |kernel: &str| {
@@ -116,4 +123,53 @@ fn why_not(entry: &Entry) -> Option<String> {
     let missing = CpuProfile::detect().features.missing(entry.features);
     let missing: Vec<&str> = missing.iter().map(|feature| feature.name()).collect();
     (!missing.is_empty()).then(|| format!("the processor lacks {}", missing.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::session::{Kernel, same_f32};
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    #[test]
+    fn a_wrong_result_fails_and_is_shown() -> Result<(), Box<dyn std::error::Error>> {
+        let selected = |index| Report { selected: index == 0, ..Report::default() };
+        let mut session = Session {
+            reports: (0..REGISTRY.entries.len()).map(selected).collect(),
+            digest: Fnv::new(),
+            quick: true,
+            progress: &|_| {},
+        };
+        let entry = REGISTRY.entries.first().ok_or("this build has kernels")?;
+        let kernel = Kernel { index: 0, entry };
+        session.case(kernel, || Ok(same_f32("k=2", &[1.0, 2.0], &[1.0, 2.0], |i| format!("element {i}"))))?;
+        let arguments = Command::try_parse_from(["verify", "--quick"])?.arguments;
+        let mut out = Vec::new();
+        assert_eq!(report::report(&arguments, &session, &mut out)?, Outcome::Yes);
+        session
+            .case(kernel, || Ok(same_f32("k=2", &[1.0, 0.0], &[1.0, -0.0], |i| format!("element {i}"))))?;
+        assert_eq!(report::report(&arguments, &session, &mut out)?, Outcome::Failed);
+        let text = String::from_utf8(out)?;
+        let shown = format!(
+            "wrong: {}\n  k=2: element 1: expected 0e0 (0x00000000), found -0e0 (0x80000000)",
+            entry.name
+        );
+        assert!(text.contains(&shown), "{text}");
+        Ok(())
+    }
+
+    #[test]
+    fn errors_are_relative_to_what_is_expected() {
+        assert_eq!(normalized_error(&[3.0, 4.0], &[3.0, 4.0]), 0.0);
+        assert_eq!(normalized_error(&[3.0, 4.0], &[3.0, 5.0]), 1.0 / 25.0);
+        assert_eq!(normalized_error(&[0.0], &[0.0]), 0.0);
+        assert_eq!(normalized_error(&[0.0], &[1.0]), f64::INFINITY);
+        assert!(normalized_error(&[1.0], &[f32::NAN]).is_nan());
+    }
 }

@@ -97,8 +97,8 @@ pub fn report(
     let scope = match (arguments.quick, arguments.format.is_some() || arguments.kernel.is_some()) {
         (true, true) => "of this selection, quick",
         (false, true) => "of this selection",
-        (true, false) => "quick; the same on every machine",
-        (false, false) => "the same on every machine",
+        (true, false) => "quick; the same on every machine for these formats",
+        (false, false) => "the same on every machine for these formats",
     };
     writeln!(out, "digest of integer results: {digest} ({scope})")?;
     if no_skip && skipped > 0 {
