@@ -96,12 +96,12 @@ fn tiles_that_do_not_fit_are_refused() {
         let Tiles { bm, bk, bmm } = case.tiles;
         for tiles in [
             Tiles { bm: 0, ..case.tiles },
-            Tiles { bm: bm + 32, ..case.tiles },
+            Tiles { bm: bm + 16, ..case.tiles },
             Tiles { bm: case.n * 2, ..case.tiles },
             Tiles { bk: 0, ..case.tiles },
             Tiles { bk: bk + 4, ..case.tiles },
             Tiles { bmm: 0, ..case.tiles },
-            Tiles { bmm: bmm / 2, ..case.tiles },
+            Tiles { bmm: bmm + 16, ..case.tiles },
             Tiles { bmm: 96, ..case.tiles },
         ] {
             match case.read(&case.q, tiles) {

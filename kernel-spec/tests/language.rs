@@ -1,9 +1,19 @@
 //! What can be written: the examples of the documentation, spellings, defaults.
 
 use gristmill_spec::model::{
-    DimRule, Factor, Format, QuantizeRule, Rounding, Scalar, SpecSet, Statistic, ValueMap, Via,
+    DimRule, Factor, Format, QuantizeRule, RoundRule, Rounding, Scalar, Search, SpecSet, Statistic, ValueMap,
+    Via,
 };
 use gristmill_spec::{Severity, SourceFile, check, render, shipped};
+
+/// How the format's first quantizer rounds.
+#[track_caller]
+fn rounding(format: &Format) -> RoundRule {
+    match format.quantizers[0].rule {
+        QuantizeRule::Round(rule) => rule,
+        QuantizeRule::Search(search) => panic!("it searches: {search:?}"),
+    }
+}
 
 /// Checks texts together with what every format needs: the shipped activations, packings and codebooks.
 #[track_caller]
@@ -69,10 +79,10 @@ fn the_first_example_reads_as_it_stands() {
     let i2_s = format(I2_S);
     assert_eq!(i2_s.tensor_tail, Some((Scalar::F32, 4)), "a tail is as long as its number unless stated");
     assert_eq!(i2_s.value.scale, [Factor::Tensor]);
-    let QuantizeRule::Round(rule) = &i2_s.quantizers[0].rule else { panic!("it rounds") };
-    assert_eq!((rule.scale.of, rule.scale.via), (Statistic::AbsMean, Via::Step));
-    assert_eq!((rule.scale.levels, rule.scale.floor), (1.0, 0.0));
-    assert_eq!((rule.round, rule.clamp), (Rounding::HalfEven, (-1, 1)));
+    let quantizer = rounding(&i2_s);
+    assert_eq!((quantizer.scale.of, quantizer.scale.via), (Statistic::AbsMean, Via::Step));
+    assert_eq!((quantizer.scale.levels, quantizer.scale.floor), (1.0, 0.0));
+    assert_eq!((quantizer.round, quantizer.clamp), (Rounding::HalfEven, (-1, 1)));
 }
 
 #[test]
@@ -102,22 +112,14 @@ fn activations_follow_from_the_block() {
     assert_eq!(set(&stated), "q8_0");
 }
 
-/// The clamp of a format's first quantizer.
-fn clamp(text: &str) -> (i32, i32) {
-    match &format(text).quantizers[0].rule {
-        QuantizeRule::Round(rule) => rule.clamp,
-        QuantizeRule::Search(search) => panic!("{search:?} does not round"),
-    }
-}
-
 #[test]
 fn clamp_is_what_the_codes_can_hold_unless_stated() {
     let quantize = "[[quantize]]\nname = \"q\"\nscale = \"absmax\"\nround = \"half-away\"\n";
-    assert_eq!(clamp(&format!("{Q4_0}{quantize}")), (-8, 7));
+    assert_eq!(rounding(&format(&format!("{Q4_0}{quantize}"))).clamp, (-8, 7));
     let levels = Q4_0.replace("zero = 8", "levels = [0, 1, 2, -1, -2]");
-    assert_eq!(clamp(&format!("{levels}{quantize}")), (-2, 2));
+    assert_eq!(rounding(&format(&format!("{levels}{quantize}"))).clamp, (-2, 2));
     let signed = Q4_0.replace("\"u4\"", "\"i4\"").replace("zero = 8", "");
-    assert_eq!(clamp(&format!("{signed}{quantize}")), (-8, 7));
+    assert_eq!(rounding(&format(&format!("{signed}{quantize}"))).clamp, (-8, 7));
 }
 
 #[test]
@@ -217,4 +219,21 @@ fn the_reference_shows_sound_specs() {
         }
     }
     assert_eq!(ran, 7);
+}
+
+/// An algorithm knows a structure and no format: other widths, counts and layouts are as good.
+#[test]
+fn an_algorithm_serves_every_format_of_its_structure() {
+    let text = "doc = \"six runs of ten\"\nblock = { elements = 60, bytes = 43 }\n\
+        [[field]]\nname = \"d\"\ntype = \"bf16\"\n\
+        [[field]]\nname = \"m\"\ntype = \"bf16\"\nlayout = { offset = 16 }\n\
+        [[field]]\nname = \"s\"\ntype = \"u8\"\nlayout = { shape = [6], stride = [8], offset = 32 }\n\
+        [[field]]\nname = \"n\"\ntype = \"u4\"\nlayout = { shape = [6], stride = [4], offset = 80 }\n\
+        [[field]]\nname = \"q\"\ntype = \"u4\"\nlayout = { shape = [60], stride = [4], offset = 104 }\n\
+        [value]\ncode = \"q\"\nscale = [\"d\", \"s\"]\nsubtract = [\"m\", \"n\"]\n\
+        [[quantize]]\nname = \"k\"\nalgorithm = \"k-min\"\nweights = \"rms-abs\"\nmetric = \"abs\"\n\
+        start = 0.5\nsteps = 7\n";
+    let format = format(text);
+    let QuantizeRule::Search(search) = format.quantizers[0].rule else { panic!("it rounds") };
+    assert_eq!(search, Search::KMin { rms: true, square: false, start: 0.5, steps: 7 });
 }

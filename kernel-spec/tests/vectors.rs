@@ -218,6 +218,8 @@ fn formats_decode_the_golden_vectors() {
         let least = match format.name.as_str() {
             // Their vectors hold codes and scales apart; see the test below.
             "i2s_absmax" | "i2s_clamp" => 0,
+            // Their vectors go by other names; see tests/import.rs of the facade.
+            _ if format.family == "import" => 0,
             _ => 5,
         };
         let entries = ran.get(&format.name).copied().unwrap_or(0);

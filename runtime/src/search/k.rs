@@ -284,7 +284,8 @@ fn refine(x: &[f32], codes: &mut [f32], max: f32, half: f32, passes: u32) -> f32
             break;
         }
     }
-    if sum_ll > 0.0 { sum_xl / sum_ll } else { 0.0 }
+    // NaN stays NaN: sums that overflowed must be refused and not become a zero.
+    if sum_ll <= 0.0 { 0.0 } else { sum_xl / sum_ll }
 }
 
 #[inline(always)]

@@ -59,7 +59,8 @@ fn scan(x: &[f32], rule: &LevelScan<'_>) -> f32 {
         (sum_qx, sum_qq)
     };
     let (sum_qx, sum_qq) = sums(1.0 / (-max / first));
-    let mut scale = if sum_qq > 0.0 { sum_qx / sum_qq } else { 0.0 };
+    // NaN stays NaN: sums that overflowed must be refused and not become a zero.
+    let mut scale = if sum_qq <= 0.0 { 0.0 } else { sum_qx / sum_qq };
     let mut best = scale * sum_qx;
     let steps = rule.steps as i32;
     for step in -steps..=steps {
