@@ -41,8 +41,8 @@ fn explain_says_no_with_code_2() {
     gpu.says("help:").says("cuda");
     gristmill(words("explain matmul --format i2_s --device rocm")).code(2);
     gristmill(words("explain matmul --format i2_s --shape 1x16x100")).code(2).says("pad rows to 128");
-    gristmill(words("explain quantize --format q4_k")).code(2);
-    let json = gristmill(words("explain quantize --format q4_k --json")).code(2).json();
+    gristmill(words("explain quantize --format q4_k --input bf16")).code(2);
+    let json = gristmill(words("explain quantize --format q4_k --input bf16 --json")).code(2).json();
     assert!(json["chosen"].is_null() && json["rejected"][0]["reason"].is_string(), "{json}");
 }
 

@@ -3,13 +3,17 @@
 
 use gristmill::runtime::vocab::Op;
 use gristmill::{CpuProfile, Dequantizer, Error, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict};
+#[cfg(feature = "iq")]
 use serde_json::Value;
+#[cfg(feature = "iq")]
 use std::path::PathBuf;
 
+#[cfg(feature = "iq")]
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors")
 }
 
+#[cfg(feature = "iq")]
 fn floats(entry: &Value, key: &str) -> Option<Vec<f32>> {
     let part = entry.get(key)?;
     let file = std::fs::read(folder().join(part["file"].as_str()?)).ok()?;
@@ -55,10 +59,12 @@ fn decoded(format: &str, bytes: &[u8], k: usize) -> Vec<f32> {
     out
 }
 
+#[cfg(feature = "iq")]
 fn error(x: &[f32], y: &[f32]) -> f64 {
     x.iter().zip(y).map(|(x, y)| (f64::from(*x) - f64::from(*y)).powi(2)).sum()
 }
 
+#[cfg(feature = "iq")]
 /// The reference's error, weighted as it weighs it: x^2 plus half the mean of x^2 in the block.
 fn weighted(x: &[f32], y: &[f32]) -> f64 {
     let blocks = x.chunks(256).zip(y.chunks(256));
