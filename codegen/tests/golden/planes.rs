@@ -7,6 +7,7 @@ pub mod planes {
     use ::gristmill::runtime::abi::{Fault, MatmulArgs, Step};
     use ::gristmill::runtime::number;
     use ::gristmill::runtime::registry::PackInfo;
+    use ::gristmill::runtime::search;
     /// Elements of a block.
     pub const ELEMENTS: usize = 64;
     /// Bytes of a block.
@@ -664,7 +665,7 @@ static ENTRIES: &[Entry] = &[
         },
     },
     Entry {
-        id: KernelId(0x757cc11593758ceb),
+        id: KernelId(0x8505dbfe37f01c0b),
         name: "quantize.planes.absmax.scalar",
         op: Op::Quantize,
         format: 0,
@@ -702,7 +703,7 @@ static ENTRIES: &[Entry] = &[
     },
     #[cfg(target_arch = "x86_64")]
     Entry {
-        id: KernelId(0xb7b4e95d72eba170),
+        id: KernelId(0x32e0dd3bec5ca690),
         name: "quantize.planes.absmax.avx2",
         op: Op::Quantize,
         format: 0,
