@@ -4,16 +4,13 @@
 use super::layout::code_range;
 use super::search;
 use super::value::Checked;
-use crate::model::{
-    Factor, FieldType, QuantizeRule, Quantizer, RoundRule, Rounding, Scalar, ScaleRule, ValueMap,
-};
+use crate::model::{Factor, FieldType, QuantizeRule, Quantizer, RoundRule, Rounding, Scalar, ValueMap};
 use crate::parse::format::RawFormat;
-use crate::parse::value::{RawQuantizer, RawRule};
-use crate::toml_walk::At;
+use crate::parse::value::{RawQuantizer, RawRound, RawRule};
 
 pub(super) fn check(raw: &RawFormat<'_>, checked: &Checked) -> Vec<Quantizer> {
     let file = raw.file;
-    let rounds = raw.quantizers.iter().find(|q| matches!(q.rule, RawRule::Round { .. }));
+    let rounds = raw.quantizers.iter().find(|q| matches!(q.rule, RawRule::Round(_)));
     if let (Some(first), Err(reason)) = (rounds, possible(raw, checked)) {
         let error = file.error(
             "quantizer-impossible",
@@ -79,9 +76,7 @@ fn integers(raw: &RawFormat<'_>, checked: &Checked) -> Option<Vec<i32>> {
 
 fn one(raw: &RawFormat<'_>, checked: &Checked, quantizer: &RawQuantizer) -> Option<Quantizer> {
     let rule = match &quantizer.rule {
-        RawRule::Round { scale, round, threshold, clamp } => {
-            QuantizeRule::Round(rounding(raw, checked, quantizer, (*scale, *round, *threshold, *clamp))?)
-        }
+        RawRule::Round(round) => QuantizeRule::Round(rounding(raw, checked, quantizer, *round)?),
         RawRule::Search(at) => {
             if let Err(reason) = search::fits(raw, checked, at.value) {
                 let name = at.value.name();
@@ -100,7 +95,7 @@ fn rounding(
     raw: &RawFormat<'_>,
     checked: &Checked,
     quantizer: &RawQuantizer,
-    (scale, round, threshold, clamp): (ScaleRule, Rounding, f64, Option<At<(i32, i32)>>),
+    RawRound { scale, round, threshold, clamp }: RawRound,
 ) -> Option<RoundRule> {
     let file = raw.file;
     let integers = integers(raw, checked)?;

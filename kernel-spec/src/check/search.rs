@@ -101,7 +101,7 @@ fn grid_fits(parts: &Parts<'_>, checked: &Checked) -> Result<(), String> {
     let signs = signs.ok_or("it has no `signs`")?;
     let runs = parts.with_runs("scale", &value.scale, false)?;
     let elements = parts.raw.elements.map_or(0, |at| at.value);
-    if elements / runs.max(1) % value.group.max(1) != 0 || elements / signs.count.max(1) > 16 {
+    if !(elements / runs.max(1)).is_multiple_of(value.group.max(1)) || elements / signs.count.max(1) > 16 {
         return Err("a run must hold whole groups, and a sign mask no more than 16 signs".to_owned());
     }
     Ok(())

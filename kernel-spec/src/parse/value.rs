@@ -39,8 +39,17 @@ pub(crate) struct RawQuantizer {
 /// What a quantizer does, as it was written.
 #[derive(Debug)]
 pub(crate) enum RawRule {
-    Round { scale: ScaleRule, round: Rounding, threshold: f64, clamp: Option<At<(i32, i32)>> },
+    Round(RawRound),
     Search(At<Search>),
+}
+
+/// A scale and rounding, as it was written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawRound {
+    pub scale: ScaleRule,
+    pub round: Rounding,
+    pub threshold: f64,
+    pub clamp: Option<At<(i32, i32)>>,
 }
 
 pub(crate) const VALUE_KEYS: &[&str] = &[
@@ -220,12 +229,12 @@ fn quantizer(table: &Table<'_>) -> Option<RawQuantizer> {
     Some(RawQuantizer {
         name: name?,
         span: table.span,
-        rule: RawRule::Round {
+        rule: RawRule::Round(RawRound {
             scale: scale?,
             round: round?.value,
             threshold: threshold.unwrap_or(Some(0.0))?,
             clamp: clamp.map_or(Some(None), |c| c.map(Some))?,
-        },
+        }),
     })
 }
 
