@@ -2,8 +2,8 @@
 
 fn main() {
     // A cargo feature of the same name selects a family of formats.
-    let families = ["bitnet", "ggml", "iq", "import"].into_iter().filter(|family| {
-        std::env::var_os(format!("CARGO_FEATURE_{}", family.to_uppercase())).is_some()
-    });
+    let families = ["bitnet", "ggml", "iq", "import"]
+        .into_iter()
+        .filter(|family| std::env::var_os(format!("CARGO_FEATURE_{}", family.to_uppercase())).is_some());
     gristmill_codegen::Builder::shipped().with_families(families).with_extra_specs().build();
 }

@@ -2,7 +2,8 @@
 
 use gristmill::runtime::vocab::Op;
 use gristmill::{
-    CpuProfile, Dequantizer, Error, Input, Matmul, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict, Shape, Threads, Workspace,
+    CpuProfile, Dequantizer, Error, Input, Matmul, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict,
+    Shape, Threads, Workspace,
 };
 use serde_json::Value;
 use std::path::PathBuf;
@@ -35,7 +36,9 @@ fn entries<'m>(manifest: &'m Value, format: &str) -> Vec<(&'m Value, usize, usiz
         .as_array()
         .expect("a list")
         .iter()
-        .filter(|e| e["format"].as_str().is_some_and(|f| f.eq_ignore_ascii_case(format)) && e["case"] != "dot")
+        .filter(|e| {
+            e["format"].as_str().is_some_and(|f| f.eq_ignore_ascii_case(format)) && e["case"] != "dot"
+        })
         .filter_map(|e| {
             let k = number(e, "row_len")?;
             let n = number(e, "rows").or_else(|| number(e, "n_elements").map(|n| n / k))?;
@@ -90,7 +93,9 @@ fn dequantize_is_bit_exact_on_every_isa() {
                     }
                     continue;
                 }
-                handle.run(&matrix, &mut out).unwrap_or_else(|e| panic!("{} {}: {e}", kernel.name, entry["case"]));
+                handle
+                    .run(&matrix, &mut out)
+                    .unwrap_or_else(|e| panic!("{} {}: {e}", kernel.name, entry["case"]));
                 for (i, (found, expected)) in out.iter().zip(&y).enumerate() {
                     assert_eq!(
                         found.to_bits(),
@@ -141,7 +146,10 @@ fn quantize_is_byte_exact_on_every_isa() {
                 }
                 result.unwrap_or_else(|e| panic!("{} {}: {e}", kernel.name, entry["case"]));
                 if let Some(at) = out.iter().zip(&q).position(|(a, b)| a != b) {
-                    panic!("{} case {}: byte {at} is {:#x}, expected {:#x}", kernel.name, entry["case"], out[at], q[at]);
+                    panic!(
+                        "{} case {}: byte {at} is {:#x}, expected {:#x}",
+                        kernel.name, entry["case"], out[at], q[at]
+                    );
                 }
             }
         }
@@ -191,7 +199,9 @@ fn block_formats_follow_their_definitions() {
                     REGISTRY.prepare_for(&request, CpuProfile::detect(), &only(kernel.name)).expect("there");
                 let handle = Dequantizer::new(&prepared.decide(request.shape)).expect("chosen");
                 let mut out = vec![f32::NAN; k];
-                handle.run(&QuantizedMatrix::new(format, 1, k, &expected).expect("sizes"), &mut out).expect("valid");
+                handle
+                    .run(&QuantizedMatrix::new(format, 1, k, &expected).expect("sizes"), &mut out)
+                    .expect("valid");
                 assert_eq!(out, y, "{} case {}", kernel.name, entry["case"]);
             }
         }
@@ -211,7 +221,8 @@ fn absmean_is_the_paper_s() {
     let n = x.len() / k;
     for kernel in kernels(Op::Quantize, "i2_s").into_iter().filter(|k| k.name.contains("absmean")) {
         let request = Request::quantize("i2_s", Some("absmean"), n, k);
-        let prepared = REGISTRY.prepare_for(&request, CpuProfile::detect(), &only(kernel.name)).expect("there");
+        let prepared =
+            REGISTRY.prepare_for(&request, CpuProfile::detect(), &only(kernel.name)).expect("there");
         let handle = Quantizer::new(&prepared.decide(request.shape)).expect("chosen");
         let mut packed = vec![0; format.tensor_bytes(n, k).expect("fits")];
         handle.run(&x, n, k, &mut packed).expect("finite input");
@@ -290,7 +301,9 @@ fn i2_s_products_are_bitnet_cpp_s_bits() {
     let manifest = manifest();
     let mut cases = 0;
     for (entry, n, k) in entries(&manifest, "i2_s") {
-        let (Some(q), Some(x), Some(out)) = (array(entry, "q"), array(entry, "act_x"), array(entry, "out_v1")) else {
+        let (Some(q), Some(x), Some(out)) =
+            (array(entry, "q"), array(entry, "act_x"), array(entry, "out_v1"))
+        else {
             continue;
         };
         // Its x86 kernels drop what is beyond the last whole block of a row.

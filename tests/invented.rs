@@ -5,8 +5,8 @@
 
 use gristmill::runtime::vocab::Op;
 use gristmill::{
-    CpuProfile, Dequantizer, Error, Input, Matmul, QuantizedMatrix, Quantizer, Registry, Request, Restrict, Shape,
-    Threads, Workspace,
+    CpuProfile, Dequantizer, Error, Input, Matmul, QuantizedMatrix, Quantizer, Registry, Request, Restrict,
+    Shape, Threads, Workspace,
 };
 use half::{bf16, f16};
 
@@ -69,7 +69,12 @@ fn decode_split3(b: &[u8], _: f32) -> Option<Vec<f32>> {
 }
 
 fn decode_seq3(b: &[u8], outer: f32) -> Option<Vec<f32>> {
-    Some((0..40).map(|i| bits(b, 3 * i, 3) as i32).map(|q| outer * (if q > 3 { q - 8 } else { q }) as f32).collect())
+    Some(
+        (0..40)
+            .map(|i| bits(b, 3 * i, 3) as i32)
+            .map(|q| outer * (if q > 3 { q - 8 } else { q }) as f32)
+            .collect(),
+    )
 }
 
 fn decode_sub_sub(b: &[u8], _: f32) -> Option<Vec<f32>> {
@@ -152,7 +157,13 @@ impl Random {
 }
 
 /// Rows of random blocks that decode to finite weights, with those weights.
-fn matrix(registry: &'static Registry, decode: Decode, n: usize, k: usize, random: &mut Random) -> (Vec<u8>, Vec<f32>) {
+fn matrix(
+    registry: &'static Registry,
+    decode: Decode,
+    n: usize,
+    k: usize,
+    random: &mut Random,
+) -> (Vec<u8>, Vec<f32>) {
     let format = &registry.formats[0];
     let mut bytes = Vec::new();
     let mut weights = Vec::new();
@@ -160,7 +171,9 @@ fn matrix(registry: &'static Registry, decode: Decode, n: usize, k: usize, rando
     for _ in 0..n {
         match format.row_header {
             None => {}
-            Some(gristmill::runtime::registry::OuterType::F16) => bytes.extend(f16::from_f32(outer).to_le_bytes()),
+            Some(gristmill::runtime::registry::OuterType::F16) => {
+                bytes.extend(f16::from_f32(outer).to_le_bytes())
+            }
             Some(_) => bytes.extend(outer.to_le_bytes()),
         }
         for _ in 0..k / format.elements {
@@ -169,7 +182,7 @@ fn matrix(registry: &'static Registry, decode: Decode, n: usize, k: usize, rando
                 // Radix-3 bytes: only ceil(256 v / 243) occur. Scales: moderate f16 (and bf16) numbers.
                 if format.name == "trits" {
                     for b in &mut block {
-                        *b = ((u32::from(*b) * 243 / 256 * 256 + 242) / 243) as u8;
+                        *b = (u32::from(*b) * 243 / 256 * 256).div_ceil(243) as u8;
                     }
                 } else if format.row_header.is_none() && format.tensor_tail.is_none() {
                     block[1] = 0x30 | block[1] & 0x83;
@@ -220,10 +233,13 @@ fn dequantize_is_bit_exact() {
         assert!(!kernels.is_empty());
         for kernel in kernels {
             let request = Request::dequantize(format.name, n, k);
-            let prepared = registry.prepare_for(&request, CpuProfile::detect(), &only(kernel.name)).expect("there");
+            let prepared =
+                registry.prepare_for(&request, CpuProfile::detect(), &only(kernel.name)).expect("there");
             let handle = Dequantizer::new(&prepared.decide(request.shape)).expect("chosen");
             let mut out = vec![f32::NAN; n * k];
-            handle.run(&QuantizedMatrix::new(format, n, k, &bytes).expect("sizes"), &mut out).expect("valid codes");
+            handle
+                .run(&QuantizedMatrix::new(format, n, k, &bytes).expect("sizes"), &mut out)
+                .expect("valid codes");
             for (i, (found, expected)) in out.iter().zip(&weights).enumerate() {
                 assert!(found == expected, "{}: element {i} is {found}, expected {expected}", kernel.name);
             }
@@ -239,12 +255,15 @@ fn products_agree_with_the_decoded_weights() {
     for (registry, decode) in ALL {
         let format = &registry.formats[0];
         let activations = &registry.activations[format.activations];
-        for (m, n, blocks) in [(1, 1, 1), (1, 37, 7), (2, 16, 8), (3, 50, 4), (5, 33, 8), (9, 65, 16), (17, 3, 2)] {
+        for (m, n, blocks) in
+            [(1, 1, 1), (1, 37, 7), (2, 16, 8), (3, 50, 4), (5, 33, 8), (9, 65, 16), (17, 3, 2)]
+        {
             let k = format.elements * blocks;
             let (bytes, weights) = matrix(registry, decode, n, k, &mut random);
             let q: Vec<i8> = (0..m * k).map(|_| random.next() as u8 as i8).collect();
-            let scales: Vec<f32> =
-                (0..m * activations.block.map_or(1, |b| k.div_ceil(b))).map(|i| 0.25 + i as f32 / 64.0).collect();
+            let scales: Vec<f32> = (0..m * activations.block.map_or(1, |b| k.div_ceil(b)))
+                .map(|i| 0.25 + i as f32 / 64.0)
+                .collect();
             let bias: Vec<f32> = (0..n).map(|r| r as f32 - 3.0).collect();
             let step = |t: usize, c: usize| {
                 let per_row = scales.len() / m;
@@ -252,8 +271,9 @@ fn products_agree_with_the_decoded_weights() {
                 if activations.keeps_multiplier { 1.0 / s } else { s }
             };
             let exact = |t: usize, r: usize| -> f64 {
-                let dot: f64 =
-                    (0..k).map(|c| f64::from(weights[r * k + c]) * f64::from(q[t * k + c]) * step(t, c)).sum();
+                let dot: f64 = (0..k)
+                    .map(|c| f64::from(weights[r * k + c]) * f64::from(q[t * k + c]) * step(t, c))
+                    .sum();
                 dot + f64::from(bias[r])
             };
             let mut reference: Option<Vec<u32>> = None;
@@ -267,8 +287,9 @@ fn products_agree_with_the_decoded_weights() {
                     registry.prepare_for(&request, CpuProfile::detect(), &only(kernel.name)).expect("there");
                 let matmul = Matmul::new(&prepared.decide(shape)).expect("chosen");
                 let threads = Threads::single();
-                let packed =
-                    matmul.pack(&QuantizedMatrix::new(format, n, k, &bytes).expect("sizes")).expect("valid codes");
+                let packed = matmul
+                    .pack(&QuantizedMatrix::new(format, n, k, &bytes).expect("sizes"))
+                    .expect("valid codes");
                 let mut workspace = Workspace::for_(&matmul, m, k, &threads).expect("small");
                 let mut y = vec![f32::NAN; m * n];
                 let input = Input::I8 { q: &q, scales: &scales };
@@ -308,7 +329,8 @@ fn quantizers_round_trip() {
         let mut reference: Option<Vec<u8>> = None;
         for kernel in kernels(registry, Op::Quantize) {
             let request = Request::quantize(format.name, None, n, k);
-            let prepared = registry.prepare_for(&request, CpuProfile::detect(), &only(kernel.name)).expect("there");
+            let prepared =
+                registry.prepare_for(&request, CpuProfile::detect(), &only(kernel.name)).expect("there");
             let handle = Quantizer::new(&prepared.decide(request.shape)).expect("chosen");
             let mut bytes = vec![0xaa; format.tensor_bytes(n, k).expect("fits")];
             handle.run(&x, n, k, &mut bytes).expect("finite input");
@@ -350,9 +372,11 @@ fn codes_without_meaning_are_refused_with_their_position() {
     }
     for kernel in kernels(registry, Op::Dequantize) {
         let request = Request::dequantize(format.name, n, k);
-        let prepared = registry.prepare_for(&request, CpuProfile::detect(), &only(kernel.name)).expect("there");
+        let prepared =
+            registry.prepare_for(&request, CpuProfile::detect(), &only(kernel.name)).expect("there");
         let handle = Dequantizer::new(&prepared.decide(request.shape)).expect("chosen");
-        let found = handle.run(&QuantizedMatrix::new(format, n, k, &bytes).expect("sizes"), &mut vec![0.0; n * k]);
+        let found =
+            handle.run(&QuantizedMatrix::new(format, n, k, &bytes).expect("sizes"), &mut vec![0.0; n * k]);
         match found {
             Err(Error::InvalidCode { row: 1, column: 31, .. }) => {}
             other => panic!("{}: {other:?}", kernel.name),

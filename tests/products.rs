@@ -97,8 +97,7 @@ fn every_kernel_gives_the_reference_s_bits() {
             for m in TOKENS {
                 let shape = Shape::new(m, n, k);
                 let floats: Vec<f32> = numbers(m as u32).take(m * k).map(|n| n as f32 / 4e6 - 2.0).collect();
-                let blocks =
-                    REGISTRY.activations[format.activations].block.map_or(1, |b| k.div_ceil(b as usize));
+                let blocks = REGISTRY.activations[format.activations].block.map_or(1, |b| k.div_ceil(b));
                 let scales: Vec<f32> = (0..m * blocks).map(|i| 0.5 + i as f32 / 64.0).collect();
                 let bytes = activations(m * k);
                 let int8 = bytes.iter().map(|q| Input::I8 { q, scales: &scales });

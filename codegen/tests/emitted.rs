@@ -46,8 +46,10 @@ packing = "r16k4"
 tile    = { rows = 16, tokens = 2 }
 "#;
 
-const QUANTIZE: &str = "doc = \"blocks\"\nop = \"quantize\"\n\n[[cpu]]\nisa = \"scalar\"\n\n[[cpu]]\nisa = \"avx2\"\n";
-const DEQUANTIZE: &str = "doc = \"values\"\nop = \"dequantize\"\noutput = \"f32\"\n\n[[cpu]]\nisa = \"scalar\"\n";
+const QUANTIZE: &str =
+    "doc = \"blocks\"\nop = \"quantize\"\n\n[[cpu]]\nisa = \"scalar\"\n\n[[cpu]]\nisa = \"avx2\"\n";
+const DEQUANTIZE: &str =
+    "doc = \"values\"\nop = \"dequantize\"\noutput = \"f32\"\n\n[[cpu]]\nisa = \"scalar\"\n";
 
 fn source(path: &str, text: &str) -> SourceFile {
     SourceFile { path: path.to_string(), bytes: text.as_bytes().to_vec() }
@@ -112,14 +114,23 @@ fn identities_follow_the_code() {
         let at = code.find("KernelId(").expect("an identity");
         code[at..at + 28].to_string()
     };
-    assert_ne!(id(FORMAT), id(&FORMAT.replace("offset = 128", "offset = 0").replace("stride = [2, 8] }", "stride = [2, 8], offset = 16 }")));
+    assert_ne!(
+        id(FORMAT),
+        id(&FORMAT
+            .replace("offset = 128", "offset = 0")
+            .replace("stride = [2, 8] }", "stride = [2, 8], offset = 16 }"))
+    );
     assert_eq!(id(FORMAT), id(&FORMAT.replace("two bits in planes", "other words")));
 }
 
 #[test]
 fn values_beyond_eight_bits_have_no_integer_product() {
-    let error = compiled(&FORMAT.replace("[-1, 0, 1]", "[-300, 0, 300]").replace(&FORMAT[FORMAT.find("[[quantize]]").expect("there")..], ""))
-        .expect_err("refused");
+    let error = compiled(
+        &FORMAT
+            .replace("[-1, 0, 1]", "[-300, 0, 300]")
+            .replace(&FORMAT[FORMAT.find("[[quantize]]").expect("there")..], ""),
+    )
+    .expect_err("refused");
     assert!(error.contains("specs/formats/planes.toml:"), "{error}");
     assert!(error.contains("-300..300"), "{error}");
 }

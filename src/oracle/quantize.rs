@@ -165,8 +165,7 @@ impl FormatOracle<'_> {
             return Err(Refused::NonFinite(at));
         }
         let mut tensor = Vec::new();
-        let whole =
-            format.tensor_tail.map(|_| if x.is_empty() { None } else { Some(steps(&rule.scale, x)) });
+        let whole = format.tensor_tail.map(|_| if x.is_empty() { None } else { Some(steps(&rule.scale, x)) });
         for row in 0..n {
             let values = &x[row * k..][..k];
             let mut outer = whole.flatten();

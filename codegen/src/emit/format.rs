@@ -410,8 +410,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
     };
     let mut out = String::new();
     let half_up_zero = zero;
-    let rounded =
-        rounded(&rule.scale, rule.round, rule.threshold, rule.clamp, half_up_zero);
+    let rounded = rounded(&rule.scale, rule.round, rule.threshold, rule.clamp, half_up_zero);
     let mut body = String::new();
     let mut store = String::new();
     match factor {
