@@ -428,8 +428,7 @@ fn write_digits(out: &mut String, segments: &[Segment], most_significant_first: 
 
 /// An expression for the array of a field's values as f32 (scales and offsets), read from `block`.
 pub fn read_f32(field: &Field) -> String {
-    let raw = read_raw(field);
-    match field.ty {
+    let value = match field.ty {
         FieldType::Scalar(scalar) => {
             let f = match scalar {
                 Scalar::F16 => "number::f16_to_f32",
@@ -438,11 +437,9 @@ pub fn read_f32(field: &Field) -> String {
                 Scalar::E8m0Half => "number::e8m0_half_to_f32",
                 Scalar::Ue4m3Half => "number::ue4m3_half_to_f32",
             };
-            format!("{raw}.map({f})")
+            format!("{f}(raw)")
         }
-        FieldType::Unsigned(_) | FieldType::Trit => {
-            format!("{raw}.map(|raw| {} as f32)", scaled("i32::from(raw)", field))
-        }
+        FieldType::Unsigned(_) | FieldType::Trit => format!("{} as f32", scaled("i32::from(raw)", field)),
         FieldType::Signed(bits) => {
             let (signed, width) = if bits <= 8 { ("i8", 8) } else { ("i16", 16) };
             let extended = if bits == width {
@@ -450,9 +447,18 @@ pub fn read_f32(field: &Field) -> String {
             } else {
                 format!("i32::from(((raw << {0}) as {signed}) >> {0})", width - bits)
             };
-            format!("{raw}.map(|raw| {} as f32)", scaled(&extended, field))
+            format!("{} as f32", scaled(&extended, field))
         }
-    }
+    };
+    format!(
+        "{{
+             let mut values = [0f32; {}];
+             for (value, raw) in values.iter_mut().zip({}) {{ *value = {value}; }}
+             values
+         }}",
+        field.count,
+        read_raw(field)
+    )
 }
 
 /// ` + 3` or ` - 3`.

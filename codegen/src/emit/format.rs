@@ -109,18 +109,21 @@ fn values(plan: &FormatPlan<'_>) -> String {
             if zero != 0 {
                 text = format!("{text}.wrapping_sub({})", wrap(zero, wide));
             }
-            let _ =
-                writeln!(body, "let {}values: [Int; ELEMENTS] = codes.map(|code| {text});", mutable(plan));
+            let _ = writeln!(
+                body,
+                "let mut values = [0 as Int; ELEMENTS];
+                 for (value, code) in values.iter_mut().zip(codes) {{ *value = {text}; }}"
+            );
         }
         Decode::Table(table) => {
             let entries: Vec<String> = table.iter().map(i32::to_string).collect();
             let _ = writeln!(
                 body,
                 "const LEVELS: [{int}; {}] = [{}];
-                 let {}values: [Int; ELEMENTS] = codes.map(|code| LEVELS[usize::from(code) % LEVELS.len()]);",
+                 let mut values = [0 as Int; ELEMENTS];
+                 for (value, code) in values.iter_mut().zip(codes) {{ *value = LEVELS[usize::from(code) % LEVELS.len()]; }}",
                 table.len(),
                 entries.join(", "),
-                mutable(plan)
             );
         }
         Decode::Codebook { .. } => {
@@ -181,10 +184,6 @@ fn values(plan: &FormatPlan<'_>) -> String {
     )
 }
 
-fn mutable(plan: &FormatPlan<'_>) -> &'static str {
-    if plan.format.value.signs.is_some() || plan.format.value.shift.is_some() { "mut " } else { "" }
-}
-
 /// A constant of the value type, modulo its width.
 fn wrap(value: i32, wide: bool) -> String {
     if wide { (value as i16).to_string() } else { (value as i8).to_string() }
@@ -227,7 +226,12 @@ fn terms(plan: &FormatPlan<'_>) -> String {
         }
         if parts.is_empty() { "1.0".to_string() } else { parts.join(" * ") }
     };
-    let _ = writeln!(body, "let scale = std::array::from_fn(|run| {});", product(&value.scale, value.unit));
+    let _ = writeln!(
+        body,
+        "let mut scale = [0f32; RUNS];
+         for run in 0..RUNS {{ scale[run] = {}; }}",
+        product(&value.scale, value.unit)
+    );
     let offset = match (value.add.is_empty(), value.subtract.is_empty()) {
         (true, true) => None,
         (true, false) => Some(product(&value.subtract, 1.0)),
@@ -237,7 +241,11 @@ fn terms(plan: &FormatPlan<'_>) -> String {
     let (ty, result) = match &offset {
         None => ("[f32; RUNS]", "scale"),
         Some(offset) => {
-            let _ = writeln!(body, "let offset = std::array::from_fn(|run| {offset});");
+            let _ = writeln!(
+                body,
+                "let mut offset = [0f32; RUNS];
+                 for run in 0..RUNS {{ offset[run] = {offset}; }}"
+            );
             ("([f32; RUNS], [f32; RUNS])", "(scale, offset)")
         }
     };
@@ -466,11 +474,12 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
                  let block = unsafe {{ &mut *dst.add(index * BYTES).cast::<[u8; BYTES]>() }};
                  number::check_finite(x).map_err(|fault| number::offset(fault, index * ELEMENTS))?;
                  {body}
-                 let code: [{code_type}; ELEMENTS] = x.map(|x| {{
+                 let mut code = [0{code_type}; ELEMENTS];
+                 for (code, &x) in code.iter_mut().zip(x) {{
                      let q = {rounded}{signed_min};
                      // SAFETY: clamped to the range of the code, and `max` leaves no NaN.
-                     (unsafe {{ q.to_int_unchecked::<i32>() }} & {mask:#x}) as {code_type}
-                 }});
+                     *code = (unsafe {{ q.to_int_unchecked::<i32>() }} & {mask:#x}) as {code_type};
+                 }}
                  *block = [0; BYTES];
                  {}
                  {store}

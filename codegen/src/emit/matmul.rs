@@ -3,6 +3,9 @@
 //! A register tile is `V` vectors of rows by `T` tokens. A row is a lane, so nothing is ever summed
 //! across lanes, and the f32 sums of a row are taken in the order of k whatever the tile and the ISA:
 //! all variants of a format give the same bits.
+//!
+//! Vectors are handled in loops over arrays and never in closures: a closure that is not inlined, as happens
+//! without link-time optimization, passes every vector through memory.
 
 use super::float;
 use crate::plan::{Dot, MatmulPlan};
@@ -83,11 +86,13 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
          unsafe fn tile<const V: usize, const T: usize>(a: &MatmulArgs, row: usize, token: usize) {{
              // SAFETY (all of the function): the caller answers for the buffers of `a`, see `MatmulArgs`.
              unsafe {{
-                 let codes: [*const u8; V] = std::array::from_fn(|i| {{
+                 let mut codes = [a.codes; V];
+                 for i in 0..V {{
                      let row = row + i * LANES;
-                     a.codes.add(row / ROWS * a.stride + row % ROWS * 4)
-                 }});
-                 let x: [*const i8; T] = std::array::from_fn(|t| a.x.add((token + t) * a.x_stride));
+                     codes[i] = a.codes.add(row / ROWS * a.stride + row % ROWS * 4);
+                 }}
+                 let mut x = [a.x; T];
+                 for t in 0..T {{ x[t] = a.x.add((token + t) * a.x_stride); }}
                  {sums}
                  {finish}
              }}
@@ -143,8 +148,9 @@ fn decode(plan: &MatmulPlan<'_>) -> String {
     let pack = &plan.pack;
     let bits = pack.tile.bits;
     let shift_free = plan.dot == Dot::Direct { shift_free: true };
-    let mut out =
-        String::from("let packed: [simd::I; V] = std::array::from_fn(|i| simd::load(codes[i].add(at)));\n");
+    let mut out = String::from(
+        "let mut packed = [simd::zero(); V];\nfor i in 0..V { packed[i] = simd::load(codes[i].add(at)); }\n",
+    );
     let mask = (1u32 << bits) - 1;
     for field in 0..pack.fields {
         let shift = field * bits;
@@ -160,7 +166,8 @@ fn decode(plan: &MatmulPlan<'_>) -> String {
             (false, true) => format!("simd::signed({text})"),
             (false, false) => text,
         };
-        let _ = writeln!(out, "let w{field}: [simd::I; V] = std::array::from_fn(|i| {text});");
+        let _ =
+            writeln!(out, "let mut w{field} = [simd::zero(); V];\nfor i in 0..V {{ w{field}[i] = {text}; }}");
     }
     out
 }
@@ -181,12 +188,12 @@ fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) -> String) ->
     if plan.primitives.grouped && fields > 1 {
         let _ = writeln!(
             out,
-            "let x: [simd::I; T] = std::array::from_fn(|t| simd::activations::<{}>(x[t].add(k)));",
+            "let mut group = [simd::zero(); T];\nfor t in 0..T {{ group[t] = simd::activations::<{}>(x[t].add(k)); }}",
             4 * fields
         );
         for field in 0..fields {
             let step = step(field, &format!("dot_group::<{field}>"));
-            let _ = writeln!(out, "for t in 0..T {{ let x = x[t]; for i in 0..V {{ {step} }} }}");
+            let _ = writeln!(out, "for t in 0..T {{ let x = group[t]; for i in 0..V {{ {step} }} }}");
         }
         return out;
     }
@@ -369,10 +376,11 @@ fn by_unit(plan: &MatmulPlan<'_>) -> String {
         if used {
             let _ = writeln!(
                 pointers,
-                "let {name}: [*const f32; V] = std::array::from_fn(|i| {{
+                "let mut {name} = [a.{name}; V];
+                 for i in 0..V {{
                      let row = row + i * LANES;
-                     a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS)
-                 }});"
+                     {name}[i] = a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS);
+                 }}"
             );
         }
     }

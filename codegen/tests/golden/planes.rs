@@ -41,14 +41,29 @@ pub mod planes {
             let at = codes.iter().position(|&code| code > 2).unwrap_or(0);
             return Err(Fault::InvalidCode(at * 1));
         }
-        let values: [Int; ELEMENTS] = codes.map(|code| (code as Int).wrapping_sub(1));
+        let mut values = [0 as Int; ELEMENTS];
+        for (value, code) in values.iter_mut().zip(codes) {
+            *value = (code as Int).wrapping_sub(1);
+        }
         Ok(values)
     }
     /// Scale of each run.
     #[inline(always)]
     fn terms(block: &[u8; BYTES], _outer: f32) -> [f32; RUNS] {
-        let f1 = [u16::from_le_bytes([block[16], block[17]])].map(number::f16_to_f32);
-        let scale = std::array::from_fn(|run| f1[0]);
+        let f1 = {
+            let mut values = [0f32; 1];
+            for (value, raw) in values
+                .iter_mut()
+                .zip([u16::from_le_bytes([block[16], block[17]])])
+            {
+                *value = number::f16_to_f32(raw);
+            }
+            values
+        };
+        let mut scale = [0f32; RUNS];
+        for run in 0..RUNS {
+            scale[run] = f1[0];
+        }
         scale
     }
     /// Blocks of `planes` to f32, compiled for scalar.
@@ -120,11 +135,11 @@ pub mod planes {
                 inverse if inverse.is_finite() => (inverse, step),
                 _ => (0.0, 0.0 / 1.0f32),
             };
-            let code: [u8; ELEMENTS] = x
-                .map(|x| {
-                    let q = (x * apply).round().max(-1.0f32).min(1.0f32) + 1.0f32;
-                    (unsafe { q.to_int_unchecked::<i32>() } & 0x3) as u8
-                });
+            let mut code = [0u8; ELEMENTS];
+            for (code, &x) in code.iter_mut().zip(x) {
+                let q = (x * apply).round().max(-1.0f32).min(1.0f32) + 1.0f32;
+                *code = (unsafe { q.to_int_unchecked::<i32>() } & 0x3) as u8;
+            }
             *block = [0; BYTES];
             for (byte, code) in block[0..16].iter_mut().zip(&code[0..16]) {
                 *byte |= (*code & 0x3);
@@ -357,41 +372,45 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
         token: usize,
     ) {
         unsafe {
-            let codes: [*const u8; V] = std::array::from_fn(|i| {
+            let mut codes = [a.codes; V];
+            for i in 0..V {
                 let row = row + i * LANES;
-                a.codes.add(row / ROWS * a.stride + row % ROWS * 4)
-            });
-            let x: [*const i8; T] = std::array::from_fn(|t| {
-                a.x.add((token + t) * a.x_stride)
-            });
-            let scales: [*const f32; V] = std::array::from_fn(|i| {
+                codes[i] = a.codes.add(row / ROWS * a.stride + row % ROWS * 4);
+            }
+            let mut x = [a.x; T];
+            for t in 0..T {
+                x[t] = a.x.add((token + t) * a.x_stride);
+            }
+            let mut scales = [a.scales; V];
+            for i in 0..V {
                 let row = row + i * LANES;
-                a.scales.add(row / ROWS * ROWS * a.units + row % ROWS)
-            });
+                scales[i] = a.scales.add(row / ROWS * ROWS * a.units + row % ROWS);
+            }
             let mut y = [[simd::splat_f32(0.0); V]; T];
             for unit in 0..a.units {
                 let mut sum = [[simd::zero_pairs(); V]; T];
                 for tile in unit * 4..unit * 4 + 4 {
                     let (at, k) = (tile * TILE, tile * TILE_K);
-                    let packed: [simd::I; V] = std::array::from_fn(|i| simd::load(
-                        codes[i].add(at),
-                    ));
-                    let w0: [simd::I; V] = std::array::from_fn(|i| simd::and(
-                        packed[i],
-                        simd::bytes(0x3),
-                    ));
-                    let w1: [simd::I; V] = std::array::from_fn(|i| simd::and(
-                        simd::shift::<2>(packed[i]),
-                        simd::bytes(0x3),
-                    ));
-                    let w2: [simd::I; V] = std::array::from_fn(|i| simd::and(
-                        simd::shift::<4>(packed[i]),
-                        simd::bytes(0x3),
-                    ));
-                    let w3: [simd::I; V] = std::array::from_fn(|i| simd::and(
-                        simd::shift::<6>(packed[i]),
-                        simd::bytes(0x3),
-                    ));
+                    let mut packed = [simd::zero(); V];
+                    for i in 0..V {
+                        packed[i] = simd::load(codes[i].add(at));
+                    }
+                    let mut w0 = [simd::zero(); V];
+                    for i in 0..V {
+                        w0[i] = simd::and(packed[i], simd::bytes(0x3));
+                    }
+                    let mut w1 = [simd::zero(); V];
+                    for i in 0..V {
+                        w1[i] = simd::and(simd::shift::<2>(packed[i]), simd::bytes(0x3));
+                    }
+                    let mut w2 = [simd::zero(); V];
+                    for i in 0..V {
+                        w2[i] = simd::and(simd::shift::<4>(packed[i]), simd::bytes(0x3));
+                    }
+                    let mut w3 = [simd::zero(); V];
+                    for i in 0..V {
+                        w3[i] = simd::and(simd::shift::<6>(packed[i]), simd::bytes(0x3));
+                    }
                     for t in 0..T {
                         let x = simd::broadcast(x[t].add(k));
                         for i in 0..V {
@@ -631,7 +650,7 @@ static ACTIVATIONS: &[ActivationInfo] = &[
 ];
 static ENTRIES: &[Entry] = &[
     Entry {
-        id: KernelId(0x811ad24508594697),
+        id: KernelId(0x477dcbdcca7a6b81),
         name: "dequantize.planes.scalar",
         op: Op::Dequantize,
         format: 0,
@@ -665,7 +684,7 @@ static ENTRIES: &[Entry] = &[
         },
     },
     Entry {
-        id: KernelId(0x8505dbfe37f01c0b),
+        id: KernelId(0xc5d8d18d35bfa00a),
         name: "quantize.planes.absmax.scalar",
         op: Op::Quantize,
         format: 0,
@@ -703,7 +722,7 @@ static ENTRIES: &[Entry] = &[
     },
     #[cfg(target_arch = "x86_64")]
     Entry {
-        id: KernelId(0x32e0dd3bec5ca690),
+        id: KernelId(0xe5a37beb9e04a70d),
         name: "quantize.planes.absmax.avx2",
         op: Op::Quantize,
         format: 0,
@@ -740,7 +759,7 @@ static ENTRIES: &[Entry] = &[
         },
     },
     Entry {
-        id: KernelId(0x3d113779252a88ec),
+        id: KernelId(0x10f629122b0c23fa),
         name: "matmul.planes.scalar",
         op: Op::Matmul,
         format: 0,
@@ -779,7 +798,7 @@ static ENTRIES: &[Entry] = &[
     },
     #[cfg(target_arch = "x86_64")]
     Entry {
-        id: KernelId(0x431ea90815cd2976),
+        id: KernelId(0x1c3324154baa1ff8),
         name: "matmul.planes.avx2",
         op: Op::Matmul,
         format: 0,
