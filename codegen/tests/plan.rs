@@ -66,6 +66,28 @@ fn wide_operands_are_widened_only_where_needed() {
     });
 }
 
+/// Tiles keep to the registers where those are counted, and are no smaller than they must be.
+#[test]
+fn sums_fit_the_registers() {
+    let mut halved = 0;
+    let set = set();
+    let matmul = set.kernels.iter().find(|k| k.op == Op::Matmul).expect("shipped");
+    for variant in matmul.cpu.iter().filter(|v| v.isa == Isa::Neon) {
+        for format in &set.formats {
+            let format = FormatPlan::new(format, &set.activations[format.activations]).expect("plans");
+            let packing = &set.packings[variant.packing.expect("packed")];
+            let plan = MatmulPlan::new(&format, packing, variant).expect("plans");
+            let listed = variant.rows / plan.primitives.lanes * variant.tokens;
+            // Whatever else is kept: one integer sum, and an f32 sum where units are scaled one by one.
+            let least = if format.unit == 0 { 1 } else { 2 };
+            assert!(plan.vectors * plan.tokens * least <= 24, "{}", plan.describe());
+            assert!(plan.vectors * plan.tokens * 4 >= listed, "{}", plan.describe());
+            halved += usize::from(plan.vectors * plan.tokens < listed);
+        }
+    }
+    assert!(halved > 0, "no tile had too many sums: the shipped ones could be larger");
+}
+
 /// i32 sums over whole rows at their worst, shift-free fields at their place in the byte.
 #[test]
 fn whole_rows_stay_within_thirty_two_bits() {
