@@ -1,6 +1,6 @@
 //! Code of one activation format: a row of f32 to int8 with scales and sums.
 
-use super::format::{rounded, step};
+use super::quantize::{rounded, step};
 use gristmill_spec::model::Activations;
 
 /// The body that every variant wraps.

@@ -8,8 +8,8 @@
 //! without link-time optimization, passes every vector through memory.
 
 use super::float;
+use super::format::uses_outer;
 use crate::plan::{Dot, MatmulPlan};
-use gristmill_spec::model::Factor;
 use std::fmt::Write;
 
 /// Name of the loop a plan needs, without the ISA: all that its text depends on. Formats that differ only
@@ -31,7 +31,7 @@ pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
         ("scales", format.has_scales()),
         ("mins", format.offset),
         ("centred", format.min() != 0),
-        ("outer", has_outer(plan)),
+        ("outer", uses_outer(plan.format)),
         ("biased", plan.biased),
     ] {
         if used {
@@ -45,12 +45,6 @@ pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
         let _ = write!(name, "_widen{tiles}");
     }
     name
-}
-
-fn has_outer(plan: &MatmulPlan<'_>) -> bool {
-    let value = &plan.format.format.value;
-    let mut factors = value.scale.iter().chain(&value.add).chain(&value.subtract);
-    factors.any(|f| matches!(f, Factor::Row | Factor::Tensor))
 }
 
 /// The module of one packed variant: `tile` and `matmul`.
@@ -406,7 +400,7 @@ fn finish(plan: &MatmulPlan<'_>) -> String {
         let function = if format.activations.keeps_multiplier { "div_f32" } else { "mul_f32" };
         let _ = writeln!(steps, "let y = simd::{function}(y, simd::splat_f32(*a.x_scales.add(token + t)));");
     }
-    if has_outer(plan) {
+    if uses_outer(plan.format) {
         steps.push_str("let y = simd::mul_f32(y, simd::load_f32(a.outer.add(row)));\n");
     }
     if !format.has_scales() && value.unit != 1.0 {

@@ -4,7 +4,10 @@ mod activations;
 pub mod fields;
 mod format;
 mod matmul;
+mod pack;
+mod quantize;
 mod registry;
+mod scalar;
 mod search;
 
 use crate::plan::{FormatPlan, MatmulPlan, PackPlan, features, scalar_k_max};
@@ -314,7 +317,7 @@ fn format_module(
     if !quantize.is_empty() {
         let listing = Listing { op: Op::Quantize, format: index, format_name: name, options };
         for (number, quantizer) in format.quantizers.iter().enumerate() {
-            let text = match format::quantize(plan, quantizer) {
+            let text = match quantize::quantize(plan, quantizer) {
                 Ok(text) => text,
                 Err(error) => {
                     errors.push(error);
@@ -397,7 +400,7 @@ fn format_module(
             let ident = format!("matmul_{}", variant_ident(variant));
             let (function, packing, multiple, shape, words, text) = match variant.packing {
                 None => {
-                    let text = format::matmul_scalar(plan);
+                    let text = scalar::matmul_scalar(plan);
                     let function = match &variant.body {
                         Some(path) => path.clone(),
                         None => {
@@ -467,7 +470,7 @@ fn format_module(
             binding(&mut body, variant, &listed[listed.len() - 1].name);
         }
         for (packing, pack) in &packs {
-            body.push_str(&format::pack(plan, pack));
+            body.push_str(&pack::pack(plan, pack));
             let _ = write!(
                 body,
                 "/// `{name}` in packing `{packing}`.

@@ -1,0 +1,155 @@
+//! Code that moves a format's rows into a packing and back, derived from the packing's layout.
+
+use super::fields::signed;
+use super::float;
+use crate::plan::{FormatPlan, PackPlan};
+use gristmill_spec::model::Axis;
+
+/// `pack_NAME` and `unpack_NAME` for one packing.
+pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
+    let name = &pack.packing.name;
+    let (tile_k, tile_bytes, bits) = (pack.tile.k, pack.tile.bytes, pack.tile.bits);
+    let min = plan.min();
+    let unit = plan.unit;
+    let k_bits: Vec<String> = (0..tile_k).map(|k| pack.bit(0, k).to_string()).collect();
+    let row_stride = pack.tile.digits.iter().find(|d| d.axis == Axis::Row).map_or(0, |d| d.stride);
+    let (encode, decode) = match &pack.table {
+        None => (
+            if min == 0 {
+                "value as u8".to_string()
+            } else {
+                format!("(i32::from(value){}) as u8", signed(-min))
+            },
+            if min == 0 { "i32::from(code)".to_string() } else { format!("i32::from(code){}", signed(min)) },
+        ),
+        Some(_) => {
+            let mut index = vec![0u8; (plan.max() - min + 1) as usize];
+            for (i, value) in plan.values.iter().enumerate() {
+                index[(value - min) as usize] = i as u8;
+            }
+            (
+                format!(
+                    "{{ const INDEX: [u8; {}] = {index:?}; INDEX[(i32::from(value){}) as usize] }}",
+                    index.len(),
+                    signed(-min)
+                ),
+                format!(
+                    "{{ const VALUES: [i32; {}] = {:?}; VALUES[usize::from(code) % VALUES.len()] }}",
+                    plan.values.len(),
+                    plan.values
+                ),
+            )
+        }
+    };
+    let unit_of = |k: &str| -> (String, String) {
+        if unit == 0 {
+            ("0usize".to_string(), k.to_string())
+        } else {
+            let padded = unit.next_multiple_of(pack.multiple);
+            let packed = if padded == unit {
+                k.to_string()
+            } else {
+                format!("{k} / {unit} * {padded} + {k} % {unit}")
+            };
+            (format!("({k} / {unit})"), packed)
+        }
+    };
+    let (unit_index, packed_k) = unit_of("k");
+    let rows = pack.packing.rows;
+    let scales = if plan.has_scales() {
+        let (pattern, mins) = if plan.offset {
+            (
+                "let (scale, offset) = terms(block, 1.0);",
+                format!("mins.add({unit_index} * {rows} + row).write(offset[run]);"),
+            )
+        } else {
+            ("let scale = terms(block, 1.0);", String::new())
+        };
+        format!(
+            "{pattern}
+             for start in (0..ELEMENTS).step_by({unit}) {{
+                 let (run, k) = (start / RUN, first + start);
+                 // SAFETY: the caller answers for room for one value a unit and row.
+                 unsafe {{ scales.add({unit_index} * {rows} + row).write(scale[run]); {mins} }}
+             }}"
+        )
+    } else {
+        String::new()
+    };
+    let (scales_name, mins_name) =
+        (if plan.has_scales() { "scales" } else { "_scales" }, if plan.offset { "mins" } else { "_mins" });
+    let value = match (plan.has_scales(), plan.offset) {
+        (true, true) => format!(
+            "let (scale, offset) = unsafe {{ (scales.add({unit_index} * {rows} + row).read(), mins.add({unit_index} * {rows} + row).read()) }};
+             outer * (scale * value as f32 - offset)"
+        ),
+        (true, false) => format!(
+            "let scale = unsafe {{ scales.add({unit_index} * {rows} + row).read() }};
+             outer * (scale * value as f32)"
+        ),
+        (false, _) if plan.format.value.unit != 1.0 => {
+            format!("outer * {} * value as f32", float(plan.format.value.unit))
+        }
+        (false, _) => "outer * value as f32".to_string(),
+    };
+    let value = value
+        .replace("let (scale", "// SAFETY: the caller answers for packed scales.\nlet (scale")
+        .replace("let scale =", "// SAFETY: the caller answers for packed scales.\nlet scale =");
+    format!(
+        "/// Bit of element k of a tile's first row in packing `{name}`.
+         const K_BITS_{upper}: [usize; {tile_k}] = [{}];
+
+         /// Rows of blocks to one panel of `{name}`.
+         ///
+         /// # Safety
+         ///
+         /// As [`PackFn`](gristmill_runtime::abi::PackFn) says.
+         #[inline(always)]
+         unsafe fn pack_{name}(
+             src: *const u8, row_stride: usize, rows: usize, k: usize,
+             codes: *mut u8, {scales_name}: *mut f32, {mins_name}: *mut f32,
+         ) -> Result<(), Fault> {{
+             for row in 0..rows {{
+                 for index in 0..k / ELEMENTS {{
+                     let first = index * ELEMENTS;
+                     // SAFETY: the caller answers for `rows` rows of `k / ELEMENTS` blocks.
+                     let block = unsafe {{ &*src.add(row * row_stride + index * BYTES).cast::<[u8; BYTES]>() }};
+                     let values = values(block).map_err(|fault| number::offset(fault, row * k + first))?;
+                     {scales}
+                     for (element, &value) in values.iter().enumerate() {{
+                         let code = {encode};
+                         let k = first + element;
+                         let at = {packed_k};
+                         let bit = row * {row_stride} + K_BITS_{upper}[at % {tile_k}];
+                         // SAFETY: the caller answers for a whole panel.
+                         unsafe {{ *codes.add(at / {tile_k} * {tile_bytes} + bit / 8) |= code << (bit % 8) }};
+                     }}
+                 }}
+             }}
+             Ok(())
+         }}
+
+         /// One row of a panel of `{name}` to values.
+         ///
+         /// # Safety
+         ///
+         /// As [`UnpackFn`](gristmill_runtime::abi::UnpackFn) says.
+         unsafe fn unpack_{name}(
+             codes: *const u8, {scales_name}: *const f32, {mins_name}: *const f32, outer: f32, row: usize, k: usize, dst: *mut f32,
+         ) {{
+             for k in 0..k {{
+                 let at = {packed_k};
+                 let bit = row * {row_stride} + K_BITS_{upper}[at % {tile_k}];
+                 // SAFETY: the caller answers for a whole panel.
+                 let code = unsafe {{ (*codes.add(at / {tile_k} * {tile_bytes} + bit / 8) >> (bit % 8)) & {mask:#x} }};
+                 let value = {decode};
+                 let value = {{ {value} }};
+                 // SAFETY: the caller answers for room for `k` values.
+                 unsafe {{ dst.add(k).write(value) }};
+             }}
+         }}\n",
+        k_bits.join(", "),
+        upper = name.to_uppercase(),
+        mask = (1u32 << bits) - 1,
+    )
+}

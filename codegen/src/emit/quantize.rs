@@ -1,0 +1,183 @@
+//! Code of quantizers that round: statistic, step, rounding, stores.
+
+use super::fields::{raw_type, write_raw};
+use super::float;
+use crate::Error;
+use crate::plan::{Decode, FormatPlan};
+use gristmill_spec::model::{Factor, QuantizeRule, Quantizer, Rounding, ScaleRule, Statistic, Via};
+use std::fmt::Write;
+
+/// Rust for the statistic of `x` (a slice).
+fn statistic(rule: &ScaleRule) -> &'static str {
+    match rule.of {
+        Statistic::AbsMax => "number::abs_max(x)",
+        Statistic::SignedAbsMax => "number::signed_abs_max(x)",
+        Statistic::AbsMean => "number::abs_mean(x)",
+    }
+}
+
+/// Statements that bind `apply` (what x is multiplied or divided by) and `stored` from the slice `x`.
+pub fn step(rule: &ScaleRule) -> String {
+    let statistic = statistic(rule);
+    let levels = float(rule.levels);
+    let mut out = format!("let s = {statistic};\n");
+    if rule.floor != 0.0 && !rule.f64_division {
+        let _ = writeln!(out, "let s = s.max({});", float(rule.floor as f32));
+    }
+    match rule.via {
+        Via::Step => {
+            let _ = writeln!(
+                out,
+                "// A block too small for a finite inverse counts as all zero.
+                 let step = s / {levels};
+                 let (apply, stored) = match 1.0 / step {{
+                     inverse if inverse.is_finite() => (inverse, step),
+                     _ => (0.0, 0.0 / {levels}),
+                 }};"
+            );
+        }
+        Via::Multiplier if rule.f64_division => {
+            let _ = writeln!(
+                out,
+                "let apply = ({levels_f64} / f64::from(s).max({:?})) as f32;
+                 let (apply, stored) = match apply.is_finite() {{ true => (apply, 1.0 / apply), false => (0.0, 0.0) }};",
+                rule.floor,
+                levels_f64 = format_args!("{:?}f64", f64::from(rule.levels)),
+            );
+        }
+        Via::Multiplier => {
+            let _ = writeln!(
+                out,
+                "let apply = {levels} / s;
+                 let (apply, stored) = match apply.is_finite() {{ true => (apply, 1.0 / apply), false => (0.0, 0.0) }};"
+            );
+        }
+        Via::Divide => {
+            let _ = writeln!(
+                out,
+                "let apply = s / {levels};
+                 let (apply, stored) = match apply != 0.0 {{ true => (apply, apply), false => (f32::INFINITY, 0.0) }};"
+            );
+        }
+    }
+    out
+}
+
+/// An expression of the rounded, clamped integer (as f32) of `x`, given `apply`.
+pub fn rounded(rule: &ScaleRule, round: Rounding, threshold: f64, clamp: (i32, i32), zero: i32) -> String {
+    let scaled = match rule.via {
+        Via::Divide => "(x / apply)",
+        Via::Step | Via::Multiplier => "(x * apply)",
+    };
+    let nearest = match round {
+        Rounding::HalfEven => format!("{scaled}.round_ties_even()"),
+        Rounding::HalfAway => format!("{scaled}.round()"),
+        Rounding::HalfTowardZero => format!("number::round_half_toward_zero({scaled})"),
+        Rounding::HalfUp => {
+            format!("(({scaled} + {}).trunc() - {})", float(zero as f32 + 0.5), float(zero as f32))
+        }
+        Rounding::Sign => format!("number::sign(x, {threshold:?})"),
+    };
+    format!("{nearest}.max({}).min({})", float(clamp.0 as f32), float(clamp.1 as f32))
+}
+
+/// The body of one quantizer: `step_NAME` where the scale covers more than a block, and `quantize_NAME`.
+pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, Error> {
+    let format = plan.format;
+    let name = &quantizer.name;
+    let rule = match &quantizer.rule {
+        QuantizeRule::Round(rule) => rule,
+        QuantizeRule::Search(search) => return super::search::quantize(plan, name, *search),
+    };
+    let code = &format.fields[format.value.code];
+    let Decode::Affine { times, zero, .. } = plan.decode() else {
+        return Err(Error::plan(
+            format,
+            "rounding needs evenly spaced levels; this quantizer can't make a table's codes",
+        ));
+    };
+    if times != 1
+        || format.value.unit != 1.0
+        || !format.value.add.is_empty()
+        || !format.value.subtract.is_empty()
+    {
+        return Err(Error::plan(format, "its quantizer can round to `scale * (code - zero)` only"));
+    }
+    let [factor] = format.value.scale.as_slice() else {
+        return Err(Error::plan(format, "its quantizer needs exactly one scale"));
+    };
+    let mut out = String::new();
+    let half_up_zero = zero;
+    let rounded = rounded(&rule.scale, rule.round, rule.threshold, rule.clamp, half_up_zero);
+    let mut body = String::new();
+    let mut store = String::new();
+    match factor {
+        Factor::Field(index) => {
+            let field = &format.fields[*index];
+            if field.count != 1 {
+                return Err(Error::plan(format, "its quantizer needs one scale a block"));
+            }
+            body.push_str(&step(&rule.scale));
+            store.push_str(&super::search::store_float(format, field, "stored")?);
+        }
+        Factor::Row | Factor::Tensor => {
+            let _ = write!(
+                out,
+                "/// The step of `{name}` for a row or tensor.
+                 ///
+                 /// # Safety
+                 ///
+                 /// `src` holds `len` values.
+                 #[inline(always)]
+                 unsafe fn step_{name}(src: *const f32, len: usize) -> Result<Step, Fault> {{
+                     // SAFETY: the caller answers for `len` values.
+                     let x = unsafe {{ std::slice::from_raw_parts(src, len) }};
+                     number::check_finite(x)?;
+                     {}
+                     match stored.is_finite() {{
+                         true => Ok(Step {{ apply, stored }}),
+                         false => Err(Fault::ScaleOverflow(0)),
+                     }}
+                 }}\n",
+                step(&rule.scale)
+            );
+            body.push_str("let apply = step.apply;\n");
+        }
+    }
+    let outer_step = matches!(factor, Factor::Row | Factor::Tensor);
+    let signed_min = if zero == 0 { String::new() } else { format!(" + {}", float(zero as f32)) };
+    let mask = if plan.code_bits >= 16 { u32::from(u16::MAX) } else { (1u32 << plan.code_bits) - 1 };
+    let code_type = raw_type(code);
+    let _ = write!(
+        out,
+        "/// Values to blocks by `{name}`.
+         ///
+         /// # Safety
+         ///
+         /// `src` holds `blocks * ELEMENTS` values and `dst` room for `blocks` blocks.
+         #[inline(always)]
+         unsafe fn quantize_{name}(src: *const f32, dst: *mut u8, blocks: usize, {step_name}: Step) -> Result<(), Fault> {{
+             for index in 0..blocks {{
+                 // SAFETY: the caller answers for the values of `blocks` blocks.
+                 let x = unsafe {{ &*src.add(index * ELEMENTS).cast::<[f32; ELEMENTS]>() }};
+                 // SAFETY: the caller answers for room for `blocks` blocks.
+                 let block = unsafe {{ &mut *dst.add(index * BYTES).cast::<[u8; BYTES]>() }};
+                 number::check_finite(x).map_err(|fault| number::offset(fault, index * ELEMENTS))?;
+                 {body}
+                 let mut code = [0{code_type}; ELEMENTS];
+                 for (code, &x) in code.iter_mut().zip(x) {{
+                     let q = {rounded}{signed_min};
+                     // SAFETY: clamped to the range of the code, and `max` leaves no NaN.
+                     *code = (unsafe {{ q.to_int_unchecked::<i32>() }} & {mask:#x}) as {code_type};
+                 }}
+                 *block = [0; BYTES];
+                 {}
+                 {store}
+             }}
+             Ok(())
+         }}\n",
+        write_raw(code),
+        step_name = if outer_step { "step" } else { "_step" },
+    );
+    Ok(out)
+}

@@ -1,0 +1,135 @@
+//! The scalar product: the reference, in portable Rust.
+
+use super::float;
+use super::format::uses_outer;
+use crate::plan::FormatPlan;
+use std::fmt::Write;
+
+/// The scalar matmul: the reference, straight from the format's own rows.
+pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
+    let block_activations = plan.activations.block;
+    let (declare, accumulate, result) = if plan.unit == 0 {
+        (
+            "let mut sums = [0i32; TOKENS];".to_string(),
+            "for (token, sum) in sums[..tokens].iter_mut().enumerate() {
+                 // SAFETY: the caller answers for `m` rows of activations.
+                 let x = unsafe { std::slice::from_raw_parts(a.x.add((first + token) * a.x_stride + index * ELEMENTS), ELEMENTS) };
+                 *sum += values.iter().zip(x).map(|(&v, &x)| i32::from(v) * i32::from(x)).sum::<i32>();
+             }"
+            .to_string(),
+            "let y = sums[token] as f32;".to_string(),
+        )
+    } else {
+        let unit = plan.unit;
+        let x_scale = match block_activations {
+            Some(block) => {
+                format!("unsafe {{ *a.x_scales.add((first + token) * a.x_blocks + k / {block}) }}")
+            }
+            None => String::new(),
+        };
+        let bind = if x_scale.is_empty() {
+            String::new()
+        } else {
+            format!("// SAFETY: the caller answers for a scale a block.\nlet x_scale = {x_scale};\n")
+        };
+        let has_x = block_activations.is_some();
+        let scaled = match (plan.has_scales(), has_x) {
+            (true, true) => "*y += scale[run] * x_scale * sum as f32;",
+            (true, false) => "*y += scale[run] * sum as f32;",
+            (false, true) => "*y += x_scale * sum as f32;",
+            (false, false) => "*y += sum as f32;",
+        };
+        let offset = match (plan.offset, has_x) {
+            (true, true) => {
+                "*y -= offset[run] * x_scale * x.iter().map(|&x| i32::from(x)).sum::<i32>() as f32;"
+            }
+            (true, false) => "*y -= offset[run] * x.iter().map(|&x| i32::from(x)).sum::<i32>() as f32;",
+            (false, _) => "",
+        };
+        let terms = match (plan.has_scales(), plan.offset) {
+            (true, true) => "let (scale, offset) = terms(block, 1.0);",
+            (true, false) => "let scale = terms(block, 1.0);",
+            (false, _) => "",
+        };
+        let run = if plan.has_scales() { "let run = start / RUN;" } else { "" };
+        (
+            "let mut sums = [0f32; TOKENS];".to_string(),
+            format!(
+                "{terms}
+                 for start in (0..ELEMENTS).step_by({unit}) {{
+                     {run}
+                     let k = index * ELEMENTS + start;
+                     for (token, y) in sums[..tokens].iter_mut().enumerate() {{
+                         // SAFETY: the caller answers for `m` rows of activations.
+                         let x = unsafe {{ std::slice::from_raw_parts(a.x.add((first + token) * a.x_stride + k), {unit}) }};
+                         let sum: i32 = values[start..][..{unit}].iter().zip(x).map(|(&v, &x)| i32::from(v) * i32::from(x)).sum();
+                         {bind}{scaled}
+                         {offset}
+                     }}
+                 }}"
+            ),
+            "let y = sums[token];".to_string(),
+        )
+    };
+    let finish = finish_scalar(plan);
+    format!(
+        "/// Tokens that share one pass over a row.
+         const TOKENS: usize = 8;
+
+         /// The reference product.
+         ///
+         /// # Safety
+         ///
+         /// As [`MatmulArgs`] says, with the format's own rows in `codes`. Activation units are not padded.
+         pub unsafe fn matmul_scalar(a: &MatmulArgs) {{
+             for row in a.row_begin..a.row_end {{
+                 for first in (0..a.m).step_by(TOKENS) {{
+                     let tokens = TOKENS.min(a.m - first);
+                     {declare}
+                     for index in 0..a.k / ELEMENTS {{
+                         // SAFETY: the caller answers for rows of `stride` bytes.
+                         let block = unsafe {{ &*a.codes.add(row * a.stride + index * BYTES).cast::<[u8; BYTES]>() }};
+                         // Packing refused codes without meaning before this is called.
+                         let Ok(values) = values(block) else {{ continue }};
+                         {accumulate}
+                     }}
+                     for token in 0..tokens {{
+                         {result}
+                         {finish}
+                         // SAFETY: the caller answers for `m * n` outputs.
+                         unsafe {{ a.y.add((first + token) * a.n + row).write(y) }};
+                     }}
+                 }}
+             }}
+         }}\n",
+    )
+}
+
+/// From the sum over k (f32 `y`) to the output: activation scale, outer scale, bias, in this order.
+fn finish_scalar(plan: &FormatPlan<'_>) -> String {
+    let mut out = String::new();
+    if plan.activations.block.is_none() {
+        let operator = if plan.activations.keeps_multiplier { "/" } else { "*" };
+        let _ = writeln!(
+            out,
+            "// SAFETY: the caller answers for a scale a token.
+             let y = y {operator} unsafe {{ *a.x_scales.add(first + token) }};"
+        );
+    }
+    if uses_outer(plan) {
+        let _ = writeln!(
+            out,
+            "// SAFETY: the caller answers for a scale a row.
+             let y = y * unsafe {{ *a.outer.add(row) }};"
+        );
+    }
+    if !plan.has_scales() && plan.format.value.unit != 1.0 {
+        let _ = writeln!(out, "let y = y * {};", float(plan.format.value.unit));
+    }
+    let _ = writeln!(
+        out,
+        "// SAFETY: `bias` is null or holds `n` values.
+         let y = if a.bias.is_null() {{ y }} else {{ y + unsafe {{ *a.bias.add(row) }} }};"
+    );
+    out
+}
