@@ -275,11 +275,8 @@ impl<'a> PackPlan<'a> {
         let ks: Vec<_> = tile.digits.iter().filter(|d| d.axis == Axis::K && d.extent > 1).collect();
         let lanes = rows.len() == 1 && rows[0].stride == 32 && rows[0].extent == packing.rows;
         let inner = ks.last().is_some_and(|d| d.extent == 4 && d.stride == 8);
-        let outer = match ks.len() {
-            1 => fields == 1,
-            2 => ks[0].extent == fields && ks[0].stride == tile.bits,
-            _ => false,
-        };
+        let outer = (ks.len() == 1 && fields == 1)
+            || (ks.len() == 2 && ks[0].extent == fields && ks[0].stride == tile.bits);
         if lanes && inner && outer {
             Ok(())
         } else {
