@@ -43,7 +43,7 @@ struct alignas(16) f32x4 { f32 x, y, z, w; };
 #define GM_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
 #define GM_EXPORT(name)
 // In front of a function that kernels call.
-#define GM_DEVICE static __device__ __forceinline__
+#define GM_DEVICE [[maybe_unused]] static __device__ __forceinline__
 // In front of a table: GM_CONSTANT u32 table[4] = {...}; read with plain indices.
 #define GM_CONSTANT static __device__ __constant__ const
 // GM_SHARED(type, name, count); in a kernel's outermost scope. Elements are read and written as name[i]; a function
