@@ -44,6 +44,8 @@ struct alignas(16) f32x4 { f32 x, y, z, w; };
 #define GM_EXPORT(name)
 // In front of a function that kernels call.
 #define GM_DEVICE [[maybe_unused]] static __device__ __forceinline__
+// In front of a loop whose arrays are to stay in registers.
+#define GM_UNROLL _Pragma("unroll")
 // In front of a table: GM_CONSTANT u32 table[4] = {...}; read with plain indices.
 #define GM_CONSTANT static __device__ __constant__ const
 // A table that the threads of a warp read at different indices.
@@ -242,6 +244,7 @@ GM_DEVICE u16 gm_number_f32_to_f16(f32 x) {
 #define GM_KERNEL(threads) GM_EMULATOR_KERNEL(threads)
 #define GM_EXPORT(name) GM_EMULATOR_EXPORT(name)
 #define GM_DEVICE [[maybe_unused]] static inline
+#define GM_UNROLL
 #define GM_CONSTANT static const
 #define GM_TABLE static const
 #define GM_SHARED(T, name, count) GM_EMULATOR_SHARED(T, name, count)

@@ -207,7 +207,7 @@ fn lookup(plan: &CudaMatmul<'_>) -> String {
     }
     "GM_DEVICE u32 lookup(u32x4 table, u32 codes) {
     u32 out = 0;
-    for (u32 i = 0; i < 32; i += 8) {
+    GM_UNROLL for (u32 i = 0; i < 32; i += 8) {
         const u32 code = codes >> i & 15;
         const u32 low = code & 4 ? table.y : table.x, high = code & 4 ? table.w : table.z;
         out |= ((code & 8 ? high : low) >> (8 * (code & 3)) & 0xff) << i;
@@ -375,12 +375,12 @@ fn dp4a(plan: &CudaMatmul<'_>) -> String {
     for (u32 tile = group; tile < tiles; tile += {groups}) {{
 {tile}    }}
     i32 dot[4];
-    for (u32 r = 0; r < 4; r++) {{
+    GM_UNROLL for (u32 r = 0; r < 4; r++) {{
         dot[r] = {total};
         for (u32 mask = 4; mask < 32; mask *= 2) dot[r] += gm_shfl_xor(dot[r], mask);
     }}
     if (gm_lane() < 4)
-        for (u32 r = 0; r < 4; r++) parts[gm_warp() * 16 + gm_lane() * 4 + r] = dot[r];
+        GM_UNROLL for (u32 r = 0; r < 4; r++) parts[gm_warp() * 16 + gm_lane() * 4 + r] = dot[r];
     gm_sync();
     const u32 row = panel * 16 + gm_thread();
     if (gm_thread() < 16 && row < a.n) {{
@@ -413,7 +413,7 @@ fn dp4a(plan: &CudaMatmul<'_>) -> String {
             for (u32 tile = unit * {tiles}; tile < (unit + 1) * {tiles}; tile++) {{
 {tile}            }}
             {run}
-            for (u32 r = 0; r < 4; r++) {{
+            GM_UNROLL for (u32 r = 0; r < 4; r++) {{
                 const i32 dot = {total};
                 added[group * 16 + quad * 4 + r] = {scaled};
                 {store}
@@ -489,7 +489,7 @@ fn mma(plan: &CudaMatmul<'_>) -> String {
         let _ = write!(
             tile,
             "        {{
-{weights}        for (u32 c = 0; c < {columns}; c++) {{
+{weights}        GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
             const u32x2 x = gm_load((const u32x2 *)(xs[c] + tile * {k} + {offset}));
             const u32 b[2] = {{x.x, x.y}};
             gm_mma_16832_us(sums[0][c], weights[0], b);
@@ -510,7 +510,7 @@ fn mma(plan: &CudaMatmul<'_>) -> String {
     const u8 *codes = a.codes + panel * a.stride + gm_lane() * 16;
     // Columns beyond the last token are computed from it and not stored.
     const i8 *xs[{columns}];
-    for (u32 c = 0; c < {columns}; c++) xs[c] = a.x + gm_min(first_token + c * 8 + g, a.m - 1) * a.x_stride + t * 8;
+    GM_UNROLL for (u32 c = 0; c < {columns}; c++) xs[c] = a.x + gm_min(first_token + c * 8 + g, a.m - 1) * a.x_stride + t * 8;
     {table}",
         threads = plan.threads,
         tokens = plan.tokens,
@@ -529,9 +529,9 @@ fn mma(plan: &CudaMatmul<'_>) -> String {
     );
     let each = |body: &str| {
         format!(
-            "for (u32 half = 0; half < 2; half++)
-        for (u32 c = 0; c < {columns}; c++)
-            for (u32 i = 0; i < 4; i++) {{
+            "GM_UNROLL for (u32 half = 0; half < 2; half++)
+        GM_UNROLL for (u32 c = 0; c < {columns}; c++)
+            GM_UNROLL for (u32 i = 0; i < 4; i++) {{
                 const u32 row = panel * {MMA_ROWS} + half * 16 + i / 2 * 8 + g, token = first_token + c * 8 + t * 2 + i % 2;
                 {body}
             }}"
@@ -547,16 +547,16 @@ fn mma(plan: &CudaMatmul<'_>) -> String {
             format!(
                 "// Warps have every {warps}th tile of the same rows; the first one adds them up.
     if (gm_warp() > 0)
-        for (u32 half = 0; half < 2; half++)
-            for (u32 c = 0; c < {columns}; c++)
-                for (u32 i = 0; i < 4; i++)
+        GM_UNROLL for (u32 half = 0; half < 2; half++)
+            GM_UNROLL for (u32 c = 0; c < {columns}; c++)
+                GM_UNROLL for (u32 i = 0; i < 4; i++)
                     parts[(((gm_warp() - 1) * 2 + half) * {columns} + c) * 128 + i * 32 + gm_lane()] = sums[half][c][i];
     gm_sync();
     if (gm_warp() > 0) return;
-    for (u32 warp = 0; warp < {others}; warp++)
-        for (u32 half = 0; half < 2; half++)
-            for (u32 c = 0; c < {columns}; c++)
-                for (u32 i = 0; i < 4; i++)
+    GM_UNROLL for (u32 warp = 0; warp < {others}; warp++)
+        GM_UNROLL for (u32 half = 0; half < 2; half++)
+            GM_UNROLL for (u32 c = 0; c < {columns}; c++)
+                GM_UNROLL for (u32 i = 0; i < 4; i++)
                     sums[half][c][i] += parts[((warp * 2 + half) * {columns} + c) * 128 + i * 32 + gm_lane()];
     ",
                 others = warps - 1,
