@@ -1,6 +1,6 @@
 //! For build scripts: spec folders in, one Rust file in `OUT_DIR` out.
 
-use crate::{Compiled, Error, LeftOut, Options, compile};
+use crate::{Compiled, CudaImages, Error, LeftOut, Options, compile};
 use gristmill_spec::model::SpecSet;
 use gristmill_spec::{Diagnostic, ReadError, Severity, SourceFile, check, read_path, render, shipped};
 use std::collections::BTreeSet;
@@ -239,7 +239,8 @@ impl Builder {
             })
             .cloned()
             .collect();
-        let options = Options { package, compiler, left_out, runtime: self.runtime.clone() };
+        let options =
+            Options { package, compiler, left_out, runtime: self.runtime.clone(), cuda: CudaImages::Off };
         let compiled = compile(&set, &used, &options).map_err(BuildError::Plans)?;
         Ok((compiled, set, warnings))
     }
