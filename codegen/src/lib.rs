@@ -6,6 +6,7 @@
 //! spec package could have refused, except where a plan can't be proven exact.
 
 pub mod builder;
+pub mod cuda;
 pub mod emit;
 pub mod plan;
 
@@ -42,6 +43,20 @@ pub enum Error {
         line: u32,
         /// Width of the tile's codes.
         bits: u32,
+    },
+    /// A packing that no CUDA skeleton can read.
+    #[error("{file}:{line}: packing `{packing}`: `{algorithm}` needs {needs}")]
+    CudaPacking {
+        /// The packing.
+        packing: String,
+        /// Its file.
+        file: String,
+        /// Line of the packing.
+        line: u32,
+        /// The algorithm.
+        algorithm: gristmill_spec::vocab::CudaAlgorithm,
+        /// What it needs.
+        needs: String,
     },
     /// The emitted text is not Rust: a defect of the compiler, never of a spec.
     #[error(
