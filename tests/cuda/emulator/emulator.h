@@ -28,8 +28,9 @@ namespace gm_emulator {
 struct Tag {
     uint32_t epoch = 0;
     uint16_t thread = 0;
-    // Of reads: 0 by that thread, 1 by several of its warp, 2 by several warps.
-    uint16_t spread = 0;
+    // 0: by that thread; 1: by several of its warp, the last at warp_epoch; 2: by several warps.
+    uint8_t spread = 0;
+    bool atomic = false;
     uint64_t warp_epoch = 0;
 };
 
@@ -102,11 +103,21 @@ inline uint32_t blocks_y() { return state.blocks_y; }
 
 // Whether nothing orders what `tag` stands for before what this thread of this block does now.
 inline bool unordered(const Tag& tag) {
-    if (tag.epoch != state.epoch || tag.thread == state.thread) return false;
-    return tag.thread / 32 != state.thread / 32 || tag.warp_epoch == state.warp_epochs[state.thread / 32];
+    if (tag.epoch != state.epoch) return false;
+    if (tag.spread == 2 || tag.thread / 32 != state.thread / 32) return true;
+    bool since = tag.warp_epoch != state.warp_epochs[state.thread / 32];
+    return !since && (tag.spread == 1 || tag.thread != state.thread);
 }
 inline Tag tag_now() {
-    return Tag{state.epoch, uint16_t(state.thread), 0, state.warp_epochs[state.thread / 32]};
+    return Tag{state.epoch, uint16_t(state.thread), 0, false, state.warp_epochs[state.thread / 32]};
+}
+// This thread besides those of `last`: the widest circle of those that somebody else would have to wait for.
+inline Tag joined(const Tag& last) {
+    Tag now = tag_now();
+    if (last.epoch != now.epoch) return now;
+    if (last.spread == 2 || last.thread / 32 != now.thread / 32) now.spread = 2;
+    else if (last.warp_epoch == now.warp_epoch && (last.spread == 1 || last.thread != now.thread)) now.spread = 1;
+    return now;
 }
 
 inline Allocation* check(int line, const char* what, uintptr_t address, size_t bytes) {
@@ -201,16 +212,7 @@ template <class T> class SharedArray {
             if (byte.write.epoch < state.block_epoch)
                 fail(line, "a read of %s[%u], which this block never wrote", name, i);
             if (unordered(byte.write)) fail_race(line, "a read", i, name, byte.write);
-            Tag now = tag_now();
-            // Readers that a write must wait for are remembered together, as the widest circle of them.
-            const Tag& last = byte.read;
-            if (last.epoch == now.epoch) {
-                bool same_warp = last.thread / 32 == now.thread / 32;
-                if (!same_warp || last.spread == 2) now.spread = 2;
-                else if (last.warp_epoch == now.warp_epoch && (last.spread == 1 || last.thread != now.thread))
-                    now.spread = 1;
-            }
-            byte.read = now;
+            byte.read = joined(byte.read);
         }
         V v;
         memcpy(&v, state.shared + from, sizeof(V));
@@ -222,13 +224,28 @@ template <class T> class SharedArray {
         for (uint32_t at = from; at < from + sizeof(V); at++) {
             SharedByte& byte = state.shared_bytes[at];
             if (unordered(byte.write)) fail_race(line, "a write", i, name, byte.write);
-            bool several = byte.read.epoch == state.epoch && byte.read.spread != 0 &&
-                           (byte.read.spread == 2 || byte.read.thread / 32 != state.thread / 32 ||
-                            byte.read.warp_epoch == state.warp_epochs[state.thread / 32]);
-            if (several || unordered(byte.read)) fail_race(line, "a write after a read", i, name, byte.read);
+            if (unordered(byte.read)) fail_race(line, "a write after a read", i, name, byte.read);
             byte.write = tag_now();
         }
         memcpy(state.shared + from, &v, sizeof(V));
+    }
+
+    // Threads may do this to the same element at the same time.
+    void atomic_or(uint32_t i, T v, int line) const {
+        uint32_t from = locate(i, sizeof(T), "an atomic", line);
+        for (uint32_t at = from; at < from + sizeof(T); at++) {
+            SharedByte& byte = state.shared_bytes[at];
+            if (byte.write.epoch < state.block_epoch)
+                fail(line, "an atomic on %s[%u], which this block never wrote", name, i);
+            if (!byte.write.atomic && unordered(byte.write)) fail_race(line, "an atomic", i, name, byte.write);
+            if (unordered(byte.read)) fail_race(line, "an atomic after a read", i, name, byte.read);
+            byte.write = joined(byte.write);
+            byte.write.atomic = true;
+        }
+        T old;
+        memcpy(&old, state.shared + from, sizeof(T));
+        old |= v;
+        memcpy(state.shared + from, &old, sizeof(T));
     }
 
     // An index that knows which line it stands in.
