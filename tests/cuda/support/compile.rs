@@ -114,34 +114,52 @@ pub fn build(name: &str, unit: &str) -> Result<Compiled, String> {
     shared_object(name, &text, &flags, &[emulator().path.clone().into_os_string()])
 }
 
-/// The stand-in for libcuda.so.1, and a folder that holds it under that name.
+/// The stand-in for libcuda.so.1: the folder that holds it under the names that programs load it by.
 pub fn fake_driver() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
-        let header = read("tests/cuda/emulator/emulator.h");
-        let body = read("tests/cuda/fake_driver/driver.cc");
-        let text = format!("#line 1 \"emulator.h\"\n{header}\n#line 1 \"driver.cc\"\n{body}");
+        let mut text = format!("#line 1 \"emulator.h\"\n{}\n", read("tests/cuda/emulator/emulator.h"));
+        for part in ["driver.h", "driver.cc", "module.cc"] {
+            let part_text =
+                read(&format!("tests/cuda/fake_driver/{part}")).replace("#include \"driver.h\"", "");
+            text.push_str(&format!("#line 1 \"{part}\"\n{part_text}\n"));
+        }
         let link = [emulator().path.clone().into_os_string(), "-ldl".into()];
         let built = shared_object("libcuda", &text, &["-O1".into()], &link);
         let built = built.unwrap_or_else(|said| panic!("{said}"));
         let folder = built.path.with_extension("folder");
-        let name = folder.join("libcuda.so.1");
         fs::create_dir_all(&folder).expect("a folder for the fake driver");
-        if fs::read_link(&name).ok().as_ref() != Some(&built.path) {
-            drop(fs::remove_file(&name));
-            link_to(&built.path, &name);
+        for name in ["libcuda.so", "libcuda.so.1"] {
+            link_to(&built.path, &folder.join(name));
         }
         folder
     };
     BUILT.get_or_init(build).clone()
 }
 
+/// Where the fake driver finds the unit that stands for an image: a file of this name in its folder of units.
+pub fn unit_file(image: &[u8]) -> String {
+    // A driver reads PTX up to its end as a C string.
+    let image = if image.starts_with(b"\x7fELF") {
+        image
+    } else {
+        image.split(|byte| *byte == 0).next().unwrap_or(image)
+    };
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    format!("{:016x}.so", image.iter().fold(0xcbf2_9ce4_8422_2325, step))
+}
+
+/// Puts a compiled unit where the fake driver finds it for `image`.
+pub fn place_unit(folder: &Path, image: &[u8], unit: &Compiled) {
+    fs::create_dir_all(folder).expect("a folder for units");
+    link_to(&unit.path, &folder.join(unit_file(image)));
+}
+
+/// Makes `name` a link to `target`, whatever it was before.
 fn link_to(target: &Path, name: &Path) {
-    match std::os::unix::fs::symlink(target, name) {
-        // Another process was faster.
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            panic!("{}: {error}", name.display())
-        }
-        _ => {}
-    }
+    let failed = |error: std::io::Error| -> () { panic!("{}: {error}", name.display()) };
+    // Renamed into place, since other processes may be reading it.
+    let own = name.with_extension(format!("{}-{:?}", std::process::id(), std::thread::current().id()));
+    std::os::unix::fs::symlink(target, &own).unwrap_or_else(failed);
+    fs::rename(&own, name).unwrap_or_else(failed);
 }

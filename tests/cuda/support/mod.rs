@@ -7,7 +7,7 @@ mod compile;
 mod launch;
 
 #[allow(unused_imports, reason = "each test file uses a part of this")]
-pub use compile::{Compiled, build, compiler, fake_driver, root};
+pub use compile::{Compiled, build, compiler, fake_driver, place_unit, root, unit_file};
 #[allow(unused_imports, reason = "each test file uses a part of this")]
 pub use launch::{Buffer, Launch, Unit};
 
