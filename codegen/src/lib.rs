@@ -6,6 +6,7 @@
 //! spec package could have refused, except where a plan can't be proven exact.
 
 pub mod builder;
+pub mod cuda;
 pub mod emit;
 pub mod plan;
 
