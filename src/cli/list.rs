@@ -104,8 +104,11 @@ fn print_formats(formats: &[&FormatInfo], entries: &[&Entry], out: &mut dyn Writ
         ]);
     }
     table.print(out)?;
-    let isas: Vec<&str> =
-        Isa::ALL.iter().filter(|isa| entries.iter().any(|e| e.isa == Some(**isa))).map(|isa| isa.name()).collect();
+    let isas: Vec<&str> = Isa::ALL
+        .iter()
+        .filter(|isa| entries.iter().any(|e| e.isa == Some(**isa)))
+        .map(|isa| isa.name())
+        .collect();
     let here = entries.iter().filter(|entry| runs_here(entry)).count();
     writeln!(
         out,
