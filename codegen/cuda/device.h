@@ -44,8 +44,12 @@ struct alignas(16) f32x4 { f32 x, y, z, w; };
 #define GM_EXPORT(name)
 // In front of a function that kernels call.
 #define GM_DEVICE [[maybe_unused]] static __device__ __forceinline__
+// In front of a loop whose arrays are to stay in registers.
+#define GM_UNROLL _Pragma("unroll")
 // In front of a table: GM_CONSTANT u32 table[4] = {...}; read with plain indices.
 #define GM_CONSTANT static __device__ __constant__ const
+// A table that the threads of a warp read at different indices.
+#define GM_TABLE static __device__ const
 // GM_SHARED(type, name, count); in a kernel's outermost scope. Elements are read and written as name[i]; a function
 // takes it as GM_SHARED_ARRAY(type).
 #define GM_SHARED(T, name, count) __shared__ __align__(16) T name[count]
@@ -112,6 +116,9 @@ GM_DEVICE f32x4 gm_load_once(const f32x4* p) {
 template <class V, class T> GM_DEVICE V gm_shared_get(const T* array, u32 i) { return *(const V*)(array + i); }
 template <class V, class T> GM_DEVICE void gm_shared_put(T* array, u32 i, V v) { *(V*)(array + i) = v; }
 
+// An atomic or into element i of a shared array of u32.
+GM_DEVICE void gm_shared_or(u32* array, u32 i, u32 v) { atomicOr(array + i, v); }
+
 GM_DEVICE void gm_sync() { __syncthreads(); }
 GM_DEVICE void gm_sync_warp() { __syncwarp(); }
 
@@ -161,6 +168,21 @@ GM_DEVICE i32 gm_dp4a_ss(u32 a, u32 b, i32 c) {
 //          c[0], c[1] are row g, columns 2t and 2t + 1; c[2], c[3] row g + 8. Needs sm_80.
 //   16816: a[0], a[1], b[0] and c as above, without k + 16. Needs sm_80.
 //   8816:  a is row g, b column g, c[0], c[1] row g. Needs sm_75.
+// Before sm_80 a 16832 is four of 8816, whose operands lie in the same lanes.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define GM_MMA(suffix, type) \
+    GM_DEVICE void gm_mma_8816_##suffix(i32& c0, i32& c1, u32 a, u32 b) { \
+        asm volatile("mma.sync.aligned.m8n8k16.row.col.s32." type ".s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};" \
+            : "+r"(c0), "+r"(c1) : "r"(a), "r"(b)); \
+    } \
+    GM_DEVICE void gm_mma_8816_##suffix(i32 (&c)[2], u32 a, u32 b) { gm_mma_8816_##suffix(c[0], c[1], a, b); } \
+    GM_DEVICE void gm_mma_16832_##suffix(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) { \
+        gm_mma_8816_##suffix(c[0], c[1], a[0], b[0]); \
+        gm_mma_8816_##suffix(c[2], c[3], a[1], b[0]); \
+        gm_mma_8816_##suffix(c[0], c[1], a[2], b[1]); \
+        gm_mma_8816_##suffix(c[2], c[3], a[3], b[1]); \
+    }
+#else
 #define GM_MMA(suffix, type) \
     GM_DEVICE void gm_mma_16832_##suffix(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) { \
         asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." type ".s8.s32 " \
@@ -177,6 +199,7 @@ GM_DEVICE i32 gm_dp4a_ss(u32 a, u32 b, i32 c) {
         asm volatile("mma.sync.aligned.m8n8k16.row.col.s32." type ".s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};" \
             : "+r"(c[0]), "+r"(c[1]) : "r"(a), "r"(b)); \
     }
+#endif
 // us: a unsigned, b signed; ss: both signed.
 GM_MMA(us, "u8")
 GM_MMA(ss, "s8")
@@ -185,6 +208,7 @@ GM_MMA(ss, "s8")
 GM_DEVICE u32 gm_bits(f32 x) { return __float_as_uint(x); }
 GM_DEVICE f32 gm_float(u32 bits) { return __uint_as_float(bits); }
 GM_DEVICE u64 gm_bits(f64 x) { return (u64)__double_as_longlong(x); }
+GM_DEVICE f64 gm_double(u64 bits) { return __longlong_as_double((i64)bits); }
 GM_DEVICE u32 gm_popc(u32 x) { return (u32)__popc(x); }
 
 // Of finite numbers; of a number and NaN, the number; -0 is less than +0.
@@ -193,6 +217,7 @@ GM_DEVICE f32 gm_max(f32 a, f32 b) { return fmaxf(a, b); }
 GM_DEVICE f32 gm_trunc(f32 x) { return truncf(x); }
 GM_DEVICE f32 gm_floor(f32 x) { return floorf(x); }
 GM_DEVICE f32 gm_rint(f32 x) { return rintf(x); }
+GM_DEVICE f32 gm_sqrt(f32 x) { return sqrtf(x); }
 
 // Toward zero, saturating; NaN is 0.
 GM_DEVICE i32 gm_to_i32(f32 x) { return __float2int_rz(x); }
@@ -219,7 +244,9 @@ GM_DEVICE u16 gm_number_f32_to_f16(f32 x) {
 #define GM_KERNEL(threads) GM_EMULATOR_KERNEL(threads)
 #define GM_EXPORT(name) GM_EMULATOR_EXPORT(name)
 #define GM_DEVICE [[maybe_unused]] static inline
+#define GM_UNROLL
 #define GM_CONSTANT static const
+#define GM_TABLE static const
 #define GM_SHARED(T, name, count) GM_EMULATOR_SHARED(T, name, count)
 #define GM_SHARED_ARRAY(T) gm_emulator::SharedArray<T>
 
@@ -241,6 +268,10 @@ template <class V, class A> GM_DEVICE V gm_shared_get(const A& array, u32 i, GM_
 }
 template <class V, class A> GM_DEVICE void gm_shared_put(const A& array, u32 i, V v, GM_LINE) {
     array.put(i, v, line);
+}
+
+template <class A> GM_DEVICE void gm_shared_or(const A& array, u32 i, u32 v, GM_LINE) {
+    array.atomic_or(i, v, line);
 }
 
 GM_DEVICE void gm_sync(GM_LINE) { gm_emulator::sync(line); }
@@ -283,6 +314,7 @@ GM_MMA(ss, i8)
 GM_DEVICE u32 gm_bits(f32 x) { u32 r; __builtin_memcpy(&r, &x, 4); return r; }
 GM_DEVICE f32 gm_float(u32 bits) { f32 r; __builtin_memcpy(&r, &bits, 4); return r; }
 GM_DEVICE u64 gm_bits(f64 x) { u64 r; __builtin_memcpy(&r, &x, 8); return r; }
+GM_DEVICE f64 gm_double(u64 bits) { f64 r; __builtin_memcpy(&r, &bits, 8); return r; }
 GM_DEVICE u32 gm_popc(u32 x) { return (u32)__builtin_popcount(x); }
 
 GM_DEVICE f32 gm_min(f32 a, f32 b) {
@@ -299,6 +331,7 @@ GM_DEVICE f32 gm_trunc(f32 x) { return __builtin_truncf(x); }
 GM_DEVICE f32 gm_floor(f32 x) { return __builtin_floorf(x); }
 // The emulator never leaves the default rounding mode.
 GM_DEVICE f32 gm_rint(f32 x) { return __builtin_rintf(x); }
+GM_DEVICE f32 gm_sqrt(f32 x) { return __builtin_sqrtf(x); }
 
 GM_DEVICE i32 gm_to_i32(f32 x) {
     if (x != x) return 0;

@@ -44,6 +44,20 @@ pub enum Error {
         /// Width of the tile's codes.
         bits: u32,
     },
+    /// A packing that no CUDA skeleton can read.
+    #[error("{file}:{line}: packing `{packing}`: `{algorithm}` needs {needs}")]
+    CudaPacking {
+        /// The packing.
+        packing: String,
+        /// Its file.
+        file: String,
+        /// Line of the packing.
+        line: u32,
+        /// The algorithm.
+        algorithm: gristmill_spec::vocab::CudaAlgorithm,
+        /// What it needs.
+        needs: String,
+    },
     /// The emitted text is not Rust: a defect of the compiler, never of a spec.
     #[error(
         "the compiler emitted text that is not Rust ({message}); please report this with the spec that caused it"

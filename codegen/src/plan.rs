@@ -237,6 +237,13 @@ impl<'a> PackPlan<'a> {
     /// Fits the values of `plan` into `packing`: the narrowest tile that holds value - min, or an index
     /// into a table of sixteen.
     pub fn new(plan: &FormatPlan<'_>, packing: &'a Packing) -> Result<PackPlan<'a>, Error> {
+        let pack = PackPlan::fit(plan, packing)?;
+        PackPlan::check_form(packing, pack.tile, pack.fields)?;
+        Ok(pack)
+    }
+
+    /// As [`new`](PackPlan::new), for a skeleton that has an order of its own.
+    pub(crate) fn fit(plan: &FormatPlan<'_>, packing: &'a Packing) -> Result<PackPlan<'a>, Error> {
         let span = (plan.max() - plan.min()) as u32;
         let direct = packing.tiles.iter().find(|t| span < 1 << t.bits);
         let looked_up = packing
@@ -265,12 +272,11 @@ impl<'a> PackPlan<'a> {
             entries
         });
         let fields = 8 / tile.bits;
-        PackPlan::check_form(packing, tile, fields)?;
         Ok(PackPlan { packing, tile, table, multiple: tile.k, fields, operand_max: span })
     }
 
     /// The skeletons need a row to an i32 lane, four k to its bytes and fields of further k above.
-    fn check_form(packing: &Packing, tile: &Tile, fields: u32) -> Result<(), Error> {
+    pub(crate) fn check_form(packing: &Packing, tile: &Tile, fields: u32) -> Result<(), Error> {
         let rows: Vec<_> = tile.digits.iter().filter(|d| d.axis == Axis::Row && d.extent > 1).collect();
         let ks: Vec<_> = tile.digits.iter().filter(|d| d.axis == Axis::K && d.extent > 1).collect();
         let lanes = rows.len() == 1 && rows[0].stride == 32 && rows[0].extent == packing.rows;
@@ -548,7 +554,7 @@ fn steps_in_i16(smallest: i64, largest: i64, count: i64) -> i64 {
 }
 
 /// The largest k for which no i32 sum over the whole row can overflow.
-fn exact_k(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, dot: Dot) -> u64 {
+pub(crate) fn exact_k(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, dot: Dot) -> u64 {
     let limit = (1u64 << 31) - 1;
     let magnitude = |v: i32| u64::from(v.unsigned_abs());
     let operand = u64::from(pack.operand_max);

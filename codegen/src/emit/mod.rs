@@ -3,6 +3,7 @@
 mod activations;
 pub mod fields;
 mod format;
+pub(crate) use format::uses_outer;
 mod matmul;
 mod pack;
 mod quantize;
@@ -172,9 +173,19 @@ fn variant_words(variant: &CpuVariant) -> Vec<&str> {
 
 /// Facts in order: `matmul.i2_s.avx512.avx512vnni.decode`, with the quantizer behind the format if there is one.
 pub fn kernel_name(kernel: &str, format: &str, quantizer: Option<&str>, variant: &CpuVariant) -> String {
+    kernel_words(kernel, format, quantizer, variant_words(variant))
+}
+
+/// Facts in order, with the words of a variant last.
+pub(crate) fn kernel_words<'w>(
+    kernel: &'w str,
+    format: &'w str,
+    quantizer: Option<&'w str>,
+    variant: impl IntoIterator<Item = &'w str>,
+) -> String {
     let mut words = vec![kernel, format];
     words.extend(quantizer);
-    words.extend(variant_words(variant));
+    words.extend(variant);
     words.join(".")
 }
 
@@ -523,7 +534,7 @@ fn binding(body: &mut String, variant: &CpuVariant, name: &str) {
     }
 }
 
-fn lcm(a: u64, b: u64) -> u64 {
+pub(crate) fn lcm(a: u64, b: u64) -> u64 {
     let gcd = |mut a: u64, mut b: u64| {
         while b != 0 {
             (a, b) = (b, a % b);
