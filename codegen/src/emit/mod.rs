@@ -152,7 +152,7 @@ fn float(value: f32) -> String {
 }
 
 /// 64-bit FNV-1a.
-fn hash<'t>(parts: impl IntoIterator<Item = &'t str>) -> u64 {
+pub(crate) fn hash<'t>(parts: impl IntoIterator<Item = &'t str>) -> u64 {
     let mut state = 0xcbf2_9ce4_8422_2325u64;
     for part in parts {
         for byte in part.bytes().chain([0xff]) {
