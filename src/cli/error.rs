@@ -45,6 +45,9 @@ pub enum CliError {
     /// Specs that can't be compiled.
     #[error(transparent)]
     Build(#[from] gristmill_codegen::builder::BuildError),
+    /// A C++ library that can't be found, read or used.
+    #[error(transparent)]
+    Probe(#[from] gristmill_probe::Error),
     /// A file that can't be read or written.
     #[error("can't {action} `{}`: {source}", path.display())]
     File {

@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 for yes, 2 for "there is no kernel", 1 for everything that went wrong.
 
+mod analyze_library;
 mod bench;
 mod check;
 mod dequantize;
@@ -52,6 +53,7 @@ enum Command {
     Quantize(quantize::Arguments),
     Dequantize(dequantize::Arguments),
     Docs(docs::Arguments),
+    AnalyzeLibrary(analyze_library::Arguments),
 }
 
 /// Runs the command that the arguments name.
@@ -99,6 +101,7 @@ fn dispatch(command: Command, out: &mut dyn Write) -> Result<Outcome, CliError> 
         Command::Quantize(arguments) => quantize::run(&arguments, out),
         Command::Dequantize(arguments) => dequantize::run(&arguments, out),
         Command::Docs(arguments) => docs::run(&arguments, out),
+        Command::AnalyzeLibrary(arguments) => analyze_library::run(&arguments, out),
     }
 }
 
