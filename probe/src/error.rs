@@ -112,6 +112,20 @@ pub enum Error {
         /// How many CUDA names it only refers to.
         undefined: usize,
     },
+    /// No CUDA was asked for, and a library has it.
+    #[error(
+        "no CUDA was asked for ({asked}), but `{}` has a CUDA backend: it defines {symbol}\n  \
+         help: name a library built with -DGGML_CUDA=OFF, or allow CUDA",
+        path.display()
+    )]
+    UnwantedCuda {
+        /// Who asked.
+        asked: String,
+        /// The library.
+        path: PathBuf,
+        /// A function of the backend.
+        symbol: String,
+    },
     /// A kernel family was asked of a library without it.
     #[error(
         "{family} kernels were asked for, but `{library}` has none ({})\n  help: {}",

@@ -7,11 +7,14 @@
 //! Nothing here runs code of a library before [`backend::validate`] accepted it.
 
 pub mod analyze;
+pub mod build;
+pub mod discover;
 pub mod error;
 pub mod families;
 pub mod symbols;
 
 pub use analyze::{Analysis, Arch, Container, Kind, analyze};
+pub use discover::{Discovery, Search, Target};
 pub use error::Error;
 pub use families::{Device, Evidence, Family};
 pub use symbols::Group;

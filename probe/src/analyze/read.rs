@@ -287,8 +287,7 @@ fn elf_section_table_end(data: &[u8]) -> Option<u64> {
 
 /// Position-independent programs are shared objects with a flag.
 fn is_elf_program(file: &File<'_>) -> bool {
-    let flags =
-        |tag, value: u64| tag == object::elf::DT_FLAGS_1 && value & u64::from(object::elf::DF_1_PIE.0) != 0;
+    let flags = |tag, value: u64| tag == object::elf::DT_FLAGS_1 && value & object::elf::DF_1_PIE.0 != 0;
     match file {
         File::Elf32(elf) => {
             elf.elf_dynamic_table().is_ok_and(|table| table.iter().any(|d| flags(d.tag, d.val)))

@@ -87,9 +87,9 @@ pub const CPU_LIBRARY: &str = r#"
     void ggml_vec_dot_i2_i8_s(int n, float *s, size_t bs, const void *x, size_t bx, const void *y, size_t by, int c) { *s = (float) n; }
     void ggml_vec_dot_tq2_0_q8_K(int n, float *s, size_t bs, const void *x, size_t bx, const void *y, size_t by, int c) { *s = 0; }
     __attribute__((weak)) extern int ggml_backend_cuda_get_device_count(void);
-    extern int ggml_backend_cuda_reg(void);
+    __attribute__((weak)) extern int ggml_backend_cuda_reg(void);
     int ggml_backend_load_all(void) {
-        return ggml_backend_cuda_get_device_count ? ggml_backend_cuda_reg() : 0;
+        return ggml_backend_cuda_get_device_count && ggml_backend_cuda_reg ? ggml_backend_cuda_reg() : 0;
     }
 "#;
 
