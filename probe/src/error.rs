@@ -168,6 +168,20 @@ pub enum Error {
         /// Why not.
         source: Box<Error>,
     },
+    /// A library that this one needs is there, but older than the one it was built with.
+    #[error(
+        "`{}` needs {version}, which `{}` does not have: it was built on a newer system\n  \
+         help: build the library on this system, or run this on a newer one",
+        path.display(), found.display()
+    )]
+    TooOld {
+        /// The file.
+        path: PathBuf,
+        /// The symbol version that it needs.
+        version: String,
+        /// The library that should have it.
+        found: PathBuf,
+    },
     /// The file is not the one that was validated.
     #[error("`{}` was changed between validation and loading; it was not loaded\n  help: validate it again", path.display())]
     Changed {

@@ -7,6 +7,7 @@
 //! Nothing here runs code of a library before [`backend::validate`] accepted it.
 
 pub mod analyze;
+pub mod backend;
 pub mod build;
 pub mod discover;
 pub mod error;
