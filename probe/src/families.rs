@@ -246,7 +246,6 @@ pub fn evidence<'a>(defined: impl IntoIterator<Item = &'a str>) -> Vec<Evidence>
             let same =
                 |e: &&mut Evidence| (e.family, e.job, e.device) == (sign.family, sign.job, sign.device);
             match found.iter_mut().find(same) {
-                Some(evidence) if evidence.symbols.iter().any(|known| known == symbol) => {}
                 Some(evidence) => evidence.symbols.push(symbol.to_owned()),
                 None => found.push(Evidence {
                     family: sign.family,
@@ -259,6 +258,8 @@ pub fn evidence<'a>(defined: impl IntoIterator<Item = &'a str>) -> Vec<Evidence>
     }
     for evidence in &mut found {
         evidence.symbols.sort_unstable();
+        // A name may be defined in several versions.
+        evidence.symbols.dedup();
     }
     found.sort_by_key(|evidence| (evidence.family, evidence.device, evidence.job));
     found

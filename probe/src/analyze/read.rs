@@ -17,6 +17,11 @@ use std::path::Path;
 /// The start of a file of LLVM bitcode, plain and wrapped.
 const BITCODE: [[u8; 4]; 2] = [*b"BC\xC0\xDE", [0xDE, 0xC0, 0x17, 0x0B]];
 
+/// More than any library has. Parts of a universal file may overlap and constants are looked up one by one, so that
+/// without a bound a small file could take hours.
+const MOST_ARCHITECTURES: usize = 32;
+const MOST_CONSTANTS: usize = 32;
+
 /// What is collected about one architecture before it is put in order.
 struct Builder {
     container: Container,
@@ -327,7 +332,10 @@ fn linked(at: &At<'_>, file: &File<'_>, image: &mut Builder) -> Result<(), Error
             image.defined_versions.insert(name);
             continue;
         }
-        if let (true, ExportTarget::Address { address }) = (name.ends_with("_abi_version"), export.target()) {
+        if let ExportTarget::Address { address } = export.target()
+            && name.ends_with("_abi_version")
+            && constants.len() < MOST_CONSTANTS
+        {
             constants.push((name.clone(), address));
         }
         image.defined_versions.extend(version.clone());
@@ -473,6 +481,9 @@ fn tables(file: &File<'_>, image: &mut Builder, local_too: bool) {
 fn universal<F: FatArch>(at: &At<'_>, data: &[u8], arches: &[F]) -> Result<(Kind, Vec<Image>), Error> {
     let mut images = Vec::new();
     let mut kind = None;
+    if arches.len() > MOST_ARCHITECTURES {
+        return Err(at.malformed(format!("a universal file for {} architectures", arches.len())));
+    }
     for arch in arches {
         let (offset, size) = arch.file_range();
         let end = offset.saturating_add(size);
