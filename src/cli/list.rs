@@ -105,7 +105,7 @@ fn print_formats(formats: &[&FormatInfo], entries: &[&Entry], out: &mut dyn Writ
     }
     table.print(out)?;
     let isas: Vec<&str> =
-        Isa::ALL.iter().filter(|isa| entries.iter().any(|e| e.isa == **isa)).map(|isa| isa.name()).collect();
+        Isa::ALL.iter().filter(|isa| entries.iter().any(|e| e.isa == Some(**isa))).map(|isa| isa.name()).collect();
     let here = entries.iter().filter(|entry| runs_here(entry)).count();
     writeln!(
         out,
@@ -205,7 +205,7 @@ fn kernel_json(entry: &Entry) -> Value {
         "op": entry.op.name(),
         "format": name_of(entry),
         "device": entry.device.name(),
-        "isa": entry.isa.name(),
+        "isa": entry.isa.map(|isa| isa.name()),
         "features": entry.features.iter().map(|feature| feature.name()).collect::<Vec<_>>(),
         "runs_here": runs_here(entry),
         "shape": {"m": rule(entry.shape.m), "n": rule(entry.shape.n), "k": rule(entry.shape.k)},

@@ -19,7 +19,7 @@ pub fn emit(
 ) -> String {
     let mut out = format!(
         "use {runtime}::registry::{{
-             ActivationInfo, Code, Counters, DimRule, Entry, FormatInfo, KernelId, LeftOut, OuterType, Registry,
+             ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, FormatInfo, KernelId, LeftOut, OuterType, Registry,
              ShapeRules, Source, Unit,
          }};
          use {runtime}::vocab::{{DType, DeviceKind, FeatureSet, Isa, Op}};
@@ -58,7 +58,7 @@ pub fn emit(
          /// What this build holds.
          pub static REGISTRY: Registry = Registry {{
              package: {:?}, formats: FORMATS, activations: ACTIVATIONS, entries: ENTRIES,
-             candidates, left_out: LEFT_OUT, sources: SOURCES,
+             candidates, left_out: LEFT_OUT, cuda: CudaBuild::FeatureOff, without_image: &[], sources: SOURCES,
          }};\n",
         left_out.join(", "),
         sources.join(", "),
@@ -187,7 +187,7 @@ fn entries(listed: &[Listed]) -> String {
             out,
             "{cfg}Entry {{
                  id: KernelId({id:#018x}), name: {name:?}, op: Op::{op:?}, format: {format}, quantizer: {quantizer},
-                 device: DeviceKind::Cpu, isa: Isa::{isa:?}, features: {features},
+                 device: DeviceKind::Cpu, isa: Some(Isa::{isa:?}), features: {features},
                  shape: ShapeRules {{ m: {m}, n: {n}, k: {k} }},
                  source: {source:?}, plan: {plan:?}, code: {code},
                  counters: {{ static COUNTERS: Counters = Counters::new(); &COUNTERS }},
