@@ -118,14 +118,21 @@ pub struct Sign {
     pub device: Device,
     /// How it is recognised.
     pub pattern: Pattern,
+    /// The formats that it computes with or converts.
+    pub formats: &'static [&'static str],
 }
 
 const fn cpu(family: Family, job: Job, pattern: Pattern) -> Sign {
-    Sign { family, job, device: Device::Cpu, pattern }
+    Sign { family, job, device: Device::Cpu, pattern, formats: family.formats() }
 }
 
 const fn cuda(family: Family, pattern: Pattern) -> Sign {
-    Sign { family, job: Job::Product, device: Device::Cuda, pattern }
+    Sign { family, job: Job::Product, device: Device::Cuda, pattern, formats: family.formats() }
+}
+
+/// For one format of a family that has several.
+const fn of(formats: &'static [&'static str], sign: Sign) -> Sign {
+    Sign { formats, ..sign }
 }
 
 /// Every name that is looked for, by family. `ggml_qgemm_lut` and `ggml_preprocessor` are not here: TL1 and TL2
@@ -146,14 +153,14 @@ pub const SIGNS: &[Sign] = &[
     cpu(Family::Tl2, Job::Product, Pattern::Begins("two_qgemm_lut_")),
     cpu(Family::Tl2, Job::Product, Pattern::Is("three_lut_ctor")),
     cpu(Family::Tl2, Job::Product, Pattern::Is("two_lut_ctor")),
-    cpu(Family::Tq, Job::Product, Pattern::Begins("ggml_vec_dot_tq1_0")),
-    cpu(Family::Tq, Job::Product, Pattern::Begins("ggml_vec_dot_tq2_0")),
-    cpu(Family::Tq, Job::Conversion, Pattern::Is("quantize_tq1_0")),
-    cpu(Family::Tq, Job::Conversion, Pattern::Is("quantize_tq2_0")),
-    cpu(Family::Tq, Job::Conversion, Pattern::Is("dequantize_row_tq1_0")),
-    cpu(Family::Tq, Job::Conversion, Pattern::Is("dequantize_row_tq2_0")),
-    cuda(Family::Tq, Pattern::ForType("mul_mat_q_case", 34)),
-    cuda(Family::Tq, Pattern::ForType("mul_mat_q_case", 35)),
+    of(&["tq1_0"], cpu(Family::Tq, Job::Product, Pattern::Begins("ggml_vec_dot_tq1_0"))),
+    of(&["tq2_0"], cpu(Family::Tq, Job::Product, Pattern::Begins("ggml_vec_dot_tq2_0"))),
+    of(&["tq1_0"], cpu(Family::Tq, Job::Conversion, Pattern::Is("quantize_tq1_0"))),
+    of(&["tq2_0"], cpu(Family::Tq, Job::Conversion, Pattern::Is("quantize_tq2_0"))),
+    of(&["tq1_0"], cpu(Family::Tq, Job::Conversion, Pattern::Is("dequantize_row_tq1_0"))),
+    of(&["tq2_0"], cpu(Family::Tq, Job::Conversion, Pattern::Is("dequantize_row_tq2_0"))),
+    of(&["tq1_0"], cuda(Family::Tq, Pattern::ForType("mul_mat_q_case", 34))),
+    of(&["tq2_0"], cuda(Family::Tq, Pattern::ForType("mul_mat_q_case", 35))),
     cpu(Family::Iq2S, Job::Product, Pattern::Begins("ggml_vec_dot_iq2_s_")),
     cpu(Family::Iq2S, Job::Conversion, Pattern::Is("quantize_iq2_s")),
     cpu(Family::Iq2S, Job::Conversion, Pattern::Is("dequantize_row_iq2_s")),
@@ -216,6 +223,54 @@ impl Family {
             Family::Tq => "build llama.cpp of September 2024 or later",
             Family::Iq2S => "build llama.cpp of 2024 or later",
         }
+    }
+}
+
+/// How the functions for products of a format are recognised. Where no family states them, they are ggml's own for
+/// a format with a number in GGUF, which ggml names after the format.
+enum Products {
+    /// By these.
+    Signs(Vec<Pattern>),
+    /// `ggml_vec_dot_q4_K_q8_K` for `q4_k`, in either case.
+    Dot(String),
+    /// The instance of CUDA's product for this `ggml_type`.
+    Instance(Pattern),
+    /// Nobody knows any.
+    Unknown,
+}
+
+fn products(format: &str, gguf: Option<u32>, device: Device) -> Products {
+    let signs = SIGNS
+        .iter()
+        .filter(|sign| sign.job == Job::Product && sign.device == device && sign.formats.contains(&format));
+    let signs: Vec<Pattern> = signs.map(|sign| sign.pattern).collect();
+    match (signs.is_empty(), gguf, device) {
+        (false, ..) => Products::Signs(signs),
+        (true, Some(_), Device::Cpu) => Products::Dot(format!("ggml_vec_dot_{format}_q8")),
+        (true, Some(id), Device::Cuda) => Products::Instance(Pattern::ForType("mul_mat_q_case", id)),
+        (true, None, _) => Products::Unknown,
+    }
+}
+
+/// Whether a function shows products of a format, given gristmill's name of it and its number in GGUF.
+pub fn shows_products(symbol: &str, format: &str, gguf: Option<u32>, device: Device) -> bool {
+    match products(format, gguf, device) {
+        Products::Signs(signs) => signs.iter().any(|pattern| pattern.fits(symbol)),
+        Products::Dot(prefix) => {
+            symbol.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(&prefix))
+        }
+        Products::Instance(pattern) => pattern.fits(symbol),
+        Products::Unknown => false,
+    }
+}
+
+/// The names by which products of a format are recognised; none if nobody knows any.
+pub fn product_names(format: &str, gguf: Option<u32>, device: Device) -> Vec<String> {
+    match products(format, gguf, device) {
+        Products::Signs(signs) => signs.iter().map(Pattern::to_string).collect(),
+        Products::Dot(prefix) => vec![format!("{prefix}*")],
+        Products::Instance(pattern) => vec![pattern.to_string()],
+        Products::Unknown => Vec::new(),
     }
 }
 
@@ -304,6 +359,22 @@ mod tests {
         assert_eq!(of(220), []);
         assert_eq!(microsoft_number(22), "BG@");
         assert_eq!(microsoft_number(1), "0");
+    }
+
+    #[test]
+    fn products_of_a_format_are_told_by_its_own_name() {
+        let cpu = |symbol: &str, format: &str, gguf| shows_products(symbol, format, gguf, Device::Cpu);
+        assert!(cpu("ggml_vec_dot_q4_K_q8_K", "q4_k", Some(12)));
+        assert!(cpu("ggml_vec_dot_i2_i8_s", "i2_s", Some(36)));
+        assert!(cpu("ggml_vec_dot_tq2_0_q8_K", "tq2_0", Some(35)));
+        assert!(!cpu("ggml_vec_dot_tq2_0_q8_K", "tq1_0", Some(34)));
+        assert!(!cpu("ggml_vec_dot_q4_0_q8_0", "q4_k", Some(12)));
+        assert!(!cpu("ggml_vec_dot_q4_K_q8_K", "q4_k", None));
+        assert!(!cpu("ggml_vec_dot_\u{fc}", "q4_k", Some(12)));
+        assert!(shows_products("_Z14mul_mat_q_caseIL9ggml_type12EEvv", "q4_k", Some(12), Device::Cuda));
+        assert!(!shows_products("_Z14mul_mat_q_caseIL9ggml_type12EEvv", "q5_k", Some(13), Device::Cuda));
+        assert_eq!(product_names("q8_0", Some(8), Device::Cpu), ["ggml_vec_dot_q8_0_q8*"]);
+        assert_eq!(product_names("i2s_absmax", None, Device::Cpu), [""; 0]);
     }
 
     #[test]

@@ -45,7 +45,9 @@ impl Group {
             Group::Cuda => {
                 starts(&["ggml_backend_cuda_", "ggml_cuda_", "ggml_cublas_", "bitlinear_int8xint2"])
             }
-            Group::CudaRuntime => starts(&["cuda", "__cuda", "cublas"]) || is_driver_function(name),
+            Group::CudaRuntime => {
+                starts(&["__cuda", "cublas"]) || capital_after(name, "cuda") || is_driver_function(name)
+            }
             Group::Quantization => starts(&[
                 "quantize_",
                 "dequantize_row_",
@@ -65,6 +67,11 @@ impl std::fmt::Display for Group {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// `cudaMalloc`: the prefix and a capital.
+fn capital_after(name: &str, prefix: &str) -> bool {
+    name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
 }
 
 /// `cuInit`, `cuMemAlloc_v2`: `cu`, a capital and a small letter.
@@ -143,9 +150,17 @@ mod tests {
         assert_eq!(of("_Z17ggml_cuda_mul_matR"), [Group::Ggml, Group::Cuda]);
         // A model class is llama.cpp's even where it is called after BitNet.
         assert_eq!(of("_ZN18llama_model_bitnet17load_arch_hparamsEv"), [Group::Llama]);
-        for other in
-            ["malloc", "cue", "cut_here", "custom", "curl_easy_init", "cURL", "barracuda", "my_llama_x"]
-        {
+        for other in [
+            "malloc",
+            "cue",
+            "cut_here",
+            "custom",
+            "curl_easy_init",
+            "cURL",
+            "barracuda",
+            "cudarc",
+            "my_llama_x",
+        ] {
             assert!(of(other).is_empty(), "{other}: {:?}", of(other));
         }
     }

@@ -10,6 +10,7 @@ mod docs;
 mod emit;
 mod error;
 mod explain;
+mod external;
 mod files;
 mod inspect;
 mod list;

@@ -3,7 +3,8 @@
 
 use crate::discover::Discovery;
 use crate::error::Error;
-use crate::families::{Device, Family, Job, Pattern, SIGNS};
+use crate::families::{Device, Family, Job, SIGNS, shows_products};
+use crate::symbols::identifier;
 use std::sync::{PoisonError, RwLock};
 
 /// The project that a backend is from.
@@ -81,36 +82,13 @@ impl External {
     /// The function that shows that it computes products of a format, by gristmill's name of the format and its
     /// number in GGUF. `None` also where a backend has them without saying so in its names.
     pub fn product(&self, format: &str, gguf: Option<u32>) -> Option<&str> {
-        let fits = |symbol: &&String| product_of(symbol, format, gguf, self.device);
+        let fits = |symbol: &&String| shows_products(symbol, format, gguf, self.device);
         self.products.iter().find(fits).map(String::as_str)
     }
 }
 
 fn name(project: Project, device: Device) -> String {
     format!("{project}/{device}")
-}
-
-/// Whether a function computes products of a format.
-fn product_of(symbol: &str, format: &str, gguf: Option<u32>, device: Device) -> bool {
-    let signs = SIGNS.iter().filter(|sign| {
-        sign.job == Job::Product && sign.device == device && sign.family.formats().contains(&format)
-    });
-    let mut named = signs.filter(|sign| sign.pattern.fits(symbol)).map(|sign| sign.family);
-    match device {
-        // A family of several formats tells them apart by their names, as all of ggml's are: format, then
-        // activation format.
-        Device::Cpu => {
-            named.any(|family| family.formats().len() == 1)
-                || symbol
-                    .to_ascii_lowercase()
-                    .strip_prefix("ggml_vec_dot_")
-                    .and_then(|rest| rest.strip_prefix(format))
-                    .is_some_and(|rest| rest.starts_with("_q8"))
-        }
-        Device::Cuda => {
-            gguf.is_some_and(|id| Pattern::ForType("mul_mat_q_case", id).fits(symbol)) || named.any(|_| true)
-        }
-    }
 }
 
 /// The backends among what was found.
@@ -143,6 +121,7 @@ fn external(discovery: &Discovery, project: Project, device: Device) -> External
 
 fn is_product(symbol: &str) -> bool {
     symbol.starts_with("ggml_vec_dot_")
+        || identifier(symbol) == "mul_mat_q_case"
         || SIGNS.iter().any(|sign| sign.job == Job::Product && sign.pattern.fits(symbol))
 }
 
@@ -184,7 +163,7 @@ fn absent(discovery: &Discovery, project: Project, device: Device) -> State {
             Project::Bitnet => " of bitnet.cpp",
             Project::Llama => "",
         };
-        format!("{} define no {what}{of}", discovery.file_names().join(", "))
+        format!("no {what}{of} in {}", discovery.file_names().join(", "))
     };
     State::Absent { reason, help }
 }
