@@ -5,6 +5,7 @@
 mod analyze_library;
 mod bench;
 mod check;
+mod compare_backend;
 mod dequantize;
 mod docs;
 mod emit;
@@ -55,6 +56,7 @@ enum Command {
     Dequantize(dequantize::Arguments),
     Docs(docs::Arguments),
     AnalyzeLibrary(analyze_library::Arguments),
+    CompareBackend(compare_backend::Arguments),
 }
 
 /// Runs the command that the arguments name.
@@ -103,6 +105,7 @@ fn dispatch(command: Command, out: &mut dyn Write) -> Result<Outcome, CliError> 
         Command::Dequantize(arguments) => dequantize::run(&arguments, out),
         Command::Docs(arguments) => docs::run(&arguments, out),
         Command::AnalyzeLibrary(arguments) => analyze_library::run(&arguments, out),
+        Command::CompareBackend(arguments) => compare_backend::run(&arguments, out),
     }
 }
 
