@@ -9,7 +9,7 @@
 
 use super::float;
 use super::format::uses_outer;
-use crate::plan::{Dot, MatmulPlan};
+use crate::plan::{Dot, FormatPlan, MatmulPlan};
 use std::fmt::Write;
 
 /// Name of the loop a plan needs, without the ISA: all that its text depends on. Formats that differ only
@@ -103,7 +103,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
              let mut row = a.row_begin;
              // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
              unsafe {{\n",
-        finish = finish(plan),
+        finish = finish(plan.format, "V", "y[t][i]"),
     );
     for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
         let span = if rows == 1 { "LANES".to_string() } else { format!("{rows} * LANES") };
@@ -391,23 +391,23 @@ fn by_unit(plan: &MatmulPlan<'_>) -> String {
     )
 }
 
-/// Activation scale, outer scale, bias, store: the order of the scalar reference.
-fn finish(plan: &MatmulPlan<'_>) -> String {
-    let format = plan.format;
+/// Activation scale, outer scale, bias, store: the order of the scalar reference. `vectors` is how many
+/// vectors of rows there are, and `y` the f32 sums of vector `i` and token `t`.
+pub(super) fn finish(format: &FormatPlan<'_>, vectors: &str, y: &str) -> String {
     let value = &format.format.value;
     let mut steps = String::new();
     if format.activations.block.is_none() {
         let function = if format.activations.keeps_multiplier { "div_f32" } else { "mul_f32" };
         let _ = writeln!(steps, "let y = simd::{function}(y, simd::splat_f32(*a.x_scales.add(token + t)));");
     }
-    if uses_outer(plan.format) {
+    if uses_outer(format) {
         steps.push_str("let y = simd::mul_f32(y, simd::load_f32(a.outer.add(row)));\n");
     }
     if !format.has_scales() && value.unit != 1.0 {
         let _ = writeln!(steps, "let y = simd::mul_f32(y, simd::splat_f32({}));", float(value.unit));
     }
     format!(
-        "for i in 0..V {{
+        "for i in 0..{vectors} {{
              let row = row + i * LANES;
              if row >= a.row_end {{ break; }}
              let whole = row + LANES <= a.row_end;
@@ -421,7 +421,7 @@ fn finish(plan: &MatmulPlan<'_>) -> String {
                  Some(simd::load_f32(lanes.as_ptr()))
              }};
              for t in 0..T {{
-                 let y = y[t][i];
+                 let y = {y};
                  {steps}
                  let y = match bias {{ Some(bias) => simd::add_f32(y, bias), None => y }};
                  let out = a.y.add((token + t) * a.n + row);
