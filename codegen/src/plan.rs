@@ -417,8 +417,10 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         Isa::Sse41 => Some(x86("sse41", 4, false)),
         Isa::Avx2 => Some(x86("avx2", 8, false)),
         Isa::AvxVnni => Some(x86("avxvnni", 8, true)),
-        Isa::Avx512 if requires(Feature::Avx512vnni) => Some(x86("avx512vnni", 16, true)),
-        Isa::Avx512 => Some(x86("avx512", 16, false)),
+        Isa::Avx512 if requires(Feature::Avx512vnni) => {
+            Some(Primitives { sums: Some(24), ..x86("avx512vnni", 16, true) })
+        }
+        Isa::Avx512 => Some(Primitives { sums: Some(24), ..x86("avx512", 16, false) }),
         Isa::Neon if requires(Feature::I8mm) => Some(arm("neoni8mm", true, false)),
         Isa::Neon if requires(Feature::Dotprod) => Some(arm("neondot", true, true)),
         Isa::Neon => Some(arm("neon", false, true)),

@@ -217,8 +217,16 @@ fn multiply(plan: &MatmulPlan<'_>) -> String {
     })
 }
 
-/// Integer sums over the tiles `first..end` (expressions) into `dot[t][i]`.
-fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
+/// Integer sums over `count` tiles from `first` on (expressions) into `dot[t][i]`. Where `start` is given, they start at
+/// `start[t]`, else at zero.
+fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
+    let begin = |sum: &str| {
+        if start {
+            format!("for t in 0..T {{ for i in 0..V {{ {sum}[t][i] = start[t]; }} }}\n")
+        } else {
+            String::new()
+        }
+    };
     let decode = decode(plan);
     let table = match (plan.pack.table.is_some(), plan.biased) {
         (true, true) => "let table = simd::signed(simd::table(&*a.table));\n",
@@ -244,21 +252,27 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
             format!(
                 "// Fields are multiplied where they stand in the byte; each sum is shifted once, exactly.
                  let mut sums = [[[simd::zero(); V]; T]; {fields}];
+                 {begin}
                  for tile in {first}..{first} + {count} {{ {position} {decode} {multiply} }}
                  let mut dot = [[simd::zero(); V]; T];
-                 for t in 0..T {{ for i in 0..V {{ dot[t][i] = {total}; }} }}\n"
+                 for t in 0..T {{ for i in 0..V {{ dot[t][i] = {total}; }} }}\n",
+                begin = begin("sums[0]"),
             )
         }
         Dot::Direct { shift_free: false } => format!(
             "{table}let mut sum = [[simd::zero(); V]; T];
+             {}
              for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
              let dot = sum;\n",
+            begin("sum"),
             multiply(plan)
         ),
         Dot::Wide => format!(
             "{table}let mut sum = [[simd::zero(); V]; T];
+             {}
              for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
              let dot = sum;\n",
+            begin("sum"),
             multiply(plan)
         ),
         Dot::PairsAtOnce => {
@@ -269,7 +283,9 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
             });
             format!(
                 "{table}let mut dot = [[simd::zero(); V]; T];
-                 for tile in {first}..{first} + {count} {{ {position} {decode} {multiply} }}\n"
+                 {}
+                 for tile in {first}..{first} + {count} {{ {position} {decode} {multiply} }}\n",
+                begin("dot")
             )
         }
         // A unit that fits i16 sums is widened once, at its end.
@@ -280,12 +296,15 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
                 "{table}let mut sum = [[simd::zero_pairs(); V]; T];
              for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
              let mut dot = [[simd::zero(); V]; T];
+             {}
              for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], sum[t][i]); }} }}\n",
-                multiply(plan)
+                multiply(plan),
+                begin("dot")
             )
         }
         Dot::Pairs { tiles } => format!(
             "{table}let mut dot = [[simd::zero(); V]; T];
+             {}
              let mut tile = {first};
              while tile < {first} + {count} {{
                  // i16 sums stay exact over {tiles} tiles.
@@ -297,18 +316,15 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
                  }}
                  for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], sum[t][i]); }} }}
              }}\n",
+            begin("dot"),
             multiply(plan)
         ),
     }
 }
 
-/// Adds what the operands leave out: value = operand + min, or (operand - 128) + (min + 128).
-fn corrected(plan: &MatmulPlan<'_>, sum: &str, x_sum: &str) -> String {
-    match (needs_sum(plan), plan.biased) {
-        (false, _) => format!("simd::to_f32({sum})"),
-        (true, false) => format!("simd::to_f32(simd::add({sum}, simd::splat({x_sum} * a.min)))"),
-        (true, true) => format!("simd::to_f32(simd::add({sum}, simd::splat({x_sum} * (a.min + 128))))"),
-    }
+/// What the operands leave out: value = operand + min, or (operand - 128) + (min + 128).
+fn left_out(plan: &MatmulPlan<'_>) -> &'static str {
+    if plan.biased { "simd::splat(x_sum * (a.min + 128))" } else { "simd::splat(x_sum * a.min)" }
 }
 
 /// Whether integer sums are corrected by the sum of the activations.
@@ -317,8 +333,12 @@ fn needs_sum(plan: &MatmulPlan<'_>) -> bool {
 }
 
 fn whole_row(plan: &MatmulPlan<'_>) -> String {
-    let sums = integer_sums(plan, "0", "a.stride / TILE");
-    let corrected = corrected(plan, "dot[t][i]", "x_sum");
+    let sums = integer_sums(plan, "0", "a.stride / TILE", false);
+    let corrected = if needs_sum(plan) {
+        format!("simd::to_f32(simd::add(dot[t][i], {}))", left_out(plan))
+    } else {
+        "simd::to_f32(dot[t][i])".to_string()
+    };
     let x_sum = if needs_sum(plan) { "let x_sum = *a.x_sums.add(token + t);" } else { "" };
     format!(
         "{sums}
@@ -335,9 +355,22 @@ fn by_unit(plan: &MatmulPlan<'_>) -> String {
     let unit = format.unit;
     let tiles = unit.div_ceil(plan.pack.tile.k);
     let rows = plan.pack.packing.rows;
-    let sums = integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string());
+    let mut sums = String::new();
+    if needs_sum(plan) {
+        // What the operands leave out comes first: that costs no addition.
+        let _ = write!(
+            sums,
+            "let mut start = [simd::zero(); T];
+             for t in 0..T {{
+                 let x_sum = *a.x_sums.add((token + t) * a.units + unit);
+                 start[t] = {};
+             }}\n",
+            left_out(plan)
+        );
+    }
+    sums.push_str(&integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string(), needs_sum(plan)));
     let mut per_token = String::new();
-    if needs_sum(plan) || format.offset {
+    if format.offset {
         per_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");
     }
     if let Some(block) = format.activations.block {
@@ -351,7 +384,7 @@ fn by_unit(plan: &MatmulPlan<'_>) -> String {
         let load = format!("simd::load_f32({name}[i].add(unit * {rows}))");
         if has_x { format!("simd::mul_f32({load}, x_scale)") } else { load }
     };
-    let mut per_vector = format!("let sum = {};\n", corrected(plan, "dot[t][i]", "x_sum"));
+    let mut per_vector = String::from("let sum = simd::to_f32(dot[t][i]);\n");
     let scaled = match (format.has_scales(), has_x) {
         (true, _) => format!("simd::mul_f32({}, sum)", term("scales")),
         (false, true) => "simd::mul_f32(x_scale, sum)".to_string(),
