@@ -11,7 +11,7 @@ use gristmill::oracle::Oracle;
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::vocab::Op;
 use gristmill::{
-    Dequantizer, Matmul, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict, Shape, Threads,
+    Dequantizer, Matmul, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict, Shape,
 };
 
 /// Rows that are measured of larger matrices: the rate of more is the same, searching quantizers take seconds.
@@ -86,7 +86,7 @@ pub fn measure(
                 // A kernel of the ISA that is for other numbers of tokens.
                 let Ok(kernel) = Matmul::new(&prepared.decide(shape)) else { continue };
                 for count in &plan.threads {
-                    let threads = Threads::new(*count)?;
+                    let threads = plan.make_threads(*count)?;
                     let packed = kernel.pack_on(&matrix, &threads)?.bytes();
                     let moved = Moved {
                         entry: kernel.entry(),

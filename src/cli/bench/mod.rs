@@ -14,9 +14,9 @@ use super::run::threads;
 use super::table::{Side, Table, counted, measured};
 use super::{print_json, progress, request};
 use compare::{Base, Verdict};
-use gristmill::REGISTRY;
 use gristmill::registry::FormatInfo;
 use gristmill::vocab::{DType, Isa};
+use gristmill::{REGISTRY, ThreadOptions, Threads};
 use machine::Machine;
 use measure::{Ceiling, Effort};
 use serde_json::{Value, json};
@@ -48,6 +48,9 @@ pub struct Arguments {
     /// Numbers of threads
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
     threads: Vec<usize>,
+    /// Processors to pin threads to, the main one not counted: `taskset` pins that
+    #[arg(long, value_name = "CPU", value_delimiter = ',')]
+    cpus: Vec<usize>,
     /// Weights that stay in the caches as far as they fit, or come from memory in each run [default: both]
     #[arg(long, value_delimiter = ',')]
     memory: Vec<Memory>,
@@ -120,6 +123,7 @@ struct Plan {
     shapes: Vec<(usize, usize)>,
     tokens: Vec<usize>,
     threads: Vec<usize>,
+    cpus: Vec<usize>,
     memory: Vec<Memory>,
     ops: Vec<Measured>,
     isa: Option<Isa>,
@@ -149,6 +153,7 @@ impl Plan {
             },
             tokens: or(&arguments.m, if quick { &[1, 32] } else { TOKENS }),
             threads: arguments.threads.iter().map(|count| threads(Some(*count))).collect(),
+            cpus: arguments.cpus.clone(),
             memory: match arguments.memory.as_slice() {
                 [] => vec![Memory::Hot, Memory::Cold],
                 given => given.to_vec(),
@@ -167,6 +172,12 @@ impl Plan {
             ));
         }
         Ok(plan)
+    }
+
+    /// Threads to measure with.
+    fn make_threads(&self, count: usize) -> Result<Threads, CliError> {
+        let options = ThreadOptions { count, cpus: self.cpus.clone(), ..ThreadOptions::default() };
+        Ok(Threads::with_options(&options)?)
     }
 
     /// Whether a quick run is at its end.

@@ -41,7 +41,7 @@ pub fn measure(
     let all = Threads::new(CpuProfile::detect().cores)?;
     let (mut weights, mut measured, mut refused) = (Weights::default(), 0, None);
     for threads in &plan.threads {
-        let threads = Threads::new(*threads)?;
+        let threads = plan.make_threads(*threads)?;
         for prepared in &requests {
             for (memory, m) in
                 plan.memory.iter().flat_map(|memory| plan.tokens.iter().map(move |m| (memory, m)))
