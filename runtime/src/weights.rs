@@ -266,6 +266,20 @@ impl PackedMatrix {
         self.k
     }
 
+    /// The same weights in memory of their own (for another NUMA node, or to be read from memory in turn).
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn try_clone(&self) -> Result<PackedMatrix, Error> {
+        Ok(PackedMatrix {
+            codes: self.codes.try_clone()?,
+            scales: self.scales.try_clone()?,
+            mins: self.mins.try_clone()?,
+            outer: self.outer.try_clone()?,
+            ..*self
+        })
+    }
+
     /// Bytes held: codes, scales, minimum terms and outer scales.
     pub fn bytes(&self) -> usize {
         self.codes.bytes() + self.scales.bytes() + self.mins.bytes() + self.outer.bytes()
