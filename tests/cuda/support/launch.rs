@@ -123,8 +123,8 @@ pub struct Launch<'a> {
     info: &'a KernelInfo,
     blocks: (u32, u32),
     threads: u32,
-    /// Each in a word of its own, in its first bytes.
-    arguments: Vec<u64>,
+    /// Each in words of its own, from their first byte on.
+    arguments: Vec<Vec<u64>>,
     seed: u64,
     _unit: PhantomData<&'a Unit>,
 }
@@ -149,23 +149,35 @@ impl Launch<'_> {
     }
 
     /// The next argument. Panics if the parameter has another size or kind.
-    pub fn arg<A: Argument>(mut self, value: A) -> Self {
-        let (index, bytes) = (self.arguments.len(), value.bytes());
+    pub fn arg<A: Argument>(self, value: A) -> Self {
+        self.push(&value.bytes(), A::KINDS)
+    }
+
+    /// A null pointer.
+    pub fn null(self) -> Self {
+        self.push(&0usize.to_ne_bytes(), "pc")
+    }
+
+    /// A struct, as the device reads it.
+    pub fn structure(self, bytes: &[u8]) -> Self {
+        self.push(bytes, "s")
+    }
+
+    fn push(mut self, bytes: &[u8], fitting: &str) -> Self {
+        let index = self.arguments.len();
         // SAFETY: the tables hold as many entries as there are parameters, and a zero.
         let (kinds, size) = unsafe {
-            (
-                CStr::from_ptr(self.info.kinds).to_str().expect("letters"),
-                *self.info.sizes.add(index.min(self.info.parameters as usize)),
-            )
+            let kinds = CStr::from_ptr(self.info.kinds).to_str().expect("letters");
+            (kinds, *self.info.sizes.add(index.min(kinds.len())))
         };
         let kind = kinds.chars().nth(index).unwrap_or_else(|| panic!("{} parameters only", kinds.len()));
         assert!(
-            A::KINDS.contains(kind) && bytes.len() == size as usize,
-            "argument {index} has {} bytes and fits `{}`; the parameter has {size} bytes and is `{kind}`",
+            fitting.contains(kind) && bytes.len() == size as usize,
+            "argument {index} has {} bytes and fits `{fitting}`; the parameter has {size} bytes and is `{kind}`",
             bytes.len(),
-            A::KINDS
         );
-        self.arguments.push(u64::from_ne_bytes(std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0))));
+        let word = |bytes: &[u8]| u64::from_ne_bytes(std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0)));
+        self.arguments.push(bytes.chunks(8).map(word).collect());
         self
     }
 
@@ -176,7 +188,7 @@ impl Launch<'_> {
     pub fn run(mut self) -> Result<(), String> {
         assert_eq!(self.arguments.len(), self.info.parameters as usize, "the kernel's parameters");
         let mut pointers: Vec<*mut c_void> =
-            self.arguments.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
+            self.arguments.iter_mut().map(|words| words.as_mut_ptr().cast()).collect();
         let mut report: Vec<c_char> = vec![0; 4096];
         // SAFETY: as many pointers as the kernel has parameters, each to a value of its size; memory that the kernel
         // reaches through them is checked by the emulator.
@@ -238,6 +250,11 @@ impl<T: Copy> Buffer<T> {
     pub fn read(&self) -> Vec<T> {
         // SAFETY: the memory holds `len` values; every bit pattern that a kernel leaves is one of the numbers used here.
         unsafe { std::slice::from_raw_parts(self.data, self.len) }.to_vec()
+    }
+
+    /// Its address, for structs.
+    pub fn address(&self) -> u64 {
+        self.data as u64
     }
 
     /// An address `bytes` after the start.

@@ -194,10 +194,10 @@ fn of_format(
         packing: None,
     };
     for (number, kernel, order, variant) in serving(set, Op::Dequantize, index) {
-        let function = "dequantize";
-        let unit = unit_name(function, &format.name, &variant.label);
+        let unit = unit_name("dequantize", &format.name, &variant.label);
+        let function = &unit;
         let text = decode::emit(plan) + &blocks::dequantize(plan, function);
-        units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
+        units.add(&unit, variant.min_cc, &[function.clone()], variant.budget, &text);
         let per_thread = blocks::per_thread(plan);
         listed.push(CudaListed {
             plan: format!("{per_thread} elements a thread"),
@@ -209,7 +209,8 @@ fn of_format(
     }
     for (number, kernel, order, variant) in serving(set, Op::Quantize, index) {
         for (position, quantizer) in format.quantizers.iter().enumerate() {
-            let function = "quantize";
+            let unit = unit_name(&format!("quantize_{}", quantizer.name), &format.name, &variant.label);
+            let function = &unit;
             let (text, steps) = match blocks::quantize(plan, quantizer, function) {
                 Ok(text) => text,
                 Err(error) => {
@@ -217,9 +218,8 @@ fn of_format(
                     continue;
                 }
             };
-            let unit = unit_name(&format!("{function}_{}", quantizer.name), &format.name, &variant.label);
             let text = format!("{}{}{text}", decode_sizes(plan), blocks::HELPERS);
-            let mut kernels = vec![function.to_string()];
+            let mut kernels = vec![function.clone()];
             if steps {
                 kernels.extend([format!("{function}_chunks"), format!("{function}_finish")]);
             }
@@ -293,14 +293,18 @@ fn of_format(
 fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut Vec<CudaListed>) {
     let format = &set.activations[index];
     for (number, kernel, order, variant) in serving(set, Op::QuantizeActivations, index) {
-        let function = "quantize_activations";
-        let unit = unit_name(function, &format.name, &variant.label);
+        let unit = unit_name("quantize_activations", &format.name, &variant.label);
+        let function = &unit;
         let text = activations::emit(format, function);
-        units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
+        units.add(&unit, variant.min_cc, &[function.clone()], variant.budget, &text);
         let mut shape = variant.shape;
         shape.k.multiple_of = lcm(shape.k.multiple_of.max(1), u64::from(format.block.unwrap_or(1)));
         listed.push(CudaListed {
             name: name(kernel, &format.name, None, variant),
+            launch: format!(
+                "CudaLaunch::QuantizeActivations {{ function: {function:?}, threads: {} }}",
+                activations::THREADS
+            ),
             op: Op::QuantizeActivations,
             format: index,
             quantizer: 0,
@@ -311,10 +315,6 @@ fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut V
             plan: "a CUDA block for each row".to_string(),
             order,
             kernel: number,
-            launch: format!(
-                "CudaLaunch::QuantizeActivations {{ function: {function:?}, threads: {} }}",
-                activations::THREADS
-            ),
             packing: None,
         });
     }
