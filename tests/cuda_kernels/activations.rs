@@ -80,7 +80,8 @@ fn activations_become_the_oracle_s_int8() {
                 let sums = Buffer::output("sums", &vec![i32::MIN; m * units]);
                 let fault = Buffer::output("fault", &[NO_FAULT]);
                 let launch = kernel.unit.launch(kernel.function()).grid(m as u32, 1).seed(number as u64);
-                let launch = launch.threads(kernel.number("threads") as u32).arg(&x).arg(input.kind).arg(m as u32);
+                let launch =
+                    launch.threads(kernel.number("threads") as u32).arg(&x).arg(input.kind).arg(m as u32);
                 let launch = launch.arg(k as u32).arg(unit as u32).arg(padded as u32).arg(units as u32);
                 let report = launch.arg(&q).arg(&scales).arg(&sums).arg(&fault).run();
                 report.unwrap_or_else(|report| panic!("{case}: {report}"));

@@ -38,7 +38,8 @@ pub fn dequantize(
     let dst = Buffer::output("dst", &vec![f32::from_bits(0xa5a5_a5a5); n * k]);
     let fault = Buffer::output("fault", &[NO_FAULT]);
     let launch = unit.launch(kernel.function()).grid(blocks, 1).threads(threads as u32).seed(seed);
-    let launch = launch.arg(&src).arg(&dst).arg(n as u32).arg(k as u32).arg(sizes(kernel.format(), n, k).0 as u64);
+    let launch =
+        launch.arg(&src).arg(&dst).arg(n as u32).arg(k as u32).arg(sizes(kernel.format(), n, k).0 as u64);
     launch.arg(&fault).run()?;
     Ok(match fault.read()[0] {
         NO_FAULT => Ok(dst.read()),
@@ -199,7 +200,11 @@ fn quantize_gives_the_oracle_s_bytes() {
                         assert_eq!(fault, ((row * k + block * elements) * 4 + 2) as u64, "{case}");
                     }
                     (found, expected) => {
-                        panic!("{case}: {:?}, expected {:?}", found.map(|_| "a tensor"), expected.map(|_| "a tensor"))
+                        panic!(
+                            "{case}: {:?}, expected {:?}",
+                            found.map(|_| "a tensor"),
+                            expected.map(|_| "a tensor")
+                        )
                     }
                 }
                 cases += 1;

@@ -77,7 +77,9 @@ pub fn kernels(op: Op) -> Vec<Kernel> {
 
 fn loaded(name: &str) -> Arc<Unit> {
     static LOADED: Mutex<Vec<(String, Arc<Unit>)>> = Mutex::new(Vec::new());
-    let find = |units: &Vec<(String, Arc<Unit>)>| units.iter().find(|(found, _)| found == name).map(|(_, u)| u.clone());
+    let find = |units: &Vec<(String, Arc<Unit>)>| {
+        units.iter().find(|(found, _)| found == name).map(|(_, u)| u.clone())
+    };
     if let Some(unit) = find(&LOADED.lock().expect("no test panics with it")) {
         return unit;
     }
@@ -96,7 +98,12 @@ pub fn same_f32(case: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{case}");
     for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
         let alike = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
-        assert!(alike, "{case}: value {i} is {found:e} ({:#x}), expected {expected:e} ({:#x})", found.to_bits(), expected.to_bits());
+        assert!(
+            alike,
+            "{case}: value {i} is {found:e} ({:#x}), expected {expected:e} ({:#x})",
+            found.to_bits(),
+            expected.to_bits()
+        );
     }
 }
 

@@ -40,10 +40,11 @@ fn scalar(format: usize) -> &'static Entry {
 
 /// What the CPU's kernels know of a format's packed codes; those of a packing that a CPU kernel reads.
 fn pack_info(format: usize) -> &'static PackInfo {
-    let packed = REGISTRY.entries.iter().filter(|entry| entry.format == format).find_map(|entry| match entry.code {
-        Code::Matmul { packing, .. } => packing,
-        _ => None,
-    });
+    let packed =
+        REGISTRY.entries.iter().filter(|entry| entry.format == format).find_map(|entry| match entry.code {
+            Code::Matmul { packing, .. } => packing,
+            _ => None,
+        });
     packed.expect("some CPU kernel packs the weights")
 }
 
@@ -114,7 +115,13 @@ fn bit(packing: &Packing, bits: usize, row: usize, k: usize) -> usize {
 }
 
 /// Scales and minimum terms by (row, unit), from the panels that the CPU packs.
-fn terms(info: &PackInfo, format: &str, product: &Product, units: usize, padded: usize) -> [Vec<Vec<f32>>; 2] {
+fn terms(
+    info: &PackInfo,
+    format: &str,
+    product: &Product,
+    units: usize,
+    padded: usize,
+) -> [Vec<Vec<f32>>; 2] {
     let (_, format) = REGISTRY.format(format).expect("in this build");
     let (n, k) = (product.n, product.k);
     let row_bytes = format.row_bytes(k).expect("whole blocks");
@@ -122,7 +129,8 @@ fn terms(info: &PackInfo, format: &str, product: &Product, units: usize, padded:
     let mut found = [vec![Vec::new(); n], vec![Vec::new(); n]];
     for panel in 0..n.div_ceil(info.rows) {
         let rows = info.rows.min(n - panel * info.rows);
-        let mut codes = vec![0u8; (units * padded * info.rows * info.bits).div_ceil(8).next_multiple_of(64) + 64];
+        let mut codes =
+            vec![0u8; (units * padded * info.rows * info.bits).div_ceil(8).next_multiple_of(64) + 64];
         let mut both = [vec![0f32; units * info.rows], vec![0f32; units * info.rows]];
         let [scales, mins] = &mut both;
         // SAFETY: the rows of the panel are in the tensor; the buffers hold what a panel of that many units takes.
@@ -161,8 +169,13 @@ pub fn pack(kernel: &Kernel, product: &Product) -> Packed {
     let (unit, padded, units) = unit_of(kernel, k);
     let stride = (units * padded / tile_k * tile.bytes as usize).next_multiple_of(64);
     let panels = n.div_ceil(rows);
-    let mut packed =
-        Packed { codes: vec![0; panels * stride], stride, scales: Vec::new(), mins: Vec::new(), outer: Vec::new() };
+    let mut packed = Packed {
+        codes: vec![0; panels * stride],
+        stride,
+        scales: Vec::new(),
+        mins: Vec::new(),
+        outer: Vec::new(),
+    };
     let [scales, mins] = terms(info, kernel.format(), product, units, padded);
     if info.scales {
         packed.scales = vec![0.0; panels * units * rows];
@@ -187,7 +200,9 @@ pub fn pack(kernel: &Kernel, product: &Product) -> Packed {
             let operand = decoded.integers[element] - info.min;
             let operand = match info.table {
                 // Any code that is looked up as the operand will do.
-                Some(table) => table.iter().position(|of| i32::from(*of) == operand).expect("in the table") as u32,
+                Some(table) => {
+                    table.iter().position(|of| i32::from(*of) == operand).expect("in the table") as u32
+                }
                 None => operand as u32,
             };
             assert!(operand < 1 << bits, "{}: operand {operand} of {bits} bits", kernel.listed.name);
@@ -207,7 +222,13 @@ fn unit_of(kernel: &Kernel, k: usize) -> (usize, usize, usize) {
 }
 
 /// Runs the product by a kernel of `unit`.
-pub fn run(kernel: &Kernel, unit: &Unit, product: &Product, packed: &Packed, seed: u64) -> Result<Vec<f32>, String> {
+pub fn run(
+    kernel: &Kernel,
+    unit: &Unit,
+    product: &Product,
+    packed: &Packed,
+    seed: u64,
+) -> Result<Vec<f32>, String> {
     let Product { m, n, k, x, bias, .. } = product;
     let (m, n, k) = (*m, *n, *k);
     let (format_index, _) = REGISTRY.format(kernel.format()).expect("in this build");
@@ -312,7 +333,7 @@ fn products_are_the_cpu_s_bits() {
             (2, 130, 1, Lowest, All(127), true),
             (2, 7, 9, Highest, Alternating, false),
             // More units and tiles than a CUDA block has threads for at once.
-            (1, 3, 8448_usize.div_ceil(elements), Mixed, I8, true),
+            (1, 3, 4352_usize.div_ceil(elements), Mixed, I8, true),
         ];
         for (m, n, blocks, weights, x, bias) in all {
             let k = blocks * elements;
@@ -337,13 +358,15 @@ fn the_longest_rows_are_exact() {
     if !can_run("long rows") {
         return;
     }
-    for kernel in kernels(Op::Matmul) {
+    // Where a row is one sum; other sums are bounded by their unit, whatever the row.
+    for kernel in kernels(Op::Matmul).into_iter().filter(|kernel| kernel.number("elements") == 0) {
         let oracle = generated().oracle.format(kernel.format()).expect("described");
         let elements = oracle.format().elements as usize;
         let longest = (kernel.listed.shape.k.max as usize).min(131_072) / elements * elements;
         let mut random = Random::new(15, &kernel.listed.name);
         for (weights, x) in [(Weights::Highest, 127), (Weights::Highest, -128), (Weights::Lowest, -128)] {
-            let product = product(kernel.format(), &mut random, (1, 2, longest), weights, Tokens::All(x), false);
+            let product =
+                product(kernel.format(), &mut random, (1, 2, longest), weights, Tokens::All(x), false);
             let packed = pack(&kernel, &product);
             let case = format!("{} k={longest} {} {x}", kernel.listed.name, weights.name());
             let y = run(&kernel, &kernel.unit, &product, &packed, 1);

@@ -176,7 +176,8 @@ impl Launch<'_> {
             "argument {index} has {} bytes and fits `{fitting}`; the parameter has {size} bytes and is `{kind}`",
             bytes.len(),
         );
-        let word = |bytes: &[u8]| u64::from_ne_bytes(std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0)));
+        let word =
+            |bytes: &[u8]| u64::from_ne_bytes(std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0)));
         self.arguments.push(bytes.chunks(8).map(word).collect());
         self
     }
