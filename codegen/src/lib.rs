@@ -13,6 +13,7 @@ pub mod plan;
 pub use builder::Builder;
 use gristmill_spec::SourceFile;
 use gristmill_spec::model::{Format, SpecSet};
+use gristmill_spec::vocab::CudaArch;
 
 /// What the compiler can refuse.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -90,6 +91,45 @@ pub struct Options {
     pub left_out: Vec<LeftOut>,
     /// Path of the runtime as the built crate can name it; empty: [`RUNTIME`].
     pub runtime: String,
+    /// What there is for GPUs.
+    pub cuda: CudaImages,
+}
+
+/// Compiled CUDA images, as the registry is to hold them.
+#[derive(Clone, Debug, Default)]
+pub enum CudaImages {
+    /// CUDA was not asked for.
+    #[default]
+    Off,
+    /// It was, but there is no compiler.
+    NoToolchain {
+        /// The places looked at, each with what was wrong there.
+        looked: Vec<String>,
+    },
+    /// Images were compiled, all or some.
+    Built {
+        /// The compiler and its version.
+        compiler: String,
+        /// The architectures asked for.
+        architectures: Vec<CudaArch>,
+        /// The images, machine code before PTX.
+        images: Vec<CudaImageFile>,
+        /// Unit, architecture and the compiler's words, where an image could not be made.
+        failures: Vec<(String, CudaArch, String)>,
+    },
+}
+
+/// An image in a file that the generated code includes.
+#[derive(Clone, Debug)]
+pub struct CudaImageFile {
+    /// Name of its [`cuda::Unit`].
+    pub unit: String,
+    /// Its architecture.
+    pub arch: CudaArch,
+    /// PTX text and not machine code.
+    pub ptx: bool,
+    /// Absolute path.
+    pub path: std::path::PathBuf,
 }
 
 /// Path of the runtime in generated code, for crates that depend on `gristmill`.

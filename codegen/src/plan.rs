@@ -243,7 +243,10 @@ impl<'a> PackPlan<'a> {
     }
 
     /// As [`new`](PackPlan::new), for a skeleton that has an order of its own.
-    pub(crate) fn fit(plan: &FormatPlan<'_>, packing: &'a Packing) -> Result<PackPlan<'a>, Error> {
+    ///
+    /// # Errors
+    /// No tile is wide enough.
+    pub fn fit(plan: &FormatPlan<'_>, packing: &'a Packing) -> Result<PackPlan<'a>, Error> {
         let span = (plan.max() - plan.min()) as u32;
         let direct = packing.tiles.iter().find(|t| span < 1 << t.bits);
         let looked_up = packing

@@ -130,7 +130,7 @@ fn packed_codes_do_not_overlap() {
     for format in &set.formats {
         let plan = FormatPlan::new(format, &set.activations[format.activations]).expect("plans");
         for packing in &set.packings {
-            let pack = PackPlan::new(&plan, packing).expect("fits");
+            let pack = PackPlan::fit(&plan, packing).expect("fits");
             let mut taken = vec![false; pack.tile.bytes as usize * 8];
             for row in 0..packing.rows {
                 for k in 0..pack.tile.k {

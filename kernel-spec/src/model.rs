@@ -307,7 +307,7 @@ pub enum Statistic {
     AbsMax,
     /// The first element of greatest magnitude, with its sign.
     SignedAbsMax,
-    /// mean |x|, summed in f64 in sixteen interleaved partial sums (the same on every device).
+    /// mean |x|, summed in f64 by 4096 values in sixteen interleaved partial sums (the same on every device).
     AbsMean,
 }
 

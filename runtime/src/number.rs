@@ -101,13 +101,24 @@ pub fn signed_abs_max(x: &[f32]) -> f32 {
     x.iter().copied().find(|x| x.abs() == magnitude).unwrap_or(0.0)
 }
 
-/// mean |x|, rounded to f32; 0 for none. Sixteen interleaved sums in f64, then their sum in order: the
-/// order is part of the definition, so that every device gets the same bits.
+/// Values that [`abs_mean`] sums together.
+const ABS_MEAN_CHUNK: usize = 4096;
+
+/// mean |x|, rounded to f32; 0 for none. The order of the sum is part of the definition, so that every device gets
+/// the same bits: chunks of 4096 values, each as sixteen interleaved sums in f64 that are then added in order, and
+/// the chunks' sums added in order. Chunks can thus be summed side by side.
 #[inline(always)]
 pub fn abs_mean(x: &[f32]) -> f32 {
     if x.is_empty() {
         return 0.0;
     }
+    let sum = x.chunks(ABS_MEAN_CHUNK).fold(0.0, |sum, chunk| sum + abs_sum(chunk));
+    (sum / x.len() as f64) as f32
+}
+
+/// The sum of |x| over one chunk.
+#[inline(always)]
+fn abs_sum(x: &[f32]) -> f64 {
     let mut sums = [0f64; LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();
     for chunk in chunks {
@@ -118,7 +129,7 @@ pub fn abs_mean(x: &[f32]) -> f32 {
     for (sum, x) in sums.iter_mut().zip(rest) {
         *sum += f64::from(x.abs());
     }
-    (sums.into_iter().sum::<f64>() / x.len() as f64) as f32
+    sums.into_iter().fold(0.0, |sum, part| sum + part)
 }
 
 /// To the nearest integer, ties toward zero.

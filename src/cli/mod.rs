@@ -6,6 +6,7 @@ mod bench;
 mod check;
 mod dequantize;
 mod docs;
+mod doctor;
 mod emit;
 mod error;
 mod explain;
@@ -51,6 +52,7 @@ enum Command {
     Emit(emit::Arguments),
     Quantize(quantize::Arguments),
     Dequantize(dequantize::Arguments),
+    Doctor(doctor::Arguments),
     Docs(docs::Arguments),
 }
 
@@ -98,6 +100,7 @@ fn dispatch(command: Command, out: &mut dyn Write) -> Result<Outcome, CliError> 
         Command::Emit(arguments) => emit::run(&arguments, out),
         Command::Quantize(arguments) => quantize::run(&arguments, out),
         Command::Dequantize(arguments) => dequantize::run(&arguments, out),
+        Command::Doctor(arguments) => doctor::run(&arguments, out),
         Command::Docs(arguments) => docs::run(&arguments, out),
     }
 }

@@ -1,6 +1,7 @@
 //! Emitting: plans to Rust text. Nothing here can fail on what a user wrote; that was refused before.
 
 mod activations;
+mod cuda;
 pub mod fields;
 mod format;
 pub(crate) use format::uses_outer;
@@ -12,10 +13,10 @@ mod scalar;
 mod search;
 
 use crate::plan::{FormatPlan, MatmulPlan, PackPlan, features, scalar_k_max};
-use crate::{Error, Options};
+use crate::{CudaImages, Error, Options};
 use gristmill_spec::SourceFile;
 use gristmill_spec::model::{CpuVariant, Format, Kernel, ShapeRules, SpecSet};
-use gristmill_spec::vocab::{Arch, DType, Feature, Isa, Op};
+use gristmill_spec::vocab::{Arch, DType, DeviceKind, Feature, Isa, Op};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -34,8 +35,10 @@ pub struct Listed {
     pub quantizer: usize,
     /// Accepted input types.
     pub input: Vec<DType>,
-    /// ISA.
-    pub isa: Isa,
+    /// Kind of device.
+    pub device: DeviceKind,
+    /// ISA of the processor; `None` for other devices.
+    pub isa: Option<Isa>,
     /// All features.
     pub features: Vec<Feature>,
     /// Shape rules, those of the spec and the derived ones.
@@ -47,7 +50,7 @@ pub struct Listed {
     /// Rust expression of its `Code`.
     code: String,
     /// Order of preference: higher is better.
-    rank: (Isa, usize, std::cmp::Reverse<usize>),
+    rank: (Option<Isa>, usize, std::cmp::Reverse<usize>),
 }
 
 /// Emits the whole set. Returns unformatted text and what is listed.
@@ -104,10 +107,12 @@ pub fn emit(
     if !errors.is_empty() {
         return Err(errors);
     }
+    let images = cuda::images(set, options, &mut listed)?;
     let runtime = if options.runtime.is_empty() { crate::RUNTIME } else { &options.runtime };
     // Before the registry: it quotes specs, in which nothing may change.
     let mut out = out.replace("gristmill_runtime::", &format!("{runtime}::"));
-    out.push_str(&registry::emit(set, &plans, &listed, sources, options, runtime));
+    out.push_str(&images.text.replace("gristmill_runtime::", &format!("{runtime}::")));
+    out.push_str(&registry::emit(set, &plans, &listed, sources, options, &images.without, runtime));
     Ok((out, listed))
 }
 
@@ -147,7 +152,7 @@ fn float(value: f32) -> String {
 }
 
 /// 64-bit FNV-1a.
-fn hash<'t>(parts: impl IntoIterator<Item = &'t str>) -> u64 {
+pub(crate) fn hash<'t>(parts: impl IntoIterator<Item = &'t str>) -> u64 {
     let mut state = 0xcbf2_9ce4_8422_2325u64;
     for part in parts {
         for byte in part.bytes().chain([0xff]) {
@@ -247,8 +252,9 @@ impl Listing<'_> {
             format: self.format,
             quantizer: quantizer.map_or(0, |(index, _)| index),
             input: if self.op == Op::Matmul { kernel.input.clone() } else { vec![DType::F32] },
-            isa: variant.isa,
-            rank: (variant.isa, variant.requires.len(), std::cmp::Reverse(order)),
+            device: DeviceKind::Cpu,
+            isa: Some(variant.isa),
+            rank: (Some(variant.isa), variant.requires.len(), std::cmp::Reverse(order)),
             features,
             shape,
             source: format!("{}:{}", variant.origin.file, variant.origin.line),
@@ -479,6 +485,16 @@ fn format_module(
                 &format!("{decode}{text}"),
             ));
             binding(&mut body, variant, &listed[listed.len() - 1].name);
+        }
+        if matches!(options.cuda, CudaImages::Built { .. }) {
+            match crate::cuda::packings(set, plan, index) {
+                Ok(more) => {
+                    for pack in more {
+                        packs.entry(pack.packing.name.clone()).or_insert(pack);
+                    }
+                }
+                Err(error) => errors.push(error),
+            }
         }
         for (packing, pack) in &packs {
             body.push_str(&pack::pack(plan, pack));

@@ -74,7 +74,9 @@ fn variant(
             served
                 .iter()
                 .copied()
-                .filter(|&index| at(formats, index).is_some_and(|f| f.quantizers.iter().all(Quantizer::on_cuda)))
+                .filter(|&index| {
+                    at(formats, index).is_some_and(|f| f.quantizers.iter().all(Quantizer::on_cuda))
+                })
                 .collect(),
         ),
         None => None,

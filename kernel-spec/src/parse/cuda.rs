@@ -17,7 +17,9 @@ pub(crate) fn parse(file: &File<'_>, table: &DeTable<'_>) -> Option<CudaTargets>
         let node = table.get("ptx")?;
         let message = format!("PTX for {specific} runs on no other device");
         let error = file.error("out-of-range", node.span, message);
-        file.report(error.help("name an architecture without `a`: newer devices compile its PTX for themselves"));
+        file.report(
+            error.help("name an architecture without `a`: newer devices compile its PTX for themselves"),
+        );
         return None;
     }
     architectures.sort_unstable();
@@ -31,7 +33,8 @@ fn architecture(node: &Node<'_>) -> Option<CudaArch> {
     if arch.is_none() {
         let message = format!("`{}` is no CUDA architecture", text.value.escape_debug());
         let error = node.file.error("out-of-range", text.span, message);
-        node.file.report(error.help("write it like \"80\" or \"90a\": the compute capability without its point"));
+        node.file
+            .report(error.help("write it like \"80\" or \"90a\": the compute capability without its point"));
     }
     arch
 }

@@ -57,8 +57,7 @@ const KEYS: &[&str] = &["doc", "op", "formats", "input", "output", "accuracy", "
 const CPU_KEYS: &[&str] =
     &["isa", "requires", "name", "packing", "tile", "shape", "workspace", "body", "function"];
 
-const CUDA_KEYS: &[&str] =
-    &["algorithm", "min_cc", "name", "formats", "packing", "tile", "shape", "budget"];
+const CUDA_KEYS: &[&str] = &["algorithm", "min_cc", "name", "formats", "packing", "tile", "shape", "budget"];
 
 /// Words of the vocabulary with their spellings.
 macro_rules! spelled {

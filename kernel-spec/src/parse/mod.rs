@@ -135,10 +135,9 @@ pub(crate) fn file<'a>(file: &'a File<'a>, raw: &mut Raw<'a>) {
 /// The folder's name decides; a file that lies elsewhere is known by its keys.
 fn kind(path: &str, table: &DeTable<'_>) -> Kind {
     let mut parts = path.rsplit(['/', '\\']);
-    match parts.next() {
-        Some("coverage.toml") => return Kind::Coverage,
-        Some("cuda.toml") => return Kind::Cuda,
-        Some(_) | None => {}
+    let name = parts.next();
+    if name == Some("coverage.toml") {
+        return Kind::Coverage;
     }
     let has = |key: &str| table.contains_key(key);
     match parts.next() {
@@ -147,6 +146,7 @@ fn kind(path: &str, table: &DeTable<'_>) -> Kind {
         Some("kernels") => Kind::Kernel,
         Some("activations") => Kind::Activations,
         Some("codebooks") => Kind::Codebook,
+        _ if name == Some("cuda.toml") => Kind::Cuda,
         _ if has("value") || has("field") => Kind::Format,
         _ if has("op") || has("cpu") => Kind::Kernel,
         _ if has("tile") => Kind::Packing,

@@ -6,8 +6,8 @@ use crate::emit::fields::raw_type;
 use crate::emit::uses_outer;
 use crate::plan::{Decode, FormatPlan};
 use gristmill_spec::model::{
-    Factor, Field, FieldLayout, FieldType, Format, QuantizeRule, Quantizer, Rounding, Scalar, ScaleRule, Statistic,
-    Via,
+    Factor, Field, FieldLayout, FieldType, Format, QuantizeRule, Quantizer, Rounding, Scalar, ScaleRule,
+    Statistic, Via,
 };
 use std::fmt::Write;
 
@@ -39,7 +39,9 @@ fn load_scalar(scalar: Scalar, at: &str) -> String {
 /// The bits of f32 `value` as `scalar`, and whether that is finite.
 fn encode_scalar(scalar: Scalar, value: &str) -> (String, String) {
     match scalar {
-        Scalar::F16 => (format!("(u32)gm_f32_to_f16({value})"), "gm_is_finite(gm_f16_to_f32((u16)stored_bits))".into()),
+        Scalar::F16 => {
+            (format!("(u32)gm_f32_to_f16({value})"), "gm_is_finite(gm_f16_to_f32((u16)stored_bits))".into())
+        }
         Scalar::Bf16 => {
             (format!("(u32)gm_f32_to_bf16({value})"), "gm_is_finite(gm_bf16_to_f32((u16)stored_bits))".into())
         }
@@ -66,9 +68,10 @@ pub fn dequantize(plan: &FormatPlan<'_>, function: &str) -> String {
             load_scalar(scalar, "row"),
         ),
         // Without headers the rows follow each other without gaps.
-        (None, Some((scalar, _))) => {
-            ("const u8 *block = src + b * BYTES;".to_string(), load_scalar(scalar, "(src + rows * row_bytes)"))
-        }
+        (None, Some((scalar, _))) => (
+            "const u8 *block = src + b * BYTES;".to_string(),
+            load_scalar(scalar, "(src + rows * row_bytes)"),
+        ),
         (None, None) => ("const u8 *block = src + b * BYTES;".to_string(), "1.0f".to_string()),
     };
     let outer_text = if outer { format!("const f32 outer = {outer_value};") } else { String::new() };
@@ -244,14 +247,21 @@ GM_DEVICE f64 abs_sum(const f32 *x, u32 len) {
 
 /// The kernels of one quantizer that rounds: `FUNCTION`, and before it `FUNCTION_chunks` and `FUNCTION_finish` where
 /// the scale covers more than a block. Returns the text and whether there are steps.
-pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer, function: &str) -> Result<(String, bool), Error> {
+pub fn quantize(
+    plan: &FormatPlan<'_>,
+    quantizer: &Quantizer,
+    function: &str,
+) -> Result<(String, bool), Error> {
     let format = plan.format;
     let QuantizeRule::Round(rule) = &quantizer.rule else {
         return super::search::quantize(plan, quantizer, function).map(|text| (text, false));
     };
     let code = &format.fields[format.value.code];
     let Decode::Affine { zero, .. } = plan.decode() else {
-        return Err(Error::plan(format, "rounding needs evenly spaced levels; this quantizer can't make a table's codes"));
+        return Err(Error::plan(
+            format,
+            "rounding needs evenly spaced levels; this quantizer can't make a table's codes",
+        ));
     };
     let [factor] = format.value.scale.as_slice() else {
         return Err(Error::plan(format, "its quantizer needs exactly one scale"));
@@ -271,12 +281,16 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer, function: &str) ->
         (None, Statistic::SignedAbsMax) => {
             "const f32 s = magnitude_of(key) == 0.0f ? 0.0f : gm_load(x + position_of(key));".to_string()
         }
-        (None, Statistic::AbsMean) => "const f32 s = (f32)(abs_sum(x, ELEMENTS) / (f64)ELEMENTS);".to_string(),
+        (None, Statistic::AbsMean) => {
+            "const f32 s = (f32)(abs_sum(x, ELEMENTS) / (f64)ELEMENTS);".to_string()
+        }
     };
     let step_text = match &outer {
         Some(_) => {
             let index = if format.row_header.is_some() { "b / (k / ELEMENTS)" } else { "0" };
-            format!("const f32x2 both = gm_load(steps + {index});\n        const f32 apply = both.x, stored = both.y;\n        (void)apply; (void)stored;")
+            format!(
+                "const f32x2 both = gm_load(steps + {index});\n        const f32 apply = both.x, stored = both.y;\n        (void)apply; (void)stored;"
+            )
         }
         None => format!("{statistic}\n        {}", step(&rule.scale)),
     };
@@ -391,7 +405,12 @@ struct Codes {
 
 fn codes(field: &Field) -> Codes {
     let FieldLayout::Digits { most_significant_first, segments } = &field.layout else {
-        return Codes { tables: String::new(), declare: String::new(), put: put(field), gather: String::new() };
+        return Codes {
+            tables: String::new(),
+            declare: String::new(),
+            put: put(field),
+            gather: String::new(),
+        };
     };
     let count = field.count;
     let places = super::decode::places(count, segments);
@@ -405,7 +424,8 @@ fn codes(field: &Field) -> Codes {
         let place = if *most_significant_first { *number } else { 4 - number };
         rows[row][place as usize] = element as u32;
     }
-    let list = |values: &mut dyn Iterator<Item = &u32>| values.map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let list =
+        |values: &mut dyn Iterator<Item = &u32>| values.map(u32::to_string).collect::<Vec<_>>().join(", ");
     let n = bytes.len();
     Codes {
         tables: format!(

@@ -67,8 +67,9 @@ impl<'a> CudaMatmul<'a> {
             CudaAlgorithm::Mma => {
                 let in_order = packing.rows == MMA_ROWS
                     && pack.tile.k == if pack.tile.bits == 2 { 64 } else { 32 }
-                    && (0..MMA_ROWS)
-                        .all(|row| (0..pack.tile.k).all(|k| pack.bit(row, k) == fragment(pack.tile.bits, row, k)));
+                    && (0..MMA_ROWS).all(|row| {
+                        (0..pack.tile.k).all(|k| pack.bit(row, k) == fragment(pack.tile.bits, row, k))
+                    });
                 if !in_order {
                     return Err(wrong("the order of fragments that docs/cuda.md describes"));
                 }
@@ -78,10 +79,8 @@ impl<'a> CudaMatmul<'a> {
             }
         };
         let tiles = if plan.unit == 0 { u32::MAX } else { plan.unit.div_ceil(pack.tile.k) };
-        let shift_free = variant.algorithm == CudaAlgorithm::Dp4a
-            && pack.fields > 1
-            && pack.table.is_none()
-            && tiles > 1;
+        let shift_free =
+            variant.algorithm == CudaAlgorithm::Dp4a && pack.fields > 1 && pack.table.is_none() && tiles > 1;
         let k_max = exact_k(plan, &pack, Dot::Direct { shift_free });
         if u64::from(plan.unit) > k_max {
             return Err(Error::plan(
@@ -584,8 +583,9 @@ fn mma(plan: &CudaMatmul<'_>) -> String {
             "sums[half][c][i]",
             &format!("((u64)panel * a.units + unit) * {MMA_ROWS} + half * 16 + i / 2 * 8 + g"),
         );
-        let subtract = subtracted
-            .map_or(String::new(), |text| format!("\n                y[half][c][i] = y[half][c][i] - {text};"));
+        let subtract = subtracted.map_or(String::new(), |text| {
+            format!("\n                y[half][c][i] = y[half][c][i] - {text};")
+        });
         format!(
             "const bool mine = gm_block() * {warps} + gm_warp() == panel;
     f32 y[2][{columns}][4] = {{}};

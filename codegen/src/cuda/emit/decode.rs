@@ -89,8 +89,10 @@ fn raw(field: &Field) -> String {
             out.push_str("    return raw;\n}\n\n");
         }
         FieldLayout::Digits { most_significant_first, segments } => {
-            let places: Vec<String> =
-                places(field.count, segments).iter().map(|(byte, digit)| (byte << 3 | digit).to_string()).collect();
+            let places: Vec<String> = places(field.count, segments)
+                .iter()
+                .map(|(byte, digit)| (byte << 3 | digit).to_string())
+                .collect();
             let number = if *most_significant_first { "place & 7" } else { "4 - (place & 7)" };
             let _ = writeln!(
                 out,
@@ -290,7 +292,9 @@ fn terms(plan: &FormatPlan<'_>) -> String {
         if parts.is_empty() { "1.0f".to_string() } else { parts.join(" * ") }
     };
     let function = |name: &str, doc: &str, body: &str| {
-        format!("// {doc}\nGM_DEVICE f32 {name}(const u8 *block, u32 run, f32 outer) {{ (void)block; (void)run; (void)outer; return {body}; }}\n\n")
+        format!(
+            "// {doc}\nGM_DEVICE f32 {name}(const u8 *block, u32 run, f32 outer) {{ (void)block; (void)run; (void)outer; return {body}; }}\n\n"
+        )
     };
     out.push_str(&function("scale", "Scale of a run.", &product(&value.scale, value.unit)));
     let offset = match (value.add.is_empty(), value.subtract.is_empty()) {
