@@ -48,7 +48,12 @@ fn mistakes_in_products_show() {
     }
     let dp4a: &[Mistake] = &[
         ("no barrier", "    gm_sync();\n", "", "no barrier|never wrote"),
-        ("a barrier for some", "    gm_sync();\n", "    if (gm_warp() != 2) gm_sync();\n", "can't go on"),
+        (
+            "a barrier for some",
+            "    gm_sync();\n",
+            "    if (gm_warp() != 2) gm_sync();\n",
+            "can't go on|instead",
+        ),
         (
             "an early return",
             "    gm_sync();\n",
@@ -103,7 +108,7 @@ fn mistakes_in_products_show() {
     ];
     let units: &[Mistake] = &[
         ("the last unit left out", "unit < a.units", "unit + 1 < a.units", ""),
-        ("the last panel twice", "if (mine && row", "if (row", "no barrier lies between"),
+        ("the last panel twice", "if (mine && row", "if ((mine || true) && row", "no barrier lies between"),
         ("minima forgotten", "- gm_load(a.mins", "- 0.0f * gm_load(a.mins", ""),
         (
             "another order",
@@ -124,7 +129,7 @@ fn mistakes_in_products_show() {
             "a barrier for some",
             "        gm_sync();\n",
             "        if (unit < a.units) gm_sync();\n",
-            "can't go on",
+            "can't go on|instead",
         ),
         ("the wrong terms", "y - subtracted[", "y - added[", ""),
         ("a term too many", "i < count", "i <= count", "never wrote|elements"),
