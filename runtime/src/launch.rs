@@ -178,7 +178,9 @@ impl Launcher<DequantizeCode> {
     pub(crate) fn dequantize(registry: &'static Registry, candidate: Candidate) -> Result<Self, Error> {
         Launcher::new(registry, candidate, Op::Dequantize, |code| match code {
             Code::Dequantize(run) => Some(DequantizeCode(run)),
-            Code::Quantize { .. } | Code::QuantizeActivations(_) | Code::Matmul { .. } => None,
+            Code::Quantize { .. } | Code::QuantizeActivations(_) | Code::Matmul { .. } | Code::Cuda(_) => {
+                None
+            }
         })
     }
 
@@ -256,7 +258,7 @@ impl Launcher<QuantizeCode> {
     pub(crate) fn quantize(registry: &'static Registry, candidate: Candidate) -> Result<Self, Error> {
         Launcher::new(registry, candidate, Op::Quantize, |code| match code {
             Code::Quantize { step, blocks } => Some(QuantizeCode { step, blocks }),
-            Code::Dequantize(_) | Code::QuantizeActivations(_) | Code::Matmul { .. } => None,
+            Code::Dequantize(_) | Code::QuantizeActivations(_) | Code::Matmul { .. } | Code::Cuda(_) => None,
         })
     }
 
@@ -303,7 +305,7 @@ impl Launcher<ActivationCode> {
     pub(crate) fn activations(registry: &'static Registry, candidate: Candidate) -> Result<Self, Error> {
         Launcher::new(registry, candidate, Op::QuantizeActivations, |code| match code {
             Code::QuantizeActivations(run) => Some(ActivationCode(run)),
-            Code::Dequantize(_) | Code::Quantize { .. } | Code::Matmul { .. } => None,
+            Code::Dequantize(_) | Code::Quantize { .. } | Code::Matmul { .. } | Code::Cuda(_) => None,
         })
     }
 
@@ -385,7 +387,9 @@ impl Launcher<MatmulCode> {
     pub(crate) fn matmul(registry: &'static Registry, candidate: Candidate) -> Result<Self, Error> {
         Launcher::new(registry, candidate, Op::Matmul, |code| match code {
             Code::Matmul { run, packing, unit } => Some(MatmulCode { run, packing, unit }),
-            Code::Dequantize(_) | Code::Quantize { .. } | Code::QuantizeActivations(_) => None,
+            Code::Dequantize(_) | Code::Quantize { .. } | Code::QuantizeActivations(_) | Code::Cuda(_) => {
+                None
+            }
         })
     }
 

@@ -134,13 +134,29 @@ pub fn signed_abs_max(x: &[f32], magnitude: f32) -> f32 {
     if negative { -magnitude } else { magnitude }
 }
 
-/// mean |x|, rounded to f32; 0 for none. Sixteen interleaved sums in f64, then their sum in order: the
-/// order is part of the definition, so that every device gets the same bits.
+/// Values that [`abs_mean`] sums together.
+const ABS_MEAN_CHUNK: usize = 4096;
+
+/// mean |x|, rounded to f32; 0 for none. The order of the sum is part of the definition, so that every device gets
+/// the same bits: chunks of 4096 values, each as sixteen interleaved sums in f64 that are then added in order, and
+/// the chunks' sums added in order. Chunks can thus be summed side by side.
 #[inline(always)]
 pub fn abs_mean(x: &[f32]) -> f32 {
     if x.is_empty() {
         return 0.0;
     }
+    let mut sum = 0.0;
+    let mut first = 0;
+    while first < x.len() {
+        sum += abs_sum(&x[first..x.len().min(first + ABS_MEAN_CHUNK)]);
+        first += ABS_MEAN_CHUNK;
+    }
+    (sum / x.len() as f64) as f32
+}
+
+/// The sum of |x| over one chunk.
+#[inline(always)]
+fn abs_sum(x: &[f32]) -> f64 {
     let mut sums = [0f64; 16];
     let (chunks, rest) = x.as_chunks::<16>();
     for chunk in chunks {
@@ -155,7 +171,7 @@ pub fn abs_mean(x: &[f32]) -> f32 {
     for part in sums {
         sum += part;
     }
-    (sum / x.len() as f64) as f32
+    sum
 }
 
 /// To the nearest integer, ties toward zero.

@@ -11,8 +11,8 @@ use gristmill::oracle::{Int8Row, Oracle};
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::vocab::{DType, Isa, Op};
 use gristmill::{
-    CpuProfile, Input, Matmul, PackedMatrix, Prepared, QuantizedMatrix, REGISTRY, Request, Restrict, Shape,
-    Threads, Workspace,
+    CpuProfile, Device, Input, Matmul, PackedMatrix, Prepared, QuantizedMatrix, REGISTRY, Request, Restrict,
+    Shape, Threads, Workspace,
 };
 use serde_json::{Value, json};
 use std::io::Write;
@@ -182,7 +182,7 @@ fn prepared(arguments: &Arguments, format: &'static FormatInfo) -> Result<Vec<Pr
     let Some(isa) = arguments.isa else { return Ok(vec![REGISTRY.prepare(&asked)?]) };
     let of_isa = |entry: &&Entry| {
         let named = REGISTRY.formats.get(entry.format).is_some_and(|info| info.name == format.name);
-        entry.op == Op::Matmul && named && entry.isa == isa
+        entry.op == Op::Matmul && named && entry.isa == Some(isa)
     };
     let only = |entry: &Entry| Restrict { kernel: Some(entry.name.to_owned()), ..Restrict::default() };
     let each = REGISTRY.entries.iter().filter(of_isa);
@@ -254,8 +254,12 @@ fn kernel(
         }
     }
     let entry = matmul.entry();
+    let Some(isa) = entry.isa else {
+        let device = Device { kind: entry.device, index: 0 };
+        return Err(gristmill::Error::CannotDrive { kernel: entry.name, device }.into());
+    };
     let footprint = if arguments.memory == Memory::Hot { packed_bytes } else { cold_bytes() };
-    ceilings.look(entry, footprint, threads.count(), arguments.quick);
+    ceilings.look(isa, entry, footprint, threads.count(), arguments.quick);
     let mut workspace = Workspace::for_(matmul, m, k, threads)?;
     let mut y = vec![0.0; m * n];
     let limit = Duration::from_millis(time(arguments.quick).into());
@@ -275,27 +279,27 @@ fn kernel(
     times.sort_by(f64::total_cmp);
     let seconds = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
     let gmacs = m as f64 * n as f64 * k as f64 / 1e9;
-    ceilings.look(entry, footprint, threads.count(), arguments.quick);
+    ceilings.look(isa, entry, footprint, threads.count(), arguments.quick);
     Ok(Record {
         kernel: entry.name,
         format: matmul.format().name,
-        isa: entry.isa,
+        isa,
         m,
         seconds,
         gmac_s: gmacs / seconds,
         gb_s: packed_bytes as f64 / seconds / 1e9,
         packed_bytes,
         footprint,
-        units: (entry.isa, entry.features.0),
+        units: (isa, entry.features.0),
         ceiling: None,
     })
 }
 
 impl Ceilings {
     /// Measures both ceilings of an entry once more.
-    fn look(&mut self, entry: &Entry, footprint: usize, threads: usize, quick: bool) {
-        let peak = multiply_peak(entry.isa, entry.features, time(quick) / 2);
-        note(&mut self.multiply, (entry.isa, entry.features.0), peak);
+    fn look(&mut self, isa: Isa, entry: &Entry, footprint: usize, threads: usize, quick: bool) {
+        let peak = multiply_peak(isa, entry.features, time(quick) / 2);
+        note(&mut self.multiply, (isa, entry.features.0), peak);
         note(&mut self.read, footprint, read_bandwidth(footprint, threads, time(quick) / 2));
     }
 

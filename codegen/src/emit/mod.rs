@@ -1,8 +1,10 @@
 //! Emitting: plans to Rust text. Nothing here can fail on what a user wrote; that was refused before.
 
 mod activations;
+mod cuda;
 pub mod fields;
 mod format;
+pub(crate) use format::uses_outer;
 mod lookup;
 mod matmul;
 mod pack;
@@ -12,10 +14,10 @@ mod scalar;
 mod search;
 
 use crate::plan::{FormatPlan, LookupPlan, MatmulPlan, PackPlan, features, scalar_k_max};
-use crate::{Error, Options};
+use crate::{CudaImages, Error, Options};
 use gristmill_spec::SourceFile;
 use gristmill_spec::model::{CpuVariant, Format, Kernel, Packing, ShapeRules, SpecSet};
-use gristmill_spec::vocab::{Arch, DType, Feature, Isa, Op, Strategy};
+use gristmill_spec::vocab::{Arch, DType, DeviceKind, Feature, Isa, Op, Strategy};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -34,8 +36,10 @@ pub struct Listed {
     pub quantizer: usize,
     /// Accepted input types.
     pub input: Vec<DType>,
-    /// ISA.
-    pub isa: Isa,
+    /// Kind of device.
+    pub device: DeviceKind,
+    /// ISA of the processor; `None` for other devices.
+    pub isa: Option<Isa>,
     /// All features.
     pub features: Vec<Feature>,
     /// Shape rules, those of the spec and the derived ones.
@@ -47,7 +51,7 @@ pub struct Listed {
     /// Rust expression of its `Code`.
     code: String,
     /// Order of preference: higher is better.
-    rank: (Isa, usize, std::cmp::Reverse<usize>),
+    rank: (Option<Isa>, usize, std::cmp::Reverse<usize>),
 }
 
 /// Emits the whole set. Returns unformatted text and what is listed.
@@ -104,10 +108,12 @@ pub fn emit(
     if !errors.is_empty() {
         return Err(errors);
     }
+    let images = cuda::images(set, options, &mut listed)?;
     let runtime = if options.runtime.is_empty() { crate::RUNTIME } else { &options.runtime };
     // Before the registry: it quotes specs, in which nothing may change.
     let mut out = out.replace("gristmill_runtime::", &format!("{runtime}::"));
-    out.push_str(&registry::emit(set, &plans, &listed, sources, options, runtime));
+    out.push_str(&images.text.replace("gristmill_runtime::", &format!("{runtime}::")));
+    out.push_str(&registry::emit(set, &plans, &listed, sources, options, &images.without, runtime));
     Ok((out, listed))
 }
 
@@ -147,7 +153,7 @@ fn float(value: f32) -> String {
 }
 
 /// 64-bit FNV-1a.
-fn hash<'t>(parts: impl IntoIterator<Item = &'t str>) -> u64 {
+pub(crate) fn hash<'t>(parts: impl IntoIterator<Item = &'t str>) -> u64 {
     let mut state = 0xcbf2_9ce4_8422_2325u64;
     for part in parts {
         for byte in part.bytes().chain([0xff]) {
@@ -173,9 +179,19 @@ fn variant_words(variant: &CpuVariant) -> Vec<&str> {
 
 /// Facts in order: `matmul.i2_s.avx512.avx512vnni.decode`, with the quantizer behind the format if there is one.
 pub fn kernel_name(kernel: &str, format: &str, quantizer: Option<&str>, variant: &CpuVariant) -> String {
+    kernel_words(kernel, format, quantizer, variant_words(variant))
+}
+
+/// Facts in order, with the words of a variant last.
+pub(crate) fn kernel_words<'w>(
+    kernel: &'w str,
+    format: &'w str,
+    quantizer: Option<&'w str>,
+    variant: impl IntoIterator<Item = &'w str>,
+) -> String {
     let mut words = vec![kernel, format];
     words.extend(quantizer);
-    words.extend(variant_words(variant));
+    words.extend(variant);
     words.join(".")
 }
 
@@ -241,8 +257,9 @@ impl Listing<'_> {
             format: self.format,
             quantizer: quantizer.map_or(0, |(index, _)| index),
             input: if self.op == Op::Matmul { kernel.input.clone() } else { vec![DType::F32] },
-            isa: variant.isa,
-            rank: (variant.isa, variant.requires.len(), std::cmp::Reverse(order)),
+            device: DeviceKind::Cpu,
+            isa: Some(variant.isa),
+            rank: (Some(variant.isa), variant.requires.len(), std::cmp::Reverse(order)),
             features,
             shape,
             source: format!("{}:{}", variant.origin.file, variant.origin.line),
@@ -471,6 +488,16 @@ fn format_module(
             ));
             binding(&mut body, variant, &listed[listed.len() - 1].name);
         }
+        if matches!(options.cuda, CudaImages::Built { .. }) {
+            match crate::cuda::packings(set, plan, index) {
+                Ok(more) => {
+                    for pack in more {
+                        packs.entry(pack.packing.name.clone()).or_insert(pack);
+                    }
+                }
+                Err(error) => errors.push(error),
+            }
+        }
         for (packing, pack) in &packs {
             body.push_str(&pack::pack(plan, pack));
             let _ = write!(
@@ -563,7 +590,7 @@ fn binding(body: &mut String, variant: &CpuVariant, name: &str) {
     }
 }
 
-fn lcm(a: u64, b: u64) -> u64 {
+pub(crate) fn lcm(a: u64, b: u64) -> u64 {
     let gcd = |mut a: u64, mut b: u64| {
         while b != 0 {
             (a, b) = (b, a % b);

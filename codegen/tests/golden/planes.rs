@@ -615,10 +615,10 @@ pub mod activations_int8_row {
     }
 }
 use ::gristmill::runtime::registry::{
-    ActivationInfo, Code, Counters, DimRule, Entry, FormatInfo, KernelId, LeftOut,
-    OuterType, Registry, ShapeRules, Source, Unit,
+    ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, FormatInfo, KernelId,
+    LeftOut, OuterType, Registry, ShapeRules, Source, Unit, WithoutImage,
 };
-use ::gristmill::runtime::vocab::{DType, DeviceKind, FeatureSet, Isa, Op};
+use ::gristmill::runtime::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Isa, Op};
 use ::gristmill::runtime::vocab::Feature;
 /// The weight formats of this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -671,7 +671,7 @@ static ENTRIES: &[Entry] = &[
         format: 0,
         quantizer: 0,
         device: DeviceKind::Cpu,
-        isa: Isa::Scalar,
+        isa: Some(Isa::Scalar),
         features: FeatureSet::EMPTY,
         shape: ShapeRules {
             m: DimRule {
@@ -705,7 +705,7 @@ static ENTRIES: &[Entry] = &[
         format: 0,
         quantizer: 0,
         device: DeviceKind::Cpu,
-        isa: Isa::Scalar,
+        isa: Some(Isa::Scalar),
         features: FeatureSet::EMPTY,
         shape: ShapeRules {
             m: DimRule {
@@ -743,7 +743,7 @@ static ENTRIES: &[Entry] = &[
         format: 0,
         quantizer: 0,
         device: DeviceKind::Cpu,
-        isa: Isa::Avx2,
+        isa: Some(Isa::Avx2),
         features: FeatureSet::EMPTY.with(Feature::Avx2),
         shape: ShapeRules {
             m: DimRule {
@@ -780,7 +780,7 @@ static ENTRIES: &[Entry] = &[
         format: 0,
         quantizer: 0,
         device: DeviceKind::Cpu,
-        isa: Isa::Scalar,
+        isa: Some(Isa::Scalar),
         features: FeatureSet::EMPTY,
         shape: ShapeRules {
             m: DimRule {
@@ -819,7 +819,7 @@ static ENTRIES: &[Entry] = &[
         format: 0,
         quantizer: 0,
         device: DeviceKind::Cpu,
-        isa: Isa::Avx2,
+        isa: Some(Isa::Avx2),
         features: FeatureSet::EMPTY.with(Feature::Avx2),
         shape: ShapeRules {
             m: DimRule {
@@ -1218,6 +1218,8 @@ pub static REGISTRY: Registry = Registry {
     entries: ENTRIES,
     candidates,
     left_out: LEFT_OUT,
+    cuda: CudaBuild::FeatureOff,
+    without_image: &[],
     sources: SOURCES,
 };
 /// Why this build holds no kernel for this, in words; empty if it holds one. For `require!`.

@@ -40,6 +40,7 @@ fn family(raw: &RawKernel<'_>, formats: &Named<Format>, scope: &Scope<'_>) -> Op
     let served = served?;
     let variant = |v: &RawVariant| variant(raw, v, op.value, &served, formats, scope);
     let cpu: Vec<Option<CpuVariant>> = raw.variants.iter().map(variant).collect();
+    let cuda = super::cuda::check(raw, op.value, &served, formats, scope);
     if raw.file.sink.errors() > errors || !raw.complete {
         return None;
     }
@@ -52,6 +53,7 @@ fn family(raw: &RawKernel<'_>, formats: &Named<Format>, scope: &Scope<'_>) -> Op
         input,
         output,
         cpu: cpu.into_iter().collect::<Option<_>>()?,
+        cuda: cuda?,
     })
 }
 
@@ -403,7 +405,7 @@ fn clash(earlier: &Rival<'_>, later: &Rival<'_>) -> Option<(&'static str, String
     None
 }
 
-fn within(inner: &DimRule, outer: &DimRule) -> bool {
+pub(super) fn within(inner: &DimRule, outer: &DimRule) -> bool {
     inner.min >= outer.min && inner.max <= outer.max && inner.multiple_of.is_multiple_of(outer.multiple_of)
 }
 

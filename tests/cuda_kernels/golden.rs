@@ -1,0 +1,1 @@
+//! The golden vectors, which nobody here made, through the generated kernels.

@@ -1,0 +1,1 @@
+//! Generated text with one mistake in it.
