@@ -250,7 +250,7 @@ pub fn run(
     let (x_q, x_scales, x_sums) =
         (Buffer::input("x", &q), Buffer::input("x_scales", &x.scales), Buffer::input("x_sums", &sums));
     let bias_values = Buffer::input("bias", bias.as_deref().unwrap_or_default());
-    let y = Buffer::output("y", &vec![f32::from_bits(0xa5a5_a5a5); m * n]);
+    let y = Buffer::<f32>::unset("y", m * n);
     // As docs/cuda.md has it.
     let mut arguments = Vec::new();
     let if_any = |there: bool, address: u64| if there { address } else { 0 };
@@ -275,7 +275,7 @@ pub fn run(
     let grid = (n.div_ceil(kernel.number("rows")) as u32, m.div_ceil(kernel.number("tokens")) as u32);
     let launch = unit.launch(kernel.function()).grid(grid.0, grid.1).threads(kernel.number("threads") as u32);
     launch.structure(&arguments).seed(seed).run()?;
-    Ok(y.read())
+    y.try_read()
 }
 
 /// A product of a format.
