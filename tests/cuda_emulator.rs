@@ -1,5 +1,7 @@
 //! The emulator that generated CUDA code is tested in: what it computes, and what it refuses to let pass.
 
+#![cfg(target_os = "linux")]
+
 #[path = "cuda/support/mod.rs"]
 mod support;
 
@@ -233,7 +235,7 @@ fn tensor_core_tiles_are_exact() {
     }
     let unit = Unit::new("mma", MMA);
     let mut random = Random(5);
-    for kernel in ["mma_16832", "mma_16816", "mma_8816"] {
+    for kernel in ["mma_16832", "mma_16816", "mma_8816", "mma_16832_of_8816"] {
         let inputs = [(random.bytes(512), random.bytes(256)), (vec![0xff; 512], vec![0x80; 256])];
         for (a, b) in inputs {
             let (found, expected) = tile(&unit, kernel, &a, &b);

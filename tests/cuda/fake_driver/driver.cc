@@ -120,7 +120,7 @@ bool in_memory(uint64_t address, size_t bytes) {
     auto after = driver().memory.upper_bound(address);
     if (after == driver().memory.begin()) return false;
     --after;
-    return address + bytes <= after->first + after->second.bytes;
+    return !after->second.freed && address + bytes <= after->first + after->second.bytes;
 }
 
 namespace {
@@ -128,7 +128,10 @@ namespace {
 struct AtExit {
     ~AtExit() {
         Driver& d = driver();
-        if (!d.memory.empty()) say("%zu allocations, %zu bytes, were not freed", d.memory.size(), d.in_use);
+        size_t kept = 0, bytes = 0;
+        for (auto& [address, memory] : d.memory)
+            if (!memory.freed) kept++, bytes += memory.bytes;
+        if (kept) say("%zu allocations, %zu bytes, were not freed", kept, bytes);
         if (!d.host_memory.empty()) say("%zu allocations of host memory were not freed", d.host_memory.size());
         if (!d.modules.empty()) say("%zu modules were not unloaded", d.modules.size());
         if (!d.streams.empty()) say("%zu streams were not destroyed", d.streams.size());

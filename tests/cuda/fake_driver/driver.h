@@ -116,7 +116,7 @@ struct Module {
 
 struct Memory {
     size_t bytes;
-    // Given back on a stream, and not to be used after what is queued there.
+    // Given back on a stream: no operation that is added later may use it.
     bool freed = false;
 };
 
