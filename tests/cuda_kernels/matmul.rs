@@ -38,14 +38,20 @@ fn scalar(format: usize) -> &'static Entry {
     entries.find(|entry| entry.isa == Some(Isa::Scalar)).expect("every format with a product has it")
 }
 
-/// What the CPU's kernels know of a format's packed codes; those of a packing that a CPU kernel reads.
-fn pack_info(format: usize) -> &'static PackInfo {
-    let packed =
-        REGISTRY.entries.iter().filter(|entry| entry.format == format).find_map(|entry| match entry.code {
-            Code::Matmul { packing, .. } => packing,
-            _ => None,
-        });
-    packed.expect("some CPU kernel packs the weights")
+/// What the CPU's kernels know of a format's packed codes, from a packing whose tiles are as wide as the kernel's.
+fn pack_info(kernel: &Kernel) -> &'static PackInfo {
+    let packings = &generated().set.packings;
+    let widths = |packing: &Packing| packing.tiles.iter().map(|tile| tile.bits).collect::<Vec<_>>();
+    let own = widths(&packings[kernel.listed.packing.expect("products have packings")]);
+    let (format, _) = REGISTRY.format(kernel.format()).expect("in this build");
+    let of_format = REGISTRY.entries.iter().filter(|entry| entry.format == format);
+    let packed = of_format.filter_map(|entry| match entry.code {
+        Code::Matmul { packing, .. } => packing,
+        Code::Dequantize(_) | Code::Quantize { .. } | Code::QuantizeActivations(_) | Code::Cuda(_) => None,
+    });
+    let as_wide =
+        |info: &&PackInfo| packings.iter().any(|packing| packing.name == info.name && widths(packing) == own);
+    packed.into_iter().find(as_wide).expect("some CPU kernel packs the weights")
 }
 
 /// What the CPU makes of it.
@@ -159,9 +165,8 @@ fn terms(
 pub fn pack(kernel: &Kernel, product: &Product) -> Packed {
     let Product { n, k, tensor, .. } = product;
     let (n, k) = (*n, *k);
-    let (format_index, _) = REGISTRY.format(kernel.format()).expect("in this build");
     let oracle = generated().oracle.format(kernel.format()).expect("described");
-    let info = pack_info(format_index);
+    let info = pack_info(kernel);
     let packing = &generated().set.packings[kernel.listed.packing.expect("products have packings")];
     let (rows, bits) = (packing.rows as usize, info.bits);
     let tile = packing.tiles.iter().find(|tile| tile.bits as usize == bits).expect("as wide as the CPU's");
@@ -231,8 +236,7 @@ pub fn run(
 ) -> Result<Vec<f32>, String> {
     let Product { m, n, k, x, bias, .. } = product;
     let (m, n, k) = (*m, *n, *k);
-    let (format_index, _) = REGISTRY.format(kernel.format()).expect("in this build");
-    let info = pack_info(format_index);
+    let info = pack_info(kernel);
     let (elements, padded, units) = unit_of(kernel, k);
     let x_stride = units * padded;
     let (mut q, mut sums) = (vec![0i8; m * x_stride], Vec::new());
