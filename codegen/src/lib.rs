@@ -13,7 +13,7 @@ pub mod plan;
 pub use builder::Builder;
 use gristmill_spec::SourceFile;
 use gristmill_spec::model::{Format, SpecSet};
-use gristmill_spec::vocab::CudaArch;
+use gristmill_spec::vocab::{CudaArch, Strategy};
 
 /// What the compiler can refuse.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -31,10 +31,7 @@ pub enum Error {
         reason: String,
     },
     /// A packing that no loop skeleton can read.
-    #[error(
-        "{file}:{line}: packing `{packing}`, tile of {bits} bits: the loops need one row to a 32-bit lane \
-         (row stride 32), four k to its bytes (innermost k of 4 with stride 8) and the other k in the fields of a byte"
-    )]
+    #[error("{file}:{line}: packing `{packing}`, tile of {bits} bits: strategy `{strategy}` {}", wanted(*strategy))]
     Packing {
         /// The packing.
         packing: String,
@@ -44,6 +41,8 @@ pub enum Error {
         line: u32,
         /// Width of the tile's codes.
         bits: u32,
+        /// The strategy that was to read it.
+        strategy: Strategy,
     },
     /// A packing that no CUDA skeleton can read.
     #[error("{file}:{line}: packing `{packing}`: `{algorithm}` needs {needs}")]
@@ -67,6 +66,20 @@ pub enum Error {
         /// What the parser said.
         message: String,
     },
+}
+
+/// What the loops of a strategy need of a packing.
+fn wanted(strategy: Strategy) -> &'static str {
+    match strategy {
+        Strategy::Multiply => {
+            "needs one row to a 32-bit lane (row stride 32), four k to its bytes (innermost k of 4 with stride 8) and \
+             the other k in the fields of a byte"
+        }
+        Strategy::Lookup => {
+            "needs one row to a byte (row stride 8) and codes of 1, 2 or 4 bits one after the other in it (k stride: \
+             their bits)"
+        }
+    }
 }
 
 impl Error {

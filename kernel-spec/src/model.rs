@@ -1,7 +1,7 @@
 //! Checked specs: what the parser hands to the compiler. Nothing in here can be wrong in a way that
 //! a user could have written; every name is resolved to an index or a word of the vocabulary.
 
-use crate::vocab::{CudaAlgorithm, CudaArch, DType, Feature, Isa, Op};
+use crate::vocab::{CudaAlgorithm, CudaArch, DType, Feature, Isa, Op, Strategy};
 
 /// Everything that was read and checked together.
 #[derive(Clone, Debug, Default)]
@@ -27,15 +27,13 @@ impl SpecSet {
         let moved: Vec<usize> =
             (0..self.formats.len()).map(|i| (0..i).filter(|&earlier| kept(earlier)).count()).collect();
         for kernel in self.kernels.iter_mut().filter(|k| k.op != Op::QuantizeActivations) {
-            kernel.formats.retain(|&i| kept(i));
-            for formats in kernel.cuda.iter_mut().filter_map(|variant| variant.formats.as_mut()) {
+            let narrowed = kernel.cuda.iter_mut().filter_map(|variant| variant.formats.as_mut());
+            let variants = kernel.cpu.iter_mut().map(|variant| &mut variant.formats);
+            for formats in variants.chain(narrowed).chain([&mut kernel.formats]) {
                 formats.retain(|&i| kept(i));
                 for index in formats {
                     *index = moved[*index];
                 }
-            }
-            for index in &mut kernel.formats {
-                *index = moved[*index];
             }
         }
         let mut index = 0;
@@ -565,8 +563,14 @@ pub struct CpuVariant {
     pub requires: Vec<Feature>,
     /// Name that tells it from a sibling of the same ISA and features (`decode`, `prefill`); may be empty.
     pub label: String,
+    /// Serves formats whose codes take at most so many bits in a packing; `None`: whatever they take.
+    pub code_bits: Option<u32>,
+    /// The formats of the family that this leaves, as [`Kernel::formats`].
+    pub formats: Vec<usize>,
     /// Index into [`SpecSet::packings`]; `None`: reads the format's own blocks.
     pub packing: Option<usize>,
+    /// How a product with a packing is computed.
+    pub strategy: Strategy,
     /// Rows computed at once; 0 where it does not apply.
     pub rows: u32,
     /// Tokens computed at once; 0 where it does not apply.

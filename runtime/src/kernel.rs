@@ -514,8 +514,8 @@ impl Matmul {
         RowLayout::new(self.layout.unit, k, self.activation_block)?.workspace(m, threads.most_parts())
     }
 
-    /// Computes `y` (`m * n`, row after row) from `m` tokens. Allocates nothing: a pool may, now and
-    /// then, for its own queues.
+    /// Computes `y` (`m * n`, row after row) from `m` tokens. Allocates nothing (with more
+    /// than 16 threads, the list of its parts).
     ///
     /// # Errors
     /// [`Error::WrongInput`], [`Error::WrongFormat`], [`Error::WrongPacking`], [`Error::ShapeMismatch`],

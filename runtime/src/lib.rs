@@ -9,6 +9,7 @@ mod aligned;
 mod launch;
 mod names;
 mod plain;
+mod pool;
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -51,6 +52,6 @@ pub use reason::{Reason, Refusal, Rejection};
 pub use receipt::{Receipt, Recording};
 pub use registry::Registry;
 pub use request::{Request, Restrict, Shape};
-pub use threads::Threads;
+pub use threads::{ThreadOptions, Threads};
 pub use weights::{PackedMatrix, QuantizedMatrix};
 pub use workspace::Workspace;

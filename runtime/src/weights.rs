@@ -245,7 +245,7 @@ pub struct PackedMatrix {
     /// One for each row of each panel; 0 for rows beyond `n`.
     pub(crate) outer: Aligned<f32>,
     /// The same on a GPU; the buffers above are empty then.
-    pub(crate) device: Option<crate::cuda::Weights>,
+    pub(crate) device: Option<std::sync::Arc<crate::cuda::Weights>>,
 }
 
 impl PackedMatrix {
@@ -267,6 +267,26 @@ impl PackedMatrix {
     /// Elements of a row.
     pub fn k(&self) -> usize {
         self.k
+    }
+
+    /// The same weights in memory of their own (for another NUMA node, or to be read from memory in turn). Weights on
+    /// a GPU are shared.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn try_clone(&self) -> Result<PackedMatrix, Error> {
+        Ok(PackedMatrix {
+            codes: self.codes.try_clone()?,
+            scales: self.scales.try_clone()?,
+            mins: self.mins.try_clone()?,
+            outer: self.outer.try_clone()?,
+            device: self.device.clone(),
+            layout: self.layout,
+            n: self.n,
+            k: self.k,
+            units: self.units,
+            stride: self.stride,
+        })
     }
 
     /// Bytes held: codes, scales, minimum terms and outer scales.

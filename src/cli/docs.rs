@@ -6,6 +6,7 @@ use super::error::{CliError, Outcome};
 use gristmill::vocab::{Arch, DeviceKind, Isa, Op};
 use gristmill_codegen::builder::{BuildError, Builder};
 use gristmill_codegen::emit::Listed;
+use gristmill_probe::families::{self, Device as ProbeDevice};
 use gristmill_spec::model::{DimRule, Format, SpecSet};
 use gristmill_spec::{check, render, shipped};
 use std::collections::BTreeMap;
@@ -36,6 +37,8 @@ pub fn run(_: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     activations(&set, &compiled.kernels, out)?;
     variants(&compiled.kernels, out)?;
     devices(&compiled.kernels, out)?;
+    writeln!(out)?;
+    cpp_backends(&set, out)?;
     Ok(Outcome::Yes)
 }
 
@@ -181,6 +184,54 @@ fn devices(kernels: &[Listed], out: &mut dyn Write) -> Result<(), CliError> {
             }
         };
         writeln!(out, "| {} | {said} |", device.name())?;
+    }
+    Ok(())
+}
+
+/// By which functions a C++ library shows what it computes; the same on every machine.
+fn cpp_backends(set: &SpecSet, out: &mut dyn Write) -> Result<(), CliError> {
+    writeln!(
+        out,
+        "## C++ backends\n\n\
+         Libraries of llama.cpp and bitnet.cpp beside gristmill: `gristmill list` says which of them a machine has,\n\
+         `gristmill analyze-library PATH` what one file offers. None of their functions is ever a kernel of gristmill. A\n\
+         library computes products of a format if it defines one of these functions; a name that it only refers to\n\
+         shows nothing. Formats that are not listed have no function that is known.\n"
+    )?;
+    writeln!(out, "| format | on the processor | on CUDA |\n|---|---|---|")?;
+    for format in &set.formats {
+        let names = |device: ProbeDevice| {
+            let names = families::product_names(&format.name, format.gguf, device);
+            if names.is_empty() { "-".to_owned() } else { format!("`{}`", names.join("`, `")) }
+        };
+        let (cpu, cuda) = (names(ProbeDevice::Cpu), names(ProbeDevice::Cuda));
+        if cpu != "-" || cuda != "-" {
+            writeln!(out, "| `{}` | {cpu} | {cuda} |", format.name)?;
+        }
+    }
+    writeln!(
+        out,
+        "\nKernel families, which become cfg flags in build scripts (`gristmill-probe`):\n\n\
+         | family | cfg flag | formats | device | for | shown by |\n|---|---|---|---|---|---|"
+    )?;
+    for family in families::Family::ALL {
+        let mut rows: Vec<(ProbeDevice, families::Job, Vec<String>)> = Vec::new();
+        for sign in families::SIGNS.iter().filter(|sign| sign.family == family) {
+            let name = format!("`{}`", sign.pattern);
+            match rows.iter_mut().find(|(device, job, _)| (*device, *job) == (sign.device, sign.job)) {
+                Some((_, _, names)) => names.push(name),
+                None => rows.push((sign.device, sign.job, vec![name])),
+            }
+        }
+        for (device, job, names) in rows {
+            writeln!(
+                out,
+                "| {family} | `{}` | {} | {device} | {job} | {} |",
+                family.cfg(),
+                family.formats().join(", "),
+                names.join(", ")
+            )?;
+        }
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::error::{CliError, Outcome};
 use super::table::{Side, Table, counted};
-use super::{print_json, request};
+use super::{external, print_json, request};
 use gristmill::registry::{DimRule, Entry, FormatInfo, OuterType};
 use gristmill::vocab::{DeviceKind, Isa, Op};
 use gristmill::{CpuProfile, REGISTRY};
@@ -44,6 +44,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 "format": left_out.format,
                 "feature": left_out.feature,
             })).collect::<Vec<_>>(),
+            "external_backends": external::to_json(&external::found(), only),
         });
         print_json(out, &value)?;
         return Ok(Outcome::Yes);
@@ -53,6 +54,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     } else {
         print_formats(&formats, &entries, out)?;
     }
+    writeln!(out)?;
+    external::print(&external::found(), only, out)?;
     Ok(Outcome::Yes)
 }
 

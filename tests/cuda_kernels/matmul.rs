@@ -333,7 +333,7 @@ fn products_are_the_cpu_s_bits() {
             (2, 130, 1, Lowest, All(127), true),
             (2, 7, 9, Highest, Alternating, false),
             // More units and tiles than a CUDA block has threads for at once.
-            (1, 3, 8448_usize.div_ceil(elements), Mixed, I8, true),
+            (1, 3, 4352_usize.div_ceil(elements), Mixed, I8, true),
         ];
         for (m, n, blocks, weights, x, bias) in all {
             let k = blocks * elements;
@@ -358,7 +358,8 @@ fn the_longest_rows_are_exact() {
     if !can_run("long rows") {
         return;
     }
-    for kernel in kernels(Op::Matmul) {
+    // Where a row is one sum; other sums are bounded by their unit, whatever the row.
+    for kernel in kernels(Op::Matmul).into_iter().filter(|kernel| kernel.number("elements") == 0) {
         let oracle = generated().oracle.format(kernel.format()).expect("described");
         let elements = oracle.format().elements as usize;
         let longest = (kernel.listed.shape.k.max as usize).min(131_072) / elements * elements;

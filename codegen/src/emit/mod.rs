@@ -5,6 +5,7 @@ mod cuda;
 pub mod fields;
 mod format;
 pub(crate) use format::uses_outer;
+mod lookup;
 mod matmul;
 mod pack;
 mod quantize;
@@ -12,11 +13,11 @@ mod registry;
 mod scalar;
 mod search;
 
-use crate::plan::{FormatPlan, MatmulPlan, PackPlan, features, scalar_k_max};
+use crate::plan::{FormatPlan, LookupPlan, MatmulPlan, PackPlan, features, scalar_k_max};
 use crate::{CudaImages, Error, Options};
 use gristmill_spec::SourceFile;
-use gristmill_spec::model::{CpuVariant, Format, Kernel, ShapeRules, SpecSet};
-use gristmill_spec::vocab::{Arch, DType, DeviceKind, Feature, Isa, Op};
+use gristmill_spec::model::{CpuVariant, Format, Kernel, Packing, ShapeRules, SpecSet};
+use gristmill_spec::vocab::{Arch, DType, DeviceKind, Feature, Isa, Op, Strategy};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -215,9 +216,13 @@ fn cfg(arch: Arch) -> String {
 
 /// The kernels of `op` that serve a format, with their variants.
 fn serving(set: &SpecSet, op: Op, format: usize) -> impl Iterator<Item = (&Kernel, usize, &CpuVariant)> {
-    set.kernels.iter().filter(move |kernel| kernel.op == op && kernel.formats.contains(&format)).flat_map(
-        |kernel| kernel.cpu.iter().enumerate().map(move |(order, variant)| (kernel, order, variant)),
-    )
+    set.kernels
+        .iter()
+        .filter(move |kernel| kernel.op == op)
+        .flat_map(|kernel| {
+            kernel.cpu.iter().enumerate().map(move |(order, variant)| (kernel, order, variant))
+        })
+        .filter(move |(_, _, variant)| variant.formats.contains(&format))
 }
 
 struct Listing<'a> {
@@ -433,28 +438,25 @@ fn format_module(
                 }
                 Some(packing) => {
                     let packing = &set.packings[packing];
-                    let resolved = match MatmulPlan::new(plan, packing, variant) {
-                        Ok(resolved) => resolved,
+                    let Packed { shape_name, text, words, pack, k_max } = match packed(plan, packing, variant)
+                    {
+                        Ok(packed) => packed,
                         Err(error) => {
                             errors.push(error);
                             continue;
                         }
                     };
-                    packs.entry(packing.name.clone()).or_insert_with(|| resolved.pack.clone());
-                    let text = matmul::emit(&resolved);
+                    let multiple = pack.multiple;
+                    packs.entry(packing.name.clone()).or_insert(pack);
                     let function = match &variant.body {
                         Some(path) => path.clone(),
                         None => {
-                            let module = free_name(
-                                loops,
-                                &format!("{ident}_{}", matmul::shape_name(&resolved)),
-                                &text,
-                            );
+                            let module = free_name(loops, &format!("{ident}_{shape_name}"), &text);
                             let shared = loops.entry(module.clone()).or_insert_with(|| Shared {
                                 text: text.clone(),
                                 formats: Vec::new(),
                                 isa: variant.isa,
-                                words: resolved.describe(),
+                                words: words.clone(),
                                 source,
                             });
                             shared.formats.push(format!("`{name}`"));
@@ -464,9 +466,9 @@ fn format_module(
                     (
                         function,
                         format!("Some(&{name}::PACK_{})", packing.name.to_uppercase()),
-                        resolved.pack.multiple,
-                        k_rule(variant.shape, resolved.k_max),
-                        resolved.describe(),
+                        multiple,
+                        k_rule(variant.shape, k_max),
+                        words,
                         text,
                     )
                 }
@@ -533,6 +535,44 @@ fn format_module(
         format.origin.line,
     );
     Ok((text, listed))
+}
+
+/// A packed variant, planned and written.
+struct Packed<'a> {
+    shape_name: String,
+    text: String,
+    words: String,
+    pack: PackPlan<'a>,
+    k_max: u64,
+}
+
+fn packed<'a>(
+    plan: &'a FormatPlan<'_>,
+    packing: &'a Packing,
+    variant: &CpuVariant,
+) -> Result<Packed<'a>, Error> {
+    Ok(match variant.strategy {
+        Strategy::Multiply => {
+            let resolved = MatmulPlan::new(plan, packing, variant)?;
+            Packed {
+                shape_name: matmul::shape_name(&resolved),
+                text: matmul::emit(&resolved),
+                words: resolved.describe(),
+                pack: resolved.pack.clone(),
+                k_max: resolved.k_max,
+            }
+        }
+        Strategy::Lookup => {
+            let resolved = LookupPlan::new(plan, packing, variant)?;
+            Packed {
+                shape_name: lookup::shape_name(&resolved),
+                text: lookup::emit(&resolved),
+                words: resolved.describe(),
+                pack: resolved.pack.clone(),
+                k_max: resolved.k_max,
+            }
+        }
+    })
 }
 
 /// A hand-written body is bound to the variant that names it: `#[variant]` leaves the name behind.

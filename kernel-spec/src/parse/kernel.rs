@@ -3,7 +3,7 @@
 use super::format::ident;
 use crate::model::{CudaBudget, DimRule, ShapeRules};
 use crate::toml_walk::{At, File, Node, Span, Table};
-use crate::vocab::{CudaAlgorithm, DType, Feature, Isa, Op};
+use crate::vocab::{CudaAlgorithm, DType, Feature, Isa, Op, Strategy};
 use toml::de::DeTable;
 
 /// A kernel family as it was written.
@@ -33,7 +33,9 @@ pub(crate) struct RawVariant {
     pub isa: At<Isa>,
     pub requires: Vec<At<Feature>>,
     pub label: Option<At<String>>,
+    pub code_bits: Option<At<u32>>,
     pub packing: Option<At<String>>,
+    pub strategy: Option<At<Strategy>>,
     pub tile: Option<At<(u32, u32)>>,
     pub shape: Option<At<ShapeRules>>,
     pub body: Option<At<String>>,
@@ -54,8 +56,19 @@ pub(crate) struct RawCudaVariant {
 }
 
 const KEYS: &[&str] = &["doc", "op", "formats", "input", "output", "accuracy", "cpu", "cuda"];
-const CPU_KEYS: &[&str] =
-    &["isa", "requires", "name", "packing", "tile", "shape", "workspace", "body", "function"];
+const CPU_KEYS: &[&str] = &[
+    "isa",
+    "requires",
+    "name",
+    "code_bits",
+    "packing",
+    "strategy",
+    "tile",
+    "shape",
+    "workspace",
+    "body",
+    "function",
+];
 
 const CUDA_KEYS: &[&str] = &["algorithm", "min_cc", "name", "formats", "packing", "tile", "shape", "budget"];
 
@@ -133,7 +146,9 @@ fn variant(table: &Table<'_>) -> Option<RawVariant> {
         Some(node) => node.list(|n| n.word("CPU feature", spelled!(Feature))),
     };
     let label = table.get("name").map(|n| ident(&n));
+    let code_bits = table.get("code_bits").map(|n| n.unsigned(1..=16));
     let packing = table.get("packing").map(|n| n.string());
+    let strategy = table.get("strategy").map(|n| n.word("strategy", spelled!(Strategy)));
     let tile = table.get("tile").map(|n| tile(&n));
     let shape = table.get("shape").map(|n| shape(&n));
     if let Some(node) = table.get("workspace") {
@@ -145,7 +160,9 @@ fn variant(table: &Table<'_>) -> Option<RawVariant> {
         isa: isa?,
         requires: requires?,
         label: optional(label)?,
+        code_bits: optional(code_bits)?,
         packing: optional(packing)?,
+        strategy: optional(strategy)?,
         tile: optional(tile)?,
         shape: optional(shape)?,
         body: body?,

@@ -361,7 +361,7 @@ impl Launcher<ProductCode> {
         };
         // Copies from ordinary memory may still be reading it.
         gpu.synchronize()?;
-        packed.device = Some(weights);
+        packed.device = Some(Arc::new(weights));
         packed.codes = Aligned::empty();
         packed.scales = Aligned::empty();
         packed.mins = Aligned::empty();
@@ -371,7 +371,7 @@ impl Launcher<ProductCode> {
 
     /// The weights, if they are on this device.
     fn weights<'w>(&self, packed: &'w PackedMatrix) -> Result<&'w Weights, Error> {
-        let here = packed.device.as_ref().filter(|weights| Arc::ptr_eq(weights.codes.gpu(), self.gpu()));
+        let here = packed.device.as_deref().filter(|weights| Arc::ptr_eq(weights.codes.gpu(), self.gpu()));
         here.ok_or(Error::WrongPacking {
             kernel: self.entry.name,
             expected: "weights on its own device",

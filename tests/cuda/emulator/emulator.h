@@ -174,10 +174,20 @@ template <class T> void store(T* p, T v, int line) {
     memcpy(p, &v, sizeof(T));
 }
 
+// Atomics are in no race with each other, but with plain accesses of the same launch.
 template <class T> T atomic(T* p, T v, bool smaller, const char* what, int line) {
     uintptr_t address = reinterpret_cast<uintptr_t>(p);
     Allocation* place = check(line, what, address, sizeof(T));
+    if (!place->writes) make_tags(place);
     if (place->read_only) fail_access(line, what, address, sizeof(T));
+    if (place->writes) {
+        for (size_t i = 0; i < sizeof(T); i++) {
+            Tag& tag = place->writes[address + i - place->begin];
+            if (!tag.atomic) check_tag(line, what, address + i, place, tag);
+            tag = joined(tag);
+            tag.atomic = true;
+        }
+    }
     T old = *p;
     if (smaller ? v < old : v > old) *p = v;
     return old;

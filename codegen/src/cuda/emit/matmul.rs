@@ -8,7 +8,7 @@ use crate::Error;
 use crate::emit::uses_outer;
 use crate::plan::{Dot, FormatPlan, PackPlan, exact_k};
 use gristmill_spec::model::{CudaVariant, Packing};
-use gristmill_spec::vocab::CudaAlgorithm;
+use gristmill_spec::vocab::{CudaAlgorithm, Strategy};
 use std::fmt::Write;
 
 /// Rows of a panel that the skeleton reads.
@@ -58,7 +58,7 @@ impl<'a> CudaMatmul<'a> {
                 return Err(Error::plan(plan.format, "`blocks` computes no product; use `dp4a` or `mma`"));
             }
             CudaAlgorithm::Dp4a => {
-                PackPlan::check_form(packing, pack.tile, pack.fields)?;
+                pack.check_form(Strategy::Multiply)?;
                 if packing.rows != DP4A_ROWS {
                     return Err(wrong("sixteen rows, four of them to a load of sixteen bytes"));
                 }
