@@ -581,7 +581,9 @@ impl Launcher<ProductCode> {
         weights.codes.read_from(panel * packed.stride, &mut codes)?;
         let read = |buffer: &DeviceBuffer<f32>, there: bool| -> Result<Aligned<f32>, Error> {
             let mut values = Aligned::zeroed(if there { terms } else { 0 })?;
-            buffer.read_from(panel * terms, &mut values)?;
+            if there {
+                buffer.read_from(panel * terms, &mut values)?;
+            }
             Ok(values)
         };
         let (scales, mins) = (read(&weights.scales, packing.scales)?, read(&weights.mins, packing.mins)?);
