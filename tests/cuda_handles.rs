@@ -391,6 +391,58 @@ fn machines_without_a_usable_device_say_why() {
     assert!(matches!(Gpu::open(index), Err(Error::NoGpu { why, .. }) if why == expected));
 }
 
+/// The command with these arguments: on a fake GPU, or where no driver is to be found.
+fn command(arguments: &[&str], gpu: Option<&Path>) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
+    command.args(arguments).env_remove("GRISTMILL_NO_SKIP").env_remove("LD_LIBRARY_PATH");
+    if let Some(units) = gpu {
+        command
+            .env("LD_LIBRARY_PATH", fake_driver())
+            .env("GRISTMILL_FAKE_CUDA", settings())
+            .env("GRISTMILL_FAKE_CUDA_UNITS", units);
+    }
+    let output = command.output().expect("it starts");
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    (output.status.code().expect("not killed"), text)
+}
+
+#[test]
+fn the_command_runs_there() {
+    let explain = ["explain", "matmul", "--format", "i2_s", "--device", "cuda:0", "--shape", "1x256x256"];
+    if !can_run("the_command_runs_there") {
+        return;
+    }
+    if !has_images() {
+        // Whether for want of a driver or of images: no, and the true reason.
+        let (code, text) = command(&explain, None);
+        assert_eq!(code, 2, "{text}");
+        assert!(text.contains("not compiled: the build found no CUDA compiler"), "{text}");
+        return;
+    }
+    if !Path::new("/dev/nvidiactl").exists() {
+        let (code, text) = command(&explain, None);
+        assert_eq!(code, 2, "{text}");
+        assert!(text.contains("no driver: the library libcuda is not there"), "{text}");
+        assert!(text.contains("help: install the NVIDIA driver"), "{text}");
+    }
+    let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handle-units");
+    place_units(&units);
+    let (code, text) = command(&explain, Some(&units));
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("chosen: matmul.i2_s.cuda."), "{text}");
+    let (code, text) = command(&["doctor"], Some(&units));
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("cuda:0: Fake sm_"), "{text}");
+    for format in ["i2_s", "int8_row"] {
+        let (code, text) =
+            command(&["verify", "--quick", "--device", "cuda:0", "--format", format], Some(&units));
+        assert_eq!(code, 0, "{text}");
+        assert!(text.contains(".cuda"), "{text}");
+        assert!(!text.contains("skipped:") && !text.contains("wrong:"), "{text}");
+    }
+}
+
 #[test]
 fn without_a_driver_everything_else_works() {
     // Not in the process of another test, and with no driver to be found there.
