@@ -441,6 +441,17 @@ fn the_command_runs_there() {
         assert!(text.contains(".cuda"), "{text}");
         assert!(!text.contains("skipped:") && !text.contains("wrong:"), "{text}");
     }
+    let bench = [
+        "bench", "--device", "cuda:0", "--quick", "--format", "i2_s", "--shape", "64x256", "--m", "1",
+        "--json",
+    ];
+    let (code, text) = command(&bench, Some(&units));
+    assert_eq!(code, 0, "{text}");
+    let records: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let record = &records[0];
+    assert!(record["kernel"].as_str().is_some_and(|name| name.starts_with("matmul.i2_s.cuda.")), "{text}");
+    assert!(record["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{text}");
+    assert!(record["copy_gb_s"].as_f64().is_some_and(|rate| rate > 0.0), "{text}");
 }
 
 #[test]

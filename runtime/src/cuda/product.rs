@@ -345,6 +345,10 @@ impl Launcher<ProductCode> {
         &self.code().gpu
     }
 
+    pub(crate) fn shares_device_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(self.gpu(), other.gpu())
+    }
+
     /// Moves packed weights to the device.
     pub(crate) fn upload(&self, packed: &mut PackedMatrix) -> Result<(), Error> {
         let gpu = self.gpu();
