@@ -29,6 +29,7 @@ pub mod search;
 pub mod simd;
 pub mod stats;
 pub mod threads;
+pub mod tuning;
 pub mod weights;
 pub mod workspace;
 
@@ -45,5 +46,6 @@ pub use receipt::{Receipt, Recording};
 pub use registry::Registry;
 pub use request::{Request, Restrict, Shape};
 pub use threads::{ThreadOptions, Threads};
+pub use tuning::Tuning;
 pub use weights::{PackedMatrix, QuantizedMatrix};
 pub use workspace::Workspace;
