@@ -11,6 +11,8 @@ pub use gristmill_runtime as runtime;
 pub use gristmill_runtime::*;
 
 pub mod ceilings;
+#[cfg(feature = "cli")]
+pub mod compare;
 pub mod gguf;
 #[cfg(feature = "cli")]
 pub mod oracle;

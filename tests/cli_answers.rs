@@ -100,6 +100,7 @@ fn help_and_version_are_no_errors() {
         "emit",
         "quantize",
         "dequantize",
+        "analyze-library",
     ] {
         gristmill([command, "--help"]).code(0).says("Usage: gristmill");
     }

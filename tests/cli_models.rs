@@ -3,7 +3,7 @@
 
 mod cli_common;
 
-use cli_common::{data, gristmill, text, words};
+use cli_common::{data, gristmill, text};
 use std::path::Path;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;

@@ -107,6 +107,28 @@ words! {
 }
 
 words! {
+    /// How a CUDA kernel works: which skeleton its code is written by.
+    CudaAlgorithm {
+        /// Blocks one by one, no matrix: quantize, dequantize, activations.
+        Blocks = "blocks",
+        /// `dp4a`: products of four bytes added to an i32 (compute capability 6.1 and later).
+        Dp4a = "dp4a",
+        /// int8 tensor cores by `mma.sync` (compute capability 7.5 and later).
+        Mma = "mma",
+    }
+}
+
+words! {
+    /// How a packed product gets at its sums.
+    Strategy {
+        /// Codes become operands, which are multiplied with activations.
+        Multiply = "multiply",
+        /// Four bits of codes are an index into a table of the sums that they can stand for.
+        Lookup = "lookup",
+    }
+}
+
+words! {
     /// A CPU feature, spelled as rustc spells it in `target_feature`.
     Feature {
         /// `pshufb`, `pmaddubsw`.
@@ -177,6 +199,61 @@ impl Feature {
             | Feature::Avx512vbmi => Arch::X86,
             Feature::Neon | Feature::Dotprod | Feature::I8mm => Arch::Aarch64,
         }
+    }
+}
+
+impl CudaAlgorithm {
+    /// The lowest compute capability that has its instructions.
+    pub const fn min_cc(self) -> (u8, u8) {
+        match self {
+            CudaAlgorithm::Blocks => (5, 0),
+            CudaAlgorithm::Dp4a => (6, 1),
+            CudaAlgorithm::Mma => (7, 5),
+        }
+    }
+}
+
+/// A CUDA architecture that code is compiled for: `75`, `90a`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CudaArch {
+    /// Major number of the compute capability.
+    pub major: u8,
+    /// Minor number.
+    pub minor: u8,
+    /// The `a` of `90a`: uses what only this one has, and runs nowhere else.
+    pub specific: bool,
+}
+
+impl CudaArch {
+    /// The architecture spelled `name`: two or three digits, the last one minor, and perhaps `a`.
+    pub fn from_name(name: &str) -> Option<CudaArch> {
+        let (digits, specific) = match name.strip_suffix('a') {
+            Some(digits) => (digits, true),
+            None => (name, false),
+        };
+        if !(2..=3).contains(&digits.len()) || !digits.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        let number: u16 = digits.parse().ok()?;
+        let major = u8::try_from(number / 10).ok().filter(|major| *major > 0)?;
+        Some(CudaArch { major, minor: (number % 10) as u8, specific })
+    }
+
+    /// Its compute capability.
+    pub const fn cc(self) -> (u8, u8) {
+        (self.major, self.minor)
+    }
+
+    /// Whether machine code for it runs on a device of this compute capability: the same major number and
+    /// no smaller a minor one, or exactly this one.
+    pub const fn runs_on(self, (major, minor): (u8, u8)) -> bool {
+        self.major == major && if self.specific { self.minor == minor } else { self.minor <= minor }
+    }
+}
+
+impl core::fmt::Display for CudaArch {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}{}{}", self.major, self.minor, if self.specific { "a" } else { "" })
     }
 }
 

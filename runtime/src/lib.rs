@@ -11,11 +11,18 @@ mod names;
 mod plain;
 mod pool;
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
+#[cfg(not(feature = "cuda"))]
+#[path = "cuda_absent.rs"]
+mod cuda;
+
 pub mod abi;
 pub mod activations;
 pub mod decide;
 pub mod device;
 pub mod error;
+pub mod gpu;
 pub mod import;
 pub mod kernel;
 pub mod linear;
@@ -37,6 +44,7 @@ pub use activations::Input;
 pub use decide::{Decision, Prepared};
 pub use device::{CpuProfile, Device};
 pub use error::Error;
+pub use gpu::{CudaVersion, GpuProfile, NoGpu};
 pub use gristmill_spec::vocab;
 pub use half;
 pub use kernel::{Dequantizer, Matmul, Quantizer};

@@ -7,7 +7,7 @@ use crate::abi::{DequantizeFn, MatmulFn, PackFn, QuantizeActivationsFn, Quantize
 use crate::decide::Candidate;
 use crate::error::Error;
 use crate::names;
-use gristmill_spec::vocab::{DType, DeviceKind, FeatureSet, Isa, Op};
+use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Isa, Op};
 use std::sync::atomic::AtomicU64;
 
 /// Everything one build knows: formats, kernels, and what was described but not compiled.
@@ -27,6 +27,10 @@ pub struct Registry {
     pub candidates: fn(Op, usize, DType, DeviceKind) -> &'static [u16],
     /// Formats that were described but left out of this build.
     pub left_out: &'static [LeftOut],
+    /// Whether CUDA kernels were built, by what and for which architectures.
+    pub cuda: CudaBuild,
+    /// CUDA kernels that are described for formats of this build, but have no image in it.
+    pub without_image: &'static [WithoutImage],
     /// The specs this build was made from, so that tools can show and re-read them.
     pub sources: &'static [Source],
 }
@@ -40,6 +44,129 @@ pub struct LeftOut {
     pub feature: &'static str,
     /// GGUF type id.
     pub gguf: Option<u32>,
+}
+
+/// What the build did about CUDA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CudaBuild {
+    /// The cargo feature `cuda` is off.
+    FeatureOff,
+    /// The feature is on, but no compiler was found.
+    NoToolchain {
+        /// The places looked at, each with what was wrong there.
+        looked: &'static [&'static str],
+    },
+    /// Images were compiled.
+    Built {
+        /// The compiler and its version.
+        compiler: &'static str,
+        /// The architectures that images were asked for, machine code first.
+        architectures: &'static [CudaArch],
+    },
+}
+
+/// A CUDA kernel that is described, but that nothing can launch: no image of it was built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WithoutImage {
+    /// Facts in order: `matmul.i2_s.cuda.mma`.
+    pub name: &'static str,
+    /// What it computes.
+    pub op: Op,
+    /// Index of the format, or of the activation format.
+    pub format: usize,
+    /// `file:line` of the variant.
+    pub source: &'static str,
+    /// What the compiler said for each architecture, where there was one; the first lines of it.
+    pub failures: &'static [(CudaArch, &'static str)],
+}
+
+/// Code for a GPU in this binary.
+#[derive(Clone, Copy)]
+pub struct CudaImage {
+    /// The architecture it was compiled for.
+    pub arch: CudaArch,
+    /// PTX text, which the driver compiles for devices from `arch` up, and not machine code.
+    pub ptx: bool,
+    /// The image.
+    pub bytes: &'static [u8],
+}
+
+impl std::fmt::Debug for CudaImage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = if self.ptx { "compute" } else { "sm" };
+        write!(f, "{kind}_{} ({} bytes)", self.arch, self.bytes.len())
+    }
+}
+
+/// A kernel of a GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct CudaCode {
+    /// The images that hold it; machine code before PTX. Entries of one unit share the slice.
+    pub images: &'static [CudaImage],
+    /// The compute capability it needs.
+    pub min_cc: (u8, u8),
+    /// Its functions, and how they are launched.
+    pub launch: CudaLaunch,
+}
+
+/// Functions of an image and their geometry; `docs/cuda.md` has the parameters of each.
+#[derive(Clone, Copy, Debug)]
+pub enum CudaLaunch {
+    /// Blocks to f32: a thread does `per_thread` elements.
+    Dequantize {
+        /// Name in the image.
+        function: &'static str,
+        /// Threads of a CUDA block.
+        threads: u32,
+        /// Elements of a thread.
+        per_thread: u32,
+    },
+    /// f32 to blocks: a warp, or a CUDA block for searches, does one block of the format.
+    Quantize {
+        /// Name in the image.
+        function: &'static str,
+        /// Threads of a CUDA block.
+        threads: u32,
+        /// Blocks of the format that a CUDA block makes.
+        blocks: u32,
+        /// The scale of a row or tensor, where it covers more than a block.
+        step: Option<CudaStep>,
+    },
+    /// Activations to int8: a CUDA block does a row.
+    QuantizeActivations {
+        /// Name in the image.
+        function: &'static str,
+        /// Threads of a CUDA block.
+        threads: u32,
+    },
+    /// Matrix product.
+    Matmul {
+        /// Name in the image.
+        function: &'static str,
+        /// Threads of a CUDA block.
+        threads: u32,
+        /// Rows of the weights that a CUDA block does.
+        rows: u32,
+        /// Tokens that a CUDA block does.
+        tokens: u32,
+        /// How weights are packed for it.
+        packing: &'static PackInfo,
+        /// How a row of activations is divided for it.
+        unit: Unit,
+    },
+}
+
+/// The two kernels that find a scale over many blocks: a statistic of each chunk, then the scale of all chunks.
+#[derive(Clone, Copy, Debug)]
+pub struct CudaStep {
+    /// Statistic of each chunk.
+    pub chunks: &'static str,
+    /// From the chunks' statistics to the step.
+    pub finish: &'static str,
+    /// Threads of a CUDA block of the first; the second runs in one block of as many.
+    pub threads: u32,
+    /// Values of a chunk.
+    pub chunk: u32,
 }
 
 /// A spec file as it was when the build ran.
@@ -127,8 +254,8 @@ pub struct Entry {
     pub quantizer: usize,
     /// Kind of device it runs on.
     pub device: DeviceKind,
-    /// Instruction set.
-    pub isa: Isa,
+    /// Instruction set of the processor; `None` for kernels of other devices.
+    pub isa: Option<Isa>,
     /// CPU features it uses: those of the ISA and those it requires besides.
     pub features: FeatureSet,
     /// Shapes it takes.
@@ -166,6 +293,8 @@ pub enum Code {
         /// How a row of activations is divided for it.
         unit: Unit,
     },
+    /// A kernel of a GPU.
+    Cuda(CudaCode),
 }
 
 /// The run of elements along k over which sums are integers.

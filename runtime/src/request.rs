@@ -115,10 +115,10 @@ impl Restrict {
 
     /// Whether the ISA limit lets `entry` pass.
     pub(crate) fn isa_allows(limit: Option<Isa>, entry: &Entry) -> bool {
-        match limit {
-            None => true,
-            Some(limit) => {
-                entry.isa.arch() == Arch::Any || (entry.isa.arch() == limit.arch() && entry.isa <= limit)
+        match (limit, entry.isa) {
+            (None, _) | (Some(_), None) => true,
+            (Some(limit), Some(isa)) => {
+                isa.arch() == Arch::Any || (isa.arch() == limit.arch() && isa <= limit)
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What a command can fail with, and the exit code that follows.
 
 use gristmill::Error;
+use gristmill::compare::CompareError;
 use gristmill::gguf::{GgufError, NoData, WriteError};
 use gristmill::oracle::OracleError;
 use gristmill::weights_file::WeightError;
@@ -45,6 +46,12 @@ pub enum CliError {
     /// Specs that can't be compiled.
     #[error(transparent)]
     Build(#[from] gristmill_codegen::builder::BuildError),
+    /// A C++ library whose kernels can't be compared with ours.
+    #[error(transparent)]
+    Compare(#[from] CompareError),
+    /// A C++ library that can't be found, read or used.
+    #[error(transparent)]
+    Probe(#[from] gristmill_probe::Error),
     /// A file that can't be read or written.
     #[error("can't {action} `{}`: {source}", path.display())]
     File {
@@ -92,6 +99,7 @@ impl CliError {
         matches!(
             self,
             CliError::Runtime(Error::NoKernel(_) | Error::NotCompiled { .. } | Error::KNotMultiple { .. })
+                | CliError::Compare(CompareError::NoProduct { .. })
         )
     }
 }

@@ -1,8 +1,8 @@
 //! `gristmill explain`: is there a kernel, which one, and why not the others?
 
 use super::error::{CliError, Outcome};
-use super::{print_json, request};
-use gristmill::vocab::{DType, Op};
+use super::{external, print_json, request};
+use gristmill::vocab::{DType, DeviceKind, Op};
 use gristmill::{Device, REGISTRY, Reason, Rejection, Request, Shape, Tuning};
 use serde_json::json;
 use std::io::Write;
@@ -56,6 +56,11 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             unknown.reason.help().unwrap_or_else(|| "`gristmill list` prints what there is".to_owned());
         return Err(CliError::usage(unknown.to_string(), help));
     }
+    // Products only: that is what a C++ backend would be used for.
+    let outside = match op {
+        Op::Matmul => REGISTRY.format(format).ok().map(|(_, format)| format),
+        Op::Quantize | Op::Dequantize | Op::QuantizeActivations => None,
+    };
     if *json {
         let value = json!({
             "op": op.name(),
@@ -69,12 +74,21 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 "reason": rejection.reason.to_string(),
                 "help": rejection.reason.help(),
             })).collect::<Vec<_>>(),
+            "external_backends": outside.map(|format| external::to_json(&external::found(), Some(format))),
         });
         print_json(out, &value)?;
     } else {
         writeln!(out, "{decision}")?;
         for aside in Tuning::from_env(&REGISTRY).set_aside() {
             writeln!(out, "of the tuning file that GRISTMILL_TUNING names, set aside: {aside}")?;
+        }
+        let place = match device.kind {
+            DeviceKind::Cpu => Some(gristmill_probe::Device::Cpu),
+            DeviceKind::Cuda => Some(gristmill_probe::Device::Cuda),
+            DeviceKind::Rocm | DeviceKind::Metal => None,
+        };
+        if let (Some(format), Some(place)) = (outside, place) {
+            external::explain(&external::found(), format, place, out)?;
         }
     }
     Ok(if decision.chosen().is_some() { Outcome::Yes } else { Outcome::NoKernel })

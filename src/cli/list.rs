@@ -2,7 +2,7 @@
 
 use super::error::{CliError, Outcome};
 use super::table::{Side, Table, counted};
-use super::{print_json, request};
+use super::{external, print_json, request};
 use gristmill::registry::{DimRule, Entry, FormatInfo, OuterType};
 use gristmill::vocab::{DeviceKind, Isa, Op};
 use gristmill::{CpuProfile, REGISTRY};
@@ -44,6 +44,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 "format": left_out.format,
                 "feature": left_out.feature,
             })).collect::<Vec<_>>(),
+            "external_backends": external::to_json(&external::found(), only),
         });
         print_json(out, &value)?;
         return Ok(Outcome::Yes);
@@ -53,6 +54,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     } else {
         print_formats(&formats, &entries, out)?;
     }
+    writeln!(out)?;
+    external::print(&external::found(), only, out)?;
     Ok(Outcome::Yes)
 }
 
@@ -104,8 +107,11 @@ fn print_formats(formats: &[&FormatInfo], entries: &[&Entry], out: &mut dyn Writ
         ]);
     }
     table.print(out)?;
-    let isas: Vec<&str> =
-        Isa::ALL.iter().filter(|isa| entries.iter().any(|e| e.isa == **isa)).map(|isa| isa.name()).collect();
+    let isas: Vec<&str> = Isa::ALL
+        .iter()
+        .filter(|isa| entries.iter().any(|e| e.isa == Some(**isa)))
+        .map(|isa| isa.name())
+        .collect();
     let here = entries.iter().filter(|entry| runs_here(entry)).count();
     writeln!(
         out,
@@ -205,7 +211,7 @@ fn kernel_json(entry: &Entry) -> Value {
         "op": entry.op.name(),
         "format": name_of(entry),
         "device": entry.device.name(),
-        "isa": entry.isa.name(),
+        "isa": entry.isa.map(|isa| isa.name()),
         "features": entry.features.iter().map(|feature| feature.name()).collect::<Vec<_>>(),
         "runs_here": runs_here(entry),
         "shape": {"m": rule(entry.shape.m), "n": rule(entry.shape.n), "k": rule(entry.shape.k)},

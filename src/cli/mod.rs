@@ -2,13 +2,17 @@
 //!
 //! Exit codes: 0 for yes, 2 for "there is no kernel", 1 for everything that went wrong.
 
+mod analyze_library;
 mod bench;
 mod check;
+mod compare_backend;
 mod dequantize;
 mod docs;
+mod doctor;
 mod emit;
 mod error;
 mod explain;
+mod external;
 mod files;
 mod inspect;
 mod list;
@@ -53,7 +57,10 @@ enum Command {
     Emit(emit::Arguments),
     Quantize(quantize::Arguments),
     Dequantize(dequantize::Arguments),
+    Doctor(doctor::Arguments),
     Docs(docs::Arguments),
+    AnalyzeLibrary(analyze_library::Arguments),
+    CompareBackend(compare_backend::Arguments),
 }
 
 /// Runs the command that the arguments name.
@@ -101,7 +108,10 @@ fn dispatch(command: Command, out: &mut dyn Write) -> Result<Outcome, CliError> 
         Command::Emit(arguments) => emit::run(&arguments, out),
         Command::Quantize(arguments) => quantize::run(&arguments, out),
         Command::Dequantize(arguments) => dequantize::run(&arguments, out),
+        Command::Doctor(arguments) => doctor::run(&arguments, out),
         Command::Docs(arguments) => docs::run(&arguments, out),
+        Command::AnalyzeLibrary(arguments) => analyze_library::run(&arguments, out),
+        Command::CompareBackend(arguments) => compare_backend::run(&arguments, out),
     }
 }
 

@@ -47,6 +47,17 @@ impl Table {
         self.table.is_empty()
     }
 
+    /// Writes the rows alone, for a list of facts that needs no header.
+    ///
+    /// # Errors
+    /// When `out` refuses.
+    pub fn print_plain(&self, out: &mut dyn Write) -> io::Result<()> {
+        for line in self.table.trim_fmt().lines().skip(2) {
+            writeln!(out, "{line}")?;
+        }
+        Ok(())
+    }
+
     /// Writes it, without trailing blanks.
     ///
     /// # Errors

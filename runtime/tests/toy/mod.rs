@@ -21,6 +21,8 @@ pub static REGISTRY: Registry = Registry {
     candidates,
     left_out: &[LeftOut { format: "big9", feature: "toy-extra", gguf: None }],
     sources: &[],
+    cuda: gristmill_runtime::registry::CudaBuild::FeatureOff,
+    without_image: &[],
 };
 
 pub const HEADER4: usize = 0;
@@ -115,7 +117,7 @@ const fn entry(index: usize, name: &'static str, op: Op, format: usize, code: Co
         format,
         quantizer: 0,
         device: DeviceKind::Cpu,
-        isa: Isa::Scalar,
+        isa: Some(Isa::Scalar),
         features: FeatureSet::EMPTY,
         shape: FREE,
         source: "toy/kernels.toml:1",
@@ -140,7 +142,7 @@ const K8: ShapeRules = ShapeRules { m: ANY, n: ANY, k: DimRule { min: 0, max: u6
 
 static ENTRIES: [Entry; 13] = [
     Entry {
-        isa: Isa::Avx512,
+        isa: Some(Isa::Avx512),
         // No processor has both, so this one never runs, here or anywhere.
         features: FeatureSet::EMPTY.with(Feature::Avx512vbmi).with(Feature::Neon),
         ..entry(
@@ -152,7 +154,7 @@ static ENTRIES: [Entry; 13] = [
         )
     },
     Entry {
-        isa: Isa::Avx2,
+        isa: Some(Isa::Avx2),
         shape: DECODE,
         ..entry(
             1,
@@ -163,7 +165,7 @@ static ENTRIES: [Entry; 13] = [
         )
     },
     Entry {
-        isa: Isa::Avx2,
+        isa: Some(Isa::Avx2),
         shape: PREFILL,
         ..entry(
             2,

@@ -9,7 +9,7 @@ use super::product::tensor;
 use super::{Found, Measured, Memory, Plan, Record};
 use gristmill::oracle::Oracle;
 use gristmill::registry::{Entry, FormatInfo};
-use gristmill::vocab::Op;
+use gristmill::vocab::{DeviceKind, Op};
 use gristmill::{
     Dequantizer, Matmul, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict, Shape,
 };
@@ -118,7 +118,7 @@ fn prepared(
     let Some(isa) = plan.isa else { return Ok(vec![REGISTRY.prepare(&request)?]) };
     let of_isa = |entry: &&Entry| {
         let named = REGISTRY.formats.get(entry.format).is_some_and(|info| info.name == format.name);
-        entry.op == op && named && entry.isa == isa && entry.quantizer == 0
+        entry.op == op && named && entry.isa == Some(isa) && entry.quantizer == 0
     };
     let only = |entry: &Entry| Restrict { kernel: Some(entry.name.to_owned()), ..Restrict::default() };
     let cpu = gristmill::CpuProfile::detect();

@@ -214,7 +214,7 @@ mod tests {
         Record {
             kernel: "matmul.a",
             format: "a",
-            isa: Isa::Scalar,
+            isa: Some(Isa::Scalar),
             m: 1,
             n: 2,
             k: 3,

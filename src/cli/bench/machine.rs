@@ -37,7 +37,7 @@ pub struct Demand {
 impl Demand {
     /// What a run of `entry` asks for.
     pub fn of(entry: &Entry, gmacs: f64, bytes: usize, hot: bool, threads: usize) -> Demand {
-        Demand { gmacs, units: Some((entry.isa, entry.features)), bytes, hot, threads }
+        Demand { gmacs, units: entry.isa.map(|isa| (isa, entry.features)), bytes, hot, threads }
     }
 }
 

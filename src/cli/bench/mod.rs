@@ -191,7 +191,7 @@ impl Plan {
 struct Record {
     kernel: &'static str,
     format: &'static str,
-    isa: Isa,
+    isa: Option<Isa>,
     m: usize,
     n: usize,
     k: usize,
@@ -282,7 +282,7 @@ impl Record {
         json!({
             "kernel": self.kernel,
             "format": self.format,
-            "isa": self.isa.name(),
+            "isa": self.isa.map(|isa| isa.name()),
             "m": self.m,
             "n": self.n,
             "k": self.k,

@@ -9,7 +9,7 @@ use super::measure::{COLD_BYTES, times};
 use super::{Found, Memory, Plan, Record};
 use gristmill::oracle::{FormatOracle, Int8Row, Oracle};
 use gristmill::registry::{Entry, FormatInfo};
-use gristmill::vocab::{DType, Op};
+use gristmill::vocab::{DType, DeviceKind, Op};
 use gristmill::{
     CpuProfile, Input, Matmul, PackedMatrix, Prepared, QuantizedMatrix, REGISTRY, Request, Restrict, Shape,
     Threads, Workspace,
@@ -85,7 +85,7 @@ fn prepared(
     let Some(isa) = plan.isa else { return Ok(vec![REGISTRY.prepare(&asked)?]) };
     let of_isa = |entry: &&Entry| {
         let named = REGISTRY.formats.get(entry.format).is_some_and(|info| info.name == format.name);
-        entry.op == Op::Matmul && named && entry.isa == isa
+        entry.op == Op::Matmul && named && entry.isa == Some(isa)
     };
     let only = |entry: &Entry| Restrict { kernel: Some(entry.name.to_owned()), ..Restrict::default() };
     let each = REGISTRY.entries.iter().filter(of_isa);

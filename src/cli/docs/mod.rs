@@ -9,6 +9,7 @@ use super::error::{CliError, Outcome};
 use gristmill::vocab::{Arch, DeviceKind, Isa, Op};
 use gristmill_codegen::builder::{BuildError, Builder};
 use gristmill_codegen::emit::Listed;
+use gristmill_probe::families::{self, Device as ProbeDevice};
 use gristmill_spec::model::{DimRule, Format, SpecSet};
 use gristmill_spec::{check, render, shipped};
 use std::collections::BTreeMap;
@@ -47,6 +48,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     activations(&set, &compiled.kernels, out)?;
     variants(&compiled.kernels, out)?;
     devices(&compiled.kernels, out)?;
+    writeln!(out)?;
+    cpp_backends(&set, out)?;
     Ok(Outcome::Yes)
 }
 
@@ -60,7 +63,7 @@ fn formats(set: &SpecSet, kernels: &[Listed], out: &mut dyn Write) -> Result<(),
          Q quantize (f32 to the format), D dequantize, M matmul with f32, f16, bf16 or int8 activations. \"k\" is the\n\
          rule on the inner dimension; m and n are free.\n"
     )?;
-    let isas = || Isa::ALL.iter().filter(|isa| kernels.iter().any(|kernel| kernel.isa == **isa));
+    let isas = || Isa::ALL.iter().filter(|isa| kernels.iter().any(|kernel| kernel.isa == Some(**isa)));
     let header: Vec<&str> = isas().map(|isa| isa.name()).collect();
     writeln!(
         out,
@@ -73,7 +76,7 @@ fn formats(set: &SpecSet, kernels: &[Listed], out: &mut dyn Write) -> Result<(),
             |op: Op| kernels.iter().filter(move |kernel| kernel.op == op && kernel.format == index);
         let cells: Vec<String> = isas()
             .map(|isa| {
-                let has = |op: &Op| of_format(*op).any(|kernel| kernel.isa == *isa);
+                let has = |op: &Op| of_format(*op).any(|kernel| kernel.isa == Some(*isa));
                 LETTERS.iter().filter(|(op, _)| has(op)).map(|(_, letter)| *letter).collect()
             })
             .collect();
@@ -122,7 +125,9 @@ fn activations(set: &SpecSet, kernels: &[Listed], out: &mut dyn Write) -> Result
             .iter()
             .filter(|isa| {
                 kernels.iter().any(|kernel| {
-                    kernel.op == Op::QuantizeActivations && kernel.format == index && kernel.isa == **isa
+                    kernel.op == Op::QuantizeActivations
+                        && kernel.format == index
+                        && kernel.isa == Some(**isa)
                 })
             })
             .map(|isa| isa.name())
@@ -157,9 +162,10 @@ fn variants(kernels: &[Listed], out: &mut dyn Write) -> Result<(), CliError> {
     let mut seen: BTreeMap<(Op, Isa, String), Variant<'_>> = BTreeMap::new();
     for kernel in kernels {
         // A kernel's name states its facts in order: op, format, (quantizer,) ISA, features, name.
-        let at = kernel.name.find(&format!(".{}", kernel.isa.name())).map_or(0, |at| at + 1);
+        let Some(isa) = kernel.isa else { continue };
+        let at = kernel.name.find(&format!(".{}", isa.name())).map_or(0, |at| at + 1);
         let suffix = kernel.name.get(at..).unwrap_or(&kernel.name).to_owned();
-        seen.entry((kernel.op, kernel.isa, suffix)).or_insert(Variant { first: kernel, count: 0 }).count += 1;
+        seen.entry((kernel.op, isa, suffix)).or_insert(Variant { first: kernel, count: 0 }).count += 1;
     }
     for ((op, _, suffix), Variant { first, count }) in &seen {
         let features: Vec<&str> = first.features.iter().map(|feature| feature.name()).collect();
@@ -177,7 +183,8 @@ fn variants(kernels: &[Listed], out: &mut dyn Write) -> Result<(), CliError> {
 
 fn devices(kernels: &[Listed], out: &mut dyn Write) -> Result<(), CliError> {
     writeln!(out, "## Devices\n\n| device | kernels |\n|---|---|")?;
-    let of = |arch: Arch| kernels.iter().filter(|kernel| kernel.isa.arch() == arch).count();
+    let of =
+        |arch: Arch| kernels.iter().filter(|kernel| kernel.isa.is_some_and(|isa| isa.arch() == arch)).count();
     for device in DeviceKind::ALL {
         let said = match device {
             DeviceKind::Cpu => {
@@ -188,6 +195,54 @@ fn devices(kernels: &[Listed], out: &mut dyn Write) -> Result<(), CliError> {
             }
         };
         writeln!(out, "| {} | {said} |", device.name())?;
+    }
+    Ok(())
+}
+
+/// By which functions a C++ library shows what it computes; the same on every machine.
+fn cpp_backends(set: &SpecSet, out: &mut dyn Write) -> Result<(), CliError> {
+    writeln!(
+        out,
+        "## C++ backends\n\n\
+         Libraries of llama.cpp and bitnet.cpp beside gristmill: `gristmill list` says which of them a machine has,\n\
+         `gristmill analyze-library PATH` what one file offers. None of their functions is ever a kernel of gristmill. A\n\
+         library computes products of a format if it defines one of these functions; a name that it only refers to\n\
+         shows nothing. Formats that are not listed have no function that is known.\n"
+    )?;
+    writeln!(out, "| format | on the processor | on CUDA |\n|---|---|---|")?;
+    for format in &set.formats {
+        let names = |device: ProbeDevice| {
+            let names = families::product_names(&format.name, format.gguf, device);
+            if names.is_empty() { "-".to_owned() } else { format!("`{}`", names.join("`, `")) }
+        };
+        let (cpu, cuda) = (names(ProbeDevice::Cpu), names(ProbeDevice::Cuda));
+        if cpu != "-" || cuda != "-" {
+            writeln!(out, "| `{}` | {cpu} | {cuda} |", format.name)?;
+        }
+    }
+    writeln!(
+        out,
+        "\nKernel families, which become cfg flags in build scripts (`gristmill-probe`):\n\n\
+         | family | cfg flag | formats | device | for | shown by |\n|---|---|---|---|---|---|"
+    )?;
+    for family in families::Family::ALL {
+        let mut rows: Vec<(ProbeDevice, families::Job, Vec<String>)> = Vec::new();
+        for sign in families::SIGNS.iter().filter(|sign| sign.family == family) {
+            let name = format!("`{}`", sign.pattern);
+            match rows.iter_mut().find(|(device, job, _)| (*device, *job) == (sign.device, sign.job)) {
+                Some((_, _, names)) => names.push(name),
+                None => rows.push((sign.device, sign.job, vec![name])),
+            }
+        }
+        for (device, job, names) in rows {
+            writeln!(
+                out,
+                "| {family} | `{}` | {} | {device} | {job} | {} |",
+                family.cfg(),
+                family.formats().join(", "),
+                names.join(", ")
+            )?;
+        }
     }
     Ok(())
 }

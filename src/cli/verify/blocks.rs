@@ -194,7 +194,8 @@ fn searched(
     n: usize,
     k: usize,
 ) -> Result<Result<Vec<u8>, Refused>, CliError> {
-    let Some(kernel) = kernels.iter().find(|kernel| kernel.entry.isa == Isa::Scalar).or(kernels.first())
+    let Some(kernel) =
+        kernels.iter().find(|kernel| kernel.entry.isa == Some(Isa::Scalar)).or(kernels.first())
     else {
         return Ok(Ok(Vec::new()));
     };

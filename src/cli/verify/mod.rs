@@ -109,7 +109,7 @@ fn select(arguments: &Arguments) -> Result<Vec<bool>, CliError> {
     }
     let wanted = |entry: &Entry| {
         arguments.kernel.as_ref().is_none_or(|name| entry.name == name)
-            && arguments.isa.is_none_or(|isa| entry.isa == isa)
+            && arguments.isa.is_none_or(|isa| entry.isa == Some(isa))
             && arguments.format.as_ref().is_none_or(|name| name_of(entry) == name)
     };
     Ok(REGISTRY.entries.iter().map(wanted).collect())

@@ -1,0 +1,108 @@
+//! What follows from the names of a library: families, CUDA, the C++ library it was built with, processors.
+
+use super::image::Image;
+use crate::families::{Device, Evidence, Family, Job, evidence};
+use crate::symbols::{Group, identifier};
+use std::path::Path;
+
+/// Code for processors with certain features, told by the names of functions or of the file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CpuVariant {
+    /// The feature (`avx2`) or, from a file name, ggml's name of a processor (`haswell`).
+    pub name: String,
+    /// What shows it.
+    pub shown_by: String,
+}
+
+/// What follows from the names that a library defines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Names by group: defined, and only referred to.
+    pub groups: Vec<(Group, usize, usize)>,
+    /// Kernel families that it has.
+    pub families: Vec<Evidence>,
+    /// The CUDA backend: functions that it defines. Names it only refers to show nothing.
+    pub cuda: Vec<String>,
+    /// Code for certain processors.
+    pub cpu_variants: Vec<CpuVariant>,
+}
+
+/// Words in function names that stand for features of processors.
+const FEATURES: [&str; 16] = [
+    "sse42",
+    "avx",
+    "avx2",
+    "fma",
+    "avxvnni",
+    "avx512",
+    "avx512bf16",
+    "avx512vnni",
+    "vnni",
+    "amx",
+    "neon",
+    "dotprod",
+    "i8mm",
+    "sve",
+    "sme",
+    "rvv",
+];
+
+impl Facts {
+    /// The facts of one image.
+    pub fn of(image: &Image, path: &Path) -> Facts {
+        let count = |group: Group| {
+            let (defined, undefined) = image.count(group);
+            (group, defined, undefined)
+        };
+        let is_cuda = |name: &&str| Group::Cuda.has(name);
+        Facts {
+            groups: Group::ALL.into_iter().map(count).collect(),
+            families: evidence(image.defined_names()),
+            cuda: image.defined_names().filter(is_cuda).map(str::to_owned).collect(),
+            cpu_variants: variants(image, path),
+        }
+    }
+
+    /// Whether it has a CUDA backend of its own.
+    pub fn has_cuda(&self) -> bool {
+        !self.cuda.is_empty()
+    }
+
+    /// Whether it computes products of a family on a device.
+    pub fn computes(&self, family: Family, device: Device) -> bool {
+        self.families.iter().any(|e| e.family == family && e.device == device && e.job == Job::Product)
+    }
+
+    /// Whether it computes products of a family anywhere.
+    pub fn has(&self, family: Family) -> bool {
+        self.families.iter().any(|e| e.family == family && e.job == Job::Product)
+    }
+}
+
+fn variants(image: &Image, path: &Path) -> Vec<CpuVariant> {
+    let mut found: Vec<CpuVariant> = Vec::new();
+    let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    for stated in [Some(file.as_str()), image.soname.as_deref()].into_iter().flatten() {
+        // ggml builds its CPU backend several times: libggml-cpu-haswell.so, ggml-cpu-zen4.dll.
+        let variant = stated.split_once("ggml-cpu-").and_then(|(_, rest)| rest.split('.').next());
+        if let Some(variant) = variant
+            && found.iter().all(|known| known.name != variant)
+        {
+            found.push(CpuVariant { name: variant.to_owned(), shown_by: stated.to_owned() });
+        }
+    }
+    for symbol in image.defined_names() {
+        // Questions about the processor and settings, not code for it.
+        if symbol.starts_with("ggml_cpu_") {
+            continue;
+        }
+        for word in identifier(symbol).split('_') {
+            let word = word.to_ascii_lowercase();
+            if FEATURES.contains(&word.as_str()) && found.iter().all(|known| known.name != word) {
+                found.push(CpuVariant { name: word, shown_by: symbol.to_owned() });
+            }
+        }
+    }
+    found.sort();
+    found
+}

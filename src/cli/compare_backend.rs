@@ -1,0 +1,195 @@
+//! `gristmill compare-backend`: our kernels and those of a C++ library on the same data.
+
+use super::error::{CliError, Outcome};
+use super::random::Random;
+use super::table::{Side, Table, measured};
+use super::verify::random_tensor;
+use super::{print_json, request};
+use gristmill::compare::{CompareError, CppKernels, PerformanceComparison, TOLERANCE, Verdict, compare};
+use gristmill::oracle::Oracle;
+use gristmill::registry::FormatInfo;
+use gristmill::{QuantizedMatrix, REGISTRY};
+use gristmill_probe::backend::{Requirements, validate};
+use gristmill_probe::discover::{DIR, Search, Target};
+use serde_json::json;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Compare kernels with those of a C++ library: results and time
+///
+/// Loads the library that has ggml's products for the processor, after validating it, and runs its code in this
+/// process. Random weights in the format and random activations, one thread, quantizing the activations included on
+/// both sides. Exits with 1 if results disagree, 2 if there is nothing to compare.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Root of a build or installation, or a folder of libraries; the usual places if not given
+    #[arg(long, value_name = "DIR")]
+    library: Option<PathBuf>,
+    /// These formats
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "i2_s,tq2_0,q4_k,q8_0")]
+    format: Vec<String>,
+    /// Numbers of tokens
+    #[arg(long, value_name = "M", value_delimiter = ',', default_value = "1,8")]
+    m: Vec<usize>,
+    /// Rows and elements of a row of the weights
+    #[arg(long, value_name = "NxK", default_value = "2560x2560", value_parser = request::matrix)]
+    shape: (usize, usize),
+    /// Shorter measurements
+    #[arg(long)]
+    quick: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let formats: Vec<&'static FormatInfo> =
+        arguments.format.iter().map(|name| request::format(name)).collect::<Result<_, _>>()?;
+    if arguments.m.contains(&0) || arguments.shape.0 == 0 || arguments.shape.1 == 0 {
+        return Err(CliError::usage(
+            "a dimension is 0: there is nothing to compare",
+            "for example --m 1 --shape 2560x2560",
+        ));
+    }
+    let search = match &arguments.library {
+        Some(folder) => Search::nowhere(Target::host()).with_variable(DIR, folder),
+        None => Search::from_env(Target::host()),
+    };
+    let (file, theirs) = load(&search)?;
+    let oracle = Oracle::new(&REGISTRY)?;
+    let time = Duration::from_millis(if arguments.quick { 30 } else { 300 });
+    let (n, k) = arguments.shape;
+    let (mut done, mut left) = (Vec::new(), Vec::new());
+    for format in formats {
+        // Refuses rows that are not whole blocks, before bytes are made for them.
+        format.tensor_bytes(n, k)?;
+        let mut random = Random::new(1, format.name);
+        let tensor = random_tensor(&oracle.format(format.name)?, &mut random, n, k);
+        let weights = QuantizedMatrix::new(format, n, k, &tensor)?;
+        for &m in &arguments.m {
+            let x = random.gauss_vec(m * k, 1.0);
+            match compare(&REGISTRY, &theirs, &weights, &x, m, time) {
+                Ok(comparison) => done.push(comparison),
+                Err(CompareError::NoProduct { reason, .. }) => {
+                    left.push((format.name, reason));
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    if arguments.json {
+        let value = json!({
+            "library": file.display().to_string(),
+            "tolerance": TOLERANCE,
+            "comparisons": done.iter().map(comparison_json).collect::<Vec<_>>(),
+            "not_compared": left.iter()
+                .map(|(format, reason)| json!({"format": format, "reason": reason})).collect::<Vec<_>>(),
+        });
+        print_json(out, &value)?;
+    } else {
+        writeln!(out, "{}", file.display())?;
+        print(arguments, &done, &left, out)?;
+    }
+    Ok(if done.iter().any(|comparison| comparison.verdict() == Verdict::Disagree) {
+        Outcome::Failed
+    } else if done.is_empty() {
+        Outcome::NoKernel
+    } else {
+        Outcome::Yes
+    })
+}
+
+/// The library with products for the processor, validated and loaded.
+fn load(search: &Search) -> Result<(PathBuf, CppKernels), CliError> {
+    let discovery = search.require()?;
+    let libraries = discovery.libraries();
+    let entries = ["ggml_get_type_traits_cpu", "ggml_vec_dot_i2_i8_s"];
+    let found = entries.iter().find_map(|entry| {
+        libraries.iter().find(|library| library.image.defines(entry)).map(|library| (*entry, library.path))
+    });
+    let Some((entry, path)) = found else {
+        return Err(CliError::usage(
+            format!(
+                "{} have no products that can be called: none defines {}",
+                discovery.file_names().join(", "),
+                entries.join(" or ")
+            ),
+            "name a build with libggml-cpu of llama.cpp, December 2024 or later, or one of bitnet.cpp",
+        ));
+    };
+    let validated = validate(path, &Requirements::new().symbol(entry))?;
+    // SAFETY: whoever named the library wants its code to run; that its functions are what their names stand for is
+    // the same trust. It was validated, and it is not loaded with global visibility.
+    let kernels = unsafe { CppKernels::load(&validated) }?;
+    Ok((path.to_owned(), kernels))
+}
+
+fn comparison_json(comparison: &PerformanceComparison) -> serde_json::Value {
+    let PerformanceComparison { format, shape, kernel, function, ours, theirs, max_error, same_bits } =
+        comparison;
+    json!({
+        "format": format,
+        "m": shape.m,
+        "n": shape.n,
+        "k": shape.k,
+        "kernel": kernel,
+        "function": function,
+        "ours_us": ours * 1e6,
+        "theirs_us": theirs * 1e6,
+        "ratio": comparison.ratio(),
+        "max_error": max_error,
+        "same_bits": same_bits,
+        "agree": comparison.verdict() != Verdict::Disagree,
+        "verdict": comparison.verdict().to_string(),
+    })
+}
+
+fn print(
+    arguments: &Arguments,
+    done: &[PerformanceComparison],
+    left: &[(&str, String)],
+    out: &mut dyn Write,
+) -> Result<(), CliError> {
+    let mut table = Table::new(&[
+        ("kernel", Side::Left),
+        ("function", Side::Left),
+        ("m", Side::Right),
+        ("ours us", Side::Right),
+        ("theirs us", Side::Right),
+        ("ratio", Side::Right),
+        ("max error", Side::Right),
+        ("verdict", Side::Left),
+    ]);
+    for comparison in done {
+        table.row([
+            comparison.kernel.to_owned(),
+            comparison.function.clone(),
+            comparison.shape.m.to_string(),
+            measured(comparison.ours * 1e6),
+            measured(comparison.theirs * 1e6),
+            measured(comparison.ratio()),
+            if comparison.same_bits { "none".to_owned() } else { format!("{:.1e}", comparison.max_error) },
+            comparison.verdict().to_string(),
+        ]);
+    }
+    if !table.is_empty() {
+        table.print(out)?;
+        writeln!(out)?;
+    }
+    let (n, k) = arguments.shape;
+    writeln!(
+        out,
+        "weights {n}x{k}, 1 thread, quantizing f32 activations included; medians; theirs goes row by row and token by\n\
+         token (a whole model of theirs may use faster paths for many tokens); errors are parts of the largest value,\n\
+         up to {TOLERANCE} agrees"
+    )?;
+    if cfg!(debug_assertions) {
+        writeln!(out, "this is a debug build: only figures of a release build mean something")?;
+    }
+    for (format, reason) in left {
+        writeln!(out, "not compared: {format}: {reason}")?;
+    }
+    Ok(())
+}
