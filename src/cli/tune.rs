@@ -184,7 +184,7 @@ fn candidates(format: &FormatInfo) -> Vec<&'static Entry> {
         named && entry.op == Op::Matmul && super::list::runs_here(entry)
     };
     let all: Vec<&Entry> = REGISTRY.entries.iter().filter(of_format).collect();
-    let fast: Vec<&Entry> = all.iter().copied().filter(|entry| entry.isa != Isa::Scalar).collect();
+    let fast: Vec<&Entry> = all.iter().copied().filter(|entry| entry.isa != Some(Isa::Scalar)).collect();
     if fast.is_empty() { all } else { fast }
 }
 

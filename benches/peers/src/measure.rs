@@ -189,7 +189,8 @@ impl Ceilings {
 
     /// Seconds in which the machine could do it right now; 0 if that can't be found out.
     fn least_time(&mut self, entry: &gristmill::registry::Entry, gmacs: f64, bytes: usize, hot: bool) -> f64 {
-        let multiply = multiply_peak(entry.isa, entry.features, 1, 1).map_or(0.0, |rate| gmacs / rate);
+        let peak = entry.isa.and_then(|isa| multiply_peak(isa, entry.features, 1, 1));
+        let multiply = peak.map_or(0.0, |rate| gmacs / rate);
         let shares = match hot {
             true => Level::shares(bytes, &CpuProfile::detect().caches, 1),
             false => [(Level::L2, 0), (Level::L3, 0), (Level::Dram, bytes)],

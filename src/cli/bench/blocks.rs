@@ -9,7 +9,7 @@ use super::product::tensor;
 use super::{Found, Measured, Memory, Plan, Record};
 use gristmill::oracle::Oracle;
 use gristmill::registry::{Entry, FormatInfo};
-use gristmill::vocab::{DeviceKind, Op};
+use gristmill::vocab::Op;
 use gristmill::{
     Dequantizer, Matmul, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict, Shape,
 };

@@ -9,7 +9,7 @@ use super::measure::{COLD_BYTES, times};
 use super::{Found, Memory, Plan, Record};
 use gristmill::oracle::{FormatOracle, Int8Row, Oracle};
 use gristmill::registry::{Entry, FormatInfo};
-use gristmill::vocab::{DType, DeviceKind, Op};
+use gristmill::vocab::{DType, Op};
 use gristmill::{
     CpuProfile, Input, Matmul, PackedMatrix, Prepared, QuantizedMatrix, REGISTRY, Request, Restrict, Shape,
     Threads, Workspace,
