@@ -5,6 +5,7 @@
 mod analyze_library;
 mod bench;
 mod check;
+mod clock;
 mod compare_backend;
 mod dequantize;
 mod docs;

@@ -1,5 +1,6 @@
 //! `gristmill tune`: which kernel is fastest here, for each format and class of shapes, measured once and kept in a file.
 
+use super::clock::Clock;
 use super::error::{CliError, Outcome};
 use super::random::Random;
 use super::table::{Side, Table, counted, measured};
@@ -204,9 +205,9 @@ impl Runner {
         while times.is_empty() || started.elapsed() < limit {
             let weights = &copies[self.runs % copies.len()];
             self.runs += 1;
-            let start = Instant::now();
+            let clock = Clock::start(1);
             self.matmul.run(weights, Input::F32(x), m, None, y, &mut self.workspace, threads)?;
-            times.push(start.elapsed().as_secs_f64());
+            times.push(clock.seconds());
         }
         Ok(median(&mut times))
     }
