@@ -5,5 +5,9 @@ fn main() {
     let families = ["bitnet", "ggml", "iq", "import"]
         .into_iter()
         .filter(|family| std::env::var_os(format!("CARGO_FEATURE_{}", family.to_uppercase())).is_some());
-    gristmill_codegen::Builder::shipped().with_families(families).with_extra_specs().build();
+    let mut builder = gristmill_codegen::Builder::shipped().with_families(families).with_extra_specs();
+    if std::env::var_os("CARGO_FEATURE_CUDA").is_some() {
+        builder = builder.with_cuda();
+    }
+    builder.build();
 }

@@ -1,7 +1,8 @@
 //! Formats invented for this test, described in TOML alone, against decoders written by hand: every kernel
 //! that the compiler makes of them, on every ISA of this machine. None of them has the shape of a shipped
 //! format: odd block sizes, codes across byte borders, split planes, row headers, radix 3, scales of scales,
-//! tables with gaps, a codebook with signs and shifts.
+//! tables with gaps, a codebook with signs and shifts. Some are multiplied by table lookup too, by variants that a
+//! kernel file of this test lists.
 
 use gristmill::runtime::vocab::Op;
 use gristmill::{
@@ -11,19 +12,19 @@ use gristmill::{
 use half::{bf16, f16};
 
 mod odd20 {
-    gristmill::kernel!("tests/invented/odd20.toml");
+    gristmill::kernel!("tests/invented/odd20.toml", "tests/invented/kernels/sums.toml");
 }
 mod split3 {
-    gristmill::kernel!("tests/invented/split3.toml");
+    gristmill::kernel!("tests/invented/split3.toml", "tests/invented/kernels/sums.toml");
 }
 mod seq3 {
-    gristmill::kernel!("tests/invented/seq3.toml");
+    gristmill::kernel!("tests/invented/seq3.toml", "tests/invented/kernels/sums.toml");
 }
 mod sub_sub {
-    gristmill::kernel!("tests/invented/sub_sub.toml");
+    gristmill::kernel!("tests/invented/sub_sub.toml", "tests/invented/kernels/sums.toml");
 }
 mod trits {
-    gristmill::kernel!("tests/invented/trits.toml");
+    gristmill::kernel!("tests/invented/trits.toml", "tests/invented/kernels/sums.toml");
 }
 mod table5 {
     gristmill::kernel!("tests/invented/table5.toml");
@@ -35,7 +36,10 @@ mod wide8 {
     gristmill::kernel!("tests/invented/wide8.toml");
 }
 mod six_runs {
-    gristmill::kernel!("tests/invented/six_runs.toml");
+    gristmill::kernel!("tests/invented/six_runs.toml", "tests/invented/kernels/sums.toml");
+}
+mod levels4 {
+    gristmill::kernel!("tests/invented/levels4.toml", "tests/invented/kernels/sums.toml");
 }
 mod bits1 {
     gristmill::kernel!("tests/invented/bits1.toml");
@@ -133,7 +137,13 @@ fn decode_bits1(b: &[u8], outer: f32) -> Option<Vec<f32>> {
     Some((0..8).map(|i| if b[0] >> (7 - i) & 1 == 1 { outer } else { -outer }).collect())
 }
 
-const ALL: [(&Registry, Decode); 10] = [
+fn decode_levels4(b: &[u8], _: f32) -> Option<Vec<f32>> {
+    const LEVELS: [f32; 4] = [-7.0, -1.0, 2.0, 9.0];
+    let d = bf16::from_le_bytes([b[0], b[1]]).to_f32();
+    Some((0..36).map(|i| d * LEVELS[usize::from(b[2 + i % 9] >> (2 * (i / 9)) & 3)]).collect())
+}
+
+const ALL: [(&Registry, Decode); 11] = [
     (&odd20::REGISTRY, decode_odd20),
     (&split3::REGISTRY, decode_split3),
     (&seq3::REGISTRY, decode_seq3),
@@ -144,6 +154,7 @@ const ALL: [(&Registry, Decode); 10] = [
     (&wide8::REGISTRY, decode_wide8),
     (&bits1::REGISTRY, decode_bits1),
     (&six_runs::REGISTRY, decode_six_runs),
+    (&levels4::REGISTRY, decode_levels4),
 ];
 
 /// A small generator of our own: the same numbers everywhere, forever.
@@ -260,7 +271,16 @@ fn products_agree_with_the_decoded_weights() {
         {
             let k = format.elements * blocks;
             let (bytes, weights) = matrix(registry, decode, n, k, &mut random);
-            let q: Vec<i8> = (0..m * k).map(|_| random.next() as u8 as i8).collect();
+            // Random, or as far from zero as they go: sums that were proven to fit are as large as they get.
+            let q: Vec<i8> = (0..m * k)
+                .map(|_| random.next() as u8 as i8)
+                .map(|q| match m {
+                    2 => -128,
+                    3 => 127,
+                    5 => q >> 7 ^ 127,
+                    _ => q,
+                })
+                .collect();
             let scales: Vec<f32> = (0..m * activations.block.map_or(1, |b| k.div_ceil(b)))
                 .map(|i| 0.25 + i as f32 / 64.0)
                 .collect();

@@ -1,6 +1,7 @@
 //! For build scripts: spec folders in, one Rust file in `OUT_DIR` out.
 
-use crate::{Compiled, Error, LeftOut, Options, compile};
+use crate::cuda::Env;
+use crate::{Compiled, CudaImages, Error, LeftOut, Options, compile};
 use gristmill_spec::model::SpecSet;
 use gristmill_spec::{Diagnostic, ReadError, Severity, SourceFile, check, read_path, render, shipped};
 use std::collections::BTreeSet;
@@ -38,6 +39,9 @@ pub enum BuildError {
         /// All names.
         known: String,
     },
+    /// CUDA images were required, or the environment says something about them that means nothing.
+    #[error(transparent)]
+    Cuda(#[from] crate::cuda::build::CudaError),
     /// Not called from a build script.
     #[error("the environment variable {0} is not set: this must run in a build script")]
     NoBuildScript(&'static str),
@@ -73,6 +77,7 @@ pub struct Builder {
     /// The shipped specs where they are in memory already; else they are read from their folder.
     memory: Option<Vec<SourceFile>>,
     runtime: String,
+    cuda: bool,
 }
 
 impl Builder {
@@ -91,6 +96,7 @@ impl Builder {
             sources: Vec::new(),
             memory: None,
             runtime: String::new(),
+            cuda: false,
         }
     }
 
@@ -116,6 +122,13 @@ impl Builder {
     /// Also reads the folders that `GRISTMILL_EXTRA_SPECS` names.
     pub fn with_extra_specs(mut self) -> Builder {
         self.extra = true;
+        self
+    }
+
+    /// Also compiles the CUDA kernels, where a compiler is found (`gristmill doctor` says where it is looked for).
+    /// Without one the build goes on and the registry says so. `GRISTMILL_CUDA=require` makes that an error.
+    pub fn with_cuda(mut self) -> Builder {
+        self.cuda = true;
         self
     }
 
@@ -167,7 +180,23 @@ impl Builder {
             println!("cargo::rerun-if-changed={}", path.display());
         }
         let package = variable("CARGO_PKG_NAME")?;
-        let (compiled, set, warnings) = self.compile(&root, package, compiler())?;
+        if self.cuda {
+            for name in crate::cuda::build::variables() {
+                println!("cargo::rerun-if-env-changed={name}");
+            }
+        }
+        let folder = PathBuf::from(variable("OUT_DIR")?);
+        let jobs = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
+        let (compiled, set, warnings) = self.compile_with(&root, package, compiler(), |set| {
+            if !self.cuda {
+                return Ok((CudaImages::Off, Vec::new()));
+            }
+            let built = crate::cuda::build::build(set, &folder, &Env::of_process(), jobs)?;
+            for path in built.watched {
+                println!("cargo::rerun-if-changed={}", path.display());
+            }
+            Ok((built.images, built.warnings))
+        })?;
         for file in &set.files {
             println!("cargo::rerun-if-changed={}", file.display());
         }
@@ -193,7 +222,18 @@ impl Builder {
         package: String,
         compiler: String,
     ) -> Result<(Compiled, SpecSet, Vec<String>), BuildError> {
-        let (mut set, sources, warnings) = self.read(root)?;
+        self.compile_with(root, package, compiler, |_| Ok((CudaImages::Off, Vec::new())))
+    }
+
+    /// As [`compile`](Builder::compile), with `cuda` making images of the formats that were selected, and warnings.
+    fn compile_with(
+        &self,
+        root: &Path,
+        package: String,
+        compiler: String,
+        cuda: impl FnOnce(&SpecSet) -> Result<(CudaImages, Vec<String>), BuildError>,
+    ) -> Result<(Compiled, SpecSet, Vec<String>), BuildError> {
+        let (mut set, sources, mut warnings) = self.read(root)?;
         let known: Vec<String> = set.formats.iter().map(|f| f.name.clone()).collect();
         let mut left_out = Vec::new();
         let shipped_path = |file: &str| file.starts_with(SHIPPED_PREFIX);
@@ -239,7 +279,9 @@ impl Builder {
             })
             .cloned()
             .collect();
-        let options = Options { package, compiler, left_out, runtime: self.runtime.clone() };
+        let (cuda, more) = cuda(&set)?;
+        warnings.extend(more);
+        let options = Options { package, compiler, left_out, runtime: self.runtime.clone(), cuda };
         let compiled = compile(&set, &used, &options).map_err(BuildError::Plans)?;
         Ok((compiled, set, warnings))
     }

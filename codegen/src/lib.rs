@@ -6,12 +6,14 @@
 //! spec package could have refused, except where a plan can't be proven exact.
 
 pub mod builder;
+pub mod cuda;
 pub mod emit;
 pub mod plan;
 
 pub use builder::Builder;
 use gristmill_spec::SourceFile;
 use gristmill_spec::model::{Format, SpecSet};
+use gristmill_spec::vocab::{CudaArch, Strategy};
 
 /// What the compiler can refuse.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -29,10 +31,7 @@ pub enum Error {
         reason: String,
     },
     /// A packing that no loop skeleton can read.
-    #[error(
-        "{file}:{line}: packing `{packing}`, tile of {bits} bits: the loops need one row to a 32-bit lane \
-         (row stride 32), four k to its bytes (innermost k of 4 with stride 8) and the other k in the fields of a byte"
-    )]
+    #[error("{file}:{line}: packing `{packing}`, tile of {bits} bits: strategy `{strategy}` {}", wanted(*strategy))]
     Packing {
         /// The packing.
         packing: String,
@@ -42,6 +41,22 @@ pub enum Error {
         line: u32,
         /// Width of the tile's codes.
         bits: u32,
+        /// The strategy that was to read it.
+        strategy: Strategy,
+    },
+    /// A packing that no CUDA skeleton can read.
+    #[error("{file}:{line}: packing `{packing}`: `{algorithm}` needs {needs}")]
+    CudaPacking {
+        /// The packing.
+        packing: String,
+        /// Its file.
+        file: String,
+        /// Line of the packing.
+        line: u32,
+        /// The algorithm.
+        algorithm: gristmill_spec::vocab::CudaAlgorithm,
+        /// What it needs.
+        needs: String,
     },
     /// The emitted text is not Rust: a defect of the compiler, never of a spec.
     #[error(
@@ -51,6 +66,20 @@ pub enum Error {
         /// What the parser said.
         message: String,
     },
+}
+
+/// What the loops of a strategy need of a packing.
+fn wanted(strategy: Strategy) -> &'static str {
+    match strategy {
+        Strategy::Multiply => {
+            "needs one row to a 32-bit lane (row stride 32), four k to its bytes (innermost k of 4 with stride 8) and \
+             the other k in the fields of a byte"
+        }
+        Strategy::Lookup => {
+            "needs one row to a byte (row stride 8) and codes of 1, 2 or 4 bits one after the other in it (k stride: \
+             their bits)"
+        }
+    }
 }
 
 impl Error {
@@ -75,6 +104,45 @@ pub struct Options {
     pub left_out: Vec<LeftOut>,
     /// Path of the runtime as the built crate can name it; empty: [`RUNTIME`].
     pub runtime: String,
+    /// What there is for GPUs.
+    pub cuda: CudaImages,
+}
+
+/// Compiled CUDA images, as the registry is to hold them.
+#[derive(Clone, Debug, Default)]
+pub enum CudaImages {
+    /// CUDA was not asked for.
+    #[default]
+    Off,
+    /// It was, but there is no compiler.
+    NoToolchain {
+        /// The places looked at, each with what was wrong there.
+        looked: Vec<String>,
+    },
+    /// Images were compiled, all or some.
+    Built {
+        /// The compiler and its version.
+        compiler: String,
+        /// The architectures asked for.
+        architectures: Vec<CudaArch>,
+        /// The images, machine code before PTX.
+        images: Vec<CudaImageFile>,
+        /// Unit, architecture and the compiler's words, where an image could not be made.
+        failures: Vec<(String, CudaArch, String)>,
+    },
+}
+
+/// An image in a file that the generated code includes.
+#[derive(Clone, Debug)]
+pub struct CudaImageFile {
+    /// Name of its [`cuda::Unit`].
+    pub unit: String,
+    /// Its architecture.
+    pub arch: CudaArch,
+    /// PTX text and not machine code.
+    pub ptx: bool,
+    /// Absolute path.
+    pub path: std::path::PathBuf,
 }
 
 /// Path of the runtime in generated code, for crates that depend on `gristmill`.

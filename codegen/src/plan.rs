@@ -4,11 +4,14 @@
 //! bits a packing can hold them, over which runs of k sums are integers, which multiply sums them
 //! exactly, and up to which k. Emitting is then writing down.
 
+mod lookup;
+
 use crate::Error;
 use gristmill_spec::model::{
     Activations, Axis, CpuVariant, Factor, FieldLayout, FieldType, Format, Packing, Tile, ValueMap,
 };
-use gristmill_spec::vocab::{Feature, Isa};
+use gristmill_spec::vocab::{Feature, Isa, Strategy};
+pub use lookup::LookupPlan;
 use std::collections::BTreeSet;
 
 /// The smallest and largest int8 activation that a caller can hand in.
@@ -236,7 +239,21 @@ pub struct PackPlan<'a> {
 impl<'a> PackPlan<'a> {
     /// Fits the values of `plan` into `packing`: the narrowest tile that holds value - min, or an index
     /// into a table of sixteen.
-    pub fn new(plan: &FormatPlan<'_>, packing: &'a Packing) -> Result<PackPlan<'a>, Error> {
+    pub fn new(
+        plan: &FormatPlan<'_>,
+        packing: &'a Packing,
+        strategy: Strategy,
+    ) -> Result<PackPlan<'a>, Error> {
+        let pack = PackPlan::fit(plan, packing)?;
+        pack.check_form(strategy)?;
+        Ok(pack)
+    }
+
+    /// As [`new`](PackPlan::new), for a skeleton that has an order of its own.
+    ///
+    /// # Errors
+    /// No tile is wide enough.
+    pub fn fit(plan: &FormatPlan<'_>, packing: &'a Packing) -> Result<PackPlan<'a>, Error> {
         let span = (plan.max() - plan.min()) as u32;
         let direct = packing.tiles.iter().find(|t| span < 1 << t.bits);
         let looked_up = packing
@@ -265,28 +282,46 @@ impl<'a> PackPlan<'a> {
             entries
         });
         let fields = 8 / tile.bits;
-        PackPlan::check_form(packing, tile, fields)?;
         Ok(PackPlan { packing, tile, table, multiple: tile.k, fields, operand_max: span })
     }
 
-    /// The skeletons need a row to an i32 lane, four k to its bytes and fields of further k above.
-    fn check_form(packing: &Packing, tile: &Tile, fields: u32) -> Result<(), Error> {
+    /// Refuses a packing that the loops of `strategy` can't read.
+    pub(crate) fn check_form(&self, strategy: Strategy) -> Result<(), Error> {
+        let PackPlan { packing, tile, fields, .. } = *self;
+        let fits = match strategy {
+            Strategy::Multiply => PackPlan::holds_lanes(packing, tile, fields),
+            Strategy::Lookup => PackPlan::holds_indices(packing, tile, fields),
+        };
+        if fits {
+            return Ok(());
+        }
+        Err(Error::Packing {
+            packing: packing.name.clone(),
+            file: packing.origin.file.clone(),
+            line: packing.origin.line,
+            bits: tile.bits,
+            strategy,
+        })
+    }
+
+    /// A row to an i32 lane, four k to its bytes and fields of further k above.
+    fn holds_lanes(packing: &Packing, tile: &Tile, fields: u32) -> bool {
         let rows: Vec<_> = tile.digits.iter().filter(|d| d.axis == Axis::Row && d.extent > 1).collect();
         let ks: Vec<_> = tile.digits.iter().filter(|d| d.axis == Axis::K && d.extent > 1).collect();
         let lanes = rows.len() == 1 && rows[0].stride == 32 && rows[0].extent == packing.rows;
         let inner = ks.last().is_some_and(|d| d.extent == 4 && d.stride == 8);
         let outer = (ks.len() == 1 && fields == 1)
             || (ks.len() == 2 && ks[0].extent == fields && ks[0].stride == tile.bits);
-        if lanes && inner && outer {
-            Ok(())
-        } else {
-            Err(Error::Packing {
-                packing: packing.name.clone(),
-                file: packing.origin.file.clone(),
-                line: packing.origin.line,
-                bits: tile.bits,
-            })
-        }
+        lanes && inner && outer
+    }
+
+    /// A row to a byte, with the k of an index in each half of it.
+    fn holds_indices(packing: &Packing, tile: &Tile, fields: u32) -> bool {
+        let [rows, ks] = [Axis::Row, Axis::K]
+            .map(|axis| tile.digits.iter().filter(|d| d.axis == axis && d.extent > 1).collect::<Vec<_>>());
+        matches!(rows[..], [d] if d.stride == 8 && d.extent == packing.rows)
+            && matches!(ks[..], [d] if d.stride == tile.bits && d.extent == fields)
+            && [1, 2, 4].contains(&tile.bits)
     }
 
     /// Bit address of element (row, k) within a tile.
@@ -398,8 +433,10 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         Isa::Sse41 => Some(x86("sse41", 4, false)),
         Isa::Avx2 => Some(x86("avx2", 8, false)),
         Isa::AvxVnni => Some(x86("avxvnni", 8, true)),
-        Isa::Avx512 if requires(Feature::Avx512vnni) => Some(x86("avx512vnni", 16, true)),
-        Isa::Avx512 => Some(x86("avx512", 16, false)),
+        Isa::Avx512 if requires(Feature::Avx512vnni) => {
+            Some(Primitives { sums: Some(24), ..x86("avx512vnni", 16, true) })
+        }
+        Isa::Avx512 => Some(Primitives { sums: Some(24), ..x86("avx512", 16, false) }),
         Isa::Neon if requires(Feature::I8mm) => Some(arm("neoni8mm", true, false)),
         Isa::Neon if requires(Feature::Dotprod) => Some(arm("neondot", true, true)),
         Isa::Neon => Some(arm("neon", false, true)),
@@ -419,7 +456,7 @@ impl<'a> MatmulPlan<'a> {
         packing: &'a Packing,
         variant: &CpuVariant,
     ) -> Result<MatmulPlan<'a>, Error> {
-        let pack = PackPlan::new(plan, packing)?;
+        let pack = PackPlan::new(plan, packing, Strategy::Multiply)?;
         let Some(primitives) = primitives(variant) else {
             return Err(Error::plan(
                 plan.format,
@@ -548,7 +585,7 @@ fn steps_in_i16(smallest: i64, largest: i64, count: i64) -> i64 {
 }
 
 /// The largest k for which no i32 sum over the whole row can overflow.
-fn exact_k(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, dot: Dot) -> u64 {
+pub(crate) fn exact_k(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, dot: Dot) -> u64 {
     let limit = (1u64 << 31) - 1;
     let magnitude = |v: i32| u64::from(v.unsigned_abs());
     let operand = u64::from(pack.operand_max);

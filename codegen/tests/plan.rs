@@ -1,8 +1,8 @@
 //! The proofs: sums that a plan calls exact are exact at the extremes, and no further than it says.
 
-use gristmill_codegen::plan::{Dot, FormatPlan, MatmulPlan, PackPlan, scalar_k_max};
-use gristmill_spec::model::SpecSet;
-use gristmill_spec::vocab::{Isa, Op};
+use gristmill_codegen::plan::{Dot, FormatPlan, LookupPlan, MatmulPlan, PackPlan, scalar_k_max};
+use gristmill_spec::model::{CpuVariant, SpecSet};
+use gristmill_spec::vocab::{Isa, Op, Strategy};
 use gristmill_spec::{check, shipped};
 
 fn set() -> SpecSet {
@@ -16,7 +16,8 @@ fn each(mut f: impl FnMut(&MatmulPlan<'_>, Isa)) {
     let mut count = 0;
     for format in &set.formats {
         let plan = FormatPlan::new(format, &set.activations[format.activations]).expect("plans");
-        for variant in matmul.cpu.iter().filter(|v| v.packing.is_some()) {
+        let multiplies = |v: &&CpuVariant| v.packing.is_some() && v.strategy == Strategy::Multiply;
+        for variant in matmul.cpu.iter().filter(multiplies) {
             let packing = &set.packings[variant.packing.expect("filtered")];
             f(&MatmulPlan::new(&plan, packing, variant).expect("plans"), variant.isa);
             count += 1;
@@ -72,7 +73,7 @@ fn sums_fit_the_registers() {
     let mut halved = 0;
     let set = set();
     let matmul = set.kernels.iter().find(|k| k.op == Op::Matmul).expect("shipped");
-    for variant in matmul.cpu.iter().filter(|v| v.isa == Isa::Neon) {
+    for variant in matmul.cpu.iter().filter(|v| v.isa == Isa::Neon && v.strategy == Strategy::Multiply) {
         for format in &set.formats {
             let format = FormatPlan::new(format, &set.activations[format.activations]).expect("plans");
             let packing = &set.packings[variant.packing.expect("packed")];
@@ -127,10 +128,12 @@ fn the_reference_is_exact_where_it_says() {
 #[test]
 fn packed_codes_do_not_overlap() {
     let set = set();
-    for format in &set.formats {
+    let variants = || set.kernels.iter().flat_map(|kernel| &kernel.cpu);
+    for (index, format) in set.formats.iter().enumerate() {
         let plan = FormatPlan::new(format, &set.activations[format.activations]).expect("plans");
-        for packing in &set.packings {
-            let pack = PackPlan::new(&plan, packing).expect("fits");
+        for variant in variants().filter(|v| v.packing.is_some() && v.formats.contains(&index)) {
+            let (packing, strategy) = (&set.packings[variant.packing.expect("filtered")], variant.strategy);
+            let pack = PackPlan::new(&plan, packing, strategy).expect("fits");
             let mut taken = vec![false; pack.tile.bytes as usize * 8];
             for row in 0..packing.rows {
                 for k in 0..pack.tile.k {
@@ -142,5 +145,60 @@ fn packed_codes_do_not_overlap() {
             }
             assert!(taken.into_iter().all(|t| t), "{}: a tile has holes", packing.name);
         }
+    }
+}
+
+/// Sums of a lookup at their worst, added as the generated loops add them: in bytes, in i16 and in i32.
+#[test]
+fn sums_of_digits_never_leave_their_lanes() {
+    let set = set();
+    let lookups: Vec<&CpuVariant> =
+        set.kernels.iter().flat_map(|k| &k.cpu).filter(|v| v.strategy == Strategy::Lookup).collect();
+    assert!(lookups.len() >= 4, "{}", lookups.len());
+    let (mut planned, mut refused) = (0, Vec::new());
+    for format in &set.formats {
+        let plan = FormatPlan::new(format, &set.activations[format.activations]).expect("plans");
+        for variant in &lookups {
+            let packing = &set.packings[variant.packing.expect("a lookup reads packed codes")];
+            let widest = packing.tiles.iter().map(|tile| tile.bits).max().expect("a tile");
+            if plan.values.len() > 1 << widest {
+                continue;
+            }
+            match LookupPlan::new(&plan, packing, variant) {
+                Ok(lookup) => worst_sums(&lookup),
+                Err(_) => refused.push(format.name.as_str()),
+            }
+            planned += 1;
+        }
+    }
+    refused.dedup();
+    // Few values, but they span more than 32: their sums have no two digits that bytes could add.
+    let too_wide = ["iq2_s", "iq2_xs", "iq2_xxs", "iq3_xxs", "iq4_nl", "iq4_xs"];
+    assert_eq!(refused, too_wide, "of {planned}");
+}
+
+fn worst_sums(plan: &LookupPlan<'_>) {
+    let (step, bias, split) = (i64::from(plan.step), i64::from(plan.bias), plan.split);
+    let largest = i64::from(*plan.operands.iter().max().expect("operands"));
+    let codes = i64::from(plan.codes);
+    // What bytes gain with each lookup, in the sums where it is most.
+    let biased: Vec<i64> = [-128, 127].map(|x| codes * largest * x + bias).to_vec();
+    assert!(biased[0] >= 0, "{}", plan.describe());
+    let low = (0..=biased[1]).map(|sum| sum & ((1 << split) - 1)).max().expect("sums");
+    let lookups = 2 * i64::from(plan.block);
+    assert!(low * lookups <= 255 && (biased[1] >> split) * lookups <= 255, "{}", plan.describe());
+    let merged = biased[1] * step * lookups;
+    assert!(merged <= i64::from(i16::MAX), "{}", plan.describe());
+    match plan.blocks_in_i16 {
+        Some(blocks) => assert!(merged * i64::from(blocks) <= i64::from(i16::MAX), "{}", plan.describe()),
+        None => {
+            let weight = i64::from(plan.format.min().abs().max(plan.format.max().abs()));
+            assert!(weight * 128 * i64::from(plan.format.unit) <= i64::from(i16::MAX), "{}", plan.describe());
+        }
+    }
+    if plan.format.unit == 0 {
+        let per_code = 2 * bias * step / codes + 128 * i64::from(plan.format.min().abs());
+        let k = plan.k_max as i64 + i64::from(plan.pack.multiple);
+        assert!(per_code * k <= i64::from(i32::MAX), "{}", plan.describe());
     }
 }

@@ -1,7 +1,7 @@
 //! Checked specs: what the parser hands to the compiler. Nothing in here can be wrong in a way that
 //! a user could have written; every name is resolved to an index or a word of the vocabulary.
 
-use crate::vocab::{DType, Feature, Isa, Op};
+use crate::vocab::{CudaAlgorithm, CudaArch, DType, Feature, Isa, Op, Strategy};
 
 /// Everything that was read and checked together.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +14,8 @@ pub struct SpecSet {
     pub packings: Vec<Packing>,
     /// Kernel families, sorted by name.
     pub kernels: Vec<Kernel>,
+    /// What CUDA kernels are compiled for.
+    pub cuda: CudaTargets,
     /// Every file that was read, for `rerun-if-changed`.
     pub files: Vec<std::path::PathBuf>,
 }
@@ -25,9 +27,13 @@ impl SpecSet {
         let moved: Vec<usize> =
             (0..self.formats.len()).map(|i| (0..i).filter(|&earlier| kept(earlier)).count()).collect();
         for kernel in self.kernels.iter_mut().filter(|k| k.op != Op::QuantizeActivations) {
-            kernel.formats.retain(|&i| kept(i));
-            for index in &mut kernel.formats {
-                *index = moved[*index];
+            let narrowed = kernel.cuda.iter_mut().filter_map(|variant| variant.formats.as_mut());
+            let variants = kernel.cpu.iter_mut().map(|variant| &mut variant.formats);
+            for formats in variants.chain(narrowed).chain([&mut kernel.formats]) {
+                formats.retain(|&i| kept(i));
+                for index in formats {
+                    *index = moved[*index];
+                }
             }
         }
         let mut index = 0;
@@ -299,7 +305,7 @@ pub enum Statistic {
     AbsMax,
     /// The first element of greatest magnitude, with its sign.
     SignedAbsMax,
-    /// mean |x|, summed in f64 in sixteen interleaved partial sums (the same on every device).
+    /// mean |x|, summed in f64 by 4096 values in sixteen interleaved partial sums (the same on every device).
     AbsMean,
 }
 
@@ -436,6 +442,24 @@ impl Search {
     }
 }
 
+impl Quantizer {
+    /// Whether there is a CUDA version of what it does.
+    pub const fn on_cuda(&self) -> bool {
+        match &self.rule {
+            QuantizeRule::Round(_) | QuantizeRule::Search(Search::KMin { .. }) => true,
+            QuantizeRule::Search(
+                Search::MinMax
+                | Search::Mean
+                | Search::KRefine { .. }
+                | Search::KScan { .. }
+                | Search::LevelScan { .. }
+                | Search::NearestLevel
+                | Search::GridSearch { .. },
+            ) => false,
+        }
+    }
+}
+
 /// How activations are kept for a matmul: int8 with scales.
 #[derive(Clone, Debug)]
 pub struct Activations {
@@ -526,6 +550,8 @@ pub struct Kernel {
     pub output: DType,
     /// CPU variants in the order of the file.
     pub cpu: Vec<CpuVariant>,
+    /// CUDA variants in the order of the file.
+    pub cuda: Vec<CudaVariant>,
 }
 
 /// One CPU variant of a kernel family.
@@ -537,8 +563,14 @@ pub struct CpuVariant {
     pub requires: Vec<Feature>,
     /// Name that tells it from a sibling of the same ISA and features (`decode`, `prefill`); may be empty.
     pub label: String,
+    /// Serves formats whose codes take at most so many bits in a packing; `None`: whatever they take.
+    pub code_bits: Option<u32>,
+    /// The formats of the family that this leaves, as [`Kernel::formats`].
+    pub formats: Vec<usize>,
     /// Index into [`SpecSet::packings`]; `None`: reads the format's own blocks.
     pub packing: Option<usize>,
+    /// How a product with a packing is computed.
+    pub strategy: Strategy,
     /// Rows computed at once; 0 where it does not apply.
     pub rows: u32,
     /// Tokens computed at once; 0 where it does not apply.
@@ -549,6 +581,56 @@ pub struct CpuVariant {
     pub body: Option<String>,
     /// Where it is described.
     pub origin: Origin,
+}
+
+/// One CUDA variant of a kernel family.
+#[derive(Clone, Debug)]
+pub struct CudaVariant {
+    /// The skeleton its code is written by.
+    pub algorithm: CudaAlgorithm,
+    /// The lowest compute capability it runs on.
+    pub min_cc: (u8, u8),
+    /// Name that tells it from a sibling of the same algorithm; may be empty.
+    pub label: String,
+    /// The formats of the family that it serves; `None`: all of them.
+    pub formats: Option<Vec<usize>>,
+    /// Index into [`SpecSet::packings`]; `None`: works on the format's own blocks.
+    pub packing: Option<usize>,
+    /// Tokens that a CUDA block computes at once; 0 where it does not apply.
+    pub tokens: u32,
+    /// Threads of a CUDA block, a multiple of 32; 0 where it does not apply.
+    pub threads: u32,
+    /// Shapes it takes.
+    pub shape: ShapeRules,
+    /// What its image may use.
+    pub budget: CudaBudget,
+    /// Where it is described.
+    pub origin: Origin,
+}
+
+/// What a kernel's image may use; more fails the build of the image by name. Spills are never allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CudaBudget {
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes of shared memory of a CUDA block.
+    pub shared: u32,
+}
+
+impl Default for CudaBudget {
+    /// The most that every architecture allows: 255 registers, 48 KiB.
+    fn default() -> Self {
+        CudaBudget { registers: 255, shared: 48 * 1024 }
+    }
+}
+
+/// The architectures that CUDA images are compiled for (`cuda.toml`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CudaTargets {
+    /// Machine code, ascending.
+    pub architectures: Vec<CudaArch>,
+    /// The architecture of the PTX that newer devices compile for themselves.
+    pub ptx: Option<CudaArch>,
 }
 
 /// Rules on one dimension; a missing bound is no bound.

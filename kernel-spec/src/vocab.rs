@@ -119,6 +119,16 @@ words! {
 }
 
 words! {
+    /// How a packed product gets at its sums.
+    Strategy {
+        /// Codes become operands, which are multiplied with activations.
+        Multiply = "multiply",
+        /// Four bits of codes are an index into a table of the sums that they can stand for.
+        Lookup = "lookup",
+    }
+}
+
+words! {
     /// A CPU feature, spelled as rustc spells it in `target_feature`.
     Feature {
         /// `pshufb`, `pmaddubsw`.

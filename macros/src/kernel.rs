@@ -17,8 +17,8 @@ const COMPILER: &str = concat!(env!("GRISTMILL_RUSTC"), ";kernel!");
 
 /// Arguments of `kernel!`.
 pub enum Input {
-    /// A file, relative to the package.
-    File(LitStr),
+    /// A format's file, and perhaps kernels and packings for it; all relative to the package.
+    Files(Vec<LitStr>),
     /// A name and TOML.
     Inline(Ident, LitStr),
 }
@@ -28,7 +28,12 @@ impl Parse for Input {
         let forms = "write `kernel!(\"specs/my_format.toml\")` or `kernel!(my_format, r#\"...TOML...\"#)`";
         let wrong = |span| Error::new(span, forms);
         let parsed = if input.peek(LitStr) {
-            Input::File(input.parse()?)
+            let mut files: Vec<LitStr> = vec![input.parse()?];
+            while input.peek(Token![,]) && input.peek2(LitStr) {
+                input.parse::<Token![,]>()?;
+                files.push(input.parse()?);
+            }
+            Input::Files(files)
         } else {
             let name: Ident = input.parse().map_err(|error: Error| wrong(error.span()))?;
             input.parse::<Token![,]>().map_err(|error| wrong(error.span()))?;
@@ -51,23 +56,26 @@ pub fn lints() -> TokenStream {
 
 /// The compiled format. `root` is the package's folder, `package` its name.
 pub fn expand(input: &Input, root: &Path, package: String) -> Result<TokenStream> {
-    let (source, name, span, tracked) = match input {
+    let (sources, name, span, tracked) = match input {
         Input::Inline(name, toml) => {
             let source = SourceFile { path: format!("inline/{name}.toml"), bytes: toml.value().into_bytes() };
-            (source, name.to_string(), toml.span(), TokenStream::new())
+            (vec![source], name.to_string(), toml.span(), TokenStream::new())
         }
-        Input::File(path) => {
-            let source = read(path, root)?;
-            let name =
-                Path::new(&source.path).file_stem().map_or_else(String::new, |n| n.to_string_lossy().into());
-            // The compiler learns which file this depends on.
-            let tracked = quote_spanned! {path.span()=>
-                const _: &[u8] = ::core::include_bytes!(::core::concat!(::core::env!("CARGO_MANIFEST_DIR"), "/", #path));
-            };
-            (source, name, path.span(), tracked)
+        Input::Files(paths) => {
+            let sources = paths.iter().map(|path| read(path, root)).collect::<Result<Vec<SourceFile>>>()?;
+            let name = sources.first().and_then(|source| Path::new(&source.path).file_stem());
+            let name = name.map_or_else(String::new, |name| name.to_string_lossy().into());
+            // The compiler learns which files this depends on.
+            let tracked = paths.iter().map(|path| {
+                quote_spanned! {path.span()=>
+                    const _: &[u8] = ::core::include_bytes!(::core::concat!(::core::env!("CARGO_MANIFEST_DIR"), "/", #path));
+                }
+            });
+            let span = paths.first().map_or_else(proc_macro2::Span::call_site, LitStr::span);
+            (sources, name, span, tracked.collect())
         }
     };
-    let (code, warnings) = compile(source, package).map_err(|message| Error::new(span, message))?;
+    let (code, warnings) = compile(sources, package).map_err(|message| Error::new(span, message))?;
     let code: TokenStream =
         code.parse().map_err(|error| Error::new(span, format!("generated text: {error}")))?;
     let module = format_ident!("gristmill_kernel_{name}");
@@ -121,16 +129,17 @@ fn read(path: &LitStr, root: &Path) -> Result<SourceFile> {
     }))
 }
 
-/// The same text that a build script would get for this source, and warnings.
-fn compile(source: SourceFile, package: String) -> std::result::Result<(String, Vec<String>), String> {
-    let path = source.path.clone();
+/// The same text that a build script would get for these sources, and warnings.
+fn compile(sources: Vec<SourceFile>, package: String) -> std::result::Result<(String, Vec<String>), String> {
+    let paths: Vec<&str> = sources.iter().map(|source| source.path.as_str()).collect();
+    let path = paths.join(", ");
     let shipped =
         SHIPPED.iter().map(|(path, bytes)| SourceFile { path: (*path).to_owned(), bytes: bytes.to_vec() });
-    let builder = Builder::from_memory(shipped.collect()).with_sources([source]);
+    let builder = Builder::from_memory(shipped.collect()).with_sources(sources);
     match builder.compile(Path::new(""), package, COMPILER.to_owned()) {
         Ok((_, set, _)) if set.formats.is_empty() => Err(format!(
-            "{path} describes no format; `kernel!` compiles one format with the shipped kernels. Kernels, packings \
-             and activation formats of your own go through a build script (gristmill_codegen::Builder)"
+            "{path} describes no format; `kernel!` compiles one format with the shipped kernels, and with those of \
+             files named after it. Whole folders go through a build script (gristmill_codegen::Builder)"
         )),
         Ok((compiled, _, warnings)) => Ok((compiled.code, warnings)),
         Err(BuildError::Specs(report)) => Err(format!("{path} can't be compiled\n\n{}", report.trim_end())),
@@ -166,7 +175,7 @@ mod tests {
         let built = built("somebody");
         let path = "tests/specs/formats/nibble.toml".to_owned();
         let source = SourceFile { path, bytes: NIBBLE.as_bytes().to_vec() };
-        let (text, warnings) = compile(source, "somebody".to_owned()).expect("a sound spec");
+        let (text, warnings) = compile(vec![source], "somebody".to_owned()).expect("a sound spec");
         assert_eq!(text, built);
         assert_eq!(warnings, [""; 0]);
         for needed in ["pub mod nibble", "pub static REGISTRY", "matmul.nibble.avx512.avx512vnni.prefill"] {
@@ -177,7 +186,8 @@ mod tests {
     #[test]
     fn the_expansion_is_that_text() {
         let path = syn::parse_quote!("tests/specs/formats/nibble.toml");
-        let tokens = expand(&Input::File(path), ROOT.as_ref(), "somebody".into()).expect("a sound spec");
+        let tokens =
+            expand(&Input::Files(vec![path]), ROOT.as_ref(), "somebody".into()).expect("a sound spec");
         let text: TokenStream = built("somebody").parse().expect("Rust");
         let tokens = tokens.to_string();
         assert!(tokens.contains(&text.to_string()));
@@ -189,7 +199,7 @@ mod tests {
     fn a_format_in_a_folder_named_like_the_shipped_ones_is_compiled() {
         let path = "kernel-spec/formats/nibble.toml".to_owned();
         let source = SourceFile { path, bytes: NIBBLE.as_bytes().to_vec() };
-        let (text, _) = compile(source, "somebody".to_owned()).expect("a sound spec");
+        let (text, _) = compile(vec![source], "somebody".to_owned()).expect("a sound spec");
         assert!(text.contains("./kernel-spec/formats/nibble.toml:1"), "{text}");
     }
 }

@@ -5,7 +5,7 @@ use crate::words::{Word, unknown};
 use gristmill_codegen::emit::kernel_name;
 use gristmill_codegen::plan::features;
 use gristmill_spec::model::{CpuVariant, Origin, ShapeRules};
-use gristmill_spec::vocab::{Arch, Feature, Isa, Op};
+use gristmill_spec::vocab::{Arch, Feature, Isa, Op, Strategy};
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::parse::{Parse, ParseStream};
@@ -94,7 +94,10 @@ impl Parse for Arguments {
             isa,
             requires,
             label: label.to_owned(),
+            code_bits: None,
+            formats: Vec::new(),
             packing: None,
+            strategy: Strategy::Multiply,
             rows: 0,
             tokens: 0,
             shape: ShapeRules::default(),

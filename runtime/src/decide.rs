@@ -6,9 +6,10 @@
 
 use crate::device::{CpuProfile, Device};
 use crate::error::Error;
+use crate::gpu::{GpuProfile, NoGpu, NoImage, image_for};
 use crate::names;
 use crate::reason::{BrokenRule, Dim, Disabled, Reason, Refusal, Rejection, Rule, write_rejections};
-use crate::registry::{DimRule, Entry, Registry, ShapeRules};
+use crate::registry::{Code, CudaBuild, DimRule, Entry, Registry, ShapeRules, WithoutImage};
 use crate::request::{Request, Restrict, Shape};
 use gristmill_spec::vocab::{DType, DeviceKind, FeatureSet, Isa, Op};
 use std::sync::Arc;
@@ -36,6 +37,10 @@ pub struct Prepared {
     /// How activations get to int8, for a product that starts from floats.
     activations: Option<Arc<Prepared>>,
     features: FeatureSet,
+    /// The GPU that was asked for, where one was.
+    gpu: Option<Result<GpuProfile, NoGpu>>,
+    /// Kernels that would come into question if they had an image.
+    without: Box<[&'static WithoutImage]>,
     allowed: Allowed,
 }
 
@@ -123,6 +128,25 @@ impl Registry {
         cpu: &CpuProfile,
         restrict: &Restrict,
     ) -> Result<Prepared, Error> {
+        let gpu = match request.device.kind {
+            DeviceKind::Cuda => Some(crate::cuda::detect(request.device.index)),
+            DeviceKind::Cpu | DeviceKind::Rocm | DeviceKind::Metal => None,
+        };
+        self.prepare_on(request, cpu, gpu, restrict)
+    }
+
+    /// As [`prepare_for`](Registry::prepare_for), also for any GPU, there or not. It is asked about where the request
+    /// is for one; no driver is looked for.
+    ///
+    /// # Errors
+    /// A restriction that names a kernel that is not there.
+    pub fn prepare_on(
+        &'static self,
+        request: &Request<'_>,
+        cpu: &CpuProfile,
+        gpu: Option<Result<GpuProfile, NoGpu>>,
+        restrict: &Restrict,
+    ) -> Result<Prepared, Error> {
         let allowed = Allowed::resolve(self, restrict, request.op)?;
         let mut prepared = Prepared {
             registry: self,
@@ -139,6 +163,8 @@ impl Registry {
             usable: Box::default(),
             activations: None,
             features: cpu.features,
+            gpu: gpu.clone(),
+            without: Box::default(),
             allowed,
         };
         prepared.obstacle = prepared.resolve(request).err();
@@ -153,7 +179,7 @@ impl Registry {
                 DType::I8 => {}
                 DType::F32 | DType::F16 | DType::Bf16 => {
                     let inner = self.activation_request(format, request)?;
-                    prepared.activations = Some(Arc::new(self.prepare_for(&inner, cpu, restrict)?));
+                    prepared.activations = Some(Arc::new(self.prepare_on(&inner, cpu, gpu, restrict)?));
                 }
             }
         }
@@ -219,6 +245,11 @@ impl Prepared {
         }
         let mut candidates = registry.candidates_of(request.op, format, request.input, request.device.kind);
         candidates.retain(|c| request.op != Op::Quantize || c.entry.quantizer == self.quantizer);
+        if request.device.kind == DeviceKind::Cuda {
+            // Quantizers stand in the names of kernels, behind the format.
+            let asked = |kernel: &&WithoutImage| kernel.op == request.op && kernel.format == format;
+            self.without = registry.without_image.iter().filter(asked).collect();
+        }
         if candidates.is_empty() {
             return Err(registry.nothing_described(request.op, format, request.input, request.device.kind));
         }
@@ -230,13 +261,41 @@ impl Prepared {
     fn lacks(&self, entry: &Entry) -> Option<Reason> {
         match self.device.kind {
             DeviceKind::Cpu if self.device.index == 0 => {}
+            DeviceKind::Cuda => return self.gpu_lacks(entry),
             // Nothing in this package drives another device yet, so none is ever there.
-            DeviceKind::Cpu | DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => {
+            DeviceKind::Cpu | DeviceKind::Rocm | DeviceKind::Metal => {
                 return Some(Reason::DeviceAbsent { device: self.device });
             }
         }
         let missing = self.features.missing(entry.features);
         (missing != FeatureSet::EMPTY).then_some(Reason::FeaturesMissing { missing })
+    }
+
+    /// What a GPU lacks: itself, instructions, an image, a driver for it.
+    fn gpu_lacks(&self, entry: &Entry) -> Option<Reason> {
+        let absent = Reason::DeviceAbsent { device: self.device };
+        let gpu = match &self.gpu {
+            Some(Ok(gpu)) => gpu,
+            Some(Err(why)) => return Some(Reason::NoGpu(why.clone())),
+            None => return Some(absent),
+        };
+        let code = match &entry.code {
+            Code::Cuda(code) => code,
+            Code::Dequantize(_)
+            | Code::Quantize { .. }
+            | Code::QuantizeActivations(_)
+            | Code::Matmul { .. } => {
+                return Some(absent);
+            }
+        };
+        if gpu.cc < code.min_cc {
+            return Some(Reason::CapabilityTooLow { needed: code.min_cc, found: gpu.cc });
+        }
+        match image_for(code.images, gpu.cc, gpu.driver) {
+            Ok(_) => None,
+            Err(NoImage::Architecture { built }) => Some(Reason::ArchitectureNotBuilt { cc: gpu.cc, built }),
+            Err(NoImage::Driver { needed }) => Some(Reason::DriverTooOld { found: gpu.driver, needed }),
+        }
     }
 
     fn allows(&self, candidate: &Candidate) -> bool {
@@ -347,7 +406,7 @@ impl Prepared {
             disabled: self.allowed.disabled.iter().copied().filter_map(name).collect(),
         };
         let cpu = CpuProfile::pretend(CpuProfile::detect().arch, self.features);
-        self.registry.prepare_for(&request, &cpu, &restrict)
+        self.registry.prepare_on(&request, &cpu, self.gpu.clone(), &restrict)
     }
 }
 
@@ -401,7 +460,11 @@ impl<'p> Decision<'p> {
                 let reason = prepared.reason(candidate, shape, chosen)?;
                 Some(Rejection { kernel: Some(candidate.entry.name), reason })
             });
-        whole.into_iter().chain(each)
+        let without = prepared.without.iter().map(|kernel| Rejection {
+            kernel: Some(kernel.name),
+            reason: prepared.registry.not_built(kernel),
+        });
+        whole.into_iter().chain(each).chain(without)
     }
 
     pub(crate) fn refusal(&self) -> Refusal {
@@ -492,8 +555,29 @@ impl Registry {
         Reason::NoSpec { name: name.to_owned(), nearest, known }
     }
 
+    /// Why a kernel that is described has no image.
+    fn not_built(&self, kernel: &WithoutImage) -> Reason {
+        match self.cuda {
+            CudaBuild::FeatureOff => Reason::CudaFeatureOff,
+            CudaBuild::NoToolchain { looked } => Reason::NoToolchain { looked },
+            CudaBuild::Built { .. } => Reason::NoImageBuilt { failures: kernel.failures },
+        }
+    }
+
     /// Which of op, type and device it is that nothing is described for.
     fn nothing_described(&'static self, op: Op, format: usize, dtype: DType, kind: DeviceKind) -> Reason {
+        if kind == DeviceKind::Cuda {
+            let described =
+                self.without_image.iter().any(|kernel| kernel.op == op && kernel.format == format);
+            match self.cuda {
+                CudaBuild::NoToolchain { looked } if described => return Reason::NoToolchain { looked },
+                // A build without the feature may not know what is described.
+                CudaBuild::FeatureOff if described || self.without_image.is_empty() => {
+                    return Reason::CudaFeatureOff;
+                }
+                CudaBuild::FeatureOff | CudaBuild::NoToolchain { .. } | CudaBuild::Built { .. } => {}
+            }
+        }
         let any = |op, dtype, kind| !self.candidates_of(op, format, dtype, kind).is_empty();
         let dtypes_on = |op, kind| DType::ALL.iter().copied().filter(move |dtype| any(op, *dtype, kind));
         let described: Vec<DType> = dtypes_on(op, kind).filter(|other| *other != dtype).collect();

@@ -1,7 +1,11 @@
 //! Number formats and the arithmetic of quantizers, shared by all generated code.
 //!
 //! Everything is inlined into its caller, so that it is compiled with the caller's CPU features, and
-//! everything gives the same bits whatever those features are.
+//! everything gives the same bits whatever those features are. Loops go over indices: what adapters of
+//! iterators are made of is compiled apart and called, without the caller's features, where link-time
+//! optimization is off.
+
+#![allow(clippy::needless_range_loop, reason = "adapters of iterators are not inlined everywhere, see above")]
 
 use crate::abi::Fault;
 use half::{bf16, f16};
@@ -16,6 +20,19 @@ pub fn f16_to_f32(bits: u16) -> f32 {
 #[inline(always)]
 pub fn f32_to_f16(value: f32) -> u16 {
     f16::from_f32(value).to_bits()
+}
+
+/// The nearest number that binary16 holds, ties to even; overflow gives an infinity. The same as there and back
+/// again, without the calls that the conversions are. NaN becomes an infinity.
+#[inline(always)]
+pub fn round_to_f16(value: f32) -> f32 {
+    let bits = value.to_bits() & MAGNITUDE;
+    let magnitude = f32::from_bits(bits);
+    // Below the smallest normal number all steps are 2^-24, as those of f32 are between a half and one.
+    let small = (magnitude + 0.5) - 0.5;
+    let rounded = bits.saturating_add(0xfff + (bits >> 13 & 1)) & !0x1fff;
+    let normal = if rounded < 0x4780_0000 { f32::from_bits(rounded) } else { f32::INFINITY };
+    (if bits < 0x3880_0000 { small } else { normal }).copysign(value)
 }
 
 /// bfloat16 bits to f32.
@@ -58,31 +75,40 @@ pub fn offset(fault: Fault, first: usize) -> Fault {
     }
 }
 
-/// Partial results of a reduction: enough for one AVX-512 register, a whole number of any narrower.
-const LANES: usize = 16;
+/// Bits of a number but for its sign.
+const MAGNITUDE: u32 = 0x7fff_ffff;
 
 /// Bits of the largest |x|. The order of unsigned integers is the order of magnitudes, NaN on top, so
 /// this needs no floating-point comparison and vectorizes in any order.
 #[inline(always)]
 fn abs_max_bits(x: &[f32]) -> u32 {
-    let mut worst = [0u32; LANES];
-    let (chunks, rest) = x.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (worst, x) in worst.iter_mut().zip(chunk) {
-            *worst = (*worst).max(x.to_bits() & 0x7fff_ffff);
-        }
+    let mut worst = 0;
+    for x in x {
+        worst = worst.max(x.to_bits() & MAGNITUDE);
     }
-    let rest = rest.iter().map(|x| x.to_bits() & 0x7fff_ffff);
-    worst.into_iter().chain(rest).fold(0, u32::max)
+    worst
+}
+
+/// max |x|, 0 for none; refuses NaN and infinities, with the position of the first.
+#[inline(always)]
+pub fn finite_abs_max(x: &[f32]) -> Result<f32, Fault> {
+    let worst = abs_max_bits(x);
+    if worst < 0x7f80_0000 { Ok(f32::from_bits(worst)) } else { Err(first_non_finite(x)) }
+}
+
+#[cold]
+#[inline(never)]
+fn first_non_finite(x: &[f32]) -> Fault {
+    Fault::NonFinite(x.iter().position(|x| !x.is_finite()).unwrap_or(0))
 }
 
 /// Refuses NaN and infinities, with the position of the first.
 #[inline(always)]
 pub fn check_finite(x: &[f32]) -> Result<(), Fault> {
-    if abs_max_bits(x) < 0x7f80_0000 {
-        return Ok(());
+    match finite_abs_max(x) {
+        Ok(_) => Ok(()),
+        Err(fault) => Err(fault),
     }
-    Err(Fault::NonFinite(x.iter().position(|x| !x.is_finite()).unwrap_or(0)))
 }
 
 /// max |x| of finite values; 0 for none.
@@ -91,34 +117,56 @@ pub fn abs_max(x: &[f32]) -> f32 {
     f32::from_bits(abs_max_bits(x))
 }
 
-/// The first of the values of greatest magnitude, with its sign; +0 if all are zeros.
+/// The first of the values of greatest magnitude, with its sign; +0 if all are zeros. `magnitude` is [`abs_max`]
+/// of the same values.
 #[inline(always)]
-pub fn signed_abs_max(x: &[f32]) -> f32 {
-    let magnitude = abs_max(x);
+pub fn signed_abs_max(x: &[f32], magnitude: f32) -> f32 {
     if magnitude == 0.0 {
         return 0.0;
     }
-    x.iter().copied().find(|x| x.abs() == magnitude).unwrap_or(0.0)
+    // The smallest position: that vectorizes, and a search does not.
+    let mut first = u32::MAX;
+    for i in 0..x.len() {
+        let same = x[i].to_bits() & MAGNITUDE == magnitude.to_bits();
+        first = first.min(if same { i as u32 } else { u32::MAX });
+    }
+    let negative = x.get(first as usize).is_some_and(|x| x.is_sign_negative());
+    if negative { -magnitude } else { magnitude }
 }
 
-/// mean |x|, rounded to f32; 0 for none. Sixteen interleaved sums in f64, then their sum in order: the
-/// order is part of the definition, so that every device gets the same bits.
+/// Values that [`abs_mean`] sums together.
+const ABS_MEAN_CHUNK: usize = 4096;
+
+/// mean |x|, rounded to f32; 0 for none. The order of the sum is part of the definition, so that every device gets
+/// the same bits: chunks of 4096 values, each as sixteen interleaved sums in f64 that are then added in order, and
+/// the chunks' sums added in order. Chunks can thus be summed side by side.
 #[inline(always)]
 pub fn abs_mean(x: &[f32]) -> f32 {
     if x.is_empty() {
         return 0.0;
     }
-    let mut sums = [0f64; LANES];
-    let (chunks, rest) = x.as_chunks::<LANES>();
+    let sum = x.chunks(ABS_MEAN_CHUNK).fold(0.0, |sum, chunk| sum + abs_sum(chunk));
+    (sum / x.len() as f64) as f32
+}
+
+/// The sum of |x| over one chunk.
+#[inline(always)]
+fn abs_sum(x: &[f32]) -> f64 {
+    let mut sums = [0f64; 16];
+    let (chunks, rest) = x.as_chunks::<16>();
     for chunk in chunks {
-        for (sum, x) in sums.iter_mut().zip(chunk) {
-            *sum += f64::from(x.abs());
+        for i in 0..16 {
+            sums[i] += f64::from(chunk[i].abs());
         }
     }
-    for (sum, x) in sums.iter_mut().zip(rest) {
-        *sum += f64::from(x.abs());
+    for i in 0..rest.len() {
+        sums[i] += f64::from(rest[i].abs());
     }
-    (sums.into_iter().sum::<f64>() / x.len() as f64) as f32
+    let mut sum = 0.0;
+    for part in sums {
+        sum += part;
+    }
+    sum
 }
 
 /// To the nearest integer, ties toward zero.
@@ -168,8 +216,28 @@ mod tests {
 
     #[test]
     fn the_first_of_equal_magnitudes_wins() {
-        assert_eq!(signed_abs_max(&[1.0, -2.0, 2.0]), -2.0);
-        assert!(signed_abs_max(&[-0.0, -0.0]).is_sign_positive());
+        assert_eq!(signed_abs_max(&[1.0, -2.0, 2.0], 2.0), -2.0);
+        assert_eq!(signed_abs_max(&[1.0, 2.0, -2.0], 2.0), 2.0);
+        assert!(signed_abs_max(&[-0.0, -0.0], 0.0).is_sign_positive());
+    }
+
+    /// Around every number of binary16, and around every middle of two.
+    #[test]
+    fn rounding_to_binary16_is_a_conversion_there_and_back() {
+        for bits in 0..0x7c00u16 {
+            let (low, high) = (f16_to_f32(bits), f16_to_f32(bits + 1));
+            let middle = if high.is_finite() { (low + high) / 2.0 } else { 65520.0 };
+            for near in [low, middle] {
+                for bits in near.to_bits().saturating_sub(2)..near.to_bits() + 3 {
+                    for value in [f32::from_bits(bits), -f32::from_bits(bits)] {
+                        let expected = f16_to_f32(f32_to_f16(value));
+                        assert_eq!(round_to_f16(value).to_bits(), expected.to_bits(), "{value:e}");
+                    }
+                }
+            }
+        }
+        assert_eq!(round_to_f16(f32::MAX), f32::INFINITY);
+        assert_eq!(round_to_f16(f32::INFINITY), f32::INFINITY);
     }
 
     #[test]

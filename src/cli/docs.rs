@@ -52,7 +52,7 @@ fn formats(set: &SpecSet, kernels: &[Listed], out: &mut dyn Write) -> Result<(),
          Q quantize (f32 to the format), D dequantize, M matmul with f32, f16, bf16 or int8 activations. \"k\" is the\n\
          rule on the inner dimension; m and n are free.\n"
     )?;
-    let isas = || Isa::ALL.iter().filter(|isa| kernels.iter().any(|kernel| kernel.isa == **isa));
+    let isas = || Isa::ALL.iter().filter(|isa| kernels.iter().any(|kernel| kernel.isa == Some(**isa)));
     let header: Vec<&str> = isas().map(|isa| isa.name()).collect();
     writeln!(
         out,
@@ -65,7 +65,7 @@ fn formats(set: &SpecSet, kernels: &[Listed], out: &mut dyn Write) -> Result<(),
             |op: Op| kernels.iter().filter(move |kernel| kernel.op == op && kernel.format == index);
         let cells: Vec<String> = isas()
             .map(|isa| {
-                let has = |op: &Op| of_format(*op).any(|kernel| kernel.isa == *isa);
+                let has = |op: &Op| of_format(*op).any(|kernel| kernel.isa == Some(*isa));
                 LETTERS.iter().filter(|(op, _)| has(op)).map(|(_, letter)| *letter).collect()
             })
             .collect();
@@ -114,7 +114,9 @@ fn activations(set: &SpecSet, kernels: &[Listed], out: &mut dyn Write) -> Result
             .iter()
             .filter(|isa| {
                 kernels.iter().any(|kernel| {
-                    kernel.op == Op::QuantizeActivations && kernel.format == index && kernel.isa == **isa
+                    kernel.op == Op::QuantizeActivations
+                        && kernel.format == index
+                        && kernel.isa == Some(**isa)
                 })
             })
             .map(|isa| isa.name())
@@ -149,9 +151,10 @@ fn variants(kernels: &[Listed], out: &mut dyn Write) -> Result<(), CliError> {
     let mut seen: BTreeMap<(Op, Isa, String), Variant<'_>> = BTreeMap::new();
     for kernel in kernels {
         // A kernel's name states its facts in order: op, format, (quantizer,) ISA, features, name.
-        let at = kernel.name.find(&format!(".{}", kernel.isa.name())).map_or(0, |at| at + 1);
+        let Some(isa) = kernel.isa else { continue };
+        let at = kernel.name.find(&format!(".{}", isa.name())).map_or(0, |at| at + 1);
         let suffix = kernel.name.get(at..).unwrap_or(&kernel.name).to_owned();
-        seen.entry((kernel.op, kernel.isa, suffix)).or_insert(Variant { first: kernel, count: 0 }).count += 1;
+        seen.entry((kernel.op, isa, suffix)).or_insert(Variant { first: kernel, count: 0 }).count += 1;
     }
     for ((op, _, suffix), Variant { first, count }) in &seen {
         let features: Vec<&str> = first.features.iter().map(|feature| feature.name()).collect();
@@ -169,7 +172,8 @@ fn variants(kernels: &[Listed], out: &mut dyn Write) -> Result<(), CliError> {
 
 fn devices(kernels: &[Listed], out: &mut dyn Write) -> Result<(), CliError> {
     writeln!(out, "## Devices\n\n| device | kernels |\n|---|---|")?;
-    let of = |arch: Arch| kernels.iter().filter(|kernel| kernel.isa.arch() == arch).count();
+    let of =
+        |arch: Arch| kernels.iter().filter(|kernel| kernel.isa.is_some_and(|isa| isa.arch() == arch)).count();
     for device in DeviceKind::ALL {
         let said = match device {
             DeviceKind::Cpu => {

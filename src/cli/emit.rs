@@ -23,6 +23,9 @@ pub struct Arguments {
     /// Only this format (for a kernel file)
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
+    /// The CUDA C++ instead of the Rust: each unit as the CUDA compiler gets it, without the header in front of all
+    #[arg(long, conflicts_with = "isa")]
+    cuda: bool,
     /// Print what was planned for each variant instead of the code
     #[arg(long)]
     plan: bool,
@@ -35,14 +38,21 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         return Err(BuildError::Specs(render(&sources, &report.diagnostics, false)).into());
     };
     let wanted = narrow(&mut set, &name, arguments.format.as_deref())?;
+    if arguments.cuda {
+        return cuda(&set, arguments.plan, out);
+    }
     let options = Options { package: "emit".to_owned(), ..Options::default() };
     let compiled = gristmill_codegen::compile(&set, &sources, &options).map_err(BuildError::Plans)?;
     if arguments.plan {
         plan(&compiled, &set, &wanted, arguments.isa).print(out)?;
         return Ok(Outcome::Yes);
     }
-    let features: Vec<String> =
-        compiled.kernels.iter().filter(|k| arguments.isa == Some(k.isa)).map(enabled).collect();
+    let features: Vec<String> = compiled
+        .kernels
+        .iter()
+        .filter(|k| arguments.isa.is_some() && arguments.isa == k.isa)
+        .map(enabled)
+        .collect();
     let features = arguments.isa.map(|_| features.as_slice());
     let (head, body) = compiled.code.split_once("\n\n").unwrap_or(("", &compiled.code));
     writeln!(out, "{head}")?;
@@ -52,6 +62,28 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         if wanted.modules(module) && (!module.starts_with("matmul_") || keeps(&item, features)) {
             writeln!(out, "\n{}", narrowed(&item, features))?;
         }
+    }
+    Ok(Outcome::Yes)
+}
+
+/// The CUDA units of a set, or what was planned for their kernels.
+fn cuda(set: &SpecSet, plan: bool, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let emitted = gristmill_codegen::cuda::emit(set).map_err(BuildError::Plans)?;
+    if emitted.listed.is_empty() {
+        return Ok(Outcome::NoKernel);
+    }
+    if plan {
+        let mut table =
+            Table::new(&[("kernel", Side::Left), ("described in", Side::Left), ("plan", Side::Left)]);
+        for kernel in &emitted.listed {
+            table.row([kernel.name.clone(), kernel.source.clone(), kernel.plan.clone()]);
+        }
+        table.print(out)?;
+        return Ok(Outcome::Yes);
+    }
+    for unit in &emitted.units {
+        let text = unit.text.split_once(gristmill_codegen::cuda::DEVICE_HEADER).map_or("", |(_, text)| text);
+        writeln!(out, "// {}.cu\n{}", unit.name, text.trim_end())?;
     }
     Ok(Outcome::Yes)
 }
@@ -146,7 +178,7 @@ fn unknown(what: &str, name: &str, known: &[String]) -> CliError {
 
 fn plan(compiled: &Compiled, set: &SpecSet, wanted: &Wanted, isa: Option<Isa>) -> Table {
     let mut table = Table::new(&[("kernel", Side::Left), ("described in", Side::Left), ("plan", Side::Left)]);
-    for kernel in compiled.kernels.iter().filter(|kernel| isa.is_none_or(|isa| kernel.isa == isa)) {
+    for kernel in compiled.kernels.iter().filter(|kernel| isa.is_none_or(|isa| kernel.isa == Some(isa))) {
         // Every activation format is compiled along, since formats refer to them by index.
         let shown = match kernel.op {
             Op::QuantizeActivations => {

@@ -8,6 +8,7 @@ mod check;
 mod compare_backend;
 mod dequantize;
 mod docs;
+mod doctor;
 mod emit;
 mod error;
 mod explain;
@@ -54,6 +55,7 @@ enum Command {
     Emit(emit::Arguments),
     Quantize(quantize::Arguments),
     Dequantize(dequantize::Arguments),
+    Doctor(doctor::Arguments),
     Docs(docs::Arguments),
     AnalyzeLibrary(analyze_library::Arguments),
     CompareBackend(compare_backend::Arguments),
@@ -103,6 +105,7 @@ fn dispatch(command: Command, out: &mut dyn Write) -> Result<Outcome, CliError> 
         Command::Emit(arguments) => emit::run(&arguments, out),
         Command::Quantize(arguments) => quantize::run(&arguments, out),
         Command::Dequantize(arguments) => dequantize::run(&arguments, out),
+        Command::Doctor(arguments) => doctor::run(&arguments, out),
         Command::Docs(arguments) => docs::run(&arguments, out),
         Command::AnalyzeLibrary(arguments) => analyze_library::run(&arguments, out),
         Command::CompareBackend(arguments) => compare_backend::run(&arguments, out),

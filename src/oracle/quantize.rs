@@ -43,10 +43,13 @@ fn statistic(of: Statistic, x: &[f32]) -> f32 {
             x.iter().fold(0.0, |worst: f32, x| if x.abs() > worst.abs() { *x } else { worst })
         }
         Statistic::AbsMean => {
-            // Value i belongs to partial sum i % 16; the partial sums are added in order.
-            let partial =
-                |lane: usize| x.iter().skip(lane).step_by(16).fold(0.0, |sum, x| sum + f64::from(x.abs()));
-            let sum = (0..16).map(partial).fold(0.0, |sum, part| sum + part);
+            // Of each 4096 values, value i belongs to partial sum i % 16; partial sums are added in order, and so
+            // are the 4096s.
+            let lane = |x: &[f32], lane: usize| {
+                x.iter().skip(lane).step_by(16).fold(0.0, |sum, x| sum + f64::from(x.abs()))
+            };
+            let chunk = |x: &[f32]| (0..16).fold(0.0, |sum, i| sum + lane(x, i));
+            let sum = x.chunks(4096).fold(0.0, |sum, x| sum + chunk(x));
             if x.is_empty() { 0.0 } else { (sum / x.len() as f64) as f32 }
         }
     }

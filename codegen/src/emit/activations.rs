@@ -1,28 +1,101 @@
-//! Code of one activation format: a row of f32 to int8 with scales and sums.
+//! Code of one activation format: rows of f32 to int8 with scales and sums.
 
 use super::quantize::{rounded, step};
 use gristmill_spec::model::Activations;
+use std::fmt::Write;
 
-/// The body that every variant wraps.
+/// The body that every variant wraps: `quantize`.
+///
+/// Loops go over indices and, where a block has a fixed size, over arrays: that vectorizes whatever the link-time
+/// optimization, see `gristmill_runtime::number`.
 pub fn emit(format: &Activations) -> String {
-    let block = match format.block {
-        Some(block) => block.to_string(),
-        None => "k.max(1)".to_string(),
-    };
     let kept = match (format.keeps_multiplier, format.stored_f16) {
         (true, _) => "apply",
-        (false, true) => "number::f16_to_f32(number::f32_to_f16(stored))",
+        (false, true) => "number::round_to_f16(stored)",
         (false, false) => "stored",
     };
     let rounded = rounded(&format.scale, format.round, 0.0, format.clamp, 0);
-    let step = step(&format.scale);
     let overflow = if format.stored_f16 {
         "if kept.is_infinite() { return Err(Fault::ScaleOverflow(index)); }"
     } else {
         ""
     };
+    // The scale of the block `index` that is `x` and starts at element `first`.
+    let scale = format!(
+        "let magnitude = match number::finite_abs_max(x) {{
+             Ok(magnitude) => magnitude,
+             Err(fault) => return Err(number::offset(fault, first)),
+         }};
+         {}
+         let kept = {kept};
+         {overflow}
+         // SAFETY: the caller answers for one scale a block.
+         unsafe {{ scales.add(index).write(kept) }};\n",
+        step(&format.scale)
+    );
+    // The integers `to` of the values `x`, `len` each, and their sum.
+    let integers = |len: &str| {
+        format!(
+            "let mut sum = 0i32;
+             for i in 0..{len} {{
+                 let x = x[i];
+                 let rounded = {rounded};
+                 // SAFETY: clamped to the range of i8, and `max` leaves no NaN.
+                 let value = unsafe {{ rounded.to_int_unchecked::<i32>() }};
+                 to[i] = value as i8;
+                 sum += value;
+             }}\n"
+        )
+    };
+    let (mut whole_units, mut choices) = (String::new(), String::new());
+    if let Some(block) = format.block {
+        whole_units = format!(
+            "/// Rows of whole blocks, in units of `UNIT` elements that blocks are made of.
+             ///
+             /// # Safety
+             ///
+             /// As [`QuantizeActivationsFn`](gristmill_runtime::abi::QuantizeActivationsFn) says.
+             #[inline(always)]
+             unsafe fn whole_units<const UNIT: usize>(
+                 x: *const f32, k: usize, unit_padded: usize, q: *mut i8, scales: *mut f32, sums: *mut i32,
+             ) -> Result<(), Fault> {{
+                 for index in 0..k / {block} {{
+                     let first = index * {block};
+                     // SAFETY: the caller answers for `k` values.
+                     let x = unsafe {{ &*x.add(first).cast::<[f32; {block}]>() }};
+                     {scale}
+                     for part in 0..{block} / UNIT {{
+                         let unit = first / UNIT + part;
+                         // SAFETY: a block has so many units; the caller answers for a padded unit and a sum each.
+                         let (x, to) = unsafe {{
+                             (&*x.as_ptr().add(part * UNIT).cast::<[f32; UNIT]>(), &mut *q.add(unit * unit_padded).cast::<[i8; UNIT]>())
+                         }};
+                         {}
+                         // SAFETY: as above.
+                         unsafe {{ sums.add(unit).write(sum) }};
+                     }}
+                 }}
+                 Ok(())
+             }}\n",
+            integers("UNIT")
+        );
+        // The units that formats have; others take the general loop.
+        let mut units = vec![block];
+        units.extend([32, 16].into_iter().filter(|unit| *unit < block && block % unit == 0));
+        for unit in units {
+            let _ = writeln!(
+                choices,
+                "if unit == {unit} && k % {block} == 0 {{
+                     // SAFETY: passed on.
+                     return unsafe {{ whole_units::<{unit}>(x, k, unit_padded, q, scales, sums) }};
+                 }}"
+            );
+        }
+    }
+    let block = format.block.map_or("k.max(1)".to_string(), |block| block.to_string());
     format!(
-        "/// One row.
+        "{whole_units}
+         /// One row.
          ///
          /// # Safety
          ///
@@ -32,41 +105,40 @@ pub fn emit(format: &Activations) -> String {
              x: *const f32, k: usize, unit: usize, unit_padded: usize,
              q: *mut i8, scales: *mut f32, sums: *mut i32,
          ) -> Result<(), Fault> {{
-             // SAFETY: the caller answers for `k` values.
-             let row = unsafe {{ std::slice::from_raw_parts(x, k) }};
              let units = k.div_ceil(unit);
-             // SAFETY: the caller answers for `units` padded units and their sums.
-             let (q, sums) = unsafe {{
-                 (std::slice::from_raw_parts_mut(q, units * unit_padded), std::slice::from_raw_parts_mut(sums, units))
-             }};
-             sums.fill(0);
-             if unit_padded != unit || k % unit != 0 {{ q.fill(0); }}
-             for (index, x) in row.chunks({block}).enumerate() {{
+             if unit_padded != unit || k % unit != 0 {{
+                 // SAFETY: the caller answers for `units` padded units.
+                 unsafe {{ q.write_bytes(0, units * unit_padded) }};
+             }}
+             {choices}
+             // SAFETY: the caller answers for a sum each.
+             unsafe {{ sums.write_bytes(0, units) }};
+             for index in 0..k.div_ceil({block}) {{
                  let first = index * {block};
-                 number::check_finite(x).map_err(|fault| number::offset(fault, first))?;
-                 {step}
-                 let kept = {kept};
-                 {overflow}
-                 // SAFETY: the caller answers for one scale a block.
-                 unsafe {{ scales.add(index).write(kept) }};
-                 let mut at = 0;
-                 while at < x.len() {{
+                 let end = k.min(first + {block});
+                 // SAFETY: the caller answers for `k` values.
+                 let x = unsafe {{ std::slice::from_raw_parts(x.add(first), end - first) }};
+                 {scale}
+                 let mut at = first;
+                 while at < end {{
                      // The part of the block that lies in one unit.
-                     let (number, within) = ((first + at) / unit, (first + at) % unit);
-                     let len = (unit - within).min(x.len() - at);
-                     let mut sum = 0i32;
-                     for (q, &x) in q[number * unit_padded + within..][..len].iter_mut().zip(&x[at..][..len]) {{
-                         let rounded = {rounded};
-                         // SAFETY: clamped to the range of i8, and `max` leaves no NaN.
-                         let value = unsafe {{ rounded.to_int_unchecked::<i32>() }};
-                         *q = value as i8;
-                         sum += value;
-                     }}
-                     sums[number] += sum;
+                     let (number, within) = (at / unit, at % unit);
+                     let len = (unit - within).min(end - at);
+                     // SAFETY: the part lies in the block and in the unit.
+                     let (x, to) = unsafe {{
+                         (
+                             std::slice::from_raw_parts(x.as_ptr().add(at - first), len),
+                             std::slice::from_raw_parts_mut(q.add(number * unit_padded + within), len),
+                         )
+                     }};
+                     {}
+                     // SAFETY: the caller answers for a sum a unit.
+                     unsafe {{ *sums.add(number) += sum }};
                      at += len;
                  }}
              }}
              Ok(())
-         }}\n"
+         }}\n",
+        integers("len")
     )
 }

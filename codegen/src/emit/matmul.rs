@@ -9,7 +9,7 @@
 
 use super::float;
 use super::format::uses_outer;
-use crate::plan::{Dot, MatmulPlan};
+use crate::plan::{Dot, FormatPlan, MatmulPlan};
 use std::fmt::Write;
 
 /// Name of the loop a plan needs, without the ISA: all that its text depends on. Formats that differ only
@@ -103,7 +103,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
              let mut row = a.row_begin;
              // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
              unsafe {{\n",
-        finish = finish(plan),
+        finish = finish(plan.format, "V", "y[t][i]"),
     );
     for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
         let span = if rows == 1 { "LANES".to_string() } else { format!("{rows} * LANES") };
@@ -217,8 +217,16 @@ fn multiply(plan: &MatmulPlan<'_>) -> String {
     })
 }
 
-/// Integer sums over the tiles `first..end` (expressions) into `dot[t][i]`.
-fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
+/// Integer sums over `count` tiles from `first` on (expressions) into `dot[t][i]`. Where `start` is given, they start at
+/// `start[t]`, else at zero.
+fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
+    let begin = |sum: &str| {
+        if start {
+            format!("for t in 0..T {{ for i in 0..V {{ {sum}[t][i] = start[t]; }} }}\n")
+        } else {
+            String::new()
+        }
+    };
     let decode = decode(plan);
     let table = match (plan.pack.table.is_some(), plan.biased) {
         (true, true) => "let table = simd::signed(simd::table(&*a.table));\n",
@@ -244,21 +252,27 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
             format!(
                 "// Fields are multiplied where they stand in the byte; each sum is shifted once, exactly.
                  let mut sums = [[[simd::zero(); V]; T]; {fields}];
+                 {begin}
                  for tile in {first}..{first} + {count} {{ {position} {decode} {multiply} }}
                  let mut dot = [[simd::zero(); V]; T];
-                 for t in 0..T {{ for i in 0..V {{ dot[t][i] = {total}; }} }}\n"
+                 for t in 0..T {{ for i in 0..V {{ dot[t][i] = {total}; }} }}\n",
+                begin = begin("sums[0]"),
             )
         }
         Dot::Direct { shift_free: false } => format!(
             "{table}let mut sum = [[simd::zero(); V]; T];
+             {}
              for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
              let dot = sum;\n",
+            begin("sum"),
             multiply(plan)
         ),
         Dot::Wide => format!(
             "{table}let mut sum = [[simd::zero(); V]; T];
+             {}
              for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
              let dot = sum;\n",
+            begin("sum"),
             multiply(plan)
         ),
         Dot::PairsAtOnce => {
@@ -269,7 +283,9 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
             });
             format!(
                 "{table}let mut dot = [[simd::zero(); V]; T];
-                 for tile in {first}..{first} + {count} {{ {position} {decode} {multiply} }}\n"
+                 {}
+                 for tile in {first}..{first} + {count} {{ {position} {decode} {multiply} }}\n",
+                begin("dot")
             )
         }
         // A unit that fits i16 sums is widened once, at its end.
@@ -280,12 +296,15 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
                 "{table}let mut sum = [[simd::zero_pairs(); V]; T];
              for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
              let mut dot = [[simd::zero(); V]; T];
+             {}
              for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], sum[t][i]); }} }}\n",
-                multiply(plan)
+                multiply(plan),
+                begin("dot")
             )
         }
         Dot::Pairs { tiles } => format!(
             "{table}let mut dot = [[simd::zero(); V]; T];
+             {}
              let mut tile = {first};
              while tile < {first} + {count} {{
                  // i16 sums stay exact over {tiles} tiles.
@@ -297,18 +316,15 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str) -> String {
                  }}
                  for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], sum[t][i]); }} }}
              }}\n",
+            begin("dot"),
             multiply(plan)
         ),
     }
 }
 
-/// Adds what the operands leave out: value = operand + min, or (operand - 128) + (min + 128).
-fn corrected(plan: &MatmulPlan<'_>, sum: &str, x_sum: &str) -> String {
-    match (needs_sum(plan), plan.biased) {
-        (false, _) => format!("simd::to_f32({sum})"),
-        (true, false) => format!("simd::to_f32(simd::add({sum}, simd::splat({x_sum} * a.min)))"),
-        (true, true) => format!("simd::to_f32(simd::add({sum}, simd::splat({x_sum} * (a.min + 128))))"),
-    }
+/// What the operands leave out: value = operand + min, or (operand - 128) + (min + 128).
+fn left_out(plan: &MatmulPlan<'_>) -> &'static str {
+    if plan.biased { "simd::splat(x_sum * (a.min + 128))" } else { "simd::splat(x_sum * a.min)" }
 }
 
 /// Whether integer sums are corrected by the sum of the activations.
@@ -317,8 +333,12 @@ fn needs_sum(plan: &MatmulPlan<'_>) -> bool {
 }
 
 fn whole_row(plan: &MatmulPlan<'_>) -> String {
-    let sums = integer_sums(plan, "0", "a.stride / TILE");
-    let corrected = corrected(plan, "dot[t][i]", "x_sum");
+    let sums = integer_sums(plan, "0", "a.stride / TILE", false);
+    let corrected = if needs_sum(plan) {
+        format!("simd::to_f32(simd::add(dot[t][i], {}))", left_out(plan))
+    } else {
+        "simd::to_f32(dot[t][i])".to_string()
+    };
     let x_sum = if needs_sum(plan) { "let x_sum = *a.x_sums.add(token + t);" } else { "" };
     format!(
         "{sums}
@@ -335,9 +355,22 @@ fn by_unit(plan: &MatmulPlan<'_>) -> String {
     let unit = format.unit;
     let tiles = unit.div_ceil(plan.pack.tile.k);
     let rows = plan.pack.packing.rows;
-    let sums = integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string());
+    let mut sums = String::new();
+    if needs_sum(plan) {
+        // What the operands leave out comes first: that costs no addition.
+        let _ = write!(
+            sums,
+            "let mut start = [simd::zero(); T];
+             for t in 0..T {{
+                 let x_sum = *a.x_sums.add((token + t) * a.units + unit);
+                 start[t] = {};
+             }}\n",
+            left_out(plan)
+        );
+    }
+    sums.push_str(&integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string(), needs_sum(plan)));
     let mut per_token = String::new();
-    if needs_sum(plan) || format.offset {
+    if format.offset {
         per_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");
     }
     if let Some(block) = format.activations.block {
@@ -351,7 +384,7 @@ fn by_unit(plan: &MatmulPlan<'_>) -> String {
         let load = format!("simd::load_f32({name}[i].add(unit * {rows}))");
         if has_x { format!("simd::mul_f32({load}, x_scale)") } else { load }
     };
-    let mut per_vector = format!("let sum = {};\n", corrected(plan, "dot[t][i]", "x_sum"));
+    let mut per_vector = String::from("let sum = simd::to_f32(dot[t][i]);\n");
     let scaled = match (format.has_scales(), has_x) {
         (true, _) => format!("simd::mul_f32({}, sum)", term("scales")),
         (false, true) => "simd::mul_f32(x_scale, sum)".to_string(),
@@ -391,23 +424,23 @@ fn by_unit(plan: &MatmulPlan<'_>) -> String {
     )
 }
 
-/// Activation scale, outer scale, bias, store: the order of the scalar reference.
-fn finish(plan: &MatmulPlan<'_>) -> String {
-    let format = plan.format;
+/// Activation scale, outer scale, bias, store: the order of the scalar reference. `vectors` is how many
+/// vectors of rows there are, and `y` the f32 sums of vector `i` and token `t`.
+pub(super) fn finish(format: &FormatPlan<'_>, vectors: &str, y: &str) -> String {
     let value = &format.format.value;
     let mut steps = String::new();
     if format.activations.block.is_none() {
         let function = if format.activations.keeps_multiplier { "div_f32" } else { "mul_f32" };
         let _ = writeln!(steps, "let y = simd::{function}(y, simd::splat_f32(*a.x_scales.add(token + t)));");
     }
-    if uses_outer(plan.format) {
+    if uses_outer(format) {
         steps.push_str("let y = simd::mul_f32(y, simd::load_f32(a.outer.add(row)));\n");
     }
     if !format.has_scales() && value.unit != 1.0 {
         let _ = writeln!(steps, "let y = simd::mul_f32(y, simd::splat_f32({}));", float(value.unit));
     }
     format!(
-        "for i in 0..V {{
+        "for i in 0..{vectors} {{
              let row = row + i * LANES;
              if row >= a.row_end {{ break; }}
              let whole = row + LANES <= a.row_end;
@@ -421,7 +454,7 @@ fn finish(plan: &MatmulPlan<'_>) -> String {
                  Some(simd::load_f32(lanes.as_ptr()))
              }};
              for t in 0..T {{
-                 let y = y[t][i];
+                 let y = {y};
                  {steps}
                  let y = match bias {{ Some(bias) => simd::add_f32(y, bias), None => y }};
                  let out = a.y.add((token + t) * a.n + row);

@@ -1,8 +1,11 @@
 //! Emitting: plans to Rust text. Nothing here can fail on what a user wrote; that was refused before.
 
 mod activations;
+mod cuda;
 pub mod fields;
 mod format;
+pub(crate) use format::uses_outer;
+mod lookup;
 mod matmul;
 mod pack;
 mod quantize;
@@ -10,11 +13,11 @@ mod registry;
 mod scalar;
 mod search;
 
-use crate::plan::{FormatPlan, MatmulPlan, PackPlan, features, scalar_k_max};
-use crate::{Error, Options};
+use crate::plan::{FormatPlan, LookupPlan, MatmulPlan, PackPlan, features, scalar_k_max};
+use crate::{CudaImages, Error, Options};
 use gristmill_spec::SourceFile;
-use gristmill_spec::model::{CpuVariant, Format, Kernel, ShapeRules, SpecSet};
-use gristmill_spec::vocab::{Arch, DType, Feature, Isa, Op};
+use gristmill_spec::model::{CpuVariant, Format, Kernel, Packing, ShapeRules, SpecSet};
+use gristmill_spec::vocab::{Arch, DType, DeviceKind, Feature, Isa, Op, Strategy};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -33,8 +36,10 @@ pub struct Listed {
     pub quantizer: usize,
     /// Accepted input types.
     pub input: Vec<DType>,
-    /// ISA.
-    pub isa: Isa,
+    /// Kind of device.
+    pub device: DeviceKind,
+    /// ISA of the processor; `None` for other devices.
+    pub isa: Option<Isa>,
     /// All features.
     pub features: Vec<Feature>,
     /// Shape rules, those of the spec and the derived ones.
@@ -46,7 +51,7 @@ pub struct Listed {
     /// Rust expression of its `Code`.
     code: String,
     /// Order of preference: higher is better.
-    rank: (Isa, usize, std::cmp::Reverse<usize>),
+    rank: (Option<Isa>, usize, std::cmp::Reverse<usize>),
 }
 
 /// Emits the whole set. Returns unformatted text and what is listed.
@@ -103,10 +108,12 @@ pub fn emit(
     if !errors.is_empty() {
         return Err(errors);
     }
+    let images = cuda::images(set, options, &mut listed)?;
     let runtime = if options.runtime.is_empty() { crate::RUNTIME } else { &options.runtime };
     // Before the registry: it quotes specs, in which nothing may change.
     let mut out = out.replace("gristmill_runtime::", &format!("{runtime}::"));
-    out.push_str(&registry::emit(set, &plans, &listed, sources, options, runtime));
+    out.push_str(&images.text.replace("gristmill_runtime::", &format!("{runtime}::")));
+    out.push_str(&registry::emit(set, &plans, &listed, sources, options, &images.without, runtime));
     Ok((out, listed))
 }
 
@@ -146,7 +153,7 @@ fn float(value: f32) -> String {
 }
 
 /// 64-bit FNV-1a.
-fn hash<'t>(parts: impl IntoIterator<Item = &'t str>) -> u64 {
+pub(crate) fn hash<'t>(parts: impl IntoIterator<Item = &'t str>) -> u64 {
     let mut state = 0xcbf2_9ce4_8422_2325u64;
     for part in parts {
         for byte in part.bytes().chain([0xff]) {
@@ -172,9 +179,19 @@ fn variant_words(variant: &CpuVariant) -> Vec<&str> {
 
 /// Facts in order: `matmul.i2_s.avx512.avx512vnni.decode`, with the quantizer behind the format if there is one.
 pub fn kernel_name(kernel: &str, format: &str, quantizer: Option<&str>, variant: &CpuVariant) -> String {
+    kernel_words(kernel, format, quantizer, variant_words(variant))
+}
+
+/// Facts in order, with the words of a variant last.
+pub(crate) fn kernel_words<'w>(
+    kernel: &'w str,
+    format: &'w str,
+    quantizer: Option<&'w str>,
+    variant: impl IntoIterator<Item = &'w str>,
+) -> String {
     let mut words = vec![kernel, format];
     words.extend(quantizer);
-    words.extend(variant_words(variant));
+    words.extend(variant);
     words.join(".")
 }
 
@@ -199,9 +216,13 @@ fn cfg(arch: Arch) -> String {
 
 /// The kernels of `op` that serve a format, with their variants.
 fn serving(set: &SpecSet, op: Op, format: usize) -> impl Iterator<Item = (&Kernel, usize, &CpuVariant)> {
-    set.kernels.iter().filter(move |kernel| kernel.op == op && kernel.formats.contains(&format)).flat_map(
-        |kernel| kernel.cpu.iter().enumerate().map(move |(order, variant)| (kernel, order, variant)),
-    )
+    set.kernels
+        .iter()
+        .filter(move |kernel| kernel.op == op)
+        .flat_map(|kernel| {
+            kernel.cpu.iter().enumerate().map(move |(order, variant)| (kernel, order, variant))
+        })
+        .filter(move |(_, _, variant)| variant.formats.contains(&format))
 }
 
 struct Listing<'a> {
@@ -236,8 +257,9 @@ impl Listing<'_> {
             format: self.format,
             quantizer: quantizer.map_or(0, |(index, _)| index),
             input: if self.op == Op::Matmul { kernel.input.clone() } else { vec![DType::F32] },
-            isa: variant.isa,
-            rank: (variant.isa, variant.requires.len(), std::cmp::Reverse(order)),
+            device: DeviceKind::Cpu,
+            isa: Some(variant.isa),
+            rank: (Some(variant.isa), variant.requires.len(), std::cmp::Reverse(order)),
             features,
             shape,
             source: format!("{}:{}", variant.origin.file, variant.origin.line),
@@ -416,28 +438,25 @@ fn format_module(
                 }
                 Some(packing) => {
                     let packing = &set.packings[packing];
-                    let resolved = match MatmulPlan::new(plan, packing, variant) {
-                        Ok(resolved) => resolved,
+                    let Packed { shape_name, text, words, pack, k_max } = match packed(plan, packing, variant)
+                    {
+                        Ok(packed) => packed,
                         Err(error) => {
                             errors.push(error);
                             continue;
                         }
                     };
-                    packs.entry(packing.name.clone()).or_insert_with(|| resolved.pack.clone());
-                    let text = matmul::emit(&resolved);
+                    let multiple = pack.multiple;
+                    packs.entry(packing.name.clone()).or_insert(pack);
                     let function = match &variant.body {
                         Some(path) => path.clone(),
                         None => {
-                            let module = free_name(
-                                loops,
-                                &format!("{ident}_{}", matmul::shape_name(&resolved)),
-                                &text,
-                            );
+                            let module = free_name(loops, &format!("{ident}_{shape_name}"), &text);
                             let shared = loops.entry(module.clone()).or_insert_with(|| Shared {
                                 text: text.clone(),
                                 formats: Vec::new(),
                                 isa: variant.isa,
-                                words: resolved.describe(),
+                                words: words.clone(),
                                 source,
                             });
                             shared.formats.push(format!("`{name}`"));
@@ -447,9 +466,9 @@ fn format_module(
                     (
                         function,
                         format!("Some(&{name}::PACK_{})", packing.name.to_uppercase()),
-                        resolved.pack.multiple,
-                        k_rule(variant.shape, resolved.k_max),
-                        resolved.describe(),
+                        multiple,
+                        k_rule(variant.shape, k_max),
+                        words,
                         text,
                     )
                 }
@@ -468,6 +487,16 @@ fn format_module(
                 &format!("{decode}{text}"),
             ));
             binding(&mut body, variant, &listed[listed.len() - 1].name);
+        }
+        if matches!(options.cuda, CudaImages::Built { .. }) {
+            match crate::cuda::packings(set, plan, index) {
+                Ok(more) => {
+                    for pack in more {
+                        packs.entry(pack.packing.name.clone()).or_insert(pack);
+                    }
+                }
+                Err(error) => errors.push(error),
+            }
         }
         for (packing, pack) in &packs {
             body.push_str(&pack::pack(plan, pack));
@@ -508,6 +537,44 @@ fn format_module(
     Ok((text, listed))
 }
 
+/// A packed variant, planned and written.
+struct Packed<'a> {
+    shape_name: String,
+    text: String,
+    words: String,
+    pack: PackPlan<'a>,
+    k_max: u64,
+}
+
+fn packed<'a>(
+    plan: &'a FormatPlan<'_>,
+    packing: &'a Packing,
+    variant: &CpuVariant,
+) -> Result<Packed<'a>, Error> {
+    Ok(match variant.strategy {
+        Strategy::Multiply => {
+            let resolved = MatmulPlan::new(plan, packing, variant)?;
+            Packed {
+                shape_name: matmul::shape_name(&resolved),
+                text: matmul::emit(&resolved),
+                words: resolved.describe(),
+                pack: resolved.pack.clone(),
+                k_max: resolved.k_max,
+            }
+        }
+        Strategy::Lookup => {
+            let resolved = LookupPlan::new(plan, packing, variant)?;
+            Packed {
+                shape_name: lookup::shape_name(&resolved),
+                text: lookup::emit(&resolved),
+                words: resolved.describe(),
+                pack: resolved.pack.clone(),
+                k_max: resolved.k_max,
+            }
+        }
+    })
+}
+
 /// A hand-written body is bound to the variant that names it: `#[variant]` leaves the name behind.
 fn binding(body: &mut String, variant: &CpuVariant, name: &str) {
     if let Some(path) = &variant.body {
@@ -523,7 +590,7 @@ fn binding(body: &mut String, variant: &CpuVariant, name: &str) {
     }
 }
 
-fn lcm(a: u64, b: u64) -> u64 {
+pub(crate) fn lcm(a: u64, b: u64) -> u64 {
     let gcd = |mut a: u64, mut b: u64| {
         while b != 0 {
             (a, b) = (b, a % b);

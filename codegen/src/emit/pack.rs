@@ -12,7 +12,24 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let min = plan.min();
     let unit = plan.unit;
     let k_bits: Vec<String> = (0..tile_k).map(|k| pack.bit(0, k).to_string()).collect();
-    let row_stride = pack.tile.digits.iter().find(|d| d.axis == Axis::Row).map_or(0, |d| d.stride);
+    let upper = name.to_uppercase();
+    let mut row_digits = pack.tile.digits.iter().filter(|d| d.axis == Axis::Row);
+    let (row_table, row_bit) = match (row_digits.next(), row_digits.next()) {
+        (Some(only), None) => (String::new(), format!("row * {}", only.stride)),
+        (None, _) => (String::new(), "0".to_string()),
+        (Some(_), Some(_)) => {
+            let rows = pack.packing.rows;
+            let bits: Vec<String> = (0..rows).map(|row| pack.bit(row, 0).to_string()).collect();
+            (
+                format!(
+                    "/// Bit of a row's first element in a tile of packing `{name}`.
+                     const ROW_BITS_{upper}: [usize; {rows}] = [{}];\n",
+                    bits.join(", ")
+                ),
+                format!("ROW_BITS_{upper}[row % {rows}]"),
+            )
+        }
+    };
     let (encode, decode) = match &pack.table {
         None => (
             if min == 0 {
@@ -96,7 +113,7 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
         .replace("let (scale", "// SAFETY: the caller answers for packed scales.\nlet (scale")
         .replace("let scale =", "// SAFETY: the caller answers for packed scales.\nlet scale =");
     format!(
-        "/// Bit of element k of a tile's first row in packing `{name}`.
+        "{row_table}/// Bit of element k of a tile's first row in packing `{name}`.
          const K_BITS_{upper}: [usize; {tile_k}] = [{}];
 
          /// Rows of blocks to one panel of `{name}`.
@@ -120,7 +137,7 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
                          let code = {encode};
                          let k = first + element;
                          let at = {packed_k};
-                         let bit = row * {row_stride} + K_BITS_{upper}[at % {tile_k}];
+                         let bit = {row_bit} + K_BITS_{upper}[at % {tile_k}];
                          // SAFETY: the caller answers for a whole panel.
                          unsafe {{ *codes.add(at / {tile_k} * {tile_bytes} + bit / 8) |= code << (bit % 8) }};
                      }}
@@ -139,7 +156,7 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
          ) {{
              for k in 0..k {{
                  let at = {packed_k};
-                 let bit = row * {row_stride} + K_BITS_{upper}[at % {tile_k}];
+                 let bit = {row_bit} + K_BITS_{upper}[at % {tile_k}];
                  // SAFETY: the caller answers for a whole panel.
                  let code = unsafe {{ (*codes.add(at / {tile_k} * {tile_bytes} + bit / 8) >> (bit % 8)) & {mask:#x} }};
                  let value = {decode};
@@ -149,7 +166,6 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
              }}
          }}\n",
         k_bits.join(", "),
-        upper = name.to_uppercase(),
         mask = (1u32 << bits) - 1,
     )
 }

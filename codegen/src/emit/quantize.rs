@@ -7,16 +7,17 @@ use crate::plan::{Decode, FormatPlan};
 use gristmill_spec::model::{Factor, QuantizeRule, Quantizer, Rounding, ScaleRule, Statistic, Via};
 use std::fmt::Write;
 
-/// Rust for the statistic of `x` (a slice).
+/// Rust for the statistic of `x` (a slice), given `magnitude`, the largest |x|.
 fn statistic(rule: &ScaleRule) -> &'static str {
     match rule.of {
-        Statistic::AbsMax => "number::abs_max(x)",
-        Statistic::SignedAbsMax => "number::signed_abs_max(x)",
+        Statistic::AbsMax => "magnitude",
+        Statistic::SignedAbsMax => "number::signed_abs_max(x, magnitude)",
         Statistic::AbsMean => "number::abs_mean(x)",
     }
 }
 
-/// Statements that bind `apply` (what x is multiplied or divided by) and `stored` from the slice `x`.
+/// Statements that bind `apply` (what x is multiplied or divided by) and `stored` from the slice `x` and its
+/// `magnitude`.
 pub fn step(rule: &ScaleRule) -> String {
     let statistic = statistic(rule);
     let levels = float(rule.levels);
@@ -132,7 +133,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
                  unsafe fn step_{name}(src: *const f32, len: usize) -> Result<Step, Fault> {{
                      // SAFETY: the caller answers for `len` values.
                      let x = unsafe {{ std::slice::from_raw_parts(src, len) }};
-                     number::check_finite(x)?;
+                     let magnitude = number::finite_abs_max(x)?;
                      {}
                      match stored.is_finite() {{
                          true => Ok(Step {{ apply, stored }}),
@@ -162,13 +163,17 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
                  let x = unsafe {{ &*src.add(index * ELEMENTS).cast::<[f32; ELEMENTS]>() }};
                  // SAFETY: the caller answers for room for `blocks` blocks.
                  let block = unsafe {{ &mut *dst.add(index * BYTES).cast::<[u8; BYTES]>() }};
-                 number::check_finite(x).map_err(|fault| number::offset(fault, index * ELEMENTS))?;
+                 let magnitude = match number::finite_abs_max(x) {{
+                     Ok(magnitude) => magnitude,
+                     Err(fault) => return Err(number::offset(fault, index * ELEMENTS)),
+                 }};
                  {body}
                  let mut code = [0{code_type}; ELEMENTS];
-                 for (code, &x) in code.iter_mut().zip(x) {{
+                 for i in 0..ELEMENTS {{
+                     let x = x[i];
                      let q = {rounded}{signed_min};
                      // SAFETY: clamped to the range of the code, and `max` leaves no NaN.
-                     *code = (unsafe {{ q.to_int_unchecked::<i32>() }} & {mask:#x}) as {code_type};
+                     code[i] = (unsafe {{ q.to_int_unchecked::<i32>() }} & {mask:#x}) as {code_type};
                  }}
                  *block = [0; BYTES];
                  {}

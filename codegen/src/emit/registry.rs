@@ -1,11 +1,11 @@
 //! The static registry: tables of formats and kernels, and the candidate match without a wildcard.
 
 use super::{Listed, cfg};
-use crate::Options;
 use crate::plan::FormatPlan;
+use crate::{CudaImages, Options};
 use gristmill_spec::SourceFile;
 use gristmill_spec::model::{DimRule, Scalar, SpecSet};
-use gristmill_spec::vocab::{Arch, DType, DeviceKind, Op};
+use gristmill_spec::vocab::{Arch, DType, DeviceKind, Isa, Op};
 use std::fmt::Write;
 
 /// Everything after the format modules.
@@ -15,14 +15,15 @@ pub fn emit(
     listed: &[Listed],
     sources: &[SourceFile],
     options: &Options,
+    without_image: &str,
     runtime: &str,
 ) -> String {
     let mut out = format!(
         "use {runtime}::registry::{{
              ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, FormatInfo, KernelId, LeftOut, OuterType, Registry,
-             ShapeRules, Source, Unit,
+             ShapeRules, Source, Unit, WithoutImage,
          }};
-         use {runtime}::vocab::{{DType, DeviceKind, FeatureSet, Isa, Op}};
+         use {runtime}::vocab::{{CudaArch, DType, DeviceKind, FeatureSet, Isa, Op}};
          use {runtime}::vocab::Feature;\n",
     );
     out.push_str(&names(
@@ -58,14 +59,31 @@ pub fn emit(
          /// What this build holds.
          pub static REGISTRY: Registry = Registry {{
              package: {:?}, formats: FORMATS, activations: ACTIVATIONS, entries: ENTRIES,
-             candidates, left_out: LEFT_OUT, cuda: CudaBuild::FeatureOff, without_image: &[], sources: SOURCES,
+             candidates, left_out: LEFT_OUT, cuda: {}, without_image: &[{without_image}], sources: SOURCES,
          }};\n",
         left_out.join(", "),
         sources.join(", "),
         options.package,
+        cuda_build(options),
     );
     let _ = write!(out, "{}", why_not(runtime));
     out
+}
+
+/// What the build did about CUDA.
+fn cuda_build(options: &Options) -> String {
+    match &options.cuda {
+        CudaImages::Off => "CudaBuild::FeatureOff".to_string(),
+        CudaImages::NoToolchain { looked } => format!("CudaBuild::NoToolchain {{ looked: &{looked:?} }}"),
+        CudaImages::Built { compiler, architectures, .. } => {
+            let architectures: Vec<String> =
+                architectures.iter().map(|arch| super::cuda::arch(*arch)).collect();
+            format!(
+                "CudaBuild::Built {{ compiler: {compiler:?}, architectures: &[{}] }}",
+                architectures.join(", ")
+            )
+        }
+    }
 }
 
 /// What `require!` asks while compiling: the same `candidates` that decisions go by.
@@ -187,18 +205,19 @@ fn entries(listed: &[Listed]) -> String {
             out,
             "{cfg}Entry {{
                  id: KernelId({id:#018x}), name: {name:?}, op: Op::{op:?}, format: {format}, quantizer: {quantizer},
-                 device: DeviceKind::Cpu, isa: Some(Isa::{isa:?}), features: {features},
+                 device: DeviceKind::{device:?}, isa: {isa}, features: {features},
                  shape: ShapeRules {{ m: {m}, n: {n}, k: {k} }},
                  source: {source:?}, plan: {plan:?}, code: {code},
                  counters: {{ static COUNTERS: Counters = Counters::new(); &COUNTERS }},
              }},",
-            cfg = cfg(kernel.isa.arch()),
+            cfg = cfg(kernel.isa.map_or(Arch::Any, Isa::arch)),
+            device = kernel.device,
             id = kernel.id,
             name = kernel.name,
             op = kernel.op,
             format = kernel.format,
             quantizer = kernel.quantizer,
-            isa = kernel.isa,
+            isa = kernel.isa.map_or("None".to_string(), |isa| format!("Some(Isa::{isa:?})")),
             m = rule(kernel.shape.m),
             n = rule(kernel.shape.n),
             k = rule(kernel.shape.k),
@@ -213,15 +232,18 @@ fn entries(listed: &[Listed]) -> String {
 
 /// The candidate match for one architecture (`Any`: all those that have no variants of their own).
 fn candidates(set: &SpecSet, listed: &[Listed], arch: Arch) -> String {
-    let on_arch: Vec<&Listed> =
-        listed.iter().filter(|l| l.isa.arch() == Arch::Any || l.isa.arch() == arch).collect();
+    let on_arch: Vec<&Listed> = listed
+        .iter()
+        .filter(|l| l.isa.is_none_or(|isa| isa.arch() == Arch::Any || isa.arch() == arch))
+        .collect();
     let list = |op: Op, format: usize, input: DType, device: DeviceKind| -> Vec<usize> {
-        if device != DeviceKind::Cpu {
-            return Vec::new();
-        }
         let mut found: Vec<usize> = (0..on_arch.len())
             .filter(|&i| {
-                on_arch[i].op == op && on_arch[i].format == format && on_arch[i].input.contains(&input)
+                let kernel = on_arch[i];
+                kernel.op == op
+                    && kernel.device == device
+                    && kernel.format == format
+                    && kernel.input.contains(&input)
             })
             .collect();
         // Better ISA, then more specific requirements, then the order of the file.

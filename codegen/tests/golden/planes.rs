@@ -127,18 +127,21 @@ pub mod planes {
         for index in 0..blocks {
             let x = unsafe { &*src.add(index * ELEMENTS).cast::<[f32; ELEMENTS]>() };
             let block = unsafe { &mut *dst.add(index * BYTES).cast::<[u8; BYTES]>() };
-            number::check_finite(x)
-                .map_err(|fault| number::offset(fault, index * ELEMENTS))?;
-            let s = number::abs_max(x);
+            let magnitude = match number::finite_abs_max(x) {
+                Ok(magnitude) => magnitude,
+                Err(fault) => return Err(number::offset(fault, index * ELEMENTS)),
+            };
+            let s = magnitude;
             let step = s / 1.0f32;
             let (apply, stored) = match 1.0 / step {
                 inverse if inverse.is_finite() => (inverse, step),
                 _ => (0.0, 0.0 / 1.0f32),
             };
             let mut code = [0u8; ELEMENTS];
-            for (code, &x) in code.iter_mut().zip(x) {
+            for i in 0..ELEMENTS {
+                let x = x[i];
                 let q = (x * apply).round().max(-1.0f32).min(1.0f32) + 1.0f32;
-                *code = (unsafe { q.to_int_unchecked::<i32>() } & 0x3) as u8;
+                code[i] = (unsafe { q.to_int_unchecked::<i32>() } & 0x3) as u8;
             }
             *block = [0; BYTES];
             for (byte, code) in block[0..16].iter_mut().zip(&code[0..16]) {
@@ -552,22 +555,20 @@ pub mod activations_int8_row {
         scales: *mut f32,
         sums: *mut i32,
     ) -> Result<(), Fault> {
-        let row = unsafe { std::slice::from_raw_parts(x, k) };
         let units = k.div_ceil(unit);
-        let (q, sums) = unsafe {
-            (
-                std::slice::from_raw_parts_mut(q, units * unit_padded),
-                std::slice::from_raw_parts_mut(sums, units),
-            )
-        };
-        sums.fill(0);
         if unit_padded != unit || k % unit != 0 {
-            q.fill(0);
+            unsafe { q.write_bytes(0, units * unit_padded) };
         }
-        for (index, x) in row.chunks(k.max(1)).enumerate() {
+        unsafe { sums.write_bytes(0, units) };
+        for index in 0..k.div_ceil(k.max(1)) {
             let first = index * k.max(1);
-            number::check_finite(x).map_err(|fault| number::offset(fault, first))?;
-            let s = number::abs_max(x);
+            let end = k.min(first + k.max(1));
+            let x = unsafe { std::slice::from_raw_parts(x.add(first), end - first) };
+            let magnitude = match number::finite_abs_max(x) {
+                Ok(magnitude) => magnitude,
+                Err(fault) => return Err(number::offset(fault, first)),
+            };
+            let s = magnitude;
             let apply = (127.0f64 / f64::from(s).max(1e-5)) as f32;
             let (apply, stored) = match apply.is_finite() {
                 true => (apply, 1.0 / apply),
@@ -575,24 +576,31 @@ pub mod activations_int8_row {
             };
             let kept = apply;
             unsafe { scales.add(index).write(kept) };
-            let mut at = 0;
-            while at < x.len() {
-                let (number, within) = ((first + at) / unit, (first + at) % unit);
-                let len = (unit - within).min(x.len() - at);
+            let mut at = first;
+            while at < end {
+                let (number, within) = (at / unit, at % unit);
+                let len = (unit - within).min(end - at);
+                let (x, to) = unsafe {
+                    (
+                        std::slice::from_raw_parts(x.as_ptr().add(at - first), len),
+                        std::slice::from_raw_parts_mut(
+                            q.add(number * unit_padded + within),
+                            len,
+                        ),
+                    )
+                };
                 let mut sum = 0i32;
-                for (q, &x) in q[number * unit_padded + within..][..len]
-                    .iter_mut()
-                    .zip(&x[at..][..len])
-                {
+                for i in 0..len {
+                    let x = x[i];
                     let rounded = (x * apply)
                         .round_ties_even()
                         .max(-128.0f32)
                         .min(127.0f32);
                     let value = unsafe { rounded.to_int_unchecked::<i32>() };
-                    *q = value as i8;
+                    to[i] = value as i8;
                     sum += value;
                 }
-                sums[number] += sum;
+                unsafe { *sums.add(number) += sum };
                 at += len;
             }
         }
@@ -600,10 +608,10 @@ pub mod activations_int8_row {
     }
 }
 use ::gristmill::runtime::registry::{
-    ActivationInfo, Code, Counters, DimRule, Entry, FormatInfo, KernelId, LeftOut,
-    OuterType, Registry, ShapeRules, Source, Unit,
+    ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, FormatInfo, KernelId,
+    LeftOut, OuterType, Registry, ShapeRules, Source, Unit, WithoutImage,
 };
-use ::gristmill::runtime::vocab::{DType, DeviceKind, FeatureSet, Isa, Op};
+use ::gristmill::runtime::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Isa, Op};
 use ::gristmill::runtime::vocab::Feature;
 /// The weight formats of this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -656,7 +664,7 @@ static ENTRIES: &[Entry] = &[
         format: 0,
         quantizer: 0,
         device: DeviceKind::Cpu,
-        isa: Isa::Scalar,
+        isa: Some(Isa::Scalar),
         features: FeatureSet::EMPTY,
         shape: ShapeRules {
             m: DimRule {
@@ -684,13 +692,13 @@ static ENTRIES: &[Entry] = &[
         },
     },
     Entry {
-        id: KernelId(0xc5d8d18d35bfa00a),
+        id: KernelId(0x3ca7e2a0fe02d104),
         name: "quantize.planes.absmax.scalar",
         op: Op::Quantize,
         format: 0,
         quantizer: 0,
         device: DeviceKind::Cpu,
-        isa: Isa::Scalar,
+        isa: Some(Isa::Scalar),
         features: FeatureSet::EMPTY,
         shape: ShapeRules {
             m: DimRule {
@@ -722,13 +730,13 @@ static ENTRIES: &[Entry] = &[
     },
     #[cfg(target_arch = "x86_64")]
     Entry {
-        id: KernelId(0xe5a37beb9e04a70d),
+        id: KernelId(0x069e524cb6ff3f23),
         name: "quantize.planes.absmax.avx2",
         op: Op::Quantize,
         format: 0,
         quantizer: 0,
         device: DeviceKind::Cpu,
-        isa: Isa::Avx2,
+        isa: Some(Isa::Avx2),
         features: FeatureSet::EMPTY.with(Feature::Avx2),
         shape: ShapeRules {
             m: DimRule {
@@ -765,7 +773,7 @@ static ENTRIES: &[Entry] = &[
         format: 0,
         quantizer: 0,
         device: DeviceKind::Cpu,
-        isa: Isa::Scalar,
+        isa: Some(Isa::Scalar),
         features: FeatureSet::EMPTY,
         shape: ShapeRules {
             m: DimRule {
@@ -804,7 +812,7 @@ static ENTRIES: &[Entry] = &[
         format: 0,
         quantizer: 0,
         device: DeviceKind::Cpu,
-        isa: Isa::Avx2,
+        isa: Some(Isa::Avx2),
         features: FeatureSet::EMPTY.with(Feature::Avx2),
         shape: ShapeRules {
             m: DimRule {
@@ -1203,6 +1211,8 @@ pub static REGISTRY: Registry = Registry {
     entries: ENTRIES,
     candidates,
     left_out: LEFT_OUT,
+    cuda: CudaBuild::FeatureOff,
+    without_image: &[],
     sources: SOURCES,
 };
 /// Why this build holds no kernel for this, in words; empty if it holds one. For `require!`.

@@ -42,7 +42,7 @@ fn one(
         let mut holes = Vec::new();
         for input in inputs {
             for isa in &require.isa {
-                if !families.iter().any(|k| serves(k, input, isa)) {
+                if !families.iter().any(|k| serves(k, index, input, isa)) {
                     let of = input.map_or(String::new(), |dtype| format!(" {dtype}"));
                     holes.push(format!("{op} {}{of} {}", name.value, isa.value));
                 }
@@ -57,6 +57,7 @@ fn one(
     }
 }
 
-fn serves(kernel: &Kernel, input: Option<DType>, isa: &At<Isa>) -> bool {
-    input.is_none_or(|dtype| kernel.input.contains(&dtype)) && kernel.cpu.iter().any(|v| v.isa == isa.value)
+fn serves(kernel: &Kernel, format: usize, input: Option<DType>, isa: &At<Isa>) -> bool {
+    input.is_none_or(|dtype| kernel.input.contains(&dtype))
+        && kernel.cpu.iter().any(|v| v.isa == isa.value && v.formats.contains(&format))
 }

@@ -7,7 +7,7 @@ use super::{Named, Scope, at, resolve};
 use crate::model::{CpuVariant, DimRule, Format, Kernel, ShapeRules, ValueMap};
 use crate::parse::kernel::{RawKernel, RawVariant};
 use crate::toml_walk::{At, File, Span};
-use crate::vocab::{Arch, DType, FeatureSet, Isa, Op};
+use crate::vocab::{Arch, DType, FeatureSet, Isa, Op, Strategy};
 use std::collections::BTreeMap;
 
 /// More variants than anyone lists by hand; keeps pairwise checks cheap.
@@ -40,6 +40,7 @@ fn family(raw: &RawKernel<'_>, formats: &Named<Format>, scope: &Scope<'_>) -> Op
     let served = served?;
     let variant = |v: &RawVariant| variant(raw, v, op.value, &served, formats, scope);
     let cpu: Vec<Option<CpuVariant>> = raw.variants.iter().map(variant).collect();
+    let cuda = super::cuda::check(raw, op.value, &served, formats, scope);
     if raw.file.sink.errors() > errors || !raw.complete {
         return None;
     }
@@ -52,6 +53,7 @@ fn family(raw: &RawKernel<'_>, formats: &Named<Format>, scope: &Scope<'_>) -> Op
         input,
         output,
         cpu: cpu.into_iter().collect::<Option<_>>()?,
+        cuda: cuda?,
     })
 }
 
@@ -155,6 +157,8 @@ fn variant(
     if op != Op::Matmul {
         let keys = [
             ("packing", variant.packing.as_ref().map(|p| p.span)),
+            ("code_bits", variant.code_bits.map(|b| b.span)),
+            ("strategy", variant.strategy.map(|s| s.span)),
             ("tile", variant.tile.map(|t| t.span)),
             ("shape", variant.shape.map(|s| s.span)),
         ];
@@ -169,6 +173,14 @@ fn variant(
         let message = "the scalar variant is the reference: it must take every shape";
         file.report(file.error("reference-shape", shape.span, message).help("leave `shape` out"));
     }
+    if let (Isa::Scalar, Some(bits)) = (variant.isa.value, variant.code_bits) {
+        let message = "the scalar variant is the reference: it must take every format";
+        file.report(file.error("reference-shape", bits.span, message).help("leave `code_bits` out"));
+    }
+    let most = variant.code_bits.map(|bits| bits.value);
+    let few_enough =
+        |index: &usize| most.is_none_or(|most| at(formats, *index).is_some_and(|f| packed_bits(f) <= most));
+    let taken: Vec<usize> = served.iter().copied().filter(few_enough).collect();
     let packing = match &variant.packing {
         None => {
             if let (Op::Matmul, Some(tile)) = (op, variant.tile) {
@@ -184,20 +196,42 @@ fn variant(
         Some(name) => Some(resolve(file, name, "packing", &scope.packings, scope)?),
     };
     if let (Some(name), Some(index)) = (&variant.packing, packing) {
-        tiles(raw, variant, name, index, served, formats, scope);
+        tiles(raw, variant, name, index, &taken, formats, scope);
     }
+    strategy(raw, variant);
     let (rows, tokens) = variant.tile.map_or((0, 0), |t| t.value);
     Some(CpuVariant {
         isa: variant.isa.value,
         requires: variant.requires.iter().map(|f| f.value).collect(),
         label: variant.label.as_ref().map_or(String::new(), |l| l.value.clone()),
+        code_bits: most,
+        formats: taken,
         packing,
+        strategy: variant.strategy.map_or(Strategy::Multiply, |s| s.value),
         rows,
         tokens,
         shape: variant.shape.map_or(ShapeRules::default(), |s| s.value),
         body: variant.body.as_ref().map(|b| b.value.clone()),
         origin: file.origin(variant.span),
     })
+}
+
+/// A strategy says how packed codes are multiplied; a lookup takes tokens one by one.
+fn strategy(raw: &RawKernel<'_>, variant: &RawVariant) {
+    let Some(strategy) = variant.strategy else { return };
+    let file = raw.file;
+    if variant.packing.is_none() {
+        let error =
+            file.error("packing-missing", strategy.span, "a strategy is for codes that a packing holds");
+        file.report(error.help("name one with `packing`, or leave `strategy` out"));
+    }
+    if let (Strategy::Lookup, Some(tile)) = (strategy.value, variant.tile)
+        && tile.value.1 != 1
+    {
+        let message = format!("a lookup computes one token at a time, not {}", tile.value.1);
+        let error = file.error("out-of-range", tile.span, message);
+        file.report(error.also(file.path, strategy.span, "the strategy").help("write `tokens = 1`"));
+    }
 }
 
 fn features(raw: &RawKernel<'_>, variant: &RawVariant) {
@@ -335,7 +369,7 @@ fn rivals(raws: &[RawKernel<'_>], families: &[Option<Kernel>]) {
 }
 
 fn clash(earlier: &Rival<'_>, later: &Rival<'_>) -> Option<(&'static str, String, &'static str)> {
-    let common = later.kernel.formats.iter().any(|f| earlier.kernel.formats.contains(f));
+    let common = later.variant.formats.iter().any(|f| earlier.variant.formats.contains(f));
     let inputs = &earlier.kernel.input;
     let input = later.kernel.input.iter().any(|d| inputs.contains(d)) || later.kernel.input.is_empty();
     if !common || !input {
@@ -343,7 +377,10 @@ fn clash(earlier: &Rival<'_>, later: &Rival<'_>) -> Option<(&'static str, String
     }
     let isa = later.variant.isa;
     let (a, b) = (&earlier.variant.shape, &later.variant.shape);
-    if a == b {
+    // In one file, a variant for narrow codes stands before the one for wider codes as well.
+    let most = |rival: &Rival<'_>| rival.variant.code_bits.unwrap_or(u32::MAX);
+    let narrower = std::ptr::eq(earlier.kernel, later.kernel) && most(earlier) < most(later);
+    if a == b && !narrower {
         let message = format!(
             "two `{isa}` variants with the same features take the same shapes; nothing decides between them"
         );
@@ -353,7 +390,7 @@ fn clash(earlier: &Rival<'_>, later: &Rival<'_>) -> Option<(&'static str, String
             "give them different `shape` rules or `requires`, or remove one",
         ));
     }
-    if within(&b.m, &a.m) && within(&b.n, &a.n) && within(&b.k, &a.k) {
+    if within(&b.m, &a.m) && within(&b.n, &a.n) && within(&b.k, &a.k) && !narrower {
         let message = format!("this `{isa}` variant is never chosen: an earlier one takes all its shapes");
         return Some(("unreachable-variant", message, "put the more special variant first"));
     }
@@ -368,7 +405,7 @@ fn clash(earlier: &Rival<'_>, later: &Rival<'_>) -> Option<(&'static str, String
     None
 }
 
-fn within(inner: &DimRule, outer: &DimRule) -> bool {
+pub(super) fn within(inner: &DimRule, outer: &DimRule) -> bool {
     inner.min >= outer.min && inner.max <= outer.max && inner.multiple_of.is_multiple_of(outer.multiple_of)
 }
 

@@ -2,6 +2,7 @@
 
 mod codebook;
 mod coverage;
+mod cuda;
 mod format;
 mod kernel;
 mod layout;
@@ -84,6 +85,7 @@ fn check_into(sources: &[SourceFile], sink: &Sink) -> Option<SpecSet> {
         activations: scope.activations.into_values().collect::<Option<_>>()?,
         packings: scope.packings.into_values().collect::<Option<_>>()?,
         kernels,
+        cuda: raw.cuda.into_iter().next_back().flatten().unwrap_or_default(),
         files: sources.iter().map(|source| read::location(&source.path)).collect(),
     })
 }

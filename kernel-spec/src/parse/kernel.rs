@@ -1,9 +1,9 @@
 //! Kernel files: one op, and the variants that are built for it.
 
 use super::format::ident;
-use crate::model::{DimRule, ShapeRules};
+use crate::model::{CudaBudget, DimRule, ShapeRules};
 use crate::toml_walk::{At, File, Node, Span, Table};
-use crate::vocab::{DType, Feature, Isa, Op};
+use crate::vocab::{CudaAlgorithm, DType, Feature, Isa, Op, Strategy};
 use toml::de::DeTable;
 
 /// A kernel family as it was written.
@@ -19,6 +19,7 @@ pub(crate) struct RawKernel<'a> {
     pub input_span: Span,
     pub output: Option<At<DType>>,
     pub variants: Vec<RawVariant>,
+    pub cuda: Vec<RawCudaVariant>,
     /// Every variant could be read.
     pub complete: bool,
     /// Where the file as a whole is pointed at: its `op`.
@@ -32,15 +33,44 @@ pub(crate) struct RawVariant {
     pub isa: At<Isa>,
     pub requires: Vec<At<Feature>>,
     pub label: Option<At<String>>,
+    pub code_bits: Option<At<u32>>,
     pub packing: Option<At<String>>,
+    pub strategy: Option<At<Strategy>>,
     pub tile: Option<At<(u32, u32)>>,
     pub shape: Option<At<ShapeRules>>,
     pub body: Option<At<String>>,
 }
 
+/// One `[[cuda]]`.
+#[derive(Debug)]
+pub(crate) struct RawCudaVariant {
+    pub span: Span,
+    pub algorithm: At<CudaAlgorithm>,
+    pub min_cc: Option<At<(u8, u8)>>,
+    pub label: Option<At<String>>,
+    pub formats: Option<Vec<At<String>>>,
+    pub packing: Option<At<String>>,
+    pub tile: Option<At<(u32, u32)>>,
+    pub shape: Option<At<ShapeRules>>,
+    pub budget: CudaBudget,
+}
+
 const KEYS: &[&str] = &["doc", "op", "formats", "input", "output", "accuracy", "cpu", "cuda"];
-const CPU_KEYS: &[&str] =
-    &["isa", "requires", "name", "packing", "tile", "shape", "workspace", "body", "function"];
+const CPU_KEYS: &[&str] = &[
+    "isa",
+    "requires",
+    "name",
+    "code_bits",
+    "packing",
+    "strategy",
+    "tile",
+    "shape",
+    "workspace",
+    "body",
+    "function",
+];
+
+const CUDA_KEYS: &[&str] = &["algorithm", "min_cc", "name", "formats", "packing", "tile", "shape", "budget"];
 
 /// Words of the vocabulary with their spellings.
 macro_rules! spelled {
@@ -73,16 +103,15 @@ pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) 
             error.help("`accuracy = { exact = true }` is the only one so far; leave it out or write that"),
         );
     }
-    if let Some(span) = table.key_span("cuda") {
-        let error =
-            file.error("cuda-not-supported", span, "this version of gristmill compiles no CUDA kernels");
-        file.report(
-            error.label("a CUDA variant").help("remove the table; CPU variants are written `[[cpu]]`"),
-        );
-    }
     let tables = table.need("cpu").and_then(|_| table.tables("cpu", "a CPU variant", CPU_KEYS));
     let all = tables.as_ref().map_or(usize::MAX, Vec::len);
     let variants: Vec<RawVariant> = tables.unwrap_or_default().iter().filter_map(variant).collect();
+    let cuda_tables = match table.key_span("cuda") {
+        Some(_) => table.tables("cuda", "a CUDA variant", CUDA_KEYS),
+        None => Some(Vec::new()),
+    };
+    let all_cuda = cuda_tables.as_ref().map_or(usize::MAX, Vec::len);
+    let cuda: Vec<RawCudaVariant> = cuda_tables.unwrap_or_default().iter().filter_map(cuda_variant).collect();
     let input = table.get("input");
     RawKernel {
         file,
@@ -93,8 +122,9 @@ pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) 
         input_span: input.map_or(Span::default(), |n| n.span),
         input: input.map(|n| dtypes(&n).unwrap_or_default()),
         output: table.get("output").and_then(|n| n.word("data type", spelled!(DType))),
-        complete: variants.len() == all,
+        complete: variants.len() == all && cuda.len() == all_cuda,
         variants,
+        cuda,
         span: op_node.map_or(Span::default(), |n| n.span),
     }
 }
@@ -116,7 +146,9 @@ fn variant(table: &Table<'_>) -> Option<RawVariant> {
         Some(node) => node.list(|n| n.word("CPU feature", spelled!(Feature))),
     };
     let label = table.get("name").map(|n| ident(&n));
+    let code_bits = table.get("code_bits").map(|n| n.unsigned(1..=16));
     let packing = table.get("packing").map(|n| n.string());
+    let strategy = table.get("strategy").map(|n| n.word("strategy", spelled!(Strategy)));
     let tile = table.get("tile").map(|n| tile(&n));
     let shape = table.get("shape").map(|n| shape(&n));
     if let Some(node) = table.get("workspace") {
@@ -128,11 +160,77 @@ fn variant(table: &Table<'_>) -> Option<RawVariant> {
         isa: isa?,
         requires: requires?,
         label: optional(label)?,
+        code_bits: optional(code_bits)?,
         packing: optional(packing)?,
+        strategy: optional(strategy)?,
         tile: optional(tile)?,
         shape: optional(shape)?,
         body: body?,
     })
+}
+
+fn cuda_variant(table: &Table<'_>) -> Option<RawCudaVariant> {
+    let algorithm = table.need("algorithm").and_then(|n| n.word("algorithm", spelled!(CudaAlgorithm)));
+    let min_cc = table.get("min_cc").map(|n| capability(&n));
+    let label = table.get("name").map(|n| ident(&n));
+    let formats = table.get("formats").map(|n| formats(&n));
+    let packing = table.get("packing").map(|n| n.string());
+    let tile = table.get("tile").map(|n| cuda_tile(&n));
+    let shape = table.get("shape").map(|n| shape(&n));
+    let budget = match table.get("budget") {
+        None => Some(CudaBudget::default()),
+        Some(node) => budget(&node),
+    };
+    Some(RawCudaVariant {
+        span: table.span,
+        algorithm: algorithm?,
+        min_cc: optional(min_cc)?,
+        label: optional(label)?,
+        formats,
+        packing: optional(packing)?,
+        tile: optional(tile)?,
+        shape: optional(shape)?,
+        budget: budget?,
+    })
+}
+
+/// A compute capability: `"7.5"`.
+fn capability(node: &Node<'_>) -> Option<At<(u8, u8)>> {
+    let text = node.string()?;
+    let parts = text.value.split_once('.').and_then(|(major, minor)| {
+        Some((major.parse::<u8>().ok()?, minor.parse::<u8>().ok().filter(|minor| *minor < 10)?))
+    });
+    if parts.is_none() {
+        let message = format!("`{}` is no compute capability", text.value.escape_debug());
+        let error = node.file.error("out-of-range", text.span, message);
+        node.file.report(error.help("write it like \"7.5\": major, a point, minor"));
+    }
+    Some(At { value: parts?, span: text.span })
+}
+
+fn cuda_tile(node: &Node<'_>) -> Option<At<(u32, u32)>> {
+    let table = node.table("a tile", &["tokens", "threads"])?;
+    let tokens = table.need("tokens").and_then(|n| n.unsigned(1..=64));
+    let threads = table.need("threads").and_then(|n| n.unsigned(32..=1024));
+    if let Some(threads) = threads.filter(|threads| !threads.value.is_multiple_of(32)) {
+        let message = format!("{} threads are no whole number of warps", threads.value);
+        node.file.report(
+            node.file.error("out-of-range", threads.span, message).help("a multiple of 32, up to 1024"),
+        );
+        return None;
+    }
+    Some(At { value: (tokens?.value, threads?.value), span: node.span })
+}
+
+fn budget(node: &Node<'_>) -> Option<CudaBudget> {
+    let table = node.table("a budget", &["registers", "shared"])?;
+    let most = CudaBudget::default();
+    let number = |key, from, most: u32| match table.get(key) {
+        None => Some(most),
+        Some(node) => node.unsigned(from..=most).map(|at| at.value),
+    };
+    let (registers, shared) = (number("registers", 16, most.registers), number("shared", 0, most.shared));
+    Some(CudaBudget { registers: registers?, shared: shared? })
 }
 
 /// An absent value is fine, one that could not be read is not.

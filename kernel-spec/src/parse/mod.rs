@@ -5,6 +5,7 @@
 pub(crate) mod activations;
 pub(crate) mod codebook;
 pub(crate) mod coverage;
+pub(crate) mod cuda;
 pub(crate) mod format;
 pub(crate) mod kernel;
 pub(crate) mod packing;
@@ -25,6 +26,8 @@ pub(crate) struct Raw<'a> {
     pub kernels: Vec<kernel::RawKernel<'a>>,
     pub codebooks: Vec<codebook::RawCodebook<'a>>,
     pub coverage: Vec<coverage::RawCoverage<'a>>,
+    /// `cuda.toml` files; `None` where one has mistakes. The last one counts.
+    pub cuda: Vec<Option<crate::model::CudaTargets>>,
     /// Codebook data files.
     pub data: Vec<codebook::Data<'a>>,
     /// Names of files that could not be read, so that a reference to them is not a second error.
@@ -40,6 +43,7 @@ enum Kind {
     Kernel,
     Codebook,
     Coverage,
+    Cuda,
 }
 
 /// The sources sorted by what they are made of.
@@ -109,7 +113,7 @@ pub(crate) fn file<'a>(file: &'a File<'a>, raw: &mut Raw<'a>) {
     }
     let name = stem(file.path);
     let kind = kind(file.path, table);
-    if !is_name(name) && kind != Kind::Coverage {
+    if !is_name(name) && kind != Kind::Coverage && kind != Kind::Cuda {
         let help = "a spec's name is its file's stem: a lower-case letter, then lower-case letters, digits and `_`, at most 40";
         let start = Span { start: 0, end: 0 };
         file.report(
@@ -124,13 +128,15 @@ pub(crate) fn file<'a>(file: &'a File<'a>, raw: &mut Raw<'a>) {
         Kind::Kernel => raw.kernels.push(kernel::parse(file, name, table)),
         Kind::Codebook => raw.codebooks.push(codebook::parse(file, name, table)),
         Kind::Coverage => raw.coverage.push(coverage::parse(file, table)),
+        Kind::Cuda => raw.cuda.push(cuda::parse(file, table)),
     }
 }
 
 /// The folder's name decides; a file that lies elsewhere is known by its keys.
 fn kind(path: &str, table: &DeTable<'_>) -> Kind {
     let mut parts = path.rsplit(['/', '\\']);
-    if parts.next() == Some("coverage.toml") {
+    let name = parts.next();
+    if name == Some("coverage.toml") {
         return Kind::Coverage;
     }
     let has = |key: &str| table.contains_key(key);
@@ -140,6 +146,7 @@ fn kind(path: &str, table: &DeTable<'_>) -> Kind {
         Some("kernels") => Kind::Kernel,
         Some("activations") => Kind::Activations,
         Some("codebooks") => Kind::Codebook,
+        _ if name == Some("cuda.toml") => Kind::Cuda,
         _ if has("value") || has("field") => Kind::Format,
         _ if has("op") || has("cpu") => Kind::Kernel,
         _ if has("tile") => Kind::Packing,

@@ -6,6 +6,8 @@ use std::arch::x86_64::*;
 pub type I = __m256i;
 /// Sums of [`pairs`].
 pub type P = I;
+/// Sums of bytes as i16: as many as a vector has bytes.
+pub type W = (I, I);
 /// Float vector.
 pub type F = __m256;
 /// 32-bit lanes of a vector.
@@ -204,4 +206,90 @@ pub unsafe fn load_f32(p: *const f32) -> F {
 pub unsafe fn store_f32(p: *mut f32, a: F) {
     // SAFETY: the caller answers for the room; the store takes any alignment.
     unsafe { _mm256_storeu_ps(p, a) }
+}
+
+/// Sum of bytes, wrapping.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn add_bytes(a: I, b: I) -> I {
+    _mm256_add_epi8(a, b)
+}
+
+/// `(low + (high << SPLIT)) * STEP` of every byte, as i16: the plan proves that it fits.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn merge<const STEP: i32, const SPLIT: i32>(low: I, high: I) -> W {
+    let weights = _mm256_set1_epi16((((STEP << SPLIT) << 8) | STEP) as i16);
+    (
+        _mm256_maddubs_epi16(_mm256_unpacklo_epi8(low, high), weights),
+        _mm256_maddubs_epi16(_mm256_unpackhi_epi8(low, high), weights),
+    )
+}
+
+/// All zeros, as i16.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn zero_words() -> W {
+    (zero(), zero())
+}
+
+/// The low half of `value` in every i16.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn splat_words(value: i32) -> W {
+    let words = _mm256_set1_epi16(value as i16);
+    (words, words)
+}
+
+/// Sum of i16, wrapping.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn add_words(a: W, b: W) -> W {
+    (_mm256_add_epi16(a.0, b.0), _mm256_add_epi16(a.1, b.1))
+}
+
+/// i16 to i32, in the order of the bytes that they came from.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn lanes(a: W) -> [I; 4] {
+    // Unpacking stays within 128 bits: the low half of each holds the first sixteen rows, eight by eight.
+    [
+        _mm256_cvtepi16_epi32(_mm256_castsi256_si128(a.0)),
+        _mm256_cvtepi16_epi32(_mm256_castsi256_si128(a.1)),
+        _mm256_cvtepi16_epi32(_mm256_extracti128_si256::<1>(a.0)),
+        _mm256_cvtepi16_epi32(_mm256_extracti128_si256::<1>(a.1)),
+    ]
+}
+
+/// The same bits, as floats.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn as_f32(a: I) -> F {
+    _mm256_castsi256_ps(a)
+}
+
+/// The same bits, as integers.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn as_int(a: F) -> I {
+    _mm256_castps_si256(a)
+}
+
+/// Sixteen sums, none negative, in two digits: the low `SPLIT` bits of each in sixteen bytes, and the rest of
+/// each in the next sixteen.
+///
+/// # Safety
+///
+/// Thirty-two bytes are writable at `to`.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn store_digits<const SPLIT: i32>(sums: [I; 2], to: *mut u8) {
+    let digit = splat((1 << SPLIT) - 1);
+    let low = _mm256_packs_epi32(and(sums[0], digit), and(sums[1], digit));
+    let high = _mm256_packs_epi32(_mm256_srli_epi32::<SPLIT>(sums[0]), _mm256_srli_epi32::<SPLIT>(sums[1]));
+    // In fours: low 0, low 8, high 0, high 8; then the same with 4 and 12.
+    let fours = _mm256_packus_epi16(low, high);
+    let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    // SAFETY: the caller answers for the room; the store takes any alignment.
+    unsafe { _mm256_storeu_si256(to.cast(), _mm256_permutevar8x32_epi32(fours, order)) }
 }

@@ -6,6 +6,8 @@ use std::arch::x86_64::*;
 pub type I = __m512i;
 /// Sums of [`pairs`].
 pub type P = I;
+/// Sums of bytes as i16: as many as a vector has bytes.
+pub type W = (I, I);
 /// Float vector.
 pub type F = __m512;
 /// 32-bit lanes of a vector.
@@ -204,4 +206,91 @@ pub unsafe fn load_f32(p: *const f32) -> F {
 pub unsafe fn store_f32(p: *mut f32, a: F) {
     // SAFETY: the caller answers for the room; the store takes any alignment.
     unsafe { _mm512_storeu_ps(p, a) }
+}
+
+/// Sum of bytes, wrapping.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn add_bytes(a: I, b: I) -> I {
+    _mm512_add_epi8(a, b)
+}
+
+/// `(low + (high << SPLIT)) * STEP` of every byte, as i16: the plan proves that it fits.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn merge<const STEP: i32, const SPLIT: i32>(low: I, high: I) -> W {
+    let weights = _mm512_set1_epi16((((STEP << SPLIT) << 8) | STEP) as i16);
+    (
+        _mm512_maddubs_epi16(_mm512_unpacklo_epi8(low, high), weights),
+        _mm512_maddubs_epi16(_mm512_unpackhi_epi8(low, high), weights),
+    )
+}
+
+/// All zeros, as i16.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn zero_words() -> W {
+    (zero(), zero())
+}
+
+/// The low half of `value` in every i16.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn splat_words(value: i32) -> W {
+    let words = _mm512_set1_epi16(value as i16);
+    (words, words)
+}
+
+/// Sum of i16, wrapping.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn add_words(a: W, b: W) -> W {
+    (_mm512_add_epi16(a.0, b.0), _mm512_add_epi16(a.1, b.1))
+}
+
+/// i16 to i32, in the order of the bytes that they came from.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn lanes(a: W) -> [I; 4] {
+    // Unpacking stays within 128 bits: each of those holds eight rows of sixteen.
+    let first = _mm512_permutex2var_epi64(a.0, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), a.1);
+    let second = _mm512_permutex2var_epi64(a.0, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), a.1);
+    [
+        _mm512_cvtepi16_epi32(_mm512_castsi512_si256(first)),
+        _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64::<1>(first)),
+        _mm512_cvtepi16_epi32(_mm512_castsi512_si256(second)),
+        _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64::<1>(second)),
+    ]
+}
+
+/// The same bits, as floats.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn as_f32(a: I) -> F {
+    _mm512_castsi512_ps(a)
+}
+
+/// The same bits, as integers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn as_int(a: F) -> I {
+    _mm512_castps_si512(a)
+}
+
+/// Sixteen sums, none negative, in two digits: the low `SPLIT` bits of each in sixteen bytes, and the rest of
+/// each in the next sixteen.
+///
+/// # Safety
+///
+/// Thirty-two bytes are writable at `to`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub unsafe fn store_digits<const SPLIT: u32>(sums: [I; 1], to: *mut u8) {
+    let low = _mm512_cvtepi32_epi8(and(sums[0], splat((1 << SPLIT) - 1)));
+    let high = _mm512_cvtepi32_epi8(_mm512_srli_epi32::<SPLIT>(sums[0]));
+    // SAFETY: the caller answers for the room; the stores take any alignment.
+    unsafe {
+        _mm_storeu_si128(to.cast(), low);
+        _mm_storeu_si128(to.add(16).cast(), high);
+    }
 }

@@ -10,6 +10,8 @@ use std::arch::asm;
 pub type I = int32x4_t;
 /// Sums of [`pairs`]: the products of the first two rows, and of the other two, each in its own lane.
 pub type P = (int16x8_t, int16x8_t);
+/// Sums of bytes as i16: as many as a vector has bytes.
+pub type W = (int16x8_t, int16x8_t);
 /// Float vector.
 pub type F = float32x4_t;
 /// 32-bit lanes of a vector.
@@ -243,4 +245,90 @@ pub unsafe fn load_f32(p: *const f32) -> F {
 pub unsafe fn store_f32(p: *mut f32, a: F) {
     // SAFETY: the caller answers for the room; the store takes any alignment.
     unsafe { vst1q_f32(p, a) }
+}
+
+/// Sum of bytes, wrapping.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn add_bytes(a: I, b: I) -> I {
+    vreinterpretq_s32_u8(vaddq_u8(vreinterpretq_u8_s32(a), vreinterpretq_u8_s32(b)))
+}
+
+/// `(low + (high << SPLIT)) * STEP` of every byte, as i16: the plan proves that it fits.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn merge<const STEP: i32, const SPLIT: i32>(low: I, high: I) -> W {
+    let (low, high) = (vreinterpretq_u8_s32(low), vreinterpretq_u8_s32(high));
+    let (step, weight) = (vdupq_n_u8(STEP as u8), vdupq_n_u8((STEP << SPLIT) as u8));
+    let first = vmull_u8(vget_low_u8(high), vget_low_u8(weight));
+    let second = vmull_high_u8(high, weight);
+    (
+        vreinterpretq_s16_u16(vmlal_u8(first, vget_low_u8(low), vget_low_u8(step))),
+        vreinterpretq_s16_u16(vmlal_high_u8(second, low, step)),
+    )
+}
+
+/// All zeros, as i16.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn zero_words() -> W {
+    (vdupq_n_s16(0), vdupq_n_s16(0))
+}
+
+/// The low half of `value` in every i16.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn splat_words(value: i32) -> W {
+    let words = vdupq_n_s16(value as i16);
+    (words, words)
+}
+
+/// Sum of i16, wrapping.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn add_words(a: W, b: W) -> W {
+    (vaddq_s16(a.0, b.0), vaddq_s16(a.1, b.1))
+}
+
+/// i16 to i32, in the order of the bytes that they came from.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn lanes(a: W) -> [I; 4] {
+    [vmovl_s16(vget_low_s16(a.0)), vmovl_high_s16(a.0), vmovl_s16(vget_low_s16(a.1)), vmovl_high_s16(a.1)]
+}
+
+/// The same bits, as floats.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn as_f32(a: I) -> F {
+    vreinterpretq_f32_s32(a)
+}
+
+/// The same bits, as integers.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn as_int(a: F) -> I {
+    vreinterpretq_s32_f32(a)
+}
+
+/// Sixteen sums, none negative, in two digits: the low `SPLIT` bits of each in sixteen bytes, and the rest of
+/// each in the next sixteen.
+///
+/// # Safety
+///
+/// Thirty-two bytes are writable at `to`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn store_digits<const SPLIT: i32>(sums: [I; 4], to: *mut u8) {
+    let digit = vdupq_n_u8((1 << SPLIT) - 1);
+    // Of every sum the low half, then of that the low byte.
+    let first = vuzp1q_u16(vreinterpretq_u16_s32(sums[0]), vreinterpretq_u16_s32(sums[1]));
+    let second = vuzp1q_u16(vreinterpretq_u16_s32(sums[2]), vreinterpretq_u16_s32(sums[3]));
+    let low = vandq_u8(vuzp1q_u8(vreinterpretq_u8_u16(first), vreinterpretq_u8_u16(second)), digit);
+    let high = vshrn_high_n_u16::<SPLIT>(vshrn_n_u16::<SPLIT>(first), second);
+    // SAFETY: the caller answers for the room; the stores take any alignment.
+    unsafe {
+        vst1q_u8(to, low);
+        vst1q_u8(to.add(16), high);
+    }
 }

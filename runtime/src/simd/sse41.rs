@@ -6,6 +6,8 @@ use std::arch::x86_64::*;
 pub type I = __m128i;
 /// Sums of [`pairs`].
 pub type P = I;
+/// Sums of bytes as i16: as many as a vector has bytes.
+pub type W = (I, I);
 /// Float vector.
 pub type F = __m128;
 /// 32-bit lanes of a vector.
@@ -201,4 +203,95 @@ pub unsafe fn load_f32(p: *const f32) -> F {
 pub unsafe fn store_f32(p: *mut f32, a: F) {
     // SAFETY: the caller answers for the room; the store takes any alignment.
     unsafe { _mm_storeu_ps(p, a) }
+}
+
+/// Sum of bytes, wrapping.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub fn add_bytes(a: I, b: I) -> I {
+    _mm_add_epi8(a, b)
+}
+
+/// `(low + (high << SPLIT)) * STEP` of every byte, as i16: the plan proves that it fits.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub fn merge<const STEP: i32, const SPLIT: i32>(low: I, high: I) -> W {
+    let weights = _mm_set1_epi16((((STEP << SPLIT) << 8) | STEP) as i16);
+    (
+        _mm_maddubs_epi16(_mm_unpacklo_epi8(low, high), weights),
+        _mm_maddubs_epi16(_mm_unpackhi_epi8(low, high), weights),
+    )
+}
+
+/// All zeros, as i16.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub fn zero_words() -> W {
+    (zero(), zero())
+}
+
+/// The low half of `value` in every i16.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub fn splat_words(value: i32) -> W {
+    let words = _mm_set1_epi16(value as i16);
+    (words, words)
+}
+
+/// Sum of i16, wrapping.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub fn add_words(a: W, b: W) -> W {
+    (_mm_add_epi16(a.0, b.0), _mm_add_epi16(a.1, b.1))
+}
+
+/// i16 to i32, in the order of the bytes that they came from.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub fn lanes(a: W) -> [I; 4] {
+    [
+        _mm_cvtepi16_epi32(a.0),
+        _mm_cvtepi16_epi32(_mm_srli_si128::<8>(a.0)),
+        _mm_cvtepi16_epi32(a.1),
+        _mm_cvtepi16_epi32(_mm_srli_si128::<8>(a.1)),
+    ]
+}
+
+/// The same bits, as floats.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub fn as_f32(a: I) -> F {
+    _mm_castsi128_ps(a)
+}
+
+/// The same bits, as integers.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub fn as_int(a: F) -> I {
+    _mm_castps_si128(a)
+}
+
+/// Sixteen sums, none negative, in two digits: the low `SPLIT` bits of each in sixteen bytes, and the rest of
+/// each in the next sixteen.
+///
+/// # Safety
+///
+/// Thirty-two bytes are writable at `to`.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub unsafe fn store_digits<const SPLIT: i32>(sums: [I; 4], to: *mut u8) {
+    let digit = splat((1 << SPLIT) - 1);
+    let low = _mm_packus_epi16(
+        _mm_packs_epi32(and(sums[0], digit), and(sums[1], digit)),
+        _mm_packs_epi32(and(sums[2], digit), and(sums[3], digit)),
+    );
+    let high = _mm_packus_epi16(
+        _mm_packs_epi32(_mm_srli_epi32::<SPLIT>(sums[0]), _mm_srli_epi32::<SPLIT>(sums[1])),
+        _mm_packs_epi32(_mm_srli_epi32::<SPLIT>(sums[2]), _mm_srli_epi32::<SPLIT>(sums[3])),
+    );
+    // SAFETY: the caller answers for the room; the stores take any alignment.
+    unsafe {
+        _mm_storeu_si128(to.cast(), low);
+        _mm_storeu_si128(to.add(16).cast(), high);
+    }
 }

@@ -12,7 +12,7 @@ requires = ["ssse3"]
 
 [[cuda]]
 algorithm = "dp4a"
-min_cc    = "6.1"
+packing   = "r16k4"
 "#);
 }
 

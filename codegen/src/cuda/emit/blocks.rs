@@ -1,0 +1,587 @@
+//! Kernels that go over blocks: `dequantize`, and `quantize` by rounding with its steps.
+
+use super::{BLOCK_THREADS, float};
+use crate::Error;
+use crate::emit::fields::raw_type;
+use crate::emit::uses_outer;
+use crate::plan::{Decode, FormatPlan};
+use gristmill_spec::model::{
+    Factor, Field, FieldLayout, FieldType, Format, QuantizeRule, Quantizer, Rounding, Scalar, ScaleRule,
+    Statistic, Via,
+};
+use std::fmt::Write;
+
+/// Values of one chunk of a statistic over a row or tensor: what `number::abs_mean` sums together.
+pub const CHUNK: u32 = 4096;
+
+/// Elements that a thread of `dequantize` does.
+pub fn per_thread(plan: &FormatPlan<'_>) -> u32 {
+    if plan.format.elements.is_multiple_of(4) && plan.run().is_multiple_of(4) { 4 } else { 1 }
+}
+
+/// Bytes before the blocks of a row.
+fn header_bytes(format: &Format) -> u32 {
+    format.row_header.map_or(0, |scalar| scalar.bits() / 8)
+}
+
+/// An expression of the scalar of type `scalar` at byte pointer `at`.
+fn load_scalar(scalar: Scalar, at: &str) -> String {
+    let bytes: Vec<String> =
+        (0..scalar.bits() / 8).map(|b| format!("(u32)gm_load({at} + {b}) << {}", 8 * b)).collect();
+    let raw = bytes.join(" | ");
+    match scalar {
+        Scalar::F16 => format!("gm_f16_to_f32((u16)({raw}))"),
+        Scalar::Bf16 => format!("gm_bf16_to_f32((u16)({raw}))"),
+        Scalar::F32 | Scalar::E8m0Half | Scalar::Ue4m3Half => format!("gm_float({raw})"),
+    }
+}
+
+/// The bits of f32 `value` as `scalar`, and whether that is finite.
+fn encode_scalar(scalar: Scalar, value: &str) -> (String, String) {
+    match scalar {
+        Scalar::F16 => {
+            (format!("(u32)gm_f32_to_f16({value})"), "gm_is_finite(gm_f16_to_f32((u16)stored_bits))".into())
+        }
+        Scalar::Bf16 => {
+            (format!("(u32)gm_f32_to_bf16({value})"), "gm_is_finite(gm_bf16_to_f32((u16)stored_bits))".into())
+        }
+        Scalar::F32 | Scalar::E8m0Half | Scalar::Ue4m3Half => {
+            (format!("gm_bits({value})"), "gm_is_finite(gm_float(stored_bits))".into())
+        }
+    }
+}
+
+/// The kernel `dequantize`.
+pub fn dequantize(plan: &FormatPlan<'_>, function: &str) -> String {
+    let format = plan.format;
+    let per_thread = per_thread(plan);
+    let outer = uses_outer(plan);
+    let unit = format.value.unit;
+    let header = header_bytes(format);
+    let (place, outer_value) = match (format.row_header, format.tensor_tail) {
+        (Some(scalar), _) => (
+            format!(
+                "const u32 blocks = k / ELEMENTS;
+        const u8 *row = src + b / blocks * row_bytes;
+        const u8 *block = row + {header} + b % blocks * BYTES;"
+            ),
+            load_scalar(scalar, "row"),
+        ),
+        // Without headers the rows follow each other without gaps.
+        (None, Some((scalar, _))) => (
+            "const u8 *block = src + b * BYTES;".to_string(),
+            load_scalar(scalar, "(src + rows * row_bytes)"),
+        ),
+        (None, None) => ("const u8 *block = src + b * BYTES;".to_string(), "1.0f".to_string()),
+    };
+    let outer_text = if outer { format!("const f32 outer = {outer_value};") } else { String::new() };
+    let outer_name = if outer { "outer" } else { "1.0f" };
+    let (terms, formula) = if !plan.has_scales() {
+        let scale = match (outer, unit == 1.0) {
+            (true, true) => "outer".to_string(),
+            (true, false) => format!("(outer * {})", float(unit)),
+            (false, _) => float(unit),
+        };
+        (String::new(), format!("{scale} * (f32)v"))
+    } else if plan.offset {
+        (
+            format!(
+                "const f32 s = scale(block, e / RUN, {outer_name}), o = offset(block, e / RUN, {outer_name});"
+            ),
+            "s * (f32)v - o".to_string(),
+        )
+    } else {
+        (format!("const f32 s = scale(block, e / RUN, {outer_name});"), "s * (f32)v".to_string())
+    };
+    let group = format.value.group.max(1);
+    let element = if group > 1 { format!("(e + {{}}) / {group} * {group}") } else { "e + {}".to_string() };
+    let mut body = String::new();
+    for j in 0..per_thread {
+        let at = element.replace("{}", &j.to_string());
+        let _ = write!(
+            body,
+            "        {{
+            bool bad = false;
+            const i32 v = value(block, e + {j}, bad);
+            if (bad) {{ gm_atomic_min(fault, (b * ELEMENTS + {at}) * 4 + 1); return; }}
+            out[{j}] = {formula};
+        }}
+"
+        );
+    }
+    let store = if per_thread == 4 {
+        "gm_store((f32x4 *)(dst + i * 4), f32x4{out[0], out[1], out[2], out[3]});"
+    } else {
+        "gm_store(dst + i, out[0]);"
+    };
+    format!(
+        "GM_KERNEL({BLOCK_THREADS}) {function}(const u8 *src, f32 *dst, u32 rows, u32 k, u64 row_bytes, u64 *fault) {{
+    const u64 count = (u64)rows * k / {per_thread};
+    const u64 step = (u64)gm_blocks() * gm_threads();
+    for (u64 i = (u64)gm_block() * gm_threads() + gm_thread(); i < count; i += step) {{
+        const u64 b = i / (ELEMENTS / {per_thread});
+        const u32 e = (u32)(i % (ELEMENTS / {per_thread})) * {per_thread};
+        {place}
+        {outer_text}
+        {terms}
+        f32 out[{per_thread}];
+{body}        {store}
+    }}
+    (void)row_bytes;
+}}
+GM_EXPORT({function})
+
+"
+    )
+}
+
+/// Warps of a block of `quantize`, each with a block of the format.
+pub const WARPS: u32 = 4;
+
+/// Statements that bind `apply` and `stored` from the statistic `s`; as `emit::quantize::step` has them in Rust.
+pub fn step(rule: &ScaleRule) -> String {
+    let levels = float(rule.levels);
+    let mut out = String::new();
+    let floored = if rule.floor != 0.0 && !rule.f64_division {
+        format!("gm_max(s, {})", float(rule.floor as f32))
+    } else {
+        "s".to_string()
+    };
+    match rule.via {
+        Via::Step => {
+            let _ = write!(
+                out,
+                "const f32 whole = {floored} / {levels}, inverse = 1.0f / whole;
+    const bool usable = gm_is_finite(inverse);
+    const f32 apply = usable ? inverse : 0.0f, stored = usable ? whole : 0.0f / {levels};
+"
+            );
+        }
+        Via::Multiplier => {
+            let multiplier = if rule.f64_division {
+                format!(
+                    "(f32)({:?} / ((f64)s > {floor:?} ? (f64)s : {floor:?}))",
+                    f64::from(rule.levels),
+                    floor = rule.floor
+                )
+            } else {
+                format!("{levels} / {floored}")
+            };
+            let _ = write!(
+                out,
+                "const f32 multiplier = {multiplier};
+    const bool usable = gm_is_finite(multiplier);
+    const f32 apply = usable ? multiplier : 0.0f, stored = usable ? 1.0f / multiplier : 0.0f;
+"
+            );
+        }
+        Via::Divide => {
+            let _ = write!(
+                out,
+                "const f32 divisor = {floored} / {levels};
+    const f32 apply = divisor != 0.0f ? divisor : gm_float(0x7f800000u), stored = divisor != 0.0f ? divisor : 0.0f;
+"
+            );
+        }
+    }
+    out
+}
+
+/// An expression of the rounded, clamped integer (as f32) of `x`, given `apply`.
+pub fn rounded(rule: &ScaleRule, round: Rounding, threshold: f64, clamp: (i32, i32), zero: i32) -> String {
+    let scaled = match rule.via {
+        Via::Divide => "(x / apply)",
+        Via::Step | Via::Multiplier => "(x * apply)",
+    };
+    let nearest = match round {
+        Rounding::HalfEven => format!("gm_rint({scaled})"),
+        Rounding::HalfAway => format!("gm_round({scaled})"),
+        Rounding::HalfTowardZero => format!("gm_round_half_toward_zero({scaled})"),
+        Rounding::HalfUp => {
+            format!("(gm_trunc({scaled} + {}) - {})", float(zero as f32 + 0.5), float(zero as f32))
+        }
+        Rounding::Sign => format!("sign(x, {threshold:?})"),
+    };
+    format!("gm_min(gm_max({nearest}, {}), {})", float(clamp.0 as f32), float(clamp.1 as f32))
+}
+
+/// Functions that quantizers and activations share.
+pub const HELPERS: &str = "\
+GM_DEVICE f32 sign(f32 x, f64 threshold) {
+    return (f64)gm_abs(x) < threshold ? 0.0f : gm_bits(x) >> 31 ? -1.0f : 1.0f;
+}
+
+// Over the lanes of a warp, each lane with the result.
+GM_DEVICE u64 warp_max(u64 v) {
+    for (u32 mask = 16; mask > 0; mask /= 2) v = gm_max(v, gm_shfl_xor(v, mask));
+    return v;
+}
+
+GM_DEVICE u32 warp_min(u32 v) {
+    for (u32 mask = 16; mask > 0; mask /= 2) v = gm_min(v, gm_shfl_xor(v, mask));
+    return v;
+}
+
+GM_DEVICE i32 warp_sum(i32 v) {
+    for (u32 mask = 16; mask > 0; mask /= 2) v += gm_shfl_xor(v, mask);
+    return v;
+}
+
+// Magnitude above, the complement of the position below: the largest of these is the first of the largest.
+GM_DEVICE u64 magnitude(f32 x, u32 at) { return (u64)(gm_bits(x) & 0x7fffffffu) << 32 | (0xffffffffu - at); }
+
+GM_DEVICE f32 magnitude_of(u64 key) { return gm_float((u32)(key >> 32)); }
+GM_DEVICE u32 position_of(u64 key) { return 0xffffffffu - (u32)key; }
+
+// Sixteen interleaved sums of |x|, then their sum in order: what `abs_mean` is defined by. One warp.
+GM_DEVICE f64 abs_sum(const f32 *x, u32 len) {
+    f64 sum = 0.0;
+    if (gm_lane() < 16)
+        for (u32 i = gm_lane(); i < len; i += 16) sum += (f64)gm_abs(gm_load(x + i));
+    f64 total = 0.0;
+    for (u32 lane = 0; lane < 16; lane++) total += gm_shfl(sum, lane);
+    return total;
+}
+
+";
+
+/// The kernels of one quantizer that rounds: `FUNCTION`, and before it `FUNCTION_chunks` and `FUNCTION_finish` where
+/// the scale covers more than a block. Returns the text and whether there are steps.
+pub fn quantize(
+    plan: &FormatPlan<'_>,
+    quantizer: &Quantizer,
+    function: &str,
+) -> Result<(String, bool), Error> {
+    let format = plan.format;
+    let QuantizeRule::Round(rule) = &quantizer.rule else {
+        return super::search::quantize(plan, quantizer, function).map(|text| (text, false));
+    };
+    let code = &format.fields[format.value.code];
+    let Decode::Affine { zero, .. } = plan.decode() else {
+        return Err(Error::plan(
+            format,
+            "rounding needs evenly spaced levels; this quantizer can't make a table's codes",
+        ));
+    };
+    let [factor] = format.value.scale.as_slice() else {
+        return Err(Error::plan(format, "its quantizer needs exactly one scale"));
+    };
+    let outer = match factor {
+        Factor::Field(_) => None,
+        Factor::Row => format.row_header.map(|scalar| (scalar, scalar.bits() / 8)),
+        Factor::Tensor => format.tensor_tail,
+    };
+    let mut out = String::new();
+    if outer.is_some() {
+        out.push_str(&steps(&rule.scale, function));
+    }
+    let statistic = match (&outer, rule.scale.of) {
+        (Some(_), _) => String::new(),
+        (None, Statistic::AbsMax) => "const f32 s = magnitude_of(key);".to_string(),
+        (None, Statistic::SignedAbsMax) => {
+            "const f32 s = magnitude_of(key) == 0.0f ? 0.0f : gm_load(x + position_of(key));".to_string()
+        }
+        (None, Statistic::AbsMean) => {
+            "const f32 s = (f32)(abs_sum(x, ELEMENTS) / (f64)ELEMENTS);".to_string()
+        }
+    };
+    let step_text = match &outer {
+        Some(_) => {
+            let index = if format.row_header.is_some() { "b / (k / ELEMENTS)" } else { "0" };
+            format!(
+                "const f32x2 both = gm_load(steps + {index});\n        const f32 apply = both.x, stored = both.y;\n        (void)apply; (void)stored;"
+            )
+        }
+        None => format!("{statistic}\n        {}", step(&rule.scale)),
+    };
+    let rounded = rounded(&rule.scale, rule.round, rule.threshold, rule.clamp, zero);
+    let mask = if plan.code_bits >= 16 { u32::from(u16::MAX) } else { (1u32 << plan.code_bits) - 1 };
+    let zero_text = if zero == 0 { String::new() } else { format!(" + {}", float(zero as f32)) };
+    let scale_field = match factor {
+        Factor::Field(index) => Some(&format.fields[*index]),
+        Factor::Row | Factor::Tensor => None,
+    };
+    let scale_store = match scale_field {
+        None => String::new(),
+        Some(field) => {
+            let FieldType::Scalar(scalar) = field.ty else {
+                return Err(Error::plan(format, "its quantizer can store f16, bf16 and f32 scales only"));
+            };
+            let (bits, finite) = encode_scalar(scalar, "stored");
+            format!(
+                "const u32 stored_bits = {bits};
+        if (!({finite})) {{
+            if (gm_lane() == 0) gm_atomic_min(fault, b * ELEMENTS * 4 + 2);
+            continue;
+        }}
+        if (gm_lane() == 0) {{ const u32 i = 0, code = stored_bits; {} }}",
+                put(field)
+            )
+        }
+    };
+    let header = header_bytes(format);
+    let (target, outer_store) = match (&outer, format.row_header) {
+        (Some((scalar, _)), Some(_)) => (
+            format!(
+                "const u32 blocks = k / ELEMENTS;
+        u8 *row = dst + b / blocks * row_bytes;
+        u8 *block = row + {header} + b % blocks * BYTES;"
+            ),
+            outer_bytes(*scalar, "b % blocks == 0", "row", "b * ELEMENTS", 0),
+        ),
+        (Some((scalar, tail)), None) => (
+            "u8 *block = dst + b * BYTES;".to_string(),
+            outer_bytes(*scalar, "b == 0", "(dst + rows * row_bytes)", "0", *tail),
+        ),
+        (None, _) => ("u8 *block = dst + b * BYTES;".to_string(), String::new()),
+    };
+    let words = format.bytes.div_ceil(4);
+    let code_shared = format!("enum : u32 {{ {function}_WORDS = {words} }};\n");
+    let Codes { tables, declare, put: put_code, gather } = codes(code);
+    let _ = write!(
+        out,
+        "{tables}{code_shared}GM_KERNEL({threads}) {function}(const f32 *src, u8 *dst, u32 rows, u32 k, u64 row_bytes, const f32x2 *steps, u64 *fault) {{
+    GM_SHARED(u32, all_words, {WARPS} * {function}_WORDS);
+    {declare}
+    const u32 words = gm_warp() * {function}_WORDS;
+    const u64 count = (u64)rows * (k / ELEMENTS);
+    for (u64 b = (u64)gm_block() * {WARPS} + gm_warp(); b < count; b += (u64)gm_blocks() * {WARPS}) {{
+        const f32 *x = src + b * ELEMENTS;
+        {target}
+        for (u32 i = gm_lane(); i < {function}_WORDS; i += 32) all_words[words + i] = 0;
+        u32 worst = 0xffffffffu;
+        u64 key = 0;
+        for (u32 e = gm_lane(); e < ELEMENTS; e += 32) {{
+            const f32 v = gm_load(x + e);
+            if (!gm_is_finite(v) && e < worst) worst = e;
+            const u64 m = magnitude(v, e);
+            key = m > key ? m : key;
+        }}
+        worst = warp_min(worst);
+        if (worst != 0xffffffffu) {{
+            if (gm_lane() == 0) gm_atomic_min(fault, (b * ELEMENTS + worst) * 4);
+            continue;
+        }}
+        key = warp_max(key);
+        (void)key;
+        {step_text}
+        {outer_store}
+        gm_sync_warp();
+        {scale_store}
+        for (u32 e = gm_lane(); e < ELEMENTS; e += 32) {{
+            const f32 x_e = gm_load(x + e);
+            const f32 q = [&] {{ const f32 x = x_e; return {rounded}{zero_text}; }}();
+            const u32 code = (u32)gm_to_i32(q) & {mask:#x}u;
+            const u32 i = e;
+            {put_code}
+        }}
+        gm_sync_warp();
+        {gather}
+        for (u32 i = gm_lane(); i < BYTES; i += 32) gm_store(block + i, (u8)(all_words[words + i / 4] >> (8 * (i % 4))));
+        gm_sync_warp();
+    }}
+    (void)row_bytes; (void)steps;
+}}
+GM_EXPORT({function})
+
+",
+        threads = 32 * WARPS,
+    );
+    debug_assert!(raw_type(code) != "u32", "codes are no floats");
+    Ok((out, outer.is_some()))
+}
+
+/// Where the codes of a field go.
+struct Codes {
+    /// Tables in front of the kernel.
+    tables: String,
+    /// Declarations in it.
+    declare: String,
+    /// The statement that puts `code` of value `i`.
+    put: String,
+    /// What remains to be done when all are there.
+    gather: String,
+}
+
+fn codes(field: &Field) -> Codes {
+    let FieldLayout::Digits { most_significant_first, segments } = &field.layout else {
+        return Codes {
+            tables: String::new(),
+            declare: String::new(),
+            put: put(field),
+            gather: String::new(),
+        };
+    };
+    let count = field.count;
+    let places = super::decode::places(count, segments);
+    let mut bytes: Vec<u32> = places.iter().map(|p| p.0).collect();
+    bytes.sort_unstable();
+    bytes.dedup();
+    // Elements of each byte from the most significant digit down; one more than there are: none, a 0.
+    let mut rows = vec![[count; 5]; bytes.len()];
+    for (element, (byte, number)) in places.iter().enumerate() {
+        let row = bytes.binary_search(byte).unwrap_or(0);
+        let place = if *most_significant_first { *number } else { 4 - number };
+        rows[row][place as usize] = element as u32;
+    }
+    let list =
+        |values: &mut dyn Iterator<Item = &u32>| values.map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let n = bytes.len();
+    Codes {
+        tables: format!(
+            "GM_TABLE u16 digit_bytes[{n}] = {{{}}};
+// From the most significant digit down; {count}: none.
+GM_TABLE u16 digit_elements[{}] = {{{}}};
+",
+            list(&mut bytes.iter()),
+            5 * n,
+            list(&mut rows.iter().flatten()),
+        ),
+        declare: format!(
+            "GM_SHARED(u8, all_codes, {WARPS} * ({count} + 1));
+    const u32 codes = gm_warp() * ({count} + 1);"
+        ),
+        put: "all_codes[codes + i] = (u8)code;".to_string(),
+        gather: format!(
+            "if (gm_lane() == 0) all_codes[codes + {count}] = 0;
+        gm_sync_warp();
+        for (u32 i = gm_lane(); i < {n}; i += 32) {{
+            u32 number = 0;
+            for (u32 d = 0; d < 5; d++) number = number * 3 + all_codes[codes + digit_elements[i * 5 + d]];
+            const u32 byte = (number * 256 + 242) / 243;
+            gm_shared_or(all_words, words + digit_bytes[i] / 4, byte << (8 * (digit_bytes[i] % 4)));
+        }}
+        gm_sync_warp();"
+        ),
+    }
+}
+
+/// Statements that OR `code`, the raw bits of value `i` of a field, into the words of a block.
+pub fn put(field: &Field) -> String {
+    let FieldLayout::Bits(slices) = &field.layout else { return String::new() };
+    let mut out = String::new();
+    let mut low = 0;
+    for slice in slices {
+        let mask = if slice.bits == 32 { u32::MAX } else { (1 << slice.bits) - 1 };
+        let crosses = (0..field.count).any(|i| slice.address(i).rem_euclid(32) + i64::from(slice.bits) > 32);
+        let _ = write!(
+            out,
+            "{{
+{}    const u32 part = code >> {low} & {mask:#x}u;
+    gm_shared_or(all_words, words + (u32)(a >> 5), part << (a & 31));
+    {}
+}}
+",
+            super::decode::address(slice),
+            if crosses {
+                format!(
+                    "if ((a & 31) + {} > 32) gm_shared_or(all_words, words + (u32)(a >> 5) + 1, part >> (32 - (a & 31)));",
+                    slice.bits
+                )
+            } else {
+                String::new()
+            }
+        );
+        low += slice.bits;
+    }
+    out
+}
+
+/// Statements that write a row's header or a tensor's tail.
+fn outer_bytes(scalar: Scalar, when: &str, at: &str, index: &str, tail: u32) -> String {
+    let (bits, finite) = encode_scalar(scalar, "stored");
+    let size = scalar.bits() / 8;
+    let rest = if tail > size {
+        format!("for (u32 i = {size}; i < {tail}; i++) gm_store({at} + i, (u8)0);")
+    } else {
+        String::new()
+    };
+    format!(
+        "if ({when} && gm_lane() == 0) {{
+            const u32 stored_bits = {bits};
+            if (!({finite}) && gm_is_finite(stored)) gm_atomic_min(fault, (u64)({index}) * 4 + 2);
+            for (u32 i = 0; i < {size}; i++) gm_store({at} + i, (u8)(stored_bits >> (8 * i)));
+            {rest}
+        }}"
+    )
+}
+
+/// The two kernels that find the step of a row or tensor.
+fn steps(rule: &ScaleRule, function: &str) -> String {
+    let partial = match rule.of {
+        Statistic::AbsMax | Statistic::SignedAbsMax => "const u64 result = key;",
+        Statistic::AbsMean => "const u64 result = gm_bits(abs_sum(x, n));",
+    };
+    let statistic = match rule.of {
+        Statistic::AbsMax => "u64 key = 0;
+    for (u64 c = gm_lane(); c < chunks; c += 32) key = gm_max(key, gm_load(partial + row * chunks + c));
+    const f32 s = magnitude_of(warp_max(key));"
+            .to_string(),
+        Statistic::SignedAbsMax => format!(
+            "u64 key = 0, at = 0xffffffffffffffffull;
+    for (u64 c = gm_lane(); c < chunks; c += 32) {{
+        const u64 m = gm_load(partial + row * chunks + c);
+        if ((m >> 32) > (key >> 32)) {{ key = m; at = c; }}
+    }}
+    const u64 most = warp_max(key) >> 32;
+    // Of the lanes that hold the largest, the one with the first chunk.
+    u64 first = (key >> 32) == most ? at : 0xffffffffffffffffull;
+    for (u32 mask = 16; mask > 0; mask /= 2) first = gm_min(first, gm_shfl_xor(first, mask));
+    f32 s = 0.0f;
+    if (most != 0) s = gm_load(src + row * len + first * {CHUNK} + position_of(gm_load(partial + row * chunks + first)));"
+        ),
+        Statistic::AbsMean => "// In order: the sum of each chunk was taken at once, the sums of chunks are added one by one.
+    f64 total = 0.0;
+    for (u64 first = 0; first < chunks; first += 32) {
+        const f64 mine = first + gm_lane() < chunks ? gm_double(gm_load(partial + row * chunks + first + gm_lane())) : 0.0;
+        const u32 n = chunks - first < 32 ? (u32)(chunks - first) : 32;
+        for (u32 lane = 0; lane < n; lane++) total += gm_shfl(mine, lane);
+    }
+    const f32 s = len == 0 ? 0.0f : (f32)(total / (f64)len);"
+            .to_string(),
+    };
+    format!(
+        "GM_KERNEL({threads}) {function}_chunks(const f32 *src, u32 rows, u64 len, u64 *partial, u64 *fault) {{
+    const u64 chunks = (len + {CHUNK} - 1) / {CHUNK};
+    for (u64 c = (u64)gm_block() * {WARPS} + gm_warp(); c < rows * chunks; c += (u64)gm_blocks() * {WARPS}) {{
+        const u64 start = c / chunks * len + c % chunks * {CHUNK};
+        const u64 left = len - c % chunks * {CHUNK};
+        const u32 n = left < {CHUNK} ? (u32)left : {CHUNK};
+        const f32 *x = src + start;
+        u32 worst = 0xffffffffu;
+        u64 key = 0;
+        for (u32 i = gm_lane(); i < n; i += 32) {{
+            const f32 v = gm_load(x + i);
+            if (!gm_is_finite(v) && i < worst) worst = i;
+            const u64 m = magnitude(v, i);
+            key = m > key ? m : key;
+        }}
+        worst = warp_min(worst);
+        key = warp_max(key);
+        (void)key;
+        if (worst != 0xffffffffu && gm_lane() == 0) gm_atomic_min(fault, (start + worst) * 4);
+        {partial}
+        if (gm_lane() == 0) gm_store(partial + c, result);
+    }}
+}}
+GM_EXPORT({function}_chunks)
+
+GM_KERNEL(32) {function}_finish(const f32 *src, u32 rows, u64 len, const u64 *partial, f32x2 *steps, u64 *fault) {{
+    const u64 chunks = (len + {CHUNK} - 1) / {CHUNK};
+    const u64 row = gm_block();
+    {statistic}
+    {step}
+    (void)src; (void)rows;
+    if (gm_lane() == 0) {{
+        // A value that is not finite was reported, and is why the scale is not.
+        if (!gm_is_finite(stored) && gm_load(fault) == 0xffffffffffffffffull) gm_atomic_min(fault, row * len * 4 + 2);
+        gm_store(steps + row, f32x2{{apply, stored}});
+    }}
+}}
+GM_EXPORT({function}_finish)
+
+",
+        threads = 32 * WARPS,
+        step = step(rule),
+    )
+}

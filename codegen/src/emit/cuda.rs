@@ -1,0 +1,117 @@
+//! CUDA kernels in the registry: a static for the images of each unit, and an entry for each kernel that has one.
+
+use super::{Listed, hash};
+use crate::cuda::CudaListed;
+use crate::{CudaImages, Error, Options};
+use gristmill_spec::model::SpecSet;
+use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, Op};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// What there is to write into the generated file.
+#[derive(Debug, Default)]
+pub struct Images {
+    /// Statics.
+    pub text: String,
+    /// Elements of the registry's `without_image`.
+    pub without: String,
+}
+
+/// Lists the CUDA kernels that have an image, and tells what the others lack.
+pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Result<Images, Vec<Error>> {
+    let mut out = Images::default();
+    let emitted = crate::cuda::emit(set)?;
+    let (files, failures, compiler) = match &options.cuda {
+        CudaImages::Built { images, failures, compiler, .. } => {
+            (images.as_slice(), failures.as_slice(), compiler.as_str())
+        }
+        CudaImages::Off | CudaImages::NoToolchain { .. } => (&[][..], &[][..], ""),
+    };
+    let held: BTreeSet<&str> = files.iter().map(|file| file.unit.as_str()).collect();
+    for unit in emitted.units.iter().filter(|unit| held.contains(unit.name.as_str())) {
+        let each: Vec<String> = files
+            .iter()
+            .filter(|file| file.unit == unit.name)
+            .map(|file| {
+                format!(
+                    "CudaImage {{ arch: {}, ptx: {}, bytes: include_bytes!({:?}) }}",
+                    arch(file.arch),
+                    file.ptx,
+                    file.path.display().to_string()
+                )
+            })
+            .collect();
+        let _ = writeln!(out.text, "static {}: &[CudaImage] = &[{}];", statics(&unit.name), each.join(", "));
+    }
+    if !out.text.is_empty() {
+        out.text
+            .insert_str(0, "use gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaStep};\n");
+    }
+    for kernel in &emitted.listed {
+        if !held.contains(kernel.unit.as_str()) {
+            out.without.push_str(&without(kernel, failures));
+            continue;
+        }
+        let text = emitted.units.iter().find(|unit| unit.name == kernel.unit).map_or("", |unit| &unit.text);
+        listed.push(entry(set, kernel, text, compiler, options));
+    }
+    Ok(out)
+}
+
+fn entry(set: &SpecSet, kernel: &CudaListed, text: &str, compiler: &str, options: &Options) -> Listed {
+    Listed {
+        id: hash([kernel.name.as_str(), text, compiler, &options.compiler, env!("CARGO_PKG_VERSION")]),
+        name: kernel.name.clone(),
+        op: kernel.op,
+        format: kernel.format,
+        quantizer: kernel.quantizer,
+        input: match kernel.op {
+            Op::Matmul => set.kernels[kernel.kernel].input.clone(),
+            Op::Quantize | Op::Dequantize | Op::QuantizeActivations => vec![DType::F32],
+        },
+        device: DeviceKind::Cuda,
+        isa: None,
+        features: Vec::new(),
+        shape: kernel.shape,
+        source: kernel.source.clone(),
+        plan: kernel.plan.clone(),
+        code: format!(
+            "Code::Cuda(CudaCode {{ images: {}, min_cc: {:?}, launch: {} }})",
+            statics(&kernel.unit),
+            kernel.min_cc,
+            kernel.launch
+        ),
+        rank: (None, 0, std::cmp::Reverse(kernel.order)),
+    }
+}
+
+/// An element of `without_image`.
+fn without(kernel: &CudaListed, failures: &[(String, CudaArch, String)]) -> String {
+    let words: Vec<String> = failures
+        .iter()
+        .filter(|(unit, _, _)| *unit == kernel.unit)
+        .map(|(_, failed, message)| {
+            let first: Vec<&str> = message.lines().take(8).collect();
+            format!("({}, {:?})", arch(*failed), first.join("\n"))
+        })
+        .collect();
+    format!(
+        "WithoutImage {{ name: {:?}, op: Op::{:?}, format: {}, source: {:?}, failures: &[{}] }},",
+        kernel.name,
+        kernel.op,
+        kernel.format,
+        kernel.source,
+        words.join(", ")
+    )
+}
+
+/// Rust for an architecture.
+pub fn arch(arch: CudaArch) -> String {
+    let CudaArch { major, minor, specific } = arch;
+    format!("CudaArch {{ major: {major}, minor: {minor}, specific: {specific} }}")
+}
+
+/// Name of the static that holds a unit's images.
+fn statics(unit: &str) -> String {
+    format!("IMAGES_{}", unit.to_uppercase())
+}

@@ -1,0 +1,451 @@
+//! The packed product by table lookup: one loop for every ISA, over the primitives of `gristmill_runtime::simd`.
+//!
+//! A row is a byte of a vector. Tables are made of some activations, all rows go through them, then come the next
+//! activations; between, the sums of a row wait in its place of the output. The f32 sums of a row are taken in the
+//! order of k, as everywhere.
+
+use super::format::uses_outer;
+use super::matmul::finish;
+use crate::plan::LookupPlan;
+use std::fmt::Write;
+
+/// Name of the loop a plan needs, without the ISA.
+pub fn shape_name(plan: &LookupPlan<'_>) -> String {
+    let format = plan.format;
+    let mut name = format!("{}_{}bit_sums", plan.pack.packing.name, plan.pack.tile.bits);
+    match format.unit {
+        0 => name.push_str("_rows"),
+        unit => {
+            let _ = write!(name, "_by{unit}");
+        }
+    }
+    let _ = write!(name, "_{}", format.activations.name);
+    for (word, used) in
+        [("scales", format.has_scales()), ("mins", format.offset), ("outer", uses_outer(format))]
+    {
+        if used {
+            let _ = write!(name, "_{word}");
+        }
+    }
+    name
+}
+
+/// The module of one lookup variant: `fill`, `tile` and `matmul`.
+pub fn emit(plan: &LookupPlan<'_>) -> String {
+    let features: Vec<&str> = plan.features.iter().map(|f| f.name()).collect();
+    let features = features.join(",");
+    let pack = &plan.pack;
+    let sets = 4 / plan.codes;
+    let constants: Vec<String> = (0..sets)
+        .map(|set| {
+            let entries: Vec<String> =
+                (0..16).map(|index| format!("{:?}", entry(plan, set, index))).collect();
+            format!("[{}]", entries.join(", "))
+        })
+        .collect();
+    // Runs (units, or blocks of a row that is one unit) whose tables are made at once.
+    let (run, run_tiles, runs) = match plan.format.unit {
+        0 => ("block", plan.block, format!("a.k.div_ceil({})", pack.multiple)),
+        _ => ("unit", plan.unit_tiles(), "a.units".to_string()),
+    };
+    let at_once = plan.tables / (2 * run_tiles);
+    let Parts { sums, waits, last } = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
+    let vectors = plan.vectors;
+    let mut out = format!(
+        "use gristmill_runtime::abi::MatmulArgs;
+         use gristmill_runtime::simd::{module}::{{self as simd, LANES}};
+
+         /// Rows of a panel, a byte each.
+         const ROWS: usize = {rows};
+         /// Bytes of a tile of codes: all rows of a panel, {tile_k} elements each, two indices.
+         const TILE: usize = {tile};
+         /// Elements of a row in a tile.
+         const TILE_K: usize = {tile_k};
+         /// Rows of a vector.
+         const BYTES: usize = 4 * LANES;
+         /// Bytes of a table: the low digits of sixteen sums, and the high ones.
+         const TABLE: usize = 32;
+         /// Tiles of a {run}.
+         const RUN: usize = {run_tiles};
+         /// The most {run}s whose tables are made at once.
+         const AT_ONCE: usize = {at_once};
+         /// Tokens of a tile.
+         const T: usize = 1;
+         /// What four activations count for in the sums of each index: one set of sixteen for a table.
+         static OPERANDS: [[[u8; 4]; 16]; {sets}] = [{constants}];
+
+         /// Tables of the activations in hand.
+         #[repr(C, align(64))]
+         struct Tables(std::mem::MaybeUninit<[u8; AT_ONCE * RUN * 2 * TABLE]>);
+
+         /// Tables for `tiles` tiles: each sum plus {bias}, in a low digit of {split} bits and a high one.
+         ///
+         /// # Safety
+         ///
+         /// `x` holds the activations of the tiles, and `tables` has room for two tables each.
+         #[target_feature(enable = \"{features}\")]
+         unsafe fn fill(x: *const i8, tiles: usize, tables: *mut u8) {{
+             for group in 0..tiles * TILE_K / 4 {{
+                 // SAFETY: the caller answers for activations and room; `OPERANDS` has sixteen lanes a set.
+                 unsafe {{
+                     let x = simd::broadcast(x.add(4 * group));
+                     for (set, operands) in OPERANDS.iter().enumerate() {{
+                         let mut sums = [simd::splat({bias}); 16 / LANES];
+                         for (i, sum) in sums.iter_mut().enumerate() {{
+                             let operands = simd::load(operands.as_ptr().add(i * LANES).cast());
+                             *sum = simd::widen(*sum, simd::pairs(simd::zero_pairs(), operands, x));
+                         }}
+                         simd::store_digits::<{split}>(sums, tables.add((group * {sets} + set) * TABLE));
+                     }}
+                 }}
+             }}
+         }}
+
+         /// `LANES` values, or the first `count` and zeros.
+         ///
+         /// # Safety
+         ///
+         /// `count` values, if not more than `LANES`, are readable at `from`.
+         #[inline]
+         #[target_feature(enable = \"{features}\")]
+         unsafe fn load_rows(from: *const f32, count: usize) -> simd::F {{
+             // SAFETY: the caller answers for `count` values.
+             unsafe {{ if count >= LANES {{ simd::load_f32(from) }} else {{ load_some(from, count) }} }}
+         }}
+
+         /// `count` values, fewer than `LANES`, and zeros: the last rows of the weights.
+         ///
+         /// # Safety
+         ///
+         /// `count` values are readable at `from`.
+         #[cold]
+         #[inline(never)]
+         #[target_feature(enable = \"{features}\")]
+         unsafe fn load_some(from: *const f32, count: usize) -> simd::F {{
+             let mut lanes = [0f32; LANES];
+             // SAFETY: the caller answers for `count` values, and `lanes` holds a vector.
+             unsafe {{
+                 lanes.as_mut_ptr().copy_from_nonoverlapping(from, count);
+                 simd::load_f32(lanes.as_ptr())
+             }}
+         }}
+
+         /// `LANES` values, or the first `count` of them.
+         ///
+         /// # Safety
+         ///
+         /// `count` values, if not more than `LANES`, are writable at `to`.
+         #[inline]
+         #[target_feature(enable = \"{features}\")]
+         unsafe fn store_rows(to: *mut f32, count: usize, y: simd::F) {{
+             // SAFETY: the caller answers for room.
+             unsafe {{ if count >= LANES {{ simd::store_f32(to, y) }} else {{ store_some(to, count, y) }} }}
+         }}
+
+         /// The first `count`, fewer than `LANES`, of a vector's values.
+         ///
+         /// # Safety
+         ///
+         /// `count` values are writable at `to`.
+         #[cold]
+         #[inline(never)]
+         #[target_feature(enable = \"{features}\")]
+         unsafe fn store_some(to: *mut f32, count: usize, y: simd::F) {{
+             let mut lanes = [0f32; LANES];
+             // SAFETY: the caller answers for room, and `lanes` holds a vector.
+             unsafe {{
+                 simd::store_f32(lanes.as_mut_ptr(), y);
+                 to.copy_from_nonoverlapping(lanes.as_ptr(), count);
+             }}
+         }}
+
+         /// `V` vectors of rows from `row`, over the {run}s `first..last`, whose tables are in hand.
+         ///
+         /// # Safety
+         ///
+         /// As [`MatmulArgs`] says; the rows lie within its panels, the token is below `m`, and `tables` are those of
+         /// the token.
+         #[target_feature(enable = \"{features}\")]
+         #[allow(clippy::needless_range_loop, reason = \"generated loops keep one form\")]
+         unsafe fn tile<const V: usize>(a: &MatmulArgs, tables: *const u8, row: usize, token: usize, first: usize, last: usize) {{
+             // SAFETY (all of the function): the caller answers for the buffers of `a`, see `MatmulArgs`, and for
+             // the tables; what waits in the output was put there by this function.
+             unsafe {{
+                 let mut codes = [a.codes; V];
+                 for i in 0..V {{
+                     let row = row + i * BYTES;
+                     codes[i] = a.codes.add(row / ROWS * a.stride + row % ROWS);
+                 }}
+                 let mask = simd::bytes(0xf);
+                 let waiting = a.y.add(token * a.n + row);
+                 let rows = a.row_end.saturating_sub(row);
+                 {sums}
+                 if last < {runs} {{
+                     for i in 0..4 * V {{
+                         if i * LANES < rows {{ store_rows(waiting.add(i * LANES), rows - i * LANES, {waits}); }}
+                     }}
+                     return;
+                 }}
+                 {last}
+                 {finish}
+             }}
+         }}
+
+         /// `y = x * w^T (+ bias)`.
+         ///
+         /// # Safety
+         ///
+         /// As [`MatmulArgs`] says.
+         #[target_feature(enable = \"{features}\")]
+         pub unsafe fn matmul(a: &MatmulArgs) {{
+             let end = a.row_end.next_multiple_of(BYTES);
+             let runs = {runs};
+             // Shares of the same size, each as large as there is room for.
+             let share = runs.div_ceil(runs.div_ceil(AT_ONCE).max(1));
+             let mut tables = Tables(std::mem::MaybeUninit::uninit());
+             let tables = (&raw mut tables).cast::<u8>();
+             for token in 0..a.m {{
+                 let mut first = 0;
+                 while first < runs {{
+                     let last = runs.min(first + share);
+                     // SAFETY: a share is within the room for tables and the activations; panels are whole, so
+                     // `end` lies within them.
+                     unsafe {{
+                         fill(a.x.add(token * a.x_stride + first * RUN * TILE_K), (last - first) * RUN, tables);
+                         let mut row = a.row_begin;\n",
+        module = plan.module,
+        rows = pack.packing.rows,
+        tile = pack.tile.bytes,
+        tile_k = pack.tile.k,
+        bias = plan.bias,
+        split = plan.split,
+        constants = constants.join(", "),
+        finish = finish(plan.format, "4 * V", "y[i / 4][i % 4]"),
+    );
+    for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
+        let span = if rows == 1 { "BYTES".to_string() } else { format!("{rows} * BYTES") };
+        let _ = writeln!(
+            out,
+            "while row + {span} <= end {{ tile::<{rows}>(a, tables, row, token, first, last); row += {span}; }}"
+        );
+    }
+    out.push_str("} first = last; } } }\n");
+    out
+}
+
+/// What each of four activations counts for in entry `index` of table `set` among those of the four.
+fn entry(plan: &LookupPlan<'_>, set: u32, index: u32) -> [u8; 4] {
+    let bits = plan.pack.tile.bits;
+    let mut entry = [0; 4];
+    for code in 0..plan.codes {
+        let value = index >> (code * bits) & ((1 << bits) - 1);
+        entry[(set * plan.codes + code) as usize] = plan.operands[value as usize];
+    }
+    entry
+}
+
+/// Statements that add the sums of `block` tiles from `first_tile` (an expression) on to bytes, and what is done
+/// with the merged sums of row vector `i`.
+fn block(plan: &LookupPlan<'_>, first_tile: &str, from: &str, then: &str) -> String {
+    let mut lookups = String::new();
+    for index in 0..2 {
+        let of = if index == 0 { "packed" } else { "simd::shift::<4>(packed)" };
+        let _ = write!(
+            lookups,
+            "let index = simd::and({of}, mask);
+             low[i] = simd::add_bytes(low[i], simd::lookup(low{index}, index));
+             high[i] = simd::add_bytes(high[i], simd::lookup(high{index}, index));\n"
+        );
+    }
+    format!(
+        "let mut low = [simd::zero(); V];
+         let mut high = [simd::zero(); V];
+         for step in 0..{block} {{
+             let tile = {first_tile} + step;
+             let table = tables.add((tile - {from}) * 2 * TABLE);
+             let (low0, high0) = (simd::table(&*table.cast()), simd::table(&*table.add(16).cast()));
+             let (low1, high1) = (simd::table(&*table.add(32).cast()), simd::table(&*table.add(48).cast()));
+             for i in 0..V {{
+                 let packed = simd::load(codes[i].add(tile * TILE));
+                 {lookups}
+             }}
+         }}
+         for i in 0..V {{
+             let words = simd::merge::<{step}, {split}>(low[i], high[i]);
+             {then}
+         }}\n",
+        block = plan.block,
+        step = plan.step,
+        split = plan.split,
+    )
+}
+
+/// What the biased sums of `tiles` (an expression) tiles are too large by.
+fn biases(plan: &LookupPlan<'_>, tiles: &str) -> String {
+    format!("({} * {tiles}) as i32", 2 * plan.bias * plan.step)
+}
+
+/// The sums of a run as i32 in `sum[i]`, four vectors each, from blocks `blocks` of the row (a range), with the tables
+/// from tile `from` on.
+fn long_sums(plan: &LookupPlan<'_>, begin: &str, end: &str, from: &str, most: u32) -> String {
+    format!(
+        "let (mut block, end) = ({begin}, {end});
+         while block < end {{
+             // i16 sums stay exact over {most} blocks.
+             let stop = end.min(block + {most});
+             let mut total = [simd::zero_words(); V];
+             while block < stop {{
+                 {}
+                 block += 1;
+             }}
+             for i in 0..V {{
+                 let lanes = simd::lanes(total[i]);
+                 for q in 0..4 {{ sum[i][q] = simd::add(sum[i][q], lanes[q]); }}
+             }}
+         }}\n",
+        block(plan, &format!("block * {}", plan.block), from, "total[i] = simd::add_words(total[i], words);")
+    )
+}
+
+/// Statements of a tile.
+struct Parts {
+    /// Sums over the runs in hand, added to what waits.
+    sums: String,
+    /// What waits for the next tables, of vector `i`.
+    waits: &'static str,
+    /// Makes `y` of the sums when the last tables are done.
+    last: String,
+}
+
+/// Loads what waits, as `value`, to `place`.
+fn load(place: &str, function: &str) -> String {
+    format!(
+        "if first > 0 {{
+             for i in 0..4 * V {{
+                 if i * LANES < rows {{
+                     {place}[i / 4][i % 4] = {function}(load_rows(waiting.add(i * LANES), rows - i * LANES));
+                 }}
+             }}
+         }}\n"
+    )
+}
+
+fn whole_row(plan: &LookupPlan<'_>) -> Parts {
+    let most = plan.blocks_in_i16.unwrap_or(1);
+    let sums = format!(
+        "let mut sum = [[simd::zero(); 4]; V];
+         {}
+         {}",
+        load("sum", "simd::as_int"),
+        long_sums(plan, "first", "last", &format!("first * {}", plan.block), most)
+    );
+    let tiles = format!("(last * {})", plan.block);
+    let last = format!(
+        "let correction = simd::splat({} - {});
+         let mut y = [[simd::splat_f32(0.0); 4]; V];
+         for i in 0..4 * V {{ y[i / 4][i % 4] = simd::to_f32(simd::add(sum[i / 4][i % 4], correction)); }}",
+        x_sum(plan, "a.x_sums.add(token)"),
+        biases(plan, &tiles),
+    );
+    Parts { sums, waits: "simd::as_f32(sum[i / 4][i % 4])", last }
+}
+
+/// The sum of the activations at `place`, times the smallest value.
+fn x_sum(plan: &LookupPlan<'_>, place: &str) -> String {
+    if plan.format.min() == 0 { "0".to_string() } else { format!("*{place} * a.min") }
+}
+
+fn by_unit(plan: &LookupPlan<'_>) -> Parts {
+    let format = plan.format;
+    let unit = format.unit;
+    let rows = plan.pack.packing.rows;
+    let tiles = plan.unit_tiles();
+    let blocks = tiles / plan.block;
+    let mut per_unit = String::new();
+    if format.offset {
+        per_unit.push_str("let x_sum = simd::splat_f32(*a.x_sums.add(token * a.units + unit) as f32);\n");
+    }
+    if let Some(block) = format.activations.block {
+        let _ = writeln!(
+            per_unit,
+            "let x_scale = simd::splat_f32(*a.x_scales.add(token * a.x_blocks + unit * {unit} / {block}));"
+        );
+    }
+    let correction = format!(
+        "{} - {}",
+        x_sum(plan, "a.x_sums.add(token * a.units + unit)"),
+        biases(plan, &tiles.to_string())
+    );
+    let has_x = format.activations.block.is_some();
+    let term = |name: &str| {
+        let load = format!("simd::load_f32({name}[i].add(unit * {rows} + q * LANES))");
+        if has_x { format!("simd::mul_f32({load}, x_scale)") } else { load }
+    };
+    let scaled = match (format.has_scales(), has_x) {
+        (true, _) => format!("simd::mul_f32({}, sum)", term("scales")),
+        (false, true) => "simd::mul_f32(x_scale, sum)".to_string(),
+        (false, false) => "sum".to_string(),
+    };
+    let mut add = format!("y[i][q] = simd::add_f32(y[i][q], {scaled});\n");
+    if format.offset {
+        let _ = writeln!(add, "y[i][q] = simd::sub_f32(y[i][q], simd::mul_f32({}, x_sum));", term("mins"));
+    }
+    let from = format!("first * {tiles}");
+    let integers = match plan.blocks_in_i16 {
+        None => {
+            // i16 sums may wrap: the corrected sum fits.
+            let blocks_loop = if blocks == 1 {
+                block(plan, &format!("unit * {tiles}"), &from, "total[i] = words;")
+            } else {
+                format!(
+                    "for block in unit * {blocks}..(unit + 1) * {blocks} {{ {} }}\n",
+                    block(
+                        plan,
+                        &format!("block * {}", plan.block),
+                        &from,
+                        "total[i] = simd::add_words(total[i], words);"
+                    )
+                )
+            };
+            format!(
+                "let correction = simd::splat_words({correction});
+                 let mut total = [simd::zero_words(); V];
+                 {blocks_loop}
+                 for i in 0..V {{
+                     let lanes = simd::lanes(simd::add_words(total[i], correction));
+                     for q in 0..4 {{ let sum = simd::to_f32(lanes[q]); {add} }}
+                 }}\n"
+            )
+        }
+        Some(most) => format!(
+            "let correction = simd::splat({correction});
+             let mut sum = [[simd::zero(); 4]; V];
+             {}
+             for i in 0..V {{
+                 for q in 0..4 {{ let sum = simd::to_f32(simd::add(sum[i][q], correction)); {add} }}
+             }}\n",
+            long_sums(plan, &format!("unit * {blocks}"), &format!("(unit + 1) * {blocks}"), &from, most)
+        ),
+    };
+    let mut pointers = String::new();
+    for (name, used) in [("scales", format.has_scales()), ("mins", format.offset)] {
+        if used {
+            let _ = writeln!(
+                pointers,
+                "let mut {name} = [a.{name}; V];
+                 for i in 0..V {{
+                     let row = row + i * BYTES;
+                     {name}[i] = a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS);
+                 }}"
+            );
+        }
+    }
+    let sums = format!(
+        "{pointers}
+         let mut y = [[simd::splat_f32(0.0); 4]; V];
+         {}
+         for unit in first..last {{ {per_unit} {integers} }}\n",
+        load("y", "")
+    );
+    Parts { sums, waits: "y[i / 4][i % 4]", last: String::new() }
+}

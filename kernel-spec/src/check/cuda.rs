@@ -1,0 +1,150 @@
+//! CUDA variants: what they may say, and that each can be chosen.
+
+use super::kernel::{served_index, within};
+use super::{Named, Scope, at, resolve};
+use crate::model::{CudaVariant, Format, Quantizer, ShapeRules};
+use crate::parse::kernel::{RawCudaVariant, RawKernel};
+use crate::vocab::{CudaAlgorithm, Op};
+
+/// Threads of a CUDA block where the variant says nothing.
+const THREADS: u32 = 128;
+
+/// The CUDA variants of a family; `None` where one has errors.
+pub(super) fn check(
+    raw: &RawKernel<'_>,
+    op: Op,
+    served: &[usize],
+    formats: &Named<Format>,
+    scope: &Scope<'_>,
+) -> Option<Vec<CudaVariant>> {
+    let variants: Option<Vec<CudaVariant>> =
+        raw.cuda.iter().map(|written| variant(raw, written, op, served, formats, scope)).collect();
+    let variants = variants?;
+    let errors = raw.file.sink.errors();
+    rivals(raw, served, &variants);
+    (raw.file.sink.errors() == errors).then_some(variants)
+}
+
+fn variant(
+    raw: &RawKernel<'_>,
+    written: &RawCudaVariant,
+    op: Op,
+    served: &[usize],
+    formats: &Named<Format>,
+    scope: &Scope<'_>,
+) -> Option<CudaVariant> {
+    let file = raw.file;
+    let algorithm = written.algorithm.value;
+    let errors = file.sink.errors();
+    let product = match algorithm {
+        CudaAlgorithm::Blocks => false,
+        CudaAlgorithm::Dp4a | CudaAlgorithm::Mma => true,
+    };
+    if product != (op == Op::Matmul) {
+        let message = format!("`{algorithm}` does not compute `{op}`");
+        let help = if op == Op::Matmul { "use `dp4a` or `mma`" } else { "use `blocks`" };
+        file.report(file.error("not-for-this-op", written.algorithm.span, message).help(help));
+    }
+    if op != Op::Matmul {
+        let keys = [
+            ("packing", written.packing.as_ref().map(|p| p.span)),
+            ("tile", written.tile.map(|t| t.span)),
+            ("shape", written.shape.map(|s| s.span)),
+        ];
+        for (key, span) in keys.into_iter().filter_map(|(key, span)| Some((key, span?))) {
+            let message = format!("`{key}` is for matmul; `{op}` goes over blocks one after the other");
+            file.report(file.error("not-for-this-op", span, message).help("leave it out"));
+        }
+    } else if written.packing.is_none() {
+        let error = file.error("missing-key", written.span, format!("`{algorithm}` needs `packing`"));
+        let packing = if algorithm == CudaAlgorithm::Mma { "mma32x64" } else { "r16k4" };
+        file.report(error.help(format!("for example `packing = \"{packing}\"`")));
+    }
+    let least = algorithm.min_cc();
+    if let Some(min_cc) = written.min_cc.filter(|min_cc| min_cc.value < least) {
+        let message = format!("`{algorithm}` needs compute capability {}.{}", least.0, least.1);
+        file.report(file.error("out-of-range", min_cc.span, message).help("raise `min_cc`, or leave it out"));
+    }
+    let packing = match &written.packing {
+        Some(name) => Some(resolve(file, name, "packing", &scope.packings, scope)?),
+        None => None,
+    };
+    let narrowed = match &written.formats {
+        None if op == Op::Quantize => Some(
+            served
+                .iter()
+                .copied()
+                .filter(|&index| {
+                    at(formats, index).is_some_and(|f| f.quantizers.iter().all(Quantizer::on_cuda))
+                })
+                .collect(),
+        ),
+        None => None,
+        Some(names) => {
+            let mut indices = Vec::with_capacity(names.len());
+            for name in names {
+                let index = served_index(file, op, name, formats, scope)?;
+                if !served.contains(&index) {
+                    let message = format!("the family does not serve `{}`", name.value);
+                    let error = file.error("not-for-this-op", name.span, message);
+                    file.report(error.help("list it in the family's `formats`, or leave it out here"));
+                }
+                indices.push(index);
+            }
+            Some(indices)
+        }
+    };
+    let (tokens, threads) = written.tile.map_or((0, THREADS), |tile| tile.value);
+    if let Some(tile) = written.tile {
+        let sound = match algorithm {
+            CudaAlgorithm::Mma => tokens.is_multiple_of(8),
+            CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks => tokens == 1,
+        };
+        if !sound {
+            let message = format!("`{algorithm}` can't take {tokens} tokens at once");
+            let help = if algorithm == CudaAlgorithm::Mma { "a multiple of 8" } else { "one token" };
+            file.report(file.error("out-of-range", tile.span, message).help(help));
+        }
+    }
+    (file.sink.errors() == errors).then(|| CudaVariant {
+        algorithm,
+        min_cc: written.min_cc.map_or(least, |min_cc| min_cc.value),
+        label: written.label.as_ref().map_or(String::new(), |label| label.value.clone()),
+        formats: narrowed,
+        packing,
+        tokens,
+        threads,
+        shape: written.shape.map_or(ShapeRules::default(), |shape| shape.value),
+        budget: written.budget,
+        origin: file.origin(written.span),
+    })
+}
+
+/// Among CUDA variants the order of the file decides: one whose shapes, devices and formats an earlier one takes all
+/// would never be chosen.
+fn rivals(raw: &RawKernel<'_>, served: &[usize], variants: &[CudaVariant]) {
+    for (position, later) in variants.iter().enumerate() {
+        let of = |variant: &CudaVariant| variant.formats.clone().unwrap_or_else(|| served.to_vec());
+        for (earlier, at) in variants[..position].iter().zip(&raw.cuda) {
+            let (file, span) = (raw.file, raw.cuda[position].span);
+            let shared = of(later).iter().any(|format| of(earlier).contains(format));
+            let (a, b) = (&earlier.shape, &later.shape);
+            let covered = of(later).iter().all(|format| of(earlier).contains(format))
+                && earlier.min_cc <= later.min_cc
+                && within(&b.m, &a.m)
+                && within(&b.n, &a.n)
+                && within(&b.k, &a.k);
+            if covered {
+                let message = "this CUDA variant is never chosen: an earlier one takes all its shapes";
+                let error = file.error("unreachable-variant", span, message).label("this variant");
+                let error = error.also(file.path, at.span, "the earlier variant");
+                file.report(error.help("put the more special variant first"));
+            } else if shared && earlier.algorithm == later.algorithm && earlier.label == later.label {
+                let message = "two CUDA variants of one algorithm have the same name";
+                let error = file.error("duplicate-name", span, message).label("this variant");
+                let error = error.also(file.path, at.span, "the earlier variant");
+                file.report(error.help("tell them apart with `name`, for example `name = \"decode\"`"));
+            }
+        }
+    }
+}

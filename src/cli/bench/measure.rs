@@ -1,0 +1,172 @@
+//! Times: in rounds, each beside a look at the ceilings, so that a slow moment of a shared machine slows both.
+
+use super::super::error::CliError;
+use super::machine::{Demand, Machine};
+use std::time::{Duration, Instant};
+
+/// Least bytes of all copies together for cold memory: ten times the last-level cache of a common server part.
+pub const COLD_BYTES: usize = 320 << 20;
+
+/// What bounds a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ceiling {
+    /// Products that the multiply units finish.
+    Multiply,
+    /// Bytes that caches or memory deliver.
+    Read,
+}
+
+impl Ceiling {
+    pub fn name(self) -> &'static str {
+        match self {
+            Ceiling::Multiply => "multiply",
+            Ceiling::Read => "read",
+        }
+    }
+}
+
+/// How long is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    rounds: usize,
+    /// Time of a round, if that allows for more than one run.
+    round: Duration,
+}
+
+impl Effort {
+    pub const FULL: Effort = Effort { rounds: 7, round: Duration::from_millis(20) };
+    pub const QUICK: Effort = Effort { rounds: 3, round: Duration::from_millis(8) };
+}
+
+/// What the rounds gave.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Median of the rounds' medians.
+    pub seconds: f64,
+    /// Median deviation of the rounds' medians from it, as a part of it.
+    pub noise: f64,
+    pub ceiling: Ceiling,
+    /// Median over the rounds of the least possible time in percent of the time taken.
+    pub percent: f64,
+}
+
+/// Runs `work` over and over and takes its times. Its argument counts the runs.
+pub fn times(
+    effort: Effort,
+    demand: &Demand,
+    machine: &mut Machine,
+    mut work: impl FnMut(usize) -> Result<(), CliError>,
+) -> Result<Times, CliError> {
+    let (mut medians, mut percents, mut ceilings) = (Vec::new(), Vec::new(), Vec::new());
+    let mut run = 0;
+    let mut next = |work: &mut dyn FnMut(usize) -> Result<(), CliError>| {
+        run += 1;
+        work(run - 1)
+    };
+    // Warms up pages and the pool.
+    next(&mut work)?;
+    for _ in 0..effort.rounds {
+        let least = machine.least_time(demand);
+        let mut samples = Vec::new();
+        // A look has filled the caches with other data.
+        if demand.hot {
+            next(&mut work)?;
+        }
+        let started = Instant::now();
+        while samples.is_empty() || started.elapsed() < effort.round {
+            let clock = Clock::start(demand.threads);
+            next(&mut work)?;
+            samples.push(clock.seconds());
+        }
+        let seconds = median(&mut samples);
+        medians.push(seconds);
+        if let Some((least, ceiling)) = least {
+            // The best rate seen is the ceiling, and if it is the kernel's own.
+            percents.push((100.0 * least / seconds).min(100.0));
+            ceilings.push(ceiling);
+        }
+    }
+    let seconds = median(&mut medians);
+    let mut deviations: Vec<f64> = medians.iter().map(|median| (median - seconds).abs()).collect();
+    let reads = ceilings.iter().filter(|ceiling| **ceiling == Ceiling::Read).count();
+    Ok(Times {
+        seconds,
+        noise: median(&mut deviations) / seconds,
+        ceiling: if 2 * reads >= ceilings.len() { Ceiling::Read } else { Ceiling::Multiply },
+        percent: if percents.is_empty() { f64::NAN } else { median(&mut percents) },
+    })
+}
+
+/// The middle; of an even number, the upper of both. Not of nothing.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Takes a time. On one thread, what the system took away for other programs is not counted.
+struct Clock {
+    start: Instant,
+    cpu: Option<Duration>,
+}
+
+impl Clock {
+    fn start(threads: usize) -> Clock {
+        let cpu = if threads == 1 { cpu_time() } else { None };
+        Clock { cpu, start: Instant::now() }
+    }
+
+    fn seconds(self) -> f64 {
+        let wall = self.start.elapsed();
+        let cpu = self.cpu.and_then(|before| cpu_time()?.checked_sub(before));
+        cpu.map_or(wall, |cpu| cpu.min(wall)).as_secs_f64()
+    }
+}
+
+/// Time that the processor spent on this thread; `None` where the system does not say.
+#[cfg(unix)]
+fn cpu_time() -> Option<Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a timespec of this frame.
+    let refused = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let (seconds, nanoseconds) = (u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?);
+    (refused == 0).then(|| Duration::new(seconds, nanoseconds))
+}
+
+#[cfg(not(unix))]
+fn cpu_time() -> Option<Duration> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&mut [4.0, 1.0]), 4.0);
+        assert!(median(&mut []).is_nan());
+    }
+
+    #[test]
+    fn time_asleep_is_the_systems_on_one_thread_only() {
+        let asleep = |threads| {
+            let clock = Clock::start(threads);
+            std::thread::sleep(Duration::from_millis(5));
+            clock.seconds()
+        };
+        assert!(asleep(2) >= 0.005);
+        if cfg!(unix) {
+            assert!(asleep(1) < 0.004);
+        }
+    }
+
+    #[test]
+    fn percent_is_never_over_100() -> Result<(), CliError> {
+        // More work asked of the machine than is done.
+        let demand = Demand { gmacs: 0.0, units: None, bytes: 1 << 30, hot: false, threads: 1 };
+        let times = times(Effort::QUICK, &demand, &mut Machine::new(), |_| Ok(()))?;
+        assert_eq!((times.percent, times.ceiling), (100.0, Ceiling::Read));
+        Ok(())
+    }
+}

@@ -1,0 +1,200 @@
+//! `gristmill doctor`: what there is for CUDA, in this binary, for the next build, and in this machine.
+
+use super::error::{CliError, Outcome};
+use super::print_json;
+use gristmill::REGISTRY;
+use gristmill::registry::CudaBuild;
+use gristmill_codegen::cuda::settings::{self, Settings};
+use gristmill_codegen::cuda::toolchain::{Driver, DriverError, probe_driver};
+use gristmill_codegen::cuda::toolchain::{PIP_LINE, PIP_TOOLS_LINE};
+use gristmill_codegen::cuda::{Discovery, Env, Toolchain, discover};
+use serde_json::{Value, json};
+use std::io::Write;
+
+/// Say which CUDA compiler and driver there are, where they were looked for, and what to install
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let env = Env::of_process();
+    let settings = Settings::read(&env);
+    let discovery = discover(&env, None);
+    let driver = probe_driver();
+    let advice = advice(&discovery, &driver, settings.as_ref().err().map(ToString::to_string));
+    if arguments.json {
+        let set: serde_json::Map<String, Value> = settings::VARIABLES
+            .iter()
+            .filter_map(|&name| Some((name.to_owned(), env.get(name)?.to_string_lossy().into_owned().into())))
+            .collect();
+        let value = json!({
+            "built": built_json(),
+            "compiler": discovery.found.as_ref().map(compiler_json),
+            "looked": discovery.looked.iter().map(|looked| json!({
+                "place": looked.place,
+                "why_not": looked.why_not.to_string(),
+            })).collect::<Vec<_>>(),
+            "driver": driver_json(&driver),
+            "environment": set,
+            "advice": advice,
+        });
+        print_json(out, &value)?;
+        return Ok(Outcome::Yes);
+    }
+    writeln!(out, "this binary\n  {}", built_words())?;
+    writeln!(out, "\ncompiler for the next build")?;
+    match &discovery.found {
+        Some(found) => {
+            writeln!(out, "  {found}")?;
+            if let Toolchain::Nvcc(nvcc) = found {
+                writeln!(out, "  cicc {}, ptxas {} ({})", nvcc.cicc, nvcc.assembler, nvcc.ptxas.display())?;
+            }
+            writeln!(out, "  builds for: {}", archs(found))?;
+        }
+        None => writeln!(out, "  none")?,
+    }
+    if !discovery.looked.is_empty() {
+        let before = if discovery.found.is_some() { " before" } else { "" };
+        writeln!(out, "  looked at{before}:")?;
+        for looked in &discovery.looked {
+            writeln!(out, "    {}: {}", looked.place, looked.why_not)?;
+        }
+    }
+    writeln!(out, "\ndriver")?;
+    match &driver {
+        Ok(driver) => {
+            writeln!(out, "  supports CUDA up to {}", cuda_version(driver.version))?;
+            for (index, device) in driver.devices.iter().enumerate() {
+                let (major, minor) = device.cc;
+                writeln!(out, "  cuda:{index}: {}, compute capability {major}.{minor}", device.name)?;
+            }
+        }
+        Err(error) => writeln!(out, "  {error}")?,
+    }
+    let set: Vec<String> = settings::VARIABLES
+        .iter()
+        .filter_map(|name| Some(format!("  {name}={}", env.get(name)?.to_string_lossy())))
+        .collect();
+    if !set.is_empty() {
+        writeln!(out, "\nenvironment\n{}", set.join("\n"))?;
+    }
+    if !advice.is_empty() {
+        writeln!(out, "\nwhat to do")?;
+        for line in &advice {
+            writeln!(out, "  {line}")?;
+        }
+    }
+    Ok(Outcome::Yes)
+}
+
+/// What stands between this machine and kernels on a GPU, each with what helps.
+fn advice(
+    discovery: &Discovery,
+    driver: &Result<Driver, DriverError>,
+    bad_settings: Option<String>,
+) -> Vec<String> {
+    let mut lines: Vec<String> = bad_settings.into_iter().collect();
+    match (&discovery.found, REGISTRY.cuda) {
+        (None, _) => {
+            lines.push(format!("compiler without root rights, about 250 MB, into the active Python environment: {PIP_LINE}"));
+            lines.push(format!("tools that look into images, only for the tests: {PIP_TOOLS_LINE}"));
+        }
+        (Some(_), CudaBuild::FeatureOff) => {
+            lines.push("CUDA kernels in this binary: cargo build --release --features cuda".to_owned());
+        }
+        (Some(_), CudaBuild::NoToolchain { .. }) => lines.push(
+            "the compiler was not there when this binary was built: touch build.rs && cargo build --release --features cuda"
+                .to_owned(),
+        ),
+        (Some(_), CudaBuild::Built { .. }) => {}
+    }
+    let CudaBuild::Built { architectures, .. } = REGISTRY.cuda else { return lines };
+    match driver {
+        Ok(driver) => {
+            for device in &driver.devices {
+                if !architectures.iter().any(|arch| arch.runs_on(device.cc)) {
+                    let (major, minor) = device.cc;
+                    lines.push(format!(
+                        "no machine code for {}: {}={major}{minor} cargo build --release --features cuda",
+                        device.name,
+                        settings::ARCHS
+                    ));
+                }
+            }
+        }
+        Err(DriverError::Absent(_)) => {
+            lines.push("kernels of this binary need the NVIDIA driver (libcuda.so.1); in a container, pass the GPU through".to_owned());
+        }
+        Err(DriverError::Stub | DriverError::NoDevice | DriverError::Failed { .. }) => {}
+    }
+    lines
+}
+
+fn archs(toolchain: &Toolchain) -> String {
+    toolchain.archs().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// 12090 is 12.9.
+fn cuda_version(version: i32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+fn built_words() -> String {
+    match REGISTRY.cuda {
+        CudaBuild::FeatureOff => "was built without the cargo feature `cuda`".to_owned(),
+        CudaBuild::NoToolchain { looked } => {
+            let mut text = "has the feature `cuda`, but no compiler was found when it was built".to_owned();
+            for place in looked {
+                text.push_str("\n    ");
+                text.push_str(place);
+            }
+            text
+        }
+        CudaBuild::Built { compiler, architectures } => {
+            let archs: Vec<String> = architectures.iter().map(ToString::to_string).collect();
+            format!("holds images for {}, compiled by {compiler}", archs.join(", "))
+        }
+    }
+}
+
+fn built_json() -> Value {
+    match REGISTRY.cuda {
+        CudaBuild::FeatureOff => json!({"state": "feature off"}),
+        CudaBuild::NoToolchain { looked } => json!({"state": "no toolchain", "looked": looked}),
+        CudaBuild::Built { compiler, architectures } => json!({
+            "state": "built",
+            "compiler": compiler,
+            "architectures": architectures.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        }),
+    }
+}
+
+fn compiler_json(found: &Toolchain) -> Value {
+    let kind = match found {
+        Toolchain::Images(_) => "images",
+        Toolchain::Nvcc(_) => "nvcc",
+        Toolchain::Nvrtc(_) => "nvrtc",
+    };
+    json!({
+        "kind": kind,
+        "identity": found.identity(),
+        "path": found.path().display().to_string(),
+        "architectures": found.archs().iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
+
+fn driver_json(driver: &Result<Driver, DriverError>) -> Value {
+    match driver {
+        Ok(driver) => json!({
+            "cuda": cuda_version(driver.version),
+            "devices": driver.devices.iter().map(|device| json!({
+                "name": device.name,
+                "compute_capability": format!("{}.{}", device.cc.0, device.cc.1),
+            })).collect::<Vec<_>>(),
+        }),
+        Err(error) => json!({"error": error.to_string()}),
+    }
+}

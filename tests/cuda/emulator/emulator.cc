@@ -1,0 +1,603 @@
+// The emulator's state: allocations, fibers and their scheduler, barriers and warp operations, reports.
+//
+// Launches are one at a time in a process; a lock sees to it.
+
+#include "emulator.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <sys/mman.h>
+#include <vector>
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+namespace gm_emulator {
+
+State state;
+
+namespace {
+
+constexpr uint32_t MAX_THREADS = 1024;
+constexpr uint32_t MAX_SHARED = 48 * 1024;
+constexpr size_t STACK_BYTES = 128 * 1024;
+constexpr size_t PAGE = 4096;
+// Stores into larger allocations are not tracked: tags take sixteen bytes for each.
+constexpr size_t MAX_TRACKED = 64 << 20;
+
+std::mutex lock;
+
+// ------------------------------------------------------------------------------------------------------- fibers
+
+#if defined(__x86_64__)
+// Saves what a call must keep on this stack and goes on where the other stack was left.
+extern "C" void gm_emulator_switch(void** save, void* load);
+asm(R"(
+    .text
+    .type gm_emulator_switch, @function
+gm_emulator_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+    .size gm_emulator_switch, .-gm_emulator_switch
+)");
+struct Context {
+    void* stack = nullptr;
+    void enter_at(unsigned char* base, void (*entry)()) {
+        // Where a called function expects the stack to be: a return address, which is never used, below 16 bytes.
+        void** top = reinterpret_cast<void**>(base + STACK_BYTES - 64);
+        *--top = nullptr;
+        *--top = reinterpret_cast<void*>(entry);
+        for (int i = 0; i < 6; i++) *--top = nullptr;
+        stack = top;
+    }
+    void switch_to(const Context& other) { gm_emulator_switch(&stack, other.stack); }
+};
+#else
+struct Context {
+    ucontext_t context;
+    void enter_at(unsigned char* base, void (*entry)()) {
+        getcontext(&context);
+        context.uc_stack.ss_sp = base;
+        context.uc_stack.ss_size = STACK_BYTES;
+        context.uc_link = nullptr;
+        makecontext(&context, entry, 0);
+    }
+    void switch_to(const Context& other) { swapcontext(&context, &other.context); }
+};
+#endif
+
+enum class Wait : uint8_t { None, Block, Warp, Done };
+
+struct Fiber {
+    Context context;
+    Wait wait;
+    WarpOp op;
+    int line;
+    uint32_t parameter;
+    uint64_t value;
+    // Registers of an mma.
+    int32_t* c;
+    const uint32_t *a, *b;
+};
+
+struct SharedPlace {
+    const void* key;
+    uint32_t begin;
+    size_t bytes;
+};
+
+Fiber fibers[MAX_THREADS];
+unsigned char* stacks;
+Context scheduler;
+// Threads that can run, in order; a ring.
+uint16_t ready[MAX_THREADS];
+uint32_t ready_first, ready_count;
+uint32_t at_barrier, in_warp_op[MAX_THREADS / 32], done;
+std::vector<SharedPlace> shared_places;
+uint32_t shared_end;
+uint64_t random_state;
+const Kernel* kernel;
+void** arguments;
+bool failed;
+std::string report;
+std::vector<Allocation> allocations;
+
+const char* name_of(WarpOp op) {
+    switch (op) {
+        case WarpOp::Sync: return "gm_sync_warp";
+        case WarpOp::Shfl: return "gm_shfl";
+        case WarpOp::ShflXor: return "gm_shfl_xor";
+        case WarpOp::ShflDown: return "gm_shfl_down";
+        case WarpOp::Ballot: return "gm_ballot";
+        case WarpOp::Mma: return "gm_mma";
+    }
+    return "?";
+}
+
+uint64_t random_bits() {
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state;
+}
+
+void push_ready(uint32_t thread) { ready[(ready_first + ready_count++) % MAX_THREADS] = uint16_t(thread); }
+
+void push_all_shuffled() {
+    uint16_t order[MAX_THREADS];
+    for (uint32_t i = 0; i < state.threads; i++) {
+        uint32_t j = uint32_t(random_bits() % (i + 1));
+        order[i] = order[j];
+        order[j] = uint16_t(i);
+    }
+    for (uint32_t i = 0; i < state.threads; i++) push_ready(order[i]);
+}
+
+void push_lanes_shuffled(uint32_t warp, uint32_t except) {
+    uint32_t bits = uint32_t(random_bits());
+    uint32_t first = bits % 32, stride = bits / 32 % 16 * 2 + 1;
+    for (uint32_t i = 0; i < 32; i++) {
+        uint32_t thread = warp * 32 + (first + i * stride) % 32;
+        if (thread != except) push_ready(thread);
+    }
+}
+
+// Leaves this fiber for the next that can run, or for the scheduler if none can.
+void leave() {
+    Fiber& self = fibers[state.thread];
+    if (ready_count == 0) {
+        uint32_t thread = state.thread;
+        self.context.switch_to(scheduler);
+        state.thread = thread;
+        return;
+    }
+    uint32_t next = ready[ready_first];
+    ready_first = (ready_first + 1) % MAX_THREADS;
+    ready_count--;
+    uint32_t thread = state.thread;
+    if (next == thread) return;
+    state.thread = next;
+    self.context.switch_to(fibers[next].context);
+    state.thread = thread;
+}
+
+void run_thread() {
+    kernel->call(arguments);
+    fibers[state.thread].wait = Wait::Done;
+    done++;
+    for (;;) leave();
+}
+
+// Threads by where they are: "threads 0-31 64".
+std::string describe_threads(Wait wait, WarpOp op, int line) {
+    std::string text = "threads";
+    auto here = [&](uint32_t i) {
+        const Fiber& fiber = fibers[i];
+        if (fiber.wait != wait) return false;
+        if (wait == Wait::Done) return true;
+        return fiber.line == line && (wait == Wait::Block || fiber.op == op);
+    };
+    for (uint32_t i = 0; i < state.threads; i++) {
+        if (!here(i)) continue;
+        uint32_t last = i;
+        while (last + 1 < state.threads && here(last + 1)) last++;
+        text += " " + std::to_string(i);
+        if (last > i) text += "-" + std::to_string(last);
+        i = last;
+    }
+    return text;
+}
+
+// A block that can't go on: who waits where, and who has returned.
+void report_deadlock() {
+    std::string text = "the block can't go on";
+    bool told[MAX_THREADS] = {};
+    for (uint32_t i = 0; i < state.threads; i++) {
+        if (told[i]) continue;
+        const Fiber& first = fibers[i];
+        for (uint32_t j = i; j < state.threads; j++) {
+            const Fiber& other = fibers[j];
+            bool same = other.wait == first.wait && (first.wait == Wait::Done || other.line == first.line) &&
+                        (first.wait != Wait::Warp || other.op == first.op);
+            told[j] = told[j] || same;
+        }
+        text += "; " + describe_threads(first.wait, first.op, first.line);
+        if (first.wait == Wait::Done) {
+            text += " returned";
+        } else {
+            text += std::string(" wait at ") + (first.wait == Wait::Block ? "gm_sync" : name_of(first.op));
+            text += ", line " + std::to_string(first.line);
+        }
+    }
+    if (failed) return;
+    failed = true;
+    report = std::string("kernel ") + kernel->name + ", block (" + std::to_string(state.block) + ", " +
+             std::to_string(state.block_y) + "), " + kernel->file + ": " + text;
+}
+
+void next_epoch() {
+    state.epoch++;
+    ready_first = ready_count = 0;
+}
+
+void run_block(uint32_t x, uint32_t y) {
+    state.block = x;
+    state.block_y = y;
+    next_epoch();
+    state.block_epoch = state.epoch;
+    at_barrier = done = 0;
+    std::fill(std::begin(in_warp_op), std::end(in_warp_op), 0);
+    shared_places.clear();
+    shared_end = 0;
+    for (uint32_t i = 0; i < state.threads; i++) {
+        fibers[i].wait = Wait::None;
+        fibers[i].context.enter_at(stacks + i * (STACK_BYTES + PAGE) + PAGE, run_thread);
+    }
+    push_all_shuffled();
+    // The first of them; the others follow one another until none is ready.
+    state.thread = ready[ready_first];
+    ready_first = (ready_first + 1) % MAX_THREADS;
+    ready_count--;
+    scheduler.switch_to(fibers[state.thread].context);
+    if (!failed && done != state.threads) report_deadlock();
+}
+
+bool prepare() {
+    if (stacks) return true;
+    size_t bytes = MAX_THREADS * (STACK_BYTES + PAGE) + PAGE;
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return false;
+    stacks = static_cast<unsigned char*>(memory);
+    // A page that can't be touched below each stack.
+    for (uint32_t i = 0; i <= MAX_THREADS; i++) mprotect(stacks + i * (STACK_BYTES + PAGE), PAGE, PROT_NONE);
+    state.shared = static_cast<unsigned char*>(aligned_alloc(128, MAX_SHARED));
+    state.shared_bytes = static_cast<SharedByte*>(calloc(MAX_SHARED, sizeof(SharedByte)));
+    return state.shared && state.shared_bytes;
+}
+
+Allocation* locate(uintptr_t address, size_t bytes) {
+    auto after = std::upper_bound(allocations.begin(), allocations.end(), address,
+                                  [](uintptr_t a, const Allocation& b) { return a < b.begin; });
+    if (after == allocations.begin()) return nullptr;
+    Allocation* found = &*(after - 1);
+    return address + bytes <= found->end ? found : nullptr;
+}
+
+// "offset 12 of `w` (256 bytes)" for an address in or next to an allocation.
+std::string describe_address(uintptr_t address) {
+    const Allocation* nearest = nullptr;
+    uintptr_t distance = 1 << 20;
+    for (const Allocation& each : allocations) {
+        uintptr_t here = address < each.begin ? each.begin - address : address >= each.end ? address - each.end : 0;
+        if (here < distance || (here == 0 && address < each.end)) nearest = &each, distance = here;
+    }
+    char text[256];
+    if (nearest) {
+        snprintf(text, sizeof text, "offset %lld of `%s`, which has %zu bytes",
+                 (long long)(address - nearest->begin), nearest->name, size_t(nearest->end - nearest->begin));
+    } else {
+        snprintf(text, sizeof text, "address %#zx, near no allocation", size_t(address));
+    }
+    return text;
+}
+
+}  // namespace
+
+void fail(int line, const char* format, ...) {
+    char text[512];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    char whole[1024];
+    snprintf(whole, sizeof whole, "kernel %s, block (%u, %u), thread %u, %s:%d: %s", kernel->name, state.block,
+             state.block_y, state.thread, kernel->file, line, text);
+    report = whole;
+    failed = true;
+    // This fiber is never gone back to, nor is any other of the launch.
+    Context nowhere;
+    for (;;) nowhere.switch_to(scheduler);
+}
+
+void fail_access(int line, const char* what, uintptr_t address, size_t bytes) {
+    std::string place = describe_address(address);
+    const Allocation* inside = locate(address, bytes);
+    const char* why = "not inside an allocation";
+    if (address % bytes != 0) why = "not aligned to its size";
+    else if (inside && inside->read_only) why = "read-only memory";
+    // Copied, since nothing on this stack is ever destroyed.
+    char copy[256];
+    snprintf(copy, sizeof copy, "%s", place.c_str());
+    std::string().swap(place);
+    fail(line, "%s of %zu bytes at %s: %s", what, bytes, copy, why);
+}
+
+void fail_race(int line, const char* what, uintptr_t address, const char* place, const Tag& other) {
+    bool other_block = other.epoch < state.block_epoch;
+    const char* who = other_block ? "a thread of another block" : "another thread";
+    const Allocation* inside = locate(address, 1);
+    unsigned long long at = inside ? address - inside->begin : address;
+    fail(line, "%s at %s[%s%llu]: %s (thread %u) was there, and no barrier lies between", what, place,
+         inside ? "byte " : "", at, who, other.thread);
+}
+
+Allocation* find_allocation(int line, const char* what, uintptr_t address, size_t bytes) {
+    Allocation* found = locate(address, bytes);
+    if (!found) fail_access(line, what, address, bytes);
+    state.recent = found;
+    return found;
+}
+
+void make_tags(Allocation* allocation) {
+    size_t bytes = allocation->end - allocation->begin;
+    if (bytes > MAX_TRACKED) return;
+    allocation->writes = static_cast<Tag*>(calloc(bytes, sizeof(Tag)));
+}
+
+void sync(int line) {
+    Fiber& self = fibers[state.thread];
+    self.wait = Wait::Block;
+    self.line = line;
+    if (++at_barrier < state.threads) return leave();
+    for (uint32_t i = 0; i < state.threads; i++) {
+        if (fibers[i].line != line)
+            fail(line, "thread %u is at gm_sync of line %d instead", i, fibers[i].line);
+        fibers[i].wait = Wait::None;
+    }
+    at_barrier = 0;
+    next_epoch();
+    push_all_shuffled();
+    leave();
+}
+
+namespace {
+
+// The last lane to arrive does the operation for all.
+void finish_warp_op(uint32_t warp, void (*operation)(Fiber* lanes)) {
+    Fiber* lanes = fibers + warp * 32;
+    const Fiber& self = fibers[state.thread];
+    for (uint32_t i = 0; i < 32; i++) {
+        if (lanes[i].op != self.op || lanes[i].line != self.line)
+            fail(self.line, "%s, but thread %u of the same warp is at %s of line %d", name_of(self.op),
+                 warp * 32 + i, name_of(lanes[i].op), lanes[i].line);
+        lanes[i].wait = Wait::None;
+    }
+    in_warp_op[warp] = 0;
+    operation(lanes);
+    push_lanes_shuffled(warp, state.thread);
+}
+
+void warp_op(WarpOp op, int line, void (*operation)(Fiber* lanes)) {
+    Fiber& self = fibers[state.thread];
+    self.wait = Wait::Warp;
+    self.op = op;
+    self.line = line;
+    uint32_t warp = state.thread / 32;
+    if (++in_warp_op[warp] < 32) return leave();
+    finish_warp_op(warp, operation);
+}
+
+void exchange_lanes(Fiber* lanes) {
+    uint64_t values[32];
+    uint32_t ballot = 0;
+    for (uint32_t i = 0; i < 32; i++) {
+        values[i] = lanes[i].value;
+        ballot |= uint32_t(lanes[i].value & 1) << i;
+    }
+    for (uint32_t i = 0; i < 32; i++) {
+        uint32_t parameter = lanes[i].parameter;
+        switch (lanes[i].op) {
+            case WarpOp::Shfl: lanes[i].value = values[parameter]; break;
+            case WarpOp::ShflXor: lanes[i].value = values[i ^ parameter]; break;
+            case WarpOp::ShflDown: lanes[i].value = values[i + parameter < 32 ? i + parameter : i]; break;
+            case WarpOp::Ballot: lanes[i].value = ballot; break;
+            case WarpOp::Sync:
+            case WarpOp::Mma: break;
+        }
+    }
+}
+
+MmaShape mma_shape;
+
+void multiply_lanes(Fiber* lanes) {
+    const MmaShape& shape = mma_shape;
+    uint32_t rows = shape.c * 4, steps = shape.b * 16;
+    int32_t a[16][32], b[8][32];
+    // A register of A holds four k of a row: rows first, then the next sixteen k.
+    uint32_t row_halves = rows / 8;
+    for (uint32_t lane = 0; lane < 32; lane++) {
+        uint32_t group = lane / 4, within = lane % 4;
+        for (uint32_t r = 0; r < shape.a; r++) {
+            for (uint32_t i = 0; i < 4; i++) {
+                uint32_t byte = lanes[lane].a[r] >> 8 * i & 0xff;
+                int32_t v = shape.a_signed ? int8_t(byte) : int32_t(byte);
+                a[group + r % row_halves * 8][r / row_halves * 16 + within * 4 + i] = v;
+            }
+        }
+        for (uint32_t r = 0; r < shape.b; r++)
+            for (uint32_t i = 0; i < 4; i++)
+                b[group][r * 16 + within * 4 + i] = int8_t(lanes[lane].b[r] >> 8 * i & 0xff);
+    }
+    for (uint32_t lane = 0; lane < 32; lane++) {
+        for (uint32_t r = 0; r < shape.c; r++) {
+            uint32_t row = lane / 4 + r / 2 * 8, column = lane % 4 * 2 + r % 2;
+            int32_t products = 0;
+            for (uint32_t k = 0; k < steps; k++) products += a[row][k] * b[column][k];
+            int64_t sum = int64_t(lanes[lane].c[r]) + products;
+            if (sum != int32_t(sum)) fail(lanes[lane].line, "a sum of gm_mma is %lld, beyond i32", (long long)sum);
+            lanes[lane].c[r] = int32_t(sum);
+        }
+    }
+}
+
+void pass_warp_barrier(Fiber* lanes) { state.warp_epochs[(lanes - fibers) / 32]++; }
+
+}  // namespace
+
+void sync_warp(int line) { warp_op(WarpOp::Sync, line, pass_warp_barrier); }
+
+uint64_t exchange(WarpOp op, uint64_t value, uint32_t parameter, int line) {
+    if (parameter >= 32) fail(line, "%s by %u; a warp has 32 lanes", name_of(op), parameter);
+    Fiber& self = fibers[state.thread];
+    self.value = value;
+    self.parameter = parameter;
+    warp_op(op, line, exchange_lanes);
+    return self.value;
+}
+
+void multiply(const MmaShape& shape, int32_t* c, const uint32_t* a, const uint32_t* b, int line) {
+    Fiber& self = fibers[state.thread];
+    self.a = a;
+    self.b = b;
+    self.c = c;
+    // The shape is the instruction's, so it goes with the line; a mismatch shows as another line.
+    mma_shape = shape;
+    warp_op(WarpOp::Mma, line, multiply_lanes);
+}
+
+uint32_t shared_place(const void* key, const char* name, size_t bytes, int line) {
+    for (const SharedPlace& place : shared_places)
+        if (place.key == key) return place.begin;
+    uint32_t begin = (shared_end + 15) / 16 * 16;
+    if (begin + bytes > MAX_SHARED)
+        fail(line, "%s needs %zu bytes of shared memory where %u are left", name, bytes, MAX_SHARED - begin);
+    // What a block finds in shared memory is whatever the last one left there.
+    for (size_t i = 0; i < bytes; i += 8) {
+        uint64_t bits = random_bits();
+        memcpy(state.shared + begin + i, &bits, std::min<size_t>(8, bytes - i));
+    }
+    shared_end = begin + uint32_t(bytes);
+    shared_places.push_back({key, begin, bytes});
+    return begin;
+}
+
+namespace {
+uint32_t pending_bounds;
+}
+Bounds::Bounds(uint32_t threads, int line) {
+    if (pending_bounds) fprintf(stderr, "gm_emulator: the kernel before line %d has no GM_EXPORT\n", line), abort();
+    pending_bounds = threads;
+}
+uint32_t take_bounds(const char* name) {
+    if (!pending_bounds) fprintf(stderr, "gm_emulator: %s has no GM_KERNEL before it\n", name), abort();
+    return std::exchange(pending_bounds, 0);
+}
+
+}  // namespace gm_emulator
+
+using namespace gm_emulator;
+
+extern "C" {
+
+// Makes memory of the process known as device memory. `name` is copied.
+void gm_emulator_allocate(const void* memory, size_t bytes, const char* name, bool read_only) {
+    std::lock_guard<std::mutex> guard(lock);
+    uintptr_t begin = reinterpret_cast<uintptr_t>(memory);
+    auto at = std::upper_bound(allocations.begin(), allocations.end(), begin,
+                               [](uintptr_t a, const Allocation& b) { return a < b.begin; });
+    allocations.insert(at, Allocation{begin, begin + bytes, strdup(name), read_only, nullptr});
+}
+
+// Forgets it; false if it isn't known.
+bool gm_emulator_free(const void* memory) {
+    std::lock_guard<std::mutex> guard(lock);
+    uintptr_t begin = reinterpret_cast<uintptr_t>(memory);
+    for (size_t i = 0; i < allocations.size(); i++) {
+        if (allocations[i].begin != begin) continue;
+        free(const_cast<char*>(allocations[i].name));
+        free(allocations[i].writes);
+        allocations.erase(allocations.begin() + ptrdiff_t(i));
+        return true;
+    }
+    return false;
+}
+
+// Whether an address range lies in device memory.
+bool gm_emulator_contains(const void* memory, size_t bytes) {
+    std::lock_guard<std::mutex> guard(lock);
+    return locate(reinterpret_cast<uintptr_t>(memory), bytes) != nullptr;
+}
+
+// Runs a kernel. 0, or 1 with a report of what is wrong with the launch or the kernel.
+int gm_emulator_launch(const Kernel* which, uint32_t blocks_x, uint32_t blocks_y, uint32_t threads, void** values,
+                       uint64_t seed, char* text, size_t capacity) {
+    std::lock_guard<std::mutex> guard(lock);
+    auto answer = [&](const char* what) {
+        snprintf(text, capacity, "%s", what);
+        return 1;
+    };
+    char why[256];
+    const char* name = which->name;
+    if (!prepare()) return answer("no memory for the emulator's stacks");
+    if (threads == 0 || threads > which->threads) {
+        snprintf(why, sizeof why, "kernel %s: %u threads a block, where its bounds are 1 to %u", name, threads, which->threads);
+        return answer(why);
+    }
+    if (threads % 32 != 0) {
+        snprintf(why, sizeof why, "kernel %s: %u threads a block are no whole number of warps", name, threads);
+        return answer(why);
+    }
+    if (blocks_x == 0 || blocks_y == 0 || blocks_x > 0x7fffffffu || blocks_y > 65535) {
+        snprintf(why, sizeof why, "kernel %s: no device takes a grid of %u by %u blocks", name, blocks_x, blocks_y);
+        return answer(why);
+    }
+    kernel = which;
+    arguments = values;
+    failed = false;
+    report.clear();
+    random_state = seed * 0x9e3779b97f4a7c15u | 1;
+    state.threads = threads;
+    state.blocks = blocks_x;
+    state.blocks_y = blocks_y;
+    state.recent = nullptr;
+    state.launch_epoch = state.epoch + 1;
+    // Every block once, from a random one on by a random stride that has no divisor in common with their number.
+    uint64_t blocks = uint64_t(blocks_x) * blocks_y;
+    uint64_t first = random_bits() % blocks, stride = random_bits() % blocks;
+    auto common = [](uint64_t a, uint64_t b) {
+        while (b) a = std::exchange(b, a % b);
+        return a;
+    };
+    while (common(stride, blocks) != 1) stride++;
+    for (uint64_t i = 0; i < blocks && !failed; i++) {
+        uint64_t block = (first + unsigned((i * static_cast<unsigned __int128>(stride)) % blocks)) % blocks;
+        run_block(uint32_t(block % blocks_x), uint32_t(block / blocks_x));
+    }
+    return failed ? answer(report.c_str()) : 0;
+}
+
+// What g++ calls where its own checks (-fsanitize=...) find a mistake. All data begin with the place in the source.
+struct SourceLocation {
+    const char* file;
+    uint32_t line, column;
+};
+#define GM_CHECK(name, what, ...) \
+    void __ubsan_handle_##name(const SourceLocation* at, ##__VA_ARGS__) { fail(int(at->line), what); }
+GM_CHECK(add_overflow, "a signed sum overflows", void*, void*)
+GM_CHECK(sub_overflow, "a signed difference overflows", void*, void*)
+GM_CHECK(mul_overflow, "a signed product overflows", void*, void*)
+GM_CHECK(negate_overflow, "a signed negation overflows", void*)
+GM_CHECK(divrem_overflow, "a division by zero, or one that overflows", void*, void*)
+GM_CHECK(shift_out_of_bounds, "a shift by as many bits as the type has, or more", void*, void*)
+GM_CHECK(out_of_bounds, "an index beyond its array", void*)
+GM_CHECK(float_cast_overflow, "a float to integer conversion beyond the integer's range", void*)
+GM_CHECK(builtin_unreachable, "a place that can't be reached")
+GM_CHECK(missing_return, "a function without a result")
+}

@@ -1,0 +1,596 @@
+// A libcuda.so.1 without a GPU: device memory is memory of the process, kernels run in the emulator.
+//
+// It is there to run an unmodified launch path: what a real driver would refuse is refused with its error code, what
+// fails on a device asynchronously fails at the next synchronization and stays failed, and streams do their work no
+// sooner than they must, so that a missing synchronization shows. GRISTMILL_FAKE_CUDA sets what it pretends to be and
+// which failures it injects; GRISTMILL_FAKE_CUDA_UNITS names the folder of emulated units. At the process's end it
+// says on stderr what was not given back.
+
+#include "driver.h"
+
+namespace fake {
+
+thread_local void* current = nullptr;
+
+void say(const char* format, ...) {
+    va_list list;
+    va_start(list, format);
+    fputs("fake CUDA: ", stderr);
+    vfprintf(stderr, format, list);
+    fputc('\n', stderr);
+    va_end(list);
+}
+
+const Settings& settings() {
+    static const Settings made = [] {
+        Settings s;
+        const char* units = getenv("GRISTMILL_FAKE_CUDA_UNITS");
+        if (units) s.units = units;
+        const char* text = getenv("GRISTMILL_FAKE_CUDA");
+        std::string words = text ? text : "";
+        while (!words.empty()) {
+            size_t comma = words.find(',');
+            std::string word = words.substr(0, comma);
+            words = comma == std::string::npos ? "" : words.substr(comma + 1);
+            size_t equals = word.find('=');
+            std::string name = word.substr(0, equals), value = equals == std::string::npos ? "" : word.substr(equals + 1);
+            long long number = atoll(value.c_str());
+            if (name.rfind("sm_", 0) == 0) {
+                int cc = atoi(name.c_str() + 3);
+                s.major = cc / 10, s.minor = cc % 10;
+            } else if (name == "driver") s.driver = int(number);
+            else if (name == "devices") s.devices = int(number);
+            else if (name == "no_device") s.devices = 0;
+            else if (name == "init") s.init = int(number);
+            else if (name == "memory") s.memory = size_t(number);
+            else if (name == "oom_after") s.oom_after = long(number);
+            else if (name == "fail_launch") s.fail_launch = value;
+            else if (name == "no_pools") s.pools = false;
+            else if (name == "seed") s.seed = uint64_t(number);
+            else if (!name.empty()) {
+                say("GRISTMILL_FAKE_CUDA has the unknown word `%s`", word.c_str());
+                abort();
+            }
+        }
+        return s;
+    }();
+    return made;
+}
+
+Driver& driver() {
+    // Never destroyed: handles are given back by destructors of static objects too.
+    static Driver* made = new Driver;
+    return *made;
+}
+
+int usable() {
+    if (!driver().initialized) return NOT_INITIALIZED;
+    if (!current) return INVALID_CONTEXT;
+    return driver().sticky;
+}
+
+// 0x1 and 0x2 are the names of the legacy stream and of the thread's own; both are one stream here.
+Stream* stream_of(void* handle) {
+    if (uintptr_t(handle) <= 2) return &driver().legacy;
+    return static_cast<Stream*>(handle);
+}
+
+bool known(Stream* stream) { return stream == &driver().legacy || driver().streams.count(stream); }
+
+int submit(Stream* stream, Operation operation) {
+    if (!known(stream)) return INVALID_HANDLE;
+    if (stream->capture) {
+        stream->capture->operations.push_back(std::move(operation));
+        return SUCCESS;
+    }
+    stream->queue.push_back(std::move(operation));
+    stream->added++;
+    return SUCCESS;
+}
+
+int run_until(Stream* stream, uint64_t done) {
+    while (stream->done < done && !stream->queue.empty() && !driver().sticky) {
+        Operation operation = std::move(stream->queue.front());
+        stream->queue.pop_front();
+        int error = operation();
+        stream->done++;
+        if (error) driver().sticky = error;
+    }
+    return driver().sticky;
+}
+
+int run_stream(Stream* stream) { return run_until(stream, stream->added); }
+
+int run_all() {
+    run_stream(&driver().legacy);
+    for (Stream* stream : driver().streams) run_stream(stream);
+    return driver().sticky;
+}
+
+int capturing_anything() {
+    for (Stream* stream : driver().streams) {
+        if (!stream->capture) continue;
+        stream->capture->broken = true;
+        return CAPTURE_UNSUPPORTED;
+    }
+    return SUCCESS;
+}
+
+bool in_memory(uint64_t address, size_t bytes) {
+    auto after = driver().memory.upper_bound(address);
+    if (after == driver().memory.begin()) return false;
+    --after;
+    return address + bytes <= after->first + after->second.bytes;
+}
+
+namespace {
+
+struct AtExit {
+    ~AtExit() {
+        Driver& d = driver();
+        if (!d.memory.empty()) say("%zu allocations, %zu bytes, were not freed", d.memory.size(), d.in_use);
+        if (!d.host_memory.empty()) say("%zu allocations of host memory were not freed", d.host_memory.size());
+        if (!d.modules.empty()) say("%zu modules were not unloaded", d.modules.size());
+        if (!d.streams.empty()) say("%zu streams were not destroyed", d.streams.size());
+        if (!d.events.empty()) say("%zu events were not destroyed", d.events.size());
+        if (!d.graphs.empty() || !d.execs.empty())
+            say("%zu graphs were not destroyed", d.graphs.size() + d.execs.size());
+        if (getenv("GRISTMILL_FAKE_CUDA_COUNT")) say("%llu kernels were launched", (unsigned long long)d.launches);
+    }
+} at_exit;
+
+}  // namespace
+}  // namespace fake
+
+using namespace fake;
+
+// ------------------------------------------------------------------------------------------------------ devices
+
+GM_API cuInit(unsigned flags) {
+    GM_LOCK;
+    if (flags) return INVALID_VALUE;
+    if (settings().init) return settings().init;
+    if (settings().devices == 0) return NO_DEVICE;
+    driver().initialized = true;
+    return SUCCESS;
+}
+GM_API cuDriverGetVersion(int* version) { return *version = settings().driver, SUCCESS; }
+GM_API cuDeviceGetCount(int* count) {
+    GM_LOCK;
+    if (!driver().initialized) return NOT_INITIALIZED;
+    *count = settings().devices;
+    return SUCCESS;
+}
+static int device_error(int device) {
+    if (!driver().initialized) return NOT_INITIALIZED;
+    return device < 0 || device >= settings().devices ? int(INVALID_DEVICE) : int(SUCCESS);
+}
+GM_API cuDeviceGet(int* device, int ordinal) {
+    GM_LOCK;
+    if (int error = device_error(ordinal)) return error;
+    *device = ordinal;
+    return SUCCESS;
+}
+GM_API cuDeviceGetName(char* name, int length, int device) {
+    GM_LOCK;
+    if (int error = device_error(device)) return error;
+    snprintf(name, size_t(length), "Fake sm_%d%d", settings().major, settings().minor);
+    return SUCCESS;
+}
+GM_API cuDeviceGetUuid_v2(void* uuid, int device) {
+    GM_LOCK;
+    if (int error = device_error(device)) return error;
+    memset(uuid, 0xfa, 16);
+    return SUCCESS;
+}
+GM_API cuDeviceGetUuid(void* uuid, int device) { return cuDeviceGetUuid_v2(uuid, device); }
+GM_API cuDeviceTotalMem_v2(size_t* bytes, int device) {
+    GM_LOCK;
+    if (int error = device_error(device)) return error;
+    *bytes = settings().memory;
+    return SUCCESS;
+}
+GM_API cuDeviceGetAttribute(int* value, int attribute, int device) {
+    GM_LOCK;
+    if (int error = device_error(device)) return error;
+    switch (attribute) {
+        case 1: *value = 1024; break;               // threads of a block
+        case 2: case 3: *value = 1024; break;       // block x, y
+        case 4: *value = 64; break;                 // block z
+        case 5: *value = 0x7fffffff; break;         // grid x
+        case 6: case 7: *value = 65535; break;      // grid y, z
+        case 8: *value = 48 * 1024; break;          // shared memory of a block
+        case 9: *value = 64 * 1024; break;          // constant memory
+        case 10: *value = 32; break;                // warp
+        case 11: *value = 0x7fffffff; break;        // pitch
+        case 12: *value = 65536; break;             // registers of a block
+        case 13: *value = 1500000; break;           // clock, kHz
+        case 16: *value = 4; break;                 // multiprocessors
+        case 18: *value = 0; break;                 // integrated
+        case 20: *value = 0; break;                 // compute mode: default
+        case 31: *value = 1; break;                 // concurrent kernels
+        case 33: case 34: *value = 0; break;        // PCI bus, device
+        case 36: *value = 1000000; break;           // memory clock, kHz
+        case 37: *value = 256; break;               // memory bus, bits
+        case 38: *value = 4 << 20; break;           // L2
+        case 39: *value = 2048; break;              // threads of a multiprocessor
+        case 40: *value = 2; break;                 // copy engines
+        case 41: *value = 1; break;                 // unified addressing
+        case 75: *value = settings().major; break;  // compute capability
+        case 76: *value = settings().minor; break;
+        case 78: *value = 1; break;                 // stream priorities
+        case 81: *value = 100 * 1024; break;        // shared memory of a multiprocessor
+        case 82: *value = 65536; break;             // registers of a multiprocessor
+        case 95: *value = 1; break;                 // cooperative launch
+        case 97: *value = 99 * 1024; break;         // shared memory of a block, by choice
+        case 106: *value = 16; break;               // blocks of a multiprocessor
+        case 115: *value = settings().pools; break; // memory pools
+        default: *value = 0; break;
+    }
+    return SUCCESS;
+}
+
+// ----------------------------------------------------------------------------------------------------- contexts
+
+static char contexts[64];
+GM_API cuDevicePrimaryCtxRetain(void** context, int device) {
+    GM_LOCK;
+    if (int error = device_error(device)) return error;
+    driver().retained++;
+    *context = contexts + device;
+    return driver().sticky;
+}
+GM_API cuDevicePrimaryCtxRelease_v2(int device) {
+    GM_LOCK;
+    if (int error = device_error(device)) return error;
+    if (driver().retained == 0) return INVALID_CONTEXT;
+    driver().retained--;
+    return SUCCESS;
+}
+GM_API cuDevicePrimaryCtxSetFlags_v2(int device, unsigned) { return device_error(device); }
+GM_API cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
+    GM_LOCK;
+    *flags = 0;
+    *active = driver().retained > 0;
+    return device_error(device);
+}
+GM_API cuCtxGetCurrent(void** context) { return *context = current, SUCCESS; }
+GM_API cuCtxSetCurrent(void* context) { return current = context, SUCCESS; }
+GM_API cuCtxGetDevice(int* device) {
+    if (!current) return INVALID_CONTEXT;
+    *device = int(static_cast<char*>(current) - contexts);
+    return SUCCESS;
+}
+GM_API cuCtxSynchronize() {
+    GM_USABLE;
+    if (int error = capturing_anything()) return error;
+    return run_all();
+}
+GM_API cuCtxSetFlags(unsigned) { return SUCCESS; }
+GM_API cuCtxGetStreamPriorityRange(int* least, int* greatest) { return *least = *greatest = 0, SUCCESS; }
+
+// ------------------------------------------------------------------------------------------------------- memory
+
+static int allocate(uint64_t* address, size_t bytes) {
+    Driver& d = driver();
+    if (bytes == 0) return INVALID_VALUE;
+    if (settings().oom_after >= 0 && d.allocations >= settings().oom_after) return OUT_OF_MEMORY;
+    if (bytes > settings().memory || d.in_use > settings().memory - bytes) return OUT_OF_MEMORY;
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 512, bytes)) return OUT_OF_MEMORY;
+    // What nobody wrote is neither zero nor a usual number.
+    memset(memory, 0xa5, bytes);
+    char name[64];
+    snprintf(name, sizeof name, "allocation %ld", d.allocations++);
+    gm_emulator_allocate(memory, bytes, name, false);
+    *address = uint64_t(memory);
+    d.memory[*address] = Memory{bytes};
+    d.in_use += bytes;
+    return SUCCESS;
+}
+static int release(uint64_t address) {
+    Driver& d = driver();
+    auto found = d.memory.find(address);
+    if (found == d.memory.end()) {
+        say("%#llx is freed, which no allocation begins at", (unsigned long long)address);
+        return INVALID_VALUE;
+    }
+    d.in_use -= found->second.bytes;
+    d.memory.erase(found);
+    gm_emulator_free(reinterpret_cast<void*>(address));
+    free(reinterpret_cast<void*>(address));
+    return SUCCESS;
+}
+
+GM_API cuMemGetInfo_v2(size_t* unused, size_t* total) {
+    GM_USABLE;
+    *total = settings().memory;
+    *unused = settings().memory - driver().in_use;
+    return SUCCESS;
+}
+GM_API cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+    GM_USABLE;
+    if (int error = capturing_anything()) return error;
+    return allocate(address, bytes);
+}
+GM_API cuMemFree_v2(uint64_t address) {
+    GM_LOCK;
+    if (!address) return SUCCESS;
+    if (int error = capturing_anything()) return error;
+    run_all();
+    // Given back even after a failure, so that what is counted at the end is the program's doing.
+    int error = release(address);
+    return driver().sticky ? driver().sticky : error;
+}
+GM_API cuMemAllocAsync(uint64_t* address, size_t bytes, void* stream) {
+    GM_USABLE;
+    if (!settings().pools) return NOT_SUPPORTED;
+    if (stream_of(stream)->capture) return CAPTURE_UNSUPPORTED;
+    return allocate(address, bytes);
+}
+GM_API cuMemFreeAsync(uint64_t address, void* handle) {
+    GM_LOCK;
+    if (driver().sticky) return release(address), driver().sticky;
+    auto found = driver().memory.find(address);
+    if (found == driver().memory.end() || found->second.freed) return INVALID_VALUE;
+    found->second.freed = true;
+    Stream* stream = stream_of(handle);
+    return submit(stream, [address] { return release(address); });
+}
+GM_API cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+    GM_USABLE;
+    if (!bytes || posix_memalign(memory, 4096, bytes)) return INVALID_VALUE;
+    driver().host_memory[*memory] = bytes;
+    return SUCCESS;
+}
+GM_API cuMemFreeHost(void* memory) {
+    GM_LOCK;
+    run_all();
+    if (!driver().host_memory.erase(memory)) return INVALID_VALUE;
+    free(memory);
+    return SUCCESS;
+}
+
+static int range_error(const char* what, uint64_t address, size_t bytes) {
+    if (in_memory(address, bytes)) return SUCCESS;
+    say("%s of %zu bytes at %#llx, which is not device memory as a whole", what, bytes, (unsigned long long)address);
+    return INVALID_VALUE;
+}
+static Operation copy(void* to, const void* from, size_t bytes) {
+    return [=] { return memcpy(to, from, bytes), SUCCESS; };
+}
+GM_API cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* stream) {
+    GM_USABLE;
+    if (int error = range_error("a copy to the device", to, bytes)) return error;
+    // Memory that is not page-locked is read before the call returns; nobody may rely on more.
+    auto staged = std::make_shared<std::vector<char>>(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
+    return submit(stream_of(stream), [=] {
+        memcpy(reinterpret_cast<void*>(to), staged->data(), bytes);
+        return SUCCESS;
+    });
+}
+GM_API cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
+    if (int error = cuMemcpyHtoDAsync_v2(to, from, bytes, nullptr)) return error;
+    GM_LOCK;
+    return run_stream(&driver().legacy);
+}
+GM_API cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* handle) {
+    GM_USABLE;
+    if (int error = range_error("a copy from the device", from, bytes)) return error;
+    Stream* stream = stream_of(handle);
+    if (int error = submit(stream, copy(to, reinterpret_cast<void*>(from), bytes))) return error;
+    bool locked = false;
+    for (auto& [memory, size] : driver().host_memory)
+        locked = locked || (to >= memory && static_cast<char*>(to) + bytes <= static_cast<char*>(memory) + size);
+    // Into pageable memory the call returns when the copy is done.
+    return locked || stream->capture ? int(SUCCESS) : run_stream(stream);
+}
+GM_API cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
+    if (int error = cuMemcpyDtoHAsync_v2(to, from, bytes, nullptr)) return error;
+    GM_LOCK;
+    return run_stream(&driver().legacy);
+}
+GM_API cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream) {
+    GM_USABLE;
+    if (int error = range_error("a copy to the device", to, bytes)) return error;
+    if (int error = range_error("a copy from the device", from, bytes)) return error;
+    return submit(stream_of(stream), copy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes));
+}
+GM_API cuMemcpyDtoD_v2(uint64_t to, uint64_t from, size_t bytes) { return cuMemcpyDtoDAsync_v2(to, from, bytes, nullptr); }
+GM_API cuMemsetD8Async(uint64_t to, unsigned char value, size_t count, void* stream) {
+    GM_USABLE;
+    if (int error = range_error("a fill", to, count)) return error;
+    return submit(stream_of(stream), [=] { return memset(reinterpret_cast<void*>(to), value, count), SUCCESS; });
+}
+GM_API cuMemsetD8_v2(uint64_t to, unsigned char value, size_t count) { return cuMemsetD8Async(to, value, count, nullptr); }
+GM_API cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void* stream) {
+    GM_USABLE;
+    if (int error = range_error("a fill", to, count * 4)) return error;
+    return submit(stream_of(stream), [=] {
+        for (size_t i = 0; i < count; i++) memcpy(reinterpret_cast<char*>(to) + 4 * i, &value, 4);
+        return SUCCESS;
+    });
+}
+
+static char pool;
+GM_API cuDeviceGetDefaultMemPool(void** found, int device) { return *found = &pool, device_error(device); }
+GM_API cuDeviceGetMemPool(void** found, int device) { return *found = &pool, device_error(device); }
+GM_API cuMemPoolSetAttribute(void*, int, void*) { return SUCCESS; }
+GM_API cuMemPoolGetAttribute(void*, int, void* value) { return *static_cast<uint64_t*>(value) = 0, SUCCESS; }
+GM_API cuMemPoolTrimTo(void*, size_t) { return SUCCESS; }
+
+// --------------------------------------------------------------------------------------------- streams and events
+
+GM_API cuStreamCreateWithPriority(void** stream, unsigned, int) {
+    GM_USABLE;
+    Stream* made = new Stream;
+    driver().streams.insert(made);
+    *stream = made;
+    return SUCCESS;
+}
+GM_API cuStreamCreate(void** stream, unsigned flags) { return cuStreamCreateWithPriority(stream, flags, 0); }
+GM_API cuStreamDestroy_v2(void* handle) {
+    GM_LOCK;
+    Stream* stream = static_cast<Stream*>(handle);
+    if (!driver().streams.count(stream)) return INVALID_HANDLE;
+    run_stream(stream);
+    driver().streams.erase(stream);
+    for (Event* event : driver().events)
+        if (event->stream == stream) event->stream = nullptr;
+    delete stream;
+    return SUCCESS;
+}
+GM_API cuStreamSynchronize(void* handle) {
+    GM_USABLE;
+    Stream* stream = stream_of(handle);
+    if (!known(stream)) return INVALID_HANDLE;
+    if (stream->capture) return stream->capture->broken = true, CAPTURE_UNSUPPORTED;
+    return run_stream(stream);
+}
+GM_API cuStreamQuery(void* handle) {
+    GM_USABLE;
+    Stream* stream = stream_of(handle);
+    if (!known(stream)) return INVALID_HANDLE;
+    return stream->queue.empty() ? int(SUCCESS) : int(NOT_READY);
+}
+GM_API cuStreamWaitEvent(void* handle, void* which, unsigned) {
+    GM_USABLE;
+    Stream* stream = stream_of(handle);
+    Event* event = static_cast<Event*>(which);
+    if (!known(stream) || !driver().events.count(event)) return INVALID_HANDLE;
+    if (event->capture) return stream->capture = event->capture, SUCCESS;
+    Stream* other = event->stream;
+    uint64_t at = event->at;
+    if (!other) return SUCCESS;
+    return submit(stream, [=] { return known(other) ? run_until(other, at) : int(SUCCESS); });
+}
+GM_API cuLaunchHostFunc(void* stream, void (*function)(void*), void* data) {
+    GM_USABLE;
+    return submit(stream_of(stream), [=] { return function(data), SUCCESS; });
+}
+GM_API cuEventCreate(void** event, unsigned flags) {
+    GM_USABLE;
+    Event* made = new Event;
+    made->flags = flags;
+    driver().events.insert(made);
+    *event = made;
+    return SUCCESS;
+}
+GM_API cuEventDestroy_v2(void* handle) {
+    GM_LOCK;
+    Event* event = static_cast<Event*>(handle);
+    if (!driver().events.erase(event)) return INVALID_HANDLE;
+    delete event;
+    return SUCCESS;
+}
+static double now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
+}
+GM_API cuEventRecord(void* which, void* handle) {
+    GM_USABLE;
+    Stream* stream = stream_of(handle);
+    Event* event = static_cast<Event*>(which);
+    if (!known(stream) || !driver().events.count(event)) return INVALID_HANDLE;
+    event->capture = stream->capture;
+    if (stream->capture) return SUCCESS;
+    event->stream = stream;
+    event->at = stream->added + 1;
+    return submit(stream, [=] {
+        if (driver().events.count(event)) event->seconds = now();
+        return SUCCESS;
+    });
+}
+GM_API cuEventSynchronize(void* which) {
+    GM_USABLE;
+    Event* event = static_cast<Event*>(which);
+    if (!driver().events.count(event)) return INVALID_HANDLE;
+    return event->stream ? run_until(event->stream, event->at) : int(SUCCESS);
+}
+GM_API cuEventQuery(void* which) {
+    GM_USABLE;
+    Event* event = static_cast<Event*>(which);
+    if (!driver().events.count(event)) return INVALID_HANDLE;
+    return event->stream && event->stream->done < event->at ? int(NOT_READY) : int(SUCCESS);
+}
+GM_API cuEventElapsedTime(float* milliseconds, void* from, void* to) {
+    GM_USABLE;
+    Event *first = static_cast<Event*>(from), *last = static_cast<Event*>(to);
+    if (!driver().events.count(first) || !driver().events.count(last)) return INVALID_HANDLE;
+    const unsigned without_time = 2;
+    if ((first->flags | last->flags) & without_time) return INVALID_HANDLE;
+    for (Event* event : {first, last}) {
+        if (event->at == 0) return INVALID_HANDLE;
+        if (event->stream && event->stream->done < event->at) return NOT_READY;
+    }
+    *milliseconds = float((last->seconds - first->seconds) * 1e3);
+    return SUCCESS;
+}
+GM_API cuEventElapsedTime_v2(float* milliseconds, void* from, void* to) {
+    return cuEventElapsedTime(milliseconds, from, to);
+}
+
+// ------------------------------------------------------------------------------------------------------- graphs
+
+GM_API cuStreamBeginCapture_v2(void* handle, int) {
+    GM_USABLE;
+    Stream* stream = stream_of(handle);
+    if (stream == &driver().legacy) return CAPTURE_UNSUPPORTED;
+    if (!known(stream)) return INVALID_HANDLE;
+    if (stream->capture) return INVALID_VALUE;
+    stream->capture = std::make_shared<Graph>();
+    stream->capture_origin = true;
+    return SUCCESS;
+}
+GM_API cuStreamIsCapturing(void* handle, int* status) {
+    GM_USABLE;
+    Stream* stream = stream_of(handle);
+    if (!known(stream)) return INVALID_HANDLE;
+    *status = !stream->capture ? 0 : stream->capture->broken ? 2 : 1;
+    return SUCCESS;
+}
+GM_API cuStreamEndCapture(void* handle, void** graph) {
+    GM_USABLE;
+    Stream* stream = stream_of(handle);
+    *graph = nullptr;
+    if (!known(stream)) return INVALID_HANDLE;
+    if (!stream->capture || !stream->capture_origin) return CAPTURE_UNMATCHED;
+    std::shared_ptr<Graph> made = stream->capture;
+    for (Stream* each : driver().streams)
+        if (each->capture == made) each->capture.reset(), each->capture_origin = false;
+    for (Event* event : driver().events)
+        if (event->capture == made) event->capture.reset();
+    if (made->broken) return CAPTURE_INVALIDATED;
+    auto* handle_of = new std::shared_ptr<Graph>(made);
+    driver().graphs.insert(handle_of);
+    *graph = handle_of;
+    return SUCCESS;
+}
+GM_API cuGraphInstantiateWithFlags(void** exec, void* graph, unsigned long long) {
+    GM_USABLE;
+    auto* from = static_cast<std::shared_ptr<Graph>*>(graph);
+    if (!driver().graphs.count(from)) return INVALID_HANDLE;
+    auto* made = new std::shared_ptr<Graph>(std::make_shared<Graph>(**from));
+    driver().execs.insert(made);
+    *exec = made;
+    return SUCCESS;
+}
+GM_API cuGraphUpload(void*, void*) { return SUCCESS; }
+GM_API cuGraphLaunch(void* exec, void* stream) {
+    GM_USABLE;
+    auto* which = static_cast<std::shared_ptr<Graph>*>(exec);
+    if (!driver().execs.count(which)) return INVALID_HANDLE;
+    for (const Operation& operation : (*which)->operations)
+        if (int error = submit(stream_of(stream), operation)) return error;
+    return SUCCESS;
+}
+template <class Set> static int destroy(Set& set, void* handle) {
+    GM_LOCK;
+    auto* which = static_cast<std::shared_ptr<Graph>*>(handle);
+    if (!set.erase(which)) return INVALID_HANDLE;
+    delete which;
+    return SUCCESS;
+}
+GM_API cuGraphDestroy(void* graph) { return destroy(driver().graphs, graph); }
+GM_API cuGraphExecDestroy(void* exec) { return destroy(driver().execs, exec); }

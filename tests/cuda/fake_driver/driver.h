@@ -1,0 +1,166 @@
+// What the parts of the fake driver share: configuration, streams and their queues, device memory, errors.
+
+#ifndef GM_FAKE_DRIVER
+#define GM_FAKE_DRIVER
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <dlfcn.h>
+
+#define GM_API extern "C" __attribute__((visibility("default"))) int
+
+extern "C" {
+void gm_emulator_allocate(const void* memory, size_t bytes, const char* name, bool read_only);
+bool gm_emulator_free(const void* memory);
+bool gm_emulator_contains(const void* memory, size_t bytes);
+int gm_emulator_launch(const gm_emulator::Kernel* which, uint32_t blocks_x, uint32_t blocks_y, uint32_t threads,
+                       void** values, uint64_t seed, char* text, size_t capacity);
+}
+
+namespace fake {
+
+// CUresult, as far as it is used.
+enum : int {
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NOT_INITIALIZED = 3,
+    NO_DEVICE = 100,
+    INVALID_DEVICE = 101,
+    INVALID_IMAGE = 200,
+    INVALID_CONTEXT = 201,
+    NO_BINARY_FOR_GPU = 209,
+    INVALID_PTX = 218,
+    UNSUPPORTED_PTX_VERSION = 222,
+    INVALID_HANDLE = 400,
+    NOT_FOUND = 500,
+    NOT_READY = 600,
+    ILLEGAL_ADDRESS = 700,
+    LAUNCH_OUT_OF_RESOURCES = 701,
+    MISALIGNED_ADDRESS = 716,
+    LAUNCH_FAILED = 719,
+    NOT_PERMITTED = 800,
+    NOT_SUPPORTED = 801,
+    CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_INVALIDATED = 901,
+    CAPTURE_UNMATCHED = 903,
+};
+
+// What GRISTMILL_FAKE_CUDA says: words with commas between, for example "sm_80,driver=12020,fail_launch=gemv".
+struct Settings {
+    int major = 9, minor = 0;   // sm_90
+    int driver = 13000;         // driver=N: what cuDriverGetVersion gives
+    int devices = 1;            // devices=N, no_device
+    int init = SUCCESS;         // init=N: what cuInit gives
+    size_t memory = 8ull << 30; // memory=BYTES of a device
+    long oom_after = -1;        // oom_after=N: allocations that succeed
+    std::string fail_launch;    // fail_launch=NAME: launches of this kernel fail while they run
+    bool pools = true;          // no_pools: no cuMemAllocAsync
+    uint64_t seed = 1;          // seed=N: order of threads and blocks
+    std::string units;          // folder of emulated units: GRISTMILL_FAKE_CUDA_UNITS
+};
+const Settings& settings();
+
+// An operation of a stream: 0, or the error that it stops everything with.
+using Operation = std::function<int()>;
+
+struct Graph {
+    std::vector<Operation> operations;
+    bool broken = false;
+};
+
+struct Stream {
+    std::deque<Operation> queue;
+    // Where operations go instead while this stream is being captured.
+    std::shared_ptr<Graph> capture;
+    bool capture_origin = false;
+    // Operations added and done, since the stream was made.
+    uint64_t added = 0, done = 0;
+};
+
+struct Event {
+    unsigned flags = 0;
+    Stream* stream = nullptr;
+    // The stream's `done` from which the last record has happened.
+    uint64_t at = 0;
+    double seconds = 0;
+    std::shared_ptr<Graph> capture;
+};
+
+struct Function {
+    std::string name;
+    const gm_emulator::Kernel* kernel;
+    struct Module* module;
+};
+
+struct Module {
+    void* unit = nullptr;
+    std::string image;
+    std::map<std::string, std::unique_ptr<Function>> functions;
+};
+
+struct Memory {
+    size_t bytes;
+    // Given back on a stream, and not to be used after what is queued there.
+    bool freed = false;
+};
+
+// The whole driver; one lock around every call.
+struct Driver {
+    std::recursive_mutex lock;
+    bool initialized = false;
+    int sticky = SUCCESS;
+    std::set<Stream*> streams;
+    std::set<Event*> events;
+    std::set<Module*> modules;
+    std::set<std::shared_ptr<Graph>*> graphs, execs;
+    std::map<uint64_t, Memory> memory;
+    std::map<void*, size_t> host_memory;
+    size_t in_use = 0;
+    long allocations = 0;
+    int retained = 0;
+    uint64_t launches = 0;
+    Stream legacy;
+};
+Driver& driver();
+// The thread's context: one for each device, never null while it is current.
+extern thread_local void* current;
+
+void say(const char* format, ...) __attribute__((format(printf, 1, 2)));
+// 0 if the driver is initialized, a context is current and nothing failed before; else the error.
+int usable();
+Stream* stream_of(void* handle);
+bool known(Stream* stream);
+// Queues an operation, or puts it into the graph that is being captured.
+int submit(Stream* stream, Operation operation);
+// Does what is queued.
+int run_until(Stream* stream, uint64_t done);
+int run_stream(Stream* stream);
+int run_all();
+// Whether a range lies in memory that is allocated.
+bool in_memory(uint64_t address, size_t bytes);
+int capturing_anything();
+
+}  // namespace fake
+
+// One lock a call, and no call before its time.
+#define GM_LOCK std::lock_guard<std::recursive_mutex> guard(driver().lock)
+#define GM_USABLE \
+    GM_LOCK; \
+    if (int error = usable()) return error
+
+#endif

@@ -1,0 +1,243 @@
+// Modules, functions and launches of the fake driver.
+//
+// An image stands for the emulated unit FNV.so in the folder of units, where FNV is the 64-bit FNV-1a hash of the image
+// in sixteen hexadecimal digits. Whether a device of this compute capability and a driver of this version would take the image
+// is worked out from its own headers.
+
+#include "driver.h"
+
+using namespace fake;
+
+namespace {
+
+uint64_t number(const unsigned char* at, int bytes) {
+    uint64_t value = 0;
+    for (int i = bytes; i-- > 0;) value = value << 8 | at[i];
+    return value;
+}
+
+// The newest PTX that a driver takes: 7.4 is 74.
+int ptx_of_driver(int version) {
+    static const int table[][2] = {{11000, 70}, {11010, 71}, {11020, 72}, {11030, 73}, {11040, 74}, {11050, 75},
+                                   {11060, 76}, {11070, 77}, {11080, 78}, {12000, 80}, {12010, 81}, {12020, 82},
+                                   {12030, 83}, {12040, 84}, {12050, 85}, {12060, 85}, {12080, 87}, {12090, 88},
+                                   {13000, 90}, {13010, 91}, {13020, 92}};
+    int found = 0;
+    for (auto& row : table)
+        if (row[0] <= version) found = row[1];
+    return found;
+}
+
+// Machine code: the whole image's length, and whether this device and driver take it.
+int check_elf(const unsigned char* image, size_t* bytes) {
+    const uint16_t cuda = 190;
+    if (number(image + 18, 2) != cuda) return INVALID_IMAGE;
+    uint64_t sections = number(image + 40, 8), programs = number(image + 32, 8);
+    uint64_t section_bytes = number(image + 58, 2), section_count = number(image + 60, 2);
+    uint64_t end = std::max(sections + section_bytes * section_count, programs + number(image + 54, 2) * number(image + 56, 2));
+    for (uint64_t i = 0; i < section_count; i++) {
+        const unsigned char* section = image + sections + i * section_bytes;
+        const uint64_t no_bits = 8;
+        if (number(section + 4, 4) != no_bits) end = std::max(end, number(section + 24, 8) + number(section + 32, 8));
+    }
+    *bytes = end;
+    // From version 8 of the ABI (CUDA 13) on the architecture is in the second byte of the flags, before in the first.
+    uint64_t flags = number(image + 48, 4);
+    bool newer = image[8] >= 8;
+    int arch = int(newer ? flags >> 8 & 0xff : flags & 0xff);
+    if (newer && settings().driver < 13000) return INVALID_IMAGE;
+    if (arch / 10 != settings().major || arch % 10 > settings().minor) return NO_BINARY_FOR_GPU;
+    return SUCCESS;
+}
+
+int check_ptx(const std::string& text) {
+    size_t version = text.find(".version "), target = text.find(".target sm_");
+    if (version == std::string::npos || target == std::string::npos) return INVALID_IMAGE;
+    int major = 0, minor = 0;
+    if (sscanf(text.c_str() + version, ".version %d.%d", &major, &minor) != 2) return INVALID_PTX;
+    if (major * 10 + minor > ptx_of_driver(settings().driver)) return UNSUPPORTED_PTX_VERSION;
+    if (atoi(text.c_str() + target + 11) > settings().major * 10 + settings().minor) return INVALID_PTX;
+    return SUCCESS;
+}
+
+std::string unit_of(const std::string& image) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (unsigned char byte : image) hash = (hash ^ byte) * 0x100000001b3u;
+    char name[32];
+    snprintf(name, sizeof name, "/%016llx.so", (unsigned long long)hash);
+    return settings().units + name;
+}
+
+}  // namespace
+
+GM_API cuModuleLoadData(void** module, const void* image) {
+    GM_USABLE;
+    if (!image) return INVALID_VALUE;
+    const unsigned char* bytes = static_cast<const unsigned char*>(image);
+    auto made = std::make_unique<Module>();
+    if (memcmp(bytes, "\x7f""ELF", 4) == 0) {
+        size_t length = 0;
+        if (int error = check_elf(bytes, &length)) return error;
+        made->image.assign(reinterpret_cast<const char*>(bytes), length);
+    } else {
+        made->image = reinterpret_cast<const char*>(bytes);
+        if (int error = check_ptx(made->image)) return error;
+    }
+    std::string path = unit_of(made->image);
+    made->unit = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!made->unit) {
+        say("an image of %zu bytes has no emulated unit: %s", made->image.size(), dlerror());
+        return INVALID_IMAGE;
+    }
+    *module = made.get();
+    driver().modules.insert(made.release());
+    return SUCCESS;
+}
+GM_API cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) {
+    return cuModuleLoadData(module, image);
+}
+GM_API cuModuleUnload(void* handle) {
+    GM_LOCK;
+    Module* module = static_cast<Module*>(handle);
+    if (!driver().modules.count(module)) return INVALID_HANDLE;
+    run_all();
+    driver().modules.erase(module);
+    dlclose(module->unit);
+    delete module;
+    return SUCCESS;
+}
+GM_API cuModuleGetFunction(void** function, void* handle, const char* name) {
+    GM_USABLE;
+    Module* module = static_cast<Module*>(handle);
+    if (!driver().modules.count(module)) return INVALID_HANDLE;
+    void* kernel = dlsym(module->unit, (std::string("gm_export_") + name).c_str());
+    // The image must know it too, not only the unit that stands for it.
+    if (!kernel || module->image.find(name) == std::string::npos) return NOT_FOUND;
+    auto& made = module->functions[name];
+    if (!made) made.reset(new Function{name, static_cast<const gm_emulator::Kernel*>(kernel), module});
+    *function = made.get();
+    return SUCCESS;
+}
+
+static const Function* function_of(void* handle) {
+    for (Module* module : driver().modules)
+        for (auto& [name, function] : module->functions)
+            if (function.get() == handle) return function.get();
+    return nullptr;
+}
+
+GM_API cuFuncGetAttribute(int* value, int attribute, void* handle) {
+    GM_USABLE;
+    const Function* function = function_of(handle);
+    if (!function) return INVALID_HANDLE;
+    switch (attribute) {
+        case 0: *value = int(function->kernel->threads); break;  // threads of a block
+        case 4: *value = 32; break;                              // registers
+        case 5: case 6: *value = settings().major * 10 + settings().minor; break;
+        default: *value = 0; break;
+    }
+    return SUCCESS;
+}
+GM_API cuFuncSetAttribute(void* handle, int, int) {
+    GM_USABLE;
+    return function_of(handle) ? int(SUCCESS) : int(INVALID_HANDLE);
+}
+GM_API cuFuncSetCacheConfig(void* handle, int) { return cuFuncSetAttribute(handle, 0, 0); }
+GM_API cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, void* handle, int threads, size_t, unsigned) {
+    GM_USABLE;
+    if (!function_of(handle)) return INVALID_HANDLE;
+    if (threads <= 0) return INVALID_VALUE;
+    *blocks = std::min(16, 2048 / threads);
+    return SUCCESS;
+}
+GM_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* handle, int threads, size_t shared) {
+    return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, handle, threads, shared, 0);
+}
+
+GM_API cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                      unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** parameters,
+                      void** extra) {
+    GM_USABLE;
+    const Function* function = function_of(handle);
+    if (!function) return INVALID_HANDLE;
+    if (extra) return NOT_SUPPORTED;
+    bool grid = grid_x && grid_y && grid_z && grid_x <= 0x7fffffff && grid_y <= 65535 && grid_z <= 65535;
+    bool block = block_x && block_y && block_z && uint64_t(block_x) * block_y * block_z <= 1024;
+    if (!grid || !block || shared > 48 * 1024) return INVALID_VALUE;
+    const gm_emulator::Kernel* kernel = function->kernel;
+    if (block_x * block_y * block_z > kernel->threads) return LAUNCH_OUT_OF_RESOURCES;
+    if (grid_z != 1 || block_y != 1 || block_z != 1 || shared != 0) {
+        say("%s: kernels here have grids of two dimensions, blocks of one and no dynamic shared memory", kernel->name);
+        return INVALID_VALUE;
+    }
+    if (kernel->parameters && !parameters) return INVALID_VALUE;
+    auto values = std::make_shared<std::vector<std::vector<char>>>();
+    for (uint32_t i = 0; i < kernel->parameters; i++) {
+        const char* from = static_cast<const char*>(parameters[i]);
+        if (!from) return INVALID_VALUE;
+        values->emplace_back(from, from + kernel->sizes[i]);
+    }
+    return submit(stream_of(stream), [=]() -> int {
+        driver().launches++;
+        if (settings().fail_launch == kernel->name) {
+            say("launch of %s: a failure was asked for", kernel->name);
+            return LAUNCH_FAILED;
+        }
+        std::vector<void*> pointers;
+        for (auto& value : *values) pointers.push_back(value.data());
+        char report[2048];
+        if (!gm_emulator_launch(kernel, grid_x, grid_y, block_x, pointers.data(), settings().seed + driver().launches,
+                                report, sizeof report))
+            return SUCCESS;
+        say("%s", report);
+        if (strstr(report, "not inside an allocation")) return ILLEGAL_ADDRESS;
+        if (strstr(report, "not aligned")) return MISALIGNED_ADDRESS;
+        return LAUNCH_FAILED;
+    });
+}
+GM_API cuLaunchCooperativeKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                                 unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** parameters) {
+    return cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, nullptr);
+}
+
+// ------------------------------------------------------------------------------------------------------- errors
+
+static const struct { int code; const char *name, *text; } ERRORS[] = {
+    {SUCCESS, "CUDA_SUCCESS", "no error"},
+    {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {34, "CUDA_ERROR_STUB_LIBRARY", "CUDA driver is a stub library"},
+    {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+    {INVALID_PTX, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
+    {UNSUPPORTED_PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain."},
+    {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {LAUNCH_OUT_OF_RESOURCES, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
+    {MISALIGNED_ADDRESS, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"},
+    {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
+    {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination"},
+    {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
+    {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"},
+    {CAPTURE_UNMATCHED, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not initiated in this stream"},
+};
+GM_API cuGetErrorName(int code, const char** name) {
+    for (auto& error : ERRORS)
+        if (error.code == code) return *name = error.name, SUCCESS;
+    return *name = nullptr, INVALID_VALUE;
+}
+GM_API cuGetErrorString(int code, const char** text) {
+    for (auto& error : ERRORS)
+        if (error.code == code) return *text = error.text, SUCCESS;
+    return *text = nullptr, INVALID_VALUE;
+}
+GM_API cuProfilerStart() { return SUCCESS; }
+GM_API cuProfilerStop() { return SUCCESS; }

@@ -1,0 +1,276 @@
+//! Device memory and launches in the emulator, in this process.
+
+use super::compile::{build, emulator};
+use libloading::Library;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+
+/// As in `emulator.h`.
+#[repr(C)]
+struct KernelInfo {
+    name: *const c_char,
+    file: *const c_char,
+    threads: u32,
+    parameters: u32,
+    sizes: *const u32,
+    kinds: *const c_char,
+    call: *const c_void,
+}
+
+type AllocateFn = unsafe extern "C" fn(*const c_void, usize, *const c_char, bool);
+type FreeFn = unsafe extern "C" fn(*const c_void) -> bool;
+type LaunchFn =
+    unsafe extern "C" fn(*const KernelInfo, u32, u32, u32, *mut *mut c_void, u64, *mut c_char, usize) -> i32;
+
+struct Emulator {
+    allocate: AllocateFn,
+    free: FreeFn,
+    launch: LaunchFn,
+    _library: Library,
+}
+
+fn loaded() -> &'static Emulator {
+    static LOADED: OnceLock<Emulator> = OnceLock::new();
+    LOADED.get_or_init(|| {
+        // SAFETY: the library is ours; its initializers only set up its own state.
+        let library = unsafe { Library::new(&emulator().path) }.expect("the emulator loads");
+        // SAFETY: the three types are those of emulator.cc, and the library is kept.
+        unsafe {
+            Emulator {
+                allocate: *library.get(b"gm_emulator_allocate\0").expect("exported"),
+                free: *library.get(b"gm_emulator_free\0").expect("exported"),
+                launch: *library.get(b"gm_emulator_launch\0").expect("exported"),
+                _library: library,
+            }
+        }
+    })
+}
+
+/// A compiled unit, loaded.
+pub struct Unit {
+    library: Library,
+}
+
+impl Unit {
+    /// Compiles and loads a unit's text (without `device.h`). Panics with the compiler's words if it doesn't compile.
+    pub fn new(name: &str, text: &str) -> Unit {
+        loaded();
+        let compiled = build(name, text).unwrap_or_else(|said| panic!("{name}: {said}"));
+        // SAFETY: the object holds generated kernels; its initializers only build their tables.
+        let library = unsafe { Library::new(&compiled.path) }.expect("the unit loads");
+        Unit { library }
+    }
+
+    /// The start of a launch of one kernel: one block of as many threads as its bounds say, seed 1.
+    pub fn launch(&self, kernel: &str) -> Launch<'_> {
+        let symbol = format!("gm_export_{kernel}\0");
+        // SAFETY: objects of that name are of that type, and live as long as the library, which the launch borrows.
+        let info = unsafe {
+            let found = self.library.get::<*const KernelInfo>(symbol.as_bytes());
+            &**found.unwrap_or_else(|error| panic!("{kernel}: {error}"))
+        };
+        Launch {
+            info,
+            blocks: (1, 1),
+            threads: info.threads,
+            arguments: Vec::new(),
+            seed: 1,
+            _unit: PhantomData,
+        }
+    }
+}
+
+/// What a kernel can be given: bytes of a number, and the letter of its kind in `emulator.h`.
+pub trait Argument {
+    /// The bytes, little-endian as in memory.
+    fn bytes(&self) -> Vec<u8>;
+    /// Letters of parameters that take it.
+    const KINDS: &'static str;
+}
+
+macro_rules! number {
+    ($($t:ty: $kinds:literal),*) => {$(
+        impl Argument for $t {
+            fn bytes(&self) -> Vec<u8> { self.to_ne_bytes().to_vec() }
+            const KINDS: &'static str = $kinds;
+        }
+    )*};
+}
+number!(u32: "i", i32: "i", u64: "i", i64: "i", f32: "f", f64: "f");
+
+impl<T> Argument for &Buffer<T> {
+    fn bytes(&self) -> Vec<u8> {
+        (self.data as usize).to_ne_bytes().to_vec()
+    }
+    const KINDS: &'static str = "pc";
+}
+
+/// An address inside or outside a buffer.
+#[derive(Clone, Copy)]
+pub struct Address(usize);
+
+impl Argument for Address {
+    fn bytes(&self) -> Vec<u8> {
+        self.0.to_ne_bytes().to_vec()
+    }
+    const KINDS: &'static str = "pc";
+}
+
+/// A launch in preparation.
+pub struct Launch<'a> {
+    info: &'a KernelInfo,
+    blocks: (u32, u32),
+    threads: u32,
+    /// Each in words of its own, from their first byte on.
+    arguments: Vec<Vec<u64>>,
+    seed: u64,
+    _unit: PhantomData<&'a Unit>,
+}
+
+impl Launch<'_> {
+    /// Blocks in x and y.
+    pub fn grid(mut self, x: u32, y: u32) -> Self {
+        self.blocks = (x, y);
+        self
+    }
+
+    /// Threads of a block.
+    pub fn threads(mut self, threads: u32) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Which order threads and blocks are run in.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// The next argument. Panics if the parameter has another size or kind.
+    pub fn arg<A: Argument>(self, value: A) -> Self {
+        self.push(&value.bytes(), A::KINDS)
+    }
+
+    /// A null pointer.
+    pub fn null(self) -> Self {
+        self.push(&0usize.to_ne_bytes(), "pc")
+    }
+
+    /// A struct, as the device reads it.
+    pub fn structure(self, bytes: &[u8]) -> Self {
+        self.push(bytes, "s")
+    }
+
+    fn push(mut self, bytes: &[u8], fitting: &str) -> Self {
+        let index = self.arguments.len();
+        // SAFETY: the tables hold as many entries as there are parameters, and a zero.
+        let (kinds, size) = unsafe {
+            let kinds = CStr::from_ptr(self.info.kinds).to_str().expect("letters");
+            (kinds, *self.info.sizes.add(index.min(kinds.len())))
+        };
+        let kind = kinds.chars().nth(index).unwrap_or_else(|| panic!("{} parameters only", kinds.len()));
+        assert!(
+            fitting.contains(kind) && bytes.len() == size as usize,
+            "argument {index} has {} bytes and fits `{fitting}`; the parameter has {size} bytes and is `{kind}`",
+            bytes.len(),
+        );
+        let word =
+            |bytes: &[u8]| u64::from_ne_bytes(std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0)));
+        self.arguments.push(bytes.chunks(8).map(word).collect());
+        self
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// The emulator's report on the kernel's first mistake.
+    pub fn run(mut self) -> Result<(), String> {
+        assert_eq!(self.arguments.len(), self.info.parameters as usize, "the kernel's parameters");
+        let mut pointers: Vec<*mut c_void> =
+            self.arguments.iter_mut().map(|words| words.as_mut_ptr().cast()).collect();
+        let mut report: Vec<c_char> = vec![0; 4096];
+        // SAFETY: as many pointers as the kernel has parameters, each to a value of its size; memory that the kernel
+        // reaches through them is checked by the emulator.
+        let result = unsafe {
+            (loaded().launch)(
+                self.info,
+                self.blocks.0,
+                self.blocks.1,
+                self.threads,
+                pointers.as_mut_ptr(),
+                self.seed,
+                report.as_mut_ptr(),
+                report.len(),
+            )
+        };
+        if result == 0 {
+            return Ok(());
+        }
+        // SAFETY: the emulator ends the text with a zero.
+        Err(unsafe { CStr::from_ptr(report.as_ptr()) }.to_string_lossy().into_owned())
+    }
+}
+
+/// Device memory: exactly its elements, aligned as CUDA aligns, and known to the emulator while it lives.
+pub struct Buffer<T> {
+    data: *mut T,
+    len: usize,
+}
+
+impl<T: Copy> Buffer<T> {
+    /// Memory that kernels may only read.
+    pub fn input(name: &str, values: &[T]) -> Buffer<T> {
+        Buffer::new(name, values, true)
+    }
+
+    /// Memory that kernels may write, with these values at first.
+    pub fn output(name: &str, values: &[T]) -> Buffer<T> {
+        Buffer::new(name, values, false)
+    }
+
+    fn layout(len: usize) -> Layout {
+        // An empty buffer has an address all the same.
+        Layout::from_size_align((len * size_of::<T>()).max(1), 256).expect("a size that fits")
+    }
+
+    fn new(name: &str, values: &[T], read_only: bool) -> Buffer<T> {
+        let name = CString::new(name).expect("a name without zeros");
+        // SAFETY: the layout has a size; the memory is as long as `values` and new.
+        unsafe {
+            let data = alloc_zeroed(Self::layout(values.len())).cast::<T>();
+            assert!(!data.is_null(), "no memory");
+            data.copy_from_nonoverlapping(values.as_ptr(), values.len());
+            (loaded().allocate)(data.cast(), size_of_val(values), name.as_ptr(), read_only);
+            Buffer { data, len: values.len() }
+        }
+    }
+
+    /// What is there now.
+    pub fn read(&self) -> Vec<T> {
+        // SAFETY: the memory holds `len` values; every bit pattern that a kernel leaves is one of the numbers used here.
+        unsafe { std::slice::from_raw_parts(self.data, self.len) }.to_vec()
+    }
+
+    /// Its address, for structs.
+    pub fn address(&self) -> u64 {
+        self.data as u64
+    }
+
+    /// An address `bytes` after the start.
+    pub fn at(&self, bytes: isize) -> Address {
+        Address(self.data.cast::<u8>().wrapping_offset(bytes) as usize)
+    }
+}
+
+impl<T> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        let layout = Layout::from_size_align((self.len * size_of::<T>()).max(1), 256).expect("as allocated");
+        // SAFETY: allocated with this layout, and known to the emulator until now.
+        unsafe {
+            (loaded().free)(self.data.cast());
+            dealloc(self.data.cast(), layout);
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Running CUDA code without a GPU: units compiled by g++ against the emulator, and launches of their kernels.
+//!
+//! What each mistake of a kernel looks like stands at `tests/cuda/emulator/emulator.h`.
+#![allow(dead_code, reason = "each test file uses a part of this")]
+
+mod compile;
+mod launch;
+
+#[allow(unused_imports, reason = "each test file uses a part of this")]
+pub use compile::{Compiled, build, compiler, fake_driver, place_unit, root, unit_file};
+#[allow(unused_imports, reason = "each test file uses a part of this")]
+pub use launch::{Buffer, Launch, Unit};
+
+/// Whether units can be compiled here; if not, says that `what` is left out, or fails if nothing may be.
+pub fn can_run(what: &str) -> bool {
+    if compiler().is_some() {
+        return true;
+    }
+    let strict = std::env::var_os("GRISTMILL_NO_SKIP").is_some_and(|value| !value.is_empty() && value != "0");
+    assert!(!strict, "GRISTMILL_NO_SKIP is set, and {what} can't run: no g++ (or $CXX)");
+    println!("SKIPPED: {what}: no g++ (or $CXX) to compile CUDA code for the emulator");
+    false
+}

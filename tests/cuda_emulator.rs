@@ -1,0 +1,334 @@
+//! The emulator that generated CUDA code is tested in: what it computes, and what it refuses to let pass.
+
+#[path = "cuda/support/mod.rs"]
+mod support;
+
+use support::{Buffer, Unit, can_run};
+
+const REDUCTION: &str = include_str!("cuda/kernels/reduction.cu");
+const GEMV: &str = include_str!("cuda/kernels/gemv.cu");
+const MMA: &str = include_str!("cuda/kernels/mma.cu");
+const NUMBER: &str = include_str!("cuda/kernels/number.cu");
+
+/// Numbers without a pattern.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 24
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// `text` with one place changed, which must be there once.
+fn mutated(text: &str, from: &str, to: &str) -> String {
+    assert_eq!(text.matches(from).count(), 1, "`{from}` stands once in the kernel");
+    text.replace(from, to)
+}
+
+fn reduce(unit: &Unit, x: &[i32], blocks: u32, seed: u64) -> Result<Vec<i32>, String> {
+    let input = Buffer::input("x", x);
+    let sums = Buffer::output("sums", &vec![i32::MIN; x.len().div_ceil(256)]);
+    let n = x.len() as u32;
+    unit.launch("reduction").grid(blocks, 1).arg(&input).arg(&sums).arg(n).seed(seed).run()?;
+    Ok(sums.read())
+}
+
+#[test]
+fn a_reduction_is_right_in_every_order() {
+    if !can_run("the reduction") {
+        return;
+    }
+    let unit = Unit::new("reduction", REDUCTION);
+    for n in [1usize, 31, 32, 255, 256, 257, 1000] {
+        let mut random = Random(n as u64);
+        let x: Vec<i32> = (0..n).map(|_| random.next() as i16 as i32).collect();
+        let expected: Vec<i32> = x.chunks(256).map(|chunk| chunk.iter().sum()).collect();
+        for seed in 0..20 {
+            assert_eq!(
+                reduce(&unit, &x, n.div_ceil(256) as u32, seed),
+                Ok(expected.clone()),
+                "n = {n}, seed {seed}"
+            );
+        }
+    }
+}
+
+/// What is wrong with the kernel is what the report says, whatever the order.
+#[test]
+fn mistakes_of_a_reduction_are_reported() {
+    if !can_run("mutations of the reduction") {
+        return;
+    }
+    let mutations = [
+        ("removed barrier", "    gm_sync();\n", "", "no barrier lies between|never wrote"),
+        ("divergent barrier", "gm_sync();", "if (gm_thread() < 96) gm_sync();", "can't go on"),
+        ("two barriers", "gm_sync();", "if (gm_warp() < 4) { gm_sync(); } else {\n gm_sync(); }", "instead"),
+        ("early return", "i32 sum = 0;", "i32 sum = 0; if (i >= n) return;", "returned"),
+        (
+            "divergent shuffle",
+            "sum += gm_shfl_xor(sum, delta)",
+            "if (gm_lane() < 8) sum += gm_shfl_xor(sum, delta)",
+            "can't go on|but thread",
+        ),
+        (
+            "unset shared memory",
+            "partial[gm_warp()] = sum;",
+            "if (gm_warp() > 0) partial[gm_warp()] = sum;",
+            "never wrote",
+        ),
+        ("shared index", "partial[gm_lane()]", "partial[gm_lane() + 1]", "has 8 elements"),
+        ("two writers", "if (gm_lane() == 0) partial", "partial", "no barrier lies between"),
+        ("out of bounds", "if (i < n) sum", "sum", "not inside an allocation"),
+        ("misaligned", "gm_load(x + i)", "gm_load((const i32*)((const u8*)x + 4 * i + 2))", "not aligned"),
+        ("wrong output", "gm_store(sums + gm_block(), sum)", "gm_store((i32*)x, sum)", "read-only"),
+        ("same output", "sums + gm_block()", "sums", "thread of another block"),
+        ("overflow", "sum = gm_load(x + i);", "sum = gm_load(x + i) + 2147483647;", "overflows"),
+        ("shuffle too far", "gm_shfl_down(sum, delta)", "gm_shfl_down(sum, 2 * delta)", "32 lanes"),
+    ];
+    for (name, from, to, expected) in mutations {
+        let unit = Unit::new("reduction", &mutated(REDUCTION, from, to));
+        for seed in 0..10 {
+            let report = reduce(&unit, &[7; 700], 3, seed).expect_err(name);
+            assert!(expected.split('|').any(|words| report.contains(words)), "{name}: {report}");
+            assert!(report.starts_with("kernel reduction, block ("), "{name}: {report}");
+        }
+    }
+}
+
+#[test]
+fn launches_that_no_device_takes_are_reported() {
+    if !can_run("launch limits") {
+        return;
+    }
+    let unit = Unit::new("reduction", REDUCTION);
+    let (x, sums) = (Buffer::input("x", &[1i32; 256]), Buffer::output("sums", &[0i32]));
+    for (threads, grid, expected) in
+        [(288, (1, 1), "bounds"), (40, (1, 1), "warps"), (256, (0, 1), "grid"), (256, (1, 65536), "grid")]
+    {
+        let launch = unit.launch("reduction").grid(grid.0, grid.1).threads(threads);
+        let report = launch.arg(&x).arg(&sums).arg(256u32).run().expect_err(expected);
+        assert!(report.contains(expected), "{report}");
+    }
+}
+
+/// One product, and what it should be.
+fn gemv(unit: &Unit, n: usize, k: usize, blocks: u32) -> (Result<Vec<i32>, String>, Vec<i32>) {
+    let mut random = Random((n * k) as u64);
+    let codes = random.bytes(n * k / 4);
+    let x: Vec<i8> = random.bytes(k).into_iter().map(|byte| byte as i8).collect();
+    let code = |row: usize, i: usize| codes[row * k / 4 + i / 16 * 4 + i % 4] >> (i % 16 / 4 * 2) & 3;
+    let product = |row| (0..k).map(|i| (i32::from(code(row, i)) - 1) * i32::from(x[i])).sum();
+    let expected = (0..n).map(product).collect();
+    let (codes, x) = (Buffer::input("codes", &codes), Buffer::input("x", &x));
+    let y = Buffer::output("y", &vec![i32::MIN; n]);
+    let launch = unit.launch("gemv").grid(blocks, 1);
+    let result = launch.arg(&codes).arg(&x).arg(&y).arg(n as u32).arg(k as u32).run();
+    (result.map(|()| y.read()), expected)
+}
+
+#[test]
+fn a_product_by_dp4a_is_exact() {
+    if !can_run("dp4a") {
+        return;
+    }
+    let unit = Unit::new("gemv", GEMV);
+    for (n, k) in [(1, 64), (4, 2048), (7, 192), (33, 4160)] {
+        let (found, expected) = gemv(&unit, n, k, n.div_ceil(4) as u32);
+        assert_eq!(found, Ok(expected), "{n} x {k}");
+    }
+}
+
+#[test]
+fn a_large_product_takes_little_time() {
+    if !can_run("a large product") {
+        return;
+    }
+    let unit = Unit::new("gemv", GEMV);
+    let start = std::time::Instant::now();
+    let (found, expected) = gemv(&unit, 2560, 2560, 640);
+    println!("2560 x 2560: {:?}, with the expected values", start.elapsed());
+    assert_eq!(found, Ok(expected));
+}
+
+#[test]
+fn mistakes_of_a_product_are_seen() {
+    if !can_run("mutations of the product") {
+        return;
+    }
+    let unit = Unit::new("gemv", GEMV);
+    let (found, expected) = gemv(&unit, 33, 128, 8);
+    assert_ne!(found.expect("no access is wrong"), expected, "a grid that lacks its last block");
+    let unit = Unit::new("gemv", &mutated(GEMV, "if (row >= n) return;", ""));
+    let report = gemv(&unit, 33, 128, 9).0.expect_err("rows beyond the last");
+    assert!(report.contains("`codes`"), "{report}");
+    let unit = Unit::new("gemv", &mutated(GEMV, "i < k / 64", "i <= k / 64"));
+    let report = gemv(&unit, 32, 2048, 8).0.expect_err("one step too many");
+    assert!(report.contains("not inside an allocation"), "{report}");
+    for (from, to) in [("- sum", "+ sum"), ("mask = 16", "mask = 8"), ("0x03030303u << 2 * f", "0x03030303u")]
+    {
+        let unit = Unit::new("gemv", &mutated(GEMV, from, to));
+        let (found, expected) = gemv(&unit, 8, 2048, 2);
+        assert_ne!(found.expect("no access is wrong"), expected, "{from} -> {to}");
+    }
+}
+
+/// The products of one tile by one kernel, unsigned and signed, and what they should be.
+fn tile(unit: &Unit, kernel: &str, a: &[u8], b: &[u8]) -> (Result<Vec<i32>, String>, Vec<i32>) {
+    let product = |signed: bool, at: usize| {
+        let (row, column) = (&a[at / 8 * 32..][..32], &b[at % 8 * 32..][..32]);
+        let of = |byte: u8| if signed { i32::from(byte as i8) } else { i32::from(byte) };
+        row.iter().zip(column).map(|(&a, &b)| of(a) * i32::from(b as i8)).sum()
+    };
+    let expected = [false, true].into_iter().flat_map(|signed| (0..128).map(move |at| product(signed, at)));
+    let expected = expected.collect();
+    let (a, b) = (Buffer::input("a", a), Buffer::input("b", b));
+    let c = Buffer::output("c", &[i32::MIN; 256]);
+    let result = unit.launch(kernel).arg(&a).arg(&b).arg(&c).run();
+    (result.map(|()| c.read()), expected)
+}
+
+#[test]
+fn tensor_core_tiles_are_exact() {
+    if !can_run("mma") {
+        return;
+    }
+    let unit = Unit::new("mma", MMA);
+    let mut random = Random(5);
+    for kernel in ["mma_16832", "mma_16816", "mma_8816"] {
+        let inputs = [(random.bytes(512), random.bytes(256)), (vec![0xff; 512], vec![0x80; 256])];
+        for (a, b) in inputs {
+            let (found, expected) = tile(&unit, kernel, &a, &b);
+            assert_eq!(found, Ok(expected), "{kernel}");
+        }
+    }
+}
+
+#[test]
+fn swapped_operands_are_seen() {
+    if !can_run("mutations of mma") {
+        return;
+    }
+    let mut random = Random(6);
+    let (a, b) = (random.bytes(512), random.bytes(256));
+    let swaps = [
+        ("word(a, g + 8, k), word(a, g, k + 16)", "word(a, g, k + 16), word(a, g + 8, k)"),
+        ("{word(b, g, k), word(b, g, k + 16)}", "{word(b, g, k + 16), word(b, g, k)}"),
+        ("gm_mma_16832_us(us", "gm_mma_16832_ss(us"),
+        ("word(a, g, k), word(a, g + 8, k), w", "word(b, g, k), word(a, g + 8, k), w"),
+    ];
+    for (from, to) in swaps {
+        let unit = Unit::new("mma", &mutated(MMA, from, to));
+        let (found, expected) = tile(&unit, "mma_16832", &a, &b);
+        assert_ne!(found.expect("no access is wrong"), expected, "{from} -> {to}");
+    }
+    // A matrix in the place of a larger one.
+    let unit = Unit::new("mma", MMA);
+    let small = Buffer::input("b", &b);
+    let c = Buffer::output("c", &[i32::MIN; 256]);
+    let report = unit.launch("mma_16832").arg(&small).arg(&small).arg(&c).run().expect_err("b is no a");
+    assert!(report.contains("`b`, which has 256 bytes"), "{report}");
+}
+
+/// f32 values at which conversions and roundings change, and random ones.
+fn values() -> Vec<f32> {
+    let mut random = Random(9);
+    let mut values: Vec<f32> = (0..20_000).map(|_| f32::from_bits(random.next() as u32)).collect();
+    // Between any two neighbours of binary16 and of bfloat16: the middle, and the next values to its sides.
+    for bits in 0..=u16::MAX {
+        for of in [half::f16::from_bits(bits).to_f32(), f32::from_bits(u32::from(bits) << 16)] {
+            let middle = [0x1000, 0x8000].map(|half_step| of.to_bits().wrapping_add(half_step));
+            let near = |bits: u32| [-1i32, 0, 1].map(|step| f32::from_bits(bits.wrapping_add_signed(step)));
+            values.extend([of.to_bits(), middle[0], middle[1]].into_iter().flat_map(near));
+        }
+    }
+    values.extend((-400..400).map(|i| i as f32 / 4.0));
+    values.extend([0.499_999_97, -0.499_999_97, 8_388_607.5, 2_147_483_500.0, -2_147_483_648.0, 1e30, -0.0]);
+    values
+}
+
+fn same(found: f32, expected: f32) -> bool {
+    found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan()
+}
+
+#[test]
+fn number_formats_are_read_as_on_the_cpu() {
+    if !can_run("number formats") {
+        return;
+    }
+    let unit = Unit::new("number", NUMBER);
+    let floats = [(); 2].map(|()| Buffer::output("floats", &[0f32; 65536]));
+    let small = [(); 2].map(|()| Buffer::output("small", &[0u32; 256]));
+    let launch = unit.launch("halves").grid(256, 1);
+    launch.arg(&floats[0]).arg(&floats[1]).arg(&small[0]).arg(&small[1]).run().expect("runs");
+    let (f16, bf16) = (floats[0].read(), floats[1].read());
+    for bits in 0..=u16::MAX {
+        let expected = half::f16::from_bits(bits).to_f32();
+        assert_eq!(f16[usize::from(bits)].to_bits(), expected.to_bits(), "f16 {bits:#x}");
+        assert_eq!(bf16[usize::from(bits)].to_bits(), u32::from(bits) << 16, "bf16 {bits:#x}");
+    }
+    for byte in 0..=255u8 {
+        let power = 2f64.powi(i32::from(byte) - 128);
+        assert_eq!(f64::from(f32::from_bits(small[0].read()[usize::from(byte)])), power, "e8m0 {byte:#x}");
+        let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f64::from(byte & 7));
+        let number = match byte & 0x7f {
+            0x7f => 0.0,
+            low if low < 8 => mantissa * 2f64.powi(-10),
+            _ => (8.0 + mantissa) * 2f64.powi(exponent - 11),
+        };
+        assert_eq!(f64::from(f32::from_bits(small[1].read()[usize::from(byte)])), number, "ue4m3 {byte:#x}");
+    }
+}
+
+#[test]
+fn number_formats_are_written_as_on_the_cpu() {
+    if !can_run("number formats") {
+        return;
+    }
+    let unit = Unit::new("number", NUMBER);
+    let values = values();
+    let x = Buffer::input("x", &values);
+    let (f16, bf16) =
+        (Buffer::output("f16", &vec![0; values.len()]), Buffer::output("bf16", &vec![0; values.len()]));
+    let launch = unit.launch("narrow").grid(values.len().div_ceil(256) as u32, 1);
+    launch.arg(&x).arg(&f16).arg(&bf16).arg(values.len() as u32).run().expect("runs");
+    for ((x, f16), bf16) in values.iter().zip(f16.read()).zip(bf16.read()) {
+        assert_eq!(f16, u32::from(half::f16::from_f32(*x).to_bits()), "f16 of {x} ({:#x})", x.to_bits());
+        assert_eq!(bf16, u32::from(half::bf16::from_f32(*x).to_bits()), "bf16 of {x} ({:#x})", x.to_bits());
+    }
+}
+
+#[test]
+fn numbers_are_rounded_as_on_the_cpu() {
+    if !can_run("rounding") {
+        return;
+    }
+    let unit = Unit::new("number", NUMBER);
+    let values = values();
+    let x = Buffer::input("x", &values);
+    let y = Buffer::output("y", &vec![0f32; 8 * values.len()]);
+    let integers = Buffer::output("integers", &vec![0i32; 2 * values.len()]);
+    let launch = unit.launch("round").grid(values.len().div_ceil(256) as u32, 1);
+    launch.arg(&x).arg(&y).arg(&integers).arg(values.len() as u32).run().expect("runs");
+    let (y, integers) = (y.read(), integers.read());
+    for (i, x) in values.iter().enumerate() {
+        let expected = [
+            x.round_ties_even(),
+            x.round(),
+            x.trunc(),
+            x.floor(),
+            x.abs(),
+            3f32.copysign(*x),
+            x.min(1.0),
+            x.max(1.0),
+        ];
+        for (j, expected) in expected.into_iter().enumerate() {
+            assert!(same(y[8 * i + j], expected), "function {j} of {x}: {} for {expected}", y[8 * i + j]);
+        }
+        assert_eq!((integers[2 * i], integers[2 * i + 1]), (*x as i32, i32::from(x.is_finite())), "{x}");
+    }
+}

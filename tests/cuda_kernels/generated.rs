@@ -1,0 +1,116 @@
+//! The generated kernels: their units, compiled for the emulator, and how each is launched.
+
+use super::support::Unit;
+use gristmill::REGISTRY;
+use gristmill::oracle::Oracle;
+use gristmill_codegen::cuda::{CudaListed, DEVICE_HEADER, Emitted, emit};
+use gristmill_spec::model::SpecSet;
+use gristmill_spec::vocab::Op;
+use gristmill_spec::{SourceFile, check};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// The specs of this build and what the compiler makes of them.
+pub struct Generated {
+    pub set: SpecSet,
+    pub emitted: Emitted,
+    pub oracle: Oracle,
+}
+
+pub fn generated() -> &'static Generated {
+    static MADE: OnceLock<Generated> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let source = |source: &gristmill::registry::Source| SourceFile {
+            path: source.path.to_owned(),
+            bytes: source.bytes.to_vec(),
+        };
+        let sources: Vec<SourceFile> = REGISTRY.sources.iter().map(source).collect();
+        let set = check(&sources).set.expect("the specs of this build check");
+        let emitted = emit(&set).unwrap_or_else(|errors| panic!("{errors:?}"));
+        let oracle = Oracle::new(&REGISTRY).expect("the specs of this build check");
+        Generated { set, emitted, oracle }
+    })
+}
+
+/// A listed kernel with its compiled unit.
+#[derive(Clone)]
+pub struct Kernel {
+    pub listed: &'static CudaListed,
+    pub unit: Arc<Unit>,
+}
+
+impl Kernel {
+    /// The number behind `name: ` in what the registry will say of the launch.
+    pub fn number(&self, name: &str) -> usize {
+        let text = &self.listed.launch;
+        let found = text.split_once(&format!("{name}: ")).map(|(_, rest)| rest);
+        let digits = found.and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
+        digits.and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("no `{name}` in {text}"))
+    }
+
+    /// The text behind `name: ` in the same, if it is there.
+    pub fn word(&self, name: &str) -> Option<&'static str> {
+        let (_, rest) = self.listed.launch.split_once(&format!("{name}: \""))?;
+        rest.split('"').next()
+    }
+
+    pub fn function(&self) -> &'static str {
+        self.word("function").expect("every kernel has a function")
+    }
+
+    /// The weight format's name.
+    pub fn format(&self) -> &'static str {
+        &generated().set.formats[self.listed.format].name
+    }
+}
+
+/// The text of a unit without the header in front.
+pub fn text_of(unit: &str) -> String {
+    let unit = generated().emitted.units.iter().find(|each| each.name == unit);
+    unit.expect("every kernel has a unit").text.replace(DEVICE_HEADER, "")
+}
+
+/// Every kernel of an op; each unit is compiled and loaded once.
+pub fn kernels(op: Op) -> Vec<Kernel> {
+    let listed = generated().emitted.listed.iter().filter(|listed| listed.op == op);
+    listed.map(|listed| Kernel { listed, unit: loaded(&listed.unit) }).collect()
+}
+
+fn loaded(name: &str) -> Arc<Unit> {
+    static LOADED: Mutex<Vec<(String, Arc<Unit>)>> = Mutex::new(Vec::new());
+    let find = |units: &Vec<(String, Arc<Unit>)>| {
+        units.iter().find(|(found, _)| found == name).map(|(_, u)| u.clone())
+    };
+    if let Some(unit) = find(&LOADED.lock().expect("no test panics with it")) {
+        return unit;
+    }
+    // Not locked while compiling, so that tests compile at the same time.
+    let unit = Arc::new(Unit::new(name, &text_of(name)));
+    let mut units = LOADED.lock().expect("no test panics with it");
+    units.push((name.to_owned(), unit.clone()));
+    find(&units).unwrap_or(unit)
+}
+
+/// What a kernel's `fault` holds before a launch.
+pub const NO_FAULT: u64 = u64::MAX;
+
+/// Panics at the first difference of f32 values; NaNs are alike.
+pub fn same_f32(case: &str, found: &[f32], expected: &[f32]) {
+    assert_eq!(found.len(), expected.len(), "{case}");
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let alike = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
+        assert!(
+            alike,
+            "{case}: value {i} is {found:e} ({:#x}), expected {expected:e} ({:#x})",
+            found.to_bits(),
+            expected.to_bits()
+        );
+    }
+}
+
+/// Panics at the first difference of bytes.
+pub fn same_bytes(case: &str, found: &[u8], expected: &[u8]) {
+    assert_eq!(found.len(), expected.len(), "{case}");
+    if let Some(at) = found.iter().zip(expected).position(|(a, b)| a != b) {
+        panic!("{case}: byte {at} is {:#x}, expected {:#x}", found[at], expected[at]);
+    }
+}

@@ -1,0 +1,16 @@
+//! Every generated CUDA kernel in the emulator, against the golden vectors, the oracle and the CPU's kernels, bit by
+//! bit; and generated text with one mistake in it, which must show.
+#![cfg(feature = "cli")]
+
+mod activations;
+mod blocks;
+mod generated;
+mod golden;
+mod matmul;
+mod mutations;
+#[path = "../../src/cli/random.rs"]
+#[allow(dead_code, reason = "the command uses the rest")]
+mod random;
+#[path = "../cuda/support/mod.rs"]
+mod support;
+mod verify;

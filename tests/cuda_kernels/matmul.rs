@@ -1,0 +1,377 @@
+//! Products: by every generated kernel, against the CPU's scalar kernel bit by bit, and against the oracle.
+//!
+//! Weights are packed here once more, from the packing's description alone, so that its order in memory is checked too.
+
+use super::generated::{Kernel, generated, kernels, same_f32};
+use super::random::Random;
+use super::support::{Buffer, Unit, can_run};
+use super::verify::inputs::{self, Tokens, Weights};
+use gristmill::oracle::{FormatOracle, Int8Row};
+use gristmill::registry::{Code, Entry, PackInfo};
+use gristmill::vocab::{DType, Isa};
+use gristmill::{
+    CpuProfile, Input, Matmul, QuantizedMatrix, REGISTRY, Request, Restrict, Shape, Threads, Workspace,
+};
+use gristmill_spec::model::{Axis, Packing};
+use gristmill_spec::vocab::Op;
+
+/// Integer activations of some tokens, with the scales of their blocks.
+pub struct Activations {
+    q: Vec<i8>,
+    scales: Vec<f32>,
+}
+
+/// A product to compute.
+pub struct Product {
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    pub tensor: Vec<u8>,
+    pub x: Activations,
+    pub bias: Option<Vec<f32>>,
+}
+
+/// The CPU's scalar product of a format.
+fn scalar(format: usize) -> &'static Entry {
+    let of_format = |entry: &&Entry| entry.op == Op::Matmul && entry.format == format;
+    let mut entries = REGISTRY.entries.iter().filter(of_format);
+    entries.find(|entry| entry.isa == Some(Isa::Scalar)).expect("every format with a product has it")
+}
+
+/// What the CPU's kernels know of a format's packed codes; those of a packing that a CPU kernel reads.
+fn pack_info(format: usize) -> &'static PackInfo {
+    let packed =
+        REGISTRY.entries.iter().filter(|entry| entry.format == format).find_map(|entry| match entry.code {
+            Code::Matmul { packing, .. } => packing,
+            _ => None,
+        });
+    packed.expect("some CPU kernel packs the weights")
+}
+
+/// What the CPU makes of it.
+pub fn on_the_cpu(format: &str, product: &Product) -> Vec<f32> {
+    let (index, info) = REGISTRY.format(format).expect("in this build");
+    let Product { m, n, k, tensor, x, bias } = product;
+    let shape = Shape::new(*m, *n, *k);
+    let request = Request { input: DType::I8, ..Request::matmul(info.name, shape) };
+    let only = Restrict { kernel: Some(scalar(index).name.to_string()), ..Restrict::default() };
+    let prepared = REGISTRY.prepare_for(&request, CpuProfile::detect(), &only).expect("it is there");
+    let matmul = Matmul::new(&prepared.decide(shape)).expect("it runs everywhere");
+    let matrix = QuantizedMatrix::new(info, *n, *k, tensor).expect("sizes agree");
+    let threads = Threads::single();
+    let packed = matmul.pack(&matrix).expect("valid codes");
+    let mut workspace = Workspace::for_(&matmul, *m, *k, &threads).expect("small");
+    let mut y = vec![f32::NAN; m * n];
+    let input = Input::I8 { q: &x.q, scales: &x.scales };
+    matmul.run(&packed, input, *m, bias.as_deref(), &mut y, &mut workspace, &threads).expect("runs");
+    y
+}
+
+/// One output beside the CPU's: the same bits where a format has one sum a row, else near enough.
+fn agrees_with_the_oracle(case: &str, oracle: &FormatOracle<'_>, product: &Product, y: &[f32]) {
+    let Product { m, n, k, tensor, x, bias } = product;
+    let (mut error, mut norm) = (0.0, 0.0);
+    for row in 0..*n {
+        let weights = oracle.row(tensor, *n, *k, row).expect("valid codes");
+        let bias = bias.as_ref().map(|bias| bias[row]);
+        for token in 0..*m {
+            let q = &x.q[token * k..][..*k];
+            let scales = &x.scales[token * (x.scales.len() / m)..][..x.scales.len() / m];
+            let found = y[token * n + row];
+            if oracle.is_exact() {
+                let expected = oracle.exact_product(&weights, q, scales[0], bias);
+                let same = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
+                assert!(same, "{case}: y[{token}, {row}] is {found}, expected {expected}");
+                continue;
+            }
+            let expected = oracle.product_f64(&weights, &oracle.activations_f64(q, scales), bias);
+            error += (f64::from(found) - expected).powi(2);
+            norm += expected * expected;
+        }
+    }
+    assert!(error <= 1e-6 * norm, "{case}: squared error {error:e} of {norm:e}");
+}
+
+/// Weights as a kernel reads them.
+pub struct Packed {
+    codes: Vec<u8>,
+    stride: usize,
+    scales: Vec<f32>,
+    mins: Vec<f32>,
+    outer: Vec<f32>,
+}
+
+/// Where (row, element along k) of a tile has its lowest bit.
+fn bit(packing: &Packing, bits: usize, row: usize, k: usize) -> usize {
+    let tile = packing.tiles.iter().find(|tile| tile.bits as usize == bits).expect("a tile of that width");
+    let mut rest = [row, k];
+    let mut address = 0;
+    for digit in tile.digits.iter().rev() {
+        let axis = &mut rest[usize::from(digit.axis == Axis::K)];
+        address += *axis % digit.extent as usize * digit.stride as usize;
+        *axis /= digit.extent as usize;
+    }
+    address
+}
+
+/// Scales and minimum terms by (row, unit), from the panels that the CPU packs.
+fn terms(
+    info: &PackInfo,
+    format: &str,
+    product: &Product,
+    units: usize,
+    padded: usize,
+) -> [Vec<Vec<f32>>; 2] {
+    let (_, format) = REGISTRY.format(format).expect("in this build");
+    let (n, k) = (product.n, product.k);
+    let row_bytes = format.row_bytes(k).expect("whole blocks");
+    let header = format.row_header.map_or(0, |outer| outer.bytes());
+    let mut found = [vec![Vec::new(); n], vec![Vec::new(); n]];
+    for panel in 0..n.div_ceil(info.rows) {
+        let rows = info.rows.min(n - panel * info.rows);
+        let mut codes =
+            vec![0u8; (units * padded * info.rows * info.bits).div_ceil(8).next_multiple_of(64) + 64];
+        let mut both = [vec![0f32; units * info.rows], vec![0f32; units * info.rows]];
+        let [scales, mins] = &mut both;
+        // SAFETY: the rows of the panel are in the tensor; the buffers hold what a panel of that many units takes.
+        let fault = unsafe {
+            (info.pack)(
+                product.tensor[panel * info.rows * row_bytes + header..].as_ptr(),
+                row_bytes,
+                rows,
+                k,
+                codes.as_mut_ptr(),
+                scales.as_mut_ptr(),
+                mins.as_mut_ptr(),
+            )
+        };
+        assert_eq!(fault, Ok(()));
+        for row in 0..rows {
+            for (found, of) in found.iter_mut().zip(&both) {
+                found[panel * info.rows + row] = (0..units).map(|unit| of[unit * info.rows + row]).collect();
+            }
+        }
+    }
+    found
+}
+
+/// Packs the weights of a product for a kernel.
+pub fn pack(kernel: &Kernel, product: &Product) -> Packed {
+    let Product { n, k, tensor, .. } = product;
+    let (n, k) = (*n, *k);
+    let (format_index, _) = REGISTRY.format(kernel.format()).expect("in this build");
+    let oracle = generated().oracle.format(kernel.format()).expect("described");
+    let info = pack_info(format_index);
+    let packing = &generated().set.packings[kernel.listed.packing.expect("products have packings")];
+    let (rows, bits) = (packing.rows as usize, info.bits);
+    let tile = packing.tiles.iter().find(|tile| tile.bits as usize == bits).expect("as wide as the CPU's");
+    let tile_k = tile.k as usize;
+    let (unit, padded, units) = unit_of(kernel, k);
+    let stride = (units * padded / tile_k * tile.bytes as usize).next_multiple_of(64);
+    let panels = n.div_ceil(rows);
+    let mut packed = Packed {
+        codes: vec![0; panels * stride],
+        stride,
+        scales: Vec::new(),
+        mins: Vec::new(),
+        outer: Vec::new(),
+    };
+    let [scales, mins] = terms(info, kernel.format(), product, units, padded);
+    if info.scales {
+        packed.scales = vec![0.0; panels * units * rows];
+    }
+    if info.mins {
+        packed.mins = vec![0.0; panels * units * rows];
+    }
+    for row in 0..n {
+        let (panel, within) = (row / rows, row % rows);
+        let decoded = oracle.row(tensor, n, k, row).expect("valid codes");
+        packed.outer.push(decoded.outer);
+        for unit in 0..units {
+            let at = (panel * units + unit) * rows + within;
+            if info.scales {
+                packed.scales[at] = scales[row][unit];
+            }
+            if info.mins {
+                packed.mins[at] = mins[row][unit];
+            }
+        }
+        for element in 0..k {
+            let operand = decoded.integers[element] - info.min;
+            let operand = match info.table {
+                // Any code that is looked up as the operand will do.
+                Some(table) => {
+                    table.iter().position(|of| i32::from(*of) == operand).expect("in the table") as u32
+                }
+                None => operand as u32,
+            };
+            assert!(operand < 1 << bits, "{}: operand {operand} of {bits} bits", kernel.listed.name);
+            let place = element / unit * padded + element % unit;
+            let address = bit(packing, bits, within, place % tile_k);
+            let byte = panel * stride + place / tile_k * tile.bytes as usize + address / 8;
+            packed.codes[byte] |= (operand << (address % 8)) as u8;
+        }
+    }
+    packed
+}
+
+/// (elements, padded elements, units) of a row of k.
+fn unit_of(kernel: &Kernel, k: usize) -> (usize, usize, usize) {
+    let (elements, multiple) = (kernel.number("elements"), kernel.number("multiple"));
+    gristmill::registry::Unit { elements, multiple }.of_row(k)
+}
+
+/// Runs the product by a kernel of `unit`.
+pub fn run(
+    kernel: &Kernel,
+    unit: &Unit,
+    product: &Product,
+    packed: &Packed,
+    seed: u64,
+) -> Result<Vec<f32>, String> {
+    let Product { m, n, k, x, bias, .. } = product;
+    let (m, n, k) = (*m, *n, *k);
+    let (format_index, _) = REGISTRY.format(kernel.format()).expect("in this build");
+    let info = pack_info(format_index);
+    let (elements, padded, units) = unit_of(kernel, k);
+    let x_stride = units * padded;
+    let (mut q, mut sums) = (vec![0i8; m * x_stride], Vec::new());
+    for (from, to) in x.q.chunks(k).zip(q.chunks_mut(x_stride)) {
+        for (from, to) in from.chunks(elements).zip(to.chunks_mut(padded)) {
+            to[..from.len()].copy_from_slice(from);
+            sums.push(from.iter().map(|q| i32::from(*q)).sum::<i32>());
+        }
+    }
+    let codes = Buffer::input("codes", &packed.codes);
+    let scales = Buffer::input("scales", &packed.scales);
+    let mins = Buffer::input("mins", &packed.mins);
+    let table = Buffer::input("table", info.table.map_or(&[][..], |table| &table[..]));
+    let outer = Buffer::input("outer", &packed.outer);
+    let (x_q, x_scales, x_sums) =
+        (Buffer::input("x", &q), Buffer::input("x_scales", &x.scales), Buffer::input("x_sums", &sums));
+    let bias_values = Buffer::input("bias", bias.as_deref().unwrap_or_default());
+    let y = Buffer::output("y", &vec![f32::from_bits(0xa5a5_a5a5); m * n]);
+    // As docs/cuda.md has it.
+    let mut arguments = Vec::new();
+    let if_any = |there: bool, address: u64| if there { address } else { 0 };
+    arguments.extend(codes.address().to_le_bytes());
+    arguments.extend((packed.stride as u64).to_le_bytes());
+    arguments.extend(if_any(info.scales, scales.address()).to_le_bytes());
+    arguments.extend(if_any(info.mins, mins.address()).to_le_bytes());
+    arguments.extend(info.min.to_le_bytes());
+    arguments.extend((k as u32).to_le_bytes());
+    arguments.extend(if_any(info.table.is_some(), table.address()).to_le_bytes());
+    arguments.extend(outer.address().to_le_bytes());
+    arguments.extend((units as u32).to_le_bytes());
+    arguments.extend(((x.scales.len() / m) as u32).to_le_bytes());
+    arguments.extend(x_q.address().to_le_bytes());
+    arguments.extend((x_stride as u64).to_le_bytes());
+    arguments.extend(x_scales.address().to_le_bytes());
+    arguments.extend(x_sums.address().to_le_bytes());
+    arguments.extend(if_any(bias.is_some(), bias_values.address()).to_le_bytes());
+    arguments.extend(y.address().to_le_bytes());
+    arguments.extend((m as u32).to_le_bytes());
+    arguments.extend((n as u32).to_le_bytes());
+    let grid = (n.div_ceil(kernel.number("rows")) as u32, m.div_ceil(kernel.number("tokens")) as u32);
+    let launch = unit.launch(kernel.function()).grid(grid.0, grid.1).threads(kernel.number("threads") as u32);
+    launch.structure(&arguments).seed(seed).run()?;
+    Ok(y.read())
+}
+
+/// A product of a format.
+pub fn product(
+    format: &str,
+    random: &mut Random,
+    (m, n, k): (usize, usize, usize),
+    weights: Weights,
+    tokens: Tokens,
+    bias: bool,
+) -> Product {
+    let oracle = generated().oracle.format(format).expect("described");
+    let blocks = oracle.activations().block.map_or(1, |block| k / block as usize);
+    let mut x = Activations { q: Vec::new(), scales: Vec::new() };
+    for _ in 0..m {
+        match tokens.row(random, k) {
+            Some(row) => {
+                x.q.extend(row);
+                x.scales.extend((0..blocks).map(|_| 0.25 + random.below(64) as f32 / 32.0));
+            }
+            None => {
+                let row = Int8Row::quantize(oracle.activations(), &random.gauss_vec(k, 1.0)).expect("finite");
+                x.q.extend(row.q);
+                x.scales.extend(row.scales);
+            }
+        }
+    }
+    let tensor = inputs::tensor(&oracle, random, n, k, weights);
+    let bias = bias.then(|| random.gauss_vec(n, 1.0));
+    Product { m, n, k, tensor, x, bias }
+}
+
+#[test]
+fn products_are_the_cpu_s_bits() {
+    use Tokens::{All, Alternating, F32, I8};
+    use Weights::{EveryCode, Highest, Lowest, Random as Mixed};
+    if !can_run("matmul") {
+        return;
+    }
+    let mut cases = 0;
+    for (number, kernel) in kernels(Op::Matmul).iter().enumerate() {
+        let oracle = generated().oracle.format(kernel.format()).expect("described");
+        let elements = oracle.format().elements as usize;
+        let mut random = Random::new(14, &kernel.listed.name);
+        let tokens = kernel.number("tokens");
+        let all = [
+            (1, 1, 1, Mixed, F32, false),
+            (1, 33, 3, Mixed, F32, true),
+            (2, 16, 2, EveryCode, I8, true),
+            (tokens, 65, 2, Mixed, I8, false),
+            (tokens + 3, 40, 5, Mixed, F32, true),
+            (3, 17, 2, Highest, All(127), false),
+            (3, 17, 2, Highest, All(-128), true),
+            (2, 34, 1, Lowest, All(-128), false),
+            (2, 130, 1, Lowest, All(127), true),
+            (2, 7, 9, Highest, Alternating, false),
+            // More units and tiles than a CUDA block has threads for at once.
+            (1, 3, 4352_usize.div_ceil(elements), Mixed, I8, true),
+        ];
+        for (m, n, blocks, weights, x, bias) in all {
+            let k = blocks * elements;
+            let case = format!("{} m={m} n={n} k={k} {} {}", kernel.listed.name, weights.name(), x.name());
+            let product = product(kernel.format(), &mut random, (m, n, k), weights, x, bias);
+            let packed = pack(kernel, &product);
+            let y = run(kernel, &kernel.unit, &product, &packed, (number + cases) as u64);
+            let y = y.unwrap_or_else(|report| panic!("{case}: {report}"));
+            same_f32(&case, &y, &on_the_cpu(kernel.format(), &product));
+            agrees_with_the_oracle(&case, &oracle, &product, &y);
+            cases += 1;
+        }
+    }
+    println!("{cases} products");
+    assert!(cases >= 200, "only {cases} products were computed");
+}
+
+/// The longest row that the range analysis allows keeps every sum exact, at the extremes; the emulator reports a sum
+/// that leaves i32.
+#[test]
+fn the_longest_rows_are_exact() {
+    if !can_run("long rows") {
+        return;
+    }
+    // Where a row is one sum; other sums are bounded by their unit, whatever the row.
+    for kernel in kernels(Op::Matmul).into_iter().filter(|kernel| kernel.number("elements") == 0) {
+        let oracle = generated().oracle.format(kernel.format()).expect("described");
+        let elements = oracle.format().elements as usize;
+        let longest = (kernel.listed.shape.k.max as usize).min(131_072) / elements * elements;
+        let mut random = Random::new(15, &kernel.listed.name);
+        for (weights, x) in [(Weights::Highest, 127), (Weights::Highest, -128), (Weights::Lowest, -128)] {
+            let product =
+                product(kernel.format(), &mut random, (1, 2, longest), weights, Tokens::All(x), false);
+            let packed = pack(&kernel, &product);
+            let case = format!("{} k={longest} {} {x}", kernel.listed.name, weights.name());
+            let y = run(&kernel, &kernel.unit, &product, &packed, 1);
+            let y = y.unwrap_or_else(|report| panic!("{case}: {report}"));
+            same_f32(&case, &y, &on_the_cpu(kernel.format(), &product));
+        }
+    }
+}
