@@ -37,6 +37,8 @@ struct Builder {
     members: usize,
     unreadable_members: usize,
     abi_constants: Vec<(String, u32)>,
+    /// A part of an import library: it names a DLL's function, or holds the tables for that.
+    names_a_dll: bool,
 }
 
 impl Builder {
@@ -55,6 +57,7 @@ impl Builder {
             members: 1,
             unreadable_members: 0,
             abi_constants: Vec::new(),
+            names_a_dll: false,
         }
     }
 
@@ -250,6 +253,9 @@ fn single(at: &At<'_>, data: &[u8]) -> Result<(Kind, Builder), Error> {
             matches!(name, b".nv_fatbin" | b"__nv_fatbin" | b".nvFatBi" | b".nv_fatb" | b".nvFatBinSegment")
         })
     });
+    // The tables of imports come in parts that the linker sorts by these names.
+    image.names_a_dll = container == Container::Coff
+        && file.sections().any(|section| section.name_bytes().is_ok_and(|name| name.starts_with(b".idata$")));
     let kind = match file.kind() {
         ObjectKind::Dynamic if is_elf_program(&file) => Kind::Executable,
         ObjectKind::Dynamic => Kind::Shared,
@@ -520,7 +526,7 @@ fn archive(at: &At<'_>, data: &[u8]) -> Result<(Kind, Vec<Image>), Error> {
         });
     }
     let mut image: Option<Builder> = None;
-    let (mut members, mut unreadable, mut imports) = (0usize, 0usize, 0usize);
+    let (mut members, mut unreadable, mut code) = (0usize, 0usize, false);
     for member in archive.members() {
         let member = member.map_err(|e| truncated_archive(at, data).unwrap_or_else(|| at.malformed(e)))?;
         let bytes =
@@ -528,7 +534,6 @@ fn archive(at: &At<'_>, data: &[u8]) -> Result<(Kind, Vec<Image>), Error> {
         let inside = At { path: at.path, member: Some(text(member.name())) };
         let mut part = match FileKind::parse(bytes) {
             Ok(FileKind::CoffImport) => {
-                imports += 1;
                 let mut part = Builder::new(Container::Coff, Arch::new("unknown"));
                 import_member(&inside, bytes, &mut part)?;
                 part
@@ -543,6 +548,7 @@ fn archive(at: &At<'_>, data: &[u8]) -> Result<(Kind, Vec<Image>), Error> {
             Err(_) => continue,
         };
         members += 1;
+        code |= !part.names_a_dll;
         match &mut image {
             None => image = Some(part),
             Some(whole) if whole.arch != part.arch => {
@@ -570,12 +576,19 @@ fn archive(at: &At<'_>, data: &[u8]) -> Result<(Kind, Vec<Image>), Error> {
     };
     image.members = members;
     image.unreadable_members = unreadable;
-    // An import library has a few objects besides, with the descriptors of the DLL.
-    let kind = if imports > 0 && imports * 2 >= members { Kind::Import } else { Kind::Static };
+    let kind = if code { Kind::Static } else { Kind::Import };
     if kind == Kind::Import {
         image.soname = image.needed.first().map(|needed| needed.name.clone());
         image.needed.clear();
         image.undefined.clear();
+        // What the tables are called, and the places that they are put in.
+        image.defined.retain(|symbol| {
+            let name = symbol.name.as_str();
+            let table = ["__IMPORT_DESCRIPTOR_", "__NULL_IMPORT_DESCRIPTOR", "__imp_", "_head_"];
+            !table.iter().any(|table| name.starts_with(table))
+                && !name.ends_with("_NULL_THUNK_DATA")
+                && !name.ends_with("_iname")
+        });
     }
     Ok((kind, vec![image.finish()]))
 }
@@ -603,6 +616,7 @@ fn truncated_archive(at: &At<'_>, data: &[u8]) -> Option<Error> {
 fn import_member(at: &At<'_>, data: &[u8], image: &mut Builder) -> Result<(), Error> {
     let import = ImportFile::parse(data).map_err(|e| at.malformed(e))?;
     image.arch = arch_of(import.architecture());
+    image.names_a_dll = true;
     image.defined.insert(Symbol { name: text(import.symbol()), version: None });
     let dll = text(import.dll());
     if image.needed.iter().all(|needed| needed.name != dll) {
