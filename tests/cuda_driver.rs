@@ -25,6 +25,19 @@ const IMAGE: &str = ".version 7.4\n.target sm_75\n.address_size 64\n.visible .en
 /// The same from a newer compiler.
 const NEWER: &str = ".version 9.0\n.target sm_75\n.address_size 64\n.visible .entry reduction\n";
 
+/// Machine code for `sm`, as far as a driver looks at it before it looks for kernels: an ELF header without sections,
+/// as compilers of CUDA 12 (version 7 of the ABI) and of CUDA 13 (8) write it, and the kernel's name.
+fn machine_code(abi: u8, sm: u32) -> Vec<u8> {
+    let mut image = vec![0u8; 64];
+    image[..9].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1, 0x33, abi]);
+    image[18..20].copy_from_slice(&190u16.to_le_bytes());
+    image[48..52].copy_from_slice(&if abi >= 8 { sm << 8 | 4 } else { sm << 16 | 0x500 | sm }.to_le_bytes());
+    image.extend(b"reduction\0");
+    let end = image.len() as u64;
+    image[40..48].copy_from_slice(&end.to_le_bytes());
+    image
+}
+
 /// Runs the test `name` of this file as a process with a fake driver that is set to `settings`; `None` if this is that
 /// process, and the test's body is to run, or if nothing can be compiled here.
 fn parent(name: &str, settings: &str) -> Option<Output> {
@@ -36,6 +49,9 @@ fn parent(name: &str, settings: &str) -> Option<Output> {
         build("reduction", include_str!("cuda/kernels/reduction.cu")).unwrap_or_else(|said| panic!("{said}"));
     place_unit(&units, IMAGE.as_bytes(), &unit);
     place_unit(&units, NEWER.as_bytes(), &unit);
+    for (abi, sm) in [(7, 80), (7, 86), (8, 80)] {
+        place_unit(&units, &machine_code(abi, sm), &unit);
+    }
     let output = Command::new(std::env::current_exe().expect("this file"))
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
         .env(CHILD, "1")
@@ -248,6 +264,31 @@ fn images_are_refused_as_a_driver_refuses_them() {
         let module = context.load_module(Ptx::from_src(IMAGE)).expect("taken");
         let error = module.load_function("gemv").expect_err("another kernel");
         assert_eq!(error.0, sys::CUresult::CUDA_ERROR_NOT_FOUND);
+    }
+}
+
+#[test]
+fn machine_code_runs_where_it_was_compiled_for() {
+    for settings in ["sm_89,driver=13000", "sm_80,driver=12040"] {
+        parent("machine_code_runs_where_it_was_compiled_for", settings);
+    }
+    if !is_child() {
+        return;
+    }
+    let context = CudaContext::new(0).expect("there is a device");
+    let load = |abi, sm| {
+        let module = context.load_module(Ptx::from_binary(machine_code(abi, sm)));
+        module.and_then(|module| module.load_function("reduction")).map(drop).map_err(|error| error.0)
+    };
+    let no_binary = Err(sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU);
+    assert_eq!(load(7, 80), Ok(()), "the same major, no higher minor");
+    assert_eq!(load(7, 75), no_binary);
+    assert_eq!(load(7, 90), no_binary);
+    if context.compute_capability().expect("known") == (8, 9) {
+        assert_eq!((load(7, 86), load(8, 80)), (Ok(()), Ok(())));
+    } else {
+        assert_eq!(load(7, 86), no_binary, "a higher minor");
+        assert_eq!(load(8, 80), Err(sys::CUresult::CUDA_ERROR_INVALID_IMAGE), "a driver of CUDA 12");
     }
 }
 
