@@ -93,9 +93,12 @@ fn shared_object(name: &str, text: &str, flags: &[OsString], link: &[OsString]) 
 pub fn emulator() -> &'static Compiled {
     static BUILT: OnceLock<Compiled> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let header = read("tests/cuda/emulator/emulator.h");
-        let body = read("tests/cuda/emulator/emulator.cc").replace("#include \"emulator.h\"", "");
-        let text = format!("#line 1 \"emulator.h\"\n{header}\n#line 1 \"emulator.cc\"\n{body}");
+        let mut text = String::new();
+        for part in ["emulator.h", "emulator.cc", "checks.cc"] {
+            let part_text =
+                read(&format!("tests/cuda/emulator/{part}")).replace("#include \"emulator.h\"", "");
+            text.push_str(&format!("#line 1 \"{part}\"\n{part_text}\n"));
+        }
         shared_object("emulator", &text, &["-O2".into()], &[]).unwrap_or_else(|said| panic!("{said}"))
     })
 }
@@ -119,7 +122,7 @@ pub fn fake_driver() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
         let mut text = format!("#line 1 \"emulator.h\"\n{}\n", read("tests/cuda/emulator/emulator.h"));
-        for part in ["driver.h", "driver.cc", "module.cc"] {
+        for part in ["driver.h", "driver.cc", "stream.cc", "module.cc"] {
             let part_text =
                 read(&format!("tests/cuda/fake_driver/{part}")).replace("#include \"driver.h\"", "");
             text.push_str(&format!("#line 1 \"{part}\"\n{part_text}\n"));
