@@ -36,6 +36,7 @@ pub mod search;
 pub mod simd;
 pub mod stats;
 pub mod threads;
+pub mod tuning;
 pub mod weights;
 pub mod workspace;
 
@@ -53,5 +54,6 @@ pub use receipt::{Receipt, Recording};
 pub use registry::Registry;
 pub use request::{Request, Restrict, Shape};
 pub use threads::{ThreadOptions, Threads};
+pub use tuning::Tuning;
 pub use weights::{PackedMatrix, QuantizedMatrix};
 pub use workspace::Workspace;

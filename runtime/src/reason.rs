@@ -182,6 +182,11 @@ pub enum Reason {
         /// The one that was chosen.
         over: &'static str,
     },
+    /// It would work, but another comes first by a measurement on this processor.
+    Slower {
+        /// The one that was chosen.
+        than: &'static str,
+    },
 }
 
 impl Reason {
@@ -241,7 +246,7 @@ impl Reason {
             Reason::Disabled(Disabled::Listed) => {
                 Some(String::from("lift the restriction (GRISTMILL_DISABLE)"))
             }
-            Reason::Preferred { .. } => None,
+            Reason::Preferred { .. } | Reason::Slower { .. } => None,
         }
     }
 }
@@ -315,6 +320,9 @@ impl std::fmt::Display for Reason {
             Reason::Disabled(Disabled::Only(name)) => write!(f, "disabled: only `{name}` is allowed"),
             Reason::Disabled(Disabled::Listed) => f.write_str("disabled by name"),
             Reason::Preferred { over } => write!(f, "would work, but `{over}` comes first"),
+            Reason::Slower { than } => {
+                write!(f, "would work, but `{than}` comes first by the tuning for this processor")
+            }
         }
     }
 }

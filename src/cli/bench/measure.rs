@@ -1,5 +1,6 @@
 //! Times: in rounds, each beside a look at the ceilings, so that a slow moment of a shared machine slows both.
 
+use super::super::clock::Clock;
 use super::super::error::CliError;
 use super::machine::{Demand, Machine};
 use std::time::{Duration, Instant};
@@ -36,6 +37,12 @@ pub struct Effort {
 impl Effort {
     pub const FULL: Effort = Effort { rounds: 7, round: Duration::from_millis(20) };
     pub const QUICK: Effort = Effort { rounds: 3, round: Duration::from_millis(8) };
+
+    /// Rounds of which the median is taken.
+    #[cfg(feature = "cuda")]
+    pub fn rounds(self) -> usize {
+        self.rounds
+    }
 }
 
 /// What the rounds gave.
@@ -103,40 +110,6 @@ fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Takes a time. On one thread, what the system took away for other programs is not counted.
-struct Clock {
-    start: Instant,
-    cpu: Option<Duration>,
-}
-
-impl Clock {
-    fn start(threads: usize) -> Clock {
-        let cpu = if threads == 1 { cpu_time() } else { None };
-        Clock { cpu, start: Instant::now() }
-    }
-
-    fn seconds(self) -> f64 {
-        let wall = self.start.elapsed();
-        let cpu = self.cpu.and_then(|before| cpu_time()?.checked_sub(before));
-        cpu.map_or(wall, |cpu| cpu.min(wall)).as_secs_f64()
-    }
-}
-
-/// Time that the processor spent on this thread; `None` where the system does not say.
-#[cfg(unix)]
-fn cpu_time() -> Option<Duration> {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a timespec of this frame.
-    let refused = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    let (seconds, nanoseconds) = (u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?);
-    (refused == 0).then(|| Duration::new(seconds, nanoseconds))
-}
-
-#[cfg(not(unix))]
-fn cpu_time() -> Option<Duration> {
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,19 +119,6 @@ mod tests {
         assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&mut [4.0, 1.0]), 4.0);
         assert!(median(&mut []).is_nan());
-    }
-
-    #[test]
-    fn time_asleep_is_the_systems_on_one_thread_only() {
-        let asleep = |threads| {
-            let clock = Clock::start(threads);
-            std::thread::sleep(Duration::from_millis(5));
-            clock.seconds()
-        };
-        assert!(asleep(2) >= 0.005);
-        if cfg!(unix) {
-            assert!(asleep(1) < 0.004);
-        }
     }
 
     #[test]
