@@ -236,10 +236,10 @@ impl Shared {
         while let Some(number) = self.wait(index, done) {
             if self.enter(number) {
                 // SAFETY: written before the job was opened, and not again before we leave.
-                if let Some(job) = unsafe { *self.job.get() } {
-                    if catch_unwind(AssertUnwindSafe(|| self.take_parts(&job))).is_err() {
-                        self.panicked.store(true, Ordering::Relaxed);
-                    }
+                if let Some(job) = unsafe { *self.job.get() }
+                    && catch_unwind(AssertUnwindSafe(|| self.take_parts(&job))).is_err()
+                {
+                    self.panicked.store(true, Ordering::Relaxed);
                 }
                 // Release: what the parts wrote is seen by who waits for us to leave.
                 self.state.fetch_sub(1, Ordering::Release);
@@ -261,11 +261,12 @@ impl Shared {
                 return Some(state & !(OPEN | INSIDE));
             }
             pause(&mut spins);
-            if spins >= SPINS && self.awake.load(Ordering::Relaxed) == 0 {
-                if since.get_or_insert_with(Instant::now).elapsed() >= self.spin {
-                    self.sleep(index, done);
-                    (since, spins) = (None, 0);
-                }
+            if spins >= SPINS
+                && self.awake.load(Ordering::Relaxed) == 0
+                && since.get_or_insert_with(Instant::now).elapsed() >= self.spin
+            {
+                self.sleep(index, done);
+                (since, spins) = (None, 0);
             }
         }
     }

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 /// Least bytes of all copies together for cold memory: ten times the last-level cache of a common server part.
 pub const COLD_BYTES: usize = 320 << 20;
 
+/// Least time of a sample, where several runs are needed for it.
+const SAMPLE: Duration = Duration::from_micros(50);
+
 /// What bounds a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ceiling {
@@ -72,6 +75,11 @@ pub fn times(
     };
     // Warms up pages and the pool.
     next(&mut work)?;
+    let once = Instant::now();
+    next(&mut work)?;
+    let once = once.elapsed().max(Duration::from_nanos(1));
+    // Short runs are timed together: reading clocks disturbs what comes next for a while.
+    let together = usize::try_from(SAMPLE.as_nanos() / once.as_nanos()).unwrap_or(1).clamp(1, 1000);
     for _ in 0..effort.rounds {
         let least = machine.least_time(demand);
         let mut samples = Vec::new();
@@ -82,8 +90,10 @@ pub fn times(
         let started = Instant::now();
         while samples.is_empty() || started.elapsed() < effort.round {
             let clock = Clock::start(demand.threads);
-            next(&mut work)?;
-            samples.push(clock.seconds());
+            for _ in 0..together {
+                next(&mut work)?;
+            }
+            samples.push(clock.seconds() / together as f64);
         }
         let seconds = median(&mut samples);
         medians.push(seconds);
