@@ -58,6 +58,15 @@ impl DeviceInput<'_> {
         }
     }
 
+    /// The type, as `quantize_activations` takes it.
+    fn word(&self) -> u32 {
+        match self {
+            DeviceInput::F32(_) => F32,
+            DeviceInput::F16(_) => F16,
+            DeviceInput::Bf16(_) => BF16,
+        }
+    }
+
     fn gpu(&self) -> &Arc<Gpu> {
         match self {
             DeviceInput::F32(x) => x.gpu(),
@@ -66,15 +75,10 @@ impl DeviceInput<'_> {
     }
 }
 
-/// The word of a type in `quantize_activations`; int8 needs no quantizing.
-fn type_word(dtype: DType) -> Option<u32> {
-    match dtype {
-        DType::F32 => Some(0),
-        DType::F16 => Some(1),
-        DType::Bf16 => Some(2),
-        DType::I8 => None,
-    }
-}
+/// Words of the types that `quantize_activations` takes.
+const F32: u32 = 0;
+const F16: u32 = 1;
+const BF16: u32 = 2;
 
 /// The parameter of a product: `docs/cuda.md`, in its order.
 #[derive(Clone, Copy, Debug)]
@@ -148,7 +152,7 @@ impl Launcher<ActivationCode> {
             Argument::U64(places.fault),
         ];
         let geometry = Geometry { blocks: (size("tokens", m)?, 1), threads: *threads };
-        let width = if word == 0 { 4 } else { 2 };
+        let width = if word == F32 { 4 } else { 2 };
         let out = layout.bytes() + 4 * (layout.blocks + layout.units);
         self.enqueued(gpu, m.saturating_mul(layout.k).saturating_mul(width), m.saturating_mul(out), || {
             // SAFETY: the parameters are those of docs/cuda.md; places have the layout's sizes for `m` rows
@@ -199,7 +203,7 @@ pub fn quantize_activations(
     let mut scratch = Scratch::default();
     scratch.on(&gpu);
     let places = scratch.places(&gpu, m, &layout, layout.bytes())?;
-    let (x, word) = upload(&gpu, &mut scratch.x, Input::F32(x))?;
+    let (x, word) = upload(&gpu, &mut scratch, Input::F32(x))?;
     // SAFETY: all `m * k` values were copied to `x` just now; the scratch lives until the wait below.
     unsafe { launcher.rows(x, word, m, &layout, &places) }?;
     gpu.wait(launcher.entry.name)?;
@@ -233,6 +237,8 @@ impl Weights {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     x: Option<DeviceBuffer<f32>>,
+    /// Activations of two bytes, as their bits.
+    halves: Option<DeviceBuffer<u16>>,
     q: Option<DeviceBuffer<i8>>,
     scales: Option<DeviceBuffer<f32>>,
     sums: Option<DeviceBuffer<i32>>,
@@ -317,7 +323,9 @@ impl Scratch {
     pub(crate) fn bytes(&self) -> usize {
         let f32s = [&self.x, &self.scales, &self.bias, &self.y];
         let f32s: usize = f32s.iter().map(|buffer| buffer.as_ref().map_or(0, DeviceBuffer::bytes)).sum();
-        f32s + self.q.as_ref().map_or(0, DeviceBuffer::bytes)
+        let halves = self.halves.as_ref().map_or(0, DeviceBuffer::bytes);
+        f32s + halves
+            + self.q.as_ref().map_or(0, DeviceBuffer::bytes)
             + self.sums.as_ref().map_or(0, DeviceBuffer::bytes)
     }
 }
@@ -490,7 +498,7 @@ impl Launcher<ProductCode> {
             (Input::I8 { .. }, _) => self.given(input, m, layout, scratch)?,
             (Input::F32(_) | Input::F16(_) | Input::Bf16(_), Some(quantizer)) => {
                 let places = scratch.places(gpu, m, layout, layout.bytes())?;
-                let (x, word) = upload(gpu, &mut scratch.x, input)?;
+                let (x, word) = upload(gpu, scratch, input)?;
                 // SAFETY: all `m * k` values were copied to `x` just now; the scratch lives until the wait below.
                 unsafe { quantizer.rows(x, word, m, layout, &places) }?;
                 gpu.wait(quantizer.entry.name)?;
@@ -562,7 +570,6 @@ impl Launcher<ProductCode> {
             return Err(Error::WrongDevice { kernel: self.entry.name, index: gpu.profile().index });
         }
         self.weights(packed)?;
-        let Some(word) = type_word(input.dtype()) else { return Ok(()) };
         let scratch = scratch.get_or_insert_default();
         scratch.on(gpu);
         if scratch.last.is_some_and(|last| last != (layout.k, block)) {
@@ -575,7 +582,7 @@ impl Launcher<ProductCode> {
         // SAFETY: the buffers have the sizes that the handle compared with the shape. What is dropped before the
         // kernels have run is freed behind them, in the order of the stream.
         unsafe {
-            quantizer.rows(input.address(), word, m, layout, &places)?;
+            quantizer.rows(input.address(), input.word(), m, layout, &places)?;
             self.product(packed, &places, m, layout, bias, y.output())
         }
     }
@@ -608,36 +615,25 @@ impl Launcher<ProductCode> {
     }
 }
 
-/// Copies floats of any type to `room`; their address and the word of their type.
-fn upload(
-    gpu: &Arc<Gpu>,
-    buffer: &mut Option<DeviceBuffer<f32>>,
-    input: Input<'_>,
-) -> Result<(u64, u32), Error> {
-    let word = type_word(input.dtype()).unwrap_or_default();
-    match input {
+/// Copies floats to the scratch; their address and the word of their type.
+fn upload(gpu: &Arc<Gpu>, scratch: &mut Scratch, input: Input<'_>) -> Result<(u64, u32), Error> {
+    let (bits, word) = match input {
         Input::F32(x) => {
-            let room = room(buffer, gpu, x.len())?;
+            let room = room(&mut scratch.x, gpu, x.len())?;
             room.write(x)?;
-            Ok((room.input(), word))
+            return Ok((room.input(), F32));
         }
-        Input::F16(x) => halves(gpu, buffer, x.reinterpret_cast()).map(|at| (at, word)),
-        Input::Bf16(x) => halves(gpu, buffer, x.reinterpret_cast()).map(|at| (at, word)),
-        Input::I8 { .. } => Err(Error::TooLarge { what: "activations" }),
-    }
-}
-
-/// Values of two bytes into a buffer of f32: two to a place.
-fn halves(gpu: &Arc<Gpu>, buffer: &mut Option<DeviceBuffer<f32>>, x: &[u16]) -> Result<u64, Error> {
-    let mut pairs = Vec::with_capacity(x.len().div_ceil(2));
-    for pair in x.chunks(2) {
-        let low = u32::from(pair[0]);
-        let high = pair.get(1).map_or(0, |bits| u32::from(*bits));
-        pairs.push(f32::from_bits(low | high << 16));
-    }
-    let room = room(buffer, gpu, pairs.len())?;
-    room.write(&pairs)?;
-    // The copy has left `pairs` once the device has it.
-    gpu.synchronize()?;
-    Ok(room.input())
+        Input::F16(x) => (x.reinterpret_cast(), F16),
+        Input::Bf16(x) => (x.reinterpret_cast(), BF16),
+        Input::I8 { .. } => {
+            return Err(Error::WrongInput {
+                kernel: "quantize_activations",
+                expected: vec![DType::F32, DType::F16, DType::Bf16],
+                found: DType::I8,
+            });
+        }
+    };
+    let room = room(&mut scratch.halves, gpu, bits.len())?;
+    room.write(bits)?;
+    Ok((room.input(), word))
 }

@@ -28,7 +28,7 @@ pub fn emit(plan: &FormatPlan<'_>) -> String {
 
 /// Statements that bind `a`, the bit address of value `i`.
 pub fn address(slice: &Slice) -> String {
-    let mut out = String::from("    u32 rest = i;\n    i32 a = ");
+    let mut out = String::from("    [[maybe_unused]] u32 rest = i;\n    i32 a = ");
     let _ = writeln!(out, "{};", slice.offset);
     for (level, digit) in slice.digits.iter().enumerate().rev() {
         if level == 0 {
@@ -41,7 +41,6 @@ pub fn address(slice: &Slice) -> String {
             );
         }
     }
-    out.push_str("    (void)rest;\n");
     out
 }
 
