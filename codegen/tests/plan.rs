@@ -128,12 +128,10 @@ fn the_reference_is_exact_where_it_says() {
 #[test]
 fn packed_codes_do_not_overlap() {
     let set = set();
-    let variants = || set.kernels.iter().flat_map(|kernel| &kernel.cpu);
-    for (index, format) in set.formats.iter().enumerate() {
+    for format in &set.formats {
         let plan = FormatPlan::new(format, &set.activations[format.activations]).expect("plans");
-        for variant in variants().filter(|v| v.packing.is_some() && v.formats.contains(&index)) {
-            let (packing, strategy) = (&set.packings[variant.packing.expect("filtered")], variant.strategy);
-            let pack = PackPlan::new(&plan, packing, strategy).expect("fits");
+        for packing in &set.packings {
+            let Ok(pack) = PackPlan::fit(&plan, packing) else { continue };
             let mut taken = vec![false; pack.tile.bytes as usize * 8];
             for row in 0..packing.rows {
                 for k in 0..pack.tile.k {

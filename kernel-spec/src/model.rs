@@ -27,9 +27,9 @@ impl SpecSet {
         let moved: Vec<usize> =
             (0..self.formats.len()).map(|i| (0..i).filter(|&earlier| kept(earlier)).count()).collect();
         for kernel in self.kernels.iter_mut().filter(|k| k.op != Op::QuantizeActivations) {
-            let narrowed = kernel.cuda.iter_mut().filter_map(|variant| variant.formats.as_mut());
-            let variants = kernel.cpu.iter_mut().map(|variant| &mut variant.formats);
-            for formats in variants.chain(narrowed).chain([&mut kernel.formats]) {
+            let cpu = kernel.cpu.iter_mut().map(|variant| &mut variant.formats);
+            let cuda = kernel.cuda.iter_mut().filter_map(|variant| variant.formats.as_mut());
+            for formats in cpu.chain(cuda).chain([&mut kernel.formats]) {
                 formats.retain(|&i| kept(i));
                 for index in formats {
                     *index = moved[*index];

@@ -107,6 +107,16 @@ words! {
 }
 
 words! {
+    /// How a packed product gets at its sums on a CPU.
+    Strategy {
+        /// Codes become operands, which are multiplied with activations.
+        Multiply = "multiply",
+        /// Four bits of codes are an index into a table of the sums that they can stand for.
+        Lookup = "lookup",
+    }
+}
+
+words! {
     /// How a CUDA kernel works: which skeleton its code is written by.
     CudaAlgorithm {
         /// Blocks one by one, no matrix: quantize, dequantize, activations.
@@ -115,16 +125,6 @@ words! {
         Dp4a = "dp4a",
         /// int8 tensor cores by `mma.sync` (compute capability 7.5 and later).
         Mma = "mma",
-    }
-}
-
-words! {
-    /// How a packed product gets at its sums.
-    Strategy {
-        /// Codes become operands, which are multiplied with activations.
-        Multiply = "multiply",
-        /// Four bits of codes are an index into a table of the sums that they can stand for.
-        Lookup = "lookup",
     }
 }
 

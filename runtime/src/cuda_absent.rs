@@ -70,6 +70,10 @@ impl Launcher<ProductCode> {
         match *self.code() {}
     }
 
+    pub(crate) fn shares_device_with(&self, _: &Self) -> bool {
+        match *self.code() {}
+    }
+
     pub(crate) fn upload(&self, _: &mut PackedMatrix) -> Result<(), Error> {
         match *self.code() {}
     }

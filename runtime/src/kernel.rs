@@ -365,7 +365,12 @@ impl Matmul {
 
     /// Whether weights packed by `other` can be run by this kernel.
     pub fn shares_packing_with(&self, other: &Matmul) -> bool {
-        self.layout.reads(&other.layout)
+        let same_device = match (&self.on, &other.on) {
+            (On::Cpu(_), On::Cpu(_)) => true,
+            (On::Cuda(one), On::Cuda(other)) => one.shares_device_with(other),
+            (On::Cpu(_), On::Cuda(_)) | (On::Cuda(_), On::Cpu(_)) => false,
+        };
+        same_device && self.layout.reads(&other.layout)
     }
 
     /// Packs weights on the calling thread.

@@ -145,7 +145,12 @@ pub fn abs_mean(x: &[f32]) -> f32 {
     if x.is_empty() {
         return 0.0;
     }
-    let sum = x.chunks(ABS_MEAN_CHUNK).fold(0.0, |sum, chunk| sum + abs_sum(chunk));
+    let mut sum = 0.0;
+    let mut first = 0;
+    while first < x.len() {
+        sum += abs_sum(&x[first..x.len().min(first + ABS_MEAN_CHUNK)]);
+        first += ABS_MEAN_CHUNK;
+    }
     (sum / x.len() as f64) as f32
 }
 

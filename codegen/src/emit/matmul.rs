@@ -12,6 +12,9 @@ use super::format::uses_outer;
 use crate::plan::{Dot, FormatPlan, MatmulPlan};
 use std::fmt::Write;
 
+/// How far ahead weights are asked for, where a token reads them once.
+const AHEAD: u32 = 2048;
+
 /// Name of the loop a plan needs, without the ISA: all that its text depends on. Formats that differ only
 /// in what packing has evened out (their layout, their smallest value, their table) share one.
 pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
@@ -67,6 +70,13 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
          const TILE_K: usize = {};\n",
         plan.primitives.module, pack.packing.rows, pack.tile.k, pack.tile.bytes, pack.tile.k,
     );
+    if tokens == 1 {
+        let _ = write!(
+            out,
+            "/// A token reads weights once, and perhaps from memory: they are asked for so many bytes ahead.
+             const AHEAD: usize = {AHEAD};\n"
+        );
+    }
     let sums = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
     let _ = write!(
         out,
@@ -87,6 +97,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
                  }}
                  let mut x = [a.x; T];
                  for t in 0..T {{ x[t] = a.x.add((token + t) * a.x_stride); }}
+                 {next}
                  {sums}
                  {finish}
              }}
@@ -103,6 +114,12 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
              let mut row = a.row_begin;
              // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
              unsafe {{\n",
+        next = if tokens == 1 {
+            "// From the end of these panels to the next ones.
+             let next = a.stride * ((V * LANES).div_ceil(ROWS) - 1);"
+        } else {
+            ""
+        },
         finish = finish(plan.format, "V", "y[t][i]"),
     );
     for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
@@ -145,6 +162,12 @@ fn decode(plan: &MatmulPlan<'_>) -> String {
     let mut out = String::from(
         "let mut packed = [simd::zero(); V];\nfor i in 0..V { packed[i] = simd::load(codes[i].add(at)); }\n",
     );
+    if plan.tokens == 1 {
+        out.push_str(
+            "let ahead = if at + AHEAD < a.stride { at + AHEAD } else { at + AHEAD + next };
+             for i in 0..V { if i * LANES % ROWS == 0 { simd::prefetch(codes[i].wrapping_add(ahead)); } }\n",
+        );
+    }
     let mask = (1u32 << bits) - 1;
     for field in 0..pack.fields {
         let shift = field * bits;
@@ -353,8 +376,9 @@ fn whole_row(plan: &MatmulPlan<'_>) -> String {
 fn by_unit(plan: &MatmulPlan<'_>) -> String {
     let format = plan.format;
     let unit = format.unit;
-    let tiles = unit.div_ceil(plan.pack.tile.k);
-    let rows = plan.pack.packing.rows;
+    let pack = &plan.pack;
+    let tiles = unit.div_ceil(pack.tile.k);
+    let rows = pack.packing.rows;
     let mut sums = String::new();
     if needs_sum(plan) {
         // What the operands leave out comes first: that costs no addition.
@@ -399,6 +423,29 @@ fn by_unit(plan: &MatmulPlan<'_>) -> String {
         );
     }
     let mut pointers = String::new();
+    if plan.tokens == 1 && format.has_scales() {
+        let ahead = (AHEAD / pack.tile.bytes / tiles).max(1);
+        let _ = write!(
+            sums,
+            "let ahead = if unit + {ahead} < a.units {{
+                 unit + {ahead}
+             }} else {{
+                 unit + {ahead} + a.units * ((V * LANES).div_ceil(ROWS) - 1)
+             }};\n"
+        );
+        for (name, used) in [("scales", true), ("mins", format.offset)] {
+            if used {
+                let _ = write!(
+                    sums,
+                    "for i in 0..V {{
+                         if i * LANES % ROWS == 0 {{
+                             simd::prefetch({name}[i].wrapping_add(ahead * {rows}).cast());
+                         }}
+                     }}\n"
+                );
+            }
+        }
+    }
     for (name, used) in [("scales", format.has_scales()), ("mins", format.offset)] {
         if used {
             let _ = writeln!(

@@ -391,6 +391,11 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
             }
             let mut y = [[simd::splat_f32(0.0); V]; T];
             for unit in 0..a.units {
+                let mut start = [simd::zero(); T];
+                for t in 0..T {
+                    let x_sum = *a.x_sums.add((token + t) * a.units + unit);
+                    start[t] = simd::splat(x_sum * a.min);
+                }
                 let mut sum = [[simd::zero_pairs(); V]; T];
                 for tile in unit * 4..unit * 4 + 4 {
                     let (at, k) = (tile * TILE, tile * TILE_K);
@@ -442,15 +447,17 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                 let mut dot = [[simd::zero(); V]; T];
                 for t in 0..T {
                     for i in 0..V {
+                        dot[t][i] = start[t];
+                    }
+                }
+                for t in 0..T {
+                    for i in 0..V {
                         dot[t][i] = simd::widen(dot[t][i], sum[t][i]);
                     }
                 }
                 for t in 0..T {
-                    let x_sum = *a.x_sums.add((token + t) * a.units + unit);
                     for i in 0..V {
-                        let sum = simd::to_f32(
-                            simd::add(dot[t][i], simd::splat(x_sum * a.min)),
-                        );
+                        let sum = simd::to_f32(dot[t][i]);
                         y[t][i] = simd::add_f32(
                             y[t][i],
                             simd::mul_f32(simd::load_f32(scales[i].add(unit * 16)), sum),
@@ -806,7 +813,7 @@ static ENTRIES: &[Entry] = &[
     },
     #[cfg(target_arch = "x86_64")]
     Entry {
-        id: KernelId(0x1c3324154baa1ff8),
+        id: KernelId(0x119f6a051d136c08),
         name: "matmul.planes.avx2",
         op: Op::Matmul,
         format: 0,

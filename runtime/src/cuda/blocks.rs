@@ -16,6 +16,9 @@ use std::sync::Arc;
 /// enough that starting them costs nothing.
 const BLOCKS_PER_MULTIPROCESSOR: u64 = 32;
 
+/// Threads of a block of the kernel that finishes a step: a warp.
+const FINISH_THREADS: u32 = 32;
+
 /// The word in which kernels leave the first thing that stopped them.
 #[derive(Debug)]
 pub(super) struct FaultWord(DeviceBuffer<u64>);
@@ -159,7 +162,7 @@ impl Launcher<QuantizeCode> {
             let function = load(function, threads)?;
             let step = match step {
                 Some(step) => {
-                    Some((step, load(step.chunks, step.threads)?, load(step.finish, step.threads)?))
+                    Some((step, load(step.chunks, step.threads)?, load(step.finish, FINISH_THREADS)?))
                 }
                 None => None,
             };
@@ -216,7 +219,7 @@ impl Launcher<QuantizeCode> {
                 unsafe { gpu.launch(name, chunks, &geometry, &arguments) }?;
                 let [a, b, c, partial, fault] = arguments;
                 let arguments = [a, b, c, partial, Argument::U64(steps_at), fault];
-                let geometry = Geometry { blocks: (runs, 1), threads: step.threads };
+                let geometry = Geometry { blocks: (runs, 1), threads: FINISH_THREADS };
                 // SAFETY: as above.
                 unsafe { gpu.launch(name, finish, &geometry, &arguments) }?;
             }

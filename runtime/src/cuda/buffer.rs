@@ -134,6 +134,19 @@ impl<T: Number> DeviceBuffer<T> {
         self.gpu.synchronize()
     }
 
+    /// Copies all of `other`, which is on the same device, to the start of the buffer.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] if it is more than there is room for, or elsewhere; [`Error::Gpu`].
+    pub fn copy(&mut self, other: &DeviceBuffer<T>) -> Result<(), Error> {
+        if other.len > self.len || !Arc::ptr_eq(&self.gpu, &other.gpu) {
+            let (what, unit) = ("a buffer of the same device", "values");
+            return Err(Error::ShapeMismatch { what, unit, expected: other.len, found: self.len });
+        }
+        let done = self.gpu.stream().memcpy_dtod(&other.slice, &mut self.slice);
+        self.gpu.check(None, "copying on the device", done)
+    }
+
     /// All values.
     ///
     /// # Errors

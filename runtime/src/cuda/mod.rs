@@ -19,5 +19,5 @@ pub use buffer::{DeviceBuffer, Number};
 pub use device::Gpu;
 pub use failure::GpuFailure;
 pub use probe::{count, detect};
-pub use product::DeviceInput;
 pub(crate) use product::{ActivationCode, ProductCode, Scratch, Weights};
+pub use product::{DeviceInput, quantize_activations};

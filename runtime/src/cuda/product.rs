@@ -5,7 +5,7 @@ use super::buffer::{DeviceBuffer, Number};
 use super::device::{Argument, Geometry, Gpu};
 use crate::activations::{self, Input, RowLayout};
 use crate::aligned::Aligned;
-use crate::decide::Candidate;
+use crate::decide::{Candidate, Decision};
 use crate::error::Error;
 use crate::launch::{Launcher, unpack_panel};
 use crate::registry::{CudaLaunch, PackInfo, Registry, Unit};
@@ -158,6 +158,51 @@ impl Launcher<ActivationCode> {
     }
 }
 
+/// Quantizes `m` rows of `k` values by the kernel that a decision for `quantize_activations` on a GPU chose: int8
+/// values with each unit padded (`[m][units * padded]`), scales (`[m][blocks]`), sums (`[m][units]`). Products do this
+/// for themselves; this is for looking at what they do.
+///
+/// # Errors
+/// Why nothing was chosen; [`Error::ShapeMismatch`]; [`Error::NonFinite`], [`Error::ScaleOverflow`]; [`Error::Gpu`].
+pub fn quantize_activations(
+    decision: &Decision<'_>,
+    unit: Unit,
+    x: &[f32],
+    m: usize,
+    k: usize,
+) -> Result<(Vec<i8>, Vec<f32>, Vec<i32>), Error> {
+    let registry = decision.prepared().registry();
+    let index = decision.prepared().device().index;
+    let launcher = Launcher::<ActivationCode>::cuda(registry, decision.candidate()?, index)?;
+    let info = registry.activations.get(launcher.entry.format);
+    let block = info.ok_or_else(|| launcher.broken("its activation format is missing"))?.block;
+    if unit.multiple == 0 || block == Some(0) {
+        return Err(launcher.broken("a unit or a block is empty"));
+    }
+    let expected =
+        m.checked_mul(k).filter(|values| *values > 0).ok_or(Error::TooLarge { what: "activations" })?;
+    if x.len() != expected {
+        return Err(Error::ShapeMismatch { what: "activations", unit: "values", expected, found: x.len() });
+    }
+    let layout = RowLayout::new(unit, k, block)?;
+    let gpu = Arc::clone(&launcher.code().gpu);
+    let mut scratch = Scratch::default();
+    scratch.on(&gpu);
+    let places = scratch.places(&gpu, m, &layout, layout.bytes())?;
+    let (x, word) = upload(&gpu, &mut scratch.x, Input::F32(x))?;
+    // SAFETY: all `m * k` values were copied to `x` just now; the scratch lives until the wait below.
+    unsafe { launcher.rows(x, word, m, &layout, &places) }?;
+    gpu.wait(launcher.entry.name)?;
+    scratch.last = Some((k, block));
+    scratch.finish()?;
+    let nothing = || Error::TooLarge { what: "activations" };
+    Ok((
+        scratch.q.as_ref().ok_or_else(nothing)?.to_vec()?,
+        scratch.scales.as_ref().ok_or_else(nothing)?.to_vec()?,
+        scratch.sums.as_ref().ok_or_else(nothing)?.to_vec()?,
+    ))
+}
+
 /// Weights on a device.
 #[derive(Debug)]
 pub(crate) struct Weights {
@@ -298,6 +343,10 @@ impl Launcher<ProductCode> {
 
     pub(crate) fn gpu(&self) -> &Arc<Gpu> {
         &self.code().gpu
+    }
+
+    pub(crate) fn shares_device_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(self.gpu(), other.gpu())
     }
 
     /// Moves packed weights to the device.
@@ -536,7 +585,9 @@ impl Launcher<ProductCode> {
         weights.codes.read_from(panel * packed.stride, &mut codes)?;
         let read = |buffer: &DeviceBuffer<f32>, there: bool| -> Result<Aligned<f32>, Error> {
             let mut values = Aligned::zeroed(if there { terms } else { 0 })?;
-            buffer.read_from(panel * terms, &mut values)?;
+            if there {
+                buffer.read_from(panel * terms, &mut values)?;
+            }
             Ok(values)
         };
         let (scales, mins) = (read(&weights.scales, packing.scales)?, read(&weights.mins, packing.mins)?);

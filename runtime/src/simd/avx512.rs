@@ -37,6 +37,13 @@ pub unsafe fn broadcast(p: *const i8) -> I {
     _mm512_set1_epi32(unsafe { p.cast::<i32>().read_unaligned() })
 }
 
+/// Asks for the line at `p`, which is soon read; any address may be asked for.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn prefetch(p: *const u8) {
+    _mm_prefetch::<_MM_HINT_T0>(p.cast());
+}
+
 /// All zeros.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]

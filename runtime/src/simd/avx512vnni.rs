@@ -1,8 +1,8 @@
 //! 512-bit x86 with `vpdpbusd`.
 
 pub use super::avx512::{
-    F, I, LANES, add, add_f32, and, broadcast, bytes, div_f32, load, load_f32, lookup, mul_f32, shift,
-    shift_lanes, splat, splat_f32, store_f32, sub, sub_f32, table, to_f32, zero,
+    F, I, LANES, add, add_f32, and, broadcast, bytes, div_f32, load, load_f32, lookup, mul_f32, prefetch,
+    shift, shift_lanes, splat, splat_f32, store_f32, sub, sub_f32, table, to_f32, zero,
 };
 use std::arch::x86_64::_mm512_dpbusd_epi32;
 

@@ -1,8 +1,8 @@
 //! 256-bit x86 with the VEX-encoded `vpdpbusd`.
 
 pub use super::avx2::{
-    F, I, LANES, add, add_f32, and, broadcast, bytes, div_f32, load, load_f32, lookup, mul_f32, shift,
-    shift_lanes, splat, splat_f32, store_f32, sub, sub_f32, table, to_f32, zero,
+    F, I, LANES, add, add_f32, and, broadcast, bytes, div_f32, load, load_f32, lookup, mul_f32, prefetch,
+    shift, shift_lanes, splat, splat_f32, store_f32, sub, sub_f32, table, to_f32, zero,
 };
 use std::arch::x86_64::_mm256_dpbusd_avx_epi32;
 

@@ -2,7 +2,7 @@
 
 pub use super::neon::{
     F, I, LANES, activations, add, add_f32, and, broadcast, bytes, div_f32, load, load_f32, lookup, mul_f32,
-    shift, shift_lanes, splat, splat_f32, store_f32, sub, sub_f32, table, to_f32, zero,
+    prefetch, shift, shift_lanes, splat, splat_f32, store_f32, sub, sub_f32, table, to_f32, zero,
 };
 use std::arch::asm;
 

@@ -40,6 +40,12 @@ pub struct Effort {
 impl Effort {
     pub const FULL: Effort = Effort { rounds: 7, round: Duration::from_millis(20) };
     pub const QUICK: Effort = Effort { rounds: 3, round: Duration::from_millis(8) };
+
+    /// Rounds of which the median is taken.
+    #[cfg(feature = "cuda")]
+    pub fn rounds(self) -> usize {
+        self.rounds
+    }
 }
 
 /// What the rounds gave.

@@ -5,6 +5,8 @@
 
 mod blocks;
 mod compare;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod machine;
 mod measure;
 mod product;
@@ -15,8 +17,8 @@ use super::table::{Side, Table, counted, measured};
 use super::{print_json, progress, request};
 use compare::{Base, Verdict};
 use gristmill::registry::FormatInfo;
-use gristmill::vocab::{DType, Isa};
-use gristmill::{REGISTRY, ThreadOptions, Threads};
+use gristmill::vocab::{DType, DeviceKind, Isa};
+use gristmill::{Device, REGISTRY, ThreadOptions, Threads};
 use machine::Machine;
 use measure::{Ceiling, Effort};
 use serde_json::{Value, json};
@@ -35,6 +37,10 @@ pub struct Arguments {
     /// Only these formats; all if not given
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     format: Vec<String>,
+    /// Where products run: cpu, cuda:0. On a GPU, times are those of its own clock, operands stay there, and the ceiling
+    /// is the rate of a copy from memory to memory; --isa, --threads, --cpus, --op, --input and --compare are for cpu
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", conflicts_with_all = ["isa", "cpus", "compare"])]
+    device: Device,
     /// Every kernel of this ISA: scalar, sse4.1, avx2, avxvnni, avx512, neon
     #[arg(long, value_name = "NAME", value_parser = request::isa)]
     isa: Option<Isa>,
@@ -220,8 +226,35 @@ struct Found {
     skipped: usize,
 }
 
+/// The products on another device.
+fn on_gpu(plan: &Plan, arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let device = arguments.device;
+    if device.kind != DeviceKind::Cuda {
+        return Err(CliError::usage(
+            format!("--device {device}: no kernel is described for it"),
+            "measured are cpu and cuda:0",
+        ));
+    }
+    #[cfg(feature = "cuda")]
+    {
+        let named = !arguments.format.is_empty();
+        let any = gpu::run(plan, device, named, arguments.json, out)?;
+        Ok(if any { Outcome::Yes } else { Outcome::NoKernel })
+    }
+    #[cfg(not(feature = "cuda"))]
+    {
+        // Nothing is measured, so nothing is planned or written.
+        let _ = (plan, out);
+        let why = gristmill::NoGpu::FeatureOff;
+        Err(gristmill::Error::NoGpu { index: device.index, why }.into())
+    }
+}
+
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     let plan = Plan::of(arguments)?;
+    if arguments.device != Device::CPU {
+        return on_gpu(&plan, arguments, out);
+    }
     let mut machine = Machine::new();
     let mut found = Found::default();
     let bar = progress::bar((plan.formats.len() * plan.shapes.len()) as u64);

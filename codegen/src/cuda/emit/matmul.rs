@@ -58,7 +58,7 @@ impl<'a> CudaMatmul<'a> {
                 return Err(Error::plan(plan.format, "`blocks` computes no product; use `dp4a` or `mma`"));
             }
             CudaAlgorithm::Dp4a => {
-                pack.check_form(Strategy::Multiply)?;
+                PackPlan::check_form(packing, pack.tile, pack.fields, Strategy::Multiply)?;
                 if packing.rows != DP4A_ROWS {
                     return Err(wrong("sixteen rows, four of them to a load of sixteen bytes"));
                 }
