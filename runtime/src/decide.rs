@@ -532,7 +532,16 @@ impl<'p> Decision<'p> {
     /// Why each kernel that was not chosen was not, in order of preference. Worked out as it is read.
     pub fn rejected(&self) -> impl Iterator<Item = Rejection> + use<'p> {
         let Decision { prepared, shape, chosen } = *self;
-        let whole = prepared.obstacle.clone().map(|reason| Rejection { kernel: None, reason });
+        // What holds for all kernels of a kind of device is said of each by name, where the names are known.
+        let by_name = |reason: &Reason| {
+            !prepared.without.is_empty()
+                && matches!(
+                    reason,
+                    Reason::CudaFeatureOff | Reason::NoToolchain { .. } | Reason::NoImageBuilt { .. }
+                )
+        };
+        let obstacle = prepared.obstacle.clone().filter(|reason| !by_name(reason));
+        let whole = obstacle.map(|reason| Rejection { kernel: None, reason });
         let each = prepared
             .candidates
             .iter()
@@ -662,6 +671,7 @@ impl Registry {
                 CudaBuild::FeatureOff if described || self.without_image.is_empty() => {
                     return Reason::CudaFeatureOff;
                 }
+                CudaBuild::Built { .. } if described => return Reason::NoImageBuilt { failures: &[] },
                 CudaBuild::FeatureOff | CudaBuild::NoToolchain { .. } | CudaBuild::Built { .. } => {}
             }
         }

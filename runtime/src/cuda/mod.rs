@@ -20,4 +20,4 @@ pub use device::Gpu;
 pub use failure::GpuFailure;
 pub use probe::{count, detect};
 pub(crate) use product::{ActivationCode, ProductCode, Scratch, Weights};
-pub use product::{DeviceInput, quantize_activations};
+pub use product::{DeviceInput, QuantizedActivations, quantize_activations};

@@ -158,9 +158,19 @@ impl Launcher<ActivationCode> {
     }
 }
 
-/// Quantizes `m` rows of `k` values by the kernel that a decision for `quantize_activations` on a GPU chose: int8
-/// values with each unit padded (`[m][units * padded]`), scales (`[m][blocks]`), sums (`[m][units]`). Products do this
-/// for themselves; this is for looking at what they do.
+/// Activations as kernels of a GPU made them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuantizedActivations {
+    /// int8 values, each unit padded with zeros: `[m][units * padded]`.
+    pub q: Vec<i8>,
+    /// One scale for each block: `[m][blocks]`.
+    pub scales: Vec<f32>,
+    /// The sum of each unit: `[m][units]`.
+    pub sums: Vec<i32>,
+}
+
+/// Quantizes `m` rows of `k` values by the kernel that a decision for `quantize_activations` on a GPU chose, in
+/// units as a product wants them. Products do this for themselves; this is for looking at what they do.
 ///
 /// # Errors
 /// Why nothing was chosen; [`Error::ShapeMismatch`]; [`Error::NonFinite`], [`Error::ScaleOverflow`]; [`Error::Gpu`].
@@ -170,7 +180,7 @@ pub fn quantize_activations(
     x: &[f32],
     m: usize,
     k: usize,
-) -> Result<(Vec<i8>, Vec<f32>, Vec<i32>), Error> {
+) -> Result<QuantizedActivations, Error> {
     let registry = decision.prepared().registry();
     let index = decision.prepared().device().index;
     let launcher = Launcher::<ActivationCode>::cuda(registry, decision.candidate()?, index)?;
@@ -196,11 +206,11 @@ pub fn quantize_activations(
     scratch.last = Some((k, block));
     scratch.finish()?;
     let nothing = || Error::TooLarge { what: "activations" };
-    Ok((
-        scratch.q.as_ref().ok_or_else(nothing)?.to_vec()?,
-        scratch.scales.as_ref().ok_or_else(nothing)?.to_vec()?,
-        scratch.sums.as_ref().ok_or_else(nothing)?.to_vec()?,
-    ))
+    Ok(QuantizedActivations {
+        q: scratch.q.as_ref().ok_or_else(nothing)?.to_vec()?,
+        scales: scratch.scales.as_ref().ok_or_else(nothing)?.to_vec()?,
+        sums: scratch.sums.as_ref().ok_or_else(nothing)?.to_vec()?,
+    })
 }
 
 /// Weights on a device.

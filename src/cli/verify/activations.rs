@@ -159,7 +159,7 @@ fn on_gpu(
         }
         Ok(row) => match found {
             Err(error) => agree(case, "refusal", &"none".to_owned(), &error.to_string()),
-            Ok((q, scales, sums)) => {
+            Ok(gristmill::cuda::QuantizedActivations { q, scales, sums }) => {
                 let mut rows = q
                     .chunks(q.len() / 3)
                     .zip(scales.chunks(scales.len() / 3))
