@@ -40,19 +40,26 @@ fn check(record: &Value) {
 
 #[test]
 fn what_is_selected_is_measured() {
-    let line = "bench --quick --json --format i2_s,q4_0 --m 1,5 --shape 256x512,64x1024 --threads 1,2 --memory hot,cold";
-    let json = gristmill(words(line)).code(0).json();
-    let records = json.as_array().expect("an array");
-    records.iter().for_each(check);
-    let cells: BTreeSet<String> = records
-        .iter()
-        .map(|record| {
-            let of = |key: &str| record[key].to_string();
-            [of("format"), of("m"), of("n"), of("k"), of("threads"), of("memory")].join(" ")
-        })
-        .collect();
-    assert_eq!((records.len(), cells.len()), (32, 32), "each cell once: {cells:?}");
-    for record in records {
+    let selections = [
+        ("--format i2_s,q4_0 --m 1,5 --shape 256x512,64x1024 --threads 1,2 --memory hot", 16),
+        ("--format i2_s --m 1 --shape 2560x2560 --memory hot,cold", 2),
+    ];
+    let mut all = Vec::new();
+    for (selection, count) in selections {
+        let json = gristmill(words(&format!("bench --quick --json {selection}"))).code(0).json();
+        let records = json.as_array().expect("an array");
+        records.iter().for_each(check);
+        let cells: BTreeSet<String> = records
+            .iter()
+            .map(|record| {
+                let of = |key: &str| record[key].to_string();
+                [of("format"), of("m"), of("n"), of("k"), of("threads"), of("memory")].join(" ")
+            })
+            .collect();
+        assert_eq!((records.len(), cells.len()), (count, count), "each cell once: {cells:?}");
+        all.extend(records.clone());
+    }
+    for record in &all {
         assert_eq!(record["includes_activation_quantization"], true, "{record}");
     }
     let json =

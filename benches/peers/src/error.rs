@@ -5,10 +5,15 @@ use std::path::{Path, PathBuf};
 
 /// Why nothing was measured, recorded or drawn.
 #[derive(Debug, thiserror::Error)]
-#[cfg_attr(not(any(feature = "ik", feature = "ggml")), allow(dead_code, reason = "only measuring meets these"))]
+#[cfg_attr(
+    not(any(feature = "ik", feature = "ggml")),
+    allow(dead_code, reason = "only measuring meets these")
+)]
 pub enum Error {
     /// The build holds no peer.
-    #[error("this build holds nobody to compare with\n  help: build with `--features ik` or `--features ggml`")]
+    #[error(
+        "this build holds nobody to compare with\n  help: build with `--features ik` or `--features ggml`"
+    )]
     #[cfg_attr(any(feature = "ik", feature = "ggml"), allow(dead_code, reason = "this build holds a peer"))]
     NoPeer,
     /// Ours refuses.
@@ -22,15 +27,7 @@ pub enum Error {
         "{ours} and {theirs} disagree at m = {m}, n = {n}, k = {k}: normalized error {nmse:.1e}, at most {bound:.0e} \
          comes from quantizing activations in two ways"
     )]
-    Disagree {
-        ours: String,
-        theirs: String,
-        m: usize,
-        n: usize,
-        k: usize,
-        nmse: f64,
-        bound: f64,
-    },
+    Disagree { ours: String, theirs: String, m: usize, n: usize, k: usize, nmse: f64, bound: f64 },
     /// A file.
     #[error("can't {action} `{}`: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: io::Error },

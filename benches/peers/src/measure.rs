@@ -64,7 +64,8 @@ pub fn run(path: &Path, quick: bool) -> Result<(), Error> {
 /// The version that the lock file holds.
 fn locked_version() -> &'static str {
     let lock = include_str!("../Cargo.lock");
-    let package = lock.split("[[package]]").find(|package| package.contains(&format!("name = \"{PACKAGE}\"")));
+    let package =
+        lock.split("[[package]]").find(|package| package.contains(&format!("name = \"{PACKAGE}\"")));
     package.and_then(|package| package.split("version = \"").nth(1)?.split('"').next()).unwrap_or("unknown")
 }
 
@@ -153,7 +154,13 @@ fn measure_pair(
             };
             println!(
                 "{:10} {:8} m {m:4} {n}x{k} {:4}: ours {:8.1} us, theirs {:8.1} us, {:5.2} times, {:3.0} %, NMSE {nmse:.0e}",
-                pair.theirs, pair.ours, cell.memory, cell.our_us, cell.their_us, cell.speedup, cell.our_percent
+                pair.theirs,
+                pair.ours,
+                cell.memory,
+                cell.our_us,
+                cell.their_us,
+                cell.speedup,
+                cell.our_percent
             );
             cells.push(cell);
         }

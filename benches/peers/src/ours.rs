@@ -74,7 +74,13 @@ impl Weights {
     }
 
     /// The product with what [`Weights::pack`] packed.
-    pub fn product<'w>(&'w self, at: usize, copies: usize, x: &'w [f32], m: usize) -> Result<Product<'w>, Error> {
+    pub fn product<'w>(
+        &'w self,
+        at: usize,
+        copies: usize,
+        x: &'w [f32],
+        m: usize,
+    ) -> Result<Product<'w>, Error> {
         let threads = Threads::single();
         let workspace = Workspace::for_(&self.packed[at].0, m, self.k, &threads)?;
         Ok(Product { weights: self, at, copies, x, m, y: vec![0.0; m * self.n], workspace, threads })
@@ -91,7 +97,15 @@ impl Product<'_> {
     pub fn run(&mut self, copy: usize) -> Result<(), Error> {
         let (matmul, packed) = &self.weights.packed[self.at];
         let weights = &packed[copy % self.copies];
-        matmul.run(weights, Input::F32(self.x), self.m, None, &mut self.y, &mut self.workspace, &self.threads)?;
+        matmul.run(
+            weights,
+            Input::F32(self.x),
+            self.m,
+            None,
+            &mut self.y,
+            &mut self.workspace,
+            &self.threads,
+        )?;
         Ok(())
     }
 }

@@ -61,10 +61,13 @@ fn rows(record: &Record, m: usize) -> Vec<Row<'_>> {
 
 /// The picture as SVG text, or what plotters said.
 fn draw(record: &Record) -> Result<String, String> {
-    let panels: Vec<(&str, Vec<Row<'_>>)> = PANELS.iter().map(|(m, title)| (*title, rows(record, *m))).collect();
+    let panels: Vec<(&str, Vec<Row<'_>>)> =
+        PANELS.iter().map(|(m, title)| (*title, rows(record, *m))).collect();
     let height_of = |row: &Row<'_>| (1 + row.peers.len() as i32) * BAR + GAP;
-    let height = TOP + panels.iter().map(|(_, rows)| rows.iter().map(height_of).sum::<i32>()).max().unwrap_or(0) + 44;
-    let most = panels.iter().flat_map(|(_, rows)| rows).map(|row| row.ceiling.max(row.ours)).fold(1.0, f64::max);
+    let height =
+        TOP + panels.iter().map(|(_, rows)| rows.iter().map(height_of).sum::<i32>()).max().unwrap_or(0) + 44;
+    let most =
+        panels.iter().flat_map(|(_, rows)| rows).map(|row| row.ceiling.max(row.ours)).fold(1.0, f64::max);
     let panel_width = WIDTH / panels.len() as i32;
     let scale = f64::from(panel_width - NAMES - 44) / most;
     let mut text = String::new();
@@ -78,10 +81,15 @@ fn draw(record: &Record) -> Result<String, String> {
                 .pos(Pos::new(side, VPos::Center));
             root.draw(&Text::new(text.to_owned(), at, style)).map_err(failed)
         };
-        let bar = |rate: f64, left: i32, y: i32, colour: RGBColor| {
+        // The figure stands behind the bar, or in it where the mark of the ceiling would cross it.
+        let bar = |rate: f64, ceiling: f64, left: i32, y: i32, colour: RGBColor| {
             let right = left + (rate * scale) as i32;
             root.draw(&Rectangle::new([(left, y), (right, y + BAR - 1)], colour.filled())).map_err(failed)?;
-            label(&format!("{rate:.0}"), (right + 3, y + BAR / 2), 9, &BLACK, HPos::Left)
+            let (at, text, side) = match ((ceiling - rate) * scale) as i32 {
+                0..24 => (right - 3, &WHITE, HPos::Right),
+                _ => (right + 3, &BLACK, HPos::Left),
+            };
+            label(&format!("{rate:.0}"), (at, y + BAR / 2), 9, text, side)
         };
         let title = format!(
             "GMAC/s, weights {}x{} in cache, one thread, quantizing f32 activations included",
@@ -89,8 +97,9 @@ fn draw(record: &Record) -> Result<String, String> {
         );
         label(&title, (10, 16), 15, &BLACK, HPos::Left)?;
         let mut x = 10;
-        let legend = std::iter::once(("gristmill", OURS))
-            .chain(record.runs.iter().zip(PEERS.iter().cycle()).map(|(run, colour)| (run.peer.as_str(), *colour)));
+        let legend = std::iter::once(("gristmill", OURS)).chain(
+            record.runs.iter().zip(PEERS.iter().cycle()).map(|(run, colour)| (run.peer.as_str(), *colour)),
+        );
         for (name, colour) in legend {
             root.draw(&Rectangle::new([(x, 32), (x + 10, 40)], colour.filled())).map_err(failed)?;
             label(name, (x + 14, 37), 11, &BLACK, HPos::Left)?;
@@ -105,13 +114,13 @@ fn draw(record: &Record) -> Result<String, String> {
             for row in rows {
                 let bars = 1 + row.peers.len() as i32;
                 label(row.format, (left - 5, y + bars * BAR / 2), 11, &BLACK, HPos::Right)?;
-                bar(row.ours, left, y, OURS)?;
+                bar(row.ours, row.ceiling, left, y, OURS)?;
                 let ceiling = left + (row.ceiling * scale) as i32;
                 let tick = [(ceiling, y - 2), (ceiling + 2, y + bars * BAR + 1)];
                 root.draw(&Rectangle::new(tick, CEILING.filled())).map_err(failed)?;
                 for (at, (rate, name, colour)) in row.peers.iter().enumerate() {
                     let below = y + (at as i32 + 1) * BAR;
-                    bar(*rate, left, below, *colour)?;
+                    bar(*rate, row.ceiling, left, below, *colour)?;
                     let end = left + (rate * scale) as i32 + 24;
                     // The name, where it is not the row's.
                     if !name.eq_ignore_ascii_case(row.format) {

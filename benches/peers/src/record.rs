@@ -73,7 +73,8 @@ impl Machine {
         let cpu = CpuProfile::detect();
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let of = |name: &str| {
-            let line = info.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
+            let line =
+                info.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
             line.split_once(':').map(|(_, value)| value.trim().to_owned())
         };
         let unknown = || "unknown".to_owned();
@@ -104,7 +105,8 @@ pub fn load() -> Option<f64> {
 
 /// The first line that a command prints; nothing if it can't be run.
 pub fn first_line(command: &str, arguments: &[&str]) -> Option<String> {
-    let output = Command::new(command).args(arguments).output().ok().filter(|output| output.status.success())?;
+    let output =
+        Command::new(command).args(arguments).output().ok().filter(|output| output.status.success())?;
     String::from_utf8(output.stdout).ok()?.lines().next().map(str::to_owned)
 }
 
@@ -114,7 +116,9 @@ pub fn versions() -> Vec<String> {
     versions.extend(first_line("rustc", &["--version"]));
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "clang++".to_owned());
     versions.extend(first_line(&compiler, &["--version"]));
-    versions.extend(first_line("git", &["rev-parse", "--short=12", "HEAD"]).map(|head| format!("gristmill {head}")));
+    versions.extend(
+        first_line("git", &["rev-parse", "--short=12", "HEAD"]).map(|head| format!("gristmill {head}")),
+    );
     versions
 }
 
