@@ -128,8 +128,7 @@ fn the_reference_is_exact_where_it_says() {
 #[test]
 fn packed_codes_do_not_overlap() {
     let set = set();
-    let variants = || set.kernels.iter().flat_map(|kernel| &kernel.cpu);
-    for (index, format) in set.formats.iter().enumerate() {
+    for format in &set.formats {
         let plan = FormatPlan::new(format, &set.activations[format.activations]).expect("plans");
         for packing in &set.packings {
             let Ok(pack) = PackPlan::fit(&plan, packing) else { continue };
