@@ -95,6 +95,7 @@ fn help_and_version_are_no_errors() {
         "verify",
         "verify-receipt",
         "bench",
+        "tune",
         "check",
         "emit",
         "quantize",

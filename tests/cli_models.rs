@@ -3,7 +3,7 @@
 
 mod cli_common;
 
-use cli_common::{data, gristmill, text, words};
+use cli_common::{data, gristmill, text};
 use std::path::Path;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -195,32 +195,4 @@ fn models_are_quantized_to_gguf() -> Outcome {
         .code(1)
         .complains("--raw");
     Ok(())
-}
-
-#[test]
-fn kernels_are_measured_against_ceilings() {
-    let json = gristmill(words("bench --quick --format i2_s --m 1 --shape 256x512 --json")).code(0).json();
-    let record = &json[0];
-    for key in [
-        "kernel",
-        "format",
-        "isa",
-        "m",
-        "n",
-        "k",
-        "threads",
-        "memory",
-        "includes_activation_quantization",
-        "us",
-        "gmac_s",
-        "gb_s",
-        "ceiling",
-        "percent",
-    ] {
-        assert!(record.get(key).is_some(), "no {key} in {record}");
-    }
-    assert_eq!(record["n"], 256);
-    assert!(record["gmac_s"].as_f64() > Some(0.0), "{record}");
-    gristmill(words("bench --quick --format i2_s --shape 16x100")).code(2).complains("pad rows to 128");
-    gristmill(words("bench --quick --format i2_s --m 0")).code(1);
 }

@@ -3,6 +3,8 @@
 //!
 //! Each test starts itself again as a process that finds the fake driver first, since a process loads its driver once.
 
+#![cfg(target_os = "linux")]
+
 #[path = "cuda/support/mod.rs"]
 mod support;
 
@@ -260,6 +262,22 @@ fn what_is_not_given_back_is_told() {
         unsafe { result::malloc_sync(100) }.expect("memory");
         drop(context);
     }
+}
+
+#[test]
+fn a_copy_of_what_nobody_wrote_is_told() {
+    if let Some(output) = parent("a_copy_of_what_nobody_wrote_is_told", "") {
+        assert_eq!(said(&output), "fake CUDA: a copy of 8 bytes, of which 4 were never written");
+    }
+    if !is_child() {
+        return;
+    }
+    let context = CudaContext::new(0).expect("there is a device");
+    let stream = context.default_stream();
+    // SAFETY: bytes, which may be anything.
+    let mut memory = unsafe { stream.alloc::<u8>(8) }.expect("memory");
+    stream.memcpy_htod(&[1u8; 4], &mut memory.slice_mut(..4)).expect("copied");
+    assert_eq!(stream.clone_dtoh(&memory).expect("read")[..4], [1; 4]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Looks at C++ backends (llama.cpp, bitnet.cpp) from outside.
 //!
-//! [`discover`] finds libraries and keeps a report of every place it looked at. [`analyze`] reads what a library
+//! [`discover`] finds libraries and keeps a report of every place it looked at. [`mod@analyze`] reads what a library
 //! file defines, without loading it. [`build`] turns both into `cfg` flags and link lines for a build script.
 //! [`backend`] validates, loads and swaps libraries at run time.
 //!

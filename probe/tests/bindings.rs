@@ -24,7 +24,7 @@ fn headers_beside_the_library_become_bindings() {
     std::fs::write(at.join("include/llama.h"), llama).expect("writable");
     std::fs::write(
         at.join("ggml/include/ggml.h"),
-        "enum ggml_type { GGML_TYPE_F32 = 0, GGML_TYPE_I2_S = 36 };\nvoid other_function(void);\n",
+        "#pragma once\nenum ggml_type { GGML_TYPE_F32 = 0, GGML_TYPE_I2_S = 36 };\nvoid other_function(void);\n",
     )
     .expect("writable");
     backend.emit_into(at, &mut Vec::new()).expect("headers are there");

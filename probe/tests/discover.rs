@@ -153,6 +153,12 @@ fn without_a_library_flags_are_announced_and_functions_are_stubs() {
     for variable in [DIR, PATH, LIBDIR] {
         assert!(lines.contains(&format!("cargo::rerun-if-env-changed={variable}\n")), "{lines}");
     }
+    assert!(!lines.contains("cargo::warning"), "nothing was there to warn of: {lines}");
+    let folder = made::folder();
+    std::fs::write(folder.path().join("libllama.so"), "not a library").expect("writable");
+    let search = nowhere().with_system_folders([folder.path().to_owned()]);
+    let (lines, ..) = emitted(Backend::new().search(search)).expect("nothing was asked for");
+    assert!(lines.contains("cargo::warning=no C++ backend: ") && lines.contains("it is text"), "{lines}");
     assert!(file.contains("AVAILABLE: bool = false") && !file.contains("extern \"C\""), "{file}");
 }
 

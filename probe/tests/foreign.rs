@@ -84,6 +84,17 @@ fn an_import_library_names_its_dll() {
     assert_eq!((image.container, &image.arch), (Container::Coff, &Arch::new("x86_64")));
     assert_eq!(names(image.defined_names()), DEFINED);
     assert_eq!(image.soname.as_deref(), Some("llama.dll"));
+    // With the tables that linkers put beside them, and only one function.
+    let table = |name: &str, section: &str| files::import_table_part(name, section);
+    let few = files::archive(&[
+        ("llama.dll", table("__IMPORT_DESCRIPTOR_llama", ".idata$2")),
+        ("llama.dll", table("__NULL_IMPORT_DESCRIPTOR", ".idata$3")),
+        ("llama.dll", table("\u{7f}llama_NULL_THUNK_DATA", ".idata$5")),
+        ("llama.dll", files::import_member("llama_x", "llama.dll")),
+    ]);
+    let few = read("llama.lib", &few).expect("a library");
+    assert_eq!((few.kind, names(few.images[0].defined_names())), (Kind::Import, vec!["llama_x".to_owned()]));
+    assert_eq!(few.images[0].soname.as_deref(), Some("llama.dll"));
     let alone = read("one.lib", &files::import_member("llama_x", "llama.dll")).expect("a member alone");
     assert_eq!(alone.kind, Kind::Import);
 }

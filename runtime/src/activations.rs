@@ -159,7 +159,7 @@ pub(crate) fn quantize<'w>(
     let parts = threads.parts(work, m);
     let size = layout.workspace(m, if scratch_needed(input) { parts } else { 0 })?;
     workspace.check(size)?;
-    let Workspace { q, scales, sums, rows } = workspace;
+    let Workspace { q, scales, sums, rows, gpu: _ } = workspace;
     let (q, scales, sums) = (&mut q[..size.q], &mut scales[..size.scales], &mut sums[..size.sums]);
     let scratch = &mut rows[..size.rows];
     let job = Rows { first: 0, m, q: &mut *q, scales: &mut *scales, sums: &mut *sums, scratch };

@@ -46,6 +46,16 @@ impl<T: Plain> Aligned<T> {
         Ok(Aligned { lines, len, kind: PhantomData })
     }
 
+    /// The same values in memory of their own.
+    pub(crate) fn try_clone(&self) -> Result<Aligned<T>, Error> {
+        let mut lines = Vec::new();
+        lines
+            .try_reserve_exact(self.lines.len())
+            .map_err(|_| Error::OutOfMemory { required: self.bytes() })?;
+        lines.extend_from_slice(&self.lines);
+        Ok(Aligned { lines, len: self.len, kind: PhantomData })
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.len * size_of::<T>()
     }
@@ -86,6 +96,17 @@ mod tests {
             assert_eq!(buffer.as_ptr() as usize % LINE, 0);
             assert!(buffer.iter().all(|v| v.to_bits() == 0));
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_copy_is_equal_and_apart() -> Result<(), Error> {
+        let mut buffer = Aligned::<i32>::zeroed(17)?;
+        buffer[16] = 7;
+        let copy = buffer.try_clone()?;
+        buffer[0] = 1;
+        assert_eq!((copy.len(), copy[0], copy[16]), (17, 0, 7));
+        assert_eq!(copy.as_ptr() as usize % LINE, 0);
         Ok(())
     }
 

@@ -6,10 +6,12 @@
 
 use crate::device::{CpuProfile, Device};
 use crate::error::Error;
+use crate::gpu::{GpuProfile, NoGpu, NoImage, image_for};
 use crate::names;
 use crate::reason::{BrokenRule, Dim, Disabled, Reason, Refusal, Rejection, Rule, write_rejections};
-use crate::registry::{DimRule, Entry, Registry, ShapeRules};
+use crate::registry::{Code, CudaBuild, DimRule, Entry, Registry, ShapeRules, WithoutImage};
 use crate::request::{Request, Restrict, Shape};
+use crate::tuning::{ShapeClass, Tuning};
 use gristmill_spec::vocab::{DType, DeviceKind, FeatureSet, Isa, Op};
 use std::sync::Arc;
 
@@ -33,9 +35,15 @@ pub struct Prepared {
     candidates: Box<[Candidate]>,
     /// Those that this processor and the restrictions allow.
     usable: Box<[Candidate]>,
+    /// The same in measured order, by class of shape; empty without a tuning, as is each that was not measured.
+    tuned: Box<[Box<[Candidate]>]>,
     /// How activations get to int8, for a product that starts from floats.
     activations: Option<Arc<Prepared>>,
     features: FeatureSet,
+    /// The GPU that was asked for, where one was.
+    gpu: Option<Result<GpuProfile, NoGpu>>,
+    /// Kernels that would come into question if they had an image.
+    without: Box<[&'static WithoutImage]>,
     allowed: Allowed,
 }
 
@@ -102,18 +110,19 @@ impl Allowed {
 
 impl Registry {
     /// Resolves a request for the processor this program runs on, under the restrictions that the
-    /// environment states ([`Restrict::from_env`]).
+    /// environment states ([`Restrict::from_env`]), in the order of the tuning file that `GRISTMILL_TUNING` names, if
+    /// it names one.
     ///
     /// A request that no kernel can serve is not an error here: its decisions say why.
     ///
     /// # Errors
     /// An environment variable that can't be understood, or that names a kernel that is not there.
     pub fn prepare(&'static self, request: &Request<'_>) -> Result<Prepared, Error> {
-        self.prepare_for(request, CpuProfile::detect(), &Restrict::from_env()?)
+        self.prepare_tuned(request, CpuProfile::detect(), &Restrict::from_env()?, Tuning::from_env(self))
     }
 
     /// Resolves a request for any processor and restriction, so that a choice can be asked for
-    /// without owning the machine. The environment is not read.
+    /// without owning the machine. The environment is not read, and no tuning used.
     ///
     /// # Errors
     /// A restriction that names a kernel that is not there.
@@ -122,6 +131,50 @@ impl Registry {
         request: &Request<'_>,
         cpu: &CpuProfile,
         restrict: &Restrict,
+    ) -> Result<Prepared, Error> {
+        self.prepare_tuned(request, cpu, restrict, &Tuning::none())
+    }
+
+    /// As [`prepare_for`](Registry::prepare_for), with kernels in measured order where `tuning` has one.
+    ///
+    /// # Errors
+    /// A restriction that names a kernel that is not there.
+    pub fn prepare_tuned(
+        &'static self,
+        request: &Request<'_>,
+        cpu: &CpuProfile,
+        restrict: &Restrict,
+        tuning: &Tuning,
+    ) -> Result<Prepared, Error> {
+        let gpu = match request.device.kind {
+            DeviceKind::Cuda => Some(crate::cuda::detect(request.device.index)),
+            DeviceKind::Cpu | DeviceKind::Rocm | DeviceKind::Metal => None,
+        };
+        self.prepare_all(request, cpu, gpu, restrict, tuning)
+    }
+
+    /// As [`prepare_for`](Registry::prepare_for), also for any GPU, there or not. It is asked about where the request
+    /// is for one; no driver is looked for.
+    ///
+    /// # Errors
+    /// A restriction that names a kernel that is not there.
+    pub fn prepare_on(
+        &'static self,
+        request: &Request<'_>,
+        cpu: &CpuProfile,
+        gpu: Option<Result<GpuProfile, NoGpu>>,
+        restrict: &Restrict,
+    ) -> Result<Prepared, Error> {
+        self.prepare_all(request, cpu, gpu, restrict, &Tuning::none())
+    }
+
+    fn prepare_all(
+        &'static self,
+        request: &Request<'_>,
+        cpu: &CpuProfile,
+        gpu: Option<Result<GpuProfile, NoGpu>>,
+        restrict: &Restrict,
+        tuning: &Tuning,
     ) -> Result<Prepared, Error> {
         let allowed = Allowed::resolve(self, restrict, request.op)?;
         let mut prepared = Prepared {
@@ -137,8 +190,11 @@ impl Registry {
             obstacle: None,
             candidates: Box::default(),
             usable: Box::default(),
+            tuned: Box::default(),
             activations: None,
             features: cpu.features,
+            gpu: gpu.clone(),
+            without: Box::default(),
             allowed,
         };
         prepared.obstacle = prepared.resolve(request).err();
@@ -148,12 +204,13 @@ impl Registry {
             .filter(|c| prepared.lacks(c.entry).is_none() && prepared.allows(c))
             .copied()
             .collect();
+        prepared.tuned = prepared.in_measured_order(tuning);
         if let (Op::Matmul, None, Some(format)) = (request.op, &prepared.obstacle, prepared.format) {
             match request.input {
                 DType::I8 => {}
                 DType::F32 | DType::F16 | DType::Bf16 => {
                     let inner = self.activation_request(format, request)?;
-                    prepared.activations = Some(Arc::new(self.prepare_for(&inner, cpu, restrict)?));
+                    prepared.activations = Some(Arc::new(self.prepare_on(&inner, cpu, gpu, restrict)?));
                 }
             }
         }
@@ -219,6 +276,11 @@ impl Prepared {
         }
         let mut candidates = registry.candidates_of(request.op, format, request.input, request.device.kind);
         candidates.retain(|c| request.op != Op::Quantize || c.entry.quantizer == self.quantizer);
+        if request.device.kind == DeviceKind::Cuda {
+            // Quantizers stand in the names of kernels, behind the format.
+            let asked = |kernel: &&WithoutImage| kernel.op == request.op && kernel.format == format;
+            self.without = registry.without_image.iter().filter(asked).collect();
+        }
         if candidates.is_empty() {
             return Err(registry.nothing_described(request.op, format, request.input, request.device.kind));
         }
@@ -230,13 +292,72 @@ impl Prepared {
     fn lacks(&self, entry: &Entry) -> Option<Reason> {
         match self.device.kind {
             DeviceKind::Cpu if self.device.index == 0 => {}
+            DeviceKind::Cuda => return self.gpu_lacks(entry),
             // Nothing in this package drives another device yet, so none is ever there.
-            DeviceKind::Cpu | DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => {
+            DeviceKind::Cpu | DeviceKind::Rocm | DeviceKind::Metal => {
                 return Some(Reason::DeviceAbsent { device: self.device });
             }
         }
         let missing = self.features.missing(entry.features);
         (missing != FeatureSet::EMPTY).then_some(Reason::FeaturesMissing { missing })
+    }
+
+    /// Usable entries for each class, those that were measured first.
+    fn in_measured_order(&self, tuning: &Tuning) -> Box<[Box<[Candidate]>]> {
+        let order = |class| tuning.order(self.op, &self.format_name, class);
+        if ShapeClass::all().all(|class| order(class).is_empty()) {
+            return Box::default();
+        }
+        let sorted = |class| -> Box<[Candidate]> {
+            let order = order(class);
+            if order.is_empty() {
+                return Box::default();
+            }
+            let place = |candidate: &Candidate| {
+                order.iter().position(|(id, _)| *id == candidate.entry.id).unwrap_or(usize::MAX)
+            };
+            let mut sorted = self.usable.to_vec();
+            // Stable: what was not measured keeps its order.
+            sorted.sort_by_key(place);
+            sorted.into()
+        };
+        ShapeClass::all().map(sorted).collect()
+    }
+
+    /// Usable entries in the order that holds for a shape.
+    #[inline]
+    fn order_for(&self, shape: Shape) -> &[Candidate] {
+        match self.tuned.get(ShapeClass::of(shape).index()) {
+            Some(tuned) if !tuned.is_empty() => tuned,
+            Some(_) | None => &self.usable,
+        }
+    }
+
+    /// What a GPU lacks: itself, instructions, an image, a driver for it.
+    fn gpu_lacks(&self, entry: &Entry) -> Option<Reason> {
+        let absent = Reason::DeviceAbsent { device: self.device };
+        let gpu = match &self.gpu {
+            Some(Ok(gpu)) => gpu,
+            Some(Err(why)) => return Some(Reason::NoGpu(why.clone())),
+            None => return Some(absent),
+        };
+        let code = match &entry.code {
+            Code::Cuda(code) => code,
+            Code::Dequantize(_)
+            | Code::Quantize { .. }
+            | Code::QuantizeActivations(_)
+            | Code::Matmul { .. } => {
+                return Some(absent);
+            }
+        };
+        if gpu.cc < code.min_cc {
+            return Some(Reason::CapabilityTooLow { needed: code.min_cc, found: gpu.cc });
+        }
+        match image_for(code.images, gpu.cc, gpu.driver) {
+            Ok(_) => None,
+            Err(NoImage::Architecture { built }) => Some(Reason::ArchitectureNotBuilt { cc: gpu.cc, built }),
+            Err(NoImage::Driver { needed }) => Some(Reason::DriverTooOld { found: gpu.driver, needed }),
+        }
     }
 
     fn allows(&self, candidate: &Candidate) -> bool {
@@ -265,7 +386,8 @@ impl Prepared {
         if self.splits_a_block(shape.k) {
             return None;
         }
-        let found = self.usable.iter().find(|candidate| fits(&candidate.entry.shape, shape)).copied();
+        let order = if self.tuned.is_empty() { &*self.usable } else { self.order_for(shape) };
+        let found = order.iter().find(|candidate| fits(&candidate.entry.shape, shape)).copied();
         match &self.activations {
             Some(activations) if found.is_some() => activations.first_fit(shape).and(found),
             Some(_) | None => found,
@@ -312,20 +434,38 @@ impl Prepared {
         if self.splits_a_block(k) {
             return covering;
         }
-        let mut open = vec![(1, u64::MAX)];
-        for candidate in &*self.usable {
-            let DimRule { min, max, multiple_of } = candidate.entry.shape.m;
-            let rules = &candidate.entry.shape;
-            let takes_some = open.iter().any(|(from, to)| min <= *to && max >= *from);
-            if !takes_some || !keeps(&rules.n, n) || !keeps(&rules.k, k) {
-                continue;
+        covering.every_m = true;
+        // Without a tuning all m have one order; with one, each class has its own.
+        let classes: Vec<(u64, u64)> = match self.tuned.is_empty() {
+            true => vec![(1, u64::MAX)],
+            false => (0..)
+                .scan(1usize, |from, _: u32| {
+                    let first = (*from > 0).then_some(*from)?;
+                    let (_, to) = ShapeClass::of(Shape { m: first, n, k }).tokens();
+                    *from = to.checked_add(1).unwrap_or(0);
+                    Some((first as u64, to as u64))
+                })
+                .collect(),
+        };
+        for class in classes {
+            let m = usize::try_from(class.0).unwrap_or(usize::MAX);
+            let mut open = vec![class];
+            for candidate in self.order_for(Shape { m, n, k }) {
+                let DimRule { min, max, multiple_of } = candidate.entry.shape.m;
+                let rules = &candidate.entry.shape;
+                let takes_some = open.iter().any(|(from, to)| min <= *to && max >= *from);
+                if !takes_some || !keeps(&rules.n, n) || !keeps(&rules.k, k) {
+                    continue;
+                }
+                if covering.needed.iter().all(|needed| needed.index != candidate.index) {
+                    covering.needed.push(*candidate);
+                }
+                if multiple_of <= 1 {
+                    open = open.into_iter().flat_map(|range| without(range, min, max)).collect();
+                }
             }
-            covering.needed.push(*candidate);
-            if multiple_of <= 1 {
-                open = open.into_iter().flat_map(|range| without(range, min, max)).collect();
-            }
+            covering.every_m &= open.is_empty();
         }
-        covering.every_m = open.is_empty();
         if let Some(activations) = &self.activations {
             let activations = activations.covering(n, k);
             covering.every_m &= activations.every_m;
@@ -347,7 +487,7 @@ impl Prepared {
             disabled: self.allowed.disabled.iter().copied().filter_map(name).collect(),
         };
         let cpu = CpuProfile::pretend(CpuProfile::detect().arch, self.features);
-        self.registry.prepare_for(&request, &cpu, &restrict)
+        self.registry.prepare_on(&request, &cpu, self.gpu.clone(), &restrict)
     }
 }
 
@@ -392,7 +532,16 @@ impl<'p> Decision<'p> {
     /// Why each kernel that was not chosen was not, in order of preference. Worked out as it is read.
     pub fn rejected(&self) -> impl Iterator<Item = Rejection> + use<'p> {
         let Decision { prepared, shape, chosen } = *self;
-        let whole = prepared.obstacle.clone().map(|reason| Rejection { kernel: None, reason });
+        // What holds for all kernels of a kind of device is said of each by name, where the names are known.
+        let by_name = |reason: &Reason| {
+            !prepared.without.is_empty()
+                && matches!(
+                    reason,
+                    Reason::CudaFeatureOff | Reason::NoToolchain { .. } | Reason::NoImageBuilt { .. }
+                )
+        };
+        let obstacle = prepared.obstacle.clone().filter(|reason| !by_name(reason));
+        let whole = obstacle.map(|reason| Rejection { kernel: None, reason });
         let each = prepared
             .candidates
             .iter()
@@ -401,7 +550,11 @@ impl<'p> Decision<'p> {
                 let reason = prepared.reason(candidate, shape, chosen)?;
                 Some(Rejection { kernel: Some(candidate.entry.name), reason })
             });
-        whole.into_iter().chain(each)
+        let without = prepared.without.iter().map(|kernel| Rejection {
+            kernel: Some(kernel.name),
+            reason: prepared.registry.not_built(kernel),
+        });
+        whole.into_iter().chain(each).chain(without)
     }
 
     pub(crate) fn refusal(&self) -> Refusal {
@@ -455,7 +608,13 @@ impl Prepared {
             return Some(Reason::Disabled(disabled));
         }
         match (chosen, &self.activations) {
-            (Some(chosen), _) => Some(Reason::Preferred { over: chosen.entry.name }),
+            (Some(chosen), _) => {
+                let place = |of: &Candidate| self.usable.iter().position(|usable| usable.index == of.index);
+                match place(candidate) < place(&chosen) {
+                    true => Some(Reason::Slower { than: chosen.entry.name }),
+                    false => Some(Reason::Preferred { over: chosen.entry.name }),
+                }
+            }
             (None, Some(activations)) => {
                 Some(Reason::NoActivations(Box::new(activations.decide(shape).refusal())))
             }
@@ -492,8 +651,30 @@ impl Registry {
         Reason::NoSpec { name: name.to_owned(), nearest, known }
     }
 
+    /// Why a kernel that is described has no image.
+    fn not_built(&self, kernel: &WithoutImage) -> Reason {
+        match self.cuda {
+            CudaBuild::FeatureOff => Reason::CudaFeatureOff,
+            CudaBuild::NoToolchain { looked } => Reason::NoToolchain { looked },
+            CudaBuild::Built { .. } => Reason::NoImageBuilt { failures: kernel.failures },
+        }
+    }
+
     /// Which of op, type and device it is that nothing is described for.
     fn nothing_described(&'static self, op: Op, format: usize, dtype: DType, kind: DeviceKind) -> Reason {
+        if kind == DeviceKind::Cuda {
+            let described =
+                self.without_image.iter().any(|kernel| kernel.op == op && kernel.format == format);
+            match self.cuda {
+                CudaBuild::NoToolchain { looked } if described => return Reason::NoToolchain { looked },
+                // A build without the feature may not know what is described.
+                CudaBuild::FeatureOff if described || self.without_image.is_empty() => {
+                    return Reason::CudaFeatureOff;
+                }
+                CudaBuild::Built { .. } if described => return Reason::NoImageBuilt { failures: &[] },
+                CudaBuild::FeatureOff | CudaBuild::NoToolchain { .. } | CudaBuild::Built { .. } => {}
+            }
+        }
         let any = |op, dtype, kind| !self.candidates_of(op, format, dtype, kind).is_empty();
         let dtypes_on = |op, kind| DType::ALL.iter().copied().filter(move |dtype| any(op, *dtype, kind));
         let described: Vec<DType> = dtypes_on(op, kind).filter(|other| *other != dtype).collect();

@@ -1,6 +1,7 @@
 //! Everything that can go wrong at run time, with what would help.
 
 use crate::device::Device;
+use crate::gpu::NoGpu;
 use crate::names::{List, Meant};
 use crate::reason::{BrokenRule, Refusal};
 use gristmill_spec::vocab::{DType, Feature, Op};
@@ -185,6 +186,49 @@ pub enum Error {
         /// Bytes asked for.
         required: usize,
     },
+    /// A device has no more memory.
+    #[error(
+        "out of memory on cuda:{index}: {required} bytes could not be allocated{}",
+        match .available { Some(free) => format!(", {free} are free"), None => String::new() }
+    )]
+    OutOfDeviceMemory {
+        /// Which device.
+        index: u32,
+        /// Bytes asked for.
+        required: usize,
+        /// Bytes that were free; `None` where the driver does not say.
+        available: Option<usize>,
+    },
+    /// There is no such GPU, or nothing can be asked of it.
+    #[error("cuda:{index}: {why}\n  help: {}", .why.help())]
+    NoGpu {
+        /// Which device.
+        index: u32,
+        /// Why.
+        why: NoGpu,
+    },
+    /// The kernel can't run on this GPU (a decision for a pretended one).
+    #[error("kernel `{kernel}` can't run on cuda:{index}: {why}")]
+    CannotRunOnGpu {
+        /// The kernel.
+        kernel: &'static str,
+        /// Which device.
+        index: u32,
+        /// Why.
+        why: String,
+    },
+    /// An operand is not on the kernel's device.
+    #[error("kernel `{kernel}` runs on cuda:{index}, an operand is elsewhere")]
+    WrongDevice {
+        /// The kernel.
+        kernel: &'static str,
+        /// Its device.
+        index: u32,
+    },
+    /// The driver of a GPU reports an error.
+    #[cfg(feature = "cuda")]
+    #[error("{0}")]
+    Gpu(Box<crate::cuda::GpuFailure>),
     /// A code that the format gives no meaning.
     #[error("row {row}, column {column}: the code there means nothing in format `{format}`")]
     InvalidCode {

@@ -3,9 +3,14 @@
 use crate::abi::Step;
 use crate::activations::{self, Input, RowLayout};
 use crate::aligned::Aligned;
+use crate::cuda;
 use crate::decide::{Candidate, Decision, Prepared, broken_rule};
 use crate::error::Error;
-use crate::launch::{ActivationCode, DequantizeCode, Launcher, MatmulCode, PanelSize, Panels, QuantizeCode};
+use crate::launch::{
+    self, ActivationCode, DequantizeCode, Launcher, MatmulCode, On, PanelSize, Panels, QuantizeCode,
+};
+#[cfg(feature = "cuda")]
+use crate::reason::{BrokenRule, Dim, Rule};
 use crate::receipt::Recording;
 use crate::registry::{Entry, FormatInfo, PackInfo, Registry};
 use crate::request::Shape;
@@ -49,7 +54,7 @@ fn product_of(what: &'static str, a: usize, b: usize) -> Result<usize, Error> {
 /// f32 to a format's bytes.
 #[derive(Clone, Debug)]
 pub struct Quantizer {
-    launcher: Launcher<QuantizeCode>,
+    on: On<QuantizeCode, cuda::QuantizeCode>,
     format: &'static FormatInfo,
 }
 
@@ -61,17 +66,28 @@ impl Quantizer {
     /// processor.
     pub fn new(decision: &Decision<'_>) -> Result<Quantizer, Error> {
         let registry = decision.prepared().registry();
-        let launcher = Launcher::quantize(registry, decision.candidate()?)?;
-        let format = format_of(registry, launcher.entry)?;
-        if launcher.has_step() && format.row_header.is_none() && format.tensor_tail.is_none() {
-            return Err(launcher.broken("it computes a scale that its format has no place for"));
+        let index = decision.prepared().device().index;
+        let on = On::of(
+            registry,
+            decision.candidate()?,
+            index,
+            Launcher::quantize,
+            Launcher::<cuda::QuantizeCode>::cuda,
+        )?;
+        let format = format_of(registry, on.entry())?;
+        let has_step = match &on {
+            On::Cpu(launcher) => launcher.has_step(),
+            On::Cuda(launcher) => launcher.has_step(),
+        };
+        if has_step && format.row_header.is_none() && format.tensor_tail.is_none() {
+            return Err(on.broken("it computes a scale that its format has no place for"));
         }
-        Ok(Quantizer { launcher, format })
+        Ok(Quantizer { on, format })
     }
 
     /// The kernel.
     pub fn entry(&self) -> &'static Entry {
-        self.launcher.entry
+        self.on.entry()
     }
 
     /// The format.
@@ -84,7 +100,7 @@ impl Quantizer {
     /// # Errors
     /// [`Error::ForeignRecording`].
     pub fn record(&mut self, recording: Option<&Recording>) -> Result<(), Error> {
-        self.launcher.record(recording)
+        self.on.record(recording)
     }
 
     /// Writes the whole tensor: row headers, blocks, and the tail with its zero fill.
@@ -100,11 +116,21 @@ impl Quantizer {
         let bytes = format.tensor_bytes(n, k)?;
         check_len("the source", "values", product_of("a tensor", n, k)?, src.len())?;
         check_len("the destination", "bytes", bytes, dst.len())?;
-        check_shape(self.launcher.entry, Shape::matrix(n, k))?;
-        self.launcher.counted(src, bytes, || self.tensor(src, n, k, dst))
+        check_shape(self.on.entry(), Shape::matrix(n, k))?;
+        match &self.on {
+            On::Cpu(launcher) => launcher.counted(src, bytes, || self.tensor(launcher, src, n, k, dst)),
+            On::Cuda(launcher) => launcher.tensor(format, src, n, k, dst),
+        }
     }
 
-    fn tensor(&self, src: &[f32], n: usize, k: usize, dst: &mut [u8]) -> Result<(), Error> {
+    fn tensor(
+        &self,
+        launcher: &Launcher<QuantizeCode>,
+        src: &[f32],
+        n: usize,
+        k: usize,
+        dst: &mut [u8],
+    ) -> Result<(), Error> {
         let format = self.format;
         let row_bytes = format.row_bytes(k)?;
         // A step for no values at all would divide by zero; nothing is stored with it.
@@ -112,7 +138,7 @@ impl Quantizer {
         let (rows, tail) = dst.split_at_mut(n * row_bytes);
         let tensor_step = match format.tensor_tail {
             Some((outer, _)) => {
-                let step = if src.is_empty() { Ok(nothing) } else { self.launcher.step(src) };
+                let step = if src.is_empty() { Ok(nothing) } else { launcher.step(src) };
                 let step = step.map_err(|fault| fault.in_rows(format, 0, k))?;
                 tail.fill(0);
                 if !outer.write(step.stored, tail) {
@@ -130,7 +156,7 @@ impl Quantizer {
             let (header, blocks) = bytes.split_at_mut(format.header_bytes());
             let step = match format.row_header {
                 Some(outer) => {
-                    let step = if k == 0 { Ok(nothing) } else { self.launcher.step(values) };
+                    let step = if k == 0 { Ok(nothing) } else { launcher.step(values) };
                     let step = step.map_err(|fault| fault.in_rows(format, row, k))?;
                     if !outer.write(step.stored, header) {
                         return Err(Error::ScaleOverflow { row, block: 0 });
@@ -139,7 +165,7 @@ impl Quantizer {
                 }
                 None => tensor_step,
             };
-            self.launcher.blocks(format, values, row, blocks, step)?;
+            launcher.blocks(format, values, row, blocks, step)?;
         }
         Ok(())
     }
@@ -148,7 +174,7 @@ impl Quantizer {
 /// A format's bytes to f32.
 #[derive(Clone, Debug)]
 pub struct Dequantizer {
-    launcher: Launcher<DequantizeCode>,
+    on: On<DequantizeCode, cuda::DequantizeCode>,
     format: &'static FormatInfo,
 }
 
@@ -159,14 +185,16 @@ impl Dequantizer {
     /// As for [`Quantizer::new`].
     pub fn new(decision: &Decision<'_>) -> Result<Dequantizer, Error> {
         let registry = decision.prepared().registry();
-        let launcher = Launcher::dequantize(registry, decision.candidate()?)?;
-        let format = format_of(registry, launcher.entry)?;
-        Ok(Dequantizer { launcher, format })
+        let index = decision.prepared().device().index;
+        let gpu = Launcher::<cuda::DequantizeCode>::cuda;
+        let on = On::of(registry, decision.candidate()?, index, Launcher::dequantize, gpu)?;
+        let format = format_of(registry, on.entry())?;
+        Ok(Dequantizer { on, format })
     }
 
     /// The kernel.
     pub fn entry(&self) -> &'static Entry {
-        self.launcher.entry
+        self.on.entry()
     }
 
     /// The format.
@@ -179,7 +207,7 @@ impl Dequantizer {
     /// # Errors
     /// [`Error::ForeignRecording`].
     pub fn record(&mut self, recording: Option<&Recording>) -> Result<(), Error> {
-        self.launcher.record(recording)
+        self.on.record(recording)
     }
 
     /// Writes the `n * k` values of `matrix`, row after row.
@@ -193,18 +221,21 @@ impl Dequantizer {
         if dst.is_empty() {
             return Ok(());
         }
-        self.launcher.rows(matrix, 0..matrix.n(), dst)
+        match &self.on {
+            On::Cpu(launcher) => launcher.rows(matrix, 0..matrix.n(), dst),
+            On::Cuda(launcher) => launcher.tensor(matrix, Some(dst)),
+        }
     }
 
     fn check(&self, matrix: &QuantizedMatrix<'_>) -> Result<(), Error> {
         if !self.format.same_as(matrix.format()) {
             return Err(Error::WrongFormat {
-                kernel: self.launcher.entry.name,
+                kernel: self.on.entry().name,
                 expected: self.format.name,
                 found: matrix.format().name,
             });
         }
-        check_shape(self.launcher.entry, Shape::matrix(matrix.n(), matrix.k()))
+        check_shape(self.on.entry(), Shape::matrix(matrix.n(), matrix.k()))
     }
 
     /// Reads every row and keeps nothing: finds codes that mean nothing.
@@ -216,20 +247,23 @@ impl Dequantizer {
         if matrix.n() == 0 || matrix.k() == 0 {
             return Ok(());
         }
-        self.launcher.validate(matrix)
+        match &self.on {
+            On::Cpu(launcher) => launcher.validate(matrix),
+            On::Cuda(launcher) => launcher.tensor(matrix, None),
+        }
     }
 }
 
 /// `y[m, n] = sum_k x[m, k] * w[n, k] (+ bias[n])` with weights of one format.
 #[derive(Clone, Debug)]
 pub struct Matmul {
-    launcher: Launcher<MatmulCode>,
+    on: On<MatmulCode, cuda::ProductCode>,
     layout: WeightLayout,
     /// Elements that share a scale in the activation format.
     activation_block: Option<usize>,
     /// How float rows get to int8: the decision, and a handle for each entry it may choose.
     activations: Option<Arc<Prepared>>,
-    quantizers: Vec<Launcher<ActivationCode>>,
+    quantizers: Vec<On<ActivationCode, cuda::ActivationCode>>,
     /// Reads rows that are not packed; there only for a kernel without a packing.
     dequantizer: Option<Dequantizer>,
     dtypes: Vec<DType>,
@@ -249,19 +283,28 @@ impl Matmul {
     /// The handle for one of the usable candidates of `prepared`, for weights of `n` rows of `k`.
     pub(crate) fn of(prepared: &Prepared, candidate: Candidate, n: usize, k: usize) -> Result<Matmul, Error> {
         let registry = prepared.registry();
-        let launcher = Launcher::matmul(registry, candidate)?;
-        let format = format_of(registry, launcher.entry)?;
-        let MatmulCode { packing, unit, .. } = *launcher.code();
+        let index = prepared.device().index;
+        let on = On::of(registry, candidate, index, Launcher::matmul, Launcher::<cuda::ProductCode>::cuda)?;
+        let entry = on.entry();
+        let format = format_of(registry, entry)?;
+        let (packing, unit) = match &on {
+            On::Cpu(launcher) => (launcher.code().packing, launcher.code().unit),
+            On::Cuda(launcher) => {
+                let (packing, unit) = launcher.layout();
+                (Some(packing), unit)
+            }
+        };
         if unit.multiple == 0 || packing.is_some_and(|packing| packing.rows == 0) {
-            return Err(launcher.broken("a unit or a panel is empty"));
+            return Err(on.broken("a unit or a panel is empty"));
         }
         let block = registry.activations.get(format.activations).map(|activations| activations.block);
         let Some(activation_block) = block.filter(|block| *block != Some(0)) else {
-            return Err(launcher.broken("its activation format is missing or has empty blocks"));
+            return Err(on.broken("its activation format is missing or has empty blocks"));
         };
         let mut quantizers = Vec::new();
         for candidate in prepared.activations().map_or(&[][..], |activations| activations.usable()) {
-            quantizers.push(Launcher::activations(registry, *candidate)?);
+            let gpu = Launcher::<cuda::ActivationCode>::cuda;
+            quantizers.push(On::of(registry, *candidate, index, Launcher::activations, gpu)?);
         }
         let dequantizer = match packing {
             Some(_) => None,
@@ -270,9 +313,8 @@ impl Matmul {
                 Some(Dequantizer::new(&reads.decide_as_asked())?)
             }
         };
-        let device = launcher.entry.device;
         let described = |dtype: &DType| {
-            let candidates = (registry.candidates)(Op::Matmul, launcher.entry.format, *dtype, device);
+            let candidates = (registry.candidates)(Op::Matmul, entry.format, *dtype, entry.device);
             candidates.iter().any(|index| usize::from(*index) == candidate.index)
         };
         let from_float = prepared.activations().is_some();
@@ -287,13 +329,13 @@ impl Matmul {
             quantizers,
             dequantizer,
             dtypes: dtypes.collect(),
-            launcher,
+            on,
         })
     }
 
     /// The kernel.
     pub fn entry(&self) -> &'static Entry {
-        self.launcher.entry
+        self.on.entry()
     }
 
     /// The format of the weights.
@@ -318,12 +360,17 @@ impl Matmul {
         if let Some(dequantizer) = &mut self.dequantizer {
             dequantizer.record(recording)?;
         }
-        self.launcher.record(recording)
+        self.on.record(recording)
     }
 
     /// Whether weights packed by `other` can be run by this kernel.
     pub fn shares_packing_with(&self, other: &Matmul) -> bool {
-        self.layout.reads(&other.layout)
+        let same_device = match (&self.on, &other.on) {
+            (On::Cpu(_), On::Cpu(_)) => true,
+            (On::Cuda(one), On::Cuda(other)) => one.shares_device_with(other),
+            (On::Cpu(_), On::Cuda(_)) | (On::Cuda(_), On::Cpu(_)) => false,
+        };
+        same_device && self.layout.reads(&other.layout)
     }
 
     /// Packs weights on the calling thread.
@@ -344,7 +391,7 @@ impl Matmul {
         let layout = self.layout;
         if !layout.format.same_as(matrix.format()) {
             return Err(Error::WrongFormat {
-                kernel: self.launcher.entry.name,
+                kernel: self.on.entry().name,
                 expected: layout.format.name,
                 found: matrix.format().name,
             });
@@ -368,6 +415,7 @@ impl Matmul {
             scales: Aligned::empty(),
             mins: Aligned::empty(),
             outer,
+            device: None,
         };
         match (layout.packing, &self.dequantizer) {
             (Some(packing), _) => self.pack_panels(packing, matrix, &row, &mut packed, threads)?,
@@ -381,7 +429,10 @@ impl Matmul {
                     }
                 }
             }
-            (None, None) => return Err(self.launcher.broken("it has neither a packing nor a dequantizer")),
+            (None, None) => return Err(self.on.broken("it has neither a packing nor a dequantizer")),
+        }
+        if let On::Cuda(launcher) = &self.on {
+            launcher.upload(&mut packed)?;
         }
         Ok(packed)
     }
@@ -415,7 +466,7 @@ impl Matmul {
             Panels { first: 0, codes: &mut packed.codes, scales: &mut packed.scales, mins: &mut packed.mins };
         let work = (matrix.total_bytes() as u64).saturating_mul(4);
         let split = |job, left, all| Panels::split(job, &size, left, all);
-        let run = |job| self.launcher.pack(packing, matrix, job, &size);
+        let run = |job| launch::pack(packing, matrix, job, &size);
         threads.divide(threads.parts(work, panels), job, &split, &run)
     }
 
@@ -425,28 +476,36 @@ impl Matmul {
     /// [`Error::WrongPacking`], [`Error::NoSuchRow`], [`Error::ShapeMismatch`].
     pub fn unpack_row(&self, weights: &PackedMatrix, row: usize, dst: &mut [f32]) -> Result<(), Error> {
         self.accepts(weights)?;
-        match (self.layout.packing, &self.dequantizer) {
-            (Some(packing), _) => self.launcher.unpack(packing, weights, row, dst),
-            (None, Some(dequantizer)) => {
-                if row >= weights.n {
-                    return Err(Error::NoSuchRow { row, rows: weights.n });
-                }
-                check_len("the destination", "values", weights.k, dst.len())?;
+        if row >= weights.n {
+            return Err(Error::NoSuchRow { row, rows: weights.n });
+        }
+        check_len("the destination", "values", weights.k, dst.len())?;
+        if dst.is_empty() {
+            return Ok(());
+        }
+        match (&self.on, self.layout.packing, &self.dequantizer) {
+            (On::Cpu(launcher), Some(packing), _) => launcher.unpack(packing, weights, row, dst),
+            (On::Cuda(launcher), Some(packing), _) => launcher.unpack(packing, weights, row, dst),
+            (_, None, Some(Dequantizer { on: On::Cpu(launcher), format })) => {
                 let blocks = &weights.codes[row * weights.stride..][..weights.stride];
-                dequantizer.launcher.one(dequantizer.format, blocks, weights.outer[row], dst)
+                launcher.one(format, blocks, weights.outer[row], dst)
             }
-            (None, None) => Err(self.launcher.broken("it has neither a packing nor a dequantizer")),
+            (_, None, Some(_) | None) => Err(self.on.broken("it has neither a packing nor a dequantizer")),
         }
     }
 
     fn accepts(&self, weights: &PackedMatrix) -> Result<(), Error> {
-        let kernel = self.launcher.entry.name;
+        let kernel = self.on.entry().name;
         if !self.layout.format.same_as(weights.layout.format) {
             let (expected, found) = (self.layout.format.name, weights.layout.format.name);
             return Err(Error::WrongFormat { kernel, expected, found });
         }
         if !self.layout.reads(&weights.layout) {
             let (expected, found) = (self.layout.name(), weights.layout.name());
+            return Err(Error::WrongPacking { kernel, expected, found });
+        }
+        if let (On::Cpu(_), true) = (&self.on, weights.device.is_some()) {
+            let (expected, found) = ("weights of the processor", "weights on a GPU");
             return Err(Error::WrongPacking { kernel, expected, found });
         }
         Ok(())
@@ -460,8 +519,8 @@ impl Matmul {
         RowLayout::new(self.layout.unit, k, self.activation_block)?.workspace(m, threads.most_parts())
     }
 
-    /// Computes `y` (`m * n`, row after row) from `m` tokens. Allocates nothing: a pool may, now and
-    /// then, for its own queues.
+    /// Computes `y` (`m * n`, row after row) from `m` tokens. Allocates nothing (with more
+    /// than 16 threads, the list of its parts).
     ///
     /// # Errors
     /// [`Error::WrongInput`], [`Error::WrongFormat`], [`Error::WrongPacking`], [`Error::ShapeMismatch`],
@@ -478,7 +537,7 @@ impl Matmul {
         threads: &Threads,
     ) -> Result<(), Error> {
         self.accepts(weights)?;
-        let kernel = self.launcher.entry;
+        let kernel = self.on.entry();
         if !self.dtypes.contains(&input.dtype()) {
             let (expected, found) = (self.dtypes.clone(), input.dtype());
             return Err(Error::WrongInput { kernel: kernel.name, expected, found });
@@ -498,15 +557,104 @@ impl Matmul {
             Input::I8 { .. } => None,
             Input::F32(_) | Input::F16(_) | Input::Bf16(_) => self.activation_quantizer(shape)?,
         };
-        let x = activations::quantize(quantizer, input, m, row, workspace, threads)?;
-        self.launcher.product(weights, &x, bias, y, threads);
-        Ok(())
+        match &self.on {
+            On::Cpu(launcher) => {
+                let quantizer = quantizer.and_then(|quantizer| match quantizer {
+                    On::Cpu(quantizer) => Some(quantizer),
+                    On::Cuda(_) => None,
+                });
+                let x = activations::quantize(quantizer, input, m, row, workspace, threads)?;
+                launcher.product(weights, &x, bias, y, threads);
+                Ok(())
+            }
+            On::Cuda(launcher) => {
+                let quantizer = quantizer.and_then(|quantizer| match quantizer {
+                    On::Cuda(quantizer) => Some(quantizer),
+                    On::Cpu(_) => None,
+                });
+                let block = self.activation_block;
+                launcher.run(weights, input, m, &row, block, bias, y, quantizer, &mut workspace.gpu)
+            }
+        }
     }
 
-    fn activation_quantizer(&self, shape: Shape) -> Result<Option<&Launcher<ActivationCode>>, Error> {
+    /// Enqueues the product of activations that are on the kernel's GPU, into memory there, and does not wait for it.
+    /// [`Workspace::finish`] waits, and reports an activation that was not finite.
+    ///
+    /// `y` has room for `m * n` values. A handle for the processor refuses.
+    ///
+    /// # Errors
+    /// As for [`Matmul::run`]; [`Error::WrongDevice`] for operands that are elsewhere, [`Error::Gpu`],
+    /// [`Error::OutOfDeviceMemory`].
+    #[cfg(feature = "cuda")]
+    pub fn run_on_device(
+        &self,
+        weights: &PackedMatrix,
+        input: cuda::DeviceInput<'_>,
+        m: usize,
+        bias: Option<&cuda::DeviceBuffer<f32>>,
+        y: &mut cuda::DeviceBuffer<f32>,
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        self.accepts(weights)?;
+        let kernel = self.on.entry();
+        let On::Cuda(launcher) = &self.on else {
+            return Err(launch::cannot_drive(kernel, 0));
+        };
+        let (n, k) = (weights.n, weights.k);
+        let shape = Shape { m, n, k };
+        if !self.dtypes.contains(&input.dtype()) {
+            let (expected, found) = (self.dtypes.clone(), input.dtype());
+            return Err(Error::WrongInput { kernel: kernel.name, expected, found });
+        }
+        check_len("activations", "values", product_of("activations", m, k)?, input.len())?;
+        check_len("the output", "values", product_of("the output", m, n)?, y.len())?;
+        if let Some(bias) = bias {
+            check_len("the bias", "values", n, bias.len())?;
+        }
+        check_shape(kernel, shape)?;
+        if m == 0 || n == 0 || k == 0 {
+            return Err(Error::ShapeRule {
+                kernel: kernel.name,
+                rule: BrokenRule { dim: empty_dim(shape), rule: Rule::AtLeast(1), found: 0 },
+            });
+        }
+        let Some(On::Cuda(quantizer)) = self.activation_quantizer(shape)? else {
+            return Err(self.on.broken("its activations have no quantizer on its device"));
+        };
+        let row = RowLayout::new(self.layout.unit, k, self.activation_block)?;
+        let block = self.activation_block;
+        launcher.run_on_device(weights, input, m, &row, block, bias, y, quantizer, &mut workspace.gpu)
+    }
+
+    /// The GPU that it runs on; `None` for the processor.
+    #[cfg(feature = "cuda")]
+    pub fn gpu(&self) -> Option<&Arc<cuda::Gpu>> {
+        match &self.on {
+            On::Cpu(_) => None,
+            On::Cuda(launcher) => Some(launcher.gpu()),
+        }
+    }
+
+    fn activation_quantizer(
+        &self,
+        shape: Shape,
+    ) -> Result<Option<&On<ActivationCode, cuda::ActivationCode>>, Error> {
         let Some(activations) = &self.activations else { return Ok(None) };
         let entry = activations.decide(shape).kernel()?;
-        Ok(self.quantizers.iter().find(|quantizer| std::ptr::eq(quantizer.entry, entry)))
+        Ok(self.quantizers.iter().find(|quantizer| std::ptr::eq(quantizer.entry(), entry)))
+    }
+}
+
+/// A dimension that is 0.
+#[cfg(feature = "cuda")]
+fn empty_dim(shape: Shape) -> Dim {
+    if shape.m == 0 {
+        Dim::M
+    } else if shape.n == 0 {
+        Dim::N
+    } else {
+        Dim::K
     }
 }
 

@@ -20,7 +20,7 @@ use gristmill_spec::vocab::{DeviceKind, Op};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Rows that a part of a product takes at least, where there are enough: a multiple of the row tiles
 /// that kernels use.
@@ -63,15 +63,65 @@ pub(crate) struct DequantizeCode(DequantizeFn);
 fn admit(entry: &Entry) -> Result<(), Error> {
     match entry.device {
         DeviceKind::Cpu => {}
-        kind @ (DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal) => {
-            return Err(Error::CannotDrive { kernel: entry.name, device: Device { kind, index: 0 } });
-        }
+        DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => return Err(cannot_drive(entry, 0)),
     }
     let missing = CpuProfile::detect().features.missing(entry.features);
     if missing.iter().next().is_some() {
         return Err(Error::CannotRunHere { kernel: entry.name, missing: missing.iter().collect() });
     }
     Ok(())
+}
+
+/// The error for a device that this build does not drive.
+pub(crate) fn cannot_drive(entry: &Entry, index: u32) -> Error {
+    Error::CannotDrive { kernel: entry.name, device: Device { kind: entry.device, index } }
+}
+
+/// A kernel of the processor or of a GPU.
+#[derive(Clone, Debug)]
+pub(crate) enum On<C, G> {
+    /// The processor.
+    Cpu(Launcher<C>),
+    /// A GPU.
+    Cuda(Launcher<G>),
+}
+
+impl<C, G> On<C, G> {
+    /// The kernel of a candidate, on the device that it is for.
+    pub(crate) fn of(
+        registry: &'static Registry,
+        candidate: Candidate,
+        index: u32,
+        cpu: impl FnOnce(&'static Registry, Candidate) -> Result<Launcher<C>, Error>,
+        cuda: impl FnOnce(&'static Registry, Candidate, u32) -> Result<Launcher<G>, Error>,
+    ) -> Result<On<C, G>, Error> {
+        match candidate.entry.device {
+            DeviceKind::Cpu => cpu(registry, candidate).map(On::Cpu),
+            DeviceKind::Cuda => cuda(registry, candidate, index).map(On::Cuda),
+            DeviceKind::Rocm | DeviceKind::Metal => Err(cannot_drive(candidate.entry, index)),
+        }
+    }
+
+    pub(crate) fn entry(&self) -> &'static Entry {
+        match self {
+            On::Cpu(launcher) => launcher.entry,
+            On::Cuda(launcher) => launcher.entry,
+        }
+    }
+
+    pub(crate) fn broken(&self, what: &'static str) -> Error {
+        match self {
+            On::Cpu(launcher) => launcher.broken(what),
+            On::Cuda(launcher) => launcher.broken(what),
+        }
+    }
+
+    pub(crate) fn record(&mut self, recording: Option<&Recording>) -> Result<(), Error> {
+        match self {
+            On::Cpu(launcher) => launcher.record(recording),
+            On::Cuda(launcher) => launcher.record(recording),
+        }
+    }
 }
 
 impl<C> Launcher<C> {
@@ -92,6 +142,53 @@ impl<C> Launcher<C> {
             what: "its code is of another op",
         };
         Ok(Launcher { entry, index, registry, code: code(entry.code).ok_or(broken)?, ledger: None })
+    }
+
+    /// A kernel of a GPU; `code` is `None` where it is of another op.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn on_gpu(
+        registry: &'static Registry,
+        candidate: Candidate,
+        expected: Op,
+        code: impl FnOnce(&crate::registry::CudaCode) -> Result<Option<C>, Error>,
+    ) -> Result<Launcher<C>, Error> {
+        let Candidate { index, entry } = candidate;
+        if entry.op != expected {
+            return Err(Error::WrongOp { kernel: entry.name, expected, found: entry.op });
+        }
+        let made = match &entry.code {
+            Code::Cuda(cuda) => code(cuda)?,
+            Code::Dequantize(_)
+            | Code::Quantize { .. }
+            | Code::QuantizeActivations(_)
+            | Code::Matmul { .. } => None,
+        };
+        let broken = Error::BrokenRegistry {
+            package: registry.package,
+            at: entry.name,
+            what: "its code is of another op or device",
+        };
+        Ok(Launcher { entry, index, registry, code: made.ok_or(broken)?, ledger: None })
+    }
+
+    /// Enqueues one launch on a GPU, timed by its clock where times are taken, and counts it once the driver has
+    /// taken it.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn enqueued(
+        &self,
+        gpu: &crate::cuda::Gpu,
+        bytes_in: usize,
+        bytes_out: usize,
+        enqueue: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let time = if timing() {
+            Some(gpu.time(enqueue)?.1)
+        } else {
+            enqueue()?;
+            None
+        };
+        self.count(bytes_in, bytes_out, time);
+        Ok(())
     }
 
     pub(crate) fn code(&self) -> &C {
@@ -121,9 +218,15 @@ impl<C> Launcher<C> {
     fn launch<R>(&self, bytes_in: usize, bytes_out: usize, run: impl FnOnce() -> R) -> R {
         let started = timing().then(Instant::now);
         let outcome = run();
+        self.count(bytes_in, bytes_out, started.map(|started| started.elapsed()));
+        outcome
+    }
+
+    #[inline]
+    fn count(&self, bytes_in: usize, bytes_out: usize, time: Option<Duration>) {
         let counters = self.entry.counters;
-        if let Some(started) = started {
-            let nanoseconds = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        if let Some(time) = time {
+            let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             counters.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
             counters.timed.fetch_add(1, Ordering::Relaxed);
         }
@@ -133,7 +236,6 @@ impl<C> Launcher<C> {
         if let Some(ledger) = &self.ledger {
             ledger.note(self.index);
         }
-        outcome
     }
 }
 
@@ -383,6 +485,59 @@ impl Panels<'_> {
     }
 }
 
+/// Packs the rows of `matrix` that belong to `panels`, whose buffers are zero. Pack functions are written for every
+/// processor, whatever device reads the packing.
+pub(crate) fn pack(
+    packing: &PackInfo,
+    matrix: &QuantizedMatrix<'_>,
+    panels: Panels<'_>,
+    size: &PanelSize,
+) -> Result<(), Error> {
+    for panel in 0..panels.count(size) {
+        let row = (panels.first + panel) * size.rows;
+        let rows = matrix.n().saturating_sub(row).min(size.rows);
+        let blocks = matrix.blocks(row);
+        let codes = &mut panels.codes[panel * size.stride..][..size.stride];
+        let scales = &mut panels.scales[panel * size.scales..][..size.scales];
+        let mins = &mut panels.mins[panel * size.mins..][..size.mins];
+        // SAFETY: no feature of the processor is needed. `row + rows <= n`, so that the blocks of all rows lie
+        // in the matrix, `row_bytes` apart; the places have the sizes of one panel of this packing.
+        let packed = unsafe {
+            (packing.pack)(
+                blocks.as_ptr(),
+                matrix.row_bytes(),
+                rows,
+                matrix.k(),
+                codes.as_mut_ptr(),
+                pointer_mut(scales),
+                pointer_mut(mins),
+            )
+        };
+        packed.map_err(|fault| fault.in_rows(matrix.format(), row, matrix.k()))?;
+    }
+    Ok(())
+}
+
+/// Row `row` of one panel to `k` values.
+#[expect(clippy::too_many_arguments, reason = "the parts of a panel")]
+pub(crate) fn unpack_panel(
+    packing: &PackInfo,
+    codes: &[u8],
+    scales: &[f32],
+    mins: &[f32],
+    outer: f32,
+    row: usize,
+    k: usize,
+    dst: &mut [f32],
+) {
+    assert!(dst.len() == k && row < packing.rows, "the handle compares sizes with the shape");
+    // SAFETY: no feature of the processor is needed; the slices are the panel's, by the layout with which the matrix
+    // was packed; `dst` holds k values.
+    unsafe {
+        (packing.unpack)(codes.as_ptr(), pointer(scales), pointer(mins), outer, row, k, dst.as_mut_ptr());
+    }
+}
+
 impl Launcher<MatmulCode> {
     pub(crate) fn matmul(registry: &'static Registry, candidate: Candidate) -> Result<Self, Error> {
         Launcher::new(registry, candidate, Op::Matmul, |code| match code {
@@ -391,39 +546,6 @@ impl Launcher<MatmulCode> {
                 None
             }
         })
-    }
-
-    /// Packs the rows of `matrix` that belong to `panels`, whose buffers are zero.
-    pub(crate) fn pack(
-        &self,
-        packing: &PackInfo,
-        matrix: &QuantizedMatrix<'_>,
-        panels: Panels<'_>,
-        size: &PanelSize,
-    ) -> Result<(), Error> {
-        for panel in 0..panels.count(size) {
-            let row = (panels.first + panel) * size.rows;
-            let rows = matrix.n().saturating_sub(row).min(size.rows);
-            let blocks = matrix.blocks(row);
-            let codes = &mut panels.codes[panel * size.stride..][..size.stride];
-            let scales = &mut panels.scales[panel * size.scales..][..size.scales];
-            let mins = &mut panels.mins[panel * size.mins..][..size.mins];
-            // SAFETY: `admit` checked the processor. `row + rows <= n`, so that the blocks of all rows lie
-            // in the matrix, `row_bytes` apart; the places have the sizes of one panel of this packing.
-            let packed = unsafe {
-                (packing.pack)(
-                    blocks.as_ptr(),
-                    matrix.row_bytes(),
-                    rows,
-                    matrix.k(),
-                    codes.as_mut_ptr(),
-                    pointer_mut(scales),
-                    pointer_mut(mins),
-                )
-            };
-            packed.map_err(|fault| fault.in_rows(matrix.format(), row, matrix.k()))?;
-        }
-        Ok(())
     }
 
     /// Row `row` of `weights` (made with `packing`) to `k` values.
@@ -453,19 +575,7 @@ impl Launcher<MatmulCode> {
         let codes = &weights.codes[panel * weights.stride..][..weights.stride];
         let scales = if packing.scales { &weights.scales[panel * per_panel..][..per_panel] } else { &[] };
         let mins = if packing.mins { &weights.mins[panel * per_panel..][..per_panel] } else { &[] };
-        // SAFETY: `admit` checked the processor; the slices are the panel's, by the layout with which the
-        // matrix was packed; `dst` holds k values.
-        unsafe {
-            (packing.unpack)(
-                codes.as_ptr(),
-                pointer(scales),
-                pointer(mins),
-                weights.outer[row],
-                row_in_panel,
-                weights.k,
-                dst.as_mut_ptr(),
-            );
-        }
+        unpack_panel(packing, codes, scales, mins, weights.outer[row], row_in_panel, weights.k, dst);
         Ok(())
     }
 

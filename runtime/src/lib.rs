@@ -9,12 +9,20 @@ mod aligned;
 mod launch;
 mod names;
 mod plain;
+mod pool;
+
+#[cfg(feature = "cuda")]
+pub mod cuda;
+#[cfg(not(feature = "cuda"))]
+#[path = "cuda_absent.rs"]
+mod cuda;
 
 pub mod abi;
 pub mod activations;
 pub mod decide;
 pub mod device;
 pub mod error;
+pub mod gpu;
 pub mod import;
 pub mod kernel;
 pub mod linear;
@@ -28,6 +36,7 @@ pub mod search;
 pub mod simd;
 pub mod stats;
 pub mod threads;
+pub mod tuning;
 pub mod weights;
 pub mod workspace;
 
@@ -35,6 +44,7 @@ pub use activations::Input;
 pub use decide::{Decision, Prepared};
 pub use device::{CpuProfile, Device};
 pub use error::Error;
+pub use gpu::{CudaVersion, GpuProfile, NoGpu};
 pub use gristmill_spec::vocab;
 pub use half;
 pub use kernel::{Dequantizer, Matmul, Quantizer};
@@ -43,6 +53,7 @@ pub use reason::{Reason, Refusal, Rejection};
 pub use receipt::{Receipt, Recording};
 pub use registry::Registry;
 pub use request::{Request, Restrict, Shape};
-pub use threads::Threads;
+pub use threads::{ThreadOptions, Threads};
+pub use tuning::Tuning;
 pub use weights::{PackedMatrix, QuantizedMatrix};
 pub use workspace::Workspace;

@@ -12,6 +12,7 @@ use crate::receipt::{FallbackNote, Recording};
 use crate::registry::Registry;
 use crate::request::{Request, Restrict, Shape};
 use crate::threads::Threads;
+use crate::tuning::Tuning;
 use crate::weights::{PackedMatrix, QuantizedMatrix};
 use crate::workspace::{Workspace, WorkspaceSize};
 use gristmill_spec::vocab::{DType, DeviceKind, Op};
@@ -58,7 +59,7 @@ pub struct LinearOptions {
     pub device: Device,
     /// What it may do without a kernel.
     pub policy: Policy,
-    /// Restrictions on kernels; `None`: those of the environment.
+    /// Restrictions on kernels; `None`: those of the environment, and its tuning.
     pub restrict: Option<Restrict>,
 }
 
@@ -104,15 +105,17 @@ impl Linear {
         options: &LinearOptions,
         threads: &Threads,
     ) -> Result<Linear, Error> {
-        let restrict = match &options.restrict {
-            Some(restrict) => restrict.clone(),
-            None => Restrict::from_env()?,
+        let none = Tuning::none();
+        let (restrict, tuning) = match &options.restrict {
+            Some(restrict) => (restrict.clone(), &none),
+            None => (Restrict::from_env()?, Tuning::from_env(registry)),
         };
         let (n, k) = (weights.n(), weights.k());
         let decode = Shape { m: 1, n, k };
         let request =
             Request::matmul(weights.format().name, decode).with_input(options.input).on(options.device);
-        let prepare = |request: &Request<'_>| registry.prepare_for(request, CpuProfile::detect(), &restrict);
+        let prepare =
+            |request: &Request<'_>| registry.prepare_tuned(request, CpuProfile::detect(), &restrict, tuning);
         let note = |refused: &Prepared, instead| FallbackNote {
             policy: options.policy.name(),
             op: Op::Matmul,

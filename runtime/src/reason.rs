@@ -1,9 +1,10 @@
 //! Why not: the reasons a kernel, or a whole request, is refused, and what would help.
 
 use crate::device::Device;
+use crate::gpu::{CudaVersion, NoGpu};
 use crate::names::{List, Meant};
 use crate::request::Shape;
-use gristmill_spec::vocab::{DType, DeviceKind, Feature, FeatureSet, Isa, Op};
+use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, Feature, FeatureSet, Isa, Op};
 
 /// A dimension of a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +119,41 @@ pub enum Reason {
         /// The kind.
         kind: DeviceKind,
     },
+    /// Kernels for CUDA are described or could be, but this build has none: its feature is off.
+    CudaFeatureOff,
+    /// Kernels for CUDA were asked of the build, but it found no compiler.
+    NoToolchain {
+        /// The places it looked at, each with what was wrong there.
+        looked: &'static [&'static str],
+    },
+    /// The kernel is described, but no image of it was built.
+    NoImageBuilt {
+        /// What the compiler said, by architecture.
+        failures: &'static [(CudaArch, &'static str)],
+    },
+    /// There is no GPU to run it on.
+    NoGpu(NoGpu),
+    /// The GPU lacks instructions that the kernel uses.
+    CapabilityTooLow {
+        /// The compute capability that it needs.
+        needed: (u8, u8),
+        /// That of the device.
+        found: (u8, u8),
+    },
+    /// Images of the kernel were built, but none for this GPU.
+    ArchitectureNotBuilt {
+        /// The device's compute capability.
+        cc: (u8, u8),
+        /// The architectures that were built.
+        built: Vec<CudaArch>,
+    },
+    /// The image for this GPU is newer than its driver.
+    DriverTooOld {
+        /// The CUDA that the driver supports.
+        found: CudaVersion,
+        /// The CUDA that the image needs.
+        needed: CudaVersion,
+    },
     /// A kernel is there, its device is not.
     DeviceAbsent {
         /// The device.
@@ -145,6 +181,11 @@ pub enum Reason {
     Preferred {
         /// The one that was chosen.
         over: &'static str,
+    },
+    /// It would work, but another comes first by a measurement on this processor.
+    Slower {
+        /// The one that was chosen.
+        than: &'static str,
     },
 }
 
@@ -174,6 +215,23 @@ impl Reason {
             Reason::DeviceNotDescribed { kind: DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal } => {
                 Some(String::from("ask for device `cpu`, or let the policy `cpu` run it on the processor"))
             }
+            Reason::CudaFeatureOff => Some(String::from("cargo build --features cuda")),
+            Reason::NoToolchain { .. } => Some(String::from(
+                "install a CUDA compiler and build again: `gristmill doctor` says how, without root and without a GPU",
+            )),
+            Reason::NoImageBuilt { .. } => Some(String::from(
+                "name an architecture that has its instructions in GRISTMILL_CUDA_ARCHS when building",
+            )),
+            Reason::NoGpu(why) => Some(why.help().to_owned()),
+            Reason::CapabilityTooLow { .. } => None,
+            Reason::ArchitectureNotBuilt { cc: (major, minor), built } => {
+                let mut archs: Vec<String> = built.iter().map(ToString::to_string).collect();
+                archs.push(format!("{major}{minor}"));
+                Some(format!("GRISTMILL_CUDA_ARCHS={} cargo build --features cuda", archs.join(",")))
+            }
+            Reason::DriverTooOld { needed, .. } => {
+                Some(format!("update the NVIDIA driver to one that supports CUDA {needed}"))
+            }
             Reason::DeviceAbsent { .. } => Some(String::from("ask for device `cpu`")),
             Reason::FeaturesMissing { .. } => None,
             Reason::PartialBlock { elements, k } => {
@@ -188,7 +246,7 @@ impl Reason {
             Reason::Disabled(Disabled::Listed) => {
                 Some(String::from("lift the restriction (GRISTMILL_DISABLE)"))
             }
-            Reason::Preferred { .. } => None,
+            Reason::Preferred { .. } | Reason::Slower { .. } => None,
         }
     }
 }
@@ -222,6 +280,33 @@ impl std::fmt::Display for Reason {
             Reason::DeviceNotDescribed { kind } => {
                 write!(f, "not compiled: this build has no kernel for {kind}")
             }
+            Reason::CudaFeatureOff => f.write_str("not compiled: the cargo feature `cuda` is off"),
+            Reason::NoToolchain { looked } => {
+                write!(f, "not compiled: the build found no CUDA compiler in {} places", looked.len())
+            }
+            Reason::NoImageBuilt { failures: [] } => {
+                f.write_str("not compiled: none of the architectures that were built has its instructions")
+            }
+            Reason::NoImageBuilt { failures } => {
+                f.write_str("not compiled:")?;
+                for (i, (arch, words)) in failures.iter().enumerate() {
+                    let first = words.lines().next().unwrap_or_default();
+                    write!(f, "{} for {arch}: {first}", if i > 0 { ";" } else { "" })?;
+                }
+                Ok(())
+            }
+            Reason::NoGpu(why) => why.fmt(f),
+            Reason::CapabilityTooLow { needed, found } => write!(
+                f,
+                "needs compute capability {}.{}, the device has {}.{}",
+                needed.0, needed.1, found.0, found.1
+            ),
+            Reason::ArchitectureNotBuilt { cc, built } => {
+                write!(f, "no image for compute capability {}.{}: built for {}", cc.0, cc.1, List(built))
+            }
+            Reason::DriverTooOld { found, needed } => {
+                write!(f, "its image needs CUDA {needed}, the driver supports {found}")
+            }
             Reason::DeviceAbsent { device } => write!(f, "device {device} is not there"),
             Reason::FeaturesMissing { missing } => write!(f, "the processor lacks {}", Features(*missing)),
             Reason::PartialBlock { elements, k } => {
@@ -235,6 +320,9 @@ impl std::fmt::Display for Reason {
             Reason::Disabled(Disabled::Only(name)) => write!(f, "disabled: only `{name}` is allowed"),
             Reason::Disabled(Disabled::Listed) => f.write_str("disabled by name"),
             Reason::Preferred { over } => write!(f, "would work, but `{over}` comes first"),
+            Reason::Slower { than } => {
+                write!(f, "would work, but `{than}` comes first by the tuning for this processor")
+            }
         }
     }
 }

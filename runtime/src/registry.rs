@@ -163,7 +163,7 @@ pub struct CudaStep {
     pub chunks: &'static str,
     /// From the chunks' statistics to the step.
     pub finish: &'static str,
-    /// Threads of a CUDA block of the first; the second runs in one block of as many.
+    /// Threads of a CUDA block of the first; a block of the second is one warp.
     pub threads: u32,
     /// Values of a chunk.
     pub chunk: u32,

@@ -1,18 +1,52 @@
-//! Threads for one job: a pool of its own or none, and how a job is divided among them.
+//! The threads that kernels may use, and how a job is divided among them.
 
 use crate::error::Error;
+use crate::pool::Pool;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-/// Multiply-accumulates (or bytes) that are worth a thread of their own. Waking a pool costs some
-/// microseconds, in which one core does about a million.
+/// Multiply-accumulates (or bytes) that are worth a part of their own: about a microsecond of one core, twice what
+/// handing it over costs.
 const GRAIN: u64 = 1 << 19;
+
+/// Work for which sleeping threads are not woken: waking them takes longer than doing it.
+const WORTH_WAKING: u64 = 1 << 21;
 
 /// Parts handed out for each thread, so that a thread that the system held up is helped by the others.
 const PARTS_PER_THREAD: usize = 4;
 
-/// The threads that a kernel may use. Made once and passed to each run.
+/// Parts for which a job needs no memory but the stack.
+const PARTS_ON_STACK: usize = 64;
+
+/// How long a thread looks for the next job before it sleeps, if nothing else is said: what a decoder does between
+/// two products takes less.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// How threads are to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadOptions {
+    /// Threads that work on a job, the calling one included. 1 (or 0) is the calling thread alone.
+    pub count: usize,
+    /// Processors (as the system numbers them) for the threads besides the calling one, one each; those without
+    /// one run where the system puts them. The calling thread is the caller's to pin.
+    pub cpus: Vec<usize>,
+    /// How long a thread looks for the next job, keeping its processor busy, before it sleeps.
+    pub spin: Duration,
+}
+
+impl Default for ThreadOptions {
+    /// A thread for each processor that this program may use, pinned nowhere, 100 microseconds awake.
+    fn default() -> ThreadOptions {
+        let count = crate::device::CpuProfile::detect().cores;
+        ThreadOptions { count, cpus: Vec::new(), spin: SPIN }
+    }
+}
+
+/// The threads that a kernel may use. Made once and passed to each run. May be shared: of several callers at a time,
+/// one gets the other threads and the rest work alone.
 #[derive(Debug)]
 pub struct Threads {
-    pool: Option<rayon::ThreadPool>,
+    pool: Option<Pool>,
     count: usize,
     grain: u64,
 }
@@ -23,26 +57,28 @@ impl Threads {
         Threads { pool: None, count: 1, grain: GRAIN }
     }
 
-    /// A pool of `count` threads; 1 (or 0) is the calling thread alone.
+    /// `count` threads, the calling one included; 1 (or 0) is the calling thread alone.
     ///
     /// # Errors
     /// [`Error::Threads`] if the system refuses.
     pub fn new(count: usize) -> Result<Threads, Error> {
-        if count <= 1 {
-            return Ok(Threads::single());
-        }
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(count)
-            .thread_name(|index| format!("gristmill-{index}"))
-            .build()
-            .map_err(|error| Error::Threads { count, why: error.to_string() })?;
-        Ok(Threads::from_pool(pool))
+        Threads::with_options(&ThreadOptions { count, ..ThreadOptions::default() })
     }
 
-    /// A pool that the caller made (for pinned threads, say).
-    pub fn from_pool(pool: rayon::ThreadPool) -> Threads {
-        let count = pool.current_num_threads();
-        Threads { pool: Some(pool), count, grain: GRAIN }
+    /// Threads as they are asked for.
+    ///
+    /// # Errors
+    /// [`Error::Threads`] if the system refuses a thread, or a processor is not one that this program may use.
+    pub fn with_options(options: &ThreadOptions) -> Result<Threads, Error> {
+        let count = options.count.max(1);
+        let pool = match count {
+            1 => None,
+            _ => {
+                let pool = Pool::new(count - 1, &options.cpus, options.spin);
+                Some(pool.map_err(|why| Error::Threads { count, why })?)
+            }
+        };
+        Ok(Threads { pool, count, grain: GRAIN })
     }
 
     /// Sets the work, in multiply-accumulates, below which a job is not divided further.
@@ -55,18 +91,37 @@ impl Threads {
         self.count
     }
 
-    /// Runs `work` on a thread of the pool (without one, right here). Runs of kernels inside it save the
-    /// hand-over from the calling thread, some microseconds each: put a whole forward pass in one.
-    pub fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
-        match &self.pool {
-            Some(pool) => pool.install(work),
-            None => work(),
+    /// Runs `work` while the other threads stay awake, so that the first of the jobs in it need not wake them: put a
+    /// whole forward pass in one. They keep their processors busy all the while.
+    pub fn awake<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _awake = self.pool.as_ref().map(Pool::stay_awake);
+        work()
+    }
+
+    /// Runs `run` on each item, on whatever threads are free: for many matrices that are too small to be divided.
+    /// Kernels inside may be given these threads too; they will find them busy and work alone.
+    ///
+    /// # Errors
+    /// Of several errors, that of the first item.
+    pub fn each<T, E>(&self, items: &mut [T], run: impl Fn(&mut T) -> Result<(), E> + Sync) -> Result<(), E>
+    where
+        T: Send,
+        E: Send,
+    {
+        fn split<T>(items: &mut [T], left: usize, all: usize) -> (&mut [T], &mut [T]) {
+            let mid = share(items.len(), left, all);
+            items.split_at_mut(mid)
         }
+        let parts = if self.count <= 1 { 1 } else { items.len() };
+        self.divide(parts, items, &split::<T>, &|items: &mut [T]| items.iter_mut().try_for_each(&run))
     }
 
     /// Into how many parts a job of `work` goes that can be cut in `granules` pieces; at least 1.
     pub(crate) fn parts(&self, work: u64, granules: usize) -> usize {
         if self.count <= 1 {
+            return 1;
+        }
+        if work < WORTH_WAKING && self.grain == GRAIN && self.pool.as_ref().is_some_and(Pool::sleeps) {
             return 1;
         }
         let wanted = work / self.grain;
@@ -79,7 +134,7 @@ impl Threads {
         if self.count <= 1 { 1 } else { self.count.saturating_mul(PARTS_PER_THREAD) }
     }
 
-    /// Runs `job` in `parts` parts. `split(job, left, all)` cuts off the first `left` of `all` parts.
+    /// Runs `job` in `parts` parts, on whatever threads are free. `split(job, left, all)` cuts off the first `left` of `all` parts.
     /// Of several errors the one of the first part is given back.
     pub(crate) fn divide<J, E>(
         &self,
@@ -92,16 +147,21 @@ impl Threads {
         J: Send,
         E: Send,
     {
-        match &self.pool {
-            Some(pool) if parts > 1 => pool.install(|| halve(parts, job, split, run)),
-            Some(_) | None => run(job),
+        let Some(pool) = self.pool.as_ref().filter(|_| parts > 1) else { return run(job) };
+        if parts <= PARTS_ON_STACK {
+            // On the stack, so that a run allocates nothing.
+            let pieces: [Mutex<Option<J>>; PARTS_ON_STACK] = [const { Mutex::new(None) }; PARTS_ON_STACK];
+            return spread(pool, &pieces[..parts], job, split, run);
         }
+        let pieces: Vec<Mutex<Option<J>>> = (0..parts).map(|_| Mutex::new(None)).collect();
+        spread(pool, &pieces, job, split, run)
     }
 }
 
-/// `rayon::join` all the way down: jobs live on the stack, so nothing is allocated for them.
-fn halve<J, E>(
-    parts: usize,
+/// Cuts `job` into as many pieces as there are places, and runs them.
+fn spread<J, E>(
+    pool: &Pool,
+    pieces: &[Mutex<Option<J>>],
     job: J,
     split: &(impl Fn(J, usize, usize) -> (J, J) + Sync),
     run: &(impl Fn(J) -> Result<(), E> + Sync),
@@ -110,14 +170,37 @@ where
     J: Send,
     E: Send,
 {
-    if parts <= 1 {
-        return run(job);
+    let mut rest = job;
+    let Some((last, first)) = pieces.split_last() else { return run(rest) };
+    for (index, place) in first.iter().enumerate() {
+        let (piece, after) = split(rest, 1, pieces.len() - index);
+        put(place, piece);
+        rest = after;
     }
-    let left = parts / 2;
-    let (first, second) = split(job, left, parts);
-    let (first, second) =
-        rayon::join(|| halve(left, first, split, run), || halve(parts - left, second, split, run));
-    first.and(second)
+    put(last, rest);
+    let failed: Mutex<Option<(usize, E)>> = Mutex::new(None);
+    pool.run(pieces.len(), &|part| {
+        let Some(piece) = pieces.get(part).and_then(take) else { return };
+        if let Err(error) = run(piece) {
+            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+            if failed.as_ref().is_none_or(|(first, _)| part < *first) {
+                *failed = Some((part, error));
+            }
+        }
+    });
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some((_, error)) => Err(error),
+        None => Ok(()),
+    }
+}
+
+// Nothing panics while one of these locks is held, so poison means nothing.
+fn put<J>(place: &Mutex<Option<J>>, piece: J) {
+    *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(piece);
+}
+
+fn take<J>(place: &Mutex<Option<J>>) -> Option<J> {
+    place.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// How many of `pieces` go to the first `left` of `all` parts.
@@ -169,17 +252,40 @@ mod tests {
     }
 
     #[test]
-    fn installed_work_runs_in_the_pool() -> Result<(), Error> {
-        let name = || std::thread::current().name().map(str::to_owned);
-        assert!(Threads::new(2)?.install(name).is_some_and(|name| name.starts_with("gristmill-")));
-        assert_eq!(Threads::single().install(name), name());
+    fn items_are_run_once_each_and_the_first_error_wins() -> Result<(), Error> {
+        for count in [1, 2, 5] {
+            let threads = Threads::new(count)?;
+            let mut items: Vec<usize> = (0..200).collect();
+            let run = |item: &mut usize| {
+                *item += 1000;
+                if *item % 100 == 57 { Err(*item) } else { Ok(()) }
+            };
+            assert_eq!(threads.awake(|| threads.each(&mut items, run)), Err(1057));
+            // One thread stops at an error; with several, the others go on.
+            let done = if count == 1 { 58 } else { 200 };
+            assert!(items.iter().take(done).enumerate().all(|(i, item)| *item == i + 1000), "{items:?}");
+            assert_eq!(threads.each(&mut [] as &mut [usize], run), Ok(()));
+        }
         Ok(())
+    }
+
+    #[test]
+    fn a_processor_that_is_not_there_is_an_error() {
+        let options = ThreadOptions { count: 2, cpus: vec![usize::MAX], ..ThreadOptions::default() };
+        assert!(matches!(Threads::with_options(&options), Err(Error::Threads { count: 2, .. })));
     }
 
     #[test]
     fn small_work_stays_together() -> Result<(), Error> {
         let threads = Threads::new(2)?;
         assert_eq!(threads.parts(1000, 100), 1);
+        threads.awake(|| assert_eq!(threads.parts(1 << 20, 100), 2));
+        // Asleep after a moment, if the system lets the thread come that far.
+        let started = std::time::Instant::now();
+        while threads.parts(1 << 20, 100) > 1 && started.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(threads.parts(1 << 20, 100), 1, "not worth waking threads up for");
         assert_eq!(threads.parts(u64::MAX, 100), 8);
         assert_eq!(threads.parts(u64::MAX, 3), 3);
         assert_eq!(threads.parts(u64::MAX, 0), 1);

@@ -226,7 +226,8 @@ impl WeightLayout {
 }
 
 /// Weights in the order that a kernel reads them, in memory of their own. Made by
-/// [`Matmul::pack`](crate::kernel::Matmul::pack); any kernel with the same packing reads them.
+/// [`Matmul::pack`](crate::kernel::Matmul::pack); any kernel with the same packing on the same device
+/// reads them.
 #[derive(Debug)]
 pub struct PackedMatrix {
     pub(crate) layout: WeightLayout,
@@ -243,6 +244,8 @@ pub struct PackedMatrix {
     pub(crate) mins: Aligned<f32>,
     /// One for each row of each panel; 0 for rows beyond `n`.
     pub(crate) outer: Aligned<f32>,
+    /// The same on a GPU; the buffers above are empty then.
+    pub(crate) device: Option<std::sync::Arc<crate::cuda::Weights>>,
 }
 
 impl PackedMatrix {
@@ -266,8 +269,29 @@ impl PackedMatrix {
         self.k
     }
 
+    /// The same weights in memory of their own (for another NUMA node, or to be read from memory in turn). Weights on
+    /// a GPU are shared.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn try_clone(&self) -> Result<PackedMatrix, Error> {
+        Ok(PackedMatrix {
+            codes: self.codes.try_clone()?,
+            scales: self.scales.try_clone()?,
+            mins: self.mins.try_clone()?,
+            outer: self.outer.try_clone()?,
+            device: self.device.clone(),
+            layout: self.layout,
+            n: self.n,
+            k: self.k,
+            units: self.units,
+            stride: self.stride,
+        })
+    }
+
     /// Bytes held: codes, scales, minimum terms and outer scales.
     pub fn bytes(&self) -> usize {
-        self.codes.bytes() + self.scales.bytes() + self.mins.bytes() + self.outer.bytes()
+        let device = self.device.as_ref().map_or(0, |weights| weights.bytes());
+        device + self.codes.bytes() + self.scales.bytes() + self.mins.bytes() + self.outer.bytes()
     }
 }

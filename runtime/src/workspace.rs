@@ -47,6 +47,8 @@ pub struct Workspace {
     pub(crate) scales: Aligned<f32>,
     pub(crate) sums: Aligned<i32>,
     pub(crate) rows: Aligned<f32>,
+    /// What runs on a GPU need there; made by the first of them.
+    pub(crate) gpu: Option<Box<crate::cuda::Scratch>>,
 }
 
 impl Default for Workspace {
@@ -63,6 +65,7 @@ impl Workspace {
             scales: Aligned::empty(),
             sums: Aligned::empty(),
             rows: Aligned::empty(),
+            gpu: None,
         }
     }
 
@@ -102,6 +105,24 @@ impl Workspace {
             self.rows = Aligned::zeroed(size.rows)?;
         }
         Ok(())
+    }
+
+    /// Waits for the runs on a GPU that were enqueued with this workspace.
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`] of one of them, with the token and the column; [`Error::Gpu`].
+    #[cfg(feature = "cuda")]
+    pub fn finish(&mut self) -> Result<(), Error> {
+        match &mut self.gpu {
+            Some(scratch) => scratch.finish(),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes held on a GPU.
+    #[cfg(feature = "cuda")]
+    pub fn device_bytes(&self) -> usize {
+        self.gpu.as_ref().map_or(0, |scratch| scratch.bytes())
     }
 
     /// Bytes held.

@@ -94,3 +94,23 @@ fn running_allocates_nothing() -> Result<(), Error> {
     assert_eq!(recording.receipt().kernels().iter().map(|k| k.launches()).sum::<u64>(), 9 + 6);
     Ok(())
 }
+
+#[test]
+fn running_on_several_threads_allocates_nothing_here() -> Result<(), Error> {
+    let (n, k) = (300, 40);
+    let bytes = toy::tail2(n, k);
+    let matrix = QuantizedMatrix::new(&toy::FORMATS[toy::TAIL2], n, k, &bytes)?;
+    let threads = Threads::new(3)?.with_grain(1);
+    let options = LinearOptions { restrict: Some(Restrict::default()), ..LinearOptions::default() };
+    let layer = Linear::new(&toy::REGISTRY, &matrix, &options, &threads)?;
+    let x = toy::noise(k, 1);
+    let mut y = vec![0.0; n];
+    let mut workspace = layer.workspace(1, &threads)?;
+    for _ in 0..100 {
+        let (count, outcome) =
+            allocations(|| layer.forward(Input::F32(&x), 1, None, &mut y, &mut workspace, &threads));
+        outcome?;
+        assert_eq!(count, 0);
+    }
+    Ok(())
+}

@@ -5,35 +5,70 @@
 //! loop that the compiler has thinned out gives wrong sums.
 
 use gristmill_runtime::vocab::{FeatureSet, Isa};
+use std::sync::{Barrier, OnceLock};
+use std::time::{Duration, Instant};
 
-/// Multiply-accumulates of int8 values that one core finishes with `isa`, in GMAC/s (1e9 a second): the
-/// median of several runs that take about `ms` milliseconds together.
+/// Multiply-accumulates of int8 values that `threads` threads together finish with `isa`, in GMAC/s (1e9 a
+/// second): what a quarter of the windows reach in which about `ms` milliseconds are divided. Zero threads
+/// count as one.
 ///
-/// The products are summed exactly in i32, by the best way that `features` and this processor both have:
-/// `vpdpbusd` where there is one, else `pmaddubsw`, `pmaddwd` and an addition. A kernel whose values are so
-/// small that several products fit an i16 needs fewer instructions than that and can be faster.
+/// The products are summed by the cheapest instructions that `features` and this processor both have:
+/// `vpdpbusd` into i32 where there is one, else `pmaddubsw` with its pairs added in i16 (`paddw`). Kernels
+/// without `vpdpbusd` have to widen their sums now and then besides, so they stay below this.
 ///
-/// `None` where the processor (or `features`) lacks `isa`, and for `scalar`, which names no instructions.
-pub fn multiply_peak(isa: Isa, features: FeatureSet, ms: u32) -> Option<f64> {
+/// `None` where the processor (or `features`) lacks `isa`, for `scalar`, which names no instructions, and
+/// where the threads can't be started.
+pub fn multiply_peak(isa: Isa, features: FeatureSet, threads: usize, ms: u32) -> Option<f64> {
     let peak = Loop::choose(isa, features)?;
-    let limit = super::time_of_run(ms);
-    // Short enough to end a run in time, long enough to hide what reading the clock costs.
-    const ITERATIONS: u32 = 20_000;
-    peak.run(ITERATIONS); // Wakes the wide units up.
-    let rates = (0..super::RUNS).map(|_| {
-        let start = std::time::Instant::now();
-        let mut iterations = 0u64;
-        loop {
-            std::hint::black_box(peak.run(ITERATIONS));
-            iterations += u64::from(ITERATIONS);
-            let elapsed = start.elapsed();
-            if elapsed >= limit {
-                let macs = (iterations * peak.macs()) as f64;
-                return macs / elapsed.as_secs_f64() / 1e9;
+    let threads = threads.max(1);
+    let windows = super::windows(threads, ms);
+    let limit = super::window(threads);
+    if threads == 1 {
+        return super::upper_quartile((0..windows).map(|_| rate(peak, limit)).collect());
+    }
+    let barrier = Barrier::new(threads);
+    // Whether all threads could be started: the barrier must not be waited at by fewer.
+    let complete: OnceLock<bool> = OnceLock::new();
+    let per_thread: Vec<Vec<f64>> = std::thread::scope(|scope| {
+        let mut started = Vec::new();
+        for _ in 0..threads {
+            let (barrier, complete) = (&barrier, &complete);
+            let count = move || {
+                let in_step = |_| {
+                    barrier.wait();
+                    rate(peak, limit)
+                };
+                complete.wait().then(|| (0..windows).map(in_step).collect())
+            };
+            match std::thread::Builder::new().name("multiply-peak".to_owned()).spawn_scoped(scope, count) {
+                Ok(thread) => started.push(thread),
+                Err(_) => break,
             }
         }
-    });
-    super::median(rates.collect())
+        // Set here and only here.
+        complete.get_or_init(|| started.len() == threads);
+        started.into_iter().map(|thread| thread.join().ok()?).collect::<Option<_>>()
+    })
+    .filter(|rates: &Vec<_>| rates.len() == threads)?;
+    let sum_of = |window: usize| per_thread.iter().map(|rates| rates[window]).sum();
+    super::upper_quartile((0..windows as usize).map(sum_of).collect())
+}
+
+/// GMAC/s of this thread in one window.
+fn rate(peak: Loop, limit: Duration) -> f64 {
+    // Short enough to end a window in time, long enough to hide what reading the clock costs.
+    const ITERATIONS: u32 = 1000;
+    peak.run(ITERATIONS); // Wakes the wide units up.
+    let start = Instant::now();
+    let mut iterations = 0u64;
+    loop {
+        std::hint::black_box(peak.run(ITERATIONS));
+        iterations += u64::from(ITERATIONS);
+        let elapsed = start.elapsed();
+        if elapsed >= limit {
+            return (iterations * peak.macs()) as f64 / elapsed.as_secs_f64() / 1e9;
+        }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -53,7 +88,7 @@ mod x86 {
     /// First factor: unsigned bytes.
     const A: i8 = 3;
     /// What the first factor of a `pmaddubsw` grows by from iteration to iteration. No product of such a
-    /// byte and a [`factor`] saturates: 2 * 255 * 6 fits an i16.
+    /// byte and a [`factor`] saturates: 2 * 255 * 6 fits an i16. (Their sum over iterations wraps.)
     const STEP: i8 = 1;
     /// Second factor of a `vpdpbusd`.
     const B: i8 = -5;
@@ -164,21 +199,20 @@ mod x86 {
         };
     }
 
-    /// A loop around `pmaddubsw`, `pmaddwd` and `paddd`. Products do not depend on the sum, so the first
-    /// factor changes from iteration to iteration lest they be computed once: an instruction for all chains,
-    /// on a unit that does not multiply.
+    /// A loop around `pmaddubsw` and `paddw`. Products do not depend on the sum, so the first factor changes
+    /// from iteration to iteration lest they be computed once: an instruction for all chains, on a unit that
+    /// does not multiply.
     macro_rules! madd_loop {
-        ($(#[$meta:meta])* $name:ident, $set1:ident, $set1w:ident, $zero:ident, $maddubs:ident, $madd:ident,
-         $add:ident, $add8:ident, $lane:expr) => {
+        ($(#[$meta:meta])* $name:ident, $set1:ident, $zero:ident, $maddubs:ident, $add:ident, $add8:ident,
+         $lane:expr) => {
             $(#[$meta])*
             fn $name(iterations: u32) -> i32 {
                 let mut a = $set1(std::hint::black_box(A));
                 let step = $set1(std::hint::black_box(STEP));
-                let ones = $set1w(1);
                 let mut sums = [$zero(); MADD_CHAINS];
                 for _ in 0..iterations {
                     for (chain, sum) in sums.iter_mut().enumerate() {
-                        *sum = $add(*sum, $madd($maddubs(a, $set1(factor(chain))), ones));
+                        *sum = $add(*sum, $maddubs(a, $set1(factor(chain))));
                     }
                     a = $add8(a, step);
                 }
@@ -189,18 +223,18 @@ mod x86 {
 
     madd_loop! {
         #[target_feature(enable = "ssse3,sse4.1")]
-        sse41, _mm_set1_epi8, _mm_set1_epi16, _mm_setzero_si128, _mm_maddubs_epi16, _mm_madd_epi16,
-        _mm_add_epi32, _mm_add_epi8, |sum| _mm_cvtsi128_si32(sum)
+        sse41, _mm_set1_epi8, _mm_setzero_si128, _mm_maddubs_epi16, _mm_add_epi16, _mm_add_epi8,
+        |sum| i32::from(_mm_cvtsi128_si32(sum) as i16)
     }
     madd_loop! {
         #[target_feature(enable = "avx2")]
-        avx2, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_setzero_si256, _mm256_maddubs_epi16,
-        _mm256_madd_epi16, _mm256_add_epi32, _mm256_add_epi8, |sum| _mm256_cvtsi256_si32(sum)
+        avx2, _mm256_set1_epi8, _mm256_setzero_si256, _mm256_maddubs_epi16, _mm256_add_epi16,
+        _mm256_add_epi8, |sum| i32::from(_mm256_cvtsi256_si32(sum) as i16)
     }
     madd_loop! {
         #[target_feature(enable = "avx512f,avx512bw")]
-        avx512bw, _mm512_set1_epi8, _mm512_set1_epi16, _mm512_setzero_si512, _mm512_maddubs_epi16,
-        _mm512_madd_epi16, _mm512_add_epi32, _mm512_add_epi8, |sum| _mm512_cvtsi512_si32(sum)
+        avx512bw, _mm512_set1_epi8, _mm512_setzero_si512, _mm512_maddubs_epi16, _mm512_add_epi16,
+        _mm512_add_epi8, |sum| i32::from(_mm512_cvtsi512_si32(sum) as i16)
     }
     dot_loop! {
         #[target_feature(enable = "avx2,avxvnni")]
@@ -233,15 +267,17 @@ mod x86 {
                         eprintln!("skipped {isa}: this processor lacks it");
                         continue;
                     };
-                    // Four products to a lane.
                     let exact: i64 = match peak.0 {
+                        // Four products to a lane of 32 bits.
                         Kind::AvxVnni | Kind::Avx512Vnni => (0..DOT_CHAINS as i64)
                             .map(|start| start + 4 * i64::from(iterations) * i64::from(A) * i64::from(B))
                             .sum(),
+                        // Two to a lane of 16 bits, whose sum wraps.
                         Kind::Sse41 | Kind::Avx2 | Kind::Avx512Bw => {
                             let first = |i: u32| A.wrapping_add(STEP.wrapping_mul(i as i8)).cast_unsigned();
                             let firsts: i64 = (0..iterations).map(|i| i64::from(first(i))).sum();
-                            (0..MADD_CHAINS).map(|chain| 4 * firsts * i64::from(factor(chain))).sum()
+                            let lane = |chain| (2 * firsts * i64::from(factor(chain))) as i16;
+                            (0..MADD_CHAINS).map(|chain| i64::from(lane(chain))).sum()
                         }
                     };
                     assert_eq!(i64::from(peak.run(iterations)), exact, "{isa} {peak:?}");
@@ -299,8 +335,8 @@ mod tests {
     #[test]
     fn rates_are_positive_where_there_are_any() {
         let features: FeatureSet = Feature::ALL.iter().copied().collect();
-        for &isa in Isa::ALL {
-            match multiply_peak(isa, features, 7) {
+        for (&isa, threads) in Isa::ALL.iter().flat_map(|isa| [(isa, 0), (isa, 1), (isa, 3)]) {
+            match multiply_peak(isa, features, threads, 1) {
                 Some(rate) => assert!(rate.is_finite() && rate > 0.0, "{isa}: {rate}"),
                 None => eprintln!("{isa}: no rate here"),
             }

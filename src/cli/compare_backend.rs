@@ -20,7 +20,7 @@ use std::time::Duration;
 ///
 /// Loads the library that has ggml's products for the processor, after validating it, and runs its code in this
 /// process. Random weights in the format and random activations, one thread, quantizing the activations included on
-/// both sides. Exits with 1 if results disagree, 2 if there is nothing to compare.
+/// both sides. GRISTMILL_ISA holds ours to what the library was built for. Exits with 1 if results disagree, 2 if there is nothing to compare.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Root of a build or installation, or a folder of libraries; the usual places if not given
@@ -82,6 +82,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     if arguments.json {
         let value = json!({
             "library": file.display().to_string(),
+            "library_features": theirs.features(),
             "tolerance": TOLERANCE,
             "comparisons": done.iter().map(comparison_json).collect::<Vec<_>>(),
             "not_compared": left.iter()
@@ -89,7 +90,13 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         });
         print_json(out, &value)?;
     } else {
-        writeln!(out, "{}", file.display())?;
+        let features = theirs.features();
+        let built = if features.is_empty() {
+            String::from("it does not say for which processor it was built")
+        } else {
+            format!("built for {}", features.join(", "))
+        };
+        writeln!(out, "{}: {built}\n", file.display())?;
         print(arguments, &done, &left, out)?;
     }
     Ok(if done.iter().any(|comparison| comparison.verdict() == Verdict::Disagree) {

@@ -3,7 +3,7 @@
 use super::error::{CliError, Outcome};
 use super::{external, print_json, request};
 use gristmill::vocab::{DType, DeviceKind, Op};
-use gristmill::{Device, REGISTRY, Reason, Rejection, Request, Shape};
+use gristmill::{Device, REGISTRY, Reason, Rejection, Request, Shape, Tuning};
 use serde_json::json;
 use std::io::Write;
 
@@ -79,6 +79,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         print_json(out, &value)?;
     } else {
         writeln!(out, "{decision}")?;
+        for aside in Tuning::from_env(&REGISTRY).set_aside() {
+            writeln!(out, "of the tuning file that GRISTMILL_TUNING names, set aside: {aside}")?;
+        }
         let place = match device.kind {
             DeviceKind::Cpu => Some(gristmill_probe::Device::Cpu),
             DeviceKind::Cuda => Some(gristmill_probe::Device::Cuda),

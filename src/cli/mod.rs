@@ -5,6 +5,7 @@
 mod analyze_library;
 mod bench;
 mod check;
+mod clock;
 mod compare_backend;
 mod dequantize;
 mod docs;
@@ -25,6 +26,7 @@ mod request;
 mod run;
 mod specs;
 mod table;
+mod tune;
 mod verify;
 mod verify_receipt;
 
@@ -51,6 +53,7 @@ enum Command {
     Verify(verify::Arguments),
     VerifyReceipt(verify_receipt::Arguments),
     Bench(bench::Arguments),
+    Tune(tune::Arguments),
     Check(check::Arguments),
     Emit(emit::Arguments),
     Quantize(quantize::Arguments),
@@ -101,6 +104,7 @@ fn dispatch(command: Command, out: &mut dyn Write) -> Result<Outcome, CliError> 
         Command::Verify(arguments) => verify::run(&arguments, out),
         Command::VerifyReceipt(arguments) => verify_receipt::run(&arguments, out),
         Command::Bench(arguments) => bench::run(&arguments, out),
+        Command::Tune(arguments) => tune::run(&arguments, out),
         Command::Check(arguments) => check::run(&arguments, out),
         Command::Emit(arguments) => emit::run(&arguments, out),
         Command::Quantize(arguments) => quantize::run(&arguments, out),

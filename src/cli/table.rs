@@ -94,9 +94,14 @@ pub fn measured(value: f64) -> String {
     }
 }
 
-/// `1 kernel`, `2 kernels`.
+/// `1 kernel`, `2 kernels`, `2 classes`.
 pub fn counted(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+    let ending = match (count, noun.ends_with('s')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{count} {noun}{ending}")
 }
 
 #[cfg(test)]
@@ -111,6 +116,8 @@ mod tests {
         assert_eq!(measured(0.1234), "0.123");
         assert_eq!(measured(1234.6), "1235");
         assert_eq!(counted(1, "kernel"), "1 kernel");
+        assert_eq!(counted(2, "kernel"), "2 kernels");
+        assert_eq!(counted(0, "class"), "0 classes");
     }
 
     #[test]

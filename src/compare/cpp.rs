@@ -37,6 +37,20 @@ type GetCpuTraits = unsafe extern "C" fn(c_int) -> *const CpuTraits;
 /// the number that it is asked for.
 const LAST_TYPE: u32 = 35;
 
+/// Features that ggml can be asked for.
+const FEATURES: [&str; 10] = [
+    "ssse3",
+    "avx2",
+    "avx_vnni",
+    "avx512",
+    "avx512_vnni",
+    "amx_int8",
+    "neon",
+    "dotprod",
+    "matmul_int8",
+    "sve",
+];
+
 /// A loaded library that computes products.
 #[derive(Debug)]
 pub struct CppKernels {
@@ -96,6 +110,19 @@ impl CppKernels {
     /// The library's file.
     pub fn library(&self) -> String {
         self.backend.path().display().to_string()
+    }
+
+    /// The processor's features that ggml says it was built for, of those that matter for products; none where it
+    /// does not say.
+    pub fn features(&self) -> Vec<&'static str> {
+        let built_for = |name: &&&'static str| {
+            let function = format!("ggml_cpu_has_{name}");
+            // SAFETY: ggml's questions about the processor take nothing and return an int, by the contract of `load`.
+            unsafe { self.backend.function::<unsafe extern "C" fn() -> c_int>(&function) }
+                // SAFETY: as above; they may be asked at any time.
+                .is_ok_and(|has| unsafe { has() } != 0)
+        };
+        FEATURES.iter().filter(built_for).copied().collect()
     }
 
     fn no_product(&self, format: &'static FormatInfo, reason: &str, help: &'static str) -> CompareError {

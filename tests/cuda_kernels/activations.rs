@@ -75,9 +75,9 @@ fn activations_become_the_oracle_s_int8() {
                     })
                     .collect();
                 let x = Buffer::input("x", &input.bytes);
-                let q = Buffer::output("q", &vec![0x5au8; m * units * padded]);
-                let scales = Buffer::output("scales", &vec![f32::NAN; m * blocks]);
-                let sums = Buffer::output("sums", &vec![i32::MIN; m * units]);
+                let q = Buffer::<u8>::unset("q", m * units * padded);
+                let scales = Buffer::<f32>::unset("scales", m * blocks);
+                let sums = Buffer::<i32>::unset("sums", m * units);
                 let fault = Buffer::output("fault", &[NO_FAULT]);
                 let launch = kernel.unit.launch(kernel.function()).grid(m as u32, 1).seed(number as u64);
                 let launch =

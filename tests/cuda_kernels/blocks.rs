@@ -35,14 +35,14 @@ pub fn dequantize(
     let (threads, per_thread) = (kernel.number("threads"), kernel.number("per_thread"));
     let blocks = ((n * k / per_thread).div_ceil(threads) as u32).min(most);
     let src = Buffer::input("src", tensor);
-    let dst = Buffer::output("dst", &vec![f32::from_bits(0xa5a5_a5a5); n * k]);
+    let dst = Buffer::<f32>::unset("dst", n * k);
     let fault = Buffer::output("fault", &[NO_FAULT]);
     let launch = unit.launch(kernel.function()).grid(blocks, 1).threads(threads as u32).seed(seed);
     let launch =
         launch.arg(&src).arg(&dst).arg(n as u32).arg(k as u32).arg(sizes(kernel.format(), n, k).0 as u64);
     launch.arg(&fault).run()?;
     Ok(match fault.read()[0] {
-        NO_FAULT => Ok(dst.read()),
+        NO_FAULT => Ok(dst.try_read()?),
         fault => Err(fault),
     })
 }
@@ -119,14 +119,14 @@ pub fn quantize(
     let (_, info) = REGISTRY.format(kernel.format()).expect("in this build");
     let (row_bytes, tensor_bytes) = sizes(kernel.format(), n, k);
     let src = Buffer::input("src", x);
-    let dst = Buffer::output("dst", &vec![0xa5u8; tensor_bytes]);
+    let dst = Buffer::<u8>::unset("dst", tensor_bytes);
     let fault = Buffer::output("fault", &[NO_FAULT]);
     let (rows, len) = if info.row_header.is_some() { (n, k) } else { (1, n * k) };
-    let steps = Buffer::output("steps", &vec![Step { _apply: f32::NAN, _stored: f32::NAN }; rows]);
+    let steps = Buffer::<Step>::unset("steps", rows);
     let has_steps = kernel.word("chunks").is_some();
     if let (Some(chunks), Some(finish)) = (kernel.word("chunks"), kernel.word("finish")) {
         let count = rows * len.div_ceil(kernel.number("chunk"));
-        let partial = Buffer::output("partial", &vec![0u64; count]);
+        let partial = Buffer::<u64>::unset("partial", count);
         let launch = unit.launch(chunks).grid((count as u32).min(most).max(1), 1).seed(seed);
         launch.arg(&src).arg(rows as u32).arg(len as u64).arg(&partial).arg(&fault).run()?;
         let launch = unit.launch(finish).grid(rows as u32, 1).seed(seed);
@@ -139,7 +139,7 @@ pub fn quantize(
     let launch = if has_steps { launch.arg(&steps) } else { launch.null() };
     launch.arg(&fault).run()?;
     Ok(match fault.read()[0] {
-        NO_FAULT => Ok(dst.read()),
+        NO_FAULT => Ok(dst.try_read()?),
         fault => Err(fault),
     })
 }

@@ -1,6 +1,6 @@
 //! Every generated CUDA kernel in the emulator, against the golden vectors, the oracle and the CPU's kernels, bit by
 //! bit; and generated text with one mistake in it, which must show.
-#![cfg(feature = "cli")]
+#![cfg(all(feature = "cli", target_os = "linux"))]
 
 mod activations;
 mod blocks;

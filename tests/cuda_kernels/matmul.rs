@@ -38,14 +38,20 @@ fn scalar(format: usize) -> &'static Entry {
     entries.find(|entry| entry.isa == Some(Isa::Scalar)).expect("every format with a product has it")
 }
 
-/// What the CPU's kernels know of a format's packed codes; those of a packing that a CPU kernel reads.
-fn pack_info(format: usize) -> &'static PackInfo {
-    let packed =
-        REGISTRY.entries.iter().filter(|entry| entry.format == format).find_map(|entry| match entry.code {
-            Code::Matmul { packing, .. } => packing,
-            _ => None,
-        });
-    packed.expect("some CPU kernel packs the weights")
+/// What the CPU's kernels know of a format's packed codes, from a packing whose tiles are as wide as the kernel's.
+fn pack_info(kernel: &Kernel) -> &'static PackInfo {
+    let packings = &generated().set.packings;
+    let widths = |packing: &Packing| packing.tiles.iter().map(|tile| tile.bits).collect::<Vec<_>>();
+    let own = widths(&packings[kernel.listed.packing.expect("products have packings")]);
+    let (format, _) = REGISTRY.format(kernel.format()).expect("in this build");
+    let of_format = REGISTRY.entries.iter().filter(|entry| entry.format == format);
+    let packed = of_format.filter_map(|entry| match entry.code {
+        Code::Matmul { packing, .. } => packing,
+        Code::Dequantize(_) | Code::Quantize { .. } | Code::QuantizeActivations(_) | Code::Cuda(_) => None,
+    });
+    let as_wide =
+        |info: &&PackInfo| packings.iter().any(|packing| packing.name == info.name && widths(packing) == own);
+    packed.into_iter().find(as_wide).expect("some CPU kernel packs the weights")
 }
 
 /// What the CPU makes of it.
@@ -159,9 +165,8 @@ fn terms(
 pub fn pack(kernel: &Kernel, product: &Product) -> Packed {
     let Product { n, k, tensor, .. } = product;
     let (n, k) = (*n, *k);
-    let (format_index, _) = REGISTRY.format(kernel.format()).expect("in this build");
     let oracle = generated().oracle.format(kernel.format()).expect("described");
-    let info = pack_info(format_index);
+    let info = pack_info(kernel);
     let packing = &generated().set.packings[kernel.listed.packing.expect("products have packings")];
     let (rows, bits) = (packing.rows as usize, info.bits);
     let tile = packing.tiles.iter().find(|tile| tile.bits as usize == bits).expect("as wide as the CPU's");
@@ -231,8 +236,7 @@ pub fn run(
 ) -> Result<Vec<f32>, String> {
     let Product { m, n, k, x, bias, .. } = product;
     let (m, n, k) = (*m, *n, *k);
-    let (format_index, _) = REGISTRY.format(kernel.format()).expect("in this build");
-    let info = pack_info(format_index);
+    let info = pack_info(kernel);
     let (elements, padded, units) = unit_of(kernel, k);
     let x_stride = units * padded;
     let (mut q, mut sums) = (vec![0i8; m * x_stride], Vec::new());
@@ -250,7 +254,7 @@ pub fn run(
     let (x_q, x_scales, x_sums) =
         (Buffer::input("x", &q), Buffer::input("x_scales", &x.scales), Buffer::input("x_sums", &sums));
     let bias_values = Buffer::input("bias", bias.as_deref().unwrap_or_default());
-    let y = Buffer::output("y", &vec![f32::from_bits(0xa5a5_a5a5); m * n]);
+    let y = Buffer::<f32>::unset("y", m * n);
     // As docs/cuda.md has it.
     let mut arguments = Vec::new();
     let if_any = |there: bool, address: u64| if there { address } else { 0 };
@@ -275,7 +279,7 @@ pub fn run(
     let grid = (n.div_ceil(kernel.number("rows")) as u32, m.div_ceil(kernel.number("tokens")) as u32);
     let launch = unit.launch(kernel.function()).grid(grid.0, grid.1).threads(kernel.number("threads") as u32);
     launch.structure(&arguments).seed(seed).run()?;
-    Ok(y.read())
+    y.try_read()
 }
 
 /// A product of a format.
@@ -332,8 +336,9 @@ fn products_are_the_cpu_s_bits() {
             (2, 34, 1, Lowest, All(-128), false),
             (2, 130, 1, Lowest, All(127), true),
             (2, 7, 9, Highest, Alternating, false),
+            (2, 33, 2, Weights::Wild, I8, true),
             // More units and tiles than a CUDA block has threads for at once.
-            (1, 3, 8448_usize.div_ceil(elements), Mixed, I8, true),
+            (1, 3, 4352_usize.div_ceil(elements), Mixed, I8, true),
         ];
         for (m, n, blocks, weights, x, bias) in all {
             let k = blocks * elements;
@@ -343,12 +348,47 @@ fn products_are_the_cpu_s_bits() {
             let y = run(kernel, &kernel.unit, &product, &packed, (number + cases) as u64);
             let y = y.unwrap_or_else(|report| panic!("{case}: {report}"));
             same_f32(&case, &y, &on_the_cpu(kernel.format(), &product));
-            agrees_with_the_oracle(&case, &oracle, &product, &y);
+            // Scales of any size give infinities, which have no error that could be measured.
+            if weights != Weights::Wild || oracle.is_exact() {
+                agrees_with_the_oracle(&case, &oracle, &product, &y);
+            }
             cases += 1;
         }
     }
     println!("{cases} products");
     assert!(cases >= 200, "only {cases} products were computed");
+}
+
+/// Token counts that fill tiles, halves of tiles and none.
+#[test]
+fn any_number_of_tokens_is_right() {
+    if !can_run("token counts") {
+        return;
+    }
+    let tried = ["i2_s", "q4_k", "q8_0"];
+    for kernel in kernels(Op::Matmul).into_iter().filter(|kernel| tried.contains(&kernel.format())) {
+        let elements = generated().set.formats[kernel.listed.format].elements as usize;
+        let mut random = Random::new(16, &kernel.listed.name);
+        for m in 1..=70 {
+            let k = elements * (1 + m % 3);
+            let case = format!("{} m={m} k={k}", kernel.listed.name);
+            let product = product(
+                kernel.format(),
+                &mut random,
+                (m, 1 + 7 * m % 40, k),
+                Weights::Random,
+                Tokens::I8,
+                false,
+            );
+            let packed = pack(&kernel, &product);
+            let y = run(&kernel, &kernel.unit, &product, &packed, m as u64);
+            same_f32(
+                &case,
+                &y.unwrap_or_else(|report| panic!("{case}: {report}")),
+                &on_the_cpu(kernel.format(), &product),
+            );
+        }
+    }
 }
 
 /// The longest row that the range analysis allows keeps every sum exact, at the extremes; the emulator reports a sum
@@ -358,7 +398,8 @@ fn the_longest_rows_are_exact() {
     if !can_run("long rows") {
         return;
     }
-    for kernel in kernels(Op::Matmul) {
+    // Where a row is one sum; other sums are bounded by their unit, whatever the row.
+    for kernel in kernels(Op::Matmul).into_iter().filter(|kernel| kernel.number("elements") == 0) {
         let oracle = generated().oracle.format(kernel.format()).expect("described");
         let elements = oracle.format().elements as usize;
         let longest = (kernel.listed.shape.k.max as usize).min(131_072) / elements * elements;

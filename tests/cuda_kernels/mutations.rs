@@ -1,1 +1,277 @@
-//! Generated text with one mistake in it.
+//! Generated text with one mistake in it: what the tests of this folder compare must show each, or the emulator
+//! must report it.
+
+use super::blocks::{dequantize, quantize};
+use super::generated::{Kernel, generated, kernels, text_of};
+use super::matmul::{on_the_cpu, pack, product, run};
+use super::random::Random;
+use super::support::{Unit, can_run};
+use super::verify::inputs::{self, Tokens, Weights};
+use gristmill_spec::vocab::Op;
+
+/// One mistake: what it is, the text that is there, what is there instead, and words of the emulator's report; where
+/// they are empty, the results are wrong.
+type Mistake = (&'static str, &'static str, &'static str, &'static str);
+
+/// The unit of a kernel with its first `from` replaced.
+fn mutated(kernel: &Kernel, (name, from, to, _): Mistake) -> Unit {
+    let text = text_of(&kernel.listed.unit);
+    assert!(text.contains(from), "{}: {name}: the text has no `{from}`", kernel.listed.name);
+    Unit::new(&kernel.listed.unit, &text.replacen(from, to, 1))
+}
+
+/// `outcome`: the emulator's report, or whether the results are right.
+fn must_show(kernel: &Kernel, (name, from, _, words): Mistake, outcome: Result<bool, String>) {
+    let kernel = &kernel.listed.name;
+    match outcome {
+        Ok(right) => {
+            assert!(words.is_empty(), "{kernel}: {name} (`{from}`): no report; right: {right}");
+            assert!(!right, "{kernel}: {name} (`{from}`) has no effect");
+        }
+        Err(report) => {
+            // Results that are missing are wrong ones.
+            let words = if words.is_empty() { "of a result were never written" } else { words };
+            let seen = words.split('|').any(|words| report.contains(words));
+            assert!(seen, "{kernel}: {name} (`{from}`): {report}");
+        }
+    }
+}
+
+fn kernel(op: Op, name: &str) -> Kernel {
+    let listed = generated().emitted.listed.iter().any(|listed| listed.name == name);
+    assert!(listed, "no kernel is named {name}");
+    kernels(op).into_iter().find(|kernel| kernel.listed.name == name).expect("listed")
+}
+
+#[test]
+fn mistakes_in_products_show() {
+    if !can_run("mutations of products") {
+        return;
+    }
+    let dp4a: &[Mistake] = &[
+        ("no barrier", "    gm_sync();\n", "", "no barrier|never wrote"),
+        (
+            "a barrier for some",
+            "    gm_sync();\n",
+            "    if (gm_warp() != 2) gm_sync();\n",
+            "can't go on|instead",
+        ),
+        (
+            "an early return",
+            "    gm_sync();\n",
+            "    if (panel * 16 + gm_thread() >= a.n) return;\n    gm_sync();\n",
+            "returned",
+        ),
+        ("rows beyond the last", "gm_thread() < 16 && row < a.n", "gm_thread() < 16", "not inside"),
+        ("too many threads", "gm_thread() < 16 && row < a.n", "row < a.n", "elements"),
+        ("one tile too many", "tile < tiles", "tile <= tiles", "not inside"),
+        ("misaligned codes", "quad * 16;", "quad * 8;", "not aligned"),
+        ("a wrong mask", "w.z & 0x30303030u", "w.z & 0xc0c0c0cu", ""),
+        ("a wrong shift", ">> 4", ">> 2", ""),
+        ("another word", "w.y & 0x3030303u, x.x", "w.y & 0x3030303u, x.y", ""),
+        ("a lane less", "mask < 32", "mask < 16", ""),
+        ("tiles left out", "tile += 32", "tile += 33", ""),
+        ("a wrong correction", " + x_sum * a.min", " - x_sum * a.min", ""),
+        ("an inverted scale", "y / gm_load(a.x_scales", "y * gm_load(a.x_scales", ""),
+    ];
+    let rows: &[Mistake] = &[
+        ("no barrier", "    gm_sync();\n", "", "no barrier|never wrote"),
+        (
+            "return before the barrier",
+            "    gm_sync();\n    if (gm_warp() > 0) return;\n",
+            "    if (gm_warp() > 0) return;\n    gm_sync();\n",
+            "returned",
+        ),
+        ("no return", "    if (gm_warp() > 0) return;\n", "", "no barrier lies between"),
+        ("swapped halves", "weights[0], b", "weights[1], b", ""),
+        ("swapped operands", "{x.x, x.y}", "{x.y, x.x}", ""),
+        (
+            "swapped registers",
+            "w0.x >> 2 & 0x3030303u, w0.y & 0x3030303u",
+            "w0.y & 0x3030303u, w0.x >> 2 & 0x3030303u",
+            "",
+        ),
+        ("tokens beyond the last", " || token >= a.m", "", "not inside"),
+        ("rows beyond the last", "row >= a.n || ", "", "not inside|no barrier"),
+        (
+            "inputs beyond the last",
+            "gm_min(first_token + c * 8 + g, a.m - 1)",
+            "(first_token + c * 8 + g)",
+            "not inside",
+        ),
+        (
+            "a divergent mma",
+            "gm_mma_16832_us(sums[1][c]",
+            "if (gm_lane() < 31) gm_mma_16832_us(sums[1][c]",
+            "can't go on|but thread",
+        ),
+        ("transposed output", "t * 2 + i % 2", "t * 2 + i / 2", ""),
+        ("tiles left out", "tile += 4", "tile += 5", ""),
+    ];
+    let units: &[Mistake] = &[
+        ("the last unit left out", "unit < a.units", "unit + 1 < a.units", ""),
+        ("the last panel twice", "if (mine && row", "if ((mine || true) && row", "no barrier lies between"),
+        ("minima forgotten", "- gm_load(a.mins", "- 0.0f * gm_load(a.mins", ""),
+        (
+            "another order",
+            "y[half][c][i] + gm_load(a.scales + ((u64)panel * a.units + unit)",
+            "y[half][c][i] + gm_load(a.scales + ((u64)panel * a.units + a.units - 1 - unit)",
+            "",
+        ),
+    ];
+    let terms: &[Mistake] = &[
+        ("no barrier before the sum", "        gm_sync();\n", "", "no barrier|never wrote"),
+        (
+            "no barrier after the sum",
+            "        }\n        gm_sync();\n    }\n",
+            "        }\n    }\n",
+            "no barrier lies between",
+        ),
+        (
+            "a barrier for some",
+            "        gm_sync();\n",
+            "        if (unit < a.units) gm_sync();\n",
+            "can't go on|instead",
+        ),
+        ("the wrong terms", "y - subtracted[", "y - added[", ""),
+        ("a term too many", "i < count", "i <= count", "never wrote|elements"),
+    ];
+    let signed: &[Mistake] =
+        &[("signed codes", "gm_mma_16832_us(sums[0][c]", "gm_mma_16832_ss(sums[0][c]", "")];
+    let all = [
+        ("matmul.i2_s.cuda.dp4a", dp4a),
+        ("matmul.i2_s.cuda.mma", rows),
+        ("matmul.q4_k.cuda.mma", units),
+        ("matmul.q4_k.cuda.dp4a", terms),
+        ("matmul.q8_0.cuda.mma", signed),
+    ];
+    let mut count = 0;
+    for (name, mistakes) in all {
+        let kernel = kernel(Op::Matmul, name);
+        let elements = generated().set.formats[kernel.listed.format].elements as usize;
+        let k = 2560usize.next_multiple_of(elements);
+        // Neither rows nor tokens fill their tiles.
+        let (m, n) = (kernel.number("tokens") + 5, 70);
+        let mut random = Random::new(21, name);
+        let product = product(kernel.format(), &mut random, (m, n, k), Weights::Random, Tokens::I8, false);
+        let packed = pack(&kernel, &product);
+        let expected = on_the_cpu(kernel.format(), &product);
+        let right = |y: Vec<f32>| y.iter().zip(&expected).all(|(y, e)| y.to_bits() == e.to_bits());
+        assert_eq!(run(&kernel, &kernel.unit, &product, &packed, 0).map(right), Ok(true), "{name} itself");
+        for mistake in mistakes {
+            let unit = mutated(&kernel, *mistake);
+            for seed in 0..3 {
+                must_show(&kernel, *mistake, run(&kernel, &unit, &product, &packed, seed).map(right));
+            }
+            count += 1;
+        }
+    }
+    println!("{count} mistakes");
+}
+
+#[test]
+fn mistakes_in_quantizers_show() {
+    if !can_run("mutations of quantizers") {
+        return;
+    }
+    let absmean: &[Mistake] = &[
+        (
+            "no barrier after the codes",
+            "        gm_sync_warp();\n        \n        for (u32 i = gm_lane(); i < BYTES",
+            "        for (u32 i = gm_lane(); i < BYTES",
+            "no barrier",
+        ),
+        ("no barrier after the block", "        gm_sync_warp();\n    }\n", "    }\n", "no barrier"),
+        ("another warp's words", "words = gm_warp() *", "words = 0 *", "no barrier"),
+        ("a byte too many", "i < BYTES", "i <= BYTES", "no barrier|elements|never wrote"),
+        ("another rounding", "gm_rint((x * apply))", "gm_round((x * apply))", ""),
+        (
+            "words that keep their bits",
+            "all_words[words + i] = 0;",
+            "if (b < 8) all_words[words + i] = 0;",
+            "",
+        ),
+        ("a sum of every other value", "i < len; i += 16) sum", "i < len; i += 32) sum", ""),
+        (
+            "a chunk left out",
+            "for (u32 lane = 0; lane < n; lane++)",
+            "for (u32 lane = 1; lane < n; lane++)",
+            "",
+        ),
+        ("a scale by all lanes", "if (b == 0 && gm_lane() == 0)", "if (b == 0)", "no barrier"),
+        (
+            "a shuffle of half a warp",
+            "total += gm_shfl(sum, lane)",
+            "if (gm_lane() < 16) total += gm_shfl(sum, lane)",
+            "can't go on|but thread",
+        ),
+    ];
+    let search: &[Mistake] = &[
+        (
+            "no barrier before the codes",
+            "        gm_sync_warp();\n        if (gm_lane() == 0)",
+            "        if (gm_lane() == 0)",
+            "no barrier",
+        ),
+        ("too many runs", "        if (run < RUNS) {\n", "        {\n", "elements|no barrier|index"),
+        ("a minimum by the wrong sign", "(x[n] + offset) / step", "(x[n] - offset) / step", ""),
+    ];
+    for (name, mistakes) in [("quantize.i2_s.absmean.cuda", absmean), ("quantize.q4_k.k_min.cuda", search)] {
+        let kernel = kernel(Op::Quantize, name);
+        let elements = generated().set.formats[kernel.listed.format].elements as usize;
+        let (n, k) = (3, 44 * elements);
+        let mut random = Random::new(22, name);
+        let mut x = random.gauss_vec(n * k, 1.0);
+        // Ties of the rounding, where the scale is one.
+        x.iter_mut().step_by(3).for_each(|x| *x = x.signum() * 0.5);
+        let mean = x.iter().map(|x| f64::from(x.abs())).sum::<f64>() / x.len() as f64;
+        x[0] += ((1.0 - mean) * x.len() as f64) as f32;
+        let right = kernel_tensor(&kernel, &kernel.unit, &x, (n, k), 0).expect("runs");
+        for mistake in mistakes {
+            let unit = mutated(&kernel, *mistake);
+            let outcomes: Vec<_> = (0..3)
+                .map(|seed| kernel_tensor(&kernel, &unit, &x, (n, k), seed).map(|found| found == right))
+                .collect();
+            outcomes.into_iter().for_each(|outcome| must_show(&kernel, *mistake, outcome));
+        }
+    }
+}
+
+/// The tensor of finite values, on a grid of which every warp does several blocks.
+fn kernel_tensor(
+    kernel: &Kernel,
+    unit: &Unit,
+    x: &[f32],
+    shape: (usize, usize),
+    seed: u64,
+) -> Result<Vec<u8>, String> {
+    quantize(kernel, unit, x, shape, 2, seed)
+        .map(|found| found.unwrap_or_else(|fault| fault.to_le_bytes().to_vec()))
+}
+
+#[test]
+fn mistakes_in_dequantize_show() {
+    if !can_run("mutations of dequantize") {
+        return;
+    }
+    let mistakes: &[Mistake] = &[
+        ("an element too many", "i < count", "i <= count", "not inside"),
+        ("elements left out", "i += step", "i += step + 1", ""),
+        ("elements twice", "i += step", "i += step / 2", "no barrier"),
+        ("a misaligned store", "(dst + i * 4)", "(dst + i * 4 + 1)", "not aligned"),
+        ("another run's scale", "scale(block, e / RUN", "scale(block, e / RUN / 2", ""),
+        ("a sum the other way", "s * (f32)v - o", "o - s * (f32)v", ""),
+    ];
+    let kernel = kernel(Op::Dequantize, "dequantize.q4_k.cuda");
+    let oracle = generated().oracle.format("q4_k").expect("described");
+    let (n, k) = (3, 1280);
+    let tensor = inputs::tensor(&oracle, &mut Random::new(23, "q4_k"), n, k, Weights::Random);
+    let values = |unit: &Unit, seed| dequantize(&kernel, unit, &tensor, (n, k), 2, seed);
+    let right = values(&kernel.unit, 0).expect("runs").expect("valid");
+    for mistake in mistakes {
+        let unit = mutated(&kernel, *mistake);
+        for seed in 0..3 {
+            must_show(&kernel, *mistake, values(&unit, seed).map(|found| found.as_ref() == Ok(&right)));
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::image::Image;
 use crate::families::{Device, Evidence, Family, Job, evidence};
-use crate::symbols::{Group, identifier};
+use crate::symbols::{Group, identifier, is_c_name};
 use std::path::Path;
 
 /// Code for processors with certain features, told by the names of functions or of the file.
@@ -55,10 +55,13 @@ impl Facts {
             (group, defined, undefined)
         };
         let is_cuda = |name: &&str| Group::Cuda.has(name);
+        let mut cuda: Vec<String> = image.defined_names().filter(is_cuda).map(str::to_owned).collect();
+        // Its API first: that is what a person knows.
+        cuda.sort_by_key(|name| !is_c_name(name));
         Facts {
             groups: Group::ALL.into_iter().map(count).collect(),
             families: evidence(image.defined_names()),
-            cuda: image.defined_names().filter(is_cuda).map(str::to_owned).collect(),
+            cuda,
             cpu_variants: variants(image, path),
         }
     }

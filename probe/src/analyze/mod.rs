@@ -1,5 +1,6 @@
 //! What a library file holds, read from its tables. Nothing of it is loaded or run.
 
+mod archive;
 mod facts;
 mod image;
 mod read;

@@ -1,11 +1,10 @@
 //! Files to images, with the crate `object`.
 
+use super::archive::{archive, import_member, universal};
 use super::image::{Image, Needed, Symbol};
 use super::{Analysis, Arch, Container, Kind};
 use crate::error::Error;
-use object::read::archive::{ArchiveFile, ArchiveKind};
-use object::read::coff::ImportFile;
-use object::read::macho::{FatArch, MachOFatFile};
+use object::read::macho::MachOFatFile;
 use object::read::{ExportFlags, ExportTarget, ImportFlags, ImportLibraryFlags, NameOrOrdinal};
 use object::{
     Architecture, BinaryFormat, File, FileKind, Object, ObjectKind, ObjectSection, ObjectSegment,
@@ -15,32 +14,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The start of a file of LLVM bitcode, plain and wrapped.
-const BITCODE: [[u8; 4]; 2] = [*b"BC\xC0\xDE", [0xDE, 0xC0, 0x17, 0x0B]];
+pub(super) const BITCODE: [[u8; 4]; 2] = [*b"BC\xC0\xDE", [0xDE, 0xC0, 0x17, 0x0B]];
 
-/// More than any library has. Parts of a universal file may overlap and constants are looked up one by one, so that
-/// without a bound a small file could take hours.
-const MOST_ARCHITECTURES: usize = 32;
+/// More than any library has. They are looked up one by one, so that without a bound a small file could take hours.
 const MOST_CONSTANTS: usize = 32;
 
 /// What is collected about one architecture before it is put in order.
-struct Builder {
-    container: Container,
-    arch: Arch,
-    defined: BTreeSet<Symbol>,
-    undefined: BTreeSet<Symbol>,
-    soname: Option<String>,
-    version: Option<String>,
-    needed: Vec<Needed>,
-    search_paths: Vec<String>,
-    defined_versions: BTreeSet<String>,
-    gpu_code: bool,
-    members: usize,
-    unreadable_members: usize,
-    abi_constants: Vec<(String, u32)>,
+pub(super) struct Builder {
+    pub(super) container: Container,
+    pub(super) arch: Arch,
+    pub(super) defined: BTreeSet<Symbol>,
+    pub(super) undefined: BTreeSet<Symbol>,
+    pub(super) soname: Option<String>,
+    pub(super) version: Option<String>,
+    pub(super) needed: Vec<Needed>,
+    pub(super) search_paths: Vec<String>,
+    pub(super) defined_versions: BTreeSet<String>,
+    pub(super) gpu_code: bool,
+    pub(super) members: usize,
+    pub(super) unreadable_members: usize,
+    pub(super) abi_constants: Vec<(String, u32)>,
+    /// A part of an import library: it names a DLL's function, or holds the tables for that.
+    pub(super) names_a_dll: bool,
 }
 
 impl Builder {
-    fn new(container: Container, arch: Arch) -> Builder {
+    pub(super) fn new(container: Container, arch: Arch) -> Builder {
         Builder {
             container,
             arch,
@@ -55,10 +54,11 @@ impl Builder {
             members: 1,
             unreadable_members: 0,
             abi_constants: Vec::new(),
+            names_a_dll: false,
         }
     }
 
-    fn finish(self) -> Image {
+    pub(super) fn finish(self) -> Image {
         let names: BTreeSet<&str> = self.defined.iter().map(|symbol| symbol.name.as_str()).collect();
         let undefined = self.undefined.iter().filter(|symbol| !names.contains(symbol.name.as_str()));
         let undefined = undefined.cloned().collect();
@@ -81,14 +81,14 @@ impl Builder {
 }
 
 /// Context of errors.
-struct At<'a> {
-    path: &'a Path,
+pub(super) struct At<'a> {
+    pub(super) path: &'a Path,
     /// The member of an archive, if in one.
-    member: Option<String>,
+    pub(super) member: Option<String>,
 }
 
 impl At<'_> {
-    fn malformed(&self, what: impl std::fmt::Display) -> Error {
+    pub(super) fn malformed(&self, what: impl std::fmt::Display) -> Error {
         let what = match &self.member {
             Some(member) => format!("member `{member}`: {what}"),
             None => what.to_string(),
@@ -97,7 +97,7 @@ impl At<'_> {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -178,7 +178,7 @@ fn guess(data: &[u8]) -> &'static str {
     }
 }
 
-fn arch_of(found: Architecture) -> Arch {
+pub(super) fn arch_of(found: Architecture) -> Arch {
     Arch::new(match found {
         Architecture::Aarch64 | Architecture::Aarch64_Ilp32 => "aarch64",
         Architecture::Arm => "arm",
@@ -232,7 +232,7 @@ fn check_length(at: &At<'_>, data: &[u8], file: &File<'_>) -> Result<(), Error> 
 }
 
 /// Anything but archives and universal files.
-fn single(at: &At<'_>, data: &[u8]) -> Result<(Kind, Builder), Error> {
+pub(super) fn single(at: &At<'_>, data: &[u8]) -> Result<(Kind, Builder), Error> {
     if let Some(declared) = elf_section_table_end(data).filter(|end| *end > data.len() as u64) {
         return Err(match &at.member {
             None => Error::Truncated { path: at.path.to_owned(), declared, found: data.len() as u64 },
@@ -250,6 +250,9 @@ fn single(at: &At<'_>, data: &[u8]) -> Result<(Kind, Builder), Error> {
             matches!(name, b".nv_fatbin" | b"__nv_fatbin" | b".nvFatBi" | b".nv_fatb" | b".nvFatBinSegment")
         })
     });
+    // The tables of imports come in parts that the linker sorts by these names.
+    image.names_a_dll = container == Container::Coff
+        && file.sections().any(|section| section.name_bytes().is_ok_and(|name| name.starts_with(b".idata$")));
     let kind = match file.kind() {
         ObjectKind::Dynamic if is_elf_program(&file) => Kind::Executable,
         ObjectKind::Dynamic => Kind::Shared,
@@ -476,137 +479,4 @@ fn tables(file: &File<'_>, image: &mut Builder, local_too: bool) {
             image.defined.insert(entry);
         }
     }
-}
-
-fn universal<F: FatArch>(at: &At<'_>, data: &[u8], arches: &[F]) -> Result<(Kind, Vec<Image>), Error> {
-    let mut images = Vec::new();
-    let mut kind = None;
-    if arches.len() > MOST_ARCHITECTURES {
-        return Err(at.malformed(format!("a universal file for {} architectures", arches.len())));
-    }
-    for arch in arches {
-        let (offset, size) = arch.file_range();
-        let end = offset.saturating_add(size);
-        let part = arch.data(data).map_err(|_| Error::Truncated {
-            path: at.path.to_owned(),
-            declared: end,
-            found: data.len() as u64,
-        })?;
-        let (found, mut parts) = match FileKind::parse(part) {
-            Ok(FileKind::Archive) => archive(at, part)?,
-            _ => {
-                let (found, image) = single(at, part)?;
-                (found, vec![image.finish()])
-            }
-        };
-        if *kind.get_or_insert(found) != found {
-            return Err(at.malformed("a library for one architecture and something else for another"));
-        }
-        images.append(&mut parts);
-    }
-    let kind = kind.ok_or_else(|| at.malformed("a universal file without any part"))?;
-    Ok((kind, images))
-}
-
-fn archive(at: &At<'_>, data: &[u8]) -> Result<(Kind, Vec<Image>), Error> {
-    let archive = ArchiveFile::parse(data)
-        .map_err(|e| truncated_archive(at, data).unwrap_or_else(|| at.malformed(e)))?;
-    if archive.is_thin() {
-        return Err(Error::NotALibrary {
-            path: at.path.to_owned(),
-            what: String::from(
-                "a thin archive, which names its members but does not hold them; analyse those",
-            ),
-        });
-    }
-    let mut image: Option<Builder> = None;
-    let (mut members, mut unreadable, mut imports) = (0usize, 0usize, 0usize);
-    for member in archive.members() {
-        let member = member.map_err(|e| truncated_archive(at, data).unwrap_or_else(|| at.malformed(e)))?;
-        let bytes =
-            member.data(data).map_err(|e| truncated_archive(at, data).unwrap_or_else(|| at.malformed(e)))?;
-        let inside = At { path: at.path, member: Some(text(member.name())) };
-        let mut part = match FileKind::parse(bytes) {
-            Ok(FileKind::CoffImport) => {
-                imports += 1;
-                let mut part = Builder::new(Container::Coff, Arch::new("unknown"));
-                import_member(&inside, bytes, &mut part)?;
-                part
-            }
-            Ok(_) => single(&inside, bytes)?.1,
-            Err(_) if BITCODE.iter().any(|magic| bytes.starts_with(magic)) => {
-                members += 1;
-                unreadable += 1;
-                continue;
-            }
-            // Metadata of a compiler, such as rustc's.
-            Err(_) => continue,
-        };
-        members += 1;
-        match &mut image {
-            None => image = Some(part),
-            Some(whole) if whole.arch != part.arch => {
-                return Err(inside.malformed(format!("for {}, but others are for {}", part.arch, whole.arch)));
-            }
-            Some(whole) => {
-                whole.defined.append(&mut part.defined);
-                whole.undefined.append(&mut part.undefined);
-                whole.gpu_code |= part.gpu_code;
-                let new = |needed: &Needed| whole.needed.iter().all(|known| known.name != needed.name);
-                let new: Vec<Needed> = part.needed.into_iter().filter(new).collect();
-                whole.needed.extend(new);
-            }
-        }
-    }
-    let Some(mut image) = image else {
-        let what = match (members, archive.kind()) {
-            (0, ArchiveKind::Unknown) => String::from("an archive without members"),
-            (0, _) => String::from("an archive without object files"),
-            (count, _) => format!(
-                "an archive of {count} files of LLVM bitcode; build it without link-time optimization"
-            ),
-        };
-        return Err(Error::NotALibrary { path: at.path.to_owned(), what });
-    };
-    image.members = members;
-    image.unreadable_members = unreadable;
-    // An import library has a few objects besides, with the descriptors of the DLL.
-    let kind = if imports > 0 && imports * 2 >= members { Kind::Import } else { Kind::Static };
-    if kind == Kind::Import {
-        image.soname = image.needed.first().map(|needed| needed.name.clone());
-        image.needed.clear();
-        image.undefined.clear();
-    }
-    Ok((kind, vec![image.finish()]))
-}
-
-/// A member's header that speaks of more bytes than there are.
-fn truncated_archive(at: &At<'_>, data: &[u8]) -> Option<Error> {
-    let mut offset = 8u64;
-    let found = data.len() as u64;
-    while offset < found {
-        let header = data.get(usize::try_from(offset).ok()?..)?;
-        let Some(header) = header.get(..60) else {
-            return Some(Error::Truncated { path: at.path.to_owned(), declared: offset + 60, found });
-        };
-        let size: u64 = std::str::from_utf8(header.get(48..58)?).ok()?.trim_end().parse().ok()?;
-        let end = offset.checked_add(60)?.checked_add(size)?;
-        if end > found {
-            return Some(Error::Truncated { path: at.path.to_owned(), declared: end, found });
-        }
-        offset = end + end % 2;
-    }
-    None
-}
-
-/// One name that a DLL offers.
-fn import_member(at: &At<'_>, data: &[u8], image: &mut Builder) -> Result<(), Error> {
-    let import = ImportFile::parse(data).map_err(|e| at.malformed(e))?;
-    image.arch = arch_of(import.architecture());
-    image.defined.insert(Symbol { name: text(import.symbol()), version: None });
-    let dll = text(import.dll());
-    if image.needed.iter().all(|needed| needed.name != dll) {
-        image.needed.push(Needed { name: dll, versions: Vec::new() });
-    }
-    Ok(())
 }

@@ -14,7 +14,11 @@ pub fn make(discovery: &Discovery) -> Result<String, Error> {
     let roots: Vec<PathBuf> = discovery.variables.iter().map(|(_, value)| value.clone()).collect();
     let mut looked: Vec<PathBuf> = Vec::new();
     for folder in libraries.iter().filter_map(|library| library.path.parent()) {
-        looked.extend(discover::header_folders(folder, &roots).into_iter().filter(|f| !looked.contains(f)));
+        for header in discover::header_folders(folder, &roots) {
+            if !looked.contains(&header) {
+                looked.push(header);
+            }
+        }
     }
     let folders: Vec<&PathBuf> = looked.iter().filter(|folder| folder.is_dir()).collect();
     // Each from the first folder that has it.
@@ -26,10 +30,12 @@ pub fn make(discovery: &Discovery) -> Result<String, Error> {
         let looked: Vec<String> = looked.iter().map(|folder| folder.display().to_string()).collect();
         return Err(Error::NoHeaders { library, looked: looked.join(", ") });
     };
-    let mut builder = bindgen::Builder::default();
+    // One text that includes them: a header given by itself would not know that others include it too.
+    let mut includes = String::new();
     for header in &headers {
-        builder = builder.header(utf8(header)?);
+        includes.push_str(&format!("#include \"{}\"\n", utf8(header)?));
     }
+    let mut builder = bindgen::Builder::default().header_contents("bitnet_cpp.h", &includes);
     for folder in folders {
         builder = builder.clang_arg(format!("-I{}", utf8(folder)?));
     }

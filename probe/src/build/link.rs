@@ -3,6 +3,7 @@
 use super::Lines;
 use crate::discover::{Discovery, Library, Linkage, Origin, Role, Target};
 use crate::error::Error;
+use crate::symbols::Group;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -102,20 +103,16 @@ fn needs(archives: &[&Library<'_>], all: &[Library<'_>], target: &Target) -> Vec
     let mut needs = Vec::new();
     let mut library = |name: &str| needs.push(Need::Library(name.to_owned()));
 
-    if begins(&["cudaM", "cudaL", "cudaG", "cudaS", "cudaE", "cudaD", "cudaF", "__cuda"]) {
+    let nvidia: Vec<&str> = open.iter().copied().filter(|name| Group::CudaRuntime.has(name)).collect();
+    let of =
+        |prefixes: &[&str]| nvidia.iter().any(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)));
+    if of(&["cuda", "__cuda"]) {
         library("dylib=cudart");
     }
-    if begins(&["cublas"]) {
+    if of(&["cublas"]) {
         library("dylib=cublas");
     }
-    let cuda_runtime = crate::symbols::Group::CudaRuntime;
-    let driver = open.iter().any(|name| {
-        cuda_runtime.has(name)
-            && name.starts_with("cu")
-            && !name.starts_with("cuda")
-            && !name.starts_with("cublas")
-    });
-    if driver {
+    if nvidia.iter().any(|name| !["cuda", "__cuda", "cublas"].iter().any(|prefix| name.starts_with(prefix))) {
         library("dylib=cuda");
     }
     if begins(&["GOMP_", "omp_"]) {

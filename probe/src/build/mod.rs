@@ -5,7 +5,7 @@
 //! gristmill_probe::build::Backend::new().cuda_with_feature("cuda").emit();
 //! ```
 //!
-//! ```ignore
+//! ```text
 //! // lib.rs
 //! mod bitnet_cpp {
 //!     include!(concat!(env!("OUT_DIR"), "/bitnet_cpp.rs"));
@@ -163,6 +163,12 @@ impl Backend {
         // First, so that cargo looks again after an error too.
         watch(&discovery, &mut lines)?;
         self.check(&discovery)?;
+        if discovery.is_empty() {
+            // Somebody who has a library wants to know why it is not used.
+            for refusal in refusals(&discovery) {
+                lines.say("warning", format_args!("no C++ backend: {refusal}"))?;
+            }
+        }
         let flags = flags(&discovery);
         for flag in FLAGS.into_iter().chain(Family::ALL.map(Family::cfg)) {
             lines.say("rustc-check-cfg", format_args!("cfg({flag})"))?;
@@ -288,8 +294,8 @@ impl Lines<'_> {
     }
 }
 
-/// The reasons for which candidates were refused, for a warning.
-pub fn refusals(discovery: &Discovery) -> Vec<String> {
+/// The reasons for which candidates were refused.
+fn refusals(discovery: &Discovery) -> Vec<String> {
     discovery
         .candidates
         .iter()

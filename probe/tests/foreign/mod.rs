@@ -270,6 +270,24 @@ pub fn import_member(symbol: &str, dll: &str) -> Vec<u8> {
     out
 }
 
+/// A table of an import library: an object with one name in a section of this name.
+pub fn import_table_part(name: &str, section: &str) -> Vec<u8> {
+    let mut object = Object::new(BinaryFormat::Coff, Architecture::X86_64, Endianness::Little);
+    let section = object.add_section(Vec::new(), section.as_bytes().to_vec(), object::SectionKind::Data);
+    let symbol = object.add_symbol(Symbol {
+        name: name.as_bytes().to_vec(),
+        value: 0,
+        size: 0,
+        kind: SymbolKind::Data,
+        scope: SymbolScope::Dynamic,
+        weak: false,
+        section: SymbolSection::Undefined,
+        flags: SymbolFlags::None,
+    });
+    object.add_symbol_data(symbol, section, &[0; 20], 4);
+    object.write().expect("it can be written")
+}
+
 /// An archive of these members.
 pub fn archive(members: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let mut out = b"!<arch>\n".to_vec();

@@ -114,7 +114,11 @@ fn ops_and_types_that_nobody_described() -> Result<(), Error> {
 
 #[test]
 fn other_devices_get_a_true_no() -> Result<(), Error> {
-    for kind in [DeviceKind::Cuda, DeviceKind::Rocm, DeviceKind::Metal] {
+    let cuda = Device { kind: DeviceKind::Cuda, index: 0 };
+    let (off, text) = reason(&Request::matmul("tail2", SHAPE).on(cuda))?;
+    assert_eq!(off, Reason::CudaFeatureOff);
+    assert!(text.contains("help: cargo build --features cuda"), "{text}");
+    for kind in [DeviceKind::Rocm, DeviceKind::Metal] {
         let device = Device { kind, index: 0 };
         let (reason, text) = reason(&Request::matmul("tail2", SHAPE).on(device))?;
         assert_eq!(reason, Reason::DeviceNotDescribed { kind });

@@ -5,7 +5,8 @@ use super::super::random::Random;
 use super::super::verify::{NMSE_BOUND, normalized_error};
 use gristmill::oracle::{FormatOracle, Int8Row, Oracle};
 use gristmill::{
-    Input, Matmul, PackedMatrix, QuantizedMatrix, REGISTRY, Recording, Request, Shape, Threads, Workspace,
+    Device, Input, Matmul, PackedMatrix, QuantizedMatrix, REGISTRY, Recording, Request, Shape, Threads,
+    Workspace,
 };
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,8 @@ pub struct Bench<'b> {
     pub threads: Threads,
     /// Takes the launches.
     pub recording: &'b Recording,
+    /// Where products run.
+    pub device: Device,
     /// Numbers of tokens.
     pub tokens: &'b [usize],
     /// Seed of inputs.
@@ -121,7 +124,8 @@ impl Bench<'_> {
         let oracle = self.oracle.format(format.name)?;
         let mut measured =
             Measured { name: name.to_owned(), format: format.name, n, k, packed_bytes: 0, runs: Vec::new() };
-        let prepared = REGISTRY.prepare(&Request::matmul(format.name, Shape::new(1, n, k)))?;
+        let request = Request::matmul(format.name, Shape::new(1, n, k)).on(self.device);
+        let prepared = REGISTRY.prepare(&request)?;
         let mut packed: Option<(Matmul, PackedMatrix)> = None;
         for &m in self.tokens {
             let mut matmul = Matmul::new(&prepared.decide(Shape::new(m, n, k)))?;

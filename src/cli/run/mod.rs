@@ -8,7 +8,7 @@ use super::files::{self, Kind, Without};
 use super::table::{Side, Table, bytes, counted, measured};
 use super::{print_json, progress};
 use gristmill::oracle::Oracle;
-use gristmill::{QuantizedMatrix, REGISTRY, Recording, Threads, Workspace};
+use gristmill::{Device, QuantizedMatrix, REGISTRY, Recording, Threads, Workspace};
 use indicatif::ProgressBar;
 use measure::{Accuracy, Bench, Measured, Run};
 use serde_json::{Value, json};
@@ -26,6 +26,9 @@ pub struct Arguments {
     /// Numbers of tokens
     #[arg(long, value_name = "M", value_delimiter = ',', default_value = "1,8,128")]
     m: Vec<usize>,
+    /// Where products run: cpu, cuda:0. Times on a GPU include the way there and back
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: Device,
     /// Threads; all cores if not given
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -58,6 +61,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         oracle: &oracle,
         threads,
         recording: &recording,
+        device: arguments.device,
         tokens: &arguments.m,
         seed: arguments.seed,
         workspace,

@@ -4,12 +4,18 @@ use super::super::error::CliError;
 use super::super::random::Random;
 use super::guard::{Edge, Guarded};
 use super::inputs;
+#[cfg(feature = "cuda")]
+use super::session::prepared;
 use super::session::{Kernel, Problem, Session, agree, same, same_f32, untouched, wrong_code};
 use gristmill::REGISTRY;
 use gristmill::abi::Fault;
 use gristmill::oracle::{Int8Row, Refused};
-use gristmill::registry::{Code, Unit};
+use gristmill::registry::{Code, CudaCode, CudaLaunch, Unit};
+#[cfg(feature = "cuda")]
+use gristmill::vocab::DType;
 use gristmill::vocab::Op;
+#[cfg(feature = "cuda")]
+use gristmill::{Error, Shape};
 use gristmill_spec::model::Activations;
 
 /// Every kernel of activation format `index`.
@@ -42,7 +48,13 @@ pub fn quantize(session: &mut Session<'_>, index: usize, activations: &Activatio
                 for unit in units.iter().filter(|unit| unit.elements <= k) {
                     let case =
                         format!("k={k} {name}, units of {} padded to {}", unit.elements, unit.multiple);
-                    session.case(*kernel, || one(*kernel, &case, x, *unit, edge, expected.as_ref()))?;
+                    session.case(*kernel, || {
+                        if kernel.on_cpu() {
+                            one(*kernel, &case, x, *unit, edge, expected.as_ref())
+                        } else {
+                            on_gpu(*kernel, &case, x, *unit, expected.as_ref())
+                        }
+                    })?;
                 }
             }
         }
@@ -55,10 +67,14 @@ fn units(index: usize) -> Vec<Unit> {
     let mut units = vec![Unit { elements: 0, multiple: 1 }];
     for entry in REGISTRY.entries {
         let same = REGISTRY.formats.get(entry.format).is_some_and(|format| format.activations == index);
-        if let Code::Matmul { unit, .. } = entry.code
-            && same
-            && !units.contains(&unit)
-        {
+        let unit = match entry.code {
+            Code::Matmul { unit, .. } => unit,
+            Code::Cuda(CudaCode { launch: CudaLaunch::Matmul { unit, .. }, .. }) => unit,
+            Code::Cuda(_) | Code::Dequantize(_) | Code::Quantize { .. } | Code::QuantizeActivations(_) => {
+                continue;
+            }
+        };
+        if same && !units.contains(&unit) {
             units.push(unit);
         }
     }
@@ -92,16 +108,76 @@ fn one(
         Err(Refused::ScaleOverflow { block, .. }) => {
             agree(case, "fault", &Err(Fault::ScaleOverflow(*block)), &found)
         }
-        Ok(row) => {
-            let mut laid_out = vec![0i8; units * padded];
-            for (to, from) in laid_out.chunks_mut(padded).zip(row.q.chunks(elements)) {
-                to[..from.len()].copy_from_slice(from);
-            }
-            agree(case, "fault", &Ok(()), &found)
-                .and_then(|()| same_f32(case, &row.scales, scales.values(), |i| format!("scale {i}")))
-                .and_then(|()| same(case, &laid_out, q.values(), |i| format!("q, byte {i}")))
-                .and_then(|()| same(case, &row.sums(elements), sums.values(), |i| format!("sum {i}")))
-        }
+        Ok(row) => agree(case, "fault", &Ok(()), &found).and_then(|()| {
+            let found = Found { q: q.values(), scales: scales.values(), sums: sums.values() };
+            found.compare(case, row, unit, k)
+        }),
     });
     Ok(outcome)
+}
+
+/// What a kernel made of a row.
+struct Found<'f> {
+    q: &'f [i8],
+    scales: &'f [f32],
+    sums: &'f [i32],
+}
+
+impl Found<'_> {
+    fn compare(&self, case: &str, row: &Int8Row, unit: Unit, k: usize) -> Result<(), Problem> {
+        let (elements, padded, units) = unit.of_row(k);
+        let mut laid_out = vec![0i8; units * padded];
+        for (to, from) in laid_out.chunks_mut(padded).zip(row.q.chunks(elements)) {
+            to[..from.len()].copy_from_slice(from);
+        }
+        same_f32(case, &row.scales, self.scales, |i| format!("scale {i}"))
+            .and_then(|()| same(case, &laid_out, self.q, |i| format!("q, byte {i}")))
+            .and_then(|()| same(case, &row.sums(elements), self.sums, |i| format!("sum {i}")))
+    }
+}
+
+/// A row through a kernel of a GPU: three times, so that it is also found behind another.
+#[cfg(feature = "cuda")]
+fn on_gpu(
+    kernel: Kernel,
+    case: &str,
+    x: &[f32],
+    unit: Unit,
+    expected: Result<&Int8Row, &Refused>,
+) -> Result<Result<(), Problem>, CliError> {
+    let k = x.len();
+    let rows = [x, x, x].concat();
+    let prepared = prepared(kernel, None, DType::F32)?;
+    let found =
+        gristmill::cuda::quantize_activations(&prepared.decide(Shape::new(3, 1, k)), unit, &rows, 3, k);
+    Ok(match expected {
+        Err(Refused::NonFinite(column)) => {
+            agree(case, "refusal", &Err(Error::NonFinite { row: 0, column: *column }), &found.map(|_| ()))
+        }
+        Err(Refused::ScaleOverflow { block, .. }) => {
+            agree(case, "refusal", &Err(Error::ScaleOverflow { row: 0, block: *block }), &found.map(|_| ()))
+        }
+        Ok(row) => match found {
+            Err(error) => agree(case, "refusal", &"none".to_owned(), &error.to_string()),
+            Ok(gristmill::cuda::QuantizedActivations { q, scales, sums }) => {
+                let mut rows = q
+                    .chunks(q.len() / 3)
+                    .zip(scales.chunks(scales.len() / 3))
+                    .zip(sums.chunks(sums.len() / 3));
+                rows.try_for_each(|((q, scales), sums)| Found { q, scales, sums }.compare(case, row, unit, k))
+            }
+        },
+    })
+}
+
+/// Without the driver's side no kernel of a GPU is in the registry.
+#[cfg(not(feature = "cuda"))]
+fn on_gpu(
+    _: Kernel,
+    case: &str,
+    _: &[f32],
+    _: Unit,
+    _: Result<&Int8Row, &Refused>,
+) -> Result<Result<(), Problem>, CliError> {
+    Ok(wrong_code(case))
 }

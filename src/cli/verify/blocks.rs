@@ -56,7 +56,11 @@ pub fn dequantize(session: &mut Session<'_>, subject: Subject<'_>) -> Result<(),
         let tensor = Tensor { case: &case, bytes: &bytes, n, k, edge };
         for kernel in &kernels {
             session.case(*kernel, || {
-                let raw = dequantize_raw(subject, *kernel, tensor, &expected)?;
+                let raw = if kernel.on_cpu() {
+                    dequantize_raw(subject, *kernel, tensor, &expected)?
+                } else {
+                    Ok(())
+                };
                 if raw.is_err() { Ok(raw) } else { dequantize_handle(subject, *kernel, tensor, &expected) }
             })?;
         }
@@ -87,6 +91,17 @@ pub fn dequantize(session: &mut Session<'_>, subject: Subject<'_>) -> Result<(),
 
 /// A tensor whose last row holds a code without meaning.
 fn invalid_code(subject: Subject<'_>, kernel: Kernel, tensor: Tensor<'_>, column: usize) -> Outcome {
+    let Tensor { case, bytes, n, k, .. } = tensor;
+    let raw = if kernel.on_cpu() { invalid_code_raw(subject, kernel, tensor, column)? } else { Ok(()) };
+    let matrix = QuantizedMatrix::new(subject.info, n, k, bytes)?;
+    let prepared = prepared(kernel, None, DType::F32)?;
+    let handle = Dequantizer::new(&prepared.decide(Shape::matrix(n, k)))?;
+    let found = handle.run(&matrix, &mut vec![0.0; n * k]);
+    let expected = Err(Error::InvalidCode { format: subject.info.name, row: n - 1, column });
+    Ok(raw.and(agree(case, "refusal of the tensor", &expected, &found)))
+}
+
+fn invalid_code_raw(subject: Subject<'_>, kernel: Kernel, tensor: Tensor<'_>, column: usize) -> Outcome {
     let Tensor { case, bytes, n, k, edge } = tensor;
     let Code::Dequantize(run) = kernel.entry.code else { return Ok(wrong_code(case)) };
     let (blocks, outer) = subject.oracle.blocks(bytes, n, k, n - 1)?;
@@ -95,13 +110,7 @@ fn invalid_code(subject: Subject<'_>, kernel: Kernel, tensor: Tensor<'_>, column
     // SAFETY: the session runs only kernels whose features this processor has; the buffers hold the row's blocks
     // and their values.
     let fault = unsafe { run(src.pointer(), dst.pointer_mut(), k / subject.info.elements, outer) };
-    let raw = agree(case, "fault of the row", &Err(Fault::InvalidCode(column)), &fault);
-    let matrix = QuantizedMatrix::new(subject.info, n, k, bytes)?;
-    let prepared = prepared(kernel.entry, None, DType::F32)?;
-    let handle = Dequantizer::new(&prepared.decide(Shape::matrix(n, k)))?;
-    let found = handle.run(&matrix, &mut vec![0.0; n * k]);
-    let expected = Err(Error::InvalidCode { format: subject.info.name, row: n - 1, column });
-    Ok(raw.and(agree(case, "refusal of the tensor", &expected, &found)))
+    Ok(agree(case, "fault of the row", &Err(Fault::InvalidCode(column)), &fault))
 }
 
 fn dequantize_raw(subject: Subject<'_>, kernel: Kernel, tensor: Tensor<'_>, expected: &[f32]) -> Outcome {
@@ -130,7 +139,7 @@ fn dequantize_raw(subject: Subject<'_>, kernel: Kernel, tensor: Tensor<'_>, expe
 fn dequantize_handle(subject: Subject<'_>, kernel: Kernel, tensor: Tensor<'_>, expected: &[f32]) -> Outcome {
     let Tensor { case, bytes, n, k, .. } = tensor;
     let matrix = QuantizedMatrix::new(subject.info, n, k, bytes)?;
-    let prepared = prepared(kernel.entry, None, DType::F32)?;
+    let prepared = prepared(kernel, None, DType::F32)?;
     let handle = Dequantizer::new(&prepared.decide(Shape::matrix(n, k)))?;
     let mut found = vec![0.0; n * k];
     let outcome = handle.run(&matrix, &mut found);
@@ -173,7 +182,11 @@ pub fn quantize(session: &mut Session<'_>, subject: Subject<'_>) -> Result<(), C
             let edge = if number % 2 == 0 { Edge::End } else { Edge::Start };
             for kernel in &kernels {
                 session.case(*kernel, || {
-                    let raw = quantize_raw(subject, *kernel, &case, last, edge, row.as_deref())?;
+                    let raw = if kernel.on_cpu() {
+                        quantize_raw(subject, *kernel, &case, last, edge, row.as_deref())?
+                    } else {
+                        Ok(())
+                    };
                     if raw.is_err() {
                         return Ok(raw);
                     }
@@ -200,7 +213,7 @@ fn searched(
         return Ok(Ok(Vec::new()));
     };
     let name = subject.info.quantizers.get(kernel.entry.quantizer).copied();
-    let handle = Quantizer::new(&prepared(kernel.entry, name, DType::F32)?.decide(Shape::matrix(n, k)))?;
+    let handle = Quantizer::new(&prepared(*kernel, name, DType::F32)?.decide(Shape::matrix(n, k)))?;
     let mut bytes = vec![0; subject.info.tensor_bytes(n, k)?];
     match handle.run(x, n, k, &mut bytes) {
         Ok(()) => Ok(Ok(bytes)),
@@ -256,7 +269,7 @@ fn quantize_handle(
     expected: Result<&[u8], &Refused>,
 ) -> Outcome {
     let name = subject.info.quantizers.get(kernel.entry.quantizer).copied();
-    let prepared = prepared(kernel.entry, name, DType::F32)?;
+    let prepared = prepared(kernel, name, DType::F32)?;
     let handle = Quantizer::new(&prepared.decide(Shape::matrix(n, k)))?;
     let mut found = vec![0; subject.info.tensor_bytes(n, k)?];
     let outcome = handle.run(x, n, k, &mut found);

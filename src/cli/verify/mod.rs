@@ -1,8 +1,8 @@
-//! `gristmill verify`: every kernel that this processor can run, against the oracle.
+//! `gristmill verify`: every kernel that this processor, or a GPU, can run, against the oracle.
 //!
 //! Raw functions run in memory between forbidden pages, then the same case through the safe handles. Formats
 //! whose products are one integer sum a row must give the oracle's bits; others the bits of the scalar kernel,
-//! and an error against f64 below the bound.
+//! and an error against f64 below the bound. Kernels of a GPU run through the safe handles only.
 
 mod activations;
 mod blocks;
@@ -22,8 +22,8 @@ use super::random::Random;
 use super::{progress, request};
 use gristmill::oracle::{FormatOracle, Oracle};
 use gristmill::registry::Entry;
-use gristmill::vocab::{DeviceKind, Isa};
-use gristmill::{CpuProfile, REGISTRY};
+use gristmill::vocab::{DType, DeviceKind, Isa, Op};
+use gristmill::{CpuProfile, Device, REGISTRY, Reason};
 use session::{Report, Session, Subject};
 use std::io::Write;
 
@@ -45,6 +45,9 @@ pub struct Arguments {
     /// Only this format (or activation format)
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
+    /// Kernels of this device: cpu, cuda:0; with a GPU, the scalar kernels too, which the others must agree with
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: Device,
     /// Fewer shapes, no long rows
     #[arg(long)]
     quick: bool,
@@ -70,13 +73,14 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     };
     let reports = REGISTRY.entries.iter().zip(&selected).map(|(entry, selected)| Report {
         selected: *selected,
-        skipped: why_not(entry),
+        skipped: if *selected { why_not(entry, arguments.device) } else { None },
         ..Report::default()
     });
     let mut session = Session {
         reports: reports.collect(),
         digest: Fnv::new(),
         quick: arguments.quick,
+        device: arguments.device,
         progress: &progress,
     };
     guard::watch();
@@ -111,18 +115,41 @@ fn select(arguments: &Arguments) -> Result<Vec<bool>, CliError> {
         arguments.kernel.as_ref().is_none_or(|name| entry.name == name)
             && arguments.isa.is_none_or(|isa| entry.isa == Some(isa))
             && arguments.format.as_ref().is_none_or(|name| name_of(entry) == name)
+            && (entry.device == arguments.device.kind
+                || (arguments.device.kind != DeviceKind::Cpu && entry.isa == Some(Isa::Scalar)))
     };
     Ok(REGISTRY.entries.iter().map(wanted).collect())
 }
 
 /// Why an entry can't run here.
-fn why_not(entry: &Entry) -> Option<String> {
+fn why_not(entry: &'static Entry, device: Device) -> Option<String> {
     if entry.device != DeviceKind::Cpu {
-        return Some(format!("no {} device can be driven by this build", entry.device));
+        return gpu_lacks(entry, device);
     }
     let missing = CpuProfile::detect().features.missing(entry.features);
     let missing: Vec<&str> = missing.iter().map(|feature| feature.name()).collect();
     (!missing.is_empty()).then(|| format!("the processor lacks {}", missing.join(", ")))
+}
+
+/// Why an entry can't run on a GPU, in decide's words; a shape or a restriction is no reason here.
+fn gpu_lacks(entry: &'static Entry, device: Device) -> Option<String> {
+    let kernel = session::Kernel { index: 0, entry, device: session::on(entry, device) };
+    let quantizer =
+        REGISTRY.formats.get(entry.format).and_then(|format| format.quantizers.get(entry.quantizer));
+    let quantizer = quantizer.copied().filter(|_| entry.op == Op::Quantize);
+    let prepared = match session::prepared(kernel, quantizer, DType::F32) {
+        Ok(prepared) => prepared,
+        Err(error) => return Some(error.to_string()),
+    };
+    let mut rejected = prepared.decide_as_asked().rejected();
+    let reason = rejected.find(|rejection| rejection.kernel == Some(entry.name))?.reason;
+    match reason {
+        Reason::PartialBlock { .. }
+        | Reason::ShapeRule(_)
+        | Reason::Disabled(_)
+        | Reason::NoActivations(_) => None,
+        reason => Some(reason.to_string()),
+    }
 }
 
 #[cfg(test)]
@@ -144,10 +171,11 @@ mod tests {
             reports: (0..REGISTRY.entries.len()).map(selected).collect(),
             digest: Fnv::new(),
             quick: true,
+            device: Device::CPU,
             progress: &|_| {},
         };
         let entry = REGISTRY.entries.first().ok_or("this build has kernels")?;
-        let kernel = Kernel { index: 0, entry };
+        let kernel = Kernel { index: 0, entry, device: Device::CPU };
         session.case(kernel, || Ok(same_f32("k=2", &[1.0, 2.0], &[1.0, 2.0], |i| format!("element {i}"))))?;
         let arguments = Command::try_parse_from(["verify", "--quick"])?.arguments;
         let mut out = Vec::new();

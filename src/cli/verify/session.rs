@@ -5,7 +5,7 @@ use super::super::random::Fnv;
 use super::guard;
 use gristmill::oracle::FormatOracle;
 use gristmill::registry::{Entry, FormatInfo};
-use gristmill::vocab::{DType, Op};
+use gristmill::vocab::{DType, DeviceKind, Op};
 use gristmill::{CpuProfile, Device, Prepared, REGISTRY, Request, Restrict, Shape};
 
 /// A result that is not what it must be.
@@ -50,6 +50,8 @@ pub struct Session<'o> {
     pub digest: Fnv,
     /// Fewer and smaller cases.
     pub quick: bool,
+    /// Where kernels run that are not for the processor.
+    pub device: Device,
     /// Called with the kernel that runs next.
     pub progress: &'o dyn Fn(&str),
 }
@@ -61,6 +63,15 @@ pub struct Kernel {
     pub index: usize,
     /// The entry.
     pub entry: &'static Entry,
+    /// Where it runs.
+    pub device: Device,
+}
+
+impl Kernel {
+    /// Whether it runs on the processor, so that its raw functions can be called. Others run through handles only.
+    pub fn on_cpu(&self) -> bool {
+        self.device.kind == DeviceKind::Cpu
+    }
 }
 
 impl Session<'_> {
@@ -70,7 +81,9 @@ impl Session<'_> {
             entry.op == op && entry.format == format && report.selected && report.skipped.is_none()
         };
         let all = REGISTRY.entries.iter().zip(&self.reports).enumerate();
-        all.filter(|(_, pair)| wanted(pair)).map(|(index, (entry, _))| Kernel { index, entry }).collect()
+        all.filter(|(_, pair)| wanted(pair))
+            .map(|(index, (entry, _))| Kernel { index, entry, device: on(entry, self.device) })
+            .collect()
     }
 
     /// Runs one case of one kernel and notes how it went.
@@ -119,13 +132,18 @@ pub struct Subject<'o> {
     pub oracle: &'o FormatOracle<'o>,
 }
 
-/// The request that only `entry` can serve, prepared for this processor; the environment is not read.
+/// Where an entry runs in a session for `device`.
+pub fn on(entry: &Entry, device: Device) -> Device {
+    if entry.device == device.kind { device } else { Device { kind: entry.device, index: 0 } }
+}
+
+/// The request that only this kernel can serve, prepared for its device; the environment is not read.
 ///
 /// # Errors
 /// None that a registry's own entry could cause.
-pub fn prepared(entry: &'static Entry, quantizer: Option<&str>, input: DType) -> Result<Prepared, CliError> {
+pub fn prepared(kernel: Kernel, quantizer: Option<&str>, input: DType) -> Result<Prepared, CliError> {
+    let Kernel { entry, device, .. } = kernel;
     let format = super::super::list::name_of(entry);
-    let device = Device { kind: entry.device, index: 0 };
     let request = Request { op: entry.op, format, quantizer, input, device, shape: Shape::new(1, 1, 1) };
     let only = Restrict { kernel: Some(entry.name.to_owned()), ..Restrict::default() };
     Ok(REGISTRY.prepare_for(&request, CpuProfile::detect(), &only)?)

@@ -316,17 +316,11 @@ void fail(int line, const char* format, ...) {
     for (;;) nowhere.switch_to(scheduler);
 }
 
-void fail_access(int line, const char* what, uintptr_t address, size_t bytes) {
-    std::string place = describe_address(address);
-    const Allocation* inside = locate(address, bytes);
-    const char* why = "not inside an allocation";
-    if (address % bytes != 0) why = "not aligned to its size";
-    else if (inside && inside->read_only) why = "read-only memory";
+void fail_access(int line, const char* what, uintptr_t address, size_t bytes, const char* why) {
     // Copied, since nothing on this stack is ever destroyed.
-    char copy[256];
-    snprintf(copy, sizeof copy, "%s", place.c_str());
-    std::string().swap(place);
-    fail(line, "%s of %zu bytes at %s: %s", what, bytes, copy, why);
+    char place[256];
+    snprintf(place, sizeof place, "%s", describe_address(address).c_str());
+    fail(line, "%s of %zu bytes at %s: %s", what, bytes, place, why);
 }
 
 void fail_race(int line, const char* what, uintptr_t address, const char* place, const Tag& other) {
@@ -340,7 +334,7 @@ void fail_race(int line, const char* what, uintptr_t address, const char* place,
 
 Allocation* find_allocation(int line, const char* what, uintptr_t address, size_t bytes) {
     Allocation* found = locate(address, bytes);
-    if (!found) fail_access(line, what, address, bytes);
+    if (!found) fail_access(line, what, address, bytes, "not inside an allocation");
     state.recent = found;
     return found;
 }
@@ -506,13 +500,40 @@ using namespace gm_emulator;
 
 extern "C" {
 
-// Makes memory of the process known as device memory. `name` is copied.
-void gm_emulator_allocate(const void* memory, size_t bytes, const char* name, bool read_only) {
+// Makes memory of the process known as device memory. `name` is copied. What is `unset` may not be read before it is
+// written, by a kernel or as gm_emulator_written says.
+void gm_emulator_allocate(const void* memory, size_t bytes, const char* name, bool read_only, bool unset) {
     std::lock_guard<std::mutex> guard(lock);
     uintptr_t begin = reinterpret_cast<uintptr_t>(memory);
     auto at = std::upper_bound(allocations.begin(), allocations.end(), begin,
                                [](uintptr_t a, const Allocation& b) { return a < b.begin; });
-    allocations.insert(at, Allocation{begin, begin + bytes, strdup(name), read_only, nullptr});
+    bool* map = unset && bytes <= MAX_TRACKED ? static_cast<bool*>(malloc(bytes)) : nullptr;
+    if (map) memset(map, true, bytes);
+    allocations.insert(at, Allocation{begin, begin + bytes, strdup(name), read_only, nullptr, map});
+}
+
+// A copy or fill was made into device memory.
+void gm_emulator_written(const void* memory, size_t bytes) {
+    std::lock_guard<std::mutex> guard(lock);
+    uintptr_t address = reinterpret_cast<uintptr_t>(memory);
+    Allocation* place = locate(address, bytes);
+    if (!place || !place->unset) return;
+    if (bytes == place->end - place->begin) {
+        free(place->unset);
+        place->unset = nullptr;
+    } else {
+        memset(place->unset + (address - place->begin), false, bytes);
+    }
+}
+
+// How many bytes of a range of device memory were never written.
+size_t gm_emulator_unset(const void* memory, size_t bytes) {
+    std::lock_guard<std::mutex> guard(lock);
+    uintptr_t address = reinterpret_cast<uintptr_t>(memory);
+    const Allocation* place = locate(address, bytes);
+    if (!place || !place->unset) return 0;
+    const bool* from = place->unset + (address - place->begin);
+    return size_t(std::count(from, from + bytes, true));
 }
 
 // Forgets it; false if it isn't known.
@@ -523,16 +544,11 @@ bool gm_emulator_free(const void* memory) {
         if (allocations[i].begin != begin) continue;
         free(const_cast<char*>(allocations[i].name));
         free(allocations[i].writes);
+        free(allocations[i].unset);
         allocations.erase(allocations.begin() + ptrdiff_t(i));
         return true;
     }
     return false;
-}
-
-// Whether an address range lies in device memory.
-bool gm_emulator_contains(const void* memory, size_t bytes) {
-    std::lock_guard<std::mutex> guard(lock);
-    return locate(reinterpret_cast<uintptr_t>(memory), bytes) != nullptr;
 }
 
 // Runs a kernel. 0, or 1 with a report of what is wrong with the launch or the kernel.

@@ -2,15 +2,16 @@
 //
 // A block's threads are fibers of one host thread, run in an order that a seed shuffles. Every access goes through
 // here and is checked; the first mistake ends the launch with a report. What is checked:
-// - global memory: inside one allocation, aligned, not read-only, and not written by another thread of the launch
-//   without a barrier between;
+// - global memory: inside one allocation, aligned, written before it is read, not read-only, and not written by another
+//   thread of the launch without a barrier between;
 // - shared memory: inside its array, aligned, written before it is read, and no two threads at the same byte, one of
 //   them writing, without a barrier between;
 // - barriers and warp operations: reached by all threads of the block or lanes of the warp, at the same place;
 // - integer sums of dp4a and mma: inside i32.
 // The compiler's own checks (array indices, signed overflow, shifts) report here as well; see emulator.cc.
 //
-// What it is not: a model of time, of the memory system's order, or of more than one block at once.
+// What it is not: a model of time, of the memory system's order, or of more than one block at once. A loop without an end
+// is not noticed.
 
 #ifndef GM_EMULATOR
 #define GM_EMULATOR
@@ -40,6 +41,8 @@ struct Allocation {
     bool read_only;
     // Last writer of each byte; made at the first store.
     Tag* writes;
+    // For each byte, whether nothing was ever written there; null where all of it was.
+    bool* unset;
 };
 
 // A byte of shared memory.
@@ -79,7 +82,7 @@ enum class WarpOp : uint8_t { Sync, Shfl, ShflXor, ShflDown, Ballot, Mma };
 
 // Ends the launch.
 [[noreturn]] void fail(int line, const char* format, ...) __attribute__((format(printf, 2, 3)));
-[[noreturn]] void fail_access(int line, const char* what, uintptr_t address, size_t bytes);
+[[noreturn]] void fail_access(int line, const char* what, uintptr_t address, size_t bytes, const char* why);
 [[noreturn]] void fail_race(int line, const char* what, uintptr_t address, const char* place, const Tag& other);
 Allocation* find_allocation(int line, const char* what, uintptr_t address, size_t bytes);
 void make_tags(Allocation* allocation);
@@ -121,7 +124,7 @@ inline Tag joined(const Tag& last) {
 }
 
 inline Allocation* check(int line, const char* what, uintptr_t address, size_t bytes) {
-    if (address % bytes != 0) fail_access(line, what, address, bytes);
+    if (address % bytes != 0) fail_access(line, what, address, bytes, "not aligned to its size");
     Allocation* found = state.recent;
     if (found && address >= found->begin && address + bytes <= found->end) return found;
     return find_allocation(line, what, address, bytes);
@@ -133,9 +136,16 @@ inline void check_tag(int line, const char* what, uintptr_t address, const Alloc
     if (other_block || unordered(tag)) fail_race(line, what, address, place->name, tag);
 }
 
+inline void check_set(int line, const char* what, uintptr_t address, size_t bytes, const Allocation* place) {
+    if (!place->unset) return;
+    for (size_t i = 0; i < bytes; i++)
+        if (place->unset[address + i - place->begin]) fail_access(line, what, address, bytes, "never written");
+}
+
 template <class T> T load(const T* p, int line) {
     uintptr_t address = reinterpret_cast<uintptr_t>(p);
     Allocation* place = check(line, "gm_load", address, sizeof(T));
+    check_set(line, "gm_load", address, sizeof(T), place);
     if (place->writes) {
         for (size_t i = 0; i < sizeof(T); i++)
             check_tag(line, "gm_load", address + i, place, place->writes[address + i - place->begin]);
@@ -148,6 +158,7 @@ template <class T> T load(const T* p, int line) {
 template <class T> T load_once(const T* p, int line) {
     uintptr_t address = reinterpret_cast<uintptr_t>(p);
     Allocation* place = check(line, "gm_load_once", address, sizeof(T));
+    check_set(line, "gm_load_once", address, sizeof(T), place);
     if (place->writes) {
         for (size_t i = 0; i < sizeof(T); i++) {
             const Tag& tag = place->writes[address + i - place->begin];
@@ -163,7 +174,7 @@ template <class T> void store(T* p, T v, int line) {
     uintptr_t address = reinterpret_cast<uintptr_t>(p);
     Allocation* place = check(line, "gm_store", address, sizeof(T));
     if (!place->writes) make_tags(place);
-    if (place->read_only) fail_access(line, "gm_store", address, sizeof(T));
+    if (place->read_only) fail_access(line, "gm_store", address, sizeof(T), "read-only memory");
     if (place->writes) {
         for (size_t i = 0; i < sizeof(T); i++) {
             Tag& tag = place->writes[address + i - place->begin];
@@ -171,13 +182,25 @@ template <class T> void store(T* p, T v, int line) {
             tag = tag_now();
         }
     }
+    if (place->unset) memset(place->unset + (address - place->begin), false, sizeof(T));
     memcpy(p, &v, sizeof(T));
 }
 
+// Atomics are in no race with each other, but with plain accesses of the same launch.
 template <class T> T atomic(T* p, T v, bool smaller, const char* what, int line) {
     uintptr_t address = reinterpret_cast<uintptr_t>(p);
     Allocation* place = check(line, what, address, sizeof(T));
-    if (place->read_only) fail_access(line, what, address, sizeof(T));
+    check_set(line, what, address, sizeof(T), place);
+    if (!place->writes) make_tags(place);
+    if (place->read_only) fail_access(line, what, address, sizeof(T), "read-only memory");
+    if (place->writes) {
+        for (size_t i = 0; i < sizeof(T); i++) {
+            Tag& tag = place->writes[address + i - place->begin];
+            if (!tag.atomic) check_tag(line, what, address + i, place, tag);
+            tag = joined(tag);
+            tag.atomic = true;
+        }
+    }
     T old = *p;
     if (smaller ? v < old : v > old) *p = v;
     return old;

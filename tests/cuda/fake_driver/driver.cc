@@ -120,7 +120,7 @@ bool in_memory(uint64_t address, size_t bytes) {
     auto after = driver().memory.upper_bound(address);
     if (after == driver().memory.begin()) return false;
     --after;
-    return address + bytes <= after->first + after->second.bytes;
+    return !after->second.freed && address + bytes <= after->first + after->second.bytes;
 }
 
 namespace {
@@ -128,7 +128,10 @@ namespace {
 struct AtExit {
     ~AtExit() {
         Driver& d = driver();
-        if (!d.memory.empty()) say("%zu allocations, %zu bytes, were not freed", d.memory.size(), d.in_use);
+        size_t kept = 0, bytes = 0;
+        for (auto& [address, memory] : d.memory)
+            if (!memory.freed) kept++, bytes += memory.bytes;
+        if (kept) say("%zu allocations, %zu bytes, were not freed", kept, bytes);
         if (!d.host_memory.empty()) say("%zu allocations of host memory were not freed", d.host_memory.size());
         if (!d.modules.empty()) say("%zu modules were not unloaded", d.modules.size());
         if (!d.streams.empty()) say("%zu streams were not destroyed", d.streams.size());
@@ -282,7 +285,7 @@ static int allocate(uint64_t* address, size_t bytes) {
     memset(memory, 0xa5, bytes);
     char name[64];
     snprintf(name, sizeof name, "allocation %ld", d.allocations++);
-    gm_emulator_allocate(memory, bytes, name, false);
+    gm_emulator_allocate(memory, bytes, name, false, true);
     *address = uint64_t(memory);
     d.memory[*address] = Memory{bytes};
     d.in_use += bytes;
@@ -356,8 +359,23 @@ static int range_error(const char* what, uint64_t address, size_t bytes) {
     say("%s of %zu bytes at %#llx, which is not device memory as a whole", what, bytes, (unsigned long long)address);
     return INVALID_VALUE;
 }
+// A copy; of memory that nobody wrote it is told, and done.
 static Operation copy(void* to, const void* from, size_t bytes) {
-    return [=] { return memcpy(to, from, bytes), SUCCESS; };
+    return [=] {
+        if (size_t unset = gm_emulator_unset(from, bytes))
+            say("a copy of %zu bytes, of which %zu were never written", bytes, unset);
+        memcpy(to, from, bytes);
+        gm_emulator_written(to, bytes);
+        return SUCCESS;
+    };
+}
+static Operation fill(uint64_t to, unsigned value, size_t size, size_t count) {
+    return [=] {
+        char* memory = reinterpret_cast<char*>(to);
+        for (size_t i = 0; i < count; i++) memcpy(memory + size * i, &value, size);
+        gm_emulator_written(memory, size * count);
+        return SUCCESS;
+    };
 }
 GM_API cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* stream) {
     GM_USABLE;
@@ -366,6 +384,7 @@ GM_API cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* s
     auto staged = std::make_shared<std::vector<char>>(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
     return submit(stream_of(stream), [=] {
         memcpy(reinterpret_cast<void*>(to), staged->data(), bytes);
+        gm_emulator_written(reinterpret_cast<void*>(to), bytes);
         return SUCCESS;
     });
 }
@@ -400,16 +419,13 @@ GM_API cuMemcpyDtoD_v2(uint64_t to, uint64_t from, size_t bytes) { return cuMemc
 GM_API cuMemsetD8Async(uint64_t to, unsigned char value, size_t count, void* stream) {
     GM_USABLE;
     if (int error = range_error("a fill", to, count)) return error;
-    return submit(stream_of(stream), [=] { return memset(reinterpret_cast<void*>(to), value, count), SUCCESS; });
+    return submit(stream_of(stream), fill(to, value, 1, count));
 }
 GM_API cuMemsetD8_v2(uint64_t to, unsigned char value, size_t count) { return cuMemsetD8Async(to, value, count, nullptr); }
 GM_API cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void* stream) {
     GM_USABLE;
     if (int error = range_error("a fill", to, count * 4)) return error;
-    return submit(stream_of(stream), [=] {
-        for (size_t i = 0; i < count; i++) memcpy(reinterpret_cast<char*>(to) + 4 * i, &value, 4);
-        return SUCCESS;
-    });
+    return submit(stream_of(stream), fill(to, value, 4, count));
 }
 
 static char pool;

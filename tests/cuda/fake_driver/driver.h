@@ -24,9 +24,10 @@
 #define GM_API extern "C" __attribute__((visibility("default"))) int
 
 extern "C" {
-void gm_emulator_allocate(const void* memory, size_t bytes, const char* name, bool read_only);
+void gm_emulator_allocate(const void* memory, size_t bytes, const char* name, bool read_only, bool unset);
+void gm_emulator_written(const void* memory, size_t bytes);
+size_t gm_emulator_unset(const void* memory, size_t bytes);
 bool gm_emulator_free(const void* memory);
-bool gm_emulator_contains(const void* memory, size_t bytes);
 int gm_emulator_launch(const gm_emulator::Kernel* which, uint32_t blocks_x, uint32_t blocks_y, uint32_t threads,
                        void** values, uint64_t seed, char* text, size_t capacity);
 }
@@ -115,7 +116,7 @@ struct Module {
 
 struct Memory {
     size_t bytes;
-    // Given back on a stream, and not to be used after what is queued there.
+    // Given back on a stream: no operation that is added later may use it.
     bool freed = false;
 };
 

@@ -49,3 +49,21 @@ GM_KERNEL(32) mma_8816(const u8* a, const u8* b, i32* c) {
     }
 }
 GM_EXPORT(mma_8816)
+
+// How the header makes the large tile of small ones where a device has no other.
+GM_KERNEL(32) mma_16832_of_8816(const u8* a, const u8* b, i32* c) {
+    u32 g = gm_lane() / 4, k = gm_lane() % 4 * 4;
+    const u32 as[4] = {word(a, g, k), word(a, g + 8, k), word(a, g, k + 16), word(a, g + 8, k + 16)};
+    const u32 bs[2] = {word(b, g, k), word(b, g, k + 16)};
+    i32 us[2][2] = {}, ss[2][2] = {};
+    for (u32 i = 0; i < 4; i++) {
+        gm_mma_8816_us(us[i % 2], as[i], bs[i / 2]);
+        gm_mma_8816_ss(ss[i % 2], as[i], bs[i / 2]);
+    }
+    for (u32 i = 0; i < 4; i++) {
+        u32 at = (g + i / 2 * 8) * 8 + gm_lane() % 4 * 2 + i % 2;
+        gm_store(c + at, us[i / 2][i % 2]);
+        gm_store(c + 128 + at, ss[i / 2][i % 2]);
+    }
+}
+GM_EXPORT(mma_16832_of_8816)

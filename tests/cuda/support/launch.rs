@@ -19,13 +19,15 @@ struct KernelInfo {
     call: *const c_void,
 }
 
-type AllocateFn = unsafe extern "C" fn(*const c_void, usize, *const c_char, bool);
+type AllocateFn = unsafe extern "C" fn(*const c_void, usize, *const c_char, bool, bool);
+type UnsetFn = unsafe extern "C" fn(*const c_void, usize) -> usize;
 type FreeFn = unsafe extern "C" fn(*const c_void) -> bool;
 type LaunchFn =
     unsafe extern "C" fn(*const KernelInfo, u32, u32, u32, *mut *mut c_void, u64, *mut c_char, usize) -> i32;
 
 struct Emulator {
     allocate: AllocateFn,
+    unset: UnsetFn,
     free: FreeFn,
     launch: LaunchFn,
     _library: Library,
@@ -36,10 +38,11 @@ fn loaded() -> &'static Emulator {
     LOADED.get_or_init(|| {
         // SAFETY: the library is ours; its initializers only set up its own state.
         let library = unsafe { Library::new(&emulator().path) }.expect("the emulator loads");
-        // SAFETY: the three types are those of emulator.cc, and the library is kept.
+        // SAFETY: the types are those of emulator.cc, and the library is kept.
         unsafe {
             Emulator {
                 allocate: *library.get(b"gm_emulator_allocate\0").expect("exported"),
+                unset: *library.get(b"gm_emulator_unset\0").expect("exported"),
                 free: *library.get(b"gm_emulator_free\0").expect("exported"),
                 launch: *library.get(b"gm_emulator_launch\0").expect("exported"),
                 _library: library,
@@ -222,12 +225,17 @@ pub struct Buffer<T> {
 impl<T: Copy> Buffer<T> {
     /// Memory that kernels may only read.
     pub fn input(name: &str, values: &[T]) -> Buffer<T> {
-        Buffer::new(name, values, true)
+        Buffer::new(name, values.len(), Some(values), true)
     }
 
-    /// Memory that kernels may write, with these values at first.
+    /// Memory that kernels may read and write, with these values at first.
     pub fn output(name: &str, values: &[T]) -> Buffer<T> {
-        Buffer::new(name, values, false)
+        Buffer::new(name, values.len(), Some(values), false)
+    }
+
+    /// Memory that kernels may write, and read only after that.
+    pub fn unset(name: &str, len: usize) -> Buffer<T> {
+        Buffer::new(name, len, None, false)
     }
 
     fn layout(len: usize) -> Layout {
@@ -235,22 +243,46 @@ impl<T: Copy> Buffer<T> {
         Layout::from_size_align((len * size_of::<T>()).max(1), 256).expect("a size that fits")
     }
 
-    fn new(name: &str, values: &[T], read_only: bool) -> Buffer<T> {
+    fn new(name: &str, len: usize, values: Option<&[T]>, read_only: bool) -> Buffer<T> {
         let name = CString::new(name).expect("a name without zeros");
-        // SAFETY: the layout has a size; the memory is as long as `values` and new.
+        // SAFETY: the layout has a size; the memory is as long as `values`, if there are any, and new.
         unsafe {
-            let data = alloc_zeroed(Self::layout(values.len())).cast::<T>();
+            let data = alloc_zeroed(Self::layout(len)).cast::<T>();
             assert!(!data.is_null(), "no memory");
-            data.copy_from_nonoverlapping(values.as_ptr(), values.len());
-            (loaded().allocate)(data.cast(), size_of_val(values), name.as_ptr(), read_only);
-            Buffer { data, len: values.len() }
+            match values {
+                Some(values) => data.copy_from_nonoverlapping(values.as_ptr(), len),
+                // Neither zero nor a usual number.
+                None => data.write_bytes(0xa5, len),
+            }
+            (loaded().allocate)(
+                data.cast(),
+                len * size_of::<T>(),
+                name.as_ptr(),
+                read_only,
+                values.is_none(),
+            );
+            Buffer { data, len }
         }
     }
 
-    /// What is there now.
+    /// What is there now. Panics if some of it was never written.
     pub fn read(&self) -> Vec<T> {
+        self.try_read().unwrap_or_else(|report| panic!("{report}"))
+    }
+
+    /// What is there now.
+    ///
+    /// # Errors
+    /// Some of it was never written.
+    pub fn try_read(&self) -> Result<Vec<T>, String> {
+        let bytes = self.len * size_of::<T>();
+        // SAFETY: the memory is known to the emulator.
+        let unset = unsafe { (loaded().unset)(self.data.cast(), bytes) };
+        if unset > 0 {
+            return Err(format!("{unset} of {bytes} bytes of a result were never written"));
+        }
         // SAFETY: the memory holds `len` values; every bit pattern that a kernel leaves is one of the numbers used here.
-        unsafe { std::slice::from_raw_parts(self.data, self.len) }.to_vec()
+        Ok(unsafe { std::slice::from_raw_parts(self.data, self.len) }.to_vec())
     }
 
     /// Its address, for structs.

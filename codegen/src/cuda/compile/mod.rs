@@ -342,7 +342,7 @@ fn ptx_version(text: &str) -> Option<(usize, usize, (u16, u16))> {
 fn warnings(log: &str) -> Vec<String> {
     log.lines()
         .map(str::trim)
-        .filter(|line| line.to_ascii_lowercase().contains("warning"))
+        .filter(|line| line.to_ascii_lowercase().contains("warning") && !line.starts_with("Remark:"))
         .map(str::to_string)
         .collect()
 }

@@ -197,7 +197,7 @@ fn of_format(
         let unit = unit_name("dequantize", &format.name, &variant.label);
         let function = &unit;
         let text = decode::emit(plan) + &blocks::dequantize(plan, function);
-        units.add(&unit, variant.min_cc, &[function.clone()], variant.budget, &text);
+        units.add(&unit, variant.min_cc, std::slice::from_ref(function), variant.budget, &text);
         let per_thread = blocks::per_thread(plan);
         listed.push(CudaListed {
             plan: format!("{per_thread} elements a thread"),
@@ -296,7 +296,7 @@ fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut V
         let unit = unit_name("quantize_activations", &format.name, &variant.label);
         let function = &unit;
         let text = activations::emit(format, function);
-        units.add(&unit, variant.min_cc, &[function.clone()], variant.budget, &text);
+        units.add(&unit, variant.min_cc, std::slice::from_ref(function), variant.budget, &text);
         let mut shape = variant.shape;
         shape.k.multiple_of = lcm(shape.k.multiple_of.max(1), u64::from(format.block.unwrap_or(1)));
         listed.push(CudaListed {

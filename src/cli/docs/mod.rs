@@ -1,6 +1,9 @@
-//! `gristmill docs`: the compatibility tables of `docs/compatibility.md`, from the shipped specs.
+//! `gristmill docs`: the compatibility tables of `docs/compatibility.md`, from the shipped specs, and the tables of
+//! `docs/performance.md`, from records of measurements.
 //!
 //! All families are compiled for it, whatever this build holds, so that the page is the same from any build.
+
+mod performance;
 
 use super::error::{CliError, Outcome};
 use gristmill::vocab::{Arch, DeviceKind, Isa, Op};
@@ -11,13 +14,21 @@ use gristmill_spec::model::{DimRule, Format, SpecSet};
 use gristmill_spec::{check, render, shipped};
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Print the compatibility tables (Markdown) of all shipped formats and kernels.
 #[derive(Debug, clap::Args)]
-pub struct Arguments {}
+pub struct Arguments {
+    /// Print tables of these records of measurements instead
+    #[arg(long, value_name = "RECORD.json", num_args = 1..)]
+    performance: Vec<PathBuf>,
+}
 
-pub fn run(_: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    if !arguments.performance.is_empty() {
+        performance::print(&arguments.performance, out)?;
+        return Ok(Outcome::Yes);
+    }
     let sources = shipped().map_err(BuildError::Shipped)?;
     let report = check(&sources);
     let Some(all) = report.set else {

@@ -1,0 +1,53 @@
+//! What can go wrong.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why nothing was measured, recorded or drawn.
+#[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(any(feature = "ik", feature = "ggml")), allow(dead_code, reason = "only measuring meets these"))]
+pub enum Error {
+    /// The build holds no peer.
+    #[error("this build holds nobody to compare with\n  help: build with `--features ik` or `--features ggml`")]
+    #[cfg_attr(any(feature = "ik", feature = "ggml"), allow(dead_code, reason = "this build holds a peer"))]
+    NoPeer,
+    /// Ours refuses.
+    #[error(transparent)]
+    Gristmill(#[from] gristmill::Error),
+    /// The peer refuses.
+    #[error("{0} failed to {1}")]
+    Peer(&'static str, &'static str),
+    /// Results differ by more than the activations' quantization explains.
+    #[error(
+        "{ours} and {theirs} disagree at m = {m}, n = {n}, k = {k}: normalized error {nmse:.1e}, at most {bound:.0e} \
+         comes from quantizing activations in two ways"
+    )]
+    Disagree {
+        ours: String,
+        theirs: String,
+        m: usize,
+        n: usize,
+        k: usize,
+        nmse: f64,
+        bound: f64,
+    },
+    /// A file.
+    #[error("can't {action} `{}`: {source}", path.display())]
+    File { action: &'static str, path: PathBuf, source: io::Error },
+    /// A record that is none.
+    #[error("`{}` is no record: {source}", path.display())]
+    Record { path: PathBuf, source: serde_json::Error },
+    /// A command that failed.
+    #[error("`{0}` failed: {1}")]
+    Command(String, String),
+    /// A picture that could not be drawn.
+    #[error("can't draw: {0}")]
+    Draw(String),
+}
+
+impl Error {
+    /// An error about a file.
+    pub fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::File { action, path: path.to_owned(), source }
+    }
+}

@@ -1,0 +1,75 @@
+//! Our kernels beside others', on the same data in one process: times, whether the results agree, and a record.
+
+mod error;
+mod formats;
+#[cfg(any(feature = "ik", feature = "ggml"))]
+mod measure;
+#[cfg(any(feature = "ik", feature = "ggml"))]
+mod ours;
+#[cfg(any(feature = "ik", feature = "ggml"))]
+mod peer;
+mod plot;
+mod record;
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Measure our kernels beside others', and draw what was measured.
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measure, check and record; needs a build with `--features ik` or `--features ggml`
+    Measure {
+        /// Record to write; another peer's run in it is kept
+        #[arg(long)]
+        record: PathBuf,
+        /// Fewer rounds, for a look
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Run `gristmill bench --json` and record what it prints, with date and machine
+    Formats {
+        /// The command to run
+        #[arg(long, default_value = "../../target/release/gristmill")]
+        gristmill: PathBuf,
+        /// Record to write
+        #[arg(long)]
+        record: PathBuf,
+        /// Further arguments for `bench`
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
+    /// Draw a record
+    Plot {
+        /// Record to read
+        #[arg(long)]
+        record: PathBuf,
+        /// Picture to write
+        #[arg(long)]
+        svg: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        #[cfg(any(feature = "ik", feature = "ggml"))]
+        Command::Measure { record, quick } => measure::run(&record, quick),
+        #[cfg(not(any(feature = "ik", feature = "ggml")))]
+        Command::Measure { .. } => Err(error::Error::NoPeer),
+        Command::Formats { gristmill, record, arguments } => formats::run(&gristmill, &record, &arguments),
+        Command::Plot { record, svg } => plot::run(&record, &svg),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Ours: the kernels that decide gives here.
+
+use crate::error::Error;
+use gristmill::registry::FormatInfo;
+use gristmill::{Input, Matmul, PackedMatrix, QuantizedMatrix, REGISTRY, Request, Shape, Threads, Workspace};
+
+/// Weights in our packing.
+pub struct Weights {
+    format: &'static FormatInfo,
+    bytes: Vec<u8>,
+    pub n: usize,
+    pub k: usize,
+    packed: Vec<(Matmul, Vec<PackedMatrix>)>,
+}
+
+impl Weights {
+    /// From bytes of the format.
+    pub fn new(format: &str, bytes: &[u8], n: usize, k: usize) -> Result<Weights, Error> {
+        let (_, format) = REGISTRY.format(format)?;
+        Ok(Weights { format, bytes: bytes.to_vec(), n, k, packed: Vec::new() })
+    }
+
+    /// Quantizes `n` rows of `k`; weights that are -1, 0 and 1 times a scale keep their values.
+    pub fn quantize(format: &str, values: &[f32], n: usize, k: usize) -> Result<Weights, Error> {
+        let (_, info) = REGISTRY.format(format)?;
+        let sign = info.quantizers.contains(&"sign").then_some("sign");
+        let mut bytes = vec![0; info.tensor_bytes(n, k)?];
+        let request = Request::quantize(format, sign, n, k);
+        let quantizer = gristmill::Quantizer::new(&REGISTRY.prepare(&request)?.decide_as_asked())?;
+        quantizer.run(values, n, k, &mut bytes)?;
+        Weights::new(format, &bytes, n, k)
+    }
+}
+
+/// A product for `m` tokens.
+pub struct Product<'w> {
+    weights: &'w Weights,
+    at: usize,
+    pub copies: usize,
+    x: &'w [f32],
+    m: usize,
+    pub y: Vec<f32>,
+    workspace: Workspace,
+    threads: Threads,
+}
+
+impl Weights {
+    /// Packs weights for `m` tokens, in `copies` copies at least. The place of the kernel.
+    pub fn pack(&mut self, m: usize, copies: usize) -> Result<usize, Error> {
+        let shape = Shape::new(m, self.n, self.k);
+        let prepared = REGISTRY.prepare(&Request::matmul(self.format.name, shape))?;
+        let matmul = Matmul::new(&prepared.decide(shape))?;
+        let same = |(other, _): &(Matmul, Vec<PackedMatrix>)| std::ptr::eq(other.entry(), matmul.entry());
+        let at = match self.packed.iter().position(same) {
+            Some(at) => at,
+            None => {
+                let matrix = QuantizedMatrix::new(self.format, self.n, self.k, &self.bytes)?;
+                let packed = matmul.pack(&matrix)?;
+                self.packed.push((matmul, vec![packed]));
+                self.packed.len() - 1
+            }
+        };
+        let held = &mut self.packed[at].1;
+        while held.len() < copies {
+            let copy = held[0].try_clone()?;
+            held.push(copy);
+        }
+        Ok(at)
+    }
+
+    /// Bytes of one packed copy.
+    pub fn packed_bytes(&self, at: usize) -> usize {
+        self.packed[at].1[0].bytes()
+    }
+
+    /// The product with what [`Weights::pack`] packed.
+    pub fn product<'w>(&'w self, at: usize, copies: usize, x: &'w [f32], m: usize) -> Result<Product<'w>, Error> {
+        let threads = Threads::single();
+        let workspace = Workspace::for_(&self.packed[at].0, m, self.k, &threads)?;
+        Ok(Product { weights: self, at, copies, x, m, y: vec![0.0; m * self.n], workspace, threads })
+    }
+}
+
+impl Product<'_> {
+    /// The kernel.
+    pub fn entry(&self) -> &'static gristmill::registry::Entry {
+        self.weights.packed[self.at].0.entry()
+    }
+
+    /// Computes with copy `copy` (modulo their number).
+    pub fn run(&mut self, copy: usize) -> Result<(), Error> {
+        let (matmul, packed) = &self.weights.packed[self.at];
+        let weights = &packed[copy % self.copies];
+        matmul.run(weights, Input::F32(self.x), self.m, None, &mut self.y, &mut self.workspace, &self.threads)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! A picture of a record: bars for ours and for each peer's, and how far the machine could go.
+
+use crate::error::Error;
+use crate::record::{Cell, Record};
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use std::path::Path;
+
+/// Tokens of the panels, and what they are.
+const PANELS: &[(usize, &str)] = &[(1, "m = 1 (decode)"), (32, "m = 32"), (512, "m = 512 (prefill)")];
+/// The matrix.
+const SHAPE: (usize, usize) = (2560, 2560);
+
+const WIDTH: i32 = 980;
+const TOP: i32 = 64;
+/// Where names of formats end and bars begin.
+const NAMES: i32 = 64;
+const BAR: i32 = 9;
+const GAP: i32 = 8;
+const OURS: RGBColor = RGBColor(31, 95, 168);
+const CEILING: RGBColor = RGBColor(190, 60, 50);
+/// One for each run, in order.
+const PEERS: &[RGBColor] = &[RGBColor(228, 152, 62), RGBColor(120, 164, 92)];
+
+/// A format's bars in one panel.
+struct Row<'r> {
+    format: &'r str,
+    ours: f64,
+    ceiling: f64,
+    /// Rate, name and colour.
+    peers: Vec<(f64, &'r str, RGBColor)>,
+}
+
+/// Draws `record` to `svg`.
+pub fn run(record: &Path, svg: &Path) -> Result<(), Error> {
+    let record = Record::read(record)?;
+    let text = draw(&record).map_err(Error::Draw)?;
+    std::fs::write(svg, text).map_err(Error::file("write", svg))
+}
+
+/// Rows of a panel, in the order of the record.
+fn rows(record: &Record, m: usize) -> Vec<Row<'_>> {
+    let mut rows: Vec<Row<'_>> = Vec::new();
+    for (run, colour) in record.runs.iter().zip(PEERS.iter().cycle()) {
+        let shown = |cell: &&Cell| cell.m == m && (cell.n, cell.k) == SHAPE && cell.memory == "hot";
+        for cell in run.cells.iter().filter(shown) {
+            let peer = (cell.their_gmac_s, cell.theirs.as_str(), *colour);
+            match rows.iter_mut().find(|row| row.format == cell.format) {
+                Some(row) => row.peers.push(peer),
+                None => rows.push(Row {
+                    format: &cell.format,
+                    ours: cell.our_gmac_s,
+                    ceiling: 100.0 * cell.our_gmac_s / cell.our_percent,
+                    peers: vec![peer],
+                }),
+            }
+        }
+    }
+    rows
+}
+
+/// The picture as SVG text, or what plotters said.
+fn draw(record: &Record) -> Result<String, String> {
+    let panels: Vec<(&str, Vec<Row<'_>>)> = PANELS.iter().map(|(m, title)| (*title, rows(record, *m))).collect();
+    let height_of = |row: &Row<'_>| (1 + row.peers.len() as i32) * BAR + GAP;
+    let height = TOP + panels.iter().map(|(_, rows)| rows.iter().map(height_of).sum::<i32>()).max().unwrap_or(0) + 44;
+    let most = panels.iter().flat_map(|(_, rows)| rows).map(|row| row.ceiling.max(row.ours)).fold(1.0, f64::max);
+    let panel_width = WIDTH / panels.len() as i32;
+    let scale = f64::from(panel_width - NAMES - 44) / most;
+    let mut text = String::new();
+    {
+        let root = SVGBackend::with_string(&mut text, (WIDTH as u32, height as u32)).into_drawing_area();
+        let failed = |error: DrawingAreaErrorKind<_>| error.to_string();
+        root.fill(&WHITE).map_err(failed)?;
+        let label = |text: &str, at: (i32, i32), size: i32, colour: &RGBColor, side: HPos| {
+            let style = TextStyle::from(("sans-serif", size).into_font())
+                .color(colour)
+                .pos(Pos::new(side, VPos::Center));
+            root.draw(&Text::new(text.to_owned(), at, style)).map_err(failed)
+        };
+        let bar = |rate: f64, left: i32, y: i32, colour: RGBColor| {
+            let right = left + (rate * scale) as i32;
+            root.draw(&Rectangle::new([(left, y), (right, y + BAR - 1)], colour.filled())).map_err(failed)?;
+            label(&format!("{rate:.0}"), (right + 3, y + BAR / 2), 9, &BLACK, HPos::Left)
+        };
+        let title = format!(
+            "GMAC/s, weights {}x{} in cache, one thread, quantizing f32 activations included",
+            SHAPE.0, SHAPE.1
+        );
+        label(&title, (10, 16), 15, &BLACK, HPos::Left)?;
+        let mut x = 10;
+        let legend = std::iter::once(("gristmill", OURS))
+            .chain(record.runs.iter().zip(PEERS.iter().cycle()).map(|(run, colour)| (run.peer.as_str(), *colour)));
+        for (name, colour) in legend {
+            root.draw(&Rectangle::new([(x, 32), (x + 10, 40)], colour.filled())).map_err(failed)?;
+            label(name, (x + 14, 37), 11, &BLACK, HPos::Left)?;
+            x += 40 + 6 * name.len() as i32;
+        }
+        root.draw(&Rectangle::new([(x, 30), (x + 2, 42)], CEILING.filled())).map_err(failed)?;
+        label("the machine's ceiling for it", (x + 8, 37), 11, &BLACK, HPos::Left)?;
+        for (index, (title, rows)) in panels.iter().enumerate() {
+            let left = index as i32 * panel_width + NAMES;
+            label(title, (left, TOP - 8), 12, &BLACK, HPos::Left)?;
+            let mut y = TOP + 4;
+            for row in rows {
+                let bars = 1 + row.peers.len() as i32;
+                label(row.format, (left - 5, y + bars * BAR / 2), 11, &BLACK, HPos::Right)?;
+                bar(row.ours, left, y, OURS)?;
+                let ceiling = left + (row.ceiling * scale) as i32;
+                let tick = [(ceiling, y - 2), (ceiling + 2, y + bars * BAR + 1)];
+                root.draw(&Rectangle::new(tick, CEILING.filled())).map_err(failed)?;
+                for (at, (rate, name, colour)) in row.peers.iter().enumerate() {
+                    let below = y + (at as i32 + 1) * BAR;
+                    bar(*rate, left, below, *colour)?;
+                    let end = left + (rate * scale) as i32 + 24;
+                    // The name, where it is not the row's.
+                    if !name.eq_ignore_ascii_case(row.format) {
+                        label(name, (end, below + BAR / 2), 9, &RGBColor(110, 110, 110), HPos::Left)?;
+                    }
+                }
+                y += bars * BAR + GAP;
+            }
+        }
+        let foot = format!("{}, {}, {} cores", record.date, record.machine.cpu, record.machine.cores);
+        label(&foot, (10, height - 14), 10, &RGBColor(110, 110, 110), HPos::Left)?;
+        root.present().map_err(failed)?;
+    }
+    Ok(text)
+}

@@ -1,0 +1,102 @@
+//! The images of the shipped kernels, where a CUDA compiler is: every unit compiles for every architecture, no kernel
+//! uses more than its spec allows, none spills, and the instructions are those that the algorithms promise.
+//!
+//! Images are kept in the build's folder for temporary files, so that a second run compiles what changed.
+
+use gristmill_codegen::cuda::compile::{
+    Budget, Image, Instructions, Unit, compile, cuobjdump, disassemble, excesses, jobs,
+};
+use gristmill_codegen::cuda::toolchain::{Env, discover};
+use gristmill_codegen::cuda::{Unit as Emitted, emit};
+use gristmill_spec::{check, shipped};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Instant;
+
+/// Budgets of a unit's kernels.
+fn budgets(unit: &Emitted) -> Vec<Budget> {
+    let each = unit.kernels.iter().map(|(kernel, allowed)| Budget {
+        kernel: kernel.clone(),
+        registers: Some(allowed.registers),
+        shared: Some(allowed.shared),
+        source: unit.name.clone(),
+    });
+    each.collect()
+}
+
+#[test]
+fn images_are_what_the_specs_promise() {
+    let env = Env::of_process();
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-images");
+    let found = discover(&env, None);
+    let strict = std::env::var_os("GRISTMILL_NO_SKIP").is_some_and(|value| value == "1");
+    let Some(toolchain) = &found.found else {
+        assert!(!strict, "no CUDA compiler: {:?}", found.looked);
+        println!("skipped: no CUDA compiler");
+        return;
+    };
+    let set = check(&shipped().expect("readable")).set.expect("the shipped specs have no mistakes");
+    let emitted = emit(&set).expect("plans");
+    let unit = |unit: &Emitted| {
+        Unit::new(unit.name.clone(), unit.text.clone(), unit.min_cc, &set.cuda.architectures)
+    };
+    let units: Vec<Unit> = emitted.units.iter().map(unit).collect();
+    let images: usize = units.iter().map(|unit| unit.archs.len() + usize::from(unit.ptx.is_some())).sum();
+    let start = Instant::now();
+    let made = compile(&units, toolchain, &cache, jobs()).expect("a cache");
+    println!(
+        "{toolchain}: {images} images of {} units, {} compiled now, in {:.1} s with {} jobs; {} KiB",
+        units.len(),
+        made.compiled,
+        start.elapsed().as_secs_f64(),
+        jobs(),
+        made.images.iter().map(|image| image.bytes.len()).sum::<usize>() / 1024,
+    );
+    let start = Instant::now();
+    let again = compile(&units, toolchain, &cache, jobs()).expect("a cache");
+    println!("again: {} compiled, in {:.2} s", again.compiled, start.elapsed().as_secs_f64());
+    let failures: Vec<String> = made.failures.iter().map(ToString::to_string).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert_eq!((made.images.len(), again.compiled), (images, 0));
+    let warned: BTreeSet<&str> = made.images.iter().flat_map(|i| &i.warnings).map(String::as_str).collect();
+    assert!(warned.is_empty(), "{warned:#?}");
+
+    let by_unit: BTreeMap<&str, Vec<Budget>> =
+        emitted.units.iter().map(|unit| (unit.name.as_str(), budgets(unit))).collect();
+    let over = excesses(&made.images, |unit| by_unit.get(unit).map_or(&[], Vec::as_slice));
+    let over: Vec<String> = over.iter().map(ToString::to_string).collect();
+    assert!(over.is_empty(), "{}", over.join("\n"));
+    let used: usize = made.images.iter().map(|image| image.usage.len()).sum();
+    println!("{used} kernels in images, all within their budgets");
+
+    let Some(tool) = cuobjdump(toolchain, &env) else {
+        assert!(!strict, "no cuobjdump");
+        println!("skipped: instructions (no cuobjdump)");
+        return;
+    };
+    let mut looked_at = 0;
+    for image in made.images.iter().filter(|image| !image.ptx && image.unit.contains("matmul")) {
+        let kernels = disassemble(&tool, &env, &image.bytes).expect("cuobjdump reads it");
+        for usage in &image.usage {
+            promised(image, &usage.kernel, &kernels[&usage.kernel]);
+            looked_at += 1;
+        }
+    }
+    println!("instructions of {looked_at} products looked at");
+    assert!(looked_at > 0);
+}
+
+/// A product multiplies with the instruction that its algorithm is named for, loads 16 bytes at a time, and keeps
+/// everything in registers.
+fn promised(image: &Image, kernel: &str, code: &Instructions) {
+    let at = format!("{kernel} for {}", image.target());
+    assert_eq!((code.count("LDL"), code.count("STL")), (0, 0), "{at}: local memory");
+    assert!(code.count("LDG.128") > 0, "{at}: no 16-byte load");
+    let (dp4a, mma) = (code.count("IDP.4A"), code.count("IMMA"));
+    if kernel.contains("dp4a") {
+        assert!(dp4a > 0 && mma == 0, "{at}: {dp4a} IDP.4A, {mma} IMMA");
+    } else {
+        assert!(kernel.contains("mma"), "{at}: an algorithm that this test does not know");
+        assert!(mma > 0, "{at}: no IMMA");
+    }
+}

@@ -1,0 +1,258 @@
+//! An opened device: its context, its stream, the images that are loaded on it.
+
+use super::failure::{GpuFailure, words};
+use super::probe;
+use crate::error::Error;
+use crate::gpu::{GpuProfile, NoImage, image_for};
+use crate::registry::{CudaCode, CudaImage, Entry};
+use cudarc::driver::PushKernelArg as _;
+use cudarc::driver::sys::{CUevent_flags, CUfunction_attribute_enum, CUresult};
+use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, DriverError, LaunchConfig};
+use cudarc::nvrtc::Ptx;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+/// A device that is open. All handles and buffers of a device share one; when the last of them goes, it is closed.
+#[derive(Debug)]
+pub struct Gpu {
+    profile: GpuProfile,
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    /// Loaded images by their address in the binary.
+    modules: Mutex<BTreeMap<usize, Arc<CudaModule>>>,
+    /// Set once a kernel failed in a way that the context does not survive.
+    lost: OnceLock<String>,
+}
+
+/// The open devices.
+static OPEN: Mutex<BTreeMap<u32, Weak<Gpu>>> = Mutex::new(BTreeMap::new());
+
+/// What a kernel is launched with.
+pub(crate) struct Geometry {
+    pub(crate) blocks: (u32, u32),
+    pub(crate) threads: u32,
+}
+
+/// What happened to an open device, if it is of no use any more.
+pub(super) fn lost(index: u32) -> Option<String> {
+    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.get(&index)?.upgrade()?.lost.get().cloned()
+}
+
+impl Gpu {
+    /// The device `cuda:index`, opened if it is not yet.
+    ///
+    /// # Errors
+    /// [`Error::NoGpu`] with the reason; [`Error::Gpu`].
+    pub fn open(index: u32) -> Result<Arc<Gpu>, Error> {
+        let profile = probe::detect(index).map_err(|why| Error::NoGpu { index, why })?;
+        // The list is whole whenever the lock is free, even after a panic elsewhere.
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(gpu) = open.get(&index).and_then(Weak::upgrade) {
+            return Ok(gpu);
+        }
+        let failed = |error| Error::Gpu(Box::new(GpuFailure::new(index, None, "opening the device", error)));
+        let context = CudaContext::new(index as usize).map_err(failed)?;
+        let gpu = Arc::new(Gpu {
+            profile,
+            stream: context.default_stream(),
+            context,
+            modules: Mutex::new(BTreeMap::new()),
+            lost: OnceLock::new(),
+        });
+        open.insert(index, Arc::downgrade(&gpu));
+        Ok(gpu)
+    }
+
+    /// What it is.
+    pub fn profile(&self) -> &GpuProfile {
+        &self.profile
+    }
+
+    /// Free and total bytes of its memory.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`].
+    pub fn memory(&self) -> Result<(u64, u64), Error> {
+        let (free, total) = self.check(None, "asking for free memory", self.context.mem_get_info())?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// Waits for everything that was enqueued.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`], also of a kernel that was launched before.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        self.check(None, "waiting for the device", self.stream.synchronize())
+    }
+
+    /// Waits for a kernel, whose error it is if there is one.
+    pub(crate) fn wait(&self, kernel: &'static str) -> Result<(), Error> {
+        self.check(Some(kernel), "running", self.stream.synchronize())
+    }
+
+    /// How long the device takes for what `enqueue` enqueues, by the device's own clock. Waits for it.
+    ///
+    /// # Errors
+    /// Those of `enqueue`; [`Error::Gpu`].
+    pub fn time<R>(&self, enqueue: impl FnOnce() -> Result<R, Error>) -> Result<(R, Duration), Error> {
+        let event = || {
+            let event = self.stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+            self.check(None, "recording an event", event)
+        };
+        let begin = event()?;
+        let result = enqueue()?;
+        let end = event()?;
+        let milliseconds = self.check(None, "reading a time", begin.elapsed_ms(&end))?;
+        Ok((result, Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3)))
+    }
+
+    pub(crate) fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    /// Makes the context this thread's.
+    pub(crate) fn bind(&self) -> Result<(), Error> {
+        self.check(None, "binding the context", self.context.bind_to_thread())
+    }
+
+    /// An outcome of the driver as one of this package. Remembers errors that the context does not survive.
+    pub(crate) fn check<T>(
+        &self,
+        kernel: Option<&'static str>,
+        doing: &'static str,
+        outcome: Result<T, DriverError>,
+    ) -> Result<T, Error> {
+        outcome.map_err(|error| {
+            let failure = GpuFailure::new(self.profile.index, kernel, doing, error);
+            if failure.sticky {
+                // The first failure is the cause; those after it only repeat it.
+                self.lost.get_or_init(|| match kernel {
+                    Some(kernel) => format!("kernel `{kernel}`: {}", words(error)),
+                    None => words(error),
+                });
+            }
+            Error::Gpu(Box::new(failure))
+        })
+    }
+
+    pub(crate) fn out_of_memory(&self, required: usize, error: DriverError) -> Error {
+        if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            let available = self.context.mem_get_info().ok().map(|(free, _)| free);
+            return Error::OutOfDeviceMemory { index: self.profile.index, required, available };
+        }
+        match self.check::<()>(None, "allocating memory", Err(error)) {
+            Err(error) => error,
+            Ok(()) => Error::OutOfMemory { required },
+        }
+    }
+
+    /// The image of an entry for this device, as decide chooses it.
+    fn image(&self, entry: &'static Entry, code: &CudaCode) -> Result<&'static CudaImage, Error> {
+        let GpuProfile { cc, driver, index, .. } = self.profile;
+        let refused = |why| Error::CannotRunOnGpu { kernel: entry.name, index, why };
+        if cc < code.min_cc {
+            let (major, minor) = code.min_cc;
+            return Err(refused(format!(
+                "it needs compute capability {major}.{minor}, and has {}.{}",
+                cc.0, cc.1
+            )));
+        }
+        image_for(code.images, cc, driver).map_err(|why| match why {
+            NoImage::Architecture { .. } => refused(String::from("no image was built for it")),
+            NoImage::Driver { needed } => {
+                refused(format!("its driver supports CUDA {driver}, and the image needs {needed}"))
+            }
+        })
+    }
+
+    /// A function of an entry's image, loaded if it is not yet.
+    pub(crate) fn function(
+        &self,
+        entry: &'static Entry,
+        code: &CudaCode,
+        name: &str,
+        threads: u32,
+    ) -> Result<CudaFunction, Error> {
+        let image = self.image(entry, code)?;
+        let module = self.module(entry, image)?;
+        let function =
+            self.check(Some(entry.name), "finding the function in its image", module.load_function(name))?;
+        let limit =
+            function.get_attribute(CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+        let limit = u32::try_from(self.check(Some(entry.name), "asking for the function's limits", limit)?);
+        let limit = limit.unwrap_or_default().min(self.profile.block_threads);
+        if threads > limit {
+            return Err(Error::CannotRunOnGpu {
+                kernel: entry.name,
+                index: self.profile.index,
+                why: format!("its blocks have {threads} threads, and the device allows {limit}"),
+            });
+        }
+        Ok(function)
+    }
+
+    fn module(&self, entry: &'static Entry, image: &'static CudaImage) -> Result<Arc<CudaModule>, Error> {
+        let key = image.bytes.as_ptr() as usize;
+        // Held while loading, so that no image is loaded twice.
+        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(module) = modules.get(&key) {
+            return Ok(Arc::clone(module));
+        }
+        let mut bytes = image.bytes.to_vec();
+        if image.ptx && bytes.last() != Some(&0) {
+            bytes.push(0);
+        }
+        let module = self.context.load_module(Ptx::from_binary(bytes));
+        let module = self.check(Some(entry.name), "loading the image", module)?;
+        modules.insert(key, Arc::clone(&module));
+        Ok(module)
+    }
+
+    /// Enqueues a kernel.
+    ///
+    /// # Safety
+    /// `arguments` are the function's parameters, in order, each a pointer to a value of the parameter's size; memory
+    /// that they point to is large enough for the geometry, and lives until the kernel has run.
+    pub(crate) unsafe fn launch(
+        &self,
+        kernel: &'static str,
+        function: &CudaFunction,
+        geometry: &Geometry,
+        arguments: &[Argument],
+    ) -> Result<(), Error> {
+        let (x, y) = geometry.blocks;
+        if x > self.profile.grid.0 || y > self.profile.grid.1 {
+            return Err(Error::TooLarge { what: "a grid" });
+        }
+        let config =
+            LaunchConfig { grid_dim: (x, y, 1), block_dim: (geometry.threads, 1, 1), shared_mem_bytes: 0 };
+        let mut builder = self.stream.launch_builder(function);
+        for argument in arguments {
+            match argument {
+                Argument::U32(value) => builder.arg(value),
+                Argument::U64(value) => builder.arg(value),
+                Argument::Product(value) => builder.arg(value),
+            };
+        }
+        // SAFETY: the caller's.
+        let launched = unsafe { builder.launch(config) };
+        self.check(Some(kernel), "launching", launched).map(|_| ())
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // What was enqueued must not outlive what it uses; an error was reported to whoever waited, or to nobody.
+        let _ = self.stream.synchronize();
+    }
+}
+
+/// A parameter of a kernel.
+pub(crate) enum Argument {
+    U32(u32),
+    /// A size, or an address of the device.
+    U64(u64),
+    Product(super::product::Parameters),
+}

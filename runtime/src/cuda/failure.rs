@@ -1,0 +1,75 @@
+//! Errors of the driver, with the kernel that they belong to.
+
+use crate::device::Device;
+use cudarc::driver::DriverError;
+use gristmill_spec::vocab::DeviceKind;
+
+/// An error of the driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuFailure {
+    /// Which device.
+    pub device: Device,
+    /// The kernel that was launched, or whose launch was waited for.
+    pub kernel: Option<&'static str>,
+    /// What was being done.
+    pub doing: &'static str,
+    /// The driver's error code.
+    pub code: u32,
+    /// Its name.
+    pub name: String,
+    /// The device's context does not survive it: every later call fails too.
+    pub sticky: bool,
+}
+
+impl GpuFailure {
+    pub(crate) fn new(
+        index: u32,
+        kernel: Option<&'static str>,
+        doing: &'static str,
+        error: DriverError,
+    ) -> GpuFailure {
+        let code = error.0 as u32;
+        GpuFailure {
+            device: Device { kind: DeviceKind::Cuda, index },
+            kernel,
+            doing,
+            code,
+            name: name(error),
+            sticky: is_sticky(code),
+        }
+    }
+}
+
+impl std::fmt::Display for GpuFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.device)?;
+        if let Some(kernel) = self.kernel {
+            write!(f, ", kernel `{kernel}`")?;
+        }
+        write!(f, ": {}: {} ({})", self.doing, self.name, self.code)?;
+        if self.sticky {
+            f.write_str(
+                "\n  help: the device's context is lost; drop all its handles and buffers, and open it again",
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Errors after which a context is of no use (`cuda.h` says of each that the process must be started anew, or the
+/// context made anew).
+fn is_sticky(code: u32) -> bool {
+    matches!(code, 214 | 220 | 700 | 702 | 709 | 710 | 714..=719 | 721..=723)
+}
+
+fn name(error: DriverError) -> String {
+    match error.error_name() {
+        Ok(name) => name.to_string_lossy().into_owned(),
+        Err(_) => String::from("unknown error"),
+    }
+}
+
+/// Name and code.
+pub(super) fn words(error: DriverError) -> String {
+    format!("{} ({})", name(error), error.0 as u32)
+}

@@ -1,0 +1,23 @@
+//! The driver side of CUDA kernels: devices, memory, launches.
+//!
+//! A [`Gpu`] is opened once and shared by every handle for it. Handles ([`Quantizer`](crate::Quantizer) and the
+//! others) take and give memory of the processor as always, and weights packed by a handle for a GPU lie on it;
+//! [`Matmul::run_on_device`](crate::Matmul::run_on_device) leaves activations and results there too.
+//!
+//! Nothing here panics for want of a driver: the library is looked for first, by [`detect`], and everything else needs
+//! what that found.
+
+mod blocks;
+mod buffer;
+mod device;
+mod failure;
+mod probe;
+mod product;
+
+pub(crate) use blocks::{DequantizeCode, QuantizeCode};
+pub use buffer::{DeviceBuffer, Number};
+pub use device::Gpu;
+pub use failure::GpuFailure;
+pub use probe::{count, detect};
+pub(crate) use product::{ActivationCode, ProductCode, Scratch, Weights};
+pub use product::{DeviceInput, QuantizedActivations, quantize_activations};

@@ -1,0 +1,97 @@
+//! Is there a driver, and what devices does it have? Asked without a context, so that asking costs little and leaves
+//! nothing behind.
+
+use super::device;
+use super::failure::words;
+use crate::gpu::{CudaVersion, GpuProfile, NoGpu};
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
+use cudarc::driver::{DriverError, result};
+use std::sync::OnceLock;
+
+/// The driver's version and number of devices. Asked once: a process keeps the driver that it has loaded.
+fn driver() -> Result<(CudaVersion, u32), NoGpu> {
+    static DRIVER: OnceLock<Result<(CudaVersion, u32), NoGpu>> = OnceLock::new();
+    let ask = || {
+        // SAFETY: opening a library runs its initializers; this is the system's GPU driver.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(NoGpu::NoDriver);
+        }
+        let mut number = 0;
+        // SAFETY: the pointer is to one int. This call needs no initialization.
+        unsafe { sys::cuDriverGetVersion(&mut number) }
+            .result()
+            .map_err(|error| failed("cuDriverGetVersion", error))?;
+        let found = CudaVersion::from_number(u32::try_from(number).unwrap_or_default());
+        // The stub tells no version of its own, and says what it is when it is initialized.
+        if found < CudaVersion::OLDEST && number > 0 {
+            return Err(NoGpu::OldDriver { found });
+        }
+        result::init().map_err(|error| failed("cuInit", error))?;
+        let count = result::device::get_count().map_err(|error| failed("cuDeviceGetCount", error))?;
+        match u32::try_from(count) {
+            Ok(0) | Err(_) => Err(NoGpu::NoDevice),
+            Ok(count) => Ok((found, count)),
+        }
+    };
+    DRIVER.get_or_init(ask).clone()
+}
+
+fn failed(call: &'static str, error: DriverError) -> NoGpu {
+    match error.0 {
+        CUresult::CUDA_ERROR_NO_DEVICE => NoGpu::NoDevice,
+        CUresult::CUDA_ERROR_STUB_LIBRARY => NoGpu::Stub,
+        _ => NoGpu::Failed { call, error: words(error) },
+    }
+}
+
+/// How many GPUs there are.
+///
+/// # Errors
+/// Why there is none.
+pub fn count() -> Result<u32, NoGpu> {
+    driver().map(|(_, count)| count)
+}
+
+/// What the GPU `cuda:index` is.
+///
+/// # Errors
+/// Why it can't be used.
+pub fn detect(index: u32) -> Result<GpuProfile, NoGpu> {
+    let (driver, count) = driver()?;
+    if index >= count {
+        return Err(NoGpu::NoSuchDevice { count });
+    }
+    if let Some(error) = device::lost(index) {
+        return Err(NoGpu::Lost { error });
+    }
+    let ordinal = i32::try_from(index).map_err(|_| NoGpu::NoSuchDevice { count })?;
+    let device = result::device::get(ordinal).map_err(|error| failed("cuDeviceGet", error))?;
+    let number = |attribute: Attribute| {
+        // SAFETY: the device is the driver's own.
+        unsafe { result::device::get_attribute(device, attribute) }
+            .map_err(|error| failed("cuDeviceGetAttribute", error))
+            .map(|value| u32::try_from(value).unwrap_or_default())
+    };
+    let cc = |attribute| number(attribute).map(|value| u8::try_from(value).unwrap_or_default());
+    // SAFETY: as above.
+    let memory =
+        unsafe { result::device::total_mem(device) }.map_err(|error| failed("cuDeviceTotalMem", error))?;
+    Ok(GpuProfile {
+        index,
+        name: result::device::get_name(device).map_err(|error| failed("cuDeviceGetName", error))?,
+        cc: (
+            cc(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            cc(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ),
+        driver,
+        memory: memory as u64,
+        multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        block_threads: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+        grid: (
+            number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
+            number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y)?,
+        ),
+        shared: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
+        l2: u64::from(number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
+    })
+}

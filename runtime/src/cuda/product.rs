@@ -1,0 +1,643 @@
+//! Products on a device: weights that lie there, activations quantized there.
+
+use super::blocks::{FaultWord, size};
+use super::buffer::{DeviceBuffer, Number};
+use super::device::{Argument, Geometry, Gpu};
+use crate::activations::{self, Input, RowLayout};
+use crate::aligned::Aligned;
+use crate::decide::{Candidate, Decision};
+use crate::error::Error;
+use crate::launch::{Launcher, unpack_panel};
+use crate::registry::{CudaLaunch, PackInfo, Registry, Unit};
+use crate::threads::Threads;
+use crate::weights::PackedMatrix;
+use crate::workspace::Workspace;
+use cudarc::driver::{CudaFunction, DeviceRepr};
+use gristmill_spec::vocab::{DType, Op};
+use half::slice::HalfFloatSliceExt as _;
+use std::sync::Arc;
+
+/// Activations in a device's memory: `m` rows of `k`. Those of two bytes as their bits.
+#[derive(Clone, Copy, Debug)]
+pub enum DeviceInput<'a> {
+    /// binary32.
+    F32(&'a DeviceBuffer<f32>),
+    /// binary16.
+    F16(&'a DeviceBuffer<u16>),
+    /// bfloat16.
+    Bf16(&'a DeviceBuffer<u16>),
+}
+
+impl DeviceInput<'_> {
+    /// The type.
+    pub fn dtype(&self) -> DType {
+        match self {
+            DeviceInput::F32(_) => DType::F32,
+            DeviceInput::F16(_) => DType::F16,
+            DeviceInput::Bf16(_) => DType::Bf16,
+        }
+    }
+
+    /// How many values.
+    pub fn len(&self) -> usize {
+        match self {
+            DeviceInput::F32(x) => x.len(),
+            DeviceInput::F16(x) | DeviceInput::Bf16(x) => x.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn address(&self) -> u64 {
+        match self {
+            DeviceInput::F32(x) => x.input(),
+            DeviceInput::F16(x) | DeviceInput::Bf16(x) => x.input(),
+        }
+    }
+
+    fn gpu(&self) -> &Arc<Gpu> {
+        match self {
+            DeviceInput::F32(x) => x.gpu(),
+            DeviceInput::F16(x) | DeviceInput::Bf16(x) => x.gpu(),
+        }
+    }
+}
+
+/// The word of a type in `quantize_activations`; int8 needs no quantizing.
+fn type_word(dtype: DType) -> Option<u32> {
+    match dtype {
+        DType::F32 => Some(0),
+        DType::F16 => Some(1),
+        DType::Bf16 => Some(2),
+        DType::I8 => None,
+    }
+}
+
+/// The parameter of a product: `docs/cuda.md`, in its order.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Parameters {
+    codes: u64,
+    stride: u64,
+    scales: u64,
+    mins: u64,
+    min: i32,
+    k: u32,
+    table: u64,
+    outer: u64,
+    units: u32,
+    x_blocks: u32,
+    x: u64,
+    x_stride: u64,
+    x_scales: u64,
+    x_sums: u64,
+    bias: u64,
+    y: u64,
+    m: u32,
+    n: u32,
+}
+
+// SAFETY: numbers of fixed width in the order and with the alignment of the kernel's struct, without padding.
+unsafe impl DeviceRepr for Parameters {}
+
+/// A quantizer of activations on a device.
+#[derive(Clone, Debug)]
+pub(crate) struct ActivationCode {
+    gpu: Arc<Gpu>,
+    function: CudaFunction,
+    threads: u32,
+}
+
+impl Launcher<ActivationCode> {
+    pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
+        Launcher::on_gpu(registry, candidate, Op::QuantizeActivations, |code| {
+            let CudaLaunch::QuantizeActivations { function, threads } = code.launch else { return Ok(None) };
+            let gpu = Gpu::open(index)?;
+            let function = gpu.function(candidate.entry, code, function, threads)?;
+            Ok(Some(ActivationCode { gpu, function, threads }))
+        })
+    }
+
+    /// Enqueues `m > 0` rows of type `word` at `x` into the scratch's places, which are large enough.
+    ///
+    /// # Safety
+    /// `x` is the address of `m * layout.k` values of that type on this device, which live until the kernel has run.
+    unsafe fn rows(
+        &self,
+        x: u64,
+        word: u32,
+        m: usize,
+        layout: &RowLayout,
+        places: &Places,
+    ) -> Result<(), Error> {
+        let ActivationCode { gpu, function, threads } = self.code();
+        let arguments = [
+            Argument::U64(x),
+            Argument::U32(word),
+            Argument::U32(size("tokens", m)?),
+            Argument::U32(size("a row", layout.k)?),
+            Argument::U32(size("a unit", layout.unit)?),
+            Argument::U32(size("a unit", layout.unit_padded)?),
+            Argument::U32(size("units", layout.units)?),
+            Argument::U64(places.q),
+            Argument::U64(places.scales),
+            Argument::U64(places.sums),
+            Argument::U64(places.fault),
+        ];
+        let geometry = Geometry { blocks: (size("tokens", m)?, 1), threads: *threads };
+        let width = if word == 0 { 4 } else { 2 };
+        let out = layout.bytes() + 4 * (layout.blocks + layout.units);
+        self.enqueued(gpu, m.saturating_mul(layout.k).saturating_mul(width), m.saturating_mul(out), || {
+            // SAFETY: the parameters are those of docs/cuda.md; places have the layout's sizes for `m` rows
+            // (`Scratch::places`), and `x` is the caller's.
+            unsafe { gpu.launch(self.entry.name, function, &geometry, &arguments) }
+        })
+    }
+}
+
+/// Activations as kernels of a GPU made them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuantizedActivations {
+    /// int8 values, each unit padded with zeros: `[m][units * padded]`.
+    pub q: Vec<i8>,
+    /// One scale for each block: `[m][blocks]`.
+    pub scales: Vec<f32>,
+    /// The sum of each unit: `[m][units]`.
+    pub sums: Vec<i32>,
+}
+
+/// Quantizes `m` rows of `k` values by the kernel that a decision for `quantize_activations` on a GPU chose, in
+/// units as a product wants them. Products do this for themselves; this is for looking at what they do.
+///
+/// # Errors
+/// Why nothing was chosen; [`Error::ShapeMismatch`]; [`Error::NonFinite`], [`Error::ScaleOverflow`]; [`Error::Gpu`].
+pub fn quantize_activations(
+    decision: &Decision<'_>,
+    unit: Unit,
+    x: &[f32],
+    m: usize,
+    k: usize,
+) -> Result<QuantizedActivations, Error> {
+    let registry = decision.prepared().registry();
+    let index = decision.prepared().device().index;
+    let launcher = Launcher::<ActivationCode>::cuda(registry, decision.candidate()?, index)?;
+    let info = registry.activations.get(launcher.entry.format);
+    let block = info.ok_or_else(|| launcher.broken("its activation format is missing"))?.block;
+    if unit.multiple == 0 || block == Some(0) {
+        return Err(launcher.broken("a unit or a block is empty"));
+    }
+    let expected =
+        m.checked_mul(k).filter(|values| *values > 0).ok_or(Error::TooLarge { what: "activations" })?;
+    if x.len() != expected {
+        return Err(Error::ShapeMismatch { what: "activations", unit: "values", expected, found: x.len() });
+    }
+    let layout = RowLayout::new(unit, k, block)?;
+    let gpu = Arc::clone(&launcher.code().gpu);
+    let mut scratch = Scratch::default();
+    scratch.on(&gpu);
+    let places = scratch.places(&gpu, m, &layout, layout.bytes())?;
+    let (x, word) = upload(&gpu, &mut scratch.x, Input::F32(x))?;
+    // SAFETY: all `m * k` values were copied to `x` just now; the scratch lives until the wait below.
+    unsafe { launcher.rows(x, word, m, &layout, &places) }?;
+    gpu.wait(launcher.entry.name)?;
+    scratch.last = Some((k, block));
+    scratch.finish()?;
+    let nothing = || Error::TooLarge { what: "activations" };
+    Ok(QuantizedActivations {
+        q: scratch.q.as_ref().ok_or_else(nothing)?.to_vec()?,
+        scales: scratch.scales.as_ref().ok_or_else(nothing)?.to_vec()?,
+        sums: scratch.sums.as_ref().ok_or_else(nothing)?.to_vec()?,
+    })
+}
+
+/// Weights on a device.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    codes: DeviceBuffer<u8>,
+    scales: DeviceBuffer<f32>,
+    mins: DeviceBuffer<f32>,
+    outer: DeviceBuffer<f32>,
+    table: Option<DeviceBuffer<u8>>,
+}
+
+impl Weights {
+    pub(crate) fn bytes(&self) -> usize {
+        self.codes.bytes() + self.scales.bytes() + self.mins.bytes() + self.outer.bytes()
+    }
+}
+
+/// Memory of runs on a device, grown where a run needs more.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    x: Option<DeviceBuffer<f32>>,
+    q: Option<DeviceBuffer<i8>>,
+    scales: Option<DeviceBuffer<f32>>,
+    sums: Option<DeviceBuffer<i32>>,
+    bias: Option<DeviceBuffer<f32>>,
+    y: Option<DeviceBuffer<f32>>,
+    fault: Option<FaultWord>,
+    /// Of the runs since the fault was read last: how to say where it was.
+    last: Option<(usize, Option<usize>)>,
+    /// The device that all of this is on.
+    gpu: Option<Arc<Gpu>>,
+}
+
+/// Addresses of quantized activations.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    q: u64,
+    stride: usize,
+    scales: u64,
+    sums: u64,
+    fault: u64,
+}
+
+/// A buffer with room for `len` numbers.
+fn room<'b, T: Number>(
+    buffer: &'b mut Option<DeviceBuffer<T>>,
+    gpu: &Arc<Gpu>,
+    len: usize,
+) -> Result<&'b mut DeviceBuffer<T>, Error> {
+    if buffer.as_ref().is_none_or(|buffer| buffer.len() < len) {
+        // The old one goes first: there may not be room for both.
+        *buffer = None;
+        *buffer = Some(DeviceBuffer::uninitialized(gpu, len)?);
+    }
+    buffer.as_mut().ok_or(Error::TooLarge { what: "a buffer of a device" })
+}
+
+impl Scratch {
+    /// Everything is on `gpu` from now on.
+    fn on(&mut self, gpu: &Arc<Gpu>) {
+        if !self.gpu.as_ref().is_some_and(|old| Arc::ptr_eq(old, gpu)) {
+            *self = Scratch { gpu: Some(Arc::clone(gpu)), ..Scratch::default() };
+        }
+    }
+
+    fn fault_address(&mut self, gpu: &Arc<Gpu>) -> Result<u64, Error> {
+        if self.fault.is_none() {
+            self.fault = Some(FaultWord::new(gpu)?);
+        }
+        Ok(self.fault.as_mut().map_or(0, FaultWord::address))
+    }
+
+    /// Room for `m` rows of this layout, `stride` bytes apart.
+    fn places(
+        &mut self,
+        gpu: &Arc<Gpu>,
+        m: usize,
+        layout: &RowLayout,
+        stride: usize,
+    ) -> Result<Places, Error> {
+        let times = |a: usize| a.checked_mul(m).ok_or(Error::TooLarge { what: "activations" });
+        Ok(Places {
+            q: room(&mut self.q, gpu, times(stride)?)?.output(),
+            stride,
+            scales: room(&mut self.scales, gpu, times(layout.blocks)?)?.output(),
+            sums: room(&mut self.sums, gpu, times(layout.units)?)?.output(),
+            fault: self.fault_address(gpu)?,
+        })
+    }
+
+    /// Waits for the runs since the last time, and reports what stopped one of them.
+    pub(crate) fn finish(&mut self) -> Result<(), Error> {
+        let (Some(fault), Some((k, block))) = (&mut self.fault, self.last.take()) else { return Ok(()) };
+        match fault.take()? {
+            None => Ok(()),
+            Some((kind, at)) => {
+                let (row, column) = (at / k.max(1), at % k.max(1));
+                Err(kind.at(column, block.unwrap_or(k)).in_activations(row))
+            }
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let f32s = [&self.x, &self.scales, &self.bias, &self.y];
+        let f32s: usize = f32s.iter().map(|buffer| buffer.as_ref().map_or(0, DeviceBuffer::bytes)).sum();
+        f32s + self.q.as_ref().map_or(0, DeviceBuffer::bytes)
+            + self.sums.as_ref().map_or(0, DeviceBuffer::bytes)
+    }
+}
+
+/// A product on a device.
+#[derive(Clone, Debug)]
+pub(crate) struct ProductCode {
+    gpu: Arc<Gpu>,
+    function: CudaFunction,
+    threads: u32,
+    rows: u32,
+    tokens: u32,
+    packing: &'static PackInfo,
+    unit: Unit,
+}
+
+impl Launcher<ProductCode> {
+    pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
+        Launcher::on_gpu(registry, candidate, Op::Matmul, |code| {
+            let CudaLaunch::Matmul { function, threads, rows, tokens, packing, unit } = code.launch else {
+                return Ok(None);
+            };
+            let gpu = Gpu::open(index)?;
+            let function = gpu.function(candidate.entry, code, function, threads)?;
+            let (rows, tokens) = (rows.max(1), tokens.max(1));
+            Ok(Some(ProductCode { gpu, function, threads, rows, tokens, packing, unit }))
+        })
+    }
+
+    pub(crate) fn layout(&self) -> (&'static PackInfo, Unit) {
+        (self.code().packing, self.code().unit)
+    }
+
+    pub(crate) fn gpu(&self) -> &Arc<Gpu> {
+        &self.code().gpu
+    }
+
+    pub(crate) fn shares_device_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(self.gpu(), other.gpu())
+    }
+
+    /// Moves packed weights to the device.
+    pub(crate) fn upload(&self, packed: &mut PackedMatrix) -> Result<(), Error> {
+        let gpu = self.gpu();
+        let table = match self.code().packing.table {
+            Some(table) => Some(DeviceBuffer::of(gpu, &table[..])?),
+            None => None,
+        };
+        let weights = Weights {
+            codes: DeviceBuffer::of(gpu, &packed.codes)?,
+            scales: DeviceBuffer::of(gpu, &packed.scales)?,
+            mins: DeviceBuffer::of(gpu, &packed.mins)?,
+            outer: DeviceBuffer::of(gpu, &packed.outer)?,
+            table,
+        };
+        // Copies from ordinary memory may still be reading it.
+        gpu.synchronize()?;
+        packed.device = Some(Arc::new(weights));
+        packed.codes = Aligned::empty();
+        packed.scales = Aligned::empty();
+        packed.mins = Aligned::empty();
+        packed.outer = Aligned::empty();
+        Ok(())
+    }
+
+    /// The weights, if they are on this device.
+    fn weights<'w>(&self, packed: &'w PackedMatrix) -> Result<&'w Weights, Error> {
+        let here = packed.device.as_deref().filter(|weights| Arc::ptr_eq(weights.codes.gpu(), self.gpu()));
+        here.ok_or(Error::WrongPacking {
+            kernel: self.entry.name,
+            expected: "weights on its own device",
+            found: if packed.device.is_some() {
+                "weights on another device"
+            } else {
+                "weights of the processor"
+            },
+        })
+    }
+
+    /// Enqueues the product of `m > 0` quantized rows at `places`.
+    ///
+    /// # Safety
+    /// `places` are those of `m` rows of `layout`; `bias` is 0 or the address of `n` values, `y` that of room for
+    /// `m * n`, on this device, which live until the kernel has run.
+    unsafe fn product(
+        &self,
+        packed: &PackedMatrix,
+        places: &Places,
+        m: usize,
+        layout: &RowLayout,
+        bias: u64,
+        y: u64,
+    ) -> Result<(), Error> {
+        let ProductCode { gpu, function, threads, rows, tokens, packing, .. } = self.code();
+        let weights = self.weights(packed)?;
+        let n = size("rows", packed.n)?;
+        let or_null = |buffer: &DeviceBuffer<f32>| if buffer.is_empty() { 0 } else { buffer.input() };
+        let all = Parameters {
+            codes: weights.codes.input(),
+            stride: packed.stride as u64,
+            scales: or_null(&weights.scales),
+            mins: or_null(&weights.mins),
+            min: packing.min,
+            k: size("a row", packed.k)?,
+            table: weights.table.as_ref().map_or(0, |table| table.input()),
+            outer: weights.outer.input(),
+            units: size("units", layout.units)?,
+            x_blocks: size("blocks", layout.blocks)?,
+            x: places.q,
+            x_stride: places.stride as u64,
+            x_scales: places.scales,
+            x_sums: places.sums,
+            bias,
+            y,
+            m: 0,
+            n,
+        };
+        // A grid's second side is short; more tokens are another launch.
+        let most = (gpu.profile().grid.1 as usize).max(1).saturating_mul(*tokens as usize);
+        let bytes_in = packed.bytes() + m * (layout.bytes() + 4 * (layout.blocks + layout.units));
+        self.enqueued(gpu, bytes_in, m.saturating_mul(packed.n).saturating_mul(4), || {
+            let mut done = 0;
+            while done < m {
+                let part = (m - done).min(most);
+                let from = |values: usize, width: usize| (done as u64) * (values as u64) * (width as u64);
+                let part32 = size("tokens", part)?;
+                let parameters = Parameters {
+                    x: all.x + from(places.stride, 1),
+                    x_scales: all.x_scales + from(layout.blocks, 4),
+                    x_sums: all.x_sums + from(layout.units, 4),
+                    y: all.y + from(packed.n, 4),
+                    m: part32,
+                    ..all
+                };
+                let geometry =
+                    Geometry { blocks: (n.div_ceil(*rows), part32.div_ceil(*tokens)), threads: *threads };
+                // SAFETY: the parameter is that of docs/cuda.md; weights are packed as this kernel reads them
+                // (`Matmul::accepts`), the rest is the caller's.
+                unsafe {
+                    gpu.launch(self.entry.name, function, &geometry, &[Argument::Product(parameters)])
+                }?;
+                done += part;
+            }
+            Ok(())
+        })
+    }
+
+    /// The product of `m > 0` rows in the processor's memory with `n > 0` rows of `k > 0`, into it. Sizes were
+    /// checked.
+    #[expect(clippy::too_many_arguments, reason = "the operands of a product")]
+    pub(crate) fn run(
+        &self,
+        packed: &PackedMatrix,
+        input: Input<'_>,
+        m: usize,
+        layout: &RowLayout,
+        block: Option<usize>,
+        bias: Option<&[f32]>,
+        y: &mut [f32],
+        quantizer: Option<&Launcher<ActivationCode>>,
+        scratch: &mut Option<Box<Scratch>>,
+    ) -> Result<(), Error> {
+        self.weights(packed)?;
+        let gpu = self.gpu();
+        let scratch = scratch.get_or_insert_default();
+        scratch.on(gpu);
+        // A fault of earlier runs is theirs.
+        scratch.finish()?;
+        let places = match (input, quantizer) {
+            (Input::I8 { .. }, _) => self.given(input, m, layout, scratch)?,
+            (Input::F32(_) | Input::F16(_) | Input::Bf16(_), Some(quantizer)) => {
+                let places = scratch.places(gpu, m, layout, layout.bytes())?;
+                let (x, word) = upload(gpu, &mut scratch.x, input)?;
+                // SAFETY: all `m * k` values were copied to `x` just now; the scratch lives until the wait below.
+                unsafe { quantizer.rows(x, word, m, layout, &places) }?;
+                gpu.wait(quantizer.entry.name)?;
+                scratch.last = Some((layout.k, block));
+                scratch.finish()?;
+                places
+            }
+            (Input::F32(_) | Input::F16(_) | Input::Bf16(_), None) => {
+                return Err(Error::WrongInput {
+                    kernel: self.entry.name,
+                    expected: vec![DType::I8],
+                    found: input.dtype(),
+                });
+            }
+        };
+        let bias_at = match bias {
+            None => 0,
+            Some(bias) => {
+                let room = room(&mut scratch.bias, gpu, bias.len())?;
+                room.write(bias)?;
+                room.input()
+            }
+        };
+        let out = room(&mut scratch.y, gpu, y.len())?;
+        let y_at = out.output();
+        // SAFETY: `places` were filled for `m` rows of this layout, `bias` and `y` have the sizes that the handle
+        // compared with the shape; all is in the scratch, and waited for.
+        unsafe { self.product(packed, &places, m, layout, bias_at, y_at) }?;
+        gpu.wait(self.entry.name)?;
+        out.read(y)
+    }
+
+    /// int8 rows of the caller's, laid out and summed on the processor.
+    fn given(
+        &self,
+        input: Input<'_>,
+        m: usize,
+        layout: &RowLayout,
+        scratch: &mut Scratch,
+    ) -> Result<Places, Error> {
+        let gpu = self.gpu();
+        let mut workspace = Workspace::of_size(layout.workspace(m, 0)?)?;
+        let rows = activations::quantize(None, input, m, *layout, &mut workspace, &Threads::single())?;
+        let places = scratch.places(gpu, m, layout, layout.stride)?;
+        room(&mut scratch.q, gpu, rows.q.len())?.write(rows.q)?;
+        room(&mut scratch.scales, gpu, rows.scales.len())?.write(rows.scales)?;
+        room(&mut scratch.sums, gpu, rows.sums.len())?.write(rows.sums)?;
+        gpu.synchronize()?;
+        Ok(places)
+    }
+
+    /// The same with operands on the device; enqueued, not waited for. Sizes were checked.
+    #[expect(clippy::too_many_arguments, reason = "the operands of a product")]
+    pub(crate) fn run_on_device(
+        &self,
+        packed: &PackedMatrix,
+        input: DeviceInput<'_>,
+        m: usize,
+        layout: &RowLayout,
+        block: Option<usize>,
+        bias: Option<&DeviceBuffer<f32>>,
+        y: &mut DeviceBuffer<f32>,
+        quantizer: &Launcher<ActivationCode>,
+        scratch: &mut Option<Box<Scratch>>,
+    ) -> Result<(), Error> {
+        let gpu = self.gpu();
+        let elsewhere = [Some(input.gpu()), bias.map(DeviceBuffer::gpu), Some(y.gpu())];
+        if elsewhere.into_iter().flatten().any(|other| !Arc::ptr_eq(other, gpu)) {
+            return Err(Error::WrongDevice { kernel: self.entry.name, index: gpu.profile().index });
+        }
+        self.weights(packed)?;
+        let Some(word) = type_word(input.dtype()) else { return Ok(()) };
+        let scratch = scratch.get_or_insert_default();
+        scratch.on(gpu);
+        if scratch.last.is_some_and(|last| last != (layout.k, block)) {
+            // What stopped a run is told by its element, which means nothing in rows of another length.
+            scratch.finish()?;
+        }
+        let places = scratch.places(gpu, m, layout, layout.bytes())?;
+        scratch.last = Some((layout.k, block));
+        let bias = bias.map_or(0, |bias| bias.input());
+        // SAFETY: the buffers have the sizes that the handle compared with the shape. What is dropped before the
+        // kernels have run is freed behind them, in the order of the stream.
+        unsafe {
+            quantizer.rows(input.address(), word, m, layout, &places)?;
+            self.product(packed, &places, m, layout, bias, y.output())
+        }
+    }
+
+    /// Row `row` of `packed` to `k` values.
+    pub(crate) fn unpack(
+        &self,
+        packing: &PackInfo,
+        packed: &PackedMatrix,
+        row: usize,
+        dst: &mut [f32],
+    ) -> Result<(), Error> {
+        let weights = self.weights(packed)?;
+        let (panel, in_panel) = (row / packing.rows, row % packing.rows);
+        let terms = packed.units * packing.rows;
+        let mut codes = Aligned::<u8>::zeroed(packed.stride)?;
+        weights.codes.read_from(panel * packed.stride, &mut codes)?;
+        let read = |buffer: &DeviceBuffer<f32>, there: bool| -> Result<Aligned<f32>, Error> {
+            let mut values = Aligned::zeroed(if there { terms } else { 0 })?;
+            if there {
+                buffer.read_from(panel * terms, &mut values)?;
+            }
+            Ok(values)
+        };
+        let (scales, mins) = (read(&weights.scales, packing.scales)?, read(&weights.mins, packing.mins)?);
+        let mut outer = [0.0];
+        weights.outer.read_from(row, &mut outer)?;
+        unpack_panel(packing, &codes, &scales, &mins, outer[0], in_panel, packed.k, dst);
+        Ok(())
+    }
+}
+
+/// Copies floats of any type to `room`; their address and the word of their type.
+fn upload(
+    gpu: &Arc<Gpu>,
+    buffer: &mut Option<DeviceBuffer<f32>>,
+    input: Input<'_>,
+) -> Result<(u64, u32), Error> {
+    let word = type_word(input.dtype()).unwrap_or_default();
+    match input {
+        Input::F32(x) => {
+            let room = room(buffer, gpu, x.len())?;
+            room.write(x)?;
+            Ok((room.input(), word))
+        }
+        Input::F16(x) => halves(gpu, buffer, x.reinterpret_cast()).map(|at| (at, word)),
+        Input::Bf16(x) => halves(gpu, buffer, x.reinterpret_cast()).map(|at| (at, word)),
+        Input::I8 { .. } => Err(Error::TooLarge { what: "activations" }),
+    }
+}
+
+/// Values of two bytes into a buffer of f32: two to a place.
+fn halves(gpu: &Arc<Gpu>, buffer: &mut Option<DeviceBuffer<f32>>, x: &[u16]) -> Result<u64, Error> {
+    let mut pairs = Vec::with_capacity(x.len().div_ceil(2));
+    for pair in x.chunks(2) {
+        let low = u32::from(pair[0]);
+        let high = pair.get(1).map_or(0, |bits| u32::from(*bits));
+        pairs.push(f32::from_bits(low | high << 16));
+    }
+    let room = room(buffer, gpu, pairs.len())?;
+    room.write(&pairs)?;
+    // The copy has left `pairs` once the device has it.
+    gpu.synchronize()?;
+    Ok(room.input())
+}

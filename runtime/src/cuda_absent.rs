@@ -1,0 +1,106 @@
+//! Stands for the driver side of CUDA in a build without it: types that have no value, so that the handles need no
+//! second form and nothing of CUDA is linked.
+
+use crate::activations::{Input, RowLayout};
+use crate::decide::Candidate;
+use crate::error::Error;
+use crate::gpu::{GpuProfile, NoGpu};
+use crate::launch::Launcher;
+use crate::registry::{FormatInfo, PackInfo, Registry, Unit};
+use crate::weights::{PackedMatrix, QuantizedMatrix};
+
+/// No device is ever there.
+pub(crate) fn detect(_: u32) -> Result<GpuProfile, NoGpu> {
+    Err(NoGpu::FeatureOff)
+}
+
+macro_rules! absent {
+    ($($name:ident)*) => {$(
+        #[derive(Clone, Debug)]
+        pub(crate) enum $name {}
+
+        impl Launcher<$name> {
+            pub(crate) fn cuda(_: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
+                Err(crate::launch::cannot_drive(candidate.entry, index))
+            }
+        }
+    )*};
+}
+absent!(QuantizeCode DequantizeCode ActivationCode ProductCode);
+
+/// Weights on a device.
+#[derive(Debug)]
+pub(crate) enum Weights {}
+
+impl Weights {
+    pub(crate) fn bytes(&self) -> usize {
+        match *self {}
+    }
+}
+
+/// Memory of runs on a device.
+#[derive(Debug)]
+pub(crate) enum Scratch {}
+
+impl Launcher<QuantizeCode> {
+    pub(crate) fn has_step(&self) -> bool {
+        match *self.code() {}
+    }
+
+    pub(crate) fn tensor(
+        &self,
+        _: &FormatInfo,
+        _: &[f32],
+        _: usize,
+        _: usize,
+        _: &mut [u8],
+    ) -> Result<(), Error> {
+        match *self.code() {}
+    }
+}
+
+impl Launcher<DequantizeCode> {
+    pub(crate) fn tensor(&self, _: &QuantizedMatrix<'_>, _: Option<&mut [f32]>) -> Result<(), Error> {
+        match *self.code() {}
+    }
+}
+
+impl Launcher<ProductCode> {
+    pub(crate) fn layout(&self) -> (&'static PackInfo, Unit) {
+        match *self.code() {}
+    }
+
+    pub(crate) fn shares_device_with(&self, _: &Self) -> bool {
+        match *self.code() {}
+    }
+
+    pub(crate) fn upload(&self, _: &mut PackedMatrix) -> Result<(), Error> {
+        match *self.code() {}
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the operands of a product")]
+    pub(crate) fn run(
+        &self,
+        _: &PackedMatrix,
+        _: Input<'_>,
+        _: usize,
+        _: &RowLayout,
+        _: Option<usize>,
+        _: Option<&[f32]>,
+        _: &mut [f32],
+        _: Option<&Launcher<ActivationCode>>,
+        _: &mut Option<Box<Scratch>>,
+    ) -> Result<(), Error> {
+        match *self.code() {}
+    }
+
+    pub(crate) fn unpack(
+        &self,
+        _: &PackInfo,
+        _: &PackedMatrix,
+        _: usize,
+        _: &mut [f32],
+    ) -> Result<(), Error> {
+        match *self.code() {}
+    }
+}

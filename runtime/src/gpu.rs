@@ -1,0 +1,303 @@
+//! What decisions need to know about a GPU. Plain data: asking a driver is behind the feature `cuda`.
+
+use crate::registry::CudaImage;
+use gristmill_spec::vocab::CudaArch;
+
+/// A version of CUDA: of a driver, the newest that it supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CudaVersion {
+    /// Major.
+    pub major: u32,
+    /// Minor.
+    pub minor: u32,
+}
+
+impl CudaVersion {
+    /// The oldest driver that this package talks to.
+    pub const OLDEST: CudaVersion = CudaVersion { major: 12, minor: 0 };
+
+    /// From the driver's number: 12090 is 12.9.
+    pub const fn from_number(number: u32) -> CudaVersion {
+        CudaVersion { major: number / 1000, minor: number % 1000 / 10 }
+    }
+}
+
+impl std::fmt::Display for CudaVersion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// A GPU, as far as decisions and launches need it. It can also be written by hand, to ask what would be chosen
+/// elsewhere; handles are still made only for what the real device can run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuProfile {
+    /// Which one: the N of `cuda:N`.
+    pub index: u32,
+    /// As the driver names it.
+    pub name: String,
+    /// Major and minor compute capability.
+    pub cc: (u8, u8),
+    /// The newest CUDA that its driver supports.
+    pub driver: CudaVersion,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Threads of a CUDA block, at most.
+    pub block_threads: u32,
+    /// Blocks of a grid along x and y, at most.
+    pub grid: (u32, u32),
+    /// Bytes of shared memory of a CUDA block that needs no permission.
+    pub shared: u32,
+    /// Bytes of the second-level cache.
+    pub l2: u64,
+}
+
+impl GpuProfile {
+    /// A device of this capability with a driver of this version, with the limits that all devices share.
+    pub fn pretend(cc: (u8, u8), driver: CudaVersion) -> GpuProfile {
+        GpuProfile {
+            index: 0,
+            name: format!("pretended, compute capability {}.{}", cc.0, cc.1),
+            cc,
+            driver,
+            memory: 0,
+            multiprocessors: 1,
+            block_threads: 1024,
+            grid: (i32::MAX as u32, 65_535),
+            shared: 48 * 1024,
+            l2: 0,
+        }
+    }
+
+    /// Whether it computes in f16 (compute capability 5.3).
+    pub fn has_f16(&self) -> bool {
+        self.cc >= (5, 3)
+    }
+
+    /// Whether it computes in bfloat16 (compute capability 8.0).
+    pub fn has_bf16(&self) -> bool {
+        self.cc >= (8, 0)
+    }
+}
+
+/// Why there is no GPU to ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NoGpu {
+    /// This program was built without the feature `cuda`.
+    FeatureOff,
+    /// The driver's library is not there.
+    NoDriver,
+    /// What was found is a toolkit's stub, for linking only.
+    Stub,
+    /// There is a driver, and no device.
+    NoDevice,
+    /// The driver is older than the interface that is used.
+    OldDriver {
+        /// What it supports.
+        found: CudaVersion,
+    },
+    /// There are devices, but not this one.
+    NoSuchDevice {
+        /// How many there are.
+        count: u32,
+    },
+    /// The driver refuses.
+    Failed {
+        /// The function.
+        call: &'static str,
+        /// Its error, by name and code.
+        error: String,
+    },
+    /// A kernel failed in a way that the device's context does not survive.
+    Lost {
+        /// What happened.
+        error: String,
+    },
+}
+
+impl NoGpu {
+    /// What would help.
+    pub(crate) fn help(&self) -> &'static str {
+        match self {
+            NoGpu::FeatureOff => "cargo build --features cuda",
+            NoGpu::NoDriver => {
+                "install the NVIDIA driver (in a container: pass the GPU through), or ask for device `cpu`"
+            }
+            NoGpu::Stub => "take the toolkit's stubs folder out of LD_LIBRARY_PATH",
+            NoGpu::NoDevice => {
+                "see that the device is visible (CUDA_VISIBLE_DEVICES), or ask for device `cpu`"
+            }
+            NoGpu::OldDriver { .. } => "update the NVIDIA driver to 525 or newer",
+            NoGpu::NoSuchDevice { .. } => "`gristmill doctor` lists the devices",
+            NoGpu::Failed { .. } => "`gristmill doctor` says what there is",
+            NoGpu::Lost { .. } => "drop all handles and buffers of this device, and open it again",
+        }
+    }
+}
+
+impl std::fmt::Display for NoGpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NoGpu::FeatureOff => f.write_str("this program was built without the feature `cuda`"),
+            NoGpu::NoDriver => f.write_str("no driver: the library libcuda is not there"),
+            NoGpu::Stub => f.write_str("no driver: the library that was found is a toolkit's stub"),
+            NoGpu::NoDevice => f.write_str("the driver finds no device"),
+            NoGpu::OldDriver { found } => {
+                write!(f, "the driver supports CUDA {found}, and {} is needed", CudaVersion::OLDEST)
+            }
+            NoGpu::NoSuchDevice { count } => write!(f, "no such device: there are {count}"),
+            NoGpu::Failed { call, error } => write!(f, "the driver refuses: {call}: {error}"),
+            NoGpu::Lost { error } => write!(f, "the device is lost: {error}"),
+        }
+    }
+}
+
+/// Why none of a kernel's images runs on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoImage {
+    /// None is for this device.
+    Architecture { built: Vec<CudaArch> },
+    /// One is, but the driver is too old for it.
+    Driver { needed: CudaVersion },
+}
+
+/// The image for a device: machine code for exactly this device, else for the nearest older one of its generation,
+/// else PTX of the newest architecture that it has.
+pub(crate) fn image_for(
+    images: &'static [CudaImage],
+    cc: (u8, u8),
+    driver: CudaVersion,
+) -> Result<&'static CudaImage, NoImage> {
+    let fits = |image: &&CudaImage| {
+        if image.ptx && !image.arch.specific { image.arch.cc() <= cc } else { image.arch.runs_on(cc) }
+    };
+    let rank = |image: &&CudaImage| (!image.ptx, image.arch.specific, image.arch.cc());
+    let fitting = || images.iter().filter(fits);
+    if let Some(best) = fitting().filter(|image| needs(image) <= driver).max_by_key(rank) {
+        return Ok(best);
+    }
+    match fitting().map(needs).min() {
+        Some(needed) => Err(NoImage::Driver { needed }),
+        None => {
+            let mut built: Vec<CudaArch> = images.iter().map(|image| image.arch).collect();
+            built.sort_unstable();
+            built.dedup();
+            Err(NoImage::Architecture { built })
+        }
+    }
+}
+
+/// The oldest driver that takes an image, as its own header tells.
+fn needs(image: &CudaImage) -> CudaVersion {
+    if !image.ptx {
+        // The ABI's version in the ELF header: 8 from CUDA 13.0 on.
+        let abi = image.bytes.get(8).copied().unwrap_or(0);
+        return if abi >= 8 { CudaVersion { major: 13, minor: 0 } } else { CudaVersion::OLDEST };
+    }
+    ptx_version(image.bytes).map_or(CudaVersion::OLDEST, driver_for_ptx)
+}
+
+/// The number behind `.version` at the start of a line of PTX.
+fn ptx_version(bytes: &[u8]) -> Option<(u32, u32)> {
+    let line = bytes.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b".version "))?;
+    let text = std::str::from_utf8(line).ok()?.trim_matches(['\0', ' ', '\r']);
+    let (major, minor) = text.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// The CUDA that a version of PTX came with. In series 8 two releases of CUDA brought none.
+fn driver_for_ptx((major, minor): (u32, u32)) -> CudaVersion {
+    let minor = if major == 8 && minor >= 6 { minor + 1 } else { minor };
+    CudaVersion { major: major + 4, minor }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arch(name: &str) -> CudaArch {
+        CudaArch::from_name(name).expect("an architecture")
+    }
+
+    fn cubin(name: &str, abi: u8) -> CudaImage {
+        let bytes = [b'\x7f', b'E', b'L', b'F', 2, 1, 1, 0x41, abi, 0].to_vec();
+        CudaImage { arch: arch(name), ptx: false, bytes: bytes.leak() }
+    }
+
+    fn ptx(name: &str, version: &str) -> CudaImage {
+        let text = format!("//\n// .version 1.0\n.version {version}\n.target sm_{name}\n\0");
+        CudaImage { arch: arch(name), ptx: true, bytes: text.into_bytes().leak() }
+    }
+
+    const NEW: CudaVersion = CudaVersion { major: 13, minor: 0 };
+
+    fn chosen(images: &[CudaImage], cc: (u8, u8), driver: CudaVersion) -> Result<String, NoImage> {
+        image_for(images.to_vec().leak(), cc, driver).map(|image| format!("{image:?}"))
+    }
+
+    #[test]
+    fn the_nearest_machine_code_then_ptx() {
+        let images = [
+            cubin("75", 8),
+            cubin("80", 8),
+            cubin("86", 8),
+            cubin("90", 8),
+            cubin("90a", 8),
+            ptx("75", "7.4"),
+        ];
+        let name =
+            |cc| chosen(&images, cc, NEW).map(|text| text.split(' ').next().unwrap_or_default().to_owned());
+        for (cc, expected) in [
+            ((7, 5), "sm_75"),
+            ((8, 0), "sm_80"),
+            ((8, 6), "sm_86"),
+            ((8, 9), "sm_86"),
+            ((9, 0), "sm_90a"),
+            // No machine code of this generation: the driver compiles the PTX.
+            ((10, 0), "compute_75"),
+            ((12, 1), "compute_75"),
+        ] {
+            assert_eq!(name(cc).as_deref(), Ok(expected), "{cc:?}");
+        }
+        let built = [arch("75"), arch("80"), arch("86"), arch("90"), arch("90a")];
+        assert_eq!(name((7, 0)), Err(NoImage::Architecture { built: built.to_vec() }));
+        assert_eq!(name((6, 1)), Err(NoImage::Architecture { built: built.to_vec() }));
+        // A minor version below is no help.
+        assert!(chosen(&[cubin("86", 8)], (8, 0), NEW).is_err());
+        assert!(chosen(&[cubin("90a", 8)], (10, 0), NEW).is_err());
+        assert!(chosen(&[ptx("90a", "8.0")], (10, 0), NEW).is_err());
+    }
+
+    #[test]
+    fn an_old_driver_takes_what_it_can() {
+        let at = |major, minor| CudaVersion { major, minor };
+        let images = [cubin("86", 8), ptx("75", "7.4")];
+        assert!(chosen(&images, (8, 6), at(13, 0)).is_ok_and(|text| text.starts_with("sm_86")));
+        assert!(chosen(&images, (8, 6), at(12, 9)).is_ok_and(|text| text.starts_with("compute_75")));
+        assert!(chosen(&[cubin("86", 7)], (8, 6), at(12, 0)).is_ok());
+        let newer = [cubin("86", 8), ptx("75", "8.7")];
+        assert_eq!(chosen(&newer, (8, 6), at(12, 7)), Err(NoImage::Driver { needed: at(12, 8) }));
+        assert!(chosen(&newer, (8, 6), at(12, 8)).is_ok());
+    }
+
+    #[test]
+    fn versions() {
+        let table = [
+            ((7, 4), "11.4"),
+            ((8, 0), "12.0"),
+            ((8, 5), "12.5"),
+            ((8, 6), "12.7"),
+            ((8, 8), "12.9"),
+            ((9, 0), "13.0"),
+        ];
+        for (ptx, driver) in table {
+            assert_eq!(driver_for_ptx(ptx).to_string(), driver);
+        }
+        assert_eq!(CudaVersion::from_number(12090).to_string(), "12.9");
+        assert_eq!(ptx_version(b".version 9.0\0"), Some((9, 0)));
+        assert_eq!(ptx_version(b"no PTX"), None);
+    }
+}

@@ -1,0 +1,424 @@
+//! Threads that wait for the next job by spinning, for a while.
+//!
+//! A product of one token takes some ten microseconds, a sleeping thread needs five to be woken, and then often gets
+//! the very processor that the waking one is busy on. So workers look for the next job for a while before they
+//! sleep, and the calling thread never waits for one to wake up: it takes parts itself until none is left, then
+//! closes the job and waits only for those who are in the middle of a part. (docs/architecture.md has the
+//! comparison with other pools.)
+
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Looks for a job, or for the end of one, before the processor is offered to other threads in between.
+const SPINS: u32 = 256;
+
+/// Processors that the systems' sets of processors have places for.
+const NUMBERED_CPUS: usize = if cfg!(windows) { 64 } else { 1024 };
+
+/// [`Shared::state`]: workers inside the job in the low bits, then whether it may be entered, then its number.
+const INSIDE: u64 = OPEN - 1;
+const OPEN: u64 = 1 << 16;
+const NUMBER: u64 = OPEN << 1;
+
+/// What workers do with a part.
+type Work<'w> = dyn Fn(usize) + Sync + 'w;
+
+/// Workers, and the job that they share with the calling thread.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    state: AtomicU64,
+    /// The job. Written only by the holder of `taken` while the job is closed and nobody inside.
+    job: UnsafeCell<Option<Job>>,
+    /// The next part that nobody has begun.
+    next: AtomicUsize,
+    /// A caller has a job here.
+    taken: AtomicBool,
+    /// A part ended in a panic.
+    panicked: AtomicBool,
+    /// For each worker, whether it sleeps or is about to.
+    asleep: Box<[AtomicBool]>,
+    /// Callers that want workers to stay awake.
+    awake: AtomicUsize,
+    stop: AtomicBool,
+    spin: Duration,
+}
+
+#[derive(Clone, Copy)]
+struct Job {
+    work: *const Work<'static>,
+    parts: usize,
+}
+
+// SAFETY: `job` is written by one caller while the job is closed and no worker inside, and read by workers only
+// while they are inside (`enter`). What it points to is `Sync`, and outlives the job: `Pool::run` does not return, and
+// does not unwind, before the job is closed and everybody has left.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the pointer is not bound to a thread.
+unsafe impl Send for Shared {}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Shared({} workers)", self.asleep.len())
+    }
+}
+
+impl Pool {
+    /// Starts `workers` workers, each pinned to the processor that `cpus` has for it, if it has one.
+    ///
+    /// # Errors
+    /// What the system said, if it refused a thread or a processor.
+    pub(crate) fn new(workers: usize, cpus: &[usize], spin: Duration) -> Result<Pool, String> {
+        let shared = Arc::new(Shared {
+            state: AtomicU64::new(0),
+            job: UnsafeCell::new(None),
+            next: AtomicUsize::new(0),
+            taken: AtomicBool::new(false),
+            panicked: AtomicBool::new(false),
+            asleep: (0..workers).map(|_| AtomicBool::new(false)).collect(),
+            awake: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            spin,
+        });
+        // Dropped on an error, which ends the workers that have started.
+        let mut pool = Pool { shared, workers: Vec::with_capacity(workers) };
+        for index in 0..workers {
+            let cpu = cpus.get(index).copied();
+            let refused =
+                || format!("processor {} is not one that this program may use", cpu.unwrap_or_default());
+            if cpu.is_some_and(|cpu| cpu >= NUMBERED_CPUS) {
+                return Err(refused());
+            }
+            let shared = Arc::clone(&pool.shared);
+            let (tell, told) = std::sync::mpsc::sync_channel(1);
+            let run = move || {
+                // The caller waits for this word; were it gone, there would be nobody to tell.
+                let _ = tell
+                    .send(cpu.is_none_or(|id| core_affinity::set_for_current(core_affinity::CoreId { id })));
+                shared.serve(index);
+            };
+            let thread = std::thread::Builder::new().name(format!("gristmill-{}", index + 1)).spawn(run);
+            pool.workers.push(thread.map_err(|error| error.to_string())?);
+            if !told.recv().unwrap_or(false) {
+                return Err(refused());
+            }
+        }
+        Ok(pool)
+    }
+
+    /// Whether every worker sleeps: waking them costs more than a small job.
+    pub(crate) fn sleeps(&self) -> bool {
+        self.shared.asleep.iter().all(|asleep| asleep.load(Ordering::Relaxed))
+    }
+
+    /// Keeps workers from falling asleep for as long as the returned value lives.
+    pub(crate) fn stay_awake(&self) -> Awake<'_> {
+        self.shared.awake.fetch_add(1, Ordering::SeqCst);
+        self.wake();
+        Awake(&self.shared)
+    }
+
+    /// Does `work` for each number below `parts`, on this thread and on workers that are free. While another thread
+    /// has a job here (or a part of this very job asks), this thread does all of it.
+    ///
+    /// # Panics
+    /// If `work` does.
+    pub(crate) fn run(&self, parts: usize, work: &Work<'_>) {
+        let shared = &*self.shared;
+        if shared.taken.swap(true, Ordering::Acquire) {
+            (0..parts).for_each(work);
+            return;
+        }
+        let work: *const Work<'_> = work;
+        // SAFETY: only the lifetime changes; `Closing` sees to it that nobody uses it after this call.
+        let work: *const Work<'static> = unsafe { std::mem::transmute(work) };
+        let job = Job { work, parts };
+        // SAFETY: the job is closed with nobody inside, since `taken` was free, and it is ours now.
+        unsafe { *shared.job.get() = Some(job) };
+        shared.next.store(0, Ordering::Relaxed);
+        let number = shared.state.load(Ordering::Relaxed) & !(OPEN | INSIDE);
+        let closing = Closing(shared);
+        shared.state.store(number.wrapping_add(NUMBER) | OPEN, Ordering::SeqCst);
+        self.wake();
+        shared.take_parts(&job);
+        drop(closing);
+    }
+
+    fn wake(&self) {
+        // With the fence in `sleep`: either we see the flag, or the worker sees the job (or `awake`).
+        fence(Ordering::SeqCst);
+        for (worker, asleep) in self.workers.iter().zip(&self.shared.asleep) {
+            if asleep.load(Ordering::Relaxed) {
+                worker.thread().unpark();
+            }
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        for worker in &self.workers {
+            worker.thread().unpark();
+        }
+        for worker in self.workers.drain(..) {
+            // Panics of parts are caught; a worker itself has nothing that panics.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// See [`Pool::stay_awake`].
+pub(crate) struct Awake<'p>(&'p Shared);
+
+impl Drop for Awake<'_> {
+    fn drop(&mut self) {
+        self.0.awake.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Ends a job, whether the caller returns or unwinds.
+struct Closing<'s>(&'s Shared);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let shared = self.0;
+        shared.state.fetch_and(!OPEN, Ordering::Relaxed);
+        let mut spins = 0;
+        // Acquire: what workers wrote before they left is seen from here on.
+        while shared.state.load(Ordering::Acquire) & INSIDE != 0 {
+            pause(&mut spins);
+        }
+        let panicked = shared.panicked.swap(false, Ordering::Relaxed);
+        shared.taken.store(false, Ordering::Release);
+        if panicked && !std::thread::panicking() {
+            panic!("a part of a job panicked on another thread");
+        }
+    }
+}
+
+/// Waits a moment.
+fn pause(spins: &mut u32) {
+    *spins = spins.saturating_add(1);
+    match *spins < SPINS {
+        true => std::hint::spin_loop(),
+        // What is waited for may be waiting for this processor.
+        false => std::thread::yield_now(),
+    }
+}
+
+impl Shared {
+    /// Does parts until none is left.
+    fn take_parts(&self, job: &Job) {
+        // SAFETY: the caller is inside the job, or is who made it; so the work is alive.
+        let work = unsafe { &*job.work };
+        loop {
+            let part = self.next.fetch_add(1, Ordering::Relaxed);
+            if part >= job.parts {
+                return;
+            }
+            work(part);
+        }
+    }
+
+    /// A worker's life.
+    fn serve(&self, index: usize) {
+        // The job that this worker has seen to its end.
+        let mut done = 0;
+        while let Some(number) = self.wait(index, done) {
+            if self.enter(number) {
+                // SAFETY: written before the job was opened, and not again before we leave.
+                if let Some(job) = unsafe { *self.job.get() }
+                    && catch_unwind(AssertUnwindSafe(|| self.take_parts(&job))).is_err()
+                {
+                    self.panicked.store(true, Ordering::Relaxed);
+                }
+                // Release: what the parts wrote is seen by who waits for us to leave.
+                self.state.fetch_sub(1, Ordering::Release);
+            }
+            done = number;
+        }
+    }
+
+    /// Waits for a job other than `done`; `None` if it is time to end.
+    fn wait(&self, index: usize, done: u64) -> Option<u64> {
+        let mut since: Option<Instant> = None;
+        let mut spins = 0;
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            let state = self.state.load(Ordering::Relaxed);
+            if is_new(state, done) {
+                return Some(state & !(OPEN | INSIDE));
+            }
+            pause(&mut spins);
+            if spins >= SPINS
+                && self.awake.load(Ordering::Relaxed) == 0
+                && since.get_or_insert_with(Instant::now).elapsed() >= self.spin
+            {
+                self.sleep(index, done);
+                (since, spins) = (None, 0);
+            }
+        }
+    }
+
+    fn sleep(&self, index: usize, done: u64) {
+        let Some(asleep) = self.asleep.get(index) else { return };
+        asleep.store(true, Ordering::Relaxed);
+        // With the fence in `wake`: see there.
+        fence(Ordering::SeqCst);
+        let wanted = self.stop.load(Ordering::Relaxed)
+            || self.awake.load(Ordering::Relaxed) > 0
+            || is_new(self.state.load(Ordering::Relaxed), done);
+        if !wanted {
+            // It may return for no reason; `wait` looks again.
+            std::thread::park();
+        }
+        asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// Goes inside the job of this number, if it is still open.
+    fn enter(&self, number: u64) -> bool {
+        let mut state = self.state.load(Ordering::Relaxed);
+        while state & !INSIDE == number | OPEN {
+            // Acquire: the job is read after this.
+            match self.state.compare_exchange_weak(state, state + 1, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => state = now,
+            }
+        }
+        false
+    }
+}
+
+/// Whether a state is that of an open job other than `done`.
+fn is_new(state: u64, done: u64) -> bool {
+    state & OPEN != 0 && state & !(OPEN | INSIDE) != done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    const SPIN: Duration = Duration::from_micros(50);
+
+    fn pool(workers: usize) -> Pool {
+        Pool::new(workers, &[], SPIN).expect("threads")
+    }
+
+    #[test]
+    fn every_part_is_done_once_in_every_job() {
+        for workers in [0, 1, 3] {
+            let pool = pool(workers);
+            for job in 0..2000 {
+                let parts = job % 9;
+                let done: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
+                pool.run(parts, &|part| {
+                    done[part].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(done.iter().all(|done| done.load(Ordering::Relaxed) == 1), "job {job}");
+                if job % 500 == 0 {
+                    // Long enough for workers to fall asleep.
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_parts_write_is_seen_when_the_job_is_over() {
+        let pool = pool(2);
+        let mut numbers = vec![0usize; 64];
+        for job in 1..500 {
+            let places: Vec<Mutex<&mut usize>> = numbers.iter_mut().map(Mutex::new).collect();
+            pool.run(places.len(), &|part| **places[part].lock().expect("nobody panics") += part);
+            drop(places);
+            assert!(numbers.iter().enumerate().all(|(i, number)| *number == i * job), "job {job}");
+        }
+    }
+
+    #[test]
+    fn workers_take_parts() {
+        let pool = pool(1);
+        let _awake = pool.stay_awake();
+        let names = Mutex::new(std::collections::BTreeSet::new());
+        // A worker that the system holds up comes late; so we wait for it in the part of this thread.
+        let started = Instant::now();
+        while names.lock().expect("nobody panics").len() < 2 && started.elapsed() < Duration::from_secs(20) {
+            pool.run(2, &|_| {
+                let name = std::thread::current().name().unwrap_or_default().to_owned();
+                names.lock().expect("nobody panics").insert(name);
+                std::thread::sleep(Duration::from_millis(1));
+            });
+        }
+        assert!(names.lock().expect("nobody panics").contains("gristmill-1"));
+    }
+
+    #[test]
+    fn several_callers_and_callers_inside_jobs_get_their_work_done() {
+        let pool = pool(2);
+        let count = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        pool.run(3, &|_| {
+                            pool.run(2, &|_| {
+                                count.fetch_add(1, Ordering::Relaxed);
+                            });
+                        });
+                    }
+                });
+            }
+        });
+        assert_eq!(count.into_inner(), 4 * 200 * 3 * 2);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        let pool = pool(2);
+        for panicking in 0..8 {
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(8, &|part| assert!(part != panicking, "on purpose"));
+            }));
+            assert!(outcome.is_err());
+            let done = AtomicUsize::new(0);
+            pool.run(8, &|_| {
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(done.into_inner(), 8);
+        }
+    }
+
+    #[test]
+    fn a_processor_that_is_not_there_is_an_error() {
+        for cpu in [NUMBERED_CPUS - 1, NUMBERED_CPUS, usize::MAX] {
+            let error = Pool::new(1, &[cpu], SPIN).expect_err("no such processor");
+            assert!(error.contains("not one that this program may use"), "{error}");
+        }
+    }
+
+    #[test]
+    fn pinned_workers_work() {
+        let Some(cpu) = core_affinity::get_core_ids().and_then(|ids| ids.last().copied()) else {
+            eprintln!("skipped: the system names no processors");
+            return;
+        };
+        let pool = Pool::new(1, &[cpu.id], SPIN).expect("a processor of this program");
+        let done = AtomicUsize::new(0);
+        pool.run(5, &|_| {
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(done.into_inner(), 5);
+    }
+}

@@ -1,0 +1,303 @@
+//! Measured orders: which kernel was fastest on this processor, for each format and class of shapes.
+//!
+//! `gristmill tune` measures them, offline, and writes a file; decisions put the kernels in the measured order once
+//! availability and shape are settled. The file is text, a line for each format and class:
+//!
+//! ```text
+//! gristmill tuning 1
+//! cpu x86 ssse3 sse4.1 avx2 AuthenticAMD 26 2 1
+//! matmul i2_s 0 9 6f1c2a7d01234567:18.7 00c2a7d012345676:31.2
+//! ```
+//!
+//! A kernel's id is a hash of its text, its compiler and its flags, so a line outlives neither. What can't be used (another
+//! processor, a kernel that is not in this build, a line that can't be read) is set aside with its reason and changes
+//! nothing else.
+
+use crate::device::CpuProfile;
+use crate::registry::{KernelId, Registry};
+use crate::request::Shape;
+use gristmill_spec::vocab::Op;
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// The first line of a file.
+const HEAD: &str = "gristmill tuning 1";
+
+/// Largest number of tokens in each class of tokens but the last.
+const TOKENS: [usize; 4] = [1, 4, 16, 64];
+/// Largest number of weights in each class of weights but the last: about what two bits a weight need for half
+/// of an L2 cache, twice it, and ten times it.
+const WEIGHTS: [usize; 3] = [1 << 20, 1 << 22, 1 << 24];
+
+/// A class of shapes, within which one kernel is taken to be the fastest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ShapeClass(u8);
+
+impl ShapeClass {
+    /// How many there are.
+    pub const COUNT: usize = (TOKENS.len() + 1) * (WEIGHTS.len() + 1);
+
+    /// Every class.
+    pub fn all() -> impl Iterator<Item = ShapeClass> {
+        // COUNT is a small constant.
+        (0..Self::COUNT as u8).map(ShapeClass)
+    }
+
+    /// The class of a shape.
+    #[inline]
+    pub fn of(shape: Shape) -> ShapeClass {
+        let weights = shape.n.saturating_mul(shape.k);
+        let weights = WEIGHTS.iter().filter(|most| weights > **most).count();
+        let tokens = TOKENS.iter().filter(|most| shape.m > **most).count();
+        // Below COUNT.
+        ShapeClass((weights * (TOKENS.len() + 1) + tokens) as u8)
+    }
+
+    /// Its number, below [`ShapeClass::COUNT`].
+    #[inline]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// The numbers of tokens in it, from and to.
+    pub fn tokens(self) -> (usize, usize) {
+        let at = self.index() % (TOKENS.len() + 1);
+        let from = at.checked_sub(1).and_then(|before| TOKENS.get(before)).map_or(0, |most| most + 1);
+        (from, TOKENS.get(at).copied().unwrap_or(usize::MAX))
+    }
+
+    /// Something of the class to measure: with whole blocks of every known format, and not larger than need be.
+    pub fn example(self) -> Shape {
+        const MATRICES: [(usize, usize); WEIGHTS.len() + 1] =
+            [(512, 1024), (640, 2560), (2560, 2560), (6912, 2560)];
+        let (n, k) = MATRICES[self.index() / (TOKENS.len() + 1)];
+        let (from, to) = self.tokens();
+        Shape { m: if to == usize::MAX { 128 } else { to.max(from) }, n, k }
+    }
+}
+
+/// Kernels of one op and format in the order that was measured for a class.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// What they compute.
+    pub op: Op,
+    /// The format.
+    pub format: String,
+    /// The class of shapes.
+    pub class: ShapeClass,
+    /// Ids and microseconds, the fastest first.
+    pub order: Vec<(KernelId, f64)>,
+}
+
+/// A part of a tuning file that is not used, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetAside {
+    /// Line, from 1; 0 for the whole file.
+    pub line: usize,
+    /// Why.
+    pub why: String,
+}
+
+impl std::fmt::Display for SetAside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.line {
+            0 => f.write_str(&self.why),
+            line => write!(f, "line {line}: {}", self.why),
+        }
+    }
+}
+
+/// What a tuning file says, as far as it can be used here.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tuning {
+    measured: Vec<Measured>,
+    set_aside: Vec<SetAside>,
+}
+
+impl Tuning {
+    /// No tuning: the order that kernels are listed in.
+    pub const fn none() -> Tuning {
+        Tuning { measured: Vec::new(), set_aside: Vec::new() }
+    }
+
+    /// From measurements of this process.
+    pub fn of(measured: Vec<Measured>) -> Tuning {
+        Tuning { measured, set_aside: Vec::new() }
+    }
+
+    /// Reads a file; one that can't be read is set aside whole.
+    pub fn read(path: &Path, registry: &Registry) -> Tuning {
+        match std::fs::read(path) {
+            Ok(bytes) => Tuning::parse(&String::from_utf8_lossy(&bytes), registry, &cpu()),
+            Err(error) => Tuning::aside(0, format!("`{}` can't be read: {error}", path.display())),
+        }
+    }
+
+    /// What the file that `GRISTMILL_TUNING` names says of `registry`; read once for each registry.
+    pub fn from_env(registry: &'static Registry) -> &'static Tuning {
+        static READ: OnceLock<std::sync::Mutex<Vec<(usize, &'static Tuning)>>> = OnceLock::new();
+        static NONE: Tuning = Tuning::none();
+        let Some(path) = std::env::var_os("GRISTMILL_TUNING").filter(|path| !path.is_empty()) else {
+            return &NONE;
+        };
+        let key = std::ptr::from_ref(registry).addr();
+        let known = READ.get_or_init(Default::default);
+        // Nothing panics while it is held.
+        let mut known = known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some((_, tuning)) = known.iter().find(|(known, _)| *known == key) {
+            return tuning;
+        }
+        // Registries are static and few; so is what is read for them.
+        let tuning: &'static Tuning = Box::leak(Box::new(Tuning::read(Path::new(&path), registry)));
+        known.push((key, tuning));
+        tuning
+    }
+
+    fn aside(line: usize, why: String) -> Tuning {
+        Tuning { measured: Vec::new(), set_aside: vec![SetAside { line, why }] }
+    }
+
+    /// Reads the text of a file for the processor that is called `cpu` (see [`cpu`]).
+    pub fn parse(text: &str, registry: &Registry, cpu: &str) -> Tuning {
+        let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim_end()));
+        match lines.next() {
+            Some((_, HEAD)) => {}
+            Some(_) | None => return Tuning::aside(1, format!("it does not begin with `{HEAD}`")),
+        }
+        match lines.next().map(|(_, line)| line.strip_prefix("cpu ")) {
+            Some(Some(found)) if found == cpu => {}
+            Some(Some(found)) => {
+                return Tuning::aside(2, format!("measured on `{found}`, this processor is `{cpu}`"));
+            }
+            Some(None) | None => return Tuning::aside(2, "no line `cpu NAME`".to_owned()),
+        }
+        let mut tuning = Tuning::none();
+        for (line, text) in lines.filter(|(_, line)| !line.is_empty()) {
+            let mut aside = |why| tuning.set_aside.push(SetAside { line, why });
+            match parse_line(text, registry, &mut aside) {
+                Ok(measured) if measured.order.is_empty() => {}
+                Ok(measured) => tuning.measured.push(measured),
+                Err(why) => aside(why),
+            }
+        }
+        tuning
+    }
+
+    /// What can be used.
+    pub fn measured(&self) -> &[Measured] {
+        &self.measured
+    }
+
+    /// What can't, and why.
+    pub fn set_aside(&self) -> &[SetAside] {
+        &self.set_aside
+    }
+
+    /// The text of a file for this processor.
+    pub fn text(&self) -> String {
+        let mut text = format!("{HEAD}\ncpu {}\n", cpu());
+        for Measured { op, format, class, order } in &self.measured {
+            // Writing to a string can't fail.
+            let _ = write!(text, "{} {format} {}", op.name(), class.index());
+            for (id, us) in order {
+                let _ = write!(text, " {id}:{us:.3}");
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// The measured order of a class; empty if there is none.
+    pub(crate) fn order(&self, op: Op, format: &str, class: ShapeClass) -> &[(KernelId, f64)] {
+        let of_class = |m: &&Measured| m.op == op && m.format == format && m.class == class;
+        self.measured.iter().find(of_class).map_or(&[], |measured| &measured.order)
+    }
+}
+
+/// One line: op, format, class, kernels. Kernels that this registry does not have are left out and told.
+fn parse_line(text: &str, registry: &Registry, aside: &mut impl FnMut(String)) -> Result<Measured, String> {
+    let mut words = text.split_ascii_whitespace();
+    let op = words.next().and_then(Op::from_name).ok_or("it begins with no op")?;
+    let format = words.next().ok_or("it names no format")?;
+    if !registry.formats.iter().any(|known| known.name == format) {
+        return Err(format!("format `{format}` is not in this build"));
+    }
+    let class = words.next().and_then(|word| word.parse::<u8>().ok());
+    let class =
+        class.filter(|class| usize::from(*class) < ShapeClass::COUNT).ok_or("it names no class of shapes")?;
+    let mut order: Vec<(KernelId, f64)> = Vec::new();
+    for word in words {
+        let parsed = word.split_once(':').and_then(|(id, us)| {
+            let id = (id.len() == 16).then(|| u64::from_str_radix(id, 16).ok())??;
+            let us = us.parse::<f64>().ok().filter(|us| us.is_finite() && *us > 0.0)?;
+            Some((KernelId(id), us))
+        });
+        let (id, us) = parsed.ok_or_else(|| format!("`{word}` is no kernel id and time"))?;
+        let same_id = |known: &&(KernelId, f64)| known.0 == id;
+        if order.iter().find(same_id).is_some() {
+            return Err(format!("kernel {id} stands in it twice"));
+        }
+        let of_line = |entry: &&crate::registry::Entry| {
+            let of_format = registry.formats.get(entry.format).is_some_and(|info| info.name == format);
+            entry.id == id && entry.op == op && (of_format || op == Op::QuantizeActivations)
+        };
+        match registry.entries.iter().find(of_line) {
+            Some(_) => order.push((id, us)),
+            None => aside(format!("kernel {id} of `{format}` is not in this build; tune again")),
+        }
+    }
+    order.sort_by(|a, b| a.1.total_cmp(&b.1));
+    Ok(Measured { op, format: format.to_owned(), class: ShapeClass(class), order })
+}
+
+/// What this processor is called in tuning files: architecture, features, and what the system says of its make.
+pub fn cpu() -> String {
+    let profile = CpuProfile::detect();
+    let mut name = profile.arch.name().to_owned();
+    for feature in profile.features.iter() {
+        let _ = write!(name, " {}", feature.name());
+    }
+    const KEYS: &[&str] =
+        &["vendor_id", "cpu family", "model", "stepping", "CPU implementer", "CPU part", "CPU variant"];
+    // Elsewhere than on Linux the features have to do.
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    // One processor of several: a blank line ends it.
+    let first = info.split("\n\n").next().unwrap_or_default();
+    for line in first.lines() {
+        if let Some((key, value)) = line.split_once(':')
+            && KEYS.contains(&key.trim())
+        {
+            let _ = write!(name, " {}", value.trim());
+        }
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_cover_every_shape_and_their_examples_are_in_them() {
+        for class in ShapeClass::all() {
+            assert_eq!(ShapeClass::of(class.example()), class);
+            let (from, to) = class.tokens();
+            let Shape { n, k, .. } = class.example();
+            for m in [from.max(1), to] {
+                assert_eq!(ShapeClass::of(Shape { m, n, k }), class, "m = {m}");
+            }
+        }
+        assert_eq!(
+            ShapeClass::of(Shape::new(usize::MAX, usize::MAX, usize::MAX)).index(),
+            ShapeClass::COUNT - 1
+        );
+        assert_eq!(ShapeClass::of(Shape::new(0, 0, 0)).index(), 0);
+    }
+
+    #[test]
+    fn this_processor_has_a_name_on_one_line() {
+        assert!(cpu().starts_with(CpuProfile::detect().arch.name()));
+        assert!(!cpu().contains('\n'));
+    }
+}

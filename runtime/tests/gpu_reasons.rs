@@ -1,0 +1,215 @@
+//! Every reason for which a CUDA kernel is not chosen, on pretended devices: each another one, each with help.
+
+use gristmill_runtime::gpu::{CudaVersion, GpuProfile, NoGpu};
+use gristmill_runtime::registry::{
+    ActivationInfo, Code, Counters, CudaBuild, CudaCode, CudaImage, CudaLaunch, DimRule, Entry, FormatInfo,
+    KernelId, Registry, ShapeRules, WithoutImage,
+};
+use gristmill_runtime::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Op};
+use gristmill_runtime::{CpuProfile, Dequantizer, Device, Error, Reason, Request, Restrict, Shape};
+
+const fn arch(major: u8, minor: u8) -> CudaArch {
+    CudaArch { major, minor, specific: false }
+}
+
+/// Machine code of CUDA 13 for 8.0, PTX of CUDA 12.8 for 8.6.
+static IMAGES: [CudaImage; 2] = [
+    CudaImage { arch: arch(8, 0), ptx: false, bytes: b"\x7fELF\x02\x01\x01\x41\x08" },
+    CudaImage { arch: arch(8, 6), ptx: true, bytes: b".version 8.7\n.target sm_86\n\0" },
+];
+
+const ANY: DimRule = DimRule { min: 0, max: u64::MAX, multiple_of: 1 };
+static COUNTERS: Counters = Counters::new();
+
+static ENTRIES: [Entry; 1] = [Entry {
+    id: KernelId(1),
+    name: "dequantize.plain.cuda",
+    op: Op::Dequantize,
+    format: 0,
+    quantizer: 0,
+    device: DeviceKind::Cuda,
+    isa: None,
+    features: FeatureSet::EMPTY,
+    shape: ShapeRules { m: ANY, n: ANY, k: DimRule { min: 0, max: 1024, multiple_of: 1 } },
+    source: "here:1",
+    plan: "",
+    code: Code::Cuda(CudaCode {
+        images: &IMAGES,
+        min_cc: (7, 5),
+        launch: CudaLaunch::Dequantize { function: "dequantize_plain", threads: 128, per_thread: 4 },
+    }),
+    counters: &COUNTERS,
+}];
+
+static FORMATS: [FormatInfo; 2] = [format("plain"), format("other")];
+
+const fn format(name: &'static str) -> FormatInfo {
+    FormatInfo {
+        name,
+        doc: "",
+        source: "",
+        gguf: None,
+        elements: 4,
+        bytes: 4,
+        row_header: None,
+        tensor_tail: None,
+        quantizers: &[],
+        activations: 0,
+    }
+}
+
+fn candidates(op: Op, format: usize, _: DType, kind: DeviceKind) -> &'static [u16] {
+    match (op, format, kind) {
+        (Op::Dequantize, 0, DeviceKind::Cuda) => &[0],
+        (Op::Dequantize | Op::Quantize | Op::Matmul | Op::QuantizeActivations, _, _) => &[],
+    }
+}
+
+fn none(_: Op, _: usize, _: DType, _: DeviceKind) -> &'static [u16] {
+    &[]
+}
+
+static FAILURES: [(CudaArch, &str); 1] = [(arch(7, 5), "u.cu(3): error: no such instruction\nmore")];
+static WITHOUT: [WithoutImage; 2] = [
+    WithoutImage {
+        name: "dequantize.other.cuda",
+        op: Op::Dequantize,
+        format: 1,
+        source: "here:2",
+        failures: &FAILURES,
+    },
+    WithoutImage { name: "matmul.other.cuda", op: Op::Matmul, format: 1, source: "here:3", failures: &[] },
+];
+static ARCHS: [CudaArch; 2] = [arch(8, 0), arch(8, 6)];
+static ACTIVATIONS: [ActivationInfo; 1] =
+    [ActivationInfo { name: "row", doc: "", source: "", block: None, keeps_multiplier: true }];
+
+const fn registry(
+    cuda: CudaBuild,
+    entries: &'static [Entry],
+    candidates: fn(Op, usize, DType, DeviceKind) -> &'static [u16],
+    without_image: &'static [WithoutImage],
+) -> Registry {
+    Registry {
+        package: "gpu",
+        formats: &FORMATS,
+        activations: &ACTIVATIONS,
+        entries,
+        candidates,
+        left_out: &[],
+        cuda,
+        without_image,
+        sources: &[],
+    }
+}
+
+static BUILT: Registry =
+    registry(CudaBuild::Built { compiler: "nvcc", architectures: &ARCHS }, &ENTRIES, candidates, &WITHOUT);
+static OFF: Registry = registry(CudaBuild::FeatureOff, &[], none, &[]);
+static WITHOUT_COMPILER: Registry =
+    registry(CudaBuild::NoToolchain { looked: &["PATH: no `nvcc` there"] }, &[], none, &WITHOUT);
+
+const CUDA: Device = Device { kind: DeviceKind::Cuda, index: 0 };
+
+/// The reasons for all kernels, and how they read.
+fn reasons(
+    registry: &'static Registry,
+    op: Op,
+    format: &str,
+    gpu: Result<GpuProfile, NoGpu>,
+    k: usize,
+) -> Result<(Vec<Reason>, String), Error> {
+    let request =
+        Request { op, format, quantizer: None, input: DType::F32, device: CUDA, shape: Shape::matrix(4, k) };
+    let prepared = registry.prepare_on(&request, CpuProfile::detect(), Some(gpu), &Restrict::default())?;
+    let decision = prepared.decide_as_asked();
+    let reasons = decision.rejected().map(|rejection| rejection.reason).collect();
+    Ok((reasons, decision.to_string()))
+}
+
+fn device(cc: (u8, u8), driver: (u32, u32)) -> Result<GpuProfile, NoGpu> {
+    Ok(GpuProfile::pretend(cc, CudaVersion { major: driver.0, minor: driver.1 }))
+}
+
+#[test]
+fn each_reason_is_another_and_says_what_helps() -> Result<(), Error> {
+    let at = |major, minor| CudaVersion { major, minor };
+    let plain = |gpu, k| reasons(&BUILT, Op::Dequantize, "plain", gpu, k);
+    let cases = [
+        (
+            reasons(&OFF, Op::Dequantize, "plain", device((8, 0), (13, 0)), 64)?,
+            Reason::CudaFeatureOff,
+            "--features cuda",
+        ),
+        (
+            reasons(&WITHOUT_COMPILER, Op::Dequantize, "other", device((8, 0), (13, 0)), 64)?,
+            Reason::NoToolchain { looked: &["PATH: no `nvcc` there"] },
+            "gristmill doctor",
+        ),
+        (
+            reasons(&BUILT, Op::Dequantize, "other", device((8, 0), (13, 0)), 64)?,
+            Reason::NoImageBuilt { failures: &FAILURES },
+            "for 75: u.cu(3): error: no such instruction\n",
+        ),
+        (
+            reasons(&BUILT, Op::Matmul, "other", device((8, 0), (13, 0)), 64)?,
+            Reason::NoImageBuilt { failures: &[] },
+            "GRISTMILL_CUDA_ARCHS",
+        ),
+        (plain(Err(NoGpu::NoDriver), 64)?, Reason::NoGpu(NoGpu::NoDriver), "install the NVIDIA driver"),
+        (plain(Err(NoGpu::NoDevice), 64)?, Reason::NoGpu(NoGpu::NoDevice), "CUDA_VISIBLE_DEVICES"),
+        (
+            plain(Err(NoGpu::OldDriver { found: at(11, 8) }), 64)?,
+            Reason::NoGpu(NoGpu::OldDriver { found: at(11, 8) }),
+            "525 or newer",
+        ),
+        (
+            plain(device((8, 0), (12, 9)), 64)?,
+            Reason::DriverTooOld { found: at(12, 9), needed: at(13, 0) },
+            "update the NVIDIA driver to one that supports CUDA 13.0",
+        ),
+        (
+            plain(device((9, 0), (12, 7)), 64)?,
+            Reason::DriverTooOld { found: at(12, 7), needed: at(12, 8) },
+            "the driver supports 12.7",
+        ),
+        (
+            plain(device((7, 0), (13, 0)), 64)?,
+            Reason::CapabilityTooLow { needed: (7, 5), found: (7, 0) },
+            "needs compute capability 7.5, the device has 7.0",
+        ),
+        (
+            plain(device((7, 5), (13, 0)), 64)?,
+            Reason::ArchitectureNotBuilt { cc: (7, 5), built: ARCHS.to_vec() },
+            "GRISTMILL_CUDA_ARCHS=80,86,75 cargo build --features cuda",
+        ),
+    ];
+    let mut texts: Vec<String> = Vec::new();
+    for ((found, text), expected, words) in cases {
+        assert!(found.contains(&expected), "{expected:?} is not in {found:?}");
+        assert!(text.contains(words), "`{words}` is not in {text}");
+        assert!(!texts.contains(&text), "the same words as before: {text}");
+        texts.push(text);
+    }
+    let (found, _) = plain(device((8, 0), (13, 0)), 2048)?;
+    assert!(matches!(found[..], [Reason::ShapeRule(_)]), "{found:?}");
+    Ok(())
+}
+
+#[test]
+fn a_pretended_device_gets_its_kernel_but_no_handle() -> Result<(), Error> {
+    for (cc, driver) in [((8, 0), (13, 0)), ((8, 6), (12, 8)), ((9, 0), (12, 8)), ((12, 1), (13, 0))] {
+        let request = Request::dequantize("plain", 4, 64).on(CUDA);
+        let gpu = device(cc, driver);
+        let prepared = BUILT.prepare_on(&request, CpuProfile::detect(), Some(gpu), &Restrict::default())?;
+        let decision = prepared.decide_as_asked();
+        assert_eq!(
+            decision.chosen().map(|entry| entry.name),
+            Some("dequantize.plain.cuda"),
+            "{cc:?}: {decision}"
+        );
+        // Where there is a device, the images above are not what it can run.
+        assert!(Dequantizer::new(&decision).is_err());
+    }
+    Ok(())
+}

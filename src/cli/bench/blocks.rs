@@ -1,0 +1,165 @@
+//! Quantizing, dequantizing and packing: bytes a second, against the rate at which they could be read.
+
+use super::super::error::CliError;
+use super::super::random::Random;
+use super::compare;
+use super::machine::{Demand, Machine};
+use super::measure::times;
+use super::product::tensor;
+use super::{Found, Measured, Memory, Plan, Record};
+use gristmill::oracle::Oracle;
+use gristmill::registry::{Entry, FormatInfo};
+use gristmill::vocab::Op;
+use gristmill::{
+    Dequantizer, Matmul, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict, Shape,
+};
+
+/// Rows that are measured of larger matrices: the rate of more is the same, searching quantizers take seconds.
+const MOST_ROWS: usize = 2560;
+
+/// What is moved in a run.
+struct Moved {
+    entry: &'static Entry,
+    /// Read and written.
+    bytes: usize,
+    /// What a rate is given in: f32 of quantizers and dequantizers, the format's bytes of packings.
+    counted: usize,
+    threads: usize,
+}
+
+/// Measures `op` for a format. Formats without a quantizer have nothing to quantize and are passed over.
+pub fn measure(
+    plan: &Plan,
+    op: Measured,
+    format: &'static FormatInfo,
+    (n, k): (usize, usize),
+    machine: &mut Machine,
+    found: &mut Found,
+) -> Result<(), CliError> {
+    let n = n.min(MOST_ROWS);
+    if plan.is_over() {
+        found.skipped += 1;
+        return Ok(());
+    }
+    let oracle = Oracle::new(&REGISTRY)?;
+    let meaning = oracle.format(format.name)?;
+    let mut random = Random::new(1, format.name);
+    let bytes = tensor(&meaning, format, &mut random, n, k)?;
+    let matrix = QuantizedMatrix::new(format, n, k, &bytes)?;
+    let shape = Shape::matrix(n, k);
+    match op {
+        Measured::Matmul => {}
+        Measured::Quantize => {
+            let values = random.gauss_vec(n * k, 1.0);
+            let mut out = vec![0; bytes.len()];
+            for prepared in prepared(plan, Op::Quantize, format, Request::quantize(format.name, None, n, k))?
+            {
+                let kernel = Quantizer::new(&prepared.decide(shape))?;
+                let moved = Moved {
+                    entry: kernel.entry(),
+                    bytes: 4 * values.len() + out.len(),
+                    counted: 4 * values.len(),
+                    threads: 1,
+                };
+                moved.measure(plan, (n, k), format, machine, found, || {
+                    Ok(kernel.run(&values, n, k, &mut out)?)
+                })?;
+            }
+        }
+        Measured::Dequantize => {
+            let mut values = vec![0.0; n * k];
+            for prepared in prepared(plan, Op::Dequantize, format, Request::dequantize(format.name, n, k))? {
+                let kernel = Dequantizer::new(&prepared.decide(shape))?;
+                let moved = Moved {
+                    entry: kernel.entry(),
+                    bytes: 4 * values.len() + bytes.len(),
+                    counted: 4 * values.len(),
+                    threads: 1,
+                };
+                moved.measure(plan, (n, k), format, machine, found, || {
+                    Ok(kernel.run(&matrix, &mut values)?)
+                })?;
+            }
+        }
+        Measured::Pack => {
+            for prepared in prepared(plan, Op::Matmul, format, Request::matmul(format.name, shape))? {
+                // A kernel of the ISA that is for other numbers of tokens.
+                let Ok(kernel) = Matmul::new(&prepared.decide(shape)) else { continue };
+                for count in &plan.threads {
+                    let threads = plan.make_threads(*count)?;
+                    let packed = kernel.pack_on(&matrix, &threads)?.bytes();
+                    let moved = Moved {
+                        entry: kernel.entry(),
+                        bytes: bytes.len() + packed,
+                        counted: bytes.len(),
+                        threads: threads.count(),
+                    };
+                    moved.measure(plan, (n, k), format, machine, found, || {
+                        kernel.pack_on(&matrix, &threads)?;
+                        Ok(())
+                    })?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The requests to measure: the one that the environment decides, or one for each kernel of an ISA.
+fn prepared(
+    plan: &Plan,
+    op: Op,
+    format: &FormatInfo,
+    request: Request<'_>,
+) -> Result<Vec<Prepared>, CliError> {
+    if op == Op::Quantize && format.quantizers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let Some(isa) = plan.isa else { return Ok(vec![REGISTRY.prepare(&request)?]) };
+    let of_isa = |entry: &&Entry| {
+        let named = REGISTRY.formats.get(entry.format).is_some_and(|info| info.name == format.name);
+        entry.op == op && named && entry.isa == Some(isa) && entry.quantizer == 0
+    };
+    let only = |entry: &Entry| Restrict { kernel: Some(entry.name.to_owned()), ..Restrict::default() };
+    let cpu = gristmill::CpuProfile::detect();
+    let each = REGISTRY.entries.iter().filter(of_isa);
+    each.map(|entry| Ok(REGISTRY.prepare_for(&request, cpu, &only(entry))?)).collect()
+}
+
+impl Moved {
+    fn measure(
+        &self,
+        plan: &Plan,
+        (n, k): (usize, usize),
+        format: &'static FormatInfo,
+        machine: &mut Machine,
+        found: &mut Found,
+        mut work: impl FnMut() -> Result<(), CliError>,
+    ) -> Result<(), CliError> {
+        let demand = Demand { gmacs: 0.0, units: None, bytes: self.bytes, hot: true, threads: self.threads };
+        let mut once = || {
+            let times = times(plan.effort, &demand, machine, |_| work())?;
+            Ok(Record {
+                kernel: self.entry.name,
+                format: format.name,
+                isa: self.entry.isa,
+                m: 1,
+                n,
+                k,
+                threads: self.threads,
+                memory: Memory::Hot,
+                quantizes_activations: None,
+                seconds: times.seconds,
+                noise: times.noise,
+                gmac_s: None,
+                gb_s: self.counted as f64 / times.seconds / 1e9,
+                ceiling: times.ceiling,
+                percent: times.percent,
+            })
+        };
+        let record = once()?;
+        let record = compare::judge(plan, record, &mut found.verdicts, once)?;
+        found.records.push(record);
+        Ok(())
+    }
+}

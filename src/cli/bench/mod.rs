@@ -1,0 +1,387 @@
+//! `gristmill bench`: kernels against what this machine can do at most, measured in the same run.
+//!
+//! `machine` measures the ceilings, `measure` takes times, `product` and `blocks` say what is run,
+//! `compare` holds records against earlier ones.
+
+mod blocks;
+mod compare;
+#[cfg(feature = "cuda")]
+mod gpu;
+mod machine;
+mod measure;
+mod product;
+
+use super::error::{CliError, Outcome};
+use super::run::threads;
+use super::table::{Side, Table, counted, measured};
+use super::{print_json, progress, request};
+use compare::{Base, Verdict};
+use gristmill::registry::FormatInfo;
+use gristmill::vocab::{DType, DeviceKind, Isa};
+use gristmill::{Device, REGISTRY, ThreadOptions, Threads};
+use machine::Machine;
+use measure::{Ceiling, Effort};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Measure kernels, as a part of what memory and multiply units can do
+///
+/// Ceilings are measured in the same run, beside each kernel: the rate at which caches and memory deliver packed
+/// weights, and the products that the multiply units finish. A kernel's ceiling is the lower of the two. Without
+/// --isa, the kernel that would be chosen is measured; with it, every kernel of that ISA. Several values are
+/// separated by commas.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Only these formats; all if not given
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    format: Vec<String>,
+    /// Where products run: cpu, cuda:0. On a GPU, times are those of its own clock, operands stay there, and the ceiling
+    /// is the rate of a copy from memory to memory; --isa, --threads, --cpus, --op, --input and --compare are for cpu
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", conflicts_with_all = ["isa", "cpus", "compare"])]
+    device: Device,
+    /// Every kernel of this ISA: scalar, sse4.1, avx2, avxvnni, avx512, neon
+    #[arg(long, value_name = "NAME", value_parser = request::isa)]
+    isa: Option<Isa>,
+    /// Numbers of tokens [default: 1,8,32,128,512; with --quick 1,32]
+    #[arg(long, value_name = "M", value_delimiter = ',')]
+    m: Vec<usize>,
+    /// Rows and elements of a row of the weights [default: 2560x2560, 6912x2560, 2560x6912, 640x2560 and
+    /// 128256x2560; with --quick 2560x2560]
+    #[arg(long, value_name = "NxK", value_delimiter = ',', value_parser = request::matrix)]
+    shape: Vec<(usize, usize)>,
+    /// Numbers of threads
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
+    threads: Vec<usize>,
+    /// Processors to pin threads to, the main one not counted: `taskset` pins that
+    #[arg(long, value_name = "CPU", value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// Weights that stay in the caches as far as they fit, or come from memory in each run [default: both]
+    #[arg(long, value_delimiter = ',')]
+    memory: Vec<Memory>,
+    /// Type of the activations; quantizing them is part of the time, unless they are i8 already
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = input)]
+    input: DType,
+    /// What is measured
+    #[arg(long, value_delimiter = ',', default_value = "matmul")]
+    op: Vec<Measured>,
+    /// Shorter measurements of fewer things; ends within 30 seconds
+    #[arg(long)]
+    quick: bool,
+    /// Compare with records that an earlier run printed with --json, and exit with 1 if something became slower
+    #[arg(long, value_name = "BASE.json")]
+    compare: Option<PathBuf>,
+    /// Print JSON: one array of records
+    #[arg(long)]
+    json: bool,
+}
+
+/// Where weights come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Memory {
+    /// The same weights in each run.
+    Hot,
+    /// So many copies in turn that none is still in a cache.
+    Cold,
+}
+
+impl Memory {
+    fn name(self) -> &'static str {
+        match self {
+            Memory::Hot => "hot",
+            Memory::Cold => "cold",
+        }
+    }
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Measured {
+    /// Products with packed weights.
+    Matmul,
+    /// f32 to blocks.
+    Quantize,
+    /// Blocks to f32.
+    Dequantize,
+    /// Blocks to what products read.
+    Pack,
+}
+
+fn input(text: &str) -> Result<DType, String> {
+    match request::dtype(text)? {
+        dtype @ (DType::F32 | DType::I8) => Ok(dtype),
+        DType::F16 | DType::Bf16 => Err("activations are measured as f32 or i8".to_owned()),
+    }
+}
+
+/// Shapes of BitNet b1.58 2B-4T: attention, feed-forward up and down, key and value, output.
+const SHAPES: &[(usize, usize)] = &[(2560, 2560), (6912, 2560), (2560, 6912), (640, 2560), (128_256, 2560)];
+/// Numbers of tokens.
+const TOKENS: &[usize] = &[1, 8, 32, 128, 512];
+
+/// When a quick run begins nothing new. What it has begun ends well within 30 seconds.
+const QUICK: Duration = Duration::from_secs(22);
+
+/// What a run measures, and how thoroughly.
+struct Plan {
+    formats: Vec<&'static FormatInfo>,
+    shapes: Vec<(usize, usize)>,
+    tokens: Vec<usize>,
+    threads: Vec<usize>,
+    cpus: Vec<usize>,
+    memory: Vec<Memory>,
+    ops: Vec<Measured>,
+    isa: Option<Isa>,
+    input: DType,
+    effort: Effort,
+    deadline: Option<Instant>,
+    base: Option<Base>,
+}
+
+impl Plan {
+    fn of(arguments: &Arguments) -> Result<Plan, CliError> {
+        let named: Vec<&FormatInfo> =
+            arguments.format.iter().map(|name| request::format(name)).collect::<Result<_, _>>()?;
+        let chosen = |format: &&'static FormatInfo| {
+            named.is_empty() || named.iter().any(|named| named.name == format.name)
+        };
+        let quick = arguments.quick;
+        let or = |given: &[usize], default: &[usize]| -> Vec<usize> {
+            if given.is_empty() { default.to_vec() } else { given.to_vec() }
+        };
+        let plan = Plan {
+            formats: REGISTRY.formats.iter().filter(chosen).collect(),
+            shapes: match arguments.shape.as_slice() {
+                [] if quick => SHAPES[..1].to_vec(),
+                [] => SHAPES.to_vec(),
+                given => given.to_vec(),
+            },
+            tokens: or(&arguments.m, if quick { &[1, 32] } else { TOKENS }),
+            threads: arguments.threads.iter().map(|count| threads(Some(*count))).collect(),
+            cpus: arguments.cpus.clone(),
+            memory: match arguments.memory.as_slice() {
+                [] => vec![Memory::Hot, Memory::Cold],
+                given => given.to_vec(),
+            },
+            ops: arguments.op.clone(),
+            isa: arguments.isa,
+            input: arguments.input,
+            effort: if quick { Effort::QUICK } else { Effort::FULL },
+            deadline: quick.then(|| Instant::now() + QUICK),
+            base: arguments.compare.as_deref().map(Base::read).transpose()?,
+        };
+        if plan.tokens.contains(&0) || plan.shapes.iter().any(|(n, k)| *n == 0 || *k == 0) {
+            return Err(CliError::usage(
+                "a dimension is 0: there is nothing to measure",
+                "for example --m 1 --shape 2560x2560",
+            ));
+        }
+        Ok(plan)
+    }
+
+    /// Threads to measure with.
+    fn make_threads(&self, count: usize) -> Result<Threads, CliError> {
+        let options = ThreadOptions { count, cpus: self.cpus.clone(), ..ThreadOptions::default() };
+        Ok(Threads::with_options(&options)?)
+    }
+
+    /// Whether a quick run is at its end.
+    fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+}
+
+/// One measurement.
+#[derive(Clone, Debug)]
+struct Record {
+    kernel: &'static str,
+    format: &'static str,
+    isa: Option<Isa>,
+    m: usize,
+    n: usize,
+    k: usize,
+    threads: usize,
+    memory: Memory,
+    /// `None` for ops without activations.
+    quantizes_activations: Option<bool>,
+    seconds: f64,
+    /// Median deviation of the rounds' medians, as a part of `seconds`.
+    noise: f64,
+    /// `None` where nothing is multiplied.
+    gmac_s: Option<f64>,
+    gb_s: f64,
+    ceiling: Ceiling,
+    percent: f64,
+}
+
+/// What a run has found.
+#[derive(Default)]
+struct Found {
+    records: Vec<Record>,
+    /// What was not measured, and why.
+    left: Vec<String>,
+    verdicts: Vec<Verdict>,
+    /// Measurements that a quick run had no time for.
+    skipped: usize,
+}
+
+/// The products on another device.
+fn on_gpu(plan: &Plan, arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let device = arguments.device;
+    if device.kind != DeviceKind::Cuda {
+        return Err(CliError::usage(
+            format!("--device {device}: no kernel is described for it"),
+            "measured are cpu and cuda:0",
+        ));
+    }
+    #[cfg(feature = "cuda")]
+    {
+        let named = !arguments.format.is_empty();
+        let any = gpu::run(plan, device, named, arguments.json, out)?;
+        Ok(if any { Outcome::Yes } else { Outcome::NoKernel })
+    }
+    #[cfg(not(feature = "cuda"))]
+    {
+        // Nothing is measured, so nothing is planned or written.
+        let _ = (plan, out);
+        let why = gristmill::NoGpu::FeatureOff;
+        Err(gristmill::Error::NoGpu { index: device.index, why }.into())
+    }
+}
+
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let plan = Plan::of(arguments)?;
+    if arguments.device != Device::CPU {
+        return on_gpu(&plan, arguments, out);
+    }
+    let mut machine = Machine::new();
+    let mut found = Found::default();
+    let bar = progress::bar((plan.formats.len() * plan.shapes.len()) as u64);
+    for format in &plan.formats {
+        bar.set_message(format.name);
+        for shape in &plan.shapes {
+            bar.inc(1);
+            let outcome = plan.ops.iter().try_for_each(|op| match op {
+                Measured::Matmul => product::measure(&plan, format, *shape, &mut machine, &mut found),
+                Measured::Quantize | Measured::Dequantize | Measured::Pack => {
+                    blocks::measure(&plan, *op, format, *shape, &mut machine, &mut found)
+                }
+            });
+            match outcome {
+                // With a format named, a refusal is the answer; among all, it is a line at the end.
+                Err(error) if arguments.format.is_empty() && error.is_no_kernel() => {
+                    let why = error.to_string();
+                    found.left.push(format!("{}: {}", format.name, why.lines().next().unwrap_or_default()));
+                }
+                outcome => outcome?,
+            }
+        }
+    }
+    bar.finish_and_clear();
+    if arguments.json {
+        print_json(out, &found.records.iter().map(Record::json).collect())?;
+        // The array has no place for it, and it must not pass unnoticed.
+        if found.skipped > 0 {
+            anstream::eprintln!("{}", found.out_of_time());
+        }
+    } else {
+        machine.print(&plan.threads, out)?;
+        print(&plan, &found, out)?;
+    }
+    let Some(base) = &plan.base else {
+        return Ok(if found.records.is_empty() { Outcome::NoKernel } else { Outcome::Yes });
+    };
+    // With --json, standard output is for records alone.
+    let report = compare::report(base, &found.verdicts)?;
+    match arguments.json {
+        true => anstream::eprint!("{report}"),
+        false => write!(out, "{report}")?,
+    }
+    Ok(if found.verdicts.iter().any(Verdict::is_slower) { Outcome::Failed } else { Outcome::Yes })
+}
+
+impl Found {
+    fn out_of_time(&self) -> String {
+        format!(
+            "{} left out: --quick ends within 30 seconds; select less, or leave --quick away",
+            counted(self.skipped, "measurement")
+        )
+    }
+}
+
+impl Record {
+    fn json(&self) -> Value {
+        json!({
+            "kernel": self.kernel,
+            "format": self.format,
+            "isa": self.isa.map(|isa| isa.name()),
+            "m": self.m,
+            "n": self.n,
+            "k": self.k,
+            "threads": self.threads,
+            "memory": self.memory.name(),
+            "includes_activation_quantization": self.quantizes_activations,
+            "us": self.seconds * 1e6,
+            "gmac_s": self.gmac_s,
+            "gb_s": self.gb_s,
+            "ceiling": self.ceiling.name(),
+            "percent": self.percent,
+        })
+    }
+}
+
+fn print(plan: &Plan, found: &Found, out: &mut dyn Write) -> Result<(), CliError> {
+    let mut table = Table::new(&[
+        ("kernel", Side::Left),
+        ("NxK", Side::Right),
+        ("m", Side::Right),
+        ("threads", Side::Right),
+        ("memory", Side::Left),
+        ("us", Side::Right),
+        ("+-%", Side::Right),
+        ("GB/s", Side::Right),
+        ("GMAC/s", Side::Right),
+        ("%", Side::Right),
+        ("of", Side::Left),
+    ]);
+    for record in &found.records {
+        table.row([
+            record.kernel.to_owned(),
+            format!("{}x{}", record.n, record.k),
+            record.m.to_string(),
+            record.threads.to_string(),
+            record.memory.name().to_owned(),
+            measured(record.seconds * 1e6),
+            format!("{:.1}", 100.0 * record.noise),
+            measured(record.gb_s),
+            record.gmac_s.map_or(String::new(), measured),
+            format!("{:.0}", record.percent),
+            record.ceiling.name().to_owned(),
+        ]);
+    }
+    if !table.is_empty() {
+        table.print(out)?;
+        let quantized = match plan.input {
+            DType::I8 => "activations are int8",
+            DType::F32 | DType::F16 | DType::Bf16 => "quantizing f32 activations is part of the time",
+        };
+        writeln!(
+            out,
+            "\nmedians; +-% is their median deviation from round to round; {quantized}\n\
+             GB/s counts each byte of weights once; % is of the lower ceiling as measured beside the kernel\n\
+             hot: the same weights in each run; cold: copies of {} MB in turn",
+            measure::COLD_BYTES / 1_000_000
+        )?;
+    }
+    if cfg!(debug_assertions) {
+        writeln!(out, "this is a debug build: only figures of a release build mean something")?;
+    }
+    for line in &found.left {
+        writeln!(out, "not measured: {line}")?;
+    }
+    if found.skipped > 0 {
+        writeln!(out, "{}", found.out_of_time())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,271 @@
+//! `gristmill tune`: which kernel is fastest here, for each format and class of shapes, measured once and kept in a file.
+
+use super::clock::Clock;
+use super::error::{CliError, Outcome};
+use super::random::Random;
+use super::table::{Side, Table, counted, measured};
+use super::verify::random_tensor;
+use super::{progress, request};
+use gristmill::oracle::Oracle;
+use gristmill::registry::{Entry, FormatInfo, KernelId};
+use gristmill::tuning::{Measured, ShapeClass, Tuning};
+use gristmill::vocab::{Isa, Op};
+use gristmill::{
+    CpuProfile, Input, Matmul, PackedMatrix, QuantizedMatrix, REGISTRY, Request, Restrict, Shape, Threads,
+    Workspace,
+};
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Measure which kernel is fastest on this processor, and write it to a file
+///
+/// Decisions follow the file that the variable GRISTMILL_TUNING names: of the kernels that are available and take
+/// the shape, the one that was fastest. A file is for one processor and for the kernels of this build; what of it can't
+/// be used is set aside. Without a file kernels come in the order of their specs.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// File to write
+    #[arg(short, long, value_name = "FILE", default_value = "gristmill.tuning")]
+    out: PathBuf,
+    /// Only these formats; all if not given
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    format: Vec<String>,
+    /// Weights of few tokens come from the caches, not from memory as between the layers of a model
+    #[arg(long)]
+    hot: bool,
+    /// Shorter measurements
+    #[arg(long)]
+    quick: bool,
+    /// Measure nothing: say what of the file can be used here
+    #[arg(long)]
+    check: bool,
+}
+
+/// Rounds in which the kernels of a class take turns.
+const ROUNDS: usize = 5;
+/// A kernel that is that much slower than the best in its first run is not measured further.
+const HOPELESS: f64 = 2.0;
+/// Tokens up to which weights come from memory: with more, the products take longer than the reading.
+const COLD_TOKENS: usize = 4;
+/// All copies of weights together, for cold memory.
+const COLD_BYTES: usize = 320 << 20;
+
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    if arguments.check {
+        return check(arguments, out);
+    }
+    let named: Vec<&FormatInfo> =
+        arguments.format.iter().map(|name| request::format(name)).collect::<Result<_, _>>()?;
+    let chosen = |format: &&'static FormatInfo| {
+        named.is_empty() || named.iter().any(|named| named.name == format.name)
+    };
+    let formats: Vec<&'static FormatInfo> = REGISTRY.formats.iter().filter(chosen).collect();
+    let bar = progress::bar((formats.len() * ShapeClass::COUNT) as u64);
+    let mut all = Vec::new();
+    for format in formats {
+        bar.set_message(format.name);
+        for weights in ShapeClass::all().collect::<Vec<_>>().chunk_by(|a, b| a.example().n == b.example().n) {
+            all.extend(tune(arguments, format, weights, &bar)?);
+        }
+    }
+    bar.finish_and_clear();
+    let tuning = Tuning::of(all);
+    std::fs::write(&arguments.out, tuning.text()).map_err(CliError::file("write", &arguments.out))?;
+    print(&tuning, out)?;
+    writeln!(out, "written to {}; GRISTMILL_TUNING names it to programs", arguments.out.display())?;
+    Ok(if tuning.measured().is_empty() { Outcome::NoKernel } else { Outcome::Yes })
+}
+
+fn check(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let tuning = Tuning::read(&arguments.out, &REGISTRY);
+    print(&tuning, out)?;
+    for aside in tuning.set_aside() {
+        writeln!(out, "set aside: {aside}")?;
+    }
+    writeln!(
+        out,
+        "{}: {} of it can be used here",
+        arguments.out.display(),
+        counted(tuning.measured().len(), "line")
+    )?;
+    Ok(if tuning.set_aside().is_empty() { Outcome::Yes } else { Outcome::Failed })
+}
+
+/// One kernel of a class.
+struct Runner {
+    entry: &'static Entry,
+    matmul: Matmul,
+    /// Place of its packing among the packed weights.
+    packed: usize,
+    workspace: Workspace,
+    runs: usize,
+    times: Vec<f64>,
+}
+
+/// Measures classes whose weights are of one size.
+fn tune(
+    arguments: &Arguments,
+    format: &'static FormatInfo,
+    classes: &[ShapeClass],
+    bar: &indicatif::ProgressBar,
+) -> Result<Vec<Measured>, CliError> {
+    let Some(Shape { n, k, .. }) = classes.first().map(|class| class.example()) else {
+        return Ok(Vec::new());
+    };
+    let oracle = Oracle::new(&REGISTRY)?;
+    let meaning = oracle.format(format.name)?;
+    let mut random = Random::new(1, format.name);
+    let tensor = random_tensor(&meaning, &mut random, n, k);
+    let matrix = QuantizedMatrix::new(format, n, k, &tensor)?;
+    let most = classes.iter().map(|class| class.example().m).max().unwrap_or(1);
+    let x = random.gauss_vec(most * k, 1.0);
+    let mut y = vec![0.0; most * n];
+    let threads = Threads::single();
+    let mut packed: Vec<(Matmul, Vec<PackedMatrix>)> = Vec::new();
+    let mut found = Vec::new();
+    for class in classes {
+        bar.inc(1);
+        let shape = class.example();
+        let cold = !arguments.hot && shape.m <= COLD_TOKENS;
+        let mut runners = Vec::new();
+        for entry in candidates(format) {
+            let only = Restrict { kernel: Some(entry.name.to_owned()), ..Restrict::default() };
+            let request = Request::matmul(format.name, shape);
+            let prepared = REGISTRY.prepare_for(&request, CpuProfile::detect(), &only)?;
+            // Not for these numbers of tokens.
+            let Ok(matmul) = Matmul::new(&prepared.decide(shape)) else { continue };
+            let at = match packed.iter().position(|(other, _)| other.shares_packing_with(&matmul)) {
+                Some(at) => at,
+                None => {
+                    packed.push((matmul.clone(), vec![matmul.pack(&matrix)?]));
+                    packed.len() - 1
+                }
+            };
+            let copies = &mut packed[at].1;
+            let wanted = if cold { COLD_BYTES.div_ceil(copies[0].bytes().max(1)) } else { 1 };
+            while copies.len() < wanted {
+                let copy = copies[0].try_clone()?;
+                copies.push(copy);
+            }
+            let workspace = Workspace::for_(&matmul, shape.m, k, &threads)?;
+            runners.push(Runner { entry, matmul, packed: at, workspace, runs: 0, times: Vec::new() });
+        }
+        let time = Duration::from_micros(if arguments.quick { 500 } else { 3000 });
+        let mut best = f64::INFINITY;
+        for round in 0..=ROUNDS {
+            for runner in &mut runners {
+                // The first round is a single run, which warms up and sorts out.
+                let limit = if round == 0 { Duration::ZERO } else { time };
+                if runner.times.first().is_some_and(|first| *first > HOPELESS * best) {
+                    continue;
+                }
+                let copies = &packed[runner.packed].1;
+                let copies = if cold { copies } else { &copies[..1] };
+                let seconds =
+                    runner.measure(copies, &x[..shape.m * k], &mut y[..shape.m * n], limit, &threads)?;
+                runner.times.push(seconds);
+                best = best.min(seconds);
+            }
+        }
+        let mut order: Vec<(KernelId, f64)> =
+            runners.iter_mut().map(|runner| (runner.entry.id, 1e6 * median(&mut runner.times))).collect();
+        order.sort_by(|a, b| a.1.total_cmp(&b.1));
+        if order.len() > 1 {
+            found.push(Measured { op: Op::Matmul, format: format.name.to_owned(), class: *class, order });
+        }
+    }
+    Ok(found)
+}
+
+/// Kernels of a format that this processor can run; the scalar reference only where it is the only one.
+fn candidates(format: &FormatInfo) -> Vec<&'static Entry> {
+    let of_format = |entry: &&Entry| {
+        let named = REGISTRY.formats.get(entry.format).is_some_and(|info| info.name == format.name);
+        named && entry.op == Op::Matmul && super::list::runs_here(entry)
+    };
+    let all: Vec<&Entry> = REGISTRY.entries.iter().filter(of_format).collect();
+    let fast: Vec<&Entry> = all.iter().copied().filter(|entry| entry.isa != Some(Isa::Scalar)).collect();
+    if fast.is_empty() { all } else { fast }
+}
+
+impl Runner {
+    /// Median seconds of as many runs as take `limit`, at least one.
+    fn measure(
+        &mut self,
+        copies: &[PackedMatrix],
+        x: &[f32],
+        y: &mut [f32],
+        limit: Duration,
+        threads: &Threads,
+    ) -> Result<f64, CliError> {
+        let m = y.len() / copies[0].n().max(1);
+        let started = Instant::now();
+        let mut times = Vec::new();
+        while times.is_empty() || started.elapsed() < limit {
+            let weights = &copies[self.runs % copies.len()];
+            self.runs += 1;
+            let clock = Clock::start(1);
+            self.matmul.run(weights, Input::F32(x), m, None, y, &mut self.workspace, threads)?;
+            times.push(clock.seconds());
+        }
+        Ok(median(&mut times))
+    }
+}
+
+/// The middle; of an even number, the upper of both.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::INFINITY)
+}
+
+/// Shows where the measured order begins with another kernel than the listed one.
+fn print(tuning: &Tuning, out: &mut dyn Write) -> Result<(), CliError> {
+    let mut table = Table::new(&[
+        ("format", Side::Left),
+        ("tokens", Side::Left),
+        ("like NxK", Side::Right),
+        ("fastest", Side::Left),
+        ("us", Side::Right),
+        ("untuned", Side::Left),
+        ("us", Side::Right),
+    ]);
+    let name =
+        |id: KernelId| REGISTRY.entries.iter().find(|entry| entry.id == id).map_or("", |entry| entry.name);
+    for Measured { format, class, order, .. } in tuning.measured() {
+        let shape = class.example();
+        let request = Request::matmul(format, shape);
+        let untuned = REGISTRY.prepare_for(&request, CpuProfile::detect(), &Restrict::default())?;
+        let (Some((fastest, us)), Some(default)) = (order.first(), untuned.decide(shape).chosen()) else {
+            continue;
+        };
+        if *fastest == default.id {
+            continue;
+        }
+        let default_us = order.iter().find(|(id, _)| *id == default.id).map(|(_, us)| *us);
+        let (from, to) = class.tokens();
+        table.row([
+            format.clone(),
+            if to == usize::MAX { format!("{from} and more") } else { format!("{} to {to}", from.max(1)) },
+            format!("{}x{}", shape.n, shape.k),
+            name(*fastest).to_owned(),
+            measured(*us),
+            default.name.to_owned(),
+            default_us.map_or("-".to_owned(), measured),
+        ]);
+    }
+    let classes = counted(tuning.measured().len(), "class");
+    if table.is_empty() {
+        writeln!(
+            out,
+            "in each of {classes} of shapes the fastest kernel is the one that comes first untuned"
+        )?;
+    } else {
+        table.print(out)?;
+        writeln!(
+            out,
+            "\nof {classes} of shapes, those in which another kernel is the fastest than comes first untuned"
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,466 @@
+//! The handles of the runtime on a GPU that a fake driver stands for: the images of this build are loaded, launched
+//! and waited for as on a real one, and the emulated kernels behind them must give the same bits as the processor.
+//!
+//! Without images in this build (no CUDA compiler) nothing can be loaded, and the tests say that they are skipped.
+#![cfg(all(feature = "cuda", feature = "cli"))]
+
+#[path = "cuda/support/mod.rs"]
+mod support;
+
+use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
+use gristmill::registry::{Code, CudaBuild, Entry, FormatInfo};
+use gristmill::vocab::{DType, Op};
+use gristmill::{
+    Dequantizer, Device, Error, Input, Linear, LinearOptions, Matmul, NoGpu, Policy, QuantizedMatrix,
+    Quantizer, REGISTRY, Reason, Recording, Request, Shape, Threads, Workspace,
+};
+use std::path::Path;
+use std::process::{Command, Output};
+use support::{build, can_run, fake_driver, place_unit};
+
+const CHILD: &str = "GRISTMILL_TEST_CHILD";
+const GPU: Device = Device { kind: gristmill::vocab::DeviceKind::Cuda, index: 0 };
+
+/// Formats that are tried: whole rows and units, headers and tails, minima, tables.
+const TRIED: &[&str] = &["i2_s", "i2s_absmax", "tq2_0", "q8_0", "q4_k", "iq4_nl"];
+
+fn tried() -> impl Iterator<Item = &'static FormatInfo> {
+    REGISTRY.formats.iter().filter(|format| TRIED.contains(&format.name))
+}
+
+fn named(entry: &Entry) -> &'static str {
+    match entry.op {
+        Op::QuantizeActivations => REGISTRY.activations[entry.format].name,
+        Op::Quantize | Op::Dequantize | Op::Matmul => REGISTRY.formats[entry.format].name,
+    }
+}
+
+/// CUDA entries that the tests launch.
+fn entries() -> impl Iterator<Item = &'static Entry> {
+    REGISTRY.entries.iter().filter(|entry| {
+        matches!(entry.code, Code::Cuda(_))
+            && (entry.op == Op::QuantizeActivations || TRIED.contains(&named(entry)))
+    })
+}
+
+/// Compiles the units of the tried kernels for the emulator, and puts them where the fake driver finds them for the
+/// images of this build.
+fn place_units(folder: &Path) {
+    let sources: Vec<gristmill_spec::SourceFile> = gristmill_spec::shipped().expect("readable");
+    let set = gristmill_spec::check(&sources).set.expect("the shipped specs have no mistakes");
+    let emitted = gristmill_codegen::cuda::emit(&set).expect("plans");
+    for entry in entries() {
+        let Code::Cuda(code) = &entry.code else { continue };
+        let listed =
+            emitted.listed.iter().find(|listed| listed.name == entry.name).expect("it was built from them");
+        let unit = emitted.units.iter().find(|unit| unit.name == listed.unit).expect("of a unit");
+        let text = unit.text.replace(gristmill_codegen::cuda::DEVICE_HEADER, "");
+        let compiled = build(&unit.name, &text).unwrap_or_else(|said| panic!("{said}"));
+        for image in code.images {
+            place_unit(folder, image.bytes, &compiled);
+        }
+    }
+}
+
+fn has_images() -> bool {
+    let strict = std::env::var_os("GRISTMILL_NO_SKIP").is_some_and(|value| value == "1");
+    let built = matches!(REGISTRY.cuda, CudaBuild::Built { .. }) && entries().next().is_some();
+    assert!(built || !strict, "this build has no CUDA images: {:?}", REGISTRY.cuda);
+    built
+}
+
+/// Runs the test `name` as a process with a fake driver; `None` in that process, or where it can't run.
+fn parent(name: &str, settings: &str) -> Option<Output> {
+    if std::env::var_os(CHILD).is_some() || !can_run(name) {
+        return None;
+    }
+    if !has_images() {
+        println!("SKIPPED: {name}: this build has no CUDA images");
+        return None;
+    }
+    let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handle-units");
+    place_units(&units);
+    let output = Command::new(std::env::current_exe().expect("this file"))
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(CHILD, "1")
+        .env("LD_LIBRARY_PATH", fake_driver())
+        .env("GRISTMILL_FAKE_CUDA", settings)
+        .env("GRISTMILL_FAKE_CUDA_UNITS", &units)
+        .output()
+        .expect("it starts");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{name} with `{settings}`: {stdout}\n{stderr}");
+    assert!(stdout.contains("1 passed"), "{name} is the name of a test: {stdout}");
+    Some(output)
+}
+
+fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+fn said(output: &Output) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    stderr.lines().filter(|line| line.starts_with("fake CUDA:")).collect::<Vec<_>>().join("\n")
+}
+
+/// A device that takes the images: of the first architecture that was built.
+fn settings() -> String {
+    let CudaBuild::Built { architectures, .. } = REGISTRY.cuda else { return String::new() };
+    let first = architectures.first().expect("one was built");
+    format!("sm_{}{}", first.major, first.minor)
+}
+
+/// Values that are not all alike, without a generator of random ones.
+fn values(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
+    let each = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        (state as f32 / u32::MAX as f32) * 2.0 - 1.0
+    };
+    std::iter::repeat_with(each).take(count).collect()
+}
+
+/// The bytes of a quantized tensor, by the default quantizer.
+fn quantized(format: &FormatInfo, n: usize, k: usize, device: Device) -> Result<Vec<u8>, Error> {
+    let prepared = REGISTRY.prepare(&Request::quantize(format.name, None, n, k).on(device))?;
+    let quantizer = Quantizer::new(&prepared.decide_as_asked())?;
+    assert_eq!(quantizer.entry().device, device.kind);
+    let mut bytes = vec![0xa5; format.tensor_bytes(n, k)?];
+    quantizer.run(&values(n * k, 7), n, k, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn the_same_bits_as_the_processor() {
+    if let Some(output) = parent("the_same_bits_as_the_processor", &settings()) {
+        assert_eq!(said(&output), "", "all memory is given back");
+        print!("{}", String::from_utf8_lossy(&output.stdout));
+    }
+    if is_child() {
+        same_bits().expect("no error");
+    }
+}
+
+fn same_bits() -> Result<(), Error> {
+    let recording = Recording::new(&REGISTRY);
+    for format in tried() {
+        let (n, k) = (37, 2 * format.elements.max(128));
+        let bytes = quantized(format, n, k, Device::CPU)?;
+        match quantized(format, n, k, GPU) {
+            Ok(there) => assert!(there == bytes, "{}: quantized otherwise", format.name),
+            Err(Error::NoKernel(_)) => println!("{}: no quantizer for the device", format.name),
+            Err(error) => return Err(error),
+        }
+        let matrix = QuantizedMatrix::new(format, n, k, &bytes)?;
+        let mut results = Vec::new();
+        for device in [Device::CPU, GPU] {
+            let prepared = REGISTRY.prepare(&Request::dequantize(format.name, n, k).on(device))?;
+            let mut dequantizer = Dequantizer::new(&prepared.decide_as_asked())?;
+            dequantizer.record(Some(&recording))?;
+            let mut out = vec![f32::NAN; n * k];
+            dequantizer.run(&matrix, &mut out)?;
+            results.push(bits(&out));
+        }
+        assert!(results[0] == results[1], "{}: dequantized otherwise", format.name);
+        for m in [1, 2, 5, 40] {
+            product(format, &matrix, m, &recording)?;
+        }
+        println!("{}: the same", format.name);
+    }
+    let receipt = recording.receipt();
+    assert!(receipt.devices().contains(&GPU.kind), "{receipt:?}");
+    assert!(receipt.kernels().iter().any(|kernel| kernel.name().contains(".cuda")), "{receipt:?}");
+    Ok(())
+}
+
+/// One product on both devices, from all types, with and without a bias, and with operands that stay on the device.
+fn product(
+    format: &'static FormatInfo,
+    matrix: &QuantizedMatrix<'_>,
+    m: usize,
+    recording: &Recording,
+) -> Result<(), Error> {
+    let (n, k) = (matrix.n(), matrix.k());
+    let shape = Shape { m, n, k };
+    let threads = Threads::single();
+    let x = values(m * k, 3);
+    let halves: Vec<gristmill::half::f16> = x.iter().map(|x| gristmill::half::f16::from_f32(*x)).collect();
+    let brains: Vec<gristmill::half::bf16> = x.iter().map(|x| gristmill::half::bf16::from_f32(*x)).collect();
+    let bias = values(n, 5);
+    let mut results: Vec<Vec<Vec<u32>>> = Vec::new();
+    for device in [Device::CPU, GPU] {
+        let mut of_device = Vec::new();
+        for (input, bias) in [
+            (Input::F32(&x), None),
+            (Input::F32(&x), Some(&bias[..])),
+            (Input::F16(&halves), None),
+            (Input::Bf16(&brains), None),
+        ] {
+            let request = Request::matmul(format.name, shape).with_input(input.dtype()).on(device);
+            let prepared = REGISTRY.prepare(&request)?;
+            let mut matmul = Matmul::new(&prepared.decide_as_asked())?;
+            assert_eq!(matmul.entry().device, device.kind);
+            matmul.record(Some(recording))?;
+            let packed = matmul.pack(matrix)?;
+            let mut workspace = Workspace::for_(&matmul, m, k, &threads)?;
+            let mut y = vec![f32::NAN; m * n];
+            matmul.run(&packed, input, m, bias, &mut y, &mut workspace, &threads)?;
+            let mut row = vec![0.0; k];
+            matmul.unpack_row(&packed, n - 1, &mut row)?;
+            of_device.push(bits(&y));
+            of_device.push(bits(&row));
+            if let (Some(gpu), Input::F32(x), None) = (matmul.gpu(), input, bias) {
+                let x = DeviceBuffer::of(gpu, x)?;
+                let mut out = DeviceBuffer::zeroed(gpu, m * n)?;
+                matmul.run_on_device(&packed, DeviceInput::F32(&x), m, None, &mut out, &mut workspace)?;
+                workspace.finish()?;
+                assert!(bits(&out.to_vec()?) == bits(&y), "{}: m = {m}, on the device", format.name);
+            }
+        }
+        results.push(of_device);
+    }
+    assert!(results[0] == results[1], "{}: m = {m}: another product", format.name);
+    Ok(())
+}
+
+#[test]
+fn faults_are_found_where_they_are() {
+    parent("faults_are_found_where_they_are", &settings());
+    if !is_child() {
+        return;
+    }
+    let format = tried().next().expect("one is tried");
+    let (n, k) = (5, 2 * format.elements);
+    let mut x = values(n * k, 1);
+    x[3 * k + 17] = f32::NAN;
+    let prepared = REGISTRY.prepare(&Request::quantize(format.name, None, n, k).on(GPU)).expect("prepares");
+    let quantizer = Quantizer::new(&prepared.decide_as_asked()).expect("a handle");
+    let mut bytes = vec![0; format.tensor_bytes(n, k).expect("a size")];
+    assert_eq!(quantizer.run(&x, n, k, &mut bytes), Err(Error::NonFinite { row: 3, column: 17 }));
+    // The same handle works afterwards.
+    x[3 * k + 17] = 0.5;
+    assert_eq!(quantizer.run(&x, n, k, &mut bytes), Ok(()));
+    let matrix = QuantizedMatrix::new(format, n, k, &bytes).expect("the right size");
+    let shape = Shape { m: 2, n, k };
+    let prepared = REGISTRY.prepare(&Request::matmul(format.name, shape).on(GPU)).expect("prepares");
+    let matmul = Matmul::new(&prepared.decide_as_asked()).expect("a handle");
+    let packed = matmul.pack(&matrix).expect("packs");
+    let threads = Threads::single();
+    let mut workspace = Workspace::for_(&matmul, 2, k, &threads).expect("memory");
+    let mut y = vec![0.0; 2 * n];
+    let mut x = values(2 * k, 2);
+    x[k + 9] = f32::INFINITY;
+    let run = |x: &[f32], y: &mut [f32], workspace: &mut Workspace| {
+        matmul.run(&packed, Input::F32(x), 2, None, y, workspace, &threads)
+    };
+    assert_eq!(run(&x, &mut y, &mut workspace), Err(Error::NonFinite { row: 1, column: 9 }));
+    x[k + 9] = 0.0;
+    assert_eq!(run(&x, &mut y, &mut workspace), Ok(()));
+    // int8 with scales, as the processor takes it.
+    let q: Vec<i8> = (0..2 * k).map(|i| (i % 251) as u8 as i8).collect();
+    let mut scales = vec![0.5; 2 * k.div_ceil(REGISTRY.activations[format.activations].block.unwrap_or(k))];
+    let mut results = Vec::new();
+    for device in [Device::CPU, GPU] {
+        let request = Request::matmul(format.name, shape).with_input(DType::I8).on(device);
+        let prepared = REGISTRY.prepare(&request).expect("prepares");
+        let matmul = Matmul::new(&prepared.decide_as_asked()).expect("a handle");
+        let packed = matmul.pack(&matrix).expect("packs");
+        let mut workspace = Workspace::for_(&matmul, 2, k, &threads).expect("memory");
+        let mut y = vec![0.0; 2 * n];
+        let input = Input::I8 { q: &q, scales: &scales };
+        matmul.run(&packed, input, 2, None, &mut y, &mut workspace, &threads).expect("runs");
+        results.push(bits(&y));
+    }
+    assert_eq!(results[0], results[1]);
+    scales[0] = f32::NAN;
+    let input = Input::I8 { q: &q, scales: &scales };
+    let error = matmul.run(&packed, input, 2, None, &mut y, &mut workspace, &threads);
+    assert!(error.is_err(), "a scale that is not finite");
+}
+
+#[test]
+fn layers_run_there_and_say_so() {
+    parent("layers_run_there_and_say_so", &settings());
+    if !is_child() {
+        return;
+    }
+    let format = tried().next().expect("one is tried");
+    let (n, k) = (20, 2 * format.elements);
+    let bytes = quantized(format, n, k, Device::CPU).expect("quantizes");
+    let matrix = QuantizedMatrix::new(format, n, k, &bytes).expect("the right size");
+    let threads = Threads::single();
+    let mut results = Vec::new();
+    for device in [Device::CPU, GPU] {
+        let options = LinearOptions { device, policy: Policy::Strict, ..LinearOptions::default() };
+        let layer = Linear::new(&REGISTRY, &matrix, &options, &threads).expect("a layer");
+        let mut workspace = layer.workspace(3, &threads).expect("memory");
+        let mut y = vec![0.0; 3 * n];
+        layer
+            .forward(Input::F32(&values(3 * k, 9)), 3, None, &mut y, &mut workspace, &threads)
+            .expect("runs");
+        results.push(bits(&y));
+    }
+    assert_eq!(results[0], results[1]);
+}
+
+#[test]
+fn a_failed_launch_names_its_kernel_and_loses_the_device() {
+    let failing = entries().find(|entry| entry.op == Op::Dequantize);
+    let function = failing.and_then(|entry| match entry.code {
+        Code::Cuda(code) => match code.launch {
+            gristmill::registry::CudaLaunch::Dequantize { function, .. } => Some(function),
+            _ => None,
+        },
+        _ => None,
+    });
+    let (Some(entry), Some(function)) = (failing, function) else {
+        assert!(!has_images());
+        return;
+    };
+    parent(
+        "a_failed_launch_names_its_kernel_and_loses_the_device",
+        &format!("{},fail_launch={function}", settings()),
+    );
+    if !is_child() {
+        return;
+    }
+    let format = &REGISTRY.formats[entry.format];
+    let (n, k) = (4, format.elements * 2);
+    let bytes = vec![0; format.tensor_bytes(n, k).expect("a size")];
+    let matrix = QuantizedMatrix::new(format, n, k, &bytes).expect("the right size");
+    let request = Request::dequantize(format.name, n, k).on(GPU);
+    let decide = || REGISTRY.prepare(&request).expect("prepares");
+    let prepared = decide();
+    let dequantizer = Dequantizer::new(&prepared.decide_as_asked()).expect("a handle");
+    let mut out = vec![0.0; n * k];
+    let error = dequantizer.run(&matrix, &mut out).expect_err("it was to fail");
+    let Error::Gpu(failure) = &error else { panic!("{error}") };
+    assert_eq!((failure.kernel, failure.code, failure.sticky), (Some(entry.name), 719, true));
+    assert!(error.to_string().contains("CUDA_ERROR_LAUNCH_FAILED (719)"), "{error}");
+    // Decisions know it, as long as the device is held.
+    let after = decide();
+    let reasons: Vec<Reason> = after.decide_as_asked().rejected().map(|rejection| rejection.reason).collect();
+    assert!(
+        reasons.iter().all(
+            |reason| matches!(reason, Reason::NoGpu(NoGpu::Lost { error }) if error.contains(entry.name))
+        ),
+        "{reasons:?}"
+    );
+    assert!(matches!(Gpu::open(0), Err(Error::NoGpu { why: NoGpu::Lost { .. }, .. })));
+}
+
+#[test]
+fn memory_that_ends_is_an_error_with_numbers() {
+    parent("memory_that_ends_is_an_error_with_numbers", &format!("{},oom_after=1", settings()));
+    if !is_child() {
+        return;
+    }
+    let gpu = Gpu::open(0).expect("opens");
+    let first = DeviceBuffer::<u8>::zeroed(&gpu, 1000).expect("the first");
+    let error = DeviceBuffer::<f32>::zeroed(&gpu, 1000).expect_err("the second");
+    assert!(
+        matches!(error, Error::OutOfDeviceMemory { index: 0, required: 4000, available: Some(_) }),
+        "{error}"
+    );
+    assert_eq!(first.to_vec().expect("it still works"), vec![0; 1000]);
+}
+
+#[test]
+fn machines_without_a_usable_device_say_why() {
+    for settings in ["no_device", "init=34", "driver=11080", "devices=1"] {
+        parent("machines_without_a_usable_device_say_why", settings);
+    }
+    if !is_child() {
+        return;
+    }
+    let settings = std::env::var("GRISTMILL_FAKE_CUDA").expect("set by the parent");
+    let index = if settings == "devices=1" { 1 } else { 0 };
+    let expected = match settings.as_str() {
+        "no_device" => NoGpu::NoDevice,
+        "init=34" => NoGpu::Stub,
+        "driver=11080" => NoGpu::OldDriver { found: gristmill::CudaVersion { major: 11, minor: 8 } },
+        _ => NoGpu::NoSuchDevice { count: 1 },
+    };
+    assert_eq!(gristmill::cuda::detect(index), Err(expected.clone()));
+    assert!(matches!(Gpu::open(index), Err(Error::NoGpu { why, .. }) if why == expected));
+}
+
+/// The command with these arguments: on a fake GPU, or where no driver is to be found.
+fn command(arguments: &[&str], gpu: Option<&Path>) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
+    command.args(arguments).env_remove("GRISTMILL_NO_SKIP").env_remove("LD_LIBRARY_PATH");
+    if let Some(units) = gpu {
+        command
+            .env("LD_LIBRARY_PATH", fake_driver())
+            .env("GRISTMILL_FAKE_CUDA", settings())
+            .env("GRISTMILL_FAKE_CUDA_UNITS", units);
+    }
+    let output = command.output().expect("it starts");
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    (output.status.code().expect("not killed"), text)
+}
+
+#[test]
+fn the_command_runs_there() {
+    let explain = ["explain", "matmul", "--format", "i2_s", "--device", "cuda:0", "--shape", "1x256x256"];
+    if !can_run("the_command_runs_there") {
+        return;
+    }
+    if !has_images() {
+        // Whether for want of a driver or of images: no, and the true reason.
+        let (code, text) = command(&explain, None);
+        assert_eq!(code, 2, "{text}");
+        assert!(text.contains("not compiled: the build found no CUDA compiler"), "{text}");
+        return;
+    }
+    if !Path::new("/dev/nvidiactl").exists() {
+        let (code, text) = command(&explain, None);
+        assert_eq!(code, 2, "{text}");
+        assert!(text.contains("no driver: the library libcuda is not there"), "{text}");
+        assert!(text.contains("help: install the NVIDIA driver"), "{text}");
+    }
+    let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handle-units");
+    place_units(&units);
+    let (code, text) = command(&explain, Some(&units));
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("chosen: matmul.i2_s.cuda."), "{text}");
+    let (code, text) = command(&["doctor"], Some(&units));
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("cuda:0: Fake sm_"), "{text}");
+    for format in ["i2_s", "int8_row"] {
+        let (code, text) =
+            command(&["verify", "--quick", "--device", "cuda:0", "--format", format], Some(&units));
+        assert_eq!(code, 0, "{text}");
+        assert!(text.contains(".cuda"), "{text}");
+        assert!(!text.contains("skipped:") && !text.contains("wrong:"), "{text}");
+    }
+    let bench = [
+        "bench", "--device", "cuda:0", "--quick", "--format", "i2_s", "--shape", "64x256", "--m", "1",
+        "--json",
+    ];
+    let (code, text) = command(&bench, Some(&units));
+    assert_eq!(code, 0, "{text}");
+    let records: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let record = &records[0];
+    assert!(record["kernel"].as_str().is_some_and(|name| name.starts_with("matmul.i2_s.cuda.")), "{text}");
+    assert!(record["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{text}");
+    assert!(record["copy_gb_s"].as_f64().is_some_and(|rate| rate > 0.0), "{text}");
+}
+
+#[test]
+fn without_a_driver_everything_else_works() {
+    // Not in the process of another test, and with no driver to be found there.
+    if std::env::var_os(CHILD).is_none() && !Path::new("/dev/nvidiactl").exists() {
+        assert_eq!(gristmill::cuda::detect(0), Err(NoGpu::NoDriver));
+        let prepared =
+            REGISTRY.prepare(&Request::matmul("i2_s", Shape { m: 1, n: 16, k: 128 })).expect("prepares");
+        assert!(prepared.decide_as_asked().chosen().is_some());
+    }
+}
