@@ -271,7 +271,6 @@ mod x86 {
     }
 
     /// [`plain`] with 256-bit loads.
-    #[expect(clippy::needless_range_loop, reason = "see `STEP`")]
     #[target_feature(enable = "avx2")]
     pub(super) fn avx2(lines: &[Line], prefetch: bool) -> u64 {
         let (steps, rest) = lines.as_chunks::<STEP>();
@@ -295,7 +294,6 @@ mod x86 {
     }
 
     /// [`plain`] with 512-bit loads.
-    #[expect(clippy::needless_range_loop, reason = "see `STEP`")]
     #[target_feature(enable = "avx512f")]
     pub(super) fn avx512(lines: &[Line], prefetch: bool) -> u64 {
         let (steps, rest) = lines.as_chunks::<STEP>();

@@ -6,8 +6,9 @@
 mod performance;
 
 use super::error::{CliError, Outcome};
-use gristmill::vocab::{Arch, DeviceKind, Isa, Op};
+use gristmill::vocab::{Arch, CudaArch, DeviceKind, Isa, Op};
 use gristmill_codegen::builder::{BuildError, Builder};
+use gristmill_codegen::cuda::CudaListed;
 use gristmill_codegen::emit::Listed;
 use gristmill_probe::families::{self, Device as ProbeDevice};
 use gristmill_spec::model::{DimRule, Format, SpecSet};
@@ -44,10 +45,12 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
          What this version describes and compiles. What one build holds, and what of it runs on one machine, is\n\
          for `gristmill list` and `gristmill explain` to say.\n"
     )?;
-    formats(&set, &compiled.kernels, out)?;
+    let cuda = gristmill_codegen::cuda::emit(&set).map_err(BuildError::Plans)?.listed;
+    formats(&set, &compiled.kernels, &cuda, out)?;
     activations(&set, &compiled.kernels, out)?;
     variants(&compiled.kernels, out)?;
-    devices(&compiled.kernels, out)?;
+    cuda_variants(&set, &cuda, out)?;
+    devices(&compiled.kernels, &cuda, out)?;
     writeln!(out)?;
     cpp_backends(&set, out)?;
     Ok(Outcome::Yes)
@@ -56,21 +59,26 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
 /// Letters of what a format can do, in the order in which weights are used.
 const LETTERS: &[(Op, &str)] = &[(Op::Quantize, "Q"), (Op::Dequantize, "D"), (Op::Matmul, "M")];
 
-fn formats(set: &SpecSet, kernels: &[Listed], out: &mut dyn Write) -> Result<(), CliError> {
+fn formats(
+    set: &SpecSet,
+    kernels: &[Listed],
+    cuda: &[CudaListed],
+    out: &mut dyn Write,
+) -> Result<(), CliError> {
     writeln!(
         out,
         "## Formats\n\n\
          Q quantize (f32 to the format), D dequantize, M matmul with f32, f16, bf16 or int8 activations. \"k\" is the\n\
-         rule on the inner dimension; m and n are free.\n"
+         rule on the inner dimension; m and n are free. CUDA kernels are built with the cargo feature `cuda`.\n"
     )?;
     let isas = || Isa::ALL.iter().filter(|isa| kernels.iter().any(|kernel| kernel.isa == Some(**isa)));
     let header: Vec<&str> = isas().map(|isa| isa.name()).collect();
     writeln!(
         out,
-        "| format | bits | block | GGUF id | cargo feature | quantizers | k | {} | what it is |",
+        "| format | bits | block | GGUF id | cargo feature | quantizers | k | {} | cuda | what it is |",
         header.join(" | ")
     )?;
-    writeln!(out, "|---|---|---|---|---|---|---|{}---|", "---|".repeat(header.len()))?;
+    writeln!(out, "|---|---|---|---|---|---|---|{}---|---|", "---|".repeat(header.len()))?;
     for (index, format) in set.formats.iter().enumerate() {
         let of_format =
             |op: Op| kernels.iter().filter(move |kernel| kernel.op == op && kernel.format == index);
@@ -79,6 +87,11 @@ fn formats(set: &SpecSet, kernels: &[Listed], out: &mut dyn Write) -> Result<(),
                 let has = |op: &Op| of_format(*op).any(|kernel| kernel.isa == Some(*isa));
                 LETTERS.iter().filter(|(op, _)| has(op)).map(|(_, letter)| *letter).collect()
             })
+            .collect();
+        let on_cuda: String = LETTERS
+            .iter()
+            .filter(|(op, _)| cuda.iter().any(|kernel| kernel.op == *op && kernel.format == index))
+            .map(|(_, letter)| *letter)
             .collect();
         let k = of_format(Op::Matmul).map(|kernel| kernel.shape.k).reduce(|a, b| DimRule {
             min: a.min.max(b.min),
@@ -89,7 +102,7 @@ fn formats(set: &SpecSet, kernels: &[Listed], out: &mut dyn Write) -> Result<(),
             format.quantizers.iter().map(|quantizer| quantizer.name.as_str()).collect();
         writeln!(
             out,
-            "| `{}` | {} | {} in {} B | {} | {} | {} | {} | {} | {} |",
+            "| `{}` | {} | {} in {} B | {} | {} | {} | {} | {} | {} | {} |",
             format.name,
             bits(format),
             format.elements,
@@ -99,6 +112,7 @@ fn formats(set: &SpecSet, kernels: &[Listed], out: &mut dyn Write) -> Result<(),
             if quantizers.is_empty() { "-".to_owned() } else { quantizers.join(", ") },
             k.map_or(String::from("-"), |k| words("k", k)),
             cells.join(" | "),
+            on_cuda,
             cell(&format.doc),
         )?;
     }
@@ -181,7 +195,39 @@ fn variants(kernels: &[Listed], out: &mut dyn Write) -> Result<(), CliError> {
     Ok(())
 }
 
-fn devices(kernels: &[Listed], out: &mut dyn Write) -> Result<(), CliError> {
+fn cuda_variants(set: &SpecSet, cuda: &[CudaListed], out: &mut dyn Write) -> Result<(), CliError> {
+    let named = |arch: &CudaArch| format!("sm_{arch}");
+    let mut images: Vec<String> = set.cuda.architectures.iter().map(named).collect();
+    images.extend(set.cuda.ptx.map(|arch| format!("PTX of compute_{arch} for whatever is newer")));
+    writeln!(
+        out,
+        "## CUDA variants\n\n\
+         Images of each for: {}. A device runs a variant if it has the compute capability and an image runs on it;\n\
+         among those that take the shape, the first in its op's list wins.\n",
+        images.join(", ")
+    )?;
+    writeln!(out, "| op | variant | compute capability | tokens | kernels |\n|---|---|---|---|---|")?;
+    let mut seen: BTreeMap<(Op, usize), (&CudaListed, usize)> = BTreeMap::new();
+    for kernel in cuda {
+        seen.entry((kernel.op, kernel.order)).or_insert((kernel, 0)).1 += 1;
+    }
+    for ((op, _), (first, count)) in &seen {
+        let at = first.name.find(".cuda").map_or(0, |at| at + 1);
+        writeln!(
+            out,
+            "| {} | `{}` | {}.{} | {} | {count} |",
+            op.name(),
+            first.name.get(at..).unwrap_or(&first.name),
+            first.min_cc.0,
+            first.min_cc.1,
+            words("m", first.shape.m),
+        )?;
+    }
+    writeln!(out)?;
+    Ok(())
+}
+
+fn devices(kernels: &[Listed], cuda: &[CudaListed], out: &mut dyn Write) -> Result<(), CliError> {
     writeln!(out, "## Devices\n\n| device | kernels |\n|---|---|")?;
     let of =
         |arch: Arch| kernels.iter().filter(|kernel| kernel.isa.is_some_and(|isa| isa.arch() == arch)).count();
@@ -190,9 +236,8 @@ fn devices(kernels: &[Listed], out: &mut dyn Write) -> Result<(), CliError> {
             DeviceKind::Cpu => {
                 format!("{} for every architecture (scalar), {} for x86-64", of(Arch::Any), of(Arch::X86))
             }
-            DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => {
-                "none is described; `explain` says so".to_owned()
-            }
+            DeviceKind::Cuda => format!("{} with the cargo feature `cuda` and a CUDA compiler", cuda.len()),
+            DeviceKind::Rocm | DeviceKind::Metal => "none is described; `explain` says so".to_owned(),
         };
         writeln!(out, "| {} | {said} |", device.name())?;
     }
