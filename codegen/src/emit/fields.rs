@@ -131,9 +131,7 @@ fn read_slice(out: &mut String, slice: &Slice, low: u32, ty: &str) {
                     let from = value("byte", shift);
                     let _ = writeln!(
                         out,
-                        "for (code, &byte) in code[{first}..{}].iter_mut().zip(&block[{byte}..{}]) {{ *code |= {from}; }}",
-                        first + extent,
-                        byte + i64::from(*extent)
+                        "for i in 0..{extent} {{ let byte = block[{byte} + i]; code[{first} + i] |= {from}; }}"
                     );
                 }
             }
@@ -142,16 +140,15 @@ fn read_slice(out: &mut String, slice: &Slice, low: u32, ty: &str) {
             for (index, bit) in combinations(outer) {
                 let at = slice.offset + bit;
                 let (byte, first) = (at.div_euclid(8), index * extent * inner.extent);
-                let _ = writeln!(
-                    out,
-                    "for (codes, &byte) in code[{first}..{}].chunks_exact_mut({}).zip(&block[{byte}..{}]) {{",
-                    first + extent * inner.extent,
-                    inner.extent,
-                    byte + i64::from(*extent)
-                );
-                for i in 0..inner.extent {
-                    let shift = at.rem_euclid(8) + i64::from(i) * inner.stride;
-                    let _ = writeln!(out, "codes[{i}] |= {};", value("byte", shift));
+                let _ = writeln!(out, "for i in 0..{extent} {{ let byte = block[{byte} + i];");
+                for j in 0..inner.extent {
+                    let shift = at.rem_euclid(8) + i64::from(j) * inner.stride;
+                    let _ = writeln!(
+                        out,
+                        "code[{first} + {} * i + {j}] |= {};",
+                        inner.extent,
+                        value("byte", shift)
+                    );
                 }
                 let _ = writeln!(out, "}}");
             }
@@ -331,10 +328,8 @@ fn write_slice(out: &mut String, slice: &Slice, low: u32, ty: &str) {
                 let (byte, shift, first) = (at.div_euclid(8), at.rem_euclid(8), index * extent);
                 let _ = writeln!(
                     out,
-                    "for (byte, code) in block[{byte}..{}].iter_mut().zip(&code[{first}..{}]) {{ *byte |= {}; }}",
-                    byte + i64::from(extent),
-                    first + extent,
-                    value("*code", shift)
+                    "for i in 0..{extent} {{ let code = code[{first} + i]; block[{byte} + i] |= {}; }}",
+                    value("code", shift)
                 );
             }
         }
@@ -343,16 +338,13 @@ fn write_slice(out: &mut String, slice: &Slice, low: u32, ty: &str) {
                 let at = slice.offset + bit;
                 let (byte, first) = (at.div_euclid(8), index * extent * inner.extent);
                 let parts: Vec<String> = (0..inner.extent)
-                    .map(|i| value(&format!("codes[{i}]"), at.rem_euclid(8) + i64::from(i) * inner.stride))
+                    .map(|j| {
+                        let code = format!("code[{first} + {} * i + {j}]", inner.extent);
+                        value(&code, at.rem_euclid(8) + i64::from(j) * inner.stride)
+                    })
                     .collect();
-                let _ = writeln!(
-                    out,
-                    "for (byte, codes) in block[{byte}..{}].iter_mut().zip(code[{first}..{}].chunks_exact({})) {{ *byte |= {}; }}",
-                    byte + i64::from(extent),
-                    first + extent * inner.extent,
-                    inner.extent,
-                    parts.join(" | ")
-                );
+                let _ =
+                    writeln!(out, "for i in 0..{extent} {{ block[{byte} + i] |= {}; }}", parts.join(" | "));
             }
         }
         Strategy::Window => {
@@ -453,11 +445,13 @@ pub fn read_f32(field: &Field) -> String {
     format!(
         "{{
              let mut values = [0f32; {}];
-             for (value, raw) in values.iter_mut().zip({}) {{ *value = {value}; }}
+             let raw = {};
+             for i in 0..{} {{ let raw = raw[i]; values[i] = {value}; }}
              values
          }}",
         field.count,
-        read_raw(field)
+        read_raw(field),
+        field.count
     )
 }
 

@@ -75,7 +75,9 @@ fn values(plan: &FormatPlan<'_>) -> String {
         let _ = write!(
             body,
             "// One comparison a block; the position is looked for only when there is something to find.
-             if codes.iter().fold(0, |worst, &code| worst.max(code)) > {last} {{
+             let mut worst = 0;
+             for code in &codes {{ worst = worst.max(*code); }}
+             if worst > {last} {{
                  let at = codes.iter().position(|&code| code > {last}).unwrap_or(0);
                  return Err(Fault::InvalidCode(at * {}));
              }}\n",
@@ -109,7 +111,7 @@ fn values(plan: &FormatPlan<'_>) -> String {
             let _ = writeln!(
                 body,
                 "let mut values = [0 as Int; ELEMENTS];
-                 for (value, code) in values.iter_mut().zip(codes) {{ *value = {text}; }}"
+                 for i in 0..ELEMENTS {{ let code = codes[i]; values[i] = {text}; }}"
             );
         }
         Decode::Table(table) => {
@@ -118,7 +120,7 @@ fn values(plan: &FormatPlan<'_>) -> String {
                 body,
                 "const LEVELS: [{int}; {}] = [{}];
                  let mut values = [0 as Int; ELEMENTS];
-                 for (value, code) in values.iter_mut().zip(codes) {{ *value = LEVELS[usize::from(code) % LEVELS.len()]; }}",
+                 for i in 0..ELEMENTS {{ values[i] = LEVELS[usize::from(codes[i]) % LEVELS.len()]; }}",
                 table.len(),
                 entries.join(", "),
             );
@@ -127,10 +129,11 @@ fn values(plan: &FormatPlan<'_>) -> String {
             let _ = writeln!(
                 body,
                 "let mut values = [0 as Int; ELEMENTS];
-                 for (values, code) in values.chunks_exact_mut({}).zip(codes) {{
-                     values.copy_from_slice(&CODEBOOK[usize::from(code) % CODEBOOK.len()]);
+                 for i in 0..ELEMENTS / {group} {{
+                     let entry = &CODEBOOK[usize::from(codes[i]) % CODEBOOK.len()];
+                     for j in 0..{group} {{ values[{group} * i + j] = entry[j]; }}
                  }}",
-                value.group
+                group = value.group
             );
         }
     }
@@ -145,10 +148,14 @@ fn values(plan: &FormatPlan<'_>) -> String {
         };
         let _ = writeln!(
             body,
-            "for (values, mask) in values.chunks_exact_mut({run}).zip(signs) {{
+            "for i in 0..ELEMENTS / {run} {{
+                 let mask = signs[i];
                  {parity}
-                 for (bit, value) in values.iter_mut().enumerate() {{
-                     if mask >> bit & 1 != 0 {{ *value = -*value; }}
+                 for bit in 0..{run} {{
+                     // All ones where the sign is set: two's complement without a branch.
+                     let negative = -((mask >> bit & 1) as Int);
+                     let value = &mut values[{run} * i + bit];
+                     *value = (*value ^ negative) - negative;
                  }}
              }}"
         );
@@ -166,8 +173,9 @@ fn values(plan: &FormatPlan<'_>) -> String {
             body,
             "const SHIFTS: [Int; {}] = [{}];
              let shifts = {};
-             for (values, shift) in values.chunks_exact_mut({run}).zip(shifts) {{
-                 for value in values {{ *value += SHIFTS[usize::from(shift) % SHIFTS.len()]; }}
+             for i in 0..ELEMENTS / {run} {{
+                 let shift = SHIFTS[usize::from(shifts[i]) % SHIFTS.len()];
+                 for j in 0..{run} {{ values[{run} * i + j] += shift; }}
              }}",
             table.len(),
             table.join(", "),
@@ -279,7 +287,7 @@ pub fn dequantize(plan: &FormatPlan<'_>) -> String {
             (true, false) => format!("(outer * {})", float(unit)),
             (false, _) => float(unit),
         };
-        format!("for (out, value) in out.iter_mut().zip(values) {{ *out = {scale} * f32::from(value); }}")
+        format!("for i in 0..ELEMENTS {{ out[i] = {scale} * f32::from(values[i]); }}")
     } else {
         let (pattern, value) = if plan.offset {
             ("let (scale, offset) = terms(block, outer);", "scale[run] * f32::from(value) - offset[run]")
@@ -289,7 +297,14 @@ pub fn dequantize(plan: &FormatPlan<'_>) -> String {
         format!(
             "{pattern}
              for run in 0..RUNS {{
-                 for (out, &value) in out[run * RUN..][..RUN].iter_mut().zip(&values[run * RUN..][..RUN]) {{ *out = {value}; }}
+                 // SAFETY: a block has so many runs.
+                 let (out, values) = unsafe {{
+                     (
+                         &mut *out.as_mut_ptr().add(run * RUN).cast::<[f32; RUN]>(),
+                         &*values.as_ptr().add(run * RUN).cast::<[Int; RUN]>(),
+                     )
+                 }};
+                 for i in 0..RUN {{ let value = values[i]; out[i] = {value}; }}
              }}"
         )
     };
@@ -307,7 +322,10 @@ pub fn dequantize(plan: &FormatPlan<'_>) -> String {
                  let block = unsafe {{ &*src.add(index * BYTES).cast::<[u8; BYTES]>() }};
                  // SAFETY: as above.
                  let out = unsafe {{ &mut *dst.add(index * ELEMENTS).cast::<[f32; ELEMENTS]>() }};
-                 let values = values(block).map_err(|fault| number::offset(fault, index * ELEMENTS))?;
+                 let values = match values(block) {{
+                     Ok(values) => values,
+                     Err(fault) => return Err(number::offset(fault, index * ELEMENTS)),
+                 }};
                  {write}
              }}
              Ok(())

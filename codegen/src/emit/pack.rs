@@ -112,8 +112,48 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let value = value
         .replace("let (scale", "// SAFETY: the caller answers for packed scales.\nlet (scale")
         .replace("let scale =", "// SAFETY: the caller answers for packed scales.\nlet scale =");
+    // Where the codes of a row in a tile make a word of their own, whole blocks are written word by word.
+    let word = whole_words(plan, pack);
+    let store = match word {
+        Some(word) => {
+            let parts: Vec<String> = (0..tile_k)
+                .map(|k| {
+                    let code = format!("code_{name}(values[{tile_k} * tile + {k}])");
+                    let code = if word == 8 { code } else { format!("u{word}::from({code})") };
+                    match pack.bit(0, k) {
+                        0 => code,
+                        bit => format!("{code} << {bit}"),
+                    }
+                })
+                .collect();
+            format!(
+                "for tile in 0..ELEMENTS / {tile_k} {{
+                     let word: u{word} = {};
+                     let at = (first / {tile_k} + tile) * {tile_bytes} + ({row_bit}) / 8;
+                     // SAFETY: the caller answers for a whole panel.
+                     unsafe {{ codes.add(at).cast::<[u8; {}]>().write(word.to_le_bytes()) }};
+                 }}",
+                parts.join(" | "),
+                word / 8
+            )
+        }
+        None => format!(
+            "for (element, &value) in values.iter().enumerate() {{
+                 let code = code_{name}(value);
+                 let k = first + element;
+                 let at = {packed_k};
+                 let bit = {row_bit} + K_BITS_{upper}[at % {tile_k}];
+                 // SAFETY: the caller answers for a whole panel.
+                 unsafe {{ *codes.add(at / {tile_k} * {tile_bytes} + bit / 8) |= code << (bit % 8) }};
+             }}"
+        ),
+    };
     format!(
-        "{row_table}/// Bit of element k of a tile's first row in packing `{name}`.
+        "/// The code of a value in packing `{name}`.
+         #[inline(always)]
+         fn code_{name}(value: Int) -> u8 {{ {encode} }}
+
+         {row_table}/// Bit of element k of a tile's first row in packing `{name}`.
          const K_BITS_{upper}: [usize; {tile_k}] = [{}];
 
          /// Rows of blocks to one panel of `{name}`.
@@ -133,14 +173,7 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
                      let block = unsafe {{ &*src.add(row * row_stride + index * BYTES).cast::<[u8; BYTES]>() }};
                      let values = values(block).map_err(|fault| number::offset(fault, row * k + first))?;
                      {scales}
-                     for (element, &value) in values.iter().enumerate() {{
-                         let code = {encode};
-                         let k = first + element;
-                         let at = {packed_k};
-                         let bit = {row_bit} + K_BITS_{upper}[at % {tile_k}];
-                         // SAFETY: the caller answers for a whole panel.
-                         unsafe {{ *codes.add(at / {tile_k} * {tile_bytes} + bit / 8) |= code << (bit % 8) }};
-                     }}
+                     {store}
                  }}
              }}
              Ok(())
@@ -168,4 +201,16 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
         k_bits.join(", "),
         mask = (1u32 << bits) - 1,
     )
+}
+
+/// Bits of the word that the codes of a row in a tile make, if they do and blocks are whole tiles.
+fn whole_words(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> Option<u32> {
+    let tile = pack.tile;
+    let word = tile.k * tile.bits;
+    let row = |row: u32| pack.bit(row, 0);
+    let apart = (0..pack.packing.rows).all(|r| row(r) % word == 0 && row(r) == r * row(1));
+    let together = (0..tile.k).all(|k| pack.bit(0, k) + tile.bits <= word);
+    let blocks = plan.format.elements.is_multiple_of(tile.k);
+    let units = plan.unit == 0 || plan.unit.is_multiple_of(pack.multiple);
+    ([8, 16, 32, 64].contains(&word) && apart && together && blocks && units).then_some(word)
 }

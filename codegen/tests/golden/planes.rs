@@ -23,27 +23,36 @@ pub mod planes {
     fn values(block: &[u8; BYTES]) -> Result<[Int; ELEMENTS], Fault> {
         let codes = {
             let mut code = [0u8; 64];
-            for (code, &byte) in code[0..16].iter_mut().zip(&block[0..16]) {
-                *code |= byte & 0x3;
+            for i in 0..16 {
+                let byte = block[0 + i];
+                code[0 + i] |= byte & 0x3;
             }
-            for (code, &byte) in code[16..32].iter_mut().zip(&block[0..16]) {
-                *code |= byte >> 2 & 0x3;
+            for i in 0..16 {
+                let byte = block[0 + i];
+                code[16 + i] |= byte >> 2 & 0x3;
             }
-            for (code, &byte) in code[32..48].iter_mut().zip(&block[0..16]) {
-                *code |= byte >> 4 & 0x3;
+            for i in 0..16 {
+                let byte = block[0 + i];
+                code[32 + i] |= byte >> 4 & 0x3;
             }
-            for (code, &byte) in code[48..64].iter_mut().zip(&block[0..16]) {
-                *code |= byte >> 6;
+            for i in 0..16 {
+                let byte = block[0 + i];
+                code[48 + i] |= byte >> 6;
             }
             code
         };
-        if codes.iter().fold(0, |worst, &code| worst.max(code)) > 2 {
+        let mut worst = 0;
+        for code in &codes {
+            worst = worst.max(*code);
+        }
+        if worst > 2 {
             let at = codes.iter().position(|&code| code > 2).unwrap_or(0);
             return Err(Fault::InvalidCode(at * 1));
         }
         let mut values = [0 as Int; ELEMENTS];
-        for (value, code) in values.iter_mut().zip(codes) {
-            *value = (code as Int).wrapping_sub(1);
+        for i in 0..ELEMENTS {
+            let code = codes[i];
+            values[i] = (code as Int).wrapping_sub(1);
         }
         Ok(values)
     }
@@ -52,11 +61,10 @@ pub mod planes {
     fn terms(block: &[u8; BYTES], _outer: f32) -> [f32; RUNS] {
         let f1 = {
             let mut values = [0f32; 1];
-            for (value, raw) in values
-                .iter_mut()
-                .zip([u16::from_le_bytes([block[16], block[17]])])
-            {
-                *value = number::f16_to_f32(raw);
+            let raw = [u16::from_le_bytes([block[16], block[17]])];
+            for i in 0..1 {
+                let raw = raw[i];
+                values[i] = number::f16_to_f32(raw);
             }
             values
         };
@@ -98,15 +106,21 @@ pub mod planes {
             let out = unsafe {
                 &mut *dst.add(index * ELEMENTS).cast::<[f32; ELEMENTS]>()
             };
-            let values = values(block)
-                .map_err(|fault| number::offset(fault, index * ELEMENTS))?;
+            let values = match values(block) {
+                Ok(values) => values,
+                Err(fault) => return Err(number::offset(fault, index * ELEMENTS)),
+            };
             let scale = terms(block, outer);
             for run in 0..RUNS {
-                for (out, &value) in out[run * RUN..][..RUN]
-                    .iter_mut()
-                    .zip(&values[run * RUN..][..RUN])
-                {
-                    *out = scale[run] * f32::from(value);
+                let (out, values) = unsafe {
+                    (
+                        &mut *out.as_mut_ptr().add(run * RUN).cast::<[f32; RUN]>(),
+                        &*values.as_ptr().add(run * RUN).cast::<[Int; RUN]>(),
+                    )
+                };
+                for i in 0..RUN {
+                    let value = values[i];
+                    out[i] = scale[run] * f32::from(value);
                 }
             }
         }
@@ -144,17 +158,21 @@ pub mod planes {
                 code[i] = (unsafe { q.to_int_unchecked::<i32>() } & 0x3) as u8;
             }
             *block = [0; BYTES];
-            for (byte, code) in block[0..16].iter_mut().zip(&code[0..16]) {
-                *byte |= (*code & 0x3);
+            for i in 0..16 {
+                let code = code[0 + i];
+                block[0 + i] |= (code & 0x3);
             }
-            for (byte, code) in block[0..16].iter_mut().zip(&code[16..32]) {
-                *byte |= ((*code & 0x3) << 2);
+            for i in 0..16 {
+                let code = code[16 + i];
+                block[0 + i] |= ((code & 0x3) << 2);
             }
-            for (byte, code) in block[0..16].iter_mut().zip(&code[32..48]) {
-                *byte |= ((*code & 0x3) << 4);
+            for i in 0..16 {
+                let code = code[32 + i];
+                block[0 + i] |= ((code & 0x3) << 4);
             }
-            for (byte, code) in block[0..16].iter_mut().zip(&code[48..64]) {
-                *byte |= ((*code & 0x3) << 6);
+            for i in 0..16 {
+                let code = code[48 + i];
+                block[0 + i] |= ((code & 0x3) << 6);
             }
             {
                 let code = [number::f32_to_f16(stored)];
@@ -261,6 +279,11 @@ pub mod planes {
             }
         }
     }
+    /// The code of a value in packing `r16k4`.
+    #[inline(always)]
+    fn code_r16k4(value: Int) -> u8 {
+        (i32::from(value) + 1) as u8
+    }
     /// Bit of element k of a tile's first row in packing `r16k4`.
     const K_BITS_R16K4: [usize; 16] = [
         0, 8, 16, 24, 2, 10, 18, 26, 4, 12, 20, 28, 6, 14, 22, 30,
@@ -295,12 +318,25 @@ pub mod planes {
                         scales.add((k / 64) * 16 + row).write(scale[run]);
                     }
                 }
-                for (element, &value) in values.iter().enumerate() {
-                    let code = (i32::from(value) + 1) as u8;
-                    let k = first + element;
-                    let at = k;
-                    let bit = row * 32 + K_BITS_R16K4[at % 16];
-                    unsafe { *codes.add(at / 16 * 64 + bit / 8) |= code << (bit % 8) };
+                for tile in 0..ELEMENTS / 16 {
+                    let word: u32 = u32::from(code_r16k4(values[16 * tile + 0]))
+                        | u32::from(code_r16k4(values[16 * tile + 1])) << 8
+                        | u32::from(code_r16k4(values[16 * tile + 2])) << 16
+                        | u32::from(code_r16k4(values[16 * tile + 3])) << 24
+                        | u32::from(code_r16k4(values[16 * tile + 4])) << 2
+                        | u32::from(code_r16k4(values[16 * tile + 5])) << 10
+                        | u32::from(code_r16k4(values[16 * tile + 6])) << 18
+                        | u32::from(code_r16k4(values[16 * tile + 7])) << 26
+                        | u32::from(code_r16k4(values[16 * tile + 8])) << 4
+                        | u32::from(code_r16k4(values[16 * tile + 9])) << 12
+                        | u32::from(code_r16k4(values[16 * tile + 10])) << 20
+                        | u32::from(code_r16k4(values[16 * tile + 11])) << 28
+                        | u32::from(code_r16k4(values[16 * tile + 12])) << 6
+                        | u32::from(code_r16k4(values[16 * tile + 13])) << 14
+                        | u32::from(code_r16k4(values[16 * tile + 14])) << 22
+                        | u32::from(code_r16k4(values[16 * tile + 15])) << 30;
+                    let at = (first / 16 + tile) * 64 + (row * 32) / 8;
+                    unsafe { codes.add(at).cast::<[u8; 4]>().write(word.to_le_bytes()) };
                 }
             }
         }
@@ -665,7 +701,7 @@ static ACTIVATIONS: &[ActivationInfo] = &[
 ];
 static ENTRIES: &[Entry] = &[
     Entry {
-        id: KernelId(0x477dcbdcca7a6b81),
+        id: KernelId(0x661461014bd62ad9),
         name: "dequantize.planes.scalar",
         op: Op::Dequantize,
         format: 0,
@@ -699,7 +735,7 @@ static ENTRIES: &[Entry] = &[
         },
     },
     Entry {
-        id: KernelId(0x3ca7e2a0fe02d104),
+        id: KernelId(0x9317d3fcf13320a2),
         name: "quantize.planes.absmax.scalar",
         op: Op::Quantize,
         format: 0,
@@ -737,7 +773,7 @@ static ENTRIES: &[Entry] = &[
     },
     #[cfg(target_arch = "x86_64")]
     Entry {
-        id: KernelId(0x069e524cb6ff3f23),
+        id: KernelId(0x9ad270e882d9c445),
         name: "quantize.planes.absmax.avx2",
         op: Op::Quantize,
         format: 0,
@@ -774,7 +810,7 @@ static ENTRIES: &[Entry] = &[
         },
     },
     Entry {
-        id: KernelId(0x10f629122b0c23fa),
+        id: KernelId(0xde6bca3d3a186389),
         name: "matmul.planes.scalar",
         op: Op::Matmul,
         format: 0,
@@ -813,7 +849,7 @@ static ENTRIES: &[Entry] = &[
     },
     #[cfg(target_arch = "x86_64")]
     Entry {
-        id: KernelId(0x119f6a051d136c08),
+        id: KernelId(0xd1087eded93369cf),
         name: "matmul.planes.avx2",
         op: Op::Matmul,
         format: 0,
