@@ -573,8 +573,8 @@ GM_KERNEL(32) {function}_finish(const f32 *src, u32 rows, u64 len, const u64 *pa
     {step}
     (void)src; (void)rows;
     if (gm_lane() == 0) {{
-        // A value that is not finite was reported, and is why the scale is not.
-        if (!gm_is_finite(stored) && gm_load(fault) == 0xffffffffffffffffull) gm_atomic_min(fault, row * len * 4 + 2);
+        // Where the statistic itself is not finite, a value was not, and is reported.
+        if (!gm_is_finite(stored) && gm_is_finite(s)) gm_atomic_min(fault, row * len * 4 + 2);
         gm_store(steps + row, f32x2{{apply, stored}});
     }}
 }}
