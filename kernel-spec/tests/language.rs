@@ -183,7 +183,7 @@ fn kinds_are_known_by_their_keys_outside_the_folders() {
     ]);
     assert_eq!(
         (set.formats.len(), set.packings.len(), set.activations.len(), set.kernels.len()),
-        (1, 3, 4, 1)
+        (1, 4, 4, 1)
     );
 }
 

@@ -4,7 +4,7 @@
 //! what is here puts the no into the words of [`Reason`](crate::reason::Reason). Shapes and processors are
 //! not known to a compiler, so a yes means that the build holds a kernel, not that every machine runs it.
 
-use crate::registry::{ActivationInfo, FormatInfo, LeftOut, same_name};
+use crate::registry::{ActivationInfo, CudaBuild, FormatInfo, LeftOut, WithoutImage, same_name};
 use gristmill_spec::vocab::{DType, DeviceKind, Op};
 
 /// Bytes of a message. What does not fit is left out; only lists of hundreds of formats get there.
@@ -79,6 +79,10 @@ pub struct Names {
     pub activations: &'static [ActivationInfo],
     /// Formats that were described but not compiled.
     pub left_out: &'static [LeftOut],
+    /// What the build did about CUDA.
+    pub cuda: CudaBuild,
+    /// CUDA kernels that are described but have no image.
+    pub without_image: &'static [WithoutImage],
 }
 
 impl Required<'_> {
@@ -162,6 +166,43 @@ impl Required<'_> {
         if at == 0 { text.push("none") } else { text }
     }
 
+    /// Why kernels for a GPU that are described have no image; empty if that is not what is wrong. `index` is that
+    /// of the format.
+    pub const fn without_image(&self, names: &Names, index: usize, held: &Held) -> Text {
+        if !matches!(self.device, DeviceKind::Cuda)
+            || held[self.op as usize][self.input as usize][self.device as usize]
+        {
+            return Text::EMPTY;
+        }
+        let mut text = self.no_kernel();
+        let (mut described, mut at) = (false, 0);
+        while at < names.without_image.len() {
+            let WithoutImage { name, op, format, .. } = names.without_image[at];
+            if op as usize == self.op as usize && format == index {
+                if described {
+                    text = text.push("\n  - ");
+                }
+                described = true;
+                text = no_image(text.push(name).push(": "), names.cuda);
+            }
+            at += 1;
+        }
+        if !described {
+            // A build without the feature may not know what is described.
+            if !matches!(names.cuda, CudaBuild::FeatureOff) || !names.without_image.is_empty() {
+                return Text::EMPTY;
+            }
+            text = no_image(text, names.cuda);
+        }
+        text.push("\n  help: ").push(match names.cuda {
+            CudaBuild::FeatureOff => "cargo build --features cuda",
+            CudaBuild::NoToolchain { .. } => {
+                "install a CUDA compiler and build again: `gristmill doctor` says how"
+            }
+            CudaBuild::Built { .. } => "see the warnings of the build",
+        })
+    }
+
     /// Why not, given what the build holds for the format; empty if it holds what is required.
     pub const fn explain(&self, held: &Held) -> Text {
         let (op, input, device) = (self.op as usize, self.input as usize, self.device as usize);
@@ -219,6 +260,25 @@ impl Required<'_> {
             .push(name)
             .push("`\n  help: give int8 activations with their scales")
     }
+}
+
+/// As [`Reason`](crate::reason::Reason) says it.
+const fn no_image(text: Text, cuda: CudaBuild) -> Text {
+    match cuda {
+        CudaBuild::FeatureOff => text.push("not compiled: the cargo feature `cuda` is off"),
+        CudaBuild::NoToolchain { looked } => {
+            number(text.push("not compiled: the build found no CUDA compiler in "), looked.len())
+                .push(" places")
+        }
+        CudaBuild::Built { .. } => text.push("not compiled: the build made no image of it"),
+    }
+}
+
+/// A number in decimal.
+const fn number(text: Text, value: usize) -> Text {
+    const DIGITS: [&str; 10] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
+    let text = if value >= 10 { number(text, value / 10) } else { text };
+    text.push(DIGITS[value % 10])
 }
 
 const fn any_device(held: &Held, op: usize) -> bool {

@@ -55,16 +55,18 @@ pub fn emit(
     let _ = write!(
         out,
         "static LEFT_OUT: &[LeftOut] = &[{}];
+         const CUDA: CudaBuild = {};
+         static WITHOUT_IMAGE: &[WithoutImage] = &[{without_image}];
          static SOURCES: &[Source] = &[{}];
          /// What this build holds.
          pub static REGISTRY: Registry = Registry {{
              package: {:?}, formats: FORMATS, activations: ACTIVATIONS, entries: ENTRIES,
-             candidates, left_out: LEFT_OUT, cuda: {}, without_image: &[{without_image}], sources: SOURCES,
+             candidates, left_out: LEFT_OUT, cuda: CUDA, without_image: WITHOUT_IMAGE, sources: SOURCES,
          }};\n",
         left_out.join(", "),
+        cuda_build(options),
         sources.join(", "),
         options.package,
-        cuda_build(options),
     );
     let _ = write!(out, "{}", why_not(runtime));
     out
@@ -93,7 +95,9 @@ fn why_not(runtime: &str) -> String {
          pub const fn why_not(op: Op, format: &str, input: DType, device: DeviceKind) -> {runtime}::require::Text {{
              use {runtime}::require::{{Names, NOTHING_HELD, Required, Text}};
              let required = Required {{ op, format, input, device }};
-             let names = Names {{ formats: FORMATS, activations: ACTIVATIONS, left_out: LEFT_OUT }};
+             let names = Names {{
+                 formats: FORMATS, activations: ACTIVATIONS, left_out: LEFT_OUT, cuda: CUDA, without_image: WITHOUT_IMAGE,
+             }};
              let Some(index) = required.position(&names) else {{ return required.without_format(&names) }};
              let mut held = NOTHING_HELD;
              let (mut op, mut dtype, mut device) = (0, 0, 0);
@@ -107,6 +111,8 @@ fn why_not(runtime: &str) -> String {
                  if device == DeviceKind::ALL.len() {{ (dtype, device) = (dtype + 1, 0); }}
                  if dtype == DType::ALL.len() {{ (op, dtype) = (op + 1, 0); }}
              }}
+             let no_image = required.without_image(&names, index, &held);
+             if !no_image.is_empty() {{ return no_image }}
              let why = required.explain(&held);
              match required.activations(&names, index) {{
                  Some(index) if why.is_empty()

@@ -1245,6 +1245,8 @@ const fn candidates(
     }
 }
 static LEFT_OUT: &[LeftOut] = &[];
+const CUDA: CudaBuild = CudaBuild::FeatureOff;
+static WITHOUT_IMAGE: &[WithoutImage] = &[];
 static SOURCES: &[Source] = &[];
 /// What this build holds.
 pub static REGISTRY: Registry = Registry {
@@ -1254,8 +1256,8 @@ pub static REGISTRY: Registry = Registry {
     entries: ENTRIES,
     candidates,
     left_out: LEFT_OUT,
-    cuda: CudaBuild::FeatureOff,
-    without_image: &[],
+    cuda: CUDA,
+    without_image: WITHOUT_IMAGE,
     sources: SOURCES,
 };
 /// Why this build holds no kernel for this, in words; empty if it holds one. For `require!`.
@@ -1276,6 +1278,8 @@ pub const fn why_not(
         formats: FORMATS,
         activations: ACTIVATIONS,
         left_out: LEFT_OUT,
+        cuda: CUDA,
+        without_image: WITHOUT_IMAGE,
     };
     let Some(index) = required.position(&names) else {
         return required.without_format(&names)
@@ -1300,6 +1304,10 @@ pub const fn why_not(
         if dtype == DType::ALL.len() {
             (op, dtype) = (op + 1, 0);
         }
+    }
+    let no_image = required.without_image(&names, index, &held);
+    if !no_image.is_empty() {
+        return no_image;
     }
     let why = required.explain(&held);
     match required.activations(&names, index) {
