@@ -40,8 +40,10 @@ pub unsafe fn broadcast(p: *const i8) -> I {
 /// Asks for the line at `p`, which is soon read; any address may be asked for.
 #[inline]
 #[target_feature(enable = "avx2")]
+#[allow(unused_unsafe, reason = "unsafe in older Rust")]
 pub fn prefetch(p: *const u8) {
-    _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    // SAFETY: a prefetch touches no memory that the program could notice, whatever the address.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
 }
 
 /// All zeros.
