@@ -14,6 +14,7 @@ const LINES_PER_LOOK: usize = 1024;
 
 /// Lines that a reader with prefetch asks for ahead of those it reads: 4 KiB, since hardware prefetchers stop at
 /// the end of a page.
+#[cfg(target_arch = "x86_64")]
 const LINES_AHEAD: usize = 64;
 
 /// Where bytes are read from.
