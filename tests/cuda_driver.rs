@@ -13,12 +13,9 @@ use cudarc::driver::{
 };
 use cudarc::nvrtc::Ptx;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::Arc;
-use support::{build, can_run, fake_driver, place_unit};
-
-/// Set in the process that has the fake driver.
-const CHILD: &str = "GRISTMILL_TEST_CHILD";
+use support::{build, can_run, child, is_child, place_unit, said};
 
 /// What stands for the image of the reduction. A kernel's name must be in it, as in a real one.
 const IMAGE: &str = ".version 7.4\n.target sm_75\n.address_size 64\n.visible .entry reduction\n";
@@ -41,7 +38,7 @@ fn machine_code(abi: u8, sm: u32) -> Vec<u8> {
 /// Runs the test `name` of this file as a process with a fake driver that is set to `settings`; `None` if this is that
 /// process, and the test's body is to run, or if nothing can be compiled here.
 fn parent(name: &str, settings: &str) -> Option<Output> {
-    if std::env::var_os(CHILD).is_some() || !can_run(name) {
+    if is_child() || !can_run(name) {
         return None;
     }
     let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-driver-units");
@@ -52,28 +49,7 @@ fn parent(name: &str, settings: &str) -> Option<Output> {
     for (abi, sm) in [(7, 80), (7, 86), (8, 80)] {
         place_unit(&units, &machine_code(abi, sm), &unit);
     }
-    let output = Command::new(std::env::current_exe().expect("this file"))
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
-        .env(CHILD, "1")
-        .env("LD_LIBRARY_PATH", fake_driver())
-        .env("GRISTMILL_FAKE_CUDA", settings)
-        .env("GRISTMILL_FAKE_CUDA_UNITS", &units)
-        .output()
-        .expect("it starts");
-    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{name} with `{settings}`: {stdout}\n{stderr}");
-    assert!(stdout.contains("1 passed"), "{name} is the name of a test: {stdout}");
-    Some(output)
-}
-
-fn is_child() -> bool {
-    std::env::var_os(CHILD).is_some()
-}
-
-/// What the fake driver said.
-fn said(output: &Output) -> String {
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    stderr.lines().filter(|line| line.starts_with("fake CUDA:")).collect::<Vec<_>>().join("\n")
+    Some(child(name, settings, &units))
 }
 
 fn reduction(context: &Arc<CudaContext>, image: &str) -> Result<CudaFunction, DriverError> {

@@ -16,9 +16,8 @@ use gristmill::{
 };
 use std::path::Path;
 use std::process::{Command, Output};
-use support::{build, can_run, fake_driver, place_unit};
+use support::{build, can_run, child, fake_driver, is_child, place_unit, said};
 
-const CHILD: &str = "GRISTMILL_TEST_CHILD";
 const GPU: Device = Device { kind: gristmill::vocab::DeviceKind::Cuda, index: 0 };
 
 /// Formats that are tried: whole rows and units, headers and tails, minima, tables.
@@ -71,7 +70,7 @@ fn has_images() -> bool {
 
 /// Runs the test `name` as a process with a fake driver; `None` in that process, or where it can't run.
 fn parent(name: &str, settings: &str) -> Option<Output> {
-    if std::env::var_os(CHILD).is_some() || !can_run(name) {
+    if is_child() || !can_run(name) {
         return None;
     }
     if !has_images() {
@@ -80,27 +79,7 @@ fn parent(name: &str, settings: &str) -> Option<Output> {
     }
     let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handle-units");
     place_units(&units);
-    let output = Command::new(std::env::current_exe().expect("this file"))
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
-        .env(CHILD, "1")
-        .env("LD_LIBRARY_PATH", fake_driver())
-        .env("GRISTMILL_FAKE_CUDA", settings)
-        .env("GRISTMILL_FAKE_CUDA_UNITS", &units)
-        .output()
-        .expect("it starts");
-    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{name} with `{settings}`: {stdout}\n{stderr}");
-    assert!(stdout.contains("1 passed"), "{name} is the name of a test: {stdout}");
-    Some(output)
-}
-
-fn is_child() -> bool {
-    std::env::var_os(CHILD).is_some()
-}
-
-fn said(output: &Output) -> String {
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    stderr.lines().filter(|line| line.starts_with("fake CUDA:")).collect::<Vec<_>>().join("\n")
+    Some(child(name, settings, &units))
 }
 
 /// A device that takes the images: of the first architecture that was built.
@@ -457,7 +436,7 @@ fn the_command_runs_there() {
 #[test]
 fn without_a_driver_everything_else_works() {
     // Not in the process of another test, and with no driver to be found there.
-    if std::env::var_os(CHILD).is_none() && !Path::new("/dev/nvidiactl").exists() {
+    if !is_child() && !Path::new("/dev/nvidiactl").exists() {
         assert_eq!(gristmill::cuda::detect(0), Err(NoGpu::NoDriver));
         let prepared =
             REGISTRY.prepare(&Request::matmul("i2_s", Shape { m: 1, n: 16, k: 128 })).expect("prepares");

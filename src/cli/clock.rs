@@ -23,6 +23,12 @@ impl Clock {
     }
 }
 
+/// The middle; of an even number, the upper of both. Not of nothing.
+pub fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
 /// Time that the processor spent on this thread; `None` where the system does not say.
 #[cfg(unix)]
 fn cpu_time() -> Option<Duration> {
@@ -41,6 +47,13 @@ fn cpu_time() -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&mut [4.0, 1.0]), 4.0);
+        assert!(median(&mut []).is_nan());
+    }
 
     #[test]
     fn time_asleep_is_the_systems_on_one_thread_only() {

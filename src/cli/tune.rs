@@ -1,6 +1,6 @@
 //! `gristmill tune`: which kernel is fastest here, for each format and class of shapes, measured once and kept in a file.
 
-use super::clock::Clock;
+use super::clock::{Clock, median};
 use super::error::{CliError, Outcome};
 use super::random::Random;
 use super::table::{Side, Table, counted, measured};
@@ -211,12 +211,6 @@ impl Runner {
         }
         Ok(median(&mut times))
     }
-}
-
-/// The middle; of an even number, the upper of both.
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::INFINITY)
 }
 
 /// Shows where the measured order begins with another kernel than the listed one.

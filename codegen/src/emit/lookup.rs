@@ -4,8 +4,7 @@
 //! activations; between, the sums of a row wait in its place of the output. The f32 sums of a row are taken in the
 //! order of k, as everywhere.
 
-use super::format::uses_outer;
-use super::matmul::finish;
+use super::matmul::{finish, format_words};
 use crate::plan::LookupPlan;
 use std::fmt::Write;
 
@@ -13,20 +12,7 @@ use std::fmt::Write;
 pub fn shape_name(plan: &LookupPlan<'_>) -> String {
     let format = plan.format;
     let mut name = format!("{}_{}bit_sums", plan.pack.packing.name, plan.pack.tile.bits);
-    match format.unit {
-        0 => name.push_str("_rows"),
-        unit => {
-            let _ = write!(name, "_by{unit}");
-        }
-    }
-    let _ = write!(name, "_{}", format.activations.name);
-    for (word, used) in
-        [("scales", format.has_scales()), ("mins", format.offset), ("outer", uses_outer(format))]
-    {
-        if used {
-            let _ = write!(name, "_{word}");
-        }
-    }
+    name.push_str(&format_words(format, false));
     name
 }
 

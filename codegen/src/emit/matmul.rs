@@ -23,31 +23,42 @@ pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
     if pack.table.is_some() {
         name.push_str("_lookup");
     }
-    match format.unit {
-        0 => name.push_str("_rows"),
-        unit => {
-            let _ = write!(name, "_by{unit}");
-        }
+    name.push_str(&format_words(format, format.min() != 0));
+    if plan.biased {
+        name.push_str("_biased");
     }
-    let _ = write!(name, "_{}", format.activations.name);
-    for (word, used) in [
-        ("scales", format.has_scales()),
-        ("mins", format.offset),
-        ("centred", format.min() != 0),
-        ("outer", uses_outer(plan.format)),
-        ("biased", plan.biased),
-    ] {
-        if used {
-            let _ = write!(name, "_{word}");
-        }
-    }
-    if !format.has_scales() && format.format.value.unit != 1.0 {
-        let _ = write!(name, "_unit{:08x}", format.format.value.unit.to_bits());
-    }
+    name.push_str(&constant_word(format));
     if let Dot::Pairs { tiles } = plan.dot {
         let _ = write!(name, "_widen{tiles}");
     }
     name
+}
+
+/// What a loop's name says of the formats it serves, whatever multiplies: runs, activations, terms. `centred`: its text
+/// takes a smallest value into account.
+pub(crate) fn format_words(format: &FormatPlan<'_>, centred: bool) -> String {
+    let mut words = match format.unit {
+        0 => "_rows".to_string(),
+        unit => format!("_by{unit}"),
+    };
+    let _ = write!(words, "_{}", format.activations.name);
+    for (word, used) in [
+        ("scales", format.has_scales()),
+        ("mins", format.offset),
+        ("centred", centred),
+        ("outer", uses_outer(format)),
+    ] {
+        if used {
+            let _ = write!(words, "_{word}");
+        }
+    }
+    words
+}
+
+/// The constant factor of formats without scales, where it stands in the loop.
+pub(crate) fn constant_word(format: &FormatPlan<'_>) -> String {
+    let unit = format.format.value.unit;
+    if format.has_scales() || unit == 1.0 { String::new() } else { format!("_unit{:08x}", unit.to_bits()) }
 }
 
 /// The module of one packed variant: `tile` and `matmul`.

@@ -5,6 +5,7 @@ mod cuda;
 pub mod fields;
 mod format;
 pub(crate) use format::uses_outer;
+pub(crate) use matmul::{constant_word, format_words};
 mod lookup;
 mod matmul;
 mod pack;
@@ -152,15 +153,16 @@ fn float(value: f32) -> String {
     if value == f32::INFINITY { "f32::INFINITY".to_string() } else { format!("{value:?}f32") }
 }
 
-/// 64-bit FNV-1a.
+/// 64-bit FNV-1a of texts, which are kept apart.
 pub(crate) fn hash<'t>(parts: impl IntoIterator<Item = &'t str>) -> u64 {
-    let mut state = 0xcbf2_9ce4_8422_2325u64;
-    for part in parts {
-        for byte in part.bytes().chain([0xff]) {
-            state = (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-    state
+    fnv(parts.into_iter().flat_map(|part| part.bytes().chain([0xff])))
+}
+
+/// 64-bit FNV-1a.
+pub(crate) fn fnv(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes
+        .into_iter()
+        .fold(0xcbf2_9ce4_8422_2325, |state, byte| (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Name of a variant's functions and modules: `avx512_avx512vnni_decode`.

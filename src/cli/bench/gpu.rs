@@ -4,6 +4,7 @@
 //! the same run. With `cold` memory, copies of the weights take turns, so that none is left in the second-level cache
 //! from the run before.
 
+use super::super::clock::median;
 use super::super::error::CliError;
 use super::super::random::Random;
 use super::super::table::{Side, Table, measured};
@@ -154,11 +155,6 @@ fn copy_rate(gpu: &Arc<Gpu>, rounds: usize) -> Result<f64, CliError> {
         seconds.push(time.as_secs_f64());
     }
     Ok(2.0 * bytes as f64 / median(&mut seconds) / 1e9)
-}
-
-fn median(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn products(

@@ -1,6 +1,6 @@
 //! Times: in rounds, each beside a look at the ceilings, so that a slow moment of a shared machine slows both.
 
-use super::super::clock::Clock;
+use super::super::clock::{Clock, median};
 use super::super::error::CliError;
 use super::machine::{Demand, Machine};
 use std::time::{Duration, Instant};
@@ -114,22 +114,9 @@ pub fn times(
     })
 }
 
-/// The middle; of an even number, the upper of both. Not of nothing.
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn medians() {
-        assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&mut [4.0, 1.0]), 4.0);
-        assert!(median(&mut []).is_nan());
-    }
 
     #[test]
     fn percent_is_never_over_100() -> Result<(), CliError> {

@@ -3,11 +3,14 @@
 //! What each mistake of a kernel looks like stands at `tests/cuda/emulator/emulator.h`.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
+mod child;
 mod compile;
 mod launch;
 
 use std::io::Write as _;
 
+#[allow(unused_imports, reason = "each test file uses a part of this")]
+pub use child::{child, is_child, said};
 #[allow(unused_imports, reason = "each test file uses a part of this")]
 pub use compile::{Compiled, build, compiler, fake_driver, place_unit, root, unit_file};
 #[allow(unused_imports, reason = "each test file uses a part of this")]

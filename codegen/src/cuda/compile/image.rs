@@ -4,7 +4,7 @@
 use super::usage::Usage;
 use crate::cuda::arch::{compute, sm};
 use crate::cuda::toolchain::Problem;
-use crate::emit::hash;
+use crate::emit::{fnv, hash};
 use gristmill_spec::vocab::CudaArch;
 use std::path::{Path, PathBuf};
 
@@ -106,11 +106,7 @@ pub(super) fn to_bytes(key: &Key<'_>, image: &Image) -> Vec<u8> {
 }
 
 fn checksum(text: &[u8], image: &[u8]) -> u64 {
-    let mut state = 0xcbf2_9ce4_8422_2325u64;
-    for byte in text.iter().chain(image) {
-        state = (state ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    state
+    fnv(text.iter().chain(image).copied())
 }
 
 /// Reads an image's file; the error says what is wrong with it.

@@ -11,19 +11,25 @@ use std::fmt::Write;
 /// Constants and functions of a format: `value`, and `scale` and `offset` where its blocks have them.
 pub fn emit(plan: &FormatPlan<'_>) -> String {
     let format = plan.format;
-    let mut out = format!(
-        "enum : u32 {{ ELEMENTS = {}, BYTES = {}, RUNS = {}, RUN = {} }};\n\n",
-        format.elements,
-        format.bytes,
-        plan.groups,
-        plan.run()
-    );
+    let mut out = sizes(plan);
     for field in &format.fields {
         out.push_str(&raw(field));
     }
     out.push_str(&value(plan));
     out.push_str(&terms(plan));
     out
+}
+
+/// Sizes of a block: all that units need which read none.
+pub fn sizes(plan: &FormatPlan<'_>) -> String {
+    let format = plan.format;
+    format!(
+        "enum : u32 {{ ELEMENTS = {}, BYTES = {}, RUNS = {}, RUN = {} }};\n\n",
+        format.elements,
+        format.bytes,
+        plan.groups,
+        plan.run()
+    )
 }
 
 /// Statements that bind `a`, the bit address of value `i`.

@@ -5,7 +5,7 @@
 
 use super::float;
 use crate::Error;
-use crate::emit::uses_outer;
+use crate::emit::{constant_word, format_words, uses_outer};
 use crate::plan::{Dot, FormatPlan, PackPlan, exact_k};
 use gristmill_spec::model::{CudaVariant, Packing};
 use gristmill_spec::vocab::{CudaAlgorithm, Strategy};
@@ -107,26 +107,8 @@ impl<'a> CudaMatmul<'a> {
         if pack.table.is_some() {
             name.push_str("_lookup");
         }
-        match format.unit {
-            0 => name.push_str("_rows"),
-            unit => {
-                let _ = write!(name, "_by{unit}");
-            }
-        }
-        let _ = write!(name, "_{}", format.activations.name);
-        for (word, used) in [
-            ("scales", format.has_scales()),
-            ("mins", format.offset),
-            ("centred", format.min() != 0),
-            ("outer", uses_outer(format)),
-        ] {
-            if used {
-                let _ = write!(name, "_{word}");
-            }
-        }
-        if !format.has_scales() && format.format.value.unit != 1.0 {
-            let _ = write!(name, "_unit{:08x}", format.format.value.unit.to_bits());
-        }
+        name.push_str(&format_words(format, format.min() != 0));
+        name.push_str(&constant_word(format));
         let _ = write!(name, "_{}x{}", self.threads, self.tokens);
         name
     }

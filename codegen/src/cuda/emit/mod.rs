@@ -218,7 +218,7 @@ fn of_format(
                     continue;
                 }
             };
-            let text = format!("{}{}{text}", decode_sizes(plan), blocks::HELPERS);
+            let text = format!("{}{}{text}", decode::sizes(plan), blocks::HELPERS);
             let mut kernels = vec![function.clone()];
             if steps {
                 kernels.extend([format!("{function}_chunks"), format!("{function}_finish")]);
@@ -318,18 +318,6 @@ fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut V
             packing: None,
         });
     }
-}
-
-/// Sizes of a block, for units that read none.
-fn decode_sizes(plan: &FormatPlan<'_>) -> String {
-    let format = plan.format;
-    format!(
-        "enum : u32 {{ ELEMENTS = {}, BYTES = {}, RUNS = {}, RUN = {} }};\n\n",
-        format.elements,
-        format.bytes,
-        plan.groups,
-        plan.run()
-    )
 }
 
 fn unit_name(function: &str, format: &str, label: &str) -> String {

@@ -23,7 +23,7 @@ pub fn site_packages(root: &Path) -> Vec<PathBuf> {
             seen.push(real);
             true
         }
-        _ => false,
+        Ok(_) | Err(_) => false,
     });
     sites
 }

@@ -1,0 +1,36 @@
+//! A test's own process with the fake driver: a process loads its driver once, so the test starts itself again.
+
+use super::fake_driver;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Set in the process that has the fake driver.
+const CHILD: &str = "GRISTMILL_TEST_CHILD";
+
+/// Whether this is that process.
+pub fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+/// Runs the test `name` of this file in a process whose fake driver is set to `settings` and finds the kernels of images
+/// in `units`.
+pub fn child(name: &str, settings: &str, units: &Path) -> Output {
+    let output = Command::new(std::env::current_exe().expect("this file"))
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(CHILD, "1")
+        .env("LD_LIBRARY_PATH", fake_driver())
+        .env("GRISTMILL_FAKE_CUDA", settings)
+        .env("GRISTMILL_FAKE_CUDA_UNITS", units)
+        .output()
+        .expect("it starts");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{name} with `{settings}`: {stdout}\n{stderr}");
+    assert!(stdout.contains("1 passed"), "{name} is the name of a test: {stdout}");
+    output
+}
+
+/// What the fake driver said.
+pub fn said(output: &Output) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    stderr.lines().filter(|line| line.starts_with("fake CUDA:")).collect::<Vec<_>>().join("\n")
+}
