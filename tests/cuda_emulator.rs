@@ -10,6 +10,7 @@ use support::{Buffer, Unit, can_run};
 const REDUCTION: &str = include_str!("cuda/kernels/reduction.cu");
 const GEMV: &str = include_str!("cuda/kernels/gemv.cu");
 const MMA: &str = include_str!("cuda/kernels/mma.cu");
+const COPY: &str = include_str!("cuda/kernels/copy.cu");
 const NUMBER: &str = include_str!("cuda/kernels/number.cu");
 
 /// Numbers without a pattern.
@@ -98,6 +99,62 @@ fn mistakes_of_a_reduction_are_reported() {
             let report = reduce(&unit, &[7; 700], 3, seed).expect_err(name);
             assert!(expected.split('|').any(|words| report.contains(words)), "{name}: {report}");
             assert!(report.starts_with("kernel reduction, block ("), "{name}: {report}");
+        }
+    }
+}
+
+/// Copies to shared memory: what came is there behind a wait and a barrier, and nobody sees it, or writes there, earlier.
+#[test]
+fn copies_come_when_they_were_waited_for() {
+    if !can_run("copies to shared memory") {
+        return;
+    }
+    let x: Vec<u32> = (0..7 * 64).map(|i| i * 40_503).collect();
+    let run = |unit: &Unit, chunks: usize, seed: u64| {
+        let (input, y) = (Buffer::input("x", &x), Buffer::<u32>::unset("y", 64 * chunks));
+        unit.launch("reversed").arg(&input).arg(&y).arg(chunks as u32).threads(64).seed(seed).run()?;
+        y.try_read()
+    };
+    let unit = Unit::new("reversed", COPY);
+    for chunks in 1..=7 {
+        let expected: Vec<u32> = x[..chunks * 64].chunks(64).flat_map(|c| c.iter().rev().copied()).collect();
+        for seed in 0..5 {
+            assert_eq!(run(&unit, chunks, seed), Ok(expected.clone()), "{chunks} chunks, seed {seed}");
+        }
+    }
+    let mutations = [
+        ("a group too few waited for", "gm_copy_wait<1>", "gm_copy_wait<2>", "nobody waited for"),
+        ("no wait", "        gm_copy_wait<1>();\n", "", "nobody waited for"),
+        ("no barrier", "        gm_sync();\n", "", "no barrier|nobody waited for|never wrote"),
+        (
+            "a wait behind the barrier",
+            "gm_copy_wait<1>();\n        gm_sync();",
+            "gm_sync();\n        gm_copy_wait<1>();",
+            "no barrier|nobody waited for|never wrote",
+        ),
+        ("a stage too few", "next % 3", "next % 2", "no barrier|nobody waited for|never wrote"),
+        (
+            "no groups at first",
+            "        gm_copy_commit();\n    }\n    for",
+            "    }\n    for",
+            "nobody waited for",
+        ),
+        (
+            "no groups for nothing",
+            "        gm_copy_commit();  //",
+            "        if (next < chunks) gm_copy_commit();  //",
+            "nobody waited for",
+        ),
+        ("a copy for nobody", "next < chunks", "next <= chunks", "returned before it waited"),
+        ("a copy of what is not there", "next < chunks", "next <= chunks + 2", "not inside"),
+        ("a misaligned copy", "x + next * 64", "(const u32*)((const u8*)x + 2) + next * 64", "not aligned"),
+        ("a copy beside the array", "next % 3 * 64", "next * 64", "which has 192 elements"),
+    ];
+    for (name, from, to, expected) in mutations {
+        let unit = Unit::new("reversed", &mutated(COPY, from, to));
+        for seed in 0..10 {
+            let report = run(&unit, 6, seed).expect_err(name);
+            assert!(expected.split('|').any(|words| report.contains(words)), "{name}: {report}");
         }
     }
 }

@@ -46,6 +46,10 @@ struct alignas(16) f32x4 { f32 x, y, z, w; };
 #define GM_DEVICE [[maybe_unused]] static __device__ __forceinline__
 // In front of a loop whose arrays are to stay in registers.
 #define GM_UNROLL _Pragma("unroll")
+// In front of a loop whose rounds are to overlap, but not all of them.
+#define GM_UNROLL_TWO _Pragma("unroll 2")
+// In front of a loop that is run once as a rule.
+#define GM_NO_UNROLL _Pragma("unroll 1")
 // In front of a table: GM_CONSTANT u32 table[4] = {...}; read with plain indices.
 #define GM_CONSTANT static __device__ __constant__ const
 // A table that the threads of a warp read at different indices.
@@ -118,6 +122,26 @@ template <class V, class T> GM_DEVICE void gm_shared_put(T* array, u32 i, V v) {
 
 // An atomic or into element i of a shared array of u32.
 GM_DEVICE void gm_shared_or(u32* array, u32 i, u32 v) { atomicOr(array + i, v); }
+
+// Starts a copy of a V of 4, 8 or 16 bytes, aligned to its size, from memory that nobody writes during the launch to
+// element i of a shared array. gm_copy_commit ends a group of the thread's copies, which may be empty; gm_copy_wait<P>
+// waits for all of the thread's groups but the last P. Other threads see what was copied behind a barrier after that.
+// Before sm_80 the copy is made at once.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+template <class V, class T> GM_DEVICE void gm_copy(T* array, u32 i, const V* from) { *(V*)(array + i) = gm_load_once(from); }
+GM_DEVICE void gm_copy_commit() {}
+template <u32 PENDING> GM_DEVICE void gm_copy_wait() {}
+#else
+template <class V, class T> GM_DEVICE void gm_copy(T* array, u32 i, const V* from) {
+    const u32 to = (u32)__cvta_generic_to_shared(array + i);
+    if (sizeof(V) == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" : : "r"(to), "l"(from), "n"(sizeof(V)) : "memory");
+}
+GM_DEVICE void gm_copy_commit() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+template <u32 PENDING> GM_DEVICE void gm_copy_wait() { asm volatile("cp.async.wait_group %0;" : : "n"(PENDING) : "memory"); }
+#endif
 
 GM_DEVICE void gm_sync() { __syncthreads(); }
 GM_DEVICE void gm_sync_warp() { __syncwarp(); }
@@ -245,6 +269,8 @@ GM_DEVICE u16 gm_number_f32_to_f16(f32 x) {
 #define GM_EXPORT(name) GM_EMULATOR_EXPORT(name)
 #define GM_DEVICE [[maybe_unused]] static inline
 #define GM_UNROLL
+#define GM_UNROLL_TWO
+#define GM_NO_UNROLL
 #define GM_CONSTANT static const
 #define GM_TABLE static const
 #define GM_SHARED(T, name, count) GM_EMULATOR_SHARED(T, name, count)
@@ -273,6 +299,12 @@ template <class V, class A> GM_DEVICE void gm_shared_put(const A& array, u32 i, 
 template <class A> GM_DEVICE void gm_shared_or(const A& array, u32 i, u32 v, GM_LINE) {
     array.atomic_or(i, v, line);
 }
+
+template <class V, class A> GM_DEVICE void gm_copy(const A& array, u32 i, const V* from, GM_LINE) {
+    array.copy(i, from, line);
+}
+GM_DEVICE void gm_copy_commit() { gm_emulator::commit_copies(); }
+template <u32 PENDING> GM_DEVICE void gm_copy_wait() { gm_emulator::wait_copies(PENDING); }
 
 GM_DEVICE void gm_sync(GM_LINE) { gm_emulator::sync(line); }
 GM_DEVICE void gm_sync_warp(GM_LINE) { gm_emulator::sync_warp(line); }

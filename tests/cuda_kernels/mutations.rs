@@ -254,24 +254,65 @@ fn mistakes_in_dequantize_show() {
     if !can_run("mutations of dequantize") {
         return;
     }
-    let mistakes: &[Mistake] = &[
-        ("an element too many", "i < count", "i <= count", "not inside"),
-        ("elements left out", "i += step", "i += step + 1", ""),
-        ("elements twice", "i += step", "i += step / 2", "no barrier"),
-        ("a misaligned store", "(dst + i * 4)", "(dst + i * 4 + 1)", "not aligned"),
-        ("another run's scale", "scale(block, e / RUN", "scale(block, e / RUN / 2", ""),
-        ("a sum the other way", "s * (f32)v - o", "o - s * (f32)v", ""),
+    let runs: &[Mistake] = &[
+        (
+            "no barrier after the bytes",
+            "        gm_sync();\n        GM_NO_UNROLL",
+            "        GM_NO_UNROLL",
+            "no barrier|never wrote",
+        ),
+        (
+            "no barrier after the scales",
+            "        gm_sync();\n        GM_UNROLL",
+            "        GM_UNROLL",
+            "no barrier|never wrote",
+        ),
+        ("no barrier after the values", "        gm_sync();\n    }\n", "    }\n", "no barrier"),
+        (
+            "elements too many",
+            "if (element >= count * ELEMENTS) continue;",
+            "",
+            "not inside|never wrote|elements",
+        ),
+        ("blocks left out", "(u64)gm_blocks() * 16", "(u64)gm_blocks() * 17", ""),
+        ("blocks twice", "(u64)gm_blocks() * 16", "(u64)gm_blocks() * 8", "another block"),
+        ("a misaligned store", "ELEMENTS + element)", "ELEMENTS + element + 1)", "not aligned"),
+        ("another run's scale", "ELEMENTS / RUN], o", "ELEMENTS / RUN / 2], o", ""),
+        ("a sum the other way", "s * (f32)v[i] - o", "o - s * (f32)v[i]", ""),
+        ("a code of another byte", "codes >> (8 * j)", "codes >> (8 * (3 - j))", ""),
     ];
-    let kernel = kernel(Op::Dequantize, "dequantize.q4_k.cuda");
-    let oracle = generated().oracle.format("q4_k").expect("described");
-    let (n, k) = (3, 1280);
-    let tensor = inputs::tensor(&oracle, &mut Random::new(23, "q4_k"), n, k, Weights::Random);
-    let values = |unit: &Unit, seed| dequantize(&kernel, unit, &tensor, (n, k), 2, seed);
-    let right = values(&kernel.unit, 0).expect("runs").expect("valid");
-    for mistake in mistakes {
-        let unit = mutated(&kernel, *mistake);
-        for seed in 0..3 {
-            must_show(&kernel, *mistake, values(&unit, seed).map(|found| found.as_ref() == Ok(&right)));
+    // Blocks of 210 bytes: neither they nor the tensor end where sixteen bytes do.
+    let odd: &[Mistake] = &[
+        ("bytes beyond the tensor", "(size - base) / 16,", "(size - base + 15) / 16,", "not inside"),
+        (
+            "wrong last bytes",
+            "i < span; i += 256) bytes[i] = gm",
+            "i < span; i += 256) bytes[i] = 1 + gm",
+            "",
+        ),
+        ("high bits of another element", "(a & 7) & 0x3030303u) << 4", "(a & 6) & 0x3030303u) << 3", ""),
+    ];
+    // Rows of an f16 and blocks of 13 bytes, which start anywhere.
+    let rows: &[Mistake] = &[
+        ("misaligned bytes", "base = begin / 16 * 16", "base = begin", "not aligned"),
+        ("blocks at the wrong place", "row_bytes) - base);", "row_bytes) - begin);", ""),
+        ("another row's scale", "row = src + b / (k / ELEMENTS)", "row = src + b / (k / ELEMENTS + 1)", ""),
+        ("another block's place", "places[i / RUNS]", "places[(i / RUNS + 1) % 64]", ""),
+        ("a wrong power of three", "(place & 127)", "(place & 126)", ""),
+    ];
+    for (name, mistakes) in [("q4_k", runs), ("q6_k", odd), ("iq1_bn", rows)] {
+        let kernel = kernel(Op::Dequantize, &format!("dequantize.{name}.cuda"));
+        let oracle = generated().oracle.format(name).expect("described");
+        // Several rounds for each of two CUDA blocks, the last one with fewer blocks.
+        let (n, k) = (3, 29 * 256);
+        let tensor = inputs::tensor(&oracle, &mut Random::new(23, name), n, k, Weights::Random);
+        let values = |unit: &Unit, seed| dequantize(&kernel, unit, &tensor, (n, k), 2, seed);
+        let right = values(&kernel.unit, 0).expect("runs").expect("valid");
+        for mistake in mistakes {
+            let unit = mutated(&kernel, *mistake);
+            for seed in 0..3 {
+                must_show(&kernel, *mistake, values(&unit, seed).map(|found| found.as_ref() == Ok(&right)));
+            }
         }
     }
 }

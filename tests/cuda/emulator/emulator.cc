@@ -97,6 +97,13 @@ struct Fiber {
     const uint32_t *a, *b;
 };
 
+// A copy to shared memory that was started; `group` counts the thread's commits before it.
+struct Copy {
+    uint32_t to, bytes, group;
+    const void* from;
+    int line;
+};
+
 struct SharedPlace {
     const void* key;
     uint32_t begin;
@@ -111,6 +118,8 @@ uint16_t ready[MAX_THREADS];
 uint32_t ready_first, ready_count;
 uint32_t at_barrier, in_warp_op[MAX_THREADS / 32], done;
 std::vector<SharedPlace> shared_places;
+std::vector<Copy> copies[MAX_THREADS];
+uint32_t commits[MAX_THREADS];
 uint32_t shared_end;
 uint64_t random_state;
 const Kernel* kernel;
@@ -180,6 +189,8 @@ void leave() {
 
 void run_thread() {
     kernel->call(arguments);
+    if (!copies[state.thread].empty())
+        fail(copies[state.thread][0].line, "the thread returned before it waited for this copy");
     fibers[state.thread].wait = Wait::Done;
     done++;
     for (;;) leave();
@@ -247,6 +258,11 @@ void run_block(uint32_t x, uint32_t y) {
     shared_places.clear();
     shared_end = 0;
     for (uint32_t i = 0; i < state.threads; i++) {
+        // A launch that failed may have left some.
+        for (const Copy& copy : copies[i])
+            for (uint32_t at = copy.to; at < copy.to + copy.bytes; at++) state.shared_bytes[at].awaited = false;
+        copies[i].clear();
+        commits[i] = 0;
         fibers[i].wait = Wait::None;
         fibers[i].context.enter_at(stacks + i * (STACK_BYTES + PAGE) + PAGE, run_thread);
     }
@@ -464,6 +480,35 @@ void multiply(const MmaShape& shape, int32_t* c, const uint32_t* a, const uint32
     // The shape is the instruction's, so it goes with the line; a mismatch shows as another line.
     mma_shape = shape;
     warp_op(WarpOp::Mma, line, multiply_lanes);
+}
+
+void start_copy(uint32_t to, const void* from, uint32_t bytes, int line) {
+    for (uint32_t at = to; at < to + bytes; at++) {
+        state.shared_bytes[at].awaited = true;
+        state.shared[at] = uint8_t(random_bits());
+    }
+    copies[state.thread].push_back({to, bytes, commits[state.thread], from, line});
+}
+
+void commit_copies() { commits[state.thread]++; }
+
+// Finishes what was committed, but for the last `pending` commits.
+void wait_copies(uint32_t pending) {
+    std::vector<Copy>& own = copies[state.thread];
+    const uint32_t made = commits[state.thread], finished = made < pending ? 0 : made - pending;
+    size_t kept = 0;
+    for (const Copy& copy : own) {
+        if (copy.group >= finished) {
+            own[kept++] = copy;
+            continue;
+        }
+        memcpy(state.shared + copy.to, copy.from, copy.bytes);
+        for (uint32_t at = copy.to; at < copy.to + copy.bytes; at++) {
+            state.shared_bytes[at].awaited = false;
+            state.shared_bytes[at].write = tag_now();
+        }
+    }
+    own.resize(kept);
 }
 
 uint32_t shared_place(const void* key, const char* name, size_t bytes, int line) {

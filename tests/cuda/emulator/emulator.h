@@ -6,6 +6,8 @@
 //   thread of the launch without a barrier between;
 // - shared memory: inside its array, aligned, written before it is read, and no two threads at the same byte, one of
 //   them writing, without a barrier between;
+// - copies to shared memory: as an access of both, and that nobody touches their bytes before the thread that started
+//   them has waited;
 // - barriers and warp operations: reached by all threads of the block or lanes of the warp, at the same place;
 // - integer sums of dp4a and mma: inside i32.
 // The compiler's own checks (array indices, signed overflow, shifts) report here as well; see emulator.cc.
@@ -48,6 +50,8 @@ struct Allocation {
 // A byte of shared memory.
 struct SharedByte {
     Tag write, read;
+    // A copy that nobody waited for yet will write here.
+    bool awaited = false;
 };
 
 struct State {
@@ -95,6 +99,9 @@ struct MmaShape {
     uint32_t c, a, b;
 };
 void multiply(const MmaShape& shape, int32_t* c, const uint32_t* a, const uint32_t* b, int line);
+void start_copy(uint32_t to, const void* from, uint32_t bytes, int line);
+void commit_copies();
+void wait_copies(uint32_t pending);
 uint32_t shared_place(const void* key, const char* name, size_t bytes, int line);
 
 inline uint32_t thread() { return state.thread; }
@@ -224,6 +231,10 @@ template <class T> class SharedArray {
         return uint32_t(begin + from);
     }
 
+    void not_awaited(const SharedByte& byte, const char* what, uint32_t i, int line) const {
+        if (byte.awaited) fail(line, "%s at %s[%u], where a copy is on its way that nobody waited for", what, name, i);
+    }
+
   public:
     SharedArray(const void* key, const char* name, uint32_t count, int line = __builtin_LINE())
         : name(name), begin(shared_place(key, name, sizeof(T) * count, line)), count(count) {}
@@ -232,6 +243,7 @@ template <class T> class SharedArray {
         uint32_t from = locate(i, sizeof(V), "a read", line);
         for (uint32_t at = from; at < from + sizeof(V); at++) {
             SharedByte& byte = state.shared_bytes[at];
+            not_awaited(byte, "a read", i, line);
             if (byte.write.epoch < state.block_epoch)
                 fail(line, "a read of %s[%u], which this block never wrote", name, i);
             if (unordered(byte.write)) fail_race(line, "a read", i, name, byte.write);
@@ -246,6 +258,7 @@ template <class T> class SharedArray {
         uint32_t from = locate(i, sizeof(V), "a write", line);
         for (uint32_t at = from; at < from + sizeof(V); at++) {
             SharedByte& byte = state.shared_bytes[at];
+            not_awaited(byte, "a write", i, line);
             if (unordered(byte.write)) fail_race(line, "a write", i, name, byte.write);
             if (unordered(byte.read)) fail_race(line, "a write after a read", i, name, byte.read);
             byte.write = tag_now();
@@ -253,11 +266,26 @@ template <class T> class SharedArray {
         memcpy(state.shared + from, &v, sizeof(V));
     }
 
+    // Starts a copy of sizeof(V) bytes of memory that nobody writes during the launch.
+    template <class V> void copy(uint32_t i, const V* source, int line) const {
+        static_assert(sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16, "the device copies 4, 8 or 16 bytes");
+        uint32_t to = locate(i, sizeof(V), "a copy", line);
+        load_once(source, line);
+        for (uint32_t at = to; at < to + sizeof(V); at++) {
+            SharedByte& byte = state.shared_bytes[at];
+            not_awaited(byte, "a copy", i, line);
+            if (unordered(byte.write)) fail_race(line, "a copy", i, name, byte.write);
+            if (unordered(byte.read)) fail_race(line, "a copy after a read", i, name, byte.read);
+        }
+        start_copy(to, source, sizeof(V), line);
+    }
+
     // Threads may do this to the same element at the same time.
     void atomic_or(uint32_t i, T v, int line) const {
         uint32_t from = locate(i, sizeof(T), "an atomic", line);
         for (uint32_t at = from; at < from + sizeof(T); at++) {
             SharedByte& byte = state.shared_bytes[at];
+            not_awaited(byte, "an atomic", i, line);
             if (byte.write.epoch < state.block_epoch)
                 fail(line, "an atomic on %s[%u], which this block never wrote", name, i);
             if (!byte.write.atomic && unordered(byte.write)) fail_race(line, "an atomic", i, name, byte.write);

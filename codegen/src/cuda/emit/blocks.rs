@@ -1,9 +1,8 @@
-//! Kernels that go over blocks: `dequantize`, and `quantize` by rounding with its steps.
+//! Kernels that go over blocks: `quantize` by rounding, with its steps.
 
-use super::{BLOCK_THREADS, float};
+use super::float;
 use crate::Error;
 use crate::emit::fields::raw_type;
-use crate::emit::uses_outer;
 use crate::plan::{Decode, FormatPlan};
 use gristmill_spec::model::{
     Factor, Field, FieldLayout, FieldType, Format, QuantizeRule, Quantizer, Rounding, Scalar, ScaleRule,
@@ -14,18 +13,13 @@ use std::fmt::Write;
 /// Values of one chunk of a statistic over a row or tensor: what `number::abs_mean` sums together.
 pub const CHUNK: u32 = 4096;
 
-/// Elements that a thread of `dequantize` does.
-pub fn per_thread(plan: &FormatPlan<'_>) -> u32 {
-    if plan.format.elements.is_multiple_of(4) && plan.run().is_multiple_of(4) { 4 } else { 1 }
-}
-
 /// Bytes before the blocks of a row.
-fn header_bytes(format: &Format) -> u32 {
+pub fn header_bytes(format: &Format) -> u32 {
     format.row_header.map_or(0, |scalar| scalar.bits() / 8)
 }
 
 /// An expression of the scalar of type `scalar` at byte pointer `at`.
-fn load_scalar(scalar: Scalar, at: &str) -> String {
+pub fn load_scalar(scalar: Scalar, at: &str) -> String {
     let bytes: Vec<String> =
         (0..scalar.bits() / 8).map(|b| format!("(u32)gm_load({at} + {b}) << {}", 8 * b)).collect();
     let raw = bytes.join(" | ");
@@ -49,90 +43,6 @@ fn encode_scalar(scalar: Scalar, value: &str) -> (String, String) {
             (format!("gm_bits({value})"), "gm_is_finite(gm_float(stored_bits))".into())
         }
     }
-}
-
-/// The kernel `dequantize`.
-pub fn dequantize(plan: &FormatPlan<'_>, function: &str) -> String {
-    let format = plan.format;
-    let per_thread = per_thread(plan);
-    let outer = uses_outer(plan);
-    let unit = format.value.unit;
-    let header = header_bytes(format);
-    let (place, outer_value) = match (format.row_header, format.tensor_tail) {
-        (Some(scalar), _) => (
-            format!(
-                "const u32 blocks = k / ELEMENTS;
-        const u8 *row = src + b / blocks * row_bytes;
-        const u8 *block = row + {header} + b % blocks * BYTES;"
-            ),
-            load_scalar(scalar, "row"),
-        ),
-        // Without headers the rows follow each other without gaps.
-        (None, Some((scalar, _))) => (
-            "const u8 *block = src + b * BYTES;".to_string(),
-            load_scalar(scalar, "(src + rows * row_bytes)"),
-        ),
-        (None, None) => ("const u8 *block = src + b * BYTES;".to_string(), "1.0f".to_string()),
-    };
-    let outer_text = if outer { format!("const f32 outer = {outer_value};") } else { String::new() };
-    let outer_name = if outer { "outer" } else { "1.0f" };
-    let (terms, formula) = if !plan.has_scales() {
-        let scale = match (outer, unit == 1.0) {
-            (true, true) => "outer".to_string(),
-            (true, false) => format!("(outer * {})", float(unit)),
-            (false, _) => float(unit),
-        };
-        (String::new(), format!("{scale} * (f32)v"))
-    } else if plan.offset {
-        (
-            format!(
-                "const f32 s = scale(block, e / RUN, {outer_name}), o = offset(block, e / RUN, {outer_name});"
-            ),
-            "s * (f32)v - o".to_string(),
-        )
-    } else {
-        (format!("const f32 s = scale(block, e / RUN, {outer_name});"), "s * (f32)v".to_string())
-    };
-    let group = format.value.group.max(1);
-    let element = if group > 1 { format!("(e + {{}}) / {group} * {group}") } else { "e + {}".to_string() };
-    let mut body = String::new();
-    for j in 0..per_thread {
-        let at = element.replace("{}", &j.to_string());
-        let _ = write!(
-            body,
-            "        {{
-            bool bad = false;
-            const i32 v = value(block, e + {j}, bad);
-            if (bad) {{ gm_atomic_min(fault, (b * ELEMENTS + {at}) * 4 + 1); return; }}
-            out[{j}] = {formula};
-        }}
-"
-        );
-    }
-    let store = if per_thread == 4 {
-        "gm_store((f32x4 *)(dst + i * 4), f32x4{out[0], out[1], out[2], out[3]});"
-    } else {
-        "gm_store(dst + i, out[0]);"
-    };
-    format!(
-        "GM_KERNEL({BLOCK_THREADS}) {function}(const u8 *src, f32 *dst, u32 rows, u32 k, u64 row_bytes, u64 *fault) {{
-    const u64 count = (u64)rows * k / {per_thread};
-    const u64 step = (u64)gm_blocks() * gm_threads();
-    for (u64 i = (u64)gm_block() * gm_threads() + gm_thread(); i < count; i += step) {{
-        const u64 b = i / (ELEMENTS / {per_thread});
-        const u32 e = (u32)(i % (ELEMENTS / {per_thread})) * {per_thread};
-        {place}
-        {outer_text}
-        {terms}
-        f32 out[{per_thread}];
-{body}        {store}
-    }}
-    (void)row_bytes;
-}}
-GM_EXPORT({function})
-
-"
-    )
 }
 
 /// Warps of a block of `quantize`, each with a block of the format.

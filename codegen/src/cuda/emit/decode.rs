@@ -1,21 +1,24 @@
-//! C++ that reads a format: raw fields, the integer value of an element, the scale and offset of a run.
+//! C++ that reads a format from bytes in shared memory: raw fields, integer values, the scale and offset of a run.
 //!
-//! All of it is by element, so that any thread can ask for any element of a block; addresses are polynomials in
-//! the element's number with constant coefficients, which the CUDA compiler folds.
+//! Any thread can ask for any elements of a block; addresses are polynomials in the element's number with constant
+//! coefficients, which the CUDA compiler folds. Values come four at a time where the format's runs allow it: what four
+//! neighbours have in common is read once, and codes that lie in neighbouring bytes are read and masked together.
 
 use super::float;
 use crate::plan::{Decode, FormatPlan};
-use gristmill_spec::model::{Factor, Field, FieldLayout, FieldType, Scalar, Segment, Slice, ValueMap};
+use gristmill_spec::model::{
+    Factor, Field, FieldLayout, FieldType, Format, Scalar, Segment, Slice, ValueMap,
+};
 use std::fmt::Write;
 
-/// Constants and functions of a format: `value`, and `scale` and `offset` where its blocks have them.
+/// Constants and functions of a format: `values`, and `scale` and `offset` where its blocks have them.
 pub fn emit(plan: &FormatPlan<'_>) -> String {
     let format = plan.format;
     let mut out = sizes(plan);
     for field in &format.fields {
         out.push_str(&raw(field));
     }
-    out.push_str(&value(plan));
+    out.push_str(&values(plan));
     out.push_str(&terms(plan));
     out
 }
@@ -60,30 +63,33 @@ fn whole_bytes(field: &Field, slice: &Slice) -> bool {
     slice.bits.is_multiple_of(8) && (0..field.count).all(|i| slice.address(i).rem_euclid(8) == 0)
 }
 
-/// `raw_NAME(block, i)`: the bits of value i.
+/// What a function that reads a block takes: its bytes, and where in them the block starts.
+const BLOCK: &str = "GM_SHARED_ARRAY(u8) bytes, u32 at";
+
+/// `raw_NAME(bytes, at, i)`: the bits of value i.
 fn raw(field: &Field) -> String {
     let name = &field.name;
     let mut out = String::new();
     match &field.layout {
         FieldLayout::Bits(slices) => {
-            let _ = writeln!(out, "GM_DEVICE u32 raw_{name}(const u8 *block, u32 i) {{\n    u32 raw = 0;");
+            let _ = writeln!(out, "GM_DEVICE u32 raw_{name}({BLOCK}, u32 i) {{\n    u32 raw = 0;");
             let mut low = 0;
             for slice in slices {
                 let _ = writeln!(out, "    {{\n{}", address(slice));
                 let mask = if slice.bits == 32 { u32::MAX } else { (1 << slice.bits) - 1 };
                 let text = if in_one_byte(field, slice) {
-                    format!("    raw |= (gm_load(block + (a >> 3)) >> (a & 7) & {mask:#x}u) << {low};")
+                    format!("    raw |= ((u32)bytes[at + (u32)(a >> 3)] >> (a & 7) & {mask:#x}u) << {low};")
                 } else if whole_bytes(field, slice) {
                     (0..slice.bits / 8)
                         .map(|b| {
-                            format!("    raw |= (u32)gm_load(block + (a >> 3) + {b}) << {};\n", low + 8 * b)
+                            format!("    raw |= (u32)bytes[at + (u32)(a >> 3) + {b}] << {};\n", low + 8 * b)
                         })
                         .collect()
                 } else {
                     format!(
                         "    u64 bits = 0;
     for (i32 byte = a >> 3; byte <= (a + {last}) >> 3; byte++)
-        bits |= (u64)gm_load(block + byte) << (8 * (byte - (a >> 3)));
+        bits |= (u64)bytes[at + (u32)byte] << (8 * (byte - (a >> 3)));
     raw |= ((u32)(bits >> (a & 7)) & {mask:#x}u) << {low};",
                         last = slice.bits - 1
                     )
@@ -94,22 +100,21 @@ fn raw(field: &Field) -> String {
             out.push_str("    return raw;\n}\n\n");
         }
         FieldLayout::Digits { most_significant_first, segments } => {
+            // A byte times a power of three has the digit in front.
+            let power = |digit: u32| 3u32.pow(if *most_significant_first { digit } else { 4 - digit });
             let places: Vec<String> = places(field.count, segments)
                 .iter()
-                .map(|(byte, digit)| (byte << 3 | digit).to_string())
+                .map(|(byte, digit)| (byte << 7 | power(*digit)).to_string())
                 .collect();
-            let number = if *most_significant_first { "place & 7" } else { "4 - (place & 7)" };
             let _ = writeln!(
                 out,
-                "// Byte * 8 + digit of each element.
-GM_TABLE u16 places_{name}[{count}] = {{{places}}};
+                "// Of each element, its byte * 128 + the power of three that brings its digit to the front.
+GM_TABLE u32 places_{name}[{count}] = {{{places}}};
 
 // A byte holds ceil(256 * v / 243) of five base-3 digits: times a power of three, the next digit carries out.
-GM_DEVICE u32 raw_{name}(const u8 *block, u32 i) {{
+GM_DEVICE u32 raw_{name}({BLOCK}, u32 i) {{
     const u32 place = places_{name}[i];
-    u32 byte = gm_load(block + (place >> 3));
-    for (u32 n = {number}; n > 0; n--) byte = byte * 3 & 0xff;
-    return byte * 3 >> 8;
+    return ((u32)bytes[at + (place >> 7)] * (place & 127) & 0xff) * 3 >> 8;
 }}
 ",
                 count = field.count,
@@ -149,28 +154,155 @@ fn numbers(values: impl IntoIterator<Item = i32>) -> String {
     values.chunks(24).map(|line| line.join(", ")).collect::<Vec<_>>().join(",\n    ")
 }
 
-/// `value(block, e, bad)`: the integer of element `e`; a code without a meaning sets `bad`.
-fn value(plan: &FormatPlan<'_>) -> String {
+/// Elements whose values are computed together.
+pub fn together(plan: &FormatPlan<'_>) -> u32 {
+    if plan.format.elements.is_multiple_of(4) && plan.run().is_multiple_of(4) { 4 } else { 1 }
+}
+
+/// Largest power of two, at most 16, that divides where blocks start in a tensor: what loads of a block can rely on.
+fn alignment(format: &Format) -> u32 {
+    let header = format.row_header.map_or(0, |scalar| scalar.bits() / 8);
+    1 << (16u32 | format.bytes | header).trailing_zeros()
+}
+
+/// How the same slice of four neighbours is read at once.
+enum Four {
+    /// From four bytes beside each other, the same bits of each; the bytes' alignment.
+    Bytes(u32),
+    /// From one byte, bits after bits.
+    Bits,
+}
+
+/// How a slice of values `4 i` to `4 i + 3` is read, where one way holds for every `i`.
+fn four(format: &Format, field: &Field, slice: &Slice) -> Option<Four> {
+    let mut starts = (0..field.count).step_by(4);
+    let apart = |stride: i64| {
+        starts
+            .clone()
+            .all(|i| (1..4).all(|j| slice.address(i + j) - slice.address(i) == i64::from(j) * stride))
+    };
+    if !field.count.is_multiple_of(4) || slice.offset < 0 {
+        None
+    } else if apart(8) && in_one_byte(field, slice) {
+        let places = starts.fold(alignment(format), |all, i| all | (slice.address(i) >> 3) as u32);
+        Some(Four::Bytes(1 << places.trailing_zeros().min(2)))
+    } else if apart(i64::from(slice.bits))
+        && starts.all(|i| slice.address(i) % 8 + i64::from(4 * slice.bits) <= 8)
+    {
+        Some(Four::Bits)
+    } else {
+        None
+    }
+}
+
+/// An expression of the four bytes at `place` of shared memory, whose address has that alignment.
+fn four_bytes(place: &str, alignment: u32) -> String {
+    match alignment {
+        4 => format!("gm_shared_get<u32>(bytes, {place})"),
+        2 => format!(
+            "((u32)gm_shared_get<u16>(bytes, {place}) | (u32)gm_shared_get<u16>(bytes, {place} + 2) << 16)"
+        ),
+        _ => {
+            let each = (0..4).map(|b| format!("(u32)bytes[{place} + {b}] << {}", 8 * b));
+            format!("({})", each.collect::<Vec<_>>().join(" | "))
+        }
+    }
+}
+
+/// `four_NAME(bytes, at, i)`: the bits of values i to i + 3, a byte each, where they can be read together.
+fn read_four(format: &Format, field: &Field) -> Option<String> {
+    let FieldLayout::Bits(slices) = &field.layout else { return None };
+    if slices.iter().map(|slice| slice.bits).sum::<u32>() > 8 {
+        return None;
+    }
+    let mut out = format!("GM_DEVICE u32 four_{}({BLOCK}, u32 i) {{\n    u32 raw = 0;\n", field.name);
+    let mut low = 0;
+    for slice in slices {
+        let mask = (1u32 << slice.bits) - 1;
+        let masks = mask * 0x0101_0101;
+        let text = match four(format, field, slice)? {
+            Four::Bytes(alignment) => {
+                let word = four_bytes("at + (u32)(a >> 3)", alignment);
+                format!("    raw |= ({word} >> (a & 7) & {masks:#x}u) << {low};")
+            }
+            // A product with bits 7 apart puts each bit of four into a byte of its own.
+            Four::Bits if slice.bits == 1 => format!(
+                "    raw |= (((u32)bytes[at + (u32)(a >> 3)] >> (a & 7) & 15) * 0x204081u & {masks:#x}u) << {low};"
+            ),
+            Four::Bits => {
+                let each =
+                    (0..4).map(|j| format!("(byte >> {} & {mask:#x}u) << {}", slice.bits * j, 8 * j + low));
+                format!(
+                    "    const u32 byte = (u32)bytes[at + (u32)(a >> 3)] >> (a & 7);\n    raw |= {};",
+                    each.collect::<Vec<_>>().join(" | ")
+                )
+            }
+        };
+        let _ = writeln!(out, "    {{\n{}{text}\n    }}", address(slice));
+        low += slice.bits;
+    }
+    out.push_str("    return raw;\n}\n\n");
+    Some(out)
+}
+
+/// Words of a table whose numbers are read `per` at a time: those of a word from its low bits up.
+fn words(values: &[i32], per: usize) -> String {
+    let bits = 32 / per;
+    let mask = u32::MAX >> (32 - bits);
+    let word = |of: &[i32]| {
+        let each = of.iter().enumerate().map(|(i, v)| (v.cast_unsigned() & mask) << (bits * i));
+        format!("{:#x}", each.fold(0, |all, v| all | v))
+    };
+    let words: Vec<String> = values.chunks(per).map(word).collect();
+    words.chunks(12).map(|line| line.join(", ")).collect::<Vec<_>>().join(",\n    ")
+}
+
+/// `values(bytes, at, e, v)`: the integers of elements e to e + N - 1, where N, [`together`], divides e; the first whose
+/// code means nothing, or N.
+fn values(plan: &FormatPlan<'_>) -> String {
     let format = plan.format;
+    let n = together(plan);
     let value = &format.value;
-    let code = &format.fields[value.code].name;
+    let code = &format.fields[value.code];
+    let name = &code.name;
     let narrow = plan.value_type() == "i8";
     let int = if narrow { "i8" } else { "i16" };
-    let mut tables = String::new();
-    let mut body = format!(
-        "    const u32 code = raw_{code}(block, e{});\n",
-        if value.group > 1 { format!(" / {}u", value.group) } else { String::new() }
-    );
+    let (mut before, mut body) = (String::new(), String::from("    u32 bad = N;\n"));
+    // The code of element e + j.
+    let group = value.group.max(1);
+    let in_group = group.is_multiple_of(n);
+    let code_of = if in_group && n > 1 {
+        let _ = writeln!(body, "    const u32 code = raw_{name}(bytes, at, e / {group}u);");
+        "code".to_string()
+    } else if let (4, 1, Some(text)) = (n, group, read_four(format, code)) {
+        before.push_str(&text);
+        let _ = writeln!(body, "    const u32 codes = four_{name}(bytes, at, e);");
+        "(codes >> (8 * j) & 0xff)".to_string()
+    } else if group > 1 {
+        format!("raw_{name}(bytes, at, (e + j) / {group}u)")
+    } else {
+        format!("raw_{name}(bytes, at, e + j)")
+    };
+    let mut each = String::new();
     if let Some(last) = plan.last_code {
-        let _ = writeln!(body, "    if (code > {last}u) {{ bad = true; return 0; }}");
+        // From the last one down: the first is what stays.
+        let _ = writeln!(
+            body,
+            "    GM_UNROLL for (u32 j = N; j-- > 0;)\n        if ({code_of} > {last}u) bad = j;"
+        );
     }
+    // Where a code is beyond the table, another entry is read, and not used.
+    let within = |code: &str| match plan.last_code {
+        Some(last) => format!("gm_min({code}, {last}u)"),
+        None => code.to_string(),
+    };
     match plan.decode() {
         Decode::Affine { times, zero, signed } => {
             let mut text = if signed {
                 let shift = 32 - plan.code_bits;
-                format!("((i32)(code << {shift}) >> {shift})")
+                format!("((i32)({code_of} << {shift}) >> {shift})")
             } else {
-                "(i32)code".to_string()
+                format!("(i32){code_of}")
             };
             if times != 1 {
                 text = format!("{text} * {times}");
@@ -178,54 +310,106 @@ fn value(plan: &FormatPlan<'_>) -> String {
             if zero != 0 {
                 text = format!("{text} - ({zero})");
             }
-            let _ = writeln!(body, "    i32 value = {text};");
+            let _ = writeln!(each, "        v[j] = {text};");
         }
         Decode::Table(table) => {
             let _ = writeln!(
-                tables,
+                before,
                 "GM_TABLE {int} levels[{}] = {{{}}};\n",
                 table.len(),
                 numbers(table.iter().copied())
             );
-            let _ = writeln!(body, "    i32 value = levels[code];");
+            let _ = writeln!(each, "        v[j] = levels[{}];", within(&code_of));
         }
         Decode::Codebook { times } => {
-            if let ValueMap::Codebook { name, entries, .. } = &value.map {
+            let entries: Vec<i32> = match &value.map {
+                ValueMap::Codebook { entries, .. } => entries.iter().flatten().map(|v| v * times).collect(),
+                ValueMap::Affine { .. } | ValueMap::Levels(_) => Vec::new(),
+            };
+            let per = if narrow { 4 } else { 2 };
+            if in_group && n == 4 {
+                let bits = 32 / per as u32;
                 let _ = writeln!(
-                    tables,
-                    "// Codebook `{name}`.\nGM_TABLE {int} codebook[{}] = {{\n    {}}};\n",
-                    entries.len() * value.group as usize,
-                    numbers(entries.iter().flatten().map(|v| v * times))
+                    before,
+                    "// The codebook, {per} numbers to a word.\nGM_TABLE u32 codebook[{}] = {{\n    {}}};\n",
+                    entries.len().div_ceil(per),
+                    words(&entries, per)
+                );
+                let _ = writeln!(
+                    body,
+                    "    const u32 first = ({} * {group}u + e % {group}u) / {per};",
+                    within(&code_of)
+                );
+                for j in 0..4 {
+                    let (word, up) = (j / per, 32 - bits * (j as u32 % per as u32 + 1));
+                    let _ = writeln!(
+                        body,
+                        "    v[{j}] = (i32)(codebook[first + {word}] << {up}) >> {};",
+                        32 - bits
+                    );
+                }
+            } else {
+                let _ = writeln!(
+                    before,
+                    "GM_TABLE {int} codebook[{}] = {{\n    {}}};\n",
+                    entries.len(),
+                    numbers(entries.iter().copied())
+                );
+                let _ = writeln!(
+                    each,
+                    "        v[j] = codebook[{} * {group}u + (e + j) % {group}u];",
+                    within(&code_of)
                 );
             }
-            let _ = writeln!(body, "    i32 value = codebook[code * {0}u + e % {0}u];", value.group);
         }
     }
-    if let Some(signs) = &value.signs {
-        let field = &format.fields[signs.field];
+    // A field of which each value is for `run` elements: read once, where those take in all N.
+    let field_of = |body: &mut String, field: &Field, binding: &str| -> (String, u32) {
         let run = format.elements / field.count;
-        let _ = writeln!(body, "    u32 signs = raw_{}(block, e / {run}u);", field.name);
-        if signs.parity {
-            let _ = writeln!(body, "    signs |= (gm_popc(signs) & 1) << {};", run - 1);
+        if run.is_multiple_of(n) {
+            let _ = writeln!(body, "    u32 {binding} = raw_{}(bytes, at, e / {run}u);", field.name);
+            (String::new(), run)
+        } else {
+            (format!("        u32 {binding} = raw_{}(bytes, at, (e + j) / {run}u);\n", field.name), run)
         }
-        let _ = writeln!(body, "    if (signs >> (e % {run}u) & 1) value = -value;");
+    };
+    if let Some(signs) = &value.signs {
+        let (bind, run) = field_of(&mut body, &format.fields[signs.field], "signs");
+        let parity = if signs.parity {
+            format!("    signs |= (gm_popc(signs) & 1) << {};\n", run - 1)
+        } else {
+            String::new()
+        };
+        if bind.is_empty() {
+            body.push_str(&parity);
+        } else {
+            each.push_str(&bind);
+            each.push_str(&parity);
+        }
+        let _ = writeln!(each, "        if (signs >> ((e + j) % {run}u) & 1) v[j] = -v[j];");
     }
     if let Some(shift) = &value.shift {
         let field = &format.fields[shift.field];
-        let run = format.elements / field.count;
         let mut values = shift.values.clone();
         let bits = match field.ty {
             FieldType::Unsigned(bits) => bits,
             FieldType::Signed(_) | FieldType::Scalar(_) | FieldType::Trit => 1,
         };
         values.resize(1 << bits, 0);
-        let _ = writeln!(tables, "GM_TABLE {int} shifts[{}] = {{{}}};\n", values.len(), numbers(values));
-        let _ = writeln!(body, "    value += shifts[raw_{}(block, e / {run}u)];", field.name);
+        let _ = writeln!(before, "GM_TABLE {int} shifts[{}] = {{{}}};\n", values.len(), numbers(values));
+        let (bind, _) = field_of(&mut body, field, "moved");
+        each.push_str(&bind);
+        each.push_str("        v[j] += shifts[moved];\n");
+    }
+    if !each.is_empty() {
+        let _ = writeln!(body, "    GM_UNROLL for (u32 j = 0; j < N; j++) {{\n{each}    }}");
     }
     format!(
-        "{tables}// The integer value of element e; `bad` becomes true where its code means nothing.
-GM_DEVICE i32 value(const u8 *block, u32 e, bool &bad) {{
-{body}    return value;
+        "enum : u32 {{ N = {n} }};
+
+{before}// The integers of elements e to e + N - 1; the first whose code means nothing, or N.
+GM_DEVICE u32 values({BLOCK}, u32 e, i32 (&v)[N]) {{
+{body}    return bad;
 }}
 
 "
@@ -234,7 +418,7 @@ GM_DEVICE i32 value(const u8 *block, u32 e, bool &bad) {{
 
 /// A field's value as f32, from its raw bits.
 fn as_float(field: &Field) -> String {
-    let raw = format!("raw_{}(block, i)", field.name);
+    let raw = format!("raw_{}(bytes, at, i)", field.name);
     let integer = |raw: String| match (field.times, field.plus) {
         (1, 0) => format!("(f32)({raw})"),
         (times, plus) => format!("(f32)(({raw}) * ({times}) + ({plus}))"),
@@ -269,7 +453,7 @@ fn terms(plan: &FormatPlan<'_>) -> String {
             let field = &format.fields[*i];
             let _ = writeln!(
                 out,
-                "GM_DEVICE f32 float_{}(const u8 *block, u32 i) {{ return {}; }}",
+                "GM_DEVICE f32 float_{}({BLOCK}, u32 i) {{ return {}; }}",
                 field.name,
                 as_float(field)
             );
@@ -286,7 +470,7 @@ fn terms(plan: &FormatPlan<'_>) -> String {
                         count if count == plan.groups => "run".to_string(),
                         count => format!("run * {count}u / RUNS"),
                     };
-                    format!("float_{}(block, {index})", field.name)
+                    format!("float_{}(bytes, at, {index})", field.name)
                 }
                 Factor::Row | Factor::Tensor => "outer".to_string(),
             })
@@ -298,7 +482,7 @@ fn terms(plan: &FormatPlan<'_>) -> String {
     };
     let function = |name: &str, doc: &str, body: &str| {
         format!(
-            "// {doc}\nGM_DEVICE f32 {name}(const u8 *block, u32 run, f32 outer) {{ (void)block; (void)run; (void)outer; return {body}; }}\n\n"
+            "// {doc}\nGM_DEVICE f32 {name}({BLOCK}, u32 run, f32 outer) {{ (void)bytes; (void)at; (void)run; (void)outer; return {body}; }}\n\n"
         )
     };
     out.push_str(&function("scale", "Scale of a run.", &product(&value.scale, value.unit)));

@@ -7,6 +7,7 @@
 mod activations;
 mod blocks;
 mod decode;
+mod dequantize;
 mod matmul;
 mod search;
 
@@ -22,9 +23,6 @@ use std::collections::BTreeMap;
 
 /// The vocabulary in front of every unit.
 pub const DEVICE_HEADER: &str = include_str!("../../../cuda/device.h");
-
-/// Threads of a CUDA block of `dequantize`.
-const BLOCK_THREADS: u32 = 256;
 
 /// A translation unit.
 #[derive(Clone, Debug)]
@@ -196,13 +194,14 @@ fn of_format(
     for (number, kernel, order, variant) in serving(set, Op::Dequantize, index) {
         let unit = unit_name("dequantize", &format.name, &variant.label);
         let function = &unit;
-        let text = decode::emit(plan) + &blocks::dequantize(plan, function);
+        let text = decode::emit(plan) + &dequantize::dequantize(plan, function);
         units.add(&unit, variant.min_cc, std::slice::from_ref(function), variant.budget, &text);
-        let per_thread = blocks::per_thread(plan);
+        let per_thread = dequantize::per_thread(plan);
         listed.push(CudaListed {
             plan: format!("{per_thread} elements a thread"),
             launch: format!(
-                "CudaLaunch::Dequantize {{ function: {function:?}, threads: {BLOCK_THREADS}, per_thread: {per_thread} }}"
+                "CudaLaunch::Dequantize {{ function: {function:?}, threads: {}, per_thread: {per_thread} }}",
+                dequantize::THREADS
             ),
             ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
         });
