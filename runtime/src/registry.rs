@@ -143,8 +143,10 @@ pub enum CudaLaunch {
     Matmul {
         /// Name in the image.
         function: &'static str,
-        /// Threads of a CUDA block.
+        /// Most threads of a CUDA block.
         threads: u32,
+        /// Fewest threads of a CUDA block; any whole number of warps from there to the most will do.
+        fewest: u32,
         /// Rows of the weights that a CUDA block does.
         rows: u32,
         /// Tokens that a CUDA block does.

@@ -226,13 +226,13 @@ fn unit_of(kernel: &Kernel, k: usize) -> (usize, usize, usize) {
     gristmill::registry::Unit { elements, multiple }.of_row(k)
 }
 
-/// Runs the product by a kernel of `unit`.
+/// Runs the product by a kernel of `unit`, with the fewest threads a CUDA block can have or the most.
 pub fn run(
     kernel: &Kernel,
     unit: &Unit,
     product: &Product,
     packed: &Packed,
-    seed: u64,
+    (fewest, seed): (bool, u64),
 ) -> Result<Vec<f32>, String> {
     let Product { m, n, k, x, bias, .. } = product;
     let (m, n, k) = (*m, *n, *k);
@@ -277,7 +277,8 @@ pub fn run(
     arguments.extend((m as u32).to_le_bytes());
     arguments.extend((n as u32).to_le_bytes());
     let grid = (n.div_ceil(kernel.number("rows")) as u32, m.div_ceil(kernel.number("tokens")) as u32);
-    let launch = unit.launch(kernel.function()).grid(grid.0, grid.1).threads(kernel.number("threads") as u32);
+    let threads = kernel.number(if fewest { "fewest" } else { "threads" }) as u32;
+    let launch = unit.launch(kernel.function()).grid(grid.0, grid.1).threads(threads);
     launch.structure(&arguments).seed(seed).run()?;
     y.try_read()
 }
@@ -345,7 +346,7 @@ fn products_are_the_cpu_s_bits() {
             let case = format!("{} m={m} n={n} k={k} {} {}", kernel.listed.name, weights.name(), x.name());
             let product = product(kernel.format(), &mut random, (m, n, k), weights, x, bias);
             let packed = pack(kernel, &product);
-            let y = run(kernel, &kernel.unit, &product, &packed, (number + cases) as u64);
+            let y = run(kernel, &kernel.unit, &product, &packed, (cases % 2 == 0, (number + cases) as u64));
             let y = y.unwrap_or_else(|report| panic!("{case}: {report}"));
             same_f32(&case, &y, &on_the_cpu(kernel.format(), &product));
             // Scales of any size give infinities, which have no error that could be measured.
@@ -381,7 +382,7 @@ fn any_number_of_tokens_is_right() {
                 false,
             );
             let packed = pack(&kernel, &product);
-            let y = run(&kernel, &kernel.unit, &product, &packed, m as u64);
+            let y = run(&kernel, &kernel.unit, &product, &packed, (m % 3 == 0, m as u64));
             same_f32(
                 &case,
                 &y.unwrap_or_else(|report| panic!("{case}: {report}")),
@@ -409,7 +410,7 @@ fn the_longest_rows_are_exact() {
                 product(kernel.format(), &mut random, (1, 2, longest), weights, Tokens::All(x), false);
             let packed = pack(&kernel, &product);
             let case = format!("{} k={longest} {} {x}", kernel.listed.name, weights.name());
-            let y = run(&kernel, &kernel.unit, &product, &packed, 1);
+            let y = run(&kernel, &kernel.unit, &product, &packed, (true, 1));
             let y = y.unwrap_or_else(|report| panic!("{case}: {report}"));
             same_f32(&case, &y, &on_the_cpu(kernel.format(), &product));
         }

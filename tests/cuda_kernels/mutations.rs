@@ -62,15 +62,16 @@ fn mistakes_in_products_show() {
             "    if (panel * 16 + gm_thread() >= a.n) return;\n    gm_sync();\n",
             "returned",
         ),
-        ("rows beyond the last", "gm_thread() < 16 && row < a.n", "gm_thread() < 16", "not inside"),
-        ("too many threads", "gm_thread() < 16 && row < a.n", "row < a.n", "elements"),
-        ("one tile too many", "tile < tiles", "tile <= tiles", "not inside"),
+        ("rows beyond the last", "if (row >= a.n) continue;", "", "not inside|another block"),
+        ("too many outputs", "i < tokens * 16", "i < tokens * 32", "elements|another|not inside|never wrote"),
+        ("one tile too many", "i * groups < tiles", "i * groups <= tiles", "not inside"),
         ("misaligned codes", "quad * 16;", "quad * 8;", "not aligned"),
         ("a wrong mask", "w.z & 0x30303030u", "w.z & 0xc0c0c0cu", ""),
         ("a wrong shift", ">> 4", ">> 2", ""),
-        ("another word", "w.y & 0x3030303u, x.x", "w.y & 0x3030303u, x.y", ""),
+        ("another word", "operands[1][0], x.x", "operands[1][0], x.y", ""),
         ("a lane less", "mask < 32", "mask < 16", ""),
-        ("tiles left out", "tile += 32", "tile += 33", ""),
+        ("tiles left out", "first += 4 * groups", "first += 5 * groups", ""),
+        ("another tile's tokens", "tile = first + i * groups", "tile = first + i", ""),
         ("a wrong correction", " + x_sum * a.min", " - x_sum * a.min", ""),
         ("an inverted scale", "y / gm_load(a.x_scales", "y * gm_load(a.x_scales", ""),
     ];
@@ -78,17 +79,17 @@ fn mistakes_in_products_show() {
         ("no barrier", "    gm_sync();\n", "", "no barrier|never wrote"),
         (
             "return before the barrier",
-            "    gm_sync();\n    if (gm_warp() > 0) return;\n",
+            "    gm_sync();\n",
             "    if (gm_warp() > 0) return;\n    gm_sync();\n",
             "returned",
         ),
-        ("no return", "    if (gm_warp() > 0) return;\n", "", "no barrier lies between"),
+        ("a warp's sums left out", "warp = 0; warp < 8", "warp = 1; warp < 8", ""),
         ("swapped halves", "weights[0], b", "weights[1], b", ""),
         ("swapped operands", "{x.x, x.y}", "{x.y, x.x}", ""),
         (
             "swapped registers",
-            "w0.x >> 2 & 0x3030303u, w0.y & 0x3030303u",
-            "w0.y & 0x3030303u, w0.x >> 2 & 0x3030303u",
+            "w[0].x >> 2 & 0x3030303u, w[0].y & 0x3030303u",
+            "w[0].y & 0x3030303u, w[0].x >> 2 & 0x3030303u",
             "",
         ),
         ("tokens beyond the last", " || token >= a.m", "", "not inside"),
@@ -105,11 +106,19 @@ fn mistakes_in_products_show() {
             "if (gm_lane() < 31) gm_mma_16832_us(sums[1][c]",
             "can't go on|but thread",
         ),
-        ("transposed output", "t * 2 + i % 2", "t * 2 + i / 2", ""),
-        ("tiles left out", "tile += 4", "tile += 5", ""),
+        ("transposed output", "lane % 4 * 2 + at / 32 % 2", "at / 32 % 2 * 4 + lane % 4", ""),
+        ("tiles left out", "first += 32", "first += 33", ""),
+    ];
+    let shared: &[Mistake] = &[
+        ("no barrier", "        gm_sync();\n", "", "no barrier|never wrote"),
+        ("one half for all rounds", "half_of_terms ^= 1", "half_of_terms ^= 0", "no barrier lies between"),
+        ("the last run left out", "unit < a.units", "unit + 1 < a.units", ""),
+        ("a run too many", "i < count", "i <= count", "never wrote|elements|no barrier"),
+        ("weights of another run", "next = gm_min(unit + 8", "next = gm_min(unit + 7", ""),
+        ("minima forgotten", "= gm_load(a.mins", "= 0.0f * gm_load(a.mins", ""),
+        ("another order", "added[(half_of_terms * 8 + i)", "added[(half_of_terms * 8 + count - 1 - i)", ""),
     ];
     let units: &[Mistake] = &[
-        ("the last unit left out", "unit < a.units", "unit + 1 < a.units", ""),
         ("the last panel twice", "if (mine && row", "if ((mine || true) && row", "no barrier lies between"),
         ("minima forgotten", "- gm_load(a.mins", "- 0.0f * gm_load(a.mins", ""),
         (
@@ -120,13 +129,8 @@ fn mistakes_in_products_show() {
         ),
     ];
     let terms: &[Mistake] = &[
-        ("no barrier before the sum", "        gm_sync();\n", "", "no barrier|never wrote"),
-        (
-            "no barrier after the sum",
-            "        }\n        gm_sync();\n    }\n",
-            "        }\n    }\n",
-            "no barrier lies between",
-        ),
+        ("no barrier", "        gm_sync();\n", "", "no barrier|never wrote"),
+        ("one half for all rounds", ", half ^= 1", "", "no barrier lies between"),
         (
             "a barrier for some",
             "        gm_sync();\n",
@@ -135,13 +139,16 @@ fn mistakes_in_products_show() {
         ),
         ("the wrong terms", "y - subtracted[", "y - added[", ""),
         ("a term too many", "i < count", "i <= count", "never wrote|elements"),
+        ("another order", "y + added[(half * 128 + i)", "y + added[(half * 128 + count - 1 - i)", ""),
+        ("another row's scale", "scale.y * x_scale", "scale.z * x_scale", ""),
     ];
     let signed: &[Mistake] =
         &[("signed codes", "gm_mma_16832_us(sums[0][c]", "gm_mma_16832_ss(sums[0][c]", "")];
     let all = [
         ("matmul.i2_s.cuda.dp4a", dp4a),
         ("matmul.i2_s.cuda.mma", rows),
-        ("matmul.q4_k.cuda.mma", units),
+        ("matmul.q4_k.cuda.mma", shared),
+        ("matmul.q4_k.cuda.mma.wide", units),
         ("matmul.q4_k.cuda.dp4a", terms),
         ("matmul.q8_0.cuda.mma", signed),
     ];
@@ -157,11 +164,15 @@ fn mistakes_in_products_show() {
         let packed = pack(&kernel, &product);
         let expected = on_the_cpu(kernel.format(), &product);
         let right = |y: Vec<f32>| y.iter().zip(&expected).all(|(y, e)| y.to_bits() == e.to_bits());
-        assert_eq!(run(&kernel, &kernel.unit, &product, &packed, 0).map(right), Ok(true), "{name} itself");
+        assert_eq!(
+            run(&kernel, &kernel.unit, &product, &packed, (true, 0)).map(right),
+            Ok(true),
+            "{name} itself"
+        );
         for mistake in mistakes {
             let unit = mutated(&kernel, *mistake);
             for seed in 0..3 {
-                must_show(&kernel, *mistake, run(&kernel, &unit, &product, &packed, seed).map(right));
+                must_show(&kernel, *mistake, run(&kernel, &unit, &product, &packed, (true, seed)).map(right));
             }
             count += 1;
         }

@@ -75,6 +75,9 @@ impl DeviceInput<'_> {
     }
 }
 
+/// Threads that keep a multiprocessor's loads under way: half of what most devices can hold.
+const THREADS_PER_MULTIPROCESSOR: u64 = 1024;
+
 /// Words of the types that `quantize_activations` takes.
 const F32: u32 = 0;
 const F16: u32 = 1;
@@ -336,6 +339,7 @@ pub(crate) struct ProductCode {
     gpu: Arc<Gpu>,
     function: CudaFunction,
     threads: u32,
+    fewest: u32,
     rows: u32,
     tokens: u32,
     packing: &'static PackInfo,
@@ -345,13 +349,14 @@ pub(crate) struct ProductCode {
 impl Launcher<ProductCode> {
     pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
         Launcher::on_gpu(registry, candidate, Op::Matmul, |code| {
-            let CudaLaunch::Matmul { function, threads, rows, tokens, packing, unit } = code.launch else {
+            let CudaLaunch::Matmul { function, threads, fewest, rows, tokens, packing, unit } = code.launch
+            else {
                 return Ok(None);
             };
             let gpu = Gpu::open(index)?;
             let function = gpu.function(candidate.entry, code, function, threads)?;
             let (rows, tokens) = (rows.max(1), tokens.max(1));
-            Ok(Some(ProductCode { gpu, function, threads, rows, tokens, packing, unit }))
+            Ok(Some(ProductCode { gpu, function, threads, fewest, rows, tokens, packing, unit }))
         })
     }
 
@@ -419,7 +424,7 @@ impl Launcher<ProductCode> {
         bias: u64,
         y: u64,
     ) -> Result<(), Error> {
-        let ProductCode { gpu, function, threads, rows, tokens, packing, .. } = self.code();
+        let ProductCode { gpu, function, threads, fewest, rows, tokens, packing, .. } = self.code();
         let weights = self.weights(packed)?;
         let n = size("rows", packed.n)?;
         let or_null = |buffer: &DeviceBuffer<f32>| if buffer.is_empty() { 0 } else { buffer.input() };
@@ -460,8 +465,9 @@ impl Launcher<ProductCode> {
                     m: part32,
                     ..all
                 };
-                let geometry =
-                    Geometry { blocks: (n.div_ceil(*rows), part32.div_ceil(*tokens)), threads: *threads };
+                let blocks = (n.div_ceil(*rows), part32.div_ceil(*tokens));
+                let threads = block_threads(*fewest, *threads, blocks, gpu.profile().multiprocessors);
+                let geometry = Geometry { blocks, threads };
                 // SAFETY: the parameter is that of docs/cuda.md; weights are packed as this kernel reads them
                 // (`Matmul::accepts`), the rest is the caller's.
                 unsafe {
@@ -613,6 +619,18 @@ impl Launcher<ProductCode> {
         unpack_panel(packing, &codes, &scales, &mins, outer[0], in_panel, packed.k, dst);
         Ok(())
     }
+}
+
+/// Threads of a CUDA block where `fewest` to `most` will do: more of them share a row's k where the blocks alone would
+/// leave the device's multiprocessors half empty.
+fn block_threads(fewest: u32, most: u32, blocks: (u32, u32), multiprocessors: u32) -> u32 {
+    let wanted = u64::from(multiprocessors) * THREADS_PER_MULTIPROCESSOR;
+    let blocks = u64::from(blocks.0) * u64::from(blocks.1);
+    let mut threads = fewest;
+    while threads * 2 <= most && blocks * u64::from(threads) < wanted {
+        threads *= 2;
+    }
+    threads
 }
 
 /// Copies floats to the scratch; their address and the word of their type.

@@ -8,7 +8,9 @@ mod activations;
 mod blocks;
 mod decode;
 mod dequantize;
+mod dp4a;
 mod matmul;
+mod mma;
 mod search;
 
 pub use blocks::CHUNK;
@@ -272,8 +274,9 @@ fn of_format(
                 shape: k_rule(variant.shape, resolved.k_max),
                 plan: resolved.describe(),
                 launch: format!(
-                    "CudaLaunch::Matmul {{ function: {function:?}, threads: {}, rows: {}, tokens: {}, packing: &{}::PACK_{}, unit: Unit {{ elements: {}, multiple: {} }} }}",
+                    "CudaLaunch::Matmul {{ function: {function:?}, threads: {}, fewest: {}, rows: {}, tokens: {}, packing: &{}::PACK_{}, unit: Unit {{ elements: {}, multiple: {} }} }}",
                     resolved.threads,
+                    resolved.fewest(),
                     resolved.rows,
                     resolved.tokens,
                     format.name,
