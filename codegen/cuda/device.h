@@ -70,6 +70,9 @@ GM_DEVICE u32 gm_blocks_y() { return gridDim.y; }
 template <class T> GM_DEVICE T gm_load(const T* p) { return *p; }
 template <class T> GM_DEVICE void gm_store(T* p, T v) { *p = v; }
 
+// A V at byte i of bytes in global or shared memory, in one access; aligned to its size.
+template <class V> GM_DEVICE V gm_read(const u8* bytes, u32 i) { return *(const V*)(bytes + i); }
+
 // Memory that nobody writes during the launch and this block reads once: not kept in L1.
 GM_DEVICE u8 gm_load_once(const u8* p) {
     u32 v;
@@ -288,6 +291,13 @@ GM_DEVICE u32 gm_blocks_y() { return gm_emulator::blocks_y(); }
 template <class T> GM_DEVICE T gm_load(const T* p, GM_LINE) { return gm_emulator::load(p, line); }
 template <class T> GM_DEVICE T gm_load_once(const T* p, GM_LINE) { return gm_emulator::load_once(p, line); }
 template <class T> GM_DEVICE void gm_store(T* p, T v, GM_LINE) { gm_emulator::store(p, v, line); }
+
+template <class V> GM_DEVICE V gm_read(const u8* const& bytes, u32 i, GM_LINE) {
+    return gm_emulator::load((const V*)(bytes + i), line);
+}
+template <class V, class A> GM_DEVICE V gm_read(const A& array, u32 i, GM_LINE) {
+    return array.template get<V>(i, line);
+}
 
 template <class V, class A> GM_DEVICE V gm_shared_get(const A& array, u32 i, GM_LINE) {
     return array.template get<V>(i, line);

@@ -6,6 +6,7 @@ mod activations;
 mod blocks;
 mod generated;
 mod golden;
+mod hand_written;
 mod matmul;
 mod mutations;
 #[path = "../../src/cli/random.rs"]
@@ -13,4 +14,5 @@ mod mutations;
 mod random;
 #[path = "../cuda/support/mod.rs"]
 mod support;
+mod tiles;
 mod verify;

@@ -1,4 +1,4 @@
-//! C++ that reads a format from bytes in shared memory: raw fields, integer values, the scale and offset of a run.
+//! C++ that reads a format from bytes in shared or global memory: raw fields, integer values, the scale and offset of a run.
 //!
 //! Any thread can ask for any elements of a block; addresses are polynomials in the element's number with constant
 //! coefficients, which the CUDA compiler folds. Values come four at a time where the format's runs allow it: what four
@@ -63,8 +63,10 @@ fn whole_bytes(field: &Field, slice: &Slice) -> bool {
     slice.bits.is_multiple_of(8) && (0..field.count).all(|i| slice.address(i).rem_euclid(8) == 0)
 }
 
-/// What a function that reads a block takes: its bytes, and where in them the block starts.
-const BLOCK: &str = "GM_SHARED_ARRAY(u8) bytes, u32 at";
+/// What a function that reads a block takes: bytes (`const u8 *`, or an array of them in shared memory), and where in them
+/// the block starts.
+const BLOCK: &str = "const Bytes &bytes, u32 at";
+const BYTES: &str = "template <class Bytes> ";
 
 /// `raw_NAME(bytes, at, i)`: the bits of value i.
 fn raw(field: &Field) -> String {
@@ -72,24 +74,29 @@ fn raw(field: &Field) -> String {
     let mut out = String::new();
     match &field.layout {
         FieldLayout::Bits(slices) => {
-            let _ = writeln!(out, "GM_DEVICE u32 raw_{name}({BLOCK}, u32 i) {{\n    u32 raw = 0;");
+            let _ = writeln!(out, "{BYTES}GM_DEVICE u32 raw_{name}({BLOCK}, u32 i) {{\n    u32 raw = 0;");
             let mut low = 0;
             for slice in slices {
                 let _ = writeln!(out, "    {{\n{}", address(slice));
                 let mask = if slice.bits == 32 { u32::MAX } else { (1 << slice.bits) - 1 };
                 let text = if in_one_byte(field, slice) {
-                    format!("    raw |= ((u32)bytes[at + (u32)(a >> 3)] >> (a & 7) & {mask:#x}u) << {low};")
+                    format!(
+                        "    raw |= ((u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) >> (a & 7) & {mask:#x}u) << {low};"
+                    )
                 } else if whole_bytes(field, slice) {
                     (0..slice.bits / 8)
                         .map(|b| {
-                            format!("    raw |= (u32)bytes[at + (u32)(a >> 3) + {b}] << {};\n", low + 8 * b)
+                            format!(
+                                "    raw |= (u32)gm_read<u8>(bytes, at + (u32)(a >> 3) + {b}) << {};\n",
+                                low + 8 * b
+                            )
                         })
                         .collect()
                 } else {
                     format!(
                         "    u64 bits = 0;
     for (i32 byte = a >> 3; byte <= (a + {last}) >> 3; byte++)
-        bits |= (u64)bytes[at + (u32)byte] << (8 * (byte - (a >> 3)));
+        bits |= (u64)gm_read<u8>(bytes, at + (u32)byte) << (8 * (byte - (a >> 3)));
     raw |= ((u32)(bits >> (a & 7)) & {mask:#x}u) << {low};",
                         last = slice.bits - 1
                     )
@@ -112,9 +119,9 @@ fn raw(field: &Field) -> String {
 GM_TABLE u32 places_{name}[{count}] = {{{places}}};
 
 // A byte holds ceil(256 * v / 243) of five base-3 digits: times a power of three, the next digit carries out.
-GM_DEVICE u32 raw_{name}({BLOCK}, u32 i) {{
+{BYTES}GM_DEVICE u32 raw_{name}({BLOCK}, u32 i) {{
     const u32 place = places_{name}[i];
-    return ((u32)bytes[at + (place >> 7)] * (place & 127) & 0xff) * 3 >> 8;
+    return ((u32)gm_read<u8>(bytes, at + (place >> 7)) * (place & 127) & 0xff) * 3 >> 8;
 }}
 ",
                 count = field.count,
@@ -198,12 +205,10 @@ fn four(format: &Format, field: &Field, slice: &Slice) -> Option<Four> {
 /// An expression of the four bytes at `place` of shared memory, whose address has that alignment.
 fn four_bytes(place: &str, alignment: u32) -> String {
     match alignment {
-        4 => format!("gm_shared_get<u32>(bytes, {place})"),
-        2 => format!(
-            "((u32)gm_shared_get<u16>(bytes, {place}) | (u32)gm_shared_get<u16>(bytes, {place} + 2) << 16)"
-        ),
+        4 => format!("gm_read<u32>(bytes, {place})"),
+        2 => format!("((u32)gm_read<u16>(bytes, {place}) | (u32)gm_read<u16>(bytes, {place} + 2) << 16)"),
         _ => {
-            let each = (0..4).map(|b| format!("(u32)bytes[{place} + {b}] << {}", 8 * b));
+            let each = (0..4).map(|b| format!("(u32)gm_read<u8>(bytes, {place} + {b}) << {}", 8 * b));
             format!("({})", each.collect::<Vec<_>>().join(" | "))
         }
     }
@@ -215,7 +220,7 @@ fn read_four(format: &Format, field: &Field) -> Option<String> {
     if slices.iter().map(|slice| slice.bits).sum::<u32>() > 8 {
         return None;
     }
-    let mut out = format!("GM_DEVICE u32 four_{}({BLOCK}, u32 i) {{\n    u32 raw = 0;\n", field.name);
+    let mut out = format!("{BYTES}GM_DEVICE u32 four_{}({BLOCK}, u32 i) {{\n    u32 raw = 0;\n", field.name);
     let mut low = 0;
     for slice in slices {
         let mask = (1u32 << slice.bits) - 1;
@@ -227,13 +232,13 @@ fn read_four(format: &Format, field: &Field) -> Option<String> {
             }
             // A product with bits 7 apart puts each bit of four into a byte of its own.
             Four::Bits if slice.bits == 1 => format!(
-                "    raw |= (((u32)bytes[at + (u32)(a >> 3)] >> (a & 7) & 15) * 0x204081u & {masks:#x}u) << {low};"
+                "    raw |= (((u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) >> (a & 7) & 15) * 0x204081u & {masks:#x}u) << {low};"
             ),
             Four::Bits => {
                 let each =
                     (0..4).map(|j| format!("(byte >> {} & {mask:#x}u) << {}", slice.bits * j, 8 * j + low));
                 format!(
-                    "    const u32 byte = (u32)bytes[at + (u32)(a >> 3)] >> (a & 7);\n    raw |= {};",
+                    "    const u32 byte = (u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) >> (a & 7);\n    raw |= {};",
                     each.collect::<Vec<_>>().join(" | ")
                 )
             }
@@ -408,7 +413,7 @@ fn values(plan: &FormatPlan<'_>) -> String {
         "enum : u32 {{ N = {n} }};
 
 {before}// The integers of elements e to e + N - 1; the first whose code means nothing, or N.
-GM_DEVICE u32 values({BLOCK}, u32 e, i32 (&v)[N]) {{
+{BYTES}GM_DEVICE u32 values({BLOCK}, u32 e, i32 (&v)[N]) {{
 {body}    return bad;
 }}
 
@@ -453,7 +458,7 @@ fn terms(plan: &FormatPlan<'_>) -> String {
             let field = &format.fields[*i];
             let _ = writeln!(
                 out,
-                "GM_DEVICE f32 float_{}({BLOCK}, u32 i) {{ return {}; }}",
+                "{BYTES}GM_DEVICE f32 float_{}({BLOCK}, u32 i) {{ return {}; }}",
                 field.name,
                 as_float(field)
             );
@@ -482,7 +487,7 @@ fn terms(plan: &FormatPlan<'_>) -> String {
     };
     let function = |name: &str, doc: &str, body: &str| {
         format!(
-            "// {doc}\nGM_DEVICE f32 {name}({BLOCK}, u32 run, f32 outer) {{ (void)bytes; (void)at; (void)run; (void)outer; return {body}; }}\n\n"
+            "// {doc}\n{BYTES}GM_DEVICE f32 {name}({BLOCK}, u32 run, f32 outer) {{ (void)bytes; (void)at; (void)run; (void)outer; return {body}; }}\n\n"
         )
     };
     out.push_str(&function("scale", "Scale of a run.", &product(&value.scale, value.unit)));

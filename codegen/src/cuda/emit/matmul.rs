@@ -7,7 +7,7 @@ use super::{dp4a, float, mma};
 use crate::Error;
 use crate::emit::{constant_word, format_words, uses_outer};
 use crate::plan::{Dot, FormatPlan, PackPlan, exact_k};
-use gristmill_spec::model::{CudaVariant, Packing};
+use gristmill_spec::model::{CudaBudget, CudaVariant, Packing};
 use gristmill_spec::vocab::{CudaAlgorithm, Strategy};
 use std::fmt::Write;
 
@@ -25,8 +25,10 @@ pub struct CudaMatmul<'a> {
     pub pack: PackPlan<'a>,
     /// The skeleton.
     pub algorithm: CudaAlgorithm,
-    /// Threads of a CUDA block.
+    /// Most threads of a CUDA block.
     pub threads: u32,
+    /// Fewest threads of a CUDA block; any whole number of warps from there on will do.
+    pub fewest: u32,
     /// Rows that a CUDA block does.
     pub rows: u32,
     /// Tokens that a CUDA block does.
@@ -78,6 +80,20 @@ impl<'a> CudaMatmul<'a> {
                 (rows, tokens)
             }
         };
+        let most = CudaBudget::default().shared;
+        let shares = match variant.algorithm {
+            CudaAlgorithm::Mma => shares_k(plan, tokens),
+            CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks => true,
+        };
+        let bytes = round_bytes(plan, variant.algorithm, threads, tokens);
+        if shares && bytes > most {
+            return Err(Error::plan(
+                plan.format,
+                &format!(
+                    "a tile of {tokens} tokens and {threads} threads needs {bytes} bytes of shared memory, of which a CUDA block has {most}; fewer of either need less"
+                ),
+            ));
+        }
         let tiles = if plan.unit == 0 { u32::MAX } else { plan.unit.div_ceil(pack.tile.k) };
         // A sum for each field costs registers for every token; with many tokens the shifts cost less.
         let shift_free = variant.algorithm == CudaAlgorithm::Dp4a
@@ -96,21 +112,17 @@ impl<'a> CudaMatmul<'a> {
             format: plan,
             algorithm: variant.algorithm,
             threads,
+            fewest: match variant.algorithm {
+                // As many as there are outputs.
+                CudaAlgorithm::Dp4a if variant.body.is_none() => threads.min(128).max(DP4A_ROWS * tokens),
+                CudaAlgorithm::Dp4a | CudaAlgorithm::Mma | CudaAlgorithm::Blocks => threads,
+            },
             rows,
             tokens,
             shift_free,
             k_max: if plan.unit == 0 { k_max } else { u64::MAX },
             pack,
         })
-    }
-
-    /// Fewest threads of a CUDA block that it can be launched with; it takes any number of warps from there on.
-    pub fn fewest(&self) -> u32 {
-        match self.algorithm {
-            // As many as there are outputs.
-            CudaAlgorithm::Dp4a => self.threads.min(128).max(DP4A_ROWS * self.tokens),
-            CudaAlgorithm::Mma | CudaAlgorithm::Blocks => self.threads,
-        }
     }
 
     /// Name of the kernel: all that its text depends on. Formats that packing has made alike share one.
@@ -148,6 +160,25 @@ impl<'a> CudaMatmul<'a> {
     }
 }
 
+/// Bytes of shared memory that one round takes: the f32 terms of every run that the CUDA block's threads do at once, or the
+/// integer sums of its warps.
+fn round_bytes(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, threads: u32, tokens: u32) -> u32 {
+    let runs_by_rows = match algorithm {
+        CudaAlgorithm::Mma => threads / 32 * MMA_ROWS,
+        CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks if plan.unit == 0 => threads / 32 * DP4A_ROWS,
+        CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks => threads / 4 * DP4A_ROWS,
+    };
+    let arrays = if plan.offset { 2 } else { 1 };
+    runs_by_rows * tokens * arrays * 4
+}
+
+/// How many rounds of terms stand in shared memory: two, so that adding one overlaps the next, where that leaves room for
+/// other CUDA blocks on a multiprocessor.
+pub(super) fn rounds_kept(plan: &CudaMatmul<'_>) -> u32 {
+    let bytes = round_bytes(plan.format, plan.algorithm, plan.threads, plan.tokens);
+    if 2 * bytes <= 32 * 1024 { 2 } else { 1 }
+}
+
 /// Whether the warps of an `mma` kernel share the k of one panel: where a row is one integer sum, and with few tokens.
 pub(super) fn shares_k(plan: &FormatPlan<'_>, tokens: u32) -> bool {
     plan.unit == 0 || tokens <= 16
@@ -166,11 +197,12 @@ fn fragment(bits: u32, row: u32, k: u32) -> u32 {
     }
 }
 
-/// The unit: argument struct, finish, kernel.
-pub fn emit(plan: &CudaMatmul<'_>) -> String {
-    let kernel = match plan.algorithm {
-        CudaAlgorithm::Mma => mma::mma(plan),
-        CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks => dp4a::dp4a(plan),
+/// The unit: argument struct, finish, and the kernel, which is `body` where that is written by hand.
+pub fn emit(plan: &CudaMatmul<'_>, body: Option<&str>) -> String {
+    let kernel = match (body, plan.algorithm) {
+        (Some(body), _) => body.to_string(),
+        (None, CudaAlgorithm::Mma) => mma::mma(plan),
+        (None, CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks) => dp4a::dp4a(plan),
     };
     format!("{ARGUMENTS}{}{}{kernel}", lookup(plan), finish(plan))
 }

@@ -1,0 +1,228 @@
+//! Products of few tokens by `dp4a`, over the panels of sixteen rows that the CPU reads too.
+//!
+//! Four lanes have the sixteen rows of a tile, four rows each; lanes beside them have the next tiles. So the threads of a
+//! CUDA block, as many as it was launched with, share the k of one panel. Weights are loaded and masked once for all
+//! tokens of the CUDA block.
+
+use super::matmul::{CudaMatmul, DP4A_ROWS, corrected, fields, load_table, rounds_kept, run_of_token, terms};
+use std::fmt::Write;
+
+/// Loads of sixteen bytes that a lane starts before it uses the first, where a row is one integer sum.
+const AHEAD: u32 = 4;
+
+/// The kernel.
+pub fn dp4a(plan: &CudaMatmul<'_>) -> String {
+    let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
+    let rows = plan.format.unit == 0;
+    let groups = threads / 4;
+    let shared = if rows {
+        format!("GM_SHARED(i32, parts, {} * {tokens} * {DP4A_ROWS});", threads / 32)
+    } else {
+        let kept = rounds_kept(plan);
+        let array =
+            |name: &str| format!("GM_SHARED(f32, {name}, {kept} * {groups} * {tokens} * {DP4A_ROWS});");
+        let mut arrays = array("added");
+        if plan.format.offset {
+            let _ = write!(arrays, "\n    {}", array("subtracted"));
+        }
+        arrays
+    };
+    format!(
+        "GM_KERNEL({threads}) {name}(const Matmul a) {{
+    {shared}
+    const u32 panel = gm_block(), first_token = gm_block_y() * {tokens};
+    const u32 group = gm_thread() / 4, quad = gm_thread() % 4, groups = gm_threads() / 4;
+    const u32 tokens = gm_min(a.m - first_token, {tokens}u);
+    const u8 *codes = a.codes + panel * a.stride + quad * 16;
+    const i8 *xs = a.x + first_token * a.x_stride;
+    {table}{body}
+}}
+GM_EXPORT({name})
+",
+        table = load_table(plan),
+        body = if rows { one_sum(plan) } else { by_unit(plan) },
+    )
+}
+
+/// Statements that take weights `w` and the tokens' bytes of tile `tile` into `sums`.
+fn step(plan: &CudaMatmul<'_>) -> String {
+    let pack = &plan.pack;
+    let vector = match pack.fields {
+        4 => "u32x4",
+        2 => "u32x2",
+        _ => "u32",
+    };
+    let names = ["x", "y", "z", "w"];
+    let operands: Vec<String> =
+        names.iter().map(|name| format!("{{{}}}", fields(plan, &format!("w.{name}")).join(", "))).collect();
+    let mut products = String::new();
+    for row in 0..4 {
+        for field in 0..pack.fields {
+            let x = if pack.fields == 1 { "x".to_string() } else { format!("x.{}", names[field as usize]) };
+            let sum = if plan.shift_free { field } else { 0 };
+            let _ = writeln!(
+                products,
+                "                sums[t][{sum}][{row}] = gm_dp4a_us(operands[{row}][{field}], {x}, sums[t][{sum}][{row}]);"
+            );
+        }
+    }
+    let inner = format!(
+        "const {vector} x = gm_load((const {vector} *)(xs + t * a.x_stride + tile * {}));\n{products}",
+        pack.tile.k
+    );
+    format!(
+        "const u32 operands[4][{}] = {{{}}};
+            {}",
+        pack.fields,
+        operands.join(", "),
+        each_token(plan, &inner)
+    )
+}
+
+/// Statements for each token `t` that is there.
+fn each_token(plan: &CudaMatmul<'_>, body: &str) -> String {
+    let tokens = plan.tokens;
+    if tokens == 1 {
+        return format!("{{\n                const u32 t = 0;\n                {body}            }}");
+    }
+    format!(
+        "GM_UNROLL for (u32 t = 0; t < {tokens}; t++) {{
+                if (t >= tokens) continue;
+                {body}            }}"
+    )
+}
+
+/// The sum of row `r`'s fields.
+fn total(plan: &CudaMatmul<'_>, row: &str) -> String {
+    let sums = if plan.shift_free { plan.pack.fields } else { 1 };
+    let each = (0..sums).map(|field| match field * plan.pack.tile.bits {
+        0 => format!("sums[t][{field}][{row}]"),
+        shift => format!("(sums[t][{field}][{row}] >> {shift})"),
+    });
+    each.collect::<Vec<_>>().join(" + ")
+}
+
+fn declare_sums(plan: &CudaMatmul<'_>) -> String {
+    let sums = if plan.shift_free { plan.pack.fields } else { 1 };
+    format!("i32 sums[{}][{sums}][4] = {{}};", plan.tokens)
+}
+
+/// A row is one integer sum: all threads add up their parts.
+fn one_sum(plan: &CudaMatmul<'_>) -> String {
+    let tokens = plan.tokens;
+    let x_sum = if plan.format.min() == 0 {
+        String::new()
+    } else {
+        "const i32 x_sum = gm_load(a.x_sums + token);\n        ".to_string()
+    };
+    format!(
+        "const u32 tiles = (u32)(a.stride / {bytes});
+    {declare}
+    for (u32 first = group; first < tiles; first += {AHEAD} * groups) {{
+        u32x4 ahead[{AHEAD}] = {{}};
+        GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++)
+            if (first + i * groups < tiles) ahead[i] = gm_load_once((const u32x4 *)(codes + (u64)(first + i * groups) * {bytes}));
+        GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++) {{
+            const u32 tile = first + i * groups;
+            if (tile >= tiles) continue;
+            const u32x4 w = ahead[i];
+            {step}
+        }}
+    }}
+    GM_UNROLL for (u32 t = 0; t < {tokens}; t++)
+        GM_UNROLL for (u32 r = 0; r < 4; r++) {{
+            i32 dot = {total};
+            GM_UNROLL for (u32 mask = 4; mask < 32; mask *= 2) dot += gm_shfl_xor(dot, mask);
+            if (gm_lane() < 4) parts[(gm_warp() * {tokens} + t) * {DP4A_ROWS} + gm_lane() * 4 + r] = dot;
+        }}
+    gm_sync();
+    for (u32 i = gm_thread(); i < tokens * {DP4A_ROWS}; i += gm_threads()) {{
+        const u32 row = panel * {DP4A_ROWS} + i % {DP4A_ROWS}, token = first_token + i / {DP4A_ROWS};
+        if (row >= a.n) continue;
+        i32 dot = 0;
+        for (u32 warp = 0; warp < gm_threads() / 32; warp++) dot += parts[warp * {tokens} * {DP4A_ROWS} + i];
+        {x_sum}finish(a, row, token, {corrected});
+    }}",
+        bytes = plan.pack.tile.bytes,
+        declare = declare_sums(plan),
+        step = step(plan),
+        total = total(plan, "r"),
+        corrected = corrected(plan, "dot", "x_sum"),
+    )
+}
+
+/// Runs of k have scales: lanes compute terms of many runs, a thread for each row and token adds them in the order of k.
+fn by_unit(plan: &CudaMatmul<'_>) -> String {
+    let tokens = plan.tokens;
+    let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
+    let groups = plan.threads / 4;
+    let mut load = String::new();
+    let array = |name: &str, of: &str| {
+        format!(
+            "const f32x4 {name} = gm_load_once((const f32x4 *)(a.{of} + ((u64)panel * a.units + unit) * {DP4A_ROWS} + quad * 4));\n            "
+        )
+    };
+    if plan.format.has_scales() {
+        load.push_str(&array("scale", "scales"));
+    }
+    if plan.format.offset {
+        load.push_str(&array("min", "mins"));
+    }
+    let four = |of: &dyn Fn(&str, usize) -> String| {
+        let each: Vec<String> =
+            ["x", "y", "z", "w"].iter().enumerate().map(|(r, name)| of(name, r)).collect();
+        format!("f32x4{{{}}}", each.join(", "))
+    };
+    let term = |name: &str, r: usize| {
+        let dot = format!("({})", total(plan, &r.to_string()));
+        terms(plan, &dot, &format!("scale.{name}"), &format!("min.{name}"))
+    };
+    let at = format!("((half * {groups} + group) * {tokens} + t) * {DP4A_ROWS} + quad * 4");
+    let mut store = format!("gm_shared_put(added, {at}, {});\n", four(&|name, r| term(name, r).0));
+    let mut subtract = String::new();
+    if plan.format.offset {
+        let _ = writeln!(
+            store,
+            "                gm_shared_put(subtracted, {at}, {});",
+            four(&|name, r| term(name, r).1.unwrap_or_default())
+        );
+        subtract =
+            format!(" y = y - subtracted[(half * {groups} + i) * {} + gm_thread()];", tokens * DP4A_ROWS);
+    }
+    // With two halves, the other threads go on meanwhile and fill the other one.
+    let (half, flip, last) = match rounds_kept(plan) {
+        2 => ("u32 half = 0;", ", half ^= 1", ""),
+        _ => ("const u32 half = 0;", "", "gm_sync();"),
+    };
+    let unroll = if tiles <= 4 { "GM_UNROLL " } else { "" };
+    format!(
+        "f32 y = 0.0f;
+    {half}
+    for (u32 first = 0; first < a.units; first += groups{flip}) {{
+        const u32 unit = first + group;
+        if (unit < a.units) {{
+            {load}{declare}
+            {unroll}for (u32 i = 0; i < {tiles}; i++) {{
+            const u32 tile = unit * {tiles} + i;
+            const u32x4 w = gm_load_once((const u32x4 *)(codes + (u64)tile * {bytes}));
+            {step}
+            }}
+            {each}
+        }}
+        gm_sync();
+        // A thread for each row and token: terms were computed in any order, they are added in the order of k.
+        if (gm_thread() < tokens * {DP4A_ROWS}) {{
+            const u32 count = gm_min(a.units - first, groups);
+            for (u32 i = 0; i < count; i++) {{ y = y + added[(half * {groups} + i) * {width} + gm_thread()];{subtract} }}
+        }}
+        {last}
+    }}
+    const u32 row = panel * {DP4A_ROWS} + gm_thread() % {DP4A_ROWS};
+    if (gm_thread() < tokens * {DP4A_ROWS} && row < a.n) finish(a, row, first_token + gm_thread() / {DP4A_ROWS}, y);",
+        declare = declare_sums(plan),
+        bytes = plan.pack.tile.bytes,
+        step = step(plan),
+        width = tokens * DP4A_ROWS,
+        each = each_token(plan, &format!("const u32 token = first_token + t;\n{}{store}", run_of_token(plan))),
+    )
+}

@@ -1,0 +1,365 @@
+//! Products by `mma.sync`, over panels of 32 rows in fragment order.
+//!
+//! A warp has 32 rows, whose operands it gets by masks and shifts from sixteen bytes a lane; the tokens are columns,
+//! eight to an `mma`. With few tokens the warps of a CUDA block share the k of one panel, so that a small matrix still
+//! occupies the device; with many, warps have panels of their own.
+
+use super::matmul::{
+    CudaMatmul, MMA_ROWS, corrected, fields, load_table, rounds_kept, run_of_token, shares_k, terms,
+};
+use std::fmt::Write;
+
+/// A statement that binds `weights[2][4]`, operands of both halves of 32 rows, from a tile's `w`.
+fn fragments(plan: &CudaMatmul<'_>, step: u32) -> String {
+    let mut out = String::from("        const u32 weights[2][4] = {");
+    let words = ["x", "y", "z", "w"];
+    for half in 0..2usize {
+        out.push_str(if half == 0 { "{" } else { "}, {" });
+        let operands: Vec<String> = match plan.pack.tile.bits {
+            2 => {
+                let low = fields(plan, &format!("w[0].{}", words[2 * step as usize]));
+                let high = fields(plan, &format!("w[0].{}", words[2 * step as usize + 1]));
+                vec![
+                    low[2 * half].clone(),
+                    low[2 * half + 1].clone(),
+                    high[2 * half].clone(),
+                    high[2 * half + 1].clone(),
+                ]
+            }
+            4 => {
+                let low = fields(plan, &format!("w[0].{}", words[2 * half]));
+                let high = fields(plan, &format!("w[0].{}", words[2 * half + 1]));
+                vec![low[0].clone(), low[1].clone(), high[0].clone(), high[1].clone()]
+            }
+            _ => [0, 2, 1, 3].map(|word| format!("w[{half}].{}", words[word])).to_vec(),
+        };
+        out.push_str(&operands.join(", "));
+    }
+    out.push_str("}};\n");
+    out
+}
+
+/// Loads of sixteen bytes that a warp starts before it uses the first, where a row is one integer sum.
+const AHEAD: u32 = 4;
+
+/// The kernel.
+pub fn mma(plan: &CudaMatmul<'_>) -> String {
+    let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
+    let (warps, columns) = (threads / 32, tokens / 8);
+    let shares = shares_k(plan.format, tokens);
+    let shared = match (plan.format.unit == 0, shares) {
+        (true, _) => format!("GM_SHARED(i32, parts, {warps} * {});", MMA_ROWS * tokens),
+        (false, true) => {
+            let array = |name: &str| {
+                format!("GM_SHARED(f32, {name}, {} * {warps} * {});", rounds_kept(plan), MMA_ROWS * tokens)
+            };
+            let subtracted =
+                if plan.format.offset { format!("\n    {}", array("subtracted")) } else { String::new() };
+            array("added") + &subtracted
+        }
+        (false, false) => String::new(),
+    };
+    let panel = if shares {
+        "gm_block()".to_string()
+    } else {
+        // The last warps may have no panel; they do the last one over and store nothing.
+        format!("gm_min(gm_block() * {warps} + gm_warp(), (a.n - 1) / {MMA_ROWS})")
+    };
+    format!(
+        "GM_KERNEL({threads}) {name}(const Matmul a) {{
+    {shared}
+    const u32 g = gm_lane() / 4, t = gm_lane() % 4, first_token = gm_block_y() * {tokens};
+    const u32 panel = {panel};
+    const u8 *codes = a.codes + panel * a.stride + gm_lane() * 16;
+    // Columns beyond the last token are computed from it and not stored.
+    const i8 *xs[{columns}];
+    GM_UNROLL for (u32 c = 0; c < {columns}; c++) xs[c] = a.x + gm_min(first_token + c * 8 + g, a.m - 1) * a.x_stride + t * 8;
+    {table}{body}
+}}
+GM_EXPORT({name})
+",
+        table = load_table(plan),
+        body = match (plan.format.unit == 0, shares) {
+            (true, _) => one_sum(plan),
+            (false, true) => units_shared(plan),
+            (false, false) => units_in_order(plan),
+        },
+    )
+}
+
+/// Loads of sixteen bytes a lane that a tile takes.
+fn loads(plan: &CudaMatmul<'_>) -> u32 {
+    plan.pack.tile.bytes / 512
+}
+
+/// An expression of load `part` of tile `tile`.
+fn weights(plan: &CudaMatmul<'_>, tile: &str, part: u32) -> String {
+    format!(
+        "gm_load_once((const u32x4 *)(codes + (u64)({tile}) * {} + {}))",
+        plan.pack.tile.bytes,
+        part * 512
+    )
+}
+
+/// Statements that multiply a tile's weights `w[0]` (and `w[1]`) with the tokens of tile `tile` into `sums`.
+fn products(plan: &CudaMatmul<'_>) -> String {
+    let mut out = String::new();
+    for step in 0..plan.pack.tile.k / 32 {
+        let _ = write!(
+            out,
+            "        {{
+{weights}        GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
+            const u32x2 x = gm_load((const u32x2 *)(xs[c] + tile * {k} + {offset}));
+            const u32 b[2] = {{x.x, x.y}};
+            gm_mma_16832_us(sums[0][c], weights[0], b);
+            gm_mma_16832_us(sums[1][c], weights[1], b);
+        }}
+        }}
+",
+            weights = fragments(plan, step),
+            columns = plan.tokens / 8,
+            k = plan.pack.tile.k,
+            offset = 32 * step,
+        );
+    }
+    out
+}
+
+/// Statements for each sum of a lane: `half`, `c` and `i` name it, `row` and `token` are its output's.
+fn each(plan: &CudaMatmul<'_>, body: &str) -> String {
+    format!(
+        "GM_UNROLL for (u32 half = 0; half < 2; half++)
+        GM_UNROLL for (u32 c = 0; c < {columns}; c++)
+            GM_UNROLL for (u32 i = 0; i < 4; i++) {{
+                const u32 row = panel * {MMA_ROWS} + half * 16 + i / 2 * 8 + g, token = first_token + c * 8 + t * 2 + i % 2;
+                {body}
+            }}",
+        columns = plan.tokens / 8,
+    )
+}
+
+/// The same for sums over a run, with the terms that they give: `(what is added, what is subtracted)`, of tokens that
+/// are there.
+fn each_term(plan: &CudaMatmul<'_>, body: impl Fn(&str, Option<&str>) -> String) -> String {
+    let at = format!("((u64)panel * a.units + unit) * {MMA_ROWS} + half * 16 + i / 2 * 8 + g");
+    let (added, subtracted) = terms(
+        plan,
+        "sums[half][c][i]",
+        &format!("gm_load(a.scales + {at})"),
+        &format!("gm_load(a.mins + {at})"),
+    );
+    let text = format!(
+        "(void)row;
+                const u32 nearest = gm_min(token, a.m - 1);
+                {{
+                const u32 token = nearest;
+                {run}                {body}
+                }}",
+        run = run_of_token(plan),
+        body = body(&added, subtracted.as_deref()),
+    );
+    each(plan, &text)
+}
+
+/// A row is one integer sum: the warps have every so many tiles of the same rows, the first one adds them up.
+fn one_sum(plan: &CudaMatmul<'_>) -> String {
+    let (warps, columns, outputs) = (plan.threads / 32, plan.tokens / 8, MMA_ROWS * plan.tokens);
+    let parts = loads(plan);
+    let each_part: Vec<String> = (0..parts).map(|part| weights(plan, "tile", part)).collect();
+    let x_sum =
+        if plan.format.min() == 0 { "" } else { "const i32 x_sum = gm_load(a.x_sums + token);\n        " };
+    let finish = each_output(
+        plan,
+        &format!(
+            "i32 dot = 0;
+        GM_UNROLL for (u32 warp = 0; warp < {warps}; warp++) dot += parts[warp * {outputs} + at];
+        {x_sum}finish(a, row, token, {});",
+            corrected(plan, "dot", "x_sum")
+        ),
+    );
+    format!(
+        "const u32 tiles = (u32)(a.stride / {bytes});
+    i32 sums[2][{columns}][4] = {{}};
+    for (u32 first = gm_warp(); first < tiles; first += {stride}) {{
+        u32x4 ahead[{AHEAD}][{parts}] = {{}};
+        GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++) {{
+            const u32 tile = first + i * {warps};
+            if (tile >= tiles) continue;
+            const u32x4 w[{parts}] = {{{each_part}}};
+            GM_UNROLL for (u32 part = 0; part < {parts}; part++) ahead[i][part] = w[part];
+        }}
+        GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++) {{
+            const u32 tile = first + i * {warps};
+            if (tile >= tiles) continue;
+            const u32x4 (&w)[{parts}] = ahead[i];
+{products}        }}
+    }}
+    GM_UNROLL for (u32 half = 0; half < 2; half++)
+        GM_UNROLL for (u32 c = 0; c < {columns}; c++)
+            GM_UNROLL for (u32 i = 0; i < 4; i++)
+                parts[gm_warp() * {outputs} + {place}] = sums[half][c][i];
+    gm_sync();
+    {finish}",
+        bytes = plan.pack.tile.bytes,
+        stride = AHEAD * warps,
+        each_part = each_part.join(", "),
+        products = products(plan),
+        place = place(plan),
+    )
+}
+
+/// Where the terms or sums of a CUDA block's outputs stand in shared memory: sum `i` of column `c` of a half, lane by lane.
+fn place(plan: &CudaMatmul<'_>) -> String {
+    format!("((half * {} + c) * 4 + i) * 32 + gm_lane()", plan.tokens / 8)
+}
+
+/// Statements for each output that a thread has to itself when all threads divide them, in the order of [`place`]:
+/// `at` is its place, `j` its number among the thread's, `row` and `token` say which it is.
+fn each_output(plan: &CudaMatmul<'_>, body: &str) -> String {
+    let (threads, columns, outputs) = (plan.threads, plan.tokens / 8, MMA_ROWS * plan.tokens);
+    format!(
+        "GM_UNROLL for (u32 j = 0; j < {own}; j++) {{
+        const u32 at = j * {threads} + gm_thread(), lane = at % 32;
+        const u32 row = panel * {MMA_ROWS} + at / {half} * 16 + at / 64 % 2 * 8 + lane / 4;
+        const u32 token = first_token + at / 128 % {columns} * 8 + lane % 4 * 2 + at / 32 % 2;
+        if ({guard}row >= a.n || token >= a.m) continue;
+        {body}
+    }}",
+        own = outputs.div_ceil(threads),
+        half = 128 * columns,
+        guard = beyond(plan),
+    )
+}
+
+/// A condition that ends with `||`, where the last outputs of some threads are beyond the last.
+fn beyond(plan: &CudaMatmul<'_>) -> String {
+    let outputs = MMA_ROWS * plan.tokens;
+    if outputs.is_multiple_of(plan.threads) { String::new() } else { format!("at >= {outputs} || ") }
+}
+
+/// Runs of k have scales and tokens are few: warps compute terms of many runs, each thread adds those of some outputs in
+/// the order of k.
+fn units_shared(plan: &CudaMatmul<'_>) -> String {
+    let (threads, columns) = (plan.threads, plan.tokens / 8);
+    let warps = threads / 32;
+    let outputs = MMA_ROWS * plan.tokens;
+    let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
+    let parts = loads(plan);
+    // The next run's weights are on their way while this one's are used, as far as registers allow.
+    let ahead = tiles * parts <= 4;
+    let all: Vec<String> = (0..tiles)
+        .flat_map(|tile| (0..parts).map(move |part| (tile, part)))
+        .map(|(tile, part)| weights(plan, &format!("next * {tiles} + {tile}"), part))
+        .collect();
+    let (declare, take) = if ahead {
+        let fetch = format!(
+            "const u32 next = gm_min({{}}, a.units - 1);
+            const u32x4 fetched[{0}] = {{{1}}};
+            GM_UNROLL for (u32 i = 0; i < {0}; i++) ahead[i] = fetched[i];",
+            tiles * parts,
+            all.join(", ")
+        );
+        (
+            format!(
+                "u32x4 ahead[{}];\n    {{\n            {}\n    }}\n    ",
+                tiles * parts,
+                fetch.replace("{}", "gm_warp()")
+            ),
+            format!(
+                "u32x4 now[{0}];
+            GM_UNROLL for (u32 i = 0; i < {0}; i++) now[i] = ahead[i];
+            {1}
+            ",
+                tiles * parts,
+                fetch.replace("{}", &format!("unit + {warps}"))
+            ),
+        )
+    } else {
+        (String::new(), String::new())
+    };
+    let each_part: Vec<String> = (0..parts)
+        .map(|part| if ahead { format!("now[i * {parts} + {part}]") } else { weights(plan, "tile", part) })
+        .collect();
+    let kept = rounds_kept(plan);
+    let slot = |warp: &str| format!("(half_of_terms * {warps} + {warp}) * {outputs}");
+    let (half, flip) = if kept == 2 {
+        ("u32 half_of_terms = 0;\n    ", ", half_of_terms ^= 1")
+    } else {
+        ("const u32 half_of_terms = 0;\n    ", "")
+    };
+    let terms = each_term(plan, |added, subtracted| {
+        let at = format!("{} + {}", slot("gm_warp()"), place(plan));
+        let subtract =
+            subtracted.map_or(String::new(), |text| format!("\n                subtracted[{at}] = {text};"));
+        format!("added[{at}] = {added};{subtract}")
+    });
+    let own = outputs.div_ceil(threads);
+    let guard = if beyond(plan).is_empty() {
+        String::new()
+    } else {
+        format!("if (at >= {outputs}) continue;\n            ")
+    };
+    let subtract = if plan.format.offset {
+        format!(" y[j] = y[j] - subtracted[{} + at];", slot("i"))
+    } else {
+        String::new()
+    };
+    format!(
+        "{declare}{half}f32 y[{own}] = {{}};
+    for (u32 first = 0; first < a.units; first += {warps}{flip}) {{
+        const u32 unit = first + gm_warp();
+        if (unit < a.units) {{
+            {take}i32 sums[2][{columns}][4] = {{}};
+            {unroll}for (u32 i = 0; i < {tiles}; i++) {{
+        const u32 tile = unit * {tiles} + i;
+        const u32x4 w[{parts}] = {{{each_part}}};
+{products}            }}
+            {terms}
+        }}
+        gm_sync();
+        // Terms were computed in any order; they are added in the order of k.
+        GM_UNROLL for (u32 j = 0; j < {own}; j++) {{
+            const u32 at = j * {threads} + gm_thread();
+            {guard}const u32 count = gm_min(a.units - first, {warps}u);
+            for (u32 i = 0; i < count; i++) {{ y[j] = y[j] + added[{sum_at} + at];{subtract} }}
+        }}
+        {last}
+    }}
+    {finish}",
+        finish = each_output(plan, "finish(a, row, token, y[j]);"),
+        unroll = if tiles <= 4 { "GM_UNROLL " } else { "" },
+        each_part = each_part.join(", "),
+        products = products(plan),
+        sum_at = slot("i"),
+        last = if kept == 2 { "" } else { "gm_sync();" },
+    )
+}
+
+/// Runs of k have scales and tokens are many: a warp goes through the runs of its own rows in order.
+fn units_in_order(plan: &CudaMatmul<'_>) -> String {
+    let (warps, columns) = (plan.threads / 32, plan.tokens / 8);
+    let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
+    let parts = loads(plan);
+    let one: Vec<String> = (0..parts).map(|part| weights(plan, "tile", part)).collect();
+    let add = each_term(plan, |added, subtracted| {
+        let subtract = subtracted.map_or(String::new(), |text| {
+            format!("\n                y[half][c][i] = y[half][c][i] - {text};")
+        });
+        format!("y[half][c][i] = y[half][c][i] + {added};{subtract}")
+    });
+    format!(
+        "const bool mine = gm_block() * {warps} + gm_warp() == panel;
+    f32 y[2][{columns}][4] = {{}};
+    for (u32 unit = 0; unit < a.units; unit++) {{
+    i32 sums[2][{columns}][4] = {{}};
+    for (u32 tile = unit * {tiles}; tile < (unit + 1) * {tiles}; tile++) {{
+        const u32x4 w[{parts}] = {{{one}}};
+{products}    }}
+    {add}
+    }}
+    {store}",
+        one = one.join(", "),
+        products = products(plan),
+        store = each(plan, "if (mine && row < a.n && token < a.m) finish(a, row, token, y[half][c][i]);"),
+    )
+}
