@@ -86,12 +86,16 @@ fn images_are_what_the_specs_promise() {
     assert!(looked_at > 0);
 }
 
-/// A product multiplies with the instruction that its algorithm is named for, loads 16 bytes at a time, and keeps
-/// everything in registers.
+/// A product multiplies with the instruction that its algorithm is named for, loads 16 bytes at a time or copies them to
+/// shared memory, and keeps everything in registers.
 fn promised(image: &Image, kernel: &str, code: &Instructions) {
     let at = format!("{kernel} for {}", image.target());
     assert_eq!((code.count("LDL"), code.count("STL")), (0, 0), "{at}: local memory");
-    assert!(code.count("LDG.128") > 0, "{at}: no 16-byte load");
+    // Products of many tokens copy ahead, where the architecture can.
+    let many = kernel.rsplit('x').next().and_then(|tokens| tokens.parse().ok()).is_some_and(|n: u32| n > 16);
+    let copies = code.count("LDGSTS.128");
+    assert!(code.count("LDG.128") + copies > 0, "{at}: no 16-byte load");
+    assert_eq!(copies > 0, many && image.arch.major >= 8, "{at}: {copies} copies to shared memory");
     let (dp4a, mma) = (code.count("IDP.4A"), code.count("IMMA"));
     if kernel.contains("dp4a") {
         assert!(dp4a > 0 && mma == 0, "{at}: {dp4a} IDP.4A, {mma} IMMA");

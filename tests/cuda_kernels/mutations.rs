@@ -73,7 +73,7 @@ fn mistakes_in_products_show() {
         ("tiles left out", "first += 4 * groups", "first += 5 * groups", ""),
         ("another tile's tokens", "tile = first + i * groups", "tile = first + i", ""),
         ("a wrong correction", " + x_sum * a.min", " - x_sum * a.min", ""),
-        ("an inverted scale", "y / gm_load(a.x_scales", "y * gm_load(a.x_scales", ""),
+        ("an inverted scale", "y = y / x_scale", "y = y * x_scale", ""),
     ];
     let rows: &[Mistake] = &[
         ("no barrier", "    gm_sync();\n", "", "no barrier|never wrote"),
@@ -118,15 +118,51 @@ fn mistakes_in_products_show() {
         ("minima forgotten", "= gm_load(a.mins", "= 0.0f * gm_load(a.mins", ""),
         ("another order", "added[(half_of_terms * 8 + i)", "added[(half_of_terms * 8 + count - 1 - i)", ""),
     ];
-    let units: &[Mistake] = &[
-        ("the last panel twice", "if (mine && row", "if ((mine || true) && row", "no barrier lies between"),
-        ("minima forgotten", "- gm_load(a.mins", "- 0.0f * gm_load(a.mins", ""),
+    let ahead: &[Mistake] = &[
+        ("no barrier", "            gm_sync();\n", "", "no barrier|never wrote|nobody waited for"),
+        ("no wait", "            gm_copy_wait<2>();\n", "", "nobody waited for"),
+        ("a stage too few waited for", "gm_copy_wait<2>", "gm_copy_wait<3>", "nobody waited for"),
         (
-            "another order",
-            "y[half][c][i] + gm_load(a.scales + ((u64)panel * a.units + unit)",
-            "y[half][c][i] + gm_load(a.scales + ((u64)panel * a.units + a.units - 1 - unit)",
-            "",
+            "groups for copies only",
+            "        gm_copy_commit();",
+            "        if (stage < stages) gm_copy_commit();",
+            "nobody waited for",
         ),
+        (
+            "a stage too few",
+            "to = to + 1 == 4",
+            "to = to + 1 == 3",
+            "no barrier|never wrote|nobody waited for",
+        ),
+        (
+            "tokens beyond the last read",
+            "gm_min(first_token + i / 4, a.m - 1)",
+            "gm_min(first_token + i / 4, a.m)",
+            "not inside|never written",
+        ),
+        (
+            "panels beyond the last read",
+            "gm_min(first_panel + i / 64, last_panel)",
+            "gm_min(first_panel + i / 64, last_panel + 1)",
+            "not inside|never written",
+        ),
+        ("tokens of another lane", "+ t * 8);", "+ (3 - t) * 8);", ""),
+        ("scales of another run", "scales[((at * 2 + run)", "scales[((at * 2 + 1 - run)", ""),
+        ("minima forgotten", "- min[half", "- 0.0f * min[half", ""),
+        ("sums that go on", "sums[half][c][j] = 0;", "", ""),
+        ("rows beyond the last", "row <= last_row && ", "", "not inside|no barrier"),
+        ("tokens beyond the last", "&& token <= last_token", "&& token <= last_token + 1", "not inside"),
+    ];
+    let prefill: &[Mistake] = &[
+        (
+            "a stage too many",
+            "stage < stages) copy",
+            "stage <= stages) copy",
+            "not inside|returned before it waited",
+        ),
+        ("another panel's weights", "at * 4 + own_panel", "at * 4 + (own_panel ^ 1)", ""),
+        ("tokens of another warp", "own_tokens + c * 8 + g) * 32", "c * 8 + g) * 32", ""),
+        ("a wrong correction", " + x_sum * a.min", " - x_sum * a.min", ""),
     ];
     let terms: &[Mistake] = &[
         ("no barrier", "        gm_sync();\n", "", "no barrier|never wrote"),
@@ -148,7 +184,8 @@ fn mistakes_in_products_show() {
         ("matmul.i2_s.cuda.dp4a", dp4a),
         ("matmul.i2_s.cuda.mma", rows),
         ("matmul.q4_k.cuda.mma", shared),
-        ("matmul.q4_k.cuda.mma.wide", units),
+        ("matmul.q4_k.cuda.mma.wide", ahead),
+        ("matmul.i2_s.cuda.mma.prefill", prefill),
         ("matmul.q4_k.cuda.dp4a", terms),
         ("matmul.q8_0.cuda.mma", signed),
     ];

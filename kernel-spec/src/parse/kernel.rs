@@ -271,7 +271,7 @@ fn capability(node: &Node<'_>) -> Option<At<(u8, u8)>> {
 
 fn cuda_tile(node: &Node<'_>) -> Option<At<(u32, u32)>> {
     let table = node.table("a tile", &["tokens", "threads"])?;
-    let tokens = table.need("tokens").and_then(|n| n.unsigned(1..=64));
+    let tokens = table.need("tokens").and_then(|n| n.unsigned(1..=256));
     let threads = table.need("threads").and_then(|n| n.unsigned(32..=1024));
     if let Some(threads) = threads.filter(|threads| !threads.value.is_multiple_of(32)) {
         let message = format!("{} threads are no whole number of warps", threads.value);
@@ -306,7 +306,7 @@ fn optional<T>(value: Option<Option<T>>) -> Option<Option<T>> {
 fn tile(node: &Node<'_>) -> Option<At<(u32, u32)>> {
     let table = node.table("a tile", &["rows", "tokens"])?;
     let rows = table.need("rows").and_then(|n| n.unsigned(1..=1024));
-    let tokens = table.need("tokens").and_then(|n| n.unsigned(1..=64));
+    let tokens = table.need("tokens").and_then(|n| n.unsigned(1..=256));
     Some(At { value: (rows?.value, tokens?.value), span: node.span })
 }
 

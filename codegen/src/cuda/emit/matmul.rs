@@ -1,9 +1,10 @@
-//! Matrix products: what [`dp4a`] and [`mma`] have in common.
+//! Matrix products: what [`dp4a`], [`mma`] and [`pipelined`] have in common.
 //!
 //! All take integer sums over the same runs as the CPU's loops and add the runs' f32 terms in the order of k, so
 //! that every variant gives the CPU's bits. What is summed in parallel are integers, whose order doesn't matter.
 
-use super::{dp4a, float, mma};
+use super::pipelined::Tiling;
+use super::{dp4a, float, mma, pipelined};
 use crate::Error;
 use crate::emit::{constant_word, format_words, uses_outer};
 use crate::plan::{Dot, FormatPlan, PackPlan, exact_k};
@@ -37,6 +38,8 @@ pub struct CudaMatmul<'a> {
     pub shift_free: bool,
     /// Largest k for which every sum is exact.
     pub k_max: u64,
+    /// How warps divide the tile, where the kernel copies ahead.
+    tiling: Option<Tiling>,
 }
 
 impl<'a> CudaMatmul<'a> {
@@ -75,14 +78,13 @@ impl<'a> CudaMatmul<'a> {
                 if !in_order {
                     return Err(wrong("the order of fragments that docs/cuda.md describes"));
                 }
-                let tokens = variant.tokens.max(8);
-                let rows = if shares_k(plan, tokens) { MMA_ROWS } else { MMA_ROWS * (threads / 32) };
-                (rows, tokens)
+                (MMA_ROWS, variant.tokens.max(8))
             }
         };
         let most = CudaBudget::default().shared;
         let shares = match variant.algorithm {
-            CudaAlgorithm::Mma => shares_k(plan, tokens),
+            // With few tokens the warps share the k of one panel; with many, all copy ahead.
+            CudaAlgorithm::Mma => tokens <= 16,
             CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks => true,
         };
         let bytes = round_bytes(plan, variant.algorithm, threads, tokens);
@@ -108,7 +110,7 @@ impl<'a> CudaMatmul<'a> {
                 &format!("sums over runs of {} could overflow 32 bits", plan.unit),
             ));
         }
-        Ok(CudaMatmul {
+        let mut resolved = CudaMatmul {
             format: plan,
             algorithm: variant.algorithm,
             threads,
@@ -121,8 +123,15 @@ impl<'a> CudaMatmul<'a> {
             tokens,
             shift_free,
             k_max: if plan.unit == 0 { k_max } else { u64::MAX },
+            tiling: None,
             pack,
-        })
+        };
+        if !shares {
+            let tiling = Tiling::new(&resolved).map_err(|what| Error::plan(plan.format, &what))?;
+            resolved.rows = tiling.panels * MMA_ROWS;
+            resolved.tiling = Some(tiling);
+        }
+        Ok(resolved)
     }
 
     /// Name of the kernel: all that its text depends on. Formats that packing has made alike share one.
@@ -153,8 +162,9 @@ impl<'a> CudaMatmul<'a> {
         };
         let k =
             if self.k_max == u64::MAX { String::new() } else { format!("; exact up to k = {}", self.k_max) };
+        let ahead = self.tiling.map_or(String::new(), |tiling| format!("; {}", tiling.describe()));
         format!(
-            "{} rows x {} tokens a CUDA block of {} threads; {} of {} bits; {dot}; {unit}{k}",
+            "{} rows x {} tokens a CUDA block of {} threads; {} of {} bits; {dot}; {unit}{ahead}{k}",
             self.rows, self.tokens, self.threads, self.pack.packing.name, self.pack.tile.bits
         )
     }
@@ -179,11 +189,6 @@ pub(super) fn rounds_kept(plan: &CudaMatmul<'_>) -> u32 {
     if 2 * bytes <= 32 * 1024 { 2 } else { 1 }
 }
 
-/// Whether the warps of an `mma` kernel share the k of one panel: where a row is one integer sum, and with few tokens.
-pub(super) fn shares_k(plan: &FormatPlan<'_>, tokens: u32) -> bool {
-    plan.unit == 0 || tokens <= 16
-}
-
 /// The bit of (row, k) in fragment order: lane `row % 8 * 4 + k % 32 / 8` has sixteen bytes, and in them the operands of
 /// `mma.m16n8k32` for rows `row % 8` and that plus 8, 16 and 24, and for both fours of its eight k.
 fn fragment(bits: u32, row: u32, k: u32) -> u32 {
@@ -199,10 +204,11 @@ fn fragment(bits: u32, row: u32, k: u32) -> u32 {
 
 /// The unit: argument struct, finish, and the kernel, which is `body` where that is written by hand.
 pub fn emit(plan: &CudaMatmul<'_>, body: Option<&str>) -> String {
-    let kernel = match (body, plan.algorithm) {
-        (Some(body), _) => body.to_string(),
-        (None, CudaAlgorithm::Mma) => mma::mma(plan),
-        (None, CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks) => dp4a::dp4a(plan),
+    let kernel = match (body, plan.algorithm, &plan.tiling) {
+        (Some(body), _, _) => body.to_string(),
+        (None, CudaAlgorithm::Mma, Some(tiling)) => pipelined::pipelined(plan, tiling),
+        (None, CudaAlgorithm::Mma, None) => mma::mma(plan),
+        (None, CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks, _) => dp4a::dp4a(plan),
     };
     format!("{ARGUMENTS}{}{}{kernel}", lookup(plan), finish(plan))
 }
@@ -250,28 +256,62 @@ fn lookup(plan: &CudaMatmul<'_>) -> String {
     .to_string()
 }
 
-/// `finish`: from the sum over k to the output, in the order of the scalar reference.
+/// What takes part in finishing an output besides its sum and the bias.
+pub(super) struct Finish {
+    /// A factor of the row.
+    outer: bool,
+    /// The token's scale.
+    pub(super) x_scale: bool,
+}
+
+impl Finish {
+    pub(super) fn of(plan: &CudaMatmul<'_>) -> Finish {
+        Finish { outer: uses_outer(plan.format), x_scale: plan.format.activations.block.is_none() }
+    }
+
+    /// Arguments of `finished` that are the row's, in its order; each is an array of `Matmul`.
+    pub(super) fn of_row(&self) -> Vec<&'static str> {
+        if self.outer { vec!["outer", "bias"] } else { vec!["bias"] }
+    }
+}
+
+/// `finished` and `finish`: from the sum over k to the output, in the order of the scalar reference.
 fn finish(plan: &CudaMatmul<'_>) -> String {
     let format = plan.format;
     let value = &format.format.value;
+    let used = Finish::of(plan);
     let mut steps = String::new();
-    if format.activations.block.is_none() {
+    if used.x_scale {
         let operator = if format.activations.keeps_multiplier { "/" } else { "*" };
-        let _ = writeln!(steps, "    y = y {operator} gm_load(a.x_scales + token);");
+        let _ = writeln!(steps, "    y = y {operator} x_scale;");
     }
-    if uses_outer(format) {
-        steps.push_str("    y = y * gm_load(a.outer + row);\n");
+    if used.outer {
+        steps.push_str("    y = y * outer;\n");
     }
     if !format.has_scales() && value.unit != 1.0 {
         let _ = writeln!(steps, "    y = y * {};", float(value.unit));
     }
+    let x_scale = used.x_scale.then_some("x_scale");
+    let names = || used.of_row().into_iter().chain(x_scale);
+    let parameters: Vec<String> = names().map(|name| format!("f32 {name}")).collect();
+    let mut loads = String::new();
+    for name in names() {
+        let index = if name == "x_scale" { "a.x_scales + token" } else { &format!("a.{name} + row") };
+        let null = if name == "bias" { "a.bias == nullptr ? 0.0f : " } else { "" };
+        let _ = writeln!(loads, "    const f32 {name} = {null}gm_load({index});");
+    }
     format!(
-        "GM_DEVICE void finish(const Matmul &a, u32 row, u32 token, f32 y) {{
-{steps}    if (a.bias != nullptr) y = y + gm_load(a.bias + row);
-    gm_store(a.y + (u64)token * a.n + row, y);
+        "GM_DEVICE f32 finished(const Matmul &a, f32 y, {parameters}) {{
+{steps}    return a.bias == nullptr ? y : y + bias;
 }}
 
-"
+GM_DEVICE void finish(const Matmul &a, u32 row, u32 token, f32 y) {{
+{loads}    gm_store(a.y + (u64)token * a.n + row, finished(a, y, {arguments}));
+}}
+
+",
+        parameters = parameters.join(", "),
+        arguments = names().collect::<Vec<_>>().join(", "),
     )
 }
 

@@ -1,16 +1,14 @@
-//! Products by `mma.sync`, over panels of 32 rows in fragment order.
+//! Products of few tokens by `mma.sync`, over panels of 32 rows in fragment order.
 //!
 //! A warp has 32 rows, whose operands it gets by masks and shifts from sixteen bytes a lane; the tokens are columns,
-//! eight to an `mma`. With few tokens the warps of a CUDA block share the k of one panel, so that a small matrix still
-//! occupies the device; with many, warps have panels of their own.
+//! eight to an `mma`. The warps of a CUDA block share the k of one panel, so that a small matrix still occupies the
+//! device. Many tokens are `pipelined`'s.
 
-use super::matmul::{
-    CudaMatmul, MMA_ROWS, corrected, fields, load_table, rounds_kept, run_of_token, shares_k, terms,
-};
+use super::matmul::{CudaMatmul, MMA_ROWS, corrected, fields, load_table, rounds_kept, run_of_token, terms};
 use std::fmt::Write;
 
 /// A statement that binds `weights[2][4]`, operands of both halves of 32 rows, from a tile's `w`.
-fn fragments(plan: &CudaMatmul<'_>, step: u32) -> String {
+pub(super) fn fragments(plan: &CudaMatmul<'_>, step: u32) -> String {
     let mut out = String::from("        const u32 weights[2][4] = {");
     let words = ["x", "y", "z", "w"];
     for half in 0..2usize {
@@ -46,30 +44,20 @@ const AHEAD: u32 = 4;
 pub fn mma(plan: &CudaMatmul<'_>) -> String {
     let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
     let (warps, columns) = (threads / 32, tokens / 8);
-    let shares = shares_k(plan.format, tokens);
-    let shared = match (plan.format.unit == 0, shares) {
-        (true, _) => format!("GM_SHARED(i32, parts, {warps} * {});", MMA_ROWS * tokens),
-        (false, true) => {
-            let array = |name: &str| {
-                format!("GM_SHARED(f32, {name}, {} * {warps} * {});", rounds_kept(plan), MMA_ROWS * tokens)
-            };
-            let subtracted =
-                if plan.format.offset { format!("\n    {}", array("subtracted")) } else { String::new() };
-            array("added") + &subtracted
-        }
-        (false, false) => String::new(),
-    };
-    let panel = if shares {
-        "gm_block()".to_string()
+    let shared = if plan.format.unit == 0 {
+        format!("GM_SHARED(i32, parts, {warps} * {});", MMA_ROWS * tokens)
     } else {
-        // The last warps may have no panel; they do the last one over and store nothing.
-        format!("gm_min(gm_block() * {warps} + gm_warp(), (a.n - 1) / {MMA_ROWS})")
+        let kept = rounds_kept(plan);
+        let array = |name: &str| format!("GM_SHARED(f32, {name}, {kept} * {warps} * {});", MMA_ROWS * tokens);
+        let subtracted =
+            if plan.format.offset { format!("\n    {}", array("subtracted")) } else { String::new() };
+        array("added") + &subtracted
     };
     format!(
         "GM_KERNEL({threads}) {name}(const Matmul a) {{
     {shared}
     const u32 g = gm_lane() / 4, t = gm_lane() % 4, first_token = gm_block_y() * {tokens};
-    const u32 panel = {panel};
+    const u32 panel = gm_block();
     const u8 *codes = a.codes + panel * a.stride + gm_lane() * 16;
     // Columns beyond the last token are computed from it and not stored.
     const i8 *xs[{columns}];
@@ -79,11 +67,7 @@ pub fn mma(plan: &CudaMatmul<'_>) -> String {
 GM_EXPORT({name})
 ",
         table = load_table(plan),
-        body = match (plan.format.unit == 0, shares) {
-            (true, _) => one_sum(plan),
-            (false, true) => units_shared(plan),
-            (false, false) => units_in_order(plan),
-        },
+        body = if plan.format.unit == 0 { one_sum(plan) } else { by_unit(plan) },
     )
 }
 
@@ -239,7 +223,7 @@ fn beyond(plan: &CudaMatmul<'_>) -> String {
 
 /// Runs of k have scales and tokens are few: warps compute terms of many runs, each thread adds those of some outputs in
 /// the order of k.
-fn units_shared(plan: &CudaMatmul<'_>) -> String {
+fn by_unit(plan: &CudaMatmul<'_>) -> String {
     let (threads, columns) = (plan.threads, plan.tokens / 8);
     let warps = threads / 32;
     let outputs = MMA_ROWS * plan.tokens;
@@ -332,34 +316,5 @@ fn units_shared(plan: &CudaMatmul<'_>) -> String {
         products = products(plan),
         sum_at = slot("i"),
         last = if kept == 2 { "" } else { "gm_sync();" },
-    )
-}
-
-/// Runs of k have scales and tokens are many: a warp goes through the runs of its own rows in order.
-fn units_in_order(plan: &CudaMatmul<'_>) -> String {
-    let (warps, columns) = (plan.threads / 32, plan.tokens / 8);
-    let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
-    let parts = loads(plan);
-    let one: Vec<String> = (0..parts).map(|part| weights(plan, "tile", part)).collect();
-    let add = each_term(plan, |added, subtracted| {
-        let subtract = subtracted.map_or(String::new(), |text| {
-            format!("\n                y[half][c][i] = y[half][c][i] - {text};")
-        });
-        format!("y[half][c][i] = y[half][c][i] + {added};{subtract}")
-    });
-    format!(
-        "const bool mine = gm_block() * {warps} + gm_warp() == panel;
-    f32 y[2][{columns}][4] = {{}};
-    for (u32 unit = 0; unit < a.units; unit++) {{
-    i32 sums[2][{columns}][4] = {{}};
-    for (u32 tile = unit * {tiles}; tile < (unit + 1) * {tiles}; tile++) {{
-        const u32x4 w[{parts}] = {{{one}}};
-{products}    }}
-    {add}
-    }}
-    {store}",
-        one = one.join(", "),
-        products = products(plan),
-        store = each(plan, "if (mine && row < a.n && token < a.m) finish(a, row, token, y[half][c][i]);"),
     )
 }

@@ -11,6 +11,7 @@ mod dequantize;
 mod dp4a;
 mod matmul;
 mod mma;
+mod pipelined;
 mod search;
 
 pub use blocks::CHUNK;

@@ -1,0 +1,443 @@
+//! Products of many tokens by `mma.sync`: a CUDA block has several panels of rows and many tokens, and what they need of
+//! the next stretches of k is copied to shared memory while it multiplies this one.
+//!
+//! A warp has 32 rows and 32 or 64 of the tokens, and goes through k in order, so that its f32 sums are in order.
+
+use super::matmul::{CudaMatmul, Finish, MMA_ROWS, corrected, load_table, terms};
+use super::mma::fragments;
+use gristmill_spec::model::CudaBudget;
+use std::fmt::Write;
+
+/// Elements of k that a stage has, where runs allow it.
+const STAGE: u32 = 64;
+/// Stages in shared memory at most.
+const MOST_STAGES: u32 = 4;
+
+/// How a CUDA block's warps divide its tile, and what a stage holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Tiling {
+    /// Tokens of a warp.
+    warp_tokens: u32,
+    /// Panels of 32 rows of the CUDA block.
+    pub panels: u32,
+    /// Tiles of k in a stage.
+    tiles: u32,
+    /// Tiles of k in a run; 0 where a row is one integer sum.
+    run: u32,
+    /// Runs that a stage has scales for.
+    runs: u32,
+    /// Stages in shared memory.
+    stages: u32,
+}
+
+impl Tiling {
+    /// The tiling of a tile of `tokens` and `threads`, or what is wrong with it.
+    pub fn new(plan: &CudaMatmul<'_>) -> Result<Tiling, String> {
+        let (tokens, warps) = (plan.tokens, plan.threads / 32);
+        let format = plan.format;
+        // Where runs have scales, a warp has f32 sums beside its integer sums.
+        let most = if format.unit == 0 { 64 } else { 32 };
+        let warp_tokens = if tokens <= most { tokens } else { most };
+        let beside = tokens / warp_tokens;
+        if !tokens.is_multiple_of(warp_tokens) || !warps.is_multiple_of(beside) {
+            return Err(format!(
+                "{tokens} tokens do not divide among {warps} warps of {warp_tokens} tokens; use a multiple of {most} tokens and of {} threads",
+                32 * beside
+            ));
+        }
+        let k = plan.pack.tile.k;
+        let run = if format.unit == 0 { 0 } else { format.unit.div_ceil(k) };
+        let fits = |tiles: u32| run == 0 || run.is_multiple_of(tiles) || tiles.is_multiple_of(run);
+        let tiles = Some(STAGE / k).filter(|tiles| fits(*tiles)).unwrap_or(1);
+        let runs = if run == 0 { 0 } else { (tiles / run).max(1) };
+        let mut tiling =
+            Tiling { warp_tokens, panels: warps / beside, tiles, run, runs, stages: MOST_STAGES };
+        let most = CudaBudget::default().shared;
+        while tiling.stages > 1 && tiling.stages * tiling.stage_bytes(plan) > most {
+            tiling.stages -= 1;
+        }
+        if tiling.stages == 1 {
+            return Err(format!(
+                "two stages of a tile of {tokens} tokens and {} rows need {} bytes of shared memory, of which a CUDA block has {most}; fewer of either need less",
+                tiling.panels * MMA_ROWS,
+                2 * tiling.stage_bytes(plan)
+            ));
+        }
+        Ok(tiling)
+    }
+
+    /// In words.
+    pub fn describe(&self) -> String {
+        format!("32 rows x {} tokens a warp; copied {} stages ahead", self.warp_tokens, self.stages - 1)
+    }
+
+    fn stage_bytes(&self, plan: &CudaMatmul<'_>) -> u32 {
+        let codes =
+            self.panels * self.tiles * plan.pack.tile.bytes + plan.tokens * self.tiles * plan.pack.tile.k;
+        let used = Used::of(plan);
+        let (by_row, by_token) = (
+            u32::from(used.scales) + u32::from(used.mins),
+            u32::from(used.x_scales) + u32::from(used.x_sums),
+        );
+        codes + self.runs * 4 * (by_row * self.panels * MMA_ROWS + by_token * plan.tokens)
+    }
+}
+
+/// What a run's terms are made of.
+struct Used {
+    scales: bool,
+    mins: bool,
+    x_scales: bool,
+    x_sums: bool,
+}
+
+impl Used {
+    fn of(plan: &CudaMatmul<'_>) -> Used {
+        let format = plan.format;
+        let runs = format.unit != 0;
+        Used {
+            scales: runs && format.has_scales(),
+            mins: runs && format.offset,
+            x_scales: runs && format.activations.block.is_some(),
+            x_sums: runs && (format.min() != 0 || format.offset),
+        }
+    }
+}
+
+/// The kernel.
+pub fn pipelined(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
+    let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
+    let Tiling { warp_tokens, panels, tiles, runs, stages, .. } = *tiling;
+    let used = Used::of(plan);
+    let mut shared = format!(
+        "GM_SHARED(u8, xs, {stages} * {});\n    GM_SHARED(u8, ws, {stages} * {});",
+        tokens * tiles * plan.pack.tile.k,
+        panels * tiles * plan.pack.tile.bytes
+    );
+    for (there, ty, array, count) in [
+        (used.scales, "f32", "scales", panels * MMA_ROWS),
+        (used.mins, "f32", "mins", panels * MMA_ROWS),
+        (used.x_scales, "f32", "x_scales", tokens),
+        (used.x_sums, "i32", "x_sums", tokens),
+    ] {
+        if there {
+            let _ = write!(shared, "\n    GM_SHARED({ty}, {array}, {stages} * {});", runs * count);
+        }
+    }
+    let beside = tokens / warp_tokens;
+    let count = if plan.format.unit == 0 {
+        format!("(u32)(a.stride / {})", plan.pack.tile.bytes)
+    } else {
+        format!("a.units * {}", tiling.run)
+    };
+    let sums = format!("i32 sums[2][{}][4] = {{}};", warp_tokens / 8);
+    let totals = if plan.format.unit == 0 {
+        sums
+    } else {
+        format!("{sums}\n    f32 y[2][{}][4] = {{}};", warp_tokens / 8)
+    };
+    format!(
+        "{copy}GM_KERNEL({threads}) {name}(const Matmul a) {{
+    {shared}
+    const u32 g = gm_lane() / 4, t = gm_lane() % 4;
+    const u32 first_token = gm_block_y() * {tokens}, first_panel = gm_block() * {panels};
+    const u32 own_panel = gm_warp() / {beside}, own_tokens = gm_warp() % {beside} * {warp_tokens};
+    const u32 tiles = {count}, stages = (tiles + {tiles} - 1) / {tiles};
+    {table}{totals}
+    // Stages before the first are empty groups; there is a group for each stage, copied or not.
+    u32 to = 0, at = 0;
+    for (u32 stage = 0; stage < stages + {ahead}; stage++) {{
+        if (stage >= {ahead}) {{
+            gm_copy_wait<{pending}>();
+            gm_sync();
+        }}
+        if (stage < stages) copy_stage({arrays}, a, first_token, first_panel, tiles, stage, to);
+        gm_copy_commit();
+        to = to + 1 == {stages} ? 0 : to + 1;
+        if (stage < {ahead}) continue;
+        {multiply}
+        at = at + 1 == {stages} ? 0 : at + 1;
+    }}
+    {store}
+}}
+GM_EXPORT({name})
+",
+        copy = copy(plan, tiling, &used),
+        table = load_table(plan),
+        ahead = stages - 1,
+        pending = stages - 2,
+        arrays = arrays(&used).join(", "),
+        multiply = multiply(plan, tiling, &used),
+        store = store(plan, tiling),
+    )
+}
+
+/// Names of the arrays in shared memory.
+fn arrays(used: &Used) -> Vec<&'static str> {
+    let all = [
+        (true, "xs"),
+        (true, "ws"),
+        (used.scales, "scales"),
+        (used.mins, "mins"),
+        (used.x_scales, "x_scales"),
+        (used.x_sums, "x_sums"),
+    ];
+    all.into_iter().filter_map(|(there, name)| there.then_some(name)).collect()
+}
+
+/// `copy_stage`: starts the copies of one stage to place `to`.
+fn copy(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
+    let (threads, tokens, format) = (plan.threads, plan.tokens, plan.format);
+    let Tiling { panels, tiles, runs, .. } = *tiling;
+    let (k, bytes) = (plan.pack.tile.k, plan.pack.tile.bytes);
+    // Sixteen bytes of tokens, then of codes.
+    let (x_each, w_each) = (tiles * k / 16, tiles * bytes / 16);
+    let each = |count: u32, body: &str| {
+        let guard = if count.is_multiple_of(threads) {
+            String::new()
+        } else {
+            format!("        if (i >= {count}) continue;\n")
+        };
+        format!(
+            "    GM_UNROLL for (u32 round = 0; round < {}; round++) {{
+        const u32 i = round * {threads} + gm_thread();
+{guard}{body}    }}
+",
+            count.div_ceil(threads)
+        )
+    };
+    // The last stage may have fewer tiles.
+    let there = |part: u32| {
+        if tiles == 1 {
+            String::new()
+        } else {
+            format!("        if (stage * {tiles} + part * 16 / {part} >= tiles) continue;\n")
+        }
+    };
+    let mut out = each(
+        tokens * x_each,
+        &format!(
+            "        const u32 token = gm_min(first_token + i / {x_each}, a.m - 1), part = i % {x_each};
+{}        gm_copy(xs, (to * {} + part / 2 * {tokens} + i / {x_each}) * 32 + part % 2 * 16,
+            (const u32x4 *)(a.x + token * a.x_stride + stage * {} + part * 16));
+",
+            there(k),
+            tokens * (tiles * k / 32),
+            tiles * k,
+        ),
+    );
+    out += &each(
+        panels * w_each,
+        &format!(
+            "        const u32 panel = gm_min(first_panel + i / {w_each}, last_panel), part = i % {w_each};
+{}        gm_copy(ws, to * {} + i * 16, (const u32x4 *)(a.codes + panel * a.stride + (u64)stage * {} + part * 16));
+",
+            there(bytes),
+            panels * tiles * bytes,
+            tiles * bytes,
+        ),
+    );
+    // The first run of the stage.
+    let unit = format!("stage * {tiles} / {}", tiling.run.max(1));
+    for (there, array) in [(used.scales, "scales"), (used.mins, "mins")] {
+        if there {
+            out += &each(
+                runs * panels * 8,
+                &format!(
+                    "        const u32 unit = {unit} + i / {per_run}, panel = gm_min(first_panel + i % {per_run} / 8, last_panel);
+        if (unit >= a.units) continue;
+        gm_copy({array}, to * {place} + i * 4, (const f32x4 *)(a.{array} + ((u64)panel * a.units + unit) * {MMA_ROWS} + i % 8 * 4));
+",
+                    per_run = panels * 8,
+                    place = runs * panels * MMA_ROWS,
+                ),
+            );
+        }
+    }
+    let block = format.activations.block.unwrap_or(1);
+    for (there, array, from) in [
+        (used.x_scales, "x_scales", format!("(u64)token * a.x_blocks + unit * {} / {block}", format.unit)),
+        (used.x_sums, "x_sums", "(u64)token * a.units + unit".to_string()),
+    ] {
+        if there {
+            out += &each(
+                runs * tokens,
+                &format!(
+                    "        const u32 unit = {unit} + i / {tokens}, token = gm_min(first_token + i % {tokens}, a.m - 1);
+        if (unit < a.units) gm_copy({array}, to * {place} + i, a.{array} + {from});
+",
+                    place = runs * tokens,
+                ),
+            );
+        }
+    }
+    let names: Vec<String> = arrays(used).iter().map(|name| format!("A{name} &{name}")).collect();
+    let types: Vec<String> = arrays(used).iter().map(|name| format!("class A{name}")).collect();
+    format!(
+        "// Starts the copies of a stage of k to its place in shared memory: of each 32 k, 32 bytes of every token.
+template <{types}>
+GM_DEVICE void copy_stage({names}, const Matmul &a, u32 first_token, u32 first_panel, u32 tiles, u32 stage, u32 to) {{
+    const u32 last_panel = (a.n - 1) / {MMA_ROWS};
+    (void)tiles;
+{out}}}
+
+",
+        types = types.join(", "),
+        names = names.join(", "),
+    )
+}
+
+/// Statements that multiply the stage at place `at`.
+fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
+    let (tokens, k, bytes) = (plan.tokens, plan.pack.tile.k, plan.pack.tile.bytes);
+    let Tiling { warp_tokens, panels, tiles, run, runs, .. } = *tiling;
+    let columns = warp_tokens / 8;
+    let parts: Vec<String> = (0..bytes / 512)
+        .map(|part| {
+            format!(
+                "gm_shared_get<u32x4>(ws, ((at * {panels} + own_panel) * {tiles} + i) * {bytes} + {} + gm_lane() * 16)",
+                part * 512
+            )
+        })
+        .collect();
+    let mut products = String::new();
+    for step in 0..k / 32 {
+        let _ = write!(
+            products,
+            "            {{
+    {weights}            GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
+                const u32x2 x = gm_shared_get<u32x2>(xs, ((at * {stage_steps} + i * {steps} + {step}) * {tokens} + own_tokens + c * 8 + g) * 32 + t * 8);
+                const u32 b[2] = {{x.x, x.y}};
+                gm_mma_16832_us(sums[0][c], weights[0], b);
+                gm_mma_16832_us(sums[1][c], weights[1], b);
+            }}
+            }}
+",
+            weights = fragments(plan, step),
+            stage_steps = tiles * k / 32,
+            steps = k / 32,
+        );
+    }
+    let flush = if run == 0 {
+        String::new()
+    } else {
+        let (added, subtracted) =
+            terms(plan, "sums[half][c][j]", "scale[half * 2 + j / 2]", "min[half * 2 + j / 2]");
+        let subtract = subtracted.map_or(String::new(), |text| {
+            format!("\n                        y[half][c][j] = y[half][c][j] - {text};")
+        });
+        let mut rows = String::new();
+        for (there, name, array) in [(used.scales, "scale", "scales"), (used.mins, "min", "mins")] {
+            if there {
+                let _ = writeln!(
+                    rows,
+                    "                f32 {name}[4];
+                GM_UNROLL for (u32 r = 0; r < 4; r++) {name}[r] = {array}[((at * {runs} + run) * {panels} + own_panel) * {MMA_ROWS} + r * 8 + g];"
+                );
+            }
+        }
+        let mut of_tokens = String::new();
+        for (there, ty, pair, name, array) in [
+            (used.x_scales, "f32", "f32x2", "x_scale", "x_scales"),
+            (used.x_sums, "i32", "u32x2", "x_sum", "x_sums"),
+        ] {
+            if there {
+                let _ = writeln!(
+                    of_tokens,
+                    "                    const {pair} both_{array} = gm_shared_get<{pair}>({array}, (at * {runs} + run) * {tokens} + own_tokens + c * 8 + t * 2);
+                    const {ty} {name}_of[2] = {{({ty})both_{array}.x, ({ty})both_{array}.y}};"
+                );
+            }
+        }
+        let mut bind = String::new();
+        for (there, ty, name) in [(used.x_scales, "f32", "x_scale"), (used.x_sums, "i32", "x_sum")] {
+            if there {
+                let _ = writeln!(bind, "                        const {ty} {name} = {name}_of[j % 2];");
+            }
+        }
+        let last = if run == 1 {
+            String::new()
+        } else {
+            format!("if ((stage - AHEAD) * {tiles} % {run} + i % {run} == {}) ", run - 1)
+        };
+        format!(
+            "            {last}{{
+                // The end of a run: its terms, in the order of k.
+                const u32 run = {which};
+{rows}                GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
+{of_tokens}                    GM_UNROLL for (u32 half = 0; half < 2; half++)
+                    GM_UNROLL for (u32 j = 0; j < 4; j++) {{
+{bind}                        y[half][c][j] = y[half][c][j] + {added};{subtract}
+                        sums[half][c][j] = 0;
+                    }}
+                }}
+            }}
+",
+            which = if runs > 1 { format!("i / {run}") } else { "0".to_string() },
+        )
+        .replace("AHEAD", &(tiling.stages - 1).to_string())
+    };
+    let beyond = if tiles == 1 {
+        String::new()
+    } else {
+        format!("            if ((stage - {}) * {tiles} + i >= tiles) continue;\n", tiling.stages - 1)
+    };
+    format!(
+        "GM_UNROLL for (u32 i = 0; i < {tiles}; i++) {{
+{beyond}            const u32x4 w[{count}] = {{{parts}}};
+{products}{flush}        }}",
+        count = parts.len(),
+        parts = parts.join(", "),
+    )
+}
+
+/// Statements that finish the outputs of a lane and store them: all loads first, without branches between them.
+fn store(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
+    let columns = tiling.warp_tokens / 8;
+    let finish = Finish::of(plan);
+    let mut out = format!(
+        "const u32 first_row = (first_panel + own_panel) * {MMA_ROWS} + g, last_row = a.n - 1, last_token = a.m - 1;\n"
+    );
+    for name in finish.of_row() {
+        let null = if name == "bias" { "a.bias == nullptr ? 0.0f : " } else { "" };
+        let _ = writeln!(
+            out,
+            "    f32 {name}[4];
+    GM_UNROLL for (u32 r = 0; r < 4; r++) {name}[r] = {null}gm_load(a.{name} + gm_min(first_row + r * 8, last_row));"
+        );
+    }
+    let mut of_token = String::new();
+    if finish.x_scale {
+        of_token
+            .push_str("            const f32 x_scale = gm_load(a.x_scales + gm_min(token, last_token));\n");
+    }
+    let total = if plan.format.unit == 0 {
+        if plan.format.min() != 0 {
+            of_token
+                .push_str("            const i32 x_sum = gm_load(a.x_sums + gm_min(token, last_token));\n");
+        }
+        corrected(plan, "sums[half][c][j]", "x_sum")
+    } else {
+        "y[half][c][j]".to_string()
+    };
+    let arguments: Vec<String> = finish
+        .of_row()
+        .iter()
+        .map(|name| format!("{name}[half * 2 + j / 2]"))
+        .chain(finish.x_scale.then(|| "x_scale".to_string()))
+        .collect();
+    let _ = write!(
+        out,
+        "    GM_UNROLL for (u32 c = 0; c < {columns}; c++)
+        GM_UNROLL for (u32 j = 0; j < 4; j++) {{
+            const u32 token = first_token + own_tokens + c * 8 + t * 2 + j % 2;
+{of_token}            GM_UNROLL for (u32 half = 0; half < 2; half++) {{
+                const u32 row = first_row + half * 16 + j / 2 * 8;
+                const f32 done = finished(a, {total}, {arguments});
+                if (row <= last_row && token <= last_token) gm_store(a.y + (u64)token * a.n + row, done);
+            }}
+        }}",
+        arguments = arguments.join(", "),
+    );
+    out
+}
