@@ -69,9 +69,16 @@ pub fn text_of(unit: &str) -> String {
     unit.expect("every kernel has a unit").text.replace(DEVICE_HEADER, "")
 }
 
-/// Every kernel of an op; each unit is compiled and loaded once.
+/// Every kernel of an op; each unit is compiled and loaded once. A kernel that is listed for several shapes is here once.
 pub fn kernels(op: Op) -> Vec<Kernel> {
-    let listed = generated().emitted.listed.iter().filter(|listed| listed.op == op);
+    let all = &generated().emitted.listed;
+    let same = |a: &CudaListed, b: &CudaListed| {
+        a.unit == b.unit && a.format == b.format && a.quantizer == b.quantizer && a.launch == b.launch
+    };
+    let listed = all.iter().enumerate().filter(|(i, listed)| {
+        listed.op == op && !all[..*i].iter().any(|earlier| earlier.op == op && same(earlier, listed))
+    });
+    let listed = listed.map(|(_, listed)| listed);
     listed.map(|listed| Kernel { listed, unit: loaded(&listed.unit) }).collect()
 }
 

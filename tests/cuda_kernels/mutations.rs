@@ -225,18 +225,18 @@ fn mistakes_in_quantizers_show() {
     let absmean: &[Mistake] = &[
         (
             "no barrier after the codes",
-            "        gm_sync_warp();\n        \n        for (u32 i = gm_lane(); i < BYTES",
-            "        for (u32 i = gm_lane(); i < BYTES",
+            "        gm_sync_warp();\n        const u32 bytes",
+            "        const u32 bytes",
             "no barrier",
         ),
         ("no barrier after the block", "        gm_sync_warp();\n    }\n", "    }\n", "no barrier"),
         ("another warp's words", "words = gm_warp() *", "words = 0 *", "no barrier"),
-        ("a byte too many", "i < BYTES", "i <= BYTES", "no barrier|elements|never wrote"),
+        ("bytes too many", "i < bytes / 16", "i <= bytes / 16", "no barrier|elements|never wrote|not inside"),
         ("another rounding", "gm_rint((x * apply))", "gm_round((x * apply))", ""),
         (
             "words that keep their bits",
             "all_words[words + i] = 0;",
-            "if (b < 8) all_words[words + i] = 0;",
+            "if (first < 8) all_words[words + i] = 0;",
             "",
         ),
         ("a sum of every other value", "i < len; i += 16) sum", "i < len; i += 32) sum", ""),
@@ -254,6 +254,15 @@ fn mistakes_in_quantizers_show() {
             "can't go on|but thread",
         ),
     ];
+    let several: &[Mistake] = &[
+        ("a block beyond the last", "there = b < count", "there = true", "not inside"),
+        ("the bits of another block", "a += base", "a += 0", ""),
+        ("half of a block's lanes", "mask = 4", "mask = 2", ""),
+        ("the last bytes left out", "i < bytes; i += 32", "i + 2 < bytes; i += 32", ""),
+        ("a code in the wrong half", "<< (a & 7)", "<< (a & 3)", ""),
+        ("the next word left out", "if (up > 0)", "if (up > 16)", ""),
+        ("another lane's values", "* 8 + part);", "* 8 + (part ^ 1));", ""),
+    ];
     let search: &[Mistake] = &[
         (
             "no barrier before the codes",
@@ -264,9 +273,14 @@ fn mistakes_in_quantizers_show() {
         ("too many runs", "        if (run < RUNS) {\n", "        {\n", "elements|no barrier|index"),
         ("a minimum by the wrong sign", "(x[n] + offset) / step", "(x[n] - offset) / step", ""),
     ];
-    for (name, mistakes) in [("quantize.i2_s.absmean.cuda", absmean), ("quantize.q4_k.k_min.cuda", search)] {
+    for (name, mistakes) in [
+        ("quantize.i2_s.absmean.cuda", absmean),
+        ("quantize.q4_0.signed_absmax.cuda", several),
+        ("quantize.q4_k.k_min.cuda", search),
+    ] {
         let kernel = kernel(Op::Quantize, name);
         let elements = generated().set.formats[kernel.listed.format].elements as usize;
+        // The last of the blocks that a warp does together are fewer.
         let (n, k) = (3, 44 * elements);
         let mut random = Random::new(22, name);
         let mut x = random.gauss_vec(n * k, 1.0);

@@ -1,6 +1,7 @@
 //! Kernels that go over blocks: `quantize` by rounding, with its steps.
 
 use super::float;
+use super::groups::Groups;
 use crate::Error;
 use crate::emit::fields::raw_type;
 use crate::plan::{Decode, FormatPlan};
@@ -155,6 +156,41 @@ GM_DEVICE f64 abs_sum(const f32 *x, u32 len) {
 
 ";
 
+/// What the kernel of a rounding quantizer does to a block, as statements and expressions of C++.
+pub struct Rule<'a> {
+    /// The step is made of the block's largest magnitude.
+    pub needs_key: bool,
+    /// Binds `apply` and `stored`.
+    pub step: String,
+    /// Writes a row's header or the tensor's tail.
+    pub outer: String,
+    /// The block's scale: its field, its bits, and whether they stand for a finite number.
+    pub scale: Option<(&'a Field, String, String)>,
+    /// The code of `x` as f32.
+    pub rounded: String,
+    /// Of a code.
+    pub mask: u32,
+}
+
+/// Blocks of the format that a CUDA block of the quantizer's kernel does at once.
+pub fn blocks_at_once(format: &Format, quantizer: &Quantizer) -> u32 {
+    WARPS * groups(format, quantizer).map_or(1, |groups| groups.blocks)
+}
+
+/// How a warp does several blocks, where it can.
+fn groups(format: &Format, quantizer: &Quantizer) -> Option<Groups> {
+    match &quantizer.rule {
+        // The mean of a block is a sum that the whole warp takes in a certain order.
+        QuantizeRule::Round(rule)
+            if rule.scale.of != Statistic::AbsMean
+                || !matches!(format.value.scale.as_slice(), [Factor::Field(_)]) =>
+        {
+            Groups::of(format)
+        }
+        QuantizeRule::Round(_) | QuantizeRule::Search(_) => None,
+    }
+}
+
 /// The kernels of one quantizer that rounds: `FUNCTION`, and before it `FUNCTION_chunks` and `FUNCTION_finish` where
 /// the scale covers more than a block. Returns the text and whether there are steps.
 pub fn quantize(
@@ -211,13 +247,19 @@ pub fn quantize(
         Factor::Field(index) => Some(&format.fields[*index]),
         Factor::Row | Factor::Tensor => None,
     };
-    let scale_store = match scale_field {
-        None => String::new(),
+    let scale = match scale_field {
+        None => None,
         Some(field) => {
             let FieldType::Scalar(scalar) = field.ty else {
                 return Err(Error::plan(format, "its quantizer can store f16, bf16 and f32 scales only"));
             };
             let (bits, finite) = encode_scalar(scalar, "stored");
+            Some((field, bits, finite))
+        }
+    };
+    let scale_store = match &scale {
+        None => String::new(),
+        Some((field, bits, finite)) => {
             format!(
                 "const u32 stored_bits = {bits};
         if (!({finite})) {{
@@ -225,7 +267,7 @@ pub fn quantize(
             continue;
         }}
         if (gm_lane() == 0) {{ const u32 i = 0, code = stored_bits; {} }}",
-                put(field)
+                put(format, field, false)
             )
         }
     };
@@ -245,9 +287,21 @@ pub fn quantize(
         ),
         (None, _) => ("u8 *block = dst + b * BYTES;".to_string(), String::new()),
     };
+    if let Some(groups) = groups(format, quantizer) {
+        let rule = Rule {
+            needs_key: outer.is_none(),
+            step: step_text,
+            outer: outer_store,
+            scale,
+            rounded: format!("{rounded}{zero_text}"),
+            mask,
+        };
+        out.push_str(&super::groups::quantize(plan, groups, &rule, function));
+        return Ok((out, outer.is_some()));
+    }
     let words = format.bytes.div_ceil(4);
     let code_shared = format!("enum : u32 {{ {function}_WORDS = {words} }};\n");
-    let Codes { tables, declare, put: put_code, gather } = codes(code);
+    let Codes { tables, declare, put: put_code, gather } = codes(format, code);
     let _ = write!(
         out,
         "{tables}{code_shared}GM_KERNEL({threads}) {function}(const f32 *src, u8 *dst, u32 rows, u32 k, u64 row_bytes, const f32x2 *steps, u64 *fault) {{
@@ -313,12 +367,12 @@ struct Codes {
     gather: String,
 }
 
-fn codes(field: &Field) -> Codes {
+fn codes(format: &Format, field: &Field) -> Codes {
     let FieldLayout::Digits { most_significant_first, segments } = &field.layout else {
         return Codes {
             tables: String::new(),
             declare: String::new(),
-            put: put(field),
+            put: put(format, field, false),
             gather: String::new(),
         };
     };
@@ -366,26 +420,31 @@ GM_TABLE u16 digit_elements[{}] = {{{}}};
     }
 }
 
-/// Statements that OR `code`, the raw bits of value `i` of a field, into the words of a block.
-pub fn put(field: &Field) -> String {
+/// Statements that OR `code`, the raw bits of value `i` of a field, into the words of a block; with `base` its block's first
+/// bit where several blocks are `grouped`.
+pub fn put(format: &Format, field: &Field, grouped: bool) -> String {
     let FieldLayout::Bits(slices) = &field.layout else { return String::new() };
     let mut out = String::new();
     let mut low = 0;
     for slice in slices {
         let mask = if slice.bits == 32 { u32::MAX } else { (1 << slice.bits) - 1 };
-        let crosses = (0..field.count).any(|i| slice.address(i).rem_euclid(32) + i64::from(slice.bits) > 32);
+        // Grouped blocks start at any multiple of what their size has in common with a word.
+        let apart = if grouped { 8 << format.bytes.trailing_zeros().min(2) } else { 32 };
+        let crosses = (0..field.count)
+            .any(|i| slice.address(i).rem_euclid(apart) + (32 - apart) + i64::from(slice.bits) > 32);
+        let base = if grouped { "    a += base;\n" } else { "" };
         let _ = write!(
             out,
             "{{
-{}    const u32 part = code >> {low} & {mask:#x}u;
-    gm_shared_or(all_words, words + (u32)(a >> 5), part << (a & 31));
+{}{base}    const u32 piece = code >> {low} & {mask:#x}u;
+    gm_shared_or(all_words, words + (u32)(a >> 5), piece << (a & 31));
     {}
 }}
 ",
             super::decode::address(slice),
             if crosses {
                 format!(
-                    "if ((a & 31) + {} > 32) gm_shared_or(all_words, words + (u32)(a >> 5) + 1, part >> (32 - (a & 31)));",
+                    "if ((a & 31) + {} > 32) gm_shared_or(all_words, words + (u32)(a >> 5) + 1, piece >> (32 - (a & 31)));",
                     slice.bits
                 )
             } else {

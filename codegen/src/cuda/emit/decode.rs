@@ -173,7 +173,7 @@ fn alignment(format: &Format) -> u32 {
 }
 
 /// How the same slice of four neighbours is read at once.
-enum Four {
+pub enum Four {
     /// From four bytes beside each other, the same bits of each; the bytes' alignment.
     Bytes(u32),
     /// From one byte, bits after bits.
@@ -181,7 +181,7 @@ enum Four {
 }
 
 /// How a slice of values `4 i` to `4 i + 3` is read, where one way holds for every `i`.
-fn four(format: &Format, field: &Field, slice: &Slice) -> Option<Four> {
+pub fn four(format: &Format, field: &Field, slice: &Slice) -> Option<Four> {
     let mut starts = (0..field.count).step_by(4);
     let apart = |stride: i64| {
         starts

@@ -9,6 +9,7 @@ mod blocks;
 mod decode;
 mod dequantize;
 mod dp4a;
+mod groups;
 mod matmul;
 mod mma;
 mod pipelined;
@@ -236,7 +237,7 @@ fn of_format(
                 kernels.extend([format!("{function}_chunks"), format!("{function}_finish")]);
             }
             units.add(&unit, variant.min_cc, &kernels, variant.budget, &text);
-            let (threads, warps) = (32 * blocks::WARPS, blocks::WARPS);
+            let (threads, at_once) = (32 * blocks::WARPS, blocks::blocks_at_once(format, quantizer));
             let step = if steps {
                 format!(
                     "Some(CudaStep {{ chunks: \"{function}_chunks\", finish: \"{function}_finish\", threads: {threads}, chunk: {CHUNK} }})"
@@ -255,7 +256,7 @@ fn of_format(
                     ),
                 ),
                 launch: format!(
-                    "CudaLaunch::Quantize {{ function: {function:?}, threads: {threads}, blocks: {warps}, step: {step} }}"
+                    "CudaLaunch::Quantize {{ function: {function:?}, threads: {threads}, blocks: {at_once}, step: {step} }}"
                 ),
                 ..entry(
                     number,

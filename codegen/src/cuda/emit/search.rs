@@ -198,11 +198,11 @@ GM_EXPORT({function})
         min_top = float(largest(min_runs)),
         run_raw = raw(runs, "scales.y"),
         min_raw = raw(min_runs, "mins.y"),
-        put_scale = put(scale),
-        put_min = put(min),
-        put_runs = put(runs),
-        put_min_runs = put(min_runs),
-        put_code = put(code),
+        put_scale = put(format, scale, false),
+        put_min = put(format, min, false),
+        put_runs = put(format, runs, false),
+        put_min_runs = put(format, min_runs, false),
+        put_code = put(format, code, false),
     ))
 }
 
