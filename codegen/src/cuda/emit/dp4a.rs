@@ -8,7 +8,7 @@ use super::matmul::{CudaMatmul, DP4A_ROWS, corrected, fields, load_table, rounds
 use std::fmt::Write;
 
 /// Loads of sixteen bytes that a lane starts before it uses the first, where a row is one integer sum.
-const AHEAD: u32 = 4;
+const AHEAD: u32 = 2;
 
 /// The kernel.
 pub fn dp4a(plan: &CudaMatmul<'_>) -> String {
@@ -44,14 +44,19 @@ GM_EXPORT({name})
     )
 }
 
-/// Statements that take weights `w` and the tokens' bytes of tile `tile` into `sums`.
-fn step(plan: &CudaMatmul<'_>) -> String {
-    let pack = &plan.pack;
-    let vector = match pack.fields {
+/// The type of a token's bytes for a tile.
+fn vector(plan: &CudaMatmul<'_>) -> &'static str {
+    match plan.pack.fields {
         4 => "u32x4",
         2 => "u32x2",
         _ => "u32",
-    };
+    }
+}
+
+/// Statements that take weights `w` and the tokens' bytes into `sums`; `x` is an expression of token `t`'s.
+fn step(plan: &CudaMatmul<'_>, x: &str) -> String {
+    let pack = &plan.pack;
+    let vector = vector(plan);
     let names = ["x", "y", "z", "w"];
     let operands: Vec<String> =
         names.iter().map(|name| format!("{{{}}}", fields(plan, &format!("w.{name}")).join(", "))).collect();
@@ -66,10 +71,7 @@ fn step(plan: &CudaMatmul<'_>) -> String {
             );
         }
     }
-    let inner = format!(
-        "const {vector} x = gm_load((const {vector} *)(xs + t * a.x_stride + tile * {}));\n{products}",
-        pack.tile.k
-    );
+    let inner = format!("const {vector} x = {x};\n{products}");
     format!(
         "const u32 operands[4][{}] = {{{}}};
             {}",
@@ -109,25 +111,45 @@ fn declare_sums(plan: &CudaMatmul<'_>) -> String {
 
 /// A row is one integer sum: all threads add up their parts.
 fn one_sum(plan: &CudaMatmul<'_>) -> String {
-    let tokens = plan.tokens;
+    let (tokens, vector) = (plan.tokens, vector(plan));
+    let x_load = format!("gm_load((const {vector} *)(x_next + i * x_apart + t * a.x_stride))");
+    // One token's bytes come ahead as well; those of more would take too many registers.
+    let (x_declare, x_load, x) = if tokens == 1 {
+        (
+            format!("{vector} x_ahead[{AHEAD}] = {{}};"),
+            format!("x_ahead[i] = {};", x_load.replace(" + t * a.x_stride", "")),
+            "x_ahead[i]".to_string(),
+        )
+    } else {
+        (String::new(), String::new(), x_load)
+    };
     let x_sum = if plan.format.min() == 0 {
         String::new()
     } else {
-        "const i32 x_sum = gm_load(a.x_sums + token);\n        ".to_string()
+        "const i32 x_sum = gm_load(a.x_sums + token);\n    ".to_string()
     };
     format!(
         "const u32 tiles = (u32)(a.stride / {bytes});
     {declare}
+    // Addresses that move on, so that none is computed anew in front of a load.
+    const u8 *next = codes + group * {bytes};
+    const i8 *x_next = xs + group * {k};
+    const u64 apart = groups * {bytes}, x_apart = groups * {k};
     for (u32 first = group; first < tiles; first += {AHEAD} * groups) {{
         u32x4 ahead[{AHEAD}] = {{}};
+        {x_declare}
         GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++)
-            if (first + i * groups < tiles) ahead[i] = gm_load_once((const u32x4 *)(codes + (u64)(first + i * groups) * {bytes}));
+            if (first + i * groups < tiles) {{
+                ahead[i] = gm_load_once((const u32x4 *)(next + i * apart));
+                {x_load}
+            }}
         GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++) {{
-            const u32 tile = first + i * groups;
-            if (tile >= tiles) continue;
+            if (first + i * groups >= tiles) continue;
             const u32x4 w = ahead[i];
             {step}
         }}
+        next += {AHEAD} * apart;
+        x_next += {AHEAD} * x_apart;
     }}
     GM_UNROLL for (u32 t = 0; t < {tokens}; t++)
         GM_UNROLL for (u32 r = 0; r < 4; r++) {{
@@ -136,16 +158,16 @@ fn one_sum(plan: &CudaMatmul<'_>) -> String {
             if (gm_lane() < 4) parts[(gm_warp() * {tokens} + t) * {DP4A_ROWS} + gm_lane() * 4 + r] = dot;
         }}
     gm_sync();
-    for (u32 i = gm_thread(); i < tokens * {DP4A_ROWS}; i += gm_threads()) {{
-        const u32 row = panel * {DP4A_ROWS} + i % {DP4A_ROWS}, token = first_token + i / {DP4A_ROWS};
-        if (row >= a.n) continue;
-        i32 dot = 0;
-        for (u32 warp = 0; warp < gm_threads() / 32; warp++) dot += parts[warp * {tokens} * {DP4A_ROWS} + i];
-        {x_sum}finish(a, row, token, {corrected});
-    }}",
+    const u32 i = gm_thread();
+    const u32 row = panel * {DP4A_ROWS} + i % {DP4A_ROWS}, token = first_token + i / {DP4A_ROWS};
+    if (i >= tokens * {DP4A_ROWS} || row >= a.n) return;
+    i32 dot = 0;
+    for (u32 warp = 0; warp < gm_threads() / 32; warp++) dot += parts[warp * {tokens} * {DP4A_ROWS} + i];
+    {x_sum}finish(a, row, token, {corrected});",
         bytes = plan.pack.tile.bytes,
+        k = plan.pack.tile.k,
         declare = declare_sums(plan),
-        step = step(plan),
+        step = step(plan, &x),
         total = total(plan, "r"),
         corrected = corrected(plan, "dot", "x_sum"),
     )
@@ -195,6 +217,8 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
         _ => ("const u32 half = 0;", "", "gm_sync();"),
     };
     let unroll = if tiles <= 4 { "GM_UNROLL " } else { "" };
+    let vector = vector(plan);
+    let x = format!("gm_load((const {vector} *)(xs + tile * {} + t * a.x_stride))", plan.pack.tile.k);
     format!(
         "f32 y = 0.0f;
     {half}
@@ -221,7 +245,7 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
     if (gm_thread() < tokens * {DP4A_ROWS} && row < a.n) finish(a, row, first_token + gm_thread() / {DP4A_ROWS}, y);",
         declare = declare_sums(plan),
         bytes = plan.pack.tile.bytes,
-        step = step(plan),
+        step = step(plan, &x),
         width = tokens * DP4A_ROWS,
         each = each_token(plan, &format!("const u32 token = first_token + t;\n{}{store}", run_of_token(plan))),
     )
