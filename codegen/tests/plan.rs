@@ -67,6 +67,31 @@ fn wide_operands_are_widened_only_where_needed() {
     });
 }
 
+/// Where tokens go in pairs, runs are whole steps of eight or sixteen k (more only in one tile), and tiles take even
+/// numbers of tokens. Every format has such a plan where the ISA has the instruction.
+#[test]
+fn tokens_in_pairs_fill_their_instruction() {
+    let mut seen = 0;
+    each(|plan, isa| {
+        let Some(tiles) = plan.pairs else {
+            let has = plan.primitives.matrix && plan.tokens > 1;
+            assert!(!has, "{}: tokens one by one", plan.describe());
+            return;
+        };
+        seen += 1;
+        assert_eq!(isa, Isa::Neon);
+        assert!(plan.tokens.is_multiple_of(2), "{}", plan.describe());
+        let k = plan.pack.tile.k;
+        assert!(matches!(tiles * k, 8 | 16) || (tiles == 1 && k == 32), "{tiles} tiles of {k}");
+        if plan.format.unit == 0 {
+            assert_eq!(tiles, 1, "how many tiles a whole row has is not known");
+        } else {
+            assert!(plan.format.unit.div_ceil(k).is_multiple_of(tiles), "{}", plan.describe());
+        }
+    });
+    assert!(seen > 20, "{seen}");
+}
+
 /// Tiles keep to the registers where those are counted, and are no smaller than they must be.
 #[test]
 fn sums_fit_the_registers() {
