@@ -154,15 +154,20 @@ fn at_k(further: u32) -> String {
     if further == 0 { "k".to_string() } else { format!("k + {further}") }
 }
 
+/// Byte `at`, or that of a tile of the same step further on.
+pub(super) fn at_tile(tile: u32) -> String {
+    if tile == 0 { "at".to_string() } else { format!("at + {tile} * TILE") }
+}
+
 /// Token counts of the tiles that cover any m: the planned one, its half, and one. Where tokens go in pairs, also
 /// smaller even ones.
 fn token_steps(plan: &MatmulPlan<'_>) -> Vec<u32> {
     let tokens = plan.tokens;
     let mut steps = vec![tokens];
-    if plan.pairs.is_some() {
+    if plan.pairs {
         let mut half = tokens;
         while half > 2 {
-            half = (half / 2 & !1).max(2);
+            half = ((half / 2) & !1).max(2);
             steps.push(half);
         }
     } else if tokens >= 4 {
@@ -174,18 +179,25 @@ fn token_steps(plan: &MatmulPlan<'_>) -> Vec<u32> {
     steps
 }
 
-/// Statements that decode the tile at byte `at` of every row vector into `w[field][vector]`.
+/// Statements that decode the tiles of a step, from byte `at` on, of every row vector into `w[field][vector]`: the fields
+/// of the first tile, then those of the next.
 fn decode(plan: &MatmulPlan<'_>) -> String {
+    (0..plan.step).map(|tile| decode_tile(plan, tile)).collect()
+}
+
+fn decode_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
+    let at = at_tile(tile);
     let pack = &plan.pack;
     let bits = pack.tile.bits;
     let shift_free = plan.dot == Dot::Direct { shift_free: true };
-    let mut out = String::from(
-        "let mut packed = [simd::zero(); V];\nfor i in 0..V { packed[i] = simd::load(codes[i].add(at)); }\n",
+    let mut out = format!(
+        "let mut packed = [simd::zero(); V];\nfor i in 0..V {{ packed[i] = simd::load(codes[i].add({at})); }}\n",
     );
     if plan.tokens == 1 {
-        out.push_str(
-            "let ahead = if at + AHEAD < a.stride { at + AHEAD } else { at + AHEAD + next };
-             for i in 0..V { if i * LANES % ROWS == 0 { simd::prefetch(codes[i].wrapping_add(ahead)); } }\n",
+        let _ = write!(
+            out,
+            "let ahead = if {at} + AHEAD < a.stride {{ {at} + AHEAD }} else {{ {at} + AHEAD + next }};
+             for i in 0..V {{ if i * LANES % ROWS == 0 {{ simd::prefetch(codes[i].wrapping_add(ahead)); }} }}\n",
         );
     }
     for field in 0..pack.fields {
@@ -196,6 +208,7 @@ fn decode(plan: &MatmulPlan<'_>) -> String {
             code_at(plan, "packed[i]", shift, place(plan, field).is_none())
         };
         let text = operand(plan, &text);
+        let field = tile * pack.fields + field;
         let _ =
             writeln!(out, "let mut w{field} = [simd::zero(); V];\nfor i in 0..V {{ w{field}[i] = {text}; }}");
     }
@@ -242,8 +255,8 @@ fn place(plan: &MatmulPlan<'_>, field: u32) -> Option<u32> {
 /// `step` writes the one for a field, given the primitive that multiplies; `x` holds the activations in it.
 fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) -> String) -> String {
     let mut out = String::new();
-    let fields = plan.pack.fields;
-    if plan.primitives.grouped && fields > 1 {
+    let fields = plan.pack.fields * plan.step;
+    if plan.primitives.grouped && (2..=4).contains(&fields) {
         let _ = writeln!(
             out,
             "let mut group = [simd::zero(); T];\nfor t in 0..T {{ group[t] = simd::activations::<{}>(x[t].add(k)); }}",
@@ -285,13 +298,24 @@ fn multiply(plan: &MatmulPlan<'_>) -> String {
 /// `start[t]`, else at zero.
 fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
     let alone = sums_by_token(plan, first, count, start);
-    match plan.pairs {
-        None => alone,
-        Some(tiles) => format!(
-            "let dot = if T == 1 {{ {alone} dot }} else {{ {} dot }};\n",
-            matrix::sums(plan, tiles, first, count, start)
-        ),
+    if !plan.pairs {
+        return alone;
     }
+    let paired = matrix::sums(plan, first, count, start);
+    format!("let dot = if T == 1 {{ {alone} dot }} else {{ {paired} dot }};\n")
+}
+
+/// A loop over `count` tiles from `first` on, `step` at once: `tile` is the first of them in `body`.
+pub(super) fn steps(step: u32, first: &str, count: &str, body: &str) -> String {
+    let position = "let (at, k) = (tile * TILE, tile * TILE_K);";
+    if step == 1 {
+        return format!("for tile in {first}..{first} + {count} {{ {position} {body} }}\n");
+    }
+    let steps = match count.parse::<u32>() {
+        Ok(count) => (count / step).to_string(),
+        Err(_) => format!("{count} / {step}"),
+    };
+    format!("for step in 0..{steps} {{ let tile = {first} + step * {step}; {position} {body} }}\n")
 }
 
 /// As [`integer_sums`], each token by itself.
@@ -334,10 +358,10 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
         Dot::Direct { shift_free: false } | Dot::Wide => format!(
             "{table}let mut sum = [[simd::zero(); V]; T];
              {}
-             for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
+             {}
              let dot = sum;\n",
             begin("sum"),
-            multiply(plan)
+            steps(plan.step, first, count, &format!("{decode} {}", multiply(plan)))
         ),
         Dot::PairsAtOnce => {
             let multiply = multiply_fields(plan, |field, function| {

@@ -5,7 +5,7 @@
 //! holds four codes and more, a tile and the same tile moved down by a code. That costs two instructions for all the
 //! fields above one another; the activations of two tokens cost one for each operand.
 
-use super::matmul::{code_at, operand, table};
+use super::matmul::{at_tile, code_at, operand, steps, table};
 use crate::plan::MatmulPlan;
 use std::fmt::Write;
 
@@ -18,9 +18,9 @@ enum Order {
     EverySecond,
 }
 
-/// Integer sums over `count` tiles from `first` on (expressions) into `dot[t][i]`, `tiles` of them at once, for an even
-/// number of tokens. Where `start` is given, they start at `start[t]`, else at zero.
-pub(super) fn sums(plan: &MatmulPlan<'_>, tiles: u32, first: &str, count: &str, start: bool) -> String {
+/// Integer sums over `count` tiles from `first` on (expressions) into `dot[t][i]`, for an even number of tokens. Where
+/// `start` is given, they start at `start[t]`, else at zero.
+pub(super) fn sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
     let begin = if start {
         "for p in 0..T / 2 {
              let both = simd::in_turn::<0>(start[2 * p], start[2 * p + 1]);
@@ -29,20 +29,10 @@ pub(super) fn sums(plan: &MatmulPlan<'_>, tiles: u32, first: &str, count: &str, 
     } else {
         ""
     };
-    let (steps, tile) = if tiles == 1 {
-        (count.to_string(), format!("{first} + step"))
-    } else {
-        (format!("{count} / {tiles}"), format!("{first} + step * {tiles}"))
-    };
-    let tile = tile.strip_prefix("0 + ").unwrap_or(&tile);
     format!(
         "{table}// Of a pair of tokens by the first two rows of a vector, then by the other two.
          let mut sum = [[simd::zero(); V]; T];
-         {begin}for step in 0..{steps} {{
-             let tile = {tile};
-             let (at, k) = (tile * TILE, tile * TILE_K);
-             {step}
-         }}
+         {begin}{steps}
          let mut dot = [[simd::zero(); V]; T];
          for p in 0..T / 2 {{
              for i in 0..V {{
@@ -51,16 +41,16 @@ pub(super) fn sums(plan: &MatmulPlan<'_>, tiles: u32, first: &str, count: &str, 
              }}
          }}\n",
         table = table(plan),
-        step = step(plan, tiles),
+        steps = steps(plan.step, first, count, &step(plan)),
     )
 }
 
-/// Statements that decode `tiles` tiles at byte `at` and multiply them with the activations at element `k`.
-fn step(plan: &MatmulPlan<'_>, tiles: u32) -> String {
-    let (bits, fields) = (plan.pack.tile.bits, plan.pack.fields);
+/// Statements that decode the tiles of a step at byte `at` and multiply them with the activations at element `k`.
+fn step(plan: &MatmulPlan<'_>) -> String {
+    let (bits, fields, tiles) = (plan.pack.tile.bits, plan.pack.fields, plan.step);
     let mut out = String::new();
     for tile in 0..tiles {
-        let at = if tile == 0 { "at".to_string() } else { format!("at + {tile} * TILE") };
+        let at = at_tile(tile);
         let _ = write!(
             out,
             "let mut packed{tile} = [simd::zero(); V];
