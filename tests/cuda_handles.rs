@@ -343,6 +343,22 @@ fn the_command_runs_there() {
     ];
     let (code, text) = command(&bench, Some(&units));
     assert_eq!(code, 0, "{text}");
+    let tuning = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handles.tuning");
+    // What there is of another GPU stays, and is told.
+    let other = "gristmill tuning 1\ngpu Another 9.9 driver 99.0\nmatmul i2_s 0 0000000000000001:1.000\n";
+    std::fs::write(&tuning, other).expect("a file");
+    let path = tuning.to_str().expect("UTF-8");
+    let tune = [
+        "tune", "--device", "cuda:0", "--quick", "--hot", "--format", "i2_s", "--m", "4", "--shape",
+        "512x1024", "--out", path,
+    ];
+    let (tuned, said) = command(&tune, Some(&units));
+    assert_eq!(tuned, 0, "{said}");
+    assert!(said.contains("1 class"), "{said}");
+    let written = std::fs::read_to_string(&tuning).expect("it was written");
+    assert!(written.starts_with(other) && written.contains("\ngpu Fake sm_"), "{written}");
+    let line = written.lines().last().expect("a line");
+    assert!(line.starts_with("matmul i2_s 1 ") && line.split(' ').count() > 4, "two kernels: {written}");
     let records: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let record = &records[0];
     assert!(record["kernel"].as_str().is_some_and(|name| name.starts_with("matmul.i2_s.cuda.")), "{text}");
