@@ -248,6 +248,17 @@ pub enum Error {
         /// Its device.
         index: u32,
     },
+    /// Something that no graph can hold, while one is captured.
+    #[cfg(feature = "cuda")]
+    #[error(
+        "cuda:{index} captures a graph, in which nothing can be {what}\n  help: run the same once before the capture, so that all memory is there; copy inputs and wait for results outside of it"
+    )]
+    Capturing {
+        /// The device.
+        index: u32,
+        /// What was to be done.
+        what: &'static str,
+    },
     /// The driver of a GPU reports an error.
     #[cfg(feature = "cuda")]
     #[error("{0}")]

@@ -181,6 +181,12 @@ impl<C> Launcher<C> {
         bytes_out: usize,
         enqueue: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
+        if gpu.is_capturing() {
+            enqueue()?;
+            let (entry, index, ledger) = (self.entry, self.index, self.ledger.clone());
+            gpu.count_later(Tally { entry, index, ledger, bytes: [bytes_in, bytes_out] });
+            return Ok(());
+        }
         let time = if timing() {
             Some(gpu.time(enqueue)?.1)
         } else {
@@ -224,18 +230,50 @@ impl<C> Launcher<C> {
 
     #[inline]
     fn count(&self, bytes_in: usize, bytes_out: usize, time: Option<Duration>) {
-        let counters = self.entry.counters;
-        if let Some(time) = time {
-            let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-            counters.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
-            counters.timed.fetch_add(1, Ordering::Relaxed);
-        }
-        counters.launches.fetch_add(1, Ordering::Relaxed);
-        counters.bytes_in.fetch_add(bytes_in as u64, Ordering::Relaxed);
-        counters.bytes_out.fetch_add(bytes_out as u64, Ordering::Relaxed);
-        if let Some(ledger) = &self.ledger {
-            ledger.note(self.index);
-        }
+        count(self.entry, self.index, self.ledger.as_deref(), [bytes_in, bytes_out], time);
+    }
+}
+
+#[inline]
+fn count(
+    entry: &'static Entry,
+    index: usize,
+    ledger: Option<&Ledger>,
+    [bytes_in, bytes_out]: [usize; 2],
+    time: Option<Duration>,
+) {
+    let counters = entry.counters;
+    if let Some(time) = time {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        counters.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        counters.timed.fetch_add(1, Ordering::Relaxed);
+    }
+    counters.launches.fetch_add(1, Ordering::Relaxed);
+    counters.bytes_in.fetch_add(bytes_in as u64, Ordering::Relaxed);
+    counters.bytes_out.fetch_add(bytes_out as u64, Ordering::Relaxed);
+    if let Some(ledger) = ledger {
+        ledger.note(index);
+    }
+}
+
+/// A launch in a graph: it counts each time that the graph is launched.
+#[cfg(feature = "cuda")]
+#[derive(Debug)]
+pub(crate) struct Tally {
+    entry: &'static Entry,
+    index: usize,
+    ledger: Option<Arc<Ledger>>,
+    bytes: [usize; 2],
+}
+
+#[cfg(feature = "cuda")]
+impl Tally {
+    pub(crate) fn kernel(&self) -> &'static str {
+        self.entry.name
+    }
+
+    pub(crate) fn count(&self) {
+        count(self.entry, self.index, self.ledger.as_deref(), self.bytes, None);
     }
 }
 

@@ -278,11 +278,7 @@ impl Linear {
         threads: &Threads,
     ) -> Result<(), Error> {
         let (n, k) = (self.n, self.k);
-        let decision = self.prepared.decide(Shape { m, n, k });
-        let choice = decision
-            .chosen()
-            .and_then(|entry| self.choices.iter().find(|choice| std::ptr::eq(choice.matmul.entry(), entry)));
-        if let Some(Choice { matmul, packed }) = choice {
+        if let Some(Choice { matmul, packed }) = self.choice(Shape { m, n, k }) {
             if let Some(moved) = &self.moved {
                 moved.runs.fetch_add(1, Ordering::Relaxed);
             }
@@ -304,5 +300,34 @@ impl Linear {
             None if m == 0 && y.is_empty() && input.len() == 0 => Ok(()),
             None => Err(self.refused(Shape { m, n, k })),
         }
+    }
+
+    /// Enqueues the same for activations on the layer's GPU, into memory there, and does not wait for it;
+    /// [`Workspace::finish`] does. This is what a [`Graph`](crate::cuda::Graph) of a whole model is captured from.
+    ///
+    /// # Errors
+    /// [`Error::NoKernel`] if this `m` has none on a GPU; else as for [`Matmul::run_on_device`].
+    #[cfg(feature = "cuda")]
+    pub fn forward_on_device(
+        &self,
+        input: crate::cuda::DeviceInput<'_>,
+        m: usize,
+        bias: Option<&crate::cuda::DeviceBuffer<f32>>,
+        y: &mut crate::cuda::DeviceBuffer<f32>,
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        let shape = Shape { m, n: self.n, k: self.k };
+        match self.choice(shape) {
+            Some(Choice { matmul, packed }) => {
+                matmul.run_on_device(&self.packed[*packed], input, m, bias, y, workspace)
+            }
+            None => Err(self.refused(shape)),
+        }
+    }
+
+    /// What decide gives for a shape, if it was taken.
+    fn choice(&self, shape: Shape) -> Option<&Choice> {
+        let chosen = self.prepared.decide(shape).chosen()?;
+        self.choices.iter().find(|choice| std::ptr::eq(choice.matmul.entry(), chosen))
     }
 }

@@ -2,8 +2,8 @@
 //
 // It is there to run an unmodified launch path: what a real driver would refuse is refused with its error code, what
 // fails on a device asynchronously fails at the next synchronization and stays failed, and streams do their work no
-// sooner than they must, so that a missing synchronization shows. GRISTMILL_FAKE_CUDA sets what it pretends to be and
-// which failures it injects; GRISTMILL_FAKE_CUDA_UNITS names the folder of emulated units. At the process's end it
+// sooner than they must, so that a missing synchronization shows. GRISTMILL_GPU_FAKE sets what it pretends to be and
+// which failures it injects; GRISTMILL_GPU_FAKE_UNITS names the folder of emulated units. At the process's end it
 // says on stderr what was not given back.
 
 #include "driver.h"
@@ -24,9 +24,9 @@ void say(const char* format, ...) {
 const Settings& settings() {
     static const Settings made = [] {
         Settings s;
-        const char* units = getenv("GRISTMILL_FAKE_CUDA_UNITS");
+        const char* units = getenv("GRISTMILL_GPU_FAKE_UNITS");
         if (units) s.units = units;
-        const char* text = getenv("GRISTMILL_FAKE_CUDA");
+        const char* text = getenv("GRISTMILL_GPU_FAKE");
         std::string words = text ? text : "";
         while (!words.empty()) {
             size_t comma = words.find(',');
@@ -48,7 +48,7 @@ const Settings& settings() {
             else if (name == "no_pools") s.pools = false;
             else if (name == "seed") s.seed = uint64_t(number);
             else if (!name.empty()) {
-                say("GRISTMILL_FAKE_CUDA has the unknown word `%s`", word.c_str());
+                say("GRISTMILL_GPU_FAKE has the unknown word `%s`", word.c_str());
                 abort();
             }
         }
@@ -116,6 +116,10 @@ int capturing_anything() {
     return SUCCESS;
 }
 
+void keep_at_most(uint64_t bytes) {
+    driver().pool_reserved = std::max<uint64_t>(driver().in_use, std::min(driver().pool_reserved, bytes));
+}
+
 bool in_memory(uint64_t address, size_t bytes) {
     auto after = driver().memory.upper_bound(address);
     if (after == driver().memory.begin()) return false;
@@ -138,7 +142,7 @@ struct AtExit {
         if (!d.events.empty()) say("%zu events were not destroyed", d.events.size());
         if (!d.graphs.empty() || !d.execs.empty())
             say("%zu graphs were not destroyed", d.graphs.size() + d.execs.size());
-        if (getenv("GRISTMILL_FAKE_CUDA_COUNT")) say("%llu kernels were launched", (unsigned long long)d.launches);
+        if (getenv("GRISTMILL_GPU_FAKE_COUNT")) say("%llu kernels were launched", (unsigned long long)d.launches);
     }
 } at_exit;
 
@@ -157,6 +161,8 @@ GM_API cuInit(unsigned flags) {
     driver().initialized = true;
     return SUCCESS;
 }
+// NVRTC, if it is in the same process, looks for tables of the real driver.
+GM_API cuGetExportTable(const void** table, const void*) { return *table = nullptr, NOT_FOUND; }
 GM_API cuDriverGetVersion(int* version) { return *version = settings().driver, SUCCESS; }
 GM_API cuDeviceGetCount(int* count) {
     GM_LOCK;
@@ -289,6 +295,9 @@ static int allocate(uint64_t* address, size_t bytes) {
     *address = uint64_t(memory);
     d.memory[*address] = Memory{bytes};
     d.in_use += bytes;
+    d.most_in_use = std::max(d.most_in_use, d.in_use);
+    d.pool_reserved = std::max(d.pool_reserved, d.in_use);
+    d.pool_most_reserved = std::max(d.pool_most_reserved, d.pool_reserved);
     return SUCCESS;
 }
 static int release(uint64_t address) {
@@ -431,6 +440,26 @@ GM_API cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void* stream)
 static char pool;
 GM_API cuDeviceGetDefaultMemPool(void** found, int device) { return *found = &pool, device_error(device); }
 GM_API cuDeviceGetMemPool(void** found, int device) { return *found = &pool, device_error(device); }
-GM_API cuMemPoolSetAttribute(void*, int, void*) { return SUCCESS; }
-GM_API cuMemPoolGetAttribute(void*, int, void* value) { return *static_cast<uint64_t*>(value) = 0, SUCCESS; }
-GM_API cuMemPoolTrimTo(void*, size_t) { return SUCCESS; }
+GM_API cuMemPoolSetAttribute(void*, int attribute, void* value) {
+    GM_USABLE;
+    if (attribute != POOL_RELEASE_THRESHOLD) return NOT_SUPPORTED;
+    driver().pool_keeps = *static_cast<uint64_t*>(value);
+    return SUCCESS;
+}
+GM_API cuMemPoolGetAttribute(void*, int attribute, void* value) {
+    GM_USABLE;
+    Driver& d = driver();
+    uint64_t& out = *static_cast<uint64_t*>(value);
+    switch (attribute) {
+        case POOL_RELEASE_THRESHOLD: return out = d.pool_keeps, SUCCESS;
+        case POOL_RESERVED: return out = d.pool_reserved, SUCCESS;
+        case POOL_RESERVED_HIGH: return out = d.pool_most_reserved, SUCCESS;
+        case POOL_USED: return out = d.in_use, SUCCESS;
+        case POOL_USED_HIGH: return out = d.most_in_use, SUCCESS;
+        default: return NOT_SUPPORTED;
+    }
+}
+GM_API cuMemPoolTrimTo(void*, size_t keep) {
+    GM_USABLE;
+    return keep_at_most(keep), SUCCESS;
+}
