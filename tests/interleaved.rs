@@ -99,8 +99,16 @@ mod i2_s_rows4 {
     use serde_json::Value;
     use std::path::PathBuf;
 
-    /// Rows, columns, interleaved bytes, the bytes of `i2_s`, values.
-    fn cases() -> Vec<(usize, usize, Vec<u8>, Vec<u8>, Vec<f32>)> {
+    struct Case {
+        n: usize,
+        k: usize,
+        interleaved: Vec<u8>,
+        /// The bytes of `i2_s`.
+        plain: Vec<u8>,
+        y: Vec<f32>,
+    }
+
+    fn cases() -> Vec<Case> {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors");
         let text = std::fs::read(folder.join("manifest.json")).expect("the manifest is there");
         let manifest: Value = serde_json::from_slice(&text).expect("the manifest is JSON");
@@ -115,7 +123,7 @@ mod i2_s_rows4 {
         all.map(|entry| {
             let y = array(entry, "y").as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
             let (n, k) = (number(&entry["rows"]), number(&entry["row_len"]));
-            (n, k, array(entry, "q_rows4"), array(entry, "q"), y)
+            Case { n, k, interleaved: array(entry, "q_rows4"), plain: array(entry, "q"), y }
         })
         .collect()
     }
@@ -125,7 +133,7 @@ mod i2_s_rows4 {
         let importer = Importer::new(&REGISTRY, "i2_s_rows4").expect("in this build");
         let cases = cases();
         assert!(cases.len() >= 6, "only {} golden cases were found", cases.len());
-        for (n, k, interleaved, plain, y) in cases {
+        for Case { n, k, interleaved, plain, y } in cases {
             let mut bytes = importer.convert(n, k, &interleaved).expect("as long as it should be");
             // What stands behind the scale means nothing, and differs.
             let end = n * k / 4 + 4;
