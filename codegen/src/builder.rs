@@ -106,7 +106,7 @@ impl Builder {
         Builder { memory: Some(shipped), ..Builder::shipped() }
     }
 
-    /// Adds shipped formats by name.
+    /// Adds shipped formats and import layouts by name; a layout brings its format with it.
     pub fn with_shipped<S: Into<String>>(mut self, formats: impl IntoIterator<Item = S>) -> Builder {
         self.shipped = Shipped::Named(formats.into_iter().map(Into::into).collect());
         self
