@@ -240,6 +240,14 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// Matrices that were to be packed together have different formats.
+    #[error("matrices of formats `{first}` and `{other}` can't be packed together")]
+    MixedFormats {
+        /// That of the first.
+        first: &'static str,
+        /// That of another.
+        other: &'static str,
+    },
     /// An operand is not on the kernel's device.
     #[error("kernel `{kernel}` runs on cuda:{index}, an operand is elsewhere")]
     WrongDevice {

@@ -15,7 +15,7 @@ use crate::receipt::{Ledger, Recording};
 use crate::registry::{Code, Entry, FormatInfo, PackInfo, Registry, Unit};
 use crate::stats::timing;
 use crate::threads::{Threads, share};
-use crate::weights::{PackedMatrix, QuantizedMatrix};
+use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
 use gristmill_spec::vocab::{DeviceKind, Op};
 use std::ops::Range;
 use std::sync::Arc;
@@ -527,23 +527,30 @@ impl Panels<'_> {
 /// processor, whatever device reads the packing.
 pub(crate) fn pack(
     packing: &PackInfo,
-    matrix: &QuantizedMatrix<'_>,
+    matrix: &Stack<'_, '_>,
     panels: Panels<'_>,
     size: &PanelSize,
 ) -> Result<(), Error> {
+    let mut gathered = Vec::new();
     for panel in 0..panels.count(size) {
         let row = (panels.first + panel) * size.rows;
         let rows = matrix.n().saturating_sub(row).min(size.rows);
-        let blocks = matrix.blocks(row);
+        let (blocks, stride) = matrix.rows(row, rows, &mut gathered);
         let codes = &mut panels.codes[panel * size.stride..][..size.stride];
         let scales = &mut panels.scales[panel * size.scales..][..size.scales];
         let mins = &mut panels.mins[panel * size.mins..][..size.mins];
-        // SAFETY: no feature of the processor is needed. `row + rows <= n`, so that the blocks of all rows lie
-        // in the matrix, `row_bytes` apart; the places have the sizes of one panel of this packing.
+        let needed = if rows == 0 {
+            0
+        } else {
+            (rows - 1) * stride + matrix.row_bytes() - matrix.format().header_bytes()
+        };
+        assert!(blocks.len() >= needed, "a matrix is as long as its shape says");
+        // SAFETY: no feature of the processor is needed. The blocks of all rows lie in `blocks`, `stride` apart, as was
+        // just seen; the places have the sizes of one panel of this packing.
         let packed = unsafe {
             (packing.pack)(
                 blocks.as_ptr(),
-                matrix.row_bytes(),
+                stride,
                 rows,
                 matrix.k(),
                 codes.as_mut_ptr(),
