@@ -11,7 +11,7 @@ use crate::names;
 use crate::reason::{BrokenRule, Dim, Disabled, Reason, Refusal, Rejection, Rule, write_rejections};
 use crate::registry::{Code, CudaBuild, DimRule, Entry, Registry, ShapeRules, WithoutImage};
 use crate::request::{Request, Restrict, Shape};
-use crate::tuning::{ShapeClass, Tuning};
+use crate::tuning::{self, ShapeClass, Tuning};
 use gristmill_spec::vocab::{DType, DeviceKind, FeatureSet, Isa, Op};
 use std::sync::Arc;
 
@@ -304,7 +304,15 @@ impl Prepared {
 
     /// Usable entries for each class, those that were measured first.
     fn in_measured_order(&self, tuning: &Tuning) -> Box<[Box<[Candidate]>]> {
-        let order = |class| tuning.order(self.op, &self.format_name, class);
+        if tuning.measured().is_empty() {
+            return Box::default();
+        }
+        let on = match &self.gpu {
+            Some(Ok(gpu)) => tuning::gpu(gpu),
+            Some(Err(_)) => return Box::default(),
+            None => tuning::cpu().to_owned(),
+        };
+        let order = |class| tuning.order(&on, self.op, &self.format_name, class);
         if ShapeClass::all().all(|class| order(class).is_empty()) {
             return Box::default();
         }
@@ -407,6 +415,11 @@ impl Prepared {
     /// The device that was asked for.
     pub fn device(&self) -> Device {
         self.device
+    }
+
+    /// The GPU that it is for, if it is for one that is there.
+    pub fn gpu(&self) -> Option<&GpuProfile> {
+        self.gpu.as_ref()?.as_ref().ok()
     }
 
     /// The type of the unpacked operand.

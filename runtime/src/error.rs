@@ -22,6 +22,29 @@ pub enum Error {
         /// Formats of this build.
         known: Vec<&'static str>,
     },
+    /// No import layout of this name was described.
+    #[error("unknown import layout `{name}`{}\n  help: this build knows: {}", Meant(.nearest), List(.known))]
+    UnknownImport {
+        /// What was asked for.
+        name: String,
+        /// What may have been meant.
+        nearest: Option<&'static str>,
+        /// Import layouts of this build.
+        known: Vec<&'static str>,
+    },
+    /// A layout interleaves more rows than there are, or not a whole number of its panels.
+    #[error(
+        "{n} rows can't be in the layout `{layout}`, which interleaves {rows} at a time\n  help: are the tensor's dimensions \
+         the wrong way round, or is it in another layout?"
+    )]
+    RowsNotMultiple {
+        /// The import layout.
+        layout: &'static str,
+        /// Rows of its panels.
+        rows: usize,
+        /// Rows of the tensor.
+        n: usize,
+    },
     /// No kernel of this name is in the binary.
     #[error("unknown kernel `{name}`{}\n  help: `gristmill list` prints the kernels of this build", Meant(.nearest))]
     UnknownKernel {
@@ -217,6 +240,14 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// Matrices that were to be packed together have different formats.
+    #[error("matrices of formats `{first}` and `{other}` can't be packed together")]
+    MixedFormats {
+        /// That of the first.
+        first: &'static str,
+        /// That of another.
+        other: &'static str,
+    },
     /// An operand is not on the kernel's device.
     #[error("kernel `{kernel}` runs on cuda:{index}, an operand is elsewhere")]
     WrongDevice {
@@ -224,6 +255,17 @@ pub enum Error {
         kernel: &'static str,
         /// Its device.
         index: u32,
+    },
+    /// Something that no graph can hold, while one is captured.
+    #[cfg(feature = "cuda")]
+    #[error(
+        "cuda:{index} captures a graph, in which nothing can be {what}\n  help: run the same once before the capture, so that all memory is there; copy inputs and wait for results outside of it"
+    )]
+    Capturing {
+        /// The device.
+        index: u32,
+        /// What was to be done.
+        what: &'static str,
     },
     /// The driver of a GPU reports an error.
     #[cfg(feature = "cuda")]

@@ -9,6 +9,7 @@
 
 use super::float;
 use super::format::uses_outer;
+use super::matrix;
 use crate::plan::{Dot, FormatPlan, MatmulPlan};
 use std::fmt::Write;
 
@@ -136,7 +137,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
     for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
         let span = if rows == 1 { "LANES".to_string() } else { format!("{rows} * LANES") };
         let _ = write!(out, "while row + {span} <= end {{ let mut token = 0;");
-        for step in token_steps(tokens) {
+        for step in token_steps(plan) {
             let _ = write!(
                 out,
                 "while token + {step} <= a.m {{ tile::<{rows}, {step}>(a, row, token); token += {step}; }}"
@@ -153,10 +154,23 @@ fn at_k(further: u32) -> String {
     if further == 0 { "k".to_string() } else { format!("k + {further}") }
 }
 
-/// Token counts of the tiles that cover any m: the planned one, its half, and one.
-fn token_steps(tokens: u32) -> Vec<u32> {
+/// Byte `at`, or that of a tile of the same step further on.
+pub(super) fn at_tile(tile: u32) -> String {
+    if tile == 0 { "at".to_string() } else { format!("at + {tile} * TILE") }
+}
+
+/// Token counts of the tiles that cover any m: the planned one, its half, and one. Where tokens go in pairs, also
+/// smaller even ones.
+fn token_steps(plan: &MatmulPlan<'_>) -> Vec<u32> {
+    let tokens = plan.tokens;
     let mut steps = vec![tokens];
-    if tokens >= 4 {
+    if plan.pairs {
+        let mut half = tokens;
+        while half > 2 {
+            half = ((half / 2) & !1).max(2);
+            steps.push(half);
+        }
+    } else if tokens >= 4 {
         steps.push(tokens / 2);
     }
     if tokens > 1 {
@@ -165,39 +179,68 @@ fn token_steps(tokens: u32) -> Vec<u32> {
     steps
 }
 
-/// Statements that decode the tile at byte `at` of every row vector into `w[field][vector]`.
+/// Statements that decode the tiles of a step, from byte `at` on, of every row vector into `w[field][vector]`: the fields
+/// of the first tile, then those of the next.
 fn decode(plan: &MatmulPlan<'_>) -> String {
+    (0..plan.step).map(|tile| decode_tile(plan, tile)).collect()
+}
+
+fn decode_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
+    let at = at_tile(tile);
     let pack = &plan.pack;
     let bits = pack.tile.bits;
     let shift_free = plan.dot == Dot::Direct { shift_free: true };
-    let mut out = String::from(
-        "let mut packed = [simd::zero(); V];\nfor i in 0..V { packed[i] = simd::load(codes[i].add(at)); }\n",
+    let mut out = format!(
+        "let mut packed = [simd::zero(); V];\nfor i in 0..V {{ packed[i] = simd::load(codes[i].add({at})); }}\n",
     );
     if plan.tokens == 1 {
-        out.push_str(
-            "let ahead = if at + AHEAD < a.stride { at + AHEAD } else { at + AHEAD + next };
-             for i in 0..V { if i * LANES % ROWS == 0 { simd::prefetch(codes[i].wrapping_add(ahead)); } }\n",
+        let _ = write!(
+            out,
+            "let ahead = if {at} + AHEAD < a.stride {{ {at} + AHEAD }} else {{ {at} + AHEAD + next }};
+             for i in 0..V {{ if i * LANES % ROWS == 0 {{ simd::prefetch(codes[i].wrapping_add(ahead)); }} }}\n",
         );
     }
-    let mask = (1u32 << bits) - 1;
     for field in 0..pack.fields {
         let shift = field * bits;
-        let text = match (pack.fields, shift_free, shift) {
-            (1, _, _) => "packed[i]".to_string(),
-            (_, _, _) if place(plan, field).is_none() => format!("simd::shift::<{shift}>(packed[i])"),
-            (_, true, _) => format!("simd::and(packed[i], simd::bytes({:#x}))", mask << shift),
-            (_, false, 0) => format!("simd::and(packed[i], simd::bytes({mask:#x}))"),
-            (_, false, _) => format!("simd::and(simd::shift::<{shift}>(packed[i]), simd::bytes({mask:#x}))"),
+        let text = if shift_free && place(plan, field).is_some() {
+            format!("simd::and(packed[i], simd::bytes({:#x}))", ((1u32 << bits) - 1) << shift)
+        } else {
+            code_at(plan, "packed[i]", shift, place(plan, field).is_none())
         };
-        let text = match (pack.table.is_some(), plan.biased) {
-            (true, _) => format!("simd::lookup(table, {text})"),
-            (false, true) => format!("simd::signed({text})"),
-            (false, false) => text,
-        };
+        let text = operand(plan, &text);
+        let field = tile * pack.fields + field;
         let _ =
             writeln!(out, "let mut w{field} = [simd::zero(); V];\nfor i in 0..V {{ w{field}[i] = {text}; }}");
     }
     out
+}
+
+/// The code at bit `shift` of every byte of `packed` (an expression); `alone`: nothing stands above it.
+pub(super) fn code_at(plan: &MatmulPlan<'_>, packed: &str, shift: u32, alone: bool) -> String {
+    let shifted = if shift == 0 { packed.to_string() } else { format!("simd::shift::<{shift}>({packed})") };
+    if plan.pack.fields == 1 || alone {
+        shifted
+    } else {
+        format!("simd::and({shifted}, simd::bytes({:#x}))", (1u32 << plan.pack.tile.bits) - 1)
+    }
+}
+
+/// The operand that a code (an expression) stands for.
+pub(super) fn operand(plan: &MatmulPlan<'_>, code: &str) -> String {
+    match (plan.pack.table.is_some(), plan.biased) {
+        (true, _) => format!("simd::lookup(table, {code})"),
+        (false, true) => format!("simd::signed({code})"),
+        (false, false) => code.to_string(),
+    }
+}
+
+/// The statement that makes the table of operands, where there is one.
+pub(super) fn table(plan: &MatmulPlan<'_>) -> &'static str {
+    match (plan.pack.table.is_some(), plan.biased) {
+        (true, true) => "let table = simd::signed(simd::table(&*a.table));\n",
+        (true, false) => "let table = simd::table(&*a.table);\n",
+        (false, _) => "",
+    }
 }
 
 /// The bit at which a field stands in its byte where it needn't be moved; none for a topmost field that is
@@ -212,8 +255,8 @@ fn place(plan: &MatmulPlan<'_>, field: u32) -> Option<u32> {
 /// `step` writes the one for a field, given the primitive that multiplies; `x` holds the activations in it.
 fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) -> String) -> String {
     let mut out = String::new();
-    let fields = plan.pack.fields;
-    if plan.primitives.grouped && fields > 1 {
+    let fields = plan.pack.fields * plan.step;
+    if plan.primitives.grouped && (2..=4).contains(&fields) {
         let _ = writeln!(
             out,
             "let mut group = [simd::zero(); T];\nfor t in 0..T {{ group[t] = simd::activations::<{}>(x[t].add(k)); }}",
@@ -254,6 +297,29 @@ fn multiply(plan: &MatmulPlan<'_>) -> String {
 /// Integer sums over `count` tiles from `first` on (expressions) into `dot[t][i]`. Where `start` is given, they start at
 /// `start[t]`, else at zero.
 fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
+    let alone = sums_by_token(plan, first, count, start);
+    if !plan.pairs {
+        return alone;
+    }
+    let paired = matrix::sums(plan, first, count, start);
+    format!("let dot = if T == 1 {{ {alone} dot }} else {{ {paired} dot }};\n")
+}
+
+/// A loop over `count` tiles from `first` on, `step` at once: `tile` is the first of them in `body`.
+pub(super) fn steps(step: u32, first: &str, count: &str, body: &str) -> String {
+    let position = "let (at, k) = (tile * TILE, tile * TILE_K);";
+    if step == 1 {
+        return format!("for tile in {first}..{first} + {count} {{ {position} {body} }}\n");
+    }
+    let steps = match count.parse::<u32>() {
+        Ok(count) => (count / step).to_string(),
+        Err(_) => format!("{count} / {step}"),
+    };
+    format!("for step in 0..{steps} {{ let tile = {first} + step * {step}; {position} {body} }}\n")
+}
+
+/// As [`integer_sums`], each token by itself.
+fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
     let begin = |sum: &str| {
         if start {
             format!("for t in 0..T {{ for i in 0..V {{ {sum}[t][i] = start[t]; }} }}\n")
@@ -262,11 +328,7 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) ->
         }
     };
     let decode = decode(plan);
-    let table = match (plan.pack.table.is_some(), plan.biased) {
-        (true, true) => "let table = simd::signed(simd::table(&*a.table));\n",
-        (true, false) => "let table = simd::table(&*a.table);\n",
-        (false, _) => "",
-    };
+    let table = table(plan);
     let position = "let (at, k) = (tile * TILE, tile * TILE_K);";
     match plan.dot {
         Dot::Direct { shift_free: true } => {
@@ -293,21 +355,13 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) ->
                 begin = begin("sums[0]"),
             )
         }
-        Dot::Direct { shift_free: false } => format!(
+        Dot::Direct { shift_free: false } | Dot::Wide => format!(
             "{table}let mut sum = [[simd::zero(); V]; T];
              {}
-             for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
-             let dot = sum;\n",
-            begin("sum"),
-            multiply(plan)
-        ),
-        Dot::Wide => format!(
-            "{table}let mut sum = [[simd::zero(); V]; T];
              {}
-             for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
              let dot = sum;\n",
             begin("sum"),
-            multiply(plan)
+            steps(plan.step, first, count, &format!("{decode} {}", multiply(plan)))
         ),
         Dot::PairsAtOnce => {
             let multiply = multiply_fields(plan, |field, function| {
