@@ -49,7 +49,7 @@ impl Tiling {
         let run = if format.unit == 0 { 0 } else { format.unit.div_ceil(k) };
         let fits = |tiles: u32| run == 0 || run.is_multiple_of(tiles) || tiles.is_multiple_of(run);
         let tiles = Some(STAGE / k).filter(|tiles| fits(*tiles)).unwrap_or(1);
-        let runs = if run == 0 { 0 } else { (tiles / run).max(1) };
+        let runs = tiles.checked_div(run).map_or(0, |runs| runs.max(1));
         let mut tiling =
             Tiling { warp_tokens, panels: warps / beside, tiles, run, runs, stages: MOST_STAGES };
         let most = CudaBudget::default().shared;
