@@ -11,7 +11,7 @@ use gristmill_codegen::builder::{BuildError, Builder};
 use gristmill_codegen::cuda::CudaListed;
 use gristmill_codegen::emit::Listed;
 use gristmill_probe::families::{self, Device as ProbeDevice};
-use gristmill_spec::model::{DimRule, Format, Import, SpecSet};
+use gristmill_spec::model::{DimRule, Format, Import, ShapeRules, SpecSet};
 use gristmill_spec::{check, render, shipped};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -211,7 +211,7 @@ fn variants(kernels: &[Listed], out: &mut dyn Write) -> Result<(), CliError> {
             "| {} | `{suffix}` | {} | {} | {count} |",
             op.name(),
             if features.is_empty() { "-".to_owned() } else { features.join(", ") },
-            words("m", first.shape.m),
+            words_of_outputs(first.shape),
         )?;
     }
     writeln!(out)?;
@@ -229,7 +229,7 @@ fn cuda_variants(set: &SpecSet, cuda: &[CudaListed], out: &mut dyn Write) -> Res
          among those that take the shape, the first in its op's list wins.\n",
         images.join(", ")
     )?;
-    writeln!(out, "| op | variant | compute capability | tokens | kernels |\n|---|---|---|---|---|")?;
+    writeln!(out, "| op | variant | compute capability | tokens and rows | kernels |\n|---|---|---|---|---|")?;
     let mut seen: BTreeMap<(Op, usize), (&CudaListed, usize)> = BTreeMap::new();
     for kernel in cuda {
         seen.entry((kernel.op, kernel.order)).or_insert((kernel, 0)).1 += 1;
@@ -243,7 +243,7 @@ fn cuda_variants(set: &SpecSet, cuda: &[CudaListed], out: &mut dyn Write) -> Res
             first.name.get(at..).unwrap_or(&first.name),
             first.min_cc.0,
             first.min_cc.1,
-            words("m", first.shape.m),
+            words_of_outputs(first.shape),
         )?;
     }
     writeln!(out)?;
@@ -313,6 +313,13 @@ fn cpp_backends(set: &SpecSet, out: &mut dyn Write) -> Result<(), CliError> {
         }
     }
     Ok(())
+}
+
+/// The rules on tokens and rows in words: `m >= 17, n >= 8192`, `any`.
+fn words_of_outputs(shape: ShapeRules) -> String {
+    let rules = [words("m", shape.m), words("n", shape.n)];
+    let told: Vec<&str> = rules.iter().map(String::as_str).filter(|words| *words != "any").collect();
+    if told.is_empty() { "any".to_owned() } else { told.join(", ") }
 }
 
 /// A rule in words: `multiple of 256`, `any`.
