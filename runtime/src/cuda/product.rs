@@ -632,7 +632,7 @@ impl Launcher<ProductCode> {
 fn block_threads(fewest: u32, most: u32, blocks: (u32, u32), multiprocessors: u32) -> u32 {
     let wanted = u64::from(multiprocessors) * THREADS_PER_MULTIPROCESSOR;
     let blocks = u64::from(blocks.0) * u64::from(blocks.1);
-    let mut threads = fewest;
+    let mut threads = fewest.max(32);
     while threads * 2 <= most && blocks * u64::from(threads) < wanted {
         threads *= 2;
     }
@@ -660,4 +660,18 @@ fn upload(gpu: &Arc<Gpu>, scratch: &mut Scratch, input: Input<'_>) -> Result<(u6
     let room = room(&mut scratch.halves, gpu, bits.len())?;
     room.write(bits)?;
     Ok((room.input(), word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::block_threads;
+
+    #[test]
+    fn blocks_that_leave_a_device_empty_get_more_threads() {
+        // 2560, 13824 and 131072 rows of sixteen to a block, on 132 multiprocessors.
+        let threads = |blocks| block_threads(128, 512, (blocks, 1), 132);
+        assert_eq!((threads(160), threads(864), threads(8192)), (512, 256, 128));
+        assert_eq!(block_threads(256, 256, (1, 1), 132), 256);
+        assert_eq!(block_threads(0, 0, (1, 1), 132), 32);
+    }
 }

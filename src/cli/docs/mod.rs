@@ -229,7 +229,10 @@ fn cuda_variants(set: &SpecSet, cuda: &[CudaListed], out: &mut dyn Write) -> Res
          among those that take the shape, the first in its op's list wins.\n",
         images.join(", ")
     )?;
-    writeln!(out, "| op | variant | compute capability | tokens and rows | kernels |\n|---|---|---|---|---|")?;
+    writeln!(
+        out,
+        "| op | variant | compute capability | tokens and rows | kernels |\n|---|---|---|---|---|"
+    )?;
     let mut seen: BTreeMap<(Op, usize), (&CudaListed, usize)> = BTreeMap::new();
     for kernel in cuda {
         seen.entry((kernel.op, kernel.order)).or_insert((kernel, 0)).1 += 1;
