@@ -250,7 +250,7 @@ fn of_format(
                 plan: words(
                     variant,
                     format!(
-                        "{} over the {}; a warp for each block",
+                        "{} over the {}; {at_once} blocks to a CUDA block",
                         quantizer.name,
                         if steps { "row or tensor" } else { "block" }
                     ),
