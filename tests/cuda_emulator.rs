@@ -157,6 +157,12 @@ fn copies_come_when_they_were_waited_for() {
             assert!(expected.split('|').any(|words| report.contains(words)), "{name}: {report}");
         }
     }
+    // What a failed launch of more threads left on its way is not the next one's.
+    let more = Unit::new("reversed", &mutated(&COPY.replace("64", "96"), "        gm_copy_wait<1>();\n", ""));
+    let (input, y) = (Buffer::input("x", &x), Buffer::<u32>::unset("y", 96));
+    let launch = more.launch("reversed").arg(&input).arg(&y).arg(1u32).threads(96);
+    assert!(launch.run().expect_err("no wait").contains("nobody waited for"));
+    assert!(run(&unit, 2, 0).is_ok());
 }
 
 /// Global memory that kernels share: what is not there yet, and what others change at the same time.

@@ -258,10 +258,6 @@ void run_block(uint32_t x, uint32_t y) {
     shared_places.clear();
     shared_end = 0;
     for (uint32_t i = 0; i < state.threads; i++) {
-        // A launch that failed may have left some.
-        for (const Copy& copy : copies[i])
-            for (uint32_t at = copy.to; at < copy.to + copy.bytes; at++) state.shared_bytes[at].awaited = false;
-        copies[i].clear();
         commits[i] = 0;
         fibers[i].wait = Wait::None;
         fibers[i].context.enter_at(stacks + i * (STACK_BYTES + PAGE) + PAGE, run_thread);
@@ -621,6 +617,12 @@ int gm_emulator_launch(const Kernel* which, uint32_t blocks_x, uint32_t blocks_y
     }
     kernel = which;
     arguments = values;
+    // A launch that failed may have left copies on their way, of more threads than this one has.
+    for (std::vector<Copy>& of_thread : copies) {
+        for (const Copy& copy : of_thread)
+            for (uint32_t at = copy.to; at < copy.to + copy.bytes; at++) state.shared_bytes[at].awaited = false;
+        of_thread.clear();
+    }
     failed = false;
     report.clear();
     random_state = seed * 0x9e3779b97f4a7c15u | 1;
