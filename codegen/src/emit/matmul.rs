@@ -12,8 +12,11 @@ use super::format::uses_outer;
 use crate::plan::{Dot, FormatPlan, MatmulPlan};
 use std::fmt::Write;
 
-/// How far ahead weights are asked for, where a token reads them once.
-const AHEAD: u32 = 2048;
+/// How far ahead weights are asked for. Hardware prefetchers stop at the end of a page, so this is a page.
+const AHEAD: u32 = 4096;
+
+/// Rows, four bytes each, to a cache line.
+const LINE: u32 = 16;
 
 /// Name of the loop a plan needs, without the ISA: all that its text depends on. Formats that differ only
 /// in what packing has evened out (their layout, their smallest value, their table) share one.
@@ -81,13 +84,13 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
          const TILE_K: usize = {};\n",
         plan.primitives.module, pack.packing.rows, pack.tile.k, pack.tile.bytes, pack.tile.k,
     );
-    if tokens == 1 {
-        let _ = write!(
-            out,
-            "/// A token reads weights once, and perhaps from memory: they are asked for so many bytes ahead.
-             const AHEAD: usize = {AHEAD};\n"
-        );
-    }
+    let _ = write!(
+        out,
+        "/// Weights are read once and perhaps from memory: they are asked for so many bytes ahead.
+         const AHEAD: usize = {AHEAD};
+         /// Rows to a cache line of codes.
+         const LINE: usize = {LINE};\n"
+    );
     let sums = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
     let _ = write!(
         out,
@@ -108,7 +111,10 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
                  }}
                  let mut x = [a.x; T];
                  for t in 0..T {{ x[t] = a.x.add((token + t) * a.x_stride); }}
-                 {next}
+                 // From the end of these rows' panels to the rows that come next.
+                 let after = row + V * LANES;
+                 let next = (after / ROWS * a.stride + after % ROWS * 4)
+                     .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
                  {sums}
                  {finish}
              }}
@@ -125,12 +131,6 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
              let mut row = a.row_begin;
              // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
              unsafe {{\n",
-        next = if tokens == 1 {
-            "// From the end of these panels to the next ones.
-             let next = a.stride * ((V * LANES).div_ceil(ROWS) - 1);"
-        } else {
-            ""
-        },
         finish = finish(plan.format, "V", "y[t][i]"),
     );
     for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
@@ -173,12 +173,10 @@ fn decode(plan: &MatmulPlan<'_>) -> String {
     let mut out = String::from(
         "let mut packed = [simd::zero(); V];\nfor i in 0..V { packed[i] = simd::load(codes[i].add(at)); }\n",
     );
-    if plan.tokens == 1 {
-        out.push_str(
-            "let ahead = if at + AHEAD < a.stride { at + AHEAD } else { at + AHEAD + next };
-             for i in 0..V { if i * LANES % ROWS == 0 { simd::prefetch(codes[i].wrapping_add(ahead)); } }\n",
-        );
-    }
+    out.push_str(
+        "let ahead = if at + AHEAD < a.stride { at + AHEAD } else { (at + AHEAD).wrapping_add(next) };
+         for i in 0..V { if i * LANES % LINE == 0 { simd::prefetch(codes[i].wrapping_add(ahead)); } }\n",
+    );
     let mask = (1u32 << bits) - 1;
     for field in 0..pack.fields {
         let shift = field * bits;
@@ -434,14 +432,19 @@ fn by_unit(plan: &MatmulPlan<'_>) -> String {
         );
     }
     let mut pointers = String::new();
-    if plan.tokens == 1 && format.has_scales() {
+    if format.has_scales() {
         let ahead = (AHEAD / pack.tile.bytes / tiles).max(1);
+        let _ = write!(
+            pointers,
+            "let next_terms = (after / ROWS * ROWS * a.units + after % ROWS)
+                 .wrapping_sub(row / ROWS * ROWS * a.units + row % ROWS + ROWS * a.units);\n"
+        );
         let _ = write!(
             sums,
             "let ahead = if unit + {ahead} < a.units {{
-                 unit + {ahead}
+                 (unit + {ahead}) * {rows}
              }} else {{
-                 unit + {ahead} + a.units * ((V * LANES).div_ceil(ROWS) - 1)
+                 ((unit + {ahead}) * {rows}).wrapping_add(next_terms)
              }};\n"
         );
         for (name, used) in [("scales", true), ("mins", format.offset)] {
@@ -449,8 +452,8 @@ fn by_unit(plan: &MatmulPlan<'_>) -> String {
                 let _ = write!(
                     sums,
                     "for i in 0..V {{
-                         if i * LANES % ROWS == 0 {{
-                             simd::prefetch({name}[i].wrapping_add(ahead * {rows}).cast());
+                         if i * LANES % LINE == 0 {{
+                             simd::prefetch({name}[i].wrapping_add(ahead).cast());
                          }}
                      }}\n"
                 );

@@ -398,6 +398,10 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
     const TILE: usize = 64;
     /// Elements of a row in a tile.
     const TILE_K: usize = 16;
+    /// Weights are read once and perhaps from memory: they are asked for so many bytes ahead.
+    const AHEAD: usize = 4096;
+    /// Rows to a cache line of codes.
+    const LINE: usize = 16;
     /// `V` vectors of rows from `row` by `T` tokens from `token`.
     ///
     /// # Safety
@@ -420,6 +424,11 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
             for t in 0..T {
                 x[t] = a.x.add((token + t) * a.x_stride);
             }
+            let after = row + V * LANES;
+            let next = (after / ROWS * a.stride + after % ROWS * 4)
+                .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
+            let next_terms = (after / ROWS * ROWS * a.units + after % ROWS)
+                .wrapping_sub(row / ROWS * ROWS * a.units + row % ROWS + ROWS * a.units);
             let mut scales = [a.scales; V];
             for i in 0..V {
                 let row = row + i * LANES;
@@ -438,6 +447,16 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                     let mut packed = [simd::zero(); V];
                     for i in 0..V {
                         packed[i] = simd::load(codes[i].add(at));
+                    }
+                    let ahead = if at + AHEAD < a.stride {
+                        at + AHEAD
+                    } else {
+                        (at + AHEAD).wrapping_add(next)
+                    };
+                    for i in 0..V {
+                        if i * LANES % LINE == 0 {
+                            simd::prefetch(codes[i].wrapping_add(ahead));
+                        }
                     }
                     let mut w0 = [simd::zero(); V];
                     for i in 0..V {
@@ -489,6 +508,16 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                 for t in 0..T {
                     for i in 0..V {
                         dot[t][i] = simd::widen(dot[t][i], sum[t][i]);
+                    }
+                }
+                let ahead = if unit + 16 < a.units {
+                    (unit + 16) * 16
+                } else {
+                    ((unit + 16) * 16).wrapping_add(next_terms)
+                };
+                for i in 0..V {
+                    if i * LANES % LINE == 0 {
+                        simd::prefetch(scales[i].wrapping_add(ahead).cast());
                     }
                 }
                 for t in 0..T {
@@ -849,7 +878,7 @@ static ENTRIES: &[Entry] = &[
     },
     #[cfg(target_arch = "x86_64")]
     Entry {
-        id: KernelId(0xd1087eded93369cf),
+        id: KernelId(0xabd4b3c16222d993),
         name: "matmul.planes.avx2",
         op: Op::Matmul,
         format: 0,
