@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Bytes of a cache line, and of the widest vector that a kernel loads.
 pub(crate) const LINE: usize = 64;
@@ -36,6 +37,8 @@ pub(crate) struct Aligned<T: Plain> {
     /// `lines` lines, all initialized; dangling where there are none.
     start: NonNull<Line>,
     lines: usize,
+    /// The chunk that they are cut from; none where they were allocated for themselves.
+    chunk: Option<Arc<Chunk>>,
     len: usize,
     kind: PhantomData<T>,
 }
@@ -47,7 +50,20 @@ unsafe impl<T: Plain> Sync for Aligned<T> {}
 
 impl<T: Plain> Aligned<T> {
     pub(crate) const fn empty() -> Aligned<T> {
-        Aligned { start: NonNull::dangling(), lines: 0, len: 0, kind: PhantomData }
+        Aligned { start: NonNull::dangling(), lines: 0, chunk: None, len: 0, kind: PhantomData }
+    }
+
+    /// As [`zeroed`](Aligned::zeroed), for what is kept long and read often: buffers too small to fill huge pages share
+    /// them with others.
+    pub(crate) fn long_lived(len: usize) -> Result<Aligned<T>, Error> {
+        let bytes = len.checked_mul(size_of::<T>()).filter(|bytes| SHARED.contains(bytes));
+        let lines = bytes.unwrap_or(0).div_ceil(LINE);
+        let Some((chunk, start)) = bytes.and_then(|_| Chunk::cut(lines)) else {
+            return Aligned::zeroed(len);
+        };
+        // SAFETY: so many lines were cut for this buffer, and nothing else refers to them.
+        unsafe { start.write_bytes(0, lines) };
+        Ok(Aligned { start, lines, chunk: Some(chunk), len, kind: PhantomData })
     }
 
     pub(crate) fn zeroed(len: usize) -> Result<Aligned<T>, Error> {
@@ -63,19 +79,19 @@ impl<T: Plain> Aligned<T> {
         let memory = unsafe { if large { alloc(layout) } else { alloc_zeroed(layout) } };
         let Some(start) = NonNull::new(memory.cast::<Line>()) else { return Err(refused) };
         if large {
-            // Before the first write, which is when pages are given out.
-            let room = start.as_ptr().cast::<MaybeUninit<Line>>();
             // SAFETY: so many lines were allocated, and nothing else refers to them.
-            prefer_huge_pages(unsafe { std::slice::from_raw_parts_mut(room, lines) });
-            // SAFETY: as above.
-            unsafe { start.write_bytes(0, lines) };
+            unsafe {
+                // Before the first write, which is when pages are given out.
+                prefer_huge_pages(std::slice::from_raw_parts_mut(room(start), lines));
+                start.write_bytes(0, lines);
+            }
         }
-        Ok(Aligned { start, lines, len, kind: PhantomData })
+        Ok(Aligned { start, lines, chunk: None, len, kind: PhantomData })
     }
 
     /// The same values in memory of their own.
     pub(crate) fn try_clone(&self) -> Result<Aligned<T>, Error> {
-        let mut copy = Aligned::zeroed(self.len)?;
+        let mut copy = Aligned::long_lived(self.len)?;
         copy.copy_from_slice(self);
         Ok(copy)
     }
@@ -108,11 +124,88 @@ pub fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
     let _ = memory;
 }
 
+/// Lines as memory that nothing has been written to.
+fn room(start: NonNull<Line>) -> *mut MaybeUninit<Line> {
+    start.as_ptr().cast()
+}
+
+/// Bytes of a chunk.
+const CHUNK: usize = 32 << 20;
+/// Sizes of buffers that are cut from chunks.
+const SHARED: std::ops::Range<usize> = 64 << 10..CHUNK / 4;
+
+/// Huge pages that buffers are cut from, one behind the other. It is given back when its last buffer is.
+struct Chunk {
+    start: NonNull<Line>,
+}
+
+// SAFETY: the memory is owned; buffers refer to parts of it that don't overlap.
+unsafe impl Send for Chunk {}
+// SAFETY: as above; a chunk itself is never read or written through.
+unsafe impl Sync for Chunk {}
+
+impl Chunk {
+    const LINES: usize = CHUNK / LINE;
+
+    fn new() -> Option<Chunk> {
+        let layout = layout(Chunk::LINES)?;
+        // SAFETY: the layout's size is not zero.
+        let start = NonNull::new(unsafe { alloc(layout) }.cast::<Line>())?;
+        // SAFETY: so many lines were allocated, and nothing else refers to them.
+        prefer_huge_pages(unsafe { std::slice::from_raw_parts_mut(room(start), Chunk::LINES) });
+        Some(Chunk { start })
+    }
+
+    /// So many lines, at most [`Chunk::LINES`], that no other buffer has, and the chunk that they are part of.
+    fn cut(lines: usize) -> Option<(Arc<Chunk>, NonNull<Line>)> {
+        /// The chunk that is cut from at present, and its first free line.
+        static OPEN: Mutex<(Weak<Chunk>, usize)> = Mutex::new((Weak::new(), 0));
+        // Nothing panics while it is held.
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let (chunk, from) = match open.0.upgrade().filter(|_| lines <= Chunk::LINES - open.1) {
+            Some(chunk) => (chunk, open.1),
+            None => (Arc::new(Chunk::new()?), 0),
+        };
+        *open = (Arc::downgrade(&chunk), from + lines);
+        // SAFETY: `from + lines` is at most the number of lines of the chunk.
+        let start = unsafe { chunk.start.add(from) };
+        Some((chunk, start))
+    }
+
+    /// Returns the pages of lines that no buffer will have again to the system.
+    fn give_back(start: NonNull<Line>, lines: usize) {
+        #[cfg(target_os = "linux")]
+        {
+            /// A multiple of every size of small pages.
+            const PAGES: usize = 64 << 10;
+            let from = (start.as_ptr() as usize).next_multiple_of(PAGES);
+            let to = (start.as_ptr() as usize + lines * LINE) / PAGES * PAGES;
+            if from < to {
+                // SAFETY: the range lies within the lines, which nothing refers to any more.
+                unsafe { libc::madvise(from as *mut libc::c_void, to - from, libc::MADV_DONTNEED) };
+            }
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (start, lines);
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        if let Some(layout) = layout(Chunk::LINES) {
+            // SAFETY: `new` allocated it with this layout, and no buffer is left that refers to it.
+            unsafe { dealloc(self.start.as_ptr().cast(), layout) };
+        }
+    }
+}
+
 impl<T: Plain> Drop for Aligned<T> {
     fn drop(&mut self) {
-        if let Some(layout) = layout(self.lines).filter(|layout| layout.size() > 0) {
+        match (&self.chunk, layout(self.lines).filter(|layout| layout.size() > 0)) {
+            (Some(_), _) => Chunk::give_back(self.start, self.lines),
             // SAFETY: `zeroed` allocated the lines with this layout; they are given back once.
-            unsafe { dealloc(self.start.as_ptr().cast(), layout) };
+            (None, Some(layout)) => unsafe { dealloc(self.start.as_ptr().cast(), layout) },
+            (None, None) => {}
         }
     }
 }
@@ -163,6 +256,29 @@ mod tests {
         buffer[2 * HUGE_PAGE] = 7;
         let copy = buffer.try_clone()?;
         assert_eq!((copy.len(), copy[2 * HUGE_PAGE]), (2 * HUGE_PAGE + 1, 7));
+        Ok(())
+    }
+
+    /// Buffers that are cut from one chunk keep their own values, whatever becomes of their neighbours.
+    #[test]
+    fn long_lived_buffers_share_pages_and_nothing_else() -> Result<(), Error> {
+        for round in 0..3u8 {
+            let mut kept: Vec<Aligned<u8>> = Vec::new();
+            for i in 0..40 {
+                let mut buffer = Aligned::<u8>::long_lived(1_300_000 + usize::from(i))?;
+                assert_eq!(buffer.as_ptr() as usize % LINE, 0);
+                assert!(buffer.iter().all(|v| *v == 0));
+                buffer.fill(i + round);
+                // Every third is dropped again.
+                if i % 3 != 0 {
+                    kept.push(buffer);
+                }
+            }
+            for (buffer, i) in kept.iter().zip((0..40).filter(|i| i % 3 != 0)) {
+                assert_eq!(buffer.len(), 1_300_000 + usize::from(i));
+                assert!(buffer.iter().all(|v| *v == i + round), "buffer {i}");
+            }
+        }
         Ok(())
     }
 

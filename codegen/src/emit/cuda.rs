@@ -81,7 +81,7 @@ fn entry(set: &SpecSet, kernel: &CudaListed, text: &str, compiler: &str, options
             kernel.min_cc,
             kernel.launch
         ),
-        rank: (None, 0, std::cmp::Reverse(kernel.order)),
+        rank: (true, None, 0, std::cmp::Reverse(kernel.order)),
     }
 }
 

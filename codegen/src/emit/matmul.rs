@@ -9,7 +9,7 @@
 
 use super::float;
 use super::format::uses_outer;
-use crate::plan::{Dot, FormatPlan, MatmulPlan};
+use crate::plan::{Dot, FormatPlan, MatmulPlan, trits};
 use std::fmt::Write;
 
 /// How far ahead weights are asked for. Hardware prefetchers stop at the end of a page, so this is a page.
@@ -22,7 +22,8 @@ const LINE: u32 = 16;
 /// in what packing has evened out (their layout, their smallest value, their table) share one.
 pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
     let (format, pack) = (plan.format, &plan.pack);
-    let mut name = format!("{}_{}bit", pack.packing.name, pack.tile.bits);
+    let code = if pack.trits() { "trits".to_string() } else { format!("{}bit", pack.bits()) };
+    let mut name = format!("{}_{code}", pack.packing.name);
     if pack.table.is_some() {
         name.push_str("_lookup");
     }
@@ -91,6 +92,15 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
          /// Rows to a cache line of codes.
          const LINE: usize = {LINE};\n"
     );
+    if pack.trits() {
+        let trits::Tables { plain, escaped, fifth } = trits::tables();
+        let _ = write!(
+            out,
+            "/// What a byte stands for, by its low six bits: four trits in two bits each; the same for bytes with both
+             /// upper bits set; and the fifth trit of those, in the upper two bits. Other bytes hold it there themselves.
+             static TRITS: [[u8; 64]; 3] = [{plain:?}, {escaped:?}, {fifth:?}];\n"
+        );
+    }
     let sums = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
     let _ = write!(
         out,
@@ -165,11 +175,8 @@ fn token_steps(tokens: u32) -> Vec<u32> {
     steps
 }
 
-/// Statements that decode the tile at byte `at` of every row vector into `w[field][vector]`.
-fn decode(plan: &MatmulPlan<'_>) -> String {
-    let pack = &plan.pack;
-    let bits = pack.tile.bits;
-    let shift_free = plan.dot == Dot::Direct { shift_free: true };
+/// Statements that load the tile at byte `at` of every row vector into `packed[vector]`, and ask for a later one.
+fn load(plan: &MatmulPlan<'_>) -> String {
     let mut out = String::from(
         "let mut packed = [simd::zero(); V];\nfor i in 0..V { packed[i] = simd::load(codes[i].add(at)); }\n",
     );
@@ -177,37 +184,48 @@ fn decode(plan: &MatmulPlan<'_>) -> String {
         "let ahead = if at + AHEAD < a.stride { at + AHEAD } else { (at + AHEAD).wrapping_add(next) };
          for i in 0..V { if i * LANES % LINE == 0 { simd::prefetch(codes[i].wrapping_add(ahead)); } }\n",
     );
-    let mask = (1u32 << bits) - 1;
-    for field in 0..pack.fields {
-        let shift = field * bits;
-        let text = match (pack.fields, shift_free, shift) {
-            (1, _, _) => "packed[i]".to_string(),
-            (_, _, _) if place(plan, field).is_none() => format!("simd::shift::<{shift}>(packed[i])"),
-            (_, true, _) => format!("simd::and(packed[i], simd::bytes({:#x}))", mask << shift),
-            (_, false, 0) => format!("simd::and(packed[i], simd::bytes({mask:#x}))"),
-            (_, false, _) => format!("simd::and(simd::shift::<{shift}>(packed[i]), simd::bytes({mask:#x}))"),
-        };
-        let text = match (pack.table.is_some(), plan.biased) {
-            (true, _) => format!("simd::lookup(table, {text})"),
-            (false, true) => format!("simd::signed({text})"),
-            (false, false) => text,
-        };
-        let _ =
-            writeln!(out, "let mut w{field} = [simd::zero(); V];\nfor i in 0..V {{ w{field}[i] = {text}; }}");
+    if plan.pack.trits() {
+        out.push_str(
+            "let mut fifth = [simd::zero(); V];
+             for i in 0..V { (packed[i], fifth[i]) = simd::trits(&trits, packed[i]); }\n",
+        );
     }
     out
+}
+
+/// Statements that decode a field of the loaded tile into `w[vector]`.
+fn decode(plan: &MatmulPlan<'_>, field: u32) -> String {
+    let pack = &plan.pack;
+    let mask = (1u32 << pack.bits()) - 1;
+    let shift_free = plan.dot == Dot::Direct { shift_free: true };
+    let from = if pack.trits() && field == pack.fields - 1 { "fifth[i]" } else { "packed[i]" };
+    let shift = pack.place(field);
+    let text = match (pack.fields, shift_free, shift) {
+        (1, _, _) => from.to_string(),
+        (_, _, _) if place(plan, field).is_none() => format!("simd::shift::<{shift}>({from})"),
+        (_, true, _) => format!("simd::and({from}, simd::bytes({:#x}))", mask << shift),
+        (_, false, 0) => format!("simd::and({from}, simd::bytes({mask:#x}))"),
+        (_, false, _) => format!("simd::and(simd::shift::<{shift}>({from}), simd::bytes({mask:#x}))"),
+    };
+    let text = match (pack.table.is_some(), plan.biased) {
+        (true, _) => format!("simd::lookup(table, {text})"),
+        (false, true) => format!("simd::signed({text})"),
+        (false, false) => text,
+    };
+    format!("let mut w = [simd::zero(); V];\nfor i in 0..V {{ w[i] = {text}; }}\n")
 }
 
 /// The bit at which a field stands in its byte where it needn't be moved; none for a topmost field that is
 /// shifted down at the price of a mask.
 fn place(plan: &MatmulPlan<'_>, field: u32) -> Option<u32> {
-    let bits = plan.pack.tile.bits;
-    let top = field > 0 && (field + 1) * bits == 8 && plan.primitives.byte_shift;
-    (!top).then_some(field * bits)
+    let bit = plan.pack.place(field);
+    let top = field > 0 && bit + plan.pack.bits() == 8 && plan.primitives.byte_shift;
+    (!top).then_some(bit)
 }
 
-/// Statements that multiply the decoded fields with the activations at element `k` of each unit or row.
-/// `step` writes the one for a field, given the primitive that multiplies; `x` holds the activations in it.
+/// Statements that take the fields of the loaded tile one after the other, so that few of them are held at once, and
+/// multiply each with the activations at element `k` of each unit or row. `step` writes the one for a field, given the
+/// primitive that multiplies; `x` holds the activations in it.
 fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) -> String) -> String {
     let mut out = String::new();
     let fields = plan.pack.fields;
@@ -217,8 +235,9 @@ fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) -> String) ->
             "let mut group = [simd::zero(); T];\nfor t in 0..T {{ group[t] = simd::activations::<{}>(x[t].add(k)); }}",
             4 * fields
         );
-        for field in 0..fields {
+        for field in in_order(plan) {
             let step = step(field, &format!("dot_group::<{field}>"));
+            out.push_str(&decode(plan, field));
             let _ = writeln!(out, "for t in 0..T {{ let x = group[t]; for i in 0..V {{ {step} }} }}");
         }
         return out;
@@ -228,7 +247,8 @@ fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) -> String) ->
         Dot::Pairs { .. } | Dot::PairsAtOnce => "pairs",
         Dot::Wide => "wide",
     };
-    for field in 0..fields {
+    for field in in_order(plan) {
+        out.push_str(&decode(plan, field));
         let _ = write!(
             out,
             "for t in 0..T {{
@@ -242,11 +262,18 @@ fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) -> String) ->
     out
 }
 
+/// The order in which fields are taken. The fifth trit comes first: what it is looked up from is not needed any more then.
+fn in_order(plan: &MatmulPlan<'_>) -> Vec<u32> {
+    let mut fields: Vec<u32> = (0..plan.pack.fields).collect();
+    if plan.pack.trits() {
+        fields.rotate_right(1);
+    }
+    fields
+}
+
 /// As [`multiply_fields`], all into `sum`.
 fn multiply(plan: &MatmulPlan<'_>) -> String {
-    multiply_fields(plan, |field, function| {
-        format!("sum[t][i] = simd::{function}(sum[t][i], w{field}[i], x);")
-    })
+    multiply_fields(plan, |_, function| format!("sum[t][i] = simd::{function}(sum[t][i], w[i], x);"))
 }
 
 /// Integer sums over `count` tiles from `first` on (expressions) into `dot[t][i]`. Where `start` is given, they start at
@@ -259,8 +286,9 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) ->
             String::new()
         }
     };
-    let decode = decode(plan);
+    let load = load(plan);
     let table = match (plan.pack.table.is_some(), plan.biased) {
+        (false, _) if plan.pack.trits() => "let trits = simd::trit_tables(&TRITS);\n",
         (true, true) => "let table = simd::signed(simd::table(&*a.table));\n",
         (true, false) => "let table = simd::table(&*a.table);\n",
         (false, _) => "",
@@ -270,7 +298,7 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) ->
         Dot::Direct { shift_free: true } => {
             let fields = plan.pack.fields;
             let multiply = multiply_fields(plan, |field, function| {
-                format!("sums[{field}][t][i] = simd::{function}(sums[{field}][t][i], w{field}[i], x);")
+                format!("sums[{field}][t][i] = simd::{function}(sums[{field}][t][i], w[i], x);")
             });
             let mut total = String::from("sums[0][t][i]");
             for field in 1..fields {
@@ -282,10 +310,10 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) ->
                 };
             }
             format!(
-                "// Fields are multiplied where they stand in the byte; each sum is shifted once, exactly.
+                "{table}// Fields are multiplied where they stand in the byte; each sum is shifted once, exactly.
                  let mut sums = [[[simd::zero(); V]; T]; {fields}];
                  {begin}
-                 for tile in {first}..{first} + {count} {{ {position} {decode} {multiply} }}
+                 for tile in {first}..{first} + {count} {{ {position} {load} {multiply} }}
                  let mut dot = [[simd::zero(); V]; T];
                  for t in 0..T {{ for i in 0..V {{ dot[t][i] = {total}; }} }}\n",
                 begin = begin("sums[0]"),
@@ -294,7 +322,7 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) ->
         Dot::Direct { shift_free: false } => format!(
             "{table}let mut sum = [[simd::zero(); V]; T];
              {}
-             for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
+             for tile in {first}..{first} + {count} {{ {position} {load} {} }}
              let dot = sum;\n",
             begin("sum"),
             multiply(plan)
@@ -302,21 +330,19 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) ->
         Dot::Wide => format!(
             "{table}let mut sum = [[simd::zero(); V]; T];
              {}
-             for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
+             for tile in {first}..{first} + {count} {{ {position} {load} {} }}
              let dot = sum;\n",
             begin("sum"),
             multiply(plan)
         ),
         Dot::PairsAtOnce => {
-            let multiply = multiply_fields(plan, |field, function| {
-                format!(
-                    "dot[t][i] = simd::widen(dot[t][i], simd::{function}(simd::zero_pairs(), w{field}[i], x));"
-                )
+            let multiply = multiply_fields(plan, |_, function| {
+                format!("dot[t][i] = simd::widen(dot[t][i], simd::{function}(simd::zero_pairs(), w[i], x));")
             });
             format!(
                 "{table}let mut dot = [[simd::zero(); V]; T];
                  {}
-                 for tile in {first}..{first} + {count} {{ {position} {decode} {multiply} }}\n",
+                 for tile in {first}..{first} + {count} {{ {position} {load} {multiply} }}\n",
                 begin("dot")
             )
         }
@@ -326,7 +352,7 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) ->
         {
             format!(
                 "{table}let mut sum = [[simd::zero_pairs(); V]; T];
-             for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
+             for tile in {first}..{first} + {count} {{ {position} {load} {} }}
              let mut dot = [[simd::zero(); V]; T];
              {}
              for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], sum[t][i]); }} }}\n",
@@ -343,7 +369,7 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) ->
                  let stop = ({first} + {count}).min(tile + {tiles});
                  let mut sum = [[simd::zero_pairs(); V]; T];
                  while tile < stop {{
-                     {position} {decode} {}
+                     {position} {load} {}
                      tile += 1;
                  }}
                  for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], sum[t][i]); }} }}

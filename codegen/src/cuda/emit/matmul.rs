@@ -52,6 +52,9 @@ impl<'a> CudaMatmul<'a> {
             algorithm: variant.algorithm,
             needs: what.to_string(),
         };
+        if pack.trits() {
+            return Err(wrong("codes of bits; nothing takes trits apart there"));
+        }
         let threads = variant.threads;
         let (rows, tokens) = match variant.algorithm {
             CudaAlgorithm::Blocks => {
@@ -66,9 +69,9 @@ impl<'a> CudaMatmul<'a> {
             }
             CudaAlgorithm::Mma => {
                 let in_order = packing.rows == MMA_ROWS
-                    && pack.tile.k == if pack.tile.bits == 2 { 64 } else { 32 }
+                    && pack.tile.k == if pack.bits() == 2 { 64 } else { 32 }
                     && (0..MMA_ROWS).all(|row| {
-                        (0..pack.tile.k).all(|k| pack.bit(row, k) == fragment(pack.tile.bits, row, k))
+                        (0..pack.tile.k).all(|k| pack.bit(row, k) == fragment(pack.bits(), row, k))
                     });
                 if !in_order {
                     return Err(wrong("the order of fragments that docs/cuda.md describes"));
@@ -103,7 +106,7 @@ impl<'a> CudaMatmul<'a> {
     /// Name of the kernel: all that its text depends on. Formats that packing has made alike share one.
     pub fn name(&self) -> String {
         let (format, pack) = (self.format, &self.pack);
-        let mut name = format!("matmul_{}_{}bit", self.algorithm, pack.tile.bits);
+        let mut name = format!("matmul_{}_{}bit", self.algorithm, pack.bits());
         if pack.table.is_some() {
             name.push_str("_lookup");
         }
@@ -130,7 +133,11 @@ impl<'a> CudaMatmul<'a> {
             if self.k_max == u64::MAX { String::new() } else { format!("; exact up to k = {}", self.k_max) };
         format!(
             "{} rows x {} tokens a CUDA block of {} threads; {} of {} bits; {dot}; {unit}{k}",
-            self.rows, self.tokens, self.threads, self.pack.packing.name, self.pack.tile.bits
+            self.rows,
+            self.tokens,
+            self.threads,
+            self.pack.packing.name,
+            self.pack.bits()
         )
     }
 }
@@ -271,7 +278,7 @@ fn run_of_token(plan: &CudaMatmul<'_>) -> String {
 
 /// A word of packed codes, field by field, as operands: `(field, expression)`.
 fn fields(plan: &CudaMatmul<'_>, word: &str) -> Vec<String> {
-    let bits = plan.pack.tile.bits;
+    let bits = plan.pack.bits();
     let mask = (0..4).fold(0u32, |mask, byte| mask | ((1u32 << bits) - 1) << (8 * byte));
     (0..plan.pack.fields)
         .map(|field| {
@@ -316,7 +323,7 @@ fn dp4a(plan: &CudaMatmul<'_>) -> String {
         }
     }
     let total: Vec<String> = (0..sums)
-        .map(|field| match field * pack.tile.bits {
+        .map(|field| match field * pack.bits() {
             0 => format!("sums[{field}][r]"),
             shift => format!("(sums[{field}][r] >> {shift})"),
         })
@@ -423,7 +430,7 @@ fn fragments(plan: &CudaMatmul<'_>, step: u32) -> String {
     let words = ["x", "y", "z", "w"];
     for half in 0..2usize {
         out.push_str(if half == 0 { "{" } else { "}, {" });
-        let operands: Vec<String> = match plan.pack.tile.bits {
+        let operands: Vec<String> = match plan.pack.bits() {
             2 => {
                 let low = fields(plan, &format!("w0.{}", words[2 * step as usize]));
                 let high = fields(plan, &format!("w0.{}", words[2 * step as usize + 1]));
@@ -459,7 +466,7 @@ fn mma(plan: &CudaMatmul<'_>) -> String {
         "        const u32x4 w0 = gm_load_once((const u32x4 *)(codes + (u64)tile * {bytes}));\n",
         bytes = pack.tile.bytes
     );
-    if pack.tile.bits == 8 {
+    if pack.bits() == 8 {
         let _ = writeln!(
             tile,
             "        const u32x4 w1 = gm_load_once((const u32x4 *)(codes + (u64)tile * {} + 512));",
