@@ -334,7 +334,9 @@ impl Prepared {
             }
             let place = |candidate: &Candidate| {
                 let measured = order.iter().position(|(id, _)| *id == candidate.entry.id);
-                (packing.is_some() && candidate.packing() != packing, measured.unwrap_or(usize::MAX))
+                // What reads the format's own rows competes by its time alone.
+                let other = packing.is_some() && candidate.packing().is_some_and(|own| Some(own) != packing);
+                (other, measured.unwrap_or(usize::MAX))
             };
             let mut sorted = self.usable.to_vec();
             // Stable: what was not measured keeps its order.

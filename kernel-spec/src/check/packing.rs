@@ -109,8 +109,14 @@ fn bijective(raw: &RawPacking<'_>, tile: &RawTile) -> Option<()> {
                 place(&tile.digits, other),
                 place(&tile.digits, index)
             );
-            let help =
-                "each (row, k) needs bits of its own: look for a stride that is too small or given twice";
+            let help = match tile.code.value {
+                TileCode::Bits(_) => {
+                    "each (row, k) needs bits of its own: look for a stride that is too small or given twice"
+                }
+                TileCode::Trit => {
+                    "each (row, k) needs a trit of its own: look for a stride or a digit that is too small or given twice"
+                }
+            };
             return refuse(message, Some(help));
         }
         places.fill(Some(index));

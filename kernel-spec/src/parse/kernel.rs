@@ -35,7 +35,7 @@ pub(crate) struct RawVariant {
     pub label: Option<At<String>>,
     pub code_bits: Option<At<u32>>,
     pub levels: Option<At<Vec<i32>>>,
-    pub by_default: bool,
+    pub by_default: Option<At<bool>>,
     pub packing: Option<At<String>>,
     pub strategy: Option<At<Strategy>>,
     pub tile: Option<At<(u32, u32)>>,
@@ -152,10 +152,7 @@ fn variant(table: &Table<'_>) -> Option<RawVariant> {
     let label = table.get("name").map(|n| ident(&n));
     let code_bits = table.get("code_bits").map(|n| n.unsigned(1..=16));
     let levels = table.get("levels").map(|n| levels(&n));
-    let by_default = match table.get("default") {
-        None => Some(true),
-        Some(node) => node.boolean().map(|at| at.value),
-    };
+    let by_default = table.get("default").map(|n| n.boolean());
     let packing = table.get("packing").map(|n| n.string());
     let strategy = table.get("strategy").map(|n| n.word("strategy", spelled!(Strategy)));
     let tile = table.get("tile").map(|n| tile(&n));
@@ -171,7 +168,7 @@ fn variant(table: &Table<'_>) -> Option<RawVariant> {
         label: optional(label)?,
         code_bits: optional(code_bits)?,
         levels: optional(levels)?,
-        by_default: by_default?,
+        by_default: optional(by_default)?,
         packing: optional(packing)?,
         strategy: optional(strategy)?,
         tile: optional(tile)?,
