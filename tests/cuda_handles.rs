@@ -358,7 +358,7 @@ fn machines_without_a_usable_device_say_why() {
     if !is_child() {
         return;
     }
-    let settings = std::env::var("GRISTMILL_FAKE_CUDA").expect("set by the parent");
+    let settings = std::env::var("GRISTMILL_GPU_FAKE").expect("set by the parent");
     let index = if settings == "devices=1" { 1 } else { 0 };
     let expected = match settings.as_str() {
         "no_device" => NoGpu::NoDevice,
@@ -377,8 +377,8 @@ fn command(arguments: &[&str], gpu: Option<&Path>) -> (i32, String) {
     if let Some(units) = gpu {
         command
             .env("LD_LIBRARY_PATH", fake_driver())
-            .env("GRISTMILL_FAKE_CUDA", settings())
-            .env("GRISTMILL_FAKE_CUDA_UNITS", units);
+            .env("GRISTMILL_GPU_FAKE", settings())
+            .env("GRISTMILL_GPU_FAKE_UNITS", units);
     }
     let output = command.output().expect("it starts");
     let text =

@@ -469,20 +469,34 @@ fn the_compilers_of_this_machine() {
         eprintln!("{toolchain}");
         try_real(toolchain, &env);
         tried += 1;
-        // The library beside it.
-        let root = nvcc.path.canonicalize().unwrap();
-        let root = root.parent().and_then(Path::parent).unwrap();
-        let names = ["lib64", "lib"].map(|lib| root.join(lib).join("libnvrtc.so.13"));
-        if let Some(name) = names.iter().find(|name| name.is_file()) {
-            let named = Env::of([("GRISTMILL_NVRTC", name.as_os_str())]);
+        if let Some(library) = &nvcc.library {
+            // Its programs, and the library alone.
+            let mut programs = nvcc.clone();
+            programs.library = None;
+            let programs = Toolchain::Nvcc(programs);
+            assert_ne!(toolchain.identity(), programs.identity());
+            let named = Env::of([("GRISTMILL_NVRTC", library.path.as_os_str())]);
             let found = discover(&named, None);
-            let toolchain = found.found.unwrap_or_else(|| panic!("{:?}", found.looked));
-            eprintln!("{toolchain}");
-            try_real(&toolchain, &env);
-            tried += 1;
+            let alone = found.found.unwrap_or_else(|| panic!("{:?}", found.looked));
+            for toolchain in [programs, alone] {
+                eprintln!("{toolchain}");
+                try_real(&toolchain, &env);
+                tried += 1;
+            }
+            // Flags that are for nvcc are not lost.
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let flagged = Env::of([
+                ("GRISTMILL_NVCC", nvcc.path.as_os_str()),
+                ("NVCC_APPEND_FLAGS", "-DEXTRA".as_ref()),
+                ("PATH", path.as_os_str()),
+            ]);
+            match discover(&flagged, None).found {
+                Some(Toolchain::Nvcc(nvcc)) => assert!(nvcc.library.is_none()),
+                other => panic!("{other:?}"),
+            }
         }
     }
-    eprintln!("tried {tried} of 2 compilers");
+    eprintln!("tried {tried} of 3 ways");
     let strict = std::env::var_os("GRISTMILL_NO_SKIP").is_some_and(|value| value == "1");
     assert!(!strict || tried > 0, "no CUDA compiler: {:?}", found.looked);
 }

@@ -659,8 +659,21 @@ pub struct CudaVariant {
     pub shape: ShapeRules,
     /// What its image may use.
     pub budget: CudaBudget,
+    /// A hand-written kernel that stands in for the generated one.
+    pub body: Option<CudaBody>,
     /// Where it is described.
     pub origin: Origin,
+}
+
+/// A hand-written CUDA kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaBody {
+    /// The file, as people should see it.
+    pub file: String,
+    /// All of its text.
+    pub text: String,
+    /// The kernel in there.
+    pub function: String,
 }
 
 /// What a kernel's image may use; more fails the build of the image by name. Spills are never allowed.

@@ -3,7 +3,7 @@
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-/// A spec file (or codebook data) in memory.
+/// A spec file (or codebook data, or a hand-written CUDA body) in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFile {
     /// Path as people should see it. The name of the folder says what kind of spec it is.
@@ -80,7 +80,7 @@ pub(crate) fn location(shown: &str) -> PathBuf {
 }
 
 /// Reads one spec file, or a folder: the TOML files in it and in its `formats/`, `packings/`,
-/// `kernels/`, `activations/` and `codebooks/` (there also `*.bin`), sorted by path.
+/// `kernels/`, `activations/` and `codebooks/` (there also `*.bin`), and the `*.cu` that kernels name, sorted by path.
 /// `Cargo.toml` and hidden files are left alone.
 ///
 /// # Errors
@@ -107,12 +107,19 @@ pub fn read_path(dir_or_file: &Path) -> Result<Vec<SourceFile>, ReadError> {
 
 fn list(dir: &Path) -> Result<Vec<PathBuf>, ReadError> {
     let unreadable = |source| ReadError::Unreadable { path: dir.to_path_buf(), source };
-    let codebooks = dir.file_name().is_some_and(|name| name == "codebooks");
+    let (codebooks, kernels) = match dir.file_name().and_then(|name| name.to_str()) {
+        Some("codebooks") => (true, false),
+        Some("formats" | "packings" | "activations") => (false, false),
+        // Kernel files may also lie directly in a spec folder.
+        Some(_) | None => (false, true),
+    };
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
         let hidden = path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
-        let wanted = path.extension().is_some_and(|e| e == "toml" || (codebooks && e == "bin"))
+        let wanted = path
+            .extension()
+            .is_some_and(|e| e == "toml" || (codebooks && e == "bin") || (kernels && e == "cu"))
             && path.file_name().is_none_or(|name| name != "Cargo.toml");
         if wanted && !hidden && path.is_file() {
             paths.push(path);

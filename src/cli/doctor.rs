@@ -99,7 +99,7 @@ fn advice(
     let mut lines: Vec<String> = bad_settings.into_iter().collect();
     match (&discovery.found, REGISTRY.cuda) {
         (None, _) => {
-            lines.push(format!("compiler without root rights, about 250 MB, into the active Python environment: {PIP_LINE}"));
+            lines.push(format!("compiler without root rights, about 350 MB, into the active Python environment: {PIP_LINE}"));
             lines.push(format!("tools that look into images, only for the tests: {PIP_TOOLS_LINE}"));
         }
         (Some(_), CudaBuild::FeatureOff) => {

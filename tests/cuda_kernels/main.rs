@@ -6,6 +6,7 @@ mod activations;
 mod blocks;
 mod generated;
 mod golden;
+mod hand_written;
 mod matmul;
 mod mutations;
 #[path = "../../src/cli/random.rs"]

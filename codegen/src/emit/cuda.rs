@@ -81,7 +81,8 @@ fn entry(set: &SpecSet, kernel: &CudaListed, text: &str, compiler: &str, options
             kernel.min_cc,
             kernel.launch
         ),
-        rank: (true, None, 0, std::cmp::Reverse(kernel.order)),
+        // What a spec writes by hand goes before what is generated, of whichever family.
+        rank: (true, None, usize::from(kernel.hand_written), std::cmp::Reverse(kernel.order)),
     }
 }
 

@@ -2,8 +2,11 @@
 
 use super::kernel::{served_index, within};
 use super::{Named, Scope, at, resolve};
-use crate::model::{CudaVariant, Format, Quantizer, ShapeRules};
-use crate::parse::kernel::{RawCudaVariant, RawKernel};
+use crate::diagnostic::{Diagnostic, Sink};
+use crate::model::{CudaBody, CudaVariant, Format, Quantizer, ShapeRules};
+use crate::parse::Raw;
+use crate::parse::kernel::{RawBody, RawCudaVariant, RawKernel};
+use crate::toml_walk::Span;
 use crate::vocab::{CudaAlgorithm, Op};
 
 /// Threads of a CUDA block where the variant says nothing.
@@ -17,9 +20,9 @@ pub(super) fn check(
     formats: &Named<Format>,
     scope: &Scope<'_>,
 ) -> Option<Vec<CudaVariant>> {
-    let variants: Option<Vec<CudaVariant>> =
+    let variants: Vec<Option<CudaVariant>> =
         raw.cuda.iter().map(|written| variant(raw, written, op, served, formats, scope)).collect();
-    let variants = variants?;
+    let variants = variants.into_iter().collect::<Option<Vec<CudaVariant>>>()?;
     let errors = raw.file.sink.errors();
     rivals(raw, served, &variants);
     (raw.file.sink.errors() == errors).then_some(variants)
@@ -70,7 +73,7 @@ fn variant(
         None => None,
     };
     let narrowed = match &written.formats {
-        None if op == Op::Quantize => Some(
+        None if op == Op::Quantize && written.body.is_none() => Some(
             served
                 .iter()
                 .copied()
@@ -106,6 +109,16 @@ fn variant(
             file.report(file.error("out-of-range", tile.span, message).help(help));
         }
     }
+    let body = match &written.body {
+        Some(body) => {
+            let body = hand_written(raw, body, scope);
+            if op == Op::Quantize {
+                in_blocks(raw, written, narrowed.as_deref().unwrap_or(served), formats);
+            }
+            body
+        }
+        None => None,
+    };
     (file.sink.errors() == errors).then(|| CudaVariant {
         algorithm,
         min_cc: written.min_cc.map_or(least, |min_cc| min_cc.value),
@@ -116,8 +129,70 @@ fn variant(
         threads,
         shape: written.shape.map_or(ShapeRules::default(), |shape| shape.value),
         budget: written.budget,
+        body,
         origin: file.origin(written.span),
     })
+}
+
+/// Where a file beside that of a kernel would be.
+fn beside(kernel: &str, name: &str) -> String {
+    let folder = kernel.rfind(['/', '\\']).map_or("", |at| &kernel[..=at]);
+    format!("{folder}{name}")
+}
+
+fn hand_written(raw: &RawKernel<'_>, body: &RawBody, scope: &Scope<'_>) -> Option<CudaBody> {
+    let file = raw.file;
+    let path = beside(file.path, &body.file.value);
+    let Some(found) = scope.bodies.iter().find(|body| body.path == path) else {
+        let message = format!("there is no `{}` beside this file", body.file.value);
+        let error = file.error("body-missing", body.file.span, message);
+        file.report(
+            error.help(
+                "it is read with its folder: put it there, and give the folder and not this file alone",
+            ),
+        );
+        return None;
+    };
+    let function = &body.function.value;
+    if !found.text.contains(&format!("GM_EXPORT({function})")) {
+        let message = format!("`{}` has no kernel `{function}`", body.file.value);
+        let help =
+            format!("write `GM_KERNEL(threads) {function}(...) {{ ... }}`, then `GM_EXPORT({function})`");
+        file.report(file.error("body-missing", body.function.span, message).help(help));
+        return None;
+    }
+    Some(CudaBody { file: path, text: found.text.to_owned(), function: function.clone() })
+}
+
+/// A body quantizes one block after the other: it serves formats with one quantizer whose scale is the block's.
+fn in_blocks(raw: &RawKernel<'_>, written: &RawCudaVariant, served: &[usize], formats: &Named<Format>) {
+    for &index in served {
+        let Some(format) = at(formats, index) else { continue };
+        if format.row_header.is_some() || format.tensor_tail.is_some() || format.quantizers.len() != 1 {
+            let message = format!("no hand-written kernel can quantize `{}`", format.name);
+            let error = raw.file.error("not-for-this-op", written.span, message);
+            raw.file.report(error.help(
+                "a body needs formats with one quantizer and without a scale outside their blocks; name some in `formats`",
+            ));
+        }
+    }
+}
+
+/// Files that no kernel names.
+pub(super) fn unused_bodies(raw: &Raw<'_>, sink: &Sink) {
+    for body in &raw.bodies {
+        let named = raw.kernels.iter().any(|kernel| {
+            let bodies = kernel.cuda.iter().filter_map(|variant| variant.body.as_ref());
+            bodies.into_iter().any(|named| beside(kernel.file.path, &named.file.value) == body.path)
+        });
+        if !named {
+            let warning =
+                Diagnostic::error("unused-body", body.path, Span::default(), "no kernel names this file");
+            sink.push(warning.warning().help(
+                "name it in a `[[cuda]]` variant beside it: `body = \"FILE.cu\"`, `function = \"...\"`",
+            ));
+        }
+    }
 }
 
 /// Among CUDA variants the order of the file decides: one whose shapes, devices and formats an earlier one takes all

@@ -50,11 +50,12 @@ struct Scope<'a> {
     activations: Named<Activations>,
     packings: Named<Packing>,
     codebooks: Named<Vec<Vec<i32>>>,
+    bodies: &'a [parse::kernel::Body<'a>],
 }
 
 fn check_into(sources: &[SourceFile], sink: &Sink) -> Option<SpecSet> {
     let sorted = parse::sort(sources, sink);
-    let mut raw = Raw { data: sorted.data, broken: sorted.broken, ..Raw::default() };
+    let mut raw = Raw { data: sorted.data, bodies: sorted.bodies, broken: sorted.broken, ..Raw::default() };
     for file in &sorted.files {
         parse::file(file, &mut raw);
     }
@@ -71,7 +72,9 @@ fn check_into(sources: &[SourceFile], sink: &Sink) -> Option<SpecSet> {
         activations: raw.activations.iter().map(|r| (named(r.name), activations(r))).collect(),
         packings: raw.packings.iter().map(|r| (named(r.name), packing::check(r))).collect(),
         codebooks: codebook::check(&raw, sink),
+        bodies: &raw.bodies,
     };
+    cuda::unused_bodies(&raw, sink);
     let formats: Named<Format> =
         raw.formats.iter().map(|r| (named(r.name), format::check(r, &scope))).collect();
     let kernels = kernel::check(&raw.kernels, &formats, &scope);

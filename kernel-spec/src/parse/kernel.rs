@@ -55,6 +55,21 @@ pub(crate) struct RawCudaVariant {
     pub tile: Option<At<(u32, u32)>>,
     pub shape: Option<At<ShapeRules>>,
     pub budget: CudaBudget,
+    pub body: Option<RawBody>,
+}
+
+/// A hand-written body: its file, and the kernel in there.
+#[derive(Debug)]
+pub(crate) struct RawBody {
+    pub file: At<String>,
+    pub function: At<String>,
+}
+
+/// A file of CUDA C++ that kernels may name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Body<'a> {
+    pub path: &'a str,
+    pub text: &'a str,
 }
 
 const KEYS: &[&str] = &["doc", "op", "formats", "input", "output", "accuracy", "cpu", "cuda"];
@@ -74,7 +89,8 @@ const CPU_KEYS: &[&str] = &[
     "function",
 ];
 
-const CUDA_KEYS: &[&str] = &["algorithm", "min_cc", "name", "formats", "packing", "tile", "shape", "budget"];
+const CUDA_KEYS: &[&str] =
+    &["algorithm", "min_cc", "name", "formats", "packing", "tile", "shape", "budget", "body", "function"];
 
 /// Words of the vocabulary with their spellings.
 macro_rules! spelled {
@@ -107,7 +123,12 @@ pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) 
             error.help("`accuracy = { exact = true }` is the only one so far; leave it out or write that"),
         );
     }
-    let tables = table.need("cpu").and_then(|_| table.tables("cpu", "a CPU variant", CPU_KEYS));
+    // A family may add GPUs to what another serves on processors.
+    let only_cuda = table.key_span("cuda").is_some() && table.key_span("cpu").is_none();
+    let tables = match only_cuda {
+        true => Some(Vec::new()),
+        false => table.need("cpu").and_then(|_| table.tables("cpu", "a CPU variant", CPU_KEYS)),
+    };
     let all = tables.as_ref().map_or(usize::MAX, Vec::len);
     let variants: Vec<RawVariant> = tables.unwrap_or_default().iter().filter_map(variant).collect();
     let cuda_tables = match table.key_span("cuda") {
@@ -201,6 +222,7 @@ fn cuda_variant(table: &Table<'_>) -> Option<RawCudaVariant> {
         None => Some(CudaBudget::default()),
         Some(node) => budget(&node),
     };
+    let body = cuda_body(table);
     Some(RawCudaVariant {
         span: table.span,
         algorithm: algorithm?,
@@ -211,7 +233,46 @@ fn cuda_variant(table: &Table<'_>) -> Option<RawCudaVariant> {
         tile: optional(tile)?,
         shape: optional(shape)?,
         budget: budget?,
+        body: body?,
     })
+}
+
+fn cuda_body(table: &Table<'_>) -> Option<Option<RawBody>> {
+    match (table.get("body"), table.get("function")) {
+        (None, None) => Some(None),
+        (Some(body), Some(function)) => {
+            let (body, function) = (body.string(), function.string());
+            let (file, function) = (body?, function?);
+            let named = file.value.strip_suffix(".cu").is_some_and(|stem| {
+                !stem.is_empty()
+                    && stem.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
+                    && !stem.starts_with('.')
+            });
+            if !named {
+                let message =
+                    format!("`{}` is not the name of a CUDA file beside this one", file.value.escape_debug());
+                let error = table.file.error("bad-name", file.span, message);
+                table.file.report(error.help("write it like `dequantize_mine.cu`, without folders"));
+            }
+            let sound = function.value.len() <= 100 && is_identifier(&function.value);
+            if !sound {
+                let message = format!("`{}` is not the name of a function", function.value.escape_debug());
+                let error = table.file.error("bad-name", function.span, message);
+                table
+                    .file
+                    .report(error.help("letters, digits and `_`, as in `GM_KERNEL(256) my_kernel(...)`"));
+            }
+            (named && sound).then_some(Some(RawBody { file, function }))
+        }
+        (Some(_), None) => {
+            table.need("function");
+            None
+        }
+        (None, Some(_)) => {
+            table.need("body");
+            None
+        }
+    }
 }
 
 /// A compute capability: `"7.5"`.

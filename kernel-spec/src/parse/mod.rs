@@ -30,6 +30,8 @@ pub(crate) struct Raw<'a> {
     pub cuda: Vec<Option<crate::model::CudaTargets>>,
     /// Codebook data files.
     pub data: Vec<codebook::Data<'a>>,
+    /// Hand-written CUDA bodies.
+    pub bodies: Vec<kernel::Body<'a>>,
     /// Names of files that could not be read, so that a reference to them is not a second error.
     pub broken: Vec<&'a str>,
 }
@@ -51,6 +53,7 @@ enum Kind {
 pub(crate) struct Sorted<'a> {
     pub files: Vec<File<'a>>,
     pub data: Vec<codebook::Data<'a>>,
+    pub bodies: Vec<kernel::Body<'a>>,
     /// Names of text files that are not text.
     pub broken: Vec<&'a str>,
 }
@@ -63,7 +66,11 @@ pub(crate) fn sort<'a>(sources: &'a [SourceFile], sink: &'a Sink) -> Sorted<'a> 
             sorted.data.push(codebook::Data { path: &source.path, bytes: &source.bytes });
             continue;
         }
-        match text(source, sink) {
+        if source.path.ends_with(".cu") {
+            sorted.bodies.extend(text(source, sink).map(|text| kernel::Body { path: &source.path, text }));
+            continue;
+        }
+        match text(source, sink).filter(|text| has_words(text, source, sink)) {
             Some(text) => sorted.files.push(File { path: &source.path, text, sink }),
             None => sorted.broken.push(stem(&source.path)),
         }
@@ -91,11 +98,18 @@ fn text<'a>(source: &'a SourceFile, sink: &Sink) -> Option<&'a str> {
             return refuse("not-utf8", message, "TOML is UTF-8; save the file in that encoding");
         }
     };
-    if text.trim().is_empty() {
-        let help = "a format needs `block`, `[[field]]` and `[value]`; see docs/spec-reference.md for the other kinds";
-        return refuse("empty-file", "the file is empty".to_owned(), help);
-    }
     Some(text)
+}
+
+/// Whether a spec says anything; reported if not.
+fn has_words(text: &str, source: &SourceFile, sink: &Sink) -> bool {
+    let empty = text.trim().is_empty();
+    if empty {
+        let help = "a format needs `block`, `[[field]]` and `[value]`; see docs/spec-reference.md for the other kinds";
+        let error = Diagnostic::error("empty-file", &source.path, Span::default(), "the file is empty");
+        sink.push(error.help(help));
+    }
+    !empty
 }
 
 /// Parses one file into `raw`.

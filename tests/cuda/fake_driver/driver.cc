@@ -2,8 +2,8 @@
 //
 // It is there to run an unmodified launch path: what a real driver would refuse is refused with its error code, what
 // fails on a device asynchronously fails at the next synchronization and stays failed, and streams do their work no
-// sooner than they must, so that a missing synchronization shows. GRISTMILL_FAKE_CUDA sets what it pretends to be and
-// which failures it injects; GRISTMILL_FAKE_CUDA_UNITS names the folder of emulated units. At the process's end it
+// sooner than they must, so that a missing synchronization shows. GRISTMILL_GPU_FAKE sets what it pretends to be and
+// which failures it injects; GRISTMILL_GPU_FAKE_UNITS names the folder of emulated units. At the process's end it
 // says on stderr what was not given back.
 
 #include "driver.h"
@@ -24,9 +24,9 @@ void say(const char* format, ...) {
 const Settings& settings() {
     static const Settings made = [] {
         Settings s;
-        const char* units = getenv("GRISTMILL_FAKE_CUDA_UNITS");
+        const char* units = getenv("GRISTMILL_GPU_FAKE_UNITS");
         if (units) s.units = units;
-        const char* text = getenv("GRISTMILL_FAKE_CUDA");
+        const char* text = getenv("GRISTMILL_GPU_FAKE");
         std::string words = text ? text : "";
         while (!words.empty()) {
             size_t comma = words.find(',');
@@ -48,7 +48,7 @@ const Settings& settings() {
             else if (name == "no_pools") s.pools = false;
             else if (name == "seed") s.seed = uint64_t(number);
             else if (!name.empty()) {
-                say("GRISTMILL_FAKE_CUDA has the unknown word `%s`", word.c_str());
+                say("GRISTMILL_GPU_FAKE has the unknown word `%s`", word.c_str());
                 abort();
             }
         }
@@ -138,7 +138,7 @@ struct AtExit {
         if (!d.events.empty()) say("%zu events were not destroyed", d.events.size());
         if (!d.graphs.empty() || !d.execs.empty())
             say("%zu graphs were not destroyed", d.graphs.size() + d.execs.size());
-        if (getenv("GRISTMILL_FAKE_CUDA_COUNT")) say("%llu kernels were launched", (unsigned long long)d.launches);
+        if (getenv("GRISTMILL_GPU_FAKE_COUNT")) say("%llu kernels were launched", (unsigned long long)d.launches);
     }
 } at_exit;
 

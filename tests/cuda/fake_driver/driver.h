@@ -61,7 +61,7 @@ enum : int {
     CAPTURE_UNMATCHED = 903,
 };
 
-// What GRISTMILL_FAKE_CUDA says: words with commas between, for example "sm_80,driver=12020,fail_launch=gemv".
+// What GRISTMILL_GPU_FAKE says: words with commas between, for example "sm_80,driver=12020,fail_launch=gemv".
 struct Settings {
     int major = 9, minor = 0;   // sm_90
     int driver = 13000;         // driver=N: what cuDriverGetVersion gives
@@ -72,7 +72,7 @@ struct Settings {
     std::string fail_launch;    // fail_launch=NAME: launches of this kernel fail while they run
     bool pools = true;          // no_pools: no cuMemAllocAsync
     uint64_t seed = 1;          // seed=N: order of threads and blocks
-    std::string units;          // folder of emulated units: GRISTMILL_FAKE_CUDA_UNITS
+    std::string units;          // folder of emulated units: GRISTMILL_GPU_FAKE_UNITS
 };
 const Settings& settings();
 

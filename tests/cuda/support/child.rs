@@ -19,8 +19,8 @@ pub fn child(name: &str, settings: &str, units: &Path) -> Output {
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
         .env(CHILD, "1")
         .env("LD_LIBRARY_PATH", fake_driver())
-        .env("GRISTMILL_FAKE_CUDA", settings)
-        .env("GRISTMILL_FAKE_CUDA_UNITS", units)
+        .env("GRISTMILL_GPU_FAKE", settings)
+        .env("GRISTMILL_GPU_FAKE_UNITS", units)
         .output()
         .expect("it starts");
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -141,8 +141,8 @@ pub fn compile(
         .map_err(|source| CompileError::Cache { path: cache.to_path_buf(), source })?;
     let compiler = toolchain.identity();
     let flags = match toolchain {
-        Toolchain::Nvcc(_) | Toolchain::Images(_) => FLAGS,
-        Toolchain::Nvrtc(_) => NVRTC_FLAGS,
+        Toolchain::Nvcc(Nvcc { library: None, .. }) | Toolchain::Images(_) => FLAGS,
+        Toolchain::Nvcc(Nvcc { library: Some(_), .. }) | Toolchain::Nvrtc(_) => NVRTC_FLAGS,
     }
     .join(" ");
     let mut keys = Vec::new();
@@ -256,14 +256,16 @@ fn one(key: &Key<'_>, toolchain: &Toolchain, cache: &Path) -> Result<Outcome, Co
 type Made = Result<(Vec<u8>, String), String>;
 
 fn with_nvcc(nvcc: &Nvcc, key: &Key<'_>, cache: &Path) -> Result<Made, CompileError> {
-    let on = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| CompileError::Cache { path, source }
-    };
-    let scratch = Scratch::new(Some(cache)).map_err(on(cache))?;
+    if let Some(library) = &nvcc.library {
+        return match with_nvrtc(library, key) {
+            Ok((ptx, log)) if key.ptx => Ok(lowered_by(nvcc, key, cache, &ptx)?.map(|bytes| (bytes, log))),
+            made => Ok(made),
+        };
+    }
+    let (scratch, source) = (scratch(cache)?, format!("{}.cu", key.unit));
     // A name without folders: it stands in the compiler's messages, and an image must not depend on where it was made.
-    let source = format!("{}.cu", key.unit);
-    std::fs::write(scratch.path.join(&source), key.text).map_err(on(&scratch.path))?;
+    std::fs::write(scratch.path.join(&source), key.text)
+        .map_err(|source| CompileError::Cache { path: scratch.path.clone(), source })?;
     let mut command = nvcc.command(&nvcc.path);
     command.current_dir(&scratch.path).args(FLAGS);
     if key.ptx {
@@ -284,10 +286,25 @@ fn with_nvcc(nvcc: &Nvcc, key: &Key<'_>, cache: &Path) -> Result<Made, CompileEr
         Ok(bytes) => bytes,
         Err(error) => return Ok(Err(format!("nvcc reported success but left no image: {error}\n{log}"))),
     };
-    if !key.ptx {
-        return Ok(Ok((bytes, log)));
+    if key.ptx {
+        return Ok(lowered_by(nvcc, key, cache, &bytes)?.map(|bytes| (bytes, log)));
     }
-    Ok(lowered(&bytes, |text| {
+    Ok(Ok((bytes, log)))
+}
+
+fn scratch(cache: &Path) -> Result<Scratch, CompileError> {
+    Scratch::new(Some(cache)).map_err(|source| CompileError::Cache { path: cache.to_path_buf(), source })
+}
+
+/// PTX with the oldest `.version` that the toolkit's assembler takes.
+fn lowered_by(
+    nvcc: &Nvcc,
+    key: &Key<'_>,
+    cache: &Path,
+    ptx: &[u8],
+) -> Result<Result<Vec<u8>, String>, CompileError> {
+    let scratch = scratch(cache)?;
+    Ok(lowered(ptx, |text| {
         std::fs::write(scratch.path.join("trial.ptx"), text).is_ok()
             && nvcc
                 .command(&nvcc.ptxas)
@@ -296,15 +313,14 @@ fn with_nvcc(nvcc: &Nvcc, key: &Key<'_>, cache: &Path) -> Result<Made, CompileEr
                 .args(["-O0", &format!("-arch={}", sm(key.arch)), "trial.ptx", "-o", "trial.cubin"])
                 .output()
                 .is_ok_and(|output| output.status.success())
-    })
-    .map(|bytes| (bytes, log)))
+    }))
 }
 
 fn with_nvrtc(nvrtc: &Nvrtc, key: &Key<'_>) -> Made {
     let kind = if key.ptx { Kind::Ptx } else { Kind::Cubin };
     let name = format!("{}.cu", key.unit);
     let made = nvrtc.compile(&name, key.text, key.arch, kind, NVRTC_FLAGS);
-    // Its PTX keeps its version: there is no assembler to try an older one with.
+    // Without nvcc, PTX keeps its version: there is no assembler to try an older one with.
     made.image.map(|bytes| (bytes, made.log.clone())).ok_or(made.log)
 }
 

@@ -155,11 +155,12 @@ fn fragment(bits: u32, row: u32, k: u32) -> u32 {
     }
 }
 
-/// The unit: argument struct, finish, kernel.
-pub fn emit(plan: &CudaMatmul<'_>) -> String {
-    let kernel = match plan.algorithm {
-        CudaAlgorithm::Mma => mma(plan),
-        CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks => dp4a(plan),
+/// The unit: argument struct, finish, and the kernel, which is `body` where that is written by hand.
+pub fn emit(plan: &CudaMatmul<'_>, body: Option<&str>) -> String {
+    let kernel = match (body, plan.algorithm) {
+        (Some(body), _) => body.to_string(),
+        (None, CudaAlgorithm::Mma) => mma(plan),
+        (None, CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks) => dp4a(plan),
     };
     format!("{ARGUMENTS}{}{}{kernel}", lookup(plan), finish(plan))
 }

@@ -16,7 +16,7 @@ pub use matmul::CudaMatmul;
 use crate::Error;
 use crate::emit::{kernel_words, lcm};
 use crate::plan::{FormatPlan, PackPlan};
-use gristmill_spec::model::{CudaBudget, CudaVariant, Kernel, ShapeRules, SpecSet};
+use gristmill_spec::model::{CudaBody, CudaBudget, CudaVariant, Kernel, ShapeRules, SpecSet};
 use gristmill_spec::vocab::Op;
 use std::collections::BTreeMap;
 
@@ -52,6 +52,8 @@ pub struct CudaListed {
     pub quantizer: usize,
     /// Name of the unit that holds its code.
     pub unit: String,
+    /// The spec names a body for it.
+    pub hand_written: bool,
     /// The compute capability it needs.
     pub min_cc: (u8, u8),
     /// Shape rules, those of the spec and the derived ones.
@@ -184,6 +186,7 @@ fn of_format(
         format: index,
         quantizer: 0,
         unit: unit.to_string(),
+        hand_written: variant.body.is_some(),
         min_cc: variant.min_cc,
         shape: k_rule(variant.shape, u64::MAX),
         source: format!("{}:{}", variant.origin.file, variant.origin.line),
@@ -194,13 +197,16 @@ fn of_format(
         packing: None,
     };
     for (number, kernel, order, variant) in serving(set, Op::Dequantize, index) {
-        let unit = unit_name("dequantize", &format.name, &variant.label);
-        let function = &unit;
-        let text = decode::emit(plan) + &blocks::dequantize(plan, function);
-        units.add(&unit, variant.min_cc, std::slice::from_ref(function), variant.budget, &text);
+        let unit = unit_name("dequantize", &format.name, kernel, variant);
+        let function = function(variant, &unit);
+        let text = match &variant.body {
+            Some(body) => hand_written(plan, body),
+            None => decode::emit(plan) + &blocks::dequantize(plan, function),
+        };
+        units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
         let per_thread = blocks::per_thread(plan);
         listed.push(CudaListed {
-            plan: format!("{per_thread} elements a thread"),
+            plan: words(variant, format!("{per_thread} elements a thread")),
             launch: format!(
                 "CudaLaunch::Dequantize {{ function: {function:?}, threads: {BLOCK_THREADS}, per_thread: {per_thread} }}"
             ),
@@ -209,17 +215,21 @@ fn of_format(
     }
     for (number, kernel, order, variant) in serving(set, Op::Quantize, index) {
         for (position, quantizer) in format.quantizers.iter().enumerate() {
-            let unit = unit_name(&format!("quantize_{}", quantizer.name), &format.name, &variant.label);
-            let function = &unit;
-            let (text, steps) = match blocks::quantize(plan, quantizer, function) {
+            let unit = unit_name(&format!("quantize_{}", quantizer.name), &format.name, kernel, variant);
+            let function = function(variant, &unit);
+            let generated = || {
+                let (text, steps) = blocks::quantize(plan, quantizer, function)?;
+                Ok((format!("{}{}{text}", decode::sizes(plan), blocks::HELPERS), steps))
+            };
+            let written = variant.body.as_ref().map(|body| Ok((hand_written(plan, body), false)));
+            let (text, steps) = match written.unwrap_or_else(generated) {
                 Ok(text) => text,
                 Err(error) => {
                     errors.push(error);
                     continue;
                 }
             };
-            let text = format!("{}{}{text}", decode::sizes(plan), blocks::HELPERS);
-            let mut kernels = vec![function.clone()];
+            let mut kernels = vec![function.to_string()];
             if steps {
                 kernels.extend([format!("{function}_chunks"), format!("{function}_finish")]);
             }
@@ -234,10 +244,13 @@ fn of_format(
             };
             listed.push(CudaListed {
                 quantizer: position,
-                plan: format!(
-                    "{} over the {}; a warp for each block",
-                    quantizer.name,
-                    if steps { "row or tensor" } else { "block" }
+                plan: words(
+                    variant,
+                    format!(
+                        "{} over the {}; a warp for each block",
+                        quantizer.name,
+                        if steps { "row or tensor" } else { "block" }
+                    ),
                 ),
                 launch: format!(
                     "CudaLaunch::Quantize {{ function: {function:?}, threads: {threads}, blocks: {warps}, step: {step} }}"
@@ -263,15 +276,19 @@ fn of_format(
                     continue;
                 }
             };
-            let function = resolved.name();
-            if !units.0.contains_key(&function) {
-                let text = matmul::emit(&resolved);
-                let kernels = [function.clone()];
-                units.add(&function, variant.min_cc, &kernels, variant.budget, &text);
+            // Formats share a generated loop; what is written by hand is the spec's own.
+            let unit = match &variant.body {
+                Some(_) => unit_name("matmul", &format.name, kernel, variant),
+                None => resolved.name(),
+            };
+            let function = function(variant, &unit);
+            if !units.0.contains_key(&unit) {
+                let text = matmul::emit(&resolved, variant.body.as_ref().map(|body| body.text.as_str()));
+                units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
             }
             listed.push(CudaListed {
                 shape: k_rule(variant.shape, resolved.k_max),
-                plan: resolved.describe(),
+                plan: words(variant, resolved.describe()),
                 launch: format!(
                     "CudaLaunch::Matmul {{ function: {function:?}, threads: {}, rows: {}, tokens: {}, packing: &{}::PACK_{}, unit: Unit {{ elements: {}, multiple: {} }} }}",
                     resolved.threads,
@@ -283,7 +300,7 @@ fn of_format(
                     resolved.pack.multiple,
                 ),
                 packing: Some(packing),
-                ..entry(number, order, variant, name(kernel, &format.name, None, variant), &function)
+                ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
             });
         }
     }
@@ -293,10 +310,13 @@ fn of_format(
 fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut Vec<CudaListed>) {
     let format = &set.activations[index];
     for (number, kernel, order, variant) in serving(set, Op::QuantizeActivations, index) {
-        let unit = unit_name("quantize_activations", &format.name, &variant.label);
-        let function = &unit;
-        let text = activations::emit(format, function);
-        units.add(&unit, variant.min_cc, std::slice::from_ref(function), variant.budget, &text);
+        let unit = unit_name("quantize_activations", &format.name, kernel, variant);
+        let function = function(variant, &unit);
+        let text = match &variant.body {
+            Some(body) => body.text.clone(),
+            None => activations::emit(format, function),
+        };
+        units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
         let mut shape = variant.shape;
         shape.k.multiple_of = lcm(shape.k.multiple_of.max(1), u64::from(format.block.unwrap_or(1)));
         listed.push(CudaListed {
@@ -308,11 +328,12 @@ fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut V
             op: Op::QuantizeActivations,
             format: index,
             quantizer: 0,
-            unit,
+            unit: unit.clone(),
+            hand_written: variant.body.is_some(),
             min_cc: variant.min_cc,
             shape,
             source: format!("{}:{}", variant.origin.file, variant.origin.line),
-            plan: "a CUDA block for each row".to_string(),
+            plan: words(variant, "a CUDA block for each row".to_string()),
             order,
             kernel: number,
             packing: None,
@@ -320,8 +341,34 @@ fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut V
     }
 }
 
-fn unit_name(function: &str, format: &str, label: &str) -> String {
-    if label.is_empty() { format!("{function}_{format}") } else { format!("{function}_{format}_{label}") }
+/// What is generated has one unit for each op, format and label; what is written by hand, one for each variant.
+fn unit_name(function: &str, format: &str, kernel: &Kernel, variant: &CudaVariant) -> String {
+    let mut name = format!("{function}_{format}");
+    if !variant.label.is_empty() {
+        name = format!("{name}_{}", variant.label);
+    }
+    match &variant.body {
+        Some(body) => format!("{name}_{}_{}", kernel.name, body.function),
+        None => name,
+    }
+}
+
+/// The kernel's name in its unit.
+fn function<'a>(variant: &'a CudaVariant, unit: &'a str) -> &'a str {
+    variant.body.as_ref().map_or(unit, |body| body.function.as_str())
+}
+
+/// The plan in words, which a hand-written body need not follow.
+fn words(variant: &CudaVariant, plan: String) -> String {
+    match &variant.body {
+        Some(body) => format!("`{}` of {}, launched as: {plan}", body.function, body.file),
+        None => plan,
+    }
+}
+
+/// A hand-written kernel over blocks: the format's constants and functions stand before it.
+fn hand_written(plan: &FormatPlan<'_>, body: &CudaBody) -> String {
+    format!("{}\n{}", decode::emit(plan), body.text)
 }
 
 /// The pack plans that CUDA kernels of a format need, by packing: [`PackPlan::fit`] without a skeleton of the CPU.

@@ -33,9 +33,10 @@ use gristmill_spec::vocab::CudaArch;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The line that installs a compiler from Python wheels: about 250 MB, no root.
+/// The line that installs a compiler from Python wheels: about 350 MB, no root.
 pub const PIP_LINE: &str = "pip install --no-deps nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 \
-                            nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96";
+                            nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96 \
+                            nvidia-cuda-nvrtc==13.0.88";
 
 /// The line that installs the tools which look into images.
 pub const PIP_TOOLS_LINE: &str =
@@ -46,7 +47,7 @@ pub const PIP_TOOLS_LINE: &str =
 pub enum Toolchain {
     /// Images that were built before.
     Images(Folder),
-    /// nvcc, which needs a host compiler.
+    /// nvcc, which needs a host compiler, or the library of its toolkit that does the same.
     Nvcc(Nvcc),
     /// The library that compiles without one.
     Nvrtc(Nvrtc),
@@ -58,10 +59,11 @@ impl Toolchain {
         match self {
             Toolchain::Images(_) => "images".to_string(),
             Toolchain::Nvcc(nvcc) => format!(
-                "nvcc {} cicc {} ptxas {}{}{}",
+                "nvcc {} cicc {} ptxas {}{}{}{}",
                 nvcc.version,
                 nvcc.cicc,
                 nvcc.assembler,
+                if nvcc.library.is_some() { " by nvrtc" } else { "" },
                 if nvcc.environment_flags.is_empty() { "" } else { " " },
                 nvcc.environment_flags
             ),
@@ -129,7 +131,13 @@ impl fmt::Display for Toolchain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Toolchain::Images(folder) => write!(f, "images in {}", folder.path().display()),
-            Toolchain::Nvcc(nvcc) => write!(f, "nvcc {} ({})", nvcc.version, nvcc.path.display()),
+            Toolchain::Nvcc(nvcc) => {
+                write!(f, "nvcc {} ({}", nvcc.version, nvcc.path.display())?;
+                match &nvcc.library {
+                    Some(library) => write!(f, ", by its library {})", library.path.display()),
+                    None => f.write_str(")"),
+                }
+            }
             Toolchain::Nvrtc(nvrtc) => write!(f, "NVRTC {} ({})", nvrtc.version, nvrtc.path.display()),
         }
     }

@@ -1,6 +1,8 @@
 //! An nvcc, with the parts that it calls.
 
 use super::env::{Env, exe, is_program};
+use super::nvrtc::Nvrtc;
+use super::places;
 use super::problem::{Problem, words};
 use super::version::{OLDEST, Version};
 use crate::cuda::arch::{compute, sm};
@@ -25,6 +27,9 @@ pub struct Nvcc {
     pub archs: Vec<CudaArch>,
     /// Flags that the environment adds to every call (`NVCC_PREPEND_FLAGS`, `NVCC_APPEND_FLAGS`).
     pub environment_flags: String,
+    /// The same compiler as a library, where the toolkit has it: one process for all images, where nvcc starts three
+    /// for each, and no headers that every unit reads again.
+    pub library: Option<Nvrtc>,
     pub(crate) env: Env,
 }
 
@@ -65,6 +70,7 @@ impl Nvcc {
             assembler,
             archs,
             environment_flags: flags.join(" "),
+            library: None,
             env: env.clone(),
         };
         let first = nvcc.archs.first().copied().ok_or_else(|| Problem::NoVersion {
@@ -72,7 +78,18 @@ impl Nvcc {
             output: "it lists no architecture".to_string(),
         })?;
         nvcc.cicc = nvcc.trial(first, folder, memo)?;
+        nvcc.library = nvcc.its_library(folder);
         Ok(nvcc)
+    }
+
+    /// The library of the same toolkit, if it is of exactly this version. Flags of the environment are for nvcc; where
+    /// there are any, nvcc it is.
+    fn its_library(&self, folder: &Path) -> Option<Nvrtc> {
+        if !self.environment_flags.is_empty() || self.cicc != self.assembler {
+            return None;
+        }
+        let beside = places::nvrtc_beside(folder);
+        beside.iter().filter_map(|path| Nvrtc::examine(path).ok()).find(|nvrtc| nvrtc.version == self.cicc)
     }
 
     /// Compiles an empty kernel to PTX and assembles it; returns the version of the compiler proper, which tells

@@ -125,6 +125,16 @@ pub fn nvrtc_libraries(env: &Env, sites: &[(String, PathBuf)]) -> Vec<(String, P
     found
 }
 
+/// The NVRTC of the toolkit whose programs are in `bin`.
+pub fn nvrtc_beside(bin: &Path) -> Vec<PathBuf> {
+    let Some(root) = bin.parent() else { return Vec::new() };
+    // Toolkits of NVIDIA have lib64, a link to the last; wheels lib; conda and cross toolkits the others.
+    ["lib64", "lib", "bin", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"]
+        .iter()
+        .flat_map(|lib| libraries(&root.join(lib)))
+        .collect()
+}
+
 /// The NVRTC libraries of a folder, the newest first.
 fn libraries(folder: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = files(folder)

@@ -1,0 +1,1 @@
+// Nobody wants this.
