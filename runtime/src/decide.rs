@@ -334,8 +334,12 @@ impl Prepared {
             }
             let place = |candidate: &Candidate| {
                 let measured = order.iter().position(|(id, _)| *id == candidate.entry.id);
-                // What reads the format's own rows competes by its time alone.
-                let other = packing.is_some() && candidate.packing().is_some_and(|own| Some(own) != packing);
+                // What reads the format's own rows competes where it was measured.
+                let reads = match candidate.packing() {
+                    None => measured.is_some(),
+                    own => own == packing,
+                };
+                let other = packing.is_some() && !reads;
                 (other, measured.unwrap_or(usize::MAX))
             };
             let mut sorted = self.usable.to_vec();

@@ -359,9 +359,8 @@ pub mod planes {
         for k in 0..k {
             let at = k;
             let bit = row * 32 + K_BITS_R16K4[at % 16];
-            let code = unsafe {
-                (*codes.add(at / 16 * 64 + bit / 8) >> (bit % 8)) & 0x3
-            };
+            let byte = unsafe { *codes.add(at / 16 * 64 + bit / 8) };
+            let code = (byte >> (bit % 8)) & 0x3;
             let value = i32::from(code) - 1;
             let value = {
                 let scale = unsafe { scales.add((k / 64) * 16 + row).read() };
@@ -374,7 +373,8 @@ pub mod planes {
     pub static PACK_R16K4: PackInfo = PackInfo {
         name: "r16k4",
         rows: 16,
-        bits: 2,
+        tile_k: 16,
+        tile_bytes: 64,
         scales: true,
         mins: false,
         min: -1,
@@ -458,44 +458,44 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                             simd::prefetch(codes[i].wrapping_add(ahead));
                         }
                     }
-                    let mut w0 = [simd::zero(); V];
+                    let mut w = [simd::zero(); V];
                     for i in 0..V {
-                        w0[i] = simd::and(packed[i], simd::bytes(0x3));
-                    }
-                    let mut w1 = [simd::zero(); V];
-                    for i in 0..V {
-                        w1[i] = simd::and(simd::shift::<2>(packed[i]), simd::bytes(0x3));
-                    }
-                    let mut w2 = [simd::zero(); V];
-                    for i in 0..V {
-                        w2[i] = simd::and(simd::shift::<4>(packed[i]), simd::bytes(0x3));
-                    }
-                    let mut w3 = [simd::zero(); V];
-                    for i in 0..V {
-                        w3[i] = simd::and(simd::shift::<6>(packed[i]), simd::bytes(0x3));
+                        w[i] = simd::and(packed[i], simd::bytes(0x3));
                     }
                     for t in 0..T {
                         let x = simd::broadcast(x[t].add(k));
                         for i in 0..V {
-                            sum[t][i] = simd::pairs(sum[t][i], w0[i], x);
+                            sum[t][i] = simd::pairs(sum[t][i], w[i], x);
                         }
+                    }
+                    let mut w = [simd::zero(); V];
+                    for i in 0..V {
+                        w[i] = simd::and(simd::shift::<2>(packed[i]), simd::bytes(0x3));
                     }
                     for t in 0..T {
                         let x = simd::broadcast(x[t].add(k + 4));
                         for i in 0..V {
-                            sum[t][i] = simd::pairs(sum[t][i], w1[i], x);
+                            sum[t][i] = simd::pairs(sum[t][i], w[i], x);
                         }
+                    }
+                    let mut w = [simd::zero(); V];
+                    for i in 0..V {
+                        w[i] = simd::and(simd::shift::<4>(packed[i]), simd::bytes(0x3));
                     }
                     for t in 0..T {
                         let x = simd::broadcast(x[t].add(k + 8));
                         for i in 0..V {
-                            sum[t][i] = simd::pairs(sum[t][i], w2[i], x);
+                            sum[t][i] = simd::pairs(sum[t][i], w[i], x);
                         }
+                    }
+                    let mut w = [simd::zero(); V];
+                    for i in 0..V {
+                        w[i] = simd::and(simd::shift::<6>(packed[i]), simd::bytes(0x3));
                     }
                     for t in 0..T {
                         let x = simd::broadcast(x[t].add(k + 12));
                         for i in 0..V {
-                            sum[t][i] = simd::pairs(sum[t][i], w3[i], x);
+                            sum[t][i] = simd::pairs(sum[t][i], w[i], x);
                         }
                     }
                 }
@@ -878,7 +878,7 @@ static ENTRIES: &[Entry] = &[
     },
     #[cfg(target_arch = "x86_64")]
     Entry {
-        id: KernelId(0xabd4b3c16222d993),
+        id: KernelId(0x5f96f0acd5727577),
         name: "matmul.planes.avx2",
         op: Op::Matmul,
         format: 0,
