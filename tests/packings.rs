@@ -38,14 +38,14 @@ fn the_dense_packing_is_taken_where_it_is_asked_for_and_can_be_read() {
     let (none, all) = (Tuning::none(), processor(None));
     for m in [1, 3, 4, 100] {
         let untouched = chosen("i2_s", m, &all, &Restrict::default(), &none);
-        assert_eq!(packing(untouched), Some("r64k4"), "m = {m}: {}", untouched.name);
+        assert_eq!(packing(untouched), Some("r32k4"), "m = {m}: {}", untouched.name);
         for format in ["i2_s", "tq1_0", "iq1_bn", "iq2_bn"] {
             let dense = chosen(format, m, &all, &preferring(DENSE), &none);
             assert_eq!(packing(dense), Some(DENSE), "{format}, m = {m}: {}", dense.name);
         }
         // Its codes have a fourth value.
         let other = chosen("tq2_0", m, &all, &preferring(DENSE), &none);
-        assert_eq!(packing(other), Some("r64k4"), "m = {m}: {}", other.name);
+        assert_eq!(packing(other), Some("r32k4"), "m = {m}: {}", other.name);
         // Without byte permutes nothing reads it.
         let older = processor(Some(Feature::Avx512vbmi));
         let plain = chosen("i2_s", m, &older, &preferring(DENSE), &none);
@@ -76,7 +76,7 @@ fn an_unknown_packing_is_an_error_that_names_the_known_ones() {
     assert!(
         matches!(&error, Error::UnknownPacking { nearest: Some("r32t5"), known, .. } if known.len() >= 3)
     );
-    assert!(error.to_string().contains("r16k4, r32t5, r64b8, r64k4"), "{error}");
+    assert!(error.to_string().contains("r16k4, r32k4, r32t5, r64b8"), "{error}");
 }
 
 /// Kernels of all classes of weights like 2560x2560, with times by the packing and whether they decode.
@@ -157,7 +157,7 @@ fn a_dense_layer_is_smaller_and_computes_the_same() -> Result<(), Error> {
         let options = LinearOptions { restrict: Some(preferring(packing)), ..LinearOptions::default() };
         Linear::new(&REGISTRY, &matrix, &options, &threads)
     };
-    let (plain, dense) = (layer("r64k4")?, layer(DENSE)?);
+    let (plain, dense) = (layer("r32k4")?, layer(DENSE)?);
     let scales = n * size_of::<f32>();
     assert_eq!(plain.weight_bytes() - scales, n * k / 4);
     assert_eq!(dense.weight_bytes() - scales, n * k / 5);

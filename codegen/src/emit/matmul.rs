@@ -114,10 +114,15 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
          unsafe fn tile<const V: usize, const T: usize>(a: &MatmulArgs, row: usize, token: usize) {{
              // SAFETY (all of the function): the caller answers for the buffers of `a`, see `MatmulArgs`.
              unsafe {{
-                 let mut codes = [a.codes; V];
-                 for i in 0..V {{
+                 let mut codes = [a.codes.add(row / ROWS * a.stride + row % ROWS * 4); V];
+                 for i in 1..V {{
                      let row = row + i * LANES;
-                     codes[i] = a.codes.add(row / ROWS * a.stride + row % ROWS * 4);
+                     codes[i] = if ROWS % (V * LANES) == 0 {{
+                         // In the same panel.
+                         codes[0].add(i * LANES * 4)
+                     }} else {{
+                         a.codes.add(row / ROWS * a.stride + row % ROWS * 4)
+                     }};
                  }}
                  let mut x = [a.x; T];
                  for t in 0..T {{ x[t] = a.x.add((token + t) * a.x_stride); }}
@@ -181,7 +186,7 @@ fn load(plan: &MatmulPlan<'_>) -> String {
         "let mut packed = [simd::zero(); V];\nfor i in 0..V { packed[i] = simd::load(codes[i].add(at)); }\n",
     );
     out.push_str(
-        "let ahead = if at + AHEAD < a.stride { at + AHEAD } else { (at + AHEAD).wrapping_add(next) };
+        "let ahead = if V * LANES == ROWS || at + AHEAD < a.stride { at + AHEAD } else { (at + AHEAD).wrapping_add(next) };
          for i in 0..V { if i * LANES % LINE == 0 { simd::prefetch(codes[i].wrapping_add(ahead)); } }\n",
     );
     if plan.pack.trits() {
@@ -467,7 +472,7 @@ fn by_unit(plan: &MatmulPlan<'_>) -> String {
         );
         let _ = write!(
             sums,
-            "let ahead = if unit + {ahead} < a.units {{
+            "let ahead = if V * LANES == ROWS || unit + {ahead} < a.units {{
                  (unit + {ahead}) * {rows}
              }} else {{
                  ((unit + {ahead}) * {rows}).wrapping_add(next_terms)
@@ -490,10 +495,14 @@ fn by_unit(plan: &MatmulPlan<'_>) -> String {
         if used {
             let _ = writeln!(
                 pointers,
-                "let mut {name} = [a.{name}; V];
-                 for i in 0..V {{
+                "let mut {name} = [a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS); V];
+                 for i in 1..V {{
                      let row = row + i * LANES;
-                     {name}[i] = a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS);
+                     {name}[i] = if ROWS % (V * LANES) == 0 {{
+                         {name}[0].add(i * LANES)
+                     }} else {{
+                         a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS)
+                     }};
                  }}"
             );
         }
