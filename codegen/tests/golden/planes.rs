@@ -415,10 +415,14 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
         token: usize,
     ) {
         unsafe {
-            let mut codes = [a.codes; V];
-            for i in 0..V {
+            let mut codes = [a.codes.add(row / ROWS * a.stride + row % ROWS * 4); V];
+            for i in 1..V {
                 let row = row + i * LANES;
-                codes[i] = a.codes.add(row / ROWS * a.stride + row % ROWS * 4);
+                codes[i] = if ROWS % (V * LANES) == 0 {
+                    codes[0].add(i * LANES * 4)
+                } else {
+                    a.codes.add(row / ROWS * a.stride + row % ROWS * 4)
+                };
             }
             let mut x = [a.x; T];
             for t in 0..T {
@@ -429,10 +433,14 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                 .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
             let next_terms = (after / ROWS * ROWS * a.units + after % ROWS)
                 .wrapping_sub(row / ROWS * ROWS * a.units + row % ROWS + ROWS * a.units);
-            let mut scales = [a.scales; V];
-            for i in 0..V {
+            let mut scales = [a.scales.add(row / ROWS * ROWS * a.units + row % ROWS); V];
+            for i in 1..V {
                 let row = row + i * LANES;
-                scales[i] = a.scales.add(row / ROWS * ROWS * a.units + row % ROWS);
+                scales[i] = if ROWS % (V * LANES) == 0 {
+                    scales[0].add(i * LANES)
+                } else {
+                    a.scales.add(row / ROWS * ROWS * a.units + row % ROWS)
+                };
             }
             let mut y = [[simd::splat_f32(0.0); V]; T];
             for unit in 0..a.units {
@@ -448,7 +456,7 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                     for i in 0..V {
                         packed[i] = simd::load(codes[i].add(at));
                     }
-                    let ahead = if at + AHEAD < a.stride {
+                    let ahead = if V * LANES == ROWS || at + AHEAD < a.stride {
                         at + AHEAD
                     } else {
                         (at + AHEAD).wrapping_add(next)
@@ -510,7 +518,7 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                         dot[t][i] = simd::widen(dot[t][i], sum[t][i]);
                     }
                 }
-                let ahead = if unit + 16 < a.units {
+                let ahead = if V * LANES == ROWS || unit + 16 < a.units {
                     (unit + 16) * 16
                 } else {
                     ((unit + 16) * 16).wrapping_add(next_terms)
@@ -878,7 +886,7 @@ static ENTRIES: &[Entry] = &[
     },
     #[cfg(target_arch = "x86_64")]
     Entry {
-        id: KernelId(0x5f96f0acd5727577),
+        id: KernelId(0x3659238b7114263d),
         name: "matmul.planes.avx2",
         op: Op::Matmul,
         format: 0,
