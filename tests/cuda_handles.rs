@@ -4,102 +4,22 @@
 //! Without images in this build (no CUDA compiler) nothing can be loaded, and the tests say that they are skipped.
 #![cfg(all(feature = "cuda", feature = "cli"))]
 
+#[path = "cuda/images.rs"]
+mod images;
 #[path = "cuda/support/mod.rs"]
 mod support;
 
 use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
-use gristmill::registry::{Code, CudaBuild, Entry, FormatInfo};
+use gristmill::registry::{Code, FormatInfo};
 use gristmill::vocab::{DType, Op};
 use gristmill::{
     Dequantizer, Device, Error, Input, Linear, LinearOptions, Matmul, NoGpu, Policy, QuantizedMatrix,
     Quantizer, REGISTRY, Reason, Recording, Request, Shape, Threads, Workspace,
 };
+use images::{GPU, bits, entries, has_images, parent, place_units, settings, tried, values};
 use std::path::Path;
-use std::process::{Command, Output};
-use support::{build, can_run, child, fake_driver, is_child, place_unit, said};
-
-const GPU: Device = Device { kind: gristmill::vocab::DeviceKind::Cuda, index: 0 };
-
-/// Formats that are tried: whole rows and units, headers and tails, minima, tables.
-const TRIED: &[&str] = &["i2_s", "i2s_absmax", "tq2_0", "q8_0", "q4_k", "iq4_nl"];
-
-fn tried() -> impl Iterator<Item = &'static FormatInfo> {
-    REGISTRY.formats.iter().filter(|format| TRIED.contains(&format.name))
-}
-
-fn named(entry: &Entry) -> &'static str {
-    match entry.op {
-        Op::QuantizeActivations => REGISTRY.activations[entry.format].name,
-        Op::Quantize | Op::Dequantize | Op::Matmul => REGISTRY.formats[entry.format].name,
-    }
-}
-
-/// CUDA entries that the tests launch.
-fn entries() -> impl Iterator<Item = &'static Entry> {
-    REGISTRY.entries.iter().filter(|entry| {
-        matches!(entry.code, Code::Cuda(_))
-            && (entry.op == Op::QuantizeActivations || TRIED.contains(&named(entry)))
-    })
-}
-
-/// Compiles the units of the tried kernels for the emulator, and puts them where the fake driver finds them for the
-/// images of this build.
-fn place_units(folder: &Path) {
-    let sources: Vec<gristmill_spec::SourceFile> = gristmill_spec::shipped().expect("readable");
-    let set = gristmill_spec::check(&sources).set.expect("the shipped specs have no mistakes");
-    let emitted = gristmill_codegen::cuda::emit(&set).expect("plans");
-    for entry in entries() {
-        let Code::Cuda(code) = &entry.code else { continue };
-        let listed =
-            emitted.listed.iter().find(|listed| listed.name == entry.name).expect("it was built from them");
-        let unit = emitted.units.iter().find(|unit| unit.name == listed.unit).expect("of a unit");
-        let text = unit.text.replace(gristmill_codegen::cuda::DEVICE_HEADER, "");
-        let compiled = build(&unit.name, &text).unwrap_or_else(|said| panic!("{said}"));
-        for image in code.images {
-            place_unit(folder, image.bytes, &compiled);
-        }
-    }
-}
-
-fn has_images() -> bool {
-    let strict = std::env::var_os("GRISTMILL_NO_SKIP").is_some_and(|value| value == "1");
-    let built = matches!(REGISTRY.cuda, CudaBuild::Built { .. }) && entries().next().is_some();
-    assert!(built || !strict, "this build has no CUDA images: {:?}", REGISTRY.cuda);
-    built
-}
-
-/// Runs the test `name` as a process with a fake driver; `None` in that process, or where it can't run.
-fn parent(name: &str, settings: &str) -> Option<Output> {
-    if is_child() || !can_run(name) {
-        return None;
-    }
-    if !has_images() {
-        println!("SKIPPED: {name}: this build has no CUDA images");
-        return None;
-    }
-    let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handle-units");
-    place_units(&units);
-    Some(child(name, settings, &units))
-}
-
-/// A device that takes the images: of the first architecture that was built.
-fn settings() -> String {
-    let CudaBuild::Built { architectures, .. } = REGISTRY.cuda else { return String::new() };
-    let first = architectures.first().expect("one was built");
-    format!("sm_{}{}", first.major, first.minor)
-}
-
-/// Values that are not all alike, without a generator of random ones.
-fn values(count: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
-    let each = || {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        (state as f32 / u32::MAX as f32) * 2.0 - 1.0
-    };
-    std::iter::repeat_with(each).take(count).collect()
-}
+use std::process::Command;
+use support::{can_run, fake_driver, is_child, said};
 
 /// The bytes of a quantized tensor, by the default quantizer.
 fn quantized(format: &FormatInfo, n: usize, k: usize, device: Device) -> Result<Vec<u8>, Error> {
@@ -109,10 +29,6 @@ fn quantized(format: &FormatInfo, n: usize, k: usize, device: Device) -> Result<
     let mut bytes = vec![0xa5; format.tensor_bytes(n, k)?];
     quantizer.run(&values(n * k, 7), n, k, &mut bytes)?;
     Ok(bytes)
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
 }
 
 #[test]
@@ -383,7 +299,8 @@ fn command(arguments: &[&str], gpu: Option<&Path>) -> (i32, String) {
     let output = command.output().expect("it starts");
     let text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    (output.status.code().expect("not killed"), text)
+    let code = output.status.code();
+    (code.unwrap_or_else(|| panic!("{arguments:?}: {}: {text}", output.status)), text)
 }
 
 #[test]
@@ -426,6 +343,22 @@ fn the_command_runs_there() {
     ];
     let (code, text) = command(&bench, Some(&units));
     assert_eq!(code, 0, "{text}");
+    let tuning = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handles.tuning");
+    // What there is of another GPU stays, and is told.
+    let other = "gristmill tuning 1\ngpu Another 9.9 driver 99.0\nmatmul i2_s 0 0000000000000001:1.000\n";
+    std::fs::write(&tuning, other).expect("a file");
+    let path = tuning.to_str().expect("UTF-8");
+    let tune = [
+        "tune", "--device", "cuda:0", "--quick", "--hot", "--format", "i2_s", "--m", "4", "--shape",
+        "512x1024", "--out", path,
+    ];
+    let (tuned, said) = command(&tune, Some(&units));
+    assert_eq!(tuned, 0, "{said}");
+    assert!(said.contains("1 class"), "{said}");
+    let written = std::fs::read_to_string(&tuning).expect("it was written");
+    assert!(written.starts_with(other) && written.contains("\ngpu Fake sm_"), "{written}");
+    let line = written.lines().last().expect("a line");
+    assert!(line.starts_with("matmul i2_s 1 ") && line.split(' ').count() > 4, "two kernels: {written}");
     let records: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let record = &records[0];
     assert!(record["kernel"].as_str().is_some_and(|name| name.starts_with("matmul.i2_s.cuda.")), "{text}");

@@ -99,7 +99,13 @@ fn tuning(us: impl Fn(&str, bool) -> f64) -> Tuning {
             .filter_map(|entry| Some((entry.id, us(packing(entry)?, from <= 1))))
             .collect();
         order.sort_by(|a, b| a.1.total_cmp(&b.1));
-        all.push(Measured { op: Op::Matmul, format: "i2_s".to_owned(), class, order });
+        all.push(Measured {
+            on: gristmill::tuning::cpu().to_owned(),
+            op: Op::Matmul,
+            format: "i2_s".to_owned(),
+            class,
+            order,
+        });
     }
     Tuning::of(all)
 }

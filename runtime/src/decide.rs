@@ -11,7 +11,7 @@ use crate::names;
 use crate::reason::{BrokenRule, Dim, Disabled, Reason, Refusal, Rejection, Rule, write_rejections};
 use crate::registry::{Code, CudaBuild, DimRule, Entry, KernelId, Registry, ShapeRules, WithoutImage};
 use crate::request::{Request, Restrict, Shape};
-use crate::tuning::{ShapeClass, Tuning};
+use crate::tuning::{self, ShapeClass, Tuning};
 use gristmill_spec::vocab::{DType, DeviceKind, FeatureSet, Isa, Op};
 use std::sync::Arc;
 
@@ -322,12 +322,20 @@ impl Prepared {
     /// Usable entries for each class, those that were measured first; before them, those of the packing that weights of
     /// the class are held in.
     fn in_measured_order(&self, tuning: &Tuning) -> Box<[Box<[Candidate]>]> {
-        let order = |class| tuning.order(self.op, &self.format_name, class);
+        if tuning.measured().is_empty() {
+            return Box::default();
+        }
+        let on = match &self.gpu {
+            Some(Ok(gpu)) => tuning::gpu(gpu),
+            Some(Err(_)) => return Box::default(),
+            None => tuning::cpu().to_owned(),
+        };
+        let order = |class| tuning.order(&on, self.op, &self.format_name, class);
         if ShapeClass::all().all(|class| order(class).is_empty()) {
             return Box::default();
         }
         let sorted = |class: ShapeClass| -> Box<[Candidate]> {
-            let packing = self.measured_packing(tuning, class);
+            let packing = self.measured_packing(&order, class);
             let order = order(class);
             if order.is_empty() && packing.is_none() {
                 return Box::default();
@@ -351,17 +359,23 @@ impl Prepared {
     }
 
     /// The packing that weights of a class are held in for all numbers of tokens, so that they are held once: the one
-    /// that was asked for, or else the one whose kernels lose least to the fastest of each class.
-    fn measured_packing(&self, tuning: &Tuning, class: ShapeClass) -> Option<&'static str> {
+    /// that was asked for, or else the one whose kernels lose least to the fastest of each class. `order` is what was
+    /// measured of a class. None on GPUs, where kernels of one token and of several read different packings.
+    fn measured_packing<'t>(
+        &self,
+        order: &impl Fn(ShapeClass) -> &'t [(KernelId, f64)],
+        class: ShapeClass,
+    ) -> Option<&'static str> {
         if self.allowed.packing.is_some() {
             return self.allowed.packing;
         }
-        if class.siblings().all(|class| tuning.order(self.op, &self.format_name, class).is_empty()) {
+        let measured = || class.siblings().any(|class| !order(class).is_empty());
+        if self.device.kind != DeviceKind::Cpu || !measured() {
             return None;
         }
         let loss = |packing: &str| -> f64 {
-            let of_class = |class| {
-                let order = tuning.order(self.op, &self.format_name, class);
+            let of_class = |class: ShapeClass| {
+                let order = order(class);
                 let reads = |(id, _): &&(KernelId, f64)| {
                     self.usable.iter().any(|c| c.entry.id == *id && c.packing() == Some(packing))
                 };
@@ -461,6 +475,11 @@ impl Prepared {
     /// The device that was asked for.
     pub fn device(&self) -> Device {
         self.device
+    }
+
+    /// The GPU that it is for, if it is for one that is there.
+    pub fn gpu(&self) -> Option<&GpuProfile> {
+        self.gpu.as_ref()?.as_ref().ok()
     }
 
     /// The type of the unpacked operand.

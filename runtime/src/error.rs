@@ -227,6 +227,14 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// Matrices that were to be packed together have different formats.
+    #[error("matrices of formats `{first}` and `{other}` can't be packed together")]
+    MixedFormats {
+        /// That of the first.
+        first: &'static str,
+        /// That of another.
+        other: &'static str,
+    },
     /// An operand is not on the kernel's device.
     #[error("kernel `{kernel}` runs on cuda:{index}, an operand is elsewhere")]
     WrongDevice {
@@ -234,6 +242,17 @@ pub enum Error {
         kernel: &'static str,
         /// Its device.
         index: u32,
+    },
+    /// Something that no graph can hold, while one is captured.
+    #[cfg(feature = "cuda")]
+    #[error(
+        "cuda:{index} captures a graph, in which nothing can be {what}\n  help: run the same once before the capture, so that all memory is there; copy inputs and wait for results outside of it"
+    )]
+    Capturing {
+        /// The device.
+        index: u32,
+        /// What was to be done.
+        what: &'static str,
     },
     /// The driver of a GPU reports an error.
     #[cfg(feature = "cuda")]

@@ -15,7 +15,7 @@ use crate::receipt::Recording;
 use crate::registry::{Entry, FormatInfo, PackInfo, Registry};
 use crate::request::Shape;
 use crate::threads::Threads;
-use crate::weights::{PackedMatrix, QuantizedMatrix, WeightLayout};
+use crate::weights::{PackedMatrix, QuantizedMatrix, Stack, WeightLayout};
 use crate::workspace::{Workspace, WorkspaceSize};
 use gristmill_spec::vocab::{DType, Op};
 use std::sync::Arc;
@@ -388,6 +388,22 @@ impl Matmul {
     /// [`Error::WrongFormat`]; [`Error::InvalidCode`] with the position; [`Error::OutOfMemory`],
     /// [`Error::TooLarge`].
     pub fn pack_on(&self, matrix: &QuantizedMatrix<'_>, threads: &Threads) -> Result<PackedMatrix, Error> {
+        self.pack_stacked(std::slice::from_ref(matrix), threads)
+    }
+
+    /// Packs matrices of one format and `k` one above the other, for layers that share their input (query, key and
+    /// value; gate and up): one launch then does the work of all, and activations are quantized once. A row of the
+    /// output holds the outputs of the first matrix, then those of the second, and so on; each keeps its own scale.
+    ///
+    /// # Errors
+    /// As for [`Matmul::pack_on`], rows counted over all matrices; [`Error::ShapeMismatch`] for none or for rows of
+    /// different length, [`Error::MixedFormats`].
+    pub fn pack_stacked(
+        &self,
+        matrices: &[QuantizedMatrix<'_>],
+        threads: &Threads,
+    ) -> Result<PackedMatrix, Error> {
+        let matrix = &Stack::new(matrices)?;
         let layout = self.layout;
         if !layout.format.same_as(matrix.format()) {
             return Err(Error::WrongFormat {
@@ -420,7 +436,9 @@ impl Matmul {
         match (layout.packing, &self.dequantizer) {
             (Some(packing), _) => self.pack_panels(packing, matrix, &row, &mut packed, threads)?,
             (None, Some(dequantizer)) => {
-                dequantizer.validate(matrix)?;
+                for matrix in matrix.matrices() {
+                    dequantizer.validate(matrix)?;
+                }
                 packed.stride = matrix.row_bytes() - layout.format.header_bytes();
                 packed.codes = Aligned::long_lived(product_of("packed weights", n, packed.stride)?)?;
                 if packed.stride > 0 {
@@ -440,7 +458,7 @@ impl Matmul {
     fn pack_panels(
         &self,
         packing: &'static PackInfo,
-        matrix: &QuantizedMatrix<'_>,
+        matrix: &Stack<'_, '_>,
         row: &RowLayout,
         packed: &mut PackedMatrix,
         threads: &Threads,

@@ -15,7 +15,7 @@ use crate::receipt::{Ledger, Recording};
 use crate::registry::{Code, Entry, FormatInfo, PackInfo, Registry, Unit};
 use crate::stats::timing;
 use crate::threads::{Threads, share};
-use crate::weights::{PackedMatrix, QuantizedMatrix};
+use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
 use gristmill_spec::vocab::{DeviceKind, Op};
 use std::ops::Range;
 use std::sync::Arc;
@@ -181,6 +181,12 @@ impl<C> Launcher<C> {
         bytes_out: usize,
         enqueue: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
+        if gpu.is_capturing() {
+            enqueue()?;
+            let (entry, index, ledger) = (self.entry, self.index, self.ledger.clone());
+            gpu.count_later(Tally { entry, index, ledger, bytes: [bytes_in, bytes_out] });
+            return Ok(());
+        }
         let time = if timing() {
             Some(gpu.time(enqueue)?.1)
         } else {
@@ -224,18 +230,50 @@ impl<C> Launcher<C> {
 
     #[inline]
     fn count(&self, bytes_in: usize, bytes_out: usize, time: Option<Duration>) {
-        let counters = self.entry.counters;
-        if let Some(time) = time {
-            let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-            counters.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
-            counters.timed.fetch_add(1, Ordering::Relaxed);
-        }
-        counters.launches.fetch_add(1, Ordering::Relaxed);
-        counters.bytes_in.fetch_add(bytes_in as u64, Ordering::Relaxed);
-        counters.bytes_out.fetch_add(bytes_out as u64, Ordering::Relaxed);
-        if let Some(ledger) = &self.ledger {
-            ledger.note(self.index);
-        }
+        count(self.entry, self.index, self.ledger.as_deref(), [bytes_in, bytes_out], time);
+    }
+}
+
+#[inline]
+fn count(
+    entry: &'static Entry,
+    index: usize,
+    ledger: Option<&Ledger>,
+    [bytes_in, bytes_out]: [usize; 2],
+    time: Option<Duration>,
+) {
+    let counters = entry.counters;
+    if let Some(time) = time {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        counters.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        counters.timed.fetch_add(1, Ordering::Relaxed);
+    }
+    counters.launches.fetch_add(1, Ordering::Relaxed);
+    counters.bytes_in.fetch_add(bytes_in as u64, Ordering::Relaxed);
+    counters.bytes_out.fetch_add(bytes_out as u64, Ordering::Relaxed);
+    if let Some(ledger) = ledger {
+        ledger.note(index);
+    }
+}
+
+/// A launch in a graph: it counts each time that the graph is launched.
+#[cfg(feature = "cuda")]
+#[derive(Debug)]
+pub(crate) struct Tally {
+    entry: &'static Entry,
+    index: usize,
+    ledger: Option<Arc<Ledger>>,
+    bytes: [usize; 2],
+}
+
+#[cfg(feature = "cuda")]
+impl Tally {
+    pub(crate) fn kernel(&self) -> &'static str {
+        self.entry.name
+    }
+
+    pub(crate) fn count(&self) {
+        count(self.entry, self.index, self.ledger.as_deref(), self.bytes, None);
     }
 }
 
@@ -489,23 +527,30 @@ impl Panels<'_> {
 /// processor, whatever device reads the packing.
 pub(crate) fn pack(
     packing: &PackInfo,
-    matrix: &QuantizedMatrix<'_>,
+    matrix: &Stack<'_, '_>,
     panels: Panels<'_>,
     size: &PanelSize,
 ) -> Result<(), Error> {
+    let mut gathered = Vec::new();
     for panel in 0..panels.count(size) {
         let row = (panels.first + panel) * size.rows;
         let rows = matrix.n().saturating_sub(row).min(size.rows);
-        let blocks = matrix.blocks(row);
+        let (blocks, stride) = matrix.rows(row, rows, &mut gathered);
         let codes = &mut panels.codes[panel * size.stride..][..size.stride];
         let scales = &mut panels.scales[panel * size.scales..][..size.scales];
         let mins = &mut panels.mins[panel * size.mins..][..size.mins];
-        // SAFETY: no feature of the processor is needed. `row + rows <= n`, so that the blocks of all rows lie
-        // in the matrix, `row_bytes` apart; the places have the sizes of one panel of this packing.
+        let needed = if rows == 0 {
+            0
+        } else {
+            (rows - 1) * stride + matrix.row_bytes() - matrix.format().header_bytes()
+        };
+        assert!(blocks.len() >= needed, "a matrix is as long as its shape says");
+        // SAFETY: no feature of the processor is needed. The blocks of all rows lie in `blocks`, `stride` apart, as was
+        // just seen; the places have the sizes of one panel of this packing.
         let packed = unsafe {
             (packing.pack)(
                 blocks.as_ptr(),
-                matrix.row_bytes(),
+                stride,
                 rows,
                 matrix.k(),
                 codes.as_mut_ptr(),

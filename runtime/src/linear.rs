@@ -13,7 +13,7 @@ use crate::registry::Registry;
 use crate::request::{Request, Restrict, Shape};
 use crate::threads::Threads;
 use crate::tuning::Tuning;
-use crate::weights::{PackedMatrix, QuantizedMatrix};
+use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
 use crate::workspace::{Workspace, WorkspaceSize};
 use gristmill_spec::vocab::{DType, DeviceKind, Op};
 use std::sync::Arc;
@@ -105,21 +105,36 @@ impl Linear {
         options: &LinearOptions,
         threads: &Threads,
     ) -> Result<Linear, Error> {
+        Linear::stacked(registry, std::slice::from_ref(weights), options, threads)
+    }
+
+    /// Several matrices of one format and `k` as one layer, for layers that share their input: see
+    /// [`Matmul::pack_stacked`], which also says how outputs lie.
+    ///
+    /// # Errors
+    /// As for [`Linear::new`] and [`Matmul::pack_stacked`].
+    pub fn stacked(
+        registry: &'static Registry,
+        weights: &[QuantizedMatrix<'_>],
+        options: &LinearOptions,
+        threads: &Threads,
+    ) -> Result<Linear, Error> {
+        let stack = Stack::new(weights)?;
         let none = Tuning::none();
         let (restrict, tuning) = match &options.restrict {
             Some(restrict) => (restrict.clone(), &none),
             None => (Restrict::from_env()?, Tuning::from_env(registry)),
         };
-        let (n, k) = (weights.n(), weights.k());
+        let (n, k) = (stack.n(), stack.k());
+        let format = stack.format().name;
         let decode = Shape { m: 1, n, k };
-        let request =
-            Request::matmul(weights.format().name, decode).with_input(options.input).on(options.device);
+        let request = Request::matmul(format, decode).with_input(options.input).on(options.device);
         let prepare =
             |request: &Request<'_>| registry.prepare_tuned(request, CpuProfile::detect(), &restrict, tuning);
         let note = |refused: &Prepared, instead| FallbackNote {
             policy: options.policy.name(),
             op: Op::Matmul,
-            format: weights.format().name.to_owned(),
+            format: format.to_owned(),
             device: options.device,
             reason: refused.decide(decode).refusal().to_string(),
             instead,
@@ -156,7 +171,7 @@ impl Linear {
             let packed = match same {
                 Some(same) => same.packed,
                 None => {
-                    layer.packed.push(matmul.pack_on(weights, threads)?);
+                    layer.packed.push(matmul.pack_stacked(weights, threads)?);
                     layer.packed.len() - 1
                 }
             };
@@ -177,7 +192,7 @@ impl Linear {
     fn dequantize(
         &self,
         registry: &'static Registry,
-        weights: &QuantizedMatrix<'_>,
+        weights: &[QuantizedMatrix<'_>],
     ) -> Result<PlainWeights, Error> {
         let (n, k) = (self.n, self.k);
         let reads = self.prepared.sibling(Op::Dequantize, DType::F32, Shape::matrix(n, k))?;
@@ -185,12 +200,17 @@ impl Linear {
         let activations =
             registry.activations.get(dequantizer.format().activations).ok_or(Error::BrokenRegistry {
                 package: registry.package,
-                at: weights.format().name,
+                at: dequantizer.format().name,
                 what: "its activation format is not in the registry",
             })?;
         let mut values =
             Aligned::zeroed(n.checked_mul(k).ok_or(Error::TooLarge { what: "dequantized weights" })?)?;
-        dequantizer.run(weights, &mut values)?;
+        let mut done = 0;
+        for matrix in weights {
+            let size = matrix.n() * k;
+            dequantizer.run(matrix, &mut values[done..][..size])?;
+            done += size;
+        }
         Ok(PlainWeights { values, n, k, activations })
     }
 
@@ -278,11 +298,7 @@ impl Linear {
         threads: &Threads,
     ) -> Result<(), Error> {
         let (n, k) = (self.n, self.k);
-        let decision = self.prepared.decide(Shape { m, n, k });
-        let choice = decision
-            .chosen()
-            .and_then(|entry| self.choices.iter().find(|choice| std::ptr::eq(choice.matmul.entry(), entry)));
-        if let Some(Choice { matmul, packed }) = choice {
+        if let Some(Choice { matmul, packed }) = self.choice(Shape { m, n, k }) {
             if let Some(moved) = &self.moved {
                 moved.runs.fetch_add(1, Ordering::Relaxed);
             }
@@ -304,5 +320,34 @@ impl Linear {
             None if m == 0 && y.is_empty() && input.len() == 0 => Ok(()),
             None => Err(self.refused(Shape { m, n, k })),
         }
+    }
+
+    /// Enqueues the same for activations on the layer's GPU, into memory there, and does not wait for it;
+    /// [`Workspace::finish`] does. This is what a [`Graph`](crate::cuda::Graph) of a whole model is captured from.
+    ///
+    /// # Errors
+    /// [`Error::NoKernel`] if this `m` has none on a GPU; else as for [`Matmul::run_on_device`].
+    #[cfg(feature = "cuda")]
+    pub fn forward_on_device(
+        &self,
+        input: crate::cuda::DeviceInput<'_>,
+        m: usize,
+        bias: Option<&crate::cuda::DeviceBuffer<f32>>,
+        y: &mut crate::cuda::DeviceBuffer<f32>,
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        let shape = Shape { m, n: self.n, k: self.k };
+        match self.choice(shape) {
+            Some(Choice { matmul, packed }) => {
+                matmul.run_on_device(&self.packed[*packed], input, m, bias, y, workspace)
+            }
+            None => Err(self.refused(shape)),
+        }
+    }
+
+    /// What decide gives for a shape, if it was taken.
+    fn choice(&self, shape: Shape) -> Option<&Choice> {
+        let chosen = self.prepared.decide(shape).chosen()?;
+        self.choices.iter().find(|choice| std::ptr::eq(choice.matmul.entry(), chosen))
     }
 }

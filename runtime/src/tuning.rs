@@ -1,12 +1,15 @@
-//! Measured orders: which kernel was fastest on this processor, for each format and class of shapes.
+//! Measured orders: which kernel was fastest on this processor or GPU, for each format and class of shapes.
 //!
 //! `gristmill tune` measures them, offline, and writes a file; decisions put the kernels in the measured order once
-//! availability and shape are settled. The file is text, a line for each format and class:
+//! availability and shape are settled. The file is text: a part for each processor and GPU, in it a line for each
+//! format and class:
 //!
 //! ```text
 //! gristmill tuning 1
 //! cpu x86 ssse3 sse4.1 avx2 AuthenticAMD 26 2 1
-//! matmul i2_s 0 9 6f1c2a7d01234567:18.7 00c2a7d012345676:31.2
+//! matmul i2_s 9 6f1c2a7d01234567:18.7 00c2a7d012345676:31.2
+//! gpu NVIDIA H200 9.0 driver 13.0
+//! matmul i2_s 9 13c2a7d0f2345671:2.9
 //! ```
 //!
 //! A kernel's id is a hash of its text, its compiler and its flags, so a line outlives neither. What can't be used (another
@@ -14,6 +17,7 @@
 //! nothing else.
 
 use crate::device::CpuProfile;
+use crate::gpu::GpuProfile;
 use crate::registry::{KernelId, Registry};
 use crate::request::Shape;
 use gristmill_spec::vocab::Op;
@@ -87,6 +91,8 @@ impl ShapeClass {
 /// Kernels of one op and format in the order that was measured for a class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
+    /// Where: [`cpu`] or [`gpu`].
+    pub on: String,
     /// What they compute.
     pub op: Op,
     /// The format.
@@ -136,7 +142,7 @@ impl Tuning {
     /// Reads a file; one that can't be read is set aside whole.
     pub fn read(path: &Path, registry: &Registry) -> Tuning {
         match std::fs::read(path) {
-            Ok(bytes) => Tuning::parse(&String::from_utf8_lossy(&bytes), registry, &cpu()),
+            Ok(bytes) => Tuning::parse(&String::from_utf8_lossy(&bytes), registry, cpu()),
             Err(error) => Tuning::aside(0, format!("`{}` can't be read: {error}", path.display())),
         }
     }
@@ -165,28 +171,41 @@ impl Tuning {
         Tuning { measured: Vec::new(), set_aside: vec![SetAside { line, why }] }
     }
 
-    /// Reads the text of a file for the processor that is called `cpu` (see [`cpu`]).
+    /// Reads the text of a file for the processor that is called `cpu` (see [`cpu`]). What was measured on another one is set
+    /// aside; parts of GPUs are kept, whichever GPU there is, and each is used for requests on its own.
     pub fn parse(text: &str, registry: &Registry, cpu: &str) -> Tuning {
         let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim_end()));
         match lines.next() {
             Some((_, HEAD)) => {}
             Some(_) | None => return Tuning::aside(1, format!("it does not begin with `{HEAD}`")),
         }
-        match lines.next().map(|(_, line)| line.strip_prefix("cpu ")) {
-            Some(Some(found)) if found == cpu => {}
-            Some(Some(found)) => {
-                return Tuning::aside(2, format!("measured on `{found}`, this processor is `{cpu}`"));
-            }
-            Some(None) | None => return Tuning::aside(2, "no line `cpu NAME`".to_owned()),
-        }
         let mut tuning = Tuning::none();
+        // `None` before the first part; in a part that is set aside its lines are skipped.
+        let mut part: Option<Option<&str>> = None;
         for (line, text) in lines.filter(|(_, line)| !line.is_empty()) {
             let mut aside = |why| tuning.set_aside.push(SetAside { line, why });
-            match parse_line(text, registry, &mut aside) {
-                Ok(measured) if measured.order.is_empty() => {}
-                Ok(measured) => tuning.measured.push(measured),
-                Err(why) => aside(why),
+            if is_machine(text) {
+                let here = text.starts_with(GPU) || text == cpu;
+                if !here {
+                    let found = text.trim_start_matches(CPU);
+                    let this = cpu.trim_start_matches(CPU);
+                    aside(format!("measured on `{found}`, this processor is `{this}`"));
+                }
+                part = Some(here.then_some(text));
+                continue;
             }
+            match part {
+                None => return Tuning::aside(line, "no line `cpu NAME` or `gpu NAME` before it".to_owned()),
+                Some(None) => {}
+                Some(Some(on)) => match parse_line(text, on, registry, &mut aside) {
+                    Ok(measured) if measured.order.is_empty() => {}
+                    Ok(measured) => tuning.measured.push(measured),
+                    Err(why) => aside(why),
+                },
+            }
+        }
+        if part.is_none() {
+            return Tuning::aside(2, "no line `cpu NAME` or `gpu NAME`".to_owned());
         }
         tuning
     }
@@ -201,29 +220,79 @@ impl Tuning {
         &self.set_aside
     }
 
-    /// The text of a file for this processor.
-    pub fn text(&self) -> String {
-        let mut text = format!("{HEAD}\ncpu {}\n", cpu());
-        for Measured { op, format, class, order } in &self.measured {
-            // Writing to a string can't fail.
-            let _ = write!(text, "{} {format} {}", op.name(), class.index());
-            for (id, us) in order {
-                let _ = write!(text, " {id}:{us:.3}");
+    /// The text of a file. What `existing`, the text of a file that there was, says of other processors, GPUs, formats and
+    /// classes stays as it is.
+    pub fn text(&self, existing: &str) -> String {
+        let mut text = format!("{HEAD}\n");
+        let old = existing.strip_prefix(HEAD).unwrap_or_default();
+        let measured_now = |machine: &str, line: &str| {
+            self.measured.iter().any(|m| {
+                let key = format!("{} {} {} ", m.op.name(), m.format, m.class.index());
+                m.on == machine && line.starts_with(&key)
+            })
+        };
+        let mut machine = "";
+        for line in old.lines().map(str::trim_end).filter(|line| !line.is_empty()) {
+            if is_machine(line) {
+                machine = line;
             }
-            text.push('\n');
+            if !machine.is_empty() && !measured_now(machine, line) {
+                text.push_str(line);
+                text.push('\n');
+            }
         }
-        text
+        for part in self.measured.chunk_by(|a, b| a.on == b.on) {
+            text.extend(part.first().map(|first| format!("{}\n", first.on)));
+            for Measured { op, format, class, order, .. } in part {
+                // Writing to a string can't fail.
+                let _ = write!(text, "{} {format} {}", op.name(), class.index());
+                for (id, us) in order {
+                    let _ = write!(text, " {id}:{us:.3}");
+                }
+                text.push('\n');
+            }
+        }
+        // A part of which everything was measured again is a line of its name.
+        let lines: Vec<&str> = text.lines().collect();
+        let empty =
+            |at: usize| is_machine(lines[at]) && lines.get(at + 1).is_none_or(|next| is_machine(next));
+        let kept = (0..lines.len()).filter(|at| !empty(*at)).map(|at| format!("{}\n", lines[at]));
+        kept.collect()
     }
 
-    /// The measured order of a class; empty if there is none.
-    pub(crate) fn order(&self, op: Op, format: &str, class: ShapeClass) -> &[(KernelId, f64)] {
-        let of_class = |m: &&Measured| m.op == op && m.format == format && m.class == class;
+    /// Why nothing of it is used on this GPU, although there is something of others.
+    pub fn not_for(&self, profile: &GpuProfile) -> Option<String> {
+        let this = gpu(profile);
+        let on_gpus = || self.measured.iter().filter(|measured| measured.on.starts_with(GPU));
+        let other = on_gpus().next().filter(|_| on_gpus().all(|measured| measured.on != this))?;
+        let name = |on: &str| on.trim_start_matches(GPU).to_owned();
+        Some(format!("measured on `{}`, this GPU is `{}`", name(&other.on), name(&this)))
+    }
+
+    /// The measured order of a class on a processor or GPU; empty if there is none.
+    pub(crate) fn order(&self, on: &str, op: Op, format: &str, class: ShapeClass) -> &[(KernelId, f64)] {
+        let of_class = |m: &&Measured| m.op == op && m.format == format && m.class == class && m.on == on;
         self.measured.iter().find(of_class).map_or(&[], |measured| &measured.order)
     }
 }
 
+/// What the line of a processor begins with.
+const CPU: &str = "cpu ";
+/// What the line of a GPU begins with.
+const GPU: &str = "gpu ";
+
+/// Whether a line begins the part of a processor or GPU.
+fn is_machine(line: &str) -> bool {
+    line.starts_with(CPU) || line.starts_with(GPU)
+}
+
 /// One line: op, format, class, kernels. Kernels that this registry does not have are left out and told.
-fn parse_line(text: &str, registry: &Registry, aside: &mut impl FnMut(String)) -> Result<Measured, String> {
+fn parse_line(
+    text: &str,
+    on: &str,
+    registry: &Registry,
+    aside: &mut impl FnMut(String),
+) -> Result<Measured, String> {
     let mut words = text.split_ascii_whitespace();
     let op = words.next().and_then(Op::from_name).ok_or("it begins with no op")?;
     let format = words.next().ok_or("it names no format")?;
@@ -255,13 +324,26 @@ fn parse_line(text: &str, registry: &Registry, aside: &mut impl FnMut(String)) -
         }
     }
     order.sort_by(|a, b| a.1.total_cmp(&b.1));
-    Ok(Measured { op, format: format.to_owned(), class: ShapeClass(class), order })
+    Ok(Measured { on: on.to_owned(), op, format: format.to_owned(), class: ShapeClass(class), order })
+}
+
+/// What a GPU is called in tuning files: its name, compute capability, and what its driver supports.
+pub fn gpu(profile: &GpuProfile) -> String {
+    let GpuProfile { name, cc: (major, minor), driver, .. } = profile;
+    // One line, whatever the driver says.
+    let name = name.split_whitespace().collect::<Vec<_>>().join(" ");
+    format!("{GPU}{name} {major}.{minor} driver {driver}")
 }
 
 /// What this processor is called in tuning files: architecture, features, and what the system says of its make.
-pub fn cpu() -> String {
+pub fn cpu() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(name_cpu)
+}
+
+fn name_cpu() -> String {
     let profile = CpuProfile::detect();
-    let mut name = profile.arch.name().to_owned();
+    let mut name = format!("{CPU}{}", profile.arch.name());
     for feature in profile.features.iter() {
         let _ = write!(name, " {}", feature.name());
     }
@@ -304,7 +386,52 @@ mod tests {
 
     #[test]
     fn this_processor_has_a_name_on_one_line() {
-        assert!(cpu().starts_with(CpuProfile::detect().arch.name()));
+        assert!(cpu().starts_with(&format!("cpu {}", CpuProfile::detect().arch.name())));
         assert!(!cpu().contains('\n'));
+    }
+
+    #[test]
+    fn parts_of_other_machines_stay() {
+        let measured = |on: &str, us| Measured {
+            on: on.to_owned(),
+            op: Op::Matmul,
+            format: "i2_s".to_owned(),
+            class: ShapeClass(3),
+            order: vec![(KernelId(7), us)],
+        };
+        let first = Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 2.0)]).text("");
+        assert_eq!(
+            first,
+            "gristmill tuning 1\ngpu A 9.0 driver 13.0\nmatmul i2_s 3 0000000000000007:2.000\n"
+        );
+        let second = Tuning::of(vec![measured("cpu B", 5.0)]).text(&first);
+        assert_eq!(second, format!("{first}cpu B\nmatmul i2_s 3 0000000000000007:5.000\n"));
+        let third = Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 1.0)]).text(&second);
+        assert_eq!(
+            third,
+            "gristmill tuning 1\ncpu B\nmatmul i2_s 3 0000000000000007:5.000\n\
+             gpu A 9.0 driver 13.0\nmatmul i2_s 3 0000000000000007:1.000\n"
+        );
+        // Other classes of the same GPU stay too.
+        let other = third.replace("i2_s 3", "i2_s 4");
+        let fourth = Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 8.0)]).text(&other);
+        assert_eq!(fourth, format!("{other}gpu A 9.0 driver 13.0\nmatmul i2_s 3 0000000000000007:8.000\n"));
+        // What is no tuning file is not kept.
+        assert_eq!(Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 2.0)]).text("nonsense\ncpu C\n"), first);
+    }
+
+    #[test]
+    fn a_gpu_takes_what_was_measured_on_it() {
+        let gpu_a = GpuProfile::pretend((9, 0), crate::gpu::CudaVersion { major: 13, minor: 0 });
+        let gpu_b = GpuProfile { name: "another".to_owned(), ..gpu_a.clone() };
+        let order = vec![(KernelId(7), 2.0)];
+        let (op, format, class) = (Op::Matmul, "i2_s".to_owned(), ShapeClass(3));
+        let tuning = Tuning::of(vec![Measured { on: gpu(&gpu_a), op, format, class, order: order.clone() }]);
+        assert_eq!(tuning.order(&gpu(&gpu_a), Op::Matmul, "i2_s", class), order);
+        assert!(tuning.order(&gpu(&gpu_b), Op::Matmul, "i2_s", class).is_empty());
+        assert!(tuning.order(cpu(), Op::Matmul, "i2_s", class).is_empty());
+        assert_eq!(tuning.not_for(&gpu_a), None);
+        assert!(tuning.not_for(&gpu_b).is_some_and(|why| why.contains("this GPU is `another 9.0")));
+        assert_eq!(Tuning::none().not_for(&gpu_b), None);
     }
 }

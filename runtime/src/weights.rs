@@ -187,6 +187,103 @@ impl<'a> QuantizedMatrix<'a> {
     }
 }
 
+/// Matrices one above the other, of one format and with rows of one length: the weights of layers that share their input.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stack<'s, 'a> {
+    matrices: &'s [QuantizedMatrix<'a>],
+    first: QuantizedMatrix<'a>,
+    n: usize,
+}
+
+impl<'s, 'a> Stack<'s, 'a> {
+    pub(crate) fn new(matrices: &'s [QuantizedMatrix<'a>]) -> Result<Stack<'s, 'a>, Error> {
+        let what = "stacked weights";
+        let Some(&first) = matrices.first() else {
+            return Err(Error::ShapeMismatch { what, unit: "matrices at least", expected: 1, found: 0 });
+        };
+        let mut n = 0usize;
+        for matrix in matrices {
+            if !matrix.format.same_as(first.format) {
+                return Err(Error::MixedFormats { first: first.format.name, other: matrix.format.name });
+            }
+            if matrix.k != first.k {
+                let (expected, found) = (first.k, matrix.k);
+                return Err(Error::ShapeMismatch { what, unit: "elements a row", expected, found });
+            }
+            n = n.checked_add(matrix.n).ok_or(Error::TooLarge { what })?;
+        }
+        Ok(Stack { matrices, first, n })
+    }
+
+    pub(crate) fn matrices(&self) -> &'s [QuantizedMatrix<'a>] {
+        self.matrices
+    }
+
+    pub(crate) fn format(&self) -> &'static FormatInfo {
+        self.first.format
+    }
+
+    pub(crate) fn n(&self) -> usize {
+        self.n
+    }
+
+    pub(crate) fn k(&self) -> usize {
+        self.first.k
+    }
+
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.first.row_bytes
+    }
+
+    pub(crate) fn total_bytes(&self) -> usize {
+        self.matrices.iter().map(QuantizedMatrix::total_bytes).sum()
+    }
+
+    /// The matrix that has row `row`, and which of its rows that is.
+    fn find(&self, mut row: usize) -> Option<(&'s QuantizedMatrix<'a>, usize)> {
+        for matrix in self.matrices {
+            if row < matrix.n {
+                return Some((matrix, row));
+            }
+            row -= matrix.n;
+        }
+        None
+    }
+
+    pub(crate) fn outer_scale(&self, row: usize) -> Result<f32, Error> {
+        let (matrix, row) = self.find(row).ok_or(Error::NoSuchRow { row, rows: self.n })?;
+        matrix.outer_scale(row)
+    }
+
+    /// The blocks of row `row`; empty if there is no such row.
+    pub(crate) fn blocks(&self, row: usize) -> &'a [u8] {
+        self.find(row).map_or(&[], |(matrix, row)| matrix.blocks(row))
+    }
+
+    /// The blocks of `count` rows from `row` on, and the bytes from one row's to the next's. Where they lie in several
+    /// matrices, they are brought together in `gathered`.
+    pub(crate) fn rows<'g>(&self, row: usize, count: usize, gathered: &'g mut Vec<u8>) -> (&'g [u8], usize)
+    where
+        'a: 'g,
+    {
+        let header = self.first.format.header_bytes();
+        if let Some((matrix, row)) = self.find(row)
+            && row.saturating_add(count) <= matrix.n
+        {
+            let rows = row * matrix.row_bytes..(row + count) * matrix.row_bytes;
+            return (
+                matrix.data.get(rows).and_then(|rows| rows.get(header..)).unwrap_or(&[]),
+                matrix.row_bytes,
+            );
+        }
+        gathered.clear();
+        for row in row..row.saturating_add(count) {
+            gathered.extend_from_slice(self.blocks(row));
+        }
+        (gathered, self.first.row_bytes - header)
+    }
+}
+
 /// How a kernel wants its weights: what must agree for packed weights to be read by it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WeightLayout {

@@ -82,6 +82,10 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         for aside in Tuning::from_env(&REGISTRY).set_aside() {
             writeln!(out, "of the tuning file that GRISTMILL_TUNING names, set aside: {aside}")?;
         }
+        if let Some(why) = decision.prepared().gpu().and_then(|gpu| Tuning::from_env(&REGISTRY).not_for(gpu))
+        {
+            writeln!(out, "the tuning file that GRISTMILL_TUNING names is not used: {why}")?;
+        }
         let place = match device.kind {
             DeviceKind::Cpu => Some(gristmill_probe::Device::Cpu),
             DeviceKind::Cuda => Some(gristmill_probe::Device::Cuda),

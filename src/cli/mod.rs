@@ -15,6 +15,8 @@ mod error;
 mod explain;
 mod external;
 mod files;
+#[cfg(feature = "cuda")]
+mod gpu_time;
 mod inspect;
 mod list;
 mod plan;

@@ -1,5 +1,8 @@
 //! `gristmill tune`: which kernel is fastest here, for each format and class of shapes, measured once and kept in a file.
 
+#[cfg(feature = "cuda")]
+mod gpu;
+
 use super::clock::{Clock, median};
 use super::error::{CliError, Outcome};
 use super::random::Random;
@@ -8,29 +11,38 @@ use super::verify::random_tensor;
 use super::{progress, request};
 use gristmill::oracle::Oracle;
 use gristmill::registry::{Entry, FormatInfo, KernelId};
-use gristmill::tuning::{Measured, ShapeClass, Tuning};
-use gristmill::vocab::{Isa, Op};
+use gristmill::tuning::{Measured, ShapeClass, Tuning, cpu};
+use gristmill::vocab::{DeviceKind, Isa, Op};
 use gristmill::{
-    CpuProfile, Input, Matmul, PackedMatrix, QuantizedMatrix, REGISTRY, Request, Restrict, Shape, Threads,
-    Workspace,
+    CpuProfile, Device, Input, Matmul, PackedMatrix, QuantizedMatrix, REGISTRY, Request, Restrict, Shape,
+    Threads, Workspace,
 };
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Measure which kernel is fastest on this processor, and write it to a file
+/// Measure which kernel is fastest on this processor or GPU, and write it to a file
 ///
 /// Decisions follow the file that the variable GRISTMILL_TUNING names: of the kernels that are available and take
-/// the shape, the one that was fastest. A file is for one processor and for the kernels of this build; what of it can't
-/// be used is set aside. Without a file kernels come in the order of their specs.
+/// the shape, the one that was fastest. A file has a part for each processor and GPU that was measured, for the kernels
+/// of this build; what of it can't be used is set aside. Without a file kernels come in the order of their specs.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// File to write
     #[arg(short, long, value_name = "FILE", default_value = "gristmill.tuning")]
     out: PathBuf,
+    /// Where the kernels run
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: Device,
     /// Only these formats; all if not given
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     format: Vec<String>,
+    /// Only classes with these numbers of tokens
+    #[arg(long, value_name = "M", value_delimiter = ',')]
+    m: Vec<usize>,
+    /// Only classes of weights like these, as NxK
+    #[arg(long, value_name = "NxK", value_delimiter = ',', value_parser = request::matrix)]
+    shape: Vec<(usize, usize)>,
     /// Weights of few tokens come from the caches, not from memory as between the layers of a model
     #[arg(long)]
     hot: bool,
@@ -40,6 +52,22 @@ pub struct Arguments {
     /// Measure nothing: say what of the file can be used here
     #[arg(long)]
     check: bool,
+}
+
+impl Arguments {
+    /// The classes that were asked for, those whose weights are of one size together.
+    fn classes(&self) -> Vec<Vec<ShapeClass>> {
+        let wanted = |class: &ShapeClass| {
+            let Shape { m, n, k } = class.example();
+            let tokens = self.m.is_empty()
+                || self.m.iter().any(|&asked| ShapeClass::of(Shape { m: asked, n, k }) == *class);
+            let weights = self.shape.is_empty()
+                || self.shape.iter().any(|&(n, k)| ShapeClass::of(Shape { m, n, k }) == *class);
+            tokens && weights
+        };
+        let all: Vec<ShapeClass> = ShapeClass::all().filter(wanted).collect();
+        all.chunk_by(|a, b| a.example().n == b.example().n).map(<[ShapeClass]>::to_vec).collect()
+    }
 }
 
 /// Rounds in which the kernels of a class take turns.
@@ -61,25 +89,60 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         named.is_empty() || named.iter().any(|named| named.name == format.name)
     };
     let formats: Vec<&'static FormatInfo> = REGISTRY.formats.iter().filter(chosen).collect();
-    let bar = progress::bar((formats.len() * ShapeClass::COUNT) as u64);
-    let mut all = Vec::new();
-    for format in formats {
-        bar.set_message(format.name);
-        for weights in ShapeClass::all().collect::<Vec<_>>().chunk_by(|a, b| a.example().n == b.example().n) {
-            all.extend(tune(arguments, format, weights, &bar)?);
-        }
-    }
-    bar.finish_and_clear();
-    let tuning = Tuning::of(all);
-    std::fs::write(&arguments.out, tuning.text()).map_err(CliError::file("write", &arguments.out))?;
-    print(&tuning, out)?;
+    let tuning = Tuning::of(match arguments.device.kind {
+        DeviceKind::Cpu => on_cpu(arguments, &formats)?,
+        DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => on_gpu(arguments, &formats)?,
+    });
+    // Parts of other processors and GPUs stay.
+    let existing = match std::fs::read(&arguments.out) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(CliError::file("read", &arguments.out)(error)),
+    };
+    std::fs::write(&arguments.out, tuning.text(&existing))
+        .map_err(CliError::file("write", &arguments.out))?;
+    print(&tuning, arguments.device, out)?;
     writeln!(out, "written to {}; GRISTMILL_TUNING names it to programs", arguments.out.display())?;
     Ok(if tuning.measured().is_empty() { Outcome::NoKernel } else { Outcome::Yes })
 }
 
+fn on_cpu(arguments: &Arguments, formats: &[&'static FormatInfo]) -> Result<Vec<Measured>, CliError> {
+    let classes = arguments.classes();
+    let bar = progress::bar((formats.len() * classes.iter().map(Vec::len).sum::<usize>()) as u64);
+    let mut all = Vec::new();
+    for format in formats {
+        bar.set_message(format.name);
+        for weights in &classes {
+            all.extend(tune(arguments, format, weights, &bar)?);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(all)
+}
+
+fn on_gpu(arguments: &Arguments, formats: &[&'static FormatInfo]) -> Result<Vec<Measured>, CliError> {
+    let device = arguments.device;
+    if device.kind != DeviceKind::Cuda {
+        return Err(CliError::usage(
+            format!("--device {device}: no kernel is described for it"),
+            "measured are cpu and cuda:0",
+        ));
+    }
+    #[cfg(feature = "cuda")]
+    {
+        gpu::tune(arguments, device, formats)
+    }
+    #[cfg(not(feature = "cuda"))]
+    {
+        // Nothing is measured.
+        let _ = formats;
+        Err(gristmill::Error::NoGpu { index: device.index, why: gristmill::NoGpu::FeatureOff }.into())
+    }
+}
+
 fn check(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     let tuning = Tuning::read(&arguments.out, &REGISTRY);
-    print(&tuning, out)?;
+    print(&tuning, arguments.device, out)?;
     for aside in tuning.set_aside() {
         writeln!(out, "set aside: {aside}")?;
     }
@@ -172,7 +235,8 @@ fn tune(
             runners.iter_mut().map(|runner| (runner.entry.id, 1e6 * median(&mut runner.times))).collect();
         order.sort_by(|a, b| a.1.total_cmp(&b.1));
         if order.len() > 1 {
-            found.push(Measured { op: Op::Matmul, format: format.name.to_owned(), class: *class, order });
+            let (on, format) = (cpu().to_owned(), format.name.to_owned());
+            found.push(Measured { on, op: Op::Matmul, format, class: *class, order });
         }
     }
     Ok(found)
@@ -214,7 +278,7 @@ impl Runner {
 }
 
 /// Shows where the measured order begins with another kernel than the listed one.
-fn print(tuning: &Tuning, out: &mut dyn Write) -> Result<(), CliError> {
+fn print(tuning: &Tuning, device: Device, out: &mut dyn Write) -> Result<(), CliError> {
     let mut table = Table::new(&[
         ("format", Side::Left),
         ("tokens", Side::Left),
@@ -226,9 +290,10 @@ fn print(tuning: &Tuning, out: &mut dyn Write) -> Result<(), CliError> {
     ]);
     let name =
         |id: KernelId| REGISTRY.entries.iter().find(|entry| entry.id == id).map_or("", |entry| entry.name);
-    for Measured { format, class, order, .. } in tuning.measured() {
+    let here = |measured: &&Measured| measured.on.starts_with("cpu ") == (device == Device::CPU);
+    for Measured { format, class, order, .. } in tuning.measured().iter().filter(here) {
         let shape = class.example();
-        let request = Request::matmul(format, shape);
+        let request = Request::matmul(format, shape).on(device);
         let untuned = REGISTRY.prepare_for(&request, CpuProfile::detect(), &Restrict::default())?;
         let (Some((fastest, us)), Some(default)) = (order.first(), untuned.decide(shape).chosen()) else {
             continue;
@@ -248,7 +313,7 @@ fn print(tuning: &Tuning, out: &mut dyn Write) -> Result<(), CliError> {
             default_us.map_or("-".to_owned(), measured),
         ]);
     }
-    let classes = counted(tuning.measured().len(), "class");
+    let classes = counted(tuning.measured().iter().filter(here).count(), "class");
     if table.is_empty() {
         writeln!(
             out,

@@ -2,7 +2,7 @@
 
 use super::buffer::DeviceBuffer;
 use super::device::{Argument, Geometry, Gpu};
-use crate::abi::Fault;
+use super::fault::FaultWord;
 use crate::decide::Candidate;
 use crate::error::Error;
 use crate::launch::Launcher;
@@ -18,60 +18,6 @@ const BLOCKS_PER_MULTIPROCESSOR: u64 = 32;
 
 /// Threads of a block of the kernel that finishes a step: a warp.
 const FINISH_THREADS: u32 = 32;
-
-/// The word in which kernels leave the first thing that stopped them.
-#[derive(Debug)]
-pub(super) struct FaultWord(DeviceBuffer<u64>);
-
-impl FaultWord {
-    /// What it holds while there is nothing.
-    const NONE: u64 = u64::MAX;
-
-    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<FaultWord, Error> {
-        let mut word = DeviceBuffer::uninitialized(gpu, 1)?;
-        word.fill_bytes(0xff)?;
-        Ok(FaultWord(word))
-    }
-
-    pub(super) fn address(&mut self) -> u64 {
-        self.0.output()
-    }
-
-    /// Waits for what was enqueued, and tells what stopped it, with the index of an element. The word is as new then.
-    pub(super) fn take(&mut self) -> Result<Option<(FaultKind, usize)>, Error> {
-        let mut word = [0];
-        self.0.read(&mut word)?;
-        if word[0] == FaultWord::NONE {
-            return Ok(None);
-        }
-        self.0.fill_bytes(0xff)?;
-        let kind = match word[0] % 4 {
-            0 => FaultKind::NonFinite,
-            1 => FaultKind::InvalidCode,
-            _ => FaultKind::ScaleOverflow,
-        };
-        Ok(Some((kind, usize::try_from(word[0] / 4).unwrap_or(usize::MAX))))
-    }
-}
-
-/// What can stop a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FaultKind {
-    NonFinite,
-    InvalidCode,
-    ScaleOverflow,
-}
-
-impl FaultKind {
-    /// As kernels of the processor report it: overflowed scales by block and not by element.
-    pub(super) fn at(self, index: usize, block: usize) -> Fault {
-        match self {
-            FaultKind::NonFinite => Fault::NonFinite(index),
-            FaultKind::InvalidCode => Fault::InvalidCode(index),
-            FaultKind::ScaleOverflow => Fault::ScaleOverflow(index / block.max(1)),
-        }
-    }
-}
 
 /// A size as kernels take it.
 pub(super) fn size(what: &'static str, value: usize) -> Result<u32, Error> {
@@ -106,32 +52,46 @@ impl Launcher<DequantizeCode> {
         })
     }
 
+    /// Enqueues all values of a tensor that has some: `src` holds its bytes, `dst` has room for its values.
+    pub(super) fn enqueue(
+        &self,
+        format: &FormatInfo,
+        src: &DeviceBuffer<u8>,
+        rows: usize,
+        k: usize,
+        dst: &mut DeviceBuffer<f32>,
+        fault: &mut FaultWord,
+    ) -> Result<(), Error> {
+        let DequantizeCode { gpu, function, threads, per_thread } = self.code();
+        let values = rows.checked_mul(k).ok_or(Error::TooLarge { what: "a tensor" })?;
+        let work = (values as u64).div_ceil(u64::from(*per_thread)).div_ceil(u64::from(*threads));
+        let geometry = Geometry { blocks: looping(gpu, work), threads: *threads };
+        let arguments = [
+            Argument::U64(src.input()),
+            Argument::U64(dst.output()),
+            Argument::U32(size("rows", rows)?),
+            Argument::U32(size("a row", k)?),
+            Argument::U64(format.row_bytes(k)? as u64),
+            Argument::U64(fault.address()),
+        ];
+        self.enqueued(gpu, src.bytes(), values.saturating_mul(4), || {
+            // SAFETY: the parameters are those of docs/cuda.md; the caller compared the sizes with the shape, and
+            // what is dropped before the kernel has run is freed behind it.
+            unsafe { gpu.launch(self.entry.name, function, &geometry, &arguments) }
+        })
+    }
+
     /// All values of a matrix that has some; without a destination they are only looked at.
     pub(crate) fn tensor(&self, matrix: &QuantizedMatrix<'_>, dst: Option<&mut [f32]>) -> Result<(), Error> {
-        let DequantizeCode { gpu, function, threads, per_thread } = self.code();
+        let (gpu, format) = (&self.code().gpu, matrix.format());
         let (rows, k) = (matrix.n(), matrix.k());
         let values = rows.checked_mul(k).ok_or(Error::TooLarge { what: "a tensor" })?;
         let src = DeviceBuffer::of(gpu, matrix.data())?;
         let mut out = DeviceBuffer::<f32>::uninitialized(gpu, values)?;
         let mut fault = FaultWord::new(gpu)?;
-        let work = (values as u64).div_ceil(u64::from(*per_thread)).div_ceil(u64::from(*threads));
-        let geometry = Geometry { blocks: looping(gpu, work), threads: *threads };
-        let arguments = [
-            Argument::U64(src.input()),
-            Argument::U64(out.output()),
-            Argument::U32(size("rows", rows)?),
-            Argument::U32(size("a row", k)?),
-            Argument::U64(matrix.row_bytes() as u64),
-            Argument::U64(fault.address()),
-        ];
-        self.enqueued(gpu, matrix.total_bytes(), out.bytes(), || {
-            // SAFETY: the parameters are those of docs/cuda.md; `src` is a whole tensor of this format and shape
-            // (`QuantizedMatrix::new`), `out` has its values; all live until the fault was read.
-            unsafe { gpu.launch(self.entry.name, function, &geometry, &arguments) }
-        })?;
+        self.enqueue(format, &src, rows, k, &mut out, &mut fault)?;
         gpu.wait(self.entry.name)?;
         if let Some((kind, at)) = fault.take()? {
-            let format = matrix.format();
             return Err(kind.at(at, format.elements).in_rows(format, 0, k));
         }
         match dst {
@@ -175,6 +135,86 @@ impl Launcher<QuantizeCode> {
         self.code().step.is_some()
     }
 
+    pub(super) fn gpu(&self) -> &Arc<Gpu> {
+        &self.code().gpu
+    }
+
+    /// Numbers that a scale over more than a block takes on its way, for a tensor of this shape: those of its steps, and
+    /// those of its chunks.
+    pub(super) fn step_numbers(
+        &self,
+        format: &FormatInfo,
+        rows: usize,
+        k: usize,
+    ) -> Result<[usize; 2], Error> {
+        let Some((step, _, _)) = &self.code().step else { return Ok([0, 0]) };
+        let nothing = || Error::TooLarge { what: "a tensor" };
+        let (runs, len) = runs(format, rows, k).ok_or_else(nothing)?;
+        let chunks = len.div_ceil(step.chunk.max(1) as usize).checked_mul(runs).ok_or_else(nothing)?;
+        Ok([runs, chunks])
+    }
+
+    /// Enqueues a whole tensor that has values: row headers, blocks and tail. The sizes of `src` and `dst` are those of
+    /// the format for the shape, those of `steps` and `partial` are [`step_numbers`](Launcher::step_numbers).
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the operands, and the places of what is computed on the way"
+    )]
+    pub(super) fn enqueue(
+        &self,
+        format: &FormatInfo,
+        src: &DeviceBuffer<f32>,
+        rows: usize,
+        k: usize,
+        dst: &mut DeviceBuffer<u8>,
+        [steps, partial]: &mut [DeviceBuffer<u64>; 2],
+        fault: &mut FaultWord,
+    ) -> Result<(), Error> {
+        let QuantizeCode { gpu, function, threads, blocks, step } = self.code();
+        if format.tensor_tail.is_some() {
+            // The kernel writes the number in the tail and not what fills it up.
+            dst.fill_bytes(0)?;
+        }
+        let (rows32, k32) = (size("rows", rows)?, size("a row", k)?);
+        let (src_at, fault_at) = (src.input(), fault.address());
+        let steps_at = if step.is_some() { steps.output() } else { 0 };
+        let work = (src.len() as u64).div_ceil(format.elements.max(1) as u64).div_ceil(u64::from(*blocks));
+        let name = self.entry.name;
+        self.enqueued(gpu, src.bytes(), dst.bytes(), || {
+            if let Some((step, chunks, finish)) = step {
+                let (runs, len) = runs(format, rows, k).ok_or(Error::TooLarge { what: "a tensor" })?;
+                let runs = size("rows", runs)?;
+                let work = partial.len() as u64;
+                let partial_at = partial.output();
+                let common = [Argument::U64(src_at), Argument::U32(runs), Argument::U64(len as u64)];
+                let geometry = Geometry { blocks: looping(gpu, work), threads: step.threads };
+                let [a, b, c] = common;
+                let arguments = [a, b, c, Argument::U64(partial_at), Argument::U64(fault_at)];
+                // SAFETY: the parameters are those of docs/cuda.md; `partial` has a number for each chunk of each
+                // run, `steps` two f32 for each run; what is dropped meanwhile is freed behind the kernels.
+                unsafe { gpu.launch(name, chunks, &geometry, &arguments) }?;
+                let [a, b, c, partial, fault] = arguments;
+                let arguments = [a, b, c, partial, Argument::U64(steps_at), fault];
+                let geometry = Geometry { blocks: (runs, 1), threads: FINISH_THREADS };
+                // SAFETY: as above.
+                unsafe { gpu.launch(name, finish, &geometry, &arguments) }?;
+            }
+            let arguments = [
+                Argument::U64(src_at),
+                Argument::U64(dst.output()),
+                Argument::U32(rows32),
+                Argument::U32(k32),
+                Argument::U64(format.row_bytes(k)? as u64),
+                Argument::U64(steps_at),
+                Argument::U64(fault_at),
+            ];
+            let geometry = Geometry { blocks: looping(gpu, work), threads: *threads };
+            // SAFETY: the parameters are those of docs/cuda.md; `src` has `rows * k` values, `dst` the bytes of the
+            // tensor; what is dropped meanwhile is freed behind the kernel.
+            unsafe { gpu.launch(name, function, &geometry, &arguments) }
+        })
+    }
+
     /// A whole tensor: row headers, blocks and tail. `dst` has the format's size for the shape.
     pub(crate) fn tensor(
         &self,
@@ -189,58 +229,23 @@ impl Launcher<QuantizeCode> {
             dst.fill(0);
             return Ok(());
         }
-        let QuantizeCode { gpu, function, threads, blocks, step } = self.code();
-        let (rows32, k32) = (size("rows", rows)?, size("a row", k)?);
+        let gpu = self.gpu();
         let values = DeviceBuffer::of(gpu, src)?;
-        let mut out = DeviceBuffer::<u8>::zeroed(gpu, dst.len())?;
+        let mut out = DeviceBuffer::uninitialized(gpu, dst.len())?;
         let mut fault = FaultWord::new(gpu)?;
-        let (runs, len) = if format.row_header.is_some() { (rows32, k) } else { (1, src.len()) };
-        let (mut steps, mut partial) = (None, None);
-        if let Some((step, _, _)) = step {
-            let chunks = len.div_ceil(step.chunk.max(1) as usize);
-            let numbers = chunks.checked_mul(runs as usize).ok_or(Error::TooLarge { what: "a tensor" })?;
-            // Two f32 each.
-            steps = Some(DeviceBuffer::<u64>::uninitialized(gpu, runs as usize)?);
-            partial = Some(DeviceBuffer::<u64>::uninitialized(gpu, numbers)?);
-        }
-        let (src_at, fault_at) = (values.input(), fault.address());
-        let steps_at = steps.as_mut().map_or(0, |steps| steps.output());
-        let work = (src.len() as u64).div_ceil(format.elements.max(1) as u64).div_ceil(u64::from(*blocks));
-        let name = self.entry.name;
-        self.enqueued(gpu, size_of_val(src), out.bytes(), || {
-            if let (Some((step, chunks, finish)), Some(partial)) = (step, &mut partial) {
-                let partial_at = partial.output();
-                let common = [Argument::U64(src_at), Argument::U32(runs), Argument::U64(len as u64)];
-                let geometry = Geometry { blocks: looping(gpu, partial.len() as u64), threads: step.threads };
-                let [a, b, c] = common;
-                let arguments = [a, b, c, Argument::U64(partial_at), Argument::U64(fault_at)];
-                // SAFETY: the parameters are those of docs/cuda.md; `partial` has a number for each chunk of each
-                // run, `steps` two for each run; all live until the fault was read.
-                unsafe { gpu.launch(name, chunks, &geometry, &arguments) }?;
-                let [a, b, c, partial, fault] = arguments;
-                let arguments = [a, b, c, partial, Argument::U64(steps_at), fault];
-                let geometry = Geometry { blocks: (runs, 1), threads: FINISH_THREADS };
-                // SAFETY: as above.
-                unsafe { gpu.launch(name, finish, &geometry, &arguments) }?;
-            }
-            let arguments = [
-                Argument::U64(src_at),
-                Argument::U64(out.output()),
-                Argument::U32(rows32),
-                Argument::U32(k32),
-                Argument::U64(format.row_bytes(k)? as u64),
-                Argument::U64(steps_at),
-                Argument::U64(fault_at),
-            ];
-            let geometry = Geometry { blocks: looping(gpu, work), threads: *threads };
-            // SAFETY: the parameters are those of docs/cuda.md; `src` has `rows * k` values, `out` the bytes of the
-            // tensor (the handle compared both with the shape); all live until the fault was read.
-            unsafe { gpu.launch(name, function, &geometry, &arguments) }
-        })?;
-        gpu.wait(name)?;
+        let [steps, partial] = self.step_numbers(format, rows, k)?;
+        let mut steps =
+            [DeviceBuffer::uninitialized(gpu, steps)?, DeviceBuffer::uninitialized(gpu, partial)?];
+        self.enqueue(format, &values, rows, k, &mut out, &mut steps, &mut fault)?;
+        gpu.wait(self.entry.name)?;
         if let Some((kind, at)) = fault.take()? {
             return Err(kind.at(at, format.elements).in_rows(format, 0, k));
         }
         out.read(dst)
     }
+}
+
+/// Runs of values that share a scale outside of blocks, and the length of each.
+fn runs(format: &FormatInfo, rows: usize, k: usize) -> Option<(usize, usize)> {
+    if format.row_header.is_some() { Some((rows, k)) } else { Some((1, rows.checked_mul(k)?)) }
 }

@@ -2,7 +2,9 @@
 
 use super::device::Gpu;
 use crate::error::Error;
-use cudarc::driver::{CudaSlice, DevicePtr as _, DevicePtrMut as _, DeviceRepr, result};
+use cudarc::driver::{CudaSlice, DevicePtr as _, DeviceRepr, result};
+use std::any::Any;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 /// A number that memory of a device can hold.
@@ -20,12 +22,32 @@ macro_rules! numbers {
 }
 numbers!(u8 i8 u16 i32 u32 f32 u64);
 
-/// `len` numbers in a device's memory. Dropping it frees the memory, after everything that was enqueued before.
+/// `len` numbers in a device's memory. Dropping it frees the memory, after everything that was enqueued before; a
+/// [`Graph`](super::Graph) that uses it keeps the memory for as long as it lives.
 #[derive(Debug)]
 pub struct DeviceBuffer<T: Number> {
-    slice: CudaSlice<T>,
+    storage: Arc<Storage<T>>,
     len: usize,
+}
+
+/// Memory, with the device that it belongs to.
+#[derive(Debug)]
+struct Storage<T: Number> {
+    /// Taken when it is freed.
+    slice: ManuallyDrop<CudaSlice<T>>,
+    bytes: u64,
+    address: u64,
     gpu: Arc<Gpu>,
+}
+
+impl<T: Number> Drop for Storage<T> {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses it after this.
+        let slice = unsafe { ManuallyDrop::take(&mut self.slice) };
+        self.gpu.memory_use.freed(self.bytes);
+        // Freeing is an operation of the stream: in a capture it would become a part of the graph.
+        self.gpu.after_capture(slice);
+    }
 }
 
 impl<T: Number> DeviceBuffer<T> {
@@ -55,10 +77,14 @@ impl<T: Number> DeviceBuffer<T> {
         let count = len.max(1);
         let required =
             count.checked_mul(size_of::<T>()).ok_or(Error::TooLarge { what: "a buffer of a device" })?;
+        gpu.outside_capture("allocated")?;
         // SAFETY: every bit pattern is a number of a sealed type; nothing reads it before it is written.
         let slice = unsafe { gpu.stream().alloc::<T>(count) };
         let slice = slice.map_err(|error| gpu.out_of_memory(required, error))?;
-        Ok(DeviceBuffer { slice, len, gpu: Arc::clone(gpu) })
+        let address = slice.device_ptr(gpu.stream()).0;
+        gpu.memory_use.taken(required as u64);
+        let (slice, bytes) = (ManuallyDrop::new(slice), required as u64);
+        Ok(DeviceBuffer { storage: Arc::new(Storage { slice, bytes, address, gpu: Arc::clone(gpu) }), len })
     }
 
     /// How many numbers.
@@ -78,7 +104,7 @@ impl<T: Number> DeviceBuffer<T> {
 
     /// Its device.
     pub fn gpu(&self) -> &Arc<Gpu> {
-        &self.gpu
+        &self.storage.gpu
     }
 
     /// Copies `values` to the start of the buffer.
@@ -97,8 +123,14 @@ impl<T: Number> DeviceBuffer<T> {
         if values.is_empty() {
             return Ok(());
         }
-        let done = self.gpu.stream().memcpy_htod(values, &mut self.slice);
-        self.gpu.check(None, "copying to the device", done)
+        let gpu = &self.storage.gpu;
+        gpu.outside_capture("copied to the device")?;
+        gpu.bind()?;
+        // SAFETY: the buffer has room for the values; the stream is its device's. The driver has taken ordinary memory
+        // when it returns.
+        let done =
+            unsafe { result::memcpy_htod_async(self.storage.address, values, gpu.stream().cu_stream()) };
+        gpu.check(None, "copying to the device", done)
     }
 
     /// Copies the start of the buffer to `values`, after everything that was enqueued before, and waits for it.
@@ -116,22 +148,26 @@ impl<T: Number> DeviceBuffer<T> {
     /// As there.
     pub fn read_from(&self, start: usize, values: &mut [T]) -> Result<(), Error> {
         let end = start.saturating_add(values.len());
-        let beyond = Error::ShapeMismatch {
-            what: "a buffer of a device",
-            unit: "values",
-            expected: end,
-            found: self.len,
-        };
         if end > self.len {
-            return Err(beyond);
+            return Err(Error::ShapeMismatch {
+                what: "a buffer of a device",
+                unit: "values",
+                expected: end,
+                found: self.len,
+            });
         }
         if values.is_empty() {
             return Ok(());
         }
-        let view = self.slice.try_slice(start..end).ok_or(beyond)?;
-        let done = self.gpu.stream().memcpy_dtoh(&view, values);
-        self.gpu.check(None, "copying from the device", done)?;
-        self.gpu.synchronize()
+        let gpu = &self.storage.gpu;
+        gpu.outside_capture("copied from the device")?;
+        gpu.bind()?;
+        let from = self.storage.address + (start * size_of::<T>()) as u64;
+        // SAFETY: so many values lie there, and every bit pattern is one; the copy is waited for.
+        let done = unsafe { result::memcpy_dtoh_async(values, from, gpu.stream().cu_stream()) };
+        let done = gpu.check(None, "copying from the device", done);
+        gpu.synchronize()?;
+        done
     }
 
     /// Copies all of `other`, which is on the same device, to the start of the buffer.
@@ -139,12 +175,20 @@ impl<T: Number> DeviceBuffer<T> {
     /// # Errors
     /// [`Error::ShapeMismatch`] if it is more than there is room for, or elsewhere; [`Error::Gpu`].
     pub fn copy(&mut self, other: &DeviceBuffer<T>) -> Result<(), Error> {
-        if other.len > self.len || !Arc::ptr_eq(&self.gpu, &other.gpu) {
+        if other.len > self.len || !Arc::ptr_eq(self.gpu(), other.gpu()) {
             let (what, unit) = ("a buffer of the same device", "values");
             return Err(Error::ShapeMismatch { what, unit, expected: other.len, found: self.len });
         }
-        let done = self.gpu.stream().memcpy_dtod(&other.slice, &mut self.slice);
-        self.gpu.check(None, "copying on the device", done)
+        if other.is_empty() {
+            return Ok(());
+        }
+        let (to, from) = (self.output(), other.input());
+        let gpu = &self.storage.gpu;
+        gpu.may_enqueue()?;
+        gpu.bind()?;
+        // SAFETY: both buffers have the bytes of `other`, on the stream's device.
+        let done = unsafe { result::memcpy_dtod_async(to, from, other.bytes(), gpu.stream().cu_stream()) };
+        gpu.check(None, "copying on the device", done)
     }
 
     /// All values.
@@ -159,10 +203,10 @@ impl<T: Number> DeviceBuffer<T> {
 
     /// Sets every byte.
     pub(crate) fn fill_bytes(&mut self, byte: u8) -> Result<(), Error> {
-        let bytes = self.slice.num_bytes();
-        let gpu = Arc::clone(&self.gpu);
+        let (pointer, bytes) = (self.output(), self.len.max(1) * size_of::<T>());
+        let gpu = &self.storage.gpu;
+        gpu.may_enqueue()?;
         gpu.bind()?;
-        let (pointer, _sync) = self.slice.device_ptr_mut(gpu.stream());
         // SAFETY: the buffer has as many bytes; the stream is its device's.
         let done = unsafe { result::memset_d8_async(pointer, byte, bytes, gpu.stream().cu_stream()) };
         gpu.check(None, "filling memory", done)
@@ -170,13 +214,12 @@ impl<T: Number> DeviceBuffer<T> {
 
     /// The address for a kernel that reads it. A device has one stream, so that order is all that there is to keep.
     pub(crate) fn input(&self) -> u64 {
-        let (pointer, _) = self.slice.device_ptr(self.gpu.stream());
-        pointer
+        self.storage.gpu.keep_for_graph(|| Arc::clone(&self.storage) as Arc<dyn Any + Send + Sync>);
+        self.storage.address
     }
 
     /// The address for a kernel that writes it.
     pub(crate) fn output(&mut self) -> u64 {
-        let (pointer, _) = self.slice.device_ptr_mut(self.gpu.stream());
-        pointer
+        self.input()
     }
 }

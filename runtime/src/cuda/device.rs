@@ -1,6 +1,8 @@
 //! An opened device: its context, its stream, the images that are loaded on it.
 
 use super::failure::{GpuFailure, words};
+use super::graph::Capture;
+use super::memory::MemoryUse;
 use super::probe;
 use crate::error::Error;
 use crate::gpu::{GpuProfile, NoImage, image_for};
@@ -23,6 +25,9 @@ pub struct Gpu {
     modules: Mutex<BTreeMap<usize, Arc<CudaModule>>>,
     /// Set once a kernel failed in a way that the context does not survive.
     lost: OnceLock<String>,
+    /// What buffers hold.
+    pub(super) memory_use: MemoryUse,
+    pub(super) capture: Capture,
 }
 
 /// The open devices.
@@ -54,13 +59,19 @@ impl Gpu {
         }
         let failed = |error| Error::Gpu(Box::new(GpuFailure::new(index, None, "opening the device", error)));
         let context = CudaContext::new(index as usize).map_err(failed)?;
+        // SAFETY: everything is enqueued on one stream, whose order is all that there is to keep.
+        unsafe { context.disable_event_tracking() };
         let gpu = Arc::new(Gpu {
             profile,
-            stream: context.default_stream(),
+            // One of its own: the default stream can't be captured, and waits for those of others.
+            stream: context.new_stream().map_err(failed)?,
             context,
             modules: Mutex::new(BTreeMap::new()),
             lost: OnceLock::new(),
+            memory_use: MemoryUse::default(),
+            capture: Capture::default(),
         });
+        gpu.keep_memory(u64::MAX)?;
         open.insert(index, Arc::downgrade(&gpu));
         Ok(gpu)
     }
@@ -84,11 +95,13 @@ impl Gpu {
     /// # Errors
     /// [`Error::Gpu`], also of a kernel that was launched before.
     pub fn synchronize(&self) -> Result<(), Error> {
+        self.outside_capture("waited for")?;
         self.check(None, "waiting for the device", self.stream.synchronize())
     }
 
     /// Waits for a kernel, whose error it is if there is one.
     pub(crate) fn wait(&self, kernel: &'static str) -> Result<(), Error> {
+        self.outside_capture("waited for")?;
         self.check(Some(kernel), "running", self.stream.synchronize())
     }
 
@@ -97,6 +110,7 @@ impl Gpu {
     /// # Errors
     /// Those of `enqueue`; [`Error::Gpu`].
     pub fn time<R>(&self, enqueue: impl FnOnce() -> Result<R, Error>) -> Result<(R, Duration), Error> {
+        self.outside_capture("timed")?;
         let event = || {
             let event = self.stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
             self.check(None, "recording an event", event)
@@ -106,6 +120,10 @@ impl Gpu {
         let end = event()?;
         let milliseconds = self.check(None, "reading a time", begin.elapsed_ms(&end))?;
         Ok((result, Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3)))
+    }
+
+    pub(super) fn context(&self) -> &Arc<CudaContext> {
+        &self.context
     }
 
     pub(crate) fn stream(&self) -> &Arc<CudaStream> {
@@ -226,6 +244,7 @@ impl Gpu {
         if x > self.profile.grid.0 || y > self.profile.grid.1 {
             return Err(Error::TooLarge { what: "a grid" });
         }
+        self.may_enqueue()?;
         let config =
             LaunchConfig { grid_dim: (x, y, 1), block_dim: (geometry.threads, 1, 1), shared_mem_bytes: 0 };
         let mut builder = self.stream.launch_builder(function);

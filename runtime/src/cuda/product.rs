@@ -1,8 +1,9 @@
 //! Products on a device: weights that lie there, activations quantized there.
 
-use super::blocks::{FaultWord, size};
+use super::blocks::size;
 use super::buffer::{DeviceBuffer, Number};
 use super::device::{Argument, Geometry, Gpu};
+use super::fault::{RowFaults, Rows};
 use crate::activations::{self, Input, RowLayout};
 use crate::aligned::Aligned;
 use crate::decide::{Candidate, Decision};
@@ -202,12 +203,11 @@ pub fn quantize_activations(
     let gpu = Arc::clone(&launcher.code().gpu);
     let mut scratch = Scratch::default();
     scratch.on(&gpu);
-    let places = scratch.places(&gpu, m, &layout, layout.bytes())?;
+    let places = scratch.places(&gpu, m, &layout, block, layout.bytes())?;
     let (x, word) = upload(&gpu, &mut scratch, Input::F32(x))?;
     // SAFETY: all `m * k` values were copied to `x` just now; the scratch lives until the wait below.
     unsafe { launcher.rows(x, word, m, &layout, &places) }?;
     gpu.wait(launcher.entry.name)?;
-    scratch.last = Some((k, block));
     scratch.finish()?;
     let nothing = || Error::TooLarge { what: "activations" };
     Ok(QuantizedActivations {
@@ -244,9 +244,9 @@ pub(crate) struct Scratch {
     sums: Option<DeviceBuffer<i32>>,
     bias: Option<DeviceBuffer<f32>>,
     y: Option<DeviceBuffer<f32>>,
-    fault: Option<FaultWord>,
-    /// Of the runs since the fault was read last: how to say where it was.
-    last: Option<(usize, Option<usize>)>,
+    faults: Option<RowFaults>,
+    /// Whether something was enqueued since the fault was read.
+    pending: bool,
     /// The device that all of this is on.
     gpu: Option<Arc<Gpu>>,
 }
@@ -283,11 +283,20 @@ impl Scratch {
         }
     }
 
-    fn fault_address(&mut self, gpu: &Arc<Gpu>) -> Result<u64, Error> {
-        if self.fault.is_none() {
-            self.fault = Some(FaultWord::new(gpu)?);
+    /// Where runs over such rows report what stops them.
+    fn fault_address(&mut self, gpu: &Arc<Gpu>, rows: Rows) -> Result<u64, Error> {
+        let faults = match &mut self.faults {
+            Some(faults) => faults,
+            none => none.insert(RowFaults::new(gpu)?),
+        };
+        self.pending = true;
+        if let Some(address) = faults.address(rows) {
+            return Ok(address);
         }
-        Ok(self.fault.as_mut().map_or(0, FaultWord::address))
+        // Runs before this are told apart no longer, so they are waited for.
+        faults.take()?;
+        faults.clear();
+        faults.address(rows).ok_or(Error::TooLarge { what: "the number of different activations" })
     }
 
     /// Room for `m` rows of this layout, `stride` bytes apart.
@@ -296,6 +305,7 @@ impl Scratch {
         gpu: &Arc<Gpu>,
         m: usize,
         layout: &RowLayout,
+        block: Option<usize>,
         stride: usize,
     ) -> Result<Places, Error> {
         let times = |a: usize| a.checked_mul(m).ok_or(Error::TooLarge { what: "activations" });
@@ -304,19 +314,21 @@ impl Scratch {
             stride,
             scales: room(&mut self.scales, gpu, times(layout.blocks)?)?.output(),
             sums: room(&mut self.sums, gpu, times(layout.units)?)?.output(),
-            fault: self.fault_address(gpu)?,
+            fault: self.fault_address(gpu, Rows { k: layout.k, block })?,
         })
     }
 
-    /// Waits for the runs since the last time, and reports what stopped one of them.
+    /// As [`Scratch::finish`], where something was enqueued by this scratch's owner.
+    fn finish_pending(&mut self) -> Result<(), Error> {
+        if self.pending { self.finish() } else { Ok(()) }
+    }
+
+    /// Waits for the runs since the last time, those of graphs included, and reports what stopped one of them.
     pub(crate) fn finish(&mut self) -> Result<(), Error> {
-        let (Some(fault), Some((k, block))) = (&mut self.fault, self.last.take()) else { return Ok(()) };
-        match fault.take()? {
+        self.pending = false;
+        match &mut self.faults {
+            Some(faults) => faults.take(),
             None => Ok(()),
-            Some((kind, at)) => {
-                let (row, column) = (at / k.max(1), at % k.max(1));
-                Err(kind.at(column, block.unwrap_or(k)).in_activations(row))
-            }
         }
     }
 
@@ -493,16 +505,15 @@ impl Launcher<ProductCode> {
         let scratch = scratch.get_or_insert_default();
         scratch.on(gpu);
         // A fault of earlier runs is theirs.
-        scratch.finish()?;
+        scratch.finish_pending()?;
         let places = match (input, quantizer) {
             (Input::I8 { .. }, _) => self.given(input, m, layout, scratch)?,
             (Input::F32(_) | Input::F16(_) | Input::Bf16(_), Some(quantizer)) => {
-                let places = scratch.places(gpu, m, layout, layout.bytes())?;
+                let places = scratch.places(gpu, m, layout, block, layout.bytes())?;
                 let (x, word) = upload(gpu, scratch, input)?;
                 // SAFETY: all `m * k` values were copied to `x` just now; the scratch lives until the wait below.
                 unsafe { quantizer.rows(x, word, m, layout, &places) }?;
                 gpu.wait(quantizer.entry.name)?;
-                scratch.last = Some((layout.k, block));
                 scratch.finish()?;
                 places
             }
@@ -542,7 +553,7 @@ impl Launcher<ProductCode> {
         let gpu = self.gpu();
         let mut workspace = Workspace::of_size(layout.workspace(m, 0)?)?;
         let rows = activations::quantize(None, input, m, *layout, &mut workspace, &Threads::single())?;
-        let places = scratch.places(gpu, m, layout, layout.stride)?;
+        let places = scratch.places(gpu, m, layout, None, layout.stride)?;
         room(&mut scratch.q, gpu, rows.q.len())?.write(rows.q)?;
         room(&mut scratch.scales, gpu, rows.scales.len())?.write(rows.scales)?;
         room(&mut scratch.sums, gpu, rows.sums.len())?.write(rows.sums)?;
@@ -572,12 +583,7 @@ impl Launcher<ProductCode> {
         self.weights(packed)?;
         let scratch = scratch.get_or_insert_default();
         scratch.on(gpu);
-        if scratch.last.is_some_and(|last| last != (layout.k, block)) {
-            // What stopped a run is told by its element, which means nothing in rows of another length.
-            scratch.finish()?;
-        }
-        let places = scratch.places(gpu, m, layout, layout.bytes())?;
-        scratch.last = Some((layout.k, block));
+        let places = scratch.places(gpu, m, layout, block, layout.bytes())?;
         let bias = bias.map_or(0, |bias| bias.input());
         // SAFETY: the buffers have the sizes that the handle compared with the shape. What is dropped before the
         // kernels have run is freed behind them, in the order of the stream.

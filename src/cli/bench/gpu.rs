@@ -1,4 +1,5 @@
-//! `gristmill bench --device cuda:0`: products whose operands stay on a GPU, timed by its clock.
+//! `gristmill bench --device cuda:0`: products whose operands stay on a GPU, launched as a graph and timed by its clock, so
+//! that what is measured is the device's work and not the processor's.
 //!
 //! The ceiling of a product is its packed weights at the rate at which the device copies memory to memory, measured in
 //! the same run. With `cold` memory, copies of the weights take turns, so that none is left in the second-level cache
@@ -8,26 +9,18 @@ use super::super::clock::median;
 use super::super::error::CliError;
 use super::super::random::Random;
 use super::super::table::{Side, Table, measured};
-use super::super::verify::random_tensor;
-use super::super::{print_json, progress};
+use super::super::{gpu_time, print_json, progress};
 use super::{Memory, Plan};
-use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
-use gristmill::oracle::Oracle;
+use gristmill::cuda::{DeviceBuffer, Gpu};
 use gristmill::registry::FormatInfo;
 use gristmill::vocab::DType;
-use gristmill::{
-    Device, Matmul, PackedMatrix, QuantizedMatrix, REGISTRY, Request, Shape, Threads, Workspace,
-};
+use gristmill::{Device, Matmul, PackedMatrix, QuantizedMatrix, REGISTRY, Request, Shape, Threads};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::sync::Arc;
 
 /// Bytes that are copied to measure memory.
 const COPY_BYTES: usize = 1 << 28;
-/// Copies of weights, at most.
-const MOST_COPIES: usize = 64;
-/// Launches between two readings of the device's clock, so that the reading is not what is measured.
-const BATCH: usize = 20;
 
 /// One product.
 struct Record {
@@ -168,14 +161,8 @@ fn products(
 ) -> Result<(), CliError> {
     let request = Request::matmul(format.name, Shape::new(1, n, k)).with_input(DType::F32).on(device);
     let prepared = REGISTRY.prepare(&request)?;
-    let oracle = Oracle::new(&REGISTRY)?;
     let mut random = Random::new(1, format.name);
-    // What a row holds does not change its time, so that a few rows in turn are enough.
-    let distinct = n.min(64);
-    let few = random_tensor(&oracle.format(format.name)?, &mut random, distinct, k);
-    let mut tensor = few[..distinct * format.row_bytes(k)?].repeat(n.div_ceil(distinct));
-    tensor.truncate(n * format.row_bytes(k)?);
-    tensor.extend_from_slice(&few[distinct * format.row_bytes(k)?..]);
+    let tensor = gpu_time::tensor(format, &mut random, n, k)?;
     let matrix = QuantizedMatrix::new(format, n, k, &tensor)?;
     let threads = Threads::new(gristmill::CpuProfile::detect().cores)?;
     let mut packed: Option<(Matmul, Vec<PackedMatrix>)> = None;
@@ -186,52 +173,21 @@ fn products(
             Some(_) | None => vec![matmul.pack_on(&matrix, &threads)?],
         };
         let bytes = weights.first().map_or(0, PackedMatrix::bytes);
-        let mut workspace = Workspace::new();
         let x = DeviceBuffer::of(gpu, &random.gauss_vec(m * k, 1.0))?;
         let mut y = DeviceBuffer::zeroed(gpu, m * n)?;
         for &memory in &plan.memory {
             let copies = match memory {
                 Memory::Hot => 1,
-                Memory::Cold => copies(gpu, bytes),
+                Memory::Cold => gpu_time::copies(gpu, bytes),
             };
             while weights.len() < copies {
                 weights.push(matmul.pack_on(&matrix, &threads)?);
             }
-            let mut next = 0;
-            let mut times = Vec::new();
-            // The first round loads, allocates and warms up.
-            for round in 0..=rounds {
-                let ((), time) = gpu.time(|| {
-                    for _ in 0..BATCH {
-                        let input = DeviceInput::F32(&x);
-                        matmul.run_on_device(
-                            &weights[next % copies],
-                            input,
-                            m,
-                            None,
-                            &mut y,
-                            &mut workspace,
-                        )?;
-                        next += 1;
-                    }
-                    Ok(())
-                })?;
-                if round > 0 {
-                    times.push(time.as_secs_f64() / BATCH as f64);
-                }
-            }
-            workspace.finish()?;
-            let seconds = median(&mut times);
+            let seconds = gpu_time::seconds(gpu, &matmul, &weights[..copies], &x, &mut y, m, rounds)?;
             let kernel = matmul.entry().name;
             records.push(Record { kernel, format: format.name, m, n, k, memory, seconds, bytes });
         }
         packed = Some((matmul, weights));
     }
     Ok(())
-}
-
-/// So many copies that they don't fit the second-level cache together, three times over.
-fn copies(gpu: &Gpu, bytes: usize) -> usize {
-    let cache = usize::try_from(gpu.profile().l2).unwrap_or(usize::MAX);
-    cache.saturating_mul(3).div_ceil(bytes.max(1)).clamp(2, MOST_COPIES)
 }

@@ -116,6 +116,10 @@ int capturing_anything() {
     return SUCCESS;
 }
 
+void keep_at_most(uint64_t bytes) {
+    driver().pool_reserved = std::max<uint64_t>(driver().in_use, std::min(driver().pool_reserved, bytes));
+}
+
 bool in_memory(uint64_t address, size_t bytes) {
     auto after = driver().memory.upper_bound(address);
     if (after == driver().memory.begin()) return false;
@@ -157,6 +161,8 @@ GM_API cuInit(unsigned flags) {
     driver().initialized = true;
     return SUCCESS;
 }
+// NVRTC, if it is in the same process, looks for tables of the real driver.
+GM_API cuGetExportTable(const void** table, const void*) { return *table = nullptr, NOT_FOUND; }
 GM_API cuDriverGetVersion(int* version) { return *version = settings().driver, SUCCESS; }
 GM_API cuDeviceGetCount(int* count) {
     GM_LOCK;
@@ -289,6 +295,9 @@ static int allocate(uint64_t* address, size_t bytes) {
     *address = uint64_t(memory);
     d.memory[*address] = Memory{bytes};
     d.in_use += bytes;
+    d.most_in_use = std::max(d.most_in_use, d.in_use);
+    d.pool_reserved = std::max(d.pool_reserved, d.in_use);
+    d.pool_most_reserved = std::max(d.pool_most_reserved, d.pool_reserved);
     return SUCCESS;
 }
 static int release(uint64_t address) {
@@ -431,6 +440,26 @@ GM_API cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void* stream)
 static char pool;
 GM_API cuDeviceGetDefaultMemPool(void** found, int device) { return *found = &pool, device_error(device); }
 GM_API cuDeviceGetMemPool(void** found, int device) { return *found = &pool, device_error(device); }
-GM_API cuMemPoolSetAttribute(void*, int, void*) { return SUCCESS; }
-GM_API cuMemPoolGetAttribute(void*, int, void* value) { return *static_cast<uint64_t*>(value) = 0, SUCCESS; }
-GM_API cuMemPoolTrimTo(void*, size_t) { return SUCCESS; }
+GM_API cuMemPoolSetAttribute(void*, int attribute, void* value) {
+    GM_USABLE;
+    if (attribute != POOL_RELEASE_THRESHOLD) return NOT_SUPPORTED;
+    driver().pool_keeps = *static_cast<uint64_t*>(value);
+    return SUCCESS;
+}
+GM_API cuMemPoolGetAttribute(void*, int attribute, void* value) {
+    GM_USABLE;
+    Driver& d = driver();
+    uint64_t& out = *static_cast<uint64_t*>(value);
+    switch (attribute) {
+        case POOL_RELEASE_THRESHOLD: return out = d.pool_keeps, SUCCESS;
+        case POOL_RESERVED: return out = d.pool_reserved, SUCCESS;
+        case POOL_RESERVED_HIGH: return out = d.pool_most_reserved, SUCCESS;
+        case POOL_USED: return out = d.in_use, SUCCESS;
+        case POOL_USED_HIGH: return out = d.most_in_use, SUCCESS;
+        default: return NOT_SUPPORTED;
+    }
+}
+GM_API cuMemPoolTrimTo(void*, size_t keep) {
+    GM_USABLE;
+    return keep_at_most(keep), SUCCESS;
+}

@@ -131,7 +131,9 @@ struct Driver {
     std::set<std::shared_ptr<Graph>*> graphs, execs;
     std::map<uint64_t, Memory> memory;
     std::map<void*, size_t> host_memory;
-    size_t in_use = 0;
+    size_t in_use = 0, most_in_use = 0;
+    // The pool: what it keeps when nothing uses it, and what it has taken from the device.
+    uint64_t pool_keeps = 0, pool_reserved = 0, pool_most_reserved = 0;
     long allocations = 0;
     int retained = 0;
     uint64_t launches = 0;
@@ -155,6 +157,11 @@ int run_all();
 // Whether a range lies in memory that is allocated.
 bool in_memory(uint64_t address, size_t bytes);
 int capturing_anything();
+// Gives back what the pool does not use, beyond `bytes`.
+void keep_at_most(uint64_t bytes);
+
+// CUmemPool_attribute.
+enum : int { POOL_RELEASE_THRESHOLD = 4, POOL_RESERVED = 5, POOL_RESERVED_HIGH = 6, POOL_USED = 7, POOL_USED_HIGH = 8 };
 
 }  // namespace fake
 

@@ -30,7 +30,9 @@ GM_API cuStreamSynchronize(void* handle) {
     Stream* stream = stream_of(handle);
     if (!known(stream)) return INVALID_HANDLE;
     if (stream->capture) return stream->capture->broken = true, CAPTURE_UNSUPPORTED;
-    return run_stream(stream);
+    int error = run_stream(stream);
+    keep_at_most(driver().pool_keeps);
+    return error;
 }
 GM_API cuStreamQuery(void* handle) {
     GM_USABLE;

@@ -1,0 +1,71 @@
+//! Times of products on a GPU: launched as a graph, by the device's clock, so that what is measured is the device's work and
+//! not the processor's.
+
+use super::clock::median;
+use super::error::CliError;
+use super::random::Random;
+use super::verify::random_tensor;
+use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
+use gristmill::oracle::Oracle;
+use gristmill::registry::FormatInfo;
+use gristmill::{Matmul, PackedMatrix, REGISTRY, Workspace};
+use std::sync::Arc;
+
+/// Copies of weights, at most.
+const MOST_COPIES: usize = 64;
+/// Products in a graph, so that its launch is not what is measured.
+const BATCH: usize = 20;
+
+/// Median seconds of a product of `m` rows `x` with `weights` in turn, quantizing the activations included.
+pub fn seconds(
+    gpu: &Arc<Gpu>,
+    matmul: &Matmul,
+    weights: &[PackedMatrix],
+    x: &DeviceBuffer<f32>,
+    y: &mut DeviceBuffer<f32>,
+    m: usize,
+    rounds: usize,
+) -> Result<f64, CliError> {
+    let mut workspace = Workspace::new();
+    let mut product = |weights: &PackedMatrix| {
+        matmul.run_on_device(weights, DeviceInput::F32(x), m, None, y, &mut workspace)
+    };
+    // Loads the kernels and makes what memory they need, which a graph can't.
+    weights.first().map_or(Ok(()), &mut product)?;
+    let batch = BATCH.next_multiple_of(weights.len().max(1));
+    let graph = gpu.capture(|| weights.iter().cycle().take(batch).try_for_each(&mut product))?;
+    let mut times = Vec::new();
+    // The first launch warms up.
+    for round in 0..=rounds {
+        let ((), time) = gpu.time(|| graph.launch())?;
+        if round > 0 {
+            times.push(time.as_secs_f64() / batch as f64);
+        }
+    }
+    workspace.finish()?;
+    Ok(median(&mut times))
+}
+
+/// So many copies that they don't fit the second-level cache together, three times over.
+pub fn copies(gpu: &Gpu, bytes: usize) -> usize {
+    let cache = usize::try_from(gpu.profile().l2).unwrap_or(usize::MAX);
+    cache.saturating_mul(3).div_ceil(bytes.max(1)).clamp(2, MOST_COPIES)
+}
+
+/// The bytes of `n` rows of `k` random weights. What a row holds does not change its time, so a few rows come in turn.
+pub fn tensor(
+    format: &'static FormatInfo,
+    random: &mut Random,
+    n: usize,
+    k: usize,
+) -> Result<Vec<u8>, CliError> {
+    let oracle = Oracle::new(&REGISTRY)?;
+    let distinct = n.min(64);
+    let few = random_tensor(&oracle.format(format.name)?, random, distinct, k);
+    let row_bytes = format.row_bytes(k)?;
+    let (rows, tail) = few.split_at(distinct * row_bytes);
+    let mut tensor = rows.repeat(n.div_ceil(distinct.max(1)));
+    tensor.truncate(n * row_bytes);
+    tensor.extend_from_slice(tail);
+    Ok(tensor)
+}

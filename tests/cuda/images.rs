@@ -1,0 +1,97 @@
+//! The images of this build on a fake driver: which kernels are tried, and the emulated units behind their images.
+#![allow(dead_code, reason = "each test file uses a part of this")]
+
+use super::support::{build, can_run, child, is_child, place_unit};
+use gristmill::registry::{Code, CudaBuild, Entry, FormatInfo};
+use gristmill::vocab::Op;
+use gristmill::{Device, REGISTRY};
+use std::path::Path;
+use std::process::Output;
+
+pub const GPU: Device = Device { kind: gristmill::vocab::DeviceKind::Cuda, index: 0 };
+
+/// Formats that are tried: whole rows and units, headers and tails, minima, tables.
+const TRIED: &[&str] = &["i2_s", "i2s_absmax", "tq2_0", "q8_0", "q4_k", "iq4_nl"];
+
+pub fn tried() -> impl Iterator<Item = &'static FormatInfo> {
+    REGISTRY.formats.iter().filter(|format| TRIED.contains(&format.name))
+}
+
+fn named(entry: &Entry) -> &'static str {
+    match entry.op {
+        Op::QuantizeActivations => REGISTRY.activations[entry.format].name,
+        Op::Quantize | Op::Dequantize | Op::Matmul => REGISTRY.formats[entry.format].name,
+    }
+}
+
+/// CUDA entries that the tests launch.
+pub fn entries() -> impl Iterator<Item = &'static Entry> {
+    REGISTRY.entries.iter().filter(|entry| {
+        matches!(entry.code, Code::Cuda(_))
+            && (entry.op == Op::QuantizeActivations || TRIED.contains(&named(entry)))
+    })
+}
+
+/// Compiles the units of the tried kernels for the emulator, and puts them where the fake driver finds them for the
+/// images of this build.
+pub fn place_units(folder: &Path) {
+    let sources: Vec<gristmill_spec::SourceFile> = gristmill_spec::shipped().expect("readable");
+    let set = gristmill_spec::check(&sources).set.expect("the shipped specs have no mistakes");
+    let emitted = gristmill_codegen::cuda::emit(&set).expect("plans");
+    for entry in entries() {
+        let Code::Cuda(code) = &entry.code else { continue };
+        let listed =
+            emitted.listed.iter().find(|listed| listed.name == entry.name).expect("it was built from them");
+        let unit = emitted.units.iter().find(|unit| unit.name == listed.unit).expect("of a unit");
+        let text = unit.text.replace(gristmill_codegen::cuda::DEVICE_HEADER, "");
+        let compiled = build(&unit.name, &text).unwrap_or_else(|said| panic!("{said}"));
+        for image in code.images {
+            place_unit(folder, image.bytes, &compiled);
+        }
+    }
+}
+
+pub fn has_images() -> bool {
+    let strict = std::env::var_os("GRISTMILL_NO_SKIP").is_some_and(|value| value == "1");
+    let built = matches!(REGISTRY.cuda, CudaBuild::Built { .. }) && entries().next().is_some();
+    assert!(built || !strict, "this build has no CUDA images: {:?}", REGISTRY.cuda);
+    built
+}
+
+/// Runs the test `name` as a process with a fake driver; `None` in that process, or where it can't run.
+pub fn parent(name: &str, settings: &str) -> Option<Output> {
+    if is_child() || !can_run(name) {
+        return None;
+    }
+    if !has_images() {
+        println!("SKIPPED: {name}: this build has no CUDA images");
+        return None;
+    }
+    let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handle-units");
+    place_units(&units);
+    Some(child(name, settings, &units))
+}
+
+/// A device that takes the images: of the first architecture that was built.
+pub fn settings() -> String {
+    let CudaBuild::Built { architectures, .. } = REGISTRY.cuda else { return String::new() };
+    let first = architectures.first().expect("one was built");
+    format!("sm_{}{}", first.major, first.minor)
+}
+
+/// Values that are not all alike, without a generator of random ones.
+pub fn values(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
+    let each = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        (state as f32 / u32::MAX as f32) * 2.0 - 1.0
+    };
+    std::iter::repeat_with(each).take(count).collect()
+}
+
+/// For comparing.
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
