@@ -154,7 +154,7 @@ fn a_dense_layer_is_smaller_and_computes_the_same() -> Result<(), Error> {
     let (codes, tail) = tensor.split_at_mut(n * format.row_bytes(k)?);
     for (i, byte) in codes.iter_mut().enumerate() {
         // Codes 0 to 2 in each two bits.
-        *byte = (0..4).fold(0, |byte, field| byte << 2 | ((i * 31 + i / 7 + field * 5) % 3) as u8);
+        *byte = (0..4).fold(0, |byte, field| (byte << 2) | ((i * 31 + i / 7 + field * 5) % 3) as u8);
     }
     tail[..4].copy_from_slice(&0.5f32.to_le_bytes());
     let matrix = QuantizedMatrix::new(format, n, k, &tensor)?;

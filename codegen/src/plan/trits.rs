@@ -28,7 +28,7 @@ pub fn bytes() -> [u8; 243] {
     std::array::from_fn(|number| {
         let (four, fifth) = (number as u32 % 81, number as u32 / 81);
         match four.checked_sub(TABLE) {
-            None => (fifth << 6 | four) as u8,
+            None => ((fifth << 6) | four) as u8,
             Some(beyond) => ESCAPE | (beyond * 3 + fifth) as u8,
         }
     })
@@ -39,7 +39,8 @@ pub fn tables() -> Tables {
     let mut tables = Tables { plain: [0; 64], escaped: [0; 64], fifth: [0; 64] };
     for (number, byte) in bytes().into_iter().enumerate() {
         let (four, fifth) = (number as u32 % 81, number as u32 / 81);
-        let fields = (0..LOOKED_UP).fold(0, |fields, trit| fields | four / 3u32.pow(trit) % 3 << (2 * trit));
+        let fields =
+            (0..LOOKED_UP).fold(0, |fields, trit| fields | ((four / 3u32.pow(trit) % 3) << (2 * trit)));
         let index = usize::from(byte & !ESCAPE);
         if byte & ESCAPE == ESCAPE {
             tables.escaped[index] = fields as u8;
