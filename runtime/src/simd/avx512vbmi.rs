@@ -14,8 +14,9 @@ pub type TritTables = [I; 3];
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx512vbmi")]
 pub fn trit_tables(tables: &[[u8; 64]; 3]) -> TritTables {
+    let [plain, escaped, fifth] = tables;
     // SAFETY: 64 bytes are readable behind each.
-    tables.each_ref().map(|table| unsafe { load(table.as_ptr()) })
+    unsafe { [load(plain.as_ptr()), load(escaped.as_ptr()), load(fifth.as_ptr())] }
 }
 
 /// Takes bytes of five trits apart: four of them in two bits each of the first result, the fifth in the topmost two
