@@ -72,7 +72,7 @@ fn why_the_dense_packing_is_not_taken_is_said() {
 #[test]
 fn an_unknown_packing_is_an_error_that_names_the_known_ones() {
     let request = Request::matmul("i2_s", Shape::new(1, 2560, 2560));
-    let error = REGISTRY.prepare_for(&request, &processor(None), &preferring("r32t4")).expect_err("unknown");
+    let error = REGISTRY.prepare_for(&request, &processor(None), &preferring("r32t6")).expect_err("unknown");
     assert!(
         matches!(&error, Error::UnknownPacking { nearest: Some("r32t5"), known, .. } if known.len() >= 3)
     );
