@@ -158,6 +158,34 @@ fn raw_files_go_there_and_back() -> Outcome {
     Ok(())
 }
 
+/// Four rows of I2_S in one byte each column: codes 0, 1, 2, 1.
+#[test]
+#[cfg(feature = "import")]
+fn interleaved_rows_are_read_by_the_name_of_their_layout() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [packed, output] = ["packed.bin", "out.f32"].map(|name| folder.path().join(name));
+    let mut bytes = vec![0b00_01_10_01; 128];
+    bytes.extend(2.5f32.to_le_bytes());
+    bytes.extend([0; 28]);
+    std::fs::write(&packed, &bytes)?;
+    let arguments =
+        ["dequantize", "--raw", "--format", "i2_s_rows4", "--row", "128", text(&packed), text(&output)];
+    gristmill(arguments).code(0).says("4 rows of 128 f32 values");
+    let rows: Vec<f32> = std::fs::read(&output)?
+        .chunks(512)
+        .map(|row| row[..4].try_into())
+        .map(|b| b.map(f32::from_le_bytes))
+        .collect::<Result<_, _>>()?;
+    assert_eq!(rows, [-2.5, 0.0, 2.5, 0.0]);
+    bytes[77] |= 0b11;
+    std::fs::write(&packed, &bytes)?;
+    gristmill(arguments).code(1).complains("row 3, column 77: the code there means nothing in format `i2_s`");
+    std::fs::write(&packed, &bytes[32..])?;
+    gristmill(arguments).code(1).complains("3 rows can't be in the layout `i2_s_rows4`, which interleaves 4");
+    gristmill(["list"]).code(0).says("i2_s_rows4");
+    Ok(())
+}
+
 /// A safetensors file: two matrices, a vector, and a tensor that is no weight.
 fn safetensors(path: &Path) -> std::io::Result<()> {
     let header = "{\"a\":{\"dtype\":\"F32\",\"shape\":[4,256],\"data_offsets\":[0,4096]},\

@@ -44,6 +44,15 @@ mod levels4 {
 mod bits1 {
     gristmill::kernel!("tests/invented/bits1.toml");
 }
+mod bytes160 {
+    gristmill::kernel!("tests/invented/bytes160.toml");
+}
+mod bytes200 {
+    gristmill::kernel!("tests/invented/bytes200.toml");
+}
+mod nibbles72 {
+    gristmill::kernel!("tests/invented/nibbles72.toml");
+}
 
 /// A decoder by hand: a block and the scale outside it to weights, `None` where a code means nothing.
 type Decode = fn(&[u8], f32) -> Option<Vec<f32>>;
@@ -129,6 +138,15 @@ fn decode_book(b: &[u8], _: f32) -> Option<Vec<f32>> {
     Some((0..64).map(element).collect())
 }
 
+/// Runs that are not whole steps of every loop.
+fn decode_bytes(b: &[u8], _: f32) -> Option<Vec<f32>> {
+    Some(b[2..].iter().map(|&q| half_at(b, 0) * (i32::from(q) - 77) as f32).collect())
+}
+
+fn decode_nibbles72(b: &[u8], _: f32) -> Option<Vec<f32>> {
+    Some((0..72).map(|i| half_at(b, 0) * (nibble(&b[2..], i) - 3) as f32).collect())
+}
+
 fn decode_wide8(b: &[u8], _: f32) -> Option<Vec<f32>> {
     Some((0..48).map(|i| half_at(b, 0) * (f32::from(b[4 + i]) - 128.0) + half_at(b, 2)).collect())
 }
@@ -143,7 +161,7 @@ fn decode_levels4(b: &[u8], _: f32) -> Option<Vec<f32>> {
     Some((0..36).map(|i| d * LEVELS[usize::from(b[2 + i % 9] >> (2 * (i / 9)) & 3)]).collect())
 }
 
-const ALL: [(&Registry, Decode); 11] = [
+const ALL: [(&Registry, Decode); 14] = [
     (&odd20::REGISTRY, decode_odd20),
     (&split3::REGISTRY, decode_split3),
     (&seq3::REGISTRY, decode_seq3),
@@ -152,6 +170,9 @@ const ALL: [(&Registry, Decode); 11] = [
     (&table5::REGISTRY, decode_table5),
     (&book::REGISTRY, decode_book),
     (&wide8::REGISTRY, decode_wide8),
+    (&bytes160::REGISTRY, decode_bytes),
+    (&bytes200::REGISTRY, decode_bytes),
+    (&nibbles72::REGISTRY, decode_nibbles72),
     (&bits1::REGISTRY, decode_bits1),
     (&six_runs::REGISTRY, decode_six_runs),
     (&levels4::REGISTRY, decode_levels4),

@@ -106,7 +106,7 @@ impl Builder {
         Builder { memory: Some(shipped), ..Builder::shipped() }
     }
 
-    /// Adds shipped formats by name.
+    /// Adds shipped formats and import layouts by name; a layout brings its format with it.
     pub fn with_shipped<S: Into<String>>(mut self, formats: impl IntoIterator<Item = S>) -> Builder {
         self.shipped = Shipped::Named(formats.into_iter().map(Into::into).collect());
         self
@@ -234,15 +234,21 @@ impl Builder {
         cuda: impl FnOnce(&SpecSet) -> Result<(CudaImages, Vec<String>), BuildError>,
     ) -> Result<(Compiled, SpecSet, Vec<String>), BuildError> {
         let (mut set, sources, mut warnings) = self.read(root)?;
-        let known: Vec<String> = set.formats.iter().map(|f| f.name.clone()).collect();
+        let formats = set.formats.iter().map(|f| f.name.clone());
+        let known: Vec<String> = formats.chain(set.imports.iter().map(|i| i.name.clone())).collect();
         let mut left_out = Vec::new();
         let shipped_path = |file: &str| file.starts_with(SHIPPED_PREFIX);
         let keep: Vec<bool> = set
             .formats
             .iter()
-            .map(|format| match &self.shipped {
+            .enumerate()
+            .map(|(index, format)| match &self.shipped {
                 _ if !shipped_path(&format.origin.file) => true,
-                Shipped::Named(names) => names.contains(&format.name),
+                // An import layout brings its format with it.
+                Shipped::Named(names) => {
+                    let mut imports = set.imports.iter().filter(|import| import.format == index);
+                    names.contains(&format.name) || imports.any(|import| names.contains(&import.name))
+                }
                 Shipped::Families(families) => {
                     let kept = format.family.is_empty() || families.contains(&format.family);
                     if !kept {
@@ -261,6 +267,25 @@ impl Builder {
         {
             return Err(BuildError::UnknownFormat { name: name.clone(), known: known.join(", ") });
         }
+        let formats = &set.formats;
+        set.imports.retain(|import| match &self.shipped {
+            _ if !shipped_path(&import.origin.file) => true,
+            Shipped::Named(names) => names.contains(&import.name),
+            Shipped::Families(families) => {
+                let chosen = import.family.is_empty() || families.contains(&import.family);
+                let with_format = keep.get(import.format).copied().unwrap_or(false);
+                if !(chosen && with_format) {
+                    let format = formats.get(import.format).map_or("", |format| format.family.as_str());
+                    let feature = if chosen { format } else { &import.family };
+                    left_out.push(LeftOut {
+                        format: import.name.clone(),
+                        feature: feature.to_owned(),
+                        gguf: None,
+                    });
+                }
+                chosen && with_format
+            }
+        });
         set.retain_formats(&keep);
         // The registry carries the specs of what it holds, not those that were left out.
         let books: BTreeSet<&str> = set.formats.iter().filter_map(|f| f.codebook()).collect();
@@ -273,6 +298,7 @@ impl Builder {
                     Path::new(&source.path).parent().and_then(Path::file_name).and_then(|n| n.to_str());
                 match folder {
                     Some("formats") => set.formats.iter().any(|f| f.origin.file == source.path),
+                    Some("imports") => set.imports.iter().any(|i| i.origin.file == source.path),
                     Some("codebooks") => books.contains(stem),
                     _ => stem != "coverage",
                 }

@@ -100,7 +100,7 @@ pub struct Options {
     pub package: String,
     /// Compiler, target and flags, as they go into kernel identities.
     pub compiler: String,
-    /// Formats that were described but not selected.
+    /// Formats and import layouts that were described but not selected.
     pub left_out: Vec<LeftOut>,
     /// Path of the runtime as the built crate can name it; empty: [`RUNTIME`].
     pub runtime: String,
@@ -148,10 +148,10 @@ pub struct CudaImageFile {
 /// Path of the runtime in generated code, for crates that depend on `gristmill`.
 pub const RUNTIME: &str = "::gristmill::runtime";
 
-/// A format that is left out, and the cargo feature that would bring it in.
+/// A format or import layout that is left out, and the cargo feature that would bring it in.
 #[derive(Clone, Debug)]
 pub struct LeftOut {
-    /// The format.
+    /// The format, or the import layout.
     pub format: String,
     /// The feature.
     pub feature: String,

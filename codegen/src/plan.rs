@@ -235,8 +235,13 @@ pub struct MatmulPlan<'a> {
     pub vectors: u32,
     /// Tokens computed at once.
     pub tokens: u32,
-    /// How products are summed.
+    /// How products are summed; with `pairs`, those of a token without a partner.
     pub dot: Dot,
+    /// Tokens go in pairs: products of two rows by two tokens, eight k to each of four sums, in one instruction.
+    pub pairs: bool,
+    /// Tiles that are decoded together, so that sixteen k of a row, or eight, come side by side where one load of
+    /// activations serves several k.
+    pub step: u32,
     /// Largest k for which every sum is exact.
     pub k_max: u64,
 }
@@ -258,8 +263,12 @@ pub struct Primitives {
     pub byte_shift: bool,
     /// It has `dot_group`: one load of activations serves every field of a byte.
     pub grouped: bool,
+    /// Tiles of several tokens ask for weights ahead, as those of one do everywhere. Measured to pay on x86.
+    pub ahead: bool,
     /// It has `trits`: byte permutes that take bytes of five trits apart.
     pub trits: bool,
+    /// It has `matrix`, which takes two tokens at once.
+    pub matrix: bool,
     /// Vector registers that sums may fill, so that operands fit beside them; tiles with more sums than that are
     /// computed in parts. None: tiles are computed as listed.
     pub sums: Option<u32>,
@@ -275,7 +284,9 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         paired: 2,
         byte_shift: false,
         grouped: false,
+        ahead: true,
         trits: false,
+        matrix: false,
         sums: None,
     };
     let arm = |module, direct, signed| Primitives {
@@ -286,7 +297,9 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         paired: 1,
         byte_shift: true,
         grouped: direct,
+        ahead: false,
         trits: false,
+        matrix: false,
         sums: Some(24),
     };
     let requires = |feature| variant.requires.contains(&feature);
@@ -302,7 +315,9 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
             Some(Primitives { sums: Some(24), ..x86("avx512vnni", 16, true) })
         }
         Isa::Avx512 => Some(Primitives { sums: Some(24), ..x86("avx512", 16, false) }),
-        Isa::Neon if requires(Feature::I8mm) => Some(arm("neoni8mm", true, false)),
+        Isa::Neon if requires(Feature::I8mm) => {
+            Some(Primitives { matrix: true, ..arm("neoni8mm", true, false) })
+        }
         Isa::Neon if requires(Feature::Dotprod) => Some(arm("neondot", true, true)),
         Isa::Neon => Some(arm("neon", false, true)),
     }
@@ -349,6 +364,7 @@ impl<'a> MatmulPlan<'a> {
         let biased = primitives.signed && pack.operand_max > 127;
         let (smallest, largest) = if biased { (-128, 127) } else { (0, i64::from(pack.operand_max)) };
         let pairs_in_i16 = steps_in_i16(smallest, largest, i64::from(primitives.paired));
+        let step = if primitives.grouped { tiles_of_a_step(plan, &pack) } else { 1 };
         let dot = if primitives.direct {
             let unit_tiles = if plan.unit == 0 { u32::MAX } else { plan.unit.div_ceil(pack.tile.k) };
             // With a shift of bytes the lowest field and the topmost cost one instruction in place or not, and
@@ -371,6 +387,10 @@ impl<'a> MatmulPlan<'a> {
             // The longer side: that costs the fewest loads for a multiply.
             if vectors >= tokens { vectors = vectors.div_ceil(2) } else { tokens = tokens.div_ceil(2) }
         }
+        let pairs = primitives.matrix && tokens > 1 && pairs_save(plan, &pack, step, vectors, tokens & !1);
+        if pairs {
+            tokens &= !1;
+        }
         let k_max = exact_k(plan, &pack, dot);
         let unit = u64::from(plan.unit);
         if unit > k_max {
@@ -387,6 +407,8 @@ impl<'a> MatmulPlan<'a> {
             vectors,
             tokens,
             dot,
+            pairs,
+            step,
             k_max: if unit == 0 { k_max } else { u64::MAX },
             pack,
         })
@@ -401,6 +423,9 @@ impl<'a> MatmulPlan<'a> {
         };
         let pairs = if self.primitives.paired == 2 { "pairs" } else { "products" };
         let dot = match self.dot {
+            _ if self.pairs => {
+                format!("{operands} products of 2 rows x 2 tokens x 8 k into i32; a single token by dot")
+            }
             Dot::Direct { shift_free: true } => {
                 format!(
                     "{operands} dot into i32, {} masked fields with a sum each, shifted once at the end",
@@ -439,6 +464,29 @@ impl<'a> MatmulPlan<'a> {
             }
         )
     }
+}
+
+/// Tiles that put sixteen k of a row side by side, or else eight: as far as runs are whole steps.
+fn tiles_of_a_step(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> u32 {
+    // How many tiles a whole row has is known only when it is packed.
+    let run = if plan.unit == 0 { 1 } else { plan.unit.div_ceil(pack.tile.k) };
+    let whole = |k: u32| (k / pack.tile.k).max(1);
+    [whole(16), whole(8)].into_iter().find(|&tiles| run.is_multiple_of(tiles)).unwrap_or(1)
+}
+
+/// Whether taking tokens in pairs saves vector instructions: each does the work of two, but rows and tokens must be
+/// brought together for it, and the sums of every run apart.
+fn pairs_save(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, step: u32, vectors: u32, tokens: u32) -> bool {
+    let k = step * pack.tile.k;
+    // None where a step has too few k for one.
+    let operands = k / 8;
+    let saved = vectors * tokens * operands;
+    let together = vectors * 2 * step.div_ceil(2) + tokens / 2 * operands;
+    let (steps, apart) = match plan.unit {
+        0 => (1, 0),
+        unit => (unit.div_ceil(k), vectors * tokens + tokens),
+    };
+    steps * saved > steps * together + apart
 }
 
 /// Vectors of sums that are held at once for a vector of rows and a token.

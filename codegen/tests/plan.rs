@@ -4,6 +4,7 @@ use gristmill_codegen::plan::{Dot, FormatPlan, LookupPlan, MatmulPlan, PackPlan,
 use gristmill_spec::model::{CpuVariant, SpecSet};
 use gristmill_spec::vocab::{Isa, Op, Strategy};
 use gristmill_spec::{check, shipped};
+use std::collections::BTreeMap;
 
 fn set() -> SpecSet {
     check(&shipped().expect("readable")).set.expect("the shipped specs have no mistakes")
@@ -66,6 +67,36 @@ fn wide_operands_are_widened_only_where_needed() {
             (isa, dot) => panic!("{isa} has no {dot:?}"),
         }
     });
+}
+
+/// Where tokens go in pairs, runs are whole steps of eight or sixteen k (more only in one tile), and tiles take even
+/// numbers of tokens. Short runs of wide codes would spend more on bringing rows and tokens together than they save.
+#[test]
+fn tokens_in_pairs_fill_their_instruction() {
+    let mut paired = BTreeMap::new();
+    each(|plan, isa| {
+        if !plan.primitives.matrix || plan.tokens == 1 {
+            assert!(!plan.pairs, "{}", plan.describe());
+            return;
+        }
+        paired.insert(plan.format.format.name.clone(), plan.pairs);
+        let (tiles, k) = (plan.step, plan.pack.tile.k);
+        if plan.format.unit == 0 {
+            assert_eq!(tiles, 1, "how many tiles a whole row has is not known");
+        } else {
+            assert!(plan.format.unit.div_ceil(k).is_multiple_of(tiles), "{}", plan.describe());
+        }
+        if plan.pairs {
+            assert_eq!(isa, Isa::Neon);
+            assert!(plan.tokens.is_multiple_of(2), "{}", plan.describe());
+            assert!(matches!(tiles * k, 8 | 16) || (tiles == 1 && k == 32), "{tiles} tiles of {k}");
+        }
+    });
+    for (format, expected) in
+        [("i2_s", true), ("tq2_0", true), ("q4_0", true), ("q8_0", false), ("q6_k", false)]
+    {
+        assert_eq!(paired.get(format), Some(&expected), "{format}");
+    }
 }
 
 /// Tiles keep to the registers where those are counted, and are no smaller than they must be.

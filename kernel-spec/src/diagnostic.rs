@@ -38,6 +38,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("field-beyond-block", "a field that reaches beyond the block"),
     ("field-overlap", "two fields, or two values of one, that share a bit"),
     ("file-too-large", "a file beyond 1 MiB"),
+    ("import-not-bijective", "two values at one place of an import layout's tile, or a value outside it"),
     ("missing-doc", "a spec that does not say what it is (warning)"),
     ("missing-key", "a required key is missing"),
     ("no-quantizer", "quantize is asked for a format that states no quantizer"),

@@ -14,6 +14,8 @@ pub struct SpecSet {
     pub packings: Vec<Packing>,
     /// Kernel families, sorted by name.
     pub kernels: Vec<Kernel>,
+    /// Import layouts, sorted by name.
+    pub imports: Vec<Import>,
     /// What CUDA kernels are compiled for.
     pub cuda: CudaTargets,
     /// Every file that was read, for `rerun-if-changed`.
@@ -21,7 +23,7 @@ pub struct SpecSet {
 }
 
 impl SpecSet {
-    /// Keeps the formats whose place in `keep` is true, in kernels too.
+    /// Keeps the formats whose place in `keep` is true, in kernels too, and the import layouts of those formats.
     pub fn retain_formats(&mut self, keep: &[bool]) {
         let kept = |index: usize| keep.get(index).copied().unwrap_or(true);
         let moved: Vec<usize> =
@@ -35,6 +37,10 @@ impl SpecSet {
                     *index = moved[*index];
                 }
             }
+        }
+        self.imports.retain(|import| kept(import.format));
+        for import in &mut self.imports {
+            import.format = moved[import.format];
         }
         let mut index = 0;
         self.formats.retain(|_| {
@@ -580,6 +586,40 @@ pub struct TileDigit {
     pub stride: u32,
     /// What one step adds to the number of the trit in its byte; 0 for codes of bits.
     pub trit: u32,
+}
+
+/// How another program interleaves the rows of a format: a bijection between the bits of some rows by one block and those
+/// of a tile. Tiles follow one another along k, and such panels of rows along n; where rows have headers, those of a panel
+/// stand before its tiles, one after the other. What stands behind the last row stays where it is.
+#[derive(Clone, Debug)]
+pub struct Import {
+    /// The file's stem.
+    pub name: String,
+    /// One line for people.
+    pub doc: String,
+    /// Cargo feature family that compiles it; empty: always compiled.
+    pub family: String,
+    /// Where it was described.
+    pub origin: Origin,
+    /// Index into [`SpecSet::formats`]: what the tensor is once its rows are apart.
+    pub format: usize,
+    /// Rows of a panel.
+    pub rows: u32,
+    /// Where each bit of a tile goes.
+    pub moves: Vec<Move>,
+}
+
+/// Some neighbouring bits of a tile that are neighbours in a block of the format, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// First bit in the tile.
+    pub from: u32,
+    /// Row whose block they belong to.
+    pub row: u32,
+    /// First bit in that block.
+    pub to: u32,
+    /// How many, 1 to 32.
+    pub bits: u32,
 }
 
 /// A kernel family: one op, and the variants that are built for it.

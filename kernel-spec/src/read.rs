@@ -16,7 +16,7 @@ pub struct SourceFile {
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The folders of a spec directory, in the order they are read.
-pub const FOLDERS: [&str; 5] = ["activations", "codebooks", "formats", "kernels", "packings"];
+pub const FOLDERS: [&str; 6] = ["activations", "codebooks", "formats", "imports", "kernels", "packings"];
 
 /// What people see instead of [`shipped_dir`].
 const SHIPPED_PREFIX: &str = "kernel-spec/";
@@ -25,7 +25,7 @@ const SHIPPED_PREFIX: &str = "kernel-spec/";
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// There is nothing at this path.
-    #[error("spec path `{}` does not exist; give a TOML file or a folder that holds TOML files (or formats/, packings/, kernels/, activations/, codebooks/)", .0.display())]
+    #[error("spec path `{}` does not exist; give a TOML file or a folder that holds TOML files (or formats/, packings/, kernels/, imports/, activations/, codebooks/)", .0.display())]
     Missing(PathBuf),
     /// The system would not let us read it.
     #[error("can't read spec path `{}`: {source}", path.display())]
@@ -47,12 +47,12 @@ pub enum ReadError {
         bytes: u64,
     },
     /// The folder holds nothing that could be a spec.
-    #[error("spec folder `{}` holds no TOML file, neither directly nor in formats/, packings/, kernels/, activations/ or codebooks/", .0.display())]
+    #[error("spec folder `{}` holds no TOML file, neither directly nor in formats/, packings/, kernels/, imports/, activations/ or codebooks/", .0.display())]
     Empty(PathBuf),
 }
 
 /// The folder that holds the specs shipped with this package: `formats/`, `packings/`, `kernels/`,
-/// `activations/`, `codebooks/` and `coverage.toml`.
+/// `imports/`, `activations/`, `codebooks/` and `coverage.toml`.
 pub fn shipped_dir() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }

@@ -49,7 +49,7 @@ pub fn include_kernels(input: TokenStream) -> TokenStream {
 ///
 /// `kernel!("specs/my_format.toml")` reads one file, relative to the package; cargo builds again when it
 /// changes. Files that follow add to it: `kernel!("specs/my_format.toml", "specs/kernels/mine.toml")`, with kernels in
-/// a folder `kernels` and packings in a folder `packings`. `kernel!(my_format, r#"..."#)` takes the TOML as it
+/// a folder `kernels`, packings in `packings` and import layouts in `imports`. `kernel!(my_format, r#"..."#)` takes the TOML as it
 /// stands. No other file is read and no process is started, so a spec that needs another compiler is refused here and belongs into a build script.
 /// Two expansions go into two modules, for each brings its own `REGISTRY`.
 ///

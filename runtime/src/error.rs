@@ -22,6 +22,29 @@ pub enum Error {
         /// Formats of this build.
         known: Vec<&'static str>,
     },
+    /// No import layout of this name was described.
+    #[error("unknown import layout `{name}`{}\n  help: this build knows: {}", Meant(.nearest), List(.known))]
+    UnknownImport {
+        /// What was asked for.
+        name: String,
+        /// What may have been meant.
+        nearest: Option<&'static str>,
+        /// Import layouts of this build.
+        known: Vec<&'static str>,
+    },
+    /// A layout interleaves more rows than there are, or not a whole number of its panels.
+    #[error(
+        "{n} rows can't be in the layout `{layout}`, which interleaves {rows} at a time\n  help: are the tensor's dimensions \
+         the wrong way round, or is it in another layout?"
+    )]
+    RowsNotMultiple {
+        /// The import layout.
+        layout: &'static str,
+        /// Rows of its panels.
+        rows: usize,
+        /// Rows of the tensor.
+        n: usize,
+    },
     /// No kernel of this name is in the binary.
     #[error("unknown kernel `{name}`{}\n  help: `gristmill list` prints the kernels of this build", Meant(.nearest))]
     UnknownKernel {

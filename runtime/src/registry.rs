@@ -25,7 +25,9 @@ pub struct Registry {
     /// into `activations` for `quantize_activations`), an input type and a kind of device.
     /// Generated as a match without a wildcard.
     pub candidates: fn(Op, usize, DType, DeviceKind) -> &'static [u16],
-    /// Formats that were described but left out of this build.
+    /// Import layouts of these formats, sorted by name.
+    pub imports: &'static [ImportInfo],
+    /// Formats and import layouts that were described but left out of this build.
     pub left_out: &'static [LeftOut],
     /// Whether CUDA kernels were built, by what and for which architectures.
     pub cuda: CudaBuild,
@@ -35,10 +37,41 @@ pub struct Registry {
     pub sources: &'static [Source],
 }
 
-/// A format that is described but not compiled.
+/// How another program interleaves the rows of a format: panels of rows, in which tiles of a block of each row follow one
+/// another.
+#[derive(Clone, Copy, Debug)]
+pub struct ImportInfo {
+    /// Name: the file's stem.
+    pub name: &'static str,
+    /// One line for people.
+    pub doc: &'static str,
+    /// The spec file.
+    pub source: &'static str,
+    /// Index of the format that the rows have once they are apart.
+    pub format: usize,
+    /// Rows of a panel.
+    pub rows: usize,
+    /// Where each bit of a tile goes.
+    pub moves: &'static [Move],
+}
+
+/// Some neighbouring bits of a tile, bit 0 the lowest of its first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// First bit in the tile.
+    pub from: u32,
+    /// Row of the panel.
+    pub row: u32,
+    /// First bit in that row's block.
+    pub to: u32,
+    /// How many, 1 to 32.
+    pub bits: u32,
+}
+
+/// A format or import layout that is described but not compiled.
 #[derive(Clone, Copy, Debug)]
 pub struct LeftOut {
-    /// The format.
+    /// The format, or the import layout.
     pub format: &'static str,
     /// The cargo feature that would compile it.
     pub feature: &'static str,
@@ -429,6 +462,22 @@ impl Registry {
                 known,
             }
         })
+    }
+
+    /// The import layout of this name.
+    ///
+    /// # Errors
+    /// [`Error::NotCompiled`] if it was left out of this build, else [`Error::UnknownImport`].
+    pub fn import(&'static self, name: &str) -> Result<&'static ImportInfo, Error> {
+        if let Some(found) = self.imports.iter().find(|import| import.name == name) {
+            return Ok(found);
+        }
+        if let Some(left_out) = self.left_out.iter().find(|left_out| left_out.format == name) {
+            return Err(Error::NotCompiled { format: left_out.format, feature: left_out.feature });
+        }
+        let known: Vec<&'static str> = self.imports.iter().map(|import| import.name).collect();
+        let nearest = names::nearest(name, known.iter().copied());
+        Err(Error::UnknownImport { name: name.to_owned(), nearest, known })
     }
 
     /// The entry of this name.

@@ -94,6 +94,7 @@ const fn registry(
         package: "gpu",
         formats: &FORMATS,
         activations: &ACTIVATIONS,
+        imports: &[],
         entries,
         candidates,
         left_out: &[],

@@ -13,7 +13,7 @@ pub struct Arguments {
     /// Files are raw bytes and raw f32 (the only form there is)
     #[arg(long, required = true)]
     raw: bool,
-    /// Weight format
+    /// Weight format, or an import layout of one
     #[arg(long, value_name = "NAME")]
     format: String,
     /// Elements of a row

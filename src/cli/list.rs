@@ -3,7 +3,7 @@
 use super::error::{CliError, Outcome};
 use super::table::{Side, Table, counted};
 use super::{external, print_json, request};
-use gristmill::registry::{DimRule, Entry, FormatInfo, OuterType};
+use gristmill::registry::{DimRule, Entry, FormatInfo, ImportInfo, OuterType};
 use gristmill::vocab::{DeviceKind, Isa, Op};
 use gristmill::{CpuProfile, REGISTRY};
 use serde_json::{Value, json};
@@ -29,6 +29,11 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let entries: Vec<&Entry> = REGISTRY.entries.iter().filter(shown).collect();
     let formats: Vec<&FormatInfo> =
         REGISTRY.formats.iter().filter(|format| only.is_none_or(|only| only.name == format.name)).collect();
+    let imports: Vec<&ImportInfo> = REGISTRY
+        .imports
+        .iter()
+        .filter(|import| only.is_none_or(|only| only.name == imported(import)))
+        .collect();
     if arguments.json {
         let value = json!({
             "package": REGISTRY.package,
@@ -38,6 +43,13 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 "doc": activations.doc,
                 "source": activations.source,
                 "block": activations.block,
+            })).collect::<Vec<_>>(),
+            "imports": imports.iter().map(|import| json!({
+                "name": import.name,
+                "doc": import.doc,
+                "source": import.source,
+                "format": imported(import),
+                "rows": import.rows,
             })).collect::<Vec<_>>(),
             "kernels": entries.iter().map(|entry| kernel_json(entry)).collect::<Vec<_>>(),
             "left_out": REGISTRY.left_out.iter().map(|left_out| json!({
@@ -53,6 +65,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         print_kernels(&entries, out)?;
     } else {
         print_formats(&formats, &entries, out)?;
+        print_imports(&imports, out)?;
     }
     writeln!(out)?;
     external::print(&external::found(), only, out)?;
@@ -134,6 +147,33 @@ fn print_formats(formats: &[&FormatInfo], entries: &[&Entry], out: &mut dyn Writ
         "`gristmill list --kernels` prints each kernel, `gristmill list --format NAME` those of a format"
     )?;
     Ok(())
+}
+
+/// The format that an import layout becomes.
+fn imported(import: &ImportInfo) -> &'static str {
+    REGISTRY.formats.get(import.format).map_or("", |format| format.name)
+}
+
+fn print_imports(imports: &[&ImportInfo], out: &mut dyn Write) -> Result<(), CliError> {
+    if imports.is_empty() {
+        return Ok(());
+    }
+    writeln!(out)?;
+    let mut table = Table::new(&[
+        ("import layout", Side::Left),
+        ("becomes", Side::Left),
+        ("rows", Side::Right),
+        ("description", Side::Left),
+    ]);
+    for import in imports {
+        table.row([
+            import.name.to_owned(),
+            imported(import).to_owned(),
+            import.rows.to_string(),
+            import.doc.to_owned(),
+        ]);
+    }
+    Ok(table.print(out)?)
 }
 
 fn print_kernels(entries: &[&Entry], out: &mut dyn Write) -> Result<(), CliError> {

@@ -3,6 +3,7 @@
 use super::error::{CliError, Outcome};
 use super::request;
 use super::table::counted;
+use gristmill::runtime::import::Importer;
 use gristmill::{Dequantizer, QuantizedMatrix, Quantizer, REGISTRY, Request};
 use std::io::Write;
 use std::path::Path;
@@ -56,7 +57,7 @@ pub fn quantize(
     Ok(Outcome::Yes)
 }
 
-/// A format's bytes to f32.
+/// The bytes of a format, or of a named import layout of one, to f32.
 ///
 /// # Errors
 /// If there is no kernel, the file does not hold whole rows, or a code in it means nothing.
@@ -67,7 +68,14 @@ pub fn dequantize(
     output: &Path,
     out: &mut dyn Write,
 ) -> Result<Outcome, CliError> {
-    let info = request::format(format)?;
+    let importer = match REGISTRY.imports.iter().any(|import| import.name == format) {
+        true => Some(Importer::new(&REGISTRY, format)?),
+        false => None,
+    };
+    let info = match &importer {
+        Some(importer) => importer.format(),
+        None => request::format(format)?,
+    };
     let bytes = std::fs::read(input).map_err(CliError::file("read", input))?;
     let tail = info.tensor_bytes(0, row)?;
     let row_bytes = info.row_bytes(row)?;
@@ -86,7 +94,11 @@ pub fn dequantize(
             ));
         }
     };
-    let prepared = REGISTRY.prepare(&Request::dequantize(format, n, row))?;
+    let bytes = match &importer {
+        Some(importer) => importer.convert(n, row, &bytes)?,
+        None => bytes,
+    };
+    let prepared = REGISTRY.prepare(&Request::dequantize(info.name, n, row))?;
     let kernel = Dequantizer::new(&prepared.decide_as_asked())?;
     let mut values = vec![0.0; n * row];
     kernel.run(&QuantizedMatrix::new(info, n, row, &bytes)?, &mut values)?;

@@ -9,6 +9,7 @@
 
 use super::float;
 use super::format::uses_outer;
+use super::matrix;
 use crate::plan::{Dot, FormatPlan, MatmulPlan, trits};
 use std::fmt::Write;
 
@@ -70,7 +71,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
     let features: Vec<&str> = plan.features.iter().map(|f| f.name()).collect();
     let features = features.join(",");
     let pack = &plan.pack;
-    let (vectors, tokens) = (plan.vectors, plan.tokens);
+    let vectors = plan.vectors;
     let mut out = String::new();
     let _ = write!(
         out,
@@ -85,13 +86,15 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
          const TILE_K: usize = {};\n",
         plan.primitives.module, pack.packing.rows, pack.tile.k, pack.tile.bytes, pack.tile.k,
     );
-    let _ = write!(
-        out,
-        "/// Weights are read once and perhaps from memory: they are asked for so many bytes ahead.
-         const AHEAD: usize = {AHEAD};
-         /// Rows to a cache line of codes.
-         const LINE: usize = {LINE};\n"
-    );
+    if asks_ahead(plan) {
+        let _ = write!(
+            out,
+            "/// Weights are read once and perhaps from memory: they are asked for so many bytes ahead.
+             const AHEAD: usize = {AHEAD};
+             /// Rows to a cache line of codes.
+             const LINE: usize = {LINE};\n"
+        );
+    }
     if pack.trits() {
         let trits::Tables { plain, escaped, fifth } = trits::tables();
         let _ = write!(
@@ -126,10 +129,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
                  }}
                  let mut x = [a.x; T];
                  for t in 0..T {{ x[t] = a.x.add((token + t) * a.x_stride); }}
-                 // From the end of these rows' panels to the rows that come next.
-                 let after = row + V * LANES;
-                 let next = (after / ROWS * a.stride + after % ROWS * 4)
-                     .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
+                 {next}
                  {sums}
                  {finish}
              }}
@@ -146,12 +146,20 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
              let mut row = a.row_begin;
              // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
              unsafe {{\n",
+        next = if asks_ahead(plan) {
+            "// From the end of these rows' panels to the rows that come next.
+             let after = row + V * LANES;
+             let next = (after / ROWS * a.stride + after % ROWS * 4)
+                 .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);"
+        } else {
+            ""
+        },
         finish = finish(plan.format, "V", "y[t][i]"),
     );
     for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
         let span = if rows == 1 { "LANES".to_string() } else { format!("{rows} * LANES") };
         let _ = write!(out, "while row + {span} <= end {{ let mut token = 0;");
-        for step in token_steps(tokens) {
+        for step in token_steps(plan) {
             let _ = write!(
                 out,
                 "while token + {step} <= a.m {{ tile::<{rows}, {step}>(a, row, token); token += {step}; }}"
@@ -168,10 +176,23 @@ fn at_k(further: u32) -> String {
     if further == 0 { "k".to_string() } else { format!("k + {further}") }
 }
 
-/// Token counts of the tiles that cover any m: the planned one, its half, and one.
-fn token_steps(tokens: u32) -> Vec<u32> {
+/// Byte `at`, or that of a tile of the same step further on.
+pub(super) fn at_tile(tile: u32) -> String {
+    if tile == 0 { "at".to_string() } else { format!("at + {tile} * TILE") }
+}
+
+/// Token counts of the tiles that cover any m: the planned one, its half, and one. Where tokens go in pairs, also
+/// smaller even ones.
+fn token_steps(plan: &MatmulPlan<'_>) -> Vec<u32> {
+    let tokens = plan.tokens;
     let mut steps = vec![tokens];
-    if tokens >= 4 {
+    if plan.pairs {
+        let mut half = tokens;
+        while half > 2 {
+            half = ((half / 2) & !1).max(2);
+            steps.push(half);
+        }
+    } else if tokens >= 4 {
         steps.push(tokens / 2);
     }
     if tokens > 1 {
@@ -180,44 +201,88 @@ fn token_steps(tokens: u32) -> Vec<u32> {
     steps
 }
 
-/// Statements that load the tile at byte `at` of every row vector into `packed[vector]`, and ask for a later one.
+/// Statements that load the tiles of a step, from byte `at` on, of every row vector into `packed0[vector]`,
+/// `packed1[vector]` and so on, and ask for later ones.
 fn load(plan: &MatmulPlan<'_>) -> String {
-    let mut out = String::from(
-        "let mut packed = [simd::zero(); V];\nfor i in 0..V { packed[i] = simd::load(codes[i].add(at)); }\n",
+    (0..plan.step).map(|tile| load_tile(plan, tile)).collect()
+}
+
+fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
+    let at = at_tile(tile);
+    let mut out = format!(
+        "let mut packed{tile} = [simd::zero(); V];
+         for i in 0..V {{ packed{tile}[i] = simd::load(codes[i].add({at})); }}\n",
     );
-    out.push_str(
-        "let ahead = if V * LANES == ROWS || at + AHEAD < a.stride { at + AHEAD } else { (at + AHEAD).wrapping_add(next) };
-         for i in 0..V { if i * LANES % LINE == 0 { simd::prefetch(codes[i].wrapping_add(ahead)); } }\n",
-    );
+    if asks_ahead(plan) {
+        let _ = write!(
+            out,
+            "let ahead = if V * LANES == ROWS || {at} + AHEAD < a.stride {{
+                 {at} + AHEAD
+             }} else {{
+                 ({at} + AHEAD).wrapping_add(next)
+             }};
+             for i in 0..V {{ if i * LANES % LINE == 0 {{ simd::prefetch(codes[i].wrapping_add(ahead)); }} }}\n"
+        );
+    }
     if plan.pack.trits() {
-        out.push_str(
-            "let mut fifth = [simd::zero(); V];
-             for i in 0..V { (packed[i], fifth[i]) = simd::trits(&trits, packed[i]); }\n",
+        let _ = write!(
+            out,
+            "let mut fifth{tile} = [simd::zero(); V];
+             for i in 0..V {{ (packed{tile}[i], fifth{tile}[i]) = simd::trits(&trits, packed{tile}[i]); }}\n"
         );
     }
     out
 }
 
-/// Statements that decode a field of the loaded tile into `w[vector]`.
+/// Whether weights are asked for ahead: where a token reads them once, and where it was measured to pay for several.
+fn asks_ahead(plan: &MatmulPlan<'_>) -> bool {
+    plan.tokens == 1 || plan.primitives.ahead
+}
+
+/// Statements that decode field `field` of the loaded tiles, counted through all of them, into `wFIELD[vector]`.
 fn decode(plan: &MatmulPlan<'_>, field: u32) -> String {
     let pack = &plan.pack;
-    let mask = (1u32 << pack.bits()) - 1;
+    let (tile, of_tile) = (field / pack.fields, field % pack.fields);
+    let apart = pack.trits() && of_tile == pack.fields - 1;
+    let from = if apart { format!("fifth{tile}[i]") } else { format!("packed{tile}[i]") };
+    let shift = pack.place(of_tile);
     let shift_free = plan.dot == Dot::Direct { shift_free: true };
-    let from = if pack.trits() && field == pack.fields - 1 { "fifth[i]" } else { "packed[i]" };
-    let shift = pack.place(field);
-    let text = match (pack.fields, shift_free, shift) {
-        (1, _, _) => from.to_string(),
-        (_, _, _) if place(plan, field).is_none() => format!("simd::shift::<{shift}>({from})"),
-        (_, true, _) => format!("simd::and({from}, simd::bytes({:#x}))", mask << shift),
-        (_, false, 0) => format!("simd::and({from}, simd::bytes({mask:#x}))"),
-        (_, false, _) => format!("simd::and(simd::shift::<{shift}>({from}), simd::bytes({mask:#x}))"),
+    let text = if shift_free && place(plan, of_tile).is_some() {
+        format!("simd::and({from}, simd::bytes({:#x}))", ((1u32 << pack.bits()) - 1) << shift)
+    } else {
+        code_at(plan, &from, shift, place(plan, of_tile).is_none())
     };
-    let text = match (pack.table.is_some(), plan.biased) {
-        (true, _) => format!("simd::lookup(table, {text})"),
-        (false, true) => format!("simd::signed({text})"),
-        (false, false) => text,
-    };
-    format!("let mut w = [simd::zero(); V];\nfor i in 0..V {{ w[i] = {text}; }}\n")
+    let text = operand(plan, &text);
+    format!("let mut w{field} = [simd::zero(); V];\nfor i in 0..V {{ w{field}[i] = {text}; }}\n")
+}
+
+/// The code at bit `shift` of every byte of `packed` (an expression); `alone`: nothing stands above it.
+pub(super) fn code_at(plan: &MatmulPlan<'_>, packed: &str, shift: u32, alone: bool) -> String {
+    let shifted = if shift == 0 { packed.to_string() } else { format!("simd::shift::<{shift}>({packed})") };
+    if plan.pack.fields == 1 || alone {
+        shifted
+    } else {
+        format!("simd::and({shifted}, simd::bytes({:#x}))", (1u32 << plan.pack.bits()) - 1)
+    }
+}
+
+/// The operand that a code (an expression) stands for.
+pub(super) fn operand(plan: &MatmulPlan<'_>, code: &str) -> String {
+    match (plan.pack.table.is_some(), plan.biased) {
+        (true, _) => format!("simd::lookup(table, {code})"),
+        (false, true) => format!("simd::signed({code})"),
+        (false, false) => code.to_string(),
+    }
+}
+
+/// The statement that makes the tables by which codes become operands, where there are any.
+pub(super) fn table(plan: &MatmulPlan<'_>) -> &'static str {
+    match (plan.pack.table.is_some(), plan.biased) {
+        (false, _) if plan.pack.trits() => "let trits = simd::trit_tables(&TRITS);\n",
+        (true, true) => "let table = simd::signed(simd::table(&*a.table));\n",
+        (true, false) => "let table = simd::table(&*a.table);\n",
+        (false, _) => "",
+    }
 }
 
 /// The bit at which a field stands in its byte where it needn't be moved; none for a topmost field that is
@@ -233,8 +298,8 @@ fn place(plan: &MatmulPlan<'_>, field: u32) -> Option<u32> {
 /// primitive that multiplies; `x` holds the activations in it.
 fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) -> String) -> String {
     let mut out = String::new();
-    let fields = plan.pack.fields;
-    if plan.primitives.grouped && fields > 1 {
+    let fields = plan.pack.fields * plan.step;
+    if plan.primitives.grouped && (2..=4).contains(&fields) {
         let _ = writeln!(
             out,
             "let mut group = [simd::zero(); T];\nfor t in 0..T {{ group[t] = simd::activations::<{}>(x[t].add(k)); }}",
@@ -269,7 +334,7 @@ fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) -> String) ->
 
 /// The order in which fields are taken. The fifth trit comes first: what it is looked up from is not needed any more then.
 fn in_order(plan: &MatmulPlan<'_>) -> Vec<u32> {
-    let mut fields: Vec<u32> = (0..plan.pack.fields).collect();
+    let mut fields: Vec<u32> = (0..plan.pack.fields * plan.step).collect();
     if plan.pack.trits() {
         fields.rotate_right(1);
     }
@@ -278,12 +343,37 @@ fn in_order(plan: &MatmulPlan<'_>) -> Vec<u32> {
 
 /// As [`multiply_fields`], all into `sum`.
 fn multiply(plan: &MatmulPlan<'_>) -> String {
-    multiply_fields(plan, |_, function| format!("sum[t][i] = simd::{function}(sum[t][i], w[i], x);"))
+    multiply_fields(plan, |field, function| {
+        format!("sum[t][i] = simd::{function}(sum[t][i], w{field}[i], x);")
+    })
 }
 
 /// Integer sums over `count` tiles from `first` on (expressions) into `dot[t][i]`. Where `start` is given, they start at
 /// `start[t]`, else at zero.
 fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
+    let alone = sums_by_token(plan, first, count, start);
+    if !plan.pairs {
+        return alone;
+    }
+    let paired = matrix::sums(plan, first, count, start);
+    format!("let dot = if T == 1 {{ {alone} dot }} else {{ {paired} dot }};\n")
+}
+
+/// A loop over `count` tiles from `first` on, `step` at once: `tile` is the first of them in `body`.
+pub(super) fn steps(step: u32, first: &str, count: &str, body: &str) -> String {
+    let position = "let (at, k) = (tile * TILE, tile * TILE_K);";
+    if step == 1 {
+        return format!("for tile in {first}..{first} + {count} {{ {position} {body} }}\n");
+    }
+    let steps = match count.parse::<u32>() {
+        Ok(count) => (count / step).to_string(),
+        Err(_) => format!("{count} / {step}"),
+    };
+    format!("for step in 0..{steps} {{ let tile = {first} + step * {step}; {position} {body} }}\n")
+}
+
+/// As [`integer_sums`], each token by itself.
+fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
     let begin = |sum: &str| {
         if start {
             format!("for t in 0..T {{ for i in 0..V {{ {sum}[t][i] = start[t]; }} }}\n")
@@ -292,18 +382,13 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) ->
         }
     };
     let load = load(plan);
-    let table = match (plan.pack.table.is_some(), plan.biased) {
-        (false, _) if plan.pack.trits() => "let trits = simd::trit_tables(&TRITS);\n",
-        (true, true) => "let table = simd::signed(simd::table(&*a.table));\n",
-        (true, false) => "let table = simd::table(&*a.table);\n",
-        (false, _) => "",
-    };
+    let table = table(plan);
     let position = "let (at, k) = (tile * TILE, tile * TILE_K);";
     match plan.dot {
         Dot::Direct { shift_free: true } => {
             let fields = plan.pack.fields;
             let multiply = multiply_fields(plan, |field, function| {
-                format!("sums[{field}][t][i] = simd::{function}(sums[{field}][t][i], w[i], x);")
+                format!("sums[{field}][t][i] = simd::{function}(sums[{field}][t][i], w{field}[i], x);")
             });
             let mut total = String::from("sums[0][t][i]");
             for field in 1..fields {
@@ -324,25 +409,19 @@ fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) ->
                 begin = begin("sums[0]"),
             )
         }
-        Dot::Direct { shift_free: false } => format!(
+        Dot::Direct { shift_free: false } | Dot::Wide => format!(
             "{table}let mut sum = [[simd::zero(); V]; T];
              {}
-             for tile in {first}..{first} + {count} {{ {position} {load} {} }}
-             let dot = sum;\n",
-            begin("sum"),
-            multiply(plan)
-        ),
-        Dot::Wide => format!(
-            "{table}let mut sum = [[simd::zero(); V]; T];
              {}
-             for tile in {first}..{first} + {count} {{ {position} {load} {} }}
              let dot = sum;\n",
             begin("sum"),
-            multiply(plan)
+            steps(plan.step, first, count, &format!("{load} {}", multiply(plan)))
         ),
         Dot::PairsAtOnce => {
-            let multiply = multiply_fields(plan, |_, function| {
-                format!("dot[t][i] = simd::widen(dot[t][i], simd::{function}(simd::zero_pairs(), w[i], x));")
+            let multiply = multiply_fields(plan, |field, function| {
+                format!(
+                    "dot[t][i] = simd::widen(dot[t][i], simd::{function}(simd::zero_pairs(), w{field}[i], x));"
+                )
             });
             format!(
                 "{table}let mut dot = [[simd::zero(); V]; T];
@@ -463,7 +542,7 @@ fn by_unit(plan: &MatmulPlan<'_>) -> String {
         );
     }
     let mut pointers = String::new();
-    if format.has_scales() {
+    if format.has_scales() && asks_ahead(plan) {
         let ahead = (AHEAD / pack.tile.bytes / tiles).max(1);
         let _ = write!(
             pointers,

@@ -8,6 +8,7 @@ pub(crate) use format::uses_outer;
 pub(crate) use matmul::{constant_word, format_words};
 mod lookup;
 mod matmul;
+mod matrix;
 mod pack;
 mod quantize;
 mod registry;

@@ -20,7 +20,8 @@ pub fn emit(
 ) -> String {
     let mut out = format!(
         "use {runtime}::registry::{{
-             ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, FormatInfo, KernelId, LeftOut, OuterType, Registry,
+             ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, FormatInfo, ImportInfo, KernelId, LeftOut,
+             Move, OuterType, Registry,
              ShapeRules, Source, Unit, WithoutImage,
          }};
          use {runtime}::vocab::{{CudaArch, DType, DeviceKind, FeatureSet, Isa, Op}};
@@ -37,6 +38,7 @@ pub fn emit(
         set.activations.iter().map(|a| a.name.as_str()),
     ));
     out.push_str(&formats(set, plans));
+    out.push_str(&imports(set));
     out.push_str(&entries(listed));
     for arch in [Arch::X86, Arch::Aarch64, Arch::Any] {
         out.push_str(&candidates(set, listed, arch));
@@ -60,8 +62,8 @@ pub fn emit(
          static SOURCES: &[Source] = &[{}];
          /// What this build holds.
          pub static REGISTRY: Registry = Registry {{
-             package: {:?}, formats: FORMATS, activations: ACTIVATIONS, entries: ENTRIES,
-             candidates, left_out: LEFT_OUT, cuda: CUDA, without_image: WITHOUT_IMAGE, sources: SOURCES,
+             package: {:?}, formats: FORMATS, activations: ACTIVATIONS, imports: IMPORTS,
+             entries: ENTRIES, candidates, left_out: LEFT_OUT, cuda: CUDA, without_image: WITHOUT_IMAGE, sources: SOURCES,
          }};\n",
         left_out.join(", "),
         cuda_build(options),
@@ -69,6 +71,37 @@ pub fn emit(
         options.package,
     );
     let _ = write!(out, "{}", why_not(runtime));
+    out
+}
+
+/// The import layouts, each with a line for each of its moves.
+fn imports(set: &SpecSet) -> String {
+    if set.imports.is_empty() {
+        return "static IMPORTS: &[ImportInfo] = &[];\n".to_string();
+    }
+    let mut out = String::from(
+        "/// Bits of a tile of an import layout.
+         const fn bits(from: u32, row: u32, to: u32, bits: u32) -> Move { Move { from, row, to, bits } }
+         static IMPORTS: &[ImportInfo] = &[\n",
+    );
+    for import in &set.imports {
+        let moves: Vec<String> = import
+            .moves
+            .iter()
+            .map(|m| format!("bits({}, {}, {}, {})", m.from, m.row, m.to, m.bits))
+            .collect();
+        let _ = writeln!(
+            out,
+            "ImportInfo {{ name: {:?}, doc: {:?}, source: {:?}, format: {}, rows: {}, moves: &[{}] }},",
+            import.name,
+            import.doc,
+            import.origin.file,
+            import.format,
+            import.rows,
+            moves.join(", ")
+        );
+    }
+    out.push_str("];\n");
     out
 }
 

@@ -688,8 +688,8 @@ pub mod activations_int8_row {
     }
 }
 use ::gristmill::runtime::registry::{
-    ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, FormatInfo, KernelId,
-    LeftOut, OuterType, Registry, ShapeRules, Source, Unit, WithoutImage,
+    ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, FormatInfo, ImportInfo,
+    KernelId, LeftOut, Move, OuterType, Registry, ShapeRules, Source, Unit, WithoutImage,
 };
 use ::gristmill::runtime::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Isa, Op};
 use ::gristmill::runtime::vocab::Feature;
@@ -736,6 +736,7 @@ static ACTIVATIONS: &[ActivationInfo] = &[
         keeps_multiplier: true,
     },
 ];
+static IMPORTS: &[ImportInfo] = &[];
 static ENTRIES: &[Entry] = &[
     Entry {
         id: KernelId(0x661461014bd62ad9),
@@ -1290,6 +1291,7 @@ pub static REGISTRY: Registry = Registry {
     package: "test",
     formats: FORMATS,
     activations: ACTIVATIONS,
+    imports: IMPORTS,
     entries: ENTRIES,
     candidates,
     left_out: LEFT_OUT,

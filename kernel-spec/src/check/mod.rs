@@ -4,6 +4,7 @@ mod codebook;
 mod coverage;
 mod cuda;
 mod format;
+mod import;
 mod kernel;
 mod layout;
 mod packing;
@@ -63,6 +64,8 @@ fn check_into(sources: &[SourceFile], sink: &Sink) -> Option<SpecSet> {
     duplicates("activation format", raw.activations.iter().map(|r| (r.file, r.name)));
     duplicates("packing", raw.packings.iter().map(|r| (r.file, r.name)));
     duplicates("kernel", raw.kernels.iter().map(|r| (r.file, r.name)));
+    duplicates("import layout", raw.imports.iter().map(|r| (r.file, r.name)));
+    import::names(&raw);
     duplicates("codebook", raw.codebooks.iter().map(|r| (r.file, r.name)));
     format::duplicate_ids(&raw.formats);
 
@@ -78,6 +81,8 @@ fn check_into(sources: &[SourceFile], sink: &Sink) -> Option<SpecSet> {
     let formats: Named<Format> =
         raw.formats.iter().map(|r| (named(r.name), format::check(r, &scope))).collect();
     let kernels = kernel::check(&raw.kernels, &formats, &scope);
+    let imports: Named<_> =
+        raw.imports.iter().map(|r| (named(r.name), import::check(r, &formats, &scope))).collect();
     coverage::check(&raw, &kernels, &formats, &scope);
 
     let kernels: Option<Vec<_>> = kernels.into_iter().collect();
@@ -88,6 +93,7 @@ fn check_into(sources: &[SourceFile], sink: &Sink) -> Option<SpecSet> {
         activations: scope.activations.into_values().collect::<Option<_>>()?,
         packings: scope.packings.into_values().collect::<Option<_>>()?,
         kernels,
+        imports: imports.into_values().collect::<Option<_>>()?,
         cuda: raw.cuda.into_iter().next_back().flatten().unwrap_or_default(),
         files: sources.iter().map(|source| read::location(&source.path)).collect(),
     })

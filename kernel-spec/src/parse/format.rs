@@ -66,10 +66,7 @@ pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) 
     let elements = block.and_then(|b| b.need("elements")).and_then(|n| n.unsigned(1..=MAX_ELEMENTS));
     let bytes = block.and_then(|b| b.need("bytes")).and_then(|n| n.unsigned(1..=MAX_BYTES));
     let family = table.get("family").and_then(|n| ident(&n)).map(|at| at.value);
-    let unused = match table.get("unused") {
-        None => Some(Vec::new()),
-        Some(node) => node.list(unused_bits),
-    };
+    let unused = unused_list(&table);
     let (fields, all_fields) = fields(&table);
     let complete = all_fields && unused.is_some() && elements.is_some() && bytes.is_some();
     RawFormat {
@@ -103,6 +100,14 @@ pub(crate) fn ident(node: &Node<'_>) -> Option<At<String>> {
     let help = "names are a lower-case letter, then lower-case letters, digits and `_`, at most 40";
     node.file.report(node.file.error("bad-name", at.span, message).help(help));
     None
+}
+
+/// The declared gaps.
+pub(crate) fn unused_list(table: &Table<'_>) -> Option<Vec<At<Unused>>> {
+    match table.get("unused") {
+        None => Some(Vec::new()),
+        Some(node) => node.list(unused_bits),
+    }
 }
 
 fn unused_bits(node: &Node<'_>) -> Option<At<Unused>> {
@@ -261,7 +266,7 @@ fn parts_of(
 }
 
 /// One slice; its width is given by the field's type or, for a part, by `bits`.
-fn slice(table: &Table<'_>, bits: Option<u32>) -> Option<(Slice, u32)> {
+pub(crate) fn slice(table: &Table<'_>, bits: Option<u32>) -> Option<(Slice, u32)> {
     let bits = bits.or_else(|| table.need("bits").and_then(|n| n.unsigned(1..=32)).map(|at| at.value));
     let offset = match table.get("offset") {
         None => Some(0),

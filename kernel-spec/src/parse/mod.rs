@@ -7,6 +7,7 @@ pub(crate) mod codebook;
 pub(crate) mod coverage;
 pub(crate) mod cuda;
 pub(crate) mod format;
+pub(crate) mod import;
 pub(crate) mod kernel;
 pub(crate) mod packing;
 mod search;
@@ -24,6 +25,7 @@ pub(crate) struct Raw<'a> {
     pub activations: Vec<activations::RawActivations<'a>>,
     pub packings: Vec<packing::RawPacking<'a>>,
     pub kernels: Vec<kernel::RawKernel<'a>>,
+    pub imports: Vec<import::RawImport<'a>>,
     pub codebooks: Vec<codebook::RawCodebook<'a>>,
     pub coverage: Vec<coverage::RawCoverage<'a>>,
     /// `cuda.toml` files; `None` where one has mistakes. The last one counts.
@@ -42,6 +44,7 @@ enum Kind {
     Format,
     Activations,
     Packing,
+    Import,
     Kernel,
     Codebook,
     Coverage,
@@ -139,6 +142,7 @@ pub(crate) fn file<'a>(file: &'a File<'a>, raw: &mut Raw<'a>) {
         Kind::Format => raw.formats.push(format::parse(file, name, table)),
         Kind::Activations => raw.activations.push(activations::parse(file, name, table)),
         Kind::Packing => raw.packings.push(packing::parse(file, name, table)),
+        Kind::Import => raw.imports.push(import::parse(file, name, table)),
         Kind::Kernel => raw.kernels.push(kernel::parse(file, name, table)),
         Kind::Codebook => raw.codebooks.push(codebook::parse(file, name, table)),
         Kind::Coverage => raw.coverage.push(coverage::parse(file, table)),
@@ -157,10 +161,12 @@ fn kind(path: &str, table: &DeTable<'_>) -> Kind {
     match parts.next() {
         Some("formats") => Kind::Format,
         Some("packings") => Kind::Packing,
+        Some("imports") => Kind::Import,
         Some("kernels") => Kind::Kernel,
         Some("activations") => Kind::Activations,
         Some("codebooks") => Kind::Codebook,
         _ if name == Some("cuda.toml") => Kind::Cuda,
+        _ if has("format") => Kind::Import,
         _ if has("value") || has("field") => Kind::Format,
         _ if has("op") || has("cpu") => Kind::Kernel,
         _ if has("tile") => Kind::Packing,

@@ -1,13 +1,16 @@
-//! Readers for tensors whose order depends on numbers that are not in the file: bitnet.cpp's TL1 and TL2.
+//! Tensors as other programs write them: [`Importer`] for layouts that interleave the rows of a format, which are
+//! described by specs, and readers for tensors whose order depends on numbers that are not in the file: bitnet.cpp's TL1 and TL2.
 //!
 //! Their value is their kernel, not their storage, so they are no formats here: a reader turns one into
 //! ternary rows, and any format's quantizer packs those (`i2_s` by `sign`, or `tq2_0`, lose nothing but the
 //! width of the scale). Nothing is guessed: the caller gives the tile sizes, from the `kernel_config.ini` that
 //! the file was converted with ([`Tiles::from_config`]), and what does not fit them is refused.
 
+mod rows;
 pub mod tl1;
 pub mod tl2;
 
+pub use rows::Importer;
 use thiserror::Error;
 
 /// A tensor of -1, 0 and 1 with one scale.

@@ -1,11 +1,13 @@
 //! ISA primitives: the small vocabulary in which generated loops are written.
 //!
 //! One module an ISA, the same names in each. A vector `I` holds `LANES` i32 lanes (or four bytes to
-//! each), a vector `F` as many f32. Three ways to multiply operands by activations and add the four
+//! each), a vector `F` as many f32. Four ways to multiply operands by activations and add the four
 //! products of a lane:
 //!
 //! * `dot`: in one instruction, exact for all operands (only where the ISA has it); `dot_group` takes the
 //!   activations of all lanes from one group of a vector (only on Arm);
+//! * `matrix`: in one instruction, two rows by two tokens by eight k, exact for all operands (only on Arm with i8mm);
+//!   `in_turn`, `halves` and `every_second` bring operands together for it and sums apart after it;
 //! * `pairs` and `widen`: products in i16 lanes, exact while their sums stay within i16;
 //! * `wide`: operands widened to i16 first, exact for all operands (only on x86, where `pairs` can't take
 //!   operands above 127).

@@ -103,6 +103,38 @@ fn dots_are_exact_for_all_operands() {
 }
 
 #[test]
+fn matrix_products_are_exact_for_all_operands() {
+    if !is_aarch64_feature_detected!("i8mm") {
+        println!("ran 0 of 1; skipped 1: this processor lacks i8mm");
+        return;
+    }
+    for a in bytes() {
+        for x in bytes() {
+            // SAFETY: the processor was asked.
+            let found = unsafe { lanes(neoni8mm::matrix(neon::splat(-5), vector(&a), vector(&x))) };
+            let expected: [i32; 4] = std::array::from_fn(|lane| {
+                let (row, token) = (lane / 2, lane % 2);
+                let products = (0..8).map(|k| i32::from(a[8 * row + k]) * i32::from(x[8 * token + k] as i8));
+                products.sum::<i32>() - 5
+            });
+            assert_eq!(found, expected, "{a:?} x {x:?}");
+        }
+    }
+    let (a, b) = (vector(&std::array::from_fn(|i| i as u8)), vector(&std::array::from_fn(|i| 16 + i as u8)));
+    // Lanes 0 to 3 are those of the first vector, 4 to 7 those of the second.
+    let order = |v: neon::I| lanes(v).map(|lane| lane.to_le_bytes()[0] / 4);
+    // SAFETY: the processor was asked.
+    unsafe {
+        assert_eq!(order(neoni8mm::in_turn::<0>(a, b)), [0, 4, 1, 5]);
+        assert_eq!(order(neoni8mm::in_turn::<1>(a, b)), [2, 6, 3, 7]);
+        assert_eq!(order(neoni8mm::halves::<0>(a, b)), [0, 1, 4, 5]);
+        assert_eq!(order(neoni8mm::halves::<1>(a, b)), [2, 3, 6, 7]);
+        assert_eq!(order(neoni8mm::every_second::<0>(a, b)), [0, 2, 4, 6]);
+        assert_eq!(order(neoni8mm::every_second::<1>(a, b)), [1, 3, 5, 7]);
+    }
+}
+
+#[test]
 fn activations_are_read_from_any_address_and_no_further() {
     let bytes: [i8; 17] = std::array::from_fn(|i| i as i8 - 8);
     // SAFETY: the bytes read lie within the array, and every aarch64 processor has NEON.

@@ -17,6 +17,7 @@ pub static REGISTRY: Registry = Registry {
     package: "toy",
     formats: &FORMATS,
     activations: &ACTIVATIONS,
+    imports: &[],
     entries: &ENTRIES,
     candidates,
     left_out: &[LeftOut { format: "big9", feature: "toy-extra", gguf: None }],

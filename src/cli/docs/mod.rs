@@ -11,7 +11,7 @@ use gristmill_codegen::builder::{BuildError, Builder};
 use gristmill_codegen::cuda::CudaListed;
 use gristmill_codegen::emit::Listed;
 use gristmill_probe::families::{self, Device as ProbeDevice};
-use gristmill_spec::model::{DimRule, Format, SpecSet};
+use gristmill_spec::model::{DimRule, Format, Import, SpecSet};
 use gristmill_spec::{check, render, shipped};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -35,7 +35,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let Some(all) = report.set else {
         return Err(BuildError::Specs(render(&sources, &report.diagnostics, false)).into());
     };
-    let names = all.formats.iter().map(|format| format.name.clone());
+    let layouts = all.imports.iter().map(|import| import.name.clone());
+    let names = all.formats.iter().map(|format| format.name.clone()).chain(layouts);
     let builder = Builder::shipped().with_shipped(names);
     let (compiled, set, _) = builder.compile(Path::new(""), "gristmill".to_owned(), String::new())?;
     writeln!(
@@ -47,6 +48,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     )?;
     let cuda = gristmill_codegen::cuda::emit(&set).map_err(BuildError::Plans)?.listed;
     formats(&set, &compiled.kernels, &cuda, out)?;
+    imports(&set, out)?;
     activations(&set, &compiled.kernels, out)?;
     variants(&compiled.kernels, out)?;
     cuda_variants(&set, &cuda, out)?;
@@ -129,6 +131,27 @@ fn cell(text: &str) -> String {
 fn bits(format: &Format) -> String {
     let bits = f64::from(format.bytes) * 8.0 / f64::from(format.elements);
     format!("{bits:.4}").trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn imports(set: &SpecSet, out: &mut dyn Write) -> Result<(), CliError> {
+    writeln!(
+        out,
+        "## Import layouts\n\n\
+         Layouts of other programs that interleave the rows of a format. They are read by name, never guessed, and become\n\
+         the format: same codes, same scales.\n\n\
+         | layout | becomes | rows at a time | cargo feature | what it is |\n|---|---|---|---|---|"
+    )?;
+    for import in &set.imports {
+        let format = set.formats.get(import.format).map_or("", |format| format.name.as_str());
+        let feature = match import.family.as_str() {
+            "" => "-".to_owned(),
+            family => format!("`{family}`"),
+        };
+        let Import { name, rows, doc, .. } = import;
+        writeln!(out, "| `{name}` | `{format}` | {rows} | {feature} | {} |", cell(doc))?;
+    }
+    writeln!(out)?;
+    Ok(())
 }
 
 fn activations(set: &SpecSet, kernels: &[Listed], out: &mut dyn Write) -> Result<(), CliError> {
