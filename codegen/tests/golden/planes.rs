@@ -452,9 +452,9 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                 let mut sum = [[simd::zero_pairs(); V]; T];
                 for tile in unit * 4..unit * 4 + 4 {
                     let (at, k) = (tile * TILE, tile * TILE_K);
-                    let mut packed = [simd::zero(); V];
+                    let mut packed0 = [simd::zero(); V];
                     for i in 0..V {
-                        packed[i] = simd::load(codes[i].add(at));
+                        packed0[i] = simd::load(codes[i].add(at));
                     }
                     let ahead = if V * LANES == ROWS || at + AHEAD < a.stride {
                         at + AHEAD
@@ -466,44 +466,53 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                             simd::prefetch(codes[i].wrapping_add(ahead));
                         }
                     }
-                    let mut w = [simd::zero(); V];
+                    let mut w0 = [simd::zero(); V];
                     for i in 0..V {
-                        w[i] = simd::and(packed[i], simd::bytes(0x3));
+                        w0[i] = simd::and(packed0[i], simd::bytes(0x3));
                     }
                     for t in 0..T {
                         let x = simd::broadcast(x[t].add(k));
                         for i in 0..V {
-                            sum[t][i] = simd::pairs(sum[t][i], w[i], x);
+                            sum[t][i] = simd::pairs(sum[t][i], w0[i], x);
                         }
                     }
-                    let mut w = [simd::zero(); V];
+                    let mut w1 = [simd::zero(); V];
                     for i in 0..V {
-                        w[i] = simd::and(simd::shift::<2>(packed[i]), simd::bytes(0x3));
+                        w1[i] = simd::and(
+                            simd::shift::<2>(packed0[i]),
+                            simd::bytes(0x3),
+                        );
                     }
                     for t in 0..T {
                         let x = simd::broadcast(x[t].add(k + 4));
                         for i in 0..V {
-                            sum[t][i] = simd::pairs(sum[t][i], w[i], x);
+                            sum[t][i] = simd::pairs(sum[t][i], w1[i], x);
                         }
                     }
-                    let mut w = [simd::zero(); V];
+                    let mut w2 = [simd::zero(); V];
                     for i in 0..V {
-                        w[i] = simd::and(simd::shift::<4>(packed[i]), simd::bytes(0x3));
+                        w2[i] = simd::and(
+                            simd::shift::<4>(packed0[i]),
+                            simd::bytes(0x3),
+                        );
                     }
                     for t in 0..T {
                         let x = simd::broadcast(x[t].add(k + 8));
                         for i in 0..V {
-                            sum[t][i] = simd::pairs(sum[t][i], w[i], x);
+                            sum[t][i] = simd::pairs(sum[t][i], w2[i], x);
                         }
                     }
-                    let mut w = [simd::zero(); V];
+                    let mut w3 = [simd::zero(); V];
                     for i in 0..V {
-                        w[i] = simd::and(simd::shift::<6>(packed[i]), simd::bytes(0x3));
+                        w3[i] = simd::and(
+                            simd::shift::<6>(packed0[i]),
+                            simd::bytes(0x3),
+                        );
                     }
                     for t in 0..T {
                         let x = simd::broadcast(x[t].add(k + 12));
                         for i in 0..V {
-                            sum[t][i] = simd::pairs(sum[t][i], w[i], x);
+                            sum[t][i] = simd::pairs(sum[t][i], w3[i], x);
                         }
                     }
                 }
@@ -887,7 +896,7 @@ static ENTRIES: &[Entry] = &[
     },
     #[cfg(target_arch = "x86_64")]
     Entry {
-        id: KernelId(0x3659238b7114263d),
+        id: KernelId(0x5dd26cbc598c0273),
         name: "matmul.planes.avx2",
         op: Op::Matmul,
         format: 0,
