@@ -12,7 +12,7 @@ pub mod plan;
 
 pub use builder::Builder;
 use gristmill_spec::SourceFile;
-use gristmill_spec::model::{Format, SpecSet};
+use gristmill_spec::model::{Format, Origin, SpecSet};
 use gristmill_spec::vocab::{CudaArch, Strategy};
 
 /// What the compiler can refuse.
@@ -23,9 +23,9 @@ pub enum Error {
     Plan {
         /// The format.
         format: String,
-        /// Its file.
+        /// The file: the format's, or that of the kernel whose variant can't serve it.
         file: String,
-        /// Line of the format.
+        /// Line in it.
         line: u32,
         /// Why.
         reason: String,
@@ -89,6 +89,16 @@ impl Error {
             file: format.origin.file.clone(),
             line: format.origin.line,
             reason: reason.to_string(),
+        }
+    }
+
+    /// What stops a variant from serving a format is told where the variant stands.
+    fn of_variant(self, origin: &Origin) -> Error {
+        match self {
+            Error::Plan { format, reason, .. } => {
+                Error::Plan { format, file: origin.file.clone(), line: origin.line, reason }
+            }
+            other => other,
         }
     }
 }

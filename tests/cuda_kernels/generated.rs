@@ -16,15 +16,19 @@ pub struct Generated {
     pub oracle: Oracle,
 }
 
+/// The specs of this build.
+pub fn sources() -> Vec<SourceFile> {
+    let source = |source: &gristmill::registry::Source| SourceFile {
+        path: source.path.to_owned(),
+        bytes: source.bytes.to_vec(),
+    };
+    REGISTRY.sources.iter().map(source).collect()
+}
+
 pub fn generated() -> &'static Generated {
     static MADE: OnceLock<Generated> = OnceLock::new();
     MADE.get_or_init(|| {
-        let source = |source: &gristmill::registry::Source| SourceFile {
-            path: source.path.to_owned(),
-            bytes: source.bytes.to_vec(),
-        };
-        let sources: Vec<SourceFile> = REGISTRY.sources.iter().map(source).collect();
-        let set = check(&sources).set.expect("the specs of this build check");
+        let set = check(&sources()).set.expect("the specs of this build check");
         let emitted = emit(&set).unwrap_or_else(|errors| panic!("{errors:?}"));
         let oracle = Oracle::new(&REGISTRY).expect("the specs of this build check");
         Generated { set, emitted, oracle }

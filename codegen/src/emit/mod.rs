@@ -446,7 +446,7 @@ fn format_module(
                     {
                         Ok(packed) => packed,
                         Err(error) => {
-                            errors.push(error);
+                            errors.push(error.of_variant(&variant.origin));
                             continue;
                         }
                     };
