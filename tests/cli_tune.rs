@@ -29,15 +29,23 @@ fn decisions_follow_what_was_measured() -> Result<(), Box<dyn std::error::Error>
         .says("classes of shapes");
     gristmill(["tune", "--check", "--out", text(&file)]).code(0).says("20 lines of it can be used here");
     let measured = std::fs::read_to_string(&file)?;
-    // The order of the first class (one token, few weights) as it was measured...
+    // The order of the first class (one token, few weights) as it was measured: the fastest of one packing...
     let first = measured.lines().find(|line| line.starts_with("matmul i2_s 0 ")).ok_or("no such line")?;
-    let fastest = first.split(' ').nth(3).and_then(|word| word.split(':').next()).ok_or("no kernel")?;
     let json = gristmill(words("list --format i2_s --json")).code(0).json();
     let kernels = json["kernels"].as_array().ok_or("no list")?;
-    let named = |id: &str| {
-        kernels.iter().find(|kernel| kernel["id"] == id).and_then(|kernel| kernel["name"].as_str())
-    };
-    explain(&file, "1x512x1024").code(0).says(&format!("chosen: {} ", named(fastest).ok_or("not listed")?));
+    let (mut order, mut packings) = (Vec::new(), Vec::new());
+    for word in first.split(' ').skip(3) {
+        let id = word.split(':').next().ok_or("no kernel")?;
+        let kernel = kernels.iter().find(|kernel| kernel["id"] == id).ok_or("not listed")?;
+        order.push(kernel["name"].as_str().ok_or("no name")?);
+        // "32 rows x 1 tokens; r32k4 of 2 bits; ..."
+        let plan = kernel["plan"].as_str().ok_or("no plan")?;
+        packings.push(plan.split("; ").nth(1).and_then(|part| part.split(' ').next()).ok_or("no packing")?);
+    }
+    let ran = explain(&file, "1x512x1024").code(0);
+    let chosen = order.iter().position(|name| ran.stdout.contains(&format!("chosen: {name} ")));
+    let chosen = chosen.ok_or("what is chosen was not measured")?;
+    assert!(!packings[..chosen].contains(&packings[chosen]), "{first}\n{}", ran.stdout);
     // ... and another one, made up: the portable reference first, for this class only.
     let scalar = id("matmul.i2_s.scalar");
     let made_up = measured.replace(first, &format!("{first} {scalar}:0.001"));

@@ -31,7 +31,7 @@ pub enum Error {
         reason: String,
     },
     /// A packing that no loop skeleton can read.
-    #[error("{file}:{line}: packing `{packing}`, tile of {bits} bits: strategy `{strategy}` {}", wanted(*strategy))]
+    #[error("{file}:{line}: packing `{packing}`, tile of {code}: strategy `{strategy}` {}", wanted(*strategy))]
     Packing {
         /// The packing.
         packing: String,
@@ -40,7 +40,7 @@ pub enum Error {
         /// Line of the packing.
         line: u32,
         /// Width of the tile's codes.
-        bits: u32,
+        code: gristmill_spec::model::TileCode,
         /// The strategy that was to read it.
         strategy: Strategy,
     },

@@ -6,6 +6,7 @@
 
 mod lookup;
 mod pack;
+pub(crate) mod trits;
 
 use crate::Error;
 use gristmill_spec::model::{
@@ -69,45 +70,21 @@ impl<'a> FormatPlan<'a> {
     /// Plans `format`.
     pub fn new(format: &'a Format, activations: &'a Activations) -> Result<FormatPlan<'a>, Error> {
         let field = &format.fields[format.value.code];
-        let (code_bits, signed) = match field.ty {
-            FieldType::Unsigned(bits) => (bits, false),
-            FieldType::Signed(bits) => (bits, true),
-            FieldType::Trit => (2, false),
+        let code_bits = match field.ty {
+            FieldType::Unsigned(bits) | FieldType::Signed(bits) => bits,
+            FieldType::Trit => 2,
             FieldType::Scalar(_) => {
                 return Err(Error::plan(format, "a floating-point field can't hold codes"));
             }
         };
         let radix = matches!(field.layout, FieldLayout::Digits { .. });
         let codes = if radix { 3 } else { 1u32 << code_bits };
-        let mut last_code = None;
-        let mut base = BTreeSet::new();
-        match &format.value.map {
-            ValueMap::Affine { times, zero } => {
-                for code in 0..codes {
-                    let code =
-                        if signed && code >= codes / 2 { code as i32 - codes as i32 } else { code as i32 };
-                    base.insert(times * code - zero);
-                }
-            }
-            ValueMap::Levels(levels) => {
-                base.extend(levels.iter().copied());
-                if (levels.len() as u32) < codes {
-                    last_code = Some(levels.len() as u32 - 1);
-                }
-            }
-            ValueMap::Codebook { times, entries, .. } => {
-                base.extend(entries.iter().flatten().map(|v| v * times));
-                if (entries.len() as u32) < codes {
-                    last_code = Some(entries.len() as u32 - 1);
-                }
-            }
-        }
-        if format.value.signs.is_some() {
-            base.extend(base.clone().into_iter().map(|v| -v));
-        }
-        if let Some(shift) = &format.value.shift {
-            base = base.iter().flat_map(|v| shift.values.iter().map(move |s| v + s)).collect();
-        }
+        let meant = match &format.value.map {
+            ValueMap::Affine { .. } => codes,
+            ValueMap::Levels(levels) => levels.len() as u32,
+            ValueMap::Codebook { entries, .. } => entries.len() as u32,
+        };
+        let last_code = (meant < codes).then(|| meant - 1);
         let block_fields = |factors: &[Factor]| -> Vec<usize> {
             factors.iter().filter_map(|f| if let Factor::Field(i) = f { Some(*i) } else { None }).collect()
         };
@@ -131,7 +108,7 @@ impl<'a> FormatPlan<'a> {
             activations,
             code_bits,
             last_code,
-            values: base.into_iter().collect(),
+            values: format.integers().into_iter().collect(),
             groups,
             block_scale,
             outer,
@@ -286,6 +263,10 @@ pub struct Primitives {
     pub byte_shift: bool,
     /// It has `dot_group`: one load of activations serves every field of a byte.
     pub grouped: bool,
+    /// Tiles of several tokens ask for weights ahead, as those of one do everywhere. Measured to pay on x86.
+    pub ahead: bool,
+    /// It has `trits`: byte permutes that take bytes of five trits apart.
+    pub trits: bool,
     /// It has `matrix`, which takes two tokens at once.
     pub matrix: bool,
     /// Vector registers that sums may fill, so that operands fit beside them; tiles with more sums than that are
@@ -303,6 +284,8 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         paired: 2,
         byte_shift: false,
         grouped: false,
+        ahead: true,
+        trits: false,
         matrix: false,
         sums: None,
     };
@@ -314,6 +297,8 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         paired: 1,
         byte_shift: true,
         grouped: direct,
+        ahead: false,
+        trits: false,
         matrix: false,
         sums: Some(24),
     };
@@ -323,6 +308,9 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         Isa::Sse41 => Some(x86("sse41", 4, false)),
         Isa::Avx2 => Some(x86("avx2", 8, false)),
         Isa::AvxVnni => Some(x86("avxvnni", 8, true)),
+        Isa::Avx512 if requires(Feature::Avx512vnni) && requires(Feature::Avx512vbmi) => {
+            Some(Primitives { sums: Some(24), trits: true, ..x86("avx512vbmi", 16, true) })
+        }
         Isa::Avx512 if requires(Feature::Avx512vnni) => {
             Some(Primitives { sums: Some(24), ..x86("avx512vnni", 16, true) })
         }
@@ -361,6 +349,15 @@ impl<'a> MatmulPlan<'a> {
             return Err(Error::plan(
                 plan.format,
                 &format!("{rows} rows at once don't fill vectors of {lanes} lanes ({})", variant.isa),
+            ));
+        }
+        if pack.trits() && !primitives.trits {
+            return Err(Error::plan(
+                plan.format,
+                &format!(
+                    "packing `{}` holds trits, which only `avx512` with avx512vnni and avx512vbmi takes apart ({})",
+                    packing.name, variant.isa
+                ),
             ));
         }
         let tokens = variant.tokens.max(1);
@@ -445,6 +442,10 @@ impl<'a> MatmulPlan<'a> {
             unit => format!("integer sums over {unit} elements"),
         };
         let decode = match (&self.pack.table, self.pack.fields) {
+            (None, _) if self.pack.trits() && matches!(self.dot, Dot::Direct { shift_free: true }) => {
+                "byte permutes and mask"
+            }
+            (None, _) if self.pack.trits() => "byte permutes, shift and mask",
             (Some(_), _) => "mask and table lookup (byte shuffle)",
             (None, 1) => "none (bytes)",
             (None, _) if matches!(self.dot, Dot::Direct { shift_free: true }) => "mask",
@@ -453,11 +454,14 @@ impl<'a> MatmulPlan<'a> {
         let k =
             if self.k_max == u64::MAX { String::new() } else { format!("; exact up to k = {}", self.k_max) };
         format!(
-            "{} rows x {} tokens; {} of {} bits; decode: {decode}; {dot}; {unit}{k}",
+            "{} rows x {} tokens; {} of {}; decode: {decode}; {dot}; {unit}{k}",
             self.vectors * self.primitives.lanes,
             self.tokens,
             self.pack.packing.name,
-            self.pack.tile.bits
+            match self.pack.trits() {
+                true => "trits, five to a byte".to_string(),
+                false => format!("{} bits", self.pack.bits()),
+            }
         )
     }
 }
@@ -516,7 +520,7 @@ pub(crate) fn exact_k(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, dot: Dot) -> u
     let operand = u64::from(pack.operand_max);
     // Shift-free sums hold a field at its place in the byte, over a share of k.
     let in_place = match dot {
-        Dot::Direct { shift_free: true } => operand << (pack.tile.bits * (pack.fields - 1)),
+        Dot::Direct { shift_free: true } => operand << pack.place(pack.fields - 1),
         _ => operand,
     };
     let worst = operand

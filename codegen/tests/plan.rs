@@ -18,7 +18,8 @@ fn each(mut f: impl FnMut(&MatmulPlan<'_>, Isa)) {
     for format in &set.formats {
         let plan = FormatPlan::new(format, &set.activations[format.activations]).expect("plans");
         let multiplies = |v: &&CpuVariant| v.packing.is_some() && v.strategy == Strategy::Multiply;
-        for variant in matmul.cpu.iter().filter(multiplies) {
+        let index = set.formats.iter().position(|other| other.name == format.name).expect("of the set");
+        for variant in matmul.cpu.iter().filter(multiplies).filter(|v| v.formats.contains(&index)) {
             let packing = &set.packings[variant.packing.expect("filtered")];
             f(&MatmulPlan::new(&plan, packing, variant).expect("plans"), variant.isa);
             count += 1;
@@ -132,7 +133,9 @@ fn whole_rows_stay_within_thirty_two_bits() {
         let (operand, fields) = (u64::from(plan.pack.operand_max), u64::from(plan.pack.fields));
         let k = plan.k_max.next_multiple_of(u64::from(plan.pack.tile.k));
         let in_place = match plan.dot {
-            Dot::Direct { shift_free: true } => operand << (u64::from(plan.pack.tile.bits) * (fields - 1)),
+            // Bits fill the byte; five trits come in two bytes of fields of two bits.
+            Dot::Direct { shift_free: true } if plan.pack.trits() => operand << 6,
+            Dot::Direct { shift_free: true } => operand << (u64::from(plan.pack.bits()) * (fields - 1)),
             _ => operand * fields,
         };
         assert!(in_place * 128 * (k / fields) <= 1 << 31, "{}", plan.describe());
@@ -163,12 +166,20 @@ fn packed_codes_do_not_overlap() {
         let plan = FormatPlan::new(format, &set.activations[format.activations]).expect("plans");
         for packing in &set.packings {
             let Ok(pack) = PackPlan::fit(&plan, packing) else { continue };
-            let mut taken = vec![false; pack.tile.bytes as usize * 8];
+            let places = if pack.trits() { 5 } else { 8 };
+            let mut taken = vec![false; pack.tile.bytes as usize * places];
             for row in 0..packing.rows {
                 for k in 0..pack.tile.k {
-                    for bit in 0..pack.tile.bits {
-                        let at = (pack.bit(row, k) + bit) as usize;
-                        assert!(!std::mem::replace(&mut taken[at], true), "{}: bit {at} twice", packing.name);
+                    let bit = pack.bit(row, k) as usize;
+                    let places = match pack.trits() {
+                        true => {
+                            bit / 8 * 5 + pack.trit(row, k) as usize
+                                ..=bit / 8 * 5 + pack.trit(row, k) as usize
+                        }
+                        false => bit..=bit + pack.bits() as usize - 1,
+                    };
+                    for at in places {
+                        assert!(!std::mem::replace(&mut taken[at], true), "{}: {at} twice", packing.name);
                     }
                 }
             }
@@ -189,8 +200,8 @@ fn sums_of_digits_never_leave_their_lanes() {
         let plan = FormatPlan::new(format, &set.activations[format.activations]).expect("plans");
         for variant in &lookups {
             let packing = &set.packings[variant.packing.expect("a lookup reads packed codes")];
-            let widest = packing.tiles.iter().map(|tile| tile.bits).max().expect("a tile");
-            if plan.values.len() > 1 << widest {
+            let widest = packing.tiles.iter().map(|tile| tile.code.levels()).max().expect("a tile");
+            if plan.values.len() > widest as usize {
                 continue;
             }
             match LookupPlan::new(&plan, packing, variant) {
@@ -230,4 +241,27 @@ fn worst_sums(plan: &LookupPlan<'_>) {
         let k = plan.k_max as i64 + i64::from(plan.pack.multiple);
         assert!(per_code * k <= i64::from(i32::MAX), "{}", plan.describe());
     }
+}
+
+/// Trits are taken apart by byte permutes: without them there is no kernel, and that is an error of the spec.
+#[test]
+fn trits_are_for_processors_that_take_them_apart() {
+    let set = set();
+    let format = set.formats.iter().find(|format| format.name == "i2_s").expect("shipped");
+    let plan = FormatPlan::new(format, &set.activations[format.activations]).expect("plans");
+    let packing = set.packings.iter().find(|packing| packing.name == "r32t5").expect("shipped");
+    let dense = set.kernels.iter().flat_map(|k| &k.cpu).find(|v| v.label == "dense_decode").expect("shipped");
+    let resolved = MatmulPlan::new(&plan, packing, dense).expect("plans");
+    assert!(resolved.describe().contains("trits, five to a byte; decode: byte permutes and mask"));
+    for without in &dense.requires {
+        let mut older = dense.clone();
+        older.requires.retain(|feature| feature != without);
+        let error =
+            MatmulPlan::new(&plan, packing, &older).expect_err("nothing takes them apart").to_string();
+        assert!(error.contains("`r32t5` holds trits"), "{error}");
+    }
+    // Four values need two bits.
+    let wide = set.formats.iter().find(|format| format.name == "tq2_0").expect("shipped");
+    let plan = FormatPlan::new(wide, &set.activations[wide.activations]).expect("plans");
+    assert!(PackPlan::fit(&plan, packing).is_err());
 }

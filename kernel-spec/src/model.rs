@@ -500,21 +500,70 @@ pub struct Packing {
     pub origin: Origin,
     /// Rows of a tile (the same for all tiles of a packing).
     pub rows: u32,
-    /// One layout for each code width, narrowest first.
+    /// One layout for each kind of code, that for the fewest values first.
     pub tiles: Vec<Tile>,
 }
 
 /// One tile layout of a packing.
 #[derive(Clone, Debug)]
 pub struct Tile {
-    /// Width of a code.
-    pub bits: u32,
+    /// What a code is.
+    pub code: TileCode,
     /// Elements along k.
     pub k: u32,
-    /// Bytes of a tile: rows * k * bits / 8.
+    /// Bytes of a tile: rows * k codes, eight bits or five trits to a byte.
     pub bytes: u32,
     /// Digits, outermost first, each along one axis; within an axis outermost first too.
     pub digits: Vec<TileDigit>,
+}
+
+/// What the codes of a tile are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TileCode {
+    /// Numbers of so many bits.
+    Bits(u32),
+    /// Digits of base 3, five to a byte. Which byte stands for which five is the compiler's choice.
+    Trit,
+}
+
+impl TileCode {
+    /// Trits of a byte: 3^5 = 243 values.
+    pub const TRITS: u32 = 5;
+
+    /// Values that a code can take.
+    pub const fn levels(self) -> u32 {
+        match self {
+            TileCode::Bits(bits) => 1 << bits,
+            TileCode::Trit => 3,
+        }
+    }
+
+    /// Bits of a code as a kernel handles it.
+    pub const fn bits(self) -> u32 {
+        match self {
+            TileCode::Bits(bits) => bits,
+            TileCode::Trit => 2,
+        }
+    }
+
+    /// Bytes that so many codes fill; `None` if they don't fill whole ones.
+    pub const fn bytes(self, codes: u64) -> Option<u64> {
+        let (codes, to_a_byte) = match self {
+            TileCode::Bits(bits) => (codes * bits as u64, 8),
+            TileCode::Trit => (codes, TileCode::TRITS as u64),
+        };
+        if codes.is_multiple_of(to_a_byte) { Some(codes / to_a_byte) } else { None }
+    }
+}
+
+impl std::fmt::Display for TileCode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            TileCode::Bits(1) => f.write_str("one bit"),
+            TileCode::Bits(bits) => write!(f, "{bits} bits"),
+            TileCode::Trit => f.write_str("trits"),
+        }
+    }
 }
 
 /// Axis of a tile's digit.
@@ -535,6 +584,8 @@ pub struct TileDigit {
     pub extent: u32,
     /// Bits that one step adds to the address.
     pub stride: u32,
+    /// What one step adds to the number of the trit in its byte; 0 for codes of bits.
+    pub trit: u32,
 }
 
 /// How another program interleaves the rows of a format: a bijection between the bits of some rows by one block and those
@@ -605,6 +656,10 @@ pub struct CpuVariant {
     pub label: String,
     /// Serves formats whose codes take at most so many bits in a packing; `None`: whatever they take.
     pub code_bits: Option<u32>,
+    /// Serves formats whose weights take exactly these integers; `None`: whatever they take.
+    pub levels: Option<Vec<i32>>,
+    /// Chosen untuned without being asked for; else it comes after all others.
+    pub by_default: bool,
     /// The formats of the family that this leaves, as [`Kernel::formats`].
     pub formats: Vec<usize>,
     /// Index into [`SpecSet::packings`]; `None`: reads the format's own blocks.

@@ -157,6 +157,28 @@ fn shapes_have_bounds_only_where_they_are_stated() {
     assert_eq!(shape.k, DimRule { min: 0, max: 4096, multiple_of: 32 });
 }
 
+/// Which formats a variant serves can depend on what their weights are, whatever their codes look like.
+#[test]
+fn a_variant_may_be_for_certain_integers_only() {
+    let kernel = "doc = \"k\"\nop = \"matmul\"\ninput = [\"f32\"]\n[[cpu]]\nisa = \"scalar\"\n\
+        [[cpu]]\nisa = \"avx512\"\nrequires = [\"avx512vnni\", \"avx512vbmi\"]\nlevels = [-1, 0, 1]\n\
+        default = false\npacking = \"r32t5\"\ntile = { rows = 32, tokens = 1 }\n";
+    let four_values = Q4_0.replace("elements = 32, bytes = 18", "elements = 64, bytes = 18");
+    let four_values =
+        four_values.replace("u4", "u2").replace("[2, 16], stride = [4, 8]", "[4, 16], stride = [2, 8]");
+    let four_values = four_values.replace("zero = 8", "zero = 1");
+    let set = set(&[
+        ("formats/a.toml", Q4_0),
+        ("formats/b.toml", I2_S),
+        ("formats/c.toml", &four_values),
+        ("kernels/matmul.toml", kernel),
+    ]);
+    let [reference, dense] = &set.kernels[0].cpu[..] else { panic!("two variants") };
+    assert_eq!(reference.formats, [0, 1, 2]);
+    assert_eq!(dense.formats, [1], "weights of two bits with a value for each are not ternary");
+    assert!(reference.by_default && !dense.by_default);
+}
+
 #[test]
 fn a_variant_in_a_file_of_its_own_joins_the_family() {
     let reference = "doc = \"k\"\nop = \"dequantize\"\n[[cpu]]\nisa = \"scalar\"\n";
@@ -183,7 +205,7 @@ fn kinds_are_known_by_their_keys_outside_the_folders() {
     ]);
     assert_eq!(
         (set.formats.len(), set.packings.len(), set.activations.len(), set.kernels.len()),
-        (1, 4, 4, 1)
+        (1, 6, 4, 1)
     );
 }
 
@@ -218,7 +240,7 @@ fn the_reference_shows_sound_specs() {
             ran += 1;
         }
     }
-    assert_eq!(ran, 8);
+    assert_eq!(ran, 9);
 }
 
 /// An algorithm knows a structure and no format: other widths, counts and layouts are as good.

@@ -95,6 +95,8 @@ impl Parse for Arguments {
             requires,
             label: label.to_owned(),
             code_bits: None,
+            levels: None,
+            by_default: true,
             formats: Vec::new(),
             packing: None,
             strategy: Strategy::Multiply,

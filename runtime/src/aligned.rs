@@ -1,15 +1,21 @@
 //! Buffers that start on a cache line. Allocation can fail with an error and never aborts.
 
 use crate::error::Error;
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Bytes of a cache line, and of the widest vector that a kernel loads.
 pub(crate) const LINE: usize = 64;
 
-#[derive(Clone, Copy)]
+/// Bytes of a huge page on x86-64 and, with pages of 4 KiB, on aarch64.
+const HUGE_PAGE: usize = 2 << 20;
+
 #[repr(C, align(64))]
-struct Line([u8; LINE]);
+struct Line(#[allow(dead_code, reason = "for its size; read as numbers")] [u8; LINE]);
 
 /// A number for which every bit pattern is a value.
 ///
@@ -25,35 +31,69 @@ unsafe impl Plain for i32 {}
 // SAFETY: a primitive number without invalid bit patterns.
 unsafe impl Plain for f32 {}
 
-/// `len` values of `T`, zero at first, starting at a multiple of 64 bytes.
+/// `len` values of `T`, zero at first, starting at a multiple of 64 bytes; large ones lie on huge pages where the
+/// system has them, which saves address translations and lets hardware prefetchers run on.
 pub(crate) struct Aligned<T: Plain> {
-    lines: Vec<Line>,
+    /// `lines` lines, all initialized; dangling where there are none.
+    start: NonNull<Line>,
+    lines: usize,
+    /// The chunk that they are cut from; none where they were allocated for themselves.
+    chunk: Option<Arc<Chunk>>,
     len: usize,
     kind: PhantomData<T>,
 }
 
+// SAFETY: the memory is owned, and numbers may be sent and shared.
+unsafe impl<T: Plain> Send for Aligned<T> {}
+// SAFETY: as above; nothing is changed through a shared reference.
+unsafe impl<T: Plain> Sync for Aligned<T> {}
+
 impl<T: Plain> Aligned<T> {
     pub(crate) const fn empty() -> Aligned<T> {
-        Aligned { lines: Vec::new(), len: 0, kind: PhantomData }
+        Aligned { start: NonNull::dangling(), lines: 0, chunk: None, len: 0, kind: PhantomData }
+    }
+
+    /// As [`zeroed`](Aligned::zeroed), for what is kept long and read often: buffers too small to fill huge pages share
+    /// them with others.
+    pub(crate) fn long_lived(len: usize) -> Result<Aligned<T>, Error> {
+        let bytes = len.checked_mul(size_of::<T>()).filter(|bytes| SHARED.contains(bytes));
+        let lines = bytes.unwrap_or(0).div_ceil(LINE);
+        let Some((chunk, start)) = bytes.and_then(|_| Chunk::cut(lines)) else {
+            return Aligned::zeroed(len);
+        };
+        // SAFETY: so many lines were cut for this buffer, and nothing else refers to them.
+        unsafe { start.write_bytes(0, lines) };
+        Ok(Aligned { start, lines, chunk: Some(chunk), len, kind: PhantomData })
     }
 
     pub(crate) fn zeroed(len: usize) -> Result<Aligned<T>, Error> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or(Error::TooLarge { what: "a buffer" })?;
-        let mut lines = Vec::new();
-        let count = bytes.div_ceil(LINE);
-        lines.try_reserve_exact(count).map_err(|_| Error::OutOfMemory { required: bytes })?;
-        lines.resize(count, Line([0; LINE]));
-        Ok(Aligned { lines, len, kind: PhantomData })
+        let refused = Error::OutOfMemory { required: bytes };
+        let lines = bytes.div_ceil(LINE);
+        if lines == 0 {
+            return Ok(Aligned::empty());
+        }
+        let Some(layout) = layout(lines) else { return Err(refused) };
+        let large = layout.align() > LINE;
+        // SAFETY: the layout's size is not zero.
+        let memory = unsafe { if large { alloc(layout) } else { alloc_zeroed(layout) } };
+        let Some(start) = NonNull::new(memory.cast::<Line>()) else { return Err(refused) };
+        if large {
+            // SAFETY: so many lines were allocated, and nothing else refers to them.
+            unsafe {
+                // Before the first write, which is when pages are given out.
+                prefer_huge_pages(std::slice::from_raw_parts_mut(room(start), lines));
+                start.write_bytes(0, lines);
+            }
+        }
+        Ok(Aligned { start, lines, chunk: None, len, kind: PhantomData })
     }
 
     /// The same values in memory of their own.
     pub(crate) fn try_clone(&self) -> Result<Aligned<T>, Error> {
-        let mut lines = Vec::new();
-        lines
-            .try_reserve_exact(self.lines.len())
-            .map_err(|_| Error::OutOfMemory { required: self.bytes() })?;
-        lines.extend_from_slice(&self.lines);
-        Ok(Aligned { lines, len: self.len, kind: PhantomData })
+        let mut copy = Aligned::long_lived(self.len)?;
+        copy.copy_from_slice(self);
+        Ok(copy)
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -61,20 +101,129 @@ impl<T: Plain> Aligned<T> {
     }
 }
 
+/// Layout of so many lines: those that fill a huge page start on one. `None`: more than can be addressed.
+fn layout(lines: usize) -> Option<Layout> {
+    let bytes = lines.checked_mul(LINE)?;
+    Layout::from_size_align(bytes, if bytes >= HUGE_PAGE { HUGE_PAGE } else { LINE }).ok()
+}
+
+/// Tells the system to put memory that was not yet written to on huge pages, as far as it has and they fit in. Advice:
+/// nothing depends on it being taken.
+pub fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
+    #[cfg(target_os = "linux")]
+    {
+        let start = memory.as_mut_ptr() as usize;
+        let end = start.saturating_add(size_of_val(memory)) / HUGE_PAGE * HUGE_PAGE;
+        let start = start.next_multiple_of(HUGE_PAGE);
+        if start < end {
+            // SAFETY: the range lies within `memory`, and which pages hold it changes nothing of what it holds.
+            unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = memory;
+}
+
+/// Lines as memory that nothing has been written to.
+fn room(start: NonNull<Line>) -> *mut MaybeUninit<Line> {
+    start.as_ptr().cast()
+}
+
+/// Bytes of a chunk.
+const CHUNK: usize = 32 << 20;
+/// Sizes of buffers that are cut from chunks.
+const SHARED: std::ops::Range<usize> = 64 << 10..CHUNK / 4;
+
+/// Huge pages that buffers are cut from, one behind the other. It is given back when its last buffer is.
+struct Chunk {
+    start: NonNull<Line>,
+}
+
+// SAFETY: the memory is owned; buffers refer to parts of it that don't overlap.
+unsafe impl Send for Chunk {}
+// SAFETY: as above; a chunk itself is never read or written through.
+unsafe impl Sync for Chunk {}
+
+impl Chunk {
+    const LINES: usize = CHUNK / LINE;
+
+    fn new() -> Option<Chunk> {
+        let layout = layout(Chunk::LINES)?;
+        // SAFETY: the layout's size is not zero.
+        let start = NonNull::new(unsafe { alloc(layout) }.cast::<Line>())?;
+        // SAFETY: so many lines were allocated, and nothing else refers to them.
+        prefer_huge_pages(unsafe { std::slice::from_raw_parts_mut(room(start), Chunk::LINES) });
+        Some(Chunk { start })
+    }
+
+    /// So many lines, at most [`Chunk::LINES`], that no other buffer has, and the chunk that they are part of.
+    fn cut(lines: usize) -> Option<(Arc<Chunk>, NonNull<Line>)> {
+        /// The chunk that is cut from at present, and its first free line.
+        static OPEN: Mutex<(Weak<Chunk>, usize)> = Mutex::new((Weak::new(), 0));
+        // Nothing panics while it is held.
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let (chunk, from) = match open.0.upgrade().filter(|_| lines <= Chunk::LINES - open.1) {
+            Some(chunk) => (chunk, open.1),
+            None => (Arc::new(Chunk::new()?), 0),
+        };
+        *open = (Arc::downgrade(&chunk), from + lines);
+        // SAFETY: `from + lines` is at most the number of lines of the chunk.
+        let start = unsafe { chunk.start.add(from) };
+        Some((chunk, start))
+    }
+
+    /// Returns the pages of lines that no buffer will have again to the system.
+    fn give_back(start: NonNull<Line>, lines: usize) {
+        #[cfg(target_os = "linux")]
+        {
+            /// A multiple of every size of small pages.
+            const PAGES: usize = 64 << 10;
+            let from = (start.as_ptr() as usize).next_multiple_of(PAGES);
+            let to = (start.as_ptr() as usize + lines * LINE) / PAGES * PAGES;
+            if from < to {
+                // SAFETY: the range lies within the lines, which nothing refers to any more.
+                unsafe { libc::madvise(from as *mut libc::c_void, to - from, libc::MADV_DONTNEED) };
+            }
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (start, lines);
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        if let Some(layout) = layout(Chunk::LINES) {
+            // SAFETY: `new` allocated it with this layout, and no buffer is left that refers to it.
+            unsafe { dealloc(self.start.as_ptr().cast(), layout) };
+        }
+    }
+}
+
+impl<T: Plain> Drop for Aligned<T> {
+    fn drop(&mut self) {
+        match (&self.chunk, layout(self.lines).filter(|layout| layout.size() > 0)) {
+            (Some(_), _) => Chunk::give_back(self.start, self.lines),
+            // SAFETY: `zeroed` allocated the lines with this layout; they are given back once.
+            (None, Some(layout)) => unsafe { dealloc(self.start.as_ptr().cast(), layout) },
+            (None, None) => {}
+        }
+    }
+}
+
 impl<T: Plain> Deref for Aligned<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `lines` holds at least `len * size_of::<T>()` initialized bytes (`zeroed`), starts at
-        // a multiple of 64, and every bit pattern is a value of a `Plain` type.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+        // SAFETY: `start` points to at least `len * size_of::<T>()` initialized bytes (`zeroed`), is a multiple of 64
+        // (as is the dangling one), and every bit pattern is a value of a `Plain` type.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.len) }
     }
 }
 
 impl<T: Plain> DerefMut for Aligned<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as in `deref`; the borrow of `self` is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.len) }
     }
 }
 
@@ -95,6 +244,40 @@ mod tests {
             assert_eq!(buffer.len(), len);
             assert_eq!(buffer.as_ptr() as usize % LINE, 0);
             assert!(buffer.iter().all(|v| v.to_bits() == 0));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn large_buffers_start_on_a_huge_page() -> Result<(), Error> {
+        let mut buffer = Aligned::<u8>::zeroed(2 * HUGE_PAGE + 1)?;
+        assert_eq!(buffer.as_ptr() as usize % HUGE_PAGE, 0);
+        assert!(buffer.iter().all(|v| *v == 0));
+        buffer[2 * HUGE_PAGE] = 7;
+        let copy = buffer.try_clone()?;
+        assert_eq!((copy.len(), copy[2 * HUGE_PAGE]), (2 * HUGE_PAGE + 1, 7));
+        Ok(())
+    }
+
+    /// Buffers that are cut from one chunk keep their own values, whatever becomes of their neighbours.
+    #[test]
+    fn long_lived_buffers_share_pages_and_nothing_else() -> Result<(), Error> {
+        for round in 0..3u8 {
+            let mut kept: Vec<Aligned<u8>> = Vec::new();
+            for i in 0..40 {
+                let mut buffer = Aligned::<u8>::long_lived(1_300_000 + usize::from(i))?;
+                assert_eq!(buffer.as_ptr() as usize % LINE, 0);
+                assert!(buffer.iter().all(|v| *v == 0));
+                buffer.fill(i + round);
+                // Every third is dropped again.
+                if i % 3 != 0 {
+                    kept.push(buffer);
+                }
+            }
+            for (buffer, i) in kept.iter().zip((0..40).filter(|i| i % 3 != 0)) {
+                assert_eq!(buffer.len(), 1_300_000 + usize::from(i));
+                assert!(buffer.iter().all(|v| *v == i + round), "buffer {i}");
+            }
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::gpu::{GpuProfile, NoGpu, NoImage, image_for};
 use crate::names;
 use crate::reason::{BrokenRule, Dim, Disabled, Reason, Refusal, Rejection, Rule, write_rejections};
-use crate::registry::{Code, CudaBuild, DimRule, Entry, Registry, ShapeRules, WithoutImage};
+use crate::registry::{Code, CudaBuild, DimRule, Entry, KernelId, Registry, ShapeRules, WithoutImage};
 use crate::request::{Request, Restrict, Shape};
 use crate::tuning::{self, ShapeClass, Tuning};
 use gristmill_spec::vocab::{DType, DeviceKind, FeatureSet, Isa, Op};
@@ -69,12 +69,21 @@ pub(crate) struct Candidate {
     pub(crate) entry: &'static Entry,
 }
 
+impl Candidate {
+    /// Name of the packing that it reads.
+    fn packing(&self) -> Option<&'static str> {
+        self.entry.code.packing().map(|packing| packing.name)
+    }
+}
+
 /// A [`Restrict`] with its names looked up.
 #[derive(Clone, Debug, Default)]
 struct Allowed {
     isa: Option<Isa>,
     only: Option<usize>,
     disabled: Vec<usize>,
+    /// Name of the packing whose kernels come first.
+    packing: Option<&'static str>,
 }
 
 impl Allowed {
@@ -87,7 +96,11 @@ impl Allowed {
         for name in &restrict.disabled {
             disabled.push(registry.entry(name)?.index);
         }
-        Ok(Allowed { isa: restrict.isa, only: only.map(|only| only.index), disabled })
+        let packing = match &restrict.packing {
+            Some(name) => Some(registry.packing(name)?),
+            None => None,
+        };
+        Ok(Allowed { isa: restrict.isa, only: only.map(|only| only.index), disabled, packing })
     }
 
     fn refuses(&self, registry: &Registry, candidate: &Candidate) -> Option<Disabled> {
@@ -284,6 +297,10 @@ impl Prepared {
         if candidates.is_empty() {
             return Err(registry.nothing_described(request.op, format, request.input, request.device.kind));
         }
+        if let Some(preferred) = self.allowed.packing {
+            // Stable: otherwise they keep their order.
+            candidates.sort_by_key(|candidate| candidate.packing() != Some(preferred));
+        }
         self.candidates = candidates.into();
         Ok(())
     }
@@ -302,7 +319,8 @@ impl Prepared {
         (missing != FeatureSet::EMPTY).then_some(Reason::FeaturesMissing { missing })
     }
 
-    /// Usable entries for each class, those that were measured first.
+    /// Usable entries for each class, those that were measured first; before them, those of the packing that weights of
+    /// the class are held in.
     fn in_measured_order(&self, tuning: &Tuning) -> Box<[Box<[Candidate]>]> {
         if tuning.measured().is_empty() {
             return Box::default();
@@ -316,13 +334,21 @@ impl Prepared {
         if ShapeClass::all().all(|class| order(class).is_empty()) {
             return Box::default();
         }
-        let sorted = |class| -> Box<[Candidate]> {
+        let sorted = |class: ShapeClass| -> Box<[Candidate]> {
+            let packing = self.measured_packing(&order, class);
             let order = order(class);
-            if order.is_empty() {
+            if order.is_empty() && packing.is_none() {
                 return Box::default();
             }
             let place = |candidate: &Candidate| {
-                order.iter().position(|(id, _)| *id == candidate.entry.id).unwrap_or(usize::MAX)
+                let measured = order.iter().position(|(id, _)| *id == candidate.entry.id);
+                // What reads the format's own rows competes where it was measured.
+                let reads = match candidate.packing() {
+                    None => measured.is_some(),
+                    own => own == packing,
+                };
+                let other = packing.is_some() && !reads;
+                (other, measured.unwrap_or(usize::MAX))
             };
             let mut sorted = self.usable.to_vec();
             // Stable: what was not measured keeps its order.
@@ -330,6 +356,40 @@ impl Prepared {
             sorted.into()
         };
         ShapeClass::all().map(sorted).collect()
+    }
+
+    /// The packing that weights of a class are held in for all numbers of tokens, so that they are held once: the one
+    /// that was asked for, or else the one whose kernels lose least to the fastest of each class. `order` is what was
+    /// measured of a class. None on GPUs, where kernels of one token and of several read different packings.
+    fn measured_packing<'t>(
+        &self,
+        order: &impl Fn(ShapeClass) -> &'t [(KernelId, f64)],
+        class: ShapeClass,
+    ) -> Option<&'static str> {
+        if self.allowed.packing.is_some() {
+            return self.allowed.packing;
+        }
+        let measured = || class.siblings().any(|class| !order(class).is_empty());
+        if self.device.kind != DeviceKind::Cpu || !measured() {
+            return None;
+        }
+        let loss = |packing: &str| -> f64 {
+            let of_class = |class: ShapeClass| {
+                let order = order(class);
+                let reads = |(id, _): &&(KernelId, f64)| {
+                    self.usable.iter().any(|c| c.entry.id == *id && c.packing() == Some(packing))
+                };
+                match (order.first(), order.iter().find(reads)) {
+                    (None, _) => 1.0,
+                    (Some(_), None) => f64::INFINITY,
+                    (Some((_, best)), Some((_, us))) => us / best,
+                }
+            };
+            class.siblings().map(of_class).product()
+        };
+        let packings = self.usable.iter().filter_map(Candidate::packing);
+        let best = packings.map(|packing| (packing, loss(packing))).min_by(|a, b| a.1.total_cmp(&b.1));
+        best.filter(|(_, loss)| loss.is_finite()).map(|(packing, _)| packing)
     }
 
     /// Usable entries in the order that holds for a shape.
@@ -498,6 +558,7 @@ impl Prepared {
             isa: self.allowed.isa,
             kernel: self.allowed.only.and_then(name),
             disabled: self.allowed.disabled.iter().copied().filter_map(name).collect(),
+            packing: self.allowed.packing.map(str::to_owned),
         };
         let cpu = CpuProfile::pretend(CpuProfile::detect().arch, self.features);
         self.registry.prepare_on(&request, &cpu, self.gpu.clone(), &restrict)

@@ -53,6 +53,16 @@ pub enum Error {
         /// What may have been meant.
         nearest: Option<&'static str>,
     },
+    /// No kernel of the binary reads a packing of this name.
+    #[error("unknown packing `{name}`{}\n  help: kernels of this build read {}", Meant(.nearest), known.join(", "))]
+    UnknownPacking {
+        /// What was asked for.
+        name: String,
+        /// What may have been meant.
+        nearest: Option<&'static str>,
+        /// The packings that there are.
+        known: Vec<&'static str>,
+    },
     /// No device is called that.
     #[error("unknown device `{name}`{}\n  help: devices are written cpu, cuda:0, rocm:0, metal:0", Meant(.nearest))]
     UnknownDevice {

@@ -294,8 +294,8 @@ impl Matmul {
                 (Some(packing), unit)
             }
         };
-        if unit.multiple == 0 || packing.is_some_and(|packing| packing.rows == 0) {
-            return Err(on.broken("a unit or a panel is empty"));
+        if unit.multiple == 0 || packing.is_some_and(|packing| packing.rows == 0 || packing.tile_k == 0) {
+            return Err(on.broken("a unit, a panel or a tile is empty"));
         }
         let block = registry.activations.get(format.activations).map(|activations| activations.block);
         let Some(activation_block) = block.filter(|block| *block != Some(0)) else {
@@ -440,7 +440,7 @@ impl Matmul {
                     dequantizer.validate(matrix)?;
                 }
                 packed.stride = matrix.row_bytes() - layout.format.header_bytes();
-                packed.codes = Aligned::zeroed(product_of("packed weights", n, packed.stride)?)?;
+                packed.codes = Aligned::long_lived(product_of("packed weights", n, packed.stride)?)?;
                 if packed.stride > 0 {
                     for (row, codes) in packed.codes.chunks_exact_mut(packed.stride).enumerate() {
                         codes.copy_from_slice(matrix.blocks(row));
@@ -465,18 +465,19 @@ impl Matmul {
     ) -> Result<(), Error> {
         let what = "packed weights";
         let panels = packed.n.div_ceil(packing.rows);
-        let bits = product_of(what, product_of(what, row.bytes(), packing.rows)?, packing.bits)?;
+        let tiles = row.bytes().div_ceil(packing.tile_k);
+        let bytes = product_of(what, tiles, packing.tile_bytes)?;
         let terms = product_of(what, row.units, packing.rows)?;
         let size = PanelSize {
             rows: packing.rows,
-            stride: bits.div_ceil(8).checked_next_multiple_of(64).ok_or(Error::TooLarge { what })?,
+            stride: bytes.checked_next_multiple_of(64).ok_or(Error::TooLarge { what })?,
             scales: if packing.scales { terms } else { 0 },
             mins: if packing.mins { terms } else { 0 },
         };
         packed.stride = size.stride;
-        packed.codes = Aligned::zeroed(product_of(what, panels, size.stride)?)?;
-        packed.scales = Aligned::zeroed(product_of(what, panels, size.scales)?)?;
-        packed.mins = Aligned::zeroed(product_of(what, panels, size.mins)?)?;
+        packed.codes = Aligned::long_lived(product_of(what, panels, size.stride)?)?;
+        packed.scales = Aligned::long_lived(product_of(what, panels, size.scales)?)?;
+        packed.mins = Aligned::long_lived(product_of(what, panels, size.mins)?)?;
         if packed.k == 0 {
             return Ok(());
         }

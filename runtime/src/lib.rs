@@ -41,6 +41,7 @@ pub mod weights;
 pub mod workspace;
 
 pub use activations::Input;
+pub use aligned::prefer_huge_pages;
 pub use decide::{Decision, Prepared};
 pub use device::{CpuProfile, Device};
 pub use error::Error;

@@ -332,6 +332,19 @@ pub enum Code {
     Cuda(CudaCode),
 }
 
+impl Code {
+    /// How weights are packed for it; `None` for what is no product, or reads the format's own rows.
+    pub fn packing(&self) -> Option<&'static PackInfo> {
+        match self {
+            Code::Matmul { packing, .. } => *packing,
+            Code::Cuda(CudaCode { launch: CudaLaunch::Matmul { packing, .. }, .. }) => Some(packing),
+            Code::Dequantize(_) | Code::Quantize { .. } | Code::QuantizeActivations(_) | Code::Cuda(_) => {
+                None
+            }
+        }
+    }
+}
+
 /// The run of elements along k over which sums are integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
@@ -356,8 +369,10 @@ pub struct PackInfo {
     pub name: &'static str,
     /// Rows of a panel.
     pub rows: usize,
-    /// Bits of a packed code.
-    pub bits: usize,
+    /// Elements of a row in a tile.
+    pub tile_k: usize,
+    /// Bytes of a tile: all rows of a panel, `tile_k` elements each.
+    pub tile_bytes: usize,
     /// Packed weights have scales per unit.
     pub scales: bool,
     /// Packed weights have minimum terms per unit.
@@ -433,6 +448,22 @@ impl Registry {
         let known: Vec<&'static str> = self.formats.iter().map(|format| format.name).collect();
         let nearest = names::nearest(name, known.iter().copied());
         Err(Error::UnknownFormat { name: name.to_owned(), nearest, known })
+    }
+
+    /// The name of the packing `name`, if kernels of this build have it.
+    pub(crate) fn packing(&'static self, name: &str) -> Result<&'static str, Error> {
+        let known =
+            || self.entries.iter().filter_map(|entry| entry.code.packing()).map(|packing| packing.name);
+        known().find(|known| *known == name).ok_or_else(|| {
+            let mut known: Vec<&'static str> = known().collect();
+            known.sort_unstable();
+            known.dedup();
+            Error::UnknownPacking {
+                name: name.to_owned(),
+                nearest: names::nearest(name, known.iter().copied()),
+                known,
+            }
+        })
     }
 
     /// The import layout of this name.

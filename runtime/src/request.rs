@@ -83,7 +83,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What an operator or a test forbids. The default forbids nothing.
+/// What an operator or a test forbids or prefers. The default forbids nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restrict {
     /// Nothing above this ISA, in the order of the vocabulary; portable code is always allowed.
@@ -92,14 +92,18 @@ pub struct Restrict {
     pub kernel: Option<String>,
     /// None of these kernels.
     pub disabled: Vec<String>,
+    /// Products by kernels with this packing come before all others, where there are any. Weights are then held in this
+    /// packing for every number of tokens that such a kernel takes.
+    pub packing: Option<String>,
 }
 
 impl Restrict {
-    /// Reads `GRISTMILL_ISA` (a name such as `avx2`), `GRISTMILL_KERNEL` (a kernel's name) and
-    /// `GRISTMILL_DISABLE` (kernel names, separated by commas). Unset and empty mean no restriction.
+    /// Reads `GRISTMILL_ISA` (a name such as `avx2`), `GRISTMILL_KERNEL` (a kernel's name),
+    /// `GRISTMILL_DISABLE` (kernel names, separated by commas) and `GRISTMILL_PACKING` (a packing's name). Unset and
+    /// empty mean no restriction.
     ///
     /// # Errors
-    /// A value that is not UTF-8 or an ISA that does not exist. Kernel names are checked when they
+    /// A value that is not UTF-8 or an ISA that does not exist. Names of kernels and packings are checked when they
     /// meet a registry.
     pub fn from_env() -> Result<Restrict, Error> {
         let mut restrict = Restrict::default();
@@ -110,6 +114,7 @@ impl Restrict {
         if let Some(names) = variable("GRISTMILL_DISABLE")? {
             restrict.disabled = split_names(&names);
         }
+        restrict.packing = variable("GRISTMILL_PACKING")?;
         Ok(restrict)
     }
 

@@ -64,6 +64,13 @@ impl ShapeClass {
         usize::from(self.0)
     }
 
+    /// Every class whose weights are of the same size as this one's.
+    pub(crate) fn siblings(self) -> impl Iterator<Item = ShapeClass> {
+        let tokens = TOKENS.len() as u8 + 1;
+        let first = self.0 / tokens * tokens;
+        (first..first + tokens).map(ShapeClass)
+    }
+
     /// The numbers of tokens in it, from and to.
     pub fn tokens(self) -> (usize, usize) {
         let at = self.index() % (TOKENS.len() + 1);

@@ -310,7 +310,8 @@ impl WeightLayout {
                 std::ptr::eq(a, b)
                     || (a.name == b.name
                         && a.rows == b.rows
-                        && a.bits == b.bits
+                        && a.tile_k == b.tile_k
+                        && a.tile_bytes == b.tile_bytes
                         && a.scales == b.scales
                         && a.mins == b.mins
                         && a.min == b.min

@@ -104,6 +104,8 @@ impl ReadBuffers {
         for _ in 0..threads {
             let mut lines: Vec<Line> = Vec::new();
             lines.try_reserve_exact(count).ok()?;
+            // As weights lie.
+            gristmill_runtime::prefer_huge_pages(lines.spare_capacity_mut());
             parts.push(Part { lines, at: 0 });
         }
         let mut buffers = ReadBuffers { parts };

@@ -41,7 +41,7 @@ fn scalar(format: usize) -> &'static Entry {
 /// What the CPU's kernels know of a format's packed codes, from a packing whose tiles are as wide as the kernel's.
 fn pack_info(kernel: &Kernel) -> &'static PackInfo {
     let packings = &generated().set.packings;
-    let widths = |packing: &Packing| packing.tiles.iter().map(|tile| tile.bits).collect::<Vec<_>>();
+    let widths = |packing: &Packing| packing.tiles.iter().map(|tile| tile.code).collect::<Vec<_>>();
     let own = widths(&packings[kernel.listed.packing.expect("products have packings")]);
     let (format, _) = REGISTRY.format(kernel.format()).expect("in this build");
     let of_format = REGISTRY.entries.iter().filter(|entry| entry.format == format);
@@ -107,9 +107,15 @@ pub struct Packed {
     outer: Vec<f32>,
 }
 
+/// Bits of a code in a packing.
+fn bits_of(info: &PackInfo) -> usize {
+    info.tile_bytes * 8 / (info.rows * info.tile_k)
+}
+
 /// Where (row, element along k) of a tile has its lowest bit.
 fn bit(packing: &Packing, bits: usize, row: usize, k: usize) -> usize {
-    let tile = packing.tiles.iter().find(|tile| tile.bits as usize == bits).expect("a tile of that width");
+    let tile =
+        packing.tiles.iter().find(|tile| tile.code.bits() as usize == bits).expect("a tile of that width");
     let mut rest = [row, k];
     let mut address = 0;
     for digit in tile.digits.iter().rev() {
@@ -136,7 +142,7 @@ fn terms(
     for panel in 0..n.div_ceil(info.rows) {
         let rows = info.rows.min(n - panel * info.rows);
         let mut codes =
-            vec![0u8; (units * padded * info.rows * info.bits).div_ceil(8).next_multiple_of(64) + 64];
+            vec![0u8; (units * padded * info.rows * bits_of(info)).div_ceil(8).next_multiple_of(64) + 64];
         let mut both = [vec![0f32; units * info.rows], vec![0f32; units * info.rows]];
         let [scales, mins] = &mut both;
         // SAFETY: the rows of the panel are in the tensor; the buffers hold what a panel of that many units takes.
@@ -168,8 +174,9 @@ pub fn pack(kernel: &Kernel, product: &Product) -> Packed {
     let oracle = generated().oracle.format(kernel.format()).expect("described");
     let info = pack_info(kernel);
     let packing = &generated().set.packings[kernel.listed.packing.expect("products have packings")];
-    let (rows, bits) = (packing.rows as usize, info.bits);
-    let tile = packing.tiles.iter().find(|tile| tile.bits as usize == bits).expect("as wide as the CPU's");
+    let (rows, bits) = (packing.rows as usize, bits_of(info));
+    let tile =
+        packing.tiles.iter().find(|tile| tile.code.bits() as usize == bits).expect("as wide as the CPU's");
     let tile_k = tile.k as usize;
     let (unit, padded, units) = unit_of(kernel, k);
     let stride = (units * padded / tile_k * tile.bytes as usize).next_multiple_of(64);

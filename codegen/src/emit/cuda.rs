@@ -82,7 +82,7 @@ fn entry(set: &SpecSet, kernel: &CudaListed, text: &str, compiler: &str, options
             kernel.launch
         ),
         // What a spec writes by hand goes before what is generated, of whichever family.
-        rank: (None, usize::from(kernel.hand_written), std::cmp::Reverse(kernel.order)),
+        rank: (true, None, usize::from(kernel.hand_written), std::cmp::Reverse(kernel.order)),
     }
 }
 

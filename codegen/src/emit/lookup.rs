@@ -11,7 +11,7 @@ use std::fmt::Write;
 /// Name of the loop a plan needs, without the ISA.
 pub fn shape_name(plan: &LookupPlan<'_>) -> String {
     let format = plan.format;
-    let mut name = format!("{}_{}bit_sums", plan.pack.packing.name, plan.pack.tile.bits);
+    let mut name = format!("{}_{}bit_sums", plan.pack.packing.name, plan.pack.bits());
     name.push_str(&format_words(format, false));
     name
 }
@@ -221,7 +221,7 @@ pub fn emit(plan: &LookupPlan<'_>) -> String {
 
 /// What each of four activations counts for in entry `index` of table `set` among those of the four.
 fn entry(plan: &LookupPlan<'_>, set: u32, index: u32) -> [u8; 4] {
-    let bits = plan.pack.tile.bits;
+    let bits = plan.pack.bits();
     let mut entry = [0; 4];
     for code in 0..plan.codes {
         let value = index >> (code * bits) & ((1 << bits) - 1);

@@ -10,17 +10,21 @@
 use super::float;
 use super::format::uses_outer;
 use super::matrix;
-use crate::plan::{Dot, FormatPlan, MatmulPlan};
+use crate::plan::{Dot, FormatPlan, MatmulPlan, trits};
 use std::fmt::Write;
 
-/// How far ahead weights are asked for, where a token reads them once.
-const AHEAD: u32 = 2048;
+/// How far ahead weights are asked for. Hardware prefetchers stop at the end of a page, so this is a page.
+const AHEAD: u32 = 4096;
+
+/// Rows, four bytes each, to a cache line.
+const LINE: u32 = 16;
 
 /// Name of the loop a plan needs, without the ISA: all that its text depends on. Formats that differ only
 /// in what packing has evened out (their layout, their smallest value, their table) share one.
 pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
     let (format, pack) = (plan.format, &plan.pack);
-    let mut name = format!("{}_{}bit", pack.packing.name, pack.tile.bits);
+    let code = if pack.trits() { "trits".to_string() } else { format!("{}bit", pack.bits()) };
+    let mut name = format!("{}_{code}", pack.packing.name);
     if pack.table.is_some() {
         name.push_str("_lookup");
     }
@@ -67,7 +71,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
     let features: Vec<&str> = plan.features.iter().map(|f| f.name()).collect();
     let features = features.join(",");
     let pack = &plan.pack;
-    let (vectors, tokens) = (plan.vectors, plan.tokens);
+    let vectors = plan.vectors;
     let mut out = String::new();
     let _ = write!(
         out,
@@ -82,11 +86,22 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
          const TILE_K: usize = {};\n",
         plan.primitives.module, pack.packing.rows, pack.tile.k, pack.tile.bytes, pack.tile.k,
     );
-    if tokens == 1 {
+    if asks_ahead(plan) {
         let _ = write!(
             out,
-            "/// A token reads weights once, and perhaps from memory: they are asked for so many bytes ahead.
-             const AHEAD: usize = {AHEAD};\n"
+            "/// Weights are read once and perhaps from memory: they are asked for so many bytes ahead.
+             const AHEAD: usize = {AHEAD};
+             /// Rows to a cache line of codes.
+             const LINE: usize = {LINE};\n"
+        );
+    }
+    if pack.trits() {
+        let trits::Tables { plain, escaped, fifth } = trits::tables();
+        let _ = write!(
+            out,
+            "/// What a byte stands for, by its low six bits: four trits in two bits each; the same for bytes with both
+             /// upper bits set; and the fifth trit of those, in the upper two bits. Other bytes hold it there themselves.
+             static TRITS: [[u8; 64]; 3] = [{plain:?}, {escaped:?}, {fifth:?}];\n"
         );
     }
     let sums = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
@@ -102,10 +117,15 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
          unsafe fn tile<const V: usize, const T: usize>(a: &MatmulArgs, row: usize, token: usize) {{
              // SAFETY (all of the function): the caller answers for the buffers of `a`, see `MatmulArgs`.
              unsafe {{
-                 let mut codes = [a.codes; V];
-                 for i in 0..V {{
+                 let mut codes = [a.codes.add(row / ROWS * a.stride + row % ROWS * 4); V];
+                 for i in 1..V {{
                      let row = row + i * LANES;
-                     codes[i] = a.codes.add(row / ROWS * a.stride + row % ROWS * 4);
+                     codes[i] = if ROWS % (V * LANES) == 0 {{
+                         // In the same panel.
+                         codes[0].add(i * LANES * 4)
+                     }} else {{
+                         a.codes.add(row / ROWS * a.stride + row % ROWS * 4)
+                     }};
                  }}
                  let mut x = [a.x; T];
                  for t in 0..T {{ x[t] = a.x.add((token + t) * a.x_stride); }}
@@ -126,9 +146,11 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
              let mut row = a.row_begin;
              // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
              unsafe {{\n",
-        next = if tokens == 1 {
-            "// From the end of these panels to the next ones.
-             let next = a.stride * ((V * LANES).div_ceil(ROWS) - 1);"
+        next = if asks_ahead(plan) {
+            "// From the end of these rows' panels to the rows that come next.
+             let after = row + V * LANES;
+             let next = (after / ROWS * a.stride + after % ROWS * 4)
+                 .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);"
         } else {
             ""
         },
@@ -179,40 +201,59 @@ fn token_steps(plan: &MatmulPlan<'_>) -> Vec<u32> {
     steps
 }
 
-/// Statements that decode the tiles of a step, from byte `at` on, of every row vector into `w[field][vector]`: the fields
-/// of the first tile, then those of the next.
-fn decode(plan: &MatmulPlan<'_>) -> String {
-    (0..plan.step).map(|tile| decode_tile(plan, tile)).collect()
+/// Statements that load the tiles of a step, from byte `at` on, of every row vector into `packed0[vector]`,
+/// `packed1[vector]` and so on, and ask for later ones.
+fn load(plan: &MatmulPlan<'_>) -> String {
+    (0..plan.step).map(|tile| load_tile(plan, tile)).collect()
 }
 
-fn decode_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
+fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
     let at = at_tile(tile);
-    let pack = &plan.pack;
-    let bits = pack.tile.bits;
-    let shift_free = plan.dot == Dot::Direct { shift_free: true };
     let mut out = format!(
-        "let mut packed = [simd::zero(); V];\nfor i in 0..V {{ packed[i] = simd::load(codes[i].add({at})); }}\n",
+        "let mut packed{tile} = [simd::zero(); V];
+         for i in 0..V {{ packed{tile}[i] = simd::load(codes[i].add({at})); }}\n",
     );
-    if plan.tokens == 1 {
+    if asks_ahead(plan) {
         let _ = write!(
             out,
-            "let ahead = if {at} + AHEAD < a.stride {{ {at} + AHEAD }} else {{ {at} + AHEAD + next }};
-             for i in 0..V {{ if i * LANES % ROWS == 0 {{ simd::prefetch(codes[i].wrapping_add(ahead)); }} }}\n",
+            "let ahead = if V * LANES == ROWS || {at} + AHEAD < a.stride {{
+                 {at} + AHEAD
+             }} else {{
+                 ({at} + AHEAD).wrapping_add(next)
+             }};
+             for i in 0..V {{ if i * LANES % LINE == 0 {{ simd::prefetch(codes[i].wrapping_add(ahead)); }} }}\n"
         );
     }
-    for field in 0..pack.fields {
-        let shift = field * bits;
-        let text = if shift_free && place(plan, field).is_some() {
-            format!("simd::and(packed[i], simd::bytes({:#x}))", ((1u32 << bits) - 1) << shift)
-        } else {
-            code_at(plan, "packed[i]", shift, place(plan, field).is_none())
-        };
-        let text = operand(plan, &text);
-        let field = tile * pack.fields + field;
-        let _ =
-            writeln!(out, "let mut w{field} = [simd::zero(); V];\nfor i in 0..V {{ w{field}[i] = {text}; }}");
+    if plan.pack.trits() {
+        let _ = write!(
+            out,
+            "let mut fifth{tile} = [simd::zero(); V];
+             for i in 0..V {{ (packed{tile}[i], fifth{tile}[i]) = simd::trits(&trits, packed{tile}[i]); }}\n"
+        );
     }
     out
+}
+
+/// Whether weights are asked for ahead: where a token reads them once, and where it was measured to pay for several.
+fn asks_ahead(plan: &MatmulPlan<'_>) -> bool {
+    plan.tokens == 1 || plan.primitives.ahead
+}
+
+/// Statements that decode field `field` of the loaded tiles, counted through all of them, into `wFIELD[vector]`.
+fn decode(plan: &MatmulPlan<'_>, field: u32) -> String {
+    let pack = &plan.pack;
+    let (tile, of_tile) = (field / pack.fields, field % pack.fields);
+    let apart = pack.trits() && of_tile == pack.fields - 1;
+    let from = if apart { format!("fifth{tile}[i]") } else { format!("packed{tile}[i]") };
+    let shift = pack.place(of_tile);
+    let shift_free = plan.dot == Dot::Direct { shift_free: true };
+    let text = if shift_free && place(plan, of_tile).is_some() {
+        format!("simd::and({from}, simd::bytes({:#x}))", ((1u32 << pack.bits()) - 1) << shift)
+    } else {
+        code_at(plan, &from, shift, place(plan, of_tile).is_none())
+    };
+    let text = operand(plan, &text);
+    format!("let mut w{field} = [simd::zero(); V];\nfor i in 0..V {{ w{field}[i] = {text}; }}\n")
 }
 
 /// The code at bit `shift` of every byte of `packed` (an expression); `alone`: nothing stands above it.
@@ -221,7 +262,7 @@ pub(super) fn code_at(plan: &MatmulPlan<'_>, packed: &str, shift: u32, alone: bo
     if plan.pack.fields == 1 || alone {
         shifted
     } else {
-        format!("simd::and({shifted}, simd::bytes({:#x}))", (1u32 << plan.pack.tile.bits) - 1)
+        format!("simd::and({shifted}, simd::bytes({:#x}))", (1u32 << plan.pack.bits()) - 1)
     }
 }
 
@@ -234,9 +275,10 @@ pub(super) fn operand(plan: &MatmulPlan<'_>, code: &str) -> String {
     }
 }
 
-/// The statement that makes the table of operands, where there is one.
+/// The statement that makes the tables by which codes become operands, where there are any.
 pub(super) fn table(plan: &MatmulPlan<'_>) -> &'static str {
     match (plan.pack.table.is_some(), plan.biased) {
+        (false, _) if plan.pack.trits() => "let trits = simd::trit_tables(&TRITS);\n",
         (true, true) => "let table = simd::signed(simd::table(&*a.table));\n",
         (true, false) => "let table = simd::table(&*a.table);\n",
         (false, _) => "",
@@ -246,13 +288,14 @@ pub(super) fn table(plan: &MatmulPlan<'_>) -> &'static str {
 /// The bit at which a field stands in its byte where it needn't be moved; none for a topmost field that is
 /// shifted down at the price of a mask.
 fn place(plan: &MatmulPlan<'_>, field: u32) -> Option<u32> {
-    let bits = plan.pack.tile.bits;
-    let top = field > 0 && (field + 1) * bits == 8 && plan.primitives.byte_shift;
-    (!top).then_some(field * bits)
+    let bit = plan.pack.place(field);
+    let top = field > 0 && bit + plan.pack.bits() == 8 && plan.primitives.byte_shift;
+    (!top).then_some(bit)
 }
 
-/// Statements that multiply the decoded fields with the activations at element `k` of each unit or row.
-/// `step` writes the one for a field, given the primitive that multiplies; `x` holds the activations in it.
+/// Statements that take the fields of the loaded tile one after the other, so that few of them are held at once, and
+/// multiply each with the activations at element `k` of each unit or row. `step` writes the one for a field, given the
+/// primitive that multiplies; `x` holds the activations in it.
 fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) -> String) -> String {
     let mut out = String::new();
     let fields = plan.pack.fields * plan.step;
@@ -262,8 +305,9 @@ fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) -> String) ->
             "let mut group = [simd::zero(); T];\nfor t in 0..T {{ group[t] = simd::activations::<{}>(x[t].add(k)); }}",
             4 * fields
         );
-        for field in 0..fields {
+        for field in in_order(plan) {
             let step = step(field, &format!("dot_group::<{field}>"));
+            out.push_str(&decode(plan, field));
             let _ = writeln!(out, "for t in 0..T {{ let x = group[t]; for i in 0..V {{ {step} }} }}");
         }
         return out;
@@ -273,7 +317,8 @@ fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) -> String) ->
         Dot::Pairs { .. } | Dot::PairsAtOnce => "pairs",
         Dot::Wide => "wide",
     };
-    for field in 0..fields {
+    for field in in_order(plan) {
+        out.push_str(&decode(plan, field));
         let _ = write!(
             out,
             "for t in 0..T {{
@@ -285,6 +330,15 @@ fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) -> String) ->
         );
     }
     out
+}
+
+/// The order in which fields are taken. The fifth trit comes first: what it is looked up from is not needed any more then.
+fn in_order(plan: &MatmulPlan<'_>) -> Vec<u32> {
+    let mut fields: Vec<u32> = (0..plan.pack.fields * plan.step).collect();
+    if plan.pack.trits() {
+        fields.rotate_right(1);
+    }
+    fields
 }
 
 /// As [`multiply_fields`], all into `sum`.
@@ -327,7 +381,7 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
             String::new()
         }
     };
-    let decode = decode(plan);
+    let load = load(plan);
     let table = table(plan);
     let position = "let (at, k) = (tile * TILE, tile * TILE_K);";
     match plan.dot {
@@ -346,10 +400,10 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
                 };
             }
             format!(
-                "// Fields are multiplied where they stand in the byte; each sum is shifted once, exactly.
+                "{table}// Fields are multiplied where they stand in the byte; each sum is shifted once, exactly.
                  let mut sums = [[[simd::zero(); V]; T]; {fields}];
                  {begin}
-                 for tile in {first}..{first} + {count} {{ {position} {decode} {multiply} }}
+                 for tile in {first}..{first} + {count} {{ {position} {load} {multiply} }}
                  let mut dot = [[simd::zero(); V]; T];
                  for t in 0..T {{ for i in 0..V {{ dot[t][i] = {total}; }} }}\n",
                 begin = begin("sums[0]"),
@@ -361,7 +415,7 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
              {}
              let dot = sum;\n",
             begin("sum"),
-            steps(plan.step, first, count, &format!("{decode} {}", multiply(plan)))
+            steps(plan.step, first, count, &format!("{load} {}", multiply(plan)))
         ),
         Dot::PairsAtOnce => {
             let multiply = multiply_fields(plan, |field, function| {
@@ -372,7 +426,7 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
             format!(
                 "{table}let mut dot = [[simd::zero(); V]; T];
                  {}
-                 for tile in {first}..{first} + {count} {{ {position} {decode} {multiply} }}\n",
+                 for tile in {first}..{first} + {count} {{ {position} {load} {multiply} }}\n",
                 begin("dot")
             )
         }
@@ -382,7 +436,7 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
         {
             format!(
                 "{table}let mut sum = [[simd::zero_pairs(); V]; T];
-             for tile in {first}..{first} + {count} {{ {position} {decode} {} }}
+             for tile in {first}..{first} + {count} {{ {position} {load} {} }}
              let mut dot = [[simd::zero(); V]; T];
              {}
              for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], sum[t][i]); }} }}\n",
@@ -399,7 +453,7 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
                  let stop = ({first} + {count}).min(tile + {tiles});
                  let mut sum = [[simd::zero_pairs(); V]; T];
                  while tile < stop {{
-                     {position} {decode} {}
+                     {position} {load} {}
                      tile += 1;
                  }}
                  for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], sum[t][i]); }} }}
@@ -488,14 +542,19 @@ fn by_unit(plan: &MatmulPlan<'_>) -> String {
         );
     }
     let mut pointers = String::new();
-    if plan.tokens == 1 && format.has_scales() {
+    if format.has_scales() && asks_ahead(plan) {
         let ahead = (AHEAD / pack.tile.bytes / tiles).max(1);
         let _ = write!(
+            pointers,
+            "let next_terms = (after / ROWS * ROWS * a.units + after % ROWS)
+                 .wrapping_sub(row / ROWS * ROWS * a.units + row % ROWS + ROWS * a.units);\n"
+        );
+        let _ = write!(
             sums,
-            "let ahead = if unit + {ahead} < a.units {{
-                 unit + {ahead}
+            "let ahead = if V * LANES == ROWS || unit + {ahead} < a.units {{
+                 (unit + {ahead}) * {rows}
              }} else {{
-                 unit + {ahead} + a.units * ((V * LANES).div_ceil(ROWS) - 1)
+                 ((unit + {ahead}) * {rows}).wrapping_add(next_terms)
              }};\n"
         );
         for (name, used) in [("scales", true), ("mins", format.offset)] {
@@ -503,8 +562,8 @@ fn by_unit(plan: &MatmulPlan<'_>) -> String {
                 let _ = write!(
                     sums,
                     "for i in 0..V {{
-                         if i * LANES % ROWS == 0 {{
-                             simd::prefetch({name}[i].wrapping_add(ahead * {rows}).cast());
+                         if i * LANES % LINE == 0 {{
+                             simd::prefetch({name}[i].wrapping_add(ahead).cast());
                          }}
                      }}\n"
                 );
@@ -515,10 +574,14 @@ fn by_unit(plan: &MatmulPlan<'_>) -> String {
         if used {
             let _ = writeln!(
                 pointers,
-                "let mut {name} = [a.{name}; V];
-                 for i in 0..V {{
+                "let mut {name} = [a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS); V];
+                 for i in 1..V {{
                      let row = row + i * LANES;
-                     {name}[i] = a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS);
+                     {name}[i] = if ROWS % (V * LANES) == 0 {{
+                         {name}[0].add(i * LANES)
+                     }} else {{
+                         a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS)
+                     }};
                  }}"
             );
         }

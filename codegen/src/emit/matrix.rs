@@ -47,7 +47,7 @@ pub(super) fn sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool)
 
 /// Statements that decode the tiles of a step at byte `at` and multiply them with the activations at element `k`.
 fn step(plan: &MatmulPlan<'_>) -> String {
-    let (bits, fields, tiles) = (plan.pack.tile.bits, plan.pack.fields, plan.step);
+    let (bits, fields, tiles) = (plan.pack.bits(), plan.pack.fields, plan.step);
     let mut out = String::new();
     for tile in 0..tiles {
         let at = at_tile(tile);

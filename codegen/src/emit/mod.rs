@@ -14,6 +14,7 @@ mod quantize;
 mod registry;
 mod scalar;
 mod search;
+mod trits;
 
 use crate::plan::{FormatPlan, LookupPlan, MatmulPlan, PackPlan, features, scalar_k_max};
 use crate::{CudaImages, Error, Options};
@@ -53,7 +54,7 @@ pub struct Listed {
     /// Rust expression of its `Code`.
     code: String,
     /// Order of preference: higher is better.
-    rank: (Option<Isa>, usize, std::cmp::Reverse<usize>),
+    rank: (bool, Option<Isa>, usize, std::cmp::Reverse<usize>),
 }
 
 /// Emits the whole set. Returns unformatted text and what is listed.
@@ -262,7 +263,7 @@ impl Listing<'_> {
             input: if self.op == Op::Matmul { kernel.input.clone() } else { vec![DType::F32] },
             device: DeviceKind::Cpu,
             isa: Some(variant.isa),
-            rank: (Some(variant.isa), variant.requires.len(), std::cmp::Reverse(order)),
+            rank: (variant.by_default, Some(variant.isa), variant.requires.len(), std::cmp::Reverse(order)),
             features,
             shape,
             source: format!("{}:{}", variant.origin.file, variant.origin.line),
@@ -507,12 +508,13 @@ fn format_module(
                 body,
                 "/// `{name}` in packing `{packing}`.
                  pub static PACK_{upper}: PackInfo = PackInfo {{
-                     name: {packing:?}, rows: {rows}, bits: {bits}, scales: {scales}, mins: {mins}, min: {min}, table: {table},
+                     name: {packing:?}, rows: {rows}, tile_k: {tile_k}, tile_bytes: {tile_bytes}, scales: {scales}, mins: {mins}, min: {min}, table: {table},
                      pack: pack_{packing}, unpack: unpack_{packing},
                  }};\n",
                 upper = packing.to_uppercase(),
                 rows = pack.packing.rows,
-                bits = pack.tile.bits,
+                tile_k = pack.tile.k,
+                tile_bytes = pack.tile.bytes,
                 scales = plan.has_scales(),
                 mins = plan.offset,
                 min = plan.min(),

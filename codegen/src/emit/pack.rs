@@ -1,14 +1,14 @@
 //! Code that moves a format's rows into a packing and back, derived from the packing's layout.
 
 use super::fields::signed;
-use super::float;
+use super::{float, trits};
 use crate::plan::{FormatPlan, PackPlan};
 use gristmill_spec::model::Axis;
 
 /// `pack_NAME` and `unpack_NAME` for one packing.
 pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let name = &pack.packing.name;
-    let (tile_k, tile_bytes, bits) = (pack.tile.k, pack.tile.bytes, pack.tile.bits);
+    let (tile_k, tile_bytes, bits) = (pack.tile.k, pack.tile.bytes, pack.bits());
     let min = plan.min();
     let unit = plan.unit;
     let k_bits: Vec<String> = (0..tile_k).map(|k| pack.bit(0, k).to_string()).collect();
@@ -113,9 +113,11 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
         .replace("let (scale", "// SAFETY: the caller answers for packed scales.\nlet (scale")
         .replace("let scale =", "// SAFETY: the caller answers for packed scales.\nlet scale =");
     // Where the codes of a row in a tile make a word of their own, whole blocks are written word by word.
+    let trits = pack.trits().then(|| trits::pack(plan, pack, &row_bit));
     let word = whole_words(plan, pack);
-    let store = match word {
-        Some(word) => {
+    let store = match (&trits, word) {
+        (Some(trits), _) => trits.store.clone(),
+        (None, Some(word)) => {
             let parts: Vec<String> = (0..tile_k)
                 .map(|k| {
                     let code = format!("code_{name}(values[{tile_k} * tile + {k}])");
@@ -137,7 +139,7 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
                 word / 8
             )
         }
-        None => format!(
+        (None, None) => format!(
             "for (element, &value) in values.iter().enumerate() {{
                  let code = code_{name}(value);
                  let k = first + element;
@@ -148,8 +150,17 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
              }}"
         ),
     };
+    let (items, begin, end) = match trits {
+        Some(trits) => (trits.items, trits.begin, trits.end),
+        None => (String::new(), String::new(), String::new()),
+    };
+    let code = if pack.trits() {
+        format!("(TRITS_{upper}[usize::from(byte)] >> (2 * K_TRITS_{upper}[at % {tile_k}])) & 3")
+    } else {
+        format!("(byte >> (bit % 8)) & {:#x}", (1u32 << bits) - 1)
+    };
     format!(
-        "/// The code of a value in packing `{name}`.
+        "{items}/// The code of a value in packing `{name}`.
          #[inline(always)]
          fn code_{name}(value: Int) -> u8 {{ {encode} }}
 
@@ -167,6 +178,7 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
              codes: *mut u8, {scales_name}: *mut f32, {mins_name}: *mut f32,
          ) -> Result<(), Fault> {{
              for row in 0..rows {{
+                 {begin}
                  for index in 0..k / ELEMENTS {{
                      let first = index * ELEMENTS;
                      // SAFETY: the caller answers for `rows` rows of `k / ELEMENTS` blocks.
@@ -175,6 +187,7 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
                      {scales}
                      {store}
                  }}
+                 {end}
              }}
              Ok(())
          }}
@@ -191,7 +204,8 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
                  let at = {packed_k};
                  let bit = {row_bit} + K_BITS_{upper}[at % {tile_k}];
                  // SAFETY: the caller answers for a whole panel.
-                 let code = unsafe {{ (*codes.add(at / {tile_k} * {tile_bytes} + bit / 8) >> (bit % 8)) & {mask:#x} }};
+                 let byte = unsafe {{ *codes.add(at / {tile_k} * {tile_bytes} + bit / 8) }};
+                 let code = {code};
                  let value = {decode};
                  let value = {{ {value} }};
                  // SAFETY: the caller answers for room for `k` values.
@@ -199,17 +213,16 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
              }}
          }}\n",
         k_bits.join(", "),
-        mask = (1u32 << bits) - 1,
     )
 }
 
 /// Bits of the word that the codes of a row in a tile make, if they do and blocks are whole tiles.
 fn whole_words(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> Option<u32> {
     let tile = pack.tile;
-    let word = tile.k * tile.bits;
+    let word = tile.k * pack.bits();
     let row = |row: u32| pack.bit(row, 0);
     let apart = (0..pack.packing.rows).all(|r| row(r) % word == 0 && row(r) == r * row(1));
-    let together = (0..tile.k).all(|k| pack.bit(0, k) + tile.bits <= word);
+    let together = (0..tile.k).all(|k| pack.bit(0, k) + pack.bits() <= word);
     let blocks = plan.format.elements.is_multiple_of(tile.k);
     let units = plan.unit == 0 || plan.unit.is_multiple_of(pack.multiple);
     ([8, 16, 32, 64].contains(&word) && apart && together && blocks && units).then_some(word)

@@ -86,7 +86,7 @@ impl<'a> LookupPlan<'a> {
             Some(table) => table.iter().copied().take(plan.values.len()).collect(),
             None => (0..=pack.operand_max as u8).collect(),
         };
-        let codes = INDEX_BITS / pack.tile.bits;
+        let codes = INDEX_BITS / pack.bits();
         let Some(Digits { step, split, lookups }) = digits(&values, codes) else {
             return refuse(&format!(
                 "sums of {codes} operands up to {} have no two digits that a byte could add twice",
@@ -94,7 +94,7 @@ impl<'a> LookupPlan<'a> {
             ));
         };
         let mut operands: Vec<u8> = values.iter().map(|v| v / step as u8).collect();
-        operands.resize(1 << pack.tile.bits, 0);
+        operands.resize(1 << pack.bits(), 0);
         let largest = operands.iter().copied().max().unwrap_or(0).into();
         let most = lookups / 2;
         // Tables are made from four activations at a time.
@@ -164,7 +164,7 @@ impl<'a> LookupPlan<'a> {
              {} bits; {} sums in bytes, {wider}; {unit}{k}",
             self.vectors * 4 * self.lanes,
             self.pack.packing.name,
-            self.pack.tile.bits,
+            self.pack.bits(),
             self.codes,
             self.split,
             2 * self.block,

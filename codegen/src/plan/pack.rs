@@ -2,7 +2,7 @@
 
 use super::FormatPlan;
 use crate::Error;
-use gristmill_spec::model::{Axis, Packing, Tile};
+use gristmill_spec::model::{Axis, Packing, Tile, TileCode, TileDigit};
 use gristmill_spec::vocab::Strategy;
 
 /// The codes of a format inside a packing.
@@ -16,7 +16,7 @@ pub struct PackPlan<'a> {
     pub table: Option<Vec<u8>>,
     /// Elements of a unit in packed order are padded to a multiple of this.
     pub multiple: u32,
-    /// Fields in a byte.
+    /// Fields in a byte: codes that lie over each other, of bits or trits.
     pub fields: u32,
     /// Largest operand.
     pub operand_max: u32,
@@ -41,13 +41,15 @@ impl<'a> PackPlan<'a> {
     /// No tile is wide enough.
     pub fn fit(plan: &FormatPlan<'_>, packing: &'a Packing) -> Result<PackPlan<'a>, Error> {
         let span = (plan.max() - plan.min()) as u32;
-        let direct = packing.tiles.iter().find(|t| span < 1 << t.bits);
-        let looked_up = packing
-            .tiles
-            .iter()
-            .find(|t| t.bits <= 4 && plan.values.len() <= 1 << t.bits && !plan.values.is_empty());
+        let direct = packing.tiles.iter().find(|t| span < t.code.levels());
+        let holds_all = |t: &&Tile| match t.code {
+            TileCode::Bits(bits) => bits <= 4 && plan.values.len() <= 1 << bits && !plan.values.is_empty(),
+            // Trits are looked up already.
+            TileCode::Trit => false,
+        };
+        let looked_up = packing.tiles.iter().find(holds_all);
         let (tile, table) = match (direct, looked_up) {
-            (Some(d), Some(l)) if l.bits < d.bits => (l, true),
+            (Some(d), Some(l)) if l.code.levels() < d.code.levels() => (l, true),
             (Some(d), _) => (d, false),
             (None, Some(l)) => (l, true),
             (None, None) => {
@@ -67,7 +69,10 @@ impl<'a> PackPlan<'a> {
             entries.resize(16, 0);
             entries
         });
-        let fields = 8 / tile.bits;
+        let fields = match tile.code {
+            TileCode::Bits(bits) => 8 / bits,
+            TileCode::Trit => TileCode::TRITS,
+        };
         Ok(PackPlan { packing, tile, table, multiple: tile.k, fields, operand_max: span })
     }
 
@@ -89,7 +94,7 @@ impl<'a> PackPlan<'a> {
             packing: packing.name.clone(),
             file: packing.origin.file.clone(),
             line: packing.origin.line,
-            bits: tile.bits,
+            code: tile.code,
             strategy,
         })
     }
@@ -100,8 +105,12 @@ impl<'a> PackPlan<'a> {
         let ks: Vec<_> = tile.digits.iter().filter(|d| d.axis == Axis::K && d.extent > 1).collect();
         let lanes = rows.len() == 1 && rows[0].stride == 32 && rows[0].extent == packing.rows;
         let inner = ks.last().is_some_and(|d| d.extent == 4 && d.stride == 8);
+        let over = |d: &TileDigit| match tile.code {
+            TileCode::Bits(bits) => d.stride == bits,
+            TileCode::Trit => d.stride == 0 && d.trit == 1,
+        };
         let outer = (ks.len() == 1 && fields == 1)
-            || (ks.len() == 2 && ks[0].extent == fields && ks[0].stride == tile.bits);
+            || (ks.len() == 2 && ks[0].extent == fields && over(ks[0]) && ks[1].trit == 0);
         lanes && inner && outer
     }
 
@@ -110,12 +119,37 @@ impl<'a> PackPlan<'a> {
         let [rows, ks] = [Axis::Row, Axis::K]
             .map(|axis| tile.digits.iter().filter(|d| d.axis == axis && d.extent > 1).collect::<Vec<_>>());
         matches!(rows[..], [d] if d.stride == 8 && d.extent == packing.rows)
-            && matches!(ks[..], [d] if d.stride == tile.bits && d.extent == fields)
-            && [1, 2, 4].contains(&tile.bits)
+            && matches!(tile.code, TileCode::Bits(bits @ (1 | 2 | 4))
+                if matches!(ks[..], [d] if d.stride == bits && d.extent == fields))
     }
 
-    /// Bit address of element (row, k) within a tile.
+    /// Codes are trits.
+    pub fn trits(&self) -> bool {
+        self.tile.code == TileCode::Trit
+    }
+
+    /// Bits of a code as loops handle it.
+    pub fn bits(&self) -> u32 {
+        self.tile.code.bits()
+    }
+
+    /// Bit at which a field stands in its byte, or in the byte that it is looked up in.
+    pub fn place(&self, field: u32) -> u32 {
+        // The fifth trit has a byte of its own.
+        (field * self.bits()).min(8u32.saturating_sub(self.bits()))
+    }
+
+    /// Bit address of element (row, k) within a tile; that of its byte where codes are trits.
     pub fn bit(&self, row: u32, k: u32) -> u32 {
+        self.address(row, k, |digit| digit.stride)
+    }
+
+    /// Number of the trit of element (row, k) in its byte.
+    pub fn trit(&self, row: u32, k: u32) -> u32 {
+        self.address(row, k, |digit| digit.trit)
+    }
+
+    fn address(&self, row: u32, k: u32, step: impl Fn(&TileDigit) -> u32) -> u32 {
         let (mut row, mut k) = (row, k);
         let mut bit = 0;
         for digit in self.tile.digits.iter().rev() {
@@ -123,7 +157,7 @@ impl<'a> PackPlan<'a> {
                 Axis::Row => &mut row,
                 Axis::K => &mut k,
             };
-            bit += *rest % digit.extent * digit.stride;
+            bit += *rest % digit.extent * step(digit);
             *rest /= digit.extent;
         }
         bit

@@ -359,9 +359,8 @@ pub mod planes {
         for k in 0..k {
             let at = k;
             let bit = row * 32 + K_BITS_R16K4[at % 16];
-            let code = unsafe {
-                (*codes.add(at / 16 * 64 + bit / 8) >> (bit % 8)) & 0x3
-            };
+            let byte = unsafe { *codes.add(at / 16 * 64 + bit / 8) };
+            let code = (byte >> (bit % 8)) & 0x3;
             let value = i32::from(code) - 1;
             let value = {
                 let scale = unsafe { scales.add((k / 64) * 16 + row).read() };
@@ -374,7 +373,8 @@ pub mod planes {
     pub static PACK_R16K4: PackInfo = PackInfo {
         name: "r16k4",
         rows: 16,
-        bits: 2,
+        tile_k: 16,
+        tile_bytes: 64,
         scales: true,
         mins: false,
         min: -1,
@@ -398,6 +398,10 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
     const TILE: usize = 64;
     /// Elements of a row in a tile.
     const TILE_K: usize = 16;
+    /// Weights are read once and perhaps from memory: they are asked for so many bytes ahead.
+    const AHEAD: usize = 4096;
+    /// Rows to a cache line of codes.
+    const LINE: usize = 16;
     /// `V` vectors of rows from `row` by `T` tokens from `token`.
     ///
     /// # Safety
@@ -411,19 +415,32 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
         token: usize,
     ) {
         unsafe {
-            let mut codes = [a.codes; V];
-            for i in 0..V {
+            let mut codes = [a.codes.add(row / ROWS * a.stride + row % ROWS * 4); V];
+            for i in 1..V {
                 let row = row + i * LANES;
-                codes[i] = a.codes.add(row / ROWS * a.stride + row % ROWS * 4);
+                codes[i] = if ROWS % (V * LANES) == 0 {
+                    codes[0].add(i * LANES * 4)
+                } else {
+                    a.codes.add(row / ROWS * a.stride + row % ROWS * 4)
+                };
             }
             let mut x = [a.x; T];
             for t in 0..T {
                 x[t] = a.x.add((token + t) * a.x_stride);
             }
-            let mut scales = [a.scales; V];
-            for i in 0..V {
+            let after = row + V * LANES;
+            let next = (after / ROWS * a.stride + after % ROWS * 4)
+                .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
+            let next_terms = (after / ROWS * ROWS * a.units + after % ROWS)
+                .wrapping_sub(row / ROWS * ROWS * a.units + row % ROWS + ROWS * a.units);
+            let mut scales = [a.scales.add(row / ROWS * ROWS * a.units + row % ROWS); V];
+            for i in 1..V {
                 let row = row + i * LANES;
-                scales[i] = a.scales.add(row / ROWS * ROWS * a.units + row % ROWS);
+                scales[i] = if ROWS % (V * LANES) == 0 {
+                    scales[0].add(i * LANES)
+                } else {
+                    a.scales.add(row / ROWS * ROWS * a.units + row % ROWS)
+                };
             }
             let mut y = [[simd::splat_f32(0.0); V]; T];
             for unit in 0..a.units {
@@ -435,25 +452,23 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                 let mut sum = [[simd::zero_pairs(); V]; T];
                 for tile in unit * 4..unit * 4 + 4 {
                     let (at, k) = (tile * TILE, tile * TILE_K);
-                    let mut packed = [simd::zero(); V];
+                    let mut packed0 = [simd::zero(); V];
                     for i in 0..V {
-                        packed[i] = simd::load(codes[i].add(at));
+                        packed0[i] = simd::load(codes[i].add(at));
+                    }
+                    let ahead = if V * LANES == ROWS || at + AHEAD < a.stride {
+                        at + AHEAD
+                    } else {
+                        (at + AHEAD).wrapping_add(next)
+                    };
+                    for i in 0..V {
+                        if i * LANES % LINE == 0 {
+                            simd::prefetch(codes[i].wrapping_add(ahead));
+                        }
                     }
                     let mut w0 = [simd::zero(); V];
                     for i in 0..V {
-                        w0[i] = simd::and(packed[i], simd::bytes(0x3));
-                    }
-                    let mut w1 = [simd::zero(); V];
-                    for i in 0..V {
-                        w1[i] = simd::and(simd::shift::<2>(packed[i]), simd::bytes(0x3));
-                    }
-                    let mut w2 = [simd::zero(); V];
-                    for i in 0..V {
-                        w2[i] = simd::and(simd::shift::<4>(packed[i]), simd::bytes(0x3));
-                    }
-                    let mut w3 = [simd::zero(); V];
-                    for i in 0..V {
-                        w3[i] = simd::and(simd::shift::<6>(packed[i]), simd::bytes(0x3));
+                        w0[i] = simd::and(packed0[i], simd::bytes(0x3));
                     }
                     for t in 0..T {
                         let x = simd::broadcast(x[t].add(k));
@@ -461,17 +476,38 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                             sum[t][i] = simd::pairs(sum[t][i], w0[i], x);
                         }
                     }
+                    let mut w1 = [simd::zero(); V];
+                    for i in 0..V {
+                        w1[i] = simd::and(
+                            simd::shift::<2>(packed0[i]),
+                            simd::bytes(0x3),
+                        );
+                    }
                     for t in 0..T {
                         let x = simd::broadcast(x[t].add(k + 4));
                         for i in 0..V {
                             sum[t][i] = simd::pairs(sum[t][i], w1[i], x);
                         }
                     }
+                    let mut w2 = [simd::zero(); V];
+                    for i in 0..V {
+                        w2[i] = simd::and(
+                            simd::shift::<4>(packed0[i]),
+                            simd::bytes(0x3),
+                        );
+                    }
                     for t in 0..T {
                         let x = simd::broadcast(x[t].add(k + 8));
                         for i in 0..V {
                             sum[t][i] = simd::pairs(sum[t][i], w2[i], x);
                         }
+                    }
+                    let mut w3 = [simd::zero(); V];
+                    for i in 0..V {
+                        w3[i] = simd::and(
+                            simd::shift::<6>(packed0[i]),
+                            simd::bytes(0x3),
+                        );
                     }
                     for t in 0..T {
                         let x = simd::broadcast(x[t].add(k + 12));
@@ -489,6 +525,16 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                 for t in 0..T {
                     for i in 0..V {
                         dot[t][i] = simd::widen(dot[t][i], sum[t][i]);
+                    }
+                }
+                let ahead = if V * LANES == ROWS || unit + 16 < a.units {
+                    (unit + 16) * 16
+                } else {
+                    ((unit + 16) * 16).wrapping_add(next_terms)
+                };
+                for i in 0..V {
+                    if i * LANES % LINE == 0 {
+                        simd::prefetch(scales[i].wrapping_add(ahead).cast());
                     }
                 }
                 for t in 0..T {
@@ -850,7 +896,7 @@ static ENTRIES: &[Entry] = &[
     },
     #[cfg(target_arch = "x86_64")]
     Entry {
-        id: KernelId(0xd1087eded93369cf),
+        id: KernelId(0x5dd26cbc598c0273),
         name: "matmul.planes.avx2",
         op: Op::Matmul,
         format: 0,

@@ -4,7 +4,7 @@
 use super::layout::code_bits;
 use super::value::map_range;
 use super::{Named, Scope, at, resolve};
-use crate::model::{CpuVariant, DimRule, Format, Kernel, ShapeRules, ValueMap};
+use crate::model::{CpuVariant, DimRule, Format, Kernel, ShapeRules, TileCode, ValueMap};
 use crate::parse::kernel::{RawKernel, RawVariant};
 use crate::toml_walk::{At, File, Span};
 use crate::vocab::{Arch, DType, FeatureSet, Isa, Op, Strategy};
@@ -158,6 +158,8 @@ fn variant(
         let keys = [
             ("packing", variant.packing.as_ref().map(|p| p.span)),
             ("code_bits", variant.code_bits.map(|b| b.span)),
+            ("levels", variant.levels.as_ref().map(|l| l.span)),
+            ("default", variant.by_default.map(|d| d.span)),
             ("strategy", variant.strategy.map(|s| s.span)),
             ("tile", variant.tile.map(|t| t.span)),
             ("shape", variant.shape.map(|s| s.span)),
@@ -173,14 +175,25 @@ fn variant(
         let message = "the scalar variant is the reference: it must take every shape";
         file.report(file.error("reference-shape", shape.span, message).help("leave `shape` out"));
     }
-    if let (Isa::Scalar, Some(bits)) = (variant.isa.value, variant.code_bits) {
-        let message = "the scalar variant is the reference: it must take every format";
-        file.report(file.error("reference-shape", bits.span, message).help("leave `code_bits` out"));
+    let narrowing = [
+        ("code_bits", variant.code_bits.map(|bits| bits.span)),
+        ("levels", variant.levels.as_ref().map(|levels| levels.span)),
+    ];
+    for (key, span) in narrowing {
+        if let (Isa::Scalar, Some(span)) = (variant.isa.value, span) {
+            let message = "the scalar variant is the reference: it must take every format";
+            let error = file.error("reference-shape", span, message);
+            file.report(error.help(format!("leave `{key}` out")));
+        }
     }
     let most = variant.code_bits.map(|bits| bits.value);
-    let few_enough =
-        |index: &usize| most.is_none_or(|most| at(formats, *index).is_some_and(|f| packed_bits(f) <= most));
-    let taken: Vec<usize> = served.iter().copied().filter(few_enough).collect();
+    let levels = variant.levels.as_ref().map(|levels| &levels.value);
+    let takes = |index: &usize| {
+        let format = || at(formats, *index);
+        most.is_none_or(|most| format().is_some_and(|f| packed_bits(f) <= most))
+            && levels.is_none_or(|levels| format().is_some_and(|f| f.integers().iter().eq(levels)))
+    };
+    let taken: Vec<usize> = served.iter().copied().filter(takes).collect();
     let packing = match &variant.packing {
         None => {
             if let (Op::Matmul, Some(tile)) = (op, variant.tile) {
@@ -205,6 +218,8 @@ fn variant(
         requires: variant.requires.iter().map(|f| f.value).collect(),
         label: variant.label.as_ref().map_or(String::new(), |l| l.value.clone()),
         code_bits: most,
+        levels: levels.cloned(),
+        by_default: variant.by_default.is_none_or(|at| at.value),
         formats: taken,
         packing,
         strategy: variant.strategy.map_or(Strategy::Multiply, |s| s.value),
@@ -299,13 +314,26 @@ fn tiles(
             }
         }
     }
-    let widest = packing.tiles.iter().map(|t| t.bits).max().unwrap_or(0);
+    let Some(widest) = packing.tiles.iter().map(|t| t.code).max_by_key(|code| code.levels()) else { return };
     for format in served.iter().filter_map(|index| at(formats, *index)) {
         let bits = packed_bits(format);
-        if bits > widest {
+        let room = match widest {
+            TileCode::Bits(widest) => bits <= widest,
+            TileCode::Trit => {
+                let integers = format.integers();
+                let ends = integers.first().zip(integers.last());
+                ends.is_some_and(|(low, high)| high.abs_diff(*low) < widest.levels())
+            }
+        };
+        if !room {
             let message = format!(
-                "packing `{}` has no tile for the codes of format `{}`: they take {bits} bits, its widest tile has {widest}",
-                packing.name, format.name
+                "packing `{}` has no tile for the codes of format `{}`: they take {bits} bits, its widest tile has {}",
+                packing.name,
+                format.name,
+                match widest {
+                    TileCode::Bits(bits) => bits.to_string(),
+                    TileCode::Trit => "trits".to_owned(),
+                }
             );
             let error = file.error("no-tile", name.span, message);
             file.report(
@@ -379,7 +407,11 @@ fn clash(earlier: &Rival<'_>, later: &Rival<'_>) -> Option<(&'static str, String
     let (a, b) = (&earlier.variant.shape, &later.variant.shape);
     // In one file, a variant for narrow codes stands before the one for wider codes as well.
     let most = |rival: &Rival<'_>| rival.variant.code_bits.unwrap_or(u32::MAX);
-    let narrower = std::ptr::eq(earlier.kernel, later.kernel) && most(earlier) < most(later);
+    let fewer = earlier.variant.levels.is_some() && later.variant.levels.is_none();
+    // One that comes after all others is in nobody's way, but has others of its kind.
+    let apart = earlier.variant.by_default != later.variant.by_default;
+    let narrower =
+        apart || std::ptr::eq(earlier.kernel, later.kernel) && (most(earlier) < most(later) || fewer);
     if a == b && !narrower {
         let message = format!(
             "two `{isa}` variants with the same features take the same shapes; nothing decides between them"

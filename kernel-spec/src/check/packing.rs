@@ -1,6 +1,6 @@
-//! Packings: each tile's layout is a bijection between (row, k) and the bits of the tile.
+//! Packings: each tile's layout is a bijection between (row, k) and the bits of the tile, or the trits of its bytes.
 
-use crate::model::{Axis, Packing, Tile, TileDigit};
+use crate::model::{Axis, Packing, Tile, TileCode, TileDigit};
 use crate::parse::packing::{RawPacking, RawTile};
 use crate::toml_walk::{At, Span};
 
@@ -9,14 +9,14 @@ pub(super) fn check(raw: &RawPacking<'_>) -> Option<Packing> {
     let tiles: Vec<Option<Tile>> = raw.tiles.iter().map(|tile| check_tile(raw, tile, rows)).collect();
     let mut tiles = tiles.into_iter().collect::<Option<Vec<Tile>>>().filter(|_| raw.complete)?;
     for (index, tile) in raw.tiles.iter().enumerate() {
-        if let Some(first) = raw.tiles[..index].iter().find(|t| t.bits.value == tile.bits.value) {
-            let message = format!("two tiles are for codes of {} bits", tile.bits.value);
-            let error = raw.file.error("duplicate-name", tile.bits.span, message);
-            raw.file.report(error.also(raw.file.path, first.bits.span, "first here"));
+        if let Some(first) = raw.tiles[..index].iter().find(|t| t.code.value == tile.code.value) {
+            let message = format!("two tiles are for codes of {}", tile.code.value);
+            let error = raw.file.error("duplicate-name", tile.code.span, message);
+            raw.file.report(error.also(raw.file.path, first.code.span, "first here"));
             return None;
         }
     }
-    tiles.sort_by_key(|tile| tile.bits);
+    tiles.sort_by_key(|tile| tile.code.levels());
     Some(Packing {
         name: raw.name.to_owned(),
         doc: raw.doc.clone(),
@@ -28,16 +28,24 @@ pub(super) fn check(raw: &RawPacking<'_>) -> Option<Packing> {
 
 fn check_tile(raw: &RawPacking<'_>, tile: &RawTile, rows: At<u32>) -> Option<Tile> {
     let file = raw.file;
-    let needed = u64::from(rows.value) * u64::from(tile.k.value) * u64::from(tile.bits.value);
-    if needed != u64::from(tile.bytes.value) * 8 {
-        let message = format!(
-            "{} rows of {} codes of {} bits take {needed} bits, but the tile has {} bytes ({} bits)",
-            rows.value,
-            tile.k.value,
-            tile.bits.value,
-            tile.bytes.value,
-            u64::from(tile.bytes.value) * 8
-        );
+    let codes = u64::from(rows.value) * u64::from(tile.k.value);
+    let bytes = u64::from(tile.bytes.value);
+    if tile.code.value.bytes(codes) != Some(bytes) {
+        let message = match tile.code.value {
+            TileCode::Bits(bits) => format!(
+                "{} rows of {} codes of {bits} bits take {} bits, but the tile has {bytes} bytes ({} bits)",
+                rows.value,
+                tile.k.value,
+                codes * u64::from(bits),
+                bytes * 8
+            ),
+            TileCode::Trit => format!(
+                "{} rows of {} trits are {codes}, but the tile has {bytes} bytes (room for {})",
+                rows.value,
+                tile.k.value,
+                bytes * u64::from(TileCode::TRITS)
+            ),
+        };
         file.report(file.error("packing-size", tile.bytes.span, message));
         return None;
     }
@@ -52,51 +60,75 @@ fn check_tile(raw: &RawPacking<'_>, tile: &RawTile, rows: At<u32>) -> Option<Til
     }
     bijective(raw, tile)?;
     Some(Tile {
-        bits: tile.bits.value,
+        code: tile.code.value,
         k: tile.k.value,
         bytes: tile.bytes.value,
         digits: tile.digits.clone(),
     })
 }
 
-/// Each code lies inside the tile and on bits of its own; as the sizes agree, there are no holes then.
+/// Each code lies inside the tile and on bits, or a trit, of its own; as the sizes agree, there are no holes then.
 fn bijective(raw: &RawPacking<'_>, tile: &RawTile) -> Option<()> {
     let file = raw.file;
-    let total = tile.bytes.value as usize * 8;
-    let width = tile.bits.value as usize;
+    let refuse = |message: String, help: Option<&str>| {
+        let error = file.error("packing-not-bijective", tile.layout_span, message);
+        file.report(match help {
+            Some(help) => error.help(help),
+            None => error,
+        });
+        None
+    };
+    // Places are bits, or trits numbered through all bytes.
+    let (unit, to_a_byte, width) = match tile.code.value {
+        TileCode::Bits(bits) => ("bit", 8, bits as usize),
+        TileCode::Trit => ("trit", TileCode::TRITS as usize, 1),
+    };
+    let total = tile.bytes.value as usize * to_a_byte;
     let mut owner: Vec<Option<u32>> = vec![None; total];
     let count: u32 = tile.digits.iter().map(|d| d.extent).product();
     for index in 0..count {
-        let first = address(&tile.digits, index) as usize;
-        let Some(bits) = owner.get_mut(first..first.saturating_add(width)) else {
-            let message = format!(
-                "the code of {} lies at bit {first}, outside the tile's {total} bits",
-                place(&tile.digits, index)
+        let bit = address(&tile.digits, index, |d| d.stride) as usize;
+        let trit = address(&tile.digits, index, |d| d.trit) as usize;
+        if to_a_byte <= trit {
+            let place = place(&tile.digits, index);
+            return refuse(
+                format!("the code of {place} is trit {trit} of its byte, which has five, 0 to 4"),
+                None,
             );
-            file.report(file.error("packing-not-bijective", tile.layout_span, message));
-            return None;
+        }
+        let first = bit / 8 * to_a_byte + bit % 8 + trit;
+        let Some(places) = owner.get_mut(first..first.saturating_add(width)) else {
+            let place = place(&tile.digits, index);
+            let message =
+                format!("the code of {place} lies at {unit} {first}, outside the tile's {total} {unit}s");
+            return refuse(message, None);
         };
-        if let Some(other) = bits.iter().find_map(|bit| *bit) {
+        if let Some(other) = places.iter().find_map(|place| *place) {
             let message = format!(
-                "the codes of {} and {} overlap at bit {first} of the tile",
+                "the codes of {} and {} overlap at {unit} {first} of the tile",
                 place(&tile.digits, other),
                 place(&tile.digits, index)
             );
-            let help =
-                "each (row, k) needs bits of its own: look for a stride that is too small or given twice";
-            file.report(file.error("packing-not-bijective", tile.layout_span, message).help(help));
-            return None;
+            let help = match tile.code.value {
+                TileCode::Bits(_) => {
+                    "each (row, k) needs bits of its own: look for a stride that is too small or given twice"
+                }
+                TileCode::Trit => {
+                    "each (row, k) needs a trit of its own: look for a stride or a digit that is too small or given twice"
+                }
+            };
+            return refuse(message, Some(help));
         }
-        bits.fill(Some(index));
+        places.fill(Some(index));
     }
     Some(())
 }
 
-fn address(digits: &[TileDigit], index: u32) -> u64 {
+fn address(digits: &[TileDigit], index: u32, step: impl Fn(&TileDigit) -> u32) -> u64 {
     let mut rest = index;
     let mut address = 0;
     for digit in digits.iter().rev() {
-        address += u64::from(rest % digit.extent) * u64::from(digit.stride);
+        address += u64::from(rest % digit.extent) * u64::from(step(digit));
         rest /= digit.extent;
     }
     address

@@ -3,11 +3,12 @@
 use super::Scope;
 use super::layout::code_range;
 use crate::diagnostic::nearest;
-use crate::model::{Factor, FieldType, Scalar, Shift, Signs, Value, ValueMap};
+use crate::model::{Factor, FieldType, Format, Scalar, Shift, Signs, Value, ValueMap};
 use crate::parse::format::{RawField, RawFormat, scalar};
 use crate::parse::value::{RawMap, RawValue};
 use crate::toml_walk::{At, Span, unknown};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 /// A value with what it says about the rest of the format.
 pub(super) struct Checked {
@@ -350,5 +351,29 @@ pub(super) fn map_range(map: &ValueMap, ty: FieldType) -> Option<(i64, i64)> {
         ValueMap::Codebook { times, entries, .. } => {
             ends(&mut entries.iter().flatten().map(|v| i64::from(*times) * i64::from(*v)))
         }
+    }
+}
+
+impl Format {
+    /// Every integer that a weight can be: what its codes stand for, negated by signs, plus shifts.
+    pub fn integers(&self) -> BTreeSet<i32> {
+        let ty = self.fields.get(self.value.code).map(|field| field.ty);
+        let mut all: BTreeSet<i32> = match (&self.value.map, ty.and_then(code_range)) {
+            (ValueMap::Affine { times, zero }, Some((low, high))) => {
+                (low as i32..=high as i32).map(|code| times * code - zero).collect()
+            }
+            (ValueMap::Affine { .. }, None) => BTreeSet::new(),
+            (ValueMap::Levels(levels), _) => levels.iter().copied().collect(),
+            (ValueMap::Codebook { times, entries, .. }, _) => {
+                entries.iter().flatten().map(|v| v * times).collect()
+            }
+        };
+        if self.value.signs.is_some() {
+            all = all.iter().flat_map(|v| [*v, -v]).collect();
+        }
+        if let Some(shift) = &self.value.shift {
+            all = all.iter().flat_map(|v| shift.values.iter().map(move |s| v + s)).collect();
+        }
+        all
     }
 }

@@ -34,6 +34,8 @@ pub(crate) struct RawVariant {
     pub requires: Vec<At<Feature>>,
     pub label: Option<At<String>>,
     pub code_bits: Option<At<u32>>,
+    pub levels: Option<At<Vec<i32>>>,
+    pub by_default: Option<At<bool>>,
     pub packing: Option<At<String>>,
     pub strategy: Option<At<Strategy>>,
     pub tile: Option<At<(u32, u32)>>,
@@ -76,6 +78,8 @@ const CPU_KEYS: &[&str] = &[
     "requires",
     "name",
     "code_bits",
+    "levels",
+    "default",
     "packing",
     "strategy",
     "tile",
@@ -168,6 +172,8 @@ fn variant(table: &Table<'_>) -> Option<RawVariant> {
     };
     let label = table.get("name").map(|n| ident(&n));
     let code_bits = table.get("code_bits").map(|n| n.unsigned(1..=16));
+    let levels = table.get("levels").map(|n| levels(&n));
+    let by_default = table.get("default").map(|n| n.boolean());
     let packing = table.get("packing").map(|n| n.string());
     let strategy = table.get("strategy").map(|n| n.word("strategy", spelled!(Strategy)));
     let tile = table.get("tile").map(|n| tile(&n));
@@ -182,12 +188,26 @@ fn variant(table: &Table<'_>) -> Option<RawVariant> {
         requires: requires?,
         label: optional(label)?,
         code_bits: optional(code_bits)?,
+        levels: optional(levels)?,
+        by_default: optional(by_default)?,
         packing: optional(packing)?,
         strategy: optional(strategy)?,
         tile: optional(tile)?,
         shape: optional(shape)?,
         body: body?,
     })
+}
+
+/// The integers that the weights of served formats take, ascending.
+fn levels(node: &Node<'_>) -> Option<At<Vec<i32>>> {
+    let levels: Vec<i32> = node.list(|n| n.signed(-32768..=32767))?.iter().map(|at| at.value).collect();
+    if levels.is_empty() || levels.windows(2).any(|pair| pair[0] >= pair[1]) {
+        let message = "`levels` lists integers in ascending order, at least one";
+        node.file
+            .report(node.file.error("out-of-range", node.span, message).help("for example `[-1, 0, 1]`"));
+        return None;
+    }
+    Some(At { value: levels, span: node.span })
 }
 
 fn cuda_variant(table: &Table<'_>) -> Option<RawCudaVariant> {

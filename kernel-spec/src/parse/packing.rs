@@ -1,7 +1,7 @@
-//! Packing files: `rows` and one `[[tile]]` for each code width.
+//! Packing files: `rows` and one `[[tile]]` for each kind of code.
 
 use super::format::{same_length, shape};
-use crate::model::{Axis, TileDigit};
+use crate::model::{Axis, TileCode, TileDigit};
 use crate::toml_walk::{At, File, Node, Span, Table};
 use toml::de::DeTable;
 
@@ -23,7 +23,7 @@ pub(crate) struct RawPacking<'a> {
 /// A tile as it was written.
 #[derive(Debug)]
 pub(crate) struct RawTile {
-    pub bits: At<u32>,
+    pub code: At<TileCode>,
     pub k: At<u32>,
     pub bytes: At<u32>,
     pub digits: Vec<TileDigit>,
@@ -32,8 +32,9 @@ pub(crate) struct RawTile {
 
 pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) -> RawPacking<'a> {
     let table = Table::open(file, "a packing", table, Span::default(), &["doc", "rows", "tile"]);
-    let tables =
-        table.need("tile").and_then(|_| table.tables("tile", "a tile", &["bits", "k", "bytes", "layout"]));
+    let tables = table
+        .need("tile")
+        .and_then(|_| table.tables("tile", "a tile", &["bits", "type", "k", "bytes", "layout"]));
     let all = tables.as_ref().map_or(usize::MAX, Vec::len);
     let tiles: Vec<RawTile> = tables.unwrap_or_default().iter().filter_map(tile).collect();
     RawPacking {
@@ -47,17 +48,37 @@ pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) 
 }
 
 fn tile(table: &Table<'_>) -> Option<RawTile> {
-    let bits = table.need("bits").and_then(|n| n.unsigned(1..=16));
+    let code = code(table);
     let k = table.need("k").and_then(|n| n.unsigned(1..=65536));
     let bytes = table.need("bytes").and_then(|n| n.unsigned(1..=MAX_TILE_BYTES));
     let layout = table.need("layout");
     let layout_span = layout.map_or(table.span, |n| n.span);
-    let digits = layout.and_then(|n| digits(&n));
-    Some(RawTile { bits: bits?, k: k?, bytes: bytes?, digits: digits?, layout_span })
+    let code = code?;
+    let digits = layout.and_then(|n| digits(&n, code.value));
+    Some(RawTile { code, k: k?, bytes: bytes?, digits: digits?, layout_span })
 }
 
-fn digits(node: &Node<'_>) -> Option<Vec<TileDigit>> {
-    let table = node.table("a tile's layout", &["axes", "shape", "stride"])?;
+/// `bits = N`, or `type = "trit"`.
+fn code(table: &Table<'_>) -> Option<At<TileCode>> {
+    let Some(ty) = table.get("type") else {
+        let bits = table.need("bits").and_then(|n| n.unsigned(1..=16))?;
+        return Some(At { value: TileCode::Bits(bits.value), span: bits.span });
+    };
+    if let Some(bits) = table.get("bits") {
+        let error = table.file.error("conflicting-keys", bits.span, "trits have no `bits`");
+        let error = error.also(table.file.path, ty.span, "the type");
+        table.file.report(error.help("leave out one of the two"));
+        return None;
+    }
+    ty.word("type of code", &[("trit", TileCode::Trit)])
+}
+
+fn digits(node: &Node<'_>, code: TileCode) -> Option<Vec<TileDigit>> {
+    let keys: &[&str] = match code {
+        TileCode::Bits(_) => &["axes", "shape", "stride"],
+        TileCode::Trit => &["axes", "shape", "stride", "digit"],
+    };
+    let table = node.table("a tile's layout", keys)?;
     let axes =
         table.need("axes").and_then(|n| n.list(|n| n.word("axis", &[("row", Axis::Row), ("k", Axis::K)])));
     table.need("shape");
@@ -66,6 +87,24 @@ fn digits(node: &Node<'_>) -> Option<Vec<TileDigit>> {
     let (axes, (shape, _), stride) = (axes?, shape?, stride?);
     same_length(&table, shape.len(), "axes", axes.len())?;
     same_length(&table, shape.len(), "stride", stride.len())?;
-    let digit = |i: usize| TileDigit { axis: axes[i].value, extent: shape[i], stride: stride[i].value };
+    let trits = match code {
+        TileCode::Bits(_) => vec![0; shape.len()],
+        TileCode::Trit => {
+            let trits = table.need("digit").and_then(|n| n.list(|n| n.unsigned(0..=TileCode::TRITS - 1)))?;
+            same_length(&table, shape.len(), "digit", trits.len())?;
+            if let Some(stride) = stride.iter().find(|at| at.value % 8 != 0) {
+                let message = "trits live in whole bytes: strides must be multiples of 8";
+                table.file.report(table.file.error("out-of-range", stride.span, message));
+                return None;
+            }
+            trits.iter().map(|at| at.value).collect()
+        }
+    };
+    let digit = |i: usize| TileDigit {
+        axis: axes[i].value,
+        extent: shape[i],
+        stride: stride[i].value,
+        trit: trits[i],
+    };
     Some((0..shape.len()).map(digit).collect())
 }

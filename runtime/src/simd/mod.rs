@@ -27,6 +27,8 @@ pub mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub mod avx512;
 #[cfg(target_arch = "x86_64")]
+pub mod avx512vbmi;
+#[cfg(target_arch = "x86_64")]
 pub mod avx512vnni;
 #[cfg(target_arch = "x86_64")]
 pub mod avxvnni;

@@ -88,7 +88,8 @@ const UNIT_4: Unit = Unit { elements: 4, multiple: 8 };
 static PACK_TAIL2: PackInfo = PackInfo {
     name: "p4",
     rows: 4,
-    bits: 8,
+    tile_k: 4,
+    tile_bytes: 16,
     scales: false,
     mins: false,
     min: 0,
@@ -99,7 +100,8 @@ static PACK_TAIL2: PackInfo = PackInfo {
 static PACK_TINY8: PackInfo = PackInfo {
     name: "p4",
     rows: 4,
-    bits: 8,
+    tile_k: 4,
+    tile_bytes: 16,
     scales: true,
     mins: false,
     min: 0,

@@ -133,7 +133,8 @@ impl Run<'_> {
                 outer,
             }));
         };
-        let stride = (units * padded * packing.rows * packing.bits).div_ceil(8).next_multiple_of(64);
+        let tiles = (units * padded).div_ceil(packing.tile_k);
+        let stride = (tiles * packing.tile_bytes).next_multiple_of(64);
         let zeroed = |there: bool| -> Result<Option<Guarded<f32>>, CliError> {
             if !there {
                 return Ok(None);

@@ -97,7 +97,7 @@ fn each_token(plan: &CudaMatmul<'_>, body: &str) -> String {
 /// The sum of row `r`'s fields.
 fn total(plan: &CudaMatmul<'_>, row: &str) -> String {
     let sums = if plan.shift_free { plan.pack.fields } else { 1 };
-    let each = (0..sums).map(|field| match field * plan.pack.tile.bits {
+    let each = (0..sums).map(|field| match field * plan.pack.bits() {
         0 => format!("sums[t][{field}][{row}]"),
         shift => format!("(sums[t][{field}][{row}] >> {shift})"),
     });

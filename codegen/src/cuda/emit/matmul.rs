@@ -57,6 +57,9 @@ impl<'a> CudaMatmul<'a> {
             algorithm: variant.algorithm,
             needs: what.to_string(),
         };
+        if pack.trits() {
+            return Err(wrong("codes of bits; nothing takes trits apart there"));
+        }
         let threads = variant.threads;
         let (rows, tokens) = match variant.algorithm {
             CudaAlgorithm::Blocks => {
@@ -71,9 +74,9 @@ impl<'a> CudaMatmul<'a> {
             }
             CudaAlgorithm::Mma => {
                 let in_order = packing.rows == MMA_ROWS
-                    && pack.tile.k == if pack.tile.bits == 2 { 64 } else { 32 }
+                    && pack.tile.k == if pack.bits() == 2 { 64 } else { 32 }
                     && (0..MMA_ROWS).all(|row| {
-                        (0..pack.tile.k).all(|k| pack.bit(row, k) == fragment(pack.tile.bits, row, k))
+                        (0..pack.tile.k).all(|k| pack.bit(row, k) == fragment(pack.bits(), row, k))
                     });
                 if !in_order {
                     return Err(wrong("the order of fragments that docs/cuda.md describes"));
@@ -137,7 +140,7 @@ impl<'a> CudaMatmul<'a> {
     /// Name of the kernel: all that its text depends on. Formats that packing has made alike share one.
     pub fn name(&self) -> String {
         let (format, pack) = (self.format, &self.pack);
-        let mut name = format!("matmul_{}_{}bit", self.algorithm, pack.tile.bits);
+        let mut name = format!("matmul_{}_{}bit", self.algorithm, pack.bits());
         if pack.table.is_some() {
             name.push_str("_lookup");
         }
@@ -165,7 +168,7 @@ impl<'a> CudaMatmul<'a> {
         let ahead = self.tiling.map_or(String::new(), |tiling| format!("; {}", tiling.describe()));
         format!(
             "{} rows x {} tokens a CUDA block of {} threads; {} of {} bits; {dot}; {unit}{ahead}{k}",
-            self.rows, self.tokens, self.threads, self.pack.packing.name, self.pack.tile.bits
+            self.rows, self.tokens, self.threads, self.pack.packing.name, self.pack.bits()
         )
     }
 }
@@ -356,7 +359,7 @@ pub(super) fn run_of_token(plan: &CudaMatmul<'_>) -> String {
 
 /// A word of packed codes, field by field, as operands: `(field, expression)`.
 pub(super) fn fields(plan: &CudaMatmul<'_>, word: &str) -> Vec<String> {
-    let bits = plan.pack.tile.bits;
+    let bits = plan.pack.bits();
     let mask = (0..4).fold(0u32, |mask, byte| mask | ((1u32 << bits) - 1) << (8 * byte));
     (0..plan.pack.fields)
         .map(|field| {

@@ -13,7 +13,7 @@ pub(super) fn fragments(plan: &CudaMatmul<'_>, step: u32) -> String {
     let words = ["x", "y", "z", "w"];
     for half in 0..2usize {
         out.push_str(if half == 0 { "{" } else { "}, {" });
-        let operands: Vec<String> = match plan.pack.tile.bits {
+        let operands: Vec<String> = match plan.pack.bits() {
             2 => {
                 let low = fields(plan, &format!("w[0].{}", words[2 * step as usize]));
                 let high = fields(plan, &format!("w[0].{}", words[2 * step as usize + 1]));
