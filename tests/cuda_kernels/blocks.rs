@@ -33,7 +33,7 @@ pub fn dequantize(
     seed: u64,
 ) -> Result<Result<Vec<f32>, u64>, String> {
     let (threads, per_thread) = (kernel.number("threads"), kernel.number("per_thread"));
-    let blocks = ((n * k / per_thread).div_ceil(threads) as u32).min(most);
+    let blocks = ((n * k).div_ceil(per_thread).div_ceil(threads) as u32).min(most);
     let src = Buffer::input("src", tensor);
     let dst = Buffer::<f32>::unset("dst", n * k);
     let fault = Buffer::output("fault", &[NO_FAULT]);
