@@ -168,7 +168,11 @@ impl<'a> CudaMatmul<'a> {
         let ahead = self.tiling.map_or(String::new(), |tiling| format!("; {}", tiling.describe()));
         format!(
             "{} rows x {} tokens a CUDA block of {} threads; {} of {} bits; {dot}; {unit}{ahead}{k}",
-            self.rows, self.tokens, self.threads, self.pack.packing.name, self.pack.bits()
+            self.rows,
+            self.tokens,
+            self.threads,
+            self.pack.packing.name,
+            self.pack.bits()
         )
     }
 }
