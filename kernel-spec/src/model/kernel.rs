@@ -1,0 +1,151 @@
+//! Kernel families and their variants.
+
+use super::Origin;
+use crate::vocab::{CudaAlgorithm, CudaArch, DType, Feature, Isa, Op, Strategy};
+
+/// A kernel family: one op, and the variants that are built for it.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// File stem.
+    pub name: String,
+    /// One line for people.
+    pub doc: String,
+    /// What it computes.
+    pub op: Op,
+    /// Where it is described.
+    pub origin: Origin,
+    /// Indices into [`SpecSet::formats`] (or [`SpecSet::activations`] for `quantize_activations`).
+    pub formats: Vec<usize>,
+    /// Accepted input types (matmul, quantize).
+    pub input: Vec<DType>,
+    /// Output type (matmul, dequantize).
+    pub output: DType,
+    /// CPU variants in the order of the file.
+    pub cpu: Vec<CpuVariant>,
+    /// CUDA variants in the order of the file.
+    pub cuda: Vec<CudaVariant>,
+}
+
+/// One CPU variant of a kernel family.
+#[derive(Clone, Debug)]
+pub struct CpuVariant {
+    /// Instruction set.
+    pub isa: Isa,
+    /// Features beyond those of the ISA.
+    pub requires: Vec<Feature>,
+    /// Name that tells it from a sibling of the same ISA and features (`decode`, `prefill`); may be empty.
+    pub label: String,
+    /// Serves formats whose codes take at most so many bits in a packing; `None`: whatever they take.
+    pub code_bits: Option<u32>,
+    /// Serves formats whose weights take exactly these integers; `None`: whatever they take.
+    pub levels: Option<Vec<i32>>,
+    /// Chosen untuned without being asked for; else it comes after all others.
+    pub by_default: bool,
+    /// The formats of the family that this leaves, as [`Kernel::formats`].
+    pub formats: Vec<usize>,
+    /// Index into [`SpecSet::packings`]; `None`: reads the format's own blocks.
+    pub packing: Option<usize>,
+    /// How a product with a packing is computed.
+    pub strategy: Strategy,
+    /// Rows computed at once; 0 where it does not apply.
+    pub rows: u32,
+    /// Tokens computed at once; 0 where it does not apply.
+    pub tokens: u32,
+    /// Shapes it takes.
+    pub shape: ShapeRules,
+    /// A hand-written function that stands in for the generated body: its Rust path.
+    pub body: Option<String>,
+    /// Where it is described.
+    pub origin: Origin,
+}
+
+/// One CUDA variant of a kernel family.
+#[derive(Clone, Debug)]
+pub struct CudaVariant {
+    /// The skeleton its code is written by.
+    pub algorithm: CudaAlgorithm,
+    /// The lowest compute capability it runs on.
+    pub min_cc: (u8, u8),
+    /// Name that tells it from a sibling of the same algorithm; may be empty.
+    pub label: String,
+    /// The formats of the family that it serves; `None`: all of them.
+    pub formats: Option<Vec<usize>>,
+    /// Index into [`SpecSet::packings`]; `None`: works on the format's own blocks.
+    pub packing: Option<usize>,
+    /// Tokens that a CUDA block computes at once; 0 where it does not apply.
+    pub tokens: u32,
+    /// Threads of a CUDA block, a multiple of 32; 0 where it does not apply.
+    pub threads: u32,
+    /// Shapes it takes.
+    pub shape: ShapeRules,
+    /// What its image may use.
+    pub budget: CudaBudget,
+    /// A hand-written kernel that stands in for the generated one.
+    pub body: Option<CudaBody>,
+    /// Where it is described.
+    pub origin: Origin,
+}
+
+/// A hand-written CUDA kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaBody {
+    /// The file, as people should see it.
+    pub file: String,
+    /// All of its text.
+    pub text: String,
+    /// The kernel in there.
+    pub function: String,
+}
+
+/// What a kernel's image may use; more fails the build of the image by name. Spills are never allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CudaBudget {
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes of shared memory of a CUDA block.
+    pub shared: u32,
+}
+
+impl Default for CudaBudget {
+    /// The most that every architecture allows: 255 registers, 48 KiB.
+    fn default() -> Self {
+        CudaBudget { registers: 255, shared: 48 * 1024 }
+    }
+}
+
+/// The architectures that CUDA images are compiled for (`cuda.toml`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CudaTargets {
+    /// Machine code, ascending.
+    pub architectures: Vec<CudaArch>,
+    /// The architecture of the PTX that newer devices compile for themselves.
+    pub ptx: Option<CudaArch>,
+}
+
+/// Rules on one dimension; a missing bound is no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DimRule {
+    /// Smallest allowed.
+    pub min: u64,
+    /// Largest allowed.
+    pub max: u64,
+    /// Must be a multiple of this.
+    pub multiple_of: u64,
+}
+
+impl Default for DimRule {
+    fn default() -> Self {
+        DimRule { min: 0, max: u64::MAX, multiple_of: 1 }
+    }
+}
+
+/// Rules on m, n and k.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct ShapeRules {
+    /// Rows of the activations (tokens).
+    pub m: DimRule,
+    /// Rows of the weights (outputs).
+    pub n: DimRule,
+    /// Inner dimension.
+    pub k: DimRule,
+}

@@ -1,0 +1,154 @@
+//! The answer for one shape, and why each other kernel is not it.
+
+use super::{Candidate, Prepared, broken_rule};
+use crate::error::Error;
+use crate::reason::{Reason, Refusal, Rejection, write_rejections};
+use crate::registry::Entry;
+use crate::request::Shape;
+
+/// The answer for one shape: a kernel, or none, and the reasons.
+#[derive(Clone, Copy, Debug)]
+pub struct Decision<'p> {
+    pub(super) prepared: &'p Prepared,
+    pub(super) shape: Shape,
+    pub(super) chosen: Option<Candidate>,
+}
+
+impl<'p> Decision<'p> {
+    /// The kernel, if there is one.
+    #[inline]
+    pub fn chosen(&self) -> Option<&'static Entry> {
+        self.chosen.map(|candidate| candidate.entry)
+    }
+
+    pub(crate) fn candidate(&self) -> Result<Candidate, Error> {
+        self.chosen.ok_or_else(|| self.refuse())
+    }
+
+    /// What was asked, without the shape.
+    pub fn prepared(&self) -> &'p Prepared {
+        self.prepared
+    }
+
+    /// The shape that was asked about.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The kernel, or an error that says why there is none.
+    ///
+    /// # Errors
+    /// [`Error::UnknownFormat`], [`Error::NotCompiled`], [`Error::KNotMultiple`] where that is the whole
+    /// reason, else [`Error::NoKernel`] with the reason for each kernel.
+    pub fn kernel(&self) -> Result<&'static Entry, Error> {
+        self.candidate().map(|candidate| candidate.entry)
+    }
+
+    /// Why each kernel that was not chosen was not, in order of preference. Worked out as it is read.
+    pub fn rejected(&self) -> impl Iterator<Item = Rejection> + use<'p> {
+        let Decision { prepared, shape, chosen } = *self;
+        // What holds for all kernels of a kind of device is said of each by name, where the names are known.
+        let by_name = |reason: &Reason| {
+            !prepared.without.is_empty()
+                && matches!(
+                    reason,
+                    Reason::CudaFeatureOff | Reason::NoToolchain { .. } | Reason::NoImageBuilt { .. }
+                )
+        };
+        let obstacle = prepared.obstacle.clone().filter(|reason| !by_name(reason));
+        let whole = obstacle.map(|reason| Rejection { kernel: None, reason });
+        let each = prepared
+            .candidates
+            .iter()
+            .filter(move |candidate| chosen.is_none_or(|chosen| chosen.index != candidate.index))
+            .filter_map(move |candidate| {
+                let reason = prepared.reason(candidate, shape, chosen)?;
+                Some(Rejection { kernel: Some(candidate.entry.name), reason })
+            });
+        let without = prepared.without.iter().map(|kernel| Rejection {
+            kernel: Some(kernel.name),
+            reason: prepared.registry.not_built(kernel),
+        });
+        whole.into_iter().chain(each).chain(without)
+    }
+
+    pub(crate) fn refusal(&self) -> Refusal {
+        Refusal {
+            op: self.prepared.op,
+            format: self.prepared.format_name.clone(),
+            input: self.prepared.input,
+            device: self.prepared.device,
+            shape: self.shape,
+            rejected: self.rejected().collect(),
+        }
+    }
+
+    fn refuse(&self) -> Error {
+        match &self.prepared.obstacle {
+            Some(Reason::NoSpec { name, nearest, known }) => {
+                return Error::UnknownFormat { name: name.clone(), nearest: *nearest, known: known.clone() };
+            }
+            Some(Reason::NotCompiled { format, feature }) => return Error::NotCompiled { format, feature },
+            Some(_) | None => {}
+        }
+        if let Some(format) = self.prepared.partial_block(self.shape)
+            && !self.prepared.usable.is_empty()
+        {
+            return Error::KNotMultiple { format, elements: self.prepared.elements, k: self.shape.k };
+        }
+        Error::NoKernel(Box::new(self.refusal()))
+    }
+}
+
+impl Prepared {
+    /// The format's name, if the shape's rows are not whole blocks of it.
+    fn partial_block(&self, shape: Shape) -> Option<&'static str> {
+        let format = self.registry.formats.get(self.format?)?;
+        (self.splits_a_block(shape.k)).then_some(format.name)
+    }
+
+    /// Why `candidate` was not chosen, in the order in which the design lists reasons. `None` if it is
+    /// as good as the chosen one, which only an entry that stands twice in the list can be.
+    fn reason(&self, candidate: &Candidate, shape: Shape, chosen: Option<Candidate>) -> Option<Reason> {
+        if let Some(lacking) = self.lacks(candidate.entry) {
+            return Some(lacking);
+        }
+        if self.splits_a_block(shape.k) {
+            return Some(Reason::PartialBlock { elements: self.elements as u64, k: shape.k as u64 });
+        }
+        if let Some(rule) = broken_rule(&candidate.entry.shape, shape) {
+            return Some(Reason::ShapeRule(rule));
+        }
+        if let Some(disabled) = self.allowed.refuses(self.registry, candidate) {
+            return Some(Reason::Disabled(disabled));
+        }
+        match (chosen, &self.activations) {
+            (Some(chosen), _) => {
+                let place = |of: &Candidate| self.usable.iter().position(|usable| usable.index == of.index);
+                match place(candidate) < place(&chosen) {
+                    true => Some(Reason::Slower { than: chosen.entry.name }),
+                    false => Some(Reason::Preferred { over: chosen.entry.name }),
+                }
+            }
+            (None, Some(activations)) => {
+                Some(Reason::NoActivations(Box::new(activations.decide(shape).refusal())))
+            }
+            (None, None) => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Decision<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Some(chosen) = self.chosen() else { return self.refusal().fmt(f) };
+        let Prepared { op, format_name, input, device, .. } = self.prepared;
+        write!(f, "{op} of `{format_name}` ({input}) on {device}, {}", self.shape)?;
+        write!(f, "\nchosen: {} ({})", chosen.name, chosen.source)?;
+        let rejected: Vec<Rejection> = self.rejected().collect();
+        if !rejected.is_empty() {
+            f.write_str("\nnot chosen:")?;
+            write_rejections(f, rejected.iter())?;
+        }
+        Ok(())
+    }
+}
