@@ -68,7 +68,7 @@ pub struct Format {
     pub value: Value,
     /// Named ways to make this format from f32; the first is the default.
     pub quantizers: Vec<Quantizer>,
-    /// Index into [`SpecSet::activations`]: what activations are quantized to for matmul.
+    /// Index into [`SpecSet::activations`](super::SpecSet::activations): what activations are quantized to for matmul.
     pub activations: usize,
 }
 

@@ -14,7 +14,7 @@ pub struct Kernel {
     pub op: Op,
     /// Where it is described.
     pub origin: Origin,
-    /// Indices into [`SpecSet::formats`] (or [`SpecSet::activations`] for `quantize_activations`).
+    /// Indices into [`SpecSet::formats`](super::SpecSet::formats) (or [`SpecSet::activations`](super::SpecSet::activations) for `quantize_activations`).
     pub formats: Vec<usize>,
     /// Accepted input types (matmul, quantize).
     pub input: Vec<DType>,
@@ -43,7 +43,7 @@ pub struct CpuVariant {
     pub by_default: bool,
     /// The formats of the family that this leaves, as [`Kernel::formats`].
     pub formats: Vec<usize>,
-    /// Index into [`SpecSet::packings`]; `None`: reads the format's own blocks.
+    /// Index into [`SpecSet::packings`](super::SpecSet::packings); `None`: reads the format's own blocks.
     pub packing: Option<usize>,
     /// How a product with a packing is computed.
     pub strategy: Strategy,
@@ -70,7 +70,7 @@ pub struct CudaVariant {
     pub label: String,
     /// The formats of the family that it serves; `None`: all of them.
     pub formats: Option<Vec<usize>>,
-    /// Index into [`SpecSet::packings`]; `None`: works on the format's own blocks.
+    /// Index into [`SpecSet::packings`](super::SpecSet::packings); `None`: works on the format's own blocks.
     pub packing: Option<usize>,
     /// Tokens that a CUDA block computes at once; 0 where it does not apply.
     pub tokens: u32,

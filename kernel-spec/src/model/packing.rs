@@ -137,7 +137,7 @@ pub struct Import {
     pub family: String,
     /// Where it was described.
     pub origin: Origin,
-    /// Index into [`SpecSet::formats`]: what the tensor is once its rows are apart.
+    /// Index into [`SpecSet::formats`](super::SpecSet::formats): what the tensor is once its rows are apart.
     pub format: usize,
     /// Rows of a panel.
     pub rows: u32,
