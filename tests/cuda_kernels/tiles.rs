@@ -1,32 +1,26 @@
 //! Tiles that no shipped spec asks for: an edit of the spec's tile is all it takes, and the bits stay the CPU's.
 
-use super::generated::{Kernel, generated, same_f32};
+use super::generated::{Kernel, generated, same_f32, sources};
 use super::matmul::{on_the_cpu, pack, product, run};
 use super::random::Random;
 use super::support::{Unit, can_run};
 use super::verify::inputs::{Tokens, Weights};
 use gristmill_codegen::Error;
 use gristmill_codegen::cuda::{DEVICE_HEADER, Emitted, emit};
+use gristmill_spec::check;
 use gristmill_spec::vocab::Op;
-use gristmill_spec::{check, shipped};
 use std::sync::Arc;
 
-/// The shipped specs with another tile in place of one that the CUDA variants of matmul have.
+/// The specs of this build with another tile in place of one that the CUDA variants of matmul have.
 fn with_tile(from: &str, to: &str) -> Result<Emitted, Vec<Error>> {
-    let mut sources = shipped().expect("readable");
+    let mut sources = sources();
     let spec = sources.iter_mut().find(|source| source.path.ends_with("kernels/matmul.toml"));
     let spec = spec.expect("it is shipped");
     let text = String::from_utf8(spec.bytes.clone()).expect("text");
     assert_eq!(text.matches(from).count(), 1, "`{from}` stands once in the spec");
     spec.bytes = text.replace(from, to).into_bytes();
     let report = check(&sources);
-    let mut set = report.set.unwrap_or_else(|| panic!("{:?}", report.diagnostics));
-    let built: Vec<bool> = set
-        .formats
-        .iter()
-        .map(|format| generated().set.formats.iter().any(|built| built.name == format.name))
-        .collect();
-    set.retain_formats(&built);
+    let set = report.set.unwrap_or_else(|| panic!("{:?}", report.diagnostics));
     emit(&set)
 }
 
