@@ -91,7 +91,8 @@ fn promised(image: &Image, kernel: &str, code: &Instructions) {
     assert_eq!((code.count("LDL"), code.count("STL")), (0, 0), "{at}: local memory");
     if kernel.contains("wgmma") {
         // Tokens by sixteen bytes, codes in bulk, both reported to barriers; no product that waits for the one before.
-        for (name, least) in [("IGMMA.U8.S8", 4), ("UBLKCP", 1), ("SYNCS", 4), ("LDG.128", 2), ("LDS.128", 1)] {
+        for (name, least) in [("IGMMA.U8.S8", 4), ("UBLKCP", 1), ("SYNCS", 4), ("LDG.128", 2), ("LDS.128", 1)]
+        {
             assert!(code.count(name) >= least, "{at}: {} {name}", code.count(name));
         }
         assert_eq!(code.count("IMMA") + code.count("IDP.4A"), 0, "{at}: products by another instruction");
