@@ -36,6 +36,9 @@ struct View {
 struct PhaseBarrier {
     uint32_t at, count, pending, phase, maker, maker_fences;
     int64_t bytes;
+    // How many phases were over when the last one with a bulk copy was, and the copy's line.
+    uint32_t copied;
+    int copy_line;
     std::unique_ptr<View> arrived, over;
     std::vector<uint32_t> waiting;
 };
@@ -138,10 +141,11 @@ void end_phase_if_over(PhaseBarrier& barrier) {
 // One of the bulk copies on their way, any, comes to its end.
 void land(uint32_t which) {
     const BulkCopy copy = bulk_copies[which];
-    bulk_copies.erase(bulk_copies.begin() + which);
     PhaseBarrier& barrier = barriers[copy.barrier];
     if (barrier.phase != copy.phase)
         fail(copy.line, "phase %u was over before this copy of %u bytes, which it should have waited for", copy.phase, copy.bytes);
+    // A launch that fails leaves its copies, so that the next one knows whose bytes they are.
+    bulk_copies.erase(bulk_copies.begin() + which);
     memcpy(state.shared + copy.to, copy.from, copy.bytes);
     for (uint32_t at = copy.to; at < copy.to + copy.bytes; at++) {
         SharedByte& byte = state.shared_bytes[at];
@@ -195,8 +199,12 @@ void hopper_block_starts() {
 void hopper_thread_ends() {
     const Lane& lane = lanes_of[state.thread];
     if (!lane.sums.empty()) fail(lane.sums[0].line, "the thread returned before it waited for this product");
-    if (done + 1 == state.threads && !bulk_copies.empty())
-        fail(bulk_copies[0].line, "the block ended before this copy, which nobody waited for");
+    if (done + 1 < state.threads) return;
+    for (size_t i = 0; i < barriers.size(); i++) {
+        uint32_t seen = 0;
+        for (uint32_t thread = 0; thread < state.threads; thread++) seen = std::max(seen, views[thread].phases[i]);
+        if (seen < barriers[i].copied) fail(barriers[i].copy_line, "the block ended, and nobody waited for this copy");
+    }
 }
 
 // gm_sync orders everything before everything; what it tells is kept once for all threads.
@@ -248,7 +256,7 @@ void barrier_init(uint32_t at, uint32_t count, int line) {
         byte.barrier = true;
     }
     state.has_barriers = true;
-    barriers.push_back({at, count, count, 0, state.thread, fences[state.thread], 0, std::make_unique<View>(), std::make_unique<View>(), {}});
+    barriers.push_back({at, count, count, 0, state.thread, fences[state.thread], 0, 0, line, std::make_unique<View>(), std::make_unique<View>(), {}});
     memset(barriers.back().arrived.get(), 0, sizeof(View));
     memset(barriers.back().over.get(), 0, sizeof(View));
 }
@@ -312,6 +320,8 @@ void start_bulk_copy(uint32_t to, const unsigned char* from, uint32_t bytes, uin
         state.shared[i] = uint8_t(random_bits());
     }
     bulk_copies.push_back({to, bytes, uint32_t(&barrier - barriers.data()), barrier.phase, from, line});
+    barrier.copied = barrier.phase + 1;
+    barrier.copy_line = line;
     land_some();
 }
 
