@@ -1,13 +1,16 @@
 //! Products by warpgroups with one mistake in them: stages that come too late, operands that change too early, another
 //! description of what is in shared memory. Each must show in the result, or be reported.
 
-use super::generated::generated;
+use super::generated::{generated, sources};
 use super::matmul::{on_the_cpu, pack, product, run};
 use super::mutations::{Mistake, kernel, must_show, mutated};
 use super::random::Random;
-use super::support::can_run;
+use super::support::{Buffer, Unit, can_run};
 use super::verify::inputs::{Tokens, Weights};
+use gristmill_codegen::cuda::{DEVICE_HEADER, emit};
+use gristmill_spec::model::Packing;
 use gristmill_spec::vocab::Op;
+use gristmill_spec::{SourceFile, check};
 
 /// Mistakes with barriers, proxies and copies.
 const STAGES: &[Mistake] = &[
@@ -197,4 +200,99 @@ fn mistakes_in_products_by_warpgroups_show() {
         }
     }
     println!("{} mistakes", STAGES.len() + PRODUCTS.len());
+}
+
+/// A format without a scale in its blocks, of `bits` bits.
+fn format(bits: u32) -> String {
+    format!(
+        "doc = \"{bits} bits under a row's scale\"
+block = {{ elements = 32, bytes = {} }}
+
+[[field]]
+name = \"q\"
+type = \"u{bits}\"
+layout = {{ shape = [32], stride = [{bits}] }}
+
+[value]
+code = \"q\"
+zero = {}
+scale = \"row.f32\"
+",
+        4 * bits,
+        1 << (bits - 1),
+    )
+}
+
+/// The bit of (row, k) in a tile of `bits`, from the packing's description.
+fn bit(packing: &Packing, bits: u32, row: u32, k: u32) -> u32 {
+    let tile = packing.tiles.iter().find(|tile| tile.code.bits() == bits).expect("a tile of that width");
+    let (mut rest, mut address) = ([row, k], 0);
+    for digit in tile.digits.iter().rev() {
+        let axis = &mut rest[usize::from(digit.axis == gristmill_spec::model::Axis::K)];
+        address += *axis % digit.extent * digit.stride;
+        *axis /= digit.extent;
+    }
+    address
+}
+
+/// No shipped format has rows of one sum with codes wider than two bits, but any may.
+#[test]
+fn codes_of_four_and_eight_bits_are_exact() {
+    if !can_run("wide codes by warpgroups") {
+        return;
+    }
+    for (bits, tile_bytes) in [(4, 512), (8, 1024)] {
+        let mut sources = sources();
+        let path = format!("kernel-spec/formats/w{bits}.toml");
+        sources.push(SourceFile { path, bytes: format(bits).into_bytes() });
+        let report = check(&sources);
+        let set = report.set.unwrap_or_else(|| panic!("{:?}", report.diagnostics));
+        let emitted = emit(&set).unwrap_or_else(|errors| panic!("{errors:?}"));
+        let name = format!("matmul.w{bits}.cuda.wgmma.wide");
+        let listed = emitted.listed.iter().find(|listed| listed.name == name).expect("listed");
+        let text = &emitted.units.iter().find(|unit| unit.name == listed.unit).expect("its unit").text;
+        let unit = Unit::new(&listed.unit, &text.replace(DEVICE_HEADER, ""));
+        let packing = &set.packings[listed.packing.expect("products have packings")];
+        // 256 rows and 64 tokens to a CUDA block; an odd number of stages of 32 k.
+        let (m, n, k) = (70, 300, 224);
+        let mut random = Random::new(25, &name);
+        let w: Vec<u32> = (0..n * k).map(|_| random.below(1 << bits) as u32).collect();
+        let x: Vec<i8> = (0..m * k).map(|_| (random.below(256) as i32 - 128) as i8).collect();
+        let sums: Vec<i32> = x.chunks(k).map(|x| x.iter().map(|x| i32::from(*x)).sum()).collect();
+        let stride = k / 32 * tile_bytes;
+        let mut codes = vec![0u8; n.div_ceil(32) * stride];
+        for (at, code) in w.iter().enumerate() {
+            let (row, k) = (at / k, at % k);
+            let address = bit(packing, bits, row as u32 % 32, k as u32 % 32) as usize;
+            codes[row / 32 * stride + k / 32 * tile_bytes + address / 8] |= (code << (address % 8)) as u8;
+        }
+        let (codes, x_in) = (Buffer::input("codes", &codes), Buffer::input("x", &x));
+        let (x_scales, x_sums) = (Buffer::input("x_scales", &vec![1f32; m]), Buffer::input("x_sums", &sums));
+        let (outer, y) = (Buffer::input("outer", &vec![0.5f32; n]), Buffer::<f32>::unset("y", m * n));
+        let zero = 1i32 << (bits - 1);
+        // As docs/cuda.md has it.
+        let mut arguments = Vec::new();
+        arguments.extend(codes.address().to_le_bytes());
+        arguments.extend((stride as u64).to_le_bytes());
+        arguments.extend([0; 16]);
+        arguments.extend((-zero).to_le_bytes());
+        arguments.extend((k as u32).to_le_bytes());
+        arguments.extend([0; 8]);
+        arguments.extend(outer.address().to_le_bytes());
+        arguments.extend([1u32, 1].map(u32::to_le_bytes).concat());
+        arguments.extend(x_in.address().to_le_bytes());
+        arguments.extend((k as u64).to_le_bytes());
+        arguments.extend(x_scales.address().to_le_bytes());
+        arguments.extend(x_sums.address().to_le_bytes());
+        arguments.extend([0; 8]);
+        arguments.extend(y.address().to_le_bytes());
+        arguments.extend([m as u32, n as u32].map(u32::to_le_bytes).concat());
+        let launch = unit.launch(&listed.unit).grid(n.div_ceil(256) as u32, m.div_ceil(64) as u32);
+        launch.structure(&arguments).run().unwrap_or_else(|report| panic!("{name}: {report}"));
+        for (at, y) in y.read().into_iter().enumerate() {
+            let (token, row) = (at / n, at % n);
+            let dot: i32 = (0..k).map(|i| (w[row * k + i] as i32 - zero) * i32::from(x[token * k + i])).sum();
+            assert_eq!(y, dot as f32 * 0.5, "{name}: token {token}, row {row}");
+        }
+    }
 }
