@@ -279,6 +279,34 @@ fn on_device(format: &'static FormatInfo, quantizer: &mut GpuQuantizer, gpu: &Ar
 }
 
 #[test]
+fn every_launch_of_a_graph_of_conversions_is_checked() {
+    on_a_device("every_launch_of_a_graph_of_conversions_is_checked", || {
+        let Some(format) = tried().find(|format| format.name == "q8_0") else { return };
+        let mut quantizer = GpuQuantizer::new(&REGISTRY, format.name, None, 0).expect("handles");
+        let gpu = Arc::clone(quantizer.gpu());
+        let mut src = DeviceBuffer::of(&gpu, &values(3 * 64, 3)).expect("memory");
+        let mut dst = DeviceBuffer::<u8>::zeroed(&gpu, 3 * 68).expect("memory");
+        quantizer.quantize(&src, 3, 64, &mut dst).expect("makes what memory it needs");
+        let graph = gpu.capture(|| quantizer.quantize(&src, 3, 64, &mut dst)).expect("captures");
+        let other = DeviceBuffer::of(&gpu, &values(192, 4)).expect("memory");
+        quantizer.finish().expect("no fault");
+        for (row, column) in [(2, 63), (0, 1), (1, 32)] {
+            let mut x = values(3 * 64, 3);
+            x[row * 64 + column] = f32::NAN;
+            src.write(&x).expect("copies");
+            graph.launch().expect("launches");
+            // Rows of another length since then don't move the place that is reported.
+            quantizer.quantize(&other, 1, 192, &mut dst).expect("enqueues");
+            let found = quantizer.finish();
+            assert_eq!(found, Err(Error::NonFinite { row, column }));
+            src.write(&values(3 * 64, 3)).expect("copies");
+            graph.launch().expect("launches");
+            assert_eq!(quantizer.finish(), Ok(()));
+        }
+    });
+}
+
+#[test]
 fn a_lost_device_is_not_ready() {
     let failing =
         tried().find(|format| format.name == "q8_0").map(|format| format!("dequantize_{}", format.name));

@@ -112,16 +112,16 @@ fn declare_sums(plan: &CudaMatmul<'_>) -> String {
 /// A row is one integer sum: all threads add up their parts.
 fn one_sum(plan: &CudaMatmul<'_>) -> String {
     let (tokens, vector) = (plan.tokens, vector(plan));
-    let x_load = format!("gm_load((const {vector} *)(x_next + i * x_apart + t * a.x_stride))");
+    let x_load = |token: &str| format!("gm_load((const {vector} *)(x_next + i * x_apart{token}))");
     // One token's bytes come ahead as well; those of more would take too many registers.
     let (x_declare, x_load, x) = if tokens == 1 {
         (
             format!("{vector} x_ahead[{AHEAD}] = {{}};"),
-            format!("x_ahead[i] = {};", x_load.replace(" + t * a.x_stride", "")),
+            format!("x_ahead[i] = {};", x_load("")),
             "x_ahead[i]".to_string(),
         )
     } else {
-        (String::new(), String::new(), x_load)
+        (String::new(), String::new(), x_load(" + t * a.x_stride"))
     };
     let x_sum = if plan.format.min() == 0 {
         String::new()

@@ -236,18 +236,20 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
         .map(|(tile, part)| weights(plan, &format!("next * {tiles} + {tile}"), part))
         .collect();
     let (declare, take) = if ahead {
-        let fetch = format!(
-            "const u32 next = gm_min({{}}, a.units - 1);
+        let fetch = |unit: &str| {
+            format!(
+                "const u32 next = gm_min({unit}, a.units - 1);
             const u32x4 fetched[{0}] = {{{1}}};
             GM_UNROLL for (u32 i = 0; i < {0}; i++) ahead[i] = fetched[i];",
-            tiles * parts,
-            all.join(", ")
-        );
+                tiles * parts,
+                all.join(", ")
+            )
+        };
         (
             format!(
                 "u32x4 ahead[{}];\n    {{\n            {}\n    }}\n    ",
                 tiles * parts,
-                fetch.replace("{}", "gm_warp()")
+                fetch("gm_warp()")
             ),
             format!(
                 "u32x4 now[{0}];
@@ -255,7 +257,7 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
             {1}
             ",
                 tiles * parts,
-                fetch.replace("{}", &format!("unit + {warps}"))
+                fetch(&format!("unit + {warps}"))
             ),
         )
     } else {
