@@ -2,7 +2,7 @@
 
 use super::blocks::size;
 use super::buffer::{DeviceBuffer, Number};
-use super::device::{Argument, Geometry, Gpu};
+use super::device::{Argument, Function, Geometry, Gpu};
 use super::fault::{Faults, Rows};
 use crate::activations::{self, Input, RowLayout};
 use crate::aligned::Aligned;
@@ -13,7 +13,7 @@ use crate::registry::{CudaLaunch, PackInfo, Registry, Unit};
 use crate::threads::Threads;
 use crate::weights::PackedMatrix;
 use crate::workspace::Workspace;
-use cudarc::driver::{CudaFunction, DeviceRepr};
+use cudarc::driver::DeviceRepr;
 use gristmill_spec::vocab::{DType, Op};
 use half::slice::HalfFloatSliceExt as _;
 use std::sync::Arc;
@@ -115,7 +115,7 @@ unsafe impl DeviceRepr for Parameters {}
 #[derive(Clone, Debug)]
 pub(crate) struct ActivationCode {
     gpu: Arc<Gpu>,
-    function: CudaFunction,
+    function: Function,
     threads: u32,
 }
 
@@ -343,7 +343,7 @@ impl Scratch {
 #[derive(Clone, Debug)]
 pub(crate) struct ProductCode {
     gpu: Arc<Gpu>,
-    function: CudaFunction,
+    function: Function,
     threads: u32,
     fewest: u32,
     rows: u32,
