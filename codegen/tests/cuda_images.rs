@@ -89,7 +89,13 @@ fn images_are_what_the_specs_promise() {
 fn promised(image: &Image, kernel: &str, code: &Instructions) {
     let at = format!("{kernel} for {}", image.target());
     assert_eq!((code.count("LDL"), code.count("STL")), (0, 0), "{at}: local memory");
+    // What waits for the launch in front (`ACQBULK`) lets the next one begin, and has fetched weights before.
+    let can_wait = image.arch.major >= 9;
+    let waits = code.count("ACQBULK") > 0 && code.in_front("PREEXIT", "ACQBULK");
+    assert_eq!(waits, can_wait, "{at}: launches overlap");
+    let early = code.in_front("CCTL.PF2", "ACQBULK") || code.in_front("LDG.128", "ACQBULK");
     if kernel.contains("wgmma") {
+        assert!(early, "{at}: weights before the wait");
         // Tokens by sixteen bytes, codes in bulk, both reported to barriers; no product that waits for the one before.
         for (name, least) in [("IGMMA.U8.S8", 4), ("UBLKCP", 1), ("SYNCS", 4), ("LDG.128", 2), ("LDS.128", 1)]
         {
@@ -103,6 +109,7 @@ fn promised(image: &Image, kernel: &str, code: &Instructions) {
     let copies = code.count("LDGSTS.128");
     assert!(code.count("LDG.128") + copies > 0, "{at}: no 16-byte load");
     assert_eq!(copies > 0, many && image.arch.major >= 8, "{at}: {copies} copies to shared memory");
+    assert!(many || early == can_wait, "{at}: weights before the wait");
     let (dp4a, mma) = (code.count("IDP.4A"), code.count("IMMA"));
     if kernel.contains("dp4a") {
         assert!(dp4a > 0 && mma == 0, "{at}: {dp4a} IDP.4A, {mma} IMMA");

@@ -21,9 +21,15 @@ const STAGES: &[Mistake] = &[
         "gm_sync lies between|what is no barrier",
     ),
     (
+        "tokens of a kernel that still runs",
+        "    gm_wait_for_previous();\n    gm_sync();\n",
+        "    gm_sync();\n",
+        "in front of gm_wait_for_previous",
+    ),
+    (
         "barriers that the copies don't see",
-        "        gm_fence_proxy();\n    }\n    gm_sync",
-        "    }\n    gm_sync",
+        "        gm_fence_proxy();\n    }\n    gm_launch",
+        "    }\n    gm_launch",
         "lies no gm_fence_proxy",
     ),
     (

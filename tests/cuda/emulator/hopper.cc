@@ -301,6 +301,8 @@ void fence_proxy() {
 
 void check_source(const unsigned char* from, uint32_t bytes, int line) {
     const uintptr_t address = reinterpret_cast<uintptr_t>(from);
+    if (state.overlaps && !state.waited[state.thread])
+        fail_access(line, "gm_bulk_copy", address, bytes, "in front of gm_wait_for_previous");
     if (address % 16 != 0) fail_access(line, "gm_bulk_copy", address, bytes, "not aligned to 16 bytes");
     const Allocation* place = find_allocation(line, "gm_bulk_copy", address, bytes);
     check_set(line, "gm_bulk_copy", address, bytes, place);

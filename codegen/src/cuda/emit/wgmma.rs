@@ -6,7 +6,7 @@
 //! loads them and stores their words in the order in which a lane of A has its k; bulk copies bring the codes. Stages of
 //! k go round in shared memory between a barrier that says a stage is full and one that says it is empty.
 
-use super::matmul::{CudaMatmul, MMA_ROWS, load_table};
+use super::matmul::{CudaMatmul, MMA_ROWS, load_table, wait};
 use super::mma::fragments;
 use super::{HOPPER_HEADER, pipelined};
 use gristmill_spec::model::CudaBudget;
@@ -146,7 +146,7 @@ pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
         }}
         gm_fence_proxy();
     }}
-    gm_sync();
+    {wait}gm_sync();
     if (gm_warp() >= {panels}) {{
         {fewer}bring(xs, ws, full, empty, a, first_token, first_panel, stages);
     }} else {{
@@ -162,11 +162,26 @@ GM_EXPORT({name})
         x_bytes = division.x_bytes(plan),
         w_bytes = panels * plan.pack.tile.bytes,
         tile_bytes = plan.pack.tile.bytes,
+        wait = wait(&early(plan, division)),
         table = load_table(plan),
         count = tokens / 2,
         // Two sets of operands beside the sums of 96 tokens are more registers than three warpgroups have evenly.
         multiply = multiply(plan, division, groups > 1 && tokens != 96),
         store = pipelined::store(plan, tokens, &sum),
+    )
+}
+
+/// Statements that fetch the codes of the first stages to the L2 cache.
+fn early(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
+    // A line for a thread: there are fewer than threads.
+    let each = division.stages * plan.pack.tile.bytes / 128;
+    format!(
+        "if (gm_thread() < {lines} && gm_thread() % {each} * 128 < a.stride) {{
+        const u32 panel = gm_min(first_panel + gm_thread() / {each}, (a.n - 1) / {MMA_ROWS});
+        gm_prefetch_early(a.codes + panel * a.stride + gm_thread() % {each} * 128);
+    }}
+    ",
+        lines = division.panels * each,
     )
 }
 
