@@ -275,3 +275,46 @@ fn products_by_a_warpgroup_are_exact() {
     let report = run(&high, &vec![0xff; 64 * 64], &vec![0x7f; 16 * 64], 0).expect_err("beyond i32");
     assert!(report.contains("beyond i32"), "{report}");
 }
+
+/// Divisions without a division: the same bits for integers by anything between 2^-60 and 2^60, near ties above all.
+#[test]
+fn quotients_are_rounded_as_divisions_are() {
+    if !can_run("quotients") {
+        return;
+    }
+    let mut state = 11u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 20
+    };
+    let (mut ys, mut xs) = (Vec::new(), Vec::new());
+    for i in 0..400_000u32 {
+        let significand = match i % 5 {
+            0 => 0,
+            1 => 0x7f_ffff - (next() % 4) as u32,
+            _ => next() as u32 & 0x7f_ffff,
+        };
+        let x = f32::from_bits((67 + (next() % 120) as u32) << 23 | significand);
+        // A value halfway between two quotients, times the divisor: what rounds to its sides.
+        let quotient = f64::from(f32::from_bits(127 << 23 | next() as u32 & 0x7f_ffff));
+        let tie = ((quotient + 2f64.powi(-24)) * f64::from(f32::from_bits(127 << 23 | significand))) as f32;
+        let near = f32::from_bits(tie.to_bits() + (next() % 3) as u32 - 1) * 2f32.powi((next() % 30) as i32);
+        ys.push(if i % 2 == 0 { near } else { (next() as i32) as f32 });
+        xs.push(x);
+    }
+    ys.extend([0.0, 1.0, -2_147_483_648.0, 3.0]);
+    xs.extend([3.0, 2f32.powi(-60), 2f32.powi(60) - 2f32.powi(40), 1.0]);
+    let (y, x) = (Buffer::input("y", &ys), Buffer::input("x", &xs));
+    let out = Buffer::<f32>::unset("out", ys.len());
+    let launch = unit("", "");
+    launch.launch("quotients").arg(&y).arg(&x).arg(&out).arg(ys.len() as u32).run().expect("runs");
+    for ((y, x), found) in ys.iter().zip(&xs).zip(out.read()) {
+        assert_eq!(found.to_bits(), (y / x).to_bits(), "{y:e} / {x:e}: {found:e}");
+    }
+    // What could end beyond f32's range is left to a division.
+    let others = [0.0, f32::MIN_POSITIVE, 2f32.powi(-61), 2f32.powi(60), f32::INFINITY, f32::NAN];
+    let (y, x) = (Buffer::input("y", &[1.0; 6]), Buffer::input("x", &others));
+    let out = Buffer::<f32>::unset("out", 6);
+    launch.launch("quotients").arg(&y).arg(&x).arg(&out).arg(6u32).run().expect("runs");
+    assert_eq!(out.read(), [0.0; 6]);
+}

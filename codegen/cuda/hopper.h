@@ -61,6 +61,9 @@ template <u32 PENDING> GM_DEVICE void gm_wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(PENDING) : "memory");
 }
 
+// a * b + c, rounded once.
+GM_DEVICE f32 gm_fma(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
+
 #else
 
 #define GM_LINE int line = __builtin_LINE()
@@ -114,6 +117,18 @@ template <u32 COUNT> GM_DEVICE void gm_wgmma_us(i32 (&d)[COUNT], const u32 (&a)[
 }
 #undef GM_LINE
 
+GM_DEVICE f32 gm_fma(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
+
 #endif
+
+// y / x, given the inverse of x: for integers y of up to 32 bits (or zero) and x from 2^-60 to 2^60, so that nothing here
+// is subnormal or infinite. The first correction leaves a quotient that is off by one place at most; Markstein (1990): one more,
+// by the rounded inverse and the exact remainder, gives the rounded quotient.
+GM_DEVICE f32 gm_quotient(f32 y, f32 x, f32 inverse) {
+    const f32 near = y * inverse;
+    const f32 next = gm_fma(gm_fma(-near, x, y), inverse, near);
+    return gm_fma(gm_fma(-next, x, y), inverse, next);
+}
+GM_DEVICE bool gm_divides_in_place(f32 x) { return (gm_bits(x) >> 23 & 0xffu) - 67u < 120u; }
 
 #endif

@@ -22,8 +22,8 @@ const STAGES: &[Mistake] = &[
     ),
     (
         "tokens of a kernel that still runs",
-        "    gm_wait_for_previous();\n    gm_sync();\n",
-        "    gm_sync();\n",
+        "    gm_wait_for_previous();\n",
+        "",
         "in front of gm_wait_for_previous",
     ),
     (
@@ -174,11 +174,67 @@ const PRODUCTS: &[Mistake] = &[
     ("words in the order of k", "u32x2{x.x, x.z}", "u32x2{x.x, x.y}", ""),
     ("exchanged halves of a piece", "piece % 2 * 8;", "(1 - piece % 2) * 8;", ""),
     ("exchanged rows", "operands[step][0], x);", "operands[step][1], x);", ""),
-    ("sums that are not shifted", ">> (half * 4 + j / 2 * 2)", ">> (half * 4)", ""),
+    ("sums that are not shifted", ">> (half * 4 + j / 2 * 2)) + x_sum", ">> (half * 4)) + x_sum", ""),
     ("a wrong correction", " + x_sum * a.min", " - x_sum * a.min", ""),
     ("tokens beyond the last", "&& token <= last_token", "&& token <= last_token + 1", "not inside"),
     ("rows beyond the last", "row <= last_row && ", "", "not inside|another block|no barrier"),
 ];
+
+/// Mistakes in what finishes whole tiles.
+const WHOLE: &[Mistake] = &[
+    ("sums that are not shifted", ">> (half * 4 + j / 2 * 2)", ">> (half * 4)", ""),
+    ("one token's scale for two", "j % 2 ? x_scale.y : x_scale.x", "x_scale.x", ""),
+    ("another token's inverse", "j % 2 ? inverse.y : inverse.x", "j % 2 ? inverse.x : inverse.y", ""),
+    ("one token's sum for two", "(i32)(j % 2 ? correction.y : correction.x)", "(i32)correction.x", ""),
+    (
+        "quotients of any scale",
+        "return (gm_bits(x) >> 23 & 0xffu) - 67u < 120u;",
+        "return true || x > 0.0f;",
+        "",
+    ),
+    ("another row's bias", "gm_load(a.bias + row + r * 8);", "gm_load(a.outer + row + r * 8 + 1);", ""),
+    ("another row", "+ half * 16 + j / 2 * 8, finished_row", "+ half * 8 + j / 2 * 16, finished_row", ""),
+    (
+        "a tile that is not whole",
+        "first_token + 128 <= a.m",
+        "first_token + 127 <= a.m",
+        "not inside|no barrier",
+    ),
+    (
+        "scales before they are there",
+        "        x_scales[gm_thread()] = x_scale;",
+        "        if (gm_thread() != 7) x_scales[gm_thread()] = x_scale;",
+        "never wrote",
+    ),
+];
+
+/// Whole tiles, which are finished in another way than those at the edges, unless a token's scale is at the ends of f32's range.
+#[test]
+fn whole_tiles_are_the_cpu_s_bits() {
+    if !can_run("whole tiles by warpgroups") {
+        return;
+    }
+    for name in ["matmul.i2_s.cuda.wgmma.prefill", "matmul.i2_s.cuda.wgmma.wide"] {
+        let kernel = kernel(Op::Matmul, name);
+        let tokens = kernel.number("tokens");
+        let mut random = Random::new(26, name);
+        // Whole tiles, those beside them, and one in which a scale is no divisor for a quotient.
+        let shape = (3 * tokens - 1, kernel.number("rows") + 40, 384);
+        let mut product = product("i2_s", &mut random, shape, Weights::Random, Tokens::F32, true);
+        (product.x.scales[tokens + 3], product.x.scales[tokens + 40]) = (1e-39, 1e30);
+        let packed = pack(&kernel, &product);
+        let expected = on_the_cpu("i2_s", &product);
+        let right = |y: Vec<f32>| y.iter().zip(&expected).all(|(y, e)| y.to_bits() == e.to_bits());
+        for seed in 0..3 {
+            let y = run(&kernel, &kernel.unit, &product, &packed, (true, seed));
+            assert_eq!(y.map(right), Ok(true), "{name}, seed {seed}");
+        }
+        for mistake in WHOLE.iter().filter(|_| name.ends_with("prefill")) {
+            let unit = mutated(&kernel, *mistake);
+            must_show(&kernel, *mistake, run(&kernel, &unit, &product, &packed, (true, 0)).map(right));
+        }
+    }
+}
 
 #[test]
 fn mistakes_in_products_by_warpgroups_show() {

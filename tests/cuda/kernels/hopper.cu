@@ -29,6 +29,15 @@ GM_KERNEL(64) turned(const u32* x, u32* y, u32 chunks) {
 }
 GM_EXPORT(turned)
 
+// Quotients in place of divisions; 0 where the divisor is none for them.
+GM_KERNEL(256) quotients(const f32* y, const f32* x, f32* out, u32 count) {
+    for (u32 i = gm_thread(); i < count; i += 256) {
+        const f32 by = gm_load(x + i);
+        gm_store(out + i, gm_divides_in_place(by) ? gm_quotient(gm_load(y + i), by, 1.0f / by) : 0.0f);
+    }
+}
+GM_EXPORT(quotients)
+
 // c[64][16] = a[64][64] b[16][64]: one warpgroup, two steps of k, both in one group.
 GM_KERNEL(128) product(const u8* a, const u8* b, i32* c) {
     GM_SHARED(u8, bs, 2 * 512);

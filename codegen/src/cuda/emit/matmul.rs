@@ -316,22 +316,44 @@ impl Finish {
     }
 }
 
+/// Statements that multiply `y` by what is the row's or the format's.
+fn by_row(plan: &CudaMatmul<'_>) -> String {
+    let (format, value) = (plan.format, &plan.format.format.value);
+    let mut steps = String::new();
+    if uses_outer(format) {
+        steps.push_str("    y = y * outer;\n");
+    }
+    if !format.has_scales() && value.unit != 1.0 {
+        let _ = writeln!(steps, "    y = y * {};", float(value.unit));
+    }
+    steps
+}
+
+/// `finished_row`: what `finished` does behind the token's scale.
+pub(super) fn finished_row(plan: &CudaMatmul<'_>) -> String {
+    let of_row = Finish::of(plan).of_row();
+    let parameters: Vec<String> = of_row.iter().map(|name| format!("f32 {name}")).collect();
+    format!(
+        "GM_DEVICE f32 finished_row(const Matmul &a, f32 y, {}) {{
+{}    return a.bias == nullptr ? y : y + bias;
+}}
+
+",
+        parameters.join(", "),
+        by_row(plan)
+    )
+}
+
 /// `finished` and `finish`: from the sum over k to the output, in the order of the scalar reference.
 fn finish(plan: &CudaMatmul<'_>) -> String {
     let format = plan.format;
-    let value = &format.format.value;
     let used = Finish::of(plan);
     let mut steps = String::new();
     if used.x_scale {
         let operator = if format.activations.keeps_multiplier { "/" } else { "*" };
         let _ = writeln!(steps, "    y = y {operator} x_scale;");
     }
-    if used.outer {
-        steps.push_str("    y = y * outer;\n");
-    }
-    if !format.has_scales() && value.unit != 1.0 {
-        let _ = writeln!(steps, "    y = y * {};", float(value.unit));
-    }
+    steps += &by_row(plan);
     let x_scale = used.x_scale.then_some("x_scale");
     let names = || used.of_row().into_iter().chain(x_scale);
     let parameters: Vec<String> = names().map(|name| format!("f32 {name}")).collect();

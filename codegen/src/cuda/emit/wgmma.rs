@@ -6,7 +6,7 @@
 //! loads them and stores their words in the order in which a lane of A has its k; bulk copies bring the codes. Stages of
 //! k go round in shared memory between a barrier that says a stage is full and one that says it is empty.
 
-use super::matmul::{CudaMatmul, MMA_ROWS, load_table, wait};
+use super::matmul::{CudaMatmul, Finish, MMA_ROWS, finished_row, load_table, wait};
 use super::mma::fragments;
 use super::{HOPPER_HEADER, pipelined};
 use gristmill_spec::model::CudaBudget;
@@ -51,7 +51,7 @@ impl Warpgroups {
         };
         let most = CudaBudget::default().shared;
         let bytes = division.stage_bytes(plan) + 16;
-        division.stages = MOST_STAGES.min(most / bytes);
+        division.stages = MOST_STAGES.min((most - 12 * plan.tokens) / bytes);
         if division.stages < 2 {
             return Err(format!(
                 "two stages of a tile of {} tokens and {} rows need {} bytes of shared memory, of which a CUDA block has {most}; fewer of either need less",
@@ -137,6 +137,7 @@ pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
     GM_SHARED(u8, ws, {stages} * {w_bytes});
     GM_SHARED(u64, full, {stages});
     GM_SHARED(u64, empty, {stages});
+    {of_tokens}
     const u32 first_token = gm_block_y() * {tokens}, first_panel = gm_block() * {panels};
     const u32 stages = (u32)(a.stride / {tile_bytes});
     if (gm_thread() == 0) {{
@@ -146,19 +147,27 @@ pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
         }}
         gm_fence_proxy();
     }}
-    {wait}gm_sync();
+    {wait}{load_tokens}gm_sync();
     if (gm_warp() >= {panels}) {{
         {fewer}bring(xs, ws, full, empty, a, first_token, first_panel, stages);
     }} else {{
         {more}const u32 own_panel = gm_warp(), own_tokens = 0, g = gm_lane() / 4, t = gm_lane() % 4;
         {table}i32 sums[2][{count}] = {{}};
 {multiply}
+        if ({whole}) {{
+{store_whole}
+            return;
+        }}
     {store}
     }}
 }}
 GM_EXPORT({name})
 ",
-        parts = bring(plan, division) + &products(plan, division),
+        parts = finished_row(plan) + &bring(plan, division) + &products(plan, division),
+        of_tokens = tokens_declared(plan),
+        load_tokens = tokens_loaded(plan),
+        whole = whole(plan, division),
+        store_whole = store_whole(plan, &sum),
         x_bytes = division.x_bytes(plan),
         w_bytes = panels * plan.pack.tile.bytes,
         tile_bytes = plan.pack.tile.bytes,
@@ -169,6 +178,99 @@ GM_EXPORT({name})
         multiply = multiply(plan, division, groups > 1 && tokens != 96),
         store = pipelined::store(plan, tokens, &sum),
     )
+}
+
+/// Whether activations are divided by what is kept of a token, and whether sums are corrected by the sum of its elements.
+fn used(plan: &CudaMatmul<'_>) -> (bool, bool) {
+    (plan.format.activations.keeps_multiplier, plan.format.min() != 0)
+}
+
+/// What outputs are finished with stands in shared memory, by token.
+fn tokens_declared(plan: &CudaMatmul<'_>) -> String {
+    let (divides, corrects) = used(plan);
+    let arrays = [(true, "f32", "x_scales"), (divides, "f32", "inverses"), (corrects, "i32", "corrections")];
+    let declared = arrays.into_iter().filter(|(there, ..)| *there);
+    let declared: Vec<String> =
+        declared.map(|(_, ty, name)| format!("GM_SHARED({ty}, {name}, {});", plan.tokens)).collect();
+    declared.join("\n    ")
+}
+
+/// Statements that bring it there.
+fn tokens_loaded(plan: &CudaMatmul<'_>) -> String {
+    let (divides, corrects) = used(plan);
+    let inverse = if divides { "\n        inverses[gm_thread()] = 1.0f / x_scale;" } else { "" };
+    let correction =
+        if corrects { "\n        corrections[gm_thread()] = gm_load(a.x_sums + token) * a.min;" } else { "" };
+    format!(
+        "if (gm_thread() < {}) {{
+        const u32 token = gm_min(first_token + gm_thread(), a.m - 1);
+        const f32 x_scale = gm_load(a.x_scales + token);
+        x_scales[gm_thread()] = x_scale;{inverse}{correction}
+    }}
+    ",
+        plan.tokens
+    )
+}
+
+/// Whether all of a warp's outputs are there, and can be divided without regard for the ends of f32's range.
+fn whole(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
+    let tokens = plan.tokens;
+    let inside =
+        format!("first_token + {tokens} <= a.m && (first_panel + {}) * {MMA_ROWS} <= a.n", division.panels);
+    if !used(plan).0 {
+        return inside;
+    }
+    let each: Vec<String> =
+        (0..tokens / 32).map(|i| format!("gm_divides_in_place(x_scales[{} + gm_lane()])", i * 32)).collect();
+    format!("{inside} && gm_ballot({}) == 0xffffffffu", each.join(" && "))
+}
+
+/// Statements that finish and store all outputs of a lane, of which none is beyond the last.
+fn store_whole(plan: &CudaMatmul<'_>, sum: &str) -> String {
+    let (divides, corrects) = used(plan);
+    let mut out = format!("            const u32 row = (first_panel + own_panel) * {MMA_ROWS} + g;\n");
+    let of_row = Finish::of(plan).of_row();
+    for name in &of_row {
+        let null = if *name == "bias" { "a.bias == nullptr ? 0.0f : " } else { "" };
+        let _ = writeln!(
+            out,
+            "            f32 {name}[4];
+            GM_UNROLL for (u32 r = 0; r < 4; r++) {name}[r] = {null}gm_load(a.{name} + row + r * 8);"
+        );
+    }
+    let mut of_tokens = "const f32x2 x_scale = gm_shared_get<f32x2>(x_scales, c * 8 + t * 2);".to_string();
+    if divides {
+        of_tokens += "\n                const f32x2 inverse = gm_shared_get<f32x2>(inverses, c * 8 + t * 2);";
+    }
+    if corrects {
+        of_tokens +=
+            "\n                const u32x2 correction = gm_shared_get<u32x2>(corrections, c * 8 + t * 2);";
+    }
+    let total = if corrects {
+        format!("(f32)({sum} + (i32)(j % 2 ? correction.y : correction.x))")
+    } else {
+        format!("(f32)({sum})")
+    };
+    let scale = "j % 2 ? x_scale.y : x_scale.x";
+    let scaled = if divides {
+        format!("gm_quotient({total}, {scale}, j % 2 ? inverse.y : inverse.x)")
+    } else {
+        format!("{total} * ({scale})")
+    };
+    let arguments: Vec<String> = of_row.iter().map(|name| format!("{name}[half * 2 + j / 2]")).collect();
+    let _ = write!(
+        out,
+        "            f32 *const y = a.y + (u64)(first_token + t * 2) * a.n + row;
+            GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
+                {of_tokens}
+                GM_UNROLL for (u32 j = 0; j < 4; j++)
+                GM_UNROLL for (u32 half = 0; half < 2; half++)
+                    gm_store(y + (u64)(c * 8 + j % 2) * a.n + half * 16 + j / 2 * 8, finished_row(a, {scaled}, {arguments}));
+            }}",
+        columns = plan.tokens / 8,
+        arguments = arguments.join(", "),
+    );
+    out
 }
 
 /// Statements that fetch the codes of the first stages to the L2 cache.
