@@ -6,6 +6,7 @@
 
 mod lookup;
 mod pack;
+mod superblock;
 pub(crate) mod trits;
 
 use crate::Error;
@@ -16,6 +17,7 @@ use gristmill_spec::vocab::{Feature, Isa, Strategy};
 pub use lookup::LookupPlan;
 pub use pack::PackPlan;
 use std::collections::BTreeSet;
+pub use superblock::{RunTerm, SuperBlock};
 
 /// The smallest and largest int8 activation that a caller can hand in.
 const ACTIVATION: (i64, i64) = (-128, 127);
@@ -43,6 +45,8 @@ pub struct FormatPlan<'a> {
     pub offset: bool,
     /// Elements of an integer run for matmul; 0: the whole row.
     pub unit: u32,
+    /// Runs whose integer sums are added up before they are scaled, where scales are integers times a shared number.
+    pub superblock: Option<SuperBlock>,
 }
 
 /// How codes become integer values.
@@ -103,12 +107,15 @@ impl<'a> FormatPlan<'a> {
             (false, Some(block)) => block.min(format.elements),
             (true, Some(block)) => block.min(run),
         };
+        let values: Vec<i32> = format.integers().into_iter().collect();
+        let ends = (values.first().copied().unwrap_or(0), values.last().copied().unwrap_or(0));
         Ok(FormatPlan {
+            superblock: SuperBlock::of(format, activations, groups, ends),
             format,
             activations,
             code_bits,
             last_code,
-            values: format.integers().into_iter().collect(),
+            values,
             groups,
             block_scale,
             outer,
@@ -140,6 +147,26 @@ impl<'a> FormatPlan<'a> {
     /// Elements that share a scale.
     pub fn run(&self) -> u32 {
         self.format.elements / self.groups
+    }
+
+    /// Units that share an f32 scale in a packing.
+    pub fn runs(&self) -> u32 {
+        self.superblock.as_ref().map_or(1, |superblock| superblock.runs)
+    }
+
+    /// How far integer sums go, in words.
+    pub fn extent(&self) -> String {
+        match (self.unit, &self.superblock) {
+            (0, _) => "one integer sum a row".to_string(),
+            (unit, None) => format!("integer sums over {unit} elements"),
+            (unit, Some(superblock)) => {
+                let runs = superblock.runs;
+                format!(
+                    "integer sums over {} elements, {runs} runs of {unit} with an integer each",
+                    runs * unit
+                )
+            }
+        }
     }
 
     /// Whether packed weights carry scales beside their codes.
@@ -437,10 +464,7 @@ impl<'a> MatmulPlan<'a> {
             Dot::PairsAtOnce => format!("{operands} {pairs} in i16, widened at once"),
             Dot::Wide => "operands widened to i16, pairs into i32".to_string(),
         };
-        let unit = match self.format.unit {
-            0 => "one integer sum a row".to_string(),
-            unit => format!("integer sums over {unit} elements"),
-        };
+        let unit = self.format.extent();
         let decode = match (&self.pack.table, self.pack.fields) {
             (None, _) if self.pack.trits() && matches!(self.dot, Dot::Direct { shift_free: true }) => {
                 "byte permutes and mask"

@@ -10,7 +10,8 @@
 use super::float;
 use super::format::uses_outer;
 use super::matrix;
-use crate::plan::{Dot, FormatPlan, MatmulPlan, trits};
+use super::pack::words;
+use crate::plan::{Dot, FormatPlan, MatmulPlan, SuperBlock, trits};
 use std::fmt::Write;
 
 /// How far ahead weights are asked for. Hardware prefetchers stop at the end of a page, so this is a page.
@@ -46,6 +47,9 @@ pub(crate) fn format_words(format: &FormatPlan<'_>, centred: bool) -> String {
         0 => "_rows".to_string(),
         unit => format!("_by{unit}"),
     };
+    if format.runs() > 1 {
+        let _ = write!(words, "x{}", format.runs());
+    }
     let _ = write!(words, "_{}", format.activations.name);
     for (word, used) in [
         ("scales", format.has_scales()),
@@ -104,7 +108,11 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
              static TRITS: [[u8; 64]; 3] = [{plain:?}, {escaped:?}, {fifth:?}];\n"
         );
     }
-    let sums = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
+    let sums = match (plan.format.unit, &plan.format.superblock) {
+        (0, _) => whole_row(plan),
+        (_, Some(superblock)) => by_superblock(plan, superblock),
+        (_, None) => by_unit(plan),
+    };
     let _ = write!(
         out,
         "/// `V` vectors of rows from `row` by `T` tokens from `token`.
@@ -489,6 +497,128 @@ fn whole_row(plan: &MatmulPlan<'_>) -> String {
              {x_sum}
              for i in 0..V {{ y[t][i] = {corrected}; }}
          }}\n"
+    )
+}
+
+/// Runs with integers: their sums times those, added up over a super-block, and scaled once.
+fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> String {
+    let format = plan.format;
+    let (unit, runs, rows) = (format.unit, superblock.runs, plan.pack.packing.rows);
+    let tiles = unit.div_ceil(plan.pack.tile.k);
+    let words = words(runs, rows);
+    let has_min = superblock.min.is_some();
+    let mut start = String::new();
+    if needs_sum(plan) {
+        let _ = write!(
+            start,
+            "let mut start = [simd::zero(); T];
+             for t in 0..T {{
+                 let x_sum = *a.x_sums.add((token + t) * a.units + unit);
+                 start[t] = {};
+             }}\n",
+            left_out(plan)
+        );
+    }
+    let sums = integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string(), needs_sum(plan));
+    let mut out = String::new();
+    for (name, used) in [("scale", true), ("min", has_min)] {
+        if used {
+            let each = if name == "min" { 2 } else { 1 };
+            let _ = writeln!(
+                out,
+                "let mut {name}s = [a.{name}s; V];
+                 let mut {name}_integers = [a.{name}s.cast::<i8>(); V];
+                 for i in 0..V {{
+                     let row = row + i * LANES;
+                     let panel = a.{name}s.add(row / ROWS * (a.units / RUNS * WORDS));
+                     {name}s[i] = panel.add(row % ROWS);
+                     {name}_integers[i] = panel.add(ROWS).cast::<i8>().add(row % ROWS * {each});
+                 }}"
+            );
+        }
+    }
+    let mut ask = String::new();
+    if asks_ahead(plan) {
+        // Panel follows panel, so what comes after the last super-block is the next panel's first one.
+        let ahead = (AHEAD / plan.pack.tile.bytes / tiles / runs).max(1);
+        let names: &[&str] = if has_min { &["scale", "min"] } else { &["scale"] };
+        for name in names {
+            let _ = write!(
+                ask,
+                "for line in 0..WORDS / LINE {{
+                     simd::prefetch({name}s[0].wrapping_add((block + {ahead}) * WORDS + line * LINE).cast());
+                 }}\n"
+            );
+        }
+    }
+    let lows = if has_min {
+        "let mut lows = [[simd::zero(); V]; T];
+         for pair in 0..RUNS / 2 {
+             let mut integers = [simd::zero(); V];
+             for i in 0..V {
+                 integers[i] = simd::integer_pairs(min_integers[i].add(block * WORDS * 4 + pair * ROWS * 2));
+             }
+             for t in 0..T {
+                 let x_sums = a.x_sums.add((token + t) * a.units + block * RUNS + 2 * pair);
+                 // Both fit in sixteen bits.
+                 let x = simd::splat(*x_sums & 0xffff | *x_sums.add(1) << 16);
+                 for i in 0..V { lows[t][i] = simd::add_products(lows[t][i], integers[i], x); }
+             }
+         }\n"
+    } else {
+        ""
+    };
+    let (x_scale, times) = match format.activations.block {
+        Some(x_block) => (
+            format!(
+                "let x_scale = simd::splat_f32(*a.x_scales.add((token + t) * a.x_blocks + block * {} / {x_block}));",
+                unit * runs
+            ),
+            true,
+        ),
+        None => (String::new(), false),
+    };
+    let term = |name: &str| {
+        let load = format!("simd::load_f32({name}[i].add(block * WORDS))");
+        if times { format!("simd::mul_f32({load}, x_scale)") } else { load }
+    };
+    let subtract = if has_min {
+        format!(
+            "y[t][i] = simd::sub_f32(y[t][i], simd::mul_f32({}, simd::to_f32(lows[t][i])));",
+            term("mins")
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "/// Runs of a super-block.
+         const RUNS: usize = {runs};
+         /// Words that its terms take in a panel.
+         const WORDS: usize = {words};
+         {out}
+         let mut y = [[simd::splat_f32(0.0); V]; T];
+         for block in 0..a.units / RUNS {{
+             {ask}
+             let mut total = [[simd::zero(); V]; T];
+             for run in 0..RUNS {{
+                 let unit = block * RUNS + run;
+                 {start}
+                 {sums}
+                 for i in 0..V {{
+                     let integer = simd::integers(scale_integers[i].add(block * WORDS * 4 + run * ROWS));
+                     for t in 0..T {{ total[t][i] = simd::add_product(total[t][i], dot[t][i], integer); }}
+                 }}
+             }}
+             {lows}
+             for t in 0..T {{
+                 {x_scale}
+                 for i in 0..V {{
+                     y[t][i] = simd::add_f32(y[t][i], simd::mul_f32({scale}, simd::to_f32(total[t][i])));
+                     {subtract}
+                 }}
+             }}
+         }}\n",
+        scale = term("scales"),
     )
 }
 

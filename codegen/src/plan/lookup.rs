@@ -151,10 +151,7 @@ impl<'a> LookupPlan<'a> {
     pub fn describe(&self) -> String {
         let k =
             if self.k_max == u64::MAX { String::new() } else { format!("; exact up to k = {}", self.k_max) };
-        let unit = match self.format.unit {
-            0 => "one integer sum a row".to_string(),
-            unit => format!("integer sums over {unit} elements"),
-        };
+        let unit = self.format.extent();
         let wider = match self.blocks_in_i16 {
             None => "and i16".to_string(),
             Some(blocks) => format!("merged into i16, widened every {}", blocks * 2 * self.block),

@@ -139,7 +139,7 @@ impl Run<'_> {
             if !there {
                 return Ok(None);
             }
-            let mut buffer = Guarded::new(panels * units * packing.rows, self.edge)?;
+            let mut buffer = Guarded::new(panels * words(packing, units), self.edge)?;
             buffer.values_mut().fill(0.0);
             Ok(Some(buffer))
         };
@@ -151,7 +151,7 @@ impl Run<'_> {
         let header = info.row_header.map_or(0, |outer| outer.bytes());
         for panel in 0..panels {
             let first = panel * packing.rows;
-            let terms = panel * units * packing.rows;
+            let terms = panel * words(packing, units);
             let part = |buffer: &mut Option<Guarded<f32>>| {
                 buffer.as_mut().map_or(std::ptr::null_mut(), |b| b.values_mut()[terms..].as_mut_ptr())
             };
@@ -190,7 +190,7 @@ impl Run<'_> {
         let k = self.case.k;
         let mut dst = Guarded::<f32>::new(k, self.edge)?;
         let panel = row / packing.rows;
-        let terms = panel * weights.units * packing.rows;
+        let terms = panel * words(packing, weights.units);
         let part = |buffer: &Option<Guarded<f32>>| {
             buffer.as_ref().map_or(std::ptr::null(), |buffer| buffer.values()[terms..].as_ptr())
         };
@@ -308,6 +308,14 @@ impl Run<'_> {
             }
             Ok(y) => Ok(y),
         })
+    }
+}
+
+/// Words that the scales of a panel take: an f32 a row and unit, or an f32 a row and super-block and a byte for each unit.
+fn words(packing: &PackInfo, units: usize) -> usize {
+    match packing.runs {
+        1 => units * packing.rows,
+        runs => units / runs * (packing.rows + (runs * packing.rows).div_ceil(4)),
     }
 }
 

@@ -159,10 +159,7 @@ impl<'a> CudaMatmul<'a> {
             }
             CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks => "u8 x i8 dp4a into i32",
         };
-        let unit = match self.format.unit {
-            0 => "one integer sum a row".to_string(),
-            unit => format!("integer sums over {unit} elements"),
-        };
+        let unit = self.format.extent();
         let k =
             if self.k_max == u64::MAX { String::new() } else { format!("; exact up to k = {}", self.k_max) };
         let ahead = self.tiling.map_or(String::new(), |tiling| format!("; {}", tiling.describe()));
