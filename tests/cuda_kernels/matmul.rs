@@ -126,24 +126,45 @@ fn bit(packing: &Packing, bits: usize, row: usize, k: usize) -> usize {
     address
 }
 
-/// Scales and minimum terms by (row, unit), from the panels that the CPU packs.
+/// The terms of a row: an f32 for each unit, or for each super-block with integers for its units.
+#[derive(Clone, Default)]
+struct RowTerms {
+    shared: Vec<f32>,
+    integers: Vec<i8>,
+}
+
+/// Where the terms of a panel of `rows` rows have what super-blocks of `runs` share, in words, and the integer of `unit`,
+/// in bytes; of minima two units stand side by side. As the runtime's documentation of packings has it.
+fn place(runs: usize, rows: usize, row: usize, unit: usize, mins: bool) -> (usize, usize) {
+    let block = unit / runs * (rows + if runs == 1 { 0 } else { runs * rows / 4 });
+    let run = unit % runs;
+    let integer = if mins { run / 2 * 2 * rows + 2 * row + run % 2 } else { run * rows + row };
+    (block + row, (block + rows) * 4 + integer)
+}
+
+/// Words that the terms of a panel take.
+fn words(runs: usize, rows: usize, units: usize) -> usize {
+    units / runs * (rows + if runs == 1 { 0 } else { runs * rows / 4 })
+}
+
+/// Scales and minimum terms by row, from the panels that the CPU packs.
 fn terms(
     info: &PackInfo,
     format: &str,
     product: &Product,
     units: usize,
     padded: usize,
-) -> [Vec<Vec<f32>>; 2] {
+) -> [Vec<RowTerms>; 2] {
     let (_, format) = REGISTRY.format(format).expect("in this build");
     let (n, k) = (product.n, product.k);
     let row_bytes = format.row_bytes(k).expect("whole blocks");
     let header = format.row_header.map_or(0, |outer| outer.bytes());
-    let mut found = [vec![Vec::new(); n], vec![Vec::new(); n]];
+    let mut found = [vec![RowTerms::default(); n], vec![RowTerms::default(); n]];
     for panel in 0..n.div_ceil(info.rows) {
         let rows = info.rows.min(n - panel * info.rows);
         let mut codes =
             vec![0u8; (units * padded * info.rows * bits_of(info)).div_ceil(8).next_multiple_of(64) + 64];
-        let mut both = [vec![0f32; units * info.rows], vec![0f32; units * info.rows]];
+        let mut both = [(); 2].map(|()| vec![0f32; words(info.runs, info.rows, units)]);
         let [scales, mins] = &mut both;
         // SAFETY: the rows of the panel are in the tensor; the buffers hold what a panel of that many units takes.
         let fault = unsafe {
@@ -159,8 +180,18 @@ fn terms(
         };
         assert_eq!(fault, Ok(()));
         for row in 0..rows {
-            for (found, of) in found.iter_mut().zip(&both) {
-                found[panel * info.rows + row] = (0..units).map(|unit| of[unit * info.rows + row]).collect();
+            for ((found, of), mins) in found.iter_mut().zip(&both).zip([false, true]) {
+                let found = &mut found[panel * info.rows + row];
+                let bytes: Vec<u8> = of.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                for unit in 0..units {
+                    let (shared, integer) = place(info.runs, info.rows, row, unit, mins);
+                    if unit % info.runs == 0 {
+                        found.shared.push(of[shared]);
+                    }
+                    if info.runs > 1 {
+                        found.integers.push(bytes[integer] as i8);
+                    }
+                }
             }
         }
     }
@@ -189,23 +220,33 @@ pub fn pack(kernel: &Kernel, product: &Product) -> Packed {
         outer: Vec::new(),
     };
     let [scales, mins] = terms(info, kernel.format(), product, units, padded);
+    let panel_words = words(info.runs, rows, units);
     if info.scales {
-        packed.scales = vec![0.0; panels * units * rows];
+        packed.scales = vec![0.0; panels * panel_words];
     }
     if info.mins {
-        packed.mins = vec![0.0; panels * units * rows];
+        packed.mins = vec![0.0; panels * panel_words];
     }
     for row in 0..n {
         let (panel, within) = (row / rows, row % rows);
         let decoded = oracle.row(tensor, n, k, row).expect("valid codes");
         packed.outer.push(decoded.outer);
-        for unit in 0..units {
-            let at = (panel * units + unit) * rows + within;
-            if info.scales {
-                packed.scales[at] = scales[row][unit];
+        for (there, to, from, mins) in [
+            (info.scales, &mut packed.scales, &scales[row], false),
+            (info.mins, &mut packed.mins, &mins[row], true),
+        ] {
+            if !there {
+                continue;
             }
-            if info.mins {
-                packed.mins[at] = mins[row][unit];
+            let to = &mut to[panel * panel_words..][..panel_words];
+            for unit in 0..units {
+                let (shared, integer) = place(info.runs, rows, within, unit, mins);
+                to[shared] = from.shared[unit / info.runs];
+                if let Some(value) = from.integers.get(unit) {
+                    let mut bytes = to[integer / 4].to_ne_bytes();
+                    bytes[integer % 4] = *value as u8;
+                    to[integer / 4] = f32::from_ne_bytes(bytes);
+                }
             }
         }
         for element in 0..k {

@@ -6,6 +6,7 @@ pub mod fields;
 mod format;
 pub(crate) use format::uses_outer;
 pub(crate) use matmul::{constant_word, format_words};
+pub(crate) use pack::words;
 mod lookup;
 mod matmul;
 mod matrix;

@@ -3,7 +3,9 @@
 //!
 //! A warp has 32 rows and 32 or 64 of the tokens, and goes through k in order, so that its f32 sums are in order.
 
-use super::matmul::{CudaMatmul, Finish, MMA_ROWS, corrected, load_table, terms};
+use super::matmul::{
+    CudaMatmul, Finish, MMA_ROWS, Parts, add_terms, corrected, integer_terms, load_table, terms,
+};
 use super::mma::fragments;
 use gristmill_spec::model::CudaBudget;
 use std::fmt::Write;
@@ -74,12 +76,42 @@ impl Tiling {
     fn stage_bytes(&self, plan: &CudaMatmul<'_>) -> u32 {
         let codes =
             self.panels * self.tiles * plan.pack.tile.bytes + plan.tokens * self.tiles * plan.pack.tile.k;
+        codes + self.arrays(plan).iter().map(|array| array.count * array.size()).sum::<u32>()
+    }
+
+    /// What a stage holds besides codes and activations.
+    fn arrays(&self, plan: &CudaMatmul<'_>) -> Vec<Array> {
         let used = Used::of(plan);
-        let (by_row, by_token) = (
-            u32::from(used.scales) + u32::from(used.mins),
-            u32::from(used.x_scales) + u32::from(used.x_sums),
-        );
-        codes + self.runs * 4 * (by_row * self.panels * MMA_ROWS + by_token * plan.tokens)
+        let (runs, rows, tokens) = (self.runs, self.panels * MMA_ROWS, plan.tokens);
+        // Integers of runs, and with them an f32 for all runs of the stage: they are of one super-block.
+        let integers = plan.format.superblock.is_some();
+        let shared = if integers { 1 } else { runs };
+        let all = [
+            (used.scales, "f32", "scales", shared * rows),
+            (used.mins, "f32", "mins", shared * rows),
+            (used.scales && integers, "i8", "scale_integers", runs * rows),
+            (used.mins && integers, "i8", "min_integers", runs.div_ceil(2) * 2 * rows),
+            (used.x_scales, "f32", "x_scales", shared * tokens),
+            (used.x_sums, "i32", "x_sums", runs * tokens),
+        ];
+        all.into_iter()
+            .filter_map(|(there, ty, name, count)| there.then_some(Array { ty, name, count }))
+            .collect()
+    }
+}
+
+/// An array in shared memory.
+struct Array {
+    ty: &'static str,
+    name: &'static str,
+    /// Elements of a stage.
+    count: u32,
+}
+
+impl Array {
+    /// Bytes of an element.
+    fn size(&self) -> u32 {
+        if self.ty == "i8" { 1 } else { 4 }
     }
 }
 
@@ -107,22 +139,15 @@ impl Used {
 /// The kernel.
 pub fn pipelined(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
     let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
-    let Tiling { warp_tokens, panels, tiles, runs, stages, .. } = *tiling;
+    let Tiling { warp_tokens, panels, tiles, stages, .. } = *tiling;
     let used = Used::of(plan);
     let mut shared = format!(
         "GM_SHARED(u8, xs, {stages} * {});\n    GM_SHARED(u8, ws, {stages} * {});",
         tokens * tiles * plan.pack.tile.k,
         panels * tiles * plan.pack.tile.bytes
     );
-    for (there, ty, array, count) in [
-        (used.scales, "f32", "scales", panels * MMA_ROWS),
-        (used.mins, "f32", "mins", panels * MMA_ROWS),
-        (used.x_scales, "f32", "x_scales", tokens),
-        (used.x_sums, "i32", "x_sums", tokens),
-    ] {
-        if there {
-            let _ = write!(shared, "\n    GM_SHARED({ty}, {array}, {stages} * {});", runs * count);
-        }
+    for Array { ty, name, count } in tiling.arrays(plan) {
+        let _ = write!(shared, "\n    GM_SHARED({ty}, {name}, {stages} * {count});");
     }
     let beside = tokens / warp_tokens;
     let count = if plan.format.unit == 0 {
@@ -134,7 +159,16 @@ pub fn pipelined(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
     let totals = if plan.format.unit == 0 {
         sums
     } else {
-        format!("{sums}\n    f32 y[2][{}][4] = {{}};", warp_tokens / 8)
+        let mut totals = format!("{sums}\n    f32 y[2][{}][4] = {{}};", warp_tokens / 8);
+        if plan.format.superblock.is_some() {
+            let low = if plan.format.offset {
+                format!(", low[2][{0}][4] = {{}}", warp_tokens / 8)
+            } else {
+                String::new()
+            };
+            let _ = write!(totals, "\n    i32 total[2][{}][4] = {{}}{low};", warp_tokens / 8);
+        }
+        totals
     };
     format!(
         "{copy}GM_KERNEL({threads}) {name}(const Matmul a) {{
@@ -166,23 +200,15 @@ GM_EXPORT({name})
         table = load_table(plan),
         ahead = stages - 1,
         pending = stages - 2,
-        arrays = arrays(&used).join(", "),
+        arrays = arrays(plan, tiling).join(", "),
         multiply = multiply(plan, tiling, &used),
         store = store(plan, tiling),
     )
 }
 
 /// Names of the arrays in shared memory.
-fn arrays(used: &Used) -> Vec<&'static str> {
-    let all = [
-        (true, "xs"),
-        (true, "ws"),
-        (used.scales, "scales"),
-        (used.mins, "mins"),
-        (used.x_scales, "x_scales"),
-        (used.x_sums, "x_sums"),
-    ];
-    all.into_iter().filter_map(|(there, name)| there.then_some(name)).collect()
+fn arrays(plan: &CudaMatmul<'_>, tiling: &Tiling) -> Vec<&'static str> {
+    ["xs", "ws"].into_iter().chain(tiling.arrays(plan).iter().map(|array| array.name)).collect()
 }
 
 /// `copy_stage`: starts the copies of one stage to place `to`.
@@ -239,8 +265,12 @@ fn copy(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
     );
     // The first run of the stage.
     let unit = format!("stage * {tiles} / {}", tiling.run.max(1));
+    let parts = Parts::of(plan, MMA_ROWS);
+    if let Some(parts) = &parts {
+        out += &copy_parts(plan, tiling, parts, &unit, &each);
+    }
     for (there, array) in [(used.scales, "scales"), (used.mins, "mins")] {
-        if there {
+        if there && parts.is_none() {
             out += &each(
                 runs * panels * 8,
                 &format!(
@@ -259,7 +289,7 @@ fn copy(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
         (used.x_scales, "x_scales", format!("(u64)token * a.x_blocks + unit * {} / {block}", format.unit)),
         (used.x_sums, "x_sums", "(u64)token * a.units + unit".to_string()),
     ] {
-        if there {
+        if there && (parts.is_none() || array == "x_sums") {
             out += &each(
                 runs * tokens,
                 &format!(
@@ -271,8 +301,8 @@ fn copy(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
             );
         }
     }
-    let names: Vec<String> = arrays(used).iter().map(|name| format!("A{name} &{name}")).collect();
-    let types: Vec<String> = arrays(used).iter().map(|name| format!("class A{name}")).collect();
+    let names: Vec<String> = arrays(plan, tiling).iter().map(|name| format!("A{name} &{name}")).collect();
+    let types: Vec<String> = arrays(plan, tiling).iter().map(|name| format!("class A{name}")).collect();
     format!(
         "// Starts the copies of a stage of k to its place in shared memory: of each 32 k, 32 bytes of every token.
 template <{types}>
@@ -285,6 +315,56 @@ GM_DEVICE void copy_stage({names}, const Matmul &a, u32 first_token, u32 first_p
         types = types.join(", "),
         names = names.join(", "),
     )
+}
+
+/// Statements that start the copies of a stage's integers and of what its super-block shares; `unit` is the stage's first run.
+fn copy_parts(
+    plan: &CudaMatmul<'_>,
+    tiling: &Tiling,
+    parts: &Parts,
+    unit: &str,
+    each: &dyn Fn(u32, &str) -> String,
+) -> String {
+    let Tiling { panels, runs, .. } = *tiling;
+    let (tokens, in_block) = (plan.tokens, parts.runs);
+    let mut out = String::new();
+    let mut arrays = vec![("scales", "scale_integers", runs * MMA_ROWS, 1)];
+    if plan.format.offset {
+        arrays.push(("mins", "min_integers", runs.div_ceil(2) * 2 * MMA_ROWS, 2));
+    }
+    for (array, integers, bytes, together) in arrays {
+        let panel = |parts: u32| format!("panel = gm_min(first_panel + i / {parts}, last_panel)");
+        let from = parts.at(array, "panel", &format!("({unit}) / {in_block}"));
+        out += &each(
+            panels * 8,
+            &format!(
+                "        const u32 {};
+        gm_copy({array}, to * {} + i * 4, (const f32x4 *)({from} + i % 8 * 4));
+",
+                panel(8),
+                panels * MMA_ROWS,
+            ),
+        );
+        // Sixteen bytes each.
+        let pieces = bytes / 16;
+        out += &each(
+            panels * pieces,
+            &format!(
+                "        const u32 {};
+        gm_copy({integers}, to * {} + i * 16,
+            (const u32x4 *)((const u8 *)({from} + {MMA_ROWS}) + ({unit}) % {in_block} / {together} * {} + i % {pieces} * 16));
+",
+                panel(pieces),
+                panels * bytes,
+                together * MMA_ROWS,
+            ),
+        );
+    }
+    let token = format!("gm_min(first_token + i % {tokens}, a.m - 1)");
+    if let Some(from) = parts.x_scale(plan, &token, &format!("({unit}) / {in_block}")) {
+        out += &each(tokens, &format!("        gm_copy(x_scales, to * {tokens} + i, {from});\n"));
+    }
+    out
 }
 
 /// Statements that multiply the stage at place `at`.
@@ -320,6 +400,8 @@ fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
     }
     let flush = if run == 0 {
         String::new()
+    } else if let Some(parts) = Parts::of(plan, MMA_ROWS) {
+        flush_integers(plan, tiling, &parts)
     } else {
         let (added, subtracted) =
             terms(plan, "sums[half][c][j]", "scale[half * 2 + j / 2]", "min[half * 2 + j / 2]");
@@ -388,6 +470,105 @@ fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
 {products}{flush}        }}",
         count = parts.len(),
         parts = parts.join(", "),
+    )
+}
+
+/// Statements at the end of a run with integers, and at the end of its super-block.
+fn flush_integers(plan: &CudaMatmul<'_>, tiling: &Tiling, parts: &Parts) -> String {
+    let Tiling { warp_tokens, panels, tiles, run, runs, stages } = *tiling;
+    let (tokens, columns, offset) = (plan.tokens, warp_tokens / 8, plan.format.offset);
+    let tile = format!("((stage - {}) * {tiles} + i)", stages - 1);
+    let ends = if run == 1 { String::new() } else { format!("if ({tile} % {run} == {}) ", run - 1) };
+    let which = if runs > 1 { format!("i / {run}") } else { "0".to_string() };
+    let mut rows = format!(
+        "                i32 integer[4];
+                GM_UNROLL for (u32 r = 0; r < 4; r++) integer[r] = scale_integers[((at * {panels} + own_panel) * {runs} + run) * {MMA_ROWS} + r * 8 + g];
+"
+    );
+    let mut shared = format!(
+        "                    f32 scale[4];
+                    GM_UNROLL for (u32 r = 0; r < 4; r++) scale[r] = scales[(at * {panels} + own_panel) * {MMA_ROWS} + r * 8 + g];
+"
+    );
+    if offset {
+        let _ = writeln!(
+            rows,
+            "                i32 lower[4];
+                GM_UNROLL for (u32 r = 0; r < 4; r++) lower[r] = min_integers[((at * {panels} + own_panel) * {pairs} + run / 2) * {both} + (r * 8 + g) * 2 + unit % 2];",
+            pairs = runs.div_ceil(2),
+            both = 2 * MMA_ROWS,
+        );
+        let _ = writeln!(
+            shared,
+            "                    f32 min[4];
+                    GM_UNROLL for (u32 r = 0; r < 4; r++) min[r] = mins[(at * {panels} + own_panel) * {MMA_ROWS} + r * 8 + g];"
+        );
+    }
+    let (x_sums, x_sum) = if plan.format.min() != 0 || offset {
+        (
+            format!(
+                "const u32x2 both_x_sums = gm_shared_get<u32x2>(x_sums, (at * {runs} + run) * {tokens} + own_tokens + c * 8 + t * 2);
+                    const i32 x_sum_of[2] = {{(i32)both_x_sums.x, (i32)both_x_sums.y}};"
+            ),
+            "const i32 x_sum = x_sum_of[j % 2];",
+        )
+    } else {
+        (String::new(), "")
+    };
+    let (x_scales, x_scale) = if plan.format.activations.block.is_some() {
+        (
+            format!(
+                "const f32x2 both_x_scales = gm_shared_get<f32x2>(x_scales, at * {tokens} + own_tokens + c * 8 + t * 2);
+                        const f32 x_scale_of[2] = {{both_x_scales.x, both_x_scales.y}};"
+            ),
+            "const f32 x_scale = x_scale_of[j % 2];",
+        )
+    } else {
+        (String::new(), "")
+    };
+    let (added, subtracted) =
+        integer_terms(plan, "sums[half][c][j]", "integer[half * 2 + j / 2]", "lower[half * 2 + j / 2]");
+    let low = subtracted.map_or(String::new(), |text| format!(" low[half][c][j] += {text};"));
+    let zero = if offset { " low[half][c][j] = 0;" } else { "" };
+    let terms = add_terms(
+        plan,
+        [
+            "y[half][c][j]",
+            "total[half][c][j]",
+            "low[half][c][j]",
+            "scale[half * 2 + j / 2]",
+            "min[half * 2 + j / 2]",
+        ],
+    );
+    format!(
+        "            {ends}{{
+                // The end of a run: its sums times its integers.
+                const u32 run = {which}, unit = {tile} / {run};
+{rows}                GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
+                    {x_sums}
+                    GM_UNROLL for (u32 half = 0; half < 2; half++)
+                    GM_UNROLL for (u32 j = 0; j < 4; j++) {{
+                        {x_sum}
+                        total[half][c][j] += {added};{low}
+                        sums[half][c][j] = 0;
+                    }}
+                }}
+                if (unit % {in_block} == {last}) {{
+                    // The end of a super-block: its terms, in the order of k.
+{shared}                    GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
+                        {x_scales}
+                        GM_UNROLL for (u32 half = 0; half < 2; half++)
+                        GM_UNROLL for (u32 j = 0; j < 4; j++) {{
+                            {x_scale}
+                            {terms}
+                            total[half][c][j] = 0;{zero}
+                        }}
+                    }}
+                }}
+            }}
+",
+        in_block = parts.runs,
+        last = parts.runs - 1,
     )
 }
 
