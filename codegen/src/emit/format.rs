@@ -277,13 +277,13 @@ fn parts(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> String {
     let runs = superblock.runs;
     let count = plan.groups / runs;
     let of = |name: &str, doc: &str, term: &RunTerm, unit: f32, negative: bool| {
-        let mut fields: Vec<_> = term.floats.iter().map(|&i| &format.fields[i]).collect();
+        let mut fields: Vec<_> = term.shared.iter().map(|&i| &format.fields[i]).collect();
         let mut reads = String::new();
-        for (&i, field) in term.floats.iter().zip(&fields) {
+        for (&i, field) in term.shared.iter().zip(&fields) {
             let _ = writeln!(reads, "let f{i} = {};", read_f32(field));
         }
         let mut factors: Vec<String> = term
-            .floats
+            .shared
             .iter()
             .zip(&fields)
             .map(|(i, field)| match field.count {
@@ -299,6 +299,21 @@ fn parts(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> String {
         let product = if negative { format!("-({product})") } else { product };
         let integer = &format.fields[term.integer];
         fields.push(integer);
+        // What several runs share is repeated.
+        let integers = if integer.count == plan.groups {
+            read_i8(integer)
+        } else {
+            format!(
+                "{{
+                     let few = {};
+                     let mut each = [0i8; RUNS];
+                     for run in 0..RUNS {{ each[run] = few[run * {} / RUNS]; }}
+                     each
+                 }}",
+                read_i8(integer),
+                integer.count
+            )
+        };
         format!(
             "/// {doc} of each super-block without the integer of its runs, and those integers.
              #[inline(always)]
@@ -309,7 +324,6 @@ fn parts(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> String {
                  (shared, {integers})
              }}\n",
             window = window(&fields),
-            integers = read_i8(integer),
         )
     };
     let mut out = format!(

@@ -112,7 +112,8 @@ impl<'a> LookupPlan<'a> {
         let merged = most_of_a_block(largest, codes, block) * step;
         let tables = match plan.unit {
             0 => TABLES,
-            unit => TABLES.max(2 * unit.next_multiple_of(whole) / pack.tile.k),
+            // A super-block is done at once.
+            unit => TABLES.max(2 * plan.runs() * unit.next_multiple_of(whole) / pack.tile.k),
         };
         if tables > MOST_TABLES {
             return refuse(&format!("runs of {} take more than {MOST_TABLES} tables", plan.unit));

@@ -1,16 +1,16 @@
 //! Super-blocks: runs whose scales are integers times a number that they share.
 //!
-//! Where a format's scale is floating-point fields of a block times an integer field of its runs (and its minima likewise),
-//! the integers are multiplied into the integer sums of their runs, so that f32 arithmetic happens once for a
+//! Where a format's scale is a product of fields that many runs share and an integer field of its runs (and its minima
+//! likewise), the integers are multiplied into the integer sums of their runs, so that f32 arithmetic happens once for a
 //! super-block, and a packing holds a byte for each run beside one f32 for all of them.
 
 use gristmill_spec::model::{Activations, Factor, FieldType, Format, Scalar};
 
-/// A term of the weights: floating-point fields, whose product a super-block shares, times an integer of each run.
+/// A term of the weights: fields whose product a super-block shares, times an integer of each run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunTerm {
     /// Fields whose product (with the constant factor) is the super-block's.
-    pub floats: Vec<usize>,
+    pub shared: Vec<usize>,
     /// The field of the runs' integers.
     pub integer: usize,
     /// Their largest magnitude.
@@ -51,17 +51,16 @@ impl SuperBlock {
         let normal = |&field: &usize| {
             matches!(format.fields[field].ty, FieldType::Scalar(Scalar::F16 | Scalar::Ue4m3Half))
         };
-        if value.unit != 1.0 && !(scale.floats.len() == 1 && scale.floats.iter().all(normal)) {
+        if value.unit != 1.0 && !(scale.shared.len() == 1 && scale.shared.iter().all(normal)) {
             return None;
         }
-        let floats = || scale.floats.iter().chain(min.iter().flat_map(|min| &min.floats));
-        let shared = floats()
-            .map(|&field| format.elements / format.fields[field].count)
-            .min()
-            .unwrap_or(format.elements);
+        let extents = || {
+            let shared = scale.shared.iter().chain(min.iter().flat_map(|min| &min.shared));
+            shared.map(|&field| format.elements / format.fields[field].count)
+        };
+        let shared = extents().min().unwrap_or(format.elements);
         let elements = activations.block.map_or(shared, |block| block.min(shared));
-        let whole =
-            floats().all(|&field| (format.elements / format.fields[field].count).is_multiple_of(elements));
+        let whole = extents().all(|extent| extent.is_multiple_of(elements));
         if !elements.is_multiple_of(2 * run)
             || !format.elements.is_multiple_of(elements)
             || activations.block.is_some_and(|block| !block.is_multiple_of(elements))
@@ -81,18 +80,18 @@ impl SuperBlock {
 }
 
 impl RunTerm {
-    /// The term of some factors, if its last field holds an integer for each of `groups` runs, and those before it are
-    /// floating-point: in this order the product is rounded as it is run by run.
+    /// The term of some factors, if the last field holds the integers of `groups` runs: in this order the product is rounded
+    /// as it is run by run.
     fn of(format: &Format, factors: &[Factor], groups: u32) -> Option<RunTerm> {
-        let mut fields = Vec::new();
+        let mut shared = Vec::new();
         for factor in factors {
             match factor {
-                Factor::Field(field) => fields.push(*field),
+                Factor::Field(field) => shared.push(*field),
                 // 1 in a packing, and multiplied by at the end.
                 Factor::Row | Factor::Tensor => {}
             }
         }
-        let integer = fields.pop()?;
+        let integer = shared.pop()?;
         let field = &format.fields[integer];
         let (low, high) = match field.ty {
             FieldType::Unsigned(bits) => (0, (1i64 << bits) - 1),
@@ -102,11 +101,10 @@ impl RunTerm {
         };
         let number = |raw: i64| i64::from(field.times) * raw + i64::from(field.plus);
         let (low, high) = (number(low).min(number(high)), number(low).max(number(high)));
-        let floats = fields.iter().all(|&field| matches!(format.fields[field].ty, FieldType::Scalar(_)));
         let fits = low >= i64::from(i8::MIN) && high <= i64::from(i8::MAX);
         let most = low.unsigned_abs().max(high.unsigned_abs()) as u32;
-        (field.count == groups && floats && !fields.is_empty() && fits).then_some(RunTerm {
-            floats: fields,
+        (groups.is_multiple_of(field.count) && !shared.is_empty() && fits).then_some(RunTerm {
+            shared,
             integer,
             most,
         })
