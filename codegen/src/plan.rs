@@ -296,8 +296,8 @@ pub struct Primitives {
     pub trits: bool,
     /// It has `matrix`, which takes two tokens at once.
     pub matrix: bool,
-    /// Vector registers that sums may fill, so that operands fit beside them; tiles with more sums than that are
-    /// computed in parts. None: tiles are computed as listed.
+    /// Vector registers that sums may fill, so that operands fit beside them; tiles with more sums than that get fewer
+    /// tokens, or fewer rows. None: tiles are computed as listed.
     pub sums: Option<u32>,
 }
 
@@ -327,7 +327,8 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         ahead: false,
         trits: false,
         matrix: false,
-        sums: Some(24),
+        // Activations are in registers too.
+        sums: Some(20),
     };
     let requires = |feature| variant.requires.contains(&feature);
     match variant.isa {
@@ -410,9 +411,15 @@ impl<'a> MatmulPlan<'a> {
         };
         let (mut vectors, mut tokens) = (rows / lanes, tokens);
         let each = sums_of_a_vector(plan, &pack, dot);
-        while primitives.sums.is_some_and(|most| vectors * tokens * each > most) && vectors * tokens > 1 {
+        if let Some(most) = primitives.sums {
             // The longer side: that costs the fewest loads for a multiply.
-            if vectors >= tokens { vectors = vectors.div_ceil(2) } else { tokens = tokens.div_ceil(2) }
+            while vectors * tokens * each > most && vectors >= tokens && vectors > 1 {
+                vectors = vectors.div_ceil(2);
+            }
+            let fit = most / (vectors * each);
+            if tokens > fit {
+                tokens = if fit > 1 { fit & !1 } else { 1 };
+            }
         }
         let pairs = primitives.matrix && tokens > 1 && pairs_save(plan, &pack, step, vectors, tokens & !1);
         if pairs {

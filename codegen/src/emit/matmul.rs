@@ -17,6 +17,10 @@ use std::fmt::Write;
 /// How far ahead weights are asked for. Hardware prefetchers stop at the end of a page, so this is a page.
 const AHEAD: u32 = 4096;
 
+/// Bytes of activations that all rows go through at once: half of the smallest second cache of the processors meant, so
+/// that they stay there while weights pass by.
+const SHARE: u32 = 256 << 10;
+
 /// Rows, four bytes each, to a cache line.
 const LINE: u32 = 16;
 
@@ -99,6 +103,13 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
              const LINE: usize = {LINE};\n"
         );
     }
+    if plan.tokens > 1 {
+        let _ = write!(
+            out,
+            "/// Bytes of activations that all rows go through at once.
+             const SHARE: usize = {SHARE};\n"
+        );
+    }
     if pack.trits() {
         let trits::Tables { plain, escaped, fifth } = trits::tables();
         let _ = write!(
@@ -151,9 +162,22 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
          #[target_feature(enable = \"{features}\")]
          pub unsafe fn matmul(a: &MatmulArgs) {{
              let end = a.row_end.next_multiple_of(LANES);
-             let mut row = a.row_begin;
+             {shares}
              // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
-             unsafe {{\n",
+             unsafe {{
+                 let mut row = a.row_begin;\n",
+        shares = if plan.tokens > 1 {
+            format!(
+                "// All rows go through some tokens, whose activations stay in the caches, then through the next.
+                 let shares = a.m.div_ceil((SHARE / a.x_stride.max(1)).max(1));
+                 let share = a.m.div_ceil(shares.max(1)).next_multiple_of({});
+                 let mut first = 0;
+                 while first < a.m {{ let last = a.m.min(first + share);",
+                plan.tokens
+            )
+        } else {
+            "let (first, last) = (0, a.m);".to_string()
+        },
         next = if asks_ahead(plan) {
             "// From the end of these rows' panels to the rows that come next.
              let after = row + V * LANES;
@@ -166,16 +190,22 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
     );
     for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
         let span = if rows == 1 { "LANES".to_string() } else { format!("{rows} * LANES") };
-        let _ = write!(out, "while row + {span} <= end {{ let mut token = 0;");
+        let _ = write!(out, "while row + {span} <= end {{ let mut token = first;");
         for step in token_steps(plan) {
+            // Two tiles of four instead of one of six and one of two.
+            let evenly = if step.is_power_of_two() || plan.pairs {
+                String::new()
+            } else {
+                format!(" && token + {} != last", step.next_power_of_two())
+            };
             let _ = write!(
                 out,
-                "while token + {step} <= a.m {{ tile::<{rows}, {step}>(a, row, token); token += {step}; }}"
+                "while token + {step} <= last{evenly} {{ tile::<{rows}, {step}>(a, row, token); token += {step}; }}"
             );
         }
         let _ = writeln!(out, "row += {span}; }}");
     }
-    out.push_str("} }\n");
+    out.push_str(if plan.tokens > 1 { "} first = last; } }\n" } else { "} }\n" });
     out
 }
 
@@ -189,8 +219,8 @@ pub(super) fn at_tile(tile: u32) -> String {
     if tile == 0 { "at".to_string() } else { format!("at + {tile} * TILE") }
 }
 
-/// Token counts of the tiles that cover any m: the planned one, its half, and one. Where tokens go in pairs, also
-/// smaller even ones.
+/// Token counts of the tiles that cover any m, the largest first: the planned one, powers of two or halves of it below, and
+/// one; all of them even where tokens go in pairs, but one.
 fn token_steps(plan: &MatmulPlan<'_>) -> Vec<u32> {
     let tokens = plan.tokens;
     let mut steps = vec![tokens];
@@ -201,7 +231,11 @@ fn token_steps(plan: &MatmulPlan<'_>) -> Vec<u32> {
             steps.push(half);
         }
     } else if tokens >= 4 {
-        steps.push(tokens / 2);
+        let below = tokens.next_power_of_two() / 2;
+        steps.push(below);
+        if !tokens.is_power_of_two() && below > 2 {
+            steps.push(below / 2);
+        }
     }
     if tokens > 1 {
         steps.push(1);
