@@ -335,7 +335,8 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         Isa::Scalar => None,
         Isa::Sse41 => Some(x86("sse41", 4, false)),
         Isa::Avx2 => Some(x86("avx2", 8, false)),
-        Isa::AvxVnni => Some(x86("avxvnni", 8, true)),
+        // Sixteen registers: f32 sums wait in memory, which is read once a run.
+        Isa::AvxVnni => Some(Primitives { sums: Some(16), ..x86("avxvnni", 8, true) }),
         Isa::Avx512 if requires(Feature::Avx512vnni) && requires(Feature::Avx512vbmi) => {
             Some(Primitives { sums: Some(24), trits: true, ..x86("avx512vbmi", 16, true) })
         }
