@@ -9,13 +9,12 @@
 
 use super::float;
 use super::format::uses_outer;
-use super::matrix;
-use super::pack::words;
-use crate::plan::{Dot, FormatPlan, MatmulPlan, SuperBlock, trits};
+use super::{matrix, runs};
+use crate::plan::{Dot, FormatPlan, MatmulPlan, trits};
 use std::fmt::Write;
 
 /// How far ahead weights are asked for. Hardware prefetchers stop at the end of a page, so this is a page.
-const AHEAD: u32 = 4096;
+pub(super) const AHEAD: u32 = 4096;
 
 /// Bytes of activations that all rows go through at once: half of the smallest second cache of the processors meant, so
 /// that they stay there while weights pass by.
@@ -121,8 +120,8 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
     }
     let sums = match (plan.format.unit, &plan.format.superblock) {
         (0, _) => whole_row(plan),
-        (_, Some(superblock)) => by_superblock(plan, superblock),
-        (_, None) => by_unit(plan),
+        (_, Some(superblock)) => runs::by_superblock(plan, superblock),
+        (_, None) => runs::by_unit(plan),
     };
     let _ = write!(
         out,
@@ -277,7 +276,7 @@ fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
 }
 
 /// Whether weights are asked for ahead: where a token reads them once, and where it was measured to pay for several.
-fn asks_ahead(plan: &MatmulPlan<'_>) -> bool {
+pub(super) fn asks_ahead(plan: &MatmulPlan<'_>) -> bool {
     plan.tokens == 1 || plan.primitives.ahead
 }
 
@@ -392,7 +391,7 @@ fn multiply(plan: &MatmulPlan<'_>) -> String {
 
 /// Integer sums over `count` tiles from `first` on (expressions) into `dot[t][i]`. Where `start` is given, they start at
 /// `start[t]`, else at zero.
-fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
+pub(super) fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
     let alone = sums_by_token(plan, first, count, start);
     if !plan.pairs {
         return alone;
@@ -507,12 +506,12 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
 }
 
 /// What the operands leave out: value = operand + min, or (operand - 128) + (min + 128).
-fn left_out(plan: &MatmulPlan<'_>) -> &'static str {
+pub(super) fn left_out(plan: &MatmulPlan<'_>) -> &'static str {
     if plan.biased { "simd::splat(x_sum * (a.min + 128))" } else { "simd::splat(x_sum * a.min)" }
 }
 
 /// Whether integer sums are corrected by the sum of the activations.
-fn needs_sum(plan: &MatmulPlan<'_>) -> bool {
+pub(super) fn needs_sum(plan: &MatmulPlan<'_>) -> bool {
     plan.format.min() != 0 || plan.biased
 }
 
@@ -530,235 +529,6 @@ fn whole_row(plan: &MatmulPlan<'_>) -> String {
          for t in 0..T {{
              {x_sum}
              for i in 0..V {{ y[t][i] = {corrected}; }}
-         }}\n"
-    )
-}
-
-/// Runs with integers: their sums times those, added up over a super-block, and scaled once.
-fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> String {
-    let format = plan.format;
-    let (unit, runs, rows) = (format.unit, superblock.runs, plan.pack.packing.rows);
-    let tiles = unit.div_ceil(plan.pack.tile.k);
-    let words = words(runs, rows);
-    let has_min = superblock.min.is_some();
-    let mut start = String::new();
-    if needs_sum(plan) {
-        let _ = write!(
-            start,
-            "let mut start = [simd::zero(); T];
-             for t in 0..T {{
-                 let x_sum = *a.x_sums.add((token + t) * a.units + unit);
-                 start[t] = {};
-             }}\n",
-            left_out(plan)
-        );
-    }
-    let sums = integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string(), needs_sum(plan));
-    let mut out = String::new();
-    for (name, used) in [("scale", true), ("min", has_min)] {
-        if used {
-            let each = if name == "min" { 2 } else { 1 };
-            let _ = writeln!(
-                out,
-                "let mut {name}s = [a.{name}s; V];
-                 let mut {name}_integers = [a.{name}s.cast::<i8>(); V];
-                 for i in 0..V {{
-                     let row = row + i * LANES;
-                     let panel = a.{name}s.add(row / ROWS * (a.units / RUNS * WORDS));
-                     {name}s[i] = panel.add(row % ROWS);
-                     {name}_integers[i] = panel.add(ROWS).cast::<i8>().add(row % ROWS * {each});
-                 }}"
-            );
-        }
-    }
-    let mut ask = String::new();
-    if asks_ahead(plan) {
-        // Panel follows panel, so what comes after the last super-block is the next panel's first one.
-        let ahead = (AHEAD / plan.pack.tile.bytes / tiles / runs).max(1);
-        let names: &[&str] = if has_min { &["scale", "min"] } else { &["scale"] };
-        for name in names {
-            let _ = write!(
-                ask,
-                "for line in 0..WORDS / LINE {{
-                     simd::prefetch({name}s[0].wrapping_add((block + {ahead}) * WORDS + line * LINE).cast());
-                 }}\n"
-            );
-        }
-    }
-    let lows = if has_min {
-        "let mut lows = [[simd::zero(); V]; T];
-         for pair in 0..RUNS / 2 {
-             let mut integers = [simd::zero(); V];
-             for i in 0..V {
-                 integers[i] = simd::integer_pairs(min_integers[i].add(block * WORDS * 4 + pair * ROWS * 2));
-             }
-             for t in 0..T {
-                 let x_sums = a.x_sums.add((token + t) * a.units + block * RUNS + 2 * pair);
-                 // Both fit in sixteen bits.
-                 let x = simd::splat(*x_sums & 0xffff | *x_sums.add(1) << 16);
-                 for i in 0..V { lows[t][i] = simd::add_products(lows[t][i], integers[i], x); }
-             }
-         }\n"
-    } else {
-        ""
-    };
-    let (x_scale, times) = match format.activations.block {
-        Some(x_block) => (
-            format!(
-                "let x_scale = simd::splat_f32(*a.x_scales.add((token + t) * a.x_blocks + block * {} / {x_block}));",
-                unit * runs
-            ),
-            true,
-        ),
-        None => (String::new(), false),
-    };
-    let term = |name: &str| {
-        let load = format!("simd::load_f32({name}[i].add(block * WORDS))");
-        if times { format!("simd::mul_f32({load}, x_scale)") } else { load }
-    };
-    let subtract = if has_min {
-        format!(
-            "y[t][i] = simd::sub_f32(y[t][i], simd::mul_f32({}, simd::to_f32(lows[t][i])));",
-            term("mins")
-        )
-    } else {
-        String::new()
-    };
-    format!(
-        "/// Runs of a super-block.
-         const RUNS: usize = {runs};
-         /// Words that its terms take in a panel.
-         const WORDS: usize = {words};
-         {out}
-         let mut y = [[simd::splat_f32(0.0); V]; T];
-         for block in 0..a.units / RUNS {{
-             {ask}
-             let mut total = [[simd::zero(); V]; T];
-             for run in 0..RUNS {{
-                 let unit = block * RUNS + run;
-                 {start}
-                 {sums}
-                 for i in 0..V {{
-                     let integer = simd::integers(scale_integers[i].add(block * WORDS * 4 + run * ROWS));
-                     for t in 0..T {{ total[t][i] = simd::add_product(total[t][i], dot[t][i], integer); }}
-                 }}
-             }}
-             {lows}
-             for t in 0..T {{
-                 {x_scale}
-                 for i in 0..V {{
-                     y[t][i] = simd::add_f32(y[t][i], simd::mul_f32({scale}, simd::to_f32(total[t][i])));
-                     {subtract}
-                 }}
-             }}
-         }}\n",
-        scale = term("scales"),
-    )
-}
-
-fn by_unit(plan: &MatmulPlan<'_>) -> String {
-    let format = plan.format;
-    let unit = format.unit;
-    let pack = &plan.pack;
-    let tiles = unit.div_ceil(pack.tile.k);
-    let rows = pack.packing.rows;
-    let mut sums = String::new();
-    if needs_sum(plan) {
-        // What the operands leave out comes first: that costs no addition.
-        let _ = write!(
-            sums,
-            "let mut start = [simd::zero(); T];
-             for t in 0..T {{
-                 let x_sum = *a.x_sums.add((token + t) * a.units + unit);
-                 start[t] = {};
-             }}\n",
-            left_out(plan)
-        );
-    }
-    sums.push_str(&integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string(), needs_sum(plan)));
-    let mut per_token = String::new();
-    if format.offset {
-        per_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");
-    }
-    if let Some(block) = format.activations.block {
-        let _ = writeln!(
-            per_token,
-            "let x_scale = simd::splat_f32(*a.x_scales.add((token + t) * a.x_blocks + unit * {unit} / {block}));"
-        );
-    }
-    let has_x = format.activations.block.is_some();
-    let term = |name: &str| {
-        let load = format!("simd::load_f32({name}[i].add(unit * {rows}))");
-        if has_x { format!("simd::mul_f32({load}, x_scale)") } else { load }
-    };
-    let mut per_vector = String::from("let sum = simd::to_f32(dot[t][i]);\n");
-    let scaled = match (format.has_scales(), has_x) {
-        (true, _) => format!("simd::mul_f32({}, sum)", term("scales")),
-        (false, true) => "simd::mul_f32(x_scale, sum)".to_string(),
-        (false, false) => "sum".to_string(),
-    };
-    let _ = writeln!(per_vector, "y[t][i] = simd::add_f32(y[t][i], {scaled});");
-    if format.offset {
-        let _ = writeln!(
-            per_vector,
-            "y[t][i] = simd::sub_f32(y[t][i], simd::mul_f32({}, simd::splat_f32(x_sum as f32)));",
-            term("mins")
-        );
-    }
-    let mut pointers = String::new();
-    if format.has_scales() && asks_ahead(plan) {
-        let ahead = (AHEAD / pack.tile.bytes / tiles).max(1);
-        let _ = write!(
-            pointers,
-            "let next_terms = (after / ROWS * ROWS * a.units + after % ROWS)
-                 .wrapping_sub(row / ROWS * ROWS * a.units + row % ROWS + ROWS * a.units);\n"
-        );
-        let _ = write!(
-            sums,
-            "let ahead = if V * LANES == ROWS || unit + {ahead} < a.units {{
-                 (unit + {ahead}) * {rows}
-             }} else {{
-                 ((unit + {ahead}) * {rows}).wrapping_add(next_terms)
-             }};\n"
-        );
-        for (name, used) in [("scales", true), ("mins", format.offset)] {
-            if used {
-                let _ = write!(
-                    sums,
-                    "for i in 0..V {{
-                         if i * LANES % LINE == 0 {{
-                             simd::prefetch({name}[i].wrapping_add(ahead).cast());
-                         }}
-                     }}\n"
-                );
-            }
-        }
-    }
-    for (name, used) in [("scales", format.has_scales()), ("mins", format.offset)] {
-        if used {
-            let _ = writeln!(
-                pointers,
-                "let mut {name} = [a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS); V];
-                 for i in 1..V {{
-                     let row = row + i * LANES;
-                     {name}[i] = if ROWS % (V * LANES) == 0 {{
-                         {name}[0].add(i * LANES)
-                     }} else {{
-                         a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS)
-                     }};
-                 }}"
-            );
-        }
-    }
-    format!(
-        "{pointers}
-         let mut y = [[simd::splat_f32(0.0); V]; T];
-         for unit in 0..a.units {{
-             {sums}
-             for t in 0..T {{
-                 {per_token}
-                 for i in 0..V {{ {per_vector} }}
-             }}
          }}\n"
     )
 }

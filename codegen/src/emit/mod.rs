@@ -13,6 +13,7 @@ mod matrix;
 mod pack;
 mod quantize;
 mod registry;
+mod runs;
 mod scalar;
 mod search;
 mod trits;

@@ -14,6 +14,7 @@ mod matmul;
 mod mma;
 mod pipelined;
 mod search;
+mod superblock;
 
 pub use blocks::CHUNK;
 pub use matmul::CudaMatmul;
