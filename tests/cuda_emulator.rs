@@ -5,11 +5,12 @@
 #[path = "cuda/support/mod.rs"]
 mod support;
 
-use support::{Buffer, Unit, can_run};
+use support::{Buffer, Unit, can_run, tells};
 
 const REDUCTION: &str = include_str!("cuda/kernels/reduction.cu");
 const GEMV: &str = include_str!("cuda/kernels/gemv.cu");
 const MMA: &str = include_str!("cuda/kernels/mma.cu");
+const OVERLAP: &str = include_str!("cuda/kernels/overlap.cu");
 const COPY: &str = include_str!("cuda/kernels/copy.cu");
 const NUMBER: &str = include_str!("cuda/kernels/number.cu");
 
@@ -24,6 +25,23 @@ impl Random {
 
     fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// Every mistake, (name, text that is there, text instead, words of the report), is reported in each of ten orders of threads.
+fn are_caught<R: std::fmt::Debug>(
+    unit: &str,
+    text: &str,
+    mistakes: &[(&str, &str, &str, &str)],
+    run: impl Fn(&Unit, u64) -> Result<R, String>,
+) {
+    for (name, from, to, words) in mistakes {
+        let mutant = Unit::new(unit, &mutated(text, from, to));
+        for seed in 0..10 {
+            let report = run(&mutant, seed).expect_err(name);
+            assert!(tells(&report, words), "{name}: {report}");
+            assert!(report.starts_with(&format!("kernel {unit}, block (")), "{name}: {report}");
+        }
     }
 }
 
@@ -93,14 +111,59 @@ fn mistakes_of_a_reduction_are_reported() {
         ("overflow", "sum = gm_load(x + i);", "sum = gm_load(x + i) + 2147483647;", "overflows"),
         ("shuffle too far", "gm_shfl_down(sum, delta)", "gm_shfl_down(sum, 2 * delta)", "32 lanes"),
     ];
-    for (name, from, to, expected) in mutations {
-        let unit = Unit::new("reduction", &mutated(REDUCTION, from, to));
-        for seed in 0..10 {
-            let report = reduce(&unit, &[7; 700], 3, seed).expect_err(name);
-            assert!(expected.split('|').any(|words| report.contains(words)), "{name}: {report}");
-            assert!(report.starts_with("kernel reduction, block ("), "{name}: {report}");
-        }
+    are_caught("reduction", REDUCTION, &mutations, |unit, seed| reduce(unit, &[7; 700], 3, seed));
+}
+
+/// Launches that begin before those in front of them have ended: nothing is touched that may still be written.
+#[test]
+fn overlapping_launches_wait_for_those_in_front() {
+    if !can_run("overlapping launches") {
+        return;
     }
+    let run = |unit: &Unit, seed: u64| {
+        let weights = Buffer::input("weights", &(1..=192).collect::<Vec<u32>>());
+        let x = Buffer::input("x", &[3; 192]);
+        let [between, y] = ["between", "y"].map(|name| Buffer::<u32>::unset(name, 192));
+        let launch = || unit.launch("products").grid(3, 1).seed(seed).arg(&weights);
+        launch().arg(&x).arg(&between).run()?;
+        launch().arg(&between).arg(&y).overlapping(true).run()?;
+        // Not even what the one before the last has written is sure to be there.
+        launch().arg(&y).arg(&between).overlapping(true).run()?;
+        between.try_read()
+    };
+    let expected: Vec<u32> = (1..=192u32).map(|w| 3 * w * w * w).collect();
+    assert_eq!(run(&Unit::new("products", OVERLAP), 1), Ok(expected));
+    let late = "a launch in front may still write it";
+    let mistakes = [
+        ("no wait", "    gm_wait_for_previous();\n", "", "in front of gm_wait_for_previous"),
+        ("a wait of some", "gm_wait", "if (gm_thread() > 5) gm_wait", "in front of gm_wait_for_previous"),
+        (
+            "an early return",
+            "    gm_wait",
+            "    if (gm_thread() > 5) return;\n    gm_wait",
+            "returned without",
+        ),
+        ("inputs too early", "gm_load(x + i)", "gm_load_early(x + i)", late),
+        (
+            "inputs fetched too early",
+            "gm_prefetch_early((const u8 *)(weights",
+            "gm_prefetch_early((const u8 *)(x",
+            late,
+        ),
+        (
+            "a store too early",
+            "    gm_wait",
+            "    gm_store(y + i, w);\n    gm_wait",
+            "in front of gm_wait_for_previous",
+        ),
+        (
+            "weights beyond the last",
+            "gm_load_early(weights + i)",
+            "gm_load_early(weights + i + 1)",
+            "not inside",
+        ),
+    ];
+    are_caught("products", OVERLAP, &mistakes, run);
 }
 
 /// Copies to shared memory: what came is there behind a wait and a barrier, and nobody sees it, or writes there, earlier.
@@ -150,13 +213,7 @@ fn copies_come_when_they_were_waited_for() {
         ("a misaligned copy", "x + next * 64", "(const u32*)((const u8*)x + 2) + next * 64", "not aligned"),
         ("a copy beside the array", "next % 3 * 64", "next * 64", "which has 192 elements"),
     ];
-    for (name, from, to, expected) in mutations {
-        let unit = Unit::new("reversed", &mutated(COPY, from, to));
-        for seed in 0..10 {
-            let report = run(&unit, 6, seed).expect_err(name);
-            assert!(expected.split('|').any(|words| report.contains(words)), "{name}: {report}");
-        }
-    }
+    are_caught("reversed", COPY, &mutations, |unit, seed| run(unit, 6, seed));
     // What a failed launch of more threads left on its way is not the next one's.
     let more = Unit::new("reversed", &mutated(&COPY.replace("64", "96"), "        gm_copy_wait<1>();\n", ""));
     let (input, y) = (Buffer::input("x", &x), Buffer::<u32>::unset("y", 96));

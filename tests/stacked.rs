@@ -9,16 +9,13 @@ use gristmill::{
     Request, Restrict, Shape, Threads, Workspace,
 };
 
-/// Values that are not all alike, other ones for each seed.
+#[path = "../src/cli/random.rs"]
+#[allow(dead_code, reason = "the command uses the rest")]
+mod random;
+
+/// Values of another size for each seed, so that scales differ.
 fn values(count: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
-    let each = || {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        (state as f32 / u32::MAX as f32) * (seed as f32) - 1.0
-    };
-    std::iter::repeat_with(each).take(count).collect()
+    random::Random::new(seed.into(), "stacked").gauss_vec(count, seed as f32)
 }
 
 /// A tensor by the format's default quantizer; `None` if it has none.

@@ -231,14 +231,17 @@ impl Tuning {
                 m.on == machine && line.starts_with(&key)
             })
         };
-        let mut machine = "";
+        // A machine is named when its first line comes: of some, everything was measured again.
+        let (mut machine, mut named) = ("", "");
         for line in old.lines().map(str::trim_end).filter(|line| !line.is_empty()) {
             if is_machine(line) {
                 machine = line;
-            }
-            if !machine.is_empty() && !measured_now(machine, line) {
-                text.push_str(line);
-                text.push('\n');
+            } else if !machine.is_empty() && !measured_now(machine, line) {
+                if named != machine {
+                    text.extend([machine, "\n"]);
+                    named = machine;
+                }
+                text.extend([line, "\n"]);
             }
         }
         for part in self.measured.chunk_by(|a, b| a.on == b.on) {
@@ -252,12 +255,7 @@ impl Tuning {
                 text.push('\n');
             }
         }
-        // A part of which everything was measured again is a line of its name.
-        let lines: Vec<&str> = text.lines().collect();
-        let empty =
-            |at: usize| is_machine(lines[at]) && lines.get(at + 1).is_none_or(|next| is_machine(next));
-        let kept = (0..lines.len()).filter(|at| !empty(*at)).map(|at| format!("{}\n", lines[at]));
-        kept.collect()
+        text
     }
 
     /// Why nothing of it is used on this GPU, although there is something of others.

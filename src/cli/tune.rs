@@ -166,6 +166,23 @@ struct Runner {
     times: Vec<f64>,
 }
 
+/// Weights as kernels take them, once for all kernels that take the same; beside them copies for cold runs.
+type Packed = Vec<(Matmul, Vec<PackedMatrix>)>;
+
+/// Where among the packed weights those of `matmul` are; they are packed where nobody did so yet.
+fn place_of_packing(
+    packed: &mut Packed,
+    matmul: &Matmul,
+    matrix: &QuantizedMatrix<'_>,
+    threads: &Threads,
+) -> Result<usize, CliError> {
+    if let Some(at) = packed.iter().position(|(other, _)| other.shares_packing_with(matmul)) {
+        return Ok(at);
+    }
+    packed.push((matmul.clone(), vec![matmul.pack_on(matrix, threads)?]));
+    Ok(packed.len() - 1)
+}
+
 /// Measures classes whose weights are of one size.
 fn tune(
     arguments: &Arguments,
@@ -185,7 +202,7 @@ fn tune(
     let x = random.gauss_vec(most * k, 1.0);
     let mut y = vec![0.0; most * n];
     let threads = Threads::single();
-    let mut packed: Vec<(Matmul, Vec<PackedMatrix>)> = Vec::new();
+    let mut packed = Vec::new();
     let mut found = Vec::new();
     for class in classes {
         bar.inc(1);
@@ -198,13 +215,7 @@ fn tune(
             let prepared = REGISTRY.prepare_for(&request, CpuProfile::detect(), &only)?;
             // Not for these numbers of tokens.
             let Ok(matmul) = Matmul::new(&prepared.decide(shape)) else { continue };
-            let at = match packed.iter().position(|(other, _)| other.shares_packing_with(&matmul)) {
-                Some(at) => at,
-                None => {
-                    packed.push((matmul.clone(), vec![matmul.pack(&matrix)?]));
-                    packed.len() - 1
-                }
-            };
+            let at = place_of_packing(&mut packed, &matmul, &matrix, &threads)?;
             let copies = &mut packed[at].1;
             let wanted = if cold { COLD_BYTES.div_ceil(copies[0].bytes().max(1)) } else { 1 };
             while copies.len() < wanted {

@@ -76,9 +76,10 @@ fn entry(set: &SpecSet, kernel: &CudaListed, text: &str, compiler: &str, options
         source: kernel.source.clone(),
         plan: kernel.plan.clone(),
         code: format!(
-            "Code::Cuda(CudaCode {{ images: {}, min_cc: {:?}, launch: {} }})",
+            "Code::Cuda(CudaCode {{ images: {}, min_cc: {:?}, overlaps: {}, launch: {} }})",
             statics(&kernel.unit),
             kernel.min_cc,
+            kernel.overlaps,
             kernel.launch
         ),
         // What a spec writes by hand goes before what is generated, of whichever family.

@@ -1,5 +1,6 @@
 //! Import layouts: proof that they hold every bit of a format's blocks exactly once, and where each goes.
 
+use super::bits::{BitMap, Conflict, Uncovered};
 use super::{Named, Scope, at, resolve};
 use crate::model::{Axis, Field, FieldLayout, Format, Import, Move};
 use crate::parse::Raw;
@@ -42,7 +43,7 @@ pub(super) fn check(raw: &RawImport<'_>, formats: &Named<Format>, scope: &Scope<
         file.report(file.error("out-of-range", rows.span, message));
         return None;
     }
-    let mut tile = Tile { raw, taken: vec![None; (rows.value * format.bytes * 8) as usize] };
+    let mut tile = Tile { raw, taken: BitMap::new((rows.value * format.bytes * 8) as usize) };
     let mut moves = Vec::new();
     let mut sound = true;
     for (place_index, place) in raw.fields.iter().enumerate() {
@@ -101,7 +102,7 @@ fn complete(raw: &RawImport<'_>, format: &Format) -> bool {
 /// Which bits of a tile belong to which field (by its place in the file; gaps come after the last).
 struct Tile<'a> {
     raw: &'a RawImport<'a>,
-    taken: Vec<Option<usize>>,
+    taken: BitMap<usize>,
 }
 
 impl Tile<'_> {
@@ -174,29 +175,29 @@ impl Tile<'_> {
             Some(place) => format!("field `{}`", place.name.value),
             None => "an unused range".to_owned(),
         };
-        let range = usize::try_from(first).ok().map(|first| first..first + bits as usize);
-        let Some(slots) = range.and_then(|range| self.taken.get_mut(range)) else {
-            let message =
-                format!("{} reaches bit {first}, outside the tile's {} bits", name(owner), self.taken.len());
-            file.report(file.error("import-not-bijective", span, message));
-            return None;
+        let (message, help) = match self.taken.claim(owner, first, bits) {
+            Ok(()) => return Some(()),
+            Err(Conflict::Beyond(_)) => {
+                let bits = self.taken.len();
+                (format!("{} reaches bit {first}, outside the tile's {bits} bits", name(owner)), None)
+            }
+            Err(Conflict::Taken(other, bit)) => {
+                let what = if other == owner { "itself".to_owned() } else { name(other) };
+                let help = "each (row, value) needs bits of its own: look for a stride that is too small or given twice";
+                (format!("{} overlaps {what} at bit {bit} of the tile", name(owner)), Some(help))
+            }
         };
-        if let Some(other) = slots.iter().find_map(|slot| *slot) {
-            let what = if other == owner { "itself".to_owned() } else { name(other) };
-            let message = format!("{} overlaps {what} at bit {first} of the tile", name(owner));
-            let help =
-                "each (row, value) needs bits of its own: look for a stride that is too small or given twice";
-            file.report(file.error("import-not-bijective", span, message).help(help));
-            return None;
-        }
-        slots.fill(Some(owner));
-        Some(())
+        let error = file.error("import-not-bijective", span, message);
+        file.report(match help {
+            Some(help) => error.help(help),
+            None => error,
+        });
+        None
     }
 
     /// Reports bits that belong to nothing.
     fn uncovered(&self, rows: At<u32>) -> bool {
-        let Some(first) = self.taken.iter().position(Option::is_none) else { return false };
-        let run = self.taken[first..].iter().take_while(|slot| slot.is_none()).count();
+        let Some(Uncovered { first, run, .. }) = self.taken.uncovered() else { return false };
         let message = format!("bits {first} to {} of the tile belong to no field", first + run - 1);
         let help = format!(
             "if the layout leaves them out, say so: `unused = [{{ offset = {first}, bits = {run} }}]`"

@@ -1,32 +1,26 @@
 //! Proof that the fields of a block cover its bits exactly once.
 
+use super::bits::{BitMap, Conflict, Uncovered};
 use crate::model::{FieldLayout, FieldType, Segment, Slice};
 use crate::parse::format::{RawField, RawFormat, bits_of};
 use crate::toml_walk::{At, Span};
 
-/// Who owns a bit: nobody, a declared gap, or a field.
+/// Who owns a bit: a declared gap or a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
-    Nobody,
     Unused,
     Field(usize),
 }
 
 struct Map<'a> {
     raw: &'a RawFormat<'a>,
-    bits: Vec<Owner>,
+    bits: BitMap<Owner>,
     block: At<u32>,
-}
-
-/// Bits of the block that a claim covers, and the first conflict it meets.
-enum Conflict {
-    Beyond(i64),
-    Taken(Owner, i64),
 }
 
 /// Reports overlaps, fields beyond the block, and uncovered bits.
 pub(super) fn check(raw: &RawFormat<'_>, block: At<u32>) {
-    let bits = vec![Owner::Nobody; block.value as usize * 8];
+    let bits = BitMap::new(block.value as usize * 8);
     let mut map = Map { raw, bits, block };
     let mut sound = true;
     for (index, field) in raw.fields.iter().enumerate() {
@@ -42,22 +36,6 @@ pub(super) fn check(raw: &RawFormat<'_>, block: At<u32>) {
 }
 
 impl Map<'_> {
-    fn claim(&mut self, owner: Owner, first: i64, bits: u32) -> Result<(), Conflict> {
-        let end = first.saturating_add(i64::from(bits));
-        let total = self.bits.len() as i64;
-        if first < 0 || end > total {
-            return Err(Conflict::Beyond(if first < 0 { first } else { end - 1 }));
-        }
-        for at in first..end {
-            let slot = &mut self.bits[at as usize];
-            if *slot != Owner::Nobody {
-                return Err(Conflict::Taken(*slot, at));
-            }
-            *slot = owner;
-        }
-        Ok(())
-    }
-
     fn field(&mut self, index: usize, field: &RawField) -> bool {
         let result = match &field.layout {
             FieldLayout::Bits(slices) => self.slices(index, field.count, slices).map(|()| true),
@@ -77,10 +55,10 @@ impl Map<'_> {
         }
     }
 
-    fn slices(&mut self, index: usize, count: u32, slices: &[Slice]) -> Result<(), Conflict> {
+    fn slices(&mut self, index: usize, count: u32, slices: &[Slice]) -> Result<(), Conflict<Owner>> {
         for slice in slices {
             for value in 0..count {
-                self.claim(Owner::Field(index), slice.address(value), slice.bits)?;
+                self.bits.claim(Owner::Field(index), slice.address(value), slice.bits)?;
             }
         }
         Ok(())
@@ -88,7 +66,12 @@ impl Map<'_> {
 
     /// Digits share bytes with digits of their own field; each (byte, digit) and each element comes once.
     /// Says whether they do; what is wrong has been reported.
-    fn segments(&mut self, index: usize, field: &RawField, segments: &[Segment]) -> Result<bool, Conflict> {
+    fn segments(
+        &mut self,
+        index: usize,
+        field: &RawField,
+        segments: &[Segment],
+    ) -> Result<bool, Conflict<Owner>> {
         let file = self.raw.file;
         let total = self.bits.len() as i64;
         let mut digits = vec![false; self.block.value as usize * 5];
@@ -128,8 +111,8 @@ impl Map<'_> {
                         return Ok(false);
                     }
                 }
-                if self.bits[step.bit as usize] != Owner::Field(index) {
-                    self.claim(Owner::Field(index), step.bit, 8)?;
+                if !self.bits.has(Owner::Field(index), step.bit as usize) {
+                    self.bits.claim(Owner::Field(index), step.bit, 8)?;
                 }
             }
         }
@@ -137,7 +120,7 @@ impl Map<'_> {
     }
 
     fn gap(&mut self, gap: &At<crate::parse::format::Unused>) -> bool {
-        match self.claim(Owner::Unused, i64::from(gap.value.offset), gap.value.bits) {
+        match self.bits.claim(Owner::Unused, i64::from(gap.value.offset), gap.value.bits) {
             Ok(()) => true,
             Err(conflict) => {
                 self.conflict("the unused range", Owner::Unused, gap.span, conflict);
@@ -146,7 +129,7 @@ impl Map<'_> {
         }
     }
 
-    fn conflict(&self, what: &str, owner: Owner, span: Span, conflict: Conflict) {
+    fn conflict(&self, what: &str, owner: Owner, span: Span, conflict: Conflict<Owner>) {
         let file = self.raw.file;
         let error = match conflict {
             Conflict::Beyond(bit) => {
@@ -170,7 +153,7 @@ impl Map<'_> {
                         let field = &self.raw.fields[index];
                         (format!("field `{}`", field.name.value), Some(field.layout_span))
                     }
-                    Owner::Unused | Owner::Nobody => ("another unused range".to_owned(), None),
+                    Owner::Unused => ("another unused range".to_owned(), None),
                 };
                 let message = format!("{what} overlaps {name} at {}", place(bit));
                 let error = file.error("field-overlap", span, message).label("this claims the bit again");
@@ -184,10 +167,7 @@ impl Map<'_> {
     }
 
     fn uncovered(&self) {
-        let free = |bit: &Owner| *bit == Owner::Nobody;
-        let Some(first) = self.bits.iter().position(free) else { return };
-        let run = self.bits[first..].iter().take_while(|bit| free(bit)).count();
-        let all = self.bits.iter().filter(|bit| free(bit)).count();
+        let Some(Uncovered { first, run, all }) = self.bits.uncovered() else { return };
         let file = self.raw.file;
         let more = if all > run { format!(" ({all} bits in all)") } else { String::new() };
         let message = format!("bits {first} to {} of the block belong to no field{more}", first + run - 1);

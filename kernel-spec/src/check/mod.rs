@@ -1,5 +1,6 @@
 //! From raw specs to the checked model: names are resolved, proofs are done, every mistake is reported.
 
+mod bits;
 mod codebook;
 mod coverage;
 mod cuda;

@@ -1,14 +1,13 @@
 //! Quantizing and dequantizing on a device.
 
 use super::buffer::DeviceBuffer;
-use super::device::{Argument, Geometry, Gpu};
-use super::fault::FaultWord;
+use super::device::{Argument, Function, Geometry, Gpu};
+use super::fault::{Faults, Rows};
 use crate::decide::Candidate;
 use crate::error::Error;
 use crate::launch::Launcher;
 use crate::registry::{CudaLaunch, CudaStep, FormatInfo, Registry};
 use crate::weights::QuantizedMatrix;
-use cudarc::driver::CudaFunction;
 use gristmill_spec::vocab::Op;
 use std::sync::Arc;
 
@@ -35,7 +34,7 @@ pub(super) fn looping(gpu: &Gpu, work: u64) -> (u32, u32) {
 #[derive(Clone, Debug)]
 pub(crate) struct DequantizeCode {
     gpu: Arc<Gpu>,
-    function: CudaFunction,
+    function: Function,
     threads: u32,
     per_thread: u32,
 }
@@ -60,7 +59,7 @@ impl Launcher<DequantizeCode> {
         rows: usize,
         k: usize,
         dst: &mut DeviceBuffer<f32>,
-        fault: &mut FaultWord,
+        faults: &mut Faults,
     ) -> Result<(), Error> {
         let DequantizeCode { gpu, function, threads, per_thread } = self.code();
         let values = rows.checked_mul(k).ok_or(Error::TooLarge { what: "a tensor" })?;
@@ -72,7 +71,7 @@ impl Launcher<DequantizeCode> {
             Argument::U32(size("rows", rows)?),
             Argument::U32(size("a row", k)?),
             Argument::U64(format.row_bytes(k)? as u64),
-            Argument::U64(fault.address()),
+            Argument::U64(faults.address(gpu, Rows { k, block: Some(format.elements) })?),
         ];
         self.enqueued(gpu, src.bytes(), values.saturating_mul(4), || {
             // SAFETY: the parameters are those of docs/cuda.md; the caller compared the sizes with the shape, and
@@ -88,12 +87,10 @@ impl Launcher<DequantizeCode> {
         let values = rows.checked_mul(k).ok_or(Error::TooLarge { what: "a tensor" })?;
         let src = DeviceBuffer::of(gpu, matrix.data())?;
         let mut out = DeviceBuffer::<f32>::uninitialized(gpu, values)?;
-        let mut fault = FaultWord::new(gpu)?;
-        self.enqueue(format, &src, rows, k, &mut out, &mut fault)?;
+        let mut faults = Faults::new(gpu)?;
+        self.enqueue(format, &src, rows, k, &mut out, &mut faults)?;
         gpu.wait(self.entry.name)?;
-        if let Some((kind, at)) = fault.take()? {
-            return Err(kind.at(at, format.elements).in_rows(format, 0, k));
-        }
+        report(format, &mut faults)?;
         match dst {
             Some(dst) => out.read(dst),
             None => Ok(()),
@@ -105,10 +102,10 @@ impl Launcher<DequantizeCode> {
 #[derive(Clone, Debug)]
 pub(crate) struct QuantizeCode {
     gpu: Arc<Gpu>,
-    function: CudaFunction,
+    function: Function,
     threads: u32,
     blocks: u32,
-    step: Option<(CudaStep, CudaFunction, CudaFunction)>,
+    step: Option<(CudaStep, Function, Function)>,
 }
 
 impl Launcher<QuantizeCode> {
@@ -168,7 +165,7 @@ impl Launcher<QuantizeCode> {
         k: usize,
         dst: &mut DeviceBuffer<u8>,
         [steps, partial]: &mut [DeviceBuffer<u64>; 2],
-        fault: &mut FaultWord,
+        faults: &mut Faults,
     ) -> Result<(), Error> {
         let QuantizeCode { gpu, function, threads, blocks, step } = self.code();
         if format.tensor_tail.is_some() {
@@ -176,7 +173,8 @@ impl Launcher<QuantizeCode> {
             dst.fill_bytes(0)?;
         }
         let (rows32, k32) = (size("rows", rows)?, size("a row", k)?);
-        let (src_at, fault_at) = (src.input(), fault.address());
+        let src_at = src.input();
+        let fault_at = faults.address(gpu, Rows { k, block: Some(format.elements) })?;
         let steps_at = if step.is_some() { steps.output() } else { 0 };
         let work = (src.len() as u64).div_ceil(format.elements.max(1) as u64).div_ceil(u64::from(*blocks));
         let name = self.entry.name;
@@ -232,16 +230,22 @@ impl Launcher<QuantizeCode> {
         let gpu = self.gpu();
         let values = DeviceBuffer::of(gpu, src)?;
         let mut out = DeviceBuffer::uninitialized(gpu, dst.len())?;
-        let mut fault = FaultWord::new(gpu)?;
+        let mut faults = Faults::new(gpu)?;
         let [steps, partial] = self.step_numbers(format, rows, k)?;
         let mut steps =
             [DeviceBuffer::uninitialized(gpu, steps)?, DeviceBuffer::uninitialized(gpu, partial)?];
-        self.enqueue(format, &values, rows, k, &mut out, &mut steps, &mut fault)?;
+        self.enqueue(format, &values, rows, k, &mut out, &mut steps, &mut faults)?;
         gpu.wait(self.entry.name)?;
-        if let Some((kind, at)) = fault.take()? {
-            return Err(kind.at(at, format.elements).in_rows(format, 0, k));
-        }
+        report(format, &mut faults)?;
         out.read(dst)
+    }
+}
+
+/// Waits for conversions of this format, and reports what stopped one.
+pub(super) fn report(format: &FormatInfo, faults: &mut Faults) -> Result<(), Error> {
+    match faults.take()? {
+        Some((kind, at, Rows { k, .. })) => Err(kind.at(at, format.elements).in_rows(format, 0, k)),
+        None => Ok(()),
     }
 }
 

@@ -9,33 +9,6 @@ use std::sync::Arc;
 /// What a word holds while nothing has stopped a kernel.
 const NONE: u64 = u64::MAX;
 
-/// The word in which kernels leave the first thing that stopped them.
-#[derive(Debug)]
-pub(super) struct FaultWord(DeviceBuffer<u64>);
-
-impl FaultWord {
-    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<FaultWord, Error> {
-        let mut word = DeviceBuffer::uninitialized(gpu, 1)?;
-        word.fill_bytes(0xff)?;
-        Ok(FaultWord(word))
-    }
-
-    pub(super) fn address(&mut self) -> u64 {
-        self.0.output()
-    }
-
-    /// Waits for what was enqueued, and tells what stopped it, with the index of an element. The word is as new then.
-    pub(super) fn take(&mut self) -> Result<Option<(FaultKind, usize)>, Error> {
-        let mut word = [0];
-        self.0.read(&mut word)?;
-        let found = decode(word[0]);
-        if found.is_some() {
-            self.0.fill_bytes(0xff)?;
-        }
-        Ok(found)
-    }
-}
-
 /// What stopped a kernel and at which element.
 fn decode(word: u64) -> Option<(FaultKind, usize)> {
     let kind = match word % 4 {
@@ -66,56 +39,67 @@ impl FaultKind {
     }
 }
 
-/// Rows of activations: `k` values, in blocks that share a scale or with one for the row.
+/// Rows in which elements are counted: `k` values, in blocks that share a scale or with one for the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rows {
     pub(super) k: usize,
     pub(super) block: Option<usize>,
 }
 
-/// Words for many runs, of which each says where in its own rows it was stopped. They are read all at once.
+/// The words in which kernels leave the first thing that stopped them, one for each kind of rows: an element's index means
+/// nothing without them. A word stays with its rows, since graphs go on writing there.
 #[derive(Debug)]
-pub(super) struct RowFaults {
-    words: DeviceBuffer<u64>,
+pub(super) struct Faults {
+    words: Vec<DeviceBuffer<u64>>,
     rows: Vec<Rows>,
 }
 
-impl RowFaults {
-    /// More than a model has different layers.
+impl Faults {
+    /// More than most models have different layers.
     const WORDS: usize = 64;
 
-    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<RowFaults, Error> {
-        let mut words = DeviceBuffer::uninitialized(gpu, RowFaults::WORDS)?;
+    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Faults, Error> {
+        let mut faults = Faults { words: Vec::new(), rows: Vec::new() };
+        faults.grow(gpu)?;
+        Ok(faults)
+    }
+
+    fn grow(&mut self, gpu: &Arc<Gpu>) -> Result<(), Error> {
+        let mut words = DeviceBuffer::uninitialized(gpu, Faults::WORDS)?;
         words.fill_bytes(0xff)?;
-        Ok(RowFaults { words, rows: Vec::new() })
+        self.words.push(words);
+        Ok(())
     }
 
-    /// Where a run over such rows reports; `None` while all words are taken by others.
-    pub(super) fn address(&mut self, rows: Rows) -> Option<u64> {
-        let at = match self.rows.iter().position(|known| *known == rows) {
-            Some(at) => at,
-            None if self.rows.len() < RowFaults::WORDS => {
-                self.rows.push(rows);
-                self.rows.len() - 1
+    /// Where a run over such rows reports.
+    pub(super) fn address(&mut self, gpu: &Arc<Gpu>, rows: Rows) -> Result<u64, Error> {
+        let at = self.rows.iter().position(|known| *known == rows).unwrap_or(self.rows.len());
+        let (buffer, word) = (at / Faults::WORDS, at % Faults::WORDS);
+        if buffer == self.words.len() {
+            self.grow(gpu)?;
+        }
+        if at == self.rows.len() {
+            self.rows.push(rows);
+        }
+        Ok(self.words[buffer].output() + 8 * word as u64)
+    }
+
+    /// Waits for all runs, those of graphs included, and tells what stopped one of them at which element of its rows.
+    /// All words are as new then.
+    pub(super) fn take(&mut self) -> Result<Option<(FaultKind, usize, Rows)>, Error> {
+        let mut found = None;
+        for (words, rows) in self.words.iter_mut().zip(self.rows.chunks(Faults::WORDS)) {
+            let mut seen = [NONE; Faults::WORDS];
+            words.read(&mut seen[..])?;
+            let here = seen.iter().zip(rows).find_map(|(word, rows)| {
+                let (kind, at) = decode(*word)?;
+                Some((kind, at, *rows))
+            });
+            if here.is_some() {
+                words.fill_bytes(0xff)?;
             }
-            None => return None,
-        };
-        Some(self.words.output() + 8 * at as u64)
-    }
-
-    /// Waits for all runs, and reports what stopped one of them. All words are as new then.
-    pub(super) fn take(&mut self) -> Result<(), Error> {
-        let mut words = [0; RowFaults::WORDS];
-        self.words.read(&mut words)?;
-        let found = words.iter().zip(&self.rows).find_map(|(word, rows)| Some((decode(*word)?, *rows)));
-        let Some(((kind, at), Rows { k, block })) = found else { return Ok(()) };
-        self.words.fill_bytes(0xff)?;
-        let (row, column) = (at / k.max(1), at % k.max(1));
-        Err(kind.at(column, block.unwrap_or(k)).in_activations(row))
-    }
-
-    /// Forgets which rows the words are for; after [`RowFaults::take`].
-    pub(super) fn clear(&mut self) {
-        self.rows.clear();
+            found = found.or(here);
+        }
+        Ok(found)
     }
 }

@@ -5,6 +5,7 @@ use crate::error::Error;
 use cudarc::driver::result::{device, mem_pool};
 use cudarc::driver::sys::{CUmemPool_attribute, CUmemoryPool};
 use std::ffi::c_void;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of a device's buffers.
@@ -112,7 +113,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::OutOfDeviceMemory`], [`Error::Gpu`].
-    pub fn reserve_memory(self: &std::sync::Arc<Gpu>, bytes: usize) -> Result<(), Error> {
+    pub fn reserve_memory(self: &Arc<Gpu>, bytes: usize) -> Result<(), Error> {
         drop(super::DeviceBuffer::<u8>::uninitialized(self, bytes)?);
         self.synchronize()
     }

@@ -2,8 +2,8 @@
 
 use super::blocks::size;
 use super::buffer::{DeviceBuffer, Number};
-use super::device::{Argument, Geometry, Gpu};
-use super::fault::{RowFaults, Rows};
+use super::device::{Argument, Function, Geometry, Gpu};
+use super::fault::{Faults, Rows};
 use crate::activations::{self, Input, RowLayout};
 use crate::aligned::Aligned;
 use crate::decide::{Candidate, Decision};
@@ -13,7 +13,7 @@ use crate::registry::{CudaLaunch, PackInfo, Registry, Unit};
 use crate::threads::Threads;
 use crate::weights::PackedMatrix;
 use crate::workspace::Workspace;
-use cudarc::driver::{CudaFunction, DeviceRepr};
+use cudarc::driver::DeviceRepr;
 use gristmill_spec::vocab::{DType, Op};
 use half::slice::HalfFloatSliceExt as _;
 use std::sync::Arc;
@@ -115,7 +115,7 @@ unsafe impl DeviceRepr for Parameters {}
 #[derive(Clone, Debug)]
 pub(crate) struct ActivationCode {
     gpu: Arc<Gpu>,
-    function: CudaFunction,
+    function: Function,
     threads: u32,
 }
 
@@ -247,7 +247,7 @@ pub(crate) struct Scratch {
     sums: Option<DeviceBuffer<i32>>,
     bias: Option<DeviceBuffer<f32>>,
     y: Option<DeviceBuffer<f32>>,
-    faults: Option<RowFaults>,
+    faults: Option<Faults>,
     /// Whether something was enqueued since the fault was read.
     pending: bool,
     /// The device that all of this is on.
@@ -290,16 +290,10 @@ impl Scratch {
     fn fault_address(&mut self, gpu: &Arc<Gpu>, rows: Rows) -> Result<u64, Error> {
         let faults = match &mut self.faults {
             Some(faults) => faults,
-            none => none.insert(RowFaults::new(gpu)?),
+            none => none.insert(Faults::new(gpu)?),
         };
         self.pending = true;
-        if let Some(address) = faults.address(rows) {
-            return Ok(address);
-        }
-        // Runs before this are told apart no longer, so they are waited for.
-        faults.take()?;
-        faults.clear();
-        faults.address(rows).ok_or(Error::TooLarge { what: "the number of different activations" })
+        faults.address(gpu, rows)
     }
 
     /// Room for `m` rows of this layout, `stride` bytes apart.
@@ -329,10 +323,10 @@ impl Scratch {
     /// Waits for the runs since the last time, those of graphs included, and reports what stopped one of them.
     pub(crate) fn finish(&mut self) -> Result<(), Error> {
         self.pending = false;
-        match &mut self.faults {
-            Some(faults) => faults.take(),
-            None => Ok(()),
-        }
+        let Some(faults) = &mut self.faults else { return Ok(()) };
+        let Some((kind, at, Rows { k, block })) = faults.take()? else { return Ok(()) };
+        let (row, column) = (at / k.max(1), at % k.max(1));
+        Err(kind.at(column, block.unwrap_or(k)).in_activations(row))
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -349,7 +343,7 @@ impl Scratch {
 #[derive(Clone, Debug)]
 pub(crate) struct ProductCode {
     gpu: Arc<Gpu>,
-    function: CudaFunction,
+    function: Function,
     threads: u32,
     fewest: u32,
     rows: u32,

@@ -1,9 +1,9 @@
 //! Quantizing and dequantizing tensors that are on a device already.
 
-use super::blocks::{DequantizeCode, QuantizeCode};
+use super::blocks::{DequantizeCode, QuantizeCode, report};
 use super::buffer::DeviceBuffer;
 use super::device::Gpu;
-use super::fault::FaultWord;
+use super::fault::Faults;
 use crate::device::Device;
 use crate::error::Error;
 use crate::launch::Launcher;
@@ -55,9 +55,7 @@ pub struct GpuQuantizer {
     dequantize: Launcher<DequantizeCode>,
     format: &'static FormatInfo,
     steps: [DeviceBuffer<u64>; 2],
-    fault: FaultWord,
-    /// Elements of a row in the conversions since the last wait.
-    k: Option<usize>,
+    faults: Faults,
 }
 
 impl GpuQuantizer {
@@ -86,11 +84,10 @@ impl GpuQuantizer {
         let nothing = || DeviceBuffer::uninitialized(&gpu, 0);
         Ok(GpuQuantizer {
             steps: [nothing()?, nothing()?],
-            fault: FaultWord::new(&gpu)?,
+            faults: Faults::new(&gpu)?,
             quantize,
             dequantize,
             format,
-            k: None,
         })
     }
 
@@ -153,14 +150,13 @@ impl GpuQuantizer {
         if src.is_empty() {
             return if dst.is_empty() { Ok(()) } else { dst.fill_bytes(0) };
         }
-        self.rows_of(k)?;
         let numbers = self.quantize.step_numbers(self.format, n, k)?;
         for (buffer, count) in self.steps.iter_mut().zip(numbers) {
             if buffer.len() < count {
                 *buffer = DeviceBuffer::uninitialized(self.quantize.gpu(), count)?;
             }
         }
-        self.quantize.enqueue(self.format, src, n, k, dst, &mut self.steps, &mut self.fault)
+        self.quantize.enqueue(self.format, src, n, k, dst, &mut self.steps, &mut self.faults)
     }
 
     /// Enqueues the values of a tensor of `n` rows of `k`.
@@ -178,21 +174,16 @@ impl GpuQuantizer {
         if dst.is_empty() {
             return Ok(());
         }
-        self.rows_of(k)?;
-        self.dequantize.enqueue(self.format, src, n, k, dst, &mut self.fault)
+        self.dequantize.enqueue(self.format, src, n, k, dst, &mut self.faults)
     }
 
-    /// Waits for the conversions since the last time.
+    /// Waits for the conversions since the last time, those of graphs included.
     ///
     /// # Errors
     /// [`Error::NonFinite`], [`Error::ScaleOverflow`], [`Error::InvalidCode`] of one of them, with its place; what was
     /// written is of no use then. [`Error::Gpu`].
     pub fn finish(&mut self) -> Result<(), Error> {
-        let Some(k) = self.k.take() else { return self.gpu().synchronize() };
-        match self.fault.take()? {
-            Some((kind, at)) => Err(kind.at(at, self.format.elements).in_rows(self.format, 0, k)),
-            None => Ok(()),
-        }
+        report(self.format, &mut self.faults)
     }
 
     /// Compares a quantized tensor with what it was made of: dequantizes it on the device, and copies both back.
@@ -229,15 +220,6 @@ impl GpuQuantizer {
         }
         error.normalized_square = if lost == 0.0 { 0.0 } else { lost / all };
         Ok(error)
-    }
-
-    /// What stopped a conversion is told by its element, which means nothing in rows of another length.
-    fn rows_of(&mut self, k: usize) -> Result<(), Error> {
-        if self.k.is_some_and(|before| before != k) {
-            self.finish()?;
-        }
-        self.k = Some(k);
-        Ok(())
     }
 
     fn check(

@@ -89,7 +89,8 @@ impl Importer {
         let (from, tail) = data.split_at(n * row_bytes);
         let (to, tail_to) = out.split_at_mut(n * row_bytes);
         tail_to.copy_from_slice(tail);
-        let panel = (rows * row_bytes).max(1);
+        // A tensor without rows may have rows of any length.
+        let panel = rows.saturating_mul(row_bytes).max(1);
         for (from, to) in from.chunks_exact(panel).zip(to.chunks_exact_mut(panel)) {
             let (headers, tiles) = from.split_at(rows * header);
             for (row, to) in to.chunks_exact_mut(row_bytes).enumerate() {

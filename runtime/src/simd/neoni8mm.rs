@@ -6,54 +6,23 @@ pub use super::neon::{
     integer_pairs, integers, load, load_f32, lookup, mul_f32, prefetch, shift, shift_lanes, splat, splat_f32,
     store_f32, sub, sub_f32, table, to_f32, zero,
 };
+use super::neondot::adds;
 use std::arch::aarch64::*;
-use std::arch::asm;
 
-/// Adds four u8 x i8 products to every lane: exact for all operands.
-#[inline]
-#[target_feature(enable = "neon,i8mm")]
-pub fn dot(mut sum: I, a: I, b: I) -> I {
-    // SAFETY: `usdot` only touches the registers named, and this function has its feature.
-    unsafe {
-        asm!(
-            "usdot {sum:v}.4s, {a:v}.16b, {b:v}.16b",
-            sum = inout(vreg) sum, a = in(vreg) a, b = in(vreg) b,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    sum
+adds! {
+    /// Adds four u8 x i8 products to every lane: exact for all operands.
+    "neon,i8mm" dot, "usdot {sum:v}.4s, {a:v}.16b, {b:v}.16b"
 }
 
-/// As [`dot`], with bytes `4 * GROUP` to `4 * GROUP + 3` of `b` for every lane.
-#[inline]
-#[target_feature(enable = "neon,i8mm")]
-pub fn dot_group<const GROUP: usize>(mut sum: I, a: I, b: I) -> I {
-    const { assert!(GROUP < 4) };
-    // SAFETY: `usdot` only touches the registers named, and this function has its feature.
-    unsafe {
-        asm!(
-            "usdot {sum:v}.4s, {a:v}.16b, {b:v}.4b[{group}]",
-            sum = inout(vreg) sum, a = in(vreg) a, b = in(vreg) b, group = const GROUP,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    sum
+adds! {
+    /// As [`dot`], with bytes `4 * GROUP` to `4 * GROUP + 3` of `b` for every lane.
+    "neon,i8mm" dot_group<const GROUP, 4>, "usdot {sum:v}.4s, {a:v}.16b, {b:v}.4b[{lane}]"
 }
 
-/// Adds the products of two rows by two tokens, eight k each, to four sums: lane `2 * i + j` is that of the `i`-th eight
-/// bytes of `a` (u8) by the `j`-th eight of `b` (i8). Exact for all operands.
-#[inline]
-#[target_feature(enable = "neon,i8mm")]
-pub fn matrix(mut sum: I, a: I, b: I) -> I {
-    // SAFETY: `usmmla` only touches the registers named, and this function has its feature.
-    unsafe {
-        asm!(
-            "usmmla {sum:v}.4s, {a:v}.16b, {b:v}.16b",
-            sum = inout(vreg) sum, a = in(vreg) a, b = in(vreg) b,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    sum
+adds! {
+    /// Adds the products of two rows by two tokens, eight k each, to four sums: lane `2 * i + j` is that of the `i`-th eight
+    /// bytes of `a` (u8) by the `j`-th eight of `b` (i8). Exact for all operands.
+    "neon,i8mm" matrix, "usmmla {sum:v}.4s, {a:v}.16b, {b:v}.16b"
 }
 
 /// Lanes of the lower (`HALF` 0) or upper (1) half of `a` and `b` in turn.

@@ -3,14 +3,12 @@
 use super::super::error::CliError;
 use super::super::random::Random;
 use super::super::{gpu_time, progress};
-use super::Arguments;
+use super::{Arguments, place_of_packing};
 use gristmill::cuda::{DeviceBuffer, Gpu};
 use gristmill::registry::{Code, Entry, FormatInfo, KernelId};
 use gristmill::tuning::{Measured, gpu};
 use gristmill::vocab::Op;
-use gristmill::{
-    CpuProfile, Device, Matmul, PackedMatrix, QuantizedMatrix, REGISTRY, Request, Restrict, Shape, Threads,
-};
+use gristmill::{CpuProfile, Device, Matmul, QuantizedMatrix, REGISTRY, Request, Restrict, Shape, Threads};
 
 /// Measures the kernels of each format on `device`.
 pub fn tune(
@@ -32,7 +30,7 @@ pub fn tune(
             let Some(Shape { n, k, .. }) = classes.first().map(|class| class.example()) else { continue };
             let tensor = gpu_time::tensor(format, &mut random, n, k)?;
             let matrix = QuantizedMatrix::new(format, n, k, &tensor)?;
-            let mut packed: Vec<(Matmul, Vec<PackedMatrix>)> = Vec::new();
+            let mut packed = Vec::new();
             for class in classes {
                 bar.inc(1);
                 let shape = class.example();
@@ -45,13 +43,7 @@ pub fn tune(
                     let prepared = REGISTRY.prepare_for(&request, CpuProfile::detect(), &only)?;
                     // Not for this device, or not for these numbers of tokens.
                     let Ok(matmul) = Matmul::new(&prepared.decide(shape)) else { continue };
-                    let at = match packed.iter().position(|(other, _)| other.shares_packing_with(&matmul)) {
-                        Some(at) => at,
-                        None => {
-                            packed.push((matmul.clone(), vec![matmul.pack_on(&matrix, &threads)?]));
-                            packed.len() - 1
-                        }
-                    };
+                    let at = place_of_packing(&mut packed, &matmul, &matrix, &threads)?;
                     let weights = &mut packed[at].1;
                     let wanted =
                         if arguments.hot { 1 } else { gpu_time::copies(&opened, weights[0].bytes()) };

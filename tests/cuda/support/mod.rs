@@ -31,3 +31,8 @@ pub fn can_run(what: &str) -> bool {
     told.expect("stderr is there");
     false
 }
+
+/// Whether the emulator's report has one of these words, which `|` parts.
+pub fn tells(report: &str, words: &str) -> bool {
+    words.split('|').any(|words| report.contains(words))
+}

@@ -262,8 +262,8 @@ fn with_nvcc(nvcc: &Nvcc, key: &Key<'_>, cache: &Path) -> Result<Made, CompileEr
             made => Ok(made),
         };
     }
-    let (scratch, source) = (scratch(cache)?, format!("{}.cu", key.unit));
     // A name without folders: it stands in the compiler's messages, and an image must not depend on where it was made.
+    let (scratch, source) = (scratch(cache)?, format!("{}.cu", key.unit));
     std::fs::write(scratch.path.join(&source), key.text)
         .map_err(|source| CompileError::Cache { path: scratch.path.clone(), source })?;
     let mut command = nvcc.command(&nvcc.path);

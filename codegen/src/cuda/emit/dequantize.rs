@@ -99,9 +99,10 @@ pub fn dequantize(plan: &FormatPlan<'_>, function: &str) -> String {
         gm_sync();"
         )
     } else if by_row {
-        "GM_NO_UNROLL for (u32 i = gm_thread(); i < count; i += {THREADS}) places[i] = (u32)(place(first + i, k, row_bytes) - base);
+        format!(
+            "GM_NO_UNROLL for (u32 i = gm_thread(); i < count; i += {THREADS}) places[i] = (u32)(place(first + i, k, row_bytes) - base);
         gm_sync();"
-            .replace("{THREADS}", &THREADS.to_string())
+        )
     } else {
         String::new()
     };

@@ -6,7 +6,7 @@
 
 use super::matmul::{
     CudaMatmul, DP4A_ROWS, Parts, add_terms, corrected, fields, integer_terms, load_table, rounds_kept,
-    run_of_token, terms,
+    run_of_token, terms, wait,
 };
 use std::fmt::Write;
 
@@ -117,16 +117,16 @@ fn declare_sums(plan: &CudaMatmul<'_>) -> String {
 /// A row is one integer sum: all threads add up their parts.
 fn one_sum(plan: &CudaMatmul<'_>) -> String {
     let (tokens, vector) = (plan.tokens, vector(plan));
-    let x_load = format!("gm_load((const {vector} *)(x_next + i * x_apart + t * a.x_stride))");
+    let x_load = |token: &str| format!("gm_load((const {vector} *)(x_next + i * x_apart{token}))");
     // One token's bytes come ahead as well; those of more would take too many registers.
     let (x_declare, x_load, x) = if tokens == 1 {
         (
             format!("{vector} x_ahead[{AHEAD}] = {{}};"),
-            format!("x_ahead[i] = {};", x_load.replace(" + t * a.x_stride", "")),
+            format!("x_ahead[i] = {};", x_load("")),
             "x_ahead[i]".to_string(),
         )
     } else {
-        (String::new(), String::new(), x_load)
+        (String::new(), String::new(), x_load(" + t * a.x_stride"))
     };
     let x_sum = if plan.format.min() == 0 {
         String::new()
@@ -140,20 +140,21 @@ fn one_sum(plan: &CudaMatmul<'_>) -> String {
     const u8 *next = codes + group * {bytes};
     const i8 *x_next = xs + group * {k};
     const u64 apart = groups * {bytes}, x_apart = groups * {k};
-    for (u32 first = group; first < tiles; first += {AHEAD} * groups) {{
-        u32x4 ahead[{AHEAD}] = {{}};
+    u32x4 ahead[{AHEAD}] = {{}};
+    {wait}for (u32 first = group; first < tiles; first += {AHEAD} * groups) {{
+        u32x4 now[{AHEAD}];
         {x_declare}
-        GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++)
-            if (first + i * groups < tiles) {{
-                ahead[i] = gm_load_once((const u32x4 *)(next + i * apart));
-                {x_load}
-            }}
+        next += {AHEAD} * apart;
+        GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++) {{
+            now[i] = ahead[i];
+            if (first + i * groups < tiles) {{ {x_load} }}
+            if (first + ({AHEAD} + i) * groups < tiles) ahead[i] = gm_load_once((const u32x4 *)(next + i * apart));
+        }}
         GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++) {{
             if (first + i * groups >= tiles) continue;
-            const u32x4 w = ahead[i];
+            const u32x4 w = now[i];
             {step}
         }}
-        next += {AHEAD} * apart;
         x_next += {AHEAD} * x_apart;
     }}
     GM_UNROLL for (u32 t = 0; t < {tokens}; t++)
@@ -169,6 +170,11 @@ fn one_sum(plan: &CudaMatmul<'_>) -> String {
     i32 dot = 0;
     for (u32 warp = 0; warp < gm_threads() / 32; warp++) dot += parts[warp * {tokens} * {DP4A_ROWS} + i];
     {x_sum}finish(a, row, token, {corrected});",
+        wait = wait(&format!(
+            "GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++)
+        if (group + i * groups < tiles) ahead[i] = gm_load_early((const u32x4 *)(next + i * apart));
+    "
+        )),
         bytes = plan.pack.tile.bytes,
         k = plan.pack.tile.k,
         declare = declare_sums(plan),
@@ -196,10 +202,17 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
     let unroll = if tiles <= 4 { "GM_UNROLL " } else { "" };
     let vector = vector(plan);
     let x = format!("gm_load((const {vector} *)(xs + tile * {} + t * a.x_stride))", plan.pack.tile.k);
+    // A run's codes lie together; the four lanes that will load them fetch a line each.
+    let run = tiles * plan.pack.tile.bytes;
+    let early = format!(
+        "if (group < a.units)
+        for (u32 line = quad * 128; line < {run}; line += 512) gm_prefetch_early(a.codes + panel * a.stride + group * {run} + line);
+    "
+    );
     format!(
         "f32 y = 0.0f;
     {sums}{half}
-    for (u32 first = 0; first < a.units; first += groups{flip}) {{
+    {wait}for (u32 first = 0; first < a.units; first += groups{flip}) {{
         const u32 unit = first + group;
         if (unit < a.units) {{
             {load}{fields}
@@ -223,6 +236,7 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
     }}
     const u32 row = panel * {DP4A_ROWS} + gm_thread() % {DP4A_ROWS};
     if (gm_thread() < tokens * {DP4A_ROWS} && row < a.n) finish(a, row, first_token + gm_thread() / {DP4A_ROWS}, y);",
+        wait = wait(&early),
         sums = declare,
         fields = declare_sums(plan),
         bytes = plan.pack.tile.bytes,

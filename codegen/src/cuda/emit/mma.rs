@@ -6,7 +6,7 @@
 
 use super::matmul::{
     CudaMatmul, MMA_ROWS, Parts, add_terms, corrected, fields, integer_terms, load_table, rounds_kept,
-    run_of_token, terms,
+    run_of_token, terms, wait,
 };
 use std::fmt::Write;
 
@@ -68,12 +68,31 @@ pub fn mma(plan: &CudaMatmul<'_>) -> String {
     // Columns beyond the last token are computed from it and not stored.
     const i8 *xs[{columns}];
     GM_UNROLL for (u32 c = 0; c < {columns}; c++) xs[c] = a.x + gm_min(first_token + c * 8 + g, a.m - 1) * a.x_stride + t * 8;
-    {table}{body}
+    {table}{wait}{body}
 }}
 GM_EXPORT({name})
 ",
         table = load_table(plan),
+        wait = wait(&early(plan)),
         body = if plan.format.unit == 0 { one_sum(plan) } else { by_unit(plan) },
+    )
+}
+
+/// Statements that fetch what a warp loads first to the L2 cache: its first tiles, or its first run.
+fn early(plan: &CudaMatmul<'_>) -> String {
+    let bytes = plan.pack.tile.bytes;
+    let (first, apart, count) = match plan.format.unit {
+        0 => (1, plan.threads / 32, AHEAD),
+        unit => (unit.div_ceil(plan.pack.tile.k), 1, unit.div_ceil(plan.pack.tile.k)),
+    };
+    format!(
+        "for (u32 line = gm_lane(); line < {lines}; line += 32) {{
+        const u64 at = (u64)(gm_warp() * {first} + line / {each} * {apart}) * {bytes} + line % {each} * 128;
+        if (at < a.stride) gm_prefetch_early(a.codes + panel * a.stride + at);
+    }}
+    ",
+        lines = count * bytes / 128,
+        each = bytes / 128,
     )
 }
 
@@ -335,18 +354,20 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
         .map(|(tile, part)| weights(plan, &format!("next * {tiles} + {tile}"), part))
         .collect();
     let (declare, take) = if ahead {
-        let fetch = format!(
-            "const u32 next = gm_min({{}}, a.units - 1);
+        let fetch = |unit: &str| {
+            format!(
+                "const u32 next = gm_min({unit}, a.units - 1);
             const u32x4 fetched[{0}] = {{{1}}};
             GM_UNROLL for (u32 i = 0; i < {0}; i++) ahead[i] = fetched[i];",
-            tiles * parts,
-            all.join(", ")
-        );
+                tiles * parts,
+                all.join(", ")
+            )
+        };
         (
             format!(
                 "u32x4 ahead[{}];\n    {{\n            {}\n    }}\n    ",
                 tiles * parts,
-                fetch.replace("{}", "gm_warp()")
+                fetch("gm_warp()")
             ),
             format!(
                 "u32x4 now[{0}];
@@ -354,7 +375,7 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
             {1}
             ",
                 tiles * parts,
-                fetch.replace("{}", &format!("unit + {warps}"))
+                fetch(&format!("unit + {warps}"))
             ),
         )
     } else {
