@@ -7,7 +7,7 @@ use super::pipelined::Tiling;
 use super::wgmma::{self, Warpgroups};
 use super::{dp4a, float, mma, pipelined};
 use crate::Error;
-use crate::emit::{constant_word, format_words, uses_outer};
+use crate::emit::{constant_word, format_words, uses_outer, words};
 use crate::plan::{Dot, FormatPlan, PackPlan, exact_k};
 use gristmill_spec::model::{CudaBudget, CudaVariant, Packing};
 use gristmill_spec::vocab::{CudaAlgorithm, Strategy};
@@ -181,10 +181,7 @@ impl<'a> CudaMatmul<'a> {
             }
             CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks => "u8 x i8 dp4a into i32",
         };
-        let unit = match self.format.unit {
-            0 => "one integer sum a row".to_string(),
-            unit => format!("integer sums over {unit} elements"),
-        };
+        let unit = self.format.extent();
         let k =
             if self.k_max == u64::MAX { String::new() } else { format!("; exact up to k = {}", self.k_max) };
         let ahead = self.tiling.map(|tiling| tiling.describe());
@@ -398,6 +395,59 @@ pub(super) fn terms(plan: &CudaMatmul<'_>, sum: &str, scale: &str, min: &str) ->
         .offset
         .then(|| if has_x { format!("{min} * x_scale * (f32)x_sum") } else { format!("{min} * (f32)x_sum") });
     (scaled, subtracted)
+}
+
+/// A super-block's terms in a panel.
+pub(super) struct Parts {
+    /// Runs of a super-block.
+    pub(super) runs: u32,
+    /// Words that its scales take, or its minima.
+    pub(super) words: u32,
+    /// Its elements.
+    pub(super) elements: u32,
+}
+
+impl Parts {
+    /// Where runs have integers; `rows` of a panel.
+    pub(super) fn of(plan: &CudaMatmul<'_>, rows: u32) -> Option<Parts> {
+        let runs = plan.format.superblock.as_ref()?.runs;
+        Some(Parts { runs, words: words(runs, rows), elements: runs * plan.format.unit })
+    }
+
+    /// An expression of the first word of `array` for super-block `block` of `panel`.
+    pub(super) fn at(&self, array: &str, panel: &str, block: &str) -> String {
+        let Parts { runs, words, .. } = self;
+        format!("a.{array} + ((u64)({panel}) * (a.units / {runs}) + {block}) * {words}")
+    }
+
+    /// An expression of token `token`'s scale of super-block `block`; none where a row of activations has one.
+    pub(super) fn x_scale(&self, plan: &CudaMatmul<'_>, token: &str, block: &str) -> Option<String> {
+        let of = plan.format.activations.block?;
+        Some(format!("a.x_scales + (u64)({token}) * a.x_blocks + {block} * {} / {of}", self.elements))
+    }
+}
+
+/// The integer terms of one run: its sum times its integer, and that of its minimum times the sum of its activations,
+/// `x_sum`.
+pub(super) fn integer_terms(
+    plan: &CudaMatmul<'_>,
+    sum: &str,
+    scale: &str,
+    min: &str,
+) -> (String, Option<String>) {
+    let sum = if plan.format.min() == 0 { format!("({sum})") } else { format!("({sum} + x_sum * a.min)") };
+    (format!("{scale} * {sum}"), plan.format.offset.then(|| format!("{min} * x_sum")))
+}
+
+/// Statements that add the terms of a super-block to `y`: `sum` and `low` are the sums of its runs' integer terms, `scale`
+/// and `min` what they share, `x_scale` the token's.
+pub(super) fn add_terms(plan: &CudaMatmul<'_>, [y, sum, low, scale, min]: [&str; 5]) -> String {
+    let x = if plan.format.activations.block.is_some() { " * x_scale" } else { "" };
+    let mut out = format!("{y} = {y} + {scale}{x} * (f32){sum};");
+    if plan.format.offset {
+        let _ = write!(out, " {y} = {y} - {min}{x} * (f32){low};");
+    }
+    out
 }
 
 /// Statements that bind `x_sum` and `x_scale` of token `token` and run `unit`, where they are used.

@@ -14,6 +14,7 @@ mod matmul;
 mod mma;
 mod pipelined;
 mod search;
+mod superblock;
 mod wgmma;
 
 pub use blocks::CHUNK;
