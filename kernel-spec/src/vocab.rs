@@ -125,6 +125,26 @@ words! {
         Dp4a = "dp4a",
         /// int8 tensor cores by `mma.sync` (compute capability 7.5 and later).
         Mma = "mma",
+        /// Weights as they are, products and sums in f32 (any device).
+        Fma = "fma",
+        /// Weights rounded to f16, tensor cores that sum in f32 (compute capability 7.5 and later).
+        MmaF16 = "mma_f16",
+        /// Weights rounded to bf16, tensor cores that sum in f32 (compute capability 8.0 and later).
+        MmaBf16 = "mma_bf16",
+    }
+}
+
+words! {
+    /// What the factors of a product are while they are multiplied.
+    Precision {
+        /// Integers of weights and int8 activations, summed exactly.
+        Int8 = "int8",
+        /// f32.
+        F32 = "f32",
+        /// f16, summed in f32.
+        F16 = "f16",
+        /// bf16, summed in f32.
+        Bf16 = "bf16",
     }
 }
 
@@ -208,7 +228,20 @@ impl CudaAlgorithm {
         match self {
             CudaAlgorithm::Blocks => (5, 0),
             CudaAlgorithm::Dp4a => (6, 1),
-            CudaAlgorithm::Mma => (7, 5),
+            CudaAlgorithm::Mma | CudaAlgorithm::MmaF16 => (7, 5),
+            CudaAlgorithm::Fma => (5, 0),
+            CudaAlgorithm::MmaBf16 => (8, 0),
+        }
+    }
+
+    /// What its products are taken in; `None` for what computes none.
+    pub const fn precision(self) -> Option<Precision> {
+        match self {
+            CudaAlgorithm::Blocks => None,
+            CudaAlgorithm::Dp4a | CudaAlgorithm::Mma => Some(Precision::Int8),
+            CudaAlgorithm::Fma => Some(Precision::F32),
+            CudaAlgorithm::MmaF16 => Some(Precision::F16),
+            CudaAlgorithm::MmaBf16 => Some(Precision::Bf16),
         }
     }
 }

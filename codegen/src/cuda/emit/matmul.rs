@@ -62,8 +62,10 @@ impl<'a> CudaMatmul<'a> {
         }
         let threads = variant.threads;
         let (rows, tokens) = match variant.algorithm {
-            CudaAlgorithm::Blocks => {
-                return Err(Error::plan(plan.format, "`blocks` computes no product; use `dp4a` or `mma`"));
+            CudaAlgorithm::Blocks | CudaAlgorithm::Fma | CudaAlgorithm::MmaF16 | CudaAlgorithm::MmaBf16 => {
+                let what =
+                    format!("`{}` computes no product of integers; use `dp4a` or `mma`", variant.algorithm);
+                return Err(Error::plan(plan.format, &what));
             }
             CudaAlgorithm::Dp4a => {
                 PackPlan::check_form(packing, pack.tile, pack.fields, Strategy::Multiply)?;
@@ -85,11 +87,8 @@ impl<'a> CudaMatmul<'a> {
             }
         };
         let most = CudaBudget::default().shared;
-        let shares = match variant.algorithm {
-            // With few tokens the warps share the k of one panel; with many, all copy ahead.
-            CudaAlgorithm::Mma => tokens <= 16,
-            CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks => true,
-        };
+        // With few tokens the warps of `mma` share the k of one panel; with many, all copy ahead.
+        let shares = variant.algorithm != CudaAlgorithm::Mma || tokens <= 16;
         let bytes = round_bytes(plan, variant.algorithm, threads, tokens);
         if shares && bytes > most {
             return Err(Error::plan(
@@ -120,7 +119,12 @@ impl<'a> CudaMatmul<'a> {
             fewest: match variant.algorithm {
                 // As many as there are outputs.
                 CudaAlgorithm::Dp4a if variant.body.is_none() => threads.min(128).max(DP4A_ROWS * tokens),
-                CudaAlgorithm::Dp4a | CudaAlgorithm::Mma | CudaAlgorithm::Blocks => threads,
+                CudaAlgorithm::Dp4a
+                | CudaAlgorithm::Mma
+                | CudaAlgorithm::Blocks
+                | CudaAlgorithm::Fma
+                | CudaAlgorithm::MmaF16
+                | CudaAlgorithm::MmaBf16 => threads,
             },
             rows,
             tokens,
@@ -154,10 +158,20 @@ impl<'a> CudaMatmul<'a> {
     pub fn describe(&self) -> String {
         let dot = match self.algorithm {
             CudaAlgorithm::Mma => "u8 x i8 mma.sync into i32",
-            CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks if self.shift_free => {
+            CudaAlgorithm::Dp4a
+            | CudaAlgorithm::Blocks
+            | CudaAlgorithm::Fma
+            | CudaAlgorithm::MmaF16
+            | CudaAlgorithm::MmaBf16
+                if self.shift_free =>
+            {
                 "u8 x i8 dp4a, masked fields with a sum each, shifted once at the end"
             }
-            CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks => "u8 x i8 dp4a into i32",
+            CudaAlgorithm::Dp4a
+            | CudaAlgorithm::Blocks
+            | CudaAlgorithm::Fma
+            | CudaAlgorithm::MmaF16
+            | CudaAlgorithm::MmaBf16 => "u8 x i8 dp4a into i32",
         };
         let unit = match self.format.unit {
             0 => "one integer sum a row".to_string(),
@@ -182,8 +196,20 @@ impl<'a> CudaMatmul<'a> {
 fn round_bytes(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, threads: u32, tokens: u32) -> u32 {
     let runs_by_rows = match algorithm {
         CudaAlgorithm::Mma => threads / 32 * MMA_ROWS,
-        CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks if plan.unit == 0 => threads / 32 * DP4A_ROWS,
-        CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks => threads / 4 * DP4A_ROWS,
+        CudaAlgorithm::Dp4a
+        | CudaAlgorithm::Blocks
+        | CudaAlgorithm::Fma
+        | CudaAlgorithm::MmaF16
+        | CudaAlgorithm::MmaBf16
+            if plan.unit == 0 =>
+        {
+            threads / 32 * DP4A_ROWS
+        }
+        CudaAlgorithm::Dp4a
+        | CudaAlgorithm::Blocks
+        | CudaAlgorithm::Fma
+        | CudaAlgorithm::MmaF16
+        | CudaAlgorithm::MmaBf16 => threads / 4 * DP4A_ROWS,
     };
     let arrays = if plan.offset { 2 } else { 1 };
     runs_by_rows * tokens * arrays * 4
@@ -215,7 +241,15 @@ pub fn emit(plan: &CudaMatmul<'_>, body: Option<&str>) -> String {
         (Some(body), _, _) => body.to_string(),
         (None, CudaAlgorithm::Mma, Some(tiling)) => pipelined::pipelined(plan, tiling),
         (None, CudaAlgorithm::Mma, None) => mma::mma(plan),
-        (None, CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks, _) => dp4a::dp4a(plan),
+        (
+            None,
+            CudaAlgorithm::Dp4a
+            | CudaAlgorithm::Blocks
+            | CudaAlgorithm::Fma
+            | CudaAlgorithm::MmaF16
+            | CudaAlgorithm::MmaBf16,
+            _,
+        ) => dp4a::dp4a(plan),
     };
     format!("{ARGUMENTS}{}{}{kernel}", lookup(plan), finish(plan))
 }
