@@ -42,6 +42,8 @@ struct alignas(16) f32x4 { f32 x, y, z, w; };
 // GM_KERNEL(threads of a block) name(parameters) { ... } GM_EXPORT(name)
 #define GM_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
 #define GM_EXPORT(name)
+// GM_KERNEL for a kernel that may take the registers it wants: left alone, ptxas spills some to fit more blocks.
+#define GM_KERNEL_WIDE(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
 // In front of a function that kernels call.
 #define GM_DEVICE [[maybe_unused]] static __device__ __forceinline__
 // In front of a loop whose arrays are to stay in registers.
@@ -308,6 +310,7 @@ GM_DEVICE u16 gm_number_f32_to_f16(f32 x) {
 #endif
 
 #define GM_KERNEL(threads) GM_EMULATOR_KERNEL(threads)
+#define GM_KERNEL_WIDE(threads) GM_EMULATOR_KERNEL(threads)
 #define GM_EXPORT(name) GM_EMULATOR_EXPORT(name)
 #define GM_DEVICE [[maybe_unused]] static inline
 #define GM_UNROLL

@@ -80,7 +80,7 @@ pub fn emit(plan: &RowsProduct<'_>, function: &str) -> String {
     format!(
         "enum : u32 {{ {function}_TOKENS = {tokens} }};
 
-GM_KERNEL({threads}) {function}(Rows a) {{
+GM_KERNEL_WIDE({threads}) {function}(Rows a) {{
     GM_SHARED(f32, sums, {warps} * {ROWS} * {function}_TOKENS);
     const u32 first_row = gm_block() * {ROWS}, first_token = gm_block_y() * {function}_TOKENS;
     f32 y[{ROWS}][{function}_TOKENS];

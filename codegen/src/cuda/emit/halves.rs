@@ -87,7 +87,7 @@ GM_DEVICE void {function}_round(const Rows &a, GM_SHARED_ARRAY(u16) rows, u32 st
     }}
 }}
 
-GM_KERNEL({threads}) {function}(Rows a) {{
+GM_KERNEL_WIDE({threads}) {function}(Rows a) {{
     GM_SHARED(u16, rows, 2 * {function}_ROWS * {STAGE});
     GM_SHARED(u16, x, {X_STAGES} * {function}_TOKENS * {STAGE});
     const u32 first_row = gm_block() * {function}_ROWS, first_token = gm_block_y() * {function}_TOKENS;
