@@ -54,7 +54,7 @@ fn within(
         let terms = terms.map(|(w, x)| rounded(precision, *w) * rounded(precision, *x));
         let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
         let bias = f64::from(bias.map_or(0.0, |bias| bias[row]));
-        let bound = (k as f64 + 32.0) * 2f64.powi(-23) * (size + bias.abs());
+        let bound = (1.125 * k as f64 + 32.0) * 2f64.powi(-23) * (size + bias.abs());
         let away = (f64::from(*found) - sum - bias).abs();
         assert!(away <= bound, "{case}: y[{token}, {row}] = {found}, {away:e} away of {bound:e}");
     }

@@ -176,7 +176,7 @@ fn within_the_bound(case: &str, kernel: &Kernel, product: &Product, x_type: Type
             }
             let bias = f64::from(bias.as_ref().map_or(0.0, |bias| bias[row]));
             let (expected, found) = (sum + bias, f64::from(y[token * n + row]));
-            let bound = (*k as f64 + 32.0) * 2f64.powi(-23) * (size + bias.abs());
+            let bound = (1.125 * *k as f64 + 32.0) * 2f64.powi(-23) * (size + bias.abs());
             assert!(
                 (found - expected).abs() <= bound,
                 "{case}: y[{token}, {row}] is {found:e}, expected {expected:e}, {:e} away where {bound:e} is allowed",
