@@ -10,6 +10,7 @@ use support::{Buffer, Unit, can_run, tells};
 const REDUCTION: &str = include_str!("cuda/kernels/reduction.cu");
 const GEMV: &str = include_str!("cuda/kernels/gemv.cu");
 const MMA: &str = include_str!("cuda/kernels/mma.cu");
+const OVERLAP: &str = include_str!("cuda/kernels/overlap.cu");
 const COPY: &str = include_str!("cuda/kernels/copy.cu");
 const NUMBER: &str = include_str!("cuda/kernels/number.cu");
 
@@ -111,6 +112,58 @@ fn mistakes_of_a_reduction_are_reported() {
         ("shuffle too far", "gm_shfl_down(sum, delta)", "gm_shfl_down(sum, 2 * delta)", "32 lanes"),
     ];
     are_caught("reduction", REDUCTION, &mutations, |unit, seed| reduce(unit, &[7; 700], 3, seed));
+}
+
+/// Launches that begin before those in front of them have ended: nothing is touched that may still be written.
+#[test]
+fn overlapping_launches_wait_for_those_in_front() {
+    if !can_run("overlapping launches") {
+        return;
+    }
+    let run = |unit: &Unit, seed: u64| {
+        let weights = Buffer::input("weights", &(1..=192).collect::<Vec<u32>>());
+        let x = Buffer::input("x", &[3; 192]);
+        let [between, y] = ["between", "y"].map(|name| Buffer::<u32>::unset(name, 192));
+        let launch = || unit.launch("products").grid(3, 1).seed(seed).arg(&weights);
+        launch().arg(&x).arg(&between).run()?;
+        launch().arg(&between).arg(&y).overlapping(true).run()?;
+        // Not even what the one before the last has written is sure to be there.
+        launch().arg(&y).arg(&between).overlapping(true).run()?;
+        between.try_read()
+    };
+    let expected: Vec<u32> = (1..=192u32).map(|w| 3 * w * w * w).collect();
+    assert_eq!(run(&Unit::new("products", OVERLAP), 1), Ok(expected));
+    let late = "a launch in front may still write it";
+    let mistakes = [
+        ("no wait", "    gm_wait_for_previous();\n", "", "in front of gm_wait_for_previous"),
+        ("a wait of some", "gm_wait", "if (gm_thread() > 5) gm_wait", "in front of gm_wait_for_previous"),
+        (
+            "an early return",
+            "    gm_wait",
+            "    if (gm_thread() > 5) return;\n    gm_wait",
+            "returned without",
+        ),
+        ("inputs too early", "gm_load(x + i)", "gm_load_early(x + i)", late),
+        (
+            "inputs fetched too early",
+            "gm_prefetch_early((const u8 *)(weights",
+            "gm_prefetch_early((const u8 *)(x",
+            late,
+        ),
+        (
+            "a store too early",
+            "    gm_wait",
+            "    gm_store(y + i, w);\n    gm_wait",
+            "in front of gm_wait_for_previous",
+        ),
+        (
+            "weights beyond the last",
+            "gm_load_early(weights + i)",
+            "gm_load_early(weights + i + 1)",
+            "not inside",
+        ),
+    ];
+    are_caught("products", OVERLAP, &mistakes, run);
 }
 
 /// Copies to shared memory: what came is there behind a wait and a barrier, and nobody sees it, or writes there, earlier.

@@ -15,7 +15,7 @@ use gristmill::{
     Dequantizer, Device, Error, Linear, LinearOptions, NoGpu, Policy, QuantizedMatrix, Quantizer, REGISTRY,
     Recording, Request, Threads, Workspace,
 };
-use images::{GPU, bits, parent, settings, tried, values};
+use images::{GPU, bits, devices, parent, settings, tried, values};
 use std::sync::Arc;
 use support::{is_child, said};
 
@@ -49,10 +49,12 @@ fn expected(layers: &[Linear; 2], x: &[f32], m: usize) -> Vec<u32> {
     bits(&out)
 }
 
-/// Runs a test's body where a fake device is; what the driver said must be nothing.
+/// Runs a test's body where a fake device is, an old one and a new one; what the driver said must be nothing.
 fn on_a_device(name: &str, body: fn()) {
-    if let Some(output) = parent(name, &settings()) {
-        assert_eq!(said(&output), "", "all memory is given back");
+    for device in devices() {
+        if let Some(output) = parent(name, &device) {
+            assert_eq!(said(&output), "", "{device}: all memory is given back");
+        }
     }
     if is_child() {
         body();
@@ -122,6 +124,38 @@ fn graph_of(cpu: [Linear; 2], mut layers: [Linear; 2], m: usize, k: usize) {
     assert!(gpu.memory_held().expect("counts").bytes > 0);
     drop(graph);
     assert_eq!(gpu.memory_held().expect("counts").bytes, 0, "and then gives it back");
+}
+
+/// Kernels of a step begin while those in front of them still run, where the device has an instruction to wait with; the
+/// fake device tells a kernel that reads what may still be written.
+#[test]
+fn launches_overlap_on_devices_that_can() {
+    let name = "launches_overlap_on_devices_that_can";
+    for device in devices() {
+        let Some(output) = parent(name, &format!("{device},count")) else { continue };
+        let cc: u32 = device["sm_".len()..].parse().expect("a number");
+        let overlapping = if cc < 90 { 0 } else { 8 };
+        let words = format!("8 kernels were launched, {overlapping} of them to overlap");
+        assert!(said(&output).contains(&words), "{device}: {}", said(&output));
+    }
+    if !is_child() {
+        return;
+    }
+    let Some(format) = tried().find(|format| format.name == "i2_s") else { return };
+    let layers = [layer(format, 256, 128, GPU), layer(format, 5, 256, GPU)];
+    let gpu = Gpu::open(0).expect("opens");
+    let mut workspace = Workspace::new();
+    let x = DeviceBuffer::of(&gpu, &values(128, 1)).expect("memory");
+    let mut between = DeviceBuffer::<f32>::zeroed(&gpu, 256).expect("memory");
+    let mut y = DeviceBuffer::<f32>::zeroed(&gpu, 5).expect("memory");
+    let mut step = || {
+        layers[0].forward_on_device(DeviceInput::F32(&x), 1, None, &mut between, &mut workspace)?;
+        layers[1].forward_on_device(DeviceInput::F32(&between), 1, None, &mut y, &mut workspace)
+    };
+    step().expect("runs");
+    let graph = gpu.capture(&mut step).expect("captures");
+    graph.launch().expect("launches");
+    workspace.finish().expect("no fault");
 }
 
 #[test]

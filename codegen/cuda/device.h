@@ -148,6 +148,33 @@ GM_DEVICE void gm_copy_commit() { asm volatile("cp.async.commit_group;" : : : "m
 template <u32 PENDING> GM_DEVICE void gm_copy_wait() { asm volatile("cp.async.wait_group %0;" : : "n"(PENDING) : "memory"); }
 #endif
 
+// A kernel that says gm_wait_for_previous is launched while the kernels in front of it still run (programmatic dependent
+// launch; the PTX ISA's griddepcontrol). Until a thread has said so, it touches no memory but by gm_load_early and
+// gm_prefetch_early, which are for what no kernel of the stream writes: weights. Every thread says it, before any return.
+// gm_launch_next lets the kernel behind begin as early. Before sm_90 kernels run one after the other.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+GM_DEVICE void gm_wait_for_previous() {}
+GM_DEVICE void gm_launch_next() {}
+GM_DEVICE void gm_prefetch_early(const u8* p) {}
+#else
+GM_DEVICE void gm_wait_for_previous() { asm volatile("griddepcontrol.wait;" : : : "memory"); }
+GM_DEVICE void gm_launch_next() { asm volatile("griddepcontrol.launch_dependents;" : : : "memory"); }
+// The line of the L2 cache at p.
+GM_DEVICE void gm_prefetch_early(const u8* p) { asm volatile("prefetch.global.L2 [%0];" : : "l"(p)); }
+#endif
+// Without .nc: ptxas lets loads of memory that never changes sink below the wait.
+GM_DEVICE u32 gm_load_early(const u32* p) {
+    u32 v;
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p));
+    return v;
+}
+GM_DEVICE u32x4 gm_load_early(const u32x4* p) {
+    u32x4 v;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
 GM_DEVICE void gm_sync() { __syncthreads(); }
 GM_DEVICE void gm_sync_warp() { __syncwarp(); }
 
@@ -357,6 +384,11 @@ template <class V, class A> GM_DEVICE void gm_copy(const A& array, u32 i, const 
 }
 GM_DEVICE void gm_copy_commit() { gm_emulator::commit_copies(); }
 template <u32 PENDING> GM_DEVICE void gm_copy_wait() { gm_emulator::wait_copies(PENDING); }
+
+GM_DEVICE void gm_wait_for_previous() { gm_emulator::wait_for_previous(); }
+GM_DEVICE void gm_launch_next() {}
+GM_DEVICE void gm_prefetch_early(const u8* p, GM_LINE) { gm_emulator::load_early(p, line); }
+template <class T> GM_DEVICE T gm_load_early(const T* p, GM_LINE) { return gm_emulator::load_early(p, line); }
 
 GM_DEVICE void gm_sync(GM_LINE) { gm_emulator::sync(line); }
 GM_DEVICE void gm_sync_warp(GM_LINE) { gm_emulator::sync_warp(line); }

@@ -120,6 +120,12 @@ fn promised(image: &Image, kernel: &str, code: &Instructions) {
     let copies = code.count("LDGSTS.128");
     assert!(code.count("LDG.128") + copies > 0, "{at}: no 16-byte load");
     assert_eq!(copies > 0, many && image.arch.major >= 8, "{at}: {copies} copies to shared memory");
+    // What waits for the launch in front (`ACQBULK`) lets the next one begin, and has fetched weights before.
+    let can_wait = image.arch.major >= 9;
+    let waits = code.count("ACQBULK") > 0 && code.in_front("PREEXIT", "ACQBULK");
+    assert_eq!(waits, can_wait, "{at}: launches overlap");
+    let early = code.in_front("CCTL.PF2", "ACQBULK") || code.in_front("LDG.128", "ACQBULK");
+    assert!(many || early == can_wait, "{at}: weights before the wait");
     let (dp4a, mma) = (code.count("IDP.4A"), code.count("IMMA"));
     if kernel.contains("dp4a") {
         assert!(dp4a > 0 && mma == 0, "{at}: {dp4a} IDP.4A, {mma} IMMA");

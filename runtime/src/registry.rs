@@ -140,6 +140,9 @@ pub struct CudaCode {
     pub images: &'static [CudaImage],
     /// The compute capability it needs.
     pub min_cc: (u8, u8),
+    /// Its functions wait for the launches in front of them, where the device has an instruction for that, so that they may be
+    /// launched before those have ended.
+    pub overlaps: bool,
     /// Its functions, and how they are launched.
     pub launch: CudaLaunch,
 }

@@ -38,6 +38,7 @@ static ENTRIES: [Entry; 1] = [Entry {
     code: Code::Cuda(CudaCode {
         images: &IMAGES,
         min_cc: (7, 5),
+        overlaps: false,
         launch: CudaLaunch::Dequantize { function: "dequantize_plain", threads: 128, per_thread: 4 },
     }),
     counters: &COUNTERS,

@@ -80,11 +80,21 @@ pub fn parent(name: &str, settings: &str) -> Option<Output> {
     Some(child(name, settings, &units))
 }
 
-/// A device that takes the images: of the first architecture that was built.
+/// Devices that take the images: of the oldest and of the newest architecture that was built.
+pub fn devices() -> [String; 2] {
+    let CudaBuild::Built { architectures, .. } = REGISTRY.cuda else { return Default::default() };
+    let of = |cc: Option<(u8, u8)>| {
+        let (major, minor) = cc.expect("one was built");
+        format!("sm_{major}{minor}")
+    };
+    let all = || architectures.iter().map(|arch| arch.cc());
+    [of(all().min()), of(all().max())]
+}
+
+/// The first of [`devices`].
 pub fn settings() -> String {
-    let CudaBuild::Built { architectures, .. } = REGISTRY.cuda else { return String::new() };
-    let first = architectures.first().expect("one was built");
-    format!("sm_{}{}", first.major, first.minor)
+    let [oldest, _] = devices();
+    oldest
 }
 
 /// Values that are not all alike, without a generator of random ones.

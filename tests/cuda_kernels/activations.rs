@@ -74,12 +74,13 @@ fn activations_become_the_oracle_s_int8() {
                         })
                     })
                     .collect();
-                let x = Buffer::input("x", &input.bytes);
+                let x = Buffer::input("x", &input.bytes).fresh();
                 let q = Buffer::<u8>::unset("q", m * units * padded);
                 let scales = Buffer::<f32>::unset("scales", m * blocks);
                 let sums = Buffer::<i32>::unset("sums", m * units);
                 let fault = Buffer::output("fault", &[NO_FAULT]);
                 let launch = kernel.unit.launch(kernel.function()).grid(m as u32, 1).seed(number as u64);
+                let launch = launch.overlapping(kernel.listed.overlaps);
                 let launch =
                     launch.threads(kernel.number("threads") as u32).arg(&x).arg(input.kind).arg(m as u32);
                 let launch = launch.arg(k as u32).arg(unit as u32).arg(padded as u32).arg(units as u32);

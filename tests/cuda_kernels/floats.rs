@@ -160,8 +160,8 @@ fn run(
     })
 }
 
-/// Panics where an output is farther from the sum in f64 than the bound says.
-fn within_the_bound(case: &str, kernel: &Kernel, product: &Product, x_type: Type, y: &[f32]) {
+/// The first output that is farther from the sum in f64 than the bound says.
+fn beyond_the_bound(kernel: &Kernel, product: &Product, x_type: Type, y: &[f32]) -> Option<String> {
     let Product { m, n, k, weights, x, bias, .. } = product;
     let rounds = of_kernel(kernel.listed);
     for row in 0..*n {
@@ -170,19 +170,29 @@ fn within_the_bound(case: &str, kernel: &Kernel, product: &Product, x_type: Type
             for i in 0..*k {
                 let w = rounds.rounded(weights[row * k + i]);
                 let x = rounds.rounded(x_type.rounded(x[token * k + i]));
-                assert!(w.is_finite(), "{case}: the weights are to fit");
+                assert!(w.is_finite(), "the weights are to fit");
                 sum += f64::from(w) * f64::from(x);
                 size += (f64::from(w) * f64::from(x)).abs();
             }
             let bias = f64::from(bias.as_ref().map_or(0.0, |bias| bias[row]));
             let (expected, found) = (sum + bias, f64::from(y[token * n + row]));
             let bound = (1.125 * *k as f64 + 32.0) * 2f64.powi(-23) * (size + bias.abs());
-            assert!(
-                (found - expected).abs() <= bound,
-                "{case}: y[{token}, {row}] is {found:e}, expected {expected:e}, {:e} away where {bound:e} is allowed",
-                (found - expected).abs(),
-            );
+            let away = (found - expected).abs();
+            // NaN is far from everything.
+            if away.is_nan() || away > bound {
+                return Some(format!(
+                    "y[{token}, {row}] is {found:e}, expected {expected:e}, {away:e} away where {bound:e} is allowed"
+                ));
+            }
         }
+    }
+    None
+}
+
+/// Panics where an output is farther from the sum in f64 than the bound says.
+fn within_the_bound(case: &str, kernel: &Kernel, product: &Product, x_type: Type, y: &[f32]) {
+    if let Some(found) = beyond_the_bound(kernel, product, x_type, y) {
+        panic!("{case}: {found}");
     }
 }
 
@@ -352,5 +362,47 @@ fn faults_are_told() {
                 assert_eq!(fault.read()[0], expected, "{} {scale} {number}", kernel.listed.name);
             }
         }
+    }
+}
+
+/// One mistake in the text of a kernel shows: as a report of the emulator, or beyond the bound.
+#[test]
+fn mistakes_show() {
+    if !can_run("mistakes in products of floats") {
+        return;
+    }
+    let mistakes = [
+        (Type::F32, 8, "gm_fma(q[r][j], x[j], part)", "gm_fma(q[r][j], x[0], part)"),
+        (Type::F32, 8, "    gm_sync();\n    const u32 row", "    const u32 row"),
+        (Type::F32, 8, "e += gm_threads() * AT_ONCE", "e += 2 * gm_threads() * AT_ONCE"),
+        (Type::F16, 32, "b0[2] = {v.x, v.y}", "b0[2] = {v.y, v.x}"),
+        (Type::F16, 32, "gm_copy_wait<1>();", ""),
+        (Type::F16, 32, "        gm_sync();\n", ""),
+        (Type::F16, 32, "if (stage + 1 < stages)", "if (stage + 2 < stages)"),
+        (Type::F16, 32, "v + bias", "v"),
+    ];
+    for (rounds, tile, from, to) in mistakes {
+        let of = |listed: &CudaListed| {
+            let format = &generated().set.formats[listed.format].name;
+            let tokens = format!("tokens: {tile} ");
+            format == "q4_0" && of_kernel(listed) == rounds && listed.launch.contains(&tokens)
+        };
+        let kernel = products_of_floats(&of).pop().expect("it is listed");
+        let text = super::generated::text_of(&kernel.listed.unit);
+        let after = text.find(&format!(") {}(Rows a)", kernel.function())).expect("the kernel");
+        let (before, own) = text.split_at(after);
+        assert!(own.contains(from), "`{from}` stands in {}", kernel.function());
+        let text = format!("{before}{}", own.replacen(from, to, 1));
+        let wrong = Kernel { listed: kernel.listed, unit: Arc::new(Unit::new(&kernel.listed.unit, &text)) };
+        let mut random = Random::new(45, from);
+        // Rows that one thread alone does not go through.
+        let product = product("q4_0", &mut random, (9, 5, 2560), true);
+        let shown = (0..3).any(|seed| match run(&wrong, &product, rounds, (false, seed)) {
+            Err(_) | Ok(Err(_)) => true,
+            Ok(Ok(y)) => beyond_the_bound(&wrong, &product, rounds, &y).is_some(),
+        });
+        assert!(shown, "{}: `{from}` as `{to}` goes unnoticed", kernel.function());
+        let y = run(&kernel, &product, rounds, (false, 1)).expect("no mistake").expect("no fault");
+        within_the_bound("without a mistake", &kernel, &product, rounds, &y);
     }
 }

@@ -258,8 +258,12 @@ pub fn run(
     let mins = Buffer::input("mins", &packed.mins);
     let table = Buffer::input("table", info.table.map_or(&[][..], |table| &table[..]));
     let outer = Buffer::input("outer", &packed.outer);
-    let (x_q, x_scales, x_sums) =
-        (Buffer::input("x", &q), Buffer::input("x_scales", &x.scales), Buffer::input("x_sums", &sums));
+    // What quantizes activations is launched right in front.
+    let (x_q, x_scales, x_sums) = (
+        Buffer::input("x", &q).fresh(),
+        Buffer::input("x_scales", &x.scales).fresh(),
+        Buffer::input("x_sums", &sums).fresh(),
+    );
     let bias_values = Buffer::input("bias", bias.as_deref().unwrap_or_default());
     let y = Buffer::<f32>::unset("y", m * n);
     // As docs/cuda.md has it.
@@ -286,7 +290,7 @@ pub fn run(
     let grid = (n.div_ceil(kernel.number("rows")) as u32, m.div_ceil(kernel.number("tokens")) as u32);
     let threads = kernel.number(if fewest { "fewest" } else { "threads" }) as u32;
     let launch = unit.launch(kernel.function()).grid(grid.0, grid.1).threads(threads);
-    launch.structure(&arguments).seed(seed).run()?;
+    launch.structure(&arguments).overlapping(kernel.listed.overlaps).seed(seed).run()?;
     y.try_read()
 }
 

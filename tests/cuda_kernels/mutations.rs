@@ -13,6 +13,16 @@ use gristmill_spec::vocab::Op;
 /// they are empty, the results are wrong.
 type Mistake = (&'static str, &'static str, &'static str, &'static str);
 
+/// Words for memory that is looked at while the launch in front may still be writing it.
+const EARLY: &str = "a launch in front may still write it";
+
+const NO_WAIT: Mistake = (
+    "no wait for the launch in front",
+    "    gm_wait_for_previous();\n",
+    "",
+    "in front of gm_wait_for_previous",
+);
+
 /// The unit of a kernel with its first `from` replaced.
 fn mutated(kernel: &Kernel, (name, from, to, _): Mistake) -> Unit {
     let text = text_of(&kernel.listed.unit);
@@ -68,7 +78,15 @@ fn mistakes_in_products_show() {
             "i >= tokens * 32",
             "elements|another|not inside|never wrote",
         ),
-        ("one tile too many", "i * groups < tiles", "i * groups <= tiles", "not inside"),
+        ("one tile too many", "(2 + i) * groups < tiles", "(2 + i) * groups <= tiles", "not inside"),
+        NO_WAIT,
+        (
+            "activations too early",
+            "gm_load((const u32x4 *)(x_next",
+            "gm_load_early((const u32x4 *)(x_next",
+            EARLY,
+        ),
+        ("one loaded too early", "group + i * groups < tiles", "group + i * groups + 129 < tiles", ""),
         ("misaligned codes", "quad * 16;", "quad * 8;", "not aligned"),
         ("a wrong mask", "w.z & 0x30303030u", "w.z & 0xc0c0c0cu", ""),
         ("a wrong shift", ">> 4", ">> 2", ""),
@@ -112,6 +130,7 @@ fn mistakes_in_products_show() {
         ),
         ("transposed output", "lane % 4 * 2 + at / 32 % 2", "at / 32 % 2 * 4 + lane % 4", ""),
         ("tiles left out", "first += 32", "first += 33", ""),
+        NO_WAIT,
     ];
     let shared: &[Mistake] = &[
         ("no barrier", "        gm_sync();\n", "", "no barrier|never wrote"),
@@ -125,6 +144,7 @@ fn mistakes_in_products_show() {
     let ahead: &[Mistake] = &[
         ("no barrier", "            gm_sync();\n", "", "no barrier|never wrote|nobody waited for"),
         ("no wait", "            gm_copy_wait<2>();\n", "", "nobody waited for"),
+        NO_WAIT,
         ("a stage too few waited for", "gm_copy_wait<2>", "gm_copy_wait<3>", "nobody waited for"),
         (
             "groups for copies only",
@@ -178,6 +198,13 @@ fn mistakes_in_products_show() {
             "can't go on|instead",
         ),
         ("the wrong terms", "y - subtracted[", "y - added[", ""),
+        NO_WAIT,
+        (
+            "another panel fetched early",
+            "a.codes + panel * a.stride + group",
+            "a.codes + (panel + 4) * a.stride + group",
+            "not inside",
+        ),
         ("a term too many", "i < count", "i <= count", "never wrote|elements"),
         ("another order", "y + added[(half * 128 + i)", "y + added[(half * 128 + count - 1 - i)", ""),
         ("another row's scale", "scale.y * x_scale", "scale.z * x_scale", ""),

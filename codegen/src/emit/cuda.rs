@@ -51,7 +51,7 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
     }
     if held.contains(CONVERT) {
         out.convert = Some(format!(
-            "Some(CudaCode {{ images: {}, min_cc: (5, 0), launch: {} }})",
+            "Some(CudaCode {{ images: {}, min_cc: (5, 0), overlaps: false, launch: {} }})",
             statics(CONVERT),
             convert_launch()
         ));
@@ -90,9 +90,10 @@ fn entry(set: &SpecSet, kernel: &CudaListed, text: &str, compiler: &str, options
         source: kernel.source.clone(),
         plan: kernel.plan.clone(),
         code: format!(
-            "Code::Cuda(CudaCode {{ images: {}, min_cc: {:?}, launch: {} }})",
+            "Code::Cuda(CudaCode {{ images: {}, min_cc: {:?}, overlaps: {}, launch: {} }})",
             statics(&kernel.unit),
             kernel.min_cc,
+            kernel.overlaps,
             kernel.launch
         ),
         // What a spec writes by hand goes before what is generated, of whichever family.

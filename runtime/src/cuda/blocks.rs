@@ -1,14 +1,13 @@
 //! Quantizing and dequantizing on a device.
 
 use super::buffer::DeviceBuffer;
-use super::device::{Argument, Geometry, Gpu};
+use super::device::{Argument, Function, Geometry, Gpu};
 use super::fault::{Faults, Rows};
 use crate::decide::Candidate;
 use crate::error::Error;
 use crate::launch::Launcher;
 use crate::registry::{CudaLaunch, CudaStep, FormatInfo, Registry};
 use crate::weights::QuantizedMatrix;
-use cudarc::driver::CudaFunction;
 use gristmill_spec::vocab::Op;
 use std::sync::Arc;
 
@@ -35,7 +34,7 @@ pub(super) fn looping(gpu: &Gpu, work: u64) -> (u32, u32) {
 #[derive(Clone, Debug)]
 pub(crate) struct DequantizeCode {
     gpu: Arc<Gpu>,
-    function: CudaFunction,
+    function: Function,
     threads: u32,
     per_thread: u32,
 }
@@ -103,10 +102,10 @@ impl Launcher<DequantizeCode> {
 #[derive(Clone, Debug)]
 pub(crate) struct QuantizeCode {
     gpu: Arc<Gpu>,
-    function: CudaFunction,
+    function: Function,
     threads: u32,
     blocks: u32,
-    step: Option<(CudaStep, CudaFunction, CudaFunction)>,
+    step: Option<(CudaStep, Function, Function)>,
 }
 
 impl Launcher<QuantizeCode> {

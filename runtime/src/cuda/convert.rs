@@ -2,11 +2,10 @@
 
 use super::blocks::{looping, size};
 use super::buffer::{DeviceBuffer, Number};
-use super::device::{Argument, Geometry, Gpu};
+use super::device::{Argument, Function, Geometry, Gpu};
 use super::product::{BF16, DeviceInput, F16, F32};
 use crate::error::Error;
 use crate::registry::{CudaLaunch, Registry};
-use cudarc::driver::CudaFunction;
 use std::sync::Arc;
 
 /// What errors call it.
@@ -15,7 +14,7 @@ const NAME: &str = "convert";
 /// The kernel that converts, loaded.
 #[derive(Clone, Debug)]
 pub(super) struct Convert {
-    function: CudaFunction,
+    function: Function,
     threads: u32,
     per_thread: u32,
 }

@@ -5,13 +5,18 @@ use super::graph::Capture;
 use super::memory::MemoryUse;
 use super::probe;
 use crate::error::Error;
-use crate::gpu::{GpuProfile, NoImage, image_for};
+use crate::gpu::{CudaVersion, GpuProfile, NoImage, image_for};
 use crate::registry::{CudaCode, CudaImage};
-use cudarc::driver::PushKernelArg as _;
-use cudarc::driver::sys::{CUevent_flags, CUfunction_attribute_enum, CUresult};
-use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, DriverError, LaunchConfig};
+use cudarc::driver::result::launch_kernel;
+use cudarc::driver::sys::{
+    CUevent_flags, CUfunction_attribute_enum, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchConfig, CUresult, cuLaunchKernelEx,
+};
+use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, DriverError};
 use cudarc::nvrtc::Ptx;
 use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -192,7 +197,7 @@ impl Gpu {
         code: &CudaCode,
         name: &str,
         threads: u32,
-    ) -> Result<CudaFunction, Error> {
+    ) -> Result<Function, Error> {
         let image = self.image(kernel, code)?;
         let module = self.module(kernel, image)?;
         let function =
@@ -208,7 +213,10 @@ impl Gpu {
                 why: format!("its blocks have {threads} threads, and the device allows {limit}"),
             });
         }
-        Ok(function)
+        // Code for older devices has no instruction to wait with, also where a newer one compiled it from PTX.
+        let (cc, driver) = OVERLAPPING;
+        let can = image.arch.cc() >= cc && self.profile.driver >= driver;
+        Ok(Function { handle: function, overlaps: code.overlaps && can })
     }
 
     fn module(&self, kernel: &'static str, image: &'static CudaImage) -> Result<Arc<CudaModule>, Error> {
@@ -236,7 +244,7 @@ impl Gpu {
     pub(crate) unsafe fn launch(
         &self,
         kernel: &'static str,
-        function: &CudaFunction,
+        function: &Function,
         geometry: &Geometry,
         arguments: &[Argument],
     ) -> Result<(), Error> {
@@ -245,19 +253,41 @@ impl Gpu {
             return Err(Error::TooLarge { what: "a grid" });
         }
         self.may_enqueue()?;
-        let config =
-            LaunchConfig { grid_dim: (x, y, 1), block_dim: (geometry.threads, 1, 1), shared_mem_bytes: 0 };
-        let mut builder = self.stream.launch_builder(function);
-        for argument in arguments {
-            match argument {
-                Argument::U32(value) => builder.arg(value),
-                Argument::U64(value) => builder.arg(value),
-                Argument::Product(value) => builder.arg(value),
-                Argument::Rows(value) => builder.arg(value),
+        let parameter = |argument: &Argument| match argument {
+            Argument::U32(value) => std::ptr::from_ref(value).cast(),
+            Argument::U64(value) => std::ptr::from_ref(value).cast(),
+            Argument::Product(value) => std::ptr::from_ref(value).cast(),
+            Argument::Rows(value) => std::ptr::from_ref(value).cast(),
+        };
+        let mut parameters: Vec<*mut c_void> =
+            arguments.iter().map(|argument| <*const c_void>::cast_mut(parameter(argument))).collect();
+        let (handle, stream) = (function.handle.cu_function(), self.stream.cu_stream());
+        self.bind()?;
+        let launched = if function.overlaps {
+            let mut value = CUlaunchAttributeValue { pad: [0; 64] };
+            value.programmaticStreamSerializationAllowed = 1;
+            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            let mut attribute = CUlaunchAttribute { id, pad: [0; 4], value };
+            let config = CUlaunchConfig {
+                gridDimX: x,
+                gridDimY: y,
+                gridDimZ: 1,
+                blockDimX: geometry.threads,
+                blockDimY: 1,
+                blockDimZ: 1,
+                sharedMemBytes: 0,
+                hStream: stream,
+                attrs: &raw mut attribute,
+                numAttrs: 1,
             };
-        }
-        // SAFETY: the caller's.
-        let launched = unsafe { builder.launch(config) };
+            // SAFETY: configuration and parameters live until the call returns, which copies them; the rest is the
+            // caller's. Drivers have had this function for longer than they have known the devices of such images.
+            unsafe { cuLaunchKernelEx(&raw const config, handle, parameters.as_mut_ptr(), null_mut()) }
+                .result()
+        } else {
+            // SAFETY: parameters live until the call returns, which copies them; the rest is the caller's.
+            unsafe { launch_kernel(handle, (x, y, 1), (geometry.threads, 1, 1), 0, stream, &mut parameters) }
+        };
         self.check(Some(kernel), "launching", launched).map(|_| ())
     }
 }
@@ -267,6 +297,17 @@ impl Drop for Gpu {
         // What was enqueued must not outlive what it uses; an error was reported to whoever waited, or to nobody.
         let _ = self.stream.synchronize();
     }
+}
+
+/// The compute capability from which kernels can wait for those in front of them, and the driver that captures such launches.
+const OVERLAPPING: ((u8, u8), CudaVersion) = ((9, 0), CudaVersion { major: 12, minor: 3 });
+
+/// A kernel that is loaded.
+#[derive(Clone, Debug)]
+pub(crate) struct Function {
+    handle: CudaFunction,
+    /// It waits for the launches in front of it by itself.
+    overlaps: bool,
 }
 
 /// A parameter of a kernel.

@@ -3,7 +3,7 @@
 use super::blocks::{looping, size};
 use super::buffer::DeviceBuffer;
 use super::convert::{Convert, Values};
-use super::device::{Argument, Geometry, Gpu};
+use super::device::{Argument, Function, Geometry, Gpu};
 use super::fault::{FaultKind, Faults, Rows};
 use super::product::{
     BF16, DeviceInput, F16, F32, ProductCode, Scratch, Weights, block_threads, room, upload,
@@ -13,7 +13,6 @@ use crate::error::Error;
 use crate::launch::Launcher;
 use crate::registry::{CudaCode, CudaLaunch, Entry, Registry};
 use crate::weights::PackedMatrix;
-use cudarc::driver::{CudaFunction, DeviceRepr};
 use gristmill_spec::vocab::{DType, Precision};
 use std::sync::Arc;
 
@@ -39,15 +38,12 @@ pub(crate) struct Parameters {
     n: u32,
 }
 
-// SAFETY: numbers of fixed width in the order and with the alignment of the kernel's struct, without padding.
-unsafe impl DeviceRepr for Parameters {}
-
 /// What a product of floats needs besides its kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Floats {
     /// The type that activations are rounded to, as kernels are told; that of f32 for none.
     word: u32,
-    check: CudaFunction,
+    check: Function,
     check_threads: u32,
     /// Rounds activations, or looks at those that are of the type.
     convert: Option<Convert>,

@@ -2,7 +2,7 @@
 
 use super::blocks::size;
 use super::buffer::{DeviceBuffer, Number};
-use super::device::{Argument, Geometry, Gpu};
+use super::device::{Argument, Function, Geometry, Gpu};
 use super::fault::{FaultKind, Faults, Rows};
 use super::floats::Floats;
 use crate::activations::{self, Input, RowLayout};
@@ -14,7 +14,7 @@ use crate::registry::{CudaLaunch, PackInfo, Registry, Unit};
 use crate::threads::Threads;
 use crate::weights::PackedMatrix;
 use crate::workspace::Workspace;
-use cudarc::driver::{CudaFunction, DeviceRepr};
+use cudarc::driver::DeviceRepr;
 use gristmill_spec::vocab::{DType, Op};
 use half::slice::HalfFloatSliceExt as _;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ unsafe impl DeviceRepr for Parameters {}
 #[derive(Clone, Debug)]
 pub(crate) struct ActivationCode {
     gpu: Arc<Gpu>,
-    function: CudaFunction,
+    function: Function,
     threads: u32,
 }
 
@@ -350,7 +350,7 @@ impl Scratch {
 #[derive(Clone, Debug)]
 pub(crate) struct ProductCode {
     pub(super) gpu: Arc<Gpu>,
-    pub(super) function: CudaFunction,
+    pub(super) function: Function,
     pub(super) threads: u32,
     pub(super) fewest: u32,
     pub(super) rows: u32,

@@ -193,6 +193,8 @@ void run_thread() {
     kernel->call(arguments);
     if (!copies[state.thread].empty())
         fail(copies[state.thread][0].line, "the thread returned before it waited for this copy");
+    if (state.overlaps && !state.waited[state.thread])
+        fail(0, "the thread returned without gm_wait_for_previous, in a launch that overlaps");
     fibers[state.thread].wait = Wait::Done;
     done++;
     for (;;) leave();
@@ -261,6 +263,7 @@ void run_block(uint32_t x, uint32_t y) {
     shared_end = 0;
     for (uint32_t i = 0; i < state.threads; i++) {
         commits[i] = 0;
+        state.waited[i] = false;
         fibers[i].wait = Wait::None;
         fibers[i].context.enter_at(stacks + i * (STACK_BYTES + PAGE) + PAGE, run_thread);
     }
@@ -618,7 +621,13 @@ void gm_emulator_allocate(const void* memory, size_t bytes, const char* name, bo
                                [](uintptr_t a, const Allocation& b) { return a < b.begin; });
     bool* map = unset && bytes <= MAX_TRACKED ? static_cast<bool*>(malloc(bytes)) : nullptr;
     if (map) memset(map, true, bytes);
-    allocations.insert(at, Allocation{begin, begin + bytes, strdup(name), read_only, nullptr, map});
+    allocations.insert(at, Allocation{begin, begin + bytes, strdup(name), read_only, nullptr, map, false});
+}
+
+// From now on, the launch in front may still be writing this memory when one that overlaps with it begins.
+void gm_emulator_fresh(const void* memory) {
+    std::lock_guard<std::mutex> guard(lock);
+    if (Allocation* place = locate(reinterpret_cast<uintptr_t>(memory), 1)) place->fresh = true;
 }
 
 // A copy or fill was made into device memory.
@@ -662,7 +671,7 @@ bool gm_emulator_free(const void* memory) {
 
 // Runs a kernel. 0, or 1 with a report of what is wrong with the launch or the kernel.
 int gm_emulator_launch(const Kernel* which, uint32_t blocks_x, uint32_t blocks_y, uint32_t threads, void** values,
-                       uint64_t seed, char* text, size_t capacity) {
+                       bool overlaps, uint64_t seed, char* text, size_t capacity) {
     std::lock_guard<std::mutex> guard(lock);
     auto answer = [&](const char* what) {
         snprintf(text, capacity, "%s", what);
@@ -699,6 +708,8 @@ int gm_emulator_launch(const Kernel* which, uint32_t blocks_x, uint32_t blocks_y
     state.blocks_y = blocks_y;
     state.recent = nullptr;
     state.launch_epoch = state.epoch + 1;
+    state.overlaps = overlaps;
+    if (!overlaps) state.chain_epoch = state.launch_epoch;
     // Every block once, from a random one on by a random stride that has no divisor in common with their number.
     uint64_t blocks = uint64_t(blocks_x) * blocks_y;
     uint64_t first = random_bits() % blocks, stride = random_bits() % blocks;

@@ -8,6 +8,8 @@
 //   them writing, without a barrier between;
 // - copies to shared memory: as an access of both, and that nobody touches their bytes before the thread that started
 //   them has waited;
+// - launches that overlap with those in front of them: until a thread has waited for those, it touches no global memory
+//   but what they can't write; and every thread waits;
 // - barriers and warp operations: reached by all threads of the block or lanes of the warp, at the same place;
 // - integer sums of dp4a and mma: inside i32.
 // The compiler's own checks (array indices, signed overflow, shifts) report here as well; see emulator.cc.
@@ -45,6 +47,8 @@ struct Allocation {
     Tag* writes;
     // For each byte, whether nothing was ever written there; null where all of it was.
     bool* unset;
+    // The launch in front may still be writing it.
+    bool fresh;
 };
 
 // A byte of shared memory.
@@ -57,6 +61,11 @@ struct SharedByte {
 struct State {
     uint32_t thread, threads, block, block_y, blocks, blocks_y;
     uint32_t epoch, block_epoch, launch_epoch;
+    // The launch of the last kernel that waited for all in front of it to end. Those since may still run beside this one,
+    // if it overlaps.
+    uint32_t chain_epoch;
+    bool overlaps;
+    bool waited[1024];
     uint64_t warp_epochs[32];
     Allocation* recent;
     unsigned char* shared;
@@ -133,7 +142,9 @@ inline Tag joined(const Tag& last) {
     return now;
 }
 
-inline Allocation* check(int line, const char* what, uintptr_t address, size_t bytes) {
+inline Allocation* check(int line, const char* what, uintptr_t address, size_t bytes, bool early = false) {
+    if (state.overlaps && !early && !state.waited[state.thread])
+        fail_access(line, what, address, bytes, "in front of gm_wait_for_previous");
     if (address % bytes != 0) fail_access(line, what, address, bytes, "not aligned to its size");
     Allocation* found = state.recent;
     if (found && address >= found->begin && address + bytes <= found->end) return found;
@@ -179,6 +190,21 @@ template <class T> T load_once(const T* p, int line) {
     memcpy(&v, p, sizeof(T));
     return v;
 }
+
+template <class T> T load_early(const T* p, int line) {
+    uintptr_t address = reinterpret_cast<uintptr_t>(p);
+    Allocation* place = check(line, "gm_load_early", address, sizeof(T), true);
+    check_set(line, "gm_load_early", address, sizeof(T), place);
+    bool late = place->fresh;
+    if (place->writes)
+        for (size_t i = 0; i < sizeof(T); i++) late |= place->writes[address + i - place->begin].epoch >= state.chain_epoch;
+    if (late) fail_access(line, "gm_load_early", address, sizeof(T), "a launch in front may still write it");
+    T v;
+    memcpy(&v, p, sizeof(T));
+    return v;
+}
+
+inline void wait_for_previous() { state.waited[state.thread] = true; }
 
 template <class T> void store(T* p, T v, int line) {
     uintptr_t address = reinterpret_cast<uintptr_t>(p);

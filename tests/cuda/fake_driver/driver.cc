@@ -46,6 +46,7 @@ const Settings& settings() {
             else if (name == "oom_after") s.oom_after = long(number);
             else if (name == "fail_launch") s.fail_launch = value;
             else if (name == "no_pools") s.pools = false;
+            else if (name == "count") s.count = true;
             else if (name == "seed") s.seed = uint64_t(number);
             else if (!name.empty()) {
                 say("GRISTMILL_GPU_FAKE has the unknown word `%s`", word.c_str());
@@ -142,7 +143,9 @@ struct AtExit {
         if (!d.events.empty()) say("%zu events were not destroyed", d.events.size());
         if (!d.graphs.empty() || !d.execs.empty())
             say("%zu graphs were not destroyed", d.graphs.size() + d.execs.size());
-        if (getenv("GRISTMILL_GPU_FAKE_COUNT")) say("%llu kernels were launched", (unsigned long long)d.launches);
+        if (settings().count)
+            say("%llu kernels were launched, %llu of them to overlap with those in front", (unsigned long long)d.launches,
+                (unsigned long long)d.overlapping);
     }
 } at_exit;
 

@@ -154,9 +154,8 @@ GM_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* handle, in
     return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, handle, threads, shared, 0);
 }
 
-GM_API cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                      unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** parameters,
-                      void** extra) {
+static int launch(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                  unsigned block_z, unsigned shared, void* stream, void** parameters, void** extra, bool overlaps) {
     GM_USABLE;
     const Function* function = function_of(handle);
     if (!function) return INVALID_HANDLE;
@@ -179,6 +178,7 @@ GM_API cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned g
     }
     return submit(stream_of(stream), [=]() -> int {
         driver().launches++;
+        if (overlaps) driver().overlapping++;
         if (settings().fail_launch == kernel->name) {
             say("launch of %s: a failure was asked for", kernel->name);
             return LAUNCH_FAILED;
@@ -186,14 +186,48 @@ GM_API cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned g
         std::vector<void*> pointers;
         for (auto& value : *values) pointers.push_back(value.data());
         char report[2048];
-        if (!gm_emulator_launch(kernel, grid_x, grid_y, block_x, pointers.data(), settings().seed + driver().launches,
-                                report, sizeof report))
+        if (!gm_emulator_launch(kernel, grid_x, grid_y, block_x, pointers.data(), overlaps,
+                                settings().seed + driver().launches, report, sizeof report))
             return SUCCESS;
         say("%s", report);
         if (strstr(report, "not inside an allocation")) return ILLEGAL_ADDRESS;
         if (strstr(report, "not aligned")) return MISALIGNED_ADDRESS;
         return LAUNCH_FAILED;
     });
+}
+GM_API cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                      unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** parameters,
+                      void** extra) {
+    return launch(handle, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra, false);
+}
+
+// As in cuda.h: CUlaunchAttribute, of which only that of programmatic dependent launch is known here, and CUlaunchConfig.
+struct Attribute {
+    int id;
+    char pad[4];
+    union {
+        char all[64];
+        int allowed;
+    } value;
+};
+struct Config {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared;
+    void* stream;
+    Attribute* attributes;
+    unsigned count;
+};
+GM_API cuLaunchKernelEx(const Config* config, void* handle, void** parameters, void** extra) {
+    if (!config || (config->count && !config->attributes)) return INVALID_VALUE;
+    bool overlaps = false;
+    for (unsigned i = 0; i < config->count; i++) {
+        if (config->attributes[i].id != 6) return say("launch attribute %d is not known here", config->attributes[i].id), NOT_SUPPORTED;
+        overlaps = config->attributes[i].value.allowed != 0;
+    }
+    // Images for devices before compute capability 9.0 have no instruction to wait with.
+    if (overlaps && settings().major < 9)
+        return say("a launch overlaps on compute capability %d.%d", settings().major, settings().minor), NOT_SUPPORTED;
+    return launch(handle, config->grid_x, config->grid_y, config->grid_z, config->block_x, config->block_y, config->block_z,
+                  config->shared, config->stream, parameters, extra, overlaps);
 }
 GM_API cuLaunchCooperativeKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                                  unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** parameters) {

@@ -20,13 +20,24 @@ struct KernelInfo {
 }
 
 type AllocateFn = unsafe extern "C" fn(*const c_void, usize, *const c_char, bool, bool);
+type FreshFn = unsafe extern "C" fn(*const c_void);
 type UnsetFn = unsafe extern "C" fn(*const c_void, usize) -> usize;
 type FreeFn = unsafe extern "C" fn(*const c_void) -> bool;
-type LaunchFn =
-    unsafe extern "C" fn(*const KernelInfo, u32, u32, u32, *mut *mut c_void, u64, *mut c_char, usize) -> i32;
+type LaunchFn = unsafe extern "C" fn(
+    *const KernelInfo,
+    u32,
+    u32,
+    u32,
+    *mut *mut c_void,
+    bool,
+    u64,
+    *mut c_char,
+    usize,
+) -> i32;
 
 struct Emulator {
     allocate: AllocateFn,
+    fresh: FreshFn,
     unset: UnsetFn,
     free: FreeFn,
     launch: LaunchFn,
@@ -42,6 +53,7 @@ fn loaded() -> &'static Emulator {
         unsafe {
             Emulator {
                 allocate: *library.get(b"gm_emulator_allocate\0").expect("exported"),
+                fresh: *library.get(b"gm_emulator_fresh\0").expect("exported"),
                 unset: *library.get(b"gm_emulator_unset\0").expect("exported"),
                 free: *library.get(b"gm_emulator_free\0").expect("exported"),
                 launch: *library.get(b"gm_emulator_launch\0").expect("exported"),
@@ -80,6 +92,7 @@ impl Unit {
             threads: info.threads,
             arguments: Vec::new(),
             seed: 1,
+            overlaps: false,
             _unit: PhantomData,
         }
     }
@@ -129,6 +142,7 @@ pub struct Launch<'a> {
     /// Each in words of its own, from their first byte on.
     arguments: Vec<Vec<u64>>,
     seed: u64,
+    overlaps: bool,
     _unit: PhantomData<&'a Unit>,
 }
 
@@ -148,6 +162,12 @@ impl Launch<'_> {
     /// Which order threads and blocks are run in.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
+        self
+    }
+
+    /// As a launch that begins while those in front of it still run.
+    pub fn overlapping(mut self, yes: bool) -> Self {
+        self.overlaps = yes;
         self
     }
 
@@ -203,6 +223,7 @@ impl Launch<'_> {
                 self.blocks.1,
                 self.threads,
                 pointers.as_mut_ptr(),
+                self.overlaps,
                 self.seed,
                 report.as_mut_ptr(),
                 report.len(),
@@ -236,6 +257,13 @@ impl<T: Copy> Buffer<T> {
     /// Memory that kernels may write, and read only after that.
     pub fn unset(name: &str, len: usize) -> Buffer<T> {
         Buffer::new(name, len, None, false)
+    }
+
+    /// Memory that the launch in front may still be writing when one that overlaps with it begins.
+    pub fn fresh(self) -> Buffer<T> {
+        // SAFETY: the memory is known to the emulator.
+        unsafe { (loaded().fresh)(self.data.cast()) };
+        self
     }
 
     fn layout(len: usize) -> Layout {

@@ -6,35 +6,39 @@ use crate::cuda::toolchain::{Env, Scratch, both, words};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// How often each instruction stands in a kernel's code, by its whole name: `LDG.E.128.CONSTANT`.
+/// The instructions of a kernel's code in their order, by their whole names: `LDG.E.128.CONSTANT`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Instructions {
-    counts: BTreeMap<String, u32>,
+    names: Vec<String>,
 }
 
 impl Instructions {
+    /// Places of instructions with this name and these modifiers, in any order: `LDG.128` finds `LDG.E.128.CONSTANT`.
+    fn places<'a>(&'a self, name: &'a str) -> impl Iterator<Item = usize> + 'a {
+        let (first, modifiers) = name.split_once('.').unwrap_or((name, ""));
+        let modifiers: Vec<&str> = modifiers.split('.').filter(|word| !word.is_empty()).collect();
+        let wanted = move |full: &str| {
+            let (word, rest) = full.split_once('.').unwrap_or((full, ""));
+            word == first && modifiers.iter().all(|modifier| rest.split('.').any(|has| has == *modifier))
+        };
+        self.names.iter().enumerate().filter(move |(_, full)| wanted(full)).map(|(at, _)| at)
+    }
+
     /// Occurrences of instructions with this name and these modifiers, in any order: `LDG.128` finds
     /// `LDG.E.128.CONSTANT`.
-    pub fn count(&self, name: &str) -> u32 {
-        let mut wanted = name.split('.');
-        let first = wanted.next().unwrap_or_default();
-        let modifiers: Vec<&str> = wanted.collect();
-        self.counts
-            .iter()
-            .filter(|(full, _)| {
-                let mut words = full.split('.');
-                words.next() == Some(first) && {
-                    let has: Vec<&str> = words.collect();
-                    modifiers.iter().all(|modifier| has.contains(modifier))
-                }
-            })
-            .map(|(_, count)| count)
-            .sum()
+    pub fn count(&self, name: &str) -> usize {
+        self.places(name).count()
+    }
+
+    /// Whether one with the name `first` stands before all with the name `second`, of which there is one.
+    pub fn in_front(&self, first: &str, second: &str) -> bool {
+        let [first, second] = [first, second].map(|name| self.places(name).next());
+        first.zip(second).is_some_and(|(first, second)| first < second)
     }
 
     /// All instructions.
-    pub fn total(&self) -> u32 {
-        self.counts.values().sum()
+    pub fn total(&self) -> usize {
+        self.names.len()
     }
 }
 
@@ -94,7 +98,7 @@ pub fn parse_sass(text: &str) -> BTreeMap<String, Instructions> {
         let mut parts = rest.split_whitespace();
         let name = parts.find(|word| !word.starts_with('@') && *word != "{");
         if let Some(name) = name {
-            *kernel.counts.entry(name.trim_end_matches(';').to_string()).or_default() += 1;
+            kernel.names.push(name.trim_end_matches(';').to_string());
         }
     }
     kernels
@@ -130,5 +134,8 @@ mod tests {
         assert_eq!(first.count("LD"), 0);
         assert_eq!(first.count("EXIT"), 1);
         assert_eq!(kernels["second"].count("IDP.4A"), 1);
+        assert!(
+            first.in_front("BRA", "LDG") && !first.in_front("LDG", "BRA") && !first.in_front("BRA", "IDP")
+        );
     }
 }

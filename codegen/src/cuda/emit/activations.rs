@@ -153,6 +153,8 @@ GM_DEVICE i32 quantized(f32 x, f32 apply) {{ return gm_to_i32({rounded}); }}
 GM_KERNEL({THREADS}) {function}(const void *x, u32 type, u32 m, u32 k, u32 unit, u32 unit_padded, u32 units, i8 *q, f32 *scales, i32 *sums, u64 *fault) {{
     const u64 row = gm_block();
     (void)m;
+    gm_launch_next();
+    gm_wait_for_previous();
     {body}
 }}
 GM_EXPORT({function})

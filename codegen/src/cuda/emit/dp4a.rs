@@ -4,7 +4,9 @@
 //! CUDA block, as many as it was launched with, share the k of one panel. Weights are loaded and masked once for all
 //! tokens of the CUDA block.
 
-use super::matmul::{CudaMatmul, DP4A_ROWS, corrected, fields, load_table, rounds_kept, run_of_token, terms};
+use super::matmul::{
+    CudaMatmul, DP4A_ROWS, corrected, fields, load_table, rounds_kept, run_of_token, terms, wait,
+};
 use std::fmt::Write;
 
 /// Loads of sixteen bytes that a lane starts before it uses the first, where a row is one integer sum.
@@ -135,20 +137,21 @@ fn one_sum(plan: &CudaMatmul<'_>) -> String {
     const u8 *next = codes + group * {bytes};
     const i8 *x_next = xs + group * {k};
     const u64 apart = groups * {bytes}, x_apart = groups * {k};
-    for (u32 first = group; first < tiles; first += {AHEAD} * groups) {{
-        u32x4 ahead[{AHEAD}] = {{}};
+    u32x4 ahead[{AHEAD}] = {{}};
+    {wait}for (u32 first = group; first < tiles; first += {AHEAD} * groups) {{
+        u32x4 now[{AHEAD}];
         {x_declare}
-        GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++)
-            if (first + i * groups < tiles) {{
-                ahead[i] = gm_load_once((const u32x4 *)(next + i * apart));
-                {x_load}
-            }}
+        next += {AHEAD} * apart;
+        GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++) {{
+            now[i] = ahead[i];
+            if (first + i * groups < tiles) {{ {x_load} }}
+            if (first + ({AHEAD} + i) * groups < tiles) ahead[i] = gm_load_once((const u32x4 *)(next + i * apart));
+        }}
         GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++) {{
             if (first + i * groups >= tiles) continue;
-            const u32x4 w = ahead[i];
+            const u32x4 w = now[i];
             {step}
         }}
-        next += {AHEAD} * apart;
         x_next += {AHEAD} * x_apart;
     }}
     GM_UNROLL for (u32 t = 0; t < {tokens}; t++)
@@ -164,6 +167,11 @@ fn one_sum(plan: &CudaMatmul<'_>) -> String {
     i32 dot = 0;
     for (u32 warp = 0; warp < gm_threads() / 32; warp++) dot += parts[warp * {tokens} * {DP4A_ROWS} + i];
     {x_sum}finish(a, row, token, {corrected});",
+        wait = wait(&format!(
+            "GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++)
+        if (group + i * groups < tiles) ahead[i] = gm_load_early((const u32x4 *)(next + i * apart));
+    "
+        )),
         bytes = plan.pack.tile.bytes,
         k = plan.pack.tile.k,
         declare = declare_sums(plan),
@@ -219,10 +227,17 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
     let unroll = if tiles <= 4 { "GM_UNROLL " } else { "" };
     let vector = vector(plan);
     let x = format!("gm_load((const {vector} *)(xs + tile * {} + t * a.x_stride))", plan.pack.tile.k);
+    // A run's codes lie together; the four lanes that will load them fetch a line each.
+    let run = tiles * plan.pack.tile.bytes;
+    let early = format!(
+        "if (group < a.units)
+        for (u32 line = quad * 128; line < {run}; line += 512) gm_prefetch_early(a.codes + panel * a.stride + group * {run} + line);
+    "
+    );
     format!(
         "f32 y = 0.0f;
     {half}
-    for (u32 first = 0; first < a.units; first += groups{flip}) {{
+    {wait}for (u32 first = 0; first < a.units; first += groups{flip}) {{
         const u32 unit = first + group;
         if (unit < a.units) {{
             {load}{declare}
@@ -243,6 +258,7 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
     }}
     const u32 row = panel * {DP4A_ROWS} + gm_thread() % {DP4A_ROWS};
     if (gm_thread() < tokens * {DP4A_ROWS} && row < a.n) finish(a, row, first_token + gm_thread() / {DP4A_ROWS}, y);",
+        wait = wait(&early),
         declare = declare_sums(plan),
         bytes = plan.pack.tile.bytes,
         step = step(plan, &x),

@@ -413,7 +413,17 @@ pub(super) fn fields(plan: &CudaMatmul<'_>, word: &str) -> Vec<String> {
         .collect()
 }
 
+/// Statements in front of everything that reads what other kernels write: the kernel behind may begin, and `early`, which
+/// touches weights only, is under way while those in front still run.
+pub(super) fn wait(early: &str) -> String {
+    format!("gm_launch_next();\n    {early}gm_wait_for_previous();\n    ")
+}
+
 /// The table in registers, where codes are looked up.
 pub(super) fn load_table(plan: &CudaMatmul<'_>) -> &'static str {
-    if plan.pack.table.is_some() { "const u32x4 table = gm_load((const u32x4 *)a.table);\n    " } else { "" }
+    if plan.pack.table.is_some() {
+        "const u32x4 table = gm_load_early((const u32x4 *)a.table);\n    "
+    } else {
+        ""
+    }
 }

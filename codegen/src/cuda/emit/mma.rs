@@ -4,7 +4,9 @@
 //! eight to an `mma`. The warps of a CUDA block share the k of one panel, so that a small matrix still occupies the
 //! device. Many tokens are `pipelined`'s.
 
-use super::matmul::{CudaMatmul, MMA_ROWS, corrected, fields, load_table, rounds_kept, run_of_token, terms};
+use super::matmul::{
+    CudaMatmul, MMA_ROWS, corrected, fields, load_table, rounds_kept, run_of_token, terms, wait,
+};
 use std::fmt::Write;
 
 /// A statement that binds `weights[2][4]`, operands of both halves of 32 rows, from a tile's `w`.
@@ -62,12 +64,31 @@ pub fn mma(plan: &CudaMatmul<'_>) -> String {
     // Columns beyond the last token are computed from it and not stored.
     const i8 *xs[{columns}];
     GM_UNROLL for (u32 c = 0; c < {columns}; c++) xs[c] = a.x + gm_min(first_token + c * 8 + g, a.m - 1) * a.x_stride + t * 8;
-    {table}{body}
+    {table}{wait}{body}
 }}
 GM_EXPORT({name})
 ",
         table = load_table(plan),
+        wait = wait(&early(plan)),
         body = if plan.format.unit == 0 { one_sum(plan) } else { by_unit(plan) },
+    )
+}
+
+/// Statements that fetch what a warp loads first to the L2 cache: its first tiles, or its first run.
+fn early(plan: &CudaMatmul<'_>) -> String {
+    let bytes = plan.pack.tile.bytes;
+    let (first, apart, count) = match plan.format.unit {
+        0 => (1, plan.threads / 32, AHEAD),
+        unit => (unit.div_ceil(plan.pack.tile.k), 1, unit.div_ceil(plan.pack.tile.k)),
+    };
+    format!(
+        "for (u32 line = gm_lane(); line < {lines}; line += 32) {{
+        const u64 at = (u64)(gm_warp() * {first} + line / {each} * {apart}) * {bytes} + line % {each} * 128;
+        if (at < a.stride) gm_prefetch_early(a.codes + panel * a.stride + at);
+    }}
+    ",
+        lines = count * bytes / 128,
+        each = bytes / 128,
     )
 }
 

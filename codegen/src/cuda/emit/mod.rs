@@ -72,6 +72,8 @@ pub struct CudaListed {
     pub plan: String,
     /// Its place among the variants of its family.
     pub order: usize,
+    /// Its code waits for the launches in front of it, and may be launched before they have ended.
+    pub overlaps: bool,
     /// Index of the kernel family, for its input types.
     pub kernel: usize,
     /// Rust expression of its `CudaLaunch`.
@@ -142,6 +144,11 @@ impl Units {
         unit.text.push_str(text);
         unit.kernels.extend(kernels.iter().map(|kernel| (kernel.clone(), budget)));
     }
+
+    /// Whether the kernel of a unit says that it waits for the launches in front of it.
+    fn waits(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|unit| unit.text.contains("gm_wait_for_previous();"))
+    }
 }
 
 /// Emits all units of a set, with the kernels they make possible.
@@ -200,6 +207,7 @@ fn of_format(
         source: format!("{}:{}", variant.origin.file, variant.origin.line),
         plan: String::new(),
         order,
+        overlaps: false,
         kernel,
         launch: String::new(),
         packing: None,
@@ -326,6 +334,7 @@ fn of_format(
                     resolved.pack.multiple,
                 ),
                 packing: Some(packing),
+                overlaps: units.waits(&unit),
                 ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
             });
         }
@@ -410,6 +419,7 @@ fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut V
             source: format!("{}:{}", variant.origin.file, variant.origin.line),
             plan: words(variant, "a CUDA block for each row".to_string()),
             order,
+            overlaps: units.waits(&unit),
             kernel: number,
             packing: None,
         });

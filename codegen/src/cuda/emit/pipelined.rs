@@ -3,7 +3,7 @@
 //!
 //! A warp has 32 rows and 32 or 64 of the tokens, and goes through k in order, so that its f32 sums are in order.
 
-use super::matmul::{CudaMatmul, Finish, MMA_ROWS, corrected, load_table, terms};
+use super::matmul::{CudaMatmul, Finish, MMA_ROWS, corrected, load_table, terms, wait};
 use super::mma::fragments;
 use gristmill_spec::model::CudaBudget;
 use std::fmt::Write;
@@ -143,7 +143,7 @@ pub fn pipelined(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
     const u32 first_token = gm_block_y() * {tokens}, first_panel = gm_block() * {panels};
     const u32 own_panel = gm_warp() / {beside}, own_tokens = gm_warp() % {beside} * {warp_tokens};
     const u32 tiles = {count}, stages = (tiles + {tiles} - 1) / {tiles};
-    {table}{totals}
+    {table}{wait}{totals}
     // Stages before the first are empty groups; there is a group for each stage, copied or not.
     u32 to = 0, at = 0;
     for (u32 stage = 0; stage < stages + {ahead}; stage++) {{
@@ -164,6 +164,7 @@ GM_EXPORT({name})
 ",
         copy = copy(plan, tiling, &used),
         table = load_table(plan),
+        wait = wait(""),
         ahead = stages - 1,
         pending = stages - 2,
         arrays = arrays(&used).join(", "),
