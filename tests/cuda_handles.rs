@@ -14,7 +14,7 @@ use gristmill::registry::{Code, FormatInfo};
 use gristmill::vocab::{DType, Op};
 use gristmill::{
     Dequantizer, Device, Error, Input, Linear, LinearOptions, Matmul, NoGpu, Policy, QuantizedMatrix,
-    Quantizer, REGISTRY, Reason, Recording, Request, Shape, Threads, Workspace,
+    Quantizer, REGISTRY, Reason, Recording, Request, Restrict, Shape, Threads, Workspace,
 };
 use images::{GPU, bits, entries, has_images, parent, place_units, settings, tried, values};
 use std::path::Path;
@@ -190,18 +190,30 @@ fn layers_run_there_and_say_so() {
     let bytes = quantized(format, n, k, Device::CPU).expect("quantizes");
     let matrix = QuantizedMatrix::new(format, n, k, &bytes).expect("the right size");
     let threads = Threads::single();
-    let mut results = Vec::new();
-    for device in [Device::CPU, GPU] {
-        let options = LinearOptions { device, policy: Policy::Strict, ..LinearOptions::default() };
+    let (mut results, mut sizes) = (Vec::new(), Vec::new());
+    // On the GPU one token and many have packings of their own, unless one is asked for.
+    for (device, packing) in [(Device::CPU, None), (GPU, None), (GPU, Some("mma32x64"))] {
+        let restrict = Restrict { packing: packing.map(str::to_owned), ..Restrict::default() };
+        let options = LinearOptions {
+            device,
+            policy: Policy::Strict,
+            restrict: Some(restrict),
+            ..LinearOptions::default()
+        };
         let layer = Linear::new(&REGISTRY, &matrix, &options, &threads).expect("a layer");
-        let mut workspace = layer.workspace(3, &threads).expect("memory");
-        let mut y = vec![0.0; 3 * n];
-        layer
-            .forward(Input::F32(&values(3 * k, 9)), 3, None, &mut y, &mut workspace, &threads)
-            .expect("runs");
-        results.push(bits(&y));
+        let mut of_layer = Vec::new();
+        for m in [1, 3] {
+            let mut workspace = layer.workspace(m, &threads).expect("memory");
+            let mut y = vec![0.0; m * n];
+            let x = values(m * k, 9);
+            layer.forward(Input::F32(&x), m, None, &mut y, &mut workspace, &threads).expect("runs");
+            of_layer.push(bits(&y));
+        }
+        results.push(of_layer);
+        sizes.push(layer.weight_bytes());
     }
-    assert_eq!(results[0], results[1]);
+    assert!(results.iter().all(|result| *result == results[0]));
+    assert!(sizes[2] < sizes[1], "weights held once: {} bytes, twice: {}", sizes[2], sizes[1]);
 }
 
 #[test]

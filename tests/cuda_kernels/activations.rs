@@ -42,9 +42,19 @@ fn activations_become_the_oracle_s_int8() {
         let block = format.block.map(|block| block as usize);
         // (m, k, unit, what a unit is padded to); a unit of 0 is the row.
         let shapes: &[(usize, usize, usize, usize)] = match block {
-            None => &[(1, 1, 0, 64), (3, 100, 0, 64), (2, 700, 0, 16), (2, 257, 32, 32), (1, 640, 32, 64)],
+            None => &[
+                (1, 1, 0, 64),
+                (3, 100, 0, 64),
+                (2, 700, 0, 16),
+                (2, 257, 32, 32),
+                (1, 640, 32, 64),
+                (1, 9999, 0, 1),
+                (2, 5000, 0, 4),
+            ],
             Some(32) => &[(1, 32, 32, 32), (3, 96, 32, 64), (2, 640, 16, 32)],
-            Some(_) => &[(1, 256, 256, 256), (3, 768, 32, 32), (2, 2560, 16, 64)],
+            Some(_) => {
+                &[(1, 256, 256, 256), (3, 768, 32, 32), (2, 2560, 16, 64), (1, 512, 64, 72), (1, 512, 8, 8)]
+            }
         };
         for &(m, k, unit, multiple) in shapes {
             let unit = if unit == 0 { k } else { unit };
@@ -79,7 +89,11 @@ fn activations_become_the_oracle_s_int8() {
                 let scales = Buffer::<f32>::unset("scales", m * blocks);
                 let sums = Buffer::<i32>::unset("sums", m * units);
                 let fault = Buffer::output("fault", &[NO_FAULT]);
-                let launch = kernel.unit.launch(kernel.function()).grid(m as u32, 1).seed(number as u64);
+                let launch = kernel
+                    .unit
+                    .launch(kernel.function())
+                    .grid(m as u32, 1 + number as u32 % 4)
+                    .seed(number as u64);
                 let launch = launch.overlapping(kernel.listed.overlaps);
                 let launch =
                     launch.threads(kernel.number("threads") as u32).arg(&x).arg(input.kind).arg(m as u32);

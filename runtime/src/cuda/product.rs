@@ -156,7 +156,9 @@ impl Launcher<ActivationCode> {
             Argument::U64(places.sums),
             Argument::U64(places.fault),
         ];
-        let geometry = Geometry { blocks: (size("tokens", m)?, 1), threads: *threads };
+        let runs = if layout.blocks > 1 { layout.blocks } else { layout.units };
+        let shares = row_shares(runs, *threads, m, gpu.profile().multiprocessors);
+        let geometry = Geometry { blocks: (size("tokens", m)?, shares), threads: *threads };
         let width = if word == F32 { 4 } else { 2 };
         let out = layout.bytes() + 4 * (layout.blocks + layout.units);
         self.enqueued(gpu, m.saturating_mul(layout.k).saturating_mul(width), m.saturating_mul(out), || {
@@ -660,6 +662,14 @@ pub(super) fn block_threads(fewest: u32, most: u32, blocks: (u32, u32), multipro
     threads
 }
 
+/// CUDA blocks that share the blocks or units of a row of activations: one for each warp's worth, where so few rows leave
+/// multiprocessors idle.
+fn row_shares(runs: usize, threads: u32, m: usize, multiprocessors: u32) -> u32 {
+    let warps = (threads / 32).max(1) as usize;
+    let most = (8 * multiprocessors as usize / m.max(1)).clamp(1, 1024);
+    runs.div_ceil(warps).clamp(1, most) as u32
+}
+
 /// Copies floats to the scratch; their address and the word of their type.
 pub(super) fn upload(gpu: &Arc<Gpu>, scratch: &mut Scratch, input: Input<'_>) -> Result<(u64, u32), Error> {
     let (bits, word) = match input {
@@ -685,7 +695,15 @@ pub(super) fn upload(gpu: &Arc<Gpu>, scratch: &mut Scratch, input: Input<'_>) ->
 
 #[cfg(test)]
 mod tests {
-    use super::block_threads;
+    use super::{block_threads, row_shares};
+
+    #[test]
+    fn few_rows_are_shared() {
+        let shares = |runs, m| row_shares(runs, 256, m, 132);
+        // 2560 values in blocks of 32; rows with one unit; many rows.
+        assert_eq!((shares(80, 1), shares(1, 1), shares(80, 512), shares(80, 5000)), (10, 1, 2, 1));
+        assert_eq!((shares(usize::MAX, 1), row_shares(3, 0, 0, 0)), (1024, 1));
+    }
 
     #[test]
     fn blocks_that_leave_a_device_empty_get_more_threads() {
