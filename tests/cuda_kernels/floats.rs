@@ -379,7 +379,7 @@ fn mistakes_show() {
         (Type::F16, 32, "gm_copy_wait<1>();", ""),
         (Type::F16, 32, "        gm_sync();\n", ""),
         (Type::F16, 32, "if (stage + 1 < stages)", "if (stage + 2 < stages)"),
-        (Type::F16, 32, "v + bias", "v"),
+        (Type::F16, 32, "v + bias", "v - bias"),
     ];
     for (rounds, tile, from, to) in mistakes {
         let of = |listed: &CudaListed| {

@@ -118,8 +118,9 @@ impl Case<'_> {
             let bias = f64::from(self.bias.as_ref().map_or(0.0, |bias| bias[row]));
             let (expected, found) = (sum + bias, f64::from(*found));
             let bound = (1.125 * k as f64 + 32.0) * 2f64.powi(-23) * (size + bias.abs());
-            // Not the other way round: NaN is far from everything.
-            if !((found - expected).abs() <= bound) {
+            let away = (found - expected).abs();
+            // NaN is far from everything.
+            if away.is_nan() || away > bound {
                 return Ok(Err(Problem {
                     case: self.name.clone(),
                     at: format!("token {token}, row {row}"),
