@@ -339,6 +339,11 @@ fn the_command_runs_there() {
     let (code, text) = command(&explain, Some(&units));
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("chosen: matmul.i2_s.cuda."), "{text}");
+    let halves = ["--precision", "f16", "--shape", "40x256x256"];
+    let (code, text) = command(&[&explain[..6], &halves[..]].concat(), Some(&units));
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("chosen: matmul.i2_s.cuda.mma_f16 "), "{text}");
+    assert!(text.contains("multiplies int8, and f16 was asked for"), "{text}");
     let (code, text) = command(&["doctor"], Some(&units));
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("cuda:0: Fake sm_"), "{text}");
@@ -353,8 +358,27 @@ fn the_command_runs_there() {
         "bench", "--device", "cuda:0", "--quick", "--format", "i2_s", "--shape", "64x256", "--m", "1",
         "--json",
     ];
+    for precision in ["f16", "bf16", "f32", "auto"] {
+        let more = [&bench[..], &["--precision", precision]].concat();
+        let (code, text) = command(&more, Some(&units));
+        assert_eq!(code, 0, "{text}");
+        let records: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let word = if precision == "auto" { "dp4a" } else { "fma" };
+        assert_eq!(
+            records[0]["kernel"].as_str().and_then(|name| name.split('.').nth(3)),
+            Some(word),
+            "{text}"
+        );
+    }
     let (code, text) = command(&bench, Some(&units));
     assert_eq!(code, 0, "{text}");
+    // A fake driver has no cuBLASLt, and a line says so instead.
+    let records: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let last = records.as_array().and_then(|records| records.last()).expect("a record");
+    assert_eq!(last["kernel"], "cublaslt", "{text}");
+    let why = last["why_not"].as_str().unwrap_or_default();
+    let absent = if cfg!(feature = "cublaslt") { "libcublasLt is not there" } else { "built without it" };
+    assert!(why.contains(absent), "{text}");
     let tuning = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handles.tuning");
     // What there is of another GPU stays, and is told.
     let other = "gristmill tuning 1\ngpu Another 9.9 driver 99.0\nmatmul i2_s 0 0000000000000001:1.000\n";

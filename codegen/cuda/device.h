@@ -42,6 +42,8 @@ struct alignas(16) f32x4 { f32 x, y, z, w; };
 // GM_KERNEL(threads of a block) name(parameters) { ... } GM_EXPORT(name)
 #define GM_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
 #define GM_EXPORT(name)
+// GM_KERNEL for a kernel that may take the registers it wants: left alone, ptxas spills some to fit more blocks.
+#define GM_KERNEL_WIDE(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
 // In front of a function that kernels call.
 #define GM_DEVICE [[maybe_unused]] static __device__ __forceinline__
 // In front of a loop whose arrays are to stay in registers.
@@ -259,6 +261,45 @@ GM_MMA(us, "u8")
 GM_MMA(ss, "s8")
 #undef GM_MMA
 
+// c += a * b by one warp, a row by column, where a register of a or b holds two numbers of two bytes (low half first) and c
+// is f32; with g = lane / 4 and t = lane % 4: a[0] is row g, k 2t and 2t + 1; a[1] row g + 8; a[2], a[3] the same at k + 8;
+// b[0] is column g, k 2t and 2t + 1; b[1] the same at k + 8; c as above. In which order and how precisely the products are
+// added is the device's; docs/cuda.md has the bound. f16 needs sm_75 (there it is two steps of eight k), bf16 sm_80.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+GM_DEVICE void gm_mma_16816_f16(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[2]), "r"(a[3]), "r"(b[1]));
+}
+// Two numbers, rounded to nearest even, the first in the low half.
+GM_DEVICE u32 gm_two_f16(f32 low, f32 high) {
+    u32 two;
+    asm("{.reg .f16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h};}"
+        : "=r"(two) : "f"(low), "f"(high));
+    return two;
+}
+#else
+#define GM_MMA(type) \
+    GM_DEVICE void gm_mma_16816_##type(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) { \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." #type "." #type ".f32 " \
+            "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
+    } \
+    GM_DEVICE u32 gm_two_##type(f32 low, f32 high) { \
+        u32 two; \
+        asm("cvt.rn." #type "x2.f32 %0, %2, %1;" : "=r"(two) : "f"(low), "f"(high)); \
+        return two; \
+    }
+GM_MMA(f16)
+GM_MMA(bf16)
+#undef GM_MMA
+#endif
+
+// a * b + c, rounded once.
+GM_DEVICE f32 gm_fma(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
+
 GM_DEVICE u32 gm_bits(f32 x) { return __float_as_uint(x); }
 GM_DEVICE f32 gm_float(u32 bits) { return __uint_as_float(bits); }
 GM_DEVICE u64 gm_bits(f64 x) { return (u64)__double_as_longlong(x); }
@@ -296,6 +337,7 @@ GM_DEVICE u16 gm_number_f32_to_f16(f32 x) {
 #endif
 
 #define GM_KERNEL(threads) GM_EMULATOR_KERNEL(threads)
+#define GM_KERNEL_WIDE(threads) GM_EMULATOR_KERNEL(threads)
 #define GM_EXPORT(name) GM_EMULATOR_EXPORT(name)
 #define GM_DEVICE [[maybe_unused]] static inline
 #define GM_UNROLL
@@ -383,7 +425,15 @@ GM_DEVICE i32 gm_dp4a_ss(u32 a, u32 b, i32 c, GM_LINE) { return gm_emulator::dp4
 GM_MMA(us, u8)
 GM_MMA(ss, i8)
 #undef GM_MMA
+GM_DEVICE void gm_mma_16816_f16(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], GM_LINE) {
+    gm_emulator::mma_halves(gm_emulator::Half::F16, c, a, b, line);
+}
+GM_DEVICE void gm_mma_16816_bf16(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], GM_LINE) {
+    gm_emulator::mma_halves(gm_emulator::Half::Bf16, c, a, b, line);
+}
 #undef GM_LINE
+
+GM_DEVICE f32 gm_fma(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 
 GM_DEVICE u32 gm_bits(f32 x) { u32 r; __builtin_memcpy(&r, &x, 4); return r; }
 GM_DEVICE f32 gm_float(u32 bits) { f32 r; __builtin_memcpy(&r, &bits, 4); return r; }
@@ -481,6 +531,10 @@ GM_DEVICE u16 gm_f32_to_bf16(f32 x) {
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (u16)(bits >> 16 | 0x40u);
     return (u16)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
+#if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
+GM_DEVICE u32 gm_two_f16(f32 low, f32 high) { return (u32)gm_f32_to_f16(low) | (u32)gm_f32_to_f16(high) << 16; }
+GM_DEVICE u32 gm_two_bf16(f32 low, f32 high) { return (u32)gm_f32_to_bf16(low) | (u32)gm_f32_to_bf16(high) << 16; }
+#endif
 // Half of OCP E8M0: 2^(e - 128).
 GM_DEVICE f32 gm_e8m0_half_to_f32(u8 e) { return gm_float(e < 2 ? 0x00200000u << e : (u32)(e - 1) << 23); }
 // Half of an unsigned e4m3 number; bit 7 is ignored and 0x7f is zero.

@@ -73,7 +73,7 @@ fn images_are_what_the_specs_promise() {
         return;
     };
     let mut looked_at = 0;
-    for image in made.images.iter().filter(|image| !image.ptx && image.unit.contains("matmul")) {
+    for image in made.images.iter().filter(|image| !image.ptx && multiplies(&image.unit)) {
         let kernels = disassemble(&tool, &env, &image.bytes).expect("cuobjdump reads it");
         for usage in &image.usage {
             promised(image, &usage.kernel, &kernels[&usage.kernel]);
@@ -84,11 +84,35 @@ fn images_are_what_the_specs_promise() {
     assert!(looked_at > 0);
 }
 
+/// Whether a unit holds products: of integers, or of floats over the format's own rows.
+fn multiplies(unit: &str) -> bool {
+    unit.contains("matmul") || unit.starts_with("rows_")
+}
+
+/// A product of floats multiplies with fused multiply-adds or tensor cores of halves, which get their activations by copies
+/// of sixteen bytes; what looks at weights beside it multiplies nothing.
+fn promised_of_floats(at: &str, image: &Image, kernel: &str, code: &Instructions) {
+    let (fma, halves, copies) = (code.count("FFMA"), code.count("HMMA"), code.count("LDGSTS.128"));
+    if kernel.ends_with("_check") {
+        assert_eq!(halves, 0, "{at}: {halves} HMMA");
+    } else if kernel.contains("_fma_") {
+        assert!(fma > 0 && halves == 0, "{at}: {fma} FFMA, {halves} HMMA");
+        assert!(code.count("LDG.128") > 0, "{at}: no 16-byte load");
+    } else {
+        assert!(kernel.contains("_mma_"), "{at}: an algorithm that this test does not know");
+        assert!(halves > 0, "{at}: no HMMA");
+        assert_eq!(copies > 0, image.arch.major >= 8, "{at}: {copies} copies to shared memory");
+    }
+}
+
 /// A product multiplies with the instruction that its algorithm is named for, loads 16 bytes at a time or copies them to
 /// shared memory, and keeps everything in registers.
 fn promised(image: &Image, kernel: &str, code: &Instructions) {
     let at = format!("{kernel} for {}", image.target());
     assert_eq!((code.count("LDL"), code.count("STL")), (0, 0), "{at}: local memory");
+    if image.unit.starts_with("rows_") {
+        return promised_of_floats(&at, image, kernel, code);
+    }
     // What waits for the launch in front (`ACQBULK`) lets the next one begin, and has fetched weights before.
     let can_wait = image.arch.major >= 9;
     let waits = code.count("ACQBULK") > 0 && code.in_front("PREEXIT", "ACQBULK");

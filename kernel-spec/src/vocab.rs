@@ -127,6 +127,26 @@ words! {
         Mma = "mma",
         /// int8 tensor cores by `wgmma`, four warps together (compute capability 9.0 alone).
         Wgmma = "wgmma",
+        /// Weights as they are, products and sums in f32 (any device).
+        Fma = "fma",
+        /// Weights rounded to f16, tensor cores that sum in f32 (compute capability 7.5 and later).
+        MmaF16 = "mma_f16",
+        /// Weights rounded to bf16, tensor cores that sum in f32 (compute capability 8.0 and later).
+        MmaBf16 = "mma_bf16",
+    }
+}
+
+words! {
+    /// What the factors of a product are while they are multiplied.
+    Precision {
+        /// Integers of weights and int8 activations, summed exactly.
+        Int8 = "int8",
+        /// f32.
+        F32 = "f32",
+        /// f16, summed in f32.
+        F16 = "f16",
+        /// bf16, summed in f32.
+        Bf16 = "bf16",
     }
 }
 
@@ -210,16 +230,34 @@ impl CudaAlgorithm {
         match self {
             CudaAlgorithm::Blocks => (5, 0),
             CudaAlgorithm::Dp4a => (6, 1),
-            CudaAlgorithm::Mma => (7, 5),
+            CudaAlgorithm::Mma | CudaAlgorithm::MmaF16 => (7, 5),
+            CudaAlgorithm::MmaBf16 => (8, 0),
             CudaAlgorithm::Wgmma => (9, 0),
+            CudaAlgorithm::Fma => (5, 0),
         }
     }
 
     /// The one architecture that has its instructions, where later ones lack them.
     pub const fn only_on(self) -> Option<CudaArch> {
         match self {
-            CudaAlgorithm::Blocks | CudaAlgorithm::Dp4a | CudaAlgorithm::Mma => None,
             CudaAlgorithm::Wgmma => Some(CudaArch { major: 9, minor: 0, specific: true }),
+            CudaAlgorithm::Blocks
+            | CudaAlgorithm::Dp4a
+            | CudaAlgorithm::Mma
+            | CudaAlgorithm::Fma
+            | CudaAlgorithm::MmaF16
+            | CudaAlgorithm::MmaBf16 => None,
+        }
+    }
+
+    /// What its products are taken in; `None` for what computes none.
+    pub const fn precision(self) -> Option<Precision> {
+        match self {
+            CudaAlgorithm::Blocks => None,
+            CudaAlgorithm::Dp4a | CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => Some(Precision::Int8),
+            CudaAlgorithm::Fma => Some(Precision::F32),
+            CudaAlgorithm::MmaF16 => Some(Precision::F16),
+            CudaAlgorithm::MmaBf16 => Some(Precision::Bf16),
         }
     }
 }

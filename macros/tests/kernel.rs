@@ -3,7 +3,9 @@
 
 use gristmill::request::Restrict;
 use gristmill::vocab::{DType, DeviceKind, Op};
-use gristmill::{CpuProfile, Device, Matmul, QuantizedMatrix, Quantizer, Request, Shape, Threads, Workspace};
+use gristmill::{
+    CpuProfile, Device, Matmul, PrecisionMode, QuantizedMatrix, Quantizer, Request, Shape, Threads, Workspace,
+};
 
 mod nibble {
     gristmill::kernel!("tests/specs/formats/nibble.toml");
@@ -87,8 +89,15 @@ fn compile_time_and_run_time_agree() -> Tested {
             {
                 for &kind in DeviceKind::ALL {
                     let device = Device { kind, index: 0 };
-                    let request =
-                        Request { op, format, quantizer: None, input, device, shape: Shape::new(1, 8, 256) };
+                    let request = Request {
+                        op,
+                        format,
+                        quantizer: None,
+                        input,
+                        device,
+                        shape: Shape::new(1, 8, 256),
+                        precision: PrecisionMode::Int8,
+                    };
                     let prepared =
                         registry.prepare_for(&request, CpuProfile::detect(), &Restrict::default())?;
                     let decision = prepared.decide_as_asked();

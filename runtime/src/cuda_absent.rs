@@ -66,7 +66,11 @@ impl Launcher<DequantizeCode> {
 }
 
 impl Launcher<ProductCode> {
-    pub(crate) fn layout(&self) -> (&'static PackInfo, Unit) {
+    pub(crate) fn layout(&self) -> (Option<&'static PackInfo>, Unit) {
+        match *self.code() {}
+    }
+
+    pub(crate) fn read_row(&self, _: &PackedMatrix, _: usize, _: &mut [u8]) -> Result<f32, Error> {
         match *self.code() {}
     }
 

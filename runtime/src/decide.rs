@@ -17,9 +17,9 @@ use crate::gpu::{GpuProfile, NoGpu, NoImage, image_for};
 use crate::names;
 use crate::reason::{BrokenRule, Dim, Reason, Rule};
 use crate::registry::{Code, CudaBuild, DimRule, Entry, KernelId, Registry, ShapeRules, WithoutImage};
-use crate::request::{Request, Restrict, Shape};
+use crate::request::{PrecisionMode, Request, Restrict, Shape};
 use crate::tuning::{self, ShapeClass, Tuning};
-use gristmill_spec::vocab::{DType, DeviceKind, FeatureSet, Op};
+use gristmill_spec::vocab::{DType, DeviceKind, FeatureSet, Op, Precision};
 use std::sync::Arc;
 
 /// A request whose names, features and restrictions are resolved: everything but the shape.
@@ -32,6 +32,7 @@ pub struct Prepared {
     format: Option<usize>,
     quantizer: usize,
     input: DType,
+    precision: PrecisionMode,
     device: Device,
     shape: Shape,
     /// Elements of a block, where rows must be whole blocks; 1 elsewhere.
@@ -77,6 +78,11 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
+    /// Whether activations get to int8 for it.
+    fn takes_int8(&self) -> bool {
+        matches!(self.entry.precision(), Some(Precision::Int8))
+    }
+
     /// Name of the packing that it reads.
     fn packing(&self) -> Option<&'static str> {
         self.entry.code.packing().map(|packing| packing.name)
@@ -159,6 +165,7 @@ impl Registry {
             format: None,
             quantizer: 0,
             input: request.input,
+            precision: request.precision,
             device: request.device,
             shape: request.shape,
             elements: 1,
@@ -176,7 +183,7 @@ impl Registry {
         prepared.usable = prepared
             .candidates
             .iter()
-            .filter(|c| prepared.lacks(c.entry).is_none() && prepared.allows(c))
+            .filter(|c| prepared.refused_always(c.entry).is_none() && prepared.allows(c))
             .copied()
             .collect();
         prepared.tuned = prepared.in_measured_order(tuning);
@@ -208,6 +215,7 @@ impl Registry {
             input: DType::F32,
             device: request.device,
             shape: request.shape,
+            precision: PrecisionMode::Int8,
         })
     }
 
@@ -279,6 +287,13 @@ impl Prepared {
         }
         let missing = self.features.missing(entry.features);
         (missing != FeatureSet::EMPTY).then_some(Reason::FeaturesMissing { missing })
+    }
+
+    /// Why a candidate serves no shape: what the machine lacks, or that it multiplies something else.
+    fn refused_always(&self, entry: &Entry) -> Option<Reason> {
+        let other = |found: &Precision| !self.precision.allows(*found);
+        let precision = || entry.precision().filter(other);
+        self.lacks(entry).or_else(|| Some(Reason::Precision { asked: self.precision, found: precision()? }))
     }
 
     /// Usable entries for each class, those that were measured first; before them, those of the packing that weights of
@@ -417,11 +432,14 @@ impl Prepared {
             return None;
         }
         let order = if self.tuned.is_empty() { &*self.usable } else { self.order_for(shape) };
-        let found = order.iter().find(|candidate| fits(&candidate.entry.shape, shape)).copied();
-        match &self.activations {
-            Some(activations) if found.is_some() => activations.first_fit(shape).and(found),
-            Some(_) | None => found,
-        }
+        let mut fitting = order.iter().filter(|candidate| fits(&candidate.entry.shape, shape));
+        let found = match &self.activations {
+            Some(activations) => {
+                fitting.find(|candidate| !candidate.takes_int8() || activations.first_fit(shape).is_some())
+            }
+            None => fitting.next(),
+        };
+        found.copied()
     }
 
     /// The registry that was asked.
@@ -503,9 +521,9 @@ impl Prepared {
         }
         if let Some(activations) = &self.activations {
             let activations = activations.covering(n, k);
-            covering.every_m &= activations.every_m;
+            covering.every_m &= activations.every_m || !covering.needed.iter().any(Candidate::takes_int8);
             if activations.needed.is_empty() {
-                covering.needed.clear();
+                covering.needed.retain(|candidate| !candidate.takes_int8());
             }
         }
         covering
@@ -513,8 +531,8 @@ impl Prepared {
 
     /// A request like this one for the same processor and restrictions, but for another op and type.
     pub(crate) fn sibling(&self, op: Op, input: DType, shape: Shape) -> Result<Prepared, Error> {
-        let request =
-            Request { op, format: &self.format_name, quantizer: None, input, device: self.device, shape };
+        let (format, device, precision) = (self.format_name.as_str(), self.device, self.precision);
+        let request = Request { op, format, quantizer: None, input, device, shape, precision };
         let name = |index: usize| self.registry.entries.get(index).map(|entry| entry.name.to_owned());
         let restrict = Restrict {
             isa: self.allowed.isa,

@@ -186,6 +186,19 @@ pub enum Error {
         /// What came.
         found: DType,
     },
+    /// A finite number is too large for the type that a product rounds it to.
+    #[error(
+        "{what} at row {row}, column {column} is beyond what the precision of the product holds\n  \
+         help: ask for `bf16` or `f32`, or scale the values"
+    )]
+    BeyondPrecision {
+        /// Of which operand.
+        what: &'static str,
+        /// Its row.
+        row: usize,
+        /// Its column.
+        column: usize,
+    },
     /// A row index beyond the matrix.
     #[error("row {row} is beyond the matrix, which has {rows}")]
     NoSuchRow {

@@ -17,7 +17,7 @@ use crate::request::Shape;
 use crate::threads::Threads;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack, WeightLayout};
 use crate::workspace::{Workspace, WorkspaceSize};
-use gristmill_spec::vocab::{DType, Op};
+use gristmill_spec::vocab::{DType, Op, Precision};
 use std::sync::Arc;
 
 /// The weight format of an entry, with what the handles rely on checked.
@@ -289,11 +289,9 @@ impl Matmul {
         let format = format_of(registry, entry)?;
         let (packing, unit) = match &on {
             On::Cpu(launcher) => (launcher.code().packing, launcher.code().unit),
-            On::Cuda(launcher) => {
-                let (packing, unit) = launcher.layout();
-                (Some(packing), unit)
-            }
+            On::Cuda(launcher) => launcher.layout(),
         };
+        let from_int8 = entry.precision() == Some(Precision::Int8);
         if unit.multiple == 0 || packing.is_some_and(|packing| packing.rows == 0 || packing.tile_k == 0) {
             return Err(on.broken("a unit, a panel or a tile is empty"));
         }
@@ -302,7 +300,8 @@ impl Matmul {
             return Err(on.broken("its activation format is missing or has empty blocks"));
         };
         let mut quantizers = Vec::new();
-        for candidate in prepared.activations().map_or(&[][..], |activations| activations.usable()) {
+        let activations = prepared.activations().filter(|_| from_int8);
+        for candidate in activations.map_or(&[][..], |activations| activations.usable()) {
             let gpu = Launcher::<cuda::ActivationCode>::cuda;
             quantizers.push(On::of(registry, *candidate, index, Launcher::activations, gpu)?);
         }
@@ -317,7 +316,7 @@ impl Matmul {
             let candidates = (registry.candidates)(Op::Matmul, entry.format, *dtype, entry.device);
             candidates.iter().any(|index| usize::from(*index) == candidate.index)
         };
-        let from_float = prepared.activations().is_some();
+        let from_float = activations.is_some() || !from_int8;
         let dtypes = DType::ALL
             .iter()
             .copied()
@@ -325,7 +324,7 @@ impl Matmul {
         Ok(Matmul {
             layout: WeightLayout { format, packing, unit },
             activation_block,
-            activations: prepared.activations_shared(),
+            activations: prepared.activations_shared().filter(|_| from_int8),
             quantizers,
             dequantizer,
             dtypes: dtypes.collect(),
@@ -439,11 +438,18 @@ impl Matmul {
                 for matrix in matrix.matrices() {
                     dequantizer.validate(matrix)?;
                 }
-                packed.stride = matrix.row_bytes() - layout.format.header_bytes();
+                let bytes = matrix.row_bytes() - layout.format.header_bytes();
+                packed.stride = match &self.on {
+                    On::Cpu(_) => bytes,
+                    // Kernels there load sixteen bytes at a time.
+                    On::Cuda(_) => bytes
+                        .checked_next_multiple_of(16)
+                        .ok_or(Error::TooLarge { what: "packed weights" })?,
+                };
                 packed.codes = Aligned::long_lived(product_of("packed weights", n, packed.stride)?)?;
                 if packed.stride > 0 {
                     for (row, codes) in packed.codes.chunks_exact_mut(packed.stride).enumerate() {
-                        codes.copy_from_slice(matrix.blocks(row));
+                        codes[..bytes].copy_from_slice(matrix.blocks(row));
                     }
                 }
             }
@@ -508,6 +514,18 @@ impl Matmul {
             (_, None, Some(Dequantizer { on: On::Cpu(launcher), format })) => {
                 let blocks = &weights.codes[row * weights.stride..][..weights.stride];
                 launcher.one(format, blocks, weights.outer[row], dst)
+            }
+            (On::Cuda(launcher), None, Some(dequantizer)) => {
+                let format = self.layout.format;
+                let mut tensor = vec![0; format.tensor_bytes(1, weights.k)?];
+                let (row_bytes, header) = (format.row_bytes(weights.k)?, format.header_bytes());
+                let outer = launcher.read_row(weights, row, &mut tensor[header..row_bytes])?;
+                match (format.row_header, format.tensor_tail) {
+                    (Some(scalar), _) => scalar.write(outer, &mut tensor),
+                    (None, Some((scalar, _))) => scalar.write(outer, &mut tensor[row_bytes..]),
+                    (None, None) => true,
+                };
+                dequantizer.run(&QuantizedMatrix::new(format, 1, weights.k, &tensor)?, dst)
             }
             (_, None, Some(_) | None) => Err(self.on.broken("it has neither a packing nor a dequantizer")),
         }
@@ -637,6 +655,9 @@ impl Matmul {
                 kernel: kernel.name,
                 rule: BrokenRule { dim: empty_dim(shape), rule: Rule::AtLeast(1), found: 0 },
             });
+        }
+        if launcher.multiplies_floats() {
+            return launcher.floats_on_device(weights, input, m, bias, y, &mut workspace.gpu);
         }
         let Some(On::Cuda(quantizer)) = self.activation_quantizer(shape)? else {
             return Err(self.on.broken("its activations have no quantizer on its device"));

@@ -53,7 +53,7 @@ pub use linear::{Linear, LinearOptions, Policy};
 pub use reason::{Reason, Refusal, Rejection};
 pub use receipt::{Receipt, Recording};
 pub use registry::Registry;
-pub use request::{Request, Restrict, Shape};
+pub use request::{PrecisionMode, Request, Restrict, Shape};
 pub use threads::{ThreadOptions, Threads};
 pub use tuning::Tuning;
 pub use weights::{PackedMatrix, QuantizedMatrix};

@@ -10,7 +10,7 @@ use crate::kernel::{Dequantizer, Matmul, check_operands, fill};
 use crate::plain::PlainWeights;
 use crate::receipt::{FallbackNote, Recording};
 use crate::registry::Registry;
-use crate::request::{Request, Restrict, Shape};
+use crate::request::{PrecisionMode, Request, Restrict, Shape};
 use crate::threads::Threads;
 use crate::tuning::Tuning;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
@@ -57,6 +57,8 @@ pub struct LinearOptions {
     pub input: DType,
     /// Where it runs.
     pub device: Device,
+    /// What its product may multiply.
+    pub precision: PrecisionMode,
     /// What it may do without a kernel.
     pub policy: Policy,
     /// Restrictions on kernels; `None`: those of the environment, and its tuning.
@@ -64,9 +66,15 @@ pub struct LinearOptions {
 }
 
 impl Default for LinearOptions {
-    /// f32 on the processor, strict, restricted by the environment.
+    /// f32 on the processor by int8, strict, restricted by the environment.
     fn default() -> LinearOptions {
-        LinearOptions { input: DType::F32, device: Device::CPU, policy: Policy::Strict, restrict: None }
+        LinearOptions {
+            input: DType::F32,
+            device: Device::CPU,
+            precision: PrecisionMode::Int8,
+            policy: Policy::Strict,
+            restrict: None,
+        }
     }
 }
 
@@ -129,6 +137,7 @@ impl Linear {
         let format = stack.format().name;
         let decode = Shape { m: 1, n, k };
         let request = Request::matmul(format, decode).with_input(options.input).on(options.device);
+        let request = request.with_precision(options.precision);
         let prepare =
             |request: &Request<'_>| registry.prepare_tuned(request, CpuProfile::detect(), &restrict, tuning);
         let note = |refused: &Prepared, instead| FallbackNote {

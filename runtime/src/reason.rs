@@ -3,8 +3,8 @@
 use crate::device::Device;
 use crate::gpu::{CudaVersion, NoGpu};
 use crate::names::{List, Meant};
-use crate::request::Shape;
-use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, Feature, FeatureSet, Isa, Op};
+use crate::request::{PrecisionMode, Shape};
+use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, Feature, FeatureSet, Isa, Op, Precision};
 
 /// A dimension of a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +133,13 @@ pub enum Reason {
     },
     /// There is no GPU to run it on.
     NoGpu(NoGpu),
+    /// The product multiplies something else than was asked for.
+    Precision {
+        /// What may be multiplied.
+        asked: PrecisionMode,
+        /// What the kernel multiplies.
+        found: Precision,
+    },
     /// The GPU lacks instructions that the kernel uses.
     CapabilityTooLow {
         /// The compute capability that it needs.
@@ -223,7 +230,7 @@ impl Reason {
                 "name an architecture that has its instructions in GRISTMILL_CUDA_ARCHS when building",
             )),
             Reason::NoGpu(why) => Some(why.help().to_owned()),
-            Reason::CapabilityTooLow { .. } => None,
+            Reason::Precision { .. } | Reason::CapabilityTooLow { .. } => None,
             Reason::ArchitectureNotBuilt { cc: (major, minor), built } => {
                 let mut archs: Vec<String> = built.iter().map(ToString::to_string).collect();
                 archs.push(format!("{major}{minor}"));
@@ -296,6 +303,7 @@ impl std::fmt::Display for Reason {
                 Ok(())
             }
             Reason::NoGpu(why) => why.fmt(f),
+            Reason::Precision { asked, found } => write!(f, "multiplies {found}, and {asked} was asked for"),
             Reason::CapabilityTooLow { needed, found } => write!(
                 f,
                 "needs compute capability {}.{}, the device has {}.{}",

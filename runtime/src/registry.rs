@@ -7,7 +7,7 @@ use crate::abi::{DequantizeFn, MatmulFn, PackFn, QuantizeActivationsFn, Quantize
 use crate::decide::Candidate;
 use crate::error::Error;
 use crate::names;
-use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Isa, Op};
+use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Isa, Op, Precision};
 use std::sync::atomic::AtomicU64;
 
 /// Everything one build knows: formats, kernels, and what was described but not compiled.
@@ -33,6 +33,8 @@ pub struct Registry {
     pub cuda: CudaBuild,
     /// CUDA kernels that are described for formats of this build, but have no image in it.
     pub without_image: &'static [WithoutImage],
+    /// Conversions between f32, f16 and bf16 on a GPU, where products there need them and an image of them was built.
+    pub convert: Option<CudaCode>,
     /// The specs this build was made from, so that tools can show and re-read them.
     pub sources: &'static [Source],
 }
@@ -192,6 +194,34 @@ pub enum CudaLaunch {
         /// How a row of activations is divided for it.
         unit: Unit,
     },
+    /// Matrix product that multiplies floats and reads the format's own rows.
+    Rows {
+        /// Name in the image.
+        function: &'static str,
+        /// The kernel in the same image that looks whether all weights can be used.
+        check: &'static str,
+        /// Threads of a CUDA block of that.
+        check_threads: u32,
+        /// What is multiplied.
+        precision: Precision,
+        /// Most threads of a CUDA block.
+        threads: u32,
+        /// Fewest threads of a CUDA block; any whole number of warps from there to the most will do.
+        fewest: u32,
+        /// Rows of the weights that a CUDA block does.
+        rows: u32,
+        /// Tokens that a CUDA block does.
+        tokens: u32,
+    },
+    /// f32, f16 or bf16 to another of these.
+    Convert {
+        /// Name in the image.
+        function: &'static str,
+        /// Threads of a CUDA block.
+        threads: u32,
+        /// Elements of a thread.
+        per_thread: u32,
+    },
 }
 
 /// The two kernels that find a scale over many blocks: a statistic of each chunk, then the scale of all chunks.
@@ -344,6 +374,19 @@ impl Code {
             Code::Dequantize(_) | Code::Quantize { .. } | Code::QuantizeActivations(_) | Code::Cuda(_) => {
                 None
             }
+        }
+    }
+}
+
+impl Entry {
+    /// What a product multiplies; `None` for what is no product.
+    pub const fn precision(&self) -> Option<Precision> {
+        match (self.op, &self.code) {
+            (Op::Matmul, Code::Cuda(CudaCode { launch: CudaLaunch::Rows { precision, .. }, .. })) => {
+                Some(*precision)
+            }
+            (Op::Matmul, _) => Some(Precision::Int8),
+            (Op::Quantize | Op::Dequantize | Op::QuantizeActivations, _) => None,
         }
     }
 }

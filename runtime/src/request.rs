@@ -4,7 +4,7 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::names;
 use crate::registry::Entry;
-use gristmill_spec::vocab::{Arch, DType, Isa, Op};
+use gristmill_spec::vocab::{Arch, DType, Isa, Op, Precision};
 
 /// The shape of a job. `n` and `k` are the weights (rows, elements of a row), `m` the tokens; jobs
 /// without activations (quantize, dequantize) have `m = 1`, jobs without weights `n = 1`.
@@ -36,6 +36,71 @@ impl std::fmt::Display for Shape {
     }
 }
 
+/// What a product may multiply: how its factors are rounded before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PrecisionMode {
+    /// Integers of the weights and int8 activations, whose sums are exact: the same bits on every device.
+    #[default]
+    Int8,
+    /// Weights and activations as they are, in f32.
+    F32,
+    /// Both rounded to f16, or nothing rounded, whichever the number of tokens suggests.
+    F16,
+    /// Both rounded to bf16, or nothing rounded.
+    Bf16,
+    /// Any of these: what was measured to be fastest on this device, else what comes first in the registry, where int8
+    /// does.
+    Auto,
+}
+
+impl PrecisionMode {
+    /// Every mode.
+    pub const ALL: &'static [PrecisionMode] = &[
+        PrecisionMode::Int8,
+        PrecisionMode::F32,
+        PrecisionMode::F16,
+        PrecisionMode::Bf16,
+        PrecisionMode::Auto,
+    ];
+
+    /// The spelling used on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PrecisionMode::Int8 => "int8",
+            PrecisionMode::F32 => "f32",
+            PrecisionMode::F16 => "f16",
+            PrecisionMode::Bf16 => "bf16",
+            PrecisionMode::Auto => "auto",
+        }
+    }
+
+    /// The mode spelled `name`.
+    pub fn from_name(name: &str) -> Option<PrecisionMode> {
+        PrecisionMode::ALL.iter().copied().find(|mode| mode.name() == name)
+    }
+
+    /// Whether a product that multiplies this will do.
+    pub const fn allows(self, precision: Precision) -> bool {
+        match (self, precision) {
+            (PrecisionMode::Auto, _)
+            | (PrecisionMode::Int8, Precision::Int8)
+            | (PrecisionMode::F32 | PrecisionMode::F16 | PrecisionMode::Bf16, Precision::F32)
+            | (PrecisionMode::F16, Precision::F16)
+            | (PrecisionMode::Bf16, Precision::Bf16) => true,
+            (PrecisionMode::Int8, Precision::F32 | Precision::F16 | Precision::Bf16)
+            | (PrecisionMode::F32, Precision::Int8 | Precision::F16 | Precision::Bf16)
+            | (PrecisionMode::F16, Precision::Int8 | Precision::Bf16)
+            | (PrecisionMode::Bf16, Precision::Int8 | Precision::F16) => false,
+        }
+    }
+}
+
+impl std::fmt::Display for PrecisionMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 /// A request for a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
@@ -52,29 +117,42 @@ pub struct Request<'a> {
     pub device: Device,
     /// How large.
     pub shape: Shape,
+    /// What a product may multiply. Read only for `matmul`.
+    pub precision: PrecisionMode,
 }
 
 impl<'a> Request<'a> {
+    /// f32 on the processor.
+    const fn of(op: Op, format: &'a str, quantizer: Option<&'a str>, shape: Shape) -> Request<'a> {
+        let (input, device, precision) = (DType::F32, Device::CPU, PrecisionMode::Int8);
+        Request { op, format, quantizer, input, device, shape, precision }
+    }
+
     /// A product with f32 activations on the processor.
     pub const fn matmul(format: &'a str, shape: Shape) -> Request<'a> {
-        Request { op: Op::Matmul, format, quantizer: None, input: DType::F32, device: Device::CPU, shape }
+        Request::of(Op::Matmul, format, None, shape)
     }
 
     /// f32 to blocks on the processor.
     pub const fn quantize(format: &'a str, quantizer: Option<&'a str>, n: usize, k: usize) -> Request<'a> {
         let shape = Shape::matrix(n, k);
-        Request { op: Op::Quantize, format, quantizer, input: DType::F32, device: Device::CPU, shape }
+        Request::of(Op::Quantize, format, quantizer, shape)
     }
 
     /// Blocks to f32 on the processor.
     pub const fn dequantize(format: &'a str, n: usize, k: usize) -> Request<'a> {
         let shape = Shape::matrix(n, k);
-        Request { op: Op::Dequantize, format, quantizer: None, input: DType::F32, device: Device::CPU, shape }
+        Request::of(Op::Dequantize, format, None, shape)
     }
 
     /// The same request for another input type.
     pub const fn with_input(self, input: DType) -> Request<'a> {
         Request { input, ..self }
+    }
+
+    /// The same request with products of another precision.
+    pub const fn with_precision(self, precision: PrecisionMode) -> Request<'a> {
+        Request { precision, ..self }
     }
 
     /// The same request for another device.

@@ -6,7 +6,9 @@ use gristmill_runtime::registry::{
     KernelId, Registry, ShapeRules, WithoutImage,
 };
 use gristmill_runtime::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Op};
-use gristmill_runtime::{CpuProfile, Dequantizer, Device, Error, Reason, Request, Restrict, Shape};
+use gristmill_runtime::{
+    CpuProfile, Dequantizer, Device, Error, PrecisionMode, Reason, Request, Restrict, Shape,
+};
 
 const fn arch(major: u8, minor: u8) -> CudaArch {
     CudaArch { major, minor, specific: false }
@@ -101,6 +103,7 @@ const fn registry(
         left_out: &[],
         cuda,
         without_image,
+        convert: None,
         sources: &[],
     }
 }
@@ -121,8 +124,15 @@ fn reasons(
     gpu: Result<GpuProfile, NoGpu>,
     k: usize,
 ) -> Result<(Vec<Reason>, String), Error> {
-    let request =
-        Request { op, format, quantizer: None, input: DType::F32, device: CUDA, shape: Shape::matrix(4, k) };
+    let request = Request {
+        op,
+        format,
+        quantizer: None,
+        input: DType::F32,
+        device: CUDA,
+        shape: Shape::matrix(4, k),
+        precision: PrecisionMode::Int8,
+    };
     let prepared = registry.prepare_on(&request, CpuProfile::detect(), Some(gpu), &Restrict::default())?;
     let decision = prepared.decide_as_asked();
     let reasons = decision.rejected().map(|rejection| rejection.reason).collect();

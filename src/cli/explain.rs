@@ -3,7 +3,7 @@
 use super::error::{CliError, Outcome};
 use super::{external, print_json, request};
 use gristmill::vocab::{DType, DeviceKind, Op};
-use gristmill::{Device, REGISTRY, Reason, Rejection, Request, Shape, Tuning};
+use gristmill::{Device, PrecisionMode, REGISTRY, Reason, Rejection, Request, Shape, Tuning};
 use serde_json::json;
 use std::io::Write;
 
@@ -27,6 +27,9 @@ pub struct Arguments {
     /// Tokens, outputs and inner dimension
     #[arg(long, value_name = "MxNxK", default_value = "1x4096x4096", value_parser = request::shape)]
     shape: Shape,
+    /// What a product may multiply: int8, f32, f16, bf16 or auto
+    #[arg(long, value_name = "PRECISION", default_value = "int8", value_parser = request::precision)]
+    precision: PrecisionMode,
     /// Quantizer of the format (for quantize); its first one if not given
     #[arg(long, value_name = "NAME")]
     quantizer: Option<String>,
@@ -36,7 +39,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
-    let Arguments { op, format, input, device, shape, quantizer, json } = arguments;
+    let Arguments { op, format, input, device, shape, precision, quantizer, json } = arguments;
     let asked = Request {
         op: *op,
         format,
@@ -44,6 +47,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         input: *input,
         device: *device,
         shape: *shape,
+        precision: *precision,
     };
     let prepared = REGISTRY.prepare(&asked)?;
     let decision = prepared.decide_as_asked();

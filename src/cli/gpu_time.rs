@@ -16,20 +16,18 @@ const MOST_COPIES: usize = 64;
 /// Products in a graph, so that its launch is not what is measured.
 const BATCH: usize = 20;
 
-/// Median seconds of a product of `m` rows `x` with `weights` in turn, quantizing the activations included.
+/// Median seconds of a product of `m` rows `x` with `weights` in turn, what is done to the activations included.
 pub fn seconds(
     gpu: &Arc<Gpu>,
     matmul: &Matmul,
     weights: &[PackedMatrix],
-    x: &DeviceBuffer<f32>,
+    x: DeviceInput<'_>,
     y: &mut DeviceBuffer<f32>,
     m: usize,
     rounds: usize,
 ) -> Result<f64, CliError> {
     let mut workspace = Workspace::new();
-    let mut product = |weights: &PackedMatrix| {
-        matmul.run_on_device(weights, DeviceInput::F32(x), m, None, y, &mut workspace)
-    };
+    let mut product = |weights: &PackedMatrix| matmul.run_on_device(weights, x, m, None, y, &mut workspace);
     // Loads the kernels and makes what memory they need, which a graph can't.
     weights.first().map_or(Ok(()), &mut product)?;
     let batch = BATCH.next_multiple_of(weights.len().max(1));

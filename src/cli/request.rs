@@ -3,7 +3,7 @@
 use super::error::CliError;
 use gristmill::registry::FormatInfo;
 use gristmill::vocab::{DType, Isa, Op};
-use gristmill::{REGISTRY, Shape};
+use gristmill::{PrecisionMode, REGISTRY, Shape};
 
 /// Parses a word of the vocabulary, listing the words if it is none.
 macro_rules! word {
@@ -21,6 +21,7 @@ macro_rules! word {
 word!(op, Op, "op");
 word!(dtype, DType, "input type");
 word!(isa, Isa, "ISA");
+word!(precision, PrecisionMode, "precision");
 
 /// Parses `MxNxK`, or `NxK` with m = 1.
 pub fn shape(text: &str) -> Result<Shape, String> {

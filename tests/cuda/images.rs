@@ -49,6 +49,14 @@ pub fn place_units(folder: &Path) {
             place_unit(folder, image.bytes, &compiled);
         }
     }
+    if let Some(code) = REGISTRY.convert {
+        let unit = emitted.units.iter().find(|unit| unit.name == gristmill_codegen::cuda::CONVERT);
+        let text = unit.expect("it was built").text.replace(gristmill_codegen::cuda::DEVICE_HEADER, "");
+        let compiled = build(gristmill_codegen::cuda::CONVERT, &text).unwrap_or_else(|said| panic!("{said}"));
+        for image in code.images {
+            place_unit(folder, image.bytes, &compiled);
+        }
+    }
 }
 
 pub fn has_images() -> bool {

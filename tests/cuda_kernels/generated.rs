@@ -73,14 +73,30 @@ pub fn text_of(unit: &str) -> String {
     unit.expect("every kernel has a unit").text.replace(DEVICE_HEADER, "")
 }
 
-/// Every kernel of an op; each unit is compiled and loaded once. A kernel that is listed for several shapes is here once.
+/// Every kernel of an op but products of floats; each unit is compiled and loaded once. A kernel that is listed for several
+/// shapes is here once.
 pub fn kernels(op: Op) -> Vec<Kernel> {
+    kernels_where(op, &|listed| !multiplies_floats(listed))
+}
+
+/// Products of floats that `wanted` says yes to.
+pub fn products_of_floats(wanted: &dyn Fn(&CudaListed) -> bool) -> Vec<Kernel> {
+    kernels_where(Op::Matmul, &|listed| multiplies_floats(listed) && wanted(listed))
+}
+
+fn multiplies_floats(listed: &CudaListed) -> bool {
+    listed.launch.starts_with("CudaLaunch::Rows")
+}
+
+fn kernels_where(op: Op, wanted: &dyn Fn(&CudaListed) -> bool) -> Vec<Kernel> {
     let all = &generated().emitted.listed;
     let same = |a: &CudaListed, b: &CudaListed| {
         a.unit == b.unit && a.format == b.format && a.quantizer == b.quantizer && a.launch == b.launch
     };
     let listed = all.iter().enumerate().filter(|(i, listed)| {
-        listed.op == op && !all[..*i].iter().any(|earlier| earlier.op == op && same(earlier, listed))
+        listed.op == op
+            && wanted(listed)
+            && !all[..*i].iter().any(|earlier| earlier.op == op && same(earlier, listed))
     });
     let listed = listed.map(|(_, listed)| listed);
     listed.map(|listed| Kernel { listed, unit: loaded(&listed.unit) }).collect()

@@ -4,6 +4,8 @@
 
 mod activations;
 mod blocks;
+mod convert;
+mod floats;
 mod generated;
 mod golden;
 mod hand_written;

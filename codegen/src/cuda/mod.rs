@@ -11,7 +11,7 @@ mod emit;
 pub mod settings;
 pub mod toolchain;
 
-pub(crate) use emit::packings;
-pub use emit::{CHUNK, CudaListed, CudaMatmul, DEVICE_HEADER, Emitted, Unit, emit};
+pub use emit::{CHUNK, CONVERT, CudaListed, CudaMatmul, DEVICE_HEADER, Emitted, RowsProduct, Unit, emit};
+pub(crate) use emit::{convert_launch, packings};
 pub use settings::{Settings, Use};
 pub use toolchain::{Discovery, Env, Toolchain, discover};

@@ -1,7 +1,7 @@
 //! CUDA kernels in the registry: a static for the images of each unit, and an entry for each kernel that has one.
 
 use super::{Listed, hash};
-use crate::cuda::CudaListed;
+use crate::cuda::{CONVERT, CudaListed, convert_launch};
 use crate::{CudaImages, Error, Options};
 use gristmill_spec::model::SpecSet;
 use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, Op};
@@ -15,6 +15,8 @@ pub struct Images {
     pub text: String,
     /// Elements of the registry's `without_image`.
     pub without: String,
+    /// The registry's `convert`, where it has an image.
+    pub convert: Option<String>,
 }
 
 /// Lists the CUDA kernels that have an image, and tells what the others lack.
@@ -45,7 +47,14 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
     }
     if !out.text.is_empty() {
         out.text
-            .insert_str(0, "use gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaStep};\n");
+            .insert_str(0, "use gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaStep};\nuse gristmill_runtime::vocab::Precision;\n");
+    }
+    if held.contains(CONVERT) {
+        out.convert = Some(format!(
+            "Some(CudaCode {{ images: {}, min_cc: (5, 0), overlaps: false, launch: {} }})",
+            statics(CONVERT),
+            convert_launch()
+        ));
     }
     for kernel in &emitted.listed {
         if !held.contains(kernel.unit.as_str()) {
@@ -66,6 +75,11 @@ fn entry(set: &SpecSet, kernel: &CudaListed, text: &str, compiler: &str, options
         format: kernel.format,
         quantizer: kernel.quantizer,
         input: match kernel.op {
+            // Products over the format's rows multiply floats.
+            Op::Matmul if kernel.packing.is_none() => {
+                let floats = set.kernels[kernel.kernel].input.iter().filter(|input| **input != DType::I8);
+                floats.copied().collect()
+            }
             Op::Matmul => set.kernels[kernel.kernel].input.clone(),
             Op::Quantize | Op::Dequantize | Op::QuantizeActivations => vec![DType::F32],
         },

@@ -1,5 +1,6 @@
 //! The static registry: tables of formats and kernels, and the candidate match without a wildcard.
 
+use super::cuda::Images;
 use super::{Listed, cfg};
 use crate::plan::FormatPlan;
 use crate::{CudaImages, Options};
@@ -15,7 +16,7 @@ pub fn emit(
     listed: &[Listed],
     sources: &[SourceFile],
     options: &Options,
-    without_image: &str,
+    images: &Images,
     runtime: &str,
 ) -> String {
     let mut out = format!(
@@ -58,17 +59,20 @@ pub fn emit(
         out,
         "static LEFT_OUT: &[LeftOut] = &[{}];
          const CUDA: CudaBuild = {};
-         static WITHOUT_IMAGE: &[WithoutImage] = &[{without_image}];
+         static WITHOUT_IMAGE: &[WithoutImage] = &[{}];
          static SOURCES: &[Source] = &[{}];
          /// What this build holds.
          pub static REGISTRY: Registry = Registry {{
              package: {:?}, formats: FORMATS, activations: ACTIVATIONS, imports: IMPORTS,
-             entries: ENTRIES, candidates, left_out: LEFT_OUT, cuda: CUDA, without_image: WITHOUT_IMAGE, sources: SOURCES,
+             entries: ENTRIES, candidates, left_out: LEFT_OUT, cuda: CUDA, without_image: WITHOUT_IMAGE,
+             convert: {}, sources: SOURCES,
          }};\n",
         left_out.join(", "),
         cuda_build(options),
+        images.without,
         sources.join(", "),
         options.package,
+        images.convert.as_deref().unwrap_or("None"),
     );
     let _ = write!(out, "{}", why_not(runtime));
     out

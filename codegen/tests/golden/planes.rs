@@ -1316,6 +1316,7 @@ pub static REGISTRY: Registry = Registry {
     left_out: LEFT_OUT,
     cuda: CUDA,
     without_image: WITHOUT_IMAGE,
+    convert: None,
     sources: SOURCES,
 };
 /// Why this build holds no kernel for this, in words; empty if it holds one. For `require!`.

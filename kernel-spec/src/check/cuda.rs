@@ -7,7 +7,7 @@ use crate::model::{CudaBody, CudaVariant, Format, Quantizer, ShapeRules};
 use crate::parse::Raw;
 use crate::parse::kernel::{RawBody, RawCudaVariant, RawKernel};
 use crate::toml_walk::Span;
-use crate::vocab::{CudaAlgorithm, Op};
+use crate::vocab::{CudaAlgorithm, Op, Precision};
 
 /// Threads of a CUDA block where the variant says nothing.
 const THREADS: u32 = 128;
@@ -41,11 +41,10 @@ fn variant(
     let file = raw.file;
     let algorithm = written.algorithm.value;
     let errors = file.sink.errors();
-    let product = match algorithm {
-        CudaAlgorithm::Blocks => false,
-        CudaAlgorithm::Dp4a | CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => true,
-    };
-    if product != (op == Op::Matmul) {
+    let precision = algorithm.precision();
+    // What multiplies floats reads the format's own rows.
+    let packs = precision == Some(Precision::Int8);
+    if precision.is_some() != (op == Op::Matmul) {
         let message = format!("`{algorithm}` does not compute `{op}`");
         let help = if op == Op::Matmul { "use `dp4a`, `mma` or `wgmma`" } else { "use `blocks`" };
         file.report(file.error("not-for-this-op", written.algorithm.span, message).help(help));
@@ -60,12 +59,13 @@ fn variant(
             let message = format!("`{key}` is for matmul; `{op}` goes over blocks one after the other");
             file.report(file.error("not-for-this-op", span, message).help("leave it out"));
         }
-    } else if written.packing.is_none() {
+    } else if let (false, Some(packing)) = (packs, &written.packing) {
+        let message = format!("`{algorithm}` reads the format's own rows");
+        let error = file.error("not-for-this-op", packing.span, message);
+        file.report(error.help("leave `packing` out"));
+    } else if packs && written.packing.is_none() {
         let error = file.error("missing-key", written.span, format!("`{algorithm}` needs `packing`"));
-        let packing = match algorithm {
-            CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => "mma32x64",
-            CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks => "r16k4",
-        };
+        let packing = if algorithm == CudaAlgorithm::Dp4a { "r16k4" } else { "mma32x64" };
         file.report(error.help(format!("for example `packing = \"{packing}\"`")));
     }
     let least = algorithm.min_cc();
@@ -130,6 +130,14 @@ fn variant(
                 tokens.is_multiple_of(32) && tokens <= 128 && matches!(threads, 256 | 384)
             }
             CudaAlgorithm::Blocks => tokens == 1,
+            // Sums of four rows stay in registers.
+            CudaAlgorithm::Fma => tokens <= 8 && threads <= 512,
+            // Warps of 32 rows, and of 64 tokens where there are so many.
+            CudaAlgorithm::MmaF16 | CudaAlgorithm::MmaBf16 => {
+                tokens.is_multiple_of(8)
+                    && (tokens <= 64
+                        || tokens.is_multiple_of(64) && (threads / 32).is_multiple_of(tokens / 64))
+            }
         };
         if !sound {
             let message = format!("`{algorithm}` can't take {tokens} tokens at once with {threads} threads");
@@ -138,6 +146,10 @@ fn variant(
                 CudaAlgorithm::Dp4a => "1 to 8 tokens, and 16 threads for each at least",
                 CudaAlgorithm::Wgmma => "32, 64, 96 or 128 tokens with 256 or 384 threads",
                 CudaAlgorithm::Blocks => "one token",
+                CudaAlgorithm::Fma => "1 to 8 tokens, and 512 threads at most",
+                CudaAlgorithm::MmaF16 | CudaAlgorithm::MmaBf16 => {
+                    "a multiple of 8 up to 64, or of 64 with a warp at least for each 64 of them"
+                }
             };
             file.report(file.error("out-of-range", tile.span, message).help(help));
         }
@@ -245,7 +257,10 @@ fn rivals(raw: &RawKernel<'_>, served: &[usize], variants: &[CudaVariant]) {
             let (file, span) = (raw.file, raw.cuda[position].span);
             let shared = of(later).iter().any(|format| of(earlier).contains(format));
             let (a, b) = (&earlier.shape, &later.shape);
-            let covered = of(later).iter().all(|format| of(earlier).contains(format))
+            // Only one of them can be meant where they multiply different things.
+            let alike = earlier.algorithm.precision() == later.algorithm.precision();
+            let covered = alike
+                && of(later).iter().all(|format| of(earlier).contains(format))
                 && earlier.min_cc <= later.min_cc
                 && [None, later.algorithm.only_on()].contains(&earlier.algorithm.only_on())
                 && within(&b.m, &a.m)

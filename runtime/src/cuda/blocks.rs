@@ -46,7 +46,7 @@ impl Launcher<DequantizeCode> {
                 return Ok(None);
             };
             let gpu = Gpu::open(index)?;
-            let function = gpu.function(candidate.entry, code, function, threads)?;
+            let function = gpu.function(candidate.entry.name, code, function, threads)?;
             Ok(Some(DequantizeCode { gpu, function, threads, per_thread: per_thread.max(1) }))
         })
     }
@@ -115,7 +115,7 @@ impl Launcher<QuantizeCode> {
                 return Ok(None);
             };
             let gpu = Gpu::open(index)?;
-            let load = |name, threads| gpu.function(candidate.entry, code, name, threads);
+            let load = |name, threads| gpu.function(candidate.entry.name, code, name, threads);
             let function = load(function, threads)?;
             let step = match step {
                 Some(step) => {

@@ -6,7 +6,7 @@ use super::memory::MemoryUse;
 use super::probe;
 use crate::error::Error;
 use crate::gpu::{CudaVersion, GpuProfile, NoImage, image_for};
-use crate::registry::{CudaCode, CudaImage, Entry};
+use crate::registry::{CudaCode, CudaImage};
 use cudarc::driver::result::launch_kernel;
 use cudarc::driver::sys::{
     CUevent_flags, CUfunction_attribute_enum, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
@@ -171,10 +171,10 @@ impl Gpu {
         }
     }
 
-    /// The image of an entry for this device, as decide chooses it.
-    fn image(&self, entry: &'static Entry, code: &CudaCode) -> Result<&'static CudaImage, Error> {
+    /// The image of a kernel for this device, as decide chooses it.
+    fn image(&self, kernel: &'static str, code: &CudaCode) -> Result<&'static CudaImage, Error> {
         let GpuProfile { cc, driver, index, .. } = self.profile;
-        let refused = |why| Error::CannotRunOnGpu { kernel: entry.name, index, why };
+        let refused = |why| Error::CannotRunOnGpu { kernel, index, why };
         if cc < code.min_cc {
             let (major, minor) = code.min_cc;
             return Err(refused(format!(
@@ -190,25 +190,25 @@ impl Gpu {
         })
     }
 
-    /// A function of an entry's image, loaded if it is not yet.
+    /// A function of a kernel's image, loaded if it is not yet.
     pub(crate) fn function(
         &self,
-        entry: &'static Entry,
+        kernel: &'static str,
         code: &CudaCode,
         name: &str,
         threads: u32,
     ) -> Result<Function, Error> {
-        let image = self.image(entry, code)?;
-        let module = self.module(entry, image)?;
+        let image = self.image(kernel, code)?;
+        let module = self.module(kernel, image)?;
         let function =
-            self.check(Some(entry.name), "finding the function in its image", module.load_function(name))?;
+            self.check(Some(kernel), "finding the function in its image", module.load_function(name))?;
         let limit =
             function.get_attribute(CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
-        let limit = u32::try_from(self.check(Some(entry.name), "asking for the function's limits", limit)?);
+        let limit = u32::try_from(self.check(Some(kernel), "asking for the function's limits", limit)?);
         let limit = limit.unwrap_or_default().min(self.profile.block_threads);
         if threads > limit {
             return Err(Error::CannotRunOnGpu {
-                kernel: entry.name,
+                kernel,
                 index: self.profile.index,
                 why: format!("its blocks have {threads} threads, and the device allows {limit}"),
             });
@@ -219,7 +219,7 @@ impl Gpu {
         Ok(Function { handle: function, overlaps: code.overlaps && can })
     }
 
-    fn module(&self, entry: &'static Entry, image: &'static CudaImage) -> Result<Arc<CudaModule>, Error> {
+    fn module(&self, kernel: &'static str, image: &'static CudaImage) -> Result<Arc<CudaModule>, Error> {
         let key = image.bytes.as_ptr() as usize;
         // Held while loading, so that no image is loaded twice.
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
@@ -231,7 +231,7 @@ impl Gpu {
             bytes.push(0);
         }
         let module = self.context.load_module(Ptx::from_binary(bytes));
-        let module = self.check(Some(entry.name), "loading the image", module)?;
+        let module = self.check(Some(kernel), "loading the image", module)?;
         modules.insert(key, Arc::clone(&module));
         Ok(module)
     }
@@ -257,6 +257,7 @@ impl Gpu {
             Argument::U32(value) => std::ptr::from_ref(value).cast(),
             Argument::U64(value) => std::ptr::from_ref(value).cast(),
             Argument::Product(value) => std::ptr::from_ref(value).cast(),
+            Argument::Rows(value) => std::ptr::from_ref(value).cast(),
         };
         let mut parameters: Vec<*mut c_void> =
             arguments.iter().map(|argument| <*const c_void>::cast_mut(parameter(argument))).collect();
@@ -315,4 +316,5 @@ pub(crate) enum Argument {
     /// A size, or an address of the device.
     U64(u64),
     Product(super::product::Parameters),
+    Rows(super::floats::Parameters),
 }

@@ -15,7 +15,8 @@ fn decode(word: u64) -> Option<(FaultKind, usize)> {
         _ if word == NONE => return None,
         0 => FaultKind::NonFinite,
         1 => FaultKind::InvalidCode,
-        _ => FaultKind::ScaleOverflow,
+        2 => FaultKind::ScaleOverflow,
+        _ => FaultKind::Beyond,
     };
     Some((kind, usize::try_from(word / 4).unwrap_or(usize::MAX)))
 }
@@ -26,13 +27,16 @@ pub(super) enum FaultKind {
     NonFinite,
     InvalidCode,
     ScaleOverflow,
+    /// A value that is beyond the type it is rounded to.
+    Beyond,
 }
 
 impl FaultKind {
     /// As kernels of the processor report it: overflowed scales by block and not by element.
     pub(super) fn at(self, index: usize, block: usize) -> Fault {
         match self {
-            FaultKind::NonFinite => Fault::NonFinite(index),
+            // Rounded, it is not finite; who rounds values asks for this kind before.
+            FaultKind::NonFinite | FaultKind::Beyond => Fault::NonFinite(index),
             FaultKind::InvalidCode => Fault::InvalidCode(index),
             FaultKind::ScaleOverflow => Fault::ScaleOverflow(index / block.max(1)),
         }

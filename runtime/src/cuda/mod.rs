@@ -9,9 +9,11 @@
 
 mod blocks;
 mod buffer;
+mod convert;
 mod device;
 mod failure;
 mod fault;
+mod floats;
 mod graph;
 mod memory;
 mod probe;
@@ -20,6 +22,7 @@ mod quantizer;
 
 pub(crate) use blocks::{DequantizeCode, QuantizeCode};
 pub use buffer::{DeviceBuffer, Number};
+pub use convert::Converter;
 pub use device::Gpu;
 pub use failure::GpuFailure;
 pub use graph::Graph;

@@ -3,7 +3,8 @@
 use super::blocks::size;
 use super::buffer::{DeviceBuffer, Number};
 use super::device::{Argument, Function, Geometry, Gpu};
-use super::fault::{Faults, Rows};
+use super::fault::{FaultKind, Faults, Rows};
+use super::floats::Floats;
 use crate::activations::{self, Input, RowLayout};
 use crate::aligned::Aligned;
 use crate::decide::{Candidate, Decision};
@@ -52,7 +53,7 @@ impl DeviceInput<'_> {
         self.len() == 0
     }
 
-    fn address(&self) -> u64 {
+    pub(super) fn address(&self) -> u64 {
         match self {
             DeviceInput::F32(x) => x.input(),
             DeviceInput::F16(x) | DeviceInput::Bf16(x) => x.input(),
@@ -60,7 +61,7 @@ impl DeviceInput<'_> {
     }
 
     /// The type, as `quantize_activations` takes it.
-    fn word(&self) -> u32 {
+    pub(super) fn word(&self) -> u32 {
         match self {
             DeviceInput::F32(_) => F32,
             DeviceInput::F16(_) => F16,
@@ -68,7 +69,7 @@ impl DeviceInput<'_> {
         }
     }
 
-    fn gpu(&self) -> &Arc<Gpu> {
+    pub(super) fn gpu(&self) -> &Arc<Gpu> {
         match self {
             DeviceInput::F32(x) => x.gpu(),
             DeviceInput::F16(x) | DeviceInput::Bf16(x) => x.gpu(),
@@ -80,9 +81,9 @@ impl DeviceInput<'_> {
 const THREADS_PER_MULTIPROCESSOR: u64 = 1024;
 
 /// Words of the types that `quantize_activations` takes.
-const F32: u32 = 0;
-const F16: u32 = 1;
-const BF16: u32 = 2;
+pub(super) const F32: u32 = 0;
+pub(super) const F16: u32 = 1;
+pub(super) const BF16: u32 = 2;
 
 /// The parameter of a product: `docs/cuda.md`, in its order.
 #[derive(Clone, Copy, Debug)]
@@ -124,7 +125,7 @@ impl Launcher<ActivationCode> {
         Launcher::on_gpu(registry, candidate, Op::QuantizeActivations, |code| {
             let CudaLaunch::QuantizeActivations { function, threads } = code.launch else { return Ok(None) };
             let gpu = Gpu::open(index)?;
-            let function = gpu.function(candidate.entry, code, function, threads)?;
+            let function = gpu.function(candidate.entry.name, code, function, threads)?;
             Ok(Some(ActivationCode { gpu, function, threads }))
         })
     }
@@ -225,10 +226,10 @@ pub fn quantize_activations(
 /// Weights on a device.
 #[derive(Debug)]
 pub(crate) struct Weights {
-    codes: DeviceBuffer<u8>,
+    pub(super) codes: DeviceBuffer<u8>,
     scales: DeviceBuffer<f32>,
     mins: DeviceBuffer<f32>,
-    outer: DeviceBuffer<f32>,
+    pub(super) outer: DeviceBuffer<f32>,
     table: Option<DeviceBuffer<u8>>,
 }
 
@@ -244,11 +245,13 @@ pub(crate) struct Scratch {
     x: Option<DeviceBuffer<f32>>,
     /// Activations of two bytes, as their bits.
     halves: Option<DeviceBuffer<u16>>,
+    /// Activations that were rounded to two bytes.
+    pub(super) rounded: Option<DeviceBuffer<u16>>,
     q: Option<DeviceBuffer<i8>>,
     scales: Option<DeviceBuffer<f32>>,
     sums: Option<DeviceBuffer<i32>>,
-    bias: Option<DeviceBuffer<f32>>,
-    y: Option<DeviceBuffer<f32>>,
+    pub(super) bias: Option<DeviceBuffer<f32>>,
+    pub(super) y: Option<DeviceBuffer<f32>>,
     faults: Option<Faults>,
     /// Whether something was enqueued since the fault was read.
     pending: bool,
@@ -267,7 +270,7 @@ struct Places {
 }
 
 /// A buffer with room for `len` numbers.
-fn room<'b, T: Number>(
+pub(super) fn room<'b, T: Number>(
     buffer: &'b mut Option<DeviceBuffer<T>>,
     gpu: &Arc<Gpu>,
     len: usize,
@@ -282,14 +285,14 @@ fn room<'b, T: Number>(
 
 impl Scratch {
     /// Everything is on `gpu` from now on.
-    fn on(&mut self, gpu: &Arc<Gpu>) {
+    pub(super) fn on(&mut self, gpu: &Arc<Gpu>) {
         if !self.gpu.as_ref().is_some_and(|old| Arc::ptr_eq(old, gpu)) {
             *self = Scratch { gpu: Some(Arc::clone(gpu)), ..Scratch::default() };
         }
     }
 
     /// Where runs over such rows report what stops them.
-    fn fault_address(&mut self, gpu: &Arc<Gpu>, rows: Rows) -> Result<u64, Error> {
+    pub(super) fn fault_address(&mut self, gpu: &Arc<Gpu>, rows: Rows) -> Result<u64, Error> {
         let faults = match &mut self.faults {
             Some(faults) => faults,
             none => none.insert(Faults::new(gpu)?),
@@ -318,7 +321,7 @@ impl Scratch {
     }
 
     /// As [`Scratch::finish`], where something was enqueued by this scratch's owner.
-    fn finish_pending(&mut self) -> Result<(), Error> {
+    pub(super) fn finish_pending(&mut self) -> Result<(), Error> {
         if self.pending { self.finish() } else { Ok(()) }
     }
 
@@ -328,13 +331,17 @@ impl Scratch {
         let Some(faults) = &mut self.faults else { return Ok(()) };
         let Some((kind, at, Rows { k, block })) = faults.take()? else { return Ok(()) };
         let (row, column) = (at / k.max(1), at % k.max(1));
+        if kind == FaultKind::Beyond {
+            return Err(Error::BeyondPrecision { what: "the activation", row, column });
+        }
         Err(kind.at(column, block.unwrap_or(k)).in_activations(row))
     }
 
     pub(crate) fn bytes(&self) -> usize {
         let f32s = [&self.x, &self.scales, &self.bias, &self.y];
         let f32s: usize = f32s.iter().map(|buffer| buffer.as_ref().map_or(0, DeviceBuffer::bytes)).sum();
-        let halves = self.halves.as_ref().map_or(0, DeviceBuffer::bytes);
+        let halves = [&self.halves, &self.rounded];
+        let halves: usize = halves.iter().map(|buffer| buffer.as_ref().map_or(0, DeviceBuffer::bytes)).sum();
         f32s + halves
             + self.q.as_ref().map_or(0, DeviceBuffer::bytes)
             + self.sums.as_ref().map_or(0, DeviceBuffer::bytes)
@@ -344,31 +351,45 @@ impl Scratch {
 /// A product on a device.
 #[derive(Clone, Debug)]
 pub(crate) struct ProductCode {
-    gpu: Arc<Gpu>,
-    function: Function,
-    threads: u32,
-    fewest: u32,
-    rows: u32,
-    tokens: u32,
-    packing: &'static PackInfo,
+    pub(super) gpu: Arc<Gpu>,
+    pub(super) function: Function,
+    pub(super) threads: u32,
+    pub(super) fewest: u32,
+    pub(super) rows: u32,
+    pub(super) tokens: u32,
+    /// `None`: it reads the format's own rows.
+    packing: Option<&'static PackInfo>,
     unit: Unit,
+    /// What a product of floats needs besides.
+    pub(super) floats: Option<Floats>,
 }
 
 impl Launcher<ProductCode> {
     pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
         Launcher::on_gpu(registry, candidate, Op::Matmul, |code| {
-            let CudaLaunch::Matmul { function, threads, fewest, rows, tokens, packing, unit } = code.launch
-            else {
-                return Ok(None);
+            let gpu = || Gpu::open(index);
+            let (gpu, function, [threads, fewest, rows, tokens], packing, unit, floats) = match code.launch {
+                CudaLaunch::Matmul { function, threads, fewest, rows, tokens, packing, unit } => {
+                    (gpu()?, function, [threads, fewest, rows, tokens], Some(packing), unit, None)
+                }
+                CudaLaunch::Rows { function, threads, fewest, rows, tokens, .. } => {
+                    let gpu = gpu()?;
+                    let floats = Floats::load(&gpu, registry, candidate.entry, code)?;
+                    let unit = Unit { elements: 0, multiple: 1 };
+                    (gpu, function, [threads, fewest, rows, tokens], None, unit, floats)
+                }
+                CudaLaunch::Dequantize { .. }
+                | CudaLaunch::Quantize { .. }
+                | CudaLaunch::QuantizeActivations { .. }
+                | CudaLaunch::Convert { .. } => return Ok(None),
             };
-            let gpu = Gpu::open(index)?;
-            let function = gpu.function(candidate.entry, code, function, threads)?;
+            let function = gpu.function(candidate.entry.name, code, function, threads)?;
             let (rows, tokens) = (rows.max(1), tokens.max(1));
-            Ok(Some(ProductCode { gpu, function, threads, fewest, rows, tokens, packing, unit }))
+            Ok(Some(ProductCode { gpu, function, threads, fewest, rows, tokens, packing, unit, floats }))
         })
     }
 
-    pub(crate) fn layout(&self) -> (&'static PackInfo, Unit) {
+    pub(crate) fn layout(&self) -> (Option<&'static PackInfo>, Unit) {
         (self.code().packing, self.code().unit)
     }
 
@@ -383,7 +404,7 @@ impl Launcher<ProductCode> {
     /// Moves packed weights to the device.
     pub(crate) fn upload(&self, packed: &mut PackedMatrix) -> Result<(), Error> {
         let gpu = self.gpu();
-        let table = match self.code().packing.table {
+        let table = match self.code().packing.and_then(|packing| packing.table) {
             Some(table) => Some(DeviceBuffer::of(gpu, &table[..])?),
             None => None,
         };
@@ -396,6 +417,9 @@ impl Launcher<ProductCode> {
         };
         // Copies from ordinary memory may still be reading it.
         gpu.synchronize()?;
+        if let Some(floats) = &self.code().floats {
+            floats.check(gpu, self.entry, &weights, packed)?;
+        }
         packed.device = Some(Arc::new(weights));
         packed.codes = Aligned::empty();
         packed.scales = Aligned::empty();
@@ -405,7 +429,7 @@ impl Launcher<ProductCode> {
     }
 
     /// The weights, if they are on this device.
-    fn weights<'w>(&self, packed: &'w PackedMatrix) -> Result<&'w Weights, Error> {
+    pub(super) fn weights<'w>(&self, packed: &'w PackedMatrix) -> Result<&'w Weights, Error> {
         let here = packed.device.as_deref().filter(|weights| Arc::ptr_eq(weights.codes.gpu(), self.gpu()));
         here.ok_or(Error::WrongPacking {
             kernel: self.entry.name,
@@ -441,7 +465,7 @@ impl Launcher<ProductCode> {
             stride: packed.stride as u64,
             scales: or_null(&weights.scales),
             mins: or_null(&weights.mins),
-            min: packing.min,
+            min: packing.map_or(0, |packing| packing.min),
             k: size("a row", packed.k)?,
             table: weights.table.as_ref().map_or(0, |table| table.input()),
             outer: weights.outer.input(),
@@ -503,6 +527,9 @@ impl Launcher<ProductCode> {
         scratch: &mut Option<Box<Scratch>>,
     ) -> Result<(), Error> {
         self.weights(packed)?;
+        if let Some(floats) = &self.code().floats {
+            return self.run_floats(floats, packed, input, m, bias, y, scratch);
+        }
         let gpu = self.gpu();
         let scratch = scratch.get_or_insert_default();
         scratch.on(gpu);
@@ -625,7 +652,7 @@ impl Launcher<ProductCode> {
 
 /// Threads of a CUDA block where `fewest` to `most` will do: more of them share a row's k where the blocks alone would
 /// leave the device's multiprocessors half empty.
-fn block_threads(fewest: u32, most: u32, blocks: (u32, u32), multiprocessors: u32) -> u32 {
+pub(super) fn block_threads(fewest: u32, most: u32, blocks: (u32, u32), multiprocessors: u32) -> u32 {
     let wanted = u64::from(multiprocessors) * THREADS_PER_MULTIPROCESSOR;
     let blocks = u64::from(blocks.0) * u64::from(blocks.1);
     let mut threads = fewest.max(32);
@@ -644,7 +671,7 @@ fn row_shares(runs: usize, threads: u32, m: usize, multiprocessors: u32) -> u32 
 }
 
 /// Copies floats to the scratch; their address and the word of their type.
-fn upload(gpu: &Arc<Gpu>, scratch: &mut Scratch, input: Input<'_>) -> Result<(u64, u32), Error> {
+pub(super) fn upload(gpu: &Arc<Gpu>, scratch: &mut Scratch, input: Input<'_>) -> Result<(u64, u32), Error> {
     let (bits, word) = match input {
         Input::F32(x) => {
             let room = room(&mut scratch.x, gpu, x.len())?;

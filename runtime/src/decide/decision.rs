@@ -110,8 +110,8 @@ impl Prepared {
     /// Why `candidate` was not chosen, in the order in which the design lists reasons. `None` if it is
     /// as good as the chosen one, which only an entry that stands twice in the list can be.
     fn reason(&self, candidate: &Candidate, shape: Shape, chosen: Option<Candidate>) -> Option<Reason> {
-        if let Some(lacking) = self.lacks(candidate.entry) {
-            return Some(lacking);
+        if let Some(refused) = self.refused_always(candidate.entry) {
+            return Some(refused);
         }
         if self.splits_a_block(shape.k) {
             return Some(Reason::PartialBlock { elements: self.elements as u64, k: shape.k as u64 });

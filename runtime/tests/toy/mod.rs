@@ -24,6 +24,7 @@ pub static REGISTRY: Registry = Registry {
     sources: &[],
     cuda: gristmill_runtime::registry::CudaBuild::FeatureOff,
     without_image: &[],
+    convert: None,
 };
 
 pub const HEADER4: usize = 0;

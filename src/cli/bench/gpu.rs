@@ -2,7 +2,7 @@
 //! that what is measured is the device's work and not the processor's.
 //!
 //! The ceiling of a product is its packed weights at the rate at which the device copies memory to memory, measured in
-//! the same run. With `cold` memory, copies of the weights take turns, so that none is left in the second-level cache
+//! the same run; beside them stand cuBLASLt's int8 and f16 products of the same shapes. With `cold` memory, copies of the weights take turns, so that none is left in the second-level cache
 //! from the run before.
 
 use super::super::clock::median;
@@ -10,11 +10,14 @@ use super::super::error::CliError;
 use super::super::random::Random;
 use super::super::table::{Side, Table, measured};
 use super::super::{gpu_time, print_json, progress};
-use super::{Memory, Plan};
-use gristmill::cuda::{DeviceBuffer, Gpu};
+use super::{Memory, Plan, cublaslt};
+use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
+use gristmill::half::{bf16, f16};
 use gristmill::registry::FormatInfo;
 use gristmill::vocab::DType;
-use gristmill::{Device, Matmul, PackedMatrix, QuantizedMatrix, REGISTRY, Request, Shape, Threads};
+use gristmill::{
+    Device, Matmul, PackedMatrix, PrecisionMode, QuantizedMatrix, REGISTRY, Request, Shape, Threads,
+};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::sync::Arc;
@@ -26,6 +29,7 @@ const COPY_BYTES: usize = 1 << 28;
 struct Record {
     kernel: &'static str,
     format: &'static str,
+    input: DType,
     m: usize,
     n: usize,
     k: usize,
@@ -50,6 +54,7 @@ impl Record {
             "kernel": self.kernel,
             "format": self.format,
             "device": device.to_string(),
+            "input": self.input.name(),
             "m": self.m,
             "n": self.n,
             "k": self.k,
@@ -94,8 +99,10 @@ pub fn run(
         }
     }
     bar.finish_and_clear();
+    let yardsticks = cublaslt::measure(plan, &gpu, rounds);
     if as_json {
-        print_json(out, &records.iter().map(|record| record.json(device, copy)).collect())?;
+        let own = records.iter().map(|record| record.json(device, copy));
+        print_json(out, &own.chain(cublaslt::json(&yardsticks, device)).collect())?;
         return Ok(!records.is_empty());
     }
     let profile = gpu.profile();
@@ -127,7 +134,11 @@ pub fn run(
         ]);
     }
     table.print(out)?;
-    writeln!(out, "\nquantizing the activations is part of each time; operands stay on the device")?;
+    writeln!(
+        out,
+        "\nquantizing or rounding the activations is part of each time; operands stay on the device"
+    )?;
+    cublaslt::print(&yardsticks, out)?;
     left.dedup();
     for line in left {
         writeln!(out, "not measured: {line}")?;
@@ -159,7 +170,13 @@ fn products(
     rounds: usize,
     records: &mut Vec<Record>,
 ) -> Result<(), CliError> {
-    let request = Request::matmul(format.name, Shape::new(1, n, k)).with_input(DType::F32).on(device);
+    let input = match plan.precision {
+        PrecisionMode::F16 => DType::F16,
+        PrecisionMode::Bf16 => DType::Bf16,
+        PrecisionMode::Int8 | PrecisionMode::F32 | PrecisionMode::Auto => DType::F32,
+    };
+    let request = Request::matmul(format.name, Shape::new(1, n, k)).with_input(input).on(device);
+    let request = request.with_precision(plan.precision);
     let prepared = REGISTRY.prepare(&request)?;
     let mut random = Random::new(1, format.name);
     let tensor = gpu_time::tensor(format, &mut random, n, k)?;
@@ -173,7 +190,18 @@ fn products(
             Some(_) | None => vec![matmul.pack_on(&matrix, &threads)?],
         };
         let bytes = weights.first().map_or(0, PackedMatrix::bytes);
-        let x = DeviceBuffer::of(gpu, &random.gauss_vec(m * k, 1.0))?;
+        let x = random.gauss_vec(m * k, 1.0);
+        let halves: Vec<u16> = match input {
+            DType::F16 => x.iter().map(|x| f16::from_f32(*x).to_bits()).collect(),
+            DType::Bf16 => x.iter().map(|x| bf16::from_f32(*x).to_bits()).collect(),
+            DType::F32 | DType::I8 => Vec::new(),
+        };
+        let (x, halves) = (DeviceBuffer::of(gpu, &x)?, DeviceBuffer::of(gpu, &halves)?);
+        let x = match input {
+            DType::F16 => DeviceInput::F16(&halves),
+            DType::Bf16 => DeviceInput::Bf16(&halves),
+            DType::F32 | DType::I8 => DeviceInput::F32(&x),
+        };
         let mut y = DeviceBuffer::zeroed(gpu, m * n)?;
         for &memory in &plan.memory {
             let copies = match memory {
@@ -183,9 +211,9 @@ fn products(
             while weights.len() < copies {
                 weights.push(matmul.pack_on(&matrix, &threads)?);
             }
-            let seconds = gpu_time::seconds(gpu, &matmul, &weights[..copies], &x, &mut y, m, rounds)?;
+            let seconds = gpu_time::seconds(gpu, &matmul, &weights[..copies], x, &mut y, m, rounds)?;
             let kernel = matmul.entry().name;
-            records.push(Record { kernel, format: format.name, m, n, k, memory, seconds, bytes });
+            records.push(Record { input, kernel, format: format.name, m, n, k, memory, seconds, bytes });
         }
         packed = Some((matmul, weights));
     }

@@ -6,6 +6,8 @@
 mod blocks;
 mod compare;
 #[cfg(feature = "cuda")]
+mod cublaslt;
+#[cfg(feature = "cuda")]
 mod gpu;
 mod machine;
 mod measure;
@@ -18,7 +20,7 @@ use super::{print_json, progress, request};
 use compare::{Base, Verdict};
 use gristmill::registry::FormatInfo;
 use gristmill::vocab::{DType, DeviceKind, Isa};
-use gristmill::{Device, REGISTRY, ThreadOptions, Threads};
+use gristmill::{Device, PrecisionMode, REGISTRY, ThreadOptions, Threads};
 use machine::Machine;
 use measure::{Ceiling, Effort};
 use serde_json::{Value, json};
@@ -37,8 +39,8 @@ pub struct Arguments {
     /// Only these formats; all if not given
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     format: Vec<String>,
-    /// Where products run: cpu, cuda:0. On a GPU, times are those of its own clock, operands stay there, and the ceiling
-    /// is the rate of a copy from memory to memory; --isa, --threads, --cpus, --op, --input and --compare are for cpu
+    /// Where products run: cpu, cuda:0. On a GPU, times are those of its own clock, operands stay there, and the ceilings
+    /// are the rate of a copy from memory to memory and cuBLASLt, where it is there; --isa, --threads, --cpus, --op, --input and --compare are for cpu
     #[arg(long, value_name = "DEVICE", default_value = "cpu", conflicts_with_all = ["isa", "cpus", "compare"])]
     device: Device,
     /// Every kernel of this ISA: scalar, sse4.1, avx2, avxvnni, avx512, neon
@@ -63,6 +65,10 @@ pub struct Arguments {
     /// Type of the activations; quantizing them is part of the time, unless they are i8 already
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = input)]
     input: DType,
+    /// What products may multiply: int8, f32, f16, bf16 or auto. On a GPU, f16 and bf16 products start from activations of
+    /// that type
+    #[arg(long, value_name = "PRECISION", default_value = "int8", value_parser = request::precision)]
+    precision: PrecisionMode,
     /// What is measured
     #[arg(long, value_delimiter = ',', default_value = "matmul")]
     op: Vec<Measured>,
@@ -134,6 +140,7 @@ struct Plan {
     ops: Vec<Measured>,
     isa: Option<Isa>,
     input: DType,
+    precision: PrecisionMode,
     effort: Effort,
     deadline: Option<Instant>,
     base: Option<Base>,
@@ -167,6 +174,7 @@ impl Plan {
             ops: arguments.op.clone(),
             isa: arguments.isa,
             input: arguments.input,
+            precision: arguments.precision,
             effort: if quick { Effort::QUICK } else { Effort::FULL },
             deadline: quick.then(|| Instant::now() + QUICK),
             base: arguments.compare.as_deref().map(Base::read).transpose()?,

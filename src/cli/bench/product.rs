@@ -81,7 +81,9 @@ fn prepared(
     format: &'static FormatInfo,
     (n, k): (usize, usize),
 ) -> Result<Vec<Prepared>, CliError> {
-    let asked = Request::matmul(format.name, Shape::new(1, n, k)).with_input(plan.input);
+    let asked = Request::matmul(format.name, Shape::new(1, n, k))
+        .with_input(plan.input)
+        .with_precision(plan.precision);
     let Some(isa) = plan.isa else { return Ok(vec![REGISTRY.prepare(&asked)?]) };
     let of_isa = |entry: &&Entry| {
         let named = REGISTRY.formats.get(entry.format).is_some_and(|info| info.name == format.name);

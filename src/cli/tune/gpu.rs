@@ -4,11 +4,13 @@ use super::super::error::CliError;
 use super::super::random::Random;
 use super::super::{gpu_time, progress};
 use super::{Arguments, place_of_packing};
-use gristmill::cuda::{DeviceBuffer, Gpu};
+use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
 use gristmill::registry::{Code, Entry, FormatInfo, KernelId};
 use gristmill::tuning::{Measured, gpu};
 use gristmill::vocab::Op;
-use gristmill::{CpuProfile, Device, Matmul, QuantizedMatrix, REGISTRY, Request, Restrict, Shape, Threads};
+use gristmill::{
+    CpuProfile, Device, Matmul, PrecisionMode, QuantizedMatrix, REGISTRY, Request, Restrict, Shape, Threads,
+};
 
 /// Measures the kernels of each format on `device`.
 pub fn tune(
@@ -40,6 +42,8 @@ pub fn tune(
                 for entry in candidates(format) {
                     let only = Restrict { kernel: Some(entry.name.to_owned()), ..Restrict::default() };
                     let request = Request::matmul(format.name, shape).on(device);
+                    // Whoever asks for one precision finds its kernels in the same order.
+                    let request = request.with_precision(PrecisionMode::Auto);
                     let prepared = REGISTRY.prepare_for(&request, CpuProfile::detect(), &only)?;
                     // Not for this device, or not for these numbers of tokens.
                     let Ok(matmul) = Matmul::new(&prepared.decide(shape)) else { continue };
@@ -50,7 +54,15 @@ pub fn tune(
                     while weights.len() < wanted {
                         weights.push(matmul.pack_on(&matrix, &threads)?);
                     }
-                    let seconds = gpu_time::seconds(&opened, &matmul, weights, &x, &mut y, shape.m, rounds)?;
+                    let seconds = gpu_time::seconds(
+                        &opened,
+                        &matmul,
+                        weights,
+                        DeviceInput::F32(&x),
+                        &mut y,
+                        shape.m,
+                        rounds,
+                    )?;
                     order.push((entry.id, 1e6 * seconds));
                 }
                 order.sort_by(|a, b| a.1.total_cmp(&b.1));

@@ -2,10 +2,12 @@
 //!
 //! Raw functions run in memory between forbidden pages, then the same case through the safe handles. Formats
 //! whose products are one integer sum a row must give the oracle's bits; others the bits of the scalar kernel,
-//! and an error against f64 below the bound. Kernels of a GPU run through the safe handles only.
+//! and an error against f64 below the bound; products of floats are held to the bound that docs/cuda.md derives. Kernels of
+//! a GPU run through the safe handles only.
 
 mod activations;
 mod blocks;
+mod floats;
 mod guard;
 mod inputs;
 mod packed;
@@ -90,6 +92,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         blocks::dequantize(&mut session, subject)?;
         blocks::quantize(&mut session, subject)?;
         product::matmul(&mut session, subject)?;
+        floats::matmul(&mut session, subject)?;
     }
     for (index, info) in REGISTRY.activations.iter().enumerate() {
         activations::quantize(&mut session, index, oracle.activations(info.name)?)?;

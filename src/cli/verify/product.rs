@@ -8,7 +8,7 @@ use super::packed::Run;
 use super::session::{Kernel, Session, Subject, agree};
 use gristmill::half::{bf16, f16};
 use gristmill::oracle::{Int8Row, Refused};
-use gristmill::vocab::Op;
+use gristmill::vocab::{Op, Precision};
 use gristmill::{Input, Shape};
 
 /// A shape and what fills it.
@@ -178,7 +178,9 @@ fn takes(kernel: &Kernel, shape: Shape) -> bool {
 
 /// Every matmul kernel of a format.
 pub fn matmul(session: &mut Session<'_>, subject: Subject<'_>) -> Result<(), CliError> {
-    let kernels = session.kernels(Op::Matmul, subject.index);
+    let mut kernels = session.kernels(Op::Matmul, subject.index);
+    // Those of floats have a check of their own.
+    kernels.retain(|kernel| kernel.entry.precision() == Some(Precision::Int8));
     if kernels.is_empty() {
         return Ok(());
     }

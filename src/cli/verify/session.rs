@@ -6,7 +6,7 @@ use super::guard;
 use gristmill::oracle::FormatOracle;
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::vocab::{DType, DeviceKind, Op};
-use gristmill::{CpuProfile, Device, Prepared, REGISTRY, Request, Restrict, Shape};
+use gristmill::{CpuProfile, Device, PrecisionMode, Prepared, REGISTRY, Request, Restrict, Shape};
 
 /// A result that is not what it must be.
 #[derive(Clone, Debug, PartialEq)]
@@ -144,7 +144,8 @@ pub fn on(entry: &Entry, device: Device) -> Device {
 pub fn prepared(kernel: Kernel, quantizer: Option<&str>, input: DType) -> Result<Prepared, CliError> {
     let Kernel { entry, device, .. } = kernel;
     let format = super::super::list::name_of(entry);
-    let request = Request { op: entry.op, format, quantizer, input, device, shape: Shape::new(1, 1, 1) };
+    let (op, shape, precision) = (entry.op, Shape::new(1, 1, 1), PrecisionMode::Auto);
+    let request = Request { op, format, quantizer, input, device, shape, precision };
     let only = Restrict { kernel: Some(entry.name.to_owned()), ..Restrict::default() };
     Ok(REGISTRY.prepare_for(&request, CpuProfile::detect(), &only)?)
 }

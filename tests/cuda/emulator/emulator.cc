@@ -5,6 +5,7 @@
 #include "emulator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -150,6 +151,7 @@ const char* name_of(WarpOp op) {
         case WarpOp::Commit: return "gm_wgmma_commit";
         case WarpOp::Await: return "gm_wgmma_wait";
         case WarpOp::Wgmma: return "gm_wgmma";
+        case WarpOp::MmaHalves: return "gm_mma of halves";
     }
     return "?";
 }
@@ -439,6 +441,7 @@ void exchange_lanes(Fiber* lanes) {
             case WarpOp::Ballot: lanes[i].value = ballot; break;
             case WarpOp::Sync:
             case WarpOp::Mma:
+            case WarpOp::MmaHalves:
             case WarpOp::Registers:
             case WarpOp::Fence:
             case WarpOp::Commit:
@@ -481,6 +484,61 @@ void multiply_lanes(Fiber* lanes) {
     }
 }
 
+// The type of the product of halves that a warp is at.
+Half mma_half;
+
+double half_value(uint32_t bits) {
+    const bool bf16 = mma_half == Half::Bf16;
+    const int fraction = bf16 ? 7 : 10, top = bf16 ? 255 : 31, bias = bf16 ? 127 : 15;
+    const int exponent = int(bits >> fraction) & top, rest = int(bits) & ((1 << fraction) - 1);
+    const double sign = bits >> 15 & 1 ? -1.0 : 1.0;
+    if (exponent == top) return rest ? NAN : sign * INFINITY;
+    const int whole = exponent == 0 ? rest : rest + (1 << fraction);
+    return sign * ldexp(whole, std::max(exponent, 1) - bias - fraction);
+}
+
+// A sum as the least careful devices take it: all addends are cut off at 24 bits below the largest, and the sum at f32.
+float cut_sum(const double* addends, int count) {
+    double most = 0.0, plain = 0.0;
+    for (int i = 0; i < count; i++) {
+        most = std::max(most, std::fabs(addends[i]));
+        plain += addends[i];
+    }
+    if (!std::isfinite(plain) || most == 0.0) return float(plain);
+    int exponent;
+    frexp(most, &exponent);
+    double sum = 0.0;
+    for (int i = 0; i < count; i++) sum += ldexp(trunc(ldexp(addends[i], 24 - exponent)), exponent - 24);
+    float rounded = float(sum);
+    if (std::fabs(double(rounded)) > std::fabs(sum)) rounded = std::nextafter(rounded, 0.0f);
+    return rounded;
+}
+
+void multiply_halves_of_lanes(Fiber* lanes) {
+    double a[16][16], b[8][16];
+    for (uint32_t lane = 0; lane < 32; lane++) {
+        uint32_t group = lane / 4, within = lane % 4;
+        for (uint32_t i = 0; i < 2; i++) {
+            for (uint32_t r = 0; r < 4; r++)
+                a[group + r % 2 * 8][r / 2 * 8 + within * 2 + i] = half_value(lanes[lane].a[r] >> 16 * i & 0xffff);
+            for (uint32_t r = 0; r < 2; r++)
+                b[group][r * 8 + within * 2 + i] = half_value(lanes[lane].b[r] >> 16 * i & 0xffff);
+        }
+    }
+    for (uint32_t lane = 0; lane < 32; lane++) {
+        for (uint32_t r = 0; r < 4; r++) {
+            uint32_t row = lane / 4 + r / 2 * 8, column = lane % 4 * 2 + r % 2;
+            double addends[17];
+            for (uint32_t k = 0; k < 16; k++) addends[k] = a[row][k] * b[column][k];
+            float c;
+            memcpy(&c, lanes[lane].c + r, 4);
+            addends[16] = c;
+            c = cut_sum(addends, 17);
+            memcpy(lanes[lane].c + r, &c, 4);
+        }
+    }
+}
+
 void pass_warp_barrier(Fiber* lanes) {
     const uint32_t warp = uint32_t(lanes - fibers) / 32;
     hopper_warp_barrier(warp);
@@ -508,6 +566,16 @@ void multiply(const MmaShape& shape, int32_t* c, const uint32_t* a, const uint32
     // The shape is the instruction's, so it goes with the line; a mismatch shows as another line.
     mma_shape = shape;
     warp_op(WarpOp::Mma, line, multiply_lanes);
+}
+
+void multiply_halves(Half type, float* c, const uint32_t* a, const uint32_t* b, int line) {
+    Fiber& self = fibers[state.thread];
+    self.a = a;
+    self.b = b;
+    // Only copied from and to, byte by byte.
+    self.c = reinterpret_cast<int32_t*>(c);
+    mma_half = type;
+    warp_op(WarpOp::MmaHalves, line, multiply_halves_of_lanes);
 }
 
 void start_copy(uint32_t to, const void* from, uint32_t bytes, int line) {

@@ -105,7 +105,9 @@ struct Bounds {
 uint32_t take_bounds(const char* name);
 
 // The last ones are a warpgroup's.
-enum class WarpOp : uint8_t { Sync, Shfl, ShflXor, ShflDown, Ballot, Mma, Registers, Fence, Commit, Await, Wgmma };
+enum class WarpOp : uint8_t {
+    Sync, Shfl, ShflXor, ShflDown, Ballot, Mma, MmaHalves, Registers, Fence, Commit, Await, Wgmma
+};
 
 // Ends the launch.
 [[noreturn]] void fail(int line, const char* format, ...) __attribute__((format(printf, 2, 3)));
@@ -122,6 +124,9 @@ struct MmaShape {
     uint32_t c, a, b;
 };
 void multiply(const MmaShape& shape, int32_t* c, const uint32_t* a, const uint32_t* b, int line);
+// What the halves of a register are, where a product sums in f32.
+enum class Half : uint8_t { F16, Bf16 };
+void multiply_halves(Half type, float* c, const uint32_t* a, const uint32_t* b, int line);
 void start_copy(uint32_t to, const void* from, uint32_t bytes, int line);
 void commit_copies();
 void wait_copies(uint32_t pending);
@@ -443,6 +448,10 @@ template <class A> int32_t dp4a(uint32_t a, uint32_t b, int32_t c, int line) {
 template <class A, uint32_t C_REGISTERS, uint32_t A_REGISTERS, uint32_t B_REGISTERS>
 void mma(int32_t (&c)[C_REGISTERS], const uint32_t (&a)[A_REGISTERS], const uint32_t (&b)[B_REGISTERS], int line) {
     multiply({std::is_signed_v<A>, C_REGISTERS, A_REGISTERS, B_REGISTERS}, c, a, b, line);
+}
+
+inline void mma_halves(Half type, float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line) {
+    multiply_halves(type, c, a, b, line);
 }
 
 // Takes a kernel apart: what its parameters are, and how to call it with pointers to them.

@@ -65,11 +65,12 @@ impl<'a> CudaMatmul<'a> {
         }
         let threads = variant.threads;
         let (rows, tokens) = match variant.algorithm {
-            CudaAlgorithm::Blocks => {
-                return Err(Error::plan(
-                    plan.format,
-                    "`blocks` computes no product; use `dp4a`, `mma` or `wgmma`",
-                ));
+            CudaAlgorithm::Blocks | CudaAlgorithm::Fma | CudaAlgorithm::MmaF16 | CudaAlgorithm::MmaBf16 => {
+                let what = format!(
+                    "`{}` computes no product of integers; use `dp4a`, `mma` or `wgmma`",
+                    variant.algorithm
+                );
+                return Err(Error::plan(plan.format, &what));
             }
             CudaAlgorithm::Dp4a => {
                 PackPlan::check_form(packing, pack.tile, pack.fields, Strategy::Multiply)?;
@@ -92,11 +93,10 @@ impl<'a> CudaMatmul<'a> {
             }
         };
         let most = CudaBudget::default().shared;
+        // With few tokens the warps of `mma` share the k of one panel; with many, all copy ahead.
         let shares = match variant.algorithm {
-            // With few tokens the warps share the k of one panel; with many, all copy ahead.
             CudaAlgorithm::Mma => tokens <= 16,
-            CudaAlgorithm::Wgmma => false,
-            CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks => true,
+            other => other != CudaAlgorithm::Wgmma,
         };
         let bytes = round_bytes(plan, variant.algorithm, threads, tokens);
         if shares && bytes > most {
@@ -128,12 +128,11 @@ impl<'a> CudaMatmul<'a> {
             format: plan,
             algorithm: variant.algorithm,
             threads,
-            fewest: match variant.algorithm {
-                // As many as there are outputs.
-                CudaAlgorithm::Dp4a if variant.body.is_none() => threads.min(128).max(DP4A_ROWS * tokens),
-                CudaAlgorithm::Dp4a | CudaAlgorithm::Mma | CudaAlgorithm::Wgmma | CudaAlgorithm::Blocks => {
-                    threads
-                }
+            // As many as there are outputs.
+            fewest: if variant.algorithm == CudaAlgorithm::Dp4a && variant.body.is_none() {
+                threads.min(128).max(DP4A_ROWS * tokens)
+            } else {
+                threads
             },
             rows,
             tokens,
@@ -176,10 +175,8 @@ impl<'a> CudaMatmul<'a> {
                 "u8 x i8 wgmma into i32, fields masked where they stand, sums shifted once at the end"
             }
             CudaAlgorithm::Wgmma => "u8 x i8 wgmma into i32",
-            CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks if self.shift_free => {
-                "u8 x i8 dp4a, masked fields with a sum each, shifted once at the end"
-            }
-            CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks => "u8 x i8 dp4a into i32",
+            _ if self.shift_free => "u8 x i8 dp4a, masked fields with a sum each, shifted once at the end",
+            _ => "u8 x i8 dp4a into i32",
         };
         let unit = self.format.extent();
         let k =
@@ -203,8 +200,8 @@ impl<'a> CudaMatmul<'a> {
 fn round_bytes(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, threads: u32, tokens: u32) -> u32 {
     let runs_by_rows = match algorithm {
         CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => threads / 32 * MMA_ROWS,
-        CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks if plan.unit == 0 => threads / 32 * DP4A_ROWS,
-        CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks => threads / 4 * DP4A_ROWS,
+        _ if plan.unit == 0 => threads / 32 * DP4A_ROWS,
+        _ => threads / 4 * DP4A_ROWS,
     };
     let arrays = if plan.offset { 2 } else { 1 };
     runs_by_rows * tokens * arrays * 4

@@ -6,19 +6,25 @@
 
 mod activations;
 mod blocks;
+mod convert;
 mod decode;
 mod dequantize;
 mod dp4a;
+mod fma;
 mod groups;
+mod halves;
 mod matmul;
 mod mma;
 mod pipelined;
+mod rows;
 mod search;
 mod superblock;
 mod wgmma;
 
 pub use blocks::CHUNK;
+pub use convert::CONVERT;
 pub use matmul::CudaMatmul;
+pub use rows::RowsProduct;
 
 use crate::Error;
 use crate::emit::{kernel_words, lcm};
@@ -296,6 +302,22 @@ fn of_format(
     // Formats that have no integer product were refused where the CPU's were planned.
     if plan.no_matmul().is_none() {
         for (number, kernel, order, variant) in serving(set, Op::Matmul, index) {
+            match RowsProduct::new(plan, variant) {
+                Ok(None) => {}
+                Ok(Some(product)) => {
+                    let (unit, launch) = rows_product(&product, kernel, variant, units);
+                    listed.push(CudaListed {
+                        plan: words(variant, product.describe()),
+                        launch,
+                        ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
+                    });
+                    continue;
+                }
+                Err(error) => {
+                    errors.push(error);
+                    continue;
+                }
+            }
             let Some(packing) = variant.packing else { continue };
             let resolved = match CudaMatmul::new(plan, &set.packings[packing], variant) {
                 Ok(resolved) => resolved,
@@ -338,6 +360,55 @@ fn of_format(
         }
     }
     if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// Puts a product over rows into its unit; the unit's name, and how the kernel is launched.
+fn rows_product(
+    product: &RowsProduct<'_>,
+    kernel: &Kernel,
+    variant: &CudaVariant,
+    units: &mut Units,
+) -> (String, String) {
+    let (plan, (major, minor)) = (product.format, variant.min_cc);
+    // What is generated for a format and the same devices is one unit, so that its weights are decoded by one text.
+    let unit = match &variant.body {
+        Some(_) => unit_name("matmul", &plan.format.name, kernel, variant),
+        None => format!("rows_{}_sm{major}{minor}", plan.format.name),
+    };
+    let own = format!("{unit}_{}_{}x{}", variant.algorithm, product.threads, product.tokens);
+    let function = function(variant, &own);
+    let check = format!("{unit}_check");
+    if !units.0.contains_key(&unit) {
+        let text = rows::prelude(plan, &unit);
+        units.add(&unit, variant.min_cc, std::slice::from_ref(&check), CudaBudget::default(), &text);
+    }
+    let there = units.0.get(&unit).is_some_and(|unit| unit.kernels.iter().any(|(name, _)| name == function));
+    if !there {
+        let text = variant.body.as_ref().map_or_else(|| product.emit(function), |body| body.text.clone());
+        units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
+    }
+    if !units.0.contains_key(CONVERT) {
+        units.add(CONVERT, (5, 0), &[CONVERT.to_string()], CudaBudget::default(), &convert::emit());
+    }
+    let launch = format!(
+        "CudaLaunch::Rows {{ function: {function:?}, check: {check:?}, check_threads: {}, precision: Precision::{:?}, threads: {}, fewest: {}, rows: {}, tokens: {} }}",
+        rows::CHECK_THREADS,
+        product.precision,
+        product.threads,
+        product.fewest,
+        product.rows,
+        product.tokens,
+    );
+    (unit, launch)
+}
+
+/// How the conversions between types of numbers are launched.
+pub(crate) fn convert_launch() -> String {
+    format!(
+        "CudaLaunch::Convert {{ function: {CONVERT:?}, threads: {}, per_thread: {} }}",
+        convert::THREADS,
+        convert::PER_THREAD
+    )
 }
 
 fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut Vec<CudaListed>) {

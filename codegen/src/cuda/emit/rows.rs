@@ -1,0 +1,194 @@
+//! Products that multiply floats: what [`fma`] and [`halves`] have in common.
+//!
+//! Both read the format's own rows, without headers, each at a multiple of sixteen bytes. A weight is the f32 that the
+//! format says, as `dequantize` has it. f32 sums are taken in no particular order, so what is promised of a result is a
+//! bound of its error, and not its bits.
+
+use super::{decode, float, fma, halves};
+use crate::Error;
+use crate::emit::uses_outer;
+use crate::plan::FormatPlan;
+use gristmill_spec::model::{CudaBudget, CudaVariant};
+use gristmill_spec::vocab::{CudaAlgorithm, Precision};
+
+/// A product over rows, resolved.
+#[derive(Clone, Debug)]
+pub struct RowsProduct<'a> {
+    /// The format.
+    pub format: &'a FormatPlan<'a>,
+    /// What is multiplied.
+    pub precision: Precision,
+    /// Most threads of a CUDA block.
+    pub threads: u32,
+    /// Fewest threads of a CUDA block; any whole number of warps from there on will do.
+    pub fewest: u32,
+    /// Rows that a CUDA block does.
+    pub rows: u32,
+    /// Tokens that a CUDA block does.
+    pub tokens: u32,
+}
+
+impl<'a> RowsProduct<'a> {
+    /// Plans a variant that multiplies floats; `None` for all others.
+    ///
+    /// # Errors
+    /// A tile beyond a CUDA block's shared memory.
+    pub fn new(plan: &'a FormatPlan<'a>, variant: &CudaVariant) -> Result<Option<RowsProduct<'a>>, Error> {
+        let precision = match variant.algorithm {
+            CudaAlgorithm::Blocks | CudaAlgorithm::Dp4a | CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => {
+                return Ok(None);
+            }
+            CudaAlgorithm::Fma => Precision::F32,
+            CudaAlgorithm::MmaF16 => Precision::F16,
+            CudaAlgorithm::MmaBf16 => Precision::Bf16,
+        };
+        let threads = variant.threads;
+        let (tokens, rows, fewest, shared) = if precision == Precision::F32 {
+            let tokens = variant.tokens.max(1);
+            // Threads of a block share k as far as there is room; sixty-four take a short row.
+            (tokens, fma::ROWS, threads.min(64), fma::shared_bytes(threads, tokens))
+        } else {
+            let tokens = variant.tokens.max(8);
+            let rows = halves::rows(threads, tokens);
+            (tokens, rows, threads, halves::shared_bytes(rows, tokens))
+        };
+        let most = CudaBudget::default().shared;
+        if shared > most {
+            return Err(Error::plan(
+                plan.format,
+                &format!(
+                    "a tile of {tokens} tokens and {threads} threads needs {shared} bytes of shared memory, of which a CUDA block has {most}; fewer of either need less"
+                ),
+            ));
+        }
+        Ok(Some(RowsProduct { format: plan, precision, threads, fewest, rows, tokens }))
+    }
+
+    /// The plan in words.
+    pub fn describe(&self) -> String {
+        let how = match self.precision {
+            Precision::F16 | Precision::Bf16 => format!(
+                "weights rounded to {0} in stages of {1} k, {0} x {0} mma.sync into f32",
+                self.precision,
+                halves::STAGE
+            ),
+            Precision::F32 | Precision::Int8 => "weights in f32, f32 fused multiply-add".to_string(),
+        };
+        format!(
+            "{} rows x {} tokens a CUDA block of {} threads; the format's own rows; {how}",
+            self.rows, self.tokens, self.threads
+        )
+    }
+
+    /// The kernel `function`.
+    pub fn emit(&self, function: &str) -> String {
+        match self.precision {
+            Precision::F16 | Precision::Bf16 => halves::emit(self, function),
+            Precision::F32 | Precision::Int8 => fma::emit(self, function),
+        }
+    }
+}
+
+/// Elements that a thread takes at once: neighbours that share a scale.
+pub fn at_once(plan: &FormatPlan<'_>) -> u32 {
+    match plan.run().is_multiple_of(8) && plan.format.elements.is_multiple_of(8) {
+        true => 8,
+        false => decode::together(plan),
+    }
+}
+
+/// What stands before the kernels of a unit: the parameter, the format's weights, and the kernel `UNIT_check`.
+pub fn prelude(plan: &FormatPlan<'_>, unit: &str) -> String {
+    let unit_value = plan.format.value.unit;
+    let factor = match (plan.has_scales(), uses_outer(plan), unit_value == 1.0) {
+        (true, _, _) => "scale(bytes, at, e / RUN, outer)".to_string(),
+        (false, true, true) => "outer".to_string(),
+        (false, true, false) => format!("outer * {}", float(unit_value)),
+        (false, false, _) => float(unit_value),
+    };
+    let (offset, minus) = if plan.offset {
+        ("\n    const f32 o = offset(bytes, at, e / RUN, outer);", " - o")
+    } else {
+        ("", "")
+    };
+    let bad = if plan.last_code.is_some() {
+        "if (first < N && bad == AT_ONCE) bad = i + first;"
+    } else {
+        "(void)first;"
+    };
+    format!(
+        "{decode}// The parameter of products over rows: docs/cuda.md.
+struct Rows {{
+    const u8 *blocks;
+    u64 row_bytes;
+    const f32 *outer;
+    const void *x;
+    u64 x_stride;
+    u64 x_first;
+    const f32 *bias;
+    f32 *y;
+    u64 *fault;
+    u32 x_type;
+    u32 k;
+    u32 m;
+    u32 n;
+}};
+
+// Elements that are computed at once; they are in one run.
+enum : u32 {{ AT_ONCE = {at_once} }};
+
+// What integers of the run of element e are multiplied with.
+template <class Bytes> GM_DEVICE f32 factor(const Bytes &bytes, u32 at, u32 e, f32 outer) {{
+    (void)bytes; (void)at; (void)e; (void)outer;
+    return {factor};
+}}
+
+// The integers of elements e to e + AT_ONCE - 1 as f32; the first whose code means nothing, or AT_ONCE.
+template <class Bytes> GM_DEVICE u32 integers(const Bytes &bytes, u32 at, u32 e, f32 (&q)[AT_ONCE]) {{
+    u32 bad = AT_ONCE;
+    GM_UNROLL for (u32 i = 0; i < AT_ONCE; i += N) {{
+        i32 v[N];
+        const u32 first = values(bytes, at, e + i, v);
+        {bad}
+        GM_UNROLL for (u32 j = 0; j < N; j++) q[i + j] = (f32)v[j];
+    }}
+    return bad;
+}}
+
+// The weights of the same, as `dequantize` has them.
+template <class Bytes> GM_DEVICE u32 weights(const Bytes &bytes, u32 at, u32 e, f32 outer, f32 (&w)[AT_ONCE]) {{
+    const u32 bad = integers(bytes, at, e, w);
+    const f32 s = factor(bytes, at, e, outer);{offset}
+    GM_UNROLL for (u32 i = 0; i < AT_ONCE; i++) w[i] = s * w[i]{minus};
+    return bad;
+}}
+
+// Whether all weights can be used: codes mean something (else fault 1), and numbers of type `type` hold them (else 3).
+GM_KERNEL({threads}) {unit}_check(const u8 *blocks, u64 row_bytes, const f32 *outer, u32 n, u32 k, u32 type, u64 *fault) {{
+    const u64 count = (u64)n * (k / AT_ONCE);
+    for (u64 i = (u64)gm_block() * {threads} + gm_thread(); i < count; i += (u64)gm_blocks() * {threads}) {{
+        const u64 row = i / (k / AT_ONCE);
+        const u32 e = (u32)(i % (k / AT_ONCE)) * AT_ONCE;
+        const u8 *bytes = blocks + row * row_bytes;
+        f32 w[AT_ONCE];
+        const u32 bad = weights(bytes, e / ELEMENTS * BYTES, e % ELEMENTS, gm_load(outer + row), w);
+        if (bad < AT_ONCE) gm_atomic_min(fault, (row * k + e + bad) * 4 + 1);
+        GM_UNROLL for (u32 j = 0; j < AT_ONCE; j++) {{
+            f32 held = w[j];
+            if (type == 1) held = gm_f16_to_f32(gm_f32_to_f16(w[j]));
+            if (type == 2) held = gm_bf16_to_f32(gm_f32_to_bf16(w[j]));
+            if (bad == AT_ONCE && !gm_is_finite(held)) gm_atomic_min(fault, (row * k + e + j) * 4 + 3);
+        }}
+    }}
+}}
+GM_EXPORT({unit}_check)
+
+",
+        decode = decode::emit(plan),
+        at_once = at_once(plan),
+        threads = CHECK_THREADS,
+    ) + &fma::prelude(plan)
+}
+
+/// Threads of a CUDA block of the kernel that checks weights.
+pub const CHECK_THREADS: u32 = 256;

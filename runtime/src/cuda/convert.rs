@@ -1,0 +1,158 @@
+//! Conversions between f32, f16 and bf16 on a device.
+
+use super::blocks::{looping, size};
+use super::buffer::{DeviceBuffer, Number};
+use super::device::{Argument, Function, Geometry, Gpu};
+use super::product::{BF16, DeviceInput, F16, F32};
+use crate::error::Error;
+use crate::registry::{CudaLaunch, Registry};
+use std::sync::Arc;
+
+/// What errors call it.
+const NAME: &str = "convert";
+
+/// The kernel that converts, loaded.
+#[derive(Clone, Debug)]
+pub(super) struct Convert {
+    function: Function,
+    threads: u32,
+    per_thread: u32,
+}
+
+/// Rows of `k` values of type `word`, `stride` values apart, at `address`; a result's `address` may be 0 for none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Values {
+    pub(super) address: u64,
+    pub(super) word: u32,
+    pub(super) stride: usize,
+}
+
+impl Convert {
+    /// # Errors
+    /// [`Error::CannotRunOnGpu`] where no image of it is for the device; [`Error::Gpu`].
+    pub(super) fn load(gpu: &Gpu, registry: &'static Registry) -> Result<Convert, Error> {
+        let missing = || Error::CannotRunOnGpu {
+            kernel: NAME,
+            index: gpu.profile().index,
+            why: String::from(
+                "this build holds no image of it; `gristmill doctor` says why images are not built",
+            ),
+        };
+        let code = registry.convert.as_ref().ok_or_else(missing)?;
+        let CudaLaunch::Convert { function, threads, per_thread } = code.launch else {
+            return Err(Error::BrokenRegistry {
+                package: registry.package,
+                at: NAME,
+                what: "its code is of another op or device",
+            });
+        };
+        let function = gpu.function(NAME, code, function, threads)?;
+        Ok(Convert { function, threads, per_thread: per_thread.max(1) })
+    }
+
+    /// Enqueues a conversion of `rows > 0` rows of `k` values. With `fault`, the address of a word, values must be finite
+    /// before and after.
+    ///
+    /// # Safety
+    /// `src` is the address of as many values of its type, `dst` of room for `rows * stride` of its own, on this device;
+    /// both live until the kernel has run.
+    pub(super) unsafe fn rows(
+        &self,
+        gpu: &Gpu,
+        src: Values,
+        dst: Values,
+        (rows, k): (usize, usize),
+        fault: u64,
+    ) -> Result<(), Error> {
+        let work = (rows as u64).saturating_mul(dst.stride as u64);
+        let work = work.div_ceil(u64::from(self.per_thread) * u64::from(self.threads));
+        let geometry = Geometry { blocks: looping(gpu, work), threads: self.threads };
+        let arguments = [
+            Argument::U64(src.address),
+            Argument::U32(src.word),
+            Argument::U64(src.stride as u64),
+            Argument::U64(dst.address),
+            Argument::U32(dst.word),
+            Argument::U64(dst.stride as u64),
+            Argument::U32(size("rows", rows)?),
+            Argument::U64(k as u64),
+            Argument::U64(fault),
+        ];
+        // SAFETY: the parameters are those of docs/cuda.md; memory is the caller's.
+        unsafe { gpu.launch(NAME, &self.function, &geometry, &arguments) }
+    }
+}
+
+/// Converts values in a GPU's memory between f32, f16 and bf16, bit by bit as the crate `half` does on the processor: to
+/// nearest even, beyond the largest number to an infinity; of a NaN the leading bits stay, and it becomes quiet.
+///
+/// Conversions are enqueued in the order of the device's stream.
+#[derive(Clone, Debug)]
+pub struct Converter {
+    gpu: Arc<Gpu>,
+    convert: Convert,
+}
+
+impl Converter {
+    /// The conversions of a build on `cuda:index`, loaded.
+    ///
+    /// # Errors
+    /// [`Error::NoGpu`], [`Error::CannotRunOnGpu`] where the build holds no image for the device, [`Error::Gpu`].
+    pub fn new(registry: &'static Registry, index: u32) -> Result<Converter, Error> {
+        let gpu = Gpu::open(index)?;
+        Ok(Converter { convert: Convert::load(&gpu, registry)?, gpu })
+    }
+
+    /// The device.
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// Enqueues `dst = f32(src)`.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] for buffers of different length, [`Error::WrongDevice`], [`Error::Gpu`].
+    pub fn to_f32(&self, src: DeviceInput<'_>, dst: &mut DeviceBuffer<f32>) -> Result<(), Error> {
+        self.convert(src, dst, F32)
+    }
+
+    /// Enqueues `dst = f16(src)`, as bits.
+    ///
+    /// # Errors
+    /// As for [`Converter::to_f32`].
+    pub fn to_f16(&self, src: DeviceInput<'_>, dst: &mut DeviceBuffer<u16>) -> Result<(), Error> {
+        self.convert(src, dst, F16)
+    }
+
+    /// Enqueues `dst = bf16(src)`, as bits.
+    ///
+    /// # Errors
+    /// As for [`Converter::to_f32`].
+    pub fn to_bf16(&self, src: DeviceInput<'_>, dst: &mut DeviceBuffer<u16>) -> Result<(), Error> {
+        self.convert(src, dst, BF16)
+    }
+
+    fn convert<T: Number>(
+        &self,
+        src: DeviceInput<'_>,
+        dst: &mut DeviceBuffer<T>,
+        word: u32,
+    ) -> Result<(), Error> {
+        let len = src.len();
+        if dst.len() != len {
+            let (what, unit) = ("the converted values", "values");
+            return Err(Error::ShapeMismatch { what, unit, expected: len, found: dst.len() });
+        }
+        if !Arc::ptr_eq(src.gpu(), &self.gpu) || !Arc::ptr_eq(dst.gpu(), &self.gpu) {
+            return Err(Error::WrongDevice { kernel: NAME, index: self.gpu.profile().index });
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        let from = Values { address: src.address(), word: src.word(), stride: len };
+        let to = Values { address: dst.output(), word, stride: len };
+        // SAFETY: both buffers hold `len` values of their types; what is dropped before the kernel has run is freed
+        // behind it, in the order of the stream.
+        unsafe { self.convert.rows(&self.gpu, from, to, (1, len), 0) }
+    }
+}

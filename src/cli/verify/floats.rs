@@ -1,0 +1,137 @@
+//! Products of floats: sums in f32, in an order that the device chooses, so that what is checked is a bound.
+//!
+//! Let w be the format's f32 and x the activation, both rounded to what the kernel multiplies; then
+//! |y - (sum w x + bias)| <= (9/8 k + 32) * 2^-23 * (sum |w x| + |bias|), as docs/cuda.md derives.
+
+use super::super::error::CliError;
+use super::super::random::Random;
+use super::inputs::{self, Weights};
+use super::session::{Kernel, Problem, Session, Subject, agree, prepared};
+use gristmill::half::{bf16, f16};
+use gristmill::vocab::{DType, Op, Precision};
+use gristmill::{Input, Matmul, QuantizedMatrix, Shape, Threads, Workspace};
+
+/// A type's nearest number.
+fn rounded(precision: Precision, x: f32) -> f32 {
+    match precision {
+        Precision::F16 => f16::from_f32(x).to_f32(),
+        Precision::Bf16 => bf16::from_f32(x).to_f32(),
+        Precision::F32 | Precision::Int8 => x,
+    }
+}
+
+/// A product and what goes into it.
+struct Case<'c> {
+    name: String,
+    shape: Shape,
+    tensor: &'c [u8],
+    weights: &'c [Vec<f32>],
+    /// As they come: of the input's type.
+    x: Vec<f32>,
+    input: DType,
+    bias: Option<Vec<f32>>,
+}
+
+/// Every product of floats of a format.
+pub fn matmul(session: &mut Session<'_>, subject: Subject<'_>) -> Result<(), CliError> {
+    let mut random = Random::new(6, subject.info.name);
+    for kernel in session.kernels(Op::Matmul, subject.index) {
+        let Some(precision) = kernel.entry.precision().filter(|precision| *precision != Precision::Int8)
+        else {
+            continue;
+        };
+        let rule = kernel.entry.shape.m;
+        let tokens = |m: u64| usize::try_from(m.clamp(rule.min.max(1), rule.max)).unwrap_or(1);
+        let mut cases = vec![(tokens(1), 33, 3, DType::F32), (tokens(rule.min + 8), 7, 1, DType::F16)];
+        if !session.quick {
+            cases.extend([(tokens(rule.min + 3), 70, 2, DType::Bf16), (tokens(70), 1, 5, DType::F32)]);
+        }
+        for (number, (m, n, blocks, input)) in cases.into_iter().enumerate() {
+            let k = blocks * subject.info.elements;
+            let tensor = inputs::tensor(subject.oracle, &mut random, n, k, Weights::Random);
+            let mut weights = Vec::with_capacity(n);
+            for row in 0..n {
+                weights.push(subject.oracle.row(&tensor, n, k, row)?.f32s);
+            }
+            let of_type = |x: f32| match input {
+                DType::F16 => f16::from_f32(x).to_f32(),
+                DType::Bf16 => bf16::from_f32(x).to_f32(),
+                DType::F32 | DType::I8 => x,
+            };
+            let shape = Shape::new(m, n, k);
+            let case = Case {
+                name: format!("{shape} random weights, {input}"),
+                shape,
+                tensor: &tensor,
+                weights: &weights,
+                x: random.gauss_vec(m * k, 1.0).into_iter().map(of_type).collect(),
+                input,
+                bias: (number % 2 == 1).then(|| random.gauss_vec(n, 3.0)),
+            };
+            let mut nmse = None;
+            session.case(kernel, || case.run(subject, kernel, precision, &mut nmse))?;
+            if let Some(nmse) = nmse {
+                let report = &mut session.reports[kernel.index];
+                report.nmse = Some(report.nmse.map_or(nmse, |worst: f64| worst.max(nmse)));
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Case<'_> {
+    fn run(
+        &self,
+        subject: Subject<'_>,
+        kernel: Kernel,
+        precision: Precision,
+        nmse: &mut Option<f64>,
+    ) -> Result<Result<(), Problem>, CliError> {
+        let Shape { m, n, k } = self.shape;
+        let prepared = prepared(kernel, None, self.input)?;
+        let matmul = Matmul::new(&prepared.decide(self.shape))?;
+        let matrix = QuantizedMatrix::new(subject.info, n, k, self.tensor)?;
+        let packed = matmul.pack(&matrix)?;
+        let threads = Threads::single();
+        let mut workspace = Workspace::for_(&matmul, m, k, &threads)?;
+        let mut y = vec![f32::NAN; m * n];
+        let f16s: Vec<f16> = self.x.iter().map(|x| f16::from_f32(*x)).collect();
+        let bf16s: Vec<bf16> = self.x.iter().map(|x| bf16::from_f32(*x)).collect();
+        let input = match self.input {
+            DType::F16 => Input::F16(&f16s),
+            DType::Bf16 => Input::Bf16(&bf16s),
+            DType::F32 | DType::I8 => Input::F32(&self.x),
+        };
+        matmul.run(&packed, input, m, self.bias.as_deref(), &mut y, &mut workspace, &threads)?;
+        let mut row = vec![0.0; k];
+        matmul.unpack_row(&packed, n - 1, &mut row)?;
+        if let Err(problem) = agree(&self.name, "the last row unpacked", &self.weights[n - 1], &row) {
+            return Ok(Err(problem));
+        }
+        let (mut error, mut norm) = (0.0, 0.0);
+        for (at, found) in y.iter().enumerate() {
+            let (token, row) = (at / n, at % n);
+            let terms = self.weights[row].iter().zip(&self.x[token * k..][..k]);
+            let terms =
+                terms.map(|(w, x)| f64::from(rounded(precision, *w)) * f64::from(rounded(precision, *x)));
+            let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
+            let bias = f64::from(self.bias.as_ref().map_or(0.0, |bias| bias[row]));
+            let (expected, found) = (sum + bias, f64::from(*found));
+            let bound = (1.125 * k as f64 + 32.0) * 2f64.powi(-23) * (size + bias.abs());
+            let away = (found - expected).abs();
+            // NaN is far from everything.
+            if away.is_nan() || away > bound {
+                return Ok(Err(Problem {
+                    case: self.name.clone(),
+                    at: format!("token {token}, row {row}"),
+                    expected: format!("{expected:e}, at most {bound:e} away"),
+                    found: format!("{found:e}"),
+                }));
+            }
+            error += (found - expected).powi(2);
+            norm += expected * expected;
+        }
+        *nmse = Some(if error == 0.0 { 0.0 } else { error / norm });
+        Ok(Ok(()))
+    }
+}
