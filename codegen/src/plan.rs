@@ -100,12 +100,11 @@ impl<'a> FormatPlan<'a> {
         let offset = !format.value.add.is_empty() || !format.value.subtract.is_empty();
         let outer = is_outer(&format.value.scale);
         let run = format.elements / groups;
-        let in_block = !block_scale.is_empty() || offset;
-        let unit = match (in_block, activations.block) {
-            (false, None) => 0,
-            (true, None) => run,
-            (false, Some(block)) => block.min(format.elements),
-            (true, Some(block)) => block.min(run),
+        let unit = match (format.scales_stand_outside(), activations.block) {
+            (true, None) => 0,
+            (false, None) => run,
+            (true, Some(block)) => block.min(format.elements),
+            (false, Some(block)) => block.min(run),
         };
         let values: Vec<i32> = format.integers().into_iter().collect();
         let ends = (values.first().copied().unwrap_or(0), values.last().copied().unwrap_or(0));

@@ -125,6 +125,8 @@ words! {
         Dp4a = "dp4a",
         /// int8 tensor cores by `mma.sync` (compute capability 7.5 and later).
         Mma = "mma",
+        /// int8 tensor cores by `wgmma`, four warps together (compute capability 9.0 alone).
+        Wgmma = "wgmma",
     }
 }
 
@@ -209,6 +211,15 @@ impl CudaAlgorithm {
             CudaAlgorithm::Blocks => (5, 0),
             CudaAlgorithm::Dp4a => (6, 1),
             CudaAlgorithm::Mma => (7, 5),
+            CudaAlgorithm::Wgmma => (9, 0),
+        }
+    }
+
+    /// The one architecture that has its instructions, where later ones lack them.
+    pub const fn only_on(self) -> Option<CudaArch> {
+        match self {
+            CudaAlgorithm::Blocks | CudaAlgorithm::Dp4a | CudaAlgorithm::Mma => None,
+            CudaAlgorithm::Wgmma => Some(CudaArch { major: 9, minor: 0, specific: true }),
         }
     }
 }

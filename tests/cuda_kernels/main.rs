@@ -16,3 +16,4 @@ mod random;
 mod support;
 mod tiles;
 mod verify;
+mod wgmma;

@@ -17,8 +17,8 @@ use gristmill_spec::vocab::Op;
 
 /// Integer activations of some tokens, with the scales of their blocks.
 pub struct Activations {
-    q: Vec<i8>,
-    scales: Vec<f32>,
+    pub q: Vec<i8>,
+    pub scales: Vec<f32>,
 }
 
 /// A product to compute.

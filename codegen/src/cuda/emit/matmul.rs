@@ -1,9 +1,10 @@
-//! Matrix products: what [`dp4a`], [`mma`] and [`pipelined`] have in common.
+//! Matrix products: what [`dp4a`], [`mma`], [`pipelined`] and [`wgmma`] have in common.
 //!
 //! All take integer sums over the same runs as the CPU's loops and add the runs' f32 terms in the order of k, so
 //! that every variant gives the CPU's bits. What is summed in parallel are integers, whose order doesn't matter.
 
 use super::pipelined::Tiling;
+use super::wgmma::{self, Warpgroups};
 use super::{dp4a, float, mma, pipelined};
 use crate::Error;
 use crate::emit::{constant_word, format_words, uses_outer, words};
@@ -40,6 +41,8 @@ pub struct CudaMatmul<'a> {
     pub k_max: u64,
     /// How warps divide the tile, where the kernel copies ahead.
     tiling: Option<Tiling>,
+    /// How warpgroups divide the tile, where they multiply.
+    division: Option<Warpgroups>,
 }
 
 impl<'a> CudaMatmul<'a> {
@@ -63,7 +66,10 @@ impl<'a> CudaMatmul<'a> {
         let threads = variant.threads;
         let (rows, tokens) = match variant.algorithm {
             CudaAlgorithm::Blocks => {
-                return Err(Error::plan(plan.format, "`blocks` computes no product; use `dp4a` or `mma`"));
+                return Err(Error::plan(
+                    plan.format,
+                    "`blocks` computes no product; use `dp4a`, `mma` or `wgmma`",
+                ));
             }
             CudaAlgorithm::Dp4a => {
                 PackPlan::check_form(packing, pack.tile, pack.fields, Strategy::Multiply)?;
@@ -72,7 +78,7 @@ impl<'a> CudaMatmul<'a> {
                 }
                 (DP4A_ROWS, variant.tokens.max(1))
             }
-            CudaAlgorithm::Mma => {
+            CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => {
                 let in_order = packing.rows == MMA_ROWS
                     && pack.tile.k == if pack.bits() == 2 { 64 } else { 32 }
                     && (0..MMA_ROWS).all(|row| {
@@ -81,13 +87,15 @@ impl<'a> CudaMatmul<'a> {
                 if !in_order {
                     return Err(wrong("the order of fragments that docs/cuda.md describes"));
                 }
-                (MMA_ROWS, variant.tokens.max(8))
+                let fewest = if variant.algorithm == CudaAlgorithm::Wgmma { 32 } else { 8 };
+                (MMA_ROWS, variant.tokens.max(fewest))
             }
         };
         let most = CudaBudget::default().shared;
         let shares = match variant.algorithm {
             // With few tokens the warps share the k of one panel; with many, all copy ahead.
             CudaAlgorithm::Mma => tokens <= 16,
+            CudaAlgorithm::Wgmma => false,
             CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks => true,
         };
         let bytes = round_bytes(plan, variant.algorithm, threads, tokens);
@@ -101,12 +109,15 @@ impl<'a> CudaMatmul<'a> {
         }
         let tiles = if plan.unit == 0 { u32::MAX } else { plan.unit.div_ceil(pack.tile.k) };
         // A sum for each field costs registers for every token; with many tokens the shifts cost less.
-        let shift_free = variant.algorithm == CudaAlgorithm::Dp4a
-            && tokens <= 2
-            && pack.fields > 1
-            && pack.table.is_none()
-            && tiles > 1;
-        let k_max = exact_k(plan, &pack, Dot::Direct { shift_free });
+        let apart = pack.fields > 1 && pack.table.is_none();
+        let by_row = variant.algorithm == CudaAlgorithm::Wgmma;
+        let shift_free =
+            apart && (by_row || variant.algorithm == CudaAlgorithm::Dp4a && tokens <= 2 && tiles > 1);
+        let k_max = if by_row && shift_free {
+            exact_k_in_place(plan, &pack)
+        } else {
+            exact_k(plan, &pack, Dot::Direct { shift_free })
+        };
         if u64::from(plan.unit) > k_max {
             return Err(Error::plan(
                 plan.format,
@@ -120,16 +131,23 @@ impl<'a> CudaMatmul<'a> {
             fewest: match variant.algorithm {
                 // As many as there are outputs.
                 CudaAlgorithm::Dp4a if variant.body.is_none() => threads.min(128).max(DP4A_ROWS * tokens),
-                CudaAlgorithm::Dp4a | CudaAlgorithm::Mma | CudaAlgorithm::Blocks => threads,
+                CudaAlgorithm::Dp4a | CudaAlgorithm::Mma | CudaAlgorithm::Wgmma | CudaAlgorithm::Blocks => {
+                    threads
+                }
             },
             rows,
             tokens,
             shift_free,
             k_max: if plan.unit == 0 { k_max } else { u64::MAX },
             tiling: None,
+            division: None,
             pack,
         };
-        if !shares {
+        if by_row {
+            let division = Warpgroups::new(&resolved).map_err(|what| Error::plan(plan.format, &what))?;
+            resolved.rows = division.panels * MMA_ROWS;
+            resolved.division = Some(division);
+        } else if !shares {
             let tiling = Tiling::new(&resolved).map_err(|what| Error::plan(plan.format, &what))?;
             resolved.rows = tiling.panels * MMA_ROWS;
             resolved.tiling = Some(tiling);
@@ -154,6 +172,10 @@ impl<'a> CudaMatmul<'a> {
     pub fn describe(&self) -> String {
         let dot = match self.algorithm {
             CudaAlgorithm::Mma => "u8 x i8 mma.sync into i32",
+            CudaAlgorithm::Wgmma if self.shift_free => {
+                "u8 x i8 wgmma into i32, fields masked where they stand, sums shifted once at the end"
+            }
+            CudaAlgorithm::Wgmma => "u8 x i8 wgmma into i32",
             CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks if self.shift_free => {
                 "u8 x i8 dp4a, masked fields with a sum each, shifted once at the end"
             }
@@ -162,7 +184,9 @@ impl<'a> CudaMatmul<'a> {
         let unit = self.format.extent();
         let k =
             if self.k_max == u64::MAX { String::new() } else { format!("; exact up to k = {}", self.k_max) };
-        let ahead = self.tiling.map_or(String::new(), |tiling| format!("; {}", tiling.describe()));
+        let ahead = self.tiling.map(|tiling| tiling.describe());
+        let ahead = ahead.or(self.division.map(|division| division.describe()));
+        let ahead = ahead.map_or(String::new(), |words| format!("; {words}"));
         format!(
             "{} rows x {} tokens a CUDA block of {} threads; {} of {} bits; {dot}; {unit}{ahead}{k}",
             self.rows,
@@ -178,12 +202,20 @@ impl<'a> CudaMatmul<'a> {
 /// integer sums of its warps.
 fn round_bytes(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, threads: u32, tokens: u32) -> u32 {
     let runs_by_rows = match algorithm {
-        CudaAlgorithm::Mma => threads / 32 * MMA_ROWS,
+        CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => threads / 32 * MMA_ROWS,
         CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks if plan.unit == 0 => threads / 32 * DP4A_ROWS,
         CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks => threads / 4 * DP4A_ROWS,
     };
     let arrays = if plan.offset { 2 } else { 1 };
     runs_by_rows * tokens * arrays * 4
+}
+
+/// The largest k for which the sums of each row are exact where a row's codes are all in one field, multiplied where it stands.
+fn exact_k_in_place(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> u64 {
+    let worst = u64::from(pack.operand_max) << pack.place(pack.fields - 1);
+    let limit = ((1u64 << 31) - 1) / (128 * worst.max(1));
+    // A tile of slack, since k is padded to whole tiles.
+    limit.saturating_sub(u64::from(pack.tile.k)).min(exact_k(plan, pack, Dot::Direct { shift_free: false }))
 }
 
 /// How many rounds of terms stand in shared memory: two, so that adding one overlaps the next, where that leaves room for
@@ -208,13 +240,15 @@ fn fragment(bits: u32, row: u32, k: u32) -> u32 {
 
 /// The unit: argument struct, finish, and the kernel, which is `body` where that is written by hand.
 pub fn emit(plan: &CudaMatmul<'_>, body: Option<&str>) -> String {
-    let kernel = match (body, plan.algorithm, &plan.tiling) {
+    let kernel = match (body, &plan.tiling, &plan.division) {
         (Some(body), _, _) => body.to_string(),
-        (None, CudaAlgorithm::Mma, Some(tiling)) => pipelined::pipelined(plan, tiling),
-        (None, CudaAlgorithm::Mma, None) => mma::mma(plan),
-        (None, CudaAlgorithm::Dp4a | CudaAlgorithm::Blocks, _) => dp4a::dp4a(plan),
+        (None, Some(tiling), _) => pipelined::pipelined(plan, tiling),
+        (None, None, Some(division)) => wgmma::wgmma(plan, division),
+        (None, None, None) if plan.algorithm == CudaAlgorithm::Mma => mma::mma(plan),
+        (None, None, None) => dp4a::dp4a(plan),
     };
-    format!("{ARGUMENTS}{}{}{kernel}", lookup(plan), finish(plan))
+    let words = if plan.division.is_some() { wgmma::vocabulary(plan) } else { String::new() };
+    format!("{words}{ARGUMENTS}{}{}{kernel}", lookup(plan), finish(plan))
 }
 
 const ARGUMENTS: &str = "\
@@ -279,22 +313,44 @@ impl Finish {
     }
 }
 
+/// Statements that multiply `y` by what is the row's or the format's.
+fn by_row(plan: &CudaMatmul<'_>) -> String {
+    let (format, value) = (plan.format, &plan.format.format.value);
+    let mut steps = String::new();
+    if uses_outer(format) {
+        steps.push_str("    y = y * outer;\n");
+    }
+    if !format.has_scales() && value.unit != 1.0 {
+        let _ = writeln!(steps, "    y = y * {};", float(value.unit));
+    }
+    steps
+}
+
+/// `finished_row`: what `finished` does behind the token's scale.
+pub(super) fn finished_row(plan: &CudaMatmul<'_>) -> String {
+    let of_row = Finish::of(plan).of_row();
+    let parameters: Vec<String> = of_row.iter().map(|name| format!("f32 {name}")).collect();
+    format!(
+        "GM_DEVICE f32 finished_row(const Matmul &a, f32 y, {}) {{
+{}    return a.bias == nullptr ? y : y + bias;
+}}
+
+",
+        parameters.join(", "),
+        by_row(plan)
+    )
+}
+
 /// `finished` and `finish`: from the sum over k to the output, in the order of the scalar reference.
 fn finish(plan: &CudaMatmul<'_>) -> String {
     let format = plan.format;
-    let value = &format.format.value;
     let used = Finish::of(plan);
     let mut steps = String::new();
     if used.x_scale {
         let operator = if format.activations.keeps_multiplier { "/" } else { "*" };
         let _ = writeln!(steps, "    y = y {operator} x_scale;");
     }
-    if used.outer {
-        steps.push_str("    y = y * outer;\n");
-    }
-    if !format.has_scales() && value.unit != 1.0 {
-        let _ = writeln!(steps, "    y = y * {};", float(value.unit));
-    }
+    steps += &by_row(plan);
     let x_scale = used.x_scale.then_some("x_scale");
     let names = || used.of_row().into_iter().chain(x_scale);
     let parameters: Vec<String> = names().map(|name| format!("f32 {name}")).collect();

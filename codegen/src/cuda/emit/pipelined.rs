@@ -202,7 +202,7 @@ GM_EXPORT({name})
         pending = stages - 2,
         arrays = arrays(plan, tiling).join(", "),
         multiply = multiply(plan, tiling, &used),
-        store = store(plan, tiling),
+        store = store(plan, warp_tokens, "sums[half][c][j]"),
     )
 }
 
@@ -423,9 +423,10 @@ fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
     )
 }
 
-/// Statements that finish the outputs of a lane and store them: all loads first, without branches between them.
-fn store(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
-    let columns = tiling.warp_tokens / 8;
+/// Statements that finish the outputs of a lane and store them: all loads first, without branches between them. `sum` is an
+/// expression of an integer sum by `half`, `c` and `j`, for `tokens` from `own_tokens` on and the rows of `own_panel`.
+pub(super) fn store(plan: &CudaMatmul<'_>, tokens: u32, sum: &str) -> String {
+    let columns = tokens / 8;
     let finish = Finish::of(plan);
     let mut out = format!(
         "const u32 first_row = (first_panel + own_panel) * {MMA_ROWS} + g, last_row = a.n - 1, last_token = a.m - 1;\n"
@@ -448,7 +449,7 @@ fn store(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
             of_token
                 .push_str("            const i32 x_sum = gm_load(a.x_sums + gm_min(token, last_token));\n");
         }
-        corrected(plan, "sums[half][c][j]", "x_sum")
+        corrected(plan, sum, "x_sum")
     } else {
         "y[half][c][j]".to_string()
     };
