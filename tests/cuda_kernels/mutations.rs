@@ -139,7 +139,8 @@ fn mistakes_in_products_show() {
         ("a run too many", "i < count", "i <= count", "never wrote|elements|no barrier"),
         ("weights of another run", "next = gm_min(unit + 8", "next = gm_min(unit + 7", ""),
         ("minima forgotten", "= gm_load(a.mins", "= 0.0f * gm_load(a.mins", ""),
-        ("another order", "added[(half_of_terms * 8 + i)", "added[(half_of_terms * 8 + count - 1 - i)", ""),
+        ("integers of another run", "unit % 8 * 32 + g", "(unit + 1) % 8 * 32 + g", ""),
+        ("super-blocks that go on", "total[j] = 0;", "", ""),
     ];
     let ahead: &[Mistake] = &[
         ("no barrier", "            gm_sync();\n", "", "no barrier|never wrote|nobody waited for"),
@@ -171,7 +172,13 @@ fn mistakes_in_products_show() {
             "not inside|never written",
         ),
         ("tokens of another lane", "+ t * 8);", "+ (3 - t) * 8);", ""),
-        ("scales of another run", "scales[((at * 2 + run)", "scales[((at * 2 + 1 - run)", ""),
+        (
+            "integers of another run",
+            "own_panel) * 2 + run) * 32 + r",
+            "own_panel) * 2 + 1 - run) * 32 + r",
+            "",
+        ),
+        ("super-blocks that go on", "total[half][c][j] = 0;", "", ""),
         ("minima forgotten", "- min[half", "- 0.0f * min[half", ""),
         ("sums that go on", "sums[half][c][j] = 0;", "", ""),
         ("rows beyond the last", "row <= last_row && ", "", "not inside|no barrier"),
@@ -197,7 +204,7 @@ fn mistakes_in_products_show() {
             "        if (unit < a.units) gm_sync();\n",
             "can't go on|instead",
         ),
-        ("the wrong terms", "y - subtracted[", "y - added[", ""),
+        ("the wrong terms", "low += subtracted[", "low += added[", ""),
         NO_WAIT,
         (
             "another panel fetched early",
@@ -206,11 +213,17 @@ fn mistakes_in_products_show() {
             "not inside",
         ),
         ("a term too many", "i < count", "i <= count", "never wrote|elements"),
-        ("another order", "y + added[(half * 128 + i)", "y + added[(half * 128 + count - 1 - i)", ""),
+        ("super-blocks that go on", "sum = 0; low", "low", ""),
+        ("another row's integer", "(scale >> 8)", "(scale >> 16)", ""),
+    ];
+    let scaled: &[Mistake] = &[
+        ("another order", "(half * 128 + i)", "(half * 128 + count - 1 - i)", ""),
         ("another row's scale", "scale.y * x_scale", "scale.z * x_scale", ""),
     ];
-    let signed: &[Mistake] =
-        &[("signed codes", "gm_mma_16832_us(sums[0][c]", "gm_mma_16832_ss(sums[0][c]", "")];
+    let bytes: &[Mistake] = &[
+        ("signed codes", "gm_mma_16832_us(sums[0][c]", "gm_mma_16832_ss(sums[0][c]", ""),
+        ("another order", "added[(half_of_terms * 8 + i)", "added[(half_of_terms * 8 + count - 1 - i)", ""),
+    ];
     let all = [
         ("matmul.i2_s.cuda.dp4a", dp4a),
         ("matmul.i2_s.cuda.mma", rows),
@@ -218,7 +231,8 @@ fn mistakes_in_products_show() {
         ("matmul.q4_k.cuda.mma.wide", ahead),
         ("matmul.i2_s.cuda.mma.prefill", prefill),
         ("matmul.q4_k.cuda.dp4a", terms),
-        ("matmul.q8_0.cuda.mma", signed),
+        ("matmul.q8_0.cuda.dp4a", scaled),
+        ("matmul.q8_0.cuda.mma", bytes),
     ];
     let mut count = 0;
     for (name, mistakes) in all {
