@@ -6,6 +6,7 @@
 //! `gristmill run` compare kernels against it. What it is not: a kernel, or a fallback for one.
 
 mod layout;
+mod product;
 mod quantize;
 
 pub use quantize::{Int8Row, Refused};
@@ -105,6 +106,8 @@ pub struct Row {
     pub f64s: Vec<f64>,
     /// The scale outside the blocks; 1 where there is none.
     pub outer: f32,
+    /// The integer sums of a product.
+    steps: Vec<product::Step>,
 }
 
 /// One format, interpreted.
@@ -139,8 +142,7 @@ impl<'a> FormatOracle<'a> {
         self.activations
     }
 
-    /// Whether a product is one integer sum a row followed by single f32 operations, so that every kernel
-    /// must give the same bits as [`FormatOracle::exact_product`].
+    /// Whether a product is one integer sum a row followed by a few f32 operations: nothing but those is rounded.
     pub fn is_exact(&self) -> bool {
         let value = &self.format.value;
         let in_block = value.scale.iter().any(|factor| matches!(factor, Factor::Field(_)));
@@ -263,6 +265,7 @@ impl<'a> FormatOracle<'a> {
             f32s: Vec::with_capacity(k),
             f64s: Vec::with_capacity(k),
             outer,
+            steps: self.steps(blocks),
         };
         for block in blocks.chunks_exact(bytes) {
             let mut terms = Terms::default();
@@ -365,17 +368,6 @@ impl<'a> FormatOracle<'a> {
             OracleError::InvalidCode { column, .. } => OracleError::InvalidCode { row, column },
             other => other,
         })
-    }
-
-    /// One output of a product whose sum is one integer: the sum as f32, then the activation scale, the scale
-    /// outside the blocks and the bias, one f32 operation each. Meaningful where [`FormatOracle::is_exact`].
-    pub fn exact_product(&self, row: &Row, q: &[i8], scale: f32, bias: Option<f32>) -> f32 {
-        let sum: i64 = row.integers.iter().zip(q).map(|(v, q)| i64::from(*v) * i64::from(*q)).sum();
-        let sum = sum as f32;
-        let y = if self.activations.keeps_multiplier { sum / scale } else { sum * scale };
-        let y = if self.format.value.scale.is_empty() { y } else { y * row.outer };
-        let y = y * self.format.value.unit;
-        bias.map_or(y, |bias| y + bias)
     }
 
     /// Activations in f64: what `q` and its scales stand for.

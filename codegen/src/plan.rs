@@ -6,6 +6,7 @@
 
 mod lookup;
 mod pack;
+mod superblock;
 pub(crate) mod trits;
 
 use crate::Error;
@@ -16,6 +17,7 @@ use gristmill_spec::vocab::{Feature, Isa, Strategy};
 pub use lookup::LookupPlan;
 pub use pack::PackPlan;
 use std::collections::BTreeSet;
+pub use superblock::{RunTerm, SuperBlock};
 
 /// The smallest and largest int8 activation that a caller can hand in.
 const ACTIVATION: (i64, i64) = (-128, 127);
@@ -43,6 +45,8 @@ pub struct FormatPlan<'a> {
     pub offset: bool,
     /// Elements of an integer run for matmul; 0: the whole row.
     pub unit: u32,
+    /// Runs whose integer sums are added up before they are scaled, where scales are integers times a shared number.
+    pub superblock: Option<SuperBlock>,
 }
 
 /// How codes become integer values.
@@ -96,19 +100,21 @@ impl<'a> FormatPlan<'a> {
         let offset = !format.value.add.is_empty() || !format.value.subtract.is_empty();
         let outer = is_outer(&format.value.scale);
         let run = format.elements / groups;
-        let in_block = !block_scale.is_empty() || offset;
-        let unit = match (in_block, activations.block) {
-            (false, None) => 0,
-            (true, None) => run,
-            (false, Some(block)) => block.min(format.elements),
-            (true, Some(block)) => block.min(run),
+        let unit = match (format.scales_stand_outside(), activations.block) {
+            (true, None) => 0,
+            (false, None) => run,
+            (true, Some(block)) => block.min(format.elements),
+            (false, Some(block)) => block.min(run),
         };
+        let values: Vec<i32> = format.integers().into_iter().collect();
+        let ends = (values.first().copied().unwrap_or(0), values.last().copied().unwrap_or(0));
         Ok(FormatPlan {
+            superblock: SuperBlock::of(format, activations, groups, ends),
             format,
             activations,
             code_bits,
             last_code,
-            values: format.integers().into_iter().collect(),
+            values,
             groups,
             block_scale,
             outer,
@@ -140,6 +146,26 @@ impl<'a> FormatPlan<'a> {
     /// Elements that share a scale.
     pub fn run(&self) -> u32 {
         self.format.elements / self.groups
+    }
+
+    /// Units that share an f32 scale in a packing.
+    pub fn runs(&self) -> u32 {
+        self.superblock.as_ref().map_or(1, |superblock| superblock.runs)
+    }
+
+    /// How far integer sums go, in words.
+    pub fn extent(&self) -> String {
+        match (self.unit, &self.superblock) {
+            (0, _) => "one integer sum a row".to_string(),
+            (unit, None) => format!("integer sums over {unit} elements"),
+            (unit, Some(superblock)) => {
+                let runs = superblock.runs;
+                format!(
+                    "integer sums over {} elements, {runs} runs of {unit} with an integer each",
+                    runs * unit
+                )
+            }
+        }
     }
 
     /// Whether packed weights carry scales beside their codes.
@@ -269,8 +295,8 @@ pub struct Primitives {
     pub trits: bool,
     /// It has `matrix`, which takes two tokens at once.
     pub matrix: bool,
-    /// Vector registers that sums may fill, so that operands fit beside them; tiles with more sums than that are
-    /// computed in parts. None: tiles are computed as listed.
+    /// Vector registers that sums may fill, so that operands fit beside them; tiles with more sums than that get fewer
+    /// tokens, or fewer rows. None: tiles are computed as listed.
     pub sums: Option<u32>,
 }
 
@@ -300,14 +326,16 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         ahead: false,
         trits: false,
         matrix: false,
-        sums: Some(24),
+        // Activations are in registers too.
+        sums: Some(20),
     };
     let requires = |feature| variant.requires.contains(&feature);
     match variant.isa {
         Isa::Scalar => None,
         Isa::Sse41 => Some(x86("sse41", 4, false)),
         Isa::Avx2 => Some(x86("avx2", 8, false)),
-        Isa::AvxVnni => Some(x86("avxvnni", 8, true)),
+        // Sixteen registers: f32 sums wait in memory, which is read once a run.
+        Isa::AvxVnni => Some(Primitives { sums: Some(16), ..x86("avxvnni", 8, true) }),
         Isa::Avx512 if requires(Feature::Avx512vnni) && requires(Feature::Avx512vbmi) => {
             Some(Primitives { sums: Some(24), trits: true, ..x86("avx512vbmi", 16, true) })
         }
@@ -383,9 +411,15 @@ impl<'a> MatmulPlan<'a> {
         };
         let (mut vectors, mut tokens) = (rows / lanes, tokens);
         let each = sums_of_a_vector(plan, &pack, dot);
-        while primitives.sums.is_some_and(|most| vectors * tokens * each > most) && vectors * tokens > 1 {
+        if let Some(most) = primitives.sums {
             // The longer side: that costs the fewest loads for a multiply.
-            if vectors >= tokens { vectors = vectors.div_ceil(2) } else { tokens = tokens.div_ceil(2) }
+            while vectors * tokens * each > most && vectors >= tokens && vectors > 1 {
+                vectors = vectors.div_ceil(2);
+            }
+            let fit = most / (vectors * each);
+            if tokens > fit {
+                tokens = if fit > 1 { fit & !1 } else { 1 };
+            }
         }
         let pairs = primitives.matrix && tokens > 1 && pairs_save(plan, &pack, step, vectors, tokens & !1);
         if pairs {
@@ -437,10 +471,7 @@ impl<'a> MatmulPlan<'a> {
             Dot::PairsAtOnce => format!("{operands} {pairs} in i16, widened at once"),
             Dot::Wide => "operands widened to i16, pairs into i32".to_string(),
         };
-        let unit = match self.format.unit {
-            0 => "one integer sum a row".to_string(),
-            unit => format!("integer sums over {unit} elements"),
-        };
+        let unit = self.format.extent();
         let decode = match (&self.pack.table, self.pack.fields) {
             (None, _) if self.pack.trits() && matches!(self.dot, Dot::Direct { shift_free: true }) => {
                 "byte permutes and mask"

@@ -37,10 +37,8 @@ fn images_are_what_the_specs_promise() {
     };
     let set = check(&shipped().expect("readable")).set.expect("the shipped specs have no mistakes");
     let emitted = emit(&set).expect("plans");
-    let unit = |unit: &Emitted| {
-        Unit::new(unit.name.clone(), unit.text.clone(), unit.min_cc, &set.cuda.architectures)
-    };
-    let units: Vec<Unit> = emitted.units.iter().map(unit).collect();
+    let units: Vec<Unit> =
+        emitted.units.iter().map(|unit| unit.compiled_for(&set.cuda.architectures)).collect();
     let images: usize = units.iter().map(|unit| unit.archs.len() + usize::from(unit.ptx.is_some())).sum();
     let start = Instant::now();
     let made = compile(&units, toolchain, &cache, jobs()).expect("a cache");
@@ -115,16 +113,26 @@ fn promised(image: &Image, kernel: &str, code: &Instructions) {
     if image.unit.starts_with("rows_") {
         return promised_of_floats(&at, image, kernel, code);
     }
-    // Products of many tokens copy ahead, where the architecture can.
-    let many = kernel.rsplit('x').next().and_then(|tokens| tokens.parse().ok()).is_some_and(|n: u32| n > 16);
-    let copies = code.count("LDGSTS.128");
-    assert!(code.count("LDG.128") + copies > 0, "{at}: no 16-byte load");
-    assert_eq!(copies > 0, many && image.arch.major >= 8, "{at}: {copies} copies to shared memory");
     // What waits for the launch in front (`ACQBULK`) lets the next one begin, and has fetched weights before.
     let can_wait = image.arch.major >= 9;
     let waits = code.count("ACQBULK") > 0 && code.in_front("PREEXIT", "ACQBULK");
     assert_eq!(waits, can_wait, "{at}: launches overlap");
     let early = code.in_front("CCTL.PF2", "ACQBULK") || code.in_front("LDG.128", "ACQBULK");
+    if kernel.contains("wgmma") {
+        assert!(early, "{at}: weights before the wait");
+        // Tokens by sixteen bytes, codes in bulk, both reported to barriers; no product that waits for the one before.
+        for (name, least) in [("IGMMA.U8.S8", 4), ("UBLKCP", 1), ("SYNCS", 4), ("LDG.128", 2), ("LDS.128", 1)]
+        {
+            assert!(code.count(name) >= least, "{at}: {} {name}", code.count(name));
+        }
+        assert_eq!(code.count("IMMA") + code.count("IDP.4A"), 0, "{at}: products by another instruction");
+        return;
+    }
+    // Products of many tokens copy ahead, where the architecture can.
+    let many = kernel.rsplit('x').next().and_then(|tokens| tokens.parse().ok()).is_some_and(|n: u32| n > 16);
+    let copies = code.count("LDGSTS.128");
+    assert!(code.count("LDG.128") + copies > 0, "{at}: no 16-byte load");
+    assert_eq!(copies > 0, many && image.arch.major >= 8, "{at}: {copies} copies to shared memory");
     assert!(many || early == can_wait, "{at}: weights before the wait");
     let (dp4a, mma) = (code.count("IDP.4A"), code.count("IMMA"));
     if kernel.contains("dp4a") {

@@ -125,6 +125,8 @@ words! {
         Dp4a = "dp4a",
         /// int8 tensor cores by `mma.sync` (compute capability 7.5 and later).
         Mma = "mma",
+        /// int8 tensor cores by `wgmma`, four warps together (compute capability 9.0 alone).
+        Wgmma = "wgmma",
         /// Weights as they are, products and sums in f32 (any device).
         Fma = "fma",
         /// Weights rounded to f16, tensor cores that sum in f32 (compute capability 7.5 and later).
@@ -231,6 +233,7 @@ impl CudaAlgorithm {
             CudaAlgorithm::Mma | CudaAlgorithm::MmaF16 => (7, 5),
             CudaAlgorithm::Fma => (5, 0),
             CudaAlgorithm::MmaBf16 => (8, 0),
+            CudaAlgorithm::Wgmma => (9, 0),
         }
     }
 
@@ -238,10 +241,23 @@ impl CudaAlgorithm {
     pub const fn precision(self) -> Option<Precision> {
         match self {
             CudaAlgorithm::Blocks => None,
-            CudaAlgorithm::Dp4a | CudaAlgorithm::Mma => Some(Precision::Int8),
+            CudaAlgorithm::Dp4a | CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => Some(Precision::Int8),
             CudaAlgorithm::Fma => Some(Precision::F32),
             CudaAlgorithm::MmaF16 => Some(Precision::F16),
             CudaAlgorithm::MmaBf16 => Some(Precision::Bf16),
+        }
+    }
+
+    /// The one architecture that has its instructions, where later ones lack them.
+    pub const fn only_on(self) -> Option<CudaArch> {
+        match self {
+            CudaAlgorithm::Blocks
+            | CudaAlgorithm::Dp4a
+            | CudaAlgorithm::Mma
+            | CudaAlgorithm::Fma
+            | CudaAlgorithm::MmaF16
+            | CudaAlgorithm::MmaBf16 => None,
+            CudaAlgorithm::Wgmma => Some(CudaArch { major: 9, minor: 0, specific: true }),
         }
     }
 }

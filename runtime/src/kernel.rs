@@ -473,7 +473,7 @@ impl Matmul {
         let panels = packed.n.div_ceil(packing.rows);
         let tiles = row.bytes().div_ceil(packing.tile_k);
         let bytes = product_of(what, tiles, packing.tile_bytes)?;
-        let terms = product_of(what, row.units, packing.rows)?;
+        let terms = packing.terms(row.units).ok_or(Error::TooLarge { what })?;
         let size = PanelSize {
             rows: packing.rows,
             stride: bytes.checked_next_multiple_of(64).ok_or(Error::TooLarge { what })?,

@@ -616,7 +616,7 @@ impl Launcher<MatmulCode> {
             return Ok(());
         }
         let (panel, row_in_panel) = (row / packing.rows, row % packing.rows);
-        let per_panel = weights.units * packing.rows;
+        let per_panel = packing.terms(weights.units).unwrap_or(0);
         let codes = &weights.codes[panel * weights.stride..][..weights.stride];
         let scales = if packing.scales { &weights.scales[panel * per_panel..][..per_panel] } else { &[] };
         let mins = if packing.mins { &weights.mins[panel * per_panel..][..per_panel] } else { &[] };

@@ -423,6 +423,9 @@ pub struct PackInfo {
     pub scales: bool,
     /// Packed weights have minimum terms per unit.
     pub mins: bool,
+    /// Units of a super-block, which share an f32 scale and minimum term and have an integer each; 1 where
+    /// each unit has its own f32.
+    pub runs: usize,
     /// Integer value of operand 0.
     pub min: i32,
     /// Operand of each code, where codes are looked up.
@@ -431,6 +434,19 @@ pub struct PackInfo {
     pub pack: PackFn,
     /// And back.
     pub unpack: UnpackFn,
+}
+
+impl PackInfo {
+    /// Words of four bytes that the scales of a panel take, or its minimum terms: an f32 for each unit and row, row
+    /// fastest; or super-block after super-block the f32 of each row and behind them the integers of its units (i8), for
+    /// scales row fastest, for minimum terms two units side by side. `None` if there are too many.
+    pub fn terms(&self, units: usize) -> Option<usize> {
+        let shared = units.checked_div(self.runs)?.checked_mul(self.rows)?;
+        if self.runs == 1 {
+            return Some(shared);
+        }
+        shared.checked_add(units.checked_mul(self.rows)?.div_ceil(4))
+    }
 }
 
 /// Bounds on one dimension.

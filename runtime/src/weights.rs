@@ -314,6 +314,7 @@ impl WeightLayout {
                         && a.tile_bytes == b.tile_bytes
                         && a.scales == b.scales
                         && a.mins == b.mins
+                        && a.runs == b.runs
                         && a.min == b.min
                         && a.table == b.table)
             }
@@ -336,7 +337,7 @@ pub struct PackedMatrix {
     /// Panel after panel, `stride` bytes each; blocks of rows where nothing packs them.
     pub(crate) codes: Aligned<u8>,
     pub(crate) stride: usize,
-    /// `[panel][unit][row]`; empty where blocks have none.
+    /// Panel after panel as [`PackInfo::terms`] says; empty where blocks have none.
     pub(crate) scales: Aligned<f32>,
     /// Like `scales`.
     pub(crate) mins: Aligned<f32>,

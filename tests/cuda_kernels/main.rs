@@ -18,3 +18,4 @@ mod random;
 mod support;
 mod tiles;
 mod verify;
+mod wgmma;

@@ -11,7 +11,7 @@ use gristmill_spec::vocab::Op;
 
 /// One mistake: what it is, the text that is there, what is there instead, and words of the emulator's report; where
 /// they are empty, the results are wrong.
-type Mistake = (&'static str, &'static str, &'static str, &'static str);
+pub type Mistake = (&'static str, &'static str, &'static str, &'static str);
 
 /// Words for memory that is looked at while the launch in front may still be writing it.
 const EARLY: &str = "a launch in front may still write it";
@@ -24,14 +24,14 @@ const NO_WAIT: Mistake = (
 );
 
 /// The unit of a kernel with its first `from` replaced.
-fn mutated(kernel: &Kernel, (name, from, to, _): Mistake) -> Unit {
+pub fn mutated(kernel: &Kernel, (name, from, to, _): Mistake) -> Unit {
     let text = text_of(&kernel.listed.unit);
     assert!(text.contains(from), "{}: {name}: the text has no `{from}`", kernel.listed.name);
     Unit::new(&kernel.listed.unit, &text.replacen(from, to, 1))
 }
 
 /// `outcome`: the emulator's report, or whether the results are right.
-fn must_show(kernel: &Kernel, (name, from, _, words): Mistake, outcome: Result<bool, String>) {
+pub fn must_show(kernel: &Kernel, (name, from, _, words): Mistake, outcome: Result<bool, String>) {
     let kernel = &kernel.listed.name;
     match outcome {
         Ok(right) => {
@@ -46,7 +46,7 @@ fn must_show(kernel: &Kernel, (name, from, _, words): Mistake, outcome: Result<b
     }
 }
 
-fn kernel(op: Op, name: &str) -> Kernel {
+pub fn kernel(op: Op, name: &str) -> Kernel {
     let listed = generated().emitted.listed.iter().any(|listed| listed.name == name);
     assert!(listed, "no kernel is named {name}");
     kernels(op).into_iter().find(|kernel| kernel.listed.name == name).expect("listed")

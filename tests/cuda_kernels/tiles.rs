@@ -6,24 +6,26 @@ use super::random::Random;
 use super::support::{Unit, can_run};
 use super::verify::inputs::{Tokens, Weights};
 use gristmill_codegen::Error;
-use gristmill_codegen::cuda::{DEVICE_HEADER, Emitted, emit};
+use gristmill_codegen::cuda::{CudaListed, DEVICE_HEADER, Emitted, emit};
 use gristmill_spec::check;
 use gristmill_spec::vocab::Op;
 use std::sync::Arc;
 
-/// The specs of this build with another tile in place of one that the CUDA variants of matmul have.
+/// The specs of this build with another tile in place of the first such one that the CUDA variants of matmul have.
 fn with_tile(from: &str, to: &str) -> Result<Emitted, Vec<Error>> {
     let mut sources = sources();
     let spec = sources.iter_mut().find(|source| source.path.ends_with("kernels/matmul.toml"));
     let spec = spec.expect("it is shipped");
     let text = String::from_utf8(spec.bytes.clone()).expect("text");
-    assert_eq!(text.matches(from).count(), 1, "`{from}` stands once in the spec");
-    spec.bytes = text.replace(from, to).into_bytes();
+    assert!(text.contains(from), "`{from}` stands in the spec");
+    spec.bytes = text.replacen(from, to, 1).into_bytes();
     let report = check(&sources);
     let set = report.set.unwrap_or_else(|| panic!("{:?}", report.diagnostics));
     emit(&set)
 }
 
+const WGMMA: &str =
+    "name      = \"prefill\"\npacking   = \"mma32x64\"\ntile      = { tokens = 128, threads = 384 }";
 const DP4A: &str = "tile      = { tokens = 1, threads = 512 }";
 const MMA: &str = "tile      = { tokens = 8, threads = 256 }";
 
@@ -69,6 +71,55 @@ fn any_tile_gives_the_cpu_s_bits() {
                 cases += 1;
             }
         }
+    }
+    println!("{cases} products");
+}
+
+/// One warpgroup that multiplies or two, any number of tokens that their registers hold.
+#[test]
+fn any_tile_of_warpgroups_gives_the_cpu_s_bits() {
+    if !can_run("tiles of warpgroups") {
+        return;
+    }
+    let mut cases = 0;
+    for (tokens, threads) in [(32, 256), (64, 256), (96, 256), (128, 256), (32, 384), (96, 384)] {
+        let to = WGMMA.split_once("tile").expect("a tile").0;
+        let to = format!("{to}tile = {{ tokens = {tokens}, threads = {threads} }}");
+        let emitted: &'static Emitted =
+            Box::leak(Box::new(with_tile(WGMMA, &to).unwrap_or_else(|errors| panic!("{errors:?}"))));
+        let is_it = |l: &&CudaListed| l.op == Op::Matmul && l.name.ends_with(".cuda.wgmma.prefill");
+        let mut units: Vec<&str> = Vec::new();
+        for listed in emitted.listed.iter().filter(is_it) {
+            if units.contains(&listed.unit.as_str()) {
+                continue;
+            }
+            units.push(&listed.unit);
+            let unit = emitted.units.iter().find(|unit| unit.name == listed.unit).expect("its unit");
+            let text = unit.text.replace(DEVICE_HEADER, "");
+            let kernel = Kernel { listed, unit: Arc::new(Unit::new(&unit.name, &text)) };
+            let format = &generated().set.formats[listed.format];
+            let (elements, rows) = (format.elements as usize, kernel.number("rows"));
+            assert_eq!((kernel.number("tokens"), rows), (tokens, threads - 128));
+            let mut random = Random::new(32, &listed.name);
+            for (m, n, k) in [(1, 1, elements), (tokens + 1, rows + 33, 3 * elements), (tokens / 2, 40, 768)]
+            {
+                let product = product(
+                    &format.name,
+                    &mut random,
+                    (m, n, k.next_multiple_of(elements)),
+                    Weights::Random,
+                    Tokens::I8,
+                    m % 2 == 0,
+                );
+                let packed = pack(&kernel, &product);
+                let case = format!("{} tile {tokens} x {threads}: m={m} n={n} k={k}", listed.name);
+                let y = run(&kernel, &kernel.unit, &product, &packed, (false, cases));
+                let y = y.unwrap_or_else(|report| panic!("{case}: {report}"));
+                same_f32(&case, &y, &on_the_cpu(&format.name, &product));
+                cases += 1;
+            }
+        }
+        assert!(!units.is_empty(), "some format has rows of one sum");
     }
     println!("{cases} products");
 }

@@ -95,10 +95,11 @@ pub fn build(set: &SpecSet, out: &Path, env: &Env, jobs: usize) -> Result<Built,
         .units
         .iter()
         .map(|unit| {
-            let mut wanted = compile::Unit::new(&unit.name, &unit.text, unit.min_cc, &architectures);
+            let mut wanted = unit.compiled_for(&architectures);
             // Where the spec's architectures are built, its PTX is too.
             if let Some(ptx) = set.cuda.ptx
                 && ptx.cc() >= unit.min_cc
+                && unit.only_on.is_none()
                 && architectures == set.cuda.architectures
             {
                 wanted.ptx = Some(ptx);

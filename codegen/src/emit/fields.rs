@@ -431,20 +431,23 @@ pub fn read_f32(field: &Field) -> String {
             };
             format!("{f}(raw)")
         }
-        FieldType::Unsigned(_) | FieldType::Trit => format!("{} as f32", scaled("i32::from(raw)", field)),
-        FieldType::Signed(bits) => {
-            let (signed, width) = if bits <= 8 { ("i8", 8) } else { ("i16", 16) };
-            let extended = if bits == width {
-                format!("i32::from(raw as {signed})")
-            } else {
-                format!("i32::from(((raw << {0}) as {signed}) >> {0})", width - bits)
-            };
-            format!("{} as f32", scaled(&extended, field))
+        FieldType::Unsigned(_) | FieldType::Signed(_) | FieldType::Trit => {
+            format!("{} as f32", integer(field))
         }
     };
+    read_as(field, "f32", &value)
+}
+
+/// The same for a field of integers that fit in i8.
+pub fn read_i8(field: &Field) -> String {
+    read_as(field, "i8", &format!("({}) as i8", integer(field)))
+}
+
+/// `value` of each `raw` of a field.
+fn read_as(field: &Field, ty: &str, value: &str) -> String {
     format!(
         "{{
-             let mut values = [0f32; {}];
+             let mut values = [0{ty}; {}];
              let raw = {};
              for i in 0..{} {{ let raw = raw[i]; values[i] = {value}; }}
              values
@@ -453,6 +456,22 @@ pub fn read_f32(field: &Field) -> String {
         read_raw(field),
         field.count
     )
+}
+
+/// The integer of `raw`, as i32.
+fn integer(field: &Field) -> String {
+    match field.ty {
+        FieldType::Signed(bits) => {
+            let (signed, width) = if bits <= 8 { ("i8", 8) } else { ("i16", 16) };
+            let extended = if bits == width {
+                format!("i32::from(raw as {signed})")
+            } else {
+                format!("i32::from(((raw << {0}) as {signed}) >> {0})", width - bits)
+            };
+            scaled(&extended, field)
+        }
+        FieldType::Unsigned(_) | FieldType::Trit | FieldType::Scalar(_) => scaled("i32::from(raw)", field),
+    }
 }
 
 /// ` + 3` or ` - 3`.

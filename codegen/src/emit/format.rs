@@ -4,13 +4,13 @@
 //! `#[target_feature]` functions around it, so that one text serves every ISA and gives every ISA the
 //! same bits. `quantize`, `pack` and the scalar product, in the files beside this one, are made the same way.
 
-use super::fields::{needs_window, read_f32, read_raw};
+use super::fields::{needs_window, read_f32, read_i8, read_raw};
 use super::{doc, float};
-use crate::plan::{Decode, FormatPlan};
+use crate::plan::{Decode, FormatPlan, RunTerm, SuperBlock};
 use gristmill_spec::model::{Factor, FieldType, ValueMap};
 use std::fmt::Write;
 
-/// Constants, `values` and `terms`.
+/// Constants, `values`, `terms`, and where they are kept apart the parts of those.
 pub fn decode(plan: &FormatPlan<'_>) -> String {
     let format = plan.format;
     let mut out = String::new();
@@ -48,6 +48,9 @@ pub fn decode(plan: &FormatPlan<'_>) -> String {
     }
     out.push_str(&values(plan));
     out.push_str(&terms(plan));
+    if let Some(superblock) = &plan.superblock {
+        out.push_str(&parts(plan, superblock));
+    }
     out
 }
 
@@ -265,6 +268,75 @@ fn terms(plan: &FormatPlan<'_>) -> String {
             "Scale of each run."
         }
     )
+}
+
+/// `scale_parts` and `min_parts`: the number that each super-block's terms share, and the integer of each run.
+fn parts(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> String {
+    let format = plan.format;
+    let value = &format.value;
+    let runs = superblock.runs;
+    let count = plan.groups / runs;
+    let of = |name: &str, doc: &str, term: &RunTerm, unit: f32, negative: bool| {
+        let mut fields: Vec<_> = term.shared.iter().map(|&i| &format.fields[i]).collect();
+        let mut reads = String::new();
+        for (&i, field) in term.shared.iter().zip(&fields) {
+            let _ = writeln!(reads, "let f{i} = {};", read_f32(field));
+        }
+        let mut factors: Vec<String> = term
+            .shared
+            .iter()
+            .zip(&fields)
+            .map(|(i, field)| match field.count {
+                1 => format!("f{i}[0]"),
+                number if number == count => format!("f{i}[i]"),
+                number => format!("f{i}[i * {number} / SUPERBLOCKS]"),
+            })
+            .collect();
+        if unit != 1.0 {
+            factors.push(float(unit));
+        }
+        let product = factors.join(" * ");
+        let product = if negative { format!("-({product})") } else { product };
+        let integer = &format.fields[term.integer];
+        fields.push(integer);
+        // What several runs share is repeated.
+        let integers = if integer.count == plan.groups {
+            read_i8(integer)
+        } else {
+            format!(
+                "{{
+                     let few = {};
+                     let mut each = [0i8; RUNS];
+                     for run in 0..RUNS {{ each[run] = few[run * {} / RUNS]; }}
+                     each
+                 }}",
+                read_i8(integer),
+                integer.count
+            )
+        };
+        format!(
+            "/// {doc} of each super-block without the integer of its runs, and those integers.
+             #[inline(always)]
+             fn {name}(block: &[u8; BYTES]) -> ([f32; SUPERBLOCKS], [i8; RUNS]) {{
+                 {window}{reads}
+                 let mut shared = [0f32; SUPERBLOCKS];
+                 for i in 0..SUPERBLOCKS {{ shared[i] = {product}; }}
+                 (shared, {integers})
+             }}\n",
+            window = window(&fields),
+        )
+    };
+    let mut out = format!(
+        "/// Runs whose integer sums are added up before they are scaled.
+         const SUPERBLOCK: usize = {runs};
+         /// Such super-blocks in a block.
+         const SUPERBLOCKS: usize = {count};\n"
+    );
+    out.push_str(&of("scale_parts", "Scale", &superblock.scale, value.unit, false));
+    if let Some(min) = &superblock.min {
+        out.push_str(&of("min_parts", "What is subtracted", min, 1.0, value.subtract.is_empty()));
+    }
+    out
 }
 
 /// Whether a format's weights have a factor outside their blocks.

@@ -5,7 +5,8 @@
 //! order of k, as everywhere.
 
 use super::matmul::{finish, format_words};
-use crate::plan::LookupPlan;
+use super::pack::words;
+use crate::plan::{LookupPlan, SuperBlock};
 use std::fmt::Write;
 
 /// Name of the loop a plan needs, without the ISA.
@@ -34,7 +35,9 @@ pub fn emit(plan: &LookupPlan<'_>) -> String {
         0 => ("block", plan.block, format!("a.k.div_ceil({})", pack.multiple)),
         _ => ("unit", plan.unit_tiles(), "a.units".to_string()),
     };
-    let at_once = plan.tables / (2 * run_tiles);
+    // Super-blocks stay whole.
+    let whole = plan.format.runs();
+    let at_once = plan.tables / (2 * run_tiles) / whole * whole;
     let Parts { sums, waits, last } = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
     let vectors = plan.vectors;
     let mut out = format!(
@@ -187,7 +190,7 @@ pub fn emit(plan: &LookupPlan<'_>) -> String {
              let end = a.row_end.next_multiple_of(BYTES);
              let runs = {runs};
              // Shares of the same size, each as large as there is room for.
-             let share = runs.div_ceil(runs.div_ceil(AT_ONCE).max(1));
+             let share = runs.div_ceil(runs.div_ceil(AT_ONCE).max(1)){whole};
              let mut tables = Tables(std::mem::MaybeUninit::uninit());
              let tables = (&raw mut tables).cast::<u8>();
              for token in 0..a.m {{
@@ -207,6 +210,7 @@ pub fn emit(plan: &LookupPlan<'_>) -> String {
         split = plan.split,
         constants = constants.join(", "),
         finish = finish(plan.format, "4 * V", "y[i / 4][i % 4]"),
+        whole = if whole == 1 { String::new() } else { format!(".next_multiple_of({whole})") },
     );
     for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
         let span = if rows == 1 { "BYTES".to_string() } else { format!("{rows} * BYTES") };
@@ -343,39 +347,17 @@ fn x_sum(plan: &LookupPlan<'_>, place: &str) -> String {
 
 fn by_unit(plan: &LookupPlan<'_>) -> Parts {
     let format = plan.format;
-    let unit = format.unit;
-    let rows = plan.pack.packing.rows;
     let tiles = plan.unit_tiles();
     let blocks = tiles / plan.block;
-    let mut per_unit = String::new();
-    if format.offset {
-        per_unit.push_str("let x_sum = simd::splat_f32(*a.x_sums.add(token * a.units + unit) as f32);\n");
-    }
-    if let Some(block) = format.activations.block {
-        let _ = writeln!(
-            per_unit,
-            "let x_scale = simd::splat_f32(*a.x_scales.add(token * a.x_blocks + unit * {unit} / {block}));"
-        );
-    }
+    let Terms { declare, per_unit, add, after } = match &format.superblock {
+        Some(superblock) => terms_of_runs(plan, superblock),
+        None => terms_of_units(plan),
+    };
     let correction = format!(
         "{} - {}",
         x_sum(plan, "a.x_sums.add(token * a.units + unit)"),
         biases(plan, &tiles.to_string())
     );
-    let has_x = format.activations.block.is_some();
-    let term = |name: &str| {
-        let load = format!("simd::load_f32({name}[i].add(unit * {rows} + q * LANES))");
-        if has_x { format!("simd::mul_f32({load}, x_scale)") } else { load }
-    };
-    let scaled = match (format.has_scales(), has_x) {
-        (true, _) => format!("simd::mul_f32({}, sum)", term("scales")),
-        (false, true) => "simd::mul_f32(x_scale, sum)".to_string(),
-        (false, false) => "sum".to_string(),
-    };
-    let mut add = format!("y[i][q] = simd::add_f32(y[i][q], {scaled});\n");
-    if format.offset {
-        let _ = writeln!(add, "y[i][q] = simd::sub_f32(y[i][q], simd::mul_f32({}, x_sum));", term("mins"));
-    }
     let from = format!("first * {tiles}");
     let integers = match plan.blocks_in_i16 {
         None => {
@@ -399,7 +381,7 @@ fn by_unit(plan: &LookupPlan<'_>) -> Parts {
                  {blocks_loop}
                  for i in 0..V {{
                      let lanes = simd::lanes(simd::add_words(total[i], correction));
-                     for q in 0..4 {{ let sum = simd::to_f32(lanes[q]); {add} }}
+                     for q in 0..4 {{ let sum = lanes[q]; {add} }}
                  }}\n"
             )
         }
@@ -408,16 +390,67 @@ fn by_unit(plan: &LookupPlan<'_>) -> Parts {
              let mut sum = [[simd::zero(); 4]; V];
              {}
              for i in 0..V {{
-                 for q in 0..4 {{ let sum = simd::to_f32(simd::add(sum[i][q], correction)); {add} }}
+                 for q in 0..4 {{ let sum = simd::add(sum[i][q], correction); {add} }}
              }}\n",
             long_sums(plan, &format!("unit * {blocks}"), &format!("(unit + 1) * {blocks}"), &from, most)
         ),
     };
-    let mut pointers = String::new();
+    let sums = format!(
+        "{declare}
+         let mut y = [[simd::splat_f32(0.0); 4]; V];
+         {}
+         for unit in first..last {{ {per_unit} {integers} {after} }}\n",
+        load("y", "")
+    );
+    Parts { sums, waits: "y[i / 4][i % 4]", last: String::new() }
+}
+
+/// How the integer sum of a run takes part in the result.
+struct Terms {
+    /// Before the runs.
+    declare: String,
+    /// At the start of a run.
+    per_unit: String,
+    /// For row vector `i`, quarter `q`, whose sum is `sum`.
+    add: String,
+    /// At the end of a run.
+    after: String,
+}
+
+/// Each run has an f32.
+fn terms_of_units(plan: &LookupPlan<'_>) -> Terms {
+    let format = plan.format;
+    let unit = format.unit;
+    let rows = plan.pack.packing.rows;
+    let mut per_unit = String::new();
+    if format.offset {
+        per_unit.push_str("let x_sum = simd::splat_f32(*a.x_sums.add(token * a.units + unit) as f32);\n");
+    }
+    if let Some(block) = format.activations.block {
+        let _ = writeln!(
+            per_unit,
+            "let x_scale = simd::splat_f32(*a.x_scales.add(token * a.x_blocks + unit * {unit} / {block}));"
+        );
+    }
+    let has_x = format.activations.block.is_some();
+    let term = |name: &str| {
+        let load = format!("simd::load_f32({name}[i].add(unit * {rows} + q * LANES))");
+        if has_x { format!("simd::mul_f32({load}, x_scale)") } else { load }
+    };
+    let scaled = match (format.has_scales(), has_x) {
+        (true, _) => format!("simd::mul_f32({}, sum)", term("scales")),
+        (false, true) => "simd::mul_f32(x_scale, sum)".to_string(),
+        (false, false) => "sum".to_string(),
+    };
+    let mut add = format!("let sum = simd::to_f32(sum); y[i][q] = simd::add_f32(y[i][q], {scaled});\n");
+    if format.offset {
+        let _ = writeln!(add, "y[i][q] = simd::sub_f32(y[i][q], simd::mul_f32({}, x_sum));", term("mins"));
+    }
+    let mut declare = String::new();
     for (name, used) in [("scales", format.has_scales()), ("mins", format.offset)] {
         if used {
             let _ = writeln!(
-                pointers,
+                declare,
                 "let mut {name} = [a.{name}; V];
                  for i in 0..V {{
                      let row = row + i * BYTES;
@@ -426,12 +459,73 @@ fn by_unit(plan: &LookupPlan<'_>) -> Parts {
             );
         }
     }
-    let sums = format!(
-        "{pointers}
-         let mut y = [[simd::splat_f32(0.0); 4]; V];
-         {}
-         for unit in first..last {{ {per_unit} {integers} }}\n",
-        load("y", "")
+    Terms { declare, per_unit, add, after: String::new() }
+}
+
+/// Each run has integers, and its super-block an f32. Super-blocks are whole in what is in hand.
+fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> Terms {
+    let format = plan.format;
+    let (rows, runs) = (plan.pack.packing.rows, superblock.runs);
+    let words = words(runs, rows);
+    let has_min = superblock.min.is_some();
+    let mut declare = String::from("let mut sums = [[simd::zero(); 4]; V];\n");
+    let mut per_unit = format!("let (superblock, run) = (unit / {runs} * {words}, unit % {runs});\n");
+    let mut add = format!(
+        "let integers = simd::integers(scales[i].add(superblock + {rows}).cast::<i8>().add(run * {rows} + from[i] + q * LANES));
+         sums[i][q] = simd::add_product(sums[i][q], sum, integers);\n"
     );
-    Parts { sums, waits: "y[i / 4][i % 4]", last: String::new() }
+    declare.push_str(
+        "let mut from = [0; V];
+         for i in 0..V { from[i] = (row + i * BYTES) % ROWS; }\n",
+    );
+    for name in if has_min { vec!["scales", "mins"] } else { vec!["scales"] } {
+        let _ = writeln!(
+            declare,
+            "let mut {name} = [a.{name}; V];
+             for i in 0..V {{ {name}[i] = a.{name}.add((row + i * BYTES) / ROWS * (a.units / {runs} * {words})); }}"
+        );
+    }
+    if has_min {
+        declare.push_str("let mut lows = [[simd::zero(); 4]; V];\n");
+        // The other run of the pair counts for nothing.
+        per_unit.push_str(
+            "let x_sum = *a.x_sums.add(token * a.units + unit);
+             let x_sum = simd::splat(if run % 2 == 0 { x_sum & 0xffff } else { x_sum << 16 });\n",
+        );
+        let _ = writeln!(
+            add,
+            "let integers = simd::integer_pairs(
+                 mins[i].add(superblock + {rows}).cast::<i8>().add(run / 2 * {} + 2 * (from[i] + q * LANES))
+             );
+             lows[i][q] = simd::add_products(lows[i][q], integers, x_sum);",
+            2 * rows
+        );
+    }
+    let x_block = format.activations.block;
+    let term = |name: &str| {
+        let load = format!("simd::load_f32({name}[i].add(superblock + from[i] + q * LANES))");
+        if x_block.is_some() { format!("simd::mul_f32({load}, x_scale)") } else { load }
+    };
+    let mut last = format!(
+        "y[i][q] = simd::add_f32(y[i][q], simd::mul_f32({}, simd::to_f32(sums[i][q])));
+         sums[i][q] = simd::zero();\n",
+        term("scales")
+    );
+    if has_min {
+        let _ = writeln!(
+            last,
+            "y[i][q] = simd::sub_f32(y[i][q], simd::mul_f32({}, simd::to_f32(lows[i][q])));
+             lows[i][q] = simd::zero();",
+            term("mins")
+        );
+    }
+    let x_scale = x_block.map_or(String::new(), |block| {
+        format!(
+            "let x_scale = simd::splat_f32(*a.x_scales.add(token * a.x_blocks + unit * {} / {block}));",
+            format.unit
+        )
+    });
+    let after =
+        format!("if run == {} {{ {x_scale} for i in 0..V {{ for q in 0..4 {{ {last} }} }} }}\n", runs - 1);
+    Terms { declare, per_unit, add, after }
 }

@@ -9,12 +9,16 @@
 
 use super::float;
 use super::format::uses_outer;
-use super::matrix;
+use super::{matrix, runs};
 use crate::plan::{Dot, FormatPlan, MatmulPlan, trits};
 use std::fmt::Write;
 
 /// How far ahead weights are asked for. Hardware prefetchers stop at the end of a page, so this is a page.
-const AHEAD: u32 = 4096;
+pub(super) const AHEAD: u32 = 4096;
+
+/// Bytes of activations that all rows go through at once: half of the smallest second cache of the processors meant, so
+/// that they stay there while weights pass by.
+const SHARE: u32 = 256 << 10;
 
 /// Rows, four bytes each, to a cache line.
 const LINE: u32 = 16;
@@ -46,6 +50,9 @@ pub(crate) fn format_words(format: &FormatPlan<'_>, centred: bool) -> String {
         0 => "_rows".to_string(),
         unit => format!("_by{unit}"),
     };
+    if format.runs() > 1 {
+        let _ = write!(words, "x{}", format.runs());
+    }
     let _ = write!(words, "_{}", format.activations.name);
     for (word, used) in [
         ("scales", format.has_scales()),
@@ -95,6 +102,13 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
              const LINE: usize = {LINE};\n"
         );
     }
+    if plan.tokens > 1 {
+        let _ = write!(
+            out,
+            "/// Bytes of activations that all rows go through at once.
+             const SHARE: usize = {SHARE};\n"
+        );
+    }
     if pack.trits() {
         let trits::Tables { plain, escaped, fifth } = trits::tables();
         let _ = write!(
@@ -104,7 +118,11 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
              static TRITS: [[u8; 64]; 3] = [{plain:?}, {escaped:?}, {fifth:?}];\n"
         );
     }
-    let sums = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
+    let sums = match (plan.format.unit, &plan.format.superblock) {
+        (0, _) => whole_row(plan),
+        (_, Some(superblock)) => runs::by_superblock(plan, superblock),
+        (_, None) => runs::by_unit(plan),
+    };
     let _ = write!(
         out,
         "/// `V` vectors of rows from `row` by `T` tokens from `token`.
@@ -143,9 +161,22 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
          #[target_feature(enable = \"{features}\")]
          pub unsafe fn matmul(a: &MatmulArgs) {{
              let end = a.row_end.next_multiple_of(LANES);
-             let mut row = a.row_begin;
+             {shares}
              // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
-             unsafe {{\n",
+             unsafe {{
+                 let mut row = a.row_begin;\n",
+        shares = if plan.tokens > 1 {
+            format!(
+                "// All rows go through some tokens, whose activations stay in the caches, then through the next.
+                 let shares = a.m.div_ceil((SHARE / a.x_stride.max(1)).max(1));
+                 let share = a.m.div_ceil(shares.max(1)).next_multiple_of({});
+                 let mut first = 0;
+                 while first < a.m {{ let last = a.m.min(first + share);",
+                plan.tokens
+            )
+        } else {
+            "let (first, last) = (0, a.m);".to_string()
+        },
         next = if asks_ahead(plan) {
             "// From the end of these rows' panels to the rows that come next.
              let after = row + V * LANES;
@@ -158,16 +189,22 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
     );
     for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
         let span = if rows == 1 { "LANES".to_string() } else { format!("{rows} * LANES") };
-        let _ = write!(out, "while row + {span} <= end {{ let mut token = 0;");
+        let _ = write!(out, "while row + {span} <= end {{ let mut token = first;");
         for step in token_steps(plan) {
+            // Two tiles of four instead of one of six and one of two.
+            let evenly = if step.is_power_of_two() || plan.pairs {
+                String::new()
+            } else {
+                format!(" && token + {} != last", step.next_power_of_two())
+            };
             let _ = write!(
                 out,
-                "while token + {step} <= a.m {{ tile::<{rows}, {step}>(a, row, token); token += {step}; }}"
+                "while token + {step} <= last{evenly} {{ tile::<{rows}, {step}>(a, row, token); token += {step}; }}"
             );
         }
         let _ = writeln!(out, "row += {span}; }}");
     }
-    out.push_str("} }\n");
+    out.push_str(if plan.tokens > 1 { "} first = last; } }\n" } else { "} }\n" });
     out
 }
 
@@ -181,8 +218,8 @@ pub(super) fn at_tile(tile: u32) -> String {
     if tile == 0 { "at".to_string() } else { format!("at + {tile} * TILE") }
 }
 
-/// Token counts of the tiles that cover any m: the planned one, its half, and one. Where tokens go in pairs, also
-/// smaller even ones.
+/// Token counts of the tiles that cover any m, the largest first: the planned one, powers of two or halves of it below, and
+/// one; all of them even where tokens go in pairs, but one.
 fn token_steps(plan: &MatmulPlan<'_>) -> Vec<u32> {
     let tokens = plan.tokens;
     let mut steps = vec![tokens];
@@ -193,7 +230,11 @@ fn token_steps(plan: &MatmulPlan<'_>) -> Vec<u32> {
             steps.push(half);
         }
     } else if tokens >= 4 {
-        steps.push(tokens / 2);
+        let below = tokens.next_power_of_two() / 2;
+        steps.push(below);
+        if !tokens.is_power_of_two() && below > 2 {
+            steps.push(below / 2);
+        }
     }
     if tokens > 1 {
         steps.push(1);
@@ -235,7 +276,7 @@ fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
 }
 
 /// Whether weights are asked for ahead: where a token reads them once, and where it was measured to pay for several.
-fn asks_ahead(plan: &MatmulPlan<'_>) -> bool {
+pub(super) fn asks_ahead(plan: &MatmulPlan<'_>) -> bool {
     plan.tokens == 1 || plan.primitives.ahead
 }
 
@@ -350,7 +391,7 @@ fn multiply(plan: &MatmulPlan<'_>) -> String {
 
 /// Integer sums over `count` tiles from `first` on (expressions) into `dot[t][i]`. Where `start` is given, they start at
 /// `start[t]`, else at zero.
-fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
+pub(super) fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
     let alone = sums_by_token(plan, first, count, start);
     if !plan.pairs {
         return alone;
@@ -465,12 +506,12 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
 }
 
 /// What the operands leave out: value = operand + min, or (operand - 128) + (min + 128).
-fn left_out(plan: &MatmulPlan<'_>) -> &'static str {
+pub(super) fn left_out(plan: &MatmulPlan<'_>) -> &'static str {
     if plan.biased { "simd::splat(x_sum * (a.min + 128))" } else { "simd::splat(x_sum * a.min)" }
 }
 
 /// Whether integer sums are corrected by the sum of the activations.
-fn needs_sum(plan: &MatmulPlan<'_>) -> bool {
+pub(super) fn needs_sum(plan: &MatmulPlan<'_>) -> bool {
     plan.format.min() != 0 || plan.biased
 }
 
@@ -488,113 +529,6 @@ fn whole_row(plan: &MatmulPlan<'_>) -> String {
          for t in 0..T {{
              {x_sum}
              for i in 0..V {{ y[t][i] = {corrected}; }}
-         }}\n"
-    )
-}
-
-fn by_unit(plan: &MatmulPlan<'_>) -> String {
-    let format = plan.format;
-    let unit = format.unit;
-    let pack = &plan.pack;
-    let tiles = unit.div_ceil(pack.tile.k);
-    let rows = pack.packing.rows;
-    let mut sums = String::new();
-    if needs_sum(plan) {
-        // What the operands leave out comes first: that costs no addition.
-        let _ = write!(
-            sums,
-            "let mut start = [simd::zero(); T];
-             for t in 0..T {{
-                 let x_sum = *a.x_sums.add((token + t) * a.units + unit);
-                 start[t] = {};
-             }}\n",
-            left_out(plan)
-        );
-    }
-    sums.push_str(&integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string(), needs_sum(plan)));
-    let mut per_token = String::new();
-    if format.offset {
-        per_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");
-    }
-    if let Some(block) = format.activations.block {
-        let _ = writeln!(
-            per_token,
-            "let x_scale = simd::splat_f32(*a.x_scales.add((token + t) * a.x_blocks + unit * {unit} / {block}));"
-        );
-    }
-    let has_x = format.activations.block.is_some();
-    let term = |name: &str| {
-        let load = format!("simd::load_f32({name}[i].add(unit * {rows}))");
-        if has_x { format!("simd::mul_f32({load}, x_scale)") } else { load }
-    };
-    let mut per_vector = String::from("let sum = simd::to_f32(dot[t][i]);\n");
-    let scaled = match (format.has_scales(), has_x) {
-        (true, _) => format!("simd::mul_f32({}, sum)", term("scales")),
-        (false, true) => "simd::mul_f32(x_scale, sum)".to_string(),
-        (false, false) => "sum".to_string(),
-    };
-    let _ = writeln!(per_vector, "y[t][i] = simd::add_f32(y[t][i], {scaled});");
-    if format.offset {
-        let _ = writeln!(
-            per_vector,
-            "y[t][i] = simd::sub_f32(y[t][i], simd::mul_f32({}, simd::splat_f32(x_sum as f32)));",
-            term("mins")
-        );
-    }
-    let mut pointers = String::new();
-    if format.has_scales() && asks_ahead(plan) {
-        let ahead = (AHEAD / pack.tile.bytes / tiles).max(1);
-        let _ = write!(
-            pointers,
-            "let next_terms = (after / ROWS * ROWS * a.units + after % ROWS)
-                 .wrapping_sub(row / ROWS * ROWS * a.units + row % ROWS + ROWS * a.units);\n"
-        );
-        let _ = write!(
-            sums,
-            "let ahead = if V * LANES == ROWS || unit + {ahead} < a.units {{
-                 (unit + {ahead}) * {rows}
-             }} else {{
-                 ((unit + {ahead}) * {rows}).wrapping_add(next_terms)
-             }};\n"
-        );
-        for (name, used) in [("scales", true), ("mins", format.offset)] {
-            if used {
-                let _ = write!(
-                    sums,
-                    "for i in 0..V {{
-                         if i * LANES % LINE == 0 {{
-                             simd::prefetch({name}[i].wrapping_add(ahead).cast());
-                         }}
-                     }}\n"
-                );
-            }
-        }
-    }
-    for (name, used) in [("scales", format.has_scales()), ("mins", format.offset)] {
-        if used {
-            let _ = writeln!(
-                pointers,
-                "let mut {name} = [a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS); V];
-                 for i in 1..V {{
-                     let row = row + i * LANES;
-                     {name}[i] = if ROWS % (V * LANES) == 0 {{
-                         {name}[0].add(i * LANES)
-                     }} else {{
-                         a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS)
-                     }};
-                 }}"
-            );
-        }
-    }
-    format!(
-        "{pointers}
-         let mut y = [[simd::splat_f32(0.0); V]; T];
-         for unit in 0..a.units {{
-             {sums}
-             for t in 0..T {{
-                 {per_token}
-                 for i in 0..V {{ {per_vector} }}
-             }}
          }}\n"
     )
 }

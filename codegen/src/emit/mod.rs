@@ -6,12 +6,14 @@ pub mod fields;
 mod format;
 pub(crate) use format::uses_outer;
 pub(crate) use matmul::{constant_word, format_words};
+pub(crate) use pack::words;
 mod lookup;
 mod matmul;
 mod matrix;
 mod pack;
 mod quantize;
 mod registry;
+mod runs;
 mod scalar;
 mod search;
 mod trits;
@@ -509,7 +511,7 @@ fn format_module(
                 body,
                 "/// `{name}` in packing `{packing}`.
                  pub static PACK_{upper}: PackInfo = PackInfo {{
-                     name: {packing:?}, rows: {rows}, tile_k: {tile_k}, tile_bytes: {tile_bytes}, scales: {scales}, mins: {mins}, min: {min}, table: {table},
+                     name: {packing:?}, rows: {rows}, tile_k: {tile_k}, tile_bytes: {tile_bytes}, scales: {scales}, mins: {mins}, runs: {runs}, min: {min}, table: {table},
                      pack: pack_{packing}, unpack: unpack_{packing},
                  }};\n",
                 upper = packing.to_uppercase(),
@@ -517,6 +519,7 @@ fn format_module(
                 tile_k = pack.tile.k,
                 tile_bytes = pack.tile.bytes,
                 scales = plan.has_scales(),
+                runs = plan.runs(),
                 mins = plan.offset,
                 min = plan.min(),
                 table = pack.table.as_ref().map_or("None".to_string(), |t| format!("Some(&{t:?})")),

@@ -2,7 +2,7 @@
 
 use super::fields::signed;
 use super::{float, trits};
-use crate::plan::{FormatPlan, PackPlan};
+use crate::plan::{FormatPlan, PackPlan, SuperBlock};
 use gristmill_spec::model::Axis;
 
 /// `pack_NAME` and `unpack_NAME` for one packing.
@@ -73,7 +73,9 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     };
     let (unit_index, packed_k) = unit_of("k");
     let rows = pack.packing.rows;
-    let scales = if plan.has_scales() {
+    let scales = if let Some(superblock) = &plan.superblock {
+        pack_parts(superblock, rows)
+    } else if plan.has_scales() {
         let (pattern, mins) = if plan.offset {
             (
                 "let (scale, offset) = terms(block, 1.0);",
@@ -95,7 +97,30 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     };
     let (scales_name, mins_name) =
         (if plan.has_scales() { "scales" } else { "_scales" }, if plan.offset { "mins" } else { "_mins" });
+    let runs = plan.runs();
     let value = match (plan.has_scales(), plan.offset) {
+        (true, offset) if runs > 1 => format!(
+            "let (run, words) = ({unit_index} % {runs}, {unit_index} / {runs} * {words});
+             let scale = unsafe {{
+                 scales.add(words + row).read()
+                     * f32::from(scales.add(words + {rows}).cast::<i8>().add(run * {rows} + row).read())
+             }};
+             {}",
+            if offset {
+                format!(
+                    "// SAFETY: and for minima.
+                     let offset = unsafe {{
+                         mins.add(words + row).read()
+                             * f32::from(mins.add(words + {rows}).cast::<i8>().add({PAIR}).read())
+                     }};
+                     outer * (scale * value as f32 - offset)",
+                    PAIR = in_pairs(rows),
+                )
+            } else {
+                "outer * (scale * value as f32)".to_string()
+            },
+            words = words(runs, rows),
+        ),
         (true, true) => format!(
             "let (scale, offset) = unsafe {{ (scales.add({unit_index} * {rows} + row).read(), mins.add({unit_index} * {rows} + row).read()) }};
              outer * (scale * value as f32 - offset)"
@@ -214,6 +239,41 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
          }}\n",
         k_bits.join(", "),
     )
+}
+
+/// Words of f32 that the terms of a super-block take in a panel: the shared number of each row, then the integers of its
+/// runs, a byte each.
+pub(crate) fn words(runs: u32, rows: u32) -> u32 {
+    rows + (runs * rows).div_ceil(4)
+}
+
+/// Place of the integer of `run` and `row` among those of minima: pairs of runs side by side, as their sums are multiplied.
+fn in_pairs(rows: u32) -> String {
+    format!("run / 2 * {} + row * 2 + run % 2", 2 * rows)
+}
+
+/// Statements that write the terms of a block's super-blocks.
+fn pack_parts(superblock: &SuperBlock, rows: u32) -> String {
+    let words = words(superblock.runs, rows);
+    let write = |to: &str, parts: &str, place: &str| {
+        format!(
+            "let (shared, integers) = {parts}(block);
+             for i in 0..SUPERBLOCKS {{
+                 // SAFETY: the caller answers for room for so many words a super-block, and for the row.
+                 unsafe {{
+                     let to = {to}.add((index * SUPERBLOCKS + i) * {words});
+                     to.add(row).write(shared[i]);
+                     let to = to.add({rows}).cast::<i8>();
+                     for run in 0..SUPERBLOCK {{ to.add({place}).write(integers[i * SUPERBLOCK + run]); }}
+                 }}
+             }}\n"
+        )
+    };
+    let mut out = write("scales", "scale_parts", &format!("run * {rows} + row"));
+    if superblock.min.is_some() {
+        out.push_str(&write("mins", "min_parts", &in_pairs(rows)));
+    }
+    out
 }
 
 /// Bits of the word that the codes of a row in a tile make, if they do and blocks are whole tiles.

@@ -2,22 +2,24 @@
 
 use super::float;
 use super::format::uses_outer;
-use crate::plan::FormatPlan;
+use crate::plan::{FormatPlan, SuperBlock};
 use std::fmt::Write;
 
 /// The scalar matmul: the reference, straight from the format's own rows.
 pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
     let block_activations = plan.activations.block;
-    let (declare, accumulate, result) = if plan.unit == 0 {
+    let (declare, accumulate, result) = if let Some(superblock) = &plan.superblock {
+        by_superblock(plan, superblock)
+    } else if plan.unit == 0 {
         (
-            "let mut sums = [0i32; TOKENS];".to_string(),
+            "let mut sums = [0i32; TOKENS];",
             "for (token, sum) in sums[..tokens].iter_mut().enumerate() {
                  // SAFETY: the caller answers for `m` rows of activations.
                  let x = unsafe { std::slice::from_raw_parts(a.x.add((first + token) * a.x_stride + index * ELEMENTS), ELEMENTS) };
                  *sum += values.iter().zip(x).map(|(&v, &x)| i32::from(v) * i32::from(x)).sum::<i32>();
              }"
             .to_string(),
-            "let y = sums[token] as f32;".to_string(),
+            "let y = sums[token] as f32;",
         )
     } else {
         let unit = plan.unit;
@@ -53,7 +55,7 @@ pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
         };
         let run = if plan.has_scales() { "let run = start / RUN;" } else { "" };
         (
-            "let mut sums = [0f32; TOKENS];".to_string(),
+            "let mut sums = [0f32; TOKENS];",
             format!(
                 "{terms}
                  for start in (0..ELEMENTS).step_by({unit}) {{
@@ -68,7 +70,7 @@ pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
                      }}
                  }}"
             ),
-            "let y = sums[token];".to_string(),
+            "let y = sums[token];",
         )
     };
     let finish = finish_scalar(plan);
@@ -103,6 +105,51 @@ pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
              }}
          }}\n",
     )
+}
+
+/// What is declared for a row, done for each of its blocks and made of it, where runs have integers.
+fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> (&'static str, String, &'static str) {
+    let (terms, low, lower) = if superblock.min.is_some() {
+        (
+            "let (min, mins) = min_parts(block);",
+            "low += i32::from(mins[run]) * x.iter().map(|&x| i32::from(x)).sum::<i32>();",
+            true,
+        )
+    } else {
+        ("", "", false)
+    };
+    let x_scale = match plan.activations.block {
+        Some(block) => format!(
+            "// SAFETY: the caller answers for a scale a block.
+             let x_scale = unsafe {{ *a.x_scales.add((first + token) * a.x_blocks + k / {block}) }};"
+        ),
+        None => String::new(),
+    };
+    let x = if plan.activations.block.is_some() { " * x_scale" } else { "" };
+    let declare = if lower { "let mut low = 0i32;" } else { "" };
+    let subtract = if lower { format!("*y -= min[i]{x} * low as f32;") } else { String::new() };
+    let accumulate = format!(
+        "let (scale, scales) = scale_parts(block);
+         {terms}
+         for i in 0..SUPERBLOCKS {{
+             let k = index * ELEMENTS + i * SUPERBLOCK * RUN;
+             for (token, y) in sums[..tokens].iter_mut().enumerate() {{
+                 let mut sum = 0i32;
+                 {declare}
+                 for run in i * SUPERBLOCK..(i + 1) * SUPERBLOCK {{
+                     // SAFETY: the caller answers for `m` rows of activations.
+                     let x = unsafe {{ std::slice::from_raw_parts(a.x.add((first + token) * a.x_stride + index * ELEMENTS + run * RUN), RUN) }};
+                     sum += i32::from(scales[run])
+                         * values[run * RUN..][..RUN].iter().zip(x).map(|(&v, &x)| i32::from(v) * i32::from(x)).sum::<i32>();
+                     {low}
+                 }}
+                 {x_scale}
+                 *y += scale[i]{x} * sum as f32;
+                 {subtract}
+             }}
+         }}"
+    );
+    ("let mut sums = [0f32; TOKENS];", accumulate, "let y = sums[token];")
 }
 
 /// From the sum over k (f32 `y`) to the output: activation scale, outer scale, bias, in this order.

@@ -112,7 +112,8 @@ impl<'a> LookupPlan<'a> {
         let merged = most_of_a_block(largest, codes, block) * step;
         let tables = match plan.unit {
             0 => TABLES,
-            unit => TABLES.max(2 * unit.next_multiple_of(whole) / pack.tile.k),
+            // A super-block is done at once.
+            unit => TABLES.max(2 * plan.runs() * unit.next_multiple_of(whole) / pack.tile.k),
         };
         if tables > MOST_TABLES {
             return refuse(&format!("runs of {} take more than {MOST_TABLES} tables", plan.unit));
@@ -151,10 +152,7 @@ impl<'a> LookupPlan<'a> {
     pub fn describe(&self) -> String {
         let k =
             if self.k_max == u64::MAX { String::new() } else { format!("; exact up to k = {}", self.k_max) };
-        let unit = match self.format.unit {
-            0 => "one integer sum a row".to_string(),
-            unit => format!("integer sums over {unit} elements"),
-        };
+        let unit = self.format.extent();
         let wider = match self.blocks_in_i16 {
             None => "and i16".to_string(),
             Some(blocks) => format!("merged into i16, widened every {}", blocks * 2 * self.block),

@@ -377,6 +377,7 @@ pub mod planes {
         tile_bytes: 64,
         scales: true,
         mins: false,
+        runs: 1,
         min: -1,
         table: None,
         pack: pack_r16k4,
@@ -402,6 +403,8 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
     const AHEAD: usize = 4096;
     /// Rows to a cache line of codes.
     const LINE: usize = 16;
+    /// Bytes of activations that all rows go through at once.
+    const SHARE: usize = 262144;
     /// `V` vectors of rows from `row` by `T` tokens from `token`.
     ///
     /// # Safety
@@ -594,32 +597,39 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
     #[target_feature(enable = "avx2")]
     pub unsafe fn matmul(a: &MatmulArgs) {
         let end = a.row_end.next_multiple_of(LANES);
-        let mut row = a.row_begin;
-        unsafe {
-            while row + 2 * LANES <= end {
-                let mut token = 0;
-                while token + 2 <= a.m {
-                    tile::<2, 2>(a, row, token);
-                    token += 2;
+        let shares = a.m.div_ceil((SHARE / a.x_stride.max(1)).max(1));
+        let share = a.m.div_ceil(shares.max(1)).next_multiple_of(2);
+        let mut first = 0;
+        while first < a.m {
+            let last = a.m.min(first + share);
+            unsafe {
+                let mut row = a.row_begin;
+                while row + 2 * LANES <= end {
+                    let mut token = first;
+                    while token + 2 <= last {
+                        tile::<2, 2>(a, row, token);
+                        token += 2;
+                    }
+                    while token + 1 <= last {
+                        tile::<2, 1>(a, row, token);
+                        token += 1;
+                    }
+                    row += 2 * LANES;
                 }
-                while token + 1 <= a.m {
-                    tile::<2, 1>(a, row, token);
-                    token += 1;
+                while row + LANES <= end {
+                    let mut token = first;
+                    while token + 2 <= last {
+                        tile::<1, 2>(a, row, token);
+                        token += 2;
+                    }
+                    while token + 1 <= last {
+                        tile::<1, 1>(a, row, token);
+                        token += 1;
+                    }
+                    row += LANES;
                 }
-                row += 2 * LANES;
             }
-            while row + LANES <= end {
-                let mut token = 0;
-                while token + 2 <= a.m {
-                    tile::<1, 2>(a, row, token);
-                    token += 2;
-                }
-                while token + 1 <= a.m {
-                    tile::<1, 1>(a, row, token);
-                    token += 1;
-                }
-                row += LANES;
-            }
+            first = last;
         }
     }
 }
@@ -896,7 +906,7 @@ static ENTRIES: &[Entry] = &[
     },
     #[cfg(target_arch = "x86_64")]
     Entry {
-        id: KernelId(0x5dd26cbc598c0273),
+        id: KernelId(0xf4e421533264d6f2),
         name: "matmul.planes.avx2",
         op: Op::Matmul,
         format: 0,

@@ -11,6 +11,8 @@ use crate::vocab::{CudaAlgorithm, Op, Precision};
 
 /// Threads of a CUDA block where the variant says nothing.
 const THREADS: u32 = 128;
+/// The same for `wgmma`: a warpgroup that copies, and one that multiplies.
+const WGMMA_THREADS: u32 = 256;
 
 /// The CUDA variants of a family; `None` where one has errors.
 pub(super) fn check(
@@ -44,7 +46,7 @@ fn variant(
     let packs = precision == Some(Precision::Int8);
     if precision.is_some() != (op == Op::Matmul) {
         let message = format!("`{algorithm}` does not compute `{op}`");
-        let help = if op == Op::Matmul { "use `dp4a` or `mma`" } else { "use `blocks`" };
+        let help = if op == Op::Matmul { "use `dp4a`, `mma` or `wgmma`" } else { "use `blocks`" };
         file.report(file.error("not-for-this-op", written.algorithm.span, message).help(help));
     }
     if op != Op::Matmul {
@@ -63,13 +65,26 @@ fn variant(
         file.report(error.help("leave `packing` out"));
     } else if packs && written.packing.is_none() {
         let error = file.error("missing-key", written.span, format!("`{algorithm}` needs `packing`"));
-        let packing = if algorithm == CudaAlgorithm::Mma { "mma32x64" } else { "r16k4" };
+        let packing = match algorithm {
+            CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => "mma32x64",
+            CudaAlgorithm::Dp4a
+            | CudaAlgorithm::Blocks
+            | CudaAlgorithm::Fma
+            | CudaAlgorithm::MmaF16
+            | CudaAlgorithm::MmaBf16 => "r16k4",
+        };
         file.report(error.help(format!("for example `packing = \"{packing}\"`")));
     }
     let least = algorithm.min_cc();
     if let Some(min_cc) = written.min_cc.filter(|min_cc| min_cc.value < least) {
         let message = format!("`{algorithm}` needs compute capability {}.{}", least.0, least.1);
         file.report(file.error("out-of-range", min_cc.span, message).help("raise `min_cc`, or leave it out"));
+    }
+    if let (Some(only), Some(min_cc)) = (algorithm.only_on(), written.min_cc)
+        && min_cc.value > only.cc()
+    {
+        let message = format!("`{algorithm}` runs on architecture {only} alone");
+        file.report(file.error("out-of-range", min_cc.span, message).help("leave `min_cc` out"));
     }
     let packing = match &written.packing {
         Some(name) => Some(resolve(file, name, "packing", &scope.packings, scope)?),
@@ -85,6 +100,9 @@ fn variant(
                 })
                 .collect(),
         ),
+        None if algorithm == CudaAlgorithm::Wgmma => {
+            Some(served.iter().copied().filter(|&index| one_sum(index, formats, scope)).collect())
+        }
         None => None,
         Some(names) => {
             let mut indices = Vec::with_capacity(names.len());
@@ -95,17 +113,29 @@ fn variant(
                     let error = file.error("not-for-this-op", name.span, message);
                     file.report(error.help("list it in the family's `formats`, or leave it out here"));
                 }
+                if algorithm == CudaAlgorithm::Wgmma && !one_sum(index, formats, scope) {
+                    let message = format!(
+                        "`{algorithm}` needs rows that are one integer sum; those of `{}` have runs with scales",
+                        name.value
+                    );
+                    file.report(file.error("not-for-this-op", name.span, message).help("leave it out here"));
+                }
                 indices.push(index);
             }
             Some(indices)
         }
     };
-    let (tokens, threads) = written.tile.map_or((0, THREADS), |tile| tile.value);
+    let usual = if algorithm == CudaAlgorithm::Wgmma { WGMMA_THREADS } else { THREADS };
+    let (tokens, threads) = written.tile.map_or((0, usual), |tile| tile.value);
     if let Some(tile) = written.tile {
         let sound = match algorithm {
             CudaAlgorithm::Mma => tokens.is_multiple_of(8),
             // A thread for each output of sixteen rows.
             CudaAlgorithm::Dp4a => tokens <= 8 && 16 * tokens <= threads,
+            // A thread has a sum for each token; 65536 registers are shared by three warpgroups at most.
+            CudaAlgorithm::Wgmma => {
+                tokens.is_multiple_of(32) && tokens <= 128 && matches!(threads, 256 | 384)
+            }
             CudaAlgorithm::Blocks => tokens == 1,
             // Sums of four rows stay in registers.
             CudaAlgorithm::Fma => tokens <= 8 && threads <= 512,
@@ -121,6 +151,7 @@ fn variant(
             let help = match algorithm {
                 CudaAlgorithm::Mma => "a multiple of 8",
                 CudaAlgorithm::Dp4a => "1 to 8 tokens, and 16 threads for each at least",
+                CudaAlgorithm::Wgmma => "32, 64, 96 or 128 tokens with 256 or 384 threads",
                 CudaAlgorithm::Blocks => "one token",
                 CudaAlgorithm::Fma => "1 to 8 tokens, and 512 threads at most",
                 CudaAlgorithm::MmaF16 | CudaAlgorithm::MmaBf16 => {
@@ -152,6 +183,14 @@ fn variant(
         budget: written.budget,
         body,
         origin: file.origin(written.span),
+    })
+}
+
+/// Whether a row of the format is one integer sum; true for one with mistakes, which are reported elsewhere.
+fn one_sum(index: usize, formats: &Named<Format>, scope: &Scope<'_>) -> bool {
+    at(formats, index).is_none_or(|format| {
+        let by_row = at(&scope.activations, format.activations).is_none_or(|a| a.block.is_none());
+        format.scales_stand_outside() && by_row
     })
 }
 
@@ -230,6 +269,7 @@ fn rivals(raw: &RawKernel<'_>, served: &[usize], variants: &[CudaVariant]) {
             let covered = alike
                 && of(later).iter().all(|format| of(earlier).contains(format))
                 && earlier.min_cc <= later.min_cc
+                && [None, later.algorithm.only_on()].contains(&earlier.algorithm.only_on())
                 && within(&b.m, &a.m)
                 && within(&b.n, &a.n)
                 && within(&b.k, &a.k);

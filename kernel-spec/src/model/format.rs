@@ -80,6 +80,13 @@ impl Format {
             ValueMap::Affine { .. } | ValueMap::Levels(_) => None,
         }
     }
+
+    /// Whether nothing in a block scales or shifts its elements, so that a row's integers can be summed as they are.
+    pub fn scales_stand_outside(&self) -> bool {
+        let value = &self.value;
+        let of_block = |factor: &Factor| matches!(factor, Factor::Field(_));
+        !value.scale.iter().any(of_block) && value.add.is_empty() && value.subtract.is_empty()
+    }
 }
 
 /// A field of a block.

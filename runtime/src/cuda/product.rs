@@ -632,7 +632,7 @@ impl Launcher<ProductCode> {
     ) -> Result<(), Error> {
         let weights = self.weights(packed)?;
         let (panel, in_panel) = (row / packing.rows, row % packing.rows);
-        let terms = packed.units * packing.rows;
+        let terms = packing.terms(packed.units).ok_or(Error::TooLarge { what: "packed weights" })?;
         let mut codes = Aligned::<u8>::zeroed(packed.stride)?;
         weights.codes.read_from(panel * packed.stride, &mut codes)?;
         let read = |buffer: &DeviceBuffer<f32>, there: bool| -> Result<Aligned<f32>, Error> {

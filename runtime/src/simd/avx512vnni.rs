@@ -1,14 +1,22 @@
 //! 512-bit x86 with `vpdpbusd`.
 
 pub use super::avx512::{
-    F, I, LANES, add, add_f32, and, broadcast, bytes, div_f32, load, load_f32, lookup, mul_f32, prefetch,
-    shift, shift_lanes, splat, splat_f32, store_f32, sub, sub_f32, table, to_f32, zero,
+    F, I, LANES, add, add_f32, add_product, and, broadcast, bytes, div_f32, integer_pairs, integers, load,
+    load_f32, lookup, mul_f32, prefetch, shift, shift_lanes, splat, splat_f32, store_f32, sub, sub_f32,
+    table, to_f32, zero,
 };
-use std::arch::x86_64::_mm512_dpbusd_epi32;
+use std::arch::x86_64::{_mm512_dpbusd_epi32, _mm512_dpwssd_epi32};
 
 /// Adds four u8 x i8 products to every lane: exact for all operands.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 pub fn dot(sum: I, a: I, b: I) -> I {
     _mm512_dpbusd_epi32(sum, a, b)
+}
+
+/// Adds the products of both i16 halves of lanes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+pub fn add_products(sum: I, a: I, b: I) -> I {
+    _mm512_dpwssd_epi32(sum, a, b)
 }

@@ -12,6 +12,9 @@
 //! * `wide`: operands widened to i16 first, exact for all operands (only on x86, where `pairs` can't take
 //!   operands above 127).
 //!
+//! Integers of runs are bytes beside the codes: `integers` loads one to a lane for `add_product`, `integer_pairs` two for
+//! `add_products`, which takes sums of activations two by two.
+//!
 //! Operands are unsigned bytes, except in `neon` and `neondot`, where they are signed: what doesn't fit goes
 //! through `signed` there.
 //!

@@ -130,6 +130,63 @@ pub fn sub(a: I, b: I) -> I {
     vsubq_s32(a, b)
 }
 
+/// One byte to every lane, sign-extended.
+///
+/// # Safety
+///
+/// [`LANES`] bytes are readable at `p`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn integers(p: *const i8) -> I {
+    // SAFETY: the caller answers for four bytes.
+    let bytes = vcreate_s8(u64::from(unsafe { p.cast::<u32>().read_unaligned() }));
+    vmovl_s16(vget_low_s16(vmovl_s8(bytes)))
+}
+
+/// Two neighbouring bytes to the i16 halves of every lane, sign-extended.
+///
+/// # Safety
+///
+/// Twice [`LANES`] bytes are readable at `p`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn integer_pairs(p: *const i8) -> I {
+    // SAFETY: the caller answers for eight bytes.
+    vreinterpretq_s32_s16(vmovl_s8(unsafe { vld1_s8(p) }))
+}
+
+/// Adds the product of lanes.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn add_product(sum: I, a: I, b: I) -> I {
+    vmlaq_s32(sum, a, b)
+}
+
+/// Adds the products of both i16 halves of lanes.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn add_products(sum: I, a: I, b: I) -> I {
+    let (a, b) = (vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b));
+    vaddq_s32(sum, neighbours(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b)))
+}
+
+/// Sums of neighbouring lanes, of `low` and then of `high`.
+#[inline]
+#[target_feature(enable = "neon")]
+fn neighbours(low: I, high: I) -> I {
+    let sums: I;
+    // Of `vpaddq_s32` the compiler makes two shuffles and a sum.
+    // SAFETY: `addp` only touches the registers named, and this function has its feature.
+    unsafe {
+        asm!(
+            "addp {sums:v}.4s, {low:v}.4s, {high:v}.4s",
+            sums = out(vreg) sums, low = in(vreg) low, high = in(vreg) high,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    sums
+}
+
 /// A table of sixteen bytes, ready for [`lookup`].
 #[inline]
 #[target_feature(enable = "neon")]
@@ -175,18 +232,7 @@ pub fn pairs(sum: P, a: I, b: I) -> P {
 #[inline]
 #[target_feature(enable = "neon")]
 pub fn widen(sum: I, pairs: P) -> I {
-    let (low, high) = (vpaddlq_s16(pairs.0), vpaddlq_s16(pairs.1));
-    let rows: I;
-    // Of `vpaddq_s32` the compiler makes two shuffles and a sum.
-    // SAFETY: `addp` only touches the registers named, and this function has its feature.
-    unsafe {
-        asm!(
-            "addp {rows:v}.4s, {low:v}.4s, {high:v}.4s",
-            rows = out(vreg) rows, low = in(vreg) low, high = in(vreg) high,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    vaddq_s32(sum, rows)
+    vaddq_s32(sum, neighbours(vpaddlq_s16(pairs.0), vpaddlq_s16(pairs.1)))
 }
 
 /// i32 lanes to f32, to nearest even.

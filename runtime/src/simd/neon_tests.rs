@@ -73,6 +73,31 @@ fn bytes_are_shifted_looked_up_and_made_signed_each_by_itself() {
 }
 
 #[test]
+fn integers_of_runs_are_multiplied_with_their_sums() {
+    for a in bytes() {
+        let signed = |i: usize| i32::from(a[i] as i8);
+        for x in bytes() {
+            let (sums, i16s) =
+                (lanes(vector(&x)), x.chunks(2).map(|b| i32::from(i16::from_le_bytes([b[0], b[1]]))));
+            let i16s: Vec<i32> = i16s.collect();
+            // SAFETY: every aarch64 processor has NEON; the bytes read lie within the arrays.
+            let (one, two) = unsafe {
+                let sum = neon::splat(-3);
+                let one = neon::add_product(sum, vector(&x), neon::integers(a.as_ptr().cast()));
+                let two = neon::add_products(sum, vector(&x), neon::integer_pairs(a.as_ptr().cast()));
+                (lanes(one), lanes(two))
+            };
+            let expected = std::array::from_fn(|i| sums[i].wrapping_mul(signed(i)).wrapping_sub(3));
+            assert_eq!(one, expected, "{a:?} x {x:?}");
+            let expected = std::array::from_fn(|i| {
+                i16s[2 * i] * signed(2 * i) + i16s[2 * i + 1] * signed(2 * i + 1) - 3
+            });
+            assert_eq!(two, expected, "{a:?} x {x:?}");
+        }
+    }
+}
+
+#[test]
 fn dots_are_exact_for_all_operands() {
     let (dotprod, i8mm) = (is_aarch64_feature_detected!("dotprod"), is_aarch64_feature_detected!("i8mm"));
     for a in bytes() {

@@ -1,8 +1,9 @@
 //! 128-bit Arm with `sdot`, signed by signed. Its intrinsic is unstable, so it comes as inline assembly.
 
 pub use super::neon::{
-    F, I, LANES, activations, add, add_f32, and, broadcast, bytes, div_f32, load, load_f32, lookup, mul_f32,
-    prefetch, shift, shift_lanes, signed, splat, splat_f32, store_f32, sub, sub_f32, table, to_f32, zero,
+    F, I, LANES, activations, add, add_f32, add_product, add_products, and, broadcast, bytes, div_f32,
+    integer_pairs, integers, load, load_f32, lookup, mul_f32, prefetch, shift, shift_lanes, signed, splat,
+    splat_f32, store_f32, sub, sub_f32, table, to_f32, zero,
 };
 
 /// A function that adds products to the sums of one instruction.

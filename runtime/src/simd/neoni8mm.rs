@@ -2,8 +2,9 @@
 //! assembly.
 
 pub use super::neon::{
-    F, I, LANES, activations, add, add_f32, and, broadcast, bytes, div_f32, load, load_f32, lookup, mul_f32,
-    prefetch, shift, shift_lanes, splat, splat_f32, store_f32, sub, sub_f32, table, to_f32, zero,
+    F, I, LANES, activations, add, add_f32, add_product, add_products, and, broadcast, bytes, div_f32,
+    integer_pairs, integers, load, load_f32, lookup, mul_f32, prefetch, shift, shift_lanes, splat, splat_f32,
+    store_f32, sub, sub_f32, table, to_f32, zero,
 };
 use super::neondot::adds;
 use std::arch::aarch64::*;

@@ -102,6 +102,44 @@ pub fn sub(a: I, b: I) -> I {
     _mm_sub_epi32(a, b)
 }
 
+/// One byte to every lane, sign-extended.
+///
+/// # Safety
+///
+/// [`LANES`] bytes are readable at `p`.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub unsafe fn integers(p: *const i8) -> I {
+    // SAFETY: the caller answers for the bytes; the load takes any alignment.
+    _mm_cvtepi8_epi32(_mm_cvtsi32_si128(unsafe { p.cast::<i32>().read_unaligned() }))
+}
+
+/// Two neighbouring bytes to the i16 halves of every lane, sign-extended.
+///
+/// # Safety
+///
+/// Twice [`LANES`] bytes are readable at `p`.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub unsafe fn integer_pairs(p: *const i8) -> I {
+    // SAFETY: the caller answers for the bytes; the load takes any alignment.
+    _mm_cvtepi8_epi16(unsafe { _mm_loadl_epi64(p.cast()) })
+}
+
+/// Adds the product of lanes.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub fn add_product(sum: I, a: I, b: I) -> I {
+    _mm_add_epi32(sum, _mm_mullo_epi32(a, b))
+}
+
+/// Adds the products of both i16 halves of lanes.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub fn add_products(sum: I, a: I, b: I) -> I {
+    _mm_add_epi32(sum, _mm_madd_epi16(a, b))
+}
+
 /// A table of sixteen bytes, ready for [`lookup`].
 #[inline]
 #[target_feature(enable = "ssse3,sse4.1")]

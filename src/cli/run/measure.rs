@@ -221,7 +221,7 @@ fn check(
         for t in 0..m {
             let y = y[t * n + row];
             if exact {
-                let must = oracle.exact_product(&decoded, &tokens[t].q, tokens[t].scales[0], None);
+                let must = oracle.product_f32(&decoded, &tokens[t].q, &tokens[t].scales, None);
                 if must.to_bits() != y.to_bits() {
                     return Ok(Accuracy::Wrong(format!("y[{t}, {row}]: expected {must:e}, found {y:e}")));
                 }

@@ -129,9 +129,9 @@ impl Activations {
 
 /// What a case must give.
 pub struct Expected {
-    /// The exact bits, or (where sums are not integers) those of the first kernel that ran.
-    pub bits: Option<Vec<f32>>,
-    /// In f64; empty where bits are known.
+    /// The bits, by single operations in the order that the format fixes.
+    pub bits: Vec<f32>,
+    /// In f64; empty where a row is one integer sum.
     pub f64s: Vec<f64>,
     /// Some rows by single f32 operations; the others are empty.
     pub rows: Vec<Vec<f32>>,
@@ -147,26 +147,22 @@ fn expected(
     let Case { m, n, k, .. } = *case;
     let (oracle, exact) = (subject.oracle, subject.oracle.is_exact());
     let mut expected =
-        Expected { bits: None, f64s: vec![0.0; if exact { 0 } else { m * n }], rows: Vec::new() };
-    let mut bits = vec![0.0; if exact { m * n } else { 0 }];
+        Expected { bits: vec![0.0; m * n], f64s: vec![0.0; if exact { 0 } else { m * n }], rows: Vec::new() };
     let blocks = x.scales.len() / m.max(1);
     let token = |t: usize| oracle.activations_f64(&x.q[t * k..][..k], &x.scales[t * blocks..][..blocks]);
-    let tokens: Vec<Vec<f64>> = if exact { Vec::new() } else { (0..m).map(token).collect() };
+    let tokens: Vec<Vec<f64>> = (0..m).map(token).collect();
     for row in 0..n {
         let decoded = oracle.row(tensor, n, k, row)?;
         let bias = bias.map(|bias| bias[row]);
-        for t in 0..m {
-            if exact {
-                bits[t * n + row] = oracle.exact_product(&decoded, &x.q[t * k..][..k], x.scales[t], bias);
-            } else {
-                expected.f64s[t * n + row] = oracle.product_f64(&decoded, &tokens[t], bias);
+        for (t, token) in tokens.iter().enumerate() {
+            let (q, scales) = (&x.q[t * k..][..k], &x.scales[t * blocks..][..blocks]);
+            expected.bits[t * n + row] = oracle.product_f32(&decoded, q, scales, bias);
+            if !exact {
+                expected.f64s[t * n + row] = oracle.product_f64(&decoded, token, bias);
             }
         }
         // The first and last rows are enough for unpacking.
         expected.rows.push(if row < 2 || row + 2 >= n { decoded.f32s } else { Vec::new() });
-    }
-    if exact {
-        expected.bits = Some(bits);
     }
     Ok(expected)
 }
@@ -205,16 +201,14 @@ pub fn matmul(session: &mut Session<'_>, subject: Subject<'_>) -> Result<(), Cli
             }
         };
         let bias = case.bias.then(|| random.gauss_vec(case.n, 3.0));
-        let mut expected = expected(subject, &case, &tensor, &x, bias.as_deref())?;
-        if let Some(bits) = &expected.bits {
-            session.digest_f32(bits);
-        }
+        let expected = expected(subject, &case, &tensor, &x, bias.as_deref())?;
+        session.digest_f32(&expected.bits);
         let edge = if number % 2 == 0 { Edge::End } else { Edge::Start };
         let run = Run { subject, case, name: &name, tensor: &tensor, x: &x, bias: bias.as_deref(), edge };
         let mut packed = Vec::new();
         for kernel in &kernels {
             let mut nmse = None;
-            session.case(*kernel, || run.kernel(*kernel, &mut packed, &mut expected, &mut nmse))?;
+            session.case(*kernel, || run.kernel(*kernel, &mut packed, &expected, &mut nmse))?;
             if let Some(nmse) = nmse {
                 let report = &mut session.reports[kernel.index];
                 report.nmse = Some(report.nmse.map_or(nmse, |worst| worst.max(nmse)));

@@ -84,7 +84,8 @@ struct Context {
 };
 #endif
 
-enum class Wait : uint8_t { None, Block, Warp, Done };
+// Phase: of a barrier in shared memory. Group: a warpgroup.
+enum class Wait : uint8_t { None, Block, Warp, Group, Phase, Done };
 
 struct Fiber {
     Context context;
@@ -129,6 +130,14 @@ bool failed;
 std::string report;
 std::vector<Allocation> allocations;
 
+// In hopper.cc.
+bool hopper_prepare();
+void hopper_block_starts();
+void hopper_thread_ends();
+void hopper_block_barrier();
+void hopper_warp_barrier(uint32_t warp);
+bool land_any();
+
 const char* name_of(WarpOp op) {
     switch (op) {
         case WarpOp::Sync: return "gm_sync_warp";
@@ -138,6 +147,11 @@ const char* name_of(WarpOp op) {
         case WarpOp::Ballot: return "gm_ballot";
         case WarpOp::Mma: return "gm_mma";
         case WarpOp::MmaHalves: return "gm_mma of halves";
+        case WarpOp::Registers: return "gm_more_registers or gm_fewer_registers";
+        case WarpOp::Fence: return "gm_wgmma_fence";
+        case WarpOp::Commit: return "gm_wgmma_commit";
+        case WarpOp::Await: return "gm_wgmma_wait";
+        case WarpOp::Wgmma: return "gm_wgmma";
     }
     return "?";
 }
@@ -173,6 +187,8 @@ void push_lanes_shuffled(uint32_t warp, uint32_t except) {
 // Leaves this fiber for the next that can run, or for the scheduler if none can.
 void leave() {
     Fiber& self = fibers[state.thread];
+    // Only now does everybody wait for copies that took their time.
+    while (ready_count == 0 && land_any()) {}
     if (ready_count == 0) {
         uint32_t thread = state.thread;
         self.context.switch_to(scheduler);
@@ -193,6 +209,7 @@ void run_thread() {
     kernel->call(arguments);
     if (!copies[state.thread].empty())
         fail(copies[state.thread][0].line, "the thread returned before it waited for this copy");
+    hopper_thread_ends();
     if (state.overlaps && !state.waited[state.thread])
         fail(0, "the thread returned without gm_wait_for_previous, in a launch that overlaps");
     fibers[state.thread].wait = Wait::Done;
@@ -207,7 +224,7 @@ std::string describe_threads(Wait wait, WarpOp op, int line) {
         const Fiber& fiber = fibers[i];
         if (fiber.wait != wait) return false;
         if (wait == Wait::Done) return true;
-        return fiber.line == line && (wait == Wait::Block || fiber.op == op);
+        return fiber.line == line && (wait == Wait::Block || wait == Wait::Phase || fiber.op == op);
     };
     for (uint32_t i = 0; i < state.threads; i++) {
         if (!here(i)) continue;
@@ -230,14 +247,15 @@ void report_deadlock() {
         for (uint32_t j = i; j < state.threads; j++) {
             const Fiber& other = fibers[j];
             bool same = other.wait == first.wait && (first.wait == Wait::Done || other.line == first.line) &&
-                        (first.wait != Wait::Warp || other.op == first.op);
+                        (first.wait == Wait::Block || first.wait == Wait::Phase || other.op == first.op);
             told[j] = told[j] || same;
         }
         text += "; " + describe_threads(first.wait, first.op, first.line);
         if (first.wait == Wait::Done) {
             text += " returned";
         } else {
-            text += std::string(" wait at ") + (first.wait == Wait::Block ? "gm_sync" : name_of(first.op));
+            const char* place = first.wait == Wait::Block ? "gm_sync" : first.wait == Wait::Phase ? "gm_barrier_wait" : name_of(first.op);
+            text += std::string(" wait at ") + place;
             text += ", line " + std::to_string(first.line);
         }
     }
@@ -261,6 +279,7 @@ void run_block(uint32_t x, uint32_t y) {
     std::fill(std::begin(in_warp_op), std::end(in_warp_op), 0);
     shared_places.clear();
     shared_end = 0;
+    hopper_block_starts();
     for (uint32_t i = 0; i < state.threads; i++) {
         commits[i] = 0;
         state.waited[i] = false;
@@ -286,7 +305,7 @@ bool prepare() {
     for (uint32_t i = 0; i <= MAX_THREADS; i++) mprotect(stacks + i * (STACK_BYTES + PAGE), PAGE, PROT_NONE);
     state.shared = static_cast<unsigned char*>(aligned_alloc(128, MAX_SHARED));
     state.shared_bytes = static_cast<SharedByte*>(calloc(MAX_SHARED, sizeof(SharedByte)));
-    return state.shared && state.shared_bytes;
+    return state.shared && state.shared_bytes && hopper_prepare();
 }
 
 Allocation* locate(uintptr_t address, size_t bytes) {
@@ -373,6 +392,7 @@ void sync(int line) {
         fibers[i].wait = Wait::None;
     }
     at_barrier = 0;
+    hopper_block_barrier();
     next_epoch();
     push_all_shuffled();
     leave();
@@ -421,7 +441,12 @@ void exchange_lanes(Fiber* lanes) {
             case WarpOp::Ballot: lanes[i].value = ballot; break;
             case WarpOp::Sync:
             case WarpOp::Mma:
-            case WarpOp::MmaHalves: break;
+            case WarpOp::MmaHalves:
+            case WarpOp::Registers:
+            case WarpOp::Fence:
+            case WarpOp::Commit:
+            case WarpOp::Await:
+            case WarpOp::Wgmma: break;
         }
     }
 }
@@ -514,7 +539,11 @@ void multiply_halves_of_lanes(Fiber* lanes) {
     }
 }
 
-void pass_warp_barrier(Fiber* lanes) { state.warp_epochs[(lanes - fibers) / 32]++; }
+void pass_warp_barrier(Fiber* lanes) {
+    const uint32_t warp = uint32_t(lanes - fibers) / 32;
+    hopper_warp_barrier(warp);
+    state.warp_epochs[warp]++;
+}
 
 }  // namespace
 
@@ -572,7 +601,7 @@ void wait_copies(uint32_t pending) {
         memcpy(state.shared + copy.to, copy.from, copy.bytes);
         for (uint32_t at = copy.to; at < copy.to + copy.bytes; at++) {
             state.shared_bytes[at].awaited = false;
-            state.shared_bytes[at].write = tag_now();
+            note_write(state.shared_bytes[at]);
         }
     }
     own.resize(kept);

@@ -11,7 +11,8 @@
 // - launches that overlap with those in front of them: until a thread has waited for those, it touches no global memory
 //   but what they can't write; and every thread waits;
 // - barriers and warp operations: reached by all threads of the block or lanes of the warp, at the same place;
-// - integer sums of dp4a and mma: inside i32.
+// - integer sums of dp4a, mma and wgmma: inside i32;
+// - barriers in shared memory, bulk copies and wgmma: see hopper.h.
 // The compiler's own checks (array indices, signed overflow, shifts) report here as well; see emulator.cc.
 //
 // What it is not: a model of time, of the memory system's order, or of more than one block at once. A loop without an end
@@ -22,6 +23,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -56,6 +58,13 @@ struct SharedByte {
     Tag write, read;
     // A copy that nobody waited for yet will write here.
     bool awaited = false;
+    // Part of a barrier.
+    bool barrier = false;
+    // Written by a bulk copy that reported to this barrier, counted from 1, in this phase; 0: by `write.thread`.
+    uint16_t bulk = 0;
+    uint32_t phase = 0;
+    // Clocks of `write.thread` and `read.thread` at the time, and how often the first had fenced its proxies.
+    uint32_t write_clock = 0, read_clock = 0, fences = 0;
 };
 
 struct State {
@@ -70,6 +79,10 @@ struct State {
     Allocation* recent;
     unsigned char* shared;
     SharedByte* shared_bytes;
+    // For each thread of the block, what hopper.cc counts.
+    uint32_t *clocks, *fences;
+    // Whether the block has barriers in shared memory, by which its threads may be ordered.
+    bool has_barriers;
 };
 extern State state;
 
@@ -91,7 +104,10 @@ struct Bounds {
 };
 uint32_t take_bounds(const char* name);
 
-enum class WarpOp : uint8_t { Sync, Shfl, ShflXor, ShflDown, Ballot, Mma, MmaHalves };
+// The last ones are a warpgroup's.
+enum class WarpOp : uint8_t {
+    Sync, Shfl, ShflXor, ShflDown, Ballot, Mma, MmaHalves, Registers, Fence, Commit, Await, Wgmma
+};
 
 // Ends the launch.
 [[noreturn]] void fail(int line, const char* format, ...) __attribute__((format(printf, 2, 3)));
@@ -140,6 +156,36 @@ inline Tag joined(const Tag& last) {
     if (last.spread == 2 || last.thread / 32 != now.thread / 32) now.spread = 2;
     else if (last.warp_epoch == now.warp_epoch && (last.spread == 1 || last.thread != now.thread)) now.spread = 1;
     return now;
+}
+
+// Whether barriers in shared memory order what thread `other` did at its `clock` before what this thread does now.
+bool barriers_order(uint32_t other, uint32_t clock);
+// Whether this thread has waited for a phase of a barrier, or was told by one that has.
+bool has_seen_phase(uint32_t barrier, uint32_t phase);
+// A gm_wgmma reads some of these bytes of shared memory, or nothing orders that before this thread.
+void check_products(uint32_t begin, size_t bytes, const char* what, const char* name, int line);
+
+inline bool unordered_write(const SharedByte& byte) {
+    if (byte.write.epoch < state.block_epoch) return false;
+    if (byte.bulk) return !has_seen_phase(byte.bulk, byte.phase);
+    if (!unordered(byte.write)) return false;
+    return !state.has_barriers || byte.write.spread != 0 || !barriers_order(byte.write.thread, byte.write_clock);
+}
+inline bool unordered_read(const SharedByte& byte) {
+    if (!unordered(byte.read)) return false;
+    return !state.has_barriers || byte.read.spread != 0 || !barriers_order(byte.read.thread, byte.read_clock);
+}
+inline void note_read(SharedByte& byte) {
+    // A read that is ordered before this one is ordered before whatever is behind this one.
+    if (byte.read.spread == 0 && !unordered_read(byte)) byte.read = tag_now();
+    else byte.read = joined(byte.read);
+    byte.read_clock = state.clocks[state.thread];
+}
+inline void note_write(SharedByte& byte) {
+    byte.write = tag_now();
+    byte.bulk = 0;
+    byte.write_clock = state.clocks[state.thread];
+    byte.fences = state.fences[state.thread];
 }
 
 inline Allocation* check(int line, const char* what, uintptr_t address, size_t bytes, bool early = false) {
@@ -251,20 +297,42 @@ template <class T> class SharedArray {
     const char* name;
     uint32_t begin, count;
 
-    uint32_t locate(uint32_t i, size_t bytes, const char* what, int line) const {
+  public:
+    // Where `bytes` from element i on stand in the block's shared memory.
+    uint32_t locate_bytes(uint32_t i, size_t bytes, const char* what, int line) const {
         size_t from = size_t(i) * sizeof(T);
         if (from + bytes > size_t(count) * sizeof(T))
             fail(line, "%s of %zu bytes at %s[%u], which has %u elements", what, bytes, name, i, count);
-        if ((begin + from) % bytes != 0)
-            fail(line, "%s of %zu bytes at %s[%u] is not aligned", what, bytes, name, i);
         return uint32_t(begin + from);
     }
+    // The same, aligned to their number.
+    uint32_t locate(uint32_t i, size_t bytes, const char* what, int line) const {
+        const uint32_t from = locate_bytes(i, bytes, what, line);
+        if (from % bytes != 0) fail(line, "%s of %zu bytes at %s[%u] is not aligned", what, bytes, name, i);
+        return from;
+    }
+    const char* own_name() const { return name; }
 
     void not_awaited(const SharedByte& byte, const char* what, uint32_t i, int line) const {
         if (byte.awaited) fail(line, "%s at %s[%u], where a copy is on its way that nobody waited for", what, name, i);
+        if (byte.barrier) fail(line, "%s at %s[%u], which is a barrier", what, name, i);
     }
 
-  public:
+    // What whoever writes here must not be in a race with.
+    void may_write(uint32_t from, size_t bytes, const char* what, uint32_t i, int line) const {
+        for (uint32_t at = from; at < from + bytes; at++) {
+            const SharedByte& byte = state.shared_bytes[at];
+            not_awaited(byte, what, i, line);
+            if (unordered_write(byte)) fail_race(line, what, i, name, byte.write);
+            if (unordered_read(byte)) {
+                char text[32];
+                snprintf(text, sizeof text, "%s after a read", what);
+                fail_race(line, text, i, name, byte.read);
+            }
+        }
+        if (state.has_barriers) check_products(from, bytes, what, name, line);
+    }
+
     SharedArray(const void* key, const char* name, uint32_t count, int line = __builtin_LINE())
         : name(name), begin(shared_place(key, name, sizeof(T) * count, line)), count(count) {}
 
@@ -275,8 +343,8 @@ template <class T> class SharedArray {
             not_awaited(byte, "a read", i, line);
             if (byte.write.epoch < state.block_epoch)
                 fail(line, "a read of %s[%u], which this block never wrote", name, i);
-            if (unordered(byte.write)) fail_race(line, "a read", i, name, byte.write);
-            byte.read = joined(byte.read);
+            if (unordered_write(byte)) fail_race(line, "a read", i, name, byte.write);
+            note_read(byte);
         }
         V v;
         memcpy(&v, state.shared + from, sizeof(V));
@@ -285,13 +353,8 @@ template <class T> class SharedArray {
 
     template <class V> void put(uint32_t i, V v, int line) const {
         uint32_t from = locate(i, sizeof(V), "a write", line);
-        for (uint32_t at = from; at < from + sizeof(V); at++) {
-            SharedByte& byte = state.shared_bytes[at];
-            not_awaited(byte, "a write", i, line);
-            if (unordered(byte.write)) fail_race(line, "a write", i, name, byte.write);
-            if (unordered(byte.read)) fail_race(line, "a write after a read", i, name, byte.read);
-            byte.write = tag_now();
-        }
+        may_write(from, sizeof(V), "a write", i, line);
+        for (uint32_t at = from; at < from + sizeof(V); at++) note_write(state.shared_bytes[at]);
         memcpy(state.shared + from, &v, sizeof(V));
     }
 
@@ -300,12 +363,7 @@ template <class T> class SharedArray {
         static_assert(sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16, "the device copies 4, 8 or 16 bytes");
         uint32_t to = locate(i, sizeof(V), "a copy", line);
         load_once(source, line);
-        for (uint32_t at = to; at < to + sizeof(V); at++) {
-            SharedByte& byte = state.shared_bytes[at];
-            not_awaited(byte, "a copy", i, line);
-            if (unordered(byte.write)) fail_race(line, "a copy", i, name, byte.write);
-            if (unordered(byte.read)) fail_race(line, "a copy after a read", i, name, byte.read);
-        }
+        may_write(to, sizeof(V), "a copy", i, line);
         start_copy(to, source, sizeof(V), line);
     }
 
@@ -317,9 +375,11 @@ template <class T> class SharedArray {
             not_awaited(byte, "an atomic", i, line);
             if (byte.write.epoch < state.block_epoch)
                 fail(line, "an atomic on %s[%u], which this block never wrote", name, i);
-            if (!byte.write.atomic && unordered(byte.write)) fail_race(line, "an atomic", i, name, byte.write);
-            if (unordered(byte.read)) fail_race(line, "an atomic after a read", i, name, byte.read);
-            byte.write = joined(byte.write);
+            if (!byte.write.atomic && unordered_write(byte)) fail_race(line, "an atomic", i, name, byte.write);
+            if (unordered_read(byte)) fail_race(line, "an atomic after a read", i, name, byte.read);
+            const Tag together = joined(byte.write);
+            note_write(byte);
+            byte.write = together;
             byte.write.atomic = true;
         }
         T old;

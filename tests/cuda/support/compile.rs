@@ -94,9 +94,10 @@ pub fn emulator() -> &'static Compiled {
     static BUILT: OnceLock<Compiled> = OnceLock::new();
     BUILT.get_or_init(|| {
         let mut text = String::new();
-        for part in ["emulator.h", "emulator.cc", "checks.cc"] {
-            let part_text =
-                read(&format!("tests/cuda/emulator/{part}")).replace("#include \"emulator.h\"", "");
+        for part in ["emulator.h", "hopper.h", "emulator.cc", "hopper.cc", "checks.cc"] {
+            let part_text = read(&format!("tests/cuda/emulator/{part}"))
+                .replace("#include \"emulator.h\"", "")
+                .replace("#include \"hopper.h\"", "");
             text.push_str(&format!("#line 1 \"{part}\"\n{part_text}\n"));
         }
         shared_object("emulator", &text, &["-O2".into()], &[]).unwrap_or_else(|said| panic!("{said}"))
@@ -108,10 +109,12 @@ pub fn emulator() -> &'static Compiled {
 /// # Errors
 /// What the compiler says.
 pub fn build(name: &str, unit: &str) -> Result<Compiled, String> {
-    let (header, device) = (read("tests/cuda/emulator/emulator.h"), read("codegen/cuda/device.h"));
-    let text = format!(
-        "#line 1 \"emulator.h\"\n{header}\n#line 1 \"device.h\"\n{device}\n#line 1 \"{name}.cu\"\n{unit}\n"
-    );
+    let mut text = String::new();
+    for header in ["tests/cuda/emulator/emulator.h", "tests/cuda/emulator/hopper.h", "codegen/cuda/device.h"]
+    {
+        text.push_str(&format!("#line 1 \"{header}\"\n{}\n", read(header)));
+    }
+    text.push_str(&format!("#line 1 \"{name}.cu\"\n{unit}\n"));
     // All kernels of an op have the same parameters, whether they need them or not.
     let flags = ["-O1", "-Wno-unused-parameter", CHECKS].map(OsString::from);
     shared_object(name, &text, &flags, &[emulator().path.clone().into_os_string()])

@@ -354,11 +354,12 @@ fn ptx_version(text: &str) -> Option<(usize, usize, (u16, u16))> {
     None
 }
 
-/// The lines of a log that warn.
+/// The lines of a log that warn, or say that instructions which should overlap don't.
 fn warnings(log: &str) -> Vec<String> {
+    let warns = |line: &str| line.to_ascii_lowercase().contains("warning") && !line.starts_with("Remark:");
     log.lines()
         .map(str::trim)
-        .filter(|line| line.to_ascii_lowercase().contains("warning") && !line.starts_with("Remark:"))
+        .filter(|line| warns(line) || line.contains("Potential Performance Loss"))
         .map(str::to_string)
         .collect()
 }

@@ -5,7 +5,8 @@
 //! tokens of the CUDA block.
 
 use super::matmul::{
-    CudaMatmul, DP4A_ROWS, corrected, fields, load_table, rounds_kept, run_of_token, terms, wait,
+    CudaMatmul, DP4A_ROWS, Parts, add_terms, corrected, fields, integer_terms, load_table, rounds_kept,
+    run_of_token, terms, wait,
 };
 use std::fmt::Write;
 
@@ -21,8 +22,10 @@ pub fn dp4a(plan: &CudaMatmul<'_>) -> String {
         format!("GM_SHARED(i32, parts, {} * {tokens} * {DP4A_ROWS});", threads / 32)
     } else {
         let kept = rounds_kept(plan);
+        // Terms of super-blocks are integers until they are added up.
+        let ty = if plan.format.superblock.is_some() { "i32" } else { "f32" };
         let array =
-            |name: &str| format!("GM_SHARED(f32, {name}, {kept} * {groups} * {tokens} * {DP4A_ROWS});");
+            |name: &str| format!("GM_SHARED({ty}, {name}, {kept} * {groups} * {tokens} * {DP4A_ROWS});");
         let mut arrays = array("added");
         if plan.format.offset {
             let _ = write!(arrays, "\n    {}", array("subtracted"));
@@ -186,39 +189,11 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
     let tokens = plan.tokens;
     let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
     let groups = plan.threads / 4;
-    let mut load = String::new();
-    let array = |name: &str, of: &str| {
-        format!(
-            "const f32x4 {name} = gm_load_once((const f32x4 *)(a.{of} + ((u64)panel * a.units + unit) * {DP4A_ROWS} + quad * 4));\n            "
-        )
-    };
-    if plan.format.has_scales() {
-        load.push_str(&array("scale", "scales"));
-    }
-    if plan.format.offset {
-        load.push_str(&array("min", "mins"));
-    }
-    let four = |of: &dyn Fn(&str, usize) -> String| {
-        let each: Vec<String> =
-            ["x", "y", "z", "w"].iter().enumerate().map(|(r, name)| of(name, r)).collect();
-        format!("f32x4{{{}}}", each.join(", "))
-    };
-    let term = |name: &str, r: usize| {
-        let dot = format!("({})", total(plan, &r.to_string()));
-        terms(plan, &dot, &format!("scale.{name}"), &format!("min.{name}"))
-    };
     let at = format!("((half * {groups} + group) * {tokens} + t) * {DP4A_ROWS} + quad * 4");
-    let mut store = format!("gm_shared_put(added, {at}, {});\n", four(&|name, r| term(name, r).0));
-    let mut subtract = String::new();
-    if plan.format.offset {
-        let _ = writeln!(
-            store,
-            "                gm_shared_put(subtracted, {at}, {});",
-            four(&|name, r| term(name, r).1.unwrap_or_default())
-        );
-        subtract =
-            format!(" y = y - subtracted[(half * {groups} + i) * {} + gm_thread()];", tokens * DP4A_ROWS);
-    }
+    let Terms { load, of_token, store, declare, add } = match Parts::of(plan, DP4A_ROWS) {
+        Some(parts) => terms_of_runs(plan, &parts, &at),
+        None => terms_of_units(plan, &at),
+    };
     // With two halves, the other threads go on meanwhile and fill the other one.
     let (half, flip, last) = match rounds_kept(plan) {
         2 => ("u32 half = 0;", ", half ^= 1", ""),
@@ -236,11 +211,11 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
     );
     format!(
         "f32 y = 0.0f;
-    {half}
+    {sums}{half}
     {wait}for (u32 first = 0; first < a.units; first += groups{flip}) {{
         const u32 unit = first + group;
         if (unit < a.units) {{
-            {load}{declare}
+            {load}{fields}
             {unroll}for (u32 i = 0; i < {tiles}; i++) {{
             const u32 tile = unit * {tiles} + i;
             const u32x4 w = gm_load_once((const u32x4 *)(codes + (u64)tile * {bytes}));
@@ -252,17 +227,144 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
         // A thread for each row and token: terms were computed in any order, they are added in the order of k.
         if (gm_thread() < tokens * {DP4A_ROWS}) {{
             const u32 count = gm_min(a.units - first, groups);
-            for (u32 i = 0; i < count; i++) {{ y = y + added[(half * {groups} + i) * {width} + gm_thread()];{subtract} }}
+            for (u32 i = 0; i < count; i++) {{
+                const u32 from = (half * {groups} + i) * {width} + gm_thread();
+                {add}
+            }}
         }}
         {last}
     }}
     const u32 row = panel * {DP4A_ROWS} + gm_thread() % {DP4A_ROWS};
     if (gm_thread() < tokens * {DP4A_ROWS} && row < a.n) finish(a, row, first_token + gm_thread() / {DP4A_ROWS}, y);",
         wait = wait(&early),
-        declare = declare_sums(plan),
+        sums = declare,
+        fields = declare_sums(plan),
         bytes = plan.pack.tile.bytes,
         step = step(plan, &x),
         width = tokens * DP4A_ROWS,
-        each = each_token(plan, &format!("const u32 token = first_token + t;\n{}{store}", run_of_token(plan))),
+        each = each_token(plan, &format!("const u32 token = first_token + t;\n{of_token}{store}")),
     )
+}
+
+/// How the terms of runs come about.
+struct Terms {
+    /// Statements that load what a run's weights have.
+    load: String,
+    /// Those that load what its activations have.
+    of_token: String,
+    /// Those that store the terms of a token.
+    store: String,
+    /// What the thread of an output declares to add them up.
+    declare: String,
+    /// Statements that add the terms at `from`, those of run `first + i`.
+    add: String,
+}
+
+/// The four rows of a lane in one vector.
+fn four(ty: &str, of: &dyn Fn(&str, usize) -> String) -> String {
+    let each: Vec<String> = ["x", "y", "z", "w"].iter().enumerate().map(|(r, name)| of(name, r)).collect();
+    format!("{ty}{{{}}}", each.join(", "))
+}
+
+/// Each run has an f32.
+fn terms_of_units(plan: &CudaMatmul<'_>, at: &str) -> Terms {
+    let mut load = String::new();
+    let array = |name: &str, of: &str| {
+        format!(
+            "const f32x4 {name} = gm_load_once((const f32x4 *)(a.{of} + ((u64)panel * a.units + unit) * {DP4A_ROWS} + quad * 4));\n            "
+        )
+    };
+    if plan.format.has_scales() {
+        load.push_str(&array("scale", "scales"));
+    }
+    if plan.format.offset {
+        load.push_str(&array("min", "mins"));
+    }
+    let term = |name: &str, r: usize| {
+        let dot = format!("({})", total(plan, &r.to_string()));
+        terms(plan, &dot, &format!("scale.{name}"), &format!("min.{name}"))
+    };
+    let mut store = format!("gm_shared_put(added, {at}, {});\n", four("f32x4", &|name, r| term(name, r).0));
+    let mut add = String::from("y = y + added[from];");
+    if plan.format.offset {
+        let _ = writeln!(
+            store,
+            "                gm_shared_put(subtracted, {at}, {});",
+            four("f32x4", &|name, r| term(name, r).1.unwrap_or_default())
+        );
+        add.push_str(" y = y - subtracted[from];");
+    }
+    Terms { load, of_token: run_of_token(plan), store, declare: String::new(), add }
+}
+
+/// Each run has integers, and its super-block an f32.
+fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &Parts, at: &str) -> Terms {
+    let Parts { runs, .. } = parts;
+    let integers = |array: &str| {
+        format!("(const u8 *)({} + {DP4A_ROWS})", parts.at(array, "panel", &format!("unit / {runs}")))
+    };
+    let mut load = format!(
+        "const u32 scale = gm_load_once((const u32 *)({} + unit % {runs} * {DP4A_ROWS} + quad * 4));
+            ",
+        integers("scales")
+    );
+    let mut loads = format!("const f32 scale = gm_load({} + row);\n", parts.at("scales", "panel", "block"));
+    let offset = plan.format.offset;
+    if offset {
+        let _ = write!(
+            load,
+            "const u32x2 min = gm_load_once((const u32x2 *)({} + unit % {runs} / 2 * {} + quad * 8));
+            ",
+            integers("mins"),
+            2 * DP4A_ROWS,
+        );
+        let _ = writeln!(
+            loads,
+            "                    const f32 min = gm_load({} + row);",
+            parts.at("mins", "panel", "block")
+        );
+    }
+    let x_scale = parts.x_scale(plan, &format!("first_token + gm_thread() / {DP4A_ROWS}"), "block");
+    if let Some(place) = x_scale {
+        let _ = writeln!(loads, "                    const f32 x_scale = gm_load({place});");
+    }
+    let term = |r: usize| {
+        let word = if r < 2 { "x" } else { "y" };
+        integer_terms(
+            plan,
+            &total(plan, &r.to_string()),
+            &format!("(i32)(i8)(scale >> {})", 8 * r),
+            &format!("(i32)(i8)(min.{word} >> ({} + unit % 2 * 8))", r % 2 * 16),
+        )
+    };
+    let mut store =
+        format!("gm_shared_put(added, {at}, {});\n", four("u32x4", &|_, r| format!("(u32)({})", term(r).0)));
+    let mut add = String::from("sum += added[from];");
+    if offset {
+        let _ = writeln!(
+            store,
+            "                gm_shared_put(subtracted, {at}, {});",
+            four("u32x4", &|_, r| format!("(u32)({})", term(r).1.unwrap_or_default()))
+        );
+        add.push_str(" low += subtracted[from];");
+    }
+    let zero = if offset { "sum = 0; low = 0;" } else { "sum = 0;" };
+    let _ = write!(
+        add,
+        "
+                if ((first + i) % {runs} == {last}) {{
+                    const u32 block = (first + i) / {runs}, row = gm_thread() % {DP4A_ROWS};
+                    {loads}                    {terms}
+                    {zero}
+                }}",
+        last = runs - 1,
+        terms = add_terms(plan, ["y", "sum", "low", "scale", "min"]),
+    );
+    let of_token = if plan.format.min() != 0 || offset {
+        "const i32 x_sum = gm_load(a.x_sums + (u64)token * a.units + unit);\n".to_string()
+    } else {
+        "(void)token;\n".to_string()
+    };
+    let declare = if offset { "i32 sum = 0, low = 0;\n    " } else { "i32 sum = 0;\n    " };
+    Terms { load, of_token, store, declare: declare.to_string(), add }
 }

@@ -1,12 +1,13 @@
-//! Matrix products: what [`dp4a`], [`mma`] and [`pipelined`] have in common.
+//! Matrix products: what [`dp4a`], [`mma`], [`pipelined`] and [`wgmma`] have in common.
 //!
 //! All take integer sums over the same runs as the CPU's loops and add the runs' f32 terms in the order of k, so
 //! that every variant gives the CPU's bits. What is summed in parallel are integers, whose order doesn't matter.
 
 use super::pipelined::Tiling;
+use super::wgmma::{self, Warpgroups};
 use super::{dp4a, float, mma, pipelined};
 use crate::Error;
-use crate::emit::{constant_word, format_words, uses_outer};
+use crate::emit::{constant_word, format_words, uses_outer, words};
 use crate::plan::{Dot, FormatPlan, PackPlan, exact_k};
 use gristmill_spec::model::{CudaBudget, CudaVariant, Packing};
 use gristmill_spec::vocab::{CudaAlgorithm, Strategy};
@@ -40,6 +41,8 @@ pub struct CudaMatmul<'a> {
     pub k_max: u64,
     /// How warps divide the tile, where the kernel copies ahead.
     tiling: Option<Tiling>,
+    /// How warpgroups divide the tile, where they multiply.
+    division: Option<Warpgroups>,
 }
 
 impl<'a> CudaMatmul<'a> {
@@ -63,8 +66,10 @@ impl<'a> CudaMatmul<'a> {
         let threads = variant.threads;
         let (rows, tokens) = match variant.algorithm {
             CudaAlgorithm::Blocks | CudaAlgorithm::Fma | CudaAlgorithm::MmaF16 | CudaAlgorithm::MmaBf16 => {
-                let what =
-                    format!("`{}` computes no product of integers; use `dp4a` or `mma`", variant.algorithm);
+                let what = format!(
+                    "`{}` computes no product of integers; use `dp4a`, `mma` or `wgmma`",
+                    variant.algorithm
+                );
                 return Err(Error::plan(plan.format, &what));
             }
             CudaAlgorithm::Dp4a => {
@@ -74,7 +79,7 @@ impl<'a> CudaMatmul<'a> {
                 }
                 (DP4A_ROWS, variant.tokens.max(1))
             }
-            CudaAlgorithm::Mma => {
+            CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => {
                 let in_order = packing.rows == MMA_ROWS
                     && pack.tile.k == if pack.bits() == 2 { 64 } else { 32 }
                     && (0..MMA_ROWS).all(|row| {
@@ -83,12 +88,21 @@ impl<'a> CudaMatmul<'a> {
                 if !in_order {
                     return Err(wrong("the order of fragments that docs/cuda.md describes"));
                 }
-                (MMA_ROWS, variant.tokens.max(8))
+                let fewest = if variant.algorithm == CudaAlgorithm::Wgmma { 32 } else { 8 };
+                (MMA_ROWS, variant.tokens.max(fewest))
             }
         };
         let most = CudaBudget::default().shared;
-        // With few tokens the warps of `mma` share the k of one panel; with many, all copy ahead.
-        let shares = variant.algorithm != CudaAlgorithm::Mma || tokens <= 16;
+        let shares = match variant.algorithm {
+            // With few tokens the warps share the k of one panel; with many, all copy ahead.
+            CudaAlgorithm::Mma => tokens <= 16,
+            CudaAlgorithm::Wgmma => false,
+            CudaAlgorithm::Dp4a
+            | CudaAlgorithm::Blocks
+            | CudaAlgorithm::Fma
+            | CudaAlgorithm::MmaF16
+            | CudaAlgorithm::MmaBf16 => true,
+        };
         let bytes = round_bytes(plan, variant.algorithm, threads, tokens);
         if shares && bytes > most {
             return Err(Error::plan(
@@ -100,12 +114,15 @@ impl<'a> CudaMatmul<'a> {
         }
         let tiles = if plan.unit == 0 { u32::MAX } else { plan.unit.div_ceil(pack.tile.k) };
         // A sum for each field costs registers for every token; with many tokens the shifts cost less.
-        let shift_free = variant.algorithm == CudaAlgorithm::Dp4a
-            && tokens <= 2
-            && pack.fields > 1
-            && pack.table.is_none()
-            && tiles > 1;
-        let k_max = exact_k(plan, &pack, Dot::Direct { shift_free });
+        let apart = pack.fields > 1 && pack.table.is_none();
+        let by_row = variant.algorithm == CudaAlgorithm::Wgmma;
+        let shift_free =
+            apart && (by_row || variant.algorithm == CudaAlgorithm::Dp4a && tokens <= 2 && tiles > 1);
+        let k_max = if by_row && shift_free {
+            exact_k_in_place(plan, &pack)
+        } else {
+            exact_k(plan, &pack, Dot::Direct { shift_free })
+        };
         if u64::from(plan.unit) > k_max {
             return Err(Error::plan(
                 plan.format,
@@ -121,6 +138,7 @@ impl<'a> CudaMatmul<'a> {
                 CudaAlgorithm::Dp4a if variant.body.is_none() => threads.min(128).max(DP4A_ROWS * tokens),
                 CudaAlgorithm::Dp4a
                 | CudaAlgorithm::Mma
+                | CudaAlgorithm::Wgmma
                 | CudaAlgorithm::Blocks
                 | CudaAlgorithm::Fma
                 | CudaAlgorithm::MmaF16
@@ -131,9 +149,14 @@ impl<'a> CudaMatmul<'a> {
             shift_free,
             k_max: if plan.unit == 0 { k_max } else { u64::MAX },
             tiling: None,
+            division: None,
             pack,
         };
-        if !shares {
+        if by_row {
+            let division = Warpgroups::new(&resolved).map_err(|what| Error::plan(plan.format, &what))?;
+            resolved.rows = division.panels * MMA_ROWS;
+            resolved.division = Some(division);
+        } else if !shares {
             let tiling = Tiling::new(&resolved).map_err(|what| Error::plan(plan.format, &what))?;
             resolved.rows = tiling.panels * MMA_ROWS;
             resolved.tiling = Some(tiling);
@@ -158,6 +181,10 @@ impl<'a> CudaMatmul<'a> {
     pub fn describe(&self) -> String {
         let dot = match self.algorithm {
             CudaAlgorithm::Mma => "u8 x i8 mma.sync into i32",
+            CudaAlgorithm::Wgmma if self.shift_free => {
+                "u8 x i8 wgmma into i32, fields masked where they stand, sums shifted once at the end"
+            }
+            CudaAlgorithm::Wgmma => "u8 x i8 wgmma into i32",
             CudaAlgorithm::Dp4a
             | CudaAlgorithm::Blocks
             | CudaAlgorithm::Fma
@@ -173,13 +200,12 @@ impl<'a> CudaMatmul<'a> {
             | CudaAlgorithm::MmaF16
             | CudaAlgorithm::MmaBf16 => "u8 x i8 dp4a into i32",
         };
-        let unit = match self.format.unit {
-            0 => "one integer sum a row".to_string(),
-            unit => format!("integer sums over {unit} elements"),
-        };
+        let unit = self.format.extent();
         let k =
             if self.k_max == u64::MAX { String::new() } else { format!("; exact up to k = {}", self.k_max) };
-        let ahead = self.tiling.map_or(String::new(), |tiling| format!("; {}", tiling.describe()));
+        let ahead = self.tiling.map(|tiling| tiling.describe());
+        let ahead = ahead.or(self.division.map(|division| division.describe()));
+        let ahead = ahead.map_or(String::new(), |words| format!("; {words}"));
         format!(
             "{} rows x {} tokens a CUDA block of {} threads; {} of {} bits; {dot}; {unit}{ahead}{k}",
             self.rows,
@@ -195,7 +221,7 @@ impl<'a> CudaMatmul<'a> {
 /// integer sums of its warps.
 fn round_bytes(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, threads: u32, tokens: u32) -> u32 {
     let runs_by_rows = match algorithm {
-        CudaAlgorithm::Mma => threads / 32 * MMA_ROWS,
+        CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => threads / 32 * MMA_ROWS,
         CudaAlgorithm::Dp4a
         | CudaAlgorithm::Blocks
         | CudaAlgorithm::Fma
@@ -213,6 +239,14 @@ fn round_bytes(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, threads: u32, to
     };
     let arrays = if plan.offset { 2 } else { 1 };
     runs_by_rows * tokens * arrays * 4
+}
+
+/// The largest k for which the sums of each row are exact where a row's codes are all in one field, multiplied where it stands.
+fn exact_k_in_place(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> u64 {
+    let worst = u64::from(pack.operand_max) << pack.place(pack.fields - 1);
+    let limit = ((1u64 << 31) - 1) / (128 * worst.max(1));
+    // A tile of slack, since k is padded to whole tiles.
+    limit.saturating_sub(u64::from(pack.tile.k)).min(exact_k(plan, pack, Dot::Direct { shift_free: false }))
 }
 
 /// How many rounds of terms stand in shared memory: two, so that adding one overlaps the next, where that leaves room for
@@ -237,21 +271,15 @@ fn fragment(bits: u32, row: u32, k: u32) -> u32 {
 
 /// The unit: argument struct, finish, and the kernel, which is `body` where that is written by hand.
 pub fn emit(plan: &CudaMatmul<'_>, body: Option<&str>) -> String {
-    let kernel = match (body, plan.algorithm, &plan.tiling) {
+    let kernel = match (body, &plan.tiling, &plan.division) {
         (Some(body), _, _) => body.to_string(),
-        (None, CudaAlgorithm::Mma, Some(tiling)) => pipelined::pipelined(plan, tiling),
-        (None, CudaAlgorithm::Mma, None) => mma::mma(plan),
-        (
-            None,
-            CudaAlgorithm::Dp4a
-            | CudaAlgorithm::Blocks
-            | CudaAlgorithm::Fma
-            | CudaAlgorithm::MmaF16
-            | CudaAlgorithm::MmaBf16,
-            _,
-        ) => dp4a::dp4a(plan),
+        (None, Some(tiling), _) => pipelined::pipelined(plan, tiling),
+        (None, None, Some(division)) => wgmma::wgmma(plan, division),
+        (None, None, None) if plan.algorithm == CudaAlgorithm::Mma => mma::mma(plan),
+        (None, None, None) => dp4a::dp4a(plan),
     };
-    format!("{ARGUMENTS}{}{}{kernel}", lookup(plan), finish(plan))
+    let words = if plan.division.is_some() { wgmma::vocabulary(plan) } else { String::new() };
+    format!("{words}{ARGUMENTS}{}{}{kernel}", lookup(plan), finish(plan))
 }
 
 const ARGUMENTS: &str = "\
@@ -316,22 +344,44 @@ impl Finish {
     }
 }
 
+/// Statements that multiply `y` by what is the row's or the format's.
+fn by_row(plan: &CudaMatmul<'_>) -> String {
+    let (format, value) = (plan.format, &plan.format.format.value);
+    let mut steps = String::new();
+    if uses_outer(format) {
+        steps.push_str("    y = y * outer;\n");
+    }
+    if !format.has_scales() && value.unit != 1.0 {
+        let _ = writeln!(steps, "    y = y * {};", float(value.unit));
+    }
+    steps
+}
+
+/// `finished_row`: what `finished` does behind the token's scale.
+pub(super) fn finished_row(plan: &CudaMatmul<'_>) -> String {
+    let of_row = Finish::of(plan).of_row();
+    let parameters: Vec<String> = of_row.iter().map(|name| format!("f32 {name}")).collect();
+    format!(
+        "GM_DEVICE f32 finished_row(const Matmul &a, f32 y, {}) {{
+{}    return a.bias == nullptr ? y : y + bias;
+}}
+
+",
+        parameters.join(", "),
+        by_row(plan)
+    )
+}
+
 /// `finished` and `finish`: from the sum over k to the output, in the order of the scalar reference.
 fn finish(plan: &CudaMatmul<'_>) -> String {
     let format = plan.format;
-    let value = &format.format.value;
     let used = Finish::of(plan);
     let mut steps = String::new();
     if used.x_scale {
         let operator = if format.activations.keeps_multiplier { "/" } else { "*" };
         let _ = writeln!(steps, "    y = y {operator} x_scale;");
     }
-    if used.outer {
-        steps.push_str("    y = y * outer;\n");
-    }
-    if !format.has_scales() && value.unit != 1.0 {
-        let _ = writeln!(steps, "    y = y * {};", float(value.unit));
-    }
+    steps += &by_row(plan);
     let x_scale = used.x_scale.then_some("x_scale");
     let names = || used.of_row().into_iter().chain(x_scale);
     let parameters: Vec<String> = names().map(|name| format!("f32 {name}")).collect();
@@ -376,6 +426,59 @@ pub(super) fn terms(plan: &CudaMatmul<'_>, sum: &str, scale: &str, min: &str) ->
         .offset
         .then(|| if has_x { format!("{min} * x_scale * (f32)x_sum") } else { format!("{min} * (f32)x_sum") });
     (scaled, subtracted)
+}
+
+/// A super-block's terms in a panel.
+pub(super) struct Parts {
+    /// Runs of a super-block.
+    pub(super) runs: u32,
+    /// Words that its scales take, or its minima.
+    pub(super) words: u32,
+    /// Its elements.
+    pub(super) elements: u32,
+}
+
+impl Parts {
+    /// Where runs have integers; `rows` of a panel.
+    pub(super) fn of(plan: &CudaMatmul<'_>, rows: u32) -> Option<Parts> {
+        let runs = plan.format.superblock.as_ref()?.runs;
+        Some(Parts { runs, words: words(runs, rows), elements: runs * plan.format.unit })
+    }
+
+    /// An expression of the first word of `array` for super-block `block` of `panel`.
+    pub(super) fn at(&self, array: &str, panel: &str, block: &str) -> String {
+        let Parts { runs, words, .. } = self;
+        format!("a.{array} + ((u64)({panel}) * (a.units / {runs}) + {block}) * {words}")
+    }
+
+    /// An expression of token `token`'s scale of super-block `block`; none where a row of activations has one.
+    pub(super) fn x_scale(&self, plan: &CudaMatmul<'_>, token: &str, block: &str) -> Option<String> {
+        let of = plan.format.activations.block?;
+        Some(format!("a.x_scales + (u64)({token}) * a.x_blocks + {block} * {} / {of}", self.elements))
+    }
+}
+
+/// The integer terms of one run: its sum times its integer, and that of its minimum times the sum of its activations,
+/// `x_sum`.
+pub(super) fn integer_terms(
+    plan: &CudaMatmul<'_>,
+    sum: &str,
+    scale: &str,
+    min: &str,
+) -> (String, Option<String>) {
+    let sum = if plan.format.min() == 0 { format!("({sum})") } else { format!("({sum} + x_sum * a.min)") };
+    (format!("{scale} * {sum}"), plan.format.offset.then(|| format!("{min} * x_sum")))
+}
+
+/// Statements that add the terms of a super-block to `y`: `sum` and `low` are the sums of its runs' integer terms, `scale`
+/// and `min` what they share, `x_scale` the token's.
+pub(super) fn add_terms(plan: &CudaMatmul<'_>, [y, sum, low, scale, min]: [&str; 5]) -> String {
+    let x = if plan.format.activations.block.is_some() { " * x_scale" } else { "" };
+    let mut out = format!("{y} = {y} + {scale}{x} * (f32){sum};");
+    if plan.format.offset {
+        let _ = write!(out, " {y} = {y} - {min}{x} * (f32){low};");
+    }
+    out
 }
 
 /// Statements that bind `x_sum` and `x_scale` of token `token` and run `unit`, where they are used.

@@ -5,7 +5,8 @@
 //! device. Many tokens are `pipelined`'s.
 
 use super::matmul::{
-    CudaMatmul, MMA_ROWS, corrected, fields, load_table, rounds_kept, run_of_token, terms, wait,
+    CudaMatmul, MMA_ROWS, Parts, add_terms, corrected, fields, integer_terms, load_table, rounds_kept,
+    run_of_token, terms, wait,
 };
 use std::fmt::Write;
 
@@ -50,7 +51,10 @@ pub fn mma(plan: &CudaMatmul<'_>) -> String {
         format!("GM_SHARED(i32, parts, {warps} * {});", MMA_ROWS * tokens)
     } else {
         let kept = rounds_kept(plan);
-        let array = |name: &str| format!("GM_SHARED(f32, {name}, {kept} * {warps} * {});", MMA_ROWS * tokens);
+        // Terms of super-blocks are integers until they are added up.
+        let ty = if plan.format.superblock.is_some() { "i32" } else { "f32" };
+        let array =
+            |name: &str| format!("GM_SHARED({ty}, {name}, {kept} * {warps} * {});", MMA_ROWS * tokens);
         let subtracted =
             if plan.format.offset { format!("\n    {}", array("subtracted")) } else { String::new() };
         array("added") + &subtracted
@@ -146,6 +150,9 @@ fn each(plan: &CudaMatmul<'_>, body: &str) -> String {
 /// The same for sums over a run, with the terms that they give: `(what is added, what is subtracted)`, of tokens that
 /// are there.
 fn each_term(plan: &CudaMatmul<'_>, body: impl Fn(&str, Option<&str>) -> String) -> String {
+    if let Some(parts) = Parts::of(plan, MMA_ROWS) {
+        return each_integer_term(plan, &parts, body);
+    }
     let at = format!("((u64)panel * a.units + unit) * {MMA_ROWS} + half * 16 + i / 2 * 8 + g");
     let (added, subtracted) = terms(
         plan,
@@ -164,6 +171,96 @@ fn each_term(plan: &CudaMatmul<'_>, body: impl Fn(&str, Option<&str>) -> String)
         body = body(&added, subtracted.as_deref()),
     );
     each(plan, &text)
+}
+
+/// As [`each_term`], where runs have integers: what they and the sums give before a super-block's scale.
+fn each_integer_term(
+    plan: &CudaMatmul<'_>,
+    parts: &Parts,
+    body: impl Fn(&str, Option<&str>) -> String,
+) -> String {
+    let runs = parts.runs;
+    let integers = |array: &str| {
+        format!("(const i8 *)({} + {MMA_ROWS})", parts.at(array, "panel", &format!("unit / {runs}")))
+    };
+    let mut declare = format!(
+        "const i8 *scale_integers = {} + unit % {runs} * {MMA_ROWS} + g;\n            ",
+        integers("scales")
+    );
+    if plan.format.offset {
+        let _ = write!(
+            declare,
+            "const i8 *min_integers = {} + unit % {runs} / 2 * {} + g * 2 + unit % 2;\n            ",
+            integers("mins"),
+            2 * MMA_ROWS,
+        );
+    }
+    let (added, subtracted) = integer_terms(
+        plan,
+        "sums[half][c][i]",
+        "(i32)gm_load(scale_integers + half * 16 + i / 2 * 8)",
+        "(i32)gm_load(min_integers + (half * 16 + i / 2 * 8) * 2)",
+    );
+    let x_sum = if plan.format.min() != 0 || plan.format.offset {
+        "const i32 x_sum = gm_load(a.x_sums + (u64)gm_min(token, a.m - 1) * a.units + unit);"
+    } else {
+        "(void)token;"
+    };
+    let text = format!(
+        "(void)row;
+                {x_sum}
+                {}",
+        body(&added, subtracted.as_deref())
+    );
+    declare + &each(plan, &text)
+}
+
+/// What the threads of outputs declare to add up the terms of runs in the order of k, and the statements that add those
+/// of run `first + i` to output `j`; `place` is an expression of the place of its terms without the output's.
+fn adding(plan: &CudaMatmul<'_>, own: u32, place: &str) -> (String, String) {
+    let Some(parts) = Parts::of(plan, MMA_ROWS) else {
+        let subtract = if plan.format.offset {
+            format!(" y[j] = y[j] - subtracted[{place} + at];")
+        } else {
+            String::new()
+        };
+        return (String::new(), format!("y[j] = y[j] + added[{place} + at];{subtract}"));
+    };
+    let (runs, columns) = (parts.runs, plan.tokens / 8);
+    let mut declare = format!("i32 total[{own}] = {{}};\n    ");
+    let mut add = format!("total[j] += added[{place} + at];");
+    let mut loads = format!("const f32 scale = gm_load({} + row);", parts.at("scales", "panel", "block"));
+    let mut zero = String::from("total[j] = 0;");
+    if plan.format.offset {
+        let _ = write!(declare, "i32 low[{own}] = {{}};\n    ");
+        let _ = write!(add, " low[j] += subtracted[{place} + at];");
+        let _ = write!(
+            loads,
+            "\n                    const f32 min = gm_load({} + row);",
+            parts.at("mins", "panel", "block")
+        );
+        zero.push_str(" low[j] = 0;");
+    }
+    if let Some(place) = parts.x_scale(plan, "gm_min(token, a.m - 1)", "block") {
+        let _ = write!(loads, "\n                    const f32 x_scale = gm_load({place});");
+    }
+    let _ = write!(
+        add,
+        "
+                if ((first + i) % {runs} == {last}) {{
+                    const u32 block = (first + i) / {runs}, lane = at % 32;
+                    const u32 row = at / {half} * 16 + at / 64 % 2 * 8 + lane / 4;
+                    const u32 token = first_token + at / 128 % {columns} * 8 + lane % 4 * 2 + at / 32 % 2;
+                    (void)token;
+                    {loads}
+                    {terms}
+                    {zero}
+                }}",
+        last = runs - 1,
+        half = 128 * columns,
+        terms = add_terms(plan, ["y[j]", "total[j]", "low[j]", "scale", "min"]),
+    );
+    (declare, add)
 }
 
 /// A row is one integer sum: the warps have every so many tiles of the same rows, the first one adds them up.
@@ -306,13 +403,9 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
     } else {
         format!("if (at >= {outputs}) continue;\n            ")
     };
-    let subtract = if plan.format.offset {
-        format!(" y[j] = y[j] - subtracted[{} + at];", slot("i"))
-    } else {
-        String::new()
-    };
+    let (totals, add) = adding(plan, own, &slot("i"));
     format!(
-        "{declare}{half}f32 y[{own}] = {{}};
+        "{declare}{half}{totals}f32 y[{own}] = {{}};
     for (u32 first = 0; first < a.units; first += {warps}{flip}) {{
         const u32 unit = first + gm_warp();
         if (unit < a.units) {{
@@ -328,7 +421,9 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
         GM_UNROLL for (u32 j = 0; j < {own}; j++) {{
             const u32 at = j * {threads} + gm_thread();
             {guard}const u32 count = gm_min(a.units - first, {warps}u);
-            for (u32 i = 0; i < count; i++) {{ y[j] = y[j] + added[{sum_at} + at];{subtract} }}
+            for (u32 i = 0; i < count; i++) {{
+                {add}
+            }}
         }}
         {last}
     }}
@@ -337,7 +432,6 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
         unroll = if tiles <= 4 { "GM_UNROLL " } else { "" },
         each_part = each_part.join(", "),
         products = products(plan),
-        sum_at = slot("i"),
         last = if kept == 2 { "" } else { "gm_sync();" },
     )
 }

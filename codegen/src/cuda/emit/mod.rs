@@ -18,6 +18,8 @@ mod mma;
 mod pipelined;
 mod rows;
 mod search;
+mod superblock;
+mod wgmma;
 
 pub use blocks::CHUNK;
 pub use convert::CONVERT;
@@ -28,11 +30,13 @@ use crate::Error;
 use crate::emit::{kernel_words, lcm};
 use crate::plan::{FormatPlan, PackPlan};
 use gristmill_spec::model::{CudaBody, CudaBudget, CudaVariant, Kernel, ShapeRules, SpecSet};
-use gristmill_spec::vocab::Op;
+use gristmill_spec::vocab::{CudaArch, Op};
 use std::collections::BTreeMap;
 
 /// The vocabulary in front of every unit.
 pub const DEVICE_HEADER: &str = include_str!("../../../cuda/device.h");
+/// What stands behind it in units of `wgmma`.
+const HOPPER_HEADER: &str = include_str!("../../../cuda/hopper.h");
 
 /// A translation unit.
 #[derive(Clone, Debug)]
@@ -45,6 +49,18 @@ pub struct Unit {
     pub kernels: Vec<(String, CudaBudget)>,
     /// The lowest compute capability that it can be compiled for.
     pub min_cc: (u8, u8),
+    /// The one architecture that it can be compiled for, where that is so.
+    pub only_on: Option<CudaArch>,
+}
+
+impl Unit {
+    /// What is compiled of it: machine code for those of `archs` that have its instructions, and PTX for the lowest that
+    /// is not bound to one device.
+    pub fn compiled_for(&self, archs: &[CudaArch]) -> super::compile::Unit {
+        let fits = |arch: &CudaArch| self.only_on.is_none_or(|only| only == *arch);
+        let archs: Vec<CudaArch> = archs.iter().copied().filter(fits).collect();
+        super::compile::Unit::new(&self.name, &self.text, self.min_cc, &archs)
+    }
 }
 
 /// A CUDA kernel as it will stand in the registry.
@@ -139,6 +155,7 @@ impl Units {
             ),
             kernels: Vec::new(),
             min_cc,
+            only_on: None,
         });
         unit.min_cc = unit.min_cc.max(min_cc);
         unit.text.push_str(text);
@@ -318,6 +335,9 @@ fn of_format(
             if !units.0.contains_key(&unit) {
                 let text = matmul::emit(&resolved, variant.body.as_ref().map(|body| body.text.as_str()));
                 units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
+                if let Some(unit) = units.0.get_mut(&unit) {
+                    unit.only_on = variant.algorithm.only_on();
+                }
             }
             listed.push(CudaListed {
                 shape: k_rule(variant.shape, resolved.k_max),

@@ -3,8 +3,9 @@
 //!
 //! A warp has 32 rows and 32 or 64 of the tokens, and goes through k in order, so that its f32 sums are in order.
 
-use super::matmul::{CudaMatmul, Finish, MMA_ROWS, corrected, load_table, terms, wait};
+use super::matmul::{CudaMatmul, Finish, MMA_ROWS, Parts, corrected, load_table, terms, wait};
 use super::mma::fragments;
+use super::superblock;
 use gristmill_spec::model::CudaBudget;
 use std::fmt::Write;
 
@@ -17,17 +18,17 @@ const MOST_STAGES: u32 = 4;
 #[derive(Clone, Copy, Debug)]
 pub struct Tiling {
     /// Tokens of a warp.
-    warp_tokens: u32,
+    pub(super) warp_tokens: u32,
     /// Panels of 32 rows of the CUDA block.
     pub panels: u32,
     /// Tiles of k in a stage.
-    tiles: u32,
+    pub(super) tiles: u32,
     /// Tiles of k in a run; 0 where a row is one integer sum.
-    run: u32,
+    pub(super) run: u32,
     /// Runs that a stage has scales for.
-    runs: u32,
+    pub(super) runs: u32,
     /// Stages in shared memory.
-    stages: u32,
+    pub(super) stages: u32,
 }
 
 impl Tiling {
@@ -74,12 +75,42 @@ impl Tiling {
     fn stage_bytes(&self, plan: &CudaMatmul<'_>) -> u32 {
         let codes =
             self.panels * self.tiles * plan.pack.tile.bytes + plan.tokens * self.tiles * plan.pack.tile.k;
+        codes + self.arrays(plan).iter().map(|array| array.count * array.size()).sum::<u32>()
+    }
+
+    /// What a stage holds besides codes and activations.
+    fn arrays(&self, plan: &CudaMatmul<'_>) -> Vec<Array> {
         let used = Used::of(plan);
-        let (by_row, by_token) = (
-            u32::from(used.scales) + u32::from(used.mins),
-            u32::from(used.x_scales) + u32::from(used.x_sums),
-        );
-        codes + self.runs * 4 * (by_row * self.panels * MMA_ROWS + by_token * plan.tokens)
+        let (runs, rows, tokens) = (self.runs, self.panels * MMA_ROWS, plan.tokens);
+        // Integers of runs, and with them an f32 for all runs of the stage: they are of one super-block.
+        let integers = plan.format.superblock.is_some();
+        let shared = if integers { 1 } else { runs };
+        let all = [
+            (used.scales, "f32", "scales", shared * rows),
+            (used.mins, "f32", "mins", shared * rows),
+            (used.scales && integers, "i8", "scale_integers", runs * rows),
+            (used.mins && integers, "i8", "min_integers", runs.div_ceil(2) * 2 * rows),
+            (used.x_scales, "f32", "x_scales", shared * tokens),
+            (used.x_sums, "i32", "x_sums", runs * tokens),
+        ];
+        all.into_iter()
+            .filter_map(|(there, ty, name, count)| there.then_some(Array { ty, name, count }))
+            .collect()
+    }
+}
+
+/// An array in shared memory.
+struct Array {
+    ty: &'static str,
+    name: &'static str,
+    /// Elements of a stage.
+    count: u32,
+}
+
+impl Array {
+    /// Bytes of an element.
+    fn size(&self) -> u32 {
+        if self.ty == "i8" { 1 } else { 4 }
     }
 }
 
@@ -107,22 +138,15 @@ impl Used {
 /// The kernel.
 pub fn pipelined(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
     let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
-    let Tiling { warp_tokens, panels, tiles, runs, stages, .. } = *tiling;
+    let Tiling { warp_tokens, panels, tiles, stages, .. } = *tiling;
     let used = Used::of(plan);
     let mut shared = format!(
         "GM_SHARED(u8, xs, {stages} * {});\n    GM_SHARED(u8, ws, {stages} * {});",
         tokens * tiles * plan.pack.tile.k,
         panels * tiles * plan.pack.tile.bytes
     );
-    for (there, ty, array, count) in [
-        (used.scales, "f32", "scales", panels * MMA_ROWS),
-        (used.mins, "f32", "mins", panels * MMA_ROWS),
-        (used.x_scales, "f32", "x_scales", tokens),
-        (used.x_sums, "i32", "x_sums", tokens),
-    ] {
-        if there {
-            let _ = write!(shared, "\n    GM_SHARED({ty}, {array}, {stages} * {});", runs * count);
-        }
+    for Array { ty, name, count } in tiling.arrays(plan) {
+        let _ = write!(shared, "\n    GM_SHARED({ty}, {name}, {stages} * {count});");
     }
     let beside = tokens / warp_tokens;
     let count = if plan.format.unit == 0 {
@@ -134,7 +158,16 @@ pub fn pipelined(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
     let totals = if plan.format.unit == 0 {
         sums
     } else {
-        format!("{sums}\n    f32 y[2][{}][4] = {{}};", warp_tokens / 8)
+        let mut totals = format!("{sums}\n    f32 y[2][{}][4] = {{}};", warp_tokens / 8);
+        if plan.format.superblock.is_some() {
+            let low = if plan.format.offset {
+                format!(", low[2][{0}][4] = {{}}", warp_tokens / 8)
+            } else {
+                String::new()
+            };
+            let _ = write!(totals, "\n    i32 total[2][{}][4] = {{}}{low};", warp_tokens / 8);
+        }
+        totals
     };
     format!(
         "{copy}GM_KERNEL({threads}) {name}(const Matmul a) {{
@@ -167,23 +200,15 @@ GM_EXPORT({name})
         wait = wait(""),
         ahead = stages - 1,
         pending = stages - 2,
-        arrays = arrays(&used).join(", "),
+        arrays = arrays(plan, tiling).join(", "),
         multiply = multiply(plan, tiling, &used),
-        store = store(plan, tiling),
+        store = store(plan, warp_tokens, "sums[half][c][j]"),
     )
 }
 
 /// Names of the arrays in shared memory.
-fn arrays(used: &Used) -> Vec<&'static str> {
-    let all = [
-        (true, "xs"),
-        (true, "ws"),
-        (used.scales, "scales"),
-        (used.mins, "mins"),
-        (used.x_scales, "x_scales"),
-        (used.x_sums, "x_sums"),
-    ];
-    all.into_iter().filter_map(|(there, name)| there.then_some(name)).collect()
+fn arrays(plan: &CudaMatmul<'_>, tiling: &Tiling) -> Vec<&'static str> {
+    ["xs", "ws"].into_iter().chain(tiling.arrays(plan).iter().map(|array| array.name)).collect()
 }
 
 /// `copy_stage`: starts the copies of one stage to place `to`.
@@ -240,8 +265,12 @@ fn copy(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
     );
     // The first run of the stage.
     let unit = format!("stage * {tiles} / {}", tiling.run.max(1));
+    let parts = Parts::of(plan, MMA_ROWS);
+    if let Some(parts) = &parts {
+        out += &superblock::copy(plan, tiling, parts, &unit, &each);
+    }
     for (there, array) in [(used.scales, "scales"), (used.mins, "mins")] {
-        if there {
+        if there && parts.is_none() {
             out += &each(
                 runs * panels * 8,
                 &format!(
@@ -260,7 +289,7 @@ fn copy(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
         (used.x_scales, "x_scales", format!("(u64)token * a.x_blocks + unit * {} / {block}", format.unit)),
         (used.x_sums, "x_sums", "(u64)token * a.units + unit".to_string()),
     ] {
-        if there {
+        if there && (parts.is_none() || array == "x_sums") {
             out += &each(
                 runs * tokens,
                 &format!(
@@ -272,8 +301,8 @@ fn copy(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
             );
         }
     }
-    let names: Vec<String> = arrays(used).iter().map(|name| format!("A{name} &{name}")).collect();
-    let types: Vec<String> = arrays(used).iter().map(|name| format!("class A{name}")).collect();
+    let names: Vec<String> = arrays(plan, tiling).iter().map(|name| format!("A{name} &{name}")).collect();
+    let types: Vec<String> = arrays(plan, tiling).iter().map(|name| format!("class A{name}")).collect();
     format!(
         "// Starts the copies of a stage of k to its place in shared memory: of each 32 k, 32 bytes of every token.
 template <{types}>
@@ -321,6 +350,8 @@ fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
     }
     let flush = if run == 0 {
         String::new()
+    } else if let Some(parts) = Parts::of(plan, MMA_ROWS) {
+        superblock::flush(plan, tiling, &parts)
     } else {
         let (added, subtracted) =
             terms(plan, "sums[half][c][j]", "scale[half * 2 + j / 2]", "min[half * 2 + j / 2]");
@@ -392,9 +423,10 @@ fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
     )
 }
 
-/// Statements that finish the outputs of a lane and store them: all loads first, without branches between them.
-fn store(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
-    let columns = tiling.warp_tokens / 8;
+/// Statements that finish the outputs of a lane and store them: all loads first, without branches between them. `sum` is an
+/// expression of an integer sum by `half`, `c` and `j`, for `tokens` from `own_tokens` on and the rows of `own_panel`.
+pub(super) fn store(plan: &CudaMatmul<'_>, tokens: u32, sum: &str) -> String {
+    let columns = tokens / 8;
     let finish = Finish::of(plan);
     let mut out = format!(
         "const u32 first_row = (first_panel + own_panel) * {MMA_ROWS} + g, last_row = a.n - 1, last_token = a.m - 1;\n"
@@ -417,7 +449,7 @@ fn store(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
             of_token
                 .push_str("            const i32 x_sum = gm_load(a.x_sums + gm_min(token, last_token));\n");
         }
-        corrected(plan, "sums[half][c][j]", "x_sum")
+        corrected(plan, sum, "x_sum")
     } else {
         "y[half][c][j]".to_string()
     };

@@ -9,7 +9,7 @@ use crate::Error;
 use crate::emit::uses_outer;
 use crate::plan::FormatPlan;
 use gristmill_spec::model::{CudaBudget, CudaVariant};
-use gristmill_spec::vocab::{CudaAlgorithm, Precision};
+use gristmill_spec::vocab::Precision;
 
 /// A product over rows, resolved.
 #[derive(Clone, Debug)]
@@ -34,12 +34,8 @@ impl<'a> RowsProduct<'a> {
     /// # Errors
     /// A tile beyond a CUDA block's shared memory.
     pub fn new(plan: &'a FormatPlan<'a>, variant: &CudaVariant) -> Result<Option<RowsProduct<'a>>, Error> {
-        let precision = match variant.algorithm {
-            CudaAlgorithm::Blocks | CudaAlgorithm::Dp4a | CudaAlgorithm::Mma => return Ok(None),
-            CudaAlgorithm::Fma => Precision::F32,
-            CudaAlgorithm::MmaF16 => Precision::F16,
-            CudaAlgorithm::MmaBf16 => Precision::Bf16,
-        };
+        let precision = variant.algorithm.precision().filter(|precision| *precision != Precision::Int8);
+        let Some(precision) = precision else { return Ok(None) };
         let threads = variant.threads;
         let (tokens, rows, fewest, shared) = if precision == Precision::F32 {
             let tokens = variant.tokens.max(1);

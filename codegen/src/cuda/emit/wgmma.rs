@@ -1,0 +1,461 @@
+//! Products of many tokens by `wgmma`, where a row is one integer sum: warpgroups of four warps multiply, each 128 rows, and
+//! one more brings what they need.
+//!
+//! A warp has a panel of 32 rows in fragment order, which is operand A of two products: rows 0 to 15 of the four panels, then
+//! rows 16 to 31. So `mma`'s packing serves here too. The tokens are operand B, in shared memory: the copying warpgroup
+//! loads them and stores their words in the order in which a lane of A has its k; bulk copies bring the codes. Stages of
+//! k go round in shared memory between a barrier that says a stage is full and one that says it is empty.
+
+use super::matmul::{CudaMatmul, Finish, MMA_ROWS, finished_row, load_table, wait};
+use super::mma::fragments;
+use super::{HOPPER_HEADER, pipelined};
+use gristmill_spec::model::CudaBudget;
+use std::fmt::Write;
+
+/// Stages in shared memory at most.
+const MOST_STAGES: u32 = 4;
+/// Threads of a warpgroup.
+const GROUP: u32 = 128;
+/// Registers of three warpgroups' threads together, of which a multiplying one takes `MORE` and the copying one the rest.
+const OF_THREE: u32 = 504;
+const MORE: u32 = 208;
+
+/// How a CUDA block is divided.
+#[derive(Clone, Copy, Debug)]
+pub struct Warpgroups {
+    /// Warpgroups that multiply.
+    groups: u32,
+    /// Panels of 32 rows of the CUDA block: one for each multiplying warp.
+    pub panels: u32,
+    /// Stages in shared memory, each a tile of k.
+    stages: u32,
+    /// Bytes of 32 k of all tokens, with a gap that lets stores of neighbouring k go to different banks.
+    step_bytes: u32,
+}
+
+impl Warpgroups {
+    /// The division of a tile of `tokens` and `threads`, or what is wrong with it.
+    pub fn new(plan: &CudaMatmul<'_>) -> Result<Warpgroups, String> {
+        if plan.format.unit != 0 {
+            return Err(
+                "`wgmma` multiplies rows that are one integer sum, and not runs with scales".to_string()
+            );
+        }
+        let groups = plan.threads / GROUP - 1;
+        let steps = plan.pack.tile.k / 32;
+        let mut division = Warpgroups {
+            groups,
+            panels: groups * 4,
+            stages: MOST_STAGES,
+            step_bytes: plan.tokens * 32 + if steps > 1 { 64 } else { 0 },
+        };
+        let most = CudaBudget::default().shared;
+        let bytes = division.stage_bytes(plan) + 16;
+        division.stages = MOST_STAGES.min((most - 12 * plan.tokens) / bytes);
+        if division.stages < 2 {
+            return Err(format!(
+                "two stages of a tile of {} tokens and {} rows need {} bytes of shared memory, of which a CUDA block has {most}; fewer of either need less",
+                plan.tokens,
+                division.panels * MMA_ROWS,
+                2 * bytes
+            ));
+        }
+        Ok(division)
+    }
+
+    /// In words.
+    pub fn describe(&self) -> String {
+        format!(
+            "{} warpgroups of 128 rows each and one that copies; {} stages of k in shared memory",
+            self.groups, self.stages
+        )
+    }
+
+    fn x_bytes(&self, plan: &CudaMatmul<'_>) -> u32 {
+        plan.pack.tile.k / 32 * self.step_bytes
+    }
+
+    fn stage_bytes(&self, plan: &CudaMatmul<'_>) -> u32 {
+        self.x_bytes(plan) + self.panels * plan.pack.tile.bytes
+    }
+}
+
+/// What an expression of a sum is shifted right by, where fields were multiplied where they stand: a row has one field.
+fn shift(plan: &CudaMatmul<'_>) -> Option<&'static str> {
+    match (plan.shift_free, plan.pack.bits()) {
+        (false, _) => None,
+        (true, 2) => Some("(half * 4 + j / 2 * 2)"),
+        (true, _) => Some("(j / 2 * 4)"),
+    }
+}
+
+/// What stands before the kernel: the vocabulary, and the instruction for as many columns as a CUDA block has tokens.
+pub fn vocabulary(plan: &CudaMatmul<'_>) -> String {
+    let (tokens, count) = (plan.tokens, plan.tokens / 2);
+    let list = |items: Vec<String>| items.join(", ");
+    let sums = list((0..count).map(|i| format!("%{i}")).collect());
+    let operands = list((count..count + 4).map(|i| format!("%{i}")).collect());
+    let outputs = list((0..count).map(|i| format!("\"+r\"(d[{i}])")).collect());
+    format!(
+        "{HOPPER_HEADER}
+#ifndef GM_EMULATOR
+// d += a * b: 64 rows by {tokens} columns by 32 k.
+GM_DEVICE void gm_wgmma_us(i32 (&d)[{count}], const u32 (&a)[4], u64 b) {{
+    asm volatile(
+        \"{{\\n.reg .pred add;\\nsetp.ne.b32 add, 1, 0;\\n\"
+        \"wgmma.mma_async.sync.aligned.m64n{tokens}k32.s32.u8.s8 {{{sums}}}, {{{operands}}}, %{b}, add;\\n}}\"
+        : {outputs}
+        : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b));
+}}
+#endif
+
+",
+        b = count + 4,
+    )
+}
+
+/// The kernel.
+pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
+    let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
+    let Warpgroups { groups, panels, stages, .. } = *division;
+    // Three warpgroups with the sums of 128 tokens need more registers than a thread's even share.
+    let (more, fewer) = if threads == 3 * GROUP && tokens == 128 {
+        (
+            format!("gm_more_registers<{MORE}>();\n        "),
+            format!("gm_fewer_registers<{}>();\n        ", OF_THREE - 2 * MORE),
+        )
+    } else {
+        (String::new(), String::new())
+    };
+    let sum = match shift(plan) {
+        Some(shift) => format!("(sums[half][c * 4 + j] >> {shift})"),
+        None => "sums[half][c * 4 + j]".to_string(),
+    };
+    format!(
+        "{parts}GM_KERNEL({threads}) {name}(const Matmul a) {{
+    GM_SHARED(u8, xs, {stages} * {x_bytes});
+    GM_SHARED(u8, ws, {stages} * {w_bytes});
+    GM_SHARED(u64, full, {stages});
+    GM_SHARED(u64, empty, {stages});
+    {of_tokens}
+    const u32 first_token = gm_block_y() * {tokens}, first_panel = gm_block() * {panels};
+    const u32 stages = (u32)(a.stride / {tile_bytes});
+    if (gm_thread() == 0) {{
+        for (u32 i = 0; i < {stages}; i++) {{
+            gm_barrier_init(full, i, 4);
+            gm_barrier_init(empty, i, {panels});
+        }}
+        gm_fence_proxy();
+    }}
+    {wait}{load_tokens}gm_sync();
+    if (gm_warp() >= {panels}) {{
+        {fewer}bring(xs, ws, full, empty, a, first_token, first_panel, stages);
+    }} else {{
+        {more}const u32 own_panel = gm_warp(), own_tokens = 0, g = gm_lane() / 4, t = gm_lane() % 4;
+        {table}i32 sums[2][{count}] = {{}};
+{multiply}
+        if ({whole}) {{
+{store_whole}
+            return;
+        }}
+    {store}
+    }}
+}}
+GM_EXPORT({name})
+",
+        parts = finished_row(plan) + &bring(plan, division) + &products(plan, division),
+        of_tokens = tokens_declared(plan),
+        load_tokens = tokens_loaded(plan),
+        whole = whole(plan, division),
+        store_whole = store_whole(plan, &sum),
+        x_bytes = division.x_bytes(plan),
+        w_bytes = panels * plan.pack.tile.bytes,
+        tile_bytes = plan.pack.tile.bytes,
+        wait = wait(&early(plan, division)),
+        table = load_table(plan),
+        count = tokens / 2,
+        // Two sets of operands beside the sums of 96 tokens are more registers than three warpgroups have evenly.
+        multiply = multiply(plan, division, groups > 1 && tokens != 96),
+        store = pipelined::store(plan, tokens, &sum),
+    )
+}
+
+/// Whether activations are divided by what is kept of a token, and whether sums are corrected by the sum of its elements.
+fn used(plan: &CudaMatmul<'_>) -> (bool, bool) {
+    (plan.format.activations.keeps_multiplier, plan.format.min() != 0)
+}
+
+/// What outputs are finished with stands in shared memory, by token.
+fn tokens_declared(plan: &CudaMatmul<'_>) -> String {
+    let (divides, corrects) = used(plan);
+    let arrays = [(true, "f32", "x_scales"), (divides, "f32", "inverses"), (corrects, "i32", "corrections")];
+    let declared = arrays.into_iter().filter(|(there, ..)| *there);
+    let declared: Vec<String> =
+        declared.map(|(_, ty, name)| format!("GM_SHARED({ty}, {name}, {});", plan.tokens)).collect();
+    declared.join("\n    ")
+}
+
+/// Statements that bring it there.
+fn tokens_loaded(plan: &CudaMatmul<'_>) -> String {
+    let (divides, corrects) = used(plan);
+    let inverse = if divides { "\n        inverses[gm_thread()] = 1.0f / x_scale;" } else { "" };
+    let correction =
+        if corrects { "\n        corrections[gm_thread()] = gm_load(a.x_sums + token) * a.min;" } else { "" };
+    format!(
+        "if (gm_thread() < {}) {{
+        const u32 token = gm_min(first_token + gm_thread(), a.m - 1);
+        const f32 x_scale = gm_load(a.x_scales + token);
+        x_scales[gm_thread()] = x_scale;{inverse}{correction}
+    }}
+    ",
+        plan.tokens
+    )
+}
+
+/// Whether all of a warp's outputs are there, and can be divided without regard for the ends of f32's range.
+fn whole(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
+    let tokens = plan.tokens;
+    let inside =
+        format!("first_token + {tokens} <= a.m && (first_panel + {}) * {MMA_ROWS} <= a.n", division.panels);
+    if !used(plan).0 {
+        return inside;
+    }
+    let each: Vec<String> =
+        (0..tokens / 32).map(|i| format!("gm_divides_in_place(x_scales[{} + gm_lane()])", i * 32)).collect();
+    format!("{inside} && gm_ballot({}) == 0xffffffffu", each.join(" && "))
+}
+
+/// Statements that finish and store all outputs of a lane, of which none is beyond the last.
+fn store_whole(plan: &CudaMatmul<'_>, sum: &str) -> String {
+    let (divides, corrects) = used(plan);
+    let mut out = format!("            const u32 row = (first_panel + own_panel) * {MMA_ROWS} + g;\n");
+    let of_row = Finish::of(plan).of_row();
+    for name in &of_row {
+        let null = if *name == "bias" { "a.bias == nullptr ? 0.0f : " } else { "" };
+        let _ = writeln!(
+            out,
+            "            f32 {name}[4];
+            GM_UNROLL for (u32 r = 0; r < 4; r++) {name}[r] = {null}gm_load(a.{name} + row + r * 8);"
+        );
+    }
+    let mut of_tokens = "const f32x2 x_scale = gm_shared_get<f32x2>(x_scales, c * 8 + t * 2);".to_string();
+    if divides {
+        of_tokens += "\n                const f32x2 inverse = gm_shared_get<f32x2>(inverses, c * 8 + t * 2);";
+    }
+    if corrects {
+        of_tokens +=
+            "\n                const u32x2 correction = gm_shared_get<u32x2>(corrections, c * 8 + t * 2);";
+    }
+    let total = if corrects {
+        format!("(f32)({sum} + (i32)(j % 2 ? correction.y : correction.x))")
+    } else {
+        format!("(f32)({sum})")
+    };
+    let scale = "j % 2 ? x_scale.y : x_scale.x";
+    let scaled = if divides {
+        format!("gm_quotient({total}, {scale}, j % 2 ? inverse.y : inverse.x)")
+    } else {
+        format!("{total} * ({scale})")
+    };
+    let arguments: Vec<String> = of_row.iter().map(|name| format!("{name}[half * 2 + j / 2]")).collect();
+    let _ = write!(
+        out,
+        "            f32 *const y = a.y + (u64)(first_token + t * 2) * a.n + row;
+            GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
+                {of_tokens}
+                GM_UNROLL for (u32 j = 0; j < 4; j++)
+                GM_UNROLL for (u32 half = 0; half < 2; half++)
+                    gm_store(y + (u64)(c * 8 + j % 2) * a.n + half * 16 + j / 2 * 8, finished_row(a, {scaled}, {arguments}));
+            }}",
+        columns = plan.tokens / 8,
+        arguments = arguments.join(", "),
+    );
+    out
+}
+
+/// Statements that fetch the codes of the first stages to the L2 cache.
+fn early(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
+    // A line for a thread: there are fewer than threads.
+    let each = division.stages * plan.pack.tile.bytes / 128;
+    format!(
+        "if (gm_thread() < {lines} && gm_thread() % {each} * 128 < a.stride) {{
+        const u32 panel = gm_min(first_panel + gm_thread() / {each}, (a.n - 1) / {MMA_ROWS});
+        gm_prefetch_early(a.codes + panel * a.stride + gm_thread() % {each} * 128);
+    }}
+    ",
+        lines = division.panels * each,
+    )
+}
+
+/// `bring`: what the copying warpgroup does.
+fn bring(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
+    let (tokens, k, tile_bytes) = (plan.tokens, plan.pack.tile.k, plan.pack.tile.bytes);
+    let Warpgroups { groups, panels, stages, step_bytes, .. } = *division;
+    // Sixteen bytes of a token at a time.
+    let pieces = k / 16;
+    let rounds = (tokens * pieces).div_ceil(GROUP);
+    let guard = if (tokens * pieces).is_multiple_of(GROUP) {
+        String::new()
+    } else {
+        format!("            if (r * {GROUP} + own >= {}) continue;\n", tokens * pieces)
+    };
+    format!(
+        "// Brings stage after stage as their places become empty. Tokens are loaded two stages ahead; the two words of a piece that a
+// lane of A has as its first four k go to one core matrix, those it has as its last four to the other.
+template <class X, class W, class B>
+GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, const Matmul &a, u32 first_token, u32 first_panel, u32 stages) {{
+    const u32 own = gm_thread() - {first}, last_panel = (a.n - 1) / {MMA_ROWS};
+    const i8 *from[{rounds}];
+    u32x4 ahead[2][{rounds}] = {{}};
+    GM_UNROLL for (u32 r = 0; r < {rounds}; r++) {{
+        // Tokens beyond the last are computed from it and not stored.
+        const u32 token = gm_min(first_token + (r * {GROUP} + own) / {pieces}, a.m - 1);
+        from[r] = a.x + token * a.x_stride + own % {pieces} * 16;
+        ahead[0][r] = gm_load_once((const u32x4 *)from[r]);
+        ahead[1][r] = gm_load_once((const u32x4 *)(from[r] + gm_min(1u, stages - 1) * {k}));
+    }}
+    u32 place = 0, phase = 1;
+    for (u32 stage = 0; stage < stages; stage++) {{
+        gm_barrier_wait(empty, place, phase);
+        if (own == 0) {{
+            gm_barrier_expect(full, place, {w_bytes});
+            for (u32 i = 0; i < {panels}; i++) {{
+                const u8 *codes = a.codes + gm_min(first_panel + i, last_panel) * a.stride + (u64)stage * {tile_bytes};
+                gm_bulk_copy(ws, (place * {panels} + i) * {tile_bytes}, codes, {tile_bytes}, full, place);
+            }}
+        }}
+        const u64 next = (u64)gm_min(stage + 2, stages - 1) * {k};
+        GM_UNROLL for (u32 r = 0; r < {rounds}; r++) {{
+{guard}            const u32x4 x = ahead[0][r];
+            const u32 token = (r * {GROUP} + own) / {pieces}, piece = own % {pieces};
+            const u32 at = place * {x_bytes} + piece / 2 * {step_bytes} + token * 16 + piece % 2 * 8;
+            gm_shared_put(xs, at, u32x2{{x.x, x.z}});
+            gm_shared_put(xs, at + {matrix}, u32x2{{x.y, x.w}});
+            ahead[0][r] = ahead[1][r];
+            ahead[1][r] = gm_load_once((const u32x4 *)(from[r] + next));
+        }}
+        gm_fence_proxy();
+        gm_sync_warp();
+        if (gm_lane() == 0) gm_barrier_arrive(full, place);
+        place = place + 1 == {stages} ? 0 : place + 1;
+        phase ^= place == 0;
+    }}
+}}
+
+",
+        first = groups * GROUP,
+        w_bytes = panels * tile_bytes,
+        x_bytes = division.x_bytes(plan),
+        matrix = tokens * 16,
+    )
+}
+
+/// `products` and `release`: what the others do with a stage.
+fn products(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
+    let (tokens, tile) = (plan.tokens, plan.pack.tile);
+    let steps = tile.k / 32;
+    let parts: Vec<String> = (0..tile.bytes / 512)
+        .map(|part| {
+            format!(
+                "gm_shared_get<u32x4>(ws, (place * {} + gm_warp()) * {} + {} + gm_lane() * 16)",
+                division.panels,
+                tile.bytes,
+                part * 512
+            )
+        })
+        .collect();
+    let (parameter, _) = table_of(plan);
+    let mut operands = String::new();
+    for step in 0..steps {
+        let _ = write!(
+            operands,
+            "    {{
+{weights}        GM_UNROLL for (u32 half = 0; half < 2; half++)
+            GM_UNROLL for (u32 i = 0; i < 4; i++) operands[{step}][half][i] = weights[half][i];
+    }}
+",
+            weights = fragments(plan, step),
+        );
+    }
+    format!(
+        "// Starts the products of the stage at `place`, once it is there.
+template <class X, class W, class B>
+GM_DEVICE void products(
+    X &xs, W &ws, B &full, u32 place, u32 phase{parameter}, u32 (&operands)[{steps}][2][4], i32 (&sums)[2][{count}]
+) {{
+    gm_barrier_wait(full, place, phase);
+    const u32x4 w[{loads}] = {{{parts}}};
+{operands}    gm_wgmma_fence();
+    GM_UNROLL for (u32 step = 0; step < {steps}; step++) {{
+        const u64 x = gm_wgmma_operand(xs, place * {x_bytes} + step * {step_bytes}, {matrix}, 128);
+        gm_wgmma_us(sums[0], operands[step][0], x);
+        gm_wgmma_us(sums[1], operands[step][1], x);
+    }}
+    gm_wgmma_commit();
+}}
+
+// Waits for all products but those of the last PENDING stages, and gives back the place of the last stage that is done.
+template <u32 PENDING, class B> GM_DEVICE void release(B &empty, u32 place) {{
+    gm_wgmma_wait<PENDING>();
+    gm_sync_warp();
+    if (gm_lane() == 0) gm_barrier_arrive(empty, place);
+}}
+
+",
+        loads = parts.len(),
+        parts = parts.join(", "),
+        count = tokens / 2,
+        x_bytes = division.x_bytes(plan),
+        step_bytes = division.step_bytes,
+        matrix = tokens * 16,
+    )
+}
+
+/// A parameter and an argument for the table of values, where codes are looked up.
+fn table_of(plan: &CudaMatmul<'_>) -> (&'static str, &'static str) {
+    if plan.pack.table.is_some() { (", u32x4 table", ", table") } else { ("", "") }
+}
+
+/// Statements that go through all stages. Where a multiprocessor has one CUDA block, operands of a stage are made while the
+/// products of the one before go on (`overlap`), which takes two sets of registers; where it has several, others multiply.
+fn multiply(plan: &CudaMatmul<'_>, division: &Warpgroups, overlap: bool) -> String {
+    let steps = plan.pack.tile.k / 32;
+    let (_, table) = table_of(plan);
+    let next = format!(
+        "place = place + 1 == {} ? 0 : place + 1;\n            phase ^= place == 0;",
+        division.stages
+    );
+    let start = |set: &str| format!("products(xs, ws, full, place, phase{table}, {set}, sums);");
+    if !overlap {
+        return format!(
+            "        u32 operands[{steps}][2][4];
+        u32 place = 0, phase = 0;
+        for (u32 stage = 0; stage < stages; stage++) {{
+            {}
+            release<0>(empty, place);
+            {next}
+        }}",
+            start("operands")
+        );
+    }
+    let (even, odd) = (start("even"), start("odd"));
+    let done = format!("release<1>(empty, before);\n            before = place;\n            {next}");
+    format!(
+        "        u32 even[{steps}][2][4], odd[{steps}][2][4];
+        u32 place = 0, phase = 0, before = 0, stage = 1;
+        {even}
+        {{
+            {next}
+        }}
+        for (; stage + 1 < stages; stage += 2) {{
+            {odd}
+            {done}
+            {even}
+            {done}
+        }}
+        if (stage < stages) {{
+            {odd}
+        }}
+        gm_wgmma_wait<0>();"
+    )
+}

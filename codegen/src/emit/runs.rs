@@ -1,0 +1,231 @@
+//! Products whose scales stand for runs of k: what is done with the integer sums of [`matmul`](super::matmul).
+//!
+//! Where each run has an f32, its sum is scaled and added to the f32 sums of the rows. Where runs have integers, sums are
+//! multiplied with those and added up over a super-block first.
+
+use super::matmul::{AHEAD, asks_ahead, integer_sums, left_out, needs_sum};
+use super::pack::words;
+use crate::plan::{MatmulPlan, SuperBlock};
+use std::fmt::Write;
+
+/// What the operands leave out of the sum of run `unit`, as `start`, where they do: beginning with it costs no addition.
+fn start(plan: &MatmulPlan<'_>) -> String {
+    if !needs_sum(plan) {
+        return String::new();
+    }
+    format!(
+        "let mut start = [simd::zero(); T];
+         for t in 0..T {{
+             let x_sum = *a.x_sums.add((token + t) * a.units + unit);
+             start[t] = {};
+         }}\n",
+        left_out(plan)
+    )
+}
+
+/// Runs with integers: their sums times those, added up over a super-block, and scaled once.
+pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> String {
+    let format = plan.format;
+    let (unit, runs, rows) = (format.unit, superblock.runs, plan.pack.packing.rows);
+    let tiles = unit.div_ceil(plan.pack.tile.k);
+    let words = words(runs, rows);
+    let has_min = superblock.min.is_some();
+    let start = start(plan);
+    let sums = integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string(), needs_sum(plan));
+    let mut out = String::new();
+    for (name, used) in [("scale", true), ("min", has_min)] {
+        if used {
+            let each = if name == "min" { 2 } else { 1 };
+            let _ = writeln!(
+                out,
+                "let mut {name}s = [a.{name}s; V];
+                 let mut {name}_integers = [a.{name}s.cast::<i8>(); V];
+                 for i in 0..V {{
+                     let row = row + i * LANES;
+                     let panel = a.{name}s.add(row / ROWS * (a.units / RUNS * WORDS));
+                     {name}s[i] = panel.add(row % ROWS);
+                     {name}_integers[i] = panel.add(ROWS).cast::<i8>().add(row % ROWS * {each});
+                 }}"
+            );
+        }
+    }
+    let mut ask = String::new();
+    if asks_ahead(plan) {
+        // Panel follows panel, so what comes after the last super-block is the next panel's first one.
+        let ahead = (AHEAD / plan.pack.tile.bytes / tiles / runs).max(1);
+        let names: &[&str] = if has_min { &["scale", "min"] } else { &["scale"] };
+        for name in names {
+            let _ = write!(
+                ask,
+                "for line in 0..WORDS / LINE {{
+                     simd::prefetch({name}s[0].wrapping_add((block + {ahead}) * WORDS + line * LINE).cast());
+                 }}\n"
+            );
+        }
+    }
+    let lows = if has_min {
+        "let mut lows = [[simd::zero(); V]; T];
+         for pair in 0..RUNS / 2 {
+             let mut integers = [simd::zero(); V];
+             for i in 0..V {
+                 integers[i] = simd::integer_pairs(min_integers[i].add(block * WORDS * 4 + pair * ROWS * 2));
+             }
+             for t in 0..T {
+                 let x_sums = a.x_sums.add((token + t) * a.units + block * RUNS + 2 * pair);
+                 // Both fit in sixteen bits.
+                 let x = simd::splat(*x_sums & 0xffff | *x_sums.add(1) << 16);
+                 for i in 0..V { lows[t][i] = simd::add_products(lows[t][i], integers[i], x); }
+             }
+         }\n"
+    } else {
+        ""
+    };
+    let (x_scale, times) = match format.activations.block {
+        Some(x_block) => (
+            format!(
+                "let x_scale = simd::splat_f32(*a.x_scales.add((token + t) * a.x_blocks + block * {} / {x_block}));",
+                unit * runs
+            ),
+            true,
+        ),
+        None => (String::new(), false),
+    };
+    let term = |name: &str| {
+        let load = format!("simd::load_f32({name}[i].add(block * WORDS))");
+        if times { format!("simd::mul_f32({load}, x_scale)") } else { load }
+    };
+    let subtract = if has_min {
+        format!(
+            "y[t][i] = simd::sub_f32(y[t][i], simd::mul_f32({}, simd::to_f32(lows[t][i])));",
+            term("mins")
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "/// Runs of a super-block.
+         const RUNS: usize = {runs};
+         /// Words that its terms take in a panel.
+         const WORDS: usize = {words};
+         {out}
+         let mut y = [[simd::splat_f32(0.0); V]; T];
+         for block in 0..a.units / RUNS {{
+             {ask}
+             let mut total = [[simd::zero(); V]; T];
+             for run in 0..RUNS {{
+                 let unit = block * RUNS + run;
+                 {start}
+                 {sums}
+                 for i in 0..V {{
+                     let integer = simd::integers(scale_integers[i].add(block * WORDS * 4 + run * ROWS));
+                     for t in 0..T {{ total[t][i] = simd::add_product(total[t][i], dot[t][i], integer); }}
+                 }}
+             }}
+             {lows}
+             for t in 0..T {{
+                 {x_scale}
+                 for i in 0..V {{
+                     y[t][i] = simd::add_f32(y[t][i], simd::mul_f32({scale}, simd::to_f32(total[t][i])));
+                     {subtract}
+                 }}
+             }}
+         }}\n",
+        scale = term("scales"),
+    )
+}
+
+/// Runs with an f32 each: their sums, scaled.
+pub(super) fn by_unit(plan: &MatmulPlan<'_>) -> String {
+    let format = plan.format;
+    let unit = format.unit;
+    let pack = &plan.pack;
+    let tiles = unit.div_ceil(pack.tile.k);
+    let rows = pack.packing.rows;
+    let mut sums = start(plan);
+    sums.push_str(&integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string(), needs_sum(plan)));
+    let mut per_token = String::new();
+    if format.offset {
+        per_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");
+    }
+    if let Some(block) = format.activations.block {
+        let _ = writeln!(
+            per_token,
+            "let x_scale = simd::splat_f32(*a.x_scales.add((token + t) * a.x_blocks + unit * {unit} / {block}));"
+        );
+    }
+    let has_x = format.activations.block.is_some();
+    let term = |name: &str| {
+        let load = format!("simd::load_f32({name}[i].add(unit * {rows}))");
+        if has_x { format!("simd::mul_f32({load}, x_scale)") } else { load }
+    };
+    let mut per_vector = String::from("let sum = simd::to_f32(dot[t][i]);\n");
+    let scaled = match (format.has_scales(), has_x) {
+        (true, _) => format!("simd::mul_f32({}, sum)", term("scales")),
+        (false, true) => "simd::mul_f32(x_scale, sum)".to_string(),
+        (false, false) => "sum".to_string(),
+    };
+    let _ = writeln!(per_vector, "y[t][i] = simd::add_f32(y[t][i], {scaled});");
+    if format.offset {
+        let _ = writeln!(
+            per_vector,
+            "y[t][i] = simd::sub_f32(y[t][i], simd::mul_f32({}, simd::splat_f32(x_sum as f32)));",
+            term("mins")
+        );
+    }
+    let mut pointers = String::new();
+    if format.has_scales() && asks_ahead(plan) {
+        let ahead = (AHEAD / pack.tile.bytes / tiles).max(1);
+        let _ = write!(
+            pointers,
+            "let next_terms = (after / ROWS * ROWS * a.units + after % ROWS)
+                 .wrapping_sub(row / ROWS * ROWS * a.units + row % ROWS + ROWS * a.units);\n"
+        );
+        let _ = write!(
+            sums,
+            "let ahead = if V * LANES == ROWS || unit + {ahead} < a.units {{
+                 (unit + {ahead}) * {rows}
+             }} else {{
+                 ((unit + {ahead}) * {rows}).wrapping_add(next_terms)
+             }};\n"
+        );
+        for (name, used) in [("scales", true), ("mins", format.offset)] {
+            if used {
+                let _ = write!(
+                    sums,
+                    "for i in 0..V {{
+                         if i * LANES % LINE == 0 {{
+                             simd::prefetch({name}[i].wrapping_add(ahead).cast());
+                         }}
+                     }}\n"
+                );
+            }
+        }
+    }
+    for (name, used) in [("scales", format.has_scales()), ("mins", format.offset)] {
+        if used {
+            let _ = writeln!(
+                pointers,
+                "let mut {name} = [a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS); V];
+                 for i in 1..V {{
+                     let row = row + i * LANES;
+                     {name}[i] = if ROWS % (V * LANES) == 0 {{
+                         {name}[0].add(i * LANES)
+                     }} else {{
+                         a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS)
+                     }};
+                 }}"
+            );
+        }
+    }
+    format!(
+        "{pointers}
+         let mut y = [[simd::splat_f32(0.0); V]; T];
+         for unit in 0..a.units {{
+             {sums}
+             for t in 0..T {{
+                 {per_token}
+                 for i in 0..V {{ {per_vector} }}
+             }}
+         }}\n"
+    )
+}

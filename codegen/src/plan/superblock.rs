@@ -1,0 +1,112 @@
+//! Super-blocks: runs whose scales are integers times a number that they share.
+//!
+//! Where a format's scale is a product of fields that many runs share and an integer field of its runs (and its minima
+//! likewise), the integers are multiplied into the integer sums of their runs, so that f32 arithmetic happens once for a
+//! super-block, and a packing holds a byte for each run beside one f32 for all of them.
+
+use gristmill_spec::model::{Activations, Factor, FieldType, Format, Scalar};
+
+/// A term of the weights: fields whose product a super-block shares, times an integer of each run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunTerm {
+    /// Fields whose product (with the constant factor) is the super-block's.
+    pub shared: Vec<usize>,
+    /// The field of the runs' integers.
+    pub integer: usize,
+    /// Their largest magnitude.
+    pub most: u32,
+}
+
+/// Runs whose integer sums are added up before anything is rounded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SuperBlock {
+    /// Runs of a super-block; even.
+    pub runs: u32,
+    /// The scale.
+    pub scale: RunTerm,
+    /// What is subtracted, where something is (or added, with the other sign).
+    pub min: Option<RunTerm>,
+}
+
+impl SuperBlock {
+    /// The super-blocks of a format with `groups` runs to a block, whose values lie in `values` and whose activations share
+    /// a scale as `activations` says; none where nothing would be gained or the sums could leave 32 bits.
+    pub(super) fn of(
+        format: &Format,
+        activations: &Activations,
+        groups: u32,
+        values: (i32, i32),
+    ) -> Option<SuperBlock> {
+        let value = &format.value;
+        let run = format.elements / groups;
+        let scale = RunTerm::of(format, &value.scale, groups)?;
+        let min = match (value.add.is_empty(), value.subtract.is_empty()) {
+            (true, true) => None,
+            (false, true) => Some(RunTerm::of(format, &value.add, groups)?),
+            (true, false) => Some(RunTerm::of(format, &value.subtract, groups)?),
+            (false, false) => return None,
+        };
+        // The constant is multiplied into the floating-point factor instead of the product: the same number, as long as
+        // neither is so small that it is rounded.
+        let normal = |&field: &usize| {
+            matches!(format.fields[field].ty, FieldType::Scalar(Scalar::F16 | Scalar::Ue4m3Half))
+        };
+        if value.unit != 1.0 && !(scale.shared.len() == 1 && scale.shared.iter().all(normal)) {
+            return None;
+        }
+        let extents = || {
+            let shared = scale.shared.iter().chain(min.iter().flat_map(|min| &min.shared));
+            shared.map(|&field| format.elements / format.fields[field].count)
+        };
+        let shared = extents().min().unwrap_or(format.elements);
+        let elements = activations.block.map_or(shared, |block| block.min(shared));
+        let whole = extents().all(|extent| extent.is_multiple_of(elements));
+        if !elements.is_multiple_of(2 * run)
+            || !format.elements.is_multiple_of(elements)
+            || activations.block.is_some_and(|block| !block.is_multiple_of(elements))
+            || !whole
+        {
+            return None;
+        }
+        // Sums of activations go through the minima as i16.
+        let fits_i16 = 128 * u64::from(run) <= i16::MAX as u64;
+        let weight = u64::from(values.0.unsigned_abs().max(values.1.unsigned_abs()));
+        let worst = |weight: u64, most: u32| 128 * u64::from(elements) * weight * u64::from(most);
+        let limit = i32::MAX as u64;
+        let exact = worst(weight, scale.most) <= limit
+            && min.as_ref().is_none_or(|min| fits_i16 && worst(1, min.most) <= limit);
+        exact.then_some(SuperBlock { runs: elements / run, scale, min })
+    }
+}
+
+impl RunTerm {
+    /// The term of some factors, if the last field holds the integers of `groups` runs: in this order the product is rounded
+    /// as it is run by run.
+    fn of(format: &Format, factors: &[Factor], groups: u32) -> Option<RunTerm> {
+        let mut shared = Vec::new();
+        for factor in factors {
+            match factor {
+                Factor::Field(field) => shared.push(*field),
+                // 1 in a packing, and multiplied by at the end.
+                Factor::Row | Factor::Tensor => {}
+            }
+        }
+        let integer = shared.pop()?;
+        let field = &format.fields[integer];
+        let (low, high) = match field.ty {
+            FieldType::Unsigned(bits) => (0, (1i64 << bits) - 1),
+            FieldType::Signed(bits) => (-(1i64 << (bits - 1)), (1i64 << (bits - 1)) - 1),
+            FieldType::Trit => (0, 2),
+            FieldType::Scalar(_) => return None,
+        };
+        let number = |raw: i64| i64::from(field.times) * raw + i64::from(field.plus);
+        let (low, high) = (number(low).min(number(high)), number(low).max(number(high)));
+        let fits = low >= i64::from(i8::MIN) && high <= i64::from(i8::MAX);
+        let most = low.unsigned_abs().max(high.unsigned_abs()) as u32;
+        (groups.is_multiple_of(field.count) && !shared.is_empty() && fits).then_some(RunTerm {
+            shared,
+            integer,
+            most,
+        })
+    }
+}

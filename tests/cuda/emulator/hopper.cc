@@ -1,0 +1,549 @@
+// Barriers in shared memory, bulk copies and warpgroups; see hopper.h.
+//
+// Threads that such barriers order are told apart by clocks: a thread's clock goes up whenever it arrives, and a view holds,
+// for each other thread, up to which clock it is ordered before the view's owner. Barriers hand views on.
+
+#include "hopper.h"
+
+#include <memory>
+
+namespace gm_emulator {
+
+namespace {
+
+constexpr uint32_t GRANULE = 16;
+constexpr uint32_t GRANULES = MAX_SHARED / GRANULE;
+constexpr uint32_t WARPS = MAX_THREADS / 32;
+constexpr uint32_t MAX_BARRIERS = 64;
+
+// What happened before a thread, or before the end of a phase.
+struct View {
+    // By thread: its clock, and how many gm_fence_proxy it had done.
+    uint32_t clocks[MAX_THREADS], fences[MAX_THREADS];
+    // By warp, how often it had waited for its products; by barrier, how many phases were over.
+    uint32_t waits[WARPS], phases[MAX_BARRIERS];
+
+    void join(const View& other) {
+        for (uint32_t i = 0; i < state.threads; i++) {
+            clocks[i] = std::max(clocks[i], other.clocks[i]);
+            fences[i] = std::max(fences[i], other.fences[i]);
+        }
+        for (uint32_t i = 0; i < WARPS; i++) waits[i] = std::max(waits[i], other.waits[i]);
+        for (uint32_t i = 0; i < MAX_BARRIERS; i++) phases[i] = std::max(phases[i], other.phases[i]);
+    }
+};
+
+struct PhaseBarrier {
+    uint32_t at, count, pending, phase, maker, maker_fences;
+    int64_t bytes;
+    // How many phases were over when the last one with a bulk copy was, and the copy's line.
+    uint32_t copied;
+    int copy_line;
+    std::unique_ptr<View> arrived, over;
+    std::vector<uint32_t> waiting;
+};
+
+struct BulkCopy {
+    uint32_t to, bytes, barrier, phase;
+    const unsigned char* from;
+    int line;
+};
+
+// Sixteen bytes of shared memory that products read, by warp.
+struct Granule {
+    uint32_t block_epoch;
+    uint8_t in_flight[WARPS];
+    // The count of the warp's waits behind which its last read was over.
+    uint32_t over[WARPS];
+};
+
+// Sums of a thread that are on their way.
+struct Sums {
+    int32_t* d;
+    uint32_t count, group;
+    std::vector<int32_t> values, poison;
+    int line;
+};
+// An operand of a thread that is being read.
+struct Operand {
+    const uint32_t* a;
+    uint32_t copy[4], group;
+    int line;
+};
+// Registers as gm_wgmma_fence found them.
+struct Known {
+    const void* registers;
+    std::vector<uint32_t> copy;
+};
+struct Lane {
+    std::vector<Sums> sums;
+    std::vector<Operand> operands;
+    std::vector<Known> known;
+    uint32_t committed = 0;
+};
+struct Group {
+    bool fenced = false;
+    struct Read {
+        uint32_t granule, group;
+    };
+    std::vector<Read> reads;
+};
+
+uint32_t clocks[MAX_THREADS], fences[MAX_THREADS], waits[WARPS];
+View* views;
+// What gm_sync told everybody.
+View* of_all;
+std::vector<PhaseBarrier> barriers;
+std::vector<BulkCopy> bulk_copies;
+Granule* granules;
+Lane lanes_of[MAX_THREADS];
+Group groups[MAX_THREADS / 128];
+uint32_t in_group_op[MAX_THREADS / 128];
+
+View& own_view() { return views[state.thread]; }
+
+void publish(View& to, uint32_t thread) {
+    to.join(views[thread]);
+    to.clocks[thread] = clocks[thread] + 1;
+    to.fences[thread] = std::max(to.fences[thread], fences[thread]);
+    to.waits[thread / 32] = std::max(to.waits[thread / 32], waits[thread / 32]);
+    clocks[thread]++;
+}
+
+uint32_t fences_seen(uint32_t other) {
+    const uint32_t told = std::max(own_view().fences[other], of_all->fences[other]);
+    return other == state.thread ? fences[other] : told;
+}
+
+PhaseBarrier& barrier_at(uint32_t at, const char* what, int line) {
+    for (PhaseBarrier& barrier : barriers) {
+        if (barrier.at != at) continue;
+        if (unordered_write(state.shared_bytes[at]))
+            fail(line, "%s on a barrier that thread %u made, and no gm_sync lies between", what, barrier.maker);
+        return barrier;
+    }
+    fail(line, "%s on what is no barrier", what);
+}
+
+void end_phase_if_over(PhaseBarrier& barrier) {
+    if (barrier.pending != 0 || barrier.bytes != 0) return;
+    barrier.phase++;
+    barrier.pending = barrier.count;
+    barrier.over->join(*barrier.arrived);
+    barrier.over->phases[&barrier - barriers.data()] = barrier.phase;
+    for (uint32_t thread : barrier.waiting) {
+        fibers[thread].wait = Wait::None;
+        push_ready(thread);
+    }
+    barrier.waiting.clear();
+}
+
+// One of the bulk copies on their way, any, comes to its end.
+void land(uint32_t which) {
+    const BulkCopy copy = bulk_copies[which];
+    PhaseBarrier& barrier = barriers[copy.barrier];
+    if (barrier.phase != copy.phase)
+        fail(copy.line, "phase %u was over before this copy of %u bytes, which it should have waited for", copy.phase, copy.bytes);
+    // A launch that fails leaves its copies, so that the next one knows whose bytes they are.
+    bulk_copies.erase(bulk_copies.begin() + which);
+    memcpy(state.shared + copy.to, copy.from, copy.bytes);
+    for (uint32_t at = copy.to; at < copy.to + copy.bytes; at++) {
+        SharedByte& byte = state.shared_bytes[at];
+        byte.awaited = false;
+        note_write(byte);
+        byte.bulk = uint16_t(copy.barrier + 1);
+        byte.phase = copy.phase;
+    }
+    barrier.bytes -= copy.bytes;
+    end_phase_if_over(barrier);
+}
+
+bool land_any() {
+    if (bulk_copies.empty()) return false;
+    land(uint32_t(random_bits() % bulk_copies.size()));
+    return true;
+}
+
+// Copies end whenever they like.
+void land_some() {
+    while (random_bits() % 4 == 0 && land_any()) {}
+}
+
+bool hopper_prepare() {
+    views = static_cast<View*>(calloc(MAX_THREADS, sizeof(View)));
+    of_all = static_cast<View*>(calloc(1, sizeof(View)));
+    granules = static_cast<Granule*>(calloc(GRANULES, sizeof(Granule)));
+    state.clocks = clocks;
+    state.fences = fences;
+    return views && of_all && granules;
+}
+
+// Clocks go on from block to block, so that no view of an earlier one says anything.
+void hopper_block_starts() {
+    for (const BulkCopy& copy : bulk_copies)
+        for (uint32_t at = copy.to; at < copy.to + copy.bytes; at++) state.shared_bytes[at].awaited = false;
+    for (const PhaseBarrier& barrier : barriers)
+        for (uint32_t at = barrier.at; at < barrier.at + 8; at++) state.shared_bytes[at].barrier = false;
+    if (state.has_barriers) {
+        memset(views, 0, MAX_THREADS * sizeof(View));
+        memset(of_all, 0, sizeof(View));
+    }
+    state.has_barriers = false;
+    bulk_copies.clear();
+    barriers.clear();
+    for (Lane& lane : lanes_of) lane = Lane();
+    for (Group& group : groups) group = Group();
+    std::fill(std::begin(in_group_op), std::end(in_group_op), 0);
+}
+
+void hopper_thread_ends() {
+    const Lane& lane = lanes_of[state.thread];
+    if (!lane.sums.empty()) fail(lane.sums[0].line, "the thread returned before it waited for this product");
+    if (done + 1 < state.threads) return;
+    for (size_t i = 0; i < barriers.size(); i++) {
+        uint32_t seen = 0;
+        for (uint32_t thread = 0; thread < state.threads; thread++) seen = std::max(seen, views[thread].phases[i]);
+        if (seen < barriers[i].copied) fail(barriers[i].copy_line, "the block ended, and nobody waited for this copy");
+    }
+}
+
+// gm_sync orders everything before everything; what it tells is kept once for all threads.
+void hopper_block_barrier() {
+    if (!state.has_barriers) return;
+    for (uint32_t thread = 0; thread < state.threads; thread++) publish(*of_all, thread);
+}
+
+void hopper_warp_barrier(uint32_t warp) {
+    if (!state.has_barriers) return;
+    static View together;
+    together = views[warp * 32];
+    for (uint32_t lane = 0; lane < 32; lane++) publish(together, warp * 32 + lane);
+    for (uint32_t lane = 0; lane < 32; lane++) views[warp * 32 + lane].join(together);
+}
+
+}  // namespace
+
+bool barriers_order(uint32_t other, uint32_t clock) { return own_view().clocks[other] > clock; }
+
+bool has_seen_phase(uint32_t barrier, uint32_t phase) {
+    return std::max(own_view().phases[barrier - 1], of_all->phases[barrier - 1]) > phase;
+}
+
+void check_products(uint32_t begin, size_t bytes, const char* what, const char* name, int line) {
+    for (uint32_t i = begin / GRANULE; i <= (begin + bytes - 1) / GRANULE; i++) {
+        const Granule& granule = granules[i];
+        if (granule.block_epoch != state.block_epoch) continue;
+        for (uint32_t warp = 0; warp < state.threads / 32; warp++) {
+            if (granule.in_flight[warp])
+                fail(line, "%s in %s, where a product of warp %u reads that it hasn't waited for", what, name, warp);
+            const uint32_t told = std::max(own_view().waits[warp], of_all->waits[warp]);
+            const uint32_t seen = warp == state.thread / 32 ? waits[warp] : told;
+            if (granule.over[warp] > seen)
+                fail(line, "%s in %s, where a product of warp %u read, and no barrier lies between", what, name, warp);
+        }
+    }
+}
+
+void barrier_init(uint32_t at, uint32_t count, int line) {
+    if (count == 0 || count >= 1 << 20) fail(line, "a barrier for %u arrivals; it takes 1 to 1048575", count);
+    if (barriers.size() == MAX_BARRIERS) fail(line, "more than %u barriers", MAX_BARRIERS);
+    for (uint32_t i = at; i < at + 8; i++) {
+        SharedByte& byte = state.shared_bytes[i];
+        if (byte.barrier) fail(line, "this barrier is there already");
+        if (byte.awaited || unordered_write(byte) || unordered_read(byte))
+            fail(line, "a barrier where another thread was, and no barrier lies between");
+        note_write(byte);
+        byte.barrier = true;
+    }
+    state.has_barriers = true;
+    barriers.push_back({at, count, count, 0, state.thread, fences[state.thread], 0, 0, line, std::make_unique<View>(), std::make_unique<View>(), {}});
+    memset(barriers.back().arrived.get(), 0, sizeof(View));
+    memset(barriers.back().over.get(), 0, sizeof(View));
+}
+
+void barrier_expect(uint32_t at, uint32_t bytes, int line) {
+    land_some();
+    PhaseBarrier& barrier = barrier_at(at, "gm_barrier_expect", line);
+    barrier.bytes += bytes;
+    if (barrier.bytes >= 1 << 20) fail(line, "%lld bytes expected in one phase; a barrier counts to 1048575", (long long)barrier.bytes);
+}
+
+void barrier_arrive(uint32_t at, int line) {
+    land_some();
+    PhaseBarrier& barrier = barrier_at(at, "gm_barrier_arrive", line);
+    if (barrier.pending == 0) fail(line, "more than the %u arrivals that the barrier takes in a phase", barrier.count);
+    publish(*barrier.arrived, state.thread);
+    barrier.pending--;
+    end_phase_if_over(barrier);
+}
+
+void barrier_wait(uint32_t at, uint32_t parity, int line) {
+    if (parity > 1) fail(line, "gm_barrier_wait for parity %u", parity);
+    land_some();
+    PhaseBarrier& barrier = barrier_at(at, "gm_barrier_wait", line);
+    const size_t index = size_t(&barrier - barriers.data());
+    if (barrier.phase % 2 == parity) {
+        Fiber& self = fibers[state.thread];
+        self.wait = Wait::Phase;
+        self.line = line;
+        barrier.waiting.push_back(state.thread);
+        leave();
+    }
+    // Barriers may have been added meanwhile.
+    own_view().join(*barriers[index].over);
+}
+
+void fence_proxy() {
+    fences[state.thread]++;
+    // From here on it matters which barrier tells whom.
+    state.has_barriers = true;
+}
+
+void check_source(const unsigned char* from, uint32_t bytes, int line) {
+    const uintptr_t address = reinterpret_cast<uintptr_t>(from);
+    if (state.overlaps && !state.waited[state.thread])
+        fail_access(line, "gm_bulk_copy", address, bytes, "in front of gm_wait_for_previous");
+    if (address % 16 != 0) fail_access(line, "gm_bulk_copy", address, bytes, "not aligned to 16 bytes");
+    const Allocation* place = find_allocation(line, "gm_bulk_copy", address, bytes);
+    check_set(line, "gm_bulk_copy", address, bytes, place);
+    if (!place->writes) return;
+    for (uint32_t i = 0; i < bytes; i++) {
+        const Tag& tag = place->writes[address + i - place->begin];
+        if (tag.epoch >= state.launch_epoch) fail_race(line, "gm_bulk_copy", address + i, place->name, tag);
+    }
+}
+
+void start_bulk_copy(uint32_t to, const unsigned char* from, uint32_t bytes, uint32_t at, int line) {
+    PhaseBarrier& barrier = barrier_at(at, "gm_bulk_copy", line);
+    if (fences_seen(barrier.maker) <= barrier.maker_fences)
+        fail(line, "a bulk copy reports to a barrier behind whose making lies no gm_fence_proxy");
+    for (uint32_t i = to; i < to + bytes; i++) {
+        state.shared_bytes[i].awaited = true;
+        state.shared[i] = uint8_t(random_bits());
+    }
+    bulk_copies.push_back({to, bytes, uint32_t(&barrier - barriers.data()), barrier.phase, from, line});
+    barrier.copied = barrier.phase + 1;
+    barrier.copy_line = line;
+    land_some();
+}
+
+namespace {
+
+// The last thread to arrive does the operation for all four warps.
+void group_op(WarpOp op, int line, uint32_t parameter, void (*operation)(uint32_t first, int line)) {
+    Fiber& self = fibers[state.thread];
+    self.wait = Wait::Group;
+    self.op = op;
+    self.line = line;
+    self.parameter = parameter;
+    const uint32_t group = state.thread / 128;
+    if (++in_group_op[group] < 128) return leave();
+    in_group_op[group] = 0;
+    for (uint32_t i = group * 128; i < group * 128 + 128; i++) {
+        const Fiber& other = fibers[i];
+        if (other.op != op || other.line != line || other.parameter != parameter)
+            fail(line, "%s, but thread %u of the same warpgroup is at %s of line %d", name_of(op), i, name_of(other.op), other.line);
+        fibers[i].wait = Wait::None;
+    }
+    operation(group * 128, line);
+    for (uint32_t warp = group * 4; warp < group * 4 + 4; warp++) push_lanes_shuffled(warp, state.thread);
+}
+
+Known* known(Lane& lane, const void* registers) {
+    for (Known& each : lane.known)
+        if (each.registers == registers) return &each;
+    return nullptr;
+}
+
+// Whether registers are as the last fence found them; it doesn't know those that no product had before.
+bool as_fenced(Lane& lane, const void* registers, uint32_t count) {
+    if (const Known* found = known(lane, registers)) return memcmp(found->copy.data(), registers, count * 4) == 0;
+    const uint32_t* words = static_cast<const uint32_t*>(registers);
+    lane.known.push_back({registers, std::vector<uint32_t>(words, words + count)});
+    return true;
+}
+
+bool on_their_way(const Lane& lane, const void* registers) {
+    for (const Sums& sums : lane.sums)
+        if (sums.d == registers) return true;
+    return false;
+}
+
+void fence_group(uint32_t first, int) {
+    groups[first / 128].fenced = true;
+    for (uint32_t thread = first; thread < first + 128; thread++) {
+        Lane& lane = lanes_of[thread];
+        for (Known& each : lane.known)
+            if (!on_their_way(lane, each.registers)) memcpy(each.copy.data(), each.registers, each.copy.size() * 4);
+    }
+}
+
+void commit_group(uint32_t first, int) {
+    // The next group's operands are other registers, or the same with other values.
+    groups[first / 128].fenced = false;
+    for (uint32_t thread = first; thread < first + 128; thread++) lanes_of[thread].committed++;
+}
+
+void await_group(uint32_t first, int line) {
+    const uint32_t pending = fibers[first].parameter, made = lanes_of[first].committed;
+    const uint32_t finished = made < pending ? 0 : made - pending;
+    for (uint32_t thread = first; thread < first + 128; thread++) {
+        Lane& lane = lanes_of[thread];
+        for (size_t i = 0; i < lane.operands.size();) {
+            const Operand& operand = lane.operands[i];
+            if (memcmp(operand.a, operand.copy, sizeof operand.copy) != 0)
+                fail(operand.line, "operand A of gm_wgmma was changed before gm_wgmma_wait (thread %u)", thread);
+            if (operand.group < finished) lane.operands.erase(lane.operands.begin() + ptrdiff_t(i));
+            else i++;
+        }
+        for (size_t i = 0; i < lane.sums.size();) {
+            const Sums& sums = lane.sums[i];
+            if (memcmp(sums.d, sums.poison.data(), sums.count * 4) != 0)
+                fail(sums.line, "sums of gm_wgmma were touched before gm_wgmma_wait (thread %u)", thread);
+            if (sums.group >= finished) {
+                i++;
+                continue;
+            }
+            memcpy(sums.d, sums.values.data(), sums.count * 4);
+            lane.sums.erase(lane.sums.begin() + ptrdiff_t(i));
+        }
+    }
+    std::vector<Group::Read>& reads = groups[first / 128].reads;
+    size_t kept = 0;
+    for (uint32_t warp = first / 32; warp < first / 32 + 4; warp++) waits[warp]++;
+    for (const Group::Read& read : reads) {
+        if (read.group >= finished) {
+            reads[kept++] = read;
+            continue;
+        }
+        for (uint32_t warp = first / 32; warp < first / 32 + 4; warp++) {
+            granules[read.granule].in_flight[warp]--;
+            granules[read.granule].over[warp] = waits[warp];
+        }
+    }
+    reads.resize(kept);
+    (void)line;
+}
+
+struct Product {
+    int32_t* d;
+    const uint32_t* a;
+    uint64_t b;
+    uint32_t count;
+};
+Product products[MAX_THREADS];
+
+// The bits of a matrix descriptor: start, and the bytes from one core matrix to the next along k and along the columns, all in
+// sixteens; the rest zero: no offset of the base, no swizzle.
+struct Described {
+    uint32_t start, along_k, along_n;
+};
+Described described(uint64_t b, int line) {
+    const uint64_t fields = 0x3fffull | 0x3fffull << 16 | 0x3fffull << 32;
+    if (b >> 62) fail(line, "operand B is swizzled, which this emulator doesn't do");
+    if (b & ~fields) fail(line, "operand B's descriptor %#llx has bits outside its fields", (unsigned long long)b);
+    return {uint32_t(b & 0x3fff) * 16, uint32_t(b >> 16 & 0x3fff) * 16, uint32_t(b >> 32 & 0x3fff) * 16};
+}
+
+// Sixteen bytes that a product of a warpgroup reads, seen by one lane of each of its warps, any.
+void check_read(uint32_t at, uint32_t first, uint32_t end, int line) {
+    if (at + GRANULE > end) fail(line, "operand B of gm_wgmma goes beyond its array");
+    const uint32_t here = state.thread;
+    for (uint32_t warp = 0; warp < 4; warp++) {
+        state.thread = first + warp * 32 + uint32_t(random_bits() % 32);
+        for (uint32_t i = at; i < at + GRANULE; i++) {
+            const SharedByte& byte = state.shared_bytes[i];
+            if (byte.awaited) fail(line, "operand B of gm_wgmma is where a copy is on its way that nobody waited for");
+            if (byte.barrier) fail(line, "operand B of gm_wgmma is a barrier");
+            if (byte.write.epoch < state.block_epoch) fail(line, "operand B of gm_wgmma was never written by this block");
+            if (unordered_write(byte)) fail_race(line, "operand B of gm_wgmma", i, "shared memory", byte.write);
+            if (!byte.bulk && fences_seen(byte.write.thread) <= byte.fences)
+                fail(line, "operand B of gm_wgmma was written by thread %u, and no gm_fence_proxy of it lies between", byte.write.thread);
+        }
+    }
+    state.thread = here;
+    Granule& granule = granules[at / GRANULE];
+    if (granule.block_epoch != state.block_epoch) {
+        granule = Granule();
+        granule.block_epoch = state.block_epoch;
+    }
+    for (uint32_t warp = first / 32; warp < first / 32 + 4; warp++) granule.in_flight[warp]++;
+    groups[first / 128].reads.push_back({at / GRANULE, lanes_of[first].committed});
+}
+
+// The sums of a thread while they are on their way: what they will be, and poison in the registers.
+Sums& begin_sums(uint32_t thread, int line) {
+    const Product& product = products[thread];
+    Lane& lane = lanes_of[thread];
+    for (Sums& sums : lane.sums) {
+        if (sums.d != product.d) continue;
+        if (memcmp(sums.d, sums.poison.data(), sums.count * 4) != 0)
+            fail(line, "sums of gm_wgmma were touched before gm_wgmma_wait (thread %u)", thread);
+        if (sums.count != product.count) fail(line, "sums of a product of another shape, without a wait between");
+        sums.group = lane.committed;
+        return sums;
+    }
+    if (!as_fenced(lane, product.d, product.count))
+        fail(line, "sums of gm_wgmma were written behind gm_wgmma_fence (thread %u)", thread);
+    Sums sums{product.d, product.count, lane.committed, {product.d, product.d + product.count}, {}, line};
+    for (uint32_t i = 0; i < product.count; i++) sums.poison.push_back(int32_t(random_bits()));
+    memcpy(product.d, sums.poison.data(), product.count * 4);
+    lane.sums.push_back(std::move(sums));
+    return lane.sums.back();
+}
+
+void multiply_group(uint32_t first, int line) {
+    static int16_t a[64][32], b[256][32];
+    if (!groups[first / 128].fenced) fail(line, "gm_wgmma without gm_wgmma_fence since the last gm_wgmma_commit");
+    const uint32_t columns = products[first].count * 2;
+    const Described where = described(products[first].b, line);
+    uint32_t end = 0;
+    for (const SharedPlace& place : shared_places)
+        if (place.begin <= where.start && where.start < place.begin + place.bytes) end = place.begin + uint32_t(place.bytes);
+    for (uint32_t n = 0; n < columns; n++) {
+        for (uint32_t half = 0; half < 2; half++) {
+            const uint32_t at = where.start + n / 8 * where.along_n + half * where.along_k + n % 8 * 16;
+            check_read(at, first, end, line);
+            for (uint32_t i = 0; i < 16; i++) b[n][half * 16 + i] = int8_t(state.shared[at + i]);
+        }
+    }
+    for (uint32_t thread = first; thread < first + 128; thread++) {
+        const Product& product = products[thread];
+        if (product.b != products[first].b) fail(line, "thread %u has another operand B than its warpgroup", thread);
+        Lane& lane = lanes_of[thread];
+        if (!as_fenced(lane, product.a, 4)) fail(line, "operand A of gm_wgmma was written behind gm_wgmma_fence (thread %u)", thread);
+        Operand operand{product.a, {}, lane.committed, line};
+        memcpy(operand.copy, product.a, sizeof operand.copy);
+        lane.operands.push_back(operand);
+        const uint32_t row = (thread - first) / 32 * 16 + thread % 32 / 4, k = thread % 4 * 4;
+        for (uint32_t r = 0; r < 4; r++)
+            for (uint32_t i = 0; i < 4; i++) a[row + r % 2 * 8][r / 2 * 16 + k + i] = int16_t(product.a[r] >> 8 * i & 0xff);
+    }
+    for (uint32_t thread = first; thread < first + 128; thread++) {
+        Sums& sums = begin_sums(thread, line);
+        for (uint32_t r = 0; r < sums.count; r++) {
+            const uint32_t row = (thread - first) / 32 * 16 + thread % 32 / 4 + r % 4 / 2 * 8;
+            const uint32_t column = r / 4 * 8 + thread % 4 * 2 + r % 2;
+            int32_t dot = 0;
+            for (uint32_t i = 0; i < 32; i++) dot += int32_t(a[row][i]) * b[column][i];
+            const int64_t sum = int64_t(sums.values[r]) + dot;
+            if (sum != int32_t(sum)) fail(line, "a sum of gm_wgmma is %lld, beyond i32", (long long)sum);
+            sums.values[r] = int32_t(sum);
+        }
+    }
+}
+
+void nothing(uint32_t, int) {}
+
+}  // namespace
+
+void set_registers(uint32_t count, int line) { group_op(WarpOp::Registers, line, count, nothing); }
+void wgmma_fence(int line) { group_op(WarpOp::Fence, line, 0, fence_group); }
+void wgmma_commit(int line) { group_op(WarpOp::Commit, line, 0, commit_group); }
+void wgmma_wait(uint32_t pending, int line) { group_op(WarpOp::Await, line, pending, await_group); }
+void wgmma(int32_t* d, uint32_t count, const uint32_t* a, uint64_t b, int line) {
+    products[state.thread] = {d, a, b, count};
+    group_op(WarpOp::Wgmma, line, count, multiply_group);
+}
+
+}  // namespace gm_emulator
