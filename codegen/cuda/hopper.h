@@ -61,9 +61,6 @@ template <u32 PENDING> GM_DEVICE void gm_wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(PENDING) : "memory");
 }
 
-// a * b + c, rounded once.
-GM_DEVICE f32 gm_fma(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
-
 #else
 
 #define GM_LINE int line = __builtin_LINE()
@@ -116,8 +113,6 @@ template <u32 COUNT> GM_DEVICE void gm_wgmma_us(i32 (&d)[COUNT], const u32 (&a)[
     gm_emulator::wgmma(d, COUNT, a, b, line);
 }
 #undef GM_LINE
-
-GM_DEVICE f32 gm_fma(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 
 #endif
 
