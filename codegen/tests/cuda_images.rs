@@ -72,8 +72,10 @@ fn images_are_what_the_specs_promise() {
         println!("skipped: instructions (no cuobjdump)");
         return;
     };
+    // Disassembling takes longer than compiling, and 8.6 and 8.9 are as 8.0: the architectures that differ.
+    let differs = |image: &Image| [(7, 5), (8, 0), (9, 0)].contains(&image.arch.cc());
     let mut looked_at = 0;
-    for image in made.images.iter().filter(|image| !image.ptx && multiplies(&image.unit)) {
+    for image in made.images.iter().filter(|i| !i.ptx && differs(i) && multiplies(&i.unit)) {
         let kernels = disassemble(&tool, &env, &image.bytes).expect("cuobjdump reads it");
         for usage in &image.usage {
             promised(image, &usage.kernel, &kernels[&usage.kernel]);
