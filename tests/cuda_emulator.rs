@@ -5,7 +5,7 @@
 #[path = "cuda/support/mod.rs"]
 mod support;
 
-use support::{Buffer, Unit, can_run, tells};
+use support::{Buffer, Mistake, Unit, all_show, can_run, mutated};
 
 const REDUCTION: &str = include_str!("cuda/kernels/reduction.cu");
 const GEMV: &str = include_str!("cuda/kernels/gemv.cu");
@@ -28,27 +28,21 @@ impl Random {
     }
 }
 
-/// Every mistake, (name, text that is there, text instead, words of the report), is reported in each of ten orders of threads.
-fn are_caught<R: std::fmt::Debug>(
+/// Every mistake is reported in each of ten orders of threads, in the name of its kernel.
+fn are_caught<R: PartialEq + std::fmt::Debug>(
     unit: &str,
     text: &str,
-    mistakes: &[(&str, &str, &str, &str)],
+    mistakes: &[Mistake],
     run: impl Fn(&Unit, u64) -> Result<R, String>,
 ) {
-    for (name, from, to, words) in mistakes {
-        let mutant = Unit::new(unit, &mutated(text, from, to));
-        for seed in 0..10 {
-            let report = run(&mutant, seed).expect_err(name);
-            assert!(tells(&report, words), "{name}: {report}");
-            assert!(report.starts_with(&format!("kernel {unit}, block (")), "{name}: {report}");
-        }
-    }
-}
-
-/// `text` with one place changed, which must be there once.
-fn mutated(text: &str, from: &str, to: &str) -> String {
-    assert_eq!(text.matches(from).count(), 1, "`{from}` stands once in the kernel");
-    text.replace(from, to)
+    assert!(mistakes.iter().all(|(_, _, _, words)| !words.is_empty()), "each has a report");
+    let right = run(&Unit::new(unit, text), 0).expect("without a mistake it runs");
+    let mutant = |from: &str, to: &str| Unit::new(unit, &mutated(text, from, to));
+    all_show(mistakes, &right, 10, mutant, |mutant, seed| {
+        run(mutant, seed).inspect_err(|report| {
+            assert!(report.starts_with(&format!("kernel {unit}, block (")), "{report}");
+        })
+    });
 }
 
 fn reduce(unit: &Unit, x: &[i32], blocks: u32, seed: u64) -> Result<Vec<i32>, String> {

@@ -5,13 +5,9 @@ use super::blocks::{dequantize, quantize};
 use super::generated::{Kernel, generated, kernels, text_of};
 use super::matmul::{on_the_cpu, pack, product, run};
 use super::random::Random;
-use super::support::{Unit, can_run, tells};
+use super::support::{Mistake, Unit, can_run, tells};
 use super::verify::inputs::{self, Tokens, Weights};
 use gristmill_spec::vocab::Op;
-
-/// One mistake: what it is, the text that is there, what is there instead, and words of the emulator's report; where
-/// they are empty, the results are wrong.
-pub type Mistake = (&'static str, &'static str, &'static str, &'static str);
 
 /// Words for memory that is looked at while the launch in front may still be writing it.
 const EARLY: &str = "a launch in front may still write it";

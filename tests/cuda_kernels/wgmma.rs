@@ -3,9 +3,9 @@
 
 use super::generated::{generated, sources};
 use super::matmul::{on_the_cpu, pack, product, run};
-use super::mutations::{Mistake, kernel, must_show, mutated};
+use super::mutations::{kernel, must_show, mutated};
 use super::random::Random;
-use super::support::{Buffer, Unit, can_run};
+use super::support::{Buffer, Mistake, Unit, can_run};
 use super::verify::inputs::{Tokens, Weights};
 use gristmill_codegen::cuda::{DEVICE_HEADER, emit};
 use gristmill_spec::model::Packing;

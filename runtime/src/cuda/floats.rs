@@ -5,9 +5,7 @@ use super::buffer::DeviceBuffer;
 use super::convert::{Convert, Values};
 use super::device::{Argument, Function, Geometry, Gpu};
 use super::fault::{FaultKind, Faults, Rows};
-use super::product::{
-    BF16, DeviceInput, F16, F32, ProductCode, Scratch, Weights, block_threads, room, upload,
-};
+use super::product::{BF16, DeviceInput, F16, F32, ProductCode, Scratch, Weights, room, upload, width};
 use crate::activations::Input;
 use crate::error::Error;
 use crate::launch::Launcher;
@@ -159,14 +157,7 @@ impl Launcher<ProductCode> {
         // A fault of earlier runs is theirs.
         scratch.finish_pending()?;
         let (address, word) = upload(gpu, scratch, input)?;
-        let bias_at = match bias {
-            None => 0,
-            Some(bias) => {
-                let room = room(&mut scratch.bias, gpu, bias.len())?;
-                room.write(bias)?;
-                room.input()
-            }
-        };
+        let bias_at = scratch.bias_at(gpu, bias)?;
         let y_at = room(&mut scratch.y, gpu, y.len())?.output();
         let x = Activations { address, word, m, k: packed.k() };
         // SAFETY: all values were copied just now; `y` has room for `m * n`; all is in the scratch, and waited for.
@@ -187,10 +178,7 @@ impl Launcher<ProductCode> {
         scratch: &mut Option<Box<Scratch>>,
     ) -> Result<(), Error> {
         let gpu = self.gpu();
-        let elsewhere = [Some(input.gpu()), bias.map(DeviceBuffer::gpu), Some(y.gpu())];
-        if elsewhere.into_iter().flatten().any(|other| !Arc::ptr_eq(other, gpu)) {
-            return Err(Error::WrongDevice { kernel: self.entry.name, index: gpu.profile().index });
-        }
+        self.are_here(input, bias, y)?;
         let floats = self.code().floats.as_ref().ok_or_else(|| self.broken("it multiplies no floats"))?;
         let scratch = scratch.get_or_insert_default();
         scratch.on(gpu);
@@ -215,7 +203,7 @@ impl Launcher<ProductCode> {
         y: u64,
         scratch: &mut Scratch,
     ) -> Result<(), Error> {
-        let ProductCode { gpu, function, threads, fewest, rows, tokens, .. } = self.code();
+        let ProductCode { gpu, function, .. } = self.code();
         let weights = self.weights(packed)?;
         let Activations { m, k, .. } = x;
         let n = size("rows", packed.n())?;
@@ -244,9 +232,6 @@ impl Launcher<ProductCode> {
             m: 0,
             n,
         };
-        let width = |word: u32| if word == F32 { 4 } else { 2 };
-        // A grid's second side is short; more tokens are another launch.
-        let most = (gpu.profile().grid.1 as usize).max(1).saturating_mul(*tokens as usize);
         let bytes_in = packed.bytes() + m.saturating_mul(k).saturating_mul(width(x.word));
         self.enqueued(gpu, bytes_in, m.saturating_mul(packed.n()).saturating_mul(4), || {
             if let Some(convert) = &floats.convert {
@@ -256,27 +241,18 @@ impl Launcher<ProductCode> {
                 // SAFETY: `x` is the caller's; the scratch has room for `m` rows of whole stages.
                 unsafe { convert.rows(gpu, src, dst, (m, k), fault) }?;
             }
-            let mut done = 0;
-            while done < m {
-                let part = (m - done).min(most);
-                let from = |values: usize, width: usize| (done as u64) * (values as u64) * (width as u64);
-                let part32 = size("tokens", part)?;
+            self.code().in_launches(n, m, |from, m, geometry| {
                 let parameters = Parameters {
                     x: all.x + from(stride, width(word)),
                     x_first: from(k, 1),
                     y: all.y + from(packed.n(), 4),
-                    m: part32,
+                    m,
                     ..all
                 };
-                let blocks = (n.div_ceil(*rows), part32.div_ceil(*tokens));
-                let threads = block_threads(*fewest, *threads, blocks, gpu.profile().multiprocessors);
-                let geometry = Geometry { blocks, threads };
                 // SAFETY: the parameter is that of docs/cuda.md; weights are rows as this kernel reads them
                 // (`Matmul::accepts`), the rest is the caller's.
-                unsafe { gpu.launch(self.entry.name, function, &geometry, &[Argument::Rows(parameters)]) }?;
-                done += part;
-            }
-            Ok(())
+                unsafe { gpu.launch(self.entry.name, function, geometry, &[Argument::Rows(parameters)]) }
+            })
         })
     }
 }

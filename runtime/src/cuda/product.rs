@@ -85,6 +85,11 @@ pub(super) const F32: u32 = 0;
 pub(super) const F16: u32 = 1;
 pub(super) const BF16: u32 = 2;
 
+/// Bytes of a value of a type.
+pub(super) fn width(word: u32) -> usize {
+    if word == F32 { 4 } else { 2 }
+}
+
 /// The parameter of a product: `docs/cuda.md`, in its order.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -159,13 +164,17 @@ impl Launcher<ActivationCode> {
         let runs = if layout.blocks > 1 { layout.blocks } else { layout.units };
         let shares = row_shares(runs, *threads, m, gpu.profile().multiprocessors);
         let geometry = Geometry { blocks: (size("tokens", m)?, shares), threads: *threads };
-        let width = if word == F32 { 4 } else { 2 };
         let out = layout.bytes() + 4 * (layout.blocks + layout.units);
-        self.enqueued(gpu, m.saturating_mul(layout.k).saturating_mul(width), m.saturating_mul(out), || {
-            // SAFETY: the parameters are those of docs/cuda.md; places have the layout's sizes for `m` rows
-            // (`Scratch::places`), and `x` is the caller's.
-            unsafe { gpu.launch(self.entry.name, function, &geometry, &arguments) }
-        })
+        self.enqueued(
+            gpu,
+            m.saturating_mul(layout.k).saturating_mul(width(word)),
+            m.saturating_mul(out),
+            || {
+                // SAFETY: the parameters are those of docs/cuda.md; places have the layout's sizes for `m` rows
+                // (`Scratch::places`), and `x` is the caller's.
+                unsafe { gpu.launch(self.entry.name, function, &geometry, &arguments) }
+            },
+        )
     }
 }
 
@@ -301,6 +310,14 @@ impl Scratch {
         faults.address(gpu, rows)
     }
 
+    /// Copies a bias; its address, or 0 for none.
+    pub(super) fn bias_at(&mut self, gpu: &Arc<Gpu>, bias: Option<&[f32]>) -> Result<u64, Error> {
+        let Some(bias) = bias else { return Ok(0) };
+        let room = room(&mut self.bias, gpu, bias.len())?;
+        room.write(bias)?;
+        Ok(room.input())
+    }
+
     /// Room for `m` rows of this layout, `stride` bytes apart.
     fn places(
         &mut self,
@@ -362,6 +379,31 @@ pub(crate) struct ProductCode {
     unit: Unit,
     /// What a product of floats needs besides.
     pub(super) floats: Option<Floats>,
+}
+
+impl ProductCode {
+    /// The product with `n` rows of `m` tokens in as many launches as it takes: a grid's second side is short. `launch` gets
+    /// the bytes in front of a launch's tokens, by values of a token and bytes of a value; their number; and the geometry.
+    pub(super) fn in_launches(
+        &self,
+        n: u32,
+        m: usize,
+        launch: impl Fn(&dyn Fn(usize, usize) -> u64, u32, &Geometry) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let profile = self.gpu.profile();
+        let most = (profile.grid.1 as usize).max(1).saturating_mul(self.tokens as usize);
+        let mut done = 0;
+        while done < m {
+            let part = (m - done).min(most);
+            let from = |values: usize, width: usize| (done as u64) * (values as u64) * (width as u64);
+            let tokens = size("tokens", part)?;
+            let blocks = (n.div_ceil(self.rows), tokens.div_ceil(self.tokens));
+            let threads = block_threads(self.fewest, self.threads, blocks, profile.multiprocessors);
+            launch(&from, tokens, &Geometry { blocks, threads })?;
+            done += part;
+        }
+        Ok(())
+    }
 }
 
 impl Launcher<ProductCode> {
@@ -456,7 +498,7 @@ impl Launcher<ProductCode> {
         bias: u64,
         y: u64,
     ) -> Result<(), Error> {
-        let ProductCode { gpu, function, threads, fewest, rows, tokens, packing, .. } = self.code();
+        let ProductCode { gpu, function, packing, .. } = self.code();
         let weights = self.weights(packed)?;
         let n = size("rows", packed.n)?;
         let or_null = |buffer: &DeviceBuffer<f32>| if buffer.is_empty() { 0 } else { buffer.input() };
@@ -480,35 +522,37 @@ impl Launcher<ProductCode> {
             m: 0,
             n,
         };
-        // A grid's second side is short; more tokens are another launch.
-        let most = (gpu.profile().grid.1 as usize).max(1).saturating_mul(*tokens as usize);
         let bytes_in = packed.bytes() + m * (layout.bytes() + 4 * (layout.blocks + layout.units));
         self.enqueued(gpu, bytes_in, m.saturating_mul(packed.n).saturating_mul(4), || {
-            let mut done = 0;
-            while done < m {
-                let part = (m - done).min(most);
-                let from = |values: usize, width: usize| (done as u64) * (values as u64) * (width as u64);
-                let part32 = size("tokens", part)?;
+            self.code().in_launches(n, m, |from, m, geometry| {
                 let parameters = Parameters {
                     x: all.x + from(places.stride, 1),
                     x_scales: all.x_scales + from(layout.blocks, 4),
                     x_sums: all.x_sums + from(layout.units, 4),
                     y: all.y + from(packed.n, 4),
-                    m: part32,
+                    m,
                     ..all
                 };
-                let blocks = (n.div_ceil(*rows), part32.div_ceil(*tokens));
-                let threads = block_threads(*fewest, *threads, blocks, gpu.profile().multiprocessors);
-                let geometry = Geometry { blocks, threads };
                 // SAFETY: the parameter is that of docs/cuda.md; weights are packed as this kernel reads them
                 // (`Matmul::accepts`), the rest is the caller's.
-                unsafe {
-                    gpu.launch(self.entry.name, function, &geometry, &[Argument::Product(parameters)])
-                }?;
-                done += part;
-            }
-            Ok(())
+                unsafe { gpu.launch(self.entry.name, function, geometry, &[Argument::Product(parameters)]) }
+            })
         })
+    }
+
+    /// Whether operands are on this product's device.
+    pub(super) fn are_here(
+        &self,
+        input: DeviceInput<'_>,
+        bias: Option<&DeviceBuffer<f32>>,
+        y: &DeviceBuffer<f32>,
+    ) -> Result<(), Error> {
+        let gpu = self.gpu();
+        let all = [Some(input.gpu()), bias.map(DeviceBuffer::gpu), Some(y.gpu())];
+        if all.into_iter().flatten().any(|other| !Arc::ptr_eq(other, gpu)) {
+            return Err(Error::WrongDevice { kernel: self.entry.name, index: gpu.profile().index });
+        }
+        Ok(())
     }
 
     /// The product of `m > 0` rows in the processor's memory with `n > 0` rows of `k > 0`, into it. Sizes were
@@ -554,14 +598,7 @@ impl Launcher<ProductCode> {
                 });
             }
         };
-        let bias_at = match bias {
-            None => 0,
-            Some(bias) => {
-                let room = room(&mut scratch.bias, gpu, bias.len())?;
-                room.write(bias)?;
-                room.input()
-            }
-        };
+        let bias_at = scratch.bias_at(gpu, bias)?;
         let out = room(&mut scratch.y, gpu, y.len())?;
         let y_at = out.output();
         // SAFETY: `places` were filled for `m` rows of this layout, `bias` and `y` have the sizes that the handle
@@ -605,10 +642,7 @@ impl Launcher<ProductCode> {
         scratch: &mut Option<Box<Scratch>>,
     ) -> Result<(), Error> {
         let gpu = self.gpu();
-        let elsewhere = [Some(input.gpu()), bias.map(DeviceBuffer::gpu), Some(y.gpu())];
-        if elsewhere.into_iter().flatten().any(|other| !Arc::ptr_eq(other, gpu)) {
-            return Err(Error::WrongDevice { kernel: self.entry.name, index: gpu.profile().index });
-        }
+        self.are_here(input, bias, y)?;
         self.weights(packed)?;
         let scratch = scratch.get_or_insert_default();
         scratch.on(gpu);

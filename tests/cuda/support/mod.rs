@@ -32,6 +32,37 @@ pub fn can_run(what: &str) -> bool {
     false
 }
 
+/// A mistake in a kernel's text: what it is, the text that is there, what is there instead, and words of the emulator's
+/// report; where they are empty, the results are wrong.
+pub type Mistake = (&'static str, &'static str, &'static str, &'static str);
+
+/// `text` with one place changed, which must be there once.
+pub fn mutated(text: &str, from: &str, to: &str) -> String {
+    assert_eq!(text.matches(from).count(), 1, "`{from}` stands once in the kernel");
+    text.replace(from, to)
+}
+
+/// Every mistake shows as it should in each order of threads; `unit` compiles the kernels with a place changed.
+pub fn all_show<R: PartialEq + std::fmt::Debug>(
+    mistakes: &[Mistake],
+    right: &R,
+    seeds: u64,
+    unit: impl Fn(&str, &str) -> Unit,
+    run: impl Fn(&Unit, u64) -> Result<R, String>,
+) {
+    for (name, from, to, words) in mistakes {
+        let unit = unit(from, to);
+        for seed in 0..seeds {
+            match run(&unit, seed) {
+                Ok(found) => assert!(words.is_empty() && found != *right, "{name}, seed {seed}: not seen"),
+                Err(report) => {
+                    assert!(!words.is_empty() && tells(&report, words), "{name}, seed {seed}: {report}");
+                }
+            }
+        }
+    }
+}
+
 /// Whether the emulator's report has one of these words, which `|` parts.
 pub fn tells(report: &str, words: &str) -> bool {
     words.split('|').any(|words| report.contains(words))

@@ -34,11 +34,16 @@ pub fn emit(format: &Activations, function: &str) -> String {
         None => of_rows(statistic, &step, kept),
     };
     format!(
-        "{HELPERS}GM_DEVICE f32 load(const void *x, u32 type, u64 i) {{
-    if (type == 1) return gm_f16_to_f32(gm_load((const u16 *)x + i));
-    if (type == 2) return gm_bf16_to_f32(gm_load((const u16 *)x + i));
-    return gm_load((const f32 *)x + i);
+        "{HELPERS}// One value as it lies there; `value` makes f32 of it, and `load` does both.
+GM_DEVICE u32 bits(const void *x, u32 type, u64 i) {{
+    return type == 0 ? gm_load((const u32 *)x + i) : (u32)gm_load((const u16 *)x + i);
 }}
+
+GM_DEVICE f32 value(u32 bits, u32 type) {{
+    return type == 0 ? gm_float(bits) : type == 1 ? gm_f16_to_f32((u16)bits) : gm_bf16_to_f32((u16)bits);
+}}
+
+GM_DEVICE f32 load(const void *x, u32 type, u64 i) {{ return value(bits(x, type, i), type); }}
 
 // As `abs_sum`, of a row of any type. One warp; every warp gets the same.
 GM_DEVICE f64 abs_sum_of(const void *x, u32 type, u64 start, u32 len) {{
@@ -50,16 +55,8 @@ GM_DEVICE f64 abs_sum_of(const void *x, u32 type, u64 start, u32 len) {{
     return total;
 }}
 
-// One value as it lies there, and four from a multiple of four on, those from `end` on zero; `whole` says that rows are
-// multiples of four. `value` and `value_of` make f32 of them.
-GM_DEVICE u32 bits(const void *x, u32 type, u64 i) {{
-    return type == 0 ? gm_load((const u32 *)x + i) : (u32)gm_load((const u16 *)x + i);
-}}
-
-GM_DEVICE f32 value(u32 bits, u32 type) {{
-    return type == 0 ? gm_float(bits) : type == 1 ? gm_f16_to_f32((u16)bits) : gm_bf16_to_f32((u16)bits);
-}}
-
+// Four values from a multiple of four on, as they lie there, those from `end` on zero; `whole` says that rows are multiples
+// of four. `value_of` makes f32 of one of them.
 GM_DEVICE u32x4 four(const void *x, u32 type, u64 start, u32 i, u32 end, bool whole) {{
     u32x4 v = {{}};
     if (i >= end) return v;
