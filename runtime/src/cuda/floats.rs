@@ -1,11 +1,13 @@
 //! Products of floats on a device: weights as the format's own rows, activations rounded where the kernel wants it.
 
+use super::activations::{BF16, DeviceInput, F16, F32, upload, width};
 use super::blocks::{looping, size};
 use super::buffer::DeviceBuffer;
 use super::convert::{Convert, Values};
 use super::device::{Argument, Function, Geometry, Gpu};
 use super::fault::{FaultKind, Faults, Rows};
-use super::product::{BF16, DeviceInput, F16, F32, ProductCode, Scratch, Weights, room, upload, width};
+use super::product::{ProductCode, Weights};
+use super::scratch::{Scratch, room};
 use crate::activations::Input;
 use crate::error::Error;
 use crate::launch::Launcher;

@@ -7,6 +7,7 @@
 //! Nothing here panics for want of a driver: the library is looked for first, by [`detect`], and everything else needs
 //! what that found.
 
+mod activations;
 mod blocks;
 mod buffer;
 mod convert;
@@ -19,7 +20,10 @@ mod memory;
 mod probe;
 mod product;
 mod quantizer;
+mod scratch;
 
+pub(crate) use activations::ActivationCode;
+pub use activations::{DeviceInput, QuantizedActivations, quantize_activations};
 pub(crate) use blocks::{DequantizeCode, QuantizeCode};
 pub use buffer::{DeviceBuffer, Number};
 pub use convert::Converter;
@@ -28,6 +32,6 @@ pub use failure::GpuFailure;
 pub use graph::Graph;
 pub use memory::{DeviceMemory, Pool};
 pub use probe::{count, detect};
-pub(crate) use product::{ActivationCode, ProductCode, Scratch, Weights};
-pub use product::{DeviceInput, QuantizedActivations, quantize_activations};
+pub(crate) use product::{ProductCode, Weights};
 pub use quantizer::{GpuQuantizer, MemoryEstimate, QuantizationError};
+pub(crate) use scratch::Scratch;

@@ -1,13 +1,14 @@
 //! Products on a device: weights that lie there, activations quantized there.
 
+use super::activations::{ActivationCode, DeviceInput, upload};
 use super::blocks::size;
-use super::buffer::{DeviceBuffer, Number};
+use super::buffer::DeviceBuffer;
 use super::device::{Argument, Function, Geometry, Gpu};
-use super::fault::{FaultKind, Faults, Rows};
 use super::floats::Floats;
+use super::scratch::{Places, Scratch, room};
 use crate::activations::{self, Input, RowLayout};
 use crate::aligned::Aligned;
-use crate::decide::{Candidate, Decision};
+use crate::decide::Candidate;
 use crate::error::Error;
 use crate::launch::{Launcher, unpack_panel};
 use crate::registry::{CudaLaunch, PackInfo, Registry, Unit};
@@ -16,79 +17,10 @@ use crate::weights::PackedMatrix;
 use crate::workspace::Workspace;
 use cudarc::driver::DeviceRepr;
 use gristmill_spec::vocab::{DType, Op};
-use half::slice::HalfFloatSliceExt as _;
 use std::sync::Arc;
-
-/// Activations in a device's memory: `m` rows of `k`. Those of two bytes as their bits.
-#[derive(Clone, Copy, Debug)]
-pub enum DeviceInput<'a> {
-    /// binary32.
-    F32(&'a DeviceBuffer<f32>),
-    /// binary16.
-    F16(&'a DeviceBuffer<u16>),
-    /// bfloat16.
-    Bf16(&'a DeviceBuffer<u16>),
-}
-
-impl DeviceInput<'_> {
-    /// The type.
-    pub fn dtype(&self) -> DType {
-        match self {
-            DeviceInput::F32(_) => DType::F32,
-            DeviceInput::F16(_) => DType::F16,
-            DeviceInput::Bf16(_) => DType::Bf16,
-        }
-    }
-
-    /// How many values.
-    pub fn len(&self) -> usize {
-        match self {
-            DeviceInput::F32(x) => x.len(),
-            DeviceInput::F16(x) | DeviceInput::Bf16(x) => x.len(),
-        }
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    pub(super) fn address(&self) -> u64 {
-        match self {
-            DeviceInput::F32(x) => x.input(),
-            DeviceInput::F16(x) | DeviceInput::Bf16(x) => x.input(),
-        }
-    }
-
-    /// The type, as `quantize_activations` takes it.
-    pub(super) fn word(&self) -> u32 {
-        match self {
-            DeviceInput::F32(_) => F32,
-            DeviceInput::F16(_) => F16,
-            DeviceInput::Bf16(_) => BF16,
-        }
-    }
-
-    pub(super) fn gpu(&self) -> &Arc<Gpu> {
-        match self {
-            DeviceInput::F32(x) => x.gpu(),
-            DeviceInput::F16(x) | DeviceInput::Bf16(x) => x.gpu(),
-        }
-    }
-}
 
 /// Threads that keep a multiprocessor's loads under way: half of what most devices can hold.
 const THREADS_PER_MULTIPROCESSOR: u64 = 1024;
-
-/// Words of the types that `quantize_activations` takes.
-pub(super) const F32: u32 = 0;
-pub(super) const F16: u32 = 1;
-pub(super) const BF16: u32 = 2;
-
-/// Bytes of a value of a type.
-pub(super) fn width(word: u32) -> usize {
-    if word == F32 { 4 } else { 2 }
-}
 
 /// The parameter of a product: `docs/cuda.md`, in its order.
 #[derive(Clone, Copy, Debug)]
@@ -117,121 +49,6 @@ pub(crate) struct Parameters {
 // SAFETY: numbers of fixed width in the order and with the alignment of the kernel's struct, without padding.
 unsafe impl DeviceRepr for Parameters {}
 
-/// A quantizer of activations on a device.
-#[derive(Clone, Debug)]
-pub(crate) struct ActivationCode {
-    gpu: Arc<Gpu>,
-    function: Function,
-    threads: u32,
-}
-
-impl Launcher<ActivationCode> {
-    pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
-        Launcher::on_gpu(registry, candidate, Op::QuantizeActivations, |code| {
-            let CudaLaunch::QuantizeActivations { function, threads } = code.launch else { return Ok(None) };
-            let gpu = Gpu::open(index)?;
-            let function = gpu.function(candidate.entry.name, code, function, threads)?;
-            Ok(Some(ActivationCode { gpu, function, threads }))
-        })
-    }
-
-    /// Enqueues `m > 0` rows of type `word` at `x` into the scratch's places, which are large enough.
-    ///
-    /// # Safety
-    /// `x` is the address of `m * layout.k` values of that type on this device, which live until the kernel has run.
-    unsafe fn rows(
-        &self,
-        x: u64,
-        word: u32,
-        m: usize,
-        layout: &RowLayout,
-        places: &Places,
-    ) -> Result<(), Error> {
-        let ActivationCode { gpu, function, threads } = self.code();
-        let arguments = [
-            Argument::U64(x),
-            Argument::U32(word),
-            Argument::U32(size("tokens", m)?),
-            Argument::U32(size("a row", layout.k)?),
-            Argument::U32(size("a unit", layout.unit)?),
-            Argument::U32(size("a unit", layout.unit_padded)?),
-            Argument::U32(size("units", layout.units)?),
-            Argument::U64(places.q),
-            Argument::U64(places.scales),
-            Argument::U64(places.sums),
-            Argument::U64(places.fault),
-        ];
-        let runs = if layout.blocks > 1 { layout.blocks } else { layout.units };
-        let shares = row_shares(runs, *threads, m, gpu.profile().multiprocessors);
-        let geometry = Geometry { blocks: (size("tokens", m)?, shares), threads: *threads };
-        let out = layout.bytes() + 4 * (layout.blocks + layout.units);
-        self.enqueued(
-            gpu,
-            m.saturating_mul(layout.k).saturating_mul(width(word)),
-            m.saturating_mul(out),
-            || {
-                // SAFETY: the parameters are those of docs/cuda.md; places have the layout's sizes for `m` rows
-                // (`Scratch::places`), and `x` is the caller's.
-                unsafe { gpu.launch(self.entry.name, function, &geometry, &arguments) }
-            },
-        )
-    }
-}
-
-/// Activations as kernels of a GPU made them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct QuantizedActivations {
-    /// int8 values, each unit padded with zeros: `[m][units * padded]`.
-    pub q: Vec<i8>,
-    /// One scale for each block: `[m][blocks]`.
-    pub scales: Vec<f32>,
-    /// The sum of each unit: `[m][units]`.
-    pub sums: Vec<i32>,
-}
-
-/// Quantizes `m` rows of `k` values by the kernel that a decision for `quantize_activations` on a GPU chose, in
-/// units as a product wants them. Products do this for themselves; this is for looking at what they do.
-///
-/// # Errors
-/// Why nothing was chosen; [`Error::ShapeMismatch`]; [`Error::NonFinite`], [`Error::ScaleOverflow`]; [`Error::Gpu`].
-pub fn quantize_activations(
-    decision: &Decision<'_>,
-    unit: Unit,
-    x: &[f32],
-    m: usize,
-    k: usize,
-) -> Result<QuantizedActivations, Error> {
-    let registry = decision.prepared().registry();
-    let index = decision.prepared().device().index;
-    let launcher = Launcher::<ActivationCode>::cuda(registry, decision.candidate()?, index)?;
-    let info = registry.activations.get(launcher.entry.format);
-    let block = info.ok_or_else(|| launcher.broken("its activation format is missing"))?.block;
-    if unit.multiple == 0 || block == Some(0) {
-        return Err(launcher.broken("a unit or a block is empty"));
-    }
-    let expected =
-        m.checked_mul(k).filter(|values| *values > 0).ok_or(Error::TooLarge { what: "activations" })?;
-    if x.len() != expected {
-        return Err(Error::ShapeMismatch { what: "activations", unit: "values", expected, found: x.len() });
-    }
-    let layout = RowLayout::new(unit, k, block)?;
-    let gpu = Arc::clone(&launcher.code().gpu);
-    let mut scratch = Scratch::default();
-    scratch.on(&gpu);
-    let places = scratch.places(&gpu, m, &layout, block, layout.bytes())?;
-    let (x, word) = upload(&gpu, &mut scratch, Input::F32(x))?;
-    // SAFETY: all `m * k` values were copied to `x` just now; the scratch lives until the wait below.
-    unsafe { launcher.rows(x, word, m, &layout, &places) }?;
-    gpu.wait(launcher.entry.name)?;
-    scratch.finish()?;
-    let nothing = || Error::TooLarge { what: "activations" };
-    Ok(QuantizedActivations {
-        q: scratch.q.as_ref().ok_or_else(nothing)?.to_vec()?,
-        scales: scratch.scales.as_ref().ok_or_else(nothing)?.to_vec()?,
-        sums: scratch.sums.as_ref().ok_or_else(nothing)?.to_vec()?,
-    })
-}
-
 /// Weights on a device.
 #[derive(Debug)]
 pub(crate) struct Weights {
@@ -245,123 +62,6 @@ pub(crate) struct Weights {
 impl Weights {
     pub(crate) fn bytes(&self) -> usize {
         self.codes.bytes() + self.scales.bytes() + self.mins.bytes() + self.outer.bytes()
-    }
-}
-
-/// Memory of runs on a device, grown where a run needs more.
-#[derive(Debug, Default)]
-pub(crate) struct Scratch {
-    x: Option<DeviceBuffer<f32>>,
-    /// Activations of two bytes, as their bits.
-    halves: Option<DeviceBuffer<u16>>,
-    /// Activations that were rounded to two bytes.
-    pub(super) rounded: Option<DeviceBuffer<u16>>,
-    q: Option<DeviceBuffer<i8>>,
-    scales: Option<DeviceBuffer<f32>>,
-    sums: Option<DeviceBuffer<i32>>,
-    pub(super) bias: Option<DeviceBuffer<f32>>,
-    pub(super) y: Option<DeviceBuffer<f32>>,
-    faults: Option<Faults>,
-    /// Whether something was enqueued since the fault was read.
-    pending: bool,
-    /// The device that all of this is on.
-    gpu: Option<Arc<Gpu>>,
-}
-
-/// Addresses of quantized activations.
-#[derive(Clone, Copy, Debug)]
-struct Places {
-    q: u64,
-    stride: usize,
-    scales: u64,
-    sums: u64,
-    fault: u64,
-}
-
-/// A buffer with room for `len` numbers.
-pub(super) fn room<'b, T: Number>(
-    buffer: &'b mut Option<DeviceBuffer<T>>,
-    gpu: &Arc<Gpu>,
-    len: usize,
-) -> Result<&'b mut DeviceBuffer<T>, Error> {
-    if buffer.as_ref().is_none_or(|buffer| buffer.len() < len) {
-        // The old one goes first: there may not be room for both.
-        *buffer = None;
-        *buffer = Some(DeviceBuffer::uninitialized(gpu, len)?);
-    }
-    buffer.as_mut().ok_or(Error::TooLarge { what: "a buffer of a device" })
-}
-
-impl Scratch {
-    /// Everything is on `gpu` from now on.
-    pub(super) fn on(&mut self, gpu: &Arc<Gpu>) {
-        if !self.gpu.as_ref().is_some_and(|old| Arc::ptr_eq(old, gpu)) {
-            *self = Scratch { gpu: Some(Arc::clone(gpu)), ..Scratch::default() };
-        }
-    }
-
-    /// Where runs over such rows report what stops them.
-    pub(super) fn fault_address(&mut self, gpu: &Arc<Gpu>, rows: Rows) -> Result<u64, Error> {
-        let faults = match &mut self.faults {
-            Some(faults) => faults,
-            none => none.insert(Faults::new(gpu)?),
-        };
-        self.pending = true;
-        faults.address(gpu, rows)
-    }
-
-    /// Copies a bias; its address, or 0 for none.
-    pub(super) fn bias_at(&mut self, gpu: &Arc<Gpu>, bias: Option<&[f32]>) -> Result<u64, Error> {
-        let Some(bias) = bias else { return Ok(0) };
-        let room = room(&mut self.bias, gpu, bias.len())?;
-        room.write(bias)?;
-        Ok(room.input())
-    }
-
-    /// Room for `m` rows of this layout, `stride` bytes apart.
-    fn places(
-        &mut self,
-        gpu: &Arc<Gpu>,
-        m: usize,
-        layout: &RowLayout,
-        block: Option<usize>,
-        stride: usize,
-    ) -> Result<Places, Error> {
-        let times = |a: usize| a.checked_mul(m).ok_or(Error::TooLarge { what: "activations" });
-        Ok(Places {
-            q: room(&mut self.q, gpu, times(stride)?)?.output(),
-            stride,
-            scales: room(&mut self.scales, gpu, times(layout.blocks)?)?.output(),
-            sums: room(&mut self.sums, gpu, times(layout.units)?)?.output(),
-            fault: self.fault_address(gpu, Rows { k: layout.k, block })?,
-        })
-    }
-
-    /// As [`Scratch::finish`], where something was enqueued by this scratch's owner.
-    pub(super) fn finish_pending(&mut self) -> Result<(), Error> {
-        if self.pending { self.finish() } else { Ok(()) }
-    }
-
-    /// Waits for the runs since the last time, those of graphs included, and reports what stopped one of them.
-    pub(crate) fn finish(&mut self) -> Result<(), Error> {
-        self.pending = false;
-        let Some(faults) = &mut self.faults else { return Ok(()) };
-        let Some((kind, at, Rows { k, block })) = faults.take()? else { return Ok(()) };
-        let (row, column) = (at / k.max(1), at % k.max(1));
-        if kind == FaultKind::Beyond {
-            return Err(Error::BeyondPrecision { what: "the activation", row, column });
-        }
-        Err(kind.at(column, block.unwrap_or(k)).in_activations(row))
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        let f32s = [&self.x, &self.scales, &self.bias, &self.y];
-        let f32s: usize = f32s.iter().map(|buffer| buffer.as_ref().map_or(0, DeviceBuffer::bytes)).sum();
-        let halves = [&self.halves, &self.rounded];
-        let halves: usize = halves.iter().map(|buffer| buffer.as_ref().map_or(0, DeviceBuffer::bytes)).sum();
-        f32s + halves
-            + self.q.as_ref().map_or(0, DeviceBuffer::bytes)
-            + self.sums.as_ref().map_or(0, DeviceBuffer::bytes)
     }
 }
 
@@ -696,48 +396,9 @@ pub(super) fn block_threads(fewest: u32, most: u32, blocks: (u32, u32), multipro
     threads
 }
 
-/// CUDA blocks that share the blocks or units of a row of activations: one for each warp's worth, where so few rows leave
-/// multiprocessors idle.
-fn row_shares(runs: usize, threads: u32, m: usize, multiprocessors: u32) -> u32 {
-    let warps = (threads / 32).max(1) as usize;
-    let most = (8 * multiprocessors as usize / m.max(1)).clamp(1, 1024);
-    runs.div_ceil(warps).clamp(1, most) as u32
-}
-
-/// Copies floats to the scratch; their address and the word of their type.
-pub(super) fn upload(gpu: &Arc<Gpu>, scratch: &mut Scratch, input: Input<'_>) -> Result<(u64, u32), Error> {
-    let (bits, word) = match input {
-        Input::F32(x) => {
-            let room = room(&mut scratch.x, gpu, x.len())?;
-            room.write(x)?;
-            return Ok((room.input(), F32));
-        }
-        Input::F16(x) => (x.reinterpret_cast(), F16),
-        Input::Bf16(x) => (x.reinterpret_cast(), BF16),
-        Input::I8 { .. } => {
-            return Err(Error::WrongInput {
-                kernel: "quantize_activations",
-                expected: vec![DType::F32, DType::F16, DType::Bf16],
-                found: DType::I8,
-            });
-        }
-    };
-    let room = room(&mut scratch.halves, gpu, bits.len())?;
-    room.write(bits)?;
-    Ok((room.input(), word))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{block_threads, row_shares};
-
-    #[test]
-    fn few_rows_are_shared() {
-        let shares = |runs, m| row_shares(runs, 256, m, 132);
-        // 2560 values in blocks of 32; rows with one unit; many rows.
-        assert_eq!((shares(80, 1), shares(1, 1), shares(80, 512), shares(80, 5000)), (10, 1, 2, 1));
-        assert_eq!((shares(usize::MAX, 1), row_shares(3, 0, 0, 0)), (1024, 1));
-    }
+    use super::block_threads;
 
     #[test]
     fn blocks_that_leave_a_device_empty_get_more_threads() {
