@@ -354,6 +354,13 @@ fn the_command_runs_there() {
         assert!(text.contains(".cuda"), "{text}");
         assert!(!text.contains("skipped:") && !text.contains("wrong:"), "{text}");
     }
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/gguf/i2_s.gguf");
+    for (precision, kernel, accuracy) in [("int8", "dp4a", "exact"), ("f32", "fma.decode", "NMSE")] {
+        let run = ["run", model, "--device", "cuda:0", "--m", "1", "--precision", precision];
+        let (code, text) = command(&run, Some(&units));
+        assert_eq!(code, 0, "{text}");
+        assert!(text.contains(&format!("matmul.i2_s.cuda.{kernel}")) && text.contains(accuracy), "{text}");
+    }
     let bench = [
         "bench", "--device", "cuda:0", "--quick", "--format", "i2_s", "--shape", "64x256", "--m", "1",
         "--json",
