@@ -381,8 +381,24 @@ fn the_command_runs_there() {
     assert_eq!(code, 0, "{text}");
     // A fake driver has no cuBLASLt, and a line says so instead.
     let records: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let last = records.as_array().and_then(|records| records.last()).expect("a record");
+    let all = records.as_array().expect("a list");
+    let last = all.last().expect("a record");
     assert_eq!(last["kernel"], "cublaslt", "{text}");
+    for op in ["quantize", "dequantize"] {
+        let of_op = all.iter().filter(|record| record["op"] == op);
+        let measured = of_op.inspect(|record| {
+            let positive = ["seconds", "seconds_with_copies", "cpu_seconds", "times_cpu_with_copies"];
+            assert!(positive.iter().all(|key| record[key].as_f64() > Some(0.0)), "{record}");
+            let kernels =
+                [&record["kernel"], &record["cpu_kernel"]].map(|name| name.as_str().unwrap_or_default());
+            assert!(kernels[0].contains(".cuda") && !kernels[1].contains(".cuda"), "{record}");
+        });
+        // Hot and cold.
+        assert_eq!(measured.count(), 2, "{text}");
+    }
+    let (code, text) = command(&[&bench[..10], &["--op", "pack"]].concat(), Some(&units));
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("packed by the processor"), "{text}");
     let why = last["why_not"].as_str().unwrap_or_default();
     let absent = if cfg!(feature = "cublaslt") { "libcublasLt is not there" } else { "built without it" };
     assert!(why.contains(absent), "{text}");
