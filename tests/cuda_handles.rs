@@ -396,9 +396,9 @@ fn the_command_runs_there() {
         // Hot and cold.
         assert_eq!(measured.count(), 2, "{text}");
     }
-    let (code, text) = command(&[&bench[..10], &["--op", "pack"]].concat(), Some(&units));
-    assert_eq!(code, 1, "{text}");
-    assert!(text.contains("packed by the processor"), "{text}");
+    let (code, said) = command(&[&bench[..10], &["--op", "pack"]].concat(), Some(&units));
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("packed by the processor"), "{said}");
     let why = last["why_not"].as_str().unwrap_or_default();
     let absent = if cfg!(feature = "cublaslt") { "libcublasLt is not there" } else { "built without it" };
     assert!(why.contains(absent), "{text}");
@@ -418,7 +418,6 @@ fn the_command_runs_there() {
     assert!(written.starts_with(other) && written.contains("\ngpu Fake sm_"), "{written}");
     let line = written.lines().last().expect("a line");
     assert!(line.starts_with("matmul i2_s 1 ") && line.split(' ').count() > 4, "two kernels: {written}");
-    let records: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let record = &records[0];
     assert!(record["kernel"].as_str().is_some_and(|name| name.starts_with("matmul.i2_s.cuda.")), "{text}");
     assert!(record["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{text}");

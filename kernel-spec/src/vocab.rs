@@ -288,6 +288,12 @@ impl CudaArch {
         Some(CudaArch { major, minor: (number % 10) as u8, specific })
     }
 
+    /// The architecture with all instructions of devices of a compute capability that kernels of this language use.
+    /// Compute capability 9.0 has some in `90a` alone; it is the only one of its generation, so nothing is lost by it.
+    pub const fn of_device((major, minor): (u8, u8)) -> CudaArch {
+        CudaArch { major, minor, specific: major == 9 }
+    }
+
     /// Its compute capability.
     pub const fn cc(self) -> (u8, u8) {
         (self.major, self.minor)

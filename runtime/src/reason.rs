@@ -231,13 +231,19 @@ impl Reason {
             )),
             Reason::NoGpu(why) => Some(why.help().to_owned()),
             Reason::Precision { .. } | Reason::CapabilityTooLow { .. } => None,
-            Reason::ArchitectureNotBuilt { cc: (major, minor), built } => {
-                let mut archs: Vec<String> = built.iter().map(ToString::to_string).collect();
-                archs.push(format!("{major}{minor}"));
+            Reason::ArchitectureNotBuilt { cc, built } => {
+                let archs: Vec<String> =
+                    built.iter().chain([&CudaArch::of_device(*cc)]).map(ToString::to_string).collect();
                 Some(format!("GRISTMILL_CUDA_ARCHS={} cargo build --features cuda", archs.join(",")))
             }
             Reason::DriverTooOld { needed, .. } => {
-                Some(format!("update the NVIDIA driver to one that supports CUDA {needed}"))
+                let mut help = format!("update the NVIDIA driver to one that supports CUDA {needed}");
+                if needed.major >= 13 {
+                    // The last NVRTC whose machine code is of the older kind.
+                    help += ", or build with `pip install --no-deps nvidia-cuda-nvrtc-cu12==12.9.86` \
+                             and GRISTMILL_NVRTC naming its libnvrtc.so.12";
+                }
+                Some(help)
             }
             Reason::DeviceAbsent { .. } => Some(String::from("ask for device `cpu`")),
             Reason::FeaturesMissing { .. } => None,

@@ -178,7 +178,7 @@ fn each_reason_is_another_and_says_what_helps() -> Result<(), Error> {
         (
             plain(device((8, 0), (12, 9)), 64)?,
             Reason::DriverTooOld { found: at(12, 9), needed: at(13, 0) },
-            "update the NVIDIA driver to one that supports CUDA 13.0",
+            "supports CUDA 13.0, or build with `pip install --no-deps nvidia-cuda-nvrtc-cu12==12.9.86`",
         ),
         (
             plain(device((9, 0), (12, 7)), 64)?,
