@@ -300,12 +300,17 @@ fn machines_without_a_usable_device_say_why() {
 
 /// The command with these arguments: on a fake GPU, or where no driver is to be found.
 fn command(arguments: &[&str], gpu: Option<&Path>) -> (i32, String) {
+    command_on(&settings(), arguments, gpu)
+}
+
+/// The same on a fake GPU with these settings.
+fn command_on(settings: &str, arguments: &[&str], gpu: Option<&Path>) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
     command.args(arguments).env_remove("GRISTMILL_NO_SKIP").env_remove("LD_LIBRARY_PATH");
     if let Some(units) = gpu {
         command
             .env("LD_LIBRARY_PATH", fake_driver())
-            .env("GRISTMILL_GPU_FAKE", settings())
+            .env("GRISTMILL_GPU_FAKE", settings)
             .env("GRISTMILL_GPU_FAKE_UNITS", units);
     }
     let output = command.output().expect("it starts");
@@ -347,6 +352,12 @@ fn the_command_runs_there() {
     let (code, text) = command(&["doctor"], Some(&units));
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("cuda:0: Fake sm_"), "{text}");
+    if text.contains("nvcc 13.") {
+        let (code, text) = command_on(&format!("{},driver=12080", settings()), &["doctor"], Some(&units));
+        assert_eq!(code, 0, "{text}");
+        assert!(text.contains("supports CUDA up to 12.8"), "{text}");
+        assert!(text.contains("pip install --no-deps nvidia-cuda-nvrtc-cu12==12.9.86"), "{text}");
+    }
     for format in ["i2_s", "int8_row"] {
         let (code, text) =
             command(&["verify", "--quick", "--device", "cuda:0", "--format", format], Some(&units));
