@@ -151,7 +151,9 @@ pub struct CudaImageFile {
     pub arch: CudaArch,
     /// PTX text and not machine code.
     pub ptx: bool,
-    /// Absolute path.
+    /// Bytes of the image.
+    pub size: usize,
+    /// Absolute path of the file, which holds it as an LZ4 block, or as it is where that has as many bytes.
     pub path: std::path::PathBuf,
 }
 

@@ -192,12 +192,15 @@ pub(crate) fn image_for(
 
 /// The oldest driver that takes an image, as its own header tells.
 fn needs(image: &CudaImage) -> CudaVersion {
+    // Its header, for PTX behind a comment of a few lines.
+    let mut start = [0; 1024];
+    let known = image.unpacked_to(&mut start).unwrap_or_default();
     if !image.ptx {
         // The ABI's version in the ELF header: 8 from CUDA 13.0 on.
-        let abi = image.bytes.get(8).copied().unwrap_or(0);
+        let abi = start[8];
         return if abi >= 8 { CudaVersion { major: 13, minor: 0 } } else { CudaVersion::OLDEST };
     }
-    ptx_version(image.bytes).map_or(CudaVersion::OLDEST, driver_for_ptx)
+    ptx_version(&start[..known]).map_or(CudaVersion::OLDEST, driver_for_ptx)
 }
 
 /// The number behind `.version` at the start of a line of PTX.
@@ -224,12 +227,12 @@ mod tests {
 
     fn cubin(name: &str, abi: u8) -> CudaImage {
         let bytes = [b'\x7f', b'E', b'L', b'F', 2, 1, 1, 0x41, abi, 0].to_vec();
-        CudaImage { arch: arch(name), ptx: false, bytes: bytes.leak() }
+        CudaImage { arch: arch(name), ptx: false, size: bytes.len(), packed: bytes.leak() }
     }
 
     fn ptx(name: &str, version: &str) -> CudaImage {
         let text = format!("//\n// .version 1.0\n.version {version}\n.target sm_{name}\n\0");
-        CudaImage { arch: arch(name), ptx: true, bytes: text.into_bytes().leak() }
+        CudaImage { arch: arch(name), ptx: true, size: text.len(), packed: text.into_bytes().leak() }
     }
 
     const NEW: CudaVersion = CudaVersion { major: 13, minor: 0 };

@@ -8,6 +8,7 @@
 mod aligned;
 mod launch;
 mod names;
+mod packed;
 mod plain;
 mod pool;
 

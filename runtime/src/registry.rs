@@ -122,14 +122,34 @@ pub struct CudaImage {
     pub arch: CudaArch,
     /// PTX text, which the driver compiles for devices from `arch` up, and not machine code.
     pub ptx: bool,
-    /// The image.
-    pub bytes: &'static [u8],
+    /// Bytes of the image.
+    pub size: usize,
+    /// The image as an LZ4 block, or as it is where that has as many bytes.
+    pub packed: &'static [u8],
+}
+
+impl CudaImage {
+    /// The image itself, `size` bytes. `None` where what is packed is no image of that size, which no build makes.
+    pub fn unpacked(&self) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; self.size];
+        (self.unpacked_to(&mut bytes)? == self.size).then_some(bytes)
+    }
+
+    /// As many of its first bytes as there is room for; returns how many. `None` as with [`unpacked`](CudaImage::unpacked).
+    pub(crate) fn unpacked_to(&self, bytes: &mut [u8]) -> Option<usize> {
+        if self.packed.len() == self.size {
+            let room = bytes.len().min(self.size);
+            bytes[..room].copy_from_slice(&self.packed[..room]);
+            return Some(room);
+        }
+        crate::packed::unpack(self.packed, bytes)
+    }
 }
 
 impl std::fmt::Debug for CudaImage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = if self.ptx { "compute" } else { "sm" };
-        write!(f, "{kind}_{} ({} bytes)", self.arch, self.bytes.len())
+        write!(f, "{kind}_{} ({} bytes)", self.arch, self.size)
     }
 }
 

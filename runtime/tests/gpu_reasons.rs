@@ -16,8 +16,8 @@ const fn arch(major: u8, minor: u8) -> CudaArch {
 
 /// Machine code of CUDA 13 for 8.0, PTX of CUDA 12.8 for 8.6.
 static IMAGES: [CudaImage; 2] = [
-    CudaImage { arch: arch(8, 0), ptx: false, bytes: b"\x7fELF\x02\x01\x01\x41\x08" },
-    CudaImage { arch: arch(8, 6), ptx: true, bytes: b".version 8.7\n.target sm_86\n\0" },
+    CudaImage { arch: arch(8, 0), ptx: false, size: 9, packed: b"\x7fELF\x02\x01\x01\x41\x08" },
+    CudaImage { arch: arch(8, 6), ptx: true, size: 28, packed: b".version 8.7\n.target sm_86\n\0" },
 ];
 
 const ANY: DimRule = DimRule { min: 0, max: u64::MAX, multiple_of: 1 };

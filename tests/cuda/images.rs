@@ -46,7 +46,7 @@ pub fn place_units(folder: &Path) {
         let text = unit.text.replace(gristmill_codegen::cuda::DEVICE_HEADER, "");
         let compiled = build(&unit.name, &text).unwrap_or_else(|said| panic!("{said}"));
         for image in code.images {
-            place_unit(folder, image.bytes, &compiled);
+            place_unit(folder, &image.unpacked().expect("as it was built"), &compiled);
         }
     }
     if let Some(code) = REGISTRY.convert {
@@ -54,7 +54,7 @@ pub fn place_units(folder: &Path) {
         let text = unit.expect("it was built").text.replace(gristmill_codegen::cuda::DEVICE_HEADER, "");
         let compiled = build(gristmill_codegen::cuda::CONVERT, &text).unwrap_or_else(|said| panic!("{said}"));
         for image in code.images {
-            place_unit(folder, image.bytes, &compiled);
+            place_unit(folder, &image.unpacked().expect("as it was built"), &compiled);
         }
     }
 }

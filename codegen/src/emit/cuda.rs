@@ -36,9 +36,10 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
             .filter(|file| file.unit == unit.name)
             .map(|file| {
                 format!(
-                    "CudaImage {{ arch: {}, ptx: {}, bytes: include_bytes!({:?}) }}",
+                    "CudaImage {{ arch: {}, ptx: {}, size: {}, packed: include_bytes!({:?}) }}",
                     arch(file.arch),
                     file.ptx,
+                    file.size,
                     file.path.display().to_string()
                 )
             })

@@ -220,13 +220,16 @@ impl Gpu {
     }
 
     fn module(&self, kernel: &'static str, image: &'static CudaImage) -> Result<Arc<CudaModule>, Error> {
-        let key = image.bytes.as_ptr() as usize;
+        let key = image.packed.as_ptr() as usize;
         // Held while loading, so that no image is loaded twice.
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(module) = modules.get(&key) {
             return Ok(Arc::clone(module));
         }
-        let mut bytes = image.bytes.to_vec();
+        let Some(mut bytes) = image.unpacked() else {
+            let (index, why) = (self.profile.index, String::from("its image in this binary is damaged"));
+            return Err(Error::CannotRunOnGpu { kernel, index, why });
+        };
         if image.ptx && bytes.last() != Some(&0) {
             bytes.push(0);
         }
