@@ -10,6 +10,7 @@ mod launch;
 mod names;
 mod plain;
 mod pool;
+mod split;
 
 #[cfg(feature = "cuda")]
 pub mod cuda;

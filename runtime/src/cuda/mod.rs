@@ -21,7 +21,6 @@ mod probe;
 mod product;
 mod quantizer;
 mod scratch;
-mod split;
 
 pub(crate) use activations::ActivationCode;
 pub use activations::{DeviceInput, QuantizedActivations, quantize_activations};

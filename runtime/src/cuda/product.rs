@@ -6,13 +6,13 @@ use super::buffer::DeviceBuffer;
 use super::device::{Argument, Function, Geometry, Gpu};
 use super::floats::Floats;
 use super::scratch::{Places, Scratch, room};
-use super::split::Tiles;
 use crate::activations::{self, Input, RowLayout};
 use crate::aligned::Aligned;
 use crate::decide::Candidate;
 use crate::error::Error;
 use crate::launch::{Launcher, unpack_panel};
 use crate::registry::{CudaLaunch, CudaSplit, PackInfo, Registry, Unit};
+use crate::split::Tiles;
 use crate::threads::Threads;
 use crate::weights::PackedMatrix;
 use crate::workspace::Workspace;
@@ -104,11 +104,7 @@ impl ProductCode {
             let tokens = size("tokens", part)?;
             let blocks = (n.div_ceil(self.rows), tokens.div_ceil(self.tokens));
             let threads = block_threads(self.fewest, self.threads, blocks, profile.multiprocessors);
-            let tiles = Tiles {
-                count: u64::from(blocks.0) * u64::from(blocks.1),
-                outputs: u64::from(self.rows) * u64::from(self.tokens),
-                k: k as u64,
-            };
+            let tiles = Tiles::new((self.rows, self.tokens), (tokens as usize, n as usize, k));
             let layers = self.split.map_or(1, |split| tiles.layers(split, profile.multiprocessors));
             launch(&from, tokens, &Geometry { blocks, layers, threads })?;
             done += part;

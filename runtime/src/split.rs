@@ -1,7 +1,8 @@
 //! Whether k is divided over CUDA blocks, and into how many parts: where a product has fewer tiles than the device has
 //! multiprocessors, or a few more than a whole number of them each.
 
-use crate::registry::CudaSplit;
+use crate::registry::{CudaLaunch, CudaSplit};
+use crate::request::Shape;
 
 /// Most parts: beyond, adding them up takes longer than what is saved.
 const MOST: u32 = 64;
@@ -13,20 +14,30 @@ const HANDED_OVER: u64 = 2000;
 
 /// A product's CUDA blocks without division.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tiles {
+pub(crate) struct Tiles {
     /// How many.
-    pub(super) count: u64,
+    count: u64,
     /// Outputs of each.
-    pub(super) outputs: u64,
+    outputs: u64,
     /// Elements along k.
-    pub(super) k: u64,
+    k: u64,
 }
 
 impl Tiles {
+    /// Of so many rows and tokens each, of a product of `m` tokens with `n` rows of `k`.
+    pub(crate) fn new((rows, tokens): (u32, u32), (m, n, k): (usize, usize, usize)) -> Tiles {
+        let tiles = |of: usize, each: u32| (of as u64).div_ceil(u64::from(each.max(1)));
+        Tiles {
+            count: tiles(n, rows).saturating_mul(tiles(m, tokens)),
+            outputs: u64::from(rows) * u64::from(tokens),
+            k: k as u64,
+        }
+    }
+
     /// Into how many parts to divide k, from 1 to as many as there are stages: the fewest of those by which the
     /// multiprocessor with most to do is done first, as estimated by whole rounds of blocks, their stages, and what handing
     /// over and adding up parts takes. 1 unless that saves an eighth.
-    pub(super) fn layers(self, split: CudaSplit, multiprocessors: u32) -> u32 {
+    pub(crate) fn layers(self, split: CudaSplit, multiprocessors: u32) -> u32 {
         let stages = self.k.div_ceil(u64::from(split.stage.max(1))).max(1);
         let at_once = u64::from(multiprocessors.max(1)) * u64::from(split.together.max(1));
         // More blocks than this have no multiprocessor to themselves in any case.
@@ -47,6 +58,19 @@ impl Tiles {
         let best = (1..=most).min_by_key(|layers| cycles(u64::from(*layers))).unwrap_or(1);
         let (whole, divided) = (cycles(1), cycles(u64::from(best)));
         if divided <= whole - whole / 8 { best } else { 1 }
+    }
+}
+
+impl CudaLaunch {
+    /// Into how many parts a product of `shape` divides k over CUDA blocks, on a device with so many multiprocessors; 1 where
+    /// it is not divided. (As for all tokens in one launch; a device takes 65535 tiles of them at once, at least.)
+    pub fn parts_of_k(&self, shape: Shape, multiprocessors: u32) -> u32 {
+        match *self {
+            CudaLaunch::Matmul { rows, tokens, split: Some(split), .. } => {
+                Tiles::new((rows, tokens), (shape.m, shape.n, shape.k)).layers(split, multiprocessors)
+            }
+            _ => 1,
+        }
     }
 }
 
