@@ -201,7 +201,7 @@ fn a_mistake_of_a_kernel_is_an_error_of_the_device() {
     if let Some(output) = parent("a_mistake_of_a_kernel_is_an_error_of_the_device", "seed=3") {
         let said = said(&output);
         assert!(
-            said.contains("kernel reduction, block (1, 0)") && said.contains("which has 1024 bytes"),
+            said.contains("kernel reduction, block (1, 0, 0)") && said.contains("which has 1024 bytes"),
             "{said}"
         );
     }

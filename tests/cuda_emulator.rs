@@ -12,6 +12,7 @@ const GEMV: &str = include_str!("cuda/kernels/gemv.cu");
 const MMA: &str = include_str!("cuda/kernels/mma.cu");
 const OVERLAP: &str = include_str!("cuda/kernels/overlap.cu");
 const COPY: &str = include_str!("cuda/kernels/copy.cu");
+const COUNT: &str = include_str!("cuda/kernels/count.cu");
 const NUMBER: &str = include_str!("cuda/kernels/number.cu");
 
 /// Numbers without a pattern.
@@ -106,6 +107,63 @@ fn mistakes_of_a_reduction_are_reported() {
         ("shuffle too far", "gm_shfl_down(sum, delta)", "gm_shfl_down(sum, 2 * delta)", "32 lanes"),
     ];
     are_caught("reduction", REDUCTION, &mutations, |unit, seed| reduce(unit, &[7; 700], 3, seed));
+}
+
+/// Blocks read what others of the same launch wrote, where a counter told them; launch after launch.
+#[test]
+fn blocks_hear_of_each_other_by_counters() {
+    if !can_run("counters") {
+        return;
+    }
+    let x: Vec<u32> = (0..3 * 128).collect();
+    let from = |unit: &Unit, counter: u32, seed: u64| {
+        let (input, parts) = (Buffer::input("x", &x), Buffer::<u32>::unset("parts", 3 * 128));
+        let counters = Buffer::output("counters", &[counter; 2]);
+        let launch = |seed| {
+            let y = Buffer::<u32>::unset("y", 128);
+            let launch = unit.launch("count").grid(2, 1).layers(3).seed(seed);
+            launch.arg(&input).arg(&parts).arg(&counters).arg(&y).run()?;
+            y.try_read()
+        };
+        Ok::<_, String>([launch(seed)?, launch(seed + 100)?].concat())
+    };
+    let run = |unit: &Unit, seed: u64| from(unit, 0, seed);
+    let sums: Vec<u32> = (0..128).map(|i| 3 * i + 3 * 128).collect();
+    let unit = Unit::new("count", COUNT);
+    for seed in 0..30 {
+        assert_eq!(run(&unit, seed), Ok([&sums[..], &sums[..]].concat()), "seed {seed}");
+    }
+    let report = from(&unit, 3, 1).expect_err("an earlier launch left it so");
+    assert!(report.contains("a counter that is 3, and counts to 3"), "{report}");
+    let mutations = [
+        (
+            "a count before the stores",
+            "    gm_sync();\n    if (gm_thread",
+            "    if (gm_thread",
+            "thread of another block",
+        ),
+        (
+            "a count that not all heard of",
+            "    gm_sync();\n    if (!last",
+            "    if (!last",
+            "no barrier|never wrote",
+        ),
+        (
+            "no count",
+            "gm_count(counters + gm_block(), layers) + 1 == layers",
+            "gm_load(counters + gm_block()) == 0",
+            "another block|never written",
+        ),
+        ("the last but one", "+ 1 == layers", "+ 2 == layers", "never written"),
+        (
+            "another block's parts",
+            "z * layer + at",
+            "z * layer + (at + 64) % 128",
+            "another block|never written",
+        ),
+        ("memory that never changes", "gm_load(parts", "gm_load_once(parts", "another"),
+    ];
+    are_caught("count", COUNT, &mutations, |unit, seed| run(unit, seed));
 }
 
 /// Launches that begin before those in front of them have ended: nothing is touched that may still be written.

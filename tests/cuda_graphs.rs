@@ -158,6 +158,68 @@ fn launches_overlap_on_devices_that_can() {
     workspace.finish().expect("no fault");
 }
 
+/// Products with fewer tiles than the device has multiprocessors divide k over CUDA blocks: the bits are the same, in graphs
+/// too, and a step takes no memory but in the beginning.
+#[test]
+fn products_of_few_tiles_divide_k() {
+    let name = "products_of_few_tiles_divide_k";
+    for device in devices() {
+        let Some(output) = parent(name, &format!("{device},multiprocessors=132,count")) else { continue };
+        let said = said(&output);
+        assert!(
+            said.contains(", 7 with a grid of several layers") && said.lines().count() == 1,
+            "{device}: {said}"
+        );
+        // With as many tiles as multiprocessors nothing is left to divide.
+        let Some(output) = parent(name, &format!("{device},multiprocessors=1,count")) else { continue };
+        assert!(support::said(&output).contains(", 0 with a grid of several layers"));
+    }
+    if !is_child() {
+        return;
+    }
+    let Some(format) = tried().find(|format| format.name == "i2_s") else { return };
+    let (n, k) = (40, 12_288);
+    let [cpu, layer] = [Device::CPU, GPU].map(|device| layer(format, n, k, device));
+    let threads = Threads::single();
+    let on_the_cpu = |x: &[f32], m: usize| {
+        let mut workspace = cpu.workspace(m, &threads).expect("memory");
+        let mut y = vec![f32::NAN; m * n];
+        cpu.forward(gristmill::Input::F32(x), m, None, &mut y, &mut workspace, &threads).expect("runs");
+        bits(&y)
+    };
+    let gpu = Gpu::open(0).expect("opens");
+    let mut workspace = Workspace::new();
+    let mut graphs = Vec::new();
+    // Few tokens by warps that share k, and tiles that are copied ahead.
+    for m in [5, 70] {
+        let mut x = DeviceBuffer::of(&gpu, &values(m * k, 1)).expect("memory");
+        let mut y = DeviceBuffer::<f32>::zeroed(&gpu, m * n).expect("memory");
+        let mut step = || layer.forward_on_device(DeviceInput::F32(&x), m, None, &mut y, &mut workspace);
+        step().expect("runs, and makes what memory it needs");
+        let held = gpu.memory_held().expect("counts");
+        let graph = gpu.capture(&mut step).expect("captures");
+        assert_eq!(bits(&y.to_vec().expect("copies")), on_the_cpu(&values(m * k, 1), m), "{m} tokens");
+        for seed in [2, 3] {
+            let input = values(m * k, seed);
+            x.write(&input).expect("copies");
+            graph.launch().expect("launches");
+            workspace.finish().expect("no fault");
+            assert_eq!(bits(&y.to_vec().expect("copies")), on_the_cpu(&input, m), "{m} tokens, input {seed}");
+        }
+        let after = gpu.memory_held().expect("counts");
+        assert_eq!(
+            (after.allocations, after.bytes),
+            (held.allocations, held.bytes),
+            "a step allocates nothing"
+        );
+        graphs.push((graph, x, y));
+    }
+    // The graph of few tokens still has the memory that has grown since.
+    let (graph, _, y) = &graphs[0];
+    graph.launch().expect("launches");
+    assert_eq!(bits(&y.to_vec().expect("copies")), on_the_cpu(&values(5 * k, 3), 5));
+}
+
 #[test]
 fn what_a_graph_can_t_hold_is_refused() {
     on_a_device("what_a_graph_can_t_hold_is_refused", || {

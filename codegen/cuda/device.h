@@ -5,7 +5,7 @@
 // every access is checked. Generated code uses the names below and no CUDA built-in.
 //
 // What holds on both sides:
-// - A block has one dimension and a whole number of warps; a grid has two.
+// - A block has one dimension and a whole number of warps; a grid has three.
 // - Warp operations (gm_shfl*, gm_ballot, gm_mma_*, gm_sync_warp) are called by all 32 lanes together.
 // - f32 and f64 arithmetic is written with plain operators. Units are compiled with -fmad=false -prec-div=true
 //   -prec-sqrt=true -ftz=false (nvcc, NVRTC) and -ffp-contract=off (g++), so that each operation rounds once, to
@@ -65,8 +65,10 @@ GM_DEVICE u32 gm_thread() { return threadIdx.x; }
 GM_DEVICE u32 gm_threads() { return blockDim.x; }
 GM_DEVICE u32 gm_block() { return blockIdx.x; }
 GM_DEVICE u32 gm_block_y() { return blockIdx.y; }
+GM_DEVICE u32 gm_block_z() { return blockIdx.z; }
 GM_DEVICE u32 gm_blocks() { return gridDim.x; }
 GM_DEVICE u32 gm_blocks_y() { return gridDim.y; }
+GM_DEVICE u32 gm_blocks_z() { return gridDim.z; }
 
 // Memory that kernels of this launch may also write.
 template <class T> GM_DEVICE T gm_load(const T* p) { return *p; }
@@ -205,6 +207,24 @@ GM_DEVICE u32 gm_ballot(bool yes) { return __ballot_sync(0xffffffffu, yes); }
 // Global memory; returns the old value.
 GM_DEVICE u64 gm_atomic_min(u64* p, u64 v) { return atomicMin(p, v); }
 GM_DEVICE u32 gm_atomic_max(u32* p, u32 v) { return atomicMax(p, v); }
+
+// A counter in global memory goes up by one, and from `count` - 1 back to zero; returns what it was. Whoever counts later sees
+// what this thread wrote before, and what others wrote before a barrier with it; its own warp does behind a gm_sync_warp, its
+// block behind a gm_sync. What was written so is read by gm_load.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700
+GM_DEVICE u32 gm_count(u32* p, u32 count) {
+    __threadfence();
+    const u32 before = atomicInc(p, count - 1);
+    __threadfence();
+    return before;
+}
+#else
+GM_DEVICE u32 gm_count(u32* p, u32 count) {
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(count - 1) : "memory");
+    return before;
+}
+#endif
 
 // c + sum of four products of bytes: unsigned by signed, signed by signed.
 GM_DEVICE i32 gm_dp4a_us(u32 a, u32 b, i32 c) {
@@ -354,8 +374,10 @@ GM_DEVICE u32 gm_thread() { return gm_emulator::thread(); }
 GM_DEVICE u32 gm_threads() { return gm_emulator::threads(); }
 GM_DEVICE u32 gm_block() { return gm_emulator::block(); }
 GM_DEVICE u32 gm_block_y() { return gm_emulator::block_y(); }
+GM_DEVICE u32 gm_block_z() { return gm_emulator::block_z(); }
 GM_DEVICE u32 gm_blocks() { return gm_emulator::blocks(); }
 GM_DEVICE u32 gm_blocks_y() { return gm_emulator::blocks_y(); }
+GM_DEVICE u32 gm_blocks_z() { return gm_emulator::blocks_z(); }
 
 template <class T> GM_DEVICE T gm_load(const T* p, GM_LINE) { return gm_emulator::load(p, line); }
 template <class T> GM_DEVICE T gm_load_once(const T* p, GM_LINE) { return gm_emulator::load_once(p, line); }
@@ -407,6 +429,7 @@ GM_SHFL(f64)
 GM_DEVICE u32 gm_ballot(bool yes, GM_LINE) { return gm_emulator::ballot(yes, line); }
 GM_DEVICE u64 gm_atomic_min(u64* p, u64 v, GM_LINE) { return gm_emulator::atomic_min(p, v, line); }
 GM_DEVICE u32 gm_atomic_max(u32* p, u32 v, GM_LINE) { return gm_emulator::atomic_max(p, v, line); }
+GM_DEVICE u32 gm_count(u32* p, u32 count, GM_LINE) { return gm_emulator::count(p, count, line); }
 
 GM_DEVICE i32 gm_dp4a_us(u32 a, u32 b, i32 c, GM_LINE) { return gm_emulator::dp4a<u8>(a, b, c, line); }
 GM_DEVICE i32 gm_dp4a_ss(u32 a, u32 b, i32 c, GM_LINE) { return gm_emulator::dp4a<i8>(a, b, c, line); }

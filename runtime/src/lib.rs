@@ -11,6 +11,7 @@ mod names;
 mod packed;
 mod plain;
 mod pool;
+mod split;
 
 #[cfg(feature = "cuda")]
 pub mod cuda;

@@ -167,6 +167,18 @@ pub struct CudaCode {
     pub launch: CudaLaunch,
 }
 
+/// A product whose k may be divided over CUDA blocks, the layers of a grid: its rows are one integer sum each. How the
+/// number of layers follows from this is in `docs/cuda.md`.
+#[derive(Clone, Copy, Debug)]
+pub struct CudaSplit {
+    /// Elements of k that a CUDA block takes at a time.
+    pub stage: u32,
+    /// Cycles that a multiprocessor takes for them, as an estimate.
+    pub cycles: u32,
+    /// CUDA blocks of a multiprocessor that take a stage in the time of one.
+    pub together: u32,
+}
+
 /// Functions of an image and their geometry; `docs/cuda.md` has the parameters of each.
 #[derive(Clone, Copy, Debug)]
 pub enum CudaLaunch {
@@ -213,6 +225,8 @@ pub enum CudaLaunch {
         packing: &'static PackInfo,
         /// How a row of activations is divided for it.
         unit: Unit,
+        /// Whether k may be divided over CUDA blocks, and what that takes.
+        split: Option<CudaSplit>,
     },
     /// Matrix product that multiplies floats and reads the format's own rows.
     Rows {

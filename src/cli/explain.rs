@@ -2,6 +2,7 @@
 
 use super::error::{CliError, Outcome};
 use super::{external, print_json, request};
+use gristmill::registry::{Code, CudaCode};
 use gristmill::vocab::{DType, DeviceKind, Op};
 use gristmill::{Device, PrecisionMode, REGISTRY, Reason, Rejection, Request, Shape, Tuning};
 use serde_json::json;
@@ -33,7 +34,7 @@ pub struct Arguments {
     /// Quantizer of the format (for quantize); its first one if not given
     #[arg(long, value_name = "NAME")]
     quantizer: Option<String>,
-    /// Print JSON: chosen, and rejected as a list of {kernel, reason, help}
+    /// Print JSON: chosen with its plan, and rejected as a list of {kernel, reason, help}
     #[arg(long)]
     json: bool,
 }
@@ -65,6 +66,12 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         Op::Matmul => REGISTRY.format(format).ok().map(|(_, format)| format),
         Op::Quantize | Op::Dequantize | Op::QuantizeActivations => None,
     };
+    let parts_of_k = match (decision.chosen().map(|entry| &entry.code), decision.prepared().gpu()) {
+        (Some(Code::Cuda(CudaCode { launch, .. })), Some(gpu)) => {
+            launch.parts_of_k(*shape, gpu.multiprocessors)
+        }
+        _ => 1,
+    };
     if *json {
         let value = json!({
             "op": op.name(),
@@ -73,6 +80,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             "device": device.to_string(),
             "shape": {"m": shape.m, "n": shape.n, "k": shape.k},
             "chosen": decision.chosen().map(|entry| entry.name),
+            "plan": decision.chosen().map(|entry| entry.plan),
+            "parts_of_k": parts_of_k,
             "rejected": rejected.iter().map(|rejection| json!({
                 "kernel": rejection.kernel,
                 "reason": rejection.reason.to_string(),
@@ -83,6 +92,12 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         print_json(out, &value)?;
     } else {
         writeln!(out, "{decision}")?;
+        if let Some(entry) = decision.chosen() {
+            writeln!(out, "plan of `{}`: {}", entry.name, entry.plan)?;
+        }
+        if parts_of_k > 1 {
+            writeln!(out, "k is divided into {parts_of_k} parts for this shape and device")?;
+        }
         for aside in Tuning::from_env(&REGISTRY).set_aside() {
             writeln!(out, "of the tuning file that GRISTMILL_TUNING names, set aside: {aside}")?;
         }

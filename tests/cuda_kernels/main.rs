@@ -14,6 +14,7 @@ mod mutations;
 #[path = "../../src/cli/random.rs"]
 #[allow(dead_code, reason = "the command uses the rest")]
 mod random;
+mod split;
 #[path = "../cuda/support/mod.rs"]
 mod support;
 mod tiles;

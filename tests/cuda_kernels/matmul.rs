@@ -281,13 +281,45 @@ fn unit_of(kernel: &Kernel, k: usize) -> (usize, usize, usize) {
     gristmill::registry::Unit { elements, multiple }.of_row(k)
 }
 
+/// Memory of a product whose k is divided over CUDA blocks, and into how many parts.
+pub struct Layers {
+    pub count: u32,
+    parts: Buffer<i32>,
+    pub counters: Buffer<u32>,
+}
+
+impl Layers {
+    /// For a product of so many rows and tokens: as docs/cuda.md has it.
+    pub fn new(kernel: &Kernel, (m, n): (usize, usize), count: u32) -> Layers {
+        let [rows, tokens, threads] = ["rows", "tokens", "threads"].map(|name| kernel.number(name));
+        let tiles = n.div_ceil(rows) * m.div_ceil(tokens);
+        Layers {
+            count,
+            parts: Buffer::unset("parts", tiles * count as usize * rows * tokens),
+            counters: Buffer::output("counters", &vec![0; tiles * threads / 32]),
+        }
+    }
+}
+
 /// Runs the product by a kernel of `unit`, with the fewest threads a CUDA block can have or the most.
 pub fn run(
     kernel: &Kernel,
     unit: &Unit,
     product: &Product,
     packed: &Packed,
+    how: (bool, u64),
+) -> Result<Vec<f32>, String> {
+    run_layers(kernel, unit, product, packed, how, None)
+}
+
+/// The same with k divided.
+pub fn run_layers(
+    kernel: &Kernel,
+    unit: &Unit,
+    product: &Product,
+    packed: &Packed,
     (fewest, seed): (bool, u64),
+    layers: Option<&Layers>,
 ) -> Result<Vec<f32>, String> {
     let Product { m, n, k, x, bias, .. } = product;
     let (m, n, k) = (*m, *n, *k);
@@ -335,9 +367,12 @@ pub fn run(
     arguments.extend(y.address().to_le_bytes());
     arguments.extend((m as u32).to_le_bytes());
     arguments.extend((n as u32).to_le_bytes());
+    arguments.extend(layers.map_or(0, |layers| layers.parts.address()).to_le_bytes());
+    arguments.extend(layers.map_or(0, |layers| layers.counters.address()).to_le_bytes());
     let grid = (n.div_ceil(kernel.number("rows")) as u32, m.div_ceil(kernel.number("tokens")) as u32);
     let threads = kernel.number(if fewest { "fewest" } else { "threads" }) as u32;
     let launch = unit.launch(kernel.function()).grid(grid.0, grid.1).threads(threads);
+    let launch = launch.layers(layers.map_or(1, |layers| layers.count));
     launch.structure(&arguments).overlapping(kernel.listed.overlaps).seed(seed).run()?;
     y.try_read()
 }

@@ -183,8 +183,8 @@ fn mistakes_in_products_show() {
     let prefill: &[Mistake] = &[
         (
             "a stage too many",
-            "stage < stages) copy",
-            "stage <= stages) copy",
+            "stage < end) copy",
+            "stage <= end) copy",
             "not inside|returned before it waited",
         ),
         ("another panel's weights", "at * 4 + own_panel", "at * 4 + (own_panel ^ 1)", ""),

@@ -48,7 +48,7 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
     }
     if !out.text.is_empty() {
         out.text
-            .insert_str(0, "use gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaStep};\nuse gristmill_runtime::vocab::Precision;\n");
+            .insert_str(0, "use gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaSplit, CudaStep};\nuse gristmill_runtime::vocab::Precision;\n");
     }
     if held.contains(CONVERT) {
         out.convert = Some(format!(

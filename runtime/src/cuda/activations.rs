@@ -127,7 +127,7 @@ impl Launcher<ActivationCode> {
         ];
         let runs = if layout.blocks > 1 { layout.blocks } else { layout.units };
         let shares = row_shares(runs, *threads, m, gpu.profile().multiprocessors);
-        let geometry = Geometry { blocks: (size("tokens", m)?, shares), threads: *threads };
+        let geometry = Geometry { blocks: (size("tokens", m)?, shares), threads: *threads, layers: 1 };
         let out = layout.bytes() + 4 * (layout.blocks + layout.units);
         self.enqueued(
             gpu,

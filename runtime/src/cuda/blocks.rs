@@ -64,7 +64,7 @@ impl Launcher<DequantizeCode> {
         let DequantizeCode { gpu, function, threads, per_thread } = self.code();
         let values = rows.checked_mul(k).ok_or(Error::TooLarge { what: "a tensor" })?;
         let work = (values as u64).div_ceil(u64::from(*per_thread)).div_ceil(u64::from(*threads));
-        let geometry = Geometry { blocks: looping(gpu, work), threads: *threads };
+        let geometry = Geometry { blocks: looping(gpu, work), threads: *threads, layers: 1 };
         let arguments = [
             Argument::U64(src.input()),
             Argument::U64(dst.output()),
@@ -185,7 +185,7 @@ impl Launcher<QuantizeCode> {
                 let work = partial.len() as u64;
                 let partial_at = partial.output();
                 let common = [Argument::U64(src_at), Argument::U32(runs), Argument::U64(len as u64)];
-                let geometry = Geometry { blocks: looping(gpu, work), threads: step.threads };
+                let geometry = Geometry { blocks: looping(gpu, work), threads: step.threads, layers: 1 };
                 let [a, b, c] = common;
                 let arguments = [a, b, c, Argument::U64(partial_at), Argument::U64(fault_at)];
                 // SAFETY: the parameters are those of docs/cuda.md; `partial` has a number for each chunk of each
@@ -193,7 +193,7 @@ impl Launcher<QuantizeCode> {
                 unsafe { gpu.launch(name, chunks, &geometry, &arguments) }?;
                 let [a, b, c, partial, fault] = arguments;
                 let arguments = [a, b, c, partial, Argument::U64(steps_at), fault];
-                let geometry = Geometry { blocks: (runs, 1), threads: FINISH_THREADS };
+                let geometry = Geometry { blocks: (runs, 1), threads: FINISH_THREADS, layers: 1 };
                 // SAFETY: as above.
                 unsafe { gpu.launch(name, finish, &geometry, &arguments) }?;
             }
@@ -206,7 +206,7 @@ impl Launcher<QuantizeCode> {
                 Argument::U64(steps_at),
                 Argument::U64(fault_at),
             ];
-            let geometry = Geometry { blocks: looping(gpu, work), threads: *threads };
+            let geometry = Geometry { blocks: looping(gpu, work), threads: *threads, layers: 1 };
             // SAFETY: the parameters are those of docs/cuda.md; `src` has `rows * k` values, `dst` the bytes of the
             // tensor; what is dropped meanwhile is freed behind the kernel.
             unsafe { gpu.launch(name, function, &geometry, &arguments) }

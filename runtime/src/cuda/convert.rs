@@ -66,7 +66,7 @@ impl Convert {
     ) -> Result<(), Error> {
         let work = (rows as u64).saturating_mul(dst.stride as u64);
         let work = work.div_ceil(u64::from(self.per_thread) * u64::from(self.threads));
-        let geometry = Geometry { blocks: looping(gpu, work), threads: self.threads };
+        let geometry = Geometry { blocks: looping(gpu, work), threads: self.threads, layers: 1 };
         let arguments = [
             Argument::U64(src.address),
             Argument::U32(src.word),

@@ -41,6 +41,8 @@ static OPEN: Mutex<BTreeMap<u32, Weak<Gpu>>> = Mutex::new(BTreeMap::new());
 /// What a kernel is launched with.
 pub(crate) struct Geometry {
     pub(crate) blocks: (u32, u32),
+    /// As many blocks behind each other: the third side of the grid.
+    pub(crate) layers: u32,
     pub(crate) threads: u32,
 }
 
@@ -274,7 +276,7 @@ impl Gpu {
             let config = CUlaunchConfig {
                 gridDimX: x,
                 gridDimY: y,
-                gridDimZ: 1,
+                gridDimZ: geometry.layers,
                 blockDimX: geometry.threads,
                 blockDimY: 1,
                 blockDimZ: 1,
@@ -289,7 +291,10 @@ impl Gpu {
                 .result()
         } else {
             // SAFETY: parameters live until the call returns, which copies them; the rest is the caller's.
-            unsafe { launch_kernel(handle, (x, y, 1), (geometry.threads, 1, 1), 0, stream, &mut parameters) }
+            unsafe {
+                let (grid, block) = ((x, y, geometry.layers), (geometry.threads, 1, 1));
+                launch_kernel(handle, grid, block, 0, stream, &mut parameters)
+            }
         };
         self.check(Some(kernel), "launching", launched).map(|_| ())
     }

@@ -100,7 +100,7 @@ impl Floats {
             Argument::U64(faults.address(gpu, Rows { k, block: None })?),
         ];
         let work = (n as u64).saturating_mul(k as u64).div_ceil(8 * u64::from(self.check_threads));
-        let geometry = Geometry { blocks: looping(gpu, work), threads: self.check_threads };
+        let geometry = Geometry { blocks: looping(gpu, work), threads: self.check_threads, layers: 1 };
         // SAFETY: the parameters are those of docs/cuda.md; the weights are `n` rows of `k`, `stride` bytes apart.
         unsafe { gpu.launch(entry.name, &self.check, &geometry, &arguments) }?;
         let Some((kind, at, _)) = faults.take()? else { return Ok(()) };
@@ -243,7 +243,7 @@ impl Launcher<ProductCode> {
                 // SAFETY: `x` is the caller's; the scratch has room for `m` rows of whole stages.
                 unsafe { convert.rows(gpu, src, dst, (m, k), fault) }?;
             }
-            self.code().in_launches(n, m, |from, m, geometry| {
+            self.code().in_launches((n, k), m, |from, m, geometry| {
                 let parameters = Parameters {
                     x: all.x + from(stride, width(word)),
                     x_first: from(k, 1),

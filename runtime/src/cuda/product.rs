@@ -11,7 +11,8 @@ use crate::aligned::Aligned;
 use crate::decide::Candidate;
 use crate::error::Error;
 use crate::launch::{Launcher, unpack_panel};
-use crate::registry::{CudaLaunch, PackInfo, Registry, Unit};
+use crate::registry::{CudaLaunch, CudaSplit, PackInfo, Registry, Unit};
+use crate::split::Tiles;
 use crate::threads::Threads;
 use crate::weights::PackedMatrix;
 use crate::workspace::Workspace;
@@ -44,6 +45,8 @@ pub(crate) struct Parameters {
     y: u64,
     m: u32,
     n: u32,
+    parts: u64,
+    counters: u64,
 }
 
 // SAFETY: numbers of fixed width in the order and with the alignment of the kernel's struct, without padding.
@@ -77,18 +80,20 @@ pub(crate) struct ProductCode {
     /// `None`: it reads the format's own rows.
     packing: Option<&'static PackInfo>,
     unit: Unit,
+    /// How k may be divided over CUDA blocks.
+    split: Option<CudaSplit>,
     /// What a product of floats needs besides.
     pub(super) floats: Option<Floats>,
 }
 
 impl ProductCode {
-    /// The product with `n` rows of `m` tokens in as many launches as it takes: a grid's second side is short. `launch` gets
-    /// the bytes in front of a launch's tokens, by values of a token and bytes of a value; their number; and the geometry.
+    /// The product of `n` rows of `k` with `m` tokens in as many launches as it takes: a grid's second side is short. `launch`
+    /// gets the bytes in front of a launch's tokens, by values of a token and bytes of a value; their number; and the geometry.
     pub(super) fn in_launches(
         &self,
-        n: u32,
+        (n, k): (u32, usize),
         m: usize,
-        launch: impl Fn(&dyn Fn(usize, usize) -> u64, u32, &Geometry) -> Result<(), Error>,
+        mut launch: impl FnMut(&dyn Fn(usize, usize) -> u64, u32, &Geometry) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let profile = self.gpu.profile();
         let most = (profile.grid.1 as usize).max(1).saturating_mul(self.tokens as usize);
@@ -99,7 +104,9 @@ impl ProductCode {
             let tokens = size("tokens", part)?;
             let blocks = (n.div_ceil(self.rows), tokens.div_ceil(self.tokens));
             let threads = block_threads(self.fewest, self.threads, blocks, profile.multiprocessors);
-            launch(&from, tokens, &Geometry { blocks, threads })?;
+            let tiles = Tiles::new((self.rows, self.tokens), (tokens as usize, n as usize, k));
+            let layers = self.split.map_or(1, |split| tiles.layers(split, profile.multiprocessors));
+            launch(&from, tokens, &Geometry { blocks, layers, threads })?;
             done += part;
         }
         Ok(())
@@ -110,24 +117,36 @@ impl Launcher<ProductCode> {
     pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
         Launcher::on_gpu(registry, candidate, Op::Matmul, |code| {
             let gpu = || Gpu::open(index);
-            let (gpu, function, [threads, fewest, rows, tokens], packing, unit, floats) = match code.launch {
-                CudaLaunch::Matmul { function, threads, fewest, rows, tokens, packing, unit } => {
-                    (gpu()?, function, [threads, fewest, rows, tokens], Some(packing), unit, None)
-                }
-                CudaLaunch::Rows { function, threads, fewest, rows, tokens, .. } => {
-                    let gpu = gpu()?;
-                    let floats = Floats::load(&gpu, registry, candidate.entry, code)?;
-                    let unit = Unit { elements: 0, multiple: 1 };
-                    (gpu, function, [threads, fewest, rows, tokens], None, unit, floats)
-                }
-                CudaLaunch::Dequantize { .. }
-                | CudaLaunch::Quantize { .. }
-                | CudaLaunch::QuantizeActivations { .. }
-                | CudaLaunch::Convert { .. } => return Ok(None),
-            };
+            let (gpu, function, [threads, fewest, rows, tokens], packing, unit, split, floats) =
+                match code.launch {
+                    CudaLaunch::Matmul { function, threads, fewest, rows, tokens, packing, unit, split } => {
+                        (gpu()?, function, [threads, fewest, rows, tokens], Some(packing), unit, split, None)
+                    }
+                    CudaLaunch::Rows { function, threads, fewest, rows, tokens, .. } => {
+                        let gpu = gpu()?;
+                        let floats = Floats::load(&gpu, registry, candidate.entry, code)?;
+                        let unit = Unit { elements: 0, multiple: 1 };
+                        (gpu, function, [threads, fewest, rows, tokens], None, unit, None, floats)
+                    }
+                    CudaLaunch::Dequantize { .. }
+                    | CudaLaunch::Quantize { .. }
+                    | CudaLaunch::QuantizeActivations { .. }
+                    | CudaLaunch::Convert { .. } => return Ok(None),
+                };
             let function = gpu.function(candidate.entry.name, code, function, threads)?;
             let (rows, tokens) = (rows.max(1), tokens.max(1));
-            Ok(Some(ProductCode { gpu, function, threads, fewest, rows, tokens, packing, unit, floats }))
+            Ok(Some(ProductCode {
+                gpu,
+                function,
+                threads,
+                fewest,
+                rows,
+                tokens,
+                packing,
+                unit,
+                split,
+                floats,
+            }))
         })
     }
 
@@ -189,6 +208,7 @@ impl Launcher<ProductCode> {
     /// # Safety
     /// `places` are those of `m` rows of `layout`; `bias` is 0 or the address of `n` values, `y` that of room for
     /// `m * n`, on this device, which live until the kernel has run.
+    #[expect(clippy::too_many_arguments, reason = "the operands of a product")]
     unsafe fn product(
         &self,
         packed: &PackedMatrix,
@@ -197,6 +217,7 @@ impl Launcher<ProductCode> {
         layout: &RowLayout,
         bias: u64,
         y: u64,
+        scratch: &mut Scratch,
     ) -> Result<(), Error> {
         let ProductCode { gpu, function, packing, .. } = self.code();
         let weights = self.weights(packed)?;
@@ -221,16 +242,24 @@ impl Launcher<ProductCode> {
             y,
             m: 0,
             n,
+            parts: 0,
+            counters: 0,
         };
         let bytes_in = packed.bytes() + m * (layout.bytes() + 4 * (layout.blocks + layout.units));
         self.enqueued(gpu, bytes_in, m.saturating_mul(packed.n).saturating_mul(4), || {
-            self.code().in_launches(n, m, |from, m, geometry| {
+            self.code().in_launches((n, packed.k), m, |from, m, geometry| {
+                let (parts, counters) = match geometry.layers {
+                    1 => (0, 0),
+                    _ => scratch.parts(gpu, geometry, self.code().rows * self.code().tokens)?,
+                };
                 let parameters = Parameters {
                     x: all.x + from(places.stride, 1),
                     x_scales: all.x_scales + from(layout.blocks, 4),
                     x_sums: all.x_sums + from(layout.units, 4),
                     y: all.y + from(packed.n, 4),
                     m,
+                    parts,
+                    counters,
                     ..all
                 };
                 // SAFETY: the parameter is that of docs/cuda.md; weights are packed as this kernel reads them
@@ -299,13 +328,12 @@ impl Launcher<ProductCode> {
             }
         };
         let bias_at = scratch.bias_at(gpu, bias)?;
-        let out = room(&mut scratch.y, gpu, y.len())?;
-        let y_at = out.output();
+        let y_at = room(&mut scratch.y, gpu, y.len())?.output();
         // SAFETY: `places` were filled for `m` rows of this layout, `bias` and `y` have the sizes that the handle
         // compared with the shape; all is in the scratch, and waited for.
-        unsafe { self.product(packed, &places, m, layout, bias_at, y_at) }?;
+        unsafe { self.product(packed, &places, m, layout, bias_at, y_at, scratch) }?;
         gpu.wait(self.entry.name)?;
-        out.read(y)
+        room(&mut scratch.y, gpu, y.len())?.read(y)
     }
 
     /// int8 rows of the caller's, laid out and summed on the processor.
@@ -352,7 +380,7 @@ impl Launcher<ProductCode> {
         // kernels have run is freed behind them, in the order of the stream.
         unsafe {
             quantizer.rows(input.address(), input.word(), m, layout, &places)?;
-            self.product(packed, &places, m, layout, bias, y.output())
+            self.product(packed, &places, m, layout, bias, y.output(), scratch)
         }
     }
 

@@ -1,7 +1,7 @@
 //! Memory of runs on a device.
 
 use super::buffer::{DeviceBuffer, Number};
-use super::device::Gpu;
+use super::device::{Geometry, Gpu};
 use super::fault::{FaultKind, Faults, Rows};
 use crate::activations::RowLayout;
 use crate::error::Error;
@@ -20,6 +20,10 @@ pub(crate) struct Scratch {
     pub(super) sums: Option<DeviceBuffer<i32>>,
     pub(super) bias: Option<DeviceBuffer<f32>>,
     pub(super) y: Option<DeviceBuffer<f32>>,
+    /// Sums of parts of k.
+    parts: Option<DeviceBuffer<i32>>,
+    /// How many of those are there: zero between launches, since the last to count puts a counter back.
+    counters: Option<DeviceBuffer<u32>>,
     faults: Option<Faults>,
     /// Whether something was enqueued since the fault was read.
     pending: bool,
@@ -77,6 +81,31 @@ impl Scratch {
         Ok(room.input())
     }
 
+    /// Room for the sums of a product that divides k, `outputs` for each of its CUDA blocks, and a counter for each warp
+    /// of a tile.
+    pub(super) fn parts(
+        &mut self,
+        gpu: &Arc<Gpu>,
+        geometry: &Geometry,
+        outputs: u32,
+    ) -> Result<(u64, u64), Error> {
+        let tiles = u64::from(geometry.blocks.0) * u64::from(geometry.blocks.1);
+        let times = |factors: [u32; 2]| {
+            let all = factors.iter().try_fold(tiles, |all, factor| all.checked_mul(u64::from(*factor)));
+            let all = all.and_then(|all| usize::try_from(all).ok());
+            all.ok_or(Error::TooLarge { what: "sums of parts of k" })
+        };
+        let parts = room(&mut self.parts, gpu, times([geometry.layers, outputs])?)?.output();
+        let count = times([geometry.threads.div_ceil(32), 1])?;
+        if self.counters.as_ref().is_none_or(|counters| counters.len() < count) {
+            // Those that are there go first, and only once others have been zeroed may a kernel count at them.
+            self.counters = None;
+            self.counters = Some(DeviceBuffer::zeroed(gpu, count)?);
+        }
+        let counters = self.counters.as_mut().map_or(0, DeviceBuffer::output);
+        Ok((parts, counters))
+    }
+
     /// Room for `m` rows of this layout, `stride` bytes apart.
     pub(super) fn places(
         &mut self,
@@ -121,5 +150,7 @@ impl Scratch {
         f32s + halves
             + self.q.as_ref().map_or(0, DeviceBuffer::bytes)
             + self.sums.as_ref().map_or(0, DeviceBuffer::bytes)
+            + self.parts.as_ref().map_or(0, DeviceBuffer::bytes)
+            + self.counters.as_ref().map_or(0, DeviceBuffer::bytes)
     }
 }

@@ -9,6 +9,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <string>
 #include <sys/mman.h>
@@ -129,6 +130,21 @@ void** arguments;
 bool failed;
 std::string report;
 std::vector<Allocation> allocations;
+
+// A thread that counted, and when.
+struct Moment {
+    uint32_t block_epoch, epoch, thread;
+    uint64_t warp_epoch;
+};
+// Who counted at which counter in this launch.
+std::map<const uint32_t*, std::vector<Moment>> told;
+// What this block's threads heard: how many had counted there before.
+struct Heard {
+    const uint32_t* counter;
+    size_t arrivals;
+    Moment at;
+};
+std::vector<Heard> heard;
 
 // In hopper.cc.
 bool hopper_prepare();
@@ -262,7 +278,7 @@ void report_deadlock() {
     if (failed) return;
     failed = true;
     report = std::string("kernel ") + kernel->name + ", block (" + std::to_string(state.block) + ", " +
-             std::to_string(state.block_y) + "), " + kernel->file + ": " + text;
+             std::to_string(state.block_y) + ", " + std::to_string(state.block_z) + "), " + kernel->file + ": " + text;
 }
 
 void next_epoch() {
@@ -270,9 +286,11 @@ void next_epoch() {
     ready_first = ready_count = 0;
 }
 
-void run_block(uint32_t x, uint32_t y) {
+void run_block(uint32_t x, uint32_t y, uint32_t z) {
     state.block = x;
     state.block_y = y;
+    state.block_z = z;
+    heard.clear();
     next_epoch();
     state.block_epoch = state.epoch;
     at_barrier = done = 0;
@@ -343,8 +361,8 @@ void fail(int line, const char* format, ...) {
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
     char whole[1024];
-    snprintf(whole, sizeof whole, "kernel %s, block (%u, %u), thread %u, %s:%d: %s", kernel->name, state.block,
-             state.block_y, state.thread, kernel->file, line, text);
+    snprintf(whole, sizeof whole, "kernel %s, block (%u, %u, %u), thread %u, %s:%d: %s", kernel->name, state.block,
+             state.block_y, state.block_z, state.thread, kernel->file, line, text);
     report = whole;
     failed = true;
     // This fiber is never gone back to, nor is any other of the launch.
@@ -366,6 +384,31 @@ void fail_race(int line, const char* what, uintptr_t address, const char* place,
     unsigned long long at = inside ? address - inside->begin : address;
     fail(line, "%s at %s[%s%llu]: %s (thread %u) was there, and no barrier lies between", what, place,
          inside ? "byte " : "", at, who, other.thread);
+}
+
+void tell(const uint32_t* counter) {
+    const Moment now{state.block_epoch, state.epoch, state.thread, state.warp_epochs[state.thread / 32]};
+    std::vector<Moment>& there = told[counter];
+    heard.push_back({counter, there.size(), now});
+    there.push_back(now);
+}
+
+bool heard_of(const Tag& tag) {
+    const uint32_t warp = state.thread / 32;
+    for (const Heard& each : heard) {
+        const Moment& at = each.at;
+        const bool same_warp = at.thread / 32 == warp && state.warp_epochs[warp] > at.warp_epoch;
+        if (at.thread != state.thread && at.epoch == state.epoch && !same_warp) continue;
+        for (size_t i = 0; i < each.arrivals; i++) {
+            const Moment& teller = told[each.counter][i];
+            if (tag.epoch < teller.block_epoch || tag.epoch > teller.epoch) continue;
+            if (tag.epoch < teller.epoch) return true;
+            // Nothing but a barrier of the warp lies between.
+            if (tag.spread == 2 || tag.thread / 32 != teller.thread / 32) continue;
+            if (tag.warp_epoch < teller.warp_epoch || (tag.spread == 0 && tag.thread == teller.thread)) return true;
+        }
+    }
+    return false;
 }
 
 Allocation* find_allocation(int line, const char* what, uintptr_t address, size_t bytes) {
@@ -699,8 +742,8 @@ bool gm_emulator_free(const void* memory) {
 }
 
 // Runs a kernel. 0, or 1 with a report of what is wrong with the launch or the kernel.
-int gm_emulator_launch(const Kernel* which, uint32_t blocks_x, uint32_t blocks_y, uint32_t threads, void** values,
-                       bool overlaps, uint64_t seed, char* text, size_t capacity) {
+int gm_emulator_launch(const Kernel* which, uint32_t blocks_x, uint32_t blocks_y, uint32_t blocks_z, uint32_t threads,
+                       void** values, bool overlaps, uint64_t seed, char* text, size_t capacity) {
     std::lock_guard<std::mutex> guard(lock);
     auto answer = [&](const char* what) {
         snprintf(text, capacity, "%s", what);
@@ -717,8 +760,8 @@ int gm_emulator_launch(const Kernel* which, uint32_t blocks_x, uint32_t blocks_y
         snprintf(why, sizeof why, "kernel %s: %u threads a block are no whole number of warps", name, threads);
         return answer(why);
     }
-    if (blocks_x == 0 || blocks_y == 0 || blocks_x > 0x7fffffffu || blocks_y > 65535) {
-        snprintf(why, sizeof why, "kernel %s: no device takes a grid of %u by %u blocks", name, blocks_x, blocks_y);
+    if (blocks_x == 0 || blocks_y == 0 || blocks_z == 0 || blocks_x > 0x7fffffffu || blocks_y > 65535 || blocks_z > 65535) {
+        snprintf(why, sizeof why, "kernel %s: no device takes a grid of %u by %u by %u blocks", name, blocks_x, blocks_y, blocks_z);
         return answer(why);
     }
     kernel = which;
@@ -735,12 +778,14 @@ int gm_emulator_launch(const Kernel* which, uint32_t blocks_x, uint32_t blocks_y
     state.threads = threads;
     state.blocks = blocks_x;
     state.blocks_y = blocks_y;
+    state.blocks_z = blocks_z;
+    told.clear();
     state.recent = nullptr;
     state.launch_epoch = state.epoch + 1;
     state.overlaps = overlaps;
     if (!overlaps) state.chain_epoch = state.launch_epoch;
     // Every block once, from a random one on by a random stride that has no divisor in common with their number.
-    uint64_t blocks = uint64_t(blocks_x) * blocks_y;
+    uint64_t blocks = uint64_t(blocks_x) * blocks_y * blocks_z;
     uint64_t first = random_bits() % blocks, stride = random_bits() % blocks;
     auto common = [](uint64_t a, uint64_t b) {
         while (b) a = std::exchange(b, a % b);
@@ -749,7 +794,8 @@ int gm_emulator_launch(const Kernel* which, uint32_t blocks_x, uint32_t blocks_y
     while (common(stride, blocks) != 1) stride++;
     for (uint64_t i = 0; i < blocks && !failed; i++) {
         uint64_t block = (first + unsigned((i * static_cast<unsigned __int128>(stride)) % blocks)) % blocks;
-        run_block(uint32_t(block % blocks_x), uint32_t(block / blocks_x));
+        const uint64_t layer = block / blocks_x;
+        run_block(uint32_t(block % blocks_x), uint32_t(layer % blocks_y), uint32_t(layer / blocks_y));
     }
     return failed ? answer(report.c_str()) : 0;
 }

@@ -3,7 +3,7 @@
 // A block's threads are fibers of one host thread, run in an order that a seed shuffles. Every access goes through
 // here and is checked; the first mistake ends the launch with a report. What is checked:
 // - global memory: inside one allocation, aligned, written before it is read, not read-only, and not written by another
-//   thread of the launch without a barrier between;
+//   thread of the launch without a barrier between, or by another block that this one did not hear of by a counter;
 // - shared memory: inside its array, aligned, written before it is read, and no two threads at the same byte, one of
 //   them writing, without a barrier between;
 // - copies to shared memory: as an access of both, and that nobody touches their bytes before the thread that started
@@ -14,6 +14,10 @@
 // - integer sums of dp4a, mma and wgmma: inside i32;
 // - barriers in shared memory, bulk copies and wgmma: see hopper.h.
 // The compiler's own checks (array indices, signed overflow, shifts) report here as well; see emulator.cc.
+//
+// Blocks run one after the other. What one of them wrote is another's to read only by gm_count: a counter tells what its
+// threads wrote before they counted (or before a barrier with the thread that did), and tells it to the thread that counts
+// later, and behind a barrier to others of its warp or block.
 //
 // What it is not: a model of time, of the memory system's order, or of more than one block at once. A loop without an end
 // is not noticed.
@@ -68,7 +72,7 @@ struct SharedByte {
 };
 
 struct State {
-    uint32_t thread, threads, block, block_y, blocks, blocks_y;
+    uint32_t thread, threads, block, block_y, block_z, blocks, blocks_y, blocks_z;
     uint32_t epoch, block_epoch, launch_epoch;
     // The launch of the last kernel that waited for all in front of it to end. Those since may still run beside this one,
     // if it overlaps.
@@ -136,8 +140,10 @@ inline uint32_t thread() { return state.thread; }
 inline uint32_t threads() { return state.threads; }
 inline uint32_t block() { return state.block; }
 inline uint32_t block_y() { return state.block_y; }
+inline uint32_t block_z() { return state.block_z; }
 inline uint32_t blocks() { return state.blocks; }
 inline uint32_t blocks_y() { return state.blocks_y; }
+inline uint32_t blocks_z() { return state.blocks_z; }
 
 // Whether nothing orders what `tag` stands for before what this thread of this block does now.
 inline bool unordered(const Tag& tag) {
@@ -197,10 +203,16 @@ inline Allocation* check(int line, const char* what, uintptr_t address, size_t b
     return find_allocation(line, what, address, bytes);
 }
 
-// Other blocks of this launch can't be waited for, so whatever they wrote is in a race with this access.
+// This thread counts: it tells what was ordered before it, and hears what was told there before.
+void tell(const uint32_t* counter);
+// Whether this thread heard, by a counter, of what another block of the launch wrote.
+bool heard_of(const Tag& tag);
+
+// Other blocks of this launch can't be waited for, so whatever they wrote is in a race with this access unless a counter
+// told of it.
 inline void check_tag(int line, const char* what, uintptr_t address, const Allocation* place, const Tag& tag) {
     bool other_block = tag.epoch >= state.launch_epoch && tag.epoch < state.block_epoch;
-    if (other_block || unordered(tag)) fail_race(line, what, address, place->name, tag);
+    if (other_block ? !heard_of(tag) : unordered(tag)) fail_race(line, what, address, place->name, tag);
 }
 
 inline void check_set(int line, const char* what, uintptr_t address, size_t bytes, const Allocation* place) {
@@ -291,6 +303,14 @@ inline unsigned long long atomic_min(unsigned long long* p, unsigned long long v
     return atomic(p, v, true, "gm_atomic_min", line);
 }
 inline uint32_t atomic_max(uint32_t* p, uint32_t v, int line) { return atomic(p, v, false, "gm_atomic_max", line); }
+// A counter that is at its end already was left so by a launch before.
+inline uint32_t count(uint32_t* p, uint32_t end, int line) {
+    const uint32_t before = atomic(p, uint32_t(0), false, "gm_count", line);
+    if (before >= end) fail(line, "gm_count at a counter that is %u, and counts to %u", before, end);
+    *p = before + 1 == end ? 0 : before + 1;
+    tell(p);
+    return before;
+}
 
 // A shared array: what each thread of a block holds is the same bytes.
 template <class T> class SharedArray {

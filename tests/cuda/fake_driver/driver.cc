@@ -48,6 +48,7 @@ const Settings& settings() {
             else if (name == "no_pools") s.pools = false;
             else if (name == "count") s.count = true;
             else if (name == "seed") s.seed = uint64_t(number);
+            else if (name == "multiprocessors") s.multiprocessors = int(number);
             else if (!name.empty()) {
                 say("GRISTMILL_GPU_FAKE has the unknown word `%s`", word.c_str());
                 abort();
@@ -144,8 +145,8 @@ struct AtExit {
         if (!d.graphs.empty() || !d.execs.empty())
             say("%zu graphs were not destroyed", d.graphs.size() + d.execs.size());
         if (settings().count)
-            say("%llu kernels were launched, %llu of them to overlap with those in front", (unsigned long long)d.launches,
-                (unsigned long long)d.overlapping);
+            say("%llu kernels were launched, %llu of them to overlap with those in front, %llu with a grid of several layers",
+                (unsigned long long)d.launches, (unsigned long long)d.overlapping, (unsigned long long)d.layered);
     }
 } at_exit;
 
@@ -217,7 +218,7 @@ GM_API cuDeviceGetAttribute(int* value, int attribute, int device) {
         case 11: *value = 0x7fffffff; break;        // pitch
         case 12: *value = 65536; break;             // registers of a block
         case 13: *value = 1500000; break;           // clock, kHz
-        case 16: *value = 4; break;                 // multiprocessors
+        case 16: *value = settings().multiprocessors; break;
         case 18: *value = 0; break;                 // integrated
         case 20: *value = 0; break;                 // compute mode: default
         case 31: *value = 1; break;                 // concurrent kernels

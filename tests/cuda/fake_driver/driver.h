@@ -28,8 +28,8 @@ void gm_emulator_allocate(const void* memory, size_t bytes, const char* name, bo
 void gm_emulator_written(const void* memory, size_t bytes);
 size_t gm_emulator_unset(const void* memory, size_t bytes);
 bool gm_emulator_free(const void* memory);
-int gm_emulator_launch(const gm_emulator::Kernel* which, uint32_t blocks_x, uint32_t blocks_y, uint32_t threads,
-                       void** values, bool overlaps, uint64_t seed, char* text, size_t capacity);
+int gm_emulator_launch(const gm_emulator::Kernel* which, uint32_t blocks_x, uint32_t blocks_y, uint32_t blocks_z,
+                       uint32_t threads, void** values, bool overlaps, uint64_t seed, char* text, size_t capacity);
 }
 
 namespace fake {
@@ -73,6 +73,7 @@ struct Settings {
     bool pools = true;          // no_pools: no cuMemAllocAsync
     bool count = false;         // count: says at the end how many kernels were launched
     uint64_t seed = 1;          // seed=N: order of threads and blocks
+    int multiprocessors = 4;    // multiprocessors=N
     std::string units;          // folder of emulated units: GRISTMILL_GPU_FAKE_UNITS
 };
 const Settings& settings();
@@ -137,7 +138,7 @@ struct Driver {
     uint64_t pool_keeps = 0, pool_reserved = 0, pool_most_reserved = 0;
     long allocations = 0;
     int retained = 0;
-    uint64_t launches = 0, overlapping = 0;
+    uint64_t launches = 0, overlapping = 0, layered = 0;
     Stream legacy;
 };
 Driver& driver();

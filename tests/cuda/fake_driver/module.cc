@@ -165,8 +165,8 @@ static int launch(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_
     if (!grid || !block || shared > 48 * 1024) return INVALID_VALUE;
     const gm_emulator::Kernel* kernel = function->kernel;
     if (block_x * block_y * block_z > kernel->threads) return LAUNCH_OUT_OF_RESOURCES;
-    if (grid_z != 1 || block_y != 1 || block_z != 1 || shared != 0) {
-        say("%s: kernels here have grids of two dimensions, blocks of one and no dynamic shared memory", kernel->name);
+    if (block_y != 1 || block_z != 1 || shared != 0) {
+        say("%s: kernels here have blocks of one dimension and no dynamic shared memory", kernel->name);
         return INVALID_VALUE;
     }
     if (kernel->parameters && !parameters) return INVALID_VALUE;
@@ -179,6 +179,7 @@ static int launch(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_
     return submit(stream_of(stream), [=]() -> int {
         driver().launches++;
         if (overlaps) driver().overlapping++;
+        if (grid_z > 1) driver().layered++;
         if (settings().fail_launch == kernel->name) {
             say("launch of %s: a failure was asked for", kernel->name);
             return LAUNCH_FAILED;
@@ -186,7 +187,7 @@ static int launch(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_
         std::vector<void*> pointers;
         for (auto& value : *values) pointers.push_back(value.data());
         char report[2048];
-        if (!gm_emulator_launch(kernel, grid_x, grid_y, block_x, pointers.data(), overlaps,
+        if (!gm_emulator_launch(kernel, grid_x, grid_y, grid_z, block_x, pointers.data(), overlaps,
                                 settings().seed + driver().launches, report, sizeof report))
             return SUCCESS;
         say("%s", report);

@@ -28,6 +28,7 @@ type LaunchFn = unsafe extern "C" fn(
     u32,
     u32,
     u32,
+    u32,
     *mut *mut c_void,
     bool,
     u64,
@@ -88,7 +89,7 @@ impl Unit {
         };
         Launch {
             info,
-            blocks: (1, 1),
+            blocks: (1, 1, 1),
             threads: info.threads,
             arguments: Vec::new(),
             seed: 1,
@@ -137,7 +138,7 @@ impl Argument for Address {
 /// A launch in preparation.
 pub struct Launch<'a> {
     info: &'a KernelInfo,
-    blocks: (u32, u32),
+    blocks: (u32, u32, u32),
     threads: u32,
     /// Each in words of its own, from their first byte on.
     arguments: Vec<Vec<u64>>,
@@ -149,7 +150,13 @@ pub struct Launch<'a> {
 impl Launch<'_> {
     /// Blocks in x and y.
     pub fn grid(mut self, x: u32, y: u32) -> Self {
-        self.blocks = (x, y);
+        self.blocks = (x, y, self.blocks.2);
+        self
+    }
+
+    /// Blocks in z.
+    pub fn layers(mut self, z: u32) -> Self {
+        self.blocks.2 = z;
         self
     }
 
@@ -221,6 +228,7 @@ impl Launch<'_> {
                 self.info,
                 self.blocks.0,
                 self.blocks.1,
+                self.blocks.2,
                 self.threads,
                 pointers.as_mut_ptr(),
                 self.overlaps,

@@ -4,6 +4,7 @@
 //! that every variant gives the CPU's bits. What is summed in parallel are integers, whose order doesn't matter.
 
 use super::pipelined::Tiling;
+use super::split::Split;
 use super::wgmma::{self, Warpgroups};
 use super::{dp4a, float, mma, pipelined};
 use crate::Error;
@@ -43,6 +44,8 @@ pub struct CudaMatmul<'a> {
     tiling: Option<Tiling>,
     /// How warpgroups divide the tile, where they multiply.
     division: Option<Warpgroups>,
+    /// How k may be divided over CUDA blocks.
+    pub split: Option<Split>,
 }
 
 impl<'a> CudaMatmul<'a> {
@@ -140,6 +143,7 @@ impl<'a> CudaMatmul<'a> {
             k_max: if plan.unit == 0 { k_max } else { u64::MAX },
             tiling: None,
             division: None,
+            split: None,
             pack,
         };
         if by_row {
@@ -151,7 +155,21 @@ impl<'a> CudaMatmul<'a> {
             resolved.rows = tiling.panels * MMA_ROWS;
             resolved.tiling = Some(tiling);
         }
+        // What is written by hand divides k if it knows of the grid's layers.
+        let knows = variant.body.as_ref().is_none_or(|body| body.text.contains("gm_blocks_z()"));
+        if knows && variant.algorithm != CudaAlgorithm::Dp4a {
+            resolved.split = resolved.by_stages();
+        }
         Ok(resolved)
+    }
+
+    fn by_stages(&self) -> Option<Split> {
+        let k = self.pack.tile.k;
+        match (self.tiling, self.division) {
+            (Some(tiling), _) => Split::of(self, tiling.tiles * k, false),
+            (None, Some(_)) => Split::of(self, k, false),
+            (None, None) => Split::of(self, self.threads / 32 * mma::AHEAD * k, true),
+        }
     }
 
     /// Name of the kernel: all that its text depends on. Formats that packing has made alike share one.
@@ -184,8 +202,9 @@ impl<'a> CudaMatmul<'a> {
         let ahead = self.tiling.map(|tiling| tiling.describe());
         let ahead = ahead.or(self.division.map(|division| division.describe()));
         let ahead = ahead.map_or(String::new(), |words| format!("; {words}"));
+        let split = self.split.map_or(String::new(), |split| format!("; {}", split.describe()));
         format!(
-            "{} rows x {} tokens a CUDA block of {} threads; {} of {} bits; {dot}; {unit}{ahead}{k}",
+            "{} rows x {} tokens a CUDA block of {} threads; {} of {} bits; {dot}; {unit}{ahead}{split}{k}",
             self.rows,
             self.tokens,
             self.threads,
@@ -268,6 +287,8 @@ struct Matmul {
     f32 *y;
     u32 m;
     u32 n;
+    i32 *parts;
+    u32 *counters;
 };
 
 ";

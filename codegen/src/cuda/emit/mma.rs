@@ -8,6 +8,7 @@ use super::matmul::{
     CudaMatmul, MMA_ROWS, Parts, add_terms, corrected, fields, integer_terms, load_table, rounds_kept,
     run_of_token, terms, wait,
 };
+use super::split::{SHARE, TILE, counted};
 use std::fmt::Write;
 
 /// A statement that binds `weights[2][4]`, operands of both halves of 32 rows, from a tile's `w`.
@@ -41,7 +42,7 @@ pub(super) fn fragments(plan: &CudaMatmul<'_>, step: u32) -> String {
 }
 
 /// Loads of sixteen bytes that a warp starts before it uses the first, where a row is one integer sum.
-const AHEAD: u32 = 4;
+pub(super) const AHEAD: u32 = 4;
 
 /// The kernel.
 pub fn mma(plan: &CudaMatmul<'_>) -> String {
@@ -59,8 +60,9 @@ pub fn mma(plan: &CudaMatmul<'_>) -> String {
             if plan.format.offset { format!("\n    {}", array("subtracted")) } else { String::new() };
         array("added") + &subtracted
     };
+    let one = plan.format.unit == 0;
     format!(
-        "GM_KERNEL({threads}) {name}(const Matmul a) {{
+        "{share}GM_KERNEL({threads}) {name}(const Matmul a) {{
     {shared}
     const u32 g = gm_lane() / 4, t = gm_lane() % 4, first_token = gm_block_y() * {tokens};
     const u32 panel = gm_block();
@@ -68,10 +70,21 @@ pub fn mma(plan: &CudaMatmul<'_>) -> String {
     // Columns beyond the last token are computed from it and not stored.
     const i8 *xs[{columns}];
     GM_UNROLL for (u32 c = 0; c < {columns}; c++) xs[c] = a.x + gm_min(first_token + c * 8 + g, a.m - 1) * a.x_stride + t * 8;
-    {table}{wait}{body}
+    {begin}{table}{wait}{body}
 }}
 GM_EXPORT({name})
 ",
+        share = if one { SHARE } else { "" },
+        begin = if one {
+            format!(
+                "const u32 all_tiles = (u32)(a.stride / {}), begin = share(all_tiles, gm_block_z());
+    const u32 tiles = share(all_tiles, gm_block_z() + 1);
+    ",
+                plan.pack.tile.bytes
+            )
+        } else {
+            String::new()
+        },
         table = load_table(plan),
         wait = wait(&early(plan)),
         body = if plan.format.unit == 0 { one_sum(plan) } else { by_unit(plan) },
@@ -81,14 +94,17 @@ GM_EXPORT({name})
 /// Statements that fetch what a warp loads first to the L2 cache: its first tiles, or its first run.
 fn early(plan: &CudaMatmul<'_>) -> String {
     let bytes = plan.pack.tile.bytes;
-    let (first, apart, count) = match plan.format.unit {
-        0 => (1, plan.threads / 32, AHEAD),
-        unit => (unit.div_ceil(plan.pack.tile.k), 1, unit.div_ceil(plan.pack.tile.k)),
+    let (begin, end, first, apart, count) = match plan.format.unit {
+        0 => ("begin + ", format!("tiles * {bytes}"), 1, plan.threads / 32, AHEAD),
+        unit => {
+            let tiles = unit.div_ceil(plan.pack.tile.k);
+            ("", "a.stride".to_string(), tiles, 1, tiles)
+        }
     };
     format!(
         "for (u32 line = gm_lane(); line < {lines}; line += 32) {{
-        const u64 at = (u64)(gm_warp() * {first} + line / {each} * {apart}) * {bytes} + line % {each} * 128;
-        if (at < a.stride) gm_prefetch_early(a.codes + panel * a.stride + at);
+        const u64 at = (u64)({begin}gm_warp() * {first} + line / {each} * {apart}) * {bytes} + line % {each} * 128;
+        if (at < {end}) gm_prefetch_early(a.codes + panel * a.stride + at);
     }}
     ",
         lines = count * bytes / 128,
@@ -270,19 +286,11 @@ fn one_sum(plan: &CudaMatmul<'_>) -> String {
     let each_part: Vec<String> = (0..parts).map(|part| weights(plan, "tile", part)).collect();
     let x_sum =
         if plan.format.min() == 0 { "" } else { "const i32 x_sum = gm_load(a.x_sums + token);\n        " };
-    let finish = each_output(
-        plan,
-        &format!(
-            "i32 dot = 0;
-        GM_UNROLL for (u32 warp = 0; warp < {warps}; warp++) dot += parts[warp * {outputs} + at];
-        {x_sum}finish(a, row, token, {});",
-            corrected(plan, "dot", "x_sum")
-        ),
-    );
+    let finish =
+        each_output(plan, &format!("{x_sum}finish(a, row, token, {});", corrected(plan, "dots[j]", "x_sum")));
     format!(
-        "const u32 tiles = (u32)(a.stride / {bytes});
-    i32 sums[2][{columns}][4] = {{}};
-    for (u32 first = gm_warp(); first < tiles; first += {stride}) {{
+        "i32 sums[2][{columns}][4] = {{}};
+    for (u32 first = begin + gm_warp(); first < tiles; first += {stride}) {{
         u32x4 ahead[{AHEAD}][{parts}] = {{}};
         GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++) {{
             const u32 tile = first + i * {warps};
@@ -301,8 +309,34 @@ fn one_sum(plan: &CudaMatmul<'_>) -> String {
             GM_UNROLL for (u32 i = 0; i < 4; i++)
                 parts[gm_warp() * {outputs} + {place}] = sums[half][c][i];
     gm_sync();
+    i32 dots[{own}] = {{}};
+    {each_own} {{
+        {guard}GM_UNROLL for (u32 warp = 0; warp < {warps}; warp++) dots[j] += parts[warp * {outputs} + {at}];
+    }}
+    if (gm_blocks_z() > 1) {{
+        {TILE}
+        i32 *const layers = a.parts + (u64)tile * gm_blocks_z() * {outputs};
+        {each_own} {{
+            {guard}gm_store(layers + gm_block_z() * {outputs} + {at}, dots[j]);
+        }}
+        {counted}
+        for (u32 z = 0; z < gm_blocks_z(); z++) {{
+            if (z == gm_block_z()) continue;
+            {each_own} {{
+                {guard}dots[j] += gm_load(layers + z * {outputs} + {at});
+            }}
+        }}
+    }}
     {finish}",
-        bytes = plan.pack.tile.bytes,
+        own = outputs.div_ceil(plan.threads),
+        each_own = format!("GM_UNROLL for (u32 j = 0; j < {}; j++)", outputs.div_ceil(plan.threads)),
+        at = format!("j * {} + gm_thread()", plan.threads),
+        guard = if beyond(plan).is_empty() {
+            String::new()
+        } else {
+            format!("if (j * {} + gm_thread() >= {outputs}) continue;\n            ", plan.threads)
+        },
+        counted = counted(plan),
         stride = AHEAD * warps,
         each_part = each_part.join(", "),
         products = products(plan),

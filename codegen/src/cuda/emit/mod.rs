@@ -18,6 +18,7 @@ mod mma;
 mod pipelined;
 mod rows;
 mod search;
+mod split;
 mod superblock;
 mod wgmma;
 
@@ -339,11 +340,17 @@ fn of_format(
                     unit.only_on = variant.algorithm.only_on();
                 }
             }
+            let split = match resolved.split {
+                Some(split::Split { stage, cycles, together }) => {
+                    format!("Some(CudaSplit {{ stage: {stage}, cycles: {cycles}, together: {together} }})")
+                }
+                None => "None".to_string(),
+            };
             listed.push(CudaListed {
                 shape: k_rule(variant.shape, resolved.k_max),
                 plan: words(variant, resolved.describe()),
                 launch: format!(
-                    "CudaLaunch::Matmul {{ function: {function:?}, threads: {}, fewest: {}, rows: {}, tokens: {}, packing: &{}::PACK_{}, unit: Unit {{ elements: {}, multiple: {} }} }}",
+                    "CudaLaunch::Matmul {{ function: {function:?}, threads: {}, fewest: {}, rows: {}, tokens: {}, packing: &{}::PACK_{}, unit: Unit {{ elements: {}, multiple: {} }}, split: {split} }}",
                     resolved.threads,
                     resolved.fewest,
                     resolved.rows,

@@ -5,6 +5,7 @@
 
 use super::matmul::{CudaMatmul, Finish, MMA_ROWS, Parts, corrected, load_table, terms, wait};
 use super::mma::fragments;
+use super::split::{SHARE, gather};
 use super::superblock;
 use gristmill_spec::model::CudaBudget;
 use std::fmt::Write;
@@ -169,29 +170,48 @@ pub fn pipelined(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
         }
         totals
     };
+    // The stages that the CUDA block has, from where to where.
+    let (share, begin, end, from) = if plan.format.unit == 0 {
+        let parts =
+            "\n    const u32 begin = share(stages, gm_block_z()), end = share(stages, gm_block_z() + 1);";
+        (SHARE, parts, "end", "begin")
+    } else {
+        ("", "", "stages", "0")
+    };
+    let behind = if from == "0" { String::new() } else { format!("{from} + ") };
+    let gathered = if plan.format.unit == 0 {
+        let columns = warp_tokens / 8;
+        let each = format!(
+            "GM_UNROLL for (u32 half = 0; half < 2; half++)\n        GM_UNROLL for (u32 c = 0; c < {columns}; c++)"
+        );
+        let place = format!("half * {columns} + c");
+        gather(plan, threads / 32, 2 * columns, &each, &place, &|i| format!("sums[half][c][{i}]"))
+    } else {
+        String::new()
+    };
     format!(
-        "{copy}GM_KERNEL({threads}) {name}(const Matmul a) {{
+        "{share}{copy}GM_KERNEL({threads}) {name}(const Matmul a) {{
     {shared}
     const u32 g = gm_lane() / 4, t = gm_lane() % 4;
     const u32 first_token = gm_block_y() * {tokens}, first_panel = gm_block() * {panels};
     const u32 own_panel = gm_warp() / {beside}, own_tokens = gm_warp() % {beside} * {warp_tokens};
-    const u32 tiles = {count}, stages = (tiles + {tiles} - 1) / {tiles};
+    const u32 tiles = {count}, stages = (tiles + {tiles} - 1) / {tiles};{begin}
     {table}{wait}{totals}
     // Stages before the first are empty groups; there is a group for each stage, copied or not.
     u32 to = 0, at = 0;
-    for (u32 stage = 0; stage < stages + {ahead}; stage++) {{
-        if (stage >= {ahead}) {{
+    for (u32 stage = {from}; stage < {end} + {ahead}; stage++) {{
+        if (stage >= {behind}{ahead}) {{
             gm_copy_wait<{pending}>();
             gm_sync();
         }}
-        if (stage < stages) copy_stage({arrays}, a, first_token, first_panel, tiles, stage, to);
+        if (stage < {end}) copy_stage({arrays}, a, first_token, first_panel, tiles, stage, to);
         gm_copy_commit();
         to = to + 1 == {stages} ? 0 : to + 1;
-        if (stage < {ahead}) continue;
+        if (stage < {behind}{ahead}) continue;
         {multiply}
         at = at + 1 == {stages} ? 0 : at + 1;
     }}
-    {store}
+    {gathered}{store}
 }}
 GM_EXPORT({name})
 ",

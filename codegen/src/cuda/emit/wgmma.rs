@@ -8,6 +8,7 @@
 
 use super::matmul::{CudaMatmul, Finish, MMA_ROWS, finished_row, load_table, wait};
 use super::mma::fragments;
+use super::split::{SHARE, gather};
 use super::{HOPPER_HEADER, pipelined};
 use gristmill_spec::model::CudaBudget;
 use std::fmt::Write;
@@ -139,7 +140,8 @@ pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
     GM_SHARED(u64, empty, {stages});
     {of_tokens}
     const u32 first_token = gm_block_y() * {tokens}, first_panel = gm_block() * {panels};
-    const u32 stages = (u32)(a.stride / {tile_bytes});
+    const u32 all_stages = (u32)(a.stride / {tile_bytes}), first_stage = share(all_stages, gm_block_z());
+    const u32 stages = share(all_stages, gm_block_z() + 1) - first_stage;
     if (gm_thread() == 0) {{
         for (u32 i = 0; i < {stages}; i++) {{
             gm_barrier_init(full, i, 4);
@@ -149,12 +151,12 @@ pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
     }}
     {wait}{load_tokens}gm_sync();
     if (gm_warp() >= {panels}) {{
-        {fewer}bring(xs, ws, full, empty, a, first_token, first_panel, stages);
+        {fewer}bring(xs, ws, full, empty, a, first_token, first_panel, first_stage, stages);
     }} else {{
         {more}const u32 own_panel = gm_warp(), own_tokens = 0, g = gm_lane() / 4, t = gm_lane() % 4;
         {table}i32 sums[2][{count}] = {{}};
 {multiply}
-        if ({whole}) {{
+        {gather}if ({whole}) {{
 {store_whole}
             return;
         }}
@@ -163,7 +165,18 @@ pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
 }}
 GM_EXPORT({name})
 ",
-        parts = finished_row(plan) + &bring(plan, division) + &products(plan, division),
+        parts = SHARE.to_string() + &finished_row(plan) + &bring(plan, division) + &products(plan, division),
+        gather = gather(
+            plan,
+            panels,
+            tokens / 4,
+            &format!(
+                "GM_UNROLL for (u32 half = 0; half < 2; half++)\n        GM_UNROLL for (u32 c = 0; c < {}; c++)",
+                tokens / 8
+            ),
+            &format!("half * {} + c", tokens / 8),
+            &|i| format!("sums[half][c * 4 + {i}]"),
+        ),
         of_tokens = tokens_declared(plan),
         load_tokens = tokens_loaded(plan),
         whole = whole(plan, division),
@@ -278,12 +291,13 @@ fn early(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
     // A line for a thread: there are fewer than threads.
     let each = division.stages * plan.pack.tile.bytes / 128;
     format!(
-        "if (gm_thread() < {lines} && gm_thread() % {each} * 128 < a.stride) {{
+        "if (gm_thread() < {lines} && gm_thread() % {each} * 128 < stages * {tile_bytes}) {{
         const u32 panel = gm_min(first_panel + gm_thread() / {each}, (a.n - 1) / {MMA_ROWS});
-        gm_prefetch_early(a.codes + panel * a.stride + gm_thread() % {each} * 128);
+        gm_prefetch_early(a.codes + panel * a.stride + first_stage * {tile_bytes} + gm_thread() % {each} * 128);
     }}
     ",
         lines = division.panels * each,
+        tile_bytes = plan.pack.tile.bytes,
     )
 }
 
@@ -303,14 +317,14 @@ fn bring(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
         "// Brings stage after stage as their places become empty. Tokens are loaded two stages ahead; the two words of a piece that a
 // lane of A has as its first four k go to one core matrix, those it has as its last four to the other.
 template <class X, class W, class B>
-GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, const Matmul &a, u32 first_token, u32 first_panel, u32 stages) {{
+GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, const Matmul &a, u32 first_token, u32 first_panel, u32 first_stage, u32 stages) {{
     const u32 own = gm_thread() - {first}, last_panel = (a.n - 1) / {MMA_ROWS};
     const i8 *from[{rounds}];
     u32x4 ahead[2][{rounds}] = {{}};
     GM_UNROLL for (u32 r = 0; r < {rounds}; r++) {{
         // Tokens beyond the last are computed from it and not stored.
         const u32 token = gm_min(first_token + (r * {GROUP} + own) / {pieces}, a.m - 1);
-        from[r] = a.x + token * a.x_stride + own % {pieces} * 16;
+        from[r] = a.x + token * a.x_stride + first_stage * {k} + own % {pieces} * 16;
         ahead[0][r] = gm_load_once((const u32x4 *)from[r]);
         ahead[1][r] = gm_load_once((const u32x4 *)(from[r] + gm_min(1u, stages - 1) * {k}));
     }}
@@ -320,7 +334,7 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, const Matmul &a, u32 first
         if (own == 0) {{
             gm_barrier_expect(full, place, {w_bytes});
             for (u32 i = 0; i < {panels}; i++) {{
-                const u8 *codes = a.codes + gm_min(first_panel + i, last_panel) * a.stride + (u64)stage * {tile_bytes};
+                const u8 *codes = a.codes + gm_min(first_panel + i, last_panel) * a.stride + (u64)(first_stage + stage) * {tile_bytes};
                 gm_bulk_copy(ws, (place * {panels} + i) * {tile_bytes}, codes, {tile_bytes}, full, place);
             }}
         }}

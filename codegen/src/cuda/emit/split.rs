@@ -1,0 +1,106 @@
+//! k divided over CUDA blocks, where a matrix has fewer tiles than a device has multiprocessors.
+//!
+//! Only where a row is one integer sum, so that parts of it may be added in any order. The blocks of a tile, a layer of
+//! the grid each, have a part of k. A warp stores the sums of its part and counts at a counter of its place in the tile; the
+//! warp that counts last adds the others' sums to its own and finishes the outputs. No warp waits for another block, and the
+//! counter is back at zero for the next launch.
+
+use super::matmul::CudaMatmul;
+use gristmill_spec::vocab::CudaAlgorithm;
+
+/// Cycles between a load of weights from the device's memory and its use.
+const TRIP: u32 = 800;
+/// Threads whose loads a multiprocessor has under way at once: half of what most devices can hold.
+const THREADS: u32 = 1024;
+
+/// What dividing k needs to know of a kernel: how the runtime weighs it is in `docs/cuda.md`.
+#[derive(Clone, Copy, Debug)]
+pub struct Split {
+    /// Elements of k that a CUDA block takes at a time.
+    pub stage: u32,
+    /// Cycles that a multiprocessor takes for them, as an estimate.
+    pub cycles: u32,
+    /// CUDA blocks of a multiprocessor that take a stage in the time of one, since they wait for memory.
+    pub together: u32,
+}
+
+impl Split {
+    /// For plans whose kernel divides k. `waits`: a stage is what its threads load at once and then wait for.
+    pub fn of(plan: &CudaMatmul<'_>, stage: u32, waits: bool) -> Option<Split> {
+        if plan.format.unit != 0 {
+            return None;
+        }
+        if waits {
+            return Some(Split { stage, cycles: TRIP, together: (THREADS / plan.threads).max(1) });
+        }
+        // Pairs of int8 that a multiprocessor multiplies in a cycle: on sm_90, and on sm_80.
+        let pairs = if plan.algorithm == CudaAlgorithm::Wgmma { 4096 } else { 2048 };
+        let products = u64::from(plan.rows) * u64::from(plan.tokens) * u64::from(stage);
+        Some(Split { stage, cycles: products.div_ceil(pairs) as u32, together: 1 })
+    }
+
+    /// In words.
+    pub fn describe(self) -> String {
+        format!("k divided over CUDA blocks by stages of {} where tiles are few", self.stage)
+    }
+}
+
+/// `share`: where a part of k begins.
+pub(super) const SHARE: &str = "\
+// The first of `count` stages or tiles of k that layer z of the grid has; there are at least as many as layers.
+GM_DEVICE u32 share(u32 count, u32 z) { return gm_blocks_z() == 1 ? z * count : z * count / gm_blocks_z(); }
+
+";
+
+/// Statements that add up what all layers have of a warp's sums, of which a lane has `count` fours. `four` is how to name
+/// sum `i` of a four in a loop over `each`, and `place` the number of the four. Warps that are not the last one return.
+pub(super) fn gather(
+    plan: &CudaMatmul<'_>,
+    warps: u32,
+    count: u32,
+    each: &str,
+    place: &str,
+    four: &dyn Fn(u32) -> String,
+) -> String {
+    let values: Vec<String> = (0..4).map(|i| format!("(u32){}", four(i))).collect();
+    let names = ["x", "y", "z", "w"];
+    let added: Vec<String> =
+        (0..4).map(|i| format!("{} += (i32)more.{};", four(i), names[i as usize])).collect();
+    let layer = warps * count * 32;
+    format!(
+        "if (gm_blocks_z() > 1) {{
+        {begin}
+        u32x4 *const parts = (u32x4 *)a.parts + (u64)tile * gm_blocks_z() * {layer} + gm_warp() * {own} + gm_lane();
+        {each} gm_store(parts + gm_block_z() * {layer} + ({place}) * 32, u32x4{{{values}}});
+        {count}
+        for (u32 z = 0; z < gm_blocks_z(); z++) {{
+            if (z == gm_block_z()) continue;
+            {each} {{
+                const u32x4 more = gm_load(parts + z * {layer} + ({place}) * 32);
+                {added}
+            }}
+        }}
+    }}
+    ",
+        begin = TILE,
+        own = count * 32,
+        values = values.join(", "),
+        count = counted(plan),
+        added = added.join(" "),
+    )
+}
+
+/// The number of the tile.
+pub(super) const TILE: &str = "const u32 tile = gm_block_y() * gm_blocks() + gm_block();";
+
+/// Statements behind which the last of a place's warps knows what the others stored, and no other warp is.
+pub(super) fn counted(plan: &CudaMatmul<'_>) -> String {
+    format!(
+        "gm_sync_warp();
+        u32 before = 0;
+        if (gm_lane() == 0) before = gm_count(a.counters + tile * {} + gm_warp(), gm_blocks_z());
+        if (gm_shfl(before, 0) + 1 < gm_blocks_z()) return;
+        gm_sync_warp();",
+        plan.threads / 32
+    )
+}
