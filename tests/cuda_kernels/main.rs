@@ -19,3 +19,4 @@ mod support;
 mod tiles;
 mod verify;
 mod wgmma;
+mod wgmma_halves;

@@ -110,22 +110,24 @@ impl Launcher<ProductCode> {
     pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
         Launcher::on_gpu(registry, candidate, Op::Matmul, |code| {
             let gpu = || Gpu::open(index);
-            let (gpu, function, [threads, fewest, rows, tokens], packing, unit, floats) = match code.launch {
-                CudaLaunch::Matmul { function, threads, fewest, rows, tokens, packing, unit } => {
-                    (gpu()?, function, [threads, fewest, rows, tokens], Some(packing), unit, None)
-                }
-                CudaLaunch::Rows { function, threads, fewest, rows, tokens, .. } => {
-                    let gpu = gpu()?;
-                    let floats = Floats::load(&gpu, registry, candidate.entry, code)?;
-                    let unit = Unit { elements: 0, multiple: 1 };
-                    (gpu, function, [threads, fewest, rows, tokens], None, unit, floats)
-                }
-                CudaLaunch::Dequantize { .. }
-                | CudaLaunch::Quantize { .. }
-                | CudaLaunch::QuantizeActivations { .. }
-                | CudaLaunch::Convert { .. } => return Ok(None),
-            };
+            let (gpu, function, [threads, fewest, rows, tokens, shared], packing, unit, floats) =
+                match code.launch {
+                    CudaLaunch::Matmul { function, threads, fewest, rows, tokens, packing, unit } => {
+                        (gpu()?, function, [threads, fewest, rows, tokens, 0], Some(packing), unit, None)
+                    }
+                    CudaLaunch::Rows { function, threads, fewest, rows, tokens, shared, .. } => {
+                        let gpu = gpu()?;
+                        let floats = Floats::load(&gpu, registry, candidate.entry, code)?;
+                        let unit = Unit { elements: 0, multiple: 1 };
+                        (gpu, function, [threads, fewest, rows, tokens, shared], None, unit, floats)
+                    }
+                    CudaLaunch::Dequantize { .. }
+                    | CudaLaunch::Quantize { .. }
+                    | CudaLaunch::QuantizeActivations { .. }
+                    | CudaLaunch::Convert { .. } => return Ok(None),
+                };
             let function = gpu.function(candidate.entry.name, code, function, threads)?;
+            let function = gpu.sharing(candidate.entry.name, function, shared)?;
             let (rows, tokens) = (rows.max(1), tokens.max(1));
             Ok(Some(ProductCode { gpu, function, threads, fewest, rows, tokens, packing, unit, floats }))
         })
