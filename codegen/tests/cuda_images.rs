@@ -107,6 +107,12 @@ fn promised_of_floats(at: &str, image: &Image, kernel: &str, code: &Instructions
     } else if kernel.contains("_fma_") {
         assert!(fma > 0 && halves == 0, "{at}: {fma} FFMA, {halves} HMMA");
         assert!(code.count("LDG.128") > 0, "{at}: no 16-byte load");
+    } else if kernel.contains("_wgmma_") {
+        // Tokens and blocks by copies, both operands in shared memory, stages reported to barriers.
+        for (name, least) in [("HGMMA", 8), ("SYNCS", 4), ("STS.128", 4)] {
+            assert!(code.count(name) >= least, "{at}: {} {name}", code.count(name));
+        }
+        assert!(copies > 0 && halves == 0, "{at}: {copies} copies to shared memory, {halves} HMMA");
     } else {
         assert!(kernel.contains("_mma_"), "{at}: an algorithm that this test does not know");
         assert!(halves > 0, "{at}: no HMMA");

@@ -133,6 +133,10 @@ words! {
         MmaF16 = "mma_f16",
         /// Weights rounded to bf16, tensor cores that sum in f32 (compute capability 8.0 and later).
         MmaBf16 = "mma_bf16",
+        /// The same as `mma_f16` by `wgmma`, four warps together (compute capability 9.0 alone).
+        WgmmaF16 = "wgmma_f16",
+        /// The same as `mma_bf16` by `wgmma`, four warps together (compute capability 9.0 alone).
+        WgmmaBf16 = "wgmma_bf16",
     }
 }
 
@@ -232,7 +236,7 @@ impl CudaAlgorithm {
             CudaAlgorithm::Dp4a => (6, 1),
             CudaAlgorithm::Mma | CudaAlgorithm::MmaF16 => (7, 5),
             CudaAlgorithm::MmaBf16 => (8, 0),
-            CudaAlgorithm::Wgmma => (9, 0),
+            CudaAlgorithm::Wgmma | CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => (9, 0),
             CudaAlgorithm::Fma => (5, 0),
         }
     }
@@ -240,7 +244,9 @@ impl CudaAlgorithm {
     /// The one architecture that has its instructions, where later ones lack them.
     pub const fn only_on(self) -> Option<CudaArch> {
         match self {
-            CudaAlgorithm::Wgmma => Some(CudaArch { major: 9, minor: 0, specific: true }),
+            CudaAlgorithm::Wgmma | CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => {
+                Some(CudaArch { major: 9, minor: 0, specific: true })
+            }
             CudaAlgorithm::Blocks
             | CudaAlgorithm::Dp4a
             | CudaAlgorithm::Mma
@@ -256,8 +262,8 @@ impl CudaAlgorithm {
             CudaAlgorithm::Blocks => None,
             CudaAlgorithm::Dp4a | CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => Some(Precision::Int8),
             CudaAlgorithm::Fma => Some(Precision::F32),
-            CudaAlgorithm::MmaF16 => Some(Precision::F16),
-            CudaAlgorithm::MmaBf16 => Some(Precision::Bf16),
+            CudaAlgorithm::MmaF16 | CudaAlgorithm::WgmmaF16 => Some(Precision::F16),
+            CudaAlgorithm::MmaBf16 | CudaAlgorithm::WgmmaBf16 => Some(Precision::Bf16),
         }
     }
 }

@@ -246,6 +246,8 @@ pub enum CudaLaunch {
         rows: u32,
         /// Tokens that a CUDA block does.
         tokens: u32,
+        /// Bytes of shared memory that a launch gives each CUDA block.
+        shared: u32,
     },
     /// f32, f16 or bf16 to another of these.
     Convert {

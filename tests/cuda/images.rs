@@ -91,6 +91,14 @@ pub fn devices() -> [String; 2] {
     [of(all().min()), of(all().max())]
 }
 
+/// The device whose warpgroups multiply, where it was built and is none of [`devices`].
+#[allow(dead_code, reason = "not every test that takes this in has its kernels")]
+pub fn with_warpgroups() -> Option<String> {
+    let CudaBuild::Built { architectures, .. } = REGISTRY.cuda else { return None };
+    let built = architectures.iter().any(|arch| arch.cc() == (9, 0));
+    Some("sm_90".to_string()).filter(|device| built && !devices().contains(device))
+}
+
 /// The first of [`devices`].
 pub fn settings() -> String {
     let [oldest, _] = devices();

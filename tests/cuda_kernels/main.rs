@@ -20,3 +20,4 @@ mod support;
 mod tiles;
 mod verify;
 mod wgmma;
+mod wgmma_halves;

@@ -13,6 +13,8 @@ use crate::vocab::{CudaAlgorithm, Op, Precision};
 const THREADS: u32 = 128;
 /// The same for `wgmma`: a warpgroup that copies, and one that multiplies.
 const WGMMA_THREADS: u32 = 256;
+/// The same for `wgmma_f16` and `wgmma_bf16`: two warpgroups that multiply and one that rounds weights; the fewest tokens.
+const HALVES: (u32, u32) = (64, 384);
 
 /// The CUDA variants of a family; `None` where one has errors.
 pub(super) fn check(
@@ -118,8 +120,12 @@ fn variant(
             Some(indices)
         }
     };
-    let usual = if algorithm == CudaAlgorithm::Wgmma { WGMMA_THREADS } else { THREADS };
-    let (tokens, threads) = written.tile.map_or((0, usual), |tile| tile.value);
+    let usual = match algorithm {
+        CudaAlgorithm::Wgmma => (0, WGMMA_THREADS),
+        CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => HALVES,
+        _ => (0, THREADS),
+    };
+    let (tokens, threads) = written.tile.map_or(usual, |tile| tile.value);
     if let Some(tile) = written.tile {
         let sound = match algorithm {
             CudaAlgorithm::Mma => tokens.is_multiple_of(8),
@@ -138,6 +144,10 @@ fn variant(
                     && (tokens <= 64
                         || tokens.is_multiple_of(64) && (threads / 32).is_multiple_of(tokens / 64))
             }
+            // A thread has a sum for each two tokens; the warps that bring share them by eights.
+            CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => {
+                tokens.is_multiple_of(HALVES.0) && tokens <= 256 && threads == HALVES.1
+            }
         };
         if !sound {
             let message = format!("`{algorithm}` can't take {tokens} tokens at once with {threads} threads");
@@ -149,6 +159,9 @@ fn variant(
                 CudaAlgorithm::Fma => "1 to 8 tokens, and 512 threads at most",
                 CudaAlgorithm::MmaF16 | CudaAlgorithm::MmaBf16 => {
                     "a multiple of 8 up to 64, or of 64 with a warp at least for each 64 of them"
+                }
+                CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => {
+                    "64, 128, 192 or 256 tokens with 384 threads"
                 }
             };
             file.report(file.error("out-of-range", tile.span, message).help(help));

@@ -218,7 +218,23 @@ impl Gpu {
         // Code for older devices has no instruction to wait with, also where a newer one compiled it from PTX.
         let (cc, driver) = OVERLAPPING;
         let can = image.arch.cc() >= cc && self.profile.driver >= driver;
-        Ok(Function { handle: function, overlaps: code.overlaps && can })
+        Ok(Function { handle: function, overlaps: code.overlaps && can, shared: 0 })
+    }
+
+    /// The function with so many bytes of shared memory for each block, given by its launches.
+    pub(crate) fn sharing(
+        &self,
+        kernel: &'static str,
+        function: Function,
+        bytes: u32,
+    ) -> Result<Function, Error> {
+        if bytes == 0 {
+            return Ok(function);
+        }
+        let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let allowed = function.handle.set_attribute(attribute, i32::try_from(bytes).unwrap_or(i32::MAX));
+        self.check(Some(kernel), "asking for its shared memory", allowed)?;
+        Ok(Function { shared: bytes, ..function })
     }
 
     fn module(&self, kernel: &'static str, image: &'static CudaImage) -> Result<Arc<CudaModule>, Error> {
@@ -280,7 +296,7 @@ impl Gpu {
                 blockDimX: geometry.threads,
                 blockDimY: 1,
                 blockDimZ: 1,
-                sharedMemBytes: 0,
+                sharedMemBytes: function.shared,
                 hStream: stream,
                 attrs: &raw mut attribute,
                 numAttrs: 1,
@@ -293,7 +309,7 @@ impl Gpu {
             // SAFETY: parameters live until the call returns, which copies them; the rest is the caller's.
             unsafe {
                 let (grid, block) = ((x, y, geometry.layers), (geometry.threads, 1, 1));
-                launch_kernel(handle, grid, block, 0, stream, &mut parameters)
+                launch_kernel(handle, grid, block, function.shared, stream, &mut parameters)
             }
         };
         self.check(Some(kernel), "launching", launched).map(|_| ())
@@ -316,6 +332,8 @@ pub(crate) struct Function {
     handle: CudaFunction,
     /// It waits for the launches in front of it by itself.
     overlaps: bool,
+    /// Bytes of shared memory that its launches give each block.
+    shared: u32,
 }
 
 /// A parameter of a kernel.

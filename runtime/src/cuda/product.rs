@@ -117,16 +117,17 @@ impl Launcher<ProductCode> {
     pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
         Launcher::on_gpu(registry, candidate, Op::Matmul, |code| {
             let gpu = || Gpu::open(index);
-            let (gpu, function, [threads, fewest, rows, tokens], packing, unit, split, floats) =
+            let (gpu, function, [threads, fewest, rows, tokens, shared], packing, unit, split, floats) =
                 match code.launch {
                     CudaLaunch::Matmul { function, threads, fewest, rows, tokens, packing, unit, split } => {
-                        (gpu()?, function, [threads, fewest, rows, tokens], Some(packing), unit, split, None)
+                        let numbers = [threads, fewest, rows, tokens, 0];
+                        (gpu()?, function, numbers, Some(packing), unit, split, None)
                     }
-                    CudaLaunch::Rows { function, threads, fewest, rows, tokens, .. } => {
+                    CudaLaunch::Rows { function, threads, fewest, rows, tokens, shared, .. } => {
                         let gpu = gpu()?;
                         let floats = Floats::load(&gpu, registry, candidate.entry, code)?;
                         let unit = Unit { elements: 0, multiple: 1 };
-                        (gpu, function, [threads, fewest, rows, tokens], None, unit, None, floats)
+                        (gpu, function, [threads, fewest, rows, tokens, shared], None, unit, None, floats)
                     }
                     CudaLaunch::Dequantize { .. }
                     | CudaLaunch::Quantize { .. }
@@ -134,6 +135,7 @@ impl Launcher<ProductCode> {
                     | CudaLaunch::Convert { .. } => return Ok(None),
                 };
             let function = gpu.function(candidate.entry.name, code, function, threads)?;
+            let function = gpu.sharing(candidate.entry.name, function, shared)?;
             let (rows, tokens) = (rows.max(1), tokens.max(1));
             Ok(Some(ProductCode {
                 gpu,

@@ -68,7 +68,12 @@ impl<'a> CudaMatmul<'a> {
         }
         let threads = variant.threads;
         let (rows, tokens) = match variant.algorithm {
-            CudaAlgorithm::Blocks | CudaAlgorithm::Fma | CudaAlgorithm::MmaF16 | CudaAlgorithm::MmaBf16 => {
+            CudaAlgorithm::Blocks
+            | CudaAlgorithm::Fma
+            | CudaAlgorithm::MmaF16
+            | CudaAlgorithm::MmaBf16
+            | CudaAlgorithm::WgmmaF16
+            | CudaAlgorithm::WgmmaBf16 => {
                 let what = format!(
                     "`{}` computes no product of integers; use `dp4a`, `mma` or `wgmma`",
                     variant.algorithm

@@ -21,6 +21,7 @@ mod search;
 mod split;
 mod superblock;
 mod wgmma;
+mod wgmma_halves;
 
 pub use blocks::CHUNK;
 pub use convert::CONVERT;
@@ -380,14 +381,20 @@ fn rows_product(
     // What is generated for a format and the same devices is one unit, so that its weights are decoded by one text.
     let unit = match &variant.body {
         Some(_) => unit_name("matmul", &plan.format.name, kernel, variant),
-        None => format!("rows_{}_sm{major}{minor}", plan.format.name),
+        None => {
+            let arch = variant.algorithm.only_on().map_or(format!("{major}{minor}"), |only| only.to_string());
+            format!("rows_{}_sm{arch}", plan.format.name)
+        }
     };
     let own = format!("{unit}_{}_{}x{}", variant.algorithm, product.threads, product.tokens);
     let function = function(variant, &own);
     let check = format!("{unit}_check");
     if !units.0.contains_key(&unit) {
-        let text = rows::prelude(plan, &unit);
+        let text = format!("{}{}", product.vocabulary(), rows::prelude(product, &unit));
         units.add(&unit, variant.min_cc, std::slice::from_ref(&check), CudaBudget::default(), &text);
+        if let Some(unit) = units.0.get_mut(&unit) {
+            unit.only_on = variant.algorithm.only_on();
+        }
     }
     let there = units.0.get(&unit).is_some_and(|unit| unit.kernels.iter().any(|(name, _)| name == function));
     if !there {
@@ -398,13 +405,14 @@ fn rows_product(
         units.add(CONVERT, (5, 0), &[CONVERT.to_string()], CudaBudget::default(), &convert::emit());
     }
     let launch = format!(
-        "CudaLaunch::Rows {{ function: {function:?}, check: {check:?}, check_threads: {}, precision: Precision::{:?}, threads: {}, fewest: {}, rows: {}, tokens: {} }}",
+        "CudaLaunch::Rows {{ function: {function:?}, check: {check:?}, check_threads: {}, precision: Precision::{:?}, threads: {}, fewest: {}, rows: {}, tokens: {}, shared: {} }}",
         rows::CHECK_THREADS,
         product.precision,
         product.threads,
         product.fewest,
         product.rows,
         product.tokens,
+        product.shared_bytes(),
     );
     (unit, launch)
 }
