@@ -141,6 +141,16 @@ words! {
 }
 
 words! {
+    /// How activations get to int8 for a CUDA product.
+    CudaActivations {
+        /// By a kernel in front of it.
+        Separate = "separate",
+        /// In the product: each CUDA block quantizes its tokens for itself.
+        Fused = "fused",
+    }
+}
+
+words! {
     /// What the factors of a product are while they are multiplied.
     Precision {
         /// Integers of weights and int8 activations, summed exactly.

@@ -227,6 +227,8 @@ pub enum CudaLaunch {
         unit: Unit,
         /// Whether k may be divided over CUDA blocks, and what that takes.
         split: Option<CudaSplit>,
+        /// It takes floats, and each CUDA block quantizes its tokens for itself.
+        fused: bool,
     },
     /// Matrix product that multiplies floats and reads the format's own rows.
     Rows {
@@ -415,6 +417,11 @@ impl Code {
 }
 
 impl Entry {
+    /// Whether it is a product that quantizes its activations itself: it takes floats alone.
+    pub const fn quantizes_activations(&self) -> bool {
+        matches!(self.code, Code::Cuda(CudaCode { launch: CudaLaunch::Matmul { fused: true, .. }, .. }))
+    }
+
     /// What a product multiplies; `None` for what is no product.
     pub const fn precision(&self) -> Option<Precision> {
         match (self.op, &self.code) {

@@ -6,6 +6,7 @@ mod activations;
 mod blocks;
 mod convert;
 mod floats;
+mod fused;
 mod generated;
 mod golden;
 mod hand_written;

@@ -76,8 +76,8 @@ fn entry(set: &SpecSet, kernel: &CudaListed, text: &str, compiler: &str, options
         format: kernel.format,
         quantizer: kernel.quantizer,
         input: match kernel.op {
-            // Products over the format's rows multiply floats.
-            Op::Matmul if kernel.packing.is_none() => {
+            // Products over the format's rows multiply floats; others may quantize them.
+            Op::Matmul if kernel.packing.is_none() || kernel.fused => {
                 let floats = set.kernels[kernel.kernel].input.iter().filter(|input| **input != DType::I8);
                 floats.copied().collect()
             }

@@ -7,7 +7,7 @@ use crate::model::{CudaBody, CudaVariant, Format, Quantizer, ShapeRules};
 use crate::parse::Raw;
 use crate::parse::kernel::{RawBody, RawCudaVariant, RawKernel};
 use crate::toml_walk::Span;
-use crate::vocab::{CudaAlgorithm, Op, Precision};
+use crate::vocab::{CudaActivations, CudaAlgorithm, DType, Op, Precision};
 
 /// Threads of a CUDA block where the variant says nothing.
 const THREADS: u32 = 128;
@@ -54,6 +54,7 @@ fn variant(
     if op != Op::Matmul {
         let keys = [
             ("packing", written.packing.as_ref().map(|p| p.span)),
+            ("activations", written.activations.map(|a| a.span)),
             ("tile", written.tile.map(|t| t.span)),
             ("shape", written.shape.map(|s| s.span)),
         ];
@@ -69,6 +70,27 @@ fn variant(
         let error = file.error("missing-key", written.span, format!("`{algorithm}` needs `packing`"));
         let packing = if algorithm == CudaAlgorithm::Dp4a { "r16k4" } else { "mma32x64" };
         file.report(error.help(format!("for example `packing = \"{packing}\"`")));
+    }
+    let activations = written.activations.map_or(CudaActivations::Separate, |activations| activations.value);
+    if let (Op::Matmul, CudaActivations::Fused, Some(at)) = (op, activations, &written.activations) {
+        let refused = if algorithm != CudaAlgorithm::Dp4a {
+            let help = "leave `activations` out, or use `dp4a`";
+            Some((format!("`{algorithm}` quantizes no activations; only `dp4a` does"), help))
+        } else if written.body.is_some() {
+            let message = "a kernel that is written by hand is given quantized activations";
+            Some((message.to_string(), "leave `activations` out"))
+        } else if raw.input.as_ref().is_some_and(|input| input.iter().all(|input| input.value == DType::I8)) {
+            let message = "the family takes no floats, so there is nothing to quantize";
+            Some((
+                message.to_string(),
+                "leave `activations` out, or add a float type to the family's `input`",
+            ))
+        } else {
+            None
+        };
+        if let Some((message, help)) = refused {
+            file.report(file.error("not-for-this-op", at.span, message).help(help));
+        }
     }
     let least = algorithm.min_cc();
     if let Some(min_cc) = written.min_cc.filter(|min_cc| min_cc.value < least) {
@@ -183,6 +205,7 @@ fn variant(
         label: written.label.as_ref().map_or(String::new(), |label| label.value.clone()),
         formats: narrowed,
         packing,
+        activations,
         tokens,
         threads,
         shape: written.shape.map_or(ShapeRules::default(), |shape| shape.value),
@@ -272,7 +295,10 @@ fn rivals(raw: &RawKernel<'_>, served: &[usize], variants: &[CudaVariant]) {
             let (a, b) = (&earlier.shape, &later.shape);
             // Only one of them can be meant where they multiply different things.
             let alike = earlier.algorithm.precision() == later.algorithm.precision();
+            // One that quantizes takes no int8, and rows only as long as shared memory holds.
+            let quantizes = |variant: &CudaVariant| variant.activations == CudaActivations::Fused;
             let covered = alike
+                && (quantizes(later) || !quantizes(earlier))
                 && of(later).iter().all(|format| of(earlier).contains(format))
                 && earlier.min_cc <= later.min_cc
                 && [None, later.algorithm.only_on()].contains(&earlier.algorithm.only_on())

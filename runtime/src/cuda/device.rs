@@ -278,6 +278,7 @@ impl Gpu {
             Argument::U32(value) => std::ptr::from_ref(value).cast(),
             Argument::U64(value) => std::ptr::from_ref(value).cast(),
             Argument::Product(value) => std::ptr::from_ref(value).cast(),
+            Argument::Fused(value) => std::ptr::from_ref(value).cast(),
             Argument::Rows(value) => std::ptr::from_ref(value).cast(),
         };
         let mut parameters: Vec<*mut c_void> =
@@ -341,6 +342,7 @@ pub(crate) enum Argument {
     U32(u32),
     /// A size, or an address of the device.
     U64(u64),
-    Product(super::product::Parameters),
+    Product(super::product::Parameters<super::product::Quantized>),
+    Fused(super::product::Parameters<super::product::Raw>),
     Rows(super::floats::Parameters),
 }

@@ -11,6 +11,7 @@ mod decode;
 mod dequantize;
 mod dp4a;
 mod fma;
+mod fused;
 mod groups;
 mod halves;
 mod matmul;
@@ -98,6 +99,8 @@ pub struct CudaListed {
     pub launch: String,
     /// The packing whose pack function it needs.
     pub packing: Option<usize>,
+    /// It quantizes activations for itself, so that it takes floats alone.
+    pub fused: bool,
 }
 
 /// What CUDA needs of a set.
@@ -230,6 +233,7 @@ fn of_format(
         kernel,
         launch: String::new(),
         packing: None,
+        fused: false,
     };
     for (number, kernel, order, variant) in serving(set, Op::Dequantize, index) {
         let unit = unit_name("dequantize", &format.name, kernel, variant);
@@ -348,10 +352,16 @@ fn of_format(
                 None => "None".to_string(),
             };
             listed.push(CudaListed {
-                shape: k_rule(variant.shape, resolved.k_max),
+                shape: {
+                    let mut shape = k_rule(variant.shape, resolved.k_max);
+                    if resolved.fused.is_some() {
+                        shape.k.multiple_of = lcm(shape.k.multiple_of, fused::MULTIPLE);
+                    }
+                    shape
+                },
                 plan: words(variant, resolved.describe()),
                 launch: format!(
-                    "CudaLaunch::Matmul {{ function: {function:?}, threads: {}, fewest: {}, rows: {}, tokens: {}, packing: &{}::PACK_{}, unit: Unit {{ elements: {}, multiple: {} }}, split: {split} }}",
+                    "CudaLaunch::Matmul {{ function: {function:?}, threads: {}, fewest: {}, rows: {}, tokens: {}, packing: &{}::PACK_{}, unit: Unit {{ elements: {}, multiple: {} }}, split: {split}, fused: {} }}",
                     resolved.threads,
                     resolved.fewest,
                     resolved.rows,
@@ -360,8 +370,10 @@ fn of_format(
                     set.packings[packing].name.to_uppercase(),
                     plan.unit,
                     resolved.pack.multiple,
+                    resolved.fused.is_some(),
                 ),
                 packing: Some(packing),
+                fused: resolved.fused.is_some(),
                 overlaps: units.waits(&unit),
                 ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
             });
@@ -457,6 +469,7 @@ fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut V
             overlaps: units.waits(&unit),
             kernel: number,
             packing: None,
+            fused: false,
         });
     }
 }
