@@ -8,7 +8,6 @@
 mod aligned;
 mod launch;
 mod names;
-mod packed;
 mod plain;
 mod pool;
 mod split;

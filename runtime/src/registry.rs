@@ -6,6 +6,7 @@
 use crate::abi::{DequantizeFn, MatmulFn, PackFn, QuantizeActivationsFn, QuantizeFn, StepFn, UnpackFn};
 use crate::decide::Candidate;
 use crate::error::Error;
+use crate::gpu::CudaVersion;
 use crate::names;
 use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Isa, Op, Precision};
 use std::sync::atomic::AtomicU64;
@@ -122,27 +123,20 @@ pub struct CudaImage {
     pub arch: CudaArch,
     /// PTX text, which the driver compiles for devices from `arch` up, and not machine code.
     pub ptx: bool,
+    /// The oldest CUDA of drivers that load it.
+    pub driver: CudaVersion,
     /// Bytes of the image.
     pub size: usize,
-    /// The image as an LZ4 block, or as it is where that has as many bytes.
+    /// The image, deflated (RFC 1951).
     pub packed: &'static [u8],
 }
 
 impl CudaImage {
     /// The image itself, `size` bytes. `None` where what is packed is no image of that size, which no build makes.
+    #[cfg(feature = "cuda")]
     pub fn unpacked(&self) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; self.size];
-        (self.unpacked_to(&mut bytes)? == self.size).then_some(bytes)
-    }
-
-    /// As many of its first bytes as there is room for; returns how many. `None` as with [`unpacked`](CudaImage::unpacked).
-    pub(crate) fn unpacked_to(&self, bytes: &mut [u8]) -> Option<usize> {
-        if self.packed.len() == self.size {
-            let room = bytes.len().min(self.size);
-            bytes[..room].copy_from_slice(&self.packed[..room]);
-            return Some(room);
-        }
-        crate::packed::unpack(self.packed, bytes)
+        let bytes = miniz_oxide::inflate::decompress_to_vec_with_limit(self.packed, self.size).ok()?;
+        (bytes.len() == self.size).then_some(bytes)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::compile::{
     Budget, CompileError, Excess, Failure, Image, compile, content, excesses, write_atomically,
 };
-use super::packed::pack;
+use super::packed::{needed_driver, pack};
 use super::settings::{BadSettings, VARIABLES};
 use super::toolchain::{NoNative, NoToolchain, Toolchain};
 use super::{Emitted, Env, Settings, Unit, Use, compile, discover, emit};
@@ -207,6 +207,7 @@ fn write(folder: &Path, images: &[&Image], jobs: usize) -> Result<Vec<CudaImageF
             unit: image.unit.clone(),
             arch: image.arch,
             ptx: image.ptx,
+            driver: needed_driver(&image.bytes, image.ptx),
             size: image.bytes.len(),
             path: folder.join(format!("{}.{}.{:016x}", image.unit, image.target(), content(&image.bytes))),
         })

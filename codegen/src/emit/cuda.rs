@@ -36,9 +36,11 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
             .filter(|file| file.unit == unit.name)
             .map(|file| {
                 format!(
-                    "CudaImage {{ arch: {}, ptx: {}, size: {}, packed: include_bytes!({:?}) }}",
+                    "CudaImage {{ arch: {}, ptx: {}, driver: CudaVersion {{ major: {}, minor: {} }}, size: {}, packed: include_bytes!({:?}) }}",
                     arch(file.arch),
                     file.ptx,
+                    file.driver.0,
+                    file.driver.1,
                     file.size,
                     file.path.display().to_string()
                 )
@@ -48,7 +50,7 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
     }
     if !out.text.is_empty() {
         out.text
-            .insert_str(0, "use gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaSplit, CudaStep};\nuse gristmill_runtime::vocab::Precision;\n");
+            .insert_str(0, "use gristmill_runtime::gpu::CudaVersion;\nuse gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaSplit, CudaStep};\nuse gristmill_runtime::vocab::Precision;\n");
     }
     if held.contains(CONVERT) {
         out.convert = Some(format!(
