@@ -60,11 +60,12 @@ impl Fused {
         // What warps find of a row.
         let others = terms + 3 * 4 * plan.threads / 32 + 256;
         let most = (SHARED / held(plan.threads)).clamp(SHARED / 2, CudaBudget::default().shared);
+        let units = |k: u32| k.checked_div(unit);
         let room = |k: u32| Fused {
             k,
-            values: if unit == 0 { k } else { k / unit * unit.next_multiple_of(multiple) },
+            values: units(k).map_or(k, |units| units * unit.next_multiple_of(multiple)),
             scales: block.map_or(1, |block| k / block),
-            sums: if unit == 0 { 1 } else { k / unit },
+            sums: units(k).unwrap_or(1),
         };
         let fits =
             |room: &Fused| others + plan.tokens * (room.values + 4 * (room.scales + room.sums)) <= most;
