@@ -47,13 +47,16 @@ pub(super) fn group(
     each.collect()
 }
 
+/// The bytes of an image, and what the compiler said.
+type Made = (Vec<u8>, String);
+
 /// Machine code and PTX for `keys` from one compilation; `None` for those that do not come from it.
 fn together(
     nvcc: &Nvcc,
     group: &Group,
     keys: &[&Key<'_>],
     cache: &Path,
-) -> Result<Vec<Option<(Vec<u8>, String)>>, CompileError> {
+) -> Result<Vec<Option<Made>>, CompileError> {
     let mut made: Vec<_> = keys.iter().map(|_| None).collect();
     let (Some(front), [first, ..]) = (group.front, keys) else { return Ok(made) };
     let of_front = Key { arch: front, ptx: true, ..(*first).clone() };

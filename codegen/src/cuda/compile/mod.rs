@@ -170,8 +170,7 @@ pub fn compile(
         }
     }
     let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<Option<Result<Vec<Outcome>, CompileError>>>> =
-        Mutex::new(std::iter::repeat_with(|| None).take(list.len()).collect());
+    let done: Mutex<Vec<_>> = Mutex::new(std::iter::repeat_with(|| None).take(list.len()).collect());
     let work = || {
         while let Some((at, (group, keys))) = {
             let at = next.fetch_add(1, Ordering::Relaxed);
