@@ -20,7 +20,9 @@ pub(super) enum Outcome {
 }
 
 /// An image with what the compiler said, or why there is none.
-type Made = Result<(Vec<u8>, String), String>;
+type Made = Result<Said, String>;
+/// The bytes of an image, and what was said of it.
+type Said = (Vec<u8>, String);
 
 /// Makes the images of a group, in its order. Where the common PTX serves an image not, that one is compiled on its own.
 pub(super) fn group(
@@ -47,16 +49,13 @@ pub(super) fn group(
     each.collect()
 }
 
-/// The bytes of an image, and what the compiler said.
-type Made = (Vec<u8>, String);
-
 /// Machine code and PTX for `keys` from one compilation; `None` for those that do not come from it.
 fn together(
     nvcc: &Nvcc,
     group: &Group,
     keys: &[&Key<'_>],
     cache: &Path,
-) -> Result<Vec<Option<Made>>, CompileError> {
+) -> Result<Vec<Option<Said>>, CompileError> {
     let mut made: Vec<_> = keys.iter().map(|_| None).collect();
     let (Some(front), [first, ..]) = (group.front, keys) else { return Ok(made) };
     let of_front = Key { arch: front, ptx: true, ..(*first).clone() };
