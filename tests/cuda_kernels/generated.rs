@@ -122,6 +122,11 @@ fn loaded(name: &str) -> Arc<Unit> {
     find(&units).unwrap_or(unit)
 }
 
+/// How many cases there are at least where `all` are those of the shipped formats: a build may hold a few of one's own alone.
+pub fn least(all: usize) -> usize {
+    if cfg!(all(feature = "bitnet", feature = "ggml")) { all } else { 1 }
+}
+
 /// What a kernel's `fault` holds before a launch.
 pub const NO_FAULT: u64 = u64::MAX;
 
