@@ -2,9 +2,11 @@
 //! Each must be reported by the emulator, or lead beyond the bound.
 
 use super::floats::{Product, beyond_the_bound, product, run};
-use super::generated::{Kernel, generated, products_of_floats, text_of};
+use super::generated::{Kernel, generated, products_of_floats, sources, text_of};
 use super::random::Random;
 use super::support::{Mistake, Unit, can_run, tells};
+use gristmill_codegen::cuda::{DEVICE_HEADER, Emitted, emit};
+use gristmill_spec::check;
 use std::sync::Arc;
 
 /// Mistakes with barriers, proxies and copies.
@@ -203,4 +205,42 @@ fn mistakes_in_warpgroups_of_halves_show() {
     let product = product(kernel.format(), &mut random, shape, true);
     all_show(&kernel, &product, STAGES);
     all_show(&kernel, &product, VALUES);
+}
+
+/// Tiles that the shipped variants don't have: one and three times 64 tokens.
+#[test]
+fn other_tiles_of_halves() {
+    if !can_run("other tiles of halves") {
+        return;
+    }
+    let mut sources = sources();
+    for source in sources.iter_mut().filter(|source| source.path.ends_with("kernels/matmul.toml")) {
+        let text = String::from_utf8(source.bytes.clone()).expect("text");
+        let text = text.replace("tokens = 128, threads = 384", "tokens = 64, threads = 384");
+        source.bytes =
+            text.replace("tokens = 256, threads = 384", "tokens = 192, threads = 384").into_bytes();
+    }
+    // The int8 variants of 384 threads change with them, to a tile that they have too.
+    let report = check(&sources);
+    let set = report.set.unwrap_or_else(|| panic!("{:?}", report.diagnostics));
+    let emitted: &'static Emitted = Box::leak(Box::new(emit(&set).unwrap_or_else(|e| panic!("{e:?}"))));
+    let mut tried = 0;
+    for algorithm in ["wgmma_f16.prefill", "wgmma_f16.wide", "wgmma_bf16.prefill", "wgmma_bf16.wide"] {
+        let name = format!("matmul.i2_s.cuda.{algorithm}");
+        let listed = emitted.listed.iter().find(|listed| listed.name == name).expect("listed");
+        let unit = emitted.units.iter().find(|unit| unit.name == listed.unit).expect("its unit");
+        let text = unit.text.replace(DEVICE_HEADER, "");
+        let kernel = Kernel { listed, unit: Arc::new(Unit::new(&unit.name, &text)) };
+        let tokens = kernel.number("tokens");
+        assert_eq!(tokens, if algorithm.ends_with("wide") { 64 } else { 192 });
+        let mut random = Random::new(47, &name);
+        for (m, n) in [(tokens, 128), (tokens + 7, 33)] {
+            let product = product("i2_s", &mut random, (m, n, 640), m > tokens);
+            let x_type = super::floats::of_kernel(listed);
+            let y = run(&kernel, &product, x_type, (false, m as u64)).expect("no mistake").expect("no fault");
+            assert_eq!(beyond_the_bound(&kernel, &product, x_type, &y), None, "{name}, m={m} n={n}");
+            tried += 1;
+        }
+    }
+    assert_eq!(tried, 8);
 }
