@@ -46,7 +46,6 @@ pub(crate) struct Parameters {
     m: u32,
     n: u32,
     parts: u64,
-    counters: u64,
 }
 
 // SAFETY: numbers of fixed width in the order and with the alignment of the kernel's struct, without padding.
@@ -243,13 +242,12 @@ impl Launcher<ProductCode> {
             m: 0,
             n,
             parts: 0,
-            counters: 0,
         };
         let bytes_in = packed.bytes() + m * (layout.bytes() + 4 * (layout.blocks + layout.units));
         self.enqueued(gpu, bytes_in, m.saturating_mul(packed.n).saturating_mul(4), || {
             self.code().in_launches((n, packed.k), m, |from, m, geometry| {
-                let (parts, counters) = match geometry.layers {
-                    1 => (0, 0),
+                let parts = match geometry.layers {
+                    1 => 0,
                     _ => scratch.parts(gpu, geometry, self.code().rows * self.code().tokens)?,
                 };
                 let parameters = Parameters {
@@ -259,7 +257,6 @@ impl Launcher<ProductCode> {
                     y: all.y + from(packed.n, 4),
                     m,
                     parts,
-                    counters,
                     ..all
                 };
                 // SAFETY: the parameter is that of docs/cuda.md; weights are packed as this kernel reads them
