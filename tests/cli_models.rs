@@ -25,6 +25,15 @@ fn real_tensors_agree_with_the_oracle() {
 }
 
 #[test]
+fn a_processor_multiplies_int8() {
+    let path = data("i2_s.gguf");
+    gristmill(["run", text(&path), "--m", "1", "--precision", "auto"]).code(0).says("exact");
+    gristmill(["run", text(&path), "--m", "1", "--precision", "f16"])
+        .code(2)
+        .says("multiplies int8, and f16 was asked for");
+}
+
+#[test]
 fn types_without_a_kernel_are_named() {
     // Described, but in a family that this build may have left out.
     if gristmill::REGISTRY.formats.iter().any(|format| format.name == "iq2_s") {

@@ -13,8 +13,9 @@ use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
 use gristmill::registry::{Code, FormatInfo};
 use gristmill::vocab::{DType, Op};
 use gristmill::{
-    Dequantizer, Device, Error, Input, Linear, LinearOptions, Matmul, NoGpu, Policy, QuantizedMatrix,
-    Quantizer, REGISTRY, Reason, Recording, Request, Restrict, Shape, Threads, Workspace,
+    CpuProfile, CudaVersion, Dequantizer, Device, Error, GpuProfile, Input, Linear, LinearOptions, Matmul,
+    NoGpu, Policy, QuantizedMatrix, Quantizer, REGISTRY, Reason, Recording, Request, Restrict, Shape,
+    Threads, Workspace,
 };
 use images::{GPU, bits, entries, has_images, parent, place_units, settings, tried, values};
 use std::path::Path;
@@ -157,6 +158,7 @@ fn faults_are_found_where_they_are() {
     assert_eq!(run(&x, &mut y, &mut workspace), Err(Error::NonFinite { row: 1, column: 9 }));
     x[k + 9] = 0.0;
     assert_eq!(run(&x, &mut y, &mut workspace), Ok(()));
+    one_token(format, &matrix);
     // int8 with scales, as the processor takes it.
     let q: Vec<i8> = (0..2 * k).map(|i| (i % 251) as u8 as i8).collect();
     let mut scales = vec![0.5; 2 * k.div_ceil(REGISTRY.activations[format.activations].block.unwrap_or(k))];
@@ -177,6 +179,93 @@ fn faults_are_found_where_they_are() {
     let input = Input::I8 { q: &q, scales: &scales };
     let error = matmul.run(&packed, input, 2, None, &mut y, &mut workspace, &threads);
     assert!(error.is_err(), "a scale that is not finite");
+}
+
+/// One token: floats are quantized in the product, int8 goes to another kernel, of a handle and of a layer.
+fn one_token(format: &'static FormatInfo, matrix: &QuantizedMatrix<'_>) {
+    let (n, k) = (matrix.n(), matrix.k());
+    let shape = Shape { m: 1, n, k };
+    let threads = Threads::single();
+    let prepared = REGISTRY.prepare(&Request::matmul(format.name, shape).on(GPU)).expect("prepares");
+    let recording = Recording::new(&REGISTRY);
+    let mut matmul = Matmul::new(&prepared.decide_as_asked()).expect("a handle");
+    matmul.record(Some(&recording)).expect("the same registry");
+    assert!(matmul.entry().quantizes_activations(), "{}", matmul.entry().name);
+    assert_eq!(matmul.dtypes(), [DType::F32, DType::F16, DType::Bf16]);
+    let packed = matmul.pack(matrix).expect("packs");
+    let mut workspace = Workspace::for_(&matmul, 1, k, &threads).expect("memory");
+    let mut y = vec![0.0; n];
+    let mut x = values(k, 2);
+    for (place, value) in [(k - 1, f32::NAN), (9, f32::NEG_INFINITY)] {
+        x[place] = value;
+        let found = matmul.run(&packed, Input::F32(&x), 1, None, &mut y, &mut workspace, &threads);
+        assert_eq!(found, Err(Error::NonFinite { row: 0, column: place }));
+    }
+    let x = values(k, 2);
+    matmul.run(&packed, Input::F32(&x), 1, None, &mut y, &mut workspace, &threads).expect("runs");
+    let receipt = recording.receipt();
+    let kernels: Vec<_> = receipt.kernels().iter().map(|kernel| (kernel.name(), kernel.launches())).collect();
+    assert_eq!(kernels, [(matmul.entry().name, 3)], "one launch a run, and no quantization");
+    let q: Vec<i8> = (0..k).map(|i| (i % 251) as u8 as i8).collect();
+    let scales = vec![0.5; k.div_ceil(REGISTRY.activations[format.activations].block.unwrap_or(k))];
+    let int8 = Input::I8 { q: &q, scales: &scales };
+    let refused = matmul.run(&packed, int8, 1, None, &mut y, &mut workspace, &threads);
+    assert!(matches!(refused, Err(Error::WrongInput { found: DType::I8, .. })), "{refused:?}");
+    let mut results = Vec::new();
+    for device in [Device::CPU, GPU] {
+        let options = LinearOptions { device, policy: Policy::Strict, ..LinearOptions::default() };
+        let mut layer = Linear::new(&REGISTRY, matrix, &options, &threads).expect("a layer");
+        let recording = Recording::new(&REGISTRY);
+        layer.record(Some(&recording)).expect("the same registry");
+        let mut workspace = layer.workspace(1, &threads).expect("memory");
+        let (mut floats, mut ints) = (vec![0.0; n], vec![0.0; n]);
+        layer.forward(Input::F32(&x), 1, None, &mut floats, &mut workspace, &threads).expect("runs");
+        layer.forward(int8, 1, None, &mut ints, &mut workspace, &threads).expect("runs");
+        results.push((bits(&floats), bits(&ints)));
+        if device == GPU {
+            let launches: u64 = recording.receipt().kernels().iter().map(|kernel| kernel.launches()).sum();
+            assert_eq!(launches, 2, "a launch for each: {:?}", recording.receipt());
+        }
+    }
+    assert!(results[0] == results[1] && results[0].0 == bits(&y));
+}
+
+/// What decides about one token: floats are quantized in the product, but for rows longer than shared memory holds, with
+/// the rule as the reason; int8 never comes into question there.
+#[test]
+fn one_token_goes_where_it_fits() {
+    if !has_images() {
+        return;
+    }
+    let [_, newest] = images::devices();
+    let cc: u8 = newest["sm_".len()..].parse().expect("a number");
+    let gpu = GpuProfile::pretend((cc / 10, cc % 10), CudaVersion { major: 13, minor: 0 });
+    for format in tried() {
+        let prepare = |input| {
+            let request = Request::matmul(format.name, Shape { m: 1, n: 64, k: 1 });
+            let request = request.with_input(input).on(GPU);
+            let cpu = CpuProfile::detect();
+            REGISTRY.prepare_on(&request, cpu, Some(Ok(gpu.clone())), &Restrict::default()).expect("prepares")
+        };
+        let floats = prepare(DType::F16);
+        let at = |k| Shape { m: 1, n: 64, k };
+        let chosen = floats.decide(at(format.elements)).kernel().expect("a kernel");
+        assert!(chosen.quantizes_activations(), "{}", chosen.name);
+        let longest = chosen.shape.k.max as usize / format.elements * format.elements;
+        assert!(longest >= 6144, "{}: rows up to {longest}", chosen.name);
+        assert_eq!(floats.decide(at(longest)).chosen().map(|entry| entry.name), Some(chosen.name));
+        let beyond = floats.decide(at(longest + format.elements));
+        let other = beyond.kernel().expect("a kernel");
+        assert!(!other.quantizes_activations(), "{}", other.name);
+        let why = beyond.rejected().find(|rejection| rejection.kernel == Some(chosen.name));
+        let why = why.map(|rejection| rejection.reason.to_string()).expect("a reason");
+        assert!(why.contains(&format!("at most {}", chosen.shape.k.max)), "{why}");
+        let int8 = prepare(DType::I8);
+        let chosen = int8.decide(at(format.elements)).kernel().expect("a kernel");
+        assert!(chosen.name.ends_with("dp4a"), "{}", chosen.name);
+        let several = floats.decide(Shape { m: 2, n: 64, k: format.elements }).kernel().expect("a kernel");
+        assert!(!several.quantizes_activations(), "{}", several.name);
+    }
 }
 
 #[test]
@@ -300,12 +389,17 @@ fn machines_without_a_usable_device_say_why() {
 
 /// The command with these arguments: on a fake GPU, or where no driver is to be found.
 fn command(arguments: &[&str], gpu: Option<&Path>) -> (i32, String) {
+    command_on(&settings(), arguments, gpu)
+}
+
+/// The same on a fake GPU with these settings.
+fn command_on(settings: &str, arguments: &[&str], gpu: Option<&Path>) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
     command.args(arguments).env_remove("GRISTMILL_NO_SKIP").env_remove("LD_LIBRARY_PATH");
     if let Some(units) = gpu {
         command
             .env("LD_LIBRARY_PATH", fake_driver())
-            .env("GRISTMILL_GPU_FAKE", settings())
+            .env("GRISTMILL_GPU_FAKE", settings)
             .env("GRISTMILL_GPU_FAKE_UNITS", units);
     }
     let output = command.output().expect("it starts");
@@ -352,12 +446,25 @@ fn the_command_runs_there() {
     let (code, text) = command(&["doctor"], Some(&units));
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("cuda:0: Fake sm_"), "{text}");
+    if text.contains("nvcc 13.") {
+        let (code, text) = command_on(&format!("{},driver=12080", settings()), &["doctor"], Some(&units));
+        assert_eq!(code, 0, "{text}");
+        assert!(text.contains("supports CUDA up to 12.8"), "{text}");
+        assert!(text.contains("pip install --no-deps nvidia-cuda-nvrtc-cu12==12.9.86"), "{text}");
+    }
     for format in ["i2_s", "int8_row"] {
         let (code, text) =
             command(&["verify", "--quick", "--device", "cuda:0", "--format", format], Some(&units));
         assert_eq!(code, 0, "{text}");
         assert!(text.contains(".cuda"), "{text}");
         assert!(!text.contains("skipped:") && !text.contains("wrong:"), "{text}");
+    }
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/gguf/i2_s.gguf");
+    for (precision, kernel, accuracy) in [("int8", "dp4a", "exact"), ("f32", "fma.decode", "NMSE")] {
+        let run = ["run", model, "--device", "cuda:0", "--m", "1", "--precision", precision];
+        let (code, text) = command(&run, Some(&units));
+        assert_eq!(code, 0, "{text}");
+        assert!(text.contains(&format!("matmul.i2_s.cuda.{kernel}")) && text.contains(accuracy), "{text}");
     }
     let bench = [
         "bench", "--device", "cuda:0", "--quick", "--format", "i2_s", "--shape", "64x256", "--m", "1",
@@ -379,8 +486,24 @@ fn the_command_runs_there() {
     assert_eq!(code, 0, "{text}");
     // A fake driver has no cuBLASLt, and a line says so instead.
     let records: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let last = records.as_array().and_then(|records| records.last()).expect("a record");
+    let all = records.as_array().expect("a list");
+    let last = all.last().expect("a record");
     assert_eq!(last["kernel"], "cublaslt", "{text}");
+    for op in ["quantize", "dequantize"] {
+        let of_op = all.iter().filter(|record| record["op"] == op);
+        let measured = of_op.inspect(|record| {
+            let positive = ["seconds", "seconds_with_copies", "cpu_seconds", "times_cpu_with_copies"];
+            assert!(positive.iter().all(|key| record[key].as_f64() > Some(0.0)), "{record}");
+            let kernels =
+                [&record["kernel"], &record["cpu_kernel"]].map(|name| name.as_str().unwrap_or_default());
+            assert!(kernels[0].contains(".cuda") && !kernels[1].contains(".cuda"), "{record}");
+        });
+        // Hot and cold.
+        assert_eq!(measured.count(), 2, "{text}");
+    }
+    let (code, said) = command(&[&bench[..10], &["--op", "pack"]].concat(), Some(&units));
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("packed by the processor"), "{said}");
     let why = last["why_not"].as_str().unwrap_or_default();
     let absent = if cfg!(feature = "cublaslt") { "libcublasLt is not there" } else { "built without it" };
     assert!(why.contains(absent), "{text}");
@@ -400,7 +523,6 @@ fn the_command_runs_there() {
     assert!(written.starts_with(other) && written.contains("\ngpu Fake sm_"), "{written}");
     let line = written.lines().last().expect("a line");
     assert!(line.starts_with("matmul i2_s 1 ") && line.split(' ').count() > 4, "two kernels: {written}");
-    let records: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let record = &records[0];
     assert!(record["kernel"].as_str().is_some_and(|name| name.starts_with("matmul.i2_s.cuda.")), "{text}");
     assert!(record["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{text}");

@@ -6,9 +6,11 @@
 #[path = "cuda/support/mod.rs"]
 mod support;
 
+use gristmill::half::f16;
 use support::{Buffer, Mistake, Unit, all_show, can_run, mutated};
 
 const KERNELS: &str = include_str!("cuda/kernels/hopper.cu");
+const HALVES: &str = include_str!("cuda/kernels/hopper_halves.cu");
 const HOPPER: &str = include_str!("../codegen/cuda/hopper.h");
 
 /// The kernels, with one place changed.
@@ -262,6 +264,75 @@ fn products_by_a_warpgroup_are_exact() {
     let high = unit("i32 sums[8] = {};", "i32 sums[8] = {0, 2147483647 - 64 * 255 * 127 + 1};");
     let report = run(&high, &vec![0xff; 64 * 64], &vec![0x7f; 16 * 64], 0).expect_err("beyond i32");
     assert!(report.contains("beyond i32"), "{report}");
+}
+
+/// Operands that are small integers, so that sums are exact, and one of which the device keeps 24 bits.
+#[test]
+fn products_of_halves_by_a_warpgroup() {
+    if !can_run("wgmma of halves") {
+        return;
+    }
+    let numbers = |count: usize, by: usize| -> Vec<f32> {
+        (0..count).map(|i| ((i * by + i / 32 * 7) % 127) as f32 - 63.0).collect()
+    };
+    let halves =
+        |values: &[f32]| -> Vec<u16> { values.iter().map(|x| f16::from_f32(*x).to_bits()).collect() };
+    let run = |unit: &Unit, a: &[f32], b: &[f32], given: u32, seed: u64| {
+        let (a, b) = (Buffer::input("a", &halves(a)), Buffer::input("b", &halves(b)));
+        let c = Buffer::<f32>::unset("c", 64 * 16);
+        unit.launch("halves").arg(&a).arg(&b).arg(&c).shared(given).seed(seed).run()?;
+        c.try_read()
+    };
+    let (a, b) = (numbers(64 * 32, 31), numbers(16 * 32, 57));
+    let dot = |at: usize| (0..32).map(|k| a[at / 16 * 32 + k] * b[at % 16 * 32 + k]).sum::<f32>();
+    let expected: Vec<f32> = (0..64 * 16).map(dot).collect();
+    let right = compiled(HALVES);
+    for seed in 0..5 {
+        assert_eq!(run(&right, &a, &b, 5120, seed), Ok(expected.clone()), "seed {seed}");
+    }
+    // With 2^24 in the sum, what is below 2 is cut off from each of the others.
+    let (mut large, mut ones) = (vec![0.0; 64 * 32], vec![0.0; 16 * 32]);
+    large[..3].copy_from_slice(&[4096.0, 1.5, 1.5]);
+    ones[..3].copy_from_slice(&[4096.0, 1.0, 1.0]);
+    assert_eq!(run(&right, &large, &ones, 5120, 0).expect("runs")[0], 16_777_216.0);
+    let little = run(&right, &a, &b, 5104, 0).expect_err("too little");
+    assert!(little.contains("of which the launch gives 5104"), "{little}");
+    let much = run(&right, &a, &b, 228 * 1024, 0).expect_err("too much");
+    assert!(much.contains("where a block has 232448"), "{much}");
+    let mutations: &[Mistake] = &[
+        ("no wait for copies", "    gm_copy_wait<0>();\n", "", "nobody waited for"),
+        (
+            "no fence for the other proxy",
+            "    gm_fence_proxy();\n    gm_sync();\n    f32",
+            "    gm_sync();\n    f32",
+            "no gm_fence_proxy of it",
+        ),
+        (
+            "no barrier",
+            "    gm_sync();\n    f32",
+            "    f32",
+            "no barrier lies between|never written|no gm_fence_proxy|nobody waited for",
+        ),
+        ("rows that overlap", "step * 2048, 1024, 128)", "step * 2048, 1024, 64)", ""),
+        (
+            "rows beyond the array",
+            "step * 2048, 1024, 128)",
+            "step * 2048, 1024, 512)",
+            "operand A of gm_wgmma goes beyond",
+        ),
+        ("columns that overlap", "step * 512, 256, 128)", "step * 512, 256, 0)", ""),
+        ("k exchanged", "(bs, step * 512", "(bs, (1 - step) * 512", ""),
+        ("another type", "gm_wgmma_f16(sums", "gm_wgmma_bf16(sums", ""),
+        (
+            "operands of their own",
+            "gm_wgmma_operand(as, step * 2048",
+            "gm_wgmma_operand(as, gm_warp() % 2 * 0 + (step ^ gm_warp() / 3) * 2048",
+            "another operand A",
+        ),
+        ("arrays that overlap", "16 * 64, 64 * 64)", "16 * 64, 63 * 64)", "in another array"),
+    ];
+    let unit = |from: &str, to: &str| compiled(&mutated(HALVES, from, to));
+    all_show(mutations, &expected, 5, unit, |unit, seed| run(unit, &a, &b, 5120, seed));
 }
 
 /// Divisions without a division: the same bits for integers by anything between 2^-60 and 2^60, near ties above all.

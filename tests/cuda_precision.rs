@@ -18,7 +18,7 @@ use gristmill::{
     CpuProfile, Device, Error, Input, Linear, LinearOptions, Matmul, PrecisionMode, QuantizedMatrix,
     Quantizer, REGISTRY, Reason, Recording, Request, Restrict, Shape, Threads, Tuning, Workspace,
 };
-use images::{GPU, bits, devices, parent, settings, tried, values};
+use images::{GPU, bits, devices, parent, settings, tried, values, with_warpgroups};
 use support::{is_child, said};
 
 fn quantized(format: &FormatInfo, n: usize, k: usize) -> Result<Vec<u8>, Error> {
@@ -62,7 +62,7 @@ fn within(
 
 #[test]
 fn products_as_precise_as_asked() {
-    for device in devices() {
+    for device in devices().into_iter().chain(with_warpgroups()) {
         if let Some(output) = parent("products_as_precise_as_asked", &device) {
             assert_eq!(said(&output), "", "{device}: all memory is given back");
         }
@@ -86,13 +86,16 @@ fn products(format: &'static FormatInfo) -> Result<(), Error> {
     let recording = Recording::new(&REGISTRY);
     let threads = Threads::single();
     let bias = values(n, 5);
-    // Tensor cores before compute capability 8.0 know no bf16.
-    let for_bf16 = if Gpu::open(0)?.profile().cc < (8, 0) { "fma" } else { "mma_bf16" };
+    // Tensor cores before compute capability 8.0 know no bf16, and warpgroups multiply on 9.0 alone.
+    let cc = Gpu::open(0)?.profile().cc;
+    let for_bf16 = if cc < (8, 0) { "fma" } else { "mma_bf16" };
+    let many = if cc == (9, 0) { "wgmma_f16" } else { "mma_f16" };
     for (mode, m, expected) in [
         (F32, 1, "fma"),
         (F32, 20, "fma"),
         (F16, 1, "fma"),
         (F16, 20, "mma_f16"),
+        (F16, 130, many),
         (Bf16, 3, "fma"),
         (Bf16, 33, for_bf16),
         (Auto, 20, "mma"),

@@ -1,7 +1,7 @@
 //! Rows that another program interleaves: layouts described by TOML alone, against the rows put together by hand.
 
 use gristmill::runtime::import::Importer;
-use gristmill::{Dequantizer, Error, QuantizedMatrix, Registry, Request};
+use gristmill::{Error, Registry};
 
 mod seq3 {
     gristmill::kernel!("tests/invented/seq3.toml", "tests/invented/imports/seq3_of_3.toml");
@@ -95,7 +95,7 @@ fn what_does_not_fit_is_refused() {
 #[cfg(feature = "import")]
 mod i2_s_rows4 {
     use super::*;
-    use gristmill::REGISTRY;
+    use gristmill::{Dequantizer, QuantizedMatrix, REGISTRY, Request};
     use serde_json::Value;
     use std::path::PathBuf;
 

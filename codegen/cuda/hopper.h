@@ -9,6 +9,11 @@
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
+// GM_SHARED_FROM(type, name, count, begin): an array that begins at byte `begin`, a multiple of sixteen, of the shared memory
+// that the launch gives: more than the 48 KiB that GM_SHARED has in all.
+extern __shared__ __align__(128) u8 gm_given[];
+#define GM_SHARED_FROM(T, name, count, begin) T* const name = (T*)(gm_given + (begin))
+
 GM_DEVICE u32 gm_shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
 // Element i of an array of u64 becomes a barrier whose phases each take `count` arrivals. Behind it the same thread's
@@ -64,6 +69,7 @@ template <u32 PENDING> GM_DEVICE void gm_wgmma_wait() {
 #else
 
 #define GM_LINE int line = __builtin_LINE()
+#define GM_SHARED_FROM(T, name, count, begin) GM_EMULATOR_SHARED_FROM(T, name, count, begin)
 typedef gm_emulator::SharedArray<u64> GmBarriers;
 
 GM_DEVICE void gm_barrier_init(const GmBarriers& array, u32 i, u32 count, GM_LINE) {
@@ -111,6 +117,16 @@ template <u32 PENDING> GM_DEVICE void gm_wgmma_wait(GM_LINE) {
 template <u32 COUNT> GM_DEVICE void gm_wgmma_us(i32 (&d)[COUNT], const u32 (&a)[4], u64 b, GM_LINE) {
     static_assert(COUNT % 4 == 0 && COUNT <= 128, "8 to 256 columns");
     gm_emulator::wgmma(d, COUNT, a, b, line);
+}
+// The same with f16 or bf16 and f32 sums, sixteen k. Operand a is in shared memory too, 64 rows of it; nobody writes it before
+// gm_wgmma_wait.
+template <u32 COUNT> GM_DEVICE void gm_wgmma_f16(f32 (&d)[COUNT], u64 a, u64 b, GM_LINE) {
+    static_assert(COUNT % 4 == 0 && COUNT <= 128, "8 to 256 columns");
+    gm_emulator::wgmma_halves(gm_emulator::Half::F16, d, COUNT, a, b, line);
+}
+template <u32 COUNT> GM_DEVICE void gm_wgmma_bf16(f32 (&d)[COUNT], u64 a, u64 b, GM_LINE) {
+    static_assert(COUNT % 4 == 0 && COUNT <= 128, "8 to 256 columns");
+    gm_emulator::wgmma_halves(gm_emulator::Half::Bf16, d, COUNT, a, b, line);
 }
 #undef GM_LINE
 

@@ -151,7 +151,11 @@ pub struct CudaImageFile {
     pub arch: CudaArch,
     /// PTX text and not machine code.
     pub ptx: bool,
-    /// Absolute path.
+    /// The CUDA that a driver must support to load it, major and minor.
+    pub driver: (u32, u32),
+    /// Bytes of the image.
+    pub size: usize,
+    /// Absolute path of the file, which holds it deflated (RFC 1951).
     pub path: std::path::PathBuf,
 }
 

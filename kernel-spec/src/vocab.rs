@@ -133,6 +133,20 @@ words! {
         MmaF16 = "mma_f16",
         /// Weights rounded to bf16, tensor cores that sum in f32 (compute capability 8.0 and later).
         MmaBf16 = "mma_bf16",
+        /// The same as `mma_f16` by `wgmma`, four warps together (compute capability 9.0 alone).
+        WgmmaF16 = "wgmma_f16",
+        /// The same as `mma_bf16` by `wgmma`, four warps together (compute capability 9.0 alone).
+        WgmmaBf16 = "wgmma_bf16",
+    }
+}
+
+words! {
+    /// How activations get to int8 for a CUDA product.
+    CudaActivations {
+        /// By a kernel in front of it.
+        Separate = "separate",
+        /// In the product: each CUDA block quantizes its tokens for itself.
+        Fused = "fused",
     }
 }
 
@@ -232,7 +246,7 @@ impl CudaAlgorithm {
             CudaAlgorithm::Dp4a => (6, 1),
             CudaAlgorithm::Mma | CudaAlgorithm::MmaF16 => (7, 5),
             CudaAlgorithm::MmaBf16 => (8, 0),
-            CudaAlgorithm::Wgmma => (9, 0),
+            CudaAlgorithm::Wgmma | CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => (9, 0),
             CudaAlgorithm::Fma => (5, 0),
         }
     }
@@ -240,7 +254,9 @@ impl CudaAlgorithm {
     /// The one architecture that has its instructions, where later ones lack them.
     pub const fn only_on(self) -> Option<CudaArch> {
         match self {
-            CudaAlgorithm::Wgmma => Some(CudaArch { major: 9, minor: 0, specific: true }),
+            CudaAlgorithm::Wgmma | CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => {
+                Some(CudaArch { major: 9, minor: 0, specific: true })
+            }
             CudaAlgorithm::Blocks
             | CudaAlgorithm::Dp4a
             | CudaAlgorithm::Mma
@@ -256,8 +272,8 @@ impl CudaAlgorithm {
             CudaAlgorithm::Blocks => None,
             CudaAlgorithm::Dp4a | CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => Some(Precision::Int8),
             CudaAlgorithm::Fma => Some(Precision::F32),
-            CudaAlgorithm::MmaF16 => Some(Precision::F16),
-            CudaAlgorithm::MmaBf16 => Some(Precision::Bf16),
+            CudaAlgorithm::MmaF16 | CudaAlgorithm::WgmmaF16 => Some(Precision::F16),
+            CudaAlgorithm::MmaBf16 | CudaAlgorithm::WgmmaBf16 => Some(Precision::Bf16),
         }
     }
 }
@@ -286,6 +302,12 @@ impl CudaArch {
         let number: u16 = digits.parse().ok()?;
         let major = u8::try_from(number / 10).ok().filter(|major| *major > 0)?;
         Some(CudaArch { major, minor: (number % 10) as u8, specific })
+    }
+
+    /// The architecture with all instructions of devices of a compute capability that kernels of this language use.
+    /// Compute capability 9.0 has some in `90a` alone; it is the only one of its generation, so nothing is lost by it.
+    pub const fn of_device((major, minor): (u8, u8)) -> CudaArch {
+        CudaArch { major, minor, specific: major == 9 }
     }
 
     /// Its compute capability.

@@ -78,9 +78,9 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    /// Whether activations get to int8 for it.
+    /// Whether activations get to int8 in front of it.
     fn takes_int8(&self) -> bool {
-        matches!(self.entry.precision(), Some(Precision::Int8))
+        matches!(self.entry.precision(), Some(Precision::Int8)) && !self.entry.quantizes_activations()
     }
 
     /// Name of the packing that it reads.

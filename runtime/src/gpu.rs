@@ -176,10 +176,10 @@ pub(crate) fn image_for(
     };
     let rank = |image: &&CudaImage| (!image.ptx, image.arch.specific, image.arch.cc());
     let fitting = || images.iter().filter(fits);
-    if let Some(best) = fitting().filter(|image| needs(image) <= driver).max_by_key(rank) {
+    if let Some(best) = fitting().filter(|image| image.driver <= driver).max_by_key(rank) {
         return Ok(best);
     }
-    match fitting().map(needs).min() {
+    match fitting().map(|image| image.driver).min() {
         Some(needed) => Err(NoImage::Driver { needed }),
         None => {
             let mut built: Vec<CudaArch> = images.iter().map(|image| image.arch).collect();
@@ -190,30 +190,6 @@ pub(crate) fn image_for(
     }
 }
 
-/// The oldest driver that takes an image, as its own header tells.
-fn needs(image: &CudaImage) -> CudaVersion {
-    if !image.ptx {
-        // The ABI's version in the ELF header: 8 from CUDA 13.0 on.
-        let abi = image.bytes.get(8).copied().unwrap_or(0);
-        return if abi >= 8 { CudaVersion { major: 13, minor: 0 } } else { CudaVersion::OLDEST };
-    }
-    ptx_version(image.bytes).map_or(CudaVersion::OLDEST, driver_for_ptx)
-}
-
-/// The number behind `.version` at the start of a line of PTX.
-fn ptx_version(bytes: &[u8]) -> Option<(u32, u32)> {
-    let line = bytes.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b".version "))?;
-    let text = std::str::from_utf8(line).ok()?.trim_matches(['\0', ' ', '\r']);
-    let (major, minor) = text.split_once('.')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
-}
-
-/// The CUDA that a version of PTX came with. In series 8 two releases of CUDA brought none.
-fn driver_for_ptx((major, minor): (u32, u32)) -> CudaVersion {
-    let minor = if major == 8 && minor >= 6 { minor + 1 } else { minor };
-    CudaVersion { major: major + 4, minor }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,17 +198,19 @@ mod tests {
         CudaArch::from_name(name).expect("an architecture")
     }
 
-    fn cubin(name: &str, abi: u8) -> CudaImage {
-        let bytes = [b'\x7f', b'E', b'L', b'F', 2, 1, 1, 0x41, abi, 0].to_vec();
-        CudaImage { arch: arch(name), ptx: false, bytes: bytes.leak() }
+    const fn at(major: u32, minor: u32) -> CudaVersion {
+        CudaVersion { major, minor }
     }
 
-    fn ptx(name: &str, version: &str) -> CudaImage {
-        let text = format!("//\n// .version 1.0\n.version {version}\n.target sm_{name}\n\0");
-        CudaImage { arch: arch(name), ptx: true, bytes: text.into_bytes().leak() }
+    fn cubin(name: &str, driver: CudaVersion) -> CudaImage {
+        CudaImage { arch: arch(name), ptx: false, driver, size: 0, packed: &[] }
     }
 
-    const NEW: CudaVersion = CudaVersion { major: 13, minor: 0 };
+    fn ptx(name: &str, driver: CudaVersion) -> CudaImage {
+        CudaImage { ptx: true, ..cubin(name, driver) }
+    }
+
+    const NEW: CudaVersion = at(13, 0);
 
     fn chosen(images: &[CudaImage], cc: (u8, u8), driver: CudaVersion) -> Result<String, NoImage> {
         image_for(images.to_vec().leak(), cc, driver).map(|image| format!("{image:?}"))
@@ -241,12 +219,12 @@ mod tests {
     #[test]
     fn the_nearest_machine_code_then_ptx() {
         let images = [
-            cubin("75", 8),
-            cubin("80", 8),
-            cubin("86", 8),
-            cubin("90", 8),
-            cubin("90a", 8),
-            ptx("75", "7.4"),
+            cubin("75", NEW),
+            cubin("80", NEW),
+            cubin("86", NEW),
+            cubin("90", NEW),
+            cubin("90a", NEW),
+            ptx("75", at(11, 4)),
         ];
         let name =
             |cc| chosen(&images, cc, NEW).map(|text| text.split(' ').next().unwrap_or_default().to_owned());
@@ -266,38 +244,24 @@ mod tests {
         assert_eq!(name((7, 0)), Err(NoImage::Architecture { built: built.to_vec() }));
         assert_eq!(name((6, 1)), Err(NoImage::Architecture { built: built.to_vec() }));
         // A minor version below is no help.
-        assert!(chosen(&[cubin("86", 8)], (8, 0), NEW).is_err());
-        assert!(chosen(&[cubin("90a", 8)], (10, 0), NEW).is_err());
-        assert!(chosen(&[ptx("90a", "8.0")], (10, 0), NEW).is_err());
+        assert!(chosen(&[cubin("86", NEW)], (8, 0), NEW).is_err());
+        assert!(chosen(&[cubin("90a", NEW)], (10, 0), NEW).is_err());
+        assert!(chosen(&[ptx("90a", at(12, 0))], (10, 0), NEW).is_err());
     }
 
     #[test]
     fn an_old_driver_takes_what_it_can() {
-        let at = |major, minor| CudaVersion { major, minor };
-        let images = [cubin("86", 8), ptx("75", "7.4")];
+        let images = [cubin("86", NEW), ptx("75", at(11, 4))];
         assert!(chosen(&images, (8, 6), at(13, 0)).is_ok_and(|text| text.starts_with("sm_86")));
         assert!(chosen(&images, (8, 6), at(12, 9)).is_ok_and(|text| text.starts_with("compute_75")));
-        assert!(chosen(&[cubin("86", 7)], (8, 6), at(12, 0)).is_ok());
-        let newer = [cubin("86", 8), ptx("75", "8.7")];
+        assert!(chosen(&[cubin("86", at(12, 0))], (8, 6), at(12, 0)).is_ok());
+        let newer = [cubin("86", NEW), ptx("75", at(12, 8))];
         assert_eq!(chosen(&newer, (8, 6), at(12, 7)), Err(NoImage::Driver { needed: at(12, 8) }));
         assert!(chosen(&newer, (8, 6), at(12, 8)).is_ok());
     }
 
     #[test]
     fn versions() {
-        let table = [
-            ((7, 4), "11.4"),
-            ((8, 0), "12.0"),
-            ((8, 5), "12.5"),
-            ((8, 6), "12.7"),
-            ((8, 8), "12.9"),
-            ((9, 0), "13.0"),
-        ];
-        for (ptx, driver) in table {
-            assert_eq!(driver_for_ptx(ptx).to_string(), driver);
-        }
         assert_eq!(CudaVersion::from_number(12090).to_string(), "12.9");
-        assert_eq!(ptx_version(b".version 9.0\0"), Some((9, 0)));
-        assert_eq!(ptx_version(b"no PTX"), None);
     }
 }

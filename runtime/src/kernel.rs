@@ -300,7 +300,9 @@ impl Matmul {
             return Err(on.broken("its activation format is missing or has empty blocks"));
         };
         let mut quantizers = Vec::new();
-        let activations = prepared.activations().filter(|_| from_int8);
+        // What takes floats needs nothing in front of it.
+        let fused = entry.quantizes_activations();
+        let activations = prepared.activations().filter(|_| from_int8 && !fused);
         for candidate in activations.map_or(&[][..], |activations| activations.usable()) {
             let gpu = Launcher::<cuda::ActivationCode>::cuda;
             quantizers.push(On::of(registry, *candidate, index, Launcher::activations, gpu)?);
@@ -316,7 +318,7 @@ impl Matmul {
             let candidates = (registry.candidates)(Op::Matmul, entry.format, *dtype, entry.device);
             candidates.iter().any(|index| usize::from(*index) == candidate.index)
         };
-        let from_float = activations.is_some() || !from_int8;
+        let from_float = activations.is_some() || !from_int8 || fused;
         let dtypes = DType::ALL
             .iter()
             .copied()
@@ -324,7 +326,7 @@ impl Matmul {
         Ok(Matmul {
             layout: WeightLayout { format, packing, unit },
             activation_block,
-            activations: prepared.activations_shared().filter(|_| from_int8),
+            activations: prepared.activations_shared().filter(|_| from_int8 && !fused),
             quantizers,
             dequantizer,
             dtypes: dtypes.collect(),
@@ -659,9 +661,10 @@ impl Matmul {
         if launcher.multiplies_floats() {
             return launcher.floats_on_device(weights, input, m, bias, y, &mut workspace.gpu);
         }
-        let Some(On::Cuda(quantizer)) = self.activation_quantizer(shape)? else {
-            return Err(self.on.broken("its activations have no quantizer on its device"));
-        };
+        let quantizer = self.activation_quantizer(shape)?.and_then(|quantizer| match quantizer {
+            On::Cuda(quantizer) => Some(quantizer),
+            On::Cpu(_) => None,
+        });
         let row = RowLayout::new(self.layout.unit, k, self.activation_block)?;
         let block = self.activation_block;
         launcher.run_on_device(weights, input, m, &row, block, bias, y, quantizer, &mut workspace.gpu)

@@ -90,6 +90,8 @@ struct Choice {
 #[derive(Debug)]
 pub struct Linear {
     prepared: Prepared,
+    /// Decisions for activations that are int8 already, where kernels for floats don't take them.
+    int8: Option<Prepared>,
     n: usize,
     k: usize,
     choices: Vec<Choice>,
@@ -151,6 +153,7 @@ impl Linear {
         };
         let mut layer = Linear {
             prepared: prepare(&request)?,
+            int8: None,
             n,
             k,
             choices: Vec::new(),
@@ -174,8 +177,21 @@ impl Linear {
                 }
             }
         }
+        let mut needed: Vec<Matmul> = Vec::new();
+        let floats_alone = covering.needed.iter().any(|candidate| candidate.entry.quantizes_activations());
         for candidate in covering.needed {
-            let matmul = Matmul::of(&layer.prepared, candidate, n, k)?;
+            needed.push(Matmul::of(&layer.prepared, candidate, n, k)?);
+        }
+        if floats_alone {
+            let int8 = prepare(&request.with_input(DType::I8))?;
+            for candidate in int8.covering(n, k).needed {
+                if !needed.iter().any(|matmul| std::ptr::eq(matmul.entry(), candidate.entry)) {
+                    needed.push(Matmul::of(&int8, candidate, n, k)?);
+                }
+            }
+            layer.int8 = Some(int8);
+        }
+        for matmul in needed {
             let same = layer.choices.iter().find(|choice| choice.matmul.shares_packing_with(&matmul));
             let packed = match same {
                 Some(same) => same.packed,
@@ -307,7 +323,7 @@ impl Linear {
         threads: &Threads,
     ) -> Result<(), Error> {
         let (n, k) = (self.n, self.k);
-        if let Some(Choice { matmul, packed }) = self.choice(Shape { m, n, k }) {
+        if let Some(Choice { matmul, packed }) = self.choice(Shape { m, n, k }, input.dtype()) {
             if let Some(moved) = &self.moved {
                 moved.runs.fetch_add(1, Ordering::Relaxed);
             }
@@ -346,7 +362,7 @@ impl Linear {
         workspace: &mut Workspace,
     ) -> Result<(), Error> {
         let shape = Shape { m, n: self.n, k: self.k };
-        match self.choice(shape) {
+        match self.choice(shape, input.dtype()) {
             Some(Choice { matmul, packed }) => {
                 matmul.run_on_device(&self.packed[*packed], input, m, bias, y, workspace)
             }
@@ -355,8 +371,9 @@ impl Linear {
     }
 
     /// What decide gives for a shape, if it was taken.
-    fn choice(&self, shape: Shape) -> Option<&Choice> {
-        let chosen = self.prepared.decide(shape).chosen()?;
+    fn choice(&self, shape: Shape, input: DType) -> Option<&Choice> {
+        let prepared = self.int8.as_ref().filter(|_| input == DType::I8).unwrap_or(&self.prepared);
+        let chosen = prepared.decide(shape).chosen()?;
         self.choices.iter().find(|choice| std::ptr::eq(choice.matmul.entry(), chosen))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::device::Device;
 use crate::gpu::{CudaVersion, NoGpu};
-use crate::names::{List, Meant};
+use crate::names::{Kernels, List, Meant};
 use crate::request::{PrecisionMode, Shape};
 use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, Feature, FeatureSet, Isa, Op, Precision};
 
@@ -231,13 +231,19 @@ impl Reason {
             )),
             Reason::NoGpu(why) => Some(why.help().to_owned()),
             Reason::Precision { .. } | Reason::CapabilityTooLow { .. } => None,
-            Reason::ArchitectureNotBuilt { cc: (major, minor), built } => {
-                let mut archs: Vec<String> = built.iter().map(ToString::to_string).collect();
-                archs.push(format!("{major}{minor}"));
+            Reason::ArchitectureNotBuilt { cc, built } => {
+                let archs: Vec<String> =
+                    built.iter().chain([&CudaArch::of_device(*cc)]).map(ToString::to_string).collect();
                 Some(format!("GRISTMILL_CUDA_ARCHS={} cargo build --features cuda", archs.join(",")))
             }
             Reason::DriverTooOld { needed, .. } => {
-                Some(format!("update the NVIDIA driver to one that supports CUDA {needed}"))
+                let mut help = format!("update the NVIDIA driver to one that supports CUDA {needed}");
+                if needed.major >= 13 {
+                    // The last NVRTC whose machine code is of the older kind.
+                    help += ", or build with `pip install --no-deps nvidia-cuda-nvrtc-cu12==12.9.86` \
+                             and GRISTMILL_NVRTC naming its libnvrtc.so.12";
+                }
+                Some(help)
             }
             Reason::DeviceAbsent { .. } => Some(String::from("ask for device `cpu`")),
             Reason::FeaturesMissing { .. } => None,
@@ -378,20 +384,30 @@ impl std::fmt::Display for Refusal {
     }
 }
 
-/// One line a rejection, with a help line wherever there is one; equal help is said once.
+/// One line a reason, with the kernels that share it, and a help line wherever there is one; equal help is said once.
 pub(crate) fn write_rejections<'a>(
     f: &mut std::fmt::Formatter<'_>,
     rejected: impl Iterator<Item = &'a Rejection>,
 ) -> std::fmt::Result {
+    let mut reasons: Vec<(&Reason, Vec<&'static str>)> = Vec::new();
+    for Rejection { kernel, reason } in rejected {
+        match reasons.iter_mut().find(|(said, _)| *said == reason) {
+            Some((_, kernels)) => kernels.extend(kernel),
+            None => reasons.push((reason, kernel.iter().copied().collect())),
+        }
+    }
     let mut helps: Vec<String> = Vec::new();
-    for rejection in rejected {
-        write!(f, "\n  - {rejection}")?;
-        if let Reason::NoActivations(refusal) = &rejection.reason {
+    for (reason, kernels) in reasons {
+        match &kernels[..] {
+            [] => write!(f, "\n  - {reason}")?,
+            kernels => write!(f, "\n  - {}: {reason}", Kernels(kernels))?,
+        }
+        if let Reason::NoActivations(refusal) = reason {
             for inner in &refusal.rejected {
                 write!(f, "\n      - {inner}")?;
             }
         }
-        if let Some(help) = rejection.reason.help()
+        if let Some(help) = reason.help()
             && !helps.contains(&help)
         {
             helps.push(help);

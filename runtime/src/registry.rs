@@ -6,6 +6,7 @@
 use crate::abi::{DequantizeFn, MatmulFn, PackFn, QuantizeActivationsFn, QuantizeFn, StepFn, UnpackFn};
 use crate::decide::Candidate;
 use crate::error::Error;
+use crate::gpu::CudaVersion;
 use crate::names;
 use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Isa, Op, Precision};
 use std::sync::atomic::AtomicU64;
@@ -122,14 +123,27 @@ pub struct CudaImage {
     pub arch: CudaArch,
     /// PTX text, which the driver compiles for devices from `arch` up, and not machine code.
     pub ptx: bool,
-    /// The image.
-    pub bytes: &'static [u8],
+    /// The oldest CUDA of drivers that load it.
+    pub driver: CudaVersion,
+    /// Bytes of the image.
+    pub size: usize,
+    /// The image, deflated (RFC 1951).
+    pub packed: &'static [u8],
+}
+
+impl CudaImage {
+    /// The image itself, `size` bytes. `None` where what is packed is no image of that size, which no build makes.
+    #[cfg(feature = "cuda")]
+    pub fn unpacked(&self) -> Option<Vec<u8>> {
+        let bytes = miniz_oxide::inflate::decompress_to_vec_with_limit(self.packed, self.size).ok()?;
+        (bytes.len() == self.size).then_some(bytes)
+    }
 }
 
 impl std::fmt::Debug for CudaImage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = if self.ptx { "compute" } else { "sm" };
-        write!(f, "{kind}_{} ({} bytes)", self.arch, self.bytes.len())
+        write!(f, "{kind}_{} ({} bytes)", self.arch, self.size)
     }
 }
 
@@ -207,6 +221,8 @@ pub enum CudaLaunch {
         unit: Unit,
         /// Whether k may be divided over CUDA blocks, and what that takes.
         split: Option<CudaSplit>,
+        /// It takes floats, and each CUDA block quantizes its tokens for itself.
+        fused: bool,
     },
     /// Matrix product that multiplies floats and reads the format's own rows.
     Rows {
@@ -226,6 +242,8 @@ pub enum CudaLaunch {
         rows: u32,
         /// Tokens that a CUDA block does.
         tokens: u32,
+        /// Bytes of shared memory that a launch gives each CUDA block.
+        shared: u32,
     },
     /// f32, f16 or bf16 to another of these.
     Convert {
@@ -393,6 +411,11 @@ impl Code {
 }
 
 impl Entry {
+    /// Whether it is a product that quantizes its activations itself: it takes floats alone.
+    pub const fn quantizes_activations(&self) -> bool {
+        matches!(self.code, Code::Cuda(CudaCode { launch: CudaLaunch::Matmul { fused: true, .. }, .. }))
+    }
+
     /// What a product multiplies; `None` for what is no product.
     pub const fn precision(&self) -> Option<Precision> {
         match (self.op, &self.code) {

@@ -4,6 +4,7 @@
 //! what is here puts the no into the words of [`Reason`](crate::reason::Reason). Shapes and processors are
 //! not known to a compiler, so a yes means that the build holds a kernel, not that every machine runs it.
 
+use crate::names::shared_facts;
 use crate::registry::{ActivationInfo, CudaBuild, FormatInfo, LeftOut, WithoutImage, same_name};
 use gristmill_spec::vocab::{DType, DeviceKind, Op};
 
@@ -166,6 +167,15 @@ impl Required<'_> {
         if at == 0 { text.push("none") } else { text }
     }
 
+    /// The name of a kernel without an image, if it is for what is required.
+    const fn asks(&self, kernel: &WithoutImage, index: usize) -> Option<&'static str> {
+        if kernel.op as usize == self.op as usize && kernel.format == index {
+            Some(kernel.name)
+        } else {
+            None
+        }
+    }
+
     /// Why kernels for a GPU that are described have no image; empty if that is not what is wrong. `index` is that
     /// of the format.
     pub const fn without_image(&self, names: &Names, index: usize, held: &Held) -> Text {
@@ -175,19 +185,33 @@ impl Required<'_> {
             return Text::EMPTY;
         }
         let mut text = self.no_kernel();
-        let (mut described, mut at) = (false, 0);
+        let (mut described, mut shared, mut at) = (0, usize::MAX, 0);
+        let mut first = "";
         while at < names.without_image.len() {
-            let WithoutImage { name, op, format, .. } = names.without_image[at];
-            if op as usize == self.op as usize && format == index {
-                if described {
-                    text = text.push("\n  - ");
-                }
-                described = true;
-                text = no_image(text.push(name).push(": "), names.cuda);
+            if let Some(name) = self.asks(&names.without_image[at], index) {
+                let common = if described == 0 { name.len() } else { shared_facts(first, name) };
+                shared = if common < shared { common } else { shared };
+                first = if described == 0 { name } else { first };
+                described += 1;
             }
             at += 1;
         }
-        if !described {
+        // One reason holds for all of them, so it is said once.
+        if described == 1 {
+            text = no_image(text.push(first).push(": "), names.cuda);
+        } else if described > 1 {
+            text = text.push(first.split_at(shared).0).push("{");
+            let (mut said, mut at) = (0, 0);
+            while at < names.without_image.len() {
+                if let Some(name) = self.asks(&names.without_image[at], index) {
+                    text = listed(text, said == 0, name.split_at(shared).1);
+                    said += 1;
+                }
+                at += 1;
+            }
+            text = no_image(text.push("}: "), names.cuda);
+        }
+        if described == 0 {
             // A build without the feature may not know what is described.
             if !matches!(names.cuda, CudaBuild::FeatureOff) || !names.without_image.is_empty() {
                 return Text::EMPTY;

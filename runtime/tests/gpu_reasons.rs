@@ -14,10 +14,14 @@ const fn arch(major: u8, minor: u8) -> CudaArch {
     CudaArch { major, minor, specific: false }
 }
 
+const fn at(major: u32, minor: u32) -> CudaVersion {
+    CudaVersion { major, minor }
+}
+
 /// Machine code of CUDA 13 for 8.0, PTX of CUDA 12.8 for 8.6.
 static IMAGES: [CudaImage; 2] = [
-    CudaImage { arch: arch(8, 0), ptx: false, bytes: b"\x7fELF\x02\x01\x01\x41\x08" },
-    CudaImage { arch: arch(8, 6), ptx: true, bytes: b".version 8.7\n.target sm_86\n\0" },
+    CudaImage { arch: arch(8, 0), ptx: false, driver: at(13, 0), size: 0, packed: b"" },
+    CudaImage { arch: arch(8, 6), ptx: true, driver: at(12, 8), size: 0, packed: b"" },
 ];
 
 const ANY: DimRule = DimRule { min: 0, max: u64::MAX, multiple_of: 1 };
@@ -145,7 +149,6 @@ fn device(cc: (u8, u8), driver: (u32, u32)) -> Result<GpuProfile, NoGpu> {
 
 #[test]
 fn each_reason_is_another_and_says_what_helps() -> Result<(), Error> {
-    let at = |major, minor| CudaVersion { major, minor };
     let plain = |gpu, k| reasons(&BUILT, Op::Dequantize, "plain", gpu, k);
     let cases = [
         (
@@ -178,7 +181,7 @@ fn each_reason_is_another_and_says_what_helps() -> Result<(), Error> {
         (
             plain(device((8, 0), (12, 9)), 64)?,
             Reason::DriverTooOld { found: at(12, 9), needed: at(13, 0) },
-            "update the NVIDIA driver to one that supports CUDA 13.0",
+            "supports CUDA 13.0, or build with `pip install --no-deps nvidia-cuda-nvrtc-cu12==12.9.86`",
         ),
         (
             plain(device((9, 0), (12, 7)), 64)?,

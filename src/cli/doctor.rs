@@ -4,12 +4,16 @@ use super::error::{CliError, Outcome};
 use super::print_json;
 use gristmill::REGISTRY;
 use gristmill::registry::CudaBuild;
+use gristmill::vocab::CudaArch;
 use gristmill_codegen::cuda::settings::{self, Settings};
 use gristmill_codegen::cuda::toolchain::{Driver, DriverError, probe_driver};
-use gristmill_codegen::cuda::toolchain::{PIP_LINE, PIP_TOOLS_LINE};
+use gristmill_codegen::cuda::toolchain::{PIP_LINE, PIP_LINE_12, PIP_TOOLS_LINE};
 use gristmill_codegen::cuda::{Discovery, Env, Toolchain, discover};
 use serde_json::{Value, json};
 use std::io::Write;
+
+/// The driver's number from which on machine code of CUDA 13 runs.
+const NEWER_CODE: i32 = 13_000;
 
 /// Say which CUDA compiler and driver there are, where they were looked for, and what to install
 #[derive(Debug, clap::Args)]
@@ -97,7 +101,11 @@ fn advice(
     bad_settings: Option<String>,
 ) -> Vec<String> {
     let mut lines: Vec<String> = bad_settings.into_iter().collect();
+    let old_driver = driver.as_ref().ok().filter(|driver| driver.version < NEWER_CODE);
     match (&discovery.found, REGISTRY.cuda) {
+        (None, _) if old_driver.is_some() => {
+            lines.push(format!("compiler without root rights, about 200 MB, into the active Python environment, the last whose code this driver takes: {PIP_LINE_12}"));
+        }
         (None, _) => {
             lines.push(format!("compiler without root rights, about 350 MB, into the active Python environment: {PIP_LINE}"));
             lines.push(format!("tools that look into images, only for the tests: {PIP_TOOLS_LINE}"));
@@ -111,16 +119,25 @@ fn advice(
         ),
         (Some(_), CudaBuild::Built { .. }) => {}
     }
+    if let (Some(driver), Some(found)) = (old_driver, &discovery.found)
+        && found.version().is_some_and(|version| i32::from(version.major) * 1000 >= NEWER_CODE)
+    {
+        lines.push(format!(
+            "the driver supports CUDA {}, and takes no machine code of a newer compiler (only PTX, where there is some): update it, or {PIP_LINE_12} and {}=.../libnvrtc.so.12",
+            cuda_version(driver.version),
+            settings::NVRTC
+        ));
+    }
     let CudaBuild::Built { architectures, .. } = REGISTRY.cuda else { return lines };
     match driver {
         Ok(driver) => {
             for device in &driver.devices {
                 if !architectures.iter().any(|arch| arch.runs_on(device.cc)) {
-                    let (major, minor) = device.cc;
                     lines.push(format!(
-                        "no machine code for {}: {}={major}{minor} cargo build --release --features cuda",
+                        "no machine code for {}: {}={} cargo build --release --features cuda",
                         device.name,
-                        settings::ARCHS
+                        settings::ARCHS,
+                        CudaArch::of_device(device.cc)
                     ));
                 }
             }

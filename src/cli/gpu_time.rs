@@ -8,7 +8,7 @@ use super::verify::random_tensor;
 use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
 use gristmill::oracle::Oracle;
 use gristmill::registry::FormatInfo;
-use gristmill::{Matmul, PackedMatrix, REGISTRY, Workspace};
+use gristmill::{Error, Matmul, PackedMatrix, REGISTRY, Workspace};
 use std::sync::Arc;
 
 /// Copies of weights, at most.
@@ -28,10 +28,23 @@ pub fn seconds(
 ) -> Result<f64, CliError> {
     let mut workspace = Workspace::new();
     let mut product = |weights: &PackedMatrix| matmul.run_on_device(weights, x, m, None, y, &mut workspace);
+    let count = weights.len();
+    let median = in_graph(gpu, count, rounds, |turn| weights.get(turn).map_or(Ok(()), &mut product))?;
+    workspace.finish()?;
+    Ok(median)
+}
+
+/// Median seconds of `work` in a graph. Its argument goes round from 0 to `turns`.
+pub fn in_graph(
+    gpu: &Arc<Gpu>,
+    turns: usize,
+    rounds: usize,
+    mut work: impl FnMut(usize) -> Result<(), Error>,
+) -> Result<f64, CliError> {
     // Loads the kernels and makes what memory they need, which a graph can't.
-    weights.first().map_or(Ok(()), &mut product)?;
-    let batch = BATCH.next_multiple_of(weights.len().max(1));
-    let graph = gpu.capture(|| weights.iter().cycle().take(batch).try_for_each(&mut product))?;
+    work(0)?;
+    let batch = BATCH.next_multiple_of(turns.max(1));
+    let graph = gpu.capture(|| (0..batch).try_for_each(|at| work(at % turns.max(1))))?;
     let mut times = Vec::new();
     // The first launch warms up.
     for round in 0..=rounds {
@@ -40,7 +53,6 @@ pub fn seconds(
             times.push(time.as_secs_f64() / batch as f64);
         }
     }
-    workspace.finish()?;
     Ok(median(&mut times))
 }
 

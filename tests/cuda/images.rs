@@ -46,7 +46,7 @@ pub fn place_units(folder: &Path) {
         let text = unit.text.replace(gristmill_codegen::cuda::DEVICE_HEADER, "");
         let compiled = build(&unit.name, &text).unwrap_or_else(|said| panic!("{said}"));
         for image in code.images {
-            place_unit(folder, image.bytes, &compiled);
+            place_unit(folder, &image.unpacked().expect("as it was built"), &compiled);
         }
     }
     if let Some(code) = REGISTRY.convert {
@@ -54,7 +54,7 @@ pub fn place_units(folder: &Path) {
         let text = unit.expect("it was built").text.replace(gristmill_codegen::cuda::DEVICE_HEADER, "");
         let compiled = build(gristmill_codegen::cuda::CONVERT, &text).unwrap_or_else(|said| panic!("{said}"));
         for image in code.images {
-            place_unit(folder, image.bytes, &compiled);
+            place_unit(folder, &image.unpacked().expect("as it was built"), &compiled);
         }
     }
 }
@@ -89,6 +89,14 @@ pub fn devices() -> [String; 2] {
     };
     let all = || architectures.iter().map(|arch| arch.cc());
     [of(all().min()), of(all().max())]
+}
+
+/// The device whose warpgroups multiply, where it was built and is none of [`devices`].
+#[allow(dead_code, reason = "not every test that takes this in has its kernels")]
+pub fn with_warpgroups() -> Option<String> {
+    let CudaBuild::Built { architectures, .. } = REGISTRY.cuda else { return None };
+    let built = architectures.iter().any(|arch| arch.cc() == (9, 0));
+    Some("sm_90".to_string()).filter(|device| built && !devices().contains(device))
 }
 
 /// The first of [`devices`].

@@ -9,13 +9,13 @@ use gristmill::oracle::{Int8Row, Refused};
 use gristmill_spec::vocab::Op;
 
 /// Rows of a type that kernels take, and the same as f32.
-struct Rows {
-    kind: u32,
-    bytes: Vec<u8>,
-    values: Vec<f32>,
+pub struct Rows {
+    pub kind: u32,
+    pub bytes: Vec<u8>,
+    pub values: Vec<f32>,
 }
 
-fn rows(kind: u32, x: &[f32]) -> Rows {
+pub fn rows(kind: u32, x: &[f32]) -> Rows {
     let (bytes, values) = match kind {
         0 => (x.iter().flat_map(|x| x.to_le_bytes()).collect(), x.to_vec()),
         1 => {

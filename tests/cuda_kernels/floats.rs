@@ -45,7 +45,7 @@ impl Type {
 }
 
 /// What a kernel multiplies.
-fn of_kernel(listed: &CudaListed) -> Type {
+pub fn of_kernel(listed: &CudaListed) -> Type {
     match () {
         () if listed.launch.contains("Precision::F16") => Type::F16,
         () if listed.launch.contains("Precision::Bf16") => Type::Bf16,
@@ -54,7 +54,7 @@ fn of_kernel(listed: &CudaListed) -> Type {
 }
 
 /// A product to compute: rows of blocks without headers, what each row's scale is multiplied with, and all weights as f32.
-struct Product {
+pub struct Product {
     m: usize,
     n: usize,
     k: usize,
@@ -66,7 +66,7 @@ struct Product {
 }
 
 /// Random weights of a shipped format, and activations.
-fn product(format: &str, random: &mut Random, (m, n, k): (usize, usize, usize), bias: bool) -> Product {
+pub fn product(format: &str, random: &mut Random, (m, n, k): (usize, usize, usize), bias: bool) -> Product {
     let oracle = generated().oracle.format(format).expect("described");
     let tensor = inputs::tensor(&oracle, random, n, k, Weights::Random);
     of_tensor(format, random, (m, n, k), bias, &tensor)
@@ -108,7 +108,7 @@ fn aligned(product: &Product) -> (Vec<u8>, usize) {
 }
 
 /// Runs a kernel with activations of type `x_type`; what it computed, or the fault.
-fn run(
+pub fn run(
     kernel: &Kernel,
     product: &Product,
     x_type: Type,
@@ -153,6 +153,7 @@ fn run(
     let grid = (n.div_ceil(kernel.number(" rows")) as u32, m.div_ceil(kernel.number("tokens")) as u32);
     let threads = kernel.number(if fewest { "fewest" } else { " threads" }) as u32;
     let launch = kernel.unit.launch(kernel.function()).grid(grid.0, grid.1).threads(threads);
+    let launch = launch.shared(kernel.number("shared") as u32);
     launch.structure(&arguments).seed(seed).run()?;
     Ok(match fault.read()[0] {
         NO_FAULT => Ok(y.try_read()?),
@@ -161,7 +162,7 @@ fn run(
 }
 
 /// The first output that is farther from the sum in f64 than the bound says.
-fn beyond_the_bound(kernel: &Kernel, product: &Product, x_type: Type, y: &[f32]) -> Option<String> {
+pub fn beyond_the_bound(kernel: &Kernel, product: &Product, x_type: Type, y: &[f32]) -> Option<String> {
     let Product { m, n, k, weights, x, bias, .. } = product;
     let rounds = of_kernel(kernel.listed);
     for row in 0..*n {
@@ -216,7 +217,7 @@ fn products_are_within_the_bound() {
         let shapes: &[(usize, usize, usize)] = match (rounds, tile) {
             (Type::F32, 1) => &[(1, 5, 1), (1, 9, 5), (3, 4, 2)],
             (Type::F32, _) => &[(8, 6, 3), (5, 1, 1), (11, 3, 2)],
-            (_, 128) => &[(20, 40, 1)],
+            (_, 128 | 256) => &[(20, 40, 1)],
             (_, _) => &[(17, 70, 1), (40, 3, 2)],
         };
         for (number, (m, n, blocks)) in shapes.iter().enumerate() {
@@ -384,7 +385,7 @@ fn mistakes_show() {
     for (rounds, tile, from, to) in mistakes {
         let of = |listed: &CudaListed| {
             let format = &generated().set.formats[listed.format].name;
-            let tokens = format!("tokens: {tile} ");
+            let tokens = format!("tokens: {tile}, ");
             format == "q4_0" && of_kernel(listed) == rounds && listed.launch.contains(&tokens)
         };
         let kernel = products_of_floats(&of).pop().expect("it is listed");

@@ -73,10 +73,15 @@ pub fn text_of(unit: &str) -> String {
     unit.expect("every kernel has a unit").text.replace(DEVICE_HEADER, "")
 }
 
-/// Every kernel of an op but products of floats; each unit is compiled and loaded once. A kernel that is listed for several
+/// Every kernel of an op but products of floats and those that quantize their activations; each unit is compiled and loaded once. A kernel that is listed for several
 /// shapes is here once.
 pub fn kernels(op: Op) -> Vec<Kernel> {
-    kernels_where(op, &|listed| !multiplies_floats(listed))
+    kernels_where(op, &|listed| !multiplies_floats(listed) && !listed.fused)
+}
+
+/// Products that quantize their activations.
+pub fn fused_products() -> Vec<Kernel> {
+    kernels_where(Op::Matmul, &|listed| listed.fused)
 }
 
 /// Products of floats that `wanted` says yes to.

@@ -39,7 +39,7 @@ fn scalar(format: usize) -> &'static Entry {
 }
 
 /// What the CPU's kernels know of a format's packed codes, from a packing whose tiles are as wide as the kernel's.
-fn pack_info(kernel: &Kernel) -> &'static PackInfo {
+pub fn pack_info(kernel: &Kernel) -> &'static PackInfo {
     let packings = &generated().set.packings;
     let widths = |packing: &Packing| packing.tiles.iter().map(|tile| tile.code).collect::<Vec<_>>();
     let own = widths(&packings[kernel.listed.packing.expect("products have packings")]);
@@ -107,11 +107,11 @@ fn agrees_with_the_oracle(
 
 /// Weights as a kernel reads them.
 pub struct Packed {
-    codes: Vec<u8>,
-    stride: usize,
-    scales: Vec<f32>,
-    mins: Vec<f32>,
-    outer: Vec<f32>,
+    pub codes: Vec<u8>,
+    pub stride: usize,
+    pub scales: Vec<f32>,
+    pub mins: Vec<f32>,
+    pub outer: Vec<f32>,
 }
 
 /// Bits of a code in a packing.
@@ -276,7 +276,7 @@ pub fn pack(kernel: &Kernel, product: &Product) -> Packed {
 }
 
 /// (elements, padded elements, units) of a row of k.
-fn unit_of(kernel: &Kernel, k: usize) -> (usize, usize, usize) {
+pub fn unit_of(kernel: &Kernel, k: usize) -> (usize, usize, usize) {
     let (elements, multiple) = (kernel.number("elements"), kernel.number("multiple"));
     gristmill::registry::Unit { elements, multiple }.of_row(k)
 }

@@ -12,7 +12,7 @@ use gristmill_spec::vocab::Op;
 use std::sync::Arc;
 
 /// The specs of this build with another tile in place of the first such one that the CUDA variants of matmul have.
-fn with_tile(from: &str, to: &str) -> Result<Emitted, Vec<Error>> {
+pub fn with_tile(from: &str, to: &str) -> Result<Emitted, Vec<Error>> {
     let mut sources = sources();
     let spec = sources.iter_mut().find(|source| source.path.ends_with("kernels/matmul.toml"));
     let spec = spec.expect("it is shipped");

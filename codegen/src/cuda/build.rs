@@ -1,13 +1,18 @@
 //! CUDA in a build script: units, a toolchain, images, and files that generated code includes.
 
-use super::compile::{Budget, CompileError, Excess, Failure, compile, excesses};
+use super::compile::{
+    Budget, CompileError, Excess, Failure, Image, compile, content, excesses, write_atomically,
+};
+use super::packed::{needed_driver, pack};
 use super::settings::{BadSettings, VARIABLES};
 use super::toolchain::{NoNative, NoToolchain, Toolchain};
 use super::{Emitted, Env, Settings, Unit, Use, compile, discover, emit};
 use crate::{CudaImageFile, CudaImages, Error};
 use gristmill_spec::model::SpecSet;
 use gristmill_spec::vocab::CudaArch;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What stops a build that asks for CUDA.
 #[derive(Debug, thiserror::Error)]
@@ -91,22 +96,7 @@ pub fn build(set: &SpecSet, out: &Path, env: &Env, jobs: usize) -> Result<Built,
         }
     };
     let architectures = toolchain.archs_for(&settings.archs, &set.cuda.architectures)?;
-    let units: Vec<compile::Unit> = emitted
-        .units
-        .iter()
-        .map(|unit| {
-            let mut wanted = unit.compiled_for(&architectures);
-            // Where the spec's architectures are built, its PTX is too.
-            if let Some(ptx) = set.cuda.ptx
-                && ptx.cc() >= unit.min_cc
-                && unit.only_on.is_none()
-                && architectures == set.cuda.architectures
-            {
-                wanted.ptx = Some(ptx);
-            }
-            wanted
-        })
-        .collect();
+    let units = units(&emitted.units, set, &architectures);
     let compiled = compile(&units, toolchain, &cache, jobs)?;
     let budgets = budgets(&emitted);
     let over = excesses(&compiled.images, |unit| {
@@ -126,8 +116,7 @@ pub fn build(set: &SpecSet, out: &Path, env: &Env, jobs: usize) -> Result<Built,
         warnings.push(format!("left out: {}", first_line(&failure.to_string())));
         failures.push((failure.unit.clone(), failure.arch, failure.stderr.clone()));
     }
-    let folder = out.join("cuda");
-    let mut images = Vec::new();
+    let mut kept = Vec::new();
     for image in &compiled.images {
         let target = image.target();
         let broken = over.iter().find(|excess| {
@@ -138,12 +127,27 @@ pub fn build(set: &SpecSet, out: &Path, env: &Env, jobs: usize) -> Result<Built,
             failures.push((image.unit.clone(), image.arch, excess.to_string()));
             continue;
         }
-        let path = folder.join(format!("{}.{target}", image.unit));
-        write_if_changed(&path, &image.bytes)?;
-        images.push(CudaImageFile { unit: image.unit.clone(), arch: image.arch, ptx: image.ptx, path });
+        kept.push(image);
     }
+    let images = write(&out.join("cuda"), &kept, jobs)?;
     let images = CudaImages::Built { compiler: toolchain.identity(), architectures, images, failures };
     Ok(Built { images, warnings, watched: watched(toolchain, &discovery.watched()) })
+}
+
+/// What is compiled of a set's units for `architectures`. Where those are the spec's own, the PTX is the spec's too.
+pub fn units(units: &[Unit], set: &SpecSet, architectures: &[CudaArch]) -> Vec<compile::Unit> {
+    let each = units.iter().map(|unit| {
+        let mut wanted = unit.compiled_for(architectures);
+        if let Some(ptx) = set.cuda.ptx
+            && ptx.cc() >= unit.min_cc
+            && unit.only_on.is_none()
+            && architectures == set.cuda.architectures
+        {
+            wanted.ptx = Some(ptx);
+        }
+        wanted
+    });
+    each.collect()
 }
 
 /// The toolchain's files.
@@ -189,14 +193,77 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().to_string()
 }
 
-/// An unchanged file keeps its time, so that nothing that includes it is compiled again.
-fn write_if_changed(path: &Path, bytes: &[u8]) -> Result<(), CudaError> {
-    let error = |source| CudaError::Write { path: path.to_path_buf(), source };
-    if std::fs::read(path).is_ok_and(|old| old == bytes) {
-        return Ok(());
+/// Packs images into files of `folder`, named by their contents: what is there already is not packed again, and an
+/// unchanged file keeps its time, so that nothing that includes it is compiled again. Other files are removed.
+fn write(folder: &Path, images: &[&Image], jobs: usize) -> Result<Vec<CudaImageFile>, CudaError> {
+    let error = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| CudaError::Write { path, source }
+    };
+    std::fs::create_dir_all(folder).map_err(error(folder))?;
+    let files: Vec<CudaImageFile> = images
+        .iter()
+        .map(|image| CudaImageFile {
+            unit: image.unit.clone(),
+            arch: image.arch,
+            ptx: image.ptx,
+            driver: needed_driver(&image.bytes, image.ptx),
+            size: image.bytes.len(),
+            path: folder.join(format!("{}.{}.{:016x}", image.unit, image.target(), content(&image.bytes))),
+        })
+        .collect();
+    let missing: Vec<_> = images.iter().zip(&files).filter(|(_, file)| !file.path.is_file()).collect();
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<(), CudaError> {
+        while let Some((image, file)) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
+            write_atomically(&file.path, &pack(&image.bytes)).map_err(error(&file.path))?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..jobs.min(missing.len())).map(|_| scope.spawn(work)).collect();
+        let mut done = work();
+        for other in others {
+            done = done.and(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        done
+    })?;
+    let wanted: BTreeSet<&Path> = files.iter().map(|file| file.path.as_path()).collect();
+    for entry in std::fs::read_dir(folder).map_err(error(folder))?.flatten() {
+        if !wanted.contains(entry.path().as_path()) {
+            // A file that stays takes room and is not used.
+            let _ = std::fs::remove_file(entry.path());
+        }
     }
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(error)?;
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_written_once_and_old_ones_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let image = |unit: &str, bytes: &[u8]| Image {
+            unit: unit.into(),
+            arch: CudaArch { major: 8, minor: 0, specific: false },
+            ptx: false,
+            bytes: bytes.to_vec(),
+            usage: Vec::new(),
+            warnings: Vec::new(),
+            compiler: String::new(),
+        };
+        let (a, b, changed) =
+            (image("a", b"one one one one one one one"), image("b", b"two"), image("b", b"new"));
+        let time = |file: &CudaImageFile| std::fs::metadata(&file.path).unwrap().modified().unwrap();
+        let first = write(folder.path(), &[&a, &b], 2).unwrap();
+        assert_eq!(first.iter().map(|file| file.size).collect::<Vec<_>>(), [27, 3]);
+        let times: Vec<_> = first.iter().map(time).collect();
+        let second = write(folder.path(), &[&a, &changed], 2).unwrap();
+        assert_eq!((second[0].path == first[0].path, time(&second[0])), (true, times[0]));
+        assert_ne!(second[1].path, first[1].path);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+        assert!(std::fs::read(&second[0].path).unwrap().len() < 27);
     }
-    std::fs::write(path, bytes).map_err(error)
 }

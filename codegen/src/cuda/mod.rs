@@ -8,6 +8,7 @@ pub mod arch;
 pub mod build;
 pub mod compile;
 mod emit;
+mod packed;
 pub mod settings;
 pub mod toolchain;
 

@@ -36,9 +36,12 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
             .filter(|file| file.unit == unit.name)
             .map(|file| {
                 format!(
-                    "CudaImage {{ arch: {}, ptx: {}, bytes: include_bytes!({:?}) }}",
+                    "CudaImage {{ arch: {}, ptx: {}, driver: CudaVersion {{ major: {}, minor: {} }}, size: {}, packed: include_bytes!({:?}) }}",
                     arch(file.arch),
                     file.ptx,
+                    file.driver.0,
+                    file.driver.1,
+                    file.size,
                     file.path.display().to_string()
                 )
             })
@@ -47,7 +50,7 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
     }
     if !out.text.is_empty() {
         out.text
-            .insert_str(0, "use gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaSplit, CudaStep};\nuse gristmill_runtime::vocab::Precision;\n");
+            .insert_str(0, "use gristmill_runtime::gpu::CudaVersion;\nuse gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaSplit, CudaStep};\nuse gristmill_runtime::vocab::Precision;\n");
     }
     if held.contains(CONVERT) {
         out.convert = Some(format!(
@@ -75,8 +78,8 @@ fn entry(set: &SpecSet, kernel: &CudaListed, text: &str, compiler: &str, options
         format: kernel.format,
         quantizer: kernel.quantizer,
         input: match kernel.op {
-            // Products over the format's rows multiply floats.
-            Op::Matmul if kernel.packing.is_none() => {
+            // Products over the format's rows multiply floats; others may quantize them.
+            Op::Matmul if kernel.packing.is_none() || kernel.fused => {
                 let floats = set.kernels[kernel.kernel].input.iter().filter(|input| **input != DType::I8);
                 floats.copied().collect()
             }

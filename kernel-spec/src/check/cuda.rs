@@ -7,12 +7,14 @@ use crate::model::{CudaBody, CudaVariant, Format, Quantizer, ShapeRules};
 use crate::parse::Raw;
 use crate::parse::kernel::{RawBody, RawCudaVariant, RawKernel};
 use crate::toml_walk::Span;
-use crate::vocab::{CudaAlgorithm, Op, Precision};
+use crate::vocab::{CudaActivations, CudaAlgorithm, DType, Op, Precision};
 
 /// Threads of a CUDA block where the variant says nothing.
 const THREADS: u32 = 128;
 /// The same for `wgmma`: a warpgroup that copies, and one that multiplies.
 const WGMMA_THREADS: u32 = 256;
+/// The same for `wgmma_f16` and `wgmma_bf16`: two warpgroups that multiply and one that rounds weights; the fewest tokens.
+const HALVES: (u32, u32) = (64, 384);
 
 /// The CUDA variants of a family; `None` where one has errors.
 pub(super) fn check(
@@ -52,6 +54,7 @@ fn variant(
     if op != Op::Matmul {
         let keys = [
             ("packing", written.packing.as_ref().map(|p| p.span)),
+            ("activations", written.activations.map(|a| a.span)),
             ("tile", written.tile.map(|t| t.span)),
             ("shape", written.shape.map(|s| s.span)),
         ];
@@ -67,6 +70,27 @@ fn variant(
         let error = file.error("missing-key", written.span, format!("`{algorithm}` needs `packing`"));
         let packing = if algorithm == CudaAlgorithm::Dp4a { "r16k4" } else { "mma32x64" };
         file.report(error.help(format!("for example `packing = \"{packing}\"`")));
+    }
+    let activations = written.activations.map_or(CudaActivations::Separate, |activations| activations.value);
+    if let (Op::Matmul, CudaActivations::Fused, Some(at)) = (op, activations, &written.activations) {
+        let refused = if algorithm != CudaAlgorithm::Dp4a {
+            let help = "leave `activations` out, or use `dp4a`";
+            Some((format!("`{algorithm}` quantizes no activations; only `dp4a` does"), help))
+        } else if written.body.is_some() {
+            let message = "a kernel that is written by hand is given quantized activations";
+            Some((message.to_string(), "leave `activations` out"))
+        } else if raw.input.as_ref().is_some_and(|input| input.iter().all(|input| input.value == DType::I8)) {
+            let message = "the family takes no floats, so there is nothing to quantize";
+            Some((
+                message.to_string(),
+                "leave `activations` out, or add a float type to the family's `input`",
+            ))
+        } else {
+            None
+        };
+        if let Some((message, help)) = refused {
+            file.report(file.error("not-for-this-op", at.span, message).help(help));
+        }
     }
     let least = algorithm.min_cc();
     if let Some(min_cc) = written.min_cc.filter(|min_cc| min_cc.value < least) {
@@ -118,8 +142,12 @@ fn variant(
             Some(indices)
         }
     };
-    let usual = if algorithm == CudaAlgorithm::Wgmma { WGMMA_THREADS } else { THREADS };
-    let (tokens, threads) = written.tile.map_or((0, usual), |tile| tile.value);
+    let usual = match algorithm {
+        CudaAlgorithm::Wgmma => (0, WGMMA_THREADS),
+        CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => HALVES,
+        _ => (0, THREADS),
+    };
+    let (tokens, threads) = written.tile.map_or(usual, |tile| tile.value);
     if let Some(tile) = written.tile {
         let sound = match algorithm {
             CudaAlgorithm::Mma => tokens.is_multiple_of(8),
@@ -138,6 +166,10 @@ fn variant(
                     && (tokens <= 64
                         || tokens.is_multiple_of(64) && (threads / 32).is_multiple_of(tokens / 64))
             }
+            // A thread has a sum for each two tokens; the warps that bring share them by eights.
+            CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => {
+                tokens.is_multiple_of(HALVES.0) && tokens <= 256 && threads == HALVES.1
+            }
         };
         if !sound {
             let message = format!("`{algorithm}` can't take {tokens} tokens at once with {threads} threads");
@@ -149,6 +181,9 @@ fn variant(
                 CudaAlgorithm::Fma => "1 to 8 tokens, and 512 threads at most",
                 CudaAlgorithm::MmaF16 | CudaAlgorithm::MmaBf16 => {
                     "a multiple of 8 up to 64, or of 64 with a warp at least for each 64 of them"
+                }
+                CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => {
+                    "64, 128, 192 or 256 tokens with 384 threads"
                 }
             };
             file.report(file.error("out-of-range", tile.span, message).help(help));
@@ -170,6 +205,7 @@ fn variant(
         label: written.label.as_ref().map_or(String::new(), |label| label.value.clone()),
         formats: narrowed,
         packing,
+        activations,
         tokens,
         threads,
         shape: written.shape.map_or(ShapeRules::default(), |shape| shape.value),
@@ -259,7 +295,10 @@ fn rivals(raw: &RawKernel<'_>, served: &[usize], variants: &[CudaVariant]) {
             let (a, b) = (&earlier.shape, &later.shape);
             // Only one of them can be meant where they multiply different things.
             let alike = earlier.algorithm.precision() == later.algorithm.precision();
+            // One that quantizes takes no int8, and rows only as long as shared memory holds.
+            let quantizes = |variant: &CudaVariant| variant.activations == CudaActivations::Fused;
             let covered = alike
+                && (quantizes(later) || !quantizes(earlier))
                 && of(later).iter().all(|format| of(earlier).contains(format))
                 && earlier.min_cc <= later.min_cc
                 && [None, later.algorithm.only_on()].contains(&earlier.algorithm.only_on())

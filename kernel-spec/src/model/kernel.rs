@@ -1,7 +1,7 @@
 //! Kernel families and their variants.
 
 use super::Origin;
-use crate::vocab::{CudaAlgorithm, CudaArch, DType, Feature, Isa, Op, Strategy};
+use crate::vocab::{CudaActivations, CudaAlgorithm, CudaArch, DType, Feature, Isa, Op, Strategy};
 
 /// A kernel family: one op, and the variants that are built for it.
 #[derive(Clone, Debug)]
@@ -72,6 +72,8 @@ pub struct CudaVariant {
     pub formats: Option<Vec<usize>>,
     /// Index into [`SpecSet::packings`](super::SpecSet::packings); `None`: works on the format's own blocks.
     pub packing: Option<usize>,
+    /// Who quantizes the activations of a product of integers.
+    pub activations: CudaActivations,
     /// Tokens that a CUDA block computes at once; 0 where it does not apply.
     pub tokens: u32,
     /// Threads of a CUDA block, a multiple of 32; 0 where it does not apply.

@@ -3,7 +3,7 @@
 use super::format::ident;
 use crate::model::{CudaBudget, DimRule, ShapeRules};
 use crate::toml_walk::{At, File, Node, Span, Table};
-use crate::vocab::{CudaAlgorithm, DType, Feature, Isa, Op, Strategy};
+use crate::vocab::{CudaActivations, CudaAlgorithm, DType, Feature, Isa, Op, Strategy};
 use toml::de::DeTable;
 
 /// A kernel family as it was written.
@@ -52,6 +52,7 @@ pub(crate) struct RawCudaVariant {
     pub label: Option<At<String>>,
     pub formats: Option<Vec<At<String>>>,
     pub packing: Option<At<String>>,
+    pub activations: Option<At<CudaActivations>>,
     pub tile: Option<At<(u32, u32)>>,
     pub shape: Option<At<ShapeRules>>,
     pub budget: CudaBudget,
@@ -89,8 +90,19 @@ const CPU_KEYS: &[&str] = &[
     "function",
 ];
 
-const CUDA_KEYS: &[&str] =
-    &["algorithm", "min_cc", "name", "formats", "packing", "tile", "shape", "budget", "body", "function"];
+const CUDA_KEYS: &[&str] = &[
+    "algorithm",
+    "min_cc",
+    "name",
+    "formats",
+    "packing",
+    "activations",
+    "tile",
+    "shape",
+    "budget",
+    "body",
+    "function",
+];
 
 /// Words of the vocabulary with their spellings.
 macro_rules! spelled {
@@ -216,6 +228,7 @@ fn cuda_variant(table: &Table<'_>) -> Option<RawCudaVariant> {
     let label = table.get("name").map(|n| ident(&n));
     let formats = table.get("formats").map(|n| formats(&n));
     let packing = table.get("packing").map(|n| n.string());
+    let activations = table.get("activations").map(|n| n.word("activations", spelled!(CudaActivations)));
     let tile = table.get("tile").map(|n| cuda_tile(&n));
     let shape = table.get("shape").map(|n| shape(&n));
     let budget = match table.get("budget") {
@@ -230,6 +243,7 @@ fn cuda_variant(table: &Table<'_>) -> Option<RawCudaVariant> {
         label: optional(label)?,
         formats,
         packing: optional(packing)?,
+        activations: optional(activations)?,
         tile: optional(tile)?,
         shape: optional(shape)?,
         budget: budget?,

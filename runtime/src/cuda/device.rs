@@ -218,17 +218,36 @@ impl Gpu {
         // Code for older devices has no instruction to wait with, also where a newer one compiled it from PTX.
         let (cc, driver) = OVERLAPPING;
         let can = image.arch.cc() >= cc && self.profile.driver >= driver;
-        Ok(Function { handle: function, overlaps: code.overlaps && can })
+        Ok(Function { handle: function, overlaps: code.overlaps && can, shared: 0 })
+    }
+
+    /// The function with so many bytes of shared memory for each block, given by its launches.
+    pub(crate) fn sharing(
+        &self,
+        kernel: &'static str,
+        function: Function,
+        bytes: u32,
+    ) -> Result<Function, Error> {
+        if bytes == 0 {
+            return Ok(function);
+        }
+        let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let allowed = function.handle.set_attribute(attribute, i32::try_from(bytes).unwrap_or(i32::MAX));
+        self.check(Some(kernel), "asking for its shared memory", allowed)?;
+        Ok(Function { shared: bytes, ..function })
     }
 
     fn module(&self, kernel: &'static str, image: &'static CudaImage) -> Result<Arc<CudaModule>, Error> {
-        let key = image.bytes.as_ptr() as usize;
+        let key = image.packed.as_ptr() as usize;
         // Held while loading, so that no image is loaded twice.
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(module) = modules.get(&key) {
             return Ok(Arc::clone(module));
         }
-        let mut bytes = image.bytes.to_vec();
+        let Some(mut bytes) = image.unpacked() else {
+            let (index, why) = (self.profile.index, String::from("its image in this binary is damaged"));
+            return Err(Error::CannotRunOnGpu { kernel, index, why });
+        };
         if image.ptx && bytes.last() != Some(&0) {
             bytes.push(0);
         }
@@ -259,6 +278,7 @@ impl Gpu {
             Argument::U32(value) => std::ptr::from_ref(value).cast(),
             Argument::U64(value) => std::ptr::from_ref(value).cast(),
             Argument::Product(value) => std::ptr::from_ref(value).cast(),
+            Argument::Fused(value) => std::ptr::from_ref(value).cast(),
             Argument::Rows(value) => std::ptr::from_ref(value).cast(),
         };
         let mut parameters: Vec<*mut c_void> =
@@ -277,7 +297,7 @@ impl Gpu {
                 blockDimX: geometry.threads,
                 blockDimY: 1,
                 blockDimZ: 1,
-                sharedMemBytes: 0,
+                sharedMemBytes: function.shared,
                 hStream: stream,
                 attrs: &raw mut attribute,
                 numAttrs: 1,
@@ -290,7 +310,7 @@ impl Gpu {
             // SAFETY: parameters live until the call returns, which copies them; the rest is the caller's.
             unsafe {
                 let (grid, block) = ((x, y, geometry.layers), (geometry.threads, 1, 1));
-                launch_kernel(handle, grid, block, 0, stream, &mut parameters)
+                launch_kernel(handle, grid, block, function.shared, stream, &mut parameters)
             }
         };
         self.check(Some(kernel), "launching", launched).map(|_| ())
@@ -313,6 +333,8 @@ pub(crate) struct Function {
     handle: CudaFunction,
     /// It waits for the launches in front of it by itself.
     overlaps: bool,
+    /// Bytes of shared memory that its launches give each block.
+    shared: u32,
 }
 
 /// A parameter of a kernel.
@@ -320,6 +342,7 @@ pub(crate) enum Argument {
     U32(u32),
     /// A size, or an address of the device.
     U64(u64),
-    Product(super::product::Parameters),
+    Product(super::product::Parameters<super::product::Quantized>),
+    Fused(super::product::Parameters<super::product::Raw>),
     Rows(super::floats::Parameters),
 }

@@ -1,9 +1,10 @@
 //! Products on a device: weights that lie there, activations quantized there.
 
-use super::activations::{ActivationCode, DeviceInput, upload};
+use super::activations::{ActivationCode, DeviceInput, upload, width};
 use super::blocks::size;
 use super::buffer::DeviceBuffer;
 use super::device::{Argument, Function, Geometry, Gpu};
+use super::fault::Rows;
 use super::floats::Floats;
 use super::scratch::{Places, Scratch, room};
 use crate::activations::{self, Input, RowLayout};
@@ -23,10 +24,13 @@ use std::sync::Arc;
 /// Threads that keep a multiprocessor's loads under way: half of what most devices can hold.
 const THREADS_PER_MULTIPROCESSOR: u64 = 1024;
 
+/// Threads that share a panel's k, at least, where a CUDA block does several panels beside each other.
+const FEWEST_SHARING: u32 = 128;
+
 /// The parameter of a product: `docs/cuda.md`, in its order.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Parameters {
+pub(crate) struct Parameters<X> {
     codes: u64,
     stride: u64,
     scales: u64,
@@ -37,10 +41,7 @@ pub(crate) struct Parameters {
     outer: u64,
     units: u32,
     x_blocks: u32,
-    x: u64,
-    x_stride: u64,
-    x_scales: u64,
-    x_sums: u64,
+    x: X,
     bias: u64,
     y: u64,
     m: u32,
@@ -48,8 +49,42 @@ pub(crate) struct Parameters {
     parts: u64,
 }
 
+/// Activations that `quantize_activations` made.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Quantized {
+    x: u64,
+    stride: u64,
+    scales: u64,
+    sums: u64,
+}
+
+/// Activations as they are.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Raw {
+    x: u64,
+    first: u64,
+    fault: u64,
+    word: u32,
+    sides: u32,
+}
+
 // SAFETY: numbers of fixed width in the order and with the alignment of the kernel's struct, without padding.
-unsafe impl DeviceRepr for Parameters {}
+unsafe impl<X: DeviceRepr> DeviceRepr for Parameters<X> {}
+// SAFETY: as above.
+unsafe impl DeviceRepr for Quantized {}
+// SAFETY: as above.
+unsafe impl DeviceRepr for Raw {}
+
+/// Floats on the device that a product quantizes: `m` rows of type `word`, and where faults go.
+#[derive(Clone, Copy)]
+struct Floating {
+    address: u64,
+    word: u32,
+    m: usize,
+    fault: u64,
+}
 
 /// Weights on a device.
 #[derive(Debug)]
@@ -81,6 +116,8 @@ pub(crate) struct ProductCode {
     unit: Unit,
     /// How k may be divided over CUDA blocks.
     split: Option<CudaSplit>,
+    /// It takes floats and quantizes them.
+    fused: bool,
     /// What a product of floats needs besides.
     pub(super) floats: Option<Floats>,
 }
@@ -116,16 +153,27 @@ impl Launcher<ProductCode> {
     pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
         Launcher::on_gpu(registry, candidate, Op::Matmul, |code| {
             let gpu = || Gpu::open(index);
-            let (gpu, function, [threads, fewest, rows, tokens], packing, unit, split, floats) =
+            let (gpu, function, [threads, fewest, rows, tokens, shared], packing, unit, split, floats) =
                 match code.launch {
-                    CudaLaunch::Matmul { function, threads, fewest, rows, tokens, packing, unit, split } => {
-                        (gpu()?, function, [threads, fewest, rows, tokens], Some(packing), unit, split, None)
+                    CudaLaunch::Matmul {
+                        function,
+                        threads,
+                        fewest,
+                        rows,
+                        tokens,
+                        packing,
+                        unit,
+                        split,
+                        fused: _,
+                    } => {
+                        let numbers = [threads, fewest, rows, tokens, 0];
+                        (gpu()?, function, numbers, Some(packing), unit, split, None)
                     }
-                    CudaLaunch::Rows { function, threads, fewest, rows, tokens, .. } => {
+                    CudaLaunch::Rows { function, threads, fewest, rows, tokens, shared, .. } => {
                         let gpu = gpu()?;
                         let floats = Floats::load(&gpu, registry, candidate.entry, code)?;
                         let unit = Unit { elements: 0, multiple: 1 };
-                        (gpu, function, [threads, fewest, rows, tokens], None, unit, None, floats)
+                        (gpu, function, [threads, fewest, rows, tokens, shared], None, unit, None, floats)
                     }
                     CudaLaunch::Dequantize { .. }
                     | CudaLaunch::Quantize { .. }
@@ -133,7 +181,9 @@ impl Launcher<ProductCode> {
                     | CudaLaunch::Convert { .. } => return Ok(None),
                 };
             let function = gpu.function(candidate.entry.name, code, function, threads)?;
+            let function = gpu.sharing(candidate.entry.name, function, shared)?;
             let (rows, tokens) = (rows.max(1), tokens.max(1));
+            let fused = candidate.entry.quantizes_activations();
             Ok(Some(ProductCode {
                 gpu,
                 function,
@@ -144,6 +194,7 @@ impl Launcher<ProductCode> {
                 packing,
                 unit,
                 split,
+                fused,
                 floats,
             }))
         })
@@ -218,50 +269,92 @@ impl Launcher<ProductCode> {
         y: u64,
         scratch: &mut Scratch,
     ) -> Result<(), Error> {
-        let ProductCode { gpu, function, packing, .. } = self.code();
+        let ProductCode { gpu, function, .. } = self.code();
+        let x =
+            Quantized { x: places.q, stride: places.stride as u64, scales: places.scales, sums: places.sums };
+        let all = self.parameters(packed, layout, x, bias, y)?;
+        let bytes_in = packed.bytes() + m * (layout.bytes() + 4 * (layout.blocks + layout.units));
+        self.enqueued(gpu, bytes_in, m.saturating_mul(packed.n).saturating_mul(4), || {
+            self.code().in_launches((all.n, packed.k), m, |from, m, geometry| {
+                let parts = match geometry.layers {
+                    1 => 0,
+                    _ => scratch.parts(gpu, geometry, self.code().rows * self.code().tokens)?,
+                };
+                let x = Quantized {
+                    x: x.x + from(places.stride, 1),
+                    scales: x.scales + from(layout.blocks, 4),
+                    sums: x.sums + from(layout.units, 4),
+                    ..x
+                };
+                let parameters = Parameters { x, y: all.y + from(packed.n, 4), m, parts, ..all };
+                // SAFETY: the parameter is that of docs/cuda.md; weights are packed as this kernel reads them
+                // (`Matmul::accepts`), the rest is the caller's.
+                unsafe { gpu.launch(self.entry.name, function, geometry, &[Argument::Product(parameters)]) }
+            })
+        })
+    }
+
+    /// The parameter but for the number of tokens.
+    fn parameters<X>(
+        &self,
+        packed: &PackedMatrix,
+        layout: &RowLayout,
+        x: X,
+        bias: u64,
+        y: u64,
+    ) -> Result<Parameters<X>, Error> {
         let weights = self.weights(packed)?;
-        let n = size("rows", packed.n)?;
         let or_null = |buffer: &DeviceBuffer<f32>| if buffer.is_empty() { 0 } else { buffer.input() };
-        let all = Parameters {
+        Ok(Parameters {
             codes: weights.codes.input(),
             stride: packed.stride as u64,
             scales: or_null(&weights.scales),
             mins: or_null(&weights.mins),
-            min: packing.map_or(0, |packing| packing.min),
+            min: self.code().packing.map_or(0, |packing| packing.min),
             k: size("a row", packed.k)?,
             table: weights.table.as_ref().map_or(0, |table| table.input()),
             outer: weights.outer.input(),
             units: size("units", layout.units)?,
             x_blocks: size("blocks", layout.blocks)?,
-            x: places.q,
-            x_stride: places.stride as u64,
-            x_scales: places.scales,
-            x_sums: places.sums,
+            x,
             bias,
             y,
             m: 0,
-            n,
+            n: size("rows", packed.n)?,
             parts: 0,
-        };
-        let bytes_in = packed.bytes() + m * (layout.bytes() + 4 * (layout.blocks + layout.units));
+        })
+    }
+
+    /// Enqueues the product of `x`, which it quantizes.
+    ///
+    /// # Safety
+    /// `x` are `m > 0` rows of `k` values; `bias` is 0 or the address of `n` values, `y` that of room for `m * n`, on this
+    /// device, which live until the kernel has run.
+    unsafe fn fused(
+        &self,
+        packed: &PackedMatrix,
+        x: Floating,
+        layout: &RowLayout,
+        bias: u64,
+        y: u64,
+    ) -> Result<(), Error> {
+        let code = self.code();
+        let ProductCode { gpu, function, threads, rows, .. } = code;
+        let Floating { address, word, m, fault } = x;
+        let panels = size("rows", packed.n)?.div_ceil(*rows);
+        let (blocks, sides) = side_by_side(panels, *threads, gpu.profile().multiprocessors);
+        let raw = Raw { x: address, first: 0, fault, word, sides };
+        let all = self.parameters(packed, layout, raw, bias, y)?;
+        let bytes_in = packed.bytes() + m.saturating_mul(packed.k).saturating_mul(width(word));
         self.enqueued(gpu, bytes_in, m.saturating_mul(packed.n).saturating_mul(4), || {
-            self.code().in_launches((n, packed.k), m, |from, m, geometry| {
-                let parts = match geometry.layers {
-                    1 => 0,
-                    _ => scratch.parts(gpu, geometry, self.code().rows * self.code().tokens)?,
-                };
-                let parameters = Parameters {
-                    x: all.x + from(places.stride, 1),
-                    x_scales: all.x_scales + from(layout.blocks, 4),
-                    x_sums: all.x_sums + from(layout.units, 4),
-                    y: all.y + from(packed.n, 4),
-                    m,
-                    parts,
-                    ..all
-                };
+            code.in_launches((all.n, packed.k), m, |from, m, geometry| {
+                let x = Raw { x: raw.x + from(packed.k, width(word)), first: from(packed.k, 1), ..raw };
+                let parameters = Parameters { x, y: all.y + from(packed.n, 4), m, ..all };
+                let geometry =
+                    Geometry { blocks: (blocks, geometry.blocks.1), threads: *threads, ..*geometry };
                 // SAFETY: the parameter is that of docs/cuda.md; weights are packed as this kernel reads them
                 // (`Matmul::accepts`), the rest is the caller's.
-                unsafe { gpu.launch(self.entry.name, function, geometry, &[Argument::Product(parameters)]) }
+                unsafe { gpu.launch(self.entry.name, function, &geometry, &[Argument::Fused(parameters)]) }
             })
         })
     }
@@ -305,6 +398,19 @@ impl Launcher<ProductCode> {
         scratch.on(gpu);
         // A fault of earlier runs is theirs.
         scratch.finish_pending()?;
+        if self.code().fused {
+            let fault = scratch.fault_address(gpu, Rows { k: layout.k, block })?;
+            let (address, word) = upload(gpu, scratch, input)?;
+            let bias_at = scratch.bias_at(gpu, bias)?;
+            let y_at = room(&mut scratch.y, gpu, y.len())?.output();
+            let x = Floating { address, word, m, fault };
+            // SAFETY: all values were copied just now; `bias` and `y` have the sizes that the handle compared with the
+            // shape; all is in the scratch, and waited for.
+            unsafe { self.fused(packed, x, layout, bias_at, y_at) }?;
+            gpu.wait(self.entry.name)?;
+            scratch.finish()?;
+            return room(&mut scratch.y, gpu, y.len())?.read(y);
+        }
         let places = match (input, quantizer) {
             (Input::I8 { .. }, _) => self.given(input, m, layout, scratch)?,
             (Input::F32(_) | Input::F16(_) | Input::Bf16(_), Some(quantizer)) => {
@@ -363,7 +469,7 @@ impl Launcher<ProductCode> {
         block: Option<usize>,
         bias: Option<&DeviceBuffer<f32>>,
         y: &mut DeviceBuffer<f32>,
-        quantizer: &Launcher<ActivationCode>,
+        quantizer: Option<&Launcher<ActivationCode>>,
         scratch: &mut Option<Box<Scratch>>,
     ) -> Result<(), Error> {
         let gpu = self.gpu();
@@ -371,6 +477,16 @@ impl Launcher<ProductCode> {
         self.weights(packed)?;
         let scratch = scratch.get_or_insert_default();
         scratch.on(gpu);
+        if self.code().fused {
+            let fault = scratch.fault_address(gpu, Rows { k: layout.k, block })?;
+            let bias = bias.map_or(0, |bias| bias.input());
+            let x = Floating { address: input.address(), word: input.word(), m, fault };
+            // SAFETY: the buffers have the sizes that the handle compared with the shape. What is dropped before the
+            // kernel has run is freed behind it, in the order of the stream.
+            return unsafe { self.fused(packed, x, layout, bias, y.output()) };
+        }
+        let quantizer =
+            quantizer.ok_or_else(|| self.broken("its activations have no quantizer on its device"))?;
         let places = scratch.places(gpu, m, layout, block, layout.bytes())?;
         let bias = bias.map_or(0, |bias| bias.input());
         // SAFETY: the buffers have the sizes that the handle compared with the shape. What is dropped before the
@@ -421,9 +537,34 @@ pub(super) fn block_threads(fewest: u32, most: u32, blocks: (u32, u32), multipro
     threads
 }
 
+/// CUDA blocks of a product that quantizes its activations, and the logarithm of how many panels each has beside each other,
+/// which is 0 unless `threads` are a power of two: no more blocks than the multiprocessors hold at once, since each quantizes.
+fn side_by_side(panels: u32, threads: u32, multiprocessors: u32) -> (u32, u32) {
+    let threads = threads.max(32);
+    let held = (THREADS_PER_MULTIPROCESSOR / u64::from(threads)).max(1) * u64::from(multiprocessors.max(1));
+    let blocks = u64::from(panels).min(held).max(1) as u32;
+    let mut sides = 0;
+    while threads.is_power_of_two()
+        && u64::from(blocks) << sides < u64::from(panels)
+        && threads >> (sides + 1) >= FEWEST_SHARING
+    {
+        sides += 1;
+    }
+    (blocks, sides)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::block_threads;
+    use super::{block_threads, side_by_side};
+
+    #[test]
+    fn blocks_that_quantize_are_as_many_as_run_at_once() {
+        // 2560, 13824 and 131072 rows, one row, and devices of one multiprocessor.
+        let of = |panels| side_by_side(panels, 512, 132);
+        assert_eq!((of(160), of(864), of(8192), of(1)), ((160, 0), (264, 2), (264, 2), (1, 0)));
+        assert_eq!((side_by_side(100, 512, 1), side_by_side(3, 96, 0)), ((2, 2), (3, 0)));
+        assert_eq!(side_by_side(100, 384, 1), (2, 0));
+    }
 
     #[test]
     fn blocks_that_leave_a_device_empty_get_more_threads() {

@@ -6,8 +6,6 @@
 mod blocks;
 mod compare;
 #[cfg(feature = "cuda")]
-mod cublaslt;
-#[cfg(feature = "cuda")]
 mod gpu;
 mod machine;
 mod measure;
@@ -39,18 +37,19 @@ pub struct Arguments {
     /// Only these formats; all if not given
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     format: Vec<String>,
-    /// Where products run: cpu, cuda:0. On a GPU, times are those of its own clock, operands stay there, and the ceilings
-    /// are the rate of a copy from memory to memory and cuBLASLt, where it is there; --isa, --threads, --cpus, --op, --input and --compare are for cpu
+    /// Where it runs: cpu, cuda:0. On a GPU, times are those of its own clock, operands stay there, and what stands beside
+    /// them is a copy from memory to memory, cuBLASLt where it is there, and this processor; --isa, --threads, --cpus,
+    /// --input and --compare are for cpu
     #[arg(long, value_name = "DEVICE", default_value = "cpu", conflicts_with_all = ["isa", "cpus", "compare"])]
     device: Device,
     /// Every kernel of this ISA: scalar, sse4.1, avx2, avxvnni, avx512, neon
     #[arg(long, value_name = "NAME", value_parser = request::isa)]
     isa: Option<Isa>,
-    /// Numbers of tokens [default: 1,8,32,128,512; with --quick 1,32]
+    /// Numbers of tokens [default: 1,8,32,128,512, on a GPU 1,8,64,512,1024,2048; with --quick 1,32]
     #[arg(long, value_name = "M", value_delimiter = ',')]
     m: Vec<usize>,
     /// Rows and elements of a row of the weights [default: 2560x2560, 6912x2560, 2560x6912, 640x2560 and
-    /// 128256x2560; with --quick 2560x2560]
+    /// 128256x2560, on a GPU 13824x2560 and 20480x3200 instead of 640x2560; with --quick 2560x2560]
     #[arg(long, value_name = "NxK", value_delimiter = ',', value_parser = request::matrix)]
     shape: Vec<(usize, usize)>,
     /// Numbers of threads
@@ -69,8 +68,8 @@ pub struct Arguments {
     /// that type
     #[arg(long, value_name = "PRECISION", default_value = "int8", value_parser = request::precision)]
     precision: PrecisionMode,
-    /// What is measured
-    #[arg(long, value_delimiter = ',', default_value = "matmul")]
+    /// What is measured [default: matmul; on a GPU matmul,quantize,dequantize]
+    #[arg(long, value_delimiter = ',')]
     op: Vec<Measured>,
     /// Shorter measurements of fewer things; ends within 30 seconds
     #[arg(long)]
@@ -126,6 +125,16 @@ const SHAPES: &[(usize, usize)] = &[(2560, 2560), (6912, 2560), (2560, 6912), (6
 /// Numbers of tokens.
 const TOKENS: &[usize] = &[1, 8, 32, 128, 512];
 
+/// Shapes, tokens and ops that are measured where none are named.
+fn defaults(device: Device) -> (&'static [(usize, usize)], &'static [usize], &'static [Measured]) {
+    #[cfg(feature = "cuda")]
+    if device.kind == DeviceKind::Cuda {
+        return (gpu::SHAPES, gpu::TOKENS, &[Measured::Matmul, Measured::Quantize, Measured::Dequantize]);
+    }
+    let _ = device;
+    (SHAPES, TOKENS, &[Measured::Matmul])
+}
+
 /// When a quick run begins nothing new. What it has begun ends well within 30 seconds.
 const QUICK: Duration = Duration::from_secs(22);
 
@@ -154,6 +163,7 @@ impl Plan {
             named.is_empty() || named.iter().any(|named| named.name == format.name)
         };
         let quick = arguments.quick;
+        let (shapes, tokens, ops) = defaults(arguments.device);
         let or = |given: &[usize], default: &[usize]| -> Vec<usize> {
             if given.is_empty() { default.to_vec() } else { given.to_vec() }
         };
@@ -161,17 +171,17 @@ impl Plan {
             formats: REGISTRY.formats.iter().filter(chosen).collect(),
             shapes: match arguments.shape.as_slice() {
                 [] if quick => SHAPES[..1].to_vec(),
-                [] => SHAPES.to_vec(),
+                [] => shapes.to_vec(),
                 given => given.to_vec(),
             },
-            tokens: or(&arguments.m, if quick { &[1, 32] } else { TOKENS }),
+            tokens: or(&arguments.m, if quick { &[1, 32] } else { tokens }),
             threads: arguments.threads.iter().map(|count| threads(Some(*count))).collect(),
             cpus: arguments.cpus.clone(),
             memory: match arguments.memory.as_slice() {
                 [] => vec![Memory::Hot, Memory::Cold],
                 given => given.to_vec(),
             },
-            ops: arguments.op.clone(),
+            ops: if arguments.op.is_empty() { ops.to_vec() } else { arguments.op.clone() },
             isa: arguments.isa,
             input: arguments.input,
             precision: arguments.precision,

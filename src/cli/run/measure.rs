@@ -2,11 +2,12 @@
 
 use super::super::error::CliError;
 use super::super::random::Random;
-use super::super::verify::{NMSE_BOUND, normalized_error};
+use super::super::verify::{Bounded, NMSE_BOUND, normalized_error};
 use gristmill::oracle::{FormatOracle, Int8Row, Oracle};
+use gristmill::vocab::Precision;
 use gristmill::{
-    Device, Input, Matmul, PackedMatrix, QuantizedMatrix, REGISTRY, Recording, Request, Shape, Threads,
-    Workspace,
+    Device, Input, Matmul, PackedMatrix, PrecisionMode, QuantizedMatrix, REGISTRY, Recording, Request, Shape,
+    Threads, Workspace,
 };
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,8 @@ pub struct Bench<'b> {
     pub recording: &'b Recording,
     /// Where products run.
     pub device: Device,
+    /// What they may multiply.
+    pub precision: PrecisionMode,
     /// Numbers of tokens.
     pub tokens: &'b [usize],
     /// Seed of inputs.
@@ -42,9 +45,9 @@ pub struct Bench<'b> {
 /// How a product compares with the oracle.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Accuracy {
-    /// Bit by bit the same.
+    /// One integer sum for an output, and the oracle's bits.
     Exact,
-    /// Normalized mean square error against f64, below the bound.
+    /// Normalized mean square error against f64, below the bound; the oracle's bits too, if integers are multiplied.
     Nmse(f64),
     /// Wrong: where, and how.
     Wrong(String),
@@ -124,7 +127,8 @@ impl Bench<'_> {
         let oracle = self.oracle.format(format.name)?;
         let mut measured =
             Measured { name: name.to_owned(), format: format.name, n, k, packed_bytes: 0, runs: Vec::new() };
-        let request = Request::matmul(format.name, Shape::new(1, n, k)).on(self.device);
+        let request = Request::matmul(format.name, Shape::new(1, n, k));
+        let request = request.on(self.device).with_precision(self.precision);
         let prepared = REGISTRY.prepare(&request)?;
         let mut packed: Option<(Matmul, PackedMatrix)> = None;
         for &m in self.tokens {
@@ -169,7 +173,12 @@ impl Bench<'_> {
         times.sort_by(f64::total_cmp);
         let seconds = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
         let rows = rows_to_check(m, n, k);
-        let accuracy = check(matrix, oracle, &x, &y, m, &rows)?;
+        let accuracy = match matmul.entry().precision() {
+            Some(precision) if precision != Precision::Int8 => {
+                check_floats(matrix, oracle, precision, &x, &y, &rows)?
+            }
+            Some(_) | None => check(matrix, oracle, &x, &y, m, &rows)?,
+        };
         let (kernel, packed_bytes) = (matmul.entry().name, weights.bytes());
         Ok(Run { m, kernel, accuracy, rows_checked: rows.len(), seconds, packed_bytes })
     }
@@ -183,7 +192,32 @@ fn rows_to_check(m: usize, n: usize, k: usize) -> Vec<usize> {
     if count <= 1 { (0..count).collect() } else { (0..count).map(|i| i * (n - 1) / (count - 1)).collect() }
 }
 
-/// Compares some rows of `y` with the oracle.
+/// Compares some rows of a product of floats with sums in f64.
+fn check_floats(
+    matrix: &QuantizedMatrix<'_>,
+    oracle: &FormatOracle<'_>,
+    precision: Precision,
+    x: &[f32],
+    y: &[f32],
+    rows: &[usize],
+) -> Result<Accuracy, CliError> {
+    let (n, k) = (matrix.n(), matrix.k());
+    let (mut expected, mut found) = (Vec::new(), Vec::new());
+    for &row in rows {
+        let weights = oracle.row(matrix.data(), n, k, row)?.f32s;
+        for (t, x) in x.chunks(k.max(1)).enumerate() {
+            let (must, y) = (Bounded::new(precision, &weights, x, 0.0), y[t * n + row]);
+            if !must.allows(y) {
+                return Ok(Accuracy::Wrong(format!("y[{t}, {row}]: expected {must}, found {y:e}")));
+            }
+            expected.push(must.expected);
+            found.push(y);
+        }
+    }
+    Ok(Accuracy::Nmse(normalized_error(&expected, &found)))
+}
+
+/// Compares some rows of `y` with the oracle, whose bits they must have.
 fn check(
     matrix: &QuantizedMatrix<'_>,
     oracle: &FormatOracle<'_>,
@@ -220,12 +254,11 @@ fn check(
         let decoded = oracle.row(matrix.data(), n, k, row)?;
         for t in 0..m {
             let y = y[t * n + row];
-            if exact {
-                let must = oracle.product_f32(&decoded, &tokens[t].q, &tokens[t].scales, None);
-                if must.to_bits() != y.to_bits() {
-                    return Ok(Accuracy::Wrong(format!("y[{t}, {row}]: expected {must:e}, found {y:e}")));
-                }
-            } else {
+            let must = oracle.product_f32(&decoded, &tokens[t].q, &tokens[t].scales, None);
+            if must.to_bits() != y.to_bits() {
+                return Ok(Accuracy::Wrong(format!("y[{t}, {row}]: expected {must:e}, found {y:e}")));
+            }
+            if !exact {
                 expected.push(oracle.product_f64(&decoded, &f64s[t], None));
                 found.push(y);
             }

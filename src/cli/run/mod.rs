@@ -6,9 +6,9 @@ mod measure;
 use super::error::{CliError, Outcome};
 use super::files::{self, Kind, Without};
 use super::table::{Side, Table, bytes, counted, measured};
-use super::{print_json, progress};
+use super::{print_json, progress, request};
 use gristmill::oracle::Oracle;
-use gristmill::{Device, QuantizedMatrix, REGISTRY, Recording, Threads, Workspace};
+use gristmill::{Device, PrecisionMode, QuantizedMatrix, REGISTRY, Recording, Threads, Workspace};
 use indicatif::ProgressBar;
 use measure::{Accuracy, Bench, Measured, Run};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 /// Run real tensors through the kernels chosen for them, checked against the oracle
 ///
 /// Without a file, the tensors are a decoder layer of BitNet b1.58 2B-4T with seeded weights, quantized to i2_s
-/// in memory. Times include quantizing the activations. Exits with 1 if a result is wrong.
+/// in memory. Times include quantizing or converting the activations. Exits with 1 if a result is wrong.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// GGUF file
@@ -29,6 +29,9 @@ pub struct Arguments {
     /// Where products run: cpu, cuda:0. Times on a GPU include the way there and back
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: Device,
+    /// What products may multiply: int8, f32, f16, bf16 or auto
+    #[arg(long, value_name = "PRECISION", default_value = "int8", value_parser = request::precision)]
+    precision: PrecisionMode,
     /// Threads; all cores if not given
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -62,6 +65,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         threads,
         recording: &recording,
         device: arguments.device,
+        precision: arguments.precision,
         tokens: &arguments.m,
         seed: arguments.seed,
         workspace,
@@ -193,7 +197,7 @@ impl Done {
         let packed: usize = self.tensors.iter().map(|tensor| tensor.packed_bytes).sum();
         writeln!(
             out,
-            "{} on {}, seed {}; {} of packed weights; times are medians and include quantizing the activations",
+            "{} on {}, seed {}; {} of packed weights; times are medians and include what is done to the activations",
             counted(self.tensors.len(), "tensor"),
             counted(threads, "thread"),
             arguments.seed,

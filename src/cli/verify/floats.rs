@@ -1,11 +1,10 @@
 //! Products of floats: sums in f32, in an order that the device chooses, so that what is checked is a bound.
 //!
-//! Let w be the format's f32 and x the activation, both rounded to what the kernel multiplies; then
-//! |y - (sum w x + bias)| <= (9/8 k + 32) * 2^-23 * (sum |w x| + |bias|), as docs/cuda.md derives.
 
 use super::super::error::CliError;
 use super::super::random::Random;
 use super::inputs::{self, Weights};
+use super::packed::normalized_error;
 use super::session::{Kernel, Problem, Session, Subject, agree, prepared};
 use gristmill::half::{bf16, f16};
 use gristmill::vocab::{DType, Op, Precision};
@@ -17,6 +16,38 @@ fn rounded(precision: Precision, x: f32) -> f32 {
         Precision::F16 => f16::from_f32(x).to_f32(),
         Precision::Bf16 => bf16::from_f32(x).to_f32(),
         Precision::F32 | Precision::Int8 => x,
+    }
+}
+
+/// What a product of floats is held to. Let w be the format's f32 and x the activation, both rounded to what the kernel
+/// multiplies; then |y - (sum w x + bias)| <= (9/8 k + 32) * 2^-23 * (sum |w x| + |bias|), as docs/cuda.md derives.
+pub struct Bounded {
+    /// The sum in f64.
+    pub expected: f64,
+    /// How far from it the result may be.
+    pub bound: f64,
+}
+
+impl Bounded {
+    /// For a row and a token.
+    pub fn new(precision: Precision, weights: &[f32], x: &[f32], bias: f32) -> Bounded {
+        let terms = weights.iter().zip(x);
+        let terms = terms.map(|(w, x)| f64::from(rounded(precision, *w)) * f64::from(rounded(precision, *x)));
+        let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
+        let bias = f64::from(bias);
+        let losses = (1.125 * weights.len() as f64 + 32.0) * 2f64.powi(-23);
+        Bounded { expected: sum + bias, bound: losses * (size + bias.abs()) }
+    }
+
+    /// Whether a result is near enough. NaN is far from everything.
+    pub fn allows(&self, found: f32) -> bool {
+        (f64::from(found) - self.expected).abs() <= self.bound
+    }
+}
+
+impl std::fmt::Display for Bounded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:e}, at most {:e} away", self.expected, self.bound)
     }
 }
 
@@ -108,30 +139,22 @@ impl Case<'_> {
         if let Err(problem) = agree(&self.name, "the last row unpacked", &self.weights[n - 1], &row) {
             return Ok(Err(problem));
         }
-        let (mut error, mut norm) = (0.0, 0.0);
+        let mut expected = Vec::with_capacity(y.len());
         for (at, found) in y.iter().enumerate() {
             let (token, row) = (at / n, at % n);
-            let terms = self.weights[row].iter().zip(&self.x[token * k..][..k]);
-            let terms =
-                terms.map(|(w, x)| f64::from(rounded(precision, *w)) * f64::from(rounded(precision, *x)));
-            let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
-            let bias = f64::from(self.bias.as_ref().map_or(0.0, |bias| bias[row]));
-            let (expected, found) = (sum + bias, f64::from(*found));
-            let bound = (1.125 * k as f64 + 32.0) * 2f64.powi(-23) * (size + bias.abs());
-            let away = (found - expected).abs();
-            // NaN is far from everything.
-            if away.is_nan() || away > bound {
+            let bias = self.bias.as_ref().map_or(0.0, |bias| bias[row]);
+            let must = Bounded::new(precision, &self.weights[row], &self.x[token * k..][..k], bias);
+            if !must.allows(*found) {
                 return Ok(Err(Problem {
                     case: self.name.clone(),
                     at: format!("token {token}, row {row}"),
-                    expected: format!("{expected:e}, at most {bound:e} away"),
+                    expected: must.to_string(),
                     found: format!("{found:e}"),
                 }));
             }
-            error += (found - expected).powi(2);
-            norm += expected * expected;
+            expected.push(must.expected);
         }
-        *nmse = Some(if error == 0.0 { 0.0 } else { error / norm });
+        *nmse = Some(normalized_error(&expected, &y));
         Ok(Ok(()))
     }
 }

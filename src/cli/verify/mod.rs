@@ -15,6 +15,7 @@ mod product;
 mod report;
 mod session;
 
+pub use floats::Bounded;
 pub use packed::{NMSE_BOUND, normalized_error};
 
 use super::error::{CliError, Outcome};

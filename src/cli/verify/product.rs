@@ -187,7 +187,10 @@ pub fn matmul(session: &mut Session<'_>, subject: Subject<'_>) -> Result<(), Cli
     let mut random = Random::new(4, subject.info.name);
     for (number, case) in cases(subject.info.elements, session.quick).into_iter().enumerate() {
         let shape = Shape::new(case.m, case.n, case.k);
-        let kernels: Vec<Kernel> = kernels.iter().filter(|kernel| takes(kernel, shape)).copied().collect();
+        let floats = matches!(case.tokens, Tokens::F32 | Tokens::F16 | Tokens::Bf16);
+        let takes =
+            |kernel: &&Kernel| takes(kernel, shape) && (floats || !kernel.entry.quantizes_activations());
+        let kernels: Vec<Kernel> = kernels.iter().filter(takes).copied().collect();
         let name = format!("{shape} {}, {}", case.weights.name(), case.tokens.name());
         let tensor = inputs::tensor(subject.oracle, &mut random, case.n, case.k, case.weights);
         let x = match Activations::new(subject, &mut random, &case) {

@@ -25,7 +25,8 @@ State state;
 namespace {
 
 constexpr uint32_t MAX_THREADS = 1024;
-constexpr uint32_t MAX_SHARED = 48 * 1024;
+// Shared memory of a block: static arrays, and those together with what a launch gives.
+constexpr uint32_t MAX_STATIC = 48 * 1024, MAX_SHARED = 227 * 1024;
 constexpr size_t STACK_BYTES = 128 * 1024;
 constexpr size_t PAGE = 4096;
 // Stores into larger allocations are not tracked: tags take sixteen bytes for each.
@@ -123,7 +124,8 @@ uint32_t at_barrier, in_warp_op[MAX_THREADS / 32], done;
 std::vector<SharedPlace> shared_places;
 std::vector<Copy> copies[MAX_THREADS];
 uint32_t commits[MAX_THREADS];
-uint32_t shared_end;
+// Static arrays stand behind what the launch gives.
+uint32_t shared_given, shared_end;
 uint64_t random_state;
 const Kernel* kernel;
 void** arguments;
@@ -296,7 +298,7 @@ void run_block(uint32_t x, uint32_t y, uint32_t z) {
     at_barrier = done = 0;
     std::fill(std::begin(in_warp_op), std::end(in_warp_op), 0);
     shared_places.clear();
-    shared_end = 0;
+    shared_end = shared_given;
     hopper_block_starts();
     for (uint32_t i = 0; i < state.threads; i++) {
         commits[i] = 0;
@@ -550,8 +552,10 @@ float cut_sum(const double* addends, int count) {
     if (!std::isfinite(plain) || most == 0.0) return float(plain);
     int exponent;
     frexp(most, &exponent);
+    // Products with powers of two are exact here.
+    const double up = ldexp(1.0, 24 - exponent), down = ldexp(1.0, exponent - 24);
     double sum = 0.0;
-    for (int i = 0; i < count; i++) sum += ldexp(trunc(ldexp(addends[i], 24 - exponent)), exponent - 24);
+    for (int i = 0; i < count; i++) sum += trunc(addends[i] * up) * down;
     float rounded = float(sum);
     if (std::fabs(double(rounded)) > std::fabs(sum)) rounded = std::nextafter(rounded, 0.0f);
     return rounded;
@@ -650,20 +654,36 @@ void wait_copies(uint32_t pending) {
     own.resize(kept);
 }
 
+void add_shared_place(const void* key, uint32_t begin, size_t bytes);
+
 uint32_t shared_place(const void* key, const char* name, size_t bytes, int line) {
     for (const SharedPlace& place : shared_places)
         if (place.key == key) return place.begin;
     uint32_t begin = (shared_end + 15) / 16 * 16;
-    if (begin + bytes > MAX_SHARED)
-        fail(line, "%s needs %zu bytes of shared memory where %u are left", name, bytes, MAX_SHARED - begin);
+    const uint32_t most = std::min(shared_given + MAX_STATIC, MAX_SHARED);
+    if (begin + bytes > most)
+        fail(line, "%s needs %zu bytes of shared memory where %u are left", name, bytes, most - std::min(begin, most));
+    return add_shared_place(key, begin, bytes), shared_end = begin + uint32_t(bytes), begin;
+}
+
+uint32_t shared_place_from(uint32_t begin, const char* name, size_t bytes, int line) {
+    for (const SharedPlace& place : shared_places) {
+        if (!place.key && place.begin == begin && place.bytes == bytes) return begin;
+        if (!place.key && begin < place.begin + place.bytes && place.begin < begin + bytes)
+            fail(line, "%s begins at byte %u of shared memory, in another array", name, begin);
+    }
+    if (begin % 16 != 0 || begin + bytes > shared_given)
+        fail(line, "%s is bytes %u to %zu of shared memory, of which the launch gives %u", name, begin, begin + bytes, shared_given);
+    return add_shared_place(nullptr, begin, bytes), begin;
+}
+
+void add_shared_place(const void* key, uint32_t begin, size_t bytes) {
     // What a block finds in shared memory is whatever the last one left there.
     for (size_t i = 0; i < bytes; i += 8) {
         uint64_t bits = random_bits();
         memcpy(state.shared + begin + i, &bits, std::min<size_t>(8, bytes - i));
     }
-    shared_end = begin + uint32_t(bytes);
     shared_places.push_back({key, begin, bytes});
-    return begin;
 }
 
 namespace {
@@ -742,7 +762,7 @@ bool gm_emulator_free(const void* memory) {
 }
 
 // Runs a kernel. 0, or 1 with a report of what is wrong with the launch or the kernel.
-int gm_emulator_launch(const Kernel* which, uint32_t blocks_x, uint32_t blocks_y, uint32_t blocks_z, uint32_t threads,
+int gm_emulator_launch(const Kernel* which, uint32_t blocks_x, uint32_t blocks_y, uint32_t blocks_z, uint32_t threads, uint32_t shared,
                        void** values, bool overlaps, uint64_t seed, char* text, size_t capacity) {
     std::lock_guard<std::mutex> guard(lock);
     auto answer = [&](const char* what) {
@@ -764,8 +784,13 @@ int gm_emulator_launch(const Kernel* which, uint32_t blocks_x, uint32_t blocks_y
         snprintf(why, sizeof why, "kernel %s: no device takes a grid of %u by %u by %u blocks", name, blocks_x, blocks_y, blocks_z);
         return answer(why);
     }
+    if (shared > MAX_SHARED) {
+        snprintf(why, sizeof why, "kernel %s: %u bytes of shared memory, where a block has %u", name, shared, MAX_SHARED);
+        return answer(why);
+    }
     kernel = which;
     arguments = values;
+    shared_given = (shared + 15) / 16 * 16;
     // A launch that failed may have left copies on their way, of more threads than this one has.
     for (std::vector<Copy>& of_thread : copies) {
         for (const Copy& copy : of_thread)

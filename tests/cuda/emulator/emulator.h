@@ -135,6 +135,11 @@ void start_copy(uint32_t to, const void* from, uint32_t bytes, int line);
 void commit_copies();
 void wait_copies(uint32_t pending);
 uint32_t shared_place(const void* key, const char* name, size_t bytes, int line);
+// A byte of what a launch gives beyond static arrays, where an array of it begins.
+struct From {
+    uint32_t byte;
+};
+uint32_t shared_place_from(uint32_t begin, const char* name, size_t bytes, int line);
 
 inline uint32_t thread() { return state.thread; }
 inline uint32_t threads() { return state.threads; }
@@ -355,6 +360,8 @@ template <class T> class SharedArray {
 
     SharedArray(const void* key, const char* name, uint32_t count, int line = __builtin_LINE())
         : name(name), begin(shared_place(key, name, sizeof(T) * count, line)), count(count) {}
+    SharedArray(From from, const char* name, uint32_t count, int line = __builtin_LINE())
+        : name(name), begin(shared_place_from(from.byte, name, sizeof(T) * count, line)), count(count) {}
 
     template <class V> V get(uint32_t i, int line) const {
         uint32_t from = locate(i, sizeof(V), "a read", line);
@@ -507,5 +514,7 @@ template <class... P, void (*FUNCTION)(P...)> struct Parameters<FUNCTION> {
 #define GM_EMULATOR_SHARED(T, name, count) \
     static char GM_EMULATOR_CAT(gm_key_, name); \
     const gm_emulator::SharedArray<T> name(&GM_EMULATOR_CAT(gm_key_, name), #name, count)
+#define GM_EMULATOR_SHARED_FROM(T, name, count, begin) \
+    const gm_emulator::SharedArray<T> name(gm_emulator::From{begin}, #name, count)
 
 #endif

@@ -426,39 +426,45 @@ void await_group(uint32_t first, int line) {
 }
 
 struct Product {
+    // Bits of i32 or f32.
     int32_t* d;
+    // Operand A: registers, or where they are none, a matrix in shared memory.
     const uint32_t* a;
-    uint64_t b;
+    uint64_t a_matrix, b;
     uint32_t count;
 };
 Product products[MAX_THREADS];
 
-// The bits of a matrix descriptor: start, and the bytes from one core matrix to the next along k and along the columns, all in
+// The bits of a matrix descriptor: start, and the bytes from one core matrix to the next along k and along the rows, all in
 // sixteens; the rest zero: no offset of the base, no swizzle.
 struct Described {
     uint32_t start, along_k, along_n;
 };
-Described described(uint64_t b, int line) {
+Described described(uint64_t matrix, char which, int line) {
     const uint64_t fields = 0x3fffull | 0x3fffull << 16 | 0x3fffull << 32;
-    if (b >> 62) fail(line, "operand B is swizzled, which this emulator doesn't do");
-    if (b & ~fields) fail(line, "operand B's descriptor %#llx has bits outside its fields", (unsigned long long)b);
-    return {uint32_t(b & 0x3fff) * 16, uint32_t(b >> 16 & 0x3fff) * 16, uint32_t(b >> 32 & 0x3fff) * 16};
+    if (matrix >> 62) fail(line, "operand %c is swizzled, which this emulator doesn't do", which);
+    if (matrix & ~fields) fail(line, "operand %c's descriptor %#llx has bits outside its fields", which, (unsigned long long)matrix);
+    return {uint32_t(matrix & 0x3fff) * 16, uint32_t(matrix >> 16 & 0x3fff) * 16, uint32_t(matrix >> 32 & 0x3fff) * 16};
 }
 
 // Sixteen bytes that a product of a warpgroup reads, seen by one lane of each of its warps, any.
-void check_read(uint32_t at, uint32_t first, uint32_t end, int line) {
-    if (at + GRANULE > end) fail(line, "operand B of gm_wgmma goes beyond its array");
+void check_read(uint32_t at, uint32_t first, uint32_t end, char which, int line) {
+    if (at + GRANULE > end) fail(line, "operand %c of gm_wgmma goes beyond its array", which);
     const uint32_t here = state.thread;
     for (uint32_t warp = 0; warp < 4; warp++) {
         state.thread = first + warp * 32 + uint32_t(random_bits() % 32);
         for (uint32_t i = at; i < at + GRANULE; i++) {
             const SharedByte& byte = state.shared_bytes[i];
-            if (byte.awaited) fail(line, "operand B of gm_wgmma is where a copy is on its way that nobody waited for");
-            if (byte.barrier) fail(line, "operand B of gm_wgmma is a barrier");
-            if (byte.write.epoch < state.block_epoch) fail(line, "operand B of gm_wgmma was never written by this block");
-            if (unordered_write(byte)) fail_race(line, "operand B of gm_wgmma", i, "shared memory", byte.write);
+            if (byte.awaited) fail(line, "operand %c of gm_wgmma is where a copy is on its way that nobody waited for", which);
+            if (byte.barrier) fail(line, "operand %c of gm_wgmma is a barrier", which);
+            if (byte.write.epoch < state.block_epoch) fail(line, "operand %c of gm_wgmma was never written by this block", which);
+            if (unordered_write(byte)) {
+                char text[32];
+                snprintf(text, sizeof text, "operand %c of gm_wgmma", which);
+                fail_race(line, text, i, "shared memory", byte.write);
+            }
             if (!byte.bulk && fences_seen(byte.write.thread) <= byte.fences)
-                fail(line, "operand B of gm_wgmma was written by thread %u, and no gm_fence_proxy of it lies between", byte.write.thread);
+                fail(line, "operand %c of gm_wgmma was written by thread %u, and no gm_fence_proxy of it lies between", which, byte.write.thread);
         }
     }
     state.thread = here;
@@ -469,6 +475,21 @@ void check_read(uint32_t at, uint32_t first, uint32_t end, int line) {
     }
     for (uint32_t warp = first / 32; warp < first / 32 + 4; warp++) granule.in_flight[warp]++;
     groups[first / 128].reads.push_back({at / GRANULE, lanes_of[first].committed});
+}
+
+// Two core matrices along k of each eight rows: 32 bytes a row.
+void read_matrix(uint64_t matrix, uint32_t rows, uint32_t first, char which, int line, uint8_t (*to)[32]) {
+    const Described where = described(matrix, which, line);
+    uint32_t end = 0;
+    for (const SharedPlace& place : shared_places)
+        if (place.begin <= where.start && where.start < place.begin + place.bytes) end = place.begin + uint32_t(place.bytes);
+    for (uint32_t row = 0; row < rows; row++) {
+        for (uint32_t half = 0; half < 2; half++) {
+            const uint32_t at = where.start + row / 8 * where.along_n + half * where.along_k + row % 8 * 16;
+            check_read(at, first, end, which, line);
+            memcpy(to[row] + half * 16, state.shared + at, 16);
+        }
+    }
 }
 
 // The sums of a thread while they are on their way: what they will be, and poison in the registers.
@@ -485,50 +506,77 @@ Sums& begin_sums(uint32_t thread, int line) {
     }
     if (!as_fenced(lane, product.d, product.count))
         fail(line, "sums of gm_wgmma were written behind gm_wgmma_fence (thread %u)", thread);
-    Sums sums{product.d, product.count, lane.committed, {product.d, product.d + product.count}, {}, line};
+    Sums sums{product.d, product.count, lane.committed, std::vector<int32_t>(product.count), {}, line};
+    memcpy(sums.values.data(), product.d, product.count * 4);
     for (uint32_t i = 0; i < product.count; i++) sums.poison.push_back(int32_t(random_bits()));
     memcpy(product.d, sums.poison.data(), product.count * 4);
     lane.sums.push_back(std::move(sums));
     return lane.sums.back();
 }
 
-void multiply_group(uint32_t first, int line) {
-    static int16_t a[64][32], b[256][32];
+// What all products begin with: operand B.
+void read_b(uint32_t first, int line, uint8_t (*to)[32]) {
     if (!groups[first / 128].fenced) fail(line, "gm_wgmma without gm_wgmma_fence since the last gm_wgmma_commit");
-    const uint32_t columns = products[first].count * 2;
-    const Described where = described(products[first].b, line);
-    uint32_t end = 0;
-    for (const SharedPlace& place : shared_places)
-        if (place.begin <= where.start && where.start < place.begin + place.bytes) end = place.begin + uint32_t(place.bytes);
-    for (uint32_t n = 0; n < columns; n++) {
-        for (uint32_t half = 0; half < 2; half++) {
-            const uint32_t at = where.start + n / 8 * where.along_n + half * where.along_k + n % 8 * 16;
-            check_read(at, first, end, line);
-            for (uint32_t i = 0; i < 16; i++) b[n][half * 16 + i] = int8_t(state.shared[at + i]);
-        }
-    }
+    read_matrix(products[first].b, products[first].count * 2, first, 'B', line, to);
+    for (uint32_t thread = first; thread < first + 128; thread++)
+        if (products[thread].b != products[first].b) fail(line, "thread %u has another operand B than its warpgroup", thread);
+}
+
+// Where a thread's sum r stands.
+uint32_t row_of(uint32_t thread, uint32_t r) { return thread % 128 / 32 * 16 + thread % 32 / 4 + r % 4 / 2 * 8; }
+uint32_t column_of(uint32_t thread, uint32_t r) { return r / 4 * 8 + thread % 4 * 2 + r % 2; }
+
+void multiply_group(uint32_t first, int line) {
+    static int16_t a[64][32];
+    static uint8_t b[256][32];
+    read_b(first, line, b);
     for (uint32_t thread = first; thread < first + 128; thread++) {
         const Product& product = products[thread];
-        if (product.b != products[first].b) fail(line, "thread %u has another operand B than its warpgroup", thread);
         Lane& lane = lanes_of[thread];
         if (!as_fenced(lane, product.a, 4)) fail(line, "operand A of gm_wgmma was written behind gm_wgmma_fence (thread %u)", thread);
         Operand operand{product.a, {}, lane.committed, line};
         memcpy(operand.copy, product.a, sizeof operand.copy);
         lane.operands.push_back(operand);
-        const uint32_t row = (thread - first) / 32 * 16 + thread % 32 / 4, k = thread % 4 * 4;
+        const uint32_t row = row_of(thread, 0), k = thread % 4 * 4;
         for (uint32_t r = 0; r < 4; r++)
             for (uint32_t i = 0; i < 4; i++) a[row + r % 2 * 8][r / 2 * 16 + k + i] = int16_t(product.a[r] >> 8 * i & 0xff);
     }
     for (uint32_t thread = first; thread < first + 128; thread++) {
         Sums& sums = begin_sums(thread, line);
         for (uint32_t r = 0; r < sums.count; r++) {
-            const uint32_t row = (thread - first) / 32 * 16 + thread % 32 / 4 + r % 4 / 2 * 8;
-            const uint32_t column = r / 4 * 8 + thread % 4 * 2 + r % 2;
+            const uint32_t row = row_of(thread, r), column = column_of(thread, r);
             int32_t dot = 0;
-            for (uint32_t i = 0; i < 32; i++) dot += int32_t(a[row][i]) * b[column][i];
+            for (uint32_t i = 0; i < 32; i++) dot += int32_t(a[row][i]) * int8_t(b[column][i]);
             const int64_t sum = int64_t(sums.values[r]) + dot;
             if (sum != int32_t(sum)) fail(line, "a sum of gm_wgmma is %lld, beyond i32", (long long)sum);
             sums.values[r] = int32_t(sum);
+        }
+    }
+}
+
+void multiply_group_of_halves(uint32_t first, int line) {
+    static uint8_t a_bytes[64][32], b_bytes[256][32];
+    static double a[64][16], b[256][16];
+    read_b(first, line, b_bytes);
+    read_matrix(products[first].a_matrix, 64, first, 'A', line, a_bytes);
+    auto numbers = [](const uint8_t* bytes, double* to) {
+        for (uint32_t i = 0; i < 16; i++) to[i] = half_value(uint32_t(bytes[2 * i]) | uint32_t(bytes[2 * i + 1]) << 8);
+    };
+    for (uint32_t row = 0; row < 64; row++) numbers(a_bytes[row], a[row]);
+    for (uint32_t column = 0; column < products[first].count * 2; column++) numbers(b_bytes[column], b[column]);
+    for (uint32_t thread = first; thread < first + 128; thread++) {
+        if (products[thread].a_matrix != products[first].a_matrix)
+            fail(line, "thread %u has another operand A than its warpgroup", thread);
+        Sums& sums = begin_sums(thread, line);
+        for (uint32_t r = 0; r < sums.count; r++) {
+            const uint32_t row = row_of(thread, r), column = column_of(thread, r);
+            double addends[17];
+            for (uint32_t k = 0; k < 16; k++) addends[k] = a[row][k] * b[column][k];
+            float sum;
+            memcpy(&sum, &sums.values[r], 4);
+            addends[16] = sum;
+            sum = cut_sum(addends, 17);
+            memcpy(&sums.values[r], &sum, 4);
         }
     }
 }
@@ -542,8 +590,15 @@ void wgmma_fence(int line) { group_op(WarpOp::Fence, line, 0, fence_group); }
 void wgmma_commit(int line) { group_op(WarpOp::Commit, line, 0, commit_group); }
 void wgmma_wait(uint32_t pending, int line) { group_op(WarpOp::Await, line, pending, await_group); }
 void wgmma(int32_t* d, uint32_t count, const uint32_t* a, uint64_t b, int line) {
-    products[state.thread] = {d, a, b, count};
+    products[state.thread] = {d, a, 0, b, count};
     group_op(WarpOp::Wgmma, line, count, multiply_group);
+}
+void wgmma_halves(Half type, float* d, uint32_t count, uint64_t a, uint64_t b, int line) {
+    // Only copied from and to, byte by byte.
+    products[state.thread] = {reinterpret_cast<int32_t*>(d), nullptr, a, b, count};
+    mma_half = type;
+    // No two types stand in one line.
+    group_op(WarpOp::Wgmma, line, count, multiply_group_of_halves);
 }
 
 }  // namespace gm_emulator

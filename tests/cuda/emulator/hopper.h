@@ -44,6 +44,7 @@ void wgmma_fence(int line);
 void wgmma_commit(int line);
 void wgmma_wait(uint32_t pending, int line);
 void wgmma(int32_t* d, uint32_t count, const uint32_t* a, uint64_t b, int line);
+void wgmma_halves(Half type, float* d, uint32_t count, uint64_t a, uint64_t b, int line);
 
 }  // namespace gm_emulator
 

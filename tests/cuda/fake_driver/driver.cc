@@ -232,10 +232,10 @@ GM_API cuDeviceGetAttribute(int* value, int attribute, int device) {
         case 75: *value = settings().major; break;  // compute capability
         case 76: *value = settings().minor; break;
         case 78: *value = 1; break;                 // stream priorities
-        case 81: *value = 100 * 1024; break;        // shared memory of a multiprocessor
+        case 81: *value = int(shared_by_choice()) + 1024; break;  // shared memory of a multiprocessor
         case 82: *value = 65536; break;             // registers of a multiprocessor
         case 95: *value = 1; break;                 // cooperative launch
-        case 97: *value = 99 * 1024; break;         // shared memory of a block, by choice
+        case 97: *value = int(shared_by_choice()); break;         // shared memory of a block, by choice
         case 106: *value = 16; break;               // blocks of a multiprocessor
         case 115: *value = settings().pools; break; // memory pools
         default: *value = 0; break;

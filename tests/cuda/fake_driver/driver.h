@@ -29,7 +29,8 @@ void gm_emulator_written(const void* memory, size_t bytes);
 size_t gm_emulator_unset(const void* memory, size_t bytes);
 bool gm_emulator_free(const void* memory);
 int gm_emulator_launch(const gm_emulator::Kernel* which, uint32_t blocks_x, uint32_t blocks_y, uint32_t blocks_z,
-                       uint32_t threads, void** values, bool overlaps, uint64_t seed, char* text, size_t capacity);
+                       uint32_t threads, uint32_t shared, void** values, bool overlaps, uint64_t seed, char* text,
+                       size_t capacity);
 }
 
 namespace fake {
@@ -77,6 +78,8 @@ struct Settings {
     std::string units;          // folder of emulated units: GRISTMILL_GPU_FAKE_UNITS
 };
 const Settings& settings();
+// Bytes of shared memory of a block, for those who ask for more than 48 KiB.
+inline uint32_t shared_by_choice() { return settings().major == 9 ? 227 * 1024 : 99 * 1024; }
 
 // An operation of a stream: 0, or the error that it stops everything with.
 using Operation = std::function<int()>;
@@ -108,6 +111,8 @@ struct Function {
     std::string name;
     const gm_emulator::Kernel* kernel;
     struct Module* module;
+    // Shared memory that a launch may give, in bytes.
+    uint32_t may_give = 48 * 1024;
 };
 
 struct Module {

@@ -119,7 +119,7 @@ GM_API cuModuleGetFunction(void** function, void* handle, const char* name) {
     return SUCCESS;
 }
 
-static const Function* function_of(void* handle) {
+static Function* function_of(void* handle) {
     for (Module* module : driver().modules)
         for (auto& [name, function] : module->functions)
             if (function.get() == handle) return function.get();
@@ -138,9 +138,15 @@ GM_API cuFuncGetAttribute(int* value, int attribute, void* handle) {
     }
     return SUCCESS;
 }
-GM_API cuFuncSetAttribute(void* handle, int, int) {
+GM_API cuFuncSetAttribute(void* handle, int attribute, int value) {
     GM_USABLE;
-    return function_of(handle) ? int(SUCCESS) : int(INVALID_HANDLE);
+    Function* function = function_of(handle);
+    if (!function) return INVALID_HANDLE;
+    if (attribute == 8) {
+        if (value < 0 || uint32_t(value) > shared_by_choice()) return INVALID_VALUE;
+        function->may_give = uint32_t(value);
+    }
+    return SUCCESS;
 }
 GM_API cuFuncSetCacheConfig(void* handle, int) { return cuFuncSetAttribute(handle, 0, 0); }
 GM_API cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, void* handle, int threads, size_t, unsigned) {
@@ -162,11 +168,11 @@ static int launch(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_
     if (extra) return NOT_SUPPORTED;
     bool grid = grid_x && grid_y && grid_z && grid_x <= 0x7fffffff && grid_y <= 65535 && grid_z <= 65535;
     bool block = block_x && block_y && block_z && uint64_t(block_x) * block_y * block_z <= 1024;
-    if (!grid || !block || shared > 48 * 1024) return INVALID_VALUE;
+    if (!grid || !block || shared > function->may_give) return INVALID_VALUE;
     const gm_emulator::Kernel* kernel = function->kernel;
     if (block_x * block_y * block_z > kernel->threads) return LAUNCH_OUT_OF_RESOURCES;
-    if (block_y != 1 || block_z != 1 || shared != 0) {
-        say("%s: kernels here have blocks of one dimension and no dynamic shared memory", kernel->name);
+    if (block_y != 1 || block_z != 1) {
+        say("%s: kernels here have blocks of one dimension", kernel->name);
         return INVALID_VALUE;
     }
     if (kernel->parameters && !parameters) return INVALID_VALUE;
@@ -187,7 +193,7 @@ static int launch(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_
         std::vector<void*> pointers;
         for (auto& value : *values) pointers.push_back(value.data());
         char report[2048];
-        if (!gm_emulator_launch(kernel, grid_x, grid_y, grid_z, block_x, pointers.data(), overlaps,
+        if (!gm_emulator_launch(kernel, grid_x, grid_y, grid_z, block_x, shared, pointers.data(), overlaps,
                                 settings().seed + driver().launches, report, sizeof report))
             return SUCCESS;
         say("%s", report);

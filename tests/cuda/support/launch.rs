@@ -30,6 +30,7 @@ type LaunchFn = unsafe extern "C" fn(
     u32,
     u32,
     u32,
+    u32,
     *mut *mut c_void,
     bool,
     u64,
@@ -94,6 +95,7 @@ impl Unit {
             info,
             blocks: (1, 1, 1),
             threads: info.threads,
+            shared: 0,
             arguments: Vec::new(),
             seed: 1,
             overlaps: false,
@@ -143,6 +145,7 @@ pub struct Launch<'a> {
     info: &'a KernelInfo,
     blocks: (u32, u32, u32),
     threads: u32,
+    shared: u32,
     /// Each in words of its own, from their first byte on.
     arguments: Vec<Vec<u64>>,
     seed: u64,
@@ -166,6 +169,13 @@ impl Launch<'_> {
     /// Threads of a block.
     pub fn threads(mut self, threads: u32) -> Self {
         self.threads = threads;
+        self
+    }
+
+    /// Bytes of shared memory that the launch gives each block.
+    #[allow(dead_code, reason = "not every test that takes this in has such kernels")]
+    pub fn shared(mut self, bytes: u32) -> Self {
+        self.shared = bytes;
         self
     }
 
@@ -233,6 +243,7 @@ impl Launch<'_> {
                 self.blocks.1,
                 self.blocks.2,
                 self.threads,
+                self.shared,
                 pointers.as_mut_ptr(),
                 self.overlaps,
                 self.seed,

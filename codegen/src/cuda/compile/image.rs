@@ -46,7 +46,8 @@ pub(super) struct Key<'k> {
     pub(super) text: &'k str,
     pub(super) arch: CudaArch,
     pub(super) ptx: bool,
-    pub(super) flags: &'k str,
+    /// Of the compiler, and which PTX the image was assembled from where that was another's.
+    pub(super) flags: String,
     pub(super) compiler: &'k str,
 }
 
@@ -54,7 +55,7 @@ impl Key<'_> {
     /// The name of the image's file. The hash only finds the file; what decides is the file's own key.
     pub(super) fn file_name(&self) -> String {
         let target = target(self.arch, self.ptx);
-        let id = hash([self.unit, self.text, &target, self.flags, self.compiler]);
+        let id = hash([self.unit, self.text, &target, &self.flags, self.compiler]);
         format!("{}.{target}.{id:016x}.{EXTENSION}", self.unit)
     }
 }
@@ -87,7 +88,7 @@ pub(super) fn to_bytes(key: &Key<'_>, image: &Image) -> Vec<u8> {
         "{MAGIC}\nunit {}\ntarget {}\nflags {}\ncompiler {}\n",
         line(key.unit),
         image.target(),
-        line(key.flags),
+        line(&key.flags),
         line(&image.compiler)
     );
     for usage in &image.usage {
@@ -103,6 +104,11 @@ pub(super) fn to_bytes(key: &Key<'_>, image: &Image) -> Vec<u8> {
     let sum = checksum(key.text.as_bytes(), &image.bytes);
     head.push_str(&format!("sizes {} {} {sum:016x}\n\n", key.text.len(), image.bytes.len()));
     [head.as_bytes(), key.text.as_bytes(), &image.bytes].concat()
+}
+
+/// A number for an image's bytes.
+pub(in crate::cuda) fn content(image: &[u8]) -> u64 {
+    fnv(image.iter().copied())
 }
 
 fn checksum(text: &[u8], image: &[u8]) -> u64 {
@@ -263,7 +269,7 @@ mod tests {
             text: "int a;\n\nint b;\n",
             arch: CudaArch { major: 9, minor: 0, specific: true },
             ptx: false,
-            flags: "-O3",
+            flags: "-O3".into(),
             compiler: "nvcc 13.0.88",
         };
         let image = Image {

@@ -2,7 +2,9 @@
 //! from.
 
 mod budget;
+mod front;
 mod image;
+mod make;
 mod sass;
 mod usage;
 
@@ -11,10 +13,13 @@ pub use image::{Folder, Image};
 pub use sass::{Instructions, cuobjdump, disassemble, parse_sass};
 pub use usage::{Usage, parse_cuobjdump, parse_ptxas};
 
-use super::arch::{compute, sm};
-use super::toolchain::{Kind, Nvcc, Nvrtc, Scratch, Toolchain, both};
+use super::toolchain::{Nvcc, Toolchain};
+use front::{Group, groups};
 use gristmill_spec::vocab::CudaArch;
-use image::{Key, cached, target, to_bytes};
+pub(super) use image::content;
+use image::{Key, target};
+use make::Outcome;
+pub(super) use make::write_atomically;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,10 +32,6 @@ pub const FLAGS: &[&str] =
 /// The same for NVRTC, which always optimizes.
 const NVRTC_FLAGS: &[&str] =
     &["--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false"];
-
-/// PTX versions that are tried for the forward-compatible image, oldest first: those of CUDA 11.0, 11.4, 11.8, 12.0,
-/// 12.3, 12.6, 12.8. The older the version, the older the driver that takes it.
-const PTX_VERSIONS: &[(u16, u16)] = &[(7, 0), (7, 4), (7, 8), (8, 0), (8, 3), (8, 5), (8, 7)];
 
 /// One source, self-contained: what it includes is pasted in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,50 +146,64 @@ pub fn compile(
         Toolchain::Nvcc(Nvcc { library: Some(_), .. }) | Toolchain::Nvrtc(_) => NVRTC_FLAGS,
     }
     .join(" ");
-    let mut keys = Vec::new();
+    let mut list: Vec<(Group, Vec<Key<'_>>)> = Vec::new();
     for unit in units {
         let machine = unit.archs.iter().map(|&arch| (arch, false));
-        for (arch, ptx) in machine.chain(unit.ptx.map(|arch| (arch, true))) {
-            keys.push(Key {
+        let wanted: Vec<_> = machine.chain(unit.ptx.map(|arch| (arch, true))).collect();
+        // Only nvcc comes with an assembler of its own.
+        let (known, others): (Vec<_>, Vec<_>) = wanted
+            .into_iter()
+            .partition(|(arch, _)| matches!(toolchain, Toolchain::Nvcc(_)) && toolchain.supports(*arch));
+        let alone = others.into_iter().map(|image| Group { front: None, images: vec![image] });
+        for group in groups(&unit.text, &known).into_iter().chain(alone) {
+            let from = group.front.map_or_else(String::new, |front| format!(" from {}", target(front, true)));
+            let key = |&(arch, ptx): &(CudaArch, bool)| Key {
                 unit: &unit.name,
                 text: &unit.text,
                 arch,
                 ptx,
-                flags: &flags,
+                flags: format!("{flags}{from}"),
                 compiler: &compiler,
-            });
+            };
+            let keys = group.images.iter().map(key).collect();
+            list.push((group, keys));
         }
     }
     let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<Option<Result<Outcome, CompileError>>>> =
-        Mutex::new(std::iter::repeat_with(|| None).take(keys.len()).collect());
+    let done: Mutex<Vec<_>> = Mutex::new(std::iter::repeat_with(|| None).take(list.len()).collect());
     let work = || {
-        while let Some((at, key)) = {
+        while let Some((at, (group, keys))) = {
             let at = next.fetch_add(1, Ordering::Relaxed);
-            keys.get(at).map(|key| (at, key))
+            list.get(at).map(|job| (at, job))
         } {
-            let outcome = one(key, toolchain, cache);
+            let outcomes = make::group(group, keys, toolchain, cache);
             // A panic elsewhere leaves the list usable.
-            done.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(outcome);
+            done.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(outcomes);
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..jobs.clamp(1, keys.len().max(1)) {
+        for _ in 1..jobs.clamp(1, list.len().max(1)) {
             scope.spawn(work);
         }
         work();
     });
     let mut compiled = Compiled::default();
-    for outcome in done.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten() {
-        match outcome? {
-            Outcome::Cached(image) => compiled.images.push(image),
-            Outcome::Compiled(image) => {
-                compiled.compiled += 1;
-                compiled.images.push(image);
+    for outcomes in done.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten() {
+        for outcome in outcomes? {
+            match outcome {
+                Outcome::Cached(image) => compiled.images.push(image),
+                Outcome::Compiled(image) => {
+                    compiled.compiled += 1;
+                    compiled.images.push(image);
+                }
+                Outcome::Failed(failure) => compiled.failures.push(failure),
             }
-            Outcome::Failed(failure) => compiled.failures.push(failure),
         }
     }
+    // In the order of the units, of one unit by architecture, PTX last.
+    let place = |unit: &str| units.iter().position(|u| u.name == unit);
+    compiled.images.sort_by_key(|image| (place(&image.unit), image.ptx, image.arch));
+    compiled.failures.sort_by_key(|failure| (place(&failure.unit), failure.ptx, failure.arch));
     Ok(compiled)
 }
 
@@ -201,159 +216,6 @@ pub fn jobs() -> usize {
         .unwrap_or(1)
 }
 
-enum Outcome {
-    Cached(Image),
-    Compiled(Image),
-    Failed(Failure),
-}
-
-/// Makes one image.
-fn one(key: &Key<'_>, toolchain: &Toolchain, cache: &Path) -> Result<Outcome, CompileError> {
-    let failed = |stderr: String| {
-        Ok(Outcome::Failed(Failure { unit: key.unit.to_string(), arch: key.arch, ptx: key.ptx, stderr }))
-    };
-    if let Toolchain::Images(folder) = toolchain {
-        return match folder.image(key) {
-            Ok(image) => Ok(Outcome::Cached(image)),
-            Err(reason) => failed(format!("{}: {reason}", folder.path().display())),
-        };
-    }
-    if let Some(image) = cached(cache, key) {
-        return Ok(Outcome::Cached(image));
-    }
-    if !toolchain.supports(key.arch) {
-        let listed: Vec<String> = toolchain.archs().iter().map(ToString::to_string).collect();
-        return failed(format!("{toolchain} builds for {}, not for this", listed.join(", ")));
-    }
-    let made = match toolchain {
-        Toolchain::Nvcc(nvcc) => with_nvcc(nvcc, key, cache)?,
-        Toolchain::Nvrtc(nvrtc) => with_nvrtc(nvrtc, key),
-        Toolchain::Images(_) => return failed("no compiler".to_string()),
-    };
-    let (mut bytes, log) = match made {
-        Ok(made) => made,
-        Err(stderr) => return failed(stderr),
-    };
-    if key.ptx {
-        // The driver reads PTX as a C string.
-        bytes.push(0);
-    }
-    let image = Image {
-        unit: key.unit.to_string(),
-        arch: key.arch,
-        ptx: key.ptx,
-        bytes,
-        usage: if key.ptx { Vec::new() } else { parse_ptxas(&log) },
-        warnings: warnings(&log),
-        compiler: key.compiler.to_string(),
-    };
-    let path = cache.join(key.file_name());
-    write_atomically(&path, &to_bytes(key, &image)).map_err(|source| CompileError::Cache { path, source })?;
-    Ok(Outcome::Compiled(image))
-}
-
-/// An image with what the compiler said, or why there is none.
-type Made = Result<(Vec<u8>, String), String>;
-
-fn with_nvcc(nvcc: &Nvcc, key: &Key<'_>, cache: &Path) -> Result<Made, CompileError> {
-    if let Some(library) = &nvcc.library {
-        return match with_nvrtc(library, key) {
-            Ok((ptx, log)) if key.ptx => Ok(lowered_by(nvcc, key, cache, &ptx)?.map(|bytes| (bytes, log))),
-            made => Ok(made),
-        };
-    }
-    // A name without folders: it stands in the compiler's messages, and an image must not depend on where it was made.
-    let (scratch, source) = (scratch(cache)?, format!("{}.cu", key.unit));
-    std::fs::write(scratch.path.join(&source), key.text)
-        .map_err(|source| CompileError::Cache { path: scratch.path.clone(), source })?;
-    let mut command = nvcc.command(&nvcc.path);
-    command.current_dir(&scratch.path).args(FLAGS);
-    if key.ptx {
-        command.arg(format!("-gencode=arch={0},code={0}", compute(key.arch))).arg("-ptx");
-    } else {
-        command.arg(format!("-gencode=arch={},code={}", compute(key.arch), sm(key.arch)));
-        command.args(["-cubin", "-Xptxas", "-v"]);
-    }
-    let output = match command.args(["-o", "image", &source]).output() {
-        Ok(output) => output,
-        Err(error) => return Ok(Err(format!("{} can't be run: {error}", nvcc.path.display()))),
-    };
-    let log = both(&output);
-    if !output.status.success() {
-        return Ok(Err(log));
-    }
-    let bytes = match std::fs::read(scratch.path.join("image")) {
-        Ok(bytes) => bytes,
-        Err(error) => return Ok(Err(format!("nvcc reported success but left no image: {error}\n{log}"))),
-    };
-    if key.ptx {
-        return Ok(lowered_by(nvcc, key, cache, &bytes)?.map(|bytes| (bytes, log)));
-    }
-    Ok(Ok((bytes, log)))
-}
-
-fn scratch(cache: &Path) -> Result<Scratch, CompileError> {
-    Scratch::new(Some(cache)).map_err(|source| CompileError::Cache { path: cache.to_path_buf(), source })
-}
-
-/// PTX with the oldest `.version` that the toolkit's assembler takes.
-fn lowered_by(
-    nvcc: &Nvcc,
-    key: &Key<'_>,
-    cache: &Path,
-    ptx: &[u8],
-) -> Result<Result<Vec<u8>, String>, CompileError> {
-    let scratch = scratch(cache)?;
-    Ok(lowered(ptx, |text| {
-        std::fs::write(scratch.path.join("trial.ptx"), text).is_ok()
-            && nvcc
-                .command(&nvcc.ptxas)
-                .current_dir(&scratch.path)
-                // Whether it assembles does not depend on how well.
-                .args(["-O0", &format!("-arch={}", sm(key.arch)), "trial.ptx", "-o", "trial.cubin"])
-                .output()
-                .is_ok_and(|output| output.status.success())
-    }))
-}
-
-fn with_nvrtc(nvrtc: &Nvrtc, key: &Key<'_>) -> Made {
-    let kind = if key.ptx { Kind::Ptx } else { Kind::Cubin };
-    let name = format!("{}.cu", key.unit);
-    let made = nvrtc.compile(&name, key.text, key.arch, kind, NVRTC_FLAGS);
-    // Without nvcc, PTX keeps its version: there is no assembler to try an older one with.
-    made.image.map(|bytes| (bytes, made.log.clone())).ok_or(made.log)
-}
-
-/// PTX with the oldest `.version` that `assembles` takes, or as it is.
-fn lowered(ptx: &[u8], assembles: impl Fn(&str) -> bool) -> Result<Vec<u8>, String> {
-    let text = std::str::from_utf8(ptx).map_err(|_| "the PTX is no text".to_string())?;
-    let Some((start, end, version)) = ptx_version(text) else {
-        return Err("the PTX has no .version".to_string());
-    };
-    for &(major, minor) in PTX_VERSIONS.iter().take_while(|older| **older < version) {
-        let older = format!("{}{major}.{minor}{}", &text[..start], &text[end..]);
-        if assembles(&older) {
-            return Ok(older.into_bytes());
-        }
-    }
-    Ok(ptx.to_vec())
-}
-
-/// Where the number of `.version` stands, and what it is.
-fn ptx_version(text: &str) -> Option<(usize, usize, (u16, u16))> {
-    let mut at = 0;
-    for line in text.split_inclusive('\n') {
-        if let Some(number) = line.strip_prefix(".version ") {
-            let number = number.trim();
-            let (major, minor) = number.split_once('.')?;
-            let start = at + ".version ".len();
-            return Some((start, start + number.len(), (major.parse().ok()?, minor.parse().ok()?)));
-        }
-        at += line.len();
-    }
-    None
-}
-
 /// The lines of a log that warn, or say that instructions which should overlap don't.
 fn warnings(log: &str) -> Vec<String> {
     let warns = |line: &str| line.to_ascii_lowercase().contains("warning") && !line.starts_with("Remark:");
@@ -364,39 +226,9 @@ fn warnings(log: &str) -> Vec<String> {
         .collect()
 }
 
-/// Writes beside the file and renames, so that nobody ever reads a half of it.
-fn write_atomically(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let temporary = path.with_extension(format!("{}-{count}.tmp", std::process::id()));
-    std::fs::write(&temporary, bytes)?;
-    std::fs::rename(&temporary, path).inspect_err(|_| {
-        // The error that is returned matters more.
-        let _ = std::fs::remove_file(&temporary);
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_oldest_version_that_assembles() {
-        let ptx = "//\n// .version 1.0 in a comment\n.version 9.0\n.target sm_80\n.version_like x\n";
-        let tried = std::cell::RefCell::new(Vec::new());
-        let low = lowered(ptx.as_bytes(), |text| {
-            let version = text.lines().find(|line| line.starts_with(".version ")).unwrap().to_string();
-            tried.borrow_mut().push(version.clone());
-            version == ".version 7.8"
-        });
-        assert_eq!(low.unwrap(), ptx.replace(".version 9.0", ".version 7.8").into_bytes());
-        assert_eq!(*tried.borrow(), [".version 7.0", ".version 7.4", ".version 7.8"]);
-        assert_eq!(lowered(ptx.as_bytes(), |_| false).unwrap(), ptx.as_bytes());
-        // Never raised.
-        let old = ".version 7.4\n";
-        assert_eq!(lowered(old.as_bytes(), |text| text.contains("8.")).unwrap(), old.as_bytes());
-        assert!(lowered(b"nothing", |_| true).is_err());
-    }
 
     #[test]
     fn a_unit_takes_the_architectures_that_have_its_instructions() {

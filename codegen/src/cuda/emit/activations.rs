@@ -1,40 +1,147 @@
-//! The kernel that quantizes activations: a CUDA block does a row, or several share its blocks or units.
+//! Activations to int8: the kernel that does nothing else, and the same text in products that quantize for themselves.
 //!
-//! One token leaves a device nearly idle, so what counts is how long the loads of a row take one after the other: each thread has
-//! several under way, as they lie in memory, and takes them apart afterwards.
+//! A CUDA block does a row, or several share its blocks or units. One token leaves a device nearly idle, so what counts is
+//! how long the loads of a row take one after the other: each thread has several under way, as they lie in memory, and takes
+//! them apart afterwards.
 
 use super::blocks::{HELPERS, rounded, step};
 use gristmill_spec::model::{Activations, Statistic};
 
-/// Threads of a CUDA block.
+/// Threads of a CUDA block of the kernel that does nothing else.
 pub const THREADS: u32 = 256;
-/// Its warps.
-const WARPS: u32 = THREADS / 32;
-/// Loads of four values that a thread has under way.
-const AHEAD: u32 = 4;
+/// Reductions over a warp.
+const REDUCE_HEADER: &str = include_str!("../../../cuda/reduce.h");
 
-/// The unit of an activation format: one kernel.
-pub fn emit(format: &Activations, function: &str) -> String {
-    let kept = match (format.keeps_multiplier, format.stored_f16) {
-        (true, _) => "apply",
-        (false, true) => "gm_f16_to_f32(gm_f32_to_f16(stored))",
-        (false, false) => "stored",
-    };
-    let rounded = rounded(&format.scale, format.round, 0.0, format.clamp, 0);
-    let step = step(&format.scale);
-    let statistic = match format.scale.of {
-        Statistic::AbsMax => "const f32 s = magnitude_of(key);",
-        Statistic::SignedAbsMax => {
-            "const f32 s = magnitude_of(key) == 0.0f ? 0.0f : load(x, type, start + position_of(key));"
+/// Where quantized rows go, and who makes them.
+pub(super) enum Rows {
+    /// To memory, by CUDA blocks that may share a row; `unit`, `unit_padded` and `units` are parameters.
+    Memory,
+    /// To shared memory, by the CUDA block that multiplies them: row `t` to `x_values`, `x_scales` and `x_sums`.
+    Shared {
+        /// Elements of a unit and what they are padded to; a unit of 0 is the row.
+        unit: (u32, u32),
+        /// Bytes, scales and sums of a row.
+        capacity: [u32; 3],
+        /// Whether sums are needed.
+        sums: bool,
+        /// Most threads of the CUDA block.
+        threads: u32,
+    },
+}
+
+/// Statements in a kernel: what it declares in its outermost scope, and what quantizes row `row`.
+pub(super) struct Statements {
+    pub(super) declare: String,
+    pub(super) body: String,
+    /// All threads meet behind the last value: other threads may read them, though not the sums.
+    pub(super) meets: bool,
+}
+
+impl Rows {
+    fn warps(&self) -> String {
+        match self {
+            Rows::Memory => (THREADS / 32).to_string(),
+            Rows::Shared { .. } => "(gm_threads() / 32)".to_string(),
         }
-        Statistic::AbsMean => "const f32 s = (f32)(abs_sum_of(x, type, start, len) / (f64)len);",
-    };
-    let body = match format.block {
-        Some(block) => of_blocks(block, statistic, &step, kept),
-        None => of_rows(statistic, &step, kept),
-    };
+    }
+
+    fn threads(&self) -> String {
+        match self {
+            Rows::Memory => THREADS.to_string(),
+            Rows::Shared { .. } => "gm_threads()".to_string(),
+        }
+    }
+
+    /// Loads of four values that a thread has under way: a CUDA block that has a row to itself needs more, and one that
+    /// multiplies besides has more threads.
+    fn ahead(&self) -> u32 {
+        match self {
+            Rows::Memory => 4,
+            Rows::Shared { .. } => 2,
+        }
+    }
+
+    /// Whether rows are multiples of four: for a product its shape rule says so.
+    fn whole(&self) -> &'static str {
+        match self {
+            Rows::Memory => "k % 4 == 0",
+            Rows::Shared { .. } => "true",
+        }
+    }
+
+    fn most_warps(&self) -> u32 {
+        match self {
+            Rows::Memory => THREADS / 32,
+            Rows::Shared { threads, .. } => threads / 32,
+        }
+    }
+
+    /// A warp's first share of a row, and from there to its next.
+    fn shares(&self) -> (String, String) {
+        let warps = self.warps();
+        match self {
+            Rows::Memory => {
+                (format!("gm_block_y() * {warps} + gm_warp()"), format!("gm_blocks_y() * {warps}"))
+            }
+            Rows::Shared { .. } => ("gm_warp()".to_string(), warps),
+        }
+    }
+
+    /// The place of an element among all activations, from its place behind `x`.
+    fn place(&self, at: &str) -> String {
+        match self {
+            Rows::Memory => format!("({at})"),
+            Rows::Shared { .. } => format!("(a.x_first + {at})"),
+        }
+    }
+
+    fn put(&self, what: &str, at: &str, value: &str) -> String {
+        match (self, what) {
+            (Rows::Memory, "word") => format!("gm_store((u32 *)(q + {at}), {value});"),
+            (Rows::Memory, "byte") => format!("gm_store(q + {at}, (i8)({value}));"),
+            (Rows::Memory, "scale") => format!("gm_store(scales + row * blocks + {at}, {value});"),
+            (Rows::Memory, _) => format!("gm_store(sums + row * units + {at}, {value});"),
+            (Rows::Shared { .. }, "word") => format!("gm_shared_put(x_values, {at}, {value});"),
+            (Rows::Shared { .. }, "byte") => format!("x_values[{at}] = (i8)({value});"),
+            (Rows::Shared { capacity, .. }, "scale") => {
+                format!("x_scales[t * {} + {at}] = {value};", capacity[1])
+            }
+            (Rows::Shared { sums: false, .. }, _) => format!("(void)({value});"),
+            (Rows::Shared { capacity, .. }, _) => format!("x_sums[t * {} + {at}] = {value};", capacity[2]),
+        }
+    }
+
+    /// The first byte of a row.
+    fn row(&self) -> String {
+        match self {
+            Rows::Memory => "row * units * unit_padded".to_string(),
+            Rows::Shared { capacity, .. } => format!("t * {}", capacity[0]),
+        }
+    }
+
+    /// Declarations of what the statements call `unit`, `unit_padded`, `units` and `blocks`.
+    fn sizes(&self, block: Option<u32>) -> String {
+        let blocks = block.map_or("1".to_string(), |block| format!("k / {block}"));
+        let blocks = format!("const u32 blocks = {blocks};\n    (void)blocks;\n    ");
+        match self {
+            Rows::Memory => blocks,
+            Rows::Shared { unit: (0, multiple), .. } => format!(
+                "const u32 unit_padded = (k + {}) / {multiple} * {multiple};\n    {blocks}",
+                multiple - 1
+            ),
+            Rows::Shared { unit: (unit, padded), .. } => format!(
+                "const u32 unit = {unit}, unit_padded = {padded}, units = (k + {}) / {unit};\n    (void)units;\n    {blocks}",
+                unit - 1
+            ),
+        }
+    }
+}
+
+/// Functions that the statements call.
+pub(super) fn functions(format: &Activations) -> String {
+    let rounded = rounded(&format.scale, format.round, 0.0, format.clamp, 0);
     format!(
-        "{HELPERS}// One value as it lies there; `value` makes f32 of it, and `load` does both.
+        "{REDUCE_HEADER}{HELPERS}// One value as it lies there; `value` makes f32 of it, and `load` does both.
 GM_DEVICE u32 bits(const void *x, u32 type, u64 i) {{
     return type == 0 ? gm_load((const u32 *)x + i) : (u32)gm_load((const u16 *)x + i);
 }}
@@ -56,7 +163,7 @@ GM_DEVICE f64 abs_sum_of(const void *x, u32 type, u64 start, u32 len) {{
 }}
 
 // Four values from a multiple of four on, as they lie there, those from `end` on zero; `whole` says that rows are multiples
-// of four. `value_of` makes f32 of one of them.
+// of four. `values` makes f32 of them.
 GM_DEVICE u32x4 four(const void *x, u32 type, u64 start, u32 i, u32 end, bool whole) {{
     u32x4 v = {{}};
     if (i >= end) return v;
@@ -74,195 +181,390 @@ GM_DEVICE u32x4 four(const void *x, u32 type, u64 start, u32 i, u32 end, bool wh
     return v;
 }}
 
-GM_DEVICE f32 value_of(const u32x4 &v, u32 j, u32 type, bool whole) {{
-    const bool pairs = whole && type != 0;
-    const u32 word = pairs ? (j < 2 ? v.x : v.y) : j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w;
-    return value(pairs ? word >> (16 * (j & 1)) & 0xffff : word, type);
+GM_DEVICE void values(const u32x4 &v, u32 type, bool whole, f32 (&out)[4]) {{
+    if (type == 0) {{
+        const u32 words[4] = {{v.x, v.y, v.z, v.w}};
+        GM_UNROLL for (u32 j = 0; j < 4; j++) out[j] = gm_float(words[j]);
+        return;
+    }}
+    const u32 words[4] = {{whole ? v.x & 0xffff : v.x, whole ? v.x >> 16 : v.y, whole ? v.y & 0xffff : v.z, whole ? v.y >> 16 : v.w}};
+    GM_UNROLL for (u32 j = 0; j < 4; j++) out[j] = value(words[j], type);
 }}
+
+// Of a number, as an integer of the same order; of what is not finite, at least 0x7f800000.
+GM_DEVICE u32 size(f32 x) {{ return gm_bits(x) & 0x7fffffffu; }}
 
 GM_DEVICE i32 quantized(f32 x, f32 apply) {{ return gm_to_i32({rounded}); }}
 
-GM_KERNEL({THREADS}) {function}(const void *x, u32 type, u32 m, u32 k, u32 unit, u32 unit_padded, u32 units, i8 *q, f32 *scales, i32 *sums, u64 *fault) {{
-    const u64 row = gm_block();
+"
+    )
+}
+
+/// The unit of an activation format: one kernel.
+pub fn emit(format: &Activations, function: &str) -> String {
+    let Statements { declare, body, .. } = statements(format, &Rows::Memory);
+    format!(
+        "{}GM_KERNEL_WIDE({THREADS}) {function}(const void *x, u32 type, u32 m, u32 k, u32 unit, u32 unit_padded, u32 units, i8 *q, f32 *scales, i32 *sums, u64 *fault) {{
+    {declare}const u64 row = gm_block();
     (void)m;
     gm_launch_next();
     gm_wait_for_previous();
     {body}
 }}
 GM_EXPORT({function})
-"
+",
+        functions(format)
     )
 }
 
-/// A warp for each block; its units lie within it.
-fn of_blocks(block: u32, statistic: &str, step: &str, kept: &str) -> String {
-    // What a lane has of the block stays in registers.
-    let held = if block.is_multiple_of(32) && block <= 256 { block / 32 } else { 0 };
-    let (read, quantize) = if held > 0 {
-        let read = format!(
-            "u32 raw[{held}];
-        GM_UNROLL for (u32 j = 0; j < {held}; j++) raw[j] = bits(x, type, start + j * 32 + gm_lane());
-        GM_UNROLL for (u32 j = 0; j < {held}; j++) {{
-            const u32 i = j * 32 + gm_lane();
-            const f32 v = value(raw[j], type);"
-        );
-        let quantize = format!(
-            "if (unit % 32 == 0 || 32 % unit == 0) {{
-            const u32 first = b * {block} / unit, width = unit < 32 ? unit : 32;
-            i32 sum = 0;
-            GM_UNROLL for (u32 j = 0; j < {held}; j++) {{
-                const u32 i = j * 32 + gm_lane();
-                const i32 v = quantized(value(raw[j], type), apply);
-                gm_store(q + (row * units + first + i / unit) * unit_padded + i % unit, (i8)v);
-                i32 part = v;
-                for (u32 mask = 1; mask < width; mask *= 2) part += gm_shfl_xor(part, mask);
-                sum += part;
-                if (unit <= 32 || (j + 1) * 32 % unit == 0) {{
-                    if (gm_lane() % width == 0) gm_store(sums + row * units + first + i / unit, sum);
-                    sum = 0;
-                }}
-            }}
-            const u32 padding = unit_padded - unit;
-            for (u32 i = gm_lane(); i < {block} / unit * padding; i += 32)
-                gm_store(q + (row * units + first + i / padding) * unit_padded + unit + i % padding, (i8)0);
-            continue;
-        }}
-        "
-        );
-        (read, quantize)
-    } else {
-        let read = "for (u32 i = gm_lane(); i < len; i += 32) {
-            const f32 v = load(x, type, start + i);";
-        (read.to_string(), String::new())
+/// What quantizes row `row` of `x`, whose values are of type `type`, with all threads of a CUDA block.
+pub(super) fn statements(format: &Activations, rows: &Rows) -> Statements {
+    let kept = match (format.keeps_multiplier, format.stored_f16) {
+        (true, _) => "apply",
+        (false, true) => "gm_f16_to_f32(gm_f32_to_f16(stored))",
+        (false, false) => "stored",
+    };
+    let step = format!("{}    (void)stored;\n    const f32 kept = {kept};", step(&format.scale));
+    let Statements { declare, body, meets } = match format.block {
+        Some(block) => of_blocks(block, format.scale.of, &step, rows),
+        None => of_rows(format.scale.of, &step, rows),
+    };
+    Statements { declare, body: format!("{}{body}", rows.sizes(format.block)), meets }
+}
+
+/// Statements that declare `s`, the statistic of a block whose largest size is `largest`; `position` says how the first
+/// place of that is found.
+fn declare_s(of: Statistic, position: &str) -> String {
+    match of {
+        Statistic::AbsMax => "const f32 s = gm_float(largest);".to_string(),
+        Statistic::SignedAbsMax => format!(
+            "{position}
+        const f32 s = largest == 0 ? 0.0f : load(x, type, start + position);"
+        ),
+        Statistic::AbsMean => "const f32 s = (f32)(abs_sum_of(x, type, start, len) / (f64)len);".to_string(),
+    }
+}
+
+/// A block to a warp, or several: its units lie within it.
+fn of_blocks(block: u32, of: Statistic, step: &str, rows: &Rows) -> Statements {
+    let slowly = block_by_block(block, of, step, rows);
+    // As many values to a lane as make one load, or two.
+    let each = if block <= 128 { 4 } else { 8 };
+    let together = block.is_power_of_two() && (16..=256).contains(&block) && of != Statistic::AbsMean;
+    let body = match rows {
+        _ if !together => slowly,
+        Rows::Memory => format!(
+            "if (unit % {each} == 0 && (unit / {each} & (unit / {each} - 1)) == 0 && unit_padded % 4 == 0) {{
+    {}
+    }} else {{
+    {slowly}
+    }}",
+            several_blocks(block, each, of, step, rows)
+        ),
+        Rows::Shared { unit: (unit, padded), .. } => {
+            let whole =
+                unit.is_multiple_of(each) && (unit / each).is_power_of_two() && padded.is_multiple_of(4);
+            if whole { several_blocks(block, each, of, step, rows) } else { slowly }
+        }
+    };
+    Statements { declare: String::new(), body, meets: false }
+}
+
+/// A lane has `each` neighbouring values, and a warp as many blocks as there are lanes for.
+fn several_blocks(block: u32, each: u32, of: Statistic, step: &str, rows: &Rows) -> String {
+    let lanes = block / each;
+    let at_once = 32 / lanes;
+    let vectors = each / 4;
+    let reduce = |function: &str, value: &str| match lanes {
+        32 => format!("{value} = gm_warp_{function}({value});"),
+        _ => format!(
+            "GM_UNROLL for (u32 mask = 1; mask < {lanes}; mask *= 2) {value} = gm_{function}({value}, gm_shfl_xor({value}, mask));"
+        ),
+    };
+    let position = format!(
+        "u32 position = 0xffffffffu;
+        GM_UNROLL for (u32 i = 0; i < {each}; i++)
+            if (size(v[i / 4][i % 4]) == largest) position = gm_min(position, within + i);
+        {}",
+        reduce("min", "position")
+    );
+    let (first, apart) = rows.shares();
+    let put_zero = rows.put("byte", &format!("{} + in * unit_padded + unit + i % padding", rows.row()), "0");
+    let pad = match rows {
+        Rows::Shared { unit: (unit, padded), .. } if unit == padded => String::new(),
+        Rows::Memory | Rows::Shared { .. } => format!(
+            "const u32 padding = unit_padded - unit, padded = gm_min(blocks - first, {at_once}u) * ({block} / unit) * padding;
+        for (u32 i = gm_lane(); i < padded; i += 32) {{
+            const u32 in = first * ({block} / unit) + i / padding;
+            {put_zero}
+        }}"
+        ),
     };
     format!(
-        "for (u32 b = gm_block_y() * {WARPS} + gm_warp(); b < k / {block}; b += gm_blocks_y() * {WARPS}) {{
+        "for (u32 first = ({first}) * {at_once}; first < blocks; first += ({apart}) * {at_once}) {{
+        // Lanes without a block do the last one over and put nothing.
+        const bool there = first + gm_lane() / {lanes} < blocks;
+        const u32 b = there ? first + gm_lane() / {lanes} : blocks - 1, within = gm_lane() % {lanes} * {each};
+        const u64 start = row * k + b * {block};
+        f32 v[{vectors}][4];
+        u32 largest = 0;
+        u32x4 raw[{vectors}];
+        GM_UNROLL for (u32 n = 0; n < {vectors}; n++) raw[n] = four(x, type, start, within + n * 4, {block}, true);
+        GM_UNROLL for (u32 n = 0; n < {vectors}; n++) {{
+            values(raw[n], type, true, v[n]);
+            GM_UNROLL for (u32 j = 0; j < 4; j++) largest = gm_max(largest, size(v[n][j]));
+        }}
+        {largest}
+        if (largest >= 0x7f800000u && there)
+            for (u32 i = 0; i < {each}; i++)
+                if (!gm_is_finite(v[i / 4][i % 4])) {{
+                    gm_atomic_min(fault, {place} * 4);
+                    break;
+                }}
+        {s}
+        {step}
+        if (largest < 0x7f800000u && !gm_is_finite(kept) && there && within == 0) gm_atomic_min(fault, {of_block} * 4 + 2);
+        // What was found wanting is put all the same: a kernel that goes on finds something there.
+        if (there && within == 0) {{ {put_scale} }}
+        const u32 u = (b * {block} + within) / unit;
+        i32 sum = 0;
+        GM_UNROLL for (u32 n = 0; n < {vectors}; n++) {{
+            u32 bytes = 0;
+            GM_UNROLL for (u32 j = 0; j < 4; j++) {{
+                const i32 i = quantized(v[n][j], apply);
+                bytes |= ((u32)i & 0xff) << (8 * j);
+                sum += i;
+            }}
+            const u32 at = within % unit + n * 4;
+            if (there) {{ {put_word} }}
+        }}
+        for (u32 mask = 1; mask < unit / {each}; mask *= 2) sum += gm_shfl_xor(sum, mask);
+        if (there && within % unit == 0) {{ {put_sum} }}
+        {pad}
+    }}",
+        largest = reduce("max", "largest"),
+        place = rows.place("start + within + i"),
+        of_block = rows.place("start"),
+        s = declare_s(of, &position),
+        put_scale = rows.put("scale", "b", "kept"),
+        put_word = rows.put("word", &format!("{} + u * unit_padded + at", rows.row()), "bytes"),
+        put_sum = rows.put("sum", "u", "sum"),
+    )
+}
+
+/// A warp for each block, and each unit in it.
+fn block_by_block(block: u32, of: Statistic, step: &str, rows: &Rows) -> String {
+    let position = "u32 position = 0xffffffffu;
+        for (u32 i = gm_lane(); i < len; i += 32)
+            if (size(load(x, type, start + i)) == largest) position = gm_min(position, i);
+        position = gm_warp_min(position);";
+    let (first, apart) = rows.shares();
+    format!(
+        "for (u32 b = {first}; b < blocks; b += {apart}) {{
         const u32 len = {block};
         const u64 start = row * k + b * {block};
-        u32 worst = 0xffffffffu;
-        u64 key = 0;
-        {read}
-            if (!gm_is_finite(v) && i < worst) worst = i;
-            key = gm_max(key, magnitude(v, i));
-        }}
-        worst = warp_min(worst);
-        key = warp_max(key);
-        (void)key;
-        if (worst != 0xffffffffu) {{
-            if (gm_lane() == 0) gm_atomic_min(fault, (start + worst) * 4);
-            continue;
-        }}
-        {statistic}
+        u32 largest = 0;
+        for (u32 i = gm_lane(); i < len; i += 32) largest = gm_max(largest, size(load(x, type, start + i)));
+        largest = gm_warp_max(largest);
+        if (largest >= 0x7f800000u)
+            for (u32 i = gm_lane(); i < len; i += 32)
+                if (!gm_is_finite(load(x, type, start + i))) {{
+                    gm_atomic_min(fault, {place} * 4);
+                    break;
+                }}
+        {s}
         {step}
-        (void)stored;
-        const f32 kept = {kept};
-        if (!gm_is_finite(kept)) {{
-            if (gm_lane() == 0) gm_atomic_min(fault, start * 4 + 2);
-            continue;
-        }}
-        if (gm_lane() == 0) gm_store(scales + row * (k / {block}) + b, kept);
-        {quantize}for (u32 first = 0; first < len; first += unit) {{
+        if (largest < 0x7f800000u && !gm_is_finite(kept) && gm_lane() == 0) gm_atomic_min(fault, {of_block} * 4 + 2);
+        if (gm_lane() == 0) {{ {put_scale} }}
+        for (u32 first = 0; first < len; first += unit) {{
             const u32 u = (b * {block} + first) / unit;
             i32 sum = 0;
             for (u32 i = gm_lane(); i < unit_padded; i += 32) {{
                 const i32 v = i < unit ? quantized(load(x, type, start + first + i), apply) : 0;
-                gm_store(q + (row * units + u) * unit_padded + i, (i8)v);
+                {put_byte}
                 sum += v;
             }}
-            sum = warp_sum(sum);
-            if (gm_lane() == 0) gm_store(sums + row * units + u, sum);
+            sum = gm_warp_sum(sum);
+            if (gm_lane() == 0) {{ {put_sum} }}
         }}
-    }}"
+    }}",
+        place = rows.place("start + i"),
+        of_block = rows.place("start"),
+        s = declare_s(of, position),
+        put_scale = rows.put("scale", "b", "kept"),
+        put_byte = rows.put("byte", &format!("{} + u * unit_padded + i", rows.row()), "v"),
+        put_sum = rows.put("sum", "u", "sum"),
     )
 }
 
 /// One scale for the row, found by all warps together; where several CUDA blocks share its units, by each of them.
-fn of_rows(statistic: &str, step: &str, kept: &str) -> String {
-    let round = 4 * THREADS * AHEAD;
-    let loads = format!(
-        "u32x4 raw[{AHEAD}];
-        GM_UNROLL for (u32 n = 0; n < {AHEAD}; n++) raw[n] = four(x, type, start, first + n * {}, k, whole);",
-        4 * THREADS
+fn of_rows(of: Statistic, step: &str, rows: &Rows) -> Statements {
+    let (threads, warps) = (rows.threads(), rows.warps());
+    let ahead = rows.ahead();
+    let round = format!("4 * {threads} * {ahead}");
+    let loads = |raw: &str| {
+        format!(
+            "GM_UNROLL for (u32 n = 0; n < {ahead}; n++) {raw}[n] = four(x, type, start, first + n * 4 * {threads}, k, whole);"
+        )
+    };
+    let each = format!("const u32 i = first + n * 4 * {threads}");
+    let sizes = |raw: &str| {
+        format!(
+            "GM_UNROLL for (u32 n = 0; n < {ahead}; n++) {{
+            {each};
+            if (i >= len) continue;
+            f32 v[4];
+            values({raw}[n], type, whole, v);
+            GM_UNROLL for (u32 j = 0; j < 4; j++) largest = gm_max(largest, size(v[j]));
+        }}"
+        )
+    };
+    let mut declare = format!(
+        "GM_SHARED(u32, size_of_warp, {warps});
+    GM_SHARED(i32, sum_of_warp, {warps});
+    ",
+        warps = rows.most_warps()
     );
-    let each = format!("const u32 i = first + n * {} + j;", 4 * THREADS);
-    format!(
-        "GM_SHARED(u64, keys, {WARPS});
-    GM_SHARED(u32, firsts, {WARPS});
-    GM_SHARED(i32, parts, {WARPS});
-    const u32 len = k;
-    const u64 start = row * k;
-    const bool whole = k % 4 == 0;
-    u32 worst = 0xffffffffu;
-    u64 key = 0;
-    GM_NO_UNROLL for (u32 first = gm_thread() * 4; first < len; first += {round}) {{
-        {loads}
-        GM_UNROLL for (u32 n = 0; n < {AHEAD}; n++)
-            GM_UNROLL for (u32 j = 0; j < 4; j++) {{
-                {each}
-                const f32 v = value_of(raw[n], j, type, whole);
-                if (!gm_is_finite(v) && i < worst) worst = i;
-                key = gm_max(key, magnitude(v, i));
-            }}
-    }}
-    worst = warp_min(worst);
-    key = warp_max(key);
-    if (gm_lane() == 0) {{ keys[gm_warp()] = key; firsts[gm_warp()] = worst; }}
+    if of == Statistic::SignedAbsMax {
+        declare += &format!("GM_SHARED(u32, position_of_warp, {});\n    ", rows.most_warps());
+    }
+    let position = format!(
+        "u32 position = 0xffffffffu;
+    for (u32 i = gm_thread(); i < len; i += {threads})
+        if (size(load(x, type, start + i)) == largest) position = gm_min(position, i);
+    position = gm_warp_min(position);
+    if (gm_lane() == 0) position_of_warp[gm_warp()] = position;
     gm_sync();
-    for (u32 w = 0; w < {WARPS}; w++) {{
-        key = gm_max(key, (u64)keys[w]);
-        worst = gm_min(worst, (u32)firsts[w]);
-    }}
-    if (worst != 0xffffffffu) {{
-        if (gm_thread() == 0) gm_atomic_min(fault, (start + worst) * 4);
-        return;
-    }}
-    {statistic}
-    {step}
-    (void)stored;
-    const f32 kept = {kept};
-    if (!gm_is_finite(kept)) {{
-        if (gm_thread() == 0) gm_atomic_min(fault, start * 4 + 2);
-        return;
-    }}
-    if (gm_thread() == 0 && gm_block_y() == 0) gm_store(scales + row, kept);
-    if (units == 1) {{
-        if (gm_block_y() > 0) return;
-        i32 sum = 0;
+    position = gm_warp_min(gm_lane() < {warps} ? (u32)position_of_warp[gm_lane()] : 0xffffffffu);"
+    );
+    let first_only = match rows {
+        Rows::Memory => "gm_thread() == 0 && gm_block_y() == 0",
+        Rows::Shared { .. } => "gm_thread() == 0",
+    };
+    // Behind the last barrier the first warp adds what the warps have.
+    let sum = match rows {
+        Rows::Shared { sums: false, .. } => "(void)sum;".to_string(),
+        Rows::Memory | Rows::Shared { .. } => format!(
+            "sum = gm_warp_sum(sum);
+        if (gm_lane() == 0) sum_of_warp[gm_warp()] = sum;
+        gm_sync();
+        if (gm_warp() == 0) {{
+            sum = gm_warp_sum(gm_lane() < {warps} ? (i32)sum_of_warp[gm_lane()] : 0);
+            if (gm_lane() == 0) {{ {} }}
+        }}",
+            rows.put("sum", "0", "sum")
+        ),
+    };
+    let by_byte = match rows {
+        Rows::Memory => format!(
+            "if (unit_padded % 4 != 0)
+                GM_UNROLL for (u32 j = 0; j < 4; j++) if (i + j < unit_padded) {{ {} }}
+            ",
+            rows.put("byte", "row * unit_padded + i + j", "bytes >> (8 * j)")
+        ),
+        // There every tile of a packing is whole words.
+        Rows::Shared { .. } => String::new(),
+    };
+    let word_at = match rows {
+        Rows::Memory => "row * unit_padded + i".to_string(),
+        Rows::Shared { .. } => format!("{} + i", rows.row()),
+    };
+    let one = format!(
+        "i32 sum = 0;
         GM_NO_UNROLL for (u32 first = gm_thread() * 4; first < unit_padded; first += {round}) {{
-            {loads}
-            GM_UNROLL for (u32 n = 0; n < {AHEAD}; n++) {{
+            if (first >= {round}) {{ {} }}
+            GM_UNROLL for (u32 n = 0; n < {ahead}; n++) {{
+                {each};
+                if (i >= unit_padded) continue;
+                f32 v[4];
+                values(raw[n], type, whole, v);
                 u32 bytes = 0;
                 GM_UNROLL for (u32 j = 0; j < 4; j++) {{
-                    {each}
-                    const i32 v = i < k ? quantized(value_of(raw[n], j, type, whole), apply) : 0;
-                    bytes |= ((u32)v & 0xff) << (8 * j);
-                    sum += v;
-                    if (unit_padded % 4 != 0 && i < unit_padded) gm_store(q + row * unit_padded + i, (i8)v);
+                    const i32 of = (whole ? i : i + j) < k ? quantized(v[j], apply) : 0;
+                    bytes |= ((u32)of & 0xff) << (8 * j);
+                    sum += of;
                 }}
-                const u32 j = 0;
-                {each}
-                if (unit_padded % 4 == 0 && i < unit_padded) gm_store((u32 *)(q + row * unit_padded + i), bytes);
+                {by_byte}if (unit_padded % 4 == 0) {{ {} }}
             }}
         }}
-        sum = warp_sum(sum);
-        if (gm_lane() == 0) parts[gm_warp()] = sum;
-        gm_sync();
-        if (gm_thread() == 0) {{
-            sum = 0;
-            for (u32 w = 0; w < {WARPS}; w++) sum += parts[w];
-            gm_store(sums + row, sum);
-        }}
-        return;
-    }}
-    for (u32 u = gm_block_y() * {WARPS} + gm_warp(); u < units; u += gm_blocks_y() * {WARPS}) {{
+        {sum}",
+        loads("raw"),
+        rows.put("word", &word_at, "bytes"),
+    );
+    let (first, apart) = rows.shares();
+    let several = format!(
+        "for (u32 u = {first}; u < units; u += {apart}) {{
         i32 sum = 0;
         for (u32 i = gm_lane(); i < unit_padded; i += 32) {{
             const i32 v = i < unit && u * unit + i < k ? quantized(load(x, type, start + u * unit + i), apply) : 0;
-            gm_store(q + (row * units + u) * unit_padded + i, (i8)v);
+            {}
             sum += v;
         }}
-        sum = warp_sum(sum);
-        if (gm_lane() == 0) gm_store(sums + row * units + u, sum);
-    }}"
-    )
+        sum = gm_warp_sum(sum);
+        if (gm_lane() == 0) {{ {} }}
+    }}",
+        rows.put("byte", &format!("{} + u * unit_padded + i", rows.row()), "v"),
+        rows.put("sum", "u", "sum"),
+    );
+    let quantize = match rows {
+        Rows::Memory => format!(
+            "if (units == 1) {{
+        if (gm_block_y() > 0) return;
+        {one}
+        return;
+    }}
+    {several}"
+        ),
+        Rows::Shared { unit: (0, _), .. } => one,
+        Rows::Shared { .. } => several,
+    };
+    let body = format!(
+        "const u32 len = k;
+    const u64 start = row * k;
+    const bool whole = {whole};
+    u32 largest = 0;
+    // What a thread loads first stays with it.
+    u32x4 raw[{ahead}];
+    {{
+        const u32 first = gm_thread() * 4;
+        {loads_first}
+        {sizes_first}
+    }}
+    GM_NO_UNROLL for (u32 first = gm_thread() * 4 + {round}; first < len; first += {round}) {{
+        u32x4 more[{ahead}];
+        {loads_more}
+        {sizes_more}
+    }}
+    largest = gm_warp_max(largest);
+    if (gm_lane() == 0) size_of_warp[gm_warp()] = largest;
+    gm_sync();
+    largest = gm_warp_max(gm_lane() < {warps} ? (u32)size_of_warp[gm_lane()] : 0);
+    if (largest >= 0x7f800000u) {{
+        // All threads are here, and each reports the first that it finds.
+        for (u32 i = gm_thread(); i < len; i += {threads})
+            if (!gm_is_finite(load(x, type, start + i))) {{
+                gm_atomic_min(fault, {place} * 4);
+                break;
+            }}
+        return;
+    }}
+    {s}
+    {step}
+    if (!gm_is_finite(kept)) {{
+        if (gm_thread() == 0) gm_atomic_min(fault, {of_row} * 4 + 2);
+        return;
+    }}
+    if ({first_only}) {{ {put_scale} }}
+    {quantize}",
+        whole = rows.whole(),
+        loads_first = loads("raw"),
+        sizes_first = sizes("raw"),
+        loads_more = loads("more"),
+        sizes_more = sizes("more"),
+        place = rows.place("start + i"),
+        of_row = rows.place("start"),
+        s = declare_s(of, &position),
+        put_scale = rows.put("scale", "0", "kept"),
+    );
+    Statements { declare, body, meets: matches!(rows, Rows::Shared { unit: (0, _), sums: true, .. }) }
 }

@@ -50,7 +50,7 @@ GM_EXPORT({name})
 }
 
 /// The type of a token's bytes for a tile.
-fn vector(plan: &CudaMatmul<'_>) -> &'static str {
+pub(super) fn vector(plan: &CudaMatmul<'_>) -> &'static str {
     match plan.pack.fields {
         4 => "u32x4",
         2 => "u32x2",
@@ -59,7 +59,7 @@ fn vector(plan: &CudaMatmul<'_>) -> &'static str {
 }
 
 /// Statements that take weights `w` and the tokens' bytes into `sums`; `x` is an expression of token `t`'s.
-fn step(plan: &CudaMatmul<'_>, x: &str) -> String {
+pub(super) fn step(plan: &CudaMatmul<'_>, x: &str) -> String {
     let pack = &plan.pack;
     let vector = vector(plan);
     let names = ["x", "y", "z", "w"];
@@ -87,7 +87,7 @@ fn step(plan: &CudaMatmul<'_>, x: &str) -> String {
 }
 
 /// Statements for each token `t` that is there.
-fn each_token(plan: &CudaMatmul<'_>, body: &str) -> String {
+pub(super) fn each_token(plan: &CudaMatmul<'_>, body: &str) -> String {
     let tokens = plan.tokens;
     if tokens == 1 {
         return format!("{{\n                const u32 t = 0;\n                {body}            }}");
@@ -100,7 +100,7 @@ fn each_token(plan: &CudaMatmul<'_>, body: &str) -> String {
 }
 
 /// The sum of row `r`'s fields.
-fn total(plan: &CudaMatmul<'_>, row: &str) -> String {
+pub(super) fn total(plan: &CudaMatmul<'_>, row: &str) -> String {
     let sums = if plan.shift_free { plan.pack.fields } else { 1 };
     let each = (0..sums).map(|field| match field * plan.pack.bits() {
         0 => format!("sums[t][{field}][{row}]"),
@@ -109,7 +109,7 @@ fn total(plan: &CudaMatmul<'_>, row: &str) -> String {
     each.collect::<Vec<_>>().join(" + ")
 }
 
-fn declare_sums(plan: &CudaMatmul<'_>) -> String {
+pub(super) fn declare_sums(plan: &CudaMatmul<'_>) -> String {
     let sums = if plan.shift_free { plan.pack.fields } else { 1 };
     format!("i32 sums[{}][{sums}][4] = {{}};", plan.tokens)
 }
@@ -190,10 +190,7 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
     let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
     let groups = plan.threads / 4;
     let at = format!("((half * {groups} + group) * {tokens} + t) * {DP4A_ROWS} + quad * 4");
-    let Terms { load, of_token, store, declare, add } = match Parts::of(plan, DP4A_ROWS) {
-        Some(parts) => terms_of_runs(plan, &parts, &at),
-        None => terms_of_units(plan, &at),
-    };
+    let Terms { load, of_token, store, declare, add } = Terms::of(plan, &at, "gm_thread()");
     // With two halves, the other threads go on meanwhile and fill the other one.
     let (half, flip, last) = match rounds_kept(plan) {
         2 => ("u32 half = 0;", ", half ^= 1", ""),
@@ -247,17 +244,27 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
 }
 
 /// How the terms of runs come about.
-struct Terms {
+pub(super) struct Terms {
     /// Statements that load what a run's weights have.
-    load: String,
+    pub(super) load: String,
     /// Those that load what its activations have.
-    of_token: String,
+    pub(super) of_token: String,
     /// Those that store the terms of a token.
-    store: String,
+    pub(super) store: String,
     /// What the thread of an output declares to add them up.
-    declare: String,
+    pub(super) declare: String,
     /// Statements that add the terms at `from`, those of run `first + i`.
-    add: String,
+    pub(super) add: String,
+}
+
+impl Terms {
+    /// Terms that stand from `at` on; `output` is an expression of the thread's place among those that add.
+    pub(super) fn of(plan: &CudaMatmul<'_>, at: &str, output: &str) -> Terms {
+        match Parts::of(plan, DP4A_ROWS) {
+            Some(parts) => terms_of_runs(plan, &parts, at, output),
+            None => terms_of_units(plan, at),
+        }
+    }
 }
 
 /// The four rows of a lane in one vector.
@@ -298,7 +305,7 @@ fn terms_of_units(plan: &CudaMatmul<'_>, at: &str) -> Terms {
 }
 
 /// Each run has integers, and its super-block an f32.
-fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &Parts, at: &str) -> Terms {
+fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &Parts, at: &str, output: &str) -> Terms {
     let Parts { runs, .. } = parts;
     let integers = |array: &str| {
         format!("(const u8 *)({} + {DP4A_ROWS})", parts.at(array, "panel", &format!("unit / {runs}")))
@@ -324,9 +331,14 @@ fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &Parts, at: &str) -> Terms {
             parts.at("mins", "panel", "block")
         );
     }
-    let x_scale = parts.x_scale(plan, &format!("first_token + gm_thread() / {DP4A_ROWS}"), "block");
-    if let Some(place) = x_scale {
-        let _ = writeln!(loads, "                    const f32 x_scale = gm_load({place});");
+    let x_scale = match &plan.fused {
+        Some(fused) => fused.x_scale(plan, &format!("{output} / {DP4A_ROWS}"), "block", parts.elements),
+        None => parts
+            .x_scale(plan, &format!("first_token + {output} / {DP4A_ROWS}"), "block")
+            .map(|place| format!("gm_load({place})")),
+    };
+    if let Some(x_scale) = x_scale {
+        let _ = writeln!(loads, "                    const f32 x_scale = {x_scale};");
     }
     let term = |r: usize| {
         let word = if r < 2 { "x" } else { "y" };
@@ -353,17 +365,19 @@ fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &Parts, at: &str) -> Terms {
         add,
         "
                 if ((first + i) % {runs} == {last}) {{
-                    const u32 block = (first + i) / {runs}, row = gm_thread() % {DP4A_ROWS};
+                    const u32 block = (first + i) / {runs}, row = {output} % {DP4A_ROWS};
                     {loads}                    {terms}
                     {zero}
                 }}",
         last = runs - 1,
         terms = add_terms(plan, ["y", "sum", "low", "scale", "min"]),
     );
-    let of_token = if plan.format.min() != 0 || offset {
-        "const i32 x_sum = gm_load(a.x_sums + (u64)token * a.units + unit);\n".to_string()
-    } else {
+    let of_token = if !(plan.format.min() != 0 || offset) {
         "(void)token;\n".to_string()
+    } else if let Some(fused) = &plan.fused {
+        fused.x_sum()
+    } else {
+        "const i32 x_sum = gm_load(a.x_sums + (u64)token * a.units + unit);\n".to_string()
     };
     let declare = if offset { "i32 sum = 0, low = 0;\n    " } else { "i32 sum = 0;\n    " };
     Terms { load, of_token, store, declare: declare.to_string(), add }

@@ -3,6 +3,8 @@
 //! All take integer sums over the same runs as the CPU's loops and add the runs' f32 terms in the order of k, so
 //! that every variant gives the CPU's bits. What is summed in parallel are integers, whose order doesn't matter.
 
+use super::activations;
+use super::fused::{self, Fused};
 use super::pipelined::Tiling;
 use super::split::Split;
 use super::wgmma::{self, Warpgroups};
@@ -11,7 +13,7 @@ use crate::Error;
 use crate::emit::{constant_word, format_words, uses_outer, words};
 use crate::plan::{Dot, FormatPlan, PackPlan, exact_k};
 use gristmill_spec::model::{CudaBudget, CudaVariant, Packing};
-use gristmill_spec::vocab::{CudaAlgorithm, Strategy};
+use gristmill_spec::vocab::{CudaActivations, CudaAlgorithm, Strategy};
 use std::fmt::Write;
 
 /// Rows of a panel that the skeleton reads.
@@ -46,6 +48,8 @@ pub struct CudaMatmul<'a> {
     division: Option<Warpgroups>,
     /// How k may be divided over CUDA blocks.
     pub split: Option<Split>,
+    /// What a CUDA block has room for, where it quantizes its tokens for itself.
+    pub fused: Option<Fused>,
 }
 
 impl<'a> CudaMatmul<'a> {
@@ -68,7 +72,12 @@ impl<'a> CudaMatmul<'a> {
         }
         let threads = variant.threads;
         let (rows, tokens) = match variant.algorithm {
-            CudaAlgorithm::Blocks | CudaAlgorithm::Fma | CudaAlgorithm::MmaF16 | CudaAlgorithm::MmaBf16 => {
+            CudaAlgorithm::Blocks
+            | CudaAlgorithm::Fma
+            | CudaAlgorithm::MmaF16
+            | CudaAlgorithm::MmaBf16
+            | CudaAlgorithm::WgmmaF16
+            | CudaAlgorithm::WgmmaBf16 => {
                 let what = format!(
                     "`{}` computes no product of integers; use `dp4a`, `mma` or `wgmma`",
                     variant.algorithm
@@ -144,8 +153,14 @@ impl<'a> CudaMatmul<'a> {
             tiling: None,
             division: None,
             split: None,
+            fused: None,
             pack,
         };
+        if variant.activations == CudaActivations::Fused {
+            let room = Fused::new(&resolved).map_err(|what| Error::plan(plan.format, &what))?;
+            resolved.k_max = resolved.k_max.min(u64::from(room.k));
+            resolved.fused = Some(room);
+        }
         if by_row {
             let division = Warpgroups::new(&resolved).map_err(|what| Error::plan(plan.format, &what))?;
             resolved.rows = division.panels * MMA_ROWS;
@@ -182,6 +197,9 @@ impl<'a> CudaMatmul<'a> {
         name.push_str(&format_words(format, format.min() != 0));
         name.push_str(&constant_word(format));
         let _ = write!(name, "_{}x{}", self.threads, self.tokens);
+        if self.fused.is_some() {
+            name.push_str("_fused");
+        }
         name
     }
 
@@ -197,8 +215,13 @@ impl<'a> CudaMatmul<'a> {
             _ => "u8 x i8 dp4a into i32",
         };
         let unit = self.format.extent();
-        let k =
-            if self.k_max == u64::MAX { String::new() } else { format!("; exact up to k = {}", self.k_max) };
+        let k = match (self.fused, self.k_max) {
+            (Some(fused), _) => {
+                format!("; activations quantized by each CUDA block, up to k = {}", fused.k)
+            }
+            (None, u64::MAX) => String::new(),
+            (None, k_max) => format!("; exact up to k = {k_max}"),
+        };
         let ahead = self.tiling.map(|tiling| tiling.describe());
         let ahead = ahead.or(self.division.map(|division| division.describe()));
         let ahead = ahead.map_or(String::new(), |words| format!("; {words}"));
@@ -216,7 +239,7 @@ impl<'a> CudaMatmul<'a> {
 
 /// Bytes of shared memory that one round takes: the f32 terms of every run that the CUDA block's threads do at once, or the
 /// integer sums of its warps.
-fn round_bytes(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, threads: u32, tokens: u32) -> u32 {
+pub(super) fn round_bytes(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, threads: u32, tokens: u32) -> u32 {
     let runs_by_rows = match algorithm {
         CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => threads / 32 * MMA_ROWS,
         _ if plan.unit == 0 => threads / 32 * DP4A_ROWS,
@@ -237,8 +260,13 @@ fn exact_k_in_place(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> u64 {
 /// How many rounds of terms stand in shared memory: two, so that adding one overlaps the next, where that leaves room for
 /// other CUDA blocks on a multiprocessor.
 pub(super) fn rounds_kept(plan: &CudaMatmul<'_>) -> u32 {
+    rounds_in(plan, 32 * 1024)
+}
+
+/// The same, where `most` bytes leave that room.
+pub(super) fn rounds_in(plan: &CudaMatmul<'_>, most: u32) -> u32 {
     let bytes = round_bytes(plan.format, plan.algorithm, plan.threads, plan.tokens);
-    if 2 * bytes <= 32 * 1024 { 2 } else { 1 }
+    if 2 * bytes <= most { 2 } else { 1 }
 }
 
 /// The bit of (row, k) in fragment order: lane `row % 8 * 4 + k % 32 / 8` has sixteen bytes, and in them the operands of
@@ -261,16 +289,37 @@ pub fn emit(plan: &CudaMatmul<'_>, body: Option<&str>) -> String {
         (None, Some(tiling), _) => pipelined::pipelined(plan, tiling),
         (None, None, Some(division)) => wgmma::wgmma(plan, division),
         (None, None, None) if plan.algorithm == CudaAlgorithm::Mma => mma::mma(plan),
+        (None, None, None) if plan.fused.is_some() => fused::fused(plan),
         (None, None, None) => dp4a::dp4a(plan),
     };
-    let words = if plan.division.is_some() { wgmma::vocabulary(plan) } else { String::new() };
-    format!("{words}{ARGUMENTS}{}{}{kernel}", lookup(plan), finish(plan))
+    let words = match (&plan.division, &plan.fused) {
+        (Some(_), _) => wgmma::vocabulary(plan),
+        (None, Some(_)) => activations::functions(plan.format.activations),
+        (None, None) => String::new(),
+    };
+    format!("{words}{}{}{}{kernel}", arguments(plan), lookup(plan), finish(plan))
 }
 
-/// 144 bytes: with more, nvcc 13.0 takes fields from the parameter anew wherever they are used, which costs the loops of `mma` a
-/// tenth more instructions.
-const ARGUMENTS: &str = "\
-struct Matmul {
+/// The parameter: docs/cuda.md. It has 144 bytes: with more, nvcc 13.0 takes fields from the parameter anew wherever they are
+/// used, which costs the loops of `mma` a tenth more instructions.
+fn arguments(plan: &CudaMatmul<'_>) -> String {
+    let x = match plan.fused {
+        Some(_) => {
+            "const void *x;
+    u64 x_first;
+    u64 *fault;
+    u32 x_type;
+    u32 sides;"
+        }
+        None => {
+            "const i8 *x;
+    u64 x_stride;
+    const f32 *x_scales;
+    const i32 *x_sums;"
+        }
+    };
+    format!(
+        "struct Matmul {{
     const u8 *codes;
     u64 stride;
     const f32 *scales;
@@ -281,18 +330,17 @@ struct Matmul {
     const f32 *outer;
     u32 units;
     u32 x_blocks;
-    const i8 *x;
-    u64 x_stride;
-    const f32 *x_scales;
-    const i32 *x_sums;
+    {x}
     const f32 *bias;
     f32 *y;
     u32 m;
     u32 n;
     i32 *parts;
-};
+}};
 
-";
+"
+    )
+}
 
 /// Four codes to four operands by a table of sixteen bytes in registers.
 fn lookup(plan: &CudaMatmul<'_>) -> String {
@@ -374,7 +422,9 @@ fn finish(plan: &CudaMatmul<'_>) -> String {
     let names = || used.of_row().into_iter().chain(x_scale);
     let parameters: Vec<String> = names().map(|name| format!("f32 {name}")).collect();
     let mut loads = String::new();
-    for name in names() {
+    // What the kernel made itself it has at hand.
+    let at_hand = x_scale.filter(|_| plan.fused.is_some());
+    for name in names().filter(|name| Some(*name) != at_hand) {
         let index = if name == "x_scale" { "a.x_scales + token" } else { &format!("a.{name} + row") };
         let null = if name == "bias" { "a.bias == nullptr ? 0.0f : " } else { "" };
         let _ = writeln!(loads, "    const f32 {name} = {null}gm_load({index});");
@@ -384,13 +434,14 @@ fn finish(plan: &CudaMatmul<'_>) -> String {
 {steps}    return a.bias == nullptr ? y : y + bias;
 }}
 
-GM_DEVICE void finish(const Matmul &a, u32 row, u32 token, f32 y) {{
+GM_DEVICE void finish(const Matmul &a, u32 row, u32 token, f32 y{at_hand}) {{
 {loads}    gm_store(a.y + (u64)token * a.n + row, finished(a, y, {arguments}));
 }}
 
 ",
         parameters = parameters.join(", "),
         arguments = names().collect::<Vec<_>>().join(", "),
+        at_hand = at_hand.map_or(String::new(), |name| format!(", f32 {name}")),
     )
 }
 
@@ -472,6 +523,9 @@ pub(super) fn add_terms(plan: &CudaMatmul<'_>, [y, sum, low, scale, min]: [&str;
 /// Statements that bind `x_sum` and `x_scale` of token `token` and run `unit`, where they are used.
 pub(super) fn run_of_token(plan: &CudaMatmul<'_>) -> String {
     let format = plan.format;
+    if let Some(fused) = &plan.fused {
+        return fused.run_of_token(plan);
+    }
     let mut out = String::new();
     if format.min() != 0 || format.offset {
         out.push_str("const i32 x_sum = gm_load(a.x_sums + (u64)token * a.units + unit);\n");

@@ -11,6 +11,7 @@ mod decode;
 mod dequantize;
 mod dp4a;
 mod fma;
+mod fused;
 mod groups;
 mod halves;
 mod matmul;
@@ -21,6 +22,7 @@ mod search;
 mod split;
 mod superblock;
 mod wgmma;
+mod wgmma_halves;
 
 pub use blocks::CHUNK;
 pub use convert::CONVERT;
@@ -97,6 +99,8 @@ pub struct CudaListed {
     pub launch: String,
     /// The packing whose pack function it needs.
     pub packing: Option<usize>,
+    /// It quantizes activations for itself, so that it takes floats alone.
+    pub fused: bool,
 }
 
 /// What CUDA needs of a set.
@@ -229,6 +233,7 @@ fn of_format(
         kernel,
         launch: String::new(),
         packing: None,
+        fused: false,
     };
     for (number, kernel, order, variant) in serving(set, Op::Dequantize, index) {
         let unit = unit_name("dequantize", &format.name, kernel, variant);
@@ -347,10 +352,16 @@ fn of_format(
                 None => "None".to_string(),
             };
             listed.push(CudaListed {
-                shape: k_rule(variant.shape, resolved.k_max),
+                shape: {
+                    let mut shape = k_rule(variant.shape, resolved.k_max);
+                    if resolved.fused.is_some() {
+                        shape.k.multiple_of = lcm(shape.k.multiple_of, fused::MULTIPLE);
+                    }
+                    shape
+                },
                 plan: words(variant, resolved.describe()),
                 launch: format!(
-                    "CudaLaunch::Matmul {{ function: {function:?}, threads: {}, fewest: {}, rows: {}, tokens: {}, packing: &{}::PACK_{}, unit: Unit {{ elements: {}, multiple: {} }}, split: {split} }}",
+                    "CudaLaunch::Matmul {{ function: {function:?}, threads: {}, fewest: {}, rows: {}, tokens: {}, packing: &{}::PACK_{}, unit: Unit {{ elements: {}, multiple: {} }}, split: {split}, fused: {} }}",
                     resolved.threads,
                     resolved.fewest,
                     resolved.rows,
@@ -359,8 +370,10 @@ fn of_format(
                     set.packings[packing].name.to_uppercase(),
                     plan.unit,
                     resolved.pack.multiple,
+                    resolved.fused.is_some(),
                 ),
                 packing: Some(packing),
+                fused: resolved.fused.is_some(),
                 overlaps: units.waits(&unit),
                 ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
             });
@@ -380,14 +393,20 @@ fn rows_product(
     // What is generated for a format and the same devices is one unit, so that its weights are decoded by one text.
     let unit = match &variant.body {
         Some(_) => unit_name("matmul", &plan.format.name, kernel, variant),
-        None => format!("rows_{}_sm{major}{minor}", plan.format.name),
+        None => {
+            let arch = variant.algorithm.only_on().map_or(format!("{major}{minor}"), |only| only.to_string());
+            format!("rows_{}_sm{arch}", plan.format.name)
+        }
     };
     let own = format!("{unit}_{}_{}x{}", variant.algorithm, product.threads, product.tokens);
     let function = function(variant, &own);
     let check = format!("{unit}_check");
     if !units.0.contains_key(&unit) {
-        let text = rows::prelude(plan, &unit);
+        let text = format!("{}{}", product.vocabulary(), rows::prelude(product, &unit));
         units.add(&unit, variant.min_cc, std::slice::from_ref(&check), CudaBudget::default(), &text);
+        if let Some(unit) = units.0.get_mut(&unit) {
+            unit.only_on = variant.algorithm.only_on();
+        }
     }
     let there = units.0.get(&unit).is_some_and(|unit| unit.kernels.iter().any(|(name, _)| name == function));
     if !there {
@@ -398,13 +417,14 @@ fn rows_product(
         units.add(CONVERT, (5, 0), &[CONVERT.to_string()], CudaBudget::default(), &convert::emit());
     }
     let launch = format!(
-        "CudaLaunch::Rows {{ function: {function:?}, check: {check:?}, check_threads: {}, precision: Precision::{:?}, threads: {}, fewest: {}, rows: {}, tokens: {} }}",
+        "CudaLaunch::Rows {{ function: {function:?}, check: {check:?}, check_threads: {}, precision: Precision::{:?}, threads: {}, fewest: {}, rows: {}, tokens: {}, shared: {} }}",
         rows::CHECK_THREADS,
         product.precision,
         product.threads,
         product.fewest,
         product.rows,
         product.tokens,
+        product.shared_bytes(),
     );
     (unit, launch)
 }
@@ -449,6 +469,7 @@ fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut V
             overlaps: units.waits(&unit),
             kernel: number,
             packing: None,
+            fused: false,
         });
     }
 }

@@ -1,13 +1,14 @@
-//! Products that multiply floats: what [`fma`] and [`halves`] have in common.
+//! Products that multiply floats: what [`fma`], [`halves`] and [`wgmma_halves`] have in common.
 //!
-//! Both read the format's own rows, without headers, each at a multiple of sixteen bytes. A weight is the f32 that the
+//! All read the format's own rows, without headers, each at a multiple of sixteen bytes. A weight is the f32 that the
 //! format says, as `dequantize` has it. f32 sums are taken in no particular order, so what is promised of a result is a
 //! bound of its error, and not its bits.
 
+use super::wgmma_halves::{self, Division};
 use super::{decode, float, fma, halves};
 use crate::Error;
 use crate::emit::uses_outer;
-use crate::plan::FormatPlan;
+use crate::plan::{Decode, FormatPlan};
 use gristmill_spec::model::{CudaBudget, CudaVariant};
 use gristmill_spec::vocab::{CudaAlgorithm, Precision};
 
@@ -26,6 +27,8 @@ pub struct RowsProduct<'a> {
     pub rows: u32,
     /// Tokens that a CUDA block does.
     pub tokens: u32,
+    /// How warpgroups use shared memory, where they multiply.
+    division: Option<Division>,
 }
 
 impl<'a> RowsProduct<'a> {
@@ -39,16 +42,30 @@ impl<'a> RowsProduct<'a> {
                 return Ok(None);
             }
             CudaAlgorithm::Fma => Precision::F32,
-            CudaAlgorithm::MmaF16 => Precision::F16,
-            CudaAlgorithm::MmaBf16 => Precision::Bf16,
+            CudaAlgorithm::MmaF16 | CudaAlgorithm::WgmmaF16 => Precision::F16,
+            CudaAlgorithm::MmaBf16 | CudaAlgorithm::WgmmaBf16 => Precision::Bf16,
         };
-        let threads = variant.threads;
+        let (threads, tokens) = (variant.threads, variant.tokens);
+        if matches!(variant.algorithm, CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16) {
+            let division = Some(Division::new(plan, tokens));
+            let rows = wgmma_halves::ROWS;
+            let fewest = threads;
+            return Ok(Some(RowsProduct {
+                format: plan,
+                precision,
+                threads,
+                fewest,
+                rows,
+                tokens,
+                division,
+            }));
+        }
         let (tokens, rows, fewest, shared) = if precision == Precision::F32 {
-            let tokens = variant.tokens.max(1);
+            let tokens = tokens.max(1);
             // Threads of a block share k as far as there is room; sixty-four take a short row.
             (tokens, fma::ROWS, threads.min(64), fma::shared_bytes(threads, tokens))
         } else {
-            let tokens = variant.tokens.max(8);
+            let tokens = tokens.max(8);
             let rows = halves::rows(threads, tokens);
             (tokens, rows, threads, halves::shared_bytes(rows, tokens))
         };
@@ -61,18 +78,34 @@ impl<'a> RowsProduct<'a> {
                 ),
             ));
         }
-        Ok(Some(RowsProduct { format: plan, precision, threads, fewest, rows, tokens }))
+        Ok(Some(RowsProduct { format: plan, precision, threads, fewest, rows, tokens, division: None }))
+    }
+
+    /// Bytes of shared memory that a launch gives each CUDA block.
+    pub fn shared_bytes(&self) -> u32 {
+        self.division.map_or(0, |division| division.shared_bytes())
+    }
+
+    /// What stands in front of the kernels of its unit.
+    pub fn vocabulary(&self) -> &'static str {
+        if self.division.is_some() { wgmma_halves::VOCABULARY } else { "" }
     }
 
     /// The plan in words.
     pub fn describe(&self) -> String {
-        let how = match self.precision {
-            Precision::F16 | Precision::Bf16 => format!(
+        let how = match (self.precision, &self.division) {
+            (precision, Some(division)) => {
+                format!(
+                    "weights rounded to {precision}, {precision} x {precision} wgmma into f32; {}",
+                    division.describe()
+                )
+            }
+            (Precision::F16 | Precision::Bf16, None) => format!(
                 "weights rounded to {0} in stages of {1} k, {0} x {0} mma.sync into f32",
                 self.precision,
                 halves::STAGE
             ),
-            Precision::F32 | Precision::Int8 => "weights in f32, f32 fused multiply-add".to_string(),
+            (Precision::F32 | Precision::Int8, None) => "weights in f32, f32 fused multiply-add".to_string(),
         };
         format!(
             "{} rows x {} tokens a CUDA block of {} threads; the format's own rows; {how}",
@@ -82,9 +115,10 @@ impl<'a> RowsProduct<'a> {
 
     /// The kernel `function`.
     pub fn emit(&self, function: &str) -> String {
-        match self.precision {
-            Precision::F16 | Precision::Bf16 => halves::emit(self, function),
-            Precision::F32 | Precision::Int8 => fma::emit(self, function),
+        match (self.precision, &self.division) {
+            (_, Some(division)) => wgmma_halves::emit(self, division, function),
+            (Precision::F16 | Precision::Bf16, None) => halves::emit(self, function),
+            (Precision::F32 | Precision::Int8, None) => fma::emit(self, function),
         }
     }
 }
@@ -98,7 +132,8 @@ pub fn at_once(plan: &FormatPlan<'_>) -> u32 {
 }
 
 /// What stands before the kernels of a unit: the parameter, the format's weights, and the kernel `UNIT_check`.
-pub fn prelude(plan: &FormatPlan<'_>, unit: &str) -> String {
+pub fn prelude(product: &RowsProduct<'_>, unit: &str) -> String {
+    let plan = product.format;
     let unit_value = plan.format.value.unit;
     let factor = match (plan.has_scales(), uses_outer(plan), unit_value == 1.0) {
         (true, _, _) => "scale(bytes, at, e / RUN, outer)".to_string(),
@@ -110,6 +145,20 @@ pub fn prelude(plan: &FormatPlan<'_>, unit: &str) -> String {
         ("\n    const f32 o = offset(bytes, at, e / RUN, outer);", " - o")
     } else {
         ("", "")
+    };
+    // An unsigned code below the leading bit of 2^23 is that and the code, so one subtraction takes an integer's conversion's
+    // place, exactly.
+    let value = &plan.format.value;
+    let number = match plan.decode() {
+        Decode::Affine { times: 1, zero, signed: false }
+            if product.division.is_some()
+                && plan.code_bits <= 8
+                && value.signs.is_none()
+                && value.shift.is_none() =>
+        {
+            format!("gm_float(0x4b000000u | (u32)(v[j] + ({zero}))) - {}.0f", 0x80_0000 + zero)
+        }
+        _ => "(f32)v[j]".to_string(),
     };
     let bad = if plan.last_code.is_some() {
         "if (first < N && bad == AT_ONCE) bad = i + first;"
@@ -150,7 +199,7 @@ template <class Bytes> GM_DEVICE u32 integers(const Bytes &bytes, u32 at, u32 e,
         i32 v[N];
         const u32 first = values(bytes, at, e + i, v);
         {bad}
-        GM_UNROLL for (u32 j = 0; j < N; j++) q[i + j] = (f32)v[j];
+        GM_UNROLL for (u32 j = 0; j < N; j++) q[i + j] = {number};
     }}
     return bad;
 }}

@@ -38,6 +38,9 @@ pub const PIP_LINE: &str = "pip install --no-deps nvidia-cuda-nvcc==13.0.88 nvid
                             nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96 \
                             nvidia-cuda-nvrtc==13.0.88";
 
+/// The line that installs the last compiler whose machine code drivers before CUDA 13.0 take: about 200 MB, no root.
+pub const PIP_LINE_12: &str = "pip install --no-deps nvidia-cuda-nvrtc-cu12==12.9.86";
+
 /// The line that installs the tools which look into images.
 pub const PIP_TOOLS_LINE: &str =
     "pip install --no-deps nvidia-cuda-cuobjdump==13.2.86 nvidia-cuda-nvdisasm==13.2.86";
@@ -80,6 +83,15 @@ impl Toolchain {
         }
     }
 
+    /// The version of what makes its machine code; unknown for images that were built before.
+    pub fn version(&self) -> Option<Version> {
+        match self {
+            Toolchain::Images(_) => None,
+            Toolchain::Nvcc(nvcc) => Some(nvcc.assembler),
+            Toolchain::Nvrtc(nvrtc) => Some(nvrtc.version),
+        }
+    }
+
     /// What it can build (for a folder: what lies in it), ascending.
     pub fn archs(&self) -> Vec<CudaArch> {
         match self {
@@ -110,11 +122,17 @@ impl Toolchain {
         let mut archs = match wanted {
             Wanted::Default => default.to_vec(),
             Wanted::List(list) => list.clone(),
-            Wanted::All => self.archs(),
+            Wanted::All => match self {
+                Toolchain::Images(folder) => folder.archs(),
+                // Compilers list architectures without suffixes.
+                Toolchain::Nvcc(_) | Toolchain::Nvrtc(_) => {
+                    self.archs().into_iter().map(|arch| CudaArch::of_device(arch.cc())).collect()
+                }
+            },
             Wanted::Native => {
                 let driver = probe_driver().map_err(NoNative::Driver)?;
                 let archs: Vec<CudaArch> =
-                    driver.devices.iter().map(|device| plain(device.cc.0, device.cc.1)).collect();
+                    driver.devices.iter().map(|device| CudaArch::of_device(device.cc)).collect();
                 if archs.is_empty() {
                     return Err(NoNative::NoDevice);
                 }

@@ -1,6 +1,6 @@
 //! The library itself, loaded when it is there.
 
-use super::super::super::clock::median;
+use super::super::super::super::clock::median;
 use super::Kind;
 use cudarc::cublaslt::{result, sys};
 use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};

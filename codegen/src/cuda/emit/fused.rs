@@ -1,0 +1,337 @@
+//! Products of few tokens that quantize their activations: [`dp4a`](super::dp4a) in one launch, from floats.
+//!
+//! Each CUDA block quantizes its tokens into its shared memory, by the statements of the kernel that does nothing else, while
+//! its first weights are on their way. So that this is done a few times a multiprocessor and not for every panel, a CUDA
+//! block has several panels beside each other, and more of them one after the other.
+
+use super::activations::{Rows, Statements, statements};
+use super::dp4a::{Terms, declare_sums, each_token, step, total, vector};
+use super::matmul::{
+    CudaMatmul, DP4A_ROWS, Finish, Parts, corrected, load_table, round_bytes, rounds_in, wait,
+};
+use crate::emit::lcm;
+use gristmill_spec::model::CudaBudget;
+use std::fmt::Write;
+
+/// Loads of sixteen bytes that a lane starts before it uses the first, where a row is one integer sum.
+const AHEAD: u32 = 2;
+
+/// Rows are multiples of this, so that four values are loaded at once.
+pub(super) const MULTIPLE: u64 = 4;
+/// Threads that a multiprocessor of every architecture holds, and has registers for if they take 64.
+const RESIDENT: u32 = 1024;
+/// Bytes of shared memory that a multiprocessor of every architecture has.
+const SHARED: u32 = 64 * 1024;
+/// Bytes that terms may take if they are kept for two rounds.
+const ROUNDS: u32 = 16 * 1024;
+
+/// The longest row of blocks with scales of their own for which quantizing in each CUDA block takes less time than a launch in
+/// front, whose CUDA blocks share the row: docs/cuda.md has the counts. A row with one scale is one CUDA block's there too.
+const SHARED_ROW: u32 = 6144;
+
+/// CUDA blocks that a multiprocessor is to hold: each of them quantizes, so the runtime launches no more.
+fn held(threads: u32) -> u32 {
+    (RESIDENT / threads).max(1)
+}
+
+/// What a CUDA block has room for in shared memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Fused {
+    /// The longest row.
+    pub k: u32,
+    /// Bytes of a token.
+    values: u32,
+    /// Scales of a token.
+    scales: u32,
+    /// Sums of a token.
+    sums: u32,
+}
+
+impl Fused {
+    /// As much as is left beside the sums or terms.
+    pub(super) fn new(plan: &CudaMatmul<'_>) -> Result<Fused, String> {
+        let format = plan.format;
+        let (unit, multiple) = (format.unit, plan.pack.multiple);
+        let block = format.activations.block;
+        let apart = lcm(u64::from(if unit == 0 { multiple } else { unit }), u64::from(block.unwrap_or(1)));
+        let apart = u32::try_from(apart).map_err(|_| "its blocks are too long".to_string())?;
+        let rounds = if unit == 0 { 2 } else { rounds_in(plan, ROUNDS) };
+        let terms = rounds * round_bytes(format, plan.algorithm, plan.threads, plan.tokens);
+        // What warps find of a row.
+        let others = terms + 3 * 4 * plan.threads / 32 + 256;
+        let most = (SHARED / held(plan.threads)).clamp(SHARED / 2, CudaBudget::default().shared);
+        let units = |k: u32| k.checked_div(unit);
+        let room = |k: u32| Fused {
+            k,
+            values: units(k).map_or(k, |units| units * unit.next_multiple_of(multiple)),
+            scales: block.map_or(1, |block| k / block),
+            sums: units(k).unwrap_or(1),
+        };
+        let fits =
+            |room: &Fused| others + plan.tokens * (room.values + 4 * (room.scales + room.sums)) <= most;
+        let longest = if block.is_some() { SHARED_ROW.max(apart) } else { most };
+        (1..=longest / apart).map(|blocks| room(blocks * apart)).take_while(fits).last().ok_or_else(|| {
+            format!(
+                "quantizing {} tokens beside the sums of {} threads needs more than the {most} bytes of shared memory that a CUDA block has; fewer of either need less",
+                plan.tokens, plan.threads
+            )
+        })
+    }
+
+    /// Statements that bind `x_sum` of run `unit` of token `t`.
+    pub(super) fn x_sum(&self) -> String {
+        format!("const i32 x_sum = x_sums[t * {} + unit];\n(void)token;\n", self.sums)
+    }
+
+    /// An expression of token `t`'s scale of the run or super-block `index`, which has `elements`; none where a row has one.
+    pub(super) fn x_scale(
+        &self,
+        plan: &CudaMatmul<'_>,
+        t: &str,
+        index: &str,
+        elements: u32,
+    ) -> Option<String> {
+        let of = plan.format.activations.block?;
+        Some(format!("x_scales[{t} * {} + {index} * {elements} / {of}]", self.scales))
+    }
+
+    /// As [`run_of_token`](super::matmul::run_of_token), from shared memory.
+    pub(super) fn run_of_token(&self, plan: &CudaMatmul<'_>) -> String {
+        let mut out = if needs_sums(plan) { self.x_sum() } else { "(void)token;\n".to_string() };
+        if let Some(scale) = self.x_scale(plan, "t", "unit", plan.format.unit) {
+            let _ = writeln!(out, "const f32 x_scale = {scale};");
+        }
+        out
+    }
+}
+
+/// Whether products need the sums of activations.
+fn needs_sums(plan: &CudaMatmul<'_>) -> bool {
+    plan.format.min() != 0 || plan.format.offset
+}
+
+/// The kernel.
+pub fn fused(plan: &CudaMatmul<'_>) -> String {
+    let Some(room) = plan.fused else { return String::new() };
+    let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
+    let (unit, multiple) = (plan.format.unit, plan.pack.multiple);
+    let rows = Rows::Shared {
+        unit: if unit == 0 { (0, multiple) } else { (unit, unit.next_multiple_of(multiple)) },
+        capacity: [room.values, room.scales, room.sums],
+        sums: needs_sums(plan),
+        threads,
+    };
+    let Statements { declare, body, meets } = statements(plan.format.activations, &rows);
+    let array = |ty: &str, name: &str, count: u32| format!("GM_SHARED({ty}, {name}, {count});\n    ");
+    let mut shared = array("i8", "x_values", tokens * room.values);
+    shared += &array("f32", "x_scales", tokens * room.scales);
+    if needs_sums(plan) {
+        shared += &array("i32", "x_sums", tokens * room.sums);
+    }
+    let terms = if unit == 0 {
+        array("i32", "parts", 2 * threads / 32 * tokens * DP4A_ROWS)
+    } else {
+        let ty = if plan.format.superblock.is_some() { "i32" } else { "f32" };
+        let count = rounds_in(plan, ROUNDS) * threads / 4 * tokens * DP4A_ROWS;
+        let subtracted = if plan.format.offset { array(ty, "subtracted", count) } else { String::new() };
+        array(ty, "added", count) + &subtracted
+    };
+    let meet = if meets { "" } else { "gm_sync();\n    " };
+    let meet_at_last = if tokens == 1 { meet } else { "" };
+    let of_token = if tokens == 1 {
+        format!("{{\n    const u32 t = 0;\n    const u64 row = first_token;\n    {body}\n    }}")
+    } else {
+        format!(
+            "for (u32 t = 0; t < tokens; t++) {{
+    const u64 row = first_token + t;
+    {body}
+    {meet}}}"
+        )
+    };
+    let (early, product) = if unit == 0 { one_sum(plan, &room) } else { by_unit(plan, &room) };
+    format!(
+        "GM_KERNEL_OF({threads}, {held}) {name}(const Matmul a) {{
+    {shared}{terms}{declare}// As many threads share the k of a panel, a power of two where they are not all; the CUDA block's sides have a panel each,
+    // and more of them afterwards.
+    const u32 sharing = gm_threads() >> a.sides;
+    const u32 side = a.sides == 0 ? 0 : gm_thread() >> gm_popc(sharing - 1), within = gm_thread() - side * sharing;
+    const u32 group = within / 4, quad = within % 4, groups = sharing / 4;
+    const u32 panels = (a.n + {last_row}) / {DP4A_ROWS}, apart = gm_blocks() << a.sides;
+    const u32 own = gm_block() + side * gm_blocks();
+    const u32 first_token = gm_block_y() * {tokens}, tokens = gm_min(a.m - first_token, {tokens}u);
+    const u8 *codes = a.codes + quad * 16;
+    {table}{early}const void *x = a.x;
+    u64 *fault = a.fault;
+    const u32 type = a.x_type, k = a.k;
+    {of_token}
+    {meet_at_last}{product}
+}}
+GM_EXPORT({name})
+",
+        held = held(threads),
+        last_row = DP4A_ROWS - 1,
+        table = load_table(plan),
+    )
+}
+
+/// Statements that write output (row, first_token + t), whose sum is `y`.
+fn finish(plan: &CudaMatmul<'_>, room: &Fused, y: &str) -> String {
+    let scale =
+        if Finish::of(plan).x_scale { format!(", x_scales[t * {}]", room.scales) } else { String::new() };
+    format!("finish(a, row, first_token + t, {y}{scale});")
+}
+
+/// A row is one integer sum. What stands in front of the activations, and what behind them.
+fn one_sum(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
+    let (tokens, vector, warps) = (plan.tokens, vector(plan), plan.threads / 32);
+    let (bytes, k) = (plan.pack.tile.bytes, plan.pack.tile.k);
+    let early = wait(&format!(
+        "const u32 tiles = (u32)(a.stride / {bytes});
+    const u8 *next = codes + own * a.stride + group * {bytes};
+    const u64 stride = groups * {bytes};
+    u32x4 ahead[{AHEAD}] = {{}};
+    if (own < panels)
+        GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++)
+            if (group + i * groups < tiles) ahead[i] = gm_load_early((const u32x4 *)(next + i * stride));
+    "
+    ));
+    let x = format!("gm_shared_get<{vector}>(x_values, t * {} + tile * {k})", room.values);
+    let x_sum = if plan.format.min() == 0 {
+        String::new()
+    } else {
+        format!("const i32 x_sum = x_sums[t * {}];\n            ", room.sums)
+    };
+    let product = format!(
+        "u32 half = 0;
+    GM_NO_UNROLL for (u32 first_panel = gm_block(), panel = own; first_panel < panels; first_panel += apart, panel += apart, half ^= 1) {{
+        {declare}
+        // Behind the last weights of a panel come the first of the next.
+        const u8 *after = codes + (u64)(panel + apart) * a.stride + group * {bytes};
+        const bool more = panel + apart < panels;
+        if (panel < panels)
+        GM_NO_UNROLL for (u32 first = group; first < tiles; first += {AHEAD} * groups) {{
+            const bool last = first + {AHEAD} * groups >= tiles;
+            const u32 from = last ? group : first + {AHEAD} * groups, until = !last || more ? tiles : 0;
+            next = last ? after : next + {AHEAD} * stride;
+            u32x4 now[{AHEAD}];
+            GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++) {{
+                now[i] = ahead[i];
+                if (from + i * groups < until) ahead[i] = gm_load_once((const u32x4 *)(next + i * stride));
+            }}
+            GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++) {{
+                const u32 tile = first + i * groups;
+                if (tile >= tiles) continue;
+                const u32x4 w = now[i];
+                {step}
+            }}
+        }}
+        GM_UNROLL for (u32 t = 0; t < {tokens}; t++)
+            GM_UNROLL for (u32 r = 0; r < 4; r++) {{
+                i32 dot = {total};
+                GM_UNROLL for (u32 mask = 4; mask < 32; mask *= 2) dot += gm_shfl_xor(dot, mask);
+                if (gm_lane() < 4) parts[((half * {warps} + gm_warp()) * {tokens} + t) * {DP4A_ROWS} + gm_lane() * 4 + r] = dot;
+            }}
+        gm_sync();
+        const u32 row = panel * {DP4A_ROWS} + within % {DP4A_ROWS}, t = within / {DP4A_ROWS};
+        if (t < tokens && row < a.n) {{
+            i32 dot = 0;
+            const u32 first_warp = half * {warps} + side * (sharing / 32);
+            for (u32 warp = 0; warp < sharing / 32; warp++) dot += parts[(first_warp + warp) * {width} + within];
+            {x_sum}{finish}
+        }}
+    }}",
+        declare = declare_sums(plan),
+        step = step(plan, &x),
+        total = total(plan, "r"),
+        width = tokens * DP4A_ROWS,
+        finish = finish(plan, room, &corrected(plan, "dot", "x_sum")),
+    );
+    (early, product)
+}
+
+/// Runs of k have scales: as in `dp4a`, for several panels.
+fn by_unit(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
+    let tokens = plan.tokens;
+    let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
+    let groups = plan.threads / 4;
+    let at = format!("((half * {groups} + gm_thread() / 4) * {tokens} + t) * {DP4A_ROWS} + quad * 4");
+    let Terms { load, of_token, store, declare, add } = Terms::of(plan, &at, "within");
+    let (half, flip, last) = match rounds_in(plan, ROUNDS) {
+        2 => ("u32 half = 0;", ", half ^= 1", ""),
+        _ => ("const u32 half = 0;", "", "gm_sync();"),
+    };
+    // Tables take registers, of which two CUDA blocks leave 64.
+    let unroll = match (tiles, plan.pack.table.is_some()) {
+        (0..=4, false) => "GM_UNROLL ",
+        (0..=4, true) => "GM_UNROLL_TWO ",
+        _ => "",
+    };
+    let vector = vector(plan);
+    let k = plan.pack.tile.k;
+    let x = format!("gm_shared_get<{vector}>(x_values, t * {} + tile * {k})", room.values);
+    let run = tiles * plan.pack.tile.bytes;
+    // A run's codes lie together, as do its terms; the four lanes that will load them fetch a line each.
+    let mut fetch = format!(
+        "for (u32 line = quad * 128; line < {run}; line += 512) gm_prefetch_early(a.codes + own * a.stride + group * {run} + line);"
+    );
+    for (there, array, together) in [(plan.format.has_scales(), "scales", 1), (plan.format.offset, "mins", 2)]
+    {
+        let place = match Parts::of(plan, DP4A_ROWS) {
+            Some(parts) => format!(
+                "(const u8 *)({} + {DP4A_ROWS}) + group % {} / {together} * {}",
+                parts.at(array, "own", &format!("group / {}", parts.runs)),
+                parts.runs,
+                together * DP4A_ROWS
+            ),
+            None => format!("(const u8 *)(a.{array} + ((u64)own * a.units + group) * {DP4A_ROWS})"),
+        };
+        if there {
+            let _ = write!(fetch, "\n        if (quad == 0) gm_prefetch_early({place});");
+        }
+    }
+    let early = wait(&format!(
+        "if (own < panels && group < a.units) {{
+        {fetch}
+    }}
+    "
+    ));
+    let product = format!(
+        "{half}
+    GM_NO_UNROLL for (u32 first_panel = gm_block(), panel = own; first_panel < panels; first_panel += apart, panel += apart) {{
+        const bool there = panel < panels;
+        f32 y = 0.0f;
+        {declare}
+        for (u32 first = 0; first < a.units; first += groups{flip}) {{
+            const u32 unit = first + group;
+            if (there && unit < a.units) {{
+                {load}{fields}
+                {unroll}for (u32 i = 0; i < {tiles}; i++) {{
+                const u32 tile = unit * {tiles} + i;
+                const u32x4 w = gm_load_once((const u32x4 *)(codes + panel * a.stride + (u64)tile * {bytes}));
+                {step}
+                }}
+                {each}
+            }}
+            gm_sync();
+            // A thread for each row and token: terms were computed in any order, they are added in the order of k.
+            if (there && within < tokens * {DP4A_ROWS}) {{
+                const u32 count = gm_min(a.units - first, groups);
+                for (u32 i = 0; i < count; i++) {{
+                    const u32 from = (half * {groups} + side * groups + i) * {width} + within;
+                    {add}
+                }}
+            }}
+            {last}
+        }}
+        const u32 row = panel * {DP4A_ROWS} + within % {DP4A_ROWS}, t = within / {DP4A_ROWS};
+        if (t < tokens && row < a.n) {{ {finish} }}
+    }}",
+        fields = declare_sums(plan),
+        bytes = plan.pack.tile.bytes,
+        step = step(plan, &x),
+        width = tokens * DP4A_ROWS,
+        each = each_token(plan, &format!("const u32 token = first_token + t;\n{of_token}{store}")),
+        finish = finish(plan, room, "y"),
+    );
+    (early, product)
+}

@@ -1,0 +1,419 @@
+//! The modules of generated code: one for each format, one for each activation format.
+
+use super::{
+    Listed, Listing, Loops, Shared, activations, attributes, doc, fields, format, free_name, lcm, lookup,
+    matmul, pack, quantize, scalar, serving, variant_ident,
+};
+use crate::plan::{FormatPlan, LookupPlan, MatmulPlan, PackPlan, scalar_k_max};
+use crate::{CudaImages, Error, Options};
+use gristmill_spec::model::{CpuVariant, Format, Packing, ShapeRules, SpecSet};
+use gristmill_spec::vocab::{Op, Strategy};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// One module for a format, with every kernel that serves it.
+pub(super) fn format_module(
+    set: &SpecSet,
+    plan: &FormatPlan<'_>,
+    index: usize,
+    options: &Options,
+    loops: &mut Loops,
+) -> Result<(String, Vec<Listed>), Vec<Error>> {
+    let format: &Format = plan.format;
+    let name = &format.name;
+    let mut errors = Vec::new();
+    let mut listed = Vec::new();
+    let decode = format::decode(plan);
+    let mut body = decode.clone();
+    let k_rule = |mut shape: ShapeRules, k_max: u64| {
+        shape.k.max = shape.k.max.min(k_max);
+        shape.k.multiple_of = lcm(shape.k.multiple_of.max(1), u64::from(format.elements));
+        shape
+    };
+    let strategies = strategy_words(plan);
+
+    let dequantizers: Vec<_> = serving(set, Op::Dequantize, index).collect();
+    if !dequantizers.is_empty() {
+        let text = format::dequantize(plan);
+        let listing = Listing { op: Op::Dequantize, format: index, format_name: name, options };
+        for (kernel, order, variant) in dequantizers {
+            let (cfg, enable) = attributes(variant);
+            let ident = format!("dequantize_{}", variant_ident(variant));
+            let source = format!("{}:{}", variant.origin.file, variant.origin.line);
+            let function = match &variant.body {
+                Some(path) => path.clone(),
+                None => {
+                    let _ = write!(
+                        body,
+                        "/// Blocks of `{name}` to f32, compiled for {isa}.
+                         ///
+                         /// `@generated` by gristmill from {source}.
+                         ///
+                         /// # Safety
+                         ///
+                         /// As [`DequantizeFn`](gristmill_runtime::abi::DequantizeFn) says; the CPU has the features named.
+                         {cfg}{enable}pub unsafe fn {ident}(src: *const u8, dst: *mut f32, blocks: usize, outer: f32) -> Result<(), Fault> {{
+                             // SAFETY: passed on.
+                             unsafe {{ dequantize(src, dst, blocks, outer) }}
+                         }}\n",
+                        isa = variant.isa,
+                    );
+                    format!("{name}::{ident}")
+                }
+            };
+            let text = format!("{decode}{text}");
+            listed.push(listing.entry(
+                kernel,
+                order,
+                variant,
+                None,
+                k_rule(variant.shape, u64::MAX),
+                format!("decode: {strategies}"),
+                format!("Code::Dequantize({function})"),
+                &text,
+            ));
+            binding(&mut body, variant, &listed[listed.len() - 1].name);
+        }
+        body.push_str(&text);
+    }
+
+    let quantize: Vec<_> = serving(set, Op::Quantize, index).collect();
+    if !quantize.is_empty() {
+        let listing = Listing { op: Op::Quantize, format: index, format_name: name, options };
+        for (number, quantizer) in format.quantizers.iter().enumerate() {
+            let text = match quantize::quantize(plan, quantizer) {
+                Ok(text) => text,
+                Err(error) => {
+                    errors.push(error);
+                    continue;
+                }
+            };
+            let quantizer_name = &quantizer.name;
+            let outer = text.contains(&format!("fn step_{quantizer_name}("));
+            body.push_str(&text);
+            for &(kernel, order, variant) in &quantize {
+                let (cfg, enable) = attributes(variant);
+                let ident = format!("quantize_{quantizer_name}_{}", variant_ident(variant));
+                let source = format!("{}:{}", variant.origin.file, variant.origin.line);
+                let function = match &variant.body {
+                    Some(path) => path.clone(),
+                    None => {
+                        let _ = write!(
+                            body,
+                            "/// f32 to blocks of `{name}` by `{quantizer_name}`, compiled for {isa}.
+                             ///
+                             /// `@generated` by gristmill from {source}.
+                             ///
+                             /// # Safety
+                             ///
+                             /// As [`QuantizeFn`](gristmill_runtime::abi::QuantizeFn) says; the CPU has the features named.
+                             {cfg}{enable}pub unsafe fn {ident}(src: *const f32, dst: *mut u8, blocks: usize, step: Step) -> Result<(), Fault> {{
+                                 // SAFETY: passed on.
+                                 unsafe {{ quantize_{quantizer_name}(src, dst, blocks, step) }}
+                             }}\n",
+                            isa = variant.isa,
+                        );
+                        format!("{name}::{ident}")
+                    }
+                };
+                let step = if outer {
+                    let ident = format!("step_{quantizer_name}_{}", variant_ident(variant));
+                    let _ = write!(
+                        body,
+                        "/// The step of `{quantizer_name}` for a row or tensor, compiled for {isa}.
+                         ///
+                         /// # Safety
+                         ///
+                         /// As [`StepFn`](gristmill_runtime::abi::StepFn) says; the CPU has the features named.
+                         {cfg}{enable}pub unsafe fn {ident}(src: *const f32, len: usize) -> Result<Step, Fault> {{
+                             // SAFETY: passed on.
+                             unsafe {{ step_{quantizer_name}(src, len) }}
+                         }}\n",
+                        isa = variant.isa,
+                    );
+                    format!("Some({name}::{ident})")
+                } else {
+                    "None".to_string()
+                };
+                listed.push(listing.entry(
+                    kernel,
+                    order,
+                    variant,
+                    Some((number, quantizer_name)),
+                    k_rule(variant.shape, u64::MAX),
+                    format!("{} over the {}", quantizer_name, if outer { "row or tensor" } else { "block" }),
+                    format!("Code::Quantize {{ step: {step}, blocks: {function} }}"),
+                    &text,
+                ));
+                binding(&mut body, variant, &listed[listed.len() - 1].name);
+            }
+        }
+    }
+
+    let matmuls: Vec<_> = serving(set, Op::Matmul, index).collect();
+    if let Some(reason) = plan.no_matmul() {
+        if !matmuls.is_empty() {
+            errors.push(Error::plan(format, &format!("no integer matmul: {reason}")));
+        }
+    } else {
+        let listing = Listing { op: Op::Matmul, format: index, format_name: name, options };
+        let mut packs: BTreeMap<String, PackPlan<'_>> = BTreeMap::new();
+        let mut scalar = false;
+        for (kernel, order, variant) in matmuls {
+            let source = format!("{}:{}", variant.origin.file, variant.origin.line);
+            let ident = format!("matmul_{}", variant_ident(variant));
+            let (function, packing, multiple, shape, words, text) = match variant.packing {
+                None => {
+                    let text = scalar::matmul_scalar(plan);
+                    let function = match &variant.body {
+                        Some(path) => path.clone(),
+                        None => {
+                            if !scalar {
+                                scalar = true;
+                                let _ = write!(body, "{text}");
+                            }
+                            format!("{name}::matmul_scalar")
+                        }
+                    };
+                    let words = format!("the format's own rows; decode: {strategies}; i32 sums");
+                    (function, "None".to_string(), 1, k_rule(variant.shape, scalar_k_max(plan)), words, text)
+                }
+                Some(packing) => {
+                    let packing = &set.packings[packing];
+                    let Packed { shape_name, text, words, pack, k_max } = match packed(plan, packing, variant)
+                    {
+                        Ok(packed) => packed,
+                        Err(error) => {
+                            errors.push(error.of_variant(&variant.origin));
+                            continue;
+                        }
+                    };
+                    let multiple = pack.multiple;
+                    packs.entry(packing.name.clone()).or_insert(pack);
+                    let function = match &variant.body {
+                        Some(path) => path.clone(),
+                        None => {
+                            let module = free_name(loops, &format!("{ident}_{shape_name}"), &text);
+                            let shared = loops.entry(module.clone()).or_insert_with(|| Shared {
+                                text: text.clone(),
+                                formats: Vec::new(),
+                                isa: variant.isa,
+                                words: words.clone(),
+                                source,
+                            });
+                            shared.formats.push(format!("`{name}`"));
+                            format!("{module}::matmul")
+                        }
+                    };
+                    (
+                        function,
+                        format!("Some(&{name}::PACK_{})", packing.name.to_uppercase()),
+                        multiple,
+                        k_rule(variant.shape, k_max),
+                        words,
+                        text,
+                    )
+                }
+            };
+            listed.push(listing.entry(
+                kernel,
+                order,
+                variant,
+                None,
+                shape,
+                words,
+                format!(
+                    "Code::Matmul {{ run: {function}, packing: {packing}, unit: Unit {{ elements: {}, multiple: {multiple} }} }}",
+                    plan.unit
+                ),
+                &format!("{decode}{text}"),
+            ));
+            binding(&mut body, variant, &listed[listed.len() - 1].name);
+        }
+        if matches!(options.cuda, CudaImages::Built { .. }) {
+            match crate::cuda::packings(set, plan, index) {
+                Ok(more) => {
+                    for pack in more {
+                        packs.entry(pack.packing.name.clone()).or_insert(pack);
+                    }
+                }
+                Err(error) => errors.push(error),
+            }
+        }
+        for (packing, pack) in &packs {
+            body.push_str(&pack::pack(plan, pack));
+            let _ = write!(
+                body,
+                "/// `{name}` in packing `{packing}`.
+                 pub static PACK_{upper}: PackInfo = PackInfo {{
+                     name: {packing:?}, rows: {rows}, tile_k: {tile_k}, tile_bytes: {tile_bytes}, scales: {scales}, mins: {mins}, runs: {runs}, min: {min}, table: {table},
+                     pack: pack_{packing}, unpack: unpack_{packing},
+                 }};\n",
+                upper = packing.to_uppercase(),
+                rows = pack.packing.rows,
+                tile_k = pack.tile.k,
+                tile_bytes = pack.tile.bytes,
+                scales = plan.has_scales(),
+                runs = plan.runs(),
+                mins = plan.offset,
+                min = plan.min(),
+                table = pack.table.as_ref().map_or("None".to_string(), |t| format!("Some(&{t:?})")),
+            );
+        }
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let text = format!(
+        "{}///
+         /// `@generated` by gristmill from {}:{}.
+         pub mod {name} {{
+             use gristmill_runtime::abi::{{Fault, MatmulArgs, Step}};
+             use gristmill_runtime::number;
+             use gristmill_runtime::registry::PackInfo;
+             use gristmill_runtime::search;
+             {body}
+         }}\n",
+        format::module_doc(plan),
+        format.origin.file,
+        format.origin.line,
+    );
+    Ok((text, listed))
+}
+
+/// A packed variant, planned and written.
+struct Packed<'a> {
+    shape_name: String,
+    text: String,
+    words: String,
+    pack: PackPlan<'a>,
+    k_max: u64,
+}
+
+fn packed<'a>(
+    plan: &'a FormatPlan<'_>,
+    packing: &'a Packing,
+    variant: &CpuVariant,
+) -> Result<Packed<'a>, Error> {
+    Ok(match variant.strategy {
+        Strategy::Multiply => {
+            let resolved = MatmulPlan::new(plan, packing, variant)?;
+            Packed {
+                shape_name: matmul::shape_name(&resolved),
+                text: matmul::emit(&resolved),
+                words: resolved.describe(),
+                pack: resolved.pack.clone(),
+                k_max: resolved.k_max,
+            }
+        }
+        Strategy::Lookup => {
+            let resolved = LookupPlan::new(plan, packing, variant)?;
+            Packed {
+                shape_name: lookup::shape_name(&resolved),
+                text: lookup::emit(&resolved),
+                words: resolved.describe(),
+                pack: resolved.pack.clone(),
+                k_max: resolved.k_max,
+            }
+        }
+    })
+}
+
+/// A hand-written body is bound to the variant that names it: `#[variant]` leaves the name behind.
+fn binding(body: &mut String, variant: &CpuVariant, name: &str) {
+    if let Some(path) = &variant.body {
+        let (cfg, _) = attributes(variant);
+        let _ = writeln!(
+            body,
+            "{cfg}const _: () = assert!(
+                 gristmill_runtime::registry::same_name({path}::VARIANT, {name:?}),
+                 {:?}
+             );",
+            format!("the function {path} is not marked as the variant {name}")
+        );
+    }
+}
+
+/// The decode strategies of a format's code field, in words.
+fn strategy_words(plan: &FormatPlan<'_>) -> String {
+    use gristmill_spec::model::FieldLayout;
+    match &plan.format.fields[plan.format.value.code].layout {
+        FieldLayout::Bits(slices) => {
+            let words: Vec<String> = slices
+                .iter()
+                .map(|slice| format!("{} of {} bits", fields::Strategy::of(slice).name(), slice.bits))
+                .collect();
+            words.join(" + ")
+        }
+        FieldLayout::Digits { .. } => "base-3 digits by multiplication".to_string(),
+    }
+}
+
+/// One module for an activation format.
+pub(super) fn activation_module(set: &SpecSet, index: usize, options: &Options) -> (String, Vec<Listed>) {
+    let format = &set.activations[index];
+    let name = &format.name;
+    let mut body = activations::emit(format);
+    let text = body.clone();
+    let mut listed = Vec::new();
+    let listing = Listing { op: Op::QuantizeActivations, format: index, format_name: name, options };
+    for (kernel, order, variant) in serving(set, Op::QuantizeActivations, index) {
+        let (cfg, enable) = attributes(variant);
+        let ident = format!("quantize_{}", variant_ident(variant));
+        let source = format!("{}:{}", variant.origin.file, variant.origin.line);
+        let function = match &variant.body {
+            Some(path) => path.clone(),
+            None => {
+                let _ = write!(
+                    body,
+                    "/// A row of f32 to `{name}` activations, compiled for {isa}.
+                     ///
+                     /// `@generated` by gristmill from {source}.
+                     ///
+                     /// # Safety
+                     ///
+                     /// As [`QuantizeActivationsFn`](gristmill_runtime::abi::QuantizeActivationsFn) says; the CPU has the features named.
+                     {cfg}{enable}pub unsafe fn {ident}(
+                         x: *const f32, k: usize, unit: usize, unit_padded: usize,
+                         q: *mut i8, scales: *mut f32, sums: *mut i32,
+                     ) -> Result<(), Fault> {{
+                         // SAFETY: passed on.
+                         unsafe {{ quantize(x, k, unit, unit_padded, q, scales, sums) }}
+                     }}\n",
+                    isa = variant.isa,
+                );
+                format!("activations_{name}::{ident}")
+            }
+        };
+        let mut shape = variant.shape;
+        shape.k.multiple_of = lcm(shape.k.multiple_of.max(1), u64::from(format.block.unwrap_or(1)));
+        let words = match format.block {
+            Some(block) => format!("blocks of {block}"),
+            None => "one scale a row".to_string(),
+        };
+        listed.push(listing.entry(
+            kernel,
+            order,
+            variant,
+            None,
+            shape,
+            words,
+            format!("Code::QuantizeActivations({function})"),
+            &text,
+        ));
+        binding(&mut body, variant, &listed[listed.len() - 1].name);
+    }
+    let text = format!(
+        "{}///
+         /// `@generated` by gristmill from {}:{}.
+         pub mod activations_{name} {{
+             use gristmill_runtime::abi::Fault;
+             use gristmill_runtime::number;
+             {body}
+         }}\n",
+        doc(&format!("Activations `{name}`: {}", format.doc)),
+        format.origin.file,
+        format.origin.line,
+    );
+    (text, listed)
+}

@@ -1,0 +1,252 @@
+//! The launch trampolines: the only callers of entry code, and the only writers of counters and ledgers.
+//!
+//! A [`Launcher`] exists only for an entry that this processor can run ([`admit`]); that, and the size
+//! invariants of the types passed in, is what the unsafe calls below rest on. A registry itself is
+//! trusted: its entries are generated together with the sizes that its formats state.
+
+mod blocks;
+mod product;
+
+pub(crate) use blocks::{ActivationCode, DequantizeCode, QuantizeCode};
+#[cfg(feature = "cuda")]
+pub(crate) use product::unpack_panel;
+pub(crate) use product::{MatmulCode, PanelSize, Panels, pack};
+
+use crate::decide::Candidate;
+use crate::device::{CpuProfile, Device};
+use crate::error::Error;
+use crate::receipt::{Ledger, Recording};
+use crate::registry::{Code, Entry, Registry};
+use crate::stats::timing;
+use gristmill_spec::vocab::{DeviceKind, Op};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Code that may run here, with its bookkeeping.
+#[derive(Clone, Debug)]
+pub(crate) struct Launcher<C> {
+    pub(crate) entry: &'static Entry,
+    index: usize,
+    registry: &'static Registry,
+    code: C,
+    ledger: Option<Arc<Ledger>>,
+}
+
+/// Refuses an entry that can't run on this machine, whatever profile it was chosen for.
+fn admit(entry: &Entry) -> Result<(), Error> {
+    match entry.device {
+        DeviceKind::Cpu => {}
+        DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => return Err(cannot_drive(entry, 0)),
+    }
+    let missing = CpuProfile::detect().features.missing(entry.features);
+    if missing.iter().next().is_some() {
+        return Err(Error::CannotRunHere { kernel: entry.name, missing: missing.iter().collect() });
+    }
+    Ok(())
+}
+
+/// The error for a device that this build does not drive.
+pub(crate) fn cannot_drive(entry: &Entry, index: u32) -> Error {
+    Error::CannotDrive { kernel: entry.name, device: Device { kind: entry.device, index } }
+}
+
+/// A kernel of the processor or of a GPU.
+#[derive(Clone, Debug)]
+pub(crate) enum On<C, G> {
+    /// The processor.
+    Cpu(Launcher<C>),
+    /// A GPU.
+    Cuda(Launcher<G>),
+}
+
+impl<C, G> On<C, G> {
+    /// The kernel of a candidate, on the device that it is for.
+    pub(crate) fn of(
+        registry: &'static Registry,
+        candidate: Candidate,
+        index: u32,
+        cpu: impl FnOnce(&'static Registry, Candidate) -> Result<Launcher<C>, Error>,
+        cuda: impl FnOnce(&'static Registry, Candidate, u32) -> Result<Launcher<G>, Error>,
+    ) -> Result<On<C, G>, Error> {
+        match candidate.entry.device {
+            DeviceKind::Cpu => cpu(registry, candidate).map(On::Cpu),
+            DeviceKind::Cuda => cuda(registry, candidate, index).map(On::Cuda),
+            DeviceKind::Rocm | DeviceKind::Metal => Err(cannot_drive(candidate.entry, index)),
+        }
+    }
+
+    pub(crate) fn entry(&self) -> &'static Entry {
+        match self {
+            On::Cpu(launcher) => launcher.entry,
+            On::Cuda(launcher) => launcher.entry,
+        }
+    }
+
+    pub(crate) fn broken(&self, what: &'static str) -> Error {
+        match self {
+            On::Cpu(launcher) => launcher.broken(what),
+            On::Cuda(launcher) => launcher.broken(what),
+        }
+    }
+
+    pub(crate) fn record(&mut self, recording: Option<&Recording>) -> Result<(), Error> {
+        match self {
+            On::Cpu(launcher) => launcher.record(recording),
+            On::Cuda(launcher) => launcher.record(recording),
+        }
+    }
+}
+
+impl<C> Launcher<C> {
+    fn new(
+        registry: &'static Registry,
+        candidate: Candidate,
+        expected: Op,
+        code: impl FnOnce(Code) -> Option<C>,
+    ) -> Result<Launcher<C>, Error> {
+        let Candidate { index, entry } = candidate;
+        if entry.op != expected {
+            return Err(Error::WrongOp { kernel: entry.name, expected, found: entry.op });
+        }
+        admit(entry)?;
+        let broken = Error::BrokenRegistry {
+            package: registry.package,
+            at: entry.name,
+            what: "its code is of another op",
+        };
+        Ok(Launcher { entry, index, registry, code: code(entry.code).ok_or(broken)?, ledger: None })
+    }
+
+    /// A kernel of a GPU; `code` is `None` where it is of another op.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn on_gpu(
+        registry: &'static Registry,
+        candidate: Candidate,
+        expected: Op,
+        code: impl FnOnce(&crate::registry::CudaCode) -> Result<Option<C>, Error>,
+    ) -> Result<Launcher<C>, Error> {
+        let Candidate { index, entry } = candidate;
+        if entry.op != expected {
+            return Err(Error::WrongOp { kernel: entry.name, expected, found: entry.op });
+        }
+        let made = match &entry.code {
+            Code::Cuda(cuda) => code(cuda)?,
+            Code::Dequantize(_)
+            | Code::Quantize { .. }
+            | Code::QuantizeActivations(_)
+            | Code::Matmul { .. } => None,
+        };
+        let broken = Error::BrokenRegistry {
+            package: registry.package,
+            at: entry.name,
+            what: "its code is of another op or device",
+        };
+        Ok(Launcher { entry, index, registry, code: made.ok_or(broken)?, ledger: None })
+    }
+
+    /// Enqueues one launch on a GPU, timed by its clock where times are taken, and counts it once the driver has
+    /// taken it.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn enqueued(
+        &self,
+        gpu: &crate::cuda::Gpu,
+        bytes_in: usize,
+        bytes_out: usize,
+        enqueue: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if gpu.is_capturing() {
+            enqueue()?;
+            let (entry, index, ledger) = (self.entry, self.index, self.ledger.clone());
+            gpu.count_later(Tally { entry, index, ledger, bytes: [bytes_in, bytes_out] });
+            return Ok(());
+        }
+        let time = if timing() {
+            Some(gpu.time(enqueue)?.1)
+        } else {
+            enqueue()?;
+            None
+        };
+        self.count(bytes_in, bytes_out, time);
+        Ok(())
+    }
+
+    pub(crate) fn code(&self) -> &C {
+        &self.code
+    }
+
+    pub(crate) fn broken(&self, what: &'static str) -> Error {
+        Error::BrokenRegistry { package: self.registry.package, at: self.entry.name, what }
+    }
+
+    /// Lets the launches of this handle count in `recording`, or in none.
+    pub(crate) fn record(&mut self, recording: Option<&Recording>) -> Result<(), Error> {
+        if let Some(recording) = recording
+            && !std::ptr::eq(recording.ledger.registry, self.registry)
+        {
+            return Err(Error::ForeignRecording {
+                recording: recording.ledger.registry.package,
+                kernel: self.registry.package,
+            });
+        }
+        self.ledger = recording.map(|recording| Arc::clone(&recording.ledger));
+        Ok(())
+    }
+
+    /// One launch: counted whether or not it ends in a fault, since it ran.
+    #[inline]
+    fn launch<R>(&self, bytes_in: usize, bytes_out: usize, run: impl FnOnce() -> R) -> R {
+        let started = timing().then(Instant::now);
+        let outcome = run();
+        self.count(bytes_in, bytes_out, started.map(|started| started.elapsed()));
+        outcome
+    }
+
+    #[inline]
+    fn count(&self, bytes_in: usize, bytes_out: usize, time: Option<Duration>) {
+        count(self.entry, self.index, self.ledger.as_deref(), [bytes_in, bytes_out], time);
+    }
+}
+
+#[inline]
+fn count(
+    entry: &'static Entry,
+    index: usize,
+    ledger: Option<&Ledger>,
+    [bytes_in, bytes_out]: [usize; 2],
+    time: Option<Duration>,
+) {
+    let counters = entry.counters;
+    if let Some(time) = time {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        counters.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        counters.timed.fetch_add(1, Ordering::Relaxed);
+    }
+    counters.launches.fetch_add(1, Ordering::Relaxed);
+    counters.bytes_in.fetch_add(bytes_in as u64, Ordering::Relaxed);
+    counters.bytes_out.fetch_add(bytes_out as u64, Ordering::Relaxed);
+    if let Some(ledger) = ledger {
+        ledger.note(index);
+    }
+}
+
+/// A launch in a graph: it counts each time that the graph is launched.
+#[cfg(feature = "cuda")]
+#[derive(Debug)]
+pub(crate) struct Tally {
+    entry: &'static Entry,
+    index: usize,
+    ledger: Option<Arc<Ledger>>,
+    bytes: [usize; 2],
+}
+
+#[cfg(feature = "cuda")]
+impl Tally {
+    pub(crate) fn kernel(&self) -> &'static str {
+        self.entry.name
+    }
+
+    pub(crate) fn count(&self) {
+        count(self.entry, self.index, self.ledger.as_deref(), self.bytes, None);
+    }
+}

@@ -1,0 +1,255 @@
+//! Launches of products, and how weights get into what they read.
+
+use super::Launcher;
+use crate::abi::{MatmulArgs, MatmulFn};
+use crate::activations::{Activations, RowLayout};
+use crate::decide::Candidate;
+use crate::error::Error;
+use crate::registry::{Code, PackInfo, Registry, Unit};
+use crate::threads::{Threads, share};
+use crate::weights::{PackedMatrix, Stack};
+use gristmill_spec::vocab::Op;
+use std::ops::Range;
+
+/// Rows that a part of a product takes at least, where there are enough: a multiple of the row tiles
+/// that kernels use.
+const ROWS_PER_GRANULE: usize = 64;
+
+/// Code of a product.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MatmulCode {
+    run: MatmulFn,
+    pub(crate) packing: Option<&'static PackInfo>,
+    pub(crate) unit: Unit,
+}
+
+/// Panels of one matrix on their way into a packing.
+pub(crate) struct Panels<'p> {
+    pub(crate) first: usize,
+    pub(crate) codes: &'p mut [u8],
+    pub(crate) scales: &'p mut [f32],
+    pub(crate) mins: &'p mut [f32],
+}
+
+/// Sizes of one panel.
+#[derive(Clone, Copy)]
+pub(crate) struct PanelSize {
+    pub(crate) rows: usize,
+    pub(crate) stride: usize,
+    pub(crate) scales: usize,
+    pub(crate) mins: usize,
+}
+
+impl Panels<'_> {
+    fn count(&self, size: &PanelSize) -> usize {
+        self.codes.len() / size.stride.max(1)
+    }
+
+    pub(crate) fn split(self, size: &PanelSize, left: usize, all: usize) -> (Self, Self) {
+        let panels = share(self.count(size), left, all);
+        let (codes, codes2) = self.codes.split_at_mut(panels * size.stride);
+        let (scales, scales2) = self.scales.split_at_mut(panels * size.scales);
+        let (mins, mins2) = self.mins.split_at_mut(panels * size.mins);
+        let first = Panels { first: self.first, codes, scales, mins };
+        let second = Panels { first: self.first + panels, codes: codes2, scales: scales2, mins: mins2 };
+        (first, second)
+    }
+}
+
+/// Packs the rows of `matrix` that belong to `panels`, whose buffers are zero. Pack functions are written for every
+/// processor, whatever device reads the packing.
+pub(crate) fn pack(
+    packing: &PackInfo,
+    matrix: &Stack<'_, '_>,
+    panels: Panels<'_>,
+    size: &PanelSize,
+) -> Result<(), Error> {
+    let mut gathered = Vec::new();
+    for panel in 0..panels.count(size) {
+        let row = (panels.first + panel) * size.rows;
+        let rows = matrix.n().saturating_sub(row).min(size.rows);
+        let (blocks, stride) = matrix.rows(row, rows, &mut gathered);
+        let codes = &mut panels.codes[panel * size.stride..][..size.stride];
+        let scales = &mut panels.scales[panel * size.scales..][..size.scales];
+        let mins = &mut panels.mins[panel * size.mins..][..size.mins];
+        let needed = if rows == 0 {
+            0
+        } else {
+            (rows - 1) * stride + matrix.row_bytes() - matrix.format().header_bytes()
+        };
+        assert!(blocks.len() >= needed, "a matrix is as long as its shape says");
+        // SAFETY: no feature of the processor is needed. The blocks of all rows lie in `blocks`, `stride` apart, as was
+        // just seen; the places have the sizes of one panel of this packing.
+        let packed = unsafe {
+            (packing.pack)(
+                blocks.as_ptr(),
+                stride,
+                rows,
+                matrix.k(),
+                codes.as_mut_ptr(),
+                pointer_mut(scales),
+                pointer_mut(mins),
+            )
+        };
+        packed.map_err(|fault| fault.in_rows(matrix.format(), row, matrix.k()))?;
+    }
+    Ok(())
+}
+
+/// Row `row` of one panel to `k` values.
+#[expect(clippy::too_many_arguments, reason = "the parts of a panel")]
+pub(crate) fn unpack_panel(
+    packing: &PackInfo,
+    codes: &[u8],
+    scales: &[f32],
+    mins: &[f32],
+    outer: f32,
+    row: usize,
+    k: usize,
+    dst: &mut [f32],
+) {
+    assert!(dst.len() == k && row < packing.rows, "the handle compares sizes with the shape");
+    // SAFETY: no feature of the processor is needed; the slices are the panel's, by the layout with which the matrix
+    // was packed; `dst` holds k values.
+    unsafe {
+        (packing.unpack)(codes.as_ptr(), pointer(scales), pointer(mins), outer, row, k, dst.as_mut_ptr());
+    }
+}
+
+impl Launcher<MatmulCode> {
+    pub(crate) fn matmul(registry: &'static Registry, candidate: Candidate) -> Result<Self, Error> {
+        Launcher::new(registry, candidate, Op::Matmul, |code| match code {
+            Code::Matmul { run, packing, unit } => Some(MatmulCode { run, packing, unit }),
+            Code::Dequantize(_) | Code::Quantize { .. } | Code::QuantizeActivations(_) | Code::Cuda(_) => {
+                None
+            }
+        })
+    }
+
+    /// Row `row` of `weights` (made with `packing`) to `k` values.
+    pub(crate) fn unpack(
+        &self,
+        packing: &PackInfo,
+        weights: &PackedMatrix,
+        row: usize,
+        dst: &mut [f32],
+    ) -> Result<(), Error> {
+        if row >= weights.n {
+            return Err(Error::NoSuchRow { row, rows: weights.n });
+        }
+        if dst.len() != weights.k {
+            return Err(Error::ShapeMismatch {
+                what: "the destination",
+                unit: "values",
+                expected: weights.k,
+                found: dst.len(),
+            });
+        }
+        if dst.is_empty() {
+            return Ok(());
+        }
+        let (panel, row_in_panel) = (row / packing.rows, row % packing.rows);
+        let per_panel = packing.terms(weights.units).unwrap_or(0);
+        let codes = &weights.codes[panel * weights.stride..][..weights.stride];
+        let scales = if packing.scales { &weights.scales[panel * per_panel..][..per_panel] } else { &[] };
+        let mins = if packing.mins { &weights.mins[panel * per_panel..][..per_panel] } else { &[] };
+        unpack_panel(packing, codes, scales, mins, weights.outer[row], row_in_panel, weights.k, dst);
+        Ok(())
+    }
+
+    /// The product of `m > 0` quantized rows with `n > 0` rows of `k > 0`. The caller has checked that this
+    /// kernel reads `weights`, that `x` was laid out for it, and that `bias` and `y` hold `n` and `m * n`.
+    pub(crate) fn product(
+        &self,
+        weights: &PackedMatrix,
+        x: &Activations<'_>,
+        bias: Option<&[f32]>,
+        y: &mut [f32],
+        threads: &Threads,
+    ) {
+        let RowLayout { k, units, stride, blocks, .. } = x.layout;
+        let (m, n) = (x.m, weights.n);
+        assert!(
+            k == weights.k && units == weights.units && y.len() == m * n && bias.is_none_or(|b| b.len() == n),
+            "the handle compares sizes with the shape"
+        );
+        let args = MatmulArgs {
+            codes: weights.codes.as_ptr(),
+            stride: weights.stride,
+            scales: pointer(&weights.scales),
+            mins: pointer(&weights.mins),
+            min: weights.layout.packing.map_or(0, |packing| packing.min),
+            table: weights
+                .layout
+                .packing
+                .and_then(|packing| packing.table)
+                .map_or(std::ptr::null(), std::ptr::from_ref),
+            outer: weights.outer.as_ptr(),
+            k,
+            units,
+            x: x.q.as_ptr(),
+            x_stride: stride,
+            x_scales: x.scales.as_ptr(),
+            x_blocks: blocks,
+            x_sums: x.sums.as_ptr(),
+            bias: bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
+            y: y.as_mut_ptr(),
+            m,
+            n,
+            row_begin: 0,
+            row_end: n,
+        };
+        let args = Shared(args);
+        let panel = weights.layout.panel_rows();
+        let work = (m as u64).saturating_mul(n as u64).saturating_mul(k as u64);
+        let wide = panel * ROWS_PER_GRANULE.div_ceil(panel);
+        // Narrow matrices are cut as finely as the packing allows, or some threads would have nothing.
+        let granule = if n / wide >= threads.most_parts() { wide } else { panel };
+        let granules = n.div_ceil(granule);
+        let split = |job: Range<usize>, left, all| {
+            let mid = job.start + share(job.len(), left, all);
+            (job.start..mid, mid..job.end)
+        };
+        let run = |job: Range<usize>| -> Result<(), std::convert::Infallible> {
+            let rows = Range { start: (job.start * granule).min(n), end: (job.end * granule).min(n) };
+            if !rows.is_empty() {
+                let args = MatmulArgs { row_begin: rows.start, row_end: rows.end, ..*args.get() };
+                // SAFETY: `admit` checked the processor; pointers and sizes come from buffers that outlive
+                // this call, in the layout this kernel reads (the caller checked). Parts write columns of
+                // `y` that no other part touches, and `row_begin` is a multiple of the packing's rows.
+                unsafe { (self.code.run)(&args) };
+            }
+            Ok(())
+        };
+        let bytes_in = weights.bytes() + m * (x.layout.bytes() + 4 * (blocks + units));
+        self.launch(bytes_in, m * n * 4, || {
+            match threads.divide(threads.parts(work, granules), 0..granules, &split, &run) {
+                Ok(()) => {}
+                Err(never) => match never {},
+            }
+        });
+    }
+}
+
+/// Arguments that several threads read.
+struct Shared(MatmulArgs);
+
+impl Shared {
+    /// Through a method, so that closures capture the wrapper and not the pointers in it.
+    fn get(&self) -> &MatmulArgs {
+        &self.0
+    }
+}
+
+// SAFETY: threads only read the arguments. What they point to is read-only but for `y`, of which each
+// thread writes columns of its own (`Launcher::product` hands out disjoint row ranges).
+unsafe impl Sync for Shared {}
+
+/// Null for an empty slice, as the ABI wants it.
+fn pointer<T>(slice: &[T]) -> *const T {
+    if slice.is_empty() { std::ptr::null() } else { slice.as_ptr() }
+}
+
+fn pointer_mut<T>(slice: &mut [T]) -> *mut T {
+    if slice.is_empty() { std::ptr::null_mut() } else { slice.as_mut_ptr() }
+}

@@ -1,0 +1,216 @@
+//! Quantizing and dequantizing on the GPU: against a copy there, and against this machine's processor with nothing left
+//! out, the way of the operands to the device and back included.
+
+use super::super::super::clock::median;
+use super::super::super::error::CliError;
+use super::super::super::gpu_time;
+use super::super::super::random::Random;
+use super::super::super::table::{Side, Table, measured};
+use super::super::{Measured, Memory};
+use super::Bench;
+use gristmill::cuda::{DeviceBuffer, GpuQuantizer};
+use gristmill::registry::FormatInfo;
+use gristmill::{Dequantizer, Device, Error, QuantizedMatrix, Quantizer, REGISTRY, Request, Shape};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+/// Elements of larger tensors that are measured: the rate of more is the same.
+const MOST_ELEMENTS: usize = 1 << 26;
+/// Elements that the processor converts: searching quantizers take a second for so many.
+const PROCESSOR_ELEMENTS: usize = 1 << 20;
+/// Time for the processor's runs, if that allows for more than one.
+const PROCESSOR_TIME: Duration = Duration::from_millis(200);
+
+/// One conversion.
+pub struct Record {
+    op: &'static str,
+    kernel: &'static str,
+    format: &'static str,
+    n: usize,
+    k: usize,
+    memory: Memory,
+    /// Median of a launch with both operands on the device.
+    seconds: f64,
+    /// Read and written.
+    bytes: usize,
+    /// Median with both operands in the processor's memory.
+    from_host: f64,
+    /// The processor's kernel, and its median seconds for so many elements, on one thread.
+    processor: (&'static str, f64),
+}
+
+impl Record {
+    fn gb_s(&self) -> f64 {
+        self.bytes as f64 / self.seconds / 1e9
+    }
+
+    pub fn json(&self, device: Device, copy: f64) -> Value {
+        let (processor, seconds) = self.processor;
+        json!({
+            "op": self.op,
+            "kernel": self.kernel,
+            "format": self.format,
+            "device": device.to_string(),
+            "n": self.n,
+            "k": self.k,
+            "memory": self.memory.name(),
+            "seconds": self.seconds,
+            "gb_s": self.gb_s(),
+            "copy_gb_s": copy,
+            "percent_of_copy": 100.0 * self.gb_s() / copy,
+            "seconds_with_copies": self.from_host,
+            "cpu_kernel": processor,
+            "cpu_seconds": seconds,
+            "times_cpu": seconds / self.seconds,
+            "times_cpu_with_copies": seconds / self.from_host,
+        })
+    }
+}
+
+/// A table of them.
+///
+/// # Errors
+/// Those of `out`.
+pub fn print(records: &[Record], copy: f64, out: &mut dyn Write) -> io::Result<()> {
+    if records.is_empty() {
+        return Ok(());
+    }
+    writeln!(out)?;
+    let mut table = Table::new(&[
+        ("kernel", Side::Left),
+        ("NxK", Side::Right),
+        ("memory", Side::Left),
+        ("us", Side::Right),
+        ("GB/s", Side::Right),
+        ("% of copy", Side::Right),
+        ("x cpu", Side::Right),
+        ("us with copies", Side::Right),
+        ("x cpu", Side::Right),
+        ("cpu", Side::Left),
+    ]);
+    for record in records {
+        let (processor, seconds) = record.processor;
+        table.row([
+            record.kernel.to_owned(),
+            format!("{}x{}", record.n, record.k),
+            record.memory.name().to_owned(),
+            measured(record.seconds * 1e6),
+            measured(record.gb_s()),
+            format!("{:.0}", 100.0 * record.gb_s() / copy),
+            measured(seconds / record.seconds),
+            measured(record.from_host * 1e6),
+            measured(seconds / record.from_host),
+            processor.to_owned(),
+        ]);
+    }
+    table.print(out)?;
+    writeln!(
+        out,
+        "\nGB/s: read and written; with copies: from the processor's memory and back to it\n\
+         x cpu: times as fast as this machine's processor, one thread, measured in this run"
+    )
+}
+
+/// Median seconds that `work` takes by this processor's clock.
+fn median_of(least: usize, mut work: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+    let mut times = Vec::new();
+    let started = Instant::now();
+    while times.len() < least || (started.elapsed() < PROCESSOR_TIME && times.len() < 100) {
+        let start = Instant::now();
+        work()?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    Ok(median(&mut times))
+}
+
+impl Bench<'_> {
+    /// Measures how a format is made of f32, or made f32 of. Formats without a quantizer are passed over.
+    ///
+    /// # Errors
+    /// No kernel for it; what the device refuses.
+    pub fn conversion(
+        &self,
+        op: Measured,
+        format: &'static FormatInfo,
+        (n, k): (usize, usize),
+        records: &mut Vec<Record>,
+    ) -> Result<(), CliError> {
+        if format.quantizers.is_empty() {
+            return Ok(());
+        }
+        let n = n.min(MOST_ELEMENTS / k).max(1);
+        let few = n.min(PROCESSOR_ELEMENTS / k).max(1);
+        let mut random = Random::new(1, format.name);
+        let bytes = gpu_time::tensor(format, &mut random, n, k)?;
+        // Values repeat after a while, which no kernel can notice.
+        let distinct = random.gauss_vec(few * k, 1.0);
+        let mut values: Vec<f32> = distinct.iter().copied().cycle().take(n * k).collect();
+        let (kernel, from_host, processor) = match op {
+            Measured::Quantize => {
+                let prepared =
+                    |device, n| REGISTRY.prepare(&Request::quantize(format.name, None, n, k).on(device));
+                let (there, here) = (prepared(self.device, n)?, prepared(Device::CPU, few)?);
+                let there = Quantizer::new(&there.decide(Shape::matrix(n, k)))?;
+                let here = Quantizer::new(&here.decide(Shape::matrix(few, k)))?;
+                let mut out = vec![0; bytes.len()];
+                let from_host = median_of(self.rounds, || there.run(&values, n, k, &mut out))?;
+                let mut out = vec![0; format.tensor_bytes(few, k)?];
+                let seconds = median_of(1, || here.run(&distinct, few, k, &mut out))?;
+                (there.entry().name, from_host, (here.entry().name, seconds))
+            }
+            Measured::Dequantize => {
+                let prepared =
+                    |device, n| REGISTRY.prepare(&Request::dequantize(format.name, n, k).on(device));
+                let (there, here) = (prepared(self.device, n)?, prepared(Device::CPU, few)?);
+                let there = Dequantizer::new(&there.decide(Shape::matrix(n, k)))?;
+                let here = Dequantizer::new(&here.decide(Shape::matrix(few, k)))?;
+                let matrix = QuantizedMatrix::new(format, n, k, &bytes)?;
+                let from_host = median_of(self.rounds, || there.run(&matrix, &mut values))?;
+                let bytes = gpu_time::tensor(format, &mut random, few, k)?;
+                let matrix = QuantizedMatrix::new(format, few, k, &bytes)?;
+                let few = values.get_mut(..few * k).unwrap_or_default();
+                let seconds = median_of(1, || here.run(&matrix, few))?;
+                (there.entry().name, from_host, (here.entry().name, seconds))
+            }
+            Measured::Matmul | Measured::Pack => return Ok(()),
+        };
+        let mut quantizer = GpuQuantizer::new(&REGISTRY, format.name, None, self.device.index)?;
+        let moved = 4 * values.len() + bytes.len();
+        let mut buffers = Vec::new();
+        for &memory in &self.plan.memory {
+            let copies = match memory {
+                Memory::Hot => 1,
+                Memory::Cold => gpu_time::copies(self.gpu, moved),
+            };
+            while buffers.len() < copies {
+                buffers.push((DeviceBuffer::of(self.gpu, &values)?, DeviceBuffer::of(self.gpu, &bytes)?));
+            }
+            let seconds = gpu_time::in_graph(self.gpu, copies, self.rounds, |turn| {
+                let Some((values, bytes)) = buffers.get_mut(turn) else { return Ok(()) };
+                match op {
+                    Measured::Quantize => quantizer.quantize(values, n, k, bytes),
+                    Measured::Dequantize => quantizer.dequantize(bytes, n, k, values),
+                    Measured::Matmul | Measured::Pack => Ok(()),
+                }
+            })?;
+            quantizer.finish()?;
+            let (kind, seconds_here) = processor;
+            // The same number of elements on both sides.
+            let processor = (kind, seconds_here * n as f64 / few as f64);
+            records.push(Record {
+                op: if op == Measured::Quantize { "quantize" } else { "dequantize" },
+                kernel,
+                format: format.name,
+                n,
+                k,
+                memory,
+                seconds,
+                bytes: moved,
+                from_host,
+                processor,
+            });
+        }
+        Ok(())
+    }
+}

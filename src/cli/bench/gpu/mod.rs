@@ -1,0 +1,130 @@
+//! `gristmill bench --device cuda:0`: work whose operands stay on a GPU, launched as a graph and timed by its clock, so
+//! that what is measured is the device's work and not the processor's.
+//!
+//! Beside it stand a copy from memory to memory, cuBLASLt's products, this machine's processor, and what others have
+//! published. With `cold` memory, copies of the operands take turns, so that none is left in the second-level cache
+//! from the run before.
+
+mod blocks;
+mod cublaslt;
+mod products;
+mod published;
+
+use super::super::clock::median;
+use super::super::error::CliError;
+use super::super::{print_json, progress};
+use super::{Measured, Plan};
+use cublaslt::Yardsticks;
+use gristmill::Device;
+use gristmill::cuda::{DeviceBuffer, Gpu};
+use serde_json::Value;
+use std::io::Write;
+use std::sync::Arc;
+
+/// Bytes that are copied to measure memory.
+const COPY_BYTES: usize = 1 << 28;
+
+/// Shapes that are measured where none are named: BitNet b1.58 2B-4T's, and those that others have published.
+pub const SHAPES: &[(usize, usize)] =
+    &[(2560, 2560), (6912, 2560), (2560, 6912), (13_824, 2560), (20_480, 3200), (128_256, 2560)];
+/// Numbers of tokens.
+pub const TOKENS: &[usize] = &[1, 8, 64, 512, 1024, 2048];
+
+/// What all measurements share.
+struct Bench<'b> {
+    plan: &'b Plan,
+    gpu: &'b Arc<Gpu>,
+    device: Device,
+    rounds: usize,
+}
+
+/// Measures what `plan` names on a GPU. Returns whether there was anything.
+///
+/// # Errors
+/// No such device; no kernel for a format that was named.
+pub fn run(
+    plan: &Plan,
+    device: Device,
+    named: bool,
+    as_json: bool,
+    out: &mut dyn Write,
+) -> Result<bool, CliError> {
+    let gpu = Gpu::open(device.index)?;
+    let bench = Bench { plan, gpu: &gpu, device, rounds: plan.effort.rounds() };
+    let copy = copy_rate(&gpu, bench.rounds)?;
+    let (mut products, mut conversions) = (Vec::new(), Vec::new());
+    let mut left = Vec::new();
+    let bar = progress::bar((plan.formats.len() * plan.shapes.len()) as u64);
+    for format in &plan.formats {
+        bar.set_message(format.name);
+        for shape in &plan.shapes {
+            bar.inc(1);
+            for op in &plan.ops {
+                let outcome = match op {
+                    Measured::Matmul => bench.products(format, *shape, &mut products),
+                    Measured::Quantize | Measured::Dequantize => {
+                        bench.conversion(*op, format, *shape, &mut conversions)
+                    }
+                    Measured::Pack => {
+                        return Err(CliError::usage(
+                            "--op pack: weights for a GPU are packed by the processor",
+                            "measure it with --device cpu",
+                        ));
+                    }
+                };
+                match outcome {
+                    Err(error) if !named && error.is_no_kernel() => {
+                        let why = error.to_string();
+                        left.push(format!("{}: {}", format.name, why.lines().nth(1).unwrap_or(&why).trim()));
+                    }
+                    outcome => outcome?,
+                }
+            }
+        }
+    }
+    bar.finish_and_clear();
+    let yardsticks = match plan.ops.contains(&Measured::Matmul) {
+        true => cublaslt::measure(plan, &gpu, bench.rounds),
+        false => Yardsticks::none(),
+    };
+    let any = !products.is_empty() || !conversions.is_empty();
+    let others = published::beside(plan);
+    if as_json {
+        let products = products.iter().map(|record| record.json(device, copy, &yardsticks));
+        let conversions = conversions.iter().map(|record| record.json(device, copy));
+        let beside = yardsticks.json(device).into_iter().chain(published::json(&others));
+        let all: Vec<Value> = products.chain(conversions).chain(beside).collect();
+        print_json(out, &all.into())?;
+        return Ok(any);
+    }
+    let profile = gpu.profile();
+    writeln!(
+        out,
+        "{device}: {}, compute capability {}.{}, {} multiprocessors; copies {copy:.0} GB/s (read and written)\n",
+        profile.name, profile.cc.0, profile.cc.1, profile.multiprocessors
+    )?;
+    products::print(&products, copy, &yardsticks, out)?;
+    blocks::print(&conversions, copy, out)?;
+    yardsticks.print(out)?;
+    published::print(&others, out)?;
+    left.dedup();
+    for line in left {
+        writeln!(out, "not measured: {line}")?;
+    }
+    Ok(any)
+}
+
+/// Bytes a second, read and written, of a copy from memory to memory.
+fn copy_rate(gpu: &Arc<Gpu>, rounds: usize) -> Result<f64, CliError> {
+    // A small device copies less.
+    let (free, _) = gpu.memory()?;
+    let bytes = COPY_BYTES.min(usize::try_from(free / 4).unwrap_or(COPY_BYTES)).max(1);
+    let from = DeviceBuffer::<u8>::zeroed(gpu, bytes)?;
+    let mut to = DeviceBuffer::<u8>::zeroed(gpu, bytes)?;
+    let mut seconds = Vec::new();
+    for _ in 0..rounds {
+        let ((), time) = gpu.time(|| to.copy(&from))?;
+        seconds.push(time.as_secs_f64());
+    }
+    Ok(2.0 * bytes as f64 / median(&mut seconds) / 1e9)
+}

@@ -1,0 +1,179 @@
+//! Products whose operands stay on the GPU.
+//!
+//! The ceiling of a product is its packed weights at the rate at which the device copies memory to memory; beside them stand
+//! cuBLASLt's int8 and f16 products of the same shapes.
+
+use super::super::super::error::CliError;
+use super::super::super::gpu_time;
+use super::super::super::random::Random;
+use super::super::super::table::{Side, Table, measured};
+use super::super::Memory;
+use super::Bench;
+use super::cublaslt::{Kind, Yardsticks};
+use gristmill::cuda::{DeviceBuffer, DeviceInput};
+use gristmill::half::{bf16, f16};
+use gristmill::registry::FormatInfo;
+use gristmill::vocab::DType;
+use gristmill::{
+    Device, Matmul, PackedMatrix, PrecisionMode, QuantizedMatrix, REGISTRY, Request, Shape, Threads,
+};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+
+/// One product.
+pub struct Record {
+    kernel: &'static str,
+    format: &'static str,
+    input: DType,
+    m: usize,
+    n: usize,
+    k: usize,
+    memory: Memory,
+    /// Median of a launch, activations included.
+    seconds: f64,
+    /// Packed weights, each byte once.
+    bytes: usize,
+}
+
+impl Record {
+    fn gb_s(&self) -> f64 {
+        self.bytes as f64 / self.seconds / 1e9
+    }
+
+    fn gmac_s(&self) -> f64 {
+        self.m as f64 * self.n as f64 * self.k as f64 / self.seconds / 1e9
+    }
+
+    /// Its rate in percent of cuBLASLt's, where that was measured.
+    fn percent_of(&self, yardsticks: &Yardsticks, kind: Kind) -> Option<f64> {
+        let theirs = yardsticks.seconds(kind, (self.m, self.n, self.k), self.memory)?;
+        Some(100.0 * theirs / self.seconds)
+    }
+
+    pub fn json(&self, device: Device, copy: f64, yardsticks: &Yardsticks) -> Value {
+        json!({
+            "op": "matmul",
+            "kernel": self.kernel,
+            "format": self.format,
+            "device": device.to_string(),
+            "input": self.input.name(),
+            "m": self.m,
+            "n": self.n,
+            "k": self.k,
+            "memory": self.memory.name(),
+            "seconds": self.seconds,
+            "gmac_s": self.gmac_s(),
+            "gb_s": self.gb_s(),
+            "copy_gb_s": copy,
+            "percent_of_copy": 100.0 * self.gb_s() / copy,
+            "percent_of_cublaslt_int8": self.percent_of(yardsticks, Kind::Int8),
+            "percent_of_cublaslt_f16": self.percent_of(yardsticks, Kind::F16),
+        })
+    }
+}
+
+/// A table of them.
+///
+/// # Errors
+/// Those of `out`.
+pub fn print(records: &[Record], copy: f64, yardsticks: &Yardsticks, out: &mut dyn Write) -> io::Result<()> {
+    if records.is_empty() {
+        return Ok(());
+    }
+    let mut table = Table::new(&[
+        ("kernel", Side::Left),
+        ("NxK", Side::Right),
+        ("m", Side::Right),
+        ("memory", Side::Left),
+        ("us", Side::Right),
+        ("GB/s", Side::Right),
+        ("GMAC/s", Side::Right),
+        ("% of copy", Side::Right),
+        ("% of int8", Side::Right),
+        ("% of f16", Side::Right),
+    ]);
+    let percent = |percent: Option<f64>| percent.map_or("-".to_owned(), |percent| format!("{percent:.0}"));
+    for record in records {
+        table.row([
+            record.kernel.to_owned(),
+            format!("{}x{}", record.n, record.k),
+            record.m.to_string(),
+            record.memory.name().to_owned(),
+            measured(record.seconds * 1e6),
+            measured(record.gb_s()),
+            measured(record.gmac_s()),
+            percent(Some(100.0 * record.gb_s() / copy)),
+            percent(record.percent_of(yardsticks, Kind::Int8)),
+            percent(record.percent_of(yardsticks, Kind::F16)),
+        ]);
+    }
+    table.print(out)?;
+    writeln!(
+        out,
+        "\nquantizing or rounding the activations is part of each time; operands stay on the device\n\
+         % of int8 and of f16: of the rate of cuBLASLt's product of the same shape"
+    )
+}
+
+impl Bench<'_> {
+    /// Measures a format's products of a shape.
+    ///
+    /// # Errors
+    /// No kernel for it; what the device refuses.
+    pub fn products(
+        &self,
+        format: &'static FormatInfo,
+        (n, k): (usize, usize),
+        records: &mut Vec<Record>,
+    ) -> Result<(), CliError> {
+        let Bench { plan, gpu, device, rounds, .. } = *self;
+        let input = match plan.precision {
+            PrecisionMode::F16 => DType::F16,
+            PrecisionMode::Bf16 => DType::Bf16,
+            PrecisionMode::Int8 | PrecisionMode::F32 | PrecisionMode::Auto => DType::F32,
+        };
+        let request = Request::matmul(format.name, Shape::new(1, n, k)).with_input(input).on(device);
+        let request = request.with_precision(plan.precision);
+        let prepared = REGISTRY.prepare(&request)?;
+        let mut random = Random::new(1, format.name);
+        let tensor = gpu_time::tensor(format, &mut random, n, k)?;
+        let matrix = QuantizedMatrix::new(format, n, k, &tensor)?;
+        let threads = Threads::new(gristmill::CpuProfile::detect().cores)?;
+        let mut packed: Option<(Matmul, Vec<PackedMatrix>)> = None;
+        for &m in &plan.tokens {
+            let matmul = Matmul::new(&prepared.decide(Shape::new(m, n, k)))?;
+            let mut weights = match packed.take() {
+                Some((other, weights)) if matmul.shares_packing_with(&other) => weights,
+                Some(_) | None => vec![matmul.pack_on(&matrix, &threads)?],
+            };
+            let bytes = weights.first().map_or(0, PackedMatrix::bytes);
+            let x = random.gauss_vec(m * k, 1.0);
+            let halves: Vec<u16> = match input {
+                DType::F16 => x.iter().map(|x| f16::from_f32(*x).to_bits()).collect(),
+                DType::Bf16 => x.iter().map(|x| bf16::from_f32(*x).to_bits()).collect(),
+                DType::F32 | DType::I8 => Vec::new(),
+            };
+            let (x, halves) = (DeviceBuffer::of(gpu, &x)?, DeviceBuffer::of(gpu, &halves)?);
+            let x = match input {
+                DType::F16 => DeviceInput::F16(&halves),
+                DType::Bf16 => DeviceInput::Bf16(&halves),
+                DType::F32 | DType::I8 => DeviceInput::F32(&x),
+            };
+            let mut y = DeviceBuffer::zeroed(gpu, m * n)?;
+            for &memory in &plan.memory {
+                let copies = match memory {
+                    Memory::Hot => 1,
+                    Memory::Cold => gpu_time::copies(gpu, bytes),
+                };
+                while weights.len() < copies {
+                    weights.push(matmul.pack_on(&matrix, &threads)?);
+                }
+                let seconds = gpu_time::seconds(gpu, &matmul, &weights[..copies], x, &mut y, m, rounds)?;
+                let kernel = matmul.entry().name;
+                records.push(Record { input, kernel, format: format.name, m, n, k, memory, seconds, bytes });
+            }
+            packed = Some((matmul, weights));
+        }
+        Ok(())
+    }
+}

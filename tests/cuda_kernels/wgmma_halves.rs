@@ -1,0 +1,206 @@
+//! Products of halves by warpgroups with one mistake in them: stages that come too late, operands of other rows or tokens.
+//! Each must be reported by the emulator, or lead beyond the bound.
+
+use super::floats::{Product, beyond_the_bound, product, run};
+use super::generated::{Kernel, generated, products_of_floats, text_of};
+use super::random::Random;
+use super::support::{Mistake, Unit, can_run, tells};
+use std::sync::Arc;
+
+/// Mistakes with barriers, proxies and copies.
+const STAGES: &[Mistake] = &[
+    (
+        "barriers that nobody waited to be made",
+        "    gm_sync();\n    if",
+        "    if",
+        "gm_sync lies between|what is no barrier",
+    ),
+    (
+        "operands that the products don't see",
+        "        gm_fence_proxy();\n        gm_sync_warp",
+        "        gm_sync_warp",
+        "no gm_fence_proxy of it",
+    ),
+    (
+        "one lane's operands",
+        "        gm_sync_warp();\n        if (gm_lane() == 0) gm_barrier_arrive(full",
+        "        if (gm_lane() == 0) gm_barrier_arrive(full",
+        "no barrier lies between|no gm_fence_proxy|nobody waited for",
+    ),
+    (
+        "blocks that another lane still copies",
+        "        // The warp's other lanes have copied too.\n        gm_sync_warp();\n",
+        "",
+        "no barrier lies between|nobody waited for|never wrote",
+    ),
+    ("a stage too few waited for", "gm_copy_wait<2>", "gm_copy_wait<3>", "nobody waited for"),
+    (
+        "a stage that is not there yet",
+        "gm_barrier_wait(full, place, phase);",
+        "(void)phase;",
+        "nobody waited for|never written|no barrier lies between|no gm_fence_proxy",
+    ),
+    (
+        "a place that is still read",
+        "gm_barrier_wait(empty, place, phase);",
+        "(void)phase;",
+        "no barrier lies between|nobody waited for|hasn't waited for|more than the",
+    ),
+    ("the other phase", "phase = 1;", "phase = 0;", "can't go on"),
+    (
+        "a phase that doesn't change",
+        "phase ^= to == 0;",
+        "",
+        "can't go on|no barrier lies|hasn't waited for|nobody waited",
+    ),
+    (
+        "an arrival too many to wait for",
+        "gm_barrier_init(full, i, 4)",
+        "gm_barrier_init(full, i, 5)",
+        "can't go on",
+    ),
+    (
+        "an arrival too few to wait for",
+        "gm_barrier_init(full, i, 4)",
+        "gm_barrier_init(full, i, 3)",
+        "no barrier lies between|more than the|never written|no gm_fence_proxy|nobody waited for",
+    ),
+    (
+        "an arrival too few to write",
+        "gm_barrier_init(empty, i, 8)",
+        "gm_barrier_init(empty, i, 7)",
+        "no barrier lies between|more than the|hasn't waited for",
+    ),
+    (
+        "a place given back before it is read",
+        "gm_barrier_arrive(empty, before)",
+        "gm_barrier_arrive(empty, before * 0 + place)",
+        "hasn't waited for|no barrier lies between|can't go on|more than the",
+    ),
+    (
+        "no wait for products",
+        "        gm_wgmma_wait<1>();\n",
+        "",
+        "hasn't waited for|no barrier lies|more than the",
+    ),
+    ("sums that are read too early", "    gm_wgmma_wait<0>();\n", "", "before it waited"),
+    ("no fence of registers", "    gm_wgmma_fence();\n", "", "without gm_wgmma_fence"),
+    (
+        "blocks beyond a row",
+        "gm_min(from + piece * 16, (u32)a.row_bytes - 16)",
+        "(from + piece * 16)",
+        "not inside|never written|",
+    ),
+];
+
+/// Mistakes with what is multiplied, and where it goes.
+const VALUES: &[Mistake] = &[
+    ("the other rows", "step * 4096 + group * 1024", "step * 4096 + (1 - group) * 1024", ""),
+    (
+        "core matrices of rows that overlap",
+        "128 * 16, 128);\n        const u64 x",
+        "128 * 16, 64);\n        const u64 x",
+        "",
+    ),
+    (
+        "core matrices of tokens that overlap",
+        "128 * 16, 128);\n        gm_wgmma",
+        "128 * 16, 64);\n        gm_wgmma",
+        "",
+    ),
+    (
+        "another k",
+        "128 * 16, 128);\n        gm_wgmma",
+        "128 * 32, 128);\n        gm_wgmma",
+        "|goes beyond|never written|no barrier lies|nobody waited",
+    ),
+    ("operands exchanged", "(sums, w, x)", "(sums, x, w)", "|no barrier lies"),
+    ("the next eight of a row", "((half * 4 + i) * 128", "((half * 4 + (i ^ 1)) * 128", ""),
+    ("a quarter of a stage", "x[i] + half)", "x[i] + half / 2)", ""),
+    (
+        "another token's activations",
+        "(const u32x4 *)x[i])",
+        "(const u32x4 *)x[i ^ 1])",
+        "|not inside|never written",
+    ),
+    ("activations that go on too far", "x[i] += 64", "x[i] += 32", ""),
+    ("weights of the first stage", "stage * 64 + half * 32, a.k", "half * 32, a.k", ""),
+    (
+        "the block before",
+        "const u32 unit = stage, at",
+        "const u32 unit = stage / 2 * 2, at",
+        "|nobody waited for|never wrote",
+    ),
+    ("another row's blocks", "a.blocks + row * a.row_bytes", "a.blocks + row / 2 * a.row_bytes", ""),
+    ("a bias that is subtracted", "sums[i] + bias[down]", "sums[i] - bias[down]", ""),
+    (
+        "a row beyond the last",
+        "row + down * 8 < a.n && ",
+        "row + down * 8 <= a.n && ",
+        "not inside|was there",
+    ),
+    ("a token beyond the last", "token + column < a.m", "token + column <= a.m", "not inside"),
+    (
+        "rows of another lane",
+        "gm_warp() * 16 + gm_lane() / 4, token",
+        "gm_warp() * 16 + gm_lane() % 8, token",
+        "|not inside|was there|never written",
+    ),
+];
+
+/// The kernel with a place of its own text changed, which stands there once.
+fn wrong(kernel: &Kernel, (name, from, to, _): &Mistake) -> Kernel {
+    let (text, function) = (text_of(&kernel.listed.unit), kernel.function());
+    let find = |what: &str| text.find(what).unwrap_or_else(|| panic!("`{what}` stands in the unit"));
+    let (begin, end) =
+        (find(&format!("GM_DEVICE void {function}_round")), find(&format!("GM_EXPORT({function})")));
+    let own = &text[begin..end];
+    assert_eq!(own.matches(from).count(), 1, "{name}: `{from}` stands once in {function}");
+    // Without the unit's other kernels.
+    let front = &text[..find("#ifndef GM_EMULATOR\n// d += a * b")];
+    let text = format!("{front}template <class Bytes>\n{}GM_EXPORT({function})\n", own.replace(from, to));
+    Kernel { listed: kernel.listed, unit: Arc::new(Unit::new(&kernel.listed.unit, &text)) }
+}
+
+fn all_show(kernel: &Kernel, product: &Product, mistakes: &[Mistake]) {
+    let x_type = super::floats::of_kernel(kernel.listed);
+    let y = run(kernel, product, x_type, (false, 1)).expect("no mistake").expect("no fault");
+    assert_eq!(beyond_the_bound(kernel, product, x_type, &y), None, "without a mistake");
+    for mistake in mistakes {
+        let (name, .., words) = mistake;
+        let wrong = wrong(kernel, mistake);
+        let shown = (0..3).any(|seed| match run(&wrong, product, x_type, (false, seed)) {
+            Err(report) => {
+                assert!(!words.is_empty() && tells(&report, words), "{name}, seed {seed}: {report}");
+                true
+            }
+            Ok(Err(_)) => true,
+            Ok(Ok(y)) => beyond_the_bound(&wrong, product, x_type, &y).is_some(),
+        });
+        assert!(shown, "{}: {name} goes unnoticed", kernel.function());
+    }
+}
+
+/// The kernel of the first of these formats that this build has.
+fn of_format(formats: &[&str], algorithm: &str) -> Kernel {
+    let found = formats.iter().find_map(|format| {
+        let name = format!("matmul.{format}.cuda.{algorithm}");
+        products_of_floats(&|listed| listed.name == name).pop()
+    });
+    found.unwrap_or_else(|| panic!("{algorithm} is listed for one of {formats:?}"))
+}
+
+#[test]
+fn mistakes_in_warpgroups_of_halves_show() {
+    if !can_run("mistakes in warpgroups of halves") {
+        return;
+    }
+    let kernel = of_format(&["q4_0", "i2_s"], "wgmma_f16.wide");
+    let elements = generated().set.formats[kernel.listed.format].elements as usize;
+    let mut random = Random::new(46, kernel.format());
+    // As many stages as make every place twice; rows and tokens that fill no tile.
+    let shape = (70, 100, (9 * 64 + 32) / elements * elements);
+    let product = product(kernel.format(), &mut random, shape, true);
+    all_show(&kernel, &product, STAGES);
+    all_show(&kernel, &product, VALUES);
+}
