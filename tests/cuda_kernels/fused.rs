@@ -67,6 +67,8 @@ fn run(
     arguments.extend(y.address().to_le_bytes());
     arguments.extend((m as u32).to_le_bytes());
     arguments.extend((n as u32).to_le_bytes());
+    // No part of k.
+    arguments.extend([0; 8]);
     let grid = (launch.blocks as u32, m.div_ceil(kernel.number("tokens")) as u32);
     let launched = unit.launch(kernel.function()).grid(grid.0, grid.1).threads(launch.threads as u32);
     launched.structure(&arguments).overlapping(kernel.listed.overlaps).seed(launch.seed).run()?;

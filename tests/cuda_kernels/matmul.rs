@@ -284,8 +284,9 @@ pub fn unit_of(kernel: &Kernel, k: usize) -> (usize, usize, usize) {
 /// Memory of a product whose k is divided over CUDA blocks, and into how many parts.
 pub struct Layers {
     pub count: u32,
-    parts: Buffer<i32>,
-    pub counters: Buffer<u32>,
+    /// Counters, and behind them the sums of parts.
+    memory: Buffer<i32>,
+    counters: usize,
 }
 
 impl Layers {
@@ -293,11 +294,17 @@ impl Layers {
     pub fn new(kernel: &Kernel, (m, n): (usize, usize), count: u32) -> Layers {
         let [rows, tokens, threads] = ["rows", "tokens", "threads"].map(|name| kernel.number(name));
         let tiles = n.div_ceil(rows) * m.div_ceil(tokens);
+        let counters = (tiles * threads / 32).next_multiple_of(4);
         Layers {
             count,
-            parts: Buffer::unset("parts", tiles * count as usize * rows * tokens),
-            counters: Buffer::output("counters", &vec![0; tiles * threads / 32]),
+            memory: Buffer::starting("parts", &vec![0; counters], tiles * count as usize * rows * tokens),
+            counters,
         }
+    }
+
+    /// The counters now.
+    pub fn counters(&self) -> Vec<i32> {
+        self.memory.read_first(self.counters)
     }
 }
 
@@ -367,8 +374,8 @@ pub fn run_layers(
     arguments.extend(y.address().to_le_bytes());
     arguments.extend((m as u32).to_le_bytes());
     arguments.extend((n as u32).to_le_bytes());
-    arguments.extend(layers.map_or(0, |layers| layers.parts.address()).to_le_bytes());
-    arguments.extend(layers.map_or(0, |layers| layers.counters.address()).to_le_bytes());
+    let parts = layers.map_or(0, |layers| layers.memory.address() + 4 * layers.counters as u64);
+    arguments.extend(parts.to_le_bytes());
     let grid = (n.div_ceil(kernel.number("rows")) as u32, m.div_ceil(kernel.number("tokens")) as u32);
     let threads = kernel.number(if fewest { "fewest" } else { "threads" }) as u32;
     let launch = unit.launch(kernel.function()).grid(grid.0, grid.1).threads(threads);

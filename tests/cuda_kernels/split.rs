@@ -23,7 +23,7 @@ fn twice(
     let layers = Layers::new(kernel, (product.m, product.n), layers);
     let launch = |seed| run_layers(kernel, unit, product, packed, (false, seed), Some(&layers));
     let both = [launch(2 * seed)?, launch(2 * seed + 1)?];
-    let left = layers.counters.read().into_iter().filter(|counter| *counter != 0).count();
+    let left = layers.counters().into_iter().filter(|counter| *counter != 0).count();
     if left > 0 { Err(format!("{left} counters are not zero")) } else { Ok(both) }
 }
 
@@ -115,11 +115,16 @@ const HANDED_OVER: &[Mistake] = &[
         "return;\n        for",
         "of another block",
     ),
-    ("a counter that goes on", "gm_warp(), gm_blocks_z());", "gm_warp(), 0xffffffffu);", "of another block"),
+    (
+        "a counter that goes on",
+        "- gm_warp(), gm_blocks_z());",
+        "- gm_warp(), 0xffffffffu);",
+        "of another block",
+    ),
     (
         "a counter that ends too early",
-        "gm_warp(), gm_blocks_z());",
-        "gm_warp(), gm_blocks_z() - 1);",
+        "- gm_warp(), gm_blocks_z());",
+        "- gm_warp(), gm_blocks_z() - 1);",
         "never written|of another",
     ),
     (

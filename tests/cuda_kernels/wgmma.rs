@@ -349,7 +349,7 @@ fn codes_of_four_and_eight_bits_are_exact() {
         arguments.extend([0; 8]);
         arguments.extend(y.address().to_le_bytes());
         arguments.extend([m as u32, n as u32].map(u32::to_le_bytes).concat());
-        arguments.extend([0; 16]);
+        arguments.extend([0; 8]);
         let launch = unit.launch(&listed.unit).grid(n.div_ceil(256) as u32, m.div_ceil(64) as u32);
         launch.structure(&arguments).run().unwrap_or_else(|report| panic!("{name}: {report}"));
         for (at, y) in y.read().into_iter().enumerate() {

@@ -47,7 +47,6 @@ pub(crate) struct Parameters<X> {
     m: u32,
     n: u32,
     parts: u64,
-    counters: u64,
 }
 
 /// Activations that `quantize_activations` made.
@@ -277,8 +276,8 @@ impl Launcher<ProductCode> {
         let bytes_in = packed.bytes() + m * (layout.bytes() + 4 * (layout.blocks + layout.units));
         self.enqueued(gpu, bytes_in, m.saturating_mul(packed.n).saturating_mul(4), || {
             self.code().in_launches((all.n, packed.k), m, |from, m, geometry| {
-                let (parts, counters) = match geometry.layers {
-                    1 => (0, 0),
+                let parts = match geometry.layers {
+                    1 => 0,
                     _ => scratch.parts(gpu, geometry, self.code().rows * self.code().tokens)?,
                 };
                 let x = Quantized {
@@ -287,7 +286,7 @@ impl Launcher<ProductCode> {
                     sums: x.sums + from(layout.units, 4),
                     ..x
                 };
-                let parameters = Parameters { x, y: all.y + from(packed.n, 4), m, parts, counters, ..all };
+                let parameters = Parameters { x, y: all.y + from(packed.n, 4), m, parts, ..all };
                 // SAFETY: the parameter is that of docs/cuda.md; weights are packed as this kernel reads them
                 // (`Matmul::accepts`), the rest is the caller's.
                 unsafe { gpu.launch(self.entry.name, function, geometry, &[Argument::Product(parameters)]) }
@@ -323,7 +322,6 @@ impl Launcher<ProductCode> {
             m: 0,
             n: size("rows", packed.n)?,
             parts: 0,
-            counters: 0,
         })
     }
 

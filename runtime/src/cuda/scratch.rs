@@ -20,10 +20,10 @@ pub(crate) struct Scratch {
     pub(super) sums: Option<DeviceBuffer<i32>>,
     pub(super) bias: Option<DeviceBuffer<f32>>,
     pub(super) y: Option<DeviceBuffer<f32>>,
-    /// Sums of parts of k.
+    /// Counters, and behind them sums of parts of k. Between launches counters are zero, since the last to count puts one back.
     parts: Option<DeviceBuffer<i32>>,
-    /// How many of those are there: zero between launches, since the last to count puts a counter back.
-    counters: Option<DeviceBuffer<u32>>,
+    /// How many of those are counters.
+    counters: usize,
     faults: Option<Faults>,
     /// Whether something was enqueued since the fault was read.
     pending: bool,
@@ -81,29 +81,30 @@ impl Scratch {
         Ok(room.input())
     }
 
-    /// Room for the sums of a product that divides k, `outputs` for each of its CUDA blocks, and a counter for each warp
-    /// of a tile.
-    pub(super) fn parts(
-        &mut self,
-        gpu: &Arc<Gpu>,
-        geometry: &Geometry,
-        outputs: u32,
-    ) -> Result<(u64, u64), Error> {
+    /// Room for the sums of a product that divides k, `outputs` for each of its CUDA blocks, with a counter for each warp of a
+    /// tile in front; the address of the sums.
+    pub(super) fn parts(&mut self, gpu: &Arc<Gpu>, geometry: &Geometry, outputs: u32) -> Result<u64, Error> {
         let tiles = u64::from(geometry.blocks.0) * u64::from(geometry.blocks.1);
         let times = |factors: [u32; 2]| {
             let all = factors.iter().try_fold(tiles, |all, factor| all.checked_mul(u64::from(*factor)));
             let all = all.and_then(|all| usize::try_from(all).ok());
             all.ok_or(Error::TooLarge { what: "sums of parts of k" })
         };
-        let parts = room(&mut self.parts, gpu, times([geometry.layers, outputs])?)?.output();
-        let count = times([geometry.threads.div_ceil(32), 1])?;
-        if self.counters.as_ref().is_none_or(|counters| counters.len() < count) {
-            // Those that are there go first, and only once others have been zeroed may a kernel count at them.
-            self.counters = None;
-            self.counters = Some(DeviceBuffer::zeroed(gpu, count)?);
+        let (counters, sums) =
+            (times([geometry.threads.div_ceil(32), 1])?, times([geometry.layers, outputs])?);
+        let held = self.parts.as_ref().map_or(0, |parts| parts.len() - self.counters);
+        if self.counters < counters || held < sums {
+            // Whole lines, so that the sums are aligned.
+            let counters = counters.max(self.counters).next_multiple_of(64);
+            let len = counters.checked_add(sums.max(held));
+            let len = len.ok_or(Error::TooLarge { what: "sums of parts of k" })?;
+            (self.parts, self.counters) = (None, 0);
+            // Whatever counters there were are at zero again once kernels that use them have ended; so are new ones.
+            self.parts = Some(DeviceBuffer::zeroed(gpu, len)?);
+            self.counters = counters;
         }
-        let counters = self.counters.as_mut().map_or(0, DeviceBuffer::output);
-        Ok((parts, counters))
+        let first = self.parts.as_mut().map_or(0, DeviceBuffer::output);
+        Ok(first + 4 * self.counters as u64)
     }
 
     /// Room for `m` rows of this layout, `stride` bytes apart.
@@ -151,6 +152,5 @@ impl Scratch {
             + self.q.as_ref().map_or(0, DeviceBuffer::bytes)
             + self.sums.as_ref().map_or(0, DeviceBuffer::bytes)
             + self.parts.as_ref().map_or(0, DeviceBuffer::bytes)
-            + self.counters.as_ref().map_or(0, DeviceBuffer::bytes)
     }
 }

@@ -21,6 +21,7 @@ struct KernelInfo {
 
 type AllocateFn = unsafe extern "C" fn(*const c_void, usize, *const c_char, bool, bool);
 type FreshFn = unsafe extern "C" fn(*const c_void);
+type WrittenFn = unsafe extern "C" fn(*const c_void, usize);
 type UnsetFn = unsafe extern "C" fn(*const c_void, usize) -> usize;
 type FreeFn = unsafe extern "C" fn(*const c_void) -> bool;
 type LaunchFn = unsafe extern "C" fn(
@@ -40,6 +41,7 @@ type LaunchFn = unsafe extern "C" fn(
 struct Emulator {
     allocate: AllocateFn,
     fresh: FreshFn,
+    written: WrittenFn,
     unset: UnsetFn,
     free: FreeFn,
     launch: LaunchFn,
@@ -56,6 +58,7 @@ fn loaded() -> &'static Emulator {
             Emulator {
                 allocate: *library.get(b"gm_emulator_allocate\0").expect("exported"),
                 fresh: *library.get(b"gm_emulator_fresh\0").expect("exported"),
+                written: *library.get(b"gm_emulator_written\0").expect("exported"),
                 unset: *library.get(b"gm_emulator_unset\0").expect("exported"),
                 free: *library.get(b"gm_emulator_free\0").expect("exported"),
                 launch: *library.get(b"gm_emulator_launch\0").expect("exported"),
@@ -276,6 +279,24 @@ impl<T: Copy> Buffer<T> {
     /// Memory that kernels may write, and read only after that.
     pub fn unset(name: &str, len: usize) -> Buffer<T> {
         Buffer::new(name, len, None, false)
+    }
+
+    /// Memory that starts with these values, behind which kernels may write `more`, and read it only after that.
+    pub fn starting(name: &str, values: &[T], more: usize) -> Buffer<T> {
+        let buffer: Buffer<T> = Buffer::unset(name, values.len() + more);
+        // SAFETY: the memory is as long as the values at least, and known to the emulator.
+        unsafe {
+            buffer.data.copy_from_nonoverlapping(values.as_ptr(), values.len());
+            (loaded().written)(buffer.data.cast(), size_of_val(values));
+        }
+        buffer
+    }
+
+    /// Its first values, which were written.
+    pub fn read_first(&self, len: usize) -> Vec<T> {
+        assert!(len <= self.len, "{len} of {} values", self.len);
+        // SAFETY: the memory holds as many values, and any bits are one.
+        unsafe { std::slice::from_raw_parts(self.data, len) }.to_vec()
     }
 
     /// Memory that the launch in front may still be writing when one that overlaps with it begins.

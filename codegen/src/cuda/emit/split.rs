@@ -98,7 +98,7 @@ pub(super) fn counted(plan: &CudaMatmul<'_>) -> String {
     format!(
         "gm_sync_warp();
         u32 before = 0;
-        if (gm_lane() == 0) before = gm_count(a.counters + tile * {} + gm_warp(), gm_blocks_z());
+        if (gm_lane() == 0) before = gm_count((u32 *)a.parts - 1 - tile * {} - gm_warp(), gm_blocks_z());
         if (gm_shfl(before, 0) + 1 < gm_blocks_z()) return;
         gm_sync_warp();",
         plan.threads / 32
