@@ -387,6 +387,36 @@ fn machines_without_a_usable_device_say_why() {
     assert!(matches!(Gpu::open(index), Err(Error::NoGpu { why, .. }) if why == expected));
 }
 
+/// Tokens of which the device has memory for half at most.
+#[test]
+fn what_is_too_much_at_once_runs_in_parts() {
+    const MEMORY: usize = 60_000;
+    parent("what_is_too_much_at_once_runs_in_parts", &format!("{},memory={MEMORY}", settings()));
+    if !is_child() {
+        return;
+    }
+    let format = tried().next().expect("one is tried");
+    let (m, n, k) = (64, 20, 256);
+    let bytes = quantized(format, n, k, Device::CPU).expect("quantizes");
+    let matrix = QuantizedMatrix::new(format, n, k, &bytes).expect("the right size");
+    let mut x = values(m * k, 4);
+    assert!(4 * x.len() > MEMORY);
+    let threads = Threads::single();
+    let run = |device, x: &[f32]| {
+        let prepared = REGISTRY.prepare(&Request::matmul(format.name, Shape { m, n, k }).on(device))?;
+        let matmul = Matmul::new(&prepared.decide_as_asked())?;
+        let packed = matmul.pack(&matrix)?;
+        let mut workspace = Workspace::for_(&matmul, m, k, &threads)?;
+        let mut y = vec![f32::NAN; m * n];
+        matmul.run(&packed, Input::F32(x), m, None, &mut y, &mut workspace, &threads)?;
+        Ok::<_, Error>(bits(&y))
+    };
+    assert_eq!(run(GPU, &x).expect("in parts"), run(Device::CPU, &x).expect("runs"));
+    x[40 * k + 7] = f32::NAN;
+    let error = run(GPU, &x).expect_err("not finite");
+    assert!(matches!(error, Error::NonFinite { row: 40, column: 7 }), "{error}");
+}
+
 /// The command with these arguments: on a fake GPU, or where no driver is to be found.
 fn command(arguments: &[&str], gpu: Option<&Path>) -> (i32, String) {
     command_on(&settings(), arguments, gpu)

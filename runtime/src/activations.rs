@@ -49,6 +49,31 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// The first `rows` of `m` rows, and the others.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn split_at(self, rows: usize, m: usize) -> (Input<'a>, Input<'a>) {
+        let at = |len: usize| len / m.max(1) * rows;
+        match self {
+            Input::F32(x) => {
+                let (first, others) = x.split_at(at(x.len()));
+                (Input::F32(first), Input::F32(others))
+            }
+            Input::F16(x) => {
+                let (first, others) = x.split_at(at(x.len()));
+                (Input::F16(first), Input::F16(others))
+            }
+            Input::Bf16(x) => {
+                let (first, others) = x.split_at(at(x.len()));
+                (Input::Bf16(first), Input::Bf16(others))
+            }
+            Input::I8 { q, scales } => {
+                let ((q, q_others), (scales, others)) =
+                    (q.split_at(at(q.len())), scales.split_at(at(scales.len())));
+                (Input::I8 { q, scales }, Input::I8 { q: q_others, scales: others })
+            }
+        }
+    }
+
     /// Row `token` as f32, converted into `scratch` if need be; `None` for int8 and beyond the end.
     pub(crate) fn row<'s>(&self, token: usize, k: usize, scratch: &'s mut [f32]) -> Option<&'s [f32]>
     where

@@ -17,6 +17,7 @@ mod fault;
 mod floats;
 mod graph;
 mod memory;
+mod parts;
 mod probe;
 mod product;
 mod quantizer;

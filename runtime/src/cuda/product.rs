@@ -374,10 +374,9 @@ impl Launcher<ProductCode> {
         Ok(())
     }
 
-    /// The product of `m > 0` rows in the processor's memory with `n > 0` rows of `k > 0`, into it. Sizes were
-    /// checked.
+    /// As [`run`](Launcher::run), with memory for all rows.
     #[expect(clippy::too_many_arguments, reason = "the operands of a product")]
-    pub(crate) fn run(
+    pub(super) fn run_at_once(
         &self,
         packed: &PackedMatrix,
         input: Input<'_>,
