@@ -1,0 +1,215 @@
+//! Handles of conversions: f32 to a format's bytes, and back.
+
+use super::{check_len, check_shape, format_of, product_of};
+use crate::abi::Step;
+use crate::cuda;
+use crate::decide::Decision;
+use crate::error::Error;
+use crate::launch::{DequantizeCode, Launcher, On, QuantizeCode};
+use crate::receipt::Recording;
+use crate::registry::{Entry, FormatInfo};
+use crate::request::Shape;
+use crate::weights::QuantizedMatrix;
+
+/// f32 to a format's bytes.
+#[derive(Clone, Debug)]
+pub struct Quantizer {
+    on: On<QuantizeCode, cuda::QuantizeCode>,
+    format: &'static FormatInfo,
+}
+
+impl Quantizer {
+    /// The handle for what `decision` chose.
+    ///
+    /// # Errors
+    /// Why nothing was chosen; [`Error::WrongOp`]; [`Error::CannotRunHere`] if it was chosen for another
+    /// processor.
+    pub fn new(decision: &Decision<'_>) -> Result<Quantizer, Error> {
+        let registry = decision.prepared().registry();
+        let index = decision.prepared().device().index;
+        let on = On::of(
+            registry,
+            decision.candidate()?,
+            index,
+            Launcher::quantize,
+            Launcher::<cuda::QuantizeCode>::cuda,
+        )?;
+        let format = format_of(registry, on.entry())?;
+        let has_step = match &on {
+            On::Cpu(launcher) => launcher.has_step(),
+            On::Cuda(launcher) => launcher.has_step(),
+        };
+        if has_step && format.row_header.is_none() && format.tensor_tail.is_none() {
+            return Err(on.broken("it computes a scale that its format has no place for"));
+        }
+        Ok(Quantizer { on, format })
+    }
+
+    /// The kernel.
+    pub fn entry(&self) -> &'static Entry {
+        self.on.entry()
+    }
+
+    /// The format.
+    pub fn format(&self) -> &'static FormatInfo {
+        self.format
+    }
+
+    /// Lets launches count in `recording` (`None`: in no recording any more).
+    ///
+    /// # Errors
+    /// [`Error::ForeignRecording`].
+    pub fn record(&mut self, recording: Option<&Recording>) -> Result<(), Error> {
+        self.on.record(recording)
+    }
+
+    /// Writes the whole tensor: row headers, blocks, and the tail with its zero fill.
+    ///
+    /// `src` holds `n * k` values, `dst` [`FormatInfo::tensor_bytes`] bytes. After an error `dst` holds
+    /// nothing of use.
+    ///
+    /// # Errors
+    /// Sizes: [`Error::KNotMultiple`], [`Error::ShapeMismatch`], [`Error::ShapeRule`], [`Error::TooLarge`].
+    /// Values: [`Error::NonFinite`], [`Error::ScaleOverflow`].
+    pub fn run(&self, src: &[f32], n: usize, k: usize, dst: &mut [u8]) -> Result<(), Error> {
+        let format = self.format;
+        let bytes = format.tensor_bytes(n, k)?;
+        check_len("the source", "values", product_of("a tensor", n, k)?, src.len())?;
+        check_len("the destination", "bytes", bytes, dst.len())?;
+        check_shape(self.on.entry(), Shape::matrix(n, k))?;
+        match &self.on {
+            On::Cpu(launcher) => launcher.counted(src, bytes, || self.tensor(launcher, src, n, k, dst)),
+            On::Cuda(launcher) => launcher.tensor(format, src, n, k, dst),
+        }
+    }
+
+    fn tensor(
+        &self,
+        launcher: &Launcher<QuantizeCode>,
+        src: &[f32],
+        n: usize,
+        k: usize,
+        dst: &mut [u8],
+    ) -> Result<(), Error> {
+        let format = self.format;
+        let row_bytes = format.row_bytes(k)?;
+        // A step for no values at all would divide by zero; nothing is stored with it.
+        let nothing = Step { apply: 0.0, stored: 0.0 };
+        let (rows, tail) = dst.split_at_mut(n * row_bytes);
+        let tensor_step = match format.tensor_tail {
+            Some((outer, _)) => {
+                let step = if src.is_empty() { Ok(nothing) } else { launcher.step(src) };
+                let step = step.map_err(|fault| fault.in_rows(format, 0, k))?;
+                tail.fill(0);
+                if !outer.write(step.stored, tail) {
+                    return Err(Error::ScaleOverflow { row: 0, block: 0 });
+                }
+                step
+            }
+            None => nothing,
+        };
+        if row_bytes == 0 {
+            return Ok(());
+        }
+        for (row, bytes) in rows.chunks_exact_mut(row_bytes).enumerate() {
+            let values = &src[row * k..][..k];
+            let (header, blocks) = bytes.split_at_mut(format.header_bytes());
+            let step = match format.row_header {
+                Some(outer) => {
+                    let step = if k == 0 { Ok(nothing) } else { launcher.step(values) };
+                    let step = step.map_err(|fault| fault.in_rows(format, row, k))?;
+                    if !outer.write(step.stored, header) {
+                        return Err(Error::ScaleOverflow { row, block: 0 });
+                    }
+                    step
+                }
+                None => tensor_step,
+            };
+            launcher.blocks(format, values, row, blocks, step)?;
+        }
+        Ok(())
+    }
+}
+
+/// A format's bytes to f32.
+#[derive(Clone, Debug)]
+pub struct Dequantizer {
+    pub(super) on: On<DequantizeCode, cuda::DequantizeCode>,
+    pub(super) format: &'static FormatInfo,
+}
+
+impl Dequantizer {
+    /// The handle for what `decision` chose.
+    ///
+    /// # Errors
+    /// As for [`Quantizer::new`].
+    pub fn new(decision: &Decision<'_>) -> Result<Dequantizer, Error> {
+        let registry = decision.prepared().registry();
+        let index = decision.prepared().device().index;
+        let gpu = Launcher::<cuda::DequantizeCode>::cuda;
+        let on = On::of(registry, decision.candidate()?, index, Launcher::dequantize, gpu)?;
+        let format = format_of(registry, on.entry())?;
+        Ok(Dequantizer { on, format })
+    }
+
+    /// The kernel.
+    pub fn entry(&self) -> &'static Entry {
+        self.on.entry()
+    }
+
+    /// The format.
+    pub fn format(&self) -> &'static FormatInfo {
+        self.format
+    }
+
+    /// Lets launches count in `recording` (`None`: in no recording any more).
+    ///
+    /// # Errors
+    /// [`Error::ForeignRecording`].
+    pub fn record(&mut self, recording: Option<&Recording>) -> Result<(), Error> {
+        self.on.record(recording)
+    }
+
+    /// Writes the `n * k` values of `matrix`, row after row.
+    ///
+    /// # Errors
+    /// [`Error::WrongFormat`], [`Error::ShapeMismatch`], [`Error::ShapeRule`]; [`Error::InvalidCode`] with
+    /// the position.
+    pub fn run(&self, matrix: &QuantizedMatrix<'_>, dst: &mut [f32]) -> Result<(), Error> {
+        self.check(matrix)?;
+        check_len("the destination", "values", product_of("a tensor", matrix.n(), matrix.k())?, dst.len())?;
+        if dst.is_empty() {
+            return Ok(());
+        }
+        match &self.on {
+            On::Cpu(launcher) => launcher.rows(matrix, 0..matrix.n(), dst),
+            On::Cuda(launcher) => launcher.tensor(matrix, Some(dst)),
+        }
+    }
+
+    fn check(&self, matrix: &QuantizedMatrix<'_>) -> Result<(), Error> {
+        if !self.format.same_as(matrix.format()) {
+            return Err(Error::WrongFormat {
+                kernel: self.on.entry().name,
+                expected: self.format.name,
+                found: matrix.format().name,
+            });
+        }
+        check_shape(self.on.entry(), Shape::matrix(matrix.n(), matrix.k()))
+    }
+
+    /// Reads every row and keeps nothing: finds codes that mean nothing.
+    ///
+    /// # Errors
+    /// As for [`Dequantizer::run`].
+    pub fn validate(&self, matrix: &QuantizedMatrix<'_>) -> Result<(), Error> {
+        self.check(matrix)?;
+        if matrix.n() == 0 || matrix.k() == 0 {
+            return Ok(());
+        }
+        match &self.on {
+            On::Cpu(launcher) => launcher.validate(matrix),
+            On::Cuda(launcher) => launcher.tensor(matrix, None),
+        }
+    }
+}
