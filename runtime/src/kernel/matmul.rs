@@ -37,7 +37,7 @@ impl Matmul {
     /// The handle for what `decision` chose.
     ///
     /// # Errors
-    /// As for [`Quantizer::new`]. A kernel without a packing also needs a kernel that dequantizes its
+    /// As for [`Quantizer::new`](super::Quantizer::new). A kernel without a packing also needs a kernel that dequantizes its
     /// format, to refuse weights with codes that mean nothing.
     pub fn new(decision: &Decision<'_>) -> Result<Matmul, Error> {
         let Shape { n, k, .. } = decision.shape();
