@@ -379,7 +379,7 @@ fn mistakes_show() {
         (Type::F16, 32, "b0[2] = {v.x, v.y}", "b0[2] = {v.y, v.x}"),
         (Type::F16, 32, "gm_copy_wait<1>();", ""),
         (Type::F16, 32, "        gm_sync();\n", ""),
-        (Type::F16, 32, "if (stage + 1 < stages)", "if (stage + 2 < stages)"),
+        (Type::F16, 32, "if (next < stages)", "if (next + 1 < stages)"),
         (Type::F16, 32, "v + bias", "v - bias"),
     ];
     for (rounds, tile, from, to) in mistakes {

@@ -100,13 +100,17 @@ GM_KERNEL_WIDE({threads}) {function}(Rows a) {{
             GM_UNROLL for (u32 c = 0; c < 4; c++) sums[i][j][c] = 0.0f;
     {function}_copy(a, x, 0, first_token);
     {function}_copy(a, x, 1, first_token);
-    {function}_round(a, rows, 0, first_row);
-    GM_NO_UNROLL for (u32 stage = 0; stage < stages; stage++) {{
-        gm_copy_wait<1>();
-        // All see the stage, and all are through the one before, whose places are filled now.
-        gm_sync();
-        {function}_copy(a, x, stage + 2, first_token);
-        if (stage + 1 < stages) {function}_round(a, rows, stage + 1, first_row);
+    // Weights of a stage are rounded before the stage in front of it is multiplied.
+    GM_NO_UNROLL for (u32 next = 0; next <= stages; next++) {{
+        if (next > 0) {{
+            gm_copy_wait<1>();
+            // All see the stage, and all are through the one before, whose places are filled now.
+            gm_sync();
+            {function}_copy(a, x, next + 1, first_token);
+        }}
+        if (next < stages) {function}_round(a, rows, next, first_row);
+        if (next == 0) continue;
+        const u32 stage = next - 1;
         u32x4 w[4];
         GM_UNROLL for (u32 i = 0; i < 4; i++)
             w[i] = gm_shared_get<u32x4>(rows, ((stage % 2 * {function}_ROWS + row + 8 * i + g) * 4 + t) * 8);
