@@ -28,6 +28,19 @@ pub enum Input<'a> {
     },
 }
 
+/// What a product on a GPU takes from the processor's memory, sizes checked.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "nothing reads it where there is no GPU"))]
+pub(crate) struct Tokens<'a> {
+    pub(crate) input: Input<'a>,
+    /// How many; not 0.
+    pub(crate) m: usize,
+    pub(crate) layout: RowLayout,
+    /// Elements that share a scale, where a row has several.
+    pub(crate) block: Option<usize>,
+    pub(crate) bias: Option<&'a [f32]>,
+}
+
 impl<'a> Input<'a> {
     /// The type.
     pub fn dtype(&self) -> DType {

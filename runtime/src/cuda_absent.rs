@@ -1,7 +1,7 @@
 //! Stands for the driver side of CUDA in a build without it: types that have no value, so that the handles need no
 //! second form and nothing of CUDA is linked.
 
-use crate::activations::{Input, RowLayout};
+use crate::activations::Tokens;
 use crate::decide::Candidate;
 use crate::error::Error;
 use crate::gpu::{GpuProfile, NoGpu};
@@ -82,15 +82,10 @@ impl Launcher<ProductCode> {
         match *self.code() {}
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the operands of a product")]
     pub(crate) fn run(
         &self,
         _: &PackedMatrix,
-        _: Input<'_>,
-        _: usize,
-        _: &RowLayout,
-        _: Option<usize>,
-        _: Option<&[f32]>,
+        _: Tokens<'_>,
         _: &mut [f32],
         _: Option<&Launcher<ActivationCode>>,
         _: &mut Option<Box<Scratch>>,

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::plan::{FormatPlan, LookupPlan, MatmulPlan, PackPlan, scalar_k_max};
 use crate::{CudaImages, Error, Options};
-use gristmill_spec::model::{CpuVariant, Format, Packing, ShapeRules, SpecSet};
+use gristmill_spec::model::{CpuVariant, Format, Origin, Packing, ShapeRules, SpecSet};
 use gristmill_spec::vocab::{Op, Strategy};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -37,27 +37,18 @@ pub(super) fn format_module(
         let text = format::dequantize(plan);
         let listing = Listing { op: Op::Dequantize, format: index, format_name: name, options };
         for (kernel, order, variant) in dequantizers {
-            let (cfg, enable) = attributes(variant);
             let ident = format!("dequantize_{}", variant_ident(variant));
-            let source = format!("{}:{}", variant.origin.file, variant.origin.line);
             let function = match &variant.body {
                 Some(path) => path.clone(),
                 None => {
-                    let _ = write!(
-                        body,
-                        "/// Blocks of `{name}` to f32, compiled for {isa}.
-                         ///
-                         /// `@generated` by gristmill from {source}.
-                         ///
-                         /// # Safety
-                         ///
-                         /// As [`DequantizeFn`](gristmill_runtime::abi::DequantizeFn) says; the CPU has the features named.
-                         {cfg}{enable}pub unsafe fn {ident}(src: *const u8, dst: *mut f32, blocks: usize, outer: f32) -> Result<(), Fault> {{
-                             // SAFETY: passed on.
-                             unsafe {{ dequantize(src, dst, blocks, outer) }}
-                         }}\n",
-                        isa = variant.isa,
-                    );
+                    body.push_str(&passing_on(
+                        variant,
+                        &format!("Blocks of `{name}` to f32"),
+                        Some(&variant.origin),
+                        "DequantizeFn",
+                        &format!("{ident}(src: *const u8, dst: *mut f32, blocks: usize, outer: f32) -> Result<(), Fault>"),
+                        "dequantize(src, dst, blocks, outer)",
+                    ));
                     format!("{name}::{ident}")
                 }
             };
@@ -92,45 +83,31 @@ pub(super) fn format_module(
             let outer = text.contains(&format!("fn step_{quantizer_name}("));
             body.push_str(&text);
             for &(kernel, order, variant) in &quantize {
-                let (cfg, enable) = attributes(variant);
                 let ident = format!("quantize_{quantizer_name}_{}", variant_ident(variant));
-                let source = format!("{}:{}", variant.origin.file, variant.origin.line);
                 let function = match &variant.body {
                     Some(path) => path.clone(),
                     None => {
-                        let _ = write!(
-                            body,
-                            "/// f32 to blocks of `{name}` by `{quantizer_name}`, compiled for {isa}.
-                             ///
-                             /// `@generated` by gristmill from {source}.
-                             ///
-                             /// # Safety
-                             ///
-                             /// As [`QuantizeFn`](gristmill_runtime::abi::QuantizeFn) says; the CPU has the features named.
-                             {cfg}{enable}pub unsafe fn {ident}(src: *const f32, dst: *mut u8, blocks: usize, step: Step) -> Result<(), Fault> {{
-                                 // SAFETY: passed on.
-                                 unsafe {{ quantize_{quantizer_name}(src, dst, blocks, step) }}
-                             }}\n",
-                            isa = variant.isa,
-                        );
+                        body.push_str(&passing_on(
+                            variant,
+                            &format!("f32 to blocks of `{name}` by `{quantizer_name}`"),
+                            Some(&variant.origin),
+                            "QuantizeFn",
+                            &format!("{ident}(src: *const f32, dst: *mut u8, blocks: usize, step: Step) -> Result<(), Fault>"),
+                            &format!("quantize_{quantizer_name}(src, dst, blocks, step)"),
+                        ));
                         format!("{name}::{ident}")
                     }
                 };
                 let step = if outer {
                     let ident = format!("step_{quantizer_name}_{}", variant_ident(variant));
-                    let _ = write!(
-                        body,
-                        "/// The step of `{quantizer_name}` for a row or tensor, compiled for {isa}.
-                         ///
-                         /// # Safety
-                         ///
-                         /// As [`StepFn`](gristmill_runtime::abi::StepFn) says; the CPU has the features named.
-                         {cfg}{enable}pub unsafe fn {ident}(src: *const f32, len: usize) -> Result<Step, Fault> {{
-                             // SAFETY: passed on.
-                             unsafe {{ step_{quantizer_name}(src, len) }}
-                         }}\n",
-                        isa = variant.isa,
-                    );
+                    body.push_str(&passing_on(
+                        variant,
+                        &format!("The step of `{quantizer_name}` for a row or tensor"),
+                        None,
+                        "StepFn",
+                        &format!("{ident}(src: *const f32, len: usize) -> Result<Step, Fault>"),
+                        &format!("step_{quantizer_name}(src, len)"),
+                    ));
                     format!("Some({name}::{ident})")
                 } else {
                     "None".to_string()
@@ -319,6 +296,33 @@ fn packed<'a>(
     })
 }
 
+/// A function compiled for a variant, of the ABI's type `abi`, that passes its arguments on to what all ISAs share.
+fn passing_on(
+    variant: &CpuVariant,
+    what: &str,
+    generated: Option<&Origin>,
+    abi: &str,
+    signature: &str,
+    call: &str,
+) -> String {
+    let (cfg, enable) = attributes(variant);
+    let generated = generated.map_or(String::new(), |origin| {
+        format!("/// `@generated` by gristmill from {}:{}.\n///\n", origin.file, origin.line)
+    });
+    format!(
+        "/// {what}, compiled for {isa}.
+         ///
+         {generated}/// # Safety
+         ///
+         /// As [`{abi}`](gristmill_runtime::abi::{abi}) says; the CPU has the features named.
+         {cfg}{enable}pub unsafe fn {signature} {{
+             // SAFETY: passed on.
+             unsafe {{ {call} }}
+         }}\n",
+        isa = variant.isa,
+    )
+}
+
 /// A hand-written body is bound to the variant that names it: `#[variant]` leaves the name behind.
 fn binding(body: &mut String, variant: &CpuVariant, name: &str) {
     if let Some(path) = &variant.body {
@@ -358,30 +362,23 @@ pub(super) fn activation_module(set: &SpecSet, index: usize, options: &Options) 
     let mut listed = Vec::new();
     let listing = Listing { op: Op::QuantizeActivations, format: index, format_name: name, options };
     for (kernel, order, variant) in serving(set, Op::QuantizeActivations, index) {
-        let (cfg, enable) = attributes(variant);
         let ident = format!("quantize_{}", variant_ident(variant));
-        let source = format!("{}:{}", variant.origin.file, variant.origin.line);
         let function = match &variant.body {
             Some(path) => path.clone(),
             None => {
-                let _ = write!(
-                    body,
-                    "/// A row of f32 to `{name}` activations, compiled for {isa}.
-                     ///
-                     /// `@generated` by gristmill from {source}.
-                     ///
-                     /// # Safety
-                     ///
-                     /// As [`QuantizeActivationsFn`](gristmill_runtime::abi::QuantizeActivationsFn) says; the CPU has the features named.
-                     {cfg}{enable}pub unsafe fn {ident}(
-                         x: *const f32, k: usize, unit: usize, unit_padded: usize,
-                         q: *mut i8, scales: *mut f32, sums: *mut i32,
-                     ) -> Result<(), Fault> {{
-                         // SAFETY: passed on.
-                         unsafe {{ quantize(x, k, unit, unit_padded, q, scales, sums) }}
-                     }}\n",
-                    isa = variant.isa,
-                );
+                body.push_str(&passing_on(
+                    variant,
+                    &format!("A row of f32 to `{name}` activations"),
+                    Some(&variant.origin),
+                    "QuantizeActivationsFn",
+                    &format!(
+                        "{ident}(
+                             x: *const f32, k: usize, unit: usize, unit_padded: usize,
+                             q: *mut i8, scales: *mut f32, sums: *mut i32,
+                         ) -> Result<(), Fault>"
+                    ),
+                    "quantize(x, k, unit, unit_padded, q, scales, sums)",
+                ));
                 format!("activations_{name}::{ident}")
             }
         };

@@ -8,7 +8,7 @@ use super::device::{Argument, Function, Geometry, Gpu};
 use super::fault::{FaultKind, Faults, Rows};
 use super::product::{ProductCode, Weights};
 use super::scratch::{Scratch, room};
-use crate::activations::Input;
+use crate::activations::{Input, Tokens};
 use crate::error::Error;
 use crate::launch::Launcher;
 use crate::registry::{CudaCode, CudaLaunch, Entry, Registry};
@@ -134,18 +134,16 @@ impl Launcher<ProductCode> {
         Ok(outer[0])
     }
 
-    /// The product of `m > 0` rows in the processor's memory with `n > 0` rows of `k > 0`, into it. Sizes were checked.
-    #[expect(clippy::too_many_arguments, reason = "the operands of a product")]
+    /// As [`run`](Launcher::run), with memory for all rows.
     pub(super) fn run_floats(
         &self,
         floats: &Floats,
         packed: &PackedMatrix,
-        input: Input<'_>,
-        m: usize,
-        bias: Option<&[f32]>,
+        x: Tokens<'_>,
         y: &mut [f32],
         scratch: &mut Option<Box<Scratch>>,
     ) -> Result<(), Error> {
+        let Tokens { input, m, bias, .. } = x;
         if let Input::I8 { .. } = input {
             return Err(Error::WrongInput {
                 kernel: self.entry.name,

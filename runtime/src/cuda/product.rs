@@ -7,7 +7,7 @@ use super::device::{Argument, Function, Geometry, Gpu};
 use super::fault::Rows;
 use super::floats::Floats;
 use super::scratch::{Places, Scratch, room};
-use crate::activations::{self, Input, RowLayout};
+use crate::activations::{self, Input, RowLayout, Tokens};
 use crate::aligned::Aligned;
 use crate::decide::Candidate;
 use crate::error::Error;
@@ -152,50 +152,57 @@ impl ProductCode {
 impl Launcher<ProductCode> {
     pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
         Launcher::on_gpu(registry, candidate, Op::Matmul, |code| {
-            let gpu = || Gpu::open(index);
-            let (gpu, function, [threads, fewest, rows, tokens, shared], packing, unit, split, floats) =
-                match code.launch {
-                    CudaLaunch::Matmul {
-                        function,
+            let name = candidate.entry.name;
+            let of = |gpu: &Arc<Gpu>, function, threads, shared| {
+                gpu.sharing(name, gpu.function(name, code, function, threads)?, shared)
+            };
+            Ok(Some(match code.launch {
+                CudaLaunch::Matmul {
+                    function,
+                    threads,
+                    fewest,
+                    rows,
+                    tokens,
+                    packing,
+                    unit,
+                    split,
+                    fused,
+                } => {
+                    let gpu = Gpu::open(index)?;
+                    ProductCode {
+                        function: of(&gpu, function, threads, 0)?,
+                        gpu,
                         threads,
                         fewest,
-                        rows,
-                        tokens,
-                        packing,
+                        rows: rows.max(1),
+                        tokens: tokens.max(1),
+                        packing: Some(packing),
                         unit,
                         split,
-                        fused: _,
-                    } => {
-                        let numbers = [threads, fewest, rows, tokens, 0];
-                        (gpu()?, function, numbers, Some(packing), unit, split, None)
+                        fused,
+                        floats: None,
                     }
-                    CudaLaunch::Rows { function, threads, fewest, rows, tokens, shared, .. } => {
-                        let gpu = gpu()?;
-                        let floats = Floats::load(&gpu, registry, candidate.entry, code)?;
-                        let unit = Unit { elements: 0, multiple: 1 };
-                        (gpu, function, [threads, fewest, rows, tokens, shared], None, unit, None, floats)
+                }
+                CudaLaunch::Rows { function, threads, fewest, rows, tokens, shared, .. } => {
+                    let gpu = Gpu::open(index)?;
+                    ProductCode {
+                        floats: Floats::load(&gpu, registry, candidate.entry, code)?,
+                        function: of(&gpu, function, threads, shared)?,
+                        gpu,
+                        threads,
+                        fewest,
+                        rows: rows.max(1),
+                        tokens: tokens.max(1),
+                        packing: None,
+                        unit: Unit { elements: 0, multiple: 1 },
+                        split: None,
+                        fused: false,
                     }
-                    CudaLaunch::Dequantize { .. }
-                    | CudaLaunch::Quantize { .. }
-                    | CudaLaunch::QuantizeActivations { .. }
-                    | CudaLaunch::Convert { .. } => return Ok(None),
-                };
-            let function = gpu.function(candidate.entry.name, code, function, threads)?;
-            let function = gpu.sharing(candidate.entry.name, function, shared)?;
-            let (rows, tokens) = (rows.max(1), tokens.max(1));
-            let fused = candidate.entry.quantizes_activations();
-            Ok(Some(ProductCode {
-                gpu,
-                function,
-                threads,
-                fewest,
-                rows,
-                tokens,
-                packing,
-                unit,
-                split,
-                fused,
-                floats,
+                }
+                CudaLaunch::Dequantize { .. }
+                | CudaLaunch::Quantize { .. }
+                | CudaLaunch::QuantizeActivations { .. }
+                | CudaLaunch::Convert { .. } => return Ok(None),
             }))
         })
     }
@@ -375,23 +382,20 @@ impl Launcher<ProductCode> {
     }
 
     /// As [`run`](Launcher::run), with memory for all rows.
-    #[expect(clippy::too_many_arguments, reason = "the operands of a product")]
     pub(super) fn run_at_once(
         &self,
         packed: &PackedMatrix,
-        input: Input<'_>,
-        m: usize,
-        layout: &RowLayout,
-        block: Option<usize>,
-        bias: Option<&[f32]>,
+        x: Tokens<'_>,
         y: &mut [f32],
         quantizer: Option<&Launcher<ActivationCode>>,
         scratch: &mut Option<Box<Scratch>>,
     ) -> Result<(), Error> {
         self.weights(packed)?;
         if let Some(floats) = &self.code().floats {
-            return self.run_floats(floats, packed, input, m, bias, y, scratch);
+            return self.run_floats(floats, packed, x, y, scratch);
         }
+        let Tokens { input, m, layout, block, bias } = x;
+        let layout = &layout;
         let gpu = self.gpu();
         let scratch = scratch.get_or_insert_default();
         scratch.on(gpu);

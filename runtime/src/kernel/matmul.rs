@@ -1,7 +1,7 @@
 //! Handles of products: packing weights, and multiplying with them.
 
 use super::{Dequantizer, check_len, check_operands, check_shape, fill, format_of, product_of};
-use crate::activations::{self, Input, RowLayout};
+use crate::activations::{self, Input, RowLayout, Tokens};
 use crate::aligned::Aligned;
 use crate::cuda;
 use crate::decide::{Candidate, Decision, Prepared};
@@ -375,8 +375,8 @@ impl Matmul {
                     On::Cuda(quantizer) => Some(quantizer),
                     On::Cpu(_) => None,
                 });
-                let block = self.activation_block;
-                launcher.run(weights, input, m, &row, block, bias, y, quantizer, &mut workspace.gpu)
+                let tokens = Tokens { input, m, layout: row, block: self.activation_block, bias };
+                launcher.run(weights, tokens, y, quantizer, &mut workspace.gpu)
             }
         }
     }

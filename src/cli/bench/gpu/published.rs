@@ -12,7 +12,7 @@ pub struct Published {
     n: usize,
     k: usize,
     /// Microseconds of bitnet.cpp's kernel: two-bit weights, int8 activations, one token.
-    ours_like: f64,
+    w2a8: f64,
     /// Microseconds of a bf16 product of the same shape.
     bf16: f64,
 }
@@ -22,8 +22,8 @@ const BY: &str = "bitnet.cpp, W2A8 kernel";
 const ON: &str = "A100 40GB";
 const SOURCE: &str = "https://github.com/microsoft/BitNet/blob/main/gpu/README.md";
 
-const fn of(n: usize, k: usize, ours_like: f64, bf16: f64) -> Published {
-    Published { n, k, ours_like, bf16 }
+const fn of(n: usize, k: usize, w2a8: f64, bf16: f64) -> Published {
+    Published { n, k, w2a8, bf16 }
 }
 
 const ALL: &[Published] = &[
@@ -44,7 +44,7 @@ pub fn beside(plan: &Plan) -> Vec<Published> {
 
 /// A record for each, marked as published.
 pub fn json(published: &[Published]) -> impl Iterator<Item = Value> {
-    published.iter().map(|Published { n, k, ours_like, bf16 }| {
+    published.iter().map(|Published { n, k, w2a8, bf16 }| {
         json!({
             "kernel": BY,
             "published": true,
@@ -53,7 +53,7 @@ pub fn json(published: &[Published]) -> impl Iterator<Item = Value> {
             "m": 1,
             "n": n,
             "k": k,
-            "seconds": ours_like / 1e6,
+            "seconds": w2a8 / 1e6,
             "bf16_seconds": bf16 / 1e6,
         })
     })
@@ -74,8 +74,8 @@ pub fn print(published: &[Published], out: &mut dyn Write) -> io::Result<()> {
         ("us", Side::Right),
         ("bf16 us", Side::Right),
     ]);
-    for Published { n, k, ours_like, bf16 } in published {
-        table.row([format!("{n}x{k}"), "1".to_owned(), measured(*ours_like), measured(*bf16)]);
+    for Published { n, k, w2a8, bf16 } in published {
+        table.row([format!("{n}x{k}"), "1".to_owned(), measured(*w2a8), measured(*bf16)]);
     }
     table.print(out)
 }
