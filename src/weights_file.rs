@@ -3,10 +3,11 @@
 //! Both containers look the same from here: names, shapes in the order of NumPy and PyTorch (rows first),
 //! and values as f32. Tensors of other types are listed with their type's name and refuse to be converted.
 
-use crate::gguf::{self, Gguf, GgufError, NoData, SizeAnswer, SizeQuery};
+use crate::gguf::{self, FileBytes, Gguf, GgufError, NoData, NoDataReason, SizeAnswer, SizeQuery, Store};
+use crate::text::Printable;
 use gristmill_runtime::vocab::DType;
-use memmap2::Mmap;
 use safetensors::tensor::{Dtype, Metadata};
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 /// Bytes in front of a safetensors header: its length.
@@ -14,7 +15,10 @@ const LENGTH_BYTES: usize = 8;
 /// Longest safetensors header that is read, in bytes; the limit of the format's own library.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// A file of weights, mapped into memory.
+/// Values that are converted at a time.
+const PIECE: usize = 1 << 18;
+
+/// A file of weights, whose header is in memory and whose tensors are read where they are asked for.
 #[derive(Debug)]
 pub struct WeightFile {
     path: PathBuf,
@@ -30,9 +34,9 @@ enum Container {
 /// A checked safetensors file.
 #[derive(Debug)]
 struct Safetensors {
-    map: Mmap,
+    bytes: FileBytes,
     /// Where the data starts in the file.
-    data_start: usize,
+    data_start: u64,
     metadata: Metadata,
     /// Names by offset, so that reading in order reads the file in order.
     names: Vec<String>,
@@ -53,7 +57,7 @@ pub enum WeightError {
         what: String,
     },
     /// A safetensors file with a defect in its header.
-    #[error("{}: byte 8: the safetensors header is not valid: {reason}", path.display())]
+    #[error("{}: byte 8: the safetensors header is not valid: {}", path.display(), Printable(reason))]
     Header {
         /// The file.
         path: PathBuf,
@@ -72,7 +76,10 @@ pub enum WeightError {
         found: u64,
     },
     /// A tensor that is not f32, f16 or bf16.
-    #[error("tensor `{tensor}` is of type {found}; weights to be quantized must be f32, f16 or bf16")]
+    #[error(
+        "tensor `{}` is of type {found}; weights to be quantized must be f32, f16 or bf16",
+        Printable(tensor)
+    )]
     Type {
         /// The tensor.
         tensor: String,
@@ -80,7 +87,7 @@ pub enum WeightError {
         found: String,
     },
     /// Elements outside the tensor were asked for.
-    #[error("tensor `{tensor}` has {elements} elements; {count} from {start} on were asked for")]
+    #[error("tensor `{}` has {elements} elements; {count} from {start} on were asked for", Printable(tensor))]
     Range {
         /// The tensor.
         tensor: String,
@@ -92,7 +99,7 @@ pub enum WeightError {
         count: u64,
     },
     /// More elements than memory has room for.
-    #[error("tensor `{tensor}`: no memory for {elements} values of 4 bytes")]
+    #[error("tensor `{}`: no memory for {elements} values of 4 bytes", Printable(tensor))]
     Memory {
         /// The tensor.
         tensor: String,
@@ -102,21 +109,22 @@ pub enum WeightError {
     /// The bytes of a tensor cannot be had.
     #[error(transparent)]
     NoData(#[from] NoData),
-    /// The mapped file has become shorter.
-    #[error("tensor `{tensor}`: the file has become shorter since it was opened")]
-    Changed {
+    /// The bytes of a tensor of a safetensors file cannot be had.
+    #[error("tensor `{}`: {reason}", Printable(tensor))]
+    Read {
         /// The tensor.
         tensor: String,
+        /// Why.
+        reason: NoDataReason,
     },
 }
 
 impl WeightFile {
-    /// Maps the file at `path` and checks it; its first bytes say which container it is.
-    ///
-    /// The file must not be changed while it is open, as with any mapped file.
+    /// Opens the file at `path` and checks its header; its first bytes say which container it is. Tensors are read when their
+    /// values are asked for.
     ///
     /// # Errors
-    /// When the file cannot be opened, is neither safetensors nor GGUF, or has a defect.
+    /// When the file cannot be opened or read, is neither safetensors nor GGUF, or has a defect.
     pub fn open(path: &Path) -> Result<WeightFile, WeightError> {
         WeightFile::open_with(path, &gguf::unquantized_only)
     }
@@ -130,13 +138,36 @@ impl WeightFile {
         path: &Path,
         sizes: &dyn Fn(&SizeQuery<'_>) -> SizeAnswer,
     ) -> Result<WeightFile, WeightError> {
-        let map = gguf::map(path)?;
-        let container = if map.starts_with(&gguf::MAGIC) {
-            Container::Gguf(Box::new(Gguf::parse(map, sizes).map_err(|e| e.in_file(path))?))
-        } else if is_safetensors(&map) {
-            Container::Safetensors(Safetensors::check(path, map)?)
+        WeightFile::of(path, FileBytes::open(path)?, sizes)
+    }
+
+    /// As [`WeightFile::open_with`], but maps the file into memory, so that nothing of it is copied before it is converted.
+    ///
+    /// # Errors
+    /// As [`WeightFile::open`].
+    ///
+    /// # Safety
+    /// As for [`Gguf::map`]: nobody changes the file or makes it shorter for as long as the returned value lives.
+    pub unsafe fn map_with(
+        path: &Path,
+        sizes: &dyn Fn(&SizeQuery<'_>) -> SizeAnswer,
+    ) -> Result<WeightFile, WeightError> {
+        // SAFETY: passed on to the caller.
+        WeightFile::of(path, unsafe { FileBytes::map(path) }?, sizes)
+    }
+
+    fn of(
+        path: &Path,
+        mut bytes: FileBytes,
+        sizes: &dyn Fn(&SizeQuery<'_>) -> SizeAnswer,
+    ) -> Result<WeightFile, WeightError> {
+        bytes.read_head(path, LENGTH_BYTES as u64 + 1)?;
+        let container = if bytes.head().starts_with(&gguf::MAGIC) {
+            Container::Gguf(Box::new(Gguf::parse_file(bytes, path, sizes)?))
+        } else if is_safetensors(bytes.head()) {
+            Container::Safetensors(Safetensors::check(path, bytes)?)
         } else {
-            return Err(WeightError::Container { path: path.to_owned(), what: guess(&map) });
+            return Err(WeightError::Container { path: path.to_owned(), what: guess(bytes.head()) });
         };
         Ok(WeightFile { path: path.to_owned(), container })
     }
@@ -192,39 +223,38 @@ fn guess(bytes: &[u8]) -> String {
 }
 
 impl Safetensors {
-    fn check(path: &Path, map: Mmap) -> Result<Safetensors, WeightError> {
+    fn check(path: &Path, mut bytes: FileBytes) -> Result<Safetensors, WeightError> {
         let invalid = |reason: String| WeightError::Header { path: path.to_owned(), reason };
-        let found = map.len() as u64;
-        let mut length = [0; LENGTH_BYTES];
-        match map.get(..LENGTH_BYTES) {
-            Some(bytes) => length.copy_from_slice(bytes),
-            None => return Err(invalid(format!("the file has only {found} bytes"))),
-        }
-        let length = u64::from_le_bytes(length);
+        let found = bytes.length();
+        let Some(length) = bytes.head().first_chunk::<LENGTH_BYTES>() else {
+            return Err(invalid(format!("the file has only {found} bytes")));
+        };
+        let length = u64::from_le_bytes(*length);
         if length > MAX_HEADER {
             return Err(invalid(format!("it is {length} bytes long; at most {MAX_HEADER} are read")));
         }
-        let data_start = LENGTH_BYTES + length as usize;
-        let Some(header) = map.get(LENGTH_BYTES..data_start) else {
-            let expected = data_start as u128;
+        let data_start = LENGTH_BYTES as u64 + length;
+        if data_start > found {
+            let expected = u128::from(data_start);
             return Err(WeightError::Length { path: path.to_owned(), expected, found });
-        };
+        }
+        bytes.read_head(path, data_start)?;
+        // The limit on `length` fits any `usize`.
+        let header = bytes.head().get(LENGTH_BYTES..data_start as usize).unwrap_or_default();
         // Not `SafeTensors::read_metadata`: it adds the header's length to offsets from the file without
         // a check, which a crafted file makes overflow. The checks of the tensors themselves are in
         // `Metadata`'s own deserialization: contiguous from 0, and each as long as its shape and type say.
         let metadata: Metadata = serde_json::from_slice(header).map_err(|e| invalid(e.to_string()))?;
-        let expected = data_start as u128 + metadata.data_len() as u128;
+        let expected = u128::from(data_start) + metadata.data_len() as u128;
         if expected != u128::from(found) {
             return Err(WeightError::Length { path: path.to_owned(), expected, found });
         }
-        Ok(Safetensors { names: metadata.offset_keys(), map, data_start, metadata })
+        Ok(Safetensors { names: metadata.offset_keys(), bytes, data_start, metadata })
     }
 
     fn tensor<'a>(&'a self, name: &'a str) -> Option<SourceTensor<'a>> {
         let info = self.metadata.info(name)?;
         let (start, end) = info.data_offsets;
-        // `check` holds these sums within the length that the file had.
-        let data = self.map.get(self.data_start.saturating_add(start)..self.data_start.saturating_add(end));
         Some(SourceTensor {
             name,
             shape: info.shape.iter().map(|&dim| dim as u64).collect(),
@@ -236,7 +266,12 @@ impl Safetensors {
                 _ => None,
             },
             type_name: info.dtype.to_string(),
-            data: Data::Bytes(data.unwrap_or_default()),
+            // `check` holds this sum within the length that the file had.
+            data: Data::File {
+                bytes: self.bytes.contents(),
+                at: self.data_start.saturating_add(start as u64),
+                size: end.saturating_sub(start) as u64,
+            },
         })
     }
 }
@@ -253,7 +288,12 @@ pub struct SourceTensor<'a> {
 
 #[derive(Clone, Debug)]
 enum Data<'a> {
-    Bytes(&'a [u8]),
+    /// `size` bytes from a byte of the file on.
+    File {
+        bytes: gguf::Contents<'a>,
+        at: u64,
+        size: u64,
+    },
     Gguf(gguf::Tensor<'a>),
 }
 
@@ -294,14 +334,25 @@ impl<'a> SourceTensor<'a> {
         &self.type_name
     }
 
+    /// How many bytes it has in the file, of whatever type.
+    ///
+    /// # Errors
+    /// When that of a tensor of a GGUF file is not known.
+    pub fn size(&self) -> Result<u64, NoData> {
+        match &self.data {
+            Data::File { size, .. } => Ok(*size),
+            Data::Gguf(tensor) => tensor.size(),
+        }
+    }
+
     /// All values as f32; f16 and bf16 convert exactly.
     ///
     /// # Errors
-    /// When the tensor is not f32, f16 or bf16, and when there is no memory for its values.
+    /// When the tensor is not f32, f16 or bf16, when there is no memory for its values, and when they cannot be read.
     pub fn to_f32(&self) -> Result<Vec<f32>, WeightError> {
         let elements = self.elements();
         let no_memory = || WeightError::Memory { tensor: self.name.to_owned(), elements };
-        self.source()?; // A wrong type is the better reason than a lack of memory.
+        self.float()?; // A wrong type is the better reason than a lack of memory.
         let count = usize::try_from(elements).map_err(|_| no_memory())?;
         let mut values = Vec::new();
         values.try_reserve_exact(count).map_err(|_| no_memory())?;
@@ -314,41 +365,55 @@ impl<'a> SourceTensor<'a> {
     /// be converted piece by piece.
     ///
     /// # Errors
-    /// When the tensor is not f32, f16 or bf16, and when `out` reaches beyond its end.
+    /// When the tensor is not f32, f16 or bf16, when `out` reaches beyond its end, and when the values cannot be read: then
+    /// `out` holds nothing of use.
     pub fn read_f32(&self, start: u64, out: &mut [f32]) -> Result<(), WeightError> {
-        let (dtype, data) = self.source()?;
+        let float = self.float()?;
         let (elements, count) = (self.elements(), out.len() as u64);
         if start.checked_add(count).is_none_or(|end| end > elements) {
             return Err(WeightError::Range { tensor: self.name.to_owned(), elements, start, count });
         }
-        let width = dtype.width();
-        let piece = usize::try_from(start)
-            .ok()
-            .and_then(|start| data.get(start.checked_mul(width)?..))
-            .and_then(|rest| rest.get(..out.len().checked_mul(width)?))
-            .ok_or_else(|| WeightError::Changed { tensor: self.name.to_owned() })?;
-        match dtype {
-            Float::F32 => convert(piece, out, f32::from_le_bytes),
-            Float::F16 => convert(piece, out, |bytes| half::f16::from_le_bytes(bytes).to_f32()),
-            Float::Bf16 => convert(piece, out, |bytes| half::bf16::from_le_bytes(bytes).to_f32()),
+        let mut first = start;
+        for out in out.chunks_mut(PIECE) {
+            // Below the bytes of the tensor, which fit 64 bits.
+            let piece = self.part(first * float.width(), out.len() as u64 * float.width())?;
+            first += out.len() as u64;
+            match float {
+                Float::F32 => convert(&piece, out, f32::from_le_bytes),
+                Float::F16 => convert(&piece, out, |bytes| half::f16::from_le_bytes(bytes).to_f32()),
+                Float::Bf16 => convert(&piece, out, |bytes| half::bf16::from_le_bytes(bytes).to_f32()),
+            }
         }
         Ok(())
     }
 
-    /// Type and bytes of a tensor that can be converted.
-    fn source(&self) -> Result<(Float, &'a [u8]), WeightError> {
-        let float = match self.dtype {
-            Some(DType::F32) => Float::F32,
-            Some(DType::F16) => Float::F16,
-            Some(DType::Bf16) => Float::Bf16,
+    /// The type of a tensor that can be converted.
+    fn float(&self) -> Result<Float, WeightError> {
+        match self.dtype {
+            Some(DType::F32) => Ok(Float::F32),
+            Some(DType::F16) => Ok(Float::F16),
+            Some(DType::Bf16) => Ok(Float::Bf16),
             Some(DType::I8) | None => {
                 let found = self.type_name.clone();
-                return Err(WeightError::Type { tensor: self.name.to_owned(), found });
+                Err(WeightError::Type { tensor: self.name.to_owned(), found })
             }
-        };
+        }
+    }
+
+    /// `length` bytes of its data from byte `start` of it on, as they lie in the file, of whatever type.
+    ///
+    /// # Errors
+    /// When they reach beyond its end or can't be read.
+    pub fn part(&self, start: u64, length: u64) -> Result<Cow<'a, [u8]>, WeightError> {
         match &self.data {
-            Data::Bytes(bytes) => Ok((float, bytes)),
-            Data::Gguf(tensor) => Ok((float, tensor.data()?)),
+            Data::Gguf(tensor) => Ok(tensor.part(start, length)?),
+            Data::File { bytes, at, size } => {
+                let read = match start.checked_add(length) {
+                    Some(end) if end <= *size => bytes.get(at.saturating_add(start), length),
+                    _ => Err(NoDataReason::Range { start, length, size: *size }),
+                };
+                read.map_err(|reason| WeightError::Read { tensor: self.name.to_owned(), reason })
+            }
         }
     }
 }
@@ -371,7 +436,7 @@ enum Float {
 
 impl Float {
     /// Bytes of an element.
-    fn width(self) -> usize {
+    fn width(self) -> u64 {
         match self {
             Float::F32 => 4,
             Float::F16 | Float::Bf16 => 2,

@@ -1,6 +1,7 @@
 //! For build scripts: spec folders in, one Rust file in `OUT_DIR` out.
 
 use crate::cuda::Env;
+use crate::cuda::build::CudaError;
 use crate::{Compiled, CudaImages, Error, LeftOut, Options, compile};
 use gristmill_spec::model::SpecSet;
 use gristmill_spec::{Diagnostic, ReadError, Severity, SourceFile, check, read_path, render, shipped};
@@ -25,12 +26,12 @@ pub enum BuildError {
     /// The shipped specs could not be read.
     #[error("can't read the specs shipped with gristmill-spec: {0}")]
     Shipped(#[source] std::io::Error),
-    /// The specs hold mistakes; the text is the rendered report.
+    /// The specs hold mistakes, or ask for what can't be compiled exactly; the text is the rendered report.
     #[error("{0}")]
     Specs(String),
-    /// No exact plan exists for something the specs ask.
-    #[error("{}", .0.iter().map(|e| format!("error: {e}")).collect::<Vec<_>>().join("\n"))]
-    Plans(Vec<Error>),
+    /// A defect of the compiler.
+    #[error(transparent)]
+    Compiler(Error),
     /// A name given to [`Builder::with_shipped`] is no shipped format.
     #[error("no shipped format is named `{name}`; there are: {known}")]
     UnknownFormat {
@@ -41,7 +42,7 @@ pub enum BuildError {
     },
     /// CUDA images were required, or the environment says something about them that means nothing.
     #[error(transparent)]
-    Cuda(#[from] crate::cuda::build::CudaError),
+    Cuda(#[from] CudaError),
     /// Not called from a build script.
     #[error("the environment variable {0} is not set: this must run in a build script")]
     NoBuildScript(&'static str),
@@ -53,6 +54,22 @@ pub enum BuildError {
         /// Why.
         source: std::io::Error,
     },
+}
+
+impl BuildError {
+    /// What the compiler refused of `sources`, rendered.
+    pub fn refused(sources: &[SourceFile], errors: Vec<Error>) -> BuildError {
+        let mut diagnostics = Vec::with_capacity(errors.len());
+        for error in errors {
+            match error {
+                Error::Spec(diagnostic) => diagnostics.push(*diagnostic),
+                defect @ (Error::Passed { .. } | Error::Emitted { .. }) => {
+                    return BuildError::Compiler(defect);
+                }
+            }
+        }
+        BuildError::Specs(render(sources, &diagnostics, false))
+    }
 }
 
 /// Which shipped formats are compiled.
@@ -305,10 +322,14 @@ impl Builder {
             })
             .cloned()
             .collect();
-        let (cuda, more) = cuda(&set)?;
+        let (cuda, more) = cuda(&set).map_err(|error| match error {
+            BuildError::Cuda(CudaError::Plans(errors)) => BuildError::refused(&sources, errors),
+            other => other,
+        })?;
         warnings.extend(more);
         let options = Options { package, compiler, left_out, runtime: self.runtime.clone(), cuda };
-        let compiled = compile(&set, &used, &options).map_err(BuildError::Plans)?;
+        let compiled =
+            compile(&set, &used, &options).map_err(|errors| BuildError::refused(&sources, errors))?;
         Ok((compiled, set, warnings))
     }
 
@@ -347,13 +368,22 @@ impl Builder {
                     .diagnostics
                     .iter()
                     .filter(|d| d.severity == Severity::Warning)
-                    .map(|d: &Diagnostic| format!("{}: {}", d.path, d.message))
+                    .map(|warning| one_line(warning, &sources))
                     .collect();
                 Ok((set, sources, warnings))
             }
             None => Err(BuildError::Specs(render(&sources, &report.diagnostics, false))),
         }
     }
+}
+
+/// A diagnostic as cargo shows warnings: file, line and column, message, code, and what helps.
+fn one_line(diagnostic: &Diagnostic, sources: &[SourceFile]) -> String {
+    let (line, column) = diagnostic.line_column(sources);
+    let help =
+        diagnostic.help.as_ref().map_or(String::new(), |help| format!("; {}", help.replace('\n', " ")));
+    let Diagnostic { path, code, message, .. } = diagnostic;
+    format!("{path}:{line}:{column}: [{code}] {message}{help}")
 }
 
 fn extra_dirs() -> Vec<PathBuf> {

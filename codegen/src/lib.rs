@@ -2,106 +2,20 @@
 //!
 //! [`Builder`] is for build scripts: it reads spec folders, checks them, writes one Rust file into
 //! `OUT_DIR` and tells cargo what to watch. [`compile`] is the same without files, for the macros and
-//! the command. The stages are plans ([`plan`]) and text ([`emit`]); neither can meet a mistake that the
-//! spec package could have refused, except where a plan can't be proven exact.
+//! the command. The stages are plans ([`plan`]) and text ([`emit`]). What a format says was checked before; what a plan can
+//! still refuse is a variant that no exact loop can be written for, at its place in the spec ([`refusals`]).
 
 pub mod builder;
 pub mod cuda;
 pub mod emit;
 pub mod plan;
+mod refusal;
 
 pub use builder::Builder;
 use gristmill_spec::SourceFile;
-use gristmill_spec::model::{Format, Origin, SpecSet};
-use gristmill_spec::vocab::{CudaArch, Strategy};
-
-/// What the compiler can refuse.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum Error {
-    /// No exact plan exists for what the spec asks.
-    #[error("{file}:{line}: format `{format}`: {reason}")]
-    Plan {
-        /// The format.
-        format: String,
-        /// The file: the format's, or that of the kernel whose variant can't serve it.
-        file: String,
-        /// Line in it.
-        line: u32,
-        /// Why.
-        reason: String,
-    },
-    /// A packing that no loop skeleton can read.
-    #[error("{file}:{line}: packing `{packing}`, tile of {code}: strategy `{strategy}` {}", wanted(*strategy))]
-    Packing {
-        /// The packing.
-        packing: String,
-        /// Its file.
-        file: String,
-        /// Line of the packing.
-        line: u32,
-        /// Width of the tile's codes.
-        code: gristmill_spec::model::TileCode,
-        /// The strategy that was to read it.
-        strategy: Strategy,
-    },
-    /// A packing that no CUDA skeleton can read.
-    #[error("{file}:{line}: packing `{packing}`: `{algorithm}` needs {needs}")]
-    CudaPacking {
-        /// The packing.
-        packing: String,
-        /// Its file.
-        file: String,
-        /// Line of the packing.
-        line: u32,
-        /// The algorithm.
-        algorithm: gristmill_spec::vocab::CudaAlgorithm,
-        /// What it needs.
-        needs: String,
-    },
-    /// The emitted text is not Rust: a defect of the compiler, never of a spec.
-    #[error(
-        "the compiler emitted text that is not Rust ({message}); please report this with the spec that caused it"
-    )]
-    Emitted {
-        /// What the parser said.
-        message: String,
-    },
-}
-
-/// What the loops of a strategy need of a packing.
-fn wanted(strategy: Strategy) -> &'static str {
-    match strategy {
-        Strategy::Multiply => {
-            "needs one row to a 32-bit lane (row stride 32), four k to its bytes (innermost k of 4 with stride 8) and \
-             the other k in the fields of a byte"
-        }
-        Strategy::Lookup => {
-            "needs one row to a byte (row stride 8) and codes of 1, 2 or 4 bits one after the other in it (k stride: \
-             their bits)"
-        }
-    }
-}
-
-impl Error {
-    fn plan(format: &Format, reason: &str) -> Error {
-        Error::Plan {
-            format: format.name.clone(),
-            file: format.origin.file.clone(),
-            line: format.origin.line,
-            reason: reason.to_string(),
-        }
-    }
-
-    /// What stops a variant from serving a format is told where the variant stands.
-    fn of_variant(self, origin: &Origin) -> Error {
-        match self {
-            Error::Plan { format, reason, .. } => {
-                Error::Plan { format, file: origin.file.clone(), line: origin.line, reason }
-            }
-            other => other,
-        }
-    }
-}
+use gristmill_spec::model::SpecSet;
+use gristmill_spec::vocab::CudaArch;
+pub use refusal::{Error, refusals};
 
 /// What a compilation needs to know besides the specs.
 #[derive(Clone, Debug, Default)]
@@ -184,7 +98,7 @@ pub struct Compiled {
 
 /// Compiles a checked set.
 pub fn compile(set: &SpecSet, sources: &[SourceFile], options: &Options) -> Result<Compiled, Vec<Error>> {
-    let (text, kernels) = emit::emit(set, sources, options)?;
+    let (text, kernels) = emit::emit(set, sources, options).map_err(refusal::once)?;
     let code = format_rust(&text).map_err(|error| vec![error])?;
     Ok(Compiled { code, kernels })
 }

@@ -35,7 +35,9 @@ pub struct FormatPlan<'a> {
     pub last_code: Option<u32>,
     /// Every integer value a weight can have, ascending.
     pub values: Vec<i32>,
-    /// Runs of elements in a block that share a scale (1 where the block has none).
+    /// Eight bits hold these values, and what they are made of: the map's before signs and shift, and the shift's.
+    narrow: bool,
+    /// Runs of a block whose elements share every factor (1 where the block has none): each count divides it.
     pub groups: u32,
     /// Factors of the scale that stand in the block.
     pub block_scale: Vec<usize>,
@@ -71,18 +73,17 @@ pub enum Decode {
 }
 
 impl<'a> FormatPlan<'a> {
-    /// Plans `format`.
-    pub fn new(format: &'a Format, activations: &'a Activations) -> Result<FormatPlan<'a>, Error> {
+    /// Plans `format`, which was checked.
+    pub fn new(format: &'a Format, activations: &'a Activations) -> FormatPlan<'a> {
         let field = &format.fields[format.value.code];
         let code_bits = match field.ty {
             FieldType::Unsigned(bits) | FieldType::Signed(bits) => bits,
             FieldType::Trit => 2,
-            FieldType::Scalar(_) => {
-                return Err(Error::plan(format, "a floating-point field can't hold codes"));
-            }
+            // Refused by the checks.
+            FieldType::Scalar(scalar) => scalar.bits(),
         };
         let radix = matches!(field.layout, FieldLayout::Digits { .. });
-        let codes = if radix { 3 } else { 1u32 << code_bits };
+        let codes = if radix { 3 } else { 1u32.checked_shl(code_bits).unwrap_or(u32::MAX) };
         let meant = match &format.value.map {
             ValueMap::Affine { .. } => codes,
             ValueMap::Levels(levels) => levels.len() as u32,
@@ -96,7 +97,10 @@ impl<'a> FormatPlan<'a> {
         let block_scale = block_fields(&format.value.scale);
         let offsets: Vec<usize> =
             [block_fields(&format.value.add), block_fields(&format.value.subtract)].concat();
-        let groups = block_scale.iter().chain(&offsets).map(|&i| format.fields[i].count).max().unwrap_or(1);
+        // Runs in which no factor changes: counts that do not divide each other cut a block at the borders of both. Every
+        // count divides the block's elements, so their least common multiple does.
+        let counts = block_scale.iter().chain(&offsets).map(|&i| format.fields[i].count);
+        let groups = counts.fold(1, |all, count| lcm(all.into(), count.into()) as u32);
         let offset = !format.value.add.is_empty() || !format.value.subtract.is_empty();
         let outer = is_outer(&format.value.scale);
         let run = format.elements / groups;
@@ -108,19 +112,20 @@ impl<'a> FormatPlan<'a> {
         };
         let values: Vec<i32> = format.integers().into_iter().collect();
         let ends = (values.first().copied().unwrap_or(0), values.last().copied().unwrap_or(0));
-        Ok(FormatPlan {
+        FormatPlan {
             superblock: SuperBlock::of(format, activations, groups, ends),
             format,
             activations,
             code_bits,
             last_code,
+            narrow: narrow(format, ends),
             values,
             groups,
             block_scale,
             outer,
             offset,
             unit,
-        })
+        }
     }
 
     /// Smallest value.
@@ -135,7 +140,7 @@ impl<'a> FormatPlan<'a> {
 
     /// The Rust type that holds a value.
     pub fn value_type(&self) -> &'static str {
-        if self.min() >= -128 && self.max() <= 127 { "i8" } else { "i16" }
+        if self.narrow { "i8" } else { "i16" }
     }
 
     /// The Rust type that holds a code.
@@ -191,37 +196,24 @@ impl<'a> FormatPlan<'a> {
             ValueMap::Codebook { times, .. } => Decode::Codebook { times: *times },
         }
     }
+}
 
-    /// Why this format has no integer matmul, if it hasn't.
-    pub fn no_matmul(&self) -> Option<String> {
-        let value = &self.format.value;
-        let outer = |f: &Factor| matches!(f, Factor::Row | Factor::Tensor);
-        if self.max() - self.min() > 255 {
-            return Some(format!(
-                "its values span {}..{}, more than eight bits can hold",
-                self.min(),
-                self.max()
-            ));
-        }
-        for term in [&value.add, &value.subtract] {
-            if !term.is_empty() && term.iter().any(outer) != self.outer {
-                return Some("its offset and its scale don't share their row or tensor factor".to_string());
-            }
-        }
-        if self.unit != 0 && !self.format.elements.is_multiple_of(self.unit) {
-            return Some(format!(
-                "activation blocks of {} don't divide its blocks of {}",
-                self.unit, self.format.elements
-            ));
-        }
-        if let Some(block) = self.activations.block
-            && self.unit != 0
-            && !block.is_multiple_of(self.unit)
-        {
-            return Some(format!("its runs of {} don't divide activation blocks of {block}", self.unit));
-        }
-        None
-    }
+/// The least common multiple.
+pub(crate) fn lcm(a: u64, b: u64) -> u64 {
+    (a / gcd(a, b)).saturating_mul(b)
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Whether eight bits hold a format's integers at every step of decoding; those of weights go from `ends.0` to `ends.1`.
+fn narrow(format: &Format, ends: (i32, i32)) -> bool {
+    let fits = |v: &i32| (-128..=127).contains(v);
+    let shifts = format.value.shift.as_ref();
+    // What a shift is added to; signs have made it symmetric.
+    let before = || format.unshifted().iter().all(fits);
+    fits(&ends.0) && fits(&ends.1) && shifts.is_none_or(|shift| shift.values.iter().all(fits) && before())
 }
 
 /// How products are summed.
@@ -364,28 +356,29 @@ impl<'a> MatmulPlan<'a> {
         packing: &'a Packing,
         variant: &CpuVariant,
     ) -> Result<MatmulPlan<'a>, Error> {
-        let pack = PackPlan::new(plan, packing, Strategy::Multiply)?;
         let Some(primitives) = primitives(variant) else {
-            return Err(Error::plan(
-                plan.format,
-                "the scalar variant reads the format's own rows, not a packing",
-            ));
+            return Err(Error::passed(plan, "a scalar variant reads a packing"));
         };
+        let pack = PackPlan::new(plan, packing, Strategy::Multiply, &variant.origin)?;
         let lanes = primitives.lanes;
         let rows = if variant.rows == 0 { packing.rows } else { variant.rows };
         if !packing.rows.is_multiple_of(lanes) || !rows.is_multiple_of(lanes) {
-            return Err(Error::plan(
-                plan.format,
-                &format!("{rows} rows at once don't fill vectors of {lanes} lanes ({})", variant.isa),
+            return Err(Error::refused(
+                "tile-rows",
+                &variant.origin,
+                format!(
+                    "{rows} rows at once in panels of {} don't fill vectors of {lanes} lanes ({})",
+                    packing.rows, variant.isa
+                ),
+                format!("rows of the tile and of the packing that are multiples of {lanes}"),
             ));
         }
         if pack.trits() && !primitives.trits {
-            return Err(Error::plan(
-                plan.format,
-                &format!(
-                    "packing `{}` holds trits, which only `avx512` with avx512vnni and avx512vbmi takes apart ({})",
-                    packing.name, variant.isa
-                ),
+            return Err(Error::refused(
+                "packing-order",
+                &variant.origin,
+                format!("packing `{}` holds trits, which this variant can't take apart", packing.name),
+                "only `avx512` with `requires = [\"avx512vnni\", \"avx512vbmi\"]` has the byte permutes for it",
             ));
         }
         let tokens = variant.tokens.max(1);
@@ -428,10 +421,7 @@ impl<'a> MatmulPlan<'a> {
         let k_max = exact_k(plan, &pack, dot);
         let unit = u64::from(plan.unit);
         if unit > k_max {
-            return Err(Error::plan(
-                plan.format,
-                &format!("sums over runs of {unit} could overflow 32 bits"),
-            ));
+            return Err(Error::overflow(plan, &variant.origin));
         }
         Ok(MatmulPlan {
             format: plan,

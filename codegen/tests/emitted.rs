@@ -132,5 +132,5 @@ fn values_beyond_eight_bits_have_no_integer_product() {
     )
     .expect_err("refused");
     assert!(error.contains("specs/formats/planes.toml:"), "{error}");
-    assert!(error.contains("-300..300"), "{error}");
+    assert!(error.contains("from -300 to 300"), "{error}");
 }

@@ -11,7 +11,7 @@ pub use kernel::*;
 pub use packing::*;
 pub use quantizer::*;
 
-use crate::vocab::Op;
+use crate::vocab::Serves;
 
 /// Everything that was read and checked together.
 #[derive(Clone, Debug, Default)]
@@ -38,7 +38,7 @@ impl SpecSet {
         let kept = |index: usize| keep.get(index).copied().unwrap_or(true);
         let moved: Vec<usize> =
             (0..self.formats.len()).map(|i| (0..i).filter(|&earlier| kept(earlier)).count()).collect();
-        for kernel in self.kernels.iter_mut().filter(|k| k.op != Op::QuantizeActivations) {
+        for kernel in self.kernels.iter_mut().filter(|k| k.op.info().serves == Serves::Formats) {
             let cpu = kernel.cpu.iter_mut().map(|variant| &mut variant.formats);
             let cuda = kernel.cuda.iter_mut().filter_map(|variant| variant.formats.as_mut());
             for formats in cpu.chain(cuda).chain([&mut kernel.formats]) {
@@ -67,4 +67,6 @@ pub struct Origin {
     pub file: String,
     /// 1-based line.
     pub line: u32,
+    /// Bytes of the file, for [`Diagnostic`](crate::Diagnostic)s.
+    pub span: std::ops::Range<usize>,
 }

@@ -54,7 +54,11 @@ impl File<'_> {
 
     pub(crate) fn origin(&self, span: Span) -> Origin {
         let line = line_column(self.text, span.start).0;
-        Origin { file: self.path.to_owned(), line: u32::try_from(line).unwrap_or(u32::MAX) }
+        Origin {
+            file: self.path.to_owned(),
+            line: u32::try_from(line).unwrap_or(u32::MAX),
+            span: span.into(),
+        }
     }
 }
 
@@ -286,6 +290,18 @@ pub(crate) fn unknown<'w>(
         .help(help)
 }
 
+/// Keys that there were once, each with what it stood in and why it went.
+const GONE: &[(&str, &str, &str)] = &[
+    ("a quantizer", "nan", "there is one policy, NaN and infinities are always refused with their position"),
+    ("`[quantize]`", "nan", "there is one policy, NaN and infinities are always refused with their position"),
+    (
+        "a kernel",
+        "accuracy",
+        "what each op gives on every device is fixed and verified, see docs/architecture.md",
+    ),
+    ("a CPU variant", "workspace", "a kernel's workspace always follows from its shapes"),
+];
+
 impl<'d> Table<'d> {
     /// Takes a table and reports every key that is not in `keys`.
     pub(crate) fn open(
@@ -298,11 +314,14 @@ impl<'d> Table<'d> {
         for (key, _) in table.iter() {
             let name = key.get_ref().as_ref();
             if !keys.contains(&name) {
-                let mut help = match nearest(name, keys.iter().copied()) {
-                    Some(near) => format!("did you mean `{near}`? "),
-                    None => String::new(),
+                let help = match GONE.iter().find(|(of, key, _)| *of == what && *key == name) {
+                    Some((_, _, why)) => format!("leave it out: {why}"),
+                    None => {
+                        let near = nearest(name, keys.iter().copied());
+                        let near = near.map_or(String::new(), |near| format!("did you mean `{near}`? "));
+                        format!("{near}{what} has: {}", quoted(keys.iter().copied()))
+                    }
                 };
-                help.push_str(&format!("{what} has: {}", quoted(keys.iter().copied())));
                 file.report(
                     file.error(
                         "unknown-key",

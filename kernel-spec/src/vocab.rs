@@ -3,6 +3,10 @@
 //! Everything else in gristmill (parser, compiler, runtime, command) takes its names from here, so
 //! that a word has one spelling and one meaning. This module is `no_std` and has no dependencies.
 
+mod op;
+
+pub use op::{OpInfo, Serves, Unpacked};
+
 /// Declares an enum together with its spellings: `ALL`, `name` and `from_name`.
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $word:literal,)* }) => {

@@ -56,7 +56,6 @@ name  = "absmean"
 scale = "absmean"
 round = "half-even"
 clamp = [-1, 1]
-nan   = "error"
 "#;
 
 const Q4_0: &str = r#"
@@ -116,7 +115,7 @@ fn activations_follow_from_the_block() {
 fn clamp_is_what_the_codes_can_hold_unless_stated() {
     let quantize = "[[quantize]]\nname = \"q\"\nscale = \"absmax\"\nround = \"half-away\"\n";
     assert_eq!(rounding(&format(&format!("{Q4_0}{quantize}"))).clamp, (-8, 7));
-    let levels = Q4_0.replace("zero = 8", "levels = [0, 1, 2, -1, -2]");
+    let levels = Q4_0.replace("zero = 8", "levels = [-2, -1, 0, 1, 2]");
     assert_eq!(rounding(&format(&format!("{levels}{quantize}"))).clamp, (-2, 2));
     let signed = Q4_0.replace("\"u4\"", "\"i4\"").replace("zero = 8", "");
     assert_eq!(rounding(&format(&format!("{signed}{quantize}"))).clamp, (-8, 7));

@@ -79,7 +79,6 @@ pub fn include_kernels(input: TokenStream) -> TokenStream {
 ///         levels = 7
 ///         round  = "half-even"
 ///         clamp  = [-8, 7]
-///         nan    = "error"
 ///     "#);
 /// }
 ///
@@ -165,6 +164,13 @@ pub fn kernel(input: TokenStream) -> TokenStream {
 /// The attribute checks the signature, adds `#[target_feature]` and `#[cfg(target_arch)]` from the vocabulary,
 /// and leaves the variant's name in a module named like the function, where the generated registry compares
 /// it with the spec: a function can't be taken for another variant, nor run where its features are missing.
+///
+/// # Safety
+///
+/// That the function does what its type in `gristmill::abi` says can't be checked, and handles call it from safe code: for
+/// this, and for staying within the buffers that follow from the format, who marks a function answers, as generated code
+/// does for its own (`gristmill::registry::Entry::new`). Therefore it must be an `unsafe fn`, which a crate that says
+/// `#![forbid(unsafe_code)]` can't have.
 #[proc_macro_attribute]
 pub fn variant(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let arguments = parse_macro_input!(arguments as variant::Arguments);

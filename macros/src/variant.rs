@@ -68,13 +68,13 @@ impl Parse for Arguments {
         let isa = need("isa")?.of("ISA", Isa::ALL, Isa::name)?;
         let kernel = one("kernel").map(|word| word.name("kernel file")).transpose()?.unwrap_or(op.name());
         let label = one("name").map(|word| word.name("variant")).transpose()?.unwrap_or("");
-        let quantizer = match (one("quantizer"), op) {
-            (Some(word), Op::Quantize) => Some(word.name("quantizer")?),
-            (Some(word), _) => {
+        let quantizer = match (one("quantizer"), op.info().by_quantizer) {
+            (Some(word), true) => Some(word.name("quantizer")?),
+            (Some(word), false) => {
                 return Err(Error::new(word.span, format!("`{op}` has no quantizers; leave it out")));
             }
-            (None, Op::Quantize) => Some(need("quantizer")?.name("quantizer")?),
-            (None, _) => None,
+            (None, true) => Some(need("quantizer")?.name("quantizer")?),
+            (None, false) => None,
         };
         let mut requires = Vec::new();
         for word in find("requires").map_or(&[][..], |entry| &entry.words) {

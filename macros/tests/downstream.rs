@@ -4,6 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+#[path = "../../tests/choice/mod.rs"]
+mod choice;
+
 type Tested = Result<(), Box<dyn std::error::Error>>;
 
 fn example() -> PathBuf {
@@ -23,6 +26,9 @@ fn cargo(command: &str, manifest: &Path) -> std::io::Result<Output> {
 
 #[test]
 fn runs_and_refuses_another_variant() -> Tested {
+    if choice::left_out("examples/downstream") {
+        return Ok(());
+    }
     let output = cargo("run", &example().join("Cargo.toml"))?;
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}\n{errors}");

@@ -45,6 +45,13 @@ gristmill::require!(crate::beside, dequantize, "beside", f32, "cpu");
 type Tested = Result<(), Box<dyn std::error::Error>>;
 
 #[test]
+fn the_tables_of_a_registry_agree() -> Tested {
+    nibble::REGISTRY.check()?;
+    beside::REGISTRY.check()?;
+    Ok(())
+}
+
+#[test]
 fn a_format_from_a_file_multiplies() -> Tested {
     let registry = &nibble::REGISTRY;
     assert_eq!(registry.package, "gristmill-macros");

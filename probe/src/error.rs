@@ -1,7 +1,9 @@
 //! The errors of this package: what, where, why, and what would help.
 
 use crate::analyze::{Arch, Container, Kind};
+use crate::backend::NotFollowed;
 use crate::families::Family;
+use crate::printable::{printable, printable_lines, printable_list, printable_path};
 use std::path::PathBuf;
 
 /// Why a library can't be found, read, linked or loaded.
@@ -9,7 +11,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// A file can't be read or written.
-    #[error("can't {action} `{}`: {source}", path.display())]
+    #[error("can't {action} `{}`: {source}", printable_path(path))]
     File {
         /// What was tried.
         action: &'static str,
@@ -19,18 +21,31 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The file is no library of any kind.
-    #[error("`{}` is not a library: it is {what}\n  help: name a .so, .dylib, .dll, .a or .lib file", path.display())]
+    #[error("`{}` is not a library: it is {what}\n  help: name a .so, .dylib, .dll, .a or .lib file", printable_path(path), what = printable(what))]
     NotALibrary {
         /// The file.
         path: PathBuf,
         /// What it seems to be.
         what: String,
     },
+    /// The file is larger than what is read into memory.
+    #[error(
+        "`{}` has {found} bytes, and no more than {most} are read\n  help: name a library; none is this large",
+        printable_path(path)
+    )]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size in bytes.
+        found: u64,
+        /// The limit in bytes.
+        most: u64,
+    },
     /// The file names more bytes than it has.
     #[error(
         "`{}` is truncated: its headers speak of {declared} bytes, the file has {found}\n  \
          help: copy or build it again",
-        path.display()
+        printable_path(path)
     )]
     Truncated {
         /// The file.
@@ -41,7 +56,7 @@ pub enum Error {
         found: u64,
     },
     /// Headers or tables contradict each other.
-    #[error("`{}` is damaged: {what}\n  help: copy or build it again", path.display())]
+    #[error("`{}` is damaged: {what}\n  help: copy or build it again", printable_path(path), what = printable(what))]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -52,7 +67,7 @@ pub enum Error {
     #[error(
         "`{}` has no symbols: it was stripped, or built with every symbol hidden\n  \
          help: build it without `strip --strip-all` on archives and objects, and with its API exported",
-        path.display()
+        printable_path(path)
     )]
     Stripped {
         /// The file.
@@ -61,7 +76,7 @@ pub enum Error {
     /// It is for another processor.
     #[error(
         "`{}` is for {}, not for {wanted}\n  help: build the library for {wanted}, or name one that is",
-        path.display(),
+        printable_path(path),
         Arch::list(found)
     )]
     WrongArchitecture {
@@ -73,7 +88,10 @@ pub enum Error {
         wanted: Arch,
     },
     /// It is for another system.
-    #[error("`{}` is {found}, which {os} does not use\n  help: name a library built for {os}", path.display())]
+    #[error(
+        "`{}` is {found}, which {os} does not use\n  help: name a library built for {os}",
+        printable_path(path)
+    )]
     WrongSystem {
         /// The file.
         path: PathBuf,
@@ -83,7 +101,10 @@ pub enum Error {
         os: String,
     },
     /// It can be linked, but not loaded into a running program.
-    #[error("`{}` is {kind} and can't be loaded into a running program\n  help: name the shared library", path.display())]
+    #[error(
+        "`{}` is {kind} and can't be loaded into a running program\n  help: name the shared library",
+        printable_path(path)
+    )]
     NotLoadable {
         /// The file.
         path: PathBuf,
@@ -91,7 +112,7 @@ pub enum Error {
         kind: Kind,
     },
     /// Functions that were asked for are not defined.
-    #[error("`{}` does not define {}", path.display(), symbols.join(", "))]
+    #[error("`{}` does not define {}", printable_path(path), printable_list(symbols))]
     MissingSymbols {
         /// The file.
         path: PathBuf,
@@ -102,7 +123,7 @@ pub enum Error {
     #[error(
         "CUDA was asked for ({asked}), but `{library}` is a CPU-only library: it defines no CUDA backend{}\n  \
          help: build the library with -DGGML_CUDA=ON, or don't ask for CUDA",
-        undefined_note(*undefined)
+        undefined_note(*undefined), library = printable(library)
     )]
     NoCuda {
         /// Who asked.
@@ -116,7 +137,7 @@ pub enum Error {
     #[error(
         "no CUDA was asked for ({asked}), but `{}` has a CUDA backend: it defines {symbol}\n  \
          help: name a library built with -DGGML_CUDA=OFF, or allow CUDA",
-        path.display()
+        printable_path(path), symbol = printable(symbol)
     )]
     UnwantedCuda {
         /// Who asked.
@@ -130,7 +151,8 @@ pub enum Error {
     #[error(
         "{family} kernels were asked for, but `{library}` has none ({})\n  help: {}",
         family.looked_for(),
-        family.how_to_get()
+        family.how_to_get(),
+        library = printable(library)
     )]
     NoFamily {
         /// The family.
@@ -139,7 +161,10 @@ pub enum Error {
         library: String,
     },
     /// The library states another ABI version than the one asked for.
-    #[error("`{}` states ABI version {found}, but {wanted} is needed\n  help: build against that library, or install one with ABI version {wanted}", path.display())]
+    #[error(
+        "`{}` states ABI version {found}, but {wanted} is needed\n  help: build against that library, or install one with ABI version {wanted}",
+        printable_path(path)
+    )]
     WrongAbi {
         /// The file.
         path: PathBuf,
@@ -149,7 +174,7 @@ pub enum Error {
         wanted: u64,
     },
     /// An ABI version was asked for, and the library states none.
-    #[error("`{}` states no ABI version, but {wanted} is needed ({looked_for})", path.display())]
+    #[error("`{}` states no ABI version, but {wanted} is needed ({looked_for})", printable_path(path))]
     NoAbi {
         /// The file.
         path: PathBuf,
@@ -159,7 +184,7 @@ pub enum Error {
         wanted: u64,
     },
     /// A library that this one needs is there and can't be used.
-    #[error("`{}` needs `{needed}`, which can't be used: {source}", path.display())]
+    #[error("`{}` needs `{needed}`, which can't be used: {source}", printable_path(path), needed = printable(needed))]
     Dependency {
         /// The file.
         path: PathBuf,
@@ -172,7 +197,7 @@ pub enum Error {
     #[error(
         "`{}` needs {version}, which `{}` does not have: it was built on a newer system\n  \
          help: build the library on this system, or run this on a newer one",
-        path.display(), found.display()
+        printable_path(path), printable_path(found), version = printable(version)
     )]
     TooOld {
         /// The file.
@@ -182,8 +207,56 @@ pub enum Error {
         /// The library that should have it.
         found: PathBuf,
     },
+    /// The loader takes another file for a needed library than the one that was validated.
+    #[error(
+        "`{}` needs `{needed}` and was validated with `{}`, but the loader takes `{}` for that name: calls would go \
+         there\n  help: drop every handle of the library that holds the other one, give the two different SONAMEs, or \
+         use a process of its own",
+        printable_path(path), printable_path(validated), printable(mapped), needed = printable(needed)
+    )]
+    OtherDependency {
+        /// The file that needs it.
+        path: PathBuf,
+        /// The name by which it asks for it.
+        needed: String,
+        /// The file that was validated.
+        validated: PathBuf,
+        /// What is, or would be, mapped in its place: a file, or a file that was deleted since it was mapped.
+        mapped: String,
+    },
+    /// A library that is needed was not validated, because a limit was reached.
+    #[error(
+        "`{}` needs `{needed}`, which was not validated: {why}; the library was not loaded\n  \
+         help: set higher limits with `Requirements::limits`",
+        printable_path(path), needed = printable(needed)
+    )]
+    NotValidated {
+        /// The file that needs it.
+        path: PathBuf,
+        /// The name by which it asks for it.
+        needed: String,
+        /// Which limit it was.
+        why: NotFollowed,
+    },
+    /// What a loader maps can't be seen on this system, so it can't be compared with what was validated.
+    #[error(
+        "`{}` needs `{needed}`, and on {os} it can't be seen which file the loader takes for it: the library was not \
+         loaded\n  help: link it statically into the library",
+        printable_path(path), needed = printable(needed)
+    )]
+    Unseen {
+        /// The file that needs it.
+        path: PathBuf,
+        /// The name by which it asks for it.
+        needed: String,
+        /// The system, as Rust names it.
+        os: &'static str,
+    },
     /// The file is not the one that was validated.
-    #[error("`{}` was changed between validation and loading; it was not loaded\n  help: validate it again", path.display())]
+    #[error(
+        "`{}` was changed between validation and loading; it was not loaded\n  help: validate it again",
+        printable_path(path)
+    )]
     Changed {
         /// The file.
         path: PathBuf,
@@ -192,14 +265,14 @@ pub enum Error {
     #[error(
         "`{}` is still in use, and the system would hand out the old library again\n  \
          help: install the new one under another name, or drop every handle of the old one first",
-        path.display()
+        printable_path(path)
     )]
     StillLoaded {
         /// The file.
         path: PathBuf,
     },
     /// The system's loader refused.
-    #[error("can't load `{}`: {source}", path.display())]
+    #[error("can't load `{}`: {}", printable_path(path), printable_lines(&source.to_string()))]
     Load {
         /// The file.
         path: PathBuf,
@@ -207,7 +280,7 @@ pub enum Error {
         source: libloading::Error,
     },
     /// A function is not in a loaded library.
-    #[error("`{}` has no `{symbol}`: {source}", path.display())]
+    #[error("`{}` has no `{}`: {}", printable_path(path), printable(symbol), printable_lines(&source.to_string()))]
     Symbol {
         /// The file.
         path: PathBuf,
@@ -220,7 +293,7 @@ pub enum Error {
     #[error(
         "{variable} is set to `{}`, but no usable library is there\n{report}\n  \
          help: let it name the folder of a bitnet.cpp or llama.cpp build, or unset it",
-        value.display()
+        printable_path(value)
     )]
     VariableWithoutLibrary {
         /// The variable.
@@ -238,11 +311,20 @@ pub enum Error {
         /// What was looked at.
         report: String,
     },
+    /// A value that can't be told to cargo, whose lines end where it goes on.
+    #[error(
+        "`{}` has an end of line in it, so it can't be told to cargo\n  help: rename the file or folder",
+        printable(value)
+    )]
+    LineEnd {
+        /// The value.
+        value: String,
+    },
     /// Not run by cargo as a build script.
     #[error("{0} is not set: this is only for build scripts, which cargo runs")]
     NoBuildScript(&'static str),
     /// Bindings were asked for, and there are no headers.
-    #[error("bindings need llama.h or ggml.h beside `{}`; looked in {looked}\n  help: set BITNET_CPP_DIR to a folder that has the headers too", library.display())]
+    #[error("bindings need llama.h or ggml.h beside `{}`; looked in {looked}\n  help: set BITNET_CPP_DIR to a folder that has the headers too", printable_path(library), looked = printable_lines(looked))]
     NoHeaders {
         /// The library.
         library: PathBuf,
@@ -250,7 +332,7 @@ pub enum Error {
         looked: String,
     },
     /// bindgen failed.
-    #[error("bindgen failed on `{}`: {message}", header.display())]
+    #[error("bindgen failed on `{}`: {message}", printable_path(header), message = printable_lines(message))]
     Bindings {
         /// The header.
         header: PathBuf,
@@ -258,7 +340,7 @@ pub enum Error {
         message: String,
     },
     /// A word that is none of those known.
-    #[error("`{word}` is no {what}; there are: {known}")]
+    #[error("`{word}` is no {what}; there are: {known}", word = printable(word))]
     UnknownWord {
         /// The word.
         word: String,
@@ -268,7 +350,7 @@ pub enum Error {
         known: String,
     },
     /// No backend suits.
-    #[error("no C++ backend suits: {reasons}")]
+    #[error("no C++ backend suits: {reasons}", reasons = printable_lines(reasons))]
     NoBackend {
         /// Why each was refused.
         reasons: String,

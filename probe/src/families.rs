@@ -1,9 +1,76 @@
-//! Kernel families: which names show that a library has them, on which device, and for what.
+//! The names from which something is concluded: kernel families, on which device and for what; code for processors.
 //!
 //! Each family is known by names of its own. None is concluded from another's: a library with I2_S says nothing
-//! about IQ2_S. An undefined name shows that somebody else must have the code, so only definitions count.
+//! about IQ2_S. An undefined name shows that somebody else must have the code, so only definitions count. Libraries
+//! hold other projects' code too, whose names may end as these do (`blake3_hash_many_avx2`, `fma`): nothing is
+//! concluded from a name that is not one of bitnet.cpp's, llama.cpp's or ggml's own.
 
 use crate::symbols::identifier;
+
+/// How the names of functions of bitnet.cpp, llama.cpp and ggml begin, and of the kernels that forks of them share.
+pub const OWN: [&str; 7] = ["ggml_", "gguf_", "llama_", "bitnet_", "bitlinear_", "llamafile_", "iqk_"];
+
+/// Whether a name is one of bitnet.cpp's, llama.cpp's or ggml's own: by its beginning, or because it shows a family.
+pub fn is_own(symbol: &str) -> bool {
+    let name = identifier(symbol);
+    OWN.iter().any(|own| name.starts_with(own)) || SIGNS.iter().any(|sign| sign.pattern.fits(symbol))
+}
+
+/// Whether a name is of a function that converts to or from a format of ggml, or multiplies with one.
+pub(crate) fn is_quantization(symbol: &str) -> bool {
+    let name = identifier(symbol);
+    let own = ["ggml_quantize_", "ggml_vec_dot_", "ggml_gemm_", "ggml_gemv_", "ggml_qgemm_lut", "iqk_"];
+    let with_type = ["quantize_", "dequantize_", "vec_dot_"];
+    own.iter().any(|prefix| name.starts_with(prefix))
+        || with_type.iter().filter_map(|prefix| name.strip_prefix(prefix)).any(begins_with_type)
+}
+
+/// `q4_0`, `row_iq2_s`, `mxfp4`: the beginning of one of ggml's types.
+fn begins_with_type(rest: &str) -> bool {
+    let rest = rest.strip_prefix("row_").unwrap_or(rest);
+    let digit = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+    ["q", "iq", "tq", "i", "tl", "mxfp", "nvfp"]
+        .iter()
+        .any(|letters| rest.strip_prefix(letters).is_some_and(digit))
+}
+
+/// Words in names of functions that stand for features of processors.
+const FEATURES: [&str; 18] = [
+    "sse42",
+    "avx",
+    "avx2",
+    "fma",
+    "f16c",
+    "avxvnni",
+    "avx512",
+    "avx512f",
+    "avx512bf16",
+    "avx512vnni",
+    "vnni",
+    "amx",
+    "neon",
+    "dotprod",
+    "i8mm",
+    "sve",
+    "sme",
+    "rvv",
+];
+
+/// Words in names of functions that ask about features or set something, and are no code for them.
+const QUESTIONS: [&str; 7] = ["has", "get", "set", "is", "supports", "support", "detect"];
+
+/// The feature of processors that a function is code for, by its name: it is one of these projects' own, has the
+/// feature as a word, and asks no question.
+pub fn cpu_feature(symbol: &str) -> Option<&'static str> {
+    if !is_own(symbol) {
+        return None;
+    }
+    let words = || identifier(symbol).split('_');
+    if words().any(|word| QUESTIONS.contains(&word)) {
+        return None;
+    }
+    words().find_map(|word| FEATURES.into_iter().find(|feature| word.eq_ignore_ascii_case(feature)))
+}
 
 /// A family of kernels for low-bit weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,6 +130,8 @@ pub enum Pattern {
     Is(&'static str),
     /// The identifier begins with this.
     Begins(&'static str),
+    /// The identifier is this, followed by two sizes, as a generator of kernels writes it.
+    Sizes(&'static str),
     /// A C++ template with this identifier, instantiated for this `ggml_type`.
     ForType(&'static str, u32),
 }
@@ -73,13 +142,22 @@ impl Pattern {
         match self {
             Pattern::Is(name) => identifier(symbol) == name,
             Pattern::Begins(prefix) => identifier(symbol).starts_with(prefix),
+            Pattern::Sizes(prefix) => identifier(symbol).strip_prefix(prefix).is_some_and(are_sizes),
             Pattern::ForType(name, id) => {
                 identifier(symbol) == name
                     && (symbol.contains(&format!("L9ggml_type{id}E"))
-                        || symbol.contains(&format!("W4ggml_type@@0{}@", microsoft_number(id))))
+                        || symbol.contains(&format!("W4ggml_type@@0{}@", microsoft_number(id)))
+                        || symbol.contains(&format!("@$0{}@@", microsoft_number(id))))
             }
         }
     }
+}
+
+/// `_1536_4096`, or without the first underscore.
+fn are_sizes(rest: &str) -> bool {
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let rest = rest.strip_prefix('_').unwrap_or(rest);
+    rest.split_once('_').is_some_and(|(rows, k)| number(rows) && number(k))
 }
 
 /// A number as Microsoft's compiler mangles it: 1 to 10 as one digit less one, others in letters from `A`.
@@ -102,6 +180,7 @@ impl std::fmt::Display for Pattern {
         match self {
             Pattern::Is(name) => f.write_str(name),
             Pattern::Begins(prefix) => write!(f, "{prefix}*"),
+            Pattern::Sizes(prefix) => write!(f, "{prefix}_<rows>_<k>"),
             Pattern::ForType(name, id) => write!(f, "{name}<ggml_type {id}>"),
         }
     }
@@ -145,12 +224,12 @@ pub const SIGNS: &[Sign] = &[
     cpu(Family::I2S, Job::Conversion, Pattern::Is("dequantize_row_i2_s")),
     cuda(Family::I2S, Pattern::Is("bitlinear_int8xint2")),
     cuda(Family::I2S, Pattern::ForType("mul_mat_q_case", 36)),
-    cpu(Family::Tl1, Job::Product, Pattern::Begins("tbl_impl_")),
-    cpu(Family::Tl1, Job::Product, Pattern::Begins("qgemm_lut_")),
-    cpu(Family::Tl2, Job::Product, Pattern::Begins("three_tbl_impl_")),
-    cpu(Family::Tl2, Job::Product, Pattern::Begins("two_tbl_impl")),
-    cpu(Family::Tl2, Job::Product, Pattern::Begins("three_qgemm_lut_")),
-    cpu(Family::Tl2, Job::Product, Pattern::Begins("two_qgemm_lut_")),
+    cpu(Family::Tl1, Job::Product, Pattern::Sizes("tbl_impl")),
+    cpu(Family::Tl1, Job::Product, Pattern::Sizes("qgemm_lut")),
+    cpu(Family::Tl2, Job::Product, Pattern::Sizes("three_tbl_impl")),
+    cpu(Family::Tl2, Job::Product, Pattern::Sizes("two_tbl_impl")),
+    cpu(Family::Tl2, Job::Product, Pattern::Sizes("three_qgemm_lut")),
+    cpu(Family::Tl2, Job::Product, Pattern::Sizes("two_qgemm_lut")),
     cpu(Family::Tl2, Job::Product, Pattern::Is("three_lut_ctor")),
     cpu(Family::Tl2, Job::Product, Pattern::Is("two_lut_ctor")),
     of(&["tq1_0"], cpu(Family::Tq, Job::Product, Pattern::Begins("ggml_vec_dot_tq1_0"))),
@@ -345,6 +424,73 @@ mod tests {
             [(Family::Tl2, Cpu, Product)]
         );
         assert_eq!(families(&["_Z18tbl_impl_3200_8640PiPaPh"]), [(Family::Tl1, Cpu, Product)]);
+        assert_eq!(families(&["two_tbl_impl1536_4096"]), [(Family::Tl2, Cpu, Product)]);
+        // Other projects' names that begin or end as these do.
+        for foreign in [
+            "tbl_impl_init",
+            "qgemm_lut_destroy",
+            "tbl_impl_3200_x",
+            "tbl_impl_3200_",
+            "_ZN5other18tbl_impl_3200_8640Ev",
+            "my_quantize_i2_s",
+            "quantize_i2_sharp",
+            "ggml_vec_dot_i2",
+            "other_ggml_vec_dot_i2_i8_s",
+            "_ZN5other20ggml_vec_dot_i2_i8_sEv",
+            "?ggml_vec_dot_i2_i8_s@other@@YAXXZ",
+        ] {
+            assert_eq!(families(&[foreign]), [], "{foreign}");
+        }
+    }
+
+    #[test]
+    fn processors_are_concluded_from_own_names_only() {
+        for (symbol, feature) in [
+            ("ggml_gemm_q4_0_4x8_q8_0_avx2", "avx2"),
+            ("_Z24ggml_backend_amx_mul_matP25ggml_backend_amx_contextP11ggml_tensor", "amx"),
+            ("ggml_backend_amx_buffer_type", "amx"),
+            ("llamafile_sgemm_sss_avx512f", "avx512f"),
+            ("llamafile_sgemm_sss_fma", "fma"),
+            ("_Z15iqk_mul_mat_sveliPKv", "sve"),
+            ("?ggml_gemm_NEON@@YAXXZ", "neon"),
+        ] {
+            assert_eq!(cpu_feature(symbol), Some(feature), "{symbol}");
+        }
+        for symbol in [
+            // libm, other C libraries, Rust in both manglings, C++ in namespaces of its own.
+            "fma",
+            "fmaf",
+            "__fma_fma3",
+            "blake3_hash_many_avx2",
+            "sha512_block_data_order_avx2",
+            "volk_16i_convert_8i_u_avx2",
+            "jsimd_fdct_islow_avx2",
+            "_ZN6memchr4arch6x86_644avx26memchr17h0123456789abcdefE",
+            "_ZN6memchr6memchr11detect_avx217h0123456789abcdefE",
+            "_RNvNtNtNtCsabc_6memchr4arch6x86_644avx2",
+            "_RNvCs1234_7mycrate_avx2",
+            "_ZN5blake11ggml_x_avx2Ev",
+            "_ZN6simdutf4avx2Ev",
+            "?ggml_gemm_avx2@other@@YAXXZ",
+            "not_ggml_gemm_avx2",
+            "avx2",
+            // Questions and settings; names that only look alike.
+            "ggml_cpu_has_avx2",
+            "ggml_cpu_get_sve_cnt",
+            "ggml_backend_cpu_is_amx",
+            "llama_supports_avx2",
+            "ggml_avx2ish",
+            "ggml_vec_dot_q4_0_q8_0",
+            "",
+        ] {
+            assert_eq!(cpu_feature(symbol), None, "{symbol}");
+        }
+        assert!(is_own("quantize_i2_s") && is_own("three_lut_ctor") && is_own("gguf_init_from_file"));
+        assert!(!is_own("quantize_colors") && !is_own("zlib_abi_version"));
+        assert!(is_quantization("quantize_row_q4_0_ref") && is_quantization("dequantize_row_iq2_xxs"));
+        assert!(is_quantization("quantize_mxfp4") && is_quantization("ggml_vec_dot_q4_K_q8_K"));
+        assert!(!is_quantization("quantize_colors") && !is_quantization("vec_dot_product"));
+        assert!(!is_quantization("quantize_image") && !is_quantization("quantize_"));
     }
 
     #[test]
@@ -357,6 +503,12 @@ mod tests {
         assert_eq!(of(35), [(Family::Tq, Device::Cuda, Job::Product)]);
         assert_eq!(of(2), []);
         assert_eq!(of(220), []);
+        for microsoft in [
+            "??$mul_mat_q_case@$0BG@@@YAXAEAUggml_backend_cuda_context@@@Z",
+            "??$mul_mat_q_case@$MW4ggml_type@@0BG@@@YAXAEAUggml_backend_cuda_context@@@Z",
+        ] {
+            assert_eq!(families(&[microsoft]), [(Family::Iq2S, Device::Cuda, Job::Product)], "{microsoft}");
+        }
         assert_eq!(microsoft_number(22), "BG@");
         assert_eq!(microsoft_number(1), "0");
     }

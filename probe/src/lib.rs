@@ -12,10 +12,12 @@ pub mod build;
 pub mod discover;
 pub mod error;
 pub mod families;
+mod printable;
 pub mod symbols;
 
 pub use analyze::{Analysis, Arch, Container, Kind, analyze};
 pub use discover::{Discovery, Search, Target};
 pub use error::Error;
 pub use families::{Device, Evidence, Family};
+pub use printable::{printable, printable_path};
 pub use symbols::Group;

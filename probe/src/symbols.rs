@@ -1,5 +1,7 @@
 //! Names of symbols: the identifier in a C++ name, and the groups that names belong to.
 
+use crate::families::is_quantization;
+
 /// A group of names. One name may belong to several: `ggml_backend_cuda_init` is of ggml and of CUDA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
@@ -48,17 +50,7 @@ impl Group {
             Group::CudaRuntime => {
                 starts(&["__cuda", "cublas"]) || capital_after(name, "cuda") || is_driver_function(name)
             }
-            Group::Quantization => starts(&[
-                "quantize_",
-                "dequantize_row_",
-                "ggml_quantize_",
-                "ggml_vec_dot_",
-                "vec_dot_",
-                "ggml_gemm_",
-                "ggml_gemv_",
-                "ggml_qgemm_lut",
-                "iqk_",
-            ]),
+            Group::Quantization => is_quantization(symbol),
         }
     }
 }
@@ -74,10 +66,51 @@ fn capital_after(name: &str, prefix: &str) -> bool {
     name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
 }
 
-/// `cuInit`, `cuMemAlloc_v2`: `cu`, a capital and a small letter.
+/// What the names of the driver's functions go on with after `cu`.
+const DRIVER: [&str; 36] = [
+    "Array",
+    "Checkpoint",
+    "Coredump",
+    "Ctx",
+    "Device",
+    "Driver",
+    "Event",
+    "External",
+    "Func",
+    "GL",
+    "Get",
+    "Graph",
+    "Green",
+    "Import",
+    "Init",
+    "Ipc",
+    "Kernel",
+    "Launch",
+    "Library",
+    "Link",
+    "Mem",
+    "Memcpy",
+    "Memset",
+    "Module",
+    "Multicast",
+    "Occupancy",
+    "Param",
+    "Pointer",
+    "Profiler",
+    "Signal",
+    "Stream",
+    "Surf",
+    "Tensor",
+    "Tex",
+    "Thread",
+    "User",
+];
+
+/// `cuInit`, `cuMemAlloc_v2`: `cu`, and one of the driver's own words.
 fn is_driver_function(name: &str) -> bool {
-    let mut rest = name.strip_prefix("cu").unwrap_or_default().chars();
-    rest.next().is_some_and(|c| c.is_ascii_uppercase()) && rest.next().is_some_and(|c| c.is_ascii_lowercase())
+    let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_lowercase());
+    let Some(rest) = name.strip_prefix("cu") else { return false };
+    DRIVER.iter().filter_map(|word| rest.strip_prefix(word)).any(ends)
 }
 
 /// The first identifier of a name: the name itself in C, the outermost namespace, class or function in a
@@ -88,8 +121,13 @@ pub fn identifier(symbol: &str) -> &str {
         return itanium(rest).unwrap_or(symbol);
     }
     if let Some(rest) = symbol.strip_prefix('?') {
-        // Nested names stand innermost first; a function outside of classes is the first word.
-        return rest.split('@').next().filter(|word| !word.is_empty()).unwrap_or(symbol);
+        // A template's arguments stand before what it is in.
+        if let Some(template) = rest.strip_prefix("?$") {
+            return template.split('@').next().filter(|word| !word.is_empty()).unwrap_or(symbol);
+        }
+        // Nested names stand innermost first.
+        let name = rest.split_once("@@").map_or(rest, |(name, _)| name);
+        return name.rsplit('@').next().filter(|word| !word.is_empty()).unwrap_or(symbol);
     }
     symbol
 }
@@ -125,6 +163,11 @@ mod tests {
             ("_ZNK18llama_model_bitnet16build_arch_graphE", "llama_model_bitnet"),
             ("_ZL9static_fnv", "static_fn"),
             ("?ggml_thing@@YAXXZ", "ggml_thing"),
+            ("?load@llama_model@@QEAAXXZ", "llama_model"),
+            ("?ggml_thing@inner@outer@@YAXXZ", "outer"),
+            ("??$ggml_case@$0BG@@@YAXXZ", "ggml_case"),
+            ("??$", "??$"),
+            ("?@@", "?@@"),
             // Broken or without an identifier: as it is.
             ("_Z", "_Z"),
             ("_ZTV18llama_model_bitnet", "_ZTV18llama_model_bitnet"),
@@ -156,6 +199,10 @@ mod tests {
             "cut_here",
             "custom",
             "curl_easy_init",
+            "cuFoo",
+            "cuMemory",
+            "cuTensorflow",
+            "quantize_colors",
             "cURL",
             "barracuda",
             "cudarc",

@@ -119,7 +119,7 @@ fn versions_are_kept_apart() {
     .expect("the folder is writable");
     let script = format!("-Wl,--version-script={}", script.display());
     let code = "void llama_one(void) {} void llama_two(void) {} void llama_hidden(void) {}
-                const unsigned bitnet_abi_version = 7; unsigned func_abi_version(void) { return 9; }";
+                const unsigned bitnet_abi_version = 7; unsigned ggml_func_abi_version(void) { return 9; }";
     let library = made::shared(folder.path(), "libllama.so", code, &[&script]);
     let analysis = analyze(&library).expect("a library");
     let image = only(&analysis);
@@ -148,6 +148,48 @@ fn cpu_variants_from_names() {
     let facts = Facts::of(only(&analysis), &analysis.path);
     let variants: Vec<&str> = facts.cpu_variants.iter().map(|variant| variant.name.as_str()).collect();
     assert_eq!(variants, ["avx512", "haswell"]);
+}
+
+#[test]
+fn processors_are_not_concluded_from_other_projects_names() {
+    let folder = made::folder();
+    // What a library of ggml has besides its own: libm's, a C library's, and two crates' of Rust.
+    let foreign = "
+        double fma(double a, double b, double c) { return a * b + c; }
+        float fmaf(float a, float b, float c) { return a * b + c; }
+        void blake3_hash_many_avx2(void) {}
+        void _ZN6memchr4arch6x86_644avx26memchr17h0123456789abcdefE(void) {}
+        void _RNvNtCs1_6memchr6vector_avx2(void) {}
+        void quantize_colors(void) {} void tbl_impl_init(void) {} void qgemm_lut_free(void) {}
+        const unsigned zlib_abi_version = 1;
+        void ggml_vec_dot_q4_0_q8_0(void) {}
+        int ggml_cpu_has_avx2(void) { return 1; }";
+    let of = |name: &str, code: &str| {
+        let analysis = analyze(made::shared(folder.path(), name, code, &[])).expect("a library");
+        let facts = Facts::of(only(&analysis), &analysis.path);
+        let variants: Vec<String> = facts.cpu_variants.iter().map(|variant| variant.name.clone()).collect();
+        (variants, facts, only(&analysis).abi_constants.clone())
+    };
+    let (variants, facts, constants) = of("libggml-cpu.so", foreign);
+    assert_eq!((variants, constants), (Vec::new(), Vec::new()));
+    assert_eq!(facts.families, []);
+    let quantization = facts.groups.iter().find(|(group, ..)| *group == Group::Quantization);
+    assert_eq!(quantization, Some(&(Group::Quantization, 1, 0)), "ggml_vec_dot_q4_0_q8_0 alone");
+    // ggml's own beside them.
+    let own = format!(
+        "{foreign} void ggml_gemm_q4_0_4x4_q8_0_dotprod(void) {{}} void ggml_backend_amx_buffer_type(void) {{}}
+         void llamafile_sgemm_sss_fma(void) {{}} const unsigned ggml_abi_version = 3;"
+    );
+    let (variants, facts, constants) = of("libggml-cpu-own.so", &own);
+    assert_eq!(variants, ["amx", "dotprod", "fma", "own"]);
+    assert_eq!(constants, [("ggml_abi_version".to_owned(), 3)]);
+    let shown: Vec<&str> = facts.cpu_variants.iter().map(|variant| variant.shown_by.as_str()).collect();
+    assert!(shown.contains(&"llamafile_sgemm_sss_fma"), "{shown:?}");
+    // Another project's file is no variant of ggml's, whatever its name has in it.
+    for file in ["libother-ggml-cpu-haswell.so", "libggml-cpu-\u{1b}[2J.so"] {
+        let (variants, ..) = of(file, "void other(void) {}");
+        assert_eq!(variants, [""; 0], "{file}");
+    }
 }
 
 #[test]

@@ -221,6 +221,19 @@ fn archives_name_what_they_need_by_their_undefined_names() {
     assert!(llvm.contains("cargo::rustc-link-lib=dylib=c++\n") && !llvm.contains("stdc++"), "{llvm}");
     let omp = with("omp", "extern void GOMP_parallel(void); void a(void) { GOMP_parallel(); }");
     assert!(omp.contains("cargo::rustc-link-lib=dylib=gomp\n"), "{omp}");
+    // clang's library has `omp_*` too, and is enough.
+    let kmpc = with(
+        "kmpc",
+        "extern void __kmpc_fork_call(void); extern int omp_get_num_threads(void);
+         int a(void) { __kmpc_fork_call(); return omp_get_num_threads(); }",
+    );
+    assert!(kmpc.contains("dylib=omp\n") && !kmpc.contains("gomp"), "{kmpc}");
+    let foreign = with(
+        "foreign",
+        "extern int cuFoo(void); extern int cuMemory(void); extern int omp_x(void);
+         int a(void) { return cuFoo() + cuMemory() + omp_x(); }",
+    );
+    assert!(!foreign.contains("omp\n") && !foreign.contains("dylib=cu"), "{foreign}");
     let cuda = with(
         "cuda",
         "extern int cudaMalloc(void); extern int cublasCreate_v2(void); int ggml_cuda_x(void) { return cudaMalloc() + cublasCreate_v2(); }",
@@ -230,6 +243,46 @@ fn archives_name_what_they_need_by_their_undefined_names() {
         "{cuda}"
     );
     assert!(cuda.contains("rustc-cfg=bitnet_cpp_has_cuda\n"), "{cuda}");
+}
+
+#[test]
+fn names_of_files_reach_neither_terminal_nor_cargo_raw() {
+    let folder = made::folder();
+    // A file whose name has the form of ggml's libraries, in a folder that would add an instruction.
+    let at = folder.path().join("here\ncargo::rustc-cfg=bitnet_cpp_has_cuda");
+    made::shared(&at, "libllama.so", made::CPU_LIBRARY, &[]);
+    let mut lines = Vec::new();
+    let error = Backend::new()
+        .search(nowhere().with_variable(LIBDIR, &at))
+        .emit_into(folder.path(), &mut lines)
+        .expect_err("it can't be told to cargo");
+    assert!(matches!(error, Error::LineEnd { .. }), "{error}");
+    assert!(error.to_string().contains("here\\ncargo::"), "{error}");
+    assert!(!String::from_utf8_lossy(&lines).contains("has_cuda"), "{lines:?}");
+
+    let at = folder.path().join("there");
+    made::shared(&at, "libllama.so", made::CPU_LIBRARY, &[]);
+    std::fs::write(at.join("libggml-\u{1b}[2J\u{9b}.so"), "no library").expect("writable");
+    let discovery = nowhere().with_variable(LIBDIR, &at).run();
+    let report = discovery.to_string();
+    assert!(report.contains("libggml-\\u{1b}[2J\\u{9b}.so: "), "{report}");
+    assert!(!report.chars().any(|c| c.is_control() && c != '\n'), "{report:?}");
+    let nothing = folder.path().join("no\u{1b}where");
+    let error = nowhere().with_variable(DIR, nothing).require().expect_err("nothing there").to_string();
+    assert!(!error.contains('\u{1b}') && error.contains("no\\u{1b}where"), "{error}");
+}
+
+#[test]
+fn only_so_many_files_of_a_folder_are_read() {
+    let folder = made::folder();
+    for index in 0..250 {
+        std::fs::write(folder.path().join(format!("libggml-x{index:03}.so")), "no library")
+            .expect("writable");
+    }
+    let discovery = nowhere().with_variable(LIBDIR, folder.path()).run();
+    refused(&discovery, &folder.path().join("libggml-x000.so"), "it is text");
+    refused(&discovery, &folder.path().join("libggml-x249.so"), "after 200 others");
+    assert_eq!(discovery.candidates.len(), 250, "each is in the report");
 }
 
 #[test]

@@ -3,6 +3,8 @@
 //! Builds `examples/cpp-backend` for each, which takes the time of compiling this package once more.
 #![cfg(target_os = "linux")]
 
+#[path = "../../tests/choice/mod.rs"]
+mod choice;
 mod made;
 
 use gristmill_probe::{Search, Target};
@@ -58,6 +60,9 @@ fn complains(output: &Output, texts: &[&str]) {
 /// One test, because the builds share a target folder and would wait for each other.
 #[test]
 fn three_truths() {
+    if choice::left_out("examples/cpp-backend") {
+        return;
+    }
     let folder = made::folder();
     let root = folder.path();
     let example = Example { home: root.to_owned() };

@@ -1,7 +1,8 @@
 //! The contract between generated code and the runtime: plain function pointers over raw buffers.
 //!
 //! Nothing here checks anything. The handles in [`crate::kernel`] check shapes once, own or borrow the
-//! buffers, and are the only callers; generated code is the only implementer.
+//! buffers, and are the only callers. Generated code implements it, and bodies written by hand that are marked with
+//! `#[variant]`; a handle reaches them through an [`Entry`](crate::registry::Entry), which vouches for them.
 
 /// Why a kernel stopped. Indices count from the start of the buffer that the kernel was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use crate::reason::{BrokenRule, Dim, Reason, Rule};
 use crate::registry::{Code, CudaBuild, DimRule, Entry, KernelId, Registry, ShapeRules, WithoutImage};
 use crate::request::{PrecisionMode, Request, Restrict, Shape};
 use crate::tuning::{self, ShapeClass, Tuning};
-use gristmill_spec::vocab::{DType, DeviceKind, FeatureSet, Op, Precision};
+use gristmill_spec::vocab::{DType, DeviceKind, FeatureSet, Op, Precision, Serves};
 use std::sync::Arc;
 
 /// A request whose names, features and restrictions are resolved: everything but the shape.
@@ -187,7 +187,7 @@ impl Registry {
             .copied()
             .collect();
         prepared.tuned = prepared.in_measured_order(tuning);
-        if let (Op::Matmul, None, Some(format)) = (request.op, &prepared.obstacle, prepared.format) {
+        if let (true, None, Some(format)) = (request.op.info().product, &prepared.obstacle, prepared.format) {
             match request.input {
                 DType::I8 => {}
                 DType::F32 | DType::F16 | DType::Bf16 => {
@@ -234,19 +234,15 @@ impl Prepared {
     /// Looks up the names of `request`; an error is the reason that holds for every kernel.
     fn resolve(&mut self, request: &Request<'_>) -> Result<(), Reason> {
         let registry = self.registry;
-        let format = match request.op {
-            Op::QuantizeActivations => registry.activations.iter().position(|a| a.name == request.format),
-            Op::Quantize | Op::Dequantize | Op::Matmul => {
-                registry.formats.iter().position(|format| format.name == request.format)
-            }
-        };
+        let op = request.op.info();
+        let format = registry.served(request.op).position(|name| name == request.format);
         let Some(format) = format else { return Err(registry.no_format(request.op, request.format)) };
         self.format = Some(format);
-        match request.op {
-            Op::QuantizeActivations => {}
-            Op::Quantize | Op::Dequantize | Op::Matmul => self.elements = registry.formats[format].elements,
+        match op.serves {
+            Serves::Activations => {}
+            Serves::Formats => self.elements = registry.formats[format].elements,
         }
-        if request.op == Op::Quantize
+        if op.by_quantizer
             && let Some(name) = request.quantizer
         {
             let known = registry.formats[format].quantizers;
@@ -258,7 +254,7 @@ impl Prepared {
                 })?;
         }
         let mut candidates = registry.candidates_of(request.op, format, request.input, request.device.kind);
-        candidates.retain(|c| request.op != Op::Quantize || c.entry.quantizer == self.quantizer);
+        candidates.retain(|c| !op.by_quantizer || c.entry.quantizer == self.quantizer);
         if request.device.kind == DeviceKind::Cuda {
             // Quantizers stand in the names of kernels, behind the format.
             let asked = |kernel: &&WithoutImage| kernel.op == request.op && kernel.format == format;
@@ -550,10 +546,7 @@ impl Registry {
         if let Some(left_out) = self.left_out.iter().find(|left_out| left_out.format == name) {
             return Reason::NotCompiled { format: left_out.format, feature: left_out.feature };
         }
-        let known: Vec<&'static str> = match op {
-            Op::QuantizeActivations => self.activations.iter().map(|a| a.name).collect(),
-            Op::Quantize | Op::Dequantize | Op::Matmul => self.formats.iter().map(|f| f.name).collect(),
-        };
+        let known: Vec<&'static str> = self.served(op).collect();
         let nearest = names::nearest(name, known.iter().copied());
         Reason::NoSpec { name: name.to_owned(), nearest, known }
     }
@@ -593,9 +586,8 @@ impl Registry {
             return Reason::DeviceNotDescribed { kind };
         }
         // Formats and activation formats are numbered apart, so the ops of one say nothing of the other.
-        let described = Op::ALL.iter().copied().filter(|other| {
-            (*other == Op::QuantizeActivations) == (op == Op::QuantizeActivations) && on_any_device(*other)
-        });
+        let described =
+            Op::ALL.iter().copied().filter(|other| other.serves_like(op) && on_any_device(*other));
         Reason::OpNotDescribed { op, described: described.collect() }
     }
 }

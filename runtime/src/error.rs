@@ -338,6 +338,16 @@ pub enum Error {
         /// Package of the kernel's registry.
         kernel: &'static str,
     },
+    /// More threads than can share a job.
+    #[error(
+        "can't start {count} threads: at most {most} can share a job\n  help: ask for one for each processor"
+    )]
+    TooManyThreads {
+        /// How many were asked for.
+        count: usize,
+        /// The most that can be had.
+        most: usize,
+    },
     /// Threads could not be started.
     #[error("can't start {count} threads: {why}")]
     Threads {

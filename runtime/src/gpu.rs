@@ -133,7 +133,9 @@ impl NoGpu {
             NoGpu::OldDriver { .. } => "update the NVIDIA driver to 525 or newer",
             NoGpu::NoSuchDevice { .. } => "`gristmill doctor` lists the devices",
             NoGpu::Failed { .. } => "`gristmill doctor` says what there is",
-            NoGpu::Lost { .. } => "drop all handles and buffers of this device, and open it again",
+            NoGpu::Lost { .. } => {
+                "drop all handles, buffers, graphs and workspaces of this device, and open it again; where another library of this process uses the device too, start the process anew"
+            }
         }
     }
 }

@@ -6,11 +6,13 @@
 //! [`Policy`].
 
 mod aligned;
+mod fork;
 mod launch;
 mod names;
 mod plain;
 mod pool;
 mod split;
+mod sync;
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -20,6 +22,7 @@ mod cuda;
 
 pub mod abi;
 pub mod activations;
+pub mod ceilings;
 pub mod decide;
 pub mod device;
 pub mod error;
@@ -55,7 +58,7 @@ pub use reason::{Reason, Refusal, Rejection};
 pub use receipt::{Receipt, Recording};
 pub use registry::Registry;
 pub use request::{PrecisionMode, Request, Restrict, Shape};
-pub use threads::{ThreadOptions, Threads};
+pub use threads::{MAX_THREADS, ThreadOptions, Threads};
 pub use tuning::Tuning;
 pub use weights::{PackedMatrix, QuantizedMatrix};
 pub use workspace::Workspace;

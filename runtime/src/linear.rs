@@ -25,7 +25,8 @@ pub enum Policy {
     /// Nothing: an error.
     #[default]
     Strict,
-    /// Dequantize the weights to f32 and multiply in f32, on the device that was asked for.
+    /// Dequantize the weights to f32 and multiply in f32. On the processor only, and only where that is the device that was
+    /// asked for: a layer for a GPU without a kernel is an error, as with [`Policy::Strict`].
     Dequantize,
     /// Run on the processor what was asked for another device.
     Cpu,

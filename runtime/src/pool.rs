@@ -6,15 +6,14 @@
 //! closes the job and waits only for those who are in the middle of a part. (docs/architecture.md has the
 //! comparison with other pools.)
 
-use std::cell::UnsafeCell;
+use crate::fork::Process;
+use crate::sync::{
+    AtomicBool, AtomicU64, AtomicUsize, Builder, Cell, JoinHandle, Ordering, SPINS, channel, fence, park,
+    spin_loop, yield_now,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// Looks for a job, or for the end of one, before the processor is offered to other threads in between.
-const SPINS: u32 = 256;
 
 /// Processors that the systems' sets of processors have places for.
 const NUMBERED_CPUS: usize = if cfg!(windows) { 64 } else { 1024 };
@@ -23,6 +22,9 @@ const NUMBERED_CPUS: usize = if cfg!(windows) { 64 } else { 1024 };
 const INSIDE: u64 = OPEN - 1;
 const OPEN: u64 = 1 << 16;
 const NUMBER: u64 = OPEN << 1;
+
+/// The most workers that a pool may have: as many as can be counted inside a job.
+pub(crate) const MOST_WORKERS: u64 = INSIDE;
 
 /// What workers do with a part.
 type Work<'w> = dyn Fn(usize) + Sync + 'w;
@@ -34,10 +36,16 @@ pub(crate) struct Pool {
     workers: Vec<JoinHandle<()>>,
 }
 
+/// In a process that was forked there are no workers, whatever the memory says: nobody may wait for one there.
+const FORKED: &str =
+    "the process forked in the middle of a job: what other threads had begun of it is not done here";
+
 struct Shared {
+    /// The process that has the workers.
+    process: Process,
     state: AtomicU64,
     /// The job. Written only by the holder of `taken` while the job is closed and nobody inside.
-    job: UnsafeCell<Option<Job>>,
+    job: Cell<Option<Job>>,
     /// The next part that nobody has begun.
     next: AtomicUsize,
     /// A caller has a job here.
@@ -72,14 +80,15 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Pool {
-    /// Starts `workers` workers, each pinned to the processor that `cpus` has for it, if it has one.
+    /// Starts `workers` workers, no more than [`MOST_WORKERS`], each pinned to the processor that `cpus` has for it, if it has one.
     ///
     /// # Errors
     /// What the system said, if it refused a thread or a processor.
     pub(crate) fn new(workers: usize, cpus: &[usize], spin: Duration) -> Result<Pool, String> {
         let shared = Arc::new(Shared {
+            process: Process::this()?,
             state: AtomicU64::new(0),
-            job: UnsafeCell::new(None),
+            job: Cell::new(None),
             next: AtomicUsize::new(0),
             taken: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
@@ -98,14 +107,14 @@ impl Pool {
                 return Err(refused());
             }
             let shared = Arc::clone(&pool.shared);
-            let (tell, told) = std::sync::mpsc::sync_channel(1);
+            let (tell, told) = channel();
             let run = move || {
                 // The caller waits for this word; were it gone, there would be nobody to tell.
                 let _ = tell
                     .send(cpu.is_none_or(|id| core_affinity::set_for_current(core_affinity::CoreId { id })));
                 shared.serve(index);
             };
-            let thread = std::thread::Builder::new().name(format!("gristmill-{}", index + 1)).spawn(run);
+            let thread = Builder::new().name(format!("gristmill-{}", index + 1)).spawn(run);
             pool.workers.push(thread.map_err(|error| error.to_string())?);
             if !told.recv().unwrap_or(false) {
                 return Err(refused());
@@ -127,13 +136,14 @@ impl Pool {
     }
 
     /// Does `work` for each number below `parts`, on this thread and on workers that are free. While another thread
-    /// has a job here (or a part of this very job asks), this thread does all of it.
+    /// has a job here (or a part of this very job asks), this thread does all of it; so it does in a process that was
+    /// forked from the one that has the workers.
     ///
     /// # Panics
-    /// If `work` does.
+    /// If `work` does; in a process that was forked by a part of this job, if a worker was in the middle of another part.
     pub(crate) fn run(&self, parts: usize, work: &Work<'_>) {
         let shared = &*self.shared;
-        if shared.taken.swap(true, Ordering::Acquire) {
+        if !shared.process.is_this() || shared.taken.swap(true, Ordering::Acquire) {
             (0..parts).for_each(work);
             return;
         }
@@ -142,7 +152,7 @@ impl Pool {
         let work: *const Work<'static> = unsafe { std::mem::transmute(work) };
         let job = Job { work, parts };
         // SAFETY: the job is closed with nobody inside, since `taken` was free, and it is ours now.
-        unsafe { *shared.job.get() = Some(job) };
+        shared.job.with_mut(|place| unsafe { *place = Some(job) });
         shared.next.store(0, Ordering::Relaxed);
         let number = shared.state.load(Ordering::Relaxed) & !(OPEN | INSIDE);
         let closing = Closing(shared);
@@ -165,6 +175,11 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        if !self.shared.process.is_this() {
+            // They are in the process that started them: here their handles name nothing, and what they had is left.
+            self.workers.drain(..).for_each(std::mem::forget);
+            return;
+        }
         self.shared.stop.store(true, Ordering::SeqCst);
         for worker in &self.workers {
             worker.thread().unpark();
@@ -195,6 +210,13 @@ impl Drop for Closing<'_> {
         let mut spins = 0;
         // Acquire: what workers wrote before they left is seen from here on.
         while shared.state.load(Ordering::Acquire) & INSIDE != 0 {
+            if !shared.process.is_this() {
+                // Nobody will leave. Nobody reads the job either.
+                if !std::thread::panicking() {
+                    panic!("{FORKED}");
+                }
+                return;
+            }
             pause(&mut spins);
         }
         let panicked = shared.panicked.swap(false, Ordering::Relaxed);
@@ -209,9 +231,9 @@ impl Drop for Closing<'_> {
 fn pause(spins: &mut u32) {
     *spins = spins.saturating_add(1);
     match *spins < SPINS {
-        true => std::hint::spin_loop(),
+        true => spin_loop(),
         // What is waited for may be waiting for this processor.
-        false => std::thread::yield_now(),
+        false => yield_now(),
     }
 }
 
@@ -236,7 +258,7 @@ impl Shared {
         while let Some(number) = self.wait(index, done) {
             if self.enter(number) {
                 // SAFETY: written before the job was opened, and not again before we leave.
-                if let Some(job) = unsafe { *self.job.get() }
+                if let Some(job) = self.job.with(|place| unsafe { *place })
                     && catch_unwind(AssertUnwindSafe(|| self.take_parts(&job))).is_err()
                 {
                     self.panicked.store(true, Ordering::Relaxed);
@@ -281,7 +303,7 @@ impl Shared {
             || is_new(self.state.load(Ordering::Relaxed), done);
         if !wanted {
             // It may return for no reason; `wait` looks again.
-            std::thread::park();
+            park();
         }
         asleep.store(false, Ordering::Relaxed);
     }
@@ -311,6 +333,8 @@ mod tests {
     use std::sync::Mutex;
 
     const SPIN: Duration = Duration::from_micros(50);
+    /// Jobs are divided by this: Miri runs some ten a second.
+    const FEWER: usize = if cfg!(miri) { 50 } else { 1 };
 
     fn pool(workers: usize) -> Pool {
         Pool::new(workers, &[], SPIN).expect("threads")
@@ -320,7 +344,7 @@ mod tests {
     fn every_part_is_done_once_in_every_job() {
         for workers in [0, 1, 3] {
             let pool = pool(workers);
-            for job in 0..2000 {
+            for job in 0..2000 / FEWER {
                 let parts = job % 9;
                 let done: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
                 pool.run(parts, &|part| {
@@ -339,7 +363,7 @@ mod tests {
     fn what_parts_write_is_seen_when_the_job_is_over() {
         let pool = pool(2);
         let mut numbers = vec![0usize; 64];
-        for job in 1..500 {
+        for job in 1..500 / FEWER {
             let places: Vec<Mutex<&mut usize>> = numbers.iter_mut().map(Mutex::new).collect();
             pool.run(places.len(), &|part| **places[part].lock().expect("nobody panics") += part);
             drop(places);
@@ -371,7 +395,7 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    for _ in 0..200 {
+                    for _ in 0..200 / FEWER {
                         pool.run(3, &|_| {
                             pool.run(2, &|_| {
                                 count.fetch_add(1, Ordering::Relaxed);
@@ -381,13 +405,14 @@ mod tests {
                 });
             }
         });
-        assert_eq!(count.into_inner(), 4 * 200 * 3 * 2);
+        assert_eq!(count.into_inner(), 4 * (200 / FEWER) * 3 * 2);
     }
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
         let pool = pool(2);
-        for panicking in 0..8 {
+        // Miri takes most of a minute to print where each one stood.
+        for panicking in 0..if cfg!(miri) { 1 } else { 8 } {
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 pool.run(8, &|part| assert!(part != panicking, "on purpose"));
             }));

@@ -114,7 +114,7 @@ pub enum Reason {
         /// The types it is described for.
         described: Vec<DType>,
     },
-    /// This build has no kernel for this kind of device.
+    /// Nothing of this build describes a kernel for this kind of device, so no way of building it would help.
     DeviceNotDescribed {
         /// The kind.
         kind: DeviceKind,
@@ -291,7 +291,7 @@ impl std::fmt::Display for Reason {
             }
             Reason::DTypeNotDescribed { dtype, .. } => write!(f, "not described for {dtype}"),
             Reason::DeviceNotDescribed { kind } => {
-                write!(f, "not compiled: this build has no kernel for {kind}")
+                write!(f, "no kernel is described for {kind}")
             }
             Reason::CudaFeatureOff => f.write_str("not compiled: the cargo feature `cuda` is off"),
             Reason::NoToolchain { looked } => {

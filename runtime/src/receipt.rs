@@ -1,7 +1,8 @@
 //! Receipts: what ran, written by the launches themselves.
 //!
 //! A [`Recording`] is attached to handles; from then on every launch of theirs counts in it. A
-//! [`Receipt`] can only be made from a recording, so it can't name a kernel that did not run.
+//! [`Receipt`] can only be made from a recording, so it can't name a kernel that did not run. That holds for the value in the
+//! program that made it. Its JSON is a text like any other, unsigned: whoever can write the file can write what they like.
 
 use crate::device::{CpuProfile, Device};
 use crate::registry::{KernelId, Registry};

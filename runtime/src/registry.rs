@@ -2,18 +2,27 @@
 //!
 //! An [`Entry`] can only be written with the function it names, so an entry whose code is not in the
 //! binary does not link.
+//!
+//! Handles call these functions with buffers of the sizes that the registry states, so a false statement would let safe
+//! code write behind a slice. What states them is therefore made in two steps: facts, which are plain data that anybody may
+//! write ([`EntryFacts`], [`FormatFacts`], [`PackFacts`], [`RegistryFacts`]), and the values that handles believe
+//! ([`Entry`], [`FormatInfo`], [`PackInfo`], [`Registry`]), which only an `unsafe` function makes of them and which nobody
+//! can change. All other types here are plain data too: a handle reads them out of a [`Registry`] and from nowhere else.
+
+mod check;
+mod lookup;
+mod vouched;
+
+pub use vouched::{Entry, FormatInfo, PackInfo, Registry};
 
 use crate::abi::{DequantizeFn, MatmulFn, PackFn, QuantizeActivationsFn, QuantizeFn, StepFn, UnpackFn};
-use crate::decide::Candidate;
-use crate::error::Error;
 use crate::gpu::CudaVersion;
-use crate::names;
 use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Isa, Op, Precision};
 use std::sync::atomic::AtomicU64;
 
-/// Everything one build knows: formats, kernels, and what was described but not compiled.
-#[derive(Debug)]
-pub struct Registry {
+/// What a [`Registry`] is made of: formats, kernels, and what was described but not compiled.
+#[derive(Clone, Copy, Debug)]
+pub struct RegistryFacts {
     /// The crate that was built.
     pub package: &'static str,
     /// Weight formats, sorted by name.
@@ -289,9 +298,9 @@ pub enum OuterType {
     F32,
 }
 
-/// A weight format, as far as the runtime needs it.
+/// What a [`FormatInfo`] says of a weight format.
 #[derive(Clone, Copy, Debug)]
-pub struct FormatInfo {
+pub struct FormatFacts {
     /// Name.
     pub name: &'static str,
     /// One line for people.
@@ -339,9 +348,9 @@ impl std::fmt::Display for KernelId {
     }
 }
 
-/// A kernel whose code is in this binary.
-#[derive(Debug)]
-pub struct Entry {
+/// What an [`Entry`] says of a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryFacts {
     /// Identity, for receipts and caches.
     pub id: KernelId,
     /// Facts in order: `matmul.i2_s.avx512.avx512vnni.decode`.
@@ -410,24 +419,6 @@ impl Code {
     }
 }
 
-impl Entry {
-    /// Whether it is a product that quantizes its activations itself: it takes floats alone.
-    pub const fn quantizes_activations(&self) -> bool {
-        matches!(self.code, Code::Cuda(CudaCode { launch: CudaLaunch::Matmul { fused: true, .. }, .. }))
-    }
-
-    /// What a product multiplies; `None` for what is no product.
-    pub const fn precision(&self) -> Option<Precision> {
-        match (self.op, &self.code) {
-            (Op::Matmul, Code::Cuda(CudaCode { launch: CudaLaunch::Rows { precision, .. }, .. })) => {
-                Some(*precision)
-            }
-            (Op::Matmul, _) => Some(Precision::Int8),
-            (Op::Quantize | Op::Dequantize | Op::QuantizeActivations, _) => None,
-        }
-    }
-}
-
 /// The run of elements along k over which sums are integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
@@ -445,9 +436,9 @@ impl Unit {
     }
 }
 
-/// How a format's rows go into a packing.
+/// What a [`PackInfo`] says of a format's rows in a packing.
 #[derive(Clone, Copy, Debug)]
-pub struct PackInfo {
+pub struct PackFacts {
     /// Name of the packing.
     pub name: &'static str,
     /// Rows of a panel.
@@ -471,19 +462,6 @@ pub struct PackInfo {
     pub pack: PackFn,
     /// And back.
     pub unpack: UnpackFn,
-}
-
-impl PackInfo {
-    /// Words of four bytes that the scales of a panel take, or its minimum terms: an f32 for each unit and row, row
-    /// fastest; or super-block after super-block the f32 of each row and behind them the integers of its units (i8), for
-    /// scales row fastest, for minimum terms two units side by side. `None` if there are too many.
-    pub fn terms(&self, units: usize) -> Option<usize> {
-        let shared = units.checked_div(self.runs)?.checked_mul(self.rows)?;
-        if self.runs == 1 {
-            return Some(shared);
-        }
-        shared.checked_add(units.checked_mul(self.rows)?.div_ceil(4))
-    }
 }
 
 /// Bounds on one dimension.
@@ -529,69 +507,6 @@ impl Counters {
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
         }
-    }
-}
-
-impl Registry {
-    /// The weight format of this name, with its index.
-    ///
-    /// # Errors
-    /// [`Error::NotCompiled`] if it was left out of this build, else [`Error::UnknownFormat`].
-    pub fn format(&'static self, name: &str) -> Result<(usize, &'static FormatInfo), Error> {
-        if let Some(found) = self.formats.iter().enumerate().find(|(_, format)| format.name == name) {
-            return Ok(found);
-        }
-        if let Some(left_out) = self.left_out.iter().find(|left_out| left_out.format == name) {
-            return Err(Error::NotCompiled { format: left_out.format, feature: left_out.feature });
-        }
-        let known: Vec<&'static str> = self.formats.iter().map(|format| format.name).collect();
-        let nearest = names::nearest(name, known.iter().copied());
-        Err(Error::UnknownFormat { name: name.to_owned(), nearest, known })
-    }
-
-    /// The name of the packing `name`, if kernels of this build have it.
-    pub(crate) fn packing(&'static self, name: &str) -> Result<&'static str, Error> {
-        let known =
-            || self.entries.iter().filter_map(|entry| entry.code.packing()).map(|packing| packing.name);
-        known().find(|known| *known == name).ok_or_else(|| {
-            let mut known: Vec<&'static str> = known().collect();
-            known.sort_unstable();
-            known.dedup();
-            Error::UnknownPacking {
-                name: name.to_owned(),
-                nearest: names::nearest(name, known.iter().copied()),
-                known,
-            }
-        })
-    }
-
-    /// The import layout of this name.
-    ///
-    /// # Errors
-    /// [`Error::NotCompiled`] if it was left out of this build, else [`Error::UnknownImport`].
-    pub fn import(&'static self, name: &str) -> Result<&'static ImportInfo, Error> {
-        if let Some(found) = self.imports.iter().find(|import| import.name == name) {
-            return Ok(found);
-        }
-        if let Some(left_out) = self.left_out.iter().find(|left_out| left_out.format == name) {
-            return Err(Error::NotCompiled { format: left_out.format, feature: left_out.feature });
-        }
-        let known: Vec<&'static str> = self.imports.iter().map(|import| import.name).collect();
-        let nearest = names::nearest(name, known.iter().copied());
-        Err(Error::UnknownImport { name: name.to_owned(), nearest, known })
-    }
-
-    /// The entry of this name.
-    pub(crate) fn entry(&'static self, name: &str) -> Result<Candidate, Error> {
-        self.entries
-            .iter()
-            .enumerate()
-            .find(|(_, entry)| entry.name == name)
-            .map(|(index, entry)| Candidate { index, entry })
-            .ok_or_else(|| Error::UnknownKernel {
-                name: name.to_owned(),
-                nearest: names::nearest(name, self.entries.iter().map(|entry| entry.name)),
-            })
     }
 }
 

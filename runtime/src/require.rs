@@ -6,7 +6,7 @@
 
 use crate::names::shared_facts;
 use crate::registry::{ActivationInfo, CudaBuild, FormatInfo, LeftOut, WithoutImage, same_name};
-use gristmill_spec::vocab::{DType, DeviceKind, Op};
+use gristmill_spec::vocab::{DType, DeviceKind, Op, Serves};
 
 /// Bytes of a message. What does not fit is left out; only lists of hundreds of formats get there.
 const CAPACITY: usize = 4096;
@@ -86,21 +86,23 @@ pub struct Names {
     pub without_image: &'static [WithoutImage],
 }
 
+impl Names {
+    /// The name of a format of the kind that an op's kernels are numbered by.
+    const fn served(&self, op: Op, at: usize) -> Option<&'static str> {
+        match op.info().serves {
+            Serves::Formats if at < self.formats.len() => Some(self.formats[at].facts().name),
+            Serves::Activations if at < self.activations.len() => Some(self.activations[at].name),
+            Serves::Formats | Serves::Activations => None,
+        }
+    }
+}
+
 impl Required<'_> {
     /// Index of the format among `names`; `None` if it is not there.
     pub const fn position(&self, names: &Names) -> Option<usize> {
         let mut at = 0;
-        if matches!(self.op, Op::QuantizeActivations) {
-            while at < names.activations.len() {
-                if same_name(names.activations[at].name, self.format) {
-                    return Some(at);
-                }
-                at += 1;
-            }
-            return None;
-        }
-        while at < names.formats.len() {
-            if same_name(names.formats[at].name, self.format) {
+        while let Some(name) = names.served(self.op, at) {
+            if same_name(name, self.format) {
                 return Some(at);
             }
             at += 1;
@@ -110,10 +112,11 @@ impl Required<'_> {
 
     /// Index of the activation format that a product with a float input needs a quantizer for.
     pub const fn activations(&self, names: &Names, format: usize) -> Option<usize> {
-        match (self.op, self.input) {
-            (Op::Matmul, DType::F32 | DType::F16 | DType::Bf16) => Some(names.formats[format].activations),
-            (Op::Matmul, DType::I8) => None,
-            (Op::Quantize | Op::Dequantize | Op::QuantizeActivations, _) => None,
+        match self.input {
+            DType::F32 | DType::F16 | DType::Bf16 if self.op.info().product => {
+                Some(names.formats[format].facts().activations)
+            }
+            DType::F32 | DType::F16 | DType::Bf16 | DType::I8 => None,
         }
     }
 
@@ -153,16 +156,9 @@ impl Required<'_> {
             "describe it in a TOML file of this build, bring it in with `with_shipped`, or use one of: ",
         );
         let mut at = 0;
-        if matches!(self.op, Op::QuantizeActivations) {
-            while at < names.activations.len() {
-                text = listed(text, at == 0, names.activations[at].name);
-                at += 1;
-            }
-        } else {
-            while at < names.formats.len() {
-                text = listed(text, at == 0, names.formats[at].name);
-                at += 1;
-            }
+        while let Some(name) = names.served(self.op, at) {
+            text = listed(text, at == 0, name);
+            at += 1;
         }
         if at == 0 { text.push("none") } else { text }
     }
@@ -253,7 +249,7 @@ impl Required<'_> {
             return text;
         }
         if any_device(held, op) {
-            text = text.push("not compiled: this build has no kernel for ").push(self.device.name());
+            text = text.push("no kernel is described for ").push(self.device.name());
             return match self.device {
                 DeviceKind::Cpu => text.push("\n  help: add a [[cpu]] table to the kernel file"),
                 DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => text

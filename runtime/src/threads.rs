@@ -1,7 +1,7 @@
 //! The threads that kernels may use, and how a job is divided among them.
 
 use crate::error::Error;
-use crate::pool::Pool;
+use crate::pool::{MOST_WORKERS, Pool};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +18,11 @@ const PARTS_PER_THREAD: usize = 4;
 /// Parts for which a job needs no memory but the stack.
 const PARTS_ON_STACK: usize = 64;
 
+/// The most threads that can be asked for, the calling one included.
+pub const MAX_THREADS: usize = 1 << 15;
+
+const _: () = assert!(MAX_THREADS as u64 <= MOST_WORKERS + 1, "each must be counted inside a job");
+
 /// How long a thread looks for the next job before it sleeps, if nothing else is said: what a decoder does between
 /// two products takes less.
 const SPIN: Duration = Duration::from_micros(100);
@@ -25,7 +30,7 @@ const SPIN: Duration = Duration::from_micros(100);
 /// How threads are to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadOptions {
-    /// Threads that work on a job, the calling one included. 1 (or 0) is the calling thread alone.
+    /// Threads that work on a job, the calling one included, up to [`MAX_THREADS`]. 1 (or 0) is the calling thread alone.
     pub count: usize,
     /// Processors (as the system numbers them) for the threads besides the calling one, one each; those without
     /// one run where the system puts them. The calling thread is the caller's to pin.
@@ -44,6 +49,11 @@ impl Default for ThreadOptions {
 
 /// The threads that a kernel may use. Made once and passed to each run. May be shared: of several callers at a time,
 /// one gets the other threads and the rest work alone.
+///
+/// Where a process forks, the child has no other threads, whatever [`count`](Threads::count) says: there the calling thread does
+/// all the work, and dropping waits for nobody and leaves the memory of the parent's threads as it is. Threads of its own are
+/// to be had by [`Threads::new`]. A job in which a part forks while another thread is in the middle of one can't be ended in the
+/// child: it panics there.
 #[derive(Debug)]
 pub struct Threads {
     pool: Option<Pool>,
@@ -60,7 +70,7 @@ impl Threads {
     /// `count` threads, the calling one included; 1 (or 0) is the calling thread alone.
     ///
     /// # Errors
-    /// [`Error::Threads`] if the system refuses.
+    /// [`Error::TooManyThreads`] beyond [`MAX_THREADS`]; [`Error::Threads`] if the system refuses one. None is left running.
     pub fn new(count: usize) -> Result<Threads, Error> {
         Threads::with_options(&ThreadOptions { count, ..ThreadOptions::default() })
     }
@@ -68,9 +78,13 @@ impl Threads {
     /// Threads as they are asked for.
     ///
     /// # Errors
-    /// [`Error::Threads`] if the system refuses a thread, or a processor is not one that this program may use.
+    /// [`Error::TooManyThreads`] beyond [`MAX_THREADS`]; [`Error::Threads`] if the system refuses a thread, or a processor is
+    /// not one that this program may use.
     pub fn with_options(options: &ThreadOptions) -> Result<Threads, Error> {
         let count = options.count.max(1);
+        if count > MAX_THREADS {
+            return Err(Error::TooManyThreads { count, most: MAX_THREADS });
+        }
         let pool = match count {
             1 => None,
             _ => {
@@ -273,6 +287,14 @@ mod tests {
     fn a_processor_that_is_not_there_is_an_error() {
         let options = ThreadOptions { count: 2, cpus: vec![usize::MAX], ..ThreadOptions::default() };
         assert!(matches!(Threads::with_options(&options), Err(Error::Threads { count: 2, .. })));
+    }
+
+    #[test]
+    fn more_threads_than_can_be_counted_are_refused() {
+        for count in [MAX_THREADS + 1, 1 << 16, 1 << 62, usize::MAX] {
+            let refused = Error::TooManyThreads { count, most: MAX_THREADS };
+            assert_eq!(Threads::new(count).expect_err("too many"), refused);
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@ use crate::registry::{KernelId, Registry};
 use crate::request::Shape;
 use gristmill_spec::vocab::Op;
 use std::fmt::Write;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -129,6 +131,10 @@ pub struct Tuning {
 }
 
 impl Tuning {
+    /// Bytes of the largest file that [`read`](Tuning::read) takes. All formats of this crate, every class, on one machine are
+    /// some 50 kB.
+    pub const LARGEST: u64 = 16 << 20;
+
     /// No tuning: the order that kernels are listed in.
     pub const fn none() -> Tuning {
         Tuning { measured: Vec::new(), set_aside: Vec::new() }
@@ -139,11 +145,17 @@ impl Tuning {
         Tuning { measured, set_aside: Vec::new() }
     }
 
-    /// Reads a file; one that can't be read is set aside whole.
+    /// Reads a file; one that can't be read or is larger than [`LARGEST`](Tuning::LARGEST) is set aside whole.
     pub fn read(path: &Path, registry: &Registry) -> Tuning {
-        match std::fs::read(path) {
-            Ok(bytes) => Tuning::parse(&String::from_utf8_lossy(&bytes), registry, cpu()),
-            Err(error) => Tuning::aside(0, format!("`{}` can't be read: {error}", path.display())),
+        let aside = |why: String| Tuning::aside(0, format!("`{}` {why}", path.display()));
+        let mut bytes = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(Tuning::LARGEST + 1).read_to_end(&mut bytes));
+        match read {
+            Err(error) => aside(format!("can't be read: {error}")),
+            Ok(read) if read as u64 > Tuning::LARGEST => {
+                aside(format!("is larger than {} bytes: it is no tuning", Tuning::LARGEST))
+            }
+            Ok(_) => Tuning::parse(&String::from_utf8_lossy(&bytes), registry, cpu()),
         }
     }
 
@@ -225,10 +237,16 @@ impl Tuning {
     pub fn text(&self, existing: &str) -> String {
         let mut text = format!("{HEAD}\n");
         let old = existing.strip_prefix(HEAD).unwrap_or_default();
+        // By what a line means: `00` is the class `0`.
         let measured_now = |machine: &str, line: &str| {
+            let mut words = line.split_ascii_whitespace();
+            let (op, format) = (words.next(), words.next());
+            let class = words.next().and_then(|word| word.parse().ok()).map(ShapeClass);
             self.measured.iter().any(|m| {
-                let key = format!("{} {} {} ", m.op.name(), m.format, m.class.index());
-                m.on == machine && line.starts_with(&key)
+                m.on == machine
+                    && op == Some(m.op.name())
+                    && format == Some(m.format.as_str())
+                    && class == Some(m.class)
             })
         };
         // A machine is named when its first line comes: of some, everything was measured again.
@@ -250,7 +268,8 @@ impl Tuning {
                 // Writing to a string can't fail.
                 let _ = write!(text, "{} {format} {}", op.name(), class.index());
                 for (id, us) in order {
-                    let _ = write!(text, " {id}:{us:.3}");
+                    // Times are more than zero, also where three digits say less.
+                    let _ = write!(text, " {id}:{:.3}", us.max(0.001));
                 }
                 text.push('\n');
             }
@@ -294,7 +313,7 @@ fn parse_line(
     let mut words = text.split_ascii_whitespace();
     let op = words.next().and_then(Op::from_name).ok_or("it begins with no op")?;
     let format = words.next().ok_or("it names no format")?;
-    if !registry.formats.iter().any(|known| known.name == format) {
+    if !registry.served(op).any(|known| known == format) {
         return Err(format!("format `{format}` is not in this build"));
     }
     let class = words.next().and_then(|word| word.parse::<u8>().ok());
@@ -313,8 +332,7 @@ fn parse_line(
             return Err(format!("kernel {id} stands in it twice"));
         }
         let of_line = |entry: &&crate::registry::Entry| {
-            let of_format = registry.formats.get(entry.format).is_some_and(|info| info.name == format);
-            entry.id == id && entry.op == op && (of_format || op == Op::QuantizeActivations)
+            entry.id == id && entry.op == op && registry.served(op).nth(entry.format) == Some(format)
         };
         match registry.entries.iter().find(of_line) {
             Some(_) => order.push((id, us)),
@@ -414,6 +432,11 @@ mod tests {
         let other = third.replace("i2_s 3", "i2_s 4");
         let fourth = Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 8.0)]).text(&other);
         assert_eq!(fourth, format!("{other}gpu A 9.0 driver 13.0\nmatmul i2_s 3 0000000000000007:8.000\n"));
+        // A time that three digits can't show is written as the least that is read again.
+        assert!(Tuning::of(vec![measured("cpu B", 1e-9)]).text("").ends_with("0000000000000007:0.001\n"));
+        // A line that is written in another way is still of its class.
+        let spaced = "gristmill tuning 1\ngpu A 9.0 driver 13.0\nmatmul  i2_s 003 0000000000000007:1.000\n";
+        assert_eq!(Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 2.0)]).text(spaced), first);
         // What is no tuning file is not kept.
         assert_eq!(Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 2.0)]).text("nonsense\ncpu C\n"), first);
     }

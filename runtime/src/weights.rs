@@ -394,3 +394,112 @@ impl PackedMatrix {
         device + self.codes.bytes() + self.scales.bytes() + self.mins.bytes() + self.outer.bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::Fault;
+    use crate::registry::{FormatFacts, PackFacts};
+
+    unsafe fn pack(
+        _: *const u8,
+        _: usize,
+        _: usize,
+        _: usize,
+        _: *mut u8,
+        _: *mut f32,
+        _: *mut f32,
+    ) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    unsafe fn unpack(_: *const u8, _: *const f32, _: *const f32, _: f32, _: usize, _: usize, _: *mut f32) {}
+
+    const FORMAT: FormatFacts = FormatFacts {
+        name: "a",
+        doc: "",
+        source: "",
+        gguf: None,
+        elements: 32,
+        bytes: 18,
+        row_header: Some(OuterType::F16),
+        tensor_tail: None,
+        quantizers: &[],
+        activations: 0,
+    };
+
+    const PACKING: PackFacts = PackFacts {
+        name: "p",
+        rows: 4,
+        tile_k: 4,
+        tile_bytes: 8,
+        scales: true,
+        mins: false,
+        runs: 2,
+        min: -1,
+        table: None,
+        pack,
+        unpack,
+    };
+
+    const UNIT: Unit = Unit { elements: 32, multiple: 64 };
+
+    fn format(facts: FormatFacts) -> &'static FormatInfo {
+        // SAFETY: nothing of this format is run.
+        Box::leak(Box::new(unsafe { FormatInfo::new(facts) }))
+    }
+
+    fn layout(facts: FormatFacts, packing: Option<PackFacts>, unit: Unit) -> WeightLayout {
+        // SAFETY: the functions touch no memory.
+        let packing = packing.map(|facts| &*Box::leak(Box::new(unsafe { PackInfo::new(facts) })));
+        WeightLayout { format: format(facts), packing, unit }
+    }
+
+    #[test]
+    fn formats_are_the_same_by_every_fact_that_gives_bytes_a_meaning() {
+        let a = format(FORMAT);
+        assert!(a.same_as(a) && a.same_as(format(FORMAT)));
+        // Where it is described and what quantizes to it changes no byte.
+        assert!(a.same_as(format(FormatFacts { source: "elsewhere", quantizers: &["q"], ..FORMAT })));
+        for other in [
+            FormatFacts { name: "b", ..FORMAT },
+            FormatFacts { elements: 16, ..FORMAT },
+            FormatFacts { bytes: 20, ..FORMAT },
+            FormatFacts { row_header: Some(OuterType::Bf16), ..FORMAT },
+            FormatFacts { row_header: None, ..FORMAT },
+            FormatFacts { tensor_tail: Some((OuterType::F32, 32)), ..FORMAT },
+        ] {
+            assert!(!a.same_as(format(other)) && !format(other).same_as(a), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn packed_weights_are_read_by_what_agrees_in_every_fact() {
+        let a = layout(FORMAT, Some(PACKING), UNIT);
+        assert!(a.reads(&a) && a.reads(&layout(FORMAT, Some(PACKING), UNIT)));
+        for other in [
+            PackFacts { name: "q", ..PACKING },
+            PackFacts { rows: 8, ..PACKING },
+            PackFacts { tile_k: 8, ..PACKING },
+            PackFacts { tile_bytes: 16, ..PACKING },
+            PackFacts { scales: false, ..PACKING },
+            PackFacts { mins: true, ..PACKING },
+            PackFacts { runs: 1, ..PACKING },
+            PackFacts { min: 0, ..PACKING },
+            PackFacts { table: Some(&[1; 16]), ..PACKING },
+        ] {
+            let b = layout(FORMAT, Some(other), UNIT);
+            assert!(!a.reads(&b) && !b.reads(&a), "{other:?}");
+        }
+        let rows = layout(FORMAT, None, UNIT);
+        assert!(rows.reads(&layout(FORMAT, None, UNIT)));
+        for b in [
+            rows,
+            layout(FormatFacts { name: "b", ..FORMAT }, Some(PACKING), UNIT),
+            layout(FORMAT, Some(PACKING), Unit { elements: 16, ..UNIT }),
+            layout(FORMAT, Some(PACKING), Unit { multiple: 32, ..UNIT }),
+        ] {
+            assert!(!a.reads(&b) && !b.reads(&a), "{b:?}");
+        }
+    }
+}

@@ -40,14 +40,15 @@ impl WorkspaceSize {
 }
 
 /// Scratch memory for runs. One workspace serves one run at a time; it may be shared by all layers of
-/// a model if it is [`grow`](Workspace::grow)n for the largest.
+/// a model if it is [`grow`](Workspace::grow)n for the largest, and by layers on several devices: what it has on each
+/// stays there until the workspace is dropped.
 #[derive(Debug)]
 pub struct Workspace {
     pub(crate) q: Aligned<i8>,
     pub(crate) scales: Aligned<f32>,
     pub(crate) sums: Aligned<i32>,
     pub(crate) rows: Aligned<f32>,
-    /// What runs on a GPU need there; made by the first of them.
+    /// What runs on GPUs need there; made by the first of them.
     pub(crate) gpu: Option<Box<crate::cuda::Scratch>>,
 }
 
@@ -107,10 +108,13 @@ impl Workspace {
         Ok(())
     }
 
-    /// Waits for the runs on a GPU that were enqueued with this workspace.
+    /// Waits for the runs on GPUs that were enqueued with this workspace since the last time, and for those of graphs that
+    /// were captured with it. Where several were stopped, one of them is reported; the next call is about what is enqueued
+    /// from now on. A workspace that gave memory back, since a product needed it, still reports what its graphs find.
     ///
     /// # Errors
-    /// [`Error::NonFinite`] of one of them, with the token and the column; [`Error::Gpu`].
+    /// [`Error::NonFinite`] of one of them, with the token and the column; [`Error::Gpu`]; [`Error::Capturing`] while a graph
+    /// is captured, and then what was found is kept for the next call.
     #[cfg(feature = "cuda")]
     pub fn finish(&mut self) -> Result<(), Error> {
         match &mut self.gpu {
@@ -119,7 +123,7 @@ impl Workspace {
         }
     }
 
-    /// Bytes held on a GPU.
+    /// Bytes held on GPUs.
     #[cfg(feature = "cuda")]
     pub fn device_bytes(&self) -> usize {
         self.gpu.as_ref().map_or(0, |scratch| scratch.bytes())

@@ -2,8 +2,8 @@
 
 use gristmill_runtime::gpu::{CudaVersion, GpuProfile, NoGpu};
 use gristmill_runtime::registry::{
-    ActivationInfo, Code, Counters, CudaBuild, CudaCode, CudaImage, CudaLaunch, DimRule, Entry, FormatInfo,
-    KernelId, Registry, ShapeRules, WithoutImage,
+    ActivationInfo, Code, Counters, CudaBuild, CudaCode, CudaImage, CudaLaunch, DimRule, Entry, EntryFacts,
+    FormatFacts, FormatInfo, KernelId, Registry, RegistryFacts, ShapeRules, WithoutImage,
 };
 use gristmill_runtime::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Op};
 use gristmill_runtime::{
@@ -27,7 +27,7 @@ static IMAGES: [CudaImage; 2] = [
 const ANY: DimRule = DimRule { min: 0, max: u64::MAX, multiple_of: 1 };
 static COUNTERS: Counters = Counters::new();
 
-static ENTRIES: [Entry; 1] = [Entry {
+const DEQUANTIZE: EntryFacts = EntryFacts {
     id: KernelId(1),
     name: "dequantize.plain.cuda",
     op: Op::Dequantize,
@@ -46,12 +46,17 @@ static ENTRIES: [Entry; 1] = [Entry {
         launch: CudaLaunch::Dequantize { function: "dequantize_plain", threads: 128, per_thread: 4 },
     }),
     counters: &COUNTERS,
-}];
+};
 
-static FORMATS: [FormatInfo; 2] = [format("plain"), format("other")];
+// SAFETY: an image of no bytes can't be loaded, so nothing is ever launched.
+static ENTRIES: [Entry; 1] = unsafe { [Entry::new(DEQUANTIZE)] };
 
-const fn format(name: &'static str) -> FormatInfo {
-    FormatInfo {
+// SAFETY: no kernel that can be run is for them.
+static FORMATS: [FormatInfo; 2] =
+    unsafe { [FormatInfo::new(format("plain")), FormatInfo::new(format("other"))] };
+
+const fn format(name: &'static str) -> FormatFacts {
+    FormatFacts {
         name,
         doc: "",
         source: "",
@@ -97,7 +102,7 @@ const fn registry(
     candidates: fn(Op, usize, DType, DeviceKind) -> &'static [u16],
     without_image: &'static [WithoutImage],
 ) -> Registry {
-    Registry {
+    let facts = RegistryFacts {
         package: "gpu",
         formats: &FORMATS,
         activations: &ACTIVATIONS,
@@ -109,7 +114,9 @@ const fn registry(
         without_image,
         convert: None,
         sources: &[],
-    }
+    };
+    // SAFETY: there is no kernel in it that can be run.
+    unsafe { Registry::new(facts) }
 }
 
 static BUILT: Registry =

@@ -3,8 +3,10 @@
 use super::error::{CliError, Outcome};
 use super::print_json;
 use super::table::{Side, Table, bytes, counted};
+use gristmill::text::Printable;
 use gristmill_probe::analyze::{Facts, Image, Needed};
-use gristmill_probe::{Analysis, Evidence, Family, Kind};
+use gristmill_probe::backend::{Report, Requirements, validate};
+use gristmill_probe::{Analysis, Evidence, Family, Kind, printable, printable_path};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
@@ -12,12 +14,15 @@ use std::path::PathBuf;
 /// Say what a C++ library offers, without loading it
 ///
 /// Reads ELF, Mach-O, PE and archives. A kernel family counts only by names of its own that the library defines;
-/// names that it only refers to show nothing.
+/// names that it only refers to show nothing. Names are escaped where a terminal would obey them.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// The library: .so, .dylib, .dll, .a, .lib
     #[arg(value_name = "PATH")]
     path: PathBuf,
+    /// Follow the libraries that it needs as this machine's loader would, within limits; nothing is loaded
+    #[arg(long)]
+    needs: bool,
     /// Print JSON, with every symbol
     #[arg(long)]
     json: bool,
@@ -25,13 +30,21 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     let analysis = gristmill_probe::analyze(&arguments.path)?.library()?;
+    let report = if arguments.needs {
+        Some(validate(&arguments.path, &Requirements::new())?.report().clone())
+    } else {
+        None
+    };
     if arguments.json {
-        print_json(out, &analysis_json(&analysis))?;
+        print_json(out, &analysis_json(&analysis, report.as_ref()))?;
         return Ok(Outcome::Yes);
     }
-    writeln!(out, "{}: {}, {}", analysis.path.display(), analysis.kind, bytes(analysis.bytes))?;
+    writeln!(out, "{}: {}, {}", printable_path(&analysis.path), analysis.kind, bytes(analysis.bytes))?;
     for image in &analysis.images {
         print_image(&analysis, image, out)?;
+    }
+    if let Some(report) = report {
+        print_needs(&report, out)?;
     }
     Ok(Outcome::Yes)
 }
@@ -39,9 +52,38 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
 fn needed(needed: &Needed) -> String {
     // All are in the JSON; the highest says which system is new enough.
     match needed.versions.iter().max_by_key(|version| number_key(version)) {
-        None => needed.name.clone(),
-        Some(version) => format!("{} ({version})", needed.name),
+        None => printable(&needed.name).into_owned(),
+        Some(version) => format!("{} ({})", printable(&needed.name), printable(version)),
     }
+}
+
+/// Names of a file, separated by commas.
+fn list(names: &[String]) -> String {
+    names.iter().map(|name| printable(name)).collect::<Vec<_>>().join(", ")
+}
+
+/// Each needed library with the file that was validated, or why it was not followed.
+fn print_needs(report: &Report, out: &mut dyn Write) -> Result<(), CliError> {
+    writeln!(out)?;
+    let mut table =
+        Table::new(&[("needed library", Side::Left), ("needed by", Side::Left), ("file", Side::Left)]);
+    for followed in &report.followed {
+        let system = if followed.of_system { " (the system's)" } else { "" };
+        table.row([
+            printable(&followed.needed).into_owned(),
+            printable_path(&followed.by),
+            format!("{}{system}", printable_path(&followed.path)),
+        ]);
+    }
+    for left in &report.unfollowed {
+        table.row([
+            printable(&left.needed).into_owned(),
+            printable_path(&left.by),
+            format!("not followed: {}", left.why),
+        ]);
+    }
+    table.print(out)?;
+    Ok(())
 }
 
 /// Orders `GLIBC_2.9` before `GLIBC_2.34`.
@@ -59,13 +101,13 @@ fn print_image(analysis: &Analysis, image: &Image, out: &mut dyn Write) -> Resul
             (None, Some(version)) => format!(" (version {version})"),
             (None, None) => String::new(),
         };
-        about.row(["name".to_owned(), format!("{soname}{version}")]);
+        about.row(["name".to_owned(), format!("{}{version}", printable(soname))]);
     }
     for (name, value) in &image.abi_constants {
-        about.row(["states".to_owned(), format!("{name} = {value}")]);
+        about.row(["states".to_owned(), format!("{} = {value}", printable(name))]);
     }
     if !image.defined_versions.is_empty() {
-        about.row(["symbol versions".to_owned(), image.defined_versions.join(", ")]);
+        about.row(["symbol versions".to_owned(), list(&image.defined_versions)]);
     }
     let objects = match (analysis.kind, image.unreadable_members) {
         (Kind::Static, 0) => Some(counted(image.members, "member")),
@@ -83,7 +125,7 @@ fn print_image(analysis: &Analysis, image: &Image, out: &mut dyn Write) -> Resul
         if libraries.is_empty() { "nothing".to_owned() } else { libraries.join(", ") },
     ]);
     if !image.search_paths.is_empty() {
-        about.row(["looks in".to_owned(), image.search_paths.join(", ")]);
+        about.row(["looks in".to_owned(), list(&image.search_paths)]);
     }
     about.print_plain(out)?;
 
@@ -126,7 +168,7 @@ fn print_image(analysis: &Analysis, image: &Image, out: &mut dyn Write) -> Resul
         (true, _) => writeln!(
             out,
             "CUDA backend: yes, it defines {}; {}",
-            some(&facts.cuda),
+            Printable(&some(&facts.cuda)),
             if image.gpu_code {
                 "with code for GPUs inside"
             } else {
@@ -142,26 +184,44 @@ fn print_image(analysis: &Analysis, image: &Image, out: &mut dyn Write) -> Resul
     }
     let variants: Vec<&str> = facts.cpu_variants.iter().map(|variant| variant.name.as_str()).collect();
     if !variants.is_empty() {
-        writeln!(out, "code for processors with: {}", variants.join(", "))?;
+        writeln!(out, "code for processors with: {}", Printable(&variants.join(", ")))?;
     }
     Ok(())
 }
 
 /// The first names of a list, and how many there are besides.
 fn some(names: &[String]) -> String {
-    let shown: Vec<&str> = names.iter().take(3).map(String::as_str).collect();
+    let shown = names.get(..3).unwrap_or(names);
     match names.len().saturating_sub(shown.len()) {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
+        0 => list(shown),
+        more => format!("{} and {more} more", list(shown)),
     }
 }
 
-fn analysis_json(analysis: &Analysis) -> Value {
+fn analysis_json(analysis: &Analysis, report: Option<&Report>) -> Value {
     json!({
         "path": analysis.path.display().to_string(),
         "bytes": analysis.bytes,
         "kind": analysis.kind.to_string(),
         "images": analysis.images.iter().map(|image| image_json(analysis, image)).collect::<Vec<_>>(),
+        "needs": report.map(needs_json),
+    })
+}
+
+fn needs_json(report: &Report) -> Value {
+    json!({
+        "followed": report.followed.iter().map(|followed| json!({
+            "needed": followed.needed,
+            "by": followed.by.display().to_string(),
+            "file": followed.path.display().to_string(),
+            "of_system": followed.of_system,
+        })).collect::<Vec<_>>(),
+        "not_followed": report.unfollowed.iter().map(|left| json!({
+            "needed": left.needed,
+            "by": left.by.display().to_string(),
+            "why": left.why.to_string(),
+            "limit": left.why.is_limit(),
+        })).collect::<Vec<_>>(),
     })
 }
 

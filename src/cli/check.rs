@@ -3,7 +3,8 @@
 use super::error::{CliError, Outcome};
 use super::specs;
 use super::table::counted;
-use gristmill_codegen::Options;
+use gristmill_codegen::Error;
+use gristmill_codegen::builder::BuildError;
 use gristmill_spec::{Severity, check, render};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -20,18 +21,20 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     let (sources, read) = specs::with_built_in(&arguments.paths)?;
-    let report = check(&sources);
+    let mut report = check(&sources);
+    // Specs that are right may still ask for what no exact loop can be written for.
+    for error in report.set.iter().flat_map(gristmill_codegen::refusals) {
+        match error {
+            Error::Spec(diagnostic) => report.diagnostics.push(*diagnostic),
+            defect @ (Error::Passed { .. } | Error::Emitted { .. }) => {
+                return Err(BuildError::Compiler(defect).into());
+            }
+        }
+    }
     let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     write!(out, "{}", render(&sources, &report.diagnostics, color))?;
-    let Some(set) = report.set else { return Ok(Outcome::Failed) };
-    // Specs that are right may still ask for sums that can't be proven exact.
-    if let Err(errors) = gristmill_codegen::compile(&set, &sources, &Options::default()) {
-        for error in &errors {
-            writeln!(out, "error: {error}")?;
-        }
-        writeln!(out, "found {}", counted(errors.len(), "error"))?;
-        return Ok(Outcome::Failed);
-    }
+    let errors = report.diagnostics.iter().any(|d| d.severity == Severity::Error);
+    let Some(set) = report.set.filter(|_| !errors) else { return Ok(Outcome::Failed) };
     let warnings = report.diagnostics.iter().filter(|d| d.severity == Severity::Warning).count();
     let warned = if warnings > 0 { format!(", {}", counted(warnings, "warning")) } else { String::new() };
     writeln!(

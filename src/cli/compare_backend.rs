@@ -1,6 +1,7 @@
 //! `gristmill compare-backend`: our kernels and those of a C++ library on the same data.
 
 use super::error::{CliError, Outcome};
+use super::memory::Need;
 use super::random::Random;
 use super::table::{Side, Table, measured};
 use super::verify::random_tensor;
@@ -11,6 +12,7 @@ use gristmill::registry::FormatInfo;
 use gristmill::{QuantizedMatrix, REGISTRY};
 use gristmill_probe::backend::{Requirements, validate};
 use gristmill_probe::discover::{DIR, Search, Target};
+use gristmill_probe::{printable, printable_path};
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
@@ -52,6 +54,16 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             "for example --m 1 --shape 2560x2560",
         ));
     }
+    let (n, k) = arguments.shape;
+    let m = arguments.m.iter().copied().max().unwrap_or(0);
+    for format in &formats {
+        // Refuses rows that are not whole blocks, before bytes are made for them.
+        let bytes = format.tensor_bytes(n, k)?;
+        // Activations, theirs too and the workspace; both results; the tensor, with what it is made of, packed.
+        let need = Need::new().and(&[m, k], 12).and(&[m, n], 8).and(&[bytes], 4);
+        let what = || format!("--m {m} --shape {n}x{k} of `{}`", format.name);
+        need.check(what, "give fewer tokens with --m or less with --shape")?;
+    }
     let search = match &arguments.library {
         Some(folder) => Search::nowhere(Target::host()).with_variable(DIR, folder),
         None => Search::from_env(Target::host()),
@@ -59,11 +71,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let (file, theirs) = load(&search)?;
     let oracle = Oracle::new(&REGISTRY)?;
     let time = Duration::from_millis(if arguments.quick { 30 } else { 300 });
-    let (n, k) = arguments.shape;
     let (mut done, mut left) = (Vec::new(), Vec::new());
     for format in formats {
-        // Refuses rows that are not whole blocks, before bytes are made for them.
-        format.tensor_bytes(n, k)?;
         let mut random = Random::new(1, format.name);
         let tensor = random_tensor(&oracle.format(format.name)?, &mut random, n, k);
         let weights = QuantizedMatrix::new(format, n, k, &tensor)?;
@@ -96,7 +105,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         } else {
             format!("built for {}", features.join(", "))
         };
-        writeln!(out, "{}: {built}\n", file.display())?;
+        writeln!(out, "{}: {built}\n", printable_path(&file))?;
         print(arguments, &done, &left, out)?;
     }
     Ok(if done.iter().any(|comparison| comparison.verdict() == Verdict::Disagree) {
@@ -120,7 +129,7 @@ fn load(search: &Search) -> Result<(PathBuf, CppKernels), CliError> {
         return Err(CliError::usage(
             format!(
                 "{} have no products that can be called: none defines {}",
-                discovery.file_names().join(", "),
+                discovery.file_names().iter().map(|name| printable(name)).collect::<Vec<_>>().join(", "),
                 entries.join(" or ")
             ),
             "name a build with libggml-cpu of llama.cpp, December 2024 or later, or one of bitnet.cpp",

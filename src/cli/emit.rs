@@ -3,7 +3,7 @@
 use super::error::{CliError, Outcome};
 use super::table::{Side, Table};
 use super::{request, specs};
-use gristmill::vocab::{Isa, Op};
+use gristmill::vocab::{Isa, Serves};
 use gristmill_codegen::builder::BuildError;
 use gristmill_codegen::emit::Listed;
 use gristmill_codegen::{Compiled, Options};
@@ -39,10 +39,11 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     };
     let wanted = narrow(&mut set, &name, arguments.format.as_deref())?;
     if arguments.cuda {
-        return cuda(&set, arguments.plan, out);
+        return cuda(&set, &sources, arguments.plan, out);
     }
     let options = Options { package: "emit".to_owned(), ..Options::default() };
-    let compiled = gristmill_codegen::compile(&set, &sources, &options).map_err(BuildError::Plans)?;
+    let compiled = gristmill_codegen::compile(&set, &sources, &options)
+        .map_err(|errors| BuildError::refused(&sources, errors))?;
     if arguments.plan {
         plan(&compiled, &set, &wanted, arguments.isa).print(out)?;
         return Ok(Outcome::Yes);
@@ -67,8 +68,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
 }
 
 /// The CUDA units of a set, or what was planned for their kernels.
-fn cuda(set: &SpecSet, plan: bool, out: &mut dyn Write) -> Result<Outcome, CliError> {
-    let emitted = gristmill_codegen::cuda::emit(set).map_err(BuildError::Plans)?;
+fn cuda(set: &SpecSet, sources: &[SourceFile], plan: bool, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let emitted =
+        gristmill_codegen::cuda::emit(set).map_err(|errors| BuildError::refused(sources, errors))?;
     if emitted.listed.is_empty() {
         return Ok(Outcome::NoKernel);
     }
@@ -134,12 +136,15 @@ fn narrow(set: &mut SpecSet, name: &str, format: Option<&str>) -> Result<Wanted,
         set.kernels.retain(|kernel| kernel.name == name);
         let all = |yes: bool, names: Vec<String>| if yes { names } else { Vec::new() };
         return Ok(Wanted {
-            formats: all(op != Op::QuantizeActivations, set.formats.iter().map(|f| f.name.clone()).collect()),
+            formats: all(
+                op.info().serves == Serves::Formats,
+                set.formats.iter().map(|f| f.name.clone()).collect(),
+            ),
             activations: all(
-                op == Op::QuantizeActivations,
+                op.info().serves == Serves::Activations,
                 set.activations.iter().map(|a| a.name.clone()).collect(),
             ),
-            products: op == Op::Matmul,
+            products: op.info().product,
         });
     }
     if let Some(found) = set.formats.iter().find(|format| format.name == name) {
@@ -180,11 +185,11 @@ fn plan(compiled: &Compiled, set: &SpecSet, wanted: &Wanted, isa: Option<Isa>) -
     let mut table = Table::new(&[("kernel", Side::Left), ("described in", Side::Left), ("plan", Side::Left)]);
     for kernel in compiled.kernels.iter().filter(|kernel| isa.is_none_or(|isa| kernel.isa == Some(isa))) {
         // Every activation format is compiled along, since formats refer to them by index.
-        let shown = match kernel.op {
-            Op::QuantizeActivations => {
+        let shown = match kernel.op.info().serves {
+            Serves::Activations => {
                 set.activations.get(kernel.format).is_some_and(|a| wanted.activations.contains(&a.name))
             }
-            Op::Quantize | Op::Dequantize | Op::Matmul => true,
+            Serves::Formats => true,
         };
         if shown {
             table.row([kernel.name.clone(), kernel.source.clone(), kernel.plan.clone()]);

@@ -1,9 +1,12 @@
 //! What a command can fail with, and the exit code that follows.
 
+use super::table::bytes;
 use gristmill::Error;
 use gristmill::compare::CompareError;
 use gristmill::gguf::{GgufError, NoData, WriteError};
 use gristmill::oracle::OracleError;
+use gristmill::replace::ReplaceError;
+use gristmill::text::Printable;
 use gristmill::weights_file::WeightError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,6 +40,34 @@ pub enum CliError {
     /// A GGUF file that can't be written.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// A file that can't be replaced.
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
+    /// A tensor whose bytes are in the file, but no weights of its format.
+    #[error("tensor `{}`: {what}", Printable(tensor))]
+    Defect {
+        /// The tensor.
+        tensor: String,
+        /// What is wrong with it, and where.
+        what: String,
+    },
+    /// Sizes that this machine has no memory for.
+    #[error(
+        "{what} needs {}{} of memory, {} are available\n  help: {help}",
+        if *needed > u128::from(u64::MAX) { "more than " } else { "" },
+        bytes(u64::try_from(*needed).unwrap_or(u64::MAX)),
+        bytes(*available)
+    )]
+    Memory {
+        /// What was asked for.
+        what: String,
+        /// Bytes that it takes.
+        needed: u128,
+        /// Bytes that can be had.
+        available: u64,
+        /// What would take less.
+        help: &'static str,
+    },
     /// The oracle can't answer.
     #[error(transparent)]
     Oracle(#[from] OracleError),
@@ -96,12 +127,17 @@ impl CliError {
 
     /// Whether the answer is "there is no kernel".
     pub fn is_no_kernel(&self) -> bool {
-        matches!(
-            self,
-            CliError::Runtime(Error::NoKernel(_) | Error::NotCompiled { .. } | Error::KNotMultiple { .. })
-                | CliError::Compare(CompareError::NoProduct { .. })
-        )
+        match self {
+            CliError::Runtime(error) => is_no_kernel(error),
+            CliError::Compare(CompareError::NoProduct { .. }) => true,
+            _ => false,
+        }
     }
+}
+
+/// Whether an error of the runtime says that there is no kernel.
+pub fn is_no_kernel(error: &Error) -> bool {
+    matches!(error, Error::NoKernel(_) | Error::NotCompiled { .. } | Error::KNotMultiple { .. })
 }
 
 impl From<io::Error> for CliError {

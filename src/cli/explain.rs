@@ -62,10 +62,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         return Err(CliError::usage(unknown.to_string(), help));
     }
     // Products only: that is what a C++ backend would be used for.
-    let outside = match op {
-        Op::Matmul => REGISTRY.format(format).ok().map(|(_, format)| format),
-        Op::Quantize | Op::Dequantize | Op::QuantizeActivations => None,
-    };
+    let outside = REGISTRY.format(format).ok().map(|(_, format)| format).filter(|_| op.info().product);
     let parts_of_k = match (decision.chosen().map(|entry| &entry.code), decision.prepared().gpu()) {
         (Some(Code::Cuda(CudaCode { launch, .. })), Some(gpu)) => {
             launch.parts_of_k(*shape, gpu.multiprocessors)

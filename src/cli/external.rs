@@ -3,9 +3,10 @@
 use super::error::CliError;
 use super::table::{Side, Table};
 use gristmill::registry::FormatInfo;
+use gristmill::text::Printable;
 use gristmill_probe::backend::{External, State, externals};
 use gristmill_probe::families::Device;
-use gristmill_probe::{Search, Target};
+use gristmill_probe::{Search, Target, printable};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -21,12 +22,14 @@ fn product<'e>(external: &'e External, format: &FormatInfo) -> Option<&'e str> {
 
 /// Why a backend is or is not there, and for a format, whether it computes with it.
 fn reason(external: &External, format: Option<&FormatInfo>) -> String {
+    // Each name for itself: a list of them may be long, and only names are cut.
+    let list = |files: &[String]| files.iter().map(|file| printable(file)).collect::<Vec<_>>().join(", ");
     match (&external.state, format) {
         (State::Absent { reason, .. }, _) => reason.clone(),
-        (State::Found { files, shown_by }, None) => format!("{} ({shown_by})", files.join(", ")),
+        (State::Found { files, shown_by }, None) => format!("{} ({})", list(files), printable(shown_by)),
         (State::Found { files, .. }, Some(format)) => match product(external, format) {
-            Some(function) => format!("{} ({function})", files.join(", ")),
-            None => format!("no products of `{}` in {}", format.name, files.join(", ")),
+            Some(function) => format!("{} ({})", list(files), printable(function)),
+            None => format!("no products of `{}` in {}", format.name, list(files)),
         },
     }
 }
@@ -80,7 +83,7 @@ pub fn explain(
             "  - {} on {}: {there}: {}",
             external.project,
             external.device,
-            reason(external, Some(format))
+            Printable(&reason(external, Some(format)))
         )?;
         if let Some(help) = help(external) {
             writeln!(out, "    help: {help}")?;

@@ -1,9 +1,10 @@
 //! Model files: which format a tensor is in, and what its bytes take.
 
 use super::error::CliError;
-use gristmill::REGISTRY;
 use gristmill::gguf::{self, GgufFile, Origin, SizeAnswer, SizeQuery, Tensor, Unquantized};
 use gristmill::registry::FormatInfo;
+use gristmill::text::Printable;
+use gristmill::{REGISTRY, Reason, Rejection};
 use std::path::Path;
 
 /// What a tensor of a GGUF file is.
@@ -127,6 +128,34 @@ pub fn why_other(tensor: &Tensor<'_>) -> String {
     }
 }
 
+/// Distinct reasons that are said of a refusal, at most; `explain` says all.
+const REASONS: usize = 3;
+
+/// Why there is no kernel, in decide's words and one line.
+pub fn why_no_kernel(error: &gristmill::Error) -> String {
+    let gristmill::Error::NoKernel(refusal) = error else {
+        return error.to_string().replace("\n  ", "; ");
+    };
+    let (mut reasons, mut help) = (Vec::new(), None);
+    // What the request asks for says more than what this processor lacks, since other kernels don't ask for that.
+    let lacks = |rejection: &&Rejection| matches!(rejection.reason, Reason::FeaturesMissing { .. });
+    let (lacking, others): (Vec<&Rejection>, Vec<_>) = refusal.rejected.iter().partition(lacks);
+    for rejection in others.into_iter().chain(lacking) {
+        let reason = rejection.reason.to_string();
+        if !reasons.contains(&reason) {
+            reasons.push(reason);
+            help = help.or_else(|| rejection.reason.help());
+        }
+    }
+    let more = reasons.len().saturating_sub(REASONS);
+    reasons.truncate(REASONS);
+    if more > 0 {
+        reasons.push(format!("and {more} more, which `gristmill explain` lists"));
+    }
+    reasons.extend(help.map(|help| format!("help: {help}")));
+    reasons.join("; ")
+}
+
 /// Rows and elements of a row: the first dimension is contiguous, the others are rows.
 ///
 /// `None` where they do not fit the address space.
@@ -168,7 +197,7 @@ impl Without {
     /// When `out` refuses.
     pub fn print(&self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
         for (type_name, why, tensors) in &self.types {
-            let named: Vec<&str> = tensors.iter().take(3).map(String::as_str).collect();
+            let named: Vec<String> = tensors.iter().take(3).map(|name| Printable(name).to_string()).collect();
             let more = if tensors.len() > 3 { ", ..." } else { "" };
             writeln!(
                 out,

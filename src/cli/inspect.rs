@@ -6,7 +6,8 @@ use super::print_json;
 use super::table::{Side, Table, bytes, counted};
 use gristmill::REGISTRY;
 use gristmill::gguf::{GgufFile, Tensor, Value};
-use gristmill::oracle::{FormatOracle, Oracle};
+use gristmill::oracle::{BadScale, FormatOracle, Oracle};
+use gristmill::text::Printable;
 use gristmill::weights_file::{SourceTensor, WeightFile};
 use serde_json::json;
 use std::io::Write;
@@ -37,9 +38,10 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             let Some(tensor) = file.tensor(name) else {
                 let known: Vec<String> = file.tensors().map(|tensor| tensor.name().to_owned()).collect();
                 let nearest = super::request::nearest(name, known.iter().map(String::as_str));
-                let meant = nearest.map_or(String::new(), |nearest| format!(" (did you mean `{nearest}`?)"));
+                let meant = nearest
+                    .map_or(String::new(), |nearest| format!(" (did you mean `{}`?)", Printable(nearest)));
                 return Err(CliError::usage(
-                    format!("`{}` has no tensor `{name}`{meant}", arguments.file.display()),
+                    format!("`{}` has no tensor `{}`{meant}", arguments.file.display(), Printable(name)),
                     "`gristmill inspect FILE` lists its tensors",
                 ));
             };
@@ -97,10 +99,11 @@ fn header(arguments: &Arguments, gguf: &GgufFile, out: &mut dyn Write) -> Result
     let architecture = gguf.architecture().unwrap_or("no architecture stated");
     let file_type = gguf.file_type().map_or(String::new(), |id| format!(", file type {id}"));
     let (version, alignment) = (gguf.version(), gguf.alignment());
+    let architecture = Printable(architecture);
     writeln!(out, "GGUF version {version}: {architecture}{file_type}, {entries}, alignment {alignment}")?;
     if arguments.metadata {
         for (key, value) in gguf.metadata() {
-            writeln!(out, "  {key} = {}", shown(&value))?;
+            writeln!(out, "  {} = {}", Printable(key), shown(&value))?;
         }
     }
     writeln!(out)?;
@@ -160,8 +163,11 @@ struct Seen {
     greatest: Option<f32>,
     sum: f64,
     sum_of_magnitudes: f64,
-    /// Smallest and largest scale.
+    /// Smallest and largest scale of those that are finite.
     scales: Option<(f32, f32)>,
+    /// Rows with a scale that is NaN or infinite.
+    bad_rows: u64,
+    first_bad: Option<BadScale>,
     invalid: u64,
     first_invalid: Option<(usize, usize)>,
 }
@@ -190,7 +196,7 @@ impl Seen {
 
     fn print(&self, tensor: &SourceTensor<'_>, out: &mut dyn Write) -> Result<(), CliError> {
         let size = self.size.map_or_else(|| "size unknown".to_owned(), bytes);
-        writeln!(out, "{}: {} {}, {size}", tensor.name(), self.type_name, shape(tensor))?;
+        writeln!(out, "{}: {} {}, {size}", Printable(tensor.name()), self.type_name, shape(tensor))?;
         let first: Vec<String> = self.first.iter().map(f32::to_string).collect();
         let more = if self.count > self.first.len() as u64 { " ..." } else { "" };
         writeln!(out, "  first values    {}{more}", first.join(" "))?;
@@ -203,6 +209,10 @@ impl Seen {
         writeln!(out, "  zeros           {} of {} ({percent:.1} %)", self.zeros, self.count)?;
         if let Some((least, greatest)) = self.scales {
             writeln!(out, "  scales          {least} to {greatest}")?;
+        }
+        if let Some(bad) = &self.first_bad {
+            let rows = counted(usize::try_from(self.bad_rows).unwrap_or(usize::MAX), "row");
+            writeln!(out, "  bad scales      in {rows}, the first at {bad}")?;
         }
         if self.non_finite > 0 {
             writeln!(out, "  not finite      {}", self.non_finite)?;
@@ -229,6 +239,8 @@ impl Seen {
             "mean_magnitude": self.mean(self.sum_of_magnitudes),
             "min_scale": self.scales.map(|scales| scales.0),
             "max_scale": self.scales.map(|scales| scales.1),
+            "rows_with_bad_scales": self.bad_rows,
+            "first_bad_scale": self.first_bad.as_ref().map(ToString::to_string),
             "invalid_codes": self.invalid,
         })
     }
@@ -257,7 +269,7 @@ fn look(file: &WeightFile, tensor: &SourceTensor<'_>) -> Result<Seen, CliError> 
     let (Some(raw), Some(Kind::Format(format))) = (&raw, kind) else {
         let why = raw.as_ref().map_or_else(|| "it is no type of weights".to_owned(), files::why_other);
         return Err(CliError::usage(
-            format!("tensor `{}` is of type {}: {why}", tensor.name(), seen.type_name),
+            format!("tensor `{}` is of type {}: {why}", Printable(tensor.name()), seen.type_name),
             "values can be shown of f32, f16, bf16 and the formats of `gristmill list`",
         ));
     };
@@ -271,8 +283,12 @@ fn quantized(seen: &mut Seen, raw: &Tensor<'_>, oracle: &FormatOracle<'_>) -> Re
     let Some((n, k)) = files::matrix(raw.dims()) else { return Ok(()) };
     let data = raw.data()?;
     for row in 0..n {
-        let (blocks, outer) = oracle.blocks(data, n, k, row)?;
-        for scale in oracle.scales(blocks, outer) {
+        let (blocks, outer) = oracle.blocks(&data, n, k, row)?;
+        if let Some(bad) = oracle.bad_scale(&data, n, k, row)? {
+            seen.bad_rows += 1;
+            seen.first_bad.get_or_insert(bad);
+        }
+        for scale in oracle.scales(blocks, outer).into_iter().filter(|scale| scale.is_finite()) {
             seen.scales =
                 Some(seen.scales.map_or((scale, scale), |(least, most)| (least.min(scale), most.max(scale))));
         }

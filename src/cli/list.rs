@@ -4,7 +4,7 @@ use super::error::{CliError, Outcome};
 use super::table::{Side, Table, counted};
 use super::{external, print_json, request};
 use gristmill::registry::{DimRule, Entry, FormatInfo, ImportInfo, OuterType};
-use gristmill::vocab::{DeviceKind, Isa, Op};
+use gristmill::vocab::{DeviceKind, Isa, Serves};
 use gristmill::{CpuProfile, REGISTRY};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -74,14 +74,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
 
 /// The format (or activation format) of a kernel.
 pub fn name_of(entry: &Entry) -> &'static str {
-    match entry.op {
-        Op::QuantizeActivations => {
-            REGISTRY.activations.get(entry.format).map_or("", |activations| activations.name)
-        }
-        Op::Quantize | Op::Dequantize | Op::Matmul => {
-            REGISTRY.formats.get(entry.format).map_or("", |format| format.name)
-        }
-    }
+    REGISTRY.served(entry.op).nth(entry.format).unwrap_or_default()
 }
 
 /// Whether this processor has what a kernel uses.
@@ -106,8 +99,10 @@ fn print_formats(formats: &[&FormatInfo], entries: &[&Entry], out: &mut dyn Writ
         ("description", Side::Left),
     ]);
     for format in formats {
-        let kernels =
-            entries.iter().filter(|e| e.op != Op::QuantizeActivations && name_of(e) == format.name).count();
+        let kernels = entries
+            .iter()
+            .filter(|e| e.op.info().serves == Serves::Formats && name_of(e) == format.name)
+            .count();
         table.row([
             format.name.to_owned(),
             format.gguf.map_or(String::new(), |id| id.to_string()),
@@ -126,14 +121,21 @@ fn print_formats(formats: &[&FormatInfo], entries: &[&Entry], out: &mut dyn Writ
         .map(|isa| isa.name())
         .collect();
     let here = entries.iter().filter(|entry| runs_here(entry)).count();
+    let on = |device: DeviceKind| entries.iter().filter(|entry| entry.device == device).count();
     writeln!(
         out,
-        "\n{} for {} on {} ({}); {here} of them run on this processor",
-        counted(entries.len(), "kernel"),
+        "\n{}: {} on {} ({}); {here} of them run on this processor",
         counted(formats.len(), "format"),
+        counted(on(DeviceKind::Cpu), "kernel"),
         DeviceKind::Cpu,
         isas.join(", "),
     )?;
+    for device in DeviceKind::ALL.iter().copied().filter(|device| *device != DeviceKind::Cpu) {
+        if on(device) > 0 {
+            let kernels = counted(on(device), "kernel");
+            writeln!(out, "{kernels} on {device}; `gristmill doctor` says which devices there are")?;
+        }
+    }
     let mut features: Vec<&str> = REGISTRY.left_out.iter().map(|left_out| left_out.feature).collect();
     features.sort_unstable();
     features.dedup();
@@ -186,7 +188,12 @@ fn print_kernels(entries: &[&Entry], out: &mut dyn Write) -> Result<(), CliError
     for entry in entries {
         table.row([
             entry.name.to_owned(),
-            if runs_here(entry) { "yes" } else { "no" }.to_owned(),
+            match runs_here(entry) {
+                _ if entry.device != DeviceKind::Cpu => entry.device.name(),
+                true => "yes",
+                false => "no",
+            }
+            .to_owned(),
             shapes(entry),
             entry.source.to_owned(),
         ]);
@@ -253,7 +260,8 @@ fn kernel_json(entry: &Entry) -> Value {
         "device": entry.device.name(),
         "isa": entry.isa.map(|isa| isa.name()),
         "features": entry.features.iter().map(|feature| feature.name()).collect::<Vec<_>>(),
-        "runs_here": runs_here(entry),
+        // No device is looked for, so of a kernel for another one nothing is known here.
+        "runs_here": (entry.device == DeviceKind::Cpu).then(|| runs_here(entry)),
         "shape": {"m": rule(entry.shape.m), "n": rule(entry.shape.n), "k": rule(entry.shape.k)},
         "source": entry.source,
         "plan": entry.plan,

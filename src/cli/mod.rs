@@ -1,6 +1,6 @@
 //! The command line: arguments, exit codes, and one file a command.
 //!
-//! Exit codes: 0 for yes, 2 for "there is no kernel", 1 for everything that went wrong.
+//! Exit codes: 0 for yes, 2 where something has no kernel, 1 for everything that went wrong.
 
 mod analyze_library;
 mod bench;
@@ -19,6 +19,9 @@ mod files;
 mod gpu_time;
 mod inspect;
 mod list;
+mod memory;
+mod output;
+mod plain;
 mod plan;
 mod progress;
 mod quantize;
@@ -34,19 +37,27 @@ mod verify_receipt;
 
 use clap::{Parser, Subcommand};
 use error::{CliError, Outcome};
-use std::io::{self, Write};
+use gristmill::text::{PrintableLines, printable_json};
+pub use plain::Plain;
+use std::io::{self, IsTerminal as _, Write};
 use std::process::ExitCode;
+
+/// The one rule for exit codes.
+const EXIT_CODES: &str = "\
+Exit codes: 0 if all that was asked for has a kernel and is right; 2 if something has none, were it one tensor of a model whose \
+others ran; 1 after an error, a wrong result or defective data, whatever else there was. What nobody named (a format among all \
+that `bench` or `tune` go through) is reported and does not count.";
 
 /// Low-bit matrix kernels, generated from TOML: what there is, whether it is right, how fast it is.
 #[derive(Debug, Parser)]
-#[command(name = "gristmill", version, max_term_width = 110)]
-struct Arguments {
+#[command(name = "gristmill", version, max_term_width = 110, after_help = EXIT_CODES)]
+pub struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    pub command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+pub enum Command {
     Run(run::Arguments),
     List(list::Arguments),
     Explain(explain::Arguments),
@@ -68,6 +79,7 @@ enum Command {
 
 /// Runs the command that the arguments name.
 pub fn main() -> ExitCode {
+    full_files_are_errors();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -77,7 +89,7 @@ pub fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS };
         }
     };
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = Plain::new(io::BufWriter::new(io::stdout().lock()));
     let outcome = dispatch(arguments.command, &mut out).and_then(|outcome| {
         out.flush()?;
         Ok(outcome)
@@ -90,13 +102,28 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // What was written before the error belongs before it.
             let _ = out.flush();
-            anstream::eprintln!("\x1b[1;31merror\x1b[0m: {error}");
+            anstream::eprintln!("\x1b[1;31merror\x1b[0m: {}", PrintableLines(&error.to_string()));
             if error.is_no_kernel() { ExitCode::from(2) } else { ExitCode::from(1) }
         }
     }
 }
 
-fn dispatch(command: Command, out: &mut dyn Write) -> Result<Outcome, CliError> {
+/// Beyond a limit on the size of files, a write is to fail as on a full disk and not to end the process, which would leave
+/// half a file behind.
+#[cfg(unix)]
+fn full_files_are_errors() {
+    // SAFETY: SIG_IGN is no function that could be called at a wrong time.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+#[cfg(not(unix))]
+fn full_files_are_errors() {}
+
+/// Runs one command. (The fuzz targets do so without a process.)
+///
+/// # Errors
+/// What stopped it.
+pub fn dispatch(command: Command, out: &mut Plain<impl Write>) -> Result<Outcome, CliError> {
     match command {
         Command::Run(arguments) => run::run(&arguments, out),
         Command::List(arguments) => list::run(&arguments, out),
@@ -107,6 +134,7 @@ fn dispatch(command: Command, out: &mut dyn Write) -> Result<Outcome, CliError> 
         Command::VerifyReceipt(arguments) => verify_receipt::run(&arguments, out),
         Command::Bench(arguments) => bench::run(&arguments, out),
         Command::Tune(arguments) => tune::run(&arguments, out),
+        Command::Check(arguments) if io::stdout().is_terminal() => check::run(&arguments, out.with_colours()),
         Command::Check(arguments) => check::run(&arguments, out),
         Command::Emit(arguments) => emit::run(&arguments, out),
         Command::Quantize(arguments) => quantize::run(&arguments, out),
@@ -120,7 +148,7 @@ fn dispatch(command: Command, out: &mut dyn Write) -> Result<Outcome, CliError> 
 
 /// Writes a JSON value with a newline.
 fn print_json(out: &mut dyn Write, value: &serde_json::Value) -> Result<(), CliError> {
-    serde_json::to_writer_pretty(&mut *out, value).map_err(|error| CliError::Output(error.into()))?;
-    writeln!(out)?;
+    let json = serde_json::to_string_pretty(value).map_err(|error| CliError::Output(error.into()))?;
+    writeln!(out, "{}", printable_json(&json))?;
     Ok(())
 }

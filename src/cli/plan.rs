@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 /// Decide a kernel for every tensor of a GGUF file
 ///
-/// Exits with 2 if a quantized tensor has no kernel.
+/// Exits with 2 if a quantized tensor has no kernel, as `run` does.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// GGUF file
@@ -51,9 +51,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 match chosen {
                     Some(name) => name.to_owned(),
                     None => {
-                        let why =
-                            decision.rejected().next().map_or_else(String::new, |r| r.reason.to_string());
-                        without.add(type_name.clone(), why, tensor.name());
+                        let why = decision.kernel().err().map(|error| files::why_no_kernel(&error));
+                        without.add(type_name.clone(), why.unwrap_or_default(), tensor.name());
                         "none".to_owned()
                     }
                 }

@@ -1,7 +1,13 @@
 //! A progress bar on standard error, where that is a terminal.
 
+use gristmill::text::Printable;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+
+/// Shows which tensor is at work.
+pub fn tensor(bar: &ProgressBar, name: &str) {
+    bar.set_message(Printable(name).to_string());
+}
 
 /// A bar of `length` steps; invisible where standard error is not a terminal.
 pub fn bar(length: u64) -> ProgressBar {

@@ -1,15 +1,27 @@
 //! Raw files: rows of f32 on one side, a format's bytes on the other.
 
 use super::error::{CliError, Outcome};
-use super::request;
+use super::memory::Need;
 use super::table::counted;
+use super::{output, request};
 use gristmill::runtime::import::Importer;
 use gristmill::{Dequantizer, QuantizedMatrix, Quantizer, REGISTRY, Request};
 use std::io::Write;
 use std::path::Path;
 
+/// What would take less memory.
+const LESS: &str = "the file is converted as a whole; divide it by rows";
+
+/// Bytes of a file; 0 where it is a pipe, whose length nobody knows.
+fn length(path: &Path) -> Result<usize, CliError> {
+    let length = std::fs::metadata(path).map_err(CliError::file("read", path))?.len();
+    Ok(usize::try_from(length).unwrap_or(usize::MAX))
+}
+
 /// Reads a file of f32.
 fn read_f32(path: &Path) -> Result<Vec<f32>, CliError> {
+    // The bytes, their values, and no more in the format.
+    Need::new().and(&[length(path)?], 3).check(|| format!("`{}`", path.display()), LESS)?;
     let bytes = std::fs::read(path).map_err(CliError::file("read", path))?;
     let (values, rest) = bytes.as_chunks::<4>();
     if !rest.is_empty() {
@@ -45,13 +57,14 @@ pub fn quantize(
     out: &mut dyn Write,
 ) -> Result<Outcome, CliError> {
     let info = request::format(format)?;
+    output::spares(output, &[input])?;
     let values = read_f32(input)?;
     let n = rows(input, values.len(), row)?;
     let prepared = REGISTRY.prepare(&Request::quantize(format, quantizer, n, row))?;
     let kernel = Quantizer::new(&prepared.decide_as_asked())?;
     let mut bytes = vec![0; info.tensor_bytes(n, row)?];
     kernel.run(&values, n, row, &mut bytes)?;
-    std::fs::write(output, &bytes).map_err(CliError::file("write", output))?;
+    output::write(output, &bytes)?;
     let (rows, name) = (counted(n, "row"), kernel.entry().name);
     writeln!(out, "{}: {} bytes of {format}, {rows} of {row}, by {name}", output.display(), bytes.len())?;
     Ok(Outcome::Yes)
@@ -76,6 +89,8 @@ pub fn dequantize(
         Some(importer) => importer.format(),
         None => request::format(format)?,
     };
+    output::spares(output, &[input])?;
+    Need::new().and(&[length(input)?], 2).check(|| format!("`{}`", input.display()), LESS)?;
     let bytes = std::fs::read(input).map_err(CliError::file("read", input))?;
     let tail = info.tensor_bytes(0, row)?;
     let row_bytes = info.row_bytes(row)?;
@@ -94,6 +109,8 @@ pub fn dequantize(
             ));
         }
     };
+    // The values, and their bytes.
+    Need::new().and(&[n, row], 8).check(|| format!("{n} rows of {row} f32"), LESS)?;
     let bytes = match &importer {
         Some(importer) => importer.convert(n, row, &bytes)?,
         None => bytes,
@@ -103,7 +120,7 @@ pub fn dequantize(
     let mut values = vec![0.0; n * row];
     kernel.run(&QuantizedMatrix::new(info, n, row, &bytes)?, &mut values)?;
     let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    std::fs::write(output, &raw).map_err(CliError::file("write", output))?;
+    output::write(output, &raw)?;
     let (rows, name) = (counted(n, "row"), kernel.entry().name);
     writeln!(out, "{}: {rows} of {row} f32 values, by {name}", output.display())?;
     Ok(Outcome::Yes)

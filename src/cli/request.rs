@@ -23,6 +23,17 @@ word!(dtype, DType, "input type");
 word!(isa, Isa, "ISA");
 word!(precision, PrecisionMode, "precision");
 
+/// Threads that a command takes at most.
+pub const MOST_THREADS: usize = 1024;
+
+/// Parses a number of threads.
+pub fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=MOST_THREADS) => Ok(count),
+        Ok(_) | Err(_) => Err(format!("threads are a number from 1 to {MOST_THREADS}")),
+    }
+}
+
 /// Parses `MxNxK`, or `NxK` with m = 1.
 pub fn shape(text: &str) -> Result<Shape, String> {
     let numbers: Result<Vec<usize>, _> = text.split('x').map(str::parse).collect();

@@ -1,6 +1,7 @@
 //! Tables and numbers as people read them.
 
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, TableStyle};
+use gristmill::text::Printable;
 use std::io::{self, Write};
 
 /// Which side a column is aligned to.
@@ -37,9 +38,9 @@ impl Table {
         Table { table }
     }
 
-    /// Adds a row.
+    /// Adds a row. A cell is one line, whatever a file has in a name.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.table.add_row(cells.into_iter().collect::<Vec<_>>());
+        self.table.add_row(cells.into_iter().map(|cell| Printable(&cell).to_string()).collect::<Vec<_>>());
     }
 
     /// Whether it has no rows.

@@ -8,7 +8,7 @@ use super::error::{CliError, Outcome};
 use super::random::Random;
 use super::table::{Side, Table, counted, measured};
 use super::verify::random_tensor;
-use super::{progress, request};
+use super::{output, progress, request};
 use gristmill::oracle::Oracle;
 use gristmill::registry::{Entry, FormatInfo, KernelId};
 use gristmill::tuning::{Measured, ShapeClass, Tuning, cpu};
@@ -18,14 +18,16 @@ use gristmill::{
     Threads, Workspace,
 };
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Measure which kernel is fastest on this processor or GPU, and write it to a file
 ///
 /// Decisions follow the file that the variable GRISTMILL_TUNING names: of the kernels that are available and take
 /// the shape, the one that was fastest. A file has a part for each processor and GPU that was measured, for the kernels
-/// of this build; what of it can't be used is set aside. Without a file kernels come in the order of their specs.
+/// of this build; what of it can't be used is set aside. Without a file kernels come in the order of their specs. Of each class
+/// one shape is measured, with at most 128 tokens and 6912x2560 weights. A kernel that does not take that shape (on a GPU,
+/// `wgmma` with its tiles for many tokens) is not measured, and comes behind those that are in the whole class.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// File to write
@@ -89,21 +91,35 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         named.is_empty() || named.iter().any(|named| named.name == format.name)
     };
     let formats: Vec<&'static FormatInfo> = REGISTRY.formats.iter().filter(chosen).collect();
+    // Parts of other processors and GPUs stay. Read first, so that what can't be kept is refused before anything is measured.
+    let existing = existing(&arguments.out)?;
     let tuning = Tuning::of(match arguments.device.kind {
         DeviceKind::Cpu => on_cpu(arguments, &formats)?,
         DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => on_gpu(arguments, &formats)?,
     });
-    // Parts of other processors and GPUs stay.
-    let existing = match std::fs::read(&arguments.out) {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(CliError::file("read", &arguments.out)(error)),
-    };
-    std::fs::write(&arguments.out, tuning.text(&existing))
-        .map_err(CliError::file("write", &arguments.out))?;
+    output::write(&arguments.out, tuning.text(&existing).as_bytes())?;
     print(&tuning, arguments.device, out)?;
     writeln!(out, "written to {}; GRISTMILL_TUNING names it to programs", arguments.out.display())?;
     Ok(if tuning.measured().is_empty() { Outcome::NoKernel } else { Outcome::Yes })
+}
+
+/// The text of the tuning file that is to be written, if it is there.
+///
+/// # Errors
+/// If it can't be read, or is another kind of file, which would be lost.
+fn existing(path: &Path) -> Result<String, CliError> {
+    // A pipe or a device has nothing that could be lost, and reading it would wait.
+    if !std::fs::metadata(path).is_ok_and(|old| old.is_file()) {
+        return Ok(String::new());
+    }
+    let bytes = std::fs::read(path).map_err(CliError::file("read", path))?;
+    match String::from_utf8(bytes) {
+        Ok(text) if text.trim().is_empty() || text.starts_with("gristmill tuning") => Ok(text),
+        Ok(_) | Err(_) => Err(CliError::usage(
+            format!("`{}` is no tuning file, and would be overwritten", path.display()),
+            "name a new file with --out, or one that `gristmill tune` wrote",
+        )),
+    }
 }
 
 fn on_cpu(arguments: &Arguments, formats: &[&'static FormatInfo]) -> Result<Vec<Measured>, CliError> {

@@ -4,14 +4,17 @@ use super::error::{CliError, Outcome};
 use gristmill::REGISTRY;
 use gristmill::receipt::SCHEMA_VERSION;
 use gristmill::registry::Entry;
+use gristmill::text::Printable;
 use gristmill::vocab::DeviceKind;
 use serde_json::Value;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Check a receipt: its schema, that this build knows its kernels, and what ran
+/// Check a receipt: its schema, that this build knows its kernels, and what it says ran
 ///
-/// Exits with 1 if something is wrong with it.
+/// Shows that the file is whole and of this build: its kernels have the ids that a hash of their code, compiler and flags gives
+/// here, and its devices are those of its kernels. It does not show who wrote the file: a receipt is not signed. Exits with 1 if
+/// something is wrong with it.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Receipt, as `gristmill run --receipt` writes it
@@ -41,12 +44,15 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         writeln!(out, "ran: {} ({launches}x, {}, {})", entry.name, entry.device, entry.id)?;
     }
     for fallback in &check.fallbacks {
-        writeln!(out, "fallback: {fallback}")?;
+        writeln!(out, "fallback: {}", Printable(fallback))?;
     }
     for problem in &check.problems {
-        writeln!(out, "wrong: {problem}")?;
+        writeln!(out, "wrong: {}", Printable(problem))?;
     }
-    let verdict = if check.problems.is_empty() { "valid" } else { "not valid" };
+    let verdict = match check.problems.is_empty() {
+        true => "valid for this build; it is not signed, so it proves as much as you trust whoever wrote it",
+        false => "not valid",
+    };
     writeln!(out, "{}: {verdict}", path.display())?;
     Ok(if check.problems.is_empty() { Outcome::Yes } else { Outcome::Failed })
 }

@@ -7,7 +7,7 @@ mod cpp;
 
 pub use cpp::{CppKernels, CppProduct};
 
-use gristmill_probe::Error as ProbeError;
+use gristmill_probe::{Error as ProbeError, printable};
 use gristmill_runtime::registry::FormatInfo;
 use gristmill_runtime::{
     Error, Input, Matmul, QuantizedMatrix, Registry, Request, Shape, Threads, Workspace,
@@ -29,7 +29,10 @@ pub enum CompareError {
     #[error(transparent)]
     Theirs(#[from] ProbeError),
     /// The library has no product of the format.
-    #[error("`{library}` has no product of `{format}` that can be called: {reason}\n  help: {help}")]
+    #[error(
+        "`{library}` has no product of `{format}` that can be called: {reason}\n  help: {help}",
+        library = printable(library)
+    )]
     NoProduct {
         /// The library.
         library: String,
@@ -42,7 +45,8 @@ pub enum CompareError {
     },
     /// The library means another format by the same number.
     #[error(
-        "`{library}` calls type {id} `{found}` with blocks of {elements} in {bytes} bytes; `{format}` has {our_elements} in {our_bytes}"
+        "`{library}` calls type {id} `{found}` with blocks of {elements} in {bytes} bytes; `{format}` has {our_elements} in {our_bytes}",
+        library = printable(library), found = printable(found)
     )]
     OtherFormat {
         /// The library.

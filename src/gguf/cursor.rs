@@ -2,17 +2,25 @@
 
 use super::error::{GgufError, Problem};
 
-/// Position in `bytes`, of which the first lies at byte `base` of the file.
+/// Position in `bytes`, of which the first lies at byte `base` of the file, and which may be only the beginning of what there
+/// is up to byte `end`.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
     base: u64,
+    end: u64,
 }
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(bytes: &'a [u8], base: u64) -> Cursor<'a> {
-        Cursor { bytes, at: 0, base }
+        Cursor { bytes, at: 0, base, end: base.saturating_add(bytes.len() as u64) }
+    }
+
+    /// Over the first bytes of a file of `length` bytes. Where more of them are needed than there are, the error is one that
+    /// [`GgufError::needs`] knows.
+    pub(super) fn of_head(bytes: &'a [u8], length: u64) -> Cursor<'a> {
+        Cursor { bytes, at: 0, base: 0, end: length }
     }
 
     /// Offset in the file.
@@ -20,9 +28,9 @@ impl<'a> Cursor<'a> {
         self.base + self.at as u64
     }
 
-    /// Bytes behind the position.
+    /// Bytes behind the position, whether they are here or still to be read.
     pub(super) fn left(&self) -> u64 {
-        self.rest().len() as u64
+        self.end.saturating_sub(self.offset())
     }
 
     fn rest(&self) -> &'a [u8] {
@@ -38,7 +46,7 @@ impl<'a> Cursor<'a> {
                 Ok(taken)
             }
             None => {
-                let left = rest.len() as u64;
+                let left = self.left();
                 Err(GgufError::at(self.offset(), Problem::Truncated { what, needed: len, left }))
             }
         }

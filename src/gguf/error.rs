@@ -1,6 +1,7 @@
 //! What can be wrong with a GGUF file, and where.
 
 use super::value::ValueType;
+use crate::text::Printable;
 use std::path::{Path, PathBuf};
 
 /// Why a file could not be read.
@@ -11,10 +12,28 @@ pub enum GgufError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried: `open`, `map`.
+        /// What was tried: `open`, `read`, `map`.
         action: &'static str,
         /// The system's reason.
         source: std::io::Error,
+    },
+    /// The file became shorter while it was read.
+    #[error("{}: the file had {expected} bytes and ended after {found}: it became shorter while it was read", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// Its length when it was opened.
+        expected: u64,
+        /// Bytes up to where it ended.
+        found: u64,
+    },
+    /// There is no memory for the header.
+    #[error("{}: no memory for a header of {bytes} bytes", path.display())]
+    Memory {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that are needed.
+        bytes: u64,
     },
     /// The bytes are not a GGUF file that can be trusted.
     #[error(transparent)]
@@ -41,7 +60,7 @@ impl std::fmt::Display for Malformed {
         }
         write!(f, "byte {}: ", self.offset)?;
         if let Some(within) = &self.within {
-            write!(f, "{within}: ")?;
+            write!(f, "{}: ", Printable(within))?;
         }
         self.problem.fmt(f)
     }
@@ -71,19 +90,30 @@ impl GgufError {
         self
     }
 
-    /// What is wrong with the bytes; `None` for an error of the operating system.
+    /// What is wrong with the bytes; `None` where it is not they that are wrong.
     pub fn problem(&self) -> Option<&Problem> {
+        self.malformed().map(|malformed| &malformed.problem)
+    }
+
+    /// Byte offset of the defect; `None` where it is not the bytes that are wrong.
+    pub fn offset(&self) -> Option<u64> {
+        self.malformed().map(|malformed| malformed.offset)
+    }
+
+    fn malformed(&self) -> Option<&Malformed> {
         match self {
-            GgufError::Io { .. } => None,
-            GgufError::Malformed(malformed) => Some(&malformed.problem),
+            GgufError::Malformed(malformed) => Some(malformed),
+            GgufError::Io { .. } | GgufError::Changed { .. } | GgufError::Memory { .. } => None,
         }
     }
 
-    /// Byte offset of the defect; `None` for an error of the operating system.
-    pub fn offset(&self) -> Option<u64> {
-        match self {
-            GgufError::Io { .. } => None,
-            GgufError::Malformed(malformed) => Some(malformed.offset),
+    /// Where the bytes end that were needed, if the file has them and only its beginning was looked at.
+    pub(super) fn needs(&self) -> Option<u64> {
+        match self.problem() {
+            Some(Problem::Truncated { needed, left, .. }) if needed <= left => {
+                self.offset()?.checked_add(*needed)
+            }
+            Some(_) | None => None,
         }
     }
 }
@@ -117,6 +147,12 @@ pub enum Problem {
         needed: u64,
         /// Bytes that are left.
         left: u64,
+    },
+    /// Metadata and table do not end where headers do.
+    #[error("the header is longer than {most} bytes, which is the most that is read")]
+    HeaderLength {
+        /// The most that is read.
+        most: u64,
     },
     /// A count that the rest of the file cannot hold.
     #[error("the {what} is {count}, but the {left} bytes that are left hold at most {most}")]
@@ -200,7 +236,10 @@ pub enum Problem {
         section: u64,
     },
     /// Two tensors share bytes.
-    #[error("its data at offset {offset} lies inside that of tensor `{other}`, which ends at {end}")]
+    #[error(
+        "its data at offset {offset} lies inside that of tensor `{}`, which ends at {end}",
+        Printable(other)
+    )]
     Overlap {
         /// Offset in the data section.
         offset: u64,
@@ -213,7 +252,7 @@ pub enum Problem {
 
 /// Why the bytes of a listed tensor cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("tensor `{tensor}` (type id {type_id}, dimensions {dims:?}): {reason}")]
+#[error("tensor `{}` (type id {type_id}, dimensions {dims:?}): {reason}", Printable(tensor))]
 pub struct NoData {
     /// Name of the tensor.
     pub tensor: String,
@@ -240,6 +279,22 @@ pub enum NoDataReason {
     /// The bytes under the file changed since it was checked.
     #[error("the file has become shorter since it was opened")]
     Changed,
+    /// The system could not read them.
+    #[error("its data cannot be read: {0}")]
+    Read(String),
+    /// There is no memory for them.
+    #[error("no memory for its {0} bytes of data")]
+    Memory(u64),
+    /// More was asked for than the tensor has.
+    #[error("it has {size} bytes of data; {length} from byte {start} on were asked for")]
+    Range {
+        /// Bytes that it has.
+        size: u64,
+        /// First one asked for.
+        start: u64,
+        /// How many were asked for.
+        length: u64,
+    },
 }
 
 /// Why a file could not be written. The target is untouched.
@@ -259,7 +314,7 @@ pub enum WriteError {
     #[error("cannot write: {0}")]
     Sink(#[source] std::io::Error),
     /// The key is set twice.
-    #[error("metadata key `{0}` is set twice")]
+    #[error("metadata key `{}` is set twice", Printable(.0))]
     DuplicateKey(String),
     /// The key has no or too many bytes.
     #[error("a metadata key of {0} bytes; keys have 1 to 65535")]
@@ -271,10 +326,10 @@ pub enum WriteError {
     #[error("alignment {0}; it must be a power of two")]
     Alignment(u32),
     /// Two tensors of one name.
-    #[error("tensor `{0}` is declared twice")]
+    #[error("tensor `{}` is declared twice", Printable(.0))]
     DuplicateTensor(String),
     /// More dimensions than ggml has.
-    #[error("tensor `{tensor}` has {dims} dimensions; at most 4 are allowed")]
+    #[error("tensor `{}` has {dims} dimensions; at most 4 are allowed", Printable(tensor))]
     Dimensions {
         /// The tensor.
         tensor: String,
@@ -282,10 +337,13 @@ pub enum WriteError {
         dims: usize,
     },
     /// Sizes that do not fit 64 bits.
-    #[error("tensor `{0}`: sizes overflow 64 bits")]
+    #[error("tensor `{}`: sizes overflow 64 bits", Printable(.0))]
     Overflow(String),
     /// An unquantized type whose size contradicts its dimensions.
-    #[error("tensor `{tensor}`: {dims:?} of {name} take {expected} bytes, {declared} were declared")]
+    #[error(
+        "tensor `{}`: {dims:?} of {name} take {expected} bytes, {declared} were declared",
+        Printable(tensor)
+    )]
     Size {
         /// The tensor.
         tensor: String,
@@ -299,8 +357,8 @@ pub enum WriteError {
         declared: u64,
     },
     /// Data of another tensor than the one whose turn it is.
-    #[error("data of tensor `{found}` was given where {} is expected", match expected {
-        Some(name) => format!("that of `{name}`"),
+    #[error("data of tensor `{}` was given where {} is expected", Printable(found), match expected {
+        Some(name) => format!("that of `{}`", Printable(name)),
         None => "no more".to_owned(),
     })]
     Order {
@@ -310,7 +368,10 @@ pub enum WriteError {
         expected: Option<String>,
     },
     /// More data than declared.
-    #[error("tensor `{tensor}`: {given} bytes were given, {left} of {declared} are still to be written")]
+    #[error(
+        "tensor `{}`: {given} bytes were given, {left} of {declared} are still to be written",
+        Printable(tensor)
+    )]
     TooLong {
         /// The tensor.
         tensor: String,
@@ -322,7 +383,7 @@ pub enum WriteError {
         declared: u64,
     },
     /// Less data than declared.
-    #[error("tensor `{tensor}` is incomplete: {left} of {declared} bytes were never written")]
+    #[error("tensor `{}` is incomplete: {left} of {declared} bytes were never written", Printable(tensor))]
     Incomplete {
         /// The tensor.
         tensor: String,

@@ -1,4 +1,4 @@
-//! GGUF files: reading without copies, writing as a stream.
+//! GGUF files: reading the header and then each tensor where it is asked for, writing as a stream.
 //!
 //! This module knows the container: header, typed metadata, tensor table, alignment. It does not know
 //! block formats: what a tensor of a type id occupies is asked of the caller ([`SizeQuery`]), because
@@ -23,6 +23,7 @@
 
 mod cursor;
 mod error;
+mod file;
 mod read;
 mod size;
 mod value;
@@ -30,7 +31,8 @@ mod write;
 
 pub use error::{GgufError, Malformed, NoData, NoDataReason, Problem, WriteError};
 #[cfg(feature = "cli")] // For `weights_file`, which is part of the command.
-pub(crate) use read::map;
+pub(crate) use file::Contents;
+pub use file::{FileBytes, Store};
 pub use read::{Gguf, GgufFile, Tensor};
 pub use size::{Origin, SizeAnswer, SizeQuery, Unquantized, blocked_size, unquantized, unquantized_only};
 pub use value::{Array, ArrayBuf, Elements, Value, ValueType};

@@ -2,11 +2,12 @@
 
 use super::cursor::Cursor;
 use super::error::{GgufError, NoData, NoDataReason, Problem};
+use super::file::{Contents, FileBytes, MAX_HEADER, Store};
 use super::size::{Origin, SizeAnswer, SizeQuery, unquantized};
 use super::value::{Array, Value, ValueType};
 use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_DIMS};
+use std::borrow::Cow;
 use std::collections::HashSet;
-use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
@@ -15,10 +16,19 @@ const LEAST_ENTRY: u64 = 8 + 4 + 1;
 /// Bytes of the shortest tensor info: an empty name, no dimensions, type, offset.
 const LEAST_TENSOR: u64 = 8 + 4 + 4 + 8;
 
-/// A checked GGUF file over its bytes: a slice, a vector, or a mapped file ([`GgufFile`]).
+/// Bytes that are read of a file at first: the whole header of most.
+const FIRST: u64 = 1 << 20;
+
+/// A checked GGUF file over its bytes: a slice, a vector, or a file on the disk ([`GgufFile`]).
 #[derive(Debug)]
 pub struct Gguf<B> {
     bytes: B,
+    header: Header,
+}
+
+/// What stands in front of the data section.
+#[derive(Debug)]
+struct Header {
     version: u32,
     alignment: u32,
     data_start: u64,
@@ -28,8 +38,8 @@ pub struct Gguf<B> {
     by_name: Vec<usize>,
 }
 
-/// A GGUF file mapped into memory.
-pub type GgufFile = Gguf<memmap2::Mmap>;
+/// A GGUF file on the disk.
+pub type GgufFile = Gguf<FileBytes>;
 
 /// A metadata value as far as it is kept outside the file's bytes.
 #[derive(Debug)]
@@ -53,28 +63,60 @@ struct Info {
     size: Result<u64, NoDataReason>,
 }
 
-impl Gguf<memmap2::Mmap> {
-    /// Maps and checks the file at `path`; `sizes` is asked for the size of every tensor whose type is
-    /// not an unquantized one.
+impl Gguf<FileBytes> {
+    /// Reads and checks the header of the file at `path`; `sizes` is asked for the size of every tensor whose type is not an
+    /// unquantized one. The data of a tensor is read when it is asked for, so a model may be larger than memory.
     ///
-    /// The file must not be changed while it is open: shortening it ends the process at the next access,
-    /// as with any mapped file. Use [`Gguf::parse`] on bytes read into memory where that can happen.
+    /// A file that somebody writes to meanwhile gives old bytes, new ones or an error.
     ///
     /// # Errors
-    /// When the file cannot be opened or mapped, and for every defect listed in [`Problem`].
+    /// When the file cannot be opened or read, when there is no memory for its header, and for every defect listed in
+    /// [`Problem`].
     pub fn open(path: &Path, sizes: &dyn Fn(&SizeQuery<'_>) -> SizeAnswer) -> Result<GgufFile, GgufError> {
-        Gguf::parse(map(path)?, sizes).map_err(|e| e.in_file(path))
+        Gguf::parse_file(FileBytes::open(path)?, path, sizes)
     }
-}
 
-/// Maps a file for reading.
-pub(crate) fn map(path: &Path) -> Result<memmap2::Mmap, GgufError> {
-    let failed = |action| move |source| GgufError::Io { path: path.to_owned(), action, source };
-    let file = File::open(path).map_err(failed("open"))?;
-    // SAFETY: the map is private to this process and read-only. That nobody else changes the file
-    // meanwhile cannot be checked; `Gguf::open` and `WeightFile::open` ask it of their callers, and
-    // nothing here relies on two reads of a byte being equal.
-    unsafe { memmap2::Mmap::map(&file) }.map_err(failed("map"))
+    /// As [`Gguf::open`], but maps the file into memory: data is lent as it lies there, and nothing is copied.
+    ///
+    /// # Errors
+    /// As [`Gguf::open`].
+    ///
+    /// # Safety
+    ///
+    /// For as long as the returned value lives, nobody changes the file or makes it shorter, in this process or another: its
+    /// bytes are lent as `&[u8]`, and reading behind the new end of a file ends the process. Nothing can check this; use
+    /// [`Gguf::open`] where it is not certain.
+    pub unsafe fn map(
+        path: &Path,
+        sizes: &dyn Fn(&SizeQuery<'_>) -> SizeAnswer,
+    ) -> Result<GgufFile, GgufError> {
+        // SAFETY: passed on to the caller.
+        Gguf::parse_file(unsafe { FileBytes::map(path) }?, path, sizes)
+    }
+
+    /// Checks the header, of which more and more is read until it ends.
+    pub(crate) fn parse_file(
+        mut bytes: FileBytes,
+        path: &Path,
+        sizes: &dyn Fn(&SizeQuery<'_>) -> SizeAnswer,
+    ) -> Result<GgufFile, GgufError> {
+        let mut end = FIRST;
+        loop {
+            bytes.read_head(path, end)?;
+            let read = bytes.head().len() as u64;
+            match Header::parse(bytes.head(), bytes.length(), sizes) {
+                Ok((header, end)) => {
+                    bytes.keep_head(end);
+                    return Ok(Gguf { header, bytes });
+                }
+                Err(error) => match error.needs() {
+                    // Twice as much each time, so that all attempts together cost no more than two headers.
+                    Some(needed) if needed > read => end = needed.max((2 * read).min(MAX_HEADER)),
+                    Some(_) | None => return Err(error.in_file(path)),
+                },
+            }
+        }
+    }
 }
 
 impl<B: AsRef<[u8]>> Gguf<B> {
@@ -85,51 +127,63 @@ impl<B: AsRef<[u8]>> Gguf<B> {
     /// For every defect listed in [`Problem`], with its byte offset.
     pub fn parse(bytes: B, sizes: &dyn Fn(&SizeQuery<'_>) -> SizeAnswer) -> Result<Gguf<B>, GgufError> {
         let all = bytes.as_ref();
-        let mut cursor = Cursor::new(all, 0);
+        let (header, _) = Header::parse(all, all.len() as u64, sizes)?;
+        Ok(Gguf { header, bytes })
+    }
+}
+
+impl Header {
+    /// Checks the header at the beginning of a file of `length` bytes, of which `bytes` are the first. Also returns where it
+    /// ends.
+    fn parse(
+        bytes: &[u8],
+        length: u64,
+        sizes: &dyn Fn(&SizeQuery<'_>) -> SizeAnswer,
+    ) -> Result<(Header, u64), GgufError> {
+        let mut cursor = Cursor::of_head(bytes, length);
         let (version, tensor_count, entry_count) = read_header(&mut cursor)?;
         let metadata = read_metadata(&mut cursor, entry_count)?;
         let alignment = alignment(&metadata)?;
         let mut tensors = read_tensors(&mut cursor, tensor_count)?;
+        let end = cursor.offset();
         // Both are below the length of a slice plus 2^31, so the sum fits 64 bits.
-        let data_start = cursor.offset().next_multiple_of(u64::from(alignment));
+        let data_start = end.next_multiple_of(u64::from(alignment));
         let by_name = sort_names(&tensors)?;
         let file_type = find(&metadata, "general.file_type").and_then(|v| v.as_u64());
         let architecture = find(&metadata, "general.architecture").and_then(|v| v.as_str());
-        let place = Place {
-            section: (all.len() as u64).saturating_sub(data_start),
-            alignment,
-            architecture,
-            file_type,
-        };
+        let place = Place { section: length.saturating_sub(data_start), alignment, architecture, file_type };
         place.check(&mut tensors, sizes)?;
-        Ok(Gguf { version, alignment, data_start, metadata, tensors, by_name, bytes })
+        Ok((Header { version, alignment, data_start, metadata, tensors, by_name }, end))
     }
+}
 
+impl<B: Store> Gguf<B> {
     /// Version of the container, 2 or 3.
     pub fn version(&self) -> u32 {
-        self.version
+        self.header.version
     }
 
     /// Alignment of tensor data in bytes, a power of two.
     pub fn alignment(&self) -> u32 {
-        self.alignment
+        self.header.alignment
     }
 
     /// Offset of the data section in the file, in bytes.
     pub fn data_start(&self) -> u64 {
-        self.data_start
+        self.header.data_start
     }
 
     /// Every metadata entry, in the file's order.
     pub fn metadata(&self) -> impl ExactSizeIterator<Item = (&str, Value<'_>)> {
-        self.metadata.iter().map(|(key, stored)| (&**key, stored.value(self.bytes.as_ref())))
+        self.header.metadata.iter().map(|(key, stored)| (&**key, stored.value(self.bytes.contents().head())))
     }
 
     /// The metadata value of `key`.
     pub fn value(&self, key: &str) -> Option<Value<'_>> {
-        self.metadata
+        self.header
+            .metadata
             .iter()
-            .find_map(|(name, stored)| (**name == *key).then(|| stored.value(self.bytes.as_ref())))
+            .find_map(|(name, stored)| (**name == *key).then(|| stored.value(self.bytes.contents().head())))
     }
 
     /// `general.architecture`.
@@ -149,17 +203,18 @@ impl<B: AsRef<[u8]>> Gguf<B> {
 
     /// Every tensor, in the file's order.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
-        self.tensors.iter().map(|info| self.view(info))
+        self.header.tensors.iter().map(|info| self.view(info))
     }
 
     /// The tensor called `name`.
     pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
-        let found = self.by_name.binary_search_by(|&i| (*self.tensors[i].name).cmp(name)).ok()?;
-        Some(self.view(&self.tensors[self.by_name[found]]))
+        let Header { by_name, tensors, .. } = &self.header;
+        let found = by_name.binary_search_by(|&i| (*tensors[i].name).cmp(name)).ok()?;
+        Some(self.view(&tensors[by_name[found]]))
     }
 
     fn view<'a>(&'a self, info: &'a Info) -> Tensor<'a> {
-        Tensor { info, file: self.bytes.as_ref(), data_start: self.data_start }
+        Tensor { info, file: self.bytes.contents(), data_start: self.header.data_start }
     }
 }
 
@@ -183,7 +238,7 @@ impl Stored {
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor<'a> {
     info: &'a Info,
-    file: &'a [u8],
+    file: Contents<'a>,
     data_start: u64,
 }
 
@@ -221,18 +276,25 @@ impl<'a> Tensor<'a> {
         self.info.size.clone().map_err(|reason| self.no_data(reason))
     }
 
-    /// Its data, as it lies in the file.
+    /// Its data, as it lies in the file: lent where the file is in memory or mapped, else read now. Who needs it more than once
+    /// keeps it.
     ///
     /// # Errors
-    /// As [`Tensor::size`].
-    pub fn data(&self) -> Result<&'a [u8], NoData> {
+    /// As [`Tensor::size`]; when it cannot be read, there is no memory for it, or the file has become shorter.
+    pub fn data(&self) -> Result<Cow<'a, [u8]>, NoData> {
+        self.file.get(self.offset(), self.size()?).map_err(|reason| self.no_data(reason))
+    }
+
+    /// `length` bytes of its data from byte `start` of it on, so that a tensor can be read piece by piece.
+    ///
+    /// # Errors
+    /// As [`Tensor::data`]; when the tensor has fewer.
+    pub fn part(&self, start: u64, length: u64) -> Result<Cow<'a, [u8]>, NoData> {
         let size = self.size()?;
-        let range = || {
-            let start = usize::try_from(self.offset()).ok()?;
-            self.file.get(start..)?.get(..usize::try_from(size).ok()?)
-        };
-        // Checked when the file was read, so this fails only for bytes that became fewer since.
-        range().ok_or_else(|| self.no_data(NoDataReason::Changed))
+        if start.checked_add(length).is_none_or(|end| end > size) {
+            return Err(self.no_data(NoDataReason::Range { size, start, length }));
+        }
+        self.file.get(self.offset().saturating_add(start), length).map_err(|reason| self.no_data(reason))
     }
 
     fn no_data(&self, reason: NoDataReason) -> NoData {

@@ -264,7 +264,7 @@ impl<'a> Array<'a> {
 
     /// The elements in order.
     ///
-    /// They were checked when the file was read; an error means that the mapped file has changed since.
+    /// They were checked when the file was read; an error means that a mapped file has changed since.
     pub fn elements(&self) -> Elements<'a> {
         Elements { cursor: Cursor::new(self.bytes, self.at), element: self.element, left: self.count }
     }

@@ -4,13 +4,15 @@
 //! be written, tensor by tensor and piece by piece.
 
 use super::error::WriteError;
+use super::file::Store;
 use super::read::{Gguf, product};
 use super::size::unquantized;
 use super::value::{Value, encode_string};
 use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_DIMS};
+use crate::replace::{ReplaceError, Replacement};
 use std::collections::{HashSet, VecDeque};
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Version that is written.
 const VERSION: u32 = 3;
@@ -102,7 +104,7 @@ impl GgufWriter {
     ///
     /// # Errors
     /// As [`GgufWriter::metadata`].
-    pub fn copy_metadata<B: AsRef<[u8]>>(
+    pub fn copy_metadata<B: Store>(
         &mut self,
         file: &Gguf<B>,
         mut keep: impl FnMut(&str) -> bool,
@@ -193,7 +195,7 @@ impl GgufWriter {
     /// Writes the file at `path`: `fill` gives the data of every tensor in the order of the declarations.
     ///
     /// The bytes go to a temporary file beside `path`, which takes its place only when all of them are on
-    /// the disk: whoever reads `path` sees the old file or the whole new one.
+    /// the disk ([`Replacement`]): whoever reads `path` sees the old file or the whole new one.
     ///
     /// # Errors
     /// When the file cannot be made, when data is missing or out of order, and every error of `fill`. The
@@ -203,28 +205,24 @@ impl GgufWriter {
         path: &Path,
         fill: impl FnOnce(&mut TensorStream<BufWriter<&mut std::fs::File>>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let failed = |action| move |source| WriteError::Io { path: path.to_owned(), action, source };
-        let mut temporary = temporary_beside(path).map_err(failed("create a temporary file beside it"))?;
-        let mut stream = self.write_to(BufWriter::with_capacity(1 << 20, temporary.as_file_mut()))?;
+        let mut new = Replacement::begin(path).map_err(WriteError::from)?;
+        let mut stream = self.write_to(BufWriter::with_capacity(1 << 20, new.file()))?;
         fill(&mut stream)?;
-        let file = stream.finish()?.into_inner().map_err(|e| failed("write")(e.into_error()))?;
-        file.sync_all().map_err(failed("flush"))?;
-        temporary.persist(path).map_err(|e| failed("rename the finished file to it")(e.error))?;
-        Ok(())
+        let flushed = stream.finish()?.into_inner();
+        flushed.map_err(|error| WriteError::Io {
+            path: path.to_owned(),
+            action: "write",
+            source: error.into_error(),
+        })?;
+        Ok(new.finish().map_err(WriteError::from)?)
     }
 }
 
-fn temporary_beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
-        Some(_) | None => PathBuf::from("."),
-    };
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".gguf-").suffix(".part");
-    // A temporary file is private by default; the finished one is a file like any other.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(folder)
+impl From<ReplaceError> for WriteError {
+    fn from(error: ReplaceError) -> WriteError {
+        let ReplaceError { path, action, source } = error;
+        WriteError::Io { path, action, source }
+    }
 }
 
 /// Takes the data of the declared tensors, in their order.

@@ -18,10 +18,7 @@ pub fn tried() -> impl Iterator<Item = &'static FormatInfo> {
 }
 
 fn named(entry: &Entry) -> &'static str {
-    match entry.op {
-        Op::QuantizeActivations => REGISTRY.activations[entry.format].name,
-        Op::Quantize | Op::Dequantize | Op::Matmul => REGISTRY.formats[entry.format].name,
-    }
+    REGISTRY.served(entry.op).nth(entry.format).unwrap_or_default()
 }
 
 /// CUDA entries that the tests launch.

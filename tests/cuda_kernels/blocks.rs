@@ -4,6 +4,7 @@ use super::generated::{Kernel, NO_FAULT, generated, kernels, least, same_bytes, 
 use super::random::Random;
 use super::support::{Buffer, Unit, can_run};
 use super::verify::inputs::{self, Weights};
+use super::verify::scales::{self, Spread};
 use gristmill::oracle::{FormatOracle, OracleError, Refused};
 use gristmill::{CpuProfile, Error, Quantizer, REGISTRY, Request, Restrict};
 use gristmill_spec::model::QuantizeRule;
@@ -73,6 +74,18 @@ fn dequantize_gives_the_oracle_s_bits() {
             for (seed, most) in [(1, u32::MAX), (2, 1), (3, 2)] {
                 let case = format!("{} n={n} k={k} {}", kernel.listed.name, kind.name());
                 let found = dequantize(&kernel, &kernel.unit, &tensor, (n, k), most, seed);
+                let found = found.unwrap_or_else(|report| panic!("{case}: {report}"));
+                same_f32(&case, &found.unwrap_or_else(|fault| panic!("{case}: fault {fault}")), &expected);
+                cases += 1;
+            }
+        }
+        for sweep in scales::sweeps(&oracle, false) {
+            for swept in sweep.tensors(&oracle, &mut random, Spread::Dense) {
+                let (n, k) = (swept.n, swept.blocks * elements);
+                let rows = (0..n).flat_map(|row| oracle.row(&swept.bytes, n, k, row).expect("valid").f32s);
+                let expected: Vec<f32> = rows.collect();
+                let case = format!("{} n={n} k={k} {}", kernel.listed.name, sweep.name);
+                let found = dequantize(&kernel, &kernel.unit, &swept.bytes, (n, k), u32::MAX, 1);
                 let found = found.unwrap_or_else(|report| panic!("{case}: {report}"));
                 same_f32(&case, &found.unwrap_or_else(|fault| panic!("{case}: fault {fault}")), &expected);
                 cases += 1;

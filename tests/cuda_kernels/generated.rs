@@ -1,10 +1,11 @@
 //! The generated kernels: their units, compiled for the emulator, and how each is launched.
 
+use super::choice::everything;
 use super::support::Unit;
 use gristmill::REGISTRY;
 use gristmill::oracle::Oracle;
 use gristmill_codegen::cuda::{CudaListed, DEVICE_HEADER, Emitted, emit};
-use gristmill_spec::model::SpecSet;
+use gristmill_spec::model::{Format, SpecSet};
 use gristmill_spec::vocab::Op;
 use gristmill_spec::{SourceFile, check};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -98,8 +99,11 @@ fn kernels_where(op: Op, wanted: &dyn Fn(&CudaListed) -> bool) -> Vec<Kernel> {
     let same = |a: &CudaListed, b: &CudaListed| {
         a.unit == b.unit && a.format == b.format && a.quantizer == b.quantizer && a.launch == b.launch
     };
+    let formats = &generated().set.formats;
+    let taken = |listed: &CudaListed| op == Op::QuantizeActivations || chosen(&formats[listed.format]);
     let listed = all.iter().enumerate().filter(|(i, listed)| {
         listed.op == op
+            && taken(listed)
             && wanted(listed)
             && !all[..*i].iter().any(|earlier| earlier.op == op && same(earlier, listed))
     });
@@ -122,9 +126,19 @@ fn loaded(name: &str) -> Arc<Unit> {
     find(&units).unwrap_or(unit)
 }
 
-/// How many cases there are at least where `all` are those of the shipped formats: a build may hold a few of one's own alone.
+/// Formats whose kernels every run takes: one sum a row, one scale a block, integer scales with minima, a table.
+const CHOSEN: [&str; 4] = ["i2_s", "q4_0", "q4_k", "iq4_nl"];
+
+/// Whether kernels of this format are tried; of those shipped, some where not everything is.
+fn chosen(format: &Format) -> bool {
+    let shipped = format.origin.file.starts_with("kernel-spec/");
+    everything() || !shipped || CHOSEN.contains(&format.name.as_str())
+}
+
+/// How many cases there are at least where `all` are those of the shipped formats: a run may try a few alone, and a build
+/// may hold a few of one's own alone.
 pub fn least(all: usize) -> usize {
-    if cfg!(all(feature = "bitnet", feature = "ggml")) { all } else { 1 }
+    if everything() && cfg!(all(feature = "bitnet", feature = "ggml")) { all } else { 1 }
 }
 
 /// What a kernel's `fault` holds before a launch.

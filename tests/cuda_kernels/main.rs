@@ -4,6 +4,8 @@
 
 mod activations;
 mod blocks;
+#[path = "../choice/mod.rs"]
+mod choice;
 mod convert;
 mod floats;
 mod fused;

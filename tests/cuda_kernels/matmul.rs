@@ -2,6 +2,7 @@
 //!
 //! Weights are packed here once more, from the packing's description alone, so that its order in memory is checked too.
 
+use super::choice::left_out;
 use super::generated::{Kernel, generated, kernels, least, same_f32};
 use super::random::Random;
 use super::support::{Buffer, Unit, can_run};
@@ -308,6 +309,54 @@ impl Layers {
     }
 }
 
+/// The address, or null where there is nothing.
+pub fn if_any(there: bool, address: u64) -> u64 {
+    if there { address } else { 0 }
+}
+
+/// Packed weights as a kernel reads them.
+pub struct WeightBuffers {
+    info: &'static PackInfo,
+    stride: u64,
+    codes: Buffer<u8>,
+    scales: Buffer<f32>,
+    mins: Buffer<f32>,
+    table: Buffer<u8>,
+    outer: Buffer<f32>,
+}
+
+impl WeightBuffers {
+    pub fn of(kernel: &Kernel, packed: &Packed) -> WeightBuffers {
+        let info = pack_info(kernel);
+        WeightBuffers {
+            info,
+            stride: packed.stride as u64,
+            codes: Buffer::input("codes", &packed.codes),
+            scales: Buffer::input("scales", &packed.scales),
+            mins: Buffer::input("mins", &packed.mins),
+            table: Buffer::input("table", info.table.map_or(&[][..], |table| &table[..])),
+            outer: Buffer::input("outer", &packed.outer),
+        }
+    }
+
+    /// What a product's parameter begins with, as docs/cuda.md has it: all in front of the activations.
+    pub fn arguments(&self, kernel: &Kernel, k: usize, blocks: usize) -> Vec<u8> {
+        let (_, _, units) = unit_of(kernel, k);
+        let mut arguments = Vec::new();
+        arguments.extend(self.codes.address().to_le_bytes());
+        arguments.extend(self.stride.to_le_bytes());
+        arguments.extend(if_any(self.info.scales, self.scales.address()).to_le_bytes());
+        arguments.extend(if_any(self.info.mins, self.mins.address()).to_le_bytes());
+        arguments.extend(self.info.min.to_le_bytes());
+        arguments.extend((k as u32).to_le_bytes());
+        arguments.extend(if_any(self.info.table.is_some(), self.table.address()).to_le_bytes());
+        arguments.extend(self.outer.address().to_le_bytes());
+        arguments.extend((units as u32).to_le_bytes());
+        arguments.extend((blocks as u32).to_le_bytes());
+        arguments
+    }
+}
+
 /// Runs the product by a kernel of `unit`, with the fewest threads a CUDA block can have or the most.
 pub fn run(
     kernel: &Kernel,
@@ -330,7 +379,6 @@ pub fn run_layers(
 ) -> Result<Vec<f32>, String> {
     let Product { m, n, k, x, bias, .. } = product;
     let (m, n, k) = (*m, *n, *k);
-    let info = pack_info(kernel);
     let (elements, padded, units) = unit_of(kernel, k);
     let x_stride = units * padded;
     let (mut q, mut sums) = (vec![0i8; m * x_stride], Vec::new());
@@ -340,11 +388,7 @@ pub fn run_layers(
             sums.push(from.iter().map(|q| i32::from(*q)).sum::<i32>());
         }
     }
-    let codes = Buffer::input("codes", &packed.codes);
-    let scales = Buffer::input("scales", &packed.scales);
-    let mins = Buffer::input("mins", &packed.mins);
-    let table = Buffer::input("table", info.table.map_or(&[][..], |table| &table[..]));
-    let outer = Buffer::input("outer", &packed.outer);
+    let weights = WeightBuffers::of(kernel, packed);
     // What quantizes activations is launched right in front.
     let (x_q, x_scales, x_sums) = (
         Buffer::input("x", &q).fresh(),
@@ -354,18 +398,7 @@ pub fn run_layers(
     let bias_values = Buffer::input("bias", bias.as_deref().unwrap_or_default());
     let y = Buffer::<f32>::unset("y", m * n);
     // As docs/cuda.md has it.
-    let mut arguments = Vec::new();
-    let if_any = |there: bool, address: u64| if there { address } else { 0 };
-    arguments.extend(codes.address().to_le_bytes());
-    arguments.extend((packed.stride as u64).to_le_bytes());
-    arguments.extend(if_any(info.scales, scales.address()).to_le_bytes());
-    arguments.extend(if_any(info.mins, mins.address()).to_le_bytes());
-    arguments.extend(info.min.to_le_bytes());
-    arguments.extend((k as u32).to_le_bytes());
-    arguments.extend(if_any(info.table.is_some(), table.address()).to_le_bytes());
-    arguments.extend(outer.address().to_le_bytes());
-    arguments.extend((units as u32).to_le_bytes());
-    arguments.extend(((x.scales.len() / m) as u32).to_le_bytes());
+    let mut arguments = weights.arguments(kernel, k, x.scales.len() / m);
     arguments.extend(x_q.address().to_le_bytes());
     arguments.extend((x_stride as u64).to_le_bytes());
     arguments.extend(x_scales.address().to_le_bytes());
@@ -394,7 +427,7 @@ pub fn product(
     bias: bool,
 ) -> Product {
     let oracle = generated().oracle.format(format).expect("described");
-    let blocks = oracle.activations().block.map_or(1, |block| k / block as usize);
+    let blocks = oracle.activations().block.map_or(1, |block| k.div_ceil(block as usize));
     let mut x = Activations { q: Vec::new(), scales: Vec::new() };
     for _ in 0..m {
         match tokens.row(random, k) {
@@ -461,7 +494,7 @@ fn products_are_the_cpu_s_bits() {
 /// Token counts that fill tiles, halves of tiles and none.
 #[test]
 fn any_number_of_tokens_is_right() {
-    if !can_run("token counts") {
+    if !can_run("token counts") || left_out("token counts") {
         return;
     }
     let tried = ["i2_s", "q4_k", "q8_0"];

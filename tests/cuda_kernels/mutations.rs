@@ -2,6 +2,7 @@
 //! must report it.
 
 use super::blocks::{dequantize, quantize};
+use super::choice::left_out;
 use super::generated::{Kernel, generated, kernels, text_of};
 use super::matmul::{on_the_cpu, pack, product, run};
 use super::random::Random;
@@ -50,7 +51,7 @@ pub fn kernel(op: Op, name: &str) -> Kernel {
 
 #[test]
 fn mistakes_in_products_show() {
-    if !can_run("mutations of products") {
+    if !can_run("mutations of products") || left_out("mutations of products") {
         return;
     }
     let dp4a: &[Mistake] = &[
@@ -260,7 +261,7 @@ fn mistakes_in_products_show() {
 
 #[test]
 fn mistakes_in_quantizers_show() {
-    if !can_run("mutations of quantizers") {
+    if !can_run("mutations of quantizers") || left_out("mutations of quantizers") {
         return;
     }
     let absmean: &[Mistake] = &[
@@ -354,7 +355,7 @@ fn kernel_tensor(
 
 #[test]
 fn mistakes_in_dequantize_show() {
-    if !can_run("mutations of dequantize") {
+    if !can_run("mutations of dequantize") || left_out("mutations of dequantize") {
         return;
     }
     let runs: &[Mistake] = &[

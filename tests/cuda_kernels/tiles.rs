@@ -1,5 +1,6 @@
 //! Tiles that no shipped spec asks for: an edit of the spec's tile is all it takes, and the bits stay the CPU's.
 
+use super::choice::left_out;
 use super::generated::{Kernel, generated, same_f32, sources};
 use super::matmul::{on_the_cpu, pack, product, run};
 use super::random::Random;
@@ -31,7 +32,7 @@ const MMA: &str = "tile      = { tokens = 8, threads = 256 }";
 
 #[test]
 fn any_tile_gives_the_cpu_s_bits() {
-    if !can_run("tiles") {
+    if !can_run("tiles") || left_out("tiles") {
         return;
     }
     // One integer sum, short and long runs, minima, lookups; tiles that divide nothing evenly.
@@ -78,7 +79,7 @@ fn any_tile_gives_the_cpu_s_bits() {
 /// One warpgroup that multiplies or two, any number of tokens that their registers hold.
 #[test]
 fn any_tile_of_warpgroups_gives_the_cpu_s_bits() {
-    if !can_run("tiles of warpgroups") {
+    if !can_run("tiles of warpgroups") || left_out("tiles of warpgroups") {
         return;
     }
     let mut cases = 0;

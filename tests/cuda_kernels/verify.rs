@@ -3,3 +3,7 @@
 #[path = "../../src/cli/verify/inputs.rs"]
 #[allow(dead_code, reason = "the command uses the rest")]
 pub mod inputs;
+
+#[path = "../../src/cli/verify/scales.rs"]
+#[allow(dead_code, reason = "the command uses the rest")]
+pub mod scales;

@@ -13,6 +13,6 @@ pub mod settings;
 pub mod toolchain;
 
 pub use emit::{CHUNK, CONVERT, CudaListed, CudaMatmul, DEVICE_HEADER, Emitted, RowsProduct, Unit, emit};
-pub(crate) use emit::{convert_launch, packings};
+pub(crate) use emit::{convert_launch, packings, refusals};
 pub use settings::{Settings, Use};
 pub use toolchain::{Discovery, Env, Toolchain, discover};

@@ -4,7 +4,7 @@ use super::{Listed, hash};
 use crate::cuda::{CONVERT, CudaListed, convert_launch};
 use crate::{CudaImages, Error, Options};
 use gristmill_spec::model::SpecSet;
-use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, Op};
+use gristmill_spec::vocab::{CudaArch, DType, DeviceKind};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -77,14 +77,11 @@ fn entry(set: &SpecSet, kernel: &CudaListed, text: &str, compiler: &str, options
         op: kernel.op,
         format: kernel.format,
         quantizer: kernel.quantizer,
-        input: match kernel.op {
-            // Products over the format's rows multiply floats; others may quantize them.
-            Op::Matmul if kernel.packing.is_none() || kernel.fused => {
-                let floats = set.kernels[kernel.kernel].input.iter().filter(|input| **input != DType::I8);
-                floats.copied().collect()
-            }
-            Op::Matmul => set.kernels[kernel.kernel].input.clone(),
-            Op::Quantize | Op::Dequantize | Op::QuantizeActivations => vec![DType::F32],
+        input: {
+            // Products over the format's rows multiply floats, and so do those that quantize for themselves.
+            let floats = kernel.op.info().product && (kernel.packing.is_none() || kernel.fused);
+            let inputs = set.kernels[kernel.kernel].input.iter();
+            inputs.copied().filter(|input| !floats || *input != DType::I8).collect()
         },
         device: DeviceKind::Cuda,
         isa: None,

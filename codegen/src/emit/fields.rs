@@ -254,37 +254,43 @@ fn whole_bytes(field: &Field) -> Option<String> {
 /// Base-3 digits: multiply by a power of three, keep the byte, and the product with 3 carries out the digit.
 fn read_digits(out: &mut String, segment: &Segment, most_significant_first: bool) {
     let digits = &segment.digits;
-    let mut element = format!("{}", segment.first);
-    let mut byte = format!("{}", segment.offset / 8);
     // The digit's number is constant in the innermost loops, so its power of three is too.
     let split = digits.iter().rposition(|d| d.digit != 0).map_or(0, |p| p + 1);
     let (outer, inner) = digits.split_at(split);
+    let (mut elements, mut up, mut down) = (String::new(), String::new(), String::new());
     for (index, digit) in inner.iter().enumerate() {
         if digit.element != 0 {
-            let _ = write!(element, " + i{index} * {}", digit.element);
+            let _ = write!(elements, " + i{index} * {}", digit.element);
         }
-        if digit.stride != 0 {
-            let _ = write!(byte, " + i{index} * {}", digit.stride / 8);
+        match digit.stride / 8 {
+            0 => {}
+            step if step > 0 => {
+                let _ = write!(up, " + i{index} * {step}");
+            }
+            step => {
+                let _ = write!(down, " - i{index} * {}", step.unsigned_abs());
+            }
         }
     }
     let count: u32 = outer.iter().map(|d| d.extent).product();
     for combination in 0..count {
         let mut rest = combination;
-        let (mut first, mut base, mut number) = (0, 0, 0);
+        let (mut element, mut byte, mut number) = (segment.first, i64::from(segment.offset / 8), 0);
         for digit in outer.iter().rev() {
             let i = rest % digit.extent;
             rest /= digit.extent;
-            first += i * digit.element;
-            base += i64::from(i) * digit.stride / 8;
+            element += i * digit.element;
+            byte += i64::from(i) * digit.stride / 8;
             number += i * digit.digit;
         }
         let power = 3u32.pow(if most_significant_first { number } else { 4 - number });
         for (index, digit) in inner.iter().enumerate() {
             let _ = writeln!(out, "for i{index} in 0..{}usize {{", digit.extent);
         }
+        // Steps down come last: the sum ends inside the block, so none of them can go below zero.
         let _ = writeln!(
             out,
-            "code[{element} + {first}] = ((u16::from(block[{byte} + {base}].wrapping_mul({power})) * 3) >> 8) as u8;"
+            "code[{element}{elements}] = ((u16::from(block[{byte}{up}{down}].wrapping_mul({power})) * 3) >> 8) as u8;"
         );
         for _ in inner {
             out.push('}');

@@ -6,6 +6,7 @@ pub mod fields;
 mod format;
 pub(crate) use format::uses_outer;
 pub(crate) use matmul::{constant_word, format_words};
+pub(crate) use modules::packed_plan;
 pub(crate) use pack::words;
 mod lookup;
 mod matmul;
@@ -23,7 +24,7 @@ use crate::plan::{FormatPlan, features};
 use crate::{Error, Options};
 use gristmill_spec::SourceFile;
 use gristmill_spec::model::{CpuVariant, Kernel, ShapeRules, SpecSet};
-use gristmill_spec::vocab::{Arch, DType, DeviceKind, Feature, Isa, Op};
+use gristmill_spec::vocab::{Arch, DType, DeviceKind, Feature, Isa, Op, Strategy};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -67,16 +68,11 @@ pub fn emit(
     options: &Options,
 ) -> Result<(String, Vec<Listed>), Vec<Error>> {
     let mut errors = Vec::new();
-    let mut plans = Vec::new();
-    for format in &set.formats {
-        match FormatPlan::new(format, &set.activations[format.activations]) {
-            Ok(plan) => plans.push(plan),
-            Err(error) => errors.push(error),
-        }
-    }
-    if !errors.is_empty() {
-        return Err(errors);
-    }
+    let plans: Vec<FormatPlan<'_>> = set
+        .formats
+        .iter()
+        .map(|format| FormatPlan::new(format, &set.activations[format.activations]))
+        .collect();
     let mut out = String::new();
     let mut listed = Vec::new();
     let mut loops = Loops::new();
@@ -223,14 +219,31 @@ fn cfg(arch: Arch) -> String {
 }
 
 /// The kernels of `op` that serve a format, with their variants.
-fn serving(set: &SpecSet, op: Op, format: usize) -> impl Iterator<Item = (&Kernel, usize, &CpuVariant)> {
+pub(crate) fn serving(
+    set: &SpecSet,
+    op: Op,
+    format: usize,
+) -> impl Iterator<Item = (&Kernel, usize, &CpuVariant)> {
     set.kernels
         .iter()
         .filter(move |kernel| kernel.op == op)
         .flat_map(|kernel| {
             kernel.cpu.iter().enumerate().map(move |(order, variant)| (kernel, order, variant))
         })
-        .filter(move |(_, _, variant)| variant.formats.contains(&format))
+        .filter(move |(_, _, variant)| variant.formats.contains(&format) && in_range(set, format, variant))
+}
+
+/// Whether the sums of a format fit the tables of a lookup variant that takes codes of some width: like formats of wider
+/// codes, those that do not are left to other variants. One without `code_bits` is to serve all of its formats, or is refused.
+fn in_range(set: &SpecSet, format: usize, variant: &CpuVariant) -> bool {
+    let (Strategy::Lookup, Some(_), Some(packing)) = (variant.strategy, variant.code_bits, variant.packing)
+    else {
+        return true;
+    };
+    let format = &set.formats[format];
+    let plan = FormatPlan::new(format, &set.activations[format.activations]);
+    let refusal = packed_plan(&plan, &set.packings[packing], variant).err();
+    !matches!(refusal, Some(Error::Spec(diagnostic)) if diagnostic.code == "lookup-range")
 }
 
 struct Listing<'a> {
@@ -264,7 +277,7 @@ impl Listing<'_> {
             op: self.op,
             format: self.format,
             quantizer: quantizer.map_or(0, |(index, _)| index),
-            input: if self.op == Op::Matmul { kernel.input.clone() } else { vec![DType::F32] },
+            input: kernel.input.clone(),
             device: DeviceKind::Cpu,
             isa: Some(variant.isa),
             rank: (variant.by_default, Some(variant.isa), variant.requires.len(), std::cmp::Reverse(order)),
@@ -275,14 +288,4 @@ impl Listing<'_> {
             code,
         }
     }
-}
-
-pub(crate) fn lcm(a: u64, b: u64) -> u64 {
-    let gcd = |mut a: u64, mut b: u64| {
-        while b != 0 {
-            (a, b) = (b, a % b);
-        }
-        a
-    };
-    (a / gcd(a, b)).saturating_mul(b)
 }

@@ -1,10 +1,10 @@
 //! The modules of generated code: one for each format, one for each activation format.
 
 use super::{
-    Listed, Listing, Loops, Shared, activations, attributes, doc, fields, format, free_name, lcm, lookup,
-    matmul, pack, quantize, scalar, serving, variant_ident,
+    Listed, Listing, Loops, Shared, activations, attributes, doc, fields, format, free_name, lookup, matmul,
+    pack, quantize, scalar, serving, variant_ident,
 };
-use crate::plan::{FormatPlan, LookupPlan, MatmulPlan, PackPlan, scalar_k_max};
+use crate::plan::{FormatPlan, LookupPlan, MatmulPlan, PackPlan, lcm, scalar_k_max};
 use crate::{CudaImages, Error, Options};
 use gristmill_spec::model::{CpuVariant, Format, Origin, Packing, ShapeRules, SpecSet};
 use gristmill_spec::vocab::{Op, Strategy};
@@ -128,115 +128,108 @@ pub(super) fn format_module(
     }
 
     let matmuls: Vec<_> = serving(set, Op::Matmul, index).collect();
-    if let Some(reason) = plan.no_matmul() {
-        if !matmuls.is_empty() {
-            errors.push(Error::plan(format, &format!("no integer matmul: {reason}")));
-        }
-    } else {
-        let listing = Listing { op: Op::Matmul, format: index, format_name: name, options };
-        let mut packs: BTreeMap<String, PackPlan<'_>> = BTreeMap::new();
-        let mut scalar = false;
-        for (kernel, order, variant) in matmuls {
-            let source = format!("{}:{}", variant.origin.file, variant.origin.line);
-            let ident = format!("matmul_{}", variant_ident(variant));
-            let (function, packing, multiple, shape, words, text) = match variant.packing {
-                None => {
-                    let text = scalar::matmul_scalar(plan);
-                    let function = match &variant.body {
-                        Some(path) => path.clone(),
-                        None => {
-                            if !scalar {
-                                scalar = true;
-                                let _ = write!(body, "{text}");
-                            }
-                            format!("{name}::matmul_scalar")
+    let listing = Listing { op: Op::Matmul, format: index, format_name: name, options };
+    let mut packs: BTreeMap<String, PackPlan<'_>> = BTreeMap::new();
+    let mut scalar = false;
+    for (kernel, order, variant) in matmuls {
+        let source = format!("{}:{}", variant.origin.file, variant.origin.line);
+        let ident = format!("matmul_{}", variant_ident(variant));
+        let (function, packing, multiple, shape, words, text) = match variant.packing {
+            None => {
+                let text = scalar::matmul_scalar(plan);
+                let function = match &variant.body {
+                    Some(path) => path.clone(),
+                    None => {
+                        if !scalar {
+                            scalar = true;
+                            let _ = write!(body, "{text}");
                         }
-                    };
-                    let words = format!("the format's own rows; decode: {strategies}; i32 sums");
-                    (function, "None".to_string(), 1, k_rule(variant.shape, scalar_k_max(plan)), words, text)
-                }
-                Some(packing) => {
-                    let packing = &set.packings[packing];
-                    let Packed { shape_name, text, words, pack, k_max } = match packed(plan, packing, variant)
-                    {
-                        Ok(packed) => packed,
-                        Err(error) => {
-                            errors.push(error.of_variant(&variant.origin));
-                            continue;
-                        }
-                    };
-                    let multiple = pack.multiple;
-                    packs.entry(packing.name.clone()).or_insert(pack);
-                    let function = match &variant.body {
-                        Some(path) => path.clone(),
-                        None => {
-                            let module = free_name(loops, &format!("{ident}_{shape_name}"), &text);
-                            let shared = loops.entry(module.clone()).or_insert_with(|| Shared {
-                                text: text.clone(),
-                                formats: Vec::new(),
-                                isa: variant.isa,
-                                words: words.clone(),
-                                source,
-                            });
-                            shared.formats.push(format!("`{name}`"));
-                            format!("{module}::matmul")
-                        }
-                    };
-                    (
-                        function,
-                        format!("Some(&{name}::PACK_{})", packing.name.to_uppercase()),
-                        multiple,
-                        k_rule(variant.shape, k_max),
-                        words,
-                        text,
-                    )
-                }
-            };
-            listed.push(listing.entry(
-                kernel,
-                order,
-                variant,
-                None,
-                shape,
-                words,
-                format!(
-                    "Code::Matmul {{ run: {function}, packing: {packing}, unit: Unit {{ elements: {}, multiple: {multiple} }} }}",
-                    plan.unit
-                ),
-                &format!("{decode}{text}"),
-            ));
-            binding(&mut body, variant, &listed[listed.len() - 1].name);
-        }
-        if matches!(options.cuda, CudaImages::Built { .. }) {
-            match crate::cuda::packings(set, plan, index) {
-                Ok(more) => {
-                    for pack in more {
-                        packs.entry(pack.packing.name.clone()).or_insert(pack);
+                        format!("{name}::matmul_scalar")
                     }
-                }
-                Err(error) => errors.push(error),
+                };
+                let words = format!("the format's own rows; decode: {strategies}; i32 sums");
+                (function, "None".to_string(), 1, k_rule(variant.shape, scalar_k_max(plan)), words, text)
             }
+            Some(packing) => {
+                let packing = &set.packings[packing];
+                let Packed { shape_name, text, words, pack, k_max } = match packed(plan, packing, variant) {
+                    Ok(packed) => packed,
+                    Err(error) => {
+                        errors.push(error);
+                        continue;
+                    }
+                };
+                let multiple = pack.multiple;
+                packs.entry(packing.name.clone()).or_insert(pack);
+                let function = match &variant.body {
+                    Some(path) => path.clone(),
+                    None => {
+                        let module = free_name(loops, &format!("{ident}_{shape_name}"), &text);
+                        let shared = loops.entry(module.clone()).or_insert_with(|| Shared {
+                            text: text.clone(),
+                            formats: Vec::new(),
+                            isa: variant.isa,
+                            words: words.clone(),
+                            source,
+                        });
+                        shared.formats.push(format!("`{name}`"));
+                        format!("{module}::matmul")
+                    }
+                };
+                (
+                    function,
+                    format!("Some(&{name}::PACK_{})", packing.name.to_uppercase()),
+                    multiple,
+                    k_rule(variant.shape, k_max),
+                    words,
+                    text,
+                )
+            }
+        };
+        listed.push(listing.entry(
+            kernel,
+            order,
+            variant,
+            None,
+            shape,
+            words,
+            format!(
+                "Code::Matmul {{ run: {function}, packing: {packing}, unit: Unit {{ elements: {}, multiple: {multiple} }} }}",
+                plan.unit
+            ),
+            &format!("{decode}{text}"),
+        ));
+        binding(&mut body, variant, &listed[listed.len() - 1].name);
+    }
+    if matches!(options.cuda, CudaImages::Built { .. }) {
+        match crate::cuda::packings(set, plan, index) {
+            Ok(more) => {
+                for pack in more {
+                    packs.entry(pack.packing.name.clone()).or_insert(pack);
+                }
+            }
+            Err(error) => errors.push(error),
         }
-        for (packing, pack) in &packs {
-            body.push_str(&pack::pack(plan, pack));
-            let _ = write!(
-                body,
-                "/// `{name}` in packing `{packing}`.
-                 pub static PACK_{upper}: PackInfo = PackInfo {{
-                     name: {packing:?}, rows: {rows}, tile_k: {tile_k}, tile_bytes: {tile_bytes}, scales: {scales}, mins: {mins}, runs: {runs}, min: {min}, table: {table},
-                     pack: pack_{packing}, unpack: unpack_{packing},
-                 }};\n",
-                upper = packing.to_uppercase(),
-                rows = pack.packing.rows,
-                tile_k = pack.tile.k,
-                tile_bytes = pack.tile.bytes,
-                scales = plan.has_scales(),
-                runs = plan.runs(),
-                mins = plan.offset,
-                min = plan.min(),
-                table = pack.table.as_ref().map_or("None".to_string(), |t| format!("Some(&{t:?})")),
-            );
-        }
+    }
+    for (packing, pack) in &packs {
+        body.push_str(&pack::pack(plan, pack));
+        let _ = write!(
+            body,
+            "/// `{name}` in packing `{packing}`: the facts, the functions and the kernels that read it are of one plan.
+             pub static PACK_{upper}: PackInfo = unsafe {{ PackInfo::new(PackFacts {{
+                 name: {packing:?}, rows: {rows}, tile_k: {tile_k}, tile_bytes: {tile_bytes}, scales: {scales}, mins: {mins}, runs: {runs}, min: {min}, table: {table},
+                 pack: pack_{packing}, unpack: unpack_{packing},
+             }}) }};\n",
+            upper = packing.to_uppercase(),
+            rows = pack.packing.rows,
+            tile_k = pack.tile.k,
+            tile_bytes = pack.tile.bytes,
+            scales = plan.has_scales(),
+            runs = plan.runs(),
+            mins = plan.offset,
+            min = plan.min(),
+            table = pack.table.as_ref().map_or("None".to_string(), |t| format!("Some(&{t:?})")),
+        );
     }
     if !errors.is_empty() {
         return Err(errors);
@@ -247,7 +240,7 @@ pub(super) fn format_module(
          pub mod {name} {{
              use gristmill_runtime::abi::{{Fault, MatmulArgs, Step}};
              use gristmill_runtime::number;
-             use gristmill_runtime::registry::PackInfo;
+             use gristmill_runtime::registry::{{PackFacts, PackInfo}};
              use gristmill_runtime::search;
              {body}
          }}\n",
@@ -267,32 +260,47 @@ struct Packed<'a> {
     k_max: u64,
 }
 
+/// The plan of a variant that reads a packing.
+pub(crate) enum PackedPlan<'a> {
+    Multiply(MatmulPlan<'a>),
+    Lookup(LookupPlan<'a>),
+}
+
+/// Plans a variant that reads `packing`.
+///
+/// # Errors
+/// The packing does not go with the format or the variant, or a sum could overflow.
+pub(crate) fn packed_plan<'a>(
+    plan: &'a FormatPlan<'_>,
+    packing: &'a Packing,
+    variant: &CpuVariant,
+) -> Result<PackedPlan<'a>, Error> {
+    Ok(match variant.strategy {
+        Strategy::Multiply => PackedPlan::Multiply(MatmulPlan::new(plan, packing, variant)?),
+        Strategy::Lookup => PackedPlan::Lookup(LookupPlan::new(plan, packing, variant)?),
+    })
+}
+
 fn packed<'a>(
     plan: &'a FormatPlan<'_>,
     packing: &'a Packing,
     variant: &CpuVariant,
 ) -> Result<Packed<'a>, Error> {
-    Ok(match variant.strategy {
-        Strategy::Multiply => {
-            let resolved = MatmulPlan::new(plan, packing, variant)?;
-            Packed {
-                shape_name: matmul::shape_name(&resolved),
-                text: matmul::emit(&resolved),
-                words: resolved.describe(),
-                pack: resolved.pack.clone(),
-                k_max: resolved.k_max,
-            }
-        }
-        Strategy::Lookup => {
-            let resolved = LookupPlan::new(plan, packing, variant)?;
-            Packed {
-                shape_name: lookup::shape_name(&resolved),
-                text: lookup::emit(&resolved),
-                words: resolved.describe(),
-                pack: resolved.pack.clone(),
-                k_max: resolved.k_max,
-            }
-        }
+    Ok(match packed_plan(plan, packing, variant)? {
+        PackedPlan::Multiply(resolved) => Packed {
+            shape_name: matmul::shape_name(&resolved),
+            text: matmul::emit(&resolved),
+            words: resolved.describe(),
+            k_max: resolved.k_max,
+            pack: resolved.pack,
+        },
+        PackedPlan::Lookup(resolved) => Packed {
+            shape_name: lookup::shape_name(&resolved),
+            text: lookup::emit(&resolved),
+            words: resolved.describe(),
+            k_max: resolved.k_max,
+            pack: resolved.pack,
+        },
     })
 }
 

@@ -22,45 +22,40 @@ pub fn step(rule: &ScaleRule) -> String {
     let statistic = statistic(rule);
     let levels = float(rule.levels);
     let mut out = format!("let s = {statistic};\n");
-    if rule.floor != 0.0 && !rule.f64_division {
-        let _ = writeln!(out, "let s = s.max({});", float(rule.floor as f32));
-    }
-    match rule.via {
-        Via::Step => {
-            let _ = writeln!(
-                out,
-                "// A block too small for a finite inverse counts as all zero.
-                 let step = s / {levels};
-                 let (apply, stored) = match 1.0 / step {{
-                     inverse if inverse.is_finite() => (inverse, step),
-                     _ => (0.0, 0.0 / {levels}),
-                 }};"
-            );
-        }
-        Via::Multiplier if rule.f64_division => {
-            let _ = writeln!(
-                out,
-                "let apply = ({levels_f64} / f64::from(s).max({:?})) as f32;
-                 let (apply, stored) = match apply.is_finite() {{ true => (apply, 1.0 / apply), false => (0.0, 0.0) }};",
-                rule.floor,
-                levels_f64 = format_args!("{:?}f64", f64::from(rule.levels)),
-            );
-        }
-        Via::Multiplier => {
-            let _ = writeln!(
-                out,
-                "let apply = {levels} / s;
-                 let (apply, stored) = match apply.is_finite() {{ true => (apply, 1.0 / apply), false => (0.0, 0.0) }};"
-            );
-        }
-        Via::Divide => {
-            let _ = writeln!(
-                out,
-                "let apply = s / {levels};
-                 let (apply, stored) = match apply != 0.0 {{ true => (apply, apply), false => (f32::INFINITY, 0.0) }};"
-            );
-        }
-    }
+    // A bound of 0 is none: a statistic with a sign may be negative.
+    let bounded = rule.floor != 0.0;
+    let (s, over, under) = if rule.f64_division {
+        let s =
+            if bounded { format!("f64::from(s).max({:?})", rule.floor) } else { "f64::from(s)".to_owned() };
+        let levels = format!("{:?}f64", f64::from(rule.levels));
+        let (over, under) = (format!("({s} / {levels}) as f32"), format!("({levels} / {s}) as f32"));
+        (None, over, under)
+    } else {
+        let s = bounded.then(|| format!("let s = s.max({});\n", float(rule.floor as f32)));
+        (s, format!("s / {levels}"), format!("{levels} / s"))
+    };
+    out.push_str(s.as_deref().unwrap_or_default());
+    let _ = match rule.via {
+        Via::Step => writeln!(
+            out,
+            "// A block too small for a finite inverse counts as all zero.
+             let step = {over};
+             let (apply, stored) = match 1.0 / step {{
+                 inverse if inverse.is_finite() => (inverse, step),
+                 _ => (0.0, 0.0 / {levels}),
+             }};"
+        ),
+        Via::Multiplier => writeln!(
+            out,
+            "let apply = {under};
+             let (apply, stored) = match apply.is_finite() {{ true => (apply, 1.0 / apply), false => (0.0, 0.0) }};"
+        ),
+        Via::Divide => writeln!(
+            out,
+            "let apply = {over};
+             let (apply, stored) = match apply != 0.0 {{ true => (apply, apply), false => (f32::INFINITY, 0.0) }};"
+        ),
+    };
     out
 }
 
@@ -92,8 +87,8 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
     };
     let code = &format.fields[format.value.code];
     let Decode::Affine { times, zero, .. } = plan.decode() else {
-        return Err(Error::plan(
-            format,
+        return Err(Error::passed(
+            plan,
             "rounding needs evenly spaced levels; this quantizer can't make a table's codes",
         ));
     };
@@ -102,10 +97,10 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
         || !format.value.add.is_empty()
         || !format.value.subtract.is_empty()
     {
-        return Err(Error::plan(format, "its quantizer can round to `scale * (code - zero)` only"));
+        return Err(Error::passed(plan, "its quantizer can round to `scale * (code - zero)` only"));
     }
     let [factor] = format.value.scale.as_slice() else {
-        return Err(Error::plan(format, "its quantizer needs exactly one scale"));
+        return Err(Error::passed(plan, "its quantizer needs exactly one scale"));
     };
     let mut out = String::new();
     let half_up_zero = zero;
@@ -116,10 +111,10 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
         Factor::Field(index) => {
             let field = &format.fields[*index];
             if field.count != 1 {
-                return Err(Error::plan(format, "its quantizer needs one scale a block"));
+                return Err(Error::passed(plan, "its quantizer needs one scale a block"));
             }
             body.push_str(&step(&rule.scale));
-            store.push_str(&super::search::store_float(format, field, "stored")?);
+            store.push_str(&super::search::store_float(plan, field, "stored")?);
         }
         Factor::Row | Factor::Tensor => {
             let _ = write!(

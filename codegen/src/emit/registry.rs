@@ -6,7 +6,7 @@ use crate::plan::FormatPlan;
 use crate::{CudaImages, Options};
 use gristmill_spec::SourceFile;
 use gristmill_spec::model::{DimRule, Scalar, SpecSet};
-use gristmill_spec::vocab::{Arch, DType, DeviceKind, Isa, Op};
+use gristmill_spec::vocab::{Arch, DType, DeviceKind, Isa, Op, Serves};
 use std::fmt::Write;
 
 /// Everything after the format modules.
@@ -21,9 +21,8 @@ pub fn emit(
 ) -> String {
     let mut out = format!(
         "use {runtime}::registry::{{
-             ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, FormatInfo, ImportInfo, KernelId, LeftOut,
-             Move, OuterType, Registry,
-             ShapeRules, Source, Unit, WithoutImage,
+             ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, EntryFacts, FormatFacts, FormatInfo, ImportInfo,
+             KernelId, LeftOut, Move, OuterType, Registry, RegistryFacts, ShapeRules, Source, Unit, WithoutImage,
          }};
          use {runtime}::vocab::{{CudaArch, DType, DeviceKind, FeatureSet, Isa, Op}};
          use {runtime}::vocab::Feature;\n",
@@ -61,12 +60,12 @@ pub fn emit(
          const CUDA: CudaBuild = {};
          static WITHOUT_IMAGE: &[WithoutImage] = &[{}];
          static SOURCES: &[Source] = &[{}];
-         /// What this build holds.
-         pub static REGISTRY: Registry = Registry {{
+         /// What this build holds. All tables are of one set of specs, with what was compiled from it.
+         pub static REGISTRY: Registry = unsafe {{ Registry::new(RegistryFacts {{
              package: {:?}, formats: FORMATS, activations: ACTIVATIONS, imports: IMPORTS,
              entries: ENTRIES, candidates, left_out: LEFT_OUT, cuda: CUDA, without_image: WITHOUT_IMAGE,
              convert: {}, sources: SOURCES,
-         }};\n",
+         }}) }};\n",
         left_out.join(", "),
         cuda_build(options),
         images.without,
@@ -140,9 +139,7 @@ fn why_not(runtime: &str) -> String {
              let (mut op, mut dtype, mut device) = (0, 0, 0);
              while op < Op::ALL.len() {{
                  // Weight formats and activation formats are numbered apart.
-                 let same_kind = matches!(Op::ALL[op], Op::QuantizeActivations)
-                     == matches!(required.op, Op::QuantizeActivations);
-                 held[op][dtype][device] = same_kind
+                 held[op][dtype][device] = required.op.serves_like(Op::ALL[op])
                      && !candidates(Op::ALL[op], index, DType::ALL[dtype], DeviceKind::ALL[device]).is_empty();
                  device += 1;
                  if device == DeviceKind::ALL.len() {{ (dtype, device) = (dtype + 1, 0); }}
@@ -203,7 +200,10 @@ fn outer(scalar: Scalar) -> &'static str {
 }
 
 fn formats(set: &SpecSet, plans: &[FormatPlan<'_>]) -> String {
-    let mut out = String::from("static FORMATS: &[FormatInfo] = &[");
+    let mut out = String::from(
+        "/// The weight formats: as large as the blocks for which the kernels below were compiled.
+         static FORMATS: &[FormatInfo] = unsafe { &[",
+    );
     for plan in plans {
         let f = plan.format;
         let quantizers: Vec<&str> = f.quantizers.iter().map(|q| q.name.as_str()).collect();
@@ -212,14 +212,14 @@ fn formats(set: &SpecSet, plans: &[FormatPlan<'_>]) -> String {
             f.tensor_tail.map_or("None".to_string(), |(s, bytes)| format!("Some(({}, {bytes}))", outer(s)));
         let _ = write!(
             out,
-            "FormatInfo {{
+            "FormatInfo::new(FormatFacts {{
                  name: {:?}, doc: {:?}, source: \"{}:{}\", gguf: {:?}, elements: {}, bytes: {},
                  row_header: {header}, tensor_tail: {tail}, quantizers: &{quantizers:?}, activations: {},
-             }},",
+             }}),",
             f.name, f.doc, f.origin.file, f.origin.line, f.gguf, f.elements, f.bytes, f.activations,
         );
     }
-    out.push_str("];\nstatic ACTIVATIONS: &[ActivationInfo] = &[");
+    out.push_str("] };\nstatic ACTIVATIONS: &[ActivationInfo] = &[");
     for a in &set.activations {
         let block = a.block.map_or("None".to_string(), |b| format!("Some({b})"));
         let _ = write!(
@@ -238,7 +238,10 @@ fn rule(rule: DimRule) -> String {
 }
 
 fn entries(listed: &[Listed]) -> String {
-    let mut out = String::from("static ENTRIES: &[Entry] = &[");
+    let mut out = String::from(
+        "/// The kernels: each was compiled for its format, packing and features, or is marked as the variant that is.
+         static ENTRIES: &[Entry] = unsafe { &[",
+    );
     for kernel in listed {
         let features: String = kernel
             .features
@@ -246,13 +249,13 @@ fn entries(listed: &[Listed]) -> String {
             .fold("FeatureSet::EMPTY".to_string(), |set, f| format!("{set}.with(Feature::{f:?})"));
         let _ = write!(
             out,
-            "{cfg}Entry {{
+            "{cfg}Entry::new(EntryFacts {{
                  id: KernelId({id:#018x}), name: {name:?}, op: Op::{op:?}, format: {format}, quantizer: {quantizer},
                  device: DeviceKind::{device:?}, isa: {isa}, features: {features},
                  shape: ShapeRules {{ m: {m}, n: {n}, k: {k} }},
                  source: {source:?}, plan: {plan:?}, code: {code},
                  counters: {{ static COUNTERS: Counters = Counters::new(); &COUNTERS }},
-             }},",
+             }}),",
             cfg = cfg(kernel.isa.map_or(Arch::Any, Isa::arch)),
             device = kernel.device,
             id = kernel.id,
@@ -269,7 +272,7 @@ fn entries(listed: &[Listed]) -> String {
             code = kernel.code,
         );
     }
-    out.push_str("];\n");
+    out.push_str("] };\n");
     out
 }
 
@@ -313,13 +316,11 @@ fn candidates(set: &SpecSet, listed: &[Listed], arch: Arch) -> String {
     };
     let mut body = String::new();
     for &op in Op::ALL {
-        let (ty, names): (&str, Vec<&str>) = match op {
-            Op::QuantizeActivations => {
+        let (ty, names): (&str, Vec<&str>) = match op.info().serves {
+            Serves::Activations => {
                 ("ActivationFormat", set.activations.iter().map(|a| a.name.as_str()).collect())
             }
-            Op::Quantize | Op::Dequantize | Op::Matmul => {
-                ("Format", set.formats.iter().map(|f| f.name.as_str()).collect())
-            }
+            Serves::Formats => ("Format", set.formats.iter().map(|f| f.name.as_str()).collect()),
         };
         let mut inner = String::new();
         for (index, name) in names.iter().enumerate() {

@@ -7,12 +7,12 @@ use super::fields::{raw_type, write_raw};
 use super::float;
 use crate::Error;
 use crate::plan::FormatPlan;
-use gristmill_spec::model::{Factor, Field, FieldType, Format, Scalar, Search, ValueMap};
+use gristmill_spec::model::{Factor, Field, FieldType, Scalar, Search, ValueMap};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Statements that store the f32 `value` in a field, or stop where it does not fit.
-pub(super) fn store_float(format: &Format, field: &Field, value: &str) -> Result<String, Error> {
+pub(super) fn store_float(plan: &FormatPlan<'_>, field: &Field, value: &str) -> Result<String, Error> {
     let (raw, check) = match field.ty {
         FieldType::Scalar(Scalar::F32) => (format!("{value}.to_bits()"), format!("{value}.is_finite()")),
         FieldType::Scalar(Scalar::F16) => {
@@ -21,7 +21,7 @@ pub(super) fn store_float(format: &Format, field: &Field, value: &str) -> Result
         FieldType::Scalar(Scalar::Bf16) => {
             (format!("number::f32_to_bf16({value})"), "number::bf16_to_f32(code[0]).is_finite()".to_string())
         }
-        _ => return Err(Error::plan(format, "its quantizer can store f16, bf16 and f32 scales only")),
+        _ => return Err(Error::passed(plan, "its quantizer can store f16, bf16 and f32 scales only")),
     };
     Ok(format!(
         "{{
@@ -34,12 +34,12 @@ pub(super) fn store_float(format: &Format, field: &Field, value: &str) -> Result
 }
 
 /// A closure that rounds an f32 to what a field stores.
-fn stored(format: &Format, field: &Field) -> Result<&'static str, Error> {
+fn stored(plan: &FormatPlan<'_>, field: &Field) -> Result<&'static str, Error> {
     match field.ty {
         FieldType::Scalar(Scalar::F32) => Ok("|value| value"),
         FieldType::Scalar(Scalar::F16) => Ok("|value| number::f16_to_f32(number::f32_to_f16(value))"),
         FieldType::Scalar(Scalar::Bf16) => Ok("|value| number::bf16_to_f32(number::f32_to_bf16(value))"),
-        _ => Err(Error::plan(format, "its quantizer can store f16, bf16 and f32 scales only")),
+        _ => Err(Error::passed(plan, "its quantizer can store f16, bf16 and f32 scales only")),
     }
 }
 
@@ -88,8 +88,7 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
     let format = plan.format;
     let value = &format.value;
     let code = &format.fields[value.code];
-    let mismatch =
-        || Error::plan(format, &format!("`{}` is for formats of another structure", search.name()));
+    let mismatch = || Error::passed(plan, format!("`{}` is for formats of another structure", search.name()));
     let field = |factors: &[Factor], index: usize| match factors.get(index) {
         Some(Factor::Field(field)) => Ok(&format.fields[*field]),
         _ => Err(mismatch()),
@@ -103,19 +102,19 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
             "let found = search::range::min_max(x, {});
              {block}{}{}",
             float(top as f32),
-            store_float(format, first, "found.scale")?,
-            store_float(format, field(&value.add, 0)?, "found.min")?
+            store_float(plan, first, "found.scale")?,
+            store_float(plan, field(&value.add, 0)?, "found.min")?
         ),
         Search::Mean => format!(
             "let found = search::range::mean(x);
              {block}{}",
-            store_float(format, first, "found.scale")?
+            store_float(plan, first, "found.scale")?
         ),
         Search::KMin { rms, square, start, steps } => {
             let (runs, min, min_runs) =
                 (field(&value.scale, 1)?, field(&value.subtract, 0)?, field(&value.subtract, 1)?);
-            if stored(format, first)? != stored(format, min)? {
-                return Err(Error::plan(format, "`k-min` needs scale and minimum of one type"));
+            if stored(plan, first)? != stored(plan, min)? {
+                return Err(Error::passed(plan, "`k-min` needs scale and minimum of one type"));
             }
             let weights = if rms { "RmsAbs" } else { "Abs" };
             format!(
@@ -129,9 +128,9 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
                 float(top as f32),
                 float(range(runs).1 as f32),
                 float(range(min_runs).1 as f32),
-                stored(format, first)?,
-                store_float(format, first, "found.scale")?,
-                store_float(format, min, "found.min")?,
+                stored(plan, first)?,
+                store_float(plan, first, "found.scale")?,
+                store_float(plan, min, "found.min")?,
                 store_factors(runs, "found.runs"),
                 store_factors(min_runs, "found.min_runs"),
             )
@@ -152,8 +151,8 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
                 float(((top + 1) / 2) as f32),
                 float(low as f32),
                 float(high as f32),
-                stored(format, first)?,
-                store_float(format, first, "found.scale")?,
+                stored(plan, first)?,
+                store_float(plan, first, "found.scale")?,
                 store_factors(runs, "found.runs"),
             )
         }
@@ -177,7 +176,7 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
                          search::levels::LevelScan {{ levels: &LEVELS, steps: {steps}, runs: {factors} }};
                      let found = search::levels::level_scan::<ELEMENTS, RUNS>(x, &RULE);
                      {block}{}{store}",
-                    store_float(format, first, "found.scale")?
+                    store_float(plan, first, "found.scale")?
                 )
             } else {
                 let scalar = match first.ty {
@@ -225,9 +224,9 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
                 masks.count,
                 value.group,
                 factors.len(),
-                stored(format, first)?,
+                stored(plan, first)?,
                 store_array(masks, "found.signs", "value"),
-                store_float(format, first, "found.scale")?,
+                store_float(plan, first, "found.scale")?,
                 store_array(runs, "found.runs", "value"),
             );
             body

@@ -4,7 +4,8 @@
 //! activations at hand. A sum is held as two digits, each in a byte, so that a byte shuffle serves sixteen
 //! rows or more; bytes are summed until they could overflow, then merged into i16 lanes, and those into i32.
 
-use super::{Error, FormatPlan, PackPlan, features};
+use super::{Error, FormatPlan, PackPlan, features, gcd};
+use crate::refusal::OTHER_FORMATS;
 use gristmill_spec::model::{CpuVariant, Packing};
 use gristmill_spec::vocab::{Feature, Isa, Strategy};
 
@@ -64,23 +65,29 @@ impl<'a> LookupPlan<'a> {
         packing: &'a Packing,
         variant: &CpuVariant,
     ) -> Result<LookupPlan<'a>, Error> {
-        let refuse = |reason: &str| Err(Error::plan(plan.format, reason));
-        let mut pack = PackPlan::new(plan, packing, Strategy::Lookup)?;
+        let origin = &variant.origin;
+        let range = |reason: String| {
+            let message = format!("format `{}`: {reason}", plan.format.name);
+            Err(Error::refused("lookup-range", origin, message, OTHER_FORMATS))
+        };
         let (module, lanes) = match variant.isa {
-            Isa::Scalar => return refuse("the scalar variant reads the format's own rows, not a packing"),
+            Isa::Scalar => return Err(Error::passed(plan, "a scalar variant reads a packing")),
             Isa::Sse41 => ("sse41", 4),
             Isa::Avx2 | Isa::AvxVnni => ("avx2", 8),
             Isa::Avx512 => ("avx512", 16),
             Isa::Neon => ("neon", 4),
         };
+        let mut pack = PackPlan::new(plan, packing, Strategy::Lookup, origin)?;
         let rows = if variant.rows == 0 { packing.rows } else { variant.rows };
         if !packing.rows.is_multiple_of(4 * lanes) || !rows.is_multiple_of(4 * lanes) {
-            return refuse(&format!(
+            let message = format!(
                 "{rows} rows at once in panels of {} don't fill vectors of {} bytes ({})",
                 packing.rows,
                 4 * lanes,
                 variant.isa
-            ));
+            );
+            let help = format!("rows of the tile and of the packing that are multiples of {}", 4 * lanes);
+            return Err(Error::refused("tile-rows", origin, message, help));
         }
         let values: Vec<u8> = match &pack.table {
             Some(table) => table.iter().copied().take(plan.values.len()).collect(),
@@ -88,7 +95,7 @@ impl<'a> LookupPlan<'a> {
         };
         let codes = INDEX_BITS / pack.bits();
         let Some(Digits { step, split, lookups }) = digits(&values, codes) else {
-            return refuse(&format!(
+            return range(format!(
                 "sums of {codes} operands up to {} have no two digits that a byte could add twice",
                 pack.operand_max
             ));
@@ -116,13 +123,13 @@ impl<'a> LookupPlan<'a> {
             unit => TABLES.max(2 * plan.runs() * unit.next_multiple_of(whole) / pack.tile.k),
         };
         if tables > MOST_TABLES {
-            return refuse(&format!("runs of {} take more than {MOST_TABLES} tables", plan.unit));
+            return range(format!("runs of {} take more than {MOST_TABLES} tables", plan.unit));
         }
         // With the bias a sum is up to twice as large.
         let worst = 256 * u64::from(pack.operand_max) + 128 * u64::from(weight);
         let k_max = (((1u64 << 31) - 1) / worst.max(1)).saturating_sub(u64::from(pack.multiple));
         if u64::from(plan.unit) > k_max {
-            return refuse(&format!("sums over runs of {} could overflow 32 bits", plan.unit));
+            return Err(Error::overflow(plan, origin));
         }
         Ok(LookupPlan {
             format: plan,
@@ -182,7 +189,7 @@ fn most_of_a_block(largest: u32, codes: u32, block: u32) -> u32 {
 
 /// The digits whose bytes take the most sums, at least the two of a tile.
 fn digits(values: &[u8], codes: u32) -> Option<Digits> {
-    let common = values.iter().fold(0u32, |a, &b| gcd(a, b.into())).max(1);
+    let common = values.iter().fold(0u32, |a, &b| gcd(a.into(), b.into()) as u32).max(1);
     let largest = u32::from(*values.iter().max()?);
     let mut best: Option<Digits> = None;
     for step in [common, 1] {
@@ -199,10 +206,6 @@ fn digits(values: &[u8], codes: u32) -> Option<Digits> {
         }
     }
     best
-}
-
-fn gcd(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use super::FormatPlan;
 use crate::Error;
-use gristmill_spec::model::{Axis, Packing, Tile, TileCode, TileDigit};
+use crate::refusal::fitted;
+use gristmill_spec::model::{Axis, Origin, Packing, Tile, TileCode, TileDigit};
 use gristmill_spec::vocab::Strategy;
 
 /// The codes of a format inside a packing.
@@ -23,23 +24,24 @@ pub struct PackPlan<'a> {
 }
 
 impl<'a> PackPlan<'a> {
-    /// Fits the values of `plan` into `packing`: the narrowest tile that holds value - min, or an index
-    /// into a table of sixteen.
+    /// Fits the values of `plan` into `packing`, for a variant that reads it by `strategy`.
+    ///
+    /// # Errors
+    /// No tile is wide enough, or its order is not one that the strategy's loops read.
     pub fn new(
         plan: &FormatPlan<'_>,
         packing: &'a Packing,
         strategy: Strategy,
+        variant: &Origin,
     ) -> Result<PackPlan<'a>, Error> {
-        let pack = PackPlan::fit(plan, packing)?;
-        PackPlan::check_form(packing, pack.tile, pack.fields, strategy)?;
+        let pack = fitted(plan, packing, variant)?;
+        pack.check_form(strategy, variant)?;
         Ok(pack)
     }
 
-    /// As [`new`](PackPlan::new), for a skeleton that has an order of its own.
-    ///
-    /// # Errors
-    /// No tile is wide enough.
-    pub fn fit(plan: &FormatPlan<'_>, packing: &'a Packing) -> Result<PackPlan<'a>, Error> {
+    /// The narrowest tile of `packing` that holds value - min, or an index into a table of sixteen; none if none is wide
+    /// enough.
+    pub fn fit(plan: &FormatPlan<'_>, packing: &'a Packing) -> Option<PackPlan<'a>> {
         let span = (plan.max() - plan.min()) as u32;
         let direct = packing.tiles.iter().find(|t| span < t.code.levels());
         let holds_all = |t: &&Tile| match t.code {
@@ -52,17 +54,7 @@ impl<'a> PackPlan<'a> {
             (Some(d), Some(l)) if l.code.levels() < d.code.levels() => (l, true),
             (Some(d), _) => (d, false),
             (None, Some(l)) => (l, true),
-            (None, None) => {
-                return Err(Error::plan(
-                    plan.format,
-                    &format!(
-                        "packing `{}` has no tile wide enough for values {}..{}",
-                        packing.name,
-                        plan.min(),
-                        plan.max()
-                    ),
-                ));
-            }
+            (None, None) => return None,
         };
         let table = table.then(|| {
             let mut entries: Vec<u8> = plan.values.iter().map(|v| (v - plan.min()) as u8).collect();
@@ -73,30 +65,17 @@ impl<'a> PackPlan<'a> {
             TileCode::Bits(bits) => 8 / bits,
             TileCode::Trit => TileCode::TRITS,
         };
-        Ok(PackPlan { packing, tile, table, multiple: tile.k, fields, operand_max: span })
+        Some(PackPlan { packing, tile, table, multiple: tile.k, fields, operand_max: span })
     }
 
-    /// The order that the loops of a strategy need.
-    pub(crate) fn check_form(
-        packing: &Packing,
-        tile: &Tile,
-        fields: u32,
-        strategy: Strategy,
-    ) -> Result<(), Error> {
+    /// Whether the tile has the order that the loops of a strategy need.
+    pub(crate) fn check_form(&self, strategy: Strategy, variant: &Origin) -> Result<(), Error> {
+        let (packing, tile) = (self.packing, self.tile);
         let fits = match strategy {
-            Strategy::Multiply => PackPlan::holds_lanes(packing, tile, fields),
-            Strategy::Lookup => PackPlan::holds_indices(packing, tile, fields),
+            Strategy::Multiply => PackPlan::holds_lanes(packing, tile, self.fields),
+            Strategy::Lookup => PackPlan::holds_indices(packing, tile, self.fields),
         };
-        if fits {
-            return Ok(());
-        }
-        Err(Error::Packing {
-            packing: packing.name.clone(),
-            file: packing.origin.file.clone(),
-            line: packing.origin.line,
-            code: tile.code,
-            strategy,
-        })
+        if fits { Ok(()) } else { Err(Error::strategy_order(packing, tile, strategy, variant)) }
     }
 
     /// A row to an i32 lane, four k to its bytes and fields of further k above.

@@ -6,7 +6,7 @@
 pub mod planes {
     use ::gristmill::runtime::abi::{Fault, MatmulArgs, Step};
     use ::gristmill::runtime::number;
-    use ::gristmill::runtime::registry::PackInfo;
+    use ::gristmill::runtime::registry::{PackFacts, PackInfo};
     use ::gristmill::runtime::search;
     /// Elements of a block.
     pub const ELEMENTS: usize = 64;
@@ -369,19 +369,21 @@ pub mod planes {
             unsafe { dst.add(k).write(value) };
         }
     }
-    /// `planes` in packing `r16k4`.
-    pub static PACK_R16K4: PackInfo = PackInfo {
-        name: "r16k4",
-        rows: 16,
-        tile_k: 16,
-        tile_bytes: 64,
-        scales: true,
-        mins: false,
-        runs: 1,
-        min: -1,
-        table: None,
-        pack: pack_r16k4,
-        unpack: unpack_r16k4,
+    /// `planes` in packing `r16k4`: the facts, the functions and the kernels that read it are of one plan.
+    pub static PACK_R16K4: PackInfo = unsafe {
+        PackInfo::new(PackFacts {
+            name: "r16k4",
+            rows: 16,
+            tile_k: 16,
+            tile_bytes: 64,
+            scales: true,
+            mins: false,
+            runs: 1,
+            min: -1,
+            table: None,
+            pack: pack_r16k4,
+            unpack: unpack_r16k4,
+        })
     };
 }
 /// `y = x * w^T` for avx2: `planes`.
@@ -707,8 +709,9 @@ pub mod activations_int8_row {
     }
 }
 use ::gristmill::runtime::registry::{
-    ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, FormatInfo, ImportInfo,
-    KernelId, LeftOut, Move, OuterType, Registry, ShapeRules, Source, Unit, WithoutImage,
+    ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, EntryFacts, FormatFacts,
+    FormatInfo, ImportInfo, KernelId, LeftOut, Move, OuterType, Registry, RegistryFacts,
+    ShapeRules, Source, Unit, WithoutImage,
 };
 use ::gristmill::runtime::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Isa, Op};
 use ::gristmill::runtime::vocab::Feature;
@@ -732,20 +735,23 @@ impl ActivationFormat {
     /// All of them, in the order of the registry's table.
     pub const ALL: &'static [ActivationFormat] = &[ActivationFormat::Int8Row];
 }
-static FORMATS: &[FormatInfo] = &[
-    FormatInfo {
-        name: "planes",
-        doc: "two bits in planes, an f16 scale",
-        source: "specs/formats/planes.toml:1",
-        gguf: None,
-        elements: 64,
-        bytes: 18,
-        row_header: None,
-        tensor_tail: None,
-        quantizers: &["absmax"],
-        activations: 0,
-    },
-];
+/// The weight formats: as large as the blocks for which the kernels below were compiled.
+static FORMATS: &[FormatInfo] = unsafe {
+    &[
+        FormatInfo::new(FormatFacts {
+            name: "planes",
+            doc: "two bits in planes, an f16 scale",
+            source: "specs/formats/planes.toml:1",
+            gguf: None,
+            elements: 64,
+            bytes: 18,
+            row_header: None,
+            tensor_tail: None,
+            quantizers: &["absmax"],
+            activations: 0,
+        }),
+    ]
+};
 static ACTIVATIONS: &[ActivationInfo] = &[
     ActivationInfo {
         name: "int8_row",
@@ -756,194 +762,197 @@ static ACTIVATIONS: &[ActivationInfo] = &[
     },
 ];
 static IMPORTS: &[ImportInfo] = &[];
-static ENTRIES: &[Entry] = &[
-    Entry {
-        id: KernelId(0x661461014bd62ad9),
-        name: "dequantize.planes.scalar",
-        op: Op::Dequantize,
-        format: 0,
-        quantizer: 0,
-        device: DeviceKind::Cpu,
-        isa: Some(Isa::Scalar),
-        features: FeatureSet::EMPTY,
-        shape: ShapeRules {
-            m: DimRule {
-                min: 0,
-                max: u64::MAX,
-                multiple_of: 1,
+/// The kernels: each was compiled for its format, packing and features, or is marked as the variant that is.
+static ENTRIES: &[Entry] = unsafe {
+    &[
+        Entry::new(EntryFacts {
+            id: KernelId(0x661461014bd62ad9),
+            name: "dequantize.planes.scalar",
+            op: Op::Dequantize,
+            format: 0,
+            quantizer: 0,
+            device: DeviceKind::Cpu,
+            isa: Some(Isa::Scalar),
+            features: FeatureSet::EMPTY,
+            shape: ShapeRules {
+                m: DimRule {
+                    min: 0,
+                    max: u64::MAX,
+                    multiple_of: 1,
+                },
+                n: DimRule {
+                    min: 0,
+                    max: u64::MAX,
+                    multiple_of: 1,
+                },
+                k: DimRule {
+                    min: 0,
+                    max: u64::MAX,
+                    multiple_of: 64,
+                },
             },
-            n: DimRule {
-                min: 0,
-                max: u64::MAX,
-                multiple_of: 1,
+            source: "specs/kernels/dequantize.toml:5",
+            plan: "decode: planes of 2 bits",
+            code: Code::Dequantize(planes::dequantize_scalar),
+            counters: {
+                static COUNTERS: Counters = Counters::new();
+                &COUNTERS
             },
-            k: DimRule {
-                min: 0,
-                max: u64::MAX,
-                multiple_of: 64,
+        }),
+        Entry::new(EntryFacts {
+            id: KernelId(0x73396eea5f49a4d2),
+            name: "quantize.planes.absmax.scalar",
+            op: Op::Quantize,
+            format: 0,
+            quantizer: 0,
+            device: DeviceKind::Cpu,
+            isa: Some(Isa::Scalar),
+            features: FeatureSet::EMPTY,
+            shape: ShapeRules {
+                m: DimRule {
+                    min: 0,
+                    max: u64::MAX,
+                    multiple_of: 1,
+                },
+                n: DimRule {
+                    min: 0,
+                    max: u64::MAX,
+                    multiple_of: 1,
+                },
+                k: DimRule {
+                    min: 0,
+                    max: u64::MAX,
+                    multiple_of: 64,
+                },
             },
-        },
-        source: "specs/kernels/dequantize.toml:5",
-        plan: "decode: planes of 2 bits",
-        code: Code::Dequantize(planes::dequantize_scalar),
-        counters: {
-            static COUNTERS: Counters = Counters::new();
-            &COUNTERS
-        },
-    },
-    Entry {
-        id: KernelId(0x9317d3fcf13320a2),
-        name: "quantize.planes.absmax.scalar",
-        op: Op::Quantize,
-        format: 0,
-        quantizer: 0,
-        device: DeviceKind::Cpu,
-        isa: Some(Isa::Scalar),
-        features: FeatureSet::EMPTY,
-        shape: ShapeRules {
-            m: DimRule {
-                min: 0,
-                max: u64::MAX,
-                multiple_of: 1,
+            source: "specs/kernels/quantize.toml:4",
+            plan: "absmax over the block",
+            code: Code::Quantize {
+                step: None,
+                blocks: planes::quantize_absmax_scalar,
             },
-            n: DimRule {
-                min: 0,
-                max: u64::MAX,
-                multiple_of: 1,
+            counters: {
+                static COUNTERS: Counters = Counters::new();
+                &COUNTERS
             },
-            k: DimRule {
-                min: 0,
-                max: u64::MAX,
-                multiple_of: 64,
+        }),
+        #[cfg(target_arch = "x86_64")]
+        Entry::new(EntryFacts {
+            id: KernelId(0x5b595315f95924c5),
+            name: "quantize.planes.absmax.avx2",
+            op: Op::Quantize,
+            format: 0,
+            quantizer: 0,
+            device: DeviceKind::Cpu,
+            isa: Some(Isa::Avx2),
+            features: FeatureSet::EMPTY.with(Feature::Avx2),
+            shape: ShapeRules {
+                m: DimRule {
+                    min: 0,
+                    max: u64::MAX,
+                    multiple_of: 1,
+                },
+                n: DimRule {
+                    min: 0,
+                    max: u64::MAX,
+                    multiple_of: 1,
+                },
+                k: DimRule {
+                    min: 0,
+                    max: u64::MAX,
+                    multiple_of: 64,
+                },
             },
-        },
-        source: "specs/kernels/quantize.toml:4",
-        plan: "absmax over the block",
-        code: Code::Quantize {
-            step: None,
-            blocks: planes::quantize_absmax_scalar,
-        },
-        counters: {
-            static COUNTERS: Counters = Counters::new();
-            &COUNTERS
-        },
-    },
-    #[cfg(target_arch = "x86_64")]
-    Entry {
-        id: KernelId(0x9ad270e882d9c445),
-        name: "quantize.planes.absmax.avx2",
-        op: Op::Quantize,
-        format: 0,
-        quantizer: 0,
-        device: DeviceKind::Cpu,
-        isa: Some(Isa::Avx2),
-        features: FeatureSet::EMPTY.with(Feature::Avx2),
-        shape: ShapeRules {
-            m: DimRule {
-                min: 0,
-                max: u64::MAX,
-                multiple_of: 1,
+            source: "specs/kernels/quantize.toml:7",
+            plan: "absmax over the block",
+            code: Code::Quantize {
+                step: None,
+                blocks: planes::quantize_absmax_avx2,
             },
-            n: DimRule {
-                min: 0,
-                max: u64::MAX,
-                multiple_of: 1,
+            counters: {
+                static COUNTERS: Counters = Counters::new();
+                &COUNTERS
             },
-            k: DimRule {
-                min: 0,
-                max: u64::MAX,
-                multiple_of: 64,
+        }),
+        Entry::new(EntryFacts {
+            id: KernelId(0xde6bca3d3a186389),
+            name: "matmul.planes.scalar",
+            op: Op::Matmul,
+            format: 0,
+            quantizer: 0,
+            device: DeviceKind::Cpu,
+            isa: Some(Isa::Scalar),
+            features: FeatureSet::EMPTY,
+            shape: ShapeRules {
+                m: DimRule {
+                    min: 0,
+                    max: u64::MAX,
+                    multiple_of: 1,
+                },
+                n: DimRule {
+                    min: 0,
+                    max: u64::MAX,
+                    multiple_of: 1,
+                },
+                k: DimRule {
+                    min: 0,
+                    max: u64::MAX,
+                    multiple_of: 64,
+                },
             },
-        },
-        source: "specs/kernels/quantize.toml:7",
-        plan: "absmax over the block",
-        code: Code::Quantize {
-            step: None,
-            blocks: planes::quantize_absmax_avx2,
-        },
-        counters: {
-            static COUNTERS: Counters = Counters::new();
-            &COUNTERS
-        },
-    },
-    Entry {
-        id: KernelId(0xde6bca3d3a186389),
-        name: "matmul.planes.scalar",
-        op: Op::Matmul,
-        format: 0,
-        quantizer: 0,
-        device: DeviceKind::Cpu,
-        isa: Some(Isa::Scalar),
-        features: FeatureSet::EMPTY,
-        shape: ShapeRules {
-            m: DimRule {
-                min: 0,
-                max: u64::MAX,
-                multiple_of: 1,
+            source: "specs/kernels/matmul.toml:7",
+            plan: "the format's own rows; decode: planes of 2 bits; i32 sums",
+            code: Code::Matmul {
+                run: planes::matmul_scalar,
+                packing: None,
+                unit: Unit { elements: 64, multiple: 1 },
             },
-            n: DimRule {
-                min: 0,
-                max: u64::MAX,
-                multiple_of: 1,
+            counters: {
+                static COUNTERS: Counters = Counters::new();
+                &COUNTERS
             },
-            k: DimRule {
-                min: 0,
-                max: u64::MAX,
-                multiple_of: 64,
+        }),
+        #[cfg(target_arch = "x86_64")]
+        Entry::new(EntryFacts {
+            id: KernelId(0xf4e421533264d6f2),
+            name: "matmul.planes.avx2",
+            op: Op::Matmul,
+            format: 0,
+            quantizer: 0,
+            device: DeviceKind::Cpu,
+            isa: Some(Isa::Avx2),
+            features: FeatureSet::EMPTY.with(Feature::Avx2),
+            shape: ShapeRules {
+                m: DimRule {
+                    min: 0,
+                    max: u64::MAX,
+                    multiple_of: 1,
+                },
+                n: DimRule {
+                    min: 0,
+                    max: u64::MAX,
+                    multiple_of: 1,
+                },
+                k: DimRule {
+                    min: 0,
+                    max: u64::MAX,
+                    multiple_of: 64,
+                },
             },
-        },
-        source: "specs/kernels/matmul.toml:7",
-        plan: "the format's own rows; decode: planes of 2 bits; i32 sums",
-        code: Code::Matmul {
-            run: planes::matmul_scalar,
-            packing: None,
-            unit: Unit { elements: 64, multiple: 1 },
-        },
-        counters: {
-            static COUNTERS: Counters = Counters::new();
-            &COUNTERS
-        },
-    },
-    #[cfg(target_arch = "x86_64")]
-    Entry {
-        id: KernelId(0xf4e421533264d6f2),
-        name: "matmul.planes.avx2",
-        op: Op::Matmul,
-        format: 0,
-        quantizer: 0,
-        device: DeviceKind::Cpu,
-        isa: Some(Isa::Avx2),
-        features: FeatureSet::EMPTY.with(Feature::Avx2),
-        shape: ShapeRules {
-            m: DimRule {
-                min: 0,
-                max: u64::MAX,
-                multiple_of: 1,
+            source: "specs/kernels/matmul.toml:10",
+            plan: "16 rows x 2 tokens; r16k4 of 2 bits; decode: shift and mask; u8 x i8 pairs in i16, widened every 4 tiles; integer sums over 64 elements",
+            code: Code::Matmul {
+                run: matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4::matmul,
+                packing: Some(&planes::PACK_R16K4),
+                unit: Unit { elements: 64, multiple: 16 },
             },
-            n: DimRule {
-                min: 0,
-                max: u64::MAX,
-                multiple_of: 1,
+            counters: {
+                static COUNTERS: Counters = Counters::new();
+                &COUNTERS
             },
-            k: DimRule {
-                min: 0,
-                max: u64::MAX,
-                multiple_of: 64,
-            },
-        },
-        source: "specs/kernels/matmul.toml:10",
-        plan: "16 rows x 2 tokens; r16k4 of 2 bits; decode: shift and mask; u8 x i8 pairs in i16, widened every 4 tiles; integer sums over 64 elements",
-        code: Code::Matmul {
-            run: matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4::matmul,
-            packing: Some(&planes::PACK_R16K4),
-            unit: Unit { elements: 64, multiple: 16 },
-        },
-        counters: {
-            static COUNTERS: Counters = Counters::new();
-            &COUNTERS
-        },
-    },
-];
+        }),
+    ]
+};
 /// Kernels of this build by what they serve, in order of preference: every combination is spelled out.
 #[cfg(target_arch = "x86_64")]
 const fn candidates(
@@ -1305,19 +1314,21 @@ static LEFT_OUT: &[LeftOut] = &[];
 const CUDA: CudaBuild = CudaBuild::FeatureOff;
 static WITHOUT_IMAGE: &[WithoutImage] = &[];
 static SOURCES: &[Source] = &[];
-/// What this build holds.
-pub static REGISTRY: Registry = Registry {
-    package: "test",
-    formats: FORMATS,
-    activations: ACTIVATIONS,
-    imports: IMPORTS,
-    entries: ENTRIES,
-    candidates,
-    left_out: LEFT_OUT,
-    cuda: CUDA,
-    without_image: WITHOUT_IMAGE,
-    convert: None,
-    sources: SOURCES,
+/// What this build holds. All tables are of one set of specs, with what was compiled from it.
+pub static REGISTRY: Registry = unsafe {
+    Registry::new(RegistryFacts {
+        package: "test",
+        formats: FORMATS,
+        activations: ACTIVATIONS,
+        imports: IMPORTS,
+        entries: ENTRIES,
+        candidates,
+        left_out: LEFT_OUT,
+        cuda: CUDA,
+        without_image: WITHOUT_IMAGE,
+        convert: None,
+        sources: SOURCES,
+    })
 };
 /// Why this build holds no kernel for this, in words; empty if it holds one. For `require!`.
 pub const fn why_not(
@@ -1346,9 +1357,7 @@ pub const fn why_not(
     let mut held = NOTHING_HELD;
     let (mut op, mut dtype, mut device) = (0, 0, 0);
     while op < Op::ALL.len() {
-        let same_kind = matches!(Op::ALL[op], Op::QuantizeActivations)
-            == matches!(required.op, Op::QuantizeActivations);
-        held[op][dtype][device] = same_kind
+        held[op][dtype][device] = required.op.serves_like(Op::ALL[op])
             && !candidates(
                     Op::ALL[op],
                     index,

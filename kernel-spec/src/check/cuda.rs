@@ -3,7 +3,7 @@
 use super::kernel::{served_index, within};
 use super::{Named, Scope, at, resolve};
 use crate::diagnostic::{Diagnostic, Sink};
-use crate::model::{CudaBody, CudaVariant, Format, Quantizer, ShapeRules};
+use crate::model::{CudaBody, CudaVariant, Format, ShapeRules};
 use crate::parse::Raw;
 use crate::parse::kernel::{RawBody, RawCudaVariant, RawKernel};
 use crate::toml_walk::Span;
@@ -46,12 +46,12 @@ fn variant(
     let precision = algorithm.precision();
     // What multiplies floats reads the format's own rows.
     let packs = precision == Some(Precision::Int8);
-    if precision.is_some() != (op == Op::Matmul) {
+    if precision.is_some() != op.info().product {
         let message = format!("`{algorithm}` does not compute `{op}`");
-        let help = if op == Op::Matmul { "use `dp4a`, `mma` or `wgmma`" } else { "use `blocks`" };
+        let help = if op.info().product { "use `dp4a`, `mma` or `wgmma`" } else { "use `blocks`" };
         file.report(file.error("not-for-this-op", written.algorithm.span, message).help(help));
     }
-    if op != Op::Matmul {
+    if !op.info().product {
         let keys = [
             ("packing", written.packing.as_ref().map(|p| p.span)),
             ("activations", written.activations.map(|a| a.span)),
@@ -72,7 +72,7 @@ fn variant(
         file.report(error.help(format!("for example `packing = \"{packing}\"`")));
     }
     let activations = written.activations.map_or(CudaActivations::Separate, |activations| activations.value);
-    if let (Op::Matmul, CudaActivations::Fused, Some(at)) = (op, activations, &written.activations) {
+    if let (true, CudaActivations::Fused, Some(at)) = (op.info().product, activations, &written.activations) {
         let refused = if algorithm != CudaAlgorithm::Dp4a {
             let help = "leave `activations` out, or use `dp4a`";
             Some((format!("`{algorithm}` quantizes no activations; only `dp4a` does"), help))
@@ -108,12 +108,13 @@ fn variant(
         None => None,
     };
     let narrowed = match &written.formats {
-        None if op == Op::Quantize && written.body.is_none() => Some(
+        None if op.info().by_quantizer && written.body.is_none() => Some(
             served
                 .iter()
                 .copied()
                 .filter(|&index| {
-                    at(formats, index).is_some_and(|f| f.quantizers.iter().all(Quantizer::on_cuda))
+                    at(formats, index)
+                        .is_some_and(|f| f.quantizers.iter().all(|q| q.not_on_cuda(f).is_none()))
                 })
                 .collect(),
         ),
@@ -135,6 +136,14 @@ fn variant(
                         "`{algorithm}` needs rows that are one integer sum; those of `{}` have runs with scales",
                         name.value
                     );
+                    file.report(file.error("not-for-this-op", name.span, message).help("leave it out here"));
+                }
+                let refused = |format: &Format| format.quantizers.iter().find_map(|q| q.not_on_cuda(format));
+                if op.info().by_quantizer
+                    && written.body.is_none()
+                    && let Some(reason) = at(formats, index).and_then(refused)
+                {
+                    let message = format!("`{}` can't be quantized here: {reason}", name.value);
                     file.report(file.error("not-for-this-op", name.span, message).help("leave it out here"));
                 }
                 indices.push(index);
@@ -192,7 +201,7 @@ fn variant(
     let body = match &written.body {
         Some(body) => {
             let body = hand_written(raw, body, scope);
-            if op == Op::Quantize {
+            if op.info().by_quantizer {
                 in_blocks(raw, written, narrowed.as_deref().unwrap_or(served), formats);
             }
             body

@@ -33,6 +33,9 @@ pub(super) fn check(raw: &RawFormat<'_>, scope: &Scope<'_>) -> Option<Format> {
     }
     let checked = value::check(raw, elements, scope)?;
     let activations = activations(raw, elements, &checked.value, scope);
+    if let Some(activations) = activations {
+        sums(raw, elements, &checked, at(&scope.activations, activations).and_then(|a| a.block));
+    }
     let quantizers = quantizer::check(raw, &checked);
     if raw.file.sink.errors() > errors {
         return None;
@@ -103,24 +106,61 @@ fn activations(raw: &RawFormat<'_>, elements: At<u32>, value: &Value, scope: &Sc
     });
     let index = resolve(raw.file, &name, "activation format", &scope.activations, scope)?;
     let Some(block) = at(&scope.activations, index).and_then(|a| a.block) else { return Some(index) };
-    for factor in factors() {
-        let Factor::Field(field) = *factor else { continue };
-        let field = raw.fields.get(field)?;
-        let group = elements.value / field.count.max(1);
-        if !elements.value.is_multiple_of(field.count)
-            || block.is_multiple_of(group)
-            || group.is_multiple_of(block)
-        {
-            continue;
-        }
+    let fits = |group: u32| block.is_multiple_of(group) || group.is_multiple_of(block);
+    let refuse = |what: String| {
         let message = format!(
-            "`{}` has a scale for each {block} activations, which does not go with one `{}` for each {group} weights",
-            name.value, field.name.value
+            "`{}` has a scale for each {block} activations, which does not go with {what}",
+            name.value
         );
         let help =
             "one of the two numbers must divide the other; `activations = \"int8_row\"` goes with everything";
         raw.file.report(raw.file.error("activations-mismatch", name.span, message).help(help));
-        return None;
+        None
+    };
+    for factor in factors() {
+        let Factor::Field(field) = *factor else { continue };
+        let field = raw.fields.get(field)?;
+        let group = elements.value / field.count.max(1);
+        if elements.value.is_multiple_of(field.count) && !fits(group) {
+            return refuse(format!("one `{}` for each {group} weights", field.name.value));
+        }
+    }
+    if !in_block && !fits(elements.value) {
+        return refuse(format!("blocks of {} weights", elements.value));
     }
     Some(index)
+}
+
+/// The integer sum of a run of weights with the most extreme activations must fit 32 bits.
+fn sums(raw: &RawFormat<'_>, elements: At<u32>, checked: &value::Checked, block: Option<u32>) {
+    let value = &checked.value;
+    let factors = || value.scale.iter().chain(&value.add).chain(&value.subtract);
+    let runs = factors().filter_map(|factor| match factor {
+        Factor::Field(field) => raw.fields.get(*field).map(|field| elements.value / field.count.max(1)),
+        Factor::Row | Factor::Tensor => None,
+    });
+    let run = runs.fold(elements.value, gcd);
+    let whole_rows = factors().all(|factor| !matches!(factor, Factor::Field(_)))
+        && value.add.is_empty()
+        && value.subtract.is_empty();
+    let run = match (block, whole_rows) {
+        // How long a row may be then is a rule of each kernel.
+        (None, true) => return,
+        (None, false) => run,
+        (Some(block), _) => block.min(run),
+    };
+    let largest = 128 * u64::from(run) * checked.largest.value;
+    if largest > i32::MAX.unsigned_abs().into() {
+        let message = format!(
+            "sums over runs of {run} weights up to {} could reach {largest}, beyond 32 bits",
+            checked.largest.value
+        );
+        let error = raw.file.error("sum-overflow", checked.largest.span, message);
+        let help = "let fewer weights share a scale, or move `zero` into a minimum (`subtract`)";
+        raw.file.report(error.also(raw.file.path, elements.span, "elements of the block").help(help));
+    }
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -177,9 +177,9 @@ impl Tile<'_> {
         };
         let (message, help) = match self.taken.claim(owner, first, bits) {
             Ok(()) => return Some(()),
-            Err(Conflict::Beyond(_)) => {
+            Err(Conflict::Beyond(bit)) => {
                 let bits = self.taken.len();
-                (format!("{} reaches bit {first}, outside the tile's {bits} bits", name(owner)), None)
+                (format!("{} reaches bit {bit}, outside the tile's {bits} bits", name(owner)), None)
             }
             Err(Conflict::Taken(other, bit)) => {
                 let what = if other == owner { "itself".to_owned() } else { name(other) };

@@ -7,7 +7,7 @@ use super::{Named, Scope, at, resolve};
 use crate::model::{CpuVariant, DimRule, Format, Kernel, ShapeRules, TileCode, ValueMap};
 use crate::parse::kernel::{RawKernel, RawVariant};
 use crate::toml_walk::{At, File, Span};
-use crate::vocab::{Arch, DType, FeatureSet, Isa, Op, Strategy};
+use crate::vocab::{Arch, DType, FeatureSet, Isa, Op, Serves, Strategy, Unpacked};
 use std::collections::BTreeMap;
 
 /// More variants than anyone lists by hand; keeps pairwise checks cheap.
@@ -61,12 +61,13 @@ fn family(raw: &RawKernel<'_>, formats: &Named<Format>, scope: &Scope<'_>) -> Op
 fn served(raw: &RawKernel<'_>, op: Op, formats: &Named<Format>, scope: &Scope<'_>) -> Option<Vec<usize>> {
     let quantizes = |format: &Option<Format>| format.as_ref().is_some_and(|f| !f.quantizers.is_empty());
     let Some(names) = &raw.formats else {
-        return Some(match op {
-            Op::QuantizeActivations => (0..scope.activations.len()).collect(),
-            Op::Quantize => {
-                formats.values().enumerate().filter(|(_, f)| quantizes(f)).map(|(index, _)| index).collect()
+        let info = op.info();
+        return Some(match info.serves {
+            Serves::Activations => (0..scope.activations.len()).collect(),
+            Serves::Formats => {
+                let served = formats.values().enumerate().filter(|(_, f)| !info.by_quantizer || quantizes(f));
+                served.map(|(index, _)| index).collect()
             }
-            Op::Dequantize | Op::Matmul => (0..formats.len()).collect(),
         });
     };
     let mut indices = Vec::with_capacity(names.len());
@@ -78,7 +79,7 @@ fn served(raw: &RawKernel<'_>, op: Op, formats: &Named<Format>, scope: &Scope<'_
             continue;
         }
         let Some(index) = served_index(raw.file, op, name, formats, scope) else { continue };
-        if op == Op::Quantize && at(formats, index).is_some_and(|f| f.quantizers.is_empty()) {
+        if op.info().by_quantizer && at(formats, index).is_some_and(|f| f.quantizers.is_empty()) {
             let message = format!("format `{}` states no quantizer, so it can't be quantized to", name.value);
             raw.file.report(
                 raw.file
@@ -92,24 +93,24 @@ fn served(raw: &RawKernel<'_>, op: Op, formats: &Named<Format>, scope: &Scope<'_
 }
 
 fn input(raw: &RawKernel<'_>, op: Op) -> Vec<DType> {
-    let known: &[DType] = match op {
-        Op::Matmul => DType::ALL,
-        Op::Quantize | Op::QuantizeActivations => &[DType::F32],
-        Op::Dequantize => &[],
-    };
+    let info = op.info();
     let Some(input) = &raw.input else {
-        if op == Op::Matmul {
-            let error = raw.file.error("missing-key", raw.span, "a matmul needs `input`");
+        if info.types_stated {
+            let error = raw.file.error("missing-key", raw.span, format!("a {op} needs `input`"));
             raw.file.report(error.help("for example `input = [\"f32\"]`: the types of activations it takes"));
         }
-        return known.to_vec();
+        return info.types.to_vec();
+    };
+    let known: &[DType] = match info.unpacked {
+        Unpacked::Input => info.types,
+        Unpacked::Output => &[],
     };
     for (position, dtype) in input.iter().enumerate() {
         if !known.contains(&dtype.value) {
             let message = format!("`{op}` takes no `{}` input", dtype.value);
-            let help = match op {
-                Op::Dequantize => "leave `input` out: it reads the format's blocks",
-                _ => "leave `input` out, or write `input = [\"f32\"]`",
+            let help = match info.unpacked {
+                Unpacked::Output => "leave `input` out: it reads the format's blocks",
+                Unpacked::Input => "leave `input` out, or write `input = [\"f32\"]`",
             };
             raw.file.report(raw.file.error("not-for-this-op", dtype.span, message).help(help));
         }
@@ -118,7 +119,7 @@ fn input(raw: &RawKernel<'_>, op: Op) -> Vec<DType> {
             raw.file.report(raw.file.error("duplicate-name", dtype.span, message));
         }
     }
-    if input.is_empty() && op == Op::Matmul {
+    if input.is_empty() && info.types_stated {
         raw.file.report(raw.file.error(
             "out-of-range",
             raw.input_span,
@@ -130,14 +131,13 @@ fn input(raw: &RawKernel<'_>, op: Op) -> Vec<DType> {
 
 fn output(raw: &RawKernel<'_>, op: Op) -> DType {
     if let Some(output) = raw.output {
-        let (sound, help) = match op {
-            Op::Matmul | Op::Dequantize => (output.value == DType::F32, "write `output = \"f32\"`"),
-            Op::Quantize | Op::QuantizeActivations => {
-                (false, "leave `output` out: the format says what comes out")
-            }
-        };
-        if !sound {
+        let stated = op.info().output;
+        if stated != Some(output.value) {
             let message = format!("`{op}` has no `{}` output", output.value);
+            let help = match stated {
+                Some(stated) => format!("write `output = \"{stated}\"`"),
+                None => "leave `output` out: the op or the format says what comes out".to_owned(),
+            };
             raw.file.report(raw.file.error("not-for-this-op", output.span, message).help(help));
         }
     }
@@ -154,7 +154,7 @@ fn variant(
 ) -> Option<CpuVariant> {
     let file = raw.file;
     features(raw, variant);
-    if op != Op::Matmul {
+    if !op.info().product {
         let keys = [
             ("packing", variant.packing.as_ref().map(|p| p.span)),
             ("code_bits", variant.code_bits.map(|b| b.span)),
@@ -174,6 +174,10 @@ fn variant(
     if let (Isa::Scalar, Some(shape)) = (variant.isa.value, variant.shape) {
         let message = "the scalar variant is the reference: it must take every shape";
         file.report(file.error("reference-shape", shape.span, message).help("leave `shape` out"));
+    }
+    if let (Isa::Scalar, Some(packing)) = (variant.isa.value, &variant.packing) {
+        let message = "the scalar variant is the reference: it reads the format's own rows, not a packing";
+        file.report(file.error("reference-shape", packing.span, message).help("leave `packing` out"));
     }
     let narrowing = [
         ("code_bits", variant.code_bits.map(|bits| bits.span)),
@@ -196,7 +200,7 @@ fn variant(
     let taken: Vec<usize> = served.iter().copied().filter(takes).collect();
     let packing = match &variant.packing {
         None => {
-            if let (Op::Matmul, Some(tile)) = (op, variant.tile) {
+            if let (true, Some(tile)) = (op.info().product, variant.tile) {
                 let error = file.error(
                     "packing-missing",
                     tile.span,
@@ -458,9 +462,9 @@ fn references(
         kernels().any(|(_, k)| serves(k) && k.cpu.iter().any(|v| v.isa == Isa::Scalar))
     };
     for (raw, kernel) in kernels() {
-        let names: Vec<&str> = match kernel.op {
-            Op::QuantizeActivations => scope.activations.keys().map(String::as_str).collect(),
-            _ => formats.keys().map(String::as_str).collect(),
+        let names: Vec<&str> = match kernel.op.info().serves {
+            Serves::Activations => scope.activations.keys().map(String::as_str).collect(),
+            Serves::Formats => formats.keys().map(String::as_str).collect(),
         };
         let lacking = kernel.formats.iter().filter(|f| !has_reference(kernel.op, **f));
         let lacking: Vec<&str> = lacking.filter_map(|f| names.get(*f).copied()).collect();
@@ -482,8 +486,8 @@ pub(super) fn served_index(
     formats: &Named<Format>,
     scope: &Scope<'_>,
 ) -> Option<usize> {
-    match op {
-        Op::QuantizeActivations => resolve(file, name, "activation format", &scope.activations, scope),
-        Op::Quantize | Op::Dequantize | Op::Matmul => resolve(file, name, "format", formats, scope),
+    match op.info().serves {
+        Serves::Activations => resolve(file, name, "activation format", &scope.activations, scope),
+        Serves::Formats => resolve(file, name, "format", formats, scope),
     }
 }

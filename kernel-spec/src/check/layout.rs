@@ -143,7 +143,7 @@ impl Map<'_> {
                     format!("the block ends with {}", place(last as i64)),
                 )
             }
-            Conflict::Taken(other, bit) if other == owner => {
+            Conflict::Taken(other, bit) if other == owner && owner != Owner::Unused => {
                 let message = format!("{what} overlaps itself at {}", place(bit));
                 file.error("field-overlap", span, message).label("two values share this bit")
             }

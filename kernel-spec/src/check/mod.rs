@@ -8,6 +8,7 @@ mod format;
 mod import;
 mod kernel;
 mod layout;
+mod outer;
 mod packing;
 mod quantizer;
 mod search;

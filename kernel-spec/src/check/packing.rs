@@ -99,8 +99,9 @@ fn bijective(raw: &RawPacking<'_>, tile: &RawTile) -> Option<()> {
         let first = bit / 8 * to_a_byte + bit % 8 + trit;
         let Some(places) = owner.get_mut(first..first.saturating_add(width)) else {
             let place = place(&tile.digits, index);
+            let last = first.saturating_add(width - 1);
             let message =
-                format!("the code of {place} lies at {unit} {first}, outside the tile's {total} {unit}s");
+                format!("the code of {place} reaches {unit} {last}, outside the tile's {total} {unit}s");
             return refuse(message, None);
         };
         if let Some(other) = places.iter().find_map(|place| *place) {

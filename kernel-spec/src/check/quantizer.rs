@@ -117,6 +117,17 @@ fn rounding(
         return None;
     }
     let shifts_by_one = matches!(checked.value.map, ValueMap::Affine { times: 1, .. });
+    let counts_up = match &checked.value.map {
+        ValueMap::Levels(levels) => levels.windows(2).all(|pair| pair[1] - pair[0] == 1),
+        ValueMap::Affine { .. } | ValueMap::Codebook { .. } => shifts_by_one,
+    };
+    if !counts_up {
+        let message = "this format can't be quantized by rounding: the integers that its codes stand for do not count up by one";
+        let error = file.error("quantizer-impossible", quantizer.span, message);
+        let help = "order `levels` upward without gaps, name an `algorithm`, or remove `[[quantize]]`";
+        file.report(error.also(file.path, checked.span, "the value it would have to make").help(help));
+        return None;
+    }
     if round == Rounding::HalfUp && !shifts_by_one {
         let message =
             "`round = \"half-up\"` rounds code + 0.5 down, so it needs codes that count up by one (`zero`)";

@@ -55,6 +55,10 @@ pub(super) fn fits(raw: &RawFormat<'_>, checked: &Checked, search: Search) -> Re
             if runs != parts.with_runs("subtract", &value.subtract, false)? {
                 return Err("its scales and its minima are for runs of different length".to_owned());
             }
+            let ty = |factors: &[Factor]| parts.field(*factors.first()?).map(|field| field.ty.value);
+            if ty(&value.scale) != ty(&value.subtract) {
+                return Err("its scale and its minimum are floats of different types".to_owned());
+            }
             Ok(())
         }
         Search::KRefine { .. } | Search::KScan { .. } => {

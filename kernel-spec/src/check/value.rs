@@ -1,7 +1,7 @@
 //! `[value]`: what codes mean, and which fields are factors.
 
-use super::Scope;
 use super::layout::code_range;
+use super::{Scope, outer};
 use crate::diagnostic::nearest;
 use crate::model::{Factor, FieldType, Format, Scalar, Shift, Signs, Value, ValueMap};
 use crate::parse::format::{RawField, RawFormat, scalar};
@@ -17,6 +17,8 @@ pub(super) struct Checked {
     pub tensor_tail: Option<(Scalar, u32)>,
     /// Where the value is written.
     pub span: Span,
+    /// The largest magnitude of a weight's integer, and where what says so is written.
+    pub largest: At<u64>,
 }
 
 struct Context<'a> {
@@ -52,10 +54,19 @@ pub(super) fn check(raw: &RawFormat<'_>, elements: At<u32>, scope: &Scope<'_>) -
         add: add?,
         subtract: subtract?,
     };
-    context.range(&checked);
+    outer::check(
+        raw,
+        value,
+        [
+            ("scale", &value.scale, &checked.scale),
+            ("add", &value.add, &checked.add),
+            ("subtract", &value.subtract, &checked.subtract),
+        ],
+    );
+    let largest = context.range(&checked)?;
     context.use_of_fields(&checked);
     let row_header = *context.row.borrow();
-    Some(Checked { value: checked, row_header, tensor_tail: tail?, span: value.span })
+    Some(Checked { value: checked, row_header, tensor_tail: tail?, span: value.span, largest })
 }
 
 impl<'a> Context<'a> {
@@ -283,29 +294,46 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Values must be small enough for 16-bit arithmetic.
-    fn range(&self, value: &Value) {
-        let Some(field) = self.raw.fields.get(value.code) else { return };
-        let Some((mut low, mut high)) = map_range(&value.map, field.ty.value) else { return };
+    /// Integers must be small enough for 16-bit arithmetic, and those of weights so near each other that eight bits tell
+    /// them apart. Returns the largest magnitude.
+    fn range(&self, value: &Value) -> Option<At<u64>> {
+        let field = self.raw.fields.get(value.code)?;
+        let (mut low, mut high) = map_range(&value.map, field.ty.value)?;
         if value.signs.is_some() {
             let size = low.abs().max(high.abs());
             (low, high) = (-size, size);
         }
+        let file = self.raw.file;
+        let beyond = |low: i64, high: i64| low < i64::from(i16::MIN) || high > i64::from(i16::MAX);
+        let span = match &self.value.map {
+            RawMap::Affine { span, .. } | RawMap::Levels { span, .. } => *span,
+            RawMap::Codebook { name, .. } => name.span,
+        };
+        let report = |message: String, help: &str| {
+            file.report(file.error("value-range", span, message).help(help));
+        };
+        let common = "put the common factor into a scale or `unit`";
         if let Some(shift) = &value.shift {
+            if beyond(low, high) {
+                let message = format!("before `shift` integers reach from {low} to {high}, beyond 16 bits");
+                report(message, common);
+                return None;
+            }
             low += shift.values.iter().map(|v| i64::from(*v)).min().unwrap_or(0);
             high += shift.values.iter().map(|v| i64::from(*v)).max().unwrap_or(0);
         }
-        if low < i64::from(i16::MIN) || high > i64::from(i16::MAX) {
-            let span = match &self.value.map {
-                RawMap::Affine { span, .. } | RawMap::Levels { span, .. } => *span,
-                RawMap::Codebook { name, .. } => name.span,
-            };
-            let file = self.raw.file;
-            let message = format!("weights' integers reach from {low} to {high}, beyond 16 bits");
-            file.report(
-                file.error("value-range", span, message).help("put the common factor into a scale or `unit`"),
-            );
+        if beyond(low, high) {
+            report(format!("weights' integers reach from {low} to {high}, beyond 16 bits"), common);
+            return None;
         }
+        if high - low > 255 {
+            let message = format!("weights' integers reach from {low} to {high}, more than 255 apart");
+            let help =
+                format!("products take weights of eight bits; {common}, or the rest into a field of its own");
+            report(message, &help);
+            return None;
+        }
+        Some(At { value: low.unsigned_abs().max(high.unsigned_abs()), span })
     }
 
     /// Fields nobody reads, and factors' keys on fields that are none.
@@ -355,8 +383,8 @@ pub(super) fn map_range(map: &ValueMap, ty: FieldType) -> Option<(i64, i64)> {
 }
 
 impl Format {
-    /// Every integer that a weight can be: what its codes stand for, negated by signs, plus shifts.
-    pub fn integers(&self) -> BTreeSet<i32> {
+    /// Every integer that a weight can be before shifts: what its codes stand for, negated by signs.
+    pub fn unshifted(&self) -> BTreeSet<i32> {
         let ty = self.fields.get(self.value.code).map(|field| field.ty);
         let mut all: BTreeSet<i32> = match (&self.value.map, ty.and_then(code_range)) {
             (ValueMap::Affine { times, zero }, Some((low, high))) => {
@@ -371,9 +399,15 @@ impl Format {
         if self.value.signs.is_some() {
             all = all.iter().flat_map(|v| [*v, -v]).collect();
         }
-        if let Some(shift) = &self.value.shift {
-            all = all.iter().flat_map(|v| shift.values.iter().map(move |s| v + s)).collect();
-        }
         all
+    }
+
+    /// Every integer that a weight can be: what its codes stand for, negated by signs, plus shifts.
+    pub fn integers(&self) -> BTreeSet<i32> {
+        let all = self.unshifted();
+        match &self.value.shift {
+            Some(shift) => all.iter().flat_map(|v| shift.values.iter().map(move |s| v + s)).collect(),
+            None => all,
+        }
     }
 }

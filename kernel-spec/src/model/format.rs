@@ -178,7 +178,8 @@ pub struct SegmentDigit {
 }
 
 /// How the fields of a block become weights:
-/// `w = product(scale) * unit * v + product(add) - product(subtract)`, evaluated left to right in f32,
+/// `w = product(scale) * unit * v + product(add) - product(subtract)`, evaluated left to right in f32 (where both are there,
+/// `product(subtract) - product(add)` is one number that is taken away),
 /// where v is the integer `map(code) (negated by signs) (+ shift)`.
 #[derive(Clone, Debug)]
 pub struct Value {

@@ -1,6 +1,6 @@
 //! Quantizers: how f32 becomes a format.
 
-use super::Origin;
+use super::{Factor, Format, Origin};
 
 /// What a scale is computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,20 +146,26 @@ impl Search {
     }
 }
 
+/// Most runs that the CUDA version of `k-min` takes: a warp has a lane for each.
+const CUDA_RUNS: u32 = 32;
+
 impl Quantizer {
-    /// Whether there is a CUDA version of what it does.
-    pub const fn on_cuda(&self) -> bool {
-        match &self.rule {
-            QuantizeRule::Round(_) | QuantizeRule::Search(Search::KMin { .. }) => true,
-            QuantizeRule::Search(
-                Search::MinMax
-                | Search::Mean
-                | Search::KRefine { .. }
-                | Search::KScan { .. }
-                | Search::LevelScan { .. }
-                | Search::NearestLevel
-                | Search::GridSearch { .. },
-            ) => false,
+    /// Why there is no CUDA version of what it does for `format`, where there is none.
+    pub fn not_on_cuda(&self, format: &Format) -> Option<String> {
+        let search = match &self.rule {
+            QuantizeRule::Round(_) => return None,
+            QuantizeRule::Search(search) => search,
+        };
+        if !matches!(search, Search::KMin { .. }) {
+            return Some(format!("`{}` has no CUDA version", search.name()));
         }
+        let runs = format.value.scale.iter().filter_map(|factor| match factor {
+            Factor::Field(field) => format.fields.get(*field).map(|field| field.count),
+            Factor::Row | Factor::Tensor => None,
+        });
+        let runs = runs.max().unwrap_or(1);
+        (runs > CUDA_RUNS).then(|| {
+            format!("the CUDA version of `{}` takes at most {CUDA_RUNS} runs, not {runs}", search.name())
+        })
     }
 }

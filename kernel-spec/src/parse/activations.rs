@@ -29,7 +29,7 @@ pub(crate) struct Rule {
 
 const KEYS: &[&str] = &["doc", "block", "quantize"];
 const RULE_KEYS: &[&str] =
-    &["scale", "levels", "via", "floor", "precision", "keep", "store", "round", "clamp", "nan"];
+    &["scale", "levels", "via", "floor", "precision", "keep", "store", "round", "clamp"];
 
 pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) -> RawActivations<'a> {
     let table = Table::open(file, "an activation format", table, Span::default(), KEYS);
@@ -42,13 +42,17 @@ pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) 
             None
         }
     });
-    RawActivations {
-        file,
-        name,
-        doc: table.doc(name),
-        block,
-        rule: table.need("quantize").and_then(|n| n.table("`[quantize]`", RULE_KEYS)).and_then(|t| rule(&t)),
+    let rules = table.need("quantize").and_then(|n| n.table("`[quantize]`", RULE_KEYS));
+    let rule = rules.as_ref().and_then(rule);
+    if let (Some(Some(_)), Some(rules), Some(true)) =
+        (block, &rules, rule.as_ref().map(|rule| rule.keeps_multiplier))
+    {
+        let span = rules.get("keep").map_or(rules.span, |node| node.span);
+        let error =
+            file.error("conflicting-keys", span, "only rows keep a multiplier; blocks keep their step");
+        file.report(error.help("leave `keep` out, or write `block = \"row\"`"));
     }
+    RawActivations { file, name, doc: table.doc(name), block, rule }
 }
 
 fn rule(table: &Table<'_>) -> Option<Rule> {
@@ -58,9 +62,6 @@ fn rule(table: &Table<'_>) -> Option<Rule> {
     let store = table.get("store").map(|n| n.word("storage type", &[("f32", false), ("f16", true)]));
     let round = table.need("round").and_then(|n| rounding(&n));
     let clamp = table.get("clamp").map(|n| clamp(&n));
-    if let Some(node) = table.get("nan") {
-        node.word("NaN policy", &[("error", ())]);
-    }
     let round = round.and_then(|round| match round.value {
         Rounding::Sign | Rounding::HalfUp => {
             let message = "activations round to nearest: half-even, half-away or half-toward-zero";

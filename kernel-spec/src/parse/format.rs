@@ -140,7 +140,8 @@ fn field(table: &Table<'_>) -> Option<RawField> {
     let name = table.need("name").and_then(|n| ident(&n));
     let ty = table.need("type").and_then(|n| field_type(&n));
     let times = table.get("times").map(|n| n.signed(-32768..=32768));
-    let plus = table.get("plus").map(|n| n.signed(-32768..=32768));
+    // With `times` at its largest, the largest raw value and this still fit 32 bits.
+    let plus = table.get("plus").map(|n| n.signed(-32768..=32767));
     let factor_span = table.key_span("times").or(table.key_span("plus"));
     // Without a type the layout's leaves are still checked, as an integer's.
     let kind = ty.map_or(FieldType::Unsigned(1), |t| t.value);

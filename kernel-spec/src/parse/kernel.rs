@@ -73,7 +73,7 @@ pub(crate) struct Body<'a> {
     pub text: &'a str,
 }
 
-const KEYS: &[&str] = &["doc", "op", "formats", "input", "output", "accuracy", "cpu", "cuda"];
+const KEYS: &[&str] = &["doc", "op", "formats", "input", "output", "cpu", "cuda"];
 const CPU_KEYS: &[&str] = &[
     "isa",
     "requires",
@@ -85,7 +85,6 @@ const CPU_KEYS: &[&str] = &[
     "strategy",
     "tile",
     "shape",
-    "workspace",
     "body",
     "function",
 ];
@@ -126,15 +125,6 @@ pub(crate) fn isas(node: &Node<'_>) -> Option<Vec<At<Isa>>> {
 pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) -> RawKernel<'a> {
     let table = Table::open(file, "a kernel", table, Span::default(), KEYS);
     let op_node = table.need("op");
-    if let Some(node) = table.get("accuracy")
-        && let Some(accuracy) = node.table("`accuracy`", &["exact"])
-        && accuracy.need("exact").and_then(|n| n.boolean()).is_some_and(|at| !at.value)
-    {
-        let error = file.error("out-of-range", node.span, "every variant must give the same bits");
-        file.report(
-            error.help("`accuracy = { exact = true }` is the only one so far; leave it out or write that"),
-        );
-    }
     // A family may add GPUs to what another serves on processors.
     let only_cuda = table.key_span("cuda").is_some() && table.key_span("cpu").is_none();
     let tables = match only_cuda {
@@ -190,9 +180,6 @@ fn variant(table: &Table<'_>) -> Option<RawVariant> {
     let strategy = table.get("strategy").map(|n| n.word("strategy", spelled!(Strategy)));
     let tile = table.get("tile").map(|n| tile(&n));
     let shape = table.get("shape").map(|n| shape(&n));
-    if let Some(node) = table.get("workspace") {
-        node.word("workspace rule", &[("auto", ())]);
-    }
     let body = body(table);
     Some(RawVariant {
         span: table.span,

@@ -115,6 +115,15 @@ fn has_words(text: &str, source: &SourceFile, sink: &Sink) -> bool {
     !empty
 }
 
+/// Words that Rust keeps for itself, in any edition so far.
+const KEYWORDS: &[&str] = &[
+    "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do", "dyn",
+    "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop",
+    "macro", "match", "mod", "move", "mut", "override", "priv", "pub", "ref", "return", "self", "static",
+    "struct", "super", "trait", "true", "try", "type", "typeof", "unsafe", "unsized", "use", "virtual",
+    "where", "while", "yield",
+];
+
 /// Parses one file into `raw`.
 pub(crate) fn file<'a>(file: &'a File<'a>, raw: &mut Raw<'a>) {
     let (document, errors) = DeTable::parse_recoverable(file.text);
@@ -136,6 +145,14 @@ pub(crate) fn file<'a>(file: &'a File<'a>, raw: &mut Raw<'a>) {
         file.report(
             file.error("bad-name", start, format!("`{}` is no name for a spec", name.escape_debug()))
                 .help(help),
+        );
+    }
+    if kind == Kind::Format && KEYWORDS.contains(&name) {
+        let start = Span { start: 0, end: 0 };
+        let message = format!("`{name}` is a word of Rust, so no module can have this name");
+        let error = file.error("bad-name", start, message);
+        file.report(
+            error.help("a format's code is a module of its name; rename the file, for example with a number"),
         );
     }
     match kind {

@@ -77,7 +77,6 @@ const QUANTIZE_KEYS: &[&str] = &[
     "round",
     "threshold",
     "clamp",
-    "nan",
     "algorithm",
     "weights",
     "metric",
@@ -205,9 +204,6 @@ fn quantizer(table: &Table<'_>) -> Option<RawQuantizer> {
     let file = table.file;
     let name = table.need("name").and_then(|n| ident(&n));
     if let Some(node) = table.get("algorithm") {
-        if let Some(node) = table.get("nan") {
-            node.word("NaN policy", &[("error", ())]);
-        }
         let search = search::parse(table, &node);
         return Some(RawQuantizer { name: name?, span: table.span, rule: RawRule::Search(search?) });
     }
@@ -216,9 +212,6 @@ fn quantizer(table: &Table<'_>) -> Option<RawQuantizer> {
     let round = table.need("round").and_then(|n| rounding(&n));
     let threshold = table.get("threshold").map(|n| not_negative(&n));
     let clamp = table.get("clamp").map(|n| clamp(&n));
-    if let Some(node) = table.get("nan") {
-        node.word("NaN policy", &[("error", ())]);
-    }
     if let (Some(round), Some(span)) = (&round, table.key_span("threshold"))
         && round.value != Rounding::Sign
     {

@@ -1,5 +1,6 @@
 //! Files of several parts: archives, import libraries, universal files.
 
+use super::budget::Budget;
 use super::image::{Image, Needed, Symbol};
 use super::read::{At, BITCODE, Builder, arch_of, single, text};
 use super::{Arch, Container, Kind};
@@ -62,16 +63,22 @@ pub(super) fn archive(at: &At<'_>, data: &[u8]) -> Result<(Kind, Vec<Image>), Er
     }
     let mut image: Option<Builder> = None;
     let (mut members, mut unreadable, mut code) = (0usize, 0usize, false);
+    // Members may share a long name.
+    let budget = Budget::of(data.len());
     for member in archive.members() {
         let member = member.map_err(|e| truncated_archive(at, data).unwrap_or_else(|| at.malformed(e)))?;
         let bytes =
             member.data(data).map_err(|e| truncated_archive(at, data).unwrap_or_else(|| at.malformed(e)))?;
+        budget.take(at, member.name().len())?;
         let inside = At { path: at.path, member: Some(text(member.name())) };
-        let mut part = match FileKind::parse(bytes) {
+        let part = match FileKind::parse(bytes) {
             Ok(FileKind::CoffImport) => {
                 let mut part = Builder::new(Container::Coff, Arch::new("unknown"));
                 import_member(&inside, bytes, &mut part)?;
                 part
+            }
+            Ok(FileKind::Archive) => {
+                return Err(inside.malformed("an archive within an archive, which no linker reads"));
             }
             Ok(_) => single(&inside, bytes)?.1,
             Err(_) if BITCODE.iter().any(|magic| bytes.starts_with(magic)) => {
@@ -89,14 +96,7 @@ pub(super) fn archive(at: &At<'_>, data: &[u8]) -> Result<(Kind, Vec<Image>), Er
             Some(whole) if whole.arch != part.arch => {
                 return Err(inside.malformed(format!("for {}, but others are for {}", part.arch, whole.arch)));
             }
-            Some(whole) => {
-                whole.defined.append(&mut part.defined);
-                whole.undefined.append(&mut part.undefined);
-                whole.gpu_code |= part.gpu_code;
-                let new = |needed: &Needed| whole.needed.iter().all(|known| known.name != needed.name);
-                let new: Vec<Needed> = part.needed.into_iter().filter(new).collect();
-                whole.needed.extend(new);
-            }
+            Some(whole) => whole.merge(part),
         }
     }
     let Some(mut image) = image else {
@@ -113,9 +113,7 @@ pub(super) fn archive(at: &At<'_>, data: &[u8]) -> Result<(Kind, Vec<Image>), Er
     image.unreadable_members = unreadable;
     let kind = if code { Kind::Static } else { Kind::Import };
     if kind == Kind::Import {
-        image.soname = image.needed.first().map(|needed| needed.name.clone());
-        image.needed.clear();
-        image.undefined.clear();
+        image.stands_for_a_dll();
         // What the tables are called, and the places that they are put in.
         image.defined.retain(|symbol| {
             let name = symbol.name.as_str();
@@ -153,9 +151,6 @@ pub(super) fn import_member(at: &At<'_>, data: &[u8], image: &mut Builder) -> Re
     image.arch = arch_of(import.architecture());
     image.names_a_dll = true;
     image.defined.insert(Symbol { name: text(import.symbol()), version: None });
-    let dll = text(import.dll());
-    if image.needed.iter().all(|needed| needed.name != dll) {
-        image.needed.push(Needed { name: dll, versions: Vec::new() });
-    }
+    image.needs(Needed { name: text(import.dll()), versions: Vec::new() });
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! What follows from the names of a library: families, CUDA, the C++ library it was built with, processors.
 
 use super::image::Image;
-use crate::families::{Device, Evidence, Family, Job, evidence};
-use crate::symbols::{Group, identifier, is_c_name};
+use crate::discover::{FileName, Role};
+use crate::families::{Device, Evidence, Family, Job, cpu_feature, evidence};
+use crate::symbols::{Group, is_c_name};
 use std::path::Path;
 
 /// Code for processors with certain features, told by the names of functions or of the file.
@@ -26,26 +27,6 @@ pub struct Facts {
     /// Code for certain processors.
     pub cpu_variants: Vec<CpuVariant>,
 }
-
-/// Words in function names that stand for features of processors.
-const FEATURES: [&str; 16] = [
-    "sse42",
-    "avx",
-    "avx2",
-    "fma",
-    "avxvnni",
-    "avx512",
-    "avx512bf16",
-    "avx512vnni",
-    "vnni",
-    "amx",
-    "neon",
-    "dotprod",
-    "i8mm",
-    "sve",
-    "sme",
-    "rvv",
-];
 
 impl Facts {
     /// The facts of one image.
@@ -87,23 +68,23 @@ fn variants(image: &Image, path: &Path) -> Vec<CpuVariant> {
     let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     for stated in [Some(file.as_str()), image.soname.as_deref()].into_iter().flatten() {
         // ggml builds its CPU backend several times: libggml-cpu-haswell.so, ggml-cpu-zen4.dll.
-        let variant = stated.split_once("ggml-cpu-").and_then(|(_, rest)| rest.split('.').next());
-        if let Some(variant) = variant
+        let Some(name) = FileName::parse(stated).filter(|name| name.role == Role::GgmlCpuVariant) else {
+            continue;
+        };
+        let Some(variant) = name.stem.strip_prefix("ggml-cpu-") else { continue };
+        let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        if !variant.is_empty()
+            && variant.chars().all(is_word)
             && found.iter().all(|known| known.name != variant)
         {
             found.push(CpuVariant { name: variant.to_owned(), shown_by: stated.to_owned() });
         }
     }
     for symbol in image.defined_names() {
-        // Questions about the processor and settings, not code for it.
-        if symbol.starts_with("ggml_cpu_") {
-            continue;
-        }
-        for word in identifier(symbol).split('_') {
-            let word = word.to_ascii_lowercase();
-            if FEATURES.contains(&word.as_str()) && found.iter().all(|known| known.name != word) {
-                found.push(CpuVariant { name: word, shown_by: symbol.to_owned() });
-            }
+        if let Some(feature) = cpu_feature(symbol)
+            && found.iter().all(|known| known.name != feature)
+        {
+            found.push(CpuVariant { name: feature.to_owned(), shown_by: symbol.to_owned() });
         }
     }
     found.sort();

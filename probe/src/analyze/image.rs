@@ -39,8 +39,10 @@ pub struct Image {
     pub version: Option<String>,
     /// The libraries it needs, in the order in which they are searched.
     pub needed: Vec<Needed>,
-    /// Folders that are searched for those (RPATH, RUNPATH), as they are written.
+    /// Folders that are searched for those (RUNPATH, or RPATH where there is none), as they are written.
     pub search_paths: Vec<String>,
+    /// Whether they are RPATH, which is searched before the folders of `LD_LIBRARY_PATH`; RUNPATH after them.
+    pub rpath_first: bool,
     /// Versions that it defines for its own symbols.
     pub defined_versions: Vec<String>,
     /// Whether it has sections with code for NVIDIA's GPUs.
@@ -49,7 +51,7 @@ pub struct Image {
     pub members: usize,
     /// Members that hold no machine code (LLVM bitcode of link-time optimization): their names can't be read.
     pub unreadable_members: usize,
-    /// `u32` constants whose name ends with `_abi_version`, read from the file.
+    /// `u32` constants whose name is of bitnet.cpp, llama.cpp or ggml and ends with `_abi_version`, read from the file.
     pub abi_constants: Vec<(String, u32)>,
 }
 

@@ -1,11 +1,17 @@
 //! What a library file holds, read from its tables. Nothing of it is loaded or run.
 
 mod archive;
+mod budget;
 mod facts;
+mod file;
 mod image;
+mod linked;
 mod read;
+mod trie;
 
 pub use facts::{CpuVariant, Facts};
+pub(crate) use file::Identity;
+pub use file::MOST_BYTES;
 pub use image::{Image, Needed, Symbol};
 
 use crate::error::Error;
@@ -158,18 +164,20 @@ impl Analysis {
 
 /// Reads what a file holds.
 ///
-/// The whole file is read into memory first, so that what is analysed can't change meanwhile.
+/// The whole file is read into memory first, so that what is analysed can't change meanwhile. Time and memory are
+/// bounded by a multiple of its size, whatever it holds.
 ///
 /// # Errors
-/// A file that can't be read, is damaged, truncated, stripped of all symbols, or no library.
+/// A file that can't be read, is larger than [`MOST_BYTES`], is damaged, truncated, stripped of all symbols, or no
+/// library.
 pub fn analyze(path: impl AsRef<Path>) -> Result<Analysis, Error> {
-    let path = path.as_ref();
-    let is_folder = std::fs::metadata(path).map_err(Error::file("read", path))?.is_dir();
-    if is_folder {
-        return Err(Error::NotALibrary { path: path.to_owned(), what: String::from("a folder") });
-    }
-    let data = std::fs::read(path).map_err(Error::file("read", path))?;
-    analyze_bytes(path, &data)
+    analyze_at_most(path.as_ref(), MOST_BYTES).map(|(analysis, _)| analysis)
+}
+
+/// The same with another limit of its size in bytes, and the state that the file was in.
+pub(crate) fn analyze_at_most(path: &Path, most: u64) -> Result<(Analysis, Identity), Error> {
+    let (data, identity) = file::read(path, most)?;
+    Ok((analyze_bytes(path, &data)?, identity))
 }
 
 /// Reads what the bytes of a file hold; `path` is what errors and the result call it.

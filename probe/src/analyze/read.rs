@@ -1,23 +1,18 @@
 //! Files to images, with the crate `object`.
 
 use super::archive::{archive, import_member, universal};
+use super::budget::Budget;
 use super::image::{Image, Needed, Symbol};
+use super::linked::{linked, tables};
 use super::{Analysis, Arch, Container, Kind};
 use crate::error::Error;
 use object::read::macho::MachOFatFile;
-use object::read::{ExportFlags, ExportTarget, ImportFlags, ImportLibraryFlags, NameOrOrdinal};
-use object::{
-    Architecture, BinaryFormat, File, FileKind, Object, ObjectKind, ObjectSection, ObjectSegment,
-    ObjectSymbol,
-};
-use std::collections::{BTreeMap, BTreeSet};
+use object::{Architecture, BinaryFormat, File, FileKind, Object, ObjectKind, ObjectSection, ObjectSegment};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The start of a file of LLVM bitcode, plain and wrapped.
 pub(super) const BITCODE: [[u8; 4]; 2] = [*b"BC\xC0\xDE", [0xDE, 0xC0, 0x17, 0x0B]];
-
-/// More than any library has. They are looked up one by one, so that without a bound a small file could take hours.
-const MOST_CONSTANTS: usize = 32;
 
 /// What is collected about one architecture before it is put in order.
 pub(super) struct Builder {
@@ -27,8 +22,10 @@ pub(super) struct Builder {
     pub(super) undefined: BTreeSet<Symbol>,
     pub(super) soname: Option<String>,
     pub(super) version: Option<String>,
-    pub(super) needed: Vec<Needed>,
+    needed: Vec<Needed>,
+    needed_names: BTreeSet<String>,
     pub(super) search_paths: Vec<String>,
+    pub(super) rpath_first: bool,
     pub(super) defined_versions: BTreeSet<String>,
     pub(super) gpu_code: bool,
     pub(super) members: usize,
@@ -48,7 +45,9 @@ impl Builder {
             soname: None,
             version: None,
             needed: Vec::new(),
+            needed_names: BTreeSet::new(),
             search_paths: Vec::new(),
+            rpath_first: false,
             defined_versions: BTreeSet::new(),
             gpu_code: false,
             members: 1,
@@ -56,6 +55,29 @@ impl Builder {
             abi_constants: Vec::new(),
             names_a_dll: false,
         }
+    }
+
+    /// Adds a library that is needed, unless one of this name is already.
+    pub(super) fn needs(&mut self, needed: Needed) {
+        if self.needed_names.insert(needed.name.clone()) {
+            self.needed.push(needed);
+        }
+    }
+
+    /// Adds what a member of an archive has.
+    pub(super) fn merge(&mut self, part: Builder) {
+        self.defined.extend(part.defined);
+        self.undefined.extend(part.undefined);
+        self.gpu_code |= part.gpu_code;
+        for needed in part.needed {
+            self.needs(needed);
+        }
+    }
+
+    /// An archive that only names what a DLL offers: the DLL's name stands for it, and nothing is needed.
+    pub(super) fn stands_for_a_dll(&mut self) {
+        self.soname = self.needed.drain(..).next().map(|needed| needed.name);
+        self.undefined.clear();
     }
 
     pub(super) fn finish(self) -> Image {
@@ -71,6 +93,7 @@ impl Builder {
             version: self.version,
             needed: self.needed,
             search_paths: self.search_paths,
+            rpath_first: self.rpath_first,
             defined_versions: self.defined_versions.into_iter().collect(),
             gpu_code: self.gpu_code,
             members: self.members,
@@ -245,14 +268,15 @@ pub(super) fn single(at: &At<'_>, data: &[u8]) -> Result<(Kind, Builder), Error>
     let container =
         container_of(file.format(), pe).ok_or_else(|| at.malformed("a container that is not read"))?;
     let mut image = Builder::new(container, arch_of(file.architecture()));
-    image.gpu_code = file.sections().any(|section| {
-        section.name_bytes().is_ok_and(|name| {
-            matches!(name, b".nv_fatbin" | b"__nv_fatbin" | b".nvFatBi" | b".nv_fatb" | b".nvFatBinSegment")
-        })
-    });
-    // The tables of imports come in parts that the linker sorts by these names.
-    image.names_a_dll = container == Container::Coff
-        && file.sections().any(|section| section.name_bytes().is_ok_and(|name| name.starts_with(b".idata$")));
+    let budget = Budget::of(data.len());
+    for section in file.sections() {
+        let Ok(name) = section.name_bytes() else { continue };
+        budget.take(at, name.len())?;
+        image.gpu_code |=
+            matches!(name, b".nv_fatbin" | b"__nv_fatbin" | b".nvFatBi" | b".nv_fatb" | b".nvFatBinSegment");
+        // The tables of imports come in parts that the linker sorts by these names.
+        image.names_a_dll |= container == Container::Coff && name.starts_with(b".idata$");
+    }
     let kind = match file.kind() {
         ObjectKind::Dynamic if is_elf_program(&file) => Kind::Executable,
         ObjectKind::Dynamic => Kind::Shared,
@@ -263,11 +287,11 @@ pub(super) fn single(at: &At<'_>, data: &[u8]) -> Result<(Kind, Builder), Error>
         _ => Kind::Executable,
     };
     match kind {
-        Kind::Shared => linked(at, &file, &mut image)?,
-        Kind::Object | Kind::Static | Kind::Import => tables(&file, &mut image, false),
+        Kind::Shared => linked(at, &budget, &file, &mut image)?,
+        Kind::Object | Kind::Static | Kind::Import => tables(at, &budget, &file, &mut image, false)?,
         Kind::Executable => {
-            linked(at, &file, &mut image)?;
-            tables(&file, &mut image, true);
+            linked(at, &budget, &file, &mut image)?;
+            tables(at, &budget, &file, &mut image, true)?;
         }
     }
     Ok((kind, image))
@@ -304,179 +328,5 @@ fn is_elf_program(file: &File<'_>) -> bool {
             elf.elf_dynamic_table().is_ok_and(|table| table.iter().any(|d| flags(d.tag, d.val)))
         }
         _ => false,
-    }
-}
-
-/// Mach-O puts an underscore before the names of C.
-fn plain(container: Container, name: &[u8]) -> String {
-    match container {
-        Container::MachO => text(name.strip_prefix(b"_").unwrap_or(name)),
-        Container::Elf | Container::Coff | Container::Pe => text(name),
-    }
-}
-
-/// What the loader would use: exports, imports, needed libraries.
-fn linked(at: &At<'_>, file: &File<'_>, image: &mut Builder) -> Result<(), Error> {
-    let container = image.container;
-    let mut constants: Vec<(String, u64)> = Vec::new();
-    for export in file.exports().map_err(|e| at.malformed(e))? {
-        let export = export.map_err(|e| at.malformed(e))?;
-        let NameOrOrdinal::Name(name) = export.name() else { continue };
-        let name = plain(container, name);
-        let version = match export.flags() {
-            ExportFlags::Elf { version, .. } => version.map(text),
-            // Only ELF has versions.
-            _ => None,
-        };
-        // The names of versions stand in the table too, as absolute symbols.
-        if let (Some(version), ExportTarget::Absolute { .. }) = (&version, export.target())
-            && *version == name
-        {
-            image.defined_versions.insert(name);
-            continue;
-        }
-        if let ExportTarget::Address { address } = export.target()
-            && name.ends_with("_abi_version")
-            && constants.len() < MOST_CONSTANTS
-        {
-            constants.push((name.clone(), address));
-        }
-        image.defined_versions.extend(version.clone());
-        image.defined.insert(Symbol { name, version });
-    }
-    let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for import in file.imports().map_err(|e| at.malformed(e))? {
-        let import = import.map_err(|e| at.malformed(e))?;
-        let version = match import.flags() {
-            ImportFlags::Elf { version, .. } => version.map(text),
-            // Only ELF has versions.
-            _ => None,
-        };
-        if let Some(version) = &version {
-            versions.entry(text(import.library())).or_default().insert(version.clone());
-        }
-        if let NameOrOrdinal::Name(name) = import.name() {
-            image.undefined.insert(Symbol { name: plain(container, name), version });
-        }
-    }
-    for library in file.import_libraries().map_err(|e| at.malformed(e))? {
-        let library = library.map_err(|e| at.malformed(e))?;
-        let name = text(library.name());
-        let mut used: Vec<String> = versions.remove(&name).unwrap_or_default().into_iter().collect();
-        if let ImportLibraryFlags::MachO { compatibility_version, .. } = library.flags() {
-            used.push(compatibility_version.to_string());
-        }
-        image.needed.push(Needed { name, versions: used });
-    }
-    match file {
-        File::Elf32(elf) => elf_dynamic(elf, image),
-        File::Elf64(elf) => elf_dynamic(elf, image),
-        File::MachO32(macho) => macho_commands(at, macho, image)?,
-        File::MachO64(macho) => macho_commands(at, macho, image)?,
-        File::Pe32(pe) => pe_name(pe, image),
-        File::Pe64(pe) => pe_name(pe, image),
-        // The others are not linked.
-        _ => {}
-    }
-    for (name, address) in constants {
-        if let Some(value) = constant(file, &name, address) {
-            image.abi_constants.push((name, value));
-        }
-    }
-    Ok(())
-}
-
-/// A `u32` at an address, where it is data that the file holds, not code.
-fn constant(file: &File<'_>, name: &str, address: u64) -> Option<u32> {
-    // ELF says what a symbol is; where it says "function", its first bytes are no number.
-    let is_function = file
-        .dynamic_symbols()
-        .any(|symbol| symbol.name() == Ok(name) && symbol.kind() == object::SymbolKind::Text);
-    if is_function {
-        return None;
-    }
-    let bytes = file.sections().find_map(|section| match section.kind() {
-        object::SectionKind::Data | object::SectionKind::ReadOnlyData => {
-            section.data_range(address, 4).ok().flatten()
-        }
-        // Code, strings, zeroes and tables hold no such constant.
-        _ => None,
-    })?;
-    let bytes: [u8; 4] = bytes.try_into().ok()?;
-    Some(if file.is_little_endian() { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) })
-}
-
-fn elf_dynamic<Elf: object::read::elf::FileHeader>(
-    elf: &object::read::elf::ElfFile<'_, Elf>,
-    image: &mut Builder,
-) {
-    // Imports were read from the same table, so it is there or the file has none.
-    let Ok(table) = elf.elf_dynamic_table() else { return };
-    for dynamic in table.iter() {
-        match dynamic.tag {
-            object::elf::DT_SONAME => image.soname = table.string(dynamic).ok().map(text),
-            object::elf::DT_RPATH | object::elf::DT_RUNPATH => {
-                let paths = table.string(dynamic).ok().map(text).unwrap_or_default();
-                image
-                    .search_paths
-                    .extend(paths.split(':').filter(|path| !path.is_empty()).map(str::to_owned));
-            }
-            // Everything else is for the loader.
-            _ => {}
-        }
-    }
-}
-
-fn macho_commands<Mach: object::read::macho::MachHeader>(
-    at: &At<'_>,
-    macho: &object::read::macho::MachOFile<'_, Mach>,
-    image: &mut Builder,
-) -> Result<(), Error> {
-    use object::read::macho::LoadCommandVariant;
-    let endian = macho.endian();
-    let mut commands = macho.macho_load_commands().map_err(|e| at.malformed(e))?;
-    while let Some(command) = commands.next().map_err(|e| at.malformed(e))? {
-        match command.variant().map_err(|e| at.malformed(e))? {
-            LoadCommandVariant::IdDylib(id) => {
-                image.soname = command.string(endian, id.dylib.name).ok().map(text);
-                image.version = Some(id.dylib.current_version.get(endian).to_string());
-            }
-            LoadCommandVariant::Rpath(rpath) => {
-                image.search_paths.extend(command.string(endian, rpath.path).ok().map(text));
-            }
-            // Everything else is for the loader.
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-fn pe_name<Pe: object::read::pe::ImageNtHeaders>(pe: &object::read::pe::PeFile<'_, Pe>, image: &mut Builder) {
-    if let Ok(Some(exports)) = pe.export_table() {
-        let name = exports.directory().name.get(object::LittleEndian);
-        image.soname = exports.name_from_pointer(name).ok().map(text);
-    }
-}
-
-/// Names in the symbol table of an object, or all that a program defines.
-fn tables(file: &File<'_>, image: &mut Builder, local_too: bool) {
-    for symbol in file.symbols() {
-        let Ok(name) = symbol.name_bytes() else { continue };
-        let named = matches!(
-            symbol.kind(),
-            object::SymbolKind::Text
-                | object::SymbolKind::Data
-                | object::SymbolKind::Unknown
-                | object::SymbolKind::Tls
-        );
-        if name.is_empty() || !named {
-            continue;
-        }
-        let entry = Symbol { name: plain(image.container, name), version: None };
-        if symbol.is_undefined() {
-            image.undefined.insert(entry);
-        } else if local_too || symbol.is_global() {
-            image.defined.insert(entry);
-        }
     }
 }

@@ -4,6 +4,7 @@
 use crate::discover::Discovery;
 use crate::error::Error;
 use crate::families::{Device, Family, Job, SIGNS, shows_products};
+use crate::printable::printable_list;
 use crate::symbols::identifier;
 use std::sync::{PoisonError, RwLock};
 
@@ -163,7 +164,7 @@ fn absent(discovery: &Discovery, project: Project, device: Device) -> State {
             Project::Bitnet => " of bitnet.cpp",
             Project::Llama => "",
         };
-        format!("no {what}{of} in {}", discovery.file_names().join(", "))
+        format!("no {what}{of} in {}", printable_list(&discovery.file_names()))
     };
     State::Absent { reason, help }
 }

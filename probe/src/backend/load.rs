@@ -1,7 +1,7 @@
 //! Loading a validated library, and swapping it for another while calls go on.
 
-use super::validate::{Identity, Validated};
-use crate::analyze::Analysis;
+use super::validate::Validated;
+use crate::analyze::{Analysis, Identity};
 use crate::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
@@ -21,11 +21,18 @@ pub struct Backend {
 static LOADED: Mutex<Vec<Weak<Backend>>> = Mutex::new(Vec::new());
 
 impl Validated {
-    /// Loads the library, if its files are still as they were when it was validated.
+    /// Loads the library, if its files are still as they were when it was validated, and if they are what the loader
+    /// takes: what the process has mapped, the libraries that it had loaded before included, is compared with what
+    /// was validated, before loading and afterwards.
+    ///
+    /// Libraries of the system may lie in another folder than was foreseen; those are validated where they are
+    /// mapped. What [`Report::unfollowed`](super::Report::unfollowed) names was not validated, and is the loader's choice.
     ///
     /// # Errors
-    /// [`Error::Changed`], [`Error::StillLoaded`] for a file that was replaced while its predecessor is in use, or
-    /// [`Error::Load`] with the words of the system's loader.
+    /// [`Error::Changed`], [`Error::StillLoaded`] for a file that was replaced while its predecessor is in use,
+    /// [`Error::OtherDependency`] where calls would go to another file than the one that was validated,
+    /// [`Error::NotValidated`] where a limit was reached, [`Error::Unseen`] on systems other than Linux for a library
+    /// that names folders for libraries that it needs, or [`Error::Load`] with the words of the system's loader.
     ///
     /// # Safety
     /// Loading runs the library's initializers, and those of all libraries that it needs: validation tells what the
@@ -34,7 +41,9 @@ impl Validated {
     pub unsafe fn load(&self) -> Result<Arc<Backend>, Error> {
         // Held until the new library is entered, so that two threads can't load one path at the same time.
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_covered()?;
         self.unchanged()?;
+        self.is_what_is_mapped(false)?;
         loaded.retain(|backend| backend.strong_count() > 0);
         let identity = self.identity();
         let replaced = |other: Arc<Backend>| other.path == self.path() && other.identity.as_ref() != identity;
@@ -44,6 +53,10 @@ impl Validated {
         // SAFETY: the caller answers for the initializers; the file is a library for this processor.
         let library = unsafe { open(self.path()) }
             .map_err(|source| Error::Load { path: self.path().to_owned(), source })?;
+        // A file may have come into the place of another between the comparison and the loading. Then the library is
+        // unloaded again here.
+        self.is_what_is_mapped(true)?;
+        self.unchanged()?;
         let backend = Arc::new(Backend {
             library,
             path: self.path().to_owned(),

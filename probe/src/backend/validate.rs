@@ -1,13 +1,14 @@
 //! Whether a library is what is needed, found out without running any of it.
 
-use crate::analyze::{Analysis, Facts, Image, Kind, analyze};
+use super::dependencies::{Followed, Limits, ReadFile, Report, follow, lacks, loadable};
+use super::mapped;
+use crate::analyze::{Analysis, Facts, Identity, Image, MOST_BYTES};
 use crate::discover::Target;
 use crate::error::Error;
 use crate::families::Family;
+use crate::printable::printable_path;
 use crate::symbols::Group;
-use std::fs::Metadata;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 /// What a library must have.
 #[derive(Clone, Debug)]
@@ -17,6 +18,7 @@ pub struct Requirements {
     families: Vec<Family>,
     cuda: bool,
     abi: Option<u64>,
+    limits: Limits,
 }
 
 impl Default for Requirements {
@@ -34,6 +36,7 @@ impl Requirements {
             families: Vec::new(),
             cuda: false,
             abi: None,
+            limits: Limits::default(),
         }
     }
 
@@ -55,43 +58,18 @@ impl Requirements {
         self
     }
 
-    /// It must state this ABI version: in a `u32` constant whose name ends with `_abi_version`, or else in its
-    /// SONAME.
+    /// It must state this ABI version: in every `u32` constant of bitnet.cpp's, llama.cpp's or ggml's own whose name
+    /// ends with `_abi_version`, or where it has none in its SONAME.
     pub fn abi(mut self, version: u64) -> Requirements {
         self.abi = Some(version);
         self
     }
-}
 
-/// What tells one state of a file from another.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    /// Device and file number, where the system has them.
-    number: Option<(u64, u64)>,
-    bytes: u64,
-    modified: Option<SystemTime>,
-}
-
-impl Identity {
-    pub(super) fn of(path: &Path) -> Result<Identity, Error> {
-        let metadata = std::fs::metadata(path).map_err(Error::file("read", path))?;
-        Ok(Identity {
-            number: file_number(&metadata),
-            bytes: metadata.len(),
-            modified: metadata.modified().ok(),
-        })
+    /// The libraries that it needs are followed this far, instead of as [`Limits::default`] says.
+    pub fn limits(mut self, limits: Limits) -> Requirements {
+        self.limits = limits;
+        self
     }
-}
-
-#[cfg(unix)]
-fn file_number(metadata: &Metadata) -> Option<(u64, u64)> {
-    use std::os::unix::fs::MetadataExt;
-    Some((metadata.dev(), metadata.ino()))
-}
-
-#[cfg(not(unix))]
-fn file_number(_: &Metadata) -> Option<(u64, u64)> {
-    None
 }
 
 /// A library that was found to be what is needed. Nothing of it has run.
@@ -99,8 +77,10 @@ fn file_number(_: &Metadata) -> Option<(u64, u64)> {
 pub struct Validated {
     path: PathBuf,
     analysis: Analysis,
-    /// The file, and those it needs that lie in folders it names itself.
-    files: Vec<(PathBuf, Identity)>,
+    target: Target,
+    /// The file, and those it needs as far as they were followed.
+    files: Vec<ReadFile>,
+    report: Report,
 }
 
 impl Validated {
@@ -114,14 +94,20 @@ impl Validated {
         &self.analysis
     }
 
-    /// The libraries it needs that were validated with it.
+    /// The libraries it needs that lie in folders that are named for them, each once, as canonical paths.
     pub fn dependencies(&self) -> impl Iterator<Item = &Path> {
-        self.files.iter().skip(1).map(|(path, _)| path.as_path())
+        self.files.iter().skip(1).filter(|file| !file.of_system).map(|file| file.path.as_path())
+    }
+
+    /// What was done about each library that it needs, and that those need: the file that was validated, or why it
+    /// was not followed.
+    pub fn report(&self) -> &Report {
+        &self.report
     }
 
     /// Whether all files are still as they were.
     pub(super) fn unchanged(&self) -> Result<(), Error> {
-        for (path, identity) in &self.files {
+        for ReadFile { path, identity, .. } in &self.files {
             if Identity::of(path)? != *identity {
                 return Err(Error::Changed { path: path.clone() });
             }
@@ -130,7 +116,76 @@ impl Validated {
     }
 
     pub(super) fn identity(&self) -> Option<&Identity> {
-        self.files.first().map(|(_, identity)| identity)
+        self.files.first().map(|file| &file.identity)
+    }
+
+    /// Refuses what no validation or no comparison covers: needs beyond a limit, and systems on which it can't be seen
+    /// what is mapped.
+    pub(super) fn is_covered(&self) -> Result<(), Error> {
+        if let Some(left) = self.report.unfollowed.iter().find(|left| left.why.is_limit()) {
+            let (path, needed) = (left.by.clone(), left.needed.clone());
+            return Err(Error::NotValidated { path, needed, why: left.why });
+        }
+        match self.report.followed.iter().find(|followed| !followed.of_system) {
+            Some(Followed { by, needed, .. }) if !mapped::IS_SEEN => {
+                Err(Error::Unseen { path: by.clone(), needed: needed.clone(), os: std::env::consts::OS })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Holds what the process has mapped against what was validated. Before loading, what is not mapped yet is
+    /// right; afterwards everything must be.
+    pub(super) fn is_what_is_mapped(&self, after: bool) -> Result<(), Error> {
+        if !mapped::IS_SEEN {
+            return Ok(());
+        }
+        let seen =
+            |name: &Path| mapped::loaded(name).map_err(Error::file("read", Path::new("/proc/self/maps")));
+        let same = |path: &Path, file: &ReadFile| {
+            Identity::of(path).is_ok_and(|identity| identity.is_same_file(&file.identity))
+        };
+        let is = |mapped: &mapped::Mapped, file| mapped.path.as_deref().is_some_and(|path| same(path, file));
+        if let Some(file) = self.files.first() {
+            match seen(&self.path)? {
+                Some(mapped) if is(&mapped, file) => {}
+                None if !after => {}
+                // The old file of this path, or one that came into its place at the last moment.
+                _ if !after => return Err(Error::StillLoaded { path: self.path.clone() }),
+                _ => return Err(Error::Changed { path: self.path.clone() }),
+            }
+        }
+        for followed in &self.report.followed {
+            let Some(file) = self.files.get(followed.file) else { continue };
+            let mapped = seen(Path::new(&followed.needed))?;
+            let mapped = match mapped {
+                Some(mapped) if is(&mapped, file) => continue,
+                None if !after => continue,
+                mapped => mapped,
+            };
+            // Which folder of the system's it takes is the loader's choice; what it took is validated there.
+            let there = mapped.as_ref().and_then(|mapped| mapped.path.as_deref());
+            if let (true, Some(there)) = (followed.of_system, there)
+                && self.would_do(followed, there)
+            {
+                continue;
+            }
+            return Err(Error::OtherDependency {
+                path: followed.by.clone(),
+                needed: followed.needed.clone(),
+                validated: followed.path.clone(),
+                mapped: mapped.map_or_else(|| String::from("none"), |mapped| mapped.shown),
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether another file would have been accepted for a library of the system.
+    fn would_do(&self, followed: &Followed, path: &Path) -> bool {
+        loadable(path, &self.target, MOST_BYTES).is_ok_and(|(analysis, _)| {
+            let image = analysis.image(&self.target.arch);
+            image.is_ok_and(|image| lacks(&image.defined_versions, &followed.versions).is_none())
+        })
     }
 }
 
@@ -138,32 +193,19 @@ impl Validated {
 /// processor and system, defines what is asked for, states the ABI version where one is asked for; and that the
 /// libraries it needs, as far as they can be found, are usable and new enough. Nothing is loaded or run.
 ///
+/// How far needed libraries are followed is bounded by [`Limits`]; [`Validated::report`] says what was and what was not,
+/// and why. A library with needs beyond a limit can be looked at, but is not loaded.
+///
 /// # Errors
 /// The first of these that does not hold.
 pub fn validate(path: impl AsRef<Path>, requirements: &Requirements) -> Result<Validated, Error> {
     let path = std::path::absolute(path.as_ref()).map_err(Error::file("read", path.as_ref()))?;
-    // Before reading, so that a change meanwhile is noticed when loading.
-    let identity = Identity::of(&path)?;
-    let analysis = loadable(&path, &requirements.target)?;
-    let image = analysis.image(&requirements.target.arch)?;
+    let target = &requirements.target;
+    let (analysis, identity) = loadable(&path, target, MOST_BYTES.min(requirements.limits.bytes))?;
+    let image = analysis.image(&target.arch)?;
     holds(&path, image, requirements)?;
-    let mut files = vec![(path.clone(), identity)];
-    dependencies(&path, image, &requirements.target, &mut files)?;
-    Ok(Validated { path, analysis, files })
-}
-
-/// A shared library for the target.
-fn loadable(path: &Path, target: &Target) -> Result<Analysis, Error> {
-    let analysis = analyze(path)?.library()?;
-    match analysis.kind {
-        Kind::Shared => {}
-        kind @ (Kind::Static | Kind::Import | Kind::Object | Kind::Executable) => {
-            return Err(Error::NotLoadable { path: path.to_owned(), kind });
-        }
-    }
-    analysis.image(&target.arch)?;
-    analysis.fits_system(&target.os)?;
-    Ok(analysis)
+    let (files, report) = follow(&path, image, identity, target, requirements.limits)?;
+    Ok(Validated { target: target.clone(), path, analysis, files, report })
 }
 
 fn holds(path: &Path, image: &Image, requirements: &Requirements) -> Result<(), Error> {
@@ -173,7 +215,7 @@ fn holds(path: &Path, image: &Image, requirements: &Requirements) -> Result<(), 
         return Err(Error::MissingSymbols { path: path.to_owned(), symbols: missing });
     }
     let facts = Facts::of(image, path);
-    let library = || path.display().to_string();
+    let library = || printable_path(path);
     if requirements.cuda && !facts.has_cuda() {
         return Err(Error::NoCuda {
             asked: String::from("at run time"),
@@ -185,107 +227,23 @@ fn holds(path: &Path, image: &Image, requirements: &Requirements) -> Result<(), 
         return Err(Error::NoFamily { family: *family, library: library() });
     }
     if let Some(wanted) = requirements.abi {
-        let stated = image
-            .abi_constants
-            .first()
-            .map(|(_, value)| u64::from(*value))
-            .or_else(|| image.soname_version());
-        match stated {
-            Some(found) if found == wanted => {}
-            Some(found) => return Err(Error::WrongAbi { path: path.to_owned(), found, wanted }),
-            None => {
-                return Err(Error::NoAbi {
-                    path: path.to_owned(),
-                    looked_for: String::from("a constant `*_abi_version`, or a number in its SONAME"),
-                    wanted,
-                });
-            }
+        let constants = image.abi_constants.iter().map(|(_, value)| u64::from(*value));
+        let mut stated: Vec<u64> = constants.collect();
+        if stated.is_empty() {
+            stated.extend(image.soname_version());
+        }
+        if let Some(found) = stated.iter().copied().find(|found| *found != wanted) {
+            return Err(Error::WrongAbi { path: path.to_owned(), found, wanted });
+        }
+        if stated.is_empty() {
+            return Err(Error::NoAbi {
+                path: path.to_owned(),
+                looked_for: String::from(
+                    "a constant `*_abi_version` of bitnet.cpp, llama.cpp or ggml, or a number in its SONAME",
+                ),
+                wanted,
+            });
         }
     }
     Ok(())
-}
-
-/// The libraries that one needs, and those that they need. Which file the loader takes is its own affair; where a
-/// library names the folder itself (RUNPATH), and in the system's folders, it can be foreseen.
-fn dependencies(
-    path: &Path,
-    image: &Image,
-    target: &Target,
-    files: &mut Vec<(PathBuf, Identity)>,
-) -> Result<(), Error> {
-    let origin = path.parent().unwrap_or(Path::new(""));
-    let own: Vec<PathBuf> = image.search_paths.iter().map(|folder| expand(folder, origin)).collect();
-    for needed in &image.needed {
-        let file = match needed.name.strip_prefix("@rpath/") {
-            Some(name) => Path::new(name),
-            None => Path::new(&needed.name),
-        };
-        let within =
-            |folders: &[PathBuf]| folders.iter().map(|folder| folder.join(file)).find(|path| path.is_file());
-        let (found, is_own) = match within(&own) {
-            Some(found) => (found, true),
-            None => match within(&loader_folders(target)) {
-                Some(found) => (found, false),
-                // The loader may know more folders; if not, loading fails with its own words.
-                None => continue,
-            },
-        };
-        let unusable = |source: Error| Error::Dependency {
-            path: path.to_owned(),
-            needed: needed.name.clone(),
-            source: Box::new(source),
-        };
-        let seen = files.iter().any(|(known, _)| *known == found);
-        let identity = Identity::of(&found).map_err(unusable)?;
-        let analysis = loadable(&found, target).map_err(unusable)?;
-        let there = analysis.image(&target.arch).map_err(unusable)?;
-        let lacks = |version: &&String| {
-            !there.defined_versions.is_empty() && !there.defined_versions.contains(version)
-        };
-        if let Some(version) = needed.versions.iter().find(lacks) {
-            return Err(Error::TooOld { path: path.to_owned(), version: version.clone(), found });
-        }
-        if is_own && !seen {
-            files.push((found.clone(), identity));
-            dependencies(&found, there, target, files)?;
-        }
-    }
-    Ok(())
-}
-
-/// `$ORIGIN` and its like stand for the library's own folder.
-fn expand(folder: &str, origin: &Path) -> PathBuf {
-    for word in ["$ORIGIN", "${ORIGIN}", "@loader_path"] {
-        if let Some(rest) = folder.strip_prefix(word) {
-            return origin.join(rest.trim_start_matches('/'));
-        }
-    }
-    PathBuf::from(folder)
-}
-
-/// Where the system's loader finds the system's own libraries.
-fn loader_folders(target: &Target) -> Vec<PathBuf> {
-    if target.os != "linux" {
-        return Vec::new();
-    }
-    let multiarch = format!("{}-linux-{}", target.arch, target.env);
-    ["/lib", "/usr/lib"]
-        .iter()
-        .map(|root| Path::new(root).join(&multiarch))
-        .chain(["/lib64", "/usr/lib64"].map(PathBuf::from))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn origins_are_expanded() {
-        let at = Path::new("/opt/llama/lib");
-        assert_eq!(expand("$ORIGIN", at), Path::new("/opt/llama/lib"));
-        assert_eq!(expand("${ORIGIN}/../deps", at), Path::new("/opt/llama/lib/../deps"));
-        assert_eq!(expand("@loader_path/x", at), Path::new("/opt/llama/lib/x"));
-        assert_eq!(expand("/usr/lib", at), Path::new("/usr/lib"));
-    }
 }

@@ -2,6 +2,7 @@
 
 use crate::discover::{self, Discovery};
 use crate::error::Error;
+use crate::printable::printable_path;
 use std::path::{Path, PathBuf};
 
 /// The headers that are looked for; what they include comes with them.
@@ -27,7 +28,7 @@ pub fn make(discovery: &Discovery) -> Result<String, Error> {
         .filter_map(|header| folders.iter().map(|folder| folder.join(header)).find(|path| path.is_file()))
         .collect();
     let Some(first) = headers.first() else {
-        let looked: Vec<String> = looked.iter().map(|folder| folder.display().to_string()).collect();
+        let looked: Vec<String> = looked.iter().map(|folder| printable_path(folder)).collect();
         return Err(Error::NoHeaders { library, looked: looked.join(", ") });
     };
     // One text that includes them: a header given by itself would not know that others include it too.
@@ -48,10 +49,10 @@ pub fn make(discovery: &Discovery) -> Result<String, Error> {
     Ok(bindings.to_string())
 }
 
-/// bindgen takes text.
+/// bindgen takes text, and an `#include` ends at a quotation mark or at the end of the line.
 fn utf8(path: &Path) -> Result<&str, Error> {
-    path.to_str().ok_or_else(|| Error::Bindings {
+    path.to_str().filter(|text| !text.contains(['"', '\n', '\r'])).ok_or_else(|| Error::Bindings {
         header: path.to_owned(),
-        message: String::from("the path is not UTF-8"),
+        message: String::from("the path is not UTF-8, or has a quotation mark or an end of line in it"),
     })
 }

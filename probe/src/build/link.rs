@@ -115,11 +115,11 @@ fn needs(archives: &[&Library<'_>], all: &[Library<'_>], target: &Target) -> Vec
     if nvidia.iter().any(|name| !["cuda", "__cuda", "cublas"].iter().any(|prefix| name.starts_with(prefix))) {
         library("dylib=cuda");
     }
-    if begins(&["GOMP_", "omp_"]) {
-        library("dylib=gomp");
-    }
+    // `omp_*` is of both; clang's has names of its own besides.
     if begins(&["__kmpc_"]) {
         library("dylib=omp");
+    } else if begins(&["GOMP_", "omp_get_", "omp_set_", "omp_init_", "omp_in_parallel"]) {
+        library("dylib=gomp");
     }
     // clang's library puts its names into a namespace of its own, so the names say which one was used.
     let clang = begins(&["_ZNSt3__1", "_ZNKSt3__1", "_ZTVNSt3__1", "_ZSt3__1"]);
@@ -138,7 +138,7 @@ fn needs(archives: &[&Library<'_>], all: &[Library<'_>], target: &Target) -> Vec
             library(&format!("dylib={name}"));
         }
     }
-    if target.os == "windows" && begins(&["Reg", "__imp_Reg"]) {
+    if target.os == "windows" && begins(&REGISTRY) {
         library("dylib=advapi32");
     }
     if target.is_apple() {
@@ -158,6 +158,18 @@ fn needs(archives: &[&Library<'_>], all: &[Library<'_>], target: &Target) -> Vec
     }
     needs
 }
+
+/// Functions of Windows' registry, which ggml asks about the processor.
+const REGISTRY: [&str; 8] = [
+    "RegOpenKey",
+    "RegCloseKey",
+    "RegQueryValue",
+    "RegGetValue",
+    "__imp_RegOpenKey",
+    "__imp_RegCloseKey",
+    "__imp_RegQueryValue",
+    "__imp_RegGetValue",
+];
 
 /// Where the CUDA toolkit has its libraries, by its own variables or its usual place.
 fn cuda_folders() -> Vec<PathBuf> {

@@ -28,6 +28,7 @@ mod link;
 use crate::discover::{Discovery, Found, Linkage, Search, Target, VARIABLES, Verdict};
 use crate::error::Error;
 use crate::families::Family;
+use crate::printable::{printable_lines, printable_path};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -290,6 +291,11 @@ pub(crate) struct Lines<'a> {
 
 impl Lines<'_> {
     pub(crate) fn say(&mut self, key: &str, value: impl std::fmt::Display) -> Result<(), Error> {
+        let value = value.to_string();
+        // What follows an end of line would be another instruction.
+        if value.contains(['\n', '\r']) {
+            return Err(Error::LineEnd { value });
+        }
         writeln!(self.out, "cargo::{key}={value}").map_err(Error::file("write", Path::new("standard output")))
     }
 }
@@ -300,7 +306,9 @@ fn refusals(discovery: &Discovery) -> Vec<String> {
         .candidates
         .iter()
         .filter_map(|candidate| match &candidate.verdict {
-            Verdict::Refused(why) => Some(format!("{}: {why}", candidate.path.display())),
+            Verdict::Refused(why) => {
+                Some(format!("{}: {}", printable_path(&candidate.path), printable_lines(why)))
+            }
             Verdict::Taken(_) => None,
         })
         .collect()

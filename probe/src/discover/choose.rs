@@ -4,9 +4,13 @@ use super::name::{FileName, Linkage};
 use super::places::{self, Origin};
 use super::{Candidate, Discovery, Found, Place, Search, Verdict};
 use crate::analyze::{Analysis, Kind, analyze};
+use crate::printable::printable_path;
 use crate::symbols::Group;
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
+
+/// More files with a library's name than a folder of any build has. Each is read as a whole.
+const MOST_CANDIDATES: usize = 200;
 
 pub fn run(search: &Search) -> Discovery {
     let mut found = Discovery {
@@ -110,8 +114,12 @@ fn look(search: &Search, found: &mut Discovery, folder: PathBuf, origin: Origin)
         let key = |name: &FileName| (name.role, name.stem.clone(), name.linkage, Reverse(name.plain));
         key(a).cmp(&key(b)).then_with(|| b.version.cmp(&a.version)).then_with(|| a_path.cmp(b_path))
     });
-    for (name, path) in files {
-        let verdict = judge(search, found, &name, &path);
+    for (index, (name, path)) in files.into_iter().enumerate() {
+        let verdict = if index < MOST_CANDIDATES {
+            judge(search, found, &name, &path)
+        } else {
+            Verdict::Refused(format!("not read: it comes after {MOST_CANDIDATES} others in its folder"))
+        };
         found.candidates.push(Candidate { path, name, place, verdict });
     }
 }
@@ -125,7 +133,7 @@ fn judge(search: &Search, found: &Discovery, name: &FileName, path: &Path) -> Ve
         .find(|other| other.name.stem == name.stem && matches!(other.verdict, Verdict::Taken(_)));
     if let Some(other) = taken {
         let same = path.canonicalize().ok().zip(other.path.canonicalize().ok()).is_some_and(|(a, b)| a == b);
-        let file = other.path.display();
+        let file = printable_path(&other.path);
         return refused(if same {
             format!("the same file as `{file}`")
         } else {

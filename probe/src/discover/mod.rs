@@ -17,6 +17,7 @@ pub(crate) use places::headers as header_folders;
 use crate::analyze::{Analysis, Arch, Facts, Image};
 use crate::error::Error;
 use crate::families::Family;
+use crate::printable::{printable_lines, printable_path};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -312,17 +313,17 @@ impl std::fmt::Display for Discovery {
         for (index, place) in self.places.iter().enumerate() {
             let found = match &place.found {
                 Found::Missing => String::from("not there"),
-                Found::Unreadable(why) => why.clone(),
+                Found::Unreadable(why) => printable_lines(why),
                 Found::Files(0) => String::from("no library"),
                 Found::Files(1) => String::from("1 candidate"),
                 Found::Files(count) => format!("{count} candidates"),
             };
-            writeln!(f, "  {} ({}): {found}", place.path.display(), place.origin)?;
+            writeln!(f, "  {} ({}): {found}", printable_path(&place.path), place.origin)?;
             for candidate in self.candidates.iter().filter(|candidate| candidate.place == index) {
-                let file = candidate.path.file_name().unwrap_or_default().to_string_lossy();
+                let file = printable_path(Path::new(candidate.path.file_name().unwrap_or_default()));
                 match &candidate.verdict {
                     Verdict::Taken(_) => writeln!(f, "    {file}: taken")?,
-                    Verdict::Refused(why) => writeln!(f, "    {file}: {why}")?,
+                    Verdict::Refused(why) => writeln!(f, "    {file}: {}", printable_lines(why))?,
                 }
             }
         }

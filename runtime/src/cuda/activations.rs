@@ -3,7 +3,7 @@
 use super::blocks::size;
 use super::buffer::DeviceBuffer;
 use super::device::{Argument, Function, Geometry, Gpu};
-use super::scratch::{Places, Scratch, room};
+use super::scratch::{DeviceScratch, Places, room};
 use crate::activations::{Input, RowLayout};
 use crate::decide::{Candidate, Decision};
 use crate::error::Error;
@@ -180,8 +180,7 @@ pub fn quantize_activations(
     }
     let layout = RowLayout::new(unit, k, block)?;
     let gpu = Arc::clone(&launcher.code().gpu);
-    let mut scratch = Scratch::default();
-    scratch.on(&gpu);
+    let mut scratch = DeviceScratch::new(&gpu);
     let places = scratch.places(&gpu, m, &layout, block, layout.bytes())?;
     let (x, word) = upload(&gpu, &mut scratch, Input::F32(x))?;
     // SAFETY: all `m * k` values were copied to `x` just now; the scratch lives until the wait below.
@@ -205,7 +204,11 @@ fn row_shares(runs: usize, threads: u32, m: usize, multiprocessors: u32) -> u32 
 }
 
 /// Copies floats to the scratch; their address and the word of their type.
-pub(super) fn upload(gpu: &Arc<Gpu>, scratch: &mut Scratch, input: Input<'_>) -> Result<(u64, u32), Error> {
+pub(super) fn upload(
+    gpu: &Arc<Gpu>,
+    scratch: &mut DeviceScratch,
+    input: Input<'_>,
+) -> Result<(u64, u32), Error> {
     let (bits, word) = match input {
         Input::F32(x) => {
             let room = room(&mut scratch.x, gpu, x.len())?;

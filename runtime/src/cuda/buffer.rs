@@ -2,9 +2,9 @@
 
 use super::device::Gpu;
 use crate::error::Error;
-use cudarc::driver::{CudaSlice, DevicePtr as _, DeviceRepr, result};
+use cudarc::driver::{DeviceRepr, result};
 use std::any::Any;
-use std::mem::ManuallyDrop;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// A number that memory of a device can hold.
@@ -24,29 +24,28 @@ numbers!(u8 i8 u16 i32 u32 f32 u64);
 
 /// `len` numbers in a device's memory. Dropping it frees the memory, after everything that was enqueued before; a
 /// [`Graph`](super::Graph) that uses it keeps the memory for as long as it lives.
+///
+/// What copies from or to the processor's memory has done so when it returns. So it takes slices of any memory: ordinary,
+/// page-locked or managed, to be written, read or freed right afterwards.
 #[derive(Debug)]
 pub struct DeviceBuffer<T: Number> {
-    storage: Arc<Storage<T>>,
+    storage: Arc<Storage>,
     len: usize,
+    values: PhantomData<T>,
 }
 
 /// Memory, with the device that it belongs to.
 #[derive(Debug)]
-struct Storage<T: Number> {
-    /// Taken when it is freed.
-    slice: ManuallyDrop<CudaSlice<T>>,
+struct Storage {
     bytes: u64,
     address: u64,
     gpu: Arc<Gpu>,
 }
 
-impl<T: Number> Drop for Storage<T> {
+impl Drop for Storage {
     fn drop(&mut self) {
-        // SAFETY: nothing uses it after this.
-        let slice = unsafe { ManuallyDrop::take(&mut self.slice) };
         self.gpu.memory_use.freed(self.bytes);
-        // Freeing is an operation of the stream: in a capture it would become a part of the graph.
-        self.gpu.after_capture(slice);
+        self.gpu.free(self.address);
     }
 }
 
@@ -77,14 +76,11 @@ impl<T: Number> DeviceBuffer<T> {
         let count = len.max(1);
         let required =
             count.checked_mul(size_of::<T>()).ok_or(Error::TooLarge { what: "a buffer of a device" })?;
-        gpu.outside_capture("allocated")?;
-        // SAFETY: every bit pattern is a number of a sealed type; nothing reads it before it is written.
-        let slice = unsafe { gpu.stream().alloc::<T>(count) };
-        let slice = slice.map_err(|error| gpu.out_of_memory(required, error))?;
-        let address = slice.device_ptr(gpu.stream()).0;
-        gpu.memory_use.taken(required as u64);
-        let (slice, bytes) = (ManuallyDrop::new(slice), required as u64);
-        Ok(DeviceBuffer { storage: Arc::new(Storage { slice, bytes, address, gpu: Arc::clone(gpu) }), len })
+        let address = gpu.allocate(required)?;
+        let bytes = required as u64;
+        gpu.memory_use.taken(bytes);
+        let storage = Storage { bytes, address, gpu: Arc::clone(gpu) };
+        Ok(DeviceBuffer { storage: Arc::new(storage), len, values: PhantomData })
     }
 
     /// How many numbers.
@@ -107,10 +103,11 @@ impl<T: Number> DeviceBuffer<T> {
         &self.storage.gpu
     }
 
-    /// Copies `values` to the start of the buffer.
+    /// Copies `values` to the start of the buffer, after everything that was enqueued before, and waits for it.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] if they are more than it holds; [`Error::Gpu`].
+    /// [`Error::ShapeMismatch`] if they are more than it holds; [`Error::Gpu`], also of a kernel that was launched
+    /// before; [`Error::Capturing`].
     pub fn write(&mut self, values: &[T]) -> Result<(), Error> {
         if values.len() > self.len {
             return Err(Error::ShapeMismatch {
@@ -123,14 +120,12 @@ impl<T: Number> DeviceBuffer<T> {
         if values.is_empty() {
             return Ok(());
         }
-        let gpu = &self.storage.gpu;
-        gpu.outside_capture("copied to the device")?;
-        gpu.bind()?;
-        // SAFETY: the buffer has room for the values; the stream is its device's. The driver has taken ordinary memory
-        // when it returns.
-        let done =
-            unsafe { result::memcpy_htod_async(self.storage.address, values, gpu.stream().cu_stream()) };
-        gpu.check(None, "copying to the device", done)
+        let Storage { address, gpu, .. } = &*self.storage;
+        gpu.and_wait("copied to the device", None, "copying to the device", |stream| {
+            // SAFETY: the buffer has room for the values; the stream is its device's. The copy is waited for: of
+            // page-locked memory the driver has taken nothing when this returns, and of other memory not on every system.
+            unsafe { result::memcpy_htod_async(*address, values, stream) }
+        })
     }
 
     /// Copies the start of the buffer to `values`, after everything that was enqueued before, and waits for it.
@@ -159,21 +154,38 @@ impl<T: Number> DeviceBuffer<T> {
         if values.is_empty() {
             return Ok(());
         }
-        let gpu = &self.storage.gpu;
-        gpu.outside_capture("copied from the device")?;
-        gpu.bind()?;
-        let from = self.storage.address + (start * size_of::<T>()) as u64;
-        // SAFETY: so many values lie there, and every bit pattern is one; the copy is waited for.
-        let done = unsafe { result::memcpy_dtoh_async(values, from, gpu.stream().cu_stream()) };
-        let done = gpu.check(None, "copying from the device", done);
-        gpu.synchronize()?;
-        done
+        let Storage { address, gpu, .. } = &*self.storage;
+        let from = address + (start * size_of::<T>()) as u64;
+        gpu.and_wait("copied from the device", None, "copying from the device", |stream| {
+            // SAFETY: so many values lie there, and every bit pattern is one; the copy is waited for.
+            unsafe { result::memcpy_dtoh_async(values, from, stream) }
+        })
     }
 
-    /// Copies all of `other`, which is on the same device, to the start of the buffer.
+    /// As [`read`](DeviceBuffer::read), and sets every byte behind it: nothing that is enqueued comes between.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] if it is more than there is room for, or elsewhere; [`Error::Gpu`].
+    /// As there.
+    pub(super) fn read_and_fill(&mut self, values: &mut [T], byte: u8) -> Result<(), Error> {
+        if values.len() > self.len {
+            let (what, unit) = ("a buffer of a device", "values");
+            return Err(Error::ShapeMismatch { what, unit, expected: values.len(), found: self.len });
+        }
+        let Storage { address, gpu, bytes } = &*self.storage;
+        gpu.and_wait("copied from the device", None, "copying from the device", |stream| {
+            // SAFETY: so many values and bytes lie there, and every bit pattern is a value; both are waited for.
+            unsafe {
+                result::memcpy_dtoh_async(values, *address, stream)?;
+                result::memset_d8_async(*address, byte, *bytes as usize, stream)
+            }
+        })
+    }
+
+    /// Enqueues a copy of all of `other`, which is on the same device, to the start of the buffer.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] if it is more than there is room for, or elsewhere; [`Error::Gpu`]; [`Error::Capturing`]
+    /// while another thread captures.
     pub fn copy(&mut self, other: &DeviceBuffer<T>) -> Result<(), Error> {
         if other.len > self.len || !Arc::ptr_eq(self.gpu(), other.gpu()) {
             let (what, unit) = ("a buffer of the same device", "values");
@@ -184,11 +196,9 @@ impl<T: Number> DeviceBuffer<T> {
         }
         let (to, from) = (self.output(), other.input());
         let gpu = &self.storage.gpu;
-        gpu.may_enqueue()?;
-        gpu.bind()?;
         // SAFETY: both buffers have the bytes of `other`, on the stream's device.
-        let done = unsafe { result::memcpy_dtod_async(to, from, other.bytes(), gpu.stream().cu_stream()) };
-        gpu.check(None, "copying on the device", done)
+        let copy = |stream| unsafe { result::memcpy_dtod_async(to, from, other.bytes(), stream) };
+        gpu.check(None, "copying on the device", gpu.enqueue(copy)?)
     }
 
     /// All values.
@@ -205,11 +215,9 @@ impl<T: Number> DeviceBuffer<T> {
     pub(crate) fn fill_bytes(&mut self, byte: u8) -> Result<(), Error> {
         let (pointer, bytes) = (self.output(), self.len.max(1) * size_of::<T>());
         let gpu = &self.storage.gpu;
-        gpu.may_enqueue()?;
-        gpu.bind()?;
         // SAFETY: the buffer has as many bytes; the stream is its device's.
-        let done = unsafe { result::memset_d8_async(pointer, byte, bytes, gpu.stream().cu_stream()) };
-        gpu.check(None, "filling memory", done)
+        let fill = |stream| unsafe { result::memset_d8_async(pointer, byte, bytes, stream) };
+        gpu.check(None, "filling memory", gpu.enqueue(fill)?)
     }
 
     /// The address for a kernel that reads it. A device has one stream, so that order is all that there is to keep.

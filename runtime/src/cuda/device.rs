@@ -1,8 +1,8 @@
 //! An opened device: its context, its stream, the images that are loaded on it.
 
-use super::failure::{GpuFailure, words};
+use super::failure::{GpuFailure, OPENING, words};
 use super::graph::Capture;
-use super::memory::MemoryUse;
+use super::memory::{MemoryPool, MemoryUse};
 use super::probe;
 use crate::error::Error;
 use crate::gpu::{CudaVersion, GpuProfile, NoImage, image_for};
@@ -21,9 +21,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 /// A device that is open. All handles and buffers of a device share one; when the last of them goes, it is closed.
+///
+/// It uses the device's primary context, as other libraries of the process do, with a stream and a pool of memory of its
+/// own. All threads may use it: what they enqueue runs in the order in which it was enqueued.
 #[derive(Debug)]
 pub struct Gpu {
     profile: GpuProfile,
+    /// Where memory comes from, if not from the device itself. It goes before the context does.
+    pub(super) pool: Option<MemoryPool>,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     /// Loaded images by their address in the binary.
@@ -56,7 +61,8 @@ impl Gpu {
     /// The device `cuda:index`, opened if it is not yet.
     ///
     /// # Errors
-    /// [`Error::NoGpu`] with the reason; [`Error::Gpu`].
+    /// [`Error::NoGpu`] with the reason; [`Error::Gpu`], also where the device's primary context was lost earlier and another
+    /// library of the process still holds it.
     pub fn open(index: u32) -> Result<Arc<Gpu>, Error> {
         let profile = probe::detect(index).map_err(|why| Error::NoGpu { index, why })?;
         // The list is whole whenever the lock is free, even after a panic elsewhere.
@@ -64,21 +70,24 @@ impl Gpu {
         if let Some(gpu) = open.get(&index).and_then(Weak::upgrade) {
             return Ok(gpu);
         }
-        let failed = |error| Error::Gpu(Box::new(GpuFailure::new(index, None, "opening the device", error)));
+        let failed = |error| Error::Gpu(Box::new(GpuFailure::new(index, None, OPENING, error)));
         let context = CudaContext::new(index as usize).map_err(failed)?;
         // SAFETY: everything is enqueued on one stream, whose order is all that there is to keep.
         unsafe { context.disable_event_tracking() };
+        // One of its own: the default stream can't be captured, and waits for those of others.
+        let stream = context.new_stream().map_err(failed)?;
+        // A context that others hold may have been lost long ago.
+        stream.synchronize().map_err(failed)?;
         let gpu = Arc::new(Gpu {
             profile,
-            // One of its own: the default stream can't be captured, and waits for those of others.
-            stream: context.new_stream().map_err(failed)?,
+            stream,
+            pool: MemoryPool::new(&context).map_err(failed)?,
             context,
             modules: Mutex::new(BTreeMap::new()),
             lost: OnceLock::new(),
             memory_use: MemoryUse::default(),
             capture: Capture::default(),
         });
-        gpu.keep_memory(u64::MAX)?;
         open.insert(index, Arc::downgrade(&gpu));
         Ok(gpu)
     }
@@ -102,14 +111,12 @@ impl Gpu {
     /// # Errors
     /// [`Error::Gpu`], also of a kernel that was launched before.
     pub fn synchronize(&self) -> Result<(), Error> {
-        self.outside_capture("waited for")?;
-        self.check(None, "waiting for the device", self.stream.synchronize())
+        self.and_wait("waited for", None, "waiting for the device", |_| Ok(()))
     }
 
     /// Waits for a kernel, whose error it is if there is one.
     pub(crate) fn wait(&self, kernel: &'static str) -> Result<(), Error> {
-        self.outside_capture("waited for")?;
-        self.check(Some(kernel), "running", self.stream.synchronize())
+        self.and_wait("waited for", Some(kernel), "running", |_| Ok(()))
     }
 
     /// How long the device takes for what `enqueue` enqueues, by the device's own clock. Waits for it.
@@ -117,10 +124,13 @@ impl Gpu {
     /// # Errors
     /// Those of `enqueue`; [`Error::Gpu`].
     pub fn time<R>(&self, enqueue: impl FnOnce() -> Result<R, Error>) -> Result<(R, Duration), Error> {
-        self.outside_capture("timed")?;
         let event = || {
-            let event = self.stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
-            self.check(None, "recording an event", event)
+            let event = self.context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+            let event = self.check(None, "making an event", event)?;
+            let record = |_| event.record(&self.stream);
+            let recorded = self.outside_capture("timed", record)?;
+            self.check(None, "recording an event", recorded)?;
+            Ok::<_, Error>(event)
         };
         let begin = event()?;
         let result = enqueue()?;
@@ -201,6 +211,8 @@ impl Gpu {
         threads: u32,
     ) -> Result<Function, Error> {
         let image = self.image(kernel, code)?;
+        // Another thread may have loaded the image.
+        self.bind()?;
         let module = self.module(kernel, image)?;
         let function =
             self.check(Some(kernel), "finding the function in its image", module.load_function(name))?;
@@ -231,6 +243,7 @@ impl Gpu {
         if bytes == 0 {
             return Ok(function);
         }
+        self.bind()?;
         let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         let allowed = function.handle.set_attribute(attribute, i32::try_from(bytes).unwrap_or(i32::MAX));
         self.check(Some(kernel), "asking for its shared memory", allowed)?;
@@ -273,7 +286,6 @@ impl Gpu {
         if x > self.profile.grid.0 || y > self.profile.grid.1 {
             return Err(Error::TooLarge { what: "a grid" });
         }
-        self.may_enqueue()?;
         let parameter = |argument: &Argument| match argument {
             Argument::U32(value) => std::ptr::from_ref(value).cast(),
             Argument::U64(value) => std::ptr::from_ref(value).cast(),
@@ -283,9 +295,15 @@ impl Gpu {
         };
         let mut parameters: Vec<*mut c_void> =
             arguments.iter().map(|argument| <*const c_void>::cast_mut(parameter(argument))).collect();
-        let (handle, stream) = (function.handle.cu_function(), self.stream.cu_stream());
-        self.bind()?;
-        let launched = if function.overlaps {
+        let handle = function.handle.cu_function();
+        let launched = self.enqueue(|stream| {
+            if !function.overlaps {
+                let (grid, block) = ((x, y, geometry.layers), (geometry.threads, 1, 1));
+                // SAFETY: parameters live until the call returns, which copies them; the rest is the caller's.
+                return unsafe {
+                    launch_kernel(handle, grid, block, function.shared, stream, &mut parameters)
+                };
+            }
             let mut value = CUlaunchAttributeValue { pad: [0; 64] };
             value.programmaticStreamSerializationAllowed = 1;
             let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
@@ -306,14 +324,8 @@ impl Gpu {
             // caller's. Drivers have had this function for longer than they have known the devices of such images.
             unsafe { cuLaunchKernelEx(&raw const config, handle, parameters.as_mut_ptr(), null_mut()) }
                 .result()
-        } else {
-            // SAFETY: parameters live until the call returns, which copies them; the rest is the caller's.
-            unsafe {
-                let (grid, block) = ((x, y, geometry.layers), (geometry.threads, 1, 1));
-                launch_kernel(handle, grid, block, function.shared, stream, &mut parameters)
-            }
-        };
-        self.check(Some(kernel), "launching", launched).map(|_| ())
+        })?;
+        self.check(Some(kernel), "launching", launched)
     }
 }
 

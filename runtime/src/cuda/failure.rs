@@ -4,6 +4,9 @@ use crate::device::Device;
 use cudarc::driver::DriverError;
 use gristmill_spec::vocab::DeviceKind;
 
+/// What is being done when a device is opened.
+pub(super) const OPENING: &str = "opening the device";
+
 /// An error of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuFailure {
@@ -47,12 +50,15 @@ impl std::fmt::Display for GpuFailure {
             write!(f, ", kernel `{kernel}`")?;
         }
         write!(f, ": {}: {} ({})", self.doing, self.name, self.code)?;
-        if self.sticky {
-            f.write_str(
-                "\n  help: the device's context is lost; drop all its handles and buffers, and open it again",
-            )?;
+        match (self.sticky, self.doing) {
+            (true, OPENING) => f.write_str(
+                "\n  help: the device's primary context was lost before it was opened here, and something else in this process holds it; start the process anew",
+            ),
+            (true, _) => f.write_str(
+                "\n  help: the device's context is lost; drop all its handles, buffers, graphs and workspaces, and open it again; where another library of this process uses the device too, start the process anew",
+            ),
+            (false, _) => Ok(()),
         }
-        Ok(())
     }
 }
 

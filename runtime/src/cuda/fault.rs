@@ -89,20 +89,32 @@ impl Faults {
     }
 
     /// Waits for all runs, those of graphs included, and tells what stopped one of them at which element of its rows.
-    /// All words are as new then.
+    /// All words that were looked at are as new then; what is enqueued meanwhile writes to them before, and is told now, or
+    /// behind, and is told the next time.
     pub(super) fn take(&mut self) -> Result<Option<(FaultKind, usize, Rows)>, Error> {
         let mut found = None;
         for (words, rows) in self.words.iter_mut().zip(self.rows.chunks(Faults::WORDS)) {
             let mut seen = [NONE; Faults::WORDS];
-            words.read(&mut seen[..])?;
-            let here = seen.iter().zip(rows).find_map(|(word, rows)| {
-                let (kind, at) = decode(*word)?;
-                Some((kind, at, *rows))
-            });
-            if here.is_some() {
-                words.fill_bytes(0xff)?;
+            let mut look = || {
+                words.read(&mut seen[..])?;
+                if seen == [NONE; Faults::WORDS] {
+                    return Ok(());
+                }
+                // Read again, since others may have enqueued something behind what was read.
+                words.read_and_fill(&mut seen[..], 0xff)
+            };
+            match look() {
+                Ok(()) => {}
+                // What was found is told now or never; the error comes again.
+                Err(_) if found.is_some() => return Ok(found),
+                Err(error) => return Err(error),
             }
-            found = found.or(here);
+            found = found.or_else(|| {
+                seen.iter().zip(rows).find_map(|(word, rows)| {
+                    let (kind, at) = decode(*word)?;
+                    Some((kind, at, *rows))
+                })
+            });
         }
         Ok(found)
     }

@@ -7,7 +7,7 @@ use super::convert::{Convert, Values};
 use super::device::{Argument, Function, Geometry, Gpu};
 use super::fault::{FaultKind, Faults, Rows};
 use super::product::{ProductCode, Weights};
-use super::scratch::{Scratch, room};
+use super::scratch::{DeviceScratch, Scratch, room};
 use crate::activations::{Input, Tokens};
 use crate::error::Error;
 use crate::launch::Launcher;
@@ -152,8 +152,7 @@ impl Launcher<ProductCode> {
             });
         }
         let gpu = self.gpu();
-        let scratch = scratch.get_or_insert_default();
-        scratch.on(gpu);
+        let scratch = scratch.get_or_insert_default().on(gpu);
         // A fault of earlier runs is theirs.
         scratch.finish_pending()?;
         let (address, word) = upload(gpu, scratch, input)?;
@@ -180,8 +179,7 @@ impl Launcher<ProductCode> {
         let gpu = self.gpu();
         self.are_here(input, bias, y)?;
         let floats = self.code().floats.as_ref().ok_or_else(|| self.broken("it multiplies no floats"))?;
-        let scratch = scratch.get_or_insert_default();
-        scratch.on(gpu);
+        let scratch = scratch.get_or_insert_default().on(gpu);
         let x = Activations { address: input.address(), word: input.word(), m, k: packed.k() };
         let bias = bias.map_or(0, |bias| bias.input());
         // SAFETY: the buffers have the sizes that the handle compared with the shape. What is dropped before the kernels
@@ -201,7 +199,7 @@ impl Launcher<ProductCode> {
         x: Activations,
         bias: u64,
         y: u64,
-        scratch: &mut Scratch,
+        scratch: &mut DeviceScratch,
     ) -> Result<(), Error> {
         let ProductCode { gpu, function, .. } = self.code();
         let weights = self.weights(packed)?;

@@ -7,6 +7,7 @@ use crate::launch::Tally;
 use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use std::any::Any;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
@@ -18,14 +19,13 @@ use std::thread::{self, ThreadId};
 ///
 /// Launches count like any others: each writes the ids of its kernels into receipts and statistics, without times.
 pub struct Graph {
-    graph: CudaGraph,
-    held: Held,
+    captured: ManuallyDrop<Captured>,
     gpu: Arc<Gpu>,
 }
 
 impl std::fmt::Debug for Graph {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Graph").field("kernels", &self.held.launches).finish_non_exhaustive()
+        f.debug_struct("Graph").field("kernels", &self.captured.held.launches).finish_non_exhaustive()
     }
 }
 
@@ -39,31 +39,52 @@ struct Held {
 /// A device's capture, if one is under way.
 #[derive(Debug, Default)]
 pub(super) struct Capture {
-    /// Looked at without the lock by every launch.
+    /// Set while a capture is under way. Who captures has set it itself, so that for all others a look will do.
     under_way: AtomicBool,
+    /// Locked while something is enqueued: `stream.rs`.
     state: Mutex<Option<State>>,
 }
 
 #[derive(Debug)]
-struct State {
-    owner: ThreadId,
+pub(super) struct State {
+    pub(super) owner: ThreadId,
     held: Held,
-    /// Memory that was given up meanwhile.
-    given_up: Vec<Box<dyn Any + Send>>,
+    /// Addresses of memory that was given up meanwhile.
+    given_up: Vec<u64>,
+    /// Graphs that were dropped meanwhile.
+    dropped: Vec<Dropped>,
+}
+
+/// The driver's graph, and what it uses for as long as it is there.
+struct Captured {
+    graph: CudaGraph,
+    held: Held,
+}
+
+/// A graph that nobody launches any more.
+struct Dropped(Captured);
+
+// SAFETY: a graph may be used by one thread at a time, and this one is only destroyed, by whoever ends the capture.
+unsafe impl Send for Dropped {}
+
+impl std::fmt::Debug for Dropped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Dropped").field(&self.0.held).finish()
+    }
 }
 
 impl Capture {
-    fn state(&self) -> MutexGuard<'_, Option<State>> {
+    pub(super) fn state(&self) -> MutexGuard<'_, Option<State>> {
         // What is in there is whole whenever the lock is free.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the state of a capture, if there is one.
-    fn during<R>(&self, act: impl FnOnce(&mut State) -> R) -> Option<R> {
-        if !self.under_way.load(Ordering::Acquire) {
+    /// Does something with the state of this thread's capture, if it has one.
+    fn of_this_thread<R>(&self, act: impl FnOnce(&mut State) -> R) -> Option<R> {
+        if !self.under_way.load(Ordering::Relaxed) {
             return None;
         }
-        self.state().as_mut().map(act)
+        self.state().as_mut().filter(|state| state.owner == thread::current().id()).map(act)
     }
 }
 
@@ -71,7 +92,7 @@ impl Capture {
 struct Ends<'g>(&'g Arc<Gpu>);
 
 impl Ends<'_> {
-    fn end(self) -> (Result<Option<CudaGraph>, Error>, Option<State>) {
+    fn end(self) -> (Result<Option<CudaGraph>, Error>, Held) {
         let ended = end(self.0);
         std::mem::forget(self);
         ended
@@ -84,19 +105,45 @@ impl Drop for Ends<'_> {
     }
 }
 
-fn end(gpu: &Gpu) -> (Result<Option<CudaGraph>, Error>, Option<State>) {
+fn end(gpu: &Gpu) -> (Result<Option<CudaGraph>, Error>, Held) {
+    let mut locked = gpu.capture.state();
     let graph = gpu.stream().end_capture(CUgraphInstantiate_flags(0));
-    // What is freed from now on is freed on the stream.
-    let state = gpu.capture.state().take();
-    gpu.capture.under_way.store(false, Ordering::Release);
-    (gpu.check(None, "capturing a graph", graph), state)
+    let state = locked.take();
+    gpu.capture.under_way.store(false, Ordering::Relaxed);
+    drop(locked);
+    let held = state.map_or_else(Held::default, |State { held, given_up, dropped, .. }| {
+        given_up.into_iter().for_each(|address| gpu.free(address));
+        dropped.into_iter().for_each(|dropped| dropped.destroy(gpu));
+        held
+    });
+    (gpu.check(None, "capturing a graph", graph), held)
+}
+
+impl Dropped {
+    /// Destroys it when it does not run any more, and not in a capture.
+    fn destroy(self, gpu: &Gpu) {
+        loop {
+            // An error besides that of a capture means that the device is lost, and nothing runs.
+            let waited = gpu.synchronize();
+            match &mut *gpu.capture.state() {
+                Some(state) => return state.dropped.push(self),
+                // The capture that was in the way has ended.
+                None if matches!(waited, Err(Error::Capturing { .. })) => {}
+                None => break,
+            }
+        }
+        // Without the lock, which freeing the memory that goes with it takes.
+        drop(self);
+    }
 }
 
 impl Gpu {
     /// Captures what `enqueue` enqueues on this device instead of running it.
     ///
     /// All memory must be there already: run the same once before. While it lasts, other threads can't enqueue anything on
-    /// this device, and `enqueue` can't allocate memory, copy from or to the processor's memory, or wait.
+    /// this device, nor wait for it: they get [`Error::Capturing`]. What another thread has begun to enqueue is on the
+    /// stream before the capture begins. `enqueue` can't allocate memory, copy from or to the processor's memory, or wait.
+    /// Memory and graphs that are dropped meanwhile, by any thread, are given back when it ends.
     ///
     /// # Errors
     /// [`Error::Capturing`] for what can't be captured; those of `enqueue`; [`Error::Gpu`].
@@ -109,60 +156,47 @@ impl Gpu {
             let begun = self.stream().begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
             self.check(None, "capturing a graph", begun)?;
             let owner = thread::current().id();
-            *state = Some(State { owner, held: Held::default(), given_up: Vec::new() });
-            self.capture.under_way.store(true, Ordering::Release);
+            let (held, given_up, dropped) = (Held::default(), Vec::new(), Vec::new());
+            *state = Some(State { owner, held, given_up, dropped });
+            self.capture.under_way.store(true, Ordering::Relaxed);
         }
         let ends = Ends(self);
         let enqueued = enqueue();
-        let (graph, state) = ends.end();
+        let (graph, held) = ends.end();
         enqueued?;
-        let (Some(graph), Some(state)) = (graph?, state) else {
+        let Some(graph) = graph? else {
             return Err(self.capturing("kept: the driver gave no graph"));
         };
-        Ok(Graph { graph, held: state.held, gpu: Arc::clone(self) })
+        Ok(Graph { captured: ManuallyDrop::new(Captured { graph, held }), gpu: Arc::clone(self) })
     }
 
-    fn capturing(&self, what: &'static str) -> Error {
+    pub(super) fn capturing(&self, what: &'static str) -> Error {
         Error::Capturing { index: self.profile().index, what }
     }
 
-    /// Refuses what no graph can hold.
-    pub(super) fn outside_capture(&self, what: &'static str) -> Result<(), Error> {
-        match self.capture.during(|_| ()) {
-            Some(()) => Err(self.capturing(what)),
-            None => Ok(()),
-        }
-    }
-
-    /// Refuses to enqueue into another thread's capture.
-    pub(super) fn may_enqueue(&self) -> Result<(), Error> {
-        match self.capture.during(|state| state.owner == thread::current().id()) {
-            Some(false) => Err(self.capturing("enqueued by another thread")),
-            Some(true) | None => Ok(()),
-        }
-    }
-
-    /// Whether launches go into a graph.
+    /// Whether this thread's launches go into a graph.
     pub(crate) fn is_capturing(&self) -> bool {
-        self.capture.during(|_| ()).is_some()
+        self.capture.of_this_thread(|_| ()).is_some()
     }
 
-    /// Takes a launch along that will count whenever the graph is launched.
+    /// Takes a launch of this thread along that will count whenever the graph is launched.
     pub(crate) fn count_later(&self, launch: Tally) {
-        self.capture.during(|state| state.held.launches.push(launch));
+        self.capture.of_this_thread(|state| state.held.launches.push(launch));
     }
 
-    /// Keeps memory that a captured kernel uses.
+    /// Keeps memory that a kernel of this thread's capture uses.
     pub(super) fn keep_for_graph(&self, memory: impl FnOnce() -> Arc<dyn Any + Send + Sync>) {
-        self.capture.during(|state| state.held.memory.push(memory()));
+        self.capture.of_this_thread(|state| state.held.memory.push(memory()));
     }
 
-    /// Drops `memory`, in a capture once that has ended.
-    pub(super) fn after_capture(&self, memory: impl Any + Send) {
-        let mut memory = Some(memory);
-        self.capture.during(|state| {
-            state.given_up.extend(memory.take().map(|memory| Box::new(memory) as Box<dyn Any + Send>));
-        });
+    /// Frees memory behind what was enqueued; in a capture, whoever's it is, once that has ended, since freeing would become
+    /// a part of the graph.
+    pub(super) fn free(&self, address: u64) {
+        let mut state = self.capture.state();
+        match &mut *state {
+            Some(state) => state.given_up.push(address),
+            None => self.free_now(address),
+        }
     }
 }
 
@@ -172,19 +206,16 @@ impl Graph {
     /// # Errors
     /// [`Error::Gpu`]; [`Error::Capturing`] while another graph is captured.
     pub fn launch(&self) -> Result<(), Error> {
-        self.gpu.outside_capture("launched as a graph")?;
-        self.gpu.check(
-            self.held.launches.first().map(Tally::kernel),
-            "launching a graph",
-            self.graph.launch(),
-        )?;
-        self.held.launches.iter().for_each(Tally::count);
+        let Captured { graph, held } = &*self.captured;
+        let launched = self.gpu.outside_capture("launched as a graph", |_| graph.launch())?;
+        self.gpu.check(held.launches.first().map(Tally::kernel), "launching a graph", launched)?;
+        held.launches.iter().for_each(Tally::count);
         Ok(())
     }
 
     /// Its kernels, in order.
     pub fn kernels(&self) -> impl Iterator<Item = &'static str> + '_ {
-        self.held.launches.iter().map(Tally::kernel)
+        self.captured.held.launches.iter().map(Tally::kernel)
     }
 
     /// Its device.
@@ -195,7 +226,8 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // Memory is freed behind what was enqueued; the graph itself must not go while it runs.
-        let _ = self.gpu.synchronize();
+        // SAFETY: nothing uses it after this.
+        let captured = unsafe { ManuallyDrop::take(&mut self.captured) };
+        Dropped(captured).destroy(&self.gpu);
     }
 }

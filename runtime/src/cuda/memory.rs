@@ -2,9 +2,14 @@
 
 use super::device::Gpu;
 use crate::error::Error;
-use cudarc::driver::result::{device, mem_pool};
-use cudarc::driver::sys::{CUmemPool_attribute, CUmemoryPool};
+use cudarc::driver::result::{free_async, free_sync, malloc_sync, mem_pool};
+use cudarc::driver::sys::{
+    CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPool_attribute,
+    CUmemPoolProps, CUmemoryPool,
+};
+use cudarc::driver::{CudaContext, DriverError};
 use std::ffi::c_void;
+use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,12 +48,12 @@ pub struct DeviceMemory {
     pub buffers: u64,
     /// Allocations since the device was opened. It stands still where every step uses the memory of the one before.
     pub allocations: u64,
-    /// The driver's pool, where the device has one.
+    /// The pool that they come from, where the device has pools.
     pub pool: Option<Pool>,
 }
 
-/// The driver's pool of a device, as the driver counts it: everything of this process that is allocated in stream order, by
-/// gristmill or by others.
+/// An opened device's pool of memory, as the driver counts it. It is gristmill's own: what other libraries of the process
+/// allocate is elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// Bytes taken from the device.
@@ -61,24 +66,109 @@ pub struct Pool {
     pub most_used: u64,
 }
 
+/// A pool of memory on a device, for allocations in the order of a stream.
+#[derive(Debug)]
+pub(super) struct MemoryPool(CUmemoryPool);
+
+// SAFETY: the driver's pools may be used by several threads at once.
+unsafe impl Send for MemoryPool {}
+// SAFETY: as above.
+unsafe impl Sync for MemoryPool {}
+
+impl MemoryPool {
+    /// One that keeps all that it ever took; none where the device has no pools. Not the device's default pool, which every
+    /// library of the process takes from: what it keeps is not ours to say.
+    pub(super) fn new(context: &CudaContext) -> Result<Option<MemoryPool>, DriverError> {
+        if !context.has_async_alloc() {
+            return Ok(None);
+        }
+        let properties = CUmemPoolProps {
+            allocType: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+            handleTypes: CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
+            location: CUmemLocation {
+                type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+                id: context.cu_device(),
+            },
+            win32SecurityAttributes: null_mut(),
+            reserved: [0; 64],
+        };
+        // SAFETY: the properties are whole, and live until the call returns.
+        let pool = MemoryPool(unsafe { mem_pool::create(&raw const properties) }?);
+        pool.keep(u64::MAX)?;
+        Ok(Some(pool))
+    }
+
+    fn keep(&self, mut bytes: u64) -> Result<(), DriverError> {
+        let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        // SAFETY: the attribute is a u64.
+        unsafe { mem_pool::set_attribute(self.0, attribute, (&raw mut bytes).cast::<c_void>()) }
+    }
+
+    /// A number that the driver counts.
+    fn number(&self, which: CUmemPool_attribute) -> Result<u64, DriverError> {
+        let mut number = 0u64;
+        // SAFETY: the attributes that are asked for are u64.
+        unsafe { mem_pool::get_attribute(self.0, which, (&raw mut number).cast::<c_void>()) }?;
+        Ok(number)
+    }
+}
+
+impl Drop for MemoryPool {
+    fn drop(&mut self) {
+        // SAFETY: nothing allocates from it any more. What is still to be freed keeps what it needs of it; an error of work
+        // that was enqueued before was told to whoever waited.
+        let _ = unsafe { mem_pool::destroy(self.0) };
+    }
+}
+
 impl Gpu {
+    /// Memory of so many bytes, more than none, whose contents mean nothing: its address.
+    pub(super) fn allocate(&self, bytes: usize) -> Result<u64, Error> {
+        // SAFETY: pool and stream are the device's own, and its context is current.
+        let allocate = |stream| unsafe {
+            match &self.pool {
+                Some(pool) => mem_pool::alloc_async(pool.0, bytes, stream),
+                None => malloc_sync(bytes),
+            }
+        };
+        self.outside_capture("allocated", allocate)?.map_err(|error| self.out_of_memory(bytes, error))
+    }
+
+    /// Frees memory that [`allocate`](Gpu::allocate) gave, behind what was enqueued. The stream is locked, and not captured.
+    pub(super) fn free_now(&self, address: u64) {
+        let free = || {
+            self.bind()?;
+            // SAFETY: the caller gives it up; the stream is the device's own, and its context is current. Without pools,
+            // freeing is not in the order of the stream, so that is waited for.
+            let freed = unsafe {
+                match self.pool {
+                    Some(_) => free_async(address, self.stream().cu_stream()),
+                    None => self.stream().synchronize().and(free_sync(address)),
+                }
+            };
+            self.check(None, "freeing memory", freed)
+        };
+        // Whoever drops memory can't be told; a lost device is remembered, and the next call says so.
+        let _: Result<(), Error> = free();
+    }
+
     /// What is held of the device's memory.
     ///
     /// # Errors
     /// [`Error::Gpu`].
     pub fn memory_held(&self) -> Result<DeviceMemory, Error> {
         let count = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        let pool = match self.pool()? {
-            None => None,
-            Some(pool) => Some(Pool {
-                reserved: self
-                    .pool_number(pool, CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?,
-                most_reserved: self
-                    .pool_number(pool, CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?,
-                used: self.pool_number(pool, CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
-                most_used: self.pool_number(pool, CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?,
-            }),
+        self.bind()?;
+        let counted = |pool: &MemoryPool| {
+            let number = |which| self.check(None, "asking for the memory pool", pool.number(which));
+            Ok::<_, Error>(Pool {
+                reserved: number(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?,
+                most_reserved: number(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?,
+                used: number(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
+                most_used: number(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?,
+            })
         };
+        let pool = self.pool.as_ref().map(counted).transpose()?;
         let used = &self.memory_use;
         Ok(DeviceMemory {
             bytes: count(&used.bytes),
@@ -89,24 +179,17 @@ impl Gpu {
         })
     }
 
-    /// Sets how many bytes the driver's pool keeps when nothing uses them. An opened device keeps all, so that steps that
-    /// allocate and free the same again never wait for the system; where a device is shared, less may be better.
-    /// Without a pool nothing is kept.
+    /// Sets how many bytes the device's pool keeps when nothing uses them. An opened device keeps all, so that steps that
+    /// allocate and free the same again never wait for the system; where a device is shared with other processes, or with
+    /// other libraries of this one, less may be better. The pool is gristmill's own: what other libraries keep stays as it
+    /// is. Without a pool nothing is kept.
     ///
     /// # Errors
     /// [`Error::Gpu`].
     pub fn keep_memory(&self, bytes: u64) -> Result<(), Error> {
-        let Some(pool) = self.pool()? else { return Ok(()) };
-        let mut bytes = bytes;
-        // SAFETY: the attribute is a u64, and the pool the device's own.
-        let set = unsafe {
-            mem_pool::set_attribute(
-                pool,
-                CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-                (&raw mut bytes).cast::<c_void>(),
-            )
-        };
-        self.check(None, "setting what the memory pool keeps", set)
+        let Some(pool) = &self.pool else { return Ok(()) };
+        self.bind()?;
+        self.check(None, "setting what the memory pool keeps", pool.keep(bytes))
     }
 
     /// Takes `bytes` from the device for buffers to come, so that the first of them is as fast as the others.
@@ -124,26 +207,9 @@ impl Gpu {
     /// [`Error::Gpu`], also of a kernel that was launched before: freed memory is free once that has run.
     pub fn trim_memory(&self, keep: usize) -> Result<(), Error> {
         self.synchronize()?;
-        let Some(pool) = self.pool()? else { return Ok(()) };
+        let Some(pool) = &self.pool else { return Ok(()) };
         // SAFETY: the pool is the device's own.
-        let trimmed = unsafe { mem_pool::trim_to(pool, keep) };
+        let trimmed = unsafe { mem_pool::trim_to(pool.0, keep) };
         self.check(None, "giving memory back", trimmed)
-    }
-
-    /// The pool that stream-ordered allocations come from.
-    fn pool(&self) -> Result<Option<CUmemoryPool>, Error> {
-        if !self.context().has_async_alloc() {
-            return Ok(None);
-        }
-        // SAFETY: the device is that of the open context.
-        let pool = unsafe { device::get_mem_pool(self.context().cu_device()) };
-        self.check(None, "asking for the memory pool", pool).map(Some)
-    }
-
-    fn pool_number(&self, pool: CUmemoryPool, which: CUmemPool_attribute) -> Result<u64, Error> {
-        let mut number = 0u64;
-        // SAFETY: the attributes that are asked for are u64, and the pool is the device's own.
-        let asked = unsafe { mem_pool::get_attribute(pool, which, (&raw mut number).cast::<c_void>()) };
-        self.check(None, "asking for the memory pool", asked).map(|()| number)
     }
 }

@@ -22,6 +22,7 @@ mod probe;
 mod product;
 mod quantizer;
 mod scratch;
+mod stream;
 
 pub(crate) use activations::ActivationCode;
 pub use activations::{DeviceInput, QuantizedActivations, quantize_activations};

@@ -24,7 +24,7 @@ impl Launcher<ProductCode> {
             return done;
         }
         // What there is for so many rows stands in the way of fewer, and so does what the pool keeps.
-        *scratch = None;
+        scratch.get_or_insert_default().on(self.gpu()).give_back();
         self.gpu().trim_memory(0)?;
         let first = x.m / 2;
         let (input, input_behind) = x.input.split_at(first, x.m);

@@ -6,7 +6,7 @@ use super::buffer::DeviceBuffer;
 use super::device::{Argument, Function, Geometry, Gpu};
 use super::fault::Rows;
 use super::floats::Floats;
-use super::scratch::{Places, Scratch, room};
+use super::scratch::{DeviceScratch, Places, Scratch, room};
 use crate::activations::{self, Input, RowLayout, Tokens};
 use crate::aligned::Aligned;
 use crate::decide::Candidate;
@@ -233,8 +233,6 @@ impl Launcher<ProductCode> {
             outer: DeviceBuffer::of(gpu, &packed.outer)?,
             table,
         };
-        // Copies from ordinary memory may still be reading it.
-        gpu.synchronize()?;
         if let Some(floats) = &self.code().floats {
             floats.check(gpu, self.entry, &weights, packed)?;
         }
@@ -274,7 +272,7 @@ impl Launcher<ProductCode> {
         layout: &RowLayout,
         bias: u64,
         y: u64,
-        scratch: &mut Scratch,
+        scratch: &mut DeviceScratch,
     ) -> Result<(), Error> {
         let ProductCode { gpu, function, .. } = self.code();
         let x =
@@ -397,8 +395,7 @@ impl Launcher<ProductCode> {
         let Tokens { input, m, layout, block, bias } = x;
         let layout = &layout;
         let gpu = self.gpu();
-        let scratch = scratch.get_or_insert_default();
-        scratch.on(gpu);
+        let scratch = scratch.get_or_insert_default().on(gpu);
         // A fault of earlier runs is theirs.
         scratch.finish_pending()?;
         if self.code().fused {
@@ -448,7 +445,7 @@ impl Launcher<ProductCode> {
         input: Input<'_>,
         m: usize,
         layout: &RowLayout,
-        scratch: &mut Scratch,
+        scratch: &mut DeviceScratch,
     ) -> Result<Places, Error> {
         let gpu = self.gpu();
         let mut workspace = Workspace::of_size(layout.workspace(m, 0)?)?;
@@ -457,7 +454,6 @@ impl Launcher<ProductCode> {
         room(&mut scratch.q, gpu, rows.q.len())?.write(rows.q)?;
         room(&mut scratch.scales, gpu, rows.scales.len())?.write(rows.scales)?;
         room(&mut scratch.sums, gpu, rows.sums.len())?.write(rows.sums)?;
-        gpu.synchronize()?;
         Ok(places)
     }
 
@@ -478,8 +474,7 @@ impl Launcher<ProductCode> {
         let gpu = self.gpu();
         self.are_here(input, bias, y)?;
         self.weights(packed)?;
-        let scratch = scratch.get_or_insert_default();
-        scratch.on(gpu);
+        let scratch = scratch.get_or_insert_default().on(gpu);
         if self.code().fused {
             let fault = scratch.fault_address(gpu, Rows { k: layout.k, block })?;
             let bias = bias.map_or(0, |bias| bias.input());

@@ -7,9 +7,17 @@ use crate::activations::RowLayout;
 use crate::error::Error;
 use std::sync::Arc;
 
-/// Memory of runs on a device, grown where a run needs more.
+/// Memory of a workspace's runs on devices. What it has on one stays there while others are used: faults that are to be
+/// told, and memory that the next run there needs again.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
+    devices: Vec<DeviceScratch>,
+}
+
+/// Memory of runs on a device, grown where a run needs more.
+#[derive(Debug)]
+pub(super) struct DeviceScratch {
+    gpu: Arc<Gpu>,
     pub(super) x: Option<DeviceBuffer<f32>>,
     /// Activations of two bytes, as their bits.
     pub(super) halves: Option<DeviceBuffer<u16>>,
@@ -27,8 +35,6 @@ pub(crate) struct Scratch {
     faults: Option<Faults>,
     /// Whether something was enqueued since the fault was read.
     pending: bool,
-    /// The device that all of this is on.
-    gpu: Option<Arc<Gpu>>,
 }
 
 /// Addresses of quantized activations.
@@ -56,11 +62,58 @@ pub(super) fn room<'b, T: Number>(
 }
 
 impl Scratch {
-    /// Everything is on `gpu` from now on.
-    pub(super) fn on(&mut self, gpu: &Arc<Gpu>) {
-        if !self.gpu.as_ref().is_some_and(|old| Arc::ptr_eq(old, gpu)) {
-            *self = Scratch { gpu: Some(Arc::clone(gpu)), ..Scratch::default() };
+    /// What there is on `gpu`.
+    pub(super) fn on(&mut self, gpu: &Arc<Gpu>) -> &mut DeviceScratch {
+        let at = self.devices.iter().position(|there| Arc::ptr_eq(&there.gpu, gpu));
+        let at = at.unwrap_or_else(|| {
+            self.devices.push(DeviceScratch::new(gpu));
+            self.devices.len() - 1
+        });
+        &mut self.devices[at]
+    }
+
+    /// Waits for the runs since the last time on all devices, those of graphs included, and reports what stopped one of them.
+    pub(crate) fn finish(&mut self) -> Result<(), Error> {
+        // All are waited for, whatever one of them says. A fault goes before an error of the driver: it is told once, and
+        // the other will be there the next time too.
+        let (mut fault, mut failed) = (None, Ok(()));
+        for device in &mut self.devices {
+            match device.fault() {
+                Ok(found) => fault = fault.or(found),
+                Err(error) => failed = failed.and(Err(error)),
+            }
         }
+        fault.map_or(failed, Err)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.devices.iter().map(DeviceScratch::bytes).sum()
+    }
+}
+
+impl DeviceScratch {
+    pub(super) fn new(gpu: &Arc<Gpu>) -> DeviceScratch {
+        DeviceScratch {
+            gpu: Arc::clone(gpu),
+            x: None,
+            halves: None,
+            rounded: None,
+            q: None,
+            scales: None,
+            sums: None,
+            bias: None,
+            y: None,
+            parts: None,
+            counters: 0,
+            faults: None,
+            pending: false,
+        }
+    }
+
+    /// Gives its memory back, but for the words of faults: graphs that were captured with it go on writing there.
+    pub(super) fn give_back(&mut self) {
+        let (faults, pending) = (self.faults.take(), self.pending);
+        *self = DeviceScratch { faults, pending, ..DeviceScratch::new(&self.gpu) };
     }
 
     /// Where runs over such rows report what stops them.
@@ -126,24 +179,33 @@ impl Scratch {
         })
     }
 
-    /// As [`Scratch::finish`], where something was enqueued by this scratch's owner.
+    /// As [`finish`](DeviceScratch::finish), where something was enqueued by this scratch's owner.
     pub(super) fn finish_pending(&mut self) -> Result<(), Error> {
         if self.pending { self.finish() } else { Ok(()) }
     }
 
     /// Waits for the runs since the last time, those of graphs included, and reports what stopped one of them.
-    pub(crate) fn finish(&mut self) -> Result<(), Error> {
-        self.pending = false;
-        let Some(faults) = &mut self.faults else { return Ok(()) };
-        let Some((kind, at, Rows { k, block })) = faults.take()? else { return Ok(()) };
-        let (row, column) = (at / k.max(1), at % k.max(1));
-        if kind == FaultKind::Beyond {
-            return Err(Error::BeyondPrecision { what: "the activation", row, column });
-        }
-        Err(kind.at(column, block.unwrap_or(k)).in_activations(row))
+    pub(super) fn finish(&mut self) -> Result<(), Error> {
+        self.fault()?.map_or(Ok(()), Err)
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    /// As [`finish`](DeviceScratch::finish), with what stopped a run apart from errors of waiting for it.
+    fn fault(&mut self) -> Result<Option<Error>, Error> {
+        let Some(faults) = &mut self.faults else { return Ok(None) };
+        let found = faults.take()?;
+        self.pending = false;
+        Ok(found.map(|(kind, at, Rows { k, block })| {
+            let (row, column) = (at / k.max(1), at % k.max(1));
+            match kind {
+                FaultKind::Beyond => Error::BeyondPrecision { what: "the activation", row, column },
+                FaultKind::NonFinite | FaultKind::InvalidCode | FaultKind::ScaleOverflow => {
+                    kind.at(column, block.unwrap_or(k)).in_activations(row)
+                }
+            }
+        }))
+    }
+
+    fn bytes(&self) -> usize {
         let f32s = [&self.x, &self.scales, &self.bias, &self.y];
         let f32s: usize = f32s.iter().map(|buffer| buffer.as_ref().map_or(0, DeviceBuffer::bytes)).sum();
         let halves = [&self.halves, &self.rounded];

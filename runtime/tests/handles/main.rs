@@ -6,4 +6,8 @@ mod toy;
 mod decide;
 mod linear;
 mod matmul;
+mod numbers;
+mod packings;
+mod registry;
 mod tensors;
+mod tuning;

@@ -5,15 +5,17 @@
 //! * `tiny8`: an f16 scale and 4 int8 in 6 bytes, scales per unit in its packing.
 #![allow(dead_code, reason = "each test binary uses its own part of this registry")]
 
-use gristmill_runtime::abi::{Fault, MatmulArgs, Step};
+pub mod kernels;
+
 use gristmill_runtime::half::f16;
 use gristmill_runtime::registry::{
-    ActivationInfo, Code, Counters, DimRule, Entry, FormatInfo, KernelId, LeftOut, OuterType, PackInfo,
-    Registry, ShapeRules, Unit,
+    ActivationInfo, Code, Counters, DimRule, Entry, EntryFacts, FormatFacts, FormatInfo, KernelId, LeftOut,
+    OuterType, PackFacts, PackInfo, Registry, RegistryFacts, ShapeRules, Unit,
 };
 use gristmill_runtime::vocab::{DType, DeviceKind, Feature, FeatureSet, Isa, Op};
+use kernels::*;
 
-pub static REGISTRY: Registry = Registry {
+pub const TABLES: RegistryFacts = RegistryFacts {
     package: "toy",
     formats: &FORMATS,
     activations: &ACTIVATIONS,
@@ -27,48 +29,56 @@ pub static REGISTRY: Registry = Registry {
     convert: None,
 };
 
+// SAFETY: entries name the formats for which their code is written, and `row` and `step4` are what `activations_row` and
+// `activations_step` write and what the products of their formats read.
+pub static REGISTRY: Registry = unsafe { Registry::new(TABLES) };
+
 pub const HEADER4: usize = 0;
 pub const TAIL2: usize = 1;
 pub const TINY8: usize = 2;
 
-pub static FORMATS: [FormatInfo; 3] = [
-    FormatInfo {
-        name: "header4",
-        doc: "",
-        source: "toy/header4.toml",
-        gguf: None,
-        elements: 4,
-        bytes: 2,
-        row_header: Some(OuterType::F16),
-        tensor_tail: None,
-        quantizers: &["absmax"],
-        activations: 0,
-    },
-    FormatInfo {
-        name: "tail2",
-        doc: "",
-        source: "toy/tail2.toml",
-        gguf: None,
-        elements: 8,
-        bytes: 2,
-        row_header: None,
-        tensor_tail: Some((OuterType::F32, 8)),
-        quantizers: &["absmax", "sign"],
-        activations: 0,
-    },
-    FormatInfo {
-        name: "tiny8",
-        doc: "",
-        source: "toy/tiny8.toml",
-        gguf: None,
-        elements: 4,
-        bytes: 6,
-        row_header: None,
-        tensor_tail: None,
-        quantizers: &["absmax"],
-        activations: 1,
-    },
-];
+const HEADER4_FACTS: FormatFacts = FormatFacts {
+    name: "header4",
+    doc: "",
+    source: "toy/header4.toml",
+    gguf: None,
+    elements: 4,
+    bytes: 2,
+    row_header: Some(OuterType::F16),
+    tensor_tail: None,
+    quantizers: &["absmax"],
+    activations: 0,
+};
+
+const TAIL2_FACTS: FormatFacts = FormatFacts {
+    name: "tail2",
+    doc: "",
+    source: "toy/tail2.toml",
+    gguf: None,
+    elements: 8,
+    bytes: 2,
+    row_header: None,
+    tensor_tail: Some((OuterType::F32, 8)),
+    quantizers: &["absmax", "sign"],
+    activations: 0,
+};
+
+const TINY8_FACTS: FormatFacts = FormatFacts {
+    name: "tiny8",
+    doc: "",
+    source: "toy/tiny8.toml",
+    gguf: None,
+    elements: 4,
+    bytes: 6,
+    row_header: None,
+    tensor_tail: None,
+    quantizers: &["absmax"],
+    activations: 1,
+};
+
+// SAFETY: the functions below go over blocks of these sizes, and the names stand for one layout each.
+pub static FORMATS: [FormatInfo; 3] =
+    unsafe { [FormatInfo::new(HEADER4_FACTS), FormatInfo::new(TAIL2_FACTS), FormatInfo::new(TINY8_FACTS)] };
 
 static ACTIVATIONS: [ActivationInfo; 2] = [
     ActivationInfo { name: "row", doc: "", source: "toy/row.toml", block: None, keeps_multiplier: true },
@@ -81,12 +91,12 @@ static ACTIVATIONS: [ActivationInfo; 2] = [
     },
 ];
 
-const ANY: DimRule = DimRule { min: 0, max: u64::MAX, multiple_of: 1 };
-const FREE: ShapeRules = ShapeRules { m: ANY, n: ANY, k: ANY };
-const UNIT_ROW: Unit = Unit { elements: 0, multiple: 16 };
+pub const ANY: DimRule = DimRule { min: 0, max: u64::MAX, multiple_of: 1 };
+pub const FREE: ShapeRules = ShapeRules { m: ANY, n: ANY, k: ANY };
+pub const UNIT_ROW: Unit = Unit { elements: 0, multiple: 16 };
 const UNIT_4: Unit = Unit { elements: 4, multiple: 8 };
 
-static PACK_TAIL2: PackInfo = PackInfo {
+pub const P4: PackFacts = PackFacts {
     name: "p4",
     rows: 4,
     tile_k: 4,
@@ -99,24 +109,17 @@ static PACK_TAIL2: PackInfo = PackInfo {
     pack: pack_tail2,
     unpack: unpack_tail2,
 };
-static PACK_TINY8: PackInfo = PackInfo {
-    name: "p4",
-    rows: 4,
-    tile_k: 4,
-    tile_bytes: 16,
-    scales: true,
-    mins: false,
-    runs: 1,
-    min: 0,
-    table: None,
-    pack: pack_tiny8,
-    unpack: unpack_tiny8,
-};
+
+// SAFETY: `pack_tail2` writes, and `unpack_tail2` and `product_tail2` read, four bytes for each element of a padded row.
+static PACK_TAIL2: PackInfo = unsafe { PackInfo::new(P4) };
+// SAFETY: as above for `tiny8`, with a scale for each unit and row; `scales` tells its layout from the other one's.
+static PACK_TINY8: PackInfo =
+    unsafe { PackInfo::new(PackFacts { scales: true, pack: pack_tiny8, unpack: unpack_tiny8, ..P4 }) };
 
 static COUNTERS: [Counters; 13] = [const { Counters::new() }; 13];
 
-const fn entry(index: usize, name: &'static str, op: Op, format: usize, code: Code) -> Entry {
-    Entry {
+pub const fn entry(index: usize, name: &'static str, op: Op, format: usize, code: Code) -> EntryFacts {
+    EntryFacts {
         id: KernelId(0x1000 + index as u64),
         name,
         op,
@@ -133,7 +136,7 @@ const fn entry(index: usize, name: &'static str, op: Op, format: usize, code: Co
     }
 }
 
-const fn matmul(
+pub const fn matmul(
     run: gristmill_runtime::abi::MatmulFn,
     packing: Option<&'static PackInfo>,
     unit: Unit,
@@ -146,88 +149,116 @@ const PREFILL: ShapeRules =
     ShapeRules { m: DimRule { min: 4, max: u64::MAX, multiple_of: 1 }, n: ANY, k: ANY };
 const K8: ShapeRules = ShapeRules { m: ANY, n: ANY, k: DimRule { min: 0, max: u64::MAX, multiple_of: 8 } };
 
-static ENTRIES: [Entry; 13] = [
-    Entry {
-        isa: Some(Isa::Avx512),
-        // No processor has both, so this one never runs, here or anywhere.
-        features: FeatureSet::EMPTY.with(Feature::Avx512vbmi).with(Feature::Neon),
-        ..entry(
+// SAFETY: each function below goes over what the facts of its format and packing say, and none uses a feature that not every
+// processor has, whatever ISA its name says.
+static ENTRIES: [Entry; 13] = unsafe {
+    [
+        Entry::new(EntryFacts {
+            isa: Some(Isa::Avx512),
+            // No processor has both, so this one never runs, here or anywhere.
+            features: FeatureSet::EMPTY.with(Feature::Avx512vbmi).with(Feature::Neon),
+            ..entry(
+                0,
+                "matmul.tail2.avx512.decode",
+                Op::Matmul,
+                TAIL2,
+                matmul(product_tail2, Some(&PACK_TAIL2), UNIT_ROW),
+            )
+        }),
+        Entry::new(EntryFacts {
+            isa: Some(Isa::Avx2),
+            shape: DECODE,
+            ..entry(
+                1,
+                "matmul.tail2.avx2.decode",
+                Op::Matmul,
+                TAIL2,
+                matmul(product_tail2, Some(&PACK_TAIL2), UNIT_ROW),
+            )
+        }),
+        Entry::new(EntryFacts {
+            isa: Some(Isa::Avx2),
+            shape: PREFILL,
+            ..entry(
+                2,
+                "matmul.tail2.avx2.prefill",
+                Op::Matmul,
+                TAIL2,
+                matmul(product_tail2, Some(&PACK_TAIL2), UNIT_ROW),
+            )
+        }),
+        Entry::new(entry(3, "matmul.tail2.scalar", Op::Matmul, TAIL2, matmul(rows_tail2, None, UNIT_ROW))),
+        Entry::new(EntryFacts {
+            shape: K8,
+            ..entry(
+                4,
+                "matmul.tiny8.scalar",
+                Op::Matmul,
+                TINY8,
+                matmul(product_tiny8, Some(&PACK_TINY8), UNIT_4),
+            )
+        }),
+        Entry::new(entry(
+            5,
+            "quantize_activations.row.scalar",
+            Op::QuantizeActivations,
             0,
-            "matmul.tail2.avx512.decode",
-            Op::Matmul,
-            TAIL2,
-            matmul(product_tail2, Some(&PACK_TAIL2), UNIT_ROW),
-        )
-    },
-    Entry {
-        isa: Some(Isa::Avx2),
-        shape: DECODE,
-        ..entry(
+            Code::QuantizeActivations(activations_row),
+        )),
+        Entry::new(entry(
+            6,
+            "quantize_activations.step4.scalar",
+            Op::QuantizeActivations,
             1,
-            "matmul.tail2.avx2.decode",
-            Op::Matmul,
+            Code::QuantizeActivations(activations_step),
+        )),
+        Entry::new(entry(
+            7,
+            "dequantize.header4.scalar",
+            Op::Dequantize,
+            HEADER4,
+            Code::Dequantize(dequantize_header4),
+        )),
+        Entry::new(entry(
+            8,
+            "dequantize.tail2.scalar",
+            Op::Dequantize,
             TAIL2,
-            matmul(product_tail2, Some(&PACK_TAIL2), UNIT_ROW),
-        )
-    },
-    Entry {
-        isa: Some(Isa::Avx2),
-        shape: PREFILL,
-        ..entry(
-            2,
-            "matmul.tail2.avx2.prefill",
-            Op::Matmul,
-            TAIL2,
-            matmul(product_tail2, Some(&PACK_TAIL2), UNIT_ROW),
-        )
-    },
-    entry(3, "matmul.tail2.scalar", Op::Matmul, TAIL2, matmul(rows_tail2, None, UNIT_ROW)),
-    Entry {
-        shape: K8,
-        ..entry(4, "matmul.tiny8.scalar", Op::Matmul, TINY8, matmul(product_tiny8, Some(&PACK_TINY8), UNIT_4))
-    },
-    entry(
-        5,
-        "quantize_activations.row.scalar",
-        Op::QuantizeActivations,
-        0,
-        Code::QuantizeActivations(activations_row),
-    ),
-    entry(
-        6,
-        "quantize_activations.step4.scalar",
-        Op::QuantizeActivations,
-        1,
-        Code::QuantizeActivations(activations_step),
-    ),
-    entry(7, "dequantize.header4.scalar", Op::Dequantize, HEADER4, Code::Dequantize(dequantize_header4)),
-    entry(8, "dequantize.tail2.scalar", Op::Dequantize, TAIL2, Code::Dequantize(dequantize_tail2)),
-    entry(9, "dequantize.tiny8.scalar", Op::Dequantize, TINY8, Code::Dequantize(dequantize_tiny8)),
-    entry(
-        10,
-        "quantize.header4.absmax.scalar",
-        Op::Quantize,
-        HEADER4,
-        Code::Quantize { step: Some(step_7), blocks: quantize_header4 },
-    ),
-    entry(
-        11,
-        "quantize.tail2.absmax.scalar",
-        Op::Quantize,
-        TAIL2,
-        Code::Quantize { step: Some(step_1), blocks: quantize_tail2 },
-    ),
-    Entry {
-        quantizer: 1,
-        ..entry(
-            12,
-            "quantize.tail2.sign.scalar",
+            Code::Dequantize(dequantize_tail2),
+        )),
+        Entry::new(entry(
+            9,
+            "dequantize.tiny8.scalar",
+            Op::Dequantize,
+            TINY8,
+            Code::Dequantize(dequantize_tiny8),
+        )),
+        Entry::new(entry(
+            10,
+            "quantize.header4.absmax.scalar",
+            Op::Quantize,
+            HEADER4,
+            Code::Quantize { step: Some(step_7), blocks: quantize_header4 },
+        )),
+        Entry::new(entry(
+            11,
+            "quantize.tail2.absmax.scalar",
             Op::Quantize,
             TAIL2,
-            Code::Quantize { step: Some(step_1), blocks: sign_tail2 },
-        )
-    },
-];
+            Code::Quantize { step: Some(step_1), blocks: quantize_tail2 },
+        )),
+        Entry::new(EntryFacts {
+            quantizer: 1,
+            ..entry(
+                12,
+                "quantize.tail2.sign.scalar",
+                Op::Quantize,
+                TAIL2,
+                Code::Quantize { step: Some(step_1), blocks: sign_tail2 },
+            )
+        }),
+    ]
+};
 
 fn candidates(op: Op, format: usize, dtype: DType, device: DeviceKind) -> &'static [u16] {
     match (op, format, dtype, device) {
@@ -243,330 +274,6 @@ fn candidates(op: Op, format: usize, dtype: DType, device: DeviceKind) -> &'stat
         (Op::Quantize, HEADER4, DType::F32, DeviceKind::Cpu) => &[10],
         (Op::Quantize, TAIL2, DType::F32, DeviceKind::Cpu) => &[11, 12],
         _ => &[],
-    }
-}
-
-/// The code of element `i` of 2-bit codes.
-fn code2(bytes: &[u8], i: usize) -> u8 {
-    bytes[i / 4] >> (2 * (i % 4)) & 3
-}
-
-fn absmax(src: &[f32]) -> Result<f32, Fault> {
-    match src.iter().position(|x| !x.is_finite()) {
-        Some(at) => Err(Fault::NonFinite(at)),
-        None => Ok(src.iter().fold(0.0, |max, x| x.abs().max(max))),
-    }
-}
-
-unsafe fn step_7(src: *const f32, len: usize) -> Result<Step, Fault> {
-    // SAFETY: the caller gives a row or a tensor.
-    let step = absmax(unsafe { std::slice::from_raw_parts(src, len) })? / 7.0;
-    Ok(Step { apply: step, stored: step })
-}
-
-unsafe fn step_1(src: *const f32, len: usize) -> Result<Step, Fault> {
-    // SAFETY: the caller gives a row or a tensor.
-    let step = absmax(unsafe { std::slice::from_raw_parts(src, len) })?;
-    Ok(Step { apply: step, stored: step })
-}
-
-/// # Safety
-/// The buffers hold `blocks` blocks.
-unsafe fn blocks<'a>(
-    src: *const f32,
-    dst: *mut u8,
-    elements: usize,
-    bytes: usize,
-    blocks: usize,
-) -> (&'a [f32], &'a mut [u8]) {
-    // SAFETY: by this function's contract.
-    unsafe {
-        (
-            std::slice::from_raw_parts(src, elements * blocks),
-            std::slice::from_raw_parts_mut(dst, bytes * blocks),
-        )
-    }
-}
-
-unsafe fn quantize_header4(src: *const f32, dst: *mut u8, count: usize, step: Step) -> Result<(), Fault> {
-    // SAFETY: by the ABI.
-    let (src, dst) = unsafe { blocks(src, dst, 4, 2, count) };
-    dst.fill(0);
-    for (i, x) in src.iter().enumerate() {
-        let q = if step.apply == 0.0 { 0.0 } else { (x / step.apply).round_ties_even() };
-        dst[i / 2] |= ((q as i32 + 8) as u8) << (4 * (i % 2));
-    }
-    Ok(())
-}
-
-unsafe fn quantize_tail2(src: *const f32, dst: *mut u8, count: usize, step: Step) -> Result<(), Fault> {
-    // SAFETY: by the ABI.
-    let (src, dst) = unsafe { blocks(src, dst, 8, 2, count) };
-    dst.fill(0);
-    for (i, x) in src.iter().enumerate() {
-        let q = if step.apply == 0.0 { 0.0 } else { (x / step.apply).round_ties_even() };
-        dst[i / 4] |= ((q as i32 + 1) as u8) << (2 * (i % 4));
-    }
-    Ok(())
-}
-
-unsafe fn sign_tail2(src: *const f32, dst: *mut u8, count: usize, _: Step) -> Result<(), Fault> {
-    // SAFETY: by the ABI.
-    let (src, dst) = unsafe { blocks(src, dst, 8, 2, count) };
-    dst.fill(0);
-    for (i, x) in src.iter().enumerate() {
-        let code = if *x > 0.0 { 2 } else { u8::from(*x == 0.0) };
-        dst[i / 4] |= code << (2 * (i % 4));
-    }
-    Ok(())
-}
-
-unsafe fn dequantize_header4(src: *const u8, dst: *mut f32, count: usize, outer: f32) -> Result<(), Fault> {
-    // SAFETY: by the ABI.
-    let (src, dst) = unsafe {
-        (std::slice::from_raw_parts(src, 2 * count), std::slice::from_raw_parts_mut(dst, 4 * count))
-    };
-    for (i, y) in dst.iter_mut().enumerate() {
-        *y = outer * (f32::from(src[i / 2] >> (4 * (i % 2)) & 15) - 8.0);
-    }
-    Ok(())
-}
-
-unsafe fn dequantize_tail2(src: *const u8, dst: *mut f32, count: usize, outer: f32) -> Result<(), Fault> {
-    // SAFETY: by the ABI.
-    let (src, dst) = unsafe {
-        (std::slice::from_raw_parts(src, 2 * count), std::slice::from_raw_parts_mut(dst, 8 * count))
-    };
-    for (i, y) in dst.iter_mut().enumerate() {
-        match code2(src, i) {
-            3 => return Err(Fault::InvalidCode(i)),
-            code => *y = outer * (f32::from(code) - 1.0),
-        }
-    }
-    Ok(())
-}
-
-unsafe fn dequantize_tiny8(src: *const u8, dst: *mut f32, count: usize, _: f32) -> Result<(), Fault> {
-    // SAFETY: by the ABI.
-    let (src, dst) = unsafe {
-        (std::slice::from_raw_parts(src, 6 * count), std::slice::from_raw_parts_mut(dst, 4 * count))
-    };
-    for (src, dst) in src.chunks(6).zip(dst.chunks_mut(4)) {
-        let d = f16::from_le_bytes([src[0], src[1]]).to_f32();
-        dst.iter_mut().zip(&src[2..]).for_each(|(y, q)| *y = d * f32::from(*q as i8));
-    }
-    Ok(())
-}
-
-/// q = round(x * 127 / absmax), the multiplier kept, over groups of `group`.
-fn quantize_row(x: &[f32], group: usize, mut put: impl FnMut(usize, f32, i8)) -> Result<(), Fault> {
-    for (block, x) in x.chunks(group).enumerate() {
-        let max = absmax(x).map_err(|fault| match fault {
-            Fault::NonFinite(at) => Fault::NonFinite(block * group + at),
-            other => other,
-        })?;
-        let multiplier = 127.0 / max.max(1e-5);
-        for (i, x) in x.iter().enumerate() {
-            put(block * group + i, multiplier, (x * multiplier).round_ties_even() as i8);
-        }
-    }
-    Ok(())
-}
-
-unsafe fn activations_row(
-    x: *const f32,
-    k: usize,
-    unit: usize,
-    padded: usize,
-    q: *mut i8,
-    scales: *mut f32,
-    sums: *mut i32,
-) -> Result<(), Fault> {
-    let units = k.div_ceil(unit);
-    // SAFETY: by the ABI; this format has one scale a row.
-    unsafe {
-        let (x, q) = (std::slice::from_raw_parts(x, k), std::slice::from_raw_parts_mut(q, units * padded));
-        let sums = std::slice::from_raw_parts_mut(sums, units);
-        q.fill(0);
-        sums.fill(0);
-        quantize_row(x, k, |i, multiplier, value| {
-            *scales = multiplier;
-            q[i / unit * padded + i % unit] = value;
-            sums[i / unit] += i32::from(value);
-        })
-    }
-}
-
-unsafe fn activations_step(
-    x: *const f32,
-    k: usize,
-    unit: usize,
-    padded: usize,
-    q: *mut i8,
-    scales: *mut f32,
-    sums: *mut i32,
-) -> Result<(), Fault> {
-    let units = k.div_ceil(unit);
-    // SAFETY: by the ABI; this format has one scale for four elements.
-    unsafe {
-        let (x, q) = (std::slice::from_raw_parts(x, k), std::slice::from_raw_parts_mut(q, units * padded));
-        let scales = std::slice::from_raw_parts_mut(scales, k.div_ceil(4));
-        let sums = std::slice::from_raw_parts_mut(sums, units);
-        q.fill(0);
-        sums.fill(0);
-        quantize_row(x, 4, |i, multiplier, value| {
-            scales[i / 4] = 1.0 / multiplier;
-            q[i / unit * padded + i % unit] = value;
-            sums[i / unit] += i32::from(value);
-        })
-    }
-}
-
-unsafe fn pack_tail2(
-    src: *const u8,
-    stride: usize,
-    rows: usize,
-    k: usize,
-    codes: *mut u8,
-    scales: *mut f32,
-    mins: *mut f32,
-) -> Result<(), Fault> {
-    assert!(scales.is_null() && mins.is_null());
-    for row in 0..rows {
-        // SAFETY: by the ABI.
-        let src = unsafe { std::slice::from_raw_parts(src.add(row * stride), k / 4) };
-        for i in 0..k {
-            match code2(src, i) {
-                3 => return Err(Fault::InvalidCode(row * k + i)),
-                // SAFETY: a panel is 4 bytes for each element of the padded row.
-                code => unsafe { *codes.add(i * 4 + row) = code },
-            }
-        }
-    }
-    Ok(())
-}
-
-unsafe fn unpack_tail2(
-    codes: *const u8,
-    _: *const f32,
-    _: *const f32,
-    outer: f32,
-    row: usize,
-    k: usize,
-    dst: *mut f32,
-) {
-    for i in 0..k {
-        // SAFETY: as packed.
-        unsafe { *dst.add(i) = outer * (f32::from(*codes.add(i * 4 + row)) - 1.0) }
-    }
-}
-
-unsafe fn pack_tiny8(
-    src: *const u8,
-    stride: usize,
-    rows: usize,
-    k: usize,
-    codes: *mut u8,
-    scales: *mut f32,
-    mins: *mut f32,
-) -> Result<(), Fault> {
-    assert!(mins.is_null());
-    for row in 0..rows {
-        for unit in 0..k / 4 {
-            // SAFETY: by the ABI; units are padded from 4 to 8 elements.
-            unsafe {
-                let block = std::slice::from_raw_parts(src.add(row * stride + unit * 6), 6);
-                *scales.add(unit * 4 + row) = f16::from_le_bytes([block[0], block[1]]).to_f32();
-                for i in 0..4 {
-                    *codes.add((unit * 8 + i) * 4 + row) = block[2 + i];
-                }
-                // Not zero, so that activations which are not padded with zeros show.
-                for i in 4..8 {
-                    *codes.add((unit * 8 + i) * 4 + row) = 1;
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-unsafe fn unpack_tiny8(
-    codes: *const u8,
-    scales: *const f32,
-    _: *const f32,
-    _: f32,
-    row: usize,
-    k: usize,
-    dst: *mut f32,
-) {
-    for i in 0..k {
-        // SAFETY: as packed.
-        unsafe {
-            let q = *codes.add((i / 4 * 8 + i % 4) * 4 + row) as i8;
-            *dst.add(i) = *scales.add(i / 4 * 4 + row) * f32::from(q);
-        }
-    }
-}
-
-/// # Safety
-/// `args` are as the ABI says.
-unsafe fn each_output(args: &MatmulArgs, value: impl Fn(usize, usize) -> f32) {
-    for token in 0..args.m {
-        for row in args.row_begin..args.row_end {
-            // SAFETY: by this function's contract.
-            unsafe {
-                let bias = if args.bias.is_null() { 0.0 } else { *args.bias.add(row) };
-                *args.y.add(token * args.n + row) = value(token, row) + bias;
-            }
-        }
-    }
-}
-
-unsafe fn product_tail2(args: &MatmulArgs) {
-    assert_eq!(args.row_begin % 4, 0);
-    // SAFETY: by the ABI.
-    unsafe {
-        each_output(args, |token, row| {
-            let codes = args.codes.add(row / 4 * args.stride);
-            let x = args.x.add(token * args.x_stride);
-            let sum: i32 =
-                (0..args.k).map(|i| i32::from(*codes.add(i * 4 + row % 4)) * i32::from(*x.add(i))).sum();
-            let offset = *args.x_sums.add(token);
-            (sum - offset) as f32 / *args.x_scales.add(token) * *args.outer.add(row)
-        });
-    }
-}
-
-unsafe fn rows_tail2(args: &MatmulArgs) {
-    // SAFETY: by the ABI.
-    unsafe {
-        each_output(args, |token, row| {
-            let codes = std::slice::from_raw_parts(args.codes.add(row * args.stride), args.k / 4);
-            let x = args.x.add(token * args.x_stride);
-            let sum: i32 = (0..args.k).map(|i| (i32::from(code2(codes, i)) - 1) * i32::from(*x.add(i))).sum();
-            sum as f32 / *args.x_scales.add(token) * *args.outer.add(row)
-        });
-    }
-}
-
-unsafe fn product_tiny8(args: &MatmulArgs) {
-    assert_eq!(args.units, args.x_blocks);
-    // SAFETY: by the ABI; a unit is a block of weights and of activations.
-    unsafe {
-        each_output(args, |token, row| {
-            let panel = row / 4;
-            let mut sum = 0.0;
-            for unit in 0..args.units {
-                let codes = args.codes.add(panel * args.stride + unit * 32);
-                let x = args.x.add(token * args.x_stride + unit * 8);
-                // All eight, so that padding that is not zero shows.
-                let dot: i32 =
-                    (0..8).map(|i| i32::from(*codes.add(i * 4 + row % 4) as i8) * i32::from(*x.add(i))).sum();
-                let scale = *args.scales.add((panel * args.units + unit) * 4 + row % 4);
-                sum += dot as f32 * scale * *args.x_scales.add(token * args.x_blocks + unit);
-            }
-            sum
-        });
     }
 }
 

@@ -15,7 +15,7 @@ use gristmill::{
 };
 
 /// Rows that are measured of larger matrices: the rate of more is the same, searching quantizers take seconds.
-const MOST_ROWS: usize = 2560;
+pub const MOST_ROWS: usize = 2560;
 
 /// What is moved in a run.
 struct Moved {

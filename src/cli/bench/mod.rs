@@ -12,7 +12,7 @@ mod measure;
 mod product;
 
 use super::error::{CliError, Outcome};
-use super::run::threads;
+use super::memory::Need;
 use super::table::{Side, Table, counted, measured};
 use super::{print_json, progress, request};
 use compare::{Base, Verdict};
@@ -39,8 +39,8 @@ pub struct Arguments {
     format: Vec<String>,
     /// Where it runs: cpu, cuda:0. On a GPU, times are those of its own clock, operands stay there, and what stands beside
     /// them is a copy from memory to memory, cuBLASLt where it is there, and this processor; --isa, --threads, --cpus,
-    /// --input and --compare are for cpu
-    #[arg(long, value_name = "DEVICE", default_value = "cpu", conflicts_with_all = ["isa", "cpus", "compare"])]
+    /// --input and --compare are for cpu and refused
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: Device,
     /// Every kernel of this ISA: scalar, sse4.1, avx2, avxvnni, avx512, neon
     #[arg(long, value_name = "NAME", value_parser = request::isa)]
@@ -52,8 +52,8 @@ pub struct Arguments {
     /// 128256x2560, on a GPU 13824x2560 and 20480x3200 instead of 640x2560; with --quick 2560x2560]
     #[arg(long, value_name = "NxK", value_delimiter = ',', value_parser = request::matrix)]
     shape: Vec<(usize, usize)>,
-    /// Numbers of threads
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
+    /// Numbers of threads, each at most 1024
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = request::threads)]
     threads: Vec<usize>,
     /// Processors to pin threads to, the main one not counted: `taskset` pins that
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
@@ -175,7 +175,7 @@ impl Plan {
                 given => given.to_vec(),
             },
             tokens: or(&arguments.m, if quick { &[1, 32] } else { tokens }),
-            threads: arguments.threads.iter().map(|count| threads(Some(*count))).collect(),
+            threads: arguments.threads.clone(),
             cpus: arguments.cpus.clone(),
             memory: match arguments.memory.as_slice() {
                 [] => vec![Memory::Hot, Memory::Cold],
@@ -195,7 +195,40 @@ impl Plan {
                 "for example --m 1 --shape 2560x2560",
             ));
         }
+        plan.room()?;
         Ok(plan)
+    }
+
+    /// Whether memory has room for the largest measurement.
+    fn room(&self) -> Result<(), CliError> {
+        let m = self.tokens.iter().copied().max().unwrap_or(0);
+        for &(n, k) in &self.shapes {
+            // Rows that are no whole blocks are refused with their reason later.
+            let sizes = self.formats.iter().filter_map(|format| match format.tensor_bytes(n, k) {
+                Ok(bytes) => Some(bytes),
+                Err(gristmill::Error::TooLarge { .. }) => Some(usize::MAX),
+                Err(_) => None,
+            });
+            let Some(bytes) = sizes.max() else { continue };
+            let mut need = Need::new().and(&[bytes], 1);
+            if self.ops.contains(&Measured::Pack) {
+                need = need.and(&[bytes], 3);
+            }
+            if self.ops.contains(&Measured::Matmul) {
+                // Of a token: f32, int8 and the workspace's; packed weights: one copy, or two and more.
+                let copies = if self.memory.contains(&Memory::Cold) { 3 } else { 2 };
+                let cold = if copies > 2 { measure::COLD_BYTES } else { 0 };
+                need = need.and(&[m, k], 8).and(&[m, n], 4).and(&[bytes], copies).and(&[cold], 1);
+            }
+            if self.ops.iter().any(|op| matches!(op, Measured::Quantize | Measured::Dequantize)) {
+                need = need.and(&[n.min(blocks::MOST_ROWS), k], 4);
+            }
+            need.check(
+                || format!("--m {m} --shape {n}x{k}"),
+                "give fewer tokens with --m or less with --shape",
+            )?;
+        }
+        Ok(())
     }
 
     /// Threads to measure with.
@@ -268,7 +301,28 @@ fn on_gpu(plan: &Plan, arguments: &Arguments, out: &mut dyn Write) -> Result<Out
     }
 }
 
+/// The first argument that has no meaning on a GPU.
+fn of_the_processor(arguments: &Arguments) -> Option<&'static str> {
+    [
+        ("--isa", arguments.isa.is_some()),
+        ("--threads", arguments.threads != [1]),
+        ("--cpus", !arguments.cpus.is_empty()),
+        ("--input", arguments.input != DType::F32),
+        ("--compare", arguments.compare.is_some()),
+    ]
+    .into_iter()
+    .find_map(|(name, given)| given.then_some(name))
+}
+
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    if arguments.device != Device::CPU
+        && let Some(name) = of_the_processor(arguments)
+    {
+        return Err(CliError::usage(
+            format!("{name} is for --device cpu, not for {}", arguments.device),
+            "leave it away: work on a GPU is measured with f32, f16 or bf16 activations, and compared with nothing earlier",
+        ));
+    }
     let plan = Plan::of(arguments)?;
     if arguments.device != Device::CPU {
         return on_gpu(&plan, arguments, out);

@@ -3,13 +3,15 @@
 mod model;
 
 use super::error::{CliError, Outcome};
-use super::raw;
+use super::{raw, request};
 use std::io::Write;
 use std::path::PathBuf;
 
 /// Quantize weights: a safetensors or GGUF file to a GGUF file, or raw f32 to raw bytes
 ///
-/// Matrices whose rows are whole blocks of the format are quantized; other tensors are copied.
+/// Matrices whose rows are whole blocks of the format are quantized; other tensors are copied as they are. What GGUF has no
+/// type or no room for (BOOL, F8, more than four dimensions) is refused by name, before anything is written, unless it is named
+/// with --leave-out.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Model file (safetensors, or GGUF with f32, f16 or bf16); with --raw, little-endian f32
@@ -26,8 +28,11 @@ pub struct Arguments {
     /// Quantizer of the format; its first one if not given
     #[arg(long, value_name = "NAME")]
     quantizer: Option<String>,
-    /// Threads; all cores if not given
-    #[arg(long, value_name = "N")]
+    /// A tensor that is not to be in the output; may be given several times
+    #[arg(long, value_name = "TENSOR", conflicts_with = "raw")]
+    leave_out: Vec<String>,
+    /// Threads, at most 1024; all cores if not given
+    #[arg(long, value_name = "N", value_parser = request::threads)]
     threads: Option<usize>,
     /// Files are raw f32 and raw bytes
     #[arg(long, requires = "row")]

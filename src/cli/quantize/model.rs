@@ -1,13 +1,14 @@
 //! A model file to a GGUF file.
 
 use super::super::error::{CliError, Outcome};
+use super::super::memory::Need;
 use super::super::run::threads;
 use super::super::table::{Side, Table, bytes, counted};
-use super::super::{files, print_json, progress, request};
+use super::super::{files, output, print_json, progress, request};
 use super::Arguments;
-use gristmill::gguf::{GgufWriter, TensorStream, Value, unquantized};
+use gristmill::gguf::{GgufWriter, MAX_DIMS, TensorStream, Value};
 use gristmill::registry::FormatInfo;
-use gristmill::vocab::DType;
+use gristmill::text::Printable;
 use gristmill::weights_file::{SourceTensor, WeightFile};
 use gristmill::{Dequantizer, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Request, Shape};
 use rayon::prelude::*;
@@ -22,9 +23,16 @@ enum Fate {
     Quantize(usize, usize),
     /// Copied in this type, with so many bytes.
     Copy { type_id: u32, bytes: u64 },
-    /// GGUF has no type for it.
+    /// Not written, as was asked for.
     Leave,
 }
+
+/// Types of safetensors files that GGUF has too, with its ids.
+const COPIED: [(&str, u32); 8] =
+    [("F32", 0), ("F16", 1), ("BF16", 30), ("I8", 24), ("I16", 25), ("I32", 26), ("I64", 27), ("F64", 28)];
+
+/// Tensors that are named in a refusal.
+const NAMED: usize = 8;
 
 /// How a quantized tensor differs from f32.
 #[derive(Clone, Copy, Default)]
@@ -75,12 +83,9 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
     };
     // Refused before anything is written.
     let kernel = work.quantize.decide_as_asked().kernel()?.name;
+    output::spares(output, &[&arguments.input])?;
     let source = files::open_weights(&arguments.input)?;
-    let fates: Vec<(SourceTensor<'_>, Fate)> = source
-        .tensors()
-        .map(|tensor| (fate(&source, &tensor, format), tensor))
-        .map(|(f, t)| (t, f))
-        .collect();
+    let fates = fates(arguments, &source, format)?;
     if !fates.iter().any(|(_, fate)| matches!(fate, Fate::Quantize(..))) {
         return Err(CliError::usage(
             format!(
@@ -91,13 +96,21 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
             "choose a format with smaller blocks: `gristmill list` prints them",
         ));
     }
+    for (tensor, fate) in &fates {
+        if let Fate::Quantize(n, k) = *fate {
+            // As f32, quantized, and back.
+            let need = Need::new().and(&[n, k], 8).and(&[format.tensor_bytes(n, k)?], 1);
+            let what = || format!("tensor `{}` ({n}x{k})", Printable(tensor.name()));
+            need.check(what, "a tensor is quantized as a whole: free memory, or leave it out")?;
+        }
+    }
     let writer = declare(&source, &fates, format, type_id)?;
     let bar = progress::bar(fates.len() as u64);
     let mut lines = Vec::new();
     writer.create(output, |stream| {
         for (tensor, fate) in &fates {
-            bar.set_message(tensor.name().to_owned());
-            lines.push(one(&work, &source, tensor, *fate, stream)?);
+            progress::tensor(&bar, tensor.name());
+            lines.push(one(&work, tensor, *fate, stream)?);
             bar.inc(1);
         }
         Ok::<(), CliError>(())
@@ -106,8 +119,49 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
     report(arguments, output, kernel, &lines, out)
 }
 
-/// What becomes of a tensor: matrices that fit are quantized, the rest is copied.
-fn fate(source: &WeightFile, tensor: &SourceTensor<'_>, format: &FormatInfo) -> Fate {
+/// What becomes of each tensor.
+///
+/// # Errors
+/// Where some can neither be quantized nor copied and nobody said to leave them out, or the file has no such tensor as was
+/// to be left out.
+fn fates<'s>(
+    arguments: &Arguments,
+    source: &'s WeightFile,
+    format: &FormatInfo,
+) -> Result<Vec<(SourceTensor<'s>, Fate)>, CliError> {
+    let known: Vec<&str> = source.tensors().map(|tensor| tensor.name()).collect();
+    if let Some(unknown) = arguments.leave_out.iter().find(|name| !known.contains(&name.as_str())) {
+        return Err(CliError::usage(
+            format!("`{}` has no tensor `{}`", arguments.input.display(), Printable(unknown)),
+            "`gristmill inspect FILE` lists its tensors",
+        ));
+    }
+    let (mut fates, mut refused) = (Vec::new(), Vec::new());
+    for tensor in source.tensors() {
+        if arguments.leave_out.iter().any(|name| name == tensor.name()) {
+            fates.push((tensor, Fate::Leave));
+            continue;
+        }
+        match fate(source, &tensor, format) {
+            Ok(fate) => fates.push((tensor, fate)),
+            Err(why) => refused.push(format!("`{}` ({why})", Printable(tensor.name()))),
+        }
+    }
+    if refused.is_empty() {
+        return Ok(fates);
+    }
+    let count = refused.len();
+    let more = count.saturating_sub(NAMED);
+    refused.truncate(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    Err(CliError::usage(
+        format!("{} can't be copied to GGUF: {}{more}", counted(count, "tensor"), refused.join(", ")),
+        "--leave-out TENSOR writes the file without one; nothing was written",
+    ))
+}
+
+/// What becomes of a tensor: matrices that fit are quantized, the rest is copied. The error says why it can't be.
+fn fate(source: &WeightFile, tensor: &SourceTensor<'_>, format: &FormatInfo) -> Result<Fate, String> {
     let is_matrix = |shape: &[u64]| match shape {
         [n, k] => Some((usize::try_from(*n).ok()?, usize::try_from(*k).ok()?)),
         _ => None,
@@ -118,24 +172,22 @@ fn fate(source: &WeightFile, tensor: &SourceTensor<'_>, format: &FormatInfo) -> 
         && n > 0
         && k > 0
     {
-        return Fate::Quantize(n, k);
+        return Ok(Fate::Quantize(n, k));
     }
     if let Some(raw) = source.gguf().and_then(|file| file.tensor(tensor.name())) {
         return match raw.size() {
-            Ok(bytes) => Fate::Copy { type_id: raw.type_id(), bytes },
-            Err(_) => Fate::Leave,
+            Ok(bytes) => Ok(Fate::Copy { type_id: raw.type_id(), bytes }),
+            Err(error) => Err(error.reason.to_string()),
         };
     }
-    let (type_id, width) = match tensor.dtype() {
-        Some(DType::F32) => (0, 4),
-        Some(DType::F16) => (1, 2),
-        Some(DType::Bf16) => (30, 2),
-        Some(DType::I8) | None => return Fate::Leave,
+    let Some((_, type_id)) = COPIED.iter().find(|(name, _)| *name == tensor.type_name()) else {
+        return Err(format!("of type {}, which GGUF does not have", tensor.type_name()));
     };
-    match (tensor.elements().checked_mul(width), tensor.shape().len()) {
-        (Some(bytes), 0..=4) => Fate::Copy { type_id, bytes },
-        (Some(_) | None, _) => Fate::Leave,
+    if tensor.shape().len() > MAX_DIMS as usize {
+        return Err(format!("of {} dimensions, GGUF has {MAX_DIMS} at most", tensor.shape().len()));
     }
+    let bytes = tensor.size().map_err(|error| error.to_string())?;
+    Ok(Fate::Copy { type_id: *type_id, bytes })
 }
 
 fn declare(
@@ -173,7 +225,6 @@ const PIECE: usize = 1 << 22;
 
 fn one<W: Write>(
     work: &Work,
-    source: &WeightFile,
     tensor: &SourceTensor<'_>,
     fate: Fate,
     stream: &mut TensorStream<W>,
@@ -187,24 +238,21 @@ fn one<W: Write>(
         difference: None,
     };
     match fate {
-        Fate::Leave => line.type_name = format!("left out ({})", tensor.type_name()),
+        Fate::Leave => line.type_name = format!("left out ({})", tensor.type_name().to_lowercase()),
         Fate::Copy { type_id, bytes } => {
             line.type_name = format!("{} (copied)", files::type_name(type_id));
             line.bytes = bytes;
-            match source.gguf().and_then(|file| file.tensor(tensor.name())) {
-                Some(raw) => {
-                    for piece in raw.data()?.chunks(PIECE) {
-                        stream.data(tensor.name(), piece)?;
-                    }
-                }
-                None => copy(tensor, type_id, stream)?,
+            // Both containers are little-endian.
+            for start in (0..bytes).step_by(PIECE) {
+                let piece = tensor.part(start, (bytes - start).min(PIECE as u64))?;
+                stream.data(tensor.name(), &piece)?;
             }
         }
         Fate::Quantize(n, k) => {
             let values = tensor.to_f32()?;
             let quantized = quantize(work, &values, n, k).map_err(|error| match error {
                 CliError::Runtime(error) => CliError::usage(
-                    format!("tensor `{}`: {error}", tensor.name()),
+                    format!("tensor `{}`: {error}", Printable(tensor.name())),
                     "another format or quantizer may take it",
                 ),
                 other => other,
@@ -216,28 +264,6 @@ fn one<W: Write>(
         }
     }
     Ok(line)
-}
-
-/// A float tensor of a safetensors file, in its own type; conversions to f32 and back are exact.
-fn copy<W: Write>(
-    tensor: &SourceTensor<'_>,
-    type_id: u32,
-    stream: &mut TensorStream<W>,
-) -> Result<(), CliError> {
-    let mut start = 0;
-    while start < tensor.elements() {
-        let count = (tensor.elements() - start).min(PIECE as u64 / 4);
-        let mut values = vec![0.0; count as usize];
-        tensor.read_f32(start, &mut values)?;
-        let bytes: Vec<u8> = match unquantized(type_id).map(|plain| plain.name) {
-            Some("f16") => values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect(),
-            Some("bf16") => values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect(),
-            Some(_) | None => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        };
-        stream.data(tensor.name(), &bytes)?;
-        start += count;
-    }
-    Ok(())
 }
 
 /// Rows that a thread takes at once: about a megabyte of f32.

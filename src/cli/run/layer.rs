@@ -25,10 +25,10 @@ const FORMAT: &str = "i2_s";
 ///
 /// # Errors
 /// If the build holds no kernels for the format.
-pub fn run(layers: usize, bench: &mut Bench<'_>) -> Result<Done, CliError> {
+pub fn run(layers: u32, bench: &mut Bench<'_>) -> Result<Done, CliError> {
     let (_, format) = REGISTRY.format(FORMAT)?;
     let mut done = Done::default();
-    let bar = progress::bar((layers * TENSORS.len()) as u64);
+    let bar = progress::bar(u64::from(layers) * TENSORS.len() as u64);
     for layer in 0..layers {
         for (tensor, n, k) in TENSORS {
             let name = format!("blk.{layer}.{tensor}.weight");

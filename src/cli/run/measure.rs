@@ -1,13 +1,15 @@
 //! One tensor: decide, pack, multiply, check against the oracle, take the time.
 
 use super::super::error::CliError;
+use super::super::memory::Need;
 use super::super::random::Random;
 use super::super::verify::{Bounded, NMSE_BOUND, normalized_error};
 use gristmill::oracle::{FormatOracle, Int8Row, Oracle};
+use gristmill::text::Printable;
 use gristmill::vocab::Precision;
 use gristmill::{
-    Device, Input, Matmul, PackedMatrix, PrecisionMode, QuantizedMatrix, REGISTRY, Recording, Request, Shape,
-    Threads, Workspace,
+    Device, Error, Input, Matmul, PackedMatrix, PrecisionMode, QuantizedMatrix, REGISTRY, Recording, Request,
+    Shape, Threads, Workspace,
 };
 use std::time::{Duration, Instant};
 
@@ -120,8 +122,26 @@ impl Bench<'_> {
     /// Runs one tensor for every number of tokens.
     ///
     /// # Errors
-    /// If there is no kernel for it, or its bytes are not valid.
+    /// If there is no kernel for it, its bytes are not valid ([`CliError::Defect`]), or memory has no room for the largest
+    /// number of tokens.
     pub fn tensor(&mut self, name: &str, matrix: &QuantizedMatrix<'_>) -> Result<Measured, CliError> {
+        self.measured(name, matrix).map_err(|error| match error {
+            CliError::Runtime(error @ Error::InvalidCode { .. }) => {
+                CliError::Defect { tensor: name.to_owned(), what: error.to_string() }
+            }
+            other => other,
+        })
+    }
+
+    /// Whether memory has room for the products of `n` rows of `k` elements.
+    fn room(&self, name: &str, n: usize, k: usize) -> Result<(), CliError> {
+        let m = self.tokens.iter().copied().max().unwrap_or(0);
+        // Of a token: f32, int8 in the workspace and for the oracle, f64 for the oracle, scales; of a weight: the packing.
+        let need = Need::new().and(&[m, k], 16).and(&[m, n], 4).and(&[n, k], 1);
+        need.check(|| format!("--m {m} with `{}` ({n}x{k})", Printable(name)), "give fewer tokens with --m")
+    }
+
+    fn measured(&mut self, name: &str, matrix: &QuantizedMatrix<'_>) -> Result<Measured, CliError> {
         let (n, k) = (matrix.n(), matrix.k());
         let format = matrix.format();
         let oracle = self.oracle.format(format.name)?;
@@ -131,6 +151,11 @@ impl Bench<'_> {
         let request = request.on(self.device).with_precision(self.precision);
         let prepared = REGISTRY.prepare(&request)?;
         let mut packed: Option<(Matmul, PackedMatrix)> = None;
+        // A missing kernel is the better reason.
+        if let Some(m) = self.tokens.first() {
+            prepared.decide(Shape::new(*m, n, k)).kernel()?;
+            self.room(name, n, k)?;
+        }
         for &m in self.tokens {
             let mut matmul = Matmul::new(&prepared.decide(Shape::new(m, n, k)))?;
             matmul.record(Some(self.recording))?;
@@ -172,16 +197,43 @@ impl Bench<'_> {
         }
         times.sort_by(f64::total_cmp);
         let seconds = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
-        let rows = rows_to_check(m, n, k);
+        let mut rows = rows_to_check(m, n, k);
+        for row in not_finite(&y, n) {
+            if let Some(bad) = oracle.bad_scale(matrix.data(), n, k, row)? {
+                return Err(CliError::Defect { tensor: name.to_owned(), what: bad.to_string() });
+            }
+            // Finite weights: whether the sum is too large or the kernel wrong, the oracle says.
+            rows.push(row);
+        }
+        rows.sort_unstable();
+        rows.dedup();
         let accuracy = match matmul.entry().precision() {
             Some(precision) if precision != Precision::Int8 => {
                 check_floats(matrix, oracle, precision, &x, &y, &rows)?
             }
             Some(_) | None => check(matrix, oracle, &x, &y, m, &rows)?,
         };
+        if accuracy.is_wrong() {
+            // A kernel may also lose what makes a weight NaN.
+            for row in &rows {
+                if let Some(bad) = oracle.bad_scale(matrix.data(), n, k, *row)? {
+                    return Err(CliError::Defect { tensor: name.to_owned(), what: bad.to_string() });
+                }
+            }
+        }
         let (kernel, packed_bytes) = (matmul.entry().name, weights.bytes());
         Ok(Run { m, kernel, accuracy, rows_checked: rows.len(), seconds, packed_bytes })
     }
+}
+
+/// Rows with a result that is not finite, the first few.
+fn not_finite(y: &[f32], n: usize) -> Vec<usize> {
+    let mut rows: Vec<usize> =
+        y.iter().enumerate().filter(|(_, y)| !y.is_finite()).map(|(at, _)| at % n.max(1)).collect();
+    rows.sort_unstable();
+    rows.dedup();
+    rows.truncate(LEAST_ROWS);
+    rows
 }
 
 /// Every row, or as many as the oracle has time for, evenly spread with the first and the last.

@@ -3,11 +3,12 @@
 mod layer;
 mod measure;
 
-use super::error::{CliError, Outcome};
+use super::error::{CliError, Outcome, is_no_kernel};
 use super::files::{self, Kind, Without};
 use super::table::{Side, Table, bytes, counted, measured};
-use super::{print_json, progress, request};
+use super::{output, print_json, progress, request};
 use gristmill::oracle::Oracle;
+use gristmill::text::Printable;
 use gristmill::{Device, PrecisionMode, QuantizedMatrix, REGISTRY, Recording, Threads, Workspace};
 use indicatif::ProgressBar;
 use measure::{Accuracy, Bench, Measured, Run};
@@ -18,7 +19,9 @@ use std::path::PathBuf;
 /// Run real tensors through the kernels chosen for them, checked against the oracle
 ///
 /// Without a file, the tensors are a decoder layer of BitNet b1.58 2B-4T with seeded weights, quantized to i2_s
-/// in memory. Times include quantizing or converting the activations. Exits with 1 if a result is wrong.
+/// in memory. Times include quantizing or converting the activations. Exits with 1 if a result is wrong or data of
+/// the file is defective (a scale that is NaN or infinite, a code without a meaning), else with 2 if a quantized tensor has
+/// no kernel, as `plan` does.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// GGUF file
@@ -32,8 +35,8 @@ pub struct Arguments {
     /// What products may multiply: int8, f32, f16, bf16 or auto
     #[arg(long, value_name = "PRECISION", default_value = "int8", value_parser = request::precision)]
     precision: PrecisionMode,
-    /// Threads; all cores if not given
-    #[arg(long, value_name = "N")]
+    /// Threads, at most 1024; all cores if not given
+    #[arg(long, value_name = "N", value_parser = request::threads)]
     threads: Option<usize>,
     /// Write a receipt of what ran to this file
     #[arg(long, value_name = "FILE")]
@@ -42,8 +45,9 @@ pub struct Arguments {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Layers to make (without a file)
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "file")]
-    layers: usize,
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "file",
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    layers: u32,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -55,6 +59,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             "--m 0: there is nothing to multiply",
             "give numbers of tokens, such as --m 1,8,128",
         ));
+    }
+    if let (Some(receipt), Some(file)) = (&arguments.receipt, &arguments.file) {
+        output::spares(receipt, &[file])?;
     }
     let threads = Threads::new(threads(arguments.threads))?;
     let oracle = Oracle::new(&REGISTRY)?;
@@ -75,8 +82,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         None => layer::run(arguments.layers, &mut bench)?,
     };
     if let Some(path) = &arguments.receipt {
-        std::fs::write(path, recording.receipt().to_json() + "\n")
-            .map_err(CliError::file("write the receipt", path))?;
+        output::write(path, (recording.receipt().to_json() + "\n").as_bytes())?;
     }
     let wrong = done.runs().filter(|run| run.accuracy.is_wrong()).count();
     if arguments.json {
@@ -84,17 +90,16 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     } else {
         done.print(arguments, bench.threads.count(), out)?;
     }
-    let nothing = done.tensors.is_empty() && done.without.count() > 0;
-    Ok(match (wrong, nothing) {
-        (0, false) => Outcome::Yes,
-        (0, true) => Outcome::NoKernel,
+    Ok(match (wrong + done.defects.len(), done.without.count()) {
+        (0, 0) => Outcome::Yes,
+        (0, _) => Outcome::NoKernel,
         (_, _) => Outcome::Failed,
     })
 }
 
 /// The number of threads asked for, or all cores.
 pub fn threads(asked: Option<usize>) -> usize {
-    asked.unwrap_or_else(|| gristmill::CpuProfile::detect().cores).max(1)
+    asked.unwrap_or_else(|| gristmill::CpuProfile::detect().cores).clamp(1, request::MOST_THREADS)
 }
 
 /// What has been run.
@@ -102,6 +107,8 @@ pub fn threads(asked: Option<usize>) -> usize {
 struct Done {
     tensors: Vec<Measured>,
     without: Without,
+    /// Tensors whose data is no weights, and why.
+    defects: Vec<(String, String)>,
     /// Type and number of tensors that are not quantized.
     plain: Vec<(&'static str, usize)>,
 }
@@ -112,27 +119,27 @@ fn model(path: &std::path::Path, bench: &mut Bench<'_>) -> Result<Done, CliError
     let bar = progress::bar(file.tensors().len() as u64);
     for tensor in file.tensors() {
         step(&bar, tensor.name());
-        let Some((n, k)) = files::matrix(tensor.dims()) else { continue };
-        match files::kind(&tensor) {
-            Kind::Plain(plain) => match done.plain.iter_mut().find(|(name, _)| *name == plain.name) {
+        match (files::kind(&tensor), files::matrix(tensor.dims())) {
+            (Kind::Plain(plain), _) => match done.plain.iter_mut().find(|(name, _)| *name == plain.name) {
                 Some((_, count)) => *count += 1,
                 None => done.plain.push((plain.name, 1)),
             },
-            Kind::Other => {
+            (Kind::Other, _) | (Kind::Format(_), None) => {
                 done.without.add(
                     files::type_name(tensor.type_id()),
                     files::why_other(&tensor),
                     tensor.name(),
                 );
             }
-            Kind::Format(format) => {
-                let matrix = QuantizedMatrix::new(format, n, k, tensor.data()?)?;
+            (Kind::Format(format), Some((n, k))) => {
+                let data = tensor.data()?;
+                let matrix = QuantizedMatrix::new(format, n, k, &data)?;
                 match bench.tensor(tensor.name(), &matrix) {
                     Ok(measured) => done.tensors.push(measured),
-                    Err(error) if error.is_no_kernel() => {
-                        let why = error.to_string().replace("\n", " ");
-                        done.without.add(format.name.to_owned(), why, tensor.name());
+                    Err(CliError::Runtime(error)) if is_no_kernel(&error) => {
+                        done.without.add(format.name.to_owned(), files::why_no_kernel(&error), tensor.name());
                     }
+                    Err(CliError::Defect { tensor, what }) => done.defects.push((tensor, what)),
                     Err(error) => return Err(error),
                 }
             }
@@ -144,7 +151,7 @@ fn model(path: &std::path::Path, bench: &mut Bench<'_>) -> Result<Done, CliError
 
 /// Shows what is at work.
 fn step(bar: &ProgressBar, tensor: &str) {
-    bar.set_message(tensor.to_owned());
+    progress::tensor(bar, tensor);
     bar.inc(1);
 }
 
@@ -188,8 +195,16 @@ impl Done {
             }
         }
         if table.is_empty() {
-            writeln!(out, "no tensor in a format of this build")?;
-            return Ok(self.without.print(out)?);
+            writeln!(
+                out,
+                "{}",
+                match (self.without.count(), self.defects.len()) {
+                    (0, 0) => "no tensor is quantized",
+                    (_, 0) => "no quantized tensor has a kernel here",
+                    (_, _) => "no tensor was run",
+                }
+            )?;
+            return self.print_rest(arguments, out);
         }
         table.print(out)?;
         writeln!(out)?;
@@ -208,6 +223,11 @@ impl Done {
                 arguments.m.iter().map(|&m| format!("{} us at m = {m}", measured(sum(m) * 1e6))).collect();
             writeln!(out, "all of them: {}", sums.join(", "))?;
         }
+        self.print_rest(arguments, out)
+    }
+
+    /// What was not run, and what was wrong.
+    fn print_rest(&self, arguments: &Arguments, out: &mut dyn Write) -> Result<(), CliError> {
         if !self.plain.is_empty() {
             let plain: Vec<String> =
                 self.plain.iter().map(|(name, count)| format!("{count} of {name}")).collect();
@@ -217,9 +237,13 @@ impl Done {
         for tensor in &self.tensors {
             for run in &tensor.runs {
                 if let Accuracy::Wrong(what) = &run.accuracy {
-                    writeln!(out, "wrong: {} by {}, m = {}: {what}", tensor.name, run.kernel, run.m)?;
+                    let name = Printable(&tensor.name);
+                    writeln!(out, "wrong: {name} by {}, m = {}: {what}", run.kernel, run.m)?;
                 }
             }
+        }
+        for (tensor, what) in &self.defects {
+            writeln!(out, "defective data: {}: {what}", Printable(tensor))?;
         }
         if let Some(path) = &arguments.receipt {
             writeln!(out, "receipt: {}", path.display())?;
@@ -251,6 +275,7 @@ impl Done {
         json!({
             "tensors": rows.collect::<Vec<_>>(),
             "without_kernel": self.without.json(),
+            "defective": self.defects.iter().map(|(tensor, what)| json!({"tensor": tensor, "problem": what})).collect::<Vec<_>>(),
             "not_quantized": self.plain.iter().map(|(name, count)| json!({"type": name, "count": count})).collect::<Vec<_>>(),
             "threads": threads,
             "seed": arguments.seed,

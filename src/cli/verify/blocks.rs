@@ -4,6 +4,7 @@ use super::super::error::CliError;
 use super::super::random::Random;
 use super::guard::{Edge, Guarded};
 use super::inputs::{self, Weights};
+use super::scales::{self, Spread};
 use super::session::{
     Kernel, Problem, Session, Subject, agree, prepared, same, same_f32, untouched, wrong_code,
 };
@@ -47,22 +48,16 @@ pub fn dequantize(session: &mut Session<'_>, subject: Subject<'_>) -> Result<(),
         let k = blocks * subject.info.elements;
         let case = format!("n={n} k={k} {}", kind.name());
         let bytes = inputs::tensor(oracle, &mut random, n, k, kind);
-        let mut expected = Vec::new();
-        for row in 0..n {
-            expected.extend(oracle.row(&bytes, n, k, row)?.f32s);
-        }
-        session.digest_f32(&expected);
         let edge = if number % 2 == 0 { Edge::End } else { Edge::Start };
-        let tensor = Tensor { case: &case, bytes: &bytes, n, k, edge };
-        for kernel in &kernels {
-            session.case(*kernel, || {
-                let raw = if kernel.on_cpu() {
-                    dequantize_raw(subject, *kernel, tensor, &expected)?
-                } else {
-                    Ok(())
-                };
-                if raw.is_err() { Ok(raw) } else { dequantize_handle(subject, *kernel, tensor, &expected) }
-            })?;
+        dequantize_case(session, subject, &kernels, Tensor { case: &case, bytes: &bytes, n, k, edge })?;
+    }
+    for sweep in scales::sweeps(oracle, !session.quick) {
+        for (number, swept) in sweep.tensors(oracle, &mut random, Spread::Dense).iter().enumerate() {
+            let (n, k) = (swept.n, swept.blocks * subject.info.elements);
+            let case = format!("n={n} k={k} {}", sweep.name);
+            let edge = if number % 2 == 0 { Edge::End } else { Edge::Start };
+            let tensor = Tensor { case: &case, bytes: &swept.bytes, n, k, edge };
+            dequantize_case(session, subject, &kernels, tensor)?;
         }
     }
     let Some(invalid) = inputs::invalid_code(oracle) else { return Ok(()) };
@@ -85,6 +80,29 @@ pub fn dequantize(session: &mut Session<'_>, subject: Subject<'_>) -> Result<(),
                 other => Ok(agree(&case, "oracle", &"invalid code".to_owned(), &format!("{other:?}"))),
             })?;
         }
+    }
+    Ok(())
+}
+
+/// A tensor through every kernel.
+fn dequantize_case(
+    session: &mut Session<'_>,
+    subject: Subject<'_>,
+    kernels: &[Kernel],
+    tensor: Tensor<'_>,
+) -> Result<(), CliError> {
+    let Tensor { bytes, n, k, .. } = tensor;
+    let mut expected = Vec::new();
+    for row in 0..n {
+        expected.extend(subject.oracle.row(bytes, n, k, row)?.f32s);
+    }
+    session.digest_f32(&expected);
+    for kernel in kernels {
+        session.case(*kernel, || {
+            let raw =
+                if kernel.on_cpu() { dequantize_raw(subject, *kernel, tensor, &expected)? } else { Ok(()) };
+            if raw.is_err() { Ok(raw) } else { dequantize_handle(subject, *kernel, tensor, &expected) }
+        })?;
     }
     Ok(())
 }

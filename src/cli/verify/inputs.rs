@@ -65,6 +65,14 @@ pub fn invalid_code(oracle: &FormatOracle<'_>) -> Option<u32> {
     codes(oracle).invalid.first().copied()
 }
 
+/// A code that stands for another integer than zero, if the format has one.
+pub fn nonzero_code(oracle: &FormatOracle<'_>) -> u32 {
+    let codes = codes(oracle);
+    let is_zero =
+        |code: u32| (0..oracle.format().value.group as usize).all(|i| oracle.mapped(code, i) == Some(0));
+    if is_zero(codes.highest) { codes.lowest } else { codes.highest }
+}
+
 /// A whole tensor of `n` rows of `k` elements with headers and tail; every code in it means something.
 pub fn tensor(oracle: &FormatOracle<'_>, random: &mut Random, n: usize, k: usize, kind: Weights) -> Vec<u8> {
     let format = oracle.format();
@@ -201,6 +209,11 @@ pub enum Tokens {
 }
 
 impl Tokens {
+    /// Kernels that compute in integers quantize them.
+    pub fn are_floats(self) -> bool {
+        matches!(self, Tokens::F32 | Tokens::F16 | Tokens::Bf16)
+    }
+
     /// In words, for reports.
     pub fn name(self) -> String {
         match self {

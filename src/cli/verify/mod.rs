@@ -13,6 +13,7 @@ mod inputs;
 mod packed;
 mod product;
 mod report;
+mod scales;
 mod session;
 
 pub use floats::Bounded;
@@ -25,7 +26,7 @@ use super::random::Random;
 use super::{progress, request};
 use gristmill::oracle::{FormatOracle, Oracle};
 use gristmill::registry::Entry;
-use gristmill::vocab::{DType, DeviceKind, Isa, Op};
+use gristmill::vocab::{DType, DeviceKind, Isa};
 use gristmill::{CpuProfile, Device, REGISTRY, Reason};
 use session::{Report, Session, Subject};
 use std::io::Write;
@@ -140,7 +141,7 @@ fn gpu_lacks(entry: &'static Entry, device: Device) -> Option<String> {
     let kernel = session::Kernel { index: 0, entry, device: session::on(entry, device) };
     let quantizer =
         REGISTRY.formats.get(entry.format).and_then(|format| format.quantizers.get(entry.quantizer));
-    let quantizer = quantizer.copied().filter(|_| entry.op == Op::Quantize);
+    let quantizer = quantizer.copied().filter(|_| entry.op.info().by_quantizer);
     let prepared = match session::prepared(kernel, quantizer, DType::F32) {
         Ok(prepared) => prepared,
         Err(error) => return Some(error.to_string()),

@@ -5,12 +5,17 @@
 // sooner than they must, so that a missing synchronization shows. GRISTMILL_GPU_FAKE sets what it pretends to be and
 // which failures it injects; GRISTMILL_GPU_FAKE_UNITS names the folder of emulated units. At the process's end it
 // says on stderr what was not given back.
+//
+// What it is strict about, beyond what a real driver tells: page-locked memory is read when a copy runs, not when it is
+// enqueued; freed memory is given to nobody else, and an operation that still uses it fails; what a thread enqueues needs
+// the context of the stream's device, freeing included; and no thread enqueues into another's capture. A test can hold a
+// thread in front of each of its calls in turn (gm_fake_hold) and do something else there.
 
 #include "driver.h"
 
 namespace fake {
 
-thread_local void* current = nullptr;
+thread_local Device* current = nullptr;
 
 void say(const char* format, ...) {
     va_list list;
@@ -46,6 +51,8 @@ const Settings& settings() {
             else if (name == "oom_after") s.oom_after = long(number);
             else if (name == "fail_launch") s.fail_launch = value;
             else if (name == "no_pools") s.pools = false;
+            else if (name == "coherent") s.coherent = true;
+            else if (name == "held") s.held = true;
             else if (name == "count") s.count = true;
             else if (name == "seed") s.seed = uint64_t(number);
             else if (name == "multiprocessors") s.multiprocessors = int(number);
@@ -67,21 +74,41 @@ Driver& driver() {
 
 int usable() {
     if (!driver().initialized) return NOT_INITIALIZED;
-    if (!current) return INVALID_CONTEXT;
-    return driver().sticky;
+    if (!current || !current->retained) return INVALID_CONTEXT;
+    return current->sticky;
+}
+
+static thread_local int calls_until_held = -1;
+static std::atomic<bool> holding{false}, going{false};
+
+void gate() {
+    if (calls_until_held < 0 || calls_until_held-- > 0) return;
+    holding = true;
+    // Not for ever: this thread may hold a lock that the other one waits for.
+    for (int i = 0; i < 60 && !going; i++) usleep(1000);
 }
 
 // 0x1 and 0x2 are the names of the legacy stream and of the thread's own; both are one stream here.
 Stream* stream_of(void* handle) {
-    if (uintptr_t(handle) <= 2) return &driver().legacy;
+    if (uintptr_t(handle) <= 2) return &(current ? current : driver().devices)->legacy;
     return static_cast<Stream*>(handle);
 }
 
-bool known(Stream* stream) { return stream == &driver().legacy || driver().streams.count(stream); }
+bool known(Stream* stream) {
+    for (Device& device : driver().devices)
+        if (stream == &device.legacy) return true;
+    return driver().streams.count(stream);
+}
 
 int submit(Stream* stream, Operation operation) {
     if (!known(stream)) return INVALID_HANDLE;
+    if (stream->device != current) {
+        say("something is enqueued by a thread that has the context of another device, or none");
+        return INVALID_CONTEXT;
+    }
     if (stream->capture) {
+        if (stream->capture->owner != std::this_thread::get_id())
+            say("a thread enqueues into the capture of another");
         stream->capture->operations.push_back(std::move(operation));
         return SUCCESS;
     }
@@ -91,42 +118,58 @@ int submit(Stream* stream, Operation operation) {
 }
 
 int run_until(Stream* stream, uint64_t done) {
-    while (stream->done < done && !stream->queue.empty() && !driver().sticky) {
+    int& sticky = stream->device->sticky;
+    while (stream->done < done && !stream->queue.empty()) {
         Operation operation = std::move(stream->queue.front());
         stream->queue.pop_front();
-        int error = operation();
+        int error = sticky && !operation.frees ? 0 : operation.run();
         stream->done++;
-        if (error) driver().sticky = error;
+        if (error && !sticky) sticky = error;
     }
-    return driver().sticky;
+    return sticky;
 }
 
 int run_stream(Stream* stream) { return run_until(stream, stream->added); }
 
 int run_all() {
-    run_stream(&driver().legacy);
-    for (Stream* stream : driver().streams) run_stream(stream);
-    return driver().sticky;
+    if (!current) return INVALID_CONTEXT;
+    run_stream(&current->legacy);
+    for (Stream* stream : driver().streams)
+        if (stream->device == current) run_stream(stream);
+    return current->sticky;
 }
 
 int capturing_anything() {
     for (Stream* stream : driver().streams) {
-        if (!stream->capture) continue;
+        if (!stream->capture || stream->device != current) continue;
+        if (stream->capture->owner != std::this_thread::get_id()) say("a thread breaks the capture of another");
         stream->capture->broken = true;
         return CAPTURE_UNSUPPORTED;
     }
     return SUCCESS;
 }
 
-void keep_at_most(uint64_t bytes) {
-    driver().pool_reserved = std::max<uint64_t>(driver().in_use, std::min(driver().pool_reserved, bytes));
+void trim(Device* device) {
+    device->pool->keep_at_most(device->pool->keeps);
+    for (auto& [handle, pool] : device->pools) pool->keep_at_most(pool->keeps);
+}
+
+static const Memory* memory_at(uint64_t address, size_t bytes) {
+    auto after = driver().memory.upper_bound(address);
+    if (after == driver().memory.begin()) return nullptr;
+    --after;
+    return address + bytes <= after->first + after->second.bytes ? &after->second : nullptr;
 }
 
 bool in_memory(uint64_t address, size_t bytes) {
-    auto after = driver().memory.upper_bound(address);
-    if (after == driver().memory.begin()) return false;
-    --after;
-    return !after->second.freed && address + bytes <= after->first + after->second.bytes;
+    const Memory* memory = memory_at(address, bytes);
+    return memory && !memory->freed;
+}
+
+int alive(const char* what, uint64_t address, size_t bytes) {
+    if (memory_at(address, bytes)) return SUCCESS;
+    say("%s of %zu bytes at %#llx, which were freed before it ran", what, bytes, (unsigned long long)address);
+    return ILLEGAL_ADDRESS;
 }
 
 namespace {
@@ -139,6 +182,9 @@ struct AtExit {
             if (!memory.freed) kept++, bytes += memory.bytes;
         if (kept) say("%zu allocations, %zu bytes, were not freed", kept, bytes);
         if (!d.host_memory.empty()) say("%zu allocations of host memory were not freed", d.host_memory.size());
+        size_t pools = 0;
+        for (Device& device : d.devices) pools += device.pools.size();
+        if (pools) say("%zu memory pools were not destroyed", pools);
         if (!d.modules.empty()) say("%zu modules were not unloaded", d.modules.size());
         if (!d.streams.empty()) say("%zu streams were not destroyed", d.streams.size());
         if (!d.events.empty()) say("%zu events were not destroyed", d.events.size());
@@ -155,6 +201,17 @@ struct AtExit {
 
 using namespace fake;
 
+// --------------------------------------------------------------------------------------------------------- tests
+
+// The calling thread stops in front of its call number `calls` from now on, until gm_fake_go, or for a short while.
+extern "C" __attribute__((visibility("default"))) void gm_fake_hold(int calls) {
+    holding = going = false;
+    calls_until_held = calls;
+}
+// Whether it has come to that call.
+extern "C" __attribute__((visibility("default"))) bool gm_fake_holds() { return holding; }
+extern "C" __attribute__((visibility("default"))) void gm_fake_go() { going = true; }
+
 // ------------------------------------------------------------------------------------------------------ devices
 
 GM_API cuInit(unsigned flags) {
@@ -162,6 +219,8 @@ GM_API cuInit(unsigned flags) {
     if (flags) return INVALID_VALUE;
     if (settings().init) return settings().init;
     if (settings().devices == 0) return NO_DEVICE;
+    if (!driver().initialized && settings().held)
+        for (Device& device : driver().devices) device.retained = 1;
     driver().initialized = true;
     return SUCCESS;
 }
@@ -245,33 +304,38 @@ GM_API cuDeviceGetAttribute(int* value, int attribute, int device) {
 
 // ----------------------------------------------------------------------------------------------------- contexts
 
-static char contexts[64];
 GM_API cuDevicePrimaryCtxRetain(void** context, int device) {
     GM_LOCK;
     if (int error = device_error(device)) return error;
-    driver().retained++;
-    *context = contexts + device;
-    return driver().sticky;
+    driver().devices[device].retained++;
+    *context = driver().devices + device;
+    return SUCCESS;
 }
 GM_API cuDevicePrimaryCtxRelease_v2(int device) {
     GM_LOCK;
     if (int error = device_error(device)) return error;
-    if (driver().retained == 0) return INVALID_CONTEXT;
-    driver().retained--;
+    Device& released = driver().devices[device];
+    if (released.retained == 0) return INVALID_CONTEXT;
+    // The last to let go destroys the context, and what it failed with. What is left in it is told at the end.
+    if (--released.retained == 0) released.sticky = SUCCESS;
     return SUCCESS;
 }
 GM_API cuDevicePrimaryCtxSetFlags_v2(int device, unsigned) { return device_error(device); }
 GM_API cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
     GM_LOCK;
+    if (int error = device_error(device)) return error;
     *flags = 0;
-    *active = driver().retained > 0;
-    return device_error(device);
+    *active = driver().devices[device].retained > 0;
+    return SUCCESS;
 }
-GM_API cuCtxGetCurrent(void** context) { return *context = current, SUCCESS; }
-GM_API cuCtxSetCurrent(void* context) { return current = context, SUCCESS; }
+GM_API cuCtxGetCurrent(void** context) {
+    gate();
+    return *context = current, SUCCESS;
+}
+GM_API cuCtxSetCurrent(void* context) { return current = static_cast<Device*>(context), SUCCESS; }
 GM_API cuCtxGetDevice(int* device) {
     if (!current) return INVALID_CONTEXT;
-    *device = int(static_cast<char*>(current) - contexts);
+    *device = int(current - driver().devices);
     return SUCCESS;
 }
 GM_API cuCtxSynchronize() {
@@ -281,189 +345,3 @@ GM_API cuCtxSynchronize() {
 }
 GM_API cuCtxSetFlags(unsigned) { return SUCCESS; }
 GM_API cuCtxGetStreamPriorityRange(int* least, int* greatest) { return *least = *greatest = 0, SUCCESS; }
-
-// ------------------------------------------------------------------------------------------------------- memory
-
-static int allocate(uint64_t* address, size_t bytes) {
-    Driver& d = driver();
-    if (bytes == 0) return INVALID_VALUE;
-    if (settings().oom_after >= 0 && d.allocations >= settings().oom_after) return OUT_OF_MEMORY;
-    if (bytes > settings().memory || d.in_use > settings().memory - bytes) return OUT_OF_MEMORY;
-    void* memory = nullptr;
-    if (posix_memalign(&memory, 512, bytes)) return OUT_OF_MEMORY;
-    // What nobody wrote is neither zero nor a usual number.
-    memset(memory, 0xa5, bytes);
-    char name[64];
-    snprintf(name, sizeof name, "allocation %ld", d.allocations++);
-    gm_emulator_allocate(memory, bytes, name, false, true);
-    *address = uint64_t(memory);
-    d.memory[*address] = Memory{bytes};
-    d.in_use += bytes;
-    d.most_in_use = std::max(d.most_in_use, d.in_use);
-    d.pool_reserved = std::max(d.pool_reserved, d.in_use);
-    d.pool_most_reserved = std::max(d.pool_most_reserved, d.pool_reserved);
-    return SUCCESS;
-}
-static int release(uint64_t address) {
-    Driver& d = driver();
-    auto found = d.memory.find(address);
-    if (found == d.memory.end()) {
-        say("%#llx is freed, which no allocation begins at", (unsigned long long)address);
-        return INVALID_VALUE;
-    }
-    d.in_use -= found->second.bytes;
-    d.memory.erase(found);
-    gm_emulator_free(reinterpret_cast<void*>(address));
-    free(reinterpret_cast<void*>(address));
-    return SUCCESS;
-}
-
-GM_API cuMemGetInfo_v2(size_t* unused, size_t* total) {
-    GM_USABLE;
-    *total = settings().memory;
-    *unused = settings().memory - driver().in_use;
-    return SUCCESS;
-}
-GM_API cuMemAlloc_v2(uint64_t* address, size_t bytes) {
-    GM_USABLE;
-    if (int error = capturing_anything()) return error;
-    return allocate(address, bytes);
-}
-GM_API cuMemFree_v2(uint64_t address) {
-    GM_LOCK;
-    if (!address) return SUCCESS;
-    if (int error = capturing_anything()) return error;
-    run_all();
-    // Given back even after a failure, so that what is counted at the end is the program's doing.
-    int error = release(address);
-    return driver().sticky ? driver().sticky : error;
-}
-GM_API cuMemAllocAsync(uint64_t* address, size_t bytes, void* stream) {
-    GM_USABLE;
-    if (!settings().pools) return NOT_SUPPORTED;
-    if (stream_of(stream)->capture) return CAPTURE_UNSUPPORTED;
-    return allocate(address, bytes);
-}
-GM_API cuMemFreeAsync(uint64_t address, void* handle) {
-    GM_LOCK;
-    if (driver().sticky) return release(address), driver().sticky;
-    auto found = driver().memory.find(address);
-    if (found == driver().memory.end() || found->second.freed) return INVALID_VALUE;
-    found->second.freed = true;
-    Stream* stream = stream_of(handle);
-    return submit(stream, [address] { return release(address); });
-}
-GM_API cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
-    GM_USABLE;
-    if (!bytes || posix_memalign(memory, 4096, bytes)) return INVALID_VALUE;
-    driver().host_memory[*memory] = bytes;
-    return SUCCESS;
-}
-GM_API cuMemFreeHost(void* memory) {
-    GM_LOCK;
-    run_all();
-    if (!driver().host_memory.erase(memory)) return INVALID_VALUE;
-    free(memory);
-    return SUCCESS;
-}
-
-static int range_error(const char* what, uint64_t address, size_t bytes) {
-    if (in_memory(address, bytes)) return SUCCESS;
-    say("%s of %zu bytes at %#llx, which is not device memory as a whole", what, bytes, (unsigned long long)address);
-    return INVALID_VALUE;
-}
-// A copy; of memory that nobody wrote it is told, and done.
-static Operation copy(void* to, const void* from, size_t bytes) {
-    return [=] {
-        if (size_t unset = gm_emulator_unset(from, bytes))
-            say("a copy of %zu bytes, of which %zu were never written", bytes, unset);
-        memcpy(to, from, bytes);
-        gm_emulator_written(to, bytes);
-        return SUCCESS;
-    };
-}
-static Operation fill(uint64_t to, unsigned value, size_t size, size_t count) {
-    return [=] {
-        char* memory = reinterpret_cast<char*>(to);
-        for (size_t i = 0; i < count; i++) memcpy(memory + size * i, &value, size);
-        gm_emulator_written(memory, size * count);
-        return SUCCESS;
-    };
-}
-GM_API cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* stream) {
-    GM_USABLE;
-    if (int error = range_error("a copy to the device", to, bytes)) return error;
-    // Memory that is not page-locked is read before the call returns; nobody may rely on more.
-    auto staged = std::make_shared<std::vector<char>>(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
-    return submit(stream_of(stream), [=] {
-        memcpy(reinterpret_cast<void*>(to), staged->data(), bytes);
-        gm_emulator_written(reinterpret_cast<void*>(to), bytes);
-        return SUCCESS;
-    });
-}
-GM_API cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
-    if (int error = cuMemcpyHtoDAsync_v2(to, from, bytes, nullptr)) return error;
-    GM_LOCK;
-    return run_stream(&driver().legacy);
-}
-GM_API cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* handle) {
-    GM_USABLE;
-    if (int error = range_error("a copy from the device", from, bytes)) return error;
-    Stream* stream = stream_of(handle);
-    if (int error = submit(stream, copy(to, reinterpret_cast<void*>(from), bytes))) return error;
-    bool locked = false;
-    for (auto& [memory, size] : driver().host_memory)
-        locked = locked || (to >= memory && static_cast<char*>(to) + bytes <= static_cast<char*>(memory) + size);
-    // Into pageable memory the call returns when the copy is done.
-    return locked || stream->capture ? int(SUCCESS) : run_stream(stream);
-}
-GM_API cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
-    if (int error = cuMemcpyDtoHAsync_v2(to, from, bytes, nullptr)) return error;
-    GM_LOCK;
-    return run_stream(&driver().legacy);
-}
-GM_API cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream) {
-    GM_USABLE;
-    if (int error = range_error("a copy to the device", to, bytes)) return error;
-    if (int error = range_error("a copy from the device", from, bytes)) return error;
-    return submit(stream_of(stream), copy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes));
-}
-GM_API cuMemcpyDtoD_v2(uint64_t to, uint64_t from, size_t bytes) { return cuMemcpyDtoDAsync_v2(to, from, bytes, nullptr); }
-GM_API cuMemsetD8Async(uint64_t to, unsigned char value, size_t count, void* stream) {
-    GM_USABLE;
-    if (int error = range_error("a fill", to, count)) return error;
-    return submit(stream_of(stream), fill(to, value, 1, count));
-}
-GM_API cuMemsetD8_v2(uint64_t to, unsigned char value, size_t count) { return cuMemsetD8Async(to, value, count, nullptr); }
-GM_API cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void* stream) {
-    GM_USABLE;
-    if (int error = range_error("a fill", to, count * 4)) return error;
-    return submit(stream_of(stream), fill(to, value, 4, count));
-}
-
-static char pool;
-GM_API cuDeviceGetDefaultMemPool(void** found, int device) { return *found = &pool, device_error(device); }
-GM_API cuDeviceGetMemPool(void** found, int device) { return *found = &pool, device_error(device); }
-GM_API cuMemPoolSetAttribute(void*, int attribute, void* value) {
-    GM_USABLE;
-    if (attribute != POOL_RELEASE_THRESHOLD) return NOT_SUPPORTED;
-    driver().pool_keeps = *static_cast<uint64_t*>(value);
-    return SUCCESS;
-}
-GM_API cuMemPoolGetAttribute(void*, int attribute, void* value) {
-    GM_USABLE;
-    Driver& d = driver();
-    uint64_t& out = *static_cast<uint64_t*>(value);
-    switch (attribute) {
-        case POOL_RELEASE_THRESHOLD: return out = d.pool_keeps, SUCCESS;
-        case POOL_RESERVED: return out = d.pool_reserved, SUCCESS;
-        case POOL_RESERVED_HIGH: return out = d.pool_most_reserved, SUCCESS;
-        case POOL_USED: return out = d.in_use, SUCCESS;
-        case POOL_USED_HIGH: return out = d.most_in_use, SUCCESS;
-        default: return NOT_SUPPORTED;
-    }
-}
-GM_API cuMemPoolTrimTo(void*, size_t keep) {
-    GM_USABLE;
-    return keep_at_most(keep), SUCCESS;
-}

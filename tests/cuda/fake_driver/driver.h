@@ -4,6 +4,7 @@
 #define GM_FAKE_DRIVER
 
 #include <algorithm>
+#include <atomic>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -17,9 +18,11 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #define GM_API extern "C" __attribute__((visibility("default"))) int
 
@@ -72,6 +75,8 @@ struct Settings {
     long oom_after = -1;        // oom_after=N: allocations that succeed
     std::string fail_launch;    // fail_launch=NAME: launches of this kernel fail while they run
     bool pools = true;          // no_pools: no cuMemAllocAsync
+    bool coherent = false;      // coherent: the device reads ordinary memory of the process itself, whenever it comes to it
+    bool held = false;          // held: another library of the process holds the primary contexts
     bool count = false;         // count: says at the end how many kernels were launched
     uint64_t seed = 1;          // seed=N: order of threads and blocks
     int multiprocessors = 4;    // multiprocessors=N
@@ -81,15 +86,32 @@ const Settings& settings();
 // Bytes of shared memory of a block, for those who ask for more than 48 KiB.
 inline uint32_t shared_by_choice() { return settings().major == 9 ? 227 * 1024 : 99 * 1024; }
 
-// An operation of a stream: 0, or the error that it stops everything with.
-using Operation = std::function<int()>;
+// An operation of a stream: 0, or the error that it stops its device with.
+struct Operation {
+    std::function<int()> run;
+    // Done also after a failure, so that what is counted at the end is the program's doing.
+    bool frees = false;
+};
 
 struct Graph {
     std::vector<Operation> operations;
     bool broken = false;
+    // Who captures.
+    std::thread::id owner = std::this_thread::get_id();
 };
 
+// What a pool keeps when nothing uses it, and what it has taken from the device, in bytes.
+struct Pool {
+    uint64_t keeps = 0, reserved = 0, most_reserved = 0, used = 0, most_used = 0;
+    // Gives back what is not used, beyond `bytes`.
+    void keep_at_most(uint64_t bytes) { reserved = std::max(used, std::min(reserved, bytes)); }
+};
+
+struct Device;
+
 struct Stream {
+    explicit Stream(Device* device) : device(device) {}
+    Device* device;
     std::deque<Operation> queue;
     // Where operations go instead while this stream is being captured.
     std::shared_ptr<Graph> capture;
@@ -116,6 +138,7 @@ struct Function {
 };
 
 struct Module {
+    Device* device;
     void* unit = nullptr;
     std::string image;
     std::map<std::string, std::unique_ptr<Function>> functions;
@@ -123,32 +146,45 @@ struct Module {
 
 struct Memory {
     size_t bytes;
+    Device* device;
+    // Where it goes back to; null for none.
+    std::shared_ptr<Pool> pool;
     // Given back on a stream: no operation that is added later may use it.
     bool freed = false;
+};
+
+// A device and its primary context.
+struct Device {
+    int retained = 0;
+    // What its context failed with.
+    int sticky = SUCCESS;
+    Stream legacy{this};
+    size_t in_use = 0;
+    std::shared_ptr<Pool> pool = std::make_shared<Pool>();
+    // Those that were made for it, by their handles.
+    std::map<Pool*, std::shared_ptr<Pool>> pools;
 };
 
 // The whole driver; one lock around every call.
 struct Driver {
     std::recursive_mutex lock;
     bool initialized = false;
-    int sticky = SUCCESS;
+    Device devices[16];
     std::set<Stream*> streams;
     std::set<Event*> events;
     std::set<Module*> modules;
     std::set<std::shared_ptr<Graph>*> graphs, execs;
     std::map<uint64_t, Memory> memory;
     std::map<void*, size_t> host_memory;
-    size_t in_use = 0, most_in_use = 0;
-    // The pool: what it keeps when nothing uses it, and what it has taken from the device.
-    uint64_t pool_keeps = 0, pool_reserved = 0, pool_most_reserved = 0;
+    // Freed, and given to nobody else, so that whoever still uses it is told.
+    std::deque<std::pair<uint64_t, size_t>> freed;
+    size_t freed_bytes = 0;
     long allocations = 0;
-    int retained = 0;
     uint64_t launches = 0, overlapping = 0, layered = 0;
-    Stream legacy;
 };
 Driver& driver();
-// The thread's context: one for each device, never null while it is current.
-extern thread_local void* current;
+// The thread's context, which is its device.
+extern thread_local Device* current;
 
 void say(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // 0 if the driver is initialized, a context is current and nothing failed before; else the error.
@@ -164,8 +200,12 @@ int run_all();
 // Whether a range lies in memory that is allocated.
 bool in_memory(uint64_t address, size_t bytes);
 int capturing_anything();
-// Gives back what the pool does not use, beyond `bytes`.
-void keep_at_most(uint64_t bytes);
+// Whether an operation may use a range when it runs: it was not freed in front of it.
+int alive(const char* what, uint64_t address, size_t bytes);
+// What a device's pools do when it is waited for.
+void trim(Device* device);
+// In front of a call that a test wants to hold: see gm_fake_hold.
+void gate();
 
 // CUmemPool_attribute.
 enum : int { POOL_RELEASE_THRESHOLD = 4, POOL_RESERVED = 5, POOL_RESERVED_HIGH = 6, POOL_USED = 7, POOL_USED_HIGH = 8 };
@@ -173,7 +213,9 @@ enum : int { POOL_RELEASE_THRESHOLD = 4, POOL_RESERVED = 5, POOL_RESERVED_HIGH =
 }  // namespace fake
 
 // One lock a call, and no call before its time.
-#define GM_LOCK std::lock_guard<std::recursive_mutex> guard(driver().lock)
+#define GM_LOCK \
+    gate(); \
+    std::lock_guard<std::recursive_mutex> guard(driver().lock)
 #define GM_USABLE \
     GM_LOCK; \
     if (int error = usable()) return error

@@ -75,6 +75,7 @@ GM_API cuModuleLoadData(void** module, const void* image) {
     if (!image) return INVALID_VALUE;
     const unsigned char* bytes = static_cast<const unsigned char*>(image);
     auto made = std::make_unique<Module>();
+    made->device = current;
     if (memcmp(bytes, "\x7f""ELF", 4) == 0) {
         size_t length = 0;
         if (int error = check_elf(bytes, &length)) return error;
@@ -164,7 +165,7 @@ static int launch(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_
                   unsigned block_z, unsigned shared, void* stream, void** parameters, void** extra, bool overlaps) {
     GM_USABLE;
     const Function* function = function_of(handle);
-    if (!function) return INVALID_HANDLE;
+    if (!function || function->module->device != stream_of(stream)->device) return INVALID_HANDLE;
     if (extra) return NOT_SUPPORTED;
     bool grid = grid_x && grid_y && grid_z && grid_x <= 0x7fffffff && grid_y <= 65535 && grid_z <= 65535;
     bool block = block_x && block_y && block_z && uint64_t(block_x) * block_y * block_z <= 1024;
@@ -182,7 +183,7 @@ static int launch(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_
         if (!from) return INVALID_VALUE;
         values->emplace_back(from, from + kernel->sizes[i]);
     }
-    return submit(stream_of(stream), [=]() -> int {
+    return submit(stream_of(stream), Operation{[=]() -> int {
         driver().launches++;
         if (overlaps) driver().overlapping++;
         if (grid_z > 1) driver().layered++;
@@ -200,7 +201,7 @@ static int launch(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_
         if (strstr(report, "not inside an allocation")) return ILLEGAL_ADDRESS;
         if (strstr(report, "not aligned")) return MISALIGNED_ADDRESS;
         return LAUNCH_FAILED;
-    });
+    }});
 }
 GM_API cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                       unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** parameters,

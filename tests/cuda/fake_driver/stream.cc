@@ -8,7 +8,7 @@ using namespace fake;
 
 GM_API cuStreamCreateWithPriority(void** stream, unsigned, int) {
     GM_USABLE;
-    Stream* made = new Stream;
+    Stream* made = new Stream(current);
     driver().streams.insert(made);
     *stream = made;
     return SUCCESS;
@@ -29,9 +29,12 @@ GM_API cuStreamSynchronize(void* handle) {
     GM_USABLE;
     Stream* stream = stream_of(handle);
     if (!known(stream)) return INVALID_HANDLE;
-    if (stream->capture) return stream->capture->broken = true, CAPTURE_UNSUPPORTED;
+    if (stream->capture) {
+        if (stream->capture->owner != std::this_thread::get_id()) say("a thread breaks the capture of another");
+        return stream->capture->broken = true, CAPTURE_UNSUPPORTED;
+    }
     int error = run_stream(stream);
-    keep_at_most(driver().pool_keeps);
+    trim(stream->device);
     return error;
 }
 GM_API cuStreamQuery(void* handle) {
@@ -49,11 +52,11 @@ GM_API cuStreamWaitEvent(void* handle, void* which, unsigned) {
     Stream* other = event->stream;
     uint64_t at = event->at;
     if (!other) return SUCCESS;
-    return submit(stream, [=] { return known(other) ? run_until(other, at) : int(SUCCESS); });
+    return submit(stream, Operation{[=] { return known(other) ? run_until(other, at) : int(SUCCESS); }});
 }
 GM_API cuLaunchHostFunc(void* stream, void (*function)(void*), void* data) {
     GM_USABLE;
-    return submit(stream_of(stream), [=] { return function(data), SUCCESS; });
+    return submit(stream_of(stream), Operation{[=] { return function(data), SUCCESS; }});
 }
 GM_API cuEventCreate(void** event, unsigned flags) {
     GM_USABLE;
@@ -81,19 +84,27 @@ GM_API cuEventRecord(void* which, void* handle) {
     Event* event = static_cast<Event*>(which);
     if (!known(stream) || !driver().events.count(event)) return INVALID_HANDLE;
     event->capture = stream->capture;
-    if (stream->capture) return SUCCESS;
+    if (stream->capture) {
+        if (stream->capture->owner != std::this_thread::get_id())
+            say("a thread enqueues into the capture of another");
+        return SUCCESS;
+    }
     event->stream = stream;
     event->at = stream->added + 1;
-    return submit(stream, [=] {
+    return submit(stream, Operation{[=] {
         if (driver().events.count(event)) event->seconds = now();
         return SUCCESS;
-    });
+    }});
 }
 GM_API cuEventSynchronize(void* which) {
     GM_USABLE;
     Event* event = static_cast<Event*>(which);
     if (!driver().events.count(event)) return INVALID_HANDLE;
-    return event->stream ? run_until(event->stream, event->at) : int(SUCCESS);
+    if (event->capture) return event->capture->broken = true, CAPTURE_UNSUPPORTED;
+    if (!event->stream) return SUCCESS;
+    int error = run_until(event->stream, event->at);
+    trim(event->stream->device);
+    return error;
 }
 GM_API cuEventQuery(void* which) {
     GM_USABLE;
@@ -123,7 +134,7 @@ GM_API cuEventElapsedTime_v2(float* milliseconds, void* from, void* to) {
 GM_API cuStreamBeginCapture_v2(void* handle, int) {
     GM_USABLE;
     Stream* stream = stream_of(handle);
-    if (stream == &driver().legacy) return CAPTURE_UNSUPPORTED;
+    if (stream == &current->legacy) return CAPTURE_UNSUPPORTED;
     if (!known(stream)) return INVALID_HANDLE;
     if (stream->capture) return INVALID_VALUE;
     stream->capture = std::make_shared<Graph>();

@@ -12,11 +12,23 @@ pub fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-/// Runs the test `name` of this file in a process whose fake driver is set to `settings` and finds the kernels of images
+/// The test `name` as the harness knows it: behind the module that it stands in.
+fn full_name(name: &str) -> String {
+    let list = Command::new(std::env::current_exe().expect("this file")).args(["--list", name]).output();
+    let list = String::from_utf8(list.expect("it starts").stdout).expect("text");
+    let tests = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    let mut found = tests.filter(|test| *test == name || test.ends_with(&format!("::{name}")));
+    match (found.next(), found.next()) {
+        (Some(test), None) => test.to_owned(),
+        _ => panic!("{name} is the name of one test in:\n{list}"),
+    }
+}
+
+/// Runs the test `name` of this binary in a process whose fake driver is set to `settings` and finds the kernels of images
 /// in `units`.
 pub fn child(name: &str, settings: &str, units: &Path) -> Output {
     let output = Command::new(std::env::current_exe().expect("this file"))
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .args(["--exact", &full_name(name), "--nocapture", "--test-threads=1"])
         .env(CHILD, "1")
         .env("LD_LIBRARY_PATH", fake_driver())
         .env("GRISTMILL_GPU_FAKE", settings)

@@ -125,7 +125,7 @@ pub fn fake_driver() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
         let mut text = format!("#line 1 \"emulator.h\"\n{}\n", read("tests/cuda/emulator/emulator.h"));
-        for part in ["driver.h", "driver.cc", "stream.cc", "module.cc"] {
+        for part in ["driver.h", "driver.cc", "memory.cc", "stream.cc", "module.cc"] {
             let part_text =
                 read(&format!("tests/cuda/fake_driver/{part}")).replace("#include \"driver.h\"", "");
             text.push_str(&format!("#line 1 \"{part}\"\n{part_text}\n"));

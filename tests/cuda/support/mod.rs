@@ -5,6 +5,7 @@
 
 mod child;
 mod compile;
+mod hold;
 mod launch;
 
 use std::io::Write as _;
@@ -13,6 +14,8 @@ use std::io::Write as _;
 pub use child::{child, is_child, said};
 #[allow(unused_imports, reason = "each test file uses a part of this")]
 pub use compile::{Compiled, build, compiler, fake_driver, place_unit, root, unit_file};
+#[allow(unused_imports, reason = "each test file uses a part of this")]
+pub use hold::at_every_call;
 #[allow(unused_imports, reason = "each test file uses a part of this")]
 pub use launch::{Buffer, Launch, Unit};
 

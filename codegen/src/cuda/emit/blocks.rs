@@ -53,48 +53,39 @@ pub const WARPS: u32 = 4;
 pub fn step(rule: &ScaleRule) -> String {
     let levels = float(rule.levels);
     let mut out = String::new();
-    let floored = if rule.floor != 0.0 && !rule.f64_division {
-        format!("gm_max(s, {})", float(rule.floor as f32))
+    let bounded = rule.floor != 0.0;
+    let (over, under) = if rule.f64_division {
+        let floor = rule.floor;
+        let s =
+            if bounded { format!("((f64)s > {floor:?} ? (f64)s : {floor:?})") } else { "(f64)s".to_owned() };
+        let levels = f64::from(rule.levels);
+        (format!("(f32)({s} / {levels:?})"), format!("(f32)({levels:?} / {s})"))
     } else {
-        "s".to_string()
+        let s = if bounded { format!("gm_max(s, {})", float(rule.floor as f32)) } else { "s".to_owned() };
+        (format!("{s} / {levels}"), format!("{levels} / {s}"))
     };
-    match rule.via {
-        Via::Step => {
-            let _ = write!(
-                out,
-                "const f32 whole = {floored} / {levels}, inverse = 1.0f / whole;
+    let _ = match rule.via {
+        Via::Step => write!(
+            out,
+            "const f32 whole = {over}, inverse = 1.0f / whole;
     const bool usable = gm_is_finite(inverse);
     const f32 apply = usable ? inverse : 0.0f, stored = usable ? whole : 0.0f / {levels};
 "
-            );
-        }
-        Via::Multiplier => {
-            let multiplier = if rule.f64_division {
-                format!(
-                    "(f32)({:?} / ((f64)s > {floor:?} ? (f64)s : {floor:?}))",
-                    f64::from(rule.levels),
-                    floor = rule.floor
-                )
-            } else {
-                format!("{levels} / {floored}")
-            };
-            let _ = write!(
-                out,
-                "const f32 multiplier = {multiplier};
+        ),
+        Via::Multiplier => write!(
+            out,
+            "const f32 multiplier = {under};
     const bool usable = gm_is_finite(multiplier);
     const f32 apply = usable ? multiplier : 0.0f, stored = usable ? 1.0f / multiplier : 0.0f;
 "
-            );
-        }
-        Via::Divide => {
-            let _ = write!(
-                out,
-                "const f32 divisor = {floored} / {levels};
+        ),
+        Via::Divide => write!(
+            out,
+            "const f32 divisor = {over};
     const f32 apply = divisor != 0.0f ? divisor : gm_float(0x7f800000u), stored = divisor != 0.0f ? divisor : 0.0f;
 "
-            );
-        }
-    }
+        ),
+    };
     out
 }
 
@@ -204,13 +195,13 @@ pub fn quantize(
     };
     let code = &format.fields[format.value.code];
     let Decode::Affine { zero, .. } = plan.decode() else {
-        return Err(Error::plan(
-            format,
+        return Err(Error::passed(
+            plan,
             "rounding needs evenly spaced levels; this quantizer can't make a table's codes",
         ));
     };
     let [factor] = format.value.scale.as_slice() else {
-        return Err(Error::plan(format, "its quantizer needs exactly one scale"));
+        return Err(Error::passed(plan, "its quantizer needs exactly one scale"));
     };
     let outer = match factor {
         Factor::Field(_) => None,
@@ -251,7 +242,7 @@ pub fn quantize(
         None => None,
         Some(field) => {
             let FieldType::Scalar(scalar) = field.ty else {
-                return Err(Error::plan(format, "its quantizer can store f16, bf16 and f32 scales only"));
+                return Err(Error::passed(plan, "its quantizer can store f16, bf16 and f32 scales only"));
             };
             let (bits, finite) = encode_scalar(scalar, "stored");
             Some((field, bits, finite))

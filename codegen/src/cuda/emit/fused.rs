@@ -9,7 +9,7 @@ use super::dp4a::{Terms, declare_sums, each_token, step, total, vector};
 use super::matmul::{
     CudaMatmul, DP4A_ROWS, Finish, Parts, corrected, load_table, round_bytes, rounds_in, wait,
 };
-use crate::emit::lcm;
+use crate::plan::lcm;
 use gristmill_spec::model::CudaBudget;
 use std::fmt::Write;
 
@@ -72,7 +72,7 @@ impl Fused {
         let longest = if block.is_some() { SHARED_ROW.max(apart) } else { most };
         (1..=longest / apart).map(|blocks| room(blocks * apart)).take_while(fits).last().ok_or_else(|| {
             format!(
-                "quantizing {} tokens beside the sums of {} threads needs more than the {most} bytes of shared memory that a CUDA block has; fewer of either need less",
+                "quantizing {} tokens beside the sums of {} threads needs more than the {most} bytes of shared memory that a CUDA block has",
                 plan.tokens, plan.threads
             )
         })

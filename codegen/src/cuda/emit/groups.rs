@@ -3,8 +3,7 @@
 
 use super::blocks::{Rule, WARPS, put};
 use super::decode::{Four, address, four};
-use crate::emit::lcm;
-use crate::plan::FormatPlan;
+use crate::plan::{FormatPlan, lcm};
 use gristmill_spec::model::{Field, FieldLayout, Format};
 use std::fmt::Write;
 

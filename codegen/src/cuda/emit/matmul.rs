@@ -12,6 +12,7 @@ use super::{dp4a, float, mma, pipelined};
 use crate::Error;
 use crate::emit::{constant_word, format_words, uses_outer, words};
 use crate::plan::{Dot, FormatPlan, PackPlan, exact_k};
+use crate::refusal::fitted;
 use gristmill_spec::model::{CudaBudget, CudaVariant, Packing};
 use gristmill_spec::vocab::{CudaActivations, CudaAlgorithm, Strategy};
 use std::fmt::Write;
@@ -59,14 +60,9 @@ impl<'a> CudaMatmul<'a> {
         packing: &'a Packing,
         variant: &CudaVariant,
     ) -> Result<CudaMatmul<'a>, Error> {
-        let pack = PackPlan::fit(plan, packing)?;
-        let wrong = |what: &str| Error::CudaPacking {
-            packing: packing.name.clone(),
-            file: packing.origin.file.clone(),
-            line: packing.origin.line,
-            algorithm: variant.algorithm,
-            needs: what.to_string(),
-        };
+        let origin = &variant.origin;
+        let pack = fitted(plan, packing, origin)?;
+        let wrong = |what: &str| Error::cuda_order(packing, variant.algorithm, what, origin);
         if pack.trits() {
             return Err(wrong("codes of bits; nothing takes trits apart there"));
         }
@@ -78,14 +74,11 @@ impl<'a> CudaMatmul<'a> {
             | CudaAlgorithm::MmaBf16
             | CudaAlgorithm::WgmmaF16
             | CudaAlgorithm::WgmmaBf16 => {
-                let what = format!(
-                    "`{}` computes no product of integers; use `dp4a`, `mma` or `wgmma`",
-                    variant.algorithm
-                );
-                return Err(Error::plan(plan.format, &what));
+                let what = format!("`{}` computes no product of integers", variant.algorithm);
+                return Err(Error::passed(plan, what));
             }
             CudaAlgorithm::Dp4a => {
-                PackPlan::check_form(packing, pack.tile, pack.fields, Strategy::Multiply)?;
+                pack.check_form(Strategy::Multiply, origin)?;
                 if packing.rows != DP4A_ROWS {
                     return Err(wrong("sixteen rows, four of them to a load of sixteen bytes"));
                 }
@@ -112,12 +105,10 @@ impl<'a> CudaMatmul<'a> {
         };
         let bytes = round_bytes(plan, variant.algorithm, threads, tokens);
         if shares && bytes > most {
-            return Err(Error::plan(
-                plan.format,
-                &format!(
-                    "a tile of {tokens} tokens and {threads} threads needs {bytes} bytes of shared memory, of which a CUDA block has {most}; fewer of either need less"
-                ),
-            ));
+            let message = format!(
+                "a tile of {tokens} tokens and {threads} threads needs {bytes} bytes of shared memory, of which a CUDA block has {most}"
+            );
+            return Err(Error::shared_memory(plan, origin, &message));
         }
         let tiles = if plan.unit == 0 { u32::MAX } else { plan.unit.div_ceil(pack.tile.k) };
         // A sum for each field costs registers for every token; with many tokens the shifts cost less.
@@ -131,10 +122,7 @@ impl<'a> CudaMatmul<'a> {
             exact_k(plan, &pack, Dot::Direct { shift_free })
         };
         if u64::from(plan.unit) > k_max {
-            return Err(Error::plan(
-                plan.format,
-                &format!("sums over runs of {} could overflow 32 bits", plan.unit),
-            ));
+            return Err(Error::overflow(plan, origin));
         }
         let mut resolved = CudaMatmul {
             format: plan,
@@ -157,16 +145,17 @@ impl<'a> CudaMatmul<'a> {
             pack,
         };
         if variant.activations == CudaActivations::Fused {
-            let room = Fused::new(&resolved).map_err(|what| Error::plan(plan.format, &what))?;
+            let room = Fused::new(&resolved).map_err(|what| Error::shared_memory(plan, origin, &what))?;
             resolved.k_max = resolved.k_max.min(u64::from(room.k));
             resolved.fused = Some(room);
         }
         if by_row {
-            let division = Warpgroups::new(&resolved).map_err(|what| Error::plan(plan.format, &what))?;
+            let division =
+                Warpgroups::new(&resolved).map_err(|what| Error::shared_memory(plan, origin, &what))?;
             resolved.rows = division.panels * MMA_ROWS;
             resolved.division = Some(division);
         } else if !shares {
-            let tiling = Tiling::new(&resolved).map_err(|what| Error::plan(plan.format, &what))?;
+            let tiling = Tiling::new(&resolved, origin)?;
             resolved.rows = tiling.panels * MMA_ROWS;
             resolved.tiling = Some(tiling);
         }

@@ -30,8 +30,9 @@ pub use matmul::CudaMatmul;
 pub use rows::RowsProduct;
 
 use crate::Error;
-use crate::emit::{kernel_words, lcm};
-use crate::plan::{FormatPlan, PackPlan};
+use crate::emit::kernel_words;
+use crate::plan::{FormatPlan, PackPlan, lcm};
+use crate::refusal::{fitted, once};
 use gristmill_spec::model::{CudaBody, CudaBudget, CudaVariant, Kernel, ShapeRules, SpecSet};
 use gristmill_spec::vocab::{CudaArch, Op};
 use std::collections::BTreeMap;
@@ -138,10 +139,7 @@ fn serving(
 
 /// `matmul.i2_s.cuda.mma`, with the quantizer behind the format if there is one.
 fn name(kernel: &Kernel, format: &str, quantizer: Option<&str>, variant: &CudaVariant) -> String {
-    let algorithm = match kernel.op {
-        Op::Matmul => Some(variant.algorithm.name()),
-        Op::Quantize | Op::Dequantize | Op::QuantizeActivations => None,
-    };
+    let algorithm = kernel.op.info().product.then(|| variant.algorithm.name());
     let label = Some(variant.label.as_str()).filter(|label| !label.is_empty());
     let words = ["cuda"].into_iter().chain(algorithm).chain(label);
     kernel_words(&kernel.name, format, quantizer, words)
@@ -182,13 +180,7 @@ pub fn emit(set: &SpecSet) -> Result<Emitted, Vec<Error>> {
     let mut units = Units(BTreeMap::new());
     let mut listed = Vec::new();
     for (index, format) in set.formats.iter().enumerate() {
-        let plan = match FormatPlan::new(format, &set.activations[format.activations]) {
-            Ok(plan) => plan,
-            Err(error) => {
-                errors.push(error);
-                continue;
-            }
-        };
+        let plan = FormatPlan::new(format, &set.activations[format.activations]);
         if let Err(more) = of_format(set, &plan, index, &mut units, &mut listed) {
             errors.extend(more);
         }
@@ -199,8 +191,18 @@ pub fn emit(set: &SpecSet) -> Result<Emitted, Vec<Error>> {
     if errors.is_empty() {
         Ok(Emitted { units: units.0.into_values().collect(), listed })
     } else {
-        Err(errors)
+        Err(once(errors))
     }
+}
+
+/// What of the CUDA products of a format can't be planned.
+pub(crate) fn refusals(set: &SpecSet, plan: &FormatPlan<'_>, index: usize) -> Vec<Error> {
+    let one = |variant: &CudaVariant| match (RowsProduct::new(plan, variant), variant.packing) {
+        (Err(error), _) => Some(error),
+        (Ok(Some(_)), _) | (Ok(None), None) => None,
+        (Ok(None), Some(packing)) => CudaMatmul::new(plan, &set.packings[packing], variant).err(),
+    };
+    serving(set, Op::Matmul, index).filter_map(|(_, _, _, variant)| one(variant)).collect()
 }
 
 fn of_format(
@@ -305,79 +307,76 @@ fn of_format(
             });
         }
     }
-    // Formats that have no integer product were refused where the CPU's were planned.
-    if plan.no_matmul().is_none() {
-        for (number, kernel, order, variant) in serving(set, Op::Matmul, index) {
-            match RowsProduct::new(plan, variant) {
-                Ok(None) => {}
-                Ok(Some(product)) => {
-                    let (unit, launch) = rows_product(&product, kernel, variant, units);
-                    listed.push(CudaListed {
-                        plan: words(variant, product.describe()),
-                        launch,
-                        ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
-                    });
-                    continue;
-                }
-                Err(error) => {
-                    errors.push(error);
-                    continue;
-                }
+    for (number, kernel, order, variant) in serving(set, Op::Matmul, index) {
+        match RowsProduct::new(plan, variant) {
+            Ok(None) => {}
+            Ok(Some(product)) => {
+                let (unit, launch) = rows_product(&product, kernel, variant, units);
+                listed.push(CudaListed {
+                    plan: words(variant, product.describe()),
+                    launch,
+                    ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
+                });
+                continue;
             }
-            let Some(packing) = variant.packing else { continue };
-            let resolved = match CudaMatmul::new(plan, &set.packings[packing], variant) {
-                Ok(resolved) => resolved,
-                Err(error) => {
-                    errors.push(error);
-                    continue;
-                }
-            };
-            // Formats share a generated loop; what is written by hand is the spec's own.
-            let unit = match &variant.body {
-                Some(_) => unit_name("matmul", &format.name, kernel, variant),
-                None => resolved.name(),
-            };
-            let function = function(variant, &unit);
-            if !units.0.contains_key(&unit) {
-                let text = matmul::emit(&resolved, variant.body.as_ref().map(|body| body.text.as_str()));
-                units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
-                if let Some(unit) = units.0.get_mut(&unit) {
-                    unit.only_on = variant.algorithm.only_on();
-                }
+            Err(error) => {
+                errors.push(error);
+                continue;
             }
-            let split = match resolved.split {
-                Some(split::Split { stage, cycles, together }) => {
-                    format!("Some(CudaSplit {{ stage: {stage}, cycles: {cycles}, together: {together} }})")
-                }
-                None => "None".to_string(),
-            };
-            listed.push(CudaListed {
-                shape: {
-                    let mut shape = k_rule(variant.shape, resolved.k_max);
-                    if resolved.fused.is_some() {
-                        shape.k.multiple_of = lcm(shape.k.multiple_of, fused::MULTIPLE);
-                    }
-                    shape
-                },
-                plan: words(variant, resolved.describe()),
-                launch: format!(
-                    "CudaLaunch::Matmul {{ function: {function:?}, threads: {}, fewest: {}, rows: {}, tokens: {}, packing: &{}::PACK_{}, unit: Unit {{ elements: {}, multiple: {} }}, split: {split}, fused: {} }}",
-                    resolved.threads,
-                    resolved.fewest,
-                    resolved.rows,
-                    resolved.tokens,
-                    format.name,
-                    set.packings[packing].name.to_uppercase(),
-                    plan.unit,
-                    resolved.pack.multiple,
-                    resolved.fused.is_some(),
-                ),
-                packing: Some(packing),
-                fused: resolved.fused.is_some(),
-                overlaps: units.waits(&unit),
-                ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
-            });
         }
+        let Some(packing) = variant.packing else { continue };
+        let resolved = match CudaMatmul::new(plan, &set.packings[packing], variant) {
+            Ok(resolved) => resolved,
+            Err(error) => {
+                errors.push(error);
+                continue;
+            }
+        };
+        // Formats share a generated loop; what is written by hand is the spec's own.
+        let unit = match &variant.body {
+            Some(_) => unit_name("matmul", &format.name, kernel, variant),
+            None => resolved.name(),
+        };
+        let function = function(variant, &unit);
+        if !units.0.contains_key(&unit) {
+            let text = matmul::emit(&resolved, variant.body.as_ref().map(|body| body.text.as_str()));
+            units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
+            if let Some(unit) = units.0.get_mut(&unit) {
+                unit.only_on = variant.algorithm.only_on();
+            }
+        }
+        let split = match resolved.split {
+            Some(split::Split { stage, cycles, together }) => {
+                format!("Some(CudaSplit {{ stage: {stage}, cycles: {cycles}, together: {together} }})")
+            }
+            None => "None".to_string(),
+        };
+        listed.push(CudaListed {
+            shape: {
+                let mut shape = k_rule(variant.shape, resolved.k_max);
+                if resolved.fused.is_some() {
+                    shape.k.multiple_of = lcm(shape.k.multiple_of, fused::MULTIPLE);
+                }
+                shape
+            },
+            plan: words(variant, resolved.describe()),
+            launch: format!(
+                "CudaLaunch::Matmul {{ function: {function:?}, threads: {}, fewest: {}, rows: {}, tokens: {}, packing: &{}::PACK_{}, unit: Unit {{ elements: {}, multiple: {} }}, split: {split}, fused: {} }}",
+                resolved.threads,
+                resolved.fewest,
+                resolved.rows,
+                resolved.tokens,
+                format.name,
+                set.packings[packing].name.to_uppercase(),
+                plan.unit,
+                resolved.pack.multiple,
+                resolved.fused.is_some(),
+            ),
+            packing: Some(packing),
+            fused: resolved.fused.is_some(),
+            overlaps: units.waits(&unit),
+            ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
+        });
     }
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
@@ -513,8 +512,12 @@ pub(crate) fn packings<'a>(
     plan: &FormatPlan<'_>,
     index: usize,
 ) -> Result<Vec<PackPlan<'a>>, Error> {
-    let mut used: Vec<usize> = serving(set, Op::Matmul, index).filter_map(|(_, _, _, v)| v.packing).collect();
-    used.sort_unstable();
-    used.dedup();
-    used.into_iter().map(|packing| PackPlan::fit(plan, &set.packings[packing])).collect()
+    let mut used: Vec<(usize, &CudaVariant)> = serving(set, Op::Matmul, index)
+        .filter_map(|(_, _, _, variant)| Some((variant.packing?, variant)))
+        .collect();
+    used.sort_unstable_by_key(|(packing, _)| *packing);
+    used.dedup_by_key(|(packing, _)| *packing);
+    let one =
+        |(packing, variant): (usize, &CudaVariant)| fitted(plan, &set.packings[packing], &variant.origin);
+    used.into_iter().map(one).collect()
 }

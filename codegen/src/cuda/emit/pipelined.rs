@@ -7,7 +7,8 @@ use super::matmul::{CudaMatmul, Finish, MMA_ROWS, Parts, corrected, load_table, 
 use super::mma::fragments;
 use super::split::{SHARE, gather};
 use super::superblock;
-use gristmill_spec::model::CudaBudget;
+use crate::Error;
+use gristmill_spec::model::{CudaBudget, Origin};
 use std::fmt::Write;
 
 /// Elements of k that a stage has, where runs allow it.
@@ -34,7 +35,7 @@ pub struct Tiling {
 
 impl Tiling {
     /// The tiling of a tile of `tokens` and `threads`, or what is wrong with it.
-    pub fn new(plan: &CudaMatmul<'_>) -> Result<Tiling, String> {
+    pub fn new(plan: &CudaMatmul<'_>, variant: &Origin) -> Result<Tiling, Error> {
         let (tokens, warps) = (plan.tokens, plan.threads / 32);
         let format = plan.format;
         // Where runs have scales, a warp has f32 sums beside its integer sums.
@@ -42,10 +43,10 @@ impl Tiling {
         let warp_tokens = if tokens <= most { tokens } else { most };
         let beside = tokens / warp_tokens;
         if !tokens.is_multiple_of(warp_tokens) || !warps.is_multiple_of(beside) {
-            return Err(format!(
-                "{tokens} tokens do not divide among {warps} warps of {warp_tokens} tokens; use a multiple of {most} tokens and of {} threads",
-                32 * beside
-            ));
+            let message =
+                format!("{tokens} tokens do not divide among {warps} warps of {warp_tokens} tokens");
+            let help = format!("use a multiple of {most} tokens and of {} threads", 32 * beside);
+            return Err(Error::refused("tile-rows", variant, message, help));
         }
         let k = plan.pack.tile.k;
         let run = if format.unit == 0 { 0 } else { format.unit.div_ceil(k) };
@@ -59,11 +60,12 @@ impl Tiling {
             tiling.stages -= 1;
         }
         if tiling.stages == 1 {
-            return Err(format!(
-                "two stages of a tile of {tokens} tokens and {} rows need {} bytes of shared memory, of which a CUDA block has {most}; fewer of either need less",
+            let message = format!(
+                "two stages of a tile of {tokens} tokens and {} rows need {} bytes of shared memory, of which a CUDA block has {most}",
                 tiling.panels * MMA_ROWS,
                 2 * tiling.stage_bytes(plan)
-            ));
+            );
+            return Err(Error::shared_memory(plan.format, variant, &message));
         }
         Ok(tiling)
     }

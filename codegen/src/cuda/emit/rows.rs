@@ -71,12 +71,10 @@ impl<'a> RowsProduct<'a> {
         };
         let most = CudaBudget::default().shared;
         if shared > most {
-            return Err(Error::plan(
-                plan.format,
-                &format!(
-                    "a tile of {tokens} tokens and {threads} threads needs {shared} bytes of shared memory, of which a CUDA block has {most}; fewer of either need less"
-                ),
-            ));
+            let message = format!(
+                "a tile of {tokens} tokens and {threads} threads needs {shared} bytes of shared memory, of which a CUDA block has {most}"
+            );
+            return Err(Error::shared_memory(plan, &variant.origin, &message));
         }
         Ok(Some(RowsProduct { format: plan, precision, threads, fewest, rows, tokens, division: None }))
     }

@@ -55,7 +55,7 @@ impl Warpgroups {
         division.stages = MOST_STAGES.min((most - 12 * plan.tokens) / bytes);
         if division.stages < 2 {
             return Err(format!(
-                "two stages of a tile of {} tokens and {} rows need {} bytes of shared memory, of which a CUDA block has {most}; fewer of either need less",
+                "two stages of a tile of {} tokens and {} rows need {} bytes of shared memory, of which a CUDA block has {most}",
                 plan.tokens,
                 division.panels * MMA_ROWS,
                 2 * bytes

@@ -1,0 +1,263 @@
+//! Tuning files: what of them is used, what is set aside with which words, and what decisions make of it.
+
+use crate::toy::REGISTRY;
+use gristmill_runtime::gpu::{CudaVersion, GpuProfile};
+use gristmill_runtime::registry::KernelId;
+use gristmill_runtime::tuning::{self, Measured, SetAside, ShapeClass, Tuning};
+use gristmill_runtime::vocab::{Arch, FeatureSet, Op};
+use gristmill_runtime::{CpuProfile, Error, Prepared, Reason, Request, Restrict, Shape};
+
+const HEAD: &str = "gristmill tuning 1\n";
+const HERE: &str = "cpu here";
+
+/// Kernels of the toy registry for products of `tail2`.
+const DECODE: &str = "0000000000001001";
+const PREFILL: &str = "0000000000001002";
+const SCALAR: &str = "0000000000001003";
+const OF_TINY8: &str = "0000000000001004";
+const ACTIVATIONS: &str = "0000000000001005";
+
+fn id(word: &str) -> KernelId {
+    KernelId(u64::from_str_radix(word, 16).expect("a number"))
+}
+
+#[test]
+fn lines_are_used_or_set_aside_with_the_reason() {
+    let class = |n: u8| ShapeClass::all().nth(n.into()).expect("a class");
+    let of = |op, format: &str, n: u8, order: &[(&str, f64)]| Measured {
+        on: HERE.to_owned(),
+        op,
+        format: format.to_owned(),
+        class: class(n),
+        order: order.iter().map(|(word, us)| (id(word), *us)).collect(),
+    };
+    /// A line, what is taken of it, and what is set aside: the line's number and words of the reason.
+    type Case = (String, Vec<Measured>, Vec<(usize, &'static str)>);
+    let cases: Vec<Case> = vec![
+        // The fastest first, whatever the order in the file.
+        (
+            format!("matmul tail2 0 {SCALAR}:3 {DECODE}:1.5 {PREFILL}:2"),
+            vec![of(Op::Matmul, "tail2", 0, &[(DECODE, 1.5), (PREFILL, 2.0), (SCALAR, 3.0)])],
+            vec![],
+        ),
+        // The last class, and one beyond.
+        (format!("matmul tail2 19 {SCALAR}:1"), vec![of(Op::Matmul, "tail2", 19, &[(SCALAR, 1.0)])], vec![]),
+        (format!("matmul tail2 20 {SCALAR}:1"), vec![], vec![(3, "it names no class of shapes")]),
+        (format!("matmul tail2 -1 {SCALAR}:1"), vec![], vec![(3, "it names no class of shapes")]),
+        ("matmul tail2".to_owned(), vec![], vec![(3, "it names no class of shapes")]),
+        ("matmul".to_owned(), vec![], vec![(3, "it names no format")]),
+        (format!("product tail2 0 {SCALAR}:1"), vec![], vec![(3, "it begins with no op")]),
+        (format!("matmul tail3 0 {SCALAR}:1"), vec![], vec![(3, "format `tail3` is not in this build")]),
+        // Sixteen digits, a colon, and a time above 0.
+        (format!("matmul tail2 0 0{SCALAR}:1"), vec![], vec![(3, "is no kernel id and time")]),
+        ("matmul tail2 0 1003:1".to_owned(), vec![], vec![(3, "`1003:1` is no kernel id and time")]),
+        (format!("matmul tail2 0 {SCALAR}"), vec![], vec![(3, "is no kernel id and time")]),
+        (format!("matmul tail2 0 {SCALAR}:0"), vec![], vec![(3, "is no kernel id and time")]),
+        (format!("matmul tail2 0 {SCALAR}:-1"), vec![], vec![(3, "is no kernel id and time")]),
+        (format!("matmul tail2 0 {SCALAR}:inf"), vec![], vec![(3, "is no kernel id and time")]),
+        (format!("matmul tail2 0 {SCALAR}:NaN"), vec![], vec![(3, "is no kernel id and time")]),
+        (
+            format!("matmul tail2 0 {SCALAR}:1 {SCALAR}:2"),
+            vec![],
+            vec![(3, "kernel 0000000000001003 stands in it twice")],
+        ),
+        // A kernel of another op, of another format, and of nobody; the others of the line are used.
+        (
+            format!("dequantize tail2 0 {SCALAR}:1"),
+            vec![],
+            vec![(3, "kernel 0000000000001003 of `tail2` is not in this build; tune again")],
+        ),
+        (
+            format!("matmul tail2 0 {OF_TINY8}:1 {SCALAR}:2"),
+            vec![of(Op::Matmul, "tail2", 0, &[(SCALAR, 2.0)])],
+            vec![(3, "kernel 0000000000001004 of `tail2` is not in this build; tune again")],
+        ),
+        (
+            format!("matmul tail2 0 {SCALAR}:2 0123456789abcdef:1"),
+            vec![of(Op::Matmul, "tail2", 0, &[(SCALAR, 2.0)])],
+            vec![(3, "kernel 0123456789abcdef of `tail2` is not in this build; tune again")],
+        ),
+        // Activation formats are numbered apart.
+        (
+            format!("quantize_activations row 0 {ACTIVATIONS}:1"),
+            vec![of(Op::QuantizeActivations, "row", 0, &[(ACTIVATIONS, 1.0)])],
+            vec![],
+        ),
+        // Blank lines count as lines.
+        (format!("\n\nmatmul tail2 99 {SCALAR}:1"), vec![], vec![(5, "it names no class of shapes")]),
+        // Another processor's lines are skipped, a GPU's are kept.
+        (
+            format!("cpu another\nmatmul tail2 0 {SCALAR}:1\nnonsense"),
+            vec![],
+            vec![(3, "measured on `another`, this processor is `here`")],
+        ),
+        (
+            format!("gpu any\nmatmul tail2 0 {SCALAR}:1"),
+            vec![Measured { on: "gpu any".to_owned(), ..of(Op::Matmul, "tail2", 0, &[(SCALAR, 1.0)]) }],
+            vec![],
+        ),
+    ];
+    for (lines, measured, aside) in cases {
+        let text = format!("{HEAD}{HERE}\n{lines}\n");
+        let tuning = Tuning::parse(&text, &REGISTRY, HERE);
+        assert_eq!(tuning.measured(), &measured[..], "{lines}");
+        let found = tuning.set_aside();
+        assert_eq!(found.len(), aside.len(), "{lines}: {found:?}");
+        for (SetAside { line, why }, (at, words)) in found.iter().zip(aside) {
+            assert_eq!(*line, at, "{lines}: {why}");
+            assert!(why.contains(words), "{lines}: {why}");
+        }
+    }
+}
+
+#[test]
+fn files_that_are_set_aside_whole() {
+    for (text, line, why) in [
+        ("", 1, "it does not begin with `gristmill tuning 1`"),
+        ("gristmill tuning 2\n", 1, "it does not begin with `gristmill tuning 1`"),
+        (HEAD, 2, "no line `cpu NAME` or `gpu NAME`"),
+        ("gristmill tuning 1\nmatmul tail2 0\ncpu here\n", 2, "no line `cpu NAME` or `gpu NAME` before it"),
+    ] {
+        let tuning = Tuning::parse(text, &REGISTRY, HERE);
+        assert!(tuning.measured().is_empty());
+        assert_eq!(tuning.set_aside(), [SetAside { line, why: why.to_owned() }], "{text}");
+        assert_eq!(tuning.set_aside()[0].to_string(), format!("line {line}: {why}"));
+    }
+    let missing = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("no such tuning");
+    let tuning = Tuning::read(&missing, &REGISTRY);
+    assert!(tuning.measured().is_empty());
+    assert_eq!(tuning.set_aside()[0].line, 0);
+    let words = tuning.set_aside()[0].to_string();
+    assert!(words.starts_with('`') && words.contains("no such tuning` can't be read: "), "{words}");
+    // One that can be read is read for this processor.
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("a tuning");
+    std::fs::write(&file, format!("{HEAD}{}\nmatmul tail2 0 {SCALAR}:1\n", tuning::cpu())).expect("a file");
+    assert_eq!(Tuning::read(&file, &REGISTRY).measured().len(), 1);
+    // The same with nothing behind it, up to a size that no tuning has.
+    let lengthen =
+        |bytes| std::fs::File::options().write(true).open(&file).and_then(|file| file.set_len(bytes));
+    lengthen(Tuning::LARGEST + 1).expect("a file");
+    let large = Tuning::read(&file, &REGISTRY);
+    assert!(large.measured().is_empty());
+    let words = large.set_aside()[0].to_string();
+    assert!(words.contains("a tuning` is larger than 16777216 bytes"), "{words}");
+    std::fs::remove_file(&file).expect("the file");
+}
+
+/// What `text` writes, `parse` reads; and what it finds of others it keeps, of this machine only other classes.
+#[test]
+fn what_is_written_is_read_again() {
+    let lines =
+        format!("{HERE}\nmatmul tail2 3 {DECODE}:1.500 {SCALAR}:2.000\nmatmul tiny8 3 {OF_TINY8}:4.000\n");
+    let tuning = Tuning::parse(&format!("{HEAD}{lines}"), &REGISTRY, HERE);
+    assert_eq!(tuning.measured().len(), 2);
+    assert_eq!(tuning.text(""), format!("{HEAD}{lines}"));
+    // Of another processor the same line stays, of this one it is replaced, and so is its name once nothing is left.
+    let other = format!("cpu another\nmatmul tail2 3 {SCALAR}:9.000\n");
+    let existing =
+        format!("{HEAD}{other}\n{HERE}\nmatmul tail2 3 {SCALAR}:9.000\nmatmul tail2 30 {SCALAR}:9.000\n");
+    let kept = format!("{HERE}\nmatmul tail2 30 {SCALAR}:9.000\n");
+    assert_eq!(tuning.text(&existing), format!("{HEAD}{other}{kept}{lines}"));
+    let replaced = format!("{HEAD}{HERE}\nmatmul tail2 3 {SCALAR}:9.000\n");
+    assert_eq!(tuning.text(&replaced), format!("{HEAD}{lines}"));
+    // A line before any machine is of nobody.
+    assert_eq!(tuning.text(&format!("{HEAD}matmul tail2 4 {SCALAR}:9.000\n")), format!("{HEAD}{lines}"));
+}
+
+#[test]
+fn classes_of_shapes() {
+    let class = |m, n, k| ShapeClass::of(Shape::new(m, n, k)).index();
+    for (m, tokens) in
+        [(0, 0), (1, 0), (2, 1), (4, 1), (5, 2), (16, 2), (17, 3), (64, 3), (65, 4), (usize::MAX, 4)]
+    {
+        assert_eq!(class(m, 1, 1), tokens, "m = {m}");
+        for (weights, first) in [
+            (1 << 20, 0),
+            ((1 << 20) + 1, 5),
+            (1 << 22, 5),
+            ((1 << 22) + 1, 10),
+            (1 << 24, 10),
+            ((1 << 24) + 1, 15),
+        ] {
+            assert_eq!(class(m, 1, weights), first + tokens, "m = {m}, {weights} weights");
+            assert_eq!(class(m, weights, 1), first + tokens, "m = {m}, {weights} weights");
+        }
+    }
+    let ranges: Vec<(usize, usize)> = ShapeClass::all().take(6).map(ShapeClass::tokens).collect();
+    assert_eq!(ranges, [(0, 1), (2, 4), (5, 16), (17, 64), (65, usize::MAX), (0, 1)]);
+    assert_eq!(ShapeClass::all().count(), ShapeClass::COUNT);
+    assert_eq!(ShapeClass::COUNT, 20);
+    let examples: Vec<Shape> = ShapeClass::all().map(ShapeClass::example).collect();
+    let tokens: Vec<usize> = examples.iter().take(5).map(|shape| shape.m).collect();
+    assert_eq!(tokens, [1, 4, 16, 64, 128]);
+}
+
+#[test]
+fn machines_have_names_on_one_line() {
+    let gpu = GpuProfile {
+        name: "a\tname \n of two".to_owned(),
+        ..GpuProfile::pretend((9, 0), CudaVersion { major: 12, minor: 8 })
+    };
+    assert_eq!(tuning::gpu(&gpu), "gpu a name of two 9.0 driver 12.8");
+    let words: Vec<&str> = tuning::cpu().split(' ').collect();
+    let here = CpuProfile::detect();
+    assert_eq!((words[0], words[1]), ("cpu", here.arch.name()));
+    for feature in here.features.iter() {
+        assert!(words.contains(&feature.name()), "{} is not in {words:?}", feature.name());
+    }
+    // Behind the features stands what the system says of the make, where it says it as Linux does.
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    for key in ["vendor_id", "cpu family", "model", "stepping"] {
+        let line = info.lines().find(|line| line.split(':').next().is_some_and(|name| name.trim() == key));
+        if let Some((_, value)) = line.and_then(|line| line.split_once(':')) {
+            assert!(words.contains(&value.trim()), "{key} is not in {words:?}");
+        }
+    }
+}
+
+fn measured(format: &str, class: ShapeClass, order: &[(&str, f64)]) -> Measured {
+    Measured {
+        on: tuning::cpu().to_owned(),
+        op: Op::Matmul,
+        format: format.to_owned(),
+        class,
+        order: order.iter().map(|(word, us)| (id(word), *us)).collect(),
+    }
+}
+
+fn prepare(tuning: &Tuning, restrict: &Restrict) -> Result<Prepared, Error> {
+    let cpu = CpuProfile::pretend(Arch::X86, FeatureSet::EMPTY);
+    REGISTRY.prepare_tuned(&Request::matmul("tail2", Shape::new(1, 16, 32)), &cpu, restrict, tuning)
+}
+
+#[test]
+fn decisions_follow_the_class_that_was_measured() -> Result<(), Error> {
+    let small = ShapeClass::of(Shape::new(1, 16, 32));
+    let of = |measured: Vec<Measured>| prepare(&Tuning::of(measured), &Restrict::default());
+    let chosen =
+        |prepared: &Prepared, m, n, k| prepared.decide(Shape::new(m, n, k)).chosen().map(|entry| entry.name);
+    let scalar = of(vec![measured("tail2", small, &[(SCALAR, 1.0), (DECODE, 2.0)])])?;
+    assert_eq!(chosen(&scalar, 1, 16, 32), Some("matmul.tail2.scalar"));
+    // Another number of tokens and other weights are other classes.
+    assert_eq!(chosen(&scalar, 2, 16, 32), Some("matmul.tail2.avx2.decode"));
+    assert_eq!(chosen(&scalar, 1, 1 << 16, 32), Some("matmul.tail2.avx2.decode"));
+    // Which one was slower is said of the one that stands before it in the list.
+    let rejected: Vec<Reason> = scalar.decide(Shape::new(1, 16, 32)).rejected().map(|r| r.reason).collect();
+    assert!(rejected.contains(&Reason::Slower { than: "matmul.tail2.scalar" }), "{rejected:?}");
+    // Rules go before measurements.
+    let prefill = of(vec![measured("tail2", small, &[(PREFILL, 1.0), (SCALAR, 2.0), (DECODE, 3.0)])])?;
+    assert_eq!(chosen(&prefill, 1, 16, 32), Some("matmul.tail2.scalar"));
+    // What was measured of another format, op or machine changes nothing.
+    let other = measured("tiny8", small, &[(SCALAR, 1.0)]);
+    assert_eq!(chosen(&of(vec![other])?, 1, 16, 32), Some("matmul.tail2.avx2.decode"));
+    let other = Measured { op: Op::Dequantize, ..measured("tail2", small, &[(SCALAR, 1.0)]) };
+    assert_eq!(chosen(&of(vec![other])?, 1, 16, 32), Some("matmul.tail2.avx2.decode"));
+    let other = Measured { on: "cpu another".to_owned(), ..measured("tail2", small, &[(SCALAR, 1.0)]) };
+    assert_eq!(chosen(&of(vec![other])?, 1, 16, 32), Some("matmul.tail2.avx2.decode"));
+    // A packing that was asked for goes before what was measured.
+    let restrict = Restrict { packing: Some("p4".to_owned()), ..Restrict::default() };
+    let order = vec![measured("tail2", small, &[(SCALAR, 1.0), (DECODE, 2.0)])];
+    let asked = prepare(&Tuning::of(order), &restrict)?;
+    assert_eq!(chosen(&asked, 2, 16, 32), Some("matmul.tail2.avx2.decode"));
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! The bytes behind a checked file: a slice in memory, or a file that is read where somebody asks.
+
+use super::error::{GgufError, NoDataReason, Problem};
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// Longest header that is read into memory, in bytes: many times what the largest vocabularies take, and little enough that a
+/// damaged file can't fill the memory.
+pub(super) const MAX_HEADER: u64 = 1 << 30;
+
+/// What holds the bytes of a file: everything that lends a slice, and [`FileBytes`].
+pub trait Store: sealed::Sealed {
+    /// Where the bytes are.
+    #[doc(hidden)]
+    fn contents(&self) -> Contents<'_>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl<B: AsRef<[u8]>> Sealed for B {}
+    impl Sealed for super::FileBytes {}
+}
+
+impl<B: AsRef<[u8]>> Store for B {
+    fn contents(&self) -> Contents<'_> {
+        Contents::Memory(self.as_ref())
+    }
+}
+
+impl Store for FileBytes {
+    fn contents(&self) -> Contents<'_> {
+        match &self.0 {
+            Kind::Read(file) => Contents::File(file),
+            Kind::Mapped(map) => Contents::Memory(map),
+        }
+    }
+}
+
+/// The bytes of a file on the disk: read where they are asked for, or mapped into memory.
+pub struct FileBytes(Kind);
+
+enum Kind {
+    Read(Partly),
+    Mapped(memmap2::Mmap),
+}
+
+/// An open file of which the beginning was read.
+pub struct Partly {
+    file: Mutex<File>,
+    /// Bytes of the file when it was opened.
+    length: u64,
+    head: Vec<u8>,
+}
+
+impl std::fmt::Debug for FileBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let how = match &self.0 {
+            Kind::Read(_) => "read",
+            Kind::Mapped(_) => "mapped",
+        };
+        write!(f, "FileBytes({} bytes, {how})", self.length())
+    }
+}
+
+impl std::fmt::Debug for Partly {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Partly({} of {} bytes)", self.head.len(), self.length)
+    }
+}
+
+/// See [`Store::contents`].
+#[derive(Clone, Copy, Debug)]
+pub enum Contents<'a> {
+    /// All of them.
+    Memory(&'a [u8]),
+    /// The beginning in memory, the rest on the disk.
+    File(&'a Partly),
+}
+
+impl FileBytes {
+    /// Opens a file of which nothing is read yet.
+    pub(crate) fn open(path: &Path) -> Result<FileBytes, GgufError> {
+        let failed = |action| move |source| GgufError::Io { path: path.to_owned(), action, source };
+        let file = File::open(path).map_err(failed("open"))?;
+        let length = file.metadata().map_err(failed("ask for the length of"))?.len();
+        Ok(FileBytes(Kind::Read(Partly { file: Mutex::new(file), length, head: Vec::new() })))
+    }
+
+    /// Maps a file.
+    ///
+    /// # Safety
+    ///
+    /// For as long as the value lives, nobody changes the file or makes it shorter, in this process or another: its bytes are
+    /// lent as `&[u8]`, and reading behind the new end of a file ends the process.
+    pub(crate) unsafe fn map(path: &Path) -> Result<FileBytes, GgufError> {
+        let failed = |action| move |source| GgufError::Io { path: path.to_owned(), action, source };
+        let file = File::open(path).map_err(failed("open"))?;
+        // SAFETY: that nobody changes the file is what this function asks of its caller.
+        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(failed("map"))?;
+        Ok(FileBytes(Kind::Mapped(map)))
+    }
+
+    /// Bytes of the whole file.
+    pub(crate) fn length(&self) -> u64 {
+        match &self.0 {
+            Kind::Read(file) => file.length,
+            Kind::Mapped(map) => map.len() as u64,
+        }
+    }
+
+    /// What is in memory, from the beginning of the file on.
+    pub(crate) fn head(&self) -> &[u8] {
+        self.contents().head()
+    }
+
+    /// Reads on until `end` bytes from the beginning are in memory, or all that there are.
+    pub(crate) fn read_head(&mut self, path: &Path, end: u64) -> Result<(), GgufError> {
+        let Kind::Read(Partly { file, length, head }) = &mut self.0 else { return Ok(()) };
+        let (end, start) = (end.min(*length), head.len() as u64);
+        if end <= start {
+            return Ok(());
+        }
+        if end > MAX_HEADER {
+            return Err(GgufError::at(start, Problem::HeaderLength { most: MAX_HEADER }).in_file(path));
+        }
+        let no_memory = || GgufError::Memory { path: path.to_owned(), bytes: end };
+        let more = usize::try_from(end - start).map_err(|_| no_memory())?;
+        head.try_reserve_exact(more).map_err(|_| no_memory())?;
+        let file = file.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let read = file.seek(SeekFrom::Start(start)).and_then(|_| file.take(end - start).read_to_end(head));
+        read.map_err(|source| GgufError::Io { path: path.to_owned(), action: "read", source })?;
+        match head.len() as u64 {
+            found if found < end => {
+                Err(GgufError::Changed { path: path.to_owned(), expected: *length, found })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives back the memory of what was read behind the first `end` bytes.
+    pub(crate) fn keep_head(&mut self, end: u64) {
+        if let Kind::Read(file) = &mut self.0 {
+            file.head.truncate(usize::try_from(end).unwrap_or(usize::MAX));
+            file.head.shrink_to_fit();
+        }
+    }
+}
+
+impl<'a> Contents<'a> {
+    /// What is in memory, from the beginning of the file on.
+    pub(crate) fn head(self) -> &'a [u8] {
+        match self {
+            Contents::Memory(bytes) => bytes,
+            Contents::File(file) => &file.head,
+        }
+    }
+
+    /// `length` bytes from byte `at` of the file on: lent where they are in memory, else read into memory of their own.
+    pub(crate) fn get(self, at: u64, length: u64) -> Result<Cow<'a, [u8]>, NoDataReason> {
+        match self {
+            Contents::Memory(bytes) => {
+                let range = || {
+                    let rest = bytes.get(usize::try_from(at).ok()?..)?;
+                    rest.get(..usize::try_from(length).ok()?)
+                };
+                // Checked when the file was read, so this fails only for bytes that became fewer since.
+                range().map(Cow::Borrowed).ok_or(NoDataReason::Changed)
+            }
+            Contents::File(file) => file.read(at, length).map(Cow::Owned),
+        }
+    }
+}
+
+impl Partly {
+    /// Nothing is read twice: what comes is from one moment, though a file that somebody writes to may have changed before.
+    fn read(&self, at: u64, length: u64) -> Result<Vec<u8>, NoDataReason> {
+        // Before there is memory for it: what a damaged table says may be more than any file has.
+        if at.checked_add(length).is_none_or(|end| end > self.length) {
+            return Err(NoDataReason::Changed);
+        }
+        let mut bytes = Vec::new();
+        let count = usize::try_from(length).map_err(|_| NoDataReason::Memory(length))?;
+        bytes.try_reserve_exact(count).map_err(|_| NoDataReason::Memory(length))?;
+        // Nothing panics while this lock is held.
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let read =
+            file.seek(SeekFrom::Start(at)).and_then(|_| (&mut *file).take(length).read_to_end(&mut bytes));
+        match read {
+            Ok(_) if bytes.len() == count => Ok(bytes),
+            Ok(_) => Err(NoDataReason::Changed),
+            Err(error) => Err(NoDataReason::Read(error.to_string())),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! `list` and `explain`, exit codes, and how errors look.
+#![cfg(all(feature = "cli", feature = "bitnet", feature = "ggml"))]
+
+use crate::common::{command, finished, gristmill, words};
+use std::process::Stdio;
+
+#[test]
+fn list_shows_formats_and_kernels() {
+    let list = gristmill(["list"]).code(0);
+    for format in gristmill::REGISTRY.formats {
+        assert!(list.stdout.lines().any(|line| line.starts_with(format.name)), "{} is missing", format.name);
+    }
+    let json = gristmill(words("list --format i2_s --json")).code(0).json();
+    assert_eq!(json["formats"][0]["name"], "i2_s");
+    assert_eq!(json["formats"][0]["gguf"], 36);
+    assert_eq!(json["formats"][0]["quantizers"][0], "absmean");
+    let kernels: Vec<&str> =
+        json["kernels"].as_array().expect("a list").iter().filter_map(|k| k["name"].as_str()).collect();
+    assert!(kernels.contains(&"matmul.i2_s.scalar"), "{kernels:?}");
+    gristmill(["list", "--kernels"]).code(0).says("matmul.q4_k.scalar");
+    // Each device with its own kernels.
+    for device in gristmill::vocab::DeviceKind::ALL {
+        let count = gristmill::REGISTRY.entries.iter().filter(|entry| entry.device == *device).count();
+        let said = list.stdout.contains(&format!("{count} kernels on {device}"));
+        assert_eq!(said, count > 0, "{count} on {device}:\n{}", list.stdout);
+    }
+}
+
+#[test]
+fn explain_says_yes_with_the_kernel() {
+    gristmill(words("explain matmul --format i2_s --shape 1x2560x2560"))
+        .code(0)
+        .says("chosen: matmul.i2_s.")
+        .says("not chosen:")
+        .says("plan of `matmul.i2_s.");
+    let json = gristmill(words("explain matmul --format i2_s --shape 1x2560x2560 --json")).code(0).json();
+    assert!(json["chosen"].as_str().is_some_and(|name| name.starts_with("matmul.i2_s.")), "{json}");
+    let rejected = json["rejected"].as_array().expect("a list");
+    assert!(!rejected.is_empty());
+    assert!(rejected.iter().all(|r| r["kernel"].is_string() && r["reason"].is_string()), "{json}");
+}
+
+#[test]
+fn explain_says_no_with_code_2() {
+    let gpu = gristmill(words("explain matmul --format i2_s --device cuda:0")).code(2);
+    gpu.says("help:").says("cuda");
+    for device in ["rocm", "metal:0"] {
+        let no =
+            gristmill(words("explain matmul --format i2_s --device").into_iter().chain([device])).code(2);
+        let no = no.says("no kernel is described for");
+        assert!(!no.stdout.contains("not compiled"), "{}", no.stdout);
+    }
+    gristmill(words("explain matmul --format i2_s --shape 1x16x100")).code(2).says("pad rows to 128");
+    gristmill(words("explain quantize --format q4_k --input bf16")).code(2);
+    let json = gristmill(words("explain quantize --format q4_k --input bf16 --json")).code(2).json();
+    assert!(json["chosen"].is_null() && json["rejected"][0]["reason"].is_string(), "{json}");
+}
+
+#[test]
+fn restrictions_of_the_environment_count() {
+    let ran = finished(
+        command().args(words("explain matmul --format i2_s")).env("GRISTMILL_ISA", "scalar").output(),
+    );
+    ran.code(0).says("chosen: matmul.i2_s.scalar").says("nothing above scalar is allowed");
+    let ran =
+        finished(command().args(words("explain matmul --format i2_s")).env("GRISTMILL_ISA", "avx3").output());
+    ran.code(1).complains("GRISTMILL_ISA").complains("did you mean `avx2`?");
+}
+
+#[test]
+fn unknown_names_are_errors_with_the_names_there_are() {
+    for line in [
+        "explain matmul --format i2s",
+        "list --format i2s",
+        "verify --format i2s",
+        "bench --format i2s",
+        "quantize in.safetensors -o out.gguf --format i2s",
+        "dequantize --raw --format i2s --row 128 in out",
+    ] {
+        gristmill(words(line))
+            .code(1)
+            .complains("error")
+            .complains("did you mean `i2_s`?")
+            .complains("tq2_0");
+    }
+    gristmill(words("verify matmul.i2_s.scaler")).code(1).complains("did you mean `matmul.i2_s.scalar`?");
+    gristmill(words("explain quantize --format i2_s --quantizer absmaen")).code(1).complains("absmean");
+    gristmill(words("explain multiply --format i2_s")).code(1).complains("matmul");
+    gristmill(words("explain matmul --format i2_s --shape 7")).code(1).complains("MxNxK");
+    gristmill(words("explain matmul --format i2_s --device gpu")).code(1).complains("cuda:0");
+    gristmill(words("explain matmul --format i2_s --device cuda:0 --nonsense")).code(1);
+    gristmill([""; 0]).code(1);
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    gristmill(["--help"]).code(0).says("Usage: gristmill");
+    gristmill(["--version"]).code(0).says("gristmill ");
+    for command in [
+        "run",
+        "list",
+        "explain",
+        "inspect",
+        "plan",
+        "verify",
+        "verify-receipt",
+        "bench",
+        "tune",
+        "check",
+        "emit",
+        "quantize",
+        "dequantize",
+        "analyze-library",
+    ] {
+        gristmill([command, "--help"]).code(0).says("Usage: gristmill");
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let mut child = command()
+        .args(["list", "--kernels", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    drop(child.stdout.take());
+    let ran = finished(child.wait_with_output()).code(0);
+    assert_eq!(ran.stderr, "");
+}

@@ -1,0 +1,125 @@
+//! `compare-backend` against libraries made here: one that computes rightly, one that does not, one that means
+//! something else. Real libraries are for the command itself; CONTRIBUTING says how.
+#![cfg(all(feature = "cli", feature = "bitnet", feature = "ggml", target_os = "linux"))]
+
+use crate::common::{Ran, gristmill, text};
+use crate::made;
+
+/// ggml's functions for Q8_0 and bitnet.cpp's for I2_S, written down from the formats, one number after the other.
+/// `SPOIL` is a factor on results, `BYTES` the size that the library claims for a block.
+const LIBRARY: &str = r#"
+    #include <math.h>
+    #include <stddef.h>
+    #include <stdint.h>
+    struct block { _Float16 d; int8_t q[32]; };
+    static void from_float(const float *x, void *out, int64_t k) {
+        struct block *b = out;
+        for (int64_t i = 0; i < k; i += 32, b++, x += 32) {
+            float largest = 0;
+            for (int j = 0; j < 32; j++) largest = fabsf(x[j]) > largest ? fabsf(x[j]) : largest;
+            float d = largest / 127, id = d ? 1 / d : 0;
+            b->d = (_Float16) d;
+            for (int j = 0; j < 32; j++) b->q[j] = (int8_t) rintf(x[j] * id);
+        }
+    }
+    static void dot(int n, float *s, size_t bs, const void *x, size_t bx, const void *y, size_t by, int rows) {
+        const struct block *a = x, *b = y;
+        float sum = 0;
+        for (int i = 0; i < n / 32; i++) {
+            int32_t part = 0;
+            for (int j = 0; j < 32; j++) part += a[i].q[j] * b[i].q[j];
+            sum += (float) a[i].d * (float) b[i].d * (float) part;
+        }
+        *s = sum * SPOIL;
+    }
+    void ggml_vec_dot_i2_i8_s(int n, float *s, size_t bs, const void *x, size_t bx, const void *y, size_t by, int rows) {
+        const uint8_t *w = x;
+        const int8_t *q = y;
+        int32_t sum = 0;
+        for (int i = 0; i < n; i++) {
+            int within = i % 128;
+            sum += (w[i / 128 * 32 + within % 32] >> (6 - 2 * (within / 32)) & 3) * q[i];
+        }
+        *s = (float) sum * SPOIL;
+    }
+    struct traits { const char *name; int64_t elements, interleave; size_t bytes; };
+    struct cpu_traits {
+        void (*from_float)(const float *, void *, int64_t);
+        void (*dot)(int, float *, size_t, const void *, size_t, const void *, size_t, int);
+        int dot_type;
+        int64_t rows;
+    };
+    static int ready;
+    void ggml_cpu_init(void) { ready = 1; }
+    const struct traits *ggml_get_type_traits(int type) {
+        static const struct traits q8_0 = { "q8_0", 32, 0, BYTES };
+        return ready && type == 8 ? &q8_0 : 0;
+    }
+    const struct cpu_traits *ggml_get_type_traits_cpu(int type) {
+        static const struct cpu_traits q8_0 = { from_float, dot, 8, 1 };
+        return ready && type == 8 ? &q8_0 : 0;
+    }
+"#;
+
+fn compared(spoil: &str, bytes: &str, more: &[&str]) -> Ran {
+    let folder = made::folder();
+    let (spoil, bytes) = (format!("-DSPOIL={spoil}"), format!("-DBYTES={bytes}"));
+    made::shared(folder.path(), "libggml-cpu.so", LIBRARY, &[&spoil, &bytes, "-lm"]);
+    let shape: &[&str] = if more.contains(&"--shape") { &[] } else { &["--shape", "48x512"] };
+    let fixed = ["compare-backend", "--quick", "--m", "1,5", "--library", text(folder.path())];
+    gristmill(fixed.iter().chain(shape).chain(more))
+}
+
+#[test]
+fn a_right_library_agrees() {
+    let json = compared("1.0f", "34", &["--json"]).code(0).json();
+    let done = json["comparisons"].as_array().expect("a list");
+    let formats: Vec<&str> = done.iter().filter_map(|c| c["format"].as_str()).collect();
+    assert_eq!(formats, ["i2_s", "i2_s", "q8_0", "q8_0"]);
+    for comparison in done {
+        assert_eq!(comparison["agree"], true, "{comparison}");
+        assert!(comparison["max_error"].as_f64().is_some_and(|error| error < 1e-5), "{comparison}");
+        assert!(comparison["ours_us"].as_f64().is_some_and(|us| us > 0.0));
+        assert!(comparison["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0));
+    }
+    let left: Vec<&str> = json["not_compared"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|l| l["format"].as_str())
+        .collect();
+    assert_eq!(left, ["tq2_0", "q4_k"]);
+    compared("1.0f", "34", &[])
+        .code(0)
+        .says("agree")
+        .says("not compared: q4_k: ggml has no dot product for this type");
+}
+
+#[test]
+fn a_wrong_library_disagrees() {
+    let ran = compared("1.01f", "34", &["--format", "q8_0"]).code(1);
+    ran.says("disagree");
+    let ran = compared("1.01f", "34", &["--format", "i2_s"]).code(1);
+    ran.says("disagree");
+    compared("(0.0f / 0.0f)", "34", &["--format", "q8_0"]).code(1).says("disagree");
+}
+
+#[test]
+fn what_can_t_be_compared_says_why() {
+    compared("1.0f", "36", &["--format", "q8_0"])
+        .code(1)
+        .complains("calls type 8 `q8_0` with blocks of 32 in 36 bytes");
+    compared("1.0f", "34", &["--format", "q4_k"]).code(2).says("not compared: q4_k");
+    compared("1.0f", "34", &["--format", "q8_o"]).code(1).complains("did you mean `q8_0`?");
+    compared("1.0f", "34", &["--shape", "4x100"]).code(2).complains("100");
+    let folder = made::folder();
+    let library = text(folder.path());
+    gristmill(["compare-backend", "--library", library])
+        .code(1)
+        .complains("no usable library")
+        .complains("unset it");
+    made::shared(folder.path(), "libllama.so", "void llama_backend_init(void) {}", &[]);
+    gristmill(["compare-backend", "--library", library])
+        .code(1)
+        .complains("none defines ggml_get_type_traits_cpu");
+}

@@ -1,0 +1,223 @@
+//! Files that commands write: never over an input, never half, and nothing of a model is lost on the way.
+
+use crate::common::{Ran, command, data, finished, gristmill, text};
+use gristmill::gguf::{Gguf, unquantized_only};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// A matrix of 4 rows of 128, and what a model has besides.
+const TENSORS: [(&str, &str, &str, usize); 6] = [
+    ("w", "F32", "[4,128]", 2048),
+    ("steps", "I64", "[3]", 24),
+    ("mean", "F64", "[2]", 16),
+    ("ids", "I32", "[1]", 4),
+    ("norm", "BF16", "[5]", 10),
+    ("mask", "I8", "[7]", 7),
+];
+
+/// The bytes of a safetensors file with these tensors; every byte of data is another than its neighbour.
+fn safetensors(tensors: &[(&str, &str, &str, usize)]) -> (Vec<u8>, Vec<u8>) {
+    let mut start = 0;
+    let entries: Vec<String> = tensors
+        .iter()
+        .map(|(name, dtype, shape, bytes)| {
+            let end = start + bytes;
+            let entry = format!(
+                "\"{name}\":{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[{start},{end}]}}"
+            );
+            start = end;
+            entry
+        })
+        .collect();
+    let header = format!("{{{}}}", entries.join(","));
+    // Small floats, whatever type they are read as.
+    let data: Vec<u8> = (0..start).map(|i| if i % 4 == 3 { 0x3e } else { (i % 251) as u8 }).collect();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.bytes());
+    file.extend(&data);
+    (file, data)
+}
+
+/// Names of files in a folder.
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Every command that writes a file, with its input and its output.
+fn writers(input: &Path, raw: &Path, model: &Path, output: &Path) -> Vec<(PathBuf, Vec<String>)> {
+    let [i, r, m, o] = [input, raw, model, output].map(|path| text(path).to_owned());
+    let line = |words: &str, paths: &[&String]| -> Vec<String> {
+        words.split_whitespace().map(str::to_owned).chain(paths.iter().map(|path| (*path).clone())).collect()
+    };
+    vec![
+        (input.to_owned(), line("quantize --threads 1 --format i2_s", &[&i, &"-o".to_owned(), &o])),
+        (raw.to_owned(), line("quantize --raw --format i2_s --row 128", &[&r, &o])),
+        (raw.to_owned(), line("dequantize --raw --format tq2_0 --row 256", &[&r, &o])),
+        (model.to_owned(), line("run --threads 1 --m 1", &[&m, &"--receipt".to_owned(), &o])),
+    ]
+}
+
+/// A folder with a model to quantize, raw bytes (whole rows of f32 and of tq2_0) and a quantized model.
+fn inputs(folder: &Path) -> Result<[PathBuf; 3], Box<dyn std::error::Error>> {
+    let paths = ["in.safetensors", "in.raw", "in.gguf"].map(|name| folder.join(name));
+    std::fs::write(&paths[0], safetensors(&TENSORS).0)?;
+    // 33 rows of 128 f32 are 256 blocks of 66 bytes.
+    let raw: Vec<u8> = (0..33 * 128).flat_map(|i| ((i % 7) as f32 - 3.0).to_le_bytes()).collect();
+    std::fs::write(&paths[1], raw)?;
+    std::fs::copy(data("i2_s.gguf"), &paths[2])?;
+    Ok(paths)
+}
+
+#[test]
+fn an_input_is_never_the_output() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [input, raw, model] = inputs(folder.path())?;
+    let mut tried = 0;
+    for at in 0..writers(&input, &raw, &model, &input).len() {
+        let named = |output: &Path| writers(&input, &raw, &model, output).swap_remove(at);
+        let (from, _) = named(&input);
+        let before = std::fs::read(&from)?;
+        let mut same = vec![from.clone(), folder.path().join(".").join(from.file_name().ok_or("a name")?)];
+        #[cfg(unix)]
+        {
+            let [soft, hard] = ["soft", "hard"].map(|kind| folder.path().join(format!("{kind}{at}")));
+            std::os::unix::fs::symlink(&from, &soft)?;
+            std::fs::hard_link(&from, &hard)?;
+            same.extend([soft, hard]);
+        }
+        let listed = names(folder.path());
+        for output in same {
+            gristmill(named(&output).1).code(1).complains("are one file").complains("nothing was written");
+            assert_eq!(std::fs::read(&from)?, before, "{}", output.display());
+            assert_eq!(names(folder.path()), listed, "{}", output.display());
+            tried += 1;
+        }
+        // Another file is written, and the input is what it was.
+        let output = folder.path().join(format!("out{at}"));
+        gristmill(named(&output).1).code(0);
+        assert!(output.exists() && std::fs::read(&from)? == before);
+    }
+    assert!(tried >= 8, "{tried}");
+    Ok(())
+}
+
+/// Runs the command where no file may become larger than `blocks` of 512 bytes.
+#[cfg(unix)]
+fn on_a_full_disk(blocks: usize, arguments: &[String]) -> Ran {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -f {blocks}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_gristmill")]);
+    finished(command.args(arguments).output())
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_leaves_the_old_file() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [input, raw, model] = inputs(folder.path())?;
+    let output = folder.path().join("out");
+    let tune = ["tune", "--quick", "--hot", "--format", "i2_s", "--m", "1", "--shape", "512x1024", "--out"];
+    let tune: Vec<String> =
+        tune.iter().map(|word| (*word).to_owned()).chain([text(&output).to_owned()]).collect();
+    let old = "gristmill tuning 1\n";
+    for arguments in writers(&input, &raw, &model, &output).into_iter().map(|(_, line)| line).chain([tune]) {
+        for there in [true, false] {
+            let _ = std::fs::remove_file(&output);
+            if there {
+                std::fs::write(&output, old)?;
+            }
+            let listed = names(folder.path());
+            on_a_full_disk(0, &arguments).code(1).complains("error");
+            assert_eq!(
+                std::fs::read_to_string(&output).ok().as_deref(),
+                there.then_some(old),
+                "{arguments:?}"
+            );
+            assert_eq!(names(folder.path()), listed, "{arguments:?}");
+        }
+    }
+    Ok(())
+}
+
+/// A pipe and a device are written to as they are.
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_is_not_replaced() -> Outcome {
+    use std::os::unix::fs::FileTypeExt;
+    let folder = tempfile::tempdir()?;
+    let [input, raw, model] = inputs(folder.path())?;
+    let lines = writers(&input, &raw, &model, Path::new("/dev/stdout"));
+    for ((_, line), begins) in lines.into_iter().zip([&b"GGUF"[..], b"", b"", b"{"]) {
+        let ran = command().args(&line).output()?;
+        assert!(ran.status.success(), "{line:?}: {}", String::from_utf8_lossy(&ran.stderr));
+        assert!(ran.stdout.starts_with(begins) && ran.stdout.len() > 300, "{line:?}");
+    }
+    for (_, line) in writers(&input, &raw, &model, Path::new("/dev/null")) {
+        gristmill(line).code(0);
+        assert!(std::fs::metadata("/dev/null")?.file_type().is_char_device());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_file_that_is_no_tuning_is_not_overwritten_by_one() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("model.gguf");
+    std::fs::copy(data("i2_s.gguf"), &file)?;
+    let before = std::fs::read(&file)?;
+    gristmill(["tune", "--quick", "--format", "i2_s", "--out", text(&file)])
+        .code(1)
+        .complains("no tuning file");
+    assert_eq!(std::fs::read(&file)?, before);
+    Ok(())
+}
+
+#[test]
+fn tensors_are_copied_or_refused_by_name() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [input, output] = ["in.safetensors", "out.gguf"].map(|name| folder.path().join(name));
+    let quantize = ["quantize", text(&input), "-o", text(&output), "--format", "i2_s"];
+    let (file, data) = safetensors(&TENSORS);
+    std::fs::write(&input, file)?;
+    gristmill(quantize).code(0).says("1 of 6 tensors quantized").says("i64 (copied)");
+    let written = Gguf::parse(std::fs::read(&output)?, &unquantized_only)?;
+    let mut start = TENSORS[0].3;
+    for (name, dtype, _, bytes) in &TENSORS[1..] {
+        let tensor = written.tensor(name).ok_or(*name)?;
+        let type_name = gristmill::gguf::unquantized(tensor.type_id()).map(|known| known.name.to_uppercase());
+        assert_eq!(type_name.as_deref(), Some(*dtype), "{name}");
+        assert_eq!(tensor.data()?, &data[start..start + bytes], "{name}");
+        start += bytes;
+    }
+    // What GGUF has no place for, with any reason.
+    let all: Vec<_> = TENSORS
+        .into_iter()
+        .chain([
+            ("flag", "BOOL", "[3]", 3),
+            ("eight", "F8_E4M3", "[2]", 2),
+            ("deep", "F32", "[1,1,1,1,1]", 4),
+        ])
+        .collect();
+    std::fs::write(&input, safetensors(&all).0)?;
+    std::fs::remove_file(&output)?;
+    gristmill(quantize)
+        .code(1)
+        .complains("3 tensors can't be copied to GGUF")
+        .complains("`flag` (of type BOOL")
+        .complains("`eight` (of type F8_E4M3")
+        .complains("`deep` (of 5 dimensions")
+        .complains("--leave-out");
+    assert!(!output.exists());
+    let left = ["--leave-out", "flag", "--leave-out", "eight", "--leave-out", "deep"];
+    gristmill(quantize.iter().chain(&left)).code(0).says("left out (bool)");
+    let written = Gguf::parse(std::fs::read(&output)?, &unquantized_only)?;
+    assert_eq!(written.tensors().len(), TENSORS.len());
+    gristmill(quantize.iter().chain(&["--leave-out", "flags"])).code(1).complains("no tensor `flags`");
+    Ok(())
+}

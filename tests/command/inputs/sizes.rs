@@ -1,0 +1,85 @@
+//! Numbers that are too large: refused with what is needed and what there is, never a panic, an abort or a full memory.
+
+use crate::common::{data, gristmill, text, words};
+
+const MOST: &str = "18446744073709551615";
+
+#[test]
+fn what_memory_has_no_room_for_is_refused_with_both_numbers() {
+    for line in [
+        "run --m 100000000",
+        "run --m 1000000000000",
+        "run --m 18446744073709551615",
+        "run --m 1,8,1000000000000 --json",
+        "bench --quick --format i2_s --m 1000000000000",
+        "bench --quick --format i2_s --m 18446744073709551615",
+        "bench --quick --format i2_s --shape 1000000000x12800000",
+        "bench --quick --format i2_s --shape 18446744073709551615x18446744073709551488",
+        "bench --quick --format i2_s --op quantize,dequantize,pack --shape 1000000000x12800000",
+        "compare-backend --format i2_s --m 1000000000000",
+        "compare-backend --format i2_s --m 18446744073709551615",
+        "compare-backend --format i2_s --shape 1000000000x12800000",
+    ] {
+        let ran = gristmill(words(line)).code(1).complains("of memory").complains("are available");
+        assert!(ran.stdout.is_empty() && ran.stderr.contains("help: give fewer"), "{line}: {}", ran.stderr);
+    }
+    let path = data("i2_s.gguf");
+    gristmill(["run", text(&path), "--m", MOST])
+        .code(1)
+        .complains("blk.0.attn_q.weight")
+        .complains("are available");
+}
+
+#[test]
+fn threads_have_a_stated_maximum() {
+    let file = data("i2_s.gguf");
+    let lines = ["run", "bench --quick --format i2_s", "quantize in -o out --format i2_s"];
+    for line in lines {
+        for count in [MOST, "4611686018427387904", "1025", "0", "two"] {
+            gristmill(words(line).into_iter().chain(["--threads", count])).code(1).complains("threads");
+        }
+        let help = gristmill([words(line)[0], "--help"]).code(0);
+        assert!(help.stdout.contains("at most 1024"), "{}", help.stdout);
+    }
+    gristmill(["run", text(&file), "--m", "1", "--threads", "3"]).code(0).says("3 threads");
+}
+
+/// What only asks about sizes answers, and what counts them refuses.
+#[test]
+fn the_largest_numbers_are_numbers() {
+    let path = data("i2_s.gguf");
+    gristmill(["plan", text(&path), "--m", MOST]).code(0);
+    for shape in [format!("{MOST}x{MOST}x{MOST}"), format!("1x{MOST}x128"), format!("1x1x{MOST}")] {
+        let ran = gristmill(["explain", "matmul", "--format", "i2_s", "--shape", &shape]);
+        assert!([0, 2].contains(&ran.code), "{shape}: {}\n{}", ran.stdout, ran.stderr);
+    }
+    for line in [
+        "run --layers 0",
+        "run --layers 18446744073709551615",
+        "bench --quick --cpus 18446744073709551615 --threads 2",
+    ] {
+        gristmill(words(line)).code(1).complains("error");
+    }
+    let huge = format!("bench --quick --format i2_s --shape {MOST}x{MOST}");
+    let ran = gristmill(words(&huge));
+    assert!([1, 2].contains(&ran.code), "{}\n{}", ran.stdout, ran.stderr);
+    for command in ["quantize", "dequantize"] {
+        let line = format!("{command} --raw --format i2_s --row 4294967295");
+        let arguments = words(&line).into_iter().chain([text(&path), "no/such/folder/out"]);
+        let ran = gristmill(arguments);
+        assert!([1, 2].contains(&ran.code), "{}\n{}", ran.stdout, ran.stderr);
+    }
+}
+
+/// A limit of the process counts, too: without it the system would say yes to more.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_on_the_process_counts() {
+    let mut command = std::process::Command::new("sh");
+    command.args([
+        "-c",
+        "ulimit -v 1000000; exec \"$0\" run --m 20000 --threads 1",
+        env!("CARGO_BIN_EXE_gristmill"),
+    ]);
+    crate::common::finished(command.output()).code(1).complains("are available");
+}

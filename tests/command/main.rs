@@ -1,0 +1,19 @@
+//! The command: exit codes, output, JSON, and the pages that it writes.
+#![cfg(feature = "cli")]
+
+mod answers;
+mod bench;
+mod common;
+mod compare;
+mod docs;
+mod doctor;
+mod inputs;
+#[cfg(target_os = "linux")]
+#[path = "../../probe/tests/made/mod.rs"]
+mod made;
+mod models;
+mod no_cuda;
+mod probe;
+mod specs;
+mod tune;
+mod verify;

@@ -1,0 +1,236 @@
+//! Model files through the command: run, plan, inspect, quantize, receipts, raw files.
+#![cfg(all(feature = "cli", feature = "bitnet", feature = "ggml"))]
+
+use crate::common::{data, gristmill, text};
+use std::path::Path;
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+#[test]
+fn real_tensors_agree_with_the_oracle() {
+    for (file, error) in [("i2_s.gguf", "exact"), ("tq2_0.gguf", "NMSE"), ("q4_k.gguf", "NMSE")] {
+        let path = data(file);
+        gristmill(["run", text(&path), "--m", "1,5"]).code(0).says(error).says("2 tensors");
+        let json = gristmill(["run", text(&path), "--m", "1,5", "--threads", "1", "--json"]).code(0).json();
+        let rows = json["tensors"].as_array().expect("a list");
+        assert_eq!(rows.len(), 4, "{json}");
+        for row in rows {
+            assert_eq!(row["correct"], true, "{row}");
+            assert_eq!(row["rows_checked"], row["n"], "{row}");
+            assert!(row["us"].as_f64() > Some(0.0) && row["gmac_s"].as_f64() > Some(0.0), "{row}");
+        }
+    }
+}
+
+#[test]
+fn a_processor_multiplies_int8() {
+    let path = data("i2_s.gguf");
+    gristmill(["run", text(&path), "--m", "1", "--precision", "auto"]).code(0).says("exact");
+    gristmill(["run", text(&path), "--m", "1", "--precision", "f16"])
+        .code(2)
+        .says("multiplies int8, and f16 was asked for");
+}
+
+#[test]
+fn types_without_a_kernel_are_named() {
+    // Described, but in a family that this build may have left out.
+    if gristmill::REGISTRY.formats.iter().any(|format| format.name == "iq2_s") {
+        return;
+    }
+    let path = data("iq2_s.gguf");
+    gristmill(["run", text(&path)]).code(2).says("iq2_s (2: blk.0.ffn_up.weight");
+    gristmill(["plan", text(&path)]).code(2).says("2 without").says("cargo feature");
+    gristmill(["inspect", text(&path), "blk.0.ffn_up.weight"]).code(1).complains("iq2_s");
+}
+
+#[test]
+fn plans_decide_before_loading() {
+    let path = data("i2_s.gguf");
+    let json = gristmill(["plan", text(&path), "--json"]).code(0).json();
+    assert!(
+        json["tensors"][0]["kernel"].as_str().is_some_and(|name| name.starts_with("matmul.i2_s.")),
+        "{json}"
+    );
+    assert_eq!(json["tensors"][1]["quantized"], false);
+    gristmill(["plan", text(&path), "--device", "cuda:0"]).code(2).says("i2_s (2: ");
+}
+
+#[test]
+fn inspect_shows_values_and_mistakes() -> Outcome {
+    let path = data("i2_s.gguf");
+    gristmill(["inspect", text(&path)])
+        .code(0)
+        .says("bitnet-b1.58")
+        .says("blk.0.attn_q.weight")
+        .says("8x256");
+    gristmill(["inspect", text(&path), "blk.0.attn_q.weight"]).code(0).says("-0.37 to 0.37");
+    gristmill(["inspect", text(&path), "blk.0.attn_p.weight"]).code(1).complains("did you mean");
+    // A code without meaning in the first byte of the first tensor.
+    let folder = tempfile::tempdir()?;
+    let broken = folder.path().join("broken.gguf");
+    let mut bytes = std::fs::read(&path)?;
+    let codes = json_offset(&bytes)?;
+    bytes[codes] |= 0b1100_0000;
+    std::fs::write(&broken, &bytes)?;
+    gristmill(["inspect", text(&broken), "blk.0.attn_q.weight"])
+        .code(0)
+        .says("invalid codes   1, the first at row 0, column 0");
+    gristmill(["run", text(&broken)])
+        .code(1)
+        .says("defective data: blk.0.attn_q.weight: row 0, column 0")
+        .says("1 tensor on");
+    bytes.truncate(codes + 3);
+    std::fs::write(&broken, &bytes)?;
+    gristmill(["inspect", text(&broken)]).code(1).complains("incomplete");
+    Ok(())
+}
+
+/// Where the data of the first tensor starts.
+fn json_offset(bytes: &[u8]) -> Result<usize, Box<dyn std::error::Error>> {
+    let sizes = |_: &gristmill::gguf::SizeQuery<'_>| gristmill::gguf::SizeAnswer::Unknown;
+    let file = gristmill::gguf::Gguf::parse(bytes, &sizes)?;
+    let first = file.tensors().next().ok_or("the file has tensors")?;
+    Ok(usize::try_from(first.offset())?)
+}
+
+#[test]
+fn receipts_say_what_ran() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let receipt = folder.path().join("receipt.json");
+    let path = data("i2_s.gguf");
+    gristmill(["run", text(&path), "--m", "1", "--receipt", text(&receipt)]).code(0);
+    let check = |require: &[&str]| {
+        let mut arguments = vec!["verify-receipt", text(&receipt)];
+        for name in require {
+            arguments.extend(["--require", name]);
+        }
+        gristmill(arguments)
+    };
+    check(&["cpu"]).code(0).says("ran: matmul.i2_s.").says("valid");
+    check(&["cuda"]).code(1).says("`cuda` is required");
+    check(&["cpu", "matmul.q8_0.scalar"]).code(1);
+    // A receipt that claims a kernel which this build does not have.
+    let told = std::fs::read_to_string(&receipt)?;
+    let json: serde_json::Value = serde_json::from_str(&told)?;
+    let id = json["kernels"][0]["id"].as_str().ok_or("an id")?;
+    std::fs::write(&receipt, told.replace(id, "0123456789abcdef"))?;
+    check(&[]).code(1).says("wrong: kernel");
+    std::fs::write(&receipt, told.replace("\"devices\":[\"cpu\"]", "\"devices\":[\"cpu\",\"cuda\"]"))?;
+    check(&[]).code(1).says("claims device");
+    std::fs::write(&receipt, "{}")?;
+    check(&[]).code(1).says("not a receipt");
+    std::fs::write(&receipt, "no JSON")?;
+    check(&[]).code(1);
+    Ok(())
+}
+
+fn write_f32(path: &Path, values: &[f32]) -> std::io::Result<()> {
+    std::fs::write(path, values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>())
+}
+
+/// Values that are not random and not regular.
+fn values(count: usize) -> Vec<f32> {
+    (0..count).map(|i| ((i * i * 31 + i * 7) % 1009) as f32 / 504.5 - 1.0).collect()
+}
+
+#[test]
+fn raw_files_go_there_and_back() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [input, packed, output] = ["in.f32", "packed.bin", "out.f32"].map(|name| folder.path().join(name));
+    let x = values(3 * 512);
+    write_f32(&input, &x)?;
+    for (format, bytes, worst) in
+        [("q8_0", 3 * 544, 0.01), ("q4_0", 3 * 288, 0.15), ("i2_s", 3 * 128 + 32, 0.8)]
+    {
+        let common = ["--raw", "--format", format, "--row", "512"];
+        gristmill(["quantize"].iter().chain(&common).chain(&[text(&input), text(&packed)]))
+            .code(0)
+            .says(&format!("{bytes} bytes of {format}, 3 rows of 512"));
+        assert_eq!(std::fs::metadata(&packed)?.len(), bytes);
+        gristmill(["dequantize"].iter().chain(&common).chain(&[text(&packed), text(&output)])).code(0);
+        let back = std::fs::read(&output)?;
+        let back: Vec<f32> = back.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        assert_eq!(back.len(), x.len());
+        let error = x.iter().zip(&back).map(|(x, back)| (x - back).abs()).fold(0.0, f32::max);
+        assert!(error < worst && error > 0.0, "{format}: {error}");
+    }
+    gristmill(["quantize", "--raw", "--format", "q8_0", "--row", "500", text(&input), text(&packed)]).code(1);
+    gristmill(["quantize", "--raw", "--format", "q8_0", "--row", "48", text(&input), text(&packed)])
+        .code(2)
+        .complains("pad rows to 64");
+    gristmill(["dequantize", "--raw", "--format", "q8_0", "--row", "512", text(&input), text(&output)])
+        .code(1)
+        .complains("544 bytes");
+    write_f32(&input, &[&x[..700], &[f32::NAN], &x[701..]].concat())?;
+    gristmill(["quantize", "--raw", "--format", "q8_0", "--row", "512", text(&input), text(&packed)])
+        .code(1)
+        .complains("row 1, column 188");
+    Ok(())
+}
+
+/// Four rows of I2_S in one byte each column: codes 0, 1, 2, 1.
+#[test]
+#[cfg(feature = "import")]
+fn interleaved_rows_are_read_by_the_name_of_their_layout() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [packed, output] = ["packed.bin", "out.f32"].map(|name| folder.path().join(name));
+    let mut bytes = vec![0b00_01_10_01; 128];
+    bytes.extend(2.5f32.to_le_bytes());
+    bytes.extend([0; 28]);
+    std::fs::write(&packed, &bytes)?;
+    let arguments =
+        ["dequantize", "--raw", "--format", "i2_s_rows4", "--row", "128", text(&packed), text(&output)];
+    gristmill(arguments).code(0).says("4 rows of 128 f32 values");
+    let rows: Vec<f32> = std::fs::read(&output)?
+        .chunks(512)
+        .map(|row| row[..4].try_into())
+        .map(|b| b.map(f32::from_le_bytes))
+        .collect::<Result<_, _>>()?;
+    assert_eq!(rows, [-2.5, 0.0, 2.5, 0.0]);
+    bytes[77] |= 0b11;
+    std::fs::write(&packed, &bytes)?;
+    gristmill(arguments).code(1).complains("row 3, column 77: the code there means nothing in format `i2_s`");
+    std::fs::write(&packed, &bytes[32..])?;
+    gristmill(arguments).code(1).complains("3 rows can't be in the layout `i2_s_rows4`, which interleaves 4");
+    gristmill(["list"]).code(0).says("i2_s_rows4");
+    Ok(())
+}
+
+/// A safetensors file: two matrices, a vector, and a tensor that is no weight.
+fn safetensors(path: &Path) -> std::io::Result<()> {
+    let header = "{\"a\":{\"dtype\":\"F32\",\"shape\":[4,256],\"data_offsets\":[0,4096]},\
+        \"b\":{\"dtype\":\"F32\",\"shape\":[4,100],\"data_offsets\":[4096,5696]},\
+        \"c\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[5696,5728]},\
+        \"d\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[5728,5736]}}";
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.bytes());
+    bytes.extend(values(5728 / 4).iter().flat_map(|value| value.to_le_bytes()));
+    bytes.extend(7u64.to_le_bytes());
+    std::fs::write(path, bytes)
+}
+
+#[test]
+fn models_are_quantized_to_gguf() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [input, output, again] =
+        ["in.safetensors", "out.gguf", "again.gguf"].map(|name| folder.path().join(name));
+    safetensors(&input)?;
+    gristmill(["quantize", text(&input), "-o", text(&output), "--format", "q8_0"])
+        .code(0)
+        .says("1 of 4 tensors quantized")
+        .says("i64 (copied)");
+    let json = gristmill(["inspect", text(&output), "--json"]).code(0).json();
+    let types: Vec<&str> =
+        json["tensors"].as_array().ok_or("a list")?.iter().filter_map(|t| t["type"].as_str()).collect();
+    assert_eq!(types, ["q8_0", "f32", "f32", "i64"]);
+    gristmill(["run", text(&output), "--m", "1,4"]).code(0).says("NMSE");
+    // From GGUF to GGUF: what is quantized already is copied, and so are the metadata.
+    let json =
+        gristmill(["quantize", text(&output), "-o", text(&again), "--format", "q8_0", "--json"]).code(1);
+    assert!(json.stderr.contains("no matrix"), "{}", json.stderr);
+    assert!(!again.exists(), "nothing is written when there is nothing to do");
+    gristmill(["quantize", text(&input), "-o", text(&output), "--format", "i2s_absmax"])
+        .code(1)
+        .complains("--raw");
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! `tune`: what it writes is what decisions follow, and what can't be used is set aside.
+#![cfg(all(feature = "cli", feature = "bitnet"))]
+
+use crate::common::{command, finished, gristmill, text, words};
+use std::path::Path;
+
+/// What `explain` says about decoding with `format` under a tuning file.
+fn explain(file: &Path, shape: &str) -> crate::common::Ran {
+    let line = ["explain", "matmul", "--format", "i2_s", "--shape", shape];
+    finished(command().args(line).env("GRISTMILL_TUNING", file).output())
+}
+
+/// The id of a kernel.
+fn id(kernel: &str) -> String {
+    let json = gristmill(words("list --format i2_s --json")).code(0).json();
+    let kernels = json["kernels"].as_array().expect("a list");
+    let found = kernels.iter().find(|found| found["name"] == kernel).unwrap_or_else(|| panic!("no {kernel}"));
+    found["id"].as_str().expect("an id").to_owned()
+}
+
+#[test]
+fn decisions_follow_what_was_measured() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("tuning");
+    gristmill(["tune", "--quick", "--hot", "--format", "i2_s", "--out", text(&file)])
+        .code(0)
+        .says("classes of shapes");
+    gristmill(["tune", "--check", "--out", text(&file)]).code(0).says("20 lines of it can be used here");
+    let measured = std::fs::read_to_string(&file)?;
+    // The order of the first class (one token, few weights) as it was measured: the fastest of one packing...
+    let first = measured.lines().find(|line| line.starts_with("matmul i2_s 0 ")).ok_or("no such line")?;
+    let json = gristmill(words("list --format i2_s --json")).code(0).json();
+    let kernels = json["kernels"].as_array().ok_or("no list")?;
+    let (mut order, mut packings) = (Vec::new(), Vec::new());
+    for word in first.split(' ').skip(3) {
+        let id = word.split(':').next().ok_or("no kernel")?;
+        let kernel = kernels.iter().find(|kernel| kernel["id"] == id).ok_or("not listed")?;
+        order.push(kernel["name"].as_str().ok_or("no name")?);
+        // "32 rows x 1 tokens; r32k4 of 2 bits; ..."
+        let plan = kernel["plan"].as_str().ok_or("no plan")?;
+        packings.push(plan.split("; ").nth(1).and_then(|part| part.split(' ').next()).ok_or("no packing")?);
+    }
+    let ran = explain(&file, "1x512x1024").code(0);
+    let chosen = order.iter().position(|name| ran.stdout.contains(&format!("chosen: {name} ")));
+    let chosen = chosen.ok_or("what is chosen was not measured")?;
+    assert!(!packings[..chosen].contains(&packings[chosen]), "{first}\n{}", ran.stdout);
+    // ... and another one, made up: the portable reference first, for this class only.
+    let scalar = id("matmul.i2_s.scalar");
+    let made_up = measured.replace(first, &format!("{first} {scalar}:0.001"));
+    std::fs::write(&file, made_up)?;
+    explain(&file, "1x512x1024")
+        .code(0)
+        .says("chosen: matmul.i2_s.scalar")
+        .says("comes first by the tuning for this processor");
+    let elsewhere = explain(&file, "1x2560x2560").code(0);
+    assert!(!elsewhere.stdout.contains("chosen: matmul.i2_s.scalar"), "{}", elsewhere.stdout);
+    Ok(())
+}
+
+#[test]
+fn what_is_stale_or_broken_changes_nothing_but_is_told() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("tuning");
+    let untuned = gristmill(words("explain matmul --format i2_s --shape 1x512x1024")).code(0).stdout;
+    let chosen = untuned.lines().nth(1).ok_or("nothing chosen")?.to_owned();
+    let scalar = id("matmul.i2_s.scalar");
+    // The head of a file for this processor.
+    gristmill(["tune", "--quick", "--hot", "--format", "i2_s", "--out", text(&file)]).code(0);
+    let head: String =
+        std::fs::read_to_string(&file)?.lines().take(2).map(|line| format!("{line}\n")).collect();
+    let cases = [
+        (String::new(), "does not begin with"),
+        ("\u{0}\u{1}nonsense".to_owned(), "does not begin with"),
+        ("gristmill tuning 1\n".to_owned(), "no line `cpu NAME`"),
+        (format!("gristmill tuning 1\ncpu another\nmatmul i2_s 0 {scalar}:1\n"), "measured on `another`"),
+        (format!("{head}matmul i2_s 0 0123456789abcdef:1\n"), "is not in this build; tune again"),
+        (format!("{head}matmul i2_s 99 {scalar}:1\n"), "names no class of shapes"),
+        (format!("{head}matmul i2_s 0 {scalar}:-1\n"), "is no kernel id and time"),
+        (format!("{head}matmul i2_s 0 {scalar}:1 {scalar}:2\n"), "stands in it twice"),
+        (format!("{head}matmul i3_s 0 {scalar}:1\n"), "format `i3_s` is not in this build"),
+        (format!("{head}multiply i2_s 0 {scalar}:1\n"), "begins with no op"),
+        (format!("{head}matmul\n"), "names no format"),
+    ];
+    for (content, why) in cases {
+        std::fs::write(&file, &content)?;
+        explain(&file, "1x512x1024").code(0).says(&chosen).says(why);
+        gristmill(["tune", "--check", "--out", text(&file)]).code(1).says(why);
+    }
+    explain(&folder.path().join("nowhere"), "1x512x1024").code(0).says(&chosen).says("can't be read");
+    // A kernel does not become available by being fast.
+    let json = gristmill(words("list --format i2_s --json")).code(0).json();
+    let other = json["kernels"].as_array().ok_or("no list")?.iter().find(|kernel| {
+        kernel["op"] == "matmul" && kernel["name"] != "matmul.i2_s.scalar" && kernel["runs_here"] == true
+    });
+    if let Some(id) = other.and_then(|kernel| kernel["id"].as_str()) {
+        std::fs::write(&file, format!("{head}matmul i2_s 0 {id}:1 {scalar}:2\n"))?;
+        let line = words("explain matmul --format i2_s --shape 1x512x1024");
+        let ran = command().args(line).env("GRISTMILL_TUNING", &file).env("GRISTMILL_ISA", "scalar").output();
+        finished(ran).code(0).says("chosen: matmul.i2_s.scalar");
+    }
+    Ok(())
+}

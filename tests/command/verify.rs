@@ -1,0 +1,54 @@
+//! `verify`: what runs, what is skipped, and a digest that does not depend on who computed it.
+#![cfg(all(feature = "cli", feature = "bitnet", feature = "ggml"))]
+
+use crate::common::{command, finished, gristmill, words};
+
+#[test]
+fn every_kernel_of_a_format_agrees_with_the_oracle() {
+    for format in ["i2_s", "q4_k", "int8_row"] {
+        let json = gristmill(["verify", "--quick", "--json", "--format", format]).code(0).json();
+        assert_eq!(json["wrong"], 0, "{json}");
+        let (ran, of) = (json["ran"].as_u64().expect("a count"), json["of"].as_u64().expect("a count"));
+        let skipped: u64 =
+            json["skipped"].as_array().expect("a list").iter().filter_map(|s| s["kernels"].as_u64()).sum();
+        assert!(ran > 0 && ran + skipped == of, "{json}");
+        for kernel in json["kernels"].as_array().expect("a list") {
+            assert!(kernel["status"] != "ok" || kernel["cases"].as_u64() > Some(0), "{kernel}");
+        }
+    }
+}
+
+#[test]
+fn the_digest_is_that_of_the_results_and_not_of_the_kernels() {
+    let digest = |isa: &str| {
+        let json = gristmill(words(&format!("verify --quick --json --format i2_s --isa {isa}"))).json();
+        (json["ran"].as_u64(), json["digest"].as_str().map(str::to_owned))
+    };
+    let (ran, scalar) = digest("scalar");
+    assert!(ran > Some(0) && scalar.is_some());
+    let (ran, avx2) = digest("avx2");
+    if ran > Some(0) {
+        assert_eq!(avx2, scalar);
+    } else {
+        println!("ran 0 of 1; skipped 1: the processor lacks avx2");
+    }
+    let other = gristmill(words("verify --quick --json --format tq2_0 --isa scalar")).json();
+    assert_ne!(other["digest"].as_str().map(str::to_owned), scalar);
+}
+
+#[test]
+fn one_kernel_can_be_asked_for() {
+    gristmill(words("verify --quick matmul.i2_s.scalar"))
+        .code(0)
+        .says("ran 1 of 1 kernel")
+        .says("0 wrong")
+        .says("exact");
+}
+
+#[test]
+fn skips_become_failures_on_request() {
+    let no_skip = |line: &str| finished(command().args(words(line)).env("GRISTMILL_NO_SKIP", "1").output());
+    no_skip("verify --quick --format i2_s --isa scalar").code(0);
+    // Nothing to check is not "nothing wrong".
+    no_skip("verify --quick --format int8_row --isa avxvnni").code(1).complains("no kernel of this build");
+}

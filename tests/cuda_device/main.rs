@@ -1,0 +1,14 @@
+//! Everything that goes through the driver, on one that stands in for a GPU's.
+#![cfg(target_os = "linux")]
+
+mod driver;
+mod graphs;
+mod handles;
+#[cfg(all(feature = "cuda", feature = "cli"))]
+mod hazards;
+#[cfg(all(feature = "cuda", feature = "cli"))]
+#[path = "../cuda/images.rs"]
+mod images;
+mod precision;
+#[path = "../cuda/support/mod.rs"]
+mod support;

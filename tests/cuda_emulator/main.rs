@@ -1,0 +1,7 @@
+//! The emulator that CUDA kernels are tested with finds the mistakes of kernels.
+#![cfg(target_os = "linux")]
+
+mod emulator;
+mod hopper;
+#[path = "../cuda/support/mod.rs"]
+mod support;

@@ -1,0 +1,154 @@
+//! Files on the disk: read where they are asked for, mapped, shortened, too large.
+
+use super::{FILES, bytes_of, data, sizes};
+use gristmill::gguf::{ArrayBuf, Gguf, GgufFile, GgufWriter, NoDataReason, Value};
+use std::path::Path;
+
+/// A file whose header is longer than what is read of a file at first.
+fn wordy() -> Vec<u8> {
+    let words: Vec<String> = (0..200_000).map(|i| format!("word {i}")).collect();
+    let mut writer = GgufWriter::new();
+    writer.metadata("before", Value::U32(1)).unwrap();
+    writer.metadata("words", ArrayBuf::strings(words.iter().map(String::as_str)).value()).unwrap();
+    writer.metadata("scores", ArrayBuf::f32s((0..200_000).map(|i| i as f32)).value()).unwrap();
+    writer.tensor("w", &[8], 0, 32).unwrap();
+    let mut stream = writer.write_to(Vec::new()).unwrap();
+    stream.data("w", &[5; 32]).unwrap();
+    stream.finish().unwrap()
+}
+
+/// What a file on the disk says is what its bytes say, defects included.
+fn same_from_disk(path: &Path, bytes: &[u8]) {
+    std::fs::write(path, bytes).unwrap();
+    let at = format!("{}: ", path.display());
+    match (GgufFile::open(path, &sizes), Gguf::parse(bytes, &sizes)) {
+        (Err(disk), Err(memory)) => {
+            assert_eq!(disk.to_string().strip_prefix(&at).unwrap(), memory.to_string());
+        }
+        (Ok(disk), Ok(memory)) => {
+            assert_eq!(disk.metadata().collect::<Vec<_>>(), memory.metadata().collect::<Vec<_>>());
+            assert_eq!(disk.tensors().len(), memory.tensors().len());
+            for (disk, memory) in disk.tensors().zip(memory.tensors()) {
+                assert_eq!((disk.name(), disk.dims()), (memory.name(), memory.dims()));
+                assert_eq!((disk.type_id(), disk.offset()), (memory.type_id(), memory.offset()));
+                assert_eq!(disk.data(), memory.data());
+            }
+        }
+        (disk, memory) => panic!("{:?} of the file, {:?} of its bytes", disk.err(), memory.err()),
+    }
+}
+
+#[test]
+fn a_file_on_the_disk_is_what_its_bytes_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    for name in FILES {
+        let bytes = bytes_of(name);
+        same_from_disk(&path, &bytes);
+        for length in (0..bytes.len()).step_by(7) {
+            same_from_disk(&path, &bytes[..length]);
+        }
+    }
+    let bytes = wordy();
+    assert!(bytes.len() > 4 << 20);
+    same_from_disk(&path, &bytes);
+    for length in [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, 1 << 21, bytes.len() - 32, bytes.len() - 1] {
+        same_from_disk(&path, &bytes[..length]);
+    }
+    // A string that is said to be longer than what was read so far, and one that is longer than the file.
+    let raw_string =
+        |length: u64| [b"GGUF\x03\0\0\0", &[0; 8][..], &1u64.to_le_bytes(), &length.to_le_bytes()].concat();
+    for length in [2 << 20, 4 << 20] {
+        same_from_disk(&path, &[raw_string(length), vec![b'x'; 3 << 20]].concat());
+    }
+}
+
+/// A file with the tensor `w` of so many bytes of zeros, of which the disk holds nothing.
+fn sparse(path: &Path, bytes: u64) {
+    let mut header = Vec::new();
+    let mut writer = GgufWriter::new();
+    writer.tensor("w", &[bytes / 4], 0, bytes).unwrap();
+    drop(writer.write_to(&mut header).unwrap());
+    std::fs::write(path, &header).unwrap();
+    let handle = std::fs::File::options().write(true).open(path).unwrap();
+    handle.set_len(header.len() as u64 + bytes).unwrap();
+}
+
+#[test]
+fn data_is_read_where_it_is_asked_for_and_mapped_data_is_lent() {
+    use std::borrow::Cow;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    // Half a terabyte: who reads more of it than is asked for has no memory for it.
+    sparse(&path, 1 << 39);
+    let file = GgufFile::open(&path, &sizes).unwrap();
+    let tensor = file.tensor("w").unwrap();
+    let part = tensor.part((1 << 39) - 5, 5).unwrap();
+    assert!(matches!(part, Cow::Owned(_)));
+    assert_eq!(*part, [0; 5]);
+    let beyond = tensor.part((1 << 39) - 5, 6).unwrap_err();
+    assert!(matches!(beyond.reason, NoDataReason::Range { length: 6, .. }), "{beyond}");
+    assert!(tensor.part(u64::MAX, 2).is_err());
+
+    // SAFETY: nobody else knows the file, and this test does not change it.
+    let mapped = unsafe { GgufFile::map(&data("i2_s.gguf"), &sizes) }.unwrap();
+    let read = GgufFile::open(&data("i2_s.gguf"), &sizes).unwrap();
+    for (mapped, read) in mapped.tensors().zip(read.tensors()) {
+        assert!(matches!(mapped.data().unwrap(), Cow::Borrowed(_)));
+        assert!(matches!(read.data().unwrap(), Cow::Owned(_)));
+        assert_eq!(mapped.data(), read.data());
+        assert_eq!(mapped.part(3, 20), read.part(3, 20));
+    }
+}
+
+#[test]
+fn a_file_that_becomes_shorter_is_an_error_and_no_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let bytes = wordy();
+    std::fs::write(&path, &bytes).unwrap();
+    let file = GgufFile::open(&path, &sizes).unwrap();
+    let tensor = file.tensor("w").unwrap();
+    let handle = std::fs::File::options().write(true).open(&path).unwrap();
+    for length in [bytes.len() as u64 - 1, 4096, 0] {
+        handle.set_len(length).unwrap();
+        let error = tensor.data().unwrap_err();
+        assert_eq!(error.reason, NoDataReason::Changed);
+        assert!(error.to_string().ends_with("the file has become shorter since it was opened"), "{error}");
+        // What stood in the header was read when the file was opened.
+        let words = file.value("words").unwrap().as_array().unwrap();
+        assert_eq!(words.elements().last().unwrap().unwrap(), Value::String("word 199999"));
+    }
+    // Longer again, with other bytes: what is there now is read.
+    handle.set_len(bytes.len() as u64).unwrap();
+    assert_eq!(*tensor.data().unwrap(), [0; 32]);
+}
+
+/// In a process that may have four gigabytes, a tensor of sixteen.
+#[cfg(unix)]
+#[test]
+fn a_tensor_larger_than_memory_is_an_error_with_its_bytes() {
+    const NAME: &str = "a_tensor_larger_than_memory_is_an_error_with_its_bytes";
+    const BYTES: u64 = 16 << 30;
+    if std::env::var_os(NAME).is_none() {
+        let output = std::process::Command::new("sh")
+            .args(["-c", "ulimit -v 4000000 && exec \"$0\" \"$@\""])
+            .arg(std::env::current_exe().unwrap())
+            // By where it stands, whatever this file is called.
+            .args(["--exact", &format!("{}::{NAME}", module_path!().split_once("::").unwrap().1)])
+            .args(["--nocapture", "--test-threads=1"])
+            .env(NAME, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("no memory for its 17179869184 bytes of data"), "{output:?}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.gguf");
+    sparse(&path, BYTES);
+    let file = GgufFile::open(&path, &sizes).unwrap();
+    let error = file.tensor("w").unwrap().data().unwrap_err();
+    assert_eq!(error.reason, NoDataReason::Memory(BYTES));
+    println!("{error}");
+}

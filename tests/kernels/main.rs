@@ -1,0 +1,15 @@
+//! Kernels, the oracle and importers: golden vectors, packings, products.
+
+mod golden;
+mod import_layouts;
+mod oracle;
+mod packings;
+mod products;
+#[path = "../../src/cli/random.rs"]
+#[allow(dead_code, reason = "the command uses the rest")]
+mod random;
+mod rows4;
+mod search;
+mod stacked;
+mod tables;
+mod tl;

@@ -1,0 +1,181 @@
+//! Packings of one format beside each other: which one weights are held in is decided once for all numbers of tokens, and
+//! dense ternary weights take what they say.
+#![cfg(all(feature = "bitnet", target_arch = "x86_64"))]
+
+use gristmill::registry::{Entry, KernelId};
+use gristmill::tuning::{Measured, ShapeClass, Tuning};
+use gristmill::vocab::{Arch, Feature, FeatureSet, Op};
+use gristmill::{
+    CpuProfile, Error, Linear, LinearOptions, QuantizedMatrix, REGISTRY, Request, Restrict, Shape, Threads,
+};
+
+const DENSE: &str = "r32t5";
+
+/// A processor with every x86 feature, or with all but one.
+fn processor(without: Option<Feature>) -> CpuProfile {
+    let x86 = Feature::ALL.iter().copied().filter(|f| f.arch() == Arch::X86 && Some(*f) != without);
+    CpuProfile::pretend(Arch::X86, x86.collect::<FeatureSet>())
+}
+
+fn preferring(packing: &str) -> Restrict {
+    Restrict { packing: Some(packing.to_owned()), ..Restrict::default() }
+}
+
+/// What is chosen for `m` tokens.
+fn chosen(format: &str, m: usize, cpu: &CpuProfile, restrict: &Restrict, tuning: &Tuning) -> &'static Entry {
+    let shape = Shape::new(m, 2560, 2560);
+    let request = Request::matmul(format, shape);
+    let prepared = REGISTRY.prepare_tuned(&request, cpu, restrict, tuning).expect("names are known");
+    prepared.decide(shape).chosen().expect("the reference takes every shape")
+}
+
+fn packing(entry: &Entry) -> Option<&'static str> {
+    entry.code.packing().map(|packing| packing.name)
+}
+
+#[test]
+fn the_dense_packing_is_taken_where_it_is_asked_for_and_can_be_read() {
+    let (none, all) = (Tuning::none(), processor(None));
+    for m in [1, 3, 4, 100] {
+        let untouched = chosen("i2_s", m, &all, &Restrict::default(), &none);
+        assert_eq!(packing(untouched), Some("r32k4"), "m = {m}: {}", untouched.name);
+        for format in ["i2_s", "tq1_0", "iq1_bn", "iq2_bn"] {
+            let dense = chosen(format, m, &all, &preferring(DENSE), &none);
+            assert_eq!(packing(dense), Some(DENSE), "{format}, m = {m}: {}", dense.name);
+        }
+        // Its codes have a fourth value.
+        let other = chosen("tq2_0", m, &all, &preferring(DENSE), &none);
+        assert_eq!(packing(other), Some("r32k4"), "m = {m}: {}", other.name);
+        // Without byte permutes nothing reads it.
+        let older = processor(Some(Feature::Avx512vbmi));
+        let plain = chosen("i2_s", m, &older, &preferring(DENSE), &none);
+        assert_eq!(plain.name, untouched.name, "m = {m}");
+    }
+}
+
+#[test]
+fn why_the_dense_packing_is_not_taken_is_said() {
+    let shape = Shape::new(1, 2560, 2560);
+    let request = Request::matmul("i2_s", shape);
+    let dense = "matmul.i2_s.avx512.avx512vnni.avx512vbmi.dense_decode";
+    let reason = |cpu: &CpuProfile| {
+        let prepared = REGISTRY.prepare_for(&request, cpu, &Restrict::default()).expect("no names");
+        let decision = prepared.decide(shape);
+        let rejection = decision.rejected().find(|rejection| rejection.kernel == Some(dense));
+        rejection.map(|rejection| rejection.reason.to_string()).unwrap_or_default()
+    };
+    let newer = reason(&processor(None));
+    assert!(newer.ends_with("comes first"), "{newer}");
+    let older = reason(&processor(Some(Feature::Avx512vbmi)));
+    assert!(older.contains("avx512vbmi"), "{older}");
+}
+
+#[test]
+fn an_unknown_packing_is_an_error_that_names_the_known_ones() {
+    let request = Request::matmul("i2_s", Shape::new(1, 2560, 2560));
+    let error = REGISTRY.prepare_for(&request, &processor(None), &preferring("r32t6")).expect_err("unknown");
+    assert!(
+        matches!(&error, Error::UnknownPacking { nearest: Some("r32t5"), known, .. } if known.len() >= 3)
+    );
+    assert!(error.to_string().contains("r16k4, r32k4, r32t5, r64b8"), "{error}");
+}
+
+/// Kernels of all classes of weights like 2560x2560, with times by the packing and whether they decode.
+fn tuning(us: impl Fn(&str, bool) -> f64) -> Tuning {
+    let index = REGISTRY.formats.iter().position(|format| format.name == "i2_s").expect("shipped");
+    let mut all = Vec::new();
+    for class in ShapeClass::all() {
+        let (from, to) = class.tokens();
+        let takes = |entry: &&Entry| {
+            let m = &entry.shape.m;
+            entry.op == Op::Matmul
+                && entry.format == index
+                && entry.device == gristmill::vocab::DeviceKind::Cpu
+                && (m.min..=m.max).contains(&(to.min(1 << 20) as u64))
+        };
+        let mut order: Vec<(KernelId, f64)> = REGISTRY
+            .entries
+            .iter()
+            .filter(takes)
+            .filter_map(|entry| Some((entry.id, us(packing(entry)?, from <= 1))))
+            .collect();
+        order.sort_by(|a, b| a.1.total_cmp(&b.1));
+        all.push(Measured {
+            on: gristmill::tuning::cpu().to_owned(),
+            op: Op::Matmul,
+            format: "i2_s".to_owned(),
+            class,
+            order,
+        });
+    }
+    Tuning::of(all)
+}
+
+#[test]
+fn a_tuning_holds_weights_in_one_packing_for_all_numbers_of_tokens() {
+    let cpu = processor(None);
+    let packings = |tuning: &Tuning, restrict: &Restrict| -> Vec<Option<&'static str>> {
+        [1, 2, 8, 40, 300].iter().map(|m| packing(chosen("i2_s", *m, &cpu, restrict, tuning))).collect()
+    };
+    // Dense decodes in half the time, and loses a tenth in each other class.
+    let dense_wins = tuning(|packing, decode| match (packing, decode) {
+        (DENSE, true) => 10.0,
+        (DENSE, false) => 110.0,
+        (_, true) => 20.0,
+        (_, false) => 100.0,
+    });
+    assert_eq!(packings(&dense_wins, &Restrict::default()), [Some(DENSE); 5]);
+    // It gains a tenth, and loses a half in each other class.
+    let dense_loses = tuning(|packing, decode| match (packing, decode) {
+        (DENSE, true) => 18.0,
+        (DENSE, false) => 150.0,
+        (_, true) => 20.0,
+        (_, false) => 100.0,
+    });
+    let kept = packings(&dense_loses, &Restrict::default());
+    assert!(kept.iter().all(|packing| *packing == kept[0] && *packing != Some(DENSE)), "{kept:?}");
+    // What is asked for goes before what was measured.
+    assert_eq!(packings(&dense_loses, &preferring(DENSE)), [Some(DENSE); 5]);
+}
+
+/// A layer in the dense packing holds its weights once, in four fifths of the bytes that two bits take, and computes the
+/// same bits.
+#[test]
+fn a_dense_layer_is_smaller_and_computes_the_same() -> Result<(), Error> {
+    let needed = [Feature::Avx512f, Feature::Avx512bw, Feature::Avx512vnni, Feature::Avx512vbmi];
+    let needed: FeatureSet = needed.into_iter().collect();
+    if !CpuProfile::detect().features.contains(needed) {
+        println!("ran 0 of 1; skipped 1: this processor has no byte permutes");
+        return Ok(());
+    }
+    let (n, k) = (192, 2560);
+    let (_, format) = REGISTRY.format("i2_s")?;
+    let mut tensor = vec![0u8; format.tensor_bytes(n, k)?];
+    let (codes, tail) = tensor.split_at_mut(n * format.row_bytes(k)?);
+    for (i, byte) in codes.iter_mut().enumerate() {
+        // Codes 0 to 2 in each two bits.
+        *byte = (0..4).fold(0, |byte, field| (byte << 2) | ((i * 31 + i / 7 + field * 5) % 3) as u8);
+    }
+    tail[..4].copy_from_slice(&0.5f32.to_le_bytes());
+    let matrix = QuantizedMatrix::new(format, n, k, &tensor)?;
+    let threads = Threads::new(2)?;
+    let layer = |packing: &str| {
+        let options = LinearOptions { restrict: Some(preferring(packing)), ..LinearOptions::default() };
+        Linear::new(&REGISTRY, &matrix, &options, &threads)
+    };
+    let (plain, dense) = (layer("r32k4")?, layer(DENSE)?);
+    let scales = n * size_of::<f32>();
+    assert_eq!(plain.weight_bytes() - scales, n * k / 4);
+    assert_eq!(dense.weight_bytes() - scales, n * k / 5);
+    for m in [1, 2, 4, 11] {
+        let x: Vec<f32> = (0..m * k).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+        let run = |layer: &Linear| -> Result<Vec<u32>, Error> {
+            let mut workspace = layer.workspace(m, &threads)?;
+            let mut y = vec![0.0; m * n];
+            layer.forward(gristmill::Input::F32(&x), m, None, &mut y, &mut workspace, &threads)?;
+            Ok(y.into_iter().map(f32::to_bits).collect())
+        };
+        assert_eq!(run(&dense)?, run(&plain)?, "m = {m}");
+    }
+    Ok(())
+}
