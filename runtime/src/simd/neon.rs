@@ -139,8 +139,20 @@ pub fn sub(a: I, b: I) -> I {
 #[target_feature(enable = "neon")]
 pub unsafe fn integers(p: *const i8) -> I {
     // SAFETY: the caller answers for four bytes.
-    let bytes = vcreate_s8(u64::from(unsafe { p.cast::<u32>().read_unaligned() }));
-    vmovl_s16(vget_low_s16(vmovl_s8(bytes)))
+    let bytes = vdupq_n_s32(unsafe { p.cast::<i32>().read_unaligned() });
+    let integers: I;
+    // Where the compiler sees that these lanes are multiplied by other extended ones, it narrows them again for `smlal`:
+    // seven instructions for two, and LLVM 22 fails with an internal error when it does that in some kernels.
+    // SAFETY: `sxtl` only touches the registers named, and this function has its feature.
+    unsafe {
+        asm!(
+            "sxtl {integers:v}.8h, {bytes:v}.8b",
+            "sxtl {integers:v}.4s, {integers:v}.4h",
+            integers = out(vreg) integers, bytes = in(vreg) bytes,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    integers
 }
 
 /// Two neighbouring bytes to the i16 halves of every lane, sign-extended.
