@@ -49,6 +49,8 @@ words! {
         Matmul = "matmul",
         /// f32 activation rows to int8 with scales and sums.
         QuantizeActivations = "quantize_activations",
+        /// Rows of a packed matrix by index, as f32, f16 or bf16 values.
+        Embed = "embed",
     }
 }
 

@@ -45,6 +45,17 @@ pub fn of(op: Op) -> Shape {
             ],
             output: FALLIBLE,
         },
+        Op::Embed => Shape {
+            alias: "EmbedFn",
+            parameters: &[
+                ("src", "*const u8"),
+                ("dst", "*mut u8"),
+                ("blocks", "usize"),
+                ("outer", "f32"),
+                ("to", "DType"),
+            ],
+            output: FALLIBLE,
+        },
         Op::Matmul => Shape { alias: "MatmulFn", parameters: &[("args", "&MatmulArgs")], output: None },
     }
 }

@@ -4,6 +4,8 @@
 //! buffers, and are the only callers. Generated code implements it, and bodies written by hand that are marked with
 //! `#[variant]`; a handle reaches them through an [`Entry`](crate::registry::Entry), which vouches for them.
 
+use gristmill_spec::vocab::DType;
+
 /// Why a kernel stopped. Indices count from the start of the buffer that the kernel was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -28,6 +30,12 @@ pub struct Step {
 /// `blocks` blocks at `src` to `blocks * elements` values at `dst`; `outer` is the row's or tensor's scale.
 pub type DequantizeFn =
     unsafe fn(src: *const u8, dst: *mut f32, blocks: usize, outer: f32) -> Result<(), Fault>;
+
+/// `blocks` blocks of a row at `src` to `blocks * elements` values of type `to` at `dst`, aligned for that type; `outer` is
+/// the row's or tensor's scale. `to` is f32, f16 or bf16: values are those of a [`DequantizeFn`], rounded to nearest even;
+/// what is too large for an f16 becomes an infinity.
+pub type EmbedFn =
+    unsafe fn(src: *const u8, dst: *mut u8, blocks: usize, outer: f32, to: DType) -> Result<(), Fault>;
 
 /// The step for `len` values (a row or a tensor) at `src`.
 pub type StepFn = unsafe fn(src: *const f32, len: usize) -> Result<Step, Fault>;

@@ -5,6 +5,7 @@ use crate::activations::Tokens;
 use crate::decide::Candidate;
 use crate::error::Error;
 use crate::gpu::{GpuProfile, NoGpu};
+use crate::kernel::Output;
 use crate::launch::Launcher;
 use crate::registry::{FormatInfo, PackInfo, Registry, Unit};
 use crate::weights::{PackedMatrix, QuantizedMatrix};
@@ -26,7 +27,7 @@ macro_rules! absent {
         }
     )*};
 }
-absent!(QuantizeCode DequantizeCode ActivationCode ProductCode);
+absent!(QuantizeCode DequantizeCode EmbedCode ActivationCode ProductCode);
 
 /// Weights on a device.
 #[derive(Debug)]
@@ -61,6 +62,12 @@ impl Launcher<QuantizeCode> {
 
 impl Launcher<DequantizeCode> {
     pub(crate) fn tensor(&self, _: &QuantizedMatrix<'_>, _: Option<&mut [f32]>) -> Result<(), Error> {
+        match *self.code() {}
+    }
+}
+
+impl Launcher<EmbedCode> {
+    pub(crate) fn rows(&self, _: &QuantizedMatrix<'_>, _: &[u32], _: Output<'_>) -> Result<(), Error> {
         match *self.code() {}
     }
 }

@@ -382,15 +382,7 @@ impl Prepared {
             Some(Err(why)) => return Some(Reason::NoGpu(why.clone())),
             None => return Some(absent),
         };
-        let code = match &entry.code {
-            Code::Cuda(code) => code,
-            Code::Dequantize(_)
-            | Code::Quantize { .. }
-            | Code::QuantizeActivations(_)
-            | Code::Matmul { .. } => {
-                return Some(absent);
-            }
-        };
+        let Code::Cuda(code) = &entry.code else { return Some(absent) };
         if gpu.cc < code.min_cc {
             return Some(Reason::CapabilityTooLow { needed: code.min_cc, found: gpu.cc });
         }

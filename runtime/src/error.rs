@@ -207,6 +207,16 @@ pub enum Error {
         /// Rows of the matrix.
         rows: usize,
     },
+    /// An index that names no row of the matrix.
+    #[error("index {index} (at position {position}) is of no row: the matrix has {rows}")]
+    RowIndexOutOfRange {
+        /// Where it stands among the indices.
+        position: usize,
+        /// The index.
+        index: u32,
+        /// Rows of the matrix.
+        rows: usize,
+    },
     /// Run never allocates, so the workspace must be large enough before.
     #[error(
         "the workspace is too small: {what} needs {needed} values, found {found}\n  \

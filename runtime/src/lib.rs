@@ -52,7 +52,7 @@ pub use error::Error;
 pub use gpu::{CudaVersion, GpuProfile, NoGpu};
 pub use gristmill_spec::vocab;
 pub use half;
-pub use kernel::{Dequantizer, Matmul, Quantizer};
+pub use kernel::{Dequantizer, Embedder, Matmul, Output, Quantizer};
 pub use linear::{Linear, LinearOptions, Policy};
 pub use reason::{Reason, Refusal, Rejection};
 pub use receipt::{Receipt, Recording};

@@ -8,6 +8,8 @@
 #![allow(clippy::needless_range_loop, reason = "adapters of iterators are not inlined everywhere, see above")]
 
 use crate::abi::Fault;
+use core::mem::MaybeUninit;
+use gristmill_spec::vocab::DType;
 use half::{bf16, f16};
 
 /// IEEE binary16 bits to f32.
@@ -45,6 +47,49 @@ pub fn bf16_to_f32(bits: u16) -> f32 {
 #[inline(always)]
 pub fn f32_to_bf16(value: f32) -> u16 {
     bf16::from_f32(value).to_bits()
+}
+
+/// Values rounded to nearest even to the bits of f16 (`to` is that) or bf16, each with the result of [`f32_to_f16`] or
+/// [`f32_to_bf16`], but in a form that vectorizes.
+///
+/// # Safety
+///
+/// `dst` has room for as many.
+#[inline(always)]
+pub unsafe fn narrow(values: &[f32], dst: *mut u16, to: DType) {
+    // SAFETY: the caller answers for the room.
+    let dst = unsafe { core::slice::from_raw_parts_mut(dst.cast::<MaybeUninit<u16>>(), values.len()) };
+    if let DType::F16 = to {
+        for i in 0..values.len() {
+            dst[i] = MaybeUninit::new(narrow_to_f16(values[i]));
+        }
+    } else {
+        for i in 0..values.len() {
+            dst[i] = MaybeUninit::new(narrow_to_bf16(values[i]));
+        }
+    }
+}
+
+#[inline(always)]
+fn narrow_to_f16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let magnitude = bits & MAGNITUDE;
+    // The last bit of numbers from 0.5 up to 1 is worth what the last bit of a subnormal f16 is.
+    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
+    let rounded = magnitude.wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
+    let normal = rounded.wrapping_sub((127 - 15) << 10).min(0x7c00);
+    let number = if magnitude < 0x3880_0000 { subnormal } else { normal };
+    let nan = 0x7e00 | (magnitude >> 13 & 0x3ff);
+    let made = if magnitude > 0x7f80_0000 { nan } else { number };
+    (bits >> 16 & 0x8000 | made) as u16
+}
+
+#[inline(always)]
+fn narrow_to_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    let made = if bits & MAGNITUDE > 0x7f80_0000 { bits | 0x40_0000 } else { rounded };
+    (made >> 16) as u16
 }
 
 /// An 8-bit exponent as half of OCP E8M0: 2^(e - 128). The two smallest are subnormal in f32.
@@ -194,6 +239,38 @@ mod tests {
     /// 2^exponent, by its bits: powers of the library need not be exact, and in Miri are not.
     fn power_of_two(exponent: i32) -> f64 {
         f64::from_bits(((exponent + 1023) as u64) << 52)
+    }
+
+    /// Every f16, what lies in the middle between neighbours, and one bit to both sides of each; NaN of all kinds.
+    #[test]
+    fn narrowing_is_rounding_to_nearest_even() {
+        let mut values = Vec::new();
+        // Few where a test is interpreted.
+        for bits in (0..=0x7c00u16).step_by(if cfg!(miri) { 257 } else { 1 }) {
+            let here = f16::from_bits(bits).to_f32();
+            let next = f16::from_bits((bits + 1).min(0x7bff)).to_f32();
+            let middle = here / 2.0 + next / 2.0;
+            for value in [here, middle] {
+                let around = [value.to_bits().saturating_sub(1), value.to_bits(), value.to_bits() + 1];
+                values.extend(around.map(f32::from_bits));
+            }
+        }
+        // The borders of bf16, subnormal f32, the largest of all, infinities and NaN.
+        for high in (0..=0x7fffu32).step_by(if cfg!(miri) { 501 } else { 7 }) {
+            values.extend([0, 1, 0x7fff, 0x8000, 0x8001, 0xffff].map(|low| f32::from_bits(high << 16 | low)));
+        }
+        let both: Vec<f32> = values.iter().flat_map(|x| [*x, -*x]).collect();
+        let mut found = vec![0u16; both.len()];
+        // SAFETY: there is room for as many.
+        unsafe { narrow(&both, found.as_mut_ptr(), DType::F16) };
+        for (x, found) in both.iter().zip(&found) {
+            assert_eq!(*found, f16::from_f32_const(*x).to_bits(), "{x:e} ({:#x})", x.to_bits());
+        }
+        // SAFETY: as above.
+        unsafe { narrow(&both, found.as_mut_ptr(), DType::Bf16) };
+        for (x, found) in both.iter().zip(&found) {
+            assert_eq!(*found, bf16::from_f32_const(*x).to_bits(), "{x:e} ({:#x})", x.to_bits());
+        }
     }
 
     #[test]

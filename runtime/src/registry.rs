@@ -15,7 +15,9 @@ mod vouched;
 
 pub use vouched::{Entry, FormatInfo, PackInfo, Registry};
 
-use crate::abi::{DequantizeFn, MatmulFn, PackFn, QuantizeActivationsFn, QuantizeFn, StepFn, UnpackFn};
+use crate::abi::{
+    DequantizeFn, EmbedFn, MatmulFn, PackFn, QuantizeActivationsFn, QuantizeFn, StepFn, UnpackFn,
+};
 use crate::gpu::CudaVersion;
 use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Isa, Op, Precision};
 use std::sync::atomic::AtomicU64;
@@ -187,6 +189,15 @@ pub struct CudaSplit {
 pub enum CudaLaunch {
     /// Blocks to f32: a thread does `per_thread` elements.
     Dequantize {
+        /// Name in the image.
+        function: &'static str,
+        /// Threads of a CUDA block.
+        threads: u32,
+        /// Elements of a thread.
+        per_thread: u32,
+    },
+    /// Rows by index to f32, f16 or bf16: a thread does `per_thread` elements of a row at a time.
+    Embed {
         /// Name in the image.
         function: &'static str,
         /// Threads of a CUDA block.
@@ -393,6 +404,8 @@ pub enum Code {
     },
     /// Activations to int8.
     QuantizeActivations(QuantizeActivationsFn),
+    /// Rows to values of a type.
+    Embed(EmbedFn),
     /// Matrix product.
     Matmul {
         /// The product.
@@ -412,9 +425,7 @@ impl Code {
         match self {
             Code::Matmul { packing, .. } => *packing,
             Code::Cuda(CudaCode { launch: CudaLaunch::Matmul { packing, .. }, .. }) => Some(packing),
-            Code::Dequantize(_) | Code::Quantize { .. } | Code::QuantizeActivations(_) | Code::Cuda(_) => {
-                None
-            }
+            _ => None,
         }
     }
 }

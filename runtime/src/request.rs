@@ -111,7 +111,7 @@ pub struct Request<'a> {
     /// Name of the quantizer; `None`: the format's default. Read only for `quantize`.
     pub quantizer: Option<&'a str>,
     /// Type of the unpacked operand: the activations of a product, the source of a quantizer, the
-    /// result of `dequantize`.
+    /// result of `dequantize` and `embed`.
     pub input: DType,
     /// Where.
     pub device: Device,
@@ -143,6 +143,13 @@ impl<'a> Request<'a> {
     pub const fn dequantize(format: &'a str, n: usize, k: usize) -> Request<'a> {
         let shape = Shape::matrix(n, k);
         Request::of(Op::Dequantize, format, None, shape)
+    }
+
+    /// Rows of blocks by index to f32 ([`with_input`](Request::with_input): f16 or bf16) on the processor; `n` and `k` are
+    /// those of the matrix.
+    pub const fn embed(format: &'a str, n: usize, k: usize) -> Request<'a> {
+        let shape = Shape::matrix(n, k);
+        Request::of(Op::Embed, format, None, shape)
     }
 
     /// The same request for another input type.

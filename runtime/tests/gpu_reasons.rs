@@ -73,7 +73,7 @@ const fn format(name: &'static str) -> FormatFacts {
 fn candidates(op: Op, format: usize, _: DType, kind: DeviceKind) -> &'static [u16] {
     match (op, format, kind) {
         (Op::Dequantize, 0, DeviceKind::Cuda) => &[0],
-        (Op::Dequantize | Op::Quantize | Op::Matmul | Op::QuantizeActivations, _, _) => &[],
+        (Op::Dequantize | Op::Embed | Op::Quantize | Op::Matmul | Op::QuantizeActivations, _, _) => &[],
     }
 }
 

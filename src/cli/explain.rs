@@ -13,13 +13,13 @@ use std::io::Write;
 /// Exits with 0 if there is a kernel, 2 if there is none.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// What is to be computed: quantize, dequantize, matmul, quantize_activations
+    /// What is to be computed: quantize, dequantize, embed, matmul, quantize_activations
     #[arg(value_parser = request::op)]
     op: Op,
     /// Weight format (activation format for quantize_activations)
     #[arg(long, value_name = "NAME")]
     format: String,
-    /// Type of the unpacked operand: f32, f16, bf16, i8
+    /// Type of the unpacked operand (of the result for dequantize and embed): f32, f16, bf16, i8
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = request::dtype)]
     input: DType,
     /// Device: cpu, cuda:0, rocm:0, metal:0

@@ -10,9 +10,9 @@ use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
 use gristmill::registry::{Code, FormatInfo};
 use gristmill::vocab::{DType, Op};
 use gristmill::{
-    CpuProfile, CudaVersion, Dequantizer, Device, Error, GpuProfile, Input, Linear, LinearOptions, Matmul,
-    NoGpu, Policy, QuantizedMatrix, Quantizer, REGISTRY, Reason, Recording, Request, Restrict, Shape,
-    Threads, Workspace,
+    CpuProfile, CudaVersion, Dequantizer, Device, Embedder, Error, GpuProfile, Input, Linear, LinearOptions,
+    Matmul, NoGpu, Output, Policy, QuantizedMatrix, Quantizer, REGISTRY, Reason, Recording, Request,
+    Restrict, Shape, Threads, Workspace,
 };
 use std::path::Path;
 use std::process::Command;
@@ -59,6 +59,7 @@ fn same_bits() -> Result<(), Error> {
             results.push(bits(&out));
         }
         assert!(results[0] == results[1], "{}: dequantized otherwise", format.name);
+        rows_by_index(&matrix, &recording)?;
         for m in [1, 2, 5, 40] {
             product(format, &matrix, m, &recording)?;
         }
@@ -67,6 +68,39 @@ fn same_bits() -> Result<(), Error> {
     let receipt = recording.receipt();
     assert!(receipt.devices().contains(&GPU.kind), "{receipt:?}");
     assert!(receipt.kernels().iter().any(|kernel| kernel.name().contains(".cuda")), "{receipt:?}");
+    Ok(())
+}
+
+/// Rows by index on both devices, as values of every type.
+fn rows_by_index(matrix: &QuantizedMatrix<'_>, recording: &Recording) -> Result<(), Error> {
+    use gristmill::half::{bf16, f16};
+    let (n, k, name) = (matrix.n(), matrix.k(), matrix.format().name);
+    let rows = [n as u32 - 1, 0, 5, 5];
+    let mut results = Vec::new();
+    for device in [Device::CPU, GPU] {
+        let handle = |to| {
+            let prepared = REGISTRY.prepare(&Request::embed(name, n, k).with_input(to).on(device))?;
+            let mut handle = Embedder::new(&prepared.decide_as_asked())?;
+            assert_eq!(handle.entry().device, device.kind);
+            handle.record(Some(recording))?;
+            Ok::<_, Error>(handle)
+        };
+        let mut full = vec![f32::NAN; rows.len() * k];
+        handle(DType::F32)?.run(matrix, &rows, Output::F32(&mut full))?;
+        let mut halves = vec![f16::NAN; rows.len() * k];
+        handle(DType::F16)?.run(matrix, &rows, Output::F16(&mut halves))?;
+        let mut brains = vec![bf16::NAN; rows.len() * k];
+        let brain = handle(DType::Bf16)?;
+        brain.run(matrix, &rows, Output::Bf16(&mut brains))?;
+        let error = brain.run(matrix, &[0, n as u32], Output::Bf16(&mut brains)).expect_err("no such row");
+        assert_eq!(error, Error::RowIndexOutOfRange { position: 1, index: n as u32, rows: n });
+        results.push((
+            bits(&full),
+            halves.iter().map(|x| x.to_bits()).collect::<Vec<_>>(),
+            brains.iter().map(|x| x.to_bits()).collect::<Vec<_>>(),
+        ));
+    }
+    assert!(results[0] == results[1], "{name}: other rows");
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use super::random::Random;
 use super::support::{Buffer, Unit, can_run};
 use super::verify::inputs::{self, Weights};
 use super::verify::scales::{self, Spread};
+use gristmill::half::{bf16, f16};
 use gristmill::oracle::{FormatOracle, OracleError, Refused};
 use gristmill::{CpuProfile, Error, Quantizer, REGISTRY, Request, Restrict};
 use gristmill_spec::model::QuantizeRule;
@@ -95,6 +96,86 @@ fn dequantize_gives_the_oracle_s_bits() {
     }
     println!("{cases} tensors");
     assert!(cases >= least(18 * 7), "only {cases} tensors were dequantized");
+}
+
+/// Runs `embed` with at most `most` blocks; the bytes of the values, or the fault.
+fn embed(
+    kernel: &Kernel,
+    tensor: &[u8],
+    (n, k): (usize, usize),
+    rows: &[u32],
+    to: u32,
+    most: u32,
+    seed: u64,
+) -> Result<Result<Vec<u8>, u64>, String> {
+    let (threads, per_thread) = (kernel.number("threads"), kernel.number("per_thread"));
+    let values = rows.len() * k;
+    let blocks = (values.div_ceil(per_thread).div_ceil(threads) as u32).min(most);
+    let (src, indices) = (Buffer::input("src", tensor), Buffer::input("indices", rows));
+    let dst = Buffer::<u8>::unset("dst", values * if to == 0 { 4 } else { 2 });
+    let fault = Buffer::output("fault", &[NO_FAULT]);
+    let launch = kernel.unit.launch(kernel.function()).grid(blocks, 1).threads(threads as u32).seed(seed);
+    let launch = launch.arg(&src).arg(&indices).arg(&dst).arg(to).arg(rows.len() as u32).arg(n as u32);
+    launch.arg(k as u32).arg(sizes(kernel.format(), n, k).0 as u64).arg(&fault).run()?;
+    Ok(match fault.read()[0] {
+        NO_FAULT => Ok(dst.try_read()?),
+        fault => Err(fault),
+    })
+}
+
+#[test]
+fn embed_gives_the_oracle_s_rows() {
+    if !can_run("embed") {
+        return;
+    }
+    let mut cases = 0;
+    for kernel in kernels(Op::Embed) {
+        let oracle = generated().oracle.format(kernel.format()).expect("described");
+        let elements = oracle.format().elements as usize;
+        let mut random = Random::new(12, kernel.format());
+        for (n, blocks, kind) in [(1, 1, Weights::Wild), (5, 3, Weights::EveryCode), (3, 2, Weights::Random)]
+        {
+            let k = blocks * elements;
+            let tensor = inputs::tensor(&oracle, &mut random, n, k, kind);
+            let rows = [n as u32 - 1, 0, n as u32 / 2, 0];
+            let of_row = |row: &u32| oracle.row(&tensor, n, k, *row as usize).expect("valid").f32s;
+            let expected: Vec<f32> = rows.iter().flat_map(of_row).collect();
+            for (seed, most) in [(1, u32::MAX), (2, 1)] {
+                for to in 0..3 {
+                    let case = format!("{} n={n} k={k} {} type {to}", kernel.listed.name, kind.name());
+                    let found = embed(&kernel, &tensor, (n, k), &rows, to, most, seed);
+                    let found = found.unwrap_or_else(|report| panic!("{case}: {report}"));
+                    let found = found.unwrap_or_else(|fault| panic!("{case}: fault {fault}"));
+                    let two = |i: usize| u16::from_le_bytes([found[2 * i], found[2 * i + 1]]);
+                    for (i, x) in expected.iter().enumerate() {
+                        let (bits, same) = match to {
+                            0 => {
+                                let bits = u32::from_le_bytes(found[4 * i..][..4].try_into().expect("four"));
+                                (bits, bits == x.to_bits() || (x.is_nan() && f32::from_bits(bits).is_nan()))
+                            }
+                            1 => (u32::from(two(i)), x.is_nan() || two(i) == f16::from_f32(*x).to_bits()),
+                            _ => (u32::from(two(i)), x.is_nan() || two(i) == bf16::from_f32(*x).to_bits()),
+                        };
+                        assert!(same, "{case}: element {i}: bits {bits:#x} for {x:e}");
+                    }
+                    cases += 1;
+                }
+            }
+        }
+        let Some(invalid) = inputs::invalid_code(&oracle) else { continue };
+        let (format, k) = (oracle.format(), 2 * elements);
+        let mut tensor = inputs::tensor(&oracle, &mut random, 2, k, Weights::Random);
+        let start = 2 * sizes(&format.name, 2, k).0 - format.bytes as usize;
+        oracle.set_raw(&mut tensor[start..][..format.bytes as usize], format.value.code, 0, invalid);
+        let Err(OracleError::InvalidCode { column, .. }) = oracle.row(&tensor, 2, k, 1) else {
+            panic!("{}: the oracle takes code {invalid}", format.name)
+        };
+        // By position, not by row.
+        let found = embed(&kernel, &tensor, (2, k), &[0, 0, 1], 0, u32::MAX, 1).expect("runs");
+        assert_eq!(found, Err(((2 * k + column) * 4 + 1) as u64), "{}: the fault", kernel.listed.name);
+    }
+    println!("{cases} tensors");
+    assert!(cases >= least(18 * 18), "only {cases} tensors");
 }
 
 /// The first of the codes without a meaning is reported, whichever thread meets it.

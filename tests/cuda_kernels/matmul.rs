@@ -48,7 +48,7 @@ pub fn pack_info(kernel: &Kernel) -> &'static PackInfo {
     let of_format = REGISTRY.entries.iter().filter(|entry| entry.format == format);
     let packed = of_format.filter_map(|entry| match entry.code {
         Code::Matmul { packing, .. } => packing,
-        Code::Dequantize(_) | Code::Quantize { .. } | Code::QuantizeActivations(_) | Code::Cuda(_) => None,
+        _ => None,
     });
     let as_wide =
         |info: &&PackInfo| packings.iter().any(|packing| packing.name == info.name && widths(packing) == own);

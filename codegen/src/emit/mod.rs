@@ -2,6 +2,7 @@
 
 mod activations;
 mod cuda;
+mod embed;
 pub mod fields;
 mod format;
 pub(crate) use format::uses_outer;

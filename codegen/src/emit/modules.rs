@@ -1,14 +1,14 @@
 //! The modules of generated code: one for each format, one for each activation format.
 
 use super::{
-    Listed, Listing, Loops, Shared, activations, attributes, doc, fields, format, free_name, lookup, matmul,
-    pack, quantize, scalar, serving, variant_ident,
+    Listed, Listing, Loops, Shared, activations, attributes, doc, embed, fields, format, free_name, lookup,
+    matmul, pack, quantize, scalar, serving, variant_ident,
 };
 use crate::plan::{FormatPlan, LookupPlan, MatmulPlan, PackPlan, lcm, scalar_k_max};
 use crate::{CudaImages, Error, Options};
 use gristmill_spec::model::{CpuVariant, Format, Origin, Packing, ShapeRules, SpecSet};
 use gristmill_spec::vocab::{Op, Strategy};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// One module for a format, with every kernel that serves it.
@@ -33,26 +33,21 @@ pub(super) fn format_module(
     let strategies = strategy_words(plan);
 
     let dequantizers: Vec<_> = serving(set, Op::Dequantize, index).collect();
+    let embedders: Vec<_> = serving(set, Op::Embed, index).collect();
+    let dequantize = format!("{decode}{}", format::dequantize(plan));
+    let mut decoders = BTreeSet::new();
     if !dequantizers.is_empty() {
-        let text = format::dequantize(plan);
         let listing = Listing { op: Op::Dequantize, format: index, format_name: name, options };
         for (kernel, order, variant) in dequantizers {
             let ident = format!("dequantize_{}", variant_ident(variant));
             let function = match &variant.body {
                 Some(path) => path.clone(),
                 None => {
-                    body.push_str(&passing_on(
-                        variant,
-                        &format!("Blocks of `{name}` to f32"),
-                        Some(&variant.origin),
-                        "DequantizeFn",
-                        &format!("{ident}(src: *const u8, dst: *mut f32, blocks: usize, outer: f32) -> Result<(), Fault>"),
-                        "dequantize(src, dst, blocks, outer)",
-                    ));
+                    body.push_str(&dequantizer(name, variant, &ident));
+                    decoders.insert(ident.clone());
                     format!("{name}::{ident}")
                 }
             };
-            let text = format!("{decode}{text}");
             listed.push(listing.entry(
                 kernel,
                 order,
@@ -61,11 +56,50 @@ pub(super) fn format_module(
                 k_rule(variant.shape, u64::MAX),
                 format!("decode: {strategies}"),
                 format!("Code::Dequantize({function})"),
-                &text,
+                &dequantize,
+            ));
+            binding(&mut body, variant, &listed[listed.len() - 1].name);
+        }
+    }
+    if !embedders.is_empty() {
+        let text = embed::embed();
+        let listing = Listing { op: Op::Embed, format: index, format_name: name, options };
+        for (kernel, order, variant) in embedders {
+            let ident = format!("embed_{}", variant_ident(variant));
+            let function = match &variant.body {
+                Some(path) => path.clone(),
+                None => {
+                    let decoder = format!("dequantize_{}", variant_ident(variant));
+                    if decoders.insert(decoder.clone()) {
+                        body.push_str(&dequantizer(name, variant, &decoder));
+                    }
+                    body.push_str(&passing_on(
+                        variant,
+                        &format!("Rows of `{name}` to f32, f16 or bf16"),
+                        Some(&variant.origin),
+                        "EmbedFn",
+                        &format!("{ident}(src: *const u8, dst: *mut u8, blocks: usize, outer: f32, to: DType) -> Result<(), Fault>"),
+                        &format!("embed({decoder}, src, dst, blocks, outer, to)"),
+                    ));
+                    format!("{name}::{ident}")
+                }
+            };
+            listed.push(listing.entry(
+                kernel,
+                order,
+                variant,
+                None,
+                k_rule(variant.shape, u64::MAX),
+                format!("decode: {strategies}"),
+                format!("Code::Embed({function})"),
+                &format!("{dequantize}{text}"),
             ));
             binding(&mut body, variant, &listed[listed.len() - 1].name);
         }
         body.push_str(&text);
+    }
+    if !decoders.is_empty() {
+        body.push_str(&format::dequantize(plan));
     }
 
     let quantize: Vec<_> = serving(set, Op::Quantize, index).collect();
@@ -238,10 +272,11 @@ pub(super) fn format_module(
         "{}///
          /// `@generated` by gristmill from {}:{}.
          pub mod {name} {{
-             use gristmill_runtime::abi::{{Fault, MatmulArgs, Step}};
+             use gristmill_runtime::abi::{{DequantizeFn, Fault, MatmulArgs, Step}};
              use gristmill_runtime::number;
              use gristmill_runtime::registry::{{PackFacts, PackInfo}};
              use gristmill_runtime::search;
+             use gristmill_runtime::vocab::DType;
              {body}
          }}\n",
         format::module_doc(plan),
@@ -302,6 +337,18 @@ fn packed<'a>(
             pack: resolved.pack,
         },
     })
+}
+
+/// `dequantize` compiled for a variant.
+fn dequantizer(format: &str, variant: &CpuVariant, ident: &str) -> String {
+    passing_on(
+        variant,
+        &format!("Blocks of `{format}` to f32"),
+        Some(&variant.origin),
+        "DequantizeFn",
+        &format!("{ident}(src: *const u8, dst: *mut f32, blocks: usize, outer: f32) -> Result<(), Fault>"),
+        "dequantize(src, dst, blocks, outer)",
+    )
 }
 
 /// A function compiled for a variant, of the ABI's type `abi`, that passes its arguments on to what all ISAs share.

@@ -4,10 +4,11 @@
 ///
 /// `@generated` by gristmill from specs/formats/planes.toml:1.
 pub mod planes {
-    use ::gristmill::runtime::abi::{Fault, MatmulArgs, Step};
+    use ::gristmill::runtime::abi::{DequantizeFn, Fault, MatmulArgs, Step};
     use ::gristmill::runtime::number;
     use ::gristmill::runtime::registry::{PackFacts, PackInfo};
     use ::gristmill::runtime::search;
+    use ::gristmill::runtime::vocab::DType;
     /// Elements of a block.
     pub const ELEMENTS: usize = 64;
     /// Bytes of a block.
@@ -1070,6 +1071,33 @@ const fn candidates(
                 }
             }
         }
+        Op::Embed => {
+            if format >= Format::ALL.len() {
+                return &[];
+            }
+            match Format::ALL[format] {
+                Format::Planes => {
+                    match (input, device) {
+                        (DType::F32, DeviceKind::Cpu)
+                        | (DType::F32, DeviceKind::Cuda)
+                        | (DType::F32, DeviceKind::Rocm)
+                        | (DType::F32, DeviceKind::Metal)
+                        | (DType::F16, DeviceKind::Cpu)
+                        | (DType::F16, DeviceKind::Cuda)
+                        | (DType::F16, DeviceKind::Rocm)
+                        | (DType::F16, DeviceKind::Metal)
+                        | (DType::Bf16, DeviceKind::Cpu)
+                        | (DType::Bf16, DeviceKind::Cuda)
+                        | (DType::Bf16, DeviceKind::Rocm)
+                        | (DType::Bf16, DeviceKind::Metal)
+                        | (DType::I8, DeviceKind::Cpu)
+                        | (DType::I8, DeviceKind::Cuda)
+                        | (DType::I8, DeviceKind::Rocm)
+                        | (DType::I8, DeviceKind::Metal) => &[],
+                    }
+                }
+            }
+        }
     }
 }
 /// Kernels of this build by what they serve, in order of preference: every combination is spelled out.
@@ -1189,6 +1217,33 @@ const fn candidates(
                 }
             }
         }
+        Op::Embed => {
+            if format >= Format::ALL.len() {
+                return &[];
+            }
+            match Format::ALL[format] {
+                Format::Planes => {
+                    match (input, device) {
+                        (DType::F32, DeviceKind::Cpu)
+                        | (DType::F32, DeviceKind::Cuda)
+                        | (DType::F32, DeviceKind::Rocm)
+                        | (DType::F32, DeviceKind::Metal)
+                        | (DType::F16, DeviceKind::Cpu)
+                        | (DType::F16, DeviceKind::Cuda)
+                        | (DType::F16, DeviceKind::Rocm)
+                        | (DType::F16, DeviceKind::Metal)
+                        | (DType::Bf16, DeviceKind::Cpu)
+                        | (DType::Bf16, DeviceKind::Cuda)
+                        | (DType::Bf16, DeviceKind::Rocm)
+                        | (DType::Bf16, DeviceKind::Metal)
+                        | (DType::I8, DeviceKind::Cpu)
+                        | (DType::I8, DeviceKind::Cuda)
+                        | (DType::I8, DeviceKind::Rocm)
+                        | (DType::I8, DeviceKind::Metal) => &[],
+                    }
+                }
+            }
+        }
     }
 }
 /// Kernels of this build by what they serve, in order of preference: every combination is spelled out.
@@ -1287,6 +1342,33 @@ const fn candidates(
             }
             match ActivationFormat::ALL[format] {
                 ActivationFormat::Int8Row => {
+                    match (input, device) {
+                        (DType::F32, DeviceKind::Cpu)
+                        | (DType::F32, DeviceKind::Cuda)
+                        | (DType::F32, DeviceKind::Rocm)
+                        | (DType::F32, DeviceKind::Metal)
+                        | (DType::F16, DeviceKind::Cpu)
+                        | (DType::F16, DeviceKind::Cuda)
+                        | (DType::F16, DeviceKind::Rocm)
+                        | (DType::F16, DeviceKind::Metal)
+                        | (DType::Bf16, DeviceKind::Cpu)
+                        | (DType::Bf16, DeviceKind::Cuda)
+                        | (DType::Bf16, DeviceKind::Rocm)
+                        | (DType::Bf16, DeviceKind::Metal)
+                        | (DType::I8, DeviceKind::Cpu)
+                        | (DType::I8, DeviceKind::Cuda)
+                        | (DType::I8, DeviceKind::Rocm)
+                        | (DType::I8, DeviceKind::Metal) => &[],
+                    }
+                }
+            }
+        }
+        Op::Embed => {
+            if format >= Format::ALL.len() {
+                return &[];
+            }
+            match Format::ALL[format] {
+                Format::Planes => {
                     match (input, device) {
                         (DType::F32, DeviceKind::Cpu)
                         | (DType::F32, DeviceKind::Cuda)

@@ -46,6 +46,7 @@ impl Op {
     /// The op's row of the table.
     pub const fn info(self) -> &'static OpInfo {
         const F32: &[DType] = &[DType::F32];
+        const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::Bf16];
         const BLOCKS: OpInfo = OpInfo {
             doc: "",
             serves: Serves::Formats,
@@ -79,6 +80,12 @@ impl Op {
             Op::QuantizeActivations => &OpInfo {
                 doc: "f32 activation rows to int8 with scales and sums",
                 serves: Serves::Activations,
+                ..BLOCKS
+            },
+            Op::Embed => &OpInfo {
+                doc: "rows of packed blocks by index, as f32, f16 or bf16 values",
+                unpacked: Unpacked::Output,
+                types: FLOATS,
                 ..BLOCKS
             },
         }

@@ -1,14 +1,15 @@
-//! Quantizing and dequantizing on a device.
+//! Quantizing, dequantizing and rows by index on a device.
 
 use super::buffer::DeviceBuffer;
 use super::device::{Argument, Function, Geometry, Gpu};
 use super::fault::{Faults, Rows};
 use crate::decide::Candidate;
 use crate::error::Error;
+use crate::kernel::Output;
 use crate::launch::Launcher;
 use crate::registry::{CudaLaunch, CudaStep, FormatInfo, Registry};
 use crate::weights::QuantizedMatrix;
-use gristmill_spec::vocab::Op;
+use gristmill_spec::vocab::{DType, Op};
 use std::sync::Arc;
 
 /// Blocks of a grid for each multiprocessor, where a kernel loops over what is left: enough to fill any device, and few
@@ -95,6 +96,90 @@ impl Launcher<DequantizeCode> {
             Some(dst) => out.read(dst),
             None => Ok(()),
         }
+    }
+}
+
+/// Code that gives rows by index, on a device.
+#[derive(Clone, Debug)]
+pub(crate) struct EmbedCode {
+    gpu: Arc<Gpu>,
+    function: Function,
+    threads: u32,
+    per_thread: u32,
+}
+
+impl Launcher<EmbedCode> {
+    pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
+        Launcher::on_gpu(registry, candidate, Op::Embed, |code| {
+            let CudaLaunch::Embed { function, threads, per_thread } = code.launch else {
+                return Ok(None);
+            };
+            let gpu = Gpu::open(index)?;
+            let function = gpu.function(candidate.entry.name, code, function, threads)?;
+            Ok(Some(EmbedCode { gpu, function, threads, per_thread: per_thread.max(1) }))
+        })
+    }
+
+    /// Rows of a matrix by index; the caller found that each index is of a row and that `dst`, not empty, holds their values.
+    /// Only the bytes of these rows, and the tensor's tail, are brought to the device.
+    pub(crate) fn rows(
+        &self,
+        matrix: &QuantizedMatrix<'_>,
+        rows: &[u32],
+        dst: Output<'_>,
+    ) -> Result<(), Error> {
+        let EmbedCode { gpu, function, threads, per_thread } = self.code();
+        let (format, k, row_bytes) = (matrix.format(), matrix.k(), matrix.row_bytes());
+        let too_large = || Error::TooLarge { what: "the rows" };
+        let tail = &matrix.data()[matrix.n() * row_bytes..];
+        let mut bytes = Vec::new();
+        let needed = row_bytes
+            .checked_mul(rows.len())
+            .and_then(|b| b.checked_add(tail.len()))
+            .ok_or_else(too_large)?;
+        bytes.try_reserve_exact(needed).map_err(|_| Error::OutOfMemory { required: needed })?;
+        for &row in rows {
+            bytes.extend_from_slice(&matrix.data()[row as usize * row_bytes..][..row_bytes]);
+        }
+        bytes.extend_from_slice(tail);
+        let count = size("rows", rows.len())?;
+        let to = match dst.dtype() {
+            DType::F16 => 1,
+            DType::Bf16 => 2,
+            _ => 0,
+        };
+        let dst = dst.into_bytes();
+        let src = DeviceBuffer::of(gpu, &bytes)?;
+        let places: Vec<u32> = (0..count).collect();
+        let indices = DeviceBuffer::of(gpu, &places)?;
+        let mut out = DeviceBuffer::<u8>::uninitialized(gpu, dst.len())?;
+        let mut faults = Faults::new(gpu)?;
+        let values = (rows.len() as u64).saturating_mul(k as u64);
+        let work = values.div_ceil(u64::from(*per_thread)).div_ceil(u64::from(*threads));
+        let geometry = Geometry { blocks: looping(gpu, work), threads: *threads, layers: 1 };
+        let arguments = [
+            Argument::U64(src.input()),
+            Argument::U64(indices.input()),
+            Argument::U64(out.output()),
+            Argument::U32(to),
+            Argument::U32(count),
+            Argument::U32(count),
+            Argument::U32(size("a row", k)?),
+            Argument::U64(row_bytes as u64),
+            Argument::U64(faults.address(gpu, Rows { k, block: Some(format.elements) })?),
+        ];
+        self.enqueued(gpu, src.bytes() + indices.bytes(), dst.len(), || {
+            // SAFETY: the parameters are those of docs/cuda.md: `src` holds `count` rows and the tail, `indices` a number below
+            // `count` for each, `out` has room for their values; what is dropped meanwhile is freed behind the kernel.
+            unsafe { gpu.launch(self.entry.name, function, &geometry, &arguments) }
+        })?;
+        gpu.wait(self.entry.name)?;
+        if let Some((kind, at, Rows { k, .. })) = faults.take()? {
+            // Rows are numbered by position on the device.
+            let row = rows.get(at / k.max(1)).map_or(0, |row| *row as usize);
+            return Err(kind.at(at % k.max(1), format.elements).in_rows(format, row, k));
+        }
+        out.read(dst)
     }
 }
 

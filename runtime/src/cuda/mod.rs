@@ -26,7 +26,7 @@ mod stream;
 
 pub(crate) use activations::ActivationCode;
 pub use activations::{DeviceInput, QuantizedActivations, quantize_activations};
-pub(crate) use blocks::{DequantizeCode, QuantizeCode};
+pub(crate) use blocks::{DequantizeCode, EmbedCode, QuantizeCode};
 pub use buffer::{DeviceBuffer, Number};
 pub use convert::Converter;
 pub use device::Gpu;

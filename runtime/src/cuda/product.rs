@@ -199,10 +199,7 @@ impl Launcher<ProductCode> {
                         fused: false,
                     }
                 }
-                CudaLaunch::Dequantize { .. }
-                | CudaLaunch::Quantize { .. }
-                | CudaLaunch::QuantizeActivations { .. }
-                | CudaLaunch::Convert { .. } => return Ok(None),
+                _ => return Ok(None),
             }))
         })
     }

@@ -1,9 +1,11 @@
 //! Handles: the safe way to run an entry. Taken once from a decision, then used for every run.
 
 mod blocks;
+mod embed;
 mod matmul;
 
 pub use blocks::{Dequantizer, Quantizer};
+pub use embed::{Embedder, Output};
 pub use matmul::Matmul;
 
 use crate::activations::Input;

@@ -7,7 +7,7 @@
 mod blocks;
 mod product;
 
-pub(crate) use blocks::{ActivationCode, DequantizeCode, QuantizeCode};
+pub(crate) use blocks::{ActivationCode, DequantizeCode, EmbedCode, QuantizeCode};
 #[cfg(feature = "cuda")]
 pub(crate) use product::unpack_panel;
 pub(crate) use product::{MatmulCode, PanelSize, Panels, pack};
@@ -132,10 +132,7 @@ impl<C> Launcher<C> {
         }
         let made = match &entry.code {
             Code::Cuda(cuda) => code(cuda)?,
-            Code::Dequantize(_)
-            | Code::Quantize { .. }
-            | Code::QuantizeActivations(_)
-            | Code::Matmul { .. } => None,
+            _ => None,
         };
         let broken = Error::BrokenRegistry {
             package: registry.package,

@@ -120,9 +120,7 @@ impl Launcher<MatmulCode> {
     pub(crate) fn matmul(registry: &'static Registry, candidate: Candidate) -> Result<Self, Error> {
         Launcher::new(registry, candidate, Op::Matmul, |code| match code {
             Code::Matmul { run, packing, unit } => Some(MatmulCode { run, packing, unit }),
-            Code::Dequantize(_) | Code::Quantize { .. } | Code::QuantizeActivations(_) | Code::Cuda(_) => {
-                None
-            }
+            _ => None,
         })
     }
 

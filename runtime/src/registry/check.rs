@@ -23,6 +23,7 @@ impl CudaLaunch {
     const fn op(&self) -> Option<Op> {
         match self {
             CudaLaunch::Dequantize { .. } => Some(Op::Dequantize),
+            CudaLaunch::Embed { .. } => Some(Op::Embed),
             CudaLaunch::Quantize { .. } => Some(Op::Quantize),
             CudaLaunch::QuantizeActivations { .. } => Some(Op::QuantizeActivations),
             CudaLaunch::Matmul { .. } | CudaLaunch::Rows { .. } => Some(Op::Matmul),
@@ -34,6 +35,7 @@ impl CudaLaunch {
     const fn is_launch(&self) -> bool {
         match *self {
             CudaLaunch::Dequantize { threads, per_thread, .. }
+            | CudaLaunch::Embed { threads, per_thread, .. }
             | CudaLaunch::Convert { threads, per_thread, .. } => is_block(threads) && per_thread > 0,
             CudaLaunch::Quantize { threads, blocks, step, .. } => {
                 is_block(threads)
@@ -80,6 +82,7 @@ impl EntryFacts {
             Code::Dequantize(_) => Op::Dequantize,
             Code::Quantize { .. } => Op::Quantize,
             Code::QuantizeActivations(_) => Op::QuantizeActivations,
+            Code::Embed(_) => Op::Embed,
             Code::Matmul { unit, .. } => {
                 if unit.multiple == 0 {
                     return Some("a unit of activations is empty");

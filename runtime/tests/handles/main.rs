@@ -4,6 +4,7 @@
 mod toy;
 
 mod decide;
+mod embed;
 mod linear;
 mod matmul;
 mod numbers;

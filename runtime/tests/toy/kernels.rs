@@ -2,7 +2,8 @@
 #![allow(clippy::missing_safety_doc, reason = "the ABI is the contract of all of them")]
 
 use gristmill_runtime::abi::{Fault, MatmulArgs, Step};
-use gristmill_runtime::half::f16;
+use gristmill_runtime::half::{bf16, f16};
+use gristmill_runtime::vocab::DType;
 
 /// The code of element `i` of 2-bit codes.
 fn code2(bytes: &[u8], i: usize) -> u8 {
@@ -106,6 +107,30 @@ pub unsafe fn dequantize_tail2(src: *const u8, dst: *mut f32, count: usize, oute
         match code2(src, i) {
             3 => return Err(Fault::InvalidCode(i)),
             code => *y = outer * (f32::from(code) - 1.0),
+        }
+    }
+    Ok(())
+}
+
+pub unsafe fn embed_tail2(
+    src: *const u8,
+    dst: *mut u8,
+    count: usize,
+    outer: f32,
+    to: DType,
+) -> Result<(), Fault> {
+    let mut values = vec![0.0; 8 * count];
+    // SAFETY: by the ABI, which says the same of the blocks.
+    unsafe { dequantize_tail2(src, values.as_mut_ptr(), count, outer) }?;
+    for (i, y) in values.into_iter().enumerate() {
+        // SAFETY: by the ABI there is room for a value of the type for each element, aligned for it.
+        unsafe {
+            match to {
+                DType::F32 => *dst.cast::<f32>().add(i) = y,
+                DType::F16 => *dst.cast::<f16>().add(i) = f16::from_f32(y),
+                DType::Bf16 => *dst.cast::<bf16>().add(i) = bf16::from_f32(y),
+                DType::I8 => unreachable!("not a type of this op"),
+            }
         }
     }
     Ok(())

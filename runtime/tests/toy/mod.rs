@@ -116,7 +116,7 @@ static PACK_TAIL2: PackInfo = unsafe { PackInfo::new(P4) };
 static PACK_TINY8: PackInfo =
     unsafe { PackInfo::new(PackFacts { scales: true, pack: pack_tiny8, unpack: unpack_tiny8, ..P4 }) };
 
-static COUNTERS: [Counters; 13] = [const { Counters::new() }; 13];
+static COUNTERS: [Counters; 14] = [const { Counters::new() }; 14];
 
 pub const fn entry(index: usize, name: &'static str, op: Op, format: usize, code: Code) -> EntryFacts {
     EntryFacts {
@@ -151,7 +151,7 @@ const K8: ShapeRules = ShapeRules { m: ANY, n: ANY, k: DimRule { min: 0, max: u6
 
 // SAFETY: each function below goes over what the facts of its format and packing say, and none uses a feature that not every
 // processor has, whatever ISA its name says.
-static ENTRIES: [Entry; 13] = unsafe {
+static ENTRIES: [Entry; 14] = unsafe {
     [
         Entry::new(EntryFacts {
             isa: Some(Isa::Avx512),
@@ -257,6 +257,7 @@ static ENTRIES: [Entry; 13] = unsafe {
                 Code::Quantize { step: Some(step_1), blocks: sign_tail2 },
             )
         }),
+        Entry::new(entry(13, "embed.tail2.scalar", Op::Embed, TAIL2, Code::Embed(embed_tail2))),
     ]
 };
 
@@ -273,6 +274,7 @@ fn candidates(op: Op, format: usize, dtype: DType, device: DeviceKind) -> &'stat
         (Op::Dequantize, TINY8, DType::F32, DeviceKind::Cpu) => &[9],
         (Op::Quantize, HEADER4, DType::F32, DeviceKind::Cpu) => &[10],
         (Op::Quantize, TAIL2, DType::F32, DeviceKind::Cpu) => &[11, 12],
+        (Op::Embed, TAIL2, DType::F32 | DType::F16 | DType::Bf16, DeviceKind::Cpu) => &[13],
         _ => &[],
     }
 }

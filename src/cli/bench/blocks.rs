@@ -11,7 +11,8 @@ use gristmill::oracle::Oracle;
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::vocab::Op;
 use gristmill::{
-    Dequantizer, Matmul, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict, Shape,
+    Dequantizer, Embedder, Matmul, Output, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict,
+    Shape,
 };
 
 /// Rows that are measured of larger matrices: the rate of more is the same, searching quantizers take seconds.
@@ -78,6 +79,24 @@ pub fn measure(
                 };
                 moved.measure(plan, (n, k), format, machine, found, || {
                     Ok(kernel.run(&matrix, &mut values)?)
+                })?;
+            }
+        }
+        Measured::Embed => {
+            let mut values = vec![0.0; n * k];
+            // Each row once, far from the one before it.
+            let mut rows: Vec<u32> = (0..n as u32).collect();
+            rows.sort_by_key(|row| row.wrapping_mul(0x9e37_79b1));
+            for prepared in prepared(plan, Op::Embed, format, Request::embed(format.name, n, k))? {
+                let kernel = Embedder::new(&prepared.decide(shape))?;
+                let moved = Moved {
+                    entry: kernel.entry(),
+                    bytes: 4 * values.len() + bytes.len(),
+                    counted: 4 * values.len(),
+                    threads: 1,
+                };
+                moved.measure(plan, (n, k), format, machine, found, || {
+                    Ok(kernel.run(&matrix, &rows, Output::F32(&mut values))?)
                 })?;
             }
         }

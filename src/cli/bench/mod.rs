@@ -109,6 +109,8 @@ enum Measured {
     Quantize,
     /// Blocks to f32.
     Dequantize,
+    /// Rows by index to f32.
+    Embed,
     /// Blocks to what products read.
     Pack,
 }
@@ -220,7 +222,11 @@ impl Plan {
                 let cold = if copies > 2 { measure::COLD_BYTES } else { 0 };
                 need = need.and(&[m, k], 8).and(&[m, n], 4).and(&[bytes], copies).and(&[cold], 1);
             }
-            if self.ops.iter().any(|op| matches!(op, Measured::Quantize | Measured::Dequantize)) {
+            if self
+                .ops
+                .iter()
+                .any(|op| matches!(op, Measured::Quantize | Measured::Dequantize | Measured::Embed))
+            {
                 need = need.and(&[n.min(blocks::MOST_ROWS), k], 4);
             }
             need.check(
@@ -336,7 +342,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             bar.inc(1);
             let outcome = plan.ops.iter().try_for_each(|op| match op {
                 Measured::Matmul => product::measure(&plan, format, *shape, &mut machine, &mut found),
-                Measured::Quantize | Measured::Dequantize | Measured::Pack => {
+                Measured::Quantize | Measured::Dequantize | Measured::Embed | Measured::Pack => {
                     blocks::measure(&plan, *op, format, *shape, &mut machine, &mut found)
                 }
             });

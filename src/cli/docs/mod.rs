@@ -60,7 +60,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
 }
 
 /// Letters of what a format can do, in the order in which weights are used.
-const LETTERS: &[(Op, &str)] = &[(Op::Quantize, "Q"), (Op::Dequantize, "D"), (Op::Matmul, "M")];
+const LETTERS: &[(Op, &str)] =
+    &[(Op::Quantize, "Q"), (Op::Dequantize, "D"), (Op::Embed, "E"), (Op::Matmul, "M")];
 
 fn formats(
     set: &SpecSet,
@@ -71,8 +72,9 @@ fn formats(
     writeln!(
         out,
         "## Formats\n\n\
-         Q quantize (f32 to the format), D dequantize, M matmul with f32, f16, bf16 or int8 activations. \"k\" is the\n\
-         rule on the inner dimension; m and n are free. CUDA kernels are built with the cargo feature `cuda`.\n"
+         Q quantize (f32 to the format), D dequantize, E embed (rows by index, as f32, f16 or bf16), M matmul with f32, f16,\n\
+         bf16 or int8 activations. \"k\" is the rule on the inner dimension; m and n are free. CUDA kernels are built with the\n\
+         cargo feature `cuda`.\n"
     )?;
     let isas = || Isa::ALL.iter().filter(|isa| kernels.iter().any(|kernel| kernel.isa == Some(**isa)));
     let header: Vec<&str> = isas().map(|isa| isa.name()).collect();

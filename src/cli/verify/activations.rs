@@ -70,9 +70,7 @@ fn units(index: usize) -> Vec<Unit> {
         let unit = match entry.code {
             Code::Matmul { unit, .. } => unit,
             Code::Cuda(CudaCode { launch: CudaLaunch::Matmul { unit, .. }, .. }) => unit,
-            Code::Cuda(_) | Code::Dequantize(_) | Code::Quantize { .. } | Code::QuantizeActivations(_) => {
-                continue;
-            }
+            _ => continue,
         };
         if same && !units.contains(&unit) {
             units.push(unit);

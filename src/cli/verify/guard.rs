@@ -22,6 +22,8 @@ unsafe impl Plain for u8 {}
 // SAFETY: as above.
 unsafe impl Plain for i8 {}
 // SAFETY: as above.
+unsafe impl Plain for u16 {}
+// SAFETY: as above.
 unsafe impl Plain for f32 {}
 // SAFETY: as above.
 unsafe impl Plain for i32 {}

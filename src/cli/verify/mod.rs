@@ -7,6 +7,7 @@
 
 mod activations;
 mod blocks;
+mod embed;
 mod floats;
 mod guard;
 mod inputs;
@@ -93,6 +94,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         let subject = Subject { index, info, oracle: &format };
         blocks::dequantize(&mut session, subject)?;
         blocks::quantize(&mut session, subject)?;
+        embed::embed(&mut session, subject)?;
         product::matmul(&mut session, subject)?;
         floats::matmul(&mut session, subject)?;
     }

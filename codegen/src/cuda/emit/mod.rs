@@ -10,6 +10,7 @@ mod convert;
 mod decode;
 mod dequantize;
 mod dp4a;
+mod embed;
 mod fma;
 mod fused;
 mod groups;
@@ -251,6 +252,24 @@ fn of_format(
             launch: format!(
                 "CudaLaunch::Dequantize {{ function: {function:?}, threads: {}, per_thread: {per_thread} }}",
                 dequantize::THREADS
+            ),
+            ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
+        });
+    }
+    for (number, kernel, order, variant) in serving(set, Op::Embed, index) {
+        let unit = unit_name("embed", &format.name, kernel, variant);
+        let function = function(variant, &unit);
+        let text = match &variant.body {
+            Some(body) => hand_written(plan, body),
+            None => decode::emit(plan) + &embed::embed(plan, function),
+        };
+        units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
+        let per_thread = embed::per_thread(plan);
+        listed.push(CudaListed {
+            plan: words(variant, format!("{per_thread} elements a thread")),
+            launch: format!(
+                "CudaLaunch::Embed {{ function: {function:?}, threads: {}, per_thread: {per_thread} }}",
+                embed::THREADS
             ),
             ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
         });

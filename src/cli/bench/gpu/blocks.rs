@@ -173,7 +173,7 @@ impl Bench<'_> {
                 let seconds = median_of(1, || here.run(&matrix, few))?;
                 (there.entry().name, from_host, (here.entry().name, seconds))
             }
-            Measured::Matmul | Measured::Pack => return Ok(()),
+            Measured::Matmul | Measured::Embed | Measured::Pack => return Ok(()),
         };
         let mut quantizer = GpuQuantizer::new(&REGISTRY, format.name, None, self.device.index)?;
         let moved = 4 * values.len() + bytes.len();
@@ -191,7 +191,7 @@ impl Bench<'_> {
                 match op {
                     Measured::Quantize => quantizer.quantize(values, n, k, bytes),
                     Measured::Dequantize => quantizer.dequantize(bytes, n, k, values),
-                    Measured::Matmul | Measured::Pack => Ok(()),
+                    Measured::Matmul | Measured::Embed | Measured::Pack => Ok(()),
                 }
             })?;
             quantizer.finish()?;

@@ -65,6 +65,12 @@ pub fn run(
                     Measured::Quantize | Measured::Dequantize => {
                         bench.conversion(*op, format, *shape, &mut conversions)
                     }
+                    Measured::Embed => {
+                        return Err(CliError::usage(
+                            "--op embed: its rows come from the processor's memory, which is what would be measured",
+                            "measure it with --device cpu",
+                        ));
+                    }
                     Measured::Pack => {
                         return Err(CliError::usage(
                             "--op pack: weights for a GPU are packed by the processor",

@@ -1,0 +1,80 @@
+//! The kernel that gives rows by index as f32, f16 or bf16: a thread decodes a few neighbouring elements of a row. So few
+//! rows are asked for at once that nothing is brought to shared memory for them.
+
+use super::blocks::{header_bytes, load_scalar};
+use super::decode::together;
+use super::float;
+use crate::emit::uses_outer;
+use crate::plan::FormatPlan;
+
+/// Threads of a CUDA block.
+pub const THREADS: u32 = 256;
+
+/// Elements of a thread.
+pub fn per_thread(plan: &FormatPlan<'_>) -> u32 {
+    together(plan)
+}
+
+/// The kernel `embed`.
+pub fn embed(plan: &FormatPlan<'_>, function: &str) -> String {
+    let format = plan.format;
+    let unit = format.value.unit;
+    let outer = match (uses_outer(plan), format.row_header, format.tensor_tail) {
+        (true, Some(scalar), _) => load_scalar(scalar, "row"),
+        (true, None, Some((scalar, _))) => load_scalar(scalar, "(src + rows * row_bytes)"),
+        (true, None, None) | (false, _, _) => "1.0f".to_string(),
+    };
+    let value = if plan.has_scales() {
+        let offset = if plan.offset { " - offset(row, at, run, outer)" } else { "" };
+        format!("scale(row, at, run, outer) * (f32)v[j]{offset}")
+    } else if uses_outer(plan) && unit == 1.0 {
+        "outer * (f32)v[j]".to_string()
+    } else if uses_outer(plan) {
+        format!("(outer * {}) * (f32)v[j]", float(unit))
+    } else {
+        format!("{} * (f32)v[j]", float(unit))
+    };
+    let group = format.value.group.max(1);
+    let of_code = if group > 1 { format!(" / {group} * {group}") } else { String::new() };
+    let report = if plan.last_code.is_some() {
+        format!(
+            "if (bad < N) {{ gm_atomic_min(fault, (position * k + element + bad){of_code} * 4 + 1); continue; }}"
+        )
+    } else {
+        "(void)bad;".to_string()
+    };
+    let store = if together(plan) == 4 {
+        "if (to == 0) gm_store((f32x4 *)((f32 *)dst + out), f32x4{x[0], x[1], x[2], x[3]});
+        else if (to == 1) gm_store((u32x2 *)((u16 *)dst + out), u32x2{gm_two_f16(x[0], x[1]), gm_two_f16(x[2], x[3])});
+        else gm_store((u32x2 *)((u16 *)dst + out), u32x2{gm_two_bf16(x[0], x[1]), gm_two_bf16(x[2], x[3])});"
+    } else {
+        "if (to == 0) gm_store((f32 *)dst + out, x[0]);
+        else gm_store((u16 *)dst + out, to == 1 ? gm_f32_to_f16(x[0]) : gm_f32_to_bf16(x[0]));"
+    };
+    format!(
+        "// Row indices[p] of the tensor to row p of `dst`, of type `to`: 0 f32, 1 f16, 2 bf16.
+GM_KERNEL({THREADS}) {function}(const u8 *src, const u32 *indices, void *dst, u32 to, u32 count, u32 rows, u32 k, u64 row_bytes, u64 *fault) {{
+    const u32 groups = k / N;
+    for (u64 i = (u64)gm_block() * {THREADS} + gm_thread(); i < (u64)count * groups; i += (u64)gm_blocks() * {THREADS}) {{
+        const u64 position = i / groups;
+        const u32 element = (u32)(i % groups) * N, at = {header} + element / ELEMENTS * BYTES;
+        const u8 *row = src + gm_load(indices + position) * row_bytes;
+        const u32 run = element % ELEMENTS / RUN;
+        const f32 outer = {outer};
+        (void)run; (void)outer; (void)rows;
+        i32 v[N];
+        const u32 bad = values(row, at, element % ELEMENTS, v);
+        {report}
+        f32 x[N];
+        GM_UNROLL for (u32 j = 0; j < N; j++) x[j] = {value};
+        const u64 out = position * k + element;
+        {store}
+    }}
+    (void)fault;
+}}
+GM_EXPORT({function})
+
+",
+        header = header_bytes(format),
+    )
+}
