@@ -6,6 +6,9 @@
 // Generated code and macros name this crate by its own name, here too.
 extern crate self as gristmill;
 
+// In the library, so that it is compiled beside the code of kernels and not after it.
+#[cfg(feature = "cli")]
+mod cli;
 #[cfg(feature = "cli")]
 pub mod compare;
 pub mod gguf;
@@ -14,6 +17,9 @@ pub mod text;
 #[cfg(feature = "cli")]
 pub mod weights_file;
 
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub use cli::main as command;
 pub use gristmill_kernels as kernels;
 pub use gristmill_kernels::REGISTRY;
 pub use gristmill_macros::{include_kernels, kernel, require, variant};

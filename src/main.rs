@@ -1,7 +1,5 @@
-//! The `gristmill` command: a thin layer over the library. Each command is a file in `cli/`.
-
-mod cli;
+//! The `gristmill` command, which is a part of the library (`src/cli`): each command is a file there.
 
 fn main() -> std::process::ExitCode {
-    cli::main()
+    gristmill::command()
 }

@@ -1,5 +1,10 @@
 //! Whatever is in a spec file, checking ends with a report: no panic, no overflow, spans inside the files.
 
+#[path = "../../tests/choice/mod.rs"]
+#[allow(dead_code, reason = "each test binary uses its own part of this module")]
+mod choice;
+
+use choice::everything;
 use gristmill_spec::{SourceFile, check, render, shipped};
 use proptest::prelude::*;
 
@@ -83,7 +88,7 @@ fn leaves(text: &str) -> Vec<std::ops::Range<usize>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if everything() { 400 } else { 100 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn leaves_can_be_anything(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0..PIECES.len()), 1..6)) {

@@ -3,6 +3,9 @@
 
 mod answers;
 mod bench;
+#[path = "../choice/mod.rs"]
+#[allow(dead_code, reason = "no test here is left out whole")]
+mod choice;
 mod common;
 mod compare;
 mod docs;

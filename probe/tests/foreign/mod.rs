@@ -313,8 +313,8 @@ pub fn object_file(
 ) -> Vec<u8> {
     let mut object = Object::new(format, arch, Endianness::Little);
     let text = object.section_id(object::write::StandardSection::Text);
-    for name in defined.iter().chain(undefined) {
-        let is_defined = defined.contains(name);
+    let defined = defined.iter().map(|name| (name, true));
+    for (name, is_defined) in defined.chain(undefined.iter().map(|name| (name, false))) {
         let symbol = object.add_symbol(Symbol {
             name: name.as_bytes().to_vec(),
             value: 0,
