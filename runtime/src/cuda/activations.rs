@@ -71,7 +71,7 @@ impl DeviceInput<'_> {
     }
 }
 
-/// Words of the types that `quantize_activations` takes.
+/// Words of the types that `quantize_activations` takes and `embed` gives.
 pub(super) const F32: u32 = 0;
 pub(super) const F16: u32 = 1;
 pub(super) const BF16: u32 = 2;

@@ -1,5 +1,6 @@
 //! Quantizing, dequantizing and rows by index on a device.
 
+use super::activations::{BF16, F16, F32};
 use super::buffer::DeviceBuffer;
 use super::device::{Argument, Function, Geometry, Gpu};
 use super::fault::{Faults, Rows};
@@ -9,7 +10,7 @@ use crate::kernel::Output;
 use crate::launch::Launcher;
 use crate::registry::{CudaLaunch, CudaStep, FormatInfo, Registry};
 use crate::weights::QuantizedMatrix;
-use gristmill_spec::vocab::{DType, Op};
+use gristmill_spec::vocab::Op;
 use std::sync::Arc;
 
 /// Blocks of a grid for each multiprocessor, where a kernel loops over what is left: enough to fill any device, and few
@@ -143,10 +144,10 @@ impl Launcher<EmbedCode> {
         }
         bytes.extend_from_slice(tail);
         let count = size("rows", rows.len())?;
-        let to = match dst.dtype() {
-            DType::F16 => 1,
-            DType::Bf16 => 2,
-            _ => 0,
+        let to = match &dst {
+            Output::F32(_) => F32,
+            Output::F16(_) => F16,
+            Output::Bf16(_) => BF16,
         };
         let dst = dst.into_bytes();
         let src = DeviceBuffer::of(gpu, &bytes)?;

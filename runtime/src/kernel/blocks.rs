@@ -1,6 +1,6 @@
 //! Handles of conversions: f32 to a format's bytes, and back.
 
-use super::{check_len, check_shape, format_of, product_of};
+use super::{check_format, check_len, check_shape, format_of, product_of};
 use crate::abi::Step;
 use crate::cuda;
 use crate::decide::Decision;
@@ -188,13 +188,7 @@ impl Dequantizer {
     }
 
     fn check(&self, matrix: &QuantizedMatrix<'_>) -> Result<(), Error> {
-        if !self.format.same_as(matrix.format()) {
-            return Err(Error::WrongFormat {
-                kernel: self.on.entry().name,
-                expected: self.format.name,
-                found: matrix.format().name,
-            });
-        }
+        check_format(self.on.entry(), self.format, matrix.format())?;
         check_shape(self.on.entry(), Shape::matrix(matrix.n(), matrix.k()))
     }
 

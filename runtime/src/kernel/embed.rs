@@ -1,6 +1,6 @@
 //! The handle for rows by index: what turns token numbers into their vectors.
 
-use super::{check_len, check_shape, format_of, product_of};
+use super::{check_format, check_len, check_shape, format_of, product_of};
 use crate::cuda;
 use crate::decide::Decision;
 use crate::error::Error;
@@ -101,13 +101,7 @@ impl Embedder {
     /// [`Error::RowIndexOutOfRange`] with the first such index and its position; [`Error::WrongFormat`],
     /// [`Error::ShapeMismatch`], [`Error::ShapeRule`]; [`Error::InvalidCode`] with the row of the matrix.
     pub fn run(&self, matrix: &QuantizedMatrix<'_>, rows: &[u32], dst: Output<'_>) -> Result<(), Error> {
-        if !self.format.same_as(matrix.format()) {
-            return Err(Error::WrongFormat {
-                kernel: self.on.entry().name,
-                expected: self.format.name,
-                found: matrix.format().name,
-            });
-        }
+        check_format(self.on.entry(), self.format, matrix.format())?;
         let (n, k) = (matrix.n(), matrix.k());
         check_shape(self.on.entry(), Shape::matrix(n, k))?;
         if let Some((position, row)) = rows.iter().enumerate().find(|(_, row)| **row as usize >= n) {

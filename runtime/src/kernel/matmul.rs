@@ -1,6 +1,6 @@
 //! Handles of products: packing weights, and multiplying with them.
 
-use super::{Dequantizer, check_len, check_operands, check_shape, fill, format_of, product_of};
+use super::{Dequantizer, check_format, check_len, check_operands, check_shape, fill, format_of, product_of};
 use crate::activations::{self, Input, RowLayout, Tokens};
 use crate::aligned::Aligned;
 use crate::cuda;
@@ -170,13 +170,7 @@ impl Matmul {
     ) -> Result<PackedMatrix, Error> {
         let matrix = &Stack::new(matrices)?;
         let layout = self.layout;
-        if !layout.format.same_as(matrix.format()) {
-            return Err(Error::WrongFormat {
-                kernel: self.on.entry().name,
-                expected: layout.format.name,
-                found: matrix.format().name,
-            });
-        }
+        check_format(self.on.entry(), layout.format, matrix.format())?;
         let (n, k) = (matrix.n(), matrix.k());
         let row = RowLayout::new(layout.unit, k, self.activation_block)?;
         let panel_rows = layout.panel_rows();
@@ -299,10 +293,7 @@ impl Matmul {
 
     fn accepts(&self, weights: &PackedMatrix) -> Result<(), Error> {
         let kernel = self.on.entry().name;
-        if !self.layout.format.same_as(weights.layout.format) {
-            let (expected, found) = (self.layout.format.name, weights.layout.format.name);
-            return Err(Error::WrongFormat { kernel, expected, found });
-        }
+        check_format(self.on.entry(), self.layout.format, weights.layout.format)?;
         if !self.layout.reads(&weights.layout) {
             let (expected, found) = (self.layout.name(), weights.layout.name());
             return Err(Error::WrongPacking { kernel, expected, found });

@@ -30,6 +30,17 @@ fn format_of(registry: &'static Registry, entry: &Entry) -> Result<&'static Form
     Ok(format)
 }
 
+fn check_format(
+    entry: &'static Entry,
+    expected: &'static FormatInfo,
+    found: &'static FormatInfo,
+) -> Result<(), Error> {
+    if expected.same_as(found) {
+        return Ok(());
+    }
+    Err(Error::WrongFormat { kernel: entry.name, expected: expected.name, found: found.name })
+}
+
 fn check_shape(entry: &'static Entry, shape: Shape) -> Result<(), Error> {
     match broken_rule(&entry.shape, shape) {
         Some(rule) => Err(Error::ShapeRule { kernel: entry.name, rule }),
