@@ -11,7 +11,7 @@ pub fn embed() -> String {
      /// As for `decode`; `dst` is aligned for that type.
      #[inline(always)]
      unsafe fn embed(
-         decode: DequantizeFn, src: *const u8, dst: *mut u8, blocks: usize, outer: f32, to: DType,
+         decode: gristmill_runtime::abi::DequantizeFn, src: *const u8, dst: *mut u8, blocks: usize, outer: f32, to: DType,
      ) -> Result<(), Fault> {
          if let DType::F32 = to {
              // SAFETY: passed on; `dst` is aligned for f32.

@@ -272,7 +272,7 @@ pub(super) fn format_module(
         "{}///
          /// `@generated` by gristmill from {}:{}.
          pub mod {name} {{
-             use gristmill_runtime::abi::{{DequantizeFn, Fault, MatmulArgs, Step}};
+             use gristmill_runtime::abi::{{Fault, MatmulArgs, Step}};
              use gristmill_runtime::number;
              use gristmill_runtime::registry::{{PackFacts, PackInfo}};
              use gristmill_runtime::search;

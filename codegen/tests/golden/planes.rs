@@ -4,7 +4,7 @@
 ///
 /// `@generated` by gristmill from specs/formats/planes.toml:1.
 pub mod planes {
-    use ::gristmill::runtime::abi::{DequantizeFn, Fault, MatmulArgs, Step};
+    use ::gristmill::runtime::abi::{Fault, MatmulArgs, Step};
     use ::gristmill::runtime::number;
     use ::gristmill::runtime::registry::{PackFacts, PackInfo};
     use ::gristmill::runtime::search;
