@@ -5,8 +5,8 @@ use crate::activations::Tokens;
 use crate::decide::Candidate;
 use crate::error::Error;
 use crate::gpu::{GpuProfile, NoGpu};
-use crate::kernel::Output;
 use crate::launch::Launcher;
+use crate::output::Output;
 use crate::registry::{FormatInfo, PackInfo, Registry, Unit};
 use crate::weights::{PackedMatrix, QuantizedMatrix};
 

@@ -4,6 +4,7 @@ use super::blocks::size;
 use super::buffer::DeviceBuffer;
 use super::device::{Argument, Function, Geometry, Gpu};
 use super::scratch::{DeviceScratch, Places, room};
+use super::types::{BF16, F16, F32, width};
 use crate::activations::{Input, RowLayout};
 use crate::decide::{Candidate, Decision};
 use crate::error::Error;
@@ -69,16 +70,6 @@ impl DeviceInput<'_> {
             DeviceInput::F16(x) | DeviceInput::Bf16(x) => x.gpu(),
         }
     }
-}
-
-/// Words of the types that `quantize_activations` takes and `embed` gives.
-pub(super) const F32: u32 = 0;
-pub(super) const F16: u32 = 1;
-pub(super) const BF16: u32 = 2;
-
-/// Bytes of a value of a type.
-pub(super) fn width(word: u32) -> usize {
-    if word == F32 { 4 } else { 2 }
 }
 
 /// A quantizer of activations on a device.

@@ -1,13 +1,13 @@
 //! Quantizing, dequantizing and rows by index on a device.
 
-use super::activations::{BF16, F16, F32};
 use super::buffer::DeviceBuffer;
 use super::device::{Argument, Function, Geometry, Gpu};
 use super::fault::{Faults, Rows};
+use super::types::{BF16, F16, F32};
 use crate::decide::Candidate;
 use crate::error::Error;
-use crate::kernel::Output;
 use crate::launch::Launcher;
+use crate::output::Output;
 use crate::registry::{CudaLaunch, CudaStep, FormatInfo, Registry};
 use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::Op;

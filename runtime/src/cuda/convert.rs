@@ -1,9 +1,10 @@
 //! Conversions between f32, f16 and bf16 on a device.
 
-use super::activations::{BF16, DeviceInput, F16, F32};
+use super::activations::DeviceInput;
 use super::blocks::{looping, size};
 use super::buffer::{DeviceBuffer, Number};
 use super::device::{Argument, Function, Geometry, Gpu};
+use super::types::{BF16, F16, F32};
 use crate::error::Error;
 use crate::registry::{CudaLaunch, Registry};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Products of floats on a device: weights as the format's own rows, activations rounded where the kernel wants it.
 
-use super::activations::{BF16, DeviceInput, F16, F32, upload, width};
+use super::activations::{DeviceInput, upload};
 use super::blocks::{looping, size};
 use super::buffer::DeviceBuffer;
 use super::convert::{Convert, Values};
@@ -8,6 +8,7 @@ use super::device::{Argument, Function, Geometry, Gpu};
 use super::fault::{FaultKind, Faults, Rows};
 use super::product::{ProductCode, Weights};
 use super::scratch::{DeviceScratch, Scratch, room};
+use super::types::{BF16, F16, F32, width};
 use crate::activations::{Input, Tokens};
 use crate::error::Error;
 use crate::launch::Launcher;

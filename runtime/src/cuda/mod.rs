@@ -23,6 +23,7 @@ mod product;
 mod quantizer;
 mod scratch;
 mod stream;
+mod types;
 
 pub(crate) use activations::ActivationCode;
 pub use activations::{DeviceInput, QuantizedActivations, quantize_activations};

@@ -1,12 +1,13 @@
 //! Products on a device: weights that lie there, activations quantized there.
 
-use super::activations::{ActivationCode, DeviceInput, upload, width};
+use super::activations::{ActivationCode, DeviceInput, upload};
 use super::blocks::size;
 use super::buffer::DeviceBuffer;
 use super::device::{Argument, Function, Geometry, Gpu};
 use super::fault::Rows;
 use super::floats::Floats;
 use super::scratch::{DeviceScratch, Places, Scratch, room};
+use super::types::width;
 use crate::activations::{self, Input, RowLayout, Tokens};
 use crate::aligned::Aligned;
 use crate::decide::Candidate;

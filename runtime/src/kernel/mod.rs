@@ -5,7 +5,7 @@ mod embed;
 mod matmul;
 
 pub use blocks::{Dequantizer, Quantizer};
-pub use embed::{Embedder, Output};
+pub use embed::Embedder;
 pub use matmul::Matmul;
 
 use crate::activations::Input;

@@ -5,7 +5,7 @@ use crate::abi::{DequantizeFn, EmbedFn, Fault, QuantizeActivationsFn, QuantizeFn
 use crate::activations::RowLayout;
 use crate::decide::Candidate;
 use crate::error::Error;
-use crate::kernel::Output;
+use crate::output::Output;
 use crate::registry::{Code, FormatInfo, Registry};
 use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::Op;
