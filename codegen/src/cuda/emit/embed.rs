@@ -44,9 +44,13 @@ pub fn embed(plan: &FormatPlan<'_>, function: &str) -> String {
         "(void)bad;".to_string()
     };
     let store = if together(plan) == 4 {
-        "if (to == 0) gm_store((f32x4 *)((f32 *)dst + out), f32x4{x[0], x[1], x[2], x[3]});
-        else if (to == 1) gm_store((u32x2 *)((u16 *)dst + out), u32x2{gm_two_f16(x[0], x[1]), gm_two_f16(x[2], x[3])});
-        else gm_store((u32x2 *)((u16 *)dst + out), u32x2{gm_two_bf16(x[0], x[1]), gm_two_bf16(x[2], x[3])});"
+        "if (to == 0) {
+            gm_store((f32x4 *)((f32 *)dst + out), f32x4{x[0], x[1], x[2], x[3]});
+        } else {
+            u32 bits[N];
+            GM_UNROLL for (u32 j = 0; j < N; j++) bits[j] = to == 1 ? gm_f32_to_f16(x[j]) : gm_f32_to_bf16(x[j]);
+            gm_store((u32x2 *)((u16 *)dst + out), u32x2{bits[0] | bits[1] << 16, bits[2] | bits[3] << 16});
+        }"
     } else {
         "if (to == 0) gm_store((f32 *)dst + out, x[0]);
         else gm_store((u16 *)dst + out, to == 1 ? gm_f32_to_f16(x[0]) : gm_f32_to_bf16(x[0]));"
