@@ -134,3 +134,21 @@ fn values_beyond_eight_bits_have_no_integer_product() {
     assert!(error.contains("specs/formats/planes.toml:"), "{error}");
     assert!(error.contains("from -300 to 300"), "{error}");
 }
+
+/// What `device.h` defines from compute capability 8.0 on alone. The emulator has it always, so only nvcc would refuse it.
+#[test]
+fn units_call_what_their_oldest_device_has() {
+    use gristmill_codegen::cuda::{DEVICE_HEADER, emit};
+    const FROM_8_0: [&str; 2] = ["gm_two_bf16(", "gm_mma_16816_bf16("];
+    let set = check(&shipped().expect("readable")).set.expect("the shipped specs have no mistakes");
+    let emitted = emit(&set).expect("plans");
+    let mut callers = 0;
+    for unit in &emitted.units {
+        let text = unit.text.replace(DEVICE_HEADER, "");
+        for name in FROM_8_0.into_iter().filter(|name| text.contains(name)) {
+            assert!(unit.min_cc >= (8, 0), "{}, for {:?}, calls {name})", unit.name, unit.min_cc);
+            callers += 1;
+        }
+    }
+    assert!(callers > 0, "products in bf16 call them");
+}
