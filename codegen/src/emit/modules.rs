@@ -34,7 +34,8 @@ pub(super) fn format_module(
 
     let dequantizers: Vec<_> = serving(set, Op::Dequantize, index).collect();
     let embedders: Vec<_> = serving(set, Op::Embed, index).collect();
-    let dequantize = format!("{decode}{}", format::dequantize(plan));
+    let to_values = format::dequantize(plan);
+    let dequantize = format!("{decode}{to_values}");
     let mut decoders = BTreeSet::new();
     if !dequantizers.is_empty() {
         let listing = Listing { op: Op::Dequantize, format: index, format_name: name, options };
@@ -99,7 +100,7 @@ pub(super) fn format_module(
         body.push_str(&text);
     }
     if !decoders.is_empty() {
-        body.push_str(&format::dequantize(plan));
+        body.push_str(&to_values);
     }
 
     let quantize: Vec<_> = serving(set, Op::Quantize, index).collect();
