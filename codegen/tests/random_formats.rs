@@ -74,7 +74,7 @@ fn written(set: &SpecSet, accepted: &[Drawn]) -> Result<(), String> {
 fn what_the_reference_allows_is_accepted_and_compiled() {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
     let seed = number("GRISTMILL_RANDOM_SEED").unwrap_or(14);
-    let count = number("GRISTMILL_RANDOM_COUNT").unwrap_or(if everything() { 2000 } else { 200 }) as usize;
+    let count = number("GRISTMILL_RANDOM_COUNT").unwrap_or(if everything() { 2000 } else { 100 }) as usize;
     let around = surroundings();
     let mut refused: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let (mut planned_right, mut compiled, mut wrong) = (0, 0, Vec::new());

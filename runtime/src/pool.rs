@@ -426,6 +426,24 @@ mod tests {
     }
 
     #[test]
+    fn a_job_is_new_while_it_is_open_and_not_done() {
+        let (first, second) = (NUMBER, 2 * NUMBER);
+        for inside in [0, 1, 5] {
+            assert!(is_new(second | OPEN | inside, first));
+            assert!(!is_new(second | OPEN | inside, second), "done by this worker");
+            assert!(!is_new(second | inside, first), "closed");
+        }
+    }
+
+    #[test]
+    fn workers_end_with_their_pool() {
+        let pool = pool(3);
+        let shared = Arc::clone(&pool.shared);
+        drop(pool);
+        assert_eq!(Arc::strong_count(&shared), 1, "a worker lives on");
+    }
+
+    #[test]
     fn a_processor_that_is_not_there_is_an_error() {
         for cpu in [NUMBERED_CPUS - 1, NUMBERED_CPUS, usize::MAX] {
             let error = Pool::new(1, &[cpu], SPIN).expect_err("no such processor");

@@ -124,6 +124,26 @@ fn a_file_that_becomes_shorter_is_an_error_and_no_signal() {
     assert_eq!(*tensor.data().unwrap(), [0; 32]);
 }
 
+/// A word of the header that is as long as the file says, and longer than a header may be, is not read.
+#[test]
+fn a_header_beyond_its_limit_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wordy.gguf");
+    let mut head = b"GGUF".to_vec();
+    head.extend(3u32.to_le_bytes());
+    // No tensors, one entry, whose key has one letter, of the type of strings.
+    for count in [0u64, 1, 1] {
+        head.extend(count.to_le_bytes());
+    }
+    head.push(b'k');
+    head.extend(8u32.to_le_bytes());
+    head.extend((3u64 << 29).to_le_bytes());
+    std::fs::write(&path, &head).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(2 << 30).unwrap();
+    let error = GgufFile::open(&path, &sizes).unwrap_err().to_string();
+    assert!(error.contains("1073741824"), "{error}");
+}
+
 /// In a process that may have four gigabytes, a tensor of sixteen.
 #[cfg(unix)]
 #[test]
