@@ -304,7 +304,8 @@ mod tests {
         let from = (buffer.as_ptr() as usize).next_multiple_of(64 << 10);
         let mut resident = vec![0u8; (LEN - (128 << 10)) / page];
         // SAFETY: the range lies within the buffer, and the vector has a byte for each of its pages.
-        let mut ask = || unsafe { libc::mincore(from as *mut _, resident.len() * page, resident.as_mut_ptr()) };
+        let mut ask =
+            || unsafe { libc::mincore(from as *mut _, resident.len() * page, resident.as_mut_ptr()) };
         assert_eq!(ask(), 0);
         drop(buffer);
         // An error if the chunk has gone altogether, as the neighbour lies in the next one.

@@ -31,7 +31,7 @@ pub fn emit(format: &Activations) -> String {
          {overflow}
          // SAFETY: the caller answers for one scale a block.
          unsafe {{ scales.add(index).write(kept) }};\n",
-        step(&format.scale)
+        step(&format.scale, "apply", if format.keeps_multiplier { "_" } else { "stored" })
     );
     // The integers `to` of the values `x`, `len` each, and their sum.
     let integers = |len: &str| {
@@ -85,7 +85,7 @@ pub fn emit(format: &Activations) -> String {
         for unit in units {
             let _ = writeln!(
                 choices,
-                "if unit == {unit} && k % {block} == 0 {{
+                "if unit == {unit} && k.is_multiple_of({block}) {{
                      // SAFETY: passed on.
                      return unsafe {{ whole_units::<{unit}>(x, k, unit_padded, q, scales, sums) }};
                  }}"
@@ -106,7 +106,7 @@ pub fn emit(format: &Activations) -> String {
              q: *mut i8, scales: *mut f32, sums: *mut i32,
          ) -> Result<(), Fault> {{
              let units = k.div_ceil(unit);
-             if unit_padded != unit || k % unit != 0 {{
+             if unit_padded != unit || !k.is_multiple_of(unit) {{
                  // SAFETY: the caller answers for `units` padded units.
                  unsafe {{ q.write_bytes(0, units * unit_padded) }};
              }}

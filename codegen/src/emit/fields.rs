@@ -320,8 +320,12 @@ pub fn write_raw(field: &Field) -> String {
 fn write_slice(out: &mut String, slice: &Slice, low: u32, ty: &str) {
     let mask = (1u64 << slice.bits) - 1;
     let value = |code: &str, shift: i64| {
-        let mut text =
-            if low > 0 { format!("({code} >> {low} & {mask:#x})") } else { format!("({code} & {mask:#x})") };
+        let mut text = match low {
+            // A whole byte.
+            0 if ty == "u8" && slice.bits == 8 => code.to_owned(),
+            0 => format!("({code} & {mask:#x})"),
+            _ => format!("({code} >> {low} & {mask:#x})"),
+        };
         if ty != "u8" {
             text = format!("({text} as u8)");
         }
@@ -417,7 +421,7 @@ fn write_digits(out: &mut String, segments: &[Segment], most_significant_first: 
              for element in elements {{
                  number = number * 3 + u16::from(code.get(element).copied().unwrap_or(0));
              }}
-             block[byte] = ((number * 256 + 242) / 243) as u8;
+             block[byte] = (number * 256).div_ceil(243) as u8;
          }}",
         rows.len(),
         rows.join(", ")

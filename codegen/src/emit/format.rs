@@ -14,22 +14,28 @@ use std::fmt::Write;
 pub fn decode(plan: &FormatPlan<'_>) -> String {
     let format = plan.format;
     let mut out = String::new();
-    let (elements, bytes, groups) = (format.elements, format.bytes, plan.groups);
+    let (elements, bytes) = (format.elements, format.bytes);
     let _ = write!(
         out,
         "/// Elements of a block.
          pub const ELEMENTS: usize = {elements};
          /// Bytes of a block.
          pub const BYTES: usize = {bytes};
-         /// Runs of a block that share a scale.
-         const RUNS: usize = {groups};
-         /// Elements of such a run.
-         const RUN: usize = {};
          /// The integer value of a weight.
          type Int = {};\n",
-        plan.run(),
         plan.value_type(),
     );
+    if plan.has_scales() {
+        let _ = write!(
+            out,
+            "/// Runs of a block that share a scale.
+             const RUNS: usize = {};
+             /// Elements of such a run.
+             const RUN: usize = {};\n",
+            plan.groups,
+            plan.run(),
+        );
+    }
     if let ValueMap::Codebook { entries, times, name } = &format.value.map {
         let rows: Vec<String> = entries
             .iter()

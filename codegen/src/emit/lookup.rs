@@ -155,9 +155,8 @@ pub fn emit(plan: &LookupPlan<'_>) -> String {
          /// As [`MatmulArgs`] says; the rows lie within its panels, the token is below `m`, and `tables` are those of
          /// the token.
          #[target_feature(enable = \"{features}\")]
-         #[allow(clippy::needless_range_loop, reason = \"generated loops keep one form\")]
          unsafe fn tile<const V: usize>(a: &MatmulArgs, tables: *const u8, row: usize, token: usize, first: usize, last: usize) {{
-             // SAFETY (all of the function): the caller answers for the buffers of `a`, see `MatmulArgs`, and for
+             // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`, and for
              // the tables; what waits in the output was put there by this function.
              unsafe {{
                  let mut codes = [a.codes; V];
@@ -272,7 +271,11 @@ fn block(plan: &LookupPlan<'_>, first_tile: &str, from: &str, then: &str) -> Str
 
 /// What the biased sums of `tiles` (an expression) tiles are too large by.
 fn biases(plan: &LookupPlan<'_>, tiles: &str) -> String {
-    format!("({} * {tiles}) as i32", 2 * plan.bias * plan.step)
+    let each = 2 * i64::from(plan.bias) * i64::from(plan.step);
+    match tiles.parse::<i64>() {
+        Ok(tiles) => (each * tiles).to_string(),
+        Err(_) => format!("({each} * {tiles}) as i32"),
+    }
 }
 
 /// The sums of a run as i32 in `sum[i]`, four vectors each, from blocks `blocks` of the row (a range), with the tables

@@ -131,14 +131,13 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
          ///
          /// As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.
          #[target_feature(enable = \"{features}\")]
-         #[allow(clippy::needless_range_loop, reason = \"generated loops keep one form\")]
          unsafe fn tile<const V: usize, const T: usize>(a: &MatmulArgs, row: usize, token: usize) {{
-             // SAFETY (all of the function): the caller answers for the buffers of `a`, see `MatmulArgs`.
+             // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`.
              unsafe {{
                  let mut codes = [a.codes.add(row / ROWS * a.stride + row % ROWS * 4); V];
                  for i in 1..V {{
                      let row = row + i * LANES;
-                     codes[i] = if ROWS % (V * LANES) == 0 {{
+                     codes[i] = if ROWS.is_multiple_of(V * LANES) {{
                          // In the same panel.
                          codes[0].add(i * LANES * 4)
                      }} else {{
@@ -197,9 +196,11 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
             } else {
                 format!(" && token + {} != last", step.next_power_of_two())
             };
+            // Clippy's form of `token + 1 <= last`.
+            let left = if step == 1 { "token < last".to_owned() } else { format!("token + {step} <= last") };
             let _ = write!(
                 out,
-                "while token + {step} <= last{evenly} {{ tile::<{rows}, {step}>(a, row, token); token += {step}; }}"
+                "while {left}{evenly} {{ tile::<{rows}, {step}>(a, row, token); token += {step}; }}"
             );
         }
         let _ = writeln!(out, "row += {span}; }}");
@@ -262,7 +263,7 @@ fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
              }} else {{
                  ({at} + AHEAD).wrapping_add(next)
              }};
-             for i in 0..V {{ if i * LANES % LINE == 0 {{ simd::prefetch(codes[i].wrapping_add(ahead)); }} }}\n"
+             for i in 0..V {{ if (i * LANES).is_multiple_of(LINE) {{ simd::prefetch(codes[i].wrapping_add(ahead)); }} }}\n"
         );
     }
     if plan.pack.trits() {
@@ -382,10 +383,10 @@ fn in_order(plan: &MatmulPlan<'_>) -> Vec<u32> {
     fields
 }
 
-/// As [`multiply_fields`], all into `sum`.
-fn multiply(plan: &MatmulPlan<'_>) -> String {
+/// As [`multiply_fields`], all into the sums of this name.
+fn multiply(plan: &MatmulPlan<'_>, sum: &str) -> String {
     multiply_fields(plan, |field, function| {
-        format!("sum[t][i] = simd::{function}(sum[t][i], w{field}[i], x);")
+        format!("{sum}[t][i] = simd::{function}({sum}[t][i], w{field}[i], x);")
     })
 }
 
@@ -451,12 +452,11 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
             )
         }
         Dot::Direct { shift_free: false } | Dot::Wide => format!(
-            "{table}let mut sum = [[simd::zero(); V]; T];
+            "{table}let mut dot = [[simd::zero(); V]; T];
              {}
-             {}
-             let dot = sum;\n",
-            begin("sum"),
-            steps(plan.step, first, count, &format!("{load} {}", multiply(plan)))
+             {}\n",
+            begin("dot"),
+            steps(plan.step, first, count, &format!("{load} {}", multiply(plan, "dot")))
         ),
         Dot::PairsAtOnce => {
             let multiply = multiply_fields(plan, |field, function| {
@@ -481,7 +481,7 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
              let mut dot = [[simd::zero(); V]; T];
              {}
              for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], sum[t][i]); }} }}\n",
-                multiply(plan),
+                multiply(plan, "sum"),
                 begin("dot")
             )
         }
@@ -500,7 +500,7 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
                  for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], sum[t][i]); }} }}
              }}\n",
             begin("dot"),
-            multiply(plan)
+            multiply(plan, "sum")
         ),
     }
 }

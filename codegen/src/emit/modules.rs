@@ -6,7 +6,7 @@ use super::{
 };
 use crate::plan::{FormatPlan, LookupPlan, MatmulPlan, PackPlan, lcm, scalar_k_max};
 use crate::{CudaImages, Error, Options};
-use gristmill_spec::model::{CpuVariant, Format, Origin, Packing, ShapeRules, SpecSet};
+use gristmill_spec::model::{CpuVariant, Format, Origin, Packing, QuantizeRule, ShapeRules, SpecSet};
 use gristmill_spec::vocab::{Op, Strategy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -250,7 +250,8 @@ pub(super) fn format_module(
         body.push_str(&pack::pack(plan, pack));
         let _ = write!(
             body,
-            "/// `{name}` in packing `{packing}`: the facts, the functions and the kernels that read it are of one plan.
+            "/// `{name}` in packing `{packing}`.
+             // SAFETY: these facts, the functions and the kernels that read the packing are of one plan.
              pub static PACK_{upper}: PackInfo = unsafe {{ PackInfo::new(PackFacts {{
                  name: {packing:?}, rows: {rows}, tile_k: {tile_k}, tile_bytes: {tile_bytes}, scales: {scales}, mins: {mins}, runs: {runs}, min: {min}, table: {table},
                  pack: pack_{packing}, unpack: unpack_{packing},
@@ -273,16 +274,23 @@ pub(super) fn format_module(
         "{}///
          /// `@generated` by gristmill from {}:{}.
          pub mod {name} {{
-             use gristmill_runtime::abi::{{Fault, MatmulArgs, Step}};
+             use gristmill_runtime::abi::{{Fault, MatmulArgs{step}}};
              use gristmill_runtime::number;
              use gristmill_runtime::registry::{{PackFacts, PackInfo}};
-             use gristmill_runtime::search;
+             {search}
              use gristmill_runtime::vocab::DType;
              {body}
          }}\n",
         format::module_doc(plan),
         format.origin.file,
         format.origin.line,
+        step = if format.quantizers.is_empty() { "" } else { ", Step" },
+        search =
+            if format.quantizers.iter().any(|quantizer| matches!(quantizer.rule, QuantizeRule::Search(_))) {
+                "use gristmill_runtime::search;"
+            } else {
+                ""
+            },
     );
     Ok((text, listed))
 }

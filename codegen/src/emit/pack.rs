@@ -135,8 +135,8 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
         (false, _) => "outer * value as f32".to_string(),
     };
     let value = value
-        .replace("let (scale", "// SAFETY: the caller answers for packed scales.\nlet (scale")
-        .replace("let scale =", "// SAFETY: the caller answers for packed scales.\nlet scale =");
+        .replace("let (scale", "\n// SAFETY: the caller answers for packed scales.\nlet (scale")
+        .replace("let scale =", "\n// SAFETY: the caller answers for packed scales.\nlet scale =");
     // Where the codes of a row in a tile make a word of their own, whole blocks are written word by word.
     let trits = pack.trits().then(|| trits::pack(plan, pack, &row_bit));
     let word = whole_words(plan, pack);
@@ -181,6 +181,8 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     };
     let code = if pack.trits() {
         format!("(TRITS_{upper}[usize::from(byte)] >> (2 * K_TRITS_{upper}[at % {tile_k}])) & 3")
+    } else if bits == 8 {
+        "byte".to_owned()
     } else {
         format!("(byte >> (bit % 8)) & {:#x}", (1u32 << bits) - 1)
     };

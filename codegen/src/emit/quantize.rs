@@ -16,9 +16,9 @@ fn statistic(rule: &ScaleRule) -> &'static str {
     }
 }
 
-/// Statements that bind `apply` (what x is multiplied or divided by) and `stored` from the slice `x` and its
-/// `magnitude`.
-pub fn step(rule: &ScaleRule) -> String {
+/// Statements that bind what x is multiplied or divided by, and what is stored, to these names (`_` where it is not read),
+/// from the slice `x` and its `magnitude`.
+pub fn step(rule: &ScaleRule, apply: &str, stored: &str) -> String {
     let statistic = statistic(rule);
     let levels = float(rule.levels);
     let mut out = format!("let s = {statistic};\n");
@@ -40,7 +40,7 @@ pub fn step(rule: &ScaleRule) -> String {
             out,
             "// A block too small for a finite inverse counts as all zero.
              let step = {over};
-             let (apply, stored) = match 1.0 / step {{
+             let ({apply}, {stored}) = match 1.0 / step {{
                  inverse if inverse.is_finite() => (inverse, step),
                  _ => (0.0, 0.0 / {levels}),
              }};"
@@ -48,12 +48,12 @@ pub fn step(rule: &ScaleRule) -> String {
         Via::Multiplier => writeln!(
             out,
             "let apply = {under};
-             let (apply, stored) = match apply.is_finite() {{ true => (apply, 1.0 / apply), false => (0.0, 0.0) }};"
+             let ({apply}, {stored}) = match apply.is_finite() {{ true => (apply, 1.0 / apply), false => (0.0, 0.0) }};"
         ),
         Via::Divide => writeln!(
             out,
             "let apply = {over};
-             let (apply, stored) = match apply != 0.0 {{ true => (apply, apply), false => (f32::INFINITY, 0.0) }};"
+             let ({apply}, {stored}) = match apply != 0.0 {{ true => (apply, apply), false => (f32::INFINITY, 0.0) }};"
         ),
     };
     out
@@ -103,8 +103,10 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
         return Err(Error::passed(plan, "its quantizer needs exactly one scale"));
     };
     let mut out = String::new();
-    let half_up_zero = zero;
-    let rounded = rounded(&rule.scale, rule.round, rule.threshold, rule.clamp, half_up_zero);
+    let rounded = rounded(&rule.scale, rule.round, rule.threshold, rule.clamp, zero);
+    let applied = rule.round != Rounding::Sign;
+    // Every quantizer looks for the largest, as that finds what is not finite; not every one reads it.
+    let magnitude = if rule.scale.of == Statistic::AbsMean { "_magnitude" } else { "magnitude" };
     let mut body = String::new();
     let mut store = String::new();
     match factor {
@@ -113,7 +115,8 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
             if field.count != 1 {
                 return Err(Error::passed(plan, "its quantizer needs one scale a block"));
             }
-            body.push_str(&step(&rule.scale));
+            let apply = if applied { "apply" } else { "_" };
+            body.push_str(&step(&rule.scale, apply, "stored"));
             store.push_str(&super::search::store_float(plan, field, "stored")?);
         }
         Factor::Row | Factor::Tensor => {
@@ -128,19 +131,22 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
                  unsafe fn step_{name}(src: *const f32, len: usize) -> Result<Step, Fault> {{
                      // SAFETY: the caller answers for `len` values.
                      let x = unsafe {{ std::slice::from_raw_parts(src, len) }};
-                     let magnitude = number::finite_abs_max(x)?;
+                     let {magnitude} = number::finite_abs_max(x)?;
                      {}
                      match stored.is_finite() {{
                          true => Ok(Step {{ apply, stored }}),
                          false => Err(Fault::ScaleOverflow(0)),
                      }}
                  }}\n",
-                step(&rule.scale)
+                step(&rule.scale, "apply", "stored")
             );
-            body.push_str("let apply = step.apply;\n");
+            if applied {
+                body.push_str("let apply = step.apply;\n");
+            }
         }
     }
     let outer_step = matches!(factor, Factor::Row | Factor::Tensor);
+    let magnitude = if outer_step { "_magnitude" } else { magnitude };
     let signed_min = if zero == 0 { String::new() } else { format!(" + {}", float(zero as f32)) };
     let mask = if plan.code_bits >= 16 { u32::from(u16::MAX) } else { (1u32 << plan.code_bits) - 1 };
     let code_type = raw_type(code);
@@ -158,7 +164,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
                  let x = unsafe {{ &*src.add(index * ELEMENTS).cast::<[f32; ELEMENTS]>() }};
                  // SAFETY: the caller answers for room for `blocks` blocks.
                  let block = unsafe {{ &mut *dst.add(index * BYTES).cast::<[u8; BYTES]>() }};
-                 let magnitude = match number::finite_abs_max(x) {{
+                 let {magnitude} = match number::finite_abs_max(x) {{
                      Ok(magnitude) => magnitude,
                      Err(fault) => return Err(number::offset(fault, index * ELEMENTS)),
                  }};
@@ -177,7 +183,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
              Ok(())
          }}\n",
         write_raw(code),
-        step_name = if outer_step { "step" } else { "_step" },
+        step_name = if outer_step && applied { "step" } else { "_step" },
     );
     Ok(out)
 }

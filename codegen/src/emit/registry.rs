@@ -24,9 +24,11 @@ pub fn emit(
              ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, EntryFacts, FormatFacts, FormatInfo, ImportInfo,
              KernelId, LeftOut, Move, OuterType, Registry, RegistryFacts, ShapeRules, Source, Unit, WithoutImage,
          }};
-         use {runtime}::vocab::{{CudaArch, DType, DeviceKind, FeatureSet, Isa, Op}};
-         use {runtime}::vocab::Feature;\n",
+         use {runtime}::vocab::{{DType, DeviceKind, Feature, FeatureSet, Isa, Op}};\n",
     );
+    if let CudaImages::Built { .. } = options.cuda {
+        let _ = writeln!(out, "use {runtime}::vocab::CudaArch;");
+    }
     out.push_str(&names(
         "Format",
         "The weight formats of this build.",
@@ -129,7 +131,7 @@ fn why_not(runtime: &str) -> String {
     format!(
         "/// Why this build holds no kernel for this, in words; empty if it holds one. For `require!`.
          pub const fn why_not(op: Op, format: &str, input: DType, device: DeviceKind) -> {runtime}::require::Text {{
-             use {runtime}::require::{{Names, NOTHING_HELD, Required, Text}};
+             use {runtime}::require::{{Names, NOTHING_HELD, Required}};
              let required = Required {{ op, format, input, device }};
              let names = Names {{
                  formats: FORMATS, activations: ACTIVATIONS, left_out: LEFT_OUT, cuda: CUDA, without_image: WITHOUT_IMAGE,

@@ -193,7 +193,7 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>) -> String {
                 let _ = write!(
                     sums,
                     "for i in 0..V {{
-                         if i * LANES % LINE == 0 {{
+                         if (i * LANES).is_multiple_of(LINE) {{
                              simd::prefetch({name}[i].wrapping_add(ahead).cast());
                          }}
                      }}\n"
@@ -208,7 +208,7 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>) -> String {
                 "let mut {name} = [a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS); V];
                  for i in 1..V {{
                      let row = row + i * LANES;
-                     {name}[i] = if ROWS % (V * LANES) == 0 {{
+                     {name}[i] = if ROWS.is_multiple_of(V * LANES) {{
                          {name}[0].add(i * LANES)
                      }} else {{
                          a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS)

@@ -175,8 +175,12 @@ fn finish_scalar(plan: &FormatPlan<'_>) -> String {
     }
     let _ = writeln!(
         out,
-        "// SAFETY: `bias` is null or holds `n` values.
-         let y = if a.bias.is_null() {{ y }} else {{ y + unsafe {{ *a.bias.add(row) }} }};"
+        "let y = if a.bias.is_null() {{
+             y
+         }} else {{
+             // SAFETY: a bias that is not null holds `n` values.
+             y + unsafe {{ *a.bias.add(row) }}
+         }};"
     );
     out
 }

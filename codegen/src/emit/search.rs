@@ -45,8 +45,12 @@ fn stored(plan: &FormatPlan<'_>, field: &Field) -> Result<&'static str, Error> {
 
 /// Statements that store the array expression `values` in a field; `raw` is the stored integer of a `value`.
 fn store_array(field: &Field, values: &str, raw: &str) -> String {
-    let ty = raw_type(field);
-    format!("{{ let code = {values}.map(|value| {raw} as {ty}); {} }}\n", write_raw(field))
+    let code = match (raw_type(field), raw) {
+        // What searches find has this type.
+        ("u16", "value") => values.to_owned(),
+        (ty, raw) => format!("{values}.map(|value| {raw} as {ty})"),
+    };
+    format!("{{ let code = {code}; {} }}\n", write_raw(field))
 }
 
 /// Statements that store the factors `values` (i32) of an integer field.

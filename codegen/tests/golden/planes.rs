@@ -7,48 +7,48 @@ pub mod planes {
     use ::gristmill::runtime::abi::{Fault, MatmulArgs, Step};
     use ::gristmill::runtime::number;
     use ::gristmill::runtime::registry::{PackFacts, PackInfo};
-    use ::gristmill::runtime::search;
     use ::gristmill::runtime::vocab::DType;
     /// Elements of a block.
     pub const ELEMENTS: usize = 64;
     /// Bytes of a block.
     pub const BYTES: usize = 18;
+    /// The integer value of a weight.
+    type Int = i8;
     /// Runs of a block that share a scale.
     const RUNS: usize = 1;
     /// Elements of such a run.
     const RUN: usize = 64;
-    /// The integer value of a weight.
-    type Int = i8;
     /// The integer values of a block.
     #[inline(always)]
     fn values(block: &[u8; BYTES]) -> Result<[Int; ELEMENTS], Fault> {
         let codes = {
             let mut code = [0u8; 64];
             for i in 0..16 {
-                let byte = block[0 + i];
-                code[0 + i] |= byte & 0x3;
+                let byte = block[i];
+                code[i] |= byte & 0x3;
             }
             for i in 0..16 {
-                let byte = block[0 + i];
+                let byte = block[i];
                 code[16 + i] |= byte >> 2 & 0x3;
             }
             for i in 0..16 {
-                let byte = block[0 + i];
+                let byte = block[i];
                 code[32 + i] |= byte >> 4 & 0x3;
             }
             for i in 0..16 {
-                let byte = block[0 + i];
+                let byte = block[i];
                 code[48 + i] |= byte >> 6;
             }
             code
         };
+        // One comparison a block; the position is looked for only when there is something to find.
         let mut worst = 0;
         for code in &codes {
             worst = worst.max(*code);
         }
         if worst > 2 {
             let at = codes.iter().position(|&code| code > 2).unwrap_or(0);
-            return Err(Fault::InvalidCode(at * 1));
+            return Err(Fault::InvalidCode(at));
         }
         let mut values = [0 as Int; ELEMENTS];
         for i in 0..ELEMENTS {
@@ -88,6 +88,7 @@ pub mod planes {
         blocks: usize,
         outer: f32,
     ) -> Result<(), Fault> {
+        // SAFETY: passed on.
         unsafe { dequantize(src, dst, blocks, outer) }
     }
     /// Blocks to values.
@@ -103,7 +104,9 @@ pub mod planes {
         outer: f32,
     ) -> Result<(), Fault> {
         for index in 0..blocks {
+            // SAFETY: the caller answers for `blocks` blocks and their values.
             let block = unsafe { &*src.add(index * BYTES).cast::<[u8; BYTES]>() };
+            // SAFETY: as above.
             let out = unsafe {
                 &mut *dst.add(index * ELEMENTS).cast::<[f32; ELEMENTS]>()
             };
@@ -113,6 +116,7 @@ pub mod planes {
             };
             let scale = terms(block, outer);
             for run in 0..RUNS {
+                // SAFETY: a block has so many runs.
                 let (out, values) = unsafe {
                     (
                         &mut *out.as_mut_ptr().add(run * RUN).cast::<[f32; RUN]>(),
@@ -140,50 +144,54 @@ pub mod planes {
         _step: Step,
     ) -> Result<(), Fault> {
         for index in 0..blocks {
+            // SAFETY: the caller answers for the values of `blocks` blocks.
             let x = unsafe { &*src.add(index * ELEMENTS).cast::<[f32; ELEMENTS]>() };
+            // SAFETY: the caller answers for room for `blocks` blocks.
             let block = unsafe { &mut *dst.add(index * BYTES).cast::<[u8; BYTES]>() };
             let magnitude = match number::finite_abs_max(x) {
                 Ok(magnitude) => magnitude,
                 Err(fault) => return Err(number::offset(fault, index * ELEMENTS)),
             };
             let s = magnitude;
-            let step = s / 1.0f32;
+            // A block too small for a finite inverse counts as all zero.
+            let step = s;
             let (apply, stored) = match 1.0 / step {
                 inverse if inverse.is_finite() => (inverse, step),
-                _ => (0.0, 0.0 / 1.0f32),
+                _ => (0.0, 0.0),
             };
             let mut code = [0u8; ELEMENTS];
             for i in 0..ELEMENTS {
                 let x = x[i];
                 let q = (x * apply).round().max(-1.0f32).min(1.0f32) + 1.0f32;
+                // SAFETY: clamped to the range of the code, and `max` leaves no NaN.
                 code[i] = (unsafe { q.to_int_unchecked::<i32>() } & 0x3) as u8;
             }
             *block = [0; BYTES];
             for i in 0..16 {
-                let code = code[0 + i];
-                block[0 + i] |= (code & 0x3);
+                let code = code[i];
+                block[i] |= code & 0x3;
             }
             for i in 0..16 {
                 let code = code[16 + i];
-                block[0 + i] |= ((code & 0x3) << 2);
+                block[i] |= (code & 0x3) << 2;
             }
             for i in 0..16 {
                 let code = code[32 + i];
-                block[0 + i] |= ((code & 0x3) << 4);
+                block[i] |= (code & 0x3) << 4;
             }
             for i in 0..16 {
                 let code = code[48 + i];
-                block[0 + i] |= ((code & 0x3) << 6);
+                block[i] |= (code & 0x3) << 6;
             }
             {
                 let code = [number::f32_to_f16(stored)];
-                if !(number::f16_to_f32(code[0]).is_finite()) {
+                if !number::f16_to_f32(code[0]).is_finite() {
                     return Err(Fault::ScaleOverflow(index));
                 }
                 {
                     let index = 0usize;
                     let at = 128usize;
-                    let bits = ((u64::from(code[index]) >> 0) & 0xffff) << (at % 8);
+                    let bits = (u64::from(code[index]) & 0xffff) << (at % 8);
                     for (byte, part) in block[at / 8..]
                         .iter_mut()
                         .zip(bits.to_le_bytes())
@@ -208,6 +216,7 @@ pub mod planes {
         blocks: usize,
         step: Step,
     ) -> Result<(), Fault> {
+        // SAFETY: passed on.
         unsafe { quantize_absmax(src, dst, blocks, step) }
     }
     /// f32 to blocks of `planes` by `absmax`, compiled for avx2.
@@ -225,6 +234,7 @@ pub mod planes {
         blocks: usize,
         step: Step,
     ) -> Result<(), Fault> {
+        // SAFETY: passed on.
         unsafe { quantize_absmax(src, dst, blocks, step) }
     }
     /// Tokens that share one pass over a row.
@@ -240,18 +250,21 @@ pub mod planes {
                 let tokens = TOKENS.min(a.m - first);
                 let mut sums = [0f32; TOKENS];
                 for index in 0..a.k / ELEMENTS {
+                    // SAFETY: the caller answers for rows of `stride` bytes.
                     let block = unsafe {
                         &*a
                             .codes
                             .add(row * a.stride + index * BYTES)
                             .cast::<[u8; BYTES]>()
                     };
+                    // Packing refused codes without meaning before this is called.
                     let Ok(values) = values(block) else { continue };
                     let scale = terms(block, 1.0);
                     for start in (0..ELEMENTS).step_by(64) {
                         let run = start / RUN;
                         let k = index * ELEMENTS + start;
                         for (token, y) in sums[..tokens].iter_mut().enumerate() {
+                            // SAFETY: the caller answers for `m` rows of activations.
                             let x = unsafe {
                                 std::slice::from_raw_parts(
                                     a.x.add((first + token) * a.x_stride + k),
@@ -269,12 +282,15 @@ pub mod planes {
                 }
                 for token in 0..tokens {
                     let y = sums[token];
+                    // SAFETY: the caller answers for a scale a token.
                     let y = y / unsafe { *a.x_scales.add(first + token) };
                     let y = if a.bias.is_null() {
                         y
                     } else {
+                        // SAFETY: a bias that is not null holds `n` values.
                         y + unsafe { *a.bias.add(row) }
                     };
+                    // SAFETY: the caller answers for `m * n` outputs.
                     unsafe { a.y.add((first + token) * a.n + row).write(y) };
                 }
             }
@@ -307,6 +323,7 @@ pub mod planes {
         for row in 0..rows {
             for index in 0..k / ELEMENTS {
                 let first = index * ELEMENTS;
+                // SAFETY: the caller answers for `rows` rows of `k / ELEMENTS` blocks.
                 let block = unsafe {
                     &*src.add(row * row_stride + index * BYTES).cast::<[u8; BYTES]>()
                 };
@@ -315,12 +332,13 @@ pub mod planes {
                 let scale = terms(block, 1.0);
                 for start in (0..ELEMENTS).step_by(64) {
                     let (run, k) = (start / RUN, first + start);
+                    // SAFETY: the caller answers for room for one value a unit and row.
                     unsafe {
                         scales.add((k / 64) * 16 + row).write(scale[run]);
                     }
                 }
                 for tile in 0..ELEMENTS / 16 {
-                    let word: u32 = u32::from(code_r16k4(values[16 * tile + 0]))
+                    let word: u32 = u32::from(code_r16k4(values[16 * tile]))
                         | u32::from(code_r16k4(values[16 * tile + 1])) << 8
                         | u32::from(code_r16k4(values[16 * tile + 2])) << 16
                         | u32::from(code_r16k4(values[16 * tile + 3])) << 24
@@ -337,6 +355,7 @@ pub mod planes {
                         | u32::from(code_r16k4(values[16 * tile + 14])) << 22
                         | u32::from(code_r16k4(values[16 * tile + 15])) << 30;
                     let at = (first / 16 + tile) * 64 + (row * 32) / 8;
+                    // SAFETY: the caller answers for a whole panel.
                     unsafe { codes.add(at).cast::<[u8; 4]>().write(word.to_le_bytes()) };
                 }
             }
@@ -360,17 +379,21 @@ pub mod planes {
         for k in 0..k {
             let at = k;
             let bit = row * 32 + K_BITS_R16K4[at % 16];
+            // SAFETY: the caller answers for a whole panel.
             let byte = unsafe { *codes.add(at / 16 * 64 + bit / 8) };
             let code = (byte >> (bit % 8)) & 0x3;
             let value = i32::from(code) - 1;
             let value = {
+                // SAFETY: the caller answers for packed scales.
                 let scale = unsafe { scales.add((k / 64) * 16 + row).read() };
                 outer * (scale * value as f32)
             };
+            // SAFETY: the caller answers for room for `k` values.
             unsafe { dst.add(k).write(value) };
         }
     }
-    /// `planes` in packing `r16k4`: the facts, the functions and the kernels that read it are of one plan.
+    /// `planes` in packing `r16k4`.
+    // SAFETY: these facts, the functions and the kernels that read the packing are of one plan.
     pub static PACK_R16K4: PackInfo = unsafe {
         PackInfo::new(PackFacts {
             name: "r16k4",
@@ -414,17 +437,18 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
     ///
     /// As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.
     #[target_feature(enable = "avx2")]
-    #[allow(clippy::needless_range_loop, reason = "generated loops keep one form")]
     unsafe fn tile<const V: usize, const T: usize>(
         a: &MatmulArgs,
         row: usize,
         token: usize,
     ) {
+        // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`.
         unsafe {
             let mut codes = [a.codes.add(row / ROWS * a.stride + row % ROWS * 4); V];
             for i in 1..V {
                 let row = row + i * LANES;
-                codes[i] = if ROWS % (V * LANES) == 0 {
+                codes[i] = if ROWS.is_multiple_of(V * LANES) {
+                    // In the same panel.
                     codes[0].add(i * LANES * 4)
                 } else {
                     a.codes.add(row / ROWS * a.stride + row % ROWS * 4)
@@ -434,6 +458,7 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
             for t in 0..T {
                 x[t] = a.x.add((token + t) * a.x_stride);
             }
+            // From the end of these rows' panels to the rows that come next.
             let after = row + V * LANES;
             let next = (after / ROWS * a.stride + after % ROWS * 4)
                 .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
@@ -442,7 +467,7 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
             let mut scales = [a.scales.add(row / ROWS * ROWS * a.units + row % ROWS); V];
             for i in 1..V {
                 let row = row + i * LANES;
-                scales[i] = if ROWS % (V * LANES) == 0 {
+                scales[i] = if ROWS.is_multiple_of(V * LANES) {
                     scales[0].add(i * LANES)
                 } else {
                     a.scales.add(row / ROWS * ROWS * a.units + row % ROWS)
@@ -468,7 +493,7 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                         (at + AHEAD).wrapping_add(next)
                     };
                     for i in 0..V {
-                        if i * LANES % LINE == 0 {
+                        if (i * LANES).is_multiple_of(LINE) {
                             simd::prefetch(codes[i].wrapping_add(ahead));
                         }
                     }
@@ -539,7 +564,7 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                     ((unit + 16) * 16).wrapping_add(next_terms)
                 };
                 for i in 0..V {
-                    if i * LANES % LINE == 0 {
+                    if (i * LANES).is_multiple_of(LINE) {
                         simd::prefetch(scales[i].wrapping_add(ahead).cast());
                     }
                 }
@@ -600,11 +625,13 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
     #[target_feature(enable = "avx2")]
     pub unsafe fn matmul(a: &MatmulArgs) {
         let end = a.row_end.next_multiple_of(LANES);
+        // All rows go through some tokens, whose activations stay in the caches, then through the next.
         let shares = a.m.div_ceil((SHARE / a.x_stride.max(1)).max(1));
         let share = a.m.div_ceil(shares.max(1)).next_multiple_of(2);
         let mut first = 0;
         while first < a.m {
             let last = a.m.min(first + share);
+            // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
             unsafe {
                 let mut row = a.row_begin;
                 while row + 2 * LANES <= end {
@@ -613,7 +640,7 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                         tile::<2, 2>(a, row, token);
                         token += 2;
                     }
-                    while token + 1 <= last {
+                    while token < last {
                         tile::<2, 1>(a, row, token);
                         token += 1;
                     }
@@ -625,7 +652,7 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                         tile::<1, 2>(a, row, token);
                         token += 2;
                     }
-                    while token + 1 <= last {
+                    while token < last {
                         tile::<1, 1>(a, row, token);
                         token += 1;
                     }
@@ -658,13 +685,16 @@ pub mod activations_int8_row {
         sums: *mut i32,
     ) -> Result<(), Fault> {
         let units = k.div_ceil(unit);
-        if unit_padded != unit || k % unit != 0 {
+        if unit_padded != unit || !k.is_multiple_of(unit) {
+            // SAFETY: the caller answers for `units` padded units.
             unsafe { q.write_bytes(0, units * unit_padded) };
         }
+        // SAFETY: the caller answers for a sum each.
         unsafe { sums.write_bytes(0, units) };
         for index in 0..k.div_ceil(k.max(1)) {
             let first = index * k.max(1);
             let end = k.min(first + k.max(1));
+            // SAFETY: the caller answers for `k` values.
             let x = unsafe { std::slice::from_raw_parts(x.add(first), end - first) };
             let magnitude = match number::finite_abs_max(x) {
                 Ok(magnitude) => magnitude,
@@ -672,16 +702,19 @@ pub mod activations_int8_row {
             };
             let s = magnitude;
             let apply = (127.0f64 / f64::from(s).max(1e-5)) as f32;
-            let (apply, stored) = match apply.is_finite() {
+            let (apply, _) = match apply.is_finite() {
                 true => (apply, 1.0 / apply),
                 false => (0.0, 0.0),
             };
             let kept = apply;
+            // SAFETY: the caller answers for one scale a block.
             unsafe { scales.add(index).write(kept) };
             let mut at = first;
             while at < end {
+                // The part of the block that lies in one unit.
                 let (number, within) = (at / unit, at % unit);
                 let len = (unit - within).min(end - at);
+                // SAFETY: the part lies in the block and in the unit.
                 let (x, to) = unsafe {
                     (
                         std::slice::from_raw_parts(x.as_ptr().add(at - first), len),
@@ -698,10 +731,12 @@ pub mod activations_int8_row {
                         .round_ties_even()
                         .max(-128.0f32)
                         .min(127.0f32);
+                    // SAFETY: clamped to the range of i8, and `max` leaves no NaN.
                     let value = unsafe { rounded.to_int_unchecked::<i32>() };
                     to[i] = value as i8;
                     sum += value;
                 }
+                // SAFETY: the caller answers for a sum a unit.
                 unsafe { *sums.add(number) += sum };
                 at += len;
             }
@@ -714,8 +749,7 @@ use ::gristmill::runtime::registry::{
     FormatInfo, ImportInfo, KernelId, LeftOut, Move, OuterType, Registry, RegistryFacts,
     ShapeRules, Source, Unit, WithoutImage,
 };
-use ::gristmill::runtime::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Isa, Op};
-use ::gristmill::runtime::vocab::Feature;
+use ::gristmill::runtime::vocab::{DType, DeviceKind, Feature, FeatureSet, Isa, Op};
 /// The weight formats of this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
@@ -767,7 +801,7 @@ static IMPORTS: &[ImportInfo] = &[];
 static ENTRIES: &[Entry] = unsafe {
     &[
         Entry::new(EntryFacts {
-            id: KernelId(0x661461014bd62ad9),
+            id: KernelId(0xaf909d6a60f2ed27),
             name: "dequantize.planes.scalar",
             op: Op::Dequantize,
             format: 0,
@@ -876,7 +910,7 @@ static ENTRIES: &[Entry] = unsafe {
             },
         }),
         Entry::new(EntryFacts {
-            id: KernelId(0xde6bca3d3a186389),
+            id: KernelId(0x7a2d3bd913ab1335),
             name: "matmul.planes.scalar",
             op: Op::Matmul,
             format: 0,
@@ -915,7 +949,7 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0xf4e421533264d6f2),
+            id: KernelId(0x91d5ac2c86dcbbd9),
             name: "matmul.planes.avx2",
             op: Op::Matmul,
             format: 0,
@@ -1419,7 +1453,7 @@ pub const fn why_not(
     input: DType,
     device: DeviceKind,
 ) -> ::gristmill::runtime::require::Text {
-    use ::gristmill::runtime::require::{Names, NOTHING_HELD, Required, Text};
+    use ::gristmill::runtime::require::{Names, NOTHING_HELD, Required};
     let required = Required {
         op,
         format,
@@ -1439,6 +1473,7 @@ pub const fn why_not(
     let mut held = NOTHING_HELD;
     let (mut op, mut dtype, mut device) = (0, 0, 0);
     while op < Op::ALL.len() {
+        // Weight formats and activation formats are numbered apart.
         held[op][dtype][device] = required.op.serves_like(Op::ALL[op])
             && !candidates(
                     Op::ALL[op],
