@@ -2,7 +2,8 @@
 
 use crate::cuda::Env;
 use crate::cuda::build::CudaError;
-use crate::{Compiled, CudaImages, Error, LeftOut, Options, compile};
+use crate::options::{CudaImages, LeftOut, Options};
+use crate::{Compiled, Error, compile};
 use gristmill_spec::model::SpecSet;
 use gristmill_spec::{Diagnostic, ReadError, Severity, SourceFile, check, read_path, render, shipped};
 use std::collections::BTreeSet;

@@ -4,217 +4,27 @@
 //! bits a packing can hold them, over which runs of k sums are integers, which multiply sums them
 //! exactly, and up to which k. Emitting is then writing down.
 
+mod divisors;
+mod format;
 mod lookup;
-mod pack;
+pub(crate) mod pack;
+pub(crate) mod packed;
+mod primitives;
 mod superblock;
 pub(crate) mod trits;
 
 use crate::Error;
-use gristmill_spec::model::{
-    Activations, CpuVariant, Factor, FieldLayout, FieldType, Format, Packing, ValueMap,
-};
-use gristmill_spec::vocab::{Feature, Isa, Strategy};
+pub(crate) use divisors::lcm;
+pub use format::{Decode, FormatPlan};
+use gristmill_spec::model::{CpuVariant, Packing};
+use gristmill_spec::vocab::{Feature, Strategy};
 pub use lookup::LookupPlan;
 pub use pack::PackPlan;
-use std::collections::BTreeSet;
+pub use primitives::{Primitives, features, primitives};
 pub use superblock::{RunTerm, SuperBlock};
 
 /// The smallest and largest int8 activation that a caller can hand in.
 const ACTIVATION: (i64, i64) = (-128, 127);
-
-/// What is decided once for a format.
-#[derive(Clone, Debug)]
-pub struct FormatPlan<'a> {
-    /// The format.
-    pub format: &'a Format,
-    /// Its activation format.
-    pub activations: &'a Activations,
-    /// Width of a code.
-    pub code_bits: u32,
-    /// Largest code that means something, where some codes mean nothing.
-    pub last_code: Option<u32>,
-    /// Every integer value a weight can have, ascending.
-    pub values: Vec<i32>,
-    /// Eight bits hold these values, and what they are made of: the map's before signs and shift, and the shift's.
-    narrow: bool,
-    /// Runs of a block whose elements share every factor (1 where the block has none): each count divides it.
-    pub groups: u32,
-    /// Factors of the scale that stand in the block.
-    pub block_scale: Vec<usize>,
-    /// The scale has a factor outside the block.
-    pub outer: bool,
-    /// The weight has an added or subtracted term.
-    pub offset: bool,
-    /// Elements of an integer run for matmul; 0: the whole row.
-    pub unit: u32,
-    /// Runs whose integer sums are added up before they are scaled, where scales are integers times a shared number.
-    pub superblock: Option<SuperBlock>,
-}
-
-/// How codes become integer values.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decode {
-    /// `times * code - zero`.
-    Affine {
-        /// Factor.
-        times: i32,
-        /// Subtracted.
-        zero: i32,
-        /// The code is two's complement.
-        signed: bool,
-    },
-    /// A table by code.
-    Table(Vec<i32>),
-    /// A table of groups by code.
-    Codebook {
-        /// Factor.
-        times: i32,
-    },
-}
-
-impl<'a> FormatPlan<'a> {
-    /// Plans `format`, which was checked.
-    pub fn new(format: &'a Format, activations: &'a Activations) -> FormatPlan<'a> {
-        let field = &format.fields[format.value.code];
-        let code_bits = match field.ty {
-            FieldType::Unsigned(bits) | FieldType::Signed(bits) => bits,
-            FieldType::Trit => 2,
-            // Refused by the checks.
-            FieldType::Scalar(scalar) => scalar.bits(),
-        };
-        let radix = matches!(field.layout, FieldLayout::Digits { .. });
-        let codes = if radix { 3 } else { 1u32.checked_shl(code_bits).unwrap_or(u32::MAX) };
-        let meant = match &format.value.map {
-            ValueMap::Affine { .. } => codes,
-            ValueMap::Levels(levels) => levels.len() as u32,
-            ValueMap::Codebook { entries, .. } => entries.len() as u32,
-        };
-        let last_code = (meant < codes).then(|| meant - 1);
-        let block_fields = |factors: &[Factor]| -> Vec<usize> {
-            factors.iter().filter_map(|f| if let Factor::Field(i) = f { Some(*i) } else { None }).collect()
-        };
-        let is_outer = |factors: &[Factor]| factors.iter().any(|f| matches!(f, Factor::Row | Factor::Tensor));
-        let block_scale = block_fields(&format.value.scale);
-        let offsets: Vec<usize> =
-            [block_fields(&format.value.add), block_fields(&format.value.subtract)].concat();
-        // Runs in which no factor changes: counts that do not divide each other cut a block at the borders of both. Every
-        // count divides the block's elements, so their least common multiple does.
-        let counts = block_scale.iter().chain(&offsets).map(|&i| format.fields[i].count);
-        let groups = counts.fold(1, |all, count| lcm(all.into(), count.into()) as u32);
-        let offset = !format.value.add.is_empty() || !format.value.subtract.is_empty();
-        let outer = is_outer(&format.value.scale);
-        let run = format.elements / groups;
-        let unit = match (format.scales_stand_outside(), activations.block) {
-            (true, None) => 0,
-            (false, None) => run,
-            (true, Some(block)) => block.min(format.elements),
-            (false, Some(block)) => block.min(run),
-        };
-        let values: Vec<i32> = format.integers().into_iter().collect();
-        let ends = (values.first().copied().unwrap_or(0), values.last().copied().unwrap_or(0));
-        FormatPlan {
-            superblock: SuperBlock::of(format, activations, groups, ends),
-            format,
-            activations,
-            code_bits,
-            last_code,
-            narrow: narrow(format, ends),
-            values,
-            groups,
-            block_scale,
-            outer,
-            offset,
-            unit,
-        }
-    }
-
-    /// Smallest value.
-    pub fn min(&self) -> i32 {
-        self.values[0]
-    }
-
-    /// Largest value.
-    pub fn max(&self) -> i32 {
-        self.values[self.values.len() - 1]
-    }
-
-    /// The Rust type that holds a value.
-    pub fn value_type(&self) -> &'static str {
-        if self.narrow { "i8" } else { "i16" }
-    }
-
-    /// The Rust type that holds a code.
-    pub fn code_type(&self) -> &'static str {
-        if self.code_bits <= 8 { "u8" } else { "u16" }
-    }
-
-    /// Elements that share a scale.
-    pub fn run(&self) -> u32 {
-        self.format.elements / self.groups
-    }
-
-    /// Units that share an f32 scale in a packing.
-    pub fn runs(&self) -> u32 {
-        self.superblock.as_ref().map_or(1, |superblock| superblock.runs)
-    }
-
-    /// How far integer sums go, in words.
-    pub fn extent(&self) -> String {
-        match (self.unit, &self.superblock) {
-            (0, _) => "one integer sum a row".to_string(),
-            (unit, None) => format!("integer sums over {unit} elements"),
-            (unit, Some(superblock)) => {
-                let runs = superblock.runs;
-                format!(
-                    "integer sums over {} elements, {runs} runs of {unit} with an integer each",
-                    runs * unit
-                )
-            }
-        }
-    }
-
-    /// Whether packed weights carry scales beside their codes.
-    pub fn has_scales(&self) -> bool {
-        !self.block_scale.is_empty() || self.offset
-    }
-
-    /// How codes become values; evenly spaced levels are an affine map.
-    pub fn decode(&self) -> Decode {
-        let signed = matches!(self.format.fields[self.format.value.code].ty, FieldType::Signed(_));
-        match &self.format.value.map {
-            ValueMap::Affine { times, zero } => Decode::Affine { times: *times, zero: *zero, signed },
-            ValueMap::Levels(levels) => {
-                let step = if levels.len() > 1 { levels[1] - levels[0] } else { 1 };
-                if levels.windows(2).all(|pair| pair[1] - pair[0] == step) {
-                    Decode::Affine { times: step, zero: -levels[0], signed: false }
-                } else {
-                    let mut table = levels.clone();
-                    table.resize(1 << self.code_bits, 0);
-                    Decode::Table(table)
-                }
-            }
-            ValueMap::Codebook { times, .. } => Decode::Codebook { times: *times },
-        }
-    }
-}
-
-/// The least common multiple.
-pub(crate) fn lcm(a: u64, b: u64) -> u64 {
-    (a / gcd(a, b)).saturating_mul(b)
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
-/// Whether eight bits hold a format's integers at every step of decoding; those of weights go from `ends.0` to `ends.1`.
-fn narrow(format: &Format, ends: (i32, i32)) -> bool {
-    let fits = |v: &i32| (-128..=127).contains(v);
-    let shifts = format.value.shift.as_ref();
-    // What a shift is added to; signs have made it symmetric.
-    let before = || format.unshifted().iter().all(fits);
-    fits(&ends.0) && fits(&ends.1) && shifts.is_none_or(|shift| shift.values.iter().all(fits) && before())
-}
 
 /// How products are summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,91 +74,6 @@ pub struct MatmulPlan<'a> {
     pub k_max: u64,
 }
 
-/// A module of primitives in the runtime, and what decides how its loops are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Primitives {
-    /// Name of the module.
-    pub module: &'static str,
-    /// i32 lanes of a vector.
-    pub lanes: u32,
-    /// It has `dot`.
-    pub direct: bool,
-    /// Its multiply takes operands as signed bytes.
-    pub signed: bool,
-    /// Products that an i16 lane of `pairs` gains in a step.
-    pub paired: u32,
-    /// `shift` moves each byte by itself, so the topmost field needs no mask.
-    pub byte_shift: bool,
-    /// It has `dot_group`: one load of activations serves every field of a byte.
-    pub grouped: bool,
-    /// Tiles of several tokens ask for weights ahead, as those of one do everywhere. Measured to pay on x86.
-    pub ahead: bool,
-    /// It has `trits`: byte permutes that take bytes of five trits apart.
-    pub trits: bool,
-    /// It has `matrix`, which takes two tokens at once.
-    pub matrix: bool,
-    /// Vector registers that sums may fill, so that operands fit beside them; tiles with more sums than that get fewer
-    /// tokens, or fewer rows. None: tiles are computed as listed.
-    pub sums: Option<u32>,
-}
-
-/// The primitives that a variant is written in; none for the scalar ones.
-pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
-    let x86 = |module, lanes, direct| Primitives {
-        module,
-        lanes,
-        direct,
-        signed: false,
-        paired: 2,
-        byte_shift: false,
-        grouped: false,
-        ahead: true,
-        trits: false,
-        matrix: false,
-        sums: None,
-    };
-    let arm = |module, direct, signed| Primitives {
-        module,
-        lanes: 4,
-        direct,
-        signed,
-        paired: 1,
-        byte_shift: true,
-        grouped: direct,
-        ahead: false,
-        trits: false,
-        matrix: false,
-        // Activations are in registers too.
-        sums: Some(20),
-    };
-    let requires = |feature| variant.requires.contains(&feature);
-    match variant.isa {
-        Isa::Scalar => None,
-        Isa::Sse41 => Some(x86("sse41", 4, false)),
-        Isa::Avx2 => Some(x86("avx2", 8, false)),
-        // Sixteen registers: f32 sums wait in memory, which is read once a run.
-        Isa::AvxVnni => Some(Primitives { sums: Some(16), ..x86("avxvnni", 8, true) }),
-        Isa::Avx512 if requires(Feature::Avx512vnni) && requires(Feature::Avx512vbmi) => {
-            Some(Primitives { sums: Some(24), trits: true, ..x86("avx512vbmi", 16, true) })
-        }
-        Isa::Avx512 if requires(Feature::Avx512vnni) => {
-            Some(Primitives { sums: Some(24), ..x86("avx512vnni", 16, true) })
-        }
-        Isa::Avx512 => Some(Primitives { sums: Some(24), ..x86("avx512", 16, false) }),
-        Isa::Neon if requires(Feature::I8mm) => {
-            Some(Primitives { matrix: true, ..arm("neoni8mm", true, false) })
-        }
-        Isa::Neon if requires(Feature::Dotprod) => Some(arm("neondot", true, true)),
-        Isa::Neon => Some(arm("neon", false, true)),
-    }
-}
-
-/// ISA features and required ones, without repeats.
-pub fn features(variant: &CpuVariant) -> Vec<Feature> {
-    let all: BTreeSet<Feature> = variant.isa.features().iter().chain(&variant.requires).copied().collect();
-    all.into_iter().collect()
-}
-
 impl<'a> MatmulPlan<'a> {
     /// Plans a packed variant and proves its sums.
     pub fn new(
@@ -357,7 +82,7 @@ impl<'a> MatmulPlan<'a> {
         variant: &CpuVariant,
     ) -> Result<MatmulPlan<'a>, Error> {
         let Some(primitives) = primitives(variant) else {
-            return Err(Error::passed(plan, "a scalar variant reads a packing"));
+            return Err(Error::passed(plan.format, "a scalar variant reads a packing"));
         };
         let pack = PackPlan::new(plan, packing, Strategy::Multiply, &variant.origin)?;
         let lanes = primitives.lanes;
@@ -421,7 +146,7 @@ impl<'a> MatmulPlan<'a> {
         let k_max = exact_k(plan, &pack, dot);
         let unit = u64::from(plan.unit);
         if unit > k_max {
-            return Err(Error::overflow(plan, &variant.origin));
+            return Err(Error::overflow(plan.format, plan.unit, &variant.origin));
         }
         Ok(MatmulPlan {
             format: plan,

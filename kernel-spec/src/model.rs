@@ -3,11 +3,13 @@
 
 mod format;
 mod kernel;
+mod origin;
 mod packing;
 mod quantizer;
 
 pub use format::*;
 pub use kernel::*;
+pub use origin::*;
 pub use packing::*;
 pub use quantizer::*;
 
@@ -58,15 +60,4 @@ impl SpecSet {
             kept(index - 1)
         });
     }
-}
-
-/// Where something was described.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Origin {
-    /// File as the reader should see it, for example `kernel-spec/kernels/matmul.toml`.
-    pub file: String,
-    /// 1-based line.
-    pub line: u32,
-    /// Bytes of the file, for [`Diagnostic`](crate::Diagnostic)s.
-    pub span: std::ops::Range<usize>,
 }

@@ -8,8 +8,10 @@
 mod layout;
 mod product;
 mod quantize;
+mod row;
 
 pub use quantize::{Int8Row, Refused};
+pub use row::Row;
 
 use gristmill_runtime::Registry;
 use gristmill_spec::model::{Activations, Factor, Format, Scalar, SpecSet, ValueMap};
@@ -93,21 +95,6 @@ impl Oracle {
         let found = self.set.activations.iter().find(|activations| activations.name == name);
         found.ok_or_else(|| OracleError::Unknown(name.to_owned()))
     }
-}
-
-/// A row of weights: integers, and what they are multiplied with and moved by.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Row {
-    /// The integer of each element.
-    pub integers: Vec<i32>,
-    /// Each weight by f32 operations in the order of the spec: what `dequantize` must give, bit by bit.
-    pub f32s: Vec<f32>,
-    /// Each weight in f64.
-    pub f64s: Vec<f64>,
-    /// The scale outside the blocks; 1 where there is none.
-    pub outer: f32,
-    /// The integer sums of a product.
-    steps: Vec<product::Step>,
 }
 
 /// A number of a tensor that makes the weights it is for NaN or infinite.

@@ -3,21 +3,9 @@
 //! Sums over elements that share their scales are integers; what is rounded, and when, is stated in
 //! docs/architecture.md, and worked out here from the fields and their counts alone.
 
-use super::{FormatOracle, Row};
+use super::FormatOracle;
+use crate::row::{Row, Step};
 use gristmill_spec::model::{Factor, FieldType, Scalar};
-use std::ops::Range;
-
-/// Elements whose products are one integer sum.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Step {
-    elements: Range<usize>,
-    /// What the sum is multiplied with.
-    scale: f32,
-    /// What the sum of the activations is multiplied with, and subtracted.
-    low: f32,
-    /// The integers of each run's scale and minimum; 1 where there are none.
-    integers: Vec<(i64, i64)>,
-}
 
 /// The fields of a term: those that a whole step shares, and the one of its runs' integers.
 struct Split<'f> {

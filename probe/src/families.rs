@@ -16,24 +16,6 @@ pub fn is_own(symbol: &str) -> bool {
     OWN.iter().any(|own| name.starts_with(own)) || SIGNS.iter().any(|sign| sign.pattern.fits(symbol))
 }
 
-/// Whether a name is of a function that converts to or from a format of ggml, or multiplies with one.
-pub(crate) fn is_quantization(symbol: &str) -> bool {
-    let name = identifier(symbol);
-    let own = ["ggml_quantize_", "ggml_vec_dot_", "ggml_gemm_", "ggml_gemv_", "ggml_qgemm_lut", "iqk_"];
-    let with_type = ["quantize_", "dequantize_", "vec_dot_"];
-    own.iter().any(|prefix| name.starts_with(prefix))
-        || with_type.iter().filter_map(|prefix| name.strip_prefix(prefix)).any(begins_with_type)
-}
-
-/// `q4_0`, `row_iq2_s`, `mxfp4`: the beginning of one of ggml's types.
-fn begins_with_type(rest: &str) -> bool {
-    let rest = rest.strip_prefix("row_").unwrap_or(rest);
-    let digit = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
-    ["q", "iq", "tq", "i", "tl", "mxfp", "nvfp"]
-        .iter()
-        .any(|letters| rest.strip_prefix(letters).is_some_and(digit))
-}
-
 /// Words in names of functions that stand for features of processors.
 const FEATURES: [&str; 18] = [
     "sse42",
@@ -487,10 +469,6 @@ mod tests {
         }
         assert!(is_own("quantize_i2_s") && is_own("three_lut_ctor") && is_own("gguf_init_from_file"));
         assert!(!is_own("quantize_colors") && !is_own("zlib_abi_version"));
-        assert!(is_quantization("quantize_row_q4_0_ref") && is_quantization("dequantize_row_iq2_xxs"));
-        assert!(is_quantization("quantize_mxfp4") && is_quantization("ggml_vec_dot_q4_K_q8_K"));
-        assert!(!is_quantization("quantize_colors") && !is_quantization("vec_dot_product"));
-        assert!(!is_quantization("quantize_image") && !is_quantization("quantize_"));
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! Names of symbols: the identifier in a C++ name, and the groups that names belong to.
 
-use crate::families::is_quantization;
-
 /// A group of names. One name may belong to several: `ggml_backend_cuda_init` is of ggml and of CUDA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
@@ -150,6 +148,24 @@ pub fn is_c_name(symbol: &str) -> bool {
     !symbol.starts_with("_Z") && !symbol.starts_with('?')
 }
 
+/// Whether a name is of a function that converts to or from a format of ggml, or multiplies with one.
+fn is_quantization(symbol: &str) -> bool {
+    let name = identifier(symbol);
+    let own = ["ggml_quantize_", "ggml_vec_dot_", "ggml_gemm_", "ggml_gemv_", "ggml_qgemm_lut", "iqk_"];
+    let with_type = ["quantize_", "dequantize_", "vec_dot_"];
+    own.iter().any(|prefix| name.starts_with(prefix))
+        || with_type.iter().filter_map(|prefix| name.strip_prefix(prefix)).any(begins_with_type)
+}
+
+/// `q4_0`, `row_iq2_s`, `mxfp4`: the beginning of one of ggml's types.
+fn begins_with_type(rest: &str) -> bool {
+    let rest = rest.strip_prefix("row_").unwrap_or(rest);
+    let digit = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+    ["q", "iq", "tq", "i", "tl", "mxfp", "nvfp"]
+        .iter()
+        .any(|letters| rest.strip_prefix(letters).is_some_and(digit))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,5 +226,13 @@ mod tests {
         ] {
             assert!(of(other).is_empty(), "{other}: {:?}", of(other));
         }
+    }
+
+    #[test]
+    fn quantization_is_told_by_the_type() {
+        assert!(is_quantization("quantize_row_q4_0_ref") && is_quantization("dequantize_row_iq2_xxs"));
+        assert!(is_quantization("quantize_mxfp4") && is_quantization("ggml_vec_dot_q4_K_q8_K"));
+        assert!(!is_quantization("quantize_colors") && !is_quantization("vec_dot_product"));
+        assert!(!is_quantization("quantize_image") && !is_quantization("quantize_"));
     }
 }

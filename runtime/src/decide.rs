@@ -5,55 +5,31 @@
 #![deny(clippy::wildcard_enum_match_arm, clippy::match_wildcard_for_single_variants)]
 
 mod allowed;
+mod candidate;
 mod decision;
+mod prepared;
+mod rules;
 
+pub(crate) use candidate::Candidate;
 pub use decision::Decision;
+pub use prepared::Prepared;
+pub(crate) use rules::broken_rule;
 
+use crate::registry::{
+    Code, CudaBuild, DimRule, Entry, KernelId, NoImage, Registry, WithoutImage, image_for,
+};
 use allowed::Allowed;
+use rules::{fits, keeps};
 
 use crate::device::{CpuProfile, Device};
 use crate::error::Error;
-use crate::gpu::{GpuProfile, NoGpu, NoImage, image_for};
+use crate::gpu::{GpuProfile, NoGpu};
 use crate::names;
-use crate::reason::{BrokenRule, Dim, Reason, Rule};
-use crate::registry::{Code, CudaBuild, DimRule, Entry, KernelId, Registry, ShapeRules, WithoutImage};
+use crate::reason::Reason;
 use crate::request::{PrecisionMode, Request, Restrict, Shape};
 use crate::tuning::{self, ShapeClass, Tuning};
 use gristmill_spec::vocab::{DType, DeviceKind, FeatureSet, Op, Precision, Serves};
 use std::sync::Arc;
-
-/// A request whose names, features and restrictions are resolved: everything but the shape.
-#[derive(Debug)]
-pub struct Prepared {
-    registry: &'static Registry,
-    op: Op,
-    format_name: String,
-    /// Index into the registry's formats or activation formats.
-    format: Option<usize>,
-    quantizer: usize,
-    input: DType,
-    precision: PrecisionMode,
-    device: Device,
-    shape: Shape,
-    /// Elements of a block, where rows must be whole blocks; 1 elsewhere.
-    elements: usize,
-    /// Why no kernel at all comes into question.
-    obstacle: Option<Reason>,
-    /// Every entry of this request, in order of preference.
-    candidates: Box<[Candidate]>,
-    /// Those that this processor and the restrictions allow.
-    usable: Box<[Candidate]>,
-    /// The same in measured order, by class of shape; empty without a tuning, as is each that was not measured.
-    tuned: Box<[Box<[Candidate]>]>,
-    /// How activations get to int8, for a product that starts from floats.
-    activations: Option<Arc<Prepared>>,
-    features: FeatureSet,
-    /// The GPU that was asked for, where one was.
-    gpu: Option<Result<GpuProfile, NoGpu>>,
-    /// Kernels that would come into question if they had an image.
-    without: Box<[&'static WithoutImage]>,
-    allowed: Allowed,
-}
 
 /// Entries that decisions choose among, for weights of one shape.
 #[derive(Debug)]
@@ -68,25 +44,6 @@ fn without((from, to): (u64, u64), min: u64, max: u64) -> impl Iterator<Item = (
     let below = min.checked_sub(1).filter(|below| *below >= from).map(|below| (from, below.min(to)));
     let above = max.checked_add(1).filter(|above| *above <= to).map(|above| (above.max(from), to));
     below.into_iter().chain(above)
-}
-
-/// An entry and its index in the registry.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Candidate {
-    pub(crate) index: usize,
-    pub(crate) entry: &'static Entry,
-}
-
-impl Candidate {
-    /// Whether activations get to int8 in front of it.
-    fn takes_int8(&self) -> bool {
-        matches!(self.entry.precision(), Some(Precision::Int8)) && !self.entry.quantizes_activations()
-    }
-
-    /// Name of the packing that it reads.
-    fn packing(&self) -> Option<&'static str> {
-        self.entry.code.packing().map(|packing| packing.name)
-    }
 }
 
 impl Registry {
@@ -582,38 +539,6 @@ impl Registry {
             Op::ALL.iter().copied().filter(|other| other.serves_like(op) && on_any_device(*other));
         Reason::OpNotDescribed { op, described: described.collect() }
     }
-}
-
-#[inline]
-fn fits(rules: &ShapeRules, shape: Shape) -> bool {
-    keeps(&rules.m, shape.m) && keeps(&rules.n, shape.n) && keeps(&rules.k, shape.k)
-}
-
-#[inline]
-fn keeps(rule: &DimRule, value: usize) -> bool {
-    let value = value as u64;
-    value >= rule.min
-        && value <= rule.max
-        && (rule.multiple_of <= 1 || value.is_multiple_of(rule.multiple_of))
-}
-
-/// The first rule that `shape` breaks.
-pub(crate) fn broken_rule(rules: &ShapeRules, shape: Shape) -> Option<BrokenRule> {
-    let broken = |dim, rule: &DimRule, value: usize| {
-        let found = value as u64;
-        if keeps(rule, value) {
-            None
-        } else if found < rule.min {
-            Some(BrokenRule { dim, rule: Rule::AtLeast(rule.min), found })
-        } else if found > rule.max {
-            Some(BrokenRule { dim, rule: Rule::AtMost(rule.max), found })
-        } else {
-            Some(BrokenRule { dim, rule: Rule::MultipleOf(rule.multiple_of), found })
-        }
-    };
-    broken(Dim::M, &rules.m, shape.m)
-        .or_else(|| broken(Dim::N, &rules.n, shape.n))
-        .or_else(|| broken(Dim::K, &rules.k, shape.k))
 }
 
 #[cfg(test)]

@@ -1,61 +1,13 @@
 //! Devices by name, and what this processor is.
 
+mod name;
+
+pub use name::Device;
+
 use crate::error::Error;
 use crate::names;
 use gristmill_spec::vocab::{Arch, DeviceKind, Feature, FeatureSet};
 use std::sync::OnceLock;
-
-/// A device: `cpu`, `cuda:0`, `rocm:0`, `metal:0`. That it can be named says nothing about whether
-/// it is there or has a kernel; `decide` says that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Device {
-    /// Kind.
-    pub kind: DeviceKind,
-    /// Which one of its kind; 0 for the processor.
-    pub index: u32,
-}
-
-impl Device {
-    /// The processor this program runs on.
-    pub const CPU: Device = Device { kind: DeviceKind::Cpu, index: 0 };
-}
-
-impl std::fmt::Display for Device {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.kind {
-            DeviceKind::Cpu => f.write_str(self.kind.name()),
-            DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => {
-                write!(f, "{}:{}", self.kind.name(), self.index)
-            }
-        }
-    }
-}
-
-impl std::str::FromStr for Device {
-    type Err = Error;
-
-    /// Reads `cpu`, `cuda`, `cuda:1` and so on; the index defaults to 0 and `cpu` takes none.
-    fn from_str(text: &str) -> Result<Device, Error> {
-        let (name, index) = match text.split_once(':') {
-            Some((name, index)) => (name, Some(index)),
-            None => (text, None),
-        };
-        let unknown = || Error::UnknownDevice {
-            name: text.to_owned(),
-            nearest: names::nearest(name, DeviceKind::ALL.iter().map(|kind| kind.name())),
-        };
-        let kind = DeviceKind::from_name(name).ok_or_else(unknown)?;
-        let index = match index {
-            None => 0,
-            // `parse` would take "+1"; a device is written with digits alone.
-            Some(digits) if kind != DeviceKind::Cpu && digits.bytes().all(|b| b.is_ascii_digit()) => {
-                digits.parse().map_err(|_| unknown())?
-            }
-            Some(_) => return Err(unknown()),
-        };
-        Ok(Device { kind, index })
-    }
-}
 
 /// Sizes of one core's view of the caches in bytes; `None` where the system does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -187,6 +139,32 @@ fn size_in_bytes(text: &str) -> Option<usize> {
         _ => return None,
     };
     digits.parse::<usize>().ok()?.checked_mul(unit)
+}
+
+impl std::str::FromStr for Device {
+    type Err = Error;
+
+    /// Reads `cpu`, `cuda`, `cuda:1` and so on; the index defaults to 0 and `cpu` takes none.
+    fn from_str(text: &str) -> Result<Device, Error> {
+        let (name, index) = match text.split_once(':') {
+            Some((name, index)) => (name, Some(index)),
+            None => (text, None),
+        };
+        let unknown = || Error::UnknownDevice {
+            name: text.to_owned(),
+            nearest: names::nearest(name, DeviceKind::ALL.iter().map(|kind| kind.name())),
+        };
+        let kind = DeviceKind::from_name(name).ok_or_else(unknown)?;
+        let index = match index {
+            None => 0,
+            // `parse` would take "+1"; a device is written with digits alone.
+            Some(digits) if kind != DeviceKind::Cpu && digits.bytes().all(|b| b.is_ascii_digit()) => {
+                digits.parse().map_err(|_| unknown())?
+            }
+            Some(_) => return Err(unknown()),
+        };
+        Ok(Device { kind, index })
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,5 @@
 //! What decisions need to know about a GPU. Plain data: asking a driver is behind the feature `cuda`.
 
-use crate::registry::CudaImage;
-use gristmill_spec::vocab::CudaArch;
-
 /// A version of CUDA: of a driver, the newest that it supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CudaVersion {
@@ -157,110 +154,9 @@ impl std::fmt::Display for NoGpu {
     }
 }
 
-/// Why none of a kernel's images runs on a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NoImage {
-    /// None is for this device.
-    Architecture { built: Vec<CudaArch> },
-    /// One is, but the driver is too old for it.
-    Driver { needed: CudaVersion },
-}
-
-/// The image for a device: machine code for exactly this device, else for the nearest older one of its generation,
-/// else PTX of the newest architecture that it has.
-pub(crate) fn image_for(
-    images: &'static [CudaImage],
-    cc: (u8, u8),
-    driver: CudaVersion,
-) -> Result<&'static CudaImage, NoImage> {
-    let fits = |image: &&CudaImage| {
-        if image.ptx && !image.arch.specific { image.arch.cc() <= cc } else { image.arch.runs_on(cc) }
-    };
-    let rank = |image: &&CudaImage| (!image.ptx, image.arch.specific, image.arch.cc());
-    let fitting = || images.iter().filter(fits);
-    if let Some(best) = fitting().filter(|image| image.driver <= driver).max_by_key(rank) {
-        return Ok(best);
-    }
-    match fitting().map(|image| image.driver).min() {
-        Some(needed) => Err(NoImage::Driver { needed }),
-        None => {
-            let mut built: Vec<CudaArch> = images.iter().map(|image| image.arch).collect();
-            built.sort_unstable();
-            built.dedup();
-            Err(NoImage::Architecture { built })
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn arch(name: &str) -> CudaArch {
-        CudaArch::from_name(name).expect("an architecture")
-    }
-
-    const fn at(major: u32, minor: u32) -> CudaVersion {
-        CudaVersion { major, minor }
-    }
-
-    fn cubin(name: &str, driver: CudaVersion) -> CudaImage {
-        CudaImage { arch: arch(name), ptx: false, driver, size: 0, packed: &[] }
-    }
-
-    fn ptx(name: &str, driver: CudaVersion) -> CudaImage {
-        CudaImage { ptx: true, ..cubin(name, driver) }
-    }
-
-    const NEW: CudaVersion = at(13, 0);
-
-    fn chosen(images: &[CudaImage], cc: (u8, u8), driver: CudaVersion) -> Result<String, NoImage> {
-        image_for(images.to_vec().leak(), cc, driver).map(|image| format!("{image:?}"))
-    }
-
-    #[test]
-    fn the_nearest_machine_code_then_ptx() {
-        let images = [
-            cubin("75", NEW),
-            cubin("80", NEW),
-            cubin("86", NEW),
-            cubin("90", NEW),
-            cubin("90a", NEW),
-            ptx("75", at(11, 4)),
-        ];
-        let name =
-            |cc| chosen(&images, cc, NEW).map(|text| text.split(' ').next().unwrap_or_default().to_owned());
-        for (cc, expected) in [
-            ((7, 5), "sm_75"),
-            ((8, 0), "sm_80"),
-            ((8, 6), "sm_86"),
-            ((8, 9), "sm_86"),
-            ((9, 0), "sm_90a"),
-            // No machine code of this generation: the driver compiles the PTX.
-            ((10, 0), "compute_75"),
-            ((12, 1), "compute_75"),
-        ] {
-            assert_eq!(name(cc).as_deref(), Ok(expected), "{cc:?}");
-        }
-        let built = [arch("75"), arch("80"), arch("86"), arch("90"), arch("90a")];
-        assert_eq!(name((7, 0)), Err(NoImage::Architecture { built: built.to_vec() }));
-        assert_eq!(name((6, 1)), Err(NoImage::Architecture { built: built.to_vec() }));
-        // A minor version below is no help.
-        assert!(chosen(&[cubin("86", NEW)], (8, 0), NEW).is_err());
-        assert!(chosen(&[cubin("90a", NEW)], (10, 0), NEW).is_err());
-        assert!(chosen(&[ptx("90a", at(12, 0))], (10, 0), NEW).is_err());
-    }
-
-    #[test]
-    fn an_old_driver_takes_what_it_can() {
-        let images = [cubin("86", NEW), ptx("75", at(11, 4))];
-        assert!(chosen(&images, (8, 6), at(13, 0)).is_ok_and(|text| text.starts_with("sm_86")));
-        assert!(chosen(&images, (8, 6), at(12, 9)).is_ok_and(|text| text.starts_with("compute_75")));
-        assert!(chosen(&[cubin("86", at(12, 0))], (8, 6), at(12, 0)).is_ok());
-        let newer = [cubin("86", NEW), ptx("75", at(12, 8))];
-        assert_eq!(chosen(&newer, (8, 6), at(12, 7)), Err(NoImage::Driver { needed: at(12, 8) }));
-        assert!(chosen(&newer, (8, 6), at(12, 8)).is_ok());
-    }
 
     #[test]
     fn versions() {

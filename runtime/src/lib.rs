@@ -18,7 +18,7 @@ mod sync;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 #[cfg(not(feature = "cuda"))]
-#[path = "cuda_absent.rs"]
+#[path = "cuda_absent/mod.rs"]
 mod cuda;
 
 pub mod abi;

@@ -1,105 +1,16 @@
 //! What somebody asks for, and what an operator may forbid.
 
+mod precision;
+mod shape;
+
+pub use precision::PrecisionMode;
+pub use shape::Shape;
+
 use crate::device::Device;
 use crate::error::Error;
 use crate::names;
 use crate::registry::Entry;
-use gristmill_spec::vocab::{Arch, DType, Isa, Op, Precision};
-
-/// The shape of a job. `n` and `k` are the weights (rows, elements of a row), `m` the tokens; jobs
-/// without activations (quantize, dequantize) have `m = 1`, jobs without weights `n = 1`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Shape {
-    /// Tokens: rows of the activations.
-    pub m: usize,
-    /// Outputs: rows of the weights.
-    pub n: usize,
-    /// Inner dimension.
-    pub k: usize,
-}
-
-impl Shape {
-    /// A matrix product.
-    pub const fn new(m: usize, n: usize, k: usize) -> Shape {
-        Shape { m, n, k }
-    }
-
-    /// A matrix of `n` rows of `k` (quantize, dequantize).
-    pub const fn matrix(n: usize, k: usize) -> Shape {
-        Shape { m: 1, n, k }
-    }
-}
-
-impl std::fmt::Display for Shape {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "m={} n={} k={}", self.m, self.n, self.k)
-    }
-}
-
-/// What a product may multiply: how its factors are rounded before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum PrecisionMode {
-    /// Integers of the weights and int8 activations, whose sums are exact: the same bits on every device.
-    #[default]
-    Int8,
-    /// Weights and activations as they are, in f32.
-    F32,
-    /// Both rounded to f16, or nothing rounded, whichever the number of tokens suggests.
-    F16,
-    /// Both rounded to bf16, or nothing rounded.
-    Bf16,
-    /// Any of these: what was measured to be fastest on this device, else what comes first in the registry, where int8
-    /// does.
-    Auto,
-}
-
-impl PrecisionMode {
-    /// Every mode.
-    pub const ALL: &'static [PrecisionMode] = &[
-        PrecisionMode::Int8,
-        PrecisionMode::F32,
-        PrecisionMode::F16,
-        PrecisionMode::Bf16,
-        PrecisionMode::Auto,
-    ];
-
-    /// The spelling used on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PrecisionMode::Int8 => "int8",
-            PrecisionMode::F32 => "f32",
-            PrecisionMode::F16 => "f16",
-            PrecisionMode::Bf16 => "bf16",
-            PrecisionMode::Auto => "auto",
-        }
-    }
-
-    /// The mode spelled `name`.
-    pub fn from_name(name: &str) -> Option<PrecisionMode> {
-        PrecisionMode::ALL.iter().copied().find(|mode| mode.name() == name)
-    }
-
-    /// Whether a product that multiplies this will do.
-    pub const fn allows(self, precision: Precision) -> bool {
-        match (self, precision) {
-            (PrecisionMode::Auto, _)
-            | (PrecisionMode::Int8, Precision::Int8)
-            | (PrecisionMode::F32 | PrecisionMode::F16 | PrecisionMode::Bf16, Precision::F32)
-            | (PrecisionMode::F16, Precision::F16)
-            | (PrecisionMode::Bf16, Precision::Bf16) => true,
-            (PrecisionMode::Int8, Precision::F32 | Precision::F16 | Precision::Bf16)
-            | (PrecisionMode::F32, Precision::Int8 | Precision::F16 | Precision::Bf16)
-            | (PrecisionMode::F16, Precision::Int8 | Precision::Bf16)
-            | (PrecisionMode::Bf16, Precision::Int8 | Precision::F16) => false,
-        }
-    }
-}
-
-impl std::fmt::Display for PrecisionMode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.name())
-    }
-}
+use gristmill_spec::vocab::{Arch, DType, Isa, Op};
 
 /// A request for a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,43 +1,11 @@
 //! The memory that a run needs besides its operands, made once and reused.
 
+mod size;
+
+pub use size::WorkspaceSize;
+
 use crate::aligned::Aligned;
 use crate::error::Error;
-use crate::kernel::Matmul;
-use crate::threads::Threads;
-
-/// How much a workspace must hold, in values of each kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct WorkspaceSize {
-    /// int8 activations.
-    pub q: usize,
-    /// Scales of activation blocks.
-    pub scales: usize,
-    /// Sums of units.
-    pub sums: usize,
-    /// f32 values for rows that come as f16 or bf16.
-    pub rows: usize,
-}
-
-impl WorkspaceSize {
-    /// Enough for either of two jobs.
-    pub fn max(self, other: WorkspaceSize) -> WorkspaceSize {
-        WorkspaceSize {
-            q: self.q.max(other.q),
-            scales: self.scales.max(other.scales),
-            sums: self.sums.max(other.sums),
-            rows: self.rows.max(other.rows),
-        }
-    }
-
-    /// The same in bytes.
-    pub fn bytes(self) -> usize {
-        let four = |values: usize| values.saturating_mul(4);
-        self.q
-            .saturating_add(four(self.scales))
-            .saturating_add(four(self.sums))
-            .saturating_add(four(self.rows))
-    }
-}
 
 /// Scratch memory for runs. One workspace serves one run at a time; it may be shared by all layers of
 /// a model if it is [`grow`](Workspace::grow)n for the largest, and by layers on several devices: what it has on each
@@ -68,14 +36,6 @@ impl Workspace {
             rows: Aligned::empty(),
             gpu: None,
         }
-    }
-
-    /// A workspace for up to `m` tokens of `k` elements, whatever their type.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::TooLarge`].
-    pub fn for_(kernel: &Matmul, m: usize, k: usize, threads: &Threads) -> Result<Workspace, Error> {
-        Workspace::of_size(kernel.workspace_size(m, k, threads)?)
     }
 
     /// A workspace of a given size.

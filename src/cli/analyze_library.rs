@@ -1,7 +1,7 @@
 //! `gristmill analyze-library`: what a C++ library offers, read from its tables without loading it.
 
 use super::error::{CliError, Outcome};
-use super::print_json;
+use super::json::print_json;
 use super::table::{Side, Table, bytes, counted};
 use gristmill::text::Printable;
 use gristmill_probe::analyze::{Facts, Image, Needed};
@@ -25,7 +25,7 @@ pub struct Arguments {
     needs: bool,
     /// Print JSON, with every symbol
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {

@@ -1,11 +1,12 @@
 //! `gristmill compare-backend`: our kernels and those of a C++ library on the same data.
 
 use super::error::{CliError, Outcome};
+use super::json::print_json;
 use super::memory::Need;
 use super::random::Random;
+use super::request;
 use super::table::{Side, Table, measured};
 use super::verify::random_tensor;
-use super::{print_json, request};
 use gristmill::compare::{CompareError, CppKernels, PerformanceComparison, TOLERANCE, Verdict, compare};
 use gristmill::oracle::Oracle;
 use gristmill::registry::FormatInfo;
@@ -30,19 +31,19 @@ pub struct Arguments {
     library: Option<PathBuf>,
     /// These formats
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "i2_s,tq2_0,q4_k,q8_0")]
-    format: Vec<String>,
+    pub(super) format: Vec<String>,
     /// Numbers of tokens
     #[arg(long, value_name = "M", value_delimiter = ',', default_value = "1,8")]
-    m: Vec<usize>,
+    pub(super) m: Vec<usize>,
     /// Rows and elements of a row of the weights
     #[arg(long, value_name = "NxK", default_value = "2560x2560", value_parser = request::matrix)]
     shape: (usize, usize),
     /// Shorter measurements
     #[arg(long)]
-    quick: bool,
+    pub(super) quick: bool,
     /// Print JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {

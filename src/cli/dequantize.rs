@@ -15,14 +15,14 @@ pub struct Arguments {
     raw: bool,
     /// Weight format, or an import layout of one
     #[arg(long, value_name = "NAME")]
-    format: String,
+    pub(super) format: String,
     /// Elements of a row
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
-    row: u32,
+    pub(super) row: u32,
     /// Input, the format's bytes
-    input: PathBuf,
+    pub(super) input: PathBuf,
     /// Output, f32
-    output: PathBuf,
+    pub(super) output: PathBuf,
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {

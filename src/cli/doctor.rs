@@ -1,13 +1,14 @@
 //! `gristmill doctor`: what there is for CUDA, in this binary, for the next build, and in this machine.
 
 use super::error::{CliError, Outcome};
-use super::print_json;
+use super::json::print_json;
 use gristmill::REGISTRY;
 use gristmill::registry::CudaBuild;
 use gristmill::vocab::CudaArch;
 use gristmill_codegen::cuda::settings::{self, Settings};
-use gristmill_codegen::cuda::toolchain::{Driver, DriverError, probe_driver};
-use gristmill_codegen::cuda::toolchain::{PIP_LINE, PIP_LINE_12, PIP_TOOLS_LINE};
+use gristmill_codegen::cuda::toolchain::{
+    Driver, DriverError, PIP_LINE, PIP_LINE_12, PIP_TOOLS_LINE, probe_driver,
+};
 use gristmill_codegen::cuda::{Discovery, Env, Toolchain, discover};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -20,7 +21,7 @@ const NEWER_CODE: i32 = 13_000;
 pub struct Arguments {
     /// Print JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {

@@ -19,10 +19,10 @@ pub struct Arguments {
     spec: String,
     /// Only code for this ISA and what it shares with others
     #[arg(long, value_name = "NAME", value_parser = request::isa)]
-    isa: Option<Isa>,
+    pub(super) isa: Option<Isa>,
     /// Only this format (for a kernel file)
     #[arg(long, value_name = "NAME")]
-    format: Option<String>,
+    pub(super) format: Option<String>,
     /// The CUDA C++ instead of the Rust: each unit as the CUDA compiler gets it, without the header in front of all
     #[arg(long, conflicts_with = "isa")]
     cuda: bool,

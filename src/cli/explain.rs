@@ -1,7 +1,8 @@
 //! `gristmill explain`: is there a kernel, which one, and why not the others?
 
 use super::error::{CliError, Outcome};
-use super::{external, print_json, request};
+use super::json::print_json;
+use super::{external, request};
 use gristmill::registry::{Code, CudaCode};
 use gristmill::vocab::{DType, DeviceKind, Op};
 use gristmill::{Device, PrecisionMode, REGISTRY, Reason, Rejection, Request, Shape, Tuning};
@@ -18,25 +19,25 @@ pub struct Arguments {
     op: Op,
     /// Weight format (activation format for quantize_activations)
     #[arg(long, value_name = "NAME")]
-    format: String,
+    pub(super) format: String,
     /// Type of the unpacked operand (of the result for dequantize and embed): f32, f16, bf16, i8
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = request::dtype)]
-    input: DType,
+    pub(super) input: DType,
     /// Device: cpu, cuda:0, rocm:0, metal:0
     #[arg(long, default_value = "cpu")]
-    device: Device,
+    pub(super) device: Device,
     /// Tokens, outputs and inner dimension
     #[arg(long, value_name = "MxNxK", default_value = "1x4096x4096", value_parser = request::shape)]
     shape: Shape,
     /// What a product may multiply: int8, f32, f16, bf16 or auto
     #[arg(long, value_name = "PRECISION", default_value = "int8", value_parser = request::precision)]
-    precision: PrecisionMode,
+    pub(super) precision: PrecisionMode,
     /// Quantizer of the format (for quantize); its first one if not given
     #[arg(long, value_name = "NAME")]
-    quantizer: Option<String>,
+    pub(super) quantizer: Option<String>,
     /// Print JSON: chosen with its plan, and rejected as a list of {kernel, reason, help}
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {

@@ -2,7 +2,7 @@
 
 use super::error::{CliError, Outcome};
 use super::files::{self, Kind};
-use super::print_json;
+use super::json::print_json;
 use super::table::{Side, Table, bytes, counted};
 use gristmill::REGISTRY;
 use gristmill::gguf::{GgufFile, Tensor, Value};
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// GGUF or safetensors file
-    file: PathBuf,
+    pub(super) file: PathBuf,
     /// Tensor whose values, scales and invalid codes to show
     tensor: Option<String>,
     /// Print every metadata entry (GGUF)
@@ -25,7 +25,7 @@ pub struct Arguments {
     metadata: bool,
     /// Print JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// Values shown of a tensor, and elements shown of an array.

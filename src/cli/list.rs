@@ -1,8 +1,9 @@
 //! `gristmill list`: what this build holds.
 
 use super::error::{CliError, Outcome};
+use super::json::print_json;
 use super::table::{Side, Table, counted};
-use super::{external, print_json, request};
+use super::{external, request};
 use gristmill::registry::{DimRule, Entry, FormatInfo, ImportInfo, OuterType};
 use gristmill::vocab::{DeviceKind, Isa, Serves};
 use gristmill::{CpuProfile, REGISTRY};
@@ -17,10 +18,10 @@ pub struct Arguments {
     kernels: bool,
     /// Only this format (prints its kernels)
     #[arg(long, value_name = "NAME")]
-    format: Option<String>,
+    pub(super) format: Option<String>,
     /// Print JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {

@@ -18,6 +18,7 @@ mod files;
 #[cfg(feature = "cuda")]
 mod gpu_time;
 mod inspect;
+mod json;
 mod list;
 mod memory;
 mod output;
@@ -37,7 +38,7 @@ mod verify_receipt;
 
 use clap::{Parser, Subcommand};
 use error::{CliError, Outcome};
-use gristmill::text::{PrintableLines, printable_json};
+use gristmill::text::PrintableLines;
 pub use plain::Plain;
 use std::io::{self, IsTerminal as _, Write};
 use std::process::ExitCode;
@@ -144,11 +145,4 @@ pub fn dispatch(command: Command, out: &mut Plain<impl Write>) -> Result<Outcome
         Command::AnalyzeLibrary(arguments) => analyze_library::run(&arguments, out),
         Command::CompareBackend(arguments) => compare_backend::run(&arguments, out),
     }
-}
-
-/// Writes a JSON value with a newline.
-fn print_json(out: &mut dyn Write, value: &serde_json::Value) -> Result<(), CliError> {
-    let json = serde_json::to_string_pretty(value).map_err(|error| CliError::Output(error.into()))?;
-    writeln!(out, "{}", printable_json(&json))?;
-    Ok(())
 }

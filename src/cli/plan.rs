@@ -2,7 +2,7 @@
 
 use super::error::{CliError, Outcome};
 use super::files::{self, Kind, Without};
-use super::print_json;
+use super::json::print_json;
 use super::table::{Side, Table, counted};
 use gristmill::{Device, REGISTRY, Request, Shape};
 use serde_json::json;
@@ -15,16 +15,16 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// GGUF file
-    file: PathBuf,
+    pub(super) file: PathBuf,
     /// Device: cpu, cuda:0, rocm:0, metal:0
     #[arg(long, default_value = "cpu")]
-    device: Device,
+    pub(super) device: Device,
     /// Number of tokens
     #[arg(long, default_value_t = 1)]
-    m: usize,
+    pub(super) m: usize,
     /// Print JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {

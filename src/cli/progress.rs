@@ -1,5 +1,6 @@
 //! A progress bar on standard error, where that is a terminal.
 
+use super::progress;
 use gristmill::text::Printable;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -21,4 +22,10 @@ pub fn bar(length: u64) -> ProgressBar {
         bar.set_style(style);
     }
     bar
+}
+
+/// Shows what is at work.
+pub(super) fn step(bar: &ProgressBar, tensor: &str) {
+    progress::tensor(bar, tensor);
+    bar.inc(1);
 }

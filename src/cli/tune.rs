@@ -1,7 +1,11 @@
 //! `gristmill tune`: which kernel is fastest here, for each format and class of shapes, measured once and kept in a file.
 
+mod arguments;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod packed;
+
+pub use arguments::Arguments;
 
 use super::clock::{Clock, median};
 use super::error::{CliError, Outcome};
@@ -17,60 +21,10 @@ use gristmill::{
     CpuProfile, Device, Input, Matmul, PackedMatrix, QuantizedMatrix, REGISTRY, Request, Restrict, Shape,
     Threads, Workspace,
 };
+use packed::place_of_packing;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
-
-/// Measure which kernel is fastest on this processor or GPU, and write it to a file
-///
-/// Decisions follow the file that the variable GRISTMILL_TUNING names: of the kernels that are available and take
-/// the shape, the one that was fastest. A file has a part for each processor and GPU that was measured, for the kernels
-/// of this build; what of it can't be used is set aside. Without a file kernels come in the order of their specs. Of each class
-/// one shape is measured, with at most 128 tokens and 6912x2560 weights. A kernel that does not take that shape (on a GPU,
-/// `wgmma` with its tiles for many tokens) is not measured, and comes behind those that are in the whole class.
-#[derive(Debug, clap::Args)]
-pub struct Arguments {
-    /// File to write
-    #[arg(short, long, value_name = "FILE", default_value = "gristmill.tuning")]
-    out: PathBuf,
-    /// Where the kernels run
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: Device,
-    /// Only these formats; all if not given
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    format: Vec<String>,
-    /// Only classes with these numbers of tokens
-    #[arg(long, value_name = "M", value_delimiter = ',')]
-    m: Vec<usize>,
-    /// Only classes of weights like these, as NxK
-    #[arg(long, value_name = "NxK", value_delimiter = ',', value_parser = request::matrix)]
-    shape: Vec<(usize, usize)>,
-    /// Weights of few tokens come from the caches, not from memory as between the layers of a model
-    #[arg(long)]
-    hot: bool,
-    /// Shorter measurements
-    #[arg(long)]
-    quick: bool,
-    /// Measure nothing: say what of the file can be used here
-    #[arg(long)]
-    check: bool,
-}
-
-impl Arguments {
-    /// The classes that were asked for, those whose weights are of one size together.
-    fn classes(&self) -> Vec<Vec<ShapeClass>> {
-        let wanted = |class: &ShapeClass| {
-            let Shape { m, n, k } = class.example();
-            let tokens = self.m.is_empty()
-                || self.m.iter().any(|&asked| ShapeClass::of(Shape { m: asked, n, k }) == *class);
-            let weights = self.shape.is_empty()
-                || self.shape.iter().any(|&(n, k)| ShapeClass::of(Shape { m, n, k }) == *class);
-            tokens && weights
-        };
-        let all: Vec<ShapeClass> = ShapeClass::all().filter(wanted).collect();
-        all.chunk_by(|a, b| a.example().n == b.example().n).map(<[ShapeClass]>::to_vec).collect()
-    }
-}
 
 /// Rounds in which the kernels of a class take turns.
 const ROUNDS: usize = 5;
@@ -180,23 +134,6 @@ struct Runner {
     workspace: Workspace,
     runs: usize,
     times: Vec<f64>,
-}
-
-/// Weights as kernels take them, once for all kernels that take the same; beside them copies for cold runs.
-type Packed = Vec<(Matmul, Vec<PackedMatrix>)>;
-
-/// Where among the packed weights those of `matmul` are; they are packed where nobody did so yet.
-fn place_of_packing(
-    packed: &mut Packed,
-    matmul: &Matmul,
-    matrix: &QuantizedMatrix<'_>,
-    threads: &Threads,
-) -> Result<usize, CliError> {
-    if let Some(at) = packed.iter().position(|(other, _)| other.shares_packing_with(matmul)) {
-        return Ok(at);
-    }
-    packed.push((matmul.clone(), vec![matmul.pack_on(matrix, threads)?]));
-    Ok(packed.len() - 1)
 }
 
 /// Measures classes whose weights are of one size.

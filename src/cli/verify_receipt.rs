@@ -18,7 +18,7 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Receipt, as `gristmill run --receipt` writes it
-    file: PathBuf,
+    pub(super) file: PathBuf,
     /// A kind of device on which a kernel must have run (cpu, cuda), or the name of a kernel that must have run
     #[arg(long, value_name = "DEVICE or KERNEL")]
     require: Vec<String>,

@@ -1,6 +1,6 @@
 //! The kernels of a C++ library, called through the functions that ggml offers for it.
 
-use super::CompareError;
+use super::error::CompareError;
 use gristmill_probe::backend::{Backend, Function, Validated};
 use gristmill_runtime::registry::{FormatInfo, OuterType};
 use gristmill_runtime::{Error, QuantizedMatrix};

@@ -4,69 +4,18 @@
 //! as it always does, and quantizing is part of both times. One thread on both sides.
 
 mod cpp;
+mod error;
 
 pub use cpp::{CppKernels, CppProduct};
+pub use error::CompareError;
 
-use gristmill_probe::{Error as ProbeError, printable};
 use gristmill_runtime::registry::FormatInfo;
-use gristmill_runtime::{
-    Error, Input, Matmul, QuantizedMatrix, Registry, Request, Shape, Threads, Workspace,
-};
+use gristmill_runtime::{Input, Matmul, QuantizedMatrix, Registry, Request, Shape, Threads, Workspace};
 use std::time::{Duration, Instant};
 
 /// Largest difference, as a part of the largest value, at which results agree. Both sides round activations to
 /// int8, at 1/254 of the largest activation at most; where both round alike only the order of f32 sums differs.
 pub const TOLERANCE: f64 = 2e-3;
-
-/// Why two kernels can't be compared.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CompareError {
-    /// From the runtime: no kernel of ours, wrong shapes.
-    #[error(transparent)]
-    Ours(#[from] Error),
-    /// From the library: not there, not usable.
-    #[error(transparent)]
-    Theirs(#[from] ProbeError),
-    /// The library has no product of the format.
-    #[error(
-        "`{library}` has no product of `{format}` that can be called: {reason}\n  help: {help}",
-        library = printable(library)
-    )]
-    NoProduct {
-        /// The library.
-        library: String,
-        /// The format.
-        format: &'static str,
-        /// Why not.
-        reason: String,
-        /// What would help.
-        help: &'static str,
-    },
-    /// The library means another format by the same number.
-    #[error(
-        "`{library}` calls type {id} `{found}` with blocks of {elements} in {bytes} bytes; `{format}` has {our_elements} in {our_bytes}",
-        library = printable(library), found = printable(found)
-    )]
-    OtherFormat {
-        /// The library.
-        library: String,
-        /// The number in GGUF.
-        id: u32,
-        /// The name the library gives it.
-        found: String,
-        /// Elements of a block there.
-        elements: i64,
-        /// Bytes of a block there.
-        bytes: usize,
-        /// The format.
-        format: &'static str,
-        /// Elements of a block here.
-        our_elements: usize,
-        /// Bytes of a block here.
-        our_bytes: usize,
-    },
-}
 
 /// What a comparison came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

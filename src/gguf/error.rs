@@ -1,6 +1,6 @@
 //! What can be wrong with a GGUF file, and where.
 
-use super::value::ValueType;
+use super::value_type::ValueType;
 use crate::text::Printable;
 use std::path::{Path, PathBuf};
 

@@ -27,6 +27,7 @@ mod file;
 mod read;
 mod size;
 mod value;
+mod value_type;
 mod write;
 
 pub use error::{GgufError, Malformed, NoData, NoDataReason, Problem, WriteError};
@@ -35,7 +36,8 @@ pub(crate) use file::Contents;
 pub use file::{FileBytes, Store};
 pub use read::{Gguf, GgufFile, Tensor};
 pub use size::{Origin, SizeAnswer, SizeQuery, Unquantized, blocked_size, unquantized, unquantized_only};
-pub use value::{Array, ArrayBuf, Elements, Value, ValueType};
+pub use value::{Array, ArrayBuf, Elements, Value};
+pub use value_type::ValueType;
 pub use write::{GgufWriter, TensorStream};
 
 /// First four bytes of a file.

@@ -1,5 +1,6 @@
 //! GPU architectures as nvcc names them, and the words of `GRISTMILL_CUDA_ARCHS`.
 
+use super::variables::ARCHS;
 use gristmill_spec::vocab::CudaArch;
 use std::str::FromStr;
 
@@ -61,7 +62,7 @@ pub enum Wanted {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadWanted {
     /// A word of the list.
-    #[error("{}={value}: {source}", super::settings::ARCHS)]
+    #[error("{}={value}: {source}", ARCHS)]
     Word {
         /// The whole value.
         value: String,
@@ -69,7 +70,7 @@ pub enum BadWanted {
         source: BadArch,
     },
     /// `all` and `native` stand alone.
-    #[error("{}={value}: `{word}` can't be combined with others", super::settings::ARCHS)]
+    #[error("{}={value}: `{word}` can't be combined with others", ARCHS)]
     NotAlone {
         /// The whole value.
         value: String,
@@ -77,10 +78,7 @@ pub enum BadWanted {
         word: String,
     },
     /// Commas and nothing else.
-    #[error(
-        "{}={value} names no architecture; leave it unset for those of the specs",
-        super::settings::ARCHS
-    )]
+    #[error("{}={value} names no architecture; leave it unset for those of the specs", ARCHS)]
     Empty {
         /// The whole value.
         value: String,

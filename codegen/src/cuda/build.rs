@@ -4,10 +4,12 @@ use super::compile::{
     Budget, CompileError, Excess, Failure, Image, compile, content, excesses, write_atomically,
 };
 use super::packed::{needed_driver, pack};
-use super::settings::{BadSettings, VARIABLES};
+use super::settings::BadSettings;
 use super::toolchain::{NoNative, NoToolchain, Toolchain};
+use super::variables::VARIABLES;
 use super::{Emitted, Env, Settings, Unit, Use, compile, discover, emit};
-use crate::{CudaImageFile, CudaImages, Error};
+use crate::Error;
+use crate::options::{CudaImageFile, CudaImages};
 use gristmill_spec::model::SpecSet;
 use gristmill_spec::vocab::CudaArch;
 use std::collections::BTreeSet;

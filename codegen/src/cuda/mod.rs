@@ -11,6 +11,7 @@ mod emit;
 mod packed;
 pub mod settings;
 pub mod toolchain;
+mod variables;
 
 pub use emit::{CHUNK, CONVERT, CudaListed, CudaMatmul, DEVICE_HEADER, Emitted, RowsProduct, Unit, emit};
 pub(crate) use emit::{convert_launch, packings, refusals};

@@ -1,8 +1,10 @@
 //! CUDA kernels in the registry: a static for the images of each unit, and an entry for each kernel that has one.
 
-use super::{Listed, hash};
+use super::listed::Listed;
+use crate::Error;
 use crate::cuda::{CONVERT, CudaListed, convert_launch};
-use crate::{CudaImages, Error, Options};
+use crate::hash::hash;
+use crate::options::{CudaImages, Options};
 use gristmill_spec::model::SpecSet;
 use gristmill_spec::vocab::{CudaArch, DType, DeviceKind};
 use std::collections::BTreeSet;

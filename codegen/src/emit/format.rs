@@ -5,7 +5,7 @@
 //! same bits. `quantize`, `pack` and the scalar product, in the files beside this one, are made the same way.
 
 use super::fields::{needs_window, read_f32, read_i8, read_raw};
-use super::{doc, float};
+use super::text::{doc, float};
 use crate::plan::{Decode, FormatPlan, RunTerm, SuperBlock};
 use gristmill_spec::model::{Factor, FieldType, ValueMap};
 use std::fmt::Write;

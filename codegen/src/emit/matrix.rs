@@ -5,7 +5,7 @@
 //! holds four codes and more, a tile and the same tile moved down by a code. That costs two instructions for all the
 //! fields above one another; the activations of two tokens cost one for each operand.
 
-use super::matmul::{at_tile, code_at, operand, steps, table};
+use super::operands::{at_tile, code_at, operand, steps, table};
 use crate::plan::MatmulPlan;
 use std::fmt::Write;
 

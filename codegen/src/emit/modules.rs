@@ -1,13 +1,16 @@
 //! The modules of generated code: one for each format, one for each activation format.
 
-use super::{
-    Listed, Listing, Loops, Shared, activations, attributes, doc, embed, fields, format, free_name, lookup,
-    matmul, pack, quantize, scalar, serving, variant_ident,
-};
-use crate::plan::{FormatPlan, LookupPlan, MatmulPlan, PackPlan, lcm, scalar_k_max};
-use crate::{CudaImages, Error, Options};
+use super::listed::{Listed, Listing, variant_ident};
+use super::loops::{Loops, Shared, free_name};
+use super::serving::serving;
+use super::text::{attributes, doc};
+use super::{activations, embed, fields, format, lookup, matmul, pack, quantize, scalar};
+use crate::Error;
+use crate::options::{CudaImages, Options};
+use crate::plan::packed::{PackedPlan, packed_plan};
+use crate::plan::{FormatPlan, PackPlan, lcm, scalar_k_max};
 use gristmill_spec::model::{CpuVariant, Format, Origin, Packing, QuantizeRule, ShapeRules, SpecSet};
-use gristmill_spec::vocab::{Op, Strategy};
+use gristmill_spec::vocab::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
@@ -302,27 +305,6 @@ struct Packed<'a> {
     words: String,
     pack: PackPlan<'a>,
     k_max: u64,
-}
-
-/// The plan of a variant that reads a packing.
-pub(crate) enum PackedPlan<'a> {
-    Multiply(MatmulPlan<'a>),
-    Lookup(LookupPlan<'a>),
-}
-
-/// Plans a variant that reads `packing`.
-///
-/// # Errors
-/// The packing does not go with the format or the variant, or a sum could overflow.
-pub(crate) fn packed_plan<'a>(
-    plan: &'a FormatPlan<'_>,
-    packing: &'a Packing,
-    variant: &CpuVariant,
-) -> Result<PackedPlan<'a>, Error> {
-    Ok(match variant.strategy {
-        Strategy::Multiply => PackedPlan::Multiply(MatmulPlan::new(plan, packing, variant)?),
-        Strategy::Lookup => PackedPlan::Lookup(LookupPlan::new(plan, packing, variant)?),
-    })
 }
 
 fn packed<'a>(

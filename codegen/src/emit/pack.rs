@@ -1,7 +1,8 @@
 //! Code that moves a format's rows into a packing and back, derived from the packing's layout.
 
 use super::fields::signed;
-use super::{float, trits};
+use super::text::float;
+use super::trits;
 use crate::plan::{FormatPlan, PackPlan, SuperBlock};
 use gristmill_spec::model::Axis;
 

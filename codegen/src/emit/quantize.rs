@@ -1,7 +1,7 @@
 //! Code of quantizers that round: statistic, step, rounding, stores.
 
 use super::fields::{raw_type, write_raw};
-use super::float;
+use super::text::float;
 use crate::Error;
 use crate::plan::{Decode, FormatPlan};
 use gristmill_spec::model::{Factor, QuantizeRule, Quantizer, Rounding, ScaleRule, Statistic, Via};
@@ -88,7 +88,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
     let code = &format.fields[format.value.code];
     let Decode::Affine { times, zero, .. } = plan.decode() else {
         return Err(Error::passed(
-            plan,
+            plan.format,
             "rounding needs evenly spaced levels; this quantizer can't make a table's codes",
         ));
     };
@@ -97,10 +97,10 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
         || !format.value.add.is_empty()
         || !format.value.subtract.is_empty()
     {
-        return Err(Error::passed(plan, "its quantizer can round to `scale * (code - zero)` only"));
+        return Err(Error::passed(plan.format, "its quantizer can round to `scale * (code - zero)` only"));
     }
     let [factor] = format.value.scale.as_slice() else {
-        return Err(Error::passed(plan, "its quantizer needs exactly one scale"));
+        return Err(Error::passed(plan.format, "its quantizer needs exactly one scale"));
     };
     let mut out = String::new();
     let rounded = rounded(&rule.scale, rule.round, rule.threshold, rule.clamp, zero);
@@ -113,7 +113,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
         Factor::Field(index) => {
             let field = &format.fields[*index];
             if field.count != 1 {
-                return Err(Error::passed(plan, "its quantizer needs one scale a block"));
+                return Err(Error::passed(plan.format, "its quantizer needs one scale a block"));
             }
             let apply = if applied { "apply" } else { "_" };
             body.push_str(&step(&rule.scale, apply, "stored"));

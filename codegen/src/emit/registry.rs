@@ -1,9 +1,10 @@
 //! The static registry: tables of formats and kernels, and the candidate match without a wildcard.
 
 use super::cuda::Images;
-use super::{Listed, cfg};
+use super::listed::Listed;
+use super::text::cfg;
+use crate::options::{CudaImages, Options};
 use crate::plan::FormatPlan;
-use crate::{CudaImages, Options};
 use gristmill_spec::SourceFile;
 use gristmill_spec::model::{DimRule, Scalar, SpecSet};
 use gristmill_spec::vocab::{Arch, DType, DeviceKind, Isa, Op, Serves};

@@ -3,8 +3,9 @@
 //! Where each run has an f32, its sum is scaled and added to the f32 sums of the rows. Where runs have integers, sums are
 //! multiplied with those and added up over a super-block first.
 
-use super::matmul::{AHEAD, asks_ahead, integer_sums, left_out, needs_sum};
+use super::operands::{AHEAD, asks_ahead};
 use super::pack::words;
+use super::sums::{integer_sums, left_out, needs_sum};
 use crate::plan::{MatmulPlan, SuperBlock};
 use std::fmt::Write;
 

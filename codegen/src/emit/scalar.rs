@@ -1,7 +1,7 @@
 //! The scalar product: the reference, in portable Rust.
 
-use super::float;
 use super::format::uses_outer;
+use super::text::float;
 use crate::plan::{FormatPlan, SuperBlock};
 use std::fmt::Write;
 

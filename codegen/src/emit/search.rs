@@ -4,7 +4,7 @@
 //! the structure that the algorithm fills in, so what is looked for here is there.
 
 use super::fields::{raw_type, write_raw};
-use super::float;
+use super::text::float;
 use crate::Error;
 use crate::plan::FormatPlan;
 use gristmill_spec::model::{Factor, Field, FieldType, Scalar, Search, ValueMap};
@@ -21,7 +21,7 @@ pub(super) fn store_float(plan: &FormatPlan<'_>, field: &Field, value: &str) -> 
         FieldType::Scalar(Scalar::Bf16) => {
             (format!("number::f32_to_bf16({value})"), "number::bf16_to_f32(code[0]).is_finite()".to_string())
         }
-        _ => return Err(Error::passed(plan, "its quantizer can store f16, bf16 and f32 scales only")),
+        _ => return Err(Error::passed(plan.format, "its quantizer can store f16, bf16 and f32 scales only")),
     };
     Ok(format!(
         "{{
@@ -39,7 +39,7 @@ fn stored(plan: &FormatPlan<'_>, field: &Field) -> Result<&'static str, Error> {
         FieldType::Scalar(Scalar::F32) => Ok("|value| value"),
         FieldType::Scalar(Scalar::F16) => Ok("|value| number::f16_to_f32(number::f32_to_f16(value))"),
         FieldType::Scalar(Scalar::Bf16) => Ok("|value| number::bf16_to_f32(number::f32_to_bf16(value))"),
-        _ => Err(Error::passed(plan, "its quantizer can store f16, bf16 and f32 scales only")),
+        _ => Err(Error::passed(plan.format, "its quantizer can store f16, bf16 and f32 scales only")),
     }
 }
 
@@ -92,7 +92,8 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
     let format = plan.format;
     let value = &format.value;
     let code = &format.fields[value.code];
-    let mismatch = || Error::passed(plan, format!("`{}` is for formats of another structure", search.name()));
+    let mismatch =
+        || Error::passed(plan.format, format!("`{}` is for formats of another structure", search.name()));
     let field = |factors: &[Factor], index: usize| match factors.get(index) {
         Some(Factor::Field(field)) => Ok(&format.fields[*field]),
         _ => Err(mismatch()),
@@ -118,7 +119,7 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
             let (runs, min, min_runs) =
                 (field(&value.scale, 1)?, field(&value.subtract, 0)?, field(&value.subtract, 1)?);
             if stored(plan, first)? != stored(plan, min)? {
-                return Err(Error::passed(plan, "`k-min` needs scale and minimum of one type"));
+                return Err(Error::passed(plan.format, "`k-min` needs scale and minimum of one type"));
             }
             let weights = if rms { "RmsAbs" } else { "Abs" };
             format!(

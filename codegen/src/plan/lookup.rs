@@ -4,8 +4,11 @@
 //! activations at hand. A sum is held as two digits, each in a byte, so that a byte shuffle serves sixteen
 //! rows or more; bytes are summed until they could overflow, then merged into i16 lanes, and those into i32.
 
-use super::{Error, FormatPlan, PackPlan, features, gcd};
-use crate::refusal::OTHER_FORMATS;
+use super::divisors::gcd;
+use super::format::FormatPlan;
+use super::primitives::features;
+use super::{Error, PackPlan};
+use crate::error::OTHER_FORMATS;
 use gristmill_spec::model::{CpuVariant, Packing};
 use gristmill_spec::vocab::{Feature, Isa, Strategy};
 
@@ -71,7 +74,7 @@ impl<'a> LookupPlan<'a> {
             Err(Error::refused("lookup-range", origin, message, OTHER_FORMATS))
         };
         let (module, lanes) = match variant.isa {
-            Isa::Scalar => return Err(Error::passed(plan, "a scalar variant reads a packing")),
+            Isa::Scalar => return Err(Error::passed(plan.format, "a scalar variant reads a packing")),
             Isa::Sse41 => ("sse41", 4),
             Isa::Avx2 | Isa::AvxVnni => ("avx2", 8),
             Isa::Avx512 => ("avx512", 16),
@@ -129,7 +132,7 @@ impl<'a> LookupPlan<'a> {
         let worst = 256 * u64::from(pack.operand_max) + 128 * u64::from(weight);
         let k_max = (((1u64 << 31) - 1) / worst.max(1)).saturating_sub(u64::from(pack.multiple));
         if u64::from(plan.unit) > k_max {
-            return Err(Error::overflow(plan, origin));
+            return Err(Error::overflow(plan.format, plan.unit, origin));
         }
         Ok(LookupPlan {
             format: plan,

@@ -1,8 +1,7 @@
 //! How the codes of a format lie in a packing, and which loops can read them there.
 
-use super::FormatPlan;
-use crate::Error;
-use crate::refusal::fitted;
+use super::format::FormatPlan;
+use crate::error::Error;
 use gristmill_spec::model::{Axis, Origin, Packing, Tile, TileCode, TileDigit};
 use gristmill_spec::vocab::Strategy;
 
@@ -141,4 +140,14 @@ impl<'a> PackPlan<'a> {
         }
         bit
     }
+}
+
+/// As [`PackPlan::fit`], or why not.
+pub(crate) fn fitted<'a>(
+    plan: &FormatPlan<'_>,
+    packing: &'a Packing,
+    variant: &Origin,
+) -> Result<PackPlan<'a>, Error> {
+    PackPlan::fit(plan, packing)
+        .ok_or_else(|| Error::no_tile(plan.format, (plan.min(), plan.max()), packing, variant))
 }

@@ -1,9 +1,10 @@
 //! Codebooks: the table is there, has the stated size, and every digit stands for a value.
 
-use super::Named;
+use super::scope::Named;
 use crate::diagnostic::{Diagnostic, Sink};
+use crate::parse::Raw;
 use crate::parse::codebook::{Data, RawCodebook, data_name};
-use crate::parse::{Raw, stem};
+use crate::parse::name::stem;
 use crate::toml_walk::Span;
 
 /// Every codebook, expanded.

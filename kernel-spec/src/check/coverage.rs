@@ -1,7 +1,6 @@
 //! Coverage: what `coverage.toml` requires is described by some kernel; a hole is an error by name.
 
-use super::kernel::served_index;
-use super::{Named, Scope};
+use super::scope::{Named, Scope, served_index};
 use crate::diagnostic::quoted;
 use crate::model::{Format, Kernel};
 use crate::parse::Raw;

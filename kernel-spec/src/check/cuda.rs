@@ -1,7 +1,6 @@
 //! CUDA variants: what they may say, and that each can be chosen.
 
-use super::kernel::{served_index, within};
-use super::{Named, Scope, at, resolve};
+use super::scope::{Named, Scope, at, resolve, served_index};
 use crate::diagnostic::{Diagnostic, Sink};
 use crate::model::{CudaBody, CudaVariant, Format, ShapeRules};
 use crate::parse::Raw;
@@ -311,9 +310,9 @@ fn rivals(raw: &RawKernel<'_>, served: &[usize], variants: &[CudaVariant]) {
                 && of(later).iter().all(|format| of(earlier).contains(format))
                 && earlier.min_cc <= later.min_cc
                 && [None, later.algorithm.only_on()].contains(&earlier.algorithm.only_on())
-                && within(&b.m, &a.m)
-                && within(&b.n, &a.n)
-                && within(&b.k, &a.k);
+                && b.m.within(&a.m)
+                && b.n.within(&a.n)
+                && b.k.within(&a.k);
             if covered {
                 let message = "this CUDA variant is never chosen: an earlier one takes all its shapes";
                 let error = file.error("unreachable-variant", span, message).label("this variant");

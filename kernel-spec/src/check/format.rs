@@ -1,6 +1,7 @@
 //! Formats: fields against the block, the activation partner, and the whole put together.
 
-use super::{Scope, at, layout, quantizer, resolve, value};
+use super::scope::{Scope, at, resolve};
+use super::{layout, quantizer, value};
 use crate::model::{Factor, Field, Format, Value};
 use crate::parse::format::{RawField, RawFormat};
 use crate::toml_walk::{At, Span};

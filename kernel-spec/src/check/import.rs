@@ -1,7 +1,7 @@
 //! Import layouts: proof that they hold every bit of a format's blocks exactly once, and where each goes.
 
 use super::bits::{BitMap, Conflict, Uncovered};
-use super::{Named, Scope, at, resolve};
+use super::scope::{Named, Scope, at, resolve};
 use crate::model::{Axis, Field, FieldLayout, Format, Import, Move};
 use crate::parse::Raw;
 use crate::parse::format::bits_of;

@@ -2,11 +2,11 @@
 //! other's way.
 
 use super::layout::code_bits;
+use super::scope::{Named, Scope, at, resolve, served_index};
 use super::value::map_range;
-use super::{Named, Scope, at, resolve};
-use crate::model::{CpuVariant, DimRule, Format, Kernel, ShapeRules, TileCode, ValueMap};
+use crate::model::{CpuVariant, Format, Kernel, ShapeRules, TileCode, ValueMap};
 use crate::parse::kernel::{RawKernel, RawVariant};
-use crate::toml_walk::{At, File, Span};
+use crate::toml_walk::{At, Span};
 use crate::vocab::{Arch, DType, FeatureSet, Isa, Op, Serves, Strategy, Unpacked};
 use std::collections::BTreeMap;
 
@@ -426,7 +426,7 @@ fn clash(earlier: &Rival<'_>, later: &Rival<'_>) -> Option<(&'static str, String
             "give them different `shape` rules or `requires`, or remove one",
         ));
     }
-    if within(&b.m, &a.m) && within(&b.n, &a.n) && within(&b.k, &a.k) && !narrower {
+    if b.m.within(&a.m) && b.n.within(&a.n) && b.k.within(&a.k) && !narrower {
         let message = format!("this `{isa}` variant is never chosen: an earlier one takes all its shapes");
         return Some(("unreachable-variant", message, "put the more special variant first"));
     }
@@ -439,10 +439,6 @@ fn clash(earlier: &Rival<'_>, later: &Rival<'_>) -> Option<(&'static str, String
         ));
     }
     None
-}
-
-pub(super) fn within(inner: &DimRule, outer: &DimRule) -> bool {
-    inner.min >= outer.min && inner.max <= outer.max && inner.multiple_of.is_multiple_of(outer.multiple_of)
 }
 
 /// Every op has a scalar reference for every format it serves, in this file or another one.
@@ -475,19 +471,5 @@ fn references(
             format!("`{}` has no scalar variant for {}", kernel.op, crate::diagnostic::quoted(lacking));
         let help = "the scalar variant is the reference that all others are checked against; add\n[[cpu]]\nisa = \"scalar\"";
         raw.file.report(raw.file.error("no-scalar-variant", raw.span, message).help(help));
-    }
-}
-
-/// Index of a format (or activation format) that an op serves; an unknown name is reported.
-pub(super) fn served_index(
-    file: &File<'_>,
-    op: Op,
-    name: &At<String>,
-    formats: &Named<Format>,
-    scope: &Scope<'_>,
-) -> Option<usize> {
-    match op.info().serves {
-        Serves::Activations => resolve(file, name, "activation format", &scope.activations, scope),
-        Serves::Formats => resolve(file, name, "format", formats, scope),
     }
 }

@@ -11,14 +11,16 @@ mod layout;
 mod outer;
 mod packing;
 mod quantizer;
+mod scope;
 mod search;
 mod value;
 
 use crate::diagnostic::{Diagnostic, Severity, Sink};
-use crate::model::{Activations, Format, Packing, SpecSet};
+use crate::model::{Activations, Format, SpecSet};
 use crate::parse::{self, Raw, activations::RawActivations};
 use crate::read::{self, SourceFile};
-use crate::toml_walk::{At, File, Span, unknown};
+use crate::toml_walk::{File, Span};
+use scope::{Named, Scope};
 use std::collections::BTreeMap;
 
 /// What came of a set of spec files.
@@ -42,18 +44,6 @@ pub fn check(sources: &[SourceFile]) -> Report {
         set = None;
     }
     Report { set, diagnostics }
-}
-
-/// Specs by name: those that failed their checks have a name but no value.
-type Named<T> = BTreeMap<String, Option<T>>;
-
-/// What formats and kernels may refer to.
-struct Scope<'a> {
-    broken: &'a [&'a str],
-    activations: Named<Activations>,
-    packings: Named<Packing>,
-    codebooks: Named<Vec<Vec<i32>>>,
-    bodies: &'a [parse::kernel::Body<'a>],
 }
 
 fn check_into(sources: &[SourceFile], sink: &Sink) -> Option<SpecSet> {
@@ -133,24 +123,4 @@ fn activations(raw: &RawActivations<'_>) -> Option<Activations> {
         round: rule.round,
         clamp: rule.clamp,
     })
-}
-
-/// Index of a name among all of its kind. Reports an unknown name, unless it is that of a broken file.
-fn resolve<T>(
-    file: &File<'_>,
-    name: &At<String>,
-    what: &str,
-    among: &Named<T>,
-    scope: &Scope<'_>,
-) -> Option<usize> {
-    let index = among.keys().position(|known| *known == name.value);
-    if index.is_none() && !scope.broken.contains(&name.value.as_str()) {
-        file.report(unknown(file, name, what, among.keys().map(String::as_str)));
-    }
-    index
-}
-
-/// The value behind an index from [`resolve`].
-fn at<T>(among: &Named<T>, index: usize) -> Option<&T> {
-    among.values().nth(index).and_then(Option::as_ref)
 }

@@ -1,7 +1,8 @@
 //! `[value]`: what codes mean, and which fields are factors.
 
 use super::layout::code_range;
-use super::{Scope, outer};
+use super::outer;
+use super::scope::Scope;
 use crate::diagnostic::nearest;
 use crate::model::{Factor, FieldType, Format, Scalar, Shift, Signs, Value, ValueMap};
 use crate::parse::format::{RawField, RawFormat, scalar};

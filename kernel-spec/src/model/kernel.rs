@@ -141,6 +141,13 @@ impl Default for DimRule {
     }
 }
 
+impl DimRule {
+    /// Whether every number that follows this rule follows `outer` too.
+    pub(crate) fn within(&self, outer: &DimRule) -> bool {
+        self.min >= outer.min && self.max <= outer.max && self.multiple_of.is_multiple_of(outer.multiple_of)
+    }
+}
+
 /// Rules on m, n and k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ShapeRules {

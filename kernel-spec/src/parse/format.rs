@@ -1,6 +1,6 @@
 //! Format files: `block`, `[[field]]`, `unused`; the rest of a format is in [`super::value`].
 
-use super::is_name;
+use super::name::ident;
 use super::value::{self, RawQuantizer, RawValue};
 use crate::model::{Digit, FieldLayout, FieldType, Scalar, Segment, SegmentDigit, Slice};
 use crate::toml_walk::{At, File, Node, Span, Table};
@@ -88,18 +88,6 @@ pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) 
             .and_then(|t| value::parse_value(&t)),
         quantizers: value::parse_quantizers(&table),
     }
-}
-
-/// A lower-case identifier.
-pub(crate) fn ident(node: &Node<'_>) -> Option<At<String>> {
-    let at = node.string()?;
-    if is_name(&at.value) {
-        return Some(at);
-    }
-    let message = format!("`{}` is not a name", at.value.escape_debug());
-    let help = "names are a lower-case letter, then lower-case letters, digits and `_`, at most 40";
-    node.file.report(node.file.error("bad-name", at.span, message).help(help));
-    None
 }
 
 /// The declared gaps.

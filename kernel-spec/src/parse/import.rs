@@ -1,6 +1,7 @@
 //! Import files: how another program interleaves the rows of a format.
 
-use super::format::{Unused, ident, same_length, slice, unused_list};
+use super::format::{Unused, same_length, slice, unused_list};
+use super::name::ident;
 use crate::model::{Axis, Slice};
 use crate::toml_walk::{At, File, Node, Span, Table};
 use toml::de::DeTable;

@@ -1,6 +1,6 @@
 //! Kernel files: one op, and the variants that are built for it.
 
-use super::format::ident;
+use super::name::ident;
 use crate::model::{CudaBudget, DimRule, ShapeRules};
 use crate::toml_walk::{At, File, Node, Span, Table};
 use crate::vocab::{CudaActivations, CudaAlgorithm, DType, Feature, Isa, Op, Strategy};

@@ -9,6 +9,7 @@ pub(crate) mod cuda;
 pub(crate) mod format;
 pub(crate) mod import;
 pub(crate) mod kernel;
+pub(crate) mod name;
 pub(crate) mod packing;
 mod search;
 pub(crate) mod value;
@@ -16,6 +17,7 @@ pub(crate) mod value;
 use crate::diagnostic::{Diagnostic, Sink};
 use crate::read::{MAX_FILE_BYTES, SourceFile};
 use crate::toml_walk::{File, Span};
+use name::{is_name, stem};
 use toml::de::DeTable;
 
 /// Everything that was read, raw. Specs that could not be read at all are in `broken`.
@@ -191,17 +193,4 @@ fn kind(path: &str, table: &DeTable<'_>) -> Kind {
         _ if has("entries") => Kind::Codebook,
         _ => Kind::Activations,
     }
-}
-
-/// File name without folder and `.toml`.
-pub(crate) fn stem(path: &str) -> &str {
-    let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
-    name.strip_suffix(".toml").unwrap_or(name)
-}
-
-/// Names become Rust identifiers, parts of kernel names and command-line words.
-pub(crate) fn is_name(name: &str) -> bool {
-    name.len() <= 40
-        && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
 }

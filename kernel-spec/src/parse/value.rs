@@ -1,6 +1,6 @@
 //! `[value]` and `[[quantize]]` of a format file, and the words that quantizers share with activations.
 
-use super::format::ident;
+use super::name::ident;
 use super::search;
 use crate::model::{Rounding, ScaleRule, Search, Statistic, Via};
 use crate::toml_walk::{At, Node, Span, Table};

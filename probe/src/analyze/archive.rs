@@ -1,9 +1,11 @@
 //! Files of several parts: archives, import libraries, universal files.
 
+use super::at::At;
 use super::budget::Budget;
+use super::builder::{Builder, text};
 use super::image::{Image, Needed, Symbol};
-use super::read::{At, BITCODE, Builder, arch_of, single, text};
-use super::{Arch, Container, Kind};
+use super::kind::{Arch, Container, Kind};
+use super::single::{BITCODE, arch_of, single};
 use crate::error::Error;
 use object::FileKind;
 use object::read::archive::{ArchiveFile, ArchiveKind};

@@ -5,7 +5,7 @@
 //! name once or nearly so; so what is read in all is bounded by a multiple of the file's size, and a file that wants
 //! more is refused.
 
-use super::read::At;
+use super::at::At;
 use crate::error::Error;
 use std::cell::Cell;
 

@@ -1,6 +1,6 @@
 //! The part of a library for one architecture.
 
-use super::{Arch, Container};
+use super::kind::{Arch, Container};
 use crate::symbols::Group;
 
 /// A name in a symbol table.

@@ -1,9 +1,11 @@
 //! What the loader and the linker see of one file: names, needed libraries, where those are looked for.
 
+use super::at::At;
 use super::budget::Budget;
+use super::builder::{Builder, text};
 use super::image::{Needed, Symbol};
-use super::read::{At, Builder, text};
-use super::{Container, trie};
+use super::kind::Container;
+use super::trie;
 use crate::error::Error;
 use crate::families::is_own;
 use object::read::{ExportFlags, ExportTarget, ImportFlags, ImportLibraryFlags, NameOrOrdinal};

@@ -4,8 +4,8 @@
 //! reached once. The reader of `object` refuses a node that leads back to itself, but follows shared ones each time, so
 //! that a few hundred bytes could stand for more names than can ever be listed.
 
+use super::at::At;
 use super::budget::Budget;
-use super::read::At;
 use crate::error::Error;
 
 /// More levels than names of any library have where they part; reading takes time with the square of it.

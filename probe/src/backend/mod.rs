@@ -5,11 +5,13 @@
 
 mod choose;
 mod dependencies;
+mod limits;
 mod load;
 mod mapped;
 mod validate;
 
 pub use choose::{Backends, External, Project, State, externals};
-pub use dependencies::{Followed, Limits, NotFollowed, Report, Unfollowed};
+pub use dependencies::{Followed, Report, Unfollowed};
+pub use limits::{Limits, NotFollowed};
 pub use load::{Backend, Function, Slot};
 pub use validate::{Requirements, Validated, validate};

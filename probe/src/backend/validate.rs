@@ -1,6 +1,7 @@
 //! Whether a library is what is needed, found out without running any of it.
 
-use super::dependencies::{Followed, Limits, ReadFile, Report, follow, lacks, loadable};
+use super::dependencies::{Followed, ReadFile, Report, follow, lacks, loadable};
+use super::limits::Limits;
 use super::mapped;
 use crate::analyze::{Analysis, Facts, Identity, Image, MOST_BYTES};
 use crate::discover::Target;

@@ -1,6 +1,6 @@
 //! What the linker is told.
 
-use super::Lines;
+use super::lines::Lines;
 use crate::discover::{Discovery, Library, Linkage, Origin, Role, Target};
 use crate::error::Error;
 use crate::symbols::Group;

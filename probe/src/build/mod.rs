@@ -23,12 +23,14 @@
 #[cfg(feature = "bindgen")]
 mod bindings;
 mod generate;
+mod lines;
 mod link;
 
 use crate::discover::{Discovery, Found, Linkage, Search, Target, VARIABLES, Verdict};
 use crate::error::Error;
 use crate::families::Family;
 use crate::printable::{printable_lines, printable_path};
+use lines::Lines;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -282,22 +284,6 @@ fn watch(discovery: &Discovery, lines: &mut Lines<'_>) -> Result<(), Error> {
         lines.say("rerun-if-changed", path.display())?;
     }
     Ok(())
-}
-
-/// Lines for cargo.
-pub(crate) struct Lines<'a> {
-    out: &'a mut dyn Write,
-}
-
-impl Lines<'_> {
-    pub(crate) fn say(&mut self, key: &str, value: impl std::fmt::Display) -> Result<(), Error> {
-        let value = value.to_string();
-        // What follows an end of line would be another instruction.
-        if value.contains(['\n', '\r']) {
-            return Err(Error::LineEnd { value });
-        }
-        writeln!(self.out, "cargo::{key}={value}").map_err(Error::file("write", Path::new("standard output")))
-    }
 }
 
 /// The reasons for which candidates were refused.

@@ -1,9 +1,11 @@
 //! Looking, and choosing among what was found.
 
+use super::discovery::{Candidate, Discovery, Found, Place, Verdict};
 use super::name::{FileName, Linkage};
 use super::places::{self, Origin};
-use super::{Candidate, Discovery, Found, Place, Search, Verdict};
-use crate::analyze::{Analysis, Kind, analyze};
+use super::search::Search;
+use crate::analyze::{Analysis, analyze};
+use crate::error::Error;
 use crate::printable::printable_path;
 use crate::symbols::Group;
 use std::cmp::Reverse;
@@ -12,7 +14,23 @@ use std::path::{Path, PathBuf};
 /// More files with a library's name than a folder of any build has. Each is read as a whole.
 const MOST_CANDIDATES: usize = 200;
 
-pub fn run(search: &Search) -> Discovery {
+impl Search {
+    /// Looks.
+    pub fn run(&self) -> Discovery {
+        run(self)
+    }
+
+    /// Looks, and demands a library.
+    ///
+    /// # Errors
+    /// [`Error::VariableWithoutLibrary`] or [`Error::NoLibrary`], with the report.
+    pub fn require(&self) -> Result<Discovery, Error> {
+        let discovery = self.run();
+        if discovery.is_empty() { Err(discovery.nothing()) } else { Ok(discovery) }
+    }
+}
+
+fn run(search: &Search) -> Discovery {
     let mut found = Discovery {
         target: search.target.clone(),
         variables: search.variables.clone(),
@@ -151,7 +169,7 @@ fn judge(search: &Search, found: &Discovery, name: &FileName, path: &Path) -> Ve
     if let Err(error) = fits {
         return refused(first_line(&error.to_string()).to_owned());
     }
-    let linkage = linkage(analysis.kind);
+    let linkage = Linkage::of(analysis.kind);
     if let Some(only) = search.linkage.filter(|only| *only != linkage) {
         let wanted = match only {
             Linkage::Shared => "shared",
@@ -169,12 +187,4 @@ fn judge(search: &Search, found: &Discovery, name: &FileName, path: &Path) -> Ve
         return refused(String::from("it defines no function of bitnet.cpp, llama.cpp or ggml"));
     }
     Verdict::Taken(Box::new(analysis))
-}
-
-/// How a library is linked, by what it is.
-pub fn linkage(kind: Kind) -> Linkage {
-    match kind {
-        Kind::Shared | Kind::Import => Linkage::Shared,
-        Kind::Static | Kind::Object | Kind::Executable => Linkage::Static,
-    }
 }

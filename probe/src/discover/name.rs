@@ -1,5 +1,7 @@
 //! What a file's name says about a library.
 
+use crate::analyze::Kind;
+
 /// How a library is linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Linkage {
@@ -7,6 +9,16 @@ pub enum Linkage {
     Shared,
     /// Into the program.
     Static,
+}
+
+impl Linkage {
+    /// How a library is linked, by what it is.
+    pub(super) fn of(kind: Kind) -> Linkage {
+        match kind {
+            Kind::Shared | Kind::Import => Linkage::Shared,
+            Kind::Static | Kind::Object | Kind::Executable => Linkage::Static,
+        }
+    }
 }
 
 /// Which library it is. In the order in which a linker wants them: users before those they use.

@@ -1,6 +1,6 @@
 //! The folders that are looked at, and why.
 
-use super::{LIBDIR, Target};
+use super::target::Target;
 use std::path::{Path, PathBuf};
 
 /// Why a folder is looked at.
@@ -139,3 +139,15 @@ pub fn system_folders(target: &Target) -> Vec<PathBuf> {
         }
     }
 }
+
+/// The root of a checkout, a build or an installation.
+pub const DIR: &str = "BITNET_CPP_DIR";
+
+/// The same, by its older name.
+pub const PATH: &str = "BITNET_CPP_PATH";
+
+/// A folder that holds the libraries themselves.
+pub const LIBDIR: &str = "BITNET_CROSSVAL_LIBDIR";
+
+/// The variables that name places, in order of precedence.
+pub const VARIABLES: [&str; 3] = [DIR, PATH, LIBDIR];

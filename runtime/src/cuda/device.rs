@@ -1,12 +1,12 @@
 //! An opened device: its context, its stream, the images that are loaded on it.
 
-use super::failure::{GpuFailure, OPENING, words};
-use super::graph::Capture;
-use super::memory::{MemoryPool, MemoryUse};
-use super::probe;
+use super::capture::Capture;
+use super::failure::{GpuFailure, words};
+use super::parameters::{Parameters, Quantized, Raw, RowsParameters};
+use super::pool::{MemoryPool, MemoryUse};
 use crate::error::Error;
-use crate::gpu::{CudaVersion, GpuProfile, NoImage, image_for};
-use crate::registry::{CudaCode, CudaImage};
+use crate::gpu::{CudaVersion, GpuProfile};
+use crate::registry::{CudaCode, CudaImage, NoImage, image_for};
 use cudarc::driver::result::launch_kernel;
 use cudarc::driver::sys::{
     CUevent_flags, CUfunction_attribute_enum, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
@@ -26,22 +26,22 @@ use std::time::Duration;
 /// own. All threads may use it: what they enqueue runs in the order in which it was enqueued.
 #[derive(Debug)]
 pub struct Gpu {
-    profile: GpuProfile,
+    pub(super) profile: GpuProfile,
     /// Where memory comes from, if not from the device itself. It goes before the context does.
     pub(super) pool: Option<MemoryPool>,
-    context: Arc<CudaContext>,
-    stream: Arc<CudaStream>,
+    pub(super) context: Arc<CudaContext>,
+    pub(super) stream: Arc<CudaStream>,
     /// Loaded images by their address in the binary.
-    modules: Mutex<BTreeMap<usize, Arc<CudaModule>>>,
+    pub(super) modules: Mutex<BTreeMap<usize, Arc<CudaModule>>>,
     /// Set once a kernel failed in a way that the context does not survive.
-    lost: OnceLock<String>,
+    pub(super) lost: OnceLock<String>,
     /// What buffers hold.
     pub(super) memory_use: MemoryUse,
     pub(super) capture: Capture,
 }
 
 /// The open devices.
-static OPEN: Mutex<BTreeMap<u32, Weak<Gpu>>> = Mutex::new(BTreeMap::new());
+pub(super) static OPEN: Mutex<BTreeMap<u32, Weak<Gpu>>> = Mutex::new(BTreeMap::new());
 
 /// What a kernel is launched with.
 pub(crate) struct Geometry {
@@ -58,40 +58,6 @@ pub(super) fn lost(index: u32) -> Option<String> {
 }
 
 impl Gpu {
-    /// The device `cuda:index`, opened if it is not yet.
-    ///
-    /// # Errors
-    /// [`Error::NoGpu`] with the reason; [`Error::Gpu`], also where the device's primary context was lost earlier and another
-    /// library of the process still holds it.
-    pub fn open(index: u32) -> Result<Arc<Gpu>, Error> {
-        let profile = probe::detect(index).map_err(|why| Error::NoGpu { index, why })?;
-        // The list is whole whenever the lock is free, even after a panic elsewhere.
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(gpu) = open.get(&index).and_then(Weak::upgrade) {
-            return Ok(gpu);
-        }
-        let failed = |error| Error::Gpu(Box::new(GpuFailure::new(index, None, OPENING, error)));
-        let context = CudaContext::new(index as usize).map_err(failed)?;
-        // SAFETY: everything is enqueued on one stream, whose order is all that there is to keep.
-        unsafe { context.disable_event_tracking() };
-        // One of its own: the default stream can't be captured, and waits for those of others.
-        let stream = context.new_stream().map_err(failed)?;
-        // A context that others hold may have been lost long ago.
-        stream.synchronize().map_err(failed)?;
-        let gpu = Arc::new(Gpu {
-            profile,
-            stream,
-            pool: MemoryPool::new(&context).map_err(failed)?,
-            context,
-            modules: Mutex::new(BTreeMap::new()),
-            lost: OnceLock::new(),
-            memory_use: MemoryUse::default(),
-            capture: Capture::default(),
-        });
-        open.insert(index, Arc::downgrade(&gpu));
-        Ok(gpu)
-    }
-
     /// What it is.
     pub fn profile(&self) -> &GpuProfile {
         &self.profile
@@ -354,7 +320,7 @@ pub(crate) enum Argument {
     U32(u32),
     /// A size, or an address of the device.
     U64(u64),
-    Product(super::product::Parameters<super::product::Quantized>),
-    Fused(super::product::Parameters<super::product::Raw>),
-    Rows(super::floats::Parameters),
+    Product(Parameters<Quantized>),
+    Fused(Parameters<Raw>),
+    Rows(RowsParameters),
 }

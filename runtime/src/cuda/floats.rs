@@ -1,54 +1,24 @@
 //! Products of floats on a device: weights as the format's own rows, activations rounded where the kernel wants it.
 
 use super::activations::{DeviceInput, upload};
-use super::blocks::{looping, size};
+use super::blocks::size;
 use super::buffer::DeviceBuffer;
-use super::convert::{Convert, Values};
-use super::device::{Argument, Function, Geometry, Gpu};
-use super::fault::{FaultKind, Faults, Rows};
-use super::product::{ProductCode, Weights};
+use super::convert::Values;
+use super::device::Argument;
+use super::fault::Rows;
+use super::float_operands::Floats;
+use super::parameters::RowsParameters;
+use super::product::ProductCode;
 use super::scratch::{DeviceScratch, Scratch, room};
-use super::types::{BF16, F16, F32, width};
+use super::types::width;
 use crate::activations::{Input, Tokens};
 use crate::error::Error;
 use crate::launch::Launcher;
-use crate::registry::{CudaCode, CudaLaunch, Entry, Registry};
 use crate::weights::PackedMatrix;
-use gristmill_spec::vocab::{DType, Precision};
-use std::sync::Arc;
+use gristmill_spec::vocab::DType;
 
 /// k of a stage of the kernels that round: rows of activations are whole stages of them.
 const STAGE: usize = 32;
-
-/// The parameter of a product over rows: `docs/cuda.md`, in its order.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Parameters {
-    blocks: u64,
-    row_bytes: u64,
-    outer: u64,
-    x: u64,
-    x_stride: u64,
-    x_first: u64,
-    bias: u64,
-    y: u64,
-    fault: u64,
-    x_type: u32,
-    k: u32,
-    m: u32,
-    n: u32,
-}
-
-/// What a product of floats needs besides its kernel.
-#[derive(Clone, Debug)]
-pub(crate) struct Floats {
-    /// The type that activations are rounded to, as kernels are told; that of f32 for none.
-    word: u32,
-    check: Function,
-    check_threads: u32,
-    /// Rounds activations, or looks at those that are of the type.
-    convert: Option<Convert>,
-}
 
 /// Activations on the device: `m` rows of `k` values of type `word`.
 #[derive(Clone, Copy)]
@@ -57,62 +27,6 @@ struct Activations {
     word: u32,
     m: usize,
     k: usize,
-}
-
-impl Floats {
-    /// `None` where the code is another kernel's.
-    pub(super) fn load(
-        gpu: &Gpu,
-        registry: &'static Registry,
-        entry: &'static Entry,
-        code: &CudaCode,
-    ) -> Result<Option<Floats>, Error> {
-        let CudaLaunch::Rows { check, check_threads, precision, .. } = code.launch else { return Ok(None) };
-        let word = match precision {
-            Precision::F32 | Precision::Int8 => F32,
-            Precision::F16 => F16,
-            Precision::Bf16 => BF16,
-        };
-        let check = gpu.function(entry.name, code, check, check_threads)?;
-        let convert = if word == F32 { None } else { Some(Convert::load(gpu, registry)?) };
-        Ok(Some(Floats { word, check, check_threads, convert }))
-    }
-
-    /// Looks whether all weights can be used, and waits for the answer.
-    pub(super) fn check(
-        &self,
-        gpu: &Arc<Gpu>,
-        entry: &'static Entry,
-        weights: &Weights,
-        packed: &PackedMatrix,
-    ) -> Result<(), Error> {
-        let (n, k) = (packed.n(), packed.k());
-        if n == 0 || k == 0 {
-            return Ok(());
-        }
-        let mut faults = Faults::new(gpu)?;
-        let arguments = [
-            Argument::U64(weights.codes.input()),
-            Argument::U64(packed.stride as u64),
-            Argument::U64(weights.outer.input()),
-            Argument::U32(size("rows", n)?),
-            Argument::U32(size("a row", k)?),
-            Argument::U32(self.word),
-            Argument::U64(faults.address(gpu, Rows { k, block: None })?),
-        ];
-        let work = (n as u64).saturating_mul(k as u64).div_ceil(8 * u64::from(self.check_threads));
-        let geometry = Geometry { blocks: looping(gpu, work), threads: self.check_threads, layers: 1 };
-        // SAFETY: the parameters are those of docs/cuda.md; the weights are `n` rows of `k`, `stride` bytes apart.
-        unsafe { gpu.launch(entry.name, &self.check, &geometry, &arguments) }?;
-        let Some((kind, at, _)) = faults.take()? else { return Ok(()) };
-        let (row, column) = (at / k, at % k);
-        Err(match kind {
-            FaultKind::InvalidCode => Error::InvalidCode { format: packed.layout.format.name, row, column },
-            FaultKind::NonFinite | FaultKind::ScaleOverflow | FaultKind::Beyond => {
-                Error::BeyondPrecision { what: "the weight", row, column }
-            }
-        })
-    }
 }
 
 impl Launcher<ProductCode> {
@@ -216,7 +130,7 @@ impl Launcher<ProductCode> {
             let len = m.checked_mul(stride).ok_or(Error::TooLarge { what: "activations" })?;
             (room(&mut scratch.rounded, gpu, len)?.output(), floats.word, stride)
         };
-        let all = Parameters {
+        let all = RowsParameters {
             blocks: weights.codes.input(),
             row_bytes: packed.stride as u64,
             outer: weights.outer.input(),
@@ -241,7 +155,7 @@ impl Launcher<ProductCode> {
                 unsafe { convert.rows(gpu, src, dst, (m, k), fault) }?;
             }
             self.code().in_launches((n, k), m, |from, m, geometry| {
-                let parameters = Parameters {
+                let parameters = RowsParameters {
                     x: all.x + from(stride, width(word)),
                     x_first: from(k, 1),
                     y: all.y + from(packed.n(), 4),

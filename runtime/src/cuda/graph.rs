@@ -1,6 +1,7 @@
 //! Launches that are captured once and enqueued again as one: what a decode step costs is then the kernels' time, and not
 //! that of launching each of them.
 
+use super::capture::{Captured, Dropped, Held, State};
 use super::device::Gpu;
 use crate::error::Error;
 use crate::launch::Tally;
@@ -8,9 +9,9 @@ use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use std::any::Any;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
 
 /// Kernels on a device with everything that they read and write, to be launched together and as often as wanted.
 ///
@@ -26,65 +27,6 @@ pub struct Graph {
 impl std::fmt::Debug for Graph {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Graph").field("kernels", &self.captured.held.launches).finish_non_exhaustive()
-    }
-}
-
-/// What a capture takes along.
-#[derive(Debug, Default)]
-struct Held {
-    memory: Vec<Arc<dyn Any + Send + Sync>>,
-    launches: Vec<Tally>,
-}
-
-/// A device's capture, if one is under way.
-#[derive(Debug, Default)]
-pub(super) struct Capture {
-    /// Set while a capture is under way. Who captures has set it itself, so that for all others a look will do.
-    under_way: AtomicBool,
-    /// Locked while something is enqueued: `stream.rs`.
-    state: Mutex<Option<State>>,
-}
-
-#[derive(Debug)]
-pub(super) struct State {
-    pub(super) owner: ThreadId,
-    held: Held,
-    /// Addresses of memory that was given up meanwhile.
-    given_up: Vec<u64>,
-    /// Graphs that were dropped meanwhile.
-    dropped: Vec<Dropped>,
-}
-
-/// The driver's graph, and what it uses for as long as it is there.
-struct Captured {
-    graph: CudaGraph,
-    held: Held,
-}
-
-/// A graph that nobody launches any more.
-struct Dropped(Captured);
-
-// SAFETY: a graph may be used by one thread at a time, and this one is only destroyed, by whoever ends the capture.
-unsafe impl Send for Dropped {}
-
-impl std::fmt::Debug for Dropped {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Dropped").field(&self.0.held).finish()
-    }
-}
-
-impl Capture {
-    pub(super) fn state(&self) -> MutexGuard<'_, Option<State>> {
-        // What is in there is whole whenever the lock is free.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Does something with the state of this thread's capture, if it has one.
-    fn of_this_thread<R>(&self, act: impl FnOnce(&mut State) -> R) -> Option<R> {
-        if !self.under_way.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.state().as_mut().filter(|state| state.owner == thread::current().id()).map(act)
     }
 }
 

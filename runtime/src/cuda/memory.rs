@@ -1,40 +1,12 @@
 //! Memory of a device as a whole: what buffers hold, and what the driver's pool keeps for the next ones.
 
 use super::device::Gpu;
+use super::pool::MemoryPool;
 use crate::error::Error;
 use cudarc::driver::result::{free_async, free_sync, malloc_sync, mem_pool};
-use cudarc::driver::sys::{
-    CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPool_attribute,
-    CUmemPoolProps, CUmemoryPool,
-};
-use cudarc::driver::{CudaContext, DriverError};
-use std::ffi::c_void;
-use std::ptr::null_mut;
+use cudarc::driver::sys::CUmemPool_attribute;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Counters of a device's buffers.
-#[derive(Debug, Default)]
-pub(super) struct MemoryUse {
-    bytes: AtomicU64,
-    most: AtomicU64,
-    buffers: AtomicU64,
-    allocations: AtomicU64,
-}
-
-impl MemoryUse {
-    pub(super) fn taken(&self, bytes: u64) {
-        let now = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.most.fetch_max(now, Ordering::Relaxed);
-        self.buffers.fetch_add(1, Ordering::Relaxed);
-        self.allocations.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn freed(&self, bytes: u64) {
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.buffers.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// What this process holds of a device's memory through gristmill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,61 +36,6 @@ pub struct Pool {
     pub used: u64,
     /// The most that this ever was.
     pub most_used: u64,
-}
-
-/// A pool of memory on a device, for allocations in the order of a stream.
-#[derive(Debug)]
-pub(super) struct MemoryPool(CUmemoryPool);
-
-// SAFETY: the driver's pools may be used by several threads at once.
-unsafe impl Send for MemoryPool {}
-// SAFETY: as above.
-unsafe impl Sync for MemoryPool {}
-
-impl MemoryPool {
-    /// One that keeps all that it ever took; none where the device has no pools. Not the device's default pool, which every
-    /// library of the process takes from: what it keeps is not ours to say.
-    pub(super) fn new(context: &CudaContext) -> Result<Option<MemoryPool>, DriverError> {
-        if !context.has_async_alloc() {
-            return Ok(None);
-        }
-        let properties = CUmemPoolProps {
-            allocType: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-            handleTypes: CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
-            location: CUmemLocation {
-                type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-                id: context.cu_device(),
-            },
-            win32SecurityAttributes: null_mut(),
-            reserved: [0; 64],
-        };
-        // SAFETY: the properties are whole, and live until the call returns.
-        let pool = MemoryPool(unsafe { mem_pool::create(&raw const properties) }?);
-        pool.keep(u64::MAX)?;
-        Ok(Some(pool))
-    }
-
-    fn keep(&self, mut bytes: u64) -> Result<(), DriverError> {
-        let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-        // SAFETY: the attribute is a u64.
-        unsafe { mem_pool::set_attribute(self.0, attribute, (&raw mut bytes).cast::<c_void>()) }
-    }
-
-    /// A number that the driver counts.
-    fn number(&self, which: CUmemPool_attribute) -> Result<u64, DriverError> {
-        let mut number = 0u64;
-        // SAFETY: the attributes that are asked for are u64.
-        unsafe { mem_pool::get_attribute(self.0, which, (&raw mut number).cast::<c_void>()) }?;
-        Ok(number)
-    }
-}
-
-impl Drop for MemoryPool {
-    fn drop(&mut self) {
-        // SAFETY: nothing allocates from it any more. What is still to be freed keeps what it needs of it; an error of work
-        // that was enqueued before was told to whoever waited.
-        let _ = unsafe { mem_pool::destroy(self.0) };
-    }
 }
 
 impl Gpu {

@@ -5,9 +5,11 @@ use super::blocks::size;
 use super::buffer::DeviceBuffer;
 use super::device::{Argument, Function, Geometry, Gpu};
 use super::fault::Rows;
-use super::floats::Floats;
+use super::float_operands::Floats;
+use super::parameters::{Parameters, Quantized, Raw};
 use super::scratch::{DeviceScratch, Places, Scratch, room};
 use super::types::width;
+use super::weights::Weights;
 use crate::activations::{self, Input, RowLayout, Tokens};
 use crate::aligned::Aligned;
 use crate::decide::Candidate;
@@ -18,7 +20,6 @@ use crate::split::Tiles;
 use crate::threads::Threads;
 use crate::weights::PackedMatrix;
 use crate::workspace::Workspace;
-use cudarc::driver::DeviceRepr;
 use gristmill_spec::vocab::{DType, Op};
 use std::sync::Arc;
 
@@ -28,56 +29,6 @@ const THREADS_PER_MULTIPROCESSOR: u64 = 1024;
 /// Threads that share a panel's k, at least, where a CUDA block does several panels beside each other.
 const FEWEST_SHARING: u32 = 128;
 
-/// The parameter of a product: `docs/cuda.md`, in its order.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Parameters<X> {
-    codes: u64,
-    stride: u64,
-    scales: u64,
-    mins: u64,
-    min: i32,
-    k: u32,
-    table: u64,
-    outer: u64,
-    units: u32,
-    x_blocks: u32,
-    x: X,
-    bias: u64,
-    y: u64,
-    m: u32,
-    n: u32,
-    parts: u64,
-}
-
-/// Activations that `quantize_activations` made.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Quantized {
-    x: u64,
-    stride: u64,
-    scales: u64,
-    sums: u64,
-}
-
-/// Activations as they are.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Raw {
-    x: u64,
-    first: u64,
-    fault: u64,
-    word: u32,
-    sides: u32,
-}
-
-// SAFETY: numbers of fixed width in the order and with the alignment of the kernel's struct, without padding.
-unsafe impl<X: DeviceRepr> DeviceRepr for Parameters<X> {}
-// SAFETY: as above.
-unsafe impl DeviceRepr for Quantized {}
-// SAFETY: as above.
-unsafe impl DeviceRepr for Raw {}
-
 /// Floats on the device that a product quantizes: `m` rows of type `word`, and where faults go.
 #[derive(Clone, Copy)]
 struct Floating {
@@ -85,22 +36,6 @@ struct Floating {
     word: u32,
     m: usize,
     fault: u64,
-}
-
-/// Weights on a device.
-#[derive(Debug)]
-pub(crate) struct Weights {
-    pub(super) codes: DeviceBuffer<u8>,
-    scales: DeviceBuffer<f32>,
-    mins: DeviceBuffer<f32>,
-    pub(super) outer: DeviceBuffer<f32>,
-    table: Option<DeviceBuffer<u8>>,
-}
-
-impl Weights {
-    pub(crate) fn bytes(&self) -> usize {
-        self.codes.bytes() + self.scales.bytes() + self.mins.bytes() + self.outer.bytes()
-    }
 }
 
 /// A product on a device.

@@ -1,6 +1,6 @@
 //! What an operator forbids, by entries of a registry.
 
-use super::Candidate;
+use super::candidate::Candidate;
 use crate::error::Error;
 use crate::reason::Disabled;
 use crate::registry::Registry;

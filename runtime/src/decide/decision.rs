@@ -1,6 +1,8 @@
 //! The answer for one shape, and why each other kernel is not it.
 
-use super::{Candidate, Prepared, broken_rule};
+use super::candidate::Candidate;
+use super::prepared::Prepared;
+use super::rules::broken_rule;
 use crate::error::Error;
 use crate::reason::{Reason, Refusal, Rejection, write_rejections};
 use crate::registry::Entry;

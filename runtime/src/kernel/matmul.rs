@@ -444,6 +444,16 @@ impl Matmul {
     }
 }
 
+impl Workspace {
+    /// A workspace for up to `m` tokens of `k` elements, whatever their type.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`].
+    pub fn for_(kernel: &Matmul, m: usize, k: usize, threads: &Threads) -> Result<Workspace, Error> {
+        Workspace::of_size(kernel.workspace_size(m, k, threads)?)
+    }
+}
+
 /// A dimension that is 0.
 #[cfg(feature = "cuda")]
 fn empty_dim(shape: Shape) -> Dim {

@@ -6,11 +6,14 @@
 
 mod blocks;
 mod product;
+mod tally;
 
 pub(crate) use blocks::{ActivationCode, DequantizeCode, EmbedCode, QuantizeCode};
 #[cfg(feature = "cuda")]
 pub(crate) use product::unpack_panel;
 pub(crate) use product::{MatmulCode, PanelSize, Panels, pack};
+#[cfg(feature = "cuda")]
+pub(crate) use tally::Tally;
 
 use crate::decide::Candidate;
 use crate::device::{CpuProfile, Device};
@@ -20,8 +23,8 @@ use crate::registry::{Code, Entry, Registry};
 use crate::stats::timing;
 use gristmill_spec::vocab::{DeviceKind, Op};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tally::count;
 
 /// Code that may run here, with its bookkeeping.
 #[derive(Clone, Debug)]
@@ -202,48 +205,5 @@ impl<C> Launcher<C> {
     #[inline]
     fn count(&self, bytes_in: usize, bytes_out: usize, time: Option<Duration>) {
         count(self.entry, self.index, self.ledger.as_deref(), [bytes_in, bytes_out], time);
-    }
-}
-
-#[inline]
-fn count(
-    entry: &'static Entry,
-    index: usize,
-    ledger: Option<&Ledger>,
-    [bytes_in, bytes_out]: [usize; 2],
-    time: Option<Duration>,
-) {
-    let counters = entry.counters;
-    if let Some(time) = time {
-        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        counters.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
-        counters.timed.fetch_add(1, Ordering::Relaxed);
-    }
-    counters.launches.fetch_add(1, Ordering::Relaxed);
-    counters.bytes_in.fetch_add(bytes_in as u64, Ordering::Relaxed);
-    counters.bytes_out.fetch_add(bytes_out as u64, Ordering::Relaxed);
-    if let Some(ledger) = ledger {
-        ledger.note(index);
-    }
-}
-
-/// A launch in a graph: it counts each time that the graph is launched.
-#[cfg(feature = "cuda")]
-#[derive(Debug)]
-pub(crate) struct Tally {
-    entry: &'static Entry,
-    index: usize,
-    ledger: Option<Arc<Ledger>>,
-    bytes: [usize; 2],
-}
-
-#[cfg(feature = "cuda")]
-impl Tally {
-    pub(crate) fn kernel(&self) -> &'static str {
-        self.entry.name
-    }
-
-    pub(crate) fn count(&self) {
-        count(self.entry, self.index, self.ledger.as_deref(), self.bytes, None);
     }
 }

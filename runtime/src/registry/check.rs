@@ -3,10 +3,8 @@
 //! [`contradiction`](EntryFacts) of each kind of facts runs while a registry is compiled, so that one which is wrong is no
 //! program. What takes a call of `candidates`, or a search for names, is left to [`Registry::check`], for tests.
 
-use super::{
-    ActivationInfo, Code, CudaCode, CudaLaunch, CudaStep, DimRule, EntryFacts, FormatFacts, ImportInfo,
-    PackFacts, Registry, RegistryFacts, WithoutImage,
-};
+use super::vouched::{Code, CudaCode, CudaLaunch, EntryFacts, FormatFacts, PackFacts, RegistryFacts};
+use super::{ActivationInfo, CudaStep, DimRule, ImportInfo, Registry, WithoutImage};
 use crate::error::Error;
 use gristmill_spec::vocab::{DType, DeviceKind, Op, Serves};
 use std::collections::BTreeSet;

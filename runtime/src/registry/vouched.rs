@@ -1,10 +1,17 @@
-//! Facts that somebody answers for: what handles believe, and what only `unsafe` functions make.
+//! Facts, and those that somebody answers for: what handles believe, and what only `unsafe` functions make.
 //!
-//! A value can be read like its facts (`entry.name`), and neither be put together from parts nor changed: its field is
-//! private, nothing hands out `&mut` to it, and no trait makes one from outside data.
+//! Facts are plain data. A value made of them can be read like them (`entry.name`), and neither be put together from parts
+//! nor changed: its field is private, nothing hands out `&mut` to it, and no trait makes one from outside data.
 
-use super::{Code, CudaCode, CudaLaunch, EntryFacts, FormatFacts, PackFacts, RegistryFacts};
-use gristmill_spec::vocab::Precision;
+use super::image::CudaImage;
+use super::{
+    ActivationInfo, Counters, CudaBuild, CudaSplit, CudaStep, ImportInfo, KernelId, LeftOut, OuterType,
+    ShapeRules, Source, Unit, WithoutImage,
+};
+use crate::abi::{
+    DequantizeFn, EmbedFn, MatmulFn, PackFn, QuantizeActivationsFn, QuantizeFn, StepFn, UnpackFn,
+};
+use gristmill_spec::vocab::{DType, DeviceKind, FeatureSet, Isa, Op, Precision};
 
 /// A kernel whose code is in this binary. Its facts are its fields: `entry.name`, `entry.features`.
 ///
@@ -184,4 +191,263 @@ impl Registry {
             Some(what) => panic!("{}", what),
         }
     }
+}
+
+/// What a [`PackInfo`] says of a format's rows in a packing.
+#[derive(Clone, Copy, Debug)]
+pub struct PackFacts {
+    /// Name of the packing.
+    pub name: &'static str,
+    /// Rows of a panel.
+    pub rows: usize,
+    /// Elements of a row in a tile.
+    pub tile_k: usize,
+    /// Bytes of a tile: all rows of a panel, `tile_k` elements each.
+    pub tile_bytes: usize,
+    /// Packed weights have scales per unit.
+    pub scales: bool,
+    /// Packed weights have minimum terms per unit.
+    pub mins: bool,
+    /// Units of a super-block, which share an f32 scale and minimum term and have an integer each; 1 where
+    /// each unit has its own f32.
+    pub runs: usize,
+    /// Integer value of operand 0.
+    pub min: i32,
+    /// Operand of each code, where codes are looked up.
+    pub table: Option<&'static [u8; 16]>,
+    /// Into the packing.
+    pub pack: PackFn,
+    /// And back.
+    pub unpack: UnpackFn,
+}
+
+/// Functions of an image and their geometry; `docs/cuda.md` has the parameters of each.
+#[derive(Clone, Copy, Debug)]
+pub enum CudaLaunch {
+    /// Blocks to f32: a thread does `per_thread` elements.
+    Dequantize {
+        /// Name in the image.
+        function: &'static str,
+        /// Threads of a CUDA block.
+        threads: u32,
+        /// Elements of a thread.
+        per_thread: u32,
+    },
+    /// Rows by index to f32, f16 or bf16: a thread does `per_thread` elements of a row at a time.
+    Embed {
+        /// Name in the image.
+        function: &'static str,
+        /// Threads of a CUDA block.
+        threads: u32,
+        /// Elements of a thread.
+        per_thread: u32,
+    },
+    /// f32 to blocks: a warp, or a CUDA block for searches, does one block of the format.
+    Quantize {
+        /// Name in the image.
+        function: &'static str,
+        /// Threads of a CUDA block.
+        threads: u32,
+        /// Blocks of the format that a CUDA block makes.
+        blocks: u32,
+        /// The scale of a row or tensor, where it covers more than a block.
+        step: Option<CudaStep>,
+    },
+    /// Activations to int8: a CUDA block does a row.
+    QuantizeActivations {
+        /// Name in the image.
+        function: &'static str,
+        /// Threads of a CUDA block.
+        threads: u32,
+    },
+    /// Matrix product.
+    Matmul {
+        /// Name in the image.
+        function: &'static str,
+        /// Most threads of a CUDA block.
+        threads: u32,
+        /// Fewest threads of a CUDA block; any whole number of warps from there to the most will do.
+        fewest: u32,
+        /// Rows of the weights that a CUDA block does.
+        rows: u32,
+        /// Tokens that a CUDA block does.
+        tokens: u32,
+        /// How weights are packed for it.
+        packing: &'static PackInfo,
+        /// How a row of activations is divided for it.
+        unit: Unit,
+        /// Whether k may be divided over CUDA blocks, and what that takes.
+        split: Option<CudaSplit>,
+        /// It takes floats, and each CUDA block quantizes its tokens for itself.
+        fused: bool,
+    },
+    /// Matrix product that multiplies floats and reads the format's own rows.
+    Rows {
+        /// Name in the image.
+        function: &'static str,
+        /// The kernel in the same image that looks whether all weights can be used.
+        check: &'static str,
+        /// Threads of a CUDA block of that.
+        check_threads: u32,
+        /// What is multiplied.
+        precision: Precision,
+        /// Most threads of a CUDA block.
+        threads: u32,
+        /// Fewest threads of a CUDA block; any whole number of warps from there to the most will do.
+        fewest: u32,
+        /// Rows of the weights that a CUDA block does.
+        rows: u32,
+        /// Tokens that a CUDA block does.
+        tokens: u32,
+        /// Bytes of shared memory that a launch gives each CUDA block.
+        shared: u32,
+    },
+    /// f32, f16 or bf16 to another of these.
+    Convert {
+        /// Name in the image.
+        function: &'static str,
+        /// Threads of a CUDA block.
+        threads: u32,
+        /// Elements of a thread.
+        per_thread: u32,
+    },
+}
+
+/// A kernel of a GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct CudaCode {
+    /// The images that hold it; machine code before PTX. Entries of one unit share the slice.
+    pub images: &'static [CudaImage],
+    /// The compute capability it needs.
+    pub min_cc: (u8, u8),
+    /// Its functions wait for the launches in front of them, where the device has an instruction for that, so that they may be
+    /// launched before those have ended.
+    pub overlaps: bool,
+    /// Its functions, and how they are launched.
+    pub launch: CudaLaunch,
+}
+
+/// The code of an entry.
+#[derive(Clone, Copy, Debug)]
+pub enum Code {
+    /// Blocks to f32.
+    Dequantize(DequantizeFn),
+    /// f32 to blocks; with `step` where the scale covers more than a block.
+    Quantize {
+        /// Scale of a row or tensor.
+        step: Option<StepFn>,
+        /// The blocks.
+        blocks: QuantizeFn,
+    },
+    /// Activations to int8.
+    QuantizeActivations(QuantizeActivationsFn),
+    /// Rows to values of a type.
+    Embed(EmbedFn),
+    /// Matrix product.
+    Matmul {
+        /// The product.
+        run: MatmulFn,
+        /// How weights are packed for it; `None`: it reads the format's own rows.
+        packing: Option<&'static PackInfo>,
+        /// How a row of activations is divided for it.
+        unit: Unit,
+    },
+    /// A kernel of a GPU.
+    Cuda(CudaCode),
+}
+
+impl Code {
+    /// How weights are packed for it; `None` for what is no product, or reads the format's own rows.
+    pub fn packing(&self) -> Option<&'static PackInfo> {
+        match self {
+            Code::Matmul { packing, .. } => *packing,
+            Code::Cuda(CudaCode { launch: CudaLaunch::Matmul { packing, .. }, .. }) => Some(packing),
+            _ => None,
+        }
+    }
+}
+
+/// What an [`Entry`] says of a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryFacts {
+    /// Identity, for receipts and caches.
+    pub id: KernelId,
+    /// Facts in order: `matmul.i2_s.avx512.avx512vnni.decode`.
+    pub name: &'static str,
+    /// What it computes.
+    pub op: Op,
+    /// Index of the format.
+    pub format: usize,
+    /// Index of the quantizer in the format's list (quantize only).
+    pub quantizer: usize,
+    /// Kind of device it runs on.
+    pub device: DeviceKind,
+    /// Instruction set of the processor; `None` for kernels of other devices.
+    pub isa: Option<Isa>,
+    /// CPU features it uses: those of the ISA and those it requires besides.
+    pub features: FeatureSet,
+    /// Shapes it takes.
+    pub shape: ShapeRules,
+    /// `file:line` of the variant.
+    pub source: &'static str,
+    /// What the compiler chose, in words.
+    pub plan: &'static str,
+    /// The code.
+    pub code: Code,
+    /// What its launches did.
+    pub counters: &'static Counters,
+}
+
+/// What a [`FormatInfo`] says of a weight format.
+#[derive(Clone, Copy, Debug)]
+pub struct FormatFacts {
+    /// Name.
+    pub name: &'static str,
+    /// One line for people.
+    pub doc: &'static str,
+    /// Where it is described.
+    pub source: &'static str,
+    /// GGUF type id.
+    pub gguf: Option<u32>,
+    /// Elements of a block.
+    pub elements: usize,
+    /// Bytes of a block.
+    pub bytes: usize,
+    /// Scalar before the blocks of each row.
+    pub row_header: Option<OuterType>,
+    /// Scalar behind all blocks of a tensor, and the bytes of that tail.
+    pub tensor_tail: Option<(OuterType, usize)>,
+    /// Names of its quantizers, the default first.
+    pub quantizers: &'static [&'static str],
+    /// Index of its activation format.
+    pub activations: usize,
+}
+
+/// What a [`Registry`] is made of: formats, kernels, and what was described but not compiled.
+#[derive(Clone, Copy, Debug)]
+pub struct RegistryFacts {
+    /// The crate that was built.
+    pub package: &'static str,
+    /// Weight formats, sorted by name.
+    pub formats: &'static [FormatInfo],
+    /// Activation formats, sorted by name.
+    pub activations: &'static [ActivationInfo],
+    /// Every kernel whose code is in this binary.
+    pub entries: &'static [Entry],
+    /// The entries (as indices, in order of preference) for an op, a format (index into `formats`, or
+    /// into `activations` for `quantize_activations`), an input type and a kind of device.
+    /// Generated as a match without a wildcard.
+    pub candidates: fn(Op, usize, DType, DeviceKind) -> &'static [u16],
+    /// Import layouts of these formats, sorted by name.
+    pub imports: &'static [ImportInfo],
+    /// Formats and import layouts that were described but left out of this build.
+    pub left_out: &'static [LeftOut],
+    /// Whether CUDA kernels were built, by what and for which architectures.
+    pub cuda: CudaBuild,
+    /// CUDA kernels that are described for formats of this build, but have no image in it.
+    pub without_image: &'static [WithoutImage],
+    /// Conversions between f32, f16 and bf16 on a GPU, where products there need them and an image of them was built.
+    pub convert: Option<CudaCode>,
+    /// The specs this build was made from, so that tools can show and re-read them.
+    pub sources: &'static [Source],
 }

@@ -3,10 +3,12 @@
 use super::super::error::CliError;
 use super::super::random::Random;
 use super::compare;
+use super::found::Found;
 use super::machine::{Demand, Machine};
 use super::measure::times;
+use super::plan::{Measured, Memory, Plan};
 use super::product::tensor;
-use super::{Found, Measured, Memory, Plan, Record};
+use super::record::Record;
 use gristmill::oracle::Oracle;
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::vocab::Op;

@@ -2,10 +2,10 @@
 
 use super::super::error::CliError;
 use super::super::table::{Side, Table, counted, measured};
-use super::{Plan, Record};
-use serde_json::Value;
+use super::base::{Base, BaseRecord, Key};
+use super::plan::Plan;
+use super::record::Record;
 use std::fmt::Write;
-use std::path::Path;
 
 /// Times that a kernel which seems slower is measured again before it is called slower.
 const AGAIN: usize = 2;
@@ -18,27 +18,6 @@ const DEVIATIONS: f64 = 3.0 * 1.4826;
 
 /// How far another speed of the whole machine, as its ceilings show it, is taken into account.
 const MOST_DRIFT: f64 = 1.5;
-
-/// Records of an earlier run.
-pub struct Base {
-    records: Vec<BaseRecord>,
-}
-
-/// What of an earlier record is compared.
-struct BaseRecord {
-    key: Key,
-    us: f64,
-    percent: Option<f64>,
-}
-
-/// What was measured: the same in both runs.
-#[derive(Clone, Debug, PartialEq)]
-struct Key {
-    kernel: String,
-    numbers: [u64; 4],
-    memory: String,
-    quantizes: Option<bool>,
-}
 
 /// How a record compares with the earlier one.
 pub struct Verdict {
@@ -57,48 +36,6 @@ impl Verdict {
 
     fn is_faster(&self) -> bool {
         self.ratio < 1.0 - self.tolerance
-    }
-}
-
-impl Base {
-    /// Reads what `bench --json` wrote.
-    pub fn read(path: &Path) -> Result<Base, CliError> {
-        let bytes = std::fs::read(path).map_err(CliError::file("read", path))?;
-        let bad = |what: String| {
-            CliError::usage(
-                format!("`{}` holds no records: {what}", path.display()),
-                "`gristmill bench --json > BASE.json` writes them",
-            )
-        };
-        let value: Value = serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;
-        let Value::Array(records) = value else { return Err(bad("it is not an array".to_owned())) };
-        let read = |(index, record): (usize, &Value)| {
-            BaseRecord::read(record).map_err(|key| bad(format!("record {index} has no usable `{key}`")))
-        };
-        Ok(Base { records: records.iter().enumerate().map(read).collect::<Result<_, _>>()? })
-    }
-
-    fn find(&self, key: &Key) -> Option<&BaseRecord> {
-        self.records.iter().find(|record| record.key == *key)
-    }
-}
-
-impl BaseRecord {
-    /// The record, or the name of what is missing or senseless.
-    fn read(record: &Value) -> Result<BaseRecord, &'static str> {
-        let text = |name: &'static str| record[name].as_str().map(str::to_owned).ok_or(name);
-        let number = |name: &'static str| record[name].as_u64().ok_or(name);
-        let us = record["us"].as_f64().filter(|us| us.is_finite() && *us > 0.0).ok_or("us")?;
-        Ok(BaseRecord {
-            key: Key {
-                kernel: text("kernel")?,
-                numbers: [number("m")?, number("n")?, number("k")?, number("threads")?],
-                memory: text("memory")?,
-                quantizes: record["includes_activation_quantization"].as_bool(),
-            },
-            us,
-            percent: record["percent"].as_f64().filter(|percent| *percent > 0.0 && *percent <= 100.0),
-        })
     }
 }
 
@@ -205,7 +142,7 @@ pub fn report(base: &Base, verdicts: &[Verdict]) -> Result<String, CliError> {
 #[cfg(test)]
 mod tests {
     use super::super::Memory;
-    use super::super::measure::Ceiling;
+    use super::super::machine::Ceiling;
     use super::*;
     use gristmill::vocab::Isa;
     use serde_json::json;

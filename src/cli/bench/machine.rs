@@ -1,7 +1,6 @@
 //! The ceilings of this machine, measured whenever a kernel is.
 
 use super::super::table::{Side, Table, measured};
-use super::measure::Ceiling;
 use gristmill::CpuProfile;
 use gristmill::ceilings::{Level, ReadBuffers, multiply_peak};
 use gristmill::registry::Entry;
@@ -116,5 +115,23 @@ impl Machine {
         }
         table.print(out)?;
         writeln!(out)
+    }
+}
+
+/// What bounds a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ceiling {
+    /// Products that the multiply units finish.
+    Multiply,
+    /// Bytes that caches or memory deliver.
+    Read,
+}
+
+impl Ceiling {
+    pub fn name(self) -> &'static str {
+        match self {
+            Ceiling::Multiply => "multiply",
+            Ceiling::Read => "read",
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::clock::{Clock, median};
 use super::super::error::CliError;
-use super::machine::{Demand, Machine};
+use super::machine::{Ceiling, Demand, Machine};
 use std::time::{Duration, Instant};
 
 /// Least bytes of all copies together for cold memory: ten times the last-level cache of a common server part.
@@ -10,24 +10,6 @@ pub const COLD_BYTES: usize = 320 << 20;
 
 /// Least time of a sample, where several runs are needed for it.
 const SAMPLE: Duration = Duration::from_micros(50);
-
-/// What bounds a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ceiling {
-    /// Products that the multiply units finish.
-    Multiply,
-    /// Bytes that caches or memory deliver.
-    Read,
-}
-
-impl Ceiling {
-    pub fn name(self) -> &'static str {
-        match self {
-            Ceiling::Multiply => "multiply",
-            Ceiling::Read => "read",
-        }
-    }
-}
 
 /// How long is measured.
 #[derive(Clone, Copy, Debug)]

@@ -3,25 +3,33 @@
 //! `machine` measures the ceilings, `measure` takes times, `product` and `blocks` say what is run,
 //! `compare` holds records against earlier ones.
 
+mod base;
 mod blocks;
 mod compare;
+mod found;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod machine;
 mod measure;
+mod plan;
 mod product;
+mod record;
 
 use super::error::{CliError, Outcome};
+use super::json::print_json;
 use super::memory::Need;
-use super::table::{Side, Table, counted, measured};
-use super::{print_json, progress, request};
-use compare::{Base, Verdict};
+use super::table::{Side, Table, measured};
+use super::{progress, request};
+use base::Base;
+use compare::Verdict;
+use found::Found;
 use gristmill::registry::FormatInfo;
 use gristmill::vocab::{DType, DeviceKind, Isa};
-use gristmill::{Device, PrecisionMode, REGISTRY, ThreadOptions, Threads};
+use gristmill::{Device, PrecisionMode, REGISTRY};
 use machine::Machine;
-use measure::{Ceiling, Effort};
-use serde_json::{Value, json};
+use measure::Effort;
+use plan::{Measured, Memory, Plan};
+use record::Record;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -36,25 +44,25 @@ use std::time::{Duration, Instant};
 pub struct Arguments {
     /// Only these formats; all if not given
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    format: Vec<String>,
+    pub(super) format: Vec<String>,
     /// Where it runs: cpu, cuda:0. On a GPU, times are those of its own clock, operands stay there, and what stands beside
     /// them is a copy from memory to memory, cuBLASLt where it is there, and this processor; --isa, --threads, --cpus,
     /// --input and --compare are for cpu and refused
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: Device,
+    pub(super) device: Device,
     /// Every kernel of this ISA: scalar, sse4.1, avx2, avxvnni, avx512, neon
     #[arg(long, value_name = "NAME", value_parser = request::isa)]
-    isa: Option<Isa>,
+    pub(super) isa: Option<Isa>,
     /// Numbers of tokens [default: 1,8,32,128,512, on a GPU 1,8,64,512,1024,2048; with --quick 1,32]
     #[arg(long, value_name = "M", value_delimiter = ',')]
-    m: Vec<usize>,
+    pub(super) m: Vec<usize>,
     /// Rows and elements of a row of the weights [default: 2560x2560, 6912x2560, 2560x6912, 640x2560 and
     /// 128256x2560, on a GPU 13824x2560 and 20480x3200 instead of 640x2560; with --quick 2560x2560]
     #[arg(long, value_name = "NxK", value_delimiter = ',', value_parser = request::matrix)]
     shape: Vec<(usize, usize)>,
     /// Numbers of threads, each at most 1024
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = request::threads)]
-    threads: Vec<usize>,
+    pub(super) threads: Vec<usize>,
     /// Processors to pin threads to, the main one not counted: `taskset` pins that
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
     cpus: Vec<usize>,
@@ -63,56 +71,23 @@ pub struct Arguments {
     memory: Vec<Memory>,
     /// Type of the activations; quantizing them is part of the time, unless they are i8 already
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = input)]
-    input: DType,
+    pub(super) input: DType,
     /// What products may multiply: int8, f32, f16, bf16 or auto. On a GPU, f16 and bf16 products start from activations of
     /// that type
     #[arg(long, value_name = "PRECISION", default_value = "int8", value_parser = request::precision)]
-    precision: PrecisionMode,
+    pub(super) precision: PrecisionMode,
     /// What is measured [default: matmul; on a GPU matmul,quantize,dequantize]
     #[arg(long, value_delimiter = ',')]
     op: Vec<Measured>,
     /// Shorter measurements of fewer things; ends within 30 seconds
     #[arg(long)]
-    quick: bool,
+    pub(super) quick: bool,
     /// Compare with records that an earlier run printed with --json, and exit with 1 if something became slower
     #[arg(long, value_name = "BASE.json")]
     compare: Option<PathBuf>,
     /// Print JSON: one array of records
     #[arg(long)]
-    json: bool,
-}
-
-/// Where weights come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Memory {
-    /// The same weights in each run.
-    Hot,
-    /// So many copies in turn that none is still in a cache.
-    Cold,
-}
-
-impl Memory {
-    fn name(self) -> &'static str {
-        match self {
-            Memory::Hot => "hot",
-            Memory::Cold => "cold",
-        }
-    }
-}
-
-/// What can be measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Measured {
-    /// Products with packed weights.
-    Matmul,
-    /// f32 to blocks.
-    Quantize,
-    /// Blocks to f32.
-    Dequantize,
-    /// Rows by index to f32.
-    Embed,
-    /// Blocks to what products read.
-    Pack,
+    pub(super) json: bool,
 }
 
 fn input(text: &str) -> Result<DType, String> {
@@ -139,23 +114,6 @@ fn defaults(device: Device) -> (&'static [(usize, usize)], &'static [usize], &'s
 
 /// When a quick run begins nothing new. What it has begun ends well within 30 seconds.
 const QUICK: Duration = Duration::from_secs(22);
-
-/// What a run measures, and how thoroughly.
-struct Plan {
-    formats: Vec<&'static FormatInfo>,
-    shapes: Vec<(usize, usize)>,
-    tokens: Vec<usize>,
-    threads: Vec<usize>,
-    cpus: Vec<usize>,
-    memory: Vec<Memory>,
-    ops: Vec<Measured>,
-    isa: Option<Isa>,
-    input: DType,
-    precision: PrecisionMode,
-    effort: Effort,
-    deadline: Option<Instant>,
-    base: Option<Base>,
-}
 
 impl Plan {
     fn of(arguments: &Arguments) -> Result<Plan, CliError> {
@@ -236,51 +194,6 @@ impl Plan {
         }
         Ok(())
     }
-
-    /// Threads to measure with.
-    fn make_threads(&self, count: usize) -> Result<Threads, CliError> {
-        let options = ThreadOptions { count, cpus: self.cpus.clone(), ..ThreadOptions::default() };
-        Ok(Threads::with_options(&options)?)
-    }
-
-    /// Whether a quick run is at its end.
-    fn is_over(&self) -> bool {
-        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
-    }
-}
-
-/// One measurement.
-#[derive(Clone, Debug)]
-struct Record {
-    kernel: &'static str,
-    format: &'static str,
-    isa: Option<Isa>,
-    m: usize,
-    n: usize,
-    k: usize,
-    threads: usize,
-    memory: Memory,
-    /// `None` for ops without activations.
-    quantizes_activations: Option<bool>,
-    seconds: f64,
-    /// Median deviation of the rounds' medians, as a part of `seconds`.
-    noise: f64,
-    /// `None` where nothing is multiplied.
-    gmac_s: Option<f64>,
-    gb_s: f64,
-    ceiling: Ceiling,
-    percent: f64,
-}
-
-/// What a run has found.
-#[derive(Default)]
-struct Found {
-    records: Vec<Record>,
-    /// What was not measured, and why.
-    left: Vec<String>,
-    verdicts: Vec<Verdict>,
-    /// Measurements that a quick run had no time for.
-    skipped: usize,
 }
 
 /// The products on another device.
@@ -377,36 +290,6 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         false => write!(out, "{report}")?,
     }
     Ok(if found.verdicts.iter().any(Verdict::is_slower) { Outcome::Failed } else { Outcome::Yes })
-}
-
-impl Found {
-    fn out_of_time(&self) -> String {
-        format!(
-            "{} left out: --quick ends within 30 seconds; select less, or leave --quick away",
-            counted(self.skipped, "measurement")
-        )
-    }
-}
-
-impl Record {
-    fn json(&self) -> Value {
-        json!({
-            "kernel": self.kernel,
-            "format": self.format,
-            "isa": self.isa.map(|isa| isa.name()),
-            "m": self.m,
-            "n": self.n,
-            "k": self.k,
-            "threads": self.threads,
-            "memory": self.memory.name(),
-            "includes_activation_quantization": self.quantizes_activations,
-            "us": self.seconds * 1e6,
-            "gmac_s": self.gmac_s,
-            "gb_s": self.gb_s,
-            "ceiling": self.ceiling.name(),
-            "percent": self.percent,
-        })
-    }
 }
 
 fn print(plan: &Plan, found: &Found, out: &mut dyn Write) -> Result<(), CliError> {

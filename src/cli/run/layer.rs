@@ -4,7 +4,9 @@
 use super::super::error::CliError;
 use super::super::progress;
 use super::super::random::Random;
-use super::{Bench, Done, step};
+use super::Bench;
+use super::report::Done;
+use crate::cli::progress::step;
 use gristmill::{QuantizedMatrix, Quantizer, REGISTRY, Request};
 
 /// Name, rows, elements of a row.

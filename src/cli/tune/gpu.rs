@@ -3,7 +3,8 @@
 use super::super::error::CliError;
 use super::super::random::Random;
 use super::super::{gpu_time, progress};
-use super::{Arguments, place_of_packing};
+use super::arguments::Arguments;
+use super::packed::place_of_packing;
 use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
 use gristmill::registry::{Code, Entry, FormatInfo, KernelId};
 use gristmill::tuning::{Measured, gpu};

@@ -56,11 +56,11 @@ struct Case<'c> {
     name: String,
     shape: Shape,
     tensor: &'c [u8],
-    weights: &'c [Vec<f32>],
+    pub(super) weights: &'c [Vec<f32>],
     /// As they come: of the input's type.
     x: Vec<f32>,
     input: DType,
-    bias: Option<Vec<f32>>,
+    pub(super) bias: Option<Vec<f32>>,
 }
 
 /// Every product of floats of a format.

@@ -6,7 +6,9 @@
 //! a GPU run through the safe handles only.
 
 mod activations;
+mod arguments;
 mod blocks;
+mod case;
 mod embed;
 mod floats;
 mod guard;
@@ -17,13 +19,13 @@ mod report;
 mod scales;
 mod session;
 
+pub use arguments::Arguments;
 pub use floats::Bounded;
 pub use packed::{NMSE_BOUND, normalized_error};
 
 use super::error::{CliError, Outcome};
 use super::list::name_of;
-use super::random::Fnv;
-use super::random::Random;
+use super::random::{Fnv, Random};
 use super::{progress, request};
 use gristmill::oracle::{FormatOracle, Oracle};
 use gristmill::registry::Entry;
@@ -35,30 +37,6 @@ use std::io::Write;
 /// A whole tensor of random weights; every code in it means something.
 pub fn random_tensor(oracle: &FormatOracle<'_>, random: &mut Random, n: usize, k: usize) -> Vec<u8> {
     inputs::tensor(oracle, random, n, k, inputs::Weights::Random)
-}
-
-/// Run every kernel that this processor can run against the oracle
-///
-/// Exits with 1 if a result is wrong, or (with GRISTMILL_NO_SKIP=1) if a kernel was skipped.
-#[derive(Debug, clap::Args)]
-pub struct Arguments {
-    /// Only this kernel
-    kernel: Option<String>,
-    /// Only kernels of this ISA: scalar, sse4.1, avx2, avxvnni, avx512
-    #[arg(long, value_name = "NAME", value_parser = request::isa)]
-    isa: Option<Isa>,
-    /// Only this format (or activation format)
-    #[arg(long, value_name = "NAME")]
-    format: Option<String>,
-    /// Kernels of this device: cpu, cuda:0; with a GPU, the scalar kernels too, which the others must agree with
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: Device,
-    /// Fewer shapes, no long rows
-    #[arg(long)]
-    quick: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {

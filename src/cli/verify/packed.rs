@@ -1,8 +1,8 @@
 //! One product case through one kernel: pack, unpack and multiply in guarded memory, then through the handle.
 
 use super::super::error::CliError;
+use super::case::{Activations, Case, Expected};
 use super::guard::{Edge, Guarded};
-use super::product::{Activations, Case, Expected};
 use super::session::{Kernel, Problem, Subject, agree, prepared, same_f32, untouched, wrong_code};
 use gristmill::abi::MatmulArgs;
 use gristmill::registry::{Code, PackInfo, Unit};

@@ -1,7 +1,8 @@
 //! Right formats with one mistake, and the code that the checker must answer with.
 
+use super::format::{Drawn, Factor, Map};
 use super::places::pick;
-use super::{Drawn, Factor, Map, text};
+use super::text;
 use crate::random::Random;
 
 /// A format with a mistake.

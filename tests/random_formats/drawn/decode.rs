@@ -1,8 +1,7 @@
 //! Blocks from the places that were drawn: values by bit addresses, numbers by the definitions of their types.
 
-use super::draw::digit;
+use super::format::{Drawn, Factor, Float, Kind, Map, digit};
 use super::places::pick;
-use super::{Drawn, Factor, Float, Kind, Map};
 use crate::random::Random;
 
 /// What the numbers of a tensor are.

@@ -1,7 +1,8 @@
 //! Drawing: what a format is made of, within what docs/spec-reference.md allows, and now and then a step beyond it.
 
+use super::format::{Book, Drawn, Factor, Field, Float, Kind, Map, mapped};
 use super::places::{Slice, chance, divisors, pick, place, shuffle};
-use super::{Book, Drawn, Factor, Field, Float, Kind, Map, quantizers, text};
+use super::{quantizers, text};
 use crate::random::Random;
 use std::collections::BTreeSet;
 
@@ -131,30 +132,6 @@ fn book(random: &mut Random, elements: usize) -> Option<(Kind, Map, usize)> {
     let times = if chance(random, 80) { 1 } else { pick(random, &[-1, 2, -2]) };
     let book = Book { times, width, bits, values, entries: entries.into_iter().collect() };
     Some((Kind::Unsigned(code_bits), Map::Book(book), width))
-}
-
-/// Every integer that a code can stand for.
-pub fn mapped(drawn: &Drawn) -> Vec<i64> {
-    let kind = drawn.fields[drawn.code].kind;
-    let mut all: Vec<i64> = match &drawn.map {
-        Map::Affine { times, zero } => {
-            (0..kind.codes()).map(|raw| times * kind.integer(raw) - zero).collect()
-        }
-        Map::Levels(levels) => levels.clone(),
-        Map::Book(book) => book
-            .entries
-            .iter()
-            .flat_map(|entry| (0..book.width).map(|at| book.times * book.values[digit(book, *entry, at)]))
-            .collect(),
-    };
-    all.sort_unstable();
-    all.dedup();
-    all
-}
-
-/// Digit `at` of a codebook's entry.
-pub fn digit(book: &Book, entry: u16, at: usize) -> usize {
-    usize::from(entry >> (book.bits as usize * at)) & ((1 << book.bits) - 1)
 }
 
 /// The smallest and the largest weight, before scales.

@@ -1,8 +1,7 @@
 //! Quantizers that round, where the reference allows them.
 
-use super::draw::mapped;
+use super::format::{Drawn, Factor, Float, Kind, Map, mapped};
 use super::places::{chance, pick};
-use super::{Drawn, Factor, Float, Kind, Map};
 use crate::random::Random;
 use std::fmt::Write as _;
 

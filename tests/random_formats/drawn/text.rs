@@ -1,6 +1,6 @@
 //! A drawn format as TOML.
 
-use super::{Book, Drawn, Factor, Field, Float, Map};
+use super::format::{Book, Drawn, Factor, Field, Float, Map};
 use std::fmt::Write as _;
 
 /// The format's file.

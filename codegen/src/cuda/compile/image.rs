@@ -4,7 +4,7 @@
 use super::usage::Usage;
 use crate::cuda::arch::{compute, sm};
 use crate::cuda::toolchain::Problem;
-use crate::emit::{fnv, hash};
+use crate::hash::{fnv, hash};
 use gristmill_spec::vocab::CudaArch;
 use std::path::{Path, PathBuf};
 

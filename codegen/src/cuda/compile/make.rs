@@ -1,9 +1,10 @@
 //! Making one image, or several from one PTX.
 
+use super::flags::{FLAGS, NVRTC_FLAGS};
 use super::front::Group;
 use super::image::{Image, Key, cached, to_bytes};
+use super::messages::{CompileError, Failure, warnings};
 use super::usage::parse_ptxas;
-use super::{CompileError, FLAGS, Failure, NVRTC_FLAGS, warnings};
 use crate::cuda::arch::{compute, sm};
 use crate::cuda::toolchain::{Kind, Nvcc, Nvrtc, Scratch, Toolchain, both};
 use std::path::Path;

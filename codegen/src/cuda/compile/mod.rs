@@ -2,9 +2,11 @@
 //! from.
 
 mod budget;
+mod flags;
 mod front;
 mod image;
 mod make;
+mod messages;
 mod sass;
 mod usage;
 
@@ -14,24 +16,18 @@ pub use sass::{Instructions, cuobjdump, disassemble, parse_sass};
 pub use usage::{Usage, parse_cuobjdump, parse_ptxas};
 
 use super::toolchain::{Nvcc, Toolchain};
+pub use flags::FLAGS;
+use flags::NVRTC_FLAGS;
 use front::{Group, groups};
 use gristmill_spec::vocab::CudaArch;
 pub(super) use image::content;
 use image::{Key, target};
 use make::Outcome;
 pub(super) use make::write_atomically;
-use std::fmt;
-use std::path::{Path, PathBuf};
+pub use messages::{CompileError, Failure};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-
-/// What every image is compiled with: f32 arithmetic as on the CPU, each operation rounded once.
-pub const FLAGS: &[&str] =
-    &["-O3", "-std=c++17", "-fmad=false", "-prec-div=true", "-prec-sqrt=true", "-ftz=false"];
-
-/// The same for NVRTC, which always optimizes.
-const NVRTC_FLAGS: &[&str] =
-    &["--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false"];
 
 /// One source, self-contained: what it includes is pasted in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,52 +68,6 @@ pub struct Compiled {
     pub failures: Vec<Failure>,
     /// How many were compiled now and not found in the cache.
     pub compiled: usize,
-}
-
-/// An image that could not be made. The others are not affected.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// The unit.
-    pub unit: String,
-    /// The architecture.
-    pub arch: CudaArch,
-    /// Whether it was PTX.
-    pub ptx: bool,
-    /// What the compiler said, or why it was not asked.
-    pub stderr: String,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unit `{}` for {}: {}", self.unit, target(self.arch, self.ptx), self.stderr.trim())
-    }
-}
-
-/// What stops a compilation as a whole.
-#[derive(Debug, thiserror::Error)]
-pub enum CompileError {
-    /// The cache can't be used.
-    #[error("{}: {source}", path.display())]
-    Cache {
-        /// The file or folder.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A name that is no file name.
-    #[error("`{name}` can't name a unit: only letters, digits, `_`, `-` and `.` are allowed, a letter first")]
-    Name {
-        /// The name.
-        name: String,
-    },
-    /// A tool that looks into images failed.
-    #[error("{}: {reason}", path.display())]
-    Tool {
-        /// The tool.
-        path: PathBuf,
-        /// What went wrong.
-        reason: String,
-    },
 }
 
 /// Compiles every unit for each of its architectures, `jobs` at a time. Images that `cache` holds already are taken
@@ -214,16 +164,6 @@ pub fn jobs() -> usize {
         .and_then(|value| value.parse().ok())
         .or_else(|| std::thread::available_parallelism().ok().map(usize::from))
         .unwrap_or(1)
-}
-
-/// The lines of a log that warn, or say that instructions which should overlap don't.
-fn warnings(log: &str) -> Vec<String> {
-    let warns = |line: &str| line.to_ascii_lowercase().contains("warning") && !line.starts_with("Remark:");
-    log.lines()
-        .map(str::trim)
-        .filter(|line| warns(line) || line.contains("Potential Performance Loss"))
-        .map(str::to_string)
-        .collect()
 }
 
 #[cfg(test)]

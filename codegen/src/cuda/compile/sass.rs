@@ -1,7 +1,8 @@
 //! The machine instructions of an image, to see whether a kernel is what its plan promised. The tools for it come
 //! separately; see [`PIP_TOOLS_LINE`](crate::cuda::toolchain::PIP_TOOLS_LINE).
 
-use super::{CompileError, Toolchain};
+use super::Toolchain;
+use super::messages::CompileError;
 use crate::cuda::toolchain::{Env, Scratch, both, words};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
 //! Kernels that go over blocks: `quantize` by rounding, with its steps.
 
-use super::float;
+use super::encode::{Rule, WARPS, put};
 use super::groups::Groups;
+use super::literal::float;
 use crate::Error;
 use crate::emit::fields::raw_type;
 use crate::plan::{Decode, FormatPlan};
@@ -45,9 +46,6 @@ fn encode_scalar(scalar: Scalar, value: &str) -> (String, String) {
         }
     }
 }
-
-/// Warps of a block of `quantize`, each with a block of the format.
-pub const WARPS: u32 = 4;
 
 /// Statements that bind `apply` and `stored` from the statistic `s`; as `emit::quantize::step` has them in Rust.
 pub fn step(rule: &ScaleRule) -> String {
@@ -147,22 +145,6 @@ GM_DEVICE f64 abs_sum(const f32 *x, u32 len) {
 
 ";
 
-/// What the kernel of a rounding quantizer does to a block, as statements and expressions of C++.
-pub struct Rule<'a> {
-    /// The step is made of the block's largest magnitude.
-    pub needs_key: bool,
-    /// Binds `apply` and `stored`.
-    pub step: String,
-    /// Writes a row's header or the tensor's tail.
-    pub outer: String,
-    /// The block's scale: its field, its bits, and whether they stand for a finite number.
-    pub scale: Option<(&'a Field, String, String)>,
-    /// The code of `x` as f32.
-    pub rounded: String,
-    /// Of a code.
-    pub mask: u32,
-}
-
 /// Blocks of the format that a CUDA block of the quantizer's kernel does at once.
 pub fn blocks_at_once(format: &Format, quantizer: &Quantizer) -> u32 {
     WARPS * groups(format, quantizer).map_or(1, |groups| groups.blocks)
@@ -196,12 +178,12 @@ pub fn quantize(
     let code = &format.fields[format.value.code];
     let Decode::Affine { zero, .. } = plan.decode() else {
         return Err(Error::passed(
-            plan,
+            plan.format,
             "rounding needs evenly spaced levels; this quantizer can't make a table's codes",
         ));
     };
     let [factor] = format.value.scale.as_slice() else {
-        return Err(Error::passed(plan, "its quantizer needs exactly one scale"));
+        return Err(Error::passed(plan.format, "its quantizer needs exactly one scale"));
     };
     let outer = match factor {
         Factor::Field(_) => None,
@@ -242,7 +224,10 @@ pub fn quantize(
         None => None,
         Some(field) => {
             let FieldType::Scalar(scalar) = field.ty else {
-                return Err(Error::passed(plan, "its quantizer can store f16, bf16 and f32 scales only"));
+                return Err(Error::passed(
+                    plan.format,
+                    "its quantizer can store f16, bf16 and f32 scales only",
+                ));
             };
             let (bits, finite) = encode_scalar(scalar, "stored");
             Some((field, bits, finite))
@@ -409,42 +394,6 @@ GM_TABLE u16 digit_elements[{}] = {{{}}};
         gm_sync_warp();"
         ),
     }
-}
-
-/// Statements that OR `code`, the raw bits of value `i` of a field, into the words of a block; with `base` its block's first
-/// bit where several blocks are `grouped`.
-pub fn put(format: &Format, field: &Field, grouped: bool) -> String {
-    let FieldLayout::Bits(slices) = &field.layout else { return String::new() };
-    let mut out = String::new();
-    let mut low = 0;
-    for slice in slices {
-        let mask = if slice.bits == 32 { u32::MAX } else { (1 << slice.bits) - 1 };
-        // Grouped blocks start at any multiple of what their size has in common with a word.
-        let apart = if grouped { 8 << format.bytes.trailing_zeros().min(2) } else { 32 };
-        let crosses = (0..field.count)
-            .any(|i| slice.address(i).rem_euclid(apart) + (32 - apart) + i64::from(slice.bits) > 32);
-        let base = if grouped { "    a += base;\n" } else { "" };
-        let _ = write!(
-            out,
-            "{{
-{}{base}    const u32 piece = code >> {low} & {mask:#x}u;
-    gm_shared_or(all_words, words + (u32)(a >> 5), piece << (a & 31));
-    {}
-}}
-",
-            super::decode::address(slice),
-            if crosses {
-                format!(
-                    "if ((a & 31) + {} > 32) gm_shared_or(all_words, words + (u32)(a >> 5) + 1, piece >> (32 - (a & 31)));",
-                    slice.bits
-                )
-            } else {
-                String::new()
-            }
-        );
-        low += slice.bits;
-    }
-    out
 }
 
 /// Statements that write a row's header or a tensor's tail.

@@ -4,7 +4,7 @@
 //! coefficients, which the CUDA compiler folds. Values come four at a time where the format's runs allow it: what four
 //! neighbours have in common is read once, and codes that lie in neighbouring bytes are read and masked together.
 
-use super::float;
+use super::literal::float;
 use crate::plan::{Decode, FormatPlan};
 use gristmill_spec::model::{
     Factor, Field, FieldLayout, FieldType, Format, Scalar, Segment, Slice, ValueMap,

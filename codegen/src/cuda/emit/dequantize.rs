@@ -5,7 +5,7 @@
 
 use super::blocks::{header_bytes, load_scalar};
 use super::decode::together;
-use super::float;
+use super::literal::float;
 use crate::emit::uses_outer;
 use crate::plan::{Decode, FormatPlan};
 

@@ -4,10 +4,10 @@
 //! CUDA block, as many as it was launched with, share the k of one panel. Weights are loaded and masked once for all
 //! tokens of the CUDA block.
 
-use super::matmul::{
-    CudaMatmul, DP4A_ROWS, Parts, add_terms, corrected, fields, integer_terms, load_table, rounds_kept,
-    run_of_token, terms, wait,
-};
+use super::operands::{fields, load_table};
+use super::overlap::wait;
+use super::product::{CudaMatmul, DP4A_ROWS, rounds_kept};
+use super::terms::{Parts, add_terms, corrected, integer_terms, run_of_token, terms};
 use std::fmt::Write;
 
 /// Loads of sixteen bytes that a lane starts before it uses the first, where a row is one integer sum.

@@ -2,7 +2,7 @@
 //! activation is read once for them; integers are multiplied as they are, and the run's scale comes in once for all that a
 //! thread takes.
 
-use super::rows::{RowsProduct, at_once};
+use super::rows_product::{RowsProduct, at_once};
 use crate::plan::FormatPlan;
 
 /// Rows that a CUDA block does.

@@ -6,9 +6,12 @@
 
 use super::activations::{Rows, Statements, statements};
 use super::dp4a::{Terms, declare_sums, each_token, step, total, vector};
-use super::matmul::{
-    CudaMatmul, DP4A_ROWS, Finish, Parts, corrected, load_table, round_bytes, rounds_in, wait,
-};
+use super::finish::Finish;
+use super::operands::load_table;
+use super::overlap::wait;
+use super::product::{CudaMatmul, DP4A_ROWS, round_bytes, rounds_in};
+use super::terms::{Parts, corrected, needs_sums};
+use super::tiles::Fused;
 use crate::plan::lcm;
 use gristmill_spec::model::CudaBudget;
 use std::fmt::Write;
@@ -32,19 +35,6 @@ const SHARED_ROW: u32 = 6144;
 /// CUDA blocks that a multiprocessor is to hold: each of them quantizes, so the runtime launches no more.
 fn held(threads: u32) -> u32 {
     (RESIDENT / threads).max(1)
-}
-
-/// What a CUDA block has room for in shared memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Fused {
-    /// The longest row.
-    pub k: u32,
-    /// Bytes of a token.
-    values: u32,
-    /// Scales of a token.
-    scales: u32,
-    /// Sums of a token.
-    sums: u32,
 }
 
 impl Fused {
@@ -77,37 +67,6 @@ impl Fused {
             )
         })
     }
-
-    /// Statements that bind `x_sum` of run `unit` of token `t`.
-    pub(super) fn x_sum(&self) -> String {
-        format!("const i32 x_sum = x_sums[t * {} + unit];\n(void)token;\n", self.sums)
-    }
-
-    /// An expression of token `t`'s scale of the run or super-block `index`, which has `elements`; none where a row has one.
-    pub(super) fn x_scale(
-        &self,
-        plan: &CudaMatmul<'_>,
-        t: &str,
-        index: &str,
-        elements: u32,
-    ) -> Option<String> {
-        let of = plan.format.activations.block?;
-        Some(format!("x_scales[{t} * {} + {index} * {elements} / {of}]", self.scales))
-    }
-
-    /// As [`run_of_token`](super::matmul::run_of_token), from shared memory.
-    pub(super) fn run_of_token(&self, plan: &CudaMatmul<'_>) -> String {
-        let mut out = if needs_sums(plan) { self.x_sum() } else { "(void)token;\n".to_string() };
-        if let Some(scale) = self.x_scale(plan, "t", "unit", plan.format.unit) {
-            let _ = writeln!(out, "const f32 x_scale = {scale};");
-        }
-        out
-    }
-}
-
-/// Whether products need the sums of activations.
-fn needs_sums(plan: &CudaMatmul<'_>) -> bool {
-    plan.format.min() != 0 || plan.format.offset
 }
 
 /// The kernel.

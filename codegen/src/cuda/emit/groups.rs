@@ -1,8 +1,8 @@
 //! `quantize` by rounding, where blocks have a power of two of elements: a warp does several blocks at once, four elements
 //! to a lane, and puts their bytes together in shared memory, from where they go out sixteen at a time.
 
-use super::blocks::{Rule, WARPS, put};
 use super::decode::{Four, address, four};
+use super::encode::{Rule, WARPS, put};
 use crate::plan::{FormatPlan, lcm};
 use gristmill_spec::model::{Field, FieldLayout, Format};
 use std::fmt::Write;

@@ -5,7 +5,7 @@
 //! 2t+8 and 2t+9 of two steps are then eight neighbours, in weights and activations alike, so that each is one load for
 //! two steps and no bank is asked twice.
 
-use super::rows::{RowsProduct, at_once};
+use super::rows_product::{RowsProduct, at_once};
 
 /// k of a stage: two steps of `mma.m16n8k16`.
 pub const STAGE: u32 = 32;

@@ -4,11 +4,11 @@
 //! eight to an `mma`. The warps of a CUDA block share the k of one panel, so that a small matrix still occupies the
 //! device. Many tokens are `pipelined`'s.
 
-use super::matmul::{
-    CudaMatmul, MMA_ROWS, Parts, add_terms, corrected, fields, integer_terms, load_table, rounds_kept,
-    run_of_token, terms, wait,
-};
+use super::operands::{fields, load_table};
+use super::overlap::wait;
+use super::product::{CudaMatmul, MMA_ROWS, rounds_kept};
 use super::split::{SHARE, TILE, counted};
+use super::terms::{Parts, add_terms, corrected, integer_terms, run_of_token, terms};
 use std::fmt::Write;
 
 /// A statement that binds `weights[2][4]`, operands of both halves of 32 rows, from a tile's `w`.

@@ -9,39 +9,47 @@ mod blocks;
 mod convert;
 mod decode;
 mod dequantize;
+mod division;
 mod dp4a;
 mod embed;
+mod encode;
+mod finish;
 mod fma;
 mod fused;
 mod groups;
 mod halves;
+mod header;
+mod literal;
 mod matmul;
 mod mma;
+mod operands;
+mod overlap;
 mod pipelined;
+mod product;
 mod rows;
+mod rows_product;
 mod search;
 mod split;
 mod superblock;
+mod terms;
+mod tiles;
 mod wgmma;
 mod wgmma_halves;
 
 pub use blocks::CHUNK;
 pub use convert::CONVERT;
-pub use matmul::CudaMatmul;
-pub use rows::RowsProduct;
+pub use header::DEVICE_HEADER;
+pub use product::CudaMatmul;
+pub use rows_product::RowsProduct;
 
 use crate::Error;
 use crate::emit::kernel_words;
+use crate::error::once;
+use crate::plan::pack::fitted;
 use crate::plan::{FormatPlan, PackPlan, lcm};
-use crate::refusal::{fitted, once};
 use gristmill_spec::model::{CudaBody, CudaBudget, CudaVariant, Kernel, ShapeRules, SpecSet};
 use gristmill_spec::vocab::{CudaArch, Op};
 use std::collections::BTreeMap;
-
-/// The vocabulary in front of every unit.
-pub const DEVICE_HEADER: &str = include_str!("../../../cuda/device.h");
-/// What stands behind it in units of `wgmma`.
-const HOPPER_HEADER: &str = include_str!("../../../cuda/hopper.h");
 
 /// A translation unit.
 #[derive(Clone, Debug)]
@@ -112,11 +120,6 @@ pub struct Emitted {
     pub units: Vec<Unit>,
     /// Kernels in the order of the formats.
     pub listed: Vec<CudaListed>,
-}
-
-/// An f32 literal of C++.
-fn float(value: f32) -> String {
-    if value.is_finite() { format!("{value:?}f") } else { format!("gm_float({:#x}u)", value.to_bits()) }
 }
 
 /// The CUDA variants of `op` that serve a format.
@@ -295,7 +298,7 @@ fn of_format(
                 kernels.extend([format!("{function}_chunks"), format!("{function}_finish")]);
             }
             units.add(&unit, variant.min_cc, &kernels, variant.budget, &text);
-            let (threads, at_once) = (32 * blocks::WARPS, blocks::blocks_at_once(format, quantizer));
+            let (threads, at_once) = (32 * encode::WARPS, blocks::blocks_at_once(format, quantizer));
             let step = if steps {
                 format!(
                     "Some(CudaStep {{ chunks: \"{function}_chunks\", finish: \"{function}_finish\", threads: {threads}, chunk: {CHUNK} }})"
@@ -365,7 +368,7 @@ fn of_format(
             }
         }
         let split = match resolved.split {
-            Some(split::Split { stage, cycles, together }) => {
+            Some(tiles::Split { stage, cycles, together }) => {
                 format!("Some(CudaSplit {{ stage: {stage}, cycles: {cycles}, together: {together} }})")
             }
             None => "None".to_string(),

@@ -3,10 +3,15 @@
 //!
 //! A warp has 32 rows and 32 or 64 of the tokens, and goes through k in order, so that its f32 sums are in order.
 
-use super::matmul::{CudaMatmul, Finish, MMA_ROWS, Parts, corrected, load_table, terms, wait};
+use super::finish::Finish;
 use super::mma::fragments;
+use super::operands::load_table;
+use super::overlap::wait;
+use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::{SHARE, gather};
 use super::superblock;
+use super::terms::{Parts, corrected, terms};
+use super::tiles::Tiling;
 use crate::Error;
 use gristmill_spec::model::{CudaBudget, Origin};
 use std::fmt::Write;
@@ -15,23 +20,6 @@ use std::fmt::Write;
 const STAGE: u32 = 64;
 /// Stages in shared memory at most.
 const MOST_STAGES: u32 = 4;
-
-/// How a CUDA block's warps divide its tile, and what a stage holds.
-#[derive(Clone, Copy, Debug)]
-pub struct Tiling {
-    /// Tokens of a warp.
-    pub(super) warp_tokens: u32,
-    /// Panels of 32 rows of the CUDA block.
-    pub panels: u32,
-    /// Tiles of k in a stage.
-    pub(super) tiles: u32,
-    /// Tiles of k in a run; 0 where a row is one integer sum.
-    pub(super) run: u32,
-    /// Runs that a stage has scales for.
-    pub(super) runs: u32,
-    /// Stages in shared memory.
-    pub(super) stages: u32,
-}
 
 impl Tiling {
     /// The tiling of a tile of `tokens` and `threads`, or what is wrong with it.
@@ -65,7 +53,7 @@ impl Tiling {
                 tiling.panels * MMA_ROWS,
                 2 * tiling.stage_bytes(plan)
             );
-            return Err(Error::shared_memory(plan.format, variant, &message));
+            return Err(Error::shared_memory(plan.format.format, variant, &message));
         }
         Ok(tiling)
     }

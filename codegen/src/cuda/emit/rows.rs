@@ -4,32 +4,15 @@
 //! format says, as `dequantize` has it. f32 sums are taken in no particular order, so what is promised of a result is a
 //! bound of its error, and not its bits.
 
-use super::wgmma_halves::{self, Division};
-use super::{decode, float, fma, halves};
+use super::division::{self, Division};
+use super::literal::float;
+use super::rows_product::{RowsProduct, at_once};
+use super::{decode, fma, halves, wgmma_halves};
 use crate::Error;
 use crate::emit::uses_outer;
 use crate::plan::{Decode, FormatPlan};
 use gristmill_spec::model::{CudaBudget, CudaVariant};
 use gristmill_spec::vocab::{CudaAlgorithm, Precision};
-
-/// A product over rows, resolved.
-#[derive(Clone, Debug)]
-pub struct RowsProduct<'a> {
-    /// The format.
-    pub format: &'a FormatPlan<'a>,
-    /// What is multiplied.
-    pub precision: Precision,
-    /// Most threads of a CUDA block.
-    pub threads: u32,
-    /// Fewest threads of a CUDA block; any whole number of warps from there on will do.
-    pub fewest: u32,
-    /// Rows that a CUDA block does.
-    pub rows: u32,
-    /// Tokens that a CUDA block does.
-    pub tokens: u32,
-    /// How warpgroups use shared memory, where they multiply.
-    division: Option<Division>,
-}
 
 impl<'a> RowsProduct<'a> {
     /// Plans a variant that multiplies floats; `None` for all others.
@@ -48,7 +31,7 @@ impl<'a> RowsProduct<'a> {
         let (threads, tokens) = (variant.threads, variant.tokens);
         if matches!(variant.algorithm, CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16) {
             let division = Some(Division::new(plan, tokens));
-            let rows = wgmma_halves::ROWS;
+            let rows = division::ROWS;
             let fewest = threads;
             return Ok(Some(RowsProduct {
                 format: plan,
@@ -74,7 +57,7 @@ impl<'a> RowsProduct<'a> {
             let message = format!(
                 "a tile of {tokens} tokens and {threads} threads needs {shared} bytes of shared memory, of which a CUDA block has {most}"
             );
-            return Err(Error::shared_memory(plan, &variant.origin, &message));
+            return Err(Error::shared_memory(plan.format, &variant.origin, &message));
         }
         Ok(Some(RowsProduct { format: plan, precision, threads, fewest, rows, tokens, division: None }))
     }
@@ -118,14 +101,6 @@ impl<'a> RowsProduct<'a> {
             (Precision::F16 | Precision::Bf16, None) => halves::emit(self, function),
             (Precision::F32 | Precision::Int8, None) => fma::emit(self, function),
         }
-    }
-}
-
-/// Elements that a thread takes at once: neighbours that share a scale.
-pub fn at_once(plan: &FormatPlan<'_>) -> u32 {
-    match plan.run().is_multiple_of(8) && plan.format.elements.is_multiple_of(8) {
-        true => 8,
-        false => decode::together(plan),
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The arithmetic is that of the runtime's `search` module, operation by operation, so that the bytes are the same.
 
-use super::blocks::{WARPS, put};
-use super::float;
+use super::encode::{WARPS, put};
+use super::literal::float;
 use crate::Error;
 use crate::plan::FormatPlan;
 use gristmill_spec::model::{Factor, Field, FieldType, QuantizeRule, Quantizer, Scalar, Search};
@@ -12,11 +12,11 @@ use gristmill_spec::model::{Factor, Field, FieldType, QuantizeRule, Quantizer, S
 pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer, function: &str) -> Result<String, Error> {
     let format = plan.format;
     let QuantizeRule::Search(search) = &quantizer.rule else {
-        return Err(Error::passed(plan, "this quantizer rounds and searches nothing"));
+        return Err(Error::passed(plan.format, "this quantizer rounds and searches nothing"));
     };
     let Search::KMin { rms, square, start, steps } = *search else {
         return Err(Error::passed(
-            plan,
+            plan.format,
             format!(
                 "the quantizer `{}` uses `{}`, which has no CUDA version (`k-min` has); leave the format out of `formats` in the [[cuda]] table",
                 quantizer.name,
@@ -28,7 +28,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer, function: &str) ->
     let field = |factors: &[Factor], index: usize| match factors.get(index) {
         Some(Factor::Field(field)) => Ok(&format.fields[*field]),
         Some(Factor::Row | Factor::Tensor) | None => {
-            Err(Error::passed(plan, "`k-min` is for formats of another structure"))
+            Err(Error::passed(plan.format, "`k-min` is for formats of another structure"))
         }
     };
     let (scale, runs) = (field(&value.scale, 0)?, field(&value.scale, 1)?);
@@ -42,11 +42,14 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer, function: &str) ->
         | FieldType::Unsigned(_)
         | FieldType::Signed(_)
         | FieldType::Trit => {
-            return Err(Error::passed(plan, "its quantizer can store f16, bf16 and f32 scales only"));
+            return Err(Error::passed(plan.format, "its quantizer can store f16, bf16 and f32 scales only"));
         }
     };
     if plan.groups > 32 {
-        return Err(Error::passed(plan, "the CUDA version of `k-min` has a lane for each run, at most 32"));
+        return Err(Error::passed(
+            plan.format,
+            "the CUDA version of `k-min` has a lane for each run, at most 32",
+        ));
     }
     let top = float(((1i32 << plan.code_bits) - 1) as f32);
     let off = if square { "off * off" } else { "gm_abs(off)" };

@@ -5,24 +5,14 @@
 //! warp that counts last adds the others' sums to its own and finishes the outputs. No warp waits for another block, and the
 //! counter is back at zero for the next launch.
 
-use super::matmul::CudaMatmul;
+use super::product::CudaMatmul;
+use super::tiles::Split;
 use gristmill_spec::vocab::CudaAlgorithm;
 
 /// Cycles between a load of weights from the device's memory and its use.
 const TRIP: u32 = 800;
 /// Threads whose loads a multiprocessor has under way at once: half of what most devices can hold.
 const THREADS: u32 = 1024;
-
-/// What dividing k needs to know of a kernel: how the runtime weighs it is in `docs/cuda.md`.
-#[derive(Clone, Copy, Debug)]
-pub struct Split {
-    /// Elements of k that a CUDA block takes at a time.
-    pub stage: u32,
-    /// Cycles that a multiprocessor takes for them, as an estimate.
-    pub cycles: u32,
-    /// CUDA blocks of a multiprocessor that take a stage in the time of one, since they wait for memory.
-    pub together: u32,
-}
 
 impl Split {
     /// For plans whose kernel divides k. `waits`: a stage is what its threads load at once and then wait for.

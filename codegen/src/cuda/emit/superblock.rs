@@ -1,8 +1,9 @@
 //! Super-blocks in [`pipelined`](super::pipelined): integers of runs are copied with the stage that needs them, beside what
 //! their super-block shares.
 
-use super::matmul::{CudaMatmul, MMA_ROWS, Parts, add_terms, integer_terms};
-use super::pipelined::Tiling;
+use super::product::{CudaMatmul, MMA_ROWS};
+use super::terms::{Parts, add_terms, integer_terms};
+use super::tiles::Tiling;
 use std::fmt::Write;
 
 /// Statements that start the copies of a stage's integers and of what its super-block shares; `unit` is the stage's first run.

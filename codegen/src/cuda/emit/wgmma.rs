@@ -6,10 +6,15 @@
 //! loads them and stores their words in the order in which a lane of A has its k; bulk copies bring the codes. Stages of
 //! k go round in shared memory between a barrier that says a stage is full and one that says it is empty.
 
-use super::matmul::{CudaMatmul, Finish, MMA_ROWS, finished_row, load_table, wait};
+use super::finish::{Finish, finished_row};
+use super::header::HOPPER_HEADER;
 use super::mma::fragments;
+use super::operands::load_table;
+use super::overlap::wait;
+use super::pipelined;
+use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::{SHARE, gather};
-use super::{HOPPER_HEADER, pipelined};
+use super::tiles::Warpgroups;
 use gristmill_spec::model::CudaBudget;
 use std::fmt::Write;
 
@@ -20,19 +25,6 @@ const GROUP: u32 = 128;
 /// Registers of three warpgroups' threads together, of which a multiplying one takes `MORE` and the copying one the rest.
 const OF_THREE: u32 = 504;
 const MORE: u32 = 208;
-
-/// How a CUDA block is divided.
-#[derive(Clone, Copy, Debug)]
-pub struct Warpgroups {
-    /// Warpgroups that multiply.
-    groups: u32,
-    /// Panels of 32 rows of the CUDA block: one for each multiplying warp.
-    pub panels: u32,
-    /// Stages in shared memory, each a tile of k.
-    stages: u32,
-    /// Bytes of 32 k of all tokens, with a gap that lets stores of neighbouring k go to different banks.
-    step_bytes: u32,
-}
 
 impl Warpgroups {
     /// The division of a tile of `tokens` and `threads`, or what is wrong with it.

@@ -6,107 +6,19 @@
 //! once, and eight lanes store what are neighbouring rows of a core matrix. Stages go round in shared memory between a
 //! barrier that says a stage is full and one that says it is empty.
 
-use super::HOPPER_HEADER;
-use super::rows::{RowsProduct, at_once};
-use crate::plan::FormatPlan;
+use super::division::{BARRIERS, Division, ROWS, Raw, STAGE};
+use super::header::HOPPER_HEADER;
+use super::rows_product::{RowsProduct, at_once};
 
 /// Threads of a CUDA block: three warpgroups.
 pub const THREADS: u32 = 384;
-/// Rows of a CUDA block, 64 for each multiplying warpgroup.
-pub const ROWS: u32 = 128;
-/// k of a stage: four steps of `wgmma`.
-pub const STAGE: u32 = 64;
 /// Warps that multiply, and those that bring.
 const WARPS: u32 = 8;
 const BRINGING: u32 = 4;
-/// Shared memory of a block on sm_90, for those who ask for it.
-const MOST_SHARED: u32 = 227 * 1024;
-/// Bytes of the barriers of one kind, of four stages at most.
-const BARRIERS: u32 = 32;
 /// Registers of three warpgroups' threads together, of which a multiplying one with 128 sums takes `MORE` and one that brings the
 /// rest.
 const OF_THREE: u32 = 504;
 const MORE: u32 = 184;
-
-/// A format's own blocks in shared memory, by row.
-#[derive(Clone, Copy, Debug)]
-struct Raw {
-    /// Elements that are copied at a time: whole blocks and whole stages.
-    elements: u32,
-    /// Their bytes.
-    bytes: u32,
-    /// Copies of sixteen bytes that they take, wherever they start.
-    pieces: u32,
-    /// Bytes from one row to the next: an odd number of sixteens, so that rows are in different banks.
-    stride: u32,
-    /// How many such runs of elements stand there.
-    places: u32,
-}
-
-/// How a CUDA block uses its shared memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Division {
-    /// Stages in shared memory.
-    stages: u32,
-    /// Stages that are copied ahead of the one that is rounded.
-    ahead: u32,
-    /// Where blocks don't fit stages, or shared memory, they are read from global memory.
-    raw: Option<Raw>,
-    tokens: u32,
-}
-
-impl Division {
-    /// The division for a tile of so many tokens.
-    pub fn new(plan: &FormatPlan<'_>, tokens: u32) -> Division {
-        let all = [(4, 2), (3, 1)].into_iter();
-        let with = |(stages, ahead)| Division { stages, ahead, raw: Raw::new(plan, ahead), tokens };
-        let fitting = all.map(with).find(|all| all.raw.is_some() && all.shared_bytes() <= MOST_SHARED);
-        fitting.unwrap_or(Division { stages: 4, ahead: 2, raw: None, tokens })
-    }
-
-    /// Shared memory of a CUDA block.
-    pub fn shared_bytes(&self) -> u32 {
-        self.barriers() + 2 * BARRIERS
-    }
-
-    /// In words.
-    pub fn describe(&self) -> String {
-        let blocks = if self.raw.is_some() { "blocks copied there" } else { "blocks read in place" };
-        format!(
-            "two warpgroups of 64 rows each and one that rounds weights; {} stages of {STAGE} k in shared memory, {blocks}",
-            self.stages
-        )
-    }
-
-    /// Bytes of a stage's tokens, of its rows.
-    fn stage_bytes(&self) -> (u32, u32) {
-        (self.tokens * STAGE * 2, ROWS * STAGE * 2)
-    }
-
-    /// Where the blocks begin, and where the barriers do.
-    fn blocks(&self) -> u32 {
-        let (x, w) = self.stage_bytes();
-        self.stages * (x + w)
-    }
-
-    fn barriers(&self) -> u32 {
-        self.blocks() + self.raw.map_or(0, |raw| raw.places * ROWS * raw.stride)
-    }
-}
-
-impl Raw {
-    fn new(plan: &FormatPlan<'_>, ahead: u32) -> Option<Raw> {
-        let (elements, bytes) = (plan.format.elements, plan.format.bytes);
-        let at_a_time = elements.max(STAGE);
-        if !at_a_time.is_multiple_of(STAGE) || !at_a_time.is_multiple_of(elements) {
-            return None;
-        }
-        let bytes = at_a_time / elements * bytes;
-        let pieces = if bytes.is_multiple_of(16) { bytes / 16 } else { (bytes + 30) / 16 };
-        let places = if at_a_time == STAGE { ahead + 1 } else { 2 };
-        Some(Raw { elements: at_a_time, bytes, pieces, stride: (pieces | 1) * 16, places })
-    }
-}
 
 /// What stands in front of the unit's kernels.
 pub const VOCABULARY: &str = HOPPER_HEADER;

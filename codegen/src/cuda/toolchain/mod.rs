@@ -28,7 +28,7 @@ pub use version::Version;
 
 use super::arch::{Wanted, plain};
 use super::compile::Folder;
-use super::settings;
+use super::variables;
 use gristmill_spec::vocab::CudaArch;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -172,7 +172,7 @@ pub enum NoNative {
     /// The driver knows no device.
     #[error(
         "{}=native: the driver knows no device; name architectures instead, as in `80,90a`",
-        settings::ARCHS
+        variables::ARCHS
     )]
     NoDevice,
 }
@@ -197,7 +197,7 @@ pub struct Discovery {
 
 /// No compiler, where one is required.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}=require, but there is no CUDA compiler; looked at\n{places}help: {PIP_LINE}", settings::USE)]
+#[error("{}=require, but there is no CUDA compiler; looked at\n{places}help: {PIP_LINE}", variables::USE)]
 pub struct NoToolchain {
     places: String,
 }
@@ -261,15 +261,15 @@ struct Search<'e> {
 
 impl Search<'_> {
     fn run(&mut self) -> Option<Toolchain> {
-        if let Some(folder) = self.named(settings::IMAGES) {
+        if let Some(folder) = self.named(variables::IMAGES) {
             let read = Folder::read(&folder);
-            return self.take(settings::IMAGES, &folder, read.map(Toolchain::Images));
+            return self.take(variables::IMAGES, &folder, read.map(Toolchain::Images));
         }
-        if let Some(path) = self.named(settings::NVCC) {
-            return self.nvcc(settings::NVCC, &path);
+        if let Some(path) = self.named(variables::NVCC) {
+            return self.nvcc(variables::NVCC, &path);
         }
-        if let Some(path) = self.named(settings::NVRTC) {
-            return self.nvrtc(settings::NVRTC, &path);
+        if let Some(path) = self.named(variables::NVRTC) {
+            return self.nvrtc(variables::NVRTC, &path);
         }
         if let Some(path) = self.named("NVCC")
             && let Some(found) = self.nvcc("NVCC", &path)

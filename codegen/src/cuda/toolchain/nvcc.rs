@@ -6,6 +6,7 @@ use super::places;
 use super::problem::{Problem, words};
 use super::version::{OLDEST, Version};
 use crate::cuda::arch::{compute, sm};
+use crate::hash::hash;
 use gristmill_spec::vocab::CudaArch;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -176,7 +177,7 @@ impl Nvcc {
                 text.push_str(&format!("|{}|{:?}", metadata.len(), time));
             }
         }
-        crate::emit::hash([text.as_str()])
+        hash([text.as_str()])
     }
 
     pub(crate) fn command(&self, program: &Path) -> std::process::Command {

@@ -6,8 +6,8 @@ use super::super::super::error::CliError;
 use super::super::super::gpu_time;
 use super::super::super::random::Random;
 use super::super::super::table::{Side, Table, measured};
-use super::super::{Measured, Memory};
-use super::Bench;
+use super::bench::Bench;
+use crate::cli::bench::plan::{Measured, Memory};
 use gristmill::cuda::{DeviceBuffer, GpuQuantizer};
 use gristmill::registry::FormatInfo;
 use gristmill::{Dequantizer, Device, Error, QuantizedMatrix, Quantizer, REGISTRY, Request, Shape};
@@ -25,13 +25,13 @@ const PROCESSOR_TIME: Duration = Duration::from_millis(200);
 /// One conversion.
 pub struct Record {
     op: &'static str,
-    kernel: &'static str,
-    format: &'static str,
-    n: usize,
-    k: usize,
-    memory: Memory,
+    pub(super) kernel: &'static str,
+    pub(super) format: &'static str,
+    pub(super) n: usize,
+    pub(super) k: usize,
+    pub(super) memory: Memory,
     /// Median of a launch with both operands on the device.
-    seconds: f64,
+    pub(super) seconds: f64,
     /// Read and written.
     bytes: usize,
     /// Median with both operands in the processor's memory.

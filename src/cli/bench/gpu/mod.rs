@@ -5,6 +5,7 @@
 //! published. With `cold` memory, copies of the operands take turns, so that none is left in the second-level cache
 //! from the run before.
 
+mod bench;
 mod blocks;
 mod cublaslt;
 mod products;
@@ -12,8 +13,10 @@ mod published;
 
 use super::super::clock::median;
 use super::super::error::CliError;
-use super::super::{print_json, progress};
-use super::{Measured, Plan};
+use super::super::progress;
+use super::plan::{Measured, Plan};
+use crate::cli::json::print_json;
+use bench::Bench;
 use cublaslt::Yardsticks;
 use gristmill::Device;
 use gristmill::cuda::{DeviceBuffer, Gpu};
@@ -29,14 +32,6 @@ pub const SHAPES: &[(usize, usize)] =
     &[(2560, 2560), (6912, 2560), (2560, 6912), (13_824, 2560), (20_480, 3200), (128_256, 2560)];
 /// Numbers of tokens.
 pub const TOKENS: &[usize] = &[1, 8, 64, 512, 1024, 2048];
-
-/// What all measurements share.
-struct Bench<'b> {
-    plan: &'b Plan,
-    gpu: &'b Arc<Gpu>,
-    device: Device,
-    rounds: usize,
-}
 
 /// Measures what `plan` names on a GPU. Returns whether there was anything.
 ///

@@ -7,9 +7,9 @@ use super::super::super::error::CliError;
 use super::super::super::gpu_time;
 use super::super::super::random::Random;
 use super::super::super::table::{Side, Table, measured};
-use super::super::Memory;
-use super::Bench;
+use super::bench::Bench;
 use super::cublaslt::{Kind, Yardsticks};
+use crate::cli::bench::plan::Memory;
 use gristmill::cuda::{DeviceBuffer, DeviceInput};
 use gristmill::half::{bf16, f16};
 use gristmill::registry::FormatInfo;
@@ -22,15 +22,15 @@ use std::io::{self, Write};
 
 /// One product.
 pub struct Record {
-    kernel: &'static str,
-    format: &'static str,
+    pub(super) kernel: &'static str,
+    pub(super) format: &'static str,
     input: DType,
-    m: usize,
-    n: usize,
-    k: usize,
-    memory: Memory,
+    pub(super) m: usize,
+    pub(super) n: usize,
+    pub(super) k: usize,
+    pub(super) memory: Memory,
     /// Median of a launch, activations included.
-    seconds: f64,
+    pub(super) seconds: f64,
     /// Packed weights, each byte once.
     bytes: usize,
 }

@@ -1,19 +1,17 @@
 //! Stands for the driver side of CUDA in a build without it: types that have no value, so that the handles need no
 //! second form and nothing of CUDA is linked.
 
+mod types;
+
+pub(crate) use types::{Scratch, Weights, detect};
+
 use crate::activations::Tokens;
 use crate::decide::Candidate;
 use crate::error::Error;
-use crate::gpu::{GpuProfile, NoGpu};
 use crate::launch::Launcher;
 use crate::output::Output;
 use crate::registry::{FormatInfo, PackInfo, Registry, Unit};
 use crate::weights::{PackedMatrix, QuantizedMatrix};
-
-/// No device is ever there.
-pub(crate) fn detect(_: u32) -> Result<GpuProfile, NoGpu> {
-    Err(NoGpu::FeatureOff)
-}
 
 macro_rules! absent {
     ($($name:ident)*) => {$(
@@ -28,20 +26,6 @@ macro_rules! absent {
     )*};
 }
 absent!(QuantizeCode DequantizeCode EmbedCode ActivationCode ProductCode);
-
-/// Weights on a device.
-#[derive(Debug)]
-pub(crate) enum Weights {}
-
-impl Weights {
-    pub(crate) fn bytes(&self) -> usize {
-        match *self {}
-    }
-}
-
-/// Memory of runs on a device.
-#[derive(Debug)]
-pub(crate) enum Scratch {}
 
 impl Launcher<QuantizeCode> {
     pub(crate) fn has_step(&self) -> bool {

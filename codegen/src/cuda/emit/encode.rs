@@ -1,0 +1,59 @@
+//! How a block is written: what a quantizer that rounds does to it, and codes into its words.
+
+use gristmill_spec::model::{Field, FieldLayout, Format};
+use std::fmt::Write;
+
+/// Warps of a block of `quantize`, each with a block of the format.
+pub const WARPS: u32 = 4;
+
+/// What the kernel of a rounding quantizer does to a block, as statements and expressions of C++.
+pub struct Rule<'a> {
+    /// The step is made of the block's largest magnitude.
+    pub needs_key: bool,
+    /// Binds `apply` and `stored`.
+    pub step: String,
+    /// Writes a row's header or the tensor's tail.
+    pub outer: String,
+    /// The block's scale: its field, its bits, and whether they stand for a finite number.
+    pub scale: Option<(&'a Field, String, String)>,
+    /// The code of `x` as f32.
+    pub rounded: String,
+    /// Of a code.
+    pub mask: u32,
+}
+
+/// Statements that OR `code`, the raw bits of value `i` of a field, into the words of a block; with `base` its block's first
+/// bit where several blocks are `grouped`.
+pub fn put(format: &Format, field: &Field, grouped: bool) -> String {
+    let FieldLayout::Bits(slices) = &field.layout else { return String::new() };
+    let mut out = String::new();
+    let mut low = 0;
+    for slice in slices {
+        let mask = if slice.bits == 32 { u32::MAX } else { (1 << slice.bits) - 1 };
+        // Grouped blocks start at any multiple of what their size has in common with a word.
+        let apart = if grouped { 8 << format.bytes.trailing_zeros().min(2) } else { 32 };
+        let crosses = (0..field.count)
+            .any(|i| slice.address(i).rem_euclid(apart) + (32 - apart) + i64::from(slice.bits) > 32);
+        let base = if grouped { "    a += base;\n" } else { "" };
+        let _ = write!(
+            out,
+            "{{
+{}{base}    const u32 piece = code >> {low} & {mask:#x}u;
+    gm_shared_or(all_words, words + (u32)(a >> 5), piece << (a & 31));
+    {}
+}}
+",
+            super::decode::address(slice),
+            if crosses {
+                format!(
+                    "if ((a & 31) + {} > 32) gm_shared_or(all_words, words + (u32)(a >> 5) + 1, piece >> (32 - (a & 31)));",
+                    slice.bits
+                )
+            } else {
+                String::new()
+            }
+        );
+        low += slice.bits;
+    }
+    out
+}

@@ -1,0 +1,90 @@
+//! From the sum over k to the output.
+
+use super::literal::float;
+use super::product::CudaMatmul;
+use crate::emit::uses_outer;
+use std::fmt::Write;
+
+/// What takes part in finishing an output besides its sum and the bias.
+pub(super) struct Finish {
+    /// A factor of the row.
+    outer: bool,
+    /// The token's scale.
+    pub(super) x_scale: bool,
+}
+
+impl Finish {
+    pub(super) fn of(plan: &CudaMatmul<'_>) -> Finish {
+        Finish { outer: uses_outer(plan.format), x_scale: plan.format.activations.block.is_none() }
+    }
+
+    /// Arguments of `finished` that are the row's, in its order; each is an array of `Matmul`.
+    pub(super) fn of_row(&self) -> Vec<&'static str> {
+        if self.outer { vec!["outer", "bias"] } else { vec!["bias"] }
+    }
+}
+
+/// Statements that multiply `y` by what is the row's or the format's.
+pub(super) fn by_row(plan: &CudaMatmul<'_>) -> String {
+    let (format, value) = (plan.format, &plan.format.format.value);
+    let mut steps = String::new();
+    if uses_outer(format) {
+        steps.push_str("    y = y * outer;\n");
+    }
+    if !format.has_scales() && value.unit != 1.0 {
+        let _ = writeln!(steps, "    y = y * {};", float(value.unit));
+    }
+    steps
+}
+
+/// `finished_row`: what `finished` does behind the token's scale.
+pub(super) fn finished_row(plan: &CudaMatmul<'_>) -> String {
+    let of_row = Finish::of(plan).of_row();
+    let parameters: Vec<String> = of_row.iter().map(|name| format!("f32 {name}")).collect();
+    format!(
+        "GM_DEVICE f32 finished_row(const Matmul &a, f32 y, {}) {{
+{}    return a.bias == nullptr ? y : y + bias;
+}}
+
+",
+        parameters.join(", "),
+        by_row(plan)
+    )
+}
+
+/// `finished` and `finish`: from the sum over k to the output, in the order of the scalar reference.
+pub(super) fn finish(plan: &CudaMatmul<'_>) -> String {
+    let format = plan.format;
+    let used = Finish::of(plan);
+    let mut steps = String::new();
+    if used.x_scale {
+        let operator = if format.activations.keeps_multiplier { "/" } else { "*" };
+        let _ = writeln!(steps, "    y = y {operator} x_scale;");
+    }
+    steps += &by_row(plan);
+    let x_scale = used.x_scale.then_some("x_scale");
+    let names = || used.of_row().into_iter().chain(x_scale);
+    let parameters: Vec<String> = names().map(|name| format!("f32 {name}")).collect();
+    let mut loads = String::new();
+    // What the kernel made itself it has at hand.
+    let at_hand = x_scale.filter(|_| plan.fused.is_some());
+    for name in names().filter(|name| Some(*name) != at_hand) {
+        let index = if name == "x_scale" { "a.x_scales + token" } else { &format!("a.{name} + row") };
+        let null = if name == "bias" { "a.bias == nullptr ? 0.0f : " } else { "" };
+        let _ = writeln!(loads, "    const f32 {name} = {null}gm_load({index});");
+    }
+    format!(
+        "GM_DEVICE f32 finished(const Matmul &a, f32 y, {parameters}) {{
+{steps}    return a.bias == nullptr ? y : y + bias;
+}}
+
+GM_DEVICE void finish(const Matmul &a, u32 row, u32 token, f32 y{at_hand}) {{
+{loads}    gm_store(a.y + (u64)token * a.n + row, finished(a, y, {arguments}));
+}}
+
+",
+        parameters = parameters.join(", "),
+        arguments = names().collect::<Vec<_>>().join(", "),
+        at_hand = at_hand.map_or(String::new(), |name| format!(", f32 {name}")),
+    )
+}

@@ -1,0 +1,49 @@
+//! Packed codes to operands.
+
+use super::product::CudaMatmul;
+
+/// Four codes to four operands by a table of sixteen bytes in registers.
+pub(super) fn lookup(plan: &CudaMatmul<'_>) -> String {
+    if plan.pack.table.is_none() {
+        return String::new();
+    }
+    "GM_DEVICE u32 lookup(u32x4 table, u32 codes) {
+    u32 out = 0;
+    GM_UNROLL for (u32 i = 0; i < 32; i += 8) {
+        const u32 code = codes >> i & 15;
+        const u32 low = code & 4 ? table.y : table.x, high = code & 4 ? table.w : table.z;
+        out |= ((code & 8 ? high : low) >> (8 * (code & 3)) & 0xff) << i;
+    }
+    return out;
+}
+
+"
+    .to_string()
+}
+
+/// A word of packed codes, field by field, as operands: `(field, expression)`.
+pub(super) fn fields(plan: &CudaMatmul<'_>, word: &str) -> Vec<String> {
+    let bits = plan.pack.bits();
+    let mask = (0..4).fold(0u32, |mask, byte| mask | ((1u32 << bits) - 1) << (8 * byte));
+    (0..plan.pack.fields)
+        .map(|field| {
+            let shift = field * bits;
+            let text = match (plan.pack.fields, plan.shift_free, shift) {
+                (1, _, _) => word.to_string(),
+                (_, true, _) => format!("{word} & {:#x}u", mask << shift),
+                (_, false, 0) => format!("{word} & {mask:#x}u"),
+                (_, false, _) => format!("{word} >> {shift} & {mask:#x}u"),
+            };
+            if plan.pack.table.is_some() { format!("lookup(table, {text})") } else { text }
+        })
+        .collect()
+}
+
+/// The table in registers, where codes are looked up.
+pub(super) fn load_table(plan: &CudaMatmul<'_>) -> &'static str {
+    if plan.pack.table.is_some() {
+        "const u32x4 table = gm_load_early((const u32x4 *)a.table);\n    "
+    } else {
+        ""
+    }
+}

@@ -1,0 +1,66 @@
+//! A product of integers, resolved.
+
+use super::tiles::{Fused, Split, Tiling, Warpgroups};
+use crate::plan::{FormatPlan, PackPlan};
+use gristmill_spec::vocab::CudaAlgorithm;
+
+/// Rows of a panel that the skeleton reads.
+pub(super) const DP4A_ROWS: u32 = 16;
+
+/// Rows of a panel in fragment order: two tiles of `mma`.
+pub(super) const MMA_ROWS: u32 = 32;
+
+/// A CUDA product, resolved.
+#[derive(Clone, Debug)]
+pub struct CudaMatmul<'a> {
+    /// The format.
+    pub format: &'a FormatPlan<'a>,
+    /// Its codes in the packing.
+    pub pack: PackPlan<'a>,
+    /// The skeleton.
+    pub algorithm: CudaAlgorithm,
+    /// Most threads of a CUDA block.
+    pub threads: u32,
+    /// Fewest threads of a CUDA block; any whole number of warps from there on will do.
+    pub fewest: u32,
+    /// Rows that a CUDA block does.
+    pub rows: u32,
+    /// Tokens that a CUDA block does.
+    pub tokens: u32,
+    /// Fields are multiplied where they stand in the byte.
+    pub shift_free: bool,
+    /// Largest k for which every sum is exact.
+    pub k_max: u64,
+    /// How warps divide the tile, where the kernel copies ahead.
+    pub(super) tiling: Option<Tiling>,
+    /// How warpgroups divide the tile, where they multiply.
+    pub(super) division: Option<Warpgroups>,
+    /// How k may be divided over CUDA blocks.
+    pub split: Option<Split>,
+    /// What a CUDA block has room for, where it quantizes its tokens for itself.
+    pub fused: Option<Fused>,
+}
+
+/// Bytes of shared memory that one round takes: the f32 terms of every run that the CUDA block's threads do at once, or the
+/// integer sums of its warps.
+pub(super) fn round_bytes(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, threads: u32, tokens: u32) -> u32 {
+    let runs_by_rows = match algorithm {
+        CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => threads / 32 * MMA_ROWS,
+        _ if plan.unit == 0 => threads / 32 * DP4A_ROWS,
+        _ => threads / 4 * DP4A_ROWS,
+    };
+    let arrays = if plan.offset { 2 } else { 1 };
+    runs_by_rows * tokens * arrays * 4
+}
+
+/// How many rounds of terms stand in shared memory: two, so that adding one overlaps the next, where that leaves room for
+/// other CUDA blocks on a multiprocessor.
+pub(super) fn rounds_kept(plan: &CudaMatmul<'_>) -> u32 {
+    rounds_in(plan, 32 * 1024)
+}
+
+/// The same, where `most` bytes leave that room.
+pub(super) fn rounds_in(plan: &CudaMatmul<'_>, most: u32) -> u32 {
+    let bytes = round_bytes(plan.format, plan.algorithm, plan.threads, plan.tokens);
+    if 2 * bytes <= most { 2 } else { 1 }
+}

@@ -1,0 +1,33 @@
+//! A product that multiplies floats, resolved.
+
+use super::decode;
+use super::division::Division;
+use crate::plan::FormatPlan;
+use gristmill_spec::vocab::Precision;
+
+/// A product over rows, resolved.
+#[derive(Clone, Debug)]
+pub struct RowsProduct<'a> {
+    /// The format.
+    pub format: &'a FormatPlan<'a>,
+    /// What is multiplied.
+    pub precision: Precision,
+    /// Most threads of a CUDA block.
+    pub threads: u32,
+    /// Fewest threads of a CUDA block; any whole number of warps from there on will do.
+    pub fewest: u32,
+    /// Rows that a CUDA block does.
+    pub rows: u32,
+    /// Tokens that a CUDA block does.
+    pub tokens: u32,
+    /// How warpgroups use shared memory, where they multiply.
+    pub(super) division: Option<Division>,
+}
+
+/// Elements that a thread takes at once: neighbours that share a scale.
+pub fn at_once(plan: &FormatPlan<'_>) -> u32 {
+    match plan.run().is_multiple_of(8) && plan.format.elements.is_multiple_of(8) {
+        true => 8,
+        false => decode::together(plan),
+    }
+}

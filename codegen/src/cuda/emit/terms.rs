@@ -1,0 +1,134 @@
+//! Terms of runs and super-blocks: what is added to an output, and what is subtracted.
+
+use super::product::CudaMatmul;
+use super::tiles::Fused;
+use crate::emit::words;
+use std::fmt::Write;
+
+/// An expression of a sum with what the operands leave out: value = operand + min.
+pub(super) fn corrected(plan: &CudaMatmul<'_>, sum: &str, x_sum: &str) -> String {
+    if plan.format.min() == 0 { format!("(f32)({sum})") } else { format!("(f32)({sum} + {x_sum} * a.min)") }
+}
+
+/// The terms of one run: what is added to y, and what is subtracted then. `scale` and `min` are those of the row's run.
+pub(super) fn terms(plan: &CudaMatmul<'_>, sum: &str, scale: &str, min: &str) -> (String, Option<String>) {
+    let format = plan.format;
+    let has_x = format.activations.block.is_some();
+    let sum = corrected(plan, sum, "x_sum");
+    let scaled = match (format.has_scales(), has_x) {
+        (true, true) => format!("{scale} * x_scale * {sum}"),
+        (true, false) => format!("{scale} * {sum}"),
+        (false, true) => format!("x_scale * {sum}"),
+        (false, false) => sum,
+    };
+    let subtracted = format
+        .offset
+        .then(|| if has_x { format!("{min} * x_scale * (f32)x_sum") } else { format!("{min} * (f32)x_sum") });
+    (scaled, subtracted)
+}
+
+/// A super-block's terms in a panel.
+pub(super) struct Parts {
+    /// Runs of a super-block.
+    pub(super) runs: u32,
+    /// Words that its scales take, or its minima.
+    pub(super) words: u32,
+    /// Its elements.
+    pub(super) elements: u32,
+}
+
+impl Parts {
+    /// Where runs have integers; `rows` of a panel.
+    pub(super) fn of(plan: &CudaMatmul<'_>, rows: u32) -> Option<Parts> {
+        let runs = plan.format.superblock.as_ref()?.runs;
+        Some(Parts { runs, words: words(runs, rows), elements: runs * plan.format.unit })
+    }
+
+    /// An expression of the first word of `array` for super-block `block` of `panel`.
+    pub(super) fn at(&self, array: &str, panel: &str, block: &str) -> String {
+        let Parts { runs, words, .. } = self;
+        format!("a.{array} + ((u64)({panel}) * (a.units / {runs}) + {block}) * {words}")
+    }
+
+    /// An expression of token `token`'s scale of super-block `block`; none where a row of activations has one.
+    pub(super) fn x_scale(&self, plan: &CudaMatmul<'_>, token: &str, block: &str) -> Option<String> {
+        let of = plan.format.activations.block?;
+        Some(format!("a.x_scales + (u64)({token}) * a.x_blocks + {block} * {} / {of}", self.elements))
+    }
+}
+
+/// The integer terms of one run: its sum times its integer, and that of its minimum times the sum of its activations,
+/// `x_sum`.
+pub(super) fn integer_terms(
+    plan: &CudaMatmul<'_>,
+    sum: &str,
+    scale: &str,
+    min: &str,
+) -> (String, Option<String>) {
+    let sum = if plan.format.min() == 0 { format!("({sum})") } else { format!("({sum} + x_sum * a.min)") };
+    (format!("{scale} * {sum}"), plan.format.offset.then(|| format!("{min} * x_sum")))
+}
+
+/// Statements that add the terms of a super-block to `y`: `sum` and `low` are the sums of its runs' integer terms, `scale`
+/// and `min` what they share, `x_scale` the token's.
+pub(super) fn add_terms(plan: &CudaMatmul<'_>, [y, sum, low, scale, min]: [&str; 5]) -> String {
+    let x = if plan.format.activations.block.is_some() { " * x_scale" } else { "" };
+    let mut out = format!("{y} = {y} + {scale}{x} * (f32){sum};");
+    if plan.format.offset {
+        let _ = write!(out, " {y} = {y} - {min}{x} * (f32){low};");
+    }
+    out
+}
+
+/// Statements that bind `x_sum` and `x_scale` of token `token` and run `unit`, where they are used.
+pub(super) fn run_of_token(plan: &CudaMatmul<'_>) -> String {
+    let format = plan.format;
+    if let Some(fused) = &plan.fused {
+        return fused.run_of_token(plan);
+    }
+    let mut out = String::new();
+    if format.min() != 0 || format.offset {
+        out.push_str("const i32 x_sum = gm_load(a.x_sums + (u64)token * a.units + unit);\n");
+    }
+    if let Some(block) = format.activations.block {
+        let _ = writeln!(
+            out,
+            "const f32 x_scale = gm_load(a.x_scales + (u64)token * a.x_blocks + unit * {} / {block});",
+            format.unit
+        );
+    }
+    out
+}
+
+impl Fused {
+    /// Statements that bind `x_sum` of run `unit` of token `t`.
+    pub(super) fn x_sum(&self) -> String {
+        format!("const i32 x_sum = x_sums[t * {} + unit];\n(void)token;\n", self.sums)
+    }
+
+    /// An expression of token `t`'s scale of the run or super-block `index`, which has `elements`; none where a row has one.
+    pub(super) fn x_scale(
+        &self,
+        plan: &CudaMatmul<'_>,
+        t: &str,
+        index: &str,
+        elements: u32,
+    ) -> Option<String> {
+        let of = plan.format.activations.block?;
+        Some(format!("x_scales[{t} * {} + {index} * {elements} / {of}]", self.scales))
+    }
+
+    /// As [`run_of_token`](run_of_token), from shared memory.
+    pub(super) fn run_of_token(&self, plan: &CudaMatmul<'_>) -> String {
+        let mut out = if needs_sums(plan) { self.x_sum() } else { "(void)token;\n".to_string() };
+        if let Some(scale) = self.x_scale(plan, "t", "unit", plan.format.unit) {
+            let _ = writeln!(out, "const f32 x_scale = {scale};");
+        }
+        out
+    }
+}
+
+/// Whether products need the sums of activations.
+pub(super) fn needs_sums(plan: &CudaMatmul<'_>) -> bool {
+    plan.format.min() != 0 || plan.format.offset
+}

@@ -1,0 +1,55 @@
+//! How a CUDA block's tile of a product of integers is divided: among warps, among warpgroups, along k.
+
+/// How a CUDA block's warps divide its tile, and what a stage holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Tiling {
+    /// Tokens of a warp.
+    pub(super) warp_tokens: u32,
+    /// Panels of 32 rows of the CUDA block.
+    pub panels: u32,
+    /// Tiles of k in a stage.
+    pub(super) tiles: u32,
+    /// Tiles of k in a run; 0 where a row is one integer sum.
+    pub(super) run: u32,
+    /// Runs that a stage has scales for.
+    pub(super) runs: u32,
+    /// Stages in shared memory.
+    pub(super) stages: u32,
+}
+
+/// How a CUDA block is divided.
+#[derive(Clone, Copy, Debug)]
+pub struct Warpgroups {
+    /// Warpgroups that multiply.
+    pub(super) groups: u32,
+    /// Panels of 32 rows of the CUDA block: one for each multiplying warp.
+    pub panels: u32,
+    /// Stages in shared memory, each a tile of k.
+    pub(super) stages: u32,
+    /// Bytes of 32 k of all tokens, with a gap that lets stores of neighbouring k go to different banks.
+    pub(super) step_bytes: u32,
+}
+
+/// What dividing k needs to know of a kernel: how the runtime weighs it is in `docs/cuda.md`.
+#[derive(Clone, Copy, Debug)]
+pub struct Split {
+    /// Elements of k that a CUDA block takes at a time.
+    pub stage: u32,
+    /// Cycles that a multiprocessor takes for them, as an estimate.
+    pub cycles: u32,
+    /// CUDA blocks of a multiprocessor that take a stage in the time of one, since they wait for memory.
+    pub together: u32,
+}
+
+/// What a CUDA block has room for in shared memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Fused {
+    /// The longest row.
+    pub k: u32,
+    /// Bytes of a token.
+    pub(super) values: u32,
+    /// Scales of a token.
+    pub(super) scales: u32,
+    /// Sums of a token.
+    pub(super) sums: u32,
+}

@@ -1,0 +1,116 @@
+//! Kernels as they will stand in the registry, and their names.
+
+use crate::hash::hash;
+use crate::options::Options;
+use crate::plan::features;
+use gristmill_spec::model::{CpuVariant, Kernel, ShapeRules};
+use gristmill_spec::vocab::{DType, DeviceKind, Feature, Isa, Op};
+
+/// A kernel as it will stand in the registry.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Facts in order: `matmul.i2_s.avx2.decode`.
+    pub name: String,
+    /// Identity: a hash of the code and of what compiled it.
+    pub id: u64,
+    /// The op.
+    pub op: Op,
+    /// Index of the format (or of the activation format).
+    pub format: usize,
+    /// Index of the quantizer.
+    pub quantizer: usize,
+    /// Accepted input types.
+    pub input: Vec<DType>,
+    /// Kind of device.
+    pub device: DeviceKind,
+    /// ISA of the processor; `None` for other devices.
+    pub isa: Option<Isa>,
+    /// All features.
+    pub features: Vec<Feature>,
+    /// Shape rules, those of the spec and the derived ones.
+    pub shape: ShapeRules,
+    /// `file:line` of the variant.
+    pub source: String,
+    /// The plan in words.
+    pub plan: String,
+    /// Rust expression of its `Code`.
+    pub(super) code: String,
+    /// Order of preference: higher is better.
+    pub(super) rank: (bool, Option<Isa>, usize, std::cmp::Reverse<usize>),
+}
+
+pub(super) struct Listing<'a> {
+    pub(super) op: Op,
+    pub(super) format: usize,
+    pub(super) format_name: &'a str,
+    pub(super) options: &'a Options,
+}
+
+impl Listing<'_> {
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one call site a kind of kernel; a struct would repeat the fields"
+    )]
+    pub(super) fn entry(
+        &self,
+        kernel: &Kernel,
+        order: usize,
+        variant: &CpuVariant,
+        quantizer: Option<(usize, &str)>,
+        shape: ShapeRules,
+        plan: String,
+        code: String,
+        text: &str,
+    ) -> Listed {
+        let name = kernel_name(&kernel.name, self.format_name, quantizer.map(|(_, name)| name), variant);
+        let features = features(variant);
+        Listed {
+            id: hash([name.as_str(), text, &self.options.compiler, env!("CARGO_PKG_VERSION")]),
+            name,
+            op: self.op,
+            format: self.format,
+            quantizer: quantizer.map_or(0, |(index, _)| index),
+            input: kernel.input.clone(),
+            device: DeviceKind::Cpu,
+            isa: Some(variant.isa),
+            rank: (variant.by_default, Some(variant.isa), variant.requires.len(), std::cmp::Reverse(order)),
+            features,
+            shape,
+            source: format!("{}:{}", variant.origin.file, variant.origin.line),
+            plan,
+            code,
+        }
+    }
+}
+
+/// Facts in order: `matmul.i2_s.avx512.avx512vnni.decode`, with the quantizer behind the format if there is one.
+pub fn kernel_name(kernel: &str, format: &str, quantizer: Option<&str>, variant: &CpuVariant) -> String {
+    kernel_words(kernel, format, quantizer, variant_words(variant))
+}
+
+/// Facts in order, with the words of a variant last.
+pub(crate) fn kernel_words<'w>(
+    kernel: &'w str,
+    format: &'w str,
+    quantizer: Option<&'w str>,
+    variant: impl IntoIterator<Item = &'w str>,
+) -> String {
+    let mut words = vec![kernel, format];
+    words.extend(quantizer);
+    words.extend(variant);
+    words.join(".")
+}
+
+/// Name of a variant's functions and modules: `avx512_avx512vnni_decode`.
+pub(super) fn variant_ident(variant: &CpuVariant) -> String {
+    variant_words(variant).join("_").replace(['.', '-'], "")
+}
+
+fn variant_words(variant: &CpuVariant) -> Vec<&str> {
+    let mut words = vec![variant.isa.name()];
+    words.extend(variant.requires.iter().map(|f| f.name()));
+    if !variant.label.is_empty() {
+        words.push(&variant.label);
+    }
+    words
+}

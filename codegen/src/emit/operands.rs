@@ -1,0 +1,180 @@
+//! From packed codes to operands, and their products with activations.
+
+use crate::plan::{Dot, MatmulPlan};
+use std::fmt::Write;
+
+/// How far ahead weights are asked for. Hardware prefetchers stop at the end of a page, so this is a page.
+pub(super) const AHEAD: u32 = 4096;
+
+/// Rows, four bytes each, to a cache line.
+pub(super) const LINE: u32 = 16;
+
+/// `k`, or `k` and so many elements further.
+fn at_k(further: u32) -> String {
+    if further == 0 { "k".to_string() } else { format!("k + {further}") }
+}
+
+/// Byte `at`, or that of a tile of the same step further on.
+pub(super) fn at_tile(tile: u32) -> String {
+    if tile == 0 { "at".to_string() } else { format!("at + {tile} * TILE") }
+}
+
+/// Statements that load the tiles of a step, from byte `at` on, of every row vector into `packed0[vector]`,
+/// `packed1[vector]` and so on, and ask for later ones.
+pub(super) fn load(plan: &MatmulPlan<'_>) -> String {
+    (0..plan.step).map(|tile| load_tile(plan, tile)).collect()
+}
+
+fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
+    let at = at_tile(tile);
+    let mut out = format!(
+        "let mut packed{tile} = [simd::zero(); V];
+         for i in 0..V {{ packed{tile}[i] = simd::load(codes[i].add({at})); }}\n",
+    );
+    if asks_ahead(plan) {
+        let _ = write!(
+            out,
+            "let ahead = if V * LANES == ROWS || {at} + AHEAD < a.stride {{
+                 {at} + AHEAD
+             }} else {{
+                 ({at} + AHEAD).wrapping_add(next)
+             }};
+             for i in 0..V {{ if (i * LANES).is_multiple_of(LINE) {{ simd::prefetch(codes[i].wrapping_add(ahead)); }} }}\n"
+        );
+    }
+    if plan.pack.trits() {
+        let _ = write!(
+            out,
+            "let mut fifth{tile} = [simd::zero(); V];
+             for i in 0..V {{ (packed{tile}[i], fifth{tile}[i]) = simd::trits(&trits, packed{tile}[i]); }}\n"
+        );
+    }
+    out
+}
+
+/// Whether weights are asked for ahead: where a token reads them once, and where it was measured to pay for several.
+pub(super) fn asks_ahead(plan: &MatmulPlan<'_>) -> bool {
+    plan.tokens == 1 || plan.primitives.ahead
+}
+
+/// Statements that decode field `field` of the loaded tiles, counted through all of them, into `wFIELD[vector]`.
+pub(super) fn decode(plan: &MatmulPlan<'_>, field: u32) -> String {
+    let pack = &plan.pack;
+    let (tile, of_tile) = (field / pack.fields, field % pack.fields);
+    let apart = pack.trits() && of_tile == pack.fields - 1;
+    let from = if apart { format!("fifth{tile}[i]") } else { format!("packed{tile}[i]") };
+    let shift = pack.place(of_tile);
+    let shift_free = plan.dot == Dot::Direct { shift_free: true };
+    let text = if shift_free && place(plan, of_tile).is_some() {
+        format!("simd::and({from}, simd::bytes({:#x}))", ((1u32 << pack.bits()) - 1) << shift)
+    } else {
+        code_at(plan, &from, shift, place(plan, of_tile).is_none())
+    };
+    let text = operand(plan, &text);
+    format!("let mut w{field} = [simd::zero(); V];\nfor i in 0..V {{ w{field}[i] = {text}; }}\n")
+}
+
+/// The code at bit `shift` of every byte of `packed` (an expression); `alone`: nothing stands above it.
+pub(super) fn code_at(plan: &MatmulPlan<'_>, packed: &str, shift: u32, alone: bool) -> String {
+    let shifted = if shift == 0 { packed.to_string() } else { format!("simd::shift::<{shift}>({packed})") };
+    if plan.pack.fields == 1 || alone {
+        shifted
+    } else {
+        format!("simd::and({shifted}, simd::bytes({:#x}))", (1u32 << plan.pack.bits()) - 1)
+    }
+}
+
+/// The operand that a code (an expression) stands for.
+pub(super) fn operand(plan: &MatmulPlan<'_>, code: &str) -> String {
+    match (plan.pack.table.is_some(), plan.biased) {
+        (true, _) => format!("simd::lookup(table, {code})"),
+        (false, true) => format!("simd::signed({code})"),
+        (false, false) => code.to_string(),
+    }
+}
+
+/// The statement that makes the tables by which codes become operands, where there are any.
+pub(super) fn table(plan: &MatmulPlan<'_>) -> &'static str {
+    match (plan.pack.table.is_some(), plan.biased) {
+        (false, _) if plan.pack.trits() => "let trits = simd::trit_tables(&TRITS);\n",
+        (true, true) => "let table = simd::signed(simd::table(&*a.table));\n",
+        (true, false) => "let table = simd::table(&*a.table);\n",
+        (false, _) => "",
+    }
+}
+
+/// The bit at which a field stands in its byte where it needn't be moved; none for a topmost field that is
+/// shifted down at the price of a mask.
+pub(super) fn place(plan: &MatmulPlan<'_>, field: u32) -> Option<u32> {
+    let bit = plan.pack.place(field);
+    let top = field > 0 && bit + plan.pack.bits() == 8 && plan.primitives.byte_shift;
+    (!top).then_some(bit)
+}
+
+/// Statements that take the fields of the loaded tile one after the other, so that few of them are held at once, and
+/// multiply each with the activations at element `k` of each unit or row. `step` writes the one for a field, given the
+/// primitive that multiplies; `x` holds the activations in it.
+pub(super) fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) -> String) -> String {
+    let mut out = String::new();
+    let fields = plan.pack.fields * plan.step;
+    if plan.primitives.grouped && (2..=4).contains(&fields) {
+        let _ = writeln!(
+            out,
+            "let mut group = [simd::zero(); T];\nfor t in 0..T {{ group[t] = simd::activations::<{}>(x[t].add(k)); }}",
+            4 * fields
+        );
+        for field in in_order(plan) {
+            let step = step(field, &format!("dot_group::<{field}>"));
+            out.push_str(&decode(plan, field));
+            let _ = writeln!(out, "for t in 0..T {{ let x = group[t]; for i in 0..V {{ {step} }} }}");
+        }
+        return out;
+    }
+    let function = match plan.dot {
+        Dot::Direct { .. } => "dot",
+        Dot::Pairs { .. } | Dot::PairsAtOnce => "pairs",
+        Dot::Wide => "wide",
+    };
+    for field in in_order(plan) {
+        out.push_str(&decode(plan, field));
+        let _ = write!(
+            out,
+            "for t in 0..T {{
+                 let x = simd::broadcast(x[t].add({}));
+                 for i in 0..V {{ {} }}
+             }}\n",
+            at_k(4 * field),
+            step(field, function)
+        );
+    }
+    out
+}
+
+/// The order in which fields are taken. The fifth trit comes first: what it is looked up from is not needed any more then.
+pub(super) fn in_order(plan: &MatmulPlan<'_>) -> Vec<u32> {
+    let mut fields: Vec<u32> = (0..plan.pack.fields * plan.step).collect();
+    if plan.pack.trits() {
+        fields.rotate_right(1);
+    }
+    fields
+}
+
+/// As [`multiply_fields`], all into the sums of this name.
+pub(super) fn multiply(plan: &MatmulPlan<'_>, sum: &str) -> String {
+    multiply_fields(plan, |field, function| {
+        format!("{sum}[t][i] = simd::{function}({sum}[t][i], w{field}[i], x);")
+    })
+}
+
+/// A loop over `count` tiles from `first` on, `step` at once: `tile` is the first of them in `body`.
+pub(super) fn steps(step: u32, first: &str, count: &str, body: &str) -> String {
+    let position = "let (at, k) = (tile * TILE, tile * TILE_K);";
+    if step == 1 {
+        return format!("for tile in {first}..{first} + {count} {{ {position} {body} }}\n");
+    }
+    let steps = match count.parse::<u32>() {
+        Ok(count) => (count / step).to_string(),
+        Err(_) => format!("{count} / {step}"),
+    };
+    format!("for step in 0..{steps} {{ let tile = {first} + step * {step}; {position} {body} }}\n")
+}

@@ -1,0 +1,150 @@
+//! Errors of the compiler, each of a spec with a code and its place.
+
+use gristmill_spec::Diagnostic;
+use gristmill_spec::model::{Format, Origin, Packing, Tile};
+use gristmill_spec::vocab::{CudaAlgorithm, Strategy};
+
+/// What the compiler can refuse.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Something in a spec that can't be compiled exactly.
+    #[error("{}: [{}] {}", .0.path, .0.code, .0.message)]
+    Spec(Box<Diagnostic>),
+    /// A spec passed the checks that it should not have passed: a defect of gristmill, never of the spec alone.
+    #[error(
+        "format `{format}` passed the checks, but {reason}; please report this with the spec that caused it"
+    )]
+    Passed {
+        /// The format.
+        format: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The emitted text is not Rust: a defect of the compiler, never of a spec.
+    #[error(
+        "the compiler emitted text that is not Rust ({message}); please report this with the spec that caused it"
+    )]
+    Emitted {
+        /// What the parser said.
+        message: String,
+    },
+}
+
+impl Error {
+    /// A variant that can't be compiled as it stands.
+    pub(crate) fn refused(
+        code: &'static str,
+        variant: &Origin,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Error {
+        Error::Spec(Box::new(diagnostic(code, variant, message, help)))
+    }
+
+    /// A packing without a tile wide enough for the weights of a format.
+    pub(crate) fn no_tile(
+        format: &Format,
+        (least, most): (i32, i32),
+        packing: &Packing,
+        variant: &Origin,
+    ) -> Error {
+        let message = format!(
+            "packing `{}` has no tile wide enough for format `{}`, whose weights go from {least} to {most}",
+            packing.name, format.name
+        );
+        let help = "add a wider `[[tile]]` to the packing, or list `formats` without this one";
+        let diagnostic = diagnostic("no-tile", variant, message, help);
+        Error::Spec(Box::new(diagnostic.also(
+            &packing.origin.file,
+            packing.origin.span.clone(),
+            "the packing",
+        )))
+    }
+
+    /// A packing whose order the loops of a strategy can't read.
+    pub(crate) fn strategy_order(
+        packing: &Packing,
+        tile: &Tile,
+        strategy: Strategy,
+        variant: &Origin,
+    ) -> Error {
+        let message =
+            format!("strategy `{strategy}` can't read packing `{}`, tile of {}", packing.name, tile.code);
+        Error::order(packing, variant, message, wanted(strategy))
+    }
+
+    /// A packing whose order the loops of a CUDA algorithm can't read.
+    pub(crate) fn cuda_order(
+        packing: &Packing,
+        algorithm: CudaAlgorithm,
+        needs: &str,
+        variant: &Origin,
+    ) -> Error {
+        let message = format!("`{algorithm}` can't read packing `{}`", packing.name);
+        Error::order(packing, variant, message, needs)
+    }
+
+    fn order(packing: &Packing, variant: &Origin, message: String, needs: &str) -> Error {
+        let diagnostic = diagnostic("packing-order", variant, message, format!("it needs {needs}"));
+        Error::Spec(Box::new(diagnostic.also(
+            &packing.origin.file,
+            packing.origin.span.clone(),
+            "the packing",
+        )))
+    }
+
+    /// A run of a format's weights whose sums could overflow.
+    pub(crate) fn overflow(format: &Format, run: u32, variant: &Origin) -> Error {
+        let message =
+            format!("sums over runs of {run} weights of format `{}` could leave 32 bits", format.name);
+        Error::refused("sum-overflow", variant, message, OTHER_FORMATS)
+    }
+
+    /// A tile of a CUDA block that needs too much memory.
+    pub(crate) fn shared_memory(format: &Format, variant: &Origin, message: &str) -> Error {
+        let message = format!("format `{}`: {message}", format.name);
+        let help = "fewer `tokens` or `threads` in `tile` need less";
+        Error::refused("shared-memory", variant, message, help)
+    }
+
+    /// Something that the checks refuse.
+    pub(crate) fn passed(format: &Format, reason: impl Into<String>) -> Error {
+        Error::Passed { format: format.name.clone(), reason: reason.into() }
+    }
+}
+
+/// What would help where a variant can't serve a format.
+pub(crate) const OTHER_FORMATS: &str = "list `formats` without this one";
+
+pub(super) fn diagnostic(
+    code: &'static str,
+    variant: &Origin,
+    message: impl Into<String>,
+    help: impl Into<String>,
+) -> Diagnostic {
+    Diagnostic::error(code, &variant.file, variant.span.clone(), message).label("this variant").help(help)
+}
+
+/// What the loops of a strategy need of a packing.
+pub(super) fn wanted(strategy: Strategy) -> &'static str {
+    match strategy {
+        Strategy::Multiply => {
+            "one row to a 32-bit lane (row stride 32), four k to its bytes (innermost k of 4 with stride 8) and the other k \
+             in the fields of a byte"
+        }
+        Strategy::Lookup => {
+            "one row to a byte (row stride 8) and codes of 1, 2 or 4 bits one after the other in it (k stride: their bits)"
+        }
+    }
+}
+
+/// Each error once: many are the same for every format that a variant serves.
+pub(crate) fn once(errors: Vec<Error>) -> Vec<Error> {
+    let mut all: Vec<Error> = Vec::with_capacity(errors.len());
+    for error in errors {
+        if !all.contains(&error) {
+            all.push(error);
+        }
+    }
+    all
+}

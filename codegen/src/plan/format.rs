@@ -1,0 +1,190 @@
+//! What is decided once for a format.
+
+use super::divisors::lcm;
+use super::superblock::SuperBlock;
+use gristmill_spec::model::{Activations, Factor, FieldLayout, FieldType, Format, ValueMap};
+
+/// What is decided once for a format.
+#[derive(Clone, Debug)]
+pub struct FormatPlan<'a> {
+    /// The format.
+    pub format: &'a Format,
+    /// Its activation format.
+    pub activations: &'a Activations,
+    /// Width of a code.
+    pub code_bits: u32,
+    /// Largest code that means something, where some codes mean nothing.
+    pub last_code: Option<u32>,
+    /// Every integer value a weight can have, ascending.
+    pub values: Vec<i32>,
+    /// Eight bits hold these values, and what they are made of: the map's before signs and shift, and the shift's.
+    narrow: bool,
+    /// Runs of a block whose elements share every factor (1 where the block has none): each count divides it.
+    pub groups: u32,
+    /// Factors of the scale that stand in the block.
+    pub block_scale: Vec<usize>,
+    /// The scale has a factor outside the block.
+    pub outer: bool,
+    /// The weight has an added or subtracted term.
+    pub offset: bool,
+    /// Elements of an integer run for matmul; 0: the whole row.
+    pub unit: u32,
+    /// Runs whose integer sums are added up before they are scaled, where scales are integers times a shared number.
+    pub superblock: Option<SuperBlock>,
+}
+
+/// How codes become integer values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decode {
+    /// `times * code - zero`.
+    Affine {
+        /// Factor.
+        times: i32,
+        /// Subtracted.
+        zero: i32,
+        /// The code is two's complement.
+        signed: bool,
+    },
+    /// A table by code.
+    Table(Vec<i32>),
+    /// A table of groups by code.
+    Codebook {
+        /// Factor.
+        times: i32,
+    },
+}
+
+impl<'a> FormatPlan<'a> {
+    /// Plans `format`, which was checked.
+    pub fn new(format: &'a Format, activations: &'a Activations) -> FormatPlan<'a> {
+        let field = &format.fields[format.value.code];
+        let code_bits = match field.ty {
+            FieldType::Unsigned(bits) | FieldType::Signed(bits) => bits,
+            FieldType::Trit => 2,
+            // Refused by the checks.
+            FieldType::Scalar(scalar) => scalar.bits(),
+        };
+        let radix = matches!(field.layout, FieldLayout::Digits { .. });
+        let codes = if radix { 3 } else { 1u32.checked_shl(code_bits).unwrap_or(u32::MAX) };
+        let meant = match &format.value.map {
+            ValueMap::Affine { .. } => codes,
+            ValueMap::Levels(levels) => levels.len() as u32,
+            ValueMap::Codebook { entries, .. } => entries.len() as u32,
+        };
+        let last_code = (meant < codes).then(|| meant - 1);
+        let block_fields = |factors: &[Factor]| -> Vec<usize> {
+            factors.iter().filter_map(|f| if let Factor::Field(i) = f { Some(*i) } else { None }).collect()
+        };
+        let is_outer = |factors: &[Factor]| factors.iter().any(|f| matches!(f, Factor::Row | Factor::Tensor));
+        let block_scale = block_fields(&format.value.scale);
+        let offsets: Vec<usize> =
+            [block_fields(&format.value.add), block_fields(&format.value.subtract)].concat();
+        // Runs in which no factor changes: counts that do not divide each other cut a block at the borders of both. Every
+        // count divides the block's elements, so their least common multiple does.
+        let counts = block_scale.iter().chain(&offsets).map(|&i| format.fields[i].count);
+        let groups = counts.fold(1, |all, count| lcm(all.into(), count.into()) as u32);
+        let offset = !format.value.add.is_empty() || !format.value.subtract.is_empty();
+        let outer = is_outer(&format.value.scale);
+        let run = format.elements / groups;
+        let unit = match (format.scales_stand_outside(), activations.block) {
+            (true, None) => 0,
+            (false, None) => run,
+            (true, Some(block)) => block.min(format.elements),
+            (false, Some(block)) => block.min(run),
+        };
+        let values: Vec<i32> = format.integers().into_iter().collect();
+        let ends = (values.first().copied().unwrap_or(0), values.last().copied().unwrap_or(0));
+        FormatPlan {
+            superblock: SuperBlock::of(format, activations, groups, ends),
+            format,
+            activations,
+            code_bits,
+            last_code,
+            narrow: narrow(format, ends),
+            values,
+            groups,
+            block_scale,
+            outer,
+            offset,
+            unit,
+        }
+    }
+
+    /// Smallest value.
+    pub fn min(&self) -> i32 {
+        self.values[0]
+    }
+
+    /// Largest value.
+    pub fn max(&self) -> i32 {
+        self.values[self.values.len() - 1]
+    }
+
+    /// The Rust type that holds a value.
+    pub fn value_type(&self) -> &'static str {
+        if self.narrow { "i8" } else { "i16" }
+    }
+
+    /// The Rust type that holds a code.
+    pub fn code_type(&self) -> &'static str {
+        if self.code_bits <= 8 { "u8" } else { "u16" }
+    }
+
+    /// Elements that share a scale.
+    pub fn run(&self) -> u32 {
+        self.format.elements / self.groups
+    }
+
+    /// Units that share an f32 scale in a packing.
+    pub fn runs(&self) -> u32 {
+        self.superblock.as_ref().map_or(1, |superblock| superblock.runs)
+    }
+
+    /// How far integer sums go, in words.
+    pub fn extent(&self) -> String {
+        match (self.unit, &self.superblock) {
+            (0, _) => "one integer sum a row".to_string(),
+            (unit, None) => format!("integer sums over {unit} elements"),
+            (unit, Some(superblock)) => {
+                let runs = superblock.runs;
+                format!(
+                    "integer sums over {} elements, {runs} runs of {unit} with an integer each",
+                    runs * unit
+                )
+            }
+        }
+    }
+
+    /// Whether packed weights carry scales beside their codes.
+    pub fn has_scales(&self) -> bool {
+        !self.block_scale.is_empty() || self.offset
+    }
+
+    /// How codes become values; evenly spaced levels are an affine map.
+    pub fn decode(&self) -> Decode {
+        let signed = matches!(self.format.fields[self.format.value.code].ty, FieldType::Signed(_));
+        match &self.format.value.map {
+            ValueMap::Affine { times, zero } => Decode::Affine { times: *times, zero: *zero, signed },
+            ValueMap::Levels(levels) => {
+                let step = if levels.len() > 1 { levels[1] - levels[0] } else { 1 };
+                if levels.windows(2).all(|pair| pair[1] - pair[0] == step) {
+                    Decode::Affine { times: step, zero: -levels[0], signed: false }
+                } else {
+                    let mut table = levels.clone();
+                    table.resize(1 << self.code_bits, 0);
+                    Decode::Table(table)
+                }
+            }
+            ValueMap::Codebook { times, .. } => Decode::Codebook { times: *times },
+        }
+    }
+}
+
+/// Whether eight bits hold a format's integers at every step of decoding; those of weights go from `ends.0` to `ends.1`.
+pub(super) fn narrow(format: &Format, ends: (i32, i32)) -> bool {
+    let fits = |v: &i32| (-128..=127).contains(v);
+    let shifts = format.value.shift.as_ref();
+    // What a shift is added to; signs have made it symmetric.
+    let before = || format.unshifted().iter().all(fits);
+    fits(&ends.0) && fits(&ends.1) && shifts.is_none_or(|shift| shift.values.iter().all(fits) && before())
+}

@@ -1,0 +1,90 @@
+//! What an ISA offers to the loops: its primitives and features.
+
+use gristmill_spec::model::CpuVariant;
+use gristmill_spec::vocab::{Feature, Isa};
+use std::collections::BTreeSet;
+
+/// A module of primitives in the runtime, and what decides how its loops are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Primitives {
+    /// Name of the module.
+    pub module: &'static str,
+    /// i32 lanes of a vector.
+    pub lanes: u32,
+    /// It has `dot`.
+    pub direct: bool,
+    /// Its multiply takes operands as signed bytes.
+    pub signed: bool,
+    /// Products that an i16 lane of `pairs` gains in a step.
+    pub paired: u32,
+    /// `shift` moves each byte by itself, so the topmost field needs no mask.
+    pub byte_shift: bool,
+    /// It has `dot_group`: one load of activations serves every field of a byte.
+    pub grouped: bool,
+    /// Tiles of several tokens ask for weights ahead, as those of one do everywhere. Measured to pay on x86.
+    pub ahead: bool,
+    /// It has `trits`: byte permutes that take bytes of five trits apart.
+    pub trits: bool,
+    /// It has `matrix`, which takes two tokens at once.
+    pub matrix: bool,
+    /// Vector registers that sums may fill, so that operands fit beside them; tiles with more sums than that get fewer
+    /// tokens, or fewer rows. None: tiles are computed as listed.
+    pub sums: Option<u32>,
+}
+
+/// The primitives that a variant is written in; none for the scalar ones.
+pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
+    let x86 = |module, lanes, direct| Primitives {
+        module,
+        lanes,
+        direct,
+        signed: false,
+        paired: 2,
+        byte_shift: false,
+        grouped: false,
+        ahead: true,
+        trits: false,
+        matrix: false,
+        sums: None,
+    };
+    let arm = |module, direct, signed| Primitives {
+        module,
+        lanes: 4,
+        direct,
+        signed,
+        paired: 1,
+        byte_shift: true,
+        grouped: direct,
+        ahead: false,
+        trits: false,
+        matrix: false,
+        // Activations are in registers too.
+        sums: Some(20),
+    };
+    let requires = |feature| variant.requires.contains(&feature);
+    match variant.isa {
+        Isa::Scalar => None,
+        Isa::Sse41 => Some(x86("sse41", 4, false)),
+        Isa::Avx2 => Some(x86("avx2", 8, false)),
+        // Sixteen registers: f32 sums wait in memory, which is read once a run.
+        Isa::AvxVnni => Some(Primitives { sums: Some(16), ..x86("avxvnni", 8, true) }),
+        Isa::Avx512 if requires(Feature::Avx512vnni) && requires(Feature::Avx512vbmi) => {
+            Some(Primitives { sums: Some(24), trits: true, ..x86("avx512vbmi", 16, true) })
+        }
+        Isa::Avx512 if requires(Feature::Avx512vnni) => {
+            Some(Primitives { sums: Some(24), ..x86("avx512vnni", 16, true) })
+        }
+        Isa::Avx512 => Some(Primitives { sums: Some(24), ..x86("avx512", 16, false) }),
+        Isa::Neon if requires(Feature::I8mm) => {
+            Some(Primitives { matrix: true, ..arm("neoni8mm", true, false) })
+        }
+        Isa::Neon if requires(Feature::Dotprod) => Some(arm("neondot", true, true)),
+        Isa::Neon => Some(arm("neon", false, true)),
+    }
+}
+
+/// ISA features and required ones, without repeats.
+pub fn features(variant: &CpuVariant) -> Vec<Feature> {
+    let all: BTreeSet<Feature> = variant.isa.features().iter().chain(&variant.requires).copied().collect();
+    all.into_iter().collect()
+}

@@ -1,0 +1,80 @@
+//! What a product of floats needs besides its kernel: the check of its weights, the rounding of its activations.
+
+use super::blocks::{looping, size};
+use super::convert::Convert;
+use super::device::{Argument, Function, Geometry, Gpu};
+use super::fault::{FaultKind, Faults, Rows};
+use super::types::{BF16, F16, F32};
+use super::weights::Weights;
+use crate::error::Error;
+use crate::registry::{CudaCode, CudaLaunch, Entry, Registry};
+use crate::weights::PackedMatrix;
+use gristmill_spec::vocab::Precision;
+use std::sync::Arc;
+
+/// What a product of floats needs besides its kernel.
+#[derive(Clone, Debug)]
+pub(crate) struct Floats {
+    /// The type that activations are rounded to, as kernels are told; that of f32 for none.
+    pub(super) word: u32,
+    check: Function,
+    check_threads: u32,
+    /// Rounds activations, or looks at those that are of the type.
+    pub(super) convert: Option<Convert>,
+}
+
+impl Floats {
+    /// `None` where the code is another kernel's.
+    pub(super) fn load(
+        gpu: &Gpu,
+        registry: &'static Registry,
+        entry: &'static Entry,
+        code: &CudaCode,
+    ) -> Result<Option<Floats>, Error> {
+        let CudaLaunch::Rows { check, check_threads, precision, .. } = code.launch else { return Ok(None) };
+        let word = match precision {
+            Precision::F32 | Precision::Int8 => F32,
+            Precision::F16 => F16,
+            Precision::Bf16 => BF16,
+        };
+        let check = gpu.function(entry.name, code, check, check_threads)?;
+        let convert = if word == F32 { None } else { Some(Convert::load(gpu, registry)?) };
+        Ok(Some(Floats { word, check, check_threads, convert }))
+    }
+
+    /// Looks whether all weights can be used, and waits for the answer.
+    pub(super) fn check(
+        &self,
+        gpu: &Arc<Gpu>,
+        entry: &'static Entry,
+        weights: &Weights,
+        packed: &PackedMatrix,
+    ) -> Result<(), Error> {
+        let (n, k) = (packed.n(), packed.k());
+        if n == 0 || k == 0 {
+            return Ok(());
+        }
+        let mut faults = Faults::new(gpu)?;
+        let arguments = [
+            Argument::U64(weights.codes.input()),
+            Argument::U64(packed.stride as u64),
+            Argument::U64(weights.outer.input()),
+            Argument::U32(size("rows", n)?),
+            Argument::U32(size("a row", k)?),
+            Argument::U32(self.word),
+            Argument::U64(faults.address(gpu, Rows { k, block: None })?),
+        ];
+        let work = (n as u64).saturating_mul(k as u64).div_ceil(8 * u64::from(self.check_threads));
+        let geometry = Geometry { blocks: looping(gpu, work), threads: self.check_threads, layers: 1 };
+        // SAFETY: the parameters are those of docs/cuda.md; the weights are `n` rows of `k`, `stride` bytes apart.
+        unsafe { gpu.launch(entry.name, &self.check, &geometry, &arguments) }?;
+        let Some((kind, at, _)) = faults.take()? else { return Ok(()) };
+        let (row, column) = (at / k, at % k);
+        Err(match kind {
+            FaultKind::InvalidCode => Error::InvalidCode { format: packed.layout.format.name, row, column },
+            FaultKind::NonFinite | FaultKind::ScaleOverflow | FaultKind::Beyond => {
+                Error::BeyondPrecision { what: "the weight", row, column }
+            }
+        })
+    }
+}

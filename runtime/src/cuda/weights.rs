@@ -1,0 +1,19 @@
+//! Weights on a device.
+
+use super::buffer::DeviceBuffer;
+
+/// Weights on a device.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    pub(super) codes: DeviceBuffer<u8>,
+    pub(super) scales: DeviceBuffer<f32>,
+    pub(super) mins: DeviceBuffer<f32>,
+    pub(super) outer: DeviceBuffer<f32>,
+    pub(super) table: Option<DeviceBuffer<u8>>,
+}
+
+impl Weights {
+    pub(crate) fn bytes(&self) -> usize {
+        self.codes.bytes() + self.scales.bytes() + self.mins.bytes() + self.outer.bytes()
+    }
+}

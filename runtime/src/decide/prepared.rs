@@ -1,0 +1,44 @@
+//! A request, as far as it can be answered before the shape is known.
+
+use super::allowed::Allowed;
+use super::candidate::Candidate;
+use crate::device::Device;
+use crate::gpu::{GpuProfile, NoGpu};
+use crate::reason::Reason;
+use crate::registry::{Registry, WithoutImage};
+use crate::request::{PrecisionMode, Shape};
+use gristmill_spec::vocab::{DType, FeatureSet, Op};
+use std::sync::Arc;
+
+/// A request whose names, features and restrictions are resolved: everything but the shape.
+#[derive(Debug)]
+pub struct Prepared {
+    pub(super) registry: &'static Registry,
+    pub(super) op: Op,
+    pub(super) format_name: String,
+    /// Index into the registry's formats or activation formats.
+    pub(super) format: Option<usize>,
+    pub(super) quantizer: usize,
+    pub(super) input: DType,
+    pub(super) precision: PrecisionMode,
+    pub(super) device: Device,
+    pub(super) shape: Shape,
+    /// Elements of a block, where rows must be whole blocks; 1 elsewhere.
+    pub(super) elements: usize,
+    /// Why no kernel at all comes into question.
+    pub(super) obstacle: Option<Reason>,
+    /// Every entry of this request, in order of preference.
+    pub(super) candidates: Box<[Candidate]>,
+    /// Those that this processor and the restrictions allow.
+    pub(super) usable: Box<[Candidate]>,
+    /// The same in measured order, by class of shape; empty without a tuning, as is each that was not measured.
+    pub(super) tuned: Box<[Box<[Candidate]>]>,
+    /// How activations get to int8, for a product that starts from floats.
+    pub(super) activations: Option<Arc<Prepared>>,
+    pub(super) features: FeatureSet,
+    /// The GPU that was asked for, where one was.
+    pub(super) gpu: Option<Result<GpuProfile, NoGpu>>,
+    /// Kernels that would come into question if they had an image.
+    pub(super) without: Box<[&'static WithoutImage]>,
+    pub(super) allowed: Allowed,
+}

@@ -1,0 +1,14 @@
+//! What all measurements on a GPU share.
+
+use crate::cli::bench::plan::Plan;
+use gristmill::Device;
+use gristmill::cuda::Gpu;
+use std::sync::Arc;
+
+/// What all measurements share.
+pub(super) struct Bench<'b> {
+    pub(super) plan: &'b Plan,
+    pub(super) gpu: &'b Arc<Gpu>,
+    pub(super) device: Device,
+    pub(super) rounds: usize,
+}

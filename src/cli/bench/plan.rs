@@ -1,0 +1,72 @@
+//! What a run measures.
+
+use super::base::Base;
+use super::measure::Effort;
+use crate::cli::error::CliError;
+use gristmill::registry::FormatInfo;
+use gristmill::vocab::{DType, Isa};
+use gristmill::{PrecisionMode, ThreadOptions, Threads};
+use std::time::Instant;
+
+/// Where weights come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Memory {
+    /// The same weights in each run.
+    Hot,
+    /// So many copies in turn that none is still in a cache.
+    Cold,
+}
+
+impl Memory {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Memory::Hot => "hot",
+            Memory::Cold => "cold",
+        }
+    }
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Measured {
+    /// Products with packed weights.
+    Matmul,
+    /// f32 to blocks.
+    Quantize,
+    /// Blocks to f32.
+    Dequantize,
+    /// Rows by index to f32.
+    Embed,
+    /// Blocks to what products read.
+    Pack,
+}
+
+/// What a run measures, and how thoroughly.
+pub(super) struct Plan {
+    pub(super) formats: Vec<&'static FormatInfo>,
+    pub(super) shapes: Vec<(usize, usize)>,
+    pub(super) tokens: Vec<usize>,
+    pub(super) threads: Vec<usize>,
+    pub(super) cpus: Vec<usize>,
+    pub(super) memory: Vec<Memory>,
+    pub(super) ops: Vec<Measured>,
+    pub(super) isa: Option<Isa>,
+    pub(super) input: DType,
+    pub(super) precision: PrecisionMode,
+    pub(super) effort: Effort,
+    pub(super) deadline: Option<Instant>,
+    pub(super) base: Option<Base>,
+}
+
+impl Plan {
+    /// Threads to measure with.
+    pub(super) fn make_threads(&self, count: usize) -> Result<Threads, CliError> {
+        let options = ThreadOptions { count, cpus: self.cpus.clone(), ..ThreadOptions::default() };
+        Ok(Threads::with_options(&options)?)
+    }
+
+    /// Whether a quick run is at its end.
+    pub(super) fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+}

@@ -1,0 +1,50 @@
+//! One measurement.
+
+use super::machine::Ceiling;
+use super::plan::Memory;
+use gristmill::vocab::Isa;
+use serde_json::{Value, json};
+
+/// One measurement.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    pub(super) kernel: &'static str,
+    pub(super) format: &'static str,
+    pub(super) isa: Option<Isa>,
+    pub(super) m: usize,
+    pub(super) n: usize,
+    pub(super) k: usize,
+    pub(super) threads: usize,
+    pub(super) memory: Memory,
+    /// `None` for ops without activations.
+    pub(super) quantizes_activations: Option<bool>,
+    pub(super) seconds: f64,
+    /// Median deviation of the rounds' medians, as a part of `seconds`.
+    pub(super) noise: f64,
+    /// `None` where nothing is multiplied.
+    pub(super) gmac_s: Option<f64>,
+    pub(super) gb_s: f64,
+    pub(super) ceiling: Ceiling,
+    pub(super) percent: f64,
+}
+
+impl Record {
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "kernel": self.kernel,
+            "format": self.format,
+            "isa": self.isa.map(|isa| isa.name()),
+            "m": self.m,
+            "n": self.n,
+            "k": self.k,
+            "threads": self.threads,
+            "memory": self.memory.name(),
+            "includes_activation_quantization": self.quantizes_activations,
+            "us": self.seconds * 1e6,
+            "gmac_s": self.gmac_s,
+            "gb_s": self.gb_s,
+            "ceiling": self.ceiling.name(),
+            "percent": self.percent,
+        })
+    }
+}

@@ -1,0 +1,42 @@
+//! What `gristmill run` is asked.
+
+use crate::cli::request;
+use gristmill::{Device, PrecisionMode};
+use std::path::PathBuf;
+
+/// Run real tensors through the kernels chosen for them, checked against the oracle
+///
+/// Without a file, the tensors are a decoder layer of BitNet b1.58 2B-4T with seeded weights, quantized to i2_s
+/// in memory. Times include quantizing or converting the activations. Exits with 1 if a result is wrong or data of
+/// the file is defective (a scale that is NaN or infinite, a code without a meaning), else with 2 if a quantized tensor has
+/// no kernel, as `plan` does.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// GGUF file
+    pub(super) file: Option<PathBuf>,
+    /// Numbers of tokens
+    #[arg(long, value_name = "M", value_delimiter = ',', default_value = "1,8,128")]
+    pub(super) m: Vec<usize>,
+    /// Where products run: cpu, cuda:0. Times on a GPU include the way there and back
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub(super) device: Device,
+    /// What products may multiply: int8, f32, f16, bf16 or auto
+    #[arg(long, value_name = "PRECISION", default_value = "int8", value_parser = request::precision)]
+    pub(super) precision: PrecisionMode,
+    /// Threads, at most 1024; all cores if not given
+    #[arg(long, value_name = "N", value_parser = request::threads)]
+    pub(super) threads: Option<usize>,
+    /// Write a receipt of what ran to this file
+    #[arg(long, value_name = "FILE")]
+    pub(super) receipt: Option<PathBuf>,
+    /// Seed of activations (and of weights, without a file)
+    #[arg(long, default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Layers to make (without a file)
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "file",
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(super) layers: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}

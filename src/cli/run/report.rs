@@ -1,0 +1,154 @@
+//! What was run, and what is printed of it.
+
+use super::arguments::Arguments;
+use super::measure::{Accuracy, Measured, Run};
+use crate::cli::error::CliError;
+use crate::cli::files::Without;
+use crate::cli::table::{Side, Table, bytes, counted, measured};
+use gristmill::text::Printable;
+use serde_json::{Value, json};
+use std::io::Write;
+
+/// What has been run.
+#[derive(Default)]
+pub(super) struct Done {
+    pub(super) tensors: Vec<Measured>,
+    pub(super) without: Without,
+    /// Tensors whose data is no weights, and why.
+    pub(super) defects: Vec<(String, String)>,
+    /// Type and number of tensors that are not quantized.
+    pub(super) plain: Vec<(&'static str, usize)>,
+}
+
+impl Done {
+    pub(super) fn runs(&self) -> impl Iterator<Item = &Run> {
+        self.tensors.iter().flat_map(|tensor| &tensor.runs)
+    }
+
+    pub(super) fn print(
+        &self,
+        arguments: &Arguments,
+        threads: usize,
+        out: &mut dyn Write,
+    ) -> Result<(), CliError> {
+        let mut table = Table::new(&[
+            ("tensor", Side::Left),
+            ("type", Side::Left),
+            ("NxK", Side::Right),
+            ("m", Side::Right),
+            ("kernel", Side::Left),
+            ("error", Side::Left),
+            ("rows checked", Side::Right),
+            ("us", Side::Right),
+            ("GB/s", Side::Right),
+            ("GMAC/s", Side::Right),
+        ]);
+        for tensor in &self.tensors {
+            for (i, run) in tensor.runs.iter().enumerate() {
+                let first = |text: String| if i == 0 { text } else { String::new() };
+                table.row([
+                    first(tensor.name.clone()),
+                    first(tensor.format.to_owned()),
+                    first(format!("{}x{}", tensor.n, tensor.k)),
+                    run.m.to_string(),
+                    run.kernel.to_owned(),
+                    run.accuracy.to_string(),
+                    if run.rows_checked == tensor.n {
+                        "all".to_owned()
+                    } else {
+                        run.rows_checked.to_string()
+                    },
+                    measured(run.seconds * 1e6),
+                    measured(run.gigabytes_per_second()),
+                    measured(run.gigamacs_per_second(tensor.n, tensor.k)),
+                ]);
+            }
+        }
+        if table.is_empty() {
+            writeln!(
+                out,
+                "{}",
+                match (self.without.count(), self.defects.len()) {
+                    (0, 0) => "no tensor is quantized",
+                    (_, 0) => "no quantized tensor has a kernel here",
+                    (_, _) => "no tensor was run",
+                }
+            )?;
+            return self.print_rest(arguments, out);
+        }
+        table.print(out)?;
+        writeln!(out)?;
+        let sum = |m: usize| -> f64 { self.runs().filter(|run| run.m == m).map(|run| run.seconds).sum() };
+        let packed: usize = self.tensors.iter().map(|tensor| tensor.packed_bytes).sum();
+        writeln!(
+            out,
+            "{} on {}, seed {}; {} of packed weights; times are medians and include what is done to the activations",
+            counted(self.tensors.len(), "tensor"),
+            counted(threads, "thread"),
+            arguments.seed,
+            bytes(packed as u64)
+        )?;
+        if self.tensors.len() > 1 {
+            let sums: Vec<String> =
+                arguments.m.iter().map(|&m| format!("{} us at m = {m}", measured(sum(m) * 1e6))).collect();
+            writeln!(out, "all of them: {}", sums.join(", "))?;
+        }
+        self.print_rest(arguments, out)
+    }
+
+    /// What was not run, and what was wrong.
+    fn print_rest(&self, arguments: &Arguments, out: &mut dyn Write) -> Result<(), CliError> {
+        if !self.plain.is_empty() {
+            let plain: Vec<String> =
+                self.plain.iter().map(|(name, count)| format!("{count} of {name}")).collect();
+            writeln!(out, "not quantized, so not run: {}", plain.join(", "))?;
+        }
+        self.without.print(out)?;
+        for tensor in &self.tensors {
+            for run in &tensor.runs {
+                if let Accuracy::Wrong(what) = &run.accuracy {
+                    let name = Printable(&tensor.name);
+                    writeln!(out, "wrong: {name} by {}, m = {}: {what}", run.kernel, run.m)?;
+                }
+            }
+        }
+        for (tensor, what) in &self.defects {
+            writeln!(out, "defective data: {}: {what}", Printable(tensor))?;
+        }
+        if let Some(path) = &arguments.receipt {
+            writeln!(out, "receipt: {}", path.display())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn json(&self, arguments: &Arguments, threads: usize) -> Value {
+        let rows = self.tensors.iter().flat_map(|tensor| {
+            tensor.runs.iter().map(move |run| {
+                json!({
+                    "tensor": tensor.name,
+                    "type": tensor.format,
+                    "n": tensor.n,
+                    "k": tensor.k,
+                    "m": run.m,
+                    "kernel": run.kernel,
+                    "correct": !run.accuracy.is_wrong(),
+                    "exact": matches!(run.accuracy, Accuracy::Exact),
+                    "nmse": match run.accuracy { Accuracy::Nmse(nmse) => Some(nmse), _ => None },
+                    "problem": match &run.accuracy { Accuracy::Wrong(what) => Some(what), _ => None },
+                    "rows_checked": run.rows_checked,
+                    "us": run.seconds * 1e6,
+                    "gb_s": run.gigabytes_per_second(),
+                    "gmac_s": run.gigamacs_per_second(tensor.n, tensor.k),
+                })
+            })
+        });
+        json!({
+            "tensors": rows.collect::<Vec<_>>(),
+            "without_kernel": self.without.json(),
+            "defective": self.defects.iter().map(|(tensor, what)| json!({"tensor": tensor, "problem": what})).collect::<Vec<_>>(),
+            "not_quantized": self.plain.iter().map(|(name, count)| json!({"type": name, "count": count})).collect::<Vec<_>>(),
+            "threads": threads,
+            "seed": arguments.seed,
+        })
+    }
+}
