@@ -162,6 +162,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn precisions_have_the_names_that_they_are_written_by() {
+        for mode in PrecisionMode::ALL {
+            assert_eq!(PrecisionMode::from_name(mode.name()), Some(*mode));
+        }
+        assert_eq!(PrecisionMode::from_name("f64"), None);
+    }
+
+    #[test]
     fn isa_names_are_checked() -> Result<(), Error> {
         assert_eq!(isa_named("avx2")?, Isa::Avx2);
         let error = isa_named("avx3").expect_err("no such ISA").to_string();

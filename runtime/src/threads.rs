@@ -234,6 +234,7 @@ mod tests {
     fn every_piece_is_run_once() -> Result<(), Error> {
         for count in [1, 2, 5] {
             let threads = Threads::new(count)?.with_grain(1);
+            assert_eq!(threads.count(), count);
             for pieces in [0usize, 1, 2, 7, 100] {
                 let seen = Mutex::new(vec![0; pieces]);
                 let split = |job: Range<usize>, left, all| {

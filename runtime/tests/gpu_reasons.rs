@@ -122,6 +122,7 @@ const fn registry(
 static BUILT: Registry =
     registry(CudaBuild::Built { compiler: "nvcc", architectures: &ARCHS }, &ENTRIES, candidates, &WITHOUT);
 static OFF: Registry = registry(CudaBuild::FeatureOff, &[], none, &[]);
+static OFF_AND_DESCRIBED: Registry = registry(CudaBuild::FeatureOff, &[], none, &WITHOUT);
 static WITHOUT_COMPILER: Registry =
     registry(CudaBuild::NoToolchain { looked: &["PATH: no `nvcc` there"] }, &[], none, &WITHOUT);
 
@@ -215,6 +216,18 @@ fn each_reason_is_another_and_says_what_helps() -> Result<(), Error> {
     }
     let (found, _) = plain(device((8, 0), (13, 0)), 2048)?;
     assert!(matches!(found[..], [Reason::ShapeRule(_)]), "{found:?}");
+    Ok(())
+}
+
+/// What helps with other formats or ops of a registry is no help with what nobody described.
+#[test]
+fn what_nobody_described_has_no_other_reason() -> Result<(), Error> {
+    for registry in [&OFF_AND_DESCRIBED, &WITHOUT_COMPILER, &BUILT] {
+        for (op, format) in [(Op::Matmul, "plain"), (Op::Quantize, "other")] {
+            let (found, text) = reasons(registry, op, format, device((8, 0), (13, 0)), 64)?;
+            assert!(matches!(found[..], [Reason::OpNotDescribed { .. }]), "{text}");
+        }
+    }
     Ok(())
 }
 

@@ -21,7 +21,8 @@ pub fn emit(
     runtime: &str,
 ) -> String {
     let mut out = format!(
-        "use {runtime}::registry::{{
+        "#[allow(unused_imports, reason = \"which of these it names depends on the formats of the build\")]
+         use {runtime}::registry::{{
              ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, EntryFacts, FormatFacts, FormatInfo, ImportInfo,
              KernelId, LeftOut, Move, OuterType, Registry, RegistryFacts, ShapeRules, Source, Unit, WithoutImage,
          }};
@@ -204,9 +205,13 @@ fn outer(scalar: Scalar) -> &'static str {
 
 fn formats(set: &SpecSet, plans: &[FormatPlan<'_>]) -> String {
     let mut out = String::from(
-        "/// The weight formats: as large as the blocks for which the kernels below were compiled.
-         static FORMATS: &[FormatInfo] = unsafe { &[",
+        "/// The weight formats.
+         // SAFETY: they are as large as the blocks for which the kernels below were compiled.
+         static FORMATS: &[FormatInfo] = ",
     );
+    // An empty block would need no `unsafe`.
+    let (begin, end) = if plans.is_empty() { ("&[", "]") } else { ("unsafe { &[", "] }") };
+    out.push_str(begin);
     for plan in plans {
         let f = plan.format;
         let quantizers: Vec<&str> = f.quantizers.iter().map(|q| q.name.as_str()).collect();
@@ -222,7 +227,7 @@ fn formats(set: &SpecSet, plans: &[FormatPlan<'_>]) -> String {
             f.name, f.doc, f.origin.file, f.origin.line, f.gguf, f.elements, f.bytes, f.activations,
         );
     }
-    out.push_str("] };\nstatic ACTIVATIONS: &[ActivationInfo] = &[");
+    let _ = write!(out, "{end};\nstatic ACTIVATIONS: &[ActivationInfo] = &[");
     for a in &set.activations {
         let block = a.block.map_or("None".to_string(), |b| format!("Some({b})"));
         let _ = write!(

@@ -744,6 +744,10 @@ pub mod activations_int8_row {
         Ok(())
     }
 }
+#[allow(
+    unused_imports,
+    reason = "which of these it names depends on the formats of the build"
+)]
 use ::gristmill::runtime::registry::{
     ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, EntryFacts, FormatFacts,
     FormatInfo, ImportInfo, KernelId, LeftOut, Move, OuterType, Registry, RegistryFacts,
@@ -770,7 +774,8 @@ impl ActivationFormat {
     /// All of them, in the order of the registry's table.
     pub const ALL: &'static [ActivationFormat] = &[ActivationFormat::Int8Row];
 }
-/// The weight formats: as large as the blocks for which the kernels below were compiled.
+/// The weight formats.
+// SAFETY: they are as large as the blocks for which the kernels below were compiled.
 static FORMATS: &[FormatInfo] = unsafe {
     &[
         FormatInfo::new(FormatFacts {

@@ -209,6 +209,7 @@ fn packed_weights_are_shared_by_kernels_of_one_packing_only() -> Result<(), Erro
     let prefill = kernel("matmul.tail2.avx2.prefill", "tail2", Shape { m, n, k }, DType::F32)?;
     let scalar = kernel("matmul.tail2.scalar", "tail2", Shape { m, n, k }, DType::F32)?;
     let packed = decode.pack(&matrix)?;
+    assert_eq!((packed.packing(), scalar.pack(&matrix)?.packing()), (Some("p4"), None));
     let threads = Threads::single();
     let mut workspace = Workspace::for_(&prefill, m, k, &threads)?;
     let (x, mut y) = (noise(m * k, 1), vec![0.0; m * n]);
