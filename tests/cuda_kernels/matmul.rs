@@ -2,7 +2,7 @@
 //!
 //! Weights are packed here once more, from the packing's description alone, so that its order in memory is checked too.
 
-use super::choice::{everything, left_out};
+use super::choice::left_out;
 use super::generated::{Kernel, generated, kernels, least, same_f32};
 use super::random::Random;
 use super::support::{Buffer, Unit, can_run};

@@ -4,6 +4,8 @@ use gristmill_codegen::{Options, compile};
 use gristmill_spec::{SourceFile, check, render, shipped};
 use std::path::Path;
 
+mod skeletons;
+
 const FORMAT: &str = r#"
 doc   = "two bits in planes, an f16 scale"
 block = { elements = 64, bytes = 18 }
@@ -79,26 +81,30 @@ fn compiled(format: &str) -> Result<String, String> {
         .map_err(|errors| errors.iter().map(|e| format!("{e}\n")).collect())
 }
 
-#[test]
-fn the_text_is_as_reviewed() {
-    let code = compiled(FORMAT).expect("compiles");
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/planes.rs");
+/// Compares text with a file of tests/golden, or writes it there where `BLESS` is set.
+fn golden(file: &str, text: &str) {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
     if std::env::var_os("BLESS").is_some() {
-        std::fs::write(&golden, &code).expect("writable");
+        std::fs::write(&golden, text).expect("writable");
         return;
     }
     let expected = std::fs::read_to_string(&golden).unwrap_or_default();
-    if code != expected {
-        let line = code.lines().zip(expected.lines()).position(|(a, b)| a != b).unwrap_or(0);
+    if text != expected {
+        let line = text.lines().zip(expected.lines()).position(|(a, b)| a != b).unwrap_or(0);
         panic!(
             "the emitted code differs from {} at line {}:\n  now: {}\n  was: {}\nlook at the difference; \
              `BLESS=1 cargo test -p gristmill-codegen` takes the new text",
             golden.display(),
             line + 1,
-            code.lines().nth(line).unwrap_or("(end)"),
+            text.lines().nth(line).unwrap_or("(end)"),
             expected.lines().nth(line).unwrap_or("(end)"),
         );
     }
+}
+
+#[test]
+fn the_text_is_as_reviewed() {
+    golden("planes.rs", &compiled(FORMAT).expect("compiles"));
 }
 
 /// The same specs give the same text: nothing in it depends on hash order, time or place.

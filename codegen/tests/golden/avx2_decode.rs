@@ -1,0 +1,203 @@
+pub mod matmul_avx2_decode_r16k4_2bit_rows_int8_row_centred_outer_widen16 {
+    use ::gristmill::runtime::abi::MatmulArgs;
+    use ::gristmill::runtime::simd::avx2::{self as simd, LANES};
+    /// Rows of a panel.
+    const ROWS: usize = 16;
+    /// Bytes of a tile of codes: all rows of a panel, 16 elements each.
+    const TILE: usize = 64;
+    /// Elements of a row in a tile.
+    const TILE_K: usize = 16;
+    /// Weights are read once and perhaps from memory: they are asked for so many bytes ahead.
+    const AHEAD: usize = 4096;
+    /// Rows to a cache line of codes.
+    const LINE: usize = 16;
+    /// `V` vectors of rows from `row` by `T` tokens from `token`.
+    ///
+    /// # Safety
+    ///
+    /// As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.
+    #[target_feature(enable = "avx2")]
+    unsafe fn tile<const V: usize, const T: usize>(
+        a: &MatmulArgs,
+        row: usize,
+        token: usize,
+    ) {
+        // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`.
+        unsafe {
+            let mut codes = [a.codes.add(row / ROWS * a.stride + row % ROWS * 4); V];
+            for i in 1..V {
+                let row = row + i * LANES;
+                codes[i] = if ROWS.is_multiple_of(V * LANES) {
+                    // In the same panel.
+                    codes[0].add(i * LANES * 4)
+                } else {
+                    a.codes.add(row / ROWS * a.stride + row % ROWS * 4)
+                };
+            }
+            let mut x = [a.x; T];
+            for t in 0..T {
+                x[t] = a.x.add((token + t) * a.x_stride);
+            }
+            // From the end of these rows' panels to the rows that come next.
+            let after = row + V * LANES;
+            let next = (after / ROWS * a.stride + after % ROWS * 4)
+                .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
+            let mut dot = [[simd::zero(); V]; T];
+            let mut tile = 0;
+            while tile < a.stride / TILE {
+                // i16 sums stay exact over 16 tiles.
+                let stop = (a.stride / TILE).min(tile + 16);
+                let mut sum = [[simd::zero_pairs(); V]; T];
+                while tile < stop {
+                    let (at, k) = (tile * TILE, tile * TILE_K);
+                    let mut packed0 = [simd::zero(); V];
+                    for i in 0..V {
+                        packed0[i] = simd::load(codes[i].add(at));
+                    }
+                    let ahead = if V * LANES == ROWS || at + AHEAD < a.stride {
+                        at + AHEAD
+                    } else {
+                        (at + AHEAD).wrapping_add(next)
+                    };
+                    for i in 0..V {
+                        if (i * LANES).is_multiple_of(LINE) {
+                            simd::prefetch(codes[i].wrapping_add(ahead));
+                        }
+                    }
+                    let mut w0 = [simd::zero(); V];
+                    for i in 0..V {
+                        w0[i] = simd::and(packed0[i], simd::bytes(0x3));
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k));
+                        for i in 0..V {
+                            sum[t][i] = simd::pairs(sum[t][i], w0[i], x);
+                        }
+                    }
+                    let mut w1 = [simd::zero(); V];
+                    for i in 0..V {
+                        w1[i] = simd::and(
+                            simd::shift::<2>(packed0[i]),
+                            simd::bytes(0x3),
+                        );
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k + 4));
+                        for i in 0..V {
+                            sum[t][i] = simd::pairs(sum[t][i], w1[i], x);
+                        }
+                    }
+                    let mut w2 = [simd::zero(); V];
+                    for i in 0..V {
+                        w2[i] = simd::and(
+                            simd::shift::<4>(packed0[i]),
+                            simd::bytes(0x3),
+                        );
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k + 8));
+                        for i in 0..V {
+                            sum[t][i] = simd::pairs(sum[t][i], w2[i], x);
+                        }
+                    }
+                    let mut w3 = [simd::zero(); V];
+                    for i in 0..V {
+                        w3[i] = simd::and(
+                            simd::shift::<6>(packed0[i]),
+                            simd::bytes(0x3),
+                        );
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k + 12));
+                        for i in 0..V {
+                            sum[t][i] = simd::pairs(sum[t][i], w3[i], x);
+                        }
+                    }
+                    tile += 1;
+                }
+                for t in 0..T {
+                    for i in 0..V {
+                        dot[t][i] = simd::widen(dot[t][i], sum[t][i]);
+                    }
+                }
+            }
+            let mut y = [[simd::splat_f32(0.0); V]; T];
+            for t in 0..T {
+                let x_sum = *a.x_sums.add(token + t);
+                for i in 0..V {
+                    y[t][i] = simd::to_f32(
+                        simd::add(dot[t][i], simd::splat(x_sum * a.min)),
+                    );
+                }
+            }
+            for i in 0..V {
+                let row = row + i * LANES;
+                if row >= a.row_end {
+                    break;
+                }
+                let whole = row + LANES <= a.row_end;
+                let bias = if a.bias.is_null() {
+                    None
+                } else if whole {
+                    Some(simd::load_f32(a.bias.add(row)))
+                } else {
+                    let mut lanes = [0f32; LANES];
+                    lanes
+                        .as_mut_ptr()
+                        .copy_from_nonoverlapping(a.bias.add(row), a.row_end - row);
+                    Some(simd::load_f32(lanes.as_ptr()))
+                };
+                for t in 0..T {
+                    let y = y[t][i];
+                    let y = simd::div_f32(
+                        y,
+                        simd::splat_f32(*a.x_scales.add(token + t)),
+                    );
+                    let y = simd::mul_f32(y, simd::load_f32(a.outer.add(row)));
+                    let y = match bias {
+                        Some(bias) => simd::add_f32(y, bias),
+                        None => y,
+                    };
+                    let out = a.y.add((token + t) * a.n + row);
+                    if whole {
+                        simd::store_f32(out, y);
+                    } else {
+                        let mut lanes = [0f32; LANES];
+                        simd::store_f32(lanes.as_mut_ptr(), y);
+                        out.copy_from_nonoverlapping(lanes.as_ptr(), a.row_end - row);
+                    }
+                }
+            }
+        }
+    }
+    /// `y = x * w^T (+ bias)`.
+    ///
+    /// # Safety
+    ///
+    /// As [`MatmulArgs`] says.
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn matmul(a: &MatmulArgs) {
+        let end = a.row_end.next_multiple_of(LANES);
+        let (first, last) = (0, a.m);
+        // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
+        unsafe {
+            let mut row = a.row_begin;
+            while row + 2 * LANES <= end {
+                let mut token = first;
+                while token < last {
+                    tile::<2, 1>(a, row, token);
+                    token += 1;
+                }
+                row += 2 * LANES;
+            }
+            while row + LANES <= end {
+                let mut token = first;
+                while token < last {
+                    tile::<1, 1>(a, row, token);
+                    token += 1;
+                }
+                row += LANES;
+            }
+        }
+    }
+}

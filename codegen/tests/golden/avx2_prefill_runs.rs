@@ -1,0 +1,234 @@
+pub mod matmul_avx2_prefill_r16k4_4bit_by32_q8_0_scales_centred_widen4 {
+    use ::gristmill::runtime::abi::MatmulArgs;
+    use ::gristmill::runtime::simd::avx2::{self as simd, LANES};
+    /// Rows of a panel.
+    const ROWS: usize = 16;
+    /// Bytes of a tile of codes: all rows of a panel, 8 elements each.
+    const TILE: usize = 64;
+    /// Elements of a row in a tile.
+    const TILE_K: usize = 8;
+    /// Weights are read once and perhaps from memory: they are asked for so many bytes ahead.
+    const AHEAD: usize = 4096;
+    /// Rows to a cache line of codes.
+    const LINE: usize = 16;
+    /// Bytes of activations that all rows go through at once.
+    const SHARE: usize = 262144;
+    /// `V` vectors of rows from `row` by `T` tokens from `token`.
+    ///
+    /// # Safety
+    ///
+    /// As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.
+    #[target_feature(enable = "avx2")]
+    unsafe fn tile<const V: usize, const T: usize>(
+        a: &MatmulArgs,
+        row: usize,
+        token: usize,
+    ) {
+        // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`.
+        unsafe {
+            let mut codes = [a.codes.add(row / ROWS * a.stride + row % ROWS * 4); V];
+            for i in 1..V {
+                let row = row + i * LANES;
+                codes[i] = if ROWS.is_multiple_of(V * LANES) {
+                    // In the same panel.
+                    codes[0].add(i * LANES * 4)
+                } else {
+                    a.codes.add(row / ROWS * a.stride + row % ROWS * 4)
+                };
+            }
+            let mut x = [a.x; T];
+            for t in 0..T {
+                x[t] = a.x.add((token + t) * a.x_stride);
+            }
+            // From the end of these rows' panels to the rows that come next.
+            let after = row + V * LANES;
+            let next = (after / ROWS * a.stride + after % ROWS * 4)
+                .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
+            let next_terms = (after / ROWS * ROWS * a.units + after % ROWS)
+                .wrapping_sub(row / ROWS * ROWS * a.units + row % ROWS + ROWS * a.units);
+            let mut scales = [a.scales.add(row / ROWS * ROWS * a.units + row % ROWS); V];
+            for i in 1..V {
+                let row = row + i * LANES;
+                scales[i] = if ROWS.is_multiple_of(V * LANES) {
+                    scales[0].add(i * LANES)
+                } else {
+                    a.scales.add(row / ROWS * ROWS * a.units + row % ROWS)
+                };
+            }
+            let mut y = [[simd::splat_f32(0.0); V]; T];
+            for unit in 0..a.units {
+                let mut start = [simd::zero(); T];
+                for t in 0..T {
+                    let x_sum = *a.x_sums.add((token + t) * a.units + unit);
+                    start[t] = simd::splat(x_sum * a.min);
+                }
+                let mut sum = [[simd::zero_pairs(); V]; T];
+                for tile in unit * 4..unit * 4 + 4 {
+                    let (at, k) = (tile * TILE, tile * TILE_K);
+                    let mut packed0 = [simd::zero(); V];
+                    for i in 0..V {
+                        packed0[i] = simd::load(codes[i].add(at));
+                    }
+                    let ahead = if V * LANES == ROWS || at + AHEAD < a.stride {
+                        at + AHEAD
+                    } else {
+                        (at + AHEAD).wrapping_add(next)
+                    };
+                    for i in 0..V {
+                        if (i * LANES).is_multiple_of(LINE) {
+                            simd::prefetch(codes[i].wrapping_add(ahead));
+                        }
+                    }
+                    let mut w0 = [simd::zero(); V];
+                    for i in 0..V {
+                        w0[i] = simd::and(packed0[i], simd::bytes(0xf));
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k));
+                        for i in 0..V {
+                            sum[t][i] = simd::pairs(sum[t][i], w0[i], x);
+                        }
+                    }
+                    let mut w1 = [simd::zero(); V];
+                    for i in 0..V {
+                        w1[i] = simd::and(
+                            simd::shift::<4>(packed0[i]),
+                            simd::bytes(0xf),
+                        );
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k + 4));
+                        for i in 0..V {
+                            sum[t][i] = simd::pairs(sum[t][i], w1[i], x);
+                        }
+                    }
+                }
+                let mut dot = [[simd::zero(); V]; T];
+                for t in 0..T {
+                    for i in 0..V {
+                        dot[t][i] = start[t];
+                    }
+                }
+                for t in 0..T {
+                    for i in 0..V {
+                        dot[t][i] = simd::widen(dot[t][i], sum[t][i]);
+                    }
+                }
+                let ahead = if V * LANES == ROWS || unit + 16 < a.units {
+                    (unit + 16) * 16
+                } else {
+                    ((unit + 16) * 16).wrapping_add(next_terms)
+                };
+                for i in 0..V {
+                    if (i * LANES).is_multiple_of(LINE) {
+                        simd::prefetch(scales[i].wrapping_add(ahead).cast());
+                    }
+                }
+                for t in 0..T {
+                    let x_scale = simd::splat_f32(
+                        *a.x_scales.add((token + t) * a.x_blocks + unit * 32 / 32),
+                    );
+                    for i in 0..V {
+                        let sum = simd::to_f32(dot[t][i]);
+                        y[t][i] = simd::add_f32(
+                            y[t][i],
+                            simd::mul_f32(
+                                simd::mul_f32(
+                                    simd::load_f32(scales[i].add(unit * 16)),
+                                    x_scale,
+                                ),
+                                sum,
+                            ),
+                        );
+                    }
+                }
+            }
+            for i in 0..V {
+                let row = row + i * LANES;
+                if row >= a.row_end {
+                    break;
+                }
+                let whole = row + LANES <= a.row_end;
+                let bias = if a.bias.is_null() {
+                    None
+                } else if whole {
+                    Some(simd::load_f32(a.bias.add(row)))
+                } else {
+                    let mut lanes = [0f32; LANES];
+                    lanes
+                        .as_mut_ptr()
+                        .copy_from_nonoverlapping(a.bias.add(row), a.row_end - row);
+                    Some(simd::load_f32(lanes.as_ptr()))
+                };
+                for t in 0..T {
+                    let y = y[t][i];
+                    let y = match bias {
+                        Some(bias) => simd::add_f32(y, bias),
+                        None => y,
+                    };
+                    let out = a.y.add((token + t) * a.n + row);
+                    if whole {
+                        simd::store_f32(out, y);
+                    } else {
+                        let mut lanes = [0f32; LANES];
+                        simd::store_f32(lanes.as_mut_ptr(), y);
+                        out.copy_from_nonoverlapping(lanes.as_ptr(), a.row_end - row);
+                    }
+                }
+            }
+        }
+    }
+    /// `y = x * w^T (+ bias)`.
+    ///
+    /// # Safety
+    ///
+    /// As [`MatmulArgs`] says.
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn matmul(a: &MatmulArgs) {
+        let end = a.row_end.next_multiple_of(LANES);
+        // All rows go through some tokens, whose activations stay in the caches, then through the next.
+        let shares = a.m.div_ceil((SHARE / a.x_stride.max(1)).max(1));
+        let share = a.m.div_ceil(shares.max(1)).next_multiple_of(4);
+        let mut first = 0;
+        while first < a.m {
+            let last = a.m.min(first + share);
+            // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
+            unsafe {
+                let mut row = a.row_begin;
+                while row + 2 * LANES <= end {
+                    let mut token = first;
+                    while token + 4 <= last {
+                        tile::<2, 4>(a, row, token);
+                        token += 4;
+                    }
+                    while token + 2 <= last {
+                        tile::<2, 2>(a, row, token);
+                        token += 2;
+                    }
+                    while token < last {
+                        tile::<2, 1>(a, row, token);
+                        token += 1;
+                    }
+                    row += 2 * LANES;
+                }
+                while row + LANES <= end {
+                    let mut token = first;
+                    while token + 4 <= last {
+                        tile::<1, 4>(a, row, token);
+                        token += 4;
+                    }
+                    while token + 2 <= last {
+                        tile::<1, 2>(a, row, token);
+                        token += 2;
+                    }
+                    while token < last {
+                        tile::<1, 1>(a, row, token);
+                        token += 1;
+                    }
+                    row += LANES;
+                }
+            }
+            first = last;
+        }
+    }
+}
