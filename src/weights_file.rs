@@ -334,6 +334,14 @@ impl<'a> SourceTensor<'a> {
         &self.type_name
     }
 
+    /// The tensor as a GGUF file has it, if it is of one.
+    pub fn gguf(&self) -> Option<gguf::Tensor<'a>> {
+        match &self.data {
+            Data::Gguf(tensor) => Some(*tensor),
+            Data::File { .. } => None,
+        }
+    }
+
     /// How many bytes it has in the file, of whatever type.
     ///
     /// # Errors

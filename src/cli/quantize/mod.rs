@@ -3,6 +3,7 @@
 mod model;
 
 use super::error::{CliError, Outcome};
+use super::files::TypeArguments;
 use super::{raw, request};
 use std::io::Write;
 use std::path::PathBuf;
@@ -40,6 +41,8 @@ pub struct Arguments {
     /// Elements of a row (with --raw)
     #[arg(long, value_name = "K", requires = "raw", value_parser = clap::value_parser!(u32).range(1..))]
     row: Option<u32>,
+    #[command(flatten)]
+    types: TypeArguments,
     /// Print JSON
     #[arg(long, conflicts_with = "raw")]
     json: bool,

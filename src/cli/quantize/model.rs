@@ -6,7 +6,7 @@ use super::super::run::threads;
 use super::super::table::{Side, Table, bytes, counted};
 use super::super::{files, output, print_json, progress, request};
 use super::Arguments;
-use gristmill::gguf::{GgufWriter, MAX_DIMS, TensorStream, Value};
+use gristmill::gguf::{GgufWriter, MAX_DIMS, TensorStream, TypeNumbers, Value};
 use gristmill::registry::FormatInfo;
 use gristmill::text::Printable;
 use gristmill::weights_file::{SourceTensor, WeightFile};
@@ -57,6 +57,7 @@ struct Work {
     quantize: Prepared,
     dequantize: Prepared,
     pool: rayon::ThreadPool,
+    types: TypeNumbers,
 }
 
 pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<Outcome, CliError> {
@@ -80,11 +81,12 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
         quantize: REGISTRY.prepare(&Request::quantize(format.name, name, 1, format.elements))?,
         dequantize: REGISTRY.prepare(&Request::dequantize(format.name, 1, format.elements))?,
         pool,
+        types: arguments.types.numbers()?,
     };
     // Refused before anything is written.
     let kernel = work.quantize.decide_as_asked().kernel()?.name;
     output::spares(output, &[&arguments.input])?;
-    let source = files::open_weights(&arguments.input)?;
+    let source = files::open_weights(&arguments.input, &work.types)?;
     let fates = fates(arguments, &source, format)?;
     if !fates.iter().any(|(_, fate)| matches!(fate, Fate::Quantize(..))) {
         return Err(CliError::usage(
@@ -239,8 +241,11 @@ fn one<W: Write>(
     };
     match fate {
         Fate::Leave => line.type_name = format!("left out ({})", tensor.type_name().to_lowercase()),
-        Fate::Copy { type_id, bytes } => {
-            line.type_name = format!("{} (copied)", files::type_name(type_id));
+        Fate::Copy { bytes, .. } => {
+            line.type_name = match tensor.gguf() {
+                Some(raw) => format!("{} (copied)", work.types.name_of(&raw)),
+                None => format!("{} (copied)", tensor.type_name().to_lowercase()),
+            };
             line.bytes = bytes;
             // Both containers are little-endian.
             for start in (0..bytes).step_by(PIECE) {

@@ -4,9 +4,10 @@ mod layer;
 mod measure;
 
 use super::error::{CliError, Outcome, is_no_kernel};
-use super::files::{self, Kind, Without};
+use super::files::{self, Decided, Kind, Without};
 use super::table::{Side, Table, bytes, counted, measured};
 use super::{output, print_json, progress, request};
+use gristmill::gguf::TypeNumbers;
 use gristmill::oracle::Oracle;
 use gristmill::text::Printable;
 use gristmill::{Device, PrecisionMode, QuantizedMatrix, REGISTRY, Recording, Threads, Workspace};
@@ -48,6 +49,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "file",
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     layers: u32,
+    #[command(flatten)]
+    types: files::TypeArguments,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -78,7 +81,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         workspace,
     };
     let done = match &arguments.file {
-        Some(file) => model(file, &mut bench)?,
+        Some(file) => model(file, &arguments.types.numbers()?, &mut bench)?,
         None => layer::run(arguments.layers, &mut bench)?,
     };
     if let Some(path) = &arguments.receipt {
@@ -109,27 +112,26 @@ struct Done {
     without: Without,
     /// Tensors whose data is no weights, and why.
     defects: Vec<(String, String)>,
+    /// Type numbers that were not enough.
+    decided: Decided,
     /// Type and number of tensors that are not quantized.
     plain: Vec<(&'static str, usize)>,
 }
 
-fn model(path: &std::path::Path, bench: &mut Bench<'_>) -> Result<Done, CliError> {
-    let file = files::open(path)?;
+fn model(path: &std::path::Path, types: &TypeNumbers, bench: &mut Bench<'_>) -> Result<Done, CliError> {
+    let file = files::open(path, types)?;
     let mut done = Done::default();
     let bar = progress::bar(file.tensors().len() as u64);
     for tensor in file.tensors() {
         step(&bar, tensor.name());
-        match (files::kind(&tensor), files::matrix(tensor.dims())) {
+        done.decided.add(types, &tensor);
+        match (files::kind(types, &tensor), files::matrix(tensor.dims())) {
             (Kind::Plain(plain), _) => match done.plain.iter_mut().find(|(name, _)| *name == plain.name) {
                 Some((_, count)) => *count += 1,
                 None => done.plain.push((plain.name, 1)),
             },
             (Kind::Other, _) | (Kind::Format(_), None) => {
-                done.without.add(
-                    files::type_name(tensor.type_id()),
-                    files::why_other(&tensor),
-                    tensor.name(),
-                );
+                done.without.add(types.name_of(&tensor), files::why_other(types, &tensor), tensor.name());
             }
             (Kind::Format(format), Some((n, k))) => {
                 let data = tensor.data()?;
@@ -233,6 +235,7 @@ impl Done {
                 self.plain.iter().map(|(name, count)| format!("{count} of {name}")).collect();
             writeln!(out, "not quantized, so not run: {}", plain.join(", "))?;
         }
+        self.decided.print(&arguments.types.numbers()?, out)?;
         self.without.print(out)?;
         for tensor in &self.tensors {
             for run in &tensor.runs {

@@ -4,6 +4,7 @@ mod damaged;
 mod disk;
 mod real;
 mod refused;
+mod types;
 mod written;
 
 use gristmill::gguf::{ArrayBuf, GgufWriter, SizeAnswer, SizeQuery, Value, blocked_size};
