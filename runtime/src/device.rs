@@ -18,6 +18,11 @@ pub struct Device {
 impl Device {
     /// The processor this program runs on.
     pub const CPU: Device = Device { kind: DeviceKind::Cpu, index: 0 };
+
+    /// The NVIDIA GPU of this number, as the driver counts them from 0: `cuda:0`.
+    pub const fn cuda(index: u32) -> Device {
+        Device { kind: DeviceKind::Cuda, index }
+    }
 }
 
 impl std::fmt::Display for Device {
@@ -198,7 +203,8 @@ mod tests {
         for text in ["cpu", "cuda:0", "cuda:7", "rocm:0", "metal:1"] {
             assert_eq!(text.parse::<Device>()?.to_string(), text);
         }
-        assert_eq!("cuda".parse::<Device>()?, Device { kind: DeviceKind::Cuda, index: 0 });
+        assert_eq!("cuda".parse::<Device>()?, Device::cuda(0));
+        assert_eq!("cuda:7".parse::<Device>()?, Device::cuda(7));
         Ok(())
     }
 

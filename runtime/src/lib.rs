@@ -8,10 +8,13 @@
 mod aligned;
 mod fork;
 mod launch;
+mod memory;
 mod names;
 mod output;
+mod packed_size;
 mod plain;
 mod pool;
+mod quantized_buf;
 mod split;
 mod sync;
 
@@ -55,7 +58,9 @@ pub use gristmill_spec::vocab;
 pub use half;
 pub use kernel::{Dequantizer, Embedder, Matmul, Quantizer};
 pub use linear::{Linear, LinearOptions, Policy};
+pub use memory::ProductMemory;
 pub use output::Output;
+pub use quantized_buf::QuantizedBuf;
 pub use reason::{Reason, Refusal, Rejection};
 pub use receipt::{Receipt, Recording};
 pub use registry::Registry;
