@@ -23,6 +23,9 @@
 mod cursor;
 mod error;
 mod file;
+mod floats;
+mod model;
+mod model_error;
 mod read;
 mod size;
 mod types;
@@ -33,6 +36,10 @@ pub use error::{GgufError, Malformed, NoData, NoDataReason, Problem, WriteError}
 #[cfg(feature = "cli")] // For `weights_file`, which is part of the command.
 pub(crate) use file::Contents;
 pub use file::{FileBytes, Store};
+#[cfg(feature = "cli")] // Likewise.
+pub(crate) use floats::Float;
+pub use model::{LayerOptions, Model};
+pub use model_error::{Instead, ModelError};
 pub use read::{Gguf, GgufFile, Tensor};
 pub use size::{Origin, SizeAnswer, SizeQuery, Unquantized, blocked_size, unquantized, unquantized_only};
 pub use types::{Candidate, DecidedBy, Resolved, TensorType, TypeError, TypeNumbers, known_name};

@@ -2,6 +2,7 @@
 
 mod damaged;
 mod disk;
+mod model;
 mod real;
 mod refused;
 mod types;
