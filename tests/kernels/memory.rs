@@ -87,7 +87,7 @@ fn rows_are_dequantized_apart() -> Result<(), Error> {
     let dequantizer = Dequantizer::new(&prepared.decide_as_asked())?;
     let mut all = vec![0.0; n * k];
     dequantizer.run(&matrix, &mut all)?;
-    assert!(all.iter().any(|value| *value == 0.37) && all.iter().any(|value| *value == -0.37));
+    assert!(all.contains(&0.37) && all.contains(&-0.37));
     for rows in [0..1, 4..5, 2..9, 9..9, 0..9] {
         let mut some = vec![f32::NAN; rows.len() * k];
         dequantizer.rows(&matrix, rows.clone(), &mut some)?;
