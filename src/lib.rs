@@ -2,6 +2,46 @@
 //!
 //! This package is the front door: it re-exports the shipped kernels ([`REGISTRY`]) and the runtime that decides and
 //! runs, reads files of weights, and holds the `gristmill` command.
+//!
+//! From a model file to the outputs of a layer:
+#![cfg_attr(
+    feature = "bitnet",
+    doc = r#"
+```
+use gristmill::gguf::{LayerOptions, Model};
+use gristmill::{Input, Threads};
+
+# let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/gguf/i2_s.gguf");
+let threads = Threads::new(2)?;
+let model = Model::open(path)?;
+let layer = model.linear("blk.0.attn_q.weight", &LayerOptions::new(&threads))?;
+
+let mut workspace = layer.workspace(1, &threads)?;
+let x = vec![1.0; layer.k()];
+let mut y = vec![0.0; layer.n()];
+layer.forward(Input::F32(&x), 1, None, &mut y, &mut workspace, &threads)?;
+assert_eq!((layer.n(), layer.k()), (8, 256));
+# Ok::<(), Box<dyn std::error::Error>>(())
+```
+
+And the answer to "is there a kernel, which one, and why not that one?", before anything is loaded:
+
+```
+use gristmill::{REGISTRY, Request, Shape, Threads};
+
+let shape = Shape::new(1, 2560, 6912);
+let prepared = REGISTRY.prepare(&Request::matmul("i2_s", shape))?;
+let decision = prepared.decide(shape);
+println!("{decision}");
+let memory = decision.memory(&Threads::single())?;
+assert!(memory.bits_per_weight < 2.1);
+# Ok::<(), gristmill::Error>(())
+```
+"#
+)]
+//!
+//! The folder `examples` of the repository has small programs: `minimal`, `gguf_layer`, `receipts`, and `downstream`, a crate with
+//! a format and a kernel of its own.
 
 // Generated code and macros name this crate by its own name, here too.
 extern crate self as gristmill;

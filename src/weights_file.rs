@@ -3,7 +3,9 @@
 //! Both containers look the same from here: names, shapes in the order of NumPy and PyTorch (rows first),
 //! and values as f32. Tensors of other types are listed with their type's name and refuse to be converted.
 
-use crate::gguf::{self, FileBytes, Gguf, GgufError, NoData, NoDataReason, SizeAnswer, SizeQuery, Store};
+use crate::gguf::{
+    self, FileBytes, Float, Gguf, GgufError, NoData, NoDataReason, SizeAnswer, SizeQuery, Store,
+};
 use crate::text::Printable;
 use gristmill_runtime::vocab::DType;
 use safetensors::tensor::{Dtype, Metadata};
@@ -334,6 +336,14 @@ impl<'a> SourceTensor<'a> {
         &self.type_name
     }
 
+    /// The tensor as a GGUF file has it, if it is of one.
+    pub fn gguf(&self) -> Option<gguf::Tensor<'a>> {
+        match &self.data {
+            Data::Gguf(tensor) => Some(*tensor),
+            Data::File { .. } => None,
+        }
+    }
+
     /// How many bytes it has in the file, of whatever type.
     ///
     /// # Errors
@@ -378,11 +388,7 @@ impl<'a> SourceTensor<'a> {
             // Below the bytes of the tensor, which fit 64 bits.
             let piece = self.part(first * float.width(), out.len() as u64 * float.width())?;
             first += out.len() as u64;
-            match float {
-                Float::F32 => convert(&piece, out, f32::from_le_bytes),
-                Float::F16 => convert(&piece, out, |bytes| half::f16::from_le_bytes(bytes).to_f32()),
-                Float::Bf16 => convert(&piece, out, |bytes| half::bf16::from_le_bytes(bytes).to_f32()),
-            }
+            float.convert(&piece, out);
         }
         Ok(())
     }
@@ -423,30 +429,5 @@ fn is_float(dtype: &DType) -> bool {
     match dtype {
         DType::F32 | DType::F16 | DType::Bf16 => true,
         DType::I8 => false,
-    }
-}
-
-/// A type that converts to f32 exactly.
-#[derive(Clone, Copy)]
-enum Float {
-    F32,
-    F16,
-    Bf16,
-}
-
-impl Float {
-    /// Bytes of an element.
-    fn width(self) -> u64 {
-        match self {
-            Float::F32 => 4,
-            Float::F16 | Float::Bf16 => 2,
-        }
-    }
-}
-
-fn convert<const N: usize>(bytes: &[u8], out: &mut [f32], value: impl Fn([u8; N]) -> f32) {
-    let (elements, _) = bytes.as_chunks::<N>();
-    for (out, element) in out.iter_mut().zip(elements) {
-        *out = value(*element);
     }
 }

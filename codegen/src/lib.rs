@@ -4,6 +4,22 @@
 //! `OUT_DIR` and tells cargo what to watch. [`compile`] is the same without files, for the macros and
 //! the command. The stages are plans ([`plan`]) and text ([`emit`]). What a format says was checked before; what a plan can
 //! still refuse is a variant that no exact loop can be written for, at its place in the spec ([`refusals`]).
+//!
+//! ```
+//! use gristmill_codegen::Builder;
+//! use std::path::Path;
+//!
+//! // What a build script does with `Builder::new("kernels")`, without writing a file. `coverage.toml` names formats that are
+//! // not compiled here.
+//! let mut shipped = gristmill_spec::shipped()?;
+//! shipped.retain(|source| !source.path.ends_with("coverage.toml"));
+//! let builder = Builder::from_memory(shipped).with_shipped(["i2_s"]);
+//! let (compiled, set, _) = builder.compile(Path::new("."), "mine".to_owned(), "rustc".to_owned())?;
+//! assert_eq!(set.formats.len(), 1);
+//! assert!(compiled.kernels.iter().any(|kernel| kernel.name == "matmul.i2_s.scalar"));
+//! assert!(compiled.code.contains("pub static REGISTRY"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod builder;
 pub mod cuda;

@@ -9,6 +9,37 @@
 //! | [`#[variant]`](macro@variant) | binds a hand-written function to the variant of a spec that names it |
 //! | [`require!`] | fails compilation where a build holds no kernel for something |
 //!
+//! ```
+//! // A format and its kernels, in one file without a build script.
+//! mod pair {
+//!     gristmill::kernel!(pair, r#"
+//!         doc   = "2 bits a weight"
+//!         block = { elements = 4, bytes = 1 }
+//!
+//!         [[field]]
+//!         name   = "q"
+//!         type   = "u2"
+//!         layout = { shape = [4], stride = [2], offset = 0 }
+//!
+//!         [value]
+//!         code = "q"
+//!         zero = 1
+//!     "#);
+//! }
+//! gristmill::require!(pair, matmul, pair, f32, cpu);
+//!
+//! use gristmill::{Dequantizer, QuantizedMatrix, Request};
+//! # fn main() -> Result<(), gristmill::Error> {
+//! let (_, format) = pair::REGISTRY.format("pair")?;
+//! let matrix = QuantizedMatrix::new(format, 1, 4, &[0b11_10_01_00])?;
+//! let prepared = pair::REGISTRY.prepare(&Request::dequantize("pair", 1, 4))?;
+//! let mut values = [0.0; 4];
+//! Dequantizer::new(&prepared.decide_as_asked())?.run(&matrix, &mut values)?;
+//! assert_eq!(values, [-1.0, 0.0, 1.0, 2.0]);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Generated code is unsafe code, so a crate that says `#![forbid(unsafe_code)]` can't use the first two.
 
 use proc_macro::TokenStream;

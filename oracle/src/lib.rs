@@ -4,6 +4,17 @@
 //! address by bit address, in integers and f64 or in single f32 operations in the order that the spec states. It shares no code
 //! with the compiler, the generated kernels or the runtime's arithmetic, and it is slow. `gristmill verify` and
 //! `gristmill run` compare kernels against it. What it is not: a kernel, or a fallback for one.
+//!
+//! ```
+//! use gristmill_kernels::REGISTRY;
+//! use gristmill_oracle::Oracle;
+//!
+//! let oracle = Oracle::new(&REGISTRY)?;
+//! // One row of 128 weights of i2_s, codes 0, 1, 2, 0 in each byte; the scale lies behind the rows.
+//! let row = oracle.format("i2_s")?.decode(&[0b00_01_10_00; 32], 0.5)?;
+//! assert_eq!([0, 32, 64, 96].map(|i| row.f32s[i]), [-0.5, 0.0, 0.5, -0.5]);
+//! # Ok::<(), gristmill_oracle::OracleError>(())
+//! ```
 
 mod layout;
 mod product;

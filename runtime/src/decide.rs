@@ -56,7 +56,7 @@ impl Registry {
     /// # Errors
     /// An environment variable that can't be understood, or that names a kernel that is not there.
     pub fn prepare(&'static self, request: &Request<'_>) -> Result<Prepared, Error> {
-        self.prepare_tuned(request, CpuProfile::detect(), &Restrict::from_env()?, Tuning::from_env(self))
+        self.prepare_tuned(request, CpuProfile::detect(), &Restrict::from_env()?, Tuning::from_env(self)?)
     }
 
     /// Resolves a request for any processor and restriction, so that a choice can be asked for

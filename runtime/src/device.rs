@@ -176,7 +176,8 @@ mod tests {
         for text in ["cpu", "cuda:0", "cuda:7", "rocm:0", "metal:1"] {
             assert_eq!(text.parse::<Device>()?.to_string(), text);
         }
-        assert_eq!("cuda".parse::<Device>()?, Device { kind: DeviceKind::Cuda, index: 0 });
+        assert_eq!("cuda".parse::<Device>()?, Device::cuda(0));
+        assert_eq!("cuda:7".parse::<Device>()?, Device::cuda(7));
         Ok(())
     }
 

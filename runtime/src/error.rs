@@ -220,7 +220,7 @@ pub enum Error {
     /// Run never allocates, so the workspace must be large enough before.
     #[error(
         "the workspace is too small: {what} needs {needed} values, found {found}\n  \
-         help: make it with `Workspace::for_` for the largest m"
+         help: make it for the largest m, with `Workspace::for_all` for layers or `Workspace::for_` for a kernel"
     )]
     WorkspaceTooSmall {
         /// Which part.
@@ -281,6 +281,9 @@ pub enum Error {
         /// That of another.
         other: &'static str,
     },
+    /// No matrices were given to be packed together.
+    #[error("no matrices were given to be stacked: one at least is needed")]
+    NothingStacked,
     /// An operand is not on the kernel's device.
     #[error("kernel `{kernel}` runs on cuda:{index}, an operand is elsewhere")]
     WrongDevice {

@@ -4,14 +4,40 @@
 //! kernel for a shape (or says why there is none), [`Matmul`] is the handle that packs weights and runs,
 //! and a [`Recording`] says afterwards what ran. [`Linear`] does all of it for a layer, under a stated
 //! [`Policy`].
+//!
+//! Kernels are in registries, which other crates bring (`gristmill::REGISTRY`, or one's own by `gristmill::kernel!`). What
+//! needs none of them:
+//!
+//! ```
+//! use gristmill_runtime::{CpuProfile, Device, Restrict, Threads};
+//!
+//! assert_eq!("cuda:1".parse::<Device>()?, Device::cuda(1));
+//! println!("{:?}", CpuProfile::detect().features);
+//!
+//! // Rows of a matrix by number, on whatever threads are free.
+//! let threads = Threads::new(2)?;
+//! let mut rows = vec![0.0; 100 * 8];
+//! threads.chunks(&mut rows, 8, |row, values| {
+//!     values.fill(row as f32);
+//!     Ok::<(), gristmill_runtime::Error>(())
+//! })?;
+//! assert_eq!(rows[99 * 8], 99.0);
+//!
+//! // Restrictions are said, or read from the environment where that is asked for.
+//! assert_eq!(Restrict::default().isa, None);
+//! # Ok::<(), gristmill_runtime::Error>(())
+//! ```
 
 mod aligned;
 mod fork;
 mod launch;
+mod memory;
 mod names;
 mod output;
+mod packed_size;
 mod plain;
 mod pool;
+mod quantized_buf;
 mod split;
 mod sync;
 
@@ -55,7 +81,9 @@ pub use gristmill_spec::vocab;
 pub use half;
 pub use kernel::{Dequantizer, Embedder, Matmul, Quantizer};
 pub use linear::{Linear, LinearOptions, Policy};
+pub use memory::ProductMemory;
 pub use output::Output;
+pub use quantized_buf::QuantizedBuf;
 pub use reason::{Reason, Refusal, Rejection};
 pub use receipt::{Receipt, Recording};
 pub use registry::Registry;

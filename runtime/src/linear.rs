@@ -62,8 +62,10 @@ pub struct LinearOptions {
     pub precision: PrecisionMode,
     /// What it may do without a kernel.
     pub policy: Policy,
-    /// Restrictions on kernels; `None`: those of the environment, and its tuning.
+    /// Restrictions on kernels; `None`: those of the environment.
     pub restrict: Option<Restrict>,
+    /// Measured orders of kernels; `None`: those of the environment where `restrict` is its, else none.
+    pub tuning: Option<Arc<Tuning>>,
 }
 
 impl Default for LinearOptions {
@@ -75,7 +77,26 @@ impl Default for LinearOptions {
             precision: PrecisionMode::Int8,
             policy: Policy::Strict,
             restrict: None,
+            tuning: None,
         }
+    }
+}
+
+impl Workspace {
+    /// One workspace for all layers of a model, up to `m` tokens: of each part as much as the layer takes that takes most.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`].
+    pub fn for_all<'l>(
+        layers: impl IntoIterator<Item = &'l Linear>,
+        m: usize,
+        threads: &Threads,
+    ) -> Result<Workspace, Error> {
+        let mut size = WorkspaceSize::default();
+        for layer in layers {
+            size = size.max(layer.workspace_size(m, threads)?);
+        }
+        Workspace::of_size(size)
     }
 }
 
@@ -107,7 +128,7 @@ impl Linear {
     /// Chooses kernels for every `m` and packs the weights for them; afterwards `weights` is not needed.
     ///
     /// # Errors
-    /// No kernel and no policy that helps: [`Error::NoKernel`] and its special cases (see
+    /// [`Error::Environment`], where it counts. No kernel and no policy that helps: [`Error::NoKernel`] and its special cases (see
     /// [`Decision::kernel`](crate::decide::Decision::kernel)). Weights: [`Error::InvalidCode`],
     /// [`Error::WrongFormat`]. Memory: [`Error::OutOfMemory`], [`Error::TooLarge`].
     pub fn new(
@@ -132,9 +153,14 @@ impl Linear {
     ) -> Result<Linear, Error> {
         let stack = Stack::new(weights)?;
         let none = Tuning::none();
-        let (restrict, tuning) = match &options.restrict {
-            Some(restrict) => (restrict.clone(), &none),
-            None => (Restrict::from_env()?, Tuning::from_env(registry)),
+        let restrict = match &options.restrict {
+            Some(restrict) => restrict.clone(),
+            None => Restrict::from_env()?,
+        };
+        let tuning = match (&options.tuning, &options.restrict) {
+            (Some(tuning), _) => tuning,
+            (None, Some(_)) => &none,
+            (None, None) => Tuning::from_env(registry)?,
         };
         let (n, k) = (stack.n(), stack.k());
         let format = stack.format().name;

@@ -180,6 +180,9 @@ pub struct Unit {
 }
 
 impl Unit {
+    /// The whole row, of any length.
+    pub(crate) const ROW: Unit = Unit { elements: 0, multiple: 1 };
+
     /// (elements, padded elements, units) of a row of `k`.
     pub fn of_row(&self, k: usize) -> (usize, usize, usize) {
         let elements = if self.elements == 0 { k.max(1) } else { self.elements };

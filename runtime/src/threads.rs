@@ -130,6 +130,57 @@ impl Threads {
         self.divide(parts, items, &split::<T>, &|items: &mut [T]| items.iter_mut().try_for_each(&run))
     }
 
+    /// As [`each`](Threads::each) with the index of each item, for many small items: neighbours go to a thread together, so
+    /// nothing is allocated and nothing locked for an item.
+    ///
+    /// # Errors
+    /// Of several errors, that of the first item. Items that were to be run behind one that failed, by the same thread, may not
+    /// be run.
+    pub fn indexed<T, E>(
+        &self,
+        items: &mut [T],
+        run: impl Fn(usize, &mut T) -> Result<(), E> + Sync,
+    ) -> Result<(), E>
+    where
+        T: Send,
+        E: Send,
+    {
+        self.chunks(items, 1, |index, items| items.iter_mut().try_for_each(|item| run(index, item)))
+    }
+
+    /// Runs `run` on chunks of `size` items (the last may be shorter; 0 counts as 1) with the number of each, chunk `i` from
+    /// item `i * size` on: the rows of a matrix, say. Neighbours go to a thread together, so nothing is allocated and nothing
+    /// locked for a chunk.
+    ///
+    /// # Errors
+    /// Of several errors, that of the first chunk. Chunks that were to be run behind one that failed, by the same thread, may
+    /// not be run.
+    pub fn chunks<T, E>(
+        &self,
+        items: &mut [T],
+        size: usize,
+        run: impl Fn(usize, &mut [T]) -> Result<(), E> + Sync,
+    ) -> Result<(), E>
+    where
+        T: Send,
+        E: Send,
+    {
+        let size = size.max(1);
+        let split = |(first, items): (usize, _), left, all| {
+            let items: &mut [T] = items;
+            let chunks = share(items.len().div_ceil(size), left, all);
+            // Only the last chunk is shorter, and it is not cut off the others unless they end before it.
+            let mid = chunks.saturating_mul(size).min(items.len());
+            let (before, behind) = items.split_at_mut(mid);
+            ((first, before), (first + chunks, behind))
+        };
+        let run = |(first, items): (usize, &mut [T])| {
+            items.chunks_mut(size).enumerate().try_for_each(|(index, chunk)| run(first + index, chunk))
+        };
+        let parts = self.most_parts().min(PARTS_ON_STACK).min(items.len().div_ceil(size)).max(1);
+        self.divide(parts, (0, items), &split, &run)
+    }
+
     /// Into how many parts a job of `work` goes that can be cut in `granules` pieces; at least 1.
     pub(crate) fn parts(&self, work: u64, granules: usize) -> usize {
         if self.count <= 1 {
@@ -280,6 +331,37 @@ mod tests {
             let done = if count == 1 { 58 } else { 200 };
             assert!(items.iter().take(done).enumerate().all(|(i, item)| *item == i + 1000), "{items:?}");
             assert_eq!(threads.each(&mut [] as &mut [usize], run), Ok(()));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn chunks_and_items_come_with_their_numbers_once_each() -> Result<(), Error> {
+        for count in [1, 2, 5, 40] {
+            let threads = Threads::new(count)?;
+            for length in [0usize, 1, 7, 64, 1000] {
+                for size in [0, 1, 3, 64, usize::MAX] {
+                    let mut items = vec![usize::MAX; length];
+                    let run = |index: usize, chunk: &mut [usize]| -> Result<(), Error> {
+                        assert!(!chunk.is_empty() && chunk.len() <= size.max(1));
+                        for (place, item) in chunk.iter_mut().enumerate() {
+                            assert_eq!(*item, usize::MAX, "run twice");
+                            *item = index * size.max(1) + place;
+                        }
+                        Ok(())
+                    };
+                    threads.chunks(&mut items, size, run)?;
+                    assert!(items.iter().enumerate().all(|(i, item)| i == *item), "{count} {length} {size}");
+                }
+                let mut items = vec![0; length];
+                threads.indexed(&mut items, |index, item| -> Result<(), Error> {
+                    *item += index + 1;
+                    Ok(())
+                })?;
+                assert!(items.iter().enumerate().all(|(i, item)| i + 1 == *item), "{count} {length}");
+            }
+            let fails = |index: usize, _: &mut u8| if index % 100 == 57 { Err(index) } else { Ok(()) };
+            assert_eq!(threads.indexed(&mut [0; 200], fails), Err(57));
         }
         Ok(())
     }

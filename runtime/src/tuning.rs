@@ -17,6 +17,7 @@
 //! nothing else.
 
 use crate::device::CpuProfile;
+use crate::error::Error;
 use crate::gpu::GpuProfile;
 use crate::registry::{KernelId, Registry};
 use crate::request::Shape;
@@ -147,36 +148,43 @@ impl Tuning {
 
     /// Reads a file; one that can't be read or is larger than [`LARGEST`](Tuning::LARGEST) is set aside whole.
     pub fn read(path: &Path, registry: &Registry) -> Tuning {
-        let aside = |why: String| Tuning::aside(0, format!("`{}` {why}", path.display()));
-        let mut bytes = Vec::new();
-        let read = File::open(path).and_then(|file| file.take(Tuning::LARGEST + 1).read_to_end(&mut bytes));
-        match read {
-            Err(error) => aside(format!("can't be read: {error}")),
-            Ok(read) if read as u64 > Tuning::LARGEST => {
-                aside(format!("is larger than {} bytes: it is no tuning", Tuning::LARGEST))
-            }
-            Ok(_) => Tuning::parse(&String::from_utf8_lossy(&bytes), registry, cpu()),
+        match text_of(path) {
+            Ok(text) => Tuning::parse(&text, registry, cpu()),
+            Err(why) => Tuning::aside(0, format!("`{}` {why}", path.display())),
         }
     }
 
-    /// What the file that `GRISTMILL_TUNING` names says of `registry`; read once for each registry.
-    pub fn from_env(registry: &'static Registry) -> &'static Tuning {
+    /// What the file that `GRISTMILL_TUNING` names says of `registry`; read once for each registry. What of it can't be used is
+    /// in [`set_aside`](Tuning::set_aside).
+    ///
+    /// # Errors
+    /// [`Error::Environment`] where it names a file that can't be read or is larger than [`LARGEST`](Tuning::LARGEST): who
+    /// asked for measured orders is told that there are none.
+    pub fn from_env(registry: &'static Registry) -> Result<&'static Tuning, Error> {
         static READ: OnceLock<std::sync::Mutex<Vec<(usize, &'static Tuning)>>> = OnceLock::new();
         static NONE: Tuning = Tuning::none();
         let Some(path) = std::env::var_os("GRISTMILL_TUNING").filter(|path| !path.is_empty()) else {
-            return &NONE;
+            return Ok(&NONE);
         };
         let key = std::ptr::from_ref(registry).addr();
         let known = READ.get_or_init(Default::default);
         // Nothing panics while it is held.
         let mut known = known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some((_, tuning)) = known.iter().find(|(known, _)| *known == key) {
-            return tuning;
+            return Ok(tuning);
         }
+        let path = Path::new(&path);
+        let text = text_of(path).map_err(|why| Error::Environment {
+            variable: "GRISTMILL_TUNING",
+            value: path.display().to_string(),
+            expected: format!(
+                "the file {why}\n  help: `gristmill tune` writes one; unset the variable to go without"
+            ),
+        })?;
         // Registries are static and few; so is what is read for them.
-        let tuning: &'static Tuning = Box::leak(Box::new(Tuning::read(Path::new(&path), registry)));
+        let tuning: &'static Tuning = Box::leak(Box::new(Tuning::parse(&text, registry, cpu())));
         known.push((key, tuning));
-        tuning
+        Ok(tuning)
     }
 
     fn aside(line: usize, why: String) -> Tuning {
@@ -290,6 +298,19 @@ impl Tuning {
     pub(crate) fn order(&self, on: &str, op: Op, format: &str, class: ShapeClass) -> &[(KernelId, f64)] {
         let of_class = |m: &&Measured| m.op == op && m.format == format && m.class == class && m.on == on;
         self.measured.iter().find(of_class).map_or(&[], |measured| &measured.order)
+    }
+}
+
+/// The text of a file, or why there is none.
+fn text_of(path: &Path) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(Tuning::LARGEST + 1).read_to_end(&mut bytes));
+    match read {
+        Err(error) => Err(format!("can't be read: {error}")),
+        Ok(read) if read as u64 > Tuning::LARGEST => {
+            Err(format!("is larger than {} bytes: it is no tuning", Tuning::LARGEST))
+        }
+        Ok(_) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
     }
 }
 

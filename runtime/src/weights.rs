@@ -130,6 +130,17 @@ impl<'a> QuantizedMatrix<'a> {
         Ok(QuantizedMatrix { format, n, k, row_bytes: format.row_bytes(k)?, data })
     }
 
+    /// Of parts that were checked together.
+    pub(crate) fn checked(
+        format: &'static FormatInfo,
+        n: usize,
+        k: usize,
+        row_bytes: usize,
+        data: &'a [u8],
+    ) -> QuantizedMatrix<'a> {
+        QuantizedMatrix { format, n, k, row_bytes, data }
+    }
+
     /// The format.
     pub fn format(&self) -> &'static FormatInfo {
         self.format
@@ -199,7 +210,7 @@ impl<'s, 'a> Stack<'s, 'a> {
     pub(crate) fn new(matrices: &'s [QuantizedMatrix<'a>]) -> Result<Stack<'s, 'a>, Error> {
         let what = "stacked weights";
         let Some(&first) = matrices.first() else {
-            return Err(Error::ShapeMismatch { what, unit: "matrices at least", expected: 1, found: 0 });
+            return Err(Error::NothingStacked);
         };
         let mut n = 0usize;
         for matrix in matrices {
@@ -208,6 +219,7 @@ impl<'s, 'a> Stack<'s, 'a> {
             }
             if matrix.k != first.k {
                 let (expected, found) = (first.k, matrix.k);
+                let what = "one of the stacked matrices";
                 return Err(Error::ShapeMismatch { what, unit: "elements a row", expected, found });
             }
             n = n.checked_add(matrix.n).ok_or(Error::TooLarge { what })?;

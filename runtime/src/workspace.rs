@@ -8,7 +8,7 @@ use crate::aligned::Aligned;
 use crate::error::Error;
 
 /// Scratch memory for runs. One workspace serves one run at a time; it may be shared by all layers of
-/// a model if it is [`grow`](Workspace::grow)n for the largest, and by layers on several devices: what it has on each
+/// a model if it is made [for all](Workspace::for_all) of them or [`grow`](Workspace::grow)n for the largest, and by layers on several devices: what it has on each
 /// stays there until the workspace is dropped.
 #[derive(Debug)]
 pub struct Workspace {

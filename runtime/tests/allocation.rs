@@ -47,6 +47,20 @@ fn the_allocator_counts() {
 }
 
 #[test]
+fn rows_by_number_allocate_nothing() -> Result<(), Error> {
+    let threads = Threads::new(3)?;
+    let mut rows = vec![0.0f32; 1000 * 8];
+    let fill = |row: usize, values: &mut [f32]| -> Result<(), Error> {
+        values.fill(row as f32);
+        Ok(())
+    };
+    let (count, outcome) = allocations(|| threads.awake(|| threads.chunks(&mut rows, 8, fill)));
+    assert_eq!((count, outcome), (0, Ok(())));
+    assert!(rows.chunks(8).enumerate().all(|(row, values)| values.iter().all(|value| *value == row as f32)));
+    Ok(())
+}
+
+#[test]
 fn deciding_allocates_nothing() -> Result<(), Error> {
     let prepared = toy::REGISTRY.prepare(&Request::matmul("tail2", Shape::new(1, 8, 16)))?;
     let (count, chosen) = allocations(|| {

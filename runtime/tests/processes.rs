@@ -13,7 +13,7 @@ const CHILD: &str = "GRISTMILL_TEST_CHILD";
 fn said_by(name: &str, variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().expect("a test knows its own program"));
     command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(CHILD, name);
-    for variable in ["GRISTMILL_ISA", "GRISTMILL_KERNEL", "GRISTMILL_DISABLE"] {
+    for variable in ["GRISTMILL_ISA", "GRISTMILL_KERNEL", "GRISTMILL_DISABLE", "GRISTMILL_TUNING"] {
         command.env_remove(variable);
     }
     let output = command.envs(variables.iter().copied()).output().expect("the program of this test starts");
@@ -66,6 +66,11 @@ fn nonsense_in_the_environment_is_an_error() {
     assert!(error.contains("GRISTMILL_ISA is `avx3`") && error.contains("did you mean `avx2`?"), "{error}");
     let error = chosen_with(&[("GRISTMILL_KERNEL", "matmul.tail2.scalr")]);
     assert!(error.contains("did you mean `matmul.tail2.scalar`?"), "{error}");
+    let error = chosen_with(&[("GRISTMILL_TUNING", "/no/such/tuning")]);
+    let expected =
+        "error: environment variable GRISTMILL_TUNING is `/no/such/tuning`: the file can't be read: ";
+    assert!(error.starts_with(expected), "{error}");
+    assert_eq!(chosen_with(&[("GRISTMILL_TUNING", "")]), "matmul.tail2.avx2.decode");
 }
 
 /// A system that has no room for the stack of a thread.

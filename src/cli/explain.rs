@@ -2,10 +2,11 @@
 
 use super::error::{CliError, Outcome};
 use super::json::print_json;
+use super::table::bytes;
 use super::{external, request};
 use gristmill::registry::{Code, CudaCode};
 use gristmill::vocab::{DType, DeviceKind, Op};
-use gristmill::{Device, PrecisionMode, REGISTRY, Reason, Rejection, Request, Shape, Tuning};
+use gristmill::{Device, PrecisionMode, REGISTRY, Reason, Rejection, Request, Shape, Threads, Tuning};
 use serde_json::json;
 use std::io::Write;
 
@@ -70,6 +71,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         }
         _ => 1,
     };
+    // Of products; what else there is takes no memory of its own.
+    let memory = decision.memory(&Threads::single()).ok();
     if *json {
         let value = json!({
             "op": op.name(),
@@ -80,6 +83,12 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             "chosen": decision.chosen().map(|entry| entry.name),
             "plan": decision.chosen().map(|entry| entry.plan),
             "parts_of_k": parts_of_k,
+            "memory": memory.map(|memory| json!({
+                "packing": memory.packing,
+                "weight_bytes": memory.weight_bytes,
+                "bits_per_weight": memory.bits_per_weight,
+                "workspace_bytes": memory.workspace.bytes(),
+            })),
             "rejected": rejected.iter().map(|rejection| json!({
                 "kernel": rejection.kernel,
                 "reason": rejection.reason.to_string(),
@@ -93,14 +102,24 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         if let Some(entry) = decision.chosen() {
             writeln!(out, "plan of `{}`: {}", entry.name, entry.plan)?;
         }
+        if let Some(memory) = &memory {
+            writeln!(
+                out,
+                "memory: {} of weights, {:.2} bits each, as {}; {} of workspace for one thread",
+                bytes(memory.weight_bytes as u64),
+                memory.bits_per_weight,
+                memory.packing.unwrap_or("the rows of the format"),
+                bytes(memory.workspace.bytes() as u64)
+            )?;
+        }
         if parts_of_k > 1 {
             writeln!(out, "k is divided into {parts_of_k} parts for this shape and device")?;
         }
-        for aside in Tuning::from_env(&REGISTRY).set_aside() {
+        let tuning = Tuning::from_env(&REGISTRY)?;
+        for aside in tuning.set_aside() {
             writeln!(out, "of the tuning file that GRISTMILL_TUNING names, set aside: {aside}")?;
         }
-        if let Some(why) = decision.prepared().gpu().and_then(|gpu| Tuning::from_env(&REGISTRY).not_for(gpu))
-        {
+        if let Some(why) = decision.prepared().gpu().and_then(|gpu| tuning.not_for(gpu)) {
             writeln!(out, "the tuning file that GRISTMILL_TUNING names is not used: {why}")?;
         }
         let place = match device.kind {

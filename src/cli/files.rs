@@ -1,11 +1,37 @@
 //! Model files: which format a tensor is in, and what its bytes take.
 
 use super::error::CliError;
-use gristmill::gguf::{self, GgufFile, Origin, SizeAnswer, SizeQuery, Tensor, Unquantized};
+use super::request;
+use super::table::counted;
+use gristmill::gguf::{
+    DecidedBy, GgufFile, Resolved, Tensor, TensorType, TypeError, TypeNumbers, Unquantized,
+};
 use gristmill::registry::FormatInfo;
 use gristmill::text::Printable;
 use gristmill::{REGISTRY, Reason, Rejection};
 use std::path::Path;
+
+/// Which formats type numbers mean.
+#[derive(Debug, clap::Args)]
+pub struct TypeArguments {
+    /// Read tensors of a type number as this format, where several have the number: 42=q2_0
+    #[arg(long = "type", value_name = "NUMBER=FORMAT", value_parser = request::type_number)]
+    types: Vec<(u32, String)>,
+}
+
+impl TypeArguments {
+    /// The formats of this build, with what the arguments name.
+    ///
+    /// # Errors
+    /// If a format is not of this build.
+    pub fn numbers(&self) -> Result<TypeNumbers, CliError> {
+        let mut types = TypeNumbers::new(&REGISTRY);
+        for (number, format) in &self.types {
+            types = types.named(*number, format)?;
+        }
+        Ok(types)
+    }
+}
 
 /// What a tensor of a GGUF file is.
 #[derive(Clone, Copy, Debug)]
@@ -18,114 +44,96 @@ pub enum Kind {
     Other,
 }
 
-/// The formats of this build with a type id. bitnet.cpp numbers some types as ggml numbers others.
-fn candidates(type_id: u32) -> impl Iterator<Item = &'static FormatInfo> {
-    REGISTRY.formats.iter().filter(move |format| format.gguf == Some(type_id))
-}
-
-/// Type ids that bitnet.cpp uses for TL2, which no spec describes, and ggml for something else.
-const COLLIDING: [u32; 2] = [39, 42];
-
-fn answer(format: &FormatInfo, dims: &[u64]) -> SizeAnswer {
-    let header = format.row_header.map_or(0, |outer| outer.bytes() as u64);
-    let tail = format.tensor_tail.map_or(0, |(_, bytes)| bytes as u64);
-    gguf::blocked_size(dims, format.elements as u64, format.bytes as u64, header, tail)
-}
-
-/// The size of a quantized tensor, by the formats of this build.
-fn sizes(query: &SizeQuery<'_>) -> SizeAnswer {
-    let mut formats = candidates(query.type_id);
-    let Some(format) = formats.next() else { return SizeAnswer::Unknown };
-    if let Some(other) = formats.next() {
-        return SizeAnswer::Ambiguous(format!("{} and {} have this id", format.name, other.name));
-    }
-    let size = answer(format, query.dims);
-    if !COLLIDING.contains(&query.type_id) {
-        return size;
-    }
-    match (query.origin, &size) {
-        (Some(Origin::Ggml), _) => size,
-        (Some(Origin::BitnetCpp), _) => SizeAnswer::Unknown,
-        // The file does not tell; a size that fits the room to within its padding decides.
-        (None, SizeAnswer::Bytes(bytes)) if [*bytes, bytes.next_multiple_of(32)].contains(&query.room) => {
-            size
-        }
-        (None, _) => SizeAnswer::Ambiguous(format!("{} in ggml, tl2 in bitnet.cpp", format.name)),
-    }
-}
-
-/// Opens a GGUF file, with the formats of this build.
+/// Opens a GGUF file.
 ///
 /// # Errors
 /// As [`GgufFile::open`].
-pub fn open(path: &Path) -> Result<GgufFile, CliError> {
-    Ok(GgufFile::open(path, &sizes)?)
+pub fn open(path: &Path, types: &TypeNumbers) -> Result<GgufFile, CliError> {
+    Ok(GgufFile::open(path, &|query| types.size(query))?)
 }
 
 /// Opens a file of weights, GGUF or safetensors.
 ///
 /// # Errors
 /// As [`gristmill::weights_file::WeightFile::open_with`].
-pub fn open_weights(path: &Path) -> Result<gristmill::weights_file::WeightFile, CliError> {
-    Ok(gristmill::weights_file::WeightFile::open_with(path, &sizes)?)
+pub fn open_weights(
+    path: &Path,
+    types: &TypeNumbers,
+) -> Result<gristmill::weights_file::WeightFile, CliError> {
+    Ok(gristmill::weights_file::WeightFile::open_with(path, &|query| types.size(query))?)
 }
 
 /// What a tensor is.
-pub fn kind(tensor: &Tensor<'_>) -> Kind {
-    if let Some(plain) = gguf::unquantized(tensor.type_id()) {
-        return Kind::Plain(plain);
-    }
-    match candidates(tensor.type_id()).next() {
-        // The reader asked `sizes`, which knows collisions.
-        Some(format) if tensor.size().is_ok() => Kind::Format(format),
-        Some(_) | None => Kind::Other,
-    }
-}
-
-/// Names of types that no spec of this build describes, so that messages can say more than a number.
-const OTHER_TYPES: [(u32, &str); 18] = [
-    (9, "q8_1"),
-    (15, "q8_k"),
-    (16, "iq2_xxs"),
-    (17, "iq2_xs"),
-    (18, "iq3_xxs"),
-    (19, "iq1_s"),
-    (21, "iq3_s"),
-    (22, "iq2_s"),
-    (23, "iq4_xs"),
-    (29, "iq1_m"),
-    (34, "tq1_0"),
-    (35, "tq2_0"),
-    (36, "i2_s"),
-    (37, "i8_s"),
-    (38, "tl1"),
-    (134, "iq1_bn"),
-    (135, "iq2_bn"),
-    (335, "iq2_bn_r4"),
-];
-
-/// Name of a type id: that of the format, or what is known of the id.
-pub fn type_name(type_id: u32) -> String {
-    let described = candidates(type_id).next().map(|format| format.name);
-    let plain = gguf::unquantized(type_id).map(|plain| plain.name);
-    let left_out = REGISTRY.left_out.iter().find(|left_out| left_out.gguf == Some(type_id)).map(|l| l.format);
-    let other = OTHER_TYPES.iter().find(|(id, _)| *id == type_id).map(|(_, name)| *name);
-    match described.or(plain).or(left_out).or(other) {
-        Some(name) => name.to_owned(),
-        None => format!("type id {type_id}"),
+pub fn kind(types: &TypeNumbers, tensor: &Tensor<'_>) -> Kind {
+    match types.of(tensor) {
+        Ok(TensorType::Plain(plain)) => Kind::Plain(plain),
+        Ok(TensorType::Format(resolved)) => Kind::Format(resolved.format),
+        Err(_) => Kind::Other,
     }
 }
 
 /// Why there is no kernel for a tensor of kind [`Kind::Other`].
-pub fn why_other(tensor: &Tensor<'_>) -> String {
-    if let Some(left_out) = REGISTRY.left_out.iter().find(|left_out| left_out.gguf == Some(tensor.type_id()))
-    {
-        return format!("not compiled: build with the cargo feature `{}`", left_out.feature);
+pub fn why_other(types: &TypeNumbers, tensor: &Tensor<'_>) -> String {
+    match types.of(tensor) {
+        Err(error @ TypeError::Undecided { .. }) => {
+            format!("{error} with `--type {}=FORMAT`", tensor.type_id())
+        }
+        Err(error) => error.to_string(),
+        // In a format, so its dimensions are what is wrong.
+        Ok(_) => "its dimensions do not fit the address space".to_owned(),
     }
-    match tensor.size() {
-        Err(error) if candidates(tensor.type_id()).next().is_some() => error.reason.to_string(),
-        Ok(_) | Err(_) => "no spec of this build describes this type".to_owned(),
+}
+
+/// Type numbers that meant one of several formats in a file, and how that was told.
+#[derive(Clone, Debug, Default)]
+pub struct Decided {
+    /// Number, format, how, tensors.
+    numbers: Vec<(u32, &'static str, DecidedBy, usize)>,
+}
+
+impl Decided {
+    /// Counts a tensor whose number was not enough.
+    pub fn add(&mut self, types: &TypeNumbers, tensor: &Tensor<'_>) {
+        let Some(Resolved { format, by, .. }) = not_by_number(types, tensor) else { return };
+        let key = (tensor.type_id(), format.name, by);
+        match self.numbers.iter_mut().find(|(number, name, by, _)| (*number, *name, *by) == key) {
+            Some((_, _, _, count)) => *count += 1,
+            None => self.numbers.push((key.0, key.1, key.2, 1)),
+        }
     }
+
+    /// Prints a line for each number and format.
+    ///
+    /// # Errors
+    /// When `out` refuses.
+    pub fn print(&self, types: &TypeNumbers, out: &mut dyn std::io::Write) -> std::io::Result<()> {
+        for (number, format, by, count) in &self.numbers {
+            let others: Vec<&str> =
+                types.candidates(*number).into_iter().filter(|name| name != format).collect();
+            let others = if others.is_empty() { "types of forks".to_owned() } else { others.join(", ") };
+            let how = match by {
+                DecidedBy::Number => "its number",
+                DecidedBy::Origin => "the numbering that the file follows",
+                DecidedBy::Size => "the size of its tensors",
+                DecidedBy::Name => "what was asked for",
+            };
+            let tensors = counted(*count, "tensor");
+            writeln!(out, "type number {number} is {format} by {how} ({tensors}); else it is: {others}")?;
+        }
+        Ok(())
+    }
+}
+
+fn not_by_number(types: &TypeNumbers, tensor: &Tensor<'_>) -> Option<Resolved> {
+    match types.of(tensor) {
+        Ok(TensorType::Format(resolved)) if resolved.by != DecidedBy::Number => Some(resolved),
+        _ => None,
+    }
+}
+
+/// How it was told what a tensor's number means, for JSON; `None` where the number is enough, or where it was not told.
+pub fn decided_by(types: &TypeNumbers, tensor: &Tensor<'_>) -> Option<&'static str> {
+    not_by_number(types, tensor).map(|resolved| resolved.by.name())
 }
 
 /// Distinct reasons that are said of a refusal, at most; `explain` says all.

@@ -1,11 +1,11 @@
 //! `gristmill inspect`: what is in a model file.
 
 use super::error::{CliError, Outcome};
-use super::files::{self, Kind};
+use super::files::{self, Decided, Kind};
 use super::json::print_json;
 use super::table::{Side, Table, bytes, counted};
 use gristmill::REGISTRY;
-use gristmill::gguf::{GgufFile, Tensor, Value};
+use gristmill::gguf::{GgufFile, Tensor, TypeError, TypeNumbers, Value};
 use gristmill::oracle::{BadScale, FormatOracle, Oracle};
 use gristmill::text::Printable;
 use gristmill::weights_file::{SourceTensor, WeightFile};
@@ -23,6 +23,8 @@ pub struct Arguments {
     /// Print every metadata entry (GGUF)
     #[arg(long)]
     metadata: bool,
+    #[command(flatten)]
+    types: files::TypeArguments,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -32,7 +34,8 @@ pub struct Arguments {
 const SHOWN: usize = 16;
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
-    let file = files::open_weights(&arguments.file)?;
+    let types = arguments.types.numbers()?;
+    let file = files::open_weights(&arguments.file, &types)?;
     match &arguments.tensor {
         Some(name) => {
             let Some(tensor) = file.tensor(name) else {
@@ -45,19 +48,19 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                     "`gristmill inspect FILE` lists its tensors",
                 ));
             };
-            let seen = look(&file, &tensor)?;
+            let seen = look(&types, &tensor)?;
             if arguments.json { print_json(out, &seen.json(&tensor))? } else { seen.print(&tensor, out)? }
         }
-        None if arguments.json => list_json(&file, out)?,
-        None => list(arguments, &file, out)?,
+        None if arguments.json => list_json(&file, &types, out)?,
+        None => list(arguments, &file, &types, out)?,
     }
     Ok(Outcome::Yes)
 }
 
 /// Type and size of a tensor, as far as they are known.
-fn type_and_size(file: &WeightFile, tensor: &SourceTensor<'_>) -> (String, Option<u64>) {
-    match file.gguf().and_then(|file| file.tensor(tensor.name())) {
-        Some(raw) => (files::type_name(raw.type_id()), raw.size().ok()),
+fn type_and_size(types: &TypeNumbers, tensor: &SourceTensor<'_>) -> (String, Option<u64>) {
+    match tensor.gguf() {
+        Some(raw) => (types.name_of(&raw), raw.size().ok()),
         None => {
             let width = tensor.dtype().map(|dtype| if dtype == gristmill::vocab::DType::F32 { 4 } else { 2 });
             (tensor.type_name().to_lowercase(), width.and_then(|width| tensor.elements().checked_mul(width)))
@@ -69,7 +72,12 @@ fn shape(tensor: &SourceTensor<'_>) -> String {
     tensor.shape().iter().map(u64::to_string).collect::<Vec<_>>().join("x")
 }
 
-fn list(arguments: &Arguments, file: &WeightFile, out: &mut dyn Write) -> Result<(), CliError> {
+fn list(
+    arguments: &Arguments,
+    file: &WeightFile,
+    types: &TypeNumbers,
+    out: &mut dyn Write,
+) -> Result<(), CliError> {
     if let Some(gguf) = file.gguf() {
         header(arguments, gguf, out)?;
     }
@@ -80,15 +88,26 @@ fn list(arguments: &Arguments, file: &WeightFile, out: &mut dyn Write) -> Result
         ("size", Side::Right),
     ]);
     let (mut count, mut total) = (0, 0u64);
+    let (mut decided, mut unknown) = (Decided::default(), Vec::new());
     for tensor in file.tensors() {
-        let (type_name, size) = type_and_size(file, &tensor);
+        let (type_name, size) = type_and_size(types, &tensor);
         count += 1;
         total = total.saturating_add(size.unwrap_or(0));
+        if let Some(raw) = tensor.gguf() {
+            decided.add(types, &raw);
+            if let Err(TypeError::Undecided { .. }) = types.of(&raw) {
+                unknown.push((tensor.name().to_owned(), files::why_other(types, &raw)));
+            }
+        }
         let size = size.map_or_else(|| "unknown".to_owned(), bytes);
         table.row([tensor.name().to_owned(), type_name, shape(&tensor), size]);
     }
     table.print(out)?;
     writeln!(out, "\n{}, {}", counted(count, "tensor"), bytes(total))?;
+    decided.print(types, out)?;
+    for (name, why) in unknown {
+        writeln!(out, "{}: {why}", Printable(&name))?;
+    }
     Ok(())
 }
 
@@ -137,10 +156,18 @@ fn shown(value: &Value<'_>) -> String {
     }
 }
 
-fn list_json(file: &WeightFile, out: &mut dyn Write) -> Result<(), CliError> {
+fn list_json(file: &WeightFile, types: &TypeNumbers, out: &mut dyn Write) -> Result<(), CliError> {
     let tensors = file.tensors().map(|tensor| {
-        let (type_name, size) = type_and_size(file, &tensor);
-        json!({"tensor": tensor.name(), "type": type_name, "shape": tensor.shape(), "bytes": size})
+        let (type_name, size) = type_and_size(types, &tensor);
+        let raw = tensor.gguf();
+        json!({
+            "tensor": tensor.name(),
+            "type": type_name,
+            "shape": tensor.shape(),
+            "bytes": size,
+            "type_number": raw.map(|raw| raw.type_id()),
+            "type_decided_by": raw.and_then(|raw| files::decided_by(types, &raw)),
+        })
     });
     let metadata = file.gguf().map(|gguf| {
         gguf.metadata()
@@ -249,8 +276,8 @@ impl Seen {
 /// Values that are converted at once.
 const PIECE: usize = 1 << 18;
 
-fn look(file: &WeightFile, tensor: &SourceTensor<'_>) -> Result<Seen, CliError> {
-    let (type_name, size) = type_and_size(file, tensor);
+fn look(types: &TypeNumbers, tensor: &SourceTensor<'_>) -> Result<Seen, CliError> {
+    let (type_name, size) = type_and_size(types, tensor);
     let mut seen = Seen { type_name, size, ..Seen::default() };
     if tensor.dtype().is_some() {
         let mut start = 0;
@@ -264,10 +291,12 @@ fn look(file: &WeightFile, tensor: &SourceTensor<'_>) -> Result<Seen, CliError> 
         }
         return Ok(seen);
     }
-    let raw = file.gguf().and_then(|file| file.tensor(tensor.name()));
-    let kind = raw.as_ref().map(files::kind);
+    let raw = tensor.gguf();
+    let kind = raw.as_ref().map(|raw| files::kind(types, raw));
     let (Some(raw), Some(Kind::Format(format))) = (&raw, kind) else {
-        let why = raw.as_ref().map_or_else(|| "it is no type of weights".to_owned(), files::why_other);
+        let why = raw
+            .as_ref()
+            .map_or_else(|| "it is no type of weights".to_owned(), |raw| files::why_other(types, raw));
         return Err(CliError::usage(
             format!("tensor `{}` is of type {}: {why}", Printable(tensor.name()), seen.type_name),
             "values can be shown of f32, f16, bf16 and the formats of `gristmill list`",

@@ -1,7 +1,7 @@
 //! `gristmill plan`: a decision for every tensor of a model, before anything is loaded.
 
 use super::error::{CliError, Outcome};
-use super::files::{self, Kind, Without};
+use super::files::{self, Decided, Kind, Without};
 use super::json::print_json;
 use super::table::{Side, Table, counted};
 use gristmill::{Device, REGISTRY, Request, Shape};
@@ -22,13 +22,16 @@ pub struct Arguments {
     /// Number of tokens
     #[arg(long, default_value_t = 1)]
     pub(super) m: usize,
+    #[command(flatten)]
+    pub(super) types: files::TypeArguments,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
-    let file = files::open(&arguments.file)?;
+    let types = arguments.types.numbers()?;
+    let file = files::open(&arguments.file, &types)?;
     let mut table = Table::new(&[
         ("tensor", Side::Left),
         ("type", Side::Left),
@@ -37,11 +40,14 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     ]);
     let mut rows = Vec::new();
     let mut without = Without::default();
+    let mut decided = Decided::default();
     let mut served = 0;
     for tensor in file.tensors() {
-        let type_name = files::type_name(tensor.type_id());
+        let type_name = types.name_of(&tensor);
+        decided.add(&types, &tensor);
+        let kind = files::kind(&types, &tensor);
         let mut chosen = None;
-        let shown = match (files::kind(&tensor), files::matrix(tensor.dims())) {
+        let shown = match (kind, files::matrix(tensor.dims())) {
             (Kind::Plain(_), _) => "not quantized".to_owned(),
             (Kind::Format(format), Some((n, k))) => {
                 let shape = Shape::new(arguments.m, n, k);
@@ -58,7 +64,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 }
             }
             (Kind::Other, _) | (Kind::Format(_), None) => {
-                without.add(type_name.clone(), files::why_other(&tensor), tensor.name());
+                without.add(type_name.clone(), files::why_other(&types, &tensor), tensor.name());
                 "none".to_owned()
             }
         };
@@ -68,7 +74,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             "type": type_name,
             "shape": files::shape(tensor.dims()),
             "kernel": chosen,
-            "quantized": !matches!(files::kind(&tensor), Kind::Plain(_)),
+            "quantized": !matches!(kind, Kind::Plain(_)),
+            "type_number": tensor.type_id(),
+            "type_decided_by": files::decided_by(&types, &tensor),
         }));
         table.row([tensor.name().to_owned(), type_name, files::shape(tensor.dims()), shown]);
     }
@@ -89,6 +97,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             "\n{all} on {}: {served} with a kernel, {none} without, {plain} not quantized",
             arguments.device
         )?;
+        decided.print(&types, out)?;
         without.print(out)?;
     }
     Ok(if without.count() == 0 { Outcome::Yes } else { Outcome::NoKernel })

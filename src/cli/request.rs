@@ -57,6 +57,18 @@ pub fn matrix(text: &str) -> Result<(usize, usize), String> {
     }
 }
 
+/// Parses `NUMBER=FORMAT`: a type number of GGUF files, and the format that it is to mean.
+pub fn type_number(text: &str) -> Result<(u32, String), String> {
+    let parsed = text.split_once('=').and_then(|(number, format)| Some((number.parse().ok()?, format)));
+    match parsed {
+        Some((number, _)) if gristmill::gguf::unquantized(number).is_some() => {
+            Err(format!("{number} is the number of a type without blocks, which has no second meaning"))
+        }
+        Some((number, format)) => Ok((number, format.to_owned())),
+        None => Err("a type is written NUMBER=FORMAT, for example 42=q2_0".to_owned()),
+    }
+}
+
 /// The format called `name`.
 ///
 /// # Errors

@@ -1,20 +1,19 @@
 //! GGUF files: reading the header and then each tensor where it is asked for, writing as a stream.
 //!
-//! This module knows the container: header, typed metadata, tensor table, alignment. It does not know
+//! The reader knows the container: header, typed metadata, tensor table, alignment. It does not know
 //! block formats: what a tensor of a type id occupies is asked of the caller ([`SizeQuery`]), because
-//! the size is not in the file and the formats are described in specs, not here.
+//! the size is not in the file and the formats are described in specs, not here. [`TypeNumbers`] has the answer for the
+//! formats of a registry.
 //!
 //! Own code, because none of the published crates takes a file of ours: gguf-rs and gguf-rs-lib refuse
 //! type ids outside their list (36 among them), candle's reader too, and ggus reads the id into a Rust
 //! enum unchecked, which is undefined behaviour for an id it does not list.
 //!
 //! ```no_run
-//! use gristmill::gguf::{GgufFile, SizeAnswer, blocked_size};
+//! use gristmill::gguf::{GgufFile, TypeNumbers};
 //!
-//! let file = GgufFile::open("model.gguf".as_ref(), &|tensor| match tensor.type_id {
-//!     36 => blocked_size(tensor.dims, 128, 32, 0, 32), // i2_s: one f32 in a tail of 32 bytes
-//!     _ => SizeAnswer::Unknown,
-//! })?;
+//! let types = TypeNumbers::new(&gristmill::REGISTRY);
+//! let file = GgufFile::open("model.gguf".as_ref(), &|tensor| types.size(tensor))?;
 //! for tensor in file.tensors() {
 //!     println!("{} {:?} type {}", tensor.name(), tensor.dims(), tensor.type_id());
 //! }
@@ -24,8 +23,12 @@
 mod cursor;
 mod error;
 mod file;
+mod floats;
+mod model;
+mod model_error;
 mod read;
 mod size;
+mod types;
 mod value;
 mod value_type;
 mod write;
@@ -34,8 +37,13 @@ pub use error::{GgufError, Malformed, NoData, NoDataReason, Problem, WriteError}
 #[cfg(feature = "cli")] // For `weights_file`, which is part of the command.
 pub(crate) use file::Contents;
 pub use file::{FileBytes, Store};
+#[cfg(feature = "cli")] // Likewise.
+pub(crate) use floats::Float;
+pub use model::{LayerOptions, Model};
+pub use model_error::{Instead, ModelError};
 pub use read::{Gguf, GgufFile, Tensor};
 pub use size::{Origin, SizeAnswer, SizeQuery, Unquantized, blocked_size, unquantized, unquantized_only};
+pub use types::{Candidate, DecidedBy, Resolved, TensorType, TypeError, TypeNumbers, known_name};
 pub use value::{Array, ArrayBuf, Elements, Value};
 pub use value_type::ValueType;
 pub use write::{GgufWriter, TensorStream};

@@ -61,6 +61,8 @@ struct Info {
     type_id: u32,
     /// Relative to the start of the data section.
     offset: u64,
+    /// Bytes up to the next tensor, or to the end of the file.
+    room: u64,
     size: Result<u64, NoDataReason>,
 }
 
@@ -150,11 +152,20 @@ impl Header {
         // Both are below the length of a slice plus 2^31, so the sum fits 64 bits.
         let data_start = end.next_multiple_of(u64::from(alignment));
         let by_name = sort_names(&tensors)?;
-        let file_type = find(&metadata, "general.file_type").and_then(|v| v.as_u64());
-        let architecture = find(&metadata, "general.architecture").and_then(|v| v.as_str());
-        let place = Place { section: length.saturating_sub(data_start), alignment, architecture, file_type };
-        place.check(&mut tensors, sizes)?;
-        Ok((Header { version, alignment, data_start, metadata, tensors, by_name }, end))
+        let section = length.saturating_sub(data_start);
+        find_room(&mut tensors, section);
+        let mut header = Header { version, alignment, data_start, metadata, tensors: Vec::new(), by_name };
+        header.place().check(section, &mut tensors, sizes)?;
+        header.tensors = tensors;
+        Ok((header, end))
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place {
+            alignment: self.alignment,
+            architecture: find(&self.metadata, "general.architecture").and_then(|v| v.as_str()),
+            file_type: find(&self.metadata, "general.file_type").and_then(|v| v.as_u64()),
+        }
     }
 }
 
@@ -215,7 +226,7 @@ impl<B: Store> Gguf<B> {
     }
 
     fn view<'a>(&'a self, info: &'a Info) -> Tensor<'a> {
-        Tensor { info, file: self.bytes.contents(), data_start: self.header.data_start }
+        Tensor { info, file: self.bytes.contents(), header: &self.header }
     }
 }
 
@@ -240,7 +251,7 @@ impl Stored {
 pub struct Tensor<'a> {
     info: &'a Info,
     file: Contents<'a>,
-    data_start: u64,
+    header: &'a Header,
 }
 
 impl<'a> Tensor<'a> {
@@ -266,7 +277,12 @@ impl<'a> Tensor<'a> {
 
     /// Offset of its data in the file, in bytes.
     pub fn offset(&self) -> u64 {
-        self.data_start.saturating_add(self.info.offset)
+        self.header.data_start.saturating_add(self.info.offset)
+    }
+
+    /// What was known of it when its size was asked for, so that the answer can be given again.
+    pub fn query(&self) -> SizeQuery<'a> {
+        self.header.place().query(self.info)
     }
 
     /// Bytes of its data, with the format's tail if it has one, without padding.
@@ -419,7 +435,8 @@ fn read_tensor(cursor: &mut Cursor<'_>, name: &str, at: u64) -> Result<Info, Ggu
         Some(known) => Ok(elements.checked_mul(known.bytes).ok_or_else(|| overflow("bytes"))?),
         None => Err(NoDataReason::UnknownType), // Until `Place::check` has asked the caller.
     };
-    Ok(Info { name: name.into(), at, dims, elements, type_id, offset, size })
+    let room = 0; // Until `find_room` has seen all of them.
+    Ok(Info { name: name.into(), at, dims, elements, type_id, offset, room, size })
 }
 
 /// Number of elements. Zero dimensions do not hide that the others overflow, so that no partial product
@@ -443,50 +460,63 @@ fn sort_names(tensors: &[Info]) -> Result<Vec<usize>, GgufError> {
     Ok(by_name)
 }
 
-/// The data section, and what the file says about its types.
+/// Finds how far it is from each tensor to the next one, in a data section of so many bytes.
+fn find_room(tensors: &mut [Info], section: u64) {
+    let mut starts: Vec<u64> = tensors.iter().map(|info| info.offset).collect();
+    starts.sort_unstable();
+    for info in tensors {
+        let next = starts.partition_point(|&start| start <= info.offset);
+        let end = starts.get(next).copied().unwrap_or(section).min(section);
+        info.room = end.saturating_sub(info.offset);
+    }
+}
+
+/// What a file says that bears on the meaning and place of its tensors.
+#[derive(Clone, Copy)]
 struct Place<'a> {
-    /// Bytes of the section.
-    section: u64,
     alignment: u32,
     architecture: Option<&'a str>,
     file_type: Option<u64>,
 }
 
+impl<'a> Place<'a> {
+    fn query(self, info: &'a Info) -> SizeQuery<'a> {
+        SizeQuery {
+            name: &info.name,
+            type_id: info.type_id,
+            dims: &info.dims,
+            room: info.room,
+            alignment: self.alignment,
+            architecture: self.architecture,
+            file_type: self.file_type,
+            origin: Origin::of(self.architecture, self.file_type),
+        }
+    }
+}
+
 impl Place<'_> {
-    /// Asks for the sizes, and checks that every tensor lies in the section, aligned and apart.
+    /// Asks for the sizes, and checks that every tensor lies in the section of so many bytes, aligned and apart.
     fn check(
         &self,
+        section: u64,
         tensors: &mut [Info],
         sizes: &dyn Fn(&SizeQuery<'_>) -> SizeAnswer,
     ) -> Result<(), GgufError> {
-        let mut starts: Vec<u64> = tensors.iter().map(|info| info.offset).collect();
-        starts.sort_unstable();
         for info in &mut *tensors {
             if unquantized(info.type_id).is_none() {
-                let next = starts.partition_point(|&start| start <= info.offset);
-                let end = starts.get(next).copied().unwrap_or(self.section).min(self.section);
-                info.size = sizes(&SizeQuery {
-                    name: &info.name,
-                    type_id: info.type_id,
-                    dims: &info.dims,
-                    room: end.saturating_sub(info.offset),
-                    architecture: self.architecture,
-                    file_type: self.file_type,
-                    origin: Origin::of(self.architecture, self.file_type),
-                })
-                .into_result();
+                info.size = sizes(&self.query(info)).into_result();
             }
-            self.check_bounds(info)?;
+            self.check_bounds(section, info)?;
         }
         check_apart(tensors)
     }
 
-    fn check_bounds(&self, info: &Info) -> Result<(), GgufError> {
+    fn check_bounds(&self, section: u64, info: &Info) -> Result<(), GgufError> {
         let (offset, size) = (info.offset, info.least_size());
         let problem = if !offset.is_multiple_of(u64::from(self.alignment)) {
             Problem::Misaligned { offset, alignment: self.alignment }
-        } else if offset.checked_add(size).is_none_or(|end| end > self.section) {
-            Problem::BeyondEnd { offset, size, section: self.section }
+        } else if offset.checked_add(size).is_none_or(|end| end > section) {
+            Problem::BeyondEnd { offset, size, section }
         } else {
             return Ok(());
         };

@@ -15,6 +15,8 @@ pub struct SizeQuery<'a> {
     /// padding in a tightly packed file, an upper bound in any valid one. Confirms a guess between
     /// formats that share an id.
     pub room: u64,
+    /// Alignment of tensor data in bytes, a power of two: padding is shorter than this.
+    pub alignment: u32,
     /// `general.architecture`.
     pub architecture: Option<&'a str>,
     /// `general.file_type`.

@@ -19,4 +19,5 @@ mod no_cuda;
 mod probe;
 mod specs;
 mod tune;
+mod types;
 mod verify;

@@ -86,7 +86,11 @@ fn what_is_stale_or_broken_changes_nothing_but_is_told() -> Result<(), Box<dyn s
         explain(&file, "1x512x1024").code(0).says(&chosen).says(why);
         gristmill(["tune", "--check", "--out", text(&file)]).code(1).says(why);
     }
-    explain(&folder.path().join("nowhere"), "1x512x1024").code(0).says(&chosen).says("can't be read");
+    // Who asked for a tuning is told that there is none.
+    explain(&folder.path().join("nowhere"), "1x512x1024")
+        .code(1)
+        .complains("GRISTMILL_TUNING")
+        .complains("can't be read");
     // A kernel does not become available by being fast.
     let json = gristmill(words("list --format i2_s --json")).code(0).json();
     let other = json["kernels"].as_array().ok_or("no list")?.iter().find(|kernel| {

@@ -2,6 +2,7 @@
 
 mod golden;
 mod import_layouts;
+mod memory;
 mod oracle;
 mod packings;
 mod products;

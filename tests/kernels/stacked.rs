@@ -140,6 +140,6 @@ fn what_does_not_go_together_is_refused() -> Result<(), Error> {
     assert_eq!(stacked(&[four, four]), Ok(()));
     assert_eq!(stacked(&[four, eight]), Err(Error::MixedFormats { first: "q4_0", other: "q8_0" }));
     assert!(matches!(stacked(&[four, long]), Err(Error::ShapeMismatch { expected: 32, found: 64, .. })));
-    assert!(matches!(stacked(&[]), Err(Error::ShapeMismatch { expected: 1, found: 0, .. })));
+    assert_eq!(stacked(&[]), Err(Error::NothingStacked));
     Ok(())
 }

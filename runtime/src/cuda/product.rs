@@ -130,7 +130,7 @@ impl Launcher<ProductCode> {
                         rows: rows.max(1),
                         tokens: tokens.max(1),
                         packing: None,
-                        unit: Unit { elements: 0, multiple: 1 },
+                        unit: Unit::ROW,
                         split: None,
                         fused: false,
                     }

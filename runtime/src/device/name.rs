@@ -15,6 +15,11 @@ pub struct Device {
 impl Device {
     /// The processor this program runs on.
     pub const CPU: Device = Device { kind: DeviceKind::Cpu, index: 0 };
+
+    /// The NVIDIA GPU of this number, as the driver counts them from 0: `cuda:0`.
+    pub const fn cuda(index: u32) -> Device {
+        Device { kind: DeviceKind::Cuda, index }
+    }
 }
 
 impl std::fmt::Display for Device {

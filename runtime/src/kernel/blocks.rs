@@ -6,10 +6,12 @@ use crate::cuda;
 use crate::decide::Decision;
 use crate::error::Error;
 use crate::launch::{DequantizeCode, Launcher, On, QuantizeCode};
+use crate::quantized_buf::QuantizedBuf;
 use crate::receipt::Recording;
 use crate::registry::{Entry, FormatInfo};
 use crate::request::Shape;
 use crate::weights::QuantizedMatrix;
+use std::ops::Range;
 
 /// f32 to a format's bytes.
 #[derive(Clone, Debug)]
@@ -184,6 +186,40 @@ impl Dequantizer {
         match &self.on {
             On::Cpu(launcher) => launcher.rows(matrix, 0..matrix.n(), dst),
             On::Cuda(launcher) => launcher.tensor(matrix, Some(dst)),
+        }
+    }
+
+    /// Writes the values of some rows of `matrix`: `dst` holds `rows.len() * k`. A scale behind the whole tensor counts.
+    ///
+    /// # Errors
+    /// As for [`Dequantizer::run`]; [`Error::NoSuchRow`]. Positions are those in the matrix.
+    pub fn rows(
+        &self,
+        matrix: &QuantizedMatrix<'_>,
+        rows: Range<usize>,
+        dst: &mut [f32],
+    ) -> Result<(), Error> {
+        self.check(matrix)?;
+        if rows.start > rows.end || rows.end > matrix.n() {
+            let row = rows.start.max(rows.end.saturating_sub(1));
+            return Err(Error::NoSuchRow { row, rows: matrix.n() });
+        }
+        check_len("the destination", "values", product_of("a tensor", rows.len(), matrix.k())?, dst.len())?;
+        if dst.is_empty() {
+            return Ok(());
+        }
+        match &self.on {
+            On::Cpu(launcher) => launcher.rows(matrix, rows, dst),
+            On::Cuda(launcher) => {
+                let first = rows.start;
+                let some = QuantizedBuf::rows_of(matrix, rows)?;
+                launcher.tensor(&some.matrix(), Some(dst)).map_err(|error| match error {
+                    Error::InvalidCode { format, row, column } => {
+                        Error::InvalidCode { format, row: first + row, column }
+                    }
+                    error => error,
+                })
+            }
         }
     }
 

@@ -1,12 +1,15 @@
 //! Handles of products: packing weights, and multiplying with them.
 
-use super::{Dequantizer, check_format, check_len, check_operands, check_shape, fill, format_of, product_of};
+#[cfg(feature = "cuda")]
+use super::product_of;
+use super::{Dequantizer, check_format, check_len, check_operands, check_shape, fill, format_of};
 use crate::activations::{self, Input, RowLayout, Tokens};
 use crate::aligned::Aligned;
 use crate::cuda;
 use crate::decide::{Candidate, Decision, Prepared};
 use crate::error::Error;
 use crate::launch::{self, ActivationCode, Launcher, MatmulCode, On, PanelSize, Panels};
+use crate::packed_size::PackedSize;
 #[cfg(feature = "cuda")]
 use crate::reason::{BrokenRule, Dim, Rule};
 use crate::receipt::Recording;
@@ -173,10 +176,8 @@ impl Matmul {
         check_format(self.on.entry(), layout.format, matrix.format())?;
         let (n, k) = (matrix.n(), matrix.k());
         let row = RowLayout::new(layout.unit, k, self.activation_block)?;
-        let panel_rows = layout.panel_rows();
-        let padded =
-            n.checked_next_multiple_of(panel_rows).ok_or(Error::TooLarge { what: "packed weights" })?;
-        let mut outer = Aligned::zeroed(padded)?;
+        let size = self.packed_size(n, k)?;
+        let mut outer = Aligned::zeroed(size.outer)?;
         for (row, outer) in outer.iter_mut().enumerate().take(n) {
             *outer = matrix.outer_scale(row)?;
         }
@@ -186,27 +187,20 @@ impl Matmul {
             k,
             units: row.units,
             codes: Aligned::empty(),
-            stride: 0,
+            stride: size.stride,
             scales: Aligned::empty(),
             mins: Aligned::empty(),
             outer,
             device: None,
         };
         match (layout.packing, &self.dequantizer) {
-            (Some(packing), _) => self.pack_panels(packing, matrix, &row, &mut packed, threads)?,
+            (Some(packing), _) => pack_panels(packing, matrix, size, &mut packed, threads)?,
             (None, Some(dequantizer)) => {
                 for matrix in matrix.matrices() {
                     dequantizer.validate(matrix)?;
                 }
                 let bytes = matrix.row_bytes() - layout.format.header_bytes();
-                packed.stride = match &self.on {
-                    On::Cpu(_) => bytes,
-                    // Kernels there load sixteen bytes at a time.
-                    On::Cuda(_) => bytes
-                        .checked_next_multiple_of(16)
-                        .ok_or(Error::TooLarge { what: "packed weights" })?,
-                };
-                packed.codes = Aligned::long_lived(product_of("packed weights", n, packed.stride)?)?;
+                packed.codes = Aligned::long_lived(size.all(size.stride)?)?;
                 if packed.stride > 0 {
                     for (row, codes) in packed.codes.chunks_exact_mut(packed.stride).enumerate() {
                         codes[..bytes].copy_from_slice(matrix.blocks(row));
@@ -221,38 +215,18 @@ impl Matmul {
         Ok(packed)
     }
 
-    fn pack_panels(
-        &self,
-        packing: &'static PackInfo,
-        matrix: &Stack<'_, '_>,
-        row: &RowLayout,
-        packed: &mut PackedMatrix,
-        threads: &Threads,
-    ) -> Result<(), Error> {
-        let what = "packed weights";
-        let panels = packed.n.div_ceil(packing.rows);
-        let tiles = row.bytes().div_ceil(packing.tile_k);
-        let bytes = product_of(what, tiles, packing.tile_bytes)?;
-        let terms = packing.terms(row.units).ok_or(Error::TooLarge { what })?;
-        let size = PanelSize {
-            rows: packing.rows,
-            stride: bytes.checked_next_multiple_of(64).ok_or(Error::TooLarge { what })?,
-            scales: if packing.scales { terms } else { 0 },
-            mins: if packing.mins { terms } else { 0 },
-        };
-        packed.stride = size.stride;
-        packed.codes = Aligned::long_lived(product_of(what, panels, size.stride)?)?;
-        packed.scales = Aligned::long_lived(product_of(what, panels, size.scales)?)?;
-        packed.mins = Aligned::long_lived(product_of(what, panels, size.mins)?)?;
-        if packed.k == 0 {
-            return Ok(());
-        }
-        let job =
-            Panels { first: 0, codes: &mut packed.codes, scales: &mut packed.scales, mins: &mut packed.mins };
-        let work = (matrix.total_bytes() as u64).saturating_mul(4);
-        let split = |job, left, all| Panels::split(job, &size, left, all);
-        let run = |job| launch::pack(packing, matrix, job, &size);
-        threads.divide(threads.parts(work, panels), job, &split, &run)
+    fn packed_size(&self, n: usize, k: usize) -> Result<PackedSize, Error> {
+        let WeightLayout { format, packing, unit } = self.layout;
+        PackedSize::of(format, packing, unit, n, k, matches!(self.on, On::Cuda(_)))
+    }
+
+    /// Bytes that `n` rows of `k` elements will take packed for this kernel: what [`PackedMatrix::bytes`] then says. Divided
+    /// by `n * k` and times 8 these are the bits per weight.
+    ///
+    /// # Errors
+    /// [`Error::KNotMultiple`] where the kernel reads the format's own rows; [`Error::TooLarge`].
+    pub fn packed_bytes(&self, n: usize, k: usize) -> Result<usize, Error> {
+        self.packed_size(n, k)?.bytes()
     }
 
     /// Row `row` of packed weights as `k` values of f32, for checks and tests.
@@ -452,6 +426,29 @@ impl Workspace {
     pub fn for_(kernel: &Matmul, m: usize, k: usize, threads: &Threads) -> Result<Workspace, Error> {
         Workspace::of_size(kernel.workspace_size(m, k, threads)?)
     }
+}
+
+fn pack_panels(
+    packing: &'static PackInfo,
+    matrix: &Stack<'_, '_>,
+    size: PackedSize,
+    packed: &mut PackedMatrix,
+    threads: &Threads,
+) -> Result<(), Error> {
+    packed.codes = Aligned::long_lived(size.all(size.stride)?)?;
+    packed.scales = Aligned::long_lived(size.all(size.scales)?)?;
+    packed.mins = Aligned::long_lived(size.all(size.mins)?)?;
+    if packed.k == 0 {
+        return Ok(());
+    }
+    let PackedSize { panels, stride, scales, mins, .. } = size;
+    let size = PanelSize { rows: packing.rows, stride, scales, mins };
+    let job =
+        Panels { first: 0, codes: &mut packed.codes, scales: &mut packed.scales, mins: &mut packed.mins };
+    let work = (matrix.total_bytes() as u64).saturating_mul(4);
+    let split = |job, left, all| Panels::split(job, &size, left, all);
+    let run = |job| launch::pack(packing, matrix, job, &size);
+    threads.divide(threads.parts(work, panels), job, &split, &run)
 }
 
 /// A dimension that is 0.

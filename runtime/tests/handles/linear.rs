@@ -5,7 +5,7 @@ use gristmill_runtime::half::f16;
 use gristmill_runtime::vocab::{DType, DeviceKind};
 use gristmill_runtime::{
     Device, Error, Input, Linear, LinearOptions, Policy, QuantizedMatrix, Recording, Request, Restrict,
-    Threads,
+    Shape, Threads, Workspace,
 };
 
 const CUDA: Device = Device { kind: DeviceKind::Cuda, index: 0 };
@@ -33,6 +33,66 @@ fn header4(n: usize, k: usize) -> Result<(Vec<u8>, Vec<f32>), Error> {
     gristmill_runtime::Dequantizer::new(&prepared.decide_as_asked())?
         .run(&QuantizedMatrix::new(format, n, k, &bytes)?, &mut values)?;
     Ok((bytes, values))
+}
+
+#[test]
+fn one_workspace_serves_all_layers() -> Result<(), Error> {
+    let threads = Threads::new(2)?;
+    let (small, wide) = (tail2(8, 16), header4(4, 32)?.0);
+    let matrices = [
+        QuantizedMatrix::new(&FORMATS[TAIL2], 8, 16, &small)?,
+        QuantizedMatrix::new(&FORMATS[HEADER4], 4, 32, &wide)?,
+    ];
+    let options = options(Device::CPU, Policy::Dequantize);
+    let layers = [
+        Linear::new(&REGISTRY, &matrices[0], &options, &threads)?,
+        Linear::new(&REGISTRY, &matrices[1], &options, &threads)?,
+    ];
+    let mut all = Workspace::for_all(&layers, 3, &threads)?;
+    assert!(
+        layers.iter().all(|layer| layer.workspace(3, &threads).is_ok_and(|one| one.bytes() <= all.bytes()))
+    );
+    for layer in &layers {
+        let x = noise(3 * layer.k(), 1);
+        let mut y = vec![f32::NAN; 3 * layer.n()];
+        layer.forward(Input::F32(&x), 3, None, &mut y, &mut all, &threads)?;
+        assert_eq!(y, forward(layer, &x, 3, &threads)?);
+    }
+    assert_eq!(Workspace::for_all(&[] as &[Linear], 3, &threads)?.bytes(), 0);
+    assert!(matches!(Workspace::for_all(&layers, usize::MAX, &threads), Err(Error::TooLarge { .. })));
+    // One that is too small says how to make it, for layers too.
+    let (x, mut y) = (noise(16, 1), [0.0; 8]);
+    let run = layers[0].forward(Input::F32(&x), 1, None, &mut y, &mut Workspace::new(), &threads);
+    let error = run.expect_err("an empty workspace").to_string();
+    assert!(error.contains("`Workspace::for_all` for layers or `Workspace::for_` for a kernel"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_tuning_counts_where_it_is_given() -> Result<(), Error> {
+    use gristmill_runtime::tuning::{self, Measured, ShapeClass, Tuning};
+    let bytes = tail2(8, 16);
+    let matrix = QuantizedMatrix::new(&FORMATS[TAIL2], 8, 16, &bytes)?;
+    let threads = Threads::single();
+    let id = |name| REGISTRY.entries.iter().find(|entry| entry.name == name).map(|entry| entry.id);
+    let scalar = id("matmul.tail2.scalar").expect("the reference");
+    let tuning = Tuning::of(vec![Measured {
+        on: tuning::cpu().to_owned(),
+        op: gristmill_runtime::vocab::Op::Matmul,
+        format: "tail2".to_owned(),
+        class: ShapeClass::of(Shape::new(1, 8, 16)),
+        order: vec![(scalar, 1.0)],
+    }]);
+    let mut options = options(Device::CPU, Policy::Strict);
+    let chosen = |options: &LinearOptions| {
+        let layer = Linear::new(&REGISTRY, &matrix, options, &threads)?;
+        Ok::<_, Error>(layer.prepared().decide(Shape::new(1, 8, 16)).kernel()?.name)
+    };
+    let untuned = chosen(&options)?;
+    options.tuning = Some(std::sync::Arc::new(tuning));
+    assert_ne!(untuned, "matmul.tail2.scalar");
+    assert_eq!(chosen(&options)?, "matmul.tail2.scalar");
+    Ok(())
 }
 
 #[test]

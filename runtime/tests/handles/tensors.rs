@@ -1,7 +1,7 @@
 //! Sizes, quantizing and dequantizing.
 
 use crate::toy::{FORMATS, HEADER4, REGISTRY, TAIL2, TINY8, noise, tail2, tiny8};
-use gristmill_runtime::{Dequantizer, Error, QuantizedMatrix, Quantizer, Request};
+use gristmill_runtime::{Dequantizer, Error, QuantizedBuf, QuantizedMatrix, Quantizer, Request};
 
 fn quantizer(format: &str, name: Option<&str>, n: usize, k: usize) -> Result<Quantizer, Error> {
     Quantizer::new(&REGISTRY.prepare(&Request::quantize(format, name, n, k))?.decide_as_asked())
@@ -114,6 +114,46 @@ fn faults_name_the_place() -> Result<(), Error> {
     let invalid = Err(Error::InvalidCode { format: "tail2", row: 1, column: 2 });
     assert_eq!(dequantizer("tail2", 3, 8)?.run(&matrix, &mut [0.0; 24]), invalid);
     assert_eq!(dequantizer("tail2", 3, 8)?.validate(&matrix), invalid);
+    Ok(())
+}
+
+#[test]
+fn rows_come_with_header_and_tail() -> Result<(), Error> {
+    let (n, k) = (5, 24);
+    for format in ["header4", "tail2", "tiny8"] {
+        let (_, info) = REGISTRY.format(format)?;
+        let mut bytes = vec![0; info.tensor_bytes(n, k)?];
+        match format {
+            "tiny8" => bytes = tiny8(n, k),
+            _ => quantizer(format, None, n, k)?.run(&noise(n * k, 3), n, k, &mut bytes)?,
+        }
+        let matrix = QuantizedMatrix::new(info, n, k, &bytes)?;
+        let dequantizer = dequantizer(format, n, k)?;
+        let mut all = vec![f32::NAN; n * k];
+        dequantizer.run(&matrix, &mut all)?;
+        for rows in [0..0, 0..1, 2..4, 4..5, 0..5, 5..5] {
+            let mut some = vec![f32::NAN; rows.len() * k];
+            dequantizer.rows(&matrix, rows.clone(), &mut some)?;
+            assert_eq!(some, all[rows.start * k..rows.end * k], "{format} {rows:?}");
+            // The same rows as a matrix of their own.
+            let apart = QuantizedBuf::rows_of(&matrix, rows.clone())?;
+            let mut some = vec![f32::NAN; rows.len() * k];
+            dequantizer.run(&apart.matrix(), &mut some)?;
+            assert_eq!(some, all[rows.start * k..rows.end * k], "{format} {rows:?}");
+        }
+        for rows in [4..6, 6..6, 0..usize::MAX] {
+            let error = dequantizer.rows(&matrix, rows, &mut []).expect_err("not so many rows");
+            assert!(matches!(error, Error::NoSuchRow { rows: 5, .. }), "{error}");
+        }
+        let error = dequantizer.rows(&matrix, 1..2, &mut [0.0; 23]).expect_err("too short");
+        assert!(matches!(error, Error::ShapeMismatch { expected: 24, found: 23, .. }), "{error}");
+    }
+    let mut bytes = tail2(3, 8);
+    bytes[2] = 0b00_11_00_00;
+    let matrix = QuantizedMatrix::new(&FORMATS[TAIL2], 3, 8, &bytes)?;
+    let invalid = Err(Error::InvalidCode { format: "tail2", row: 1, column: 2 });
+    assert_eq!(dequantizer("tail2", 3, 8)?.rows(&matrix, 1..3, &mut [0.0; 16]), invalid);
+    assert_eq!(dequantizer("tail2", 3, 8)?.rows(&matrix, 2..3, &mut [0.0; 8]), Ok(()));
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! What `gristmill quantize` is asked.
 
+use crate::cli::files::TypeArguments;
 use crate::cli::request;
 use std::path::PathBuf;
 
@@ -36,6 +37,8 @@ pub struct Arguments {
     /// Elements of a row (with --raw)
     #[arg(long, value_name = "K", requires = "raw", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) row: Option<u32>,
+    #[command(flatten)]
+    pub(super) types: TypeArguments,
     /// Print JSON
     #[arg(long, conflicts_with = "raw")]
     pub(super) json: bool,

@@ -7,7 +7,7 @@ use super::super::table::{Side, Table, bytes, counted};
 use super::super::{files, output, progress, request};
 use super::arguments::Arguments;
 use crate::cli::json::print_json;
-use gristmill::gguf::{GgufWriter, MAX_DIMS, TensorStream, Value};
+use gristmill::gguf::{GgufWriter, MAX_DIMS, TensorStream, TypeNumbers, Value};
 use gristmill::registry::FormatInfo;
 use gristmill::text::Printable;
 use gristmill::weights_file::{SourceTensor, WeightFile};
@@ -58,6 +58,7 @@ struct Work {
     quantize: Prepared,
     dequantize: Prepared,
     pool: rayon::ThreadPool,
+    types: TypeNumbers,
 }
 
 pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<Outcome, CliError> {
@@ -81,11 +82,12 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
         quantize: REGISTRY.prepare(&Request::quantize(format.name, name, 1, format.elements))?,
         dequantize: REGISTRY.prepare(&Request::dequantize(format.name, 1, format.elements))?,
         pool,
+        types: arguments.types.numbers()?,
     };
     // Refused before anything is written.
     let kernel = work.quantize.decide_as_asked().kernel()?.name;
     output::spares(output, &[&arguments.input])?;
-    let source = files::open_weights(&arguments.input)?;
+    let source = files::open_weights(&arguments.input, &work.types)?;
     let fates = fates(arguments, &source, format)?;
     if !fates.iter().any(|(_, fate)| matches!(fate, Fate::Quantize(..))) {
         return Err(CliError::usage(
@@ -240,8 +242,11 @@ fn one<W: Write>(
     };
     match fate {
         Fate::Leave => line.type_name = format!("left out ({})", tensor.type_name().to_lowercase()),
-        Fate::Copy { type_id, bytes } => {
-            line.type_name = format!("{} (copied)", files::type_name(type_id));
+        Fate::Copy { bytes, .. } => {
+            line.type_name = match tensor.gguf() {
+                Some(raw) => format!("{} (copied)", work.types.name_of(&raw)),
+                None => format!("{} (copied)", tensor.type_name().to_lowercase()),
+            };
             line.bytes = bytes;
             // Both containers are little-endian.
             for start in (0..bytes).step_by(PIECE) {

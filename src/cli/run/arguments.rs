@@ -1,5 +1,6 @@
 //! What `gristmill run` is asked.
 
+use crate::cli::files::TypeArguments;
 use crate::cli::request;
 use gristmill::{Device, PrecisionMode};
 use std::path::PathBuf;
@@ -36,6 +37,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "file",
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(super) layers: u32,
+    #[command(flatten)]
+    pub(super) types: TypeArguments,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,

@@ -12,6 +12,7 @@ use super::files::{self, Kind};
 use super::json::print_json;
 use super::progress::step;
 use super::{output, progress, request};
+use gristmill::gguf::TypeNumbers;
 use gristmill::oracle::Oracle;
 use gristmill::{QuantizedMatrix, REGISTRY, Recording, Threads, Workspace};
 use measure::Bench;
@@ -43,7 +44,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         workspace,
     };
     let done = match &arguments.file {
-        Some(file) => model(file, &mut bench)?,
+        Some(file) => model(file, &arguments.types.numbers()?, &mut bench)?,
         None => layer::run(arguments.layers, &mut bench)?,
     };
     if let Some(path) = &arguments.receipt {
@@ -67,23 +68,20 @@ pub fn threads(asked: Option<usize>) -> usize {
     asked.unwrap_or_else(|| gristmill::CpuProfile::detect().cores).clamp(1, request::MOST_THREADS)
 }
 
-fn model(path: &std::path::Path, bench: &mut Bench<'_>) -> Result<Done, CliError> {
-    let file = files::open(path)?;
+fn model(path: &std::path::Path, types: &TypeNumbers, bench: &mut Bench<'_>) -> Result<Done, CliError> {
+    let file = files::open(path, types)?;
     let mut done = Done::default();
     let bar = progress::bar(file.tensors().len() as u64);
     for tensor in file.tensors() {
         step(&bar, tensor.name());
-        match (files::kind(&tensor), files::matrix(tensor.dims())) {
+        done.decided.add(types, &tensor);
+        match (files::kind(types, &tensor), files::matrix(tensor.dims())) {
             (Kind::Plain(plain), _) => match done.plain.iter_mut().find(|(name, _)| *name == plain.name) {
                 Some((_, count)) => *count += 1,
                 None => done.plain.push((plain.name, 1)),
             },
             (Kind::Other, _) | (Kind::Format(_), None) => {
-                done.without.add(
-                    files::type_name(tensor.type_id()),
-                    files::why_other(&tensor),
-                    tensor.name(),
-                );
+                done.without.add(types.name_of(&tensor), files::why_other(types, &tensor), tensor.name());
             }
             (Kind::Format(format), Some((n, k))) => {
                 let data = tensor.data()?;

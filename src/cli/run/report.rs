@@ -3,7 +3,7 @@
 use super::arguments::Arguments;
 use super::measure::{Accuracy, Measured, Run};
 use crate::cli::error::CliError;
-use crate::cli::files::Without;
+use crate::cli::files::{Decided, Without};
 use crate::cli::table::{Side, Table, bytes, counted, measured};
 use gristmill::text::Printable;
 use serde_json::{Value, json};
@@ -16,6 +16,8 @@ pub(super) struct Done {
     pub(super) without: Without,
     /// Tensors whose data is no weights, and why.
     pub(super) defects: Vec<(String, String)>,
+    /// Type numbers that were not enough.
+    pub(super) decided: Decided,
     /// Type and number of tensors that are not quantized.
     pub(super) plain: Vec<(&'static str, usize)>,
 }
@@ -103,6 +105,7 @@ impl Done {
                 self.plain.iter().map(|(name, count)| format!("{count} of {name}")).collect();
             writeln!(out, "not quantized, so not run: {}", plain.join(", "))?;
         }
+        self.decided.print(&arguments.types.numbers()?, out)?;
         self.without.print(out)?;
         for tensor in &self.tensors {
             for run in &tensor.runs {

@@ -2,8 +2,10 @@
 
 mod damaged;
 mod disk;
+mod model;
 mod real;
 mod refused;
+mod types;
 mod written;
 
 use gristmill::gguf::{ArrayBuf, GgufWriter, SizeAnswer, SizeQuery, Value, blocked_size};

@@ -1,0 +1,86 @@
+//! A matrix in a format's own bytes that may own them.
+
+use crate::error::Error;
+use crate::registry::FormatInfo;
+use crate::weights::QuantizedMatrix;
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// A tensor in a format's own bytes, which are its own or borrowed: what [`QuantizedMatrix`] lends.
+#[derive(Clone, Debug)]
+pub struct QuantizedBuf<'a> {
+    format: &'static FormatInfo,
+    n: usize,
+    k: usize,
+    row_bytes: usize,
+    data: Cow<'a, [u8]>,
+}
+
+impl<'a> QuantizedBuf<'a> {
+    /// Checks that `data` is as long as the shape says.
+    ///
+    /// # Errors
+    /// As for [`QuantizedMatrix::new`].
+    pub fn new(
+        format: &'static FormatInfo,
+        n: usize,
+        k: usize,
+        data: impl Into<Cow<'a, [u8]>>,
+    ) -> Result<QuantizedBuf<'a>, Error> {
+        let data = data.into();
+        let row_bytes = QuantizedMatrix::new(format, n, k, &data)?.row_bytes();
+        Ok(QuantizedBuf { format, n, k, row_bytes, data })
+    }
+
+    /// Some rows of `matrix` as a matrix of their own. Lent where that is possible; where a scale stands behind the whole
+    /// tensor, they are copied and it behind them.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRow`]; [`Error::OutOfMemory`].
+    pub fn rows_of(matrix: &QuantizedMatrix<'a>, rows: Range<usize>) -> Result<QuantizedBuf<'a>, Error> {
+        let (format, n, k, row_bytes) = (matrix.format(), matrix.n(), matrix.k(), matrix.row_bytes());
+        if rows.end > n || rows.start > rows.end {
+            return Err(Error::NoSuchRow { row: rows.start.max(rows.end.saturating_sub(1)), rows: n });
+        }
+        // The length of the data was compared with the shape, so these are in it.
+        let data = matrix.data();
+        let part = data.get(rows.start * row_bytes..rows.end * row_bytes).unwrap_or_default();
+        let tail = data.get(n * row_bytes..).unwrap_or_default();
+        let data = if tail.is_empty() {
+            Cow::Borrowed(part)
+        } else {
+            let required = part.len().saturating_add(tail.len());
+            let mut own = Vec::new();
+            own.try_reserve_exact(required).map_err(|_| Error::OutOfMemory { required })?;
+            own.extend_from_slice(part);
+            own.extend_from_slice(tail);
+            Cow::Owned(own)
+        };
+        QuantizedBuf::new(format, rows.len(), k, data)
+    }
+
+    /// The matrix, as kernels take it.
+    pub fn matrix(&self) -> QuantizedMatrix<'_> {
+        QuantizedMatrix::checked(self.format, self.n, self.k, self.row_bytes, &self.data)
+    }
+
+    /// The format.
+    pub fn format(&self) -> &'static FormatInfo {
+        self.format
+    }
+
+    /// Rows.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Elements of a row.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// All bytes, with the tensor's tail.
+    pub fn data(&self) -> &[u8] {
+        &self.data
+    }
+}

@@ -1,0 +1,352 @@
+//! A model file as layers, matrices and values by name.
+
+use super::floats::Float;
+use super::model_error::{Instead, ModelError};
+use super::read::{GgufFile, Tensor};
+use super::size::Unquantized;
+use super::types::{Resolved, TensorType, TypeNumbers};
+use gristmill_runtime::{
+    Linear, LinearOptions, QuantizedBuf, QuantizedMatrix, Registry, Restrict, Threads, Tuning,
+};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Values that are converted at a time.
+const PIECE: usize = 1 << 18;
+
+/// How layers of a model are made. Nothing here is read from the environment unless [`LayerOptions::from_env`] made it.
+#[derive(Clone, Debug)]
+pub struct LayerOptions<'t> {
+    /// Threads that pack the weights.
+    pub threads: &'t Threads,
+    /// Input type, device, precision, policy, restrictions and tuning.
+    pub linear: LinearOptions,
+}
+
+impl<'t> LayerOptions<'t> {
+    /// f32 on the processor, strict, without restrictions and without a tuning.
+    pub fn new(threads: &'t Threads) -> LayerOptions<'t> {
+        let linear = LinearOptions { restrict: Some(Restrict::default()), ..LinearOptions::default() };
+        LayerOptions { threads, linear }
+    }
+
+    /// f32 on the processor, strict, with the restrictions and the tuning of the environment (`GRISTMILL_ISA` and so on).
+    pub fn from_env(threads: &'t Threads) -> LayerOptions<'t> {
+        LayerOptions { threads, linear: LinearOptions::default() }
+    }
+
+    /// The same with decisions that follow `tuning`.
+    pub fn tuned(mut self, tuning: Arc<Tuning>) -> LayerOptions<'t> {
+        self.linear.tuning = Some(tuning);
+        self
+    }
+}
+
+/// A GGUF file of a model and the kernels for it.
+///
+/// ```no_run
+/// use gristmill::gguf::{LayerOptions, Model};
+/// use gristmill::{Input, Threads};
+///
+/// let threads = Threads::new(4)?;
+/// let options = LayerOptions::new(&threads);
+/// let up = Model::open("model.gguf")?.linear("blk.0.ffn_up.weight", &options)?;
+/// let mut workspace = up.workspace(1, &threads)?;
+/// let (x, mut y) = (vec![0.0; up.k()], vec![0.0; up.n()]);
+/// up.forward(Input::F32(&x), 1, None, &mut y, &mut workspace, &threads)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Model {
+    file: GgufFile,
+    types: TypeNumbers,
+}
+
+impl Model {
+    /// Opens the file at `path` for the shipped kernels. Its header is read now, a tensor when it is asked for.
+    ///
+    /// # Errors
+    /// [`ModelError::File`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Model, ModelError> {
+        Model::open_with(path, TypeNumbers::new(&gristmill_kernels::REGISTRY))
+    }
+
+    /// As [`Model::open`], with the formats and kernels of the registry that `types` has, and what it says of type numbers.
+    ///
+    /// # Errors
+    /// [`ModelError::File`].
+    pub fn open_with(path: impl AsRef<Path>, types: TypeNumbers) -> Result<Model, ModelError> {
+        let file = GgufFile::open(path.as_ref(), &|query| types.size(query))?;
+        Ok(Model { file, types })
+    }
+
+    /// As [`Model::open_with`], but maps the file into memory, so that matrices are lent as they lie there.
+    ///
+    /// # Errors
+    /// [`ModelError::File`].
+    ///
+    /// # Safety
+    /// As for [`Gguf::map`](super::Gguf::map): nobody changes the file or makes it shorter for as long as the returned value
+    /// lives.
+    pub unsafe fn map_with(path: impl AsRef<Path>, types: TypeNumbers) -> Result<Model, ModelError> {
+        // SAFETY: passed on to the caller.
+        let file = unsafe { GgufFile::map(path.as_ref(), &|query| types.size(query)) }?;
+        Ok(Model { file, types })
+    }
+
+    /// The file: its metadata and its tensors.
+    pub fn file(&self) -> &GgufFile {
+        &self.file
+    }
+
+    /// What type numbers mean here.
+    pub fn types(&self) -> &TypeNumbers {
+        &self.types
+    }
+
+    /// The formats and kernels that layers are made with.
+    pub fn registry(&self) -> &'static Registry {
+        self.types.registry()
+    }
+
+    /// What the tensor `name` is.
+    ///
+    /// # Errors
+    /// [`ModelError::NoTensor`], [`ModelError::Type`].
+    pub fn tensor_type(&self, name: &str) -> Result<TensorType, ModelError> {
+        self.type_of(&self.tensor(name)?)
+    }
+
+    /// The quantized matrix `name`, read into memory (or lent, where the file is mapped): `n` rows of `k` elements.
+    ///
+    /// # Errors
+    /// [`ModelError::NoTensor`], [`ModelError::Type`], [`ModelError::NotQuantized`], [`ModelError::NoData`];
+    /// [`ModelError::Dimensions`] for vectors and for stacks of matrices, of which [`Model::matrix_rows`] reads one.
+    pub fn matrix(&self, name: &str) -> Result<QuantizedBuf<'_>, ModelError> {
+        let tensor = self.tensor(name)?;
+        let rows = self.rows(&tensor)?;
+        let why = match tensor.dims() {
+            [] | [_] => "a vector, which may be a row or a column of a matrix",
+            [_, _] | [_, _, 1] | [_, _, 1, 1] => return self.read(&tensor, &rows, 0..rows.n),
+            _ => "a stack of matrices, of which `Model::matrix_rows` reads one",
+        };
+        Err(ModelError::Dimensions { tensor: name.to_owned(), dims: tensor.dims().to_vec(), why })
+    }
+
+    /// Some rows of the quantized tensor `name`, counted over all dimensions but the contiguous one: of a tensor in which
+    /// several matrices are stacked, one of them. Only they are read, and the scale behind the tensor where there is one.
+    ///
+    /// # Errors
+    /// As for [`Model::matrix`], whatever the number of dimensions; [`ModelError::Rows`].
+    pub fn matrix_rows(&self, name: &str, rows: Range<usize>) -> Result<QuantizedBuf<'_>, ModelError> {
+        let tensor = self.tensor(name)?;
+        let all = self.rows(&tensor)?;
+        if rows.start > rows.end || rows.end > all.n {
+            return Err(ModelError::Rows { tensor: name.to_owned(), rows, n: all.n });
+        }
+        self.read(&tensor, &all, rows)
+    }
+
+    /// Every value of a tensor of f32, f16 or bf16 as f32, in the order of memory, whatever its dimensions.
+    ///
+    /// # Errors
+    /// [`ModelError::NoTensor`], [`ModelError::Type`], [`ModelError::NotFloats`], [`ModelError::Memory`],
+    /// [`ModelError::NoData`].
+    pub fn floats(&self, name: &str) -> Result<Vec<f32>, ModelError> {
+        let tensor = self.tensor(name)?;
+        let float = match self.type_of(&tensor)? {
+            TensorType::Plain(plain) => Float::of(plain).ok_or(plain.name),
+            TensorType::Format(Resolved { format, .. }) => Err(format.name),
+        };
+        let float = float.map_err(|found| ModelError::NotFloats { tensor: name.to_owned(), found })?;
+        let no_memory = || ModelError::Memory { tensor: name.to_owned(), elements: tensor.elements() };
+        // Looked at before memory is asked for: what a damaged table says may be more than the file has.
+        let count = usize::try_from(tensor.elements()).map_err(|_| no_memory())?;
+        let mut values = Vec::new();
+        values.try_reserve_exact(count).map_err(|_| no_memory())?;
+        values.resize(count, 0.0);
+        let mut first = 0;
+        for out in values.chunks_mut(PIECE) {
+            let count = out.len() as u64;
+            float.convert(&tensor.part(first * float.width(), count * float.width())?, out);
+            first += count;
+        }
+        Ok(values)
+    }
+
+    /// A vector of `length` values (a bias, the weights of a norm) as f32, whichever way a converter wrote it: with one
+    /// dimension, as a row or as a column.
+    ///
+    /// # Errors
+    /// As for [`Model::floats`]; [`ModelError::Dimensions`] for what is no vector, [`ModelError::Length`].
+    pub fn vector(&self, name: &str, length: usize) -> Result<Vec<f32>, ModelError> {
+        let tensor = self.tensor(name)?;
+        if tensor.dims().iter().filter(|dim| **dim != 1).count() > 1 {
+            let (tensor, dims) = (name.to_owned(), tensor.dims().to_vec());
+            return Err(ModelError::Dimensions { tensor, dims, why: "a matrix, expected a vector" });
+        }
+        if tensor.elements() != length as u64 {
+            let (tensor, found) = (name.to_owned(), tensor.elements());
+            return Err(ModelError::Length { tensor, expected: length, found });
+        }
+        self.floats(name)
+    }
+
+    /// The layer of the quantized matrix `name`: reads it, chooses kernels and packs the weights for them.
+    ///
+    /// # Errors
+    /// As for [`Model::matrix`]; [`ModelError::Layer`] as for [`Linear::new`].
+    pub fn linear(&self, name: &str, options: &LayerOptions<'_>) -> Result<Linear, ModelError> {
+        self.layer(&[name], &[self.matrix(name)?], options)
+    }
+
+    /// The layer of some rows of the quantized tensor `name`: one of several that are stacked in it.
+    ///
+    /// # Errors
+    /// As for [`Model::matrix_rows`]; [`ModelError::Layer`] as for [`Linear::new`].
+    pub fn linear_rows(
+        &self,
+        name: &str,
+        rows: Range<usize>,
+        options: &LayerOptions<'_>,
+    ) -> Result<Linear, ModelError> {
+        self.layer(&[name], &[self.matrix_rows(name, rows)?], options)
+    }
+
+    /// Several quantized matrices that share their input as one layer (query, key and value; gate and up): its outputs are
+    /// those of the first, then those of the second, and so on.
+    ///
+    /// # Errors
+    /// As for [`Model::matrix`]; [`ModelError::NotAlike`] where formats or row lengths differ, [`ModelError::Nothing`];
+    /// [`ModelError::Layer`] as for [`Linear::stacked`].
+    pub fn stacked(&self, names: &[&str], options: &LayerOptions<'_>) -> Result<Linear, ModelError> {
+        let [first_name, ..] = names else { return Err(ModelError::Nothing) };
+        let mut matrices: Vec<QuantizedBuf<'_>> = Vec::new();
+        for name in names {
+            let matrix = self.matrix(name)?;
+            let first = matrices.first().unwrap_or(&matrix);
+            if (first.format().name, first.k()) != (matrix.format().name, matrix.k()) {
+                let what = |of: &QuantizedBuf<'_>| format!("{}, rows of {}", of.format().name, of.k());
+                return Err(ModelError::NotAlike {
+                    first: (*first_name).to_owned(),
+                    first_is: what(first),
+                    other: (*name).to_owned(),
+                    other_is: what(&matrix),
+                });
+            }
+            matrices.push(matrix);
+        }
+        self.layer(names, &matrices, options)
+    }
+
+    fn layer(
+        &self,
+        names: &[&str],
+        matrices: &[QuantizedBuf<'_>],
+        options: &LayerOptions<'_>,
+    ) -> Result<Linear, ModelError> {
+        let matrices: Vec<QuantizedMatrix<'_>> = matrices.iter().map(QuantizedBuf::matrix).collect();
+        let layer = Linear::stacked(self.registry(), &matrices, &options.linear, options.threads);
+        layer.map_err(|error| ModelError::Layer {
+            tensors: names.iter().map(|name| (*name).to_owned()).collect(),
+            error,
+        })
+    }
+
+    fn tensor(&self, name: &str) -> Result<Tensor<'_>, ModelError> {
+        let none = || ModelError::NoTensor { tensor: name.to_owned(), instead: self.instead(name) };
+        self.file.tensor(name).ok_or_else(none)
+    }
+
+    fn type_of(&self, tensor: &Tensor<'_>) -> Result<TensorType, ModelError> {
+        let failed =
+            |why| ModelError::Type { tensor: tensor.name().to_owned(), number: tensor.type_id(), why };
+        self.types.of(tensor).map_err(failed)
+    }
+
+    /// Format, rows and row length of a quantized tensor.
+    fn rows(&self, tensor: &Tensor<'_>) -> Result<Rows, ModelError> {
+        let name = || tensor.name().to_owned();
+        let format = match self.type_of(tensor)? {
+            TensorType::Format(resolved) => resolved,
+            TensorType::Plain(Unquantized { name: found, .. }) => {
+                return Err(ModelError::NotQuantized { tensor: name(), found });
+            }
+        };
+        let k = tensor.dims().first().copied().unwrap_or(1);
+        let n = tensor.dims().iter().skip(1).try_fold(1u64, |n, dim| n.checked_mul(*dim));
+        match (n.and_then(|n| usize::try_from(n).ok()), usize::try_from(k)) {
+            (Some(n), Ok(k)) => Ok(Rows { of: format, n, k }),
+            (_, _) => Err(ModelError::Dimensions {
+                tensor: name(),
+                dims: tensor.dims().to_vec(),
+                why: "more than this machine can address",
+            }),
+        }
+    }
+
+    /// Reads rows that the tensor has.
+    fn read<'a>(
+        &self,
+        tensor: &Tensor<'a>,
+        all: &Rows,
+        rows: Range<usize>,
+    ) -> Result<QuantizedBuf<'a>, ModelError> {
+        let Rows { of: Resolved { format, bytes, .. }, n, k } = *all;
+        let failed = |error| ModelError::Layer { tensors: vec![tensor.name().to_owned()], error };
+        let count = rows.len();
+        let data = match format.tensor_tail {
+            // Rows and the tail behind all of them.
+            Some((_, tail)) if count < n => {
+                let row = format.row_bytes(k).map_err(failed)? as u64;
+                let mut data = tensor.part(rows.start as u64 * row, count as u64 * row)?.into_owned();
+                data.extend_from_slice(&tensor.part(bytes.saturating_sub(tail as u64), tail as u64)?);
+                data.into()
+            }
+            Some(_) => tensor.data()?,
+            None => {
+                let row = format.row_bytes(k).map_err(failed)? as u64;
+                tensor.part(rows.start as u64 * row, count as u64 * row)?
+            }
+        };
+        QuantizedBuf::new(format, count, k, data).map_err(failed)
+    }
+
+    /// Where the values of a tensor that is not there may be.
+    fn instead(&self, name: &str) -> Option<Instead> {
+        let has = |name: &str| self.file.tensor(name).is_some();
+        if name == "output.weight" && has("token_embd.weight") {
+            return Some(Instead::Tied("token_embd.weight".to_owned()));
+        }
+        for (stack, parts) in STACKS {
+            if name.contains(stack) {
+                let parts: Vec<String> = parts.iter().map(|part| name.replacen(stack, part, 1)).collect();
+                if parts.iter().all(|part| has(part)) {
+                    return Some(Instead::SplitInto(parts));
+                }
+            }
+            for part in *parts {
+                let stacked = name.replacen(part, stack, 1);
+                if name.contains(part) && has(&stacked) {
+                    return Some(Instead::StackedIn(stacked));
+                }
+            }
+        }
+        let known = self.file.tensors().map(|tensor| tensor.name());
+        let distance = |known: &str| strsim::damerau_levenshtein(name, known);
+        let near = known.map(|known| (distance(known), known)).min_by_key(|(distance, _)| *distance)?;
+        (near.0 <= (name.chars().count() / 6).max(1)).then(|| Instead::Meant(near.1.to_owned()))
+    }
+}
+
+/// Rows of a quantized tensor.
+struct Rows {
+    of: Resolved,
+    n: usize,
+    k: usize,
+}
+
+/// Parts of names of tensors that hold several matrices one above the other, and of those that hold one of these each.
+const STACKS: &[(&str, &[&str])] =
+    &[(".attn_qkv.", &[".attn_q.", ".attn_k.", ".attn_v."]), (".ffn_gate_up.", &[".ffn_gate.", ".ffn_up."])];
