@@ -13,3 +13,4 @@ mod search;
 mod stacked;
 mod tables;
 mod tl;
+mod trits;

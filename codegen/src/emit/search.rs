@@ -231,6 +231,23 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
             );
             body
         }
+        Search::Alternating { steps } => {
+            let ValueMap::Codebook { entries, times, .. } = &value.map else { return Err(mismatch()) };
+            let integers: Vec<i32> = entries.iter().flatten().map(|v| v * times).collect();
+            let sum: u64 = integers.iter().map(|v| u64::from(v.unsigned_abs())).sum();
+            format!(
+                "let rule = search::alternating::Alternating {{
+                     entries: &CODEBOOK, stride: {}, mean: {}, steps: {steps},
+                 }};
+                 let found = search::alternating::alternating::<Int, ELEMENTS, {}, {}>(x, &rule);
+                 {block}{}",
+                value.stride,
+                float((sum as f64 / integers.len() as f64) as f32),
+                code.count,
+                value.group,
+                store_float(plan, first, "found.scale")?,
+            )
+        }
     };
     Ok(format!(
         "/// Values to blocks by `{name}`, the algorithm `{}`.

@@ -89,6 +89,15 @@ pub(super) fn fits(raw: &RawFormat<'_>, checked: &Checked, search: Search) -> Re
             }
         }
         Search::GridSearch { .. } => grid_fits(&parts, checked),
+        Search::Alternating { .. } => {
+            let ValueMap::Codebook { entries, .. } = &value.map else {
+                return Err("it has no `codebook`".to_owned());
+            };
+            if entries.iter().flatten().all(|v| *v == 0) {
+                return Err("its codebook holds nothing but zeros".to_owned());
+            }
+            parts.one("scale", &value.scale)
+        }
     }
 }
 
@@ -100,6 +109,9 @@ fn grid_fits(parts: &Parts<'_>, checked: &Checked) -> Result<(), String> {
     let magnitudes = || entries.iter().flatten().map(|v| v * times);
     if magnitudes().any(|v| v < 0) || magnitudes().all(|v| v == 0) {
         return Err("its codebook must hold magnitudes, from 0 up".to_owned());
+    }
+    if value.stride != 1 {
+        return Err("the elements of a code are not neighbours".to_owned());
     }
     let signs = value.signs.as_ref().and_then(|signs| parts.raw.fields.get(signs.field));
     let signs = signs.ok_or("it has no `signs`")?;

@@ -402,6 +402,7 @@ fn grids() {
                     ("bytes = 15", "bytes = 16"),
                 ],
             ),
+            ("elements apart", &[("signs = ", "stride = 2\nsigns = ")]),
             ("something added", &[("scale = [\"d\", \"s\"]", "scale = [\"d\", \"s\"]\nadd = [\"d\"]")]),
             (
                 "something subtracted",
@@ -439,6 +440,52 @@ fn grids() {
                     ("bytes = 15 }", "bytes = 13 }\nunused = [{ offset = 100, bits = 4 }]"),
                 ],
             ),
+        ],
+    );
+}
+
+const BOOK: &str = r#"doc = "x"
+block = { elements = 32, bytes = 8 }
+[[field]]
+name = "d"
+type = "f16"
+[[field]]
+name = "q"
+type = "u5"
+layout = { shape = [8], stride = [5], offset = 16 }
+[[field]]
+name = "g"
+type = "u1"
+layout = { shape = [8], stride = [1], offset = 56 }
+[value]
+code = "q"
+codebook = "stq1_0"
+stride = 4
+scale = ["d"]
+[[quantize]]
+name = "s"
+algorithm = "alternating"
+steps = 3
+"#;
+
+#[test]
+fn alternating() {
+    compare(
+        "search_alternating",
+        BOOK,
+        &[
+            ("as it stands, with a field that nobody reads", &[]),
+            ("neighbours", &[("stride = 4\n", "")]),
+            ("by minus two", &[("stride = 4", "times = -2")]),
+            ("no step", &[("steps = 3", "steps = 0")]),
+            ("steps not stated", &[("steps = 3\n", "")]),
+            ("a parameter of another", &[("steps = 3", "steps = 3\nmetric = \"abs\"")]),
+            ("no codebook", &[("codebook = \"stq1_0\"\nstride = 4", "zero = 0")]),
+            ("a factor for each code", &[("[\"d\"]", "[\"d\", \"g\"]")]),
+            ("a scale of the tensor", &[("[\"d\"]", "\"tensor.f32\"")]),
+            ("a shift", &[("stride = 4", "shift = { field = \"g\", values = [0, 1] }")]),
+            ("a unit", &[("stride = 4", "unit = 0.5")]),
+            ("something added", &[("scale = [\"d\"]", "scale = [\"d\"]\nadd = [\"d\"]")]),
         ],
     );
 }

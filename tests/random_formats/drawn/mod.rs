@@ -67,7 +67,11 @@ pub struct Book {
     pub width: usize,
     pub bits: u32,
     pub values: Vec<i64>,
-    pub entries: Vec<u16>,
+    pub entries: Vec<u32>,
+    /// How far apart the elements of an entry are.
+    pub stride: usize,
+    /// The table stands in the codebook's file, not beside it.
+    pub inside: bool,
 }
 
 /// A factor of a weight.
@@ -118,14 +122,6 @@ impl Drawn {
         Some(Drawn::new(u64::from_str_radix(seed, 16).ok()?, index.parse().ok()?))
     }
 
-    /// Elements that a code stands for.
-    pub fn group(&self) -> usize {
-        match &self.map {
-            Map::Book(book) => book.width,
-            Map::Affine { .. } | Map::Levels(_) => 1,
-        }
-    }
-
     /// All factors of all terms.
     pub fn factors(&self) -> impl Iterator<Item = Factor> {
         self.scale.iter().chain(&self.add).chain(&self.subtract).copied()
@@ -137,10 +133,12 @@ impl Drawn {
         if let Map::Book(book) = &self.map {
             let path = format!("codebooks/{}_book", self.name);
             files.push((format!("{path}.toml"), text::book(book).into_bytes()));
-            files.push((
-                format!("{path}.u16.bin"),
-                book.entries.iter().flat_map(|entry| entry.to_le_bytes()).collect(),
-            ));
+            if !book.inside {
+                let (word, bytes) =
+                    if book.width * book.bits as usize <= 16 { ("u16", 2) } else { ("u32", 4) };
+                let table = book.entries.iter().flat_map(|entry| entry.to_le_bytes().into_iter().take(bytes));
+                files.push((format!("{path}.{word}.bin"), table.collect()));
+            }
         }
         files
     }

@@ -7,7 +7,7 @@
 use super::float;
 use crate::plan::{Decode, FormatPlan};
 use gristmill_spec::model::{
-    Factor, Field, FieldLayout, FieldType, Format, Scalar, Segment, Slice, ValueMap,
+    Factor, Field, FieldLayout, FieldType, Format, Scalar, Segment, Slice, Value, ValueMap,
 };
 use std::fmt::Write;
 
@@ -250,6 +250,35 @@ fn read_four(format: &Format, field: &Field) -> Option<String> {
     Some(out)
 }
 
+/// The number of the code that the element at expression `element` belongs to.
+fn code_index(value: &Value, element: &str) -> String {
+    match (value.group.max(1), value.stride) {
+        (1, _) => element.to_string(),
+        (group, 1) => format!("{element} / {group}u"),
+        (group, stride) => format!("{element} / {}u * {stride}u + {element} % {stride}u", group * stride),
+    }
+}
+
+/// Which of the elements of its code the element at expression `element` is.
+fn place_in_code(value: &Value, element: &str) -> String {
+    match (value.group.max(1), value.stride) {
+        (group, 1) => format!("{element} % {group}u"),
+        (group, stride) => format!("{element} % {}u / {stride}u", group * stride),
+    }
+}
+
+/// The first element of the code that the element at expression `element` belongs to.
+pub fn first_of_code(value: &Value, element: &str) -> String {
+    match (value.group.max(1), value.stride) {
+        (1, _) => element.to_string(),
+        (group, 1) => format!("{element} / {group} * {group}"),
+        (group, stride) => {
+            let span = group * stride;
+            format!("({element} / {span} * {span} + {element} % {stride})")
+        }
+    }
+}
+
 /// Words of a table whose numbers are read `per` at a time: those of a word from its low bits up.
 fn words(values: &[i32], per: usize) -> String {
     let bits = 32 / per;
@@ -275,7 +304,7 @@ fn values(plan: &FormatPlan<'_>) -> String {
     let (mut before, mut body) = (String::new(), String::from("    u32 bad = N;\n"));
     // The code of element e + j.
     let group = value.group.max(1);
-    let in_group = group.is_multiple_of(n);
+    let in_group = value.stride == 1 && group.is_multiple_of(n);
     let code_of = if in_group && n > 1 {
         let _ = writeln!(body, "    const u32 code = raw_{name}(bytes, at, e / {group}u);");
         "code".to_string()
@@ -284,7 +313,7 @@ fn values(plan: &FormatPlan<'_>) -> String {
         let _ = writeln!(body, "    const u32 codes = four_{name}(bytes, at, e);");
         "(codes >> (8 * j) & 0xff)".to_string()
     } else if group > 1 {
-        format!("raw_{name}(bytes, at, (e + j) / {group}u)")
+        format!("raw_{name}(bytes, at, {})", code_index(value, "(e + j)"))
     } else {
         format!("raw_{name}(bytes, at, e + j)")
     };
@@ -362,8 +391,9 @@ fn values(plan: &FormatPlan<'_>) -> String {
                 );
                 let _ = writeln!(
                     each,
-                    "        v[j] = codebook[{} * {group}u + (e + j) % {group}u];",
-                    within(&code_of)
+                    "        v[j] = codebook[{} * {group}u + {}];",
+                    within(&code_of),
+                    place_in_code(value, "(e + j)")
                 );
             }
         }
