@@ -444,6 +444,82 @@ fn grids() {
     );
 }
 
+/// Eight codes of eight elements, two runs, four shifts.
+const SHIFTED: &str = r#"doc = "x"
+block = { elements = 64, bytes = 15 }
+unused = [{ offset = 118, bits = 2 }]
+[[field]]
+name = "d"
+type = "f16"
+[[field]]
+name = "q"
+type = "u11"
+layout = { shape = [8], stride = [11], offset = 16 }
+[[field]]
+name = "s"
+type = "u3"
+layout = { shape = [2], stride = [3], offset = 104 }
+times = 2
+plus = 1
+[[field]]
+name = "h"
+type = "u1"
+layout = { shape = [8], stride = [1], offset = 110 }
+[value]
+code = "q"
+codebook = "iq1s_grid"
+shift = { field = "h", values = [1, -1] }
+unit = 0.5
+scale = ["d", "s"]
+[[quantize]]
+name = "s"
+algorithm = "grid-search"
+steps = 9
+"#;
+
+#[test]
+fn shifted_grids() {
+    compare(
+        "search_shifted",
+        SHIFTED,
+        &[
+            ("as it stands", &[]),
+            ("neither shift nor signs", &[("shift = { field = \"h\", values = [1, -1] }\n", "")]),
+            (
+                "shift and signs",
+                &[
+                    ("unit = 0.5", "signs = \"g\""),
+                    ("bytes = 15 }", "bytes = 23 }"),
+                    (
+                        "[value]",
+                        "[[field]]\nname = \"g\"\ntype = \"u8\"\nlayout = { shape = [8], stride = [8], offset = 120 }\n[value]",
+                    ),
+                ],
+            ),
+            ("elements apart", &[("unit = 0.5", "stride = 2")]),
+            (
+                "a shift for each run",
+                &[
+                    (
+                        "layout = { shape = [8], stride = [1], offset = 110 }",
+                        "layout = { shape = [2], stride = [1], offset = 110 }",
+                    ),
+                    ("{ offset = 118, bits = 2 }", "{ offset = 112, bits = 8 }"),
+                ],
+            ),
+            (
+                "a shift for two runs",
+                &[
+                    ("layout = { shape = [8], stride = [1], offset = 110 }", "layout = { offset = 110 }"),
+                    ("{ offset = 118, bits = 2 }", "{ offset = 111, bits = 9 }"),
+                ],
+            ),
+            ("one scale", &[("[\"d\", \"s\"]", "[\"d\"]")]),
+            ("something added", &[("scale = [\"d\", \"s\"]", "scale = [\"d\", \"s\"]\nadd = [\"d\"]")]),
+        ],
+    );
+}
+
 const BOOK: &str = r#"doc = "x"
 block = { elements = 32, bytes = 8 }
 [[field]]
