@@ -105,11 +105,12 @@ where
         let mut entries = [[[0u16; S]; H]; C];
         let mut shifts = [[0u16; S]; G];
         let mut totals = [0f32; S];
-        // Groups that share a shift.
-        let shared = C / G;
-        for place in run * (G / R)..(run + 1) * (G / R) {
+        // The shifts of the run, and the groups that share one.
+        let places = run * (G / R)..(run + 1) * (G / R);
+        let groups = |place: usize| place * (C / G)..(place + 1) * (C / G);
+        for place in places.clone() {
             let mut errors = [[0f32; S]; H];
-            for group in place * shared..(place + 1) * shared {
+            for group in groups(place) {
                 let mut best = [[f32::INFINITY; S]; H];
                 let at = &mut entries[group];
                 let (sum_wx, sum_w) = self.plain(group);
@@ -139,10 +140,10 @@ where
         }
         let chosen = least(&totals);
         let (mut sum_xq, mut sum_qq) = (0f32, 0f32);
-        for place in run * (G / R)..(run + 1) * (G / R) {
+        for place in places {
             let shift = shifts[place][chosen];
             codes.1[place] = shift;
-            for group in place * shared..(place + 1) * shared {
+            for group in groups(place) {
                 let code = entries[group][usize::from(shift)][chosen];
                 codes.0[group] = code;
                 let sums = self.sums(&self.entries[usize::from(code)], group);
