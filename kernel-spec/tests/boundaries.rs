@@ -73,8 +73,9 @@ fn of_format(format: &Format, set: &SpecSet) -> String {
     let activations = &set.activations[format.activations].name;
     let quantizers: Vec<_> = format.quantizers.iter().map(|quantizer| &quantizer.rule).collect();
     let value = &format.value;
+    let stride = if value.stride == 1 { String::new() } else { format!(", stride {}", value.stride) };
     format!(
-        "activations {activations}, {} integers {ends:?}, group {}, signs {:?}, shift {:?}, unit {}, scale {:?}, \
+        "activations {activations}, {} integers {ends:?}, group {}{stride}, signs {:?}, shift {:?}, unit {}, scale {:?}, \
          add {:?}, subtract {:?}, header {:?}, tail {:?}, quantizers {quantizers:?}",
         integers.len(),
         value.group,

@@ -209,12 +209,19 @@ impl<'a> FormatOracle<'a> {
         }
     }
 
+    /// The code of element `element` of a block, and which of its code's elements it is.
+    pub fn code_of(&self, element: usize) -> (usize, usize) {
+        let (group, stride) = (self.format.value.group as usize, self.format.value.stride as usize);
+        // As many codes are interleaved as an element is from the next one of its code.
+        let (span, at) = (element / (group * stride), element % (group * stride));
+        (span * stride + at % stride, at / stride)
+    }
+
     /// The integer of element `element`; `None` if its code means nothing.
     fn integer(&self, block: &[u8], element: usize) -> Option<i32> {
         let value = &self.format.value;
-        let group = value.group as usize;
-        let code = self.raw(block, value.code, element / group);
-        let mut v = self.mapped(code, element % group)?;
+        let (code, within) = self.code_of(element);
+        let mut v = self.mapped(self.raw(block, value.code, code), within)?;
         if let Some(signs) = &value.signs {
             let run = self.run(signs.field);
             let mut mask = self.raw(block, signs.field, element / run);
@@ -297,9 +304,8 @@ impl<'a> FormatOracle<'a> {
                     terms = self.terms(block, element, outer);
                 }
                 let Some(v) = self.integer(block, element) else {
-                    let group = self.format.value.group as usize;
-                    let column = row.integers.len() / group * group;
-                    return Err(OracleError::InvalidCode { row: 0, column });
+                    // Elements come in order, so this one is the first of its code.
+                    return Err(OracleError::InvalidCode { row: 0, column: row.integers.len() });
                 };
                 let (mut w32, mut w64) = (terms.scale.0 * v as f32, terms.scale.1 * f64::from(v));
                 match (terms.add, terms.subtract) {
@@ -318,10 +324,10 @@ impl<'a> FormatOracle<'a> {
 
     /// Elements of some blocks whose code means nothing, each at the start of its group.
     pub fn invalid_codes(&self, blocks: &[u8]) -> Vec<usize> {
-        let (elements, group) = (self.format.elements as usize, self.format.value.group as usize);
+        let elements = self.format.elements as usize;
         let whole = blocks.chunks_exact(self.format.bytes as usize).enumerate();
         let of_block = |(index, block): (usize, &[u8])| -> Vec<usize> {
-            let starts = (0..elements).step_by(group);
+            let starts = (0..elements).filter(|&i| self.code_of(i).1 == 0);
             starts.filter(|&i| self.integer(block, i).is_none()).map(|i| index * elements + i).collect()
         };
         whole.flat_map(of_block).collect()

@@ -182,15 +182,14 @@ fn embed_gives_the_oracle_s_rows() {
 fn refuses_invalid_codes(kernel: &Kernel, oracle: &FormatOracle<'_>, random: &mut Random) {
     let Some(invalid) = inputs::invalid_code(oracle) else { return };
     let format = oracle.format();
-    let (bytes, elements, group) =
-        (format.bytes as usize, format.elements as usize, format.value.group as usize);
+    let (bytes, elements) = (format.bytes as usize, format.elements as usize);
     let (n, k) = (3, 2 * elements);
     let mut tensor = inputs::tensor(oracle, random, n, k, Weights::Random);
     let row_bytes = sizes(&format.name, n, k).0;
     // In rows 1 and 2, in the last block of each.
     for (row, element) in [(1, elements - 1), (2, 0), (2, elements / 2)] {
         let start = (row + 1) * row_bytes - bytes;
-        oracle.set_raw(&mut tensor[start..][..bytes], format.value.code, element / group, invalid);
+        oracle.set_raw(&mut tensor[start..][..bytes], format.value.code, oracle.code_of(element).0, invalid);
     }
     let Err(OracleError::InvalidCode { row, column }) = oracle.row(&tensor, n, k, 1) else {
         panic!("{}: the oracle takes code {invalid}", format.name)

@@ -14,3 +14,4 @@ mod search;
 mod stacked;
 mod tables;
 mod tl;
+mod trits;

@@ -39,7 +39,7 @@ fn the_dense_packing_is_taken_where_it_is_asked_for_and_can_be_read() {
     for m in [1, 3, 4, 100] {
         let untouched = chosen("i2_s", m, &all, &Restrict::default(), &none);
         assert_eq!(packing(untouched), Some("r32k4"), "m = {m}: {}", untouched.name);
-        for format in ["i2_s", "tq1_0", "iq1_bn", "iq2_bn"] {
+        for format in ["i2_s", "tq1_0", "iq1_bn", "iq2_bn", "ptq1_0", "stq1_0"] {
             let dense = chosen(format, m, &all, &preferring(DENSE), &none);
             assert_eq!(packing(dense), Some(DENSE), "{format}, m = {m}: {}", dense.name);
         }

@@ -7,7 +7,7 @@
 use super::fields::{needs_window, read_f32, read_i8, read_raw};
 use super::text::{doc, float};
 use crate::plan::{Decode, FormatPlan, RunTerm, SuperBlock};
-use gristmill_spec::model::{Factor, FieldType, ValueMap};
+use gristmill_spec::model::{Factor, FieldType, Value, ValueMap};
 use std::fmt::Write;
 
 /// Constants, `values`, `terms`, and where they are kept apart the parts of those.
@@ -88,9 +88,9 @@ fn values(plan: &FormatPlan<'_>) -> String {
              for code in &codes {{ worst = worst.max(*code); }}
              if worst > {last} {{
                  let at = codes.iter().position(|&code| code > {last}).unwrap_or(0);
-                 return Err(Fault::InvalidCode(at * {}));
+                 return Err(Fault::InvalidCode({}));
              }}\n",
-            value.group
+            first_element(value, "at")
         );
     }
     let int = if wide { "i16" } else { "i8" };
@@ -135,12 +135,16 @@ fn values(plan: &FormatPlan<'_>) -> String {
             );
         }
         Decode::Codebook { .. } => {
+            let place = match value.stride {
+                1 => format!("{} * i + j", value.group),
+                stride => format!("{} + {stride} * j", first_element(value, "i")),
+            };
             let _ = writeln!(
                 body,
                 "let mut values = [0 as Int; ELEMENTS];
                  for i in 0..ELEMENTS / {group} {{
                      let entry = &CODEBOOK[usize::from(codes[i]) % CODEBOOK.len()];
-                     for j in 0..{group} {{ values[{group} * i + j] = entry[j]; }}
+                     for j in 0..{group} {{ values[{place}] = entry[j]; }}
                  }}",
                 group = value.group
             );
@@ -196,6 +200,14 @@ fn values(plan: &FormatPlan<'_>) -> String {
          #[inline(always)]
          fn values(block: &[u8; BYTES]) -> Result<[Int; ELEMENTS], Fault> {{ {body} Ok(values) }}\n"
     )
+}
+
+/// The first element of the code whose number is the expression `code`.
+fn first_element(value: &Value, code: &str) -> String {
+    match value.stride {
+        1 => format!("{code} * {}", value.group),
+        stride => format!("{code} / {stride} * {} + {code} % {stride}", value.group * stride),
+    }
 }
 
 /// A constant of the value type, modulo its width.

@@ -203,12 +203,46 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
         }
         Search::GridSearch { steps } => {
             let ValueMap::Codebook { entries, times, .. } = &value.map else { return Err(mismatch()) };
-            let signs = value.signs.as_ref().ok_or_else(mismatch)?;
-            let (masks, runs) = (&format.fields[signs.field], field(&value.scale, 1)?);
-            let levels: BTreeSet<i32> = entries.iter().flatten().map(|v| v * times).collect();
+            let runs = field(&value.scale, 1)?;
             let (low, high) = range(runs);
             let factors: Vec<f32> =
                 (low..=high).step_by(runs.times.max(1) as usize).map(|f| f as f32 * value.unit).collect();
+            if let Some(shift) = &value.shift {
+                let moved = &format.fields[shift.field];
+                let levels: BTreeSet<u32> = format.integers().iter().map(|v| v.unsigned_abs()).collect();
+                return Ok(whole(
+                    name,
+                    search,
+                    &format!(
+                        "const LEVELS: [f32; {}] = [{}];
+                         let rule = search::shifted::Shifted {{
+                             entries: &CODEBOOK, levels: &LEVELS, shifts: [{}], factors: [{}], steps: {steps},
+                         }};
+                         let found = search::shifted::shifted_search::<Int, ELEMENTS, {}, {}, RUNS, {}, {}, {}>(x, &rule, {});
+                         let Some(found) = found else {{
+                             *block = [0; BYTES];
+                             continue;
+                         }};
+                         {block}{}{}{}",
+                        levels.len(),
+                        floats(levels.into_iter().map(|level| level as f32)),
+                        floats(shift.values.iter().map(|shift| *shift as f32)),
+                        floats(factors.iter().copied()),
+                        code.count,
+                        moved.count,
+                        value.group,
+                        factors.len(),
+                        shift.values.len(),
+                        stored(plan, first)?,
+                        store_array(moved, "found.shifts", "value"),
+                        store_float(plan, first, "found.scale")?,
+                        store_array(runs, "found.runs", "value"),
+                    ),
+                ));
+            }
+            let signs = value.signs.as_ref().ok_or_else(mismatch)?;
+            let masks = &format.fields[signs.field];
+            let levels: BTreeSet<i32> = entries.iter().flatten().map(|v| v * times).collect();
             let mut body = String::new();
             let _ = write!(
                 body,
@@ -236,8 +270,30 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
             );
             body
         }
+        Search::Alternating { steps } => {
+            let ValueMap::Codebook { entries, times, .. } = &value.map else { return Err(mismatch()) };
+            let integers: Vec<i32> = entries.iter().flatten().map(|v| v * times).collect();
+            let sum: u64 = integers.iter().map(|v| u64::from(v.unsigned_abs())).sum();
+            format!(
+                "let rule = search::alternating::Alternating {{
+                     entries: &CODEBOOK, stride: {}, mean: {}, steps: {steps},
+                 }};
+                 let found = search::alternating::alternating::<Int, ELEMENTS, {}, {}>(x, &rule);
+                 {block}{}",
+                value.stride,
+                float((sum as f64 / integers.len() as f64) as f32),
+                code.count,
+                value.group,
+                store_float(plan, first, "found.scale")?,
+            )
+        }
     };
-    Ok(format!(
+    Ok(whole(name, search, &body))
+}
+
+/// The function of a quantizer, given what it does with a block.
+fn whole(name: &str, search: Search, body: &str) -> String {
+    format!(
         "/// Values to blocks by `{name}`, the algorithm `{}`.
          ///
          /// # Safety
@@ -256,5 +312,5 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
              Ok(())
          }}\n",
         search.name()
-    ))
+    )
 }

@@ -15,7 +15,7 @@ pub(super) fn fits(raw: &RawFormat<'_>, checked: &Checked, search: Search) -> Re
         return Err("its codes are trits".to_owned());
     }
     let grid = matches!(search, Search::GridSearch { .. });
-    if value.shift.is_some() || (!grid && (value.signs.is_some() || value.unit != 1.0)) {
+    if !grid && (value.shift.is_some() || value.signs.is_some() || value.unit != 1.0) {
         return Err("it has signs, a shift or a unit apart from the code".to_owned());
     }
     let minimum = match search {
@@ -89,6 +89,15 @@ pub(super) fn fits(raw: &RawFormat<'_>, checked: &Checked, search: Search) -> Re
             }
         }
         Search::GridSearch { .. } => grid_fits(&parts, checked),
+        Search::Alternating { .. } => {
+            let ValueMap::Codebook { entries, .. } = &value.map else {
+                return Err("it has no `codebook`".to_owned());
+            };
+            if entries.iter().flatten().all(|v| *v == 0) {
+                return Err("its codebook holds nothing but zeros".to_owned());
+            }
+            parts.one("scale", &value.scale)
+        }
     }
 }
 
@@ -97,18 +106,38 @@ fn grid_fits(parts: &Parts<'_>, checked: &Checked) -> Result<(), String> {
     let ValueMap::Codebook { entries, times, .. } = &value.map else {
         return Err("it has no `codebook`".to_owned());
     };
-    let magnitudes = || entries.iter().flatten().map(|v| v * times);
-    if magnitudes().any(|v| v < 0) || magnitudes().all(|v| v == 0) {
-        return Err("its codebook must hold magnitudes, from 0 up".to_owned());
+    if value.stride != 1 {
+        return Err("the elements of a code are not neighbours".to_owned());
     }
-    let signs = value.signs.as_ref().and_then(|signs| parts.raw.fields.get(signs.field));
-    let signs = signs.ok_or("it has no `signs`")?;
-    let runs = parts.with_runs("scale", &value.scale, false)?;
+    let count = |field: usize| parts.raw.fields.get(field).map_or(1, |field| field.count.max(1));
     let elements = parts.raw.elements.map_or(0, |at| at.value);
-    if !(elements / runs.max(1)).is_multiple_of(value.group.max(1)) || elements / signs.count.max(1) > 16 {
-        return Err("a run must hold whole groups, and a sign mask no more than 16 signs".to_owned());
+    let group = value.group.max(1);
+    let integers = || entries.iter().flatten().map(|v| v * times);
+    match (&value.signs, &value.shift) {
+        (Some(_), Some(_)) => Err("it has both `signs` and a `shift`".to_owned()),
+        (None, None) => Err("it has neither `signs` nor a `shift`".to_owned()),
+        (Some(signs), None) => {
+            if integers().any(|v| v < 0) || integers().all(|v| v == 0) {
+                return Err("its codebook must hold magnitudes, from 0 up".to_owned());
+            }
+            let run = elements / parts.with_runs("scale", &value.scale, false)?.max(1);
+            if !run.is_multiple_of(group) || elements / count(signs.field) > 16 {
+                return Err("a run must hold whole groups, and a sign mask no more than 16 signs".to_owned());
+            }
+            Ok(())
+        }
+        (None, Some(shift)) => {
+            if integers().all(|v| shift.values.iter().all(|shift| v + shift == 0)) {
+                return Err("its weights are zero whatever the code".to_owned());
+            }
+            let run = elements / parts.with_runs("scale", &value.scale, false)?.max(1);
+            let shifted = elements / count(shift.field);
+            if !run.is_multiple_of(shifted) || !shifted.is_multiple_of(group) {
+                return Err("a shift must be for whole groups, and a run for whole shifts".to_owned());
+            }
+            Ok(())
+        }
     }
-    Ok(())
 }
 
 struct Parts<'a> {

@@ -47,6 +47,10 @@ pub(super) fn check(raw: &RawFormat<'_>, elements: At<u32>, scope: &Scope<'_>) -
     let checked = Value {
         code: code?.0,
         group: group?,
+        stride: match &value.map {
+            RawMap::Codebook { stride, .. } => stride.value,
+            RawMap::Affine { .. } | RawMap::Levels { .. } => 1,
+        },
         map: map?,
         signs: signs.map_or(Some(None), |s| s.map(Some))?,
         shift: shift.map_or(Some(None), |s| s.map(Some))?,
@@ -134,7 +138,7 @@ impl<'a> Context<'a> {
                 signed("codebook entries", name.span);
                 None
             }
-            RawMap::Codebook { name, times } => {
+            RawMap::Codebook { name, times, .. } => {
                 let Some(entries) = scope.codebooks.get(&name.value) else {
                     if !scope.broken.contains(&name.value.as_str()) {
                         let known = scope.codebooks.keys().map(String::as_str);
@@ -159,10 +163,23 @@ impl<'a> Context<'a> {
             _ => 1,
         };
         let covered = u64::from(code.count) * u64::from(group);
-        if covered == u64::from(self.elements.value) {
-            return Some(group);
-        }
         let file = self.raw.file;
+        if covered == u64::from(self.elements.value) {
+            let RawMap::Codebook { stride, .. } = &self.value.map else { return Some(group) };
+            // As many codes are interleaved as an element is from the next one of its code.
+            if code.count.is_multiple_of(stride.value) {
+                return Some(group);
+            }
+            let message = format!(
+                "elements {0} apart belong to {0} interleaved codes, but `{1}` holds {2}",
+                stride.value, code.name.value, code.count
+            );
+            let error = file
+                .error("count-mismatch", stride.span, message)
+                .help("`stride` must divide the number of codes; 1, the default, is for neighbours");
+            file.report(error.also(file.path, code.layout_span, "the codes"));
+            return None;
+        }
         let each = if group > 1 { format!(" of {group} elements each") } else { String::new() };
         let message = format!(
             "field `{}` holds {} codes{each}, but the block has {} elements",

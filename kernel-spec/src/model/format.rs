@@ -187,6 +187,8 @@ pub struct Value {
     pub code: usize,
     /// Elements that one code stands for (more than 1 only with a codebook).
     pub group: u32,
+    /// How far apart the elements of a code are; 1: neighbours. So many codes are interleaved in `group * stride` elements.
+    pub stride: u32,
     /// Code to integer.
     pub map: ValueMap,
     /// Signs kept apart from the code.
@@ -203,6 +205,13 @@ pub struct Value {
     pub subtract: Vec<Factor>,
 }
 
+impl Value {
+    /// The first element that code `index` of a block stands for.
+    pub const fn first_element(&self, index: u32) -> u32 {
+        index / self.stride * self.stride * self.group + index % self.stride
+    }
+}
+
 /// Code to integer value.
 #[derive(Clone, Debug)]
 pub enum ValueMap {
@@ -215,9 +224,9 @@ pub enum ValueMap {
     },
     /// `v = levels[code]`; codes beyond the list mean nothing.
     Levels(Vec<i32>),
-    /// `v[j] = times * entries[code][j]`, `group` values a code.
+    /// `v[j] = times * entries[code][j]`, `group` values a code, `stride` elements apart.
     Codebook {
-        /// Name of the data file.
+        /// The codebook.
         name: String,
         /// Factor, 1 by default.
         times: i32,

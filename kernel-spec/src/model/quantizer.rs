@@ -128,6 +128,11 @@ pub enum Search {
         /// Trials on either side for the first guess of the scale.
         steps: u32,
     },
+    /// Entries of a codebook and the scale of the block in turns: each time the best for what the other is.
+    Alternating {
+        /// How many times each.
+        steps: u32,
+    },
 }
 
 impl Search {
@@ -142,6 +147,7 @@ impl Search {
             Search::LevelScan { .. } => "level-scan",
             Search::NearestLevel => "nearest-level",
             Search::GridSearch { .. } => "grid-search",
+            Search::Alternating { .. } => "alternating",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Codebooks: a small TOML file, and its table beside it as `NAME.u16.bin`.
+//! Codebooks: a small TOML file that holds its table, or has it beside it as `NAME.u16.bin` or `NAME.u32.bin`.
 
 use crate::toml_walk::{At, File, Span, Table};
 use toml::de::DeTable;
@@ -12,16 +12,18 @@ pub(crate) struct RawCodebook<'a> {
     pub width: Option<At<u32>>,
     pub bits: Option<At<u32>>,
     pub values: Option<At<Vec<i32>>>,
+    /// `table`: `Some(None)` where it could not be read.
+    pub table: Option<Option<At<Vec<u32>>>>,
 }
 
-/// The bytes of a table: one little-endian u16 an entry, digit e at bits `bits * e`.
+/// The bytes of a table: one little-endian u16 or u32 an entry, digit e at bits `bits * e`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Data<'a> {
     pub path: &'a str,
     pub bytes: &'a [u8],
 }
 
-const KEYS: &[&str] = &["doc", "entries", "width", "bits", "values", "origin"];
+const KEYS: &[&str] = &["doc", "entries", "width", "bits", "values", "table", "origin"];
 
 pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) -> RawCodebook<'a> {
     let table = Table::open(file, "a codebook", table, Span::default(), KEYS);
@@ -38,10 +40,17 @@ pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) 
         width: table.need("width").and_then(|n| n.unsigned(1..=16)),
         bits: table.need("bits").and_then(|n| n.unsigned(1..=16)),
         values,
+        table: table.get("table").map(|n| {
+            let table = n.list(|n| n.unsigned(0..=u32::MAX))?;
+            Some(At { value: table.iter().map(|at| at.value).collect(), span: n.span })
+        }),
     }
 }
 
-/// The name of the table a data file belongs to.
-pub(crate) fn data_name(path: &str) -> Option<&str> {
-    super::stem(path).strip_suffix(".u16.bin")
+/// The codebook that a data file belongs to, and the bytes of an entry in it.
+pub(crate) fn data_of(path: &str) -> Option<(&str, usize)> {
+    let stem = super::stem(path);
+    [(".u16.bin", 2), (".u32.bin", 4)]
+        .into_iter()
+        .find_map(|(suffix, bytes)| Some((stem.strip_suffix(suffix)?, bytes)))
 }

@@ -38,6 +38,7 @@ pub(super) fn parse(table: &Table<'_>, node: &Node<'_>) -> Option<At<Search>> {
         Search::LevelScan { steps: 0 },
         Search::NearestLevel,
         Search::GridSearch { steps: 0 },
+        Search::Alternating { steps: 0 },
     ]
     .map(|search| (search.name(), search));
     let at = node.word("algorithm", &words)?;
@@ -53,7 +54,8 @@ pub(super) fn parse(table: &Table<'_>, node: &Node<'_>) -> Option<At<Search>> {
         Search::KRefine { .. }
         | Search::KScan { .. }
         | Search::LevelScan { .. }
-        | Search::GridSearch { .. } => &PARAMETERS[3..],
+        | Search::GridSearch { .. }
+        | Search::Alternating { .. } => &PARAMETERS[3..],
         Search::MinMax | Search::Mean | Search::NearestLevel => &[],
     };
     let stray: Vec<&str> = PARAMETERS.into_iter().filter(|key| !allowed.contains(key)).collect();
@@ -74,6 +76,7 @@ pub(super) fn parse(table: &Table<'_>, node: &Node<'_>) -> Option<At<Search>> {
         Search::KScan { .. } => Search::KScan { steps: steps()? },
         Search::LevelScan { .. } => Search::LevelScan { steps: steps()? },
         Search::GridSearch { .. } => Search::GridSearch { steps: steps()? },
+        Search::Alternating { .. } => Search::Alternating { steps: steps()? },
         same @ (Search::MinMax | Search::Mean | Search::NearestLevel) => same,
     };
     Some(At { value, span: at.span })

@@ -25,7 +25,7 @@ pub(crate) struct RawValue {
 pub(crate) enum RawMap {
     Affine { times: i32, zero: i32, span: Span },
     Levels { levels: Vec<i32>, span: Span },
-    Codebook { name: At<String>, times: i32 },
+    Codebook { name: At<String>, times: i32, stride: At<u32> },
 }
 
 /// `[[quantize]]` as it was written.
@@ -58,6 +58,7 @@ pub(crate) const VALUE_KEYS: &[&str] = &[
     "times",
     "levels",
     "codebook",
+    "stride",
     "signs",
     "sign_rule",
     "shift",
@@ -147,6 +148,11 @@ fn map(table: &Table<'_>) -> Option<RawMap> {
         file.report(error.also(file.path, span, "the other one"));
         return None;
     }
+    if let (None, Some(span)) = (table.get("codebook"), table.key_span("stride")) {
+        let error =
+            file.error("conflicting-keys", span, "`stride` without `codebook` has nothing to space out");
+        file.report(error.help("a code without a codebook stands for one element"));
+    }
     let times = match table.get("times") {
         None => Some(1),
         Some(node) => node.signed(INTEGER).and_then(|at| nonzero(&node, at)).map(|at| at.value),
@@ -166,7 +172,11 @@ fn map(table: &Table<'_>) -> Option<RawMap> {
         return Some(RawMap::Levels { levels: levels.iter().map(|at| at.value).collect(), span: node.span });
     }
     if let Some(node) = table.get("codebook") {
-        return Some(RawMap::Codebook { name: node.string()?, times: times? });
+        let stride = match table.get("stride") {
+            None => Some(At { value: 1, span: node.span }),
+            Some(node) => node.unsigned(1..=65536),
+        };
+        return Some(RawMap::Codebook { name: node.string()?, times: times?, stride: stride? });
     }
     let zero = match table.get("zero") {
         None => Some(0),

@@ -121,7 +121,9 @@ fn codebooks() {
             &[("width = 2", "width = 8"), ("[-1, 0, 1]", "[-1, 0, 1, 5]")],
             &[0, 1, 6, 0xffff],
         ),
-        ("more than sixteen bits", &[("width = 2", "width = 9")], &[0, 1, 6, 10]),
+        ("more than thirty-two bits", &[("width = 2", "width = 17")], &[0, 1, 6, 10]),
+        ("more than sixteen bits beside a table of sixteen", &[("width = 2", "width = 9")], &[0, 1, 6, 10]),
+        ("a table here and one beside", &[("bits = 2", "bits = 2\ntable = [10, 1, 6, 1]")], &[0, 1, 6, 10]),
     ];
     let mut text = String::new();
     for (name, edits, table) in tables {
@@ -146,6 +148,42 @@ fn codebooks() {
             format!("{:?} {}", set.formats[0].value.map, of_format(&set.formats[0], set))
         });
         text += &format!("{name}\n{said}\n");
+    }
+    // Tables that stand in the file, and one of words.
+    let here =
+        |table: &str| source("codebooks/b.toml", BOOK.replace("bits = 2", &format!("bits = 2\n{table}")));
+    let words: Vec<u8> =
+        [0x2_6aaau32, 0, 0x1_5555, 0x2_8000].iter().flat_map(|entry| entry.to_le_bytes()).collect();
+    let long = source("codebooks/b.toml", BOOK.replace("width = 2", "width = 9"));
+    for (name, beside) in [
+        ("a table here, in any order, an entry twice", vec![here("table = [10, 1, 0x6, 1]")]),
+        ("a table here, an entry short", vec![here("table = [10, 1, 6]")]),
+        ("a table here, an entry more", vec![here("table = [10, 1, 6, 0, 5]")]),
+        ("a table here, with a digit without a value", vec![here("table = [10, 1, 6, 11]")]),
+        ("a table here, with a number beyond words", vec![here("table = [10, 1, 6, 0x100000000]")]),
+        ("a table here that is none", vec![here("table = 10")]),
+        ("entries of eighteen bits", vec![long.clone(), source("codebooks/b.u32.bin", words.clone())]),
+        ("entries of eighteen bits, two bytes short", vec![long, source("codebooks/b.u32.bin", &words[2..])]),
+        ("entries of four bits in words", vec![here(""), source("codebooks/b.u32.bin", words)]),
+    ] {
+        let format = match name {
+            "entries of eighteen bits" => FORMAT.replace("elements = 16", "elements = 72"),
+            _ => FORMAT.to_owned(),
+        };
+        let mut all = super::shipped_of(&["/activations/"]);
+        all.extend(beside);
+        let said = said(source("formats/x.toml", format), &all, |set| {
+            format!("{:?} {}", set.formats[0].value.map, of_format(&set.formats[0], set))
+        });
+        text += &format!("{name}\n{said}\n");
+    }
+    // Elements of an entry that are not neighbours: eight codes of two elements.
+    for stride in ["1", "2", "4", "8", "16", "3", "0", "65537", "\"2\""] {
+        let format = FORMAT.replace("scale =", &format!("stride = {stride}\nscale ="));
+        let mut all = super::shipped_of(&["/activations/"]);
+        all.push(here("table = [10, 1, 6, 0]"));
+        let said = said(source("formats/x.toml", format), &all, |set| of_format(&set.formats[0], set));
+        text += &format!("a stride of {stride}\n{said}\n");
     }
     // One without its table, and a table without its codebook.
     let book = source("codebooks/b.toml", BOOK);

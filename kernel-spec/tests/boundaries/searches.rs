@@ -402,6 +402,7 @@ fn grids() {
                     ("bytes = 15", "bytes = 16"),
                 ],
             ),
+            ("elements apart", &[("signs = ", "stride = 2\nsigns = ")]),
             ("something added", &[("scale = [\"d\", \"s\"]", "scale = [\"d\", \"s\"]\nadd = [\"d\"]")]),
             (
                 "something subtracted",
@@ -439,6 +440,128 @@ fn grids() {
                     ("bytes = 15 }", "bytes = 13 }\nunused = [{ offset = 100, bits = 4 }]"),
                 ],
             ),
+        ],
+    );
+}
+
+/// Eight codes of eight elements, two runs, four shifts.
+const SHIFTED: &str = r#"doc = "x"
+block = { elements = 64, bytes = 15 }
+unused = [{ offset = 118, bits = 2 }]
+[[field]]
+name = "d"
+type = "f16"
+[[field]]
+name = "q"
+type = "u11"
+layout = { shape = [8], stride = [11], offset = 16 }
+[[field]]
+name = "s"
+type = "u3"
+layout = { shape = [2], stride = [3], offset = 104 }
+times = 2
+plus = 1
+[[field]]
+name = "h"
+type = "u1"
+layout = { shape = [8], stride = [1], offset = 110 }
+[value]
+code = "q"
+codebook = "iq1s_grid"
+shift = { field = "h", values = [1, -1] }
+unit = 0.5
+scale = ["d", "s"]
+[[quantize]]
+name = "s"
+algorithm = "grid-search"
+steps = 9
+"#;
+
+#[test]
+fn shifted_grids() {
+    compare(
+        "search_shifted",
+        SHIFTED,
+        &[
+            ("as it stands", &[]),
+            ("neither shift nor signs", &[("shift = { field = \"h\", values = [1, -1] }\n", "")]),
+            (
+                "shift and signs",
+                &[
+                    ("unit = 0.5", "signs = \"g\""),
+                    ("bytes = 15 }", "bytes = 23 }"),
+                    (
+                        "[value]",
+                        "[[field]]\nname = \"g\"\ntype = \"u8\"\nlayout = { shape = [8], stride = [8], offset = 120 }\n[value]",
+                    ),
+                ],
+            ),
+            ("elements apart", &[("unit = 0.5", "stride = 2")]),
+            (
+                "a shift for each run",
+                &[
+                    (
+                        "layout = { shape = [8], stride = [1], offset = 110 }",
+                        "layout = { shape = [2], stride = [1], offset = 110 }",
+                    ),
+                    ("{ offset = 118, bits = 2 }", "{ offset = 112, bits = 8 }"),
+                ],
+            ),
+            (
+                "a shift for two runs",
+                &[
+                    ("layout = { shape = [8], stride = [1], offset = 110 }", "layout = { offset = 110 }"),
+                    ("{ offset = 118, bits = 2 }", "{ offset = 111, bits = 9 }"),
+                ],
+            ),
+            ("one scale", &[("[\"d\", \"s\"]", "[\"d\"]")]),
+            ("something added", &[("scale = [\"d\", \"s\"]", "scale = [\"d\", \"s\"]\nadd = [\"d\"]")]),
+        ],
+    );
+}
+
+const BOOK: &str = r#"doc = "x"
+block = { elements = 32, bytes = 8 }
+[[field]]
+name = "d"
+type = "f16"
+[[field]]
+name = "q"
+type = "u5"
+layout = { shape = [8], stride = [5], offset = 16 }
+[[field]]
+name = "g"
+type = "u1"
+layout = { shape = [8], stride = [1], offset = 56 }
+[value]
+code = "q"
+codebook = "stq1_0"
+stride = 4
+scale = ["d"]
+[[quantize]]
+name = "s"
+algorithm = "alternating"
+steps = 3
+"#;
+
+#[test]
+fn alternating() {
+    compare(
+        "search_alternating",
+        BOOK,
+        &[
+            ("as it stands, with a field that nobody reads", &[]),
+            ("neighbours", &[("stride = 4\n", "")]),
+            ("by minus two", &[("stride = 4", "times = -2")]),
+            ("no step", &[("steps = 3", "steps = 0")]),
+            ("steps not stated", &[("steps = 3\n", "")]),
+            ("a parameter of another", &[("steps = 3", "steps = 3\nmetric = \"abs\"")]),
+            ("no codebook", &[("codebook = \"stq1_0\"\nstride = 4", "zero = 0")]),
+            ("a factor for each code", &[("[\"d\"]", "[\"d\", \"g\"]")]),
+            ("a scale of the tensor", &[("[\"d\"]", "\"tensor.f32\"")]),
+            ("a shift", &[("stride = 4", "shift = { field = \"g\", values = [0, 1] }")]),
+            ("a unit", &[("stride = 4", "unit = 0.5")]),
+            ("something added", &[("scale = [\"d\"]", "scale = [\"d\"]\nadd = [\"d\"]")]),
         ],
     );
 }

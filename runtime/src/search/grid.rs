@@ -39,10 +39,100 @@ const STARTS: usize = 3;
 /// Runs with smaller weights than this get no say in the scale.
 const SMALLEST: f32 = 1e-8;
 
+/// What the scales of a block are made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scales<'a, const S: usize> {
+    /// See [`Grid::levels`].
+    pub levels: &'a [f32],
+    /// See [`Grid::factors`].
+    pub factors: [f32; S],
+    /// See [`Grid::steps`].
+    pub steps: u32,
+}
+
+/// The best of what a format has beside its scales, given these.
+pub(super) trait Encode<const S: usize> {
+    /// What the groups of a block get.
+    type Codes: Copy;
+
+    /// The factor of run `run` and the codes of its groups, at the factors' scales `scales`; and the sums of w x q and w q q
+    /// over the run, where q is the integer of a weight.
+    fn encode(&self, run: usize, scales: [f32; S], codes: &mut Self::Codes) -> (u16, f32, f32);
+}
+
+/// Errors are weighed by x^2 plus half the mean of x^2 in the block, as the reference does without importance weights.
+#[inline(always)]
+pub(super) fn weigh<const E: usize>(x: &[f32; E]) -> [f32; E] {
+    let mut sum = 0f32;
+    for x in x {
+        sum += x * x;
+    }
+    let floor = 0.5 * (sum / E as f32);
+    x.map(|x| floor + x * x)
+}
+
+/// Codes, the scale of the block and the stored factors of its runs. `None`: a block of zero bytes.
+///
+/// `stored` rounds the scale to the type that it is stored in; `zero` is what no search has been made for.
+#[inline(always)]
+pub(super) fn search<C: Copy, const E: usize, const R: usize, const S: usize>(
+    magnitudes: &[f32; E],
+    weights: &[f32; E],
+    scales: &Scales<'_, S>,
+    encoder: &impl Encode<S, Codes = C>,
+    zero: C,
+    stored: impl Fn(f32) -> f32,
+) -> Option<(C, f32, [u16; R])> {
+    let mut max = 0f32;
+    for (x, weights) in magnitudes.chunks_exact(E / R).zip(weights.chunks_exact(E / R)) {
+        let scale = run_scale(x, weights, scales.levels, scales.steps);
+        if !scale.is_finite() {
+            return Some((zero, scale, [0; R]));
+        }
+        max = max.max(scale);
+    }
+    if max == 0.0 {
+        return None;
+    }
+    // The run of largest scale need not have the largest factor: a smaller one may suit the others better.
+    let mut least = f32::INFINITY;
+    let mut best = None;
+    for top in (0..S).rev().take(STARTS) {
+        let (mut codes, mut scale, mut runs) = (zero, max / scales.factors[top], [0u16; R]);
+        // The second pass starts from the scale that suits the codes of the first.
+        for _ in 0..2 {
+            let step = stored(scale);
+            if step == 0.0 {
+                break;
+            }
+            let (mut sum_xq, mut sum_qq) = (0f32, 0f32);
+            for (run, stored) in runs.iter_mut().enumerate() {
+                let (chosen, xq, qq) =
+                    encoder.encode(run, scales.factors.map(|factor| factor * step), &mut codes);
+                *stored = chosen;
+                let factor = scales.factors[usize::from(chosen)];
+                sum_xq += factor * xq;
+                sum_qq += factor * factor * qq;
+            }
+            if sum_qq > 0.0 && sum_xq > 0.0 {
+                scale = sum_xq / sum_qq;
+            }
+            let step = stored(scale);
+            let error = step * step * sum_qq - 2.0 * step * sum_xq;
+            if error < least {
+                least = error;
+                best = Some((codes, scale, runs));
+            }
+        }
+    }
+    // No scale that can be stored is better than none, or none is finite: then the first guess is refused.
+    let first = max / scales.factors[S - 1];
+    if stored(first).is_finite() { best } else { Some((zero, first, [0; R])) }
+}
+
 /// `w = scale * factor * entry, negated by signs`. `None`: a block of zero bytes.
 ///
-/// Errors are weighed by x^2 plus half the mean of x^2 in the block, as the reference does without importance
-/// weights. `stored` rounds the scale to the type that it is stored in.
+/// `stored` rounds the scale to the type that it is stored in.
 #[inline(always)]
 pub fn grid_search<
     T,
@@ -61,59 +151,19 @@ where
     T: Copy,
     f32: From<T>,
 {
-    let mut sum = 0f32;
-    for x in x {
-        sum += x * x;
-    }
-    let floor = 0.5 * (sum / E as f32);
-    let weights = x.map(|x| floor + x * x);
+    let weights = weigh(x);
     let (signs, magnitudes) = signs::<E, G>(x, &weights, grid.parity);
-    let mut found = Found { codes: [0; C], signs, scale: 0.0, runs: [0; R] };
-    let mut max = 0f32;
-    for (x, weights) in magnitudes.chunks_exact(E / R).zip(weights.chunks_exact(E / R)) {
-        let scale = run_scale(x, weights, grid.levels, grid.steps);
-        if !scale.is_finite() {
-            return Some(Found { scale, ..found });
-        }
-        max = max.max(scale);
-    }
-    if max == 0.0 {
-        return None;
-    }
-    // The run of largest scale need not have the largest factor: a smaller one may suit the others better.
-    let mut least = f32::INFINITY;
-    let mut best = None;
-    for top in (0..S).rev().take(STARTS) {
-        let mut trial = Found { scale: max / grid.factors[top], ..found };
-        // The second pass starts from the scale that suits the codes of the first.
-        for _ in 0..2 {
-            let step = stored(trial.scale);
-            if step == 0.0 {
-                break;
-            }
-            let (mut sum_xq, mut sum_qq) = (0f32, 0f32);
-            for run in 0..R {
-                let groups = run * (C / R)..(run + 1) * (C / R);
-                let (codes, factor) = (&mut trial.codes, &mut trial.runs[run]);
-                let (xq, qq) = encode(&magnitudes, &weights, grid, step, groups, codes, factor);
-                let factor = grid.factors[usize::from(trial.runs[run])];
-                sum_xq += factor * xq;
-                sum_qq += factor * factor * qq;
-            }
-            if sum_qq > 0.0 && sum_xq > 0.0 {
-                trial.scale = sum_xq / sum_qq;
-            }
-            let step = stored(trial.scale);
-            let error = step * step * sum_qq - 2.0 * step * sum_xq;
-            if error < least {
-                least = error;
-                best = Some(trial);
-            }
-        }
-    }
-    // No scale that can be stored is better than none, or none is finite: then the first guess is refused.
-    found.scale = max / grid.factors[S - 1];
-    if stored(found.scale).is_finite() { best } else { Some(found) }
+    let scales = Scales { levels: grid.levels, factors: grid.factors, steps: grid.steps };
+    let encoder = Magnitudes::<_, E, C, R, W> { x: &magnitudes, weights: &weights, entries: grid.entries };
+    let found = search::<_, E, R, S>(&magnitudes, &weights, &scales, &encoder, [0u16; C], stored);
+    found.map(|(codes, scale, runs)| Found { codes, signs, scale, runs })
+}
+
+/// A block without its signs, and the codebook.
+struct Magnitudes<'a, T, const E: usize, const C: usize, const R: usize, const W: usize> {
+    x: &'a [f32; E],
+    weights: &'a [f32; E],
+    entries: &'a [[T; W]],
 }
 
 /// Sign masks, and the values without their signs. Where parity forbids a mask, the weight whose sign matters
@@ -183,58 +233,59 @@ fn run_scale(x: &[f32], weights: &[f32], levels: &[f32], steps: u32) -> f32 {
     scale
 }
 
-/// The best factor of a run and the best entry of each of its groups, at the block's scale `step`; returns
-/// the sums of w x q and w q q over the run.
-#[inline(always)]
-fn encode<T, const C: usize, const W: usize, const S: usize>(
-    x: &[f32],
-    weights: &[f32],
-    grid: &Grid<'_, T, W, S>,
-    step: f32,
-    groups: std::ops::Range<usize>,
-    codes: &mut [u16; C],
-    factor: &mut u16,
-) -> (f32, f32)
+impl<T, const E: usize, const C: usize, const R: usize, const W: usize, const S: usize> Encode<S>
+    for Magnitudes<'_, T, E, C, R, W>
 where
     T: Copy,
     f32: From<T>,
 {
-    let scales = grid.factors.map(|factor| factor * step);
-    let (twice, square) = (scales.map(|c| 2.0 * c), scales.map(|c| c * c));
-    let mut entries = [[0u16; S]; C];
-    let mut totals = [0f32; S];
-    for group in groups.clone() {
-        let mut best = [f32::INFINITY; S];
-        let mut at = [0u16; S];
-        for (index, entry) in grid.entries.iter().enumerate() {
-            let (p, q) = sums(x, weights, entry, group);
-            for s in 0..S {
-                let error = square[s] * q - twice[s] * p;
-                let better = error < best[s];
-                best[s] = if better { error } else { best[s] };
-                at[s] = if better { index as u16 } else { at[s] };
+    type Codes = [u16; C];
+
+    #[inline(always)]
+    fn encode(&self, run: usize, scales: [f32; S], codes: &mut [u16; C]) -> (u16, f32, f32) {
+        let groups = run * (C / R)..(run + 1) * (C / R);
+        let (twice, square) = (scales.map(|c| 2.0 * c), scales.map(|c| c * c));
+        let mut entries = [[0u16; S]; C];
+        let mut totals = [0f32; S];
+        for group in groups.clone() {
+            let mut best = [f32::INFINITY; S];
+            let mut at = [0u16; S];
+            for (index, entry) in self.entries.iter().enumerate() {
+                let (p, q) = sums(self.x, self.weights, entry, group);
+                for s in 0..S {
+                    let error = square[s] * q - twice[s] * p;
+                    let better = error < best[s];
+                    best[s] = if better { error } else { best[s] };
+                    at[s] = if better { index as u16 } else { at[s] };
+                }
+            }
+            entries[group] = at;
+            for (total, best) in totals.iter_mut().zip(best) {
+                *total += best;
             }
         }
-        entries[group] = at;
-        for (total, best) in totals.iter_mut().zip(best) {
-            *total += best;
+        let chosen = least(&totals);
+        let (mut sum_xq, mut sum_qq) = (0f32, 0f32);
+        for group in groups {
+            codes[group] = entries[group][chosen];
+            let (p, q) = sums(self.x, self.weights, &self.entries[usize::from(codes[group])], group);
+            sum_xq += p;
+            sum_qq += q;
         }
+        (chosen as u16, sum_xq, sum_qq)
     }
+}
+
+/// The place of the smallest of some errors, the first of equal ones.
+#[inline(always)]
+pub(super) fn least(errors: &[f32]) -> usize {
     let mut chosen = 0;
-    for s in 1..S {
-        if totals[s] < totals[chosen] {
-            chosen = s;
+    for (at, error) in errors.iter().enumerate() {
+        if *error < errors[chosen] {
+            chosen = at;
         }
     }
-    *factor = chosen as u16;
-    let (mut sum_xq, mut sum_qq) = (0f32, 0f32);
-    for group in groups {
-        codes[group] = entries[group][chosen];
-        let (p, q) = sums(x, weights, &grid.entries[usize::from(codes[group])], group);
-        sum_xq += p;
-        sum_qq += q;
-    }
-    (sum_xq, sum_qq)
+    chosen
 }
 
 /// The sums of w x q and w q q of one entry for one group.

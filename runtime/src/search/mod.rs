@@ -6,13 +6,15 @@
 //! features; sums are sequential in f32 without fused multiply-add, so that every ISA gives the same bits.
 //!
 //! The rules are those of ggml's reference quantizers, so that the blocks are the same to the byte; only
-//! [`grid`] is a search of its own. Input is finite (checked before). A scale that comes out infinite or NaN,
+//! [`grid`], [`shifted`] and [`alternating`] are searches of their own. Input is finite (checked before). A scale that comes out infinite or NaN,
 //! because sums overflowed, is returned as it is: storing it is refused there.
 
+pub mod alternating;
 pub mod grid;
 pub mod k;
 pub mod levels;
 pub mod range;
+pub mod shifted;
 
 /// What an algorithm found for a block of `E` weights in `R` runs.
 #[derive(Clone, Copy, Debug)]

@@ -67,7 +67,7 @@ pub fn dequantize(session: &mut Session<'_>, subject: Subject<'_>) -> Result<(),
         let mut bytes = inputs::tensor(oracle, &mut random, n, k, Weights::Random);
         let row = subject.info.row_bytes(k)?;
         let start = 2 * row - 2 * subject.info.bytes + subject.info.bytes * (element / subject.info.elements);
-        let code = element % subject.info.elements / oracle.format().value.group as usize;
+        let (code, _) = oracle.code_of(element % subject.info.elements);
         oracle.set_raw(&mut bytes[start..][..subject.info.bytes], oracle.format().value.code, code, invalid);
         let refusal = oracle.row(&bytes, n, k, 1).map(|_| ());
         let tensor = Tensor { case: &case, bytes: &bytes, n, k, edge: Edge::End };

@@ -189,7 +189,7 @@ fn refusals(
     let Some(invalid) = inputs::invalid_code(oracle) else { return Ok(()) };
     let element = info.elements - 1;
     let start = 2 * info.row_bytes(k)? - info.bytes;
-    let code = element / oracle.format().value.group as usize;
+    let (code, _) = oracle.code_of(element);
     oracle.set_raw(&mut bytes[start..][..info.bytes], oracle.format().value.code, code, invalid);
     let column = match oracle.row(&bytes, n, k, 1) {
         Err(OracleError::InvalidCode { column, .. }) => column,

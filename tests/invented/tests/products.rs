@@ -1,7 +1,7 @@
 //! Formats invented for this test, described in TOML alone, against decoders written by hand: every kernel
 //! that the compiler makes of them, on every ISA of this machine. None of them has the shape of a shipped
 //! format: odd block sizes, codes across byte borders, split planes, row headers, radix 3, scales of scales,
-//! tables with gaps, a codebook with signs and shifts. Some are multiplied by table lookup too, by variants that a
+//! tables with gaps, a codebook with signs and shifts, one whose elements are not neighbours. Some are multiplied by table lookup too, by variants that a
 //! kernel file of this test lists.
 
 use gristmill::half::{bf16, f16};
@@ -121,6 +121,23 @@ fn decode_book(b: &[u8], _: f32) -> Option<Vec<f32>> {
     Some((0..64).map(element).collect())
 }
 
+fn decode_apart(b: &[u8], _: f32) -> Option<Vec<f32>> {
+    const PATTERNS: [[i8; 6]; 5] = [
+        [-6, -11, 12, 12, 2, 2],
+        [-1, 4, -3, 7, -6, -11],
+        [-6, -11, -3, 2, 0, 12],
+        [-1, -1, -1, -1, -1, -1],
+        [-11, 0, 12, -3, 4, -11],
+    ];
+    // Elements 0 to 23 are of the first four codes, element after element of each in turn.
+    let element = |i: usize| {
+        let code = i / 24 * 4 + i % 4;
+        let index = bits(b, 32 + code, 1) | bits(b, 30 - 2 * code, 2) << 1;
+        PATTERNS.get(index as usize).map(|pattern| half_at(b, 0) * f32::from(-2 * pattern[i % 24 / 4]))
+    };
+    (0..48).map(element).collect()
+}
+
 /// Runs that are not whole steps of every loop.
 fn decode_bytes(b: &[u8], _: f32) -> Option<Vec<f32>> {
     Some(b[2..].iter().map(|&q| half_at(b, 0) * (i32::from(q) - 77) as f32).collect())
@@ -144,7 +161,7 @@ fn decode_levels4(b: &[u8], _: f32) -> Option<Vec<f32>> {
     Some((0..36).map(|i| d * LEVELS[usize::from(b[2 + i % 9] >> (2 * (i / 9)) & 3)]).collect())
 }
 
-const ALL: [(&str, Decode); 17] = [
+const ALL: [(&str, Decode); 18] = [
     ("odd20", decode_odd20),
     ("split3", decode_split3),
     ("seq3", decode_seq3),
@@ -152,6 +169,7 @@ const ALL: [(&str, Decode); 17] = [
     ("trits", decode_trits),
     ("table5", decode_table5),
     ("book", decode_book),
+    ("apart", decode_apart),
     ("wide8", decode_wide8),
     ("bytes160", decode_bytes),
     ("bytes200", decode_bytes),
@@ -393,12 +411,18 @@ fn quantizers_round_trip() {
 
 #[test]
 fn codes_without_meaning_are_refused_with_their_position() {
-    let (index, format) = REGISTRY.format("table5").expect("in this build");
-    let (n, k) = (2, 48);
-    let (mut bytes, _) = matrix(format, decode_table5, n, k, &mut Random(4));
     // Element 7 of the last block: its three bits to 7.
-    let block = 3 * format.bytes + 2;
-    for bit in 21..24 {
+    refused("table5", decode_table5, (2, 48), &[37, 38, 39], 31);
+    // Code 6 of the last block to 5 or more: its first element is the third behind the first four codes.
+    refused("apart", decode_apart, (2, 96), &[19, 38], 48 + 24 + 2);
+}
+
+/// Some bits of the last block of two set: a code without meaning, whose first element is `column`.
+fn refused(name: &str, decode: Decode, (n, k): (usize, usize), set: &[usize], column: usize) {
+    let (index, format) = REGISTRY.format(name).expect("in this build");
+    let (mut bytes, _) = matrix(format, decode, n, k, &mut Random(4));
+    let block = 3 * format.bytes;
+    for bit in set {
         bytes[block + bit / 8] |= 1 << (bit % 8);
     }
     for kernel in kernels(index, Op::Dequantize) {
@@ -409,7 +433,7 @@ fn codes_without_meaning_are_refused_with_their_position() {
         let found =
             handle.run(&QuantizedMatrix::new(format, n, k, &bytes).expect("sizes"), &mut vec![0.0; n * k]);
         match found {
-            Err(Error::InvalidCode { row: 1, column: 31, .. }) => {}
+            Err(Error::InvalidCode { row: 1, column: found, .. }) if found == column => {}
             other => panic!("{}: {other:?}", kernel.name),
         }
     }

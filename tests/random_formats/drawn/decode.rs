@@ -158,15 +158,31 @@ impl Drawn {
         Some(w)
     }
 
+    /// The code of an element, and its place in the code's entry: code after code where `stride` is 1, elsewhere so many
+    /// codes give their first elements, then their second ones, and so on.
+    fn code_of(&self, element: usize) -> (usize, usize) {
+        let Map::Book(book) = &self.map else { return (element, 0) };
+        for first in (0..self.elements).step_by(book.width * book.stride) {
+            for place in 0..book.width {
+                for turn in 0..book.stride {
+                    if first + place * book.stride + turn == element {
+                        return (first / book.width + turn, place);
+                    }
+                }
+            }
+        }
+        unreachable!("codes are for every element")
+    }
+
     fn integer(&self, block: &[u8], element: usize) -> Option<i64> {
-        let group = self.group();
-        let raw = self.raw(block, self.code, element / group);
+        let (code, place) = self.code_of(element);
+        let raw = self.raw(block, self.code, code);
         let mut v = match &self.map {
             Map::Affine { times, zero } => times * self.fields[self.code].kind.integer(raw) - zero,
             Map::Levels(levels) => *levels.get(raw as usize)?,
             Map::Book(book) => {
                 let entry = *book.entries.get(raw as usize)?;
-                book.times * book.values[digit(book, entry, element % group)]
+                book.times * book.values[digit(book, entry, place)]
             }
         };
         if let Some((field, parity)) = self.signs {

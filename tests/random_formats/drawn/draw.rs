@@ -6,8 +6,8 @@ use super::{quantizers, text};
 use crate::random::Random;
 use std::collections::BTreeSet;
 
-const ELEMENTS: [usize; 24] =
-    [4, 8, 12, 16, 20, 24, 30, 32, 32, 36, 40, 48, 48, 60, 64, 64, 72, 80, 96, 96, 128, 160, 256, 288];
+const ELEMENTS: [usize; 25] =
+    [4, 8, 12, 16, 20, 24, 30, 32, 32, 36, 40, 48, 48, 56, 60, 64, 64, 72, 80, 96, 96, 128, 160, 256, 288];
 
 pub fn draw(seed: u64, index: usize) -> Drawn {
     let random = &mut Random::new(seed, &format!("random format {index}"));
@@ -111,26 +111,37 @@ fn codes(random: &mut Random, elements: usize) -> (Kind, Map, usize) {
 }
 
 fn book(random: &mut Random, elements: usize) -> Option<(Kind, Map, usize)> {
-    let width = pick(random, &[1, 2, 2, 4, 4, 8, 3]);
+    let width = pick(random, &[1, 2, 2, 3, 4, 4, 5, 6, 7, 8]);
     if !elements.is_multiple_of(width) {
         return None;
     }
-    let widths: Vec<u32> = [1, 2, 3, 4, 8].into_iter().filter(|bits| bits * width as u32 <= 16).collect();
+    let widths: Vec<u32> = [1, 2, 3, 4, 8].into_iter().filter(|bits| bits * width as u32 <= 32).collect();
     let bits = pick(random, &widths);
     let count = 2.max(1 + random.below(1 << bits) as usize);
     let low = between(random, -60, 0);
     let values: Vec<i64> = (0..count).map(|_| between(random, low, low + 120)).collect();
-    // Entries that the digits can make, ascending.
+    // Entries that the digits can make.
     let code_bits = 1 + random.below(10) as u32;
     let wanted = 1 + random.below(1 << code_bits);
     let mut entries = BTreeSet::new();
     for _ in 0..wanted {
-        let digit = |random: &mut Random| random.below(count as u64) as u16;
-        let entry = (0..width).fold(0u16, |entry, at| entry | digit(random) << (bits as usize * at));
+        let digit = |random: &mut Random| random.below(count as u64) as u32;
+        let entry = (0..width).fold(0u32, |entry, at| entry | digit(random) << (bits as usize * at));
         entries.insert(entry);
     }
+    let mut entries: Vec<u32> = entries.into_iter().collect();
+    if chance(random, 60) {
+        shuffle(random, &mut entries);
+        // The last one once more, where there is a code for it.
+        if chance(random, 20) && entries.len() < 1 << code_bits {
+            entries.extend(entries.last().copied());
+        }
+    }
+    // Codes that are interleaved.
+    let stride = if chance(random, 50) { 1 } else { pick(random, &divisors(elements / width)) };
+    let inside = entries.len() <= 64 && chance(random, 50);
     let times = if chance(random, 80) { 1 } else { pick(random, &[-1, 2, -2]) };
-    let book = Book { times, width, bits, values, entries: entries.into_iter().collect() };
+    let book = Book { times, width, bits, values, entries, stride, inside };
     Some((Kind::Unsigned(code_bits), Map::Book(book), width))
 }
 

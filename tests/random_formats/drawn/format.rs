@@ -51,7 +51,11 @@ pub struct Book {
     pub width: usize,
     pub bits: u32,
     pub values: Vec<i64>,
-    pub entries: Vec<u16>,
+    pub entries: Vec<u32>,
+    /// How far apart the elements of an entry are.
+    pub stride: usize,
+    /// The table stands in the codebook's file, not beside it.
+    pub inside: bool,
 }
 
 /// A factor of a weight.
@@ -91,14 +95,6 @@ pub struct Drawn {
 }
 
 impl Drawn {
-    /// Elements that a code stands for.
-    pub fn group(&self) -> usize {
-        match &self.map {
-            Map::Book(book) => book.width,
-            Map::Affine { .. } | Map::Levels(_) => 1,
-        }
-    }
-
     /// All factors of all terms.
     pub fn factors(&self) -> impl Iterator<Item = Factor> {
         self.scale.iter().chain(&self.add).chain(&self.subtract).copied()
@@ -181,6 +177,6 @@ pub fn mapped(drawn: &Drawn) -> Vec<i64> {
 }
 
 /// Digit `at` of a codebook's entry.
-pub fn digit(book: &Book, entry: u16, at: usize) -> usize {
-    usize::from(entry >> (book.bits as usize * at)) & ((1 << book.bits) - 1)
+pub fn digit(book: &Book, entry: u32, at: usize) -> usize {
+    (entry >> (book.bits as usize * at)) as usize & ((1 << book.bits) - 1)
 }

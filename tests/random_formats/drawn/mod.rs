@@ -36,10 +36,12 @@ impl Drawn {
         if let Map::Book(book) = &self.map {
             let path = format!("codebooks/{}_book", self.name);
             files.push((format!("{path}.toml"), text::book(book).into_bytes()));
-            files.push((
-                format!("{path}.u16.bin"),
-                book.entries.iter().flat_map(|entry| entry.to_le_bytes()).collect(),
-            ));
+            if !book.inside {
+                let (word, bytes) =
+                    if book.width * book.bits as usize <= 16 { ("u16", 2) } else { ("u32", 4) };
+                let table = book.entries.iter().flat_map(|entry| entry.to_le_bytes().into_iter().take(bytes));
+                files.push((format!("{path}.{word}.bin"), table.collect()));
+            }
         }
         files
     }

@@ -48,6 +48,9 @@ pub fn format(drawn: &Drawn) -> String {
         }
         Map::Book(book) => {
             let _ = writeln!(out, "codebook = \"{}_book\"", drawn.name);
+            if book.stride != 1 {
+                let _ = writeln!(out, "stride = {}", book.stride);
+            }
             if book.times != 1 {
                 let _ = writeln!(out, "times = {}", book.times);
             }
@@ -95,8 +98,9 @@ fn name(drawn: &Drawn, factor: Factor) -> String {
 
 /// The codebook's file.
 pub fn book(book: &Book) -> String {
+    let table = if book.inside { format!("table = {:?}\n", book.entries) } else { String::new() };
     format!(
-        "doc = \"drawn at random\"\nentries = {}\nwidth = {}\nbits = {}\nvalues = {:?}\norigin = \"drawn at random\"\n",
+        "doc = \"drawn at random\"\nentries = {}\nwidth = {}\nbits = {}\nvalues = {:?}\n{table}origin = \"drawn at random\"\n",
         book.entries.len(),
         book.width,
         book.bits,

@@ -7,7 +7,7 @@
 use super::literal::float;
 use crate::plan::{Decode, FormatPlan};
 use gristmill_spec::model::{
-    Factor, Field, FieldLayout, FieldType, Format, Scalar, Segment, Slice, ValueMap,
+    Factor, Field, FieldLayout, FieldType, Format, Scalar, Segment, Slice, Value, ValueMap,
 };
 use std::fmt::Write;
 
@@ -202,6 +202,15 @@ pub fn four(format: &Format, field: &Field, slice: &Slice) -> Option<Four> {
     }
 }
 
+/// Whether values `4 i` to `4 i + 3` of a slice are the nibbles of two bytes, for every `i`.
+fn nibbles(field: &Field, slice: &Slice) -> bool {
+    let apart = |i: u32| (1..4).all(|j| slice.address(i + j) - slice.address(i) == i64::from(4 * j));
+    slice.bits == 4
+        && slice.offset >= 0
+        && field.count.is_multiple_of(4)
+        && (0..field.count).step_by(4).all(|i| slice.address(i) % 8 == 0 && apart(i))
+}
+
 /// An expression of the four bytes at `place` of shared memory, whose address has that alignment.
 fn four_bytes(place: &str, alignment: u32) -> String {
     match alignment {
@@ -225,16 +234,23 @@ fn read_four(format: &Format, field: &Field) -> Option<String> {
     for slice in slices {
         let mask = (1u32 << slice.bits) - 1;
         let masks = mask * 0x0101_0101;
-        let text = match four(format, field, slice)? {
-            Four::Bytes(alignment) => {
+        let text = match four(format, field, slice) {
+            Some(Four::Bytes(alignment)) => {
                 let word = four_bytes("at + (u32)(a >> 3)", alignment);
                 format!("    raw |= ({word} >> (a & 7) & {masks:#x}u) << {low};")
             }
             // A product with bits 7 apart puts each bit of four into a byte of its own.
-            Four::Bits if slice.bits == 1 => format!(
+            Some(Four::Bits) if slice.bits == 1 => format!(
                 "    raw |= (((u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) >> (a & 7) & 15) * 0x204081u & {masks:#x}u) << {low};"
             ),
-            Four::Bits => {
+            // Where codes are interleaved, four neighbours are of four codes, which are read together however they lie.
+            None if format.value.stride != 1 && nibbles(field, slice) => format!(
+                "    const u32 pair = (u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) | (u32)gm_read<u8>(bytes, at + (u32)(a >> 3) + 1) << 8;
+    // Bytes apart, then the nibbles of each.
+    const u32 apart = (pair | pair << 8) & 0xff00ffu;
+    raw |= ((apart | apart << 4) & 0xf0f0f0fu) << {low};"
+            ),
+            Some(Four::Bits) => {
                 let each =
                     (0..4).map(|j| format!("(byte >> {} & {mask:#x}u) << {}", slice.bits * j, 8 * j + low));
                 format!(
@@ -242,12 +258,42 @@ fn read_four(format: &Format, field: &Field) -> Option<String> {
                     each.collect::<Vec<_>>().join(" | ")
                 )
             }
+            None => return None,
         };
         let _ = writeln!(out, "    {{\n{}{text}\n    }}", address(slice));
         low += slice.bits;
     }
     out.push_str("    return raw;\n}\n\n");
     Some(out)
+}
+
+/// The number of the code that the element at expression `element` belongs to.
+fn code_index(value: &Value, element: &str) -> String {
+    match (value.group.max(1), value.stride) {
+        (1, _) => element.to_string(),
+        (group, 1) => format!("{element} / {group}u"),
+        (group, stride) => format!("{element} / {}u * {stride}u + {element} % {stride}u", group * stride),
+    }
+}
+
+/// Which of the elements of its code the element at expression `element` is.
+fn place_in_code(value: &Value, element: &str) -> String {
+    match (value.group.max(1), value.stride) {
+        (group, 1) => format!("{element} % {group}u"),
+        (group, stride) => format!("{element} % {}u / {stride}u", group * stride),
+    }
+}
+
+/// The first element of the code that the element at expression `element` belongs to.
+pub fn first_of_code(value: &Value, element: &str) -> String {
+    match (value.group.max(1), value.stride) {
+        (1, _) => element.to_string(),
+        (group, 1) => format!("{element} / {group} * {group}"),
+        (group, stride) => {
+            let span = group * stride;
+            format!("({element} / {span} * {span} + {element} % {stride})")
+        }
+    }
 }
 
 /// Words of a table whose numbers are read `per` at a time: those of a word from its low bits up.
@@ -273,9 +319,11 @@ fn values(plan: &FormatPlan<'_>) -> String {
     let narrow = plan.value_type() == "i8";
     let int = if narrow { "i8" } else { "i16" };
     let (mut before, mut body) = (String::new(), String::from("    u32 bad = N;\n"));
+    // Elements e to e + 3 are each of another code, at one place of it.
+    let interleaved = n == 4 && value.stride > 1 && value.stride.is_multiple_of(4);
     // The code of element e + j.
     let group = value.group.max(1);
-    let in_group = group.is_multiple_of(n);
+    let in_group = value.stride == 1 && group.is_multiple_of(n);
     let code_of = if in_group && n > 1 {
         let _ = writeln!(body, "    const u32 code = raw_{name}(bytes, at, e / {group}u);");
         "code".to_string()
@@ -283,8 +331,18 @@ fn values(plan: &FormatPlan<'_>) -> String {
         before.push_str(&text);
         let _ = writeln!(body, "    const u32 codes = four_{name}(bytes, at, e);");
         "(codes >> (8 * j) & 0xff)".to_string()
+    } else if interleaved {
+        let _ = writeln!(body, "    const u32 first = {};", code_index(value, "e"));
+        match read_four(format, code) {
+            Some(text) => {
+                before.push_str(&text);
+                let _ = writeln!(body, "    const u32 codes = four_{name}(bytes, at, first);");
+                "(codes >> (8 * j) & 0xff)".to_string()
+            }
+            None => format!("raw_{name}(bytes, at, first + j)"),
+        }
     } else if group > 1 {
-        format!("raw_{name}(bytes, at, (e + j) / {group}u)")
+        format!("raw_{name}(bytes, at, {})", code_index(value, "(e + j)"))
     } else {
         format!("raw_{name}(bytes, at, e + j)")
     };
@@ -362,8 +420,9 @@ fn values(plan: &FormatPlan<'_>) -> String {
                 );
                 let _ = writeln!(
                     each,
-                    "        v[j] = codebook[{} * {group}u + (e + j) % {group}u];",
-                    within(&code_of)
+                    "        v[j] = codebook[{} * {group}u + {}];",
+                    within(&code_of),
+                    place_in_code(value, if interleaved { "e" } else { "(e + j)" })
                 );
             }
         }

@@ -4,7 +4,7 @@
 //! runs are computed once, beside them; then each thread makes four values at a time and stores sixteen bytes.
 
 use super::blocks::{header_bytes, load_scalar};
-use super::decode::together;
+use super::decode::{first_of_code, together};
 use super::literal::float;
 use crate::emit::uses_outer;
 use crate::plan::{Decode, FormatPlan};
@@ -116,12 +116,11 @@ pub fn dequantize(plan: &FormatPlan<'_>, function: &str) -> String {
         (true, false) => (format!("const f32 s = scales[{run}];\n            "), "s * (f32)v[i]".to_string()),
         (false, _) => (String::new(), format!("{factor} * (f32)v[i]")),
     };
-    let group = format.value.group.max(1);
-    let of_code = if group > 1 { format!(" / {group} * {group}") } else { String::new() };
+    let of_code = first_of_code(&format.value, "(first * ELEMENTS + element + bad)");
     let report = if plan.last_code.is_some() {
         format!(
             "if (bad < N) {{
-                gm_atomic_min(fault, (first * ELEMENTS + element + bad){of_code} * 4 + 1);
+                gm_atomic_min(fault, {of_code} * 4 + 1);
                 continue;
             }}"
         )

@@ -2,7 +2,7 @@
 //! rows are asked for at once that nothing is brought to shared memory for them.
 
 use super::blocks::{header_bytes, load_scalar};
-use super::decode::together;
+use super::decode::{first_of_code, together};
 use super::literal::float;
 use crate::emit::uses_outer;
 use crate::plan::FormatPlan;
@@ -34,12 +34,9 @@ pub fn embed(plan: &FormatPlan<'_>, function: &str) -> String {
     } else {
         format!("{} * (f32)v[j]", float(unit))
     };
-    let group = format.value.group.max(1);
-    let of_code = if group > 1 { format!(" / {group} * {group}") } else { String::new() };
+    let of_code = first_of_code(&format.value, "(position * k + element + bad)");
     let report = if plan.last_code.is_some() {
-        format!(
-            "if (bad < N) {{ gm_atomic_min(fault, (position * k + element + bad){of_code} * 4 + 1); continue; }}"
-        )
+        format!("if (bad < N) {{ gm_atomic_min(fault, {of_code} * 4 + 1); continue; }}")
     } else {
         "(void)bad;".to_string()
     };
