@@ -1,6 +1,6 @@
 //! Records of an earlier run.
 
-use crate::cli::error::CliError;
+use super::super::error::CliError;
 use serde_json::Value;
 use std::path::Path;
 

@@ -1,8 +1,8 @@
 //! What a run has found.
 
+use super::super::table::counted;
 use super::compare::Verdict;
 use super::record::Record;
-use crate::cli::table::counted;
 
 /// What a run has found.
 #[derive(Default)]

@@ -1,8 +1,8 @@
 //! What a run measures.
 
+use super::super::error::CliError;
 use super::base::Base;
 use super::measure::Effort;
-use crate::cli::error::CliError;
 use gristmill::registry::FormatInfo;
 use gristmill::vocab::{DType, Isa};
 use gristmill::{PrecisionMode, ThreadOptions, Threads};

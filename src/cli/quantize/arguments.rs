@@ -1,7 +1,7 @@
 //! What `gristmill quantize` is asked.
 
-use crate::cli::files::TypeArguments;
-use crate::cli::request;
+use super::super::files::TypeArguments;
+use super::super::request;
 use std::path::PathBuf;
 
 /// Quantize weights: a safetensors or GGUF file to a GGUF file, or raw f32 to raw bytes

@@ -1,12 +1,12 @@
 //! A model file to a GGUF file.
 
 use super::super::error::{CliError, Outcome};
+use super::super::json::print_json;
 use super::super::memory::Need;
 use super::super::run::threads;
 use super::super::table::{Side, Table, bytes, counted};
 use super::super::{files, output, progress, request};
 use super::arguments::Arguments;
-use crate::cli::json::print_json;
 use gristmill::gguf::{GgufWriter, MAX_DIMS, TensorStream, TypeNumbers, Value};
 use gristmill::registry::FormatInfo;
 use gristmill::text::Printable;

@@ -1,7 +1,7 @@
 //! What `gristmill run` is asked.
 
-use crate::cli::files::TypeArguments;
-use crate::cli::request;
+use super::super::files::TypeArguments;
+use super::super::request;
 use gristmill::{Device, PrecisionMode};
 use std::path::PathBuf;
 

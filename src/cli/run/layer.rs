@@ -3,10 +3,10 @@
 
 use super::super::error::CliError;
 use super::super::progress;
+use super::super::progress::step;
 use super::super::random::Random;
 use super::Bench;
 use super::report::Done;
-use crate::cli::progress::step;
 use gristmill::{QuantizedMatrix, Quantizer, REGISTRY, Request};
 
 /// Name, rows, elements of a row.

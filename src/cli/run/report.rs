@@ -1,10 +1,10 @@
 //! What was run, and what is printed of it.
 
+use super::super::error::CliError;
+use super::super::files::{Decided, Without};
+use super::super::table::{Side, Table, bytes, counted, measured};
 use super::arguments::Arguments;
 use super::measure::{Accuracy, Measured, Run};
-use crate::cli::error::CliError;
-use crate::cli::files::{Decided, Without};
-use crate::cli::table::{Side, Table, bytes, counted, measured};
 use gristmill::text::Printable;
 use serde_json::{Value, json};
 use std::io::Write;

@@ -1,6 +1,6 @@
 //! What `gristmill tune` is asked.
 
-use crate::cli::request;
+use super::super::request;
 use gristmill::tuning::ShapeClass;
 use gristmill::{Device, Shape};
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! Weights as the kernels that are measured take them.
 
-use crate::cli::error::CliError;
+use super::super::error::CliError;
 use gristmill::{Matmul, PackedMatrix, QuantizedMatrix, Threads};
 
 /// Weights as kernels take them, once for all kernels that take the same; beside them copies for cold runs.

@@ -1,6 +1,6 @@
 //! What `gristmill verify` is asked.
 
-use crate::cli::request;
+use super::super::request;
 use gristmill::Device;
 use gristmill::vocab::Isa;
 

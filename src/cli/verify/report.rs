@@ -1,12 +1,12 @@
 //! What a differential run prints.
 
 use super::super::error::{CliError, Outcome};
+use super::super::json::print_json;
 use super::super::list::name_of;
 use super::super::table::{Side, Table, counted};
 use super::arguments::Arguments;
 use super::guard;
 use super::session::{Report, Session};
-use crate::cli::json::print_json;
 use gristmill::REGISTRY;
 use gristmill::registry::Entry;
 use serde_json::json;

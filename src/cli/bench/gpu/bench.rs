@@ -1,6 +1,6 @@
 //! What all measurements on a GPU share.
 
-use crate::cli::bench::plan::Plan;
+use super::super::plan::Plan;
 use gristmill::Device;
 use gristmill::cuda::Gpu;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! The library is looked for when it is wanted; where it is absent, or can't do a shape, that is said in a line.
 
 use super::super::super::table::{Side, Table, measured};
-use crate::cli::bench::plan::{Memory, Plan};
+use super::super::plan::{Memory, Plan};
 use gristmill::Device;
 use gristmill::cuda::Gpu;
 use serde_json::{Value, json};

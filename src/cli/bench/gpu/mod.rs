@@ -13,9 +13,9 @@ mod published;
 
 use super::super::clock::median;
 use super::super::error::CliError;
+use super::super::json::print_json;
 use super::super::progress;
 use super::plan::{Measured, Plan};
-use crate::cli::json::print_json;
 use bench::Bench;
 use cublaslt::Yardsticks;
 use gristmill::Device;

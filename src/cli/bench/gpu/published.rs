@@ -2,7 +2,7 @@
 //! figures so that nobody has to look it up.
 
 use super::super::super::table::{Side, Table, measured};
-use crate::cli::bench::plan::{Measured, Plan};
+use super::super::plan::{Measured, Plan};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
