@@ -26,6 +26,10 @@ fn written_files_read_back_as_they_were_meant() {
     assert_eq!(array("a.bool"), [true, false].map(Value::Bool));
     assert_eq!(array("a.empty"), []);
     assert_eq!(file.value("a.empty").unwrap().as_array().unwrap().element_type(), ValueType::String);
+    // Arrays are equal by their elements and type.
+    assert_eq!(file.value("a.f32"), file.value("a.f32"));
+    assert_ne!(file.value("a.f32"), file.value("a.i32"));
+    assert_ne!(file.value("a.u32"), file.value("a.u64"));
     let f32s = [[1; 20].as_slice(), &[2; 4]].concat();
     assert_eq!(file.tensor("f32").unwrap().data().unwrap(), f32s);
     assert!(file.tensor("none").unwrap().data().unwrap().is_empty());
