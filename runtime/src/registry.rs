@@ -100,7 +100,7 @@ pub struct WithoutImage {
     pub failures: &'static [(CudaArch, &'static str)],
 }
 
-/// A product whose k may be divided over CUDA blocks, the layers of a grid: its rows are one integer sum each. How the
+/// A product whose k may be divided over CUDA blocks (split-K), the layers of a grid: its rows are one integer sum each. How the
 /// number of layers follows from this is in `docs/cuda.md`.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaSplit {
@@ -108,8 +108,8 @@ pub struct CudaSplit {
     pub stage: u32,
     /// Cycles that a multiprocessor takes for them, as an estimate.
     pub cycles: u32,
-    /// CUDA blocks of a multiprocessor that take a stage in the time of one.
-    pub together: u32,
+    /// Occupancy that pays: CUDA blocks of a multiprocessor that take a stage in the time of one.
+    pub blocks_per_sm: u32,
 }
 
 /// The two kernels that find a scale over many blocks: a statistic of each chunk, then the scale of all chunks.

@@ -39,7 +39,7 @@ impl Tiles {
     /// over and adding up parts takes. 1 unless that saves an eighth.
     pub(crate) fn layers(self, split: CudaSplit, multiprocessors: u32) -> u32 {
         let stages = self.k.div_ceil(u64::from(split.stage.max(1))).max(1);
-        let at_once = u64::from(multiprocessors.max(1)) * u64::from(split.together.max(1));
+        let at_once = u64::from(multiprocessors.max(1)) * u64::from(split.blocks_per_sm.max(1));
         // More blocks than this have no multiprocessor to themselves in any case.
         if self.count >= 2 * at_once {
             return 1;
@@ -62,9 +62,9 @@ impl Tiles {
 }
 
 impl CudaLaunch {
-    /// Into how many parts a product of `shape` divides k over CUDA blocks, on a device with so many multiprocessors; 1 where
-    /// it is not divided. (As for all tokens in one launch; a device takes 65535 tiles of them at once, at least.)
-    pub fn parts_of_k(&self, shape: Shape, multiprocessors: u32) -> u32 {
+    /// Split-K: into how many parts a product of `shape` divides k over CUDA blocks, on a device with so many multiprocessors; 1
+    /// where it is not divided. (As for all tokens in one launch; a device takes 65535 tiles of them at once, at least.)
+    pub fn split_k(&self, shape: Shape, multiprocessors: u32) -> u32 {
         match *self {
             CudaLaunch::Matmul { rows, tokens, split: Some(split), .. } => {
                 Tiles::new((rows, tokens), (shape.m, shape.n, shape.k)).layers(split, multiprocessors)
@@ -80,9 +80,9 @@ mod tests {
     use crate::registry::CudaSplit;
 
     /// 256 rows and 128 or 64 tokens by `wgmma`, and eight tokens by `mma`.
-    const TALL: CudaSplit = CudaSplit { stage: 64, cycles: 512, together: 1 };
-    const WIDE: CudaSplit = CudaSplit { stage: 64, cycles: 256, together: 1 };
-    const FEW: CudaSplit = CudaSplit { stage: 2048, cycles: 800, together: 4 };
+    const TALL: CudaSplit = CudaSplit { stage: 64, cycles: 512, blocks_per_sm: 1 };
+    const WIDE: CudaSplit = CudaSplit { stage: 64, cycles: 256, blocks_per_sm: 1 };
+    const FEW: CudaSplit = CudaSplit { stage: 2048, cycles: 800, blocks_per_sm: 4 };
 
     fn layers(split: CudaSplit, count: u64, outputs: u64, k: u64) -> u32 {
         Tiles { count, outputs, k }.layers(split, 132)
@@ -124,7 +124,7 @@ mod tests {
         }
         assert_eq!(layers(CudaSplit { cycles: 1_000_000, ..FEW }, 1, 1, 2048 * 7), 7);
         assert_eq!(layers(TALL, 1, 1, 0), 1);
-        assert_eq!(layers(CudaSplit { stage: 0, cycles: 0, together: 0 }, 1, 1, u64::MAX), 1);
+        assert_eq!(layers(CudaSplit { stage: 0, cycles: 0, blocks_per_sm: 0 }, 1, 1, u64::MAX), 1);
         assert_eq!(Tiles { count: u64::MAX, outputs: u64::MAX, k: u64::MAX }.layers(TALL, 0), 1);
         assert_eq!(layers(TALL, 0, 0, 0), 1);
     }

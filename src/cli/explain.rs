@@ -65,10 +65,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     }
     // Products only: that is what a C++ backend would be used for.
     let outside = REGISTRY.format(format).ok().map(|(_, format)| format).filter(|_| op.info().product);
-    let parts_of_k = match (decision.chosen().map(|entry| &entry.code), decision.prepared().gpu()) {
-        (Some(Code::Cuda(CudaCode { launch, .. })), Some(gpu)) => {
-            launch.parts_of_k(*shape, gpu.multiprocessors)
-        }
+    let split_k = match (decision.chosen().map(|entry| &entry.code), decision.prepared().gpu()) {
+        (Some(Code::Cuda(CudaCode { launch, .. })), Some(gpu)) => launch.split_k(*shape, gpu.multiprocessors),
         _ => 1,
     };
     // Of products; what else there is takes no memory of its own.
@@ -82,7 +80,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             "shape": {"m": shape.m, "n": shape.n, "k": shape.k},
             "chosen": decision.chosen().map(|entry| entry.name),
             "plan": decision.chosen().map(|entry| entry.plan),
-            "parts_of_k": parts_of_k,
+            "split_k": split_k,
             "memory": memory.map(|memory| json!({
                 "packing": memory.packing,
                 "weight_bytes": memory.weight_bytes,
@@ -112,8 +110,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 bytes(memory.workspace.bytes() as u64)
             )?;
         }
-        if parts_of_k > 1 {
-            writeln!(out, "k is divided into {parts_of_k} parts for this shape and device")?;
+        if split_k > 1 {
+            writeln!(out, "split-K: k is divided into {split_k} parts for this shape and device")?;
         }
         let tuning = Tuning::from_env(&REGISTRY)?;
         for aside in tuning.set_aside() {

@@ -51,3 +51,27 @@ fn performance_page_is_up_to_date() -> Result<(), Box<dyn Error>> {
     let [formats, peers] = records;
     check("docs/performance.md", &["--performance".into(), formats, peers])
 }
+
+/// Each term of the glossary stands in the file that it names.
+#[test]
+fn the_glossary_says_where_its_terms_stand() -> Result<(), Box<dyn Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let plain = |text: &str| {
+        let words = text.to_lowercase().replace(['-', '_'], " ");
+        words.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let mut terms = 0;
+    for line in std::fs::read_to_string(root.join("docs/glossary.md"))?.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, term, meaning, place, _] = cells[..] else { continue };
+        let Some(place) = place.strip_prefix('`').and_then(|place| place.strip_suffix('`')) else { continue };
+        assert!(!meaning.is_empty(), "{term} has no meaning");
+        let text = plain(&std::fs::read_to_string(root.join(place))?);
+        for term in term.split(", ") {
+            assert!(text.contains(&plain(term)), "`{term}` does not stand in {place}");
+            terms += 1;
+        }
+    }
+    assert!(terms >= 30, "only {terms} terms were found");
+    Ok(())
+}

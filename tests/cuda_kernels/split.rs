@@ -33,7 +33,7 @@ fn divides(kernel: &Kernel) -> bool {
 }
 
 #[test]
-fn parts_of_k_give_the_cpu_s_bits() {
+fn split_k_gives_the_cpu_s_bits() {
     if !can_run("k in parts") {
         return;
     }

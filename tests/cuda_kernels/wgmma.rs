@@ -194,7 +194,7 @@ const WHOLE: &[Mistake] = &[
         "",
     ),
     ("another row's bias", "gm_load(a.bias + row + r * 8);", "gm_load(a.outer + row + r * 8 + 1);", ""),
-    ("another row", "+ half * 16 + j / 2 * 8, finished_row", "+ half * 8 + j / 2 * 16, finished_row", ""),
+    ("another row", "+ half * 16 + j / 2 * 8, epilogue_row", "+ half * 8 + j / 2 * 16, epilogue_row", ""),
     (
         "a tile that is not whole",
         "first_token + 128 <= a.m",

@@ -4,7 +4,7 @@
 //! activations; between, the sums of a row wait in its place of the output. The f32 sums of a row are taken in the
 //! order of k, as everywhere.
 
-use super::matmul::{finish, format_words};
+use super::matmul::{epilogue, format_words};
 use super::pack::words;
 use crate::plan::{LookupPlan, SuperBlock};
 use std::fmt::Write;
@@ -175,7 +175,7 @@ pub fn emit(plan: &LookupPlan<'_>) -> String {
                      return;
                  }}
                  {last}
-                 {finish}
+                 {epilogue}
              }}
          }}
 
@@ -208,7 +208,7 @@ pub fn emit(plan: &LookupPlan<'_>) -> String {
         bias = plan.bias,
         split = plan.split,
         constants = constants.join(", "),
-        finish = finish(plan.format, "4 * V", "y[i / 4][i % 4]"),
+        epilogue = epilogue(plan.format, "4 * V", "y[i / 4][i % 4]"),
         whole = if whole == 1 { String::new() } else { format!(".next_multiple_of({whole})") },
     );
     for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {

@@ -8,9 +8,9 @@
 //! without link-time optimization, passes every vector through memory.
 
 use super::format::uses_outer;
-use super::operands::{AHEAD, LINE, asks_ahead};
+use super::operands::{LINE, PREFETCH_DISTANCE, prefetches};
 use super::runs;
-use super::sums::{integer_sums, left_out, needs_sum};
+use super::sums::{integer_sums, needs_sum, zero_point};
 use super::text::float;
 use crate::plan::{Dot, FormatPlan, MatmulPlan, trits};
 use std::fmt::Write;
@@ -89,11 +89,11 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
          const TILE_K: usize = {};\n",
         plan.primitives.module, pack.packing.rows, pack.tile.k, pack.tile.bytes, pack.tile.k,
     );
-    if asks_ahead(plan) {
+    if prefetches(plan) {
         let _ = write!(
             out,
-            "/// Weights are read once and perhaps from memory: they are asked for so many bytes ahead.
-             const AHEAD: usize = {AHEAD};
+            "/// The prefetch distance in bytes: weights are read once and perhaps from memory.
+             const PREFETCH_DISTANCE: usize = {PREFETCH_DISTANCE};
              /// Rows to a cache line of codes.
              const LINE: usize = {LINE};\n"
         );
@@ -144,7 +144,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
                  for t in 0..T {{ x[t] = a.x.add((token + t) * a.x_stride); }}
                  {next}
                  {sums}
-                 {finish}
+                 {epilogue}
              }}
          }}
 
@@ -172,7 +172,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
         } else {
             "let (first, last) = (0, a.m);".to_string()
         },
-        next = if asks_ahead(plan) {
+        next = if prefetches(plan) {
             "// From the end of these rows' panels to the rows that come next.
              let after = row + V * LANES;
              let next = (after / ROWS * a.stride + after % ROWS * 4)
@@ -180,7 +180,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
         } else {
             ""
         },
-        finish = finish(plan.format, "V", "y[t][i]"),
+        epilogue = epilogue(plan.format, "V", "y[t][i]"),
     );
     for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
         let span = if rows == 1 { "LANES".to_string() } else { format!("{rows} * LANES") };
@@ -232,7 +232,7 @@ fn token_steps(plan: &MatmulPlan<'_>) -> Vec<u32> {
 fn whole_row(plan: &MatmulPlan<'_>) -> String {
     let sums = integer_sums(plan, "0", "a.stride / TILE", false);
     let corrected = if needs_sum(plan) {
-        format!("simd::to_f32(simd::add(dot[t][i], {}))", left_out(plan))
+        format!("simd::to_f32(simd::add(dot[t][i], {}))", zero_point(plan))
     } else {
         "simd::to_f32(dot[t][i])".to_string()
     };
@@ -249,7 +249,7 @@ fn whole_row(plan: &MatmulPlan<'_>) -> String {
 
 /// Activation scale, outer scale, bias, store: the order of the scalar reference. `vectors` is how many
 /// vectors of rows there are, and `y` the f32 sums of vector `i` and token `t`.
-pub(super) fn finish(format: &FormatPlan<'_>, vectors: &str, y: &str) -> String {
+pub(super) fn epilogue(format: &FormatPlan<'_>, vectors: &str, y: &str) -> String {
     let value = &format.format.value;
     let mut steps = String::new();
     if format.activations.block.is_none() {

@@ -3,8 +3,8 @@
 use crate::plan::{Dot, MatmulPlan};
 use std::fmt::Write;
 
-/// How far ahead weights are asked for. Hardware prefetchers stop at the end of a page, so this is a page.
-pub(super) const AHEAD: u32 = 4096;
+/// Bytes between the weights that are read and those that are prefetched. Hardware prefetchers stop at the end of a page, so this is a page.
+pub(super) const PREFETCH_DISTANCE: u32 = 4096;
 
 /// Rows, four bytes each, to a cache line.
 pub(super) const LINE: u32 = 16;
@@ -31,13 +31,13 @@ fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
         "let mut packed{tile} = [simd::zero(); V];
          for i in 0..V {{ packed{tile}[i] = simd::load(codes[i].add({at})); }}\n",
     );
-    if asks_ahead(plan) {
+    if prefetches(plan) {
         let _ = write!(
             out,
-            "let ahead = if V * LANES == ROWS || {at} + AHEAD < a.stride {{
-                 {at} + AHEAD
+            "let ahead = if V * LANES == ROWS || {at} + PREFETCH_DISTANCE < a.stride {{
+                 {at} + PREFETCH_DISTANCE
              }} else {{
-                 ({at} + AHEAD).wrapping_add(next)
+                 ({at} + PREFETCH_DISTANCE).wrapping_add(next)
              }};
              for i in 0..V {{ if (i * LANES).is_multiple_of(LINE) {{ simd::prefetch(codes[i].wrapping_add(ahead)); }} }}\n"
         );
@@ -52,9 +52,9 @@ fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
     out
 }
 
-/// Whether weights are asked for ahead: where a token reads them once, and where it was measured to pay for several.
-pub(super) fn asks_ahead(plan: &MatmulPlan<'_>) -> bool {
-    plan.tokens == 1 || plan.primitives.ahead
+/// Whether weights are prefetched: where a token reads them once, and where it was measured to pay for several.
+pub(super) fn prefetches(plan: &MatmulPlan<'_>) -> bool {
+    plan.tokens == 1 || plan.primitives.prefetches
 }
 
 /// Statements that decode field `field` of the loaded tiles, counted through all of them, into `wFIELD[vector]`.

@@ -3,9 +3,9 @@
 //! Where each run has an f32, its sum is scaled and added to the f32 sums of the rows. Where runs have integers, sums are
 //! multiplied with those and added up over a super-block first.
 
-use super::operands::{AHEAD, asks_ahead};
+use super::operands::{PREFETCH_DISTANCE, prefetches};
 use super::pack::words;
-use super::sums::{integer_sums, left_out, needs_sum};
+use super::sums::{integer_sums, needs_sum, zero_point};
 use crate::plan::{MatmulPlan, SuperBlock};
 use std::fmt::Write;
 
@@ -20,7 +20,7 @@ fn start(plan: &MatmulPlan<'_>) -> String {
              let x_sum = *a.x_sums.add((token + t) * a.units + unit);
              start[t] = {};
          }}\n",
-        left_out(plan)
+        zero_point(plan)
     )
 }
 
@@ -51,9 +51,9 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
         }
     }
     let mut ask = String::new();
-    if asks_ahead(plan) {
+    if prefetches(plan) {
         // Panel follows panel, so what comes after the last super-block is the next panel's first one.
-        let ahead = (AHEAD / plan.pack.tile.bytes / tiles / runs).max(1);
+        let ahead = (PREFETCH_DISTANCE / plan.pack.tile.bytes / tiles / runs).max(1);
         let names: &[&str] = if has_min { &["scale", "min"] } else { &["scale"] };
         for name in names {
             let _ = write!(
@@ -174,8 +174,8 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>) -> String {
         );
     }
     let mut pointers = String::new();
-    if format.has_scales() && asks_ahead(plan) {
-        let ahead = (AHEAD / pack.tile.bytes / tiles).max(1);
+    if format.has_scales() && prefetches(plan) {
+        let ahead = (PREFETCH_DISTANCE / pack.tile.bytes / tiles).max(1);
         let _ = write!(
             pointers,
             "let next_terms = (after / ROWS * ROWS * a.units + after % ROWS)

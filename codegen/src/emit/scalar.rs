@@ -73,7 +73,7 @@ pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
             "let y = sums[token];",
         )
     };
-    let finish = finish_scalar(plan);
+    let epilogue = epilogue_scalar(plan);
     format!(
         "/// Tokens that share one pass over a row.
          const TOKENS: usize = 8;
@@ -97,7 +97,7 @@ pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
                      }}
                      for token in 0..tokens {{
                          {result}
-                         {finish}
+                         {epilogue}
                          // SAFETY: the caller answers for `m * n` outputs.
                          unsafe {{ a.y.add((first + token) * a.n + row).write(y) }};
                      }}
@@ -153,7 +153,7 @@ fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> (&'static st
 }
 
 /// From the sum over k (f32 `y`) to the output: activation scale, outer scale, bias, in this order.
-fn finish_scalar(plan: &FormatPlan<'_>) -> String {
+fn epilogue_scalar(plan: &FormatPlan<'_>) -> String {
     let mut out = String::new();
     if plan.activations.block.is_none() {
         let operator = if plan.activations.keeps_multiplier { "/" } else { "*" };

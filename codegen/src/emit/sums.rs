@@ -106,8 +106,8 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
     }
 }
 
-/// What the operands leave out: value = operand + min, or (operand - 128) + (min + 128).
-pub(super) fn left_out(plan: &MatmulPlan<'_>) -> &'static str {
+/// The zero-point correction of a sum, which operands leave out: value = operand + min, or (operand - 128) + (min + 128).
+pub(super) fn zero_point(plan: &MatmulPlan<'_>) -> &'static str {
     if plan.biased { "simd::splat(x_sum * (a.min + 128))" } else { "simd::splat(x_sum * a.min)" }
 }
 

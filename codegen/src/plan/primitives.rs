@@ -21,8 +21,8 @@ pub struct Primitives {
     pub byte_shift: bool,
     /// It has `dot_group`: one load of activations serves every field of a byte.
     pub grouped: bool,
-    /// Tiles of several tokens ask for weights ahead, as those of one do everywhere. Measured to pay on x86.
-    pub ahead: bool,
+    /// Tiles of several tokens prefetch weights, as those of one do everywhere. Measured to pay on x86.
+    pub prefetches: bool,
     /// It has `trits`: byte permutes that take bytes of five trits apart.
     pub trits: bool,
     /// It has `matrix`, which takes two tokens at once.
@@ -42,7 +42,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         paired: 2,
         byte_shift: false,
         grouped: false,
-        ahead: true,
+        prefetches: true,
         trits: false,
         matrix: false,
         sums: None,
@@ -55,7 +55,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         paired: 1,
         byte_shift: true,
         grouped: direct,
-        ahead: false,
+        prefetches: false,
         trits: false,
         matrix: false,
         // Activations are in registers too.

@@ -7,8 +7,8 @@ pub mod matmul_avx2_decode_r16k4_2bit_rows_int8_row_centred_outer_widen16 {
     const TILE: usize = 64;
     /// Elements of a row in a tile.
     const TILE_K: usize = 16;
-    /// Weights are read once and perhaps from memory: they are asked for so many bytes ahead.
-    const AHEAD: usize = 4096;
+    /// The prefetch distance in bytes: weights are read once and perhaps from memory.
+    const PREFETCH_DISTANCE: usize = 4096;
     /// Rows to a cache line of codes.
     const LINE: usize = 16;
     /// `V` vectors of rows from `row` by `T` tokens from `token`.
@@ -54,10 +54,11 @@ pub mod matmul_avx2_decode_r16k4_2bit_rows_int8_row_centred_outer_widen16 {
                     for i in 0..V {
                         packed0[i] = simd::load(codes[i].add(at));
                     }
-                    let ahead = if V * LANES == ROWS || at + AHEAD < a.stride {
-                        at + AHEAD
+                    let ahead = if V * LANES == ROWS || at + PREFETCH_DISTANCE < a.stride
+                    {
+                        at + PREFETCH_DISTANCE
                     } else {
-                        (at + AHEAD).wrapping_add(next)
+                        (at + PREFETCH_DISTANCE).wrapping_add(next)
                     };
                     for i in 0..V {
                         if (i * LANES).is_multiple_of(LINE) {

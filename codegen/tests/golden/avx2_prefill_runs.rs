@@ -7,8 +7,8 @@ pub mod matmul_avx2_prefill_r16k4_4bit_by32_q8_0_scales_centred_widen4 {
     const TILE: usize = 64;
     /// Elements of a row in a tile.
     const TILE_K: usize = 8;
-    /// Weights are read once and perhaps from memory: they are asked for so many bytes ahead.
-    const AHEAD: usize = 4096;
+    /// The prefetch distance in bytes: weights are read once and perhaps from memory.
+    const PREFETCH_DISTANCE: usize = 4096;
     /// Rows to a cache line of codes.
     const LINE: usize = 16;
     /// Bytes of activations that all rows go through at once.
@@ -69,10 +69,11 @@ pub mod matmul_avx2_prefill_r16k4_4bit_by32_q8_0_scales_centred_widen4 {
                     for i in 0..V {
                         packed0[i] = simd::load(codes[i].add(at));
                     }
-                    let ahead = if V * LANES == ROWS || at + AHEAD < a.stride {
-                        at + AHEAD
+                    let ahead = if V * LANES == ROWS || at + PREFETCH_DISTANCE < a.stride
+                    {
+                        at + PREFETCH_DISTANCE
                     } else {
-                        (at + AHEAD).wrapping_add(next)
+                        (at + PREFETCH_DISTANCE).wrapping_add(next)
                     };
                     for i in 0..V {
                         if (i * LANES).is_multiple_of(LINE) {

@@ -7,8 +7,8 @@ pub mod matmul_avx512_avx512vnni_avx512vbmi_dense_decode_r32t5_trits_rows_int8_r
     const TILE: usize = 128;
     /// Elements of a row in a tile.
     const TILE_K: usize = 20;
-    /// Weights are read once and perhaps from memory: they are asked for so many bytes ahead.
-    const AHEAD: usize = 4096;
+    /// The prefetch distance in bytes: weights are read once and perhaps from memory.
+    const PREFETCH_DISTANCE: usize = 4096;
     /// Rows to a cache line of codes.
     const LINE: usize = 16;
     /// What a byte stands for, by its low six bits: four trits in two bits each; the same for bytes with both
@@ -73,10 +73,10 @@ pub mod matmul_avx512_avx512vnni_avx512vbmi_dense_decode_r32t5_trits_rows_int8_r
                 for i in 0..V {
                     packed0[i] = simd::load(codes[i].add(at));
                 }
-                let ahead = if V * LANES == ROWS || at + AHEAD < a.stride {
-                    at + AHEAD
+                let ahead = if V * LANES == ROWS || at + PREFETCH_DISTANCE < a.stride {
+                    at + PREFETCH_DISTANCE
                 } else {
-                    (at + AHEAD).wrapping_add(next)
+                    (at + PREFETCH_DISTANCE).wrapping_add(next)
                 };
                 for i in 0..V {
                     if (i * LANES).is_multiple_of(LINE) {

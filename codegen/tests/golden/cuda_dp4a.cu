@@ -22,17 +22,17 @@ struct Matmul {
     i32 *parts;
 };
 
-GM_DEVICE f32 finished(const Matmul &a, f32 y, f32 outer, f32 bias, f32 x_scale) {
+GM_DEVICE f32 epilogue(const Matmul &a, f32 y, f32 outer, f32 bias, f32 x_scale) {
     y = y / x_scale;
     y = y * outer;
     return a.bias == nullptr ? y : y + bias;
 }
 
-GM_DEVICE void finish(const Matmul &a, u32 row, u32 token, f32 y) {
+GM_DEVICE void store_output(const Matmul &a, u32 row, u32 token, f32 y) {
     const f32 outer = gm_load(a.outer + row);
     const f32 bias = a.bias == nullptr ? 0.0f : gm_load(a.bias + row);
     const f32 x_scale = gm_load(a.x_scales + token);
-    gm_store(a.y + (u64)token * a.n + row, finished(a, y, outer, bias, x_scale));
+    gm_store(a.y + (u64)token * a.n + row, epilogue(a, y, outer, bias, x_scale));
 }
 
 GM_KERNEL(512) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1(const Matmul a) {
@@ -102,6 +102,6 @@ GM_KERNEL(512) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1(const Matmul a
     i32 dot = 0;
     for (u32 warp = 0; warp < gm_threads() / 32; warp++) dot += parts[warp * 1 * 16 + i];
     const i32 x_sum = gm_load(a.x_sums + token);
-    finish(a, row, token, (f32)(dot + x_sum * a.min));
+    store_output(a, row, token, (f32)(dot + x_sum * a.min));
 }
 GM_EXPORT(matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1)

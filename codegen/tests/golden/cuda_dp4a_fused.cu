@@ -145,16 +145,16 @@ struct Matmul {
     i32 *parts;
 };
 
-GM_DEVICE f32 finished(const Matmul &a, f32 y, f32 outer, f32 bias, f32 x_scale) {
+GM_DEVICE f32 epilogue(const Matmul &a, f32 y, f32 outer, f32 bias, f32 x_scale) {
     y = y / x_scale;
     y = y * outer;
     return a.bias == nullptr ? y : y + bias;
 }
 
-GM_DEVICE void finish(const Matmul &a, u32 row, u32 token, f32 y, f32 x_scale) {
+GM_DEVICE void store_output(const Matmul &a, u32 row, u32 token, f32 y, f32 x_scale) {
     const f32 outer = gm_load(a.outer + row);
     const f32 bias = a.bias == nullptr ? 0.0f : gm_load(a.bias + row);
-    gm_store(a.y + (u64)token * a.n + row, finished(a, y, outer, bias, x_scale));
+    gm_store(a.y + (u64)token * a.n + row, epilogue(a, y, outer, bias, x_scale));
 }
 
 GM_KERNEL_OF(512, 2) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_fused(const Matmul a) {
@@ -324,7 +324,7 @@ GM_KERNEL_OF(512, 2) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_fused(co
             const u32 first_warp = half * 16 + side * (sharing / 32);
             for (u32 warp = 0; warp < sharing / 32; warp++) dot += parts[(first_warp + warp) * 16 + within];
             const i32 x_sum = x_sums[t * 1];
-            finish(a, row, first_token + t, (f32)(dot + x_sum * a.min), x_scales[t * 1]);
+            store_output(a, row, first_token + t, (f32)(dot + x_sum * a.min), x_scales[t * 1]);
         }
     }
 }

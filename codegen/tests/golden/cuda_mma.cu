@@ -22,17 +22,17 @@ struct Matmul {
     i32 *parts;
 };
 
-GM_DEVICE f32 finished(const Matmul &a, f32 y, f32 outer, f32 bias, f32 x_scale) {
+GM_DEVICE f32 epilogue(const Matmul &a, f32 y, f32 outer, f32 bias, f32 x_scale) {
     y = y / x_scale;
     y = y * outer;
     return a.bias == nullptr ? y : y + bias;
 }
 
-GM_DEVICE void finish(const Matmul &a, u32 row, u32 token, f32 y) {
+GM_DEVICE void store_output(const Matmul &a, u32 row, u32 token, f32 y) {
     const f32 outer = gm_load(a.outer + row);
     const f32 bias = a.bias == nullptr ? 0.0f : gm_load(a.bias + row);
     const f32 x_scale = gm_load(a.x_scales + token);
-    gm_store(a.y + (u64)token * a.n + row, finished(a, y, outer, bias, x_scale));
+    gm_store(a.y + (u64)token * a.n + row, epilogue(a, y, outer, bias, x_scale));
 }
 
 // The first of `count` stages or tiles of k that layer z of the grid has; there are at least as many as layers.
@@ -132,7 +132,7 @@ GM_KERNEL(128) matmul_mma_2bit_rows_int8_row_centred_outer_128x32(const Matmul a
             const i32 x_sum = gm_load(a.x_sums + gm_min(token, last_token));
             GM_UNROLL for (u32 half = 0; half < 2; half++) {
                 const u32 row = first_row + half * 16 + j / 2 * 8;
-                const f32 done = finished(a, (f32)(sums[half][c][j] + x_sum * a.min), outer[half * 2 + j / 2], bias[half * 2 + j / 2], x_scale);
+                const f32 done = epilogue(a, (f32)(sums[half][c][j] + x_sum * a.min), outer[half * 2 + j / 2], bias[half * 2 + j / 2], x_scale);
                 if (row <= last_row && token <= last_token) gm_store(a.y + (u64)token * a.n + row, done);
             }
         }

@@ -34,23 +34,23 @@ struct Matmul {
     i32 *parts;
 };
 
-GM_DEVICE f32 finished(const Matmul &a, f32 y, f32 outer, f32 bias, f32 x_scale) {
+GM_DEVICE f32 epilogue(const Matmul &a, f32 y, f32 outer, f32 bias, f32 x_scale) {
     y = y / x_scale;
     y = y * outer;
     return a.bias == nullptr ? y : y + bias;
 }
 
-GM_DEVICE void finish(const Matmul &a, u32 row, u32 token, f32 y) {
+GM_DEVICE void store_output(const Matmul &a, u32 row, u32 token, f32 y) {
     const f32 outer = gm_load(a.outer + row);
     const f32 bias = a.bias == nullptr ? 0.0f : gm_load(a.bias + row);
     const f32 x_scale = gm_load(a.x_scales + token);
-    gm_store(a.y + (u64)token * a.n + row, finished(a, y, outer, bias, x_scale));
+    gm_store(a.y + (u64)token * a.n + row, epilogue(a, y, outer, bias, x_scale));
 }
 
 // The first of `count` stages or tiles of k that layer z of the grid has; there are at least as many as layers.
 GM_DEVICE u32 share(u32 count, u32 z) { return gm_blocks_z() == 1 ? z * count : z * count / gm_blocks_z(); }
 
-GM_DEVICE f32 finished_row(const Matmul &a, f32 y, f32 outer, f32 bias) {
+GM_DEVICE f32 epilogue_row(const Matmul &a, f32 y, f32 outer, f32 bias) {
     y = y * outer;
     return a.bias == nullptr ? y : y + bias;
 }
@@ -222,7 +222,7 @@ GM_KERNEL(384) matmul_wgmma_2bit_rows_int8_row_centred_outer_384x64(const Matmul
                 const u32x2 correction = gm_shared_get<u32x2>(corrections, c * 8 + t * 2);
                 GM_UNROLL for (u32 j = 0; j < 4; j++)
                 GM_UNROLL for (u32 half = 0; half < 2; half++)
-                    gm_store(y + (u64)(c * 8 + j % 2) * a.n + half * 16 + j / 2 * 8, finished_row(a, gm_quotient((f32)((sums[half][c * 4 + j] >> (half * 4 + j / 2 * 2)) + (i32)(j % 2 ? correction.y : correction.x)), j % 2 ? x_scale.y : x_scale.x, j % 2 ? inverse.y : inverse.x), outer[half * 2 + j / 2], bias[half * 2 + j / 2]));
+                    gm_store(y + (u64)(c * 8 + j % 2) * a.n + half * 16 + j / 2 * 8, epilogue_row(a, gm_quotient((f32)((sums[half][c * 4 + j] >> (half * 4 + j / 2 * 2)) + (i32)(j % 2 ? correction.y : correction.x)), j % 2 ? x_scale.y : x_scale.x, j % 2 ? inverse.y : inverse.x), outer[half * 2 + j / 2], bias[half * 2 + j / 2]));
             }
             return;
         }
@@ -238,7 +238,7 @@ GM_KERNEL(384) matmul_wgmma_2bit_rows_int8_row_centred_outer_384x64(const Matmul
             const i32 x_sum = gm_load(a.x_sums + gm_min(token, last_token));
             GM_UNROLL for (u32 half = 0; half < 2; half++) {
                 const u32 row = first_row + half * 16 + j / 2 * 8;
-                const f32 done = finished(a, (f32)((sums[half][c * 4 + j] >> (half * 4 + j / 2 * 2)) + x_sum * a.min), outer[half * 2 + j / 2], bias[half * 2 + j / 2], x_scale);
+                const f32 done = epilogue(a, (f32)((sums[half][c * 4 + j] >> (half * 4 + j / 2 * 2)) + x_sum * a.min), outer[half * 2 + j / 2], bias[half * 2 + j / 2], x_scale);
                 if (row <= last_row && token <= last_token) gm_store(a.y + (u64)token * a.n + row, done);
             }
         }

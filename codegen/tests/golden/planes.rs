@@ -425,8 +425,8 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
     const TILE: usize = 64;
     /// Elements of a row in a tile.
     const TILE_K: usize = 16;
-    /// Weights are read once and perhaps from memory: they are asked for so many bytes ahead.
-    const AHEAD: usize = 4096;
+    /// The prefetch distance in bytes: weights are read once and perhaps from memory.
+    const PREFETCH_DISTANCE: usize = 4096;
     /// Rows to a cache line of codes.
     const LINE: usize = 16;
     /// Bytes of activations that all rows go through at once.
@@ -487,10 +487,11 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                     for i in 0..V {
                         packed0[i] = simd::load(codes[i].add(at));
                     }
-                    let ahead = if V * LANES == ROWS || at + AHEAD < a.stride {
-                        at + AHEAD
+                    let ahead = if V * LANES == ROWS || at + PREFETCH_DISTANCE < a.stride
+                    {
+                        at + PREFETCH_DISTANCE
                     } else {
-                        (at + AHEAD).wrapping_add(next)
+                        (at + PREFETCH_DISTANCE).wrapping_add(next)
                     };
                     for i in 0..V {
                         if (i * LANES).is_multiple_of(LINE) {
@@ -954,7 +955,7 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0x91d5ac2c86dcbbd9),
+            id: KernelId(0x7818e8a2719615aa),
             name: "matmul.planes.avx2",
             op: Op::Matmul,
             format: 0,

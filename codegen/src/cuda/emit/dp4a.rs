@@ -169,7 +169,7 @@ fn one_sum(plan: &CudaMatmul<'_>) -> String {
     if (i >= tokens * {DP4A_ROWS} || row >= a.n) return;
     i32 dot = 0;
     for (u32 warp = 0; warp < gm_threads() / 32; warp++) dot += parts[warp * {tokens} * {DP4A_ROWS} + i];
-    {x_sum}finish(a, row, token, {corrected});",
+    {x_sum}store_output(a, row, token, {corrected});",
         wait = wait(&format!(
             "GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++)
         if (group + i * groups < tiles) ahead[i] = gm_load_early((const u32x4 *)(next + i * apart));
@@ -232,7 +232,7 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
         {last}
     }}
     const u32 row = panel * {DP4A_ROWS} + gm_thread() % {DP4A_ROWS};
-    if (gm_thread() < tokens * {DP4A_ROWS} && row < a.n) finish(a, row, first_token + gm_thread() / {DP4A_ROWS}, y);",
+    if (gm_thread() < tokens * {DP4A_ROWS} && row < a.n) store_output(a, row, first_token + gm_thread() / {DP4A_ROWS}, y);",
         wait = wait(&early),
         sums = declare,
         fields = declare_sums(plan),

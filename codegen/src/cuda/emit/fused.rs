@@ -6,7 +6,7 @@
 
 use super::activations::{Rows, Statements, statements};
 use super::dp4a::{Terms, declare_sums, each_token, step, total, vector};
-use super::finish::Finish;
+use super::epilogue::Epilogue;
 use super::operands::load_table;
 use super::overlap::wait;
 use super::product::{CudaMatmul, DP4A_ROWS, round_bytes, rounds_in};
@@ -134,10 +134,10 @@ GM_EXPORT({name})
 }
 
 /// Statements that write output (row, first_token + t), whose sum is `y`.
-fn finish(plan: &CudaMatmul<'_>, room: &Fused, y: &str) -> String {
+fn epilogue(plan: &CudaMatmul<'_>, room: &Fused, y: &str) -> String {
     let scale =
-        if Finish::of(plan).x_scale { format!(", x_scales[t * {}]", room.scales) } else { String::new() };
-    format!("finish(a, row, first_token + t, {y}{scale});")
+        if Epilogue::of(plan).x_scale { format!(", x_scales[t * {}]", room.scales) } else { String::new() };
+    format!("store_output(a, row, first_token + t, {y}{scale});")
 }
 
 /// A row is one integer sum. What stands in front of the activations, and what behind them.
@@ -196,14 +196,14 @@ fn one_sum(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
             i32 dot = 0;
             const u32 first_warp = half * {warps} + side * (sharing / 32);
             for (u32 warp = 0; warp < sharing / 32; warp++) dot += parts[(first_warp + warp) * {width} + within];
-            {x_sum}{finish}
+            {x_sum}{epilogue}
         }}
     }}",
         declare = declare_sums(plan),
         step = step(plan, &x),
         total = total(plan, "r"),
         width = tokens * DP4A_ROWS,
-        finish = finish(plan, room, &corrected(plan, "dot", "x_sum")),
+        epilogue = epilogue(plan, room, &corrected(plan, "dot", "x_sum")),
     );
     (early, product)
 }
@@ -283,14 +283,14 @@ fn by_unit(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
             {last}
         }}
         const u32 row = panel * {DP4A_ROWS} + within % {DP4A_ROWS}, t = within / {DP4A_ROWS};
-        if (t < tokens && row < a.n) {{ {finish} }}
+        if (t < tokens && row < a.n) {{ {epilogue} }}
     }}",
         fields = declare_sums(plan),
         bytes = plan.pack.tile.bytes,
         step = step(plan, &x),
         width = tokens * DP4A_ROWS,
         each = each_token(plan, &format!("const u32 token = first_token + t;\n{of_token}{store}")),
-        finish = finish(plan, room, "y"),
+        epilogue = epilogue(plan, room, "y"),
     );
     (early, product)
 }

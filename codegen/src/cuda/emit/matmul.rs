@@ -3,7 +3,7 @@
 //! All take integer sums over the same runs as the CPU's loops and add the runs' f32 terms in the order of k, so
 //! that every variant gives the CPU's bits. What is summed in parallel are integers, whose order doesn't matter.
 
-use super::finish::finish;
+use super::epilogue::epilogue;
 use super::operands::lookup;
 use super::product::{CudaMatmul, DP4A_ROWS, MMA_ROWS, round_bytes};
 use super::tiles::{Fused, Split, Tiling, Warpgroups};
@@ -211,7 +211,7 @@ fn fragment(bits: u32, row: u32, k: u32) -> u32 {
     }
 }
 
-/// The unit: argument struct, finish, and the kernel, which is `body` where that is written by hand.
+/// The unit: argument struct, epilogue, and the kernel, which is `body` where that is written by hand.
 pub fn emit(plan: &CudaMatmul<'_>, body: Option<&str>) -> String {
     let kernel = match (body, &plan.tiling, &plan.division) {
         (Some(body), _, _) => body.to_string(),
@@ -226,7 +226,7 @@ pub fn emit(plan: &CudaMatmul<'_>, body: Option<&str>) -> String {
         (None, Some(_)) => activations::functions(plan.format.activations),
         (None, None) => String::new(),
     };
-    format!("{words}{}{}{}{kernel}", arguments(plan), lookup(plan), finish(plan))
+    format!("{words}{}{}{}{kernel}", arguments(plan), lookup(plan), epilogue(plan))
 }
 
 /// The parameter: docs/cuda.md. It has 144 bytes: with more, nvcc 13.0 takes fields from the parameter anew wherever they are

@@ -286,8 +286,10 @@ fn one_sum(plan: &CudaMatmul<'_>) -> String {
     let each_part: Vec<String> = (0..parts).map(|part| weights(plan, "tile", part)).collect();
     let x_sum =
         if plan.format.min() == 0 { "" } else { "const i32 x_sum = gm_load(a.x_sums + token);\n        " };
-    let finish =
-        each_output(plan, &format!("{x_sum}finish(a, row, token, {});", corrected(plan, "dots[j]", "x_sum")));
+    let epilogue = each_output(
+        plan,
+        &format!("{x_sum}store_output(a, row, token, {});", corrected(plan, "dots[j]", "x_sum")),
+    );
     format!(
         "i32 sums[2][{columns}][4] = {{}};
     for (u32 first = begin + gm_warp(); first < tiles; first += {stride}) {{
@@ -327,7 +329,7 @@ fn one_sum(plan: &CudaMatmul<'_>) -> String {
             }}
         }}
     }}
-    {finish}",
+    {epilogue}",
         own = outputs.div_ceil(plan.threads),
         each_own = format!("GM_UNROLL for (u32 j = 0; j < {}; j++)", outputs.div_ceil(plan.threads)),
         at = format!("j * {} + gm_thread()", plan.threads),
@@ -461,8 +463,8 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
         }}
         {last}
     }}
-    {finish}",
-        finish = each_output(plan, "finish(a, row, token, y[j]);"),
+    {epilogue}",
+        epilogue = each_output(plan, "store_output(a, row, token, y[j]);"),
         unroll = if tiles <= 4 { "GM_UNROLL " } else { "" },
         each_part = each_part.join(", "),
         products = products(plan),

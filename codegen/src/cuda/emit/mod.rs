@@ -13,7 +13,7 @@ mod division;
 mod dp4a;
 mod embed;
 mod encode;
-mod finish;
+mod epilogue;
 mod fma;
 mod fused;
 mod groups;
@@ -368,8 +368,10 @@ fn of_format(
             }
         }
         let split = match resolved.split {
-            Some(tiles::Split { stage, cycles, together }) => {
-                format!("Some(CudaSplit {{ stage: {stage}, cycles: {cycles}, together: {together} }})")
+            Some(tiles::Split { stage, cycles, blocks_per_sm }) => {
+                format!(
+                    "Some(CudaSplit {{ stage: {stage}, cycles: {cycles}, blocks_per_sm: {blocks_per_sm} }})"
+                )
             }
             None => "None".to_string(),
         };

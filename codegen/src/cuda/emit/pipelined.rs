@@ -3,7 +3,7 @@
 //!
 //! A warp has 32 rows and 32 or 64 of the tokens, and goes through k in order, so that its f32 sums are in order.
 
-use super::finish::Finish;
+use super::epilogue::Epilogue;
 use super::mma::fragments;
 use super::operands::load_table;
 use super::overlap::wait;
@@ -433,15 +433,15 @@ fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
     )
 }
 
-/// Statements that finish the outputs of a lane and store them: all loads first, without branches between them. `sum` is an
+/// Statements that compute the outputs of a lane and store them: all loads first, without branches between them. `sum` is an
 /// expression of an integer sum by `half`, `c` and `j`, for `tokens` from `own_tokens` on and the rows of `own_panel`.
 pub(super) fn store(plan: &CudaMatmul<'_>, tokens: u32, sum: &str) -> String {
     let columns = tokens / 8;
-    let finish = Finish::of(plan);
+    let epilogue = Epilogue::of(plan);
     let mut out = format!(
         "const u32 first_row = (first_panel + own_panel) * {MMA_ROWS} + g, last_row = a.n - 1, last_token = a.m - 1;\n"
     );
-    for name in finish.of_row() {
+    for name in epilogue.of_row() {
         let null = if name == "bias" { "a.bias == nullptr ? 0.0f : " } else { "" };
         let _ = writeln!(
             out,
@@ -450,7 +450,7 @@ pub(super) fn store(plan: &CudaMatmul<'_>, tokens: u32, sum: &str) -> String {
         );
     }
     let mut of_token = String::new();
-    if finish.x_scale {
+    if epilogue.x_scale {
         of_token
             .push_str("            const f32 x_scale = gm_load(a.x_scales + gm_min(token, last_token));\n");
     }
@@ -463,11 +463,11 @@ pub(super) fn store(plan: &CudaMatmul<'_>, tokens: u32, sum: &str) -> String {
     } else {
         "y[half][c][j]".to_string()
     };
-    let arguments: Vec<String> = finish
+    let arguments: Vec<String> = epilogue
         .of_row()
         .iter()
         .map(|name| format!("{name}[half * 2 + j / 2]"))
-        .chain(finish.x_scale.then(|| "x_scale".to_string()))
+        .chain(epilogue.x_scale.then(|| "x_scale".to_string()))
         .collect();
     let _ = write!(
         out,
@@ -476,7 +476,7 @@ pub(super) fn store(plan: &CudaMatmul<'_>, tokens: u32, sum: &str) -> String {
             const u32 token = first_token + own_tokens + c * 8 + t * 2 + j % 2;
 {of_token}            GM_UNROLL for (u32 half = 0; half < 2; half++) {{
                 const u32 row = first_row + half * 16 + j / 2 * 8;
-                const f32 done = finished(a, {total}, {arguments});
+                const f32 done = epilogue(a, {total}, {arguments});
                 if (row <= last_row && token <= last_token) gm_store(a.y + (u64)token * a.n + row, done);
             }}
         }}",

@@ -21,12 +21,12 @@ impl Split {
             return None;
         }
         if waits {
-            return Some(Split { stage, cycles: TRIP, together: (THREADS / plan.threads).max(1) });
+            return Some(Split { stage, cycles: TRIP, blocks_per_sm: (THREADS / plan.threads).max(1) });
         }
         // Pairs of int8 that a multiprocessor multiplies in a cycle: on sm_90, and on sm_80.
         let pairs = if plan.algorithm == CudaAlgorithm::Wgmma { 4096 } else { 2048 };
         let products = u64::from(plan.rows) * u64::from(plan.tokens) * u64::from(stage);
-        Some(Split { stage, cycles: products.div_ceil(pairs) as u32, together: 1 })
+        Some(Split { stage, cycles: products.div_ceil(pairs) as u32, blocks_per_sm: 1 })
     }
 
     /// In words.

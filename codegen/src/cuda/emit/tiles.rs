@@ -38,7 +38,7 @@ pub struct Split {
     /// Cycles that a multiprocessor takes for them, as an estimate.
     pub cycles: u32,
     /// CUDA blocks of a multiprocessor that take a stage in the time of one, since they wait for memory.
-    pub together: u32,
+    pub blocks_per_sm: u32,
 }
 
 /// What a CUDA block has room for in shared memory.

@@ -6,7 +6,7 @@
 //! loads them and stores their words in the order in which a lane of A has its k; bulk copies bring the codes. Stages of
 //! k go round in shared memory between a barrier that says a stage is full and one that says it is empty.
 
-use super::finish::{Finish, finished_row};
+use super::epilogue::{Epilogue, epilogue_row};
 use super::header::HOPPER_HEADER;
 use super::mma::fragments;
 use super::operands::load_table;
@@ -157,7 +157,7 @@ pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
 }}
 GM_EXPORT({name})
 ",
-        parts = SHARE.to_string() + &finished_row(plan) + &bring(plan, division) + &products(plan, division),
+        parts = SHARE.to_string() + &epilogue_row(plan) + &bring(plan, division) + &products(plan, division),
         gather = gather(
             plan,
             panels,
@@ -230,11 +230,11 @@ fn whole(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
     format!("{inside} && gm_ballot({}) == 0xffffffffu", each.join(" && "))
 }
 
-/// Statements that finish and store all outputs of a lane, of which none is beyond the last.
+/// Statements that compute and store all outputs of a lane, of which none is beyond the last.
 fn store_whole(plan: &CudaMatmul<'_>, sum: &str) -> String {
     let (divides, corrects) = used(plan);
     let mut out = format!("            const u32 row = (first_panel + own_panel) * {MMA_ROWS} + g;\n");
-    let of_row = Finish::of(plan).of_row();
+    let of_row = Epilogue::of(plan).of_row();
     for name in &of_row {
         let null = if *name == "bias" { "a.bias == nullptr ? 0.0f : " } else { "" };
         let _ = writeln!(
@@ -270,7 +270,7 @@ fn store_whole(plan: &CudaMatmul<'_>, sum: &str) -> String {
                 {of_tokens}
                 GM_UNROLL for (u32 j = 0; j < 4; j++)
                 GM_UNROLL for (u32 half = 0; half < 2; half++)
-                    gm_store(y + (u64)(c * 8 + j % 2) * a.n + half * 16 + j / 2 * 8, finished_row(a, {scaled}, {arguments}));
+                    gm_store(y + (u64)(c * 8 + j % 2) * a.n + half * 16 + j / 2 * 8, epilogue_row(a, {scaled}, {arguments}));
             }}",
         columns = plan.tokens / 8,
         arguments = arguments.join(", "),

@@ -1,24 +1,24 @@
-//! From the sum over k to the output.
+//! The epilogue of a product: from the sum over k to the output, by scales, factor and bias.
 
 use super::literal::float;
 use super::product::CudaMatmul;
 use crate::emit::uses_outer;
 use std::fmt::Write;
 
-/// What takes part in finishing an output besides its sum and the bias.
-pub(super) struct Finish {
+/// What the epilogue of an output takes besides its sum and the bias.
+pub(super) struct Epilogue {
     /// A factor of the row.
     outer: bool,
     /// The token's scale.
     pub(super) x_scale: bool,
 }
 
-impl Finish {
-    pub(super) fn of(plan: &CudaMatmul<'_>) -> Finish {
-        Finish { outer: uses_outer(plan.format), x_scale: plan.format.activations.block.is_none() }
+impl Epilogue {
+    pub(super) fn of(plan: &CudaMatmul<'_>) -> Epilogue {
+        Epilogue { outer: uses_outer(plan.format), x_scale: plan.format.activations.block.is_none() }
     }
 
-    /// Arguments of `finished` that are the row's, in its order; each is an array of `Matmul`.
+    /// Arguments of the emitted `epilogue` that are the row's, in its order; each is an array of `Matmul`.
     pub(super) fn of_row(&self) -> Vec<&'static str> {
         if self.outer { vec!["outer", "bias"] } else { vec!["bias"] }
     }
@@ -37,12 +37,12 @@ pub(super) fn by_row(plan: &CudaMatmul<'_>) -> String {
     steps
 }
 
-/// `finished_row`: what `finished` does behind the token's scale.
-pub(super) fn finished_row(plan: &CudaMatmul<'_>) -> String {
-    let of_row = Finish::of(plan).of_row();
+/// The emitted `epilogue_row`: what `epilogue` does behind the token's scale.
+pub(super) fn epilogue_row(plan: &CudaMatmul<'_>) -> String {
+    let of_row = Epilogue::of(plan).of_row();
     let parameters: Vec<String> = of_row.iter().map(|name| format!("f32 {name}")).collect();
     format!(
-        "GM_DEVICE f32 finished_row(const Matmul &a, f32 y, {}) {{
+        "GM_DEVICE f32 epilogue_row(const Matmul &a, f32 y, {}) {{
 {}    return a.bias == nullptr ? y : y + bias;
 }}
 
@@ -52,10 +52,10 @@ pub(super) fn finished_row(plan: &CudaMatmul<'_>) -> String {
     )
 }
 
-/// `finished` and `finish`: from the sum over k to the output, in the order of the scalar reference.
-pub(super) fn finish(plan: &CudaMatmul<'_>) -> String {
+/// The emitted `epilogue` and `store_output`: from the sum over k to the output, in the order of the scalar reference.
+pub(super) fn epilogue(plan: &CudaMatmul<'_>) -> String {
     let format = plan.format;
-    let used = Finish::of(plan);
+    let used = Epilogue::of(plan);
     let mut steps = String::new();
     if used.x_scale {
         let operator = if format.activations.keeps_multiplier { "/" } else { "*" };
@@ -74,12 +74,12 @@ pub(super) fn finish(plan: &CudaMatmul<'_>) -> String {
         let _ = writeln!(loads, "    const f32 {name} = {null}gm_load({index});");
     }
     format!(
-        "GM_DEVICE f32 finished(const Matmul &a, f32 y, {parameters}) {{
+        "GM_DEVICE f32 epilogue(const Matmul &a, f32 y, {parameters}) {{
 {steps}    return a.bias == nullptr ? y : y + bias;
 }}
 
-GM_DEVICE void finish(const Matmul &a, u32 row, u32 token, f32 y{at_hand}) {{
-{loads}    gm_store(a.y + (u64)token * a.n + row, finished(a, y, {arguments}));
+GM_DEVICE void store_output(const Matmul &a, u32 row, u32 token, f32 y{at_hand}) {{
+{loads}    gm_store(a.y + (u64)token * a.n + row, epilogue(a, y, {arguments}));
 }}
 
 ",
