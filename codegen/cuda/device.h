@@ -77,7 +77,7 @@ template <class T> GM_DEVICE void gm_store(T* p, T v) { *p = v; }
 // A V at byte i of bytes in global or shared memory, in one access; aligned to its size.
 template <class V> GM_DEVICE V gm_read(const u8* bytes, u32 i) { return *(const V*)(bytes + i); }
 
-// Memory that nobody writes during the launch and this block reads once: not kept in L1.
+// Memory that nobody writes during the launch, nor a kernel that it overlaps, and this block reads once: not kept in L1.
 GM_DEVICE u8 gm_load_once(const u8* p) {
     u32 v;
     asm("ld.global.nc.L1::no_allocate.u8 %0, [%1];" : "=r"(v) : "l"(p));
@@ -120,6 +120,15 @@ GM_DEVICE f32x4 gm_load_once(const f32x4* p) {
     f32x4 v;
     asm("ld.global.nc.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
         : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
+    return v;
+}
+
+// Memory that kernels in front may have written, behind gm_wait_for_previous, and this block reads once: not kept in L1. Not by
+// .nc, which is for memory that nobody writes while the kernel runs: one that overlaps runs beside those in front of it.
+GM_DEVICE u32x4 gm_load_written(const u32x4* p) {
+    u32x4 v;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
     return v;
 }
 
@@ -381,6 +390,7 @@ GM_DEVICE u32 gm_blocks_z() { return gm_emulator::blocks_z(); }
 
 template <class T> GM_DEVICE T gm_load(const T* p, GM_LINE) { return gm_emulator::load(p, line); }
 template <class T> GM_DEVICE T gm_load_once(const T* p, GM_LINE) { return gm_emulator::load_once(p, line); }
+template <class T> GM_DEVICE T gm_load_written(const T* p, GM_LINE) { return gm_emulator::load(p, line); }
 template <class T> GM_DEVICE void gm_store(T* p, T v, GM_LINE) { gm_emulator::store(p, v, line); }
 
 template <class V> GM_DEVICE V gm_read(const u8* const& bytes, u32 i, GM_LINE) {

@@ -65,6 +65,14 @@ GM_DEVICE void gm_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned
 template <u32 PENDING> GM_DEVICE void gm_wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(PENDING) : "memory");
 }
+// Behind the gm_wgmma_wait for the last products of d: keeps what uses the sums behind it. To the compiler they are there as
+// soon as the products begin, and it may move arithmetic on registers across a wait.
+template <u32 COUNT> GM_DEVICE void gm_wgmma_done(i32 (&d)[COUNT]) {
+    GM_UNROLL for (u32 i = 0; i < COUNT; i++) asm volatile("" : "+r"(d[i]) : : "memory");
+}
+template <u32 COUNT> GM_DEVICE void gm_wgmma_done(f32 (&d)[COUNT]) {
+    GM_UNROLL for (u32 i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i]) : : "memory");
+}
 
 #else
 
@@ -110,6 +118,8 @@ template <u32 PENDING> GM_DEVICE void gm_wgmma_wait(GM_LINE) {
     static_assert(PENDING <= 7, "as many groups as the instruction can leave");
     gm_emulator::wgmma_wait(PENDING, line);
 }
+// The emulator has no compiler that moves sums.
+template <u32 COUNT, class T> GM_DEVICE void gm_wgmma_done(T (&)[COUNT]) {}
 // d += a * b by a warpgroup, 64 rows by twice as many columns as d has registers; unsigned by signed. Warp w of the four has
 // rows 16 w to 16 w + 15: a and each four of d lie in its lanes as those of gm_mma_16832_us do, and b is what
 // gm_wgmma_operand says, a row of it for each column of d. Until gm_wgmma_wait nobody touches d, and nobody writes a and b.

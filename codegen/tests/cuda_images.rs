@@ -7,8 +7,8 @@ use gristmill_codegen::cuda::build::units;
 use gristmill_codegen::cuda::compile::{
     Budget, Image, Instructions, compile, cuobjdump, disassemble, excesses, jobs,
 };
-use gristmill_codegen::cuda::toolchain::{Env, discover};
-use gristmill_codegen::cuda::{Unit as Emitted, emit};
+use gristmill_codegen::cuda::toolchain::{Env, Toolchain, discover};
+use gristmill_codegen::cuda::{Unit as Emitted, emit, needed_driver};
 use gristmill_spec::{check, shipped};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -40,7 +40,7 @@ fn images_are_what_the_specs_promise() {
     let set = check(&shipped().expect("readable")).set.expect("the shipped specs have no mistakes");
     let emitted = emit(&set).expect("plans");
     let units = units(&emitted.units, &set, &set.cuda.architectures);
-    let images: usize = units.iter().map(|unit| unit.archs.len() + usize::from(unit.ptx.is_some())).sum();
+    let images: usize = units.iter().map(|unit| unit.archs.len() + unit.ptx.len()).sum();
     let start = Instant::now();
     let made = compile(&units, toolchain, &cache, jobs()).expect("a cache");
     println!(
@@ -59,6 +59,12 @@ fn images_are_what_the_specs_promise() {
     assert_eq!((made.images.len(), again.compiled), (images, 0));
     let warned: BTreeSet<&str> = made.images.iter().flat_map(|i| &i.warnings).map(String::as_str).collect();
     assert!(warned.is_empty(), "{warned:#?}");
+
+    // All drivers of CUDA 12 take the PTX. (NVRTC alone has no assembler to try older versions with.)
+    for image in made.images.iter().filter(|image| image.ptx && matches!(toolchain, Toolchain::Nvcc(_))) {
+        let needed = needed_driver(&image.bytes, true);
+        assert!(needed <= (12, 0), "{} for {} needs CUDA {needed:?}", image.unit, image.target());
+    }
 
     let by_unit: BTreeMap<&str, Vec<Budget>> =
         emitted.units.iter().map(|unit| (unit.name.as_str(), budgets(unit))).collect();
@@ -132,8 +138,12 @@ fn promised(image: &Image, kernel: &str, code: &Instructions) {
     let can_wait = image.arch.major >= 9;
     let waits = code.count("ACQBULK") > 0 && code.in_front("PREEXIT", "ACQBULK");
     assert_eq!(waits, can_wait, "{at}: launches overlap");
+    // Loads that take memory for unchanging are of weights: a kernel in front may still write all else, and products by
+    // warpgroups read nothing else but that and what they copy in bulk.
+    assert!(!code.in_front("LDG.CONSTANT", "ACQBULK"), "{at}: loads of constant memory before the wait");
     let early = code.in_front("CCTL.PF2", "ACQBULK") || code.in_front("LDG.128", "ACQBULK");
     if kernel.contains("wgmma") {
+        assert_eq!(code.count("LDG.CONSTANT"), 0, "{at}: activations read as constant memory");
         assert!(early, "{at}: weights before the wait");
         // Tokens by sixteen bytes, codes in bulk, both reported to barriers; no product that waits for the one before.
         for (name, least) in [("IGMMA.U8.S8", 4), ("UBLKCP", 1), ("SYNCS", 4), ("LDG.128", 2), ("LDS.128", 1)]

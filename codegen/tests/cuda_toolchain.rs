@@ -390,7 +390,7 @@ fn a_unit_needs_a_name_that_a_file_can_have() {
     let machine = Machine::new();
     let toolchain = toolchain(&machine);
     for name in ["", "../u", "a b", "-o", "ü"] {
-        let unit = Unit { name: name.into(), text: String::new(), archs: vec![arch("75")], ptx: None };
+        let unit = Unit { name: name.into(), text: String::new(), archs: vec![arch("75")], ptx: Vec::new() };
         assert!(compile(&[unit], &toolchain, &machine.path("cache"), 1).is_err(), "{name}");
     }
 }

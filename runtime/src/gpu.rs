@@ -17,6 +17,26 @@ impl CudaVersion {
     pub const fn from_number(number: u32) -> CudaVersion {
         CudaVersion { major: number / 1000, minor: number % 1000 / 10 }
     }
+
+    /// The first branch of NVIDIA's drivers that supports this CUDA (580 for "R580"), by the table of toolkits and drivers in the
+    /// release notes of CUDA; `None` for versions that are not in it. Versions before [`CudaVersion::OLDEST`] need that one's.
+    pub const fn driver_branch(self) -> Option<u16> {
+        Some(match (self.major, self.minor) {
+            (..12, _) | (12, 0) => 525,
+            (12, 1) => 530,
+            (12, 2) => 535,
+            (12, 3) => 545,
+            (12, 4) => 550,
+            (12, 5) => 555,
+            (12, 6) => 560,
+            (12, 7) => 565,
+            (12, 8) => 570,
+            (12, 9) => 575,
+            (13, 0) => 580,
+            (13, 1) => 590,
+            _ => return None,
+        })
+    }
 }
 
 impl std::fmt::Display for CudaVersion {

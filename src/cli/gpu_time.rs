@@ -14,7 +14,14 @@ use std::sync::Arc;
 /// Copies of weights, at most.
 const MOST_COPIES: usize = 64;
 /// Products in a graph, so that its launch is not what is measured.
-const BATCH: usize = 20;
+pub const BATCH: usize = 20;
+/// Products between two readings of the device's clock, at least: it counts in half microseconds.
+const BETWEEN: usize = 200;
+
+/// How often a graph of `batch` products is launched between two readings of the clock.
+pub fn launches(batch: usize) -> usize {
+    BETWEEN.div_ceil(batch.max(1))
+}
 
 /// Median seconds of a product of `m` rows `x` with `weights` in turn, what is done to the activations included.
 pub fn seconds(
@@ -45,13 +52,12 @@ pub fn in_graph(
     work(0)?;
     let batch = BATCH.next_multiple_of(turns.max(1));
     let graph = gpu.capture(|| (0..batch).try_for_each(|at| work(at % turns.max(1))))?;
-    let mut times = Vec::new();
-    // The first launch warms up.
-    for round in 0..=rounds {
-        let ((), time) = gpu.time(|| graph.launch())?;
-        if round > 0 {
-            times.push(time.as_secs_f64() / batch as f64);
-        }
+    let (mut times, launches) = (Vec::new(), launches(batch));
+    for _ in 0..rounds {
+        // Right in front, so that clocks and caches are as in the middle of work.
+        graph.launch()?;
+        let ((), time) = gpu.time(|| (0..launches).try_for_each(|_| graph.launch()))?;
+        times.push(time.as_secs_f64() / (launches * batch) as f64);
     }
     Ok(median(&mut times))
 }

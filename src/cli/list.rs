@@ -4,9 +4,9 @@ use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::table::{Side, Table, counted};
 use super::{external, request};
-use gristmill::registry::{DimRule, Entry, FormatInfo, ImportInfo, OuterType};
+use gristmill::registry::{Code, CudaBuild, CudaImage, DimRule, Entry, FormatInfo, ImportInfo, OuterType};
 use gristmill::vocab::{DeviceKind, Isa, Serves};
-use gristmill::{CpuProfile, REGISTRY};
+use gristmill::{CpuProfile, CudaVersion, Device, REGISTRY};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -19,6 +19,9 @@ pub struct Arguments {
     /// Only this format (prints its kernels)
     #[arg(long, value_name = "NAME")]
     pub(super) format: Option<String>,
+    /// Only kernels for this device: cpu, cuda:0. Those for GPUs come with their images; no GPU is looked for
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<Device>,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -26,7 +29,10 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     let only = arguments.format.as_deref().map(request::format).transpose()?;
-    let shown = |entry: &&Entry| only.is_none_or(|only| name_of(entry) == only.name);
+    let device = arguments.device.map(|device| device.kind);
+    let shown = |entry: &&Entry| {
+        only.is_none_or(|only| name_of(entry) == only.name) && device.is_none_or(|kind| entry.device == kind)
+    };
     let entries: Vec<&Entry> = REGISTRY.entries.iter().filter(shown).collect();
     let formats: Vec<&FormatInfo> =
         REGISTRY.formats.iter().filter(|format| only.is_none_or(|only| only.name == format.name)).collect();
@@ -35,6 +41,11 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         .iter()
         .filter(|import| only.is_none_or(|only| only.name == imported(import)))
         .collect();
+    // Of a device for which nothing was compiled, the list is empty: that is an answer, with its reason.
+    let outcome = match device {
+        Some(_) if entries.is_empty() => Outcome::NoKernel,
+        _ => Outcome::Yes,
+    };
     if arguments.json {
         let value = json!({
             "package": REGISTRY.package,
@@ -57,12 +68,15 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 "format": left_out.format,
                 "feature": left_out.feature,
             })).collect::<Vec<_>>(),
+            "cuda": cuda_json(),
             "external_backends": external::to_json(&external::found(), only),
         });
         print_json(out, &value)?;
-        return Ok(Outcome::Yes);
+        return Ok(outcome);
     }
-    if arguments.kernels || only.is_some() {
+    if let (Some(kind), true) = (device, entries.is_empty()) {
+        writeln!(out, "no kernels for {kind}: {}", nothing_for(kind))?;
+    } else if arguments.kernels || only.is_some() || device.is_some() {
         print_kernels(&entries, out)?;
     } else {
         print_formats(&formats, &entries, out)?;
@@ -70,7 +84,69 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     }
     writeln!(out)?;
     external::print(&external::found(), only, out)?;
-    Ok(Outcome::Yes)
+    Ok(outcome)
+}
+
+/// Why this build has nothing for a device.
+fn nothing_for(kind: DeviceKind) -> &'static str {
+    match (kind, REGISTRY.cuda) {
+        (DeviceKind::Cuda, CudaBuild::FeatureOff) => {
+            "the cargo feature `cuda` is off; `cargo build --features cuda` compiles them"
+        }
+        (DeviceKind::Cuda, CudaBuild::NoToolchain { .. }) => {
+            "the build found no CUDA compiler; `gristmill doctor` says where it looked and what to install"
+        }
+        (DeviceKind::Cuda, CudaBuild::Built { .. }) => "the build made no image; its warnings say why",
+        _ => "nothing of this build is for it",
+    }
+}
+
+fn cuda_json() -> Value {
+    match REGISTRY.cuda {
+        CudaBuild::FeatureOff => json!({"built": false, "why": nothing_for(DeviceKind::Cuda)}),
+        CudaBuild::NoToolchain { looked } => {
+            json!({"built": false, "why": nothing_for(DeviceKind::Cuda), "looked": looked})
+        }
+        CudaBuild::Built { compiler, architectures } => json!({
+            "built": true,
+            "compiler": compiler,
+            "architectures": architectures.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        }),
+    }
+}
+
+/// The images of a kernel; none where it is code of the processor.
+fn images(entry: &Entry) -> &'static [CudaImage] {
+    match entry.code {
+        Code::Cuda(code) => code.images,
+        _ => &[],
+    }
+}
+
+/// The drivers that load an image: `R525` and newer.
+fn min_driver(image: &CudaImage) -> String {
+    match image.driver.driver_branch() {
+        Some(branch) => format!("R{branch}"),
+        None => format!("CUDA {}", image.driver),
+    }
+}
+
+/// Images by the drivers that load them: `sm_75, sm_80 (R580); compute_75 (R525)`.
+fn images_in_words(images: &[CudaImage]) -> String {
+    let mut words = String::new();
+    for (at, image) in images.iter().enumerate() {
+        words.push_str(&image.target());
+        let next = images.get(at + 1).map(min_driver);
+        if next.as_ref() == Some(&min_driver(image)) {
+            words.push_str(", ");
+            continue;
+        }
+        words.push_str(&format!(" ({})", min_driver(image)));
+        if next.is_some() {
+            words.push_str("; ");
+        }
+    }
+    words
 }
 
 /// The format (or activation format) of a kernel.
@@ -180,14 +256,19 @@ fn print_imports(imports: &[&ImportInfo], out: &mut dyn Write) -> Result<(), Cli
 }
 
 fn print_kernels(entries: &[&Entry], out: &mut dyn Write) -> Result<(), CliError> {
-    let mut table = Table::new(&[
+    let mut columns = vec![
         ("kernel", Side::Left),
         ("here", Side::Left),
         ("shapes", Side::Left),
         ("described in", Side::Left),
-    ]);
+    ];
+    let on_gpu = entries.iter().any(|entry| !images(entry).is_empty());
+    if on_gpu {
+        columns.push(("images (oldest driver)", Side::Left));
+    }
+    let mut table = Table::new(&columns);
     for entry in entries {
-        table.row([
+        let mut row = vec![
             entry.name.to_owned(),
             match runs_here(entry) {
                 _ if entry.device != DeviceKind::Cpu => entry.device.name(),
@@ -197,7 +278,11 @@ fn print_kernels(entries: &[&Entry], out: &mut dyn Write) -> Result<(), CliError
             .to_owned(),
             shapes(entry),
             entry.source.to_owned(),
-        ]);
+        ];
+        if on_gpu {
+            row.push(images_in_words(images(entry)));
+        }
+        table.row(row);
     }
     table.print(out)?;
     Ok(())
@@ -264,6 +349,13 @@ fn kernel_json(entry: &Entry) -> Value {
         // No device is looked for, so of a kernel for another one nothing is known here.
         "runs_here": (entry.device == DeviceKind::Cpu).then(|| runs_here(entry)),
         "shape": {"m": rule(entry.shape.m), "n": rule(entry.shape.n), "k": rule(entry.shape.k)},
+        "images": (entry.device == DeviceKind::Cuda).then(|| images(entry).iter().map(|image| json!({
+            "arch": image.arch.to_string(),
+            "kind": if image.ptx { "ptx" } else { "cubin" },
+            "min_driver": min_driver(image),
+            "min_cuda": image.driver.max(CudaVersion::OLDEST).to_string(),
+            "bytes": image.size,
+        })).collect::<Vec<_>>()),
         "source": entry.source,
         "plan": entry.plan,
     })

@@ -334,6 +334,51 @@ fn layers_run_there_and_say_so() {
     assert!(sizes[2] < sizes[1], "weights held once: {} bytes, twice: {}", sizes[2], sizes[1]);
 }
 
+/// Drivers before CUDA 13.0 take no machine code of its compilers, but PTX, and on every device from 7.5 on there is some for
+/// every kernel but those that newer devices alone have.
+#[test]
+fn older_drivers_compile_ptx() {
+    let settings = ["sm_75,driver=12000", "sm_86,driver=12000", "sm_90,driver=12020", "sm_120,driver=12080"];
+    for settings in settings {
+        parent("older_drivers_compile_ptx", settings);
+    }
+    // The log of the driver's compiler, where it takes none.
+    parent("older_drivers_compile_ptx", "sm_80,driver=12040,refuse_ptx");
+    if !is_child() {
+        return;
+    }
+    let refuses = std::env::var("GRISTMILL_GPU_FAKE").is_ok_and(|words| words.contains("refuse_ptx"));
+    for format in tried() {
+        let (n, k) = (4, format.elements * 2);
+        let bytes = quantized(format, n, k, Device::CPU).expect("quantizes");
+        let matrix = QuantizedMatrix::new(format, n, k, &bytes).expect("the right size");
+        let request = Request::dequantize(format.name, n, k).on(GPU);
+        let prepared = REGISTRY.prepare(&request).expect("prepares");
+        let decision = prepared.decide_as_asked();
+        let kernel = decision.kernel().expect("every driver that is talked to has one");
+        let Code::Cuda(code) = kernel.code else { panic!("a kernel of the processor") };
+        assert!(code.images.iter().any(|image| image.ptx), "{}", kernel.name);
+        let mut found = vec![0.0; n * k];
+        let outcome = Dequantizer::new(&decision).and_then(|handle| handle.run(&matrix, &mut found));
+        if refuses {
+            let error = outcome.expect_err("no image is taken").to_string();
+            assert!(error.contains("CUDA_ERROR_INVALID_PTX"), "{error}");
+            assert!(
+                error.contains("the driver's compiler says: ptxas fatal : refused, as was asked for"),
+                "{error}"
+            );
+            continue;
+        }
+        outcome.expect("runs");
+        let mut expected = vec![0.0; n * k];
+        let request = Request::dequantize(format.name, n, k);
+        let prepared = REGISTRY.prepare(&request).expect("prepares");
+        let handle = Dequantizer::new(&prepared.decide_as_asked()).expect("a handle");
+        handle.run(&matrix, &mut expected).expect("runs");
+        assert_eq!(bits(&found), bits(&expected), "{}", format.name);
+    }
+}
+
 #[test]
 fn a_failed_launch_names_its_kernel_and_loses_the_device() {
     let failing = entries().find(|entry| entry.op == Op::Dequantize);

@@ -16,6 +16,12 @@ use gristmill_spec::{SourceFile, check};
 /// Mistakes with barriers, proxies and copies.
 const STAGES: &[Mistake] = &[
     (
+        "activations as memory that nobody writes",
+        "ahead[1][r] = gm_load_written(",
+        "ahead[1][r] = gm_load_once(",
+        "a launch in front may still write it",
+    ),
+    (
         "barriers that nobody waited to be made",
         "    gm_sync();\n",
         "",

@@ -1,7 +1,7 @@
 //! CUDA in a build script: units, a toolchain, images, and files that generated code includes.
 
 use super::compile::{
-    Budget, CompileError, Excess, Failure, Image, compile, content, excesses, write_atomically,
+    Budget, CompileError, Excess, Failure, Image, compile, content, distinct, excesses, write_atomically,
 };
 use super::packed::{needed_driver, pack};
 use super::settings::BadSettings;
@@ -136,16 +136,22 @@ pub fn build(set: &SpecSet, out: &Path, env: &Env, jobs: usize) -> Result<Built,
     Ok(Built { images, warnings, watched: watched(toolchain, &discovery.watched()) })
 }
 
-/// What is compiled of a set's units for `architectures`. Where those are the spec's own, the PTX is the spec's too.
+/// What is compiled of a set's units for `architectures`. Where those are the spec's own, the PTX is the spec's too; a unit that
+/// only one architecture has brings the PTX of that one, for drivers that are older than the compiler.
 pub fn units(units: &[Unit], set: &SpecSet, architectures: &[CudaArch]) -> Vec<compile::Unit> {
     let each = units.iter().map(|unit| {
         let mut wanted = unit.compiled_for(architectures);
-        if let Some(ptx) = set.cuda.ptx
-            && ptx.cc() >= unit.min_cc
-            && unit.only_on.is_none()
-            && architectures == set.cuda.architectures
-        {
-            wanted.ptx = Some(ptx);
+        if architectures == set.cuda.architectures {
+            wanted.ptx = match unit.only_on {
+                Some(only) if !set.cuda.ptx.is_empty() => {
+                    wanted.archs.iter().copied().filter(|arch| *arch == only).collect()
+                }
+                Some(_) => Vec::new(),
+                None => {
+                    let fits = set.cuda.ptx.iter().copied().filter(|ptx| ptx.cc() >= unit.min_cc);
+                    distinct(&unit.text, &fits.collect::<Vec<_>>())
+                }
+            };
         }
         wanted
     });

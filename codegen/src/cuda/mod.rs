@@ -15,5 +15,6 @@ mod variables;
 
 pub use emit::{CHUNK, CONVERT, CudaListed, CudaMatmul, DEVICE_HEADER, Emitted, RowsProduct, Unit, emit};
 pub(crate) use emit::{convert_launch, packings, refusals};
+pub use packed::needed_driver;
 pub use settings::{Settings, Use};
 pub use toolchain::{Discovery, Env, Toolchain, discover};

@@ -15,7 +15,7 @@ pub(crate) fn pack(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// The CUDA that a driver must support to load an image, as the image's own header tells.
-pub(crate) fn needed_driver(bytes: &[u8], ptx: bool) -> (u32, u32) {
+pub fn needed_driver(bytes: &[u8], ptx: bool) -> (u32, u32) {
     if !ptx {
         // The ABI's version in the ELF header: 8 from CUDA 13.0 on.
         let abi = bytes.get(8).copied().unwrap_or(0);

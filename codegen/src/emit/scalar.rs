@@ -125,14 +125,17 @@ fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> (&'static st
         ),
         None => String::new(),
     };
-    let x = if plan.activations.block.is_some() { " * x_scale" } else { "" };
+    let (k, x) = match plan.activations.block {
+        Some(_) => ("let k = index * ELEMENTS + i * SUPERBLOCK * RUN;", " * x_scale"),
+        None => ("", ""),
+    };
     let declare = if lower { "let mut low = 0i32;" } else { "" };
     let subtract = if lower { format!("*y -= min[i]{x} * low as f32;") } else { String::new() };
     let accumulate = format!(
         "let (scale, scales) = scale_parts(block);
          {terms}
          for i in 0..SUPERBLOCKS {{
-             let k = index * ELEMENTS + i * SUPERBLOCK * RUN;
+             {k}
              for (token, y) in sums[..tokens].iter_mut().enumerate() {{
                  let mut sum = 0i32;
                  {declare}

@@ -66,8 +66,8 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, const Matmul &a, u32 first
         // Tokens beyond the last are computed from it and not stored.
         const u32 token = gm_min(first_token + (r * 128 + own) / 4, a.m - 1);
         from[r] = a.x + token * a.x_stride + first_stage * 64 + own % 4 * 16;
-        ahead[0][r] = gm_load_once((const u32x4 *)from[r]);
-        ahead[1][r] = gm_load_once((const u32x4 *)(from[r] + gm_min(1u, stages - 1) * 64));
+        ahead[0][r] = gm_load_written((const u32x4 *)from[r]);
+        ahead[1][r] = gm_load_written((const u32x4 *)(from[r] + gm_min(1u, stages - 1) * 64));
     }
     u32 place = 0, phase = 1;
     for (u32 stage = 0; stage < stages; stage++) {
@@ -87,7 +87,7 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, const Matmul &a, u32 first
             gm_shared_put(xs, at, u32x2{x.x, x.z});
             gm_shared_put(xs, at + 1024, u32x2{x.y, x.w});
             ahead[0][r] = ahead[1][r];
-            ahead[1][r] = gm_load_once((const u32x4 *)(from[r] + next));
+            ahead[1][r] = gm_load_written((const u32x4 *)(from[r] + next));
         }
         gm_fence_proxy();
         gm_sync_warp();
@@ -190,6 +190,8 @@ GM_KERNEL(384) matmul_wgmma_2bit_rows_int8_row_centred_outer_384x64(const Matmul
             products(xs, ws, full, place, phase, odd, sums);
         }
         gm_wgmma_wait<0>();
+        gm_wgmma_done(sums[0]);
+        gm_wgmma_done(sums[1]);
         if (gm_blocks_z() > 1) {
         const u32 tile = gm_block_y() * gm_blocks() + gm_block();
         u32x4 *const parts = (u32x4 *)a.parts + (u64)tile * gm_blocks_z() * 4096 + gm_warp() * 512 + gm_lane();

@@ -120,8 +120,8 @@ impl Default for CudaBudget {
 pub struct CudaTargets {
     /// Machine code, ascending.
     pub architectures: Vec<CudaArch>,
-    /// The architecture of the PTX that newer devices compile for themselves.
-    pub ptx: Option<CudaArch>,
+    /// PTX, ascending: what drivers compile that have no machine code for their device, or are too old for it.
+    pub ptx: Vec<CudaArch>,
 }
 
 /// Rules on one dimension; a missing bound is no bound.

@@ -230,8 +230,14 @@ impl Gpu {
         if image.ptx && bytes.last() != Some(&0) {
             bytes.push(0);
         }
-        let module = self.context.load_module(Ptx::from_binary(bytes));
-        let module = self.check(Some(kernel), "loading the image", module)?;
+        let module = self.context.load_module(Ptx::from_binary(bytes.clone()));
+        let module = self.check(Some(kernel), "loading the image", module).map_err(|error| match error {
+            Error::Gpu(mut failure) if image.ptx && !failure.sticky => {
+                failure.log = super::jit::log(&bytes);
+                Error::Gpu(failure)
+            }
+            error => error,
+        })?;
         modules.insert(key, Arc::clone(&module));
         Ok(module)
     }

@@ -22,6 +22,8 @@ pub struct GpuFailure {
     pub name: String,
     /// The device's context does not survive it: every later call fails too.
     pub sticky: bool,
+    /// What the driver's compiler said of PTX that it did not take.
+    pub log: Option<String>,
 }
 
 impl GpuFailure {
@@ -39,6 +41,7 @@ impl GpuFailure {
             code,
             name: name(error),
             sticky: is_sticky(code),
+            log: None,
         }
     }
 }
@@ -50,6 +53,9 @@ impl std::fmt::Display for GpuFailure {
             write!(f, ", kernel `{kernel}`")?;
         }
         write!(f, ": {}: {} ({})", self.doing, self.name, self.code)?;
+        if let Some(log) = &self.log {
+            write!(f, "\n  the driver's compiler says: {}", log.replace('\n', "\n    "))?;
+        }
         match (self.sticky, self.doing) {
             (true, OPENING) => f.write_str(
                 "\n  help: the device's primary context was lost before it was opened here, and something else in this process holds it; start the process anew",

@@ -18,6 +18,7 @@ mod fault;
 mod float_operands;
 mod floats;
 mod graph;
+mod jit;
 mod memory;
 mod open;
 mod parameters;

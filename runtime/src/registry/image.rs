@@ -19,6 +19,11 @@ pub struct CudaImage {
 }
 
 impl CudaImage {
+    /// As NVIDIA's compilers name what it was compiled for: `sm_90a`, or `compute_75` for PTX.
+    pub fn target(&self) -> String {
+        format!("{}_{}", if self.ptx { "compute" } else { "sm" }, self.arch)
+    }
+
     /// The image itself, `size` bytes. `None` where what is packed is no image of that size, which no build makes.
     #[cfg(feature = "cuda")]
     pub fn unpacked(&self) -> Option<Vec<u8>> {
@@ -29,8 +34,7 @@ impl CudaImage {
 
 impl std::fmt::Debug for CudaImage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let kind = if self.ptx { "compute" } else { "sm" };
-        write!(f, "{kind}_{} ({} bytes)", self.arch, self.size)
+        write!(f, "{} ({} bytes)", self.target(), self.size)
     }
 }
 

@@ -53,6 +53,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     activations(&set, &compiled.kernels, out)?;
     variants(&compiled.kernels, out)?;
     cuda_variants(&set, &cuda, out)?;
+    cuda_drivers(&set, out)?;
     devices(&compiled.kernels, &cuda, out)?;
     writeln!(out)?;
     cpp_backends(&set, out)?;
@@ -221,10 +222,42 @@ fn variants(kernels: &[Listed], out: &mut dyn Write) -> Result<(), CliError> {
     Ok(())
 }
 
+/// Capabilities of devices that are sold, with a name for each.
+const GPUS: &[((u8, u8), &str)] = &[
+    ((7, 5), "T4, RTX 20"),
+    ((8, 0), "A100"),
+    ((8, 6), "A10, RTX 30"),
+    ((8, 9), "L40, RTX 40"),
+    ((9, 0), "H100, H200"),
+    ((10, 0), "B200"),
+    ((12, 0), "RTX 50"),
+];
+
+/// Which image each device runs, by the driver's age.
+fn cuda_drivers(set: &SpecSet, out: &mut dyn Write) -> Result<(), CliError> {
+    writeln!(
+        out,
+        "\n## GPUs and drivers\n\n\
+         What a device runs of a kernel that has all these images. Machine code of a CUDA 13 compiler needs R580; PTX is written\n\
+         in the version of CUDA 12.0, which every driver from R525 on compiles, for the newest architecture that the device has. Kernels\n\
+         that 9.0a alone has bring PTX of it for these drivers. Drivers before R525 are refused. `gristmill list --device cuda:0 --json`\n\
+         says it for each image of a build.\n\n\
+         | device | for example | R525 to R575 | R580 and newer |\n|---|---|---|---|"
+    )?;
+    for (cc, example) in GPUS {
+        let newest = set.cuda.ptx.iter().rfind(|arch| arch.cc() <= *cc);
+        let ptx = newest.map_or("nothing".to_owned(), |arch| format!("compute_{arch} (PTX)"));
+        let own = set.cuda.architectures.iter().rfind(|arch| arch.runs_on(*cc));
+        let cubin = own.map_or(ptx.clone(), |arch| format!("sm_{arch}"));
+        writeln!(out, "| {}.{} | {example} | {ptx} | {cubin} |", cc.0, cc.1)?;
+    }
+    Ok(())
+}
+
 fn cuda_variants(set: &SpecSet, cuda: &[CudaListed], out: &mut dyn Write) -> Result<(), CliError> {
     let named = |arch: &CudaArch| format!("sm_{arch}");
     let mut images: Vec<String> = set.cuda.architectures.iter().map(named).collect();
-    images.extend(set.cuda.ptx.map(|arch| format!("PTX of compute_{arch} for whatever is newer")));
+    images.extend(set.cuda.ptx.iter().map(|arch| format!("compute_{arch} (PTX)")));
     writeln!(
         out,
         "## CUDA variants\n\n\

@@ -239,14 +239,23 @@ template <class T> T load(const T* p, int line) {
     return v;
 }
 
-template <class T> T load_once(const T* p, int line) {
+// Fails for memory that a launch which this one overlaps may still write.
+inline void check_late(int line, const char* what, uintptr_t address, size_t bytes, const Allocation* place) {
+    bool late = place->fresh;
+    if (place->writes)
+        for (size_t i = 0; i < bytes; i++) late |= place->writes[address + i - place->begin].epoch >= state.chain_epoch;
+    if (late) fail_access(line, what, address, bytes, "a launch in front may still write it");
+}
+
+// Memory that no thread of this launch writes.
+template <class T> T load_unwritten(const T* p, const char* what, int line) {
     uintptr_t address = reinterpret_cast<uintptr_t>(p);
-    Allocation* place = check(line, "gm_load_once", address, sizeof(T));
-    check_set(line, "gm_load_once", address, sizeof(T), place);
+    Allocation* place = check(line, what, address, sizeof(T));
+    check_set(line, what, address, sizeof(T), place);
     if (place->writes) {
         for (size_t i = 0; i < sizeof(T); i++) {
             const Tag& tag = place->writes[address + i - place->begin];
-            if (tag.epoch >= state.launch_epoch) fail_race(line, "gm_load_once", address + i, place->name, tag);
+            if (tag.epoch >= state.launch_epoch) fail_race(line, what, address + i, place->name, tag);
         }
     }
     T v;
@@ -254,14 +263,19 @@ template <class T> T load_once(const T* p, int line) {
     return v;
 }
 
+template <class T> T load_once(const T* p, int line) {
+    T v = load_unwritten(p, "gm_load_once", line);
+    uintptr_t address = reinterpret_cast<uintptr_t>(p);
+    // It is for memory that stays as it is from the kernel's beginning on, which is before its wait.
+    if (state.overlaps) check_late(line, "gm_load_once", address, sizeof(T), check(line, "gm_load_once", address, sizeof(T)));
+    return v;
+}
+
 template <class T> T load_early(const T* p, int line) {
     uintptr_t address = reinterpret_cast<uintptr_t>(p);
     Allocation* place = check(line, "gm_load_early", address, sizeof(T), true);
     check_set(line, "gm_load_early", address, sizeof(T), place);
-    bool late = place->fresh;
-    if (place->writes)
-        for (size_t i = 0; i < sizeof(T); i++) late |= place->writes[address + i - place->begin].epoch >= state.chain_epoch;
-    if (late) fail_access(line, "gm_load_early", address, sizeof(T), "a launch in front may still write it");
+    check_late(line, "gm_load_early", address, sizeof(T), place);
     T v;
     memcpy(&v, p, sizeof(T));
     return v;
@@ -389,7 +403,7 @@ template <class T> class SharedArray {
     template <class V> void copy(uint32_t i, const V* source, int line) const {
         static_assert(sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16, "the device copies 4, 8 or 16 bytes");
         uint32_t to = locate(i, sizeof(V), "a copy", line);
-        load_once(source, line);
+        load_unwritten(source, "gm_copy", line);
         may_write(to, sizeof(V), "a copy", i, line);
         start_copy(to, source, sizeof(V), line);
     }

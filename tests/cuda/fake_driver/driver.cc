@@ -50,6 +50,7 @@ const Settings& settings() {
             else if (name == "memory") s.memory = size_t(number);
             else if (name == "oom_after") s.oom_after = long(number);
             else if (name == "fail_launch") s.fail_launch = value;
+            else if (name == "refuse_ptx") s.refuse_ptx = true;
             else if (name == "no_pools") s.pools = false;
             else if (name == "coherent") s.coherent = true;
             else if (name == "held") s.held = true;

@@ -74,6 +74,7 @@ struct Settings {
     size_t memory = 8ull << 30; // memory=BYTES of a device
     long oom_after = -1;        // oom_after=N: allocations that succeed
     std::string fail_launch;    // fail_launch=NAME: launches of this kernel fail while they run
+    bool refuse_ptx = false;    // refuse_ptx: the driver's compiler takes no PTX, and says so in its log
     bool pools = true;          // no_pools: no cuMemAllocAsync
     bool coherent = false;      // coherent: the device reads ordinary memory of the process itself, whenever it comes to it
     bool held = false;          // held: another library of the process holds the primary contexts

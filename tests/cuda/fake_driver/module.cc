@@ -56,6 +56,7 @@ int check_ptx(const std::string& text) {
     int major = 0, minor = 0;
     if (sscanf(text.c_str() + version, ".version %d.%d", &major, &minor) != 2) return INVALID_PTX;
     if (major * 10 + minor > ptx_of_driver(settings().driver)) return UNSUPPORTED_PTX_VERSION;
+    if (settings().refuse_ptx) return INVALID_PTX;
     if (atoi(text.c_str() + target + 11) > settings().major * 10 + settings().minor) return INVALID_PTX;
     return SUCCESS;
 }
@@ -94,8 +95,17 @@ GM_API cuModuleLoadData(void** module, const void* image) {
     driver().modules.insert(made.release());
     return SUCCESS;
 }
-GM_API cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) {
-    return cuModuleLoadData(module, image);
+GM_API cuModuleLoadDataEx(void** module, const void* image, unsigned count, int* options, void** values) {
+    const int error_log = 5, error_log_bytes = 6;  // CU_JIT_ERROR_LOG_BUFFER and its size
+    int error = cuModuleLoadData(module, image);
+    char* log = nullptr;
+    size_t bytes = 0;
+    for (unsigned i = 0; i < count; i++) {
+        if (options[i] == error_log) log = static_cast<char*>(values[i]);
+        if (options[i] == error_log_bytes) bytes = reinterpret_cast<size_t>(values[i]);
+    }
+    if (log && bytes) snprintf(log, bytes, "%s", error == INVALID_PTX ? "ptxas fatal : refused, as was asked for\n" : "");
+    return error;
 }
 GM_API cuModuleUnload(void* handle) {
     GM_LOCK;

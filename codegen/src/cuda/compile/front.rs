@@ -33,6 +33,16 @@ pub(super) fn groups(text: &str, images: &[(CudaArch, bool)]) -> Vec<Group> {
     groups
 }
 
+/// Those of `archs` (ascending) whose text differs from that of the one before: what an older one's PTX says, a newer one's need
+/// not say again.
+pub(in crate::cuda) fn distinct(text: &str, archs: &[CudaArch]) -> Vec<CudaArch> {
+    let Some(steps) = steps(text) else { return archs.to_vec() };
+    let level = |arch: &CudaArch| steps.iter().filter(|step| **step <= arch.cc()).count();
+    let mut distinct = archs.to_vec();
+    distinct.dedup_by_key(|arch| level(arch));
+    distinct
+}
+
 /// The compute capabilities from which on the text is another one, ascending; `None` where it asks for the architecture
 /// in other ways than `defined(__CUDA_ARCH__)` and comparisons with numbers.
 fn steps(text: &str) -> Option<Vec<(u8, u8)>> {
@@ -92,6 +102,19 @@ mod tests {
         // Compiled for 8.6, PTX does not serve 8.0.
         assert_eq!(shown(text, &["86", "89"], Some("89")), ["86: 86 89", "alone: p89"]);
         assert_eq!(shown("", &["75", "90a"], Some("75")), ["75: 75 90a p75"]);
+    }
+
+    #[test]
+    fn ptx_is_made_where_it_differs() {
+        let archs = ["75", "80", "86", "90"].map(arch);
+        let shown = |text| distinct(text, &archs).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(
+            shown("#if __CUDA_ARCH__ < 800\n#endif\n#if __CUDA_ARCH__ >= 900\n#endif"),
+            ["75", "80", "90"]
+        );
+        assert_eq!(shown("#if __CUDA_ARCH__ >= 900\n#endif"), ["75", "90"]);
+        assert_eq!(shown(""), ["75"]);
+        assert_eq!(shown("#if __CUDA_ARCH__ == 860"), ["75", "80", "86", "90"]);
     }
 
     #[test]

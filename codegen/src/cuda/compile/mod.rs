@@ -18,6 +18,7 @@ pub use usage::{Usage, parse_cuobjdump, parse_ptxas};
 use super::toolchain::{Nvcc, Toolchain};
 pub use flags::FLAGS;
 use flags::NVRTC_FLAGS;
+pub(super) use front::distinct;
 use front::{Group, groups};
 use gristmill_spec::vocab::CudaArch;
 pub(super) use image::content;
@@ -38,13 +39,13 @@ pub struct Unit {
     pub text: String,
     /// Architectures of machine code.
     pub archs: Vec<CudaArch>,
-    /// Architecture of the PTX, if there is to be one.
-    pub ptx: Option<CudaArch>,
+    /// Architectures of PTX, ascending.
+    pub ptx: Vec<CudaArch>,
 }
 
 impl Unit {
     /// A unit for those of `archs` that have at least compute capability `min_cc`, with PTX for the lowest of them
-    /// that is not bound to one device.
+    /// that is not bound to one device, if there is one.
     pub fn new(
         name: impl Into<String>,
         text: impl Into<String>,
@@ -54,7 +55,7 @@ impl Unit {
         let mut archs: Vec<CudaArch> = archs.iter().copied().filter(|arch| arch.cc() >= min_cc).collect();
         archs.sort_unstable();
         archs.dedup();
-        let ptx = archs.iter().copied().find(|arch| !arch.specific);
+        let ptx = archs.iter().copied().find(|arch| !arch.specific).into_iter().collect();
         Unit { name: name.into(), text: text.into(), archs, ptx }
     }
 }
@@ -99,7 +100,7 @@ pub fn compile(
     let mut list: Vec<(Group, Vec<Key<'_>>)> = Vec::new();
     for unit in units {
         let machine = unit.archs.iter().map(|&arch| (arch, false));
-        let wanted: Vec<_> = machine.chain(unit.ptx.map(|arch| (arch, true))).collect();
+        let wanted: Vec<_> = machine.chain(unit.ptx.iter().map(|&arch| (arch, true))).collect();
         // Only nvcc comes with an assembler of its own.
         let (known, others): (Vec<_>, Vec<_>) = wanted
             .into_iter()
@@ -175,7 +176,7 @@ mod tests {
         let arch = |name: &str| CudaArch::from_name(name).unwrap();
         let unit = Unit::new("u", "", (8, 0), &[arch("90a"), arch("75"), arch("86"), arch("80")]);
         assert_eq!(unit.archs, [arch("80"), arch("86"), arch("90a")]);
-        assert_eq!(unit.ptx, Some(arch("80")));
-        assert_eq!(Unit::new("u", "", (9, 0), &[arch("90a")]).ptx, None);
+        assert_eq!(unit.ptx, [arch("80")]);
+        assert_eq!(Unit::new("u", "", (9, 0), &[arch("90a")]).ptx, []);
     }
 }

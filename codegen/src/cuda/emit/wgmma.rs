@@ -317,8 +317,8 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, const Matmul &a, u32 first
         // Tokens beyond the last are computed from it and not stored.
         const u32 token = gm_min(first_token + (r * {GROUP} + own) / {pieces}, a.m - 1);
         from[r] = a.x + token * a.x_stride + first_stage * {k} + own % {pieces} * 16;
-        ahead[0][r] = gm_load_once((const u32x4 *)from[r]);
-        ahead[1][r] = gm_load_once((const u32x4 *)(from[r] + gm_min(1u, stages - 1) * {k}));
+        ahead[0][r] = gm_load_written((const u32x4 *)from[r]);
+        ahead[1][r] = gm_load_written((const u32x4 *)(from[r] + gm_min(1u, stages - 1) * {k}));
     }}
     u32 place = 0, phase = 1;
     for (u32 stage = 0; stage < stages; stage++) {{
@@ -338,7 +338,7 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, const Matmul &a, u32 first
             gm_shared_put(xs, at, u32x2{{x.x, x.z}});
             gm_shared_put(xs, at + {matrix}, u32x2{{x.y, x.w}});
             ahead[0][r] = ahead[1][r];
-            ahead[1][r] = gm_load_once((const u32x4 *)(from[r] + next));
+            ahead[1][r] = gm_load_written((const u32x4 *)(from[r] + next));
         }}
         gm_fence_proxy();
         gm_sync_warp();
@@ -422,6 +422,9 @@ fn table_of(plan: &CudaMatmul<'_>) -> (&'static str, &'static str) {
     if plan.pack.table.is_some() { (", u32x4 table", ", table") } else { ("", "") }
 }
 
+/// Keeps the epilogue behind the last wait.
+const DONE: &str = "gm_wgmma_done(sums[0]);\n        gm_wgmma_done(sums[1]);";
+
 /// Statements that go through all stages. Where a multiprocessor has one CUDA block, operands of a stage are made while the
 /// products of the one before go on (`overlap`), which takes two sets of registers; where it has several, others multiply.
 fn multiply(plan: &CudaMatmul<'_>, division: &Warpgroups, overlap: bool) -> String {
@@ -440,7 +443,8 @@ fn multiply(plan: &CudaMatmul<'_>, division: &Warpgroups, overlap: bool) -> Stri
             {}
             release<0>(empty, place);
             {next}
-        }}",
+        }}
+        {DONE}",
             start("operands")
         );
     }
@@ -462,6 +466,7 @@ fn multiply(plan: &CudaMatmul<'_>, division: &Warpgroups, overlap: bool) -> Stri
         if (stage < stages) {{
             {odd}
         }}
-        gm_wgmma_wait<0>();"
+        gm_wgmma_wait<0>();
+        {DONE}"
     )
 }

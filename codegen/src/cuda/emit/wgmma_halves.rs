@@ -83,6 +83,7 @@ pub fn emit(plan: &RowsProduct<'_>, division: &Division, function: &str) -> Stri
         before = place;
     }}
     gm_wgmma_wait<0>();
+    gm_wgmma_done(sums);
     const u32 row = first_row + gm_warp() * 16 + gm_lane() / 4, token = first_token + gm_lane() % 4 * 2;
     f32 *const y = a.y + (u64)token * a.n + row;
     f32 bias[2];

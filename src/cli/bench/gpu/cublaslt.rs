@@ -191,3 +191,5 @@ mod library {
 
 #[cfg(feature = "cublaslt")]
 mod library;
+#[cfg(feature = "cublaslt")]
+mod operands;

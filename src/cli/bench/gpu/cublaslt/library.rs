@@ -1,7 +1,9 @@
 //! The library itself, loaded when it is there.
 
 use super::super::super::super::clock::median;
+use super::super::super::super::gpu_time::{BATCH, launches};
 use super::Kind;
+use super::operands::{Operands, check};
 use cudarc::cublaslt::{result, sys};
 use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaStream, DevicePtr as _, DevicePtrMut as _, DriverError};
@@ -9,8 +11,6 @@ use gristmill::cuda::Gpu;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Products in a graph, so that its launch is not what is measured.
-const BATCH: usize = 20;
 /// Bytes that the library may use besides, as its authors advise for the newest devices.
 const WORKSPACE: usize = 32 << 20;
 
@@ -107,8 +107,13 @@ impl Library {
         };
         let bytes = n * k * kind.width();
         let stream = &self.stream;
-        let weights = stream.alloc_zeros::<u8>(copies * bytes).map_err(failed)?;
-        let x = stream.alloc_zeros::<u8>(m * k * kind.width()).map_err(failed)?;
+        let operands = Operands::random(kind, (m, n, k));
+        let mut weights = stream.alloc_zeros::<u8>(copies * bytes).map_err(failed)?;
+        for copy in 0..copies {
+            let mut place = weights.slice_mut(copy * bytes..(copy + 1) * bytes);
+            stream.memcpy_htod(&operands.weights, &mut place).map_err(failed)?;
+        }
+        let x = stream.clone_htod(&operands.x).map_err(failed)?;
         let mut y = stream.alloc_zeros::<u8>(m * n * out_width).map_err(failed)?;
         let mut workspace = stream.alloc_zeros::<u8>(WORKSPACE).map_err(failed)?;
         // Rows of ours are the columns of the library: y^T = (w^T)^T x^T.
@@ -182,6 +187,10 @@ impl Library {
         };
         product(0).map_err(refused("the product"))?;
         stream.synchronize().map_err(failed)?;
+        let mut result = vec![0u8; m * n * out_width];
+        // SAFETY: so many bytes lie there, which the product has written; nothing else is enqueued.
+        unsafe { cudarc::driver::result::memcpy_dtoh_sync(&mut result, y_at) }.map_err(failed)?;
+        check(kind, &operands, (m, n, k), &result)?;
         stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(failed)?;
         let batch = BATCH.next_multiple_of(copies.max(1));
         let enqueued = (0..batch).try_for_each(|i| product(i % copies.max(1)));
@@ -191,16 +200,15 @@ impl Library {
             .map_err(failed)?;
         enqueued.map_err(refused("the product"))?;
         let graph = graph.ok_or_else(|| "the driver captured nothing".to_owned())?;
-        let mut times = Vec::new();
+        let (mut times, launches) = (Vec::new(), launches(batch));
         let event = || stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).map_err(failed);
-        // The first launch warms up.
-        for round in 0..=rounds {
-            let begin = event()?;
+        for _ in 0..rounds {
+            // As our own products are timed: warm, and many between two readings of the clock.
             graph.launch().map_err(failed)?;
+            let begin = event()?;
+            (0..launches).try_for_each(|_| graph.launch()).map_err(failed)?;
             let milliseconds = begin.elapsed_ms(&event()?).map_err(failed)?;
-            if round > 0 {
-                times.push(f64::from(milliseconds) / 1e3 / batch as f64);
-            }
+            times.push(f64::from(milliseconds) / 1e3 / (launches * batch) as f64);
         }
         Ok(median(&mut times))
     }
