@@ -60,10 +60,12 @@ fn images_are_what_the_specs_promise() {
     let warned: BTreeSet<&str> = made.images.iter().flat_map(|i| &i.warnings).map(String::as_str).collect();
     assert!(warned.is_empty(), "{warned:#?}");
 
-    // All drivers of CUDA 12 take the PTX. (NVRTC alone has no assembler to try older versions with.)
+    // All drivers of CUDA 12 take the PTX, and those from 12.4 on (PTX 8.4) products of unsigned by signed bytes by warpgroups.
+    // (NVRTC alone has no assembler to try older versions with.)
     for image in made.images.iter().filter(|image| image.ptx && matches!(toolchain, Toolchain::Nvcc(_))) {
         let needed = needed_driver(&image.bytes, true);
-        assert!(needed <= (12, 0), "{} for {} needs CUDA {needed:?}", image.unit, image.target());
+        let allowed = if image.unit.contains("matmul_wgmma") { (12, 4) } else { (12, 0) };
+        assert!(needed <= allowed, "{} for {} needs CUDA {needed:?}", image.unit, image.target());
     }
 
     let by_unit: BTreeMap<&str, Vec<Budget>> =

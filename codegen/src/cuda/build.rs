@@ -131,7 +131,7 @@ pub fn build(set: &SpecSet, out: &Path, env: &Env, jobs: usize) -> Result<Built,
         }
         kept.push(image);
     }
-    let images = write(&out.join("cuda"), &kept, jobs)?;
+    let images = write(&out.join("cuda"), &without_repeats(kept), jobs)?;
     let images = CudaImages::Built { compiler: toolchain.identity(), architectures, images, failures };
     Ok(Built { images, warnings, watched: watched(toolchain, &discovery.watched()) })
 }
@@ -165,6 +165,31 @@ fn watched(toolchain: &Toolchain, found: &[PathBuf]) -> Vec<PathBuf> {
     watched.retain(|path| path.exists());
     watched.dedup();
     watched
+}
+
+/// Images but PTX that says what the PTX of an older architecture says, which newer devices compile as well. Those of a unit follow
+/// each other by architecture.
+fn without_repeats(images: Vec<&Image>) -> Vec<&Image> {
+    let mut kept: Vec<&Image> = Vec::with_capacity(images.len());
+    for image in images {
+        let repeats = kept.last().is_some_and(|older| {
+            older.unit == image.unit
+                && older.ptx
+                && image.ptx
+                && !older.arch.specific
+                && code_of(&older.bytes).eq(code_of(&image.bytes))
+        });
+        if !repeats {
+            kept.push(image);
+        }
+    }
+    kept
+}
+
+/// Lines of PTX without those that name a version or an architecture, and without comments.
+fn code_of(ptx: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let named: [&[u8]; 3] = [b".version", b".target", b"//"];
+    ptx.split(|byte| *byte == b'\n').filter(move |line| !named.iter().any(|word| line.starts_with(word)))
 }
 
 fn has_kernel(units: &[Unit], unit: &str, kernel: &str) -> bool {
@@ -249,6 +274,37 @@ fn write(folder: &Path, images: &[&Image], jobs: usize) -> Result<Vec<CudaImageF
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ptx_that_repeats_an_older_one_is_left_out() {
+        let image = |unit: &str, (major, minor, specific), ptx, code: &str| Image {
+            unit: unit.into(),
+            arch: CudaArch { major, minor, specific },
+            ptx,
+            bytes: format!("// by a compiler\n.version {major}.0\n.target sm_{major}{minor}\n{code}\n")
+                .into_bytes(),
+            usage: Vec::new(),
+            warnings: Vec::new(),
+            compiler: String::new(),
+        };
+        let images = [
+            image("a", (8, 0, false), false, "same"),
+            image("a", (7, 5, false), true, "same"),
+            image("a", (8, 0, false), true, "same"),
+            image("a", (9, 0, false), true, "other"),
+            // Only on its own device.
+            image("b", (9, 0, true), true, "same"),
+            image("b", (9, 0, false), true, "same"),
+            image("c", (9, 0, false), true, "same"),
+        ];
+        let kept: Vec<_> = without_repeats(images.iter().collect())
+            .iter()
+            .map(|image| format!("{} {}", image.unit, image.target()))
+            .collect();
+        let expected =
+            ["a sm_80", "a compute_75", "a compute_90", "b compute_90a", "b compute_90", "c compute_90"];
+        assert_eq!(kept, expected);
+    }
 
     #[test]
     fn files_are_written_once_and_old_ones_removed() {

@@ -240,7 +240,7 @@ fn cuda_drivers(set: &SpecSet, out: &mut dyn Write) -> Result<(), CliError> {
         "\n## GPUs and drivers\n\n\
          What a device runs of a kernel that has all these images. Machine code of a CUDA 13 compiler needs R580; PTX is written\n\
          in the version of CUDA 12.0, which every driver from R525 on compiles, for the newest architecture that the device has. Kernels\n\
-         that 9.0a alone has bring PTX of it for these drivers. Drivers before R525 are refused. `gristmill list --device cuda:0 --json`\n\
+         that 9.0a alone has bring PTX of it: products of floats for these drivers, of int8 for those from R550 on (PTX 8.4). Drivers before R525 are refused. `gristmill list --device cuda:0 --json`\n\
          says it for each image of a build.\n\n\
          | device | for example | R525 to R575 | R580 and newer |\n|---|---|---|---|"
     )?;
