@@ -55,6 +55,8 @@ pub mod gguf;
 pub mod replace;
 pub mod text;
 #[cfg(feature = "cli")]
+pub mod validate;
+#[cfg(feature = "cli")]
 pub mod weights_file;
 
 #[cfg(feature = "cli")]

@@ -7,6 +7,7 @@ use gristmill::gguf::{GgufError, NoData, WriteError};
 use gristmill::oracle::OracleError;
 use gristmill::replace::ReplaceError;
 use gristmill::text::Printable;
+use gristmill::validate::ValidateError;
 use gristmill::weights_file::WeightError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -71,6 +72,9 @@ pub enum CliError {
     /// The oracle can't answer.
     #[error(transparent)]
     Oracle(#[from] OracleError),
+    /// Nothing can be validated.
+    #[error(transparent)]
+    Validate(#[from] ValidateError),
     /// A spec path that can't be read.
     #[error(transparent)]
     Specs(#[from] gristmill_spec::ReadError),

@@ -5,7 +5,7 @@
 mod analyze_library;
 mod bench;
 mod check;
-mod clock;
+pub(crate) mod clock;
 mod compare_backend;
 mod dequantize;
 mod docs;
@@ -26,17 +26,19 @@ mod plain;
 mod plan;
 mod progress;
 mod quantize;
-mod random;
+pub(crate) mod random;
 mod raw;
 mod request;
 mod run;
 mod specs;
 mod table;
 mod tune;
+mod validate;
 mod verify;
 mod verify_receipt;
 
 use clap::{Parser, Subcommand};
+pub(crate) use error::is_no_kernel;
 use error::{CliError, Outcome};
 use gristmill::text::PrintableLines;
 pub use plain::Plain;
@@ -68,6 +70,7 @@ pub enum Command {
     VerifyReceipt(verify_receipt::Arguments),
     Bench(bench::Arguments),
     Tune(tune::Arguments),
+    Validate(validate::Arguments),
     Check(check::Arguments),
     Emit(emit::Arguments),
     Quantize(quantize::Arguments),
@@ -135,6 +138,7 @@ pub fn dispatch(command: Command, out: &mut Plain<impl Write>) -> Result<Outcome
         Command::VerifyReceipt(arguments) => verify_receipt::run(&arguments, out),
         Command::Bench(arguments) => bench::run(&arguments, out),
         Command::Tune(arguments) => tune::run(&arguments, out),
+        Command::Validate(arguments) => validate::run(&arguments, out),
         Command::Check(arguments) if io::stdout().is_terminal() => check::run(&arguments, out.with_colours()),
         Command::Check(arguments) => check::run(&arguments, out),
         Command::Emit(arguments) => emit::run(&arguments, out),

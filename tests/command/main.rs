@@ -20,4 +20,5 @@ mod probe;
 mod specs;
 mod tune;
 mod types;
+mod validate;
 mod verify;

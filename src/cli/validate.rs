@@ -1,0 +1,177 @@
+//! `gristmill validate`: one answer to "may this machine serve?".
+
+use super::error::{CliError, Outcome};
+use super::json::print_json;
+use super::table::{bytes, counted, measured};
+use super::{output, request, run};
+use gristmill::text::Printable;
+use gristmill::validate::{self, Baseline, Problem, Validation};
+use gristmill::{Device, REGISTRY, Threads};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Validate what decisions choose here: accuracy, a second way of computing, speed, memory
+///
+/// Small products of every format against the oracle and against the scalar kernels (on a GPU: this processor's), times
+/// against a baseline of this machine, and memory over many layers. Exit code 0 if nothing failed, else 1.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Where products run: cpu, cuda:0
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: Device,
+    /// Only these formats
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    format: Vec<String>,
+    /// Threads; all processors, if not given
+    #[arg(long, value_name = "COUNT", value_parser = request::threads)]
+    threads: Option<usize>,
+    /// How often a layer is made, run and dropped while memory is watched
+    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+    rounds: usize,
+    /// Compare times with those of this file
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// How many percent slower than the baseline a product may be
+    #[arg(long, value_name = "PERCENT", default_value_t = 25)]
+    tolerance: u32,
+    /// Write the times of this run to a file, for `--baseline` of later ones
+    #[arg(long, value_name = "FILE")]
+    save_baseline: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let baseline = arguments.baseline.as_deref().map(read).transpose()?;
+    let names: Vec<&str> = arguments.format.iter().map(String::as_str).collect();
+    let options = validate::Options {
+        device: arguments.device,
+        formats: &names,
+        rounds: arguments.rounds,
+        baseline: baseline.as_ref(),
+        tolerance: f64::from(arguments.tolerance) / 100.0,
+    };
+    let threads = Threads::new(run::threads(arguments.threads))?;
+    let validation = validate::validate(&REGISTRY, &options, &threads)?;
+    if let Some(path) = &arguments.save_baseline {
+        let text = serde_json::to_string_pretty(&validation.speed.baseline(&validation.machine));
+        let text = text.map_err(|error| CliError::Output(error.into()))?;
+        output::write(path, (text + "\n").as_bytes())?;
+    }
+    if arguments.json {
+        let value = serde_json::to_value(&validation).map_err(|error| CliError::Output(error.into()))?;
+        print_json(out, &value)?;
+    } else {
+        print(&validation, out)?;
+    }
+    Ok(if validation.success { Outcome::Yes } else { Outcome::Failed })
+}
+
+fn read(path: &Path) -> Result<Baseline, CliError> {
+    let text = std::fs::read_to_string(path).map_err(CliError::file("read", path))?;
+    let help = "`gristmill validate --save-baseline FILE` writes one";
+    let baseline: Baseline = serde_json::from_str(&text).map_err(|error| {
+        CliError::usage(format!("{} is no baseline: {error}", Printable(&path.display().to_string())), help)
+    })?;
+    if baseline.schema != Baseline::SCHEMA {
+        let (path, found) = (path.display().to_string(), &baseline.schema);
+        return Err(CliError::usage(
+            format!("{} is no baseline: its schema is `{}`", Printable(&path), Printable(found)),
+            help,
+        ));
+    }
+    Ok(baseline)
+}
+
+fn problems(problems: &[Problem], out: &mut dyn Write) -> Result<(), CliError> {
+    for Problem { format, kernel, m, what } in problems {
+        writeln!(out, "  {format}, m={m}, {kernel}: {what}")?;
+    }
+    Ok(())
+}
+
+fn print(validation: &Validation, out: &mut dyn Write) -> Result<(), CliError> {
+    let Validation { accuracy, cross_check, speed, memory, .. } = validation;
+    writeln!(
+        out,
+        "{}: {}, {}",
+        validation.device,
+        Printable(&validation.machine),
+        counted(validation.threads, "thread")
+    )?;
+    writeln!(
+        out,
+        "accuracy     {}: {} with the oracle's bits, {} wrong",
+        accuracy.outcome.name(),
+        counted(accuracy.right, "product"),
+        accuracy.wrong.len()
+    )?;
+    problems(&accuracy.wrong, out)?;
+    for (names, why) in [
+        (&accuracy.without_kernel, "no kernel on this device"),
+        (&accuracy.without_quantizer, "no weights: nothing quantizes to it"),
+    ] {
+        if !names.is_empty() {
+            writeln!(out, "  {why}: {}", names.join(", "))?;
+        }
+    }
+    writeln!(
+        out,
+        "cross-check  {}: {} with the bits of {}, {} with others",
+        cross_check.outcome.name(),
+        counted(cross_check.same, "product"),
+        cross_check.against,
+        cross_check.different.len()
+    )?;
+    problems(&cross_check.different, out)?;
+    match &speed.why {
+        Some(why) => {
+            writeln!(
+                out,
+                "speed        {}: {}; {why}",
+                speed.outcome.name(),
+                counted(speed.times.len(), "time")
+            )?;
+        }
+        None => writeln!(
+            out,
+            "speed        {}: {} compared with the baseline, {} slower than allowed",
+            speed.outcome.name(),
+            counted(speed.compared, "time"),
+            speed.slower
+        )?,
+    }
+    let mut slowest: Vec<_> =
+        speed.times.iter().filter(|time| time.ratio.is_some_and(|ratio| ratio > 1.0)).collect();
+    slowest.sort_by(|a, b| b.ratio.unwrap_or(0.0).total_cmp(&a.ratio.unwrap_or(0.0)));
+    for time in slowest.iter().take(5) {
+        let ratio = time.ratio.unwrap_or(1.0);
+        writeln!(
+            out,
+            "  {} m={}: {} us, {:.2} times the baseline's",
+            time.kernel,
+            time.m,
+            measured(time.seconds * 1e6),
+            ratio
+        )?;
+    }
+    match &memory.why {
+        Some(why) => writeln!(out, "memory       {}: {why}", memory.outcome.name())?,
+        None => writeln!(
+            out,
+            "memory       {}: {} before, {} at most, {} after {}",
+            memory.outcome.name(),
+            bytes(memory.before),
+            bytes(memory.peak),
+            bytes(memory.after),
+            counted(memory.rounds, "layer")
+        )?,
+    }
+    if let Some(held) = memory.held_on_device {
+        writeln!(out, "  on the device, {} are held that were not before", bytes(held))?;
+    }
+    let word = if validation.success { "valid" } else { "NOT VALID" };
+    writeln!(out, "{word}, in {:.1} s", validation.seconds)?;
+    Ok(())
+}

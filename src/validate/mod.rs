@@ -1,0 +1,127 @@
+//! One answer to "may this machine serve?": whether products are right, the same on two ways of computing them, as fast as they
+//! were, and whether layers give their memory back.
+//!
+//! [`validate`] looks at what decisions choose here, with small matrices of every format, in seconds. `gristmill verify` looks
+//! at every kernel, at extremes, and between guard pages.
+
+mod products;
+mod rounds;
+mod speed;
+mod tensor;
+
+use crate::oracle::OracleError;
+use crate::{Device, Error, Registry, Threads};
+pub use products::{Accuracy, CrossCheck, Problem};
+pub use rounds::Memory;
+use serde::{Deserialize, Serialize};
+pub use speed::{Baseline, Speed, Time};
+use std::time::Instant;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'o> {
+    /// Where products run.
+    pub device: Device,
+    /// Names of formats; none means all of the registry.
+    pub formats: &'o [&'o str],
+    /// How often a layer is made, run and dropped while memory is watched.
+    pub rounds: usize,
+    /// Times that this machine has had before.
+    pub baseline: Option<&'o Baseline>,
+    /// How much slower than the baseline a product may be: 0.25 is a quarter.
+    pub tolerance: f64,
+}
+
+impl Default for Options<'_> {
+    /// All formats on the processor, a thousand rounds, no baseline.
+    fn default() -> Self {
+        Options { device: Device::CPU, formats: &[], rounds: 1000, baseline: None, tolerance: 0.25 }
+    }
+}
+
+/// How a part ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// As it must be.
+    Passed,
+    /// Not as it must be; the part says what.
+    Failed,
+    /// Nothing was compared; the part says why.
+    NotRun,
+}
+
+impl Outcome {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Passed => "passed",
+            Outcome::Failed => "FAILED",
+            Outcome::NotRun => "not run",
+        }
+    }
+}
+
+/// The whole answer.
+#[derive(Clone, Debug, Serialize)]
+pub struct Validation {
+    /// Products are right, and no other part failed. Parts that were not run do not count, but for accuracy.
+    pub success: bool,
+    /// Where products ran.
+    pub device: String,
+    /// The machine, as times are kept by.
+    pub machine: String,
+    /// Threads that products had.
+    pub threads: usize,
+    /// Seconds that all of it took.
+    pub seconds: f64,
+    /// Products against the oracle.
+    pub accuracy: Accuracy,
+    /// Products by another way of computing them.
+    pub cross_check: CrossCheck,
+    /// Times against those of a baseline.
+    pub speed: Speed,
+    /// Memory before, during and after many layers.
+    pub memory: Memory,
+}
+
+/// Why nothing can be validated.
+#[derive(Debug, thiserror::Error)]
+pub enum ValidateError {
+    /// A name or a device that is not there.
+    #[error(transparent)]
+    Runtime(#[from] Error),
+    /// The oracle does not know a format.
+    #[error(transparent)]
+    Oracle(#[from] OracleError),
+}
+
+/// Validates what decisions of `registry` choose on a device.
+///
+/// # Errors
+/// Formats that are not there, and a device without a kernel for any of them. What is found wrong is no error, but in the answer.
+pub fn validate(
+    registry: &'static Registry,
+    options: &Options<'_>,
+    threads: &Threads,
+) -> Result<Validation, ValidateError> {
+    let began = Instant::now();
+    let formats = tensor::formats(registry, options.formats)?;
+    let (accuracy, cross_check) = products::check(registry, options.device, &formats, threads)?;
+    let machine = speed::machine(options.device)?;
+    let speed = speed::measure(registry, options, &machine, &formats, threads)?;
+    let memory = rounds::watch(registry, options, &formats, threads)?;
+    let failed =
+        [accuracy.outcome, cross_check.outcome, speed.outcome, memory.outcome].contains(&Outcome::Failed);
+    Ok(Validation {
+        success: accuracy.outcome == Outcome::Passed && !failed,
+        device: options.device.to_string(),
+        machine,
+        threads: threads.count(),
+        seconds: began.elapsed().as_secs_f64(),
+        accuracy,
+        cross_check,
+        speed,
+        memory,
+    })
+}
