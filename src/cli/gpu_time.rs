@@ -18,9 +18,12 @@ pub const BATCH: usize = 20;
 /// Products between two readings of the device's clock, at least: it counts in half microseconds.
 const BETWEEN: usize = 200;
 
-/// How often a graph of `batch` products is launched between two readings of the clock.
-pub fn launches(batch: usize) -> usize {
-    BETWEEN.div_ceil(batch.max(1))
+/// Rounds of quick runs at most, whose figures are not for records.
+const QUICK: usize = 5;
+
+/// How often a graph of `batch` products is launched between two readings of the clock, of which there are `rounds`.
+pub fn launches(batch: usize, rounds: usize) -> usize {
+    if rounds <= QUICK { 1 } else { BETWEEN.div_ceil(batch.max(1)) }
 }
 
 /// Median seconds of a product of `m` rows `x` with `weights` in turn, what is done to the activations included.
@@ -52,7 +55,7 @@ pub fn in_graph(
     work(0)?;
     let batch = BATCH.next_multiple_of(turns.max(1));
     let graph = gpu.capture(|| (0..batch).try_for_each(|at| work(at % turns.max(1))))?;
-    let (mut times, launches) = (Vec::new(), launches(batch));
+    let (mut times, launches) = (Vec::new(), launches(batch, rounds));
     for _ in 0..rounds {
         // Right in front, so that clocks and caches are as in the middle of work.
         graph.launch()?;

@@ -8,6 +8,7 @@ mod check;
 pub(crate) mod clock;
 mod compare_backend;
 mod dequantize;
+mod device_report;
 mod docs;
 mod doctor;
 mod emit;
@@ -71,6 +72,7 @@ pub enum Command {
     Bench(bench::Arguments),
     Tune(tune::Arguments),
     Validate(validate::Arguments),
+    DeviceReport(device_report::Arguments),
     Check(check::Arguments),
     Emit(emit::Arguments),
     Quantize(quantize::Arguments),
@@ -139,6 +141,7 @@ pub fn dispatch(command: Command, out: &mut Plain<impl Write>) -> Result<Outcome
         Command::Bench(arguments) => bench::run(&arguments, out),
         Command::Tune(arguments) => tune::run(&arguments, out),
         Command::Validate(arguments) => validate::run(&arguments, out),
+        Command::DeviceReport(arguments) => device_report::run(&arguments, out),
         Command::Check(arguments) if io::stdout().is_terminal() => check::run(&arguments, out.with_colours()),
         Command::Check(arguments) => check::run(&arguments, out),
         Command::Emit(arguments) => emit::run(&arguments, out),

@@ -633,6 +633,70 @@ fn the_command_runs_there() {
     assert!(record["copy_gb_s"].as_f64().is_some_and(|rate| rate > 0.0), "{text}");
 }
 
+/// The report of a device, whole, and of one on which a kernel fails: it goes on, and says so.
+#[test]
+fn a_report_of_a_device_goes_on_after_failures() {
+    if is_child() || !can_run("a report of a device") || !has_images() {
+        return;
+    }
+    let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handle-units");
+    place_units(&units);
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = |words: &str, stages: &str, name: &str| {
+        let path = folder.path().join(name);
+        let out = path.to_str().expect("UTF-8").to_owned();
+        let line = [
+            "device-report",
+            "--device",
+            "cuda:0",
+            "--quick",
+            "--format",
+            "i2_s",
+            "--shape",
+            "64x256",
+            "--replays",
+            "20",
+            "--stage",
+            stages,
+            "--out",
+            &out,
+        ];
+        let (code, said) = command_on(words, &line, Some(&units));
+        let text = std::fs::read_to_string(path.join("summary.json"))
+            .unwrap_or_else(|error| panic!("{error}: {said}"));
+        let summary: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert!(path.join("summary.md").is_file());
+        (code, said, summary)
+    };
+    let all = "doctor,list,validate,memcheck,bench,soak,tune";
+    let (code, said, summary) = report(&settings(), all, "whole");
+    assert_eq!((code, &summary["success"]), (0, &true.into()), "{said}\n{summary}");
+    let stages = summary["stages"].as_array().expect("a list");
+    assert_eq!(stages.len(), 7, "{summary}");
+    for stage in stages {
+        let skipped = stage["stage"] == "memcheck" && stage["outcome"] == "skipped";
+        assert!(skipped || stage["outcome"] == "ok", "{stage}");
+    }
+    let goals = summary["goals"].as_array().expect("a list");
+    assert!(goals.iter().any(|goal| goal["measured"].is_number()), "{summary}");
+    let bench = std::fs::read_to_string(folder.path().join("whole/bench.json")).expect("it was written");
+    assert!(bench.contains("percent_of_copy"), "{bench}");
+
+    let failing = entries().find_map(|entry| match entry.code {
+        Code::Cuda(code) => match code.launch {
+            gristmill::registry::CudaLaunch::Dequantize { function, .. } => Some(function),
+            _ => None,
+        },
+        _ => None,
+    });
+    let words = format!("{},fail_launch={}", settings(), failing.expect("a kernel"));
+    let (code, said, summary) = report(&words, "verify-quick,soak", "failing");
+    assert_eq!((code, &summary["success"]), (1, &false.into()), "{said}");
+    let outcome = |at: usize| summary["stages"][at]["outcome"].as_str().unwrap_or_default().to_owned();
+    assert_eq!((outcome(0), outcome(1)), ("failed".to_owned(), "ok".to_owned()), "{summary}");
+    assert!(summary["stages"][0]["why"].as_str().is_some_and(|why| why.contains("719")), "{summary}");
+}
+
 #[test]
 fn without_a_driver_everything_else_works() {
     // Not in the process of another test, and with no driver to be found there.

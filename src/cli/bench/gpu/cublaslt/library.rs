@@ -200,7 +200,7 @@ impl Library {
             .map_err(failed)?;
         enqueued.map_err(refused("the product"))?;
         let graph = graph.ok_or_else(|| "the driver captured nothing".to_owned())?;
-        let (mut times, launches) = (Vec::new(), launches(batch));
+        let (mut times, launches) = (Vec::new(), launches(batch, rounds));
         let event = || stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).map_err(failed);
         for _ in 0..rounds {
             // As our own products are timed: warm, and many between two readings of the clock.

@@ -1,0 +1,164 @@
+//! `gristmill device-report`: everything that is to be known of a GPU, in one folder, by one command.
+//!
+//! Each stage is a process of its own (this program again, or a sanitizer around it), in the order of what finds most in least
+//! time, and the report goes on after failures: a device that is lost takes one stage with it. What a stage prints is a file of the
+//! folder, and `summary.json` and `summary.md` say how each ended, and what was measured of the goals of docs/cuda.md.
+
+mod goals;
+mod soak;
+mod stage;
+
+use super::error::{CliError, Outcome};
+use super::json::print_json;
+use super::output;
+use super::table::{Side, Table};
+use goals::{Goal, goals};
+use gristmill::Device;
+use serde::Serialize;
+use stage::{Ended, Stage, stages};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Run everything that a GPU is to be judged by, and write one folder of records
+///
+/// Driver and decisions, verify (also under compute-sanitizer, where it is), a soak of two layers in a graph, bench beside cuBLASLt
+/// and this processor, tune, layers that come and go, two processes at once. Goes on after failures. Exit code 0 if every stage that
+/// could run succeeded, else 1; goals that were missed do not count.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// The GPU
+    #[arg(long, value_name = "DEVICE", default_value = "cuda:0")]
+    device: Device,
+    /// Folder for the records; made, if it is not there
+    #[arg(long, value_name = "DIR", required_unless_present = "soak")]
+    out: Option<PathBuf>,
+    /// Only these formats
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    format: Vec<String>,
+    /// Only these stages
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    stage: Vec<String>,
+    /// Shorter stages, in minutes instead of hours
+    #[arg(long)]
+    quick: bool,
+    /// Shape of the matrices that are timed, NxK [default: those of bench]
+    #[arg(long, value_name = "NxK")]
+    shape: Option<String>,
+    /// How often the soak's graph is launched [default: 100000, with --quick 1000]
+    #[arg(long, value_name = "COUNT")]
+    replays: Option<u64>,
+    /// The soak alone, in this process
+    #[arg(long, hide = true)]
+    soak: bool,
+}
+
+/// What `summary.json` holds.
+#[derive(Debug, Serialize)]
+struct Summary<'s> {
+    device: String,
+    version: &'static str,
+    success: bool,
+    stages: &'s [Ended],
+    goals: &'s [Goal],
+}
+
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    if arguments.soak {
+        return soak::run(arguments.device, arguments.replays(), &arguments.format, out);
+    }
+    let Some(folder) = &arguments.out else {
+        return Err(CliError::usage("no folder for the records", "name one with --out DIR"));
+    };
+    // Without the device every stage would fail in the same way.
+    soak::open(arguments.device)?;
+    let all = stages(arguments);
+    for name in &arguments.stage {
+        if !all.iter().any(|stage| stage.name == name) {
+            let names: Vec<&str> = all.iter().map(|stage| stage.name).collect();
+            return Err(CliError::usage(
+                format!("no stage `{name}`"),
+                format!("there are: {}", names.join(", ")),
+            ));
+        }
+    }
+    std::fs::create_dir_all(folder).map_err(CliError::file("create", folder))?;
+    let wanted =
+        |stage: &&Stage| arguments.stage.is_empty() || arguments.stage.iter().any(|name| name == stage.name);
+    let mut ended = Vec::new();
+    for stage in all.iter().filter(wanted) {
+        writeln!(out, "{}: {}", stage.name, stage.what)?;
+        out.flush()?;
+        let one = stage.run(folder)?;
+        writeln!(
+            out,
+            "  {}, {:.1} s{}",
+            one.outcome,
+            one.seconds,
+            one.why.as_ref().map_or(String::new(), |why| format!(": {why}"))
+        )?;
+        ended.push(one);
+        // After each stage, so that what there is of it is kept whatever comes.
+        write_summary(arguments, folder, &ended)?;
+    }
+    let goals = goals(folder);
+    let mut table = Table::new(&[
+        ("goal", Side::Left),
+        ("measured", Side::Right),
+        ("reached", Side::Left),
+        ("of", Side::Left),
+    ]);
+    for goal in &goals {
+        table.row(goal.cells());
+    }
+    writeln!(out)?;
+    table.print(out)?;
+    let success = ended.iter().all(|one| !one.failed());
+    writeln!(
+        out,
+        "\n{} in {}",
+        if success { "every stage succeeded; records" } else { "a stage FAILED; records" },
+        folder.display()
+    )?;
+    Ok(if success { Outcome::Yes } else { Outcome::Failed })
+}
+
+impl Arguments {
+    fn replays(&self) -> u64 {
+        self.replays.unwrap_or(if self.quick { 1000 } else { 100_000 })
+    }
+}
+
+/// Writes `summary.json` and `summary.md` of what there is.
+fn write_summary(arguments: &Arguments, folder: &std::path::Path, ended: &[Ended]) -> Result<(), CliError> {
+    let goals = goals(folder);
+    let summary = Summary {
+        device: arguments.device.to_string(),
+        version: env!("CARGO_PKG_VERSION"),
+        success: ended.iter().all(|one| !one.failed()),
+        stages: ended,
+        goals: &goals,
+    };
+    let value = serde_json::to_value(&summary).map_err(|error| CliError::Output(error.into()))?;
+    let mut json = Vec::new();
+    print_json(&mut json, &value)?;
+    output::write(&folder.join("summary.json"), &json)?;
+    let mut text = format!(
+        "# {}, gristmill {}\n\n| stage | outcome | seconds | records |\n|---|---|---:|---|\n",
+        summary.device, summary.version
+    );
+    for one in ended {
+        let why = one.why.as_ref().map_or(String::new(), |why| format!(": {}", why.replace('|', "/")));
+        text.push_str(&format!(
+            "| {} | {}{why} | {:.1} | {} |\n",
+            one.stage,
+            one.outcome,
+            one.seconds,
+            one.records.join(", ")
+        ));
+    }
+    text.push_str("\n| goal | measured | reached | of |\n|---|---:|---|---|\n");
+    for goal in &goals {
+        text.push_str(&format!("| {} |\n", goal.cells().join(" | ")));
+    }
+    output::write(&folder.join("summary.md"), text.as_bytes())
+}
