@@ -9,8 +9,8 @@ pub(crate) use format::uses_outer;
 pub(crate) use listed::kernel_words;
 pub use listed::{Listed, kernel_name};
 pub(crate) use matmul::{constant_word, format_words};
-pub(crate) use pack::words;
 pub(crate) use serving::serving;
+pub(crate) use terms::words;
 mod listed;
 mod lookup;
 mod loops;
@@ -26,6 +26,7 @@ mod scalar;
 mod search;
 mod serving;
 mod sums;
+mod terms;
 mod text;
 mod trits;
 

@@ -1,6 +1,7 @@
 //! How the codes of a format lie in a packing, and which loops can read them there.
 
 use super::format::FormatPlan;
+use super::terms::TermTypes;
 use crate::error::Error;
 use gristmill_spec::model::{Axis, Origin, Packing, Tile, TileCode, TileDigit};
 use gristmill_spec::vocab::Strategy;
@@ -20,6 +21,8 @@ pub struct PackPlan<'a> {
     pub fields: u32,
     /// Largest operand.
     pub operand_max: u32,
+    /// How scales and minima lie beside the codes.
+    pub terms: TermTypes,
 }
 
 impl<'a> PackPlan<'a> {
@@ -35,7 +38,12 @@ impl<'a> PackPlan<'a> {
     ) -> Result<PackPlan<'a>, Error> {
         let pack = fitted(plan, packing, variant)?;
         pack.check_form(strategy, variant)?;
-        Ok(pack)
+        Ok(PackPlan { terms: TermTypes::stored(plan, packing.rows), ..pack })
+    }
+
+    /// Name of what packs this way, among all of a format: of the packing, and how scales and minima lie in it.
+    pub fn ident(&self) -> String {
+        format!("{}{}", self.packing.name, self.terms.suffix())
     }
 
     /// The narrowest tile of `packing` that holds value - min, or an index into a table of sixteen; none if none is wide
@@ -64,7 +72,15 @@ impl<'a> PackPlan<'a> {
             TileCode::Bits(bits) => 8 / bits,
             TileCode::Trit => TileCode::TRITS,
         };
-        Some(PackPlan { packing, tile, table, multiple: tile.k, fields, operand_max: span })
+        Some(PackPlan {
+            packing,
+            tile,
+            table,
+            multiple: tile.k,
+            fields,
+            operand_max: span,
+            terms: TermTypes::F32,
+        })
     }
 
     /// Whether the tile has the order that the loops of a strategy need.
