@@ -5,7 +5,7 @@
 //! order of k, as everywhere.
 
 use super::matmul::{epilogue, format_words};
-use super::terms::{self, words};
+use super::terms;
 use crate::plan::{LookupPlan, SuperBlock};
 use std::fmt::Write;
 
@@ -471,8 +471,8 @@ fn terms_of_units(plan: &LookupPlan<'_>) -> Terms {
 fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> Terms {
     let format = plan.format;
     let (rows, runs) = (plan.pack.packing.rows, superblock.runs);
-    let words = words(runs, rows, plan.pack.terms);
-    let shared = terms::shared_words(rows, plan.pack.terms);
+    let words = plan.pack.terms.words(runs, rows);
+    let shared = plan.pack.terms.shared_words(rows);
     let has_min = superblock.min.is_some();
     let mut declare = String::from("let mut sums = [[simd::zero(); 4]; V];\n");
     let mut per_unit = format!("let (superblock, run) = (unit / {runs} * {words}, unit % {runs});\n");

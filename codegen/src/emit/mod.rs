@@ -10,7 +10,6 @@ pub(crate) use listed::kernel_words;
 pub use listed::{Listed, kernel_name};
 pub(crate) use matmul::{constant_word, format_words};
 pub(crate) use serving::serving;
-pub(crate) use terms::words;
 mod listed;
 mod lookup;
 mod loops;

@@ -1,7 +1,7 @@
 //! Code that moves a format's rows into a packing and back, derived from the packing's layout.
 
 use super::fields::signed;
-use super::terms::{self, shared_words, words};
+use super::terms;
 use super::text::float;
 use super::trits;
 use crate::plan::{FormatPlan, PackPlan, SuperBlock};
@@ -110,7 +110,7 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let (scales_name, mins_name) =
         (if plan.has_scales() { "scales" } else { "_scales" }, if plan.offset { "mins" } else { "_mins" });
     let runs = plan.runs();
-    let shared = shared_words(rows, pack.terms);
+    let shared = pack.terms.shared_words(rows);
     let value = match (plan.has_scales(), plan.offset) {
         (true, offset) if runs > 1 => format!(
             "let (run, words) = ({unit_index} % {runs}, {unit_index} / {runs} * {words});
@@ -131,7 +131,7 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
             } else {
                 "outer * (scale * value as f32)".to_string()
             },
-            words = words(runs, rows, pack.terms),
+            words = pack.terms.words(runs, rows),
             scale = terms::read(pack.terms, "scales", "scales.add(words)", "row"),
         ),
         (true, true) => format!(
@@ -267,8 +267,8 @@ fn in_pairs(rows: u32) -> String {
 /// Statements that write the terms of a block's super-blocks.
 fn pack_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, superblock: &SuperBlock) -> String {
     let rows = pack.packing.rows;
-    let words = words(superblock.runs, rows, pack.terms);
-    let integers_at = shared_words(rows, pack.terms);
+    let words = pack.terms.words(superblock.runs, rows);
+    let integers_at = pack.terms.shared_words(rows);
     let count = plan.groups / superblock.runs;
     let write = |to: &str, parts: &str, place: &str| {
         let shared = match terms::stored(plan, pack, to, count) {

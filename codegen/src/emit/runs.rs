@@ -5,7 +5,7 @@
 
 use super::operands::{LINE, PREFETCH_DISTANCE, prefetches};
 use super::sums::{integer_sums, needs_sum, zero_point};
-use super::terms::{self, words};
+use super::terms;
 use crate::plan::{MatmulPlan, SuperBlock};
 use std::fmt::Write;
 
@@ -30,8 +30,8 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
     let (unit, runs, rows) = (format.unit, superblock.runs, plan.pack.packing.rows);
     let tiles = unit.div_ceil(plan.pack.tile.k);
     let types = plan.pack.terms;
-    let words = words(runs, rows, types);
-    let shared = terms::shared_words(rows, types);
+    let words = types.words(runs, rows);
+    let shared = types.shared_words(rows);
     let has_min = superblock.min.is_some();
     let start = start(plan);
     let sums = integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string(), needs_sum(plan));

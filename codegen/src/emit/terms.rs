@@ -53,17 +53,6 @@ pub(super) fn of_a_line(types: TermTypes, name: &str) -> u32 {
     8 * 64 / of(types, name).bits()
 }
 
-/// Words that the numbers which a super-block shares take in a panel.
-pub(crate) fn shared_words(rows: u32, types: TermTypes) -> u32 {
-    (rows * types.scale.bits()).div_ceil(32)
-}
-
-/// Words that the terms of a super-block take in a panel: the shared number of each row, then the integers of its runs, a
-/// byte each.
-pub(crate) fn words(runs: u32, rows: u32, types: TermTypes) -> u32 {
-    shared_words(rows, types) + (runs * rows).div_ceil(4)
-}
-
 /// An expression for the array of `count` numbers of a block as the packing holds them, for each run or super-block: of the
 /// scale, or of what is subtracted. None where they are f32, which the format's own functions make.
 pub(super) fn stored(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, name: &str, count: u32) -> Option<String> {

@@ -117,6 +117,29 @@ impl<'a> PackPlan<'a> {
                 if matches!(ks[..], [d] if d.stride == bits && d.extent == fields))
     }
 
+    /// Bits that a weight of `plan` takes in long rows: its codes, scales and minima. Rows are filled up to whole tiles and panels,
+    /// and have an f32 each besides.
+    pub fn bits_per_weight(&self, plan: &FormatPlan<'_>) -> f64 {
+        let rows = self.packing.rows;
+        let codes = 8.0 * f64::from(self.tile.bytes) / f64::from(rows * self.tile.k);
+        if plan.unit == 0 {
+            return codes;
+        }
+        let filled = f64::from(plan.unit.next_multiple_of(self.multiple)) / f64::from(plan.unit);
+        let of_a_run = |bits: u32| match plan.runs() {
+            1 => f64::from(bits),
+            runs => 32.0 * f64::from(self.terms.words(runs, rows)) / f64::from(runs * rows),
+        };
+        let mut run = 0.0;
+        if plan.has_scales() {
+            run += of_a_run(self.terms.scale.bits());
+        }
+        if plan.offset {
+            run += of_a_run(self.terms.min.bits());
+        }
+        codes * filled + run / f64::from(plan.unit)
+    }
+
     /// Codes are trits.
     pub fn trits(&self) -> bool {
         self.tile.code == TileCode::Trit

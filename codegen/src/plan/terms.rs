@@ -40,6 +40,17 @@ impl TermTypes {
         if unequal { TermTypes::F32 } else { terms }
     }
 
+    /// Words that the numbers which a super-block shares take in a panel.
+    pub(crate) fn shared_words(&self, rows: u32) -> u32 {
+        (rows * self.scale.bits()).div_ceil(32)
+    }
+
+    /// Words that the terms of a super-block take in a panel: the shared number of each row, then the integers of its runs,
+    /// a byte each.
+    pub(crate) fn words(&self, runs: u32, rows: u32) -> u32 {
+        self.shared_words(rows) + (runs * rows).div_ceil(4)
+    }
+
     /// What is behind the name of a packing where it holds these.
     pub fn suffix(&self) -> String {
         match (self.scale, self.min) {
