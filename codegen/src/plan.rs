@@ -11,6 +11,7 @@ pub(crate) mod pack;
 pub(crate) mod packed;
 mod primitives;
 mod superblock;
+mod terms;
 pub(crate) mod trits;
 
 use crate::Error;
@@ -22,6 +23,8 @@ pub use lookup::LookupPlan;
 pub use pack::PackPlan;
 pub use primitives::{Primitives, features, primitives};
 pub use superblock::{RunTerm, SuperBlock};
+pub use terms::TermTypes;
+pub(crate) use terms::word;
 
 /// The smallest and largest int8 activation that a caller can hand in.
 const ACTIVATION: (i64, i64) = (-128, 127);

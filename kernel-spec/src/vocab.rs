@@ -179,6 +179,8 @@ words! {
         Sse41 = "sse4.1",
         /// 256-bit integer instructions.
         Avx2 = "avx2",
+        /// `vcvtph2ps`.
+        F16c = "f16c",
         /// VEX-encoded `vpdpbusd`.
         AvxVnni = "avxvnni",
         /// AVX-512 foundation.
@@ -217,8 +219,8 @@ impl Isa {
         match self {
             Isa::Scalar => &[],
             Isa::Sse41 => &[Feature::Ssse3, Feature::Sse41],
-            Isa::Avx2 => &[Feature::Avx2],
-            Isa::AvxVnni => &[Feature::Avx2, Feature::AvxVnni],
+            Isa::Avx2 => &[Feature::Avx2, Feature::F16c],
+            Isa::AvxVnni => &[Feature::Avx2, Feature::F16c, Feature::AvxVnni],
             Isa::Avx512 => &[Feature::Avx512f, Feature::Avx512bw],
             Isa::Neon => &[Feature::Neon],
         }
@@ -232,6 +234,7 @@ impl Feature {
             Feature::Ssse3
             | Feature::Sse41
             | Feature::Avx2
+            | Feature::F16c
             | Feature::AvxVnni
             | Feature::Avx512f
             | Feature::Avx512bw

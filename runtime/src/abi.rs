@@ -64,7 +64,8 @@ pub type QuantizeActivationsFn = unsafe fn(
 /// Up to `PackInfo::rows` rows of blocks (each `row_stride` bytes after the last) to one panel.
 ///
 /// `codes`: panel bytes, zeroed by the caller; `scales`, `mins`: as
-/// [`PackInfo::terms`](crate::registry::PackInfo::terms) says; rows beyond `rows` keep what the caller wrote. A fault's
+/// [`PackInfo::scale_words`](crate::registry::PackInfo::scale_words) and
+/// [`PackInfo::min_words`](crate::registry::PackInfo::min_words) say; rows beyond `rows` keep what the caller wrote. A fault's
 /// index is `row * k + element`.
 pub type PackFn = unsafe fn(
     src: *const u8,
@@ -99,8 +100,8 @@ pub struct MatmulArgs {
     pub codes: *const u8,
     /// Bytes from one panel (or row) to the next.
     pub stride: usize,
-    /// Packed scales, panel after panel as [`PackInfo::terms`](crate::registry::PackInfo::terms) says; null where the
-    /// format has none in its blocks.
+    /// Packed scales, panel after panel as [`PackInfo::scale_words`](crate::registry::PackInfo::scale_words) says: an address
+    /// of words, which hold f32 or narrower numbers; null where the format has none in its blocks.
     pub scales: *const f32,
     /// Packed minimum terms, like `scales`; null where there are none.
     pub mins: *const f32,

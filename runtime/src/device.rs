@@ -68,6 +68,7 @@ fn has(feature: Feature) -> bool {
         Feature::Ssse3 => is_x86_feature_detected!("ssse3"),
         Feature::Sse41 => is_x86_feature_detected!("sse4.1"),
         Feature::Avx2 => is_x86_feature_detected!("avx2"),
+        Feature::F16c => is_x86_feature_detected!("f16c"),
         Feature::AvxVnni => is_x86_feature_detected!("avxvnni"),
         Feature::Avx512f => is_x86_feature_detected!("avx512f"),
         Feature::Avx512bw => is_x86_feature_detected!("avx512bw"),
@@ -88,6 +89,7 @@ fn has(feature: Feature) -> bool {
         Feature::Ssse3
         | Feature::Sse41
         | Feature::Avx2
+        | Feature::F16c
         | Feature::AvxVnni
         | Feature::Avx512f
         | Feature::Avx512bw

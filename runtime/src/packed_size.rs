@@ -16,9 +16,9 @@ pub(crate) struct PackedSize {
     pub(crate) panels: usize,
     /// Bytes of codes from one panel to the next.
     pub(crate) stride: usize,
-    /// f32 of a panel's scales.
+    /// Words of a panel's scales.
     pub(crate) scales: usize,
-    /// f32 of a panel's minimum terms.
+    /// Words of a panel's minimum terms.
     pub(crate) mins: usize,
     /// Outer scales: one for each row of each panel.
     pub(crate) outer: usize,
@@ -44,12 +44,11 @@ impl PackedSize {
         let row = RowLayout::new(unit, k, None)?;
         let tiles = row.bytes().div_ceil(packing.tile_k);
         let bytes = tiles.checked_mul(packing.tile_bytes).ok_or_else(too_large)?;
-        let terms = packing.terms(row.units).ok_or_else(too_large)?;
         Ok(PackedSize {
             panels: n.div_ceil(packing.rows),
             stride: bytes.checked_next_multiple_of(64).ok_or_else(too_large)?,
-            scales: if packing.scales { terms } else { 0 },
-            mins: if packing.mins { terms } else { 0 },
+            scales: packing.scale_words(row.units).ok_or_else(too_large)?,
+            mins: packing.min_words(row.units).ok_or_else(too_large)?,
             outer: n.checked_next_multiple_of(packing.rows).ok_or_else(too_large)?,
         })
     }

@@ -324,8 +324,8 @@ impl WeightLayout {
                         && a.rows == b.rows
                         && a.tile_k == b.tile_k
                         && a.tile_bytes == b.tile_bytes
-                        && a.scales == b.scales
-                        && a.mins == b.mins
+                        && a.scale_bytes == b.scale_bytes
+                        && a.min_bytes == b.min_bytes
                         && a.runs == b.runs
                         && a.min == b.min
                         && a.table == b.table)
@@ -445,8 +445,8 @@ mod tests {
         rows: 4,
         tile_k: 4,
         tile_bytes: 8,
-        scales: true,
-        mins: false,
+        scale_bytes: 4,
+        min_bytes: 0,
         runs: 2,
         min: -1,
         table: None,
@@ -494,8 +494,9 @@ mod tests {
             PackFacts { rows: 8, ..PACKING },
             PackFacts { tile_k: 8, ..PACKING },
             PackFacts { tile_bytes: 16, ..PACKING },
-            PackFacts { scales: false, ..PACKING },
-            PackFacts { mins: true, ..PACKING },
+            PackFacts { scale_bytes: 0, ..PACKING },
+            PackFacts { scale_bytes: 2, ..PACKING },
+            PackFacts { min_bytes: 4, ..PACKING },
             PackFacts { runs: 1, ..PACKING },
             PackFacts { min: 0, ..PACKING },
             PackFacts { table: Some(&[1; 16]), ..PACKING },

@@ -3,8 +3,8 @@
 use super::error::{CliError, Outcome};
 use super::files::{self, Decided, Kind, Without};
 use super::json::print_json;
-use super::table::{Side, Table, counted};
-use gristmill::{Device, REGISTRY, Request, Shape};
+use super::table::{Side, Table, bytes, counted};
+use gristmill::{Device, REGISTRY, Request, Shape, Threads};
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
@@ -42,11 +42,14 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let mut without = Without::default();
     let mut decided = Decided::default();
     let mut served = 0;
+    // Of tensors with a kernel: as in the file, and packed for it.
+    let (mut file_sum, mut packed_sum) = (0u64, 0u64);
+    let threads = Threads::new(1)?;
     for tensor in file.tensors() {
         let type_name = types.name_of(&tensor);
         decided.add(&types, &tensor);
         let kind = files::kind(&types, &tensor);
-        let mut chosen = None;
+        let (mut chosen, mut sizes) = (None, None);
         let shown = match (kind, files::matrix(tensor.dims())) {
             (Kind::Plain(_), _) => "not quantized".to_owned(),
             (Kind::Format(format), Some((n, k))) => {
@@ -54,6 +57,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 let prepared = REGISTRY.prepare(&Request::matmul(format.name, shape).on(arguments.device))?;
                 let decision = prepared.decide_as_asked();
                 chosen = decision.chosen().map(|entry| entry.name);
+                // A shape whose bytes do not fit the address space has no sizes.
+                sizes = format.tensor_bytes(n, k).ok().zip(decision.memory(&threads).ok());
                 match chosen {
                     Some(name) => name.to_owned(),
                     None => {
@@ -69,11 +74,17 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             }
         };
         served += usize::from(chosen.is_some());
+        if let Some((file, memory)) = &sizes {
+            file_sum = file_sum.saturating_add(*file as u64);
+            packed_sum = packed_sum.saturating_add(memory.weight_bytes as u64);
+        }
         rows.push(json!({
             "tensor": tensor.name(),
             "type": type_name,
             "shape": files::shape(tensor.dims()),
             "kernel": chosen,
+            "file_bytes": sizes.as_ref().map(|(file, _)| file),
+            "packed_bytes": sizes.as_ref().map(|(_, memory)| memory.weight_bytes),
             "quantized": !matches!(kind, Kind::Plain(_)),
             "type_number": tensor.type_id(),
             "type_decided_by": files::decided_by(&types, &tensor),
@@ -84,6 +95,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         let value = json!({
             "device": arguments.device.to_string(),
             "m": arguments.m,
+            "file_bytes": file_sum,
+            "packed_bytes": packed_sum,
             "tensors": rows,
             "without_kernel": without.json(),
         });
@@ -97,6 +110,14 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             "\n{all} on {}: {served} with a kernel, {none} without, {plain} not quantized",
             arguments.device
         )?;
+        if served > 0 {
+            writeln!(
+                out,
+                "weights with a kernel: {} in the file, {} packed for it",
+                bytes(file_sum),
+                bytes(packed_sum)
+            )?;
+        }
         decided.print(&types, out)?;
         without.print(out)?;
     }

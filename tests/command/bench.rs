@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 16] = [
     "ceiling",
+    "file_bits_per_weight",
     "format",
     "gb_s",
     "gmac_s",
@@ -18,6 +19,7 @@ const KEYS: [&str; 14] = [
     "kernel",
     "m",
     "memory",
+    "memory_bits_per_weight",
     "n",
     "percent",
     "threads",
@@ -35,6 +37,16 @@ fn check(record: &Value) {
     // The rate is that of the time.
     let macs = number("m") * number("n") * number("k");
     assert!((macs / number("us") / 1e3 / number("gmac_s") - 1.0).abs() < 1e-9, "{record}");
+    // Bytes are those of the file, also where packed weights take more: i2_s has a scale a tensor, q4_0 one for 32 weights.
+    let weights = number("n") * number("k");
+    let bytes = match record["format"].as_str() {
+        Some("i2_s") => weights / 4.0 + 32.0,
+        Some("q4_0") => weights / 32.0 * 18.0,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(number("file_bits_per_weight"), 8.0 * bytes / weights, "{record}");
+    assert!((bytes / number("us") / 1e3 / number("gb_s") - 1.0).abs() < 1e-9, "{record}");
+    assert!((1.0..8.0).contains(&number("memory_bits_per_weight")), "{record}");
 }
 
 #[test]

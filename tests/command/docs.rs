@@ -52,6 +52,47 @@ fn performance_page_is_up_to_date() -> Result<(), Box<dyn Error>> {
     check("docs/performance.md", &["--performance".into(), formats, peers])
 }
 
+/// What the table says of memory, worked out by the compiler, is what the library says that packing takes.
+#[test]
+fn packed_bits_are_those_of_the_library() -> Result<(), Box<dyn Error>> {
+    use gristmill::vocab::{DeviceKind, Op};
+    use gristmill::{CpuProfile, REGISTRY, Request, Restrict, Shape, Threads};
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md"))?;
+    let (_, table) = page.split_once("## Weights in memory").ok_or("no such section")?;
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .skip_while(|line| !line.starts_with('|'))
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    let cell = |format: &str, packing: &str| -> Option<f64> {
+        let name = format!("`{packing}`");
+        let column = rows[0].iter().position(|c| c.contains(&name) && !c.ends_with("GPUs"))?;
+        let row = rows.iter().find(|row| row[0] == format!("`{format}`"))?;
+        row[column].split(' ').next()?.parse().ok()
+    };
+    let mut compared = 0;
+    for entry in REGISTRY.entries.iter().filter(|e| e.op == Op::Matmul && e.device == DeviceKind::Cpu) {
+        let format = &REGISTRY.formats[entry.format];
+        // Whole panels and blocks of all formats, and few bits for the f32 of a row.
+        let shape = Shape::new(1, 64, 1 << 18);
+        let only = Restrict { kernel: Some(entry.name.to_owned()), ..Restrict::default() };
+        let prepared =
+            REGISTRY.prepare_for(&Request::matmul(format.name, shape), CpuProfile::detect(), &only)?;
+        let Ok(memory) = prepared.decide(shape).memory(&Threads::single()) else { continue };
+        let Some(packing) = memory.packing else { continue };
+        let said = cell(format.name, packing).ok_or(format!("no cell for {} in {packing}", format.name))?;
+        assert!(
+            (said - memory.bits_per_weight).abs() < 0.006,
+            "{}: {memory:?}, {said} on the page",
+            entry.name
+        );
+        compared += 1;
+    }
+    assert!(compared > 0 || CpuProfile::detect().features == Default::default(), "nothing was compared");
+    Ok(())
+}
+
 /// Each term of the glossary stands in the file that it names.
 #[test]
 fn the_glossary_says_where_its_terms_stand() -> Result<(), Box<dyn Error>> {

@@ -52,7 +52,24 @@ fn plans_decide_before_loading() {
         "{json}"
     );
     assert_eq!(json["tensors"][1]["quantized"], false);
+    assert!(json["tensors"][1]["file_bytes"].is_null(), "{json}");
     gristmill(["plan", text(&path), "--device", "cuda:0"]).code(2).says("i2_s (2: ");
+}
+
+/// Two bits for each of 8 x 256 weights, and the 32 bytes behind them; packed, rows are filled up to whole panels.
+#[test]
+fn bytes_of_the_file_stand_beside_packed_bytes() {
+    let path = data("i2_s.gguf");
+    for line in [["plan", text(&path), "--m", "1"], ["run", text(&path), "--m", "1"]] {
+        gristmill(line).code(0).says(" in the file, ").says(" packed");
+        let json = gristmill(line.into_iter().chain(["--json"])).code(0).json();
+        let rows = json["tensors"].as_array().expect("tensors");
+        let sum = |key: &str| rows.iter().filter_map(|row| row[key].as_u64()).sum::<u64>();
+        assert_eq!(rows[0]["file_bytes"], 8 * 256 / 4 + 32, "{json}");
+        assert!(rows[0]["packed_bytes"].as_u64() > Some(8 * 256 / 4), "{json}");
+        assert_eq!(json["file_bytes"], sum("file_bytes"), "{json}");
+        assert_eq!(json["packed_bytes"], sum("packed_bytes"), "{json}");
+    }
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn what_can_t_be_compiled_is_shown_where_it_is() -> Outcome {
 fn generated_code_can_be_read() {
     let code = gristmill(words("emit i2_s --isa avx2")).code(0).says("pub mod i2_s {").says("@generated");
     assert!(
-        code.stdout.contains("enable = \"avx2\"") && !code.stdout.contains("avx512"),
+        code.stdout.contains("enable = \"avx2,f16c\"") && !code.stdout.contains("avx512"),
         "other ISAs are left out"
     );
     assert!(code.stdout.contains("kernel-spec/kernels/matmul.toml:"), "it says where it comes from");

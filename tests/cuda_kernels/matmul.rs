@@ -7,13 +7,14 @@ use super::generated::{Kernel, generated, kernels, least, same_f32};
 use super::random::Random;
 use super::support::{Buffer, Unit, can_run};
 use super::verify::inputs::{self, Tokens, Weights};
+use gristmill::half::f16;
 use gristmill::oracle::{FormatOracle, Int8Row};
 use gristmill::registry::{Code, Entry, PackInfo};
 use gristmill::vocab::{DType, Isa};
 use gristmill::{
     CpuProfile, Input, Matmul, QuantizedMatrix, REGISTRY, Request, Restrict, Shape, Threads, Workspace,
 };
-use gristmill_spec::model::{Axis, Packing};
+use gristmill_spec::model::{Axis, Factor, FieldType, Packing, Scalar};
 use gristmill_spec::vocab::Op;
 
 /// Integer activations of some tokens, with the scales of their blocks.
@@ -141,18 +142,37 @@ struct RowTerms {
     integers: Vec<i8>,
 }
 
-/// Where the terms of a panel of `rows` rows have what super-blocks of `runs` share, in words, and the integer of `unit`,
-/// in bytes; of minima two units stand side by side. As the runtime's documentation of packings has it.
-fn place(runs: usize, rows: usize, row: usize, unit: usize, mins: bool) -> (usize, usize) {
-    let block = unit / runs * (rows + if runs == 1 { 0 } else { runs * rows / 4 });
+/// Bytes at which the terms of a panel of `rows` rows have what super-blocks of `runs` share, `width` bytes a row, and the
+/// integer of `unit`; of minima two units stand side by side. As the runtime's documentation of packings has it.
+fn place(runs: usize, rows: usize, width: usize, row: usize, unit: usize, mins: bool) -> (usize, usize) {
+    let block = 4 * words(runs, rows, width, unit / runs * runs);
     let run = unit % runs;
     let integer = if mins { run / 2 * 2 * rows + 2 * row + run % 2 } else { run * rows + row };
-    (block + row, (block + rows) * 4 + integer)
+    (block + row * width, block + rows * width + integer)
 }
 
 /// Words that the terms of a panel take.
-fn words(runs: usize, rows: usize, units: usize) -> usize {
-    units / runs * (rows + if runs == 1 { 0 } else { runs * rows / 4 })
+fn words(runs: usize, rows: usize, width: usize, units: usize) -> usize {
+    units / runs * (rows * width + if runs == 1 { 0 } else { runs * rows }) / 4
+}
+
+/// The f32 of a scale as the CPU packs it: narrower ones are as the blocks of `format` have them.
+fn widened(format: &str, bytes: &[u8]) -> f32 {
+    let format = generated().set.formats.iter().find(|other| other.name == format).expect("described");
+    let ty = format.value.scale.iter().find_map(|factor| match factor {
+        Factor::Field(field) => Some(format.fields[*field].ty),
+        Factor::Row | Factor::Tensor => None,
+    });
+    match (bytes, ty) {
+        (&[a, b, c, d], _) => f32::from_ne_bytes([a, b, c, d]),
+        (&[a, b], Some(FieldType::Scalar(Scalar::F16))) => f16::from_ne_bytes([a, b]).to_f32(),
+        (&[e], Some(FieldType::Scalar(Scalar::E8m0Half))) => 2f64.powi(i32::from(e) - 128) as f32,
+        (&[bits], Some(FieldType::Scalar(Scalar::Ue4m3Half))) => {
+            let (exponent, mantissa) = (i32::from(bits >> 3), f64::from(bits & 7) / 8.0);
+            (if exponent == 0 { mantissa / 128.0 } else { (1.0 + mantissa) * 2f64.powi(exponent - 8) }) as f32
+        }
+        other => panic!("no scale is {other:?}"),
+    }
 }
 
 /// Scales and minimum terms by row, from the panels that the CPU packs.
@@ -163,16 +183,17 @@ fn terms(
     units: usize,
     padded: usize,
 ) -> [Vec<RowTerms>; 2] {
-    let (_, format) = REGISTRY.format(format).expect("in this build");
+    let (_, sizes) = REGISTRY.format(format).expect("in this build");
     let (n, k) = (product.n, product.k);
-    let row_bytes = format.row_bytes(k).expect("whole blocks");
-    let header = format.row_header.map_or(0, |outer| outer.bytes());
+    let row_bytes = sizes.row_bytes(k).expect("whole blocks");
+    let header = sizes.row_header.map_or(0, |outer| outer.bytes());
     let mut found = [vec![RowTerms::default(); n], vec![RowTerms::default(); n]];
     for panel in 0..n.div_ceil(info.rows) {
         let rows = info.rows.min(n - panel * info.rows);
         let mut codes =
             vec![0u8; (units * padded * info.rows * bits_of(info)).div_ceil(8).next_multiple_of(64) + 64];
-        let mut both = [(); 2].map(|()| vec![0f32; words(info.runs, info.rows, units)]);
+        let widths = [info.scale_bytes, info.min_bytes];
+        let mut both = widths.map(|width| vec![0f32; words(info.runs, info.rows, width, units)]);
         let [scales, mins] = &mut both;
         // SAFETY: the rows of the panel are in the tensor; the buffers hold what a panel of that many units takes.
         let fault = unsafe {
@@ -188,13 +209,16 @@ fn terms(
         };
         assert_eq!(fault, Ok(()));
         for row in 0..rows {
-            for ((found, of), mins) in found.iter_mut().zip(&both).zip([false, true]) {
+            for (((found, of), width), mins) in found.iter_mut().zip(&both).zip(widths).zip([false, true]) {
+                if width == 0 {
+                    continue;
+                }
                 let found = &mut found[panel * info.rows + row];
                 let bytes: Vec<u8> = of.iter().flat_map(|word| word.to_ne_bytes()).collect();
                 for unit in 0..units {
-                    let (shared, integer) = place(info.runs, info.rows, row, unit, mins);
+                    let (shared, integer) = place(info.runs, info.rows, width, row, unit, mins);
                     if unit % info.runs == 0 {
-                        found.shared.push(of[shared]);
+                        found.shared.push(widened(format, &bytes[shared..][..width]));
                     }
                     if info.runs > 1 {
                         found.integers.push(bytes[integer] as i8);
@@ -228,11 +252,12 @@ pub fn pack(kernel: &Kernel, product: &Product) -> Packed {
         outer: Vec::new(),
     };
     let [scales, mins] = terms(info, kernel.format(), product, units, padded);
-    let panel_words = words(info.runs, rows, units);
-    if info.scales {
+    // For a GPU they are f32 whatever they are in the file.
+    let panel_words = words(info.runs, rows, 4, units);
+    if info.scale_bytes > 0 {
         packed.scales = vec![0.0; panels * panel_words];
     }
-    if info.mins {
+    if info.min_bytes > 0 {
         packed.mins = vec![0.0; panels * panel_words];
     }
     for row in 0..n {
@@ -240,16 +265,16 @@ pub fn pack(kernel: &Kernel, product: &Product) -> Packed {
         let decoded = oracle.row(tensor, n, k, row).expect("valid codes");
         packed.outer.push(decoded.outer);
         for (there, to, from, mins) in [
-            (info.scales, &mut packed.scales, &scales[row], false),
-            (info.mins, &mut packed.mins, &mins[row], true),
+            (info.scale_bytes > 0, &mut packed.scales, &scales[row], false),
+            (info.min_bytes > 0, &mut packed.mins, &mins[row], true),
         ] {
             if !there {
                 continue;
             }
             let to = &mut to[panel * panel_words..][..panel_words];
             for unit in 0..units {
-                let (shared, integer) = place(info.runs, rows, within, unit, mins);
-                to[shared] = from.shared[unit / info.runs];
+                let (shared, integer) = place(info.runs, rows, 4, within, unit, mins);
+                to[shared / 4] = from.shared[unit / info.runs];
                 if let Some(value) = from.integers.get(unit) {
                     let mut bytes = to[integer / 4].to_ne_bytes();
                     bytes[integer % 4] = *value as u8;
@@ -345,8 +370,8 @@ impl WeightBuffers {
         let mut arguments = Vec::new();
         arguments.extend(self.codes.address().to_le_bytes());
         arguments.extend(self.stride.to_le_bytes());
-        arguments.extend(if_any(self.info.scales, self.scales.address()).to_le_bytes());
-        arguments.extend(if_any(self.info.mins, self.mins.address()).to_le_bytes());
+        arguments.extend(if_any(self.info.scale_bytes > 0, self.scales.address()).to_le_bytes());
+        arguments.extend(if_any(self.info.min_bytes > 0, self.mins.address()).to_le_bytes());
         arguments.extend(self.info.min.to_le_bytes());
         arguments.extend((k as u32).to_le_bytes());
         arguments.extend(if_any(self.info.table.is_some(), self.table.address()).to_le_bytes());

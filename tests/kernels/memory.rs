@@ -2,8 +2,8 @@
 
 use gristmill::vocab::{DeviceKind, Op};
 use gristmill::{
-    CpuProfile, Dequantizer, Device, Error, Matmul, QuantizedMatrix, REGISTRY, Request, Restrict, Shape,
-    Threads, Workspace,
+    CpuProfile, Dequantizer, Device, Error, Linear, LinearOptions, Matmul, QuantizedMatrix, REGISTRY,
+    Request, Restrict, Shape, Threads, Workspace,
 };
 
 #[test]
@@ -42,6 +42,35 @@ fn every_packing_takes_what_is_said_of_it() -> Result<(), Error> {
         }
     }
     assert!(ran > 0, "no kernel ran");
+    Ok(())
+}
+
+/// Where codes fill bytes in packings, weights take what they take in a file: scales are as wide there, and only an f32 a row
+/// comes on top, or a byte for the integer of a run that has six bits in the file.
+#[cfg(feature = "ggml")]
+#[test]
+fn weights_take_little_more_than_in_a_file() -> Result<(), Error> {
+    let (n, k) = (256, 4096);
+    let limits = [
+        ("q4_0", 1.01),
+        ("q4_1", 1.01),
+        ("q8_0", 1.01),
+        ("iq4_nl", 1.01),
+        ("mxfp4", 1.01),
+        ("nvfp4", 1.01),
+        ("iq4_xs", 1.02),
+        ("q4_k", 1.04),
+    ];
+    for (name, limit) in limits {
+        let format = REGISTRY.format(name)?.1;
+        let bytes = vec![0; format.tensor_bytes(n, k)?];
+        let matrix = QuantizedMatrix::new(format, n, k, &bytes)?;
+        // Not what the environment may ask for.
+        let options = LinearOptions { restrict: Some(Restrict::default()), ..LinearOptions::default() };
+        let layer = Linear::new(&REGISTRY, &matrix, &options, &Threads::single())?;
+        let ratio = layer.weight_bytes() as f64 / bytes.len() as f64;
+        assert!((1.0..=limit).contains(&ratio), "{name}: {ratio} times as large as in a file");
+    }
     Ok(())
 }
 

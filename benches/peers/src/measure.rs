@@ -97,7 +97,8 @@ fn measure_pair(
             ours.pack(*m, our_copies)?;
             let their_copies = count(theirs.bytes);
             theirs.copy(their_copies);
-            let bytes = ours.packed_bytes(at);
+            let bytes = ours.file_bytes();
+            let bits = |bytes: usize| Some(8.0 * bytes as f64 / (n as f64 * k as f64));
             let mut a = ours.product(at, our_copies, x, *m)?;
             let mut b = peer::Product::new(&mut theirs, their_copies, x, *m)?;
             a.run(0)?;
@@ -150,6 +151,8 @@ fn measure_pair(
                 their_gmac_s: gmacs / their_time,
                 speedup: median(ratios),
                 our_percent: median(percents),
+                file_bits_per_weight: bits(bytes),
+                memory_bits_per_weight: bits(ours.packed_bytes(at)),
                 nmse,
             };
             println!(

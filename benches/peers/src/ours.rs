@@ -68,6 +68,11 @@ impl Weights {
         Ok(at)
     }
 
+    /// Bytes that the weights take in a file.
+    pub fn file_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Bytes of one packed copy.
     pub fn packed_bytes(&self, at: usize) -> usize {
         self.packed[at].1[0].bytes()

@@ -106,7 +106,12 @@ fn draw(record: &Record) -> Result<String, String> {
             x += 40 + 6 * name.len() as i32;
         }
         root.draw(&Rectangle::new([(x, 30), (x + 2, 42)], CEILING.filled())).map_err(failed)?;
-        label("the machine's ceiling for it", (x + 8, 37), 11, &BLACK, HPos::Left)?;
+        let mut cells = record.runs.iter().flat_map(|run| &run.cells);
+        let ceiling = match cells.all(|cell| cell.file_bits_per_weight.is_some()) {
+            true => "the machine's ceiling for it, weights as large as in a file",
+            false => "the machine's ceiling for it, weights as large as packed",
+        };
+        label(ceiling, (x + 8, 37), 11, &BLACK, HPos::Left)?;
         for (index, (title, rows)) in panels.iter().enumerate() {
             let left = index as i32 * panel_width + NAMES;
             label(title, (left, TOP - 8), 12, &BLACK, HPos::Left)?;

@@ -61,8 +61,13 @@ pub struct Cell {
     pub their_gmac_s: f64,
     /// Median over rounds of their time over ours.
     pub speedup: f64,
-    /// Of the lower ceiling as measured beside ours.
+    /// Of the lower ceiling as measured beside ours; reading counts the bytes of the file, in records that say below how many
+    /// those are, and else those of our packing.
     pub our_percent: f64,
+    /// What a weight of ours takes in a file.
+    pub file_bits_per_weight: Option<f64>,
+    /// What it takes packed, scales included.
+    pub memory_bits_per_weight: Option<f64>,
     /// Normalized mean square difference of the results.
     pub nmse: f64,
 }

@@ -60,7 +60,7 @@ pub fn decode(plan: &FormatPlan<'_>) -> String {
     out
 }
 
-fn window(fields: &[&gristmill_spec::model::Field]) -> &'static str {
+pub(super) fn window(fields: &[&gristmill_spec::model::Field]) -> &'static str {
     if fields.iter().any(|f| needs_window(f)) {
         "let mut window = [0u8; BYTES + 8];
          window[..BYTES].copy_from_slice(block);\n"

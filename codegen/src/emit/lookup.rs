@@ -5,7 +5,7 @@
 //! order of k, as everywhere.
 
 use super::matmul::{epilogue, format_words};
-use super::pack::words;
+use super::terms;
 use crate::plan::{LookupPlan, SuperBlock};
 use std::fmt::Write;
 
@@ -14,6 +14,7 @@ pub fn shape_name(plan: &LookupPlan<'_>) -> String {
     let format = plan.format;
     let mut name = format!("{}_{}bit_sums", plan.pack.packing.name, plan.pack.bits());
     name.push_str(&format_words(format, false));
+    name.push_str(&plan.pack.terms.suffix());
     name
 }
 
@@ -437,7 +438,7 @@ fn terms_of_units(plan: &LookupPlan<'_>) -> Terms {
     }
     let has_x = format.activations.block.is_some();
     let term = |name: &str| {
-        let load = format!("simd::load_f32({name}[i].add(unit * {rows} + q * LANES))");
+        let load = terms::load(plan.pack.terms, name, &format!("unit * {rows} + q * LANES"));
         if has_x { format!("simd::mul_f32({load}, x_scale)") } else { load }
     };
     let scaled = match (format.has_scales(), has_x) {
@@ -454,11 +455,12 @@ fn terms_of_units(plan: &LookupPlan<'_>) -> Terms {
         if used {
             let _ = writeln!(
                 declare,
-                "let mut {name} = [a.{name}; V];
+                "let mut {name} = [{from}; V];
                  for i in 0..V {{
                      let row = row + i * BYTES;
-                     {name}[i] = a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS);
-                 }}"
+                     {name}[i] = {from}.add(row / ROWS * ROWS * a.units + row % ROWS);
+                 }}",
+                from = terms::pointer(plan.pack.terms, name),
             );
         }
     }
@@ -469,12 +471,13 @@ fn terms_of_units(plan: &LookupPlan<'_>) -> Terms {
 fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> Terms {
     let format = plan.format;
     let (rows, runs) = (plan.pack.packing.rows, superblock.runs);
-    let words = words(runs, rows);
+    let words = plan.pack.terms.words(runs, rows);
+    let shared = plan.pack.terms.shared_words(rows);
     let has_min = superblock.min.is_some();
     let mut declare = String::from("let mut sums = [[simd::zero(); 4]; V];\n");
     let mut per_unit = format!("let (superblock, run) = (unit / {runs} * {words}, unit % {runs});\n");
     let mut add = format!(
-        "let integers = simd::integers(scales[i].add(superblock + {rows}).cast::<i8>().add(run * {rows} + from[i] + q * LANES));
+        "let integers = simd::integers(scales[i].add(superblock + {shared}).cast::<i8>().add(run * {rows} + from[i] + q * LANES));
          sums[i][q] = simd::add_product(sums[i][q], sum, integers);\n"
     );
     declare.push_str(
@@ -498,7 +501,7 @@ fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> Terms {
         let _ = writeln!(
             add,
             "let integers = simd::integer_pairs(
-                 mins[i].add(superblock + {rows}).cast::<i8>().add(run / 2 * {} + 2 * (from[i] + q * LANES))
+                 mins[i].add(superblock + {shared}).cast::<i8>().add(run / 2 * {} + 2 * (from[i] + q * LANES))
              );
              lows[i][q] = simd::add_products(lows[i][q], integers, x_sum);",
             2 * rows
@@ -506,7 +509,13 @@ fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> Terms {
     }
     let x_block = format.activations.block;
     let term = |name: &str| {
-        let load = format!("simd::load_f32({name}[i].add(superblock + from[i] + q * LANES))");
+        // The pointer counts words, and the rows of what they share are as wide as their type.
+        let load = terms::load_from(
+            plan.pack.terms,
+            name,
+            &format!("{name}[i].add(superblock)"),
+            "from[i] + q * LANES",
+        );
         if x_block.is_some() { format!("simd::mul_f32({load}, x_scale)") } else { load }
     };
     let mut last = format!(

@@ -29,6 +29,7 @@ pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
         name.push_str("_lookup");
     }
     name.push_str(&format_words(format, format.min() != 0));
+    name.push_str(&pack.terms.suffix());
     if plan.biased {
         name.push_str("_biased");
     }

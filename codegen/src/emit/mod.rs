@@ -9,7 +9,6 @@ pub(crate) use format::uses_outer;
 pub(crate) use listed::kernel_words;
 pub use listed::{Listed, kernel_name};
 pub(crate) use matmul::{constant_word, format_words};
-pub(crate) use pack::words;
 pub(crate) use serving::serving;
 mod listed;
 mod lookup;
@@ -26,6 +25,7 @@ mod scalar;
 mod search;
 mod serving;
 mod sums;
+mod terms;
 mod text;
 mod trits;
 

@@ -198,7 +198,8 @@ pub(super) fn format_module(
                     }
                 };
                 let multiple = pack.multiple;
-                packs.entry(packing.name.clone()).or_insert(pack);
+                let packed_name = format!("{name}::PACK_{}", pack.ident().to_uppercase());
+                packs.entry(pack.ident()).or_insert(pack);
                 let function = match &variant.body {
                     Some(path) => path.clone(),
                     None => {
@@ -216,7 +217,7 @@ pub(super) fn format_module(
                 };
                 (
                     function,
-                    format!("Some(&{name}::PACK_{})", packing.name.to_uppercase()),
+                    format!("Some(&{packed_name})"),
                     multiple,
                     k_rule(variant.shape, k_max),
                     words,
@@ -243,29 +244,34 @@ pub(super) fn format_module(
         match crate::cuda::packings(set, plan, index) {
             Ok(more) => {
                 for pack in more {
-                    packs.entry(pack.packing.name.clone()).or_insert(pack);
+                    packs.entry(pack.ident()).or_insert(pack);
                 }
             }
             Err(error) => errors.push(error),
         }
     }
-    for (packing, pack) in &packs {
+    for (ident, pack) in &packs {
         body.push_str(&pack::pack(plan, pack));
         let _ = write!(
             body,
-            "/// `{name}` in packing `{packing}`.
+            "/// `{name}` in packing `{packing}`{held}.
              // SAFETY: these facts, the functions and the kernels that read the packing are of one plan.
              pub static PACK_{upper}: PackInfo = unsafe {{ PackInfo::new(PackFacts {{
-                 name: {packing:?}, rows: {rows}, tile_k: {tile_k}, tile_bytes: {tile_bytes}, scales: {scales}, mins: {mins}, runs: {runs}, min: {min}, table: {table},
-                 pack: pack_{packing}, unpack: unpack_{packing},
+                 name: {packing:?}, rows: {rows}, tile_k: {tile_k}, tile_bytes: {tile_bytes}, scale_bytes: {scales}, min_bytes: {mins}, runs: {runs}, min: {min}, table: {table},
+                 pack: pack_{ident}, unpack: unpack_{ident},
              }}) }};\n",
-            upper = packing.to_uppercase(),
+            packing = pack.packing.name,
+            held = match pack.terms.suffix().as_str() {
+                "" => String::new(),
+                suffix => format!(", scales as {}", suffix.trim_start_matches('_')),
+            },
+            upper = ident.to_uppercase(),
             rows = pack.packing.rows,
             tile_k = pack.tile.k,
             tile_bytes = pack.tile.bytes,
-            scales = plan.has_scales(),
+            scales = if plan.has_scales() { pack.terms.scale.bits() / 8 } else { 0 },
             runs = plan.runs(),
-            mins = plan.offset,
+            mins = if plan.offset { pack.terms.min.bits() / 8 } else { 0 },
             min = plan.min(),
             table = pack.table.as_ref().map_or("None".to_string(), |t| format!("Some(&{t:?})")),
         );

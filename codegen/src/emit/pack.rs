@@ -1,6 +1,7 @@
 //! Code that moves a format's rows into a packing and back, derived from the packing's layout.
 
 use super::fields::signed;
+use super::terms;
 use super::text::float;
 use super::trits;
 use crate::plan::{FormatPlan, PackPlan, SuperBlock};
@@ -8,7 +9,7 @@ use gristmill_spec::model::Axis;
 
 /// `pack_NAME` and `unpack_NAME` for one packing.
 pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
-    let name = &pack.packing.name;
+    let name = &pack.ident();
     let (tile_k, tile_bytes, bits) = (pack.tile.k, pack.tile.bytes, pack.bits());
     let min = plan.min();
     let unit = plan.unit;
@@ -75,23 +76,33 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let (unit_index, packed_k) = unit_of("k");
     let rows = pack.packing.rows;
     let scales = if let Some(superblock) = &plan.superblock {
-        pack_parts(superblock, rows)
+        pack_parts(plan, pack, superblock)
     } else if plan.has_scales() {
-        let (pattern, mins) = if plan.offset {
-            (
-                "let (scale, offset) = terms(block, 1.0);",
-                format!("mins.add({unit_index} * {rows} + row).write(offset[run]);"),
-            )
-        } else {
-            ("let scale = terms(block, 1.0);", String::new())
+        let place = format!("{unit_index} * {rows} + row");
+        let write = |name: &str, value: &str| terms::write(pack.terms, name, name, &place, value);
+        // As the block holds them, or what they come to.
+        let narrow = |name: &str| terms::stored(plan, pack, name, plan.groups);
+        let mut pattern = match (narrow("scales"), plan.offset.then(|| narrow("mins"))) {
+            (Some(_), None | Some(Some(_))) => String::new(),
+            (_, None) => "let scale = terms(block, 1.0);\n".to_string(),
+            (Some(_), Some(None)) => "let (_, offset) = terms(block, 1.0);\n".to_string(),
+            (None, Some(Some(_))) => "let (scale, _) = terms(block, 1.0);\n".to_string(),
+            (None, Some(None)) => "let (scale, offset) = terms(block, 1.0);\n".to_string(),
         };
+        for (variable, name, used) in [("scale", "scales", true), ("offset", "mins", plan.offset)] {
+            if let Some(stored) = narrow(name).filter(|_| used) {
+                pattern.push_str(&format!("let {variable} = {stored};\n"));
+            }
+        }
+        let mins = if plan.offset { format!("{};", write("mins", "offset[run]")) } else { String::new() };
         format!(
             "{pattern}
              for start in (0..ELEMENTS).step_by({unit}) {{
                  let (run, k) = (start / RUN, first + start);
                  // SAFETY: the caller answers for room for one value a unit and row.
-                 unsafe {{ scales.add({unit_index} * {rows} + row).write(scale[run]); {mins} }}
-             }}"
+                 unsafe {{ {scales}; {mins} }}
+             }}",
+            scales = write("scales", "scale[run]"),
         )
     } else {
         String::new()
@@ -99,36 +110,40 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let (scales_name, mins_name) =
         (if plan.has_scales() { "scales" } else { "_scales" }, if plan.offset { "mins" } else { "_mins" });
     let runs = plan.runs();
+    let shared = pack.terms.shared_words(rows);
     let value = match (plan.has_scales(), plan.offset) {
         (true, offset) if runs > 1 => format!(
             "let (run, words) = ({unit_index} % {runs}, {unit_index} / {runs} * {words});
              let scale = unsafe {{
-                 scales.add(words + row).read()
-                     * f32::from(scales.add(words + {rows}).cast::<i8>().add(run * {rows} + row).read())
+                 {scale} * f32::from(scales.add(words + {shared}).cast::<i8>().add(run * {rows} + row).read())
              }};
              {}",
             if offset {
                 format!(
                     "// SAFETY: and for minima.
                      let offset = unsafe {{
-                         mins.add(words + row).read()
-                             * f32::from(mins.add(words + {rows}).cast::<i8>().add({PAIR}).read())
+                         {min} * f32::from(mins.add(words + {shared}).cast::<i8>().add({PAIR}).read())
                      }};
                      outer * (scale * value as f32 - offset)",
+                    min = terms::read(pack.terms, "mins", "mins.add(words)", "row"),
                     PAIR = in_pairs(rows),
                 )
             } else {
                 "outer * (scale * value as f32)".to_string()
             },
-            words = words(runs, rows),
+            words = pack.terms.words(runs, rows),
+            scale = terms::read(pack.terms, "scales", "scales.add(words)", "row"),
         ),
         (true, true) => format!(
-            "let (scale, offset) = unsafe {{ (scales.add({unit_index} * {rows} + row).read(), mins.add({unit_index} * {rows} + row).read()) }};
-             outer * (scale * value as f32 - offset)"
+            "let (scale, offset) = unsafe {{ ({}, {}) }};
+             outer * (scale * value as f32 - offset)",
+            terms::read(pack.terms, "scales", "scales", &format!("{unit_index} * {rows} + row")),
+            terms::read(pack.terms, "mins", "mins", &format!("{unit_index} * {rows} + row")),
         ),
         (true, false) => format!(
-            "let scale = unsafe {{ scales.add({unit_index} * {rows} + row).read() }};
-             outer * (scale * value as f32)"
+            "let scale = unsafe {{ {} }};
+             outer * (scale * value as f32)",
+            terms::read(pack.terms, "scales", "scales", &format!("{unit_index} * {rows} + row")),
         ),
         (false, _) if plan.format.value.unit != 1.0 => {
             format!("outer * {} * value as f32", float(plan.format.value.unit))
@@ -244,32 +259,34 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     )
 }
 
-/// Words of f32 that the terms of a super-block take in a panel: the shared number of each row, then the integers of its
-/// runs, a byte each.
-pub(crate) fn words(runs: u32, rows: u32) -> u32 {
-    rows + (runs * rows).div_ceil(4)
-}
-
 /// Place of the integer of `run` and `row` among those of minima: pairs of runs side by side, as their sums are multiplied.
 fn in_pairs(rows: u32) -> String {
     format!("run / 2 * {} + row * 2 + run % 2", 2 * rows)
 }
 
 /// Statements that write the terms of a block's super-blocks.
-fn pack_parts(superblock: &SuperBlock, rows: u32) -> String {
-    let words = words(superblock.runs, rows);
+fn pack_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, superblock: &SuperBlock) -> String {
+    let rows = pack.packing.rows;
+    let words = pack.terms.words(superblock.runs, rows);
+    let integers_at = pack.terms.shared_words(rows);
+    let count = plan.groups / superblock.runs;
     let write = |to: &str, parts: &str, place: &str| {
+        let shared = match terms::stored(plan, pack, to, count) {
+            Some(stored) => format!("let (_, integers) = {parts}(block);\nlet shared = {stored};"),
+            None => format!("let (shared, integers) = {parts}(block);"),
+        };
         format!(
-            "let (shared, integers) = {parts}(block);
+            "{shared}
              for i in 0..SUPERBLOCKS {{
                  // SAFETY: the caller answers for room for so many words a super-block, and for the row.
                  unsafe {{
                      let to = {to}.add((index * SUPERBLOCKS + i) * {words});
-                     to.add(row).write(shared[i]);
-                     let to = to.add({rows}).cast::<i8>();
+                     {write};
+                     let to = to.add({integers_at}).cast::<i8>();
                      for run in 0..SUPERBLOCK {{ to.add({place}).write(integers[i * SUPERBLOCK + run]); }}
                  }}
-             }}\n"
+             }}\n",
+            write = terms::write(pack.terms, to, "to", "row", "shared[i]"),
         )
     };
     let mut out = write("scales", "scale_parts", &format!("run * {rows} + row"));

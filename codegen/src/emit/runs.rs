@@ -3,9 +3,9 @@
 //! Where each run has an f32, its sum is scaled and added to the f32 sums of the rows. Where runs have integers, sums are
 //! multiplied with those and added up over a super-block first.
 
-use super::operands::{PREFETCH_DISTANCE, prefetches};
-use super::pack::words;
+use super::operands::{LINE, PREFETCH_DISTANCE, prefetches};
 use super::sums::{integer_sums, needs_sum, zero_point};
+use super::terms;
 use crate::plan::{MatmulPlan, SuperBlock};
 use std::fmt::Write;
 
@@ -29,7 +29,9 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
     let format = plan.format;
     let (unit, runs, rows) = (format.unit, superblock.runs, plan.pack.packing.rows);
     let tiles = unit.div_ceil(plan.pack.tile.k);
-    let words = words(runs, rows);
+    let types = plan.pack.terms;
+    let words = types.words(runs, rows);
+    let shared = types.shared_words(rows);
     let has_min = superblock.min.is_some();
     let start = start(plan);
     let sums = integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string(), needs_sum(plan));
@@ -39,17 +41,24 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
             let each = if name == "min" { 2 } else { 1 };
             let _ = writeln!(
                 out,
-                "let mut {name}s = [a.{name}s; V];
+                "let mut {name}s = [{pointer}; V];
                  let mut {name}_integers = [a.{name}s.cast::<i8>(); V];
                  for i in 0..V {{
                      let row = row + i * LANES;
                      let panel = a.{name}s.add(row / ROWS * (a.units / RUNS * WORDS));
-                     {name}s[i] = panel.add(row % ROWS);
-                     {name}_integers[i] = panel.add(ROWS).cast::<i8>().add(row % ROWS * {each});
-                 }}"
+                     {name}s[i] = {values}.add(row % ROWS);
+                     {name}_integers[i] = panel.add({shared}).cast::<i8>().add(row % ROWS * {each});
+                 }}",
+                pointer = terms::pointer(types, &format!("{name}s")),
+                values = terms::cast_words(types, "panel"),
             );
         }
     }
+    // Values to a word.
+    let each = match 32 / types.scale.bits() {
+        1 => String::new(),
+        values => format!(" * {values}"),
+    };
     let mut ask = String::new();
     if prefetches(plan) {
         // Panel follows panel, so what comes after the last super-block is the next panel's first one.
@@ -58,8 +67,8 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
         for name in names {
             let _ = write!(
                 ask,
-                "for line in 0..WORDS / LINE {{
-                     simd::prefetch({name}s[0].wrapping_add((block + {ahead}) * WORDS + line * LINE).cast());
+                "for line in 0..WORDS.div_ceil(LINE) {{
+                     simd::prefetch({name}s[0].wrapping_add(((block + {ahead}) * WORDS + line * LINE){each}).cast());
                  }}\n"
             );
         }
@@ -92,7 +101,7 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
         None => (String::new(), false),
     };
     let term = |name: &str| {
-        let load = format!("simd::load_f32({name}[i].add(block * WORDS))");
+        let load = terms::load(types, name, &format!("block * WORDS{each}"));
         if times { format!("simd::mul_f32({load}, x_scale)") } else { load }
     };
     let subtract = if has_min {
@@ -156,7 +165,7 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>) -> String {
     }
     let has_x = format.activations.block.is_some();
     let term = |name: &str| {
-        let load = format!("simd::load_f32({name}[i].add(unit * {rows}))");
+        let load = terms::load(pack.terms, name, &format!("unit * {rows}"));
         if has_x { format!("simd::mul_f32({load}, x_scale)") } else { load }
     };
     let mut per_vector = String::from("let sum = simd::to_f32(dot[t][i]);\n");
@@ -194,10 +203,14 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>) -> String {
                 let _ = write!(
                     sums,
                     "for i in 0..V {{
-                         if (i * LANES).is_multiple_of(LINE) {{
+                         if (i * LANES).is_multiple_of({line}) {{
                              simd::prefetch({name}[i].wrapping_add(ahead).cast());
                          }}
-                     }}\n"
+                     }}\n",
+                    line = match terms::of_a_line(pack.terms, name) {
+                        LINE => "LINE".to_string(),
+                        values => values.to_string(),
+                    },
                 );
             }
         }
@@ -206,15 +219,16 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>) -> String {
         if used {
             let _ = writeln!(
                 pointers,
-                "let mut {name} = [a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS); V];
+                "let mut {name} = [{from}.add(row / ROWS * ROWS * a.units + row % ROWS); V];
                  for i in 1..V {{
                      let row = row + i * LANES;
                      {name}[i] = if ROWS.is_multiple_of(V * LANES) {{
                          {name}[0].add(i * LANES)
                      }} else {{
-                         a.{name}.add(row / ROWS * ROWS * a.units + row % ROWS)
+                         {from}.add(row / ROWS * ROWS * a.units + row % ROWS)
                      }};
-                 }}"
+                 }}",
+                from = terms::pointer(pack.terms, name),
             );
         }
     }

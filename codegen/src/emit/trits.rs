@@ -16,7 +16,7 @@ pub(super) struct Parts {
 
 /// Codes wait until they fill a tile of their row: blocks need not be whole tiles.
 pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, row_bit: &str) -> Parts {
-    let name = &pack.packing.name;
+    let name = pack.ident();
     let upper = name.to_uppercase();
     let (tile_k, tile_bytes) = (pack.tile.k, pack.tile.bytes);
     // What is appended at once: a block, or a unit of it, behind which the tile is padded.
@@ -90,7 +90,7 @@ pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, row_bit: &str) ->
 
 /// One statement for each byte of a row in a tile.
 fn writes(pack: &PackPlan<'_>) -> String {
-    let upper = pack.packing.name.to_uppercase();
+    let upper = pack.ident().to_uppercase();
     let mut bits: Vec<u32> = (0..pack.tile.k).map(|k| pack.bit(0, k)).collect();
     bits.sort_unstable();
     bits.dedup();

@@ -160,6 +160,32 @@ impl<'a> FormatPlan<'a> {
         !self.block_scale.is_empty() || self.offset
     }
 
+    /// The field that holds the scale of a unit, or of a super-block without the integers of its runs, and nothing else is
+    /// multiplied with it inside a block.
+    pub(crate) fn scale_field(&self) -> Option<usize> {
+        let fields = match &self.superblock {
+            Some(superblock) => &superblock.scale.shared,
+            None => &self.block_scale,
+        };
+        match fields[..] {
+            [field] if self.format.value.unit == 1.0 => Some(field),
+            _ => None,
+        }
+    }
+
+    /// The same for what is subtracted, or added.
+    pub(crate) fn min_field(&self) -> Option<usize> {
+        let value = &self.format.value;
+        match (&self.superblock, &value.add[..], &value.subtract[..]) {
+            (Some(superblock), _, _) => match superblock.min.as_ref()?.shared[..] {
+                [field] => Some(field),
+                _ => None,
+            },
+            (None, [Factor::Field(field)], []) | (None, [], [Factor::Field(field)]) => Some(*field),
+            (None, _, _) => None,
+        }
+    }
+
     /// How codes become values; evenly spaced levels are an affine map.
     pub fn decode(&self) -> Decode {
         let signed = matches!(self.format.fields[self.format.value.code].ty, FieldType::Signed(_));

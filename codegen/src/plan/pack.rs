@@ -1,6 +1,7 @@
 //! How the codes of a format lie in a packing, and which loops can read them there.
 
 use super::format::FormatPlan;
+use super::terms::TermTypes;
 use crate::error::Error;
 use gristmill_spec::model::{Axis, Origin, Packing, Tile, TileCode, TileDigit};
 use gristmill_spec::vocab::Strategy;
@@ -20,6 +21,8 @@ pub struct PackPlan<'a> {
     pub fields: u32,
     /// Largest operand.
     pub operand_max: u32,
+    /// How scales and minima lie beside the codes.
+    pub terms: TermTypes,
 }
 
 impl<'a> PackPlan<'a> {
@@ -35,7 +38,12 @@ impl<'a> PackPlan<'a> {
     ) -> Result<PackPlan<'a>, Error> {
         let pack = fitted(plan, packing, variant)?;
         pack.check_form(strategy, variant)?;
-        Ok(pack)
+        Ok(PackPlan { terms: TermTypes::stored(plan, packing.rows), ..pack })
+    }
+
+    /// Name of what packs this way, among all of a format: of the packing, and how scales and minima lie in it.
+    pub fn ident(&self) -> String {
+        format!("{}{}", self.packing.name, self.terms.suffix())
     }
 
     /// The narrowest tile of `packing` that holds value - min, or an index into a table of sixteen; none if none is wide
@@ -64,7 +72,15 @@ impl<'a> PackPlan<'a> {
             TileCode::Bits(bits) => 8 / bits,
             TileCode::Trit => TileCode::TRITS,
         };
-        Some(PackPlan { packing, tile, table, multiple: tile.k, fields, operand_max: span })
+        Some(PackPlan {
+            packing,
+            tile,
+            table,
+            multiple: tile.k,
+            fields,
+            operand_max: span,
+            terms: TermTypes::F32,
+        })
     }
 
     /// Whether the tile has the order that the loops of a strategy need.
@@ -99,6 +115,29 @@ impl<'a> PackPlan<'a> {
         matches!(rows[..], [d] if d.stride == 8 && d.extent == packing.rows)
             && matches!(tile.code, TileCode::Bits(bits @ (1 | 2 | 4))
                 if matches!(ks[..], [d] if d.stride == bits && d.extent == fields))
+    }
+
+    /// Bits that a weight of `plan` takes in long rows: its codes, scales and minima. Rows are filled up to whole tiles and panels,
+    /// and have an f32 each besides.
+    pub fn bits_per_weight(&self, plan: &FormatPlan<'_>) -> f64 {
+        let rows = self.packing.rows;
+        let codes = 8.0 * f64::from(self.tile.bytes) / f64::from(rows * self.tile.k);
+        if plan.unit == 0 {
+            return codes;
+        }
+        let filled = f64::from(plan.unit.next_multiple_of(self.multiple)) / f64::from(plan.unit);
+        let of_a_run = |bits: u32| match plan.runs() {
+            1 => f64::from(bits),
+            runs => 32.0 * f64::from(self.terms.words(runs, rows)) / f64::from(runs * rows),
+        };
+        let mut run = 0.0;
+        if plan.has_scales() {
+            run += of_a_run(self.terms.scale.bits());
+        }
+        if plan.offset {
+            run += of_a_run(self.terms.min.bits());
+        }
+        codes * filled + run / f64::from(plan.unit)
     }
 
     /// Codes are trits.

@@ -123,7 +123,7 @@ pub mod activations_int8_row {
     ///
     /// As [`QuantizeActivationsFn`](::gristmill::runtime::abi::QuantizeActivationsFn) says; the CPU has the features named.
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     pub unsafe fn quantize_avx2(
         x: *const f32,
         k: usize,

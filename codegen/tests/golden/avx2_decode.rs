@@ -16,7 +16,7 @@ pub mod matmul_avx2_decode_r16k4_2bit_rows_int8_row_centred_outer_widen16 {
     /// # Safety
     ///
     /// As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     unsafe fn tile<const V: usize, const T: usize>(
         a: &MatmulArgs,
         row: usize,
@@ -176,7 +176,7 @@ pub mod matmul_avx2_decode_r16k4_2bit_rows_int8_row_centred_outer_widen16 {
     /// # Safety
     ///
     /// As [`MatmulArgs`] says.
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     pub unsafe fn matmul(a: &MatmulArgs) {
         let end = a.row_end.next_multiple_of(LANES);
         let (first, last) = (0, a.m);

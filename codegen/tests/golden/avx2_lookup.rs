@@ -1,4 +1,4 @@
-pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales {
+pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales_f16 {
     use ::gristmill::runtime::abi::MatmulArgs;
     use ::gristmill::runtime::simd::avx2::{self as simd, LANES};
     /// Rows of a panel, a byte each.
@@ -46,7 +46,7 @@ pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales {
     /// # Safety
     ///
     /// `x` holds the activations of the tiles, and `tables` has room for two tables each.
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     unsafe fn fill(x: *const i8, tiles: usize, tables: *mut u8) {
         for group in 0..tiles * TILE_K / 4 {
             // SAFETY: the caller answers for activations and room; `OPERANDS` has sixteen lanes a set.
@@ -74,7 +74,7 @@ pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales {
     ///
     /// `count` values, if not more than `LANES`, are readable at `from`.
     #[inline]
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     unsafe fn load_rows(from: *const f32, count: usize) -> simd::F {
         // SAFETY: the caller answers for `count` values.
         unsafe {
@@ -88,7 +88,7 @@ pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales {
     /// `count` values are readable at `from`.
     #[cold]
     #[inline(never)]
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     unsafe fn load_some(from: *const f32, count: usize) -> simd::F {
         let mut lanes = [0f32; LANES];
         // SAFETY: the caller answers for `count` values, and `lanes` holds a vector.
@@ -103,7 +103,7 @@ pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales {
     ///
     /// `count` values, if not more than `LANES`, are writable at `to`.
     #[inline]
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     unsafe fn store_rows(to: *mut f32, count: usize, y: simd::F) {
         // SAFETY: the caller answers for room.
         unsafe {
@@ -121,7 +121,7 @@ pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales {
     /// `count` values are writable at `to`.
     #[cold]
     #[inline(never)]
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     unsafe fn store_some(to: *mut f32, count: usize, y: simd::F) {
         let mut lanes = [0f32; LANES];
         // SAFETY: the caller answers for room, and `lanes` holds a vector.
@@ -136,7 +136,7 @@ pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales {
     ///
     /// As [`MatmulArgs`] says; the rows lie within its panels, the token is below `m`, and `tables` are those of
     /// the token.
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     unsafe fn tile<const V: usize>(
         a: &MatmulArgs,
         tables: *const u8,
@@ -156,10 +156,13 @@ pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales {
             let mask = simd::bytes(0xf);
             let waiting = a.y.add(token * a.n + row);
             let rows = a.row_end.saturating_sub(row);
-            let mut scales = [a.scales; V];
+            let mut scales = [a.scales.cast::<u16>(); V];
             for i in 0..V {
                 let row = row + i * BYTES;
-                scales[i] = a.scales.add(row / ROWS * ROWS * a.units + row % ROWS);
+                scales[i] = a
+                    .scales
+                    .cast::<u16>()
+                    .add(row / ROWS * ROWS * a.units + row % ROWS);
             }
             let mut y = [[simd::splat_f32(0.0); 4]; V];
             if first > 0 {
@@ -216,7 +219,7 @@ pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales {
                             y[i][q],
                             simd::mul_f32(
                                 simd::mul_f32(
-                                    simd::load_f32(scales[i].add(unit * 64 + q * LANES)),
+                                    simd::load_f16(scales[i].add(unit * 64 + q * LANES)),
                                     x_scale,
                                 ),
                                 sum,
@@ -277,7 +280,7 @@ pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales {
     /// # Safety
     ///
     /// As [`MatmulArgs`] says.
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     pub unsafe fn matmul(a: &MatmulArgs) {
         let end = a.row_end.next_multiple_of(BYTES);
         let runs = a.units;

@@ -1,4 +1,4 @@
-pub mod matmul_avx2_prefill_r16k4_4bit_by32_q8_0_scales_centred_widen4 {
+pub mod matmul_avx2_prefill_r16k4_4bit_by32_q8_0_scales_centred_f16_widen4 {
     use ::gristmill::runtime::abi::MatmulArgs;
     use ::gristmill::runtime::simd::avx2::{self as simd, LANES};
     /// Rows of a panel.
@@ -18,7 +18,7 @@ pub mod matmul_avx2_prefill_r16k4_4bit_by32_q8_0_scales_centred_widen4 {
     /// # Safety
     ///
     /// As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     unsafe fn tile<const V: usize, const T: usize>(
         a: &MatmulArgs,
         row: usize,
@@ -46,13 +46,16 @@ pub mod matmul_avx2_prefill_r16k4_4bit_by32_q8_0_scales_centred_widen4 {
                 .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
             let next_terms = (after / ROWS * ROWS * a.units + after % ROWS)
                 .wrapping_sub(row / ROWS * ROWS * a.units + row % ROWS + ROWS * a.units);
-            let mut scales = [a.scales.add(row / ROWS * ROWS * a.units + row % ROWS); V];
+            let mut scales = [a
+                .scales
+                .cast::<u16>()
+                .add(row / ROWS * ROWS * a.units + row % ROWS); V];
             for i in 1..V {
                 let row = row + i * LANES;
                 scales[i] = if ROWS.is_multiple_of(V * LANES) {
                     scales[0].add(i * LANES)
                 } else {
-                    a.scales.add(row / ROWS * ROWS * a.units + row % ROWS)
+                    a.scales.cast::<u16>().add(row / ROWS * ROWS * a.units + row % ROWS)
                 };
             }
             let mut y = [[simd::splat_f32(0.0); V]; T];
@@ -121,7 +124,7 @@ pub mod matmul_avx2_prefill_r16k4_4bit_by32_q8_0_scales_centred_widen4 {
                     ((unit + 16) * 16).wrapping_add(next_terms)
                 };
                 for i in 0..V {
-                    if (i * LANES).is_multiple_of(LINE) {
+                    if (i * LANES).is_multiple_of(32) {
                         simd::prefetch(scales[i].wrapping_add(ahead).cast());
                     }
                 }
@@ -135,7 +138,7 @@ pub mod matmul_avx2_prefill_r16k4_4bit_by32_q8_0_scales_centred_widen4 {
                             y[t][i],
                             simd::mul_f32(
                                 simd::mul_f32(
-                                    simd::load_f32(scales[i].add(unit * 16)),
+                                    simd::load_f16(scales[i].add(unit * 16)),
                                     x_scale,
                                 ),
                                 sum,
@@ -184,7 +187,7 @@ pub mod matmul_avx2_prefill_r16k4_4bit_by32_q8_0_scales_centred_widen4 {
     /// # Safety
     ///
     /// As [`MatmulArgs`] says.
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     pub unsafe fn matmul(a: &MatmulArgs) {
         let end = a.row_end.next_multiple_of(LANES);
         // All rows go through some tokens, whose activations stay in the caches, then through the next.

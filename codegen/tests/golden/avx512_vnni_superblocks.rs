@@ -1,4 +1,4 @@
-pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins {
+pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
     use ::gristmill::runtime::abi::MatmulArgs;
     use ::gristmill::runtime::simd::avx512vnni::{self as simd, LANES};
     /// Rows of a panel.
@@ -45,33 +45,37 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins {
             /// Runs of a super-block.
             const RUNS: usize = 8;
             /// Words that its terms take in a panel.
-            const WORDS: usize = 96;
-            let mut scales = [a.scales; V];
+            const WORDS: usize = 80;
+            let mut scales = [a.scales.cast::<u16>(); V];
             let mut scale_integers = [a.scales.cast::<i8>(); V];
             for i in 0..V {
                 let row = row + i * LANES;
                 let panel = a.scales.add(row / ROWS * (a.units / RUNS * WORDS));
-                scales[i] = panel.add(row % ROWS);
-                scale_integers[i] = panel.add(ROWS).cast::<i8>().add(row % ROWS);
+                scales[i] = panel.cast::<u16>().add(row % ROWS);
+                scale_integers[i] = panel.add(16).cast::<i8>().add(row % ROWS);
             }
-            let mut mins = [a.mins; V];
+            let mut mins = [a.mins.cast::<u16>(); V];
             let mut min_integers = [a.mins.cast::<i8>(); V];
             for i in 0..V {
                 let row = row + i * LANES;
                 let panel = a.mins.add(row / ROWS * (a.units / RUNS * WORDS));
-                mins[i] = panel.add(row % ROWS);
-                min_integers[i] = panel.add(ROWS).cast::<i8>().add(row % ROWS * 2);
+                mins[i] = panel.cast::<u16>().add(row % ROWS);
+                min_integers[i] = panel.add(16).cast::<i8>().add(row % ROWS * 2);
             }
             let mut y = [[simd::splat_f32(0.0); V]; T];
             for block in 0..a.units / RUNS {
-                for line in 0..WORDS / LINE {
+                for line in 0..WORDS.div_ceil(LINE) {
                     simd::prefetch(
-                        scales[0].wrapping_add((block + 1) * WORDS + line * LINE).cast(),
+                        scales[0]
+                            .wrapping_add(((block + 1) * WORDS + line * LINE) * 2)
+                            .cast(),
                     );
                 }
-                for line in 0..WORDS / LINE {
+                for line in 0..WORDS.div_ceil(LINE) {
                     simd::prefetch(
-                        mins[0].wrapping_add((block + 1) * WORDS + line * LINE).cast(),
+                        mins[0]
+                            .wrapping_add(((block + 1) * WORDS + line * LINE) * 2)
+                            .cast(),
                     );
                 }
                 let mut total = [[simd::zero(); V]; T];
@@ -168,7 +172,7 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins {
                             y[t][i],
                             simd::mul_f32(
                                 simd::mul_f32(
-                                    simd::load_f32(scales[i].add(block * WORDS)),
+                                    simd::load_f16(scales[i].add(block * WORDS * 2)),
                                     x_scale,
                                 ),
                                 simd::to_f32(total[t][i]),
@@ -178,7 +182,7 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins {
                             y[t][i],
                             simd::mul_f32(
                                 simd::mul_f32(
-                                    simd::load_f32(mins[i].add(block * WORDS)),
+                                    simd::load_f16(mins[i].add(block * WORDS * 2)),
                                     x_scale,
                                 ),
                                 simd::to_f32(lows[t][i]),

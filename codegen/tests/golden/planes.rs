@@ -227,7 +227,7 @@ pub mod planes {
     ///
     /// As [`QuantizeFn`](::gristmill::runtime::abi::QuantizeFn) says; the CPU has the features named.
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     pub unsafe fn quantize_absmax_avx2(
         src: *const f32,
         dst: *mut u8,
@@ -296,22 +296,22 @@ pub mod planes {
             }
         }
     }
-    /// The code of a value in packing `r16k4`.
+    /// The code of a value in packing `r16k4_f16`.
     #[inline(always)]
-    fn code_r16k4(value: Int) -> u8 {
+    fn code_r16k4_f16(value: Int) -> u8 {
         (i32::from(value) + 1) as u8
     }
-    /// Bit of element k of a tile's first row in packing `r16k4`.
-    const K_BITS_R16K4: [usize; 16] = [
+    /// Bit of element k of a tile's first row in packing `r16k4_f16`.
+    const K_BITS_R16K4_F16: [usize; 16] = [
         0, 8, 16, 24, 2, 10, 18, 26, 4, 12, 20, 28, 6, 14, 22, 30,
     ];
-    /// Rows of blocks to one panel of `r16k4`.
+    /// Rows of blocks to one panel of `r16k4_f16`.
     ///
     /// # Safety
     ///
     /// As [`PackFn`](::gristmill::runtime::abi::PackFn) says.
     #[inline(always)]
-    unsafe fn pack_r16k4(
+    unsafe fn pack_r16k4_f16(
         src: *const u8,
         row_stride: usize,
         rows: usize,
@@ -329,31 +329,38 @@ pub mod planes {
                 };
                 let values = values(block)
                     .map_err(|fault| number::offset(fault, row * k + first))?;
-                let scale = terms(block, 1.0);
+                let scale = {
+                    let raw = [u16::from_le_bytes([block[16], block[17]])];
+                    let mut each = [0u16; 1];
+                    for i in 0..1 {
+                        each[i] = raw[0];
+                    }
+                    each
+                };
                 for start in (0..ELEMENTS).step_by(64) {
                     let (run, k) = (start / RUN, first + start);
                     // SAFETY: the caller answers for room for one value a unit and row.
                     unsafe {
-                        scales.add((k / 64) * 16 + row).write(scale[run]);
+                        scales.cast::<u16>().add((k / 64) * 16 + row).write(scale[run]);
                     }
                 }
                 for tile in 0..ELEMENTS / 16 {
-                    let word: u32 = u32::from(code_r16k4(values[16 * tile]))
-                        | u32::from(code_r16k4(values[16 * tile + 1])) << 8
-                        | u32::from(code_r16k4(values[16 * tile + 2])) << 16
-                        | u32::from(code_r16k4(values[16 * tile + 3])) << 24
-                        | u32::from(code_r16k4(values[16 * tile + 4])) << 2
-                        | u32::from(code_r16k4(values[16 * tile + 5])) << 10
-                        | u32::from(code_r16k4(values[16 * tile + 6])) << 18
-                        | u32::from(code_r16k4(values[16 * tile + 7])) << 26
-                        | u32::from(code_r16k4(values[16 * tile + 8])) << 4
-                        | u32::from(code_r16k4(values[16 * tile + 9])) << 12
-                        | u32::from(code_r16k4(values[16 * tile + 10])) << 20
-                        | u32::from(code_r16k4(values[16 * tile + 11])) << 28
-                        | u32::from(code_r16k4(values[16 * tile + 12])) << 6
-                        | u32::from(code_r16k4(values[16 * tile + 13])) << 14
-                        | u32::from(code_r16k4(values[16 * tile + 14])) << 22
-                        | u32::from(code_r16k4(values[16 * tile + 15])) << 30;
+                    let word: u32 = u32::from(code_r16k4_f16(values[16 * tile]))
+                        | u32::from(code_r16k4_f16(values[16 * tile + 1])) << 8
+                        | u32::from(code_r16k4_f16(values[16 * tile + 2])) << 16
+                        | u32::from(code_r16k4_f16(values[16 * tile + 3])) << 24
+                        | u32::from(code_r16k4_f16(values[16 * tile + 4])) << 2
+                        | u32::from(code_r16k4_f16(values[16 * tile + 5])) << 10
+                        | u32::from(code_r16k4_f16(values[16 * tile + 6])) << 18
+                        | u32::from(code_r16k4_f16(values[16 * tile + 7])) << 26
+                        | u32::from(code_r16k4_f16(values[16 * tile + 8])) << 4
+                        | u32::from(code_r16k4_f16(values[16 * tile + 9])) << 12
+                        | u32::from(code_r16k4_f16(values[16 * tile + 10])) << 20
+                        | u32::from(code_r16k4_f16(values[16 * tile + 11])) << 28
+                        | u32::from(code_r16k4_f16(values[16 * tile + 12])) << 6
+                        | u32::from(code_r16k4_f16(values[16 * tile + 13])) << 14
+                        | u32::from(code_r16k4_f16(values[16 * tile + 14])) << 22
+                        | u32::from(code_r16k4_f16(values[16 * tile + 15])) << 30;
                     let at = (first / 16 + tile) * 64 + (row * 32) / 8;
                     // SAFETY: the caller answers for a whole panel.
                     unsafe { codes.add(at).cast::<[u8; 4]>().write(word.to_le_bytes()) };
@@ -362,12 +369,12 @@ pub mod planes {
         }
         Ok(())
     }
-    /// One row of a panel of `r16k4` to values.
+    /// One row of a panel of `r16k4_f16` to values.
     ///
     /// # Safety
     ///
     /// As [`UnpackFn`](::gristmill::runtime::abi::UnpackFn) says.
-    unsafe fn unpack_r16k4(
+    unsafe fn unpack_r16k4_f16(
         codes: *const u8,
         scales: *const f32,
         _mins: *const f32,
@@ -378,35 +385,39 @@ pub mod planes {
     ) {
         for k in 0..k {
             let at = k;
-            let bit = row * 32 + K_BITS_R16K4[at % 16];
+            let bit = row * 32 + K_BITS_R16K4_F16[at % 16];
             // SAFETY: the caller answers for a whole panel.
             let byte = unsafe { *codes.add(at / 16 * 64 + bit / 8) };
             let code = (byte >> (bit % 8)) & 0x3;
             let value = i32::from(code) - 1;
             let value = {
                 // SAFETY: the caller answers for packed scales.
-                let scale = unsafe { scales.add((k / 64) * 16 + row).read() };
+                let scale = unsafe {
+                    number::f16_to_f32(
+                        scales.cast::<u16>().add((k / 64) * 16 + row).read(),
+                    )
+                };
                 outer * (scale * value as f32)
             };
             // SAFETY: the caller answers for room for `k` values.
             unsafe { dst.add(k).write(value) };
         }
     }
-    /// `planes` in packing `r16k4`.
+    /// `planes` in packing `r16k4`, scales as f16.
     // SAFETY: these facts, the functions and the kernels that read the packing are of one plan.
-    pub static PACK_R16K4: PackInfo = unsafe {
+    pub static PACK_R16K4_F16: PackInfo = unsafe {
         PackInfo::new(PackFacts {
             name: "r16k4",
             rows: 16,
             tile_k: 16,
             tile_bytes: 64,
-            scales: true,
-            mins: false,
+            scale_bytes: 2,
+            min_bytes: 0,
             runs: 1,
             min: -1,
             table: None,
-            pack: pack_r16k4,
-            unpack: unpack_r16k4,
+            pack: pack_r16k4_f16,
+            unpack: unpack_r16k4_f16,
         })
     };
 }
@@ -416,7 +427,7 @@ pub mod planes {
 ///
 /// `@generated` by gristmill from specs/kernels/matmul.toml:10.
 #[cfg(target_arch = "x86_64")]
-pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
+pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_f16_widen4 {
     use ::gristmill::runtime::abi::MatmulArgs;
     use ::gristmill::runtime::simd::avx2::{self as simd, LANES};
     /// Rows of a panel.
@@ -436,7 +447,7 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
     /// # Safety
     ///
     /// As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     unsafe fn tile<const V: usize, const T: usize>(
         a: &MatmulArgs,
         row: usize,
@@ -464,13 +475,16 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                 .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
             let next_terms = (after / ROWS * ROWS * a.units + after % ROWS)
                 .wrapping_sub(row / ROWS * ROWS * a.units + row % ROWS + ROWS * a.units);
-            let mut scales = [a.scales.add(row / ROWS * ROWS * a.units + row % ROWS); V];
+            let mut scales = [a
+                .scales
+                .cast::<u16>()
+                .add(row / ROWS * ROWS * a.units + row % ROWS); V];
             for i in 1..V {
                 let row = row + i * LANES;
                 scales[i] = if ROWS.is_multiple_of(V * LANES) {
                     scales[0].add(i * LANES)
                 } else {
-                    a.scales.add(row / ROWS * ROWS * a.units + row % ROWS)
+                    a.scales.cast::<u16>().add(row / ROWS * ROWS * a.units + row % ROWS)
                 };
             }
             let mut y = [[simd::splat_f32(0.0); V]; T];
@@ -565,7 +579,7 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                     ((unit + 16) * 16).wrapping_add(next_terms)
                 };
                 for i in 0..V {
-                    if (i * LANES).is_multiple_of(LINE) {
+                    if (i * LANES).is_multiple_of(32) {
                         simd::prefetch(scales[i].wrapping_add(ahead).cast());
                     }
                 }
@@ -574,7 +588,7 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
                         let sum = simd::to_f32(dot[t][i]);
                         y[t][i] = simd::add_f32(
                             y[t][i],
-                            simd::mul_f32(simd::load_f32(scales[i].add(unit * 16)), sum),
+                            simd::mul_f32(simd::load_f16(scales[i].add(unit * 16)), sum),
                         );
                     }
                 }
@@ -623,7 +637,7 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4 {
     /// # Safety
     ///
     /// As [`MatmulArgs`] says.
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     pub unsafe fn matmul(a: &MatmulArgs) {
         let end = a.row_end.next_multiple_of(LANES);
         // All rows go through some tokens, whose activations stay in the caches, then through the next.
@@ -886,7 +900,7 @@ static ENTRIES: &[Entry] = unsafe {
             quantizer: 0,
             device: DeviceKind::Cpu,
             isa: Some(Isa::Avx2),
-            features: FeatureSet::EMPTY.with(Feature::Avx2),
+            features: FeatureSet::EMPTY.with(Feature::Avx2).with(Feature::F16c),
             shape: ShapeRules {
                 m: DimRule {
                     min: 0,
@@ -955,14 +969,14 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0x7818e8a2719615aa),
+            id: KernelId(0x32f7ae75684939a7),
             name: "matmul.planes.avx2",
             op: Op::Matmul,
             format: 0,
             quantizer: 0,
             device: DeviceKind::Cpu,
             isa: Some(Isa::Avx2),
-            features: FeatureSet::EMPTY.with(Feature::Avx2),
+            features: FeatureSet::EMPTY.with(Feature::Avx2).with(Feature::F16c),
             shape: ShapeRules {
                 m: DimRule {
                     min: 0,
@@ -983,8 +997,8 @@ static ENTRIES: &[Entry] = unsafe {
             source: "specs/kernels/matmul.toml:10",
             plan: "16 rows x 2 tokens; r16k4 of 2 bits; decode: shift and mask; u8 x i8 pairs in i16, widened every 4 tiles; integer sums over 64 elements",
             code: Code::Matmul {
-                run: matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_widen4::matmul,
-                packing: Some(&planes::PACK_R16K4),
+                run: matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_f16_widen4::matmul,
+                packing: Some(&planes::PACK_R16K4_F16),
                 unit: Unit { elements: 64, multiple: 16 },
             },
             counters: {

@@ -438,17 +438,18 @@ impl Launcher<ProductCode> {
     ) -> Result<(), Error> {
         let weights = self.weights(packed)?;
         let (panel, in_panel) = (row / packing.rows, row % packing.rows);
-        let terms = packing.terms(packed.units).ok_or(Error::TooLarge { what: "packed weights" })?;
         let mut codes = Aligned::<u8>::zeroed(packed.stride)?;
         weights.codes.read_from(panel * packed.stride, &mut codes)?;
-        let read = |buffer: &DeviceBuffer<f32>, there: bool| -> Result<Aligned<f32>, Error> {
-            let mut values = Aligned::zeroed(if there { terms } else { 0 })?;
-            if there {
-                buffer.read_from(panel * terms, &mut values)?;
+        let read = |buffer: &DeviceBuffer<f32>, words: Option<usize>| -> Result<Aligned<f32>, Error> {
+            let words = words.ok_or(Error::TooLarge { what: "packed weights" })?;
+            let mut values = Aligned::zeroed(words)?;
+            if words > 0 {
+                buffer.read_from(panel * words, &mut values)?;
             }
             Ok(values)
         };
-        let (scales, mins) = (read(&weights.scales, packing.scales)?, read(&weights.mins, packing.mins)?);
+        let scales = read(&weights.scales, packing.scale_words(packed.units))?;
+        let mins = read(&weights.mins, packing.min_words(packed.units))?;
         let mut outer = [0.0];
         weights.outer.read_from(row, &mut outer)?;
         unpack_panel(packing, &codes, &scales, &mins, outer[0], in_panel, packed.k, dst);

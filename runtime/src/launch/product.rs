@@ -147,10 +147,12 @@ impl Launcher<MatmulCode> {
             return Ok(());
         }
         let (panel, row_in_panel) = (row / packing.rows, row % packing.rows);
-        let per_panel = packing.terms(weights.units).unwrap_or(0);
         let codes = &weights.codes[panel * weights.stride..][..weights.stride];
-        let scales = if packing.scales { &weights.scales[panel * per_panel..][..per_panel] } else { &[] };
-        let mins = if packing.mins { &weights.mins[panel * per_panel..][..per_panel] } else { &[] };
+        // Sizes were computed when these were packed.
+        let (scales, mins) = (packing.scale_words(weights.units), packing.min_words(weights.units));
+        let (scales, mins) = (scales.unwrap_or(0), mins.unwrap_or(0));
+        let scales = &weights.scales[panel * scales..][..scales];
+        let mins = &weights.mins[panel * mins..][..mins];
         unpack_panel(packing, codes, scales, mins, weights.outer[row], row_in_panel, weights.k, dst);
         Ok(())
     }

@@ -143,6 +143,14 @@ impl PackFacts {
         if self.rows == 0 || self.tile_k == 0 || self.tile_bytes == 0 || self.runs == 0 {
             return Some("a panel, a tile or a super-block is empty");
         }
+        if !matches!(self.scale_bytes, 0 | 1 | 2 | 4) || !matches!(self.min_bytes, 0 | 1 | 2 | 4) {
+            return Some("a packed scale or minimum term is not 1, 2 or 4 bytes wide");
+        }
+        if !(self.rows * self.scale_bytes).is_multiple_of(4)
+            || !(self.rows * self.min_bytes).is_multiple_of(4)
+        {
+            return Some("scales of the rows of a panel do not fill words");
+        }
         None
     }
 }

@@ -149,7 +149,7 @@ impl PackInfo {
     ///
     /// * `pack` and `unpack` do what their types in [`abi`](crate::abi) say, on any processor, for panels of `rows` rows with
     ///   tiles of `tile_bytes` bytes for `tile_k` elements of each, and as many scales and minimum terms as
-    ///   [`terms`](PackInfo::terms) says, where `scales` and `mins` say that there are any.
+    ///   [`scale_words`](PackInfo::scale_words) and [`min_words`](PackInfo::min_words) say.
     /// * Kernels that name the packing read no more than that. Any two packings with equal facts but for the functions have one
     ///   layout, since handles take weights of either.
     pub const unsafe fn new(facts: PackFacts) -> PackInfo {
@@ -159,11 +159,23 @@ impl PackInfo {
         }
     }
 
-    /// Words of four bytes that the scales of a panel take, or its minimum terms: an f32 for each unit and row, row
-    /// fastest; or super-block after super-block the f32 of each row and behind them the integers of its units (i8), for
-    /// scales row fastest, for minimum terms two units side by side. `None` if there are too many.
-    pub fn terms(&self, units: usize) -> Option<usize> {
-        let shared = units.checked_div(self.runs)?.checked_mul(self.rows)?;
+    /// Words of four bytes that the scales of a panel take: a number of `scale_bytes` for each unit and row, row fastest; or
+    /// super-block after super-block the number of each row and behind them the integers of its units (i8), row fastest.
+    /// `None` if there are too many.
+    pub fn scale_words(&self, units: usize) -> Option<usize> {
+        self.words(units, self.scale_bytes)
+    }
+
+    /// The same for minimum terms, of `min_bytes` each; the integers of two units lie side by side.
+    pub fn min_words(&self, units: usize) -> Option<usize> {
+        self.words(units, self.min_bytes)
+    }
+
+    fn words(&self, units: usize, bytes: usize) -> Option<usize> {
+        if bytes == 0 {
+            return Some(0);
+        }
+        let shared = units.checked_div(self.runs)?.checked_mul(self.rows)?.checked_mul(bytes)?.div_ceil(4);
         if self.runs == 1 {
             return Some(shared);
         }
@@ -204,12 +216,13 @@ pub struct PackFacts {
     pub tile_k: usize,
     /// Bytes of a tile: all rows of a panel, `tile_k` elements each.
     pub tile_bytes: usize,
-    /// Packed weights have scales per unit.
-    pub scales: bool,
-    /// Packed weights have minimum terms per unit.
-    pub mins: bool,
-    /// Units of a super-block, which share an f32 scale and minimum term and have an integer each; 1 where
-    /// each unit has its own f32.
+    /// Bytes of a packed scale, of which packed weights have one for each unit or super-block: 1, 2 or 4; 0 where they have
+    /// none. Four hold an f32, fewer what the format stores.
+    pub scale_bytes: usize,
+    /// The same for minimum terms.
+    pub min_bytes: usize,
+    /// Units of a super-block, which share a scale and minimum term and have an integer each; 1 where
+    /// each unit has its own scale.
     pub runs: usize,
     /// Integer value of operand 0.
     pub min: i32,

@@ -243,6 +243,60 @@ pub unsafe fn load_f32(p: *const f32) -> F {
     unsafe { _mm256_loadu_ps(p) }
 }
 
+/// Loads a vector of f16, widened without rounding.
+///
+/// # Safety
+///
+/// [`LANES`] values are readable at `p`.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub unsafe fn load_f16(p: *const u16) -> F {
+    // SAFETY: the caller answers for the values; the load takes any alignment.
+    _mm256_cvtph_ps(unsafe { _mm_loadu_si128(p.cast()) })
+}
+
+/// Loads a vector of bf16, widened without rounding.
+///
+/// # Safety
+///
+/// [`LANES`] values are readable at `p`.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn load_bf16(p: *const u16) -> F {
+    // SAFETY: the caller answers for the values; the load takes any alignment.
+    let wide = _mm256_cvtepu16_epi32(unsafe { _mm_loadu_si128(p.cast()) });
+    as_f32(_mm256_slli_epi32::<16>(wide))
+}
+
+/// Loads a vector of 8-bit exponents, 2^(e - 128), widened without rounding.
+///
+/// # Safety
+///
+/// [`LANES`] values are readable at `p`.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn load_e8m0_half(p: *const u8) -> F {
+    // SAFETY: the caller answers for the values; the load takes any alignment.
+    let e = _mm256_cvtepu8_epi32(unsafe { _mm_loadl_epi64(p.cast()) });
+    // One of the two is right: for 0 and 1, which are subnormal, the second.
+    let normal = _mm256_slli_epi32::<23>(sub(e, splat(1)));
+    as_f32(_mm256_max_epi32(normal, _mm256_slli_epi32::<21>(add(e, splat(1)))))
+}
+
+/// Loads a vector of unsigned e4m3 numbers below 0x7f, halved, widened without rounding.
+///
+/// # Safety
+///
+/// [`LANES`] values are readable at `p`.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub unsafe fn load_ue4m3_half(p: *const u8) -> F {
+    // SAFETY: the caller answers for the values; the load takes any alignment.
+    let bits = _mm_cvtepu8_epi16(unsafe { _mm_loadl_epi64(p.cast()) });
+    // As f16 the exponent counts from eight further down, and half is one of them.
+    _mm256_mul_ps(_mm256_cvtph_ps(_mm_slli_epi16::<7>(bits)), splat_f32(128.0))
+}
+
 /// Stores a vector of f32.
 ///
 /// # Safety

@@ -15,6 +15,9 @@
 //! Integers of runs are bytes beside the codes: `integers` loads one to a lane for `add_product`, `integer_pairs` two for
 //! `add_products`, which takes sums of activations two by two.
 //!
+//! Scales lie in packings as formats store them: `load_f16`, `load_bf16`, `load_e8m0_half` and `load_ue4m3_half` widen a vector
+//! of them to f32, which is exact.
+//!
 //! Operands are unsigned bytes, except in `neon` and `neondot`, where they are signed: what doesn't fit goes
 //! through `signed` there.
 //!
@@ -45,3 +48,5 @@ pub mod neondot;
 pub mod neoni8mm;
 #[cfg(target_arch = "x86_64")]
 pub mod sse41;
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod widening_tests;

@@ -301,6 +301,83 @@ pub unsafe fn load_f32(p: *const f32) -> F {
     unsafe { vld1q_f32(p) }
 }
 
+/// Loads a vector of f16, widened without rounding.
+///
+/// # Safety
+///
+/// [`LANES`] values are readable at `p`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn load_f16(p: *const u16) -> F {
+    // SAFETY: the caller answers for the values; the load takes any alignment.
+    let halves = unsafe { vld1_u16(p) };
+    let wide: F;
+    // Its intrinsic is unstable.
+    // SAFETY: `fcvtl` only touches the registers named, and this function has its feature.
+    unsafe {
+        asm!(
+            "fcvtl {wide:v}.4s, {halves:v}.4h",
+            wide = out(vreg) wide, halves = in(vreg) halves,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    wide
+}
+
+/// Loads a vector of bf16, widened without rounding.
+///
+/// # Safety
+///
+/// [`LANES`] values are readable at `p`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn load_bf16(p: *const u16) -> F {
+    // SAFETY: the caller answers for the values; the load takes any alignment.
+    vreinterpretq_f32_u32(vshll_n_u16::<16>(unsafe { vld1_u16(p) }))
+}
+
+/// Loads a vector of 8-bit exponents, 2^(e - 128), widened without rounding.
+///
+/// # Safety
+///
+/// [`LANES`] values are readable at `p`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn load_e8m0_half(p: *const u8) -> F {
+    // SAFETY: the caller answers for four bytes.
+    let e = vreinterpretq_s32_u32(unsafe { widened(p) });
+    // One of the two is right: for 0 and 1, which are subnormal, the second.
+    let normal = vshlq_n_s32::<23>(sub(e, splat(1)));
+    vreinterpretq_f32_s32(vmaxq_s32(normal, vshlq_n_s32::<21>(add(e, splat(1)))))
+}
+
+/// Loads a vector of unsigned e4m3 numbers below 0x7f, halved, widened without rounding.
+///
+/// # Safety
+///
+/// [`LANES`] values are readable at `p`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn load_ue4m3_half(p: *const u8) -> F {
+    // SAFETY: the caller answers for four bytes.
+    let bits = vshlq_n_u32::<20>(unsafe { widened(p) });
+    // The exponent counts from 120 further down, and half is one of them; this widens subnormal numbers too.
+    mul_f32(vreinterpretq_f32_u32(bits), splat_f32(f32::from_bits((127 + 119) << 23)))
+}
+
+/// One byte to every lane.
+///
+/// # Safety
+///
+/// [`LANES`] bytes are readable at `p`.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn widened(p: *const u8) -> uint32x4_t {
+    // SAFETY: the caller answers for four bytes.
+    let bytes = vcreate_u8(u64::from(unsafe { p.cast::<u32>().read_unaligned() }));
+    vmovl_u16(vget_low_u16(vmovl_u8(bytes)))
+}
+
 /// Stores a vector of f32.
 ///
 /// # Safety

@@ -240,6 +240,66 @@ pub unsafe fn load_f32(p: *const f32) -> F {
     unsafe { _mm_loadu_ps(p) }
 }
 
+/// Loads a vector of f16, widened without rounding.
+///
+/// # Safety
+///
+/// [`LANES`] values are readable at `p`.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub unsafe fn load_f16(p: *const u16) -> F {
+    // SAFETY: the caller answers for the values; the load takes any alignment.
+    let wide = _mm_cvtepu16_epi32(unsafe { _mm_loadl_epi64(p.cast()) });
+    let magnitude = _mm_slli_epi32::<13>(and(wide, splat(0x7fff)));
+    // The exponent counts from 112 further down; this widens subnormal numbers too.
+    let value = as_int(_mm_mul_ps(as_f32(magnitude), splat_f32(f32::from_bits((127 + 112) << 23))));
+    let special = and(_mm_cmpgt_epi32(magnitude, splat(0x0f7f_ffff)), splat(0x7f80_0000));
+    let sign = _mm_slli_epi32::<16>(and(wide, splat(0x8000)));
+    as_f32(_mm_or_si128(_mm_or_si128(value, special), sign))
+}
+
+/// Loads a vector of bf16, widened without rounding.
+///
+/// # Safety
+///
+/// [`LANES`] values are readable at `p`.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub unsafe fn load_bf16(p: *const u16) -> F {
+    // SAFETY: the caller answers for the values; the load takes any alignment.
+    let wide = _mm_cvtepu16_epi32(unsafe { _mm_loadl_epi64(p.cast()) });
+    as_f32(_mm_slli_epi32::<16>(wide))
+}
+
+/// Loads a vector of 8-bit exponents, 2^(e - 128), widened without rounding.
+///
+/// # Safety
+///
+/// [`LANES`] values are readable at `p`.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub unsafe fn load_e8m0_half(p: *const u8) -> F {
+    // SAFETY: the caller answers for four bytes.
+    let e = _mm_cvtepu8_epi32(_mm_cvtsi32_si128(unsafe { p.cast::<i32>().read_unaligned() }));
+    // One of the two is right: for 0 and 1, which are subnormal, the second.
+    let normal = _mm_slli_epi32::<23>(sub(e, splat(1)));
+    as_f32(_mm_max_epi32(normal, _mm_slli_epi32::<21>(add(e, splat(1)))))
+}
+
+/// Loads a vector of unsigned e4m3 numbers below 0x7f, halved, widened without rounding.
+///
+/// # Safety
+///
+/// [`LANES`] values are readable at `p`.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub unsafe fn load_ue4m3_half(p: *const u8) -> F {
+    // SAFETY: the caller answers for four bytes.
+    let bits = _mm_cvtepu8_epi32(_mm_cvtsi32_si128(unsafe { p.cast::<i32>().read_unaligned() }));
+    // The exponent counts from 120 further down, and half is one of them; this widens subnormal numbers too.
+    _mm_mul_ps(as_f32(_mm_slli_epi32::<20>(bits)), splat_f32(f32::from_bits((127 + 119) << 23)))
+}
+
 /// Stores a vector of f32.
 ///
 /// # Safety

@@ -101,8 +101,8 @@ pub const P4: PackFacts = PackFacts {
     rows: 4,
     tile_k: 4,
     tile_bytes: 16,
-    scales: false,
-    mins: false,
+    scale_bytes: 0,
+    min_bytes: 0,
     runs: 1,
     min: 0,
     table: None,
@@ -112,9 +112,9 @@ pub const P4: PackFacts = PackFacts {
 
 // SAFETY: `pack_tail2` writes, and `unpack_tail2` and `product_tail2` read, four bytes for each element of a padded row.
 static PACK_TAIL2: PackInfo = unsafe { PackInfo::new(P4) };
-// SAFETY: as above for `tiny8`, with a scale for each unit and row; `scales` tells its layout from the other one's.
+// SAFETY: as above for `tiny8`, with a scale for each unit and row; `scale_bytes` tells its layout from the other one's.
 static PACK_TINY8: PackInfo =
-    unsafe { PackInfo::new(PackFacts { scales: true, pack: pack_tiny8, unpack: unpack_tiny8, ..P4 }) };
+    unsafe { PackInfo::new(PackFacts { scale_bytes: 4, pack: pack_tiny8, unpack: unpack_tiny8, ..P4 }) };
 
 static COUNTERS: [Counters; 14] = [const { Counters::new() }; 14];
 

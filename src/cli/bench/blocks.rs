@@ -8,7 +8,7 @@ use super::machine::{Demand, Machine};
 use super::measure::times;
 use super::plan::{Measured, Memory, Plan};
 use super::product::tensor;
-use super::record::Record;
+use super::record::{Record, bits_per_weight};
 use gristmill::oracle::Oracle;
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::vocab::Op;
@@ -27,6 +27,8 @@ struct Moved {
     bytes: usize,
     /// What a rate is given in: f32 of quantizers and dequantizers, the format's bytes of packings.
     counted: usize,
+    /// Of packed weights, where the op packs them.
+    packed: Option<usize>,
     threads: usize,
 }
 
@@ -62,6 +64,7 @@ pub fn measure(
                     entry: kernel.entry(),
                     bytes: 4 * values.len() + out.len(),
                     counted: 4 * values.len(),
+                    packed: None,
                     threads: 1,
                 };
                 moved.measure(plan, (n, k), format, machine, found, || {
@@ -77,6 +80,7 @@ pub fn measure(
                     entry: kernel.entry(),
                     bytes: 4 * values.len() + bytes.len(),
                     counted: 4 * values.len(),
+                    packed: None,
                     threads: 1,
                 };
                 moved.measure(plan, (n, k), format, machine, found, || {
@@ -95,6 +99,7 @@ pub fn measure(
                     entry: kernel.entry(),
                     bytes: 4 * values.len() + bytes.len(),
                     counted: 4 * values.len(),
+                    packed: None,
                     threads: 1,
                 };
                 moved.measure(plan, (n, k), format, machine, found, || {
@@ -113,6 +118,7 @@ pub fn measure(
                         entry: kernel.entry(),
                         bytes: bytes.len() + packed,
                         counted: bytes.len(),
+                        packed: Some(packed),
                         threads: threads.count(),
                     };
                     moved.measure(plan, (n, k), format, machine, found, || {
@@ -157,6 +163,8 @@ impl Moved {
         found: &mut Found,
         mut work: impl FnMut() -> Result<(), CliError>,
     ) -> Result<(), CliError> {
+        let file_bits = bits_per_weight(format.tensor_bytes(n, k)?, n, k);
+        let memory_bits = self.packed.map_or(file_bits, |packed| bits_per_weight(packed, n, k));
         let demand = Demand { gmacs: 0.0, units: None, bytes: self.bytes, hot: true, threads: self.threads };
         let mut once = || {
             let times = times(plan.effort, &demand, machine, |_| work())?;
@@ -176,6 +184,8 @@ impl Moved {
                 gb_s: self.counted as f64 / times.seconds / 1e9,
                 ceiling: times.ceiling,
                 percent: times.percent,
+                file_bits,
+                memory_bits,
             })
         };
         let record = once()?;

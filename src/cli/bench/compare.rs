@@ -164,6 +164,8 @@ mod tests {
             gb_s: 1.0,
             ceiling: Ceiling::Read,
             percent,
+            file_bits: 4.5,
+            memory_bits: 5.0,
         }
     }
 

@@ -299,6 +299,7 @@ fn print(plan: &Plan, found: &Found, out: &mut dyn Write) -> Result<(), CliError
         ("m", Side::Right),
         ("threads", Side::Right),
         ("memory", Side::Left),
+        ("bits", Side::Right),
         ("us", Side::Right),
         ("+-%", Side::Right),
         ("GB/s", Side::Right),
@@ -313,6 +314,7 @@ fn print(plan: &Plan, found: &Found, out: &mut dyn Write) -> Result<(), CliError
             record.m.to_string(),
             record.threads.to_string(),
             record.memory.name().to_owned(),
+            format!("{:.2}", record.memory_bits),
             measured(record.seconds * 1e6),
             format!("{:.1}", 100.0 * record.noise),
             measured(record.gb_s),
@@ -330,7 +332,8 @@ fn print(plan: &Plan, found: &Found, out: &mut dyn Write) -> Result<(), CliError
         writeln!(
             out,
             "\nmedians; +-% is their median deviation from round to round; {quantized}\n\
-             GB/s counts each byte of weights once; % is of the lower ceiling as measured beside the kernel\n\
+             GB/s counts each byte once that the weights take in a file; % is of the lower ceiling as measured beside the\n\
+             kernel, reading that of the file's bytes; bits are those of a weight in memory, scales included\n\
              hot: the same weights in each run; cold: copies of {} MB in turn",
             measure::COLD_BYTES / 1_000_000
         )?;

@@ -8,7 +8,7 @@ use super::found::Found;
 use super::machine::{Demand, Machine};
 use super::measure::{COLD_BYTES, times};
 use super::plan::{Memory, Plan};
-use super::record::Record;
+use super::record::{Record, bits_per_weight};
 use gristmill::oracle::{FormatOracle, Int8Row, Oracle};
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::vocab::{DType, Op};
@@ -208,7 +208,9 @@ impl Cell<'_> {
         let Some(first) = copies.first() else {
             return Err(CliError::usage("there are no packed weights", "report this"));
         };
-        let (n, k, bytes) = (first.n(), first.k(), first.bytes());
+        let (n, k) = (first.n(), first.k());
+        // A packing that is larger than the file is no excuse: the ceiling is that of the file's bytes.
+        let bytes = matmul.format().tensor_bytes(n, k)?;
         let gmacs = m as f64 * n as f64 * k as f64 / 1e9;
         let entry = matmul.entry();
         let demand = Demand::of(entry, gmacs, bytes, memory == Memory::Hot, threads.count());
@@ -234,6 +236,8 @@ impl Cell<'_> {
             gb_s: bytes as f64 / times.seconds / 1e9,
             ceiling: times.ceiling,
             percent: times.percent,
+            file_bits: bits_per_weight(bytes, n, k),
+            memory_bits: bits_per_weight(first.bytes(), n, k),
         })
     }
 }

@@ -23,9 +23,20 @@ pub(super) struct Record {
     pub(super) noise: f64,
     /// `None` where nothing is multiplied.
     pub(super) gmac_s: Option<f64>,
+    /// Of products: bytes that the weights take in a file, whatever they take in memory.
     pub(super) gb_s: f64,
     pub(super) ceiling: Ceiling,
+    /// The lower ceiling; that of reading for so many bytes as weights take in a file.
     pub(super) percent: f64,
+    /// What a weight takes in a file.
+    pub(super) file_bits: f64,
+    /// What it takes in the memory that the op reads, or where it packs weights writes; scales included.
+    pub(super) memory_bits: f64,
+}
+
+/// Bits that each of `n` x `k` weights takes of `bytes`.
+pub fn bits_per_weight(bytes: usize, n: usize, k: usize) -> f64 {
+    8.0 * bytes as f64 / (n as f64 * k as f64)
 }
 
 impl Record {
@@ -45,6 +56,8 @@ impl Record {
             "gb_s": self.gb_s,
             "ceiling": self.ceiling.name(),
             "percent": self.percent,
+            "file_bits_per_weight": self.file_bits,
+            "memory_bits_per_weight": self.memory_bits,
         })
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! All families are compiled for it, whatever this build holds, so that the page is the same from any build.
 
+mod memory;
 mod performance;
 
 use super::error::{CliError, Outcome};
@@ -49,6 +50,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let cuda = gristmill_codegen::cuda::emit(&set);
     let cuda = cuda.map_err(|errors| BuildError::refused(&sources, errors))?.listed;
     formats(&set, &compiled.kernels, &cuda, out)?;
+    memory::print(&set, out)?;
     imports(&set, out)?;
     activations(&set, &compiled.kernels, out)?;
     variants(&compiled.kernels, out)?;
@@ -133,7 +135,7 @@ fn cell(text: &str) -> String {
 
 /// Bits a weight, row headers and tensor tails not counted.
 fn bits(format: &Format) -> String {
-    let bits = f64::from(format.bytes) * 8.0 / f64::from(format.elements);
+    let bits = memory::file_bits(format);
     format!("{bits:.4}").trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 

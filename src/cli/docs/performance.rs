@@ -66,6 +66,20 @@ fn load(record: &Value) -> String {
     format!("load average {} before and {} after (1 is the measurement alone)", shown(0), shown(1))
 }
 
+/// Bits of a weight in a file and in memory, where a record says them: since it does, reading counts the file's bytes, and
+/// before, those of the packing.
+fn bits(record: &Value) -> Option<(f64, f64)> {
+    record["file_bits_per_weight"].as_f64().zip(record["memory_bits_per_weight"].as_f64())
+}
+
+/// How bytes are counted where reading is the ceiling.
+fn counted(records: &[Value]) -> &'static str {
+    match records.iter().all(|record| bits(record).is_some()) {
+        true => "the bytes that weights take in a file are counted, whatever they take in memory",
+        false => "the bytes that weights take packed are counted, which can be more than in the file",
+    }
+}
+
 /// Percent of the ceiling for every format of a record of `bench --json`.
 fn formats(record: &Value, records: &[Value], out: &mut dyn Write) -> Result<(), CliError> {
     writeln!(out, "## Every format against its ceiling\n")?;
@@ -73,9 +87,11 @@ fn formats(record: &Value, records: &[Value], out: &mut dyn Write) -> Result<(),
     writeln!(
         out,
         "`{}`; {}. In each cell: GMAC/s, the percentage of the ceiling that was measured beside the kernel, and what sets\n\
-         it: x the multiply units, r reading weights (from the caches as far as they hold them, cold: from memory).\n",
+         it: x the multiply units, r reading weights (from the caches as far as they hold them, cold: from memory;\n\
+         {}).\n",
         text(record, "command"),
-        load(record)
+        load(record),
+        counted(records)
     )?;
     let mut shapes: Vec<(u64, u64, u64)> = Vec::new();
     for record in records {
@@ -103,7 +119,14 @@ fn formats(record: &Value, records: &[Value], out: &mut dyn Write) -> Result<(),
         let plural = if threads == 1 { "" } else { "s" };
         writeln!(out, "Weights {n}x{k}, {threads} thread{plural}:\n")?;
         let titles: Vec<String> = columns.iter().map(|(m, memory)| format!("m = {m}, {memory}")).collect();
-        writeln!(out, "| format | {} |\n|---|{}", titles.join(" | "), "---|".repeat(columns.len()))?;
+        let with_bits = here.iter().any(|record| bits(record).is_some());
+        let (title, line) = if with_bits { (" | bits in file, memory", "---|") } else { ("", "") };
+        writeln!(
+            out,
+            "| format{title} | {} |\n|---|{line}{}",
+            titles.join(" | "),
+            "---|".repeat(columns.len())
+        )?;
         let mut names: Vec<&str> = here.iter().map(|record| text(record, "format")).collect();
         names.dedup();
         for name in names {
@@ -118,7 +141,14 @@ fn formats(record: &Value, records: &[Value], out: &mut dyn Write) -> Result<(),
                     })
                 })
                 .collect();
-            writeln!(out, "| `{name}` | {} |", cells.join(" | "))?;
+            // Of the first column's kernel; the others may have packings of their own.
+            let of_format = || here.iter().find(|record| text(record, "format") == name);
+            let shown = match of_format().and_then(|record| bits(record)) {
+                Some((file, memory)) => format!(" | {file:.2}, {memory:.2}"),
+                None if with_bits => " | -".to_owned(),
+                None => String::new(),
+            };
+            writeln!(out, "| `{name}`{shown} | {} |", cells.join(" | "))?;
         }
         writeln!(out)?;
     }
@@ -138,12 +168,14 @@ fn peers(record: &Value, runs: &[Value], out: &mut dyn Write) -> Result<(), CliE
         for note in list("notes") {
             writeln!(out, "- {note}")?;
         }
+        let cells = run["cells"].as_array().map_or(&[][..], Vec::as_slice);
+        writeln!(out, "- of our ceiling: where that is reading, {}", counted(cells))?;
         writeln!(
             out,
             "\n| ours | theirs | NxK | memory | m | ours, GMAC/s | theirs | times as fast | of our ceiling |\n\
              |---|---|---|---|---|---|---|---|---|"
         )?;
-        for cell in run["cells"].as_array().map_or(&[][..], Vec::as_slice) {
+        for cell in cells {
             let number = |name: &str| cell[name].as_f64().unwrap_or(f64::NAN);
             writeln!(
                 out,

@@ -85,14 +85,14 @@ pub struct Run {
     pub rows_checked: usize,
     /// Median time.
     pub seconds: f64,
-    /// Bytes of packed weights that a run reads.
-    packed_bytes: usize,
+    /// Bytes that the weights take in a file.
+    file_bytes: usize,
 }
 
 impl Run {
-    /// Rate at which packed weights were read, each byte counted once, in 1e9 bytes a second.
+    /// Rate at which weights were taken, in bytes that they have in a file, each counted once: 1e9 bytes a second.
     pub fn gigabytes_per_second(&self) -> f64 {
-        self.packed_bytes as f64 / self.seconds / 1e9
+        self.file_bytes as f64 / self.seconds / 1e9
     }
 
     /// Multiply-accumulates, in 1e9 a second.
@@ -112,6 +112,8 @@ pub struct Measured {
     pub n: usize,
     /// Elements of a row.
     pub k: usize,
+    /// Bytes that its weights take in a file.
+    pub file_bytes: usize,
     /// Largest form in which its weights were held.
     pub packed_bytes: usize,
     /// One for each number of tokens.
@@ -145,8 +147,15 @@ impl Bench<'_> {
         let (n, k) = (matrix.n(), matrix.k());
         let format = matrix.format();
         let oracle = self.oracle.format(format.name)?;
-        let mut measured =
-            Measured { name: name.to_owned(), format: format.name, n, k, packed_bytes: 0, runs: Vec::new() };
+        let mut measured = Measured {
+            name: name.to_owned(),
+            format: format.name,
+            n,
+            k,
+            file_bytes: matrix.data().len(),
+            packed_bytes: 0,
+            runs: Vec::new(),
+        };
         let request = Request::matmul(format.name, Shape::new(1, n, k));
         let request = request.on(self.device).with_precision(self.precision);
         let prepared = REGISTRY.prepare(&request)?;
@@ -221,8 +230,8 @@ impl Bench<'_> {
                 }
             }
         }
-        let (kernel, packed_bytes) = (matmul.entry().name, weights.bytes());
-        Ok(Run { m, kernel, accuracy, rows_checked: rows.len(), seconds, packed_bytes })
+        let (kernel, file_bytes) = (matmul.entry().name, matrix.data().len());
+        Ok(Run { m, kernel, accuracy, rows_checked: rows.len(), seconds, file_bytes })
     }
 }
 

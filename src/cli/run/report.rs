@@ -27,6 +27,12 @@ impl Done {
         self.tensors.iter().flat_map(|tensor| &tensor.runs)
     }
 
+    /// Bytes of all tensors that were run: as in a file, and packed.
+    fn sizes(&self) -> (usize, usize) {
+        let sum = |size: fn(&Measured) -> usize| self.tensors.iter().map(size).sum();
+        (sum(|tensor| tensor.file_bytes), sum(|tensor| tensor.packed_bytes))
+    }
+
     pub(super) fn print(
         &self,
         arguments: &Arguments,
@@ -81,13 +87,14 @@ impl Done {
         table.print(out)?;
         writeln!(out)?;
         let sum = |m: usize| -> f64 { self.runs().filter(|run| run.m == m).map(|run| run.seconds).sum() };
-        let packed: usize = self.tensors.iter().map(|tensor| tensor.packed_bytes).sum();
+        let (file, packed) = self.sizes();
         writeln!(
             out,
-            "{} on {}, seed {}; {} of packed weights; times are medians and include what is done to the activations",
+            "{} on {}, seed {}; weights: {} in the file, {} packed; times are medians and include what is done to the activations",
             counted(self.tensors.len(), "tensor"),
             counted(threads, "thread"),
             arguments.seed,
+            bytes(file as u64),
             bytes(packed as u64)
         )?;
         if self.tensors.len() > 1 {
@@ -133,6 +140,8 @@ impl Done {
                     "n": tensor.n,
                     "k": tensor.k,
                     "m": run.m,
+                    "file_bytes": tensor.file_bytes,
+                    "packed_bytes": tensor.packed_bytes,
                     "kernel": run.kernel,
                     "correct": !run.accuracy.is_wrong(),
                     "exact": matches!(run.accuracy, Accuracy::Exact),
@@ -145,7 +154,10 @@ impl Done {
                 })
             })
         });
+        let (file_bytes, packed_bytes) = self.sizes();
         json!({
+            "file_bytes": file_bytes,
+            "packed_bytes": packed_bytes,
             "tensors": rows.collect::<Vec<_>>(),
             "without_kernel": self.without.json(),
             "defective": self.defects.iter().map(|(tensor, what)| json!({"tensor": tensor, "problem": what})).collect::<Vec<_>>(),

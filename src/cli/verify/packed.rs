@@ -133,24 +133,24 @@ impl Run<'_> {
         };
         let tiles = (units * padded).div_ceil(packing.tile_k);
         let stride = (tiles * packing.tile_bytes).next_multiple_of(64);
-        let zeroed = |there: bool| -> Result<Option<Guarded<f32>>, CliError> {
-            if !there {
+        let zeroed = |bytes: usize| -> Result<Option<Guarded<f32>>, CliError> {
+            if bytes == 0 {
                 return Ok(None);
             }
-            let mut buffer = Guarded::new(panels * words(packing, units), self.edge)?;
+            let mut buffer = Guarded::new(panels * words(packing, units, bytes), self.edge)?;
             buffer.values_mut().fill(0.0);
             Ok(Some(buffer))
         };
         let mut codes = Guarded::<u8>::new(panels * stride, self.edge)?;
         codes.values_mut().fill(0);
-        let (mut scales, mut mins) = (zeroed(packing.scales)?, zeroed(packing.mins)?);
+        let (mut scales, mut mins) = (zeroed(packing.scale_bytes)?, zeroed(packing.min_bytes)?);
         let row_bytes = info.row_bytes(k)?;
         let src = Guarded::of(&self.tensor[..n * row_bytes], self.edge)?;
         let header = info.row_header.map_or(0, |outer| outer.bytes());
         for panel in 0..panels {
             let first = panel * packing.rows;
-            let terms = panel * words(packing, units);
-            let part = |buffer: &mut Option<Guarded<f32>>| {
+            let part = |buffer: &mut Option<Guarded<f32>>, bytes: usize| {
+                let terms = panel * words(packing, units, bytes);
                 buffer.as_mut().map_or(std::ptr::null_mut(), |b| b.values_mut()[terms..].as_mut_ptr())
             };
             // SAFETY: packing needs no CPU features; the pointers are to the panel's rows, codes and terms, in
@@ -162,8 +162,8 @@ impl Run<'_> {
                     packing.rows.min(n - first),
                     k,
                     codes.values_mut()[panel * stride..].as_mut_ptr(),
-                    part(&mut scales),
-                    part(&mut mins),
+                    part(&mut scales, packing.scale_bytes),
+                    part(&mut mins, packing.min_bytes),
                 )
             };
             if let Err(problem) = agree(self.name, "fault while packing", &Ok(()), &fault) {
@@ -188,16 +188,16 @@ impl Run<'_> {
         let k = self.case.k;
         let mut dst = Guarded::<f32>::new(k, self.edge)?;
         let panel = row / packing.rows;
-        let terms = panel * words(packing, weights.units);
-        let part = |buffer: &Option<Guarded<f32>>| {
+        let part = |buffer: &Option<Guarded<f32>>, bytes: usize| {
+            let terms = panel * words(packing, weights.units, bytes);
             buffer.as_ref().map_or(std::ptr::null(), |buffer| buffer.values()[terms..].as_ptr())
         };
         // SAFETY: unpacking needs no CPU features; the pointers are to the row's panel, and `dst` holds k values.
         unsafe {
             (packing.unpack)(
                 weights.codes.values()[panel * weights.stride..].as_ptr(),
-                part(&weights.scales),
-                part(&weights.mins),
+                part(&weights.scales, packing.scale_bytes),
+                part(&weights.mins, packing.min_bytes),
                 weights.outer.values()[row],
                 row % packing.rows,
                 k,
@@ -207,7 +207,7 @@ impl Run<'_> {
         let outcome = untouched(self.name, "unpacked values", dst.intact());
         let info = self.subject.info;
         // Scales inside and outside the block are multiplied in another order once they are apart.
-        if packing.scales && (info.row_header.is_some() || info.tensor_tail.is_some()) {
+        if packing.scale_bytes > 0 && (info.row_header.is_some() || info.tensor_tail.is_some()) {
             let f64s: Vec<f64> = expected.iter().map(|v| f64::from(*v)).collect();
             let close = normalized_error(&f64s, dst.values()) <= 1e-12;
             return Ok(outcome.and(agree(self.name, "unpacked row within 1e-12", &true, &close)));
@@ -309,11 +309,12 @@ impl Run<'_> {
     }
 }
 
-/// Words that the scales of a panel take: an f32 a row and unit, or an f32 a row and super-block and a byte for each unit.
-fn words(packing: &PackInfo, units: usize) -> usize {
+/// Words that the scales of a panel take, or its minimum terms: a number of so many bytes a row and unit, or one a row and
+/// super-block and a byte for each unit.
+fn words(packing: &PackInfo, units: usize, bytes: usize) -> usize {
     match packing.runs {
-        1 => units * packing.rows,
-        runs => units / runs * (packing.rows + (runs * packing.rows).div_ceil(4)),
+        1 => units * packing.rows * bytes / 4,
+        runs => units / runs * (packing.rows * bytes / 4 + (runs * packing.rows).div_ceil(4)),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::product::CudaMatmul;
 use super::tiles::Fused;
-use crate::emit::words;
+use crate::plan::TermTypes;
 use std::fmt::Write;
 
 /// An expression of a sum with what the operands leave out: value = operand + min.
@@ -41,7 +41,7 @@ impl Parts {
     /// Where runs have integers; `rows` of a panel.
     pub(super) fn of(plan: &CudaMatmul<'_>, rows: u32) -> Option<Parts> {
         let runs = plan.format.superblock.as_ref()?.runs;
-        Some(Parts { runs, words: words(runs, rows), elements: runs * plan.format.unit })
+        Some(Parts { runs, words: TermTypes::F32.words(runs, rows), elements: runs * plan.format.unit })
     }
 
     /// An expression of the first word of `array` for super-block `block` of `panel`.

@@ -1,13 +1,14 @@
 //! Products whose operands stay on the GPU.
 //!
-//! The ceiling of a product is its packed weights at the rate at which the device copies memory to memory; beside them stand
-//! cuBLASLt's int8 and f16 products of the same shapes.
+//! The ceiling of a product is its weights, as large as in a file, at the rate at which the device copies memory to memory;
+//! beside them stand cuBLASLt's int8 and f16 products of the same shapes.
 
 use super::super::super::error::CliError;
 use super::super::super::gpu_time;
 use super::super::super::random::Random;
 use super::super::super::table::{Side, Table, measured};
 use super::super::plan::Memory;
+use super::super::record::bits_per_weight;
 use super::bench::Bench;
 use super::cublaslt::{Kind, Yardsticks};
 use gristmill::cuda::{DeviceBuffer, DeviceInput};
@@ -31,8 +32,10 @@ pub struct Record {
     pub(super) memory: Memory,
     /// Median of a launch, activations included.
     pub(super) seconds: f64,
-    /// Packed weights, each byte once.
+    /// What the weights take in a file, each byte once.
     bytes: usize,
+    /// What they take on the device.
+    packed_bytes: usize,
 }
 
 impl Record {
@@ -66,6 +69,8 @@ impl Record {
             "gb_s": self.gb_s(),
             "copy_gb_s": copy,
             "percent_of_copy": 100.0 * self.gb_s() / copy,
+            "file_bits_per_weight": bits_per_weight(self.bytes, self.n, self.k),
+            "memory_bits_per_weight": bits_per_weight(self.packed_bytes, self.n, self.k),
             "percent_of_cublaslt_int8": self.percent_of(yardsticks, Kind::Int8),
             "percent_of_cublaslt_f16": self.percent_of(yardsticks, Kind::F16),
         })
@@ -85,6 +90,7 @@ pub fn print(records: &[Record], copy: f64, yardsticks: &Yardsticks, out: &mut d
         ("NxK", Side::Right),
         ("m", Side::Right),
         ("memory", Side::Left),
+        ("bits", Side::Right),
         ("us", Side::Right),
         ("GB/s", Side::Right),
         ("GMAC/s", Side::Right),
@@ -99,6 +105,7 @@ pub fn print(records: &[Record], copy: f64, yardsticks: &Yardsticks, out: &mut d
             format!("{}x{}", record.n, record.k),
             record.m.to_string(),
             record.memory.name().to_owned(),
+            format!("{:.2}", bits_per_weight(record.packed_bytes, record.n, record.k)),
             measured(record.seconds * 1e6),
             measured(record.gb_s()),
             measured(record.gmac_s()),
@@ -111,6 +118,7 @@ pub fn print(records: &[Record], copy: f64, yardsticks: &Yardsticks, out: &mut d
     writeln!(
         out,
         "\nquantizing or rounding the activations is part of each time; operands stay on the device\n\
+         GB/s and % of copy count the bytes that the weights take in a file; bits are those of a weight on the device\n\
          % of int8 and of f16: of the rate of cuBLASLt's product of the same shape"
     )
 }
@@ -146,7 +154,7 @@ impl Bench<'_> {
                 Some((other, weights)) if matmul.shares_packing_with(&other) => weights,
                 Some(_) | None => vec![matmul.pack_on(&matrix, &threads)?],
             };
-            let bytes = weights.first().map_or(0, PackedMatrix::bytes);
+            let packed_bytes = weights.first().map_or(0, PackedMatrix::bytes);
             let x = random.gauss_vec(m * k, 1.0);
             let halves: Vec<u16> = match input {
                 DType::F16 => x.iter().map(|x| f16::from_f32(*x).to_bits()).collect(),
@@ -163,14 +171,24 @@ impl Bench<'_> {
             for &memory in &plan.memory {
                 let copies = match memory {
                     Memory::Hot => 1,
-                    Memory::Cold => gpu_time::copies(gpu, bytes),
+                    Memory::Cold => gpu_time::copies(gpu, packed_bytes),
                 };
                 while weights.len() < copies {
                     weights.push(matmul.pack_on(&matrix, &threads)?);
                 }
                 let seconds = gpu_time::seconds(gpu, &matmul, &weights[..copies], x, &mut y, m, rounds)?;
-                let kernel = matmul.entry().name;
-                records.push(Record { input, kernel, format: format.name, m, n, k, memory, seconds, bytes });
+                records.push(Record {
+                    input,
+                    kernel: matmul.entry().name,
+                    format: format.name,
+                    m,
+                    n,
+                    k,
+                    memory,
+                    seconds,
+                    bytes: tensor.len(),
+                    packed_bytes,
+                });
             }
             packed = Some((matmul, weights));
         }

@@ -1,0 +1,75 @@
+//! Loads that widen, against plain arithmetic: every number of every type, on every ISA that this processor has.
+
+use crate::number;
+
+/// Compares lanes with `expected`. What NaN carries is not compared.
+fn same(what: &str, lanes: &[f32], expected: impl Iterator<Item = f32>) {
+    for (lane, (found, expected)) in lanes.iter().zip(expected).enumerate() {
+        let same = found.to_bits() == expected.to_bits() || (found.is_nan() && expected.is_nan());
+        assert!(same, "{what}, lane {lane}: {found:e} instead of {expected:e}");
+    }
+}
+
+/// Takes every number through the four loads of a module.
+macro_rules! check {
+    ($module:ident, $($feature:tt),+) => {{
+        use super::$module as simd;
+        let name = stringify!($module);
+        let present = true $(&& detected!($feature))+;
+        if present {
+            let halves: Vec<u16> = (0..=u16::MAX).collect();
+            for group in halves.chunks_exact(simd::LANES) {
+                let mut lanes = [0f32; simd::LANES];
+                // SAFETY: the features were detected; a group and `lanes` are as long as a vector.
+                unsafe { simd::store_f32(lanes.as_mut_ptr(), simd::load_f16(group.as_ptr())) };
+                same(name, &lanes, group.iter().map(|&bits| number::f16_to_f32(bits)));
+                // SAFETY: as above.
+                unsafe { simd::store_f32(lanes.as_mut_ptr(), simd::load_bf16(group.as_ptr())) };
+                same(name, &lanes, group.iter().map(|&bits| number::bf16_to_f32(bits)));
+            }
+            let bytes: Vec<u8> = (0..=u8::MAX).collect();
+            for group in bytes.chunks_exact(simd::LANES) {
+                let mut lanes = [0f32; simd::LANES];
+                // SAFETY: as above.
+                unsafe { simd::store_f32(lanes.as_mut_ptr(), simd::load_e8m0_half(group.as_ptr())) };
+                same(name, &lanes, group.iter().map(|&e| number::e8m0_half_to_f32(e)));
+            }
+            // As packed: bit 7 is cleared, and 0x7f is 0.
+            let bytes: Vec<u8> = (0..0x80).map(|bits| if bits == 0x7f { 0 } else { bits }).collect();
+            for group in bytes.chunks_exact(simd::LANES) {
+                let mut lanes = [0f32; simd::LANES];
+                // SAFETY: as above.
+                unsafe { simd::store_f32(lanes.as_mut_ptr(), simd::load_ue4m3_half(group.as_ptr())) };
+                same(name, &lanes, group.iter().map(|&bits| number::ue4m3_half_to_f32(bits)));
+            }
+        }
+    }};
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! detected {
+    ($feature:tt) => {
+        std::arch::is_x86_feature_detected!($feature)
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! detected {
+    ($feature:tt) => {
+        std::arch::is_aarch64_feature_detected!($feature)
+    };
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn every_number_is_widened_as_plain_arithmetic_does() {
+    check!(sse41, "ssse3", "sse4.1");
+    check!(avx2, "avx2", "f16c");
+    check!(avx512, "avx512f", "avx512bw");
+}
+
+#[test]
+#[cfg(target_arch = "aarch64")]
+fn every_number_is_widened_as_plain_arithmetic_does() {
+    check!(neon, "neon");
+}
