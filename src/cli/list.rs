@@ -4,10 +4,10 @@ use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::table::{Side, Table, counted};
 use super::{external, request};
-use gristmill::registry::{DimRule, Entry, FormatInfo, ImportInfo, OuterType};
+use gristmill::registry::{DimRule, Entry, FormatInfo, ImportInfo};
 use gristmill::vocab::{DeviceKind, Isa, Serves};
-use gristmill::{CpuProfile, REGISTRY};
-use serde_json::{Value, json};
+use gristmill::{REGISTRY, json};
+use serde_json::json;
 use std::io::Write;
 
 /// List formats and kernels of this build
@@ -38,7 +38,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     if arguments.json {
         let value = json!({
             "package": REGISTRY.package,
-            "formats": formats.iter().map(|format| format_json(format)).collect::<Vec<_>>(),
+            "formats": formats.iter().map(|format| json::format(&REGISTRY, format)).collect::<Vec<_>>(),
             "activations": REGISTRY.activations.iter().map(|activations| json!({
                 "name": activations.name,
                 "doc": activations.doc,
@@ -52,7 +52,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 "format": imported(import),
                 "rows": import.rows,
             })).collect::<Vec<_>>(),
-            "kernels": entries.iter().map(|entry| kernel_json(entry)).collect::<Vec<_>>(),
+            "kernels": entries.iter().map(|entry| json::kernel(&REGISTRY, entry)).collect::<Vec<_>>(),
             "left_out": REGISTRY.left_out.iter().map(|left_out| json!({
                 "format": left_out.format,
                 "feature": left_out.feature,
@@ -75,17 +75,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
 
 /// The format (or activation format) of a kernel.
 pub fn name_of(entry: &Entry) -> &'static str {
-    REGISTRY.served(entry.op).nth(entry.format).unwrap_or_default()
-}
-
-/// Whether this processor has what a kernel uses.
-pub fn runs_here(entry: &Entry) -> bool {
-    entry.device == DeviceKind::Cpu && CpuProfile::detect().features.contains(entry.features)
-}
-
-/// Bits a weight, row headers and tensor tails not counted.
-fn bits_per_weight(format: &FormatInfo) -> f64 {
-    format.bytes as f64 * 8.0 / format.elements as f64
+    json::format_name(&REGISTRY, entry)
 }
 
 fn print_formats(formats: &[&FormatInfo], entries: &[&Entry], out: &mut dyn Write) -> Result<(), CliError> {
@@ -108,7 +98,7 @@ fn print_formats(formats: &[&FormatInfo], entries: &[&Entry], out: &mut dyn Writ
             format.name.to_owned(),
             format.gguf.map_or(String::new(), |id| id.to_string()),
             format!("{}/{} B", format.elements, format.bytes),
-            format!("{:.3}", bits_per_weight(format)),
+            format!("{:.3}", json::bits_per_weight(format)),
             format.quantizers.join(", "),
             REGISTRY.activations.get(format.activations).map_or("", |a| a.name).to_owned(),
             kernels.to_string(),
@@ -121,7 +111,7 @@ fn print_formats(formats: &[&FormatInfo], entries: &[&Entry], out: &mut dyn Writ
         .filter(|isa| entries.iter().any(|e| e.isa == Some(**isa)))
         .map(|isa| isa.name())
         .collect();
-    let here = entries.iter().filter(|entry| runs_here(entry)).count();
+    let here = entries.iter().filter(|entry| json::runs_here(entry)).count();
     let on = |device: DeviceKind| entries.iter().filter(|entry| entry.device == device).count();
     writeln!(
         out,
@@ -189,7 +179,7 @@ fn print_kernels(entries: &[&Entry], out: &mut dyn Write) -> Result<(), CliError
     for entry in entries {
         table.row([
             entry.name.to_owned(),
-            match runs_here(entry) {
+            match json::runs_here(entry) {
                 _ if entry.device != DeviceKind::Cpu => entry.device.name(),
                 true => "yes",
                 false => "no",
@@ -219,52 +209,4 @@ fn shapes(entry: &Entry) -> String {
         }
     }
     if words.is_empty() { "any".to_owned() } else { words.join(", ") }
-}
-
-fn outer_name(outer: OuterType) -> &'static str {
-    match outer {
-        OuterType::F16 => "f16",
-        OuterType::Bf16 => "bf16",
-        OuterType::F32 => "f32",
-    }
-}
-
-fn format_json(format: &FormatInfo) -> Value {
-    json!({
-        "name": format.name,
-        "doc": format.doc,
-        "source": format.source,
-        "gguf": format.gguf,
-        "elements": format.elements,
-        "bytes": format.bytes,
-        "bits_per_weight": bits_per_weight(format),
-        "row_header": format.row_header.map(outer_name),
-        "tensor_tail": format.tensor_tail.map(|(outer, bytes)| json!({"type": outer_name(outer), "bytes": bytes})),
-        "quantizers": format.quantizers,
-        "activations": REGISTRY.activations.get(format.activations).map(|a| a.name),
-    })
-}
-
-fn kernel_json(entry: &Entry) -> Value {
-    let rule = |rule: DimRule| {
-        json!({
-            "min": rule.min,
-            "max": (rule.max < u64::MAX).then_some(rule.max),
-            "multiple_of": rule.multiple_of,
-        })
-    };
-    json!({
-        "name": entry.name,
-        "id": entry.id.to_string(),
-        "op": entry.op.name(),
-        "format": name_of(entry),
-        "device": entry.device.name(),
-        "isa": entry.isa.map(|isa| isa.name()),
-        "features": entry.features.iter().map(|feature| feature.name()).collect::<Vec<_>>(),
-        // No device is looked for, so of a kernel for another one nothing is known here.
-        "runs_here": (entry.device == DeviceKind::Cpu).then(|| runs_here(entry)),
-        "shape": {"m": rule(entry.shape.m), "n": rule(entry.shape.n), "k": rule(entry.shape.k)},
-        "source": entry.source,
-        "plan": entry.plan,
-    })
 }
