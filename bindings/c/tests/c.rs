@@ -138,6 +138,8 @@ fn a_c_program_gets_the_bits_of_the_library() -> Result<(), gristmill::Error> {
         let program = compile("gcc", "examples/linear.c", shared, &["-std=c99"]);
         assert_eq!(printed(&output(&program, &[])), bits(&y), "shared: {shared}");
     }
+    // Not run: it measures.
+    compile("gcc", "examples/overhead.c", true, &["-std=c99"]);
     Ok(())
 }
 
