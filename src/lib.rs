@@ -52,6 +52,8 @@ mod cli;
 #[cfg(feature = "cli")]
 pub mod compare;
 pub mod gguf;
+#[cfg(feature = "json")]
+pub mod json;
 pub mod replace;
 pub mod text;
 #[cfg(feature = "cli")]

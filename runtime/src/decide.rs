@@ -392,6 +392,11 @@ impl Prepared {
         self.registry
     }
 
+    /// The format, as it was asked for.
+    pub fn format_name(&self) -> &str {
+        &self.format_name
+    }
+
     /// The op that was asked for.
     pub fn op(&self) -> Op {
         self.op

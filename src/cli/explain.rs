@@ -4,9 +4,8 @@ use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::table::bytes;
 use super::{external, request};
-use gristmill::registry::{Code, CudaCode};
 use gristmill::vocab::{DType, DeviceKind, Op};
-use gristmill::{Device, PrecisionMode, REGISTRY, Reason, Rejection, Request, Shape, Threads, Tuning};
+use gristmill::{Device, PrecisionMode, REGISTRY, Reason, Rejection, Request, Shape, Threads, Tuning, json};
 use serde_json::json;
 use std::io::Write;
 
@@ -65,35 +64,13 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     }
     // Products only: that is what a C++ backend would be used for.
     let outside = REGISTRY.format(format).ok().map(|(_, format)| format).filter(|_| op.info().product);
-    let split_k = match (decision.chosen().map(|entry| &entry.code), decision.prepared().gpu()) {
-        (Some(Code::Cuda(CudaCode { launch, .. })), Some(gpu)) => launch.split_k(*shape, gpu.multiprocessors),
-        _ => 1,
-    };
+    let split_k = json::split_k(&decision);
     // Of products; what else there is takes no memory of its own.
     let memory = decision.memory(&Threads::single()).ok();
     if *json {
-        let value = json!({
-            "op": op.name(),
-            "format": format,
-            "input": input.name(),
-            "device": device.to_string(),
-            "shape": {"m": shape.m, "n": shape.n, "k": shape.k},
-            "chosen": decision.chosen().map(|entry| entry.name),
-            "plan": decision.chosen().map(|entry| entry.plan),
-            "split_k": split_k,
-            "memory": memory.map(|memory| json!({
-                "packing": memory.packing,
-                "weight_bytes": memory.weight_bytes,
-                "bits_per_weight": memory.bits_per_weight,
-                "workspace_bytes": memory.workspace.bytes(),
-            })),
-            "rejected": rejected.iter().map(|rejection| json!({
-                "kernel": rejection.kernel,
-                "reason": rejection.reason.to_string(),
-                "help": rejection.reason.help(),
-            })).collect::<Vec<_>>(),
-            "external_backends": outside.map(|format| external::to_json(&external::found(), Some(format))),
-        });
+        let mut value = json::decision(&decision);
+        value["external_backends"] =
+            json!(outside.map(|format| external::to_json(&external::found(), Some(format))));
         print_json(out, &value)?;
     } else {
         writeln!(out, "{decision}")?;

@@ -1,5 +1,7 @@
 //! Model files: which format a tensor is in, and what its bytes take.
 
+pub(super) use crate::json::matrix;
+
 use super::error::CliError;
 use super::request;
 use super::table::counted;
@@ -162,15 +164,6 @@ pub fn why_no_kernel(error: &gristmill::Error) -> String {
     }
     reasons.extend(help.map(|help| format!("help: {help}")));
     reasons.join("; ")
-}
-
-/// Rows and elements of a row: the first dimension is contiguous, the others are rows.
-///
-/// `None` where they do not fit the address space.
-pub fn matrix(dims: &[u64]) -> Option<(usize, usize)> {
-    let k = usize::try_from(dims.first().copied().unwrap_or(1)).ok()?;
-    let n = dims.iter().skip(1).try_fold(1u64, |n, dim| n.checked_mul(*dim))?;
-    Some((usize::try_from(n).ok()?, k))
 }
 
 /// A shape as it is written here: rows first, `2560x6912`.

@@ -4,9 +4,9 @@ use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::table::{Side, Table, counted};
 use super::{external, request};
-use gristmill::registry::{Code, CudaBuild, CudaImage, DimRule, Entry, FormatInfo, ImportInfo, OuterType};
+use gristmill::registry::{CudaBuild, CudaImage, DimRule, Entry, FormatInfo, ImportInfo};
 use gristmill::vocab::{DeviceKind, Isa, Serves};
-use gristmill::{CpuProfile, CudaVersion, Device, REGISTRY};
+use gristmill::{Device, REGISTRY, json};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -49,7 +49,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     if arguments.json {
         let value = json!({
             "package": REGISTRY.package,
-            "formats": formats.iter().map(|format| format_json(format)).collect::<Vec<_>>(),
+            "formats": formats.iter().map(|format| json::format(&REGISTRY, format)).collect::<Vec<_>>(),
             "activations": REGISTRY.activations.iter().map(|activations| json!({
                 "name": activations.name,
                 "doc": activations.doc,
@@ -63,7 +63,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 "format": imported(import),
                 "rows": import.rows,
             })).collect::<Vec<_>>(),
-            "kernels": entries.iter().map(|entry| kernel_json(entry)).collect::<Vec<_>>(),
+            "kernels": entries.iter().map(|entry| json::kernel(&REGISTRY, entry)).collect::<Vec<_>>(),
             "left_out": REGISTRY.left_out.iter().map(|left_out| json!({
                 "format": left_out.format,
                 "feature": left_out.feature,
@@ -115,33 +115,17 @@ fn cuda_json() -> Value {
     }
 }
 
-/// The images of a kernel; none where it is code of the processor.
-fn images(entry: &Entry) -> &'static [CudaImage] {
-    match entry.code {
-        Code::Cuda(code) => code.images,
-        _ => &[],
-    }
-}
-
-/// The drivers that load an image: `R525` and newer.
-fn min_driver(image: &CudaImage) -> String {
-    match image.driver.driver_branch() {
-        Some(branch) => format!("R{branch}"),
-        None => format!("CUDA {}", image.driver),
-    }
-}
-
 /// Images by the drivers that load them: `sm_75, sm_80 (R580); compute_75 (R525)`.
 fn images_in_words(images: &[CudaImage]) -> String {
     let mut words = String::new();
     for (at, image) in images.iter().enumerate() {
         words.push_str(&image.target());
-        let next = images.get(at + 1).map(min_driver);
-        if next.as_ref() == Some(&min_driver(image)) {
+        let next = images.get(at + 1).map(json::min_driver);
+        if next.as_ref() == Some(&json::min_driver(image)) {
             words.push_str(", ");
             continue;
         }
-        words.push_str(&format!(" ({})", min_driver(image)));
+        words.push_str(&format!(" ({})", json::min_driver(image)));
         if next.is_some() {
             words.push_str("; ");
         }
@@ -151,17 +135,7 @@ fn images_in_words(images: &[CudaImage]) -> String {
 
 /// The format (or activation format) of a kernel.
 pub fn name_of(entry: &Entry) -> &'static str {
-    REGISTRY.served(entry.op).nth(entry.format).unwrap_or_default()
-}
-
-/// Whether this processor has what a kernel uses.
-pub fn runs_here(entry: &Entry) -> bool {
-    entry.device == DeviceKind::Cpu && CpuProfile::detect().features.contains(entry.features)
-}
-
-/// Bits a weight, row headers and tensor tails not counted.
-fn bits_per_weight(format: &FormatInfo) -> f64 {
-    format.bytes as f64 * 8.0 / format.elements as f64
+    json::format_name(&REGISTRY, entry)
 }
 
 fn print_formats(formats: &[&FormatInfo], entries: &[&Entry], out: &mut dyn Write) -> Result<(), CliError> {
@@ -184,7 +158,7 @@ fn print_formats(formats: &[&FormatInfo], entries: &[&Entry], out: &mut dyn Writ
             format.name.to_owned(),
             format.gguf.map_or(String::new(), |id| id.to_string()),
             format!("{}/{} B", format.elements, format.bytes),
-            format!("{:.3}", bits_per_weight(format)),
+            format!("{:.3}", json::bits_per_weight(format)),
             format.quantizers.join(", "),
             REGISTRY.activations.get(format.activations).map_or("", |a| a.name).to_owned(),
             kernels.to_string(),
@@ -197,7 +171,7 @@ fn print_formats(formats: &[&FormatInfo], entries: &[&Entry], out: &mut dyn Writ
         .filter(|isa| entries.iter().any(|e| e.isa == Some(**isa)))
         .map(|isa| isa.name())
         .collect();
-    let here = entries.iter().filter(|entry| runs_here(entry)).count();
+    let here = entries.iter().filter(|entry| json::runs_here(entry)).count();
     let on = |device: DeviceKind| entries.iter().filter(|entry| entry.device == device).count();
     writeln!(
         out,
@@ -262,7 +236,7 @@ fn print_kernels(entries: &[&Entry], out: &mut dyn Write) -> Result<(), CliError
         ("shapes", Side::Left),
         ("described in", Side::Left),
     ];
-    let on_gpu = entries.iter().any(|entry| !images(entry).is_empty());
+    let on_gpu = entries.iter().any(|entry| !json::images(entry).is_empty());
     if on_gpu {
         columns.push(("images (oldest driver)", Side::Left));
     }
@@ -270,7 +244,7 @@ fn print_kernels(entries: &[&Entry], out: &mut dyn Write) -> Result<(), CliError
     for entry in entries {
         let mut row = vec![
             entry.name.to_owned(),
-            match runs_here(entry) {
+            match json::runs_here(entry) {
                 _ if entry.device != DeviceKind::Cpu => entry.device.name(),
                 true => "yes",
                 false => "no",
@@ -280,7 +254,7 @@ fn print_kernels(entries: &[&Entry], out: &mut dyn Write) -> Result<(), CliError
             entry.source.to_owned(),
         ];
         if on_gpu {
-            row.push(images_in_words(images(entry)));
+            row.push(images_in_words(json::images(entry)));
         }
         table.row(row);
     }
@@ -304,59 +278,4 @@ fn shapes(entry: &Entry) -> String {
         }
     }
     if words.is_empty() { "any".to_owned() } else { words.join(", ") }
-}
-
-fn outer_name(outer: OuterType) -> &'static str {
-    match outer {
-        OuterType::F16 => "f16",
-        OuterType::Bf16 => "bf16",
-        OuterType::F32 => "f32",
-    }
-}
-
-fn format_json(format: &FormatInfo) -> Value {
-    json!({
-        "name": format.name,
-        "doc": format.doc,
-        "source": format.source,
-        "gguf": format.gguf,
-        "elements": format.elements,
-        "bytes": format.bytes,
-        "bits_per_weight": bits_per_weight(format),
-        "row_header": format.row_header.map(outer_name),
-        "tensor_tail": format.tensor_tail.map(|(outer, bytes)| json!({"type": outer_name(outer), "bytes": bytes})),
-        "quantizers": format.quantizers,
-        "activations": REGISTRY.activations.get(format.activations).map(|a| a.name),
-    })
-}
-
-fn kernel_json(entry: &Entry) -> Value {
-    let rule = |rule: DimRule| {
-        json!({
-            "min": rule.min,
-            "max": (rule.max < u64::MAX).then_some(rule.max),
-            "multiple_of": rule.multiple_of,
-        })
-    };
-    json!({
-        "name": entry.name,
-        "id": entry.id.to_string(),
-        "op": entry.op.name(),
-        "format": name_of(entry),
-        "device": entry.device.name(),
-        "isa": entry.isa.map(|isa| isa.name()),
-        "features": entry.features.iter().map(|feature| feature.name()).collect::<Vec<_>>(),
-        // No device is looked for, so of a kernel for another one nothing is known here.
-        "runs_here": (entry.device == DeviceKind::Cpu).then(|| runs_here(entry)),
-        "shape": {"m": rule(entry.shape.m), "n": rule(entry.shape.n), "k": rule(entry.shape.k)},
-        "images": (entry.device == DeviceKind::Cuda).then(|| images(entry).iter().map(|image| json!({
-            "arch": image.arch.to_string(),
-            "kind": if image.ptx { "ptx" } else { "cubin" },
-            "min_driver": min_driver(image),
-            "min_cuda": image.driver.max(CudaVersion::OLDEST).to_string(),
-            "bytes": image.size,
-        })).collect::<Vec<_>>()),
-        "source": entry.source,
-        "plan": entry.plan,
-    })
 }

@@ -210,7 +210,7 @@ fn tune(
 fn candidates(format: &FormatInfo) -> Vec<&'static Entry> {
     let of_format = |entry: &&Entry| {
         let named = REGISTRY.formats.get(entry.format).is_some_and(|info| info.name == format.name);
-        named && entry.op == Op::Matmul && super::list::runs_here(entry)
+        named && entry.op == Op::Matmul && gristmill::json::runs_here(entry)
     };
     let all: Vec<&Entry> = REGISTRY.entries.iter().filter(of_format).collect();
     let fast: Vec<&Entry> = all.iter().copied().filter(|entry| entry.isa != Some(Isa::Scalar)).collect();

@@ -1,0 +1,79 @@
+//! f32 to the bytes of a format, and back.
+
+use crate::error::{Failure, gm_status, guard};
+use crate::raw;
+use gristmill::vocab::Op;
+use gristmill::{
+    CpuProfile, Dequantizer, Device, PrecisionMode, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Request,
+    Restrict, Shape, Tuning, vocab,
+};
+use std::ffi::c_char;
+
+fn prepared(op: Op, format: &str, quantizer: Option<&str>, shape: Shape) -> Result<Prepared, Failure> {
+    let (input, device, precision) = (vocab::DType::F32, Device::CPU, PrecisionMode::Int8);
+    let request = Request { op, format, quantizer, input, device, shape, precision };
+    Ok(REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &Restrict::default(), &Tuning::none())?)
+}
+
+/// Quantizes `n` rows of `k` values, row after row: `values_len` is n * k, `blocks_len` what `gm_format_bytes` says.
+/// `quantizer` is one of the format's, its first where NULL. After an error `blocks` holds nothing of use.
+///
+/// # Safety
+/// Texts are NULL or texts; the buffers have the lengths that are said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gm_quantize(
+    format: *const c_char,
+    quantizer: *const c_char,
+    n: usize,
+    k: usize,
+    values: *const f32,
+    values_len: usize,
+    blocks: *mut u8,
+    blocks_len: usize,
+) -> gm_status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let (format, quantizer) =
+            unsafe { (raw::text(format, "format")?, raw::optional_text(quantizer, "quantizer")?) };
+        // SAFETY: likewise.
+        let values = unsafe { raw::slice(values, values_len, "values") }?;
+        raw::apart(values, blocks, blocks_len, "blocks")?;
+        // SAFETY: the caller's promise, and nothing that is read overlaps it.
+        let blocks = unsafe { raw::slice_mut(blocks, blocks_len, "blocks") }?;
+        let prepared = prepared(Op::Quantize, format, quantizer, Shape::matrix(n, k))?;
+        Quantizer::new(&prepared.decide_as_asked())?.run(values, n, k, blocks)?;
+        Ok(())
+    })
+}
+
+/// The values of `rows` rows from `first_row` on of a tensor of `n` rows of `k` weights: `values_len` is rows * k.
+///
+/// # Safety
+/// `format` is NULL or a text; the buffers have the lengths that are said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gm_dequantize(
+    format: *const c_char,
+    n: usize,
+    k: usize,
+    blocks: *const u8,
+    blocks_len: usize,
+    first_row: usize,
+    rows: usize,
+    values: *mut f32,
+    values_len: usize,
+) -> gm_status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let name = unsafe { raw::text(format, "format") }?;
+        // SAFETY: likewise.
+        let blocks = unsafe { raw::slice(blocks, blocks_len, "blocks") }?;
+        raw::apart(blocks, values, values_len, "values")?;
+        // SAFETY: the caller's promise, and nothing that is read overlaps it.
+        let values = unsafe { raw::slice_mut(values, values_len, "values") }?;
+        let matrix = QuantizedMatrix::new(REGISTRY.format(name)?.1, n, k, blocks)?;
+        let last = first_row.checked_add(rows).ok_or(gristmill::Error::TooLarge { what: "the rows" })?;
+        let prepared = prepared(Op::Dequantize, name, None, Shape::matrix(n, k))?;
+        Dequantizer::new(&prepared.decide_as_asked())?.rows(&matrix, first_row..last, values)?;
+        Ok(())
+    })
+}

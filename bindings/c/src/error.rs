@@ -1,0 +1,166 @@
+//! What goes wrong, as C is told: a status, and a message for each thread.
+
+use gristmill::Error;
+use gristmill::gguf::ModelError;
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What a function says of its success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub enum gm_status {
+    /// It did what was asked.
+    GM_OK = 0,
+    /// A pointer is null, misaligned or overlaps another, or a text is not UTF-8.
+    GM_INVALID_ARGUMENT = 1,
+    /// No format, device, quantizer or tensor is called that.
+    GM_UNKNOWN_NAME = 2,
+    /// No kernel of this build does it here; the message has the reason for each.
+    GM_NO_KERNEL = 3,
+    /// Lengths and shapes contradict each other, or a shape is impossible.
+    GM_SHAPE = 4,
+    /// The values are the error: not finite, too large for the format, or codes that mean nothing.
+    GM_DATA = 5,
+    /// The system has no more memory.
+    GM_MEMORY = 6,
+    /// Threads could not be started.
+    GM_THREADS = 7,
+    /// A file can't be read, or what stands in it is wrong.
+    GM_FILE = 8,
+    /// The device reports an error.
+    GM_DEVICE = 9,
+    /// The workspace is in use by another call.
+    GM_BUSY = 10,
+    /// An error in gristmill: please report the message.
+    GM_INTERNAL = 11,
+}
+
+/// A status and its message.
+pub(crate) struct Failure {
+    pub(crate) status: gm_status,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(status: gm_status, message: impl Into<String>) -> Failure {
+        Failure { status, message: message.into() }
+    }
+
+    pub(crate) fn argument(message: impl Into<String>) -> Failure {
+        Failure::new(gm_status::GM_INVALID_ARGUMENT, message)
+    }
+}
+
+/// The status of an error of the library.
+pub(crate) fn status_of(error: &Error) -> gm_status {
+    match error {
+        Error::UnknownFormat { .. }
+        | Error::UnknownImport { .. }
+        | Error::UnknownKernel { .. }
+        | Error::UnknownPacking { .. }
+        | Error::UnknownDevice { .. } => gm_status::GM_UNKNOWN_NAME,
+        Error::NotCompiled { .. }
+        | Error::NoKernel(_)
+        | Error::CannotRunHere { .. }
+        | Error::CannotDrive { .. }
+        | Error::NoGpu { .. }
+        | Error::CannotRunOnGpu { .. } => gm_status::GM_NO_KERNEL,
+        Error::ShapeRule { .. }
+        | Error::KNotMultiple { .. }
+        | Error::ShapeMismatch { .. }
+        | Error::RowsNotMultiple { .. }
+        | Error::NoSuchRow { .. }
+        | Error::RowIndexOutOfRange { .. }
+        | Error::TooLarge { .. } => gm_status::GM_SHAPE,
+        Error::InvalidCode { .. }
+        | Error::NonFinite { .. }
+        | Error::NonFiniteScale { .. }
+        | Error::ScaleOverflow { .. }
+        | Error::BeyondPrecision { .. } => gm_status::GM_DATA,
+        Error::OutOfMemory { .. } | Error::OutOfDeviceMemory { .. } => gm_status::GM_MEMORY,
+        Error::TooManyThreads { .. } | Error::Threads { .. } => gm_status::GM_THREADS,
+        #[cfg(feature = "cuda")]
+        Error::Gpu(_) | Error::Capturing { .. } => gm_status::GM_DEVICE,
+        _ => gm_status::GM_INTERNAL,
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::new(status_of(&error), error.to_string())
+    }
+}
+
+impl From<ModelError> for Failure {
+    fn from(error: ModelError) -> Failure {
+        let status = match &error {
+            ModelError::NoTensor { .. } => gm_status::GM_UNKNOWN_NAME,
+            ModelError::Layer { error, .. } => status_of(error),
+            _ => gm_status::GM_FILE,
+        };
+        Failure::new(status, error.to_string())
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// A text for C: what is behind a zero byte would be lost, so such bytes are left out.
+pub(crate) fn c_text(text: String) -> CString {
+    CString::new(text).unwrap_or_else(|error| {
+        let mut bytes = error.into_vec();
+        bytes.retain(|byte| *byte != 0);
+        CString::new(bytes).unwrap_or_default()
+    })
+}
+
+/// Runs `run`, keeps the message of a failure for this thread, and makes a panic a failure.
+pub(crate) fn guard(run: impl FnOnce() -> Result<(), Failure>) -> gm_status {
+    // Handles stay sound whatever a panic leaves in them: workspaces are written before they are read, and nothing else that
+    // a call can reach is changed in place.
+    let done = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let what = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let what = what.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        Err(Failure::new(gm_status::GM_INTERNAL, format!("gristmill panicked: {what}")))
+    });
+    match done {
+        Ok(()) => gm_status::GM_OK,
+        Err(Failure { status, message }) => {
+            let message = c_text(message);
+            // A thread that is ending has no place for it any more.
+            let _ = LAST.try_with(|last| *last.borrow_mut() = message);
+            status
+        }
+    }
+}
+
+/// Says what went wrong in the last call of this thread that returned another status than GM_OK; empty if none did. The
+/// library owns the text, which stays until the next such call of this thread. It may have several lines.
+#[unsafe(no_mangle)]
+pub extern "C" fn gm_last_error() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+
+    fn last() -> String {
+        // SAFETY: a text of this thread, which no call changes here.
+        unsafe { CStr::from_ptr(gm_last_error()) }.to_string_lossy().into_owned()
+    }
+
+    #[test]
+    fn a_panic_becomes_a_status_and_the_next_success_keeps_its_message() {
+        assert_eq!(guard(|| panic!("a {} one", "bad")), gm_status::GM_INTERNAL);
+        assert_eq!(last(), "gristmill panicked: a bad one");
+        assert_eq!(guard(|| Ok(())), gm_status::GM_OK);
+        assert_eq!(last(), "gristmill panicked: a bad one");
+        let zero = "a text\0with a zero byte";
+        assert_eq!(guard(|| Err(Failure::argument(zero))), gm_status::GM_INVALID_ARGUMENT);
+        assert_eq!(last(), "a textwith a zero byte");
+    }
+}

@@ -1,0 +1,93 @@
+//! GGUF files.
+
+use crate::error::{gm_status, guard};
+use crate::linear::{gm_linear, options, recorded};
+use crate::query::device_named;
+use crate::raw;
+use crate::threads::{gm_threads, threads};
+use gristmill::gguf::{LayerOptions, Model};
+use gristmill::json;
+use std::ffi::c_char;
+
+/// A GGUF file. Its header is in memory; a tensor is read when a layer is made of it.
+#[derive(Debug)]
+pub struct gm_model(Model);
+
+/// Opens a file. `path` is UTF-8.
+///
+/// # Safety
+/// `path` is NULL or a text; `model` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gm_model_open(path: *const c_char, model: *mut *mut gm_model) -> gm_status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let (path, place) = unsafe { (raw::text(path, "path")?, raw::place(model, "model")?) };
+        *place = std::ptr::null_mut();
+        *place = Box::into_raw(Box::new(gm_model(Model::open(path)?)));
+        Ok(())
+    })
+}
+
+/// Closes a file; layers that were made of it stay. NULL is left alone.
+///
+/// # Safety
+/// A handle of `gm_model_open` that no other call uses, now or later.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gm_model_free(model: *mut gm_model) {
+    // SAFETY: the caller's promise.
+    unsafe { raw::free(model) }
+}
+
+/// A decision for each tensor of the file and products of `m` tokens, before anything is loaded, as a JSON array of objects
+/// with "tensor", "type", "dims", "quantized", "kernel" (null where there is none) and "reason".
+///
+/// # Safety
+/// `model` is NULL or a handle, `device` NULL or a text, `text` NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gm_model_plan(
+    model: *const gm_model,
+    m: usize,
+    device: *const c_char,
+    text: *mut *mut c_char,
+) -> gm_status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let (model, device, place) =
+            unsafe { (raw::handle(model, "model")?, device_named(device)?, raw::place(text, "text")?) };
+        *place = std::ptr::null_mut();
+        *place = raw::owned_text(json::plan(&model.0, device, m)?.to_string());
+        Ok(())
+    })
+}
+
+/// Makes the layer of a quantized matrix of the file: reads it, chooses kernels and packs the weights for them. As
+/// `gm_linear_new` otherwise.
+///
+/// # Safety
+/// Handles are NULL or handles, texts NULL or texts, `layer` NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gm_model_linear(
+    model: *const gm_model,
+    tensor: *const c_char,
+    device: *const c_char,
+    threads: *const gm_threads,
+    layer: *mut *mut gm_linear,
+) -> gm_status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { raw::place(layer, "layer") }?;
+        *place = std::ptr::null_mut();
+        // SAFETY: likewise.
+        let (model, tensor, device, threads) = unsafe {
+            (
+                raw::handle(model, "model")?,
+                raw::text(tensor, "tensor")?,
+                device_named(device)?,
+                self::threads(threads),
+            )
+        };
+        let options = LayerOptions { threads, linear: options(device) };
+        *place = recorded(model.0.linear(tensor, &options)?)?;
+        Ok(())
+    })
+}

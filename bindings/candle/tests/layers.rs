@@ -1,0 +1,216 @@
+//! Layers beside candle's own and beside the library.
+
+use candle_core::quantized::gguf_file;
+use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
+use candle_core::{DType, Device, Module, Result, Tensor};
+use candle_nn::VarBuilder;
+use gristmill::{Input, LinearOptions, QuantizedMatrix, REGISTRY, Restrict};
+use gristmill_candle::{Linear, Threads, format_of, linear, linear_no_bias};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What candle's products may differ by from ours, and each from f64: both round activations to int8, candle by blocks of 32 or
+/// 256 in types of its own.
+const NMSE: f64 = 1e-4;
+
+const TYPES: [GgmlDType; 10] = [
+    GgmlDType::Q4_0,
+    GgmlDType::Q4_1,
+    GgmlDType::Q5_0,
+    GgmlDType::Q5_1,
+    GgmlDType::Q8_0,
+    GgmlDType::Q2K,
+    GgmlDType::Q3K,
+    GgmlDType::Q4K,
+    GgmlDType::Q5K,
+    GgmlDType::Q6K,
+];
+
+fn threads() -> Arc<Threads> {
+    Arc::new(Threads::new(2).expect("threads"))
+}
+
+/// Values between -1 and 1 that look random and are the same everywhere.
+fn values(seed: u32, shape: &[usize]) -> Result<Tensor> {
+    let mut state = seed;
+    let values: Vec<f32> = (0..shape.iter().product())
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        })
+        .collect();
+    Tensor::from_vec(values, shape, &Device::Cpu)
+}
+
+fn list(tensor: &Tensor) -> Result<Vec<f32>> {
+    tensor.flatten_all()?.to_vec1()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn nmse(found: &[f32], exact: &[f64]) -> f64 {
+    assert_eq!(found.len(), exact.len());
+    let error: f64 = found.iter().zip(exact).map(|(f, e)| (f64::from(*f) - e).powi(2)).sum();
+    error / exact.iter().map(|e| e * e).sum::<f64>()
+}
+
+/// The library's own product of the same bytes.
+fn library(format: &str, n: usize, k: usize, blocks: &[u8], x: &[f32]) -> Vec<f32> {
+    let format = REGISTRY.format(format).expect("a format of this build").1;
+    let matrix = QuantizedMatrix::new(format, n, k, blocks).expect("its bytes");
+    let options = LinearOptions { restrict: Some(Restrict::default()), ..LinearOptions::default() };
+    let (one, m) = (Threads::single(), x.len() / k);
+    let layer = gristmill::Linear::new(&REGISTRY, &matrix, &options, &one).expect("a layer");
+    let mut y = vec![0.0; m * n];
+    let mut workspace = layer.workspace(m, &one).expect("a workspace");
+    layer.forward(Input::F32(x), m, None, &mut y, &mut workspace, &one).expect("a product");
+    y
+}
+
+#[test]
+fn products_are_the_librarys_and_close_to_candles() -> Result<()> {
+    let (n, k) = (48, 512);
+    let mut worst = 0f64;
+    for dtype in TYPES {
+        let weights = QTensor::quantize(&values(1, &[n, k])?, dtype)?;
+        let ours = Linear::from_qtensor(&weights, &threads())?;
+        let plain = list(&weights.dequantize(&Device::Cpu)?)?;
+        let blocks = weights.data()?.into_owned();
+        let theirs = QMatMul::from_qtensor(weights)?;
+        for shape in [[1, 1, k], [1, 5, k], [3, 11, k]] {
+            let x = values(2, &shape)?;
+            let (y, z) = (ours.forward(&x)?, theirs.forward(&x)?);
+            assert_eq!(y.dims(), z.dims());
+            let (x, y, z) = (list(&x)?, list(&y)?, list(&z)?);
+            let format = format_of(dtype).expect("a format");
+            assert_eq!(bits(&y), bits(&library(format, n, k, &blocks, &x)), "{dtype:?}");
+
+            let row =
+                |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+            let exact: Vec<f64> = x.chunks(k).flat_map(|x| plain.chunks(k).map(move |w| row(x, w))).collect();
+            let candle: Vec<f64> = z.iter().copied().map(f64::from).collect();
+            for error in [nmse(&y, &exact), nmse(&z, &exact), nmse(&y, &candle)] {
+                assert!(error < NMSE, "{dtype:?}, {shape:?}: {error:e}");
+                worst = worst.max(error);
+            }
+        }
+        assert!(ours.receipt().kernels().iter().any(|kernel| kernel.name().starts_with("matmul.")));
+        assert!(ours.receipt().fallbacks().is_empty());
+    }
+    println!("worst NMSE: {worst:e}");
+    Ok(())
+}
+
+#[test]
+fn layouts_and_shapes_of_inputs() -> Result<()> {
+    let (n, k) = (32, 256);
+    let weights = QTensor::quantize(&values(3, &[n, k])?, GgmlDType::Q8_0)?;
+    let layer = Linear::from_qtensor(&weights, &threads())?;
+    assert_eq!((layer.n(), layer.k()), (n, k));
+    let x = values(4, &[6, k])?;
+    let y = list(&layer.forward(&x)?)?;
+    // A part of a larger tensor is contiguous with an offset, a transposed one is not contiguous.
+    let rows = layer.forward(&x.narrow(0, 2, 3)?)?;
+    assert_eq!(bits(&list(&rows)?), bits(&y[2 * n..5 * n]));
+    let transposed = x.t()?.contiguous()?.t()?;
+    assert!(!transposed.is_contiguous());
+    assert_eq!(bits(&list(&layer.forward(&transposed)?)?), bits(&y));
+    assert_eq!(layer.forward(&x.reshape((2, 3, k))?)?.dims(), [2, 3, n]);
+    assert_eq!(layer.forward(&x.get(0)?)?.dims(), [n]);
+    assert_eq!(layer.forward(&x.narrow(0, 0, 0)?)?.dims(), [0, n]);
+    Ok(())
+}
+
+fn error<T>(result: Result<T>) -> String {
+    result.err().expect("an error").to_string()
+}
+
+#[test]
+fn bad_input_is_an_error_of_candle() -> Result<()> {
+    let threads = threads();
+    let weights = values(5, &[32, 256])?;
+    let layer = Linear::quantize(&weights, "q8_0", &threads)?;
+    let said = error(layer.forward(&values(6, &[2, 255])?));
+    assert!(said.contains("[2, 255], expected rows of 256"), "{said}");
+    let said = error(layer.forward(&Tensor::new(1f32, &Device::Cpu)?));
+    assert!(said.contains("[], expected rows of 256"), "{said}");
+    let said = error(layer.forward(&values(6, &[2, 256])?.to_dtype(DType::F64)?));
+    assert!(said.contains("expected: F32, got: F64"), "{said}");
+    let said = error(layer.forward(&Tensor::full(f32::NAN, (2, 256), &Device::Cpu)?));
+    assert!(said.contains("not finite"), "{said}");
+
+    let said = error(Linear::quantize(&weights, "q8_00", &threads));
+    assert!(said.contains("did you mean `q8_0`"), "{said}");
+    let said = error(Linear::quantize(&values(5, &[32, 250])?, "q8_0", &threads));
+    assert!(said.contains("multiple of 32"), "{said}");
+    let said = error(Linear::from_blocks("q8_0", 32, 256, &[0; 7], &threads));
+    assert!(said.contains("holds 7 bytes"), "{said}");
+    let said = error(layer.with_bias(&values(7, &[31])?));
+    assert!(said.contains("[31], expected [32]"), "{said}");
+    // Types that are no format of weights.
+    for dtype in [GgmlDType::F32, GgmlDType::F16, GgmlDType::BF16] {
+        let said = error(Linear::from_qtensor(&QTensor::quantize(&weights, dtype)?, &threads));
+        assert!(said.contains("no format") && said.contains("candle's own layer"), "{said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn weights_of_a_var_builder_are_quantized_when_loaded() -> Result<()> {
+    let (n, k) = (24, 256);
+    let tensors = HashMap::from([
+        ("up.weight".to_owned(), values(8, &[n, k])?),
+        ("up.bias".to_owned(), values(9, &[n])?),
+    ]);
+    let vb = VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
+    let x = values(10, &[4, k])?;
+    let exact = candle_nn::linear(k, n, vb.pp("up"))?.forward(&x)?;
+    let exact: Vec<f64> = list(&exact)?.into_iter().map(f64::from).collect();
+    let layer = linear(k, n, "q8_0", vb.pp("up"), &threads())?;
+    assert!(nmse(&list(&layer.forward(&x)?)?, &exact) < NMSE);
+    let bare = linear_no_bias(k, n, "q8_0", vb.pp("up"), &threads())?;
+    assert!(nmse(&list(&bare.forward(&x)?)?, &exact) > NMSE);
+    let said = error(linear(k, n, "q8_0", vb.pp("down"), &threads()));
+    assert!(said.contains("down.bias"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn tensors_of_a_file_that_candle_has_read() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/gguf/q4_k.gguf");
+    let mut file = std::fs::File::open(path)?;
+    let content = gguf_file::Content::read(&mut file)?;
+    let name = content.tensor_infos.keys().find(|name| name.ends_with("weight")).expect("a matrix").clone();
+    let layer = Linear::from_gguf(&content, &mut file, &name, &threads())?;
+    let candle = QMatMul::from_qtensor(content.tensor(&mut file, &name, &Device::Cpu)?)?;
+    let x = values(11, &[3, layer.k()])?;
+    let theirs: Vec<f64> = list(&candle.forward(&x)?)?.into_iter().map(f64::from).collect();
+    assert!(nmse(&list(&layer.forward(&x)?)?, &theirs) < NMSE);
+    assert!(error(Linear::from_gguf(&content, &mut file, "none", &threads())).contains("none"));
+    Ok(())
+}
+
+#[test]
+fn clones_are_used_by_several_threads() -> Result<()> {
+    let layer = Linear::quantize(&values(12, &[32, 256])?, "q8_0", &threads())?;
+    let x = values(13, &[7, 256])?;
+    let y = bits(&list(&layer.forward(&x)?)?);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let (layer, x, y) = (layer.clone(), &x, &y);
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    let found = layer.forward(x).and_then(|y| list(&y)).expect("a product");
+                    assert_eq!(bits(&found), *y);
+                }
+            });
+        }
+    });
+    let bias = values(14, &[32])?;
+    let clone = layer.clone();
+    assert!(error(layer.with_bias(&bias)).contains("has been cloned"));
+    assert!(clone.with_bias(&bias).is_ok());
+    Ok(())
+}

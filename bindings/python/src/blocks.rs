@@ -1,0 +1,71 @@
+//! f32 to the bytes of a format, and back.
+
+use crate::array::{bytes, read, zeros};
+use crate::detached::detached;
+use crate::error::{ShapeError, exception};
+use crate::query::prepared;
+use gristmill::vocab::{DType, Op};
+use gristmill::{Dequantizer, Device, PrecisionMode, QuantizedMatrix, Quantizer, REGISTRY, Request, Shape};
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+
+fn request<'a>(op: Op, format: &'a str, quantizer: Option<&'a str>, n: usize, k: usize) -> Request<'a> {
+    let (input, device, precision) = (DType::F32, Device::CPU, PrecisionMode::Int8);
+    Request { op, format, quantizer, input, device, shape: Shape::matrix(n, k), precision }
+}
+
+#[pyfunction]
+pub(crate) fn tensor_bytes(format: &str, n: usize, k: usize) -> PyResult<usize> {
+    REGISTRY.format(format).and_then(|(_, format)| format.tensor_bytes(n, k)).map_err(exception)
+}
+
+#[pyfunction]
+#[pyo3(signature = (format, values, *, quantizer=None))]
+pub(crate) fn quantize<'py>(
+    py: Python<'py>,
+    format: &str,
+    values: &Bound<'py, PyAny>,
+    quantizer: Option<&str>,
+) -> PyResult<Bound<'py, PyArray1<u8>>> {
+    let values = read::<f32>(values, "values")?;
+    let &[n, k] = values.shape() else {
+        let shape = values.shape();
+        return Err(ShapeError::new_err(format!("values have shape {shape:?}, expected [n, k]")));
+    };
+    let prepared = prepared(&request(Op::Quantize, format, quantizer, n, k))?;
+    let quantizer = Quantizer::new(&prepared.decide_as_asked()).map_err(exception)?;
+    let mut blocks = vec![0; tensor_bytes(format, n, k)?];
+    let values = values.as_slice()?;
+    detached(py, || quantizer.run(values, n, k, &mut blocks)).map_err(exception)?;
+    Ok(PyArray1::from_vec(py, blocks))
+}
+
+#[pyfunction]
+#[pyo3(signature = (format, n, k, blocks, *, first_row=0, rows=None))]
+pub(crate) fn dequantize<'py>(
+    py: Python<'py>,
+    format: &str,
+    n: usize,
+    k: usize,
+    blocks: &Bound<'py, PyAny>,
+    first_row: usize,
+    rows: Option<usize>,
+) -> PyResult<Bound<'py, PyArray2<f32>>> {
+    let blocks = bytes(blocks, "blocks")?;
+    let info = REGISTRY.format(format).map_err(exception)?.1;
+    let matrix = QuantizedMatrix::new(info, n, k, blocks.as_slice()?).map_err(exception)?;
+    let rows = rows.unwrap_or_else(|| n.saturating_sub(first_row));
+    // Before memory is asked for.
+    let last = first_row.checked_add(rows).filter(|last| *last <= n);
+    let Some(last) = last else {
+        return Err(ShapeError::new_err(format!("rows {first_row} and {rows} from there on, of {n}")));
+    };
+    let prepared = prepared(&request(Op::Dequantize, format, None, n, k))?;
+    let dequantizer = Dequantizer::new(&prepared.decide_as_asked()).map_err(exception)?;
+    let values = zeros(py, [rows, k]);
+    let mut place = values.readwrite();
+    let slice = place.as_slice_mut()?;
+    detached(py, || dequantizer.rows(&matrix, first_row..last, slice)).map_err(exception)?;
+    drop(place);
+    Ok(values)
+}

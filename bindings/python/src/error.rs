@@ -1,0 +1,61 @@
+//! Errors of the library as exceptions of the module, with the library's messages.
+
+use gristmill::gguf::ModelError;
+use pyo3::exceptions::PyException;
+use pyo3::{PyErr, create_exception};
+
+create_exception!(gristmill, Error, PyException, "An error of gristmill.");
+create_exception!(
+    gristmill,
+    NoKernelError,
+    Error,
+    "No kernel of this build does it here; the message has the reasons."
+);
+create_exception!(
+    gristmill,
+    ShapeError,
+    Error,
+    "Lengths and shapes contradict each other, or a shape is impossible."
+);
+create_exception!(
+    gristmill,
+    DataError,
+    Error,
+    "The values are the error: not finite, too large for the format, or codes that mean nothing."
+);
+create_exception!(gristmill, FileError, Error, "A file can't be read, or what stands in it is wrong.");
+
+/// The exception of an error of the library.
+pub(crate) fn exception(error: gristmill::Error) -> PyErr {
+    with_message(&error, error.to_string())
+}
+
+fn with_message(error: &gristmill::Error, message: String) -> PyErr {
+    use gristmill::Error as E;
+    match error {
+        E::NotCompiled { .. }
+        | E::NoKernel(_)
+        | E::CannotRunHere { .. }
+        | E::CannotDrive { .. }
+        | E::NoGpu { .. } => NoKernelError::new_err(message),
+        E::ShapeRule { .. }
+        | E::KNotMultiple { .. }
+        | E::ShapeMismatch { .. }
+        | E::RowsNotMultiple { .. }
+        | E::NoSuchRow { .. }
+        | E::TooLarge { .. } => ShapeError::new_err(message),
+        E::InvalidCode { .. } | E::NonFinite { .. } | E::ScaleOverflow { .. } | E::BeyondPrecision { .. } => {
+            DataError::new_err(message)
+        }
+        E::OutOfMemory { .. } => pyo3::exceptions::PyMemoryError::new_err(message),
+        _ => Error::new_err(message),
+    }
+}
+
+/// The exception of an error of a model file.
+pub(crate) fn model_exception(error: ModelError) -> PyErr {
+    match &error {
+        ModelError::Layer { error: inner, .. } => with_message(inner, error.to_string()),
+        _ => FileError::new_err(error.to_string()),
+    }
+}

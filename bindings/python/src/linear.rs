@@ -1,0 +1,173 @@
+//! A layer: weights packed once, products of any number of tokens.
+
+use crate::array::{array, bytes, overlap, read, zeros};
+use crate::detached::detached;
+use crate::error::{ShapeError, exception};
+use crate::query::{device_named, objects};
+use gristmill::{
+    Device, Input, Linear, LinearOptions, Policy, QuantizedMatrix, REGISTRY, Recording, Restrict, Threads,
+    Workspace,
+};
+use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use std::sync::{Mutex, PoisonError};
+
+/// Threads that products are divided among. May be shared by layers and by threads of Python; a child of os.fork() works alone
+/// with them.
+#[pyclass(name = "Threads", module = "gristmill", frozen)]
+pub(crate) struct PyThreads(Threads);
+
+#[pymethods]
+impl PyThreads {
+    #[new]
+    fn new(count: usize) -> PyResult<PyThreads> {
+        Threads::new(count).map(PyThreads).map_err(exception)
+    }
+
+    #[getter]
+    fn count(&self) -> usize {
+        self.0.count()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("gristmill.Threads({})", self.0.count())
+    }
+}
+
+/// The calling thread alone.
+static SINGLE: Threads = Threads::single();
+
+/// The threads that were given, or the calling one.
+pub(crate) fn threads(given: Option<&Py<PyThreads>>) -> &Threads {
+    given.map_or(&SINGLE, |threads| &threads.get().0)
+}
+
+/// Strict, on `device`, whatever the environment says.
+pub(crate) fn options(device: Device) -> LinearOptions {
+    LinearOptions {
+        device,
+        policy: Policy::Strict,
+        restrict: Some(Restrict::default()),
+        ..LinearOptions::default()
+    }
+}
+
+/// A layer: `y = x w^T + bias` with quantized weights. May be called by several threads at a time.
+#[pyclass(name = "Linear", module = "gristmill", frozen)]
+pub(crate) struct PyLinear {
+    layer: Linear,
+    recording: Recording,
+    threads: Option<Py<PyThreads>>,
+    /// Those that no call uses. Taken and given back with the GIL held, so that no fork meets a locked one.
+    workspaces: Mutex<Vec<Workspace>>,
+}
+
+impl PyLinear {
+    /// A layer whose runs are recorded.
+    pub(crate) fn recorded(mut layer: Linear, threads: Option<Py<PyThreads>>) -> PyResult<PyLinear> {
+        let recording = Recording::new(&REGISTRY);
+        layer.record(Some(&recording)).map_err(exception)?;
+        Ok(PyLinear { layer, recording, threads, workspaces: Mutex::default() })
+    }
+}
+
+#[pymethods]
+impl PyLinear {
+    #[new]
+    #[pyo3(signature = (format, n, k, blocks, *, threads=None, device="cpu"))]
+    fn new(
+        py: Python<'_>,
+        format: &str,
+        n: usize,
+        k: usize,
+        blocks: &Bound<'_, PyAny>,
+        threads: Option<Py<PyThreads>>,
+        device: &str,
+    ) -> PyResult<PyLinear> {
+        let blocks = bytes(blocks, "blocks")?;
+        let format = REGISTRY.format(format).map_err(exception)?.1;
+        let matrix = QuantizedMatrix::new(format, n, k, blocks.as_slice()?).map_err(exception)?;
+        let options = options(device_named(device)?);
+        let used = self::threads(threads.as_ref());
+        let layer = detached(py, || Linear::new(&REGISTRY, &matrix, &options, used)).map_err(exception)?;
+        PyLinear::recorded(layer, threads)
+    }
+
+    #[getter]
+    fn n(&self) -> usize {
+        self.layer.n()
+    }
+
+    #[getter]
+    fn k(&self) -> usize {
+        self.layer.k()
+    }
+
+    #[getter]
+    fn weight_bytes(&self) -> usize {
+        self.layer.weight_bytes()
+    }
+
+    #[getter]
+    fn receipt<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        objects(py, &self.recording.receipt().to_json())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<gristmill.Linear n={} k={}>", self.layer.n(), self.layer.k())
+    }
+
+    #[pyo3(signature = (x, *, bias=None, out=None))]
+    fn __call__<'py>(
+        &self,
+        py: Python<'py>,
+        x: &Bound<'py, PyAny>,
+        bias: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
+        let (n, k) = (self.layer.n(), self.layer.k());
+        let x = read::<f32>(x, "x")?;
+        let [tokens @ .., last] = x.shape() else {
+            return Err(ShapeError::new_err(format!("x has no dimensions, expected rows of {k}")));
+        };
+        if *last != k {
+            let shape = x.shape();
+            return Err(ShapeError::new_err(format!("x has shape {shape:?}, expected rows of {k}")));
+        }
+        // What an array has fits the address space.
+        let m = tokens.iter().product();
+        let bias = bias.map(|bias| read::<f32>(bias, "bias")).transpose()?;
+        let shape: Vec<usize> = tokens.iter().copied().chain([n]).collect();
+        let y = match out {
+            Some(out) => {
+                let out = array::<f32>(out, "out")?;
+                if out.shape() != shape {
+                    let found = out.shape();
+                    return Err(ShapeError::new_err(format!("out has shape {found:?}, expected {shape:?}")));
+                }
+                out
+            }
+            None => zeros(py, shape),
+        };
+        let mut place = y
+            .try_readwrite()
+            .map_err(|_| PyValueError::new_err("out can't be written, or is read or written elsewhere"))?;
+        let (x, bias) = (x.as_slice()?, bias.as_ref().map(|bias| bias.as_slice()).transpose()?);
+        let values = place.as_slice_mut()?;
+        if overlap(x, values) || bias.is_some_and(|bias| overlap(bias, values)) {
+            return Err(PyValueError::new_err("out shares memory with an input"));
+        }
+        let threads = self::threads(self.threads.as_ref());
+        let free = || self.workspaces.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut workspace = free().pop().unwrap_or_default();
+        let done = detached(py, || {
+            workspace.grow(self.layer.workspace_size(m, threads)?)?;
+            self.layer.forward(Input::F32(x), m, bias, values, &mut workspace, threads)
+        });
+        free().push(workspace);
+        done.map_err(exception)?;
+        drop(place);
+        Ok(y)
+    }
+}

@@ -1,0 +1,42 @@
+//! GGUF files.
+
+use crate::detached::detached;
+use crate::error::{exception, model_exception};
+use crate::linear::{PyLinear, PyThreads, options, threads};
+use crate::query::{device_named, objects};
+use gristmill::gguf::{LayerOptions, Model};
+use gristmill::json;
+use pyo3::prelude::*;
+use std::path::PathBuf;
+
+/// A GGUF file. Its header is in memory; a tensor is read when a layer is made of it.
+#[pyclass(name = "Model", module = "gristmill", frozen)]
+pub(crate) struct PyModel(Model);
+
+#[pymethods]
+impl PyModel {
+    #[new]
+    fn new(path: PathBuf) -> PyResult<PyModel> {
+        Model::open(path).map(PyModel).map_err(model_exception)
+    }
+
+    #[pyo3(signature = (*, m=1, device="cpu"))]
+    fn plan<'py>(&self, py: Python<'py>, m: usize, device: &str) -> PyResult<Bound<'py, PyAny>> {
+        let plan = json::plan(&self.0, device_named(device)?, m).map_err(exception)?;
+        objects(py, &plan.to_string())
+    }
+
+    #[pyo3(signature = (name, *, threads=None, device="cpu"))]
+    fn linear(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        threads: Option<Py<PyThreads>>,
+        device: &str,
+    ) -> PyResult<PyLinear> {
+        let used = self::threads(threads.as_ref());
+        let options = LayerOptions { threads: used, linear: options(device_named(device)?) };
+        let layer = detached(py, || self.0.linear(name, &options)).map_err(model_exception)?;
+        PyLinear::recorded(layer, threads)
+    }
+}

@@ -1,0 +1,89 @@
+//! What this build holds, and how it decides.
+
+use crate::error::{Error, exception};
+use gristmill::vocab::{DType, Op};
+use gristmill::{
+    CpuProfile, Device, PrecisionMode, Prepared, REGISTRY, Request, Restrict, Shape, Tuning, json,
+};
+use pyo3::prelude::*;
+use serde_json::Value;
+
+/// JSON as the objects that Python makes of it.
+pub(crate) fn objects<'py>(py: Python<'py>, json: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import("json")?.call_method1("loads", (json,))
+}
+
+/// What a request for a kernel comes to, whatever the environment says.
+pub(crate) fn prepared(request: &Request<'_>) -> PyResult<Prepared> {
+    REGISTRY
+        .prepare_tuned(request, CpuProfile::detect(), &Restrict::default(), &Tuning::none())
+        .map_err(exception)
+}
+
+pub(crate) fn device_named(name: &str) -> PyResult<Device> {
+    name.parse().map_err(exception)
+}
+
+#[pyfunction]
+pub(crate) fn formats(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let formats: Value = REGISTRY.formats.iter().map(|format| json::format(&REGISTRY, format)).collect();
+    objects(py, &formats.to_string())
+}
+
+#[pyfunction]
+#[pyo3(signature = (format=None))]
+pub(crate) fn kernels<'py>(py: Python<'py>, format: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
+    if let Some(format) = format {
+        REGISTRY.format(format).map_err(exception)?;
+    }
+    let kernels: Value = REGISTRY
+        .entries
+        .iter()
+        .filter(|entry| format.is_none_or(|format| json::format_name(&REGISTRY, entry) == format))
+        .map(|entry| json::kernel(&REGISTRY, entry))
+        .collect();
+    objects(py, &kernels.to_string())
+}
+
+fn asked(op: &str, format: &str, shape: Shape, input: &str, device: &str) -> PyResult<Prepared> {
+    let unknown = |what: &str, name: &str, known: Vec<&str>| {
+        Error::new_err(format!("unknown {what} `{name}`\n  help: there are {}", known.join(", ")))
+    };
+    let op =
+        Op::from_name(op).ok_or_else(|| unknown("op", op, Op::ALL.iter().map(|op| op.name()).collect()))?;
+    let input = DType::from_name(input)
+        .ok_or_else(|| unknown("type", input, DType::ALL.iter().map(|dtype| dtype.name()).collect()))?;
+    let (device, precision) = (device_named(device)?, PrecisionMode::Int8);
+    prepared(&Request { op, format, quantizer: None, input, device, shape, precision })
+}
+
+#[pyfunction]
+#[pyo3(signature = (op, format, n, k, *, m=1, input="f32", device="cpu"))]
+pub(crate) fn explain(
+    op: &str,
+    format: &str,
+    n: usize,
+    k: usize,
+    m: usize,
+    input: &str,
+    device: &str,
+) -> PyResult<String> {
+    Ok(asked(op, format, Shape::new(m, n, k), input, device)?.decide_as_asked().to_string())
+}
+
+#[pyfunction]
+#[pyo3(signature = (op, format, n, k, *, m=1, input="f32", device="cpu"))]
+#[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+pub(crate) fn decide<'py>(
+    py: Python<'py>,
+    op: &str,
+    format: &str,
+    n: usize,
+    k: usize,
+    m: usize,
+    input: &str,
+    device: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    let prepared = asked(op, format, Shape::new(m, n, k), input, device)?;
+    objects(py, &json::decision(&prepared.decide_as_asked()).to_string())
+}

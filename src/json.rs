@@ -1,0 +1,195 @@
+//! What a registry holds and how it decides, as JSON: the same objects from the command and from other languages.
+//!
+//! ```
+//! use gristmill::{REGISTRY, Request, Shape, json};
+//!
+//! let shape = Shape::new(1, 64, 250);
+//! let prepared = REGISTRY.prepare(&Request::matmul("i2_s", shape))?;
+//! let answer = json::decision(&prepared.decide(shape));
+//! assert!(answer["chosen"].is_null());
+//! let reasons: Vec<_> = answer["rejected"].as_array().into_iter().flatten().map(|no| &no["reason"]).collect();
+//! assert!(reasons.iter().any(|reason| *reason == "k = 250, but rows are whole blocks of 128"));
+//! # Ok::<(), gristmill::Error>(())
+//! ```
+
+use crate::gguf::{Model, TensorType};
+use gristmill_runtime::registry::{Code, CudaCode, CudaImage, DimRule, Entry, FormatInfo, OuterType};
+use gristmill_runtime::vocab::DeviceKind;
+use gristmill_runtime::{
+    CpuProfile, CudaVersion, Decision, Device, Error, Registry, Request, Restrict, Shape, Threads, Tuning,
+};
+use serde_json::{Value, json};
+
+/// Bits a weight, row headers and tensor tails not counted.
+pub fn bits_per_weight(format: &FormatInfo) -> f64 {
+    format.bytes as f64 * 8.0 / format.elements as f64
+}
+
+/// The format (or activation format) of a kernel; empty for an entry of another registry.
+pub fn format_name(registry: &Registry, entry: &Entry) -> &'static str {
+    registry.served(entry.op).nth(entry.format).unwrap_or_default()
+}
+
+/// Whether this processor has what a kernel uses.
+pub fn runs_here(entry: &Entry) -> bool {
+    entry.device == DeviceKind::Cpu && CpuProfile::detect().features.contains(entry.features)
+}
+
+fn outer_name(outer: OuterType) -> &'static str {
+    match outer {
+        OuterType::F16 => "f16",
+        OuterType::Bf16 => "bf16",
+        OuterType::F32 => "f32",
+    }
+}
+
+/// A format: `{"name", "doc", "source", "gguf", "elements", "bytes", "bits_per_weight", "row_header", "tensor_tail",
+/// "quantizers", "activations"}`. `elements` weights are `bytes` bytes; the first quantizer is the default.
+pub fn format(registry: &Registry, format: &FormatInfo) -> Value {
+    json!({
+        "name": format.name,
+        "doc": format.doc,
+        "source": format.source,
+        "gguf": format.gguf,
+        "elements": format.elements,
+        "bytes": format.bytes,
+        "bits_per_weight": bits_per_weight(format),
+        "row_header": format.row_header.map(outer_name),
+        "tensor_tail": format.tensor_tail.map(|(outer, bytes)| json!({"type": outer_name(outer), "bytes": bytes})),
+        "quantizers": format.quantizers,
+        "activations": registry.activations.get(format.activations).map(|a| a.name),
+    })
+}
+
+/// The images of a kernel; none where it is code of the processor.
+pub fn images(entry: &Entry) -> &'static [CudaImage] {
+    match entry.code {
+        Code::Cuda(code) => code.images,
+        _ => &[],
+    }
+}
+
+/// The drivers that load an image: `R525` and newer.
+pub fn min_driver(image: &CudaImage) -> String {
+    match image.driver.driver_branch() {
+        Some(branch) => format!("R{branch}"),
+        None => format!("CUDA {}", image.driver),
+    }
+}
+
+/// A kernel: `{"name", "id", "op", "format", "device", "isa", "features", "runs_here", "shape", "images", "source",
+/// "plan"}`. `images` (`arch`, `kind`, `min_driver`, `min_cuda` and `bytes` of each) is null for code of the processor, `runs_here`
+/// for kernels of other devices, since none is looked for.
+pub fn kernel(registry: &Registry, entry: &Entry) -> Value {
+    let rule = |rule: DimRule| {
+        json!({
+            "min": rule.min,
+            "max": (rule.max < u64::MAX).then_some(rule.max),
+            "multiple_of": rule.multiple_of,
+        })
+    };
+    json!({
+        "name": entry.name,
+        "id": entry.id.to_string(),
+        "op": entry.op.name(),
+        "format": format_name(registry, entry),
+        "device": entry.device.name(),
+        "isa": entry.isa.map(|isa| isa.name()),
+        "features": entry.features.iter().map(|feature| feature.name()).collect::<Vec<_>>(),
+        "runs_here": (entry.device == DeviceKind::Cpu).then(|| runs_here(entry)),
+        "shape": {"m": rule(entry.shape.m), "n": rule(entry.shape.n), "k": rule(entry.shape.k)},
+        "images": (entry.device == DeviceKind::Cuda).then(|| images(entry).iter().map(|image| json!({
+            "arch": image.arch.to_string(),
+            "kind": if image.ptx { "ptx" } else { "cubin" },
+            "min_driver": min_driver(image),
+            "min_cuda": image.driver.max(CudaVersion::OLDEST).to_string(),
+            "bytes": image.size,
+        })).collect::<Vec<_>>()),
+        "source": entry.source,
+        "plan": entry.plan,
+    })
+}
+
+/// Into how many parts k is divided (split-K) for the shape and device of a decision; 1 on the processor.
+pub fn split_k(decision: &Decision<'_>) -> u32 {
+    match (decision.chosen().map(|entry| &entry.code), decision.prepared().gpu()) {
+        (Some(Code::Cuda(CudaCode { launch, .. })), Some(gpu)) => {
+            launch.split_k(decision.shape(), gpu.multiprocessors)
+        }
+        _ => 1,
+    }
+}
+
+/// A decision: `{"op", "format", "input", "device", "shape", "chosen", "plan", "split_k", "memory", "rejected": [{"kernel",
+/// "reason", "help"}]}`. `chosen` is null where there is no kernel; `memory` (for one thread) is null but for products.
+pub fn decision(decision: &Decision<'_>) -> Value {
+    let (prepared, shape) = (decision.prepared(), decision.shape());
+    let memory = decision.memory(&Threads::single()).ok();
+    json!({
+        "op": prepared.op().name(),
+        "format": prepared.format_name(),
+        "input": prepared.input().name(),
+        "device": prepared.device().to_string(),
+        "shape": {"m": shape.m, "n": shape.n, "k": shape.k},
+        "chosen": decision.chosen().map(|entry| entry.name),
+        "plan": decision.chosen().map(|entry| entry.plan),
+        "split_k": split_k(decision),
+        "memory": memory.map(|memory| json!({
+            "packing": memory.packing,
+            "weight_bytes": memory.weight_bytes,
+            "bits_per_weight": memory.bits_per_weight,
+            "workspace_bytes": memory.workspace.bytes(),
+        })),
+        "rejected": decision.rejected().map(|rejection| json!({
+            "kernel": rejection.kernel,
+            "reason": rejection.reason.to_string(),
+            "help": rejection.reason.help(),
+        })).collect::<Vec<_>>(),
+    })
+}
+
+/// A decision for each tensor of a model and `m` tokens, before anything is loaded: `[{"tensor", "type", "dims", "quantized",
+/// "kernel", "reason"}]`. `dims` are as in the file, the contiguous one first; `reason` says why a quantized tensor has no
+/// kernel. The environment counts for nothing.
+///
+/// # Errors
+/// As for [`Registry::prepare_tuned`].
+pub fn plan(model: &Model, device: Device, m: usize) -> Result<Value, Error> {
+    let (restrict, tuning) = (Restrict::default(), Tuning::none());
+    let mut tensors = Vec::new();
+    for tensor in model.file().tensors() {
+        let resolved = model.types().of(&tensor);
+        let quantized = !matches!(resolved, Ok(TensorType::Plain(_)));
+        let answer = match (resolved, matrix(tensor.dims())) {
+            (Ok(TensorType::Plain(_)), _) => Ok(None),
+            (Ok(TensorType::Format(resolved)), Some((n, k))) => {
+                let request = Request::matmul(resolved.format.name, Shape::new(m, n, k)).on(device);
+                let prepared =
+                    model.registry().prepare_tuned(&request, CpuProfile::detect(), &restrict, &tuning)?;
+                let kernel = prepared.decide_as_asked().kernel();
+                kernel.map(|entry| Some(entry.name)).map_err(|error| error.to_string())
+            }
+            (Ok(TensorType::Format(_)), None) => {
+                Err(String::from("its dimensions do not fit the address space"))
+            }
+            (Err(error), _) => Err(error.to_string()),
+        };
+        tensors.push(json!({
+            "tensor": tensor.name(),
+            "type": model.types().name_of(&tensor),
+            "dims": tensor.dims(),
+            "quantized": quantized,
+            "kernel": answer.as_ref().ok().copied().flatten(),
+            "reason": answer.err(),
+        }));
+    }
+    Ok(Value::Array(tensors))
+}
+
+/// Rows and elements of a row: the first dimension is contiguous, the others are rows. `None` where they do not fit the
+/// address space.
+pub(crate) fn matrix(dims: &[u64]) -> Option<(usize, usize)> {
+    let k = usize::try_from(dims.first().copied().unwrap_or(1)).ok()?;
+    let n = dims.iter().skip(1).try_fold(1u64, |n, dim| n.checked_mul(*dim))?;
+    Some((usize::try_from(n).ok()?, k))
+}
