@@ -61,9 +61,9 @@ pub fn choose<'a>(
             }
             _ => None,
         },
-        TensorType::Plain(plain) => {
-            let format = asked.unwrap_or(if config.embd % 256 == 0 { "q6_k" } else { "q8_0" });
-            if format == plain.name { None } else { Some(format) }
+        TensorType::Plain(_) => {
+            let format = asked.unwrap_or(if config.embd.is_multiple_of(256) { "q6_k" } else { "q8_0" });
+            Some(format).filter(|format| Float::named(format).is_none())
         }
     };
     Ok((tensor, found, format))

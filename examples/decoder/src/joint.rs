@@ -70,7 +70,7 @@ enum Matrix<'m> {
 /// One product.
 #[derive(Debug)]
 enum Product {
-    Linear(Linear),
+    Linear(Box<Linear>),
     /// What a file has as f32, f16 or bf16: a router, as a rule. `n` rows of `k`.
     Floats(Vec<f32>),
 }
@@ -129,7 +129,7 @@ impl Joint {
     /// A matrix that was made from one of a file.
     pub fn of(layer: Linear) -> Joint {
         let (n, k) = (layer.n(), layer.k());
-        let part = Part { product: Product::Linear(layer), start: 0, n, bias: None };
+        let part = Part { product: Product::Linear(Box::new(layer)), start: 0, n, bias: None };
         Joint { parts: vec![part], places: vec![(0, 0)], n, k }
     }
 
@@ -150,7 +150,7 @@ impl Joint {
             error,
         })?;
         pending.clear();
-        self.push(model, Product::Linear(layer), &sources)
+        self.push(model, Product::Linear(Box::new(layer)), &sources)
     }
 
     fn push(&mut self, model: &Model, product: Product, sources: &[&Source]) -> Result<(), Error> {
@@ -181,7 +181,7 @@ impl Joint {
     /// The layers in it.
     pub fn linears(&self) -> impl Iterator<Item = &Linear> {
         self.parts.iter().filter_map(|part| match &part.product {
-            Product::Linear(linear) => Some(linear),
+            Product::Linear(linear) => Some(&**linear),
             Product::Floats(_) => None,
         })
     }
