@@ -1,6 +1,6 @@
 //! `decoder bench`: the tests of llama-bench.
 
-use super::{Loading, length, print};
+use super::loading::{Loading, length, print};
 use crate::decoder::{Decoder, Wanted};
 use crate::error::Error;
 use crate::sample::greatest;

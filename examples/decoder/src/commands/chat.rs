@@ -1,7 +1,7 @@
 //! `decoder chat`.
 
 use super::generate::Drawing;
-use super::{Loading, print};
+use super::loading::{Loading, print};
 use crate::error::Error;
 use crate::template::{Message, Template};
 use crate::tokens::Tokens;

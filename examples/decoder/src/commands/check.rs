@@ -1,6 +1,6 @@
 //! `decoder check`: whether the logits are the same bits whatever computes them.
 
-use super::{Loading, print};
+use super::loading::{Loading, print};
 use crate::decoder::{Decoder, Wanted};
 use crate::error::Error;
 use clap::Args;

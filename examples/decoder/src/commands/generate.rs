@@ -1,6 +1,6 @@
 //! `decoder run`.
 
-use super::{Loading, print, read_text};
+use super::loading::{Loading, print, read_text};
 use crate::decoder::{Decoder, Wanted};
 use crate::error::Error;
 use crate::sample::{Sampler, Sampling};

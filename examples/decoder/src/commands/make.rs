@@ -1,6 +1,6 @@
 //! `decoder make-model`.
 
-use super::print;
+use super::loading::print;
 use crate::error::Error;
 use crate::make_model::Recipe;
 use clap::Args;
@@ -93,6 +93,13 @@ impl MakeModel {
             seed: self.seed,
         };
         recipe.write(&path, &threads)?;
-        print(out, format_args!("{}: {} MiB\n", path.display(), super::mebibytes(super::length(&path)?)))
+        print(
+            out,
+            format_args!(
+                "{}: {} MiB\n",
+                path.display(),
+                super::loading::mebibytes(super::loading::length(&path)?)
+            ),
+        )
     }
 }

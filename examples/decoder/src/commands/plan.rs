@@ -1,6 +1,6 @@
 //! `decoder run --plan`: what will run, and how much memory it takes, before anything is loaded.
 
-use super::{Loading, mebibytes, print};
+use super::loading::{Loading, mebibytes, print};
 use crate::cache::Cache;
 use crate::config::Config;
 use crate::error::Error;
