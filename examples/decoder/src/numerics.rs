@@ -1,5 +1,5 @@
 //! What is computed between products. Each function computes an element in one order of operations, whatever the processor, the
-//! number of threads and the tokens beside it: multiplications and additions are not fused, sums run in [`LANES`] lanes, and
+//! number of threads and the tokens beside it: multiplications and additions are not fused, sums run in sixteen lanes, and
 //! no function of the system's libm is called. So logits are the same bits everywhere.
 
 use crate::config::{Gate, Pairs};
