@@ -3,7 +3,7 @@
 use super::error::{GgufError, NoDataReason, Problem};
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -172,6 +172,17 @@ impl<'a> Contents<'a> {
             Contents::File(file) => file.read(at, length).map(Cow::Owned),
         }
     }
+
+    /// Fills `out` with the bytes from byte `at` of the file on.
+    pub(crate) fn fill(self, at: u64, out: &mut [u8]) -> Result<(), NoDataReason> {
+        match self {
+            Contents::Memory(_) => {
+                out.copy_from_slice(&self.get(at, out.len() as u64)?);
+                Ok(())
+            }
+            Contents::File(file) => file.fill(at, out),
+        }
+    }
 }
 
 impl Partly {
@@ -193,5 +204,14 @@ impl Partly {
             Ok(_) => Err(NoDataReason::Changed),
             Err(error) => Err(NoDataReason::Read(error.to_string())),
         }
+    }
+
+    fn fill(&self, at: u64, out: &mut [u8]) -> Result<(), NoDataReason> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = file.seek(SeekFrom::Start(at)).and_then(|_| file.read_exact(out));
+        read.map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => NoDataReason::Changed,
+            _ => NoDataReason::Read(error.to_string()),
+        })
     }
 }

@@ -314,6 +314,19 @@ impl<'a> Tensor<'a> {
         self.file.get(self.offset().saturating_add(start), length).map_err(|reason| self.no_data(reason))
     }
 
+    /// As [`Tensor::part`] into memory of the caller's, as many bytes as `out` has: allocates nothing. After an error `out` holds
+    /// nothing of use.
+    ///
+    /// # Errors
+    /// As [`Tensor::part`].
+    pub fn read(&self, start: u64, out: &mut [u8]) -> Result<(), NoData> {
+        let (size, length) = (self.size()?, out.len() as u64);
+        if start.checked_add(length).is_none_or(|end| end > size) {
+            return Err(self.no_data(NoDataReason::Range { size, start, length }));
+        }
+        self.file.fill(self.offset().saturating_add(start), out).map_err(|reason| self.no_data(reason))
+    }
+
     fn no_data(&self, reason: NoDataReason) -> NoData {
         NoData { tensor: self.name().to_owned(), type_id: self.type_id(), dims: self.dims().to_vec(), reason }
     }

@@ -98,6 +98,14 @@ fn data_is_read_where_it_is_asked_for_and_mapped_data_is_lent() {
         assert!(matches!(read.data().unwrap(), Cow::Owned(_)));
         assert_eq!(mapped.data(), read.data());
         assert_eq!(mapped.part(3, 20), read.part(3, 20));
+        // The same into memory of the caller's.
+        for tensor in [mapped, read] {
+            let mut bytes = [0xee; 20];
+            tensor.read(3, &mut bytes).unwrap();
+            assert_eq!(bytes[..], *mapped.part(3, 20).unwrap());
+            let beyond = tensor.read(tensor.size().unwrap() - 19, &mut bytes).unwrap_err();
+            assert!(matches!(beyond.reason, NoDataReason::Range { length: 20, .. }), "{beyond}");
+        }
     }
 }
 
@@ -115,6 +123,7 @@ fn a_file_that_becomes_shorter_is_an_error_and_no_signal() {
         let error = tensor.data().unwrap_err();
         assert_eq!(error.reason, NoDataReason::Changed);
         assert!(error.to_string().ends_with("the file has become shorter since it was opened"), "{error}");
+        assert_eq!(tensor.read(0, &mut [0; 32]).unwrap_err(), error);
         // What stood in the header was read when the file was opened.
         let words = file.value("words").unwrap().as_array().unwrap();
         assert_eq!(words.elements().last().unwrap().unwrap(), Value::String("word 199999"));

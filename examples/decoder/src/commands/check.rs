@@ -1,0 +1,84 @@
+//! `decoder check`: whether the logits are the same bits whatever computes them.
+
+use super::loading::{Loading, print};
+use crate::decoder::{Decoder, Wanted};
+use crate::error::Error;
+use clap::Args;
+use gristmill::CpuProfile;
+use gristmill::vocab::{Arch, Isa};
+use std::io::Write;
+
+/// Arguments of `check`.
+#[derive(Debug, Args)]
+pub struct Check {
+    #[command(flatten)]
+    loading: Loading,
+    /// Numbers of threads, separated by commas
+    #[arg(long, default_value = "1,2", value_delimiter = ',')]
+    threads: Vec<usize>,
+    /// Tokens to be read; without --tokens, how many are made up
+    #[arg(long, default_value_t = 48)]
+    count: usize,
+    /// Tokens to be read
+    #[arg(long, value_delimiter = ',')]
+    tokens: Vec<u32>,
+    /// Kernels of every instruction set of this processor, not only of the best
+    #[arg(long)]
+    every_isa: bool,
+}
+
+impl Check {
+    pub(super) fn run(self, out: &mut dyn Write) -> Result<(), Error> {
+        let isas: Vec<Option<Isa>> = if self.every_isa {
+            let has = |isa: &Isa| {
+                let profile = CpuProfile::detect();
+                (isa.arch() == Arch::Any || isa.arch() == profile.arch)
+                    && isa.features().iter().all(|feature| profile.features.has(*feature))
+            };
+            Isa::ALL.iter().copied().filter(has).map(Some).collect()
+        } else {
+            vec![self.loading.isa]
+        };
+        let mut first: Option<u64> = None;
+        let mut differ = 0;
+        for isa in isas {
+            let loading = Loading { isa, ..self.loading.clone() };
+            for threads in &self.threads {
+                let mut decoder = Decoder::load(&loading.model, &loading.options(*threads))?;
+                let vocab = decoder.config.vocab;
+                let tokens = match &self.tokens[..] {
+                    [] => (0..self.count).map(|index| (index * 7919 % vocab) as u32).collect(),
+                    tokens => tokens.to_vec(),
+                };
+                // Blocks that don't divide the tokens, too.
+                let ways =
+                    [("token by token", 1), ("in batches of 7", 7), ("in batches", loading.batch as usize)];
+                for (way, size) in ways {
+                    decoder.rewind(0);
+                    let mut digest = FNV;
+                    for tokens in tokens.chunks(size.min(loading.batch as usize)) {
+                        digest = fold(digest, decoder.feed(tokens, Wanted::All)?);
+                    }
+                    let name = isa.map_or("best", |isa| isa.name());
+                    let same = *first.get_or_insert(digest) == digest;
+                    differ += u32::from(!same);
+                    let mark = if same { "" } else { "  differs" };
+                    print(out, format_args!("{digest:016x}  {name:<8} {threads} threads  {way}{mark}\n"))?;
+                }
+            }
+        }
+        if differ > 0 {
+            return Err(Error::Asked(format!("{differ} digests differ from the first")));
+        }
+        Ok(())
+    }
+}
+
+/// Start of 64-bit FNV-1a.
+pub const FNV: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// FNV-1a over the bits of logits.
+pub fn fold(digest: u64, logits: &[f32]) -> u64 {
+    let bytes = logits.iter().flat_map(|logit| logit.to_bits().to_le_bytes());
+    bytes.fold(digest, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

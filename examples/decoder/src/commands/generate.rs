@@ -1,0 +1,164 @@
+//! `decoder run`.
+
+use super::loading::{Loading, print, read_text};
+use crate::decoder::{Decoder, Wanted};
+use crate::error::Error;
+use crate::sample::{Sampler, Sampling};
+use crate::tokens::Tokens;
+use clap::Args;
+use gristmill::{REGISTRY, Recording};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    #[command(flatten)]
+    loading: Loading,
+    /// The text to be continued
+    #[arg(short, long, conflicts_with_all = ["file", "tokens"])]
+    prompt: Option<String>,
+    /// A file with the text to be continued
+    #[arg(short, long, conflicts_with = "tokens")]
+    file: Option<PathBuf>,
+    /// Numbers of tokens to be continued, for files without a vocabulary; numbers come out, too
+    #[arg(long, value_delimiter = ',')]
+    tokens: Vec<u32>,
+    #[command(flatten)]
+    drawing: Drawing,
+    /// Threads
+    #[arg(short, long, default_value_t = 2)]
+    threads: usize,
+    /// Writes which kernels ran, and how often
+    #[arg(long)]
+    receipt: Option<PathBuf>,
+    /// Prints what would run and how much memory it takes, and loads nothing
+    #[arg(long)]
+    plan: bool,
+}
+
+/// How tokens are drawn.
+#[derive(Clone, Debug, Args)]
+pub struct Drawing {
+    /// Most tokens of an answer
+    #[arg(short = 'n', long, default_value_t = 128)]
+    count: usize,
+    /// Logits are divided by it; 0: always the most probable token
+    #[arg(long, default_value_t = 0.0)]
+    temperature: f32,
+    /// Only so many of the most probable tokens; 0: all
+    #[arg(long, default_value_t = 0)]
+    top_k: usize,
+    /// Only the most probable tokens that together reach this probability
+    #[arg(long, default_value_t = 1.0)]
+    top_p: f32,
+    /// Only tokens with at least this part of the greatest probability
+    #[arg(long, default_value_t = 0.0)]
+    min_p: f32,
+    /// Of the random numbers
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+impl Drawing {
+    pub(super) fn sampler(&self, decoder: &Decoder) -> Result<Sampler, Error> {
+        let Drawing { temperature, top_k, top_p, min_p, seed, .. } = *self;
+        Sampler::new(Sampling { top_k, top_p, min_p, temperature, seed }, decoder.config.vocab)
+    }
+
+    /// Takes in `prompt`, then draws tokens until one ends the text, the answer is long enough, or the cache full; each goes to `print`.
+    /// The tokens of the answer are in the cache but for the last.
+    pub(super) fn answer(
+        &self,
+        decoder: &mut Decoder,
+        sampler: &mut Sampler,
+        prompt: &[u32],
+        ends: impl Fn(u32) -> bool,
+        mut print: impl FnMut(u32) -> Result<(), Error>,
+    ) -> Result<usize, Error> {
+        let mut token = sampler.draw(decoder.feed(prompt, Wanted::Last)?);
+        for made in 0..self.count {
+            if ends(token) {
+                return Ok(made);
+            }
+            print(token)?;
+            if made + 1 == self.count || decoder.room() == 0 {
+                return Ok(made + 1);
+            }
+            token = sampler.draw(decoder.feed(&[token], Wanted::Last)?);
+        }
+        Ok(0)
+    }
+}
+
+impl Run {
+    pub(super) fn run(self, out: &mut dyn Write) -> Result<(), Error> {
+        if self.plan {
+            return self.loading.plan(self.threads, out);
+        }
+        // Before the model is loaded, which takes longer than to see this.
+        let text = match (&self.prompt, &self.file) {
+            (Some(text), _) => Some(text.clone()),
+            (None, Some(file)) => Some(read_text(file)?),
+            (None, None) => None,
+        };
+        if self.tokens.is_empty() && text.as_ref().is_none_or(String::is_empty) {
+            let help = "-p TEXT, --file FILE or --tokens 1,2,3";
+            return Err(Error::Asked(format!(
+                "there is nothing to continue: the prompt is empty\n  help: {help}"
+            )));
+        }
+        let mut decoder = self.loading.load(self.threads)?;
+        let tokens = Tokens::of(decoder.model.file())?;
+        let prompt = match (&text, &tokens) {
+            (Some(text), Some(tokens)) => tokens.encode(text)?,
+            (Some(_), None) => {
+                let help = "--tokens 1,2,3 takes numbers of tokens";
+                return Err(Error::Asked(format!(
+                    "the file has no vocabulary, so no text can be read\n  help: {help}"
+                )));
+            }
+            (None, _) => self.tokens.clone(),
+        };
+        let recording = Recording::new(&REGISTRY);
+        if self.receipt.is_some() {
+            decoder.record(&recording)?;
+        }
+        let mut sampler = self.drawing.sampler(&decoder)?;
+        let start = Instant::now();
+        let made = match tokens.as_ref().filter(|_| text.is_some()) {
+            Some(tokens) => {
+                let mut stream = tokens.stream();
+                self.drawing.answer(
+                    &mut decoder,
+                    &mut sampler,
+                    &prompt,
+                    |token| tokens.ends(token),
+                    |token| match stream(token)? {
+                        Some(text) => print(out, format_args!("{text}")),
+                        None => Ok(()),
+                    },
+                )?
+            }
+            None => self.drawing.answer(
+                &mut decoder,
+                &mut sampler,
+                &prompt,
+                |_| false,
+                |token| print(out, format_args!("{token} ")),
+            )?,
+        };
+        print(out, format_args!("\n"))?;
+        let seconds = start.elapsed().as_secs_f64();
+        eprintln!("{} tokens read and {made} generated in {seconds:.2} s", prompt.len());
+        match &self.receipt {
+            Some(path) => write_text(path, &recording.receipt().to_json()),
+            None => Ok(()),
+        }
+    }
+}
+
+fn write_text(path: &Path, text: &str) -> Result<(), Error> {
+    std::fs::write(path, text).map_err(|source| Error::Io { action: "write", path: path.to_owned(), source })
+}

@@ -1,0 +1,97 @@
+//! What subcommands share: loading a model, and text in and out.
+
+use crate::decoder::{Decoder, Options};
+use crate::error::Error;
+use clap::Args;
+use gristmill::vocab::Isa;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// How a model is loaded: the same for all that load one.
+#[derive(Clone, Debug, Args)]
+pub struct Loading {
+    /// The model
+    pub model: PathBuf,
+    /// Positions of the cache: up to what the model was made for; without it that, but at most 4096
+    #[arg(long)]
+    pub context: Option<usize>,
+    /// Tokens of a prompt that go through the layers together
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    pub batch: u32,
+    /// Format that a head of f32, f16 or bf16 is quantized to while it is loaded (f32, f16 or bf16: not at all) [default: q6_k, or q8_0
+    /// where rows are not of whole blocks of 256]
+    #[arg(long)]
+    pub head: Option<String>,
+    /// No kernels above this instruction set
+    #[arg(long, value_parser = isa)]
+    pub isa: Option<Isa>,
+}
+
+fn isa(name: &str) -> Result<Isa, String> {
+    let known = || Isa::ALL.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(", ");
+    Isa::ALL
+        .iter()
+        .copied()
+        .find(|isa| isa.name() == name)
+        .ok_or_else(|| format!("expected one of {}", known()))
+}
+
+impl Loading {
+    pub(super) fn options(&self, threads: usize) -> Options {
+        let Loading { context, batch, head, isa, .. } = self.clone();
+        Options { threads, context, batch: batch as usize, head, isa }
+    }
+
+    /// Loads it and says on standard error what that took.
+    pub(super) fn load(&self, threads: usize) -> Result<Decoder, Error> {
+        let start = Instant::now();
+        let decoder = Decoder::load(&self.model, &self.options(threads))?;
+        let (cache, buffers) = decoder.working_bytes();
+        let config = &decoder.config;
+        eprintln!(
+            "{}: {}, {} layers, loaded in {:.2} s",
+            self.model.display(),
+            config.architecture.name,
+            config.layers,
+            start.elapsed().as_secs_f64()
+        );
+        eprintln!(
+            "{} MiB in the file; in memory {} MiB of weights, {} MiB of cache, {} MiB between products",
+            mebibytes(length(&self.model)?),
+            mebibytes(decoder.weights.bytes() as u64),
+            mebibytes(cache as u64),
+            mebibytes(buffers as u64)
+        );
+        if let Some(head) = &decoder.weights.head.requantized {
+            eprintln!("head: {} quantized to {}, NMSE {:.2e} (one row in 64)", head.from, head.to, head.nmse);
+        }
+        Ok(decoder)
+    }
+}
+
+/// Bytes of a file.
+pub(super) fn length(path: &Path) -> Result<u64, Error> {
+    let failed = |source| Error::Io { action: "ask for the length of", path: path.to_owned(), source };
+    Ok(std::fs::metadata(path).map_err(failed)?.len())
+}
+
+pub(super) fn mebibytes(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / f64::from(1 << 20))
+}
+
+/// Writes to standard output; a reader that went away ends the command like any other error.
+pub(super) fn print(out: &mut dyn Write, text: std::fmt::Arguments<'_>) -> Result<(), Error> {
+    let failed = |source| Error::Io { action: "write to", path: "standard output".into(), source };
+    out.write_fmt(text).and_then(|()| out.flush()).map_err(failed)
+}
+
+/// A text file.
+pub(super) fn read_text(path: &Path) -> Result<String, Error> {
+    let failed = |source| Error::Io { action: "read", path: path.to_owned(), source };
+    let bytes = std::fs::read(path).map_err(failed)?;
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Error::Asked(format!("{} is not UTF-8: byte {at} begins no character", path.display()))
+    })
+}

@@ -1,0 +1,100 @@
+//! Vectors of tokens, read from the file row by row: it is in the page cache, and rows are few, so nothing is kept in memory.
+
+use crate::error::Error;
+use crate::floats::{Float, read_rows};
+use gristmill::gguf::{Model, TensorType};
+use gristmill::registry::FormatInfo;
+use gristmill::{CpuProfile, Embedder, Output, QuantizedMatrix, Recording, Request, Restrict};
+
+/// Name of the tensor.
+pub const NAME: &str = "token_embd.weight";
+
+/// The embedding of a file.
+#[derive(Debug)]
+pub struct Embedding {
+    kind: Kind,
+    k: usize,
+    /// The bytes of one row, and of the tail where the format has one.
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Float(Float),
+    Format {
+        embedder: Embedder,
+        format: &'static FormatInfo,
+        row_bytes: usize,
+        /// Bytes of all rows, behind which the tail stands.
+        rows_bytes: usize,
+    },
+}
+
+impl Embedding {
+    /// Looks at the tensor; `vocab` and `k` are its dimensions.
+    ///
+    /// # Errors
+    /// No kernel; a type that is neither a format nor f32, f16 or bf16.
+    pub fn new(model: &Model, vocab: usize, k: usize, restrict: &Restrict) -> Result<Embedding, Error> {
+        let (kind, length) = match model.tensor_type(NAME)? {
+            TensorType::Plain(plain) => match Float::of(plain) {
+                Some(float) => (Kind::Float(float), k * float.width()),
+                None => return Err(Error::Asked(format!("tensor `{NAME}` is of type {}", plain.name))),
+            },
+            TensorType::Format(resolved) => {
+                let format = resolved.format;
+                let request = Request::embed(format.name, vocab, k);
+                let prepared = model.registry().prepare_for(&request, CpuProfile::detect(), restrict)?;
+                let embedder = Embedder::new(&prepared.decide_as_asked())?;
+                let row_bytes = format.row_bytes(k)?;
+                let rows_bytes = vocab * row_bytes;
+                let length = format.tensor_bytes(1, k)?;
+                (Kind::Format { embedder, format, row_bytes, rows_bytes }, length)
+            }
+        };
+        Ok(Embedding { kind, k, bytes: vec![0; length] })
+    }
+
+    /// Lets its launches count.
+    ///
+    /// # Errors
+    /// [`gristmill::Error::ForeignRecording`].
+    pub fn record(&mut self, recording: &Recording) -> Result<(), Error> {
+        match &mut self.kind {
+            Kind::Float(_) => Ok(()),
+            Kind::Format { embedder, .. } => Ok(embedder.record(Some(recording))?),
+        }
+    }
+
+    /// Name of the kernel, where there is one.
+    pub fn kernel(&self) -> Option<&'static str> {
+        match &self.kind {
+            Kind::Float(_) => None,
+            Kind::Format { embedder, .. } => Some(embedder.entry().name),
+        }
+    }
+
+    /// The vectors of `tokens`, which are in the vocabulary, one after the other.
+    ///
+    /// # Errors
+    /// The file can't be read; codes that mean nothing.
+    pub fn rows(&mut self, model: &Model, tokens: &[u32], out: &mut [f32]) -> Result<(), Error> {
+        for (token, out) in tokens.iter().zip(out.chunks_mut(self.k)) {
+            let token = *token as usize;
+            match &self.kind {
+                Kind::Float(float) => {
+                    read_rows(model, NAME, *float, token, self.k, &mut self.bytes, out)?;
+                }
+                Kind::Format { embedder, format, row_bytes, rows_bytes } => {
+                    let Some(tensor) = model.file().tensor(NAME) else { continue };
+                    let (row, tail) = self.bytes.split_at_mut(*row_bytes);
+                    tensor.read((token * row_bytes) as u64, row)?;
+                    tensor.read(*rows_bytes as u64, tail)?;
+                    let matrix = QuantizedMatrix::new(format, 1, self.k, &self.bytes)?;
+                    embedder.run(&matrix, &[0], Output::F32(out))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! What can go wrong, and what would help.
+
+use gristmill::gguf::{GgufError, ModelError, NoData, WriteError};
+use std::path::PathBuf;
+
+/// Every error of the decoder.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file, one of its tensors, or a layer made of them.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The file.
+    #[error(transparent)]
+    File(#[from] GgufError),
+    /// The bytes of a tensor.
+    #[error(transparent)]
+    NoData(#[from] NoData),
+    /// A kernel.
+    #[error(transparent)]
+    Kernel(#[from] gristmill::Error),
+    /// A file that is written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// A file that is read or written as text.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The architecture of a file has no forward pass here.
+    #[error("architecture `{found}` is not one that this decoder knows\n  help: it knows {known}")]
+    Architecture {
+        /// What the file says.
+        found: String,
+        /// The names of those that are known.
+        known: String,
+    },
+    /// A metadata entry is missing or has a value that can't be right.
+    #[error("metadata `{key}`: {why}")]
+    Metadata {
+        /// The entry.
+        key: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A tensor has another shape than the metadata says.
+    #[error(
+        "tensor `{tensor}` has {found_n} rows of {found_k}, expected {n} rows of {k} by the metadata of the file"
+    )]
+    Shape {
+        /// The tensor.
+        tensor: String,
+        /// Rows that it should have.
+        n: usize,
+        /// Elements that a row should have.
+        k: usize,
+        /// Rows that it has.
+        found_n: u64,
+        /// Elements that a row has.
+        found_k: u64,
+    },
+    /// A tensor that the forward pass of its architecture does not read.
+    #[error(
+        "tensor `{tensor}` is not part of what is known of architecture `{architecture}`: without it the model would compute \
+         something else"
+    )]
+    UnknownTensor {
+        /// The tensor.
+        tensor: String,
+        /// The architecture.
+        architecture: &'static str,
+    },
+    /// What somebody asked for can't be done, for the reason given.
+    #[error("{0}")]
+    Asked(String),
+    /// No memory.
+    #[error("no memory for {what}: {bytes} bytes")]
+    Memory {
+        /// For what.
+        what: &'static str,
+        /// How much.
+        bytes: usize,
+    },
+    /// More tokens than the cache has room for.
+    #[error("{tokens} tokens do not fit in the context: it has room for {room} more of {context}\n  help: --context N{}", most(*longest))]
+    Context {
+        /// Tokens that were to be taken in.
+        tokens: usize,
+        /// Places that are left.
+        room: usize,
+        /// All places.
+        context: usize,
+        /// Most that the model was made for.
+        longest: usize,
+    },
+    /// A token that the vocabulary does not have.
+    #[error("token {token} is not in the vocabulary of {vocab}")]
+    Token {
+        /// The token.
+        token: u32,
+        /// Tokens that there are.
+        vocab: usize,
+    },
+    /// The vocabulary of the file.
+    #[error("the tokenizer of the file: {0}")]
+    Tokenizer(String),
+    /// The chat template of the file.
+    #[error("the chat template of the file: {0}")]
+    Template(String),
+}
+
+fn most(longest: usize) -> String {
+    format!(", up to {longest} for this model")
+}
+
+/// A vector of `len` zeros, or an error.
+pub(crate) fn zeros<T: Clone + Default>(what: &'static str, len: usize) -> Result<Vec<T>, Error> {
+    let bytes = len.saturating_mul(size_of::<T>());
+    let mut values = Vec::new();
+    values.try_reserve_exact(len).map_err(|_| Error::Memory { what, bytes })?;
+    values.resize(len, T::default());
+    Ok(values)
+}

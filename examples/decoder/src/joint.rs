@@ -1,0 +1,291 @@
+//! Matrices that share their input, as one layer each where formats allow it: query, key and value; gate and up.
+
+use crate::error::{Error, zeros};
+use crate::numerics::dot;
+use gristmill::gguf::{LayerOptions, Model, ModelError, TensorType};
+use gristmill::{Input, Linear, QuantizedBuf, QuantizedMatrix, Recording, Threads, Workspace};
+use std::ops::Range;
+
+/// A matrix of a file: a tensor, or some of its rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Name of the tensor.
+    pub tensor: String,
+    /// Where several matrices are stacked in it: the rows of this one.
+    pub rows: Option<Range<usize>>,
+    /// Rows of the matrix.
+    pub n: usize,
+    /// Elements of a row.
+    pub k: usize,
+    /// Name of its bias, if the file has one.
+    pub bias: Option<String>,
+}
+
+impl Source {
+    /// Whether the file's tensor has the shape that the metadata asks for.
+    ///
+    /// # Errors
+    /// [`ModelError::NoTensor`], [`Error::Shape`].
+    pub fn check(&self, model: &Model) -> Result<(), Error> {
+        // For the error that names what may have been meant.
+        model.tensor_type(&self.tensor)?;
+        let Some(tensor) = model.file().tensor(&self.tensor) else { return Ok(()) };
+        let dims = tensor.dims();
+        let found_k = dims.first().copied().unwrap_or(1);
+        let found_n = dims.iter().skip(1).product::<u64>();
+        let enough = match &self.rows {
+            Some(rows) => found_n >= rows.end as u64,
+            None => found_n == self.n as u64,
+        };
+        if found_k == self.k as u64 && enough {
+            return Ok(());
+        }
+        let n = self.rows.as_ref().map_or(self.n, |rows| rows.end);
+        Err(Error::Shape { tensor: self.tensor.clone(), n, k: self.k, found_n, found_k })
+    }
+
+    /// The matrix in its format, or its values where it is not quantized.
+    fn read<'m>(&self, model: &'m Model) -> Result<Matrix<'m>, Error> {
+        let Source { tensor, rows, n, k, .. } = self;
+        Ok(match (model.tensor_type(tensor)?, rows) {
+            (TensorType::Format(_), Some(rows)) => Matrix::Format(model.matrix_rows(tensor, rows.clone())?),
+            (TensorType::Format(_), None) => Matrix::Format(model.matrix_rows(tensor, 0..*n)?),
+            (TensorType::Plain(_), rows) => {
+                let mut values = model.floats(tensor)?;
+                if let Some(rows) = rows {
+                    values.truncate(rows.end * k);
+                    values.drain(..rows.start * k);
+                }
+                Matrix::Floats(values)
+            }
+        })
+    }
+}
+
+enum Matrix<'m> {
+    Format(QuantizedBuf<'m>),
+    Floats(Vec<f32>),
+}
+
+/// One product.
+#[derive(Debug)]
+enum Product {
+    Linear(Box<Linear>),
+    /// What a file has as f32, f16 or bf16: a router, as a rule. `n` rows of `k`.
+    Floats(Vec<f32>),
+}
+
+/// A product and the outputs that are its.
+#[derive(Debug)]
+struct Part {
+    product: Product,
+    /// First output of it, counted over all parts.
+    start: usize,
+    n: usize,
+    bias: Option<Vec<f32>>,
+}
+
+/// Several matrices with one input. Neighbours of one format are one layer, which quantizes its activations once.
+#[derive(Debug)]
+pub struct Joint {
+    parts: Vec<Part>,
+    /// For each matrix: its part, and its first output in it.
+    places: Vec<(usize, usize)>,
+    n: usize,
+    k: usize,
+}
+
+/// Outputs of a part that a thread computes at a time, where a product of floats has one token.
+const ROWS: usize = 64;
+
+impl Joint {
+    /// Reads the matrices and packs them.
+    ///
+    /// # Errors
+    /// As for [`Model::matrix_rows`], [`Model::floats`] and [`Linear::stacked`].
+    pub fn load(model: &Model, sources: &[Source], options: &LayerOptions<'_>) -> Result<Joint, Error> {
+        let mut joint = Joint { parts: Vec::new(), places: Vec::new(), n: 0, k: 0 };
+        let mut pending: Vec<(&Source, QuantizedBuf<'_>)> = Vec::new();
+        for source in sources {
+            source.check(model)?;
+            joint.k = source.k;
+            match source.read(model)? {
+                Matrix::Format(matrix) => {
+                    if pending.first().is_some_and(|(_, first)| first.format().name != matrix.format().name) {
+                        joint.stack(model, &mut pending, options)?;
+                    }
+                    pending.push((source, matrix));
+                }
+                Matrix::Floats(values) => {
+                    joint.stack(model, &mut pending, options)?;
+                    joint.push(model, Product::Floats(values), &[source])?;
+                }
+            }
+        }
+        joint.stack(model, &mut pending, options)?;
+        Ok(joint)
+    }
+
+    /// A matrix that was made from one of a file.
+    pub fn of(layer: Linear) -> Joint {
+        let (n, k) = (layer.n(), layer.k());
+        let part = Part { product: Product::Linear(Box::new(layer)), start: 0, n, bias: None };
+        Joint { parts: vec![part], places: vec![(0, 0)], n, k }
+    }
+
+    fn stack(
+        &mut self,
+        model: &Model,
+        pending: &mut Vec<(&Source, QuantizedBuf<'_>)>,
+        options: &LayerOptions<'_>,
+    ) -> Result<(), Error> {
+        if pending.is_empty() {
+            return Ok(());
+        }
+        let matrices: Vec<QuantizedMatrix<'_>> = pending.iter().map(|(_, matrix)| matrix.matrix()).collect();
+        let layer = Linear::stacked(model.registry(), &matrices, &options.linear, options.threads);
+        let sources: Vec<&Source> = pending.iter().map(|(source, _)| *source).collect();
+        let layer = layer.map_err(|error| ModelError::Layer {
+            tensors: sources.iter().map(|source| source.tensor.clone()).collect(),
+            error,
+        })?;
+        pending.clear();
+        self.push(model, Product::Linear(Box::new(layer)), &sources)
+    }
+
+    fn push(&mut self, model: &Model, product: Product, sources: &[&Source]) -> Result<(), Error> {
+        let (part, start) = (self.parts.len(), self.n);
+        let mut n = 0;
+        let mut bias = Vec::new();
+        for source in sources {
+            self.places.push((part, n));
+            if let Some(name) = &source.bias {
+                bias.resize(n, 0.0);
+                bias.extend(model.vector(name, source.n)?);
+            }
+            n += source.n;
+        }
+        if !bias.is_empty() {
+            bias.resize(n, 0.0);
+        }
+        self.n += n;
+        self.parts.push(Part { product, start, n, bias: Some(bias).filter(|bias| !bias.is_empty()) });
+        Ok(())
+    }
+
+    /// Outputs of all matrices.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// The layers in it.
+    pub fn linears(&self) -> impl Iterator<Item = &Linear> {
+        self.parts.iter().filter_map(|part| match &part.product {
+            Product::Linear(linear) => Some(&**linear),
+            Product::Floats(_) => None,
+        })
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        let bytes = |part: &Part| match &part.product {
+            Product::Linear(linear) => linear.weight_bytes(),
+            Product::Floats(values) => size_of_val(&values[..]),
+        };
+        let bias = |part: &Part| part.bias.as_ref().map_or(0, |bias| size_of_val(&bias[..]));
+        self.parts.iter().map(|part| bytes(part) + bias(part)).sum()
+    }
+
+    /// Lets its launches count.
+    ///
+    /// # Errors
+    /// [`gristmill::Error::ForeignRecording`].
+    pub fn record(&mut self, recording: &Recording) -> Result<(), Error> {
+        for part in &mut self.parts {
+            if let Product::Linear(linear) = &mut part.product {
+                linear.record(Some(recording))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes all outputs for `m` tokens into `y` (`m * n`), part after part; [`Joint::row`] finds them.
+    ///
+    /// # Errors
+    /// As for [`Linear::forward`].
+    pub fn forward(
+        &self,
+        x: &[f32],
+        m: usize,
+        y: &mut [f32],
+        workspace: &mut Workspace,
+        threads: &Threads,
+    ) -> Result<(), Error> {
+        for part in &self.parts {
+            let y = &mut y[m * part.start..][..m * part.n];
+            let bias = part.bias.as_deref();
+            match &part.product {
+                Product::Linear(linear) => linear.forward(Input::F32(x), m, bias, y, workspace, threads)?,
+                Product::Floats(w) => floats(w, x, self.k, part.n, m, bias, y, threads)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The outputs of matrix `index` for token `token` of `m`, of what [`Joint::forward`] wrote.
+    pub fn row<'y>(&self, y: &'y [f32], m: usize, index: usize, token: usize, n: usize) -> &'y [f32] {
+        let (part, offset) = self.places[index];
+        let part = &self.parts[part];
+        &y[m * part.start + token * part.n + offset..][..n]
+    }
+
+    /// Runs `run` for each token on the outputs of matrix `index`.
+    ///
+    /// # Errors
+    /// Those of `run`.
+    pub fn each_row(
+        &self,
+        y: &mut [f32],
+        m: usize,
+        index: usize,
+        n: usize,
+        threads: &Threads,
+        run: impl Fn(usize, &mut [f32]) + Sync,
+    ) -> Result<(), Error> {
+        let (part, offset) = self.places[index];
+        let part = &self.parts[part];
+        let rows = &mut y[m * part.start..][..m * part.n];
+        threads.chunks(rows, part.n, |token, row| {
+            run(token, &mut row[offset..][..n]);
+            Ok(())
+        })
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "operands and sizes of a product")]
+fn floats(
+    w: &[f32],
+    x: &[f32],
+    k: usize,
+    n: usize,
+    m: usize,
+    bias: Option<&[f32]>,
+    y: &mut [f32],
+    threads: &Threads,
+) -> Result<(), Error> {
+    let size = if m == 1 { ROWS } else { n };
+    threads.chunks(y, size, |chunk, y| {
+        let (token, first) = if m == 1 { (0, chunk * ROWS) } else { (chunk, 0) };
+        let x = &x[token * k..][..k];
+        for (row, y) in (first..).zip(y) {
+            *y = dot(&w[row * k..][..k], x) + bias.map_or(0.0, |bias| bias[row]);
+        }
+        Ok(())
+    })
+}
+
+/// Room for the outputs of `joints` for `m` tokens.
+pub(crate) fn outputs<'j>(joints: impl IntoIterator<Item = &'j Joint>, m: usize) -> Result<Vec<f32>, Error> {
+    let most = joints.into_iter().map(Joint::n).max().unwrap_or(0);
+    zeros("outputs of layers", most.saturating_mul(m))
+}

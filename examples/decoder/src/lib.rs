@@ -1,0 +1,25 @@
+//! From a GGUF file to text: a decoder that is complete and small, on gristmill's public API.
+//!
+//! [`config`] reads what a file is, [`weights`] loads it, [`decoder`] is the forward pass. The `decoder` command is
+//! [`commands`].
+
+pub mod attention;
+pub mod cache;
+pub mod commands;
+pub mod config;
+pub mod decoder;
+pub mod embedding;
+pub mod error;
+pub mod floats;
+pub mod head;
+pub mod joint;
+pub mod make_model;
+pub mod numerics;
+pub mod sample;
+pub mod template;
+pub mod tokens;
+pub mod weights;
+
+pub use config::Config;
+pub use decoder::{Decoder, Options, Wanted};
+pub use error::Error;

@@ -1,0 +1,32 @@
+//! The `decoder` command.
+
+use clap::Parser;
+use decoder::commands::{Command, run};
+use std::process::ExitCode;
+
+/// Runs language models from GGUF files on gristmill's kernels.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+fn main() -> ExitCode {
+    let Arguments { command } = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        // Help is no error; what can't be understood is one as all others are.
+        Err(error) => {
+            let code = if error.use_stderr() { 1 } else { 0 };
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    match run(command, &mut std::io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

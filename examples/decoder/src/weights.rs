@@ -1,0 +1,325 @@
+//! The weights of a model: which tensors of a file are what, and loading them.
+
+use crate::config::Config;
+use crate::embedding::{self, Embedding};
+use crate::error::Error;
+use crate::head::{self, Head};
+use crate::joint::{Joint, Source};
+use gristmill::gguf::{LayerOptions, Model};
+use gristmill::{Recording, Restrict};
+use std::collections::HashSet;
+
+/// The tensors of one layer that are matrices, as they are multiplied.
+#[derive(Clone, Debug)]
+pub struct LayerSources {
+    /// Query, key, value.
+    pub qkv: Vec<Source>,
+    /// Output of attention.
+    pub output: Vec<Source>,
+    /// The feed-forward network.
+    pub ffn: FfnSources,
+}
+
+/// The matrices of a feed-forward network.
+#[derive(Clone, Debug)]
+pub enum FfnSources {
+    /// Gate and up, then down.
+    Dense([Vec<Source>; 2]),
+    /// The router, then those of each expert.
+    Experts(Vec<Source>, Vec<[Vec<Source>; 2]>),
+}
+
+impl LayerSources {
+    /// Those of layer `index`.
+    pub fn of(config: &Config, model: &Model, index: usize) -> LayerSources {
+        let Config { embd, ffn, heads, kv_heads, head, .. } = *config;
+        let source = |name: &str, n, k| {
+            let bias = Some(format!("blk.{index}.{name}.bias"));
+            let bias = bias.filter(|name| model.file().tensor(name).is_some());
+            Source { tensor: format!("blk.{index}.{name}.weight"), rows: None, n, k, bias }
+        };
+        let ffn = match config.experts {
+            None => FfnSources::Dense([
+                vec![source("ffn_gate", ffn, embd), source("ffn_up", ffn, embd)],
+                vec![source("ffn_down", embd, ffn)],
+            ]),
+            Some(experts) => {
+                let of = |name: &str, expert: usize, n, k| Source {
+                    rows: Some(expert * n..(expert + 1) * n),
+                    bias: None,
+                    ..source(name, n, k)
+                };
+                let expert = |e| {
+                    let gate_up = vec![of("ffn_gate_exps", e, ffn, embd), of("ffn_up_exps", e, ffn, embd)];
+                    [gate_up, vec![of("ffn_down_exps", e, embd, ffn)]]
+                };
+                let router = vec![source("ffn_gate_inp", experts.count, embd)];
+                FfnSources::Experts(router, (0..experts.count).map(expert).collect())
+            }
+        };
+        LayerSources {
+            qkv: vec![
+                source("attn_q", heads * head, embd),
+                source("attn_k", kv_heads * head, embd),
+                source("attn_v", kv_heads * head, embd),
+            ],
+            output: vec![source("attn_output", embd, heads * head)],
+            ffn,
+        }
+    }
+
+    /// Every group of matrices that share their input.
+    pub fn groups(&self) -> Vec<&[Source]> {
+        let mut groups: Vec<&[Source]> = vec![&self.qkv, &self.output];
+        match &self.ffn {
+            FfnSources::Dense([gate_up, down]) => groups.extend([&gate_up[..], &down[..]]),
+            FfnSources::Experts(router, experts) => {
+                groups.push(router);
+                groups.extend(experts.iter().flatten().map(|group| &group[..]));
+            }
+        }
+        groups
+    }
+}
+
+/// Names and lengths of the vectors of a layer.
+fn vectors(config: &Config, index: usize) -> Vec<(String, usize)> {
+    let architecture = config.architecture;
+    let mut names = vec![("attn_norm", config.embd), ("ffn_norm", config.embd)];
+    if architecture.sub_norms {
+        names.extend([("attn_sub_norm", config.heads * config.head), ("ffn_sub_norm", config.ffn)]);
+    }
+    if architecture.head_norms {
+        names.extend([("attn_q_norm", config.head), ("attn_k_norm", config.head)]);
+    }
+    names.into_iter().map(|(name, length)| (format!("blk.{index}.{name}.weight"), length)).collect()
+}
+
+/// The norms and the rotation of the whole model.
+pub const OUTPUT_NORM: &str = "output_norm.weight";
+/// Factors of the wave lengths of pairs.
+pub const ROPE_FREQS: &str = "rope_freqs.weight";
+
+/// Refuses a file that has tensors which nothing reads, or lacks some: the forward pass would be of another model. Gives the matrices of
+/// all layers.
+///
+/// # Errors
+/// [`Error::UnknownTensor`], [`Error::Shape`], what a missing tensor gives.
+pub fn survey(config: &Config, model: &Model) -> Result<Vec<LayerSources>, Error> {
+    let mut known: HashSet<String> = HashSet::new();
+    known.extend([embedding::NAME, head::NAME, OUTPUT_NORM, ROPE_FREQS].map(str::to_owned));
+    let mut layers = Vec::new();
+    for index in 0..config.layers {
+        let layer = LayerSources::of(config, model, index);
+        for source in layer.groups().into_iter().flatten() {
+            source.check(model)?;
+            known.insert(source.tensor.clone());
+            known.extend(source.bias.clone());
+        }
+        for (name, _) in vectors(config, index) {
+            model.tensor_type(&name)?;
+            known.insert(name);
+        }
+        layers.push(layer);
+    }
+    model.tensor_type(OUTPUT_NORM)?;
+    if let Some(unknown) = model.file().tensors().find(|tensor| !known.contains(tensor.name())) {
+        let architecture = config.architecture.name;
+        return Err(Error::UnknownTensor { tensor: unknown.name().to_owned(), architecture });
+    }
+    Ok(layers)
+}
+
+/// A layer.
+#[derive(Debug)]
+pub struct Layer {
+    /// Before attention.
+    pub attn_norm: Vec<f32>,
+    /// Before the feed-forward network.
+    pub ffn_norm: Vec<f32>,
+    /// Behind attention.
+    pub attn_sub_norm: Option<Vec<f32>>,
+    /// Behind the gate.
+    pub ffn_sub_norm: Option<Vec<f32>>,
+    /// Of queries and of keys.
+    pub head_norms: Option<[Vec<f32>; 2]>,
+    /// Query, key, value.
+    pub qkv: Joint,
+    /// Output of attention.
+    pub output: Joint,
+    /// The feed-forward network.
+    pub ffn: Ffn,
+}
+
+/// A feed-forward network.
+#[derive(Debug)]
+pub enum Ffn {
+    /// One for all tokens.
+    Dense(Expert),
+    /// Some for each token.
+    Experts {
+        /// Gives a number for each expert.
+        router: Joint,
+        /// All of them.
+        experts: Vec<Expert>,
+    },
+}
+
+/// Gate and up, and down.
+#[derive(Debug)]
+pub struct Expert {
+    /// Gate and up.
+    pub gate_up: Joint,
+    /// Down.
+    pub down: Joint,
+}
+
+impl Expert {
+    fn load(
+        model: &Model,
+        [gate_up, down]: &[Vec<Source>; 2],
+        options: &LayerOptions<'_>,
+    ) -> Result<Expert, Error> {
+        let gate_up = Joint::load(model, gate_up, options)?;
+        Ok(Expert { gate_up, down: Joint::load(model, down, options)? })
+    }
+}
+
+impl Layer {
+    fn load(
+        config: &Config,
+        model: &Model,
+        index: usize,
+        sources: &LayerSources,
+        options: &LayerOptions<'_>,
+    ) -> Result<Layer, Error> {
+        let read: Result<Vec<Vec<f32>>, _> =
+            vectors(config, index).iter().map(|(name, length)| model.vector(name, *length)).collect();
+        let mut read = read?.into_iter();
+        let mut next = || read.next().unwrap_or_default();
+        let architecture = config.architecture;
+        // In the order of `vectors`.
+        let (attn_norm, ffn_norm) = (next(), next());
+        let attn_sub_norm = architecture.sub_norms.then(&mut next);
+        let ffn_sub_norm = architecture.sub_norms.then(&mut next);
+        let head_norms = architecture.head_norms.then(|| [next(), next()]);
+        let ffn = match &sources.ffn {
+            FfnSources::Dense(dense) => Ffn::Dense(Expert::load(model, dense, options)?),
+            FfnSources::Experts(router, experts) => Ffn::Experts {
+                router: Joint::load(model, router, options)?,
+                experts: experts
+                    .iter()
+                    .map(|expert| Expert::load(model, expert, options))
+                    .collect::<Result<_, _>>()?,
+            },
+        };
+        let qkv = Joint::load(model, &sources.qkv, options)?;
+        let output = Joint::load(model, &sources.output, options)?;
+        Ok(Layer { attn_norm, ffn_norm, attn_sub_norm, ffn_sub_norm, head_norms, qkv, output, ffn })
+    }
+
+    /// Its layers of matrices.
+    pub fn joints(&self) -> Vec<&Joint> {
+        let mut joints = vec![&self.qkv, &self.output];
+        match &self.ffn {
+            Ffn::Dense(expert) => joints.extend([&expert.gate_up, &expert.down]),
+            Ffn::Experts { router, experts } => {
+                joints.push(router);
+                joints.extend(experts.iter().flat_map(|expert| [&expert.gate_up, &expert.down]));
+            }
+        }
+        joints
+    }
+
+    fn joints_mut(&mut self) -> Vec<&mut Joint> {
+        let mut joints = vec![&mut self.qkv, &mut self.output];
+        match &mut self.ffn {
+            Ffn::Dense(expert) => joints.extend([&mut expert.gate_up, &mut expert.down]),
+            Ffn::Experts { router, experts } => {
+                joints.push(router);
+                joints.extend(experts.iter_mut().flat_map(|expert| [&mut expert.gate_up, &mut expert.down]));
+            }
+        }
+        joints
+    }
+}
+
+/// All weights.
+#[derive(Debug)]
+pub struct Weights {
+    /// Vectors of tokens.
+    pub embedding: Embedding,
+    /// Layers.
+    pub layers: Vec<Layer>,
+    /// Before the head.
+    pub output_norm: Vec<f32>,
+    /// Logits.
+    pub head: Head,
+    /// Factors of the wave lengths of pairs, where the file has them.
+    pub rope_freqs: Option<Vec<f32>>,
+}
+
+impl Weights {
+    /// Loads and packs everything.
+    ///
+    /// # Errors
+    /// As for [`survey`]; those of reading and packing; no kernel.
+    pub fn load(
+        config: &Config,
+        model: &Model,
+        head_format: Option<&str>,
+        options: &LayerOptions<'_>,
+    ) -> Result<Weights, Error> {
+        let sources = survey(config, model)?;
+        let restrict = options.linear.restrict.clone().unwrap_or_default();
+        let rope_freqs = match model.file().tensor(ROPE_FREQS) {
+            Some(_) => Some(model.vector(ROPE_FREQS, config.rope.dims / 2)?),
+            None => None,
+        };
+        let mut layers = Vec::new();
+        for (index, sources) in sources.iter().enumerate() {
+            layers.push(Layer::load(config, model, index, sources, options)?);
+        }
+        Ok(Weights {
+            embedding: Embedding::new(model, config.vocab, config.embd, &restrict)?,
+            layers,
+            output_norm: model.vector(OUTPUT_NORM, config.embd)?,
+            head: Head::load(config, model, head_format, options)?,
+            rope_freqs,
+        })
+    }
+
+    /// Every layer of matrices, the head last.
+    pub fn joints(&self) -> impl Iterator<Item = &Joint> {
+        self.layers.iter().flat_map(Layer::joints).chain([&self.head.joint])
+    }
+
+    /// Bytes held: matrices as packed, and vectors.
+    pub fn bytes(&self) -> usize {
+        let vectors = |layer: &Layer| {
+            let norms = [&layer.attn_norm, &layer.ffn_norm].into_iter();
+            let others = layer.attn_sub_norm.iter().chain(&layer.ffn_sub_norm);
+            let all = norms.chain(others).chain(layer.head_norms.iter().flatten());
+            all.map(|norm| size_of_val(&norm[..])).sum::<usize>()
+        };
+        let joints: usize = self.joints().map(Joint::bytes).sum();
+        joints + self.layers.iter().map(vectors).sum::<usize>() + size_of_val(&self.output_norm[..])
+    }
+
+    /// Lets every launch count.
+    ///
+    /// # Errors
+    /// [`gristmill::Error::ForeignRecording`].
+    pub fn record(&mut self, recording: &Recording) -> Result<(), Error> {
+        self.embedding.record(recording)?;
+        for joint in self.layers.iter_mut().flat_map(Layer::joints_mut).chain([&mut self.head.joint]) {
+            joint.record(recording)?;
+        }
+        Ok(())
+    }
+}
+
+/// What restricts kernels to those of one ISA; none: nothing does.
+pub fn restricted(isa: Option<gristmill::vocab::Isa>) -> Restrict {
+    Restrict { isa, ..Restrict::default() }
+}

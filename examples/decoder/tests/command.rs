@@ -1,0 +1,198 @@
+//! The command: what it prints, and that whatever is wrong is an error that says so, with exit code 1.
+
+use gristmill::gguf::{GgufWriter, Model, Value};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn decoder(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_decoder")).args(arguments).output().unwrap()
+}
+
+/// What it prints on standard output, where nothing is wrong.
+fn printed(arguments: &[&str]) -> String {
+    let output = decoder(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Its error, which is one, and no panic.
+fn refused(arguments: &[&str], expected: &str) {
+    let output = decoder(arguments);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
+    assert!(error.contains(expected), "{arguments:?}: {error}, expected: {expected}");
+    assert!(!error.contains("panicked"), "{error}");
+}
+
+/// A model, made with these arguments.
+fn model(folder: &Path, name: &str, arguments: &[&str]) -> String {
+    let path = folder.join(name).to_str().unwrap().to_owned();
+    printed(
+        &[&["make-model", "-o", &path, "--layers", "1", "--vocab", "300", "--context", "64"], arguments]
+            .concat(),
+    );
+    path
+}
+
+/// A model of two layers.
+fn two_layers(folder: &Path) -> String {
+    let path = folder.join("two.gguf").to_str().unwrap().to_owned();
+    printed(&["make-model", "-o", &path, "--layers", "2", "--no-vocab"]);
+    path
+}
+
+/// A copy of a file without the tensors and with the metadata that `edit` says: the same bytes of all others.
+fn edited(path: &str, name: &str, drop: &str, edit: impl Fn(&str) -> Option<Value<'static>>) -> String {
+    let to = PathBuf::from(path).with_file_name(name);
+    let model = Model::open(path).unwrap();
+    let file = model.file();
+    let mut writer = GgufWriter::new();
+    writer.copy_metadata(file, |key| edit(key).is_none()).unwrap();
+    for (key, _) in file.metadata().chain([("prism.hadamard.version", Value::U32(1))]) {
+        if let Some(value) = edit(key) {
+            writer.metadata(key, value).unwrap();
+        }
+    }
+    let kept: Vec<_> = file.tensors().filter(|tensor| tensor.name() != drop).collect();
+    for tensor in &kept {
+        writer.tensor(tensor.name(), tensor.dims(), tensor.type_id(), tensor.size().unwrap()).unwrap();
+    }
+    writer
+        .create(&to, |stream| {
+            kept.iter().try_for_each(|tensor| stream.data(tensor.name(), &tensor.data().unwrap()))
+        })
+        .map_err(|error: gristmill::gguf::WriteError| error)
+        .unwrap();
+    to.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = &model(folder.path(), "model.gguf", &[]);
+    let run = |path: &str, more: &[&str], expected: &str| refused(&[&["run", path], more].concat(), expected);
+    let none = |_: &str| None;
+
+    let bytes = std::fs::read(path).unwrap();
+    let short = folder.path().join("short.gguf").to_str().unwrap().to_owned();
+    for length in (0..bytes.len()).step_by(bytes.len() / 23) {
+        std::fs::write(&short, &bytes[..length]).unwrap();
+        run(&short, &["--tokens", "1"], "short.gguf");
+    }
+    let missing = edited(path, "missing.gguf", "blk.0.ffn_up.weight", none);
+    run(&missing, &["--tokens", "1"], "blk.0.ffn_up.weight");
+    let missing = edited(path, "missing.gguf", "output_norm.weight", none);
+    run(&missing, &["--tokens", "1"], "output_norm.weight");
+    let with = |key: &'static str, value: Value<'static>| {
+        edited(path, "other.gguf", "", move |found| (found == key).then_some(value))
+    };
+    run(&with("general.architecture", Value::String("gemma3")), &["--tokens", "1"], "`gemma3`");
+    run(&with("general.architecture", Value::String("gemma3")), &["--tokens", "1"], "qwen3moe");
+    run(&with("llama.feed_forward_length", Value::U32(513)), &["--tokens", "1"], "expected 513 rows of 256");
+    run(&with("llama.attention.head_count_kv", Value::U32(3)), &["--tokens", "1"], "head_count_kv");
+    run(&with("llama.attention.head_count", Value::U32(u32::MAX)), &["--tokens", "1"], "head_count");
+    run(&with("llama.block_count", Value::U32(0)), &["--tokens", "1"], "llama.block_count");
+    run(&with("llama.block_count", Value::U32(1 << 24)), &["--tokens", "1"], "blk.1.");
+    run(&with("llama.context_length", Value::U64(u64::MAX)), &["--tokens", "1"], "context_length");
+    run(&with("prism.hadamard.version", Value::U32(1)), &["--tokens", "1"], "prism.hadamard.version");
+    run(&with("tokenizer.ggml.model", Value::String("rwkv")), &["-p", "a"], "`rwkv`");
+    run(&with("tokenizer.ggml.pre", Value::String("tekken")), &["-p", "a"], "`tekken`");
+    // The keys of another architecture.
+    let qwen3 = &model(folder.path(), "qwen3.gguf", &["--arch", "qwen3"]);
+    let unread = edited(qwen3, "unread.gguf", "", |key| match key {
+        "general.architecture" => Some(Value::String("qwen2")),
+        _ => None,
+    });
+    run(&unread, &["--tokens", "1"], "qwen2.");
+    run(path, &["--tokens", "300"], "token 300 is not in the vocabulary of 300");
+
+    let two = &two_layers(folder.path());
+    let fewer = edited(two, "fewer.gguf", "", |key| (key == "llama.block_count").then_some(Value::U32(1)));
+    run(&fewer, &["--tokens", "1"], "`blk.1.attn_norm.weight` is not part of");
+
+    run(path, &["-p", ""], "the prompt is empty");
+    run(path, &[], "the prompt is empty");
+    run(path, &["-p", "a", "--context", "65"], "the model was made for 64 positions");
+    run(path, &["-p", "a", "--context", "0"], "one position at least");
+    run(path, &["-p", &"a ".repeat(80)], "do not fit in the context");
+    run(path, &["-p", "a", "--temperature=-1"], "--temperature");
+    run(path, &["-p", "a", "--threads", "1000000"], "1000000");
+    run(path, &["-p", "a", "--head", "q9_9"], "q9_9");
+    run(path, &["-p", "a", "--isa", "mmx"], "expected one of");
+    run("there/is/none.gguf", &["-p", "a"], "none.gguf");
+    let text = folder.path().join("prompt.txt");
+    std::fs::write(&text, b"caf\xe9 au lait").unwrap();
+    run(path, &["--file", text.to_str().unwrap()], "not UTF-8: byte 3");
+    let numbers = model(folder.path(), "numbers.gguf", &["--no-vocab"]);
+    run(&numbers, &["-p", "a"], "no vocabulary");
+    refused(&["chat", &numbers], "no vocabulary");
+    refused(&["make-model", "-o", path, "--vocab", "100"], "--no-vocab");
+    refused(&["make-model", "-o", path, "--heads", "3"], "does not divide");
+    refused(&["make-model", "-o", path, "--arch", "gpt2"], "`gpt2`");
+}
+
+#[test]
+fn text_goes_in_and_comes_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = &model(folder.path(), "model.gguf", &[]);
+    let receipt = folder.path().join("receipt.json").to_str().unwrap().to_owned();
+    let text = printed(&["run", path, "-p", "the quick", "-n", "12", "--receipt", &receipt]);
+    assert!(text.len() > 3, "{text}");
+    assert_eq!(text, printed(&["run", path, "-p", "the quick", "-n", "12", "--threads", "1"]));
+    let receipt: serde_json::Value = serde_json::from_slice(&std::fs::read(receipt).unwrap()).unwrap();
+    let launches = |name: &str| {
+        let kernels = receipt["kernels"].as_array().unwrap().iter();
+        let of = kernels.filter(|kernel| kernel["name"].as_str().unwrap().starts_with(name));
+        of.map(|kernel| kernel["launches"].as_u64().unwrap()).sum::<u64>()
+    };
+    // A layer is four products, and there is the head, for the prompt and for each token but the last.
+    assert_eq!((launches("matmul.q4_k."), launches("matmul.q6_k.")), (4 * 12, 12));
+    assert!(receipt["fallbacks"].as_array().unwrap().is_empty());
+
+    let numbers = printed(&["run", path, "--tokens", "1,2,3", "-n", "5"]);
+    assert_eq!(numbers.split_whitespace().filter(|number| number.parse::<u32>().unwrap() < 300).count(), 5);
+    let drawn = |seed| {
+        printed(&["run", path, "-p", "a", "-n", "9", "--temperature", "2", "--top-k", "99", "--seed", seed])
+    };
+    assert_eq!(drawn("1"), drawn("1"));
+    assert_ne!(drawn("1"), drawn("2"));
+    assert!(printed(&["run", path, "--plan"]).contains("token_embd.weight (head)"));
+}
+
+#[test]
+fn records_of_bench_have_the_keys_that_they_should() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = &model(folder.path(), "model.gguf", &[]);
+    let text = printed(&[
+        "bench",
+        path,
+        "--threads",
+        "1,2",
+        "--prompt",
+        "16",
+        "--generate",
+        "4",
+        "--repeat",
+        "1",
+        "--json",
+    ]);
+    let records: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
+    let tests: Vec<_> = records
+        .iter()
+        .map(|record| (record["test"].as_str().unwrap(), record["threads"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(tests, [("pp16", 1), ("tg4", 1), ("pp16", 2), ("tg4", 2)]);
+    for record in &records {
+        let mut keys: Vec<&str> = record.as_object().unwrap().keys().map(String::as_str).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, ["model_bytes", "test", "threads", "tokens_per_second", "weights_bytes_in_memory"]);
+        assert!(record["tokens_per_second"].as_f64().unwrap() > 0.0);
+        assert_eq!(record["model_bytes"].as_u64().unwrap(), std::fs::metadata(path).unwrap().len());
+    }
+    let digests = printed(&["check", path, "--count", "20"]);
+    assert_eq!(digests.lines().count(), 6);
+    assert!(
+        digests.lines().all(|line| line[..16] == digests[..16] && !line.contains("differs")),
+        "{digests}"
+    );
+}

@@ -1,0 +1,143 @@
+//! Logits against a naive forward pass in f64, and against themselves.
+
+mod naive;
+
+use decoder::config::ARCHITECTURES;
+use decoder::make_model::Recipe;
+use decoder::{Decoder, Options, Wanted};
+use gristmill::Threads;
+use naive::Naive;
+use std::path::Path;
+
+/// A small model: heads of a size that fills no register, three queries to a key, more positions than a block of the cache.
+fn recipe(architecture: &str, format: &str) -> Recipe {
+    Recipe {
+        architecture: architecture.to_owned(),
+        layers: 2,
+        embd: 256,
+        ffn: 384,
+        heads: 6,
+        kv_heads: 2,
+        head: Some(42),
+        vocab: 300,
+        context: 128,
+        experts: (5, 2),
+        formats: vec![format.to_owned()],
+        embedding: "f32".to_owned(),
+        head_format: None,
+        rope_freqs: architecture == "llama",
+        vocabulary: false,
+        seed: 7,
+    }
+}
+
+fn tokens(count: usize) -> Vec<u32> {
+    (0..count as u32).map(|index| index * 7919 % 300).collect()
+}
+
+fn options(threads: usize, batch: usize) -> Options {
+    Options { threads, batch, head: Some("f32".to_owned()), ..Options::default() }
+}
+
+/// The normalized mean squared error of all logits.
+fn nmse(path: &Path, tokens: &[u32]) -> f64 {
+    let expected = Naive::open(path).logits(tokens);
+    let mut decoder = Decoder::load(path, &options(2, 64)).unwrap();
+    let logits = decoder.feed(tokens, Wanted::All).unwrap();
+    let (mut error, mut signal) = (0.0, 0.0);
+    for (logit, expected) in logits.iter().zip(expected.iter().flatten()) {
+        error += (f64::from(*logit) - expected).powi(2);
+        signal += expected * expected;
+    }
+    assert_eq!(logits.len(), expected.len() * 300);
+    error / signal
+}
+
+#[test]
+fn logits_are_those_of_a_naive_forward_pass() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    for architecture in ARCHITECTURES.iter().map(|architecture| architecture.name) {
+        // f32 products differ by rounding and by the cache in f16; the others quantize activations to int8.
+        for (format, bound) in [("f32", 1e-6), ("f16", 1e-6), ("q8_0", 1e-3), ("i2_s", 1e-2)] {
+            // Rows of blocks are whole blocks.
+            let head = if ["i2_s", "q8_0"].contains(&format) { 64 } else { 42 };
+            let recipe = Recipe { head: Some(head), ..recipe(architecture, format) };
+            recipe.write(&path, &Threads::single()).unwrap();
+            let found = nmse(&path, &tokens(36));
+            // Where activations of int8 make a token go through another expert, its logits are others.
+            let bound = if architecture == "qwen3moe" && bound > 1e-4 { 5e-2 } else { bound };
+            println!("{architecture} {format}: NMSE {found:.2e}");
+            assert!(
+                found < bound,
+                "{architecture} {format}: NMSE {found:.2e}, expected less than {bound:.0e}"
+            );
+        }
+    }
+}
+
+#[test]
+fn logits_are_the_same_bits_in_any_batch_and_on_any_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    for architecture in ARCHITECTURES.iter().map(|architecture| architecture.name) {
+        let recipe = Recipe {
+            formats: ["q4_k", "q6_k", "f16"].map(str::to_owned).to_vec(),
+            embd: 256,
+            ffn: 256,
+            heads: 4,
+            head: Some(64),
+            ..recipe(architecture, "q4_k")
+        };
+        recipe.write(&path, &Threads::single()).unwrap();
+        let tokens = tokens(40);
+        let mut first: Option<Vec<u32>> = None;
+        for (threads, batch) in [(1, 40), (2, 40), (3, 7), (2, 1)] {
+            let mut decoder = Decoder::load(&path, &options(threads, batch)).unwrap();
+            // What a conversation was before must not matter.
+            decoder.feed(&tokens[20..], Wanted::Last).unwrap();
+            decoder.rewind(0);
+            let mut bits = Vec::new();
+            for tokens in tokens.chunks(batch) {
+                bits.extend(decoder.feed(tokens, Wanted::All).unwrap().iter().map(|logit| logit.to_bits()));
+            }
+            let last: Vec<u32> = bits[bits.len() - 300..].to_vec();
+            let expected = first.get_or_insert_with(|| bits.clone());
+            assert!(*expected == bits, "{architecture}: {threads} threads, batches of {batch}");
+            decoder.rewind(0);
+            let logits = decoder.feed(&tokens, Wanted::Last).unwrap();
+            assert!(logits.iter().map(|logit| logit.to_bits()).eq(last), "{architecture}: the last alone");
+        }
+    }
+}
+
+/// The head of f16 becomes q6_k, and the logits stay near.
+#[test]
+fn a_head_of_floats_is_quantized() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let recipe =
+        Recipe { embedding: "f16".to_owned(), head: Some(64), heads: 4, ..recipe("bitnet-b1.58", "i2_s") };
+    recipe.write(&path, &Threads::single()).unwrap();
+    let exact = Naive::open(&path).logits(&tokens(20));
+    let mut errors = Vec::new();
+    for head in [None, Some("q8_0"), Some("q3_k")] {
+        let options = Options { head: head.map(str::to_owned), ..options(2, 64) };
+        let mut decoder = Decoder::load(&path, &options).unwrap();
+        let found = decoder.weights.head.requantized.clone().unwrap();
+        assert_eq!((found.from, found.to), ("f16", head.unwrap_or("q6_k")));
+        let logits = decoder.feed(&tokens(20), Wanted::All).unwrap();
+        let pairs = logits.iter().zip(exact.iter().flatten());
+        let (error, signal) = pairs.fold((0.0, 0.0), |sum, (logit, exact)| {
+            (sum.0 + (f64::from(*logit) - exact).powi(2), sum.1 + exact * exact)
+        });
+        errors.push((found.nmse, error / signal));
+    }
+    println!("{errors:?}");
+    let [q6_k, q8_0, q3_k] = errors[..] else { panic!("three heads") };
+    assert!(q8_0.0 < q6_k.0 && q6_k.0 < q3_k.0 && q6_k.0 < 1e-3, "{errors:?}");
+    assert!(q8_0.1 < 2e-2 && q6_k.1 < 2e-2 && q3_k.1 > q6_k.1, "{errors:?}");
+    let refused =
+        Decoder::load(&path, &Options { head: Some("i2_s".to_owned()), ..options(1, 64) }).unwrap_err();
+    assert!(refused.to_string().contains("one scale for a whole tensor"), "{refused}");
+}
