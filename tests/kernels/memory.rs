@@ -2,8 +2,8 @@
 
 use gristmill::vocab::{DeviceKind, Op};
 use gristmill::{
-    CpuProfile, Dequantizer, Device, Error, Linear, LinearOptions, Matmul, QuantizedMatrix, REGISTRY,
-    Request, Restrict, Shape, Threads, Workspace,
+    CpuProfile, Dequantizer, Device, Error, Matmul, QuantizedMatrix, REGISTRY, Request, Restrict, Shape,
+    Threads, Workspace,
 };
 
 #[test]
@@ -66,8 +66,8 @@ fn weights_take_little_more_than_in_a_file() -> Result<(), Error> {
         let bytes = vec![0; format.tensor_bytes(n, k)?];
         let matrix = QuantizedMatrix::new(format, n, k, &bytes)?;
         // Not what the environment may ask for.
-        let options = LinearOptions { restrict: Some(Restrict::default()), ..LinearOptions::default() };
-        let layer = Linear::new(&REGISTRY, &matrix, &options, &Threads::single())?;
+        let options = gristmill::LinearOptions { restrict: Some(Restrict::default()), ..Default::default() };
+        let layer = gristmill::Linear::new(&REGISTRY, &matrix, &options, &Threads::single())?;
         let ratio = layer.weight_bytes() as f64 / bytes.len() as f64;
         assert!((1.0..=limit).contains(&ratio), "{name}: {ratio} times as large as in a file");
     }

@@ -105,13 +105,9 @@ fn judged(asked: &Asked, records: &[Value]) -> Goal {
         return Goal { goal: asked.goal, measured: None, reached: None, of: String::new() };
     };
     let reached = if asked.below { measured < asked.bound } else { measured >= asked.bound };
-    let of = format!(
-        "{} m={} {}x{}",
-        record["kernel"].as_str().unwrap_or_default(),
-        record["m"],
-        record["n"],
-        record["k"]
-    );
+    let tokens = record["m"].as_u64().map_or(String::new(), |m| format!(" m={m}"));
+    let kernel = record["kernel"].as_str().unwrap_or_default();
+    let of = format!("{kernel}{tokens} {}x{}", record["n"], record["k"]);
     Goal { goal: asked.goal, measured: Some(measured), reached: Some(reached), of }
 }
 

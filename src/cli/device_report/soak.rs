@@ -86,19 +86,18 @@ mod on_gpu {
         let width = WIDTH.next_multiple_of(format.elements);
         let up = layer(&oracle, format, device, (2 * width, width))?;
         let down = layer(&oracle, format, device, (width, 2 * width))?;
-        let most = TOKENS.into_iter().max().unwrap_or(1);
-        let values = Random::new(2, name).gauss_vec(most * width, 1.0);
-        let x = DeviceBuffer::of(&gpu, &values)?;
-        let mut between = DeviceBuffer::zeroed(&gpu, most * 2 * width)?;
-        let mut y: Vec<DeviceBuffer<f32>> = Vec::new();
+        let mut random = Random::new(2, name);
+        let mut buffers = Vec::new();
         for m in TOKENS {
-            y.push(DeviceBuffer::zeroed(&gpu, m * width)?);
+            let x = DeviceBuffer::of(&gpu, &random.gauss_vec(m * width, 1.0))?;
+            let between = DeviceBuffer::zeroed(&gpu, m * 2 * width)?;
+            buffers.push((m, x, between, DeviceBuffer::<f32>::zeroed(&gpu, m * width)?));
         }
         let mut workspace = Workspace::new();
         let mut step = || -> Result<(), Error> {
-            for (m, y) in TOKENS.into_iter().zip(&mut y) {
-                up.forward_on_device(DeviceInput::F32(&x), m, None, &mut between, &mut workspace)?;
-                down.forward_on_device(DeviceInput::F32(&between), m, None, y, &mut workspace)?;
+            for (m, x, between, y) in &mut buffers {
+                up.forward_on_device(DeviceInput::F32(x), *m, None, between, &mut workspace)?;
+                down.forward_on_device(DeviceInput::F32(between), *m, None, y, &mut workspace)?;
             }
             Ok(())
         };
@@ -106,22 +105,22 @@ mod on_gpu {
         step()?;
         let graph = gpu.capture(&mut step)?;
         workspace.finish()?;
-        let look = |y: &[DeviceBuffer<f32>]| -> Result<Vec<u32>, Error> {
+        let look = || -> Result<Vec<u32>, Error> {
             let mut all = Vec::new();
-            for (m, y) in TOKENS.into_iter().zip(y) {
+            for (m, _, _, y) in &buffers {
                 let mut found = vec![0.0; m * width];
                 y.read(&mut found)?;
                 all.extend(found.iter().map(|value| value.to_bits()));
             }
             Ok(all)
         };
-        let first = look(&y)?;
+        let first = look()?;
         let held = gpu.memory_held()?.bytes;
         for replay in 1..=replays {
             graph.launch()?;
             if replay % (replays / LOOKS).max(1) == 0 || replay == replays {
                 workspace.finish()?;
-                let now = look(&y)?;
+                let now = look()?;
                 if let Some(at) = first.iter().zip(&now).position(|(first, now)| first != now) {
                     writeln!(
                         out,

@@ -223,7 +223,10 @@ impl Stage {
             if outcome != "ok" {
                 ended.outcome = outcome;
                 let said = std::fs::read_to_string(folder.join(&errors)).unwrap_or_default();
-                let first = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("nothing was said");
+                // This program's own error rather than what a library says in front of it.
+                let mut lines = said.lines().filter(|line| !line.trim().is_empty());
+                let own = lines.clone().find(|line| line.starts_with("error"));
+                let first = own.or_else(|| lines.next()).unwrap_or("nothing was said");
                 ended.why = Some(format!("{why}: {first}"));
             }
         }
