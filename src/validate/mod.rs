@@ -4,63 +4,21 @@
 //! [`validate`] looks at what decisions choose here, with small matrices of every format, in seconds. `gristmill verify` looks
 //! at every kernel, at extremes, and between guard pages.
 
+mod asked;
+mod baseline;
 mod products;
 mod rounds;
 mod speed;
 mod tensor;
 
-use crate::oracle::OracleError;
-use crate::{Device, Error, Registry, Threads};
+use crate::{Registry, Threads};
+pub use asked::{Options, Outcome, ValidateError};
+pub use baseline::{Baseline, Time};
 pub use products::{Accuracy, CrossCheck, Problem};
 pub use rounds::Memory;
-use serde::{Deserialize, Serialize};
-pub use speed::{Baseline, Speed, Time};
+use serde::Serialize;
+pub use speed::Speed;
 use std::time::Instant;
-
-/// What is asked.
-#[derive(Clone, Copy, Debug)]
-pub struct Options<'o> {
-    /// Where products run.
-    pub device: Device,
-    /// Names of formats; none means all of the registry.
-    pub formats: &'o [&'o str],
-    /// How often a layer is made, run and dropped while memory is watched.
-    pub rounds: usize,
-    /// Times that this machine has had before.
-    pub baseline: Option<&'o Baseline>,
-    /// How much slower than the baseline a product may be: 0.25 is a quarter.
-    pub tolerance: f64,
-}
-
-impl Default for Options<'_> {
-    /// All formats on the processor, a thousand rounds, no baseline.
-    fn default() -> Self {
-        Options { device: Device::CPU, formats: &[], rounds: 1000, baseline: None, tolerance: 0.25 }
-    }
-}
-
-/// How a part ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// As it must be.
-    Passed,
-    /// Not as it must be; the part says what.
-    Failed,
-    /// Nothing was compared; the part says why.
-    NotRun,
-}
-
-impl Outcome {
-    /// In words.
-    pub fn name(self) -> &'static str {
-        match self {
-            Outcome::Passed => "passed",
-            Outcome::Failed => "FAILED",
-            Outcome::NotRun => "not run",
-        }
-    }
-}
 
 /// The whole answer.
 #[derive(Clone, Debug, Serialize)]
@@ -83,17 +41,6 @@ pub struct Validation {
     pub speed: Speed,
     /// Memory before, during and after many layers.
     pub memory: Memory,
-}
-
-/// Why nothing can be validated.
-#[derive(Debug, thiserror::Error)]
-pub enum ValidateError {
-    /// A name or a device that is not there.
-    #[error(transparent)]
-    Runtime(#[from] Error),
-    /// The oracle does not know a format.
-    #[error(transparent)]
-    Oracle(#[from] OracleError),
 }
 
 /// Validates what decisions of `registry` choose on a device.

@@ -1,7 +1,7 @@
 //! Products of every format: the oracle's bits, and those of another way of computing them.
 
+use super::asked::{Outcome, ValidateError};
 use super::tensor::{layer, matrix, row_of};
-use super::{Outcome, ValidateError};
 use crate::cli::random::Random;
 use crate::oracle::{FormatOracle, Int8Row, Oracle};
 use crate::registry::FormatInfo;

@@ -1,7 +1,7 @@
 //! Layers that are made, run and dropped, many times: whether memory comes back.
 
+use super::asked::{Options, Outcome, ValidateError};
 use super::tensor::{layer, matrix, row_of};
-use super::{Options, Outcome, ValidateError};
 use crate::registry::FormatInfo;
 use crate::{Error, Input, QuantizedBuf, Registry, Restrict, Threads};
 use serde::Serialize;

@@ -1,13 +1,14 @@
 //! Times of products, against those that the same machine has had before.
 
+use super::asked::{Options, Outcome, ValidateError};
+use super::baseline::{Baseline, Time};
 use super::tensor::{layer, matrix, row_of};
-use super::{Options, Outcome, ValidateError};
 use crate::cli::clock::{Clock, median};
 use crate::cli::random::Random;
 use crate::registry::FormatInfo;
 use crate::vocab::DeviceKind;
 use crate::{Device, Error, Input, Linear, Registry, Restrict, Shape, Threads, Workspace};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::time::Duration;
 use sysinfo::{CpuRefreshKind, RefreshKind, System};
 
@@ -23,51 +24,6 @@ const READINGS: usize = 7;
 const BETWEEN: Duration = Duration::from_millis(1);
 /// Times that a product which seems slower is measured again before it is called slower.
 const AGAIN: usize = 2;
-
-/// The time of a product.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Time {
-    /// The kernel that was chosen.
-    pub kernel: String,
-    /// Its identity: another build's kernel of the same name is another kernel.
-    pub id: String,
-    /// Tokens.
-    pub m: usize,
-    /// Rows of the weights.
-    pub n: usize,
-    /// Elements of a row.
-    pub k: usize,
-    /// Threads.
-    pub threads: usize,
-    /// Median seconds, weights in the caches where they fit.
-    pub seconds: f64,
-    /// Seconds over those of the baseline, where it has this product.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ratio: Option<f64>,
-}
-
-impl Time {
-    fn is_of(&self, other: &Time) -> bool {
-        let key = |time: &Time| (time.id.clone(), time.m, time.n, time.k, time.threads);
-        key(self) == key(other)
-    }
-}
-
-/// Times of a machine, kept to be compared with.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Baseline {
-    /// `gristmill baseline 1`.
-    pub schema: String,
-    /// The machine that they are of.
-    pub machine: String,
-    /// One for each product.
-    pub times: Vec<Time>,
-}
-
-impl Baseline {
-    /// What `schema` must be.
-    pub const SCHEMA: &'static str = "gristmill baseline 1";
-}
 
 /// Times against those of a baseline.
 #[derive(Clone, Debug, Serialize)]

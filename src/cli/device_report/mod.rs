@@ -4,6 +4,7 @@
 //! time, and the report goes on after failures: a device that is lost takes one stage with it. What a stage prints is a file of the
 //! folder, and `summary.json` and `summary.md` say how each ended, and what was measured of the goals of docs/cuda.md.
 
+mod arguments;
 mod goals;
 mod soak;
 mod stage;
@@ -12,45 +13,11 @@ use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::output;
 use super::table::{Side, Table};
+pub use arguments::Arguments;
 use goals::{Goal, goals};
-use gristmill::Device;
 use serde::Serialize;
 use stage::{Ended, Stage, stages};
 use std::io::Write;
-use std::path::PathBuf;
-
-/// Run everything that a GPU is to be judged by, and write one folder of records
-///
-/// Driver and decisions, verify (also under compute-sanitizer, where it is), a soak of two layers in a graph, bench beside cuBLASLt
-/// and this processor, tune, layers that come and go, two processes at once. Goes on after failures. Exit code 0 if every stage that
-/// could run succeeded, else 1; goals that were missed do not count.
-#[derive(Debug, clap::Args)]
-pub struct Arguments {
-    /// The GPU
-    #[arg(long, value_name = "DEVICE", default_value = "cuda:0")]
-    device: Device,
-    /// Folder for the records; made, if it is not there
-    #[arg(long, value_name = "DIR", required_unless_present = "soak")]
-    out: Option<PathBuf>,
-    /// Only these formats
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    format: Vec<String>,
-    /// Only these stages
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    stage: Vec<String>,
-    /// Shorter stages, in minutes instead of hours
-    #[arg(long)]
-    quick: bool,
-    /// Shape of the matrices that are timed, NxK [default: those of bench]
-    #[arg(long, value_name = "NxK")]
-    shape: Option<String>,
-    /// How often the soak's graph is launched [default: 100000, with --quick 1000]
-    #[arg(long, value_name = "COUNT")]
-    replays: Option<u64>,
-    /// The soak alone, in this process
-    #[arg(long, hide = true)]
-    soak: bool,
-}
 
 /// What `summary.json` holds.
 #[derive(Debug, Serialize)]
@@ -120,12 +87,6 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         folder.display()
     )?;
     Ok(if success { Outcome::Yes } else { Outcome::Failed })
-}
-
-impl Arguments {
-    fn replays(&self) -> u64 {
-        self.replays.unwrap_or(if self.quick { 1000 } else { 100_000 })
-    }
 }
 
 /// Writes `summary.json` and `summary.md` of what there is.

@@ -1,7 +1,7 @@
 //! What a report runs, and how it ended.
 
 use super::super::error::CliError;
-use super::Arguments;
+use super::arguments::Arguments;
 use serde::Serialize;
 use std::fs::File;
 use std::path::{Path, PathBuf};

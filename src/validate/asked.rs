@@ -1,0 +1,62 @@
+//! What a validation is asked, and how a part of it ends.
+
+use super::baseline::Baseline;
+use crate::oracle::OracleError;
+use crate::{Device, Error};
+use serde::{Deserialize, Serialize};
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'o> {
+    /// Where products run.
+    pub device: Device,
+    /// Names of formats; none means all of the registry.
+    pub formats: &'o [&'o str],
+    /// How often a layer is made, run and dropped while memory is watched.
+    pub rounds: usize,
+    /// Times that this machine has had before.
+    pub baseline: Option<&'o Baseline>,
+    /// How much slower than the baseline a product may be: 0.25 is a quarter.
+    pub tolerance: f64,
+}
+
+impl Default for Options<'_> {
+    /// All formats on the processor, a thousand rounds, no baseline.
+    fn default() -> Self {
+        Options { device: Device::CPU, formats: &[], rounds: 1000, baseline: None, tolerance: 0.25 }
+    }
+}
+
+/// How a part ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// As it must be.
+    Passed,
+    /// Not as it must be; the part says what.
+    Failed,
+    /// Nothing was compared; the part says why.
+    NotRun,
+}
+
+impl Outcome {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Passed => "passed",
+            Outcome::Failed => "FAILED",
+            Outcome::NotRun => "not run",
+        }
+    }
+}
+
+/// Why nothing can be validated.
+#[derive(Debug, thiserror::Error)]
+pub enum ValidateError {
+    /// A name or a device that is not there.
+    #[error(transparent)]
+    Runtime(#[from] Error),
+    /// The oracle does not know a format.
+    #[error(transparent)]
+    Oracle(#[from] OracleError),
+}
