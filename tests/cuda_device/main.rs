@@ -1,6 +1,7 @@
 //! Everything that goes through the driver, on one that stands in for a GPU's.
 #![cfg(target_os = "linux")]
 
+mod command;
 mod driver;
 mod graphs;
 mod handles;

@@ -1,0 +1,215 @@
+//! The command on a GPU that a fake driver stands for, and where there is none.
+#![cfg(all(feature = "cuda", feature = "cli"))]
+
+use crate::images::{entries, has_images, place_units, settings};
+use crate::support::{can_run, fake_driver, is_child};
+use gristmill::registry::Code;
+use std::path::Path;
+use std::process::Command;
+
+/// The command with these arguments: on a fake GPU, or where no driver is to be found.
+fn command(arguments: &[&str], gpu: Option<&Path>) -> (i32, String) {
+    command_on(&settings(), arguments, gpu)
+}
+
+/// The same on a fake GPU with these settings.
+fn command_on(settings: &str, arguments: &[&str], gpu: Option<&Path>) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
+    command.args(arguments).env_remove("GRISTMILL_NO_SKIP").env_remove("LD_LIBRARY_PATH");
+    if let Some(units) = gpu {
+        command
+            .env("LD_LIBRARY_PATH", fake_driver())
+            .env("GRISTMILL_GPU_FAKE", settings)
+            .env("GRISTMILL_GPU_FAKE_UNITS", units);
+    }
+    let output = command.output().expect("it starts");
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let code = output.status.code();
+    (code.unwrap_or_else(|| panic!("{arguments:?}: {}: {text}", output.status)), text)
+}
+
+#[test]
+fn the_command_runs_there() {
+    let explain = ["explain", "matmul", "--format", "i2_s", "--device", "cuda:0", "--shape", "1x256x256"];
+    if !can_run("the_command_runs_there") {
+        return;
+    }
+    if !has_images() {
+        // Whether for want of a driver or of images: no, and the true reason.
+        let (code, text) = command(&explain, None);
+        assert_eq!(code, 2, "{text}");
+        assert!(text.contains("not compiled: the build found no CUDA compiler"), "{text}");
+        return;
+    }
+    if !Path::new("/dev/nvidiactl").exists() {
+        let (code, text) = command(&explain, None);
+        assert_eq!(code, 2, "{text}");
+        assert!(text.contains("no driver: the library libcuda is not there"), "{text}");
+        assert!(text.contains("help: install the NVIDIA driver"), "{text}");
+    }
+    let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handle-units");
+    place_units(&units);
+    let (code, text) = command(&explain, Some(&units));
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("chosen: matmul.i2_s.cuda."), "{text}");
+    let few_tiles = ["--shape", "5x40x12288"];
+    let (code, text) = command(&[&explain[..6], &few_tiles[..]].concat(), Some(&units));
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("k divided over CUDA blocks by stages of 2048"), "{text}");
+    assert!(text.contains("k is divided into 6 parts"), "{text}");
+    let halves = ["--precision", "f16", "--shape", "40x256x256"];
+    let (code, text) = command(&[&explain[..6], &halves[..]].concat(), Some(&units));
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("chosen: matmul.i2_s.cuda.mma_f16 "), "{text}");
+    assert!(text.contains("multiplies int8, and f16 was asked for"), "{text}");
+    let (code, text) = command(&["doctor"], Some(&units));
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("cuda:0: Fake sm_"), "{text}");
+    if text.contains("nvcc 13.") {
+        let (code, text) = command_on(&format!("{},driver=12080", settings()), &["doctor"], Some(&units));
+        assert_eq!(code, 0, "{text}");
+        assert!(text.contains("supports CUDA up to 12.8"), "{text}");
+        assert!(text.contains("pip install --no-deps nvidia-cuda-nvrtc-cu12==12.9.86"), "{text}");
+    }
+    for format in ["i2_s", "int8_row"] {
+        let (code, text) =
+            command(&["verify", "--quick", "--device", "cuda:0", "--format", format], Some(&units));
+        assert_eq!(code, 0, "{text}");
+        assert!(text.contains(".cuda"), "{text}");
+        assert!(!text.contains("skipped:") && !text.contains("wrong:"), "{text}");
+    }
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/gguf/i2_s.gguf");
+    for (precision, kernel, accuracy) in [("int8", "dp4a", "exact"), ("f32", "fma.decode", "NMSE")] {
+        let run = ["run", model, "--device", "cuda:0", "--m", "1", "--precision", precision];
+        let (code, text) = command(&run, Some(&units));
+        assert_eq!(code, 0, "{text}");
+        assert!(text.contains(&format!("matmul.i2_s.cuda.{kernel}")) && text.contains(accuracy), "{text}");
+    }
+    let bench = [
+        "bench", "--device", "cuda:0", "--quick", "--format", "i2_s", "--shape", "64x256", "--m", "1",
+        "--json",
+    ];
+    for precision in ["f16", "bf16", "f32", "auto"] {
+        let more = [&bench[..], &["--precision", precision]].concat();
+        let (code, text) = command(&more, Some(&units));
+        assert_eq!(code, 0, "{text}");
+        let records: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let word = if precision == "auto" { "dp4a" } else { "fma" };
+        assert_eq!(
+            records[0]["kernel"].as_str().and_then(|name| name.split('.').nth(3)),
+            Some(word),
+            "{text}"
+        );
+    }
+    let (code, text) = command(&bench, Some(&units));
+    assert_eq!(code, 0, "{text}");
+    // A fake driver has no cuBLASLt, and a line says so instead.
+    let records: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let all = records.as_array().expect("a list");
+    let last = all.last().expect("a record");
+    assert_eq!(last["kernel"], "cublaslt", "{text}");
+    for op in ["quantize", "dequantize"] {
+        let of_op = all.iter().filter(|record| record["op"] == op);
+        let measured = of_op.inspect(|record| {
+            let positive = ["seconds", "seconds_with_copies", "cpu_seconds", "times_cpu_with_copies"];
+            assert!(positive.iter().all(|key| record[key].as_f64() > Some(0.0)), "{record}");
+            let kernels =
+                [&record["kernel"], &record["cpu_kernel"]].map(|name| name.as_str().unwrap_or_default());
+            assert!(kernels[0].contains(".cuda") && !kernels[1].contains(".cuda"), "{record}");
+        });
+        // Hot and cold.
+        assert_eq!(measured.count(), 2, "{text}");
+    }
+    let (code, said) = command(&[&bench[..10], &["--op", "pack"]].concat(), Some(&units));
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("packed by the processor"), "{said}");
+    let why = last["why_not"].as_str().unwrap_or_default();
+    let absent = if cfg!(feature = "cublaslt") { "libcublasLt is not there" } else { "built without it" };
+    assert!(why.contains(absent), "{text}");
+    let tuning = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handles.tuning");
+    // What there is of another GPU stays, and is told.
+    let other = "gristmill tuning 1\ngpu Another 9.9 driver 99.0\nmatmul i2_s 0 0000000000000001:1.000\n";
+    std::fs::write(&tuning, other).expect("a file");
+    let path = tuning.to_str().expect("UTF-8");
+    let tune = [
+        "tune", "--device", "cuda:0", "--quick", "--hot", "--format", "i2_s", "--m", "4", "--shape",
+        "512x1024", "--out", path,
+    ];
+    let (tuned, said) = command(&tune, Some(&units));
+    assert_eq!(tuned, 0, "{said}");
+    assert!(said.contains("1 class"), "{said}");
+    let written = std::fs::read_to_string(&tuning).expect("it was written");
+    assert!(written.starts_with(other) && written.contains("\ngpu Fake sm_"), "{written}");
+    let line = written.lines().last().expect("a line");
+    assert!(line.starts_with("matmul i2_s 1 ") && line.split(' ').count() > 4, "two kernels: {written}");
+    let record = &records[0];
+    assert!(record["kernel"].as_str().is_some_and(|name| name.starts_with("matmul.i2_s.cuda.")), "{text}");
+    assert!(record["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{text}");
+    assert!(record["copy_gb_s"].as_f64().is_some_and(|rate| rate > 0.0), "{text}");
+}
+
+/// The report of a device, whole, and of one on which a kernel fails: it goes on, and says so.
+#[test]
+fn a_report_of_a_device_goes_on_after_failures() {
+    if is_child() || !can_run("a report of a device") || !has_images() {
+        return;
+    }
+    let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handle-units");
+    place_units(&units);
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = |words: &str, stages: &str, name: &str| {
+        let path = folder.path().join(name);
+        let out = path.to_str().expect("UTF-8").to_owned();
+        let line = [
+            "device-report",
+            "--device",
+            "cuda:0",
+            "--quick",
+            "--format",
+            "i2_s",
+            "--shape",
+            "64x256",
+            "--replays",
+            "20",
+            "--stage",
+            stages,
+            "--out",
+            &out,
+        ];
+        let (code, said) = command_on(words, &line, Some(&units));
+        let text = std::fs::read_to_string(path.join("summary.json"))
+            .unwrap_or_else(|error| panic!("{error}: {said}"));
+        let summary: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert!(path.join("summary.md").is_file());
+        (code, said, summary)
+    };
+    // Without `tune`, whose shapes take the emulator hours; a test of its own runs it.
+    let all = "doctor,list,validate,memcheck,bench,soak";
+    let (code, said, summary) = report(&settings(), all, "whole");
+    assert_eq!((code, &summary["success"]), (0, &true.into()), "{said}\n{summary}");
+    let stages = summary["stages"].as_array().expect("a list");
+    assert_eq!(stages.len(), 6, "{summary}");
+    for stage in stages {
+        let skipped = stage["stage"] == "memcheck" && stage["outcome"] == "skipped";
+        assert!(skipped || stage["outcome"] == "ok", "{stage}");
+    }
+    let goals = summary["goals"].as_array().expect("a list");
+    assert!(goals.iter().any(|goal| goal["measured"].is_number()), "{summary}");
+    let bench = std::fs::read_to_string(folder.path().join("whole/bench.json")).expect("it was written");
+    assert!(bench.contains("percent_of_copy"), "{bench}");
+
+    let failing = entries().find_map(|entry| match entry.code {
+        Code::Cuda(code) => match code.launch {
+            gristmill::registry::CudaLaunch::Dequantize { function, .. } => Some(function),
+            _ => None,
+        },
+        _ => None,
+    });
+    let words = format!("{},fail_launch={}", settings(), failing.expect("a kernel"));
+    let (code, said, summary) = report(&words, "verify-quick,soak", "failing");
+    assert_eq!((code, &summary["success"]), (1, &false.into()), "{said}");
+    let outcome = |at: usize| summary["stages"][at]["outcome"].as_str().unwrap_or_default().to_owned();
+    assert_eq!((outcome(0), outcome(1)), ("failed".to_owned(), "ok".to_owned()), "{summary}");
+    assert!(summary["stages"][0]["why"].as_str().is_some_and(|why| why.contains("719")), "{summary}");
+}
