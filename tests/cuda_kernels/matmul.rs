@@ -156,18 +156,26 @@ fn words(runs: usize, rows: usize, width: usize, units: usize) -> usize {
     units / runs * (rows * width + if runs == 1 { 0 } else { runs * rows }) / 4
 }
 
-/// The f32 of a scale as the CPU packs it: narrower ones are as the blocks of `format` have them.
-fn widened(format: &str, bytes: &[u8]) -> f32 {
+/// The f32 of a scale or minimum as the CPU packs it: narrower ones are as the blocks of `format` have them.
+fn widened(format: &str, bytes: &[u8], mins: bool) -> f32 {
     let format = generated().set.formats.iter().find(|other| other.name == format).expect("described");
-    let ty = format.value.scale.iter().find_map(|factor| match factor {
-        Factor::Field(field) => Some(format.fields[*field].ty),
+    let value = &format.value;
+    let factors: Vec<&Factor> =
+        if mins { value.add.iter().chain(&value.subtract).collect() } else { value.scale.iter().collect() };
+    // Beside it may stand the integers of runs, which are packed apart.
+    let scalar = factors.iter().find_map(|factor| match factor {
+        Factor::Field(field) => match format.fields[*field].ty {
+            FieldType::Scalar(scalar) => Some(scalar),
+            _ => None,
+        },
         Factor::Row | Factor::Tensor => None,
     });
-    match (bytes, ty) {
+    match (bytes, scalar) {
         (&[a, b, c, d], _) => f32::from_ne_bytes([a, b, c, d]),
-        (&[a, b], Some(FieldType::Scalar(Scalar::F16))) => f16::from_ne_bytes([a, b]).to_f32(),
-        (&[e], Some(FieldType::Scalar(Scalar::E8m0Half))) => 2f64.powi(i32::from(e) - 128) as f32,
-        (&[bits], Some(FieldType::Scalar(Scalar::Ue4m3Half))) => {
+        (&[a, b], Some(Scalar::F16)) => f16::from_ne_bytes([a, b]).to_f32(),
+        (&[a, b], Some(Scalar::Bf16)) => f32::from_bits(u32::from(u16::from_ne_bytes([a, b])) << 16),
+        (&[e], Some(Scalar::E8m0Half)) => 2f64.powi(i32::from(e) - 128) as f32,
+        (&[bits], Some(Scalar::Ue4m3Half)) => {
             let (exponent, mantissa) = (i32::from(bits >> 3), f64::from(bits & 7) / 8.0);
             (if exponent == 0 { mantissa / 128.0 } else { (1.0 + mantissa) * 2f64.powi(exponent - 8) }) as f32
         }
@@ -218,7 +226,7 @@ fn terms(
                 for unit in 0..units {
                     let (shared, integer) = place(info.runs, info.rows, width, row, unit, mins);
                     if unit % info.runs == 0 {
-                        found.shared.push(widened(format, &bytes[shared..][..width]));
+                        found.shared.push(widened(format, &bytes[shared..][..width], mins));
                     }
                     if info.runs > 1 {
                         found.integers.push(bytes[integer] as i8);
