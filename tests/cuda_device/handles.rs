@@ -4,8 +4,8 @@
 //! Without images in this build (no CUDA compiler) nothing can be loaded, and the tests say that they are skipped.
 #![cfg(all(feature = "cuda", feature = "cli"))]
 
-use crate::images::{GPU, bits, entries, has_images, parent, place_units, settings, tried, values};
-use crate::support::{can_run, fake_driver, is_child, said};
+use crate::images::{GPU, bits, entries, has_images, parent, settings, tried, values};
+use crate::support::{is_child, said};
 use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
 use gristmill::registry::{Code, FormatInfo};
 use gristmill::vocab::{DType, Op};
@@ -15,7 +15,6 @@ use gristmill::{
     Restrict, Shape, Threads, Workspace,
 };
 use std::path::Path;
-use std::process::Command;
 
 /// The bytes of a quantized tensor, by the default quantizer.
 fn quantized(format: &FormatInfo, n: usize, k: usize, device: Device) -> Result<Vec<u8>, Error> {
