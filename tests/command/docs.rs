@@ -93,6 +93,32 @@ fn packed_bits_are_those_of_the_library() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// What pages say that commands print, they print: `...` stands for any lines and `[..]` for the rest of one.
+#[test]
+#[cfg(all(target_arch = "x86_64", feature = "bitnet", not(feature = "cuda")))]
+fn commands_in_pages_print_what_the_pages_say() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    trycmd::TestCases::new()
+        .register_bin("gristmill", Path::new(env!("CARGO_BIN_EXE_gristmill")))
+        .case(root.join("docs/new-format.md"));
+}
+
+/// A format that a page shows is the one that is shipped.
+#[test]
+fn formats_in_pages_are_those_of_the_specs() -> Result<(), Box<dyn Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("docs/new-format.md"))?;
+    let shown: Vec<&str> =
+        page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```\n").next()).collect();
+    let formats = ["pq2_0", "ptq1_0", "stq1_0"];
+    assert_eq!(shown.len(), formats.len());
+    for (shown, format) in shown.iter().zip(formats) {
+        let shipped = std::fs::read_to_string(root.join(format!("kernel-spec/formats/{format}.toml")))?;
+        assert_eq!(*shown, shipped, "{format}");
+    }
+    Ok(())
+}
+
 /// Each term of the glossary stands in the file that it names.
 #[test]
 fn the_glossary_says_where_its_terms_stand() -> Result<(), Box<dyn Error>> {
