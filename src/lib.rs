@@ -46,9 +46,11 @@ assert!(memory.bits_per_weight < 2.1);
 // Generated code and macros name this crate by its own name, here too.
 extern crate self as gristmill;
 
-// In the library, so that it is compiled beside the code of kernels and not after it.
+// The command: in the library, so that it is compiled beside the code of kernels and not after it. Public for the program and
+// for fuzz targets, which run parts of it without a process; not an interface.
 #[cfg(feature = "cli")]
-mod cli;
+#[doc(hidden)]
+pub mod cli;
 #[cfg(feature = "cli")]
 pub mod compare;
 pub mod gguf;
@@ -61,9 +63,6 @@ pub mod validate;
 #[cfg(feature = "cli")]
 pub mod weights_file;
 
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub use cli::main as command;
 pub use gristmill_kernels as kernels;
 pub use gristmill_kernels::REGISTRY;
 pub use gristmill_macros::{include_kernels, kernel, require, variant};

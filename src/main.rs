@@ -1,5 +1,5 @@
 //! The `gristmill` command, which is a part of the library (`src/cli`): each command is a file there.
 
 fn main() -> std::process::ExitCode {
-    gristmill::command()
+    gristmill::cli::main()
 }

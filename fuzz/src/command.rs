@@ -1,7 +1,7 @@
 //! Commands of `gristmill` on files that the fuzzer made.
 
-use crate::cli;
 use clap::Parser as _;
+use gristmill::cli;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};

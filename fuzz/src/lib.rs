@@ -4,10 +4,6 @@
 //! driver gives it (`src/main.rs`). Built without `--cfg fuzzing` this library is empty, and so is what it depends on.
 
 #[cfg(all(fuzzing, feature = "command"))]
-#[path = "../../src/cli/mod.rs"]
-#[allow(dead_code, reason = "of the command's parts only those that read files from outside are run")]
-mod cli;
-#[cfg(all(fuzzing, feature = "command"))]
 mod command;
 #[cfg(fuzzing)]
 #[path = "../../probe/tests/foreign/mod.rs"]
