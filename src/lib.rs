@@ -43,6 +43,12 @@ assert!(memory.bits_per_weight < 2.1);
 //! The folder `examples` of the repository has small programs: `minimal`, `gguf_layer`, `receipts`, and `downstream`, a crate with
 //! a format and a kernel of its own.
 
+/// The code in pages compiles and runs.
+#[cfg(all(doctest, feature = "bitnet"))]
+#[doc = include_str!("../docs/deciding.md")]
+#[doc = include_str!("../docs/engines.md")]
+mod pages {}
+
 // Generated code and macros name this crate by its own name, here too.
 extern crate self as gristmill;
 

@@ -93,29 +93,66 @@ fn packed_bits_are_those_of_the_library() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What pages say that commands print, they print: `...` stands for any lines and `[..]` for the rest of one.
+/// What pages say that commands print, they print: `...` stands for any lines and `[..]` for some of one.
 #[test]
 #[cfg(all(target_arch = "x86_64", feature = "bitnet", not(feature = "cuda")))]
 fn commands_in_pages_print_what_the_pages_say() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     trycmd::TestCases::new()
         .register_bin("gristmill", Path::new(env!("CARGO_BIN_EXE_gristmill")))
-        .case(root.join("docs/new-format.md"));
+        .case(root.join("docs/*.md"));
 }
 
-/// A format that a page shows is the one that is shipped.
+/// Files that a page shows are the shipped ones, which other tests and steps compile and run.
 #[test]
-fn formats_in_pages_are_those_of_the_specs() -> Result<(), Box<dyn Error>> {
+fn files_in_pages_are_the_shipped_ones() -> Result<(), Box<dyn Error>> {
+    let shown = [
+        ("new-format", "toml", "kernel-spec/formats/pq2_0.toml"),
+        ("new-format", "toml", "kernel-spec/formats/ptq1_0.toml"),
+        ("new-format", "toml", "kernel-spec/formats/stq1_0.toml"),
+        ("engines", "c", "bindings/c/examples/linear.c"),
+        ("engines", "python", "bindings/python/examples/linear.py"),
+    ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = std::fs::read_to_string(root.join("docs/new-format.md"))?;
-    let shown: Vec<&str> =
-        page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```\n").next()).collect();
-    let formats = ["pq2_0", "ptq1_0", "stq1_0"];
-    assert_eq!(shown.len(), formats.len());
-    for (shown, format) in shown.iter().zip(formats) {
-        let shipped = std::fs::read_to_string(root.join(format!("kernel-spec/formats/{format}.toml")))?;
-        assert_eq!(*shown, shipped, "{format}");
+    for (page, language, file) in shown {
+        let page = std::fs::read_to_string(root.join(format!("docs/{page}.md")))?;
+        let shipped = std::fs::read_to_string(root.join(file))?;
+        assert!(page.contains(&format!("```{language}\n{shipped}```\n")), "no page shows {file} as it is");
     }
+    Ok(())
+}
+
+/// Pages of the book are in its contents, and what pages link to is there.
+#[test]
+fn links_of_pages_lead_somewhere() -> Result<(), Box<dyn Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut pages = Vec::new();
+    for folder in ["", "docs"] {
+        for entry in std::fs::read_dir(root.join(folder))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    let contents = std::fs::read_to_string(root.join("docs/SUMMARY.md"))?;
+    let mut links = 0;
+    for page in &pages {
+        let name = page.file_name().and_then(|name| name.to_str()).ok_or("a page's name")?;
+        if page.parent() == Some(&root.join("docs")) && name != "SUMMARY.md" {
+            assert!(contents.contains(&format!("]({name})")), "{name} is not in docs/SUMMARY.md");
+        }
+        for link in std::fs::read_to_string(page)?.split("](").skip(1) {
+            let link = link.split(')').next().and_then(|link| link.split('#').next()).unwrap_or_default();
+            if link.is_empty() || link.contains("://") {
+                continue;
+            }
+            let target = page.parent().ok_or("a page is in a folder")?.join(link);
+            assert!(target.exists(), "{}: no {link}", page.display());
+            links += 1;
+        }
+    }
+    assert!(links >= 50, "only {links} links were found");
     Ok(())
 }
 
