@@ -5,6 +5,9 @@
 mod gguf_layer;
 #[path = "../examples/minimal.rs"]
 mod minimal;
+#[cfg(feature = "rayon")]
+#[path = "../examples/own_threads.rs"]
+mod own_threads;
 #[path = "../examples/receipts.rs"]
 mod receipts;
 
@@ -18,6 +21,12 @@ fn minimal_runs() -> Outcome {
 #[test]
 fn gguf_layer_runs() -> Outcome {
     gguf_layer::main()
+}
+
+#[test]
+#[cfg(feature = "rayon")]
+fn own_threads_runs() -> Outcome {
+    own_threads::main()
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! The threads that kernels may use, and how a job is divided among them.
 
 use crate::error::Error;
+use crate::executor::Executor;
 use crate::pool::{MOST_WORKERS, Pool};
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -56,15 +58,57 @@ impl Default for ThreadOptions {
 /// child: it panics there.
 #[derive(Debug)]
 pub struct Threads {
-    pool: Option<Pool>,
+    others: Others,
     count: usize,
     grain: u64,
+}
+
+/// Who works besides the calling thread.
+enum Others {
+    None,
+    Pool(Pool),
+    Lent(Box<dyn Executor>),
+}
+
+impl fmt::Debug for Others {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Others::None => f.write_str("None"),
+            Others::Pool(pool) => pool.fmt(f),
+            Others::Lent(_) => f.write_str("Lent"),
+        }
+    }
+}
+
+impl Others {
+    fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
+        match self {
+            Others::None => (0..parts).for_each(part),
+            Others::Pool(pool) => pool.run(parts, part),
+            Others::Lent(executor) => executor.run(parts, part),
+        }
+    }
 }
 
 impl Threads {
     /// The calling thread alone. Runs neither allocate nor lock.
     pub const fn single() -> Threads {
-        Threads { pool: None, count: 1, grain: GRAIN }
+        Threads { others: Others::None, count: 1, grain: GRAIN }
+    }
+
+    /// The threads of the program itself. Results have the same bits as with any others.
+    ///
+    /// Each job goes through [`Executor::run`]; [`with_grain`](Threads::with_grain) states how much work is worth that.
+    /// [`awake`](Threads::awake) has no effect on them.
+    ///
+    /// # Errors
+    /// [`Error::TooManyThreads`] beyond [`MAX_THREADS`].
+    pub fn lent(executor: impl Executor + 'static) -> Result<Threads, Error> {
+        let count = executor.count().max(1);
+        if count > MAX_THREADS {
+            return Err(Error::TooManyThreads { count, most: MAX_THREADS });
+        }
+        Ok(Threads { others: Others::Lent(Box::new(executor)), count, grain: GRAIN })
     }
 
     /// `count` threads, the calling one included; 1 (or 0) is the calling thread alone.
@@ -85,14 +129,14 @@ impl Threads {
         if count > MAX_THREADS {
             return Err(Error::TooManyThreads { count, most: MAX_THREADS });
         }
-        let pool = match count {
-            1 => None,
+        let others = match count {
+            1 => Others::None,
             _ => {
                 let pool = Pool::new(count - 1, &options.cpus, options.spin);
-                Some(pool.map_err(|why| Error::Threads { count, why })?)
+                Others::Pool(pool.map_err(|why| Error::Threads { count, why })?)
             }
         };
-        Ok(Threads { pool, count, grain: GRAIN })
+        Ok(Threads { others, count, grain: GRAIN })
     }
 
     /// Sets the work, in multiply-accumulates, below which a job is not divided further.
@@ -108,7 +152,10 @@ impl Threads {
     /// Runs `work` while the other threads stay awake, so that the first of the jobs in it need not wake them: put a
     /// whole forward pass in one. They keep their processors busy all the while.
     pub fn awake<R>(&self, work: impl FnOnce() -> R) -> R {
-        let _awake = self.pool.as_ref().map(Pool::stay_awake);
+        let _awake = match &self.others {
+            Others::Pool(pool) => Some(pool.stay_awake()),
+            Others::None | Others::Lent(_) => None,
+        };
         work()
     }
 
@@ -186,7 +233,10 @@ impl Threads {
         if self.count <= 1 {
             return 1;
         }
-        if work < WORTH_WAKING && self.grain == GRAIN && self.pool.as_ref().is_some_and(Pool::sleeps) {
+        if work < WORTH_WAKING
+            && self.grain == GRAIN
+            && matches!(&self.others, Others::Pool(pool) if pool.sleeps())
+        {
             return 1;
         }
         let wanted = work / self.grain;
@@ -212,20 +262,22 @@ impl Threads {
         J: Send,
         E: Send,
     {
-        let Some(pool) = self.pool.as_ref().filter(|_| parts > 1) else { return run(job) };
+        if parts <= 1 || matches!(self.others, Others::None) {
+            return run(job);
+        }
         if parts <= PARTS_ON_STACK {
             // On the stack, so that a run allocates nothing.
             let pieces: [Mutex<Option<J>>; PARTS_ON_STACK] = [const { Mutex::new(None) }; PARTS_ON_STACK];
-            return spread(pool, &pieces[..parts], job, split, run);
+            return spread(&self.others, &pieces[..parts], job, split, run);
         }
         let pieces: Vec<Mutex<Option<J>>> = (0..parts).map(|_| Mutex::new(None)).collect();
-        spread(pool, &pieces, job, split, run)
+        spread(&self.others, &pieces, job, split, run)
     }
 }
 
 /// Cuts `job` into as many pieces as there are places, and runs them.
 fn spread<J, E>(
-    pool: &Pool,
+    others: &Others,
     pieces: &[Mutex<Option<J>>],
     job: J,
     split: &(impl Fn(J, usize, usize) -> (J, J) + Sync),
@@ -244,7 +296,7 @@ where
     }
     put(last, rest);
     let failed: Mutex<Option<(usize, E)>> = Mutex::new(None);
-    pool.run(pieces.len(), &|part| {
+    let part = |part: usize| {
         let Some(piece) = pieces.get(part).and_then(take) else { return };
         if let Err(error) = run(piece) {
             let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -252,7 +304,12 @@ where
                 *failed = Some((part, error));
             }
         }
-    });
+    };
+    others.run(pieces.len(), &part);
+    if let Others::Lent(_) = others {
+        // What it left out.
+        (0..pieces.len()).for_each(part);
+    }
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some((_, error)) => Err(error),
         None => Ok(()),
@@ -378,6 +435,58 @@ mod tests {
             let refused = Error::TooManyThreads { count, most: MAX_THREADS };
             assert_eq!(Threads::new(count).expect_err("too many"), refused);
         }
+    }
+
+    /// Each part as often as the function says, in reverse.
+    struct Times(fn(usize) -> usize);
+
+    impl Executor for Times {
+        fn count(&self) -> usize {
+            3
+        }
+
+        fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
+            for index in (0..parts + 5).rev() {
+                (0..self.0(index)).for_each(|_| part(index));
+            }
+        }
+    }
+
+    #[test]
+    fn an_executor_that_forgets_or_repeats_parts_changes_nothing() -> Result<(), Error> {
+        for times in [(|_| 1) as fn(usize) -> usize, |_| 0, |_| 2, |index| index % 3] {
+            let threads = Threads::lent(Times(times))?.with_grain(1);
+            assert_eq!((threads.count(), threads.parts(u64::MAX, 100)), (3, 12));
+            for length in [0, 1, 7, 1000] {
+                let mut items = vec![0; length];
+                let add = |index: usize, item: &mut usize| {
+                    *item += index + 1;
+                    if index == 500 { Err(index) } else { Ok(()) }
+                };
+                let outcome = threads.awake(|| threads.indexed(&mut items, add));
+                assert_eq!(outcome, if length > 500 { Err(500) } else { Ok(()) });
+                assert!(items.iter().take(500).enumerate().all(|(i, item)| i + 1 == *item), "{length}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn executors_say_how_many_threads_they_have() -> Result<(), Error> {
+        struct Count(usize);
+        impl Executor for Count {
+            fn count(&self) -> usize {
+                self.0
+            }
+            fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
+                (0..parts).for_each(part);
+            }
+        }
+        assert_eq!(Threads::lent(Count(0))?.count(), 1);
+        assert_eq!(Threads::lent(Count(MAX_THREADS))?.count(), MAX_THREADS);
+        let refused = Error::TooManyThreads { count: usize::MAX, most: MAX_THREADS };
+        assert_eq!(Threads::lent(Count(usize::MAX)).expect_err("too many"), refused);
+        Ok(())
     }
 
     #[test]
