@@ -1,5 +1,6 @@
 //! Devices by name, and what this processor is.
 
+mod cores;
 mod name;
 
 pub use name::Device;
@@ -33,6 +34,8 @@ pub struct CpuProfile {
     pub features: FeatureSet,
     /// Hardware threads that this program may use.
     pub cores: usize,
+    /// Physical cores that have at least one of these hardware threads.
+    pub physical_cores: usize,
     /// Cache sizes.
     pub caches: Caches,
 }
@@ -41,17 +44,21 @@ impl CpuProfile {
     /// This processor; probed once for the whole program.
     pub fn detect() -> &'static CpuProfile {
         static PROFILE: OnceLock<CpuProfile> = OnceLock::new();
-        PROFILE.get_or_init(|| CpuProfile {
-            arch: ARCH,
-            features: Feature::ALL.iter().copied().filter(|feature| has(*feature)).collect(),
-            cores: std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get),
-            caches: caches(),
+        PROFILE.get_or_init(|| {
+            let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+            CpuProfile {
+                arch: ARCH,
+                features: Feature::ALL.iter().copied().filter(|feature| has(*feature)).collect(),
+                cores,
+                physical_cores: cores::physical(cores),
+                caches: caches(),
+            }
         })
     }
 
     /// A processor that has just these features, for asking what would be chosen there.
     pub fn pretend(arch: Arch, features: FeatureSet) -> CpuProfile {
-        CpuProfile { arch, features, cores: 1, caches: Caches::default() }
+        CpuProfile { arch, features, cores: 1, physical_cores: 1, caches: Caches::default() }
     }
 }
 

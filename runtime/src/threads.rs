@@ -42,9 +42,10 @@ pub struct ThreadOptions {
 }
 
 impl Default for ThreadOptions {
-    /// A thread for each processor that this program may use, pinned nowhere, 100 microseconds awake.
+    /// A thread for each physical core that this program may use, pinned nowhere, 100 microseconds awake. (Two hardware threads of
+    /// a core share what kernels are limited by.)
     fn default() -> ThreadOptions {
-        let count = crate::device::CpuProfile::detect().cores;
+        let count = crate::device::CpuProfile::detect().physical_cores;
         ThreadOptions { count, cpus: Vec::new(), spin: SPIN }
     }
 }

@@ -22,7 +22,7 @@ pub struct Arguments {
     /// Only these formats
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     format: Vec<String>,
-    /// Threads; all processors, if not given
+    /// Threads; one for each physical core, if not given
     #[arg(long, value_name = "COUNT", value_parser = request::threads)]
     threads: Option<usize>,
     /// How often a layer is made, run and dropped while memory is watched

@@ -28,7 +28,7 @@ pub struct Arguments {
     /// A tensor that is not to be in the output; may be given several times
     #[arg(long, value_name = "TENSOR", conflicts_with = "raw")]
     pub(super) leave_out: Vec<String>,
-    /// Threads, at most 1024; all cores if not given
+    /// Threads, at most 1024; one for each physical core if not given
     #[arg(long, value_name = "N", value_parser = request::threads)]
     pub(super) threads: Option<usize>,
     /// Files are raw f32 and raw bytes

@@ -24,7 +24,7 @@ pub struct Arguments {
     /// What products may multiply: int8, f32, f16, bf16 or auto
     #[arg(long, value_name = "PRECISION", default_value = "int8", value_parser = request::precision)]
     pub(super) precision: PrecisionMode,
-    /// Threads, at most 1024; all cores if not given
+    /// Threads, at most 1024; one for each physical core if not given
     #[arg(long, value_name = "N", value_parser = request::threads)]
     pub(super) threads: Option<usize>,
     /// Write a receipt of what ran to this file

@@ -63,9 +63,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     })
 }
 
-/// The number of threads asked for, or all cores.
+/// The number of threads asked for, or one for each physical core.
 pub fn threads(asked: Option<usize>) -> usize {
-    asked.unwrap_or_else(|| gristmill::CpuProfile::detect().cores).clamp(1, request::MOST_THREADS)
+    asked.unwrap_or_else(|| gristmill::CpuProfile::detect().physical_cores).clamp(1, request::MOST_THREADS)
 }
 
 fn model(path: &std::path::Path, types: &TypeNumbers, bench: &mut Bench<'_>) -> Result<Done, CliError> {
