@@ -2,9 +2,12 @@
 
 mod layout;
 mod quantize;
+mod shared;
 
 pub(crate) use layout::RowLayout;
 pub(crate) use quantize::quantize;
+pub(crate) use shared::ActivationLayout;
+pub use shared::QuantizedActivations;
 
 use gristmill_spec::vocab::DType;
 use half::slice::HalfFloatSliceExt;

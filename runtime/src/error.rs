@@ -284,6 +284,28 @@ pub enum Error {
     /// No matrices were given to be packed together.
     #[error("no matrices were given to be stacked: one at least is needed")]
     NothingStacked,
+    /// Activations were quantized for a kernel that reads them differently.
+    #[error(
+        "kernel `{kernel}` reads activations as {expected}; these are {found}\n  \
+         help: quantize them for this product too, or ask `shares_activations_with` before"
+    )]
+    ActivationLayout {
+        /// The kernel.
+        kernel: &'static str,
+        /// What it reads.
+        expected: String,
+        /// What they were quantized to.
+        found: String,
+    },
+    /// A kernel of a GPU, where only one of the processor will do.
+    #[error(
+        "kernel `{kernel}` runs on a GPU; quantized activations and stacks of experts are for the processor's so far\n  \
+         help: there, pack matrices that share their input as one, with `Linear::stacked`"
+    )]
+    ProcessorOnly {
+        /// The kernel.
+        kernel: &'static str,
+    },
     /// An operand is not on the kernel's device.
     #[error("kernel `{kernel}` runs on cuda:{index}, an operand is elsewhere")]
     WrongDevice {

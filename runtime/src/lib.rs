@@ -71,7 +71,7 @@ pub mod tuning;
 pub mod weights;
 pub mod workspace;
 
-pub use activations::Input;
+pub use activations::{Input, QuantizedActivations};
 pub use aligned::prefer_huge_pages;
 pub use decide::{Decision, Prepared};
 pub use device::{CpuProfile, Device};

@@ -106,6 +106,13 @@ fn running_allocates_nothing() -> Result<(), Error> {
         }
     }
     assert_eq!(recording.receipt().kernels().iter().map(|k| k.launches()).sum::<u64>(), 9 + 6);
+    let (count, outcome) = allocations(|| -> Result<(), Error> {
+        let shared = layer.quantize(Input::F32(&x), 9, &mut workspace, &threads)?;
+        layer.forward_quantized(&shared, None, &mut y, &threads)?;
+        layer.forward_quantized(&shared, None, &mut y, &threads)
+    });
+    outcome?;
+    assert_eq!(count, 0, "activations that are quantized once");
     Ok(())
 }
 

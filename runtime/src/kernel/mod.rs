@@ -66,10 +66,21 @@ pub(crate) fn check_operands(
     bias: Option<&[f32]>,
     y: &[f32],
 ) -> Result<(), Error> {
+    check_input(input, m, k, blocks)?;
+    check_outputs(m, n, bias, y)
+}
+
+/// Compares the lengths of activations with their shape.
+pub(crate) fn check_input(input: Input<'_>, m: usize, k: usize, blocks: usize) -> Result<(), Error> {
     check_len("activations", "values", product_of("activations", m, k)?, input.len())?;
     if let Input::I8 { scales, .. } = input {
         check_len("activation scales", "values", product_of("activations", m, blocks)?, scales.len())?;
     }
+    Ok(())
+}
+
+/// Compares the lengths of bias and output with the shape.
+pub(crate) fn check_outputs(m: usize, n: usize, bias: Option<&[f32]>, y: &[f32]) -> Result<(), Error> {
     if let Some(bias) = bias {
         check_len("the bias", "values", n, bias.len())?;
     }

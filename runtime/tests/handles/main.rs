@@ -10,5 +10,6 @@ mod matmul;
 mod numbers;
 mod packings;
 mod registry;
+mod shared;
 mod tensors;
 mod tuning;
