@@ -16,6 +16,7 @@ use crate::tuning::Tuning;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
 use crate::workspace::{Workspace, WorkspaceSize};
 use gristmill_spec::vocab::{DType, DeviceKind, Op};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -79,6 +80,35 @@ impl Default for LinearOptions {
             restrict: None,
             tuning: None,
         }
+    }
+}
+
+impl LinearOptions {
+    /// What restricts and orders kernels: what is said here, else what the environment says.
+    fn resolved(&self, registry: &'static Registry) -> Result<(Restrict, Cow<'_, Tuning>), Error> {
+        let restrict = match &self.restrict {
+            Some(restrict) => restrict.clone(),
+            None => Restrict::from_env()?,
+        };
+        let tuning = match (&self.tuning, &self.restrict) {
+            (Some(tuning), _) => Cow::Borrowed(&**tuning),
+            (None, Some(_)) => Cow::Owned(Tuning::none()),
+            (None, None) => Cow::Borrowed(Tuning::from_env(registry)?),
+        };
+        Ok((restrict, tuning))
+    }
+
+    /// The decisions for products of `format` as they are asked for here.
+    pub(crate) fn prepare(
+        &self,
+        registry: &'static Registry,
+        format: &str,
+        shape: Shape,
+    ) -> Result<Prepared, Error> {
+        let (restrict, tuning) = self.resolved(registry)?;
+        let request = Request::matmul(format, shape).with_input(self.input).on(self.device);
+        let request = request.with_precision(self.precision);
+        registry.prepare_tuned(&request, CpuProfile::detect(), &restrict, &tuning)
     }
 }
 
@@ -152,23 +182,14 @@ impl Linear {
         threads: &Threads,
     ) -> Result<Linear, Error> {
         let stack = Stack::new(weights)?;
-        let none = Tuning::none();
-        let restrict = match &options.restrict {
-            Some(restrict) => restrict.clone(),
-            None => Restrict::from_env()?,
-        };
-        let tuning = match (&options.tuning, &options.restrict) {
-            (Some(tuning), _) => tuning,
-            (None, Some(_)) => &none,
-            (None, None) => Tuning::from_env(registry)?,
-        };
+        let (restrict, tuning) = options.resolved(registry)?;
         let (n, k) = (stack.n(), stack.k());
         let format = stack.format().name;
         let decode = Shape { m: 1, n, k };
         let request = Request::matmul(format, decode).with_input(options.input).on(options.device);
         let request = request.with_precision(options.precision);
         let prepare =
-            |request: &Request<'_>| registry.prepare_tuned(request, CpuProfile::detect(), &restrict, tuning);
+            |request: &Request<'_>| registry.prepare_tuned(request, CpuProfile::detect(), &restrict, &tuning);
         let note = |refused: &Prepared, instead| FallbackNote {
             policy: options.policy.name(),
             op: Op::Matmul,

@@ -400,7 +400,7 @@ impl Matmul {
         }
     }
 
-    fn check_dtype(&self, found: DType) -> Result<(), Error> {
+    pub(crate) fn check_dtype(&self, found: DType) -> Result<(), Error> {
         if self.dtypes.contains(&found) {
             return Ok(());
         }
@@ -408,7 +408,7 @@ impl Matmul {
     }
 
     /// What quantizes `input` on the processor; `None` for what is quantized already.
-    fn processor_quantizer(
+    pub(crate) fn processor_quantizer(
         &self,
         input: Input<'_>,
         shape: Shape,

@@ -48,11 +48,16 @@ fn check_shape(entry: &'static Entry, shape: Shape) -> Result<(), Error> {
     }
 }
 
-fn check_len(what: &'static str, unit: &'static str, expected: usize, found: usize) -> Result<(), Error> {
+pub(crate) fn check_len(
+    what: &'static str,
+    unit: &'static str,
+    expected: usize,
+    found: usize,
+) -> Result<(), Error> {
     if expected == found { Ok(()) } else { Err(Error::ShapeMismatch { what, unit, expected, found }) }
 }
 
-fn product_of(what: &'static str, a: usize, b: usize) -> Result<usize, Error> {
+pub(crate) fn product_of(what: &'static str, a: usize, b: usize) -> Result<usize, Error> {
     a.checked_mul(b).ok_or(Error::TooLarge { what })
 }
 

@@ -5,6 +5,7 @@ mod toy;
 
 mod decide;
 mod embed;
+mod experts;
 mod linear;
 mod matmul;
 mod numbers;

@@ -21,7 +21,9 @@ impl Matmul {
     pub(crate) fn on_processor(&self) -> Result<&Launcher<MatmulCode>, Error> {
         match &self.on {
             On::Cpu(launcher) => Ok(launcher),
-            On::Cuda(launcher) => Err(Error::ProcessorOnly { kernel: launcher.entry.name }),
+            On::Cuda(launcher) => {
+                Err(Error::ProcessorOnly { what: "shared activations", device: launcher.entry.device })
+            }
         }
     }
 
