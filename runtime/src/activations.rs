@@ -2,9 +2,12 @@
 
 mod layout;
 mod quantize;
+mod shared;
 
 pub(crate) use layout::RowLayout;
-pub(crate) use quantize::quantize;
+pub(crate) use quantize::{RowBuffers, quantize, quantize_into, scratch_rows};
+pub(crate) use shared::ActivationLayout;
+pub use shared::QuantizedActivations;
 
 use gristmill_spec::vocab::DType;
 use half::slice::HalfFloatSliceExt;
@@ -121,4 +124,18 @@ pub(crate) struct Activations<'w> {
     pub(crate) scales: &'w [f32],
     /// `m * layout.units`.
     pub(crate) sums: &'w [i32],
+}
+
+impl<'w> Activations<'w> {
+    /// `m` of them from row `first` on.
+    pub(crate) fn rows(&self, first: usize, m: usize) -> Activations<'w> {
+        let RowLayout { stride, blocks, units, .. } = self.layout;
+        Activations {
+            layout: self.layout,
+            m,
+            q: &self.q[first * stride..][..m * stride],
+            scales: &self.scales[first * blocks..][..m * blocks],
+            sums: &self.sums[first * units..][..m * units],
+        }
+    }
 }

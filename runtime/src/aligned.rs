@@ -29,6 +29,8 @@ unsafe impl Plain for i8 {}
 // SAFETY: a primitive number without invalid bit patterns.
 unsafe impl Plain for i32 {}
 // SAFETY: a primitive number without invalid bit patterns.
+unsafe impl Plain for u32 {}
+// SAFETY: a primitive number without invalid bit patterns.
 unsafe impl Plain for f32 {}
 
 /// `len` values of `T`, zero at first, starting at a multiple of 64 bytes; large ones lie on huge pages where the

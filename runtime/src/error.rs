@@ -4,7 +4,7 @@ use crate::device::Device;
 use crate::gpu::NoGpu;
 use crate::names::{List, Meant};
 use crate::reason::{BrokenRule, Refusal};
-use gristmill_spec::vocab::{DType, Feature, Op};
+use gristmill_spec::vocab::{DType, DeviceKind, Feature, Op};
 
 /// An error of this package.
 ///
@@ -284,6 +284,73 @@ pub enum Error {
     /// No matrices were given to be packed together.
     #[error("no matrices were given to be stacked: one at least is needed")]
     NothingStacked,
+    /// Activations were quantized for a kernel that reads them differently.
+    #[error(
+        "kernel `{kernel}` reads activations as {expected}; these are {found}\n  \
+         help: quantize them for this product too, or ask `shares_activations_with` before"
+    )]
+    ActivationLayout {
+        /// The kernel.
+        kernel: &'static str,
+        /// What it reads.
+        expected: String,
+        /// What they were quantized to.
+        found: String,
+    },
+    /// Something that only the processor does.
+    #[error(
+        "{what} are for the processor so far, not for {device}\n  \
+         help: on a GPU, pack matrices that share their input as one, with `Linear::stacked`"
+    )]
+    ProcessorOnly {
+        /// What.
+        what: &'static str,
+        /// The device that was asked for.
+        device: DeviceKind,
+    },
+    /// A token goes to an expert that there is not.
+    #[error("token {token}, position {position}: there is no expert {expert}, only {experts}")]
+    NoSuchExpert {
+        /// The token.
+        token: usize,
+        /// Where in its list.
+        position: usize,
+        /// The number there.
+        expert: u32,
+        /// How many experts there are.
+        experts: usize,
+    },
+    /// A token goes to one expert twice.
+    #[error(
+        "token {token}, position {position}: expert {expert} stands in this token's list already\n  \
+         help: name each expert once, with the sum of its weights"
+    )]
+    DuplicateExpert {
+        /// The token.
+        token: usize,
+        /// Where in its list.
+        position: usize,
+        /// The expert.
+        expert: u32,
+    },
+    /// A token's list of experts ends before it begins.
+    #[error("token {token}: its list of experts begins at {begin} and ends at {end}")]
+    ExpertLists {
+        /// The token.
+        token: usize,
+        /// Where its list begins: the end of the list before it.
+        begin: usize,
+        /// Where it ends.
+        end: usize,
+    },
+    /// NaN or an infinity among the weights of a sum over experts.
+    #[error("token {token}, position {position}: the weight of this expert is not finite")]
+    NonFiniteWeight {
+        /// The token.
+        token: usize,
+        /// Where in its list of experts.
+        position: usize,
+    },
     /// An operand is not on the kernel's device.
     #[error("kernel `{kernel}` runs on cuda:{index}, an operand is elsewhere")]
     WrongDevice {

@@ -1,7 +1,7 @@
 //! A layer: weights packed once, a kernel chosen by shape at each run, and a stated policy for the
 //! case that there is none.
 
-use crate::activations::Input;
+use crate::activations::{Input, QuantizedActivations};
 use crate::aligned::Aligned;
 use crate::decide::Prepared;
 use crate::device::{CpuProfile, Device};
@@ -16,6 +16,7 @@ use crate::tuning::Tuning;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
 use crate::workspace::{Workspace, WorkspaceSize};
 use gristmill_spec::vocab::{DType, DeviceKind, Op};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -79,6 +80,35 @@ impl Default for LinearOptions {
             restrict: None,
             tuning: None,
         }
+    }
+}
+
+impl LinearOptions {
+    /// What restricts and orders kernels: what is said here, else what the environment says.
+    fn resolved(&self, registry: &'static Registry) -> Result<(Restrict, Cow<'_, Tuning>), Error> {
+        let restrict = match &self.restrict {
+            Some(restrict) => restrict.clone(),
+            None => Restrict::from_env()?,
+        };
+        let tuning = match (&self.tuning, &self.restrict) {
+            (Some(tuning), _) => Cow::Borrowed(&**tuning),
+            (None, Some(_)) => Cow::Owned(Tuning::none()),
+            (None, None) => Cow::Borrowed(Tuning::from_env(registry)?),
+        };
+        Ok((restrict, tuning))
+    }
+
+    /// The decisions for products of `format` as they are asked for here.
+    pub(crate) fn prepare(
+        &self,
+        registry: &'static Registry,
+        format: &str,
+        shape: Shape,
+    ) -> Result<Prepared, Error> {
+        let (restrict, tuning) = self.resolved(registry)?;
+        let request = Request::matmul(format, shape).with_input(self.input).on(self.device);
+        let request = request.with_precision(self.precision);
+        registry.prepare_tuned(&request, CpuProfile::detect(), &restrict, &tuning)
     }
 }
 
@@ -152,23 +182,14 @@ impl Linear {
         threads: &Threads,
     ) -> Result<Linear, Error> {
         let stack = Stack::new(weights)?;
-        let none = Tuning::none();
-        let restrict = match &options.restrict {
-            Some(restrict) => restrict.clone(),
-            None => Restrict::from_env()?,
-        };
-        let tuning = match (&options.tuning, &options.restrict) {
-            (Some(tuning), _) => tuning,
-            (None, Some(_)) => &none,
-            (None, None) => Tuning::from_env(registry)?,
-        };
+        let (restrict, tuning) = options.resolved(registry)?;
         let (n, k) = (stack.n(), stack.k());
         let format = stack.format().name;
         let decode = Shape { m: 1, n, k };
         let request = Request::matmul(format, decode).with_input(options.input).on(options.device);
         let request = request.with_precision(options.precision);
         let prepare =
-            |request: &Request<'_>| registry.prepare_tuned(request, CpuProfile::detect(), &restrict, tuning);
+            |request: &Request<'_>| registry.prepare_tuned(request, CpuProfile::detect(), &restrict, &tuning);
         let note = |refused: &Prepared, instead| FallbackNote {
             policy: options.policy.name(),
             op: Op::Matmul,
@@ -371,6 +392,62 @@ impl Linear {
             // Nothing to compute needs no kernel.
             None if m == 0 && y.is_empty() && input.len() == 0 => Ok(()),
             None => Err(self.refused(Shape { m, n, k })),
+        }
+    }
+
+    /// Quantizes `m` tokens into `workspace` for this layer and others that read the same ([`Linear::shares_activations_with`]).
+    /// Allocates nothing, as [`Linear::forward`].
+    ///
+    /// # Errors
+    /// [`Error::NoKernel`] if this `m` has none that multiplies quantized activations, whatever the policy; else as for
+    /// [`Matmul::quantize`].
+    pub fn quantize<'w>(
+        &self,
+        input: Input<'_>,
+        m: usize,
+        workspace: &'w mut Workspace,
+        threads: &Threads,
+    ) -> Result<QuantizedActivations<'w>, Error> {
+        // No tokens are quantized by what one would be.
+        let shape = Shape { m: m.max(1), n: self.n, k: self.k };
+        match self.choice(shape, input.dtype()) {
+            Some(Choice { matmul, .. }) => matmul.quantize(input, m, self.k, workspace, threads),
+            None => Err(self.refused(shape)),
+        }
+    }
+
+    /// Computes `y` (`m * n`) from activations that this layer or another one quantized, with the kernel that decide gives
+    /// for this `m` and the bits of [`Linear::forward`].
+    ///
+    /// # Errors
+    /// [`Error::NoKernel`] as for [`Linear::quantize`]; else as for [`Matmul::run_quantized`].
+    pub fn forward_quantized(
+        &self,
+        x: &QuantizedActivations<'_>,
+        bias: Option<&[f32]>,
+        y: &mut [f32],
+        threads: &Threads,
+    ) -> Result<(), Error> {
+        let shape = Shape { m: x.m().max(1), n: self.n, k: self.k };
+        let Some(Choice { matmul, packed }) = self.choice(shape, DType::I8) else {
+            return Err(self.refused(shape));
+        };
+        matmul.run_quantized(&self.packed[*packed], x, bias, y, threads)?;
+        if let Some(moved) = &self.moved {
+            moved.runs.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether `m` tokens that one of two layers [quantized](Linear::quantize) are what the other one reads: whether both
+    /// have kernels of the processor for this `m`, of one activation format and with one layout of rows.
+    pub fn shares_activations_with(&self, other: &Linear, m: usize) -> bool {
+        let shape = |layer: &Linear| Shape { m: m.max(1), n: layer.n, k: layer.k };
+        match (self.choice(shape(self), DType::I8), other.choice(shape(other), DType::I8)) {
+            (Some(one), Some(two)) => {
+                self.k == other.k && one.matmul.shares_activations_with(&two.matmul, self.k)
+            }
+            (_, _) => false,
         }
     }
 

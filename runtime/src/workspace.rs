@@ -16,6 +16,8 @@ pub struct Workspace {
     pub(crate) scales: Aligned<f32>,
     pub(crate) sums: Aligned<i32>,
     pub(crate) rows: Aligned<f32>,
+    pub(crate) outputs: Aligned<f32>,
+    pub(crate) indices: Aligned<u32>,
     /// What runs on GPUs need there; made by the first of them.
     pub(crate) gpu: Option<Box<crate::cuda::Scratch>>,
 }
@@ -34,6 +36,8 @@ impl Workspace {
             scales: Aligned::empty(),
             sums: Aligned::empty(),
             rows: Aligned::empty(),
+            outputs: Aligned::empty(),
+            indices: Aligned::empty(),
             gpu: None,
         }
     }
@@ -65,6 +69,12 @@ impl Workspace {
         if self.rows.len() < size.rows {
             self.rows = Aligned::zeroed(size.rows)?;
         }
+        if self.outputs.len() < size.outputs {
+            self.outputs = Aligned::zeroed(size.outputs)?;
+        }
+        if self.indices.len() < size.indices {
+            self.indices = Aligned::zeroed(size.indices)?;
+        }
         Ok(())
     }
 
@@ -91,7 +101,8 @@ impl Workspace {
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        self.q.bytes() + self.scales.bytes() + self.sums.bytes() + self.rows.bytes()
+        let rows = self.q.bytes() + self.scales.bytes() + self.sums.bytes() + self.rows.bytes();
+        rows + self.outputs.bytes() + self.indices.bytes()
     }
 
     /// Refuses if some part is smaller than `size`.
@@ -101,6 +112,8 @@ impl Workspace {
             ("activation scales", size.scales, self.scales.len()),
             ("activation sums", size.sums, self.sums.len()),
             ("f32 rows", size.rows, self.rows.len()),
+            ("results of experts", size.outputs, self.outputs.len()),
+            ("the order of experts", size.indices, self.indices.len()),
         ];
         match parts.into_iter().find(|(_, needed, found)| found < needed) {
             Some((what, needed, found)) => Err(Error::WorkspaceTooSmall { what, needed, found }),

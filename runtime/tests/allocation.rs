@@ -5,8 +5,8 @@ mod toy;
 
 use gristmill_runtime::half::f16;
 use gristmill_runtime::{
-    Error, Input, Linear, LinearOptions, Policy, QuantizedMatrix, Recording, Request, Restrict, Shape,
-    Threads,
+    Error, ExpertInput, Experts, Input, Linear, LinearOptions, Policy, QuantizedMatrix, Recording, Request,
+    Restrict, Routes, Shape, Threads,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -106,6 +106,13 @@ fn running_allocates_nothing() -> Result<(), Error> {
         }
     }
     assert_eq!(recording.receipt().kernels().iter().map(|k| k.launches()).sum::<u64>(), 9 + 6);
+    let (count, outcome) = allocations(|| -> Result<(), Error> {
+        let shared = layer.quantize(Input::F32(&x), 9, &mut workspace, &threads)?;
+        layer.forward_quantized(&shared, None, &mut y, &threads)?;
+        layer.forward_quantized(&shared, None, &mut y, &threads)
+    });
+    outcome?;
+    assert_eq!(count, 0, "activations that are quantized once");
     Ok(())
 }
 
@@ -125,6 +132,37 @@ fn running_on_several_threads_allocates_nothing_here() -> Result<(), Error> {
             allocations(|| layer.forward(Input::F32(&x), 1, None, &mut y, &mut workspace, &threads));
         outcome?;
         assert_eq!(count, 0);
+    }
+    Ok(())
+}
+
+#[test]
+fn experts_allocate_nothing() -> Result<(), Error> {
+    let (n, k) = (70, 40);
+    let bytes = toy::tail2(n, k);
+    let matrix = QuantizedMatrix::new(&toy::FORMATS[toy::TAIL2], n, k, &bytes)?;
+    let options = LinearOptions { restrict: Some(Restrict::default()), ..LinearOptions::default() };
+    let list = [3, 0, 1, 3, 4, 0, 2, 1, 0];
+    let weights = [0.5; 9];
+    let x = toy::noise(9 * k, 1);
+    let halves: Vec<f16> = x.iter().map(|x| f16::from_f32(*x)).collect();
+    for threads in [Threads::single(), Threads::new(3)?.with_grain(1)] {
+        let experts = Experts::new(&toy::REGISTRY, &[matrix; 5], &options, &threads)?;
+        let mut workspace = experts.workspace(3, 9, &threads)?;
+        let mut y = vec![0.0; 9 * n];
+        for input in [Input::F32(&x[..3 * k]), Input::F16(&halves[..3 * k])] {
+            let (count, outcome) = allocations(|| -> Result<(), Error> {
+                let routes = Routes::each(3, 3, &list)?;
+                let tokens = ExpertInput::Tokens(input);
+                experts.forward(tokens, &routes, None, &mut y, &mut workspace, &threads)?;
+                let sums = &mut y[..3 * n];
+                experts.forward(tokens, &routes, Some(&weights), sums, &mut workspace, &threads)?;
+                let pairs = ExpertInput::Pairs(Input::F32(&x));
+                experts.forward(pairs, &routes, Some(&weights), sums, &mut workspace, &threads)
+            });
+            outcome?;
+            assert_eq!(count, 0);
+        }
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use super::read::{GgufFile, Tensor};
 use super::size::Unquantized;
 use super::types::{Resolved, TensorType, TypeNumbers};
 use gristmill_runtime::{
-    Linear, LinearOptions, QuantizedBuf, QuantizedMatrix, Registry, Restrict, Threads, Tuning,
+    Experts, Linear, LinearOptions, QuantizedBuf, QuantizedMatrix, Registry, Restrict, Threads, Tuning,
 };
 use std::ops::Range;
 use std::path::Path;
@@ -238,6 +238,57 @@ impl Model {
             matrices.push(matrix);
         }
         self.layer(names, &matrices, options)
+    }
+
+    /// The experts of a mixture: tensors of three dimensions (elements of a row, rows of an expert, experts), of which several that
+    /// share their input become one (gate and up: an expert's outputs are those of the first tensor, then those of the second).
+    ///
+    /// # Errors
+    /// As for [`Model::matrix_rows`]; [`ModelError::Dimensions`] for another number of dimensions, [`ModelError::NotAlike`] where
+    /// formats, row lengths or numbers of experts differ, [`ModelError::Nothing`]; [`ModelError::Layer`] as for
+    /// [`Experts::stacked`].
+    pub fn experts(&self, names: &[&str], options: &LayerOptions<'_>) -> Result<Experts, ModelError> {
+        let mut tensors = Vec::new();
+        for name in names {
+            let tensor = self.tensor(name)?;
+            let all = self.rows(&tensor)?;
+            let dims = tensor.dims().to_vec();
+            let [_, rows, count] = dims[..] else {
+                let why =
+                    "not a stack of experts, which has three: elements of a row, rows of an expert, experts";
+                return Err(ModelError::Dimensions { tensor: (*name).to_owned(), dims, why });
+            };
+            // Their product was seen to fit.
+            tensors.push((*name, tensor, rows as usize, count as usize, all));
+        }
+        let Some((first_name, _, _, count, first)) = tensors.first() else { return Err(ModelError::Nothing) };
+        let what =
+            |count: usize, of: &Rows| format!("{count} experts of {}, rows of {}", of.of.format.name, of.k);
+        for (name, _, _, other, rows) in &tensors {
+            if (rows.of.format.name, rows.k, other) != (first.of.format.name, first.k, count) {
+                return Err(ModelError::NotAlike {
+                    first: (*first_name).to_owned(),
+                    first_is: what(*count, first),
+                    other: (*name).to_owned(),
+                    other_is: what(*other, rows),
+                });
+            }
+        }
+        let mut parts: Vec<Vec<QuantizedBuf<'_>>> = Vec::new();
+        for expert in 0..*count {
+            let mut matrices = Vec::new();
+            for (_, tensor, n, _, all) in &tensors {
+                matrices.push(self.read(tensor, all, expert * n..(expert + 1) * n)?);
+            }
+            parts.push(matrices);
+        }
+        let matrices: Vec<Vec<QuantizedMatrix<'_>>> =
+            parts.iter().map(|expert| expert.iter().map(QuantizedBuf::matrix).collect()).collect();
+        let experts = Experts::stacked(self.registry(), &matrices, &options.linear, options.threads);
+        experts.map_err(|error| ModelError::Layer {
+            tensors: names.iter().map(|name| (*name).to_owned()).collect(),
+            error,
+        })
     }
 
     fn layer(

@@ -1,6 +1,7 @@
 //! Kernels, the oracle and importers: golden vectors, packings, products.
 
 mod golden;
+mod grouped;
 mod import_layouts;
 mod memory;
 mod oracle;

@@ -50,6 +50,7 @@ impl RowLayout {
             scales: times(m, self.blocks)?,
             sums: times(m, self.units)?,
             rows: times(parts.min(m), self.k)?,
+            ..WorkspaceSize::default()
         })
     }
 }

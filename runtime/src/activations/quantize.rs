@@ -28,14 +28,37 @@ pub(crate) fn quantize<'w>(
     workspace: &'w mut Workspace,
     threads: &Threads,
 ) -> Result<Activations<'w>, Error> {
-    // A value of f32 costs about as much here as sixteen multiply-accumulates of a product.
-    let work = (m as u64).saturating_mul(layout.k as u64).saturating_mul(16);
-    let parts = threads.parts(work, m);
-    let size = layout.workspace(m, if scratch_needed(input) { parts } else { 0 })?;
+    let size = layout.workspace(m, scratch_rows(input, m, layout.k, threads))?;
     workspace.check(size)?;
-    let Workspace { q, scales, sums, rows, gpu: _ } = workspace;
+    let Workspace { q, scales, sums, rows: scratch, .. } = workspace;
     let (q, scales, sums) = (&mut q[..size.q], &mut scales[..size.scales], &mut sums[..size.sums]);
-    let scratch = &mut rows[..size.rows];
+    quantize_into(quantizer, input, m, layout, RowBuffers { q, scales, sums, scratch }, threads)
+}
+
+/// Places for quantized rows.
+pub(crate) struct RowBuffers<'w> {
+    /// Of exactly the size that the layout gives.
+    pub(crate) q: &'w mut [i8],
+    /// Likewise.
+    pub(crate) scales: &'w mut [f32],
+    /// Likewise.
+    pub(crate) sums: &'w mut [i32],
+    /// As many rows of f32 as [`scratch_rows`] says, or more.
+    pub(crate) scratch: &'w mut [f32],
+}
+
+/// The same into places of the caller's, whose sizes were checked.
+pub(crate) fn quantize_into<'w>(
+    quantizer: Option<&Launcher<ActivationCode>>,
+    input: Input<'_>,
+    m: usize,
+    layout: RowLayout,
+    buffers: RowBuffers<'w>,
+    threads: &Threads,
+) -> Result<Activations<'w>, Error> {
+    let RowBuffers { q, scales, sums, scratch } = buffers;
+    let parts = parts(m, layout.k, threads);
+    let scratch = &mut scratch[..scratch_rows(input, m, layout.k, threads).min(m) * layout.k];
     let job = Rows { first: 0, m, q: &mut *q, scales: &mut *scales, sums: &mut *sums, scratch };
     let split = |job, left, all| Rows::split(job, &layout, left, all);
     match (input, quantizer) {
@@ -58,10 +81,17 @@ pub(crate) fn quantize<'w>(
     Ok(Activations { layout, m, q, scales, sums })
 }
 
-fn scratch_needed(input: Input<'_>) -> bool {
+fn parts(m: usize, k: usize, threads: &Threads) -> usize {
+    // A value of f32 costs about as much here as sixteen multiply-accumulates of a product.
+    let work = (m as u64).saturating_mul(k as u64).saturating_mul(16);
+    threads.parts(work, m)
+}
+
+/// Rows of f32 that `m` rows need on their way: one for each part that they are cut into, where they are not f32.
+pub(crate) fn scratch_rows(input: Input<'_>, m: usize, k: usize, threads: &Threads) -> usize {
     match input {
-        Input::F16(_) | Input::Bf16(_) => true,
-        Input::F32(_) | Input::I8 { .. } => false,
+        Input::F16(_) | Input::Bf16(_) => parts(m, k, threads),
+        Input::F32(_) | Input::I8 { .. } => 0,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Handles of products: packing weights, and multiplying with them.
 
+mod shared;
+
 #[cfg(feature = "cuda")]
 use super::product_of;
 use super::{Dequantizer, check_format, check_len, check_operands, check_shape, fill, format_of};
@@ -13,7 +15,7 @@ use crate::packed_size::PackedSize;
 #[cfg(feature = "cuda")]
 use crate::reason::{BrokenRule, Dim, Rule};
 use crate::receipt::Recording;
-use crate::registry::{Entry, FormatInfo, PackInfo};
+use crate::registry::{ActivationInfo, Entry, FormatInfo, PackInfo};
 use crate::request::Shape;
 use crate::threads::Threads;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack, WeightLayout};
@@ -26,8 +28,7 @@ use std::sync::Arc;
 pub struct Matmul {
     on: On<MatmulCode, cuda::ProductCode>,
     layout: WeightLayout,
-    /// Elements that share a scale in the activation format.
-    activation_block: Option<usize>,
+    activation_format: &'static ActivationInfo,
     /// How float rows get to int8: the decision, and a handle for each entry it may choose.
     activations: Option<Arc<Prepared>>,
     quantizers: Vec<On<ActivationCode, cuda::ActivationCode>>,
@@ -62,8 +63,8 @@ impl Matmul {
         if unit.multiple == 0 || packing.is_some_and(|packing| packing.rows == 0 || packing.tile_k == 0) {
             return Err(on.broken("a unit, a panel or a tile is empty"));
         }
-        let block = registry.activations.get(format.activations).map(|activations| activations.block);
-        let Some(activation_block) = block.filter(|block| *block != Some(0)) else {
+        let known = registry.activations.get(format.activations);
+        let Some(activation_format) = known.filter(|format| format.block != Some(0)) else {
             return Err(on.broken("its activation format is missing or has empty blocks"));
         };
         let mut quantizers = Vec::new();
@@ -92,7 +93,7 @@ impl Matmul {
             .filter(|dtype| described(dtype) && (from_float || *dtype == DType::I8));
         Ok(Matmul {
             layout: WeightLayout { format, packing, unit },
-            activation_block,
+            activation_format,
             activations: prepared.activations_shared().filter(|_| from_int8 && !fused),
             quantizers,
             dequantizer,
@@ -175,7 +176,7 @@ impl Matmul {
         let layout = self.layout;
         check_format(self.on.entry(), layout.format, matrix.format())?;
         let (n, k) = (matrix.n(), matrix.k());
-        let row = RowLayout::new(layout.unit, k, self.activation_block)?;
+        let row = RowLayout::new(layout.unit, k, self.activation_format.block)?;
         let size = self.packed_size(n, k)?;
         let mut outer = Aligned::zeroed(size.outer)?;
         for (row, outer) in outer.iter_mut().enumerate().take(n) {
@@ -284,7 +285,7 @@ impl Matmul {
     /// # Errors
     /// [`Error::TooLarge`].
     pub fn workspace_size(&self, m: usize, k: usize, threads: &Threads) -> Result<WorkspaceSize, Error> {
-        RowLayout::new(self.layout.unit, k, self.activation_block)?.workspace(m, threads.most_parts())
+        RowLayout::new(self.layout.unit, k, self.activation_format.block)?.workspace(m, threads.most_parts())
     }
 
     /// Computes `y` (`m * n`, row after row) from `m` tokens. Allocates nothing (with more
@@ -306,12 +307,9 @@ impl Matmul {
     ) -> Result<(), Error> {
         self.accepts(weights)?;
         let kernel = self.on.entry();
-        if !self.dtypes.contains(&input.dtype()) {
-            let (expected, found) = (self.dtypes.clone(), input.dtype());
-            return Err(Error::WrongInput { kernel: kernel.name, expected, found });
-        }
+        self.check_dtype(input.dtype())?;
         let (n, k) = (weights.n, weights.k);
-        let row = RowLayout::new(self.layout.unit, k, self.activation_block)?;
+        let row = RowLayout::new(self.layout.unit, k, self.activation_format.block)?;
         check_operands(input, m, n, k, row.blocks, bias, y)?;
         if m == 0 || n == 0 {
             return Ok(());
@@ -321,26 +319,23 @@ impl Matmul {
         if k == 0 {
             return fill(bias, y, n);
         }
-        let quantizer = match input {
-            Input::I8 { .. } => None,
-            Input::F32(_) | Input::F16(_) | Input::Bf16(_) => self.activation_quantizer(shape)?,
-        };
         match &self.on {
             On::Cpu(launcher) => {
-                let quantizer = quantizer.and_then(|quantizer| match quantizer {
-                    On::Cpu(quantizer) => Some(quantizer),
-                    On::Cuda(_) => None,
-                });
+                let quantizer = self.processor_quantizer(input, shape)?;
                 let x = activations::quantize(quantizer, input, m, row, workspace, threads)?;
                 launcher.product(weights, &x, bias, y, threads);
                 Ok(())
             }
             On::Cuda(launcher) => {
+                let quantizer = match input {
+                    Input::I8 { .. } => None,
+                    Input::F32(_) | Input::F16(_) | Input::Bf16(_) => self.activation_quantizer(shape)?,
+                };
                 let quantizer = quantizer.and_then(|quantizer| match quantizer {
                     On::Cuda(quantizer) => Some(quantizer),
                     On::Cpu(_) => None,
                 });
-                let tokens = Tokens { input, m, layout: row, block: self.activation_block, bias };
+                let tokens = Tokens { input, m, layout: row, block: self.activation_format.block, bias };
                 launcher.run(weights, tokens, y, quantizer, &mut workspace.gpu)
             }
         }
@@ -371,10 +366,7 @@ impl Matmul {
         };
         let (n, k) = (weights.n, weights.k);
         let shape = Shape { m, n, k };
-        if !self.dtypes.contains(&input.dtype()) {
-            let (expected, found) = (self.dtypes.clone(), input.dtype());
-            return Err(Error::WrongInput { kernel: kernel.name, expected, found });
-        }
+        self.check_dtype(input.dtype())?;
         check_len("activations", "values", product_of("activations", m, k)?, input.len())?;
         check_len("the output", "values", product_of("the output", m, n)?, y.len())?;
         if let Some(bias) = bias {
@@ -394,8 +386,8 @@ impl Matmul {
             On::Cuda(quantizer) => Some(quantizer),
             On::Cpu(_) => None,
         });
-        let row = RowLayout::new(self.layout.unit, k, self.activation_block)?;
-        let block = self.activation_block;
+        let row = RowLayout::new(self.layout.unit, k, self.activation_format.block)?;
+        let block = self.activation_format.block;
         launcher.run_on_device(weights, input, m, &row, block, bias, y, quantizer, &mut workspace.gpu)
     }
 
@@ -405,6 +397,30 @@ impl Matmul {
         match &self.on {
             On::Cpu(_) => None,
             On::Cuda(launcher) => Some(launcher.gpu()),
+        }
+    }
+
+    pub(crate) fn check_dtype(&self, found: DType) -> Result<(), Error> {
+        if self.dtypes.contains(&found) {
+            return Ok(());
+        }
+        Err(Error::WrongInput { kernel: self.on.entry().name, expected: self.dtypes.clone(), found })
+    }
+
+    /// What quantizes `input` on the processor; `None` for what is quantized already.
+    pub(crate) fn processor_quantizer(
+        &self,
+        input: Input<'_>,
+        shape: Shape,
+    ) -> Result<Option<&Launcher<ActivationCode>>, Error> {
+        match input {
+            Input::I8 { .. } => Ok(None),
+            Input::F32(_) | Input::F16(_) | Input::Bf16(_) => {
+                Ok(self.activation_quantizer(shape)?.and_then(|quantizer| match quantizer {
+                    On::Cpu(quantizer) => Some(quantizer),
+                    On::Cuda(_) => None,
+                }))
+            }
         }
     }
 

@@ -48,11 +48,16 @@ fn check_shape(entry: &'static Entry, shape: Shape) -> Result<(), Error> {
     }
 }
 
-fn check_len(what: &'static str, unit: &'static str, expected: usize, found: usize) -> Result<(), Error> {
+pub(crate) fn check_len(
+    what: &'static str,
+    unit: &'static str,
+    expected: usize,
+    found: usize,
+) -> Result<(), Error> {
     if expected == found { Ok(()) } else { Err(Error::ShapeMismatch { what, unit, expected, found }) }
 }
 
-fn product_of(what: &'static str, a: usize, b: usize) -> Result<usize, Error> {
+pub(crate) fn product_of(what: &'static str, a: usize, b: usize) -> Result<usize, Error> {
     a.checked_mul(b).ok_or(Error::TooLarge { what })
 }
 
@@ -66,10 +71,21 @@ pub(crate) fn check_operands(
     bias: Option<&[f32]>,
     y: &[f32],
 ) -> Result<(), Error> {
+    check_input(input, m, k, blocks)?;
+    check_outputs(m, n, bias, y)
+}
+
+/// Compares the lengths of activations with their shape.
+pub(crate) fn check_input(input: Input<'_>, m: usize, k: usize, blocks: usize) -> Result<(), Error> {
     check_len("activations", "values", product_of("activations", m, k)?, input.len())?;
     if let Input::I8 { scales, .. } = input {
         check_len("activation scales", "values", product_of("activations", m, blocks)?, scales.len())?;
     }
+    Ok(())
+}
+
+/// Compares the lengths of bias and output with the shape.
+pub(crate) fn check_outputs(m: usize, n: usize, bias: Option<&[f32]>, y: &[f32]) -> Result<(), Error> {
     if let Some(bias) = bias {
         check_len("the bias", "values", n, bias.len())?;
     }

@@ -5,10 +5,12 @@
 //! trusted: its entries are generated together with the sizes that its formats state.
 
 mod blocks;
+mod grouped;
 mod product;
 mod tally;
 
 pub(crate) use blocks::{ActivationCode, DequantizeCode, EmbedCode, QuantizeCode};
+pub(crate) use grouped::{Group, GroupedWork};
 #[cfg(feature = "cuda")]
 pub(crate) use product::unpack_panel;
 pub(crate) use product::{MatmulCode, PanelSize, Panels, pack};

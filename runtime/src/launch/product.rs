@@ -157,6 +157,16 @@ impl Launcher<MatmulCode> {
         Ok(())
     }
 
+    /// Runs the code.
+    ///
+    /// # Safety
+    /// As for [`MatmulFn`]: `args` describe buffers in the layout that the kernel reads, and nobody else touches the part of
+    /// `y` that they name.
+    pub(super) unsafe fn run(&self, args: &MatmulArgs) {
+        // SAFETY: passed on to the caller; `admit` checked the processor.
+        unsafe { (self.code.run)(args) };
+    }
+
     /// The product of `m > 0` quantized rows with `n > 0` rows of `k > 0`. The caller has checked that this
     /// kernel reads `weights`, that `x` was laid out for it, and that `bias` and `y` hold `n` and `m * n`.
     pub(crate) fn product(
@@ -167,44 +177,15 @@ impl Launcher<MatmulCode> {
         y: &mut [f32],
         threads: &Threads,
     ) {
-        let RowLayout { k, units, stride, blocks, .. } = x.layout;
+        let RowLayout { k, units, blocks, .. } = x.layout;
         let (m, n) = (x.m, weights.n);
         assert!(
             k == weights.k && units == weights.units && y.len() == m * n && bias.is_none_or(|b| b.len() == n),
             "the handle compares sizes with the shape"
         );
-        let args = MatmulArgs {
-            codes: weights.codes.as_ptr(),
-            stride: weights.stride,
-            scales: pointer(&weights.scales),
-            mins: pointer(&weights.mins),
-            min: weights.layout.packing.map_or(0, |packing| packing.min),
-            table: weights
-                .layout
-                .packing
-                .and_then(|packing| packing.table)
-                .map_or(std::ptr::null(), std::ptr::from_ref),
-            outer: weights.outer.as_ptr(),
-            k,
-            units,
-            x: x.q.as_ptr(),
-            x_stride: stride,
-            x_scales: x.scales.as_ptr(),
-            x_blocks: blocks,
-            x_sums: x.sums.as_ptr(),
-            bias: bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
-            y: y.as_mut_ptr(),
-            m,
-            n,
-            row_begin: 0,
-            row_end: n,
-        };
-        let args = Shared(args);
-        let panel = weights.layout.panel_rows();
+        let args = Shared(MatmulArgs::of(weights, x, bias, y.as_mut_ptr()));
         let work = (m as u64).saturating_mul(n as u64).saturating_mul(k as u64);
-        let wide = panel * ROWS_PER_GRANULE.div_ceil(panel);
-        // Narrow matrices are cut as finely as the packing allows, or some threads would have nothing.
-        let granule = if n / wide >= threads.most_parts() { wide } else { panel };
+        let granule = granule_rows(n, weights.layout.panel_rows(), threads.most_parts());
         let granules = n.div_ceil(granule);
         let split = |job: Range<usize>, left, all| {
             let mid = job.start + share(job.len(), left, all);
@@ -217,7 +198,7 @@ impl Launcher<MatmulCode> {
                 // SAFETY: `admit` checked the processor; pointers and sizes come from buffers that outlive
                 // this call, in the layout this kernel reads (the caller checked). Parts write columns of
                 // `y` that no other part touches, and `row_begin` is a multiple of the packing's rows.
-                unsafe { (self.code.run)(&args) };
+                unsafe { self.run(&args) };
             }
             Ok(())
         };
@@ -231,19 +212,65 @@ impl Launcher<MatmulCode> {
     }
 }
 
-/// Arguments that several threads read.
-struct Shared(MatmulArgs);
+/// How many rows of a matrix a thread takes at a time at least, of `n` in panels of `panel`, so that there are `parts`.
+/// Narrow matrices are cut as finely as the packing allows, or some threads would have nothing.
+pub(super) fn granule_rows(n: usize, panel: usize, parts: usize) -> usize {
+    let wide = panel * ROWS_PER_GRANULE.div_ceil(panel);
+    if n / wide >= parts { wide } else { panel }
+}
 
-impl Shared {
+impl MatmulArgs {
+    /// The product of all rows of `weights`, with the results at `y`.
+    pub(super) fn of(
+        weights: &PackedMatrix,
+        x: &Activations<'_>,
+        bias: Option<&[f32]>,
+        y: *mut f32,
+    ) -> MatmulArgs {
+        let RowLayout { k, units, stride, blocks, .. } = x.layout;
+        let packing = weights.layout.packing;
+        let table = packing.and_then(|packing| packing.table);
+        MatmulArgs {
+            codes: weights.codes.as_ptr(),
+            stride: weights.stride,
+            scales: pointer(&weights.scales),
+            mins: pointer(&weights.mins),
+            min: packing.map_or(0, |packing| packing.min),
+            table: table.map_or(std::ptr::null(), std::ptr::from_ref),
+            outer: weights.outer.as_ptr(),
+            k,
+            units,
+            x: x.q.as_ptr(),
+            x_stride: stride,
+            x_scales: x.scales.as_ptr(),
+            x_blocks: blocks,
+            x_sums: x.sums.as_ptr(),
+            bias: bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
+            y,
+            m: x.m,
+            n: weights.n,
+            row_begin: 0,
+            row_end: weights.n,
+        }
+    }
+}
+
+/// Arguments that several threads read, or the output that they write.
+pub(super) struct Shared<T>(pub(super) T);
+
+impl<T> Shared<T> {
     /// Through a method, so that closures capture the wrapper and not the pointers in it.
-    fn get(&self) -> &MatmulArgs {
+    pub(super) fn get(&self) -> &T {
         &self.0
     }
 }
 
 // SAFETY: threads only read the arguments. What they point to is read-only but for `y`, of which each
-// thread writes columns of its own (`Launcher::product` hands out disjoint row ranges).
-unsafe impl Sync for Shared {}
+// thread writes columns of its own (`Launcher::product` hands out disjoint row ranges, `Launcher::grouped` those of rows
+// of `y` that are a group's own).
+unsafe impl Sync for Shared<MatmulArgs> {}
+// SAFETY: as above.
+unsafe impl Sync for Shared<*mut f32> {}
 
 /// Null for an empty slice, as the ABI wants it.
 fn pointer<T>(slice: &[T]) -> *const T {

@@ -11,6 +11,10 @@ pub struct WorkspaceSize {
     pub sums: usize,
     /// f32 values for rows that come as f16 or bf16.
     pub rows: usize,
+    /// f32 results of experts, before they are sorted or added up.
+    pub outputs: usize,
+    /// Numbers by which rows are sorted by expert.
+    pub indices: usize,
 }
 
 impl WorkspaceSize {
@@ -21,6 +25,8 @@ impl WorkspaceSize {
             scales: self.scales.max(other.scales),
             sums: self.sums.max(other.sums),
             rows: self.rows.max(other.rows),
+            outputs: self.outputs.max(other.outputs),
+            indices: self.indices.max(other.indices),
         }
     }
 
@@ -31,5 +37,7 @@ impl WorkspaceSize {
             .saturating_add(four(self.scales))
             .saturating_add(four(self.sums))
             .saturating_add(four(self.rows))
+            .saturating_add(four(self.outputs))
+            .saturating_add(four(self.indices))
     }
 }

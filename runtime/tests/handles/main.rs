@@ -5,10 +5,12 @@ mod toy;
 
 mod decide;
 mod embed;
+mod experts;
 mod linear;
 mod matmul;
 mod numbers;
 mod packings;
 mod registry;
+mod shared;
 mod tensors;
 mod tuning;

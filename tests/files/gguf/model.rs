@@ -4,8 +4,8 @@
 use super::data;
 use gristmill::gguf::{GgufWriter, Instead, LayerOptions, Model, ModelError, TypeError, TypeNumbers, Value};
 use gristmill::{
-    Dequantizer, Device, Error, Input, Linear, LinearOptions, Policy, QuantizedBuf, QuantizedMatrix,
-    Quantizer, REGISTRY, Request, Restrict, Threads,
+    Dequantizer, Device, Error, ExpertInput, Input, Linear, LinearOptions, Policy, QuantizedBuf,
+    QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict, Routes, Threads,
 };
 use std::path::{Path, PathBuf};
 
@@ -303,5 +303,60 @@ fn damaged_files_never_panic() -> Outcome {
     std::fs::write(&path, &bytes[..header])?;
     let error = model.linear("blk.0.attn_q.weight", &options).expect_err("it became shorter");
     assert!(matches!(error, ModelError::NoData(_)), "{error}");
+    Ok(())
+}
+
+#[test]
+fn experts_are_tensors_of_three_dimensions() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("experts.gguf");
+    write(
+        &path,
+        &[
+            ("gate", &[256, 4, 3], 2, quantized("q4_0", 12, 1)?),
+            ("up", &[256, 5, 3], 2, quantized("q4_0", 15, 2)?),
+            // With a scale behind all of them.
+            ("down", &[256, 8, 3], 36, quantized("i2_s", 24, 3)?),
+            ("flat", &[256, 12], 2, quantized("q4_0", 12, 4)?),
+            ("fewer", &[256, 6, 2], 2, quantized("q4_0", 12, 5)?),
+            ("plain", &[256, 1, 3], 0, f32s(&[0.5; 768])),
+            ("none", &[256, 4, 0], 2, Vec::new()),
+        ],
+    )?;
+    let model = Model::open(&path)?;
+    let threads = Threads::single();
+    let options = LayerOptions::new(&threads);
+    let x: Vec<f32> = (0..K).map(|i| ((i * 29) % 61) as f32 / 30.0 - 1.0).collect();
+    for (names, heights) in [(&["gate", "up"][..], &[4, 5][..]), (&["down"], &[8])] {
+        let experts = model.experts(names, &options)?;
+        let n: usize = heights.iter().sum();
+        assert_eq!((experts.count(), experts.n(), experts.k()), (3, n, K));
+        let list = [2, 0, 1];
+        let mut y = vec![f32::NAN; 3 * n];
+        let mut workspace = experts.workspace(1, 3, &threads)?;
+        let (input, routes) = (ExpertInput::Tokens(Input::F32(&x)), Routes::each(1, 3, &list)?);
+        experts.forward(input, &routes, None, &mut y, &mut workspace, &threads)?;
+        for (y, expert) in y.chunks(n).zip(list) {
+            let mut expected = Vec::new();
+            for (name, height) in names.iter().zip(heights) {
+                let rows = expert as usize * height..(expert as usize + 1) * height;
+                expected.extend(forward(&model.linear_rows(name, rows, &options)?)?);
+            }
+            assert_eq!(y, expected, "expert {expert} of {names:?}");
+        }
+    }
+    let refused =
+        |names: &[&str]| model.experts(names, &options).map(drop).map_err(|error| error.to_string());
+    let says = |names: &[&str], what: &str| {
+        let error = refused(names).expect_err("it is refused");
+        assert!(error.contains(what), "{error}");
+    };
+    says(&["flat"], "not a stack of experts");
+    says(&["gate", "fewer"], "2 experts of q4_0, rows of 256");
+    says(&["gate", "down"], "3 experts of i2_s, rows of 256");
+    says(&["plain"], "f32");
+    says(&["none"], "no matrices were given");
+    says(&["missing"], "missing");
+    assert!(matches!(model.experts(&[], &options), Err(ModelError::Nothing)));
     Ok(())
 }

@@ -1,0 +1,427 @@
+//! A stack of matrices of which each token goes through some: the experts of a mixture.
+
+mod groups;
+mod routes;
+mod rows;
+
+pub use routes::Routes;
+
+use crate::activations::{self, ActivationLayout, Activations, Input, QuantizedActivations, RowBuffers};
+use crate::decide::{Prepared, broken_rule};
+use crate::error::Error;
+use crate::kernel::{Matmul, check_input, check_len, product_of};
+use crate::launch::{Group, GroupedWork};
+use crate::linear::LinearOptions;
+use crate::receipt::Recording;
+use crate::registry::{FormatInfo, Registry};
+use crate::request::Shape;
+use crate::threads::Threads;
+use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
+use crate::workspace::{Workspace, WorkspaceSize};
+use gristmill_spec::vocab::DeviceKind;
+use groups::Groups;
+use rows::Gathered;
+
+/// What the experts multiply.
+#[derive(Clone, Copy, Debug)]
+pub enum ExpertInput<'a> {
+    /// A row for each token, which all its experts get: gate and up.
+    Tokens(Input<'a>),
+    /// A row for each pair of a token and one of its experts, in the order of the lists: down.
+    Pairs(Input<'a>),
+    /// A row for each token that is quantized already, for this or another product. They lie in another workspace than the one
+    /// that [`Experts::forward`] is given.
+    Quantized(&'a QuantizedActivations<'a>),
+}
+
+/// A kernel and the weights packed for it.
+#[derive(Debug)]
+struct Choice {
+    matmul: Matmul,
+    /// Index into `packed`.
+    packed: usize,
+}
+
+/// Matrices of one format and shape, of which each token goes through those that [`Routes`] name: the op `matmul_grouped`, on the
+/// processor.
+///
+/// Each row of activations is quantized once. The tokens of an expert are brought together, so that its weights are read
+/// once for all of them, and the work is divided among threads by expert and by rows. Each product has the bits that
+/// [`Linear::forward`](crate::Linear::forward) of that expert alone gives for that token.
+///
+/// ```
+/// use gristmill_runtime::{Error, ExpertInput, Experts, Input, Routes, Threads, Workspace};
+///
+/// /// Two tokens, of which the first goes through experts 3 and 0, the other through 3 and 5: the weighted sum for each.
+/// fn mix(
+///     experts: &Experts,
+///     x: &[f32],
+///     y: &mut [f32],
+///     workspace: &mut Workspace,
+///     threads: &Threads,
+/// ) -> Result<(), Error> {
+///     let routes = Routes::each(2, 2, &[3, 0, 3, 5])?;
+///     let weights = [0.75, 0.25, 0.5, 0.5];
+///     let input = ExpertInput::Tokens(Input::F32(x));
+///     experts.forward(input, &routes, Some(&weights), y, workspace, threads)
+/// }
+/// # let _ = mix;
+/// ```
+#[derive(Debug)]
+pub struct Experts {
+    prepared: Prepared,
+    format: &'static FormatInfo,
+    n: usize,
+    k: usize,
+    count: usize,
+    /// How all its kernels read activations.
+    activations: ActivationLayout,
+    choices: Vec<Choice>,
+    /// For each packing all experts.
+    packed: Vec<Vec<PackedMatrix>>,
+}
+
+impl Experts {
+    /// Chooses kernels for every number of tokens and packs each expert for them; afterwards the matrices are not needed.
+    ///
+    /// Of `options` the policy is not followed: without a kernel there is an error.
+    ///
+    /// # Errors
+    /// [`Error::NothingStacked`] for no experts; [`Error::MixedFormats`] and [`Error::ShapeMismatch`] where they differ;
+    /// [`Error::ProcessorOnly`] for another device; else as for [`Linear::new`](crate::Linear::new).
+    pub fn new(
+        registry: &'static Registry,
+        experts: &[QuantizedMatrix<'_>],
+        options: &LinearOptions,
+        threads: &Threads,
+    ) -> Result<Experts, Error> {
+        let experts: Vec<&[QuantizedMatrix<'_>]> = experts.iter().map(std::slice::from_ref).collect();
+        Experts::stacked(registry, &experts, options, threads)
+    }
+
+    /// The same of experts that are several matrices of one format and `k` each (gate and up): an expert's outputs are those of
+    /// its first matrix, then those of its second, and so on.
+    ///
+    /// # Errors
+    /// As for [`Experts::new`] and [`Linear::stacked`](crate::Linear::stacked).
+    pub fn stacked<'m, E: AsRef<[QuantizedMatrix<'m>]>>(
+        registry: &'static Registry,
+        experts: &[E],
+        options: &LinearOptions,
+        threads: &Threads,
+    ) -> Result<Experts, Error> {
+        if options.device.kind != DeviceKind::Cpu {
+            return Err(Error::ProcessorOnly { what: "experts", device: options.device.kind });
+        }
+        let first = Stack::new(experts.first().ok_or(Error::NothingStacked)?.as_ref())?;
+        let (format, n, k) = (first.format(), first.n(), first.k());
+        for expert in experts {
+            let other = Stack::new(expert.as_ref())?;
+            if !other.format().same_as(format) {
+                return Err(Error::MixedFormats { first: format.name, other: other.format().name });
+            }
+            let mismatch =
+                |unit, expected, found| Error::ShapeMismatch { what: "an expert", unit, expected, found };
+            if other.n() != n {
+                return Err(mismatch("rows", n, other.n()));
+            }
+            if other.k() != k {
+                return Err(mismatch("elements a row", k, other.k()));
+            }
+        }
+        let shape = Shape { m: 1, n, k };
+        let prepared = options.prepare(registry, format.name, shape)?;
+        let mut choices: Vec<Choice> = Vec::new();
+        let mut packed: Vec<Vec<PackedMatrix>> = Vec::new();
+        let mut layout: Option<ActivationLayout> = None;
+        for candidate in prepared.covering(n, k).needed {
+            let matmul = Matmul::of(&prepared, candidate, n, k)?;
+            let own = matmul.activation_layout(k)?;
+            // Rows are quantized once, so a kernel that reads them differently is passed over. Those of one instruction set
+            // agree; where a tuning mixes several, the first decides.
+            if !layout.get_or_insert(own).same_as(&own) {
+                continue;
+            }
+            let same = choices.iter().find(|choice| choice.matmul.shares_packing_with(&matmul));
+            let index = match same {
+                Some(same) => same.packed,
+                None => {
+                    let pack = |expert: &E| matmul.pack_stacked(expert.as_ref(), threads);
+                    packed.push(experts.iter().map(pack).collect::<Result<_, _>>()?);
+                    packed.len() - 1
+                }
+            };
+            choices.push(Choice { matmul, packed: index });
+        }
+        match layout {
+            Some(activations) => {
+                Ok(Experts { prepared, format, n, k, count: experts.len(), activations, choices, packed })
+            }
+            None => Err(refused(&prepared, shape)),
+        }
+    }
+
+    /// Experts.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Rows of an expert: outputs.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Elements of a row: inputs.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// The format of the weights.
+    pub fn format(&self) -> &'static FormatInfo {
+        self.format
+    }
+
+    /// The decisions that it runs by.
+    pub fn prepared(&self) -> &Prepared {
+        &self.prepared
+    }
+
+    /// Bytes held for weights.
+    pub fn weight_bytes(&self) -> usize {
+        self.packed.iter().flatten().map(PackedMatrix::bytes).sum()
+    }
+
+    /// Lets runs count in `recording` (`None`: in no recording any more). Each kernel counts as one launch in a run, however
+    /// many experts it computed.
+    ///
+    /// # Errors
+    /// [`Error::ForeignRecording`].
+    pub fn record(&mut self, recording: Option<&Recording>) -> Result<(), Error> {
+        self.choices.iter_mut().try_for_each(|choice| choice.matmul.record(recording))
+    }
+
+    /// What a workspace must hold for up to `tokens` tokens with `pairs` pairs of one and an expert, whatever the input.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub fn workspace_size(
+        &self,
+        tokens: usize,
+        pairs: usize,
+        threads: &Threads,
+    ) -> Result<WorkspaceSize, Error> {
+        let what = "the workspace";
+        let rows = tokens.max(pairs);
+        let all = rows.checked_add(pairs).ok_or(Error::TooLarge { what })?;
+        let quantized = self.activations.row.workspace(all, 0)?;
+        let WorkspaceSize { rows, .. } = self.activations.row.workspace(rows, threads.most_parts())?;
+        let indices = groups::indices(pairs, self.count).ok_or(Error::TooLarge { what })?;
+        Ok(WorkspaceSize { rows, outputs: product_of(what, pairs, self.n)?, indices, ..quantized })
+    }
+
+    /// A workspace for up to `tokens` tokens with `pairs` pairs.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`].
+    pub fn workspace(&self, tokens: usize, pairs: usize, threads: &Threads) -> Result<Workspace, Error> {
+        Workspace::of_size(self.workspace_size(tokens, pairs, threads)?)
+    }
+
+    /// Quantizes `m` tokens into `workspace`, for these and other experts or layers.
+    ///
+    /// # Errors
+    /// As for [`Matmul::quantize`].
+    pub fn quantize<'w>(
+        &self,
+        input: Input<'_>,
+        m: usize,
+        workspace: &'w mut Workspace,
+        threads: &Threads,
+    ) -> Result<QuantizedActivations<'w>, Error> {
+        self.any().matmul.quantize(input, m, self.k, workspace, threads)
+    }
+
+    /// Whether these read what `other` quantized.
+    pub fn shares_activations_with(&self, other: &Experts) -> bool {
+        self.activations.same_as(&other.activations)
+    }
+
+    /// Computes the products of all pairs. Without `weights` into `y` (`pairs * n`): a row for each pair, in the order of the
+    /// lists. With `weights`, one for each pair, into `y` (`tokens * n`) the sum over a token's pairs: it begins with 0, and
+    /// `weight * product` is added pair by pair in the order of the token's list, each step rounded to f32. A token without
+    /// experts gets zeros.
+    ///
+    /// Allocates nothing (with more than 16 threads, the lists of its parts).
+    ///
+    /// # Errors
+    /// [`Error::NoSuchExpert`], [`Error::DuplicateExpert`], [`Error::NonFiniteWeight`], each with the token and the position
+    /// in its list; [`Error::ShapeMismatch`], [`Error::WrongInput`], [`Error::ActivationLayout`],
+    /// [`Error::WorkspaceTooSmall`]; [`Error::NonFinite`] with the row of the input; [`Error::NoKernel`] for a number of
+    /// tokens that no kernel takes.
+    pub fn forward(
+        &self,
+        input: ExpertInput<'_>,
+        routes: &Routes<'_>,
+        weights: Option<&[f32]>,
+        y: &mut [f32],
+        workspace: &mut Workspace,
+        threads: &Threads,
+    ) -> Result<(), Error> {
+        let (n, k) = (self.n, self.k);
+        let (tokens, pairs) = (routes.tokens(), routes.pairs());
+        if let Some(weights) = weights {
+            check_len("the weights of the sum", "values", pairs, weights.len())?;
+            check_finite(weights, routes)?;
+        }
+        let results = if weights.is_some() { tokens } else { pairs };
+        check_len("the output", "values", product_of("the output", results, n)?, y.len())?;
+        let layout = self.activations.row;
+        let (floats, by_pair) = match input {
+            ExpertInput::Tokens(input) => (Some(input), false),
+            ExpertInput::Pairs(input) => (Some(input), true),
+            ExpertInput::Quantized(_) => (None, false),
+        };
+        let rows = if by_pair { pairs } else { tokens };
+        let mut parts = 0;
+        match input {
+            ExpertInput::Tokens(input) | ExpertInput::Pairs(input) => {
+                self.any().matmul.check_dtype(input.dtype())?;
+                check_input(input, rows, k, layout.blocks)?;
+                parts = activations::scratch_rows(input, rows, k, threads);
+            }
+            ExpertInput::Quantized(x) => {
+                x.check(self.any().matmul.entry().name, &self.activations)?;
+                check_len("the quantized activations", "tokens", tokens, x.m())?;
+            }
+        }
+        let too_large = Error::TooLarge { what: "the list of experts" };
+        let own = layout.workspace(if floats.is_some() { rows } else { 0 }, 0)?;
+        let gathered = layout.workspace(pairs, 0)?;
+        workspace.check(WorkspaceSize {
+            q: own.q.checked_add(gathered.q).ok_or(too_large.clone())?,
+            scales: own.scales.checked_add(gathered.scales).ok_or(too_large.clone())?,
+            sums: own.sums.checked_add(gathered.sums).ok_or(too_large.clone())?,
+            rows: layout.workspace(rows, parts)?.rows,
+            outputs: product_of("the output", pairs, n)?,
+            indices: groups::indices(pairs, self.count).ok_or(too_large)?,
+        })?;
+        let Workspace { q, scales, sums, rows: scratch, outputs, indices, gpu: _ } = workspace;
+        let groups = Groups::sort(routes, self.count, by_pair, indices)?;
+        let (own_q, q) = q.split_at_mut(own.q);
+        let (own_scales, scales) = scales.split_at_mut(own.scales);
+        let (own_sums, sums) = sums.split_at_mut(own.sums);
+        if y.is_empty() {
+            return Ok(());
+        }
+        if pairs == 0 || k == 0 {
+            y.fill(0.0);
+            return Ok(());
+        }
+        self.check_kernels(&groups)?;
+        let x = match input {
+            ExpertInput::Tokens(input) | ExpertInput::Pairs(input) => {
+                let buffers = RowBuffers { q: own_q, scales: own_scales, sums: own_sums, scratch };
+                let quantizer = self.any().matmul.processor_quantizer(input, Shape { m: rows, n, k })?;
+                activations::quantize_into(quantizer, input, rows, layout, buffers, threads)?
+            }
+            ExpertInput::Quantized(x) => x.rows,
+        };
+        let together = groups.rows_together();
+        let x = if together {
+            x
+        } else {
+            let (q, scales, sums) =
+                (&mut q[..gathered.q], &mut scales[..gathered.scales], &mut sums[..gathered.sums]);
+            let to = Gathered { first: 0, q: &mut *q, scales: &mut *scales, sums: &mut *sums };
+            to.fill(&x, groups.rows(), threads);
+            Activations { layout, m: pairs, q, scales, sums }
+        };
+        let in_order = weights.is_none() && groups.in_order();
+        let products = if in_order { &mut *y } else { &mut outputs[..pairs * n] };
+        self.products(&x, &groups, together, products, threads)?;
+        if !in_order {
+            rows::scatter(&outputs[..pairs * n], n, &groups, routes, weights, y, threads);
+        }
+        Ok(())
+    }
+
+    /// Kernel after kernel, with the experts whose number of tokens it is chosen for.
+    fn products(
+        &self,
+        x: &Activations<'_>,
+        groups: &Groups<'_>,
+        together: bool,
+        y: &mut [f32],
+        threads: &Threads,
+    ) -> Result<(), Error> {
+        for (index, choice) in self.choices.iter().enumerate() {
+            let packed = &self.packed[choice.packed];
+            let own = || {
+                packed.iter().enumerate().filter_map(|(expert, weights)| {
+                    let (first, count) = groups.of(expert);
+                    if count == 0 || self.choice(count) != Some(index) {
+                        return None;
+                    }
+                    let row = if together { groups.rows()[first] as usize } else { first };
+                    Some(Group { weights, x: x.rows(row, count), first })
+                })
+            };
+            let add = |sum: GroupedWork, group: Group<'_>| GroupedWork {
+                groups: sum.groups + 1,
+                tokens: sum.tokens + group.x.m,
+            };
+            let work = own().fold(GroupedWork::default(), add);
+            if work.groups > 0 {
+                choice.matmul.on_processor()?.grouped(own, work, [self.n, self.k], y, threads);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_kernels(&self, groups: &Groups<'_>) -> Result<(), Error> {
+        for expert in 0..groups.experts() {
+            let (_, m) = groups.of(expert);
+            if m > 0 && self.choice(m).is_none() {
+                return Err(refused(&self.prepared, Shape { m, n: self.n, k: self.k }));
+            }
+        }
+        Ok(())
+    }
+
+    /// The kernel for `m` tokens of one expert: the one that decide gives, or where it reads activations differently the first
+    /// that takes them.
+    fn choice(&self, m: usize) -> Option<usize> {
+        let shape = Shape { m, n: self.n, k: self.k };
+        let chosen = self.prepared.decide(shape).chosen()?;
+        let is_chosen = |choice: &Choice| std::ptr::eq(choice.matmul.entry(), chosen);
+        let takes = |choice: &Choice| broken_rule(&choice.matmul.entry().shape, shape).is_none();
+        self.choices.iter().position(is_chosen).or_else(|| self.choices.iter().position(takes))
+    }
+
+    /// One of its kernels, which read activations alike.
+    fn any(&self) -> &Choice {
+        // `Experts::stacked` is the only maker, and fails where nothing was chosen.
+        &self.choices[0]
+    }
+}
+
+fn refused(prepared: &Prepared, shape: Shape) -> Error {
+    match prepared.decide(shape).kernel() {
+        Err(error) => error,
+        // A kernel serves this shape and yet none was taken: say at least what was refused.
+        Ok(_) => Error::NoKernel(Box::new(prepared.decide(shape).refusal())),
+    }
+}
+
+fn check_finite(weights: &[f32], routes: &Routes<'_>) -> Result<(), Error> {
+    if weights.iter().all(|weight| weight.is_finite()) {
+        return Ok(());
+    }
+    for token in 0..routes.tokens() {
+        let own = &weights[routes.pairs_of(token)];
+        if let Some(position) = own.iter().position(|weight| !weight.is_finite()) {
+            return Err(Error::NonFiniteWeight { token, position });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! A product in two steps: activations quantized once, and products that read them.
+
+use super::Matmul;
+use crate::activations::{self, ActivationLayout, Activations, Input, QuantizedActivations, RowLayout};
+use crate::error::Error;
+use crate::kernel::{check_input, check_outputs, check_shape, fill};
+use crate::launch::{Launcher, MatmulCode, On};
+use crate::request::Shape;
+use crate::threads::Threads;
+use crate::weights::PackedMatrix;
+use crate::workspace::Workspace;
+
+impl Matmul {
+    /// How it reads tokens of `k` elements.
+    pub(crate) fn activation_layout(&self, k: usize) -> Result<ActivationLayout, Error> {
+        let row = RowLayout::new(self.layout.unit, k, self.activation_format.block)?;
+        Ok(ActivationLayout { format: self.activation_format, row })
+    }
+
+    /// The kernel, if it is one of the processor.
+    pub(crate) fn on_processor(&self) -> Result<&Launcher<MatmulCode>, Error> {
+        match &self.on {
+            On::Cpu(launcher) => Ok(launcher),
+            On::Cuda(launcher) => {
+                Err(Error::ProcessorOnly { what: "shared activations", device: launcher.entry.device })
+            }
+        }
+    }
+
+    /// Whether activations that one of them [quantized](Matmul::quantize), of tokens of `k` elements, are what the other reads.
+    pub fn shares_activations_with(&self, other: &Matmul, k: usize) -> bool {
+        let both = self.on_processor().is_ok() && other.on_processor().is_ok();
+        match (self.activation_layout(k), other.activation_layout(k)) {
+            (Ok(one), Ok(two)) => both && one.same_as(&two),
+            (_, _) => false,
+        }
+    }
+
+    /// Quantizes `m` tokens of `k` elements into `workspace`, for this and other products. Allocates nothing, as
+    /// [`Matmul::run`].
+    ///
+    /// # Errors
+    /// [`Error::ProcessorOnly`]; [`Error::WrongInput`], [`Error::ShapeMismatch`], [`Error::WorkspaceTooSmall`],
+    /// [`Error::NonFinite`] with the position.
+    pub fn quantize<'w>(
+        &self,
+        input: Input<'_>,
+        m: usize,
+        k: usize,
+        workspace: &'w mut Workspace,
+        threads: &Threads,
+    ) -> Result<QuantizedActivations<'w>, Error> {
+        self.on_processor()?;
+        self.check_dtype(input.dtype())?;
+        let ActivationLayout { format, row } = self.activation_layout(k)?;
+        check_input(input, m, k, row.blocks)?;
+        if m == 0 || k == 0 {
+            let rows = Activations { layout: row, m, q: &[], scales: &[], sums: &[] };
+            return Ok(QuantizedActivations { format, rows });
+        }
+        // How rows are quantized does not depend on how many products read them.
+        let quantizer = self.processor_quantizer(input, Shape { m, n: 1, k })?;
+        let rows = activations::quantize(quantizer, input, m, row, workspace, threads)?;
+        Ok(QuantizedActivations { format, rows })
+    }
+
+    /// Computes `y` (`m * n`, row after row) from activations that this product or another one quantized. Allocates
+    /// nothing, as [`Matmul::run`], and gives the same bits.
+    ///
+    /// # Errors
+    /// [`Error::ProcessorOnly`]; [`Error::ActivationLayout`] where the activations were quantized for a kernel that
+    /// reads them differently; [`Error::WrongFormat`], [`Error::WrongPacking`], [`Error::ShapeMismatch`],
+    /// [`Error::ShapeRule`].
+    pub fn run_quantized(
+        &self,
+        weights: &PackedMatrix,
+        x: &QuantizedActivations<'_>,
+        bias: Option<&[f32]>,
+        y: &mut [f32],
+        threads: &Threads,
+    ) -> Result<(), Error> {
+        let launcher = self.on_processor()?;
+        self.accepts(weights)?;
+        let (m, n, k) = (x.m(), weights.n, weights.k);
+        x.check(launcher.entry.name, &self.activation_layout(k)?)?;
+        check_outputs(m, n, bias, y)?;
+        if m == 0 || n == 0 {
+            return Ok(());
+        }
+        check_shape(launcher.entry, Shape { m, n, k })?;
+        if k == 0 {
+            return fill(bias, y, n);
+        }
+        launcher.product(weights, &x.rows, bias, y, threads);
+        Ok(())
+    }
+}

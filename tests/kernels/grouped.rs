@@ -1,0 +1,143 @@
+//! Products over stacks of experts against the oracle, bit by bit, in every format that has a quantizer; and layers of
+//! several formats that share their activations.
+#![cfg(feature = "cli")]
+
+use crate::random::Random;
+use gristmill::oracle::{Int8Row, Oracle};
+use gristmill::registry::FormatInfo;
+use gristmill::{
+    Error, ExpertInput, Experts, Input, Linear, LinearOptions, QuantizedMatrix, Quantizer, REGISTRY, Request,
+    Restrict, Routes, Threads,
+};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+const EXPERTS: usize = 5;
+const N: usize = 37;
+/// Tokens; with three of five experts each, some experts have one token, some more than a decode kernel takes.
+const TOKENS: usize = 9;
+
+fn options() -> LinearOptions {
+    LinearOptions { restrict: Some(Restrict::default()), ..LinearOptions::default() }
+}
+
+/// A tensor by the format's default quantizer; `None` if it has none.
+fn quantized(format: &FormatInfo, n: usize, k: usize, seed: u64) -> Result<Option<Vec<u8>>, Error> {
+    if format.quantizers.is_empty() {
+        return Ok(None);
+    }
+    let prepared = REGISTRY.prepare(&Request::quantize(format.name, None, n, k))?;
+    let mut bytes = vec![0; format.tensor_bytes(n, k)?];
+    let values = Random::new(seed, "grouped").gauss_vec(n * k, 0.1 * (seed + 1) as f32);
+    Quantizer::new(&prepared.decide_as_asked())?.run(&values, n, k, &mut bytes)?;
+    Ok(Some(bytes))
+}
+
+/// For token `t` the experts `0`, then two that move on with it; in falling order for odd tokens.
+fn list() -> Vec<u32> {
+    let mut list = Vec::new();
+    for token in 0..TOKENS {
+        let second = if token < 7 { 1 } else { 2 };
+        let mut own = [0, second, 3 + (token == 4) as u32];
+        if token % 2 == 1 {
+            own.reverse();
+        }
+        list.extend(own);
+    }
+    list
+}
+
+#[test]
+fn experts_give_the_bits_of_the_oracle() -> Outcome {
+    let oracle = Oracle::new(&REGISTRY)?;
+    let list = list();
+    let weights: Vec<f32> = Random::new(1, "weights").gauss_vec(list.len(), 0.3);
+    let mut formats = 0;
+    for format in REGISTRY.formats {
+        let k = 2 * format.elements.max(64);
+        let tensors = (0..EXPERTS).map(|expert| quantized(format, N, k, expert as u64));
+        let Some(tensors) = tensors.collect::<Result<Option<Vec<_>>, _>>()? else { continue };
+        let of_format = oracle.format(format.name)?;
+        let matrices = tensors.iter().map(|bytes| QuantizedMatrix::new(format, N, k, bytes));
+        let matrices = matrices.collect::<Result<Vec<_>, _>>()?;
+        let rows = tensors.iter().map(|bytes| (0..N).map(|row| of_format.row(bytes, N, k, row)).collect());
+        let rows = rows.collect::<Result<Vec<Vec<_>>, _>>()?;
+        for threads in [Threads::single(), Threads::new(2)?.with_grain(1)] {
+            let experts = Experts::new(&REGISTRY, &matrices, &options(), &threads)?;
+            let mut workspace = experts.workspace(TOKENS, list.len(), &threads)?;
+            let routes = Routes::each(TOKENS, 3, &list)?;
+            for by_pair in [false, true] {
+                let count = if by_pair { list.len() } else { TOKENS };
+                let x = Random::new(by_pair.into(), format.name).gauss_vec(count * k, 1.0);
+                let input = Input::F32(&x);
+                let input = if by_pair { ExpertInput::Pairs(input) } else { ExpertInput::Tokens(input) };
+                let mut y = vec![f32::NAN; list.len() * N];
+                experts.forward(input, &routes, None, &mut y, &mut workspace, &threads)?;
+                let mut sums = vec![f32::NAN; TOKENS * N];
+                experts.forward(input, &routes, Some(&weights), &mut sums, &mut workspace, &threads)?;
+                let mut expected_sums = vec![0.0f32; TOKENS * N];
+                for (pair, expert) in list.iter().enumerate() {
+                    let x = &x[if by_pair { pair } else { pair / 3 } * k..][..k];
+                    let x = Int8Row::quantize(of_format.activations(), x).map_err(|_| "finite values")?;
+                    for (row, weight) in rows[*expert as usize].iter().enumerate() {
+                        let expected = of_format.product_f32(weight, &x.q, &x.scales, None);
+                        let found = y[pair * N + row];
+                        assert_eq!(
+                            found.to_bits(),
+                            expected.to_bits(),
+                            "{}, pair {pair}, row {row}: {found}, expected {expected}",
+                            format.name
+                        );
+                        expected_sums[pair / 3 * N + row] += weights[pair] * expected;
+                    }
+                }
+                let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&sums), bits(&expected_sums), "{}", format.name);
+            }
+        }
+        formats += 1;
+    }
+    println!("{formats} formats");
+    assert!(formats > 5, "only {formats} formats were tried");
+    Ok(())
+}
+
+#[test]
+fn layers_of_several_formats_share_activations() -> Outcome {
+    let k = 512;
+    let mut layers = Vec::new();
+    for format in REGISTRY.formats {
+        let Some(bytes) = quantized(format, N, k, 3)? else { continue };
+        let matrix = QuantizedMatrix::new(format, N, k, &bytes)?;
+        layers.push((format.name, Linear::new(&REGISTRY, &matrix, &options(), &Threads::single())?));
+    }
+    let threads = Threads::new(2)?.with_grain(1);
+    let mut shared_by_two_formats = 0;
+    for m in [1, 5] {
+        let x = Random::new(9, "shared").gauss_vec(m * k, 1.0);
+        for (from, one) in &layers {
+            let mut workspace = one.workspace(m, &threads)?;
+            let shared = one.quantize(Input::F32(&x), m, &mut workspace, &threads)?;
+            for (to, other) in &layers {
+                let mut y = vec![f32::NAN; m * N];
+                let outcome = other.forward_quantized(&shared, None, &mut y, &threads);
+                if !one.shares_activations_with(other, m) {
+                    assert!(
+                        matches!(outcome, Err(Error::ActivationLayout { .. })),
+                        "{from} {to}: {outcome:?}"
+                    );
+                    continue;
+                }
+                outcome?;
+                let mut alone = vec![f32::NAN; m * N];
+                let mut own = other.workspace(m, &threads)?;
+                other.forward(Input::F32(&x), m, None, &mut alone, &mut own, &threads)?;
+                assert_eq!(y, alone, "{to} from the activations of {from}");
+                shared_by_two_formats += usize::from(from != to);
+            }
+        }
+    }
+    println!("{shared_by_two_formats} pairs of formats and numbers of tokens");
+    assert!(shared_by_two_formats > 0);
+    Ok(())
+}
