@@ -20,7 +20,7 @@ pub use format::{Decode, FormatPlan};
 use gristmill_spec::model::{CpuVariant, Packing};
 use gristmill_spec::vocab::{Feature, Strategy};
 pub use lookup::LookupPlan;
-pub use pack::PackPlan;
+pub use pack::{PackPlan, UpperPlane};
 pub use primitives::{Primitives, features, primitives};
 pub use superblock::{RunTerm, SuperBlock};
 pub use terms::TermTypes;
@@ -42,8 +42,11 @@ pub enum Dot {
         /// Tiles between widenings, at least 1.
         tiles: u32,
     },
-    /// Pairs of products, widened to i32 at once.
-    PairsAtOnce,
+    /// Pairs of products, widened to i32 after this many fields of a tile.
+    PairsWithin {
+        /// Fields between widenings, at least 1 and fewer than a tile has.
+        fields: u32,
+    },
     /// Operands widened to i16 before the multiplication.
     Wide,
 }
@@ -120,15 +123,15 @@ impl<'a> MatmulPlan<'a> {
             // what is left to save is lost again where a unit has only a few tiles before its sums are shifted.
             let saves =
                 if primitives.byte_shift { pack.fields > 2 && unit_tiles > 2 } else { pack.fields > 1 };
-            Dot::Direct { shift_free: tokens == 1 && saves && pack.table.is_none() }
+            Dot::Direct { shift_free: tokens == 1 && saves && pack.table.is_none() && pack.upper.is_none() }
         } else if pairs_in_i16 == 0 {
             Dot::Wide
-        } else if pairs_in_i16 < i64::from(pack.fields) {
-            Dot::PairsAtOnce
+        } else if pairs_in_i16 < i64::from(pack.tile_fields()) {
+            Dot::PairsWithin { fields: pairs_in_i16 as u32 }
         } else {
             // Beyond the tiles of a unit there is nothing to postpone.
             let unit_tiles = if plan.unit == 0 { 64 } else { plan.unit.div_ceil(pack.tile.k) };
-            Dot::Pairs { tiles: (pairs_in_i16 / i64::from(pack.fields)).min(unit_tiles.into()) as u32 }
+            Dot::Pairs { tiles: (pairs_in_i16 / i64::from(pack.tile_fields())).min(unit_tiles.into()) as u32 }
         };
         let (mut vectors, mut tokens) = (rows / lanes, tokens);
         let each = sums_of_a_vector(plan, &pack, dot);
@@ -186,7 +189,10 @@ impl<'a> MatmulPlan<'a> {
             }
             Dot::Direct { shift_free: false } => format!("{operands} dot into i32"),
             Dot::Pairs { tiles } => format!("{operands} {pairs} in i16, widened every {tiles} tiles"),
-            Dot::PairsAtOnce => format!("{operands} {pairs} in i16, widened at once"),
+            Dot::PairsWithin { fields: 1 } => format!("{operands} {pairs} in i16, widened at once"),
+            Dot::PairsWithin { fields } => {
+                format!("{operands} {pairs} in i16, widened every {fields} fields")
+            }
             Dot::Wide => "operands widened to i16, pairs into i32".to_string(),
         };
         let unit = self.format.extent();
@@ -195,7 +201,11 @@ impl<'a> MatmulPlan<'a> {
                 "byte permutes and mask"
             }
             (None, _) if self.pack.trits() => "byte permutes, shift and mask",
+            (Some(_), _) if self.pack.upper.is_some() => {
+                "shift and mask in two planes, table lookup (byte shuffle)"
+            }
             (Some(_), _) => "mask and table lookup (byte shuffle)",
+            (None, _) if self.pack.upper.is_some() => "shift and mask in two planes",
             (None, 1) => "none (bytes)",
             (None, _) if matches!(self.dot, Dot::Direct { shift_free: true }) => "mask",
             (None, _) => "shift and mask",
@@ -209,7 +219,10 @@ impl<'a> MatmulPlan<'a> {
             self.pack.packing.name,
             match self.pack.trits() {
                 true => "trits, five to a byte".to_string(),
-                false => format!("{} bits", self.pack.bits()),
+                false => match self.pack.upper {
+                    Some(upper) => format!("{} + {} bits", self.pack.field_bits(), upper.bits),
+                    None => format!("{} bits", self.pack.bits()),
+                },
             }
         )
     }
@@ -230,7 +243,11 @@ fn pairs_save(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, step: u32, vectors: u3
     // None where a step has too few k for one.
     let operands = k / 8;
     let saved = vectors * tokens * operands;
-    let together = vectors * 2 * step.div_ceil(2) + tokens / 2 * operands;
+    let together = match pack.upper {
+        // Codes are put together first.
+        Some(_) => vectors * 2 * operands,
+        None => vectors * 2 * step.div_ceil(2),
+    } + tokens / 2 * operands;
     let (steps, apart) = match plan.unit {
         0 => (1, 0),
         unit => (unit.div_ceil(k), vectors * tokens + tokens),
@@ -242,7 +259,9 @@ fn pairs_save(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, step: u32, vectors: u3
 fn sums_of_a_vector(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, dot: Dot) -> u32 {
     let integers = match dot {
         Dot::Direct { shift_free: true } => pack.fields,
-        Dot::Direct { shift_free: false } | Dot::PairsAtOnce | Dot::Wide => 1,
+        Dot::Direct { shift_free: false } | Dot::Wide | Dot::PairsWithin { fields: 1 } => 1,
+        // A half in i16, and what it is widened into.
+        Dot::PairsWithin { .. } => 2,
         // Two halves in i16, and the i32 sum that they are widened into: during the loop if there is
         // more than one widening.
         Dot::Pairs { tiles } if plan.unit != 0 && tiles >= plan.unit.div_ceil(pack.tile.k) => 2,

@@ -35,11 +35,12 @@ fn pairs_never_leave_sixteen_bits() {
     each(|plan, _| {
         let tiles = match plan.dot {
             Dot::Pairs { tiles } => i64::from(tiles),
-            Dot::PairsAtOnce => 1,
+            Dot::PairsWithin { fields } => i64::from(fields),
             Dot::Direct { .. } | Dot::Wide => return,
         };
         seen += 1;
-        let adds = if plan.dot == Dot::PairsAtOnce { 1 } else { tiles * i64::from(plan.pack.fields) };
+        let whole_tiles = matches!(plan.dot, Dot::Pairs { .. });
+        let adds = if whole_tiles { tiles * i64::from(plan.pack.fields * plan.pack.words) } else { tiles };
         let operands = if plan.biased { [-128, 127] } else { [0, i64::from(plan.pack.operand_max)] };
         for (x, operand) in [-128i64, 127].into_iter().flat_map(|x| operands.map(|operand| (x, operand))) {
             let mut sum = 0i64;
@@ -60,9 +61,9 @@ fn wide_operands_are_widened_only_where_needed() {
         assert_eq!(plan.biased, plan.primitives.signed && plan.pack.operand_max > 127, "{}", plan.describe());
         match (isa, plan.dot) {
             (Isa::Neon, Dot::Direct { .. }) if plan.primitives.direct => {}
-            (Isa::Neon, Dot::Pairs { .. } | Dot::PairsAtOnce) if !plan.primitives.direct => {}
+            (Isa::Neon, Dot::Pairs { .. } | Dot::PairsWithin { .. }) if !plan.primitives.direct => {}
             (_, Dot::Wide) => assert!(!fits, "{}", plan.describe()),
-            (_, Dot::Pairs { .. } | Dot::PairsAtOnce) => assert!(fits, "{}", plan.describe()),
+            (_, Dot::Pairs { .. } | Dot::PairsWithin { .. }) => assert!(fits, "{}", plan.describe()),
             (Isa::AvxVnni | Isa::Avx512, Dot::Direct { .. }) => {}
             (isa, dot) => panic!("{isa} has no {dot:?}"),
         }
@@ -305,6 +306,55 @@ fn packed_codes_do_not_overlap() {
             }
             assert!(taken.into_iter().all(|t| t), "{}: a tile has holes", packing.name);
         }
+    }
+}
+
+/// Codes take as few bits as hold them, in planes where no field of a byte has as many, and the bits of both planes of all
+/// codes of a tile lie apart.
+#[test]
+fn codes_lie_in_planes_of_the_fewest_bits() {
+    let set = set();
+    let matmul = set.kernels.iter().find(|k| k.op == Op::Matmul).expect("shipped");
+    let mut widths = BTreeMap::new();
+    for format in &set.formats {
+        let plan = FormatPlan::new(format, &set.activations[format.activations]);
+        for variant in matmul.cpu.iter().filter(|v| v.strategy == Strategy::Multiply) {
+            let Some(packing) = variant.packing.map(|index| &set.packings[index]) else { continue };
+            let Ok(pack) = PackPlan::new(&plan, packing, variant.strategy, &variant.origin) else { continue };
+            if pack.trits() {
+                continue;
+            }
+            let key = (packing.name.as_str(), format.name.as_str());
+            widths.insert(key, (pack.field_bits(), pack.upper.map_or(0, |upper| upper.bits)));
+            let mut taken = vec![false; pack.tile.bytes as usize * 8];
+            for (row, k) in (0..packing.rows).flat_map(|row| (0..pack.tile.k).map(move |k| (row, k))) {
+                let lower = pack.bit(row, k)..pack.bit(row, k) + pack.field_bits();
+                let upper = pack.upper.map_or(0..0, |upper| {
+                    let first = pack.upper_bit(row, k).expect("there is a plane");
+                    first..first + upper.bits
+                });
+                for at in lower.chain(upper) {
+                    let before = std::mem::replace(&mut taken[at as usize], true);
+                    assert!(!before, "{} of {}: bit {at} twice", packing.name, format.name);
+                }
+            }
+            assert!(taken.into_iter().all(|taken| taken), "{}: a tile has holes", packing.name);
+        }
+    }
+    for (format, r16k4, r32k4) in [
+        ("q2_0", (2, 0), (2, 0)),
+        ("q3_k", (4, 0), (2, 1)),
+        ("iq1_s", (4, 0), (2, 1)),
+        ("iq2_xxs", (4, 0), (2, 1)),
+        ("iq3_s", (4, 0), (4, 0)),
+        ("q4_0", (4, 0), (4, 0)),
+        ("q5_0", (4, 1), (4, 1)),
+        ("q5_k", (4, 1), (4, 1)),
+        ("q6_k", (4, 2), (4, 2)),
+        ("q8_0", (8, 0), (8, 0)),
+    ] {
+        assert_eq!(widths.get(&("r16k4", format)), Some(&r16k4), "{format}");
+        assert_eq!(widths.get(&("r32k4", format)), Some(&r32k4), "{format}");
     }
 }
 

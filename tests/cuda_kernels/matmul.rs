@@ -14,7 +14,7 @@ use gristmill::vocab::{DType, Isa};
 use gristmill::{
     CpuProfile, Input, Matmul, QuantizedMatrix, REGISTRY, Request, Restrict, Shape, Threads, Workspace,
 };
-use gristmill_spec::model::{Axis, Factor, FieldType, Packing, Scalar};
+use gristmill_spec::model::{Axis, Factor, FieldType, Packing, Scalar, Tile};
 use gristmill_spec::vocab::Op;
 
 /// Integer activations of some tokens, with the scales of their blocks.
@@ -40,10 +40,14 @@ fn scalar(format: usize) -> &'static Entry {
     entries.find(|entry| entry.isa == Some(Isa::Scalar)).expect("every format with a product has it")
 }
 
-/// What the CPU's kernels know of a format's packed codes, from a packing whose tiles are as wide as the kernel's.
+/// What the CPU's kernels know of a format's packed codes, from a packing whose tiles are as wide as the kernel's, but for those
+/// whose codes lie in planes.
 pub fn pack_info(kernel: &Kernel) -> &'static PackInfo {
     let packings = &generated().set.packings;
-    let widths = |packing: &Packing| packing.tiles.iter().map(|tile| tile.code).collect::<Vec<_>>();
+    let widths = |packing: &Packing| {
+        let whole = packing.tiles.iter().filter(|tile| tile.upper.is_none());
+        whole.map(|tile| tile.code).collect::<Vec<_>>()
+    };
     let own = widths(&packings[kernel.listed.packing.expect("products have packings")]);
     let (format, _) = REGISTRY.format(kernel.format()).expect("in this build");
     let of_format = REGISTRY.entries.iter().filter(|entry| entry.format == format);
@@ -245,9 +249,10 @@ pub fn pack(kernel: &Kernel, product: &Product) -> Packed {
     let oracle = generated().oracle.format(kernel.format()).expect("described");
     let info = pack_info(kernel);
     let packing = &generated().set.packings[kernel.listed.packing.expect("products have packings")];
-    let (rows, bits) = (packing.rows as usize, bits_of(info));
-    let tile =
-        packing.tiles.iter().find(|tile| tile.code.bits() as usize == bits).expect("as wide as the CPU's");
+    // Codes in planes on the CPU are in one piece here, with as many bits or more.
+    let holds = |tile: &&Tile| tile.upper.is_none() && tile.code.bits() as usize >= bits_of(info);
+    let tile = packing.tiles.iter().find(holds).expect("as wide as the CPU's");
+    let (rows, bits) = (packing.rows as usize, tile.code.bits() as usize);
     let tile_k = tile.k as usize;
     let (unit, padded, units) = unit_of(kernel, k);
     let stride = (units * padded / tile_k * tile.bytes as usize).next_multiple_of(64);

@@ -12,7 +12,7 @@ use super::operands::{LINE, PREFETCH_DISTANCE, prefetches};
 use super::runs;
 use super::sums::{integer_sums, needs_sum, zero_point};
 use super::text::float;
-use crate::plan::{Dot, FormatPlan, MatmulPlan, trits};
+use crate::plan::{Dot, FormatPlan, MatmulPlan, UpperPlane, trits};
 use std::fmt::Write;
 
 /// Bytes of activations that all rows go through at once: half of the smallest second cache of the processors meant, so
@@ -141,6 +141,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
                          a.codes.add(row / ROWS * a.stride + row % ROWS * 4)
                      }};
                  }}
+                 {uppers}
                  let mut x = [a.x; T];
                  for t in 0..T {{ x[t] = a.x.add((token + t) * a.x_stride); }}
                  {next}
@@ -172,6 +173,17 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
             )
         } else {
             "let (first, last) = (0, a.m);".to_string()
+        },
+        uppers = match pack.upper {
+            Some(UpperPlane { nibbles: true, offset, .. }) => format!(
+                "// Two bytes of upper bits to a row.
+                 let mut uppers = [a.codes.add(row / ROWS * a.stride + row % ROWS * 2 + {offset}); V];
+                 for i in 1..V {{
+                     let row = row + i * LANES;
+                     uppers[i] = a.codes.add(row / ROWS * a.stride + row % ROWS * 2 + {offset});
+                 }}"
+            ),
+            Some(_) | None => String::new(),
         },
         next = if prefetches(plan) {
             "// From the end of these rows' panels to the rows that come next.

@@ -3,9 +3,10 @@
 //! The instruction takes eight k of two rows and eight k of two tokens. A packed vector holds four k of each of its
 //! rows, so two vectors are brought together lane by lane before they are decoded: neighbouring tiles, or where a byte
 //! holds four codes and more, a tile and the same tile moved down by a code. That costs two instructions for all the
-//! fields above one another; the activations of two tokens cost one for each operand.
+//! fields above one another; the activations of two tokens cost one for each operand. Where codes lie in planes, they are
+//! put together first.
 
-use super::operands::{at_tile, code_at, operand, steps, table};
+use super::operands::{at_word, code_at, decode, load_upper, operand, steps, table};
 use crate::plan::MatmulPlan;
 use std::fmt::Write;
 
@@ -49,8 +50,21 @@ pub(super) fn sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool)
 fn step(plan: &MatmulPlan<'_>) -> String {
     let (bits, fields, tiles) = (plan.pack.bits(), plan.pack.fields, plan.step);
     let mut out = String::new();
+    if let Some(upper) = plan.pack.upper {
+        for tile in 0..tiles {
+            out.push_str(&load_upper(tile, upper));
+        }
+        let operands: Vec<u32> = (0..tiles * plan.pack.tile_fields() / 2).collect();
+        for (vector, two) in operands.chunks(2).enumerate() {
+            for (j, operand) in two.iter().enumerate() {
+                out.push_str(&together(plan, 2 * operand, j));
+            }
+            multiply(&mut out, "rows", vector, two.len(), Order::Neighbours);
+        }
+        return out;
+    }
     for tile in 0..tiles {
-        let at = at_tile(tile);
+        let at = at_word(plan, tile);
         let _ = write!(
             out,
             "let mut packed{tile} = [simd::zero(); V];
@@ -96,28 +110,47 @@ fn step(plan: &MatmulPlan<'_>) -> String {
                 text(1)
             );
         }
-        let at = if vector == 0 { "k".to_string() } else { format!("k + {}", 16 * vector) };
-        let _ = write!(
-            out,
-            "for p in 0..T / 2 {{
-                 let (x0, x1) = (simd::activations::<{bytes}>(x[2 * p].add({at})), simd::activations::<{bytes}>(x[2 * p + 1].add({at})));\n",
-            bytes = 8 * two.len(),
-        );
-        for j in 0..two.len() {
-            let function = match order {
-                Order::Neighbours => "halves",
-                Order::EverySecond => "every_second",
-            };
-            let _ = write!(
-                out,
-                "let x = simd::{function}::<{j}>(x0, x1);
-                 for i in 0..V {{
-                     sum[2 * p][i] = simd::matrix(sum[2 * p][i], w{j}[i][0], x);
-                     sum[2 * p + 1][i] = simd::matrix(sum[2 * p + 1][i], w{j}[i][1], x);
-                 }}\n"
-            );
-        }
-        out.push_str("}\n");
+        multiply(&mut out, "w", vector, two.len(), order);
     }
     out
+}
+
+/// Statements that multiply operands `NAME0` and so on with vector `vector` of the activations at element `k`.
+fn multiply(out: &mut String, name: &str, vector: usize, operands: usize, order: Order) {
+    let at = if vector == 0 { "k".to_string() } else { format!("k + {}", 16 * vector) };
+    let _ = write!(
+        out,
+        "for p in 0..T / 2 {{
+             let (x0, x1) = (simd::activations::<{bytes}>(x[2 * p].add({at})), simd::activations::<{bytes}>(x[2 * p + 1].add({at})));\n",
+        bytes = 8 * operands,
+    );
+    for j in 0..operands {
+        let function = match order {
+            Order::Neighbours => "halves",
+            Order::EverySecond => "every_second",
+        };
+        let _ = write!(
+            out,
+            "let x = simd::{function}::<{j}>(x0, x1);
+             for i in 0..V {{
+                 sum[2 * p][i] = simd::matrix(sum[2 * p][i], {name}{j}[i][0], x);
+                 sum[2 * p + 1][i] = simd::matrix(sum[2 * p + 1][i], {name}{j}[i][1], x);
+             }}\n"
+        );
+    }
+    out.push_str("}\n");
+}
+
+/// Statements that decode fields `field` and the next, and bring their rows together as operand `j`.
+fn together(plan: &MatmulPlan<'_>, field: u32, j: usize) -> String {
+    let next = field + 1;
+    format!(
+        "{}{}let mut rows{j} = [[simd::zero(); 2]; V];
+         for i in 0..V {{
+             let (a, b) = (w{field}[i], w{next}[i]);
+             rows{j}[i] = [simd::in_turn::<0>(a, b), simd::in_turn::<1>(a, b)];
+         }}\n",
+        decode(plan, field),
+        decode(plan, next)
+    )
 }

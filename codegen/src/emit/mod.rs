@@ -18,6 +18,7 @@ mod matrix;
 mod modules;
 mod operands;
 mod pack;
+mod planes;
 mod quantize;
 mod registry;
 mod runs;

@@ -1,6 +1,7 @@
 //! From packed codes to operands, and their products with activations.
 
-use crate::plan::{Dot, MatmulPlan};
+use crate::plan::{Dot, MatmulPlan, UpperPlane};
+use std::cmp::Ordering;
 use std::fmt::Write;
 
 /// Bytes between the weights that are read and those that are prefetched. Hardware prefetchers stop at the end of a page, so this is a page.
@@ -14,23 +15,50 @@ fn at_k(further: u32) -> String {
     if further == 0 { "k".to_string() } else { format!("k + {further}") }
 }
 
-/// Byte `at`, or that of a tile of the same step further on.
-pub(super) fn at_tile(tile: u32) -> String {
-    if tile == 0 { "at".to_string() } else { format!("at + {tile} * TILE") }
+/// Byte `at`, or that of a tile of the same step further on, and so many bytes behind.
+fn at_byte(tile: u32, bytes: u32) -> String {
+    let at = if tile == 0 { "at".to_string() } else { format!("at + {tile} * TILE") };
+    if bytes == 0 { at } else { format!("{at} + {bytes}") }
+}
+
+/// Byte of vector `word` of the codes of a step, counted through its tiles.
+pub(super) fn at_word(plan: &MatmulPlan<'_>, word: u32) -> String {
+    let words = plan.pack.words;
+    at_byte(word / words, word % words * 4 * plan.pack.packing.rows)
 }
 
 /// Statements that load the tiles of a step, from byte `at` on, of every row vector into `packed0[vector]`,
-/// `packed1[vector]` and so on, and ask for later ones.
+/// `packed1[vector]` and so on, and ask for later ones. Of tiles with an upper plane only that is loaded, into
+/// `upper0[vector]` and so on: the vectors below it wait until their fields are decoded.
 pub(super) fn load(plan: &MatmulPlan<'_>) -> String {
     (0..plan.step).map(|tile| load_tile(plan, tile)).collect()
 }
 
+/// Statements that load vector `word` of a step.
+pub(super) fn load_word(plan: &MatmulPlan<'_>, word: u32) -> String {
+    format!(
+        "let mut packed{word} = [simd::zero(); V];
+         for i in 0..V {{ packed{word}[i] = simd::load(codes[i].add({})); }}\n",
+        at_word(plan, word)
+    )
+}
+
+/// Statements that load the upper plane of tile `tile` of a step, a byte for each of four k.
+pub(super) fn load_upper(tile: u32, upper: UpperPlane) -> String {
+    let from = if upper.nibbles {
+        format!("simd::nibbles(uppers[i].add({}))", at_byte(tile, 0))
+    } else {
+        format!("simd::load(codes[i].add({}))", at_byte(tile, upper.offset))
+    };
+    format!("let mut upper{tile} = [simd::zero(); V];\nfor i in 0..V {{ upper{tile}[i] = {from}; }}\n")
+}
+
 fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
-    let at = at_tile(tile);
-    let mut out = format!(
-        "let mut packed{tile} = [simd::zero(); V];
-         for i in 0..V {{ packed{tile}[i] = simd::load(codes[i].add({at})); }}\n",
-    );
+    let at = at_byte(tile, 0);
+    let mut out = match plan.pack.upper {
+        Some(upper) => load_upper(tile, upper),
+        None => load_word(plan, tile),
+    };
     if prefetches(plan) {
         let _ = write!(
             out,
@@ -38,9 +66,26 @@ fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
                  {at} + PREFETCH_DISTANCE
              }} else {{
                  ({at} + PREFETCH_DISTANCE).wrapping_add(next)
-             }};
-             for i in 0..V {{ if (i * LANES).is_multiple_of(LINE) {{ simd::prefetch(codes[i].wrapping_add(ahead)); }} }}\n"
+             }};\n"
         );
+        let mut ask = |of_a_line: &str, address: &str| {
+            let _ = writeln!(
+                out,
+                "for i in 0..V {{ if (i * LANES).is_multiple_of({of_a_line}) {{ simd::prefetch({address}); }} }}"
+            );
+        };
+        for word in 0..plan.pack.words {
+            let bytes = word * 4 * plan.pack.packing.rows;
+            let further = if bytes == 0 { String::new() } else { format!(" + {bytes}") };
+            ask("LINE", &format!("codes[i].wrapping_add(ahead{further})"));
+        }
+        match plan.pack.upper {
+            Some(UpperPlane { nibbles: true, .. }) => ask("2 * LINE", "uppers[i].wrapping_add(ahead)"),
+            Some(UpperPlane { offset, .. }) => {
+                ask("LINE", &format!("codes[i].wrapping_add(ahead + {offset})"));
+            }
+            None => {}
+        }
     }
     if plan.pack.trits() {
         let _ = write!(
@@ -60,18 +105,38 @@ pub(super) fn prefetches(plan: &MatmulPlan<'_>) -> bool {
 /// Statements that decode field `field` of the loaded tiles, counted through all of them, into `wFIELD[vector]`.
 pub(super) fn decode(plan: &MatmulPlan<'_>, field: u32) -> String {
     let pack = &plan.pack;
-    let (tile, of_tile) = (field / pack.fields, field % pack.fields);
-    let apart = pack.trits() && of_tile == pack.fields - 1;
-    let from = if apart { format!("fifth{tile}[i]") } else { format!("packed{tile}[i]") };
-    let shift = pack.place(of_tile);
+    let (word, of_word) = (field / pack.fields, field % pack.fields);
+    let apart = pack.trits() && of_word == pack.fields - 1;
+    let from = if apart { format!("fifth{word}[i]") } else { format!("packed{word}[i]") };
+    let shift = pack.place(of_word);
     let shift_free = plan.dot == Dot::Direct { shift_free: true };
-    let text = if shift_free && place(plan, of_tile).is_some() {
-        format!("simd::and({from}, simd::bytes({:#x}))", ((1u32 << pack.bits()) - 1) << shift)
+    let mut text = if shift_free && place(plan, of_word).is_some() {
+        format!("simd::and({from}, simd::bytes({:#x}))", ((1u32 << pack.field_bits()) - 1) << shift)
     } else {
-        code_at(plan, &from, shift, place(plan, of_tile).is_none())
+        code_at(plan, &from, shift, place(plan, of_word).is_none())
     };
+    let mut load = String::new();
+    if let Some(upper) = pack.upper {
+        if of_word == 0 {
+            load = load_word(plan, word);
+        }
+        text = format!("simd::or({text}, {})", upper_bits(plan, upper, field));
+    }
     let text = operand(plan, &text);
-    format!("let mut w{field} = [simd::zero(); V];\nfor i in 0..V {{ w{field}[i] = {text}; }}\n")
+    format!("{load}let mut w{field} = [simd::zero(); V];\nfor i in 0..V {{ w{field}[i] = {text}; }}\n")
+}
+
+/// The upper bits of field `field` of the loaded tiles, at their place in the code.
+fn upper_bits(plan: &MatmulPlan<'_>, upper: UpperPlane, field: u32) -> String {
+    let pack = &plan.pack;
+    let (tile, of_tile) = (field / pack.tile_fields(), field % pack.tile_fields());
+    let (from, to) = (of_tile * upper.bits, pack.field_bits());
+    let moved = match from.cmp(&to) {
+        Ordering::Less => format!("simd::shift_left::<{}>(upper{tile}[i])", to - from),
+        Ordering::Equal => format!("upper{tile}[i]"),
+        Ordering::Greater => format!("simd::shift::<{}>(upper{tile}[i])", from - to),
+    };
+    format!("simd::and({moved}, simd::bytes({:#x}))", ((1u32 << upper.bits) - 1) << to)
 }
 
 /// The code at bit `shift` of every byte of `packed` (an expression); `alone`: nothing stands above it.
@@ -80,7 +145,7 @@ pub(super) fn code_at(plan: &MatmulPlan<'_>, packed: &str, shift: u32, alone: bo
     if plan.pack.fields == 1 || alone {
         shifted
     } else {
-        format!("simd::and({shifted}, simd::bytes({:#x}))", (1u32 << plan.pack.bits()) - 1)
+        format!("simd::and({shifted}, simd::bytes({:#x}))", (1u32 << plan.pack.field_bits()) - 1)
     }
 }
 
@@ -107,7 +172,7 @@ pub(super) fn table(plan: &MatmulPlan<'_>) -> &'static str {
 /// shifted down at the price of a mask.
 pub(super) fn place(plan: &MatmulPlan<'_>, field: u32) -> Option<u32> {
     let bit = plan.pack.place(field);
-    let top = field > 0 && bit + plan.pack.bits() == 8 && plan.primitives.byte_shift;
+    let top = field > 0 && bit + plan.pack.field_bits() == 8 && plan.primitives.byte_shift;
     (!top).then_some(bit)
 }
 
@@ -116,15 +181,21 @@ pub(super) fn place(plan: &MatmulPlan<'_>, field: u32) -> Option<u32> {
 /// primitive that multiplies; `x` holds the activations in it.
 pub(super) fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) -> String) -> String {
     let mut out = String::new();
-    let fields = plan.pack.fields * plan.step;
-    if plan.primitives.grouped && (2..=4).contains(&fields) {
-        let _ = writeln!(
-            out,
-            "let mut group = [simd::zero(); T];\nfor t in 0..T {{ group[t] = simd::activations::<{}>(x[t].add(k)); }}",
-            4 * fields
-        );
+    let fields = plan.pack.tile_fields() * plan.step;
+    // As many k as a vector holds bytes, or fewer.
+    let group = fields.min(4);
+    if plan.primitives.grouped && group > 1 && fields.is_multiple_of(group) {
         for field in in_order(plan) {
-            let step = step(field, &format!("dot_group::<{field}>"));
+            let (first, of_group) = (field / group * group, field % group);
+            if of_group == 0 {
+                let _ = writeln!(
+                    out,
+                    "let mut group = [simd::zero(); T];\nfor t in 0..T {{ group[t] = simd::activations::<{}>(x[t].add({})); }}",
+                    4 * group,
+                    at_k(4 * first)
+                );
+            }
+            let step = step(field, &format!("dot_group::<{of_group}>"));
             out.push_str(&decode(plan, field));
             let _ = writeln!(out, "for t in 0..T {{ let x = group[t]; for i in 0..V {{ {step} }} }}");
         }
@@ -132,7 +203,7 @@ pub(super) fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) ->
     }
     let function = match plan.dot {
         Dot::Direct { .. } => "dot",
-        Dot::Pairs { .. } | Dot::PairsAtOnce => "pairs",
+        Dot::Pairs { .. } | Dot::PairsWithin { .. } => "pairs",
         Dot::Wide => "wide",
     };
     for field in in_order(plan) {
@@ -152,7 +223,7 @@ pub(super) fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) ->
 
 /// The order in which fields are taken. The fifth trit comes first: what it is looked up from is not needed any more then.
 pub(super) fn in_order(plan: &MatmulPlan<'_>) -> Vec<u32> {
-    let mut fields: Vec<u32> = (0..plan.pack.fields * plan.step).collect();
+    let mut fields: Vec<u32> = (0..plan.pack.tile_fields() * plan.step).collect();
     if plan.pack.trits() {
         fields.rotate_right(1);
     }

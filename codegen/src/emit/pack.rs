@@ -1,6 +1,7 @@
 //! Code that moves a format's rows into a packing and back, derived from the packing's layout.
 
 use super::fields::signed;
+use super::planes;
 use super::terms;
 use super::text::float;
 use super::trits;
@@ -16,7 +17,7 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let k_bits: Vec<String> = (0..tile_k).map(|k| pack.bit(0, k).to_string()).collect();
     let upper = name.to_uppercase();
     let mut row_digits = pack.tile.digits.iter().filter(|d| d.axis == Axis::Row);
-    let (row_table, row_bit) = match (row_digits.next(), row_digits.next()) {
+    let (mut tables, row_bit) = match (row_digits.next(), row_digits.next()) {
         (Some(only), None) => (String::new(), format!("row * {}", only.stride)),
         (None, _) => (String::new(), "0".to_string()),
         (Some(_), Some(_)) => {
@@ -153,12 +154,14 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let value = value
         .replace("let (scale", "\n// SAFETY: the caller answers for packed scales.\nlet (scale")
         .replace("let scale =", "\n// SAFETY: the caller answers for packed scales.\nlet scale =");
+    let planes = planes::pack(plan, pack, &mut tables);
     // Where the codes of a row in a tile make a word of their own, whole blocks are written word by word.
     let trits = pack.trits().then(|| trits::pack(plan, pack, &row_bit));
     let word = whole_words(plan, pack);
-    let store = match (&trits, word) {
-        (Some(trits), _) => trits.store.clone(),
-        (None, Some(word)) => {
+    let store = match (&trits, &planes, word) {
+        (Some(trits), _, _) => trits.store.clone(),
+        (None, Some(planes), _) => planes.store.clone(),
+        (None, None, Some(word)) => {
             let parts: Vec<String> = (0..tile_k)
                 .map(|k| {
                     let code = format!("code_{name}(values[{tile_k} * tile + {k}])");
@@ -180,7 +183,7 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
                 word / 8
             )
         }
-        (None, None) => format!(
+        (None, None, None) => format!(
             "for (element, &value) in values.iter().enumerate() {{
                  let code = code_{name}(value);
                  let k = first + element;
@@ -197,6 +200,8 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     };
     let code = if pack.trits() {
         format!("(TRITS_{upper}[usize::from(byte)] >> (2 * K_TRITS_{upper}[at % {tile_k}])) & 3")
+    } else if let Some(planes) = &planes {
+        format!("(byte >> (bit % 8)) & {:#x} | {}", (1u32 << pack.field_bits()) - 1, planes.read)
     } else if bits == 8 {
         "byte".to_owned()
     } else {
@@ -207,7 +212,7 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
          #[inline(always)]
          fn code_{name}(value: Int) -> u8 {{ {encode} }}
 
-         {row_table}/// Bit of element k of a tile's first row in packing `{name}`.
+         {tables}/// Bit of element k of a tile's first row in packing `{name}`.
          const K_BITS_{upper}: [usize; {tile_k}] = [{}];
 
          /// Rows of blocks to one panel of `{name}`.

@@ -59,16 +59,26 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
             begin("dot"),
             steps(plan.step, first, count, &format!("{load} {}", multiply(plan, "dot")))
         ),
-        Dot::PairsAtOnce => {
+        Dot::PairsWithin { fields: most } => {
             let multiply = multiply_fields(plan, |field, function| {
-                format!(
-                    "dot[t][i] = simd::widen(dot[t][i], simd::{function}(simd::zero_pairs(), w{field}[i], x));"
-                )
+                // Fields are taken in order, and each group of them starts anew.
+                let begins = field % most == 0;
+                let ends = field % most == most - 1 || field == plan.pack.tile_fields() * plan.step - 1;
+                let pairs = |sum: &str| format!("simd::{function}({sum}, w{field}[i], x)");
+                match (begins, ends) {
+                    (true, true) => {
+                        format!("dot[t][i] = simd::widen(dot[t][i], {});", pairs("simd::zero_pairs()"))
+                    }
+                    (true, false) => format!("sum[t][i] = {};", pairs("simd::zero_pairs()")),
+                    (false, false) => format!("sum[t][i] = {};", pairs("sum[t][i]")),
+                    (false, true) => format!("dot[t][i] = simd::widen(dot[t][i], {});", pairs("sum[t][i]")),
+                }
             });
+            let sum = if most == 1 { "" } else { "let mut sum = [[simd::zero_pairs(); V]; T];" };
             format!(
                 "{table}let mut dot = [[simd::zero(); V]; T];
                  {}
-                 for tile in {first}..{first} + {count} {{ {position} {load} {multiply} }}\n",
+                 for tile in {first}..{first} + {count} {{ {position} {sum} {load} {multiply} }}\n",
                 begin("dot")
             )
         }

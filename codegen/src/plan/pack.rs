@@ -17,12 +17,36 @@ pub struct PackPlan<'a> {
     pub table: Option<Vec<u8>>,
     /// Elements of a unit in packed order are padded to a multiple of this.
     pub multiple: u32,
-    /// Fields in a byte: codes that lie over each other, of bits or trits.
+    /// Fields in a byte: codes that lie over each other, of bits or trits. Where there is an upper plane, their lower bits.
     pub fields: u32,
+    /// Vectors of bytes one behind the other in a tile: its k are four for each field of each.
+    pub words: u32,
+    /// Where the upper bits of codes lie, if they are apart.
+    pub upper: Option<UpperPlane>,
     /// Largest operand.
     pub operand_max: u32,
     /// How scales and minima lie beside the codes.
     pub terms: TermTypes,
+}
+
+/// The upper bits of codes in a tile, of all fields over each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpperPlane {
+    /// Bits of a code.
+    pub bits: u32,
+    /// A row has sixteen bits, a nibble for each of four k, instead of a byte for each.
+    pub nibbles: bool,
+    /// First byte in the tile.
+    pub offset: u32,
+}
+
+/// Which tiles a kernel can read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reader {
+    /// Those whose codes are in one piece.
+    WholeCodes,
+    /// Those with an upper plane too.
+    Planes,
 }
 
 impl<'a> PackPlan<'a> {
@@ -36,40 +60,58 @@ impl<'a> PackPlan<'a> {
         strategy: Strategy,
         variant: &Origin,
     ) -> Result<PackPlan<'a>, Error> {
-        let pack = fitted(plan, packing, variant)?;
+        let reader = match strategy {
+            Strategy::Multiply => Reader::Planes,
+            Strategy::Lookup => Reader::WholeCodes,
+        };
+        let pack = fitted_for(plan, packing, reader, variant)?;
         pack.check_form(strategy, variant)?;
         Ok(PackPlan { terms: TermTypes::stored(plan, packing.rows), ..pack })
     }
 
-    /// Name of what packs this way, among all of a format: of the packing, and how scales and minima lie in it.
+    /// Name of what packs this way, among all of a format: of the packing, whether codes lie in planes, and how scales and
+    /// minima lie in it.
     pub fn ident(&self) -> String {
-        format!("{}{}", self.packing.name, self.terms.suffix())
+        let planes = if self.upper.is_some() { "_planes" } else { "" };
+        format!("{}{planes}{}", self.packing.name, self.terms.suffix())
     }
 
-    /// The narrowest tile of `packing` that holds value - min, or an index into a table of sixteen; none if none is wide
-    /// enough.
+    /// The tile of `packing`, among those whose codes are in one piece, that holds value - min, or an index into a table of
+    /// sixteen, in the fewest bytes; none if none is wide enough.
     pub fn fit(plan: &FormatPlan<'_>, packing: &'a Packing) -> Option<PackPlan<'a>> {
+        PackPlan::fit_for(plan, packing, Reader::WholeCodes)
+    }
+
+    fn fit_for(plan: &FormatPlan<'_>, packing: &'a Packing, reader: Reader) -> Option<PackPlan<'a>> {
         let span = (plan.max() - plan.min()) as u32;
-        let direct = packing.tiles.iter().find(|t| span < t.code.levels());
+        // Bytes of a run, which is filled up to whole tiles; where they are as many, the narrower codes.
+        let cost = |tile: &Tile| {
+            let tiles = if plan.unit == 0 { 1.0 } else { f64::from(plan.unit.div_ceil(tile.k)) };
+            let of_a_run = if plan.unit == 0 { f64::from(tile.k) } else { f64::from(plan.unit) };
+            (tiles * f64::from(tile.bytes) / of_a_run, tile.code.levels())
+        };
         let holds_all = |t: &&Tile| match t.code {
             TileCode::Bits(bits) => bits <= 4 && plan.values.len() <= 1 << bits && !plan.values.is_empty(),
             // Trits are looked up already.
             TileCode::Trit => false,
         };
-        let looked_up = packing.tiles.iter().find(holds_all);
-        let (tile, table) = match (direct, looked_up) {
-            (Some(d), Some(l)) if l.code.levels() < d.code.levels() => (l, true),
-            (Some(d), _) => (d, false),
-            (None, Some(l)) => (l, true),
-            (None, None) => return None,
+        let readable =
+            || packing.tiles.iter().filter(|tile| reader == Reader::Planes || tile.upper.is_none());
+        let direct = readable().filter(|tile| span < tile.code.levels()).map(|tile| (tile, false));
+        let looked_up = readable().filter(holds_all).map(|tile| (tile, true));
+        let smaller = |a: &(&Tile, bool), b: &(&Tile, bool)| {
+            let ((bytes, levels), (others, other)) = (cost(a.0), cost(b.0));
+            bytes.total_cmp(&others).then(levels.cmp(&other))
         };
+        // The first of those that are equal: without a table.
+        let (tile, table) = direct.chain(looked_up).min_by(smaller)?;
         let table = table.then(|| {
             let mut entries: Vec<u8> = plan.values.iter().map(|v| (v - plan.min()) as u8).collect();
             entries.resize(16, 0);
             entries
         });
         let fields = match tile.code {
-            TileCode::Bits(bits) => 8 / bits,
+            TileCode::Bits(_) => 8 / tile.lower_bits(),
             TileCode::Trit => TileCode::TRITS,
         };
         Some(PackPlan {
@@ -78,6 +120,8 @@ impl<'a> PackPlan<'a> {
             table,
             multiple: tile.k,
             fields,
+            words: (tile.k / (4 * fields).max(1)).max(1),
+            upper: upper_plane(tile),
             operand_max: span,
             terms: TermTypes::F32,
         })
@@ -87,32 +131,56 @@ impl<'a> PackPlan<'a> {
     pub(crate) fn check_form(&self, strategy: Strategy, variant: &Origin) -> Result<(), Error> {
         let (packing, tile) = (self.packing, self.tile);
         let fits = match strategy {
-            Strategy::Multiply => PackPlan::holds_lanes(packing, tile, self.fields),
+            Strategy::Multiply => self.holds_lanes() && self.holds_upper_bits(),
             Strategy::Lookup => PackPlan::holds_indices(packing, tile, self.fields),
         };
         if fits { Ok(()) } else { Err(Error::strategy_order(packing, tile, strategy, variant)) }
     }
 
-    /// A row to an i32 lane, four k to its bytes and fields of further k above.
-    fn holds_lanes(packing: &Packing, tile: &Tile, fields: u32) -> bool {
-        let rows: Vec<_> = tile.digits.iter().filter(|d| d.axis == Axis::Row && d.extent > 1).collect();
-        let ks: Vec<_> = tile.digits.iter().filter(|d| d.axis == Axis::K && d.extent > 1).collect();
-        let lanes = rows.len() == 1 && rows[0].stride == 32 && rows[0].extent == packing.rows;
-        let inner = ks.last().is_some_and(|d| d.extent == 4 && d.stride == 8);
-        let over = |d: &TileDigit| match tile.code {
-            TileCode::Bits(bits) => d.stride == bits,
+    /// A row to an i32 lane, four k to its bytes, fields of further k above, and with an upper plane further vectors of
+    /// the same behind.
+    fn holds_lanes(&self) -> bool {
+        let (rows, mut ks) = axes(&self.tile.digits);
+        let lanes = matches!(rows[..], [d] if d.stride == 32 && d.extent == self.packing.rows);
+        let inner = ks.pop().is_some_and(|d| d.extent == 4 && d.stride == 8 && d.trit == 0);
+        let over = |d: &TileDigit| match self.tile.code {
+            TileCode::Bits(_) => d.stride == self.field_bits(),
             TileCode::Trit => d.stride == 0 && d.trit == 1,
         };
-        let outer = (ks.len() == 1 && fields == 1)
-            || (ks.len() == 2 && ks[0].extent == fields && over(ks[0]) && ks[1].trit == 0);
-        lanes && inner && outer
+        let fields = self.fields == 1 || ks.pop().is_some_and(|d| d.extent == self.fields && over(d));
+        let words = self.words == 1
+            || (self.upper.is_some()
+                && ks.pop().is_some_and(|d| d.extent == self.words && d.stride == 32 * self.packing.rows));
+        lanes && inner && fields && words && ks.is_empty()
+    }
+
+    /// No upper bits, or those of all k of a tile over each other: in the four bytes of a row's lane, or in four nibbles,
+    /// of which two bytes hold the first and the third, the second and the fourth.
+    fn holds_upper_bits(&self) -> bool {
+        let (Some(upper), Some(plane)) = (self.upper, &self.tile.upper) else { return true };
+        let (rows, mut ks) = axes(&plane.digits);
+        let place = if upper.nibbles { 4 } else { 8 };
+        let lanes = matches!(rows[..], [d] if d.stride == 4 * place && d.extent == self.packing.rows);
+        let mut digit = |extent: u32, stride: u32| {
+            extent == 1 || ks.pop().is_some_and(|d| d.extent == extent && d.stride == stride)
+        };
+        let inner = if upper.nibbles { digit(2, 8) && digit(2, 4) } else { digit(4, 8) };
+        let fields = digit(place / upper.bits, upper.bits);
+        let whole = matches!(self.field_bits(), 1 | 2 | 4)
+            && matches!(upper.bits, 1 | 2 | 4)
+            && self.bits() <= 8
+            && self.tile.k == 4 * place / upper.bits
+            && self.tile.k == 4 * self.fields * self.words;
+        let behind = plane.offset == 32 * self.packing.rows * self.words;
+        lanes && inner && fields && whole && behind && ks.is_empty()
     }
 
     /// A row to a byte, with the k of an index in each half of it.
     fn holds_indices(packing: &Packing, tile: &Tile, fields: u32) -> bool {
         let [rows, ks] = [Axis::Row, Axis::K]
             .map(|axis| tile.digits.iter().filter(|d| d.axis == axis && d.extent > 1).collect::<Vec<_>>());
-        matches!(rows[..], [d] if d.stride == 8 && d.extent == packing.rows)
+        tile.upper.is_none()
+            && matches!(rows[..], [d] if d.stride == 8 && d.extent == packing.rows)
             && matches!(tile.code, TileCode::Bits(bits @ (1 | 2 | 4))
                 if matches!(ks[..], [d] if d.stride == bits && d.extent == fields))
     }
@@ -150,35 +218,63 @@ impl<'a> PackPlan<'a> {
         self.tile.code.bits()
     }
 
+    /// Bits of a code that stand in a field: all, or those below the upper plane.
+    pub fn field_bits(&self) -> u32 {
+        self.tile.lower_bits()
+    }
+
+    /// Fields of a tile, in all of its vectors.
+    pub fn tile_fields(&self) -> u32 {
+        self.fields * self.words
+    }
+
     /// Bit at which a field stands in its byte, or in the byte that it is looked up in.
     pub fn place(&self, field: u32) -> u32 {
         // The fifth trit has a byte of its own.
-        (field * self.bits()).min(8u32.saturating_sub(self.bits()))
+        (field * self.field_bits()).min(8u32.saturating_sub(self.field_bits()))
     }
 
-    /// Bit address of element (row, k) within a tile; that of its byte where codes are trits.
+    /// Bit address of element (row, k) within a tile; that of its byte where codes are trits, and of its lower bits where
+    /// the upper ones are apart.
     pub fn bit(&self, row: u32, k: u32) -> u32 {
-        self.address(row, k, |digit| digit.stride)
+        address(&self.tile.digits, row, k, |digit| digit.stride)
+    }
+
+    /// Bit address of the upper bits of element (row, k) within a tile that has a plane of them.
+    pub fn upper_bit(&self, row: u32, k: u32) -> Option<u32> {
+        let plane = self.tile.upper.as_ref()?;
+        Some(plane.offset + address(&plane.digits, row, k, |digit| digit.stride))
     }
 
     /// Number of the trit of element (row, k) in its byte.
     pub fn trit(&self, row: u32, k: u32) -> u32 {
-        self.address(row, k, |digit| digit.trit)
+        address(&self.tile.digits, row, k, |digit| digit.trit)
     }
+}
 
-    fn address(&self, row: u32, k: u32, step: impl Fn(&TileDigit) -> u32) -> u32 {
-        let (mut row, mut k) = (row, k);
-        let mut bit = 0;
-        for digit in self.tile.digits.iter().rev() {
-            let rest = match digit.axis {
-                Axis::Row => &mut row,
-                Axis::K => &mut k,
-            };
-            bit += *rest % digit.extent * step(digit);
-            *rest /= digit.extent;
-        }
-        bit
+fn address(digits: &[TileDigit], row: u32, k: u32, step: impl Fn(&TileDigit) -> u32) -> u32 {
+    let (mut row, mut k) = (row, k);
+    let mut bit = 0;
+    for digit in digits.iter().rev() {
+        let rest = match digit.axis {
+            Axis::Row => &mut row,
+            Axis::K => &mut k,
+        };
+        bit += *rest % digit.extent * step(digit);
+        *rest /= digit.extent;
     }
+    bit
+}
+
+/// The digits that count along rows, and those along k, but for those of one value.
+fn axes(digits: &[TileDigit]) -> (Vec<&TileDigit>, Vec<&TileDigit>) {
+    digits.iter().filter(|digit| digit.extent > 1).partition(|digit| digit.axis == Axis::Row)
+}
+
+fn upper_plane(tile: &Tile) -> Option<UpperPlane> {
+    let plane = tile.upper.as_ref()?;
+    let nibbles = plane.digits.iter().any(|digit| digit.axis == Axis::Row && digit.stride == 16);
+    Some(UpperPlane { bits: plane.bits, nibbles, offset: plane.offset / 8 })
 }
 
 /// As [`PackPlan::fit`], or why not.
@@ -187,6 +283,15 @@ pub(crate) fn fitted<'a>(
     packing: &'a Packing,
     variant: &Origin,
 ) -> Result<PackPlan<'a>, Error> {
-    PackPlan::fit(plan, packing)
+    fitted_for(plan, packing, Reader::WholeCodes, variant)
+}
+
+fn fitted_for<'a>(
+    plan: &FormatPlan<'_>,
+    packing: &'a Packing,
+    reader: Reader,
+    variant: &Origin,
+) -> Result<PackPlan<'a>, Error> {
+    PackPlan::fit_for(plan, packing, reader)
         .ok_or_else(|| Error::no_tile(plan.format, (plan.min(), plan.max()), packing, variant))
 }

@@ -969,7 +969,7 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0x32f7ae75684939a7),
+            id: KernelId(0x312368207744fb39),
             name: "matmul.planes.avx2",
             op: Op::Matmul,
             format: 0,

@@ -49,7 +49,28 @@ pub struct Tile {
     pub k: u32,
     /// Bytes of a tile: rows * k codes, eight bits or five trits to a byte.
     pub bytes: u32,
-    /// Digits, outermost first, each along one axis; within an axis outermost first too.
+    /// Digits, outermost first, each along one axis; within an axis outermost first too. Where there is an upper plane, of
+    /// the bits below it.
+    pub digits: Vec<TileDigit>,
+    /// The topmost bits of the codes, where they have a place of their own.
+    pub upper: Option<Plane>,
+}
+
+impl Tile {
+    /// Bits of a code that lie where [`digits`](Tile::digits) say.
+    pub fn lower_bits(&self) -> u32 {
+        self.code.bits() - self.upper.as_ref().map_or(0, |plane| plane.bits)
+    }
+}
+
+/// Some bits of every code of a tile, apart from its other ones.
+#[derive(Clone, Debug)]
+pub struct Plane {
+    /// Bits of a code.
+    pub bits: u32,
+    /// Bit of the tile at which the plane begins.
+    pub offset: u32,
+    /// As those of the tile, from `offset` on.
     pub digits: Vec<TileDigit>,
 }
 

@@ -1,7 +1,7 @@
 //! Packing files: `rows` and one `[[tile]]` for each kind of code.
 
 use super::format::{same_length, shape};
-use crate::model::{Axis, TileCode, TileDigit};
+use crate::model::{Axis, Plane, TileCode, TileDigit};
 use crate::toml_walk::{At, File, Node, Span, Table};
 use toml::de::DeTable;
 
@@ -28,13 +28,14 @@ pub(crate) struct RawTile {
     pub bytes: At<u32>,
     pub digits: Vec<TileDigit>,
     pub layout_span: Span,
+    pub upper: Option<At<Plane>>,
 }
 
 pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) -> RawPacking<'a> {
     let table = Table::open(file, "a packing", table, Span::default(), &["doc", "rows", "tile"]);
     let tables = table
         .need("tile")
-        .and_then(|_| table.tables("tile", "a tile", &["bits", "type", "k", "bytes", "layout"]));
+        .and_then(|_| table.tables("tile", "a tile", &["bits", "type", "k", "bytes", "layout", "upper"]));
     let all = tables.as_ref().map_or(usize::MAX, Vec::len);
     let tiles: Vec<RawTile> = tables.unwrap_or_default().iter().filter_map(tile).collect();
     RawPacking {
@@ -54,8 +55,27 @@ fn tile(table: &Table<'_>) -> Option<RawTile> {
     let layout = table.need("layout");
     let layout_span = layout.map_or(table.span, |n| n.span);
     let code = code?;
+    let upper = match table.get("upper") {
+        Some(node) => Some(upper(table, &node, code)?),
+        None => None,
+    };
     let digits = layout.and_then(|n| digits(&n, code.value));
-    Some(RawTile { code, k: k?, bytes: bytes?, digits: digits?, layout_span })
+    Some(RawTile { code, k: k?, bytes: bytes?, digits: digits?, layout_span, upper })
+}
+
+/// `upper = { bits = N, offset = N, ... }`: where the topmost bits of the codes lie.
+fn upper(tile: &Table<'_>, node: &Node<'_>, code: At<TileCode>) -> Option<At<Plane>> {
+    let TileCode::Bits(all @ 2..) = code.value else {
+        let message = format!("codes of {} have no upper bits apart from others", code.value);
+        let error = tile.file.error("conflicting-keys", node.span, message);
+        tile.file.report(error.also(tile.file.path, code.span, "the code"));
+        return None;
+    };
+    let table = node.table("an upper plane", &["bits", "offset", "axes", "shape", "stride"])?;
+    let bits = table.need("bits").and_then(|n| n.unsigned(1..=all - 1))?;
+    let offset = table.need("offset").and_then(|n| n.unsigned(0..=MAX_TILE_BYTES * 8))?;
+    let digits = digits_of(&table, code.value)?;
+    Some(At { value: Plane { bits: bits.value, offset: offset.value, digits }, span: node.span })
 }
 
 /// `bits = N`, or `type = "trit"`.
@@ -78,20 +98,23 @@ fn digits(node: &Node<'_>, code: TileCode) -> Option<Vec<TileDigit>> {
         TileCode::Bits(_) => &["axes", "shape", "stride"],
         TileCode::Trit => &["axes", "shape", "stride", "digit"],
     };
-    let table = node.table("a tile's layout", keys)?;
+    digits_of(&node.table("a tile's layout", keys)?, code)
+}
+
+fn digits_of(table: &Table<'_>, code: TileCode) -> Option<Vec<TileDigit>> {
     let axes =
         table.need("axes").and_then(|n| n.list(|n| n.word("axis", &[("row", Axis::Row), ("k", Axis::K)])));
     table.need("shape");
-    let shape = shape(&table);
+    let shape = shape(table);
     let stride = table.need("stride").and_then(|n| n.list(|n| n.unsigned(0..=MAX_TILE_BYTES * 8)));
     let (axes, (shape, _), stride) = (axes?, shape?, stride?);
-    same_length(&table, shape.len(), "axes", axes.len())?;
-    same_length(&table, shape.len(), "stride", stride.len())?;
+    same_length(table, shape.len(), "axes", axes.len())?;
+    same_length(table, shape.len(), "stride", stride.len())?;
     let trits = match code {
         TileCode::Bits(_) => vec![0; shape.len()],
         TileCode::Trit => {
             let trits = table.need("digit").and_then(|n| n.list(|n| n.unsigned(0..=TileCode::TRITS - 1)))?;
-            same_length(&table, shape.len(), "digit", trits.len())?;
+            same_length(table, shape.len(), "digit", trits.len())?;
             if let Some(stride) = stride.iter().find(|at| at.value % 8 != 0) {
                 let message = "trits live in whole bytes: strides must be multiples of 8";
                 table.file.report(table.file.error("out-of-range", stride.span, message));

@@ -20,6 +20,16 @@ bytes = 4
 layout = { axes = ["row", "k", "k"], shape = [2, 2, 5], stride = [16, 8, 0], digit = [0, 0, 1] }
 "#;
 
+const PLANES: &str = r#"doc = "x"
+rows = 4
+[[tile]]
+bits = 5
+k = 4
+bytes = 10
+layout = { axes = ["row", "k"], shape = [4, 4], stride = [16, 4] }
+upper = { bits = 1, offset = 64, axes = ["row", "k"], shape = [4, 4], stride = [4, 1] }
+"#;
+
 #[test]
 fn tiles() {
     let of_tiles = |set: &gristmill_spec::model::SpecSet| format!("{:?}", set.packings[0].tiles);
@@ -77,6 +87,27 @@ fn tiles() {
     ];
     let mut text = answers("packings/p.toml", BITS, bits, &[], of_tiles);
     text += &answers("packings/p.toml", TRITS, trits, &[], of_tiles);
+    let planes: &[Case] = &[
+        ("planes as they stand", &[]),
+        ("all bits in the upper plane", &[("bits = 1", "bits = 5")]),
+        ("no bits in it", &[("bits = 1", "bits = 0")]),
+        ("two bits in it", &[("bits = 1", "bits = 2")]),
+        ("a plane a bit further", &[("offset = 64", "offset = 65")]),
+        ("a plane a bit before", &[("offset = 64", "offset = 63")]),
+        ("upper bits on each other", &[("stride = [4, 1]", "stride = [4, 0]")]),
+        (
+            "upper bits of too few rows",
+            &[("shape = [4, 4], stride = [4, 1]", "shape = [3, 4], stride = [4, 1]")],
+        ),
+        ("a plane without its place", &[("offset = 64, ", "")]),
+        ("a word that a plane does not have", &[("offset = 64", "offset = 64, k = 4")]),
+        ("a plane of one-bit codes", &[("bits = 5", "bits = 1")]),
+        (
+            "a plane of trits",
+            &[("bits = 5", "type = \"trit\""), ("stride = [16, 4]", "stride = [16, 8], digit = [0, 1]")],
+        ),
+    ];
+    text += &answers("packings/p.toml", PLANES, planes, &[], of_tiles);
     golden("packings", &text);
 }
 

@@ -18,6 +18,9 @@
 //! Scales lie in packings as formats store them: `load_f16`, `load_bf16`, `load_e8m0_half` and `load_ue4m3_half` widen a vector
 //! of them to f32, which is exact.
 //!
+//! Where codes lie in planes, `shift`, `shift_left`, `and` and `or` put them together; `nibbles` loads upper bits of which a
+//! row has two bytes.
+//!
 //! Operands are unsigned bytes, except in `neon` and `neondot`, where they are signed: what doesn't fit goes
 //! through `signed` there.
 //!

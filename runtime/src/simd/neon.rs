@@ -95,11 +95,39 @@ pub fn and(a: I, b: I) -> I {
     vandq_s32(a, b)
 }
 
+/// Bitwise or.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn or(a: I, b: I) -> I {
+    vorrq_s32(a, b)
+}
+
 /// Every byte moved right by `SHIFT` bits, with zeros shifted in: the topmost field needs no mask.
 #[inline]
 #[target_feature(enable = "neon")]
 pub fn shift<const SHIFT: i32>(a: I) -> I {
     vreinterpretq_s32_u8(vshrq_n_u8::<SHIFT>(vreinterpretq_u8_s32(a)))
+}
+
+/// Every byte moved left by `SHIFT` bits, with zeros shifted in.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn shift_left<const SHIFT: i32>(a: I) -> I {
+    vreinterpretq_s32_u8(vshlq_n_u8::<SHIFT>(vreinterpretq_u8_s32(a)))
+}
+
+/// Two neighbouring bytes to every lane, a nibble to each of its bytes: the low ones to the first two, the high ones to the
+/// others. What stands above the nibbles is to be masked.
+///
+/// # Safety
+///
+/// Twice [`LANES`] bytes are readable at `p`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn nibbles(p: *const u8) -> I {
+    // SAFETY: the caller answers for eight bytes, which the load takes at any address.
+    let two = vreinterpretq_s32_u32(vmovl_u16(vreinterpret_u16_u8(unsafe { vld1_u8(p) })));
+    or(two, vshlq_n_s32::<12>(two))
 }
 
 /// Arithmetic shift of every lane.

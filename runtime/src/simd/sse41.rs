@@ -74,11 +74,39 @@ pub fn and(a: I, b: I) -> I {
     _mm_and_si128(a, b)
 }
 
+/// Bitwise or.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub fn or(a: I, b: I) -> I {
+    _mm_or_si128(a, b)
+}
+
 /// Every byte moved right by `SHIFT` bits, with bits of its neighbour shifted in: to be masked.
 #[inline]
 #[target_feature(enable = "ssse3,sse4.1")]
 pub fn shift<const SHIFT: i32>(a: I) -> I {
     _mm_srli_epi16::<SHIFT>(a)
+}
+
+/// Every byte moved left by `SHIFT` bits, with bits of its neighbour shifted in: to be masked.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub fn shift_left<const SHIFT: i32>(a: I) -> I {
+    _mm_slli_epi16::<SHIFT>(a)
+}
+
+/// Two neighbouring bytes to every lane, a nibble to each of its bytes: the low ones to the first two, the high ones to the
+/// others. What stands above the nibbles is to be masked.
+///
+/// # Safety
+///
+/// Twice [`LANES`] bytes are readable at `p`.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub unsafe fn nibbles(p: *const u8) -> I {
+    // SAFETY: the caller answers for the bytes; the load takes any alignment.
+    let two = _mm_cvtepu16_epi32(unsafe { _mm_loadl_epi64(p.cast()) });
+    or(two, _mm_slli_epi32::<12>(two))
 }
 
 /// Arithmetic shift of every lane.

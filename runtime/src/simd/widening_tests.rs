@@ -1,4 +1,5 @@
-//! Loads that widen, against plain arithmetic: every number of every type, on every ISA that this processor has.
+//! Loads that widen, and what puts planes of codes together, against plain arithmetic: every number of every type, on every
+//! ISA that this processor has.
 
 use crate::number;
 
@@ -46,6 +47,43 @@ macro_rules! check {
     }};
 }
 
+/// Takes every pair of bytes through `nibbles`, and bytes through the shifts of planes.
+macro_rules! check_planes {
+    ($module:ident, $($feature:tt),+) => {{
+        use super::$module as simd;
+        let name = stringify!($module);
+        let present = true $(&& detected!($feature))+;
+        if present {
+            // What a store of floats puts into memory are the bits of a vector.
+            let bytes_of = |vector: simd::I| -> Vec<u8> {
+                let mut lanes = [0f32; simd::LANES];
+                // SAFETY: the features were detected; `lanes` is as long as a vector.
+                unsafe { simd::store_f32(lanes.as_mut_ptr(), simd::as_f32(vector)) };
+                lanes.iter().flat_map(|lane| lane.to_bits().to_le_bytes()).collect()
+            };
+            let halves: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+            for group in halves.chunks_exact(2 * simd::LANES) {
+                // SAFETY: as above; a group is as long as half a vector.
+                let found = bytes_of(unsafe { simd::and(simd::nibbles(group.as_ptr()), simd::bytes(0xf)) });
+                let expected: Vec<u8> = group
+                    .chunks_exact(2)
+                    .flat_map(|two| [two[0] & 15, two[1] & 15, two[0] >> 4, two[1] >> 4])
+                    .collect();
+                assert_eq!(found, expected, "{name}: nibbles of {group:?}");
+            }
+            let bytes: Vec<u8> = (0..4 * simd::LANES).map(|i| (i * 89 + 45) as u8).collect();
+            // SAFETY: as above; `bytes` is as long as a vector.
+            let (left, both) = unsafe {
+                let vector = simd::load(bytes.as_ptr());
+                let left = simd::and(simd::shift_left::<3>(vector), simd::bytes(0x18));
+                (bytes_of(left), bytes_of(simd::or(vector, simd::bytes(0x41))))
+            };
+            assert_eq!(left, bytes.iter().map(|byte| byte << 3 & 0x18).collect::<Vec<u8>>(), "{name}");
+            assert_eq!(both, bytes.iter().map(|byte| byte | 0x41).collect::<Vec<u8>>(), "{name}");
+        }
+    }};
+}
+
 #[cfg(target_arch = "x86_64")]
 macro_rules! detected {
     ($feature:tt) => {
@@ -66,6 +104,20 @@ fn every_number_is_widened_as_plain_arithmetic_does() {
     check!(sse41, "ssse3", "sse4.1");
     check!(avx2, "avx2", "f16c");
     check!(avx512, "avx512f", "avx512bw");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn planes_are_put_together_as_plain_arithmetic_does() {
+    check_planes!(sse41, "ssse3", "sse4.1");
+    check_planes!(avx2, "avx2", "f16c");
+    check_planes!(avx512, "avx512f", "avx512bw");
+}
+
+#[test]
+#[cfg(target_arch = "aarch64")]
+fn planes_are_put_together_as_plain_arithmetic_does() {
+    check_planes!(neon, "neon");
 }
 
 #[test]

@@ -1,0 +1,103 @@
+//! Code that packs codes whose upper bits lie in a plane of their own, and finds them again: what `pack` writes for such tiles.
+
+use crate::plan::{FormatPlan, PackPlan};
+use std::fmt::Write;
+
+/// Bits of a row in a vector of codes.
+const LANE: u32 = 32;
+
+/// The parts of a packing function that differ from those for codes in one piece.
+pub(super) struct Parts {
+    /// For a block of a row.
+    pub store: String,
+    /// The upper bits at their place in the code, of element `at` and `row`.
+    pub read: String,
+}
+
+/// None where codes are in one piece; constants go to `tables`.
+pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, tables: &mut String) -> Option<Parts> {
+    let plane = pack.upper?;
+    let name = pack.ident();
+    let upper = name.to_uppercase();
+    let (tile_k, tile_bytes, low) = (pack.tile.k, pack.tile.bytes, pack.field_bits());
+    let bits: Vec<u32> = (0..tile_k).filter_map(|k| pack.upper_bit(0, k)).collect();
+    // Bits of a row in the plane.
+    let lane = if plane.nibbles { 16 } else { LANE };
+    let _ = write!(
+        tables,
+        "/// Bit of the upper bits of element k of a tile's first row in packing `{name}`.
+         const UPPER_BITS_{upper}: [usize; {tile_k}] = {bits:?};\n"
+    );
+    let read = format!(
+        "{{
+             let bit = row * {lane} + UPPER_BITS_{upper}[at % {tile_k}];
+             // SAFETY: the caller answers for a whole panel.
+             let byte = unsafe {{ *codes.add(at / {tile_k} * {tile_bytes} + bit / 8) }};
+             ((byte >> (bit % 8)) & {:#x}) << {low}
+         }}",
+        (1u32 << plane.bits) - 1
+    );
+    let run = if plan.unit == 0 { plan.format.elements } else { plan.unit };
+    if run.is_multiple_of(tile_k) {
+        let store = format!(
+            "for tile in 0..ELEMENTS / {tile_k} {{
+                 let mut each = [0u8; {tile_k}];
+                 for (code, &value) in each.iter_mut().zip(&values[tile * {tile_k}..]) {{ *code = code_{name}(value); }}
+                 let at = (first / {tile_k} + tile) * {tile_bytes};
+                 {}
+             }}",
+            words(pack, lane, &bits)
+        );
+        return Some(Parts { store, read });
+    }
+    let padded = if plan.unit == 0 { run } else { run.next_multiple_of(pack.multiple) };
+    let at = if padded == run { "k".to_string() } else { format!("k / {run} * {padded} + k % {run}") };
+    let store = format!(
+        "for (element, &value) in values.iter().enumerate() {{
+             let code = code_{name}(value);
+             let k = first + element;
+             let at = {at};
+             let bit = row * {LANE} + K_BITS_{upper}[at % {tile_k}];
+             let above = row * {lane} + UPPER_BITS_{upper}[at % {tile_k}];
+             let tile = at / {tile_k} * {tile_bytes};
+             // SAFETY: the caller answers for a whole panel.
+             unsafe {{
+                 *codes.add(tile + bit / 8) |= (code & {keep:#x}) << (bit % 8);
+                 *codes.add(tile + above / 8) |= (code >> {low}) << (above % 8);
+             }}
+         }}",
+        keep = (1u32 << low) - 1,
+    );
+    Some(Parts { store, read })
+}
+
+/// Statements that write the codes `each` of a row in the tile at byte `at`: a word in each vector, and one in the plane.
+fn words(pack: &PackPlan<'_>, lane: u32, upper_bits: &[u32]) -> String {
+    let low = pack.field_bits();
+    let mut out = String::new();
+    let mut write = |first: u32, width: u32, codes: Vec<(String, u32)>| {
+        let codes = codes.into_iter().map(|(code, bit)| match bit - first {
+            0 => format!("u{width}::from({code})"),
+            place => format!("u{width}::from({code}) << {place}"),
+        });
+        let _ = write!(
+            out,
+            "let word = {};
+             // SAFETY: the caller answers for a whole panel.
+             unsafe {{ codes.add(at + {} + row * {bytes}).cast::<[u8; {bytes}]>().write(word.to_le_bytes()) }};\n",
+            codes.collect::<Vec<_>>().join(" | "),
+            first / 8,
+            bytes = width / 8
+        );
+    };
+    for word in 0..pack.words {
+        let first = word * LANE * pack.packing.rows;
+        let here = (0..pack.tile.k).filter(|k| (first..first + LANE).contains(&pack.bit(0, *k)));
+        let codes = here.map(|k| (format!("each[{k}] & {:#x}", (1u32 << low) - 1), pack.bit(0, k)));
+        write(first, LANE, codes.collect());
+    }
+    let first = upper_bits.iter().min().copied().unwrap_or(0);
+    let codes = upper_bits.iter().enumerate().map(|(k, bit)| (format!("each[{k}] >> {low}"), *bit));
+    write(first, lane, codes.collect());
+    out
+}

@@ -1,0 +1,263 @@
+pub mod matmul_neon_dotprod_i8mm_prefill_r16k4_6bit_by16x16_q8_k_scales_centred_f16 {
+    use ::gristmill::runtime::abi::MatmulArgs;
+    use ::gristmill::runtime::simd::neoni8mm::{self as simd, LANES};
+    /// Rows of a panel.
+    const ROWS: usize = 16;
+    /// Bytes of a tile of codes: all rows of a panel, 16 elements each.
+    const TILE: usize = 192;
+    /// Elements of a row in a tile.
+    const TILE_K: usize = 16;
+    /// Bytes of activations that all rows go through at once.
+    const SHARE: usize = 262144;
+    /// `V` vectors of rows from `row` by `T` tokens from `token`.
+    ///
+    /// # Safety
+    ///
+    /// As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.
+    #[target_feature(enable = "neon,dotprod,i8mm")]
+    unsafe fn tile<const V: usize, const T: usize>(
+        a: &MatmulArgs,
+        row: usize,
+        token: usize,
+    ) {
+        // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`.
+        unsafe {
+            let mut codes = [a.codes.add(row / ROWS * a.stride + row % ROWS * 4); V];
+            for i in 1..V {
+                let row = row + i * LANES;
+                codes[i] = if ROWS.is_multiple_of(V * LANES) {
+                    // In the same panel.
+                    codes[0].add(i * LANES * 4)
+                } else {
+                    a.codes.add(row / ROWS * a.stride + row % ROWS * 4)
+                };
+            }
+            let mut x = [a.x; T];
+            for t in 0..T {
+                x[t] = a.x.add((token + t) * a.x_stride);
+            }
+            /// Runs of a super-block.
+            const RUNS: usize = 16;
+            /// Words that its terms take in a panel.
+            const WORDS: usize = 72;
+            let mut scales = [a.scales.cast::<u16>(); V];
+            let mut scale_integers = [a.scales.cast::<i8>(); V];
+            for i in 0..V {
+                let row = row + i * LANES;
+                let panel = a.scales.add(row / ROWS * (a.units / RUNS * WORDS));
+                scales[i] = panel.cast::<u16>().add(row % ROWS);
+                scale_integers[i] = panel.add(8).cast::<i8>().add(row % ROWS);
+            }
+            let mut y = [[simd::splat_f32(0.0); V]; T];
+            for block in 0..a.units / RUNS {
+                let mut total = [[simd::zero(); V]; T];
+                for run in 0..RUNS {
+                    let unit = block * RUNS + run;
+                    let mut start = [simd::zero(); T];
+                    for t in 0..T {
+                        let x_sum = *a.x_sums.add((token + t) * a.units + unit);
+                        start[t] = simd::splat(x_sum * a.min);
+                    }
+                    let mut dot = [[simd::zero(); V]; T];
+                    for t in 0..T {
+                        for i in 0..V {
+                            dot[t][i] = start[t];
+                        }
+                    }
+                    for tile in unit..unit + 1 {
+                        let (at, k) = (tile * TILE, tile * TILE_K);
+                        let mut upper0 = [simd::zero(); V];
+                        for i in 0..V {
+                            upper0[i] = simd::load(codes[i].add(at + 128));
+                        }
+                        let mut group = [simd::zero(); T];
+                        for t in 0..T {
+                            group[t] = simd::activations::<16>(x[t].add(k));
+                        }
+                        let mut packed0 = [simd::zero(); V];
+                        for i in 0..V {
+                            packed0[i] = simd::load(codes[i].add(at));
+                        }
+                        let mut w0 = [simd::zero(); V];
+                        for i in 0..V {
+                            w0[i] = simd::or(
+                                simd::and(packed0[i], simd::bytes(0xf)),
+                                simd::and(
+                                    simd::shift_left::<4>(upper0[i]),
+                                    simd::bytes(0x30),
+                                ),
+                            );
+                        }
+                        for t in 0..T {
+                            let x = group[t];
+                            for i in 0..V {
+                                dot[t][i] = simd::dot_group::<0>(dot[t][i], w0[i], x);
+                            }
+                        }
+                        let mut w1 = [simd::zero(); V];
+                        for i in 0..V {
+                            w1[i] = simd::or(
+                                simd::shift::<4>(packed0[i]),
+                                simd::and(
+                                    simd::shift_left::<2>(upper0[i]),
+                                    simd::bytes(0x30),
+                                ),
+                            );
+                        }
+                        for t in 0..T {
+                            let x = group[t];
+                            for i in 0..V {
+                                dot[t][i] = simd::dot_group::<1>(dot[t][i], w1[i], x);
+                            }
+                        }
+                        let mut packed1 = [simd::zero(); V];
+                        for i in 0..V {
+                            packed1[i] = simd::load(codes[i].add(at + 64));
+                        }
+                        let mut w2 = [simd::zero(); V];
+                        for i in 0..V {
+                            w2[i] = simd::or(
+                                simd::and(packed1[i], simd::bytes(0xf)),
+                                simd::and(upper0[i], simd::bytes(0x30)),
+                            );
+                        }
+                        for t in 0..T {
+                            let x = group[t];
+                            for i in 0..V {
+                                dot[t][i] = simd::dot_group::<2>(dot[t][i], w2[i], x);
+                            }
+                        }
+                        let mut w3 = [simd::zero(); V];
+                        for i in 0..V {
+                            w3[i] = simd::or(
+                                simd::shift::<4>(packed1[i]),
+                                simd::and(simd::shift::<2>(upper0[i]), simd::bytes(0x30)),
+                            );
+                        }
+                        for t in 0..T {
+                            let x = group[t];
+                            for i in 0..V {
+                                dot[t][i] = simd::dot_group::<3>(dot[t][i], w3[i], x);
+                            }
+                        }
+                    }
+                    for i in 0..V {
+                        let integer = simd::integers(
+                            scale_integers[i].add(block * WORDS * 4 + run * ROWS),
+                        );
+                        for t in 0..T {
+                            total[t][i] = simd::add_product(
+                                total[t][i],
+                                dot[t][i],
+                                integer,
+                            );
+                        }
+                    }
+                }
+                for t in 0..T {
+                    let x_scale = simd::splat_f32(
+                        *a.x_scales.add((token + t) * a.x_blocks + block * 256 / 256),
+                    );
+                    for i in 0..V {
+                        y[t][i] = simd::add_f32(
+                            y[t][i],
+                            simd::mul_f32(
+                                simd::mul_f32(
+                                    simd::load_f16(scales[i].add(block * WORDS * 2)),
+                                    x_scale,
+                                ),
+                                simd::to_f32(total[t][i]),
+                            ),
+                        );
+                    }
+                }
+            }
+            for i in 0..V {
+                let row = row + i * LANES;
+                if row >= a.row_end {
+                    break;
+                }
+                let whole = row + LANES <= a.row_end;
+                let bias = if a.bias.is_null() {
+                    None
+                } else if whole {
+                    Some(simd::load_f32(a.bias.add(row)))
+                } else {
+                    let mut lanes = [0f32; LANES];
+                    lanes
+                        .as_mut_ptr()
+                        .copy_from_nonoverlapping(a.bias.add(row), a.row_end - row);
+                    Some(simd::load_f32(lanes.as_ptr()))
+                };
+                for t in 0..T {
+                    let y = y[t][i];
+                    let y = match bias {
+                        Some(bias) => simd::add_f32(y, bias),
+                        None => y,
+                    };
+                    let out = a.y.add((token + t) * a.n + row);
+                    if whole {
+                        simd::store_f32(out, y);
+                    } else {
+                        let mut lanes = [0f32; LANES];
+                        simd::store_f32(lanes.as_mut_ptr(), y);
+                        out.copy_from_nonoverlapping(lanes.as_ptr(), a.row_end - row);
+                    }
+                }
+            }
+        }
+    }
+    /// `y = x * w^T (+ bias)`.
+    ///
+    /// # Safety
+    ///
+    /// As [`MatmulArgs`] says.
+    #[target_feature(enable = "neon,dotprod,i8mm")]
+    pub unsafe fn matmul(a: &MatmulArgs) {
+        let end = a.row_end.next_multiple_of(LANES);
+        // All rows go through some tokens, whose activations stay in the caches, then through the next.
+        let shares = a.m.div_ceil((SHARE / a.x_stride.max(1)).max(1));
+        let share = a.m.div_ceil(shares.max(1)).next_multiple_of(4);
+        let mut first = 0;
+        while first < a.m {
+            let last = a.m.min(first + share);
+            // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
+            unsafe {
+                let mut row = a.row_begin;
+                while row + 2 * LANES <= end {
+                    let mut token = first;
+                    while token + 4 <= last {
+                        tile::<2, 4>(a, row, token);
+                        token += 4;
+                    }
+                    while token + 2 <= last {
+                        tile::<2, 2>(a, row, token);
+                        token += 2;
+                    }
+                    while token < last {
+                        tile::<2, 1>(a, row, token);
+                        token += 1;
+                    }
+                    row += 2 * LANES;
+                }
+                while row + LANES <= end {
+                    let mut token = first;
+                    while token + 4 <= last {
+                        tile::<1, 4>(a, row, token);
+                        token += 4;
+                    }
+                    while token + 2 <= last {
+                        tile::<1, 2>(a, row, token);
+                        token += 2;
+                    }
+                    while token < last {
+                        tile::<1, 1>(a, row, token);
+                        token += 1;
+                    }
+                    row += LANES;
+                }
+            }
+            first = last;
+        }
+    }
+}
