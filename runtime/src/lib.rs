@@ -79,7 +79,7 @@ pub use error::Error;
 pub use gpu::{CudaVersion, GpuProfile, NoGpu};
 pub use gristmill_spec::vocab;
 pub use half;
-pub use kernel::{Dequantizer, Embedder, Matmul, Quantizer};
+pub use kernel::*;
 pub use linear::{Linear, LinearOptions, Policy};
 pub use memory::ProductMemory;
 pub use output::Output;
