@@ -19,7 +19,7 @@ fn section() -> Result<String, std::fmt::Error> {
         write!(out, "\n| {what} | parameters, in this order | what it is |\n|---|---|---|\n")?;
         for CudaAbi { name, declarations, doc } in rows {
             let declared = |one: &&str| if one.is_empty() { "(activations)" } else { *one }.to_owned();
-            let declarations: Vec<String> = declarations.iter().map(|one| declared(one)).collect();
+            let declarations: Vec<String> = declarations.iter().map(declared).collect();
             writeln!(out, "| `{name}` | `{}` | {doc} |", declarations.join(", "))?;
         }
     }
