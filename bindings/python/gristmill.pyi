@@ -64,7 +64,7 @@ def explain(
 ) -> str:
     """Which kernel serves `m` tokens and `n` rows of `k` weights, and why not the others, as text for people.
 
-    `op` is quantize, dequantize, embed, matmul or quantize_activations; `input` the type of what is not packed."""
+    `op` is the name of an op ("matmul"; a wrong one is answered with all of them); `input` the type of what is not packed."""
 
 def decide(
     op: str, format: str, n: int, k: int, *, m: int = 1, input: str = "f32", device: str = "cpu"

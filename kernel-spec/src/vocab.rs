@@ -3,10 +3,6 @@
 //! Everything else in gristmill (parser, compiler, runtime, command) takes its names from here, so
 //! that a word has one spelling and one meaning. This module is `no_std` and has no dependencies.
 
-mod op;
-
-pub use op::{OpInfo, Serves, Unpacked};
-
 /// Declares an enum together with its spellings: `ALL`, `name` and `from_name`.
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $word:literal,)* }) => {
@@ -38,21 +34,11 @@ macro_rules! words {
     };
 }
 
-words! {
-    /// What a kernel computes.
-    Op {
-        /// f32 values to packed blocks, by one of the format's quantizers.
-        Quantize = "quantize",
-        /// Packed blocks to f32 values.
-        Dequantize = "dequantize",
-        /// `y[m,n] = sum_k x[m,k] * w[n,k] (+ bias[n])` with packed `w`.
-        Matmul = "matmul",
-        /// f32 activation rows to int8 with scales and sums.
-        QuantizeActivations = "quantize_activations",
-        /// Rows of a packed matrix by index, as f32, f16 or bf16 values.
-        Embed = "embed",
-    }
-}
+mod abi;
+mod op;
+
+pub use abi::{Abi, CudaAbi, CudaFault};
+pub use op::{Op, OpInfo, Serves, Unpacked};
 
 words! {
     /// Element type of an unpacked operand.

@@ -122,8 +122,7 @@ pub fn expand(arguments: &Arguments, item: TokenStream) -> Result<TokenStream> {
             return Err(Error::new_spanned(attribute, message));
         }
     }
-    let shape = signature::of(*op);
-    shape.check(*op, &function.sig)?;
+    signature::check(*op, &function.sig)?;
     let enable: Vec<&str> = features(variant).iter().map(|feature| feature.name()).collect();
     if !enable.is_empty() {
         let enable = enable.join(",");
@@ -137,7 +136,7 @@ pub fn expand(arguments: &Arguments, item: TokenStream) -> Result<TokenStream> {
         }
     };
     let (ident, visibility) = (&function.sig.ident, &function.vis);
-    let alias = format_ident!("{}", shape.alias);
+    let alias = format_ident!("{}", op.info().abi.alias);
     let doc = format!("Which variant [`{ident}`](fn@{ident}) is.");
     let typed = quote_spanned! {ident.span()=>
         const _: ::gristmill::runtime::abi::#alias = #ident;

@@ -27,39 +27,12 @@ pub struct Step {
     pub stored: f32,
 }
 
-/// `blocks` blocks at `src` to `blocks * elements` values at `dst`; `outer` is the row's or tensor's scale.
-pub type DequantizeFn =
-    unsafe fn(src: *const u8, dst: *mut f32, blocks: usize, outer: f32) -> Result<(), Fault>;
-
-/// `blocks` blocks of a row at `src` to `blocks * elements` values of type `to` at `dst`, aligned for that type; `outer` is
-/// the row's or tensor's scale. `to` is f32, f16 or bf16: values are those of a [`DequantizeFn`], rounded to nearest even;
-/// what is too large for an f16 becomes an infinity.
-pub type EmbedFn =
-    unsafe fn(src: *const u8, dst: *mut u8, blocks: usize, outer: f32, to: DType) -> Result<(), Fault>;
-
-/// The step for `len` values (a row or a tensor) at `src`.
-pub type StepFn = unsafe fn(src: *const f32, len: usize) -> Result<Step, Fault>;
-
-/// `blocks * elements` values at `src` to `blocks` blocks at `dst`. `step` is read only by formats
-/// whose scale covers more than a block.
-pub type QuantizeFn =
-    unsafe fn(src: *const f32, dst: *mut u8, blocks: usize, step: Step) -> Result<(), Fault>;
-
-/// One row of `k` activations to int8.
-///
-/// * `q`: `k.div_ceil(unit) * unit_padded` bytes; units of `unit` values start every `unit_padded`
-///   bytes, what is between is set to zero;
-/// * `scales`: one for each block of the activation format;
-/// * `sums`: the sum of q over each unit.
-pub type QuantizeActivationsFn = unsafe fn(
-    x: *const f32,
-    k: usize,
-    unit: usize,
-    unit_padded: usize,
-    q: *mut i8,
-    scales: *mut f32,
-    sums: *mut i32,
-) -> Result<(), Fault>;
+macro_rules! functions {
+    ($($(#[$doc:meta])* $name:ident $alias:ident($($parameter:ident: $ty:ty),*) $(-> $output:ty)?;)*) => {
+        $($(#[$doc])* pub type $alias = unsafe fn($($parameter: $ty),*) $(-> $output)?;)*
+    };
+}
+gristmill_spec::cpu_abi!(functions);
 
 /// Up to `PackInfo::rows` rows of blocks (each `row_stride` bytes after the last) to one panel.
 ///
@@ -87,9 +60,6 @@ pub type UnpackFn = unsafe fn(
     k: usize,
     dst: *mut f32,
 );
-
-/// `y[t, r] = sum_k x[t, k] * w[r, k] (+ bias[r])` for tokens `0..m` and rows `row_begin..row_end`.
-pub type MatmulFn = unsafe fn(args: &MatmulArgs);
 
 /// Arguments of a [`MatmulFn`].
 #[derive(Clone, Copy, Debug)]

@@ -27,8 +27,9 @@ use crate::gpu::{GpuProfile, NoGpu};
 use crate::names;
 use crate::reason::Reason;
 use crate::request::{PrecisionMode, Request, Restrict, Shape};
+use crate::require::{Missing, NOTHING_HELD, lacks_cuda, missing};
 use crate::tuning::{self, ShapeClass, Tuning};
-use gristmill_spec::vocab::{DType, DeviceKind, FeatureSet, Op, Precision, Serves};
+use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Op, Precision, Serves};
 use std::sync::Arc;
 
 /// Entries that decisions choose among, for weights of one shape.
@@ -144,11 +145,12 @@ impl Registry {
             .copied()
             .collect();
         prepared.tuned = prepared.in_measured_order(tuning);
-        if let (true, None, Some(format)) = (request.op.info().product, &prepared.obstacle, prepared.format) {
+        let quantized_by = request.op.info().quantized_by;
+        if let (Some(op), None, Some(format)) = (quantized_by, &prepared.obstacle, prepared.format) {
             match request.input {
                 DType::I8 => {}
                 DType::F32 | DType::F16 | DType::Bf16 => {
-                    let inner = self.activation_request(format, request)?;
+                    let inner = self.activation_request(op, format, request)?;
                     prepared.activations = Some(Arc::new(self.prepare_on(&inner, cpu, gpu, restrict)?));
                 }
             }
@@ -156,8 +158,13 @@ impl Registry {
         Ok(prepared)
     }
 
-    /// The request for quantizing the activations of a product.
-    fn activation_request<'a>(&self, format: usize, request: &Request<'a>) -> Result<Request<'a>, Error> {
+    /// The request for quantizing the activations of a product by `op`.
+    fn activation_request<'a>(
+        &self,
+        op: Op,
+        format: usize,
+        request: &Request<'a>,
+    ) -> Result<Request<'a>, Error> {
         let broken = |at| Error::BrokenRegistry {
             package: self.package,
             at,
@@ -166,7 +173,7 @@ impl Registry {
         let info = self.formats.get(format).ok_or_else(|| broken("formats"))?;
         let activations = self.activations.get(info.activations).ok_or_else(|| broken(info.name))?;
         Ok(Request {
-            op: Op::QuantizeActivations,
+            op,
             format: activations.name,
             quantizer: None,
             input: DType::F32,
@@ -506,11 +513,11 @@ impl Registry {
     }
 
     /// Why a kernel that is described has no image.
-    fn not_built(&self, kernel: &WithoutImage) -> Reason {
+    fn not_built(&self, failures: &'static [(CudaArch, &'static str)]) -> Reason {
         match self.cuda {
             CudaBuild::FeatureOff => Reason::CudaFeatureOff,
             CudaBuild::NoToolchain { looked } => Reason::NoToolchain { looked },
-            CudaBuild::Built { .. } => Reason::NoImageBuilt { failures: kernel.failures },
+            CudaBuild::Built { .. } => Reason::NoImageBuilt { failures },
         }
     }
 
@@ -519,30 +526,35 @@ impl Registry {
         if kind == DeviceKind::Cuda {
             let described =
                 self.without_image.iter().any(|kernel| kernel.op == op && kernel.format == format);
-            match self.cuda {
-                CudaBuild::NoToolchain { looked } if described => return Reason::NoToolchain { looked },
-                // A build without the feature may not know what is described.
-                CudaBuild::FeatureOff if described || self.without_image.is_empty() => {
-                    return Reason::CudaFeatureOff;
-                }
-                CudaBuild::Built { .. } if described => return Reason::NoImageBuilt { failures: &[] },
-                CudaBuild::FeatureOff | CudaBuild::NoToolchain { .. } | CudaBuild::Built { .. } => {}
+            if lacks_cuda(self.cuda, described, !self.without_image.is_empty()) {
+                return self.not_built(&[]);
             }
         }
-        let any = |op, dtype, kind| !self.candidates_of(op, format, dtype, kind).is_empty();
-        let dtypes_on = |op, kind| DType::ALL.iter().copied().filter(move |dtype| any(op, *dtype, kind));
-        let described: Vec<DType> = dtypes_on(op, kind).filter(|other| *other != dtype).collect();
-        if !described.is_empty() {
-            return Reason::DTypeNotDescribed { dtype, described };
-        }
-        let on_any_device = |op| DeviceKind::ALL.iter().any(|kind| dtypes_on(op, *kind).next().is_some());
-        if on_any_device(op) {
-            return Reason::DeviceNotDescribed { kind };
-        }
         // Formats and activation formats are numbered apart, so the ops of one say nothing of the other.
-        let described =
-            Op::ALL.iter().copied().filter(|other| other.serves_like(op) && on_any_device(*other));
-        Reason::OpNotDescribed { op, described: described.collect() }
+        let mut held = NOTHING_HELD;
+        for other in Op::ALL.iter().copied().filter(|other| other.serves_like(op)) {
+            for (dtype, device) in
+                DType::ALL.iter().flat_map(|d| DeviceKind::ALL.iter().map(move |k| (*d, *k)))
+            {
+                held[other as usize][dtype as usize][device as usize] =
+                    !(self.candidates)(other, format, dtype, device).is_empty();
+            }
+        }
+        let on_any_device = |op: &Op| held[*op as usize].as_flattened().contains(&true);
+        match missing(&held, op, dtype, kind) {
+            Some(Missing::Input) => {
+                let here = |other: &DType| held[op as usize][*other as usize][kind as usize];
+                Reason::DTypeNotDescribed {
+                    dtype,
+                    described: DType::ALL.iter().copied().filter(here).collect(),
+                }
+            }
+            Some(Missing::Device) => Reason::DeviceNotDescribed { kind },
+            Some(Missing::Op) | None => Reason::OpNotDescribed {
+                op,
+                described: Op::ALL.iter().copied().filter(on_any_device).collect(),
+            },
+        }
     }
 }
 

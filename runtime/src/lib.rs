@@ -83,7 +83,7 @@ pub use experts::{ExpertInput, Experts, Routes};
 pub use gpu::{CudaVersion, GpuProfile, NoGpu};
 pub use gristmill_spec::vocab;
 pub use half;
-pub use kernel::{Dequantizer, Embedder, Matmul, Quantizer};
+pub use kernel::*;
 pub use linear::{Linear, LinearOptions, Policy};
 pub use memory::ProductMemory;
 pub use output::Output;

@@ -21,8 +21,8 @@ pub struct Request<'a> {
     pub format: &'a str,
     /// Name of the quantizer; `None`: the format's default. Read only for `quantize`.
     pub quantizer: Option<&'a str>,
-    /// Type of the unpacked operand: the activations of a product, the source of a quantizer, the
-    /// result of `dequantize` and `embed`.
+    /// Type of the operand that is not packed ([`OpInfo::unpacked`](gristmill_spec::vocab::OpInfo::unpacked)): the activations
+    /// of a product, the source of a quantizer, the result of what decodes.
     pub input: DType,
     /// Where.
     pub device: Device,
@@ -34,7 +34,7 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     /// f32 on the processor.
-    const fn of(op: Op, format: &'a str, quantizer: Option<&'a str>, shape: Shape) -> Request<'a> {
+    pub(crate) const fn of(op: Op, format: &'a str, quantizer: Option<&'a str>, shape: Shape) -> Request<'a> {
         let (input, device, precision) = (DType::F32, Device::CPU, PrecisionMode::Int8);
         Request { op, format, quantizer, input, device, shape, precision }
     }
@@ -54,13 +54,6 @@ impl<'a> Request<'a> {
     pub const fn dequantize(format: &'a str, n: usize, k: usize) -> Request<'a> {
         let shape = Shape::matrix(n, k);
         Request::of(Op::Dequantize, format, None, shape)
-    }
-
-    /// Rows of blocks by index to f32 ([`with_input`](Request::with_input): f16 or bf16) on the processor; `n` and `k` are
-    /// those of the matrix.
-    pub const fn embed(format: &'a str, n: usize, k: usize) -> Request<'a> {
-        let shape = Shape::matrix(n, k);
-        Request::of(Op::Embed, format, None, shape)
     }
 
     /// The same request for another input type.

@@ -55,6 +55,41 @@ impl Text {
 /// For one format: whether a build holds a kernel, by op, type and device (in the order of their words).
 pub type Held = [[[bool; DeviceKind::ALL.len()]; DType::ALL.len()]; Op::ALL.len()];
 
+/// What of a request it is that a build has no kernel for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// The type: there are kernels for others on this device.
+    Input,
+    /// The device: there are kernels for others.
+    Device,
+    /// The op.
+    Op,
+}
+
+/// What a build lacks for this, given what it holds for the format; `None` if nothing. Decisions and `require!` ask here.
+pub(crate) const fn missing(held: &Held, op: Op, input: DType, device: DeviceKind) -> Option<Missing> {
+    let (op, device) = (op as usize, device as usize);
+    if held[op][input as usize][device] {
+        return None;
+    }
+    let (mut there, mut at) = (false, 0);
+    while at < DType::ALL.len() {
+        there |= held[op][at][device];
+        at += 1;
+    }
+    Some(match (there, any_device(held, op)) {
+        (true, _) => Missing::Input,
+        (false, true) => Missing::Device,
+        (false, false) => Missing::Op,
+    })
+}
+
+/// Whether it is the build's lack of CUDA that a GPU has no kernel for: `described` ones have no image, or a build without the
+/// feature knows of none (`known`) at all.
+pub(crate) const fn lacks_cuda(cuda: CudaBuild, described: bool, known: bool) -> bool {
+    described || matches!(cuda, CudaBuild::FeatureOff) && !known
+}
+
 /// A [`Held`] without a kernel.
 pub const NOTHING_HELD: Held = [[[false; DeviceKind::ALL.len()]; DType::ALL.len()]; Op::ALL.len()];
 
@@ -110,13 +145,13 @@ impl Required<'_> {
         None
     }
 
-    /// Index of the activation format that a product with a float input needs a quantizer for.
-    pub const fn activations(&self, names: &Names, format: usize) -> Option<usize> {
-        match self.input {
-            DType::F32 | DType::F16 | DType::Bf16 if self.op.info().product => {
-                Some(names.formats[format].facts().activations)
+    /// The op that float activations need in front of this one, and the index of the activation format that it is for.
+    pub const fn activations(&self, names: &Names, format: usize) -> Option<(Op, usize)> {
+        match (self.input, self.op.info().quantized_by) {
+            (DType::F32 | DType::F16 | DType::Bf16, Some(op)) => {
+                Some((op, names.formats[format].facts().activations))
             }
-            DType::F32 | DType::F16 | DType::Bf16 | DType::I8 => None,
+            (DType::F32 | DType::F16 | DType::Bf16 | DType::I8, _) => None,
         }
     }
 
@@ -192,6 +227,9 @@ impl Required<'_> {
             }
             at += 1;
         }
+        if !lacks_cuda(names.cuda, described > 0, !names.without_image.is_empty()) {
+            return Text::EMPTY;
+        }
         // One reason holds for all of them, so it is said once.
         if described == 1 {
             text = no_image(text.push(first).push(": "), names.cuda);
@@ -208,10 +246,6 @@ impl Required<'_> {
             text = no_image(text.push("}: "), names.cuda);
         }
         if described == 0 {
-            // A build without the feature may not know what is described.
-            if !matches!(names.cuda, CudaBuild::FeatureOff) || !names.without_image.is_empty() {
-                return Text::EMPTY;
-            }
             text = no_image(text, names.cuda);
         }
         text.push("\n  help: ").push(match names.cuda {
@@ -225,36 +259,34 @@ impl Required<'_> {
 
     /// Why not, given what the build holds for the format; empty if it holds what is required.
     pub const fn explain(&self, held: &Held) -> Text {
-        let (op, input, device) = (self.op as usize, self.input as usize, self.device as usize);
-        if held[op][input][device] {
-            return Text::EMPTY;
-        }
+        let Some(missing) = missing(held, self.op, self.input, self.device) else { return Text::EMPTY };
         let mut text = self.no_kernel();
-        let (mut any, mut at) = (false, 0);
-        while at < DType::ALL.len() {
-            any |= held[op][at][device];
-            at += 1;
-        }
-        if any {
-            text =
-                text.push("not described for ").push(self.input.name()).push("\n  help: convert to one of: ");
-            let (mut first, mut at) = (true, 0);
-            while at < DType::ALL.len() {
-                if held[op][at][device] {
-                    text = listed(text, first, DType::ALL[at].name());
-                    first = false;
+        match missing {
+            Missing::Input => {
+                text = text
+                    .push("not described for ")
+                    .push(self.input.name())
+                    .push("\n  help: convert to one of: ");
+                let (mut first, mut at) = (true, 0);
+                while at < DType::ALL.len() {
+                    if held[self.op as usize][at][self.device as usize] {
+                        text = listed(text, first, DType::ALL[at].name());
+                        first = false;
+                    }
+                    at += 1;
                 }
-                at += 1;
+                return text;
             }
-            return text;
-        }
-        if any_device(held, op) {
-            text = text.push("no kernel is described for ").push(self.device.name());
-            return match self.device {
-                DeviceKind::Cpu => text.push("\n  help: add a [[cpu]] table to the kernel file"),
-                DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => text
-                    .push("\n  help: ask for device `cpu`, or let the policy `cpu` run it on the processor"),
-            };
+            Missing::Device => {
+                text = text.push("no kernel is described for ").push(self.device.name());
+                return match self.device {
+                    DeviceKind::Cpu => text.push("\n  help: add a [[cpu]] table to the kernel file"),
+                    DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => text.push(
+                        "\n  help: ask for device `cpu`, or let the policy `cpu` run it on the processor",
+                    ),
+                };
+            }
+            Missing::Op => {}
         }
         text = text
             .push("no kernel of this build does ")

@@ -43,7 +43,12 @@ const DEQUANTIZE: EntryFacts = EntryFacts {
         images: &IMAGES,
         min_cc: (7, 5),
         overlaps: false,
-        launch: CudaLaunch::Dequantize { function: "dequantize_plain", threads: 128, per_thread: 4 },
+        launch: CudaLaunch::Elements {
+            op: Op::Dequantize,
+            function: "dequantize_plain",
+            threads: 128,
+            per_thread: 4,
+        },
     }),
     counters: &COUNTERS,
 };

@@ -14,13 +14,12 @@ use std::io::Write;
 /// Exits with 0 if there is a kernel, 2 if there is none.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// What is to be computed: quantize, dequantize, embed, matmul, quantize_activations
-    #[arg(value_parser = request::op)]
+    #[arg(value_parser = request::op, help = request::ops("What is to be computed"))]
     op: Op,
-    /// Weight format (activation format for quantize_activations)
+    /// Weight format, or activation format where the op is for those
     #[arg(long, value_name = "NAME")]
     pub(super) format: String,
-    /// Type of the unpacked operand (of the result for dequantize and embed): f32, f16, bf16, i8
+    /// Type of the operand that is not packed (of what decodes, the result): f32, f16, bf16, i8
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = request::dtype)]
     pub(super) input: DType,
     /// Device: cpu, cuda:0, rocm:0, metal:0

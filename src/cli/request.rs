@@ -23,6 +23,12 @@ word!(dtype, DType, "input type");
 word!(isa, Isa, "ISA");
 word!(precision, PrecisionMode, "precision");
 
+/// Help of an argument that is an op.
+pub fn ops(what: &str) -> String {
+    let names: Vec<&str> = Op::ALL.iter().map(|op| op.name()).collect();
+    format!("{what}: {}", names.join(", "))
+}
+
 /// Threads that a command takes at most.
 pub const MOST_THREADS: usize = 1024;
 

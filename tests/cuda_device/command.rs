@@ -201,7 +201,7 @@ fn a_report_of_a_device_goes_on_after_failures() {
 
     let failing = entries().find_map(|entry| match entry.code {
         Code::Cuda(code) => match code.launch {
-            gristmill::registry::CudaLaunch::Dequantize { function, .. } => Some(function),
+            gristmill::registry::CudaLaunch::Elements { function, .. } => Some(function),
             _ => None,
         },
         _ => None,

@@ -383,7 +383,7 @@ fn a_failed_launch_names_its_kernel_and_loses_the_device() {
     let failing = entries().find(|entry| entry.op == Op::Dequantize);
     let function = failing.and_then(|entry| match entry.code {
         Code::Cuda(code) => match code.launch {
-            gristmill::registry::CudaLaunch::Dequantize { function, .. } => Some(function),
+            gristmill::registry::CudaLaunch::Elements { function, .. } => Some(function),
             _ => None,
         },
         _ => None,

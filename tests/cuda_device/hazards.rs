@@ -476,7 +476,7 @@ fn any_thread_will_do() {
 fn dequantizing() -> Option<&'static str> {
     entries().filter(|entry| entry.op == Op::Dequantize).find_map(|entry| match entry.code {
         Code::Cuda(code) => match code.launch {
-            CudaLaunch::Dequantize { function, .. } => Some(function),
+            CudaLaunch::Elements { function, .. } => Some(function),
             _ => None,
         },
         _ => None,

@@ -217,7 +217,7 @@ enum gm_status gm_format_bytes(const char *format, size_t n, size_t k, size_t *b
 
 // The name of the kernel that serves a request. Without one the status is GM_NO_KERNEL and the message says why.
 //
-// `op` is "quantize", "dequantize", "embed", "matmul" or "quantize_activations"; `input` the type of the operand that is
+// `op` is the name of an op ("matmul"; a wrong one is answered with all of them); `input` the type of the operand that is
 // not packed ("f32" where NULL); `device` "cpu" (where NULL), "cuda:0" and so on.
 //
 // # Safety

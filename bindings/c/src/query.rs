@@ -127,7 +127,7 @@ pub(crate) unsafe fn device_named(device: *const c_char) -> Result<Device, Failu
 
 /// The name of the kernel that serves a request. Without one the status is GM_NO_KERNEL and the message says why.
 ///
-/// `op` is "quantize", "dequantize", "embed", "matmul" or "quantize_activations"; `input` the type of the operand that is
+/// `op` is the name of an op ("matmul"; a wrong one is answered with all of them); `input` the type of the operand that is
 /// not packed ("f32" where NULL); `device` "cpu" (where NULL), "cuda:0" and so on.
 ///
 /// # Safety

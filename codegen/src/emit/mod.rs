@@ -1,8 +1,8 @@
 //! Emitting: plans to Rust text. Nothing here can fail on what a user wrote; that was refused before.
 
 mod activations;
+mod blockwise;
 mod cuda;
-mod embed;
 pub mod fields;
 mod format;
 pub(crate) use format::uses_outer;

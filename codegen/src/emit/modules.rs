@@ -1,17 +1,18 @@
 //! The modules of generated code: one for each format, one for each activation format.
 
+use super::blockwise::{Kernels, binding, k_rule, passing_on};
 use super::listed::{Listed, Listing, variant_ident};
 use super::loops::{Loops, Shared, free_name};
 use super::serving::serving;
-use super::text::{attributes, doc};
-use super::{activations, embed, fields, format, lookup, matmul, pack, quantize, scalar};
+use super::text::doc;
+use super::{activations, blockwise, fields, format, lookup, matmul, pack, scalar};
 use crate::Error;
 use crate::options::{CudaImages, Options};
 use crate::plan::packed::{PackedPlan, packed_plan};
 use crate::plan::{FormatPlan, PackPlan, lcm, scalar_k_max};
-use gristmill_spec::model::{CpuVariant, Format, Origin, Packing, QuantizeRule, ShapeRules, SpecSet};
+use gristmill_spec::model::{CpuVariant, Format, Packing, QuantizeRule, SpecSet};
 use gristmill_spec::vocab::Op;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// One module for a format, with every kernel that serves it.
@@ -24,146 +25,12 @@ pub(super) fn format_module(
 ) -> Result<(String, Vec<Listed>), Vec<Error>> {
     let format: &Format = plan.format;
     let name = &format.name;
-    let mut errors = Vec::new();
-    let mut listed = Vec::new();
     let decode = format::decode(plan);
-    let mut body = decode.clone();
-    let k_rule = |mut shape: ShapeRules, k_max: u64| {
-        shape.k.max = shape.k.max.min(k_max);
-        shape.k.multiple_of = lcm(shape.k.multiple_of.max(1), u64::from(format.elements));
-        shape
-    };
     let strategies = strategy_words(plan);
-
-    let dequantizers: Vec<_> = serving(set, Op::Dequantize, index).collect();
-    let embedders: Vec<_> = serving(set, Op::Embed, index).collect();
-    let to_values = format::dequantize(plan);
-    let dequantize = format!("{decode}{to_values}");
-    let mut decoders = BTreeSet::new();
-    if !dequantizers.is_empty() {
-        let listing = Listing { op: Op::Dequantize, format: index, format_name: name, options };
-        for (kernel, order, variant) in dequantizers {
-            let ident = format!("dequantize_{}", variant_ident(variant));
-            let function = match &variant.body {
-                Some(path) => path.clone(),
-                None => {
-                    body.push_str(&dequantizer(name, variant, &ident));
-                    decoders.insert(ident.clone());
-                    format!("{name}::{ident}")
-                }
-            };
-            listed.push(listing.entry(
-                kernel,
-                order,
-                variant,
-                None,
-                k_rule(variant.shape, u64::MAX),
-                format!("decode: {strategies}"),
-                format!("Code::Dequantize({function})"),
-                &dequantize,
-            ));
-            binding(&mut body, variant, &listed[listed.len() - 1].name);
-        }
-    }
-    if !embedders.is_empty() {
-        let text = embed::embed();
-        let listing = Listing { op: Op::Embed, format: index, format_name: name, options };
-        for (kernel, order, variant) in embedders {
-            let ident = format!("embed_{}", variant_ident(variant));
-            let function = match &variant.body {
-                Some(path) => path.clone(),
-                None => {
-                    let decoder = format!("dequantize_{}", variant_ident(variant));
-                    if decoders.insert(decoder.clone()) {
-                        body.push_str(&dequantizer(name, variant, &decoder));
-                    }
-                    body.push_str(&passing_on(
-                        variant,
-                        &format!("Rows of `{name}` to f32, f16 or bf16"),
-                        Some(&variant.origin),
-                        "EmbedFn",
-                        &format!("{ident}(src: *const u8, dst: *mut u8, blocks: usize, outer: f32, to: DType) -> Result<(), Fault>"),
-                        &format!("embed({decoder}, src, dst, blocks, outer, to)"),
-                    ));
-                    format!("{name}::{ident}")
-                }
-            };
-            listed.push(listing.entry(
-                kernel,
-                order,
-                variant,
-                None,
-                k_rule(variant.shape, u64::MAX),
-                format!("decode: {strategies}"),
-                format!("Code::Embed({function})"),
-                &format!("{dequantize}{text}"),
-            ));
-            binding(&mut body, variant, &listed[listed.len() - 1].name);
-        }
-        body.push_str(&text);
-    }
-    if !decoders.is_empty() {
-        body.push_str(&to_values);
-    }
-
-    let quantize: Vec<_> = serving(set, Op::Quantize, index).collect();
-    if !quantize.is_empty() {
-        let listing = Listing { op: Op::Quantize, format: index, format_name: name, options };
-        for (number, quantizer) in format.quantizers.iter().enumerate() {
-            let text = match quantize::quantize(plan, quantizer) {
-                Ok(text) => text,
-                Err(error) => {
-                    errors.push(error);
-                    continue;
-                }
-            };
-            let quantizer_name = &quantizer.name;
-            let outer = text.contains(&format!("fn step_{quantizer_name}("));
-            body.push_str(&text);
-            for &(kernel, order, variant) in &quantize {
-                let ident = format!("quantize_{quantizer_name}_{}", variant_ident(variant));
-                let function = match &variant.body {
-                    Some(path) => path.clone(),
-                    None => {
-                        body.push_str(&passing_on(
-                            variant,
-                            &format!("f32 to blocks of `{name}` by `{quantizer_name}`"),
-                            Some(&variant.origin),
-                            "QuantizeFn",
-                            &format!("{ident}(src: *const f32, dst: *mut u8, blocks: usize, step: Step) -> Result<(), Fault>"),
-                            &format!("quantize_{quantizer_name}(src, dst, blocks, step)"),
-                        ));
-                        format!("{name}::{ident}")
-                    }
-                };
-                let step = if outer {
-                    let ident = format!("step_{quantizer_name}_{}", variant_ident(variant));
-                    body.push_str(&passing_on(
-                        variant,
-                        &format!("The step of `{quantizer_name}` for a row or tensor"),
-                        None,
-                        "StepFn",
-                        &format!("{ident}(src: *const f32, len: usize) -> Result<Step, Fault>"),
-                        &format!("step_{quantizer_name}(src, len)"),
-                    ));
-                    format!("Some({name}::{ident})")
-                } else {
-                    "None".to_string()
-                };
-                listed.push(listing.entry(
-                    kernel,
-                    order,
-                    variant,
-                    Some((number, quantizer_name)),
-                    k_rule(variant.shape, u64::MAX),
-                    format!("{} over the {}", quantizer_name, if outer { "row or tensor" } else { "block" }),
-                    format!("Code::Quantize {{ step: {step}, blocks: {function} }}"),
-                    &text,
-                ));
-                binding(&mut body, variant, &listed[listed.len() - 1].name);
-            }
-        }
-    }
+    let mut kernels = Kernels::new(set, plan, index, options, (&decode, &strategies));
+    blockwise::list(&mut kernels);
+    let k_rule = |shape, k_max| k_rule(plan, shape, k_max);
+    let Kernels { mut body, mut listed, mut errors, .. } = kernels;
 
     let matmuls: Vec<_> = serving(set, Op::Matmul, index).collect();
     let listing = Listing { op: Op::Matmul, format: index, format_name: name, options };
@@ -336,60 +203,6 @@ fn packed<'a>(
     })
 }
 
-/// `dequantize` compiled for a variant.
-fn dequantizer(format: &str, variant: &CpuVariant, ident: &str) -> String {
-    passing_on(
-        variant,
-        &format!("Blocks of `{format}` to f32"),
-        Some(&variant.origin),
-        "DequantizeFn",
-        &format!("{ident}(src: *const u8, dst: *mut f32, blocks: usize, outer: f32) -> Result<(), Fault>"),
-        "dequantize(src, dst, blocks, outer)",
-    )
-}
-
-/// A function compiled for a variant, of the ABI's type `abi`, that passes its arguments on to what all ISAs share.
-fn passing_on(
-    variant: &CpuVariant,
-    what: &str,
-    generated: Option<&Origin>,
-    abi: &str,
-    signature: &str,
-    call: &str,
-) -> String {
-    let (cfg, enable) = attributes(variant);
-    let generated = generated.map_or(String::new(), |origin| {
-        format!("/// `@generated` by gristmill from {}:{}.\n///\n", origin.file, origin.line)
-    });
-    format!(
-        "/// {what}, compiled for {isa}.
-         ///
-         {generated}/// # Safety
-         ///
-         /// As [`{abi}`](gristmill_runtime::abi::{abi}) says; the CPU has the features named.
-         {cfg}{enable}pub unsafe fn {signature} {{
-             // SAFETY: passed on.
-             unsafe {{ {call} }}
-         }}\n",
-        isa = variant.isa,
-    )
-}
-
-/// A hand-written body is bound to the variant that names it: `#[variant]` leaves the name behind.
-fn binding(body: &mut String, variant: &CpuVariant, name: &str) {
-    if let Some(path) = &variant.body {
-        let (cfg, _) = attributes(variant);
-        let _ = writeln!(
-            body,
-            "{cfg}const _: () = assert!(
-                 gristmill_runtime::registry::same_name({path}::VARIANT, {name:?}),
-                 {:?}
-             );",
-            format!("the function {path} is not marked as the variant {name}")
-        );
-    }
-}
-
 /// The decode strategies of a format's code field, in words.
 fn strategy_words(plan: &FormatPlan<'_>) -> String {
     use gristmill_spec::model::FieldLayout;
@@ -418,19 +231,9 @@ pub(super) fn activation_module(set: &SpecSet, index: usize, options: &Options) 
         let function = match &variant.body {
             Some(path) => path.clone(),
             None => {
-                body.push_str(&passing_on(
-                    variant,
-                    &format!("A row of f32 to `{name}` activations"),
-                    Some(&variant.origin),
-                    "QuantizeActivationsFn",
-                    &format!(
-                        "{ident}(
-                             x: *const f32, k: usize, unit: usize, unit_padded: usize,
-                             q: *mut i8, scales: *mut f32, sums: *mut i32,
-                         ) -> Result<(), Fault>"
-                    ),
-                    "quantize(x, k, unit, unit_padded, q, scales, sums)",
-                ));
+                let what = format!("A row of f32 to `{name}` activations");
+                let (origin, abi) = (Some(&variant.origin), &Op::QuantizeActivations.info().abi);
+                body.push_str(&passing_on(variant, &what, origin, abi, &ident, ("quantize", &[])));
                 format!("activations_{name}::{ident}")
             }
         };

@@ -77,13 +77,23 @@ pub fn rounded(rule: &ScaleRule, round: Rounding, threshold: f64, clamp: (i32, i
     format!("{nearest}.max({}).min({})", float(clamp.0 as f32), float(clamp.1 as f32))
 }
 
-/// The body of one quantizer: `step_NAME` where the scale covers more than a block, and `quantize_NAME`.
-pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, Error> {
+/// The code of a quantizer.
+pub struct Quantized {
+    /// `quantize_NAME`, and where there is a step in front of it `step_NAME`.
+    pub text: String,
+    /// The scale covers more than a block, so that a step is computed first.
+    pub has_step: bool,
+}
+
+/// The body of one quantizer.
+pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantized, Error> {
     let format = plan.format;
     let name = &quantizer.name;
     let rule = match &quantizer.rule {
         QuantizeRule::Round(rule) => rule,
-        QuantizeRule::Search(search) => return super::search::quantize(plan, name, *search),
+        QuantizeRule::Search(search) => {
+            return Ok(Quantized { text: super::search::quantize(plan, name, *search)?, has_step: false });
+        }
     };
     let code = &format.fields[format.value.code];
     let Decode::Affine { times, zero, .. } = plan.decode() else {
@@ -102,7 +112,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
     let [factor] = format.value.scale.as_slice() else {
         return Err(Error::passed(plan.format, "its quantizer needs exactly one scale"));
     };
-    let mut out = String::new();
+    let mut text = String::new();
     let rounded = rounded(&rule.scale, rule.round, rule.threshold, rule.clamp, zero);
     let applied = rule.round != Rounding::Sign;
     // Every quantizer looks for the largest, as that finds what is not finite; not every one reads it.
@@ -121,7 +131,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
         }
         Factor::Row | Factor::Tensor => {
             let _ = write!(
-                out,
+                text,
                 "/// The step of `{name}` for a row or tensor.
                  ///
                  /// # Safety
@@ -145,13 +155,13 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
             }
         }
     }
-    let outer_step = matches!(factor, Factor::Row | Factor::Tensor);
-    let magnitude = if outer_step { "_magnitude" } else { magnitude };
+    let has_step = matches!(factor, Factor::Row | Factor::Tensor);
+    let magnitude = if has_step { "_magnitude" } else { magnitude };
     let signed_min = if zero == 0 { String::new() } else { format!(" + {}", float(zero as f32)) };
     let mask = if plan.code_bits >= 16 { u32::from(u16::MAX) } else { (1u32 << plan.code_bits) - 1 };
     let code_type = raw_type(code);
     let _ = write!(
-        out,
+        text,
         "/// Values to blocks by `{name}`.
          ///
          /// # Safety
@@ -183,7 +193,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<String, 
              Ok(())
          }}\n",
         write_raw(code),
-        step_name = if outer_step && applied { "step" } else { "_step" },
+        step_name = if has_step && applied { "step" } else { "_step" },
     );
-    Ok(out)
+    Ok(Quantized { text, has_step })
 }

@@ -153,8 +153,8 @@ fn why_not(runtime: &str) -> String {
              if !no_image.is_empty() {{ return no_image }}
              let why = required.explain(&held);
              match required.activations(&names, index) {{
-                 Some(index) if why.is_empty()
-                     && candidates(Op::QuantizeActivations, index, DType::F32, required.device).is_empty() =>
+                 Some((op, index)) if why.is_empty()
+                     && candidates(op, index, DType::F32, required.device).is_empty() =>
                  {{
                      required.without_activations(ACTIVATIONS[index].name)
                  }}

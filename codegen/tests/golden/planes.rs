@@ -1517,10 +1517,11 @@ pub const fn why_not(
     let why = required.explain(&held);
     match required.activations(&names, index) {
         Some(
-            index,
+            (op, index),
         ) if why.is_empty()
-            && candidates(Op::QuantizeActivations, index, DType::F32, required.device)
-                .is_empty() => required.without_activations(ACTIVATIONS[index].name),
+            && candidates(op, index, DType::F32, required.device).is_empty() => {
+            required.without_activations(ACTIVATIONS[index].name)
+        }
         Some(_) | None => why,
     }
 }

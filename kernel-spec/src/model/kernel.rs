@@ -99,6 +99,18 @@ pub struct CudaBody {
     pub function: String,
 }
 
+impl CudaBody {
+    /// Whether it says that it waits for the launches in front of it, and so may be launched before those have ended.
+    pub fn waits(&self) -> bool {
+        self.text.contains("gm_wait_for_previous();")
+    }
+
+    /// Whether it knows of the layers of a grid, over which k may be divided.
+    pub fn divides_k(&self) -> bool {
+        self.text.contains("gm_blocks_z()")
+    }
+}
+
 /// What a kernel's image may use; more fails the build of the image by name. Spills are never allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CudaBudget {

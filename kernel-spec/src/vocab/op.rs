@@ -1,6 +1,9 @@
-//! The table of ops: what kernels of each are written for, and which types they take.
+//! The table of ops: what kernels of each are written for, which types they take, and how their functions are called.
+//!
+//! The checker, the compiler, decisions, macros, the command and its pages read an op's row. What an op adds of its own is the
+//! code that its kernels consist of (`CONTRIBUTING.md`, "Adding an op").
 
-use super::{DType, Op};
+use super::{Abi, DType};
 
 /// What an op's kernels are numbered by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +28,16 @@ pub enum Unpacked {
 pub struct OpInfo {
     /// What is computed, in one line.
     pub doc: &'static str,
+    /// What it is called in tables of formats.
+    pub letter: char,
     /// What its kernels are numbered by.
     pub serves: Serves,
     /// Whether there is a kernel for each quantizer of a format.
     pub by_quantizer: bool,
-    /// Whether activations are multiplied by weights: such kernels have packings, tiles, a precision, and other kernels in
-    /// front of them that bring activations to int8.
+    /// Whether activations are multiplied by weights: such kernels have packings, tiles and a precision.
     pub product: bool,
+    /// The op whose kernels, numbered by the format's activation format, bring float activations to int8 in front of it.
+    pub quantized_by: Option<Op>,
     /// Which side is not packed.
     pub unpacked: Unpacked,
     /// The types that this side may have.
@@ -40,55 +46,99 @@ pub struct OpInfo {
     pub types_stated: bool,
     /// The type that a kernel file may write as `output`.
     pub output: Option<DType>,
+    /// How its functions are called on a processor.
+    pub abi: Abi,
+}
+
+const F32: &[DType] = &[DType::F32];
+const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::Bf16];
+
+/// What most ops over blocks are: the rest of a row is its own.
+const BLOCKS: OpInfo = OpInfo {
+    doc: "",
+    letter: ' ',
+    serves: Serves::Formats,
+    by_quantizer: false,
+    product: false,
+    quantized_by: None,
+    unpacked: Unpacked::Input,
+    types: F32,
+    types_stated: false,
+    output: None,
+    abi: Abi::DEQUANTIZE,
+};
+
+/// Declares the ops, each by its row.
+macro_rules! ops {
+    ($($(#[$meta:meta])* $op:ident = $word:literal { $($row:tt)* })*) => {
+        words! {
+            /// What a kernel computes.
+            Op { $($(#[$meta])* $op = $word,)* }
+        }
+
+        impl Op {
+            /// The op's row of the table.
+            pub const fn info(self) -> &'static OpInfo {
+                match self { $(Op::$op => &OpInfo { $($row)*, ..BLOCKS },)* }
+            }
+        }
+    };
+}
+
+ops! {
+    /// f32 values to packed blocks, by one of the format's quantizers.
+    Quantize = "quantize" {
+        doc: "f32 values to packed blocks, by a quantizer of the format",
+        letter: 'Q',
+        by_quantizer: true,
+        abi: Abi::QUANTIZE
+    }
+    /// Packed blocks to f32 values.
+    Dequantize = "dequantize" {
+        doc: "packed blocks to f32 values",
+        letter: 'D',
+        unpacked: Unpacked::Output,
+        output: Some(DType::F32),
+        abi: Abi::DEQUANTIZE
+    }
+    /// `y[m,n] = sum_k x[m,k] * w[n,k] (+ bias[n])` with packed `w`.
+    Matmul = "matmul" {
+        doc: "y[m,n] = sum_k x[m,k] * w[n,k] (+ bias[n]) with packed w",
+        letter: 'M',
+        product: true,
+        quantized_by: Some(Op::QuantizeActivations),
+        types: DType::ALL,
+        types_stated: true,
+        output: Some(DType::F32),
+        abi: Abi::MATMUL
+    }
+    /// f32 activation rows to int8 with scales and sums.
+    QuantizeActivations = "quantize_activations" {
+        doc: "f32 activation rows to int8 with scales and sums",
+        letter: 'A',
+        serves: Serves::Activations,
+        abi: Abi::QUANTIZE_ACTIVATIONS
+    }
+    /// Rows of a packed matrix by index, as f32, f16 or bf16 values.
+    Embed = "embed" {
+        doc: "rows of packed blocks by index, as f32, f16 or bf16 values",
+        letter: 'E',
+        unpacked: Unpacked::Output,
+        types: FLOATS,
+        abi: Abi::EMBED
+    }
 }
 
 impl Op {
-    /// The op's row of the table.
-    pub const fn info(self) -> &'static OpInfo {
-        const F32: &[DType] = &[DType::F32];
-        const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::Bf16];
-        const BLOCKS: OpInfo = OpInfo {
-            doc: "",
-            serves: Serves::Formats,
-            by_quantizer: false,
-            product: false,
-            unpacked: Unpacked::Input,
-            types: F32,
-            types_stated: false,
-            output: None,
+    /// The ops that serve formats of a kind, products last: the order in which weights are used.
+    pub fn serving(kind: Serves) -> impl Iterator<Item = Op> {
+        let of_kind = move |products: bool| {
+            Op::ALL.iter().copied().filter(move |op| {
+                let info = op.info();
+                info.product == products && info.serves == kind
+            })
         };
-        match self {
-            Op::Quantize => &OpInfo {
-                doc: "f32 values to packed blocks, by a quantizer of the format",
-                by_quantizer: true,
-                ..BLOCKS
-            },
-            Op::Dequantize => &OpInfo {
-                doc: "packed blocks to f32 values",
-                unpacked: Unpacked::Output,
-                output: Some(DType::F32),
-                ..BLOCKS
-            },
-            Op::Matmul => &OpInfo {
-                doc: "y[m,n] = sum_k x[m,k] * w[n,k] (+ bias[n]) with packed w",
-                product: true,
-                types: DType::ALL,
-                types_stated: true,
-                output: Some(DType::F32),
-                ..BLOCKS
-            },
-            Op::QuantizeActivations => &OpInfo {
-                doc: "f32 activation rows to int8 with scales and sums",
-                serves: Serves::Activations,
-                ..BLOCKS
-            },
-            Op::Embed => &OpInfo {
-                doc: "rows of packed blocks by index, as f32, f16 or bf16 values",
-                unpacked: Unpacked::Output,
-                types: FLOATS,
-                ..BLOCKS
-            },
-        }
+        of_kind(false).chain(of_kind(true))
     }
 
     /// Whether kernels of both are numbered by formats of the same kind.

@@ -2,7 +2,8 @@
 
 use super::blocks::size;
 use super::buffer::DeviceBuffer;
-use super::device::{Argument, Function, Geometry, Gpu};
+use super::device::{Function, Geometry, Gpu};
+use super::parameters::QuantizeActivations;
 use super::scratch::{DeviceScratch, Places, room};
 use super::types::{BF16, F16, F32, width};
 use crate::activations::{Input, RowLayout};
@@ -103,19 +104,19 @@ impl Launcher<ActivationCode> {
         places: &Places,
     ) -> Result<(), Error> {
         let ActivationCode { gpu, function, threads } = self.code();
-        let arguments = [
-            Argument::U64(x),
-            Argument::U32(word),
-            Argument::U32(size("tokens", m)?),
-            Argument::U32(size("a row", layout.k)?),
-            Argument::U32(size("a unit", layout.unit)?),
-            Argument::U32(size("a unit", layout.unit_padded)?),
-            Argument::U32(size("units", layout.units)?),
-            Argument::U64(places.q),
-            Argument::U64(places.scales),
-            Argument::U64(places.sums),
-            Argument::U64(places.fault),
-        ];
+        let arguments = QuantizeActivations {
+            x,
+            word,
+            m: size("tokens", m)?,
+            k: size("a row", layout.k)?,
+            unit: size("a unit", layout.unit)?,
+            unit_padded: size("a unit", layout.unit_padded)?,
+            units: size("units", layout.units)?,
+            q: places.q,
+            scales: places.scales,
+            sums: places.sums,
+            fault: places.fault,
+        };
         let runs = if layout.blocks > 1 { layout.blocks } else { layout.units };
         let shares = row_shares(runs, *threads, m, gpu.profile().multiprocessors);
         let geometry = Geometry { blocks: (size("tokens", m)?, shares), threads: *threads, layers: 1 };
@@ -127,7 +128,7 @@ impl Launcher<ActivationCode> {
             || {
                 // SAFETY: the parameters are those of docs/cuda.md; places have the layout's sizes for `m` rows
                 // (`Scratch::places`), and `x` is the caller's.
-                unsafe { gpu.launch(self.entry.name, function, &geometry, &arguments) }
+                unsafe { gpu.launch(self.entry.name, function, &geometry, &arguments.arguments()) }
             },
         )
     }

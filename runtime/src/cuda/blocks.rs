@@ -1,13 +1,12 @@
-//! Quantizing, dequantizing and rows by index on a device.
+//! Quantizing and dequantizing on a device.
 
 use super::buffer::DeviceBuffer;
-use super::device::{Argument, Function, Geometry, Gpu};
-use super::fault::{Faults, Rows};
-use super::types::{BF16, F16, F32};
+use super::device::{Function, Geometry, Gpu};
+use super::fault::{Faults, Rows, fault_at};
+use super::parameters::{Chunks, Dequantize, Finish, Quantize};
 use crate::decide::Candidate;
 use crate::error::Error;
 use crate::launch::Launcher;
-use crate::output::Output;
 use crate::registry::{CudaLaunch, CudaStep, FormatInfo, Registry};
 use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::Op;
@@ -21,7 +20,7 @@ const BLOCKS_PER_MULTIPROCESSOR: u64 = 32;
 const FINISH_THREADS: u32 = 32;
 
 /// A size as kernels take it.
-pub(super) fn size(what: &'static str, value: usize) -> Result<u32, Error> {
+pub(crate) fn size(what: &'static str, value: usize) -> Result<u32, Error> {
     u32::try_from(value).map_err(|_| Error::TooLarge { what })
 }
 
@@ -32,25 +31,48 @@ pub(super) fn looping(gpu: &Gpu, work: u64) -> (u32, u32) {
     (u32::try_from(blocks).unwrap_or(1), 1)
 }
 
-/// A dequantizer on a device.
+/// A kernel that gives each thread some elements, on a device.
 #[derive(Clone, Debug)]
-pub(crate) struct DequantizeCode {
-    gpu: Arc<Gpu>,
-    function: Function,
+pub(crate) struct Elements {
+    pub(crate) gpu: Arc<Gpu>,
+    pub(crate) function: Function,
     threads: u32,
     per_thread: u32,
 }
 
-impl Launcher<DequantizeCode> {
-    pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
-        Launcher::on_gpu(registry, candidate, Op::Dequantize, |code| {
-            let CudaLaunch::Dequantize { function, threads, per_thread } = code.launch else {
+impl Elements {
+    /// The kernel of a candidate for `op`, loaded on the device of this index.
+    pub(crate) fn load<C>(
+        registry: &'static Registry,
+        candidate: Candidate,
+        index: u32,
+        op: Op,
+        made: impl FnOnce(Elements) -> C,
+    ) -> Result<Launcher<C>, Error> {
+        Launcher::on_gpu(registry, candidate, op, |code| {
+            let CudaLaunch::Elements { function, threads, per_thread, .. } = code.launch else {
                 return Ok(None);
             };
             let gpu = Gpu::open(index)?;
             let function = gpu.function(candidate.entry.name, code, function, threads)?;
-            Ok(Some(DequantizeCode { gpu, function, threads, per_thread: per_thread.max(1) }))
+            Ok(Some(made(Elements { gpu, function, threads, per_thread: per_thread.max(1) })))
         })
+    }
+
+    /// How it is launched for so many values.
+    pub(crate) fn geometry(&self, values: u64) -> Geometry {
+        let work = values.div_ceil(u64::from(self.per_thread)).div_ceil(u64::from(self.threads));
+        Geometry { blocks: looping(&self.gpu, work), threads: self.threads, layers: 1 }
+    }
+}
+
+/// A dequantizer on a device.
+#[derive(Clone, Debug)]
+pub(crate) struct DequantizeCode(Elements);
+
+impl Launcher<DequantizeCode> {
+    pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
+        Elements::load(registry, candidate, index, Op::Dequantize, DequantizeCode)
     }
 
     /// Enqueues all values of a tensor that has some: `src` holds its bytes, `dst` has room for its values.
@@ -63,28 +85,28 @@ impl Launcher<DequantizeCode> {
         dst: &mut DeviceBuffer<f32>,
         faults: &mut Faults,
     ) -> Result<(), Error> {
-        let DequantizeCode { gpu, function, threads, per_thread } = self.code();
+        let DequantizeCode(elements) = self.code();
+        let Elements { gpu, function, .. } = elements;
         let values = rows.checked_mul(k).ok_or(Error::TooLarge { what: "a tensor" })?;
-        let work = (values as u64).div_ceil(u64::from(*per_thread)).div_ceil(u64::from(*threads));
-        let geometry = Geometry { blocks: looping(gpu, work), threads: *threads, layers: 1 };
-        let arguments = [
-            Argument::U64(src.input()),
-            Argument::U64(dst.output()),
-            Argument::U32(size("rows", rows)?),
-            Argument::U32(size("a row", k)?),
-            Argument::U64(format.row_bytes(k)? as u64),
-            Argument::U64(faults.address(gpu, Rows { k, block: Some(format.elements) })?),
-        ];
+        let geometry = elements.geometry(values as u64);
+        let arguments = Dequantize {
+            src: src.input(),
+            dst: dst.output(),
+            rows: size("rows", rows)?,
+            k: size("a row", k)?,
+            row_bytes: format.row_bytes(k)? as u64,
+            fault: faults.address(gpu, Rows { k, block: Some(format.elements) })?,
+        };
         self.enqueued(gpu, src.bytes(), values.saturating_mul(4), || {
             // SAFETY: the parameters are those of docs/cuda.md; the caller compared the sizes with the shape, and
             // what is dropped before the kernel has run is freed behind it.
-            unsafe { gpu.launch(self.entry.name, function, &geometry, &arguments) }
+            unsafe { gpu.launch(self.entry.name, function, &geometry, &arguments.arguments()) }
         })
     }
 
     /// All values of a matrix that has some; without a destination they are only looked at.
     pub(crate) fn tensor(&self, matrix: &QuantizedMatrix<'_>, dst: Option<&mut [f32]>) -> Result<(), Error> {
-        let (gpu, format) = (&self.code().gpu, matrix.format());
+        let (gpu, format) = (&self.code().0.gpu, matrix.format());
         let (rows, k) = (matrix.n(), matrix.k());
         let values = rows.checked_mul(k).ok_or(Error::TooLarge { what: "a tensor" })?;
         let src = DeviceBuffer::of(gpu, matrix.data())?;
@@ -97,90 +119,6 @@ impl Launcher<DequantizeCode> {
             Some(dst) => out.read(dst),
             None => Ok(()),
         }
-    }
-}
-
-/// Code that gives rows by index, on a device.
-#[derive(Clone, Debug)]
-pub(crate) struct EmbedCode {
-    gpu: Arc<Gpu>,
-    function: Function,
-    threads: u32,
-    per_thread: u32,
-}
-
-impl Launcher<EmbedCode> {
-    pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
-        Launcher::on_gpu(registry, candidate, Op::Embed, |code| {
-            let CudaLaunch::Embed { function, threads, per_thread } = code.launch else {
-                return Ok(None);
-            };
-            let gpu = Gpu::open(index)?;
-            let function = gpu.function(candidate.entry.name, code, function, threads)?;
-            Ok(Some(EmbedCode { gpu, function, threads, per_thread: per_thread.max(1) }))
-        })
-    }
-
-    /// Rows of a matrix by index; the caller found that each index is of a row and that `dst`, not empty, holds their values.
-    /// Only the bytes of these rows, and the tensor's tail, are brought to the device.
-    pub(crate) fn rows(
-        &self,
-        matrix: &QuantizedMatrix<'_>,
-        rows: &[u32],
-        dst: Output<'_>,
-    ) -> Result<(), Error> {
-        let EmbedCode { gpu, function, threads, per_thread } = self.code();
-        let (format, k, row_bytes) = (matrix.format(), matrix.k(), matrix.row_bytes());
-        let too_large = || Error::TooLarge { what: "the rows" };
-        let tail = &matrix.data()[matrix.n() * row_bytes..];
-        let mut bytes = Vec::new();
-        let needed = row_bytes
-            .checked_mul(rows.len())
-            .and_then(|b| b.checked_add(tail.len()))
-            .ok_or_else(too_large)?;
-        bytes.try_reserve_exact(needed).map_err(|_| Error::OutOfMemory { required: needed })?;
-        for &row in rows {
-            bytes.extend_from_slice(&matrix.data()[row as usize * row_bytes..][..row_bytes]);
-        }
-        bytes.extend_from_slice(tail);
-        let count = size("rows", rows.len())?;
-        let to = match &dst {
-            Output::F32(_) => F32,
-            Output::F16(_) => F16,
-            Output::Bf16(_) => BF16,
-        };
-        let dst = dst.into_bytes();
-        let src = DeviceBuffer::of(gpu, &bytes)?;
-        let places: Vec<u32> = (0..count).collect();
-        let indices = DeviceBuffer::of(gpu, &places)?;
-        let mut out = DeviceBuffer::<u8>::uninitialized(gpu, dst.len())?;
-        let mut faults = Faults::new(gpu)?;
-        let values = (rows.len() as u64).saturating_mul(k as u64);
-        let work = values.div_ceil(u64::from(*per_thread)).div_ceil(u64::from(*threads));
-        let geometry = Geometry { blocks: looping(gpu, work), threads: *threads, layers: 1 };
-        let arguments = [
-            Argument::U64(src.input()),
-            Argument::U64(indices.input()),
-            Argument::U64(out.output()),
-            Argument::U32(to),
-            Argument::U32(count),
-            Argument::U32(count),
-            Argument::U32(size("a row", k)?),
-            Argument::U64(row_bytes as u64),
-            Argument::U64(faults.address(gpu, Rows { k, block: Some(format.elements) })?),
-        ];
-        self.enqueued(gpu, src.bytes() + indices.bytes(), dst.len(), || {
-            // SAFETY: the parameters are those of docs/cuda.md: `src` holds `count` rows and the tail, `indices` a number below
-            // `count` for each, `out` has room for their values; what is dropped meanwhile is freed behind the kernel.
-            unsafe { gpu.launch(self.entry.name, function, &geometry, &arguments) }
-        })?;
-        gpu.wait(self.entry.name)?;
-        if let Some((kind, at, Rows { k, .. })) = faults.take()? {
-            // Rows are numbered by position on the device.
-            let row = rows.get(at / k.max(1)).map_or(0, |row| *row as usize);
-            return Err(kind.at(at % k.max(1), format.elements).in_rows(format, row, k));
-        }
-        out.read(dst)
     }
 }
 
@@ -270,32 +208,31 @@ impl Launcher<QuantizeCode> {
                 let runs = size("rows", runs)?;
                 let work = partial.len() as u64;
                 let partial_at = partial.output();
-                let common = [Argument::U64(src_at), Argument::U32(runs), Argument::U64(len as u64)];
+                let len = len as u64;
                 let geometry = Geometry { blocks: looping(gpu, work), threads: step.threads, layers: 1 };
-                let [a, b, c] = common;
-                let arguments = [a, b, c, Argument::U64(partial_at), Argument::U64(fault_at)];
+                let arguments = Chunks { src: src_at, rows: runs, len, partial: partial_at, fault: fault_at };
                 // SAFETY: the parameters are those of docs/cuda.md; `partial` has a number for each chunk of each
                 // run, `steps` two f32 for each run; what is dropped meanwhile is freed behind the kernels.
-                unsafe { gpu.launch(name, chunks, &geometry, &arguments) }?;
-                let [a, b, c, partial, fault] = arguments;
-                let arguments = [a, b, c, partial, Argument::U64(steps_at), fault];
+                unsafe { gpu.launch(name, chunks, &geometry, &arguments.arguments()) }?;
+                let Chunks { src, rows, len, partial, fault } = arguments;
+                let arguments = Finish { src, rows, len, partial, steps: steps_at, fault };
                 let geometry = Geometry { blocks: (runs, 1), threads: FINISH_THREADS, layers: 1 };
                 // SAFETY: as above.
-                unsafe { gpu.launch(name, finish, &geometry, &arguments) }?;
+                unsafe { gpu.launch(name, finish, &geometry, &arguments.arguments()) }?;
             }
-            let arguments = [
-                Argument::U64(src_at),
-                Argument::U64(dst.output()),
-                Argument::U32(rows32),
-                Argument::U32(k32),
-                Argument::U64(format.row_bytes(k)? as u64),
-                Argument::U64(steps_at),
-                Argument::U64(fault_at),
-            ];
+            let arguments = Quantize {
+                src: src_at,
+                dst: dst.output(),
+                rows: rows32,
+                k: k32,
+                row_bytes: format.row_bytes(k)? as u64,
+                steps: steps_at,
+                fault: fault_at,
+            };
             let geometry = Geometry { blocks: looping(gpu, work), threads: *threads, layers: 1 };
             // SAFETY: the parameters are those of docs/cuda.md; `src` has `rows * k` values, `dst` the bytes of the
             // tensor; what is dropped meanwhile is freed behind the kernel.
-            unsafe { gpu.launch(name, function, &geometry, &arguments) }
+            unsafe { gpu.launch(name, function, &geometry, &arguments.arguments()) }
         })
     }
 
@@ -330,7 +267,7 @@ impl Launcher<QuantizeCode> {
 /// Waits for conversions of this format, and reports what stopped one.
 pub(super) fn report(format: &FormatInfo, faults: &mut Faults) -> Result<(), Error> {
     match faults.take()? {
-        Some((kind, at, Rows { k, .. })) => Err(kind.at(at, format.elements).in_rows(format, 0, k)),
+        Some((kind, at, Rows { k, .. })) => Err(fault_at(kind, at, format.elements).in_rows(format, 0, k)),
         None => Ok(()),
     }
 }

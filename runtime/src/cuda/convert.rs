@@ -3,7 +3,8 @@
 use super::activations::DeviceInput;
 use super::blocks::{looping, size};
 use super::buffer::{DeviceBuffer, Number};
-use super::device::{Argument, Function, Geometry, Gpu};
+use super::device::{Function, Geometry, Gpu};
+use super::parameters;
 use super::types::{BF16, F16, F32};
 use crate::error::Error;
 use crate::registry::{CudaLaunch, Registry};
@@ -68,19 +69,19 @@ impl Convert {
         let work = (rows as u64).saturating_mul(dst.stride as u64);
         let work = work.div_ceil(u64::from(self.per_thread) * u64::from(self.threads));
         let geometry = Geometry { blocks: looping(gpu, work), threads: self.threads, layers: 1 };
-        let arguments = [
-            Argument::U64(src.address),
-            Argument::U32(src.word),
-            Argument::U64(src.stride as u64),
-            Argument::U64(dst.address),
-            Argument::U32(dst.word),
-            Argument::U64(dst.stride as u64),
-            Argument::U32(size("rows", rows)?),
-            Argument::U64(k as u64),
-            Argument::U64(fault),
-        ];
+        let arguments = parameters::Convert {
+            src: src.address,
+            from: src.word,
+            src_stride: src.stride as u64,
+            dst: dst.address,
+            to: dst.word,
+            dst_stride: dst.stride as u64,
+            rows: size("rows", rows)?,
+            k: k as u64,
+            fault,
+        };
         // SAFETY: the parameters are those of docs/cuda.md; memory is the caller's.
-        unsafe { gpu.launch(NAME, &self.function, &geometry, &arguments) }
+        unsafe { gpu.launch(NAME, &self.function, &geometry, &arguments.arguments()) }
     }
 }
 

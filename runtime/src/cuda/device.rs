@@ -2,7 +2,7 @@
 
 use super::capture::Capture;
 use super::failure::{GpuFailure, words};
-use super::parameters::{Parameters, Quantized, Raw, RowsParameters};
+use super::parameters::Argument;
 use super::pool::{MemoryPool, MemoryUse};
 use crate::error::Error;
 use crate::gpu::{CudaVersion, GpuProfile};
@@ -319,14 +319,4 @@ pub(crate) struct Function {
     overlaps: bool,
     /// Bytes of shared memory that its launches give each block.
     shared: u32,
-}
-
-/// A parameter of a kernel.
-pub(crate) enum Argument {
-    U32(u32),
-    /// A size, or an address of the device.
-    U64(u64),
-    Product(Parameters<Quantized>),
-    Fused(Parameters<Raw>),
-    Rows(RowsParameters),
 }

@@ -4,6 +4,7 @@ use super::buffer::DeviceBuffer;
 use super::device::Gpu;
 use crate::abi::Fault;
 use crate::error::Error;
+pub(crate) use gristmill_spec::vocab::CudaFault as FaultKind;
 use std::sync::Arc;
 
 /// What a word holds while nothing has stopped a kernel.
@@ -11,49 +12,31 @@ const NONE: u64 = u64::MAX;
 
 /// What stopped a kernel and at which element.
 fn decode(word: u64) -> Option<(FaultKind, usize)> {
-    let kind = match word % 4 {
-        _ if word == NONE => return None,
-        0 => FaultKind::NonFinite,
-        1 => FaultKind::InvalidCode,
-        2 => FaultKind::ScaleOverflow,
-        _ => FaultKind::Beyond,
-    };
-    Some((kind, usize::try_from(word / 4).unwrap_or(usize::MAX)))
+    let kind = *FaultKind::ALL.get((word % 4) as usize)?;
+    (word != NONE).then(|| (kind, usize::try_from(word / 4).unwrap_or(usize::MAX)))
 }
 
-/// What can stop a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FaultKind {
-    NonFinite,
-    InvalidCode,
-    ScaleOverflow,
-    /// A value that is beyond the type it is rounded to.
-    Beyond,
-}
-
-impl FaultKind {
-    /// As kernels of the processor report it: overflowed scales by block and not by element.
-    pub(super) fn at(self, index: usize, block: usize) -> Fault {
-        match self {
-            // Rounded, it is not finite; who rounds values asks for this kind before.
-            FaultKind::NonFinite | FaultKind::Beyond => Fault::NonFinite(index),
-            FaultKind::InvalidCode => Fault::InvalidCode(index),
-            FaultKind::ScaleOverflow => Fault::ScaleOverflow(index / block.max(1)),
-        }
+/// A fault as kernels of the processor report it: overflowed scales by block and not by element.
+pub(crate) fn fault_at(kind: FaultKind, index: usize, block: usize) -> Fault {
+    match kind {
+        // Rounded, it is not finite; who rounds values asks for this kind before.
+        FaultKind::NonFinite | FaultKind::Beyond => Fault::NonFinite(index),
+        FaultKind::InvalidCode => Fault::InvalidCode(index),
+        FaultKind::ScaleOverflow => Fault::ScaleOverflow(index / block.max(1)),
     }
 }
 
 /// Rows in which elements are counted: `k` values, in blocks that share a scale or with one for the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rows {
-    pub(super) k: usize,
-    pub(super) block: Option<usize>,
+pub(crate) struct Rows {
+    pub(crate) k: usize,
+    pub(crate) block: Option<usize>,
 }
 
 /// The words in which kernels leave the first thing that stopped them, one for each kind of rows: an element's index means
 /// nothing without them. A word stays with its rows, since graphs go on writing there.
 #[derive(Debug)]
-pub(super) struct Faults {
+pub(crate) struct Faults {
     words: Vec<DeviceBuffer<u64>>,
     rows: Vec<Rows>,
 }
@@ -62,7 +45,7 @@ impl Faults {
     /// More than most models have different layers.
     const WORDS: usize = 64;
 
-    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Faults, Error> {
+    pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Faults, Error> {
         let mut faults = Faults { words: Vec::new(), rows: Vec::new() };
         faults.grow(gpu)?;
         Ok(faults)
@@ -76,7 +59,7 @@ impl Faults {
     }
 
     /// Where a run over such rows reports.
-    pub(super) fn address(&mut self, gpu: &Arc<Gpu>, rows: Rows) -> Result<u64, Error> {
+    pub(crate) fn address(&mut self, gpu: &Arc<Gpu>, rows: Rows) -> Result<u64, Error> {
         let at = self.rows.iter().position(|known| *known == rows).unwrap_or(self.rows.len());
         let (buffer, word) = (at / Faults::WORDS, at % Faults::WORDS);
         if buffer == self.words.len() {
@@ -91,7 +74,7 @@ impl Faults {
     /// Waits for all runs, those of graphs included, and tells what stopped one of them at which element of its rows.
     /// All words that were looked at are as new then; what is enqueued meanwhile writes to them before, and is told now, or
     /// behind, and is told the next time.
-    pub(super) fn take(&mut self) -> Result<Option<(FaultKind, usize, Rows)>, Error> {
+    pub(crate) fn take(&mut self) -> Result<Option<(FaultKind, usize, Rows)>, Error> {
         let mut found = None;
         for (words, rows) in self.words.iter_mut().zip(self.rows.chunks(Faults::WORDS)) {
             let mut seen = [NONE; Faults::WORDS];

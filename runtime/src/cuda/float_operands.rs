@@ -2,8 +2,9 @@
 
 use super::blocks::{looping, size};
 use super::convert::Convert;
-use super::device::{Argument, Function, Geometry, Gpu};
+use super::device::{Function, Geometry, Gpu};
 use super::fault::{FaultKind, Faults, Rows};
+use super::parameters::Check;
 use super::types::{BF16, F16, F32};
 use super::weights::Weights;
 use crate::error::Error;
@@ -55,19 +56,19 @@ impl Floats {
             return Ok(());
         }
         let mut faults = Faults::new(gpu)?;
-        let arguments = [
-            Argument::U64(weights.codes.input()),
-            Argument::U64(packed.stride as u64),
-            Argument::U64(weights.outer.input()),
-            Argument::U32(size("rows", n)?),
-            Argument::U32(size("a row", k)?),
-            Argument::U32(self.word),
-            Argument::U64(faults.address(gpu, Rows { k, block: None })?),
-        ];
+        let arguments = Check {
+            blocks: weights.codes.input(),
+            row_bytes: packed.stride as u64,
+            outer: weights.outer.input(),
+            n: size("rows", n)?,
+            k: size("a row", k)?,
+            word: self.word,
+            fault: faults.address(gpu, Rows { k, block: None })?,
+        };
         let work = (n as u64).saturating_mul(k as u64).div_ceil(8 * u64::from(self.check_threads));
         let geometry = Geometry { blocks: looping(gpu, work), threads: self.check_threads, layers: 1 };
         // SAFETY: the parameters are those of docs/cuda.md; the weights are `n` rows of `k`, `stride` bytes apart.
-        unsafe { gpu.launch(entry.name, &self.check, &geometry, &arguments) }?;
+        unsafe { gpu.launch(entry.name, &self.check, &geometry, &arguments.arguments()) }?;
         let Some((kind, at, _)) = faults.take()? else { return Ok(()) };
         let (row, column) = (at / k, at % k);
         Err(match kind {

@@ -1,74 +1,80 @@
-//! The parameters of products, as kernels read them.
+//! What kernels take, made from the table of calls: `docs/cuda.md`.
 
 use cudarc::driver::DeviceRepr;
+use gristmill_spec::vocab::CudaAbi;
 
-/// The parameter of a product: `docs/cuda.md`, in its order.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Parameters<X> {
-    pub(super) codes: u64,
-    pub(super) stride: u64,
-    pub(super) scales: u64,
-    pub(super) mins: u64,
-    pub(super) min: i32,
-    pub(super) k: u32,
-    pub(super) table: u64,
-    pub(super) outer: u64,
-    pub(super) units: u32,
-    pub(super) x_blocks: u32,
-    pub(super) x: X,
-    pub(super) bias: u64,
-    pub(super) y: u64,
-    pub(super) m: u32,
-    pub(super) n: u32,
-    pub(super) parts: u64,
+/// Kernels with several parameters: a struct for each, whose fields become arguments in the kernel's order.
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $name:ident $ty:ident $kernel:literal { $($field:ident: $width:ty = $declaration:literal,)* })*) => {$(
+        $(#[$doc])*
+        #[repr(C)]
+        pub(crate) struct $ty {
+            $(pub(crate) $field: $width,)*
+        }
+
+        impl $ty {
+            pub(crate) fn arguments(&self) -> Vec<Argument> {
+                vec![$(Argument::from(self.$field)),*]
+            }
+        }
+
+        const _: () = assert!(
+            CudaAbi::$name.agrees(&[$(std::mem::offset_of!($ty, $field)),*], 0, size_of::<$ty>()),
+            "widths of declarations and of numbers differ"
+        );
+    )*};
 }
 
-/// Activations that `quantize_activations` made.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Quantized {
-    pub(super) x: u64,
-    pub(super) stride: u64,
-    pub(super) scales: u64,
-    pub(super) sums: u64,
+/// Structs that are a parameter, or a part of one.
+macro_rules! structs {
+    ($($(#[$doc:meta])* $name:ident $ty:ident$(<$x:ident>)? { $($field:ident: $width:ty = $declaration:literal,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        #[repr(C)]
+        pub(crate) struct $ty$(<$x>)? {
+            $(pub(super) $field: $width,)*
+        }
+
+        impl$(<$x>)? $ty$(<$x>)? {
+            /// Whether it lies in memory as CUDA C++ has it; `inner` are the bytes of the struct in it.
+            const fn agrees(inner: usize) -> bool {
+                CudaAbi::$name.agrees(&[$(std::mem::offset_of!(Self, $field)),*], inner, size_of::<Self>())
+            }
+        }
+
+        // SAFETY: numbers of fixed width in the order and with the alignment of the kernel's struct, without padding.
+        unsafe impl$(<$x: DeviceRepr>)? DeviceRepr for $ty$(<$x>)? {}
+    )*};
+}
+gristmill_spec::cuda_abi!(kernels, structs);
+
+const _: () = assert!(
+    Quantized::agrees(0)
+        && Raw::agrees(0)
+        && RowsParameters::agrees(0)
+        && Parameters::<Quantized>::agrees(size_of::<Quantized>())
+        && Parameters::<Raw>::agrees(size_of::<Raw>()),
+    "a parameter lies in memory otherwise than kernels read it"
+);
+
+/// A parameter of a kernel.
+pub(crate) enum Argument {
+    U32(u32),
+    /// A size, or an address of the device.
+    U64(u64),
+    Product(Parameters<Quantized>),
+    Fused(Parameters<Raw>),
+    Rows(RowsParameters),
 }
 
-/// Activations as they are.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Raw {
-    pub(super) x: u64,
-    pub(super) first: u64,
-    pub(super) fault: u64,
-    pub(super) word: u32,
-    pub(super) sides: u32,
+impl From<u32> for Argument {
+    fn from(value: u32) -> Argument {
+        Argument::U32(value)
+    }
 }
 
-// SAFETY: numbers of fixed width in the order and with the alignment of the kernel's struct, without padding.
-unsafe impl<X: DeviceRepr> DeviceRepr for Parameters<X> {}
-
-// SAFETY: as above.
-unsafe impl DeviceRepr for Quantized {}
-
-// SAFETY: as above.
-unsafe impl DeviceRepr for Raw {}
-
-/// The parameter of a product over rows: `docs/cuda.md`, in its order.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct RowsParameters {
-    pub(super) blocks: u64,
-    pub(super) row_bytes: u64,
-    pub(super) outer: u64,
-    pub(super) x: u64,
-    pub(super) x_stride: u64,
-    pub(super) x_first: u64,
-    pub(super) bias: u64,
-    pub(super) y: u64,
-    pub(super) fault: u64,
-    pub(super) x_type: u32,
-    pub(super) k: u32,
-    pub(super) m: u32,
-    pub(super) n: u32,
+impl From<u64> for Argument {
+    fn from(value: u64) -> Argument {
+        Argument::U64(value)
+    }
 }

@@ -3,10 +3,10 @@
 use super::activations::{ActivationCode, DeviceInput, upload};
 use super::blocks::size;
 use super::buffer::DeviceBuffer;
-use super::device::{Argument, Function, Geometry, Gpu};
+use super::device::{Function, Geometry, Gpu};
 use super::fault::Rows;
 use super::float_operands::Floats;
-use super::parameters::{Parameters, Quantized, Raw};
+use super::parameters::{Argument, Parameters, Quantized, Raw};
 use super::scratch::{DeviceScratch, Places, Scratch, room};
 use super::types::width;
 use super::weights::Weights;

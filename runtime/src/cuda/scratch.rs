@@ -2,7 +2,7 @@
 
 use super::buffer::{DeviceBuffer, Number};
 use super::device::{Geometry, Gpu};
-use super::fault::{FaultKind, Faults, Rows};
+use super::fault::{FaultKind, Faults, Rows, fault_at};
 use crate::activations::RowLayout;
 use crate::error::Error;
 use std::sync::Arc;
@@ -199,7 +199,7 @@ impl DeviceScratch {
             match kind {
                 FaultKind::Beyond => Error::BeyondPrecision { what: "the activation", row, column },
                 FaultKind::NonFinite | FaultKind::InvalidCode | FaultKind::ScaleOverflow => {
-                    kind.at(column, block.unwrap_or(k)).in_activations(row)
+                    fault_at(kind, column, block.unwrap_or(k)).in_activations(row)
                 }
             }
         }))

@@ -6,26 +6,31 @@ mod types;
 pub(crate) use types::{Scratch, Weights, detect};
 
 use crate::activations::Tokens;
-use crate::decide::Candidate;
 use crate::error::Error;
 use crate::launch::Launcher;
-use crate::output::Output;
-use crate::registry::{FormatInfo, PackInfo, Registry, Unit};
+use crate::registry::{FormatInfo, PackInfo, Unit};
 use crate::weights::{PackedMatrix, QuantizedMatrix};
 
+/// Code of GPUs that has no value, for a handle's `On`.
 macro_rules! absent {
     ($($name:ident)*) => {$(
         #[derive(Clone, Debug)]
         pub(crate) enum $name {}
 
-        impl Launcher<$name> {
-            pub(crate) fn cuda(_: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
-                Err(crate::launch::cannot_drive(candidate.entry, index))
+        impl $crate::launch::Launcher<$name> {
+            pub(crate) fn cuda(
+                _: &'static $crate::registry::Registry,
+                candidate: $crate::decide::Candidate,
+                index: u32,
+            ) -> Result<Self, $crate::error::Error> {
+                Err($crate::launch::cannot_drive(candidate.entry, index))
             }
         }
     )*};
 }
-absent!(QuantizeCode DequantizeCode EmbedCode ActivationCode ProductCode);
+pub(crate) use absent;
+
+absent!(QuantizeCode DequantizeCode ActivationCode ProductCode);
 
 impl Launcher<QuantizeCode> {
     pub(crate) fn has_step(&self) -> bool {
@@ -46,12 +51,6 @@ impl Launcher<QuantizeCode> {
 
 impl Launcher<DequantizeCode> {
     pub(crate) fn tensor(&self, _: &QuantizedMatrix<'_>, _: Option<&mut [f32]>) -> Result<(), Error> {
-        match *self.code() {}
-    }
-}
-
-impl Launcher<EmbedCode> {
-    pub(crate) fn rows(&self, _: &QuantizedMatrix<'_>, _: &[u32], _: Output<'_>) -> Result<(), Error> {
         match *self.code() {}
     }
 }

@@ -69,7 +69,7 @@ impl<'p> Decision<'p> {
             });
         let without = prepared.without.iter().map(|kernel| Rejection {
             kernel: Some(kernel.name),
-            reason: prepared.registry.not_built(kernel),
+            reason: prepared.registry.not_built(kernel.failures),
         });
         whole.into_iter().chain(each).chain(without)
     }

@@ -1,11 +1,10 @@
-//! Launches of what goes over blocks: quantizers, dequantizers, rows by index, and what makes activations int8.
+//! Launches of what goes over blocks: quantizers, dequantizers, and what makes activations int8.
 
 use super::Launcher;
-use crate::abi::{DequantizeFn, EmbedFn, Fault, QuantizeActivationsFn, QuantizeFn, Step, StepFn};
+use crate::abi::{DequantizeFn, Fault, QuantizeActivationsFn, QuantizeFn, Step, StepFn};
 use crate::activations::RowLayout;
 use crate::decide::Candidate;
 use crate::error::Error;
-use crate::output::Output;
 use crate::registry::{Code, FormatInfo, Registry};
 use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::Op;
@@ -25,10 +24,6 @@ pub(crate) struct ActivationCode(QuantizeActivationsFn);
 /// Code of a dequantizer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DequantizeCode(DequantizeFn);
-
-/// Code that gives rows as values of a type.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct EmbedCode(EmbedFn);
 
 impl Fault {
     /// The fault as an error, where index 0 is column 0 of row `row` in rows of `k`.
@@ -57,7 +52,7 @@ impl Fault {
 }
 
 /// How many blocks a row is, if its bytes and its values agree.
-fn whole_blocks(format: &FormatInfo, bytes: usize, values: usize) -> Result<usize, Error> {
+pub(crate) fn whole_blocks(format: &FormatInfo, bytes: usize, values: usize) -> Result<usize, Error> {
     let blocks = bytes / format.bytes.max(1);
     let expected = blocks.saturating_mul(format.elements);
     if blocks.saturating_mul(format.bytes) == bytes && expected == values {
@@ -142,40 +137,6 @@ impl Launcher<DequantizeCode> {
         // and `dst` their values.
         unsafe { (self.code.0)(blocks.as_ptr(), dst.as_mut_ptr(), count, outer) }
             .map_err(|fault| fault.in_rows(format, row, dst.len()))
-    }
-}
-
-impl Launcher<EmbedCode> {
-    pub(crate) fn embed(registry: &'static Registry, candidate: Candidate) -> Result<Self, Error> {
-        Launcher::new(registry, candidate, Op::Embed, |code| match code {
-            Code::Embed(run) => Some(EmbedCode(run)),
-            _ => None,
-        })
-    }
-
-    /// Rows of a matrix by index, as one launch; the caller found that each index is of a row and that `dst` holds their values.
-    pub(crate) fn rows(
-        &self,
-        matrix: &QuantizedMatrix<'_>,
-        rows: &[u32],
-        dst: Output<'_>,
-    ) -> Result<(), Error> {
-        let (format, to, k) = (matrix.format(), dst.dtype(), matrix.k());
-        let bytes_in = rows.len().saturating_mul(matrix.row_bytes());
-        let dst = dst.into_bytes();
-        self.launch(bytes_in, dst.len(), || {
-            let row_bytes = dst.len() / rows.len().max(1);
-            for (&row, values) in rows.iter().zip(dst.chunks_exact_mut(row_bytes.max(1))) {
-                let row = row as usize;
-                let (blocks, outer) = (matrix.blocks(row), matrix.outer_scale(row)?);
-                let count = whole_blocks(format, blocks.len(), k)?;
-                // SAFETY: `admit` checked the processor; `blocks` holds `count` blocks, and `values` is aligned and has room
-                // for their k values: it is a row of a slice of that type, which the caller measured.
-                unsafe { (self.code.0)(blocks.as_ptr(), values.as_mut_ptr(), count, outer, to) }
-                    .map_err(|fault| fault.in_rows(format, row, k))?;
-            }
-            Ok(())
-        })
     }
 }
 

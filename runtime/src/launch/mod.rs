@@ -1,4 +1,5 @@
-//! The launch trampolines: the only callers of entry code, and the only writers of counters and ledgers.
+//! The launch trampolines: the only callers of entry code, here and in the folder of a handle (`kernel/embed/`), and the only
+//! writers of counters and ledgers.
 //!
 //! A [`Launcher`] exists only for an entry that this processor can run ([`admit`]); that, and the size
 //! invariants of the types passed in, is what the unsafe calls below rest on. A registry itself is
@@ -9,7 +10,7 @@ mod grouped;
 mod product;
 mod tally;
 
-pub(crate) use blocks::{ActivationCode, DequantizeCode, EmbedCode, QuantizeCode};
+pub(crate) use blocks::{ActivationCode, DequantizeCode, QuantizeCode, whole_blocks};
 pub(crate) use grouped::{Group, GroupedWork};
 #[cfg(feature = "cuda")]
 pub(crate) use product::unpack_panel;
@@ -104,7 +105,8 @@ impl<C, G> On<C, G> {
 }
 
 impl<C> Launcher<C> {
-    fn new(
+    /// A kernel of the processor; `code` is `None` where it is of another op.
+    pub(crate) fn new(
         registry: &'static Registry,
         candidate: Candidate,
         expected: Op,
@@ -197,7 +199,7 @@ impl<C> Launcher<C> {
 
     /// One launch: counted whether or not it ends in a fault, since it ran.
     #[inline]
-    fn launch<R>(&self, bytes_in: usize, bytes_out: usize, run: impl FnOnce() -> R) -> R {
+    pub(crate) fn launch<R>(&self, bytes_in: usize, bytes_out: usize, run: impl FnOnce() -> R) -> R {
         let started = timing().then(Instant::now);
         let outcome = run();
         self.count(bytes_in, bytes_out, started.map(|started| started.elapsed()));

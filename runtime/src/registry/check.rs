@@ -17,23 +17,10 @@ const fn is_block(threads: u32) -> bool {
 }
 
 impl CudaLaunch {
-    /// The op that it is of; `None` for conversions.
-    const fn op(&self) -> Option<Op> {
-        match self {
-            CudaLaunch::Dequantize { .. } => Some(Op::Dequantize),
-            CudaLaunch::Embed { .. } => Some(Op::Embed),
-            CudaLaunch::Quantize { .. } => Some(Op::Quantize),
-            CudaLaunch::QuantizeActivations { .. } => Some(Op::QuantizeActivations),
-            CudaLaunch::Matmul { .. } | CudaLaunch::Rows { .. } => Some(Op::Matmul),
-            CudaLaunch::Convert { .. } => None,
-        }
-    }
-
     /// Whether each launch has threads, and each thread or block something to do.
     const fn is_launch(&self) -> bool {
         match *self {
-            CudaLaunch::Dequantize { threads, per_thread, .. }
-            | CudaLaunch::Embed { threads, per_thread, .. }
+            CudaLaunch::Elements { threads, per_thread, .. }
             | CudaLaunch::Convert { threads, per_thread, .. } => is_block(threads) && per_thread > 0,
             CudaLaunch::Quantize { threads, blocks, step, .. } => {
                 is_block(threads)
@@ -76,27 +63,16 @@ impl EntryFacts {
         if self.name.is_empty() {
             return Some("a kernel has no name");
         }
-        let op = match &self.code {
-            Code::Dequantize(_) => Op::Dequantize,
-            Code::Quantize { .. } => Op::Quantize,
-            Code::QuantizeActivations(_) => Op::QuantizeActivations,
-            Code::Embed(_) => Op::Embed,
-            Code::Matmul { unit, .. } => {
-                if unit.multiple == 0 {
-                    return Some("a unit of activations is empty");
-                }
-                Op::Matmul
+        match &self.code {
+            Code::Matmul { unit, .. } if unit.multiple == 0 => {
+                return Some("a unit of activations is empty");
             }
-            Code::Cuda(CudaCode { launch, .. }) => {
-                if !launch.is_launch() {
-                    return Some("a launch has no threads, or nothing for them to do");
-                }
-                match launch.op() {
-                    Some(op) => op,
-                    None => return Some("the code of a kernel is a conversion"),
-                }
+            Code::Cuda(CudaCode { launch, .. }) if !launch.is_launch() => {
+                return Some("a launch has no threads, or nothing for them to do");
             }
-        };
+            _ => {}
+        }
+        let Some(op) = self.code.op() else { return Some("the code of a kernel is a conversion") };
         if op as u8 != self.op as u8 {
             return Some("the code of a kernel is of another op");
         }

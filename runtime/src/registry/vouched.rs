@@ -237,17 +237,10 @@ pub struct PackFacts {
 /// Functions of an image and their geometry; `docs/cuda.md` has the parameters of each.
 #[derive(Clone, Copy, Debug)]
 pub enum CudaLaunch {
-    /// Blocks to f32: a thread does `per_thread` elements.
-    Dequantize {
-        /// Name in the image.
-        function: &'static str,
-        /// Threads of a CUDA block.
-        threads: u32,
-        /// Elements of a thread.
-        per_thread: u32,
-    },
-    /// Rows by index to f32, f16 or bf16: a thread does `per_thread` elements of a row at a time.
-    Embed {
+    /// Values of blocks, one after the other or by rows: a thread does `per_thread` elements at a time.
+    Elements {
+        /// What they are: the op.
+        op: Op,
         /// Name in the image.
         function: &'static str,
         /// Threads of a CUDA block.
@@ -370,6 +363,24 @@ pub enum Code {
 }
 
 impl Code {
+    /// The op that it is of; `None` for conversions.
+    pub(super) const fn op(&self) -> Option<Op> {
+        Some(match self {
+            Code::Dequantize(_) => Op::Dequantize,
+            Code::Quantize { .. } => Op::Quantize,
+            Code::QuantizeActivations(_) => Op::QuantizeActivations,
+            Code::Embed(_) => Op::Embed,
+            Code::Matmul { .. } => Op::Matmul,
+            Code::Cuda(CudaCode { launch, .. }) => match launch {
+                CudaLaunch::Elements { op, .. } => *op,
+                CudaLaunch::Quantize { .. } => Op::Quantize,
+                CudaLaunch::QuantizeActivations { .. } => Op::QuantizeActivations,
+                CudaLaunch::Matmul { .. } | CudaLaunch::Rows { .. } => Op::Matmul,
+                CudaLaunch::Convert { .. } => return None,
+            },
+        })
+    }
+
     /// How weights are packed for it; `None` for what is no product, or reads the format's own rows.
     pub fn packing(&self) -> Option<&'static PackInfo> {
         match self {

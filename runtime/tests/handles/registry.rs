@@ -43,7 +43,8 @@ fn the_toy_registry_agrees_with_itself() {
 
 #[test]
 fn entries_that_contradict_themselves_are_refused() {
-    let dequantize = |threads, per_thread| CudaLaunch::Dequantize { function: "f", threads, per_thread };
+    let dequantize =
+        |threads, per_thread| CudaLaunch::Elements { op: Op::Dequantize, function: "f", threads, per_thread };
     let none = DimRule { min: 5, max: 4, multiple_of: 1 };
     let any = DimRule { min: 0, max: u64::MAX, multiple_of: 1 };
     let never = DimRule { multiple_of: 0, ..any };
@@ -120,7 +121,7 @@ fn tables_that_contradict_each_other_are_refused() {
     let outside = "outside of a block";
     let block = ActivationInfo { block: Some(0), ..TABLES.activations[0] };
     let image = WithoutImage { name: "w", op: Op::QuantizeActivations, format: 2, source: "", failures: &[] };
-    let dequantize = CudaLaunch::Dequantize { function: "f", threads: 32, per_thread: 1 };
+    let dequantize = CudaLaunch::Elements { op: Op::Dequantize, function: "f", threads: 32, per_thread: 1 };
     let not_convert = CudaCode { images: &[], min_cc: (5, 0), overlaps: false, launch: dequantize };
     let cases = [
         (RegistryFacts { entries: entries(EntryFacts { format: 3, ..entry(0) }), ..TABLES }, "of no format"),

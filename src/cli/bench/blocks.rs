@@ -53,8 +53,7 @@ pub fn measure(
     let matrix = QuantizedMatrix::new(format, n, k, &bytes)?;
     let shape = Shape::matrix(n, k);
     match op {
-        Measured::Matmul => {}
-        Measured::Quantize => {
+        Measured::Op(Op::Quantize) => {
             let values = random.gauss_vec(n * k, 1.0);
             let mut out = vec![0; bytes.len()];
             for prepared in prepared(plan, Op::Quantize, format, Request::quantize(format.name, None, n, k))?
@@ -72,7 +71,7 @@ pub fn measure(
                 })?;
             }
         }
-        Measured::Dequantize => {
+        Measured::Op(Op::Dequantize) => {
             let mut values = vec![0.0; n * k];
             for prepared in prepared(plan, Op::Dequantize, format, Request::dequantize(format.name, n, k))? {
                 let kernel = Dequantizer::new(&prepared.decide(shape))?;
@@ -88,7 +87,7 @@ pub fn measure(
                 })?;
             }
         }
-        Measured::Embed => {
+        Measured::Op(Op::Embed) => {
             let mut values = vec![0.0; n * k];
             // Each row once, far from the one before it.
             let mut rows: Vec<u32> = (0..n as u32).collect();
@@ -128,6 +127,8 @@ pub fn measure(
                 }
             }
         }
+        // Products are measured by number of tokens, and what makes activations int8 as a part of them.
+        Measured::Op(Op::Matmul | Op::QuantizeActivations) => {}
     }
     Ok(())
 }
@@ -139,7 +140,7 @@ fn prepared(
     format: &FormatInfo,
     request: Request<'_>,
 ) -> Result<Vec<Prepared>, CliError> {
-    if op == Op::Quantize && format.quantizers.is_empty() {
+    if op.info().by_quantizer && format.quantizers.is_empty() {
         return Ok(Vec::new());
     }
     let Some(isa) = plan.isa else { return Ok(vec![REGISTRY.prepare(&request)?]) };

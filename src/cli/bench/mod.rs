@@ -106,10 +106,15 @@ const TOKENS: &[usize] = &[1, 8, 32, 128, 512];
 fn defaults(device: Device) -> (&'static [(usize, usize)], &'static [usize], &'static [Measured]) {
     #[cfg(feature = "cuda")]
     if device.kind == DeviceKind::Cuda {
-        return (gpu::SHAPES, gpu::TOKENS, &[Measured::Matmul, Measured::Quantize, Measured::Dequantize]);
+        use gristmill::vocab::Op;
+        return (
+            gpu::SHAPES,
+            gpu::TOKENS,
+            &[Measured::MATMUL, Measured::Op(Op::Quantize), Measured::Op(Op::Dequantize)],
+        );
     }
     let _ = device;
-    (SHAPES, TOKENS, &[Measured::Matmul])
+    (SHAPES, TOKENS, &[Measured::MATMUL])
 }
 
 /// When a quick run begins nothing new. What it has begun ends well within 30 seconds.
@@ -174,17 +179,13 @@ impl Plan {
             if self.ops.contains(&Measured::Pack) {
                 need = need.and(&[bytes], 3);
             }
-            if self.ops.contains(&Measured::Matmul) {
+            if self.ops.contains(&Measured::MATMUL) {
                 // Of a token: f32, int8 and the workspace's; packed weights: one copy, or two and more.
                 let copies = if self.memory.contains(&Memory::Cold) { 3 } else { 2 };
                 let cold = if copies > 2 { measure::COLD_BYTES } else { 0 };
                 need = need.and(&[m, k], 8).and(&[m, n], 4).and(&[bytes], copies).and(&[cold], 1);
             }
-            if self
-                .ops
-                .iter()
-                .any(|op| matches!(op, Measured::Quantize | Measured::Dequantize | Measured::Embed))
-            {
+            if self.ops.iter().any(|op| matches!(op, Measured::Op(op) if !op.info().product)) {
                 need = need.and(&[n.min(blocks::MOST_ROWS), k], 4);
             }
             need.check(
@@ -254,8 +255,10 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         for shape in &plan.shapes {
             bar.inc(1);
             let outcome = plan.ops.iter().try_for_each(|op| match op {
-                Measured::Matmul => product::measure(&plan, format, *shape, &mut machine, &mut found),
-                Measured::Quantize | Measured::Dequantize | Measured::Embed | Measured::Pack => {
+                Measured::Op(op) if op.info().product => {
+                    product::measure(&plan, format, *shape, &mut machine, &mut found)
+                }
+                Measured::Op(_) | Measured::Pack => {
                     blocks::measure(&plan, *op, format, *shape, &mut machine, &mut found)
                 }
             });

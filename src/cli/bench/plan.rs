@@ -4,8 +4,9 @@ use super::super::error::CliError;
 use super::base::Base;
 use super::measure::Effort;
 use gristmill::registry::FormatInfo;
-use gristmill::vocab::{DType, Isa};
+use gristmill::vocab::{DType, Isa, Op, Serves};
 use gristmill::{PrecisionMode, ThreadOptions, Threads};
+use std::sync::LazyLock;
 use std::time::Instant;
 
 /// Where weights come from.
@@ -27,18 +28,34 @@ impl Memory {
 }
 
 /// What can be measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measured {
-    /// Products with packed weights.
-    Matmul,
-    /// f32 to blocks.
-    Quantize,
-    /// Blocks to f32.
-    Dequantize,
-    /// Rows by index to f32.
-    Embed,
+    /// Kernels of an op.
+    Op(Op),
     /// Blocks to what products read.
     Pack,
+}
+
+impl Measured {
+    pub(super) const MATMUL: Measured = Measured::Op(Op::Matmul);
+}
+
+/// Ops of weight formats by their names, and `pack`.
+impl clap::ValueEnum for Measured {
+    fn value_variants<'a>() -> &'a [Measured] {
+        static ALL: LazyLock<Vec<Measured>> = LazyLock::new(|| {
+            Op::serving(Serves::Formats).map(Measured::Op).chain([Measured::Pack]).collect()
+        });
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        let (name, help) = match self {
+            Measured::Op(op) => (op.name(), op.info().doc),
+            Measured::Pack => ("pack", "blocks to what products read"),
+        };
+        Some(clap::builder::PossibleValue::new(name).help(help))
+    }
 }
 
 /// What a run measures, and how thoroughly.

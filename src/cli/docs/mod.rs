@@ -7,7 +7,7 @@ mod memory;
 mod performance;
 
 use super::error::{CliError, Outcome};
-use gristmill::vocab::{Arch, CudaArch, DeviceKind, Isa, Op};
+use gristmill::vocab::{Arch, CudaArch, DeviceKind, Isa, Op, Serves};
 use gristmill_codegen::builder::{BuildError, Builder};
 use gristmill_codegen::cuda::CudaListed;
 use gristmill_codegen::emit::Listed;
@@ -62,9 +62,10 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     Ok(Outcome::Yes)
 }
 
-/// Letters of what a format can do, in the order in which weights are used.
-const LETTERS: &[(Op, &str)] =
-    &[(Op::Quantize, "Q"), (Op::Dequantize, "D"), (Op::Embed, "E"), (Op::Matmul, "M")];
+/// Letters of the ops that have what is asked, in the order in which weights are used.
+fn letters(has: impl Fn(Op) -> bool) -> String {
+    Op::serving(Serves::Formats).filter(|op| has(*op)).map(|op| op.info().letter).collect()
+}
 
 fn formats(
     set: &SpecSet,
@@ -75,10 +76,13 @@ fn formats(
     writeln!(
         out,
         "## Formats\n\n\
-         Q quantize (f32 to the format), D dequantize, E embed (rows by index, as f32, f16 or bf16), M matmul with f32, f16,\n\
-         bf16 or int8 activations. \"k\" is the rule on the inner dimension; m and n are free. CUDA kernels are built with the\n\
-         cargo feature `cuda`.\n"
+         \"k\" is the rule on the inner dimension; m and n are free. CUDA kernels are built with the cargo feature `cuda`. Under an\n\
+         ISA stand the letters of the ops:\n"
     )?;
+    for op in Op::serving(Serves::Formats) {
+        writeln!(out, "- {} `{op}`: {}", op.info().letter, op.info().doc)?;
+    }
+    writeln!(out)?;
     let isas = || Isa::ALL.iter().filter(|isa| kernels.iter().any(|kernel| kernel.isa == Some(**isa)));
     let header: Vec<&str> = isas().map(|isa| isa.name()).collect();
     writeln!(
@@ -90,17 +94,9 @@ fn formats(
     for (index, format) in set.formats.iter().enumerate() {
         let of_format =
             |op: Op| kernels.iter().filter(move |kernel| kernel.op == op && kernel.format == index);
-        let cells: Vec<String> = isas()
-            .map(|isa| {
-                let has = |op: &Op| of_format(*op).any(|kernel| kernel.isa == Some(*isa));
-                LETTERS.iter().filter(|(op, _)| has(op)).map(|(_, letter)| *letter).collect()
-            })
-            .collect();
-        let on_cuda: String = LETTERS
-            .iter()
-            .filter(|(op, _)| cuda.iter().any(|kernel| kernel.op == *op && kernel.format == index))
-            .map(|(_, letter)| *letter)
-            .collect();
+        let cells: Vec<String> =
+            isas().map(|isa| letters(|op| of_format(op).any(|kernel| kernel.isa == Some(*isa)))).collect();
+        let on_cuda = letters(|op| cuda.iter().any(|kernel| kernel.op == op && kernel.format == index));
         let k = of_format(Op::Matmul).map(|kernel| kernel.shape.k).reduce(|a, b| DimRule {
             min: a.min.max(b.min),
             max: a.max.min(b.max),
@@ -168,7 +164,7 @@ fn activations(set: &SpecSet, kernels: &[Listed], out: &mut dyn Write) -> Result
             .iter()
             .filter(|isa| {
                 kernels.iter().any(|kernel| {
-                    kernel.op == Op::QuantizeActivations
+                    kernel.op.info().serves == Serves::Activations
                         && kernel.format == index
                         && kernel.isa == Some(**isa)
                 })

@@ -5,7 +5,9 @@
 //! them apart afterwards.
 
 use super::blocks::{HELPERS, rounded, step};
+use super::parameters::{SCALE_OVERFLOW, parameters};
 use gristmill_spec::model::{Activations, Statistic};
+use gristmill_spec::vocab::CudaAbi;
 
 /// Threads of a CUDA block of the kernel that does nothing else.
 pub const THREADS: u32 = 256;
@@ -203,8 +205,9 @@ GM_DEVICE i32 quantized(f32 x, f32 apply) {{ return gm_to_i32({rounded}); }}
 /// The unit of an activation format: one kernel.
 pub fn emit(format: &Activations, function: &str) -> String {
     let Statements { declare, body, .. } = statements(format, &Rows::Memory);
+    let takes = parameters(&CudaAbi::QUANTIZE_ACTIVATIONS);
     format!(
-        "{}GM_KERNEL_WIDE({THREADS}) {function}(const void *x, u32 type, u32 m, u32 k, u32 unit, u32 unit_padded, u32 units, i8 *q, f32 *scales, i32 *sums, u64 *fault) {{
+        "{}GM_KERNEL_WIDE({THREADS}) {function}({takes}) {{
     {declare}const u64 row = gm_block();
     (void)m;
     gm_launch_next();
@@ -323,7 +326,7 @@ fn several_blocks(block: u32, each: u32, of: Statistic, step: &str, rows: &Rows)
                 }}
         {s}
         {step}
-        if (largest < 0x7f800000u && !gm_is_finite(kept) && there && within == 0) gm_atomic_min(fault, {of_block} * 4 + 2);
+        if (largest < 0x7f800000u && !gm_is_finite(kept) && there && within == 0) gm_atomic_min(fault, {of_block} * 4 + {SCALE_OVERFLOW});
         // What was found wanting is put all the same: a kernel that goes on finds something there.
         if (there && within == 0) {{ {put_scale} }}
         const u32 u = (b * {block} + within) / unit;
@@ -374,7 +377,7 @@ fn block_by_block(block: u32, of: Statistic, step: &str, rows: &Rows) -> String 
                 }}
         {s}
         {step}
-        if (largest < 0x7f800000u && !gm_is_finite(kept) && gm_lane() == 0) gm_atomic_min(fault, {of_block} * 4 + 2);
+        if (largest < 0x7f800000u && !gm_is_finite(kept) && gm_lane() == 0) gm_atomic_min(fault, {of_block} * 4 + {SCALE_OVERFLOW});
         if (gm_lane() == 0) {{ {put_scale} }}
         for (u32 first = 0; first < len; first += unit) {{
             const u32 u = (b * {block} + first) / unit;
@@ -551,7 +554,7 @@ fn of_rows(of: Statistic, step: &str, rows: &Rows) -> Statements {
     {s}
     {step}
     if (!gm_is_finite(kept)) {{
-        if (gm_thread() == 0) gm_atomic_min(fault, {of_row} * 4 + 2);
+        if (gm_thread() == 0) gm_atomic_min(fault, {of_row} * 4 + {SCALE_OVERFLOW});
         return;
     }}
     if ({first_only}) {{ {put_scale} }}

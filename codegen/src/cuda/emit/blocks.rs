@@ -3,6 +3,7 @@
 use super::encode::{Rule, WARPS, put};
 use super::groups::Groups;
 use super::literal::float;
+use super::parameters::{SCALE_OVERFLOW, parameters};
 use crate::Error;
 use crate::emit::fields::raw_type;
 use crate::plan::{Decode, FormatPlan};
@@ -10,6 +11,7 @@ use gristmill_spec::model::{
     Factor, Field, FieldLayout, FieldType, Format, QuantizeRule, Quantizer, Rounding, Scalar, ScaleRule,
     Statistic, Via,
 };
+use gristmill_spec::vocab::CudaAbi;
 use std::fmt::Write;
 
 /// Values of one chunk of a statistic over a row or tensor: what `number::abs_mean` sums together.
@@ -239,7 +241,7 @@ pub fn quantize(
             format!(
                 "const u32 stored_bits = {bits};
         if (!({finite})) {{
-            if (gm_lane() == 0) gm_atomic_min(fault, b * ELEMENTS * 4 + 2);
+            if (gm_lane() == 0) gm_atomic_min(fault, b * ELEMENTS * 4 + {SCALE_OVERFLOW});
             continue;
         }}
         if (gm_lane() == 0) {{ const u32 i = 0, code = stored_bits; {} }}",
@@ -278,9 +280,10 @@ pub fn quantize(
     let words = format.bytes.div_ceil(4);
     let code_shared = format!("enum : u32 {{ {function}_WORDS = {words} }};\n");
     let Codes { tables, declare, put: put_code, gather } = codes(format, code);
+    let takes = parameters(&CudaAbi::QUANTIZE);
     let _ = write!(
         out,
-        "{tables}{code_shared}GM_KERNEL({threads}) {function}(const f32 *src, u8 *dst, u32 rows, u32 k, u64 row_bytes, const f32x2 *steps, u64 *fault) {{
+        "{tables}{code_shared}GM_KERNEL({threads}) {function}({takes}) {{
     GM_SHARED(u32, all_words, {WARPS} * {function}_WORDS);
     {declare}
     const u32 words = gm_warp() * {function}_WORDS;
@@ -408,7 +411,7 @@ fn outer_bytes(scalar: Scalar, when: &str, at: &str, index: &str, tail: u32) -> 
     format!(
         "if ({when} && gm_lane() == 0) {{
             const u32 stored_bits = {bits};
-            if (!({finite}) && gm_is_finite(stored)) gm_atomic_min(fault, (u64)({index}) * 4 + 2);
+            if (!({finite}) && gm_is_finite(stored)) gm_atomic_min(fault, (u64)({index}) * 4 + {SCALE_OVERFLOW});
             for (u32 i = 0; i < {size}; i++) gm_store({at} + i, (u8)(stored_bits >> (8 * i)));
             {rest}
         }}"
@@ -449,8 +452,10 @@ fn steps(rule: &ScaleRule, function: &str) -> String {
     const f32 s = len == 0 ? 0.0f : (f32)(total / (f64)len);"
             .to_string(),
     };
+    let chunks_take = parameters(&CudaAbi::CHUNKS);
+    let finish_takes = parameters(&CudaAbi::FINISH);
     format!(
-        "GM_KERNEL({threads}) {function}_chunks(const f32 *src, u32 rows, u64 len, u64 *partial, u64 *fault) {{
+        "GM_KERNEL({threads}) {function}_chunks({chunks_take}) {{
     const u64 chunks = (len + {CHUNK} - 1) / {CHUNK};
     for (u64 c = (u64)gm_block() * {WARPS} + gm_warp(); c < rows * chunks; c += (u64)gm_blocks() * {WARPS}) {{
         const u64 start = c / chunks * len + c % chunks * {CHUNK};
@@ -475,7 +480,7 @@ fn steps(rule: &ScaleRule, function: &str) -> String {
 }}
 GM_EXPORT({function}_chunks)
 
-GM_KERNEL(32) {function}_finish(const f32 *src, u32 rows, u64 len, const u64 *partial, f32x2 *steps, u64 *fault) {{
+GM_KERNEL(32) {function}_finish({finish_takes}) {{
     const u64 chunks = (len + {CHUNK} - 1) / {CHUNK};
     const u64 row = gm_block();
     {statistic}
@@ -483,7 +488,7 @@ GM_KERNEL(32) {function}_finish(const f32 *src, u32 rows, u64 len, const u64 *pa
     (void)src; (void)rows;
     if (gm_lane() == 0) {{
         // Where the statistic itself is not finite, a value was not, and is reported.
-        if (!gm_is_finite(stored) && gm_is_finite(s)) gm_atomic_min(fault, row * len * 4 + 2);
+        if (!gm_is_finite(stored) && gm_is_finite(s)) gm_atomic_min(fault, row * len * 4 + {SCALE_OVERFLOW});
         gm_store(steps + row, f32x2{{apply, stored}});
     }}
 }}

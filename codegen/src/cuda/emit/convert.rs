@@ -1,5 +1,8 @@
 //! The kernel `convert`: rows of f32, f16 or bf16 to another of these types, bit by bit as a processor converts them.
 
+use super::parameters::{BEYOND, parameters};
+use gristmill_spec::vocab::CudaAbi;
+
 /// Name of the unit and of its kernel.
 pub const CONVERT: &str = "convert";
 /// Threads of a CUDA block.
@@ -9,6 +12,7 @@ pub const PER_THREAD: u32 = 8;
 
 /// The unit's text.
 pub fn emit() -> String {
+    let takes = parameters(&CudaAbi::CONVERT);
     format!(
         "// From the bits of type `type`: 0 f32, 1 f16, 2 bf16. A signaling NaN becomes quiet.
 GM_DEVICE f32 from_bits(u32 bits, u32 type) {{
@@ -24,7 +28,7 @@ GM_DEVICE u32 to_bits(f32 x, u32 type) {{
 
 // Of `rows` rows of k values, each `src_stride` values after the one before, to rows `dst_stride` apart, with zeros from k
 // on. Without `dst` nothing is stored; with `fault` values must be finite (else fault 0) and stay so (else 3).
-GM_KERNEL({THREADS}) {CONVERT}(const void *src, u32 from, u64 src_stride, void *dst, u32 to, u64 dst_stride, u32 rows, u64 k, u64 *fault) {{
+GM_KERNEL({THREADS}) {CONVERT}({takes}) {{
     const u64 runs = (dst_stride + {last}) / {PER_THREAD};
     // Where rows start at whole runs, a run is loaded and stored at once.
     const bool aligned_from = rows == 1 || src_stride % {PER_THREAD} == 0, aligned_to = rows == 1 || dst_stride % {PER_THREAD} == 0;
@@ -55,7 +59,7 @@ GM_KERNEL({THREADS}) {CONVERT}(const void *src, u32 from, u64 src_stride, void *
             const u32 made = from == to ? bits[j] : to_bits(x, to);
             if (fault != nullptr && first + j < k) {{
                 if (!gm_is_finite(x)) gm_atomic_min(fault, (row * k + first + j) * 4);
-                else if (!gm_is_finite(from_bits(made, to))) gm_atomic_min(fault, (row * k + first + j) * 4 + 3);
+                else if (!gm_is_finite(from_bits(made, to))) gm_atomic_min(fault, (row * k + first + j) * 4 + {BEYOND});
             }}
             bits[j] = made;
         }}

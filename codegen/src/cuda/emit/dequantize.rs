@@ -6,8 +6,10 @@
 use super::blocks::{header_bytes, load_scalar};
 use super::decode::{first_of_code, together};
 use super::literal::float;
+use super::parameters::{INVALID_CODE, parameters};
 use crate::emit::uses_outer;
 use crate::plan::{Decode, FormatPlan};
+use gristmill_spec::vocab::CudaAbi;
 
 /// Threads of a CUDA block.
 pub const THREADS: u32 = 256;
@@ -120,7 +122,7 @@ pub fn dequantize(plan: &FormatPlan<'_>, function: &str) -> String {
     let report = if plan.last_code.is_some() {
         format!(
             "if (bad < N) {{
-                gm_atomic_min(fault, {of_code} * 4 + 1);
+                gm_atomic_min(fault, {of_code} * 4 + {INVALID_CODE});
                 continue;
             }}"
         )
@@ -132,11 +134,12 @@ pub fn dequantize(plan: &FormatPlan<'_>, function: &str) -> String {
     } else {
         "gm_store(dst + first * ELEMENTS + element, out[0]);"
     };
+    let takes = parameters(&CudaAbi::DEQUANTIZE);
     format!(
         "// Where block b starts in the tensor, in bytes.
 GM_DEVICE u64 place(u64 b, u32 k, u64 row_bytes) {{ (void)k; (void)row_bytes; return {place}; }}
 
-GM_KERNEL({THREADS}) {function}(const u8 *src, f32 *dst, u32 rows, u32 k, u64 row_bytes, u64 *fault) {{
+GM_KERNEL({THREADS}) {function}({takes}) {{
     {shared}
     const u64 blocks = (u64)rows * (k / ELEMENTS), size = rows * row_bytes;
     {tail}

@@ -4,8 +4,10 @@
 use super::blocks::{header_bytes, load_scalar};
 use super::decode::{first_of_code, together};
 use super::literal::float;
+use super::parameters::{INVALID_CODE, parameters};
 use crate::emit::uses_outer;
 use crate::plan::FormatPlan;
+use gristmill_spec::vocab::CudaAbi;
 
 /// Threads of a CUDA block.
 pub const THREADS: u32 = 256;
@@ -36,7 +38,7 @@ pub fn embed(plan: &FormatPlan<'_>, function: &str) -> String {
     };
     let of_code = first_of_code(&format.value, "(position * k + element + bad)");
     let report = if plan.last_code.is_some() {
-        format!("if (bad < N) {{ gm_atomic_min(fault, {of_code} * 4 + 1); continue; }}")
+        format!("if (bad < N) {{ gm_atomic_min(fault, {of_code} * 4 + {INVALID_CODE}); continue; }}")
     } else {
         "(void)bad;".to_string()
     };
@@ -52,9 +54,10 @@ pub fn embed(plan: &FormatPlan<'_>, function: &str) -> String {
         "if (to == 0) gm_store((f32 *)dst + out, x[0]);
         else gm_store((u16 *)dst + out, to == 1 ? gm_f32_to_f16(x[0]) : gm_f32_to_bf16(x[0]));"
     };
+    let takes = parameters(&CudaAbi::EMBED);
     format!(
         "// Row indices[p] of the tensor to row p of `dst`, of type `to`: 0 f32, 1 f16, 2 bf16.
-GM_KERNEL({THREADS}) {function}(const u8 *src, const u32 *indices, void *dst, u32 to, u32 count, u32 rows, u32 k, u64 row_bytes, u64 *fault) {{
+GM_KERNEL({THREADS}) {function}({takes}) {{
     const u32 groups = k / N;
     for (u64 i = (u64)gm_block() * {THREADS} + gm_thread(); i < (u64)count * groups; i += (u64)gm_blocks() * {THREADS}) {{
         const u64 position = i / groups;

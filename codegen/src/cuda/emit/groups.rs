@@ -3,8 +3,10 @@
 
 use super::decode::{Four, address, four};
 use super::encode::{Rule, WARPS, put};
+use super::parameters::{SCALE_OVERFLOW, parameters};
 use crate::plan::{FormatPlan, lcm};
 use gristmill_spec::model::{Field, FieldLayout, Format};
+use gristmill_spec::vocab::CudaAbi;
 use std::fmt::Write;
 
 /// How a warp divides blocks.
@@ -49,7 +51,7 @@ pub fn quantize(plan: &FormatPlan<'_>, groups: Groups, rule: &Rule<'_>, function
         Some((field, bits, finite)) => format!(
             "const u32 stored_bits = {bits};
             if (ok && !({finite})) {{
-                if (part == 0) gm_atomic_min(fault, b * ELEMENTS * 4 + 2);
+                if (part == 0) gm_atomic_min(fault, b * ELEMENTS * 4 + {SCALE_OVERFLOW});
                 ok = false;
             }}
             if (ok && part == 0) {{ const u32 i = 0, code = stored_bits; {} }}",
@@ -63,8 +65,9 @@ pub fn quantize(plan: &FormatPlan<'_>, groups: Groups, rule: &Rule<'_>, function
             put(format, code, blocks > 1)
         )
     });
+    let takes = parameters(&CudaAbi::QUANTIZE);
     format!(
-        "GM_KERNEL({threads}) {function}(const f32 *src, u8 *dst, u32 rows, u32 k, u64 row_bytes, const f32x2 *steps, u64 *fault) {{
+        "GM_KERNEL({threads}) {function}({takes}) {{
     GM_SHARED(u32, all_words, {WARPS} * {words});
     const u32 words = gm_warp() * {words}, part = gm_lane() % {lanes};
     const u64 count = (u64)rows * (k / ELEMENTS);

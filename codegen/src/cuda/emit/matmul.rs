@@ -5,6 +5,7 @@
 
 use super::epilogue::epilogue;
 use super::operands::lookup;
+use super::parameters::fields;
 use super::product::{CudaMatmul, DP4A_ROWS, MMA_ROWS, round_bytes};
 use super::tiles::{Fused, Split, Tiling, Warpgroups};
 use super::{activations, dp4a, fused, mma, pipelined, wgmma};
@@ -12,8 +13,8 @@ use crate::Error;
 use crate::emit::{constant_word, format_words};
 use crate::plan::pack::fitted;
 use crate::plan::{Dot, FormatPlan, PackPlan, exact_k};
-use gristmill_spec::model::{CudaBudget, CudaVariant, Packing};
-use gristmill_spec::vocab::{CudaActivations, CudaAlgorithm, Strategy};
+use gristmill_spec::model::{CudaBody, CudaBudget, CudaVariant, Packing};
+use gristmill_spec::vocab::{CudaAbi, CudaActivations, CudaAlgorithm, Strategy};
 use std::fmt::Write;
 
 impl<'a> CudaMatmul<'a> {
@@ -124,7 +125,7 @@ impl<'a> CudaMatmul<'a> {
             resolved.tiling = Some(tiling);
         }
         // What is written by hand divides k if it knows of the grid's layers.
-        let knows = variant.body.as_ref().is_none_or(|body| body.text.contains("gm_blocks_z()"));
+        let knows = variant.body.as_ref().is_none_or(CudaBody::divides_k);
         if knows && variant.algorithm != CudaAlgorithm::Dp4a {
             resolved.split = resolved.by_stages();
         }
@@ -229,44 +230,9 @@ pub fn emit(plan: &CudaMatmul<'_>, body: Option<&str>) -> String {
     format!("{words}{}{}{}{kernel}", arguments(plan), lookup(plan), epilogue(plan))
 }
 
-/// The parameter: docs/cuda.md. It has 144 bytes: with more, nvcc 13.0 takes fields from the parameter anew wherever they are
-/// used, which costs the loops of `mma` a tenth more instructions.
+/// The parameter: docs/cuda.md. It has 128 bytes: with more than 144, nvcc 13.0 takes fields from the parameter anew wherever they
+/// are used, which costs the loops of `mma` a tenth more instructions.
 pub(super) fn arguments(plan: &CudaMatmul<'_>) -> String {
-    let x = match plan.fused {
-        Some(_) => {
-            "const void *x;
-    u64 x_first;
-    u64 *fault;
-    u32 x_type;
-    u32 sides;"
-        }
-        None => {
-            "const i8 *x;
-    u64 x_stride;
-    const f32 *x_scales;
-    const i32 *x_sums;"
-        }
-    };
-    format!(
-        "struct Matmul {{
-    const u8 *codes;
-    u64 stride;
-    const f32 *scales;
-    const f32 *mins;
-    i32 min;
-    u32 k;
-    const u8 *table;
-    const f32 *outer;
-    u32 units;
-    u32 x_blocks;
-    {x}
-    const f32 *bias;
-    f32 *y;
-    u32 m;
-    u32 n;
-    i32 *parts;
-}};
-
-"
-    )
+    let x = if plan.fused.is_some() { &CudaAbi::RAW } else { &CudaAbi::QUANTIZED };
+    fields("Matmul", &CudaAbi::MATMUL, x.declarations)
 }

@@ -24,6 +24,7 @@ mod matmul;
 mod mma;
 mod operands;
 mod overlap;
+mod parameters;
 mod pipelined;
 mod product;
 mod rows;
@@ -64,6 +65,8 @@ pub struct Unit {
     pub min_cc: (u8, u8),
     /// The one architecture that it can be compiled for, where that is so.
     pub only_on: Option<CudaArch>,
+    /// Its kernels wait for the launches in front of them, so that they may be launched before those have ended.
+    pub overlaps: bool,
 }
 
 impl Unit {
@@ -163,17 +166,51 @@ impl Units {
             kernels: Vec::new(),
             min_cc,
             only_on: None,
+            overlaps: false,
         });
         unit.min_cc = unit.min_cc.max(min_cc);
         unit.text.push_str(text);
         unit.kernels.extend(kernels.iter().map(|kernel| (kernel.clone(), budget)));
     }
 
-    /// Whether the kernel of a unit says that it waits for the launches in front of it.
-    fn waits(&self, name: &str) -> bool {
-        self.0.get(name).is_some_and(|unit| unit.text.contains("gm_wait_for_previous();"))
+    /// Says of a unit whether its kernels wait for the launches in front of them; what is written by hand says so itself.
+    fn overlap(&mut self, name: &str, body: Option<&CudaBody>) {
+        if let Some(unit) = self.0.get_mut(name) {
+            unit.overlaps = body.is_none_or(CudaBody::waits);
+        }
+    }
+
+    /// Whether the kernels of a unit wait for the launches in front of them.
+    fn overlaps(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|unit| unit.overlaps)
     }
 }
+
+/// An op whose kernel gives each thread some neighbouring elements, whatever the shape.
+struct Elementwise {
+    op: Op,
+    /// Threads of a CUDA block.
+    threads: u32,
+    /// Elements of a thread.
+    per_thread: fn(&FormatPlan<'_>) -> u32,
+    /// The kernel of a name, behind what decodes the format.
+    kernel: fn(&FormatPlan<'_>, &str) -> String,
+}
+
+const ELEMENTWISE: &[Elementwise] = &[
+    Elementwise {
+        op: Op::Dequantize,
+        threads: dequantize::THREADS,
+        per_thread: dequantize::per_thread,
+        kernel: dequantize::dequantize,
+    },
+    Elementwise {
+        op: Op::Embed,
+        threads: embed::THREADS,
+        per_thread: embed::per_thread,
+        kernel: embed::embed,
+    },
+];
 
 /// Emits all units of a set, with the kernels they make possible.
 ///
@@ -241,41 +278,24 @@ fn of_format(
         packing: None,
         fused: false,
     };
-    for (number, kernel, order, variant) in serving(set, Op::Dequantize, index) {
-        let unit = unit_name("dequantize", &format.name, kernel, variant);
-        let function = function(variant, &unit);
-        let text = match &variant.body {
-            Some(body) => hand_written(plan, body),
-            None => decode::emit(plan) + &dequantize::dequantize(plan, function),
-        };
-        units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
-        let per_thread = dequantize::per_thread(plan);
-        listed.push(CudaListed {
-            plan: words(variant, format!("{per_thread} elements a thread")),
-            launch: format!(
-                "CudaLaunch::Dequantize {{ function: {function:?}, threads: {}, per_thread: {per_thread} }}",
-                dequantize::THREADS
-            ),
-            ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
-        });
-    }
-    for (number, kernel, order, variant) in serving(set, Op::Embed, index) {
-        let unit = unit_name("embed", &format.name, kernel, variant);
-        let function = function(variant, &unit);
-        let text = match &variant.body {
-            Some(body) => hand_written(plan, body),
-            None => decode::emit(plan) + &embed::embed(plan, function),
-        };
-        units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
-        let per_thread = embed::per_thread(plan);
-        listed.push(CudaListed {
-            plan: words(variant, format!("{per_thread} elements a thread")),
-            launch: format!(
-                "CudaLaunch::Embed {{ function: {function:?}, threads: {}, per_thread: {per_thread} }}",
-                embed::THREADS
-            ),
-            ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
-        });
+    for Elementwise { op, threads, per_thread, kernel: emit } in ELEMENTWISE {
+        for (number, kernel, order, variant) in serving(set, *op, index) {
+            let unit = unit_name(op.name(), &format.name, kernel, variant);
+            let function = function(variant, &unit);
+            let text = match &variant.body {
+                Some(body) => hand_written(plan, body),
+                None => decode::emit(plan) + &emit(plan, function),
+            };
+            units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
+            let per_thread = per_thread(plan);
+            listed.push(CudaListed {
+                plan: words(variant, format!("{per_thread} elements a thread")),
+                launch: format!(
+                    "CudaLaunch::Elements {{ op: Op::{op:?}, function: {function:?}, threads: {threads}, per_thread: {per_thread} }}"
+                ),
+                ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
+            });
+        }
     }
     for (number, kernel, order, variant) in serving(set, Op::Quantize, index) {
         for (position, quantizer) in format.quantizers.iter().enumerate() {
@@ -363,6 +383,7 @@ fn of_format(
         if !units.0.contains_key(&unit) {
             let text = matmul::emit(&resolved, variant.body.as_ref().map(|body| body.text.as_str()));
             units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
+            units.overlap(&unit, variant.body.as_ref());
             if let Some(unit) = units.0.get_mut(&unit) {
                 unit.only_on = variant.algorithm.only_on();
             }
@@ -398,7 +419,7 @@ fn of_format(
             ),
             packing: Some(packing),
             fused: resolved.fused.is_some(),
-            overlaps: units.waits(&unit),
+            overlaps: units.overlaps(&unit),
             ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
         });
     }
@@ -464,13 +485,14 @@ pub(crate) fn convert_launch() -> String {
 fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut Vec<CudaListed>) {
     let format = &set.activations[index];
     for (number, kernel, order, variant) in serving(set, Op::QuantizeActivations, index) {
-        let unit = unit_name("quantize_activations", &format.name, kernel, variant);
+        let unit = unit_name(kernel.op.name(), &format.name, kernel, variant);
         let function = function(variant, &unit);
         let text = match &variant.body {
             Some(body) => body.text.clone(),
             None => activations::emit(format, function),
         };
         units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
+        units.overlap(&unit, variant.body.as_ref());
         let mut shape = variant.shape;
         shape.k.multiple_of = lcm(shape.k.multiple_of.max(1), u64::from(format.block.unwrap_or(1)));
         listed.push(CudaListed {
@@ -479,7 +501,7 @@ fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut V
                 "CudaLaunch::QuantizeActivations {{ function: {function:?}, threads: {} }}",
                 activations::THREADS
             ),
-            op: Op::QuantizeActivations,
+            op: kernel.op,
             format: index,
             quantizer: 0,
             unit: unit.clone(),
@@ -489,7 +511,7 @@ fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut V
             source: format!("{}:{}", variant.origin.file, variant.origin.line),
             plan: words(variant, "a CUDA block for each row".to_string()),
             order,
-            overlaps: units.waits(&unit),
+            overlaps: units.overlaps(&unit),
             kernel: number,
             packing: None,
             fused: false,

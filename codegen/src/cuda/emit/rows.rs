@@ -6,13 +6,14 @@
 
 use super::division::{self, Division};
 use super::literal::float;
+use super::parameters::{BEYOND, INVALID_CODE, fields, parameters};
 use super::rows_product::{RowsProduct, at_once};
 use super::{decode, fma, halves, wgmma_halves};
 use crate::Error;
 use crate::emit::uses_outer;
 use crate::plan::{Decode, FormatPlan};
 use gristmill_spec::model::{CudaBudget, CudaVariant};
-use gristmill_spec::vocab::{CudaAlgorithm, Precision};
+use gristmill_spec::vocab::{CudaAbi, CudaAlgorithm, Precision};
 
 impl<'a> RowsProduct<'a> {
     /// Plans a variant that multiplies floats; `None` for all others.
@@ -140,23 +141,7 @@ pub fn prelude(product: &RowsProduct<'_>, unit: &str) -> String {
     };
     format!(
         "{decode}// The parameter of products over rows: docs/cuda.md.
-struct Rows {{
-    const u8 *blocks;
-    u64 row_bytes;
-    const f32 *outer;
-    const void *x;
-    u64 x_stride;
-    u64 x_first;
-    const f32 *bias;
-    f32 *y;
-    u64 *fault;
-    u32 x_type;
-    u32 k;
-    u32 m;
-    u32 n;
-}};
-
-// Elements that are computed at once; they are in one run.
+{parameter}// Elements that are computed at once; they are in one run.
 enum : u32 {{ AT_ONCE = {at_once} }};
 
 // What integers of the run of element e are multiplied with.
@@ -186,7 +171,7 @@ template <class Bytes> GM_DEVICE u32 weights(const Bytes &bytes, u32 at, u32 e, 
 }}
 
 // Whether all weights can be used: codes mean something (else fault 1), and numbers of type `type` hold them (else 3).
-GM_KERNEL({threads}) {unit}_check(const u8 *blocks, u64 row_bytes, const f32 *outer, u32 n, u32 k, u32 type, u64 *fault) {{
+GM_KERNEL({threads}) {unit}_check({parameters}) {{
     const u64 count = (u64)n * (k / AT_ONCE);
     for (u64 i = (u64)gm_block() * {threads} + gm_thread(); i < count; i += (u64)gm_blocks() * {threads}) {{
         const u64 row = i / (k / AT_ONCE);
@@ -194,12 +179,12 @@ GM_KERNEL({threads}) {unit}_check(const u8 *blocks, u64 row_bytes, const f32 *ou
         const u8 *bytes = blocks + row * row_bytes;
         f32 w[AT_ONCE];
         const u32 bad = weights(bytes, e / ELEMENTS * BYTES, e % ELEMENTS, gm_load(outer + row), w);
-        if (bad < AT_ONCE) gm_atomic_min(fault, (row * k + e + bad) * 4 + 1);
+        if (bad < AT_ONCE) gm_atomic_min(fault, (row * k + e + bad) * 4 + {INVALID_CODE});
         GM_UNROLL for (u32 j = 0; j < AT_ONCE; j++) {{
             f32 held = w[j];
             if (type == 1) held = gm_f16_to_f32(gm_f32_to_f16(w[j]));
             if (type == 2) held = gm_bf16_to_f32(gm_f32_to_bf16(w[j]));
-            if (bad == AT_ONCE && !gm_is_finite(held)) gm_atomic_min(fault, (row * k + e + j) * 4 + 3);
+            if (bad == AT_ONCE && !gm_is_finite(held)) gm_atomic_min(fault, (row * k + e + j) * 4 + {BEYOND});
         }}
     }}
 }}
@@ -207,6 +192,8 @@ GM_EXPORT({unit}_check)
 
 ",
         decode = decode::emit(plan),
+        parameter = fields("Rows", &CudaAbi::ROWS, &[]),
+        parameters = parameters(&CudaAbi::CHECK),
         at_once = at_once(plan),
         threads = CHECK_THREADS,
     ) + &fma::prelude(plan)

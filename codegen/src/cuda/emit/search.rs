@@ -4,9 +4,11 @@
 
 use super::encode::{WARPS, put};
 use super::literal::float;
+use super::parameters::{SCALE_OVERFLOW, parameters};
 use crate::Error;
 use crate::plan::FormatPlan;
 use gristmill_spec::model::{Factor, Field, FieldType, QuantizeRule, Quantizer, Scalar, Search};
+use gristmill_spec::vocab::CudaAbi;
 
 /// The kernel of a search, where there is one for the GPU.
 pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer, function: &str) -> Result<String, Error> {
@@ -54,6 +56,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer, function: &str) ->
     let top = float(((1i32 << plan.code_bits) - 1) as f32);
     let off = if square { "off * off" } else { "gm_abs(off)" };
     let floor = if rms { "gm_sqrt(squares / (f32)RUN)" } else { "0.0f" };
+    let takes = parameters(&CudaAbi::QUANTIZE);
     Ok(format!(
         "enum : u32 {{ {function}_WORDS = {words} }};
 
@@ -144,7 +147,7 @@ GM_DEVICE f32x2 factor(f32 v, f32 top) {{
     return f32x2{{max / top, nearest(used * v, top)}};
 }}
 
-GM_KERNEL({threads}) {function}(const f32 *src, u8 *dst, u32 rows, u32 k, u64 row_bytes, const f32x2 *steps, u64 *fault) {{
+GM_KERNEL({threads}) {function}({takes}) {{
     GM_SHARED(u32, all_words, {WARPS} * {function}_WORDS);
     const u32 words = gm_warp() * {function}_WORDS;
     const u64 count = (u64)rows * (k / ELEMENTS);
@@ -168,7 +171,7 @@ GM_KERNEL({threads}) {function}(const f32 *src, u8 *dst, u32 rows, u32 k, u64 ro
         const f32x2 scales = factor(found.x, {run_top}), mins = factor(found.y, {min_top});
         const f32 step = stored_value(scales.x) * scales.y, offset = stored_value(mins.x) * mins.y;
         if (!gm_is_finite(stored_value(scales.x)) || !gm_is_finite(stored_value(mins.x))) {{
-            if (gm_lane() == 0) gm_atomic_min(fault, b * ELEMENTS * 4 + 2);
+            if (gm_lane() == 0) gm_atomic_min(fault, b * ELEMENTS * 4 + {SCALE_OVERFLOW});
             continue;
         }}
         gm_sync_warp();

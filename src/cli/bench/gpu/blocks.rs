@@ -6,10 +6,11 @@ use super::super::super::error::CliError;
 use super::super::super::gpu_time;
 use super::super::super::random::Random;
 use super::super::super::table::{Side, Table, measured};
-use super::super::plan::{Measured, Memory};
+use super::super::plan::Memory;
 use super::bench::Bench;
 use gristmill::cuda::{DeviceBuffer, GpuQuantizer};
 use gristmill::registry::FormatInfo;
+use gristmill::vocab::Op;
 use gristmill::{Dequantizer, Device, Error, QuantizedMatrix, Quantizer, REGISTRY, Request, Shape};
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -131,7 +132,7 @@ impl Bench<'_> {
     /// No kernel for it; what the device refuses.
     pub fn conversion(
         &self,
-        op: Measured,
+        op: Op,
         format: &'static FormatInfo,
         (n, k): (usize, usize),
         records: &mut Vec<Record>,
@@ -147,7 +148,7 @@ impl Bench<'_> {
         let distinct = random.gauss_vec(few * k, 1.0);
         let mut values: Vec<f32> = distinct.iter().copied().cycle().take(n * k).collect();
         let (kernel, from_host, processor) = match op {
-            Measured::Quantize => {
+            Op::Quantize => {
                 let prepared =
                     |device, n| REGISTRY.prepare(&Request::quantize(format.name, None, n, k).on(device));
                 let (there, here) = (prepared(self.device, n)?, prepared(Device::CPU, few)?);
@@ -159,7 +160,7 @@ impl Bench<'_> {
                 let seconds = median_of(1, || here.run(&distinct, few, k, &mut out))?;
                 (there.entry().name, from_host, (here.entry().name, seconds))
             }
-            Measured::Dequantize => {
+            Op::Dequantize => {
                 let prepared =
                     |device, n| REGISTRY.prepare(&Request::dequantize(format.name, n, k).on(device));
                 let (there, here) = (prepared(self.device, n)?, prepared(Device::CPU, few)?);
@@ -173,7 +174,7 @@ impl Bench<'_> {
                 let seconds = median_of(1, || here.run(&matrix, few))?;
                 (there.entry().name, from_host, (here.entry().name, seconds))
             }
-            Measured::Matmul | Measured::Embed | Measured::Pack => return Ok(()),
+            _ => return Ok(()),
         };
         let mut quantizer = GpuQuantizer::new(&REGISTRY, format.name, None, self.device.index)?;
         let moved = 4 * values.len() + bytes.len();
@@ -189,9 +190,8 @@ impl Bench<'_> {
             let seconds = gpu_time::in_graph(self.gpu, copies, self.rounds, |turn| {
                 let Some((values, bytes)) = buffers.get_mut(turn) else { return Ok(()) };
                 match op {
-                    Measured::Quantize => quantizer.quantize(values, n, k, bytes),
-                    Measured::Dequantize => quantizer.dequantize(bytes, n, k, values),
-                    Measured::Matmul | Measured::Embed | Measured::Pack => Ok(()),
+                    Op::Quantize => quantizer.quantize(values, n, k, bytes),
+                    _ => quantizer.dequantize(bytes, n, k, values),
                 }
             })?;
             quantizer.finish()?;
@@ -199,7 +199,7 @@ impl Bench<'_> {
             // The same number of elements on both sides.
             let processor = (kind, seconds_here * n as f64 / few as f64);
             records.push(Record {
-                op: if op == Measured::Quantize { "quantize" } else { "dequantize" },
+                op: op.name(),
                 kernel,
                 format: format.name,
                 n,

@@ -20,6 +20,7 @@ use bench::Bench;
 use cublaslt::Yardsticks;
 use gristmill::Device;
 use gristmill::cuda::{DeviceBuffer, Gpu};
+use gristmill::vocab::Op;
 use serde_json::Value;
 use std::io::Write;
 use std::sync::Arc;
@@ -56,13 +57,15 @@ pub fn run(
             bar.inc(1);
             for op in &plan.ops {
                 let outcome = match op {
-                    Measured::Matmul => bench.products(format, *shape, &mut products),
-                    Measured::Quantize | Measured::Dequantize => {
+                    Measured::Op(op) if op.info().product => bench.products(format, *shape, &mut products),
+                    Measured::Op(op @ (Op::Quantize | Op::Dequantize)) => {
                         bench.conversion(*op, format, *shape, &mut conversions)
                     }
-                    Measured::Embed => {
+                    Measured::Op(op) => {
                         return Err(CliError::usage(
-                            "--op embed: its rows come from the processor's memory, which is what would be measured",
+                            format!(
+                                "--op {op}: its operands come from the processor's memory, which is what would be measured"
+                            ),
                             "measure it with --device cpu",
                         ));
                     }
@@ -84,7 +87,7 @@ pub fn run(
         }
     }
     bar.finish_and_clear();
-    let yardsticks = match plan.ops.contains(&Measured::Matmul) {
+    let yardsticks = match plan.ops.contains(&Measured::MATMUL) {
         true => cublaslt::measure(plan, &gpu, bench.rounds),
         false => Yardsticks::none(),
     };

@@ -37,7 +37,7 @@ const ALL: &[Published] = &[
 /// Those of the shapes that a plan measures for one token and ternary weights.
 pub fn beside(plan: &Plan) -> Vec<Published> {
     let ternary = plan.formats.iter().any(|format| format.name == "i2_s");
-    let wanted = ternary && plan.tokens.contains(&1) && plan.ops.contains(&Measured::Matmul);
+    let wanted = ternary && plan.tokens.contains(&1) && plan.ops.contains(&Measured::MATMUL);
     let same = |published: &&Published| plan.shapes.contains(&(published.n, published.k));
     if wanted { ALL.iter().filter(same).copied().collect() } else { Vec::new() }
 }

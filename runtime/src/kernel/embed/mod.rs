@@ -1,21 +1,48 @@
 //! The handle for rows by index: what turns token numbers into their vectors.
 
+mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(not(feature = "cuda"))]
+mod cuda {
+    use crate::error::Error;
+    use crate::launch::Launcher;
+    use crate::output::Output;
+    use crate::weights::QuantizedMatrix;
+
+    crate::cuda::absent!(EmbedCode);
+
+    impl Launcher<EmbedCode> {
+        pub(super) fn rows(&self, _: &QuantizedMatrix<'_>, _: &[u32], _: Output<'_>) -> Result<(), Error> {
+            match *self.code() {}
+        }
+    }
+}
+
 use super::{check_format, check_len, check_shape, format_of, product_of};
-use crate::cuda;
 use crate::decide::Decision;
 use crate::error::Error;
-use crate::launch::{EmbedCode, Launcher, On};
+use crate::launch::{Launcher, On};
 use crate::output::Output;
 use crate::receipt::Recording;
 use crate::registry::{Entry, FormatInfo};
-use crate::request::Shape;
+use crate::request::{Request, Shape};
 use crate::weights::QuantizedMatrix;
+use gristmill_spec::vocab::Op;
 
 /// Rows of a quantized matrix by index.
 #[derive(Clone, Debug)]
 pub struct Embedder {
-    on: On<EmbedCode, cuda::EmbedCode>,
+    on: On<cpu::EmbedCode, cuda::EmbedCode>,
     format: &'static FormatInfo,
+}
+
+impl<'a> Request<'a> {
+    /// Rows of blocks by index to f32 ([`with_input`](Request::with_input): f16 or bf16) on the processor; `n` and `k` are
+    /// those of the matrix.
+    pub const fn embed(format: &'a str, n: usize, k: usize) -> Request<'a> {
+        Request::of(Op::Embed, format, None, Shape::matrix(n, k))
+    }
 }
 
 impl Embedder {
@@ -27,8 +54,8 @@ impl Embedder {
     pub fn new(decision: &Decision<'_>) -> Result<Embedder, Error> {
         let registry = decision.prepared().registry();
         let index = decision.prepared().device().index;
-        let gpu = Launcher::<cuda::EmbedCode>::cuda;
-        let on = On::of(registry, decision.candidate()?, index, Launcher::embed, gpu)?;
+        let (cpu, gpu) = (Launcher::<cpu::EmbedCode>::cpu, Launcher::<cuda::EmbedCode>::cuda);
+        let on = On::of(registry, decision.candidate()?, index, cpu, gpu)?;
         let format = format_of(registry, on.entry())?;
         Ok(Embedder { on, format })
     }

@@ -1,7 +1,37 @@
 //! Rows of blocks as values of a type: what `dequantize` gives, rounded where it is to be an f16 or a bf16.
 
+use super::dequantize;
+use super::kernels::{Kernels, Made, passing_on};
+use crate::emit::listed::variant_ident;
+use gristmill_spec::vocab::Op;
+
+/// Adds the kernels of a format.
+pub(super) fn list(kernels: &mut Kernels<'_>) {
+    let serving = kernels.serving(Op::Embed);
+    if serving.is_empty() {
+        return;
+    }
+    let own = embed();
+    let text = format!("{}{own}", dequantize::text(kernels));
+    for serving in serving {
+        let (_, _, variant) = serving;
+        let function = kernels.function(variant, "embed", |kernels, ident| {
+            let decoder = format!("dequantize_{}", variant_ident(variant));
+            dequantize::decoder(kernels, variant, &decoder);
+            let what = format!("Rows of `{}` to f32, f16 or bf16", kernels.name());
+            let abi = &Op::Embed.info().abi;
+            let origin = Some(&variant.origin);
+            kernels.body.push_str(&passing_on(variant, &what, origin, abi, ident, ("embed", &[&decoder])));
+        });
+        let plan = format!("decode: {}", kernels.strategies);
+        let code = format!("Code::Embed({function})");
+        kernels.push(Made { op: Op::Embed, serving, quantizer: None, plan, code, text: &text });
+    }
+    kernels.body.push_str(&own);
+}
+
 /// The body, which takes the `dequantize` that was compiled for its variant: no decoder is compiled twice.
-pub fn embed() -> String {
+fn embed() -> String {
     "/// Blocks that are decoded together.
      const CHUNK: usize = if ELEMENTS < 512 { 512 / ELEMENTS } else { 1 };
      /// Blocks of a row to values of type `to`.

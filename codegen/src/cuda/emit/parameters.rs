@@ -1,0 +1,26 @@
+//! What kernels take, printed from the table of calls.
+
+use gristmill_spec::vocab::{CudaAbi, CudaFault};
+
+/// Numbers of faults, as kernels add them to four times the index; that of a value that is not finite is 0.
+pub(super) const INVALID_CODE: u8 = CudaFault::InvalidCode as u8;
+/// As above.
+pub(super) const SCALE_OVERFLOW: u8 = CudaFault::ScaleOverflow as u8;
+/// As above.
+pub(super) const BEYOND: u8 = CudaFault::Beyond as u8;
+const _: () = assert!(CudaFault::NonFinite as u8 == 0);
+
+/// The parameters of a kernel that takes several.
+pub(super) fn parameters(abi: &CudaAbi) -> String {
+    abi.declarations.join(", ")
+}
+
+/// The struct `name`, with the fields `inner` where the table leaves room for them.
+pub(super) fn fields(name: &str, abi: &CudaAbi, inner: &[&str]) -> String {
+    let all = abi
+        .declarations
+        .iter()
+        .flat_map(|one| if one.is_empty() { inner } else { std::slice::from_ref(one) });
+    let lines: String = all.map(|declaration| format!("    {declaration};\n")).collect();
+    format!("struct {name} {{\n{lines}}};\n\n")
+}

@@ -1,0 +1,41 @@
+//! Blocks to f32.
+
+use super::kernels::{Kernels, Made, passing_on};
+use crate::emit::format;
+use gristmill_spec::model::CpuVariant;
+use gristmill_spec::vocab::Op;
+
+/// Adds the kernels of a format.
+pub(super) fn list(kernels: &mut Kernels<'_>) {
+    let text = text(kernels);
+    for serving in kernels.serving(Op::Dequantize) {
+        let (_, _, variant) = serving;
+        let function =
+            kernels.function(variant, "dequantize", |kernels, ident| decoder(kernels, variant, ident));
+        let plan = format!("decode: {}", kernels.strategies);
+        let code = format!("Code::Dequantize({function})");
+        kernels.push(Made { op: Op::Dequantize, serving, quantizer: None, plan, code, text: &text });
+    }
+}
+
+/// What decodes blocks, all of it.
+pub(super) fn text(kernels: &Kernels<'_>) -> String {
+    format!("{}{}", kernels.decode, format::dequantize(kernels.plan))
+}
+
+/// Adds `dequantize` compiled for a variant, if the module has it not.
+pub(super) fn decoder(kernels: &mut Kernels<'_>, variant: &CpuVariant, ident: &str) {
+    if kernels.decoders.insert(ident.to_string()) {
+        let what = format!("Blocks of `{}` to f32", kernels.name());
+        let abi = &Op::Dequantize.info().abi;
+        let origin = Some(&variant.origin);
+        kernels.body.push_str(&passing_on(variant, &what, origin, abi, ident, ("dequantize", &[])));
+    }
+}
+
+/// Adds what the decoders call, if there are any.
+pub(super) fn body(kernels: &mut Kernels<'_>) {
+    if !kernels.decoders.is_empty() {
+        kernels.body.push_str(&format::dequantize(kernels.plan));
+    }
+}

@@ -1,0 +1,16 @@
+//! Kernels of a format that go over its blocks one after the other, without a packing: an op is a file here and a line below.
+
+mod dequantize;
+mod embed;
+mod kernels;
+mod quantize;
+
+pub(super) use kernels::{Kernels, binding, k_rule, passing_on};
+
+/// Adds the kernels of each op, in the order of the generated module.
+pub(super) fn list(kernels: &mut Kernels<'_>) {
+    dequantize::list(kernels);
+    embed::list(kernels);
+    dequantize::body(kernels);
+    quantize::list(kernels);
+}

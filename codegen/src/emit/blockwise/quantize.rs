@@ -1,0 +1,59 @@
+//! f32 to blocks, by each quantizer of the format.
+
+use super::kernels::{Kernels, Made, passing_on};
+use crate::emit::listed::variant_ident;
+use crate::emit::quantize;
+use gristmill_spec::model::{CpuVariant, Quantizer};
+use gristmill_spec::vocab::{Abi, Op};
+
+/// Adds the kernels of a format.
+pub(super) fn list(kernels: &mut Kernels<'_>) {
+    let serving = kernels.serving(Op::Quantize);
+    if serving.is_empty() {
+        return;
+    }
+    let plan = kernels.plan;
+    for (number, quantizer) in plan.format.quantizers.iter().enumerate() {
+        let made = match quantize::quantize(plan, quantizer) {
+            Ok(made) => made,
+            Err(error) => {
+                kernels.errors.push(error);
+                continue;
+            }
+        };
+        let name = quantizer.name.as_str();
+        kernels.body.push_str(&made.text);
+        for &serving in &serving {
+            let (_, _, variant) = serving;
+            let blocks = kernels.function(variant, &format!("quantize_{name}"), |kernels, ident| {
+                let what = format!("f32 to blocks of `{}` by `{name}`", kernels.name());
+                let callee = format!("quantize_{name}");
+                let abi = &Op::Quantize.info().abi;
+                let origin = Some(&variant.origin);
+                kernels.body.push_str(&passing_on(variant, &what, origin, abi, ident, (&callee, &[])));
+            });
+            let (step, over) = match made.has_step {
+                true => (step(kernels, variant, quantizer), "row or tensor"),
+                false => ("None".to_string(), "block"),
+            };
+            kernels.push(Made {
+                op: Op::Quantize,
+                serving,
+                quantizer: Some((number, name)),
+                plan: format!("{name} over the {over}"),
+                code: format!("Code::Quantize {{ step: {step}, blocks: {blocks} }}"),
+                text: &made.text,
+            });
+        }
+    }
+}
+
+/// Adds what computes the step of a row or tensor; an expression of it.
+fn step(kernels: &mut Kernels<'_>, variant: &CpuVariant, quantizer: &Quantizer) -> String {
+    let name = &quantizer.name;
+    let ident = format!("step_{name}_{}", variant_ident(variant));
+    let what = format!("The step of `{name}` for a row or tensor");
+    let callee = format!("step_{name}");
+    kernels.body.push_str(&passing_on(variant, &what, None, &Abi::STEP, &ident, (&callee, &[])));
+    format!("Some({}::{ident})", kernels.name())
+}
