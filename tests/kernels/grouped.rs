@@ -14,8 +14,10 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 const EXPERTS: usize = 5;
 const N: usize = 37;
-/// Tokens; with three of five experts each, some experts have one token, some more than a decode kernel takes.
-const TOKENS: usize = 9;
+
+/// Rows of an expert, elements of a row (whole blocks from there on), and tokens: with three of five experts each, some experts
+/// have one token, some more than a decode kernel takes, and the last one has many rows and tokens for several parts.
+const SHAPES: [(usize, usize, usize); 3] = [(N, 128, 9), (N, 512, 9), (768, 256, 40)];
 
 fn options() -> LinearOptions {
     LinearOptions { restrict: Some(Restrict::default()), ..LinearOptions::default() }
@@ -34,9 +36,9 @@ fn quantized(format: &FormatInfo, n: usize, k: usize, seed: u64) -> Result<Optio
 }
 
 /// For token `t` the experts `0`, then two that move on with it; in falling order for odd tokens.
-fn list() -> Vec<u32> {
+fn list(tokens: usize) -> Vec<u32> {
     let mut list = Vec::new();
-    for token in 0..TOKENS {
+    for token in 0..tokens {
         let second = if token < 7 { 1 } else { 2 };
         let mut own = [0, second, 3 + (token == 4) as u32];
         if token % 2 == 1 {
@@ -50,55 +52,57 @@ fn list() -> Vec<u32> {
 #[test]
 fn experts_give_the_bits_of_the_oracle() -> Outcome {
     let oracle = Oracle::new(&REGISTRY)?;
-    let list = list();
-    let weights: Vec<f32> = Random::new(1, "weights").gauss_vec(list.len(), 0.3);
-    let mut formats = 0;
-    for format in REGISTRY.formats {
-        let k = 2 * format.elements.max(64);
-        let tensors = (0..EXPERTS).map(|expert| quantized(format, N, k, expert as u64));
+    let mut tried = 0;
+    for (format, (n, k, tokens)) in
+        REGISTRY.formats.iter().flat_map(|format| SHAPES.map(|shape| (format, shape)))
+    {
+        let list = list(tokens);
+        let weights: Vec<f32> = Random::new(1, "weights").gauss_vec(list.len(), 0.3);
+        let k = k.next_multiple_of(format.elements);
+        let tensors = (0..EXPERTS).map(|expert| quantized(format, n, k, expert as u64));
         let Some(tensors) = tensors.collect::<Result<Option<Vec<_>>, _>>()? else { continue };
         let of_format = oracle.format(format.name)?;
-        let matrices = tensors.iter().map(|bytes| QuantizedMatrix::new(format, N, k, bytes));
+        let matrices = tensors.iter().map(|bytes| QuantizedMatrix::new(format, n, k, bytes));
         let matrices = matrices.collect::<Result<Vec<_>, _>>()?;
-        let rows = tensors.iter().map(|bytes| (0..N).map(|row| of_format.row(bytes, N, k, row)).collect());
+        let rows = tensors.iter().map(|bytes| (0..n).map(|row| of_format.row(bytes, n, k, row)).collect());
         let rows = rows.collect::<Result<Vec<Vec<_>>, _>>()?;
         for threads in [Threads::single(), Threads::new(2)?.with_grain(1)] {
             let experts = Experts::new(&REGISTRY, &matrices, &options(), &threads)?;
-            let mut workspace = experts.workspace(TOKENS, list.len(), &threads)?;
-            let routes = Routes::each(TOKENS, 3, &list)?;
+            let mut workspace = experts.workspace(tokens, list.len(), &threads)?;
+            let routes = Routes::each(tokens, 3, &list)?;
             for by_pair in [false, true] {
-                let count = if by_pair { list.len() } else { TOKENS };
+                let count = if by_pair { list.len() } else { tokens };
                 let x = Random::new(by_pair.into(), format.name).gauss_vec(count * k, 1.0);
                 let input = Input::F32(&x);
                 let input = if by_pair { ExpertInput::Pairs(input) } else { ExpertInput::Tokens(input) };
-                let mut y = vec![f32::NAN; list.len() * N];
+                let mut y = vec![f32::NAN; list.len() * n];
                 experts.forward(input, &routes, None, &mut y, &mut workspace, &threads)?;
-                let mut sums = vec![f32::NAN; TOKENS * N];
+                let mut sums = vec![f32::NAN; tokens * n];
                 experts.forward(input, &routes, Some(&weights), &mut sums, &mut workspace, &threads)?;
-                let mut expected_sums = vec![0.0f32; TOKENS * N];
+                let mut expected_sums = vec![0.0f32; tokens * n];
                 for (pair, expert) in list.iter().enumerate() {
                     let x = &x[if by_pair { pair } else { pair / 3 } * k..][..k];
                     let x = Int8Row::quantize(of_format.activations(), x).map_err(|_| "finite values")?;
                     for (row, weight) in rows[*expert as usize].iter().enumerate() {
                         let expected = of_format.product_f32(weight, &x.q, &x.scales, None);
-                        let found = y[pair * N + row];
+                        let found = y[pair * n + row];
                         assert_eq!(
                             found.to_bits(),
                             expected.to_bits(),
                             "{}, pair {pair}, row {row}: {found}, expected {expected}",
                             format.name
                         );
-                        expected_sums[pair / 3 * N + row] += weights[pair] * expected;
+                        expected_sums[pair / 3 * n + row] += weights[pair] * expected;
                     }
                 }
                 let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
                 assert_eq!(bits(&sums), bits(&expected_sums), "{}", format.name);
             }
         }
-        formats += 1;
+        tried += 1;
     }
-    println!("{formats} formats");
-    assert!(formats > 5, "only {formats} formats were tried");
+    println!("{tried} formats and shapes");
+    assert!(tried > 15, "only {tried} formats and shapes were tried");
     Ok(())
 }
 
