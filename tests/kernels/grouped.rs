@@ -17,7 +17,7 @@ const N: usize = 37;
 
 /// Rows of an expert, elements of a row (whole blocks from there on), and tokens: with three of five experts each, some experts
 /// have one token, some more than a decode kernel takes, and the last one has many rows and tokens for several parts.
-const SHAPES: [(usize, usize, usize); 3] = [(N, 128, 9), (N, 512, 9), (768, 256, 40)];
+const SHAPES: [(usize, usize, usize); 3] = [(N, 128, 9), (N, 512, 9), (200, 384, 14)];
 
 fn options() -> LinearOptions {
     LinearOptions { restrict: Some(Restrict::default()), ..LinearOptions::default() }

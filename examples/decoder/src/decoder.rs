@@ -5,11 +5,12 @@ use crate::cache::Cache;
 use crate::config::{Config, Experts};
 use crate::error::{Error, zeros};
 use crate::joint::{Joint, outputs};
+use crate::mixture::{self, Mixture, Pairs, Shape};
 use crate::numerics::{add, add_scaled, gated, norm, norm_in_place, rotate, softmax};
 use crate::weights::{Expert, Ffn, Layer, Weights};
 use gristmill::gguf::{LayerOptions, Model};
 use gristmill::vocab::Isa;
-use gristmill::{Linear, Recording, Threads, Workspace};
+use gristmill::{ExpertInput, Input, Linear, Recording, Routes, Threads, Workspace};
 use std::path::Path;
 
 /// How a model is loaded and run.
@@ -100,6 +101,8 @@ struct Routing {
     tokens: Vec<(u32, f32)>,
     /// Their inputs, one behind the other.
     inputs: Vec<f32>,
+    /// For experts that are stacks.
+    pairs: Pairs,
 }
 
 /// Which logits are wanted.
@@ -233,8 +236,18 @@ impl Buffers {
                 chosen: zeros("a batch", m * experts.used)?,
                 tokens: Vec::with_capacity(m),
                 inputs: make(embd)?,
+                pairs: match weights.mixtures().next() {
+                    Some(_) => {
+                        let shape = Shape { count: experts.count, ffn, embd };
+                        Pairs::new(m.saturating_mul(experts.used), shape)?
+                    }
+                    None => Pairs::default(),
+                },
             },
         };
+        let mut workspace = Workspace::for_all(linears, m, threads)?;
+        let used = config.experts.map_or(0, |experts| experts.used);
+        mixture::grow(&mut workspace, weights.mixtures(), [m, m.saturating_mul(used)], threads)?;
         let layers = weights.layers.iter().flat_map(Layer::joints);
         Ok(Buffers {
             x: make(embd)?,
@@ -245,7 +258,7 @@ impl Buffers {
             attention: Attention::new(config, m)?,
             routing,
             logits: zeros("logits", config.vocab)?,
-            workspace: Workspace::for_all(linears, m, threads)?,
+            workspace,
         })
     }
 
@@ -255,6 +268,7 @@ impl Buffers {
         let lists = size_of_val(&routing.chosen[..]) + routing.tokens.capacity() * size_of::<(u32, f32)>();
         floats.iter().map(|floats| size_of_val(&floats[..])).sum::<usize>()
             + lists
+            + routing.pairs.bytes()
             + attention.bytes()
             + workspace.bytes()
     }
@@ -358,6 +372,14 @@ impl Pass<'_> {
                 self.expert(expert, layer, normed, self.m, [wide, inner, out], workspace)?;
                 self.add(out, x)
             }
+            Ffn::Mixture { router, mixture } => {
+                let Some(sizes) = self.config.experts else { return Ok(()) };
+                let normed = &normed[..self.m * embd];
+                let scores = &mut routing.scores[..self.m * sizes.count];
+                router.forward(normed, self.m, scores, workspace, self.threads)?;
+                choose(scores, sizes, &mut routing.chosen);
+                self.mixture(mixture, layer, normed, x, routing, workspace)
+            }
             Ffn::Experts { router, experts } => {
                 let Some(sizes) = self.config.experts else { return Ok(()) };
                 let scores = &mut routing.scores[..self.m * sizes.count];
@@ -388,6 +410,61 @@ impl Pass<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// All experts together, into `x`.
+    fn mixture(
+        &self,
+        mixture: &Mixture,
+        layer: &Layer,
+        normed: &[f32],
+        x: &mut [f32],
+        routing: &mut Routing,
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        let Config { ffn, embd, experts: Some(sizes), .. } = *self.config else { return Ok(()) };
+        let (m, threads) = (self.m, self.threads);
+        let pairs = m * sizes.used;
+        let Routing { chosen, pairs: Pairs { list, wide, inner, out }, .. } = routing;
+        let chosen = &mut chosen[..pairs];
+        // By rising number of the expert, so that a token's sum has one order whatever tokens are beside it.
+        chosen.chunks_mut(sizes.used).for_each(|chosen| chosen.sort_unstable_by_key(|(expert, _)| *expert));
+        let list = &mut list[..pairs];
+        list.iter_mut().zip(&*chosen).for_each(|(to, (expert, _))| *to = *expert);
+        let routes = Routes::each(m, sizes.used, list)?;
+        let wide = &mut wide[..pairs * 2 * ffn];
+        let mut rest = &mut *wide;
+        for stack in &mixture.gate_up {
+            let (y, behind) = rest.split_at_mut(pairs * stack.n());
+            stack.forward(ExpertInput::Tokens(Input::F32(normed)), &routes, None, y, workspace, threads)?;
+            rest = behind;
+        }
+        // Gate and up of a pair lie side by side where they are one stack.
+        let (step, up) = if mixture.gate_up.len() == 1 { (2 * ffn, ffn) } else { (ffn, pairs * ffn) };
+        let inner = &mut inner[..pairs * ffn];
+        threads.chunks(inner, ffn, |pair, row| {
+            let [gate, up] = [0, up].map(|first| &wide[pair * step + first..][..ffn]);
+            gated(self.config.architecture.gate, gate, up, row);
+            Ok::<(), Error>(())
+        })?;
+        if let Some(weight) = &layer.ffn_sub_norm {
+            self.norm_rows(inner, ffn, weight)?;
+        }
+        let out = &mut out[..pairs * embd];
+        mixture.down.forward(
+            ExpertInput::Pairs(Input::F32(inner)),
+            &routes,
+            None,
+            out,
+            workspace,
+            threads,
+        )?;
+        threads.chunks(&mut x[..m * embd], embd, |token, x| {
+            for pair in token * sizes.used..(token + 1) * sizes.used {
+                add_scaled(chosen[pair].1, &out[pair * embd..][..embd], x);
+            }
+            Ok(())
+        })
     }
 
     fn expert(

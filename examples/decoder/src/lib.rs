@@ -14,6 +14,7 @@ pub mod floats;
 pub mod head;
 pub mod joint;
 pub mod make_model;
+pub mod mixture;
 pub mod numerics;
 pub mod sample;
 pub mod template;

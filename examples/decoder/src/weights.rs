@@ -5,6 +5,7 @@ use crate::embedding::{self, Embedding};
 use crate::error::Error;
 use crate::head::{self, Head};
 use crate::joint::{Joint, Source};
+use crate::mixture::{Mixture, Shape};
 use gristmill::gguf::{LayerOptions, Model};
 use gristmill::{Recording, Restrict};
 use std::collections::HashSet;
@@ -156,12 +157,19 @@ pub struct Layer {
 pub enum Ffn {
     /// One for all tokens.
     Dense(Expert),
-    /// Some for each token.
+    /// Some for each token, one expert after the other: those that are not quantized.
     Experts {
         /// Gives a number for each expert.
         router: Joint,
         /// All of them.
         experts: Vec<Expert>,
+    },
+    /// Some for each token, all experts together.
+    Mixture {
+        /// Gives a number for each expert.
+        router: Joint,
+        /// All of them.
+        mixture: Box<Mixture>,
     },
 }
 
@@ -185,7 +193,29 @@ impl Expert {
     }
 }
 
+/// The experts as stacks, if they can be.
+fn mixture(
+    config: &Config,
+    model: &Model,
+    experts: &[[Vec<Source>; 2]],
+    options: &LayerOptions<'_>,
+) -> Result<Option<Mixture>, Error> {
+    // All experts are rows of the same tensors.
+    let Some([gate_up, down]) = experts.first() else { return Ok(None) };
+    let ([gate, up], [down]) = (&gate_up[..], &down[..]) else { return Ok(None) };
+    let shape = Shape { count: experts.len(), ffn: config.ffn, embd: config.embd };
+    Mixture::load(model, [gate, up, down].map(|source| &source.tensor[..]), shape, options)
+}
+
 impl Layer {
+    /// Its experts, where they are stacks.
+    pub fn mixture(&self) -> Option<&Mixture> {
+        match &self.ffn {
+            Ffn::Mixture { mixture, .. } => Some(mixture),
+            Ffn::Dense(_) | Ffn::Experts { .. } => None,
+        }
+    }
+
     fn load(
         config: &Config,
         model: &Model,
@@ -205,20 +235,26 @@ impl Layer {
         let head_norms = architecture.head_norms.then(|| [next(), next()]);
         let ffn = match &sources.ffn {
             FfnSources::Dense(dense) => Ffn::Dense(Expert::load(model, dense, options)?),
-            FfnSources::Experts(router, experts) => Ffn::Experts {
-                router: Joint::load(model, router, options)?,
-                experts: experts
-                    .iter()
-                    .map(|expert| Expert::load(model, expert, options))
-                    .collect::<Result<_, _>>()?,
-            },
+            FfnSources::Experts(router, experts) => {
+                let router = Joint::load(model, router, options)?;
+                match mixture(config, model, experts, options)? {
+                    Some(mixture) => Ffn::Mixture { router, mixture: Box::new(mixture) },
+                    None => Ffn::Experts {
+                        router,
+                        experts: experts
+                            .iter()
+                            .map(|expert| Expert::load(model, expert, options))
+                            .collect::<Result<_, _>>()?,
+                    },
+                }
+            }
         };
         let qkv = Joint::load(model, &sources.qkv, options)?;
         let output = Joint::load(model, &sources.output, options)?;
         Ok(Layer { attn_norm, ffn_norm, attn_sub_norm, ffn_sub_norm, head_norms, qkv, output, ffn })
     }
 
-    /// Its layers of matrices.
+    /// Its layers of matrices, but for experts that are stacks.
     pub fn joints(&self) -> Vec<&Joint> {
         let mut joints = vec![&self.qkv, &self.output];
         match &self.ffn {
@@ -227,6 +263,7 @@ impl Layer {
                 joints.push(router);
                 joints.extend(experts.iter().flat_map(|expert| [&expert.gate_up, &expert.down]));
             }
+            Ffn::Mixture { router, .. } => joints.push(router),
         }
         joints
     }
@@ -239,6 +276,7 @@ impl Layer {
                 joints.push(router);
                 joints.extend(experts.iter_mut().flat_map(|expert| [&mut expert.gate_up, &mut expert.down]));
             }
+            Ffn::Mixture { router, .. } => joints.push(router),
         }
         joints
     }
@@ -289,9 +327,14 @@ impl Weights {
         })
     }
 
-    /// Every layer of matrices, the head last.
+    /// Every layer of matrices but stacks of experts, the head last.
     pub fn joints(&self) -> impl Iterator<Item = &Joint> {
         self.layers.iter().flat_map(Layer::joints).chain([&self.head.joint])
+    }
+
+    /// Every stack of experts.
+    pub fn mixtures(&self) -> impl Iterator<Item = &Mixture> {
+        self.layers.iter().filter_map(Layer::mixture)
     }
 
     /// Bytes held: matrices as packed, and vectors.
@@ -303,7 +346,9 @@ impl Weights {
             all.map(|norm| size_of_val(&norm[..])).sum::<usize>()
         };
         let joints: usize = self.joints().map(Joint::bytes).sum();
-        joints + self.layers.iter().map(vectors).sum::<usize>() + size_of_val(&self.output_norm[..])
+        let mixtures: usize = self.mixtures().map(Mixture::bytes).sum();
+        let vectors = self.layers.iter().map(vectors).sum::<usize>();
+        joints + mixtures + vectors + size_of_val(&self.output_norm[..])
     }
 
     /// Lets every launch count.
@@ -312,6 +357,11 @@ impl Weights {
     /// [`gristmill::Error::ForeignRecording`].
     pub fn record(&mut self, recording: &Recording) -> Result<(), Error> {
         self.embedding.record(recording)?;
+        for layer in &mut self.layers {
+            if let Ffn::Mixture { mixture, .. } = &mut layer.ffn {
+                mixture.record(recording)?;
+            }
+        }
         for joint in self.layers.iter_mut().flat_map(Layer::joints_mut).chain([&mut self.head.joint]) {
             joint.record(recording)?;
         }
