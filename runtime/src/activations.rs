@@ -1,9 +1,11 @@
 //! Activations: what callers give, and the int8 rows that kernels read.
 
+mod gather;
 mod layout;
 mod quantize;
 mod shared;
 
+pub(crate) use gather::gather;
 pub(crate) use layout::RowLayout;
 pub(crate) use quantize::{RowBuffers, quantize, quantize_into, scratch_rows};
 pub(crate) use shared::ActivationLayout;

@@ -2,7 +2,7 @@
 
 mod groups;
 mod routes;
-mod rows;
+mod scatter;
 
 pub use routes::Routes;
 
@@ -20,7 +20,6 @@ use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
 use crate::workspace::{Workspace, WorkspaceSize};
 use gristmill_spec::vocab::DeviceKind;
 use groups::Groups;
-use rows::Gathered;
 
 /// What the experts multiply.
 #[derive(Clone, Copy, Debug)]
@@ -332,15 +331,14 @@ impl Experts {
         } else {
             let (q, scales, sums) =
                 (&mut q[..gathered.q], &mut scales[..gathered.scales], &mut sums[..gathered.sums]);
-            let to = Gathered { first: 0, q: &mut *q, scales: &mut *scales, sums: &mut *sums };
-            to.fill(&x, groups.rows(), threads);
-            Activations { layout, m: pairs, q, scales, sums }
+            let buffers = RowBuffers { q, scales, sums, scratch: &mut [] };
+            activations::gather(&x, groups.rows(), buffers, threads)
         };
         let in_order = weights.is_none() && groups.in_order();
         let products = if in_order { &mut *y } else { &mut outputs[..pairs * n] };
         self.products(&x, &groups, together, products, threads)?;
         if !in_order {
-            rows::scatter(&outputs[..pairs * n], n, &groups, routes, weights, y, threads);
+            scatter::scatter(&outputs[..pairs * n], n, &groups, routes, weights, y, threads);
         }
         Ok(())
     }

@@ -106,9 +106,12 @@ impl LinearOptions {
         shape: Shape,
     ) -> Result<Prepared, Error> {
         let (restrict, tuning) = self.resolved(registry)?;
+        registry.prepare_tuned(&self.request(format, shape), CpuProfile::detect(), &restrict, &tuning)
+    }
+
+    fn request<'f>(&self, format: &'f str, shape: Shape) -> Request<'f> {
         let request = Request::matmul(format, shape).with_input(self.input).on(self.device);
-        let request = request.with_precision(self.precision);
-        registry.prepare_tuned(&request, CpuProfile::detect(), &restrict, &tuning)
+        request.with_precision(self.precision)
     }
 }
 
@@ -186,8 +189,7 @@ impl Linear {
         let (n, k) = (stack.n(), stack.k());
         let format = stack.format().name;
         let decode = Shape { m: 1, n, k };
-        let request = Request::matmul(format, decode).with_input(options.input).on(options.device);
-        let request = request.with_precision(options.precision);
+        let request = options.request(format, decode);
         let prepare =
             |request: &Request<'_>| registry.prepare_tuned(request, CpuProfile::detect(), &restrict, &tuning);
         let note = |refused: &Prepared, instead| FallbackNote {

@@ -3,7 +3,9 @@
 use crate::error::Error;
 use crate::executor::Executor;
 use crate::pool::{MOST_WORKERS, Pool};
+use std::convert::Infallible;
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -274,6 +276,24 @@ impl Threads {
         let pieces: Vec<Mutex<Option<J>>> = (0..parts).map(|_| Mutex::new(None)).collect();
         spread(&self.others, &pieces, job, split, run)
     }
+
+    /// As [`divide`](Threads::divide) for a job that can't fail.
+    pub(crate) fn divide_all<J: Send>(
+        &self,
+        parts: usize,
+        job: J,
+        split: &(impl Fn(J, usize, usize) -> (J, J) + Sync),
+        run: &(impl Fn(J) + Sync),
+    ) {
+        let run = |job| -> Result<(), Infallible> {
+            run(job);
+            Ok(())
+        };
+        match self.divide(parts, job, split, &run) {
+            Ok(()) => {}
+            Err(never) => match never {},
+        }
+    }
 }
 
 /// Cuts `job` into as many pieces as there are places, and runs them.
@@ -333,10 +353,15 @@ pub(crate) fn share(pieces: usize, left: usize, all: usize) -> usize {
     usize::try_from(share).unwrap_or(pieces)
 }
 
+/// [`share`] of a range of pieces, and what is left of it.
+pub(crate) fn split_range(pieces: Range<usize>, left: usize, all: usize) -> (Range<usize>, Range<usize>) {
+    let mid = pieces.start + share(pieces.len(), left, all);
+    (pieces.start..mid, mid..pieces.end)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ops::Range;
     use std::sync::Mutex;
 
     #[test]
@@ -346,16 +371,12 @@ mod tests {
             assert_eq!(threads.count(), count);
             for pieces in [0usize, 1, 2, 7, 100] {
                 let seen = Mutex::new(vec![0; pieces]);
-                let split = |job: Range<usize>, left, all| {
-                    let mid = job.start + share(job.len(), left, all);
-                    (job.start..mid, mid..job.end)
-                };
                 let run = |job: Range<usize>| -> Result<(), Error> {
                     let mut seen = seen.lock().expect("no thread panics");
                     job.for_each(|i| seen[i] += 1);
                     Ok(())
                 };
-                threads.divide(threads.parts(1 << 20, pieces), 0..pieces, &split, &run)?;
+                threads.divide(threads.parts(1 << 20, pieces), 0..pieces, &split_range, &run)?;
                 assert!(seen.lock().expect("no thread panics").iter().all(|times| *times == 1));
             }
         }
@@ -365,12 +386,9 @@ mod tests {
     #[test]
     fn the_first_error_wins() -> Result<(), Error> {
         let threads = Threads::new(4)?.with_grain(1);
-        let split = |job: Range<usize>, left, all| {
-            let mid = job.start + share(job.len(), left, all);
-            (job.start..mid, mid..job.end)
-        };
-        let outcome = threads
-            .divide(16, 0..16usize, &split, &|job| if job.start >= 5 { Err(job.start) } else { Ok(()) });
+        let outcome = threads.divide(16, 0..16usize, &split_range, &|job: Range<usize>| {
+            if job.start >= 5 { Err(job.start) } else { Ok(()) }
+        });
         assert_eq!(outcome, Err(5));
         Ok(())
     }

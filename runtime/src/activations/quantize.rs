@@ -10,13 +10,13 @@ use gristmill_spec::vocab::DType;
 
 /// Some rows on their way to int8, with their places in the workspace.
 pub(super) struct Rows<'w> {
-    first: usize,
-    m: usize,
-    q: &'w mut [i8],
-    scales: &'w mut [f32],
-    sums: &'w mut [i32],
+    pub(super) first: usize,
+    pub(super) m: usize,
+    pub(super) q: &'w mut [i8],
+    pub(super) scales: &'w mut [f32],
+    pub(super) sums: &'w mut [i32],
     /// One row of f32 for each part that these rows may still be cut into.
-    scratch: &'w mut [f32],
+    pub(super) scratch: &'w mut [f32],
 }
 
 /// Fills the workspace with `m` rows. `quantizer` may be missing for int8 input only. Sizes were checked.
@@ -96,7 +96,7 @@ pub(crate) fn scratch_rows(input: Input<'_>, m: usize, k: usize, threads: &Threa
 }
 
 impl Rows<'_> {
-    fn split(self, layout: &RowLayout, left: usize, all: usize) -> (Self, Self) {
+    pub(super) fn split(self, layout: &RowLayout, left: usize, all: usize) -> (Self, Self) {
         let m = share(self.m, left, all);
         let (q, q2) = self.q.split_at_mut(m * layout.stride);
         let (scales, scales2) = self.scales.split_at_mut(m * layout.blocks);

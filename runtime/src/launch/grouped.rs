@@ -4,7 +4,7 @@ use super::product::{MatmulCode, Shared};
 use super::{Launcher, product::granule_rows};
 use crate::abi::MatmulArgs;
 use crate::activations::Activations;
-use crate::threads::{Threads, share};
+use crate::threads::{Threads, split_range};
 use crate::weights::PackedMatrix;
 use std::ops::Range;
 
@@ -71,11 +71,7 @@ impl Launcher<MatmulCode> {
         let granules = n.div_ceil(rows);
         let all = (work.tokens + work.groups) * granules;
         let y = Shared(y.as_mut_ptr());
-        let split = |job: Range<usize>, left, all| {
-            let mid = job.start + share(job.len(), left, all);
-            (job.start..mid, mid..job.end)
-        };
-        let run = |job: Range<usize>| -> Result<(), std::convert::Infallible> {
+        let run = |job: Range<usize>| {
             let mut base = 0;
             for Group { weights, x, first } in groups() {
                 if base >= job.end {
@@ -102,13 +98,9 @@ impl Launcher<MatmulCode> {
                 // one write columns that no other part touches; `row_begin` is a multiple of the packing's rows.
                 unsafe { self.run(&args) };
             }
-            Ok(())
         };
         self.launch(bytes_in, work.tokens * n * 4, || {
-            match threads.divide(threads.parts(macs, work.groups * granules), 0..all, &split, &run) {
-                Ok(()) => {}
-                Err(never) => match never {},
-            }
+            threads.divide_all(threads.parts(macs, work.groups * granules), 0..all, &split_range, &run);
         });
     }
 }

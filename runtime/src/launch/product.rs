@@ -6,7 +6,7 @@ use crate::activations::{Activations, RowLayout};
 use crate::decide::Candidate;
 use crate::error::Error;
 use crate::registry::{Code, PackInfo, Registry, Unit};
-use crate::threads::{Threads, share};
+use crate::threads::{Threads, share, split_range};
 use crate::weights::{PackedMatrix, Stack};
 use gristmill_spec::vocab::Op;
 use std::ops::Range;
@@ -187,11 +187,7 @@ impl Launcher<MatmulCode> {
         let work = (m as u64).saturating_mul(n as u64).saturating_mul(k as u64);
         let granule = granule_rows(n, weights.layout.panel_rows(), threads.most_parts());
         let granules = n.div_ceil(granule);
-        let split = |job: Range<usize>, left, all| {
-            let mid = job.start + share(job.len(), left, all);
-            (job.start..mid, mid..job.end)
-        };
-        let run = |job: Range<usize>| -> Result<(), std::convert::Infallible> {
+        let run = |job: Range<usize>| {
             let rows = Range { start: (job.start * granule).min(n), end: (job.end * granule).min(n) };
             if !rows.is_empty() {
                 let args = MatmulArgs { row_begin: rows.start, row_end: rows.end, ..*args.get() };
@@ -200,14 +196,10 @@ impl Launcher<MatmulCode> {
                 // `y` that no other part touches, and `row_begin` is a multiple of the packing's rows.
                 unsafe { self.run(&args) };
             }
-            Ok(())
         };
         let bytes_in = weights.bytes() + m * (x.layout.bytes() + 4 * (blocks + units));
         self.launch(bytes_in, m * n * 4, || {
-            match threads.divide(threads.parts(work, granules), 0..granules, &split, &run) {
-                Ok(()) => {}
-                Err(never) => match never {},
-            }
+            threads.divide_all(threads.parts(work, granules), 0..granules, &split_range, &run);
         });
     }
 }
