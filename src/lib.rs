@@ -62,6 +62,8 @@ pub mod compare;
 pub mod gguf;
 #[cfg(feature = "json")]
 pub mod json;
+#[cfg(feature = "cli")]
+mod own_process;
 pub mod replace;
 pub mod text;
 #[cfg(feature = "cli")]

@@ -1,9 +1,9 @@
 //! What a command needs in memory, held against what the machine has before any of it is taken.
 
 use super::error::CliError;
-use sysinfo::System;
 #[cfg(unix)]
-use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate};
+use crate::own_process;
+use sysinfo::System;
 
 /// Bytes that may be left for the program itself and for what the estimate leaves out.
 const RESERVE: u64 = 32 << 20;
@@ -58,14 +58,8 @@ fn limit() -> Option<u64> {
     if refused != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
         return None;
     }
-    let own = Pid::from_u32(std::process::id());
-    let mut system = System::new();
-    system.refresh_processes_specifics(
-        ProcessesToUpdate::Some(&[own]),
-        false,
-        ProcessRefreshKind::nothing().with_memory(),
-    );
-    Some(limit.rlim_cur.saturating_sub(system.process(own)?.virtual_memory()))
+    let used = own_process::with_memory(&mut System::new())?.virtual_memory();
+    Some(limit.rlim_cur.saturating_sub(used))
 }
 
 #[cfg(not(unix))]

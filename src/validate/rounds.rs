@@ -2,10 +2,11 @@
 
 use super::asked::{Options, Outcome, ValidateError};
 use super::tensor::{layer, matrix, row_of};
+use crate::own_process;
 use crate::registry::FormatInfo;
 use crate::{Error, Input, QuantizedBuf, Registry, Restrict, Threads};
 use serde::Serialize;
-use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
+use sysinfo::System;
 
 /// Rounds in front of the first reading, in which threads and caches take what they keep.
 const WARM_UP: usize = 50;
@@ -40,13 +41,7 @@ pub struct Memory {
 
 /// Bytes of memory that this process has; `None` where the system does not tell.
 fn resident(system: &mut System) -> Option<u64> {
-    let own = Pid::from_u32(std::process::id());
-    system.refresh_processes_specifics(
-        ProcessesToUpdate::Some(&[own]),
-        false,
-        ProcessRefreshKind::nothing().with_memory(),
-    );
-    system.process(own).map(sysinfo::Process::memory).filter(|bytes| *bytes > 0)
+    own_process::with_memory(system).map(sysinfo::Process::memory).filter(|bytes| *bytes > 0)
 }
 
 /// Bytes that buffers of a device hold; none on the processor.

@@ -50,8 +50,9 @@ pub fn stages(arguments: &Arguments) -> Vec<Stage> {
         |short: u64, long: u64| Duration::from_secs(60 * if arguments.quick { short } else { long });
     // `--format` of commands that take several, and once each for those that take one.
     let formats = arguments.format.join(",");
-    let command = |line: &str| -> Vec<String> {
-        let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    let split = |line: &str| -> Vec<String> { line.split_whitespace().map(str::to_owned).collect() };
+    let command = |line: &str| {
+        let mut words = split(line);
         words.extend(["--device".to_owned(), device.clone()]);
         words
     };
@@ -80,7 +81,7 @@ pub fn stages(arguments: &Arguments) -> Vec<Stage> {
         stage(
             "doctor",
             "the driver, and what the build found",
-            vec![vec!["doctor".into(), "--json".into()]],
+            vec![split("doctor --json")],
             true,
             minutes(1, 2),
         ),
@@ -132,13 +133,7 @@ pub fn stages(arguments: &Arguments) -> Vec<Stage> {
         stage(
             "bench-cpu",
             "this processor alone",
-            vec![{
-                let words: Vec<String> = format!("bench --device cpu --json{quick}")
-                    .split_whitespace()
-                    .map(str::to_owned)
-                    .collect();
-                shaped(several(words))
-            }],
+            vec![shaped(several(split(&format!("bench --device cpu --json{quick}"))))],
             true,
             minutes(10, 60),
         ),
