@@ -2,7 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
-use crate::support::{Buffer, Mistake, Unit, all_show, can_run, mutated};
+use crate::support::{Buffer, GAP, Mistake, Unit, all_show, can_run, mutated};
 
 const REDUCTION: &str = include_str!("../cuda/kernels/reduction.cu");
 const GEMV: &str = include_str!("../cuda/kernels/gemv.cu");
@@ -358,6 +358,22 @@ fn a_large_product_takes_little_time() {
     let (found, expected) = gemv(&unit, 2560, 2560, 640);
     println!("2560 x 2560: {:?}, with the expected values", start.elapsed());
     assert_eq!(found, Ok(expected));
+}
+
+/// What lies beyond a buffer must not hang on what the allocator put there: another buffer that nobody has written
+/// would be reported as read too early, one that was written not at all.
+#[test]
+fn buffers_lie_apart() {
+    if !can_run("buffers") {
+        return;
+    }
+    let buffers: Vec<Buffer<u8>> = (0..64).map(|i| Buffer::unset("a buffer", i * 57 % 4096)).collect();
+    let mut places: Vec<(u64, u64)> =
+        buffers.iter().enumerate().map(|(i, each)| (each.address(), (i * 57 % 4096) as u64)).collect();
+    places.sort_unstable();
+    for (one, next) in places.iter().zip(&places[1..]) {
+        assert!(one.0 + one.1 + GAP as u64 <= next.0, "{one:?} and {next:?}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::compile::{build, emulator};
 use libloading::Library;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -259,10 +259,20 @@ impl Launch<'_> {
     }
 }
 
+/// Bytes on either side of a buffer that belong to no buffer, so that an access beyond one is reported as that, and
+/// not, where the allocator put another behind it, as one of the other. More than the rows of tokens that a block
+/// handles have in any test.
+pub const GAP: usize = 256 << 10;
+
 /// Device memory: exactly its elements, aligned as CUDA aligns, and known to the emulator while it lives.
 pub struct Buffer<T> {
     data: *mut T,
     len: usize,
+}
+
+/// A buffer of `len` elements between two gaps.
+fn layout<T>(len: usize) -> Layout {
+    Layout::from_size_align(GAP + len * size_of::<T>() + GAP, 256).expect("a size that fits")
 }
 
 impl<T: Copy> Buffer<T> {
@@ -306,17 +316,14 @@ impl<T: Copy> Buffer<T> {
         self
     }
 
-    fn layout(len: usize) -> Layout {
-        // An empty buffer has an address all the same.
-        Layout::from_size_align((len * size_of::<T>()).max(1), 256).expect("a size that fits")
-    }
-
     fn new(name: &str, len: usize, values: Option<&[T]>, read_only: bool) -> Buffer<T> {
         let name = CString::new(name).expect("a name without zeros");
-        // SAFETY: the layout has a size; the memory is as long as `values`, if there are any, and new.
+        // SAFETY: the layout has a size and begins with a gap; the memory behind that is as long as `values`, if there
+        // are any, and new.
         unsafe {
-            let data = alloc_zeroed(Self::layout(len)).cast::<T>();
-            assert!(!data.is_null(), "no memory");
+            let start = alloc(layout::<T>(len));
+            assert!(!start.is_null(), "no memory");
+            let data = start.add(GAP).cast::<T>();
             match values {
                 Some(values) => data.copy_from_nonoverlapping(values.as_ptr(), len),
                 // Neither zero nor a usual number.
@@ -366,11 +373,10 @@ impl<T: Copy> Buffer<T> {
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
-        let layout = Layout::from_size_align((self.len * size_of::<T>()).max(1), 256).expect("as allocated");
-        // SAFETY: allocated with this layout, and known to the emulator until now.
+        // SAFETY: allocated with this layout and this gap, and known to the emulator until now.
         unsafe {
             (loaded().free)(self.data.cast());
-            dealloc(self.data.cast(), layout);
+            dealloc(self.data.cast::<u8>().sub(GAP), layout::<T>(self.len));
         }
     }
 }

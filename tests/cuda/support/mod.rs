@@ -17,7 +17,7 @@ pub use compile::{Compiled, build, compiler, fake_driver, place_unit, root, unit
 #[allow(unused_imports, reason = "each test file uses a part of this")]
 pub use hold::at_every_call;
 #[allow(unused_imports, reason = "each test file uses a part of this")]
-pub use launch::{Buffer, Launch, Unit};
+pub use launch::{Buffer, GAP, Launch, Unit};
 
 /// Whether units can be compiled here; if not, says that `what` is left out, or fails if nothing may be.
 pub fn can_run(what: &str) -> bool {
