@@ -13,7 +13,9 @@
 //! ```
 
 use crate::gguf::{Model, TensorType};
-use gristmill_runtime::registry::{Code, CudaCode, CudaImage, DimRule, Entry, FormatInfo, OuterType};
+use gristmill_runtime::registry::{
+    Code, CudaCode, CudaImage, CudaUsage, DimRule, Entry, FormatInfo, OuterType,
+};
 use gristmill_runtime::vocab::DeviceKind;
 use gristmill_runtime::{
     CpuProfile, CudaVersion, Decision, Device, Error, Registry, Request, Restrict, Shape, Threads, Tuning,
@@ -77,8 +79,38 @@ pub fn min_driver(image: &CudaImage) -> String {
     }
 }
 
+/// What a kernel's functions use of a multiprocessor by one of its images, `[{"function", "registers", "shared_bytes",
+/// "stack_bytes"}]`: registers and local memory of a thread, shared memory of a CUDA block at launch. Null for PTX, for which
+/// the driver decides.
+fn usage(entry: &Entry, image: &CudaImage) -> Value {
+    match cuda_usage(entry, image) {
+        Some(each) => json!(
+            each.iter()
+                .map(|usage| json!({
+                    "function": usage.function,
+                    "registers": usage.registers,
+                    "shared_bytes": usage.shared,
+                    "stack_bytes": usage.stack,
+                }))
+                .collect::<Vec<_>>()
+        ),
+        None => Value::Null,
+    }
+}
+
+/// What each function that a kernel launches uses by one of its images, with the shared memory that the launch adds. `None`
+/// for PTX.
+pub fn cuda_usage(entry: &Entry, image: &CudaImage) -> Option<Vec<CudaUsage>> {
+    let Code::Cuda(CudaCode { launch, .. }) = entry.code else { return None };
+    let of = |(function, more)| {
+        let usage = image.usage_of(function)?;
+        Some(CudaUsage { shared: usage.shared + more, ..*usage })
+    };
+    launch.functions().into_iter().map(of).collect()
+}
+
 /// A kernel: `{"name", "id", "op", "format", "device", "isa", "features", "runs_here", "shape", "images", "source",
-/// "plan"}`. `images` (`arch`, `kind`, `min_driver`, `min_cuda` and `bytes` of each) is null for code of the processor, `runs_here`
+/// "plan"}`. `images` (`arch`, `kind`, `min_driver`, `min_cuda`, `bytes` and `functions` of each) is null for code of the processor, `runs_here`
 /// for kernels of other devices, since none is looked for.
 pub fn kernel(registry: &Registry, entry: &Entry) -> Value {
     let rule = |rule: DimRule| {
@@ -104,6 +136,7 @@ pub fn kernel(registry: &Registry, entry: &Entry) -> Value {
             "min_driver": min_driver(image),
             "min_cuda": image.driver.max(CudaVersion::OLDEST).to_string(),
             "bytes": image.size,
+            "functions": usage(entry, image),
         })).collect::<Vec<_>>()),
         "source": entry.source,
         "plan": entry.plan,

@@ -1,5 +1,6 @@
 //! What a compilation needs to know besides the specs.
 
+use crate::cuda::compile::Usage;
 use gristmill_spec::vocab::CudaArch;
 
 /// What a compilation needs to know besides the specs.
@@ -52,6 +53,8 @@ pub struct CudaImageFile {
     pub ptx: bool,
     /// The CUDA that a driver must support to load it, major and minor.
     pub driver: (u32, u32),
+    /// What its functions use; empty for PTX.
+    pub usage: Vec<Usage>,
     /// Bytes of the image.
     pub size: usize,
     /// Absolute path of the file, which holds it deflated (RFC 1951).

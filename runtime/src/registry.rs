@@ -14,7 +14,7 @@ mod image;
 mod lookup;
 mod vouched;
 
-pub use image::CudaImage;
+pub use image::{CudaImage, CudaUsage};
 pub(crate) use image::{NoImage, image_for};
 pub use vouched::{
     Code, CudaCode, CudaLaunch, Entry, EntryFacts, FormatFacts, FormatInfo, PackFacts, PackInfo, Registry,

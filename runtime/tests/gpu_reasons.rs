@@ -20,8 +20,8 @@ const fn at(major: u32, minor: u32) -> CudaVersion {
 
 /// Machine code of CUDA 13 for 8.0, PTX of CUDA 12.8 for 8.6.
 static IMAGES: [CudaImage; 2] = [
-    CudaImage { arch: arch(8, 0), ptx: false, driver: at(13, 0), size: 0, packed: b"" },
-    CudaImage { arch: arch(8, 6), ptx: true, driver: at(12, 8), size: 0, packed: b"" },
+    CudaImage { arch: arch(8, 0), ptx: false, driver: at(13, 0), usage: &[], size: 0, packed: b"" },
+    CudaImage { arch: arch(8, 6), ptx: true, driver: at(12, 8), usage: &[], size: 0, packed: b"" },
 ];
 
 const ANY: DimRule = DimRule { min: 0, max: u64::MAX, multiple_of: 1 };

@@ -4,7 +4,7 @@ use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::table::{Side, Table, counted};
 use super::{external, request};
-use gristmill::registry::{CudaBuild, CudaImage, DimRule, Entry, FormatInfo, ImportInfo};
+use gristmill::registry::{CudaBuild, CudaImage, CudaUsage, DimRule, Entry, FormatInfo, ImportInfo};
 use gristmill::vocab::{DeviceKind, Isa, Serves};
 use gristmill::{Device, REGISTRY, json};
 use serde_json::{Value, json};
@@ -238,6 +238,8 @@ fn print_kernels(entries: &[&Entry], out: &mut dyn Write) -> Result<(), CliError
     ];
     let on_gpu = entries.iter().any(|entry| !json::images(entry).is_empty());
     if on_gpu {
+        columns.push(("registers", Side::Right));
+        columns.push(("shared bytes", Side::Right));
         columns.push(("images (oldest driver)", Side::Left));
     }
     let mut table = Table::new(&columns);
@@ -254,12 +256,27 @@ fn print_kernels(entries: &[&Entry], out: &mut dyn Write) -> Result<(), CliError
             entry.source.to_owned(),
         ];
         if on_gpu {
-            row.push(images_in_words(json::images(entry)));
+            let images = json::images(entry);
+            let used = images.iter().filter_map(|image| json::cuda_usage(entry, image));
+            // The function that does the work is the last that is launched.
+            let used: Vec<CudaUsage> = used.filter_map(|each| each.last().copied()).collect();
+            row.push(range(used.iter().map(|usage| usage.registers)));
+            row.push(range(used.iter().map(|usage| usage.shared)));
+            row.push(images_in_words(images));
         }
         table.row(row);
     }
     table.print(out)?;
     Ok(())
+}
+
+/// The least and the most in all machine code of a kernel: `40..64`, or `40`.
+fn range(values: impl Iterator<Item = u32> + Clone) -> String {
+    match (values.clone().min(), values.max()) {
+        (Some(least), Some(most)) if least < most => format!("{least}..{most}"),
+        (Some(only), _) => only.to_string(),
+        (None, _) => "-".to_owned(),
+    }
 }
 
 /// The rules on shapes in words: `m <= 3, k multiple of 256`.

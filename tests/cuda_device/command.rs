@@ -3,7 +3,10 @@
 
 use crate::images::{entries, has_images, place_units, settings};
 use crate::support::{can_run, fake_driver, is_child};
+use gristmill::REGISTRY;
 use gristmill::registry::Code;
+use object::read::{Object as _, ObjectSection as _, ObjectSymbol as _, SymbolIndex};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
@@ -212,4 +215,72 @@ fn a_report_of_a_device_goes_on_after_failures() {
     let outcome = |at: usize| summary["stages"][at]["outcome"].as_str().unwrap_or_default().to_owned();
     assert_eq!((outcome(0), outcome(1)), ("failed".to_owned(), "ok".to_owned()), "{summary}");
     assert!(summary["stages"][0]["why"].as_str().is_some_and(|why| why.contains("719")), "{summary}");
+}
+
+/// Registers and static shared memory of each function, as the machine code itself tells the driver: `.nv.info` holds the
+/// registers (attribute 0x2f, CUDA Binary Utilities call it `EIATTR_REGCOUNT`), `.nv.shared.NAME` is as long as the memory.
+fn told_by_the_machine_code(image: &[u8]) -> BTreeMap<String, (u32, u64)> {
+    let elf = object::read::elf::ElfFile64::<object::Endianness>::parse(image).expect("a cubin is ELF");
+    let section = |name: &str| elf.section_by_name(name);
+    let info = section(".nv.info").expect("facts of functions").data().expect("inside the file");
+    let number = |at: usize| u32::from_le_bytes(info[at..at + 4].try_into().expect("four bytes"));
+    // On each block of an 8.0 or newer the driver has a kilobyte for itself, which the section counts.
+    let reserved = if section(".nv.shared.reserved.0").is_some() { 1024 } else { 0 };
+    let (mut told, mut at) = (BTreeMap::new(), 0);
+    while at < info.len() {
+        // Records with a size (form 4) have it in the third and fourth byte; others hold two bytes there.
+        let size =
+            if info[at] == 4 { usize::from(u16::from_le_bytes([info[at + 2], info[at + 3]])) } else { 0 };
+        if info[at] == 4 && info[at + 1] == 0x2f {
+            let symbol = elf.symbol_by_index(SymbolIndex(number(at + 4) as usize)).expect("a function");
+            let name = symbol.name().expect("text");
+            let shared =
+                section(&format!(".nv.shared.{name}")).map_or(0, |of| of.size().saturating_sub(reserved));
+            told.insert(name.to_owned(), (number(at + 8), shared));
+        }
+        at += 4 + size;
+    }
+    told
+}
+
+#[test]
+fn the_list_tells_what_kernels_use() {
+    if !has_images() {
+        return;
+    }
+    let mut functions = 0;
+    for entry in REGISTRY.entries.iter().filter(|entry| matches!(entry.code, Code::Cuda(_))) {
+        let listed = gristmill::json::kernel(&REGISTRY, entry);
+        for (image, listed) in
+            gristmill::json::images(entry).iter().zip(listed["images"].as_array().expect("a list"))
+        {
+            if image.ptx {
+                assert!(listed["functions"].is_null(), "{}: the driver decides", entry.name);
+                continue;
+            }
+            let told = told_by_the_machine_code(&image.unpacked().expect("as it was built"));
+            let Code::Cuda(code) = &entry.code else { unreachable!("filtered") };
+            let launched = code.launch.functions();
+            let each = listed["functions"].as_array().expect("a list");
+            assert_eq!(each.len(), launched.len(), "{}", entry.name);
+            for (function, (name, more)) in each.iter().zip(launched) {
+                let (registers, shared) = told[name];
+                assert_eq!(function["function"], name);
+                assert_eq!(function["registers"], registers, "{name} of {}", image.target());
+                assert_eq!(
+                    function["shared_bytes"],
+                    shared + u64::from(more),
+                    "{name} of {}",
+                    image.target()
+                );
+                functions += 1;
+            }
+        }
+    }
+    assert!(functions > 100, "{functions} functions");
+    let (code, text) = command(&["list", "--device", "cuda:0", "--format", "i2_s"], None);
+    assert_eq!(code, 0, "{text}");
+    let row = text.lines().find(|line| line.starts_with("matmul.i2_s.cuda.dp4a ")).expect("it is listed");
+    assert!(text.contains("registers") && text.contains("shared bytes"), "{text}");
+    assert!(row.split_whitespace().any(|word| word.contains("..") || word.parse::<u32>().is_ok()), "{row}");
 }

@@ -241,6 +241,7 @@ fn write(folder: &Path, images: &[&Image], jobs: usize) -> Result<Vec<CudaImageF
             arch: image.arch,
             ptx: image.ptx,
             driver: needed_driver(&image.bytes, image.ptx),
+            usage: image.usage.clone(),
             size: image.bytes.len(),
             path: folder.join(format!("{}.{}.{:016x}", image.unit, image.target(), content(&image.bytes))),
         })

@@ -2,6 +2,7 @@
 
 use super::listed::Listed;
 use crate::Error;
+use crate::cuda::compile::Usage;
 use crate::cuda::{CONVERT, CudaListed, convert_launch};
 use crate::hash::hash;
 use crate::options::{CudaImages, Options};
@@ -38,11 +39,12 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
             .filter(|file| file.unit == unit.name)
             .map(|file| {
                 format!(
-                    "CudaImage {{ arch: {}, ptx: {}, driver: CudaVersion {{ major: {}, minor: {} }}, size: {}, packed: include_bytes!({:?}) }}",
+                    "CudaImage {{ arch: {}, ptx: {}, driver: CudaVersion {{ major: {}, minor: {} }}, usage: &[{}], size: {}, packed: include_bytes!({:?}) }}",
                     arch(file.arch),
                     file.ptx,
                     file.driver.0,
                     file.driver.1,
+                    usage(&file.usage),
                     file.size,
                     file.path.display().to_string()
                 )
@@ -52,7 +54,7 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
     }
     if !out.text.is_empty() {
         out.text
-            .insert_str(0, "use gristmill_runtime::gpu::CudaVersion;\nuse gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaSplit, CudaStep};\nuse gristmill_runtime::vocab::Precision;\n");
+            .insert_str(0, "use gristmill_runtime::gpu::CudaVersion;\nuse gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaSplit, CudaStep, CudaUsage};\nuse gristmill_runtime::vocab::Precision;\n");
     }
     if held.contains(CONVERT) {
         out.convert = Some(format!(
@@ -121,6 +123,17 @@ fn without(kernel: &CudaListed, failures: &[(String, CudaArch, String)]) -> Stri
         kernel.source,
         words.join(", ")
     )
+}
+
+/// Rust for what functions use.
+fn usage(each: &[Usage]) -> String {
+    let words = each.iter().map(|usage| {
+        let Usage { kernel, registers, shared, stack, .. } = usage;
+        format!(
+            "CudaUsage {{ function: {kernel:?}, registers: {registers}, shared: {shared}, stack: {stack} }}"
+        )
+    });
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// Rust for an architecture.

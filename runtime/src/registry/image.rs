@@ -12,16 +12,36 @@ pub struct CudaImage {
     pub ptx: bool,
     /// The oldest CUDA of drivers that load it.
     pub driver: CudaVersion,
+    /// What its functions use of a multiprocessor, as the assembler told; empty for PTX, for which the driver decides.
+    pub usage: &'static [CudaUsage],
     /// Bytes of the image.
     pub size: usize,
     /// The image, deflated (RFC 1951).
     pub packed: &'static [u8],
 }
 
+/// What a function of an image uses of a multiprocessor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CudaUsage {
+    /// Its name in the image.
+    pub function: &'static str,
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes of shared memory of a CUDA block, without those that a launch adds.
+    pub shared: u32,
+    /// Bytes of local memory of a thread: its stack, and registers that did not fit.
+    pub stack: u32,
+}
+
 impl CudaImage {
     /// As NVIDIA's compilers name what it was compiled for: `sm_90a`, or `compute_75` for PTX.
     pub fn target(&self) -> String {
         format!("{}_{}", if self.ptx { "compute" } else { "sm" }, self.arch)
+    }
+
+    /// What a function uses. `None` for PTX, and for what is not in the image.
+    pub fn usage_of(&self, function: &str) -> Option<&'static CudaUsage> {
+        self.usage.iter().find(|usage| usage.function == function)
     }
 
     /// The image itself, `size` bytes. `None` where what is packed is no image of that size, which no build makes.
@@ -86,7 +106,7 @@ mod tests {
     }
 
     fn cubin(name: &str, driver: CudaVersion) -> CudaImage {
-        CudaImage { arch: arch(name), ptx: false, driver, size: 0, packed: &[] }
+        CudaImage { arch: arch(name), ptx: false, driver, usage: &[], size: 0, packed: &[] }
     }
 
     fn ptx(name: &str, driver: CudaVersion) -> CudaImage {

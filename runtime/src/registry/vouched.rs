@@ -319,6 +319,24 @@ pub enum CudaLaunch {
     },
 }
 
+impl CudaLaunch {
+    /// The functions that it launches, in order, the one that does the work last, each with the bytes of shared memory that the launch gives a CUDA block beside the
+    /// function's own.
+    pub fn functions(&self) -> Vec<(&'static str, u32)> {
+        match *self {
+            CudaLaunch::Elements { function, .. }
+            | CudaLaunch::QuantizeActivations { function, .. }
+            | CudaLaunch::Matmul { function, .. }
+            | CudaLaunch::Convert { function, .. } => vec![(function, 0)],
+            CudaLaunch::Quantize { function, step, .. } => {
+                let step = step.into_iter().flat_map(|step| [(step.chunks, 0), (step.finish, 0)]);
+                step.chain([(function, 0)]).collect()
+            }
+            CudaLaunch::Rows { function, check, shared, .. } => vec![(check, 0), (function, shared)],
+        }
+    }
+}
+
 /// A kernel of a GPU.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaCode {
