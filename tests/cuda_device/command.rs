@@ -188,11 +188,11 @@ fn a_report_of_a_device_goes_on_after_failures() {
         (code, said, summary)
     };
     // Without `tune`, whose shapes take the emulator hours; a test of its own runs it.
-    let all = "doctor,list,validate,memcheck,bench,soak";
+    let all = "doctor,list,validate,verify-quick,verify,memcheck,bench,soak,two-processes";
     let (code, said, summary) = report(&settings(), all, "whole");
     assert_eq!((code, &summary["success"]), (0, &true.into()), "{said}\n{summary}");
     let stages = summary["stages"].as_array().expect("a list");
-    assert_eq!(stages.len(), 6, "{summary}");
+    assert_eq!(stages.len(), 9, "{summary}");
     for stage in stages {
         let skipped = stage["stage"] == "memcheck" && stage["outcome"] == "skipped";
         assert!(skipped || stage["outcome"] == "ok", "{stage}");
