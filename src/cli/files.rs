@@ -6,7 +6,7 @@ use super::error::CliError;
 use super::request;
 use super::table::counted;
 use gristmill::gguf::{
-    DecidedBy, GgufFile, Resolved, Tensor, TensorType, TypeError, TypeNumbers, Unquantized,
+    DecidedBy, GgufFile, Resolved, Tensor, TensorType, Transforms, TypeError, TypeNumbers, Unquantized,
 };
 use gristmill::registry::FormatInfo;
 use gristmill::text::Printable;
@@ -164,6 +164,52 @@ pub fn why_no_kernel(error: &gristmill::Error) -> String {
     }
     reasons.extend(help.map(|help| format!("help: {help}")));
     reasons.join("; ")
+}
+
+/// Prints what a file declares to be done to activations, if it does.
+///
+/// # Errors
+/// When `out` refuses.
+pub fn print_transforms(file: &GgufFile, out: &mut dyn std::io::Write) -> std::io::Result<()> {
+    match Transforms::of(file) {
+        Ok(None) => {}
+        Ok(Some(transforms)) => {
+            let (products, rows) = transforms.counts();
+            let signs = if transforms.is_signed() { "signed" } else { "unsigned" };
+            writeln!(
+                out,
+                "Hadamard transform in {signs} blocks of {}: of what products with {} take, and of the stored rows of {}",
+                transforms.block(),
+                counted(products, "tensor"),
+                counted(rows, "tensor")
+            )?;
+        }
+        Err(error) => {
+            writeln!(out, "transform that is not understood, so no layer is made of this file: {error}")?;
+        }
+    }
+    Ok(())
+}
+
+/// The same as JSON.
+pub fn transforms_json(file: &GgufFile) -> serde_json::Value {
+    match Transforms::of(file) {
+        Ok(None) => serde_json::Value::Null,
+        Ok(Some(transforms)) => {
+            let (products, rows) = transforms.counts();
+            serde_json::json!({
+                "kind": "hadamard",
+                "understood": true,
+                "block": transforms.block(),
+                "signed": transforms.is_signed(),
+                "products": products,
+                "stored_rows": rows,
+            })
+        }
+        Err(error) => {
+            serde_json::json!({"kind": "hadamard", "understood": false, "key": error.key, "why": error.why})
+        }
+    }
 }
 
 /// A shape as it is written here: rows first, `2560x6912`.

@@ -105,6 +105,9 @@ fn list(
     table.print(out)?;
     writeln!(out, "\n{}, {}", counted(count, "tensor"), bytes(total))?;
     decided.print(types, out)?;
+    if let Some(gguf) = file.gguf() {
+        files::print_transforms(gguf, out)?;
+    }
     for (name, why) in unknown {
         writeln!(out, "{}: {why}", Printable(&name))?;
     }
@@ -174,7 +177,9 @@ fn list_json(file: &WeightFile, types: &TypeNumbers, out: &mut dyn Write) -> Res
             .map(|(key, value)| (key.to_owned(), json!(shown(&value))))
             .collect::<serde_json::Map<_, _>>()
     });
-    print_json(out, &json!({"tensors": tensors.collect::<Vec<_>>(), "metadata": metadata}))
+    let transform = file.gguf().map(files::transforms_json);
+    let tensors = tensors.collect::<Vec<_>>();
+    print_json(out, &json!({"tensors": tensors, "metadata": metadata, "transform": transform}))
 }
 
 /// What the values of a tensor are like.

@@ -4,6 +4,7 @@ use super::error::{CliError, Outcome};
 use super::files::{self, Decided, Kind, Without};
 use super::json::print_json;
 use super::table::{Side, Table, bytes, counted};
+use gristmill::gguf::Transforms;
 use gristmill::{Device, REGISTRY, Request, Shape, Threads};
 use serde_json::json;
 use std::io::Write;
@@ -11,7 +12,8 @@ use std::path::PathBuf;
 
 /// Decide a kernel for every tensor of a GGUF file
 ///
-/// Exits with 2 if a quantized tensor has no kernel, as `run` does.
+/// Exits with 2 if a quantized tensor has no kernel, as `run` does, or if the file declares a transform of activations that is
+/// not understood.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// GGUF file
@@ -91,6 +93,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         }));
         table.row([tensor.name().to_owned(), type_name, files::shape(tensor.dims()), shown]);
     }
+    let understood = Transforms::of(&file).is_ok();
     if arguments.json {
         let value = json!({
             "device": arguments.device.to_string(),
@@ -98,6 +101,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             "file_bytes": file_sum,
             "packed_bytes": packed_sum,
             "tensors": rows,
+            "transform": files::transforms_json(&file),
             "without_kernel": without.json(),
         });
         print_json(out, &value)?;
@@ -119,7 +123,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             )?;
         }
         decided.print(&types, out)?;
+        files::print_transforms(&file, out)?;
         without.print(out)?;
     }
-    Ok(if without.count() == 0 { Outcome::Yes } else { Outcome::NoKernel })
+    Ok(if understood && without.count() == 0 { Outcome::Yes } else { Outcome::NoKernel })
 }

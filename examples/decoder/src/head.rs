@@ -94,6 +94,11 @@ impl Head {
                 let (bytes, nmse) = quantizing.run(options)?;
                 let matrix = QuantizedMatrix::new(quantizing.format, n, k, &bytes)?;
                 let layer = Linear::new(model.registry(), &matrix, &options.linear, options.threads)?;
+                // What is stored was quantized, folded as it may be.
+                let layer = match model.transforms().and_then(|transforms| transforms.of_inputs(tensor)) {
+                    Some(transform) => layer.transformed(transform.clone())?,
+                    None => layer,
+                };
                 let requantized = Requantized { from: plain.name, to: quantizing.format.name, nmse };
                 Ok(Head { joint: Joint::of(layer), tied, requantized: Some(requantized) })
             }

@@ -12,7 +12,7 @@ use super::files::{self, Kind};
 use super::json::print_json;
 use super::progress::step;
 use super::{output, progress, request};
-use gristmill::gguf::TypeNumbers;
+use gristmill::gguf::{Transforms, TypeNumbers};
 use gristmill::oracle::Oracle;
 use gristmill::{QuantizedMatrix, REGISTRY, Recording, Threads, Workspace};
 use measure::Bench;
@@ -70,6 +70,7 @@ pub fn threads(asked: Option<usize>) -> usize {
 
 fn model(path: &std::path::Path, types: &TypeNumbers, bench: &mut Bench<'_>) -> Result<Done, CliError> {
     let file = files::open(path, types)?;
+    let transforms = Transforms::of(&file)?;
     let mut done = Done::default();
     let bar = progress::bar(file.tensors().len() as u64);
     for tensor in file.tensors() {
@@ -86,7 +87,12 @@ fn model(path: &std::path::Path, types: &TypeNumbers, bench: &mut Bench<'_>) -> 
             (Kind::Format(format), Some((n, k))) => {
                 let data = tensor.data()?;
                 let matrix = QuantizedMatrix::new(format, n, k, &data)?;
-                match bench.tensor(tensor.name(), &matrix) {
+                let transform = transforms
+                    .as_ref()
+                    .and_then(|transforms| transforms.of_inputs(tensor.name()))
+                    .map(|of| &**of);
+                done.transformed += usize::from(transform.is_some());
+                match bench.tensor(tensor.name(), &matrix, transform) {
                     Ok(measured) => done.tensors.push(measured),
                     Err(CliError::Runtime(error)) if is_no_kernel(&error) => {
                         done.without.add(format.name.to_owned(), files::why_no_kernel(&error), tensor.name());
