@@ -162,14 +162,20 @@ pub fn plan(model: &Model, device: Device, m: usize) -> Result<Value, Error> {
         let quantized = !matches!(resolved, Ok(TensorType::Plain(_)));
         let answer = match (resolved, matrix(tensor.dims())) {
             (Ok(TensorType::Plain(_)), _) => Ok(None),
-            (Ok(TensorType::Format(resolved)), Some((n, k))) => {
-                let request = Request::matmul(resolved.format.name, Shape::new(m, n, k)).on(device);
+            (Ok(resolved @ (TensorType::Format(_) | TensorType::Tiled(_))), Some((n, k))) => {
+                let format = match resolved {
+                    TensorType::Format(resolved) => Some(resolved.format),
+                    _ => model.types().imported_as(k),
+                };
+                // Without a format for its rows the answer is that of a name that no format has.
+                let name = format.map_or("", |format| format.name);
+                let request = Request::matmul(name, Shape::new(m, n, k)).on(device);
                 let prepared =
                     model.registry().prepare_tuned(&request, CpuProfile::detect(), &restrict, &tuning)?;
                 let kernel = prepared.decide_as_asked().kernel();
                 kernel.map(|entry| Some(entry.name)).map_err(|error| error.to_string())
             }
-            (Ok(TensorType::Format(_)), None) => {
+            (Ok(TensorType::Format(_) | TensorType::Tiled(_)), None) => {
                 Err(String::from("its dimensions do not fit the address space"))
             }
             (Err(error), _) => Err(error.to_string()),

@@ -54,13 +54,22 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         let (mut chosen, mut sizes) = (None, None);
         let shown = match (kind, files::matrix(tensor.dims())) {
             (Kind::Plain(_), _) => "not quantized".to_owned(),
-            (Kind::Format(format), Some((n, k))) => {
+            (Kind::Tiled(..), Some((n, k))) if files::no_tiles(&types, n, k).is_some() => {
+                let why = files::no_tiles(&types, n, k).unwrap_or_default();
+                without.add(type_name.clone(), why, tensor.name());
+                "none".to_owned()
+            }
+            (Kind::Format(format) | Kind::Tiled(_, format), Some((n, k))) => {
                 let shape = Shape::new(arguments.m, n, k);
                 let prepared = REGISTRY.prepare(&Request::matmul(format.name, shape).on(arguments.device))?;
                 let decision = prepared.decide_as_asked();
                 chosen = decision.chosen().map(|entry| entry.name);
                 // A shape whose bytes do not fit the address space has no sizes.
-                sizes = format.tensor_bytes(n, k).ok().zip(decision.memory(&threads).ok());
+                let in_file = match kind {
+                    Kind::Tiled(..) => tensor.size().ok().and_then(|size| usize::try_from(size).ok()),
+                    _ => format.tensor_bytes(n, k).ok(),
+                };
+                sizes = in_file.zip(decision.memory(&threads).ok());
                 match chosen {
                     Some(name) => name.to_owned(),
                     None => {
@@ -70,7 +79,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                     }
                 }
             }
-            (Kind::Other, _) | (Kind::Format(_), None) => {
+            (Kind::Other, _) | (Kind::Format(_) | Kind::Tiled(..), None) => {
                 without.add(type_name.clone(), files::why_other(&types, &tensor), tensor.name());
                 "none".to_owned()
             }

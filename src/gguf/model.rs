@@ -5,7 +5,9 @@ use super::model_error::{Instead, ModelError};
 use super::read::{GgufFile, Tensor};
 use super::size::Unquantized;
 use super::transforms::Transforms;
-use super::types::{Resolved, TensorType, TypeNumbers};
+use super::types::{Resolved, TensorType, TiledType, TypeNumbers};
+use gristmill_runtime::import::{ImportError, Tiled};
+use gristmill_runtime::registry::FormatInfo;
 use gristmill_runtime::{
     Experts, Hadamard, Linear, LinearOptions, QuantizedBuf, QuantizedMatrix, Registry, Restrict, Threads,
     Tuning,
@@ -194,6 +196,7 @@ impl Model {
         let float = match self.type_of(&tensor)? {
             TensorType::Plain(plain) => Float::of(plain).ok_or(plain.name),
             TensorType::Format(Resolved { format, .. }) => Err(format.name),
+            TensorType::Tiled(tiled) => Err(tiled.layout.name()),
         };
         let float = float.map_err(|found| ModelError::NotFloats { tensor: name.to_owned(), found })?;
         let no_memory = || ModelError::Memory { tensor: name.to_owned(), elements: tensor.elements() };
@@ -315,9 +318,9 @@ impl Model {
         }
         let Some((first_name, _, _, count, first)) = tensors.first() else { return Err(ModelError::Nothing) };
         let what =
-            |count: usize, of: &Rows| format!("{count} experts of {}, rows of {}", of.of.format.name, of.k);
+            |count: usize, of: &Rows| format!("{count} experts of {}, rows of {}", of.format.name, of.k);
         for (name, _, _, other, rows) in &tensors {
-            if (rows.of.format.name, rows.k, other) != (first.of.format.name, first.k, count) {
+            if (rows.format.name, rows.k, other) != (first.format.name, first.k, count) {
                 return Err(ModelError::NotAlike {
                     first: (*first_name).to_owned(),
                     first_is: what(*count, first),
@@ -388,8 +391,14 @@ impl Model {
     /// Format, rows and row length of a quantized tensor.
     fn rows(&self, tensor: &Tensor<'_>) -> Result<Rows, ModelError> {
         let name = || tensor.name().to_owned();
-        let format = match self.type_of(tensor)? {
-            TensorType::Format(resolved) => resolved,
+        let (format, bytes, tiled) = match self.type_of(tensor)? {
+            TensorType::Format(Resolved { format, bytes, .. }) => (format, bytes, None),
+            TensorType::Tiled(TiledType { layout, bytes, .. }) => {
+                let k = tensor.dims().first().map_or(Some(1), |k| usize::try_from(*k).ok()).unwrap_or(0);
+                let why = ImportError::NoFormat { format: layout.name(), k };
+                let none = || ModelError::Import { tensor: name(), why };
+                (self.types.imported_as(k).ok_or_else(none)?, bytes, Some(layout))
+            }
             TensorType::Plain(Unquantized { name: found, .. }) => {
                 return Err(ModelError::NotQuantized { tensor: name(), found });
             }
@@ -397,7 +406,7 @@ impl Model {
         let k = tensor.dims().first().copied().unwrap_or(1);
         let n = tensor.dims().iter().skip(1).try_fold(1u64, |n, dim| n.checked_mul(*dim));
         match (n.and_then(|n| usize::try_from(n).ok()), usize::try_from(k)) {
-            (Some(n), Ok(k)) => Ok(Rows { of: format, n, k }),
+            (Some(n), Ok(k)) => Ok(Rows { format, bytes, tiled, n, k }),
             (_, _) => Err(ModelError::Dimensions {
                 tensor: name(),
                 dims: tensor.dims().to_vec(),
@@ -413,8 +422,18 @@ impl Model {
         all: &Rows,
         rows: Range<usize>,
     ) -> Result<QuantizedBuf<'a>, ModelError> {
-        let Rows { of: Resolved { format, bytes, .. }, n, k } = *all;
+        let Rows { format, bytes, tiled, n, k } = *all;
         let failed = |error| ModelError::Layer { tensors: vec![tensor.name().to_owned()], error };
+        if let Some(layout) = tiled {
+            let whole = self.types.import(tensor, layout)?;
+            if rows == (0..n) {
+                return Ok(whole);
+            }
+            let count = rows.len();
+            let part = QuantizedBuf::rows_of(&whole.matrix(), rows).map_err(failed)?;
+            let data = part.matrix().data().to_vec();
+            return QuantizedBuf::new(format, count, k, data).map_err(failed);
+        }
         let count = rows.len();
         let data = match format.tensor_tail {
             // Rows and the tail behind all of them.
@@ -462,7 +481,12 @@ impl Model {
 
 /// Rows of a quantized tensor.
 struct Rows {
-    of: Resolved,
+    /// Of what is read.
+    format: &'static FormatInfo,
+    /// In the file.
+    bytes: u64,
+    /// How it lies there, where it is not in the format.
+    tiled: Option<Tiled>,
     n: usize,
     k: usize,
 }

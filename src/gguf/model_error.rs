@@ -4,6 +4,7 @@ use super::error::{GgufError, NoData};
 use super::transforms::TransformError;
 use super::types::TypeError;
 use crate::text::Printable;
+use gristmill_runtime::import::ImportError;
 use std::fmt::{Display, Formatter};
 use std::ops::Range;
 
@@ -129,6 +130,14 @@ pub enum ModelError {
         other: String,
         /// That one's format and row length.
         other_is: String,
+    },
+    /// A tensor in a layout that depends on tile sizes can't be read.
+    #[error("tensor `{}`: {why}", Printable(tensor))]
+    Import {
+        /// The tensor.
+        tensor: String,
+        /// Why.
+        why: ImportError,
     },
     /// Nothing was named to be stacked.
     #[error("no tensor was named: a stacked layer has one at least")]

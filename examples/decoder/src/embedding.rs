@@ -44,6 +44,12 @@ impl Embedding {
                 Some(float) => (Kind::Float(float), k * float.width()),
                 None => return Err(Error::Asked(format!("tensor `{NAME}` is of type {}", plain.name))),
             },
+            TensorType::Tiled(tiled) => {
+                let layout = tiled.layout.name();
+                return Err(Error::Asked(format!(
+                    "tensor `{NAME}` is of type {layout}, which has no rows to look up"
+                )));
+            }
             TensorType::Format(resolved) => {
                 let format = resolved.format;
                 let request = Request::embed(format.name, vocab, k);

@@ -61,6 +61,8 @@ pub fn choose<'a>(
             }
             _ => None,
         },
+        // What it becomes is up to its tile sizes and rows.
+        TensorType::Tiled(_) => None,
         TensorType::Plain(_) => {
             let format = asked.unwrap_or(if config.embd.is_multiple_of(256) { "q6_k" } else { "q8_0" });
             Some(format).filter(|format| Float::named(format).is_none())

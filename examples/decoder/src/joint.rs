@@ -54,8 +54,12 @@ impl Source {
     fn read<'m>(&self, model: &'m Model) -> Result<Matrix<'m>, Error> {
         let Source { tensor, rows, n, k, .. } = self;
         Ok(match (model.tensor_type(tensor)?, rows) {
-            (TensorType::Format(_), Some(rows)) => Matrix::Format(model.matrix_rows(tensor, rows.clone())?),
-            (TensorType::Format(_), None) => Matrix::Format(model.matrix_rows(tensor, 0..*n)?),
+            (TensorType::Format(_) | TensorType::Tiled(_), Some(rows)) => {
+                Matrix::Format(model.matrix_rows(tensor, rows.clone())?)
+            }
+            (TensorType::Format(_) | TensorType::Tiled(_), None) => {
+                Matrix::Format(model.matrix_rows(tensor, 0..*n)?)
+            }
             (TensorType::Plain(_), rows) => {
                 let mut values = model.floats(tensor)?;
                 if let Some(rows) = rows {

@@ -45,7 +45,7 @@ impl Mixture {
             let transformed = model.transforms().is_some_and(|of| of.of_inputs(name).is_some());
             match model.tensor_type(name)? {
                 TensorType::Format(resolved) if stacked && !transformed => formats.push(resolved.format.name),
-                TensorType::Format(_) | TensorType::Plain(_) => return Ok(None),
+                TensorType::Format(_) | TensorType::Tiled(_) | TensorType::Plain(_) => return Ok(None),
             }
         }
         let gate_up = match formats[0] == formats[1] {
