@@ -164,7 +164,7 @@ impl Decided {
             let tensors = counted(*count, "tensor");
             writeln!(
                 out,
-                "{tensors} in the layout {layout}, read as {format}: the same weights, by the tile sizes given"
+                "{tensors} in the layout {layout}, read as {format} given tile sizes: the same weights"
             )?;
         }
         Ok(())

@@ -16,7 +16,7 @@ fn by_definition(x: &[f32], block: usize, signs: Option<&[i8]>) -> Vec<f64> {
     let scale = 1.0 / (block as f64).sqrt();
     let term = |row: usize, column: usize, start: usize| {
         let sign = signs.map_or(1.0, |signs| f64::from(signs[start + column]));
-        let entry = if (row & column).count_ones() % 2 == 0 { scale } else { -scale };
+        let entry = if (row & column).count_ones().is_multiple_of(2) { scale } else { -scale };
         entry * sign * f64::from(x[start + column])
     };
     (0..x.len()).map(|i| (0..block).map(|column| term(i % block, column, i - i % block)).sum()).collect()

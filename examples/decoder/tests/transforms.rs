@@ -18,7 +18,7 @@ const FFN: usize = 384;
 const TOKENS: [u32; 7] = [3, 250, 17, 17, 99, 0, 41];
 
 fn signs(width: usize) -> Vec<i8> {
-    (0..width).map(|i| if (i * i + i / 7 + width) % 3 == 0 { -1 } else { 1 }).collect()
+    (0..width).map(|i| if (i * i + i / 7 + width).is_multiple_of(3) { -1 } else { 1 }).collect()
 }
 
 /// Rows behind `H (s * x)`, by the definition in f64.
@@ -28,7 +28,7 @@ fn folded(rows: &[f32], width: usize) -> Vec<f32> {
         let (start, row) = (at - at % BLOCK, at % BLOCK);
         let term = |column: usize| {
             let value = f64::from(rows[start + column]) * f64::from(signs[(start + column) % width]);
-            if (row & column).count_ones() % 2 == 0 { value } else { -value }
+            if (row & column).count_ones().is_multiple_of(2) { value } else { -value }
         };
         ((0..BLOCK).map(term).sum::<f64>() * scale) as f32
     };

@@ -90,7 +90,7 @@ fn tensors_are_read_as_ternary_formats_exactly() -> Outcome {
             let matrix = match model.matrix("w") {
                 Ok(matrix) => matrix,
                 Err(ModelError::Import { why: ImportError::NoFormat { k: found, .. }, .. }) => {
-                    assert_eq!((found, k % 64 != 0), (k, true));
+                    assert_eq!((found, !k.is_multiple_of(64)), (k, true));
                     continue;
                 }
                 Err(error) => return Err(error.into()),
@@ -120,6 +120,14 @@ fn tile_sizes_come_from_the_caller() -> Outcome {
     let config = format!("[Kernels_0]\nm = {n}\nk = {k}\nbm = {bm}\nbk = {bk}\nbmm = {bmm}\n");
     let model = Model::open_with(&path, with(TileSizes::new().with_config(&config)?))?;
     assert_eq!(values(&model.matrix("w")?.matrix())?, case.weights);
+    #[cfg(feature = "json")]
+    for (types, key, expected) in
+        [(model.types().clone(), "kernel", "matmul.i2_s."), (with(TileSizes::new()), "reason", "tile sizes")]
+    {
+        let plan = gristmill::json::plan(&Model::open_with(&path, types)?, gristmill::Device::CPU, 1)?;
+        let said = plan[0][key].as_str().unwrap_or_default();
+        assert!(said.contains(expected), "{plan}");
+    }
     let why = |tiles: TileSizes| match Model::open_with(&path, with(tiles))
         .map(|model| model.matrix("w").map(|_| ()))
     {
