@@ -13,6 +13,7 @@
 //! ```
 
 use crate::gguf::{Model, TensorType};
+use gristmill_runtime::import::ImportError;
 use gristmill_runtime::registry::{
     Code, CudaCode, CudaImage, CudaUsage, DimRule, Entry, FormatInfo, OuterType,
 };
@@ -195,17 +196,26 @@ pub fn plan(model: &Model, device: Device, m: usize) -> Result<Value, Error> {
         let quantized = !matches!(resolved, Ok(TensorType::Plain(_)));
         let answer = match (resolved, matrix(tensor.dims())) {
             (Ok(TensorType::Plain(_)), _) => Ok(None),
-            (Ok(TensorType::Format(resolved)), Some((n, k))) => {
-                let request = Request::matmul(resolved.format.name, Shape::new(m, n, k)).on(device);
+            (Ok(_), None) => Err(String::from("its dimensions do not fit the address space")),
+            (Ok(TensorType::Format(resolved)), Some((n, k))) => Ok(Some((resolved.format, n, k))),
+            (Ok(TensorType::Tiled(tiled)), Some((n, k))) => {
+                let none = ImportError::NoFormat { format: tiled.layout.name(), k };
+                let tiles = model.types().tiles().of(n, k);
+                let format = tiles.and_then(|_| model.types().imported_as(k).ok_or(none));
+                format.map(|format| Some((format, n, k))).map_err(|why| why.to_string())
+            }
+            (Err(error), _) => Err(error.to_string()),
+        };
+        let answer = match answer {
+            Ok(Some((format, n, k))) => {
+                let request = Request::matmul(format.name, Shape::new(m, n, k)).on(device);
                 let prepared =
                     model.registry().prepare_tuned(&request, CpuProfile::detect(), &restrict, &tuning)?;
                 let kernel = prepared.decide_as_asked().kernel();
                 kernel.map(|entry| Some(entry.name)).map_err(|error| error.to_string())
             }
-            (Ok(TensorType::Format(_)), None) => {
-                Err(String::from("its dimensions do not fit the address space"))
-            }
-            (Err(error), _) => Err(error.to_string()),
+            Ok(None) => Ok(None),
+            Err(why) => Err(why),
         };
         tensors.push(json!({
             "tensor": tensor.name(),

@@ -194,7 +194,9 @@ pub fn kernel(input: TokenStream) -> TokenStream {
 ///
 /// The attribute checks the signature, adds `#[target_feature]` and `#[cfg(target_arch)]` from the vocabulary,
 /// and leaves the variant's name in a module named like the function, where the generated registry compares
-/// it with the spec: a function can't be taken for another variant, nor run where its features are missing.
+/// it with the spec: a function can't be taken for another variant, nor run where its features are missing. Beside it stands a
+/// hash of the function's text, which is part of the kernel's id: receipts and tunings notice a changed body, though not a change in
+/// what it calls.
 ///
 /// # Safety
 ///

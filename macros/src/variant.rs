@@ -123,6 +123,10 @@ pub fn expand(arguments: &Arguments, item: TokenStream) -> Result<TokenStream> {
         }
     }
     signature::check(*op, &function.sig)?;
+    let body = {
+        let (signature, block) = (&function.sig, &function.block);
+        gristmill_codegen::emit::body_hash(&quote! { #signature #block }.to_string())
+    };
     let enable: Vec<&str> = features(variant).iter().map(|feature| feature.name()).collect();
     if !enable.is_empty() {
         let enable = enable.join(",");
@@ -150,6 +154,8 @@ pub fn expand(arguments: &Arguments, item: TokenStream) -> Result<TokenStream> {
         #visibility mod #ident {
             /// The kernel's name in the registry.
             pub const VARIANT: &str = #name;
+            /// A hash of the function's text, comments and white space apart: part of the kernel's id.
+            pub const BODY: u64 = #body;
         }
 
         #cfg

@@ -42,6 +42,7 @@ fn runs_and_refuses_another_variant() -> Tested {
         if std::is_x86_feature_detected!("avx2") {
             assert!(receipt.contains("fast_dequantize.q3_seq.avx2.ssse3"), "{receipt}");
             another_variant()?;
+            another_body(receipt)?;
         } else {
             eprintln!("skipped: the hand-written kernel is for AVX2, which this processor lacks");
         }
@@ -49,9 +50,10 @@ fn runs_and_refuses_another_variant() -> Tested {
     Ok(())
 }
 
+/// A copy of the example with an edit of its body by hand.
 #[cfg(target_arch = "x86_64")]
-fn another_variant() -> Tested {
-    let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join("another_variant");
+fn copied(name: &str, edit: impl Fn(&str) -> String) -> Result<PathBuf, Box<dyn std::error::Error>> {
+    let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let files =
         ["build.rs", "src/main.rs", "kernels/formats/q3_seq.toml", "kernels/kernels/fast_dequantize.toml"];
     for file in files.into_iter().chain(["Cargo.toml", "Cargo.lock", "src/by_hand.rs"]) {
@@ -60,9 +62,48 @@ fn another_variant() -> Tested {
         let text = std::fs::read_to_string(example().join(file))?;
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
         let text = text.replace("\"../..", &format!("\"{}", root.display()));
-        std::fs::write(to, text.replace("isa = avx2, requires = [ssse3]", "isa = avx2"))?;
+        std::fs::write(to, if file == "src/by_hand.rs" { edit(&text) } else { text })?;
     }
-    let output = cargo("build", &copy.join("Cargo.toml"))?;
+    Ok(copy.join("Cargo.toml"))
+}
+
+/// The id that a receipt has for a kernel.
+#[cfg(target_arch = "x86_64")]
+fn id(receipt: &str, kernel: &str) -> Result<String, Box<dyn std::error::Error>> {
+    let before = receipt.split_once(&format!("\"name\":\"{kernel}\"")).ok_or(kernel)?.0;
+    let (_, id) = before.rsplit_once("\"id\":\"").ok_or("an id")?;
+    Ok(id.split('"').next().unwrap_or_default().to_owned())
+}
+
+/// The text of a body by hand is part of its kernel's id, and of no other one's; its comments are not.
+#[cfg(target_arch = "x86_64")]
+fn another_body(receipt: &str) -> Tested {
+    let edits = [
+        ("// Brings the next three bytes", "// Brings three bytes", true),
+        ("_mm256_set1_epi32(7)", "_mm256_set1_epi32(3 + 4)", false),
+    ];
+    for (from, to, same) in edits {
+        let manifest = copied("another_body", |text| {
+            assert!(text.contains(from));
+            text.replace(from, to)
+        })?;
+        let output = cargo("run", &manifest)?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+        let other = said.lines().last().unwrap_or_default();
+        let by_hand = "fast_dequantize.q3_seq.avx2.ssse3";
+        assert_eq!(id(receipt, by_hand)? == id(other, by_hand)?, same, "{to}");
+        let generated = "dequantize.q3_seq.scalar";
+        assert_eq!(id(receipt, generated)?, id(other, generated)?, "{to}");
+    }
+    Ok(())
+}
+
+#[cfg(target_arch = "x86_64")]
+fn another_variant() -> Tested {
+    let manifest =
+        copied("another_variant", |text| text.replace("isa = avx2, requires = [ssse3]", "isa = avx2"))?;
+    let output = cargo("build", &manifest)?;
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{errors}");
     let expected = "the function crate::by_hand::dequantize_q3_seq is not marked as the variant \

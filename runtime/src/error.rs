@@ -410,6 +410,16 @@ pub enum Error {
         /// The block in the row.
         block: usize,
     },
+    /// A Hadamard transform that there is not, or that a layer can't apply.
+    #[error("a Hadamard transform of rows of {width} in blocks of {block}: {why}")]
+    Hadamard {
+        /// Elements of a row.
+        width: usize,
+        /// Elements of a block.
+        block: usize,
+        /// Why.
+        why: String,
+    },
     /// A recording can only take launches of the registry it was made for.
     #[error("the recording belongs to the registry of `{recording}`, the kernel to that of `{kernel}`")]
     ForeignRecording {

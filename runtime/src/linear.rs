@@ -6,6 +6,7 @@ use crate::aligned::Aligned;
 use crate::decide::Prepared;
 use crate::device::{CpuProfile, Device};
 use crate::error::Error;
+use crate::hadamard::Hadamard;
 use crate::kernel::{Dequantizer, Matmul, check_operands, fill};
 use crate::plain::PlainWeights;
 use crate::receipt::{FallbackNote, Recording};
@@ -155,6 +156,8 @@ pub struct Linear {
     plain: Option<(PlainWeights, Arc<FallbackNote>)>,
     /// Set if the layer runs on the processor though another device was asked for.
     moved: Option<Arc<FallbackNote>>,
+    /// What is done to activations before they are quantized.
+    transform: Option<Arc<Hadamard>>,
 }
 
 impl Linear {
@@ -210,6 +213,7 @@ impl Linear {
             packed: Vec::new(),
             plain: None,
             moved: None,
+            transform: None,
         };
         let mut covering = layer.prepared.covering(n, k);
         if covering.needed.is_empty() {
@@ -298,6 +302,30 @@ impl Linear {
         }
     }
 
+    /// The layer with a Hadamard transform of its inputs, for weights that were folded with it: [`Linear::forward`] then takes
+    /// activations as they are before the transform, in f32, and its workspace holds the transformed ones. Activations that
+    /// are int8 already can't be transformed, so [`Linear::quantize`] and [`Linear::forward_quantized`] give an error.
+    ///
+    /// # Errors
+    /// [`Error::Hadamard`] where the transform is of another width, or the layer takes other inputs than f32 or runs on a GPU.
+    pub fn transformed(mut self, transform: Arc<Hadamard>) -> Result<Linear, Error> {
+        let on_gpu = self.prepared.device() != Device::CPU;
+        let why = match transform.refuses(self.k, self.prepared.input()) {
+            Some(why) => why,
+            None if on_gpu => "it is applied on the processor only".to_owned(),
+            None => {
+                self.transform = Some(transform);
+                return Ok(self);
+            }
+        };
+        Err(Error::Hadamard { width: transform.width(), block: transform.block(), why })
+    }
+
+    /// The transform of its inputs, if it has one.
+    pub fn transform(&self) -> Option<&Arc<Hadamard>> {
+        self.transform.as_ref()
+    }
+
     /// Rows of the weights: outputs.
     pub fn n(&self) -> usize {
         self.n
@@ -348,6 +376,10 @@ impl Linear {
         for choice in &self.choices {
             size = size.max(choice.matmul.workspace_size(m, self.k, threads)?);
         }
+        if self.transform.is_some() {
+            let transformed = m.checked_mul(self.k).ok_or(Error::TooLarge { what: "the workspace" })?;
+            size.rows = size.rows.max(transformed);
+        }
         Ok(size)
     }
 
@@ -362,8 +394,37 @@ impl Linear {
     /// Computes `y` (`m * n`) for `m` tokens, with the kernel that decide gives for this `m`.
     ///
     /// # Errors
-    /// [`Error::NoKernel`] if this `m` has none and the policy has no answer; else as for [`Matmul::run`].
+    /// [`Error::NoKernel`] if this `m` has none and the policy has no answer; else as for [`Matmul::run`]. Of a
+    /// layer with a transform [`Error::Hadamard`] for inputs that are not f32.
     pub fn forward(
+        &self,
+        input: Input<'_>,
+        m: usize,
+        bias: Option<&[f32]>,
+        y: &mut [f32],
+        workspace: &mut Workspace,
+        threads: &Threads,
+    ) -> Result<(), Error> {
+        let Some(transform) = &self.transform else {
+            return self.product(input, m, bias, y, workspace, threads);
+        };
+        let Input::F32(x) = input else { return Err(self.no_int8(transform)) };
+        // f32 rows of a workspace are for inputs that are not f32, so the product has no use for them here.
+        let mut rows = std::mem::replace(&mut workspace.rows, Aligned::empty());
+        let done = transform
+            .transform(x, m, &mut rows, threads)
+            .and_then(|()| self.product(Input::F32(&rows[..x.len()]), m, bias, y, workspace, threads));
+        workspace.rows = rows;
+        done
+    }
+
+    /// What a layer with a transform says to activations that can't be transformed any more.
+    fn no_int8(&self, transform: &Hadamard) -> Error {
+        let why = "it is applied to f32, before activations are quantized: use `Linear::forward` with f32";
+        Error::Hadamard { width: transform.width(), block: transform.block(), why: why.to_owned() }
+    }
+
+    fn product(
         &self,
         input: Input<'_>,
         m: usize,
@@ -410,6 +471,9 @@ impl Linear {
         workspace: &'w mut Workspace,
         threads: &Threads,
     ) -> Result<QuantizedActivations<'w>, Error> {
+        if let Some(transform) = &self.transform {
+            return Err(self.no_int8(transform));
+        }
         // No tokens are quantized by what one would be.
         let shape = Shape { m: m.max(1), n: self.n, k: self.k };
         match self.choice(shape, input.dtype()) {
@@ -430,6 +494,9 @@ impl Linear {
         y: &mut [f32],
         threads: &Threads,
     ) -> Result<(), Error> {
+        if let Some(transform) = &self.transform {
+            return Err(self.no_int8(transform));
+        }
         let shape = Shape { m: x.m().max(1), n: self.n, k: self.k };
         let Some(Choice { matmul, packed }) = self.choice(shape, DType::I8) else {
             return Err(self.refused(shape));
@@ -442,8 +509,11 @@ impl Linear {
     }
 
     /// Whether `m` tokens that one of two layers [quantized](Linear::quantize) are what the other one reads: whether both
-    /// have kernels of the processor for this `m`, of one activation format and with one layout of rows.
+    /// have kernels of the processor for this `m`, of one activation format and with one layout of rows, and no transform.
     pub fn shares_activations_with(&self, other: &Linear, m: usize) -> bool {
+        if self.transform.is_some() || other.transform.is_some() {
+            return false;
+        }
         let shape = |layer: &Linear| Shape { m: m.max(1), n: layer.n, k: layer.k };
         match (self.choice(shape(self), DType::I8), other.choice(shape(other), DType::I8)) {
             (Some(one), Some(two)) => {

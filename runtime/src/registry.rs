@@ -164,6 +164,21 @@ pub struct ActivationInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KernelId(pub u64);
 
+impl KernelId {
+    /// The identity of a kernel with a body by hand: of what is generated around it, and of the body's text (`BODY`, which
+    /// `#[variant]` leaves beside the function). 64-bit FNV-1a of both.
+    pub const fn with_body(self, body: u64) -> KernelId {
+        let parts = [self.0, body];
+        let (mut state, mut at) = (0xcbf2_9ce4_8422_2325u64, 0);
+        while at < 16 {
+            state ^= parts[at / 8] >> (at % 8 * 8) & 0xff;
+            state = state.wrapping_mul(0x0100_0000_01b3);
+            at += 1;
+        }
+        KernelId(state)
+    }
+}
+
 impl std::fmt::Display for KernelId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:016x}", self.0)

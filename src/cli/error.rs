@@ -3,7 +3,7 @@
 use super::table::bytes;
 use gristmill::Error;
 use gristmill::compare::CompareError;
-use gristmill::gguf::{GgufError, NoData, WriteError};
+use gristmill::gguf::{GgufError, ModelError, NoData, TransformError, WriteError};
 use gristmill::oracle::OracleError;
 use gristmill::replace::ReplaceError;
 use gristmill::text::Printable;
@@ -35,6 +35,12 @@ pub enum CliError {
     /// A tensor whose bytes can't be had.
     #[error(transparent)]
     NoData(#[from] NoData),
+    /// A tensor that can't be read as a matrix.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A GGUF file that declares a transform which is not understood.
+    #[error(transparent)]
+    Transform(#[from] TransformError),
     /// A file of weights that can't be read.
     #[error(transparent)]
     Weights(#[from] WeightError),

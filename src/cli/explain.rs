@@ -4,6 +4,8 @@ use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::table::bytes;
 use super::{external, request};
+use gristmill::gguf::TypeNumbers;
+use gristmill::runtime::import::{ImportError, Tiled};
 use gristmill::vocab::{DType, DeviceKind, Op};
 use gristmill::{Device, PrecisionMode, REGISTRY, Reason, Rejection, Request, Shape, Threads, Tuning, json};
 use serde_json::json;
@@ -16,7 +18,7 @@ use std::io::Write;
 pub struct Arguments {
     #[arg(value_parser = request::op, help = request::ops("What is to be computed"))]
     op: Op,
-    /// Weight format, or activation format where the op is for those
+    /// Weight format, or tl1 or tl2, which become one; activation format where the op is for those
     #[arg(long, value_name = "NAME")]
     pub(super) format: String,
     /// Type of the operand that is not packed (of what decodes, the result): f32, f16, bf16, i8
@@ -41,6 +43,18 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     let Arguments { op, format, input, device, shape, precision, quantizer, json } = arguments;
+    let imported = Tiled::from_name(format);
+    let format = match imported {
+        Some(layout) => {
+            let types = TypeNumbers::new(&REGISTRY);
+            let none = || {
+                let why = ImportError::NoFormat { format: layout.name(), k: shape.k }.to_string();
+                CliError::usage(why, "`--shape MxNxK` says how long rows are")
+            };
+            types.imported_as(shape.k).ok_or_else(none)?.name
+        }
+        None => format,
+    };
     let asked = Request {
         op: *op,
         format,
@@ -70,8 +84,17 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         let mut value = json::decision(&decision);
         value["external_backends"] =
             json!(outside.map(|format| external::to_json(&external::found(), Some(format))));
+        value["imported_from"] = json!(imported.map(Tiled::name));
         print_json(out, &value)?;
     } else {
+        if let Some(layout) = imported {
+            writeln!(
+                out,
+                "{} is {}; tensors are read as {format}, the same weights, given their tile sizes (--tiles, --kernel-config)",
+                layout.name(),
+                layout.doc()
+            )?;
+        }
         writeln!(out, "{decision}")?;
         if let Some(entry) = decision.chosen() {
             writeln!(out, "plan of `{}`: {}", entry.name, entry.plan)?;

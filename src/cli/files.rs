@@ -6,12 +6,14 @@ use super::error::CliError;
 use super::request;
 use super::table::counted;
 use gristmill::gguf::{
-    DecidedBy, GgufFile, Resolved, Tensor, TensorType, TypeError, TypeNumbers, Unquantized,
+    DecidedBy, GgufFile, Resolved, Tensor, TensorType, TiledType, Transforms, TypeError, TypeNumbers,
+    Unquantized,
 };
 use gristmill::registry::FormatInfo;
+use gristmill::runtime::import::{ImportError, TileSizes, Tiled, Tiles};
 use gristmill::text::Printable;
 use gristmill::{REGISTRY, Reason, Rejection};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Which formats type numbers mean.
 #[derive(Debug, clap::Args)]
@@ -19,19 +21,36 @@ pub struct TypeArguments {
     /// Read tensors of a type number as this format, where several have the number: 42=q2_0
     #[arg(long = "type", value_name = "NUMBER=FORMAT", value_parser = request::type_number)]
     types: Vec<(u32, String)>,
+    /// Tile sizes of TL1 and TL2 tensors, which files do not hold: of one shape or of all, 1536x4096=256,128,32
+    #[arg(long, value_name = "[NxK=]BM,BK,BMM", value_parser = request::tiles)]
+    tiles: Vec<(Option<(usize, usize)>, Tiles)>,
+    /// The kernel_config.ini that a file of TL1 or TL2 tensors was converted with
+    #[arg(long, value_name = "FILE")]
+    kernel_config: Option<PathBuf>,
 }
 
 impl TypeArguments {
     /// The formats of this build, with what the arguments name.
     ///
     /// # Errors
-    /// If a format is not of this build.
+    /// If a format is not of this build, or the configuration of tile sizes can't be read.
     pub fn numbers(&self) -> Result<TypeNumbers, CliError> {
         let mut types = TypeNumbers::new(&REGISTRY);
         for (number, format) in &self.types {
             types = types.named(*number, format)?;
         }
-        Ok(types)
+        let mut tiles = TileSizes::new();
+        if let Some(path) = &self.kernel_config {
+            let text = std::fs::read_to_string(path).map_err(CliError::file("read", path))?;
+            tiles = tiles.with_config(&text).map_err(|error| {
+                let help = "sections have m, k, bm, bk and bmm, as bitnet.cpp's converters write them";
+                CliError::usage(format!("`{}`: {error}", path.display()), help)
+            })?;
+        }
+        for (shape, sizes) in &self.tiles {
+            tiles = tiles.with(*shape, *sizes);
+        }
+        Ok(types.with_tiles(tiles))
     }
 }
 
@@ -40,6 +59,8 @@ impl TypeArguments {
 pub enum Kind {
     /// In a format of this build.
     Format(&'static FormatInfo),
+    /// In a layout that depends on tile sizes, and the format that it becomes when it is read.
+    Tiled(Tiled, &'static FormatInfo),
     /// Not quantized.
     Plain(Unquantized),
     /// In no format of this build, or in one that this file does not tell from another.
@@ -70,6 +91,10 @@ pub fn kind(types: &TypeNumbers, tensor: &Tensor<'_>) -> Kind {
     match types.of(tensor) {
         Ok(TensorType::Plain(plain)) => Kind::Plain(plain),
         Ok(TensorType::Format(resolved)) => Kind::Format(resolved.format),
+        Ok(TensorType::Tiled(tiled)) => match matrix(tensor.dims()).and_then(|(_, k)| types.imported_as(k)) {
+            Some(format) => Kind::Tiled(tiled.layout, format),
+            None => Kind::Other,
+        },
         Err(_) => Kind::Other,
     }
 }
@@ -81,6 +106,10 @@ pub fn why_other(types: &TypeNumbers, tensor: &Tensor<'_>) -> String {
             format!("{error} with `--type {}=FORMAT`", tensor.type_id())
         }
         Err(error) => error.to_string(),
+        Ok(TensorType::Tiled(tiled)) => {
+            let k = matrix(tensor.dims()).map_or(0, |(_, k)| k);
+            ImportError::NoFormat { format: tiled.layout.name(), k }.to_string().replace("\n  ", "; ")
+        }
         // In a format, so its dimensions are what is wrong.
         Ok(_) => "its dimensions do not fit the address space".to_owned(),
     }
@@ -91,13 +120,22 @@ pub fn why_other(types: &TypeNumbers, tensor: &Tensor<'_>) -> String {
 pub struct Decided {
     /// Number, format, how, tensors.
     numbers: Vec<(u32, &'static str, DecidedBy, usize)>,
+    /// Layout, format, tensors.
+    imported: Vec<(&'static str, &'static str, usize)>,
 }
 
 impl Decided {
     /// Counts a tensor whose number was not enough.
     pub fn add(&mut self, types: &TypeNumbers, tensor: &Tensor<'_>) {
-        let Some(Resolved { format, by, .. }) = not_by_number(types, tensor) else { return };
-        let key = (tensor.type_id(), format.name, by);
+        if let Kind::Tiled(layout, format) = kind(types, tensor) {
+            let key = (layout.name(), format.name);
+            match self.imported.iter_mut().find(|(layout, name, _)| (*layout, *name) == key) {
+                Some((_, _, count)) => *count += 1,
+                None => self.imported.push((key.0, key.1, 1)),
+            }
+        }
+        let Some((name, by)) = not_by_number(types, tensor) else { return };
+        let key = (tensor.type_id(), name, by);
         match self.numbers.iter_mut().find(|(number, name, by, _)| (*number, *name, *by) == key) {
             Some((_, _, _, count)) => *count += 1,
             None => self.numbers.push((key.0, key.1, key.2, 1)),
@@ -122,20 +160,34 @@ impl Decided {
             let tensors = counted(*count, "tensor");
             writeln!(out, "type number {number} is {format} by {how} ({tensors}); else it is: {others}")?;
         }
+        for (layout, format, count) in &self.imported {
+            let tensors = counted(*count, "tensor");
+            writeln!(
+                out,
+                "{tensors} in the layout {layout}, read as {format} given tile sizes: the same weights"
+            )?;
+        }
         Ok(())
     }
 }
 
-fn not_by_number(types: &TypeNumbers, tensor: &Tensor<'_>) -> Option<Resolved> {
-    match types.of(tensor) {
-        Ok(TensorType::Format(resolved)) if resolved.by != DecidedBy::Number => Some(resolved),
-        _ => None,
-    }
+fn not_by_number(types: &TypeNumbers, tensor: &Tensor<'_>) -> Option<(&'static str, DecidedBy)> {
+    let told = match types.of(tensor) {
+        Ok(TensorType::Format(Resolved { format, by, .. })) => (format.name, by),
+        Ok(TensorType::Tiled(TiledType { layout, by, .. })) => (layout.name(), by),
+        Ok(TensorType::Plain(_)) | Err(_) => return None,
+    };
+    (told.1 != DecidedBy::Number).then_some(told)
+}
+
+/// Why the tile sizes of a tensor are not known, in one line; `None` where they are.
+pub fn no_tiles(types: &TypeNumbers, n: usize, k: usize) -> Option<String> {
+    types.tiles().of(n, k).err().map(|error| error.to_string().replace("\n  ", "; "))
 }
 
 /// How it was told what a tensor's number means, for JSON; `None` where the number is enough, or where it was not told.
 pub fn decided_by(types: &TypeNumbers, tensor: &Tensor<'_>) -> Option<&'static str> {
-    not_by_number(types, tensor).map(|resolved| resolved.by.name())
+    not_by_number(types, tensor).map(|(_, by)| by.name())
 }
 
 /// Distinct reasons that are said of a refusal, at most; `explain` says all.
@@ -164,6 +216,52 @@ pub fn why_no_kernel(error: &gristmill::Error) -> String {
     }
     reasons.extend(help.map(|help| format!("help: {help}")));
     reasons.join("; ")
+}
+
+/// Prints what a file declares to be done to activations, if it does.
+///
+/// # Errors
+/// When `out` refuses.
+pub fn print_transforms(file: &GgufFile, out: &mut dyn std::io::Write) -> std::io::Result<()> {
+    match Transforms::of(file) {
+        Ok(None) => {}
+        Ok(Some(transforms)) => {
+            let (products, rows) = transforms.counts();
+            let signs = if transforms.is_signed() { "signed" } else { "unsigned" };
+            writeln!(
+                out,
+                "Hadamard transform in {signs} blocks of {}: of what products with {} take, and of the stored rows of {}",
+                transforms.block(),
+                counted(products, "tensor"),
+                counted(rows, "tensor")
+            )?;
+        }
+        Err(error) => {
+            writeln!(out, "transform that is not understood, so no layer is made of this file: {error}")?;
+        }
+    }
+    Ok(())
+}
+
+/// The same as JSON.
+pub fn transforms_json(file: &GgufFile) -> serde_json::Value {
+    match Transforms::of(file) {
+        Ok(None) => serde_json::Value::Null,
+        Ok(Some(transforms)) => {
+            let (products, rows) = transforms.counts();
+            serde_json::json!({
+                "kind": "hadamard",
+                "understood": true,
+                "block": transforms.block(),
+                "signed": transforms.is_signed(),
+                "products": products,
+                "stored_rows": rows,
+            })
+        }
+        Err(error) => {
+            serde_json::json!({"kind": "hadamard", "understood": false, "key": error.key, "why": error.why})
+        }
+    }
 }
 
 /// A shape as it is written here: rows first, `2560x6912`.

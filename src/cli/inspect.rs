@@ -5,7 +5,7 @@ use super::files::{self, Decided, Kind};
 use super::json::print_json;
 use super::table::{Side, Table, bytes, counted};
 use gristmill::REGISTRY;
-use gristmill::gguf::{GgufFile, Tensor, TypeError, TypeNumbers, Value};
+use gristmill::gguf::{GgufFile, TypeError, TypeNumbers, Value};
 use gristmill::oracle::{BadScale, FormatOracle, Oracle};
 use gristmill::text::Printable;
 use gristmill::weights_file::{SourceTensor, WeightFile};
@@ -105,6 +105,9 @@ fn list(
     table.print(out)?;
     writeln!(out, "\n{}, {}", counted(count, "tensor"), bytes(total))?;
     decided.print(types, out)?;
+    if let Some(gguf) = file.gguf() {
+        files::print_transforms(gguf, out)?;
+    }
     for (name, why) in unknown {
         writeln!(out, "{}: {why}", Printable(&name))?;
     }
@@ -174,7 +177,9 @@ fn list_json(file: &WeightFile, types: &TypeNumbers, out: &mut dyn Write) -> Res
             .map(|(key, value)| (key.to_owned(), json!(shown(&value))))
             .collect::<serde_json::Map<_, _>>()
     });
-    print_json(out, &json!({"tensors": tensors.collect::<Vec<_>>(), "metadata": metadata}))
+    let transform = file.gguf().map(files::transforms_json);
+    let tensors = tensors.collect::<Vec<_>>();
+    print_json(out, &json!({"tensors": tensors, "metadata": metadata, "transform": transform}))
 }
 
 /// What the values of a tensor are like.
@@ -293,6 +298,13 @@ fn look(types: &TypeNumbers, tensor: &SourceTensor<'_>) -> Result<Seen, CliError
     }
     let raw = tensor.gguf();
     let kind = raw.as_ref().map(|raw| files::kind(types, raw));
+    if let (Some(raw), Some(Kind::Tiled(layout, format))) = (&raw, kind) {
+        let read = types.import(raw, layout)?;
+        let oracle = Oracle::new(&REGISTRY)?;
+        let matrix = read.matrix();
+        quantized(&mut seen, matrix.data(), (matrix.n(), matrix.k()), &oracle.format(format.name)?)?;
+        return Ok(seen);
+    }
     let (Some(raw), Some(Kind::Format(format))) = (&raw, kind) else {
         let why = raw
             .as_ref()
@@ -303,17 +315,22 @@ fn look(types: &TypeNumbers, tensor: &SourceTensor<'_>) -> Result<Seen, CliError
         ));
     };
     let oracle = Oracle::new(&REGISTRY)?;
-    quantized(&mut seen, raw, &oracle.format(format.name)?)?;
+    if let Some(shape) = files::matrix(raw.dims()) {
+        quantized(&mut seen, &raw.data()?, shape, &oracle.format(format.name)?)?;
+    }
     Ok(seen)
 }
 
 /// Row by row through the oracle, which needs no kernel and goes on behind an invalid code.
-fn quantized(seen: &mut Seen, raw: &Tensor<'_>, oracle: &FormatOracle<'_>) -> Result<(), CliError> {
-    let Some((n, k)) = files::matrix(raw.dims()) else { return Ok(()) };
-    let data = raw.data()?;
+fn quantized(
+    seen: &mut Seen,
+    data: &[u8],
+    (n, k): (usize, usize),
+    oracle: &FormatOracle<'_>,
+) -> Result<(), CliError> {
     for row in 0..n {
-        let (blocks, outer) = oracle.blocks(&data, n, k, row)?;
-        if let Some(bad) = oracle.bad_scale(&data, n, k, row)? {
+        let (blocks, outer) = oracle.blocks(data, n, k, row)?;
+        if let Some(bad) = oracle.bad_scale(data, n, k, row)? {
             seen.bad_rows += 1;
             seen.first_bad.get_or_insert(bad);
         }

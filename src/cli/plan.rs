@@ -4,6 +4,7 @@ use super::error::{CliError, Outcome};
 use super::files::{self, Decided, Kind, Without};
 use super::json::print_json;
 use super::table::{Side, Table, bytes, counted};
+use gristmill::gguf::Transforms;
 use gristmill::{Device, REGISTRY, Request, Shape, Threads};
 use serde_json::json;
 use std::io::Write;
@@ -11,7 +12,8 @@ use std::path::PathBuf;
 
 /// Decide a kernel for every tensor of a GGUF file
 ///
-/// Exits with 2 if a quantized tensor has no kernel, as `run` does.
+/// Exits with 2 if a quantized tensor has no kernel, as `run` does, or if the file declares a transform of activations that is
+/// not understood.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// GGUF file
@@ -52,13 +54,22 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         let (mut chosen, mut sizes) = (None, None);
         let shown = match (kind, files::matrix(tensor.dims())) {
             (Kind::Plain(_), _) => "not quantized".to_owned(),
-            (Kind::Format(format), Some((n, k))) => {
+            (Kind::Tiled(..), Some((n, k))) if files::no_tiles(&types, n, k).is_some() => {
+                let why = files::no_tiles(&types, n, k).unwrap_or_default();
+                without.add(type_name.clone(), why, tensor.name());
+                "none".to_owned()
+            }
+            (Kind::Format(format) | Kind::Tiled(_, format), Some((n, k))) => {
                 let shape = Shape::new(arguments.m, n, k);
                 let prepared = REGISTRY.prepare(&Request::matmul(format.name, shape).on(arguments.device))?;
                 let decision = prepared.decide_as_asked();
                 chosen = decision.chosen().map(|entry| entry.name);
                 // A shape whose bytes do not fit the address space has no sizes.
-                sizes = format.tensor_bytes(n, k).ok().zip(decision.memory(&threads).ok());
+                let in_file = match kind {
+                    Kind::Tiled(..) => tensor.size().ok().and_then(|size| usize::try_from(size).ok()),
+                    _ => format.tensor_bytes(n, k).ok(),
+                };
+                sizes = in_file.zip(decision.memory(&threads).ok());
                 match chosen {
                     Some(name) => name.to_owned(),
                     None => {
@@ -68,7 +79,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                     }
                 }
             }
-            (Kind::Other, _) | (Kind::Format(_), None) => {
+            (Kind::Other, _) | (Kind::Format(_) | Kind::Tiled(..), None) => {
                 without.add(type_name.clone(), files::why_other(&types, &tensor), tensor.name());
                 "none".to_owned()
             }
@@ -91,6 +102,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         }));
         table.row([tensor.name().to_owned(), type_name, files::shape(tensor.dims()), shown]);
     }
+    let understood = Transforms::of(&file).is_ok();
     if arguments.json {
         let value = json!({
             "device": arguments.device.to_string(),
@@ -98,6 +110,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             "file_bytes": file_sum,
             "packed_bytes": packed_sum,
             "tensors": rows,
+            "transform": files::transforms_json(&file),
             "without_kernel": without.json(),
         });
         print_json(out, &value)?;
@@ -119,7 +132,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             )?;
         }
         decided.print(&types, out)?;
+        files::print_transforms(&file, out)?;
         without.print(out)?;
     }
-    Ok(if without.count() == 0 { Outcome::Yes } else { Outcome::NoKernel })
+    Ok(if understood && without.count() == 0 { Outcome::Yes } else { Outcome::NoKernel })
 }

@@ -2,6 +2,7 @@
 
 use super::error::CliError;
 use gristmill::registry::FormatInfo;
+use gristmill::runtime::import::Tiles;
 use gristmill::vocab::{DType, Isa, Op};
 use gristmill::{PrecisionMode, REGISTRY, Shape};
 
@@ -72,6 +73,21 @@ pub fn type_number(text: &str) -> Result<(u32, String), String> {
         }
         Some((number, format)) => Ok((number, format.to_owned())),
         None => Err("a type is written NUMBER=FORMAT, for example 42=q2_0".to_owned()),
+    }
+}
+
+/// Parses `BM,BK,BMM` or `NxK=BM,BK,BMM`: the tile sizes of tensors, of one shape or of every shape.
+pub fn tiles(text: &str) -> Result<(Option<(usize, usize)>, Tiles), String> {
+    let wrong =
+        || "tile sizes are written BM,BK,BMM or NxK=BM,BK,BMM, for example 1536x4096=256,128,32".to_owned();
+    let (shape, numbers) = match text.split_once('=') {
+        Some((shape, numbers)) => (Some(matrix(shape).map_err(|_| wrong())?), numbers),
+        None => (None, text),
+    };
+    let numbers: Result<Vec<usize>, _> = numbers.split(',').map(str::parse).collect();
+    match numbers.as_deref() {
+        Ok(&[bm, bk, bmm]) => Ok((shape, Tiles { bm, bk, bmm })),
+        Ok(_) | Err(_) => Err(wrong()),
     }
 }
 

@@ -4,9 +4,13 @@ use super::floats::Float;
 use super::model_error::{Instead, ModelError};
 use super::read::{GgufFile, Tensor};
 use super::size::Unquantized;
-use super::types::{Resolved, TensorType, TypeNumbers};
+use super::transforms::Transforms;
+use super::types::{Resolved, TensorType, TiledType, TypeNumbers};
+use gristmill_runtime::import::{ImportError, Tiled};
+use gristmill_runtime::registry::FormatInfo;
 use gristmill_runtime::{
-    Experts, Linear, LinearOptions, QuantizedBuf, QuantizedMatrix, Registry, Restrict, Threads, Tuning,
+    Experts, Hadamard, Linear, LinearOptions, QuantizedBuf, QuantizedMatrix, Registry, Restrict, Threads,
+    Tuning,
 };
 use std::ops::Range;
 use std::path::Path;
@@ -61,13 +65,16 @@ impl<'t> LayerOptions<'t> {
 pub struct Model {
     file: GgufFile,
     types: TypeNumbers,
+    transforms: Option<Transforms>,
+    /// Whether the caller applies them.
+    by_caller: bool,
 }
 
 impl Model {
     /// Opens the file at `path` for the shipped kernels. Its header is read now, a tensor when it is asked for.
     ///
     /// # Errors
-    /// [`ModelError::File`].
+    /// [`ModelError::File`]; [`ModelError::Transform`] where the file declares a transform that is not understood.
     pub fn open(path: impl AsRef<Path>) -> Result<Model, ModelError> {
         Model::open_with(path, TypeNumbers::new(&gristmill_kernels::REGISTRY))
     }
@@ -75,16 +82,16 @@ impl Model {
     /// As [`Model::open`], with the formats and kernels of the registry that `types` has, and what it says of type numbers.
     ///
     /// # Errors
-    /// [`ModelError::File`].
+    /// [`ModelError::File`]; [`ModelError::Transform`] where the file declares a transform that is not understood.
     pub fn open_with(path: impl AsRef<Path>, types: TypeNumbers) -> Result<Model, ModelError> {
         let file = GgufFile::open(path.as_ref(), &|query| types.size(query))?;
-        Ok(Model { file, types })
+        Model::of(file, types)
     }
 
     /// As [`Model::open_with`], but maps the file into memory, so that matrices are lent as they lie there.
     ///
     /// # Errors
-    /// [`ModelError::File`].
+    /// [`ModelError::File`]; [`ModelError::Transform`] where the file declares a transform that is not understood.
     ///
     /// # Safety
     /// As for [`Gguf::map`](super::Gguf::map): nobody changes the file or makes it shorter for as long as the returned value
@@ -92,7 +99,26 @@ impl Model {
     pub unsafe fn map_with(path: impl AsRef<Path>, types: TypeNumbers) -> Result<Model, ModelError> {
         // SAFETY: passed on to the caller.
         let file = unsafe { GgufFile::map(path.as_ref(), &|query| types.size(query)) }?;
-        Ok(Model { file, types })
+        Model::of(file, types)
+    }
+
+    fn of(file: GgufFile, types: TypeNumbers) -> Result<Model, ModelError> {
+        let transforms = Transforms::of(&file)?;
+        Ok(Model { file, types, transforms, by_caller: false })
+    }
+
+    /// The transforms of activations that the file declares (`prism.hadamard.*`), if it does. [`Model::linear`],
+    /// [`Model::linear_rows`] and [`Model::stacked`] make layers that apply them; what would lend tensors as they are stored refuses
+    /// those that a declaration names.
+    pub fn transforms(&self) -> Option<&Transforms> {
+        self.transforms.as_ref()
+    }
+
+    /// The same model for a caller who applies [`Model::transforms`]: [`Model::matrix`], [`Model::matrix_rows`] and [`Model::floats`]
+    /// then lend what is stored. Layers that the model makes apply them as before.
+    pub fn transformed_by_caller(mut self) -> Model {
+        self.by_caller = true;
+        self
     }
 
     /// The file: its metadata and its tensors.
@@ -122,8 +148,14 @@ impl Model {
     ///
     /// # Errors
     /// [`ModelError::NoTensor`], [`ModelError::Type`], [`ModelError::NotQuantized`], [`ModelError::NoData`];
-    /// [`ModelError::Dimensions`] for vectors and for stacks of matrices, of which [`Model::matrix_rows`] reads one.
+    /// [`ModelError::Dimensions`] for vectors and for stacks of matrices, of which [`Model::matrix_rows`] reads one;
+    /// [`ModelError::Transformed`].
     pub fn matrix(&self, name: &str) -> Result<QuantizedBuf<'_>, ModelError> {
+        self.as_stored(name)?;
+        self.whole(name)
+    }
+
+    fn whole(&self, name: &str) -> Result<QuantizedBuf<'_>, ModelError> {
         let tensor = self.tensor(name)?;
         let rows = self.rows(&tensor)?;
         let why = match tensor.dims() {
@@ -140,6 +172,11 @@ impl Model {
     /// # Errors
     /// As for [`Model::matrix`], whatever the number of dimensions; [`ModelError::Rows`].
     pub fn matrix_rows(&self, name: &str, rows: Range<usize>) -> Result<QuantizedBuf<'_>, ModelError> {
+        self.as_stored(name)?;
+        self.some(name, rows)
+    }
+
+    fn some(&self, name: &str, rows: Range<usize>) -> Result<QuantizedBuf<'_>, ModelError> {
         let tensor = self.tensor(name)?;
         let all = self.rows(&tensor)?;
         if rows.start > rows.end || rows.end > all.n {
@@ -152,12 +189,14 @@ impl Model {
     ///
     /// # Errors
     /// [`ModelError::NoTensor`], [`ModelError::Type`], [`ModelError::NotFloats`], [`ModelError::Memory`],
-    /// [`ModelError::NoData`].
+    /// [`ModelError::NoData`]; [`ModelError::Transformed`].
     pub fn floats(&self, name: &str) -> Result<Vec<f32>, ModelError> {
+        self.as_stored(name)?;
         let tensor = self.tensor(name)?;
         let float = match self.type_of(&tensor)? {
             TensorType::Plain(plain) => Float::of(plain).ok_or(plain.name),
             TensorType::Format(Resolved { format, .. }) => Err(format.name),
+            TensorType::Tiled(tiled) => Err(tiled.layout.name()),
         };
         let float = float.map_err(|found| ModelError::NotFloats { tensor: name.to_owned(), found })?;
         let no_memory = || ModelError::Memory { tensor: name.to_owned(), elements: tensor.elements() };
@@ -196,9 +235,10 @@ impl Model {
     /// The layer of the quantized matrix `name`: reads it, chooses kernels and packs the weights for them.
     ///
     /// # Errors
-    /// As for [`Model::matrix`]; [`ModelError::Layer`] as for [`Linear::new`].
+    /// As for [`Model::matrix`]; [`ModelError::Layer`] as for [`Linear::new`], and for [`Linear::transformed`] where the file
+    /// declares a transform.
     pub fn linear(&self, name: &str, options: &LayerOptions<'_>) -> Result<Linear, ModelError> {
-        self.layer(&[name], &[self.matrix(name)?], options)
+        self.layer(&[name], &[self.whole(name)?], options)
     }
 
     /// The layer of some rows of the quantized tensor `name`: one of several that are stacked in it.
@@ -211,7 +251,7 @@ impl Model {
         rows: Range<usize>,
         options: &LayerOptions<'_>,
     ) -> Result<Linear, ModelError> {
-        self.layer(&[name], &[self.matrix_rows(name, rows)?], options)
+        self.layer(&[name], &[self.some(name, rows)?], options)
     }
 
     /// Several quantized matrices that share their input as one layer (query, key and value; gate and up): its outputs are
@@ -224,7 +264,7 @@ impl Model {
         let [first_name, ..] = names else { return Err(ModelError::Nothing) };
         let mut matrices: Vec<QuantizedBuf<'_>> = Vec::new();
         for name in names {
-            let matrix = self.matrix(name)?;
+            let matrix = self.whole(name)?;
             let first = matrices.first().unwrap_or(&matrix);
             if (first.format().name, first.k()) != (matrix.format().name, matrix.k()) {
                 let what = |of: &QuantizedBuf<'_>| format!("{}, rows of {}", of.format().name, of.k());
@@ -233,6 +273,18 @@ impl Model {
                     first_is: what(first),
                     other: (*name).to_owned(),
                     other_is: what(&matrix),
+                });
+            }
+            if self.of_inputs(first_name) != self.of_inputs(name) {
+                let what = |of: &str| match self.of_inputs(of) {
+                    Some(_) => "with a transform of its inputs".to_owned(),
+                    None => "without a transform of its inputs".to_owned(),
+                };
+                return Err(ModelError::NotAlike {
+                    first: (*first_name).to_owned(),
+                    first_is: what(first_name),
+                    other: (*name).to_owned(),
+                    other_is: what(name),
                 });
             }
             matrices.push(matrix);
@@ -245,11 +297,14 @@ impl Model {
     ///
     /// # Errors
     /// As for [`Model::matrix_rows`]; [`ModelError::Dimensions`] for another number of dimensions, [`ModelError::NotAlike`] where
-    /// formats, row lengths or numbers of experts differ, [`ModelError::Nothing`]; [`ModelError::Layer`] as for
+    /// formats, row lengths or numbers of experts differ, [`ModelError::Nothing`], [`ModelError::TransformedExperts`]; [`ModelError::Layer`] as for
     /// [`Experts::stacked`].
     pub fn experts(&self, names: &[&str], options: &LayerOptions<'_>) -> Result<Experts, ModelError> {
         let mut tensors = Vec::new();
         for name in names {
+            if let Some(key) = self.transforms.as_ref().and_then(|transforms| transforms.key(name)) {
+                return Err(ModelError::TransformedExperts { tensor: (*name).to_owned(), key });
+            }
             let tensor = self.tensor(name)?;
             let all = self.rows(&tensor)?;
             let dims = tensor.dims().to_vec();
@@ -263,9 +318,9 @@ impl Model {
         }
         let Some((first_name, _, _, count, first)) = tensors.first() else { return Err(ModelError::Nothing) };
         let what =
-            |count: usize, of: &Rows| format!("{count} experts of {}, rows of {}", of.of.format.name, of.k);
+            |count: usize, of: &Rows| format!("{count} experts of {}, rows of {}", of.format.name, of.k);
         for (name, _, _, other, rows) in &tensors {
-            if (rows.of.format.name, rows.k, other) != (first.of.format.name, first.k, count) {
+            if (rows.format.name, rows.k, other) != (first.format.name, first.k, count) {
                 return Err(ModelError::NotAlike {
                     first: (*first_name).to_owned(),
                     first_is: what(*count, first),
@@ -299,10 +354,27 @@ impl Model {
     ) -> Result<Linear, ModelError> {
         let matrices: Vec<QuantizedMatrix<'_>> = matrices.iter().map(QuantizedBuf::matrix).collect();
         let layer = Linear::stacked(self.registry(), &matrices, &options.linear, options.threads);
+        let layer = match names.first().and_then(|name| self.of_inputs(name)) {
+            Some(transform) => layer.and_then(|layer| layer.transformed(transform.clone())),
+            None => layer,
+        };
         layer.map_err(|error| ModelError::Layer {
             tensors: names.iter().map(|name| (*name).to_owned()).collect(),
             error,
         })
+    }
+
+    /// What products with a tensor need done to their inputs.
+    fn of_inputs(&self, name: &str) -> Option<&Arc<Hadamard>> {
+        self.transforms.as_ref()?.of_inputs(name)
+    }
+
+    /// Refuses to lend a tensor whose stored rows mean nothing without a transform.
+    fn as_stored(&self, name: &str) -> Result<(), ModelError> {
+        match self.transforms.as_ref().and_then(|transforms| transforms.key(name)) {
+            Some(key) if !self.by_caller => Err(ModelError::Transformed { tensor: name.to_owned(), key }),
+            _ => Ok(()),
+        }
     }
 
     fn tensor(&self, name: &str) -> Result<Tensor<'_>, ModelError> {
@@ -319,8 +391,14 @@ impl Model {
     /// Format, rows and row length of a quantized tensor.
     fn rows(&self, tensor: &Tensor<'_>) -> Result<Rows, ModelError> {
         let name = || tensor.name().to_owned();
-        let format = match self.type_of(tensor)? {
-            TensorType::Format(resolved) => resolved,
+        let (format, bytes, tiled) = match self.type_of(tensor)? {
+            TensorType::Format(Resolved { format, bytes, .. }) => (format, bytes, None),
+            TensorType::Tiled(TiledType { layout, bytes, .. }) => {
+                let k = tensor.dims().first().map_or(Some(1), |k| usize::try_from(*k).ok()).unwrap_or(0);
+                let why = ImportError::NoFormat { format: layout.name(), k };
+                let none = || ModelError::Import { tensor: name(), why };
+                (self.types.imported_as(k).ok_or_else(none)?, bytes, Some(layout))
+            }
             TensorType::Plain(Unquantized { name: found, .. }) => {
                 return Err(ModelError::NotQuantized { tensor: name(), found });
             }
@@ -328,7 +406,7 @@ impl Model {
         let k = tensor.dims().first().copied().unwrap_or(1);
         let n = tensor.dims().iter().skip(1).try_fold(1u64, |n, dim| n.checked_mul(*dim));
         match (n.and_then(|n| usize::try_from(n).ok()), usize::try_from(k)) {
-            (Some(n), Ok(k)) => Ok(Rows { of: format, n, k }),
+            (Some(n), Ok(k)) => Ok(Rows { format, bytes, tiled, n, k }),
             (_, _) => Err(ModelError::Dimensions {
                 tensor: name(),
                 dims: tensor.dims().to_vec(),
@@ -344,8 +422,18 @@ impl Model {
         all: &Rows,
         rows: Range<usize>,
     ) -> Result<QuantizedBuf<'a>, ModelError> {
-        let Rows { of: Resolved { format, bytes, .. }, n, k } = *all;
+        let Rows { format, bytes, tiled, n, k } = *all;
         let failed = |error| ModelError::Layer { tensors: vec![tensor.name().to_owned()], error };
+        if let Some(layout) = tiled {
+            let whole = self.types.import(tensor, layout)?;
+            if rows == (0..n) {
+                return Ok(whole);
+            }
+            let count = rows.len();
+            let part = QuantizedBuf::rows_of(&whole.matrix(), rows).map_err(failed)?;
+            let data = part.matrix().data().to_vec();
+            return QuantizedBuf::new(format, count, k, data).map_err(failed);
+        }
         let count = rows.len();
         let data = match format.tensor_tail {
             // Rows and the tail behind all of them.
@@ -393,7 +481,12 @@ impl Model {
 
 /// Rows of a quantized tensor.
 struct Rows {
-    of: Resolved,
+    /// Of what is read.
+    format: &'static FormatInfo,
+    /// In the file.
+    bytes: u64,
+    /// How it lies there, where it is not in the format.
+    tiled: Option<Tiled>,
     n: usize,
     k: usize,
 }

@@ -1,8 +1,10 @@
 //! Why a model gives no layer, matrix or values: each error names the tensor.
 
 use super::error::{GgufError, NoData};
+use super::transforms::TransformError;
 use super::types::TypeError;
 use crate::text::Printable;
+use gristmill_runtime::import::ImportError;
 use std::fmt::{Display, Formatter};
 use std::ops::Range;
 
@@ -13,6 +15,34 @@ pub enum ModelError {
     /// The file could not be opened, or has a defect.
     #[error(transparent)]
     File(#[from] GgufError),
+    /// The file declares a transform that is not understood.
+    #[error(transparent)]
+    Transform(#[from] TransformError),
+    /// A tensor was asked for as it is stored, which is not as its weights are: the file declares a transform.
+    #[error(
+        "tensor `{}` is stored transformed (metadata `{key}`), so its rows are no weights by themselves\n  help: `Model::linear`, \
+         `linear_rows` and `stacked` apply the transform to inputs; who applies `Model::transforms` alone says so by \
+         `Model::transformed_by_caller`",
+        Printable(tensor)
+    )]
+    Transformed {
+        /// The tensor.
+        tensor: String,
+        /// The key that names it.
+        key: String,
+    },
+    /// Experts whose inputs would have to be transformed.
+    #[error(
+        "tensor `{}`: experts whose inputs are to be transformed (metadata `{key}`) are not supported\n  help: \
+         `Model::linear_rows` makes one layer of each expert, which applies the transform",
+        Printable(tensor)
+    )]
+    TransformedExperts {
+        /// The tensor.
+        tensor: String,
+        /// The key that names it.
+        key: String,
+    },
     /// The file has no tensor of this name.
     #[error("there is no tensor `{}`{}", Printable(tensor), Help(instead))]
     NoTensor {
@@ -87,7 +117,7 @@ pub enum ModelError {
     },
     /// Tensors that differ in format or row length cannot be one layer.
     #[error(
-        "tensors `{}` ({first_is}) and `{}` ({other_is}) can't be one layer: rows must be of one format and length",
+        "tensors `{}` ({first_is}) and `{}` ({other_is}) can't be one layer: rows must be of one format and length, with the same transform of inputs",
         Printable(first),
         Printable(other)
     )]
@@ -100,6 +130,14 @@ pub enum ModelError {
         other: String,
         /// That one's format and row length.
         other_is: String,
+    },
+    /// A tensor in a layout that depends on tile sizes can't be read.
+    #[error("tensor `{}`: {why}", Printable(tensor))]
+    Import {
+        /// The tensor.
+        tensor: String,
+        /// Why.
+        why: ImportError,
     },
     /// Nothing was named to be stacked.
     #[error("no tensor was named: a stacked layer has one at least")]

@@ -7,6 +7,7 @@
 
 use super::read::Tensor;
 use super::size::{Origin, SizeAnswer, SizeQuery, Unquantized, blocked_size, unquantized};
+use gristmill_runtime::import::{TileSizes, Tiled};
 use gristmill_runtime::registry::FormatInfo;
 use gristmill_runtime::{Error, Registry};
 use std::fmt::{Display, Formatter};
@@ -21,19 +22,39 @@ struct Other {
     name: &'static str,
     /// Whose numbering it is, where one program has it.
     origin: Option<Origin>,
-    /// Elements and bytes of a block, for builds without the format.
-    block: Option<(u64, u64)>,
+    what: What,
 }
 
-const OTHERS: [Other; 3] = [
-    Other { number: 39, name: "tl2", origin: Some(Origin::BitnetCpp), block: None },
-    Other { number: 42, name: "tl2", origin: Some(Origin::BitnetCpp), block: None },
+/// What is known of such a type.
+#[derive(Clone, Copy)]
+enum What {
+    /// A layout that depends on tile sizes.
+    Tiled(Tiled),
+    /// A format: elements and bytes of a block, for builds without it.
+    Blocks(u64, u64),
+}
+
+const OTHERS: [Other; 4] = [
+    // ggml gave the number up.
+    Other { number: 38, name: Tiled::Tl1.name(), origin: None, what: What::Tiled(Tiled::Tl1) },
+    Other {
+        number: 39,
+        name: Tiled::Tl2.name(),
+        origin: Some(Origin::BitnetCpp),
+        what: What::Tiled(Tiled::Tl2),
+    },
+    Other {
+        number: 42,
+        name: Tiled::Tl2.name(),
+        origin: Some(Origin::BitnetCpp),
+        what: What::Tiled(Tiled::Tl2),
+    },
     // As in the files that its publisher released; later trees number it 43.
-    Other { number: 42, name: "stq1_0", origin: None, block: Some((256, 42)) },
+    Other { number: 42, name: "stq1_0", origin: None, what: What::Blocks(256, 42) },
 ];
 
 /// Names of types, so that messages about those that a build has not can say more than a number.
-const NAMES: [(u32, &str); 21] = [
+const NAMES: [(u32, &str); 20] = [
     (9, "q8_1"),
     (15, "q8_k"),
     (16, "iq2_xxs"),
@@ -48,7 +69,6 @@ const NAMES: [(u32, &str); 21] = [
     (35, "tq2_0"),
     (36, "i2_s"),
     (37, "i8_s"),
-    (38, "tl1"),
     (43, "stq1_0"),
     (134, "iq1_bn"),
     (135, "iq2_bn"),
@@ -77,9 +97,17 @@ const NAMES: [(u32, &str); 21] = [
 pub struct TypeNumbers {
     registry: &'static Registry,
     /// Numbers whose meaning the caller named.
-    named: Vec<(u32, &'static FormatInfo)>,
+    named: Vec<(u32, Meaning)>,
     /// Further numbers of formats, as the caller knows them.
     also: Vec<(u32, &'static FormatInfo)>,
+    tiles: TileSizes,
+}
+
+/// What a number was said to mean.
+#[derive(Clone, Copy, Debug)]
+enum Meaning {
+    Format(&'static FormatInfo),
+    Tiled(Tiled),
 }
 
 /// What a tensor is.
@@ -89,6 +117,8 @@ pub enum TensorType {
     Plain(Unquantized),
     /// Blocks of a format.
     Format(Resolved),
+    /// A layout that depends on tile sizes, which becomes a format when it is [imported](TypeNumbers::import).
+    Tiled(TiledType),
 }
 
 /// The format that a number means for a tensor.
@@ -97,6 +127,17 @@ pub struct Resolved {
     /// The format.
     pub format: &'static FormatInfo,
     /// Bytes of the tensor, its tail included, without padding.
+    pub bytes: u64,
+    /// How it was told.
+    pub by: DecidedBy,
+}
+
+/// A tensor in a layout that depends on tile sizes. Its bytes are no rows of a format: [`TypeNumbers::import`] reads them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TiledType {
+    /// The layout.
+    pub layout: Tiled,
+    /// Bytes of the tensor, scale and padding included.
     pub bytes: u64,
     /// How it was told.
     pub by: DecidedBy,
@@ -202,6 +243,7 @@ impl Display for Either<'_> {
 struct Contender {
     name: &'static str,
     format: Option<&'static FormatInfo>,
+    tiled: Option<Tiled>,
     origin: Option<Origin>,
     /// `None`: no rule is known.
     size: Option<SizeAnswer>,
@@ -225,7 +267,18 @@ impl Contender {
 impl TypeNumbers {
     /// As the formats of `registry` are numbered, and where else they are known to be.
     pub fn new(registry: &'static Registry) -> TypeNumbers {
-        TypeNumbers { registry, named: Vec::new(), also: Vec::new() }
+        TypeNumbers { registry, named: Vec::new(), also: Vec::new(), tiles: TileSizes::new() }
+    }
+
+    /// The same with the tile sizes of tensors in layouts that depend on them.
+    pub fn with_tiles(mut self, tiles: TileSizes) -> TypeNumbers {
+        self.tiles = tiles;
+        self
+    }
+
+    /// Tile sizes of tensors.
+    pub fn tiles(&self) -> &TileSizes {
+        &self.tiles
     }
 
     /// The formats that numbers may mean.
@@ -233,15 +286,18 @@ impl TypeNumbers {
         self.registry
     }
 
-    /// Reads `number` as `format`, whatever else has the number. What the format takes must still be in the file. Numbers of
+    /// Reads `number` as `format` (or as `tl1` or `tl2`), whatever else has the number. What the format takes must still be in the file. Numbers of
     /// types without blocks (f32 and so on) keep their meaning.
     ///
     /// # Errors
     /// [`Error::UnknownFormat`], [`Error::NotCompiled`].
     pub fn named(mut self, number: u32, format: &str) -> Result<TypeNumbers, Error> {
-        let (_, format) = self.registry.format(format)?;
+        let meaning = match Tiled::from_name(format) {
+            Some(layout) => Meaning::Tiled(layout),
+            None => Meaning::Format(self.registry.format(format)?.1),
+        };
         self.named.retain(|(known, _)| *known != number);
-        self.named.push((number, format));
+        self.named.push((number, meaning));
         Ok(self)
     }
 
@@ -262,6 +318,7 @@ impl TypeNumbers {
                 SizeAnswer::Unknown
             }
             Ok(TensorType::Format(resolved)) => SizeAnswer::Bytes(resolved.bytes),
+            Ok(TensorType::Tiled(tiled)) => SizeAnswer::Bytes(tiled.bytes),
             Err(TypeError::BadShape(why)) => SizeAnswer::BadShape(why),
             Err(error @ TypeError::Undecided { .. }) => SizeAnswer::Ambiguous(error.to_string()),
         }
@@ -284,8 +341,14 @@ impl TypeNumbers {
         if let Some(plain) = unquantized(number) {
             return Ok(TensorType::Plain(plain));
         }
-        if let Some((_, format)) = self.named.iter().find(|(known, _)| *known == number) {
-            return resolved(format, size_of(format, query.dims), DecidedBy::Name);
+        match self.named.iter().find(|(known, _)| *known == number) {
+            Some((_, Meaning::Format(format))) => {
+                return resolved(format, size_of(format, query.dims), DecidedBy::Name);
+            }
+            Some((_, Meaning::Tiled(layout))) => {
+                return tiled(*layout, tiled_size(*layout, query.dims), DecidedBy::Name);
+            }
+            None => {}
         }
         let mut all = self.contenders(query);
         let shared = all.len() > 1;
@@ -298,8 +361,9 @@ impl TypeNumbers {
         }
         match all.as_slice() {
             [] => return Err(self.unknown(number)),
-            [one] if one.format.is_none() && one.origin.is_some() => {
-                return Err(TypeError::Unknown { number, name: Some(one.name) });
+            [Contender { tiled: Some(layout), size: Some(size), .. }] => {
+                let by = if shared { DecidedBy::Origin } else { DecidedBy::Number };
+                return tiled(*layout, size.clone(), by);
             }
             [Contender { format: Some(format), size: Some(size), .. }] if !FORKS.contains(&number) => {
                 let by = if shared { DecidedBy::Origin } else { DecidedBy::Number };
@@ -317,6 +381,9 @@ impl TypeNumbers {
         match (fitting.next(), fitting.next()) {
             (Some(Contender { format: Some(format), size: Some(size), .. }), None) => {
                 return resolved(format, size.clone(), DecidedBy::Size);
+            }
+            (Some(Contender { tiled: Some(layout), size: Some(size), .. }), None) => {
+                return tiled(*layout, size.clone(), DecidedBy::Size);
             }
             (Some(foreign), None) => return Err(TypeError::Unknown { number, name: Some(foreign.name) }),
             (None, _) if all.iter().all(|contender| contender.format.is_none()) => {
@@ -340,13 +407,17 @@ impl TypeNumbers {
     fn contenders(&self, query: &SizeQuery<'_>) -> Vec<Contender> {
         let number = query.type_id;
         let mut all: Vec<Contender> = Vec::new();
-        let mut add = |name, format: Option<&'static FormatInfo>, origin, block: Option<(u64, u64)>| {
+        let mut add = |name, format: Option<&'static FormatInfo>, origin, what: Option<What>| {
             if !all.iter().any(|known| known.name == name) {
-                let size = match format {
-                    Some(format) => Some(size_of(format, query.dims)),
-                    None => block.map(|(elements, bytes)| blocked_size(query.dims, elements, bytes, 0, 0)),
+                let (size, tiled) = match (format, what) {
+                    (Some(format), _) => (Some(size_of(format, query.dims)), None),
+                    (None, Some(What::Blocks(elements, bytes))) => {
+                        (Some(blocked_size(query.dims, elements, bytes, 0, 0)), None)
+                    }
+                    (None, Some(What::Tiled(layout))) => (Some(tiled_size(layout, query.dims)), Some(layout)),
+                    (None, None) => (None, None),
                 };
-                all.push(Contender { name, format, origin, size });
+                all.push(Contender { name, format, tiled, origin, size });
             }
         };
         for format in self.registry.formats.iter().filter(|format| format.gguf == Some(number)) {
@@ -360,7 +431,7 @@ impl TypeNumbers {
         }
         for other in OTHERS.iter().filter(|other| other.number == number) {
             let format = self.registry.formats.iter().find(|format| format.name == other.name);
-            add(other.name, format, other.origin, other.block);
+            add(other.name, format, other.origin, Some(other.what));
         }
         all
     }
@@ -393,6 +464,7 @@ impl TypeNumbers {
         match self.of(tensor) {
             Ok(TensorType::Plain(plain)) => plain.name.to_owned(),
             Ok(TensorType::Format(resolved)) => resolved.format.name.to_owned(),
+            Ok(TensorType::Tiled(tiled)) => tiled.layout.name().to_owned(),
             Err(TypeError::NotCompiled { format, .. }) => format.to_owned(),
             Err(TypeError::Unknown { name: Some(name), .. }) => name.to_owned(),
             Err(TypeError::Undecided { candidates, .. }) if candidates.len() > 1 => {
@@ -411,6 +483,27 @@ fn size_of(format: &FormatInfo, dims: &[u64]) -> SizeAnswer {
     let header = format.row_header.map_or(0, |outer| outer.bytes() as u64);
     let tail = format.tensor_tail.map_or(0, |(_, bytes)| bytes as u64);
     blocked_size(dims, format.elements as u64, format.bytes as u64, header, tail)
+}
+
+/// A tensor whose last dimensions are rows, all of one matrix.
+fn tiled_size(layout: Tiled, dims: &[u64]) -> SizeAnswer {
+    let k = dims.first().copied().unwrap_or(1);
+    let n = dims.iter().skip(1).try_fold(1u64, |n, dim| n.checked_mul(*dim));
+    match n.and_then(|n| layout.tensor_bytes(n, k)) {
+        Some(bytes) => SizeAnswer::Bytes(bytes),
+        None => {
+            SizeAnswer::BadShape(format!("the layout {} has no tensor of dimensions {dims:?}", layout.name()))
+        }
+    }
+}
+
+fn tiled(layout: Tiled, size: SizeAnswer, by: DecidedBy) -> Result<TensorType, TypeError> {
+    match size {
+        SizeAnswer::Bytes(bytes) => Ok(TensorType::Tiled(TiledType { layout, bytes, by })),
+        SizeAnswer::BadShape(why) | SizeAnswer::Ambiguous(why) => Err(TypeError::BadShape(why)),
+        // `tiled_size` knows every size or says why there is none.
+        SizeAnswer::Unknown => Err(TypeError::BadShape("its size is unknown".to_owned())),
+    }
 }
 
 fn resolved(format: &'static FormatInfo, size: SizeAnswer, by: DecidedBy) -> Result<TensorType, TypeError> {

@@ -276,6 +276,11 @@ impl ArrayBuf {
         ArrayBuf::encode(ValueType::F32, items.into_iter().map(Value::F32))
     }
 
+    /// An array of i8.
+    pub fn i8s(items: impl IntoIterator<Item = i8>) -> ArrayBuf {
+        ArrayBuf::encode(ValueType::I8, items.into_iter().map(Value::I8))
+    }
+
     /// An array of i32.
     pub fn i32s(items: impl IntoIterator<Item = i32>) -> ArrayBuf {
         ArrayBuf::encode(ValueType::I32, items.into_iter().map(Value::I32))

@@ -18,6 +18,8 @@ mod models;
 mod no_cuda;
 mod probe;
 mod specs;
+mod tiled;
+mod transforms;
 mod tune;
 mod types;
 mod validate;

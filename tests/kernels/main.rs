@@ -2,6 +2,7 @@
 
 mod golden;
 mod grouped;
+mod hadamard;
 mod import_layouts;
 mod memory;
 mod oracle;

@@ -77,6 +77,8 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
 fn entry(set: &SpecSet, kernel: &CudaListed, text: &str, compiler: &str, options: &Options) -> Listed {
     Listed {
         id: hash([kernel.name.as_str(), text, compiler, &options.compiler, env!("CARGO_PKG_VERSION")]),
+        // Its text is in that of its translation unit.
+        body: None,
         name: kernel.name.clone(),
         op: kernel.op,
         format: kernel.format,

@@ -11,8 +11,10 @@ use gristmill_spec::vocab::{DType, DeviceKind, Feature, Isa, Op};
 pub struct Listed {
     /// Facts in order: `matmul.i2_s.avx2.decode`.
     pub name: String,
-    /// Identity: a hash of the code and of what compiled it.
+    /// Identity: a hash of the code and of what compiled it, but for the text of a body by hand.
     pub id: u64,
+    /// The path of a body by hand, whose text the registry adds to the identity.
+    pub body: Option<String>,
     /// The op.
     pub op: Op,
     /// Index of the format (or of the activation format).
@@ -66,6 +68,7 @@ impl Listing<'_> {
         let features = features(variant);
         Listed {
             id: hash([name.as_str(), text, &self.options.compiler, env!("CARGO_PKG_VERSION")]),
+            body: variant.body.clone(),
             name,
             op: self.op,
             format: self.format,

@@ -39,6 +39,11 @@ use loops::Loops;
 use std::fmt::Write;
 use text::cfg;
 
+/// What a kernel's id takes of the text of a body by hand.
+pub fn body_hash(text: &str) -> u64 {
+    crate::hash::hash([text])
+}
+
 /// Emits the whole set. Returns unformatted text and what is listed.
 pub fn emit(
     set: &SpecSet,

@@ -258,7 +258,7 @@ fn entries(listed: &[Listed]) -> String {
         let _ = write!(
             out,
             "{cfg}Entry::new(EntryFacts {{
-                 id: KernelId({id:#018x}), name: {name:?}, op: Op::{op:?}, format: {format}, quantizer: {quantizer},
+                 id: {id}, name: {name:?}, op: Op::{op:?}, format: {format}, quantizer: {quantizer},
                  device: DeviceKind::{device:?}, isa: {isa}, features: {features},
                  shape: ShapeRules {{ m: {m}, n: {n}, k: {k} }},
                  source: {source:?}, plan: {plan:?}, code: {code},
@@ -266,7 +266,10 @@ fn entries(listed: &[Listed]) -> String {
              }}),",
             cfg = cfg(kernel.isa.map_or(Arch::Any, Isa::arch)),
             device = kernel.device,
-            id = kernel.id,
+            id = match &kernel.body {
+                Some(path) => format!("KernelId({:#018x}).with_body({path}::BODY)", kernel.id),
+                None => format!("KernelId({:#018x})", kernel.id),
+            },
             name = kernel.name,
             op = kernel.op,
             format = kernel.format,

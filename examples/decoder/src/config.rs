@@ -134,10 +134,10 @@ impl Config {
             why: "missing, so it is not known how the model computes".to_owned(),
         })?;
         let architecture = architecture(name)?;
-        // Declared, and not carried out, such a model would speak nonsense.
-        if let Some((key, _)) = file.metadata().find(|(key, _)| key.starts_with("prism.")) {
-            let why = "the file declares transformed weights (a Hadamard transform of activations), which this decoder does \
-                       not carry out";
+        // Hadamard transforms were understood, or opening the file would have failed. What else stands there may change the model too.
+        let other = |key: &str| key.starts_with("prism.") && !key.starts_with("prism.hadamard.");
+        if let Some((key, _)) = file.metadata().find(|(key, _)| other(key)) {
+            let why = "a declaration that this decoder does not know, by a publisher whose declarations change what weights mean";
             return Err(Error::Metadata { key: key.to_owned(), why: why.to_owned() });
         }
         let keys = Keys { file, architecture };

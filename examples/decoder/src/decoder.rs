@@ -120,7 +120,8 @@ impl Decoder {
     /// # Errors
     /// Everything that can be wrong with the file and the options.
     pub fn load(path: &Path, options: &Options) -> Result<Decoder, Error> {
-        let model = Model::open(path)?;
+        // Joints and the embedding apply what the file declares.
+        let model = Model::open(path)?.transformed_by_caller();
         let config = Config::of(model.file())?;
         let context = options.context(&config)?;
         let batch = options.batch.clamp(1, context);

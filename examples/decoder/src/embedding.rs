@@ -4,7 +4,8 @@ use crate::error::Error;
 use crate::floats::{Float, read_rows};
 use gristmill::gguf::{Model, TensorType};
 use gristmill::registry::FormatInfo;
-use gristmill::{CpuProfile, Embedder, Output, QuantizedMatrix, Recording, Request, Restrict};
+use gristmill::{CpuProfile, Embedder, Hadamard, Output, QuantizedMatrix, Recording, Request, Restrict};
+use std::sync::Arc;
 
 /// Name of the tensor.
 pub const NAME: &str = "token_embd.weight";
@@ -14,6 +15,8 @@ pub const NAME: &str = "token_embd.weight";
 pub struct Embedding {
     kind: Kind,
     k: usize,
+    /// What the file declares to be taken back of its rows.
+    transform: Option<Arc<Hadamard>>,
     /// The bytes of one row, and of the tail where the format has one.
     bytes: Vec<u8>,
 }
@@ -41,6 +44,12 @@ impl Embedding {
                 Some(float) => (Kind::Float(float), k * float.width()),
                 None => return Err(Error::Asked(format!("tensor `{NAME}` is of type {}", plain.name))),
             },
+            TensorType::Tiled(tiled) => {
+                let layout = tiled.layout.name();
+                return Err(Error::Asked(format!(
+                    "tensor `{NAME}` is of type {layout}, which has no rows to look up"
+                )));
+            }
             TensorType::Format(resolved) => {
                 let format = resolved.format;
                 let request = Request::embed(format.name, vocab, k);
@@ -52,7 +61,8 @@ impl Embedding {
                 (Kind::Format { embedder, format, row_bytes, rows_bytes }, length)
             }
         };
-        Ok(Embedding { kind, k, bytes: vec![0; length] })
+        let transform = model.transforms().and_then(|transforms| transforms.of_rows(NAME)).cloned();
+        Ok(Embedding { kind, k, transform, bytes: vec![0; length] })
     }
 
     /// Lets its launches count.
@@ -93,6 +103,9 @@ impl Embedding {
                     let matrix = QuantizedMatrix::new(format, 1, self.k, &self.bytes)?;
                     embedder.run(&matrix, &[0], Output::F32(out))?;
                 }
+            }
+            if let Some(transform) = &self.transform {
+                transform.inverse(out)?;
             }
         }
         Ok(())

@@ -61,6 +61,8 @@ pub fn choose<'a>(
             }
             _ => None,
         },
+        // What it becomes is up to its tile sizes and rows.
+        TensorType::Tiled(_) => None,
         TensorType::Plain(_) => {
             let format = asked.unwrap_or(if config.embd.is_multiple_of(256) { "q6_k" } else { "q8_0" });
             Some(format).filter(|format| Float::named(format).is_none())
@@ -94,6 +96,11 @@ impl Head {
                 let (bytes, nmse) = quantizing.run(options)?;
                 let matrix = QuantizedMatrix::new(quantizing.format, n, k, &bytes)?;
                 let layer = Linear::new(model.registry(), &matrix, &options.linear, options.threads)?;
+                // What is stored was quantized, folded as it may be.
+                let layer = match model.transforms().and_then(|transforms| transforms.of_inputs(tensor)) {
+                    Some(transform) => layer.transformed(transform.clone())?,
+                    None => layer,
+                };
                 let requantized = Requantized { from: plain.name, to: quantizing.format.name, nmse };
                 Ok(Head { joint: Joint::of(layer), tied, requantized: Some(requantized) })
             }

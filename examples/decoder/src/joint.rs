@@ -3,8 +3,9 @@
 use crate::error::{Error, zeros};
 use crate::numerics::dot;
 use gristmill::gguf::{LayerOptions, Model, ModelError, TensorType};
-use gristmill::{Input, Linear, QuantizedBuf, QuantizedMatrix, Recording, Threads, Workspace};
+use gristmill::{Hadamard, Input, Linear, QuantizedBuf, QuantizedMatrix, Recording, Threads, Workspace};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A matrix of a file: a tensor, or some of its rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,17 +45,30 @@ impl Source {
         Err(Error::Shape { tensor: self.tensor.clone(), n, k: self.k, found_n, found_k })
     }
 
+    /// What the file declares to be done to what a product with the matrix takes.
+    fn transform<'m>(&self, model: &'m Model) -> Option<&'m Arc<Hadamard>> {
+        model.transforms()?.of_inputs(&self.tensor)
+    }
+
     /// The matrix in its format, or its values where it is not quantized.
     fn read<'m>(&self, model: &'m Model) -> Result<Matrix<'m>, Error> {
         let Source { tensor, rows, n, k, .. } = self;
         Ok(match (model.tensor_type(tensor)?, rows) {
-            (TensorType::Format(_), Some(rows)) => Matrix::Format(model.matrix_rows(tensor, rows.clone())?),
-            (TensorType::Format(_), None) => Matrix::Format(model.matrix_rows(tensor, 0..*n)?),
+            (TensorType::Format(_) | TensorType::Tiled(_), Some(rows)) => {
+                Matrix::Format(model.matrix_rows(tensor, rows.clone())?)
+            }
+            (TensorType::Format(_) | TensorType::Tiled(_), None) => {
+                Matrix::Format(model.matrix_rows(tensor, 0..*n)?)
+            }
             (TensorType::Plain(_), rows) => {
                 let mut values = model.floats(tensor)?;
                 if let Some(rows) = rows {
                     values.truncate(rows.end * k);
                     values.drain(..rows.start * k);
+                }
+                // Once here instead of the activations each time: rows that were folded are taken back.
+                if let Some(transform) = self.transform(model) {
+                    transform.inverse(&mut values)?;
                 }
                 Matrix::Floats(values)
             }
@@ -85,7 +99,7 @@ struct Part {
     bias: Option<Vec<f32>>,
 }
 
-/// Several matrices with one input. Neighbours of one format are one layer, which quantizes its activations once.
+/// Several matrices with one input. Neighbours of one format and one transform of the input are one layer, which quantizes its activations once.
 #[derive(Debug)]
 pub struct Joint {
     parts: Vec<Part>,
@@ -111,7 +125,11 @@ impl Joint {
             joint.k = source.k;
             match source.read(model)? {
                 Matrix::Format(matrix) => {
-                    if pending.first().is_some_and(|(_, first)| first.format().name != matrix.format().name) {
+                    let unlike = |(first, of_first): &(&Source, QuantizedBuf<'_>)| {
+                        of_first.format().name != matrix.format().name
+                            || first.transform(model) != source.transform(model)
+                    };
+                    if pending.first().is_some_and(unlike) {
                         joint.stack(model, &mut pending, options)?;
                     }
                     pending.push((source, matrix));
@@ -145,6 +163,10 @@ impl Joint {
         let matrices: Vec<QuantizedMatrix<'_>> = pending.iter().map(|(_, matrix)| matrix.matrix()).collect();
         let layer = Linear::stacked(model.registry(), &matrices, &options.linear, options.threads);
         let sources: Vec<&Source> = pending.iter().map(|(source, _)| *source).collect();
+        let layer = match sources.first().and_then(|source| source.transform(model)) {
+            Some(transform) => layer.and_then(|layer| layer.transformed(transform.clone())),
+            None => layer,
+        };
         let layer = layer.map_err(|error| ModelError::Layer {
             tensors: sources.iter().map(|source| source.tensor.clone()).collect(),
             error,

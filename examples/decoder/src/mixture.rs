@@ -26,7 +26,7 @@ pub struct Mixture {
 
 impl Mixture {
     /// Reads and packs the tensors of gate, up and down. `None` where one of them is not a quantized stack of just these
-    /// matrices.
+    /// matrices, or takes transformed activations.
     ///
     /// # Errors
     /// As for [`Model::experts`].
@@ -41,9 +41,11 @@ impl Mixture {
         for (name, n, k) in [(gate, ffn, embd), (up, ffn, embd), (down, embd, ffn)] {
             let dims = [k, n, count].map(|dim| dim as u64);
             let stacked = model.file().tensor(name).is_some_and(|tensor| tensor.dims() == dims);
+            // Stacks take activations as they are; experts by themselves transform them.
+            let transformed = model.transforms().is_some_and(|of| of.of_inputs(name).is_some());
             match model.tensor_type(name)? {
-                TensorType::Format(resolved) if stacked => formats.push(resolved.format.name),
-                TensorType::Format(_) | TensorType::Plain(_) => return Ok(None),
+                TensorType::Format(resolved) if stacked && !transformed => formats.push(resolved.format.name),
+                TensorType::Format(_) | TensorType::Tiled(_) | TensorType::Plain(_) => return Ok(None),
             }
         }
         let gate_up = match formats[0] == formats[1] {

@@ -48,7 +48,9 @@ fn edited(path: &str, name: &str, drop: &str, edit: impl Fn(&str) -> Option<Valu
     let file = model.file();
     let mut writer = GgufWriter::new();
     writer.copy_metadata(file, |key| edit(key).is_none()).unwrap();
-    for (key, _) in file.metadata().chain([("prism.hadamard.version", Value::U32(1))]) {
+    for (key, _) in
+        file.metadata().chain([("prism.hadamard.version", Value::U32(2)), ("prism.other", Value::U32(1))])
+    {
         if let Some(value) = edit(key) {
             writer.metadata(key, value).unwrap();
         }
@@ -94,7 +96,8 @@ fn what_is_wrong_is_said() {
     run(&with("llama.block_count", Value::U32(0)), &["--tokens", "1"], "llama.block_count");
     run(&with("llama.block_count", Value::U32(1 << 24)), &["--tokens", "1"], "blk.1.");
     run(&with("llama.context_length", Value::U64(u64::MAX)), &["--tokens", "1"], "context_length");
-    run(&with("prism.hadamard.version", Value::U32(1)), &["--tokens", "1"], "prism.hadamard.version");
+    run(&with("prism.hadamard.version", Value::U32(2)), &["--tokens", "1"], "prism.hadamard.version");
+    run(&with("prism.other", Value::U32(1)), &["--tokens", "1"], "prism.other");
     run(&with("tokenizer.ggml.model", Value::String("rwkv")), &["-p", "a"], "`rwkv`");
     run(&with("tokenizer.ggml.pre", Value::String("tekken")), &["-p", "a"], "`tekken`");
     // The keys of another architecture.

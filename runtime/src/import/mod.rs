@@ -7,11 +7,15 @@
 //! the file was converted with ([`Tiles::from_config`]), and what does not fit them is refused.
 
 mod rows;
+mod tile_sizes;
+mod tiled;
 pub mod tl1;
 pub mod tl2;
 
 pub use rows::Importer;
 use thiserror::Error;
+pub use tile_sizes::TileSizes;
+pub use tiled::Tiled;
 
 /// A tensor of -1, 0 and 1 with one scale.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,6 +105,28 @@ pub enum ImportError {
         byte: usize,
         /// The scale.
         value: f32,
+    },
+    /// Nobody said which tile sizes a tensor has.
+    #[error(
+        "the tile sizes of {n} x {k} weights are not known, and files do not hold them\n  help: give the `kernel_config.ini` that the file \
+         was converted with, or the three numbers"
+    )]
+    NoTileSizes {
+        /// Rows.
+        n: usize,
+        /// Columns.
+        k: usize,
+    },
+    /// No ternary format of the registry takes rows of this length.
+    #[error(
+        "{format}: no format of this build takes ternary rows of {k}\n  help: `i2_s` (multiples of 128) and `iq2_bn` (of 64) do, with the \
+         cargo feature `bitnet`"
+    )]
+    NoFormat {
+        /// `tl1` or `tl2`.
+        format: &'static str,
+        /// Columns.
+        k: usize,
     },
     /// A line of `kernel_config.ini` that can't be read.
     #[error("kernel_config.ini, line {line}: {why}")]

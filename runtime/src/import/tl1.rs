@@ -7,6 +7,15 @@ const FORMAT: &str = "TL1";
 /// Bytes behind the codes: the f32 scale and padding.
 const TAIL: usize = 32;
 
+/// Bytes of a tensor of `n` rows of `k` weights, whatever its tiles are. `None` where no tiles fit, which have 32 rows and 4 columns at
+/// least, or the bytes do not fit 64 bits.
+pub(super) fn tensor_bytes(n: u64, k: u64) -> Option<u64> {
+    if !n.is_multiple_of(32) || !k.is_multiple_of(4) {
+        return None;
+    }
+    (n.checked_mul(k)? / 4).checked_add(TAIL as u64)
+}
+
 /// The tensor of `n` rows of `k` weights in `bytes` (codes, scale and padding, as they stand in the file).
 ///
 /// # Errors
@@ -24,7 +33,8 @@ pub fn read(bytes: &[u8], n: usize, k: usize, tiles: Tiles) -> Result<Ternary, I
     divides(FORMAT, "256 / bmm", by, bk, "bk")?;
     let too_large = || ImportError::Size { format: FORMAT, n, k, expected: usize::MAX, found: bytes.len() };
     let count = n.checked_mul(k).ok_or_else(too_large)?;
-    let expected = count / 4 + TAIL;
+    let expected = tensor_bytes(n as u64, k as u64).and_then(|bytes| usize::try_from(bytes).ok());
+    let expected = expected.ok_or_else(too_large)?;
     if bytes.len() != expected {
         return Err(ImportError::Size { format: FORMAT, n, k, expected, found: bytes.len() });
     }

@@ -13,6 +13,25 @@ const TAIL: usize = 32;
 /// Eight rows of an inner tile stand in this order.
 const ORDER: [usize; 4] = [0, 2, 1, 3];
 
+/// Least columns: below, the size rule is not defined.
+const LEAST: u64 = 256;
+
+/// Byte of the scale in a tensor of `n` rows of `k` weights, whatever its tiles are: the converter's bound of the codes, in its
+/// order of operations, and padding. `None` where it is not defined, rows are no whole tiles, or it does not fit 64 bits.
+fn scale_at(n: u64, k: u64) -> Option<u64> {
+    if !n.is_multiple_of(ROWS as u64) {
+        return None;
+    }
+    let threes = k.checked_sub(LEAST)?.checked_mul(n)? / 3;
+    let pairs = LEAST.checked_mul(n)? / 2;
+    (threes.checked_mul(5)? / 8).checked_add(pairs.checked_mul(4)? / 8)?.checked_next_multiple_of(32)
+}
+
+/// Bytes of such a tensor.
+pub(super) fn tensor_bytes(n: u64, k: u64) -> Option<u64> {
+    scale_at(n, k)?.checked_add(TAIL as u64)
+}
+
 /// The tensor of `n` rows of `k` weights in `bytes` (codes, padding, scale, as they stand in the file).
 ///
 /// # Errors
@@ -29,7 +48,7 @@ pub fn read(bytes: &[u8], n: usize, k: usize, tiles: Tiles) -> Result<Ternary, I
     if bk == 0 || !bk.is_multiple_of(24) {
         return wrong("bk", bk, "it must be a multiple of 24");
     }
-    if k < 256 {
+    if (k as u64) < LEAST {
         return wrong("k", k, "the size rule is not defined below 256 columns");
     }
     divides(FORMAT, "bm", bm, n, "the rows")?;
@@ -41,9 +60,9 @@ pub fn read(bytes: &[u8], n: usize, k: usize, tiles: Tiles) -> Result<Ternary, I
     }
     let too_large = || ImportError::Size { format: FORMAT, n, k, expected: usize::MAX, found: bytes.len() };
     let count = n.checked_mul(k).filter(|count| *count <= usize::MAX / 8).ok_or_else(too_large)?;
-    // The converter's bound, in its order of operations; what follows the three sections is unused.
-    let bound = (k - 256) * n / 3 * 5 / 8 + 256 * n / 2 * 4 / 8;
-    let at_scale = bound.next_multiple_of(32);
+    // What follows the three sections is unused.
+    let at_scale =
+        scale_at(n as u64, k as u64).and_then(|at| usize::try_from(at).ok()).ok_or_else(too_large)?;
     let (signs_at, pairs_at) = (n * threes / 6, n * threes / 6 + n * threes / 24);
     let (expected, used) = (at_scale + TAIL, pairs_at + n * pairs / 4);
     if bytes.len() != expected {

@@ -7,6 +7,8 @@ mod memory;
 mod performance;
 
 use super::error::{CliError, Outcome};
+use gristmill::gguf::TypeNumbers;
+use gristmill::runtime::import::Tiled;
 use gristmill::vocab::{Arch, CudaArch, DeviceKind, Isa, Op, Serves};
 use gristmill_codegen::builder::{BuildError, Builder};
 use gristmill_codegen::cuda::CudaListed;
@@ -52,6 +54,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     formats(&set, &compiled.kernels, &cuda, out)?;
     memory::print(&set, out)?;
     imports(&set, out)?;
+    ternary(&set, &compiled.kernels, &cuda, out)?;
     activations(&set, &compiled.kernels, out)?;
     variants(&compiled.kernels, out)?;
     cuda_variants(&set, &cuda, out)?;
@@ -151,6 +154,69 @@ fn imports(set: &SpecSet, out: &mut dyn Write) -> Result<(), CliError> {
         };
         let Import { name, rows, doc, .. } = import;
         writeln!(out, "| `{name}` | `{format}` | {rows} | {feature} | {} |", cell(doc))?;
+    }
+    writeln!(out)?;
+    Ok(())
+}
+
+/// Rows of the table of ternary layouts: what a tensor comes as, and the format that it is held in.
+fn ternary_rows(set: &SpecSet) -> Vec<(String, &Format)> {
+    let named = |name: &str| set.formats.iter().find(|format| format.name == name);
+    let is_i2_s = |format: &&Format| format.name.starts_with("i2_s") || format.family == "import";
+    let mut rows: Vec<(String, &Format)> =
+        set.formats.iter().filter(is_i2_s).map(|format| (format.name.clone(), format)).collect();
+    for import in &set.imports {
+        rows.extend(set.formats.get(import.format).map(|format| (import.name.clone(), format)));
+    }
+    for layout in Tiled::ALL {
+        for name in TypeNumbers::IMPORTED_AS {
+            rows.extend(named(name).map(|format| (layout.name().to_owned(), format)));
+        }
+    }
+    rows.extend(named("iq2_s").map(|format| (format.name.clone(), format)));
+    rows
+}
+
+fn ternary(
+    set: &SpecSet,
+    kernels: &[Listed],
+    cuda: &[CudaListed],
+    out: &mut dyn Write,
+) -> Result<(), CliError> {
+    writeln!(
+        out,
+        "## I2_S in its layouts, TL1, TL2, IQ2_S\n\n\
+         What such tensors are held as, and the letters of the ops that then have kernels (as above). Those of TL1 and TL2 hold the\n\
+         same weights; they are read given tile sizes (`--tiles`, `--kernel-config`), as the first format whose blocks divide the rows,\n\
+         and none is multiplied in its own order. What becomes another format is read, not quantized to.\n\n\
+         | comes as | held as | rows are whole | every CPU | x86-64 | NEON | CUDA |\n|---|---|---|---|---|---|---|"
+    )?;
+    for (name, format) in ternary_rows(set) {
+        let index = set.formats.iter().position(|known| known.name == format.name);
+        let own = name == format.name;
+        let cell = |has: &dyn Fn(Op) -> bool| {
+            let letters = letters(|op| (own || op != Op::Quantize) && has(op));
+            if letters.is_empty() { "-".to_owned() } else { letters }
+        };
+        let on = |arch: Arch| {
+            cell(&|op| {
+                kernels.iter().any(|kernel| {
+                    kernel.op == op
+                        && Some(kernel.format) == index
+                        && kernel.isa.is_some_and(|isa| isa.arch() == arch)
+                })
+            })
+        };
+        let on_cuda = cell(&|op| cuda.iter().any(|kernel| kernel.op == op && Some(kernel.format) == index));
+        writeln!(
+            out,
+            "| `{name}` | `{}` | {} | {} | {} | {} | {on_cuda} |",
+            format.name,
+            format.elements,
+            on(Arch::Any),
+            on(Arch::X86),
+            on(Arch::Aarch64),
+        )?;
     }
     writeln!(out)?;
     Ok(())

@@ -9,6 +9,7 @@ use super::super::{files, output, progress, request};
 use super::arguments::Arguments;
 use gristmill::gguf::{GgufWriter, MAX_DIMS, TensorStream, TypeNumbers, Value};
 use gristmill::registry::FormatInfo;
+use gristmill::runtime::import::Tiled;
 use gristmill::text::Printable;
 use gristmill::weights_file::{SourceTensor, WeightFile};
 use gristmill::{Dequantizer, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Request, Shape};
@@ -62,6 +63,12 @@ struct Work {
 }
 
 pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    if let Some(layout) = Tiled::from_name(&arguments.format) {
+        return Err(CliError::usage(
+            format!("{} is {}: it is read, not written", layout.name(), layout.doc()),
+            "--format i2_s holds the same weights, and --tiles or --kernel-config reads a file of such tensors",
+        ));
+    }
     let format = request::format(&arguments.format)?;
     let Some(type_id) = format.gguf else {
         let known: Vec<&str> = REGISTRY.formats.iter().filter(|f| f.gguf.is_some()).map(|f| f.name).collect();
@@ -88,7 +95,7 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
     let kernel = work.quantize.decide_as_asked().kernel()?.name;
     output::spares(output, &[&arguments.input])?;
     let source = files::open_weights(&arguments.input, &work.types)?;
-    let fates = fates(arguments, &source, format)?;
+    let fates = fates(arguments, &source, format, &work.types)?;
     if !fates.iter().any(|(_, fate)| matches!(fate, Fate::Quantize(..))) {
         return Err(CliError::usage(
             format!(
@@ -131,6 +138,7 @@ fn fates<'s>(
     arguments: &Arguments,
     source: &'s WeightFile,
     format: &FormatInfo,
+    types: &TypeNumbers,
 ) -> Result<Vec<(SourceTensor<'s>, Fate)>, CliError> {
     let known: Vec<&str> = source.tensors().map(|tensor| tensor.name()).collect();
     if let Some(unknown) = arguments.leave_out.iter().find(|name| !known.contains(&name.as_str())) {
@@ -145,7 +153,7 @@ fn fates<'s>(
             fates.push((tensor, Fate::Leave));
             continue;
         }
-        match fate(source, &tensor, format) {
+        match fate(source, &tensor, format, types) {
             Ok(fate) => fates.push((tensor, fate)),
             Err(why) => refused.push(format!("`{}` ({why})", Printable(tensor.name()))),
         }
@@ -164,12 +172,22 @@ fn fates<'s>(
 }
 
 /// What becomes of a tensor: matrices that fit are quantized, the rest is copied. The error says why it can't be.
-fn fate(source: &WeightFile, tensor: &SourceTensor<'_>, format: &FormatInfo) -> Result<Fate, String> {
+fn fate(
+    source: &WeightFile,
+    tensor: &SourceTensor<'_>,
+    format: &FormatInfo,
+    types: &TypeNumbers,
+) -> Result<Fate, String> {
     let is_matrix = |shape: &[u64]| match shape {
         [n, k] => Some((usize::try_from(*n).ok()?, usize::try_from(*k).ok()?)),
         _ => None,
     };
-    if tensor.dtype().is_some()
+    // Without tile sizes they are copied as they are.
+    let imported = tensor.gguf().is_some_and(|raw| {
+        matches!(files::kind(types, &raw), files::Kind::Tiled(..))
+            && files::matrix(raw.dims()).is_some_and(|(n, k)| types.tiles().of(n, k).is_ok())
+    });
+    if (tensor.dtype().is_some() || imported)
         && let Some((n, k)) = is_matrix(tensor.shape())
         && format.tensor_bytes(n, k).is_ok()
         && n > 0
@@ -255,7 +273,7 @@ fn one<W: Write>(
             }
         }
         Fate::Quantize(n, k) => {
-            let values = tensor.to_f32()?;
+            let values = values(work, tensor)?;
             let quantized = quantize(work, &values, n, k).map_err(|error| match error {
                 CliError::Runtime(error) => CliError::usage(
                     format!("tensor `{}`: {error}", Printable(tensor.name())),
@@ -270,6 +288,20 @@ fn one<W: Write>(
         }
     }
     Ok(line)
+}
+
+/// The weights of a tensor of floats, or of one in a layout that depends on tile sizes.
+fn values(work: &Work, tensor: &SourceTensor<'_>) -> Result<Vec<f32>, CliError> {
+    let Some(raw) = tensor.gguf() else { return Ok(tensor.to_f32()?) };
+    let files::Kind::Tiled(layout, format) = files::kind(&work.types, &raw) else {
+        return Ok(tensor.to_f32()?);
+    };
+    let read = work.types.import(&raw, layout)?;
+    let matrix = read.matrix();
+    let prepared = REGISTRY.prepare(&Request::dequantize(format.name, matrix.n(), matrix.k()))?;
+    let mut values = vec![0.0; matrix.n() * matrix.k()];
+    Dequantizer::new(&prepared.decide_as_asked())?.run(&matrix, &mut values)?;
+    Ok(values)
 }
 
 /// Rows that a thread takes at once: about a megabyte of f32.

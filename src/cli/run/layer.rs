@@ -43,7 +43,7 @@ pub fn run(layers: u32, bench: &mut Bench<'_>) -> Result<Done, CliError> {
                 let weights = Random::new(bench.seed, &name).gauss_vec(n * k, 0.02);
                 quantizer.run(&weights, n, k, &mut bytes)?;
             }
-            done.tensors.push(bench.tensor(&name, &QuantizedMatrix::new(format, n, k, &bytes)?)?);
+            done.tensors.push(bench.tensor(&name, &QuantizedMatrix::new(format, n, k, &bytes)?, None)?);
         }
     }
     bar.finish_and_clear();

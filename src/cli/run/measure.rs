@@ -8,8 +8,8 @@ use gristmill::oracle::{FormatOracle, Int8Row, Oracle};
 use gristmill::text::Printable;
 use gristmill::vocab::Precision;
 use gristmill::{
-    Device, Error, Input, Matmul, PackedMatrix, PrecisionMode, QuantizedMatrix, REGISTRY, Recording, Request,
-    Shape, Threads, Workspace,
+    Device, Error, Hadamard, Input, Matmul, PackedMatrix, PrecisionMode, QuantizedMatrix, REGISTRY,
+    Recording, Request, Shape, Threads, Workspace,
 };
 use std::time::{Duration, Instant};
 
@@ -121,13 +121,18 @@ pub struct Measured {
 }
 
 impl Bench<'_> {
-    /// Runs one tensor for every number of tokens.
+    /// Runs one tensor for every number of tokens, on activations behind the transform that its file declares.
     ///
     /// # Errors
     /// If there is no kernel for it, its bytes are not valid ([`CliError::Defect`]), or memory has no room for the largest
     /// number of tokens.
-    pub fn tensor(&mut self, name: &str, matrix: &QuantizedMatrix<'_>) -> Result<Measured, CliError> {
-        self.measured(name, matrix).map_err(|error| match error {
+    pub fn tensor(
+        &mut self,
+        name: &str,
+        matrix: &QuantizedMatrix<'_>,
+        transform: Option<&Hadamard>,
+    ) -> Result<Measured, CliError> {
+        self.measured(name, matrix, transform).map_err(|error| match error {
             CliError::Runtime(error @ Error::InvalidCode { .. }) => {
                 CliError::Defect { tensor: name.to_owned(), what: error.to_string() }
             }
@@ -143,7 +148,12 @@ impl Bench<'_> {
         need.check(|| format!("--m {m} with `{}` ({n}x{k})", Printable(name)), "give fewer tokens with --m")
     }
 
-    fn measured(&mut self, name: &str, matrix: &QuantizedMatrix<'_>) -> Result<Measured, CliError> {
+    fn measured(
+        &mut self,
+        name: &str,
+        matrix: &QuantizedMatrix<'_>,
+        transform: Option<&Hadamard>,
+    ) -> Result<Measured, CliError> {
         let (n, k) = (matrix.n(), matrix.k());
         let format = matrix.format();
         let oracle = self.oracle.format(format.name)?;
@@ -174,7 +184,11 @@ impl Bench<'_> {
                 Some(_) | None => matmul.pack_on(matrix, &self.threads)?,
             };
             measured.packed_bytes = measured.packed_bytes.max(weights.bytes());
-            measured.runs.push(self.product(name, matrix, &oracle, &matmul, &weights, m)?);
+            let mut x = Random::new(self.seed, &format!("{name} m={m}")).gauss_vec(m * k, 1.0);
+            if let Some(transform) = transform {
+                transform.forward(&mut x)?;
+            }
+            measured.runs.push(self.product(name, matrix, &oracle, &matmul, &weights, (m, &x))?);
             packed = Some((matmul, weights));
         }
         Ok(measured)
@@ -187,15 +201,14 @@ impl Bench<'_> {
         oracle: &FormatOracle<'_>,
         matmul: &Matmul,
         weights: &PackedMatrix,
-        m: usize,
+        (m, x): (usize, &[f32]),
     ) -> Result<Run, CliError> {
         let (n, k) = (weights.n(), weights.k());
-        let x = Random::new(self.seed, &format!("{name} m={m}")).gauss_vec(m * k, 1.0);
         let mut y = vec![f32::NAN; m * n];
         let size = matmul.workspace_size(m, k, &self.threads)?;
         self.workspace.grow(size)?;
         let mut run =
-            || matmul.run(weights, Input::F32(&x), m, None, &mut y, &mut self.workspace, &self.threads);
+            || matmul.run(weights, Input::F32(x), m, None, &mut y, &mut self.workspace, &self.threads);
         run()?;
         let mut times = Vec::new();
         let started = Instant::now();
@@ -218,9 +231,9 @@ impl Bench<'_> {
         rows.dedup();
         let accuracy = match matmul.entry().precision() {
             Some(precision) if precision != Precision::Int8 => {
-                check_floats(matrix, oracle, precision, &x, &y, &rows)?
+                check_floats(matrix, oracle, precision, x, &y, &rows)?
             }
-            Some(_) | None => check(matrix, oracle, &x, &y, m, &rows)?,
+            Some(_) | None => check(matrix, oracle, x, &y, m, &rows)?,
         };
         if accuracy.is_wrong() {
             // A kernel may also lose what makes a weight NaN.

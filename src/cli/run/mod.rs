@@ -12,9 +12,9 @@ use super::files::{self, Kind};
 use super::json::print_json;
 use super::progress::step;
 use super::{output, progress, request};
-use gristmill::gguf::TypeNumbers;
+use gristmill::gguf::{ModelError, Transforms, TypeNumbers};
 use gristmill::oracle::Oracle;
-use gristmill::{QuantizedMatrix, REGISTRY, Recording, Threads, Workspace};
+use gristmill::{QuantizedBuf, REGISTRY, Recording, Threads, Workspace};
 use measure::Bench;
 use report::Done;
 use std::io::Write;
@@ -70,6 +70,7 @@ pub fn threads(asked: Option<usize>) -> usize {
 
 fn model(path: &std::path::Path, types: &TypeNumbers, bench: &mut Bench<'_>) -> Result<Done, CliError> {
     let file = files::open(path, types)?;
+    let transforms = Transforms::of(&file)?;
     let mut done = Done::default();
     let bar = progress::bar(file.tensors().len() as u64);
     for tensor in file.tensors() {
@@ -80,13 +81,32 @@ fn model(path: &std::path::Path, types: &TypeNumbers, bench: &mut Bench<'_>) -> 
                 Some((_, count)) => *count += 1,
                 None => done.plain.push((plain.name, 1)),
             },
-            (Kind::Other, _) | (Kind::Format(_), None) => {
+            (Kind::Other, _) | (Kind::Format(_) | Kind::Tiled(..), None) => {
                 done.without.add(types.name_of(&tensor), files::why_other(types, &tensor), tensor.name());
             }
-            (Kind::Format(format), Some((n, k))) => {
-                let data = tensor.data()?;
-                let matrix = QuantizedMatrix::new(format, n, k, &data)?;
-                match bench.tensor(tensor.name(), &matrix) {
+            (Kind::Tiled(..), Some((n, k))) if files::no_tiles(types, n, k).is_some() => {
+                let why = files::no_tiles(types, n, k).unwrap_or_default();
+                done.without.add(types.name_of(&tensor), why, tensor.name());
+            }
+            (kind @ (Kind::Format(format) | Kind::Tiled(_, format)), Some((n, k))) => {
+                let read = match kind {
+                    Kind::Tiled(layout, _) => match types.import(&tensor, layout) {
+                        Ok(read) => read,
+                        Err(ModelError::Import { tensor, why }) => {
+                            done.defects.push((tensor, why.to_string()));
+                            continue;
+                        }
+                        Err(error) => return Err(error.into()),
+                    },
+                    _ => QuantizedBuf::new(format, n, k, tensor.data()?)?,
+                };
+                let matrix = read.matrix();
+                let transform = transforms
+                    .as_ref()
+                    .and_then(|transforms| transforms.of_inputs(tensor.name()))
+                    .map(|of| &**of);
+                done.transformed += usize::from(transform.is_some());
+                match bench.tensor(tensor.name(), &matrix, transform) {
                     Ok(measured) => done.tensors.push(measured),
                     Err(CliError::Runtime(error)) if is_no_kernel(&error) => {
                         done.without.add(format.name.to_owned(), files::why_no_kernel(&error), tensor.name());

@@ -18,6 +18,8 @@ pub(super) struct Done {
     pub(super) defects: Vec<(String, String)>,
     /// Type numbers that were not enough.
     pub(super) decided: Decided,
+    /// Tensors whose activations were transformed, as their file declares.
+    pub(super) transformed: usize,
     /// Type and number of tensors that are not quantized.
     pub(super) plain: Vec<(&'static str, usize)>,
 }
@@ -112,6 +114,13 @@ impl Done {
                 self.plain.iter().map(|(name, count)| format!("{count} of {name}")).collect();
             writeln!(out, "not quantized, so not run: {}", plain.join(", "))?;
         }
+        if self.transformed > 0 {
+            let count = counted(self.transformed, "tensor");
+            writeln!(
+                out,
+                "activations of {count} went through the Hadamard transform that the file declares; times are without it"
+            )?;
+        }
         self.decided.print(&arguments.types.numbers()?, out)?;
         self.without.print(out)?;
         for tensor in &self.tensors {
@@ -162,6 +171,7 @@ impl Done {
             "without_kernel": self.without.json(),
             "defective": self.defects.iter().map(|(tensor, what)| json!({"tensor": tensor, "problem": what})).collect::<Vec<_>>(),
             "not_quantized": self.plain.iter().map(|(name, count)| json!({"type": name, "count": count})).collect::<Vec<_>>(),
+            "transformed": self.transformed,
             "threads": threads,
             "seed": arguments.seed,
         })

@@ -5,6 +5,8 @@ mod disk;
 mod model;
 mod real;
 mod refused;
+mod tiled;
+mod transforms;
 mod types;
 mod written;
 

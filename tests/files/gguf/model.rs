@@ -2,7 +2,8 @@
 #![cfg(all(feature = "bitnet", feature = "ggml"))]
 
 use super::data;
-use gristmill::gguf::{GgufWriter, Instead, LayerOptions, Model, ModelError, TypeError, TypeNumbers, Value};
+use gristmill::gguf::{GgufWriter, Instead, LayerOptions, Model, ModelError, TypeNumbers, Value};
+use gristmill::import::ImportError;
 use gristmill::{
     Dequantizer, Device, Error, ExpertInput, Input, Linear, LinearOptions, Policy, QuantizedBuf,
     QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict, Routes, Threads,
@@ -63,7 +64,7 @@ fn model(folder: &Path) -> Result<Model, Box<dyn std::error::Error>> {
             ("blk.0.plain.weight", &[256, 2], 0, f32s(&[0.5; 512])),
             ("blk.0.flat.weight", &[256], 12, quantized("q4_k", 1, 7)?),
             ("blk.0.ids", &[4], 26, vec![0; 16]),
-            ("blk.0.tl1", &[256, 2], 38, vec![0; 128]),
+            ("blk.0.tl1", &[256, 32], 38, vec![0; 2080]),
             ("none", &[256, 0], 12, Vec::new()),
         ],
     )?;
@@ -168,7 +169,7 @@ fn stacked_layers_give_one_after_the_other() -> Outcome {
     assert_eq!(
         error.to_string(),
         "tensors `blk.0.attn_q.weight` (q4_k, rows of 256) and `token_embd.weight` (i2_s, rows of 256) can't be one layer: \
-         rows must be of one format and length"
+         rows must be of one format and length, with the same transform of inputs"
     );
     assert!(matches!(model.stacked(&[], &options), Err(ModelError::Nothing)));
     let error = model.stacked(&[names[0], "blk.9.x"], &options).expect_err("no such tensor");
@@ -221,8 +222,8 @@ fn what_is_no_matrix_is_refused_by_name() -> Outcome {
         "{error}"
     );
     let error = refused("blk.0.tl1");
-    let unknown = TypeError::Unknown { number: 38, name: Some("tl1") };
-    assert!(matches!(&error, ModelError::Type { number: 38, why, .. } if *why == unknown), "{error}");
+    let unknown = ImportError::NoTileSizes { n: 32, k: 256 };
+    assert!(matches!(&error, ModelError::Import { why, .. } if *why == unknown), "{error}");
     Ok(())
 }
 

@@ -38,6 +38,7 @@ fn what(
     let answer = match types.of(&tensor)? {
         TensorType::Plain(plain) => panic!("{plain:?} for a number of blocks"),
         TensorType::Format(resolved) => (resolved.format.name, resolved.bytes, resolved.by),
+        TensorType::Tiled(tiled) => (tiled.layout.name(), tiled.bytes, tiled.by),
     };
     assert_eq!(tensor.size(), Ok(answer.1), "the reader was told something else");
     Ok(answer)
@@ -122,8 +123,16 @@ fn the_numbering_of_bitnet_cpp_is_its_own() {
     assert_eq!(what(&types, &ours, 39, &[32, 4], 96), Ok(("mxfp4", 68, DecidedBy::Origin)));
     for number in [39, 42] {
         let refused = what(&types, &theirs, number, &[64, 4], 96).expect_err("TL2");
-        assert_eq!(refused, TypeError::Unknown { number, name: Some("tl2") });
+        assert!(matches!(&refused, TypeError::BadShape(why) if why.contains("tl2")), "{refused}");
+        // 32 x 32 / 3 x 5 / 8 + 128 x 32 x 4 / 8 bytes to a multiple of 32, and 32 of the scale.
+        assert_eq!(what(&types, &theirs, number, &[288, 32], 2304), Ok(("tl2", 2304, DecidedBy::Origin)));
+        // Not said, sizes tell: the same shape takes 4896 bytes as mxfp4 and is none of q2_0.
+        assert_eq!(what(&types, &[], number, &[288, 32], 2304), Ok(("tl2", 2304, DecidedBy::Size)));
     }
+    // bitnet.cpp's alone, whatever a file says of itself.
+    assert_eq!(what(&types, &ours, 38, &[64, 32], 544), Ok(("tl1", 544, DecidedBy::Number)));
+    let named = TypeNumbers::new(&REGISTRY).named(42, "tl2").expect("a layout");
+    assert_eq!(what(&named, &ours, 42, &[288, 32], 2304), Ok(("tl2", 2304, DecidedBy::Name)));
     // A file that does not say whose numbers it has.
     assert_eq!(what(&types, &[], 39, &[32, 4], 96), Ok(("mxfp4", 68, DecidedBy::Size)));
     let refused = what(&types, &[], 39, &[32, 4], 64).expect_err("neither is proven");

@@ -85,6 +85,10 @@ impl Loading {
                 let bytes = n * k * size_of::<f32>();
                 return Ok(Line { format: plain.name.to_owned(), one: f32.clone(), many: f32, bytes });
             }
+            (_, TensorType::Tiled(tiled)) => {
+                let format = model.types().imported_as(k).map_or(tiled.layout.name(), |format| format.name);
+                (format.to_owned(), tiled.layout.name().to_owned())
+            }
             (_, TensorType::Format(resolved)) => {
                 (resolved.format.name.to_owned(), resolved.format.name.to_owned())
             }

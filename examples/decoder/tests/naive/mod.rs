@@ -60,6 +60,7 @@ impl Naive {
             let name = match model.tensor_type(tensor.name()).unwrap() {
                 TensorType::Plain(plain) => plain.name,
                 TensorType::Format(resolved) => resolved.format.name,
+                TensorType::Tiled(tiled) => tiled.layout.name(),
             };
             let values = dequantize(name, tensor.elements() as usize, &tensor.data().unwrap());
             assert_eq!(values.len() as u64, tensor.elements());

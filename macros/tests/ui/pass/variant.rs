@@ -44,6 +44,7 @@ unsafe fn product(_args: &MatmulArgs) {}
 
 fn main() {
     assert_eq!(plain::VARIANT, "dequantize.nibble.scalar");
+    assert_ne!(plain::BODY, 0);
     #[cfg(target_arch = "x86_64")]
     {
         assert_eq!(wide::VARIANT, "fast.nibble.avx2.ssse3.sse4.1.tuned");

@@ -1,0 +1,191 @@
+//! The blockwise signed Walsh-Hadamard transform of activations, in the reference form: f32, one stated order of operations.
+//!
+//! Models whose weights were folded with it (`W H diag(s)` is stored in place of `W`) need it before each product: their files
+//! declare it as `prism.hadamard.*` (PrismML's fork of llama.cpp), and a model that runs without it computes something else. A layer
+//! applies it where it was given to [`Linear::transformed`](crate::Linear::transformed).
+
+use crate::error::Error;
+use crate::threads::Threads;
+use gristmill_spec::vocab::DType;
+
+/// Least and greatest block: a block of 1 would be the signs alone, and activations have no more than 2^24 elements a row.
+const BLOCKS: std::ops::RangeInclusive<usize> = 2..=1 << 24;
+
+/// `x' = H (s * x)`, block by block along a row.
+///
+/// `H` is the normalized Sylvester-Walsh-Hadamard matrix of the block: `H[i][j] = (-1)^popcount(i & j) / sqrt(block)`. It is
+/// symmetric and its own inverse, so [`inverse`](Hadamard::inverse) is `x = s * (H z)`.
+///
+/// Arithmetic, in f32 and in this order, each operation rounded once: the element times its sign; times `1 / sqrt(block)`, which
+/// is rounded to f32 once; then the butterflies `(a + b, a - b)` of elements that are 1, 2, 4, ... apart.
+///
+/// ```
+/// use gristmill_runtime::Hadamard;
+///
+/// let transform = Hadamard::new(4, 4, Some(&[1, -1, 1, 1]))?;
+/// let mut row = [1.0, 2.0, 3.0, 4.0];
+/// transform.forward(&mut row)?;
+/// assert_eq!(row, [3.0, 1.0, -4.0, 2.0]);
+/// transform.inverse(&mut row)?;
+/// assert_eq!(row, [1.0, 2.0, 3.0, 4.0]);
+/// # Ok::<(), gristmill_runtime::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hadamard {
+    width: usize,
+    block: usize,
+    /// `1 / sqrt(block)`.
+    factor: f32,
+    /// 1.0 or -1.0 for each element of a row.
+    signs: Option<Box<[f32]>>,
+}
+
+impl Hadamard {
+    /// The transform of rows of `width` elements in blocks of `block`, behind a multiplication with `signs` (`width` times 1 or
+    /// -1), if there are any.
+    ///
+    /// # Errors
+    /// [`Error::Hadamard`] for a block that is no power of two from 2 on or does not divide the width, for another number of
+    /// signs, and for a sign that is neither 1 nor -1.
+    pub fn new(width: usize, block: usize, signs: Option<&[i8]>) -> Result<Hadamard, Error> {
+        let refuse = |why: String| Err(Error::Hadamard { width, block, why });
+        if !BLOCKS.contains(&block) || !block.is_power_of_two() {
+            return refuse(format!("a block must be a power of two from {} on", BLOCKS.start()));
+        }
+        if !width.is_multiple_of(block) {
+            return refuse("rows must be whole blocks".to_owned());
+        }
+        let signs = match signs {
+            None => None,
+            Some(signs) if signs.len() != width => {
+                return refuse(format!("{} signs, expected one for each element", signs.len()));
+            }
+            Some(signs) => {
+                if let Some(at) = signs.iter().position(|sign| sign.unsigned_abs() != 1) {
+                    return refuse(format!("sign {at} is {}, expected 1 or -1", signs[at]));
+                }
+                Some(signs.iter().map(|sign| f32::from(*sign)).collect())
+            }
+        };
+        Ok(Hadamard { width, block, factor: (1.0 / (block as f64).sqrt()) as f32, signs })
+    }
+
+    /// Elements of a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Elements of a block.
+    pub fn block(&self) -> usize {
+        self.block
+    }
+
+    /// Whether signs are applied besides.
+    pub fn is_signed(&self) -> bool {
+        self.signs.is_some()
+    }
+
+    /// `x' = H (s * x)` for each row of `rows`, in place: what goes into a product with folded weights.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] where `rows` are no whole rows.
+    pub fn forward(&self, rows: &mut [f32]) -> Result<(), Error> {
+        self.check(rows.len())?;
+        for row in rows.chunks_exact_mut(self.width.max(1)) {
+            self.forward_row(row);
+        }
+        Ok(())
+    }
+
+    /// `x = s * (H z)` for each row of `rows`, in place: what a row of a matrix whose rows are stored transformed (a token's
+    /// embedding) stands for.
+    ///
+    /// # Errors
+    /// As for [`Hadamard::forward`].
+    pub fn inverse(&self, rows: &mut [f32]) -> Result<(), Error> {
+        self.check(rows.len())?;
+        for row in rows.chunks_exact_mut(self.width.max(1)) {
+            for value in row.iter_mut() {
+                *value *= self.factor;
+            }
+            row.chunks_exact_mut(self.block).for_each(butterflies);
+            self.sign(row);
+        }
+        Ok(())
+    }
+
+    /// Writes `m` transformed rows of `x` into `out`, which has room for them.
+    ///
+    /// Refuses values that are not finite at their own place, as a product would: behind the transform they fill a block.
+    pub(crate) fn transform(
+        &self,
+        x: &[f32],
+        m: usize,
+        out: &mut [f32],
+        threads: &Threads,
+    ) -> Result<(), Error> {
+        let width = self.width;
+        let expected = m.checked_mul(width).ok_or(Error::TooLarge { what: "the activations" })?;
+        if x.len() != expected {
+            let (what, unit, found) = ("the activations", "values", x.len());
+            return Err(Error::ShapeMismatch { what, unit, expected, found });
+        }
+        let Some(out) = out.get_mut(..expected) else {
+            return Err(Error::WorkspaceTooSmall { what: "f32 rows", needed: expected, found: out.len() });
+        };
+        threads.chunks(out, width, |row, out| {
+            let x = &x[row * width..][..width];
+            if let Some(column) = x.iter().position(|x| !x.is_finite()) {
+                return Err(Error::NonFinite { row, column });
+            }
+            out.copy_from_slice(x);
+            self.forward_row(out);
+            Ok(())
+        })
+    }
+
+    fn forward_row(&self, row: &mut [f32]) {
+        self.sign(row);
+        for value in row.iter_mut() {
+            *value *= self.factor;
+        }
+        row.chunks_exact_mut(self.block).for_each(butterflies);
+    }
+
+    fn sign(&self, row: &mut [f32]) {
+        for (value, sign) in row.iter_mut().zip(self.signs.iter().flatten()) {
+            *value *= sign;
+        }
+    }
+
+    fn check(&self, found: usize) -> Result<(), Error> {
+        if found.is_multiple_of(self.width) {
+            return Ok(());
+        }
+        let (what, unit) = ("rows of a Hadamard transform", "values");
+        let expected = found.checked_next_multiple_of(self.width).unwrap_or(self.width);
+        Err(Error::ShapeMismatch { what, unit, expected, found })
+    }
+
+    /// Why a layer of `k` inputs of this type can't apply it.
+    pub(crate) fn refuses(&self, k: usize, input: DType) -> Option<String> {
+        if self.width != k {
+            return Some(format!("the layer has {k} inputs"));
+        }
+        (input != DType::F32).then(|| format!("it is applied to f32, not to {}", input.name()))
+    }
+}
+
+/// Butterflies of elements that are 1, 2, 4, ... apart.
+fn butterflies(block: &mut [f32]) {
+    let mut apart = 1;
+    while apart < block.len() {
+        for pair in block.chunks_exact_mut(2 * apart) {
+            let (low, high) = pair.split_at_mut(apart);
+            for (a, b) in low.iter_mut().zip(high) {
+                (*a, *b) = (*a + *b, *a - *b);
+            }
+        }
+        apart *= 2;
+    }
+}

@@ -1,0 +1,70 @@
+//! Files that declare a transform of activations: what `inspect`, `plan` and `run` say of them.
+#![cfg(all(feature = "cli", feature = "ggml"))]
+
+use crate::common::{gristmill, text};
+use gristmill::gguf::{ArrayBuf, GgufWriter, Value};
+use std::path::Path;
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// A file of a folded matrix and one that is not, with a declaration of this version.
+fn model(path: &Path, version: u32) -> Outcome {
+    let names = ArrayBuf::strings(["folded"]);
+    let mut writer = GgufWriter::new();
+    writer.metadata("general.architecture", Value::String("llama"))?;
+    for (key, value) in [
+        ("version", Value::U32(version)),
+        ("transform", Value::String("normalized-sylvester-walsh-hadamard")),
+        ("axis", Value::String("input-last-dimension")),
+        ("block_size", Value::U32(64)),
+        ("sign_mode", Value::String("identity")),
+        ("weight_names", names.value()),
+    ] {
+        writer.metadata(&format!("prism.hadamard.{key}"), value)?;
+    }
+    for name in ["folded", "plain"] {
+        writer.tensor(name, &[128, 4], 8, 4 * 136)?;
+    }
+    let mut stream = writer.write_to(Vec::new())?;
+    stream.data("folded", &[0x11; 544])?;
+    stream.data("plain", &[0x11; 544])?;
+    std::fs::write(path, stream.finish()?)?;
+    Ok(())
+}
+
+#[test]
+fn a_declared_transform_is_told_and_applied() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("m.gguf");
+    model(&file, 1)?;
+    let line = "Hadamard transform in unsigned blocks of 64: of what products with 1 tensor take, and of the stored rows of 0 tensors";
+    for command in ["inspect", "plan"] {
+        gristmill([command, text(&file)]).code(0).says(line);
+        let json = gristmill([command, text(&file), "--json"]).code(0).json();
+        assert_eq!(json["transform"]["block"], 64, "{command}");
+        assert_eq!(json["transform"]["understood"], true, "{command}");
+        assert_eq!(json["transform"]["products"], 1, "{command}");
+    }
+    let run = ["run", text(&file), "--m", "1,3", "--threads", "1"];
+    gristmill(run).code(0).says("activations of 1 tensor went through the Hadamard transform");
+    let json = gristmill([&run[..], &["--json"]].concat()).code(0).json();
+    assert_eq!(json["transformed"], 1);
+    Ok(())
+}
+
+#[test]
+fn what_is_not_understood_is_refused_with_its_key() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("m.gguf");
+    model(&file, 2)?;
+    let why = "metadata `prism.hadamard.version`: 2, expected 1";
+    gristmill(["inspect", text(&file)]).code(0).says(why);
+    gristmill(["plan", text(&file)]).code(2).says(why).says("help: ");
+    gristmill(["run", text(&file), "--m", "1", "--threads", "1"]).code(1).complains(why).complains("help: ");
+    for (command, code) in [("inspect", 0), ("plan", 2)] {
+        let json = gristmill([command, text(&file), "--json"]).code(code).json();
+        assert_eq!(json["transform"]["understood"], false, "{command}");
+        assert_eq!(json["transform"]["key"], "prism.hadamard.version", "{command}");
+    }
+    Ok(())
+}
