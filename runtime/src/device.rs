@@ -36,8 +36,15 @@ pub struct CpuProfile {
     pub cores: usize,
     /// Physical cores that have at least one of these hardware threads.
     pub physical_cores: usize,
-    /// Cache sizes.
+    /// Cache sizes, as the system tells them.
     pub caches: Caches,
+}
+
+impl Caches {
+    /// The last level that the system tells of.
+    pub fn last_level(&self) -> Option<usize> {
+        self.l3.or(self.l2)
+    }
 }
 
 impl CpuProfile {

@@ -31,6 +31,7 @@ mod size;
 mod types;
 mod value;
 mod value_type;
+mod working_set;
 mod write;
 
 pub use error::{GgufError, Malformed, NoData, NoDataReason, Problem, WriteError};
