@@ -29,6 +29,7 @@
 //! ```
 
 mod aligned;
+mod division;
 mod fork;
 mod from_memory;
 mod launch;
