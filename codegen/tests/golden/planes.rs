@@ -339,7 +339,7 @@ pub mod planes {
                 };
                 for start in (0..ELEMENTS).step_by(64) {
                     let (run, k) = (start / RUN, first + start);
-                    // SAFETY: the caller answers for room for one value a unit and row.
+                    // SAFETY: the caller answers for room for one value a scale and row.
                     unsafe {
                         scales.cast::<u16>().add((k / 64) * 16 + row).write(scale[run]);
                     }
@@ -414,6 +414,7 @@ pub mod planes {
             scale_bytes: 2,
             min_bytes: 0,
             runs: 1,
+            span: 1,
             min: -1,
             table: None,
             pack: pack_r16k4_f16,
