@@ -4,6 +4,7 @@ use super::Launcher;
 use crate::abi::{MatmulArgs, MatmulFn};
 use crate::activations::{Activations, RowLayout};
 use crate::decide::Candidate;
+use crate::device::CpuProfile;
 use crate::division::granule_rows;
 use crate::error::Error;
 use crate::registry::{Code, PackInfo, Registry, Unit};
@@ -224,6 +225,7 @@ impl MatmulArgs {
             units,
             x: x.q.as_ptr(),
             x_stride: stride,
+            x_share: CpuProfile::detect().caches.activations(),
             x_scales: x.scales.as_ptr(),
             x_blocks: blocks,
             x_sums: x.sums.as_ptr(),

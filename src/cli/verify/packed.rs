@@ -255,6 +255,8 @@ impl Run<'_> {
             units,
             x: x.pointer(),
             x_stride,
+            // Not what handles say: rows go through three tokens at a time, and then more.
+            x_share: 3 * x_stride,
             x_scales: x_scales.pointer(),
             x_blocks: self.x.scales.len() / m.max(1),
             x_sums: sums.pointer(),
