@@ -153,7 +153,7 @@ pub fn decision(decision: &Decision<'_>) -> Value {
             "bits_per_weight": memory.bits_per_weight,
             "workspace_bytes": memory.workspace.bytes(),
         })),
-        "from_memory": decision.from_memory().map(from_memory),
+        "from_memory": decision.packing_reason().map(from_memory),
         "rejected": decision.rejected().map(|rejection| json!({
             "kernel": rejection.kernel,
             "reason": rejection.reason.to_string(),

@@ -155,7 +155,7 @@ impl KernelUse {
     }
 
     /// Why weights were packed for it, where its packing was taken for having the fewest bytes. Of several models the first.
-    pub fn from_memory(&self) -> Option<&FromMemory> {
+    pub fn packing_reason(&self) -> Option<&FromMemory> {
         self.from_memory.as_ref()
     }
 }

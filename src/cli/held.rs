@@ -27,7 +27,7 @@ impl Held {
 
     /// Counts the decision for a tensor.
     pub fn add(&mut self, decision: &Decision<'_>) {
-        let Some(why) = decision.from_memory() else { return };
+        let Some(why) = decision.packing_reason() else { return };
         let format = decision.prepared().format_name();
         match self.because.iter_mut().find(|(name, known, _)| name == format && known == why) {
             Some((_, _, count)) => *count += 1,

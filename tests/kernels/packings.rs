@@ -163,7 +163,7 @@ fn held(
     let packings =
         decisions.iter().map(|decision| packing(decision.chosen().expect("the reference"))).collect();
     let why: Vec<Option<FromMemory>> =
-        decisions.iter().map(|decision| decision.from_memory().copied()).collect();
+        decisions.iter().map(|decision| decision.packing_reason().copied()).collect();
     assert!(why.iter().all(|one| *one == why[0]), "{why:?}");
     (packings, why[0])
 }
@@ -334,7 +334,7 @@ fn a_dense_layer_is_smaller_and_computes_the_same() -> Result<(), Error> {
     assert_eq!(*large, if known { dense.weight_bytes() } else { plain.weight_bytes() });
     assert_eq!(*small, plain.weight_bytes());
     let why = |receipt: &gristmill::Receipt| {
-        receipt.kernels().iter().find_map(|kernel| kernel.from_memory().copied())
+        receipt.kernels().iter().find_map(|kernel| kernel.packing_reason().copied())
     };
     assert_eq!(why(from_memory).map(|why| (why.packing, why.instead_of)), known.then_some((DENSE, "r32k4")));
     assert_eq!(from_memory.to_json().contains("\"from_memory\":{\"packing\":\"r32t5\""), known);

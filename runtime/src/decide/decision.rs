@@ -49,8 +49,8 @@ impl<'p> Decision<'p> {
 
     /// Why the chosen kernel's packing is the one with the fewest bytes and not the one that is fastest from caches; `None`
     /// where that is not why it was chosen.
-    pub fn from_memory(&self) -> Option<&'p FromMemory> {
-        let why = self.prepared.from_memory(self.shape.n, self.shape.k)?;
+    pub fn packing_reason(&self) -> Option<&'p FromMemory> {
+        let why = self.prepared.packing_reason(self.shape.n, self.shape.k)?;
         (self.chosen?.packing() == Some(why.packing)).then_some(why)
     }
 
@@ -134,7 +134,7 @@ impl Prepared {
         }
         match (chosen, &self.activations) {
             (Some(chosen), _) => {
-                if let Some(why) = self.from_memory(shape.n, shape.k)
+                if let Some(why) = self.packing_reason(shape.n, shape.k)
                     && chosen.packing() == Some(why.packing)
                     && candidate.packing() == Some(why.instead_of)
                 {
@@ -160,7 +160,7 @@ impl std::fmt::Display for Decision<'_> {
         let Prepared { op, format_name, input, device, .. } = self.prepared;
         write!(f, "{op} of `{format_name}` ({input}) on {device}, {}", self.shape)?;
         write!(f, "\nchosen: {} ({})", chosen.name, chosen.source)?;
-        if let Some(why) = self.from_memory() {
+        if let Some(why) = self.packing_reason() {
             write!(f, "\nweights are held in {why}")?;
         }
         let rejected: Vec<Rejection> = self.rejected().collect();

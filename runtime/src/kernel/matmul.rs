@@ -94,7 +94,7 @@ impl Matmul {
             .iter()
             .copied()
             .filter(|dtype| described(dtype) && (from_float || *dtype == DType::I8));
-        let chosen_for = prepared.from_memory(n, k);
+        let chosen_for = prepared.packing_reason(n, k);
         let chosen_for = chosen_for.filter(|why| packing.is_some_and(|packing| packing.name == why.packing));
         Ok(Matmul {
             layout: WeightLayout { format, packing, unit },
