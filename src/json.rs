@@ -19,7 +19,8 @@ use gristmill_runtime::registry::{
 };
 use gristmill_runtime::vocab::DeviceKind;
 use gristmill_runtime::{
-    CpuProfile, CudaVersion, Decision, Device, Error, Registry, Request, Restrict, Shape, Threads, Tuning,
+    CpuProfile, CudaVersion, Decision, Device, Error, FromMemory, Registry, Request, Restrict, Shape,
+    Threads, Tuning,
 };
 use serde_json::{Value, json};
 
@@ -154,8 +155,20 @@ pub fn split_k(decision: &Decision<'_>) -> u32 {
     }
 }
 
-/// A decision: `{"op", "format", "input", "device", "shape", "chosen", "plan", "split_k", "memory", "rejected": [{"kernel",
-/// "reason", "help"}]}`. `chosen` is null where there is no kernel; `memory` (for one thread) is null but for products.
+/// Why weights are held in the packing with the fewest bytes: `{"packing", "instead_of", "working_set", "cache"}`, the last
+/// two in bytes.
+pub fn from_memory(why: &FromMemory) -> Value {
+    json!({
+        "packing": why.packing,
+        "instead_of": why.instead_of,
+        "working_set": why.working_set,
+        "cache": why.cache,
+    })
+}
+
+/// A decision: `{"op", "format", "input", "device", "shape", "chosen", "plan", "split_k", "memory", "from_memory", "rejected":
+/// [{"kernel", "reason", "help"}]}`. `chosen` is null where there is no kernel; `memory` (for one thread) is null but for products,
+/// `from_memory` ([`from_memory`]) where the packing was not chosen for having the fewest bytes.
 pub fn decision(decision: &Decision<'_>) -> Value {
     let (prepared, shape) = (decision.prepared(), decision.shape());
     let memory = decision.memory(&Threads::single()).ok();
@@ -174,6 +187,7 @@ pub fn decision(decision: &Decision<'_>) -> Value {
             "bits_per_weight": memory.bits_per_weight,
             "workspace_bytes": memory.workspace.bytes(),
         })),
+        "from_memory": decision.packing_reason().map(from_memory),
         "rejected": decision.rejected().map(|rejection| json!({
             "kernel": rejection.kernel,
             "reason": rejection.reason.to_string(),
@@ -190,6 +204,7 @@ pub fn decision(decision: &Decision<'_>) -> Value {
 /// As for [`Registry::prepare_tuned`].
 pub fn plan(model: &Model, device: Device, m: usize) -> Result<Value, Error> {
     let (restrict, tuning) = (Restrict::default(), Tuning::none());
+    let working_set = Some(model.file().working_set());
     let mut tensors = Vec::new();
     for tensor in model.file().tensors() {
         let resolved = model.types().of(&tensor);
@@ -209,6 +224,7 @@ pub fn plan(model: &Model, device: Device, m: usize) -> Result<Value, Error> {
         let answer = match answer {
             Ok(Some((format, n, k))) => {
                 let request = Request::matmul(format.name, Shape::new(m, n, k)).on(device);
+                let request = request.with_working_set(working_set);
                 let prepared =
                     model.registry().prepare_tuned(&request, CpuProfile::detect(), &restrict, &tuning)?;
                 let kernel = prepared.decide_as_asked().kernel();

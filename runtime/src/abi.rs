@@ -89,6 +89,9 @@ pub struct MatmulArgs {
     pub x: *const i8,
     /// Bytes from one token's activations to the next.
     pub x_stride: usize,
+    /// Bytes of activations that all rows go through before the next tokens do, so that they stay in the second cache while weights
+    /// pass by. Changes no result; kernels of single tokens need not heed it.
+    pub x_share: usize,
     /// Activation scales, `[token][blocks]`.
     pub x_scales: *const f32,
     /// Blocks of activations in a row.

@@ -9,6 +9,7 @@ mod candidate;
 mod decision;
 mod prepared;
 mod rules;
+mod working_set;
 
 pub(crate) use candidate::Candidate;
 pub use decision::Decision;
@@ -23,6 +24,7 @@ use rules::{fits, keeps};
 
 use crate::device::{CpuProfile, Device};
 use crate::error::Error;
+use crate::from_memory::FromMemory;
 use crate::gpu::{GpuProfile, NoGpu};
 use crate::names;
 use crate::reason::Reason;
@@ -131,6 +133,7 @@ impl Registry {
             candidates: Box::default(),
             usable: Box::default(),
             tuned: Box::default(),
+            from_memory: None,
             activations: None,
             features: cpu.features,
             gpu: gpu.clone(),
@@ -144,6 +147,11 @@ impl Registry {
             .filter(|c| prepared.refused_always(c.entry).is_none() && prepared.allows(c))
             .copied()
             .collect();
+        prepared.from_memory = prepared.fewest_bytes(request, &cpu.caches);
+        if let Some(FromMemory { packing, .. }) = prepared.from_memory {
+            // Stable: otherwise they keep their order.
+            prepared.usable.sort_by_key(|candidate| candidate.packing() != Some(packing));
+        }
         prepared.tuned = prepared.in_measured_order(tuning);
         let quantized_by = request.op.info().quantized_by;
         if let (Some(op), None, Some(format)) = (quantized_by, &prepared.obstacle, prepared.format) {
@@ -180,6 +188,7 @@ impl Registry {
             device: request.device,
             shape: request.shape,
             precision: PrecisionMode::Int8,
+            working_set: None,
         })
     }
 
@@ -327,6 +336,11 @@ impl Prepared {
         let packings = self.usable.iter().filter_map(Candidate::packing);
         let best = packings.map(|packing| (packing, loss(packing))).min_by(|a, b| a.1.total_cmp(&b.1));
         best.filter(|(_, loss)| loss.is_finite()).map(|(packing, _)| packing)
+    }
+
+    /// Whether the order for a shape was measured.
+    fn is_tuned(&self, shape: Shape) -> bool {
+        self.tuned.get(ShapeClass::of(shape).index()).is_some_and(|tuned| !tuned.is_empty())
     }
 
     /// Usable entries in the order that holds for a shape.
@@ -489,7 +503,8 @@ impl Prepared {
     /// A request like this one for the same processor and restrictions, but for another op and type.
     pub(crate) fn sibling(&self, op: Op, input: DType, shape: Shape) -> Result<Prepared, Error> {
         let (format, device, precision) = (self.format_name.as_str(), self.device, self.precision);
-        let request = Request { op, format, quantizer: None, input, device, shape, precision };
+        let request =
+            Request { op, format, quantizer: None, input, device, shape, precision, working_set: None };
         let name = |index: usize| self.registry.entries.get(index).map(|entry| entry.name.to_owned());
         let restrict = Restrict {
             isa: self.allowed.isa,

@@ -36,8 +36,21 @@ pub struct CpuProfile {
     pub cores: usize,
     /// Physical cores that have at least one of these hardware threads.
     pub physical_cores: usize,
-    /// Cache sizes.
+    /// Cache sizes, as the system tells them.
     pub caches: Caches,
+}
+
+impl Caches {
+    /// The last level that the system tells of.
+    pub fn last_level(&self) -> Option<usize> {
+        self.l3.or(self.l2)
+    }
+
+    /// Bytes of activations that a product keeps in the second cache while weights pass by: half of it. Where its size is not known,
+    /// half of 512 KiB, the smallest of the processors meant.
+    pub(crate) fn activations(&self) -> usize {
+        self.l2.unwrap_or(512 << 10) / 2
+    }
 }
 
 impl CpuProfile {
@@ -207,6 +220,13 @@ mod tests {
         assert_eq!(size_in_bytes("K"), None);
         assert_eq!(size_in_bytes(""), None);
         assert_eq!(size_in_bytes("12X"), None);
+    }
+
+    #[test]
+    fn activations_take_half_of_the_second_cache() {
+        let of = |l2| Caches { l1d: Some(1), l2, l3: Some(3) }.activations();
+        assert_eq!(of(Some(2 << 20)), 1 << 20);
+        assert_eq!(of(None), 256 << 10);
     }
 
     #[test]

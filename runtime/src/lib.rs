@@ -29,7 +29,9 @@
 //! ```
 
 mod aligned;
+mod division;
 mod fork;
+mod from_memory;
 mod launch;
 mod memory;
 mod names;
@@ -81,6 +83,7 @@ pub use device::{CpuProfile, Device};
 pub use error::Error;
 pub use executor::Executor;
 pub use experts::{ExpertInput, Experts, Routes};
+pub use from_memory::FromMemory;
 pub use gpu::{CudaVersion, GpuProfile, NoGpu};
 pub use gristmill_spec::vocab;
 pub use hadamard::Hadamard;

@@ -64,6 +64,9 @@ pub struct LinearOptions {
     pub precision: PrecisionMode,
     /// What it may do without a kernel.
     pub policy: Policy,
+    /// Bytes of weights that take turns with the layer's, these included ([`Request::working_set`]): a model's total. `None`:
+    /// not known.
+    pub working_set: Option<u64>,
     /// Restrictions on kernels; `None`: those of the environment.
     pub restrict: Option<Restrict>,
     /// Measured orders of kernels; `None`: those of the environment where `restrict` is its, else none.
@@ -78,6 +81,7 @@ impl Default for LinearOptions {
             device: Device::CPU,
             precision: PrecisionMode::Int8,
             policy: Policy::Strict,
+            working_set: None,
             restrict: None,
             tuning: None,
         }
@@ -112,7 +116,7 @@ impl LinearOptions {
 
     fn request<'f>(&self, format: &'f str, shape: Shape) -> Request<'f> {
         let request = Request::matmul(format, shape).with_input(self.input).on(self.device);
-        request.with_precision(self.precision)
+        request.with_precision(self.precision).with_working_set(self.working_set)
     }
 }
 

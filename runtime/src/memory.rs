@@ -3,11 +3,10 @@
 use crate::activations::RowLayout;
 use crate::decide::Decision;
 use crate::error::Error;
-use crate::packed_size::PackedSize;
-use crate::registry::{Code, CudaCode, CudaLaunch, Unit};
+use crate::packed_size::{layout_of, packed_bytes};
 use crate::threads::Threads;
+use crate::weights::WeightLayout;
 use crate::workspace::WorkspaceSize;
-use gristmill_spec::vocab::{DeviceKind, Op};
 
 /// What the product of a [`Decision`] takes of memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,23 +31,9 @@ impl Decision<'_> {
         let entry = self.kernel()?;
         let registry = self.prepared().registry();
         let shape = self.shape();
-        let wrong = Error::WrongOp { kernel: entry.name, expected: Op::Matmul, found: entry.op };
-        let broken = |what| Error::BrokenRegistry { package: registry.package, at: entry.name, what };
-        let unit = match &entry.code {
-            Code::Matmul { unit, .. } => *unit,
-            Code::Cuda(CudaCode { launch: CudaLaunch::Matmul { unit, .. }, .. }) => *unit,
-            // Products of floats quantize nothing: rows are whole.
-            Code::Cuda(CudaCode { launch: CudaLaunch::Rows { .. }, .. }) => Unit::ROW,
-            _ => return Err(wrong),
-        };
-        let packing = entry.code.packing();
-        if unit.multiple == 0 || packing.is_some_and(|packing| packing.rows == 0 || packing.tile_k == 0) {
-            return Err(broken("a unit, a panel or a tile is empty"));
-        }
-        let format = registry.formats.get(entry.format).ok_or_else(|| broken("it names no format"))?;
+        let WeightLayout { format, packing, unit } = layout_of(registry, entry)?;
         let block = registry.activations.get(format.activations).and_then(|activations| activations.block);
-        let on_gpu = entry.device == DeviceKind::Cuda;
-        let weight_bytes = PackedSize::of(format, packing, unit, shape.n, shape.k, on_gpu)?.bytes()?;
+        let weight_bytes = packed_bytes(registry, entry, shape.n, shape.k)?;
         let weights = shape.n as f64 * shape.k as f64;
         Ok(ProductMemory {
             packing: packing.map(|packing| packing.name),

@@ -2,12 +2,50 @@
 
 use crate::activations::RowLayout;
 use crate::error::Error;
-use crate::registry::{FormatInfo, PackInfo, Unit};
+use crate::registry::{Code, CudaCode, CudaLaunch, Entry, FormatInfo, PackInfo, Registry, Unit};
+use crate::weights::WeightLayout;
+use gristmill_spec::vocab::{DeviceKind, Op};
 
 const WHAT: &str = "packed weights";
 
 /// What kernels of GPUs load of rows at a time, in bytes.
 const GPU_LOAD: usize = 16;
+
+/// How the weights of a product's kernel lie in memory.
+///
+/// # Errors
+/// [`Error::WrongOp`] for what is no product.
+pub(crate) fn layout_of(registry: &'static Registry, entry: &Entry) -> Result<WeightLayout, Error> {
+    let wrong = Error::WrongOp { kernel: entry.name, expected: Op::Matmul, found: entry.op };
+    let broken = |what| Error::BrokenRegistry { package: registry.package, at: entry.name, what };
+    let unit = match &entry.code {
+        Code::Matmul { unit, .. } => *unit,
+        Code::Cuda(CudaCode { launch: CudaLaunch::Matmul { unit, .. }, .. }) => *unit,
+        // Products of floats quantize nothing: rows are whole.
+        Code::Cuda(CudaCode { launch: CudaLaunch::Rows { .. }, .. }) => Unit::ROW,
+        _ => return Err(wrong),
+    };
+    let packing = entry.code.packing();
+    if unit.multiple == 0 || packing.is_some_and(|packing| packing.rows == 0 || packing.tile_k == 0) {
+        return Err(broken("a unit, a panel or a tile is empty"));
+    }
+    let format = registry.formats.get(entry.format).ok_or_else(|| broken("it names no format"))?;
+    Ok(WeightLayout { format, packing, unit })
+}
+
+/// Bytes that `n` rows of `k` elements take packed for a product's kernel.
+///
+/// # Errors
+/// As for [`layout_of`]; [`Error::KNotMultiple`], [`Error::TooLarge`].
+pub(crate) fn packed_bytes(
+    registry: &'static Registry,
+    entry: &Entry,
+    n: usize,
+    k: usize,
+) -> Result<usize, Error> {
+    let WeightLayout { format, packing, unit } = layout_of(registry, entry)?;
+    PackedSize::of(format, packing, unit, n, k, entry.device == DeviceKind::Cuda)?.bytes()
+}
 
 /// Sizes of the buffers of packed weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

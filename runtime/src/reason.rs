@@ -1,6 +1,7 @@
 //! Why not: the reasons a kernel, or a whole request, is refused, and what would help.
 
 use crate::device::Device;
+use crate::from_memory::FromMemory;
 use crate::gpu::{CudaVersion, NoGpu};
 use crate::names::{Kernels, List, Meant};
 use crate::request::{PrecisionMode, Shape};
@@ -194,6 +195,13 @@ pub enum Reason {
         /// The one that was chosen.
         than: &'static str,
     },
+    /// It would work, but weights come from memory and the packing of another has fewer bytes.
+    MoreBytes {
+        /// The one that was chosen.
+        over: &'static str,
+        /// Which packing that is, and why it counts.
+        why: FromMemory,
+    },
 }
 
 impl Reason {
@@ -259,7 +267,7 @@ impl Reason {
             Reason::Disabled(Disabled::Listed) => {
                 Some(String::from("lift the restriction (GRISTMILL_DISABLE)"))
             }
-            Reason::Preferred { .. } | Reason::Slower { .. } => None,
+            Reason::Preferred { .. } | Reason::Slower { .. } | Reason::MoreBytes { .. } => None,
         }
     }
 }
@@ -336,6 +344,9 @@ impl std::fmt::Display for Reason {
             Reason::Preferred { over } => write!(f, "would work, but `{over}` comes first"),
             Reason::Slower { than } => {
                 write!(f, "would work, but `{than}` comes first by the tuning for this processor")
+            }
+            Reason::MoreBytes { over, why } => {
+                write!(f, "would work, but `{over}` comes first: its weights are held in {why}")
             }
         }
     }

@@ -5,11 +5,12 @@
 //! program that made it. Its JSON is a text like any other, unsigned: whoever can write the file can write what they like.
 
 use crate::device::{CpuProfile, Device};
+use crate::from_memory::FromMemory;
 use crate::registry::{KernelId, Registry};
 use gristmill_spec::vocab::{DeviceKind, Op};
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Version of the JSON that [`Receipt::to_json`] writes.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -25,6 +26,8 @@ pub struct Recording {
 pub(crate) struct Ledger {
     pub(crate) registry: &'static Registry,
     launches: Box<[AtomicU64]>,
+    /// Why weights were packed for an entry, where they were because they are read from memory.
+    from_memory: Box<[OnceLock<FromMemory>]>,
     /// Locked when a layer is attached and when a receipt is written, never by a run.
     fallbacks: Mutex<Vec<FallbackRow>>,
 }
@@ -56,6 +59,13 @@ impl Ledger {
         }
     }
 
+    /// Says why weights were packed for an entry; what was said first stays.
+    pub(crate) fn packed_for(&self, index: usize, why: FromMemory) {
+        if let Some(place) = self.from_memory.get(index) {
+            let _ = place.set(why);
+        }
+    }
+
     pub(crate) fn attach(&self, note: &Arc<FallbackNote>) {
         // The list is whole whenever the lock is free, even after a panic elsewhere.
         let mut fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,18 +80,22 @@ impl Recording {
     /// A recording of launches of this registry's kernels.
     pub fn new(registry: &'static Registry) -> Recording {
         let launches = registry.entries.iter().map(|_| AtomicU64::new(0)).collect();
-        Recording { ledger: Arc::new(Ledger { registry, launches, fallbacks: Mutex::new(Vec::new()) }) }
+        let from_memory = registry.entries.iter().map(|_| OnceLock::new()).collect();
+        let fallbacks = Mutex::new(Vec::new());
+        Recording { ledger: Arc::new(Ledger { registry, launches, from_memory, fallbacks }) }
     }
 
     /// What has run so far.
     pub fn receipt(&self) -> Receipt {
-        let Ledger { registry, launches, fallbacks } = &*self.ledger;
+        let Ledger { registry, launches, from_memory, fallbacks } = &*self.ledger;
         let mut devices: Vec<DeviceKind> = Vec::new();
         let mut kernels = Vec::new();
-        for (entry, launches) in registry.entries.iter().zip(launches) {
+        for ((entry, launches), from_memory) in registry.entries.iter().zip(launches).zip(from_memory) {
             let launches = launches.load(Ordering::Relaxed);
             if launches > 0 {
-                kernels.push(KernelUse { id: entry.id, name: entry.name, source: entry.source, launches });
+                let from_memory = from_memory.get().copied();
+                let (id, name, source) = (entry.id, entry.name, entry.source);
+                kernels.push(KernelUse { id, name, source, launches, from_memory });
                 if !devices.contains(&entry.device) {
                     devices.push(entry.device);
                 }
@@ -116,6 +130,7 @@ pub struct KernelUse {
     name: &'static str,
     source: &'static str,
     launches: u64,
+    from_memory: Option<FromMemory>,
 }
 
 impl KernelUse {
@@ -137,6 +152,11 @@ impl KernelUse {
     /// Launches while recorded; at least 1.
     pub fn launches(&self) -> u64 {
         self.launches
+    }
+
+    /// Why weights were packed for it, where its packing was taken for having the fewest bytes. Of several models the first.
+    pub fn packing_reason(&self) -> Option<&FromMemory> {
+        self.from_memory.as_ref()
     }
 }
 
@@ -213,7 +233,8 @@ impl Receipt {
     ///
     /// `{"schema_version", "package", "devices": [..], "cpu": {"arch", "features": [..]}, "kernels":
     /// [{"id", "name", "source", "launches"}], "fallbacks": [{"policy", "op", "format", "device",
-    /// "reason", "instead", "runs"}]}`. Ids are hexadecimal strings, counts are integers.
+    /// "reason", "instead", "runs"}]}`. Ids are hexadecimal strings, counts are integers. A kernel whose weights were held in the
+    /// packing with the fewest bytes has `"from_memory": {"packing", "instead_of", "working_set", "cache"}` too.
     pub fn to_json(&self) -> String {
         let mut out = String::new();
         let cpu = CpuProfile::detect();
@@ -229,6 +250,14 @@ impl Receipt {
             field(out, ",", "name", Json::Text(kernel.name));
             field(out, ",", "source", Json::Text(kernel.source));
             field(out, ",", "launches", Json::Number(kernel.launches));
+            if let Some(FromMemory { packing, instead_of, working_set, cache }) = kernel.from_memory {
+                out.push_str(",\"from_memory\":");
+                field(out, "{", "packing", Json::Text(packing));
+                field(out, ",", "instead_of", Json::Text(instead_of));
+                field(out, ",", "working_set", Json::Number(working_set));
+                field(out, ",", "cache", Json::Number(cache));
+                out.push('}');
+            }
             out.push('}');
         });
         list(&mut out, "fallbacks", self.fallbacks.iter(), |out, fallback| {

@@ -30,13 +30,18 @@ pub struct Request<'a> {
     pub shape: Shape,
     /// What a product may multiply. Read only for `matmul`.
     pub precision: PrecisionMode,
+    /// Bytes of weights that take turns with these, these included: of a model, what all products of one step read, as they
+    /// lie in its file. Where the last-level cache of the processor does not hold so many, weights are held in the packing
+    /// with the fewest bytes; otherwise, and where this is `None`, in the one that comes first in the kernel file. Read only
+    /// for products.
+    pub working_set: Option<u64>,
 }
 
 impl<'a> Request<'a> {
     /// f32 on the processor.
     pub(crate) const fn of(op: Op, format: &'a str, quantizer: Option<&'a str>, shape: Shape) -> Request<'a> {
         let (input, device, precision) = (DType::F32, Device::CPU, PrecisionMode::Int8);
-        Request { op, format, quantizer, input, device, shape, precision }
+        Request { op, format, quantizer, input, device, shape, precision, working_set: None }
     }
 
     /// A product with f32 activations on the processor.
@@ -64,6 +69,11 @@ impl<'a> Request<'a> {
     /// The same request with products of another precision.
     pub const fn with_precision(self, precision: PrecisionMode) -> Request<'a> {
         Request { precision, ..self }
+    }
+
+    /// The same request where so many bytes of weights take turns ([`Request::working_set`]).
+    pub const fn with_working_set(self, working_set: Option<u64>) -> Request<'a> {
+        Request { working_set, ..self }
     }
 
     /// The same request for another device.

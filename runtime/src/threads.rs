@@ -1,5 +1,6 @@
 //! The threads that kernels may use, and how a job is divided among them.
 
+use crate::division::{self, PARTS_PER_THREAD};
 use crate::error::Error;
 use crate::executor::Executor;
 use crate::pool::{MOST_WORKERS, Pool};
@@ -15,9 +16,6 @@ const GRAIN: u64 = 1 << 19;
 
 /// Work for which sleeping threads are not woken: waking them takes longer than doing it.
 const WORTH_WAKING: u64 = 1 << 21;
-
-/// Parts handed out for each thread, so that a thread that the system held up is helped by the others.
-const PARTS_PER_THREAD: usize = 4;
 
 /// Parts for which a job needs no memory but the stack.
 const PARTS_ON_STACK: usize = 64;
@@ -242,9 +240,8 @@ impl Threads {
         {
             return 1;
         }
-        let wanted = work / self.grain;
-        let most = self.count.saturating_mul(PARTS_PER_THREAD).min(granules);
-        usize::try_from(wanted).unwrap_or(usize::MAX).clamp(1, most.max(1))
+        let wanted = usize::try_from(work / self.grain).unwrap_or(usize::MAX);
+        division::parts(self.count, wanted, granules)
     }
 
     /// The most parts that [`Threads::parts`] gives.
@@ -523,7 +520,7 @@ mod tests {
         assert!(threads.awake(|| becomes(2)), "worth a part each where nobody is to be woken");
         assert!(becomes(1), "not worth waking threads up for");
         assert_eq!(threads.parts(u64::MAX, 100), 8);
-        assert_eq!(threads.parts(u64::MAX, 3), 3);
+        assert_eq!(threads.parts(u64::MAX, 3), 2);
         assert_eq!(threads.parts(u64::MAX, 0), 1);
         assert_eq!(Threads::single().parts(u64::MAX, 100), 1);
         Ok(())

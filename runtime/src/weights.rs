@@ -327,6 +327,7 @@ impl WeightLayout {
                         && a.scale_bytes == b.scale_bytes
                         && a.min_bytes == b.min_bytes
                         && a.runs == b.runs
+                        && a.span == b.span
                         && a.min == b.min
                         && a.table == b.table)
             }
@@ -447,7 +448,8 @@ mod tests {
         tile_bytes: 8,
         scale_bytes: 4,
         min_bytes: 0,
-        runs: 2,
+        runs: 1,
+        span: 1,
         min: -1,
         table: None,
         pack,
@@ -497,7 +499,8 @@ mod tests {
             PackFacts { scale_bytes: 0, ..PACKING },
             PackFacts { scale_bytes: 2, ..PACKING },
             PackFacts { min_bytes: 4, ..PACKING },
-            PackFacts { runs: 1, ..PACKING },
+            PackFacts { runs: 2, ..PACKING },
+            PackFacts { span: 2, ..PACKING },
             PackFacts { min: 0, ..PACKING },
             PackFacts { table: Some(&[1; 16]), ..PACKING },
         ] {

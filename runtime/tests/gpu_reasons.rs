@@ -149,6 +149,7 @@ fn reasons(
         device: CUDA,
         shape: Shape::matrix(4, k),
         precision: PrecisionMode::Int8,
+        working_set: None,
     };
     let prepared = registry.prepare_on(&request, CpuProfile::detect(), Some(gpu), &Restrict::default())?;
     let decision = prepared.decide_as_asked();

@@ -33,6 +33,10 @@ pub struct Arguments {
     /// What a product may multiply: int8, f32, f16, bf16 or auto
     #[arg(long, value_name = "PRECISION", default_value = "int8", value_parser = request::precision)]
     pub(super) precision: PrecisionMode,
+    /// Bytes of weights that take turns with these, as a model's total in its file: more than the last-level cache holds
+    /// are read from memory, and held in the packing with the fewest bytes
+    #[arg(long, value_name = "BYTES")]
+    pub(super) working_set: Option<u64>,
     /// Quantizer of the format (for quantize); its first one if not given
     #[arg(long, value_name = "NAME")]
     pub(super) quantizer: Option<String>,
@@ -42,7 +46,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
-    let Arguments { op, format, input, device, shape, precision, quantizer, json } = arguments;
+    let Arguments { op, format, input, device, shape, precision, working_set, quantizer, json } = arguments;
     let imported = Tiled::from_name(format);
     let format = match imported {
         Some(layout) => {
@@ -63,6 +67,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         device: *device,
         shape: *shape,
         precision: *precision,
+        working_set: *working_set,
     };
     let prepared = REGISTRY.prepare(&asked)?;
     let decision = prepared.decide_as_asked();

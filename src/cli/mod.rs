@@ -18,6 +18,7 @@ mod external;
 mod files;
 #[cfg(feature = "cuda")]
 mod gpu_time;
+mod held;
 mod inspect;
 mod json;
 mod list;

@@ -2,6 +2,7 @@
 
 use super::error::{CliError, Outcome};
 use super::files::{self, Decided, Kind, Without};
+use super::held::Held;
 use super::json::print_json;
 use super::table::{Side, Table, bytes, counted};
 use gristmill::gguf::Transforms;
@@ -44,6 +45,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let mut without = Without::default();
     let mut decided = Decided::default();
     let mut served = 0;
+    let mut held = Held::new(file.working_set());
     // Of tensors with a kernel: as in the file, and packed for it.
     let (mut file_sum, mut packed_sum) = (0u64, 0u64);
     let threads = Threads::new(1)?;
@@ -61,8 +63,10 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             }
             (Kind::Format(format) | Kind::Tiled(_, format), Some((n, k))) => {
                 let shape = Shape::new(arguments.m, n, k);
-                let prepared = REGISTRY.prepare(&Request::matmul(format.name, shape).on(arguments.device))?;
+                let request = Request::matmul(format.name, shape).on(arguments.device);
+                let prepared = REGISTRY.prepare(&request.with_working_set(held.working_set()))?;
                 let decision = prepared.decide_as_asked();
+                held.add(&decision);
                 chosen = decision.chosen().map(|entry| entry.name);
                 // A shape whose bytes do not fit the address space has no sizes.
                 let in_file = match kind {
@@ -96,6 +100,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             "kernel": chosen,
             "file_bytes": sizes.as_ref().map(|(file, _)| file),
             "packed_bytes": sizes.as_ref().map(|(_, memory)| memory.weight_bytes),
+            "packing": sizes.as_ref().and_then(|(_, memory)| memory.packing),
+            "bits_per_weight": sizes.as_ref().map(|(_, memory)| memory.bits_per_weight),
             "quantized": !matches!(kind, Kind::Plain(_)),
             "type_number": tensor.type_id(),
             "type_decided_by": files::decided_by(&types, &tensor),
@@ -109,6 +115,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             "m": arguments.m,
             "file_bytes": file_sum,
             "packed_bytes": packed_sum,
+            "working_set": held.working_set(),
+            "from_memory": held.json(),
             "tensors": rows,
             "transform": files::transforms_json(&file),
             "without_kernel": without.json(),
@@ -131,6 +139,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 bytes(packed_sum)
             )?;
         }
+        held.print(out)?;
         decided.print(&types, out)?;
         files::print_transforms(&file, out)?;
         without.print(out)?;

@@ -33,6 +33,7 @@ mod transforms;
 mod types;
 mod value;
 mod value_type;
+mod working_set;
 mod write;
 
 pub use error::{GgufError, Malformed, NoData, NoDataReason, Problem, WriteError};

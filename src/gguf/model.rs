@@ -24,7 +24,8 @@ const PIECE: usize = 1 << 18;
 pub struct LayerOptions<'t> {
     /// Threads that pack the weights.
     pub threads: &'t Threads,
-    /// Input type, device, precision, policy, restrictions and tuning.
+    /// Input type, device, precision, policy, restrictions and tuning. A working set that is not said is the model's
+    /// ([`Gguf::working_set`](super::Gguf::working_set)).
     pub linear: LinearOptions,
 }
 
@@ -339,7 +340,7 @@ impl Model {
         }
         let matrices: Vec<Vec<QuantizedMatrix<'_>>> =
             parts.iter().map(|expert| expert.iter().map(QuantizedBuf::matrix).collect()).collect();
-        let experts = Experts::stacked(self.registry(), &matrices, &options.linear, options.threads);
+        let experts = Experts::stacked(self.registry(), &matrices, &self.asked(options), options.threads);
         experts.map_err(|error| ModelError::Layer {
             tensors: names.iter().map(|name| (*name).to_owned()).collect(),
             error,
@@ -353,7 +354,7 @@ impl Model {
         options: &LayerOptions<'_>,
     ) -> Result<Linear, ModelError> {
         let matrices: Vec<QuantizedMatrix<'_>> = matrices.iter().map(QuantizedBuf::matrix).collect();
-        let layer = Linear::stacked(self.registry(), &matrices, &options.linear, options.threads);
+        let layer = Linear::stacked(self.registry(), &matrices, &self.asked(options), options.threads);
         let layer = match names.first().and_then(|name| self.of_inputs(name)) {
             Some(transform) => layer.and_then(|layer| layer.transformed(transform.clone())),
             None => layer,
@@ -375,6 +376,12 @@ impl Model {
             Some(key) if !self.by_caller => Err(ModelError::Transformed { tensor: name.to_owned(), key }),
             _ => Ok(()),
         }
+    }
+
+    /// What is asked of a layer, with the model's bytes where nobody said how many take turns.
+    fn asked(&self, options: &LayerOptions<'_>) -> LinearOptions {
+        let working_set = options.linear.working_set.or_else(|| Some(self.file.working_set()));
+        LinearOptions { working_set, ..options.linear.clone() }
     }
 
     fn tensor(&self, name: &str) -> Result<Tensor<'_>, ModelError> {

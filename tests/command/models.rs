@@ -56,6 +56,34 @@ fn plans_decide_before_loading() {
     gristmill(["plan", text(&path), "--device", "cuda:0"]).code(2).says("i2_s (2: ");
 }
 
+/// Of a small model every tensor is held in what is fastest from caches; where bytes decide, the command says so.
+#[test]
+fn a_working_set_is_told() {
+    let path = data("i2_s.gguf");
+    for line in [["plan", text(&path), "--m", "1"], ["run", text(&path), "--m", "1"]] {
+        let json = gristmill(line.into_iter().chain(["--json"])).code(0).json();
+        assert_eq!(json["from_memory"].as_array().map(Vec::len), Some(0), "{json}");
+        assert!(json["working_set"].as_u64() >= json["file_bytes"].as_u64(), "{json}");
+    }
+    let plan = gristmill(["plan", text(&path), "--json"]).code(0).json();
+    let bits = plan["tensors"][0]["bits_per_weight"].as_f64().expect("a number");
+    let bytes = plan["tensors"][0]["packed_bytes"].as_f64().expect("a number");
+    assert_eq!(bits, 8.0 * bytes / (8.0 * 256.0), "{plan}");
+    let line = ["explain", "matmul", "--format", "i2_s", "--working-set", "1000000000000000", "--json"];
+    let large = gristmill(line).code(0).json();
+    let small = gristmill(&line[..4]).code(0);
+    if large["from_memory"].is_null() {
+        // This processor reads no packing of fewer bytes, or does not tell of its caches.
+        assert_ne!(large["memory"]["packing"], "r32t5", "{large}");
+    } else {
+        assert_eq!(large["from_memory"]["working_set"], 1_000_000_000_000_000u64);
+        assert_eq!(large["from_memory"]["packing"], large["memory"]["packing"], "{large}");
+        assert_eq!(large["memory"]["packing"], "r32t5", "{large}");
+        gristmill(&line[..6]).code(0).says("weights are held in `r32t5` instead of `r32k4`");
+        small.says("as r32k4;");
+    }
+}
+
 /// Two bits for each of 8 x 256 weights, and the 32 bytes behind them; packed, rows are filled up to whole panels.
 #[test]
 fn bytes_of_the_file_stand_beside_packed_bytes() {

@@ -52,6 +52,7 @@ fn every_packing_takes_what_is_said_of_it() -> Result<(), Error> {
 fn weights_take_little_more_than_in_a_file() -> Result<(), Error> {
     let (n, k) = (256, 4096);
     let limits = [
+        ("q2_0", 1.01),
         ("q4_0", 1.01),
         ("q4_1", 1.01),
         ("q8_0", 1.01),

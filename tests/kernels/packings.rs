@@ -2,11 +2,13 @@
 //! dense ternary weights take what they say.
 #![cfg(all(feature = "bitnet", target_arch = "x86_64"))]
 
+use gristmill::device::Caches;
 use gristmill::registry::{Entry, KernelId};
 use gristmill::tuning::{Measured, ShapeClass, Tuning};
 use gristmill::vocab::{Arch, Feature, FeatureSet, Op};
 use gristmill::{
-    CpuProfile, Error, Linear, LinearOptions, QuantizedMatrix, REGISTRY, Request, Restrict, Shape, Threads,
+    CpuProfile, Error, FromMemory, Linear, LinearOptions, QuantizedMatrix, REGISTRY, Reason, Recording,
+    Request, Restrict, Shape, Threads,
 };
 
 const DENSE: &str = "r32t5";
@@ -138,6 +140,143 @@ fn a_tuning_holds_weights_in_one_packing_for_all_numbers_of_tokens() {
     assert_eq!(packings(&dense_loses, &preferring(DENSE)), [Some(DENSE); 5]);
 }
 
+const CACHE: usize = 32 << 20;
+
+/// As [`processor`], with caches as a server has them.
+fn cached(without: Option<Feature>) -> CpuProfile {
+    let caches = Caches { l1d: Some(32 << 10), l2: Some(1 << 20), l3: Some(CACHE) };
+    CpuProfile { caches, ..processor(without) }
+}
+
+/// Packings chosen for several numbers of tokens, and why, with so many bytes of weights taking turns.
+fn held(
+    format: &str,
+    working_set: Option<u64>,
+    cpu: &CpuProfile,
+    restrict: &Restrict,
+    tuning: &Tuning,
+) -> (Vec<Option<&'static str>>, Option<FromMemory>) {
+    let shape = |m| Shape::new(m, 2560, 2560);
+    let request = Request::matmul(format, shape(1)).with_working_set(working_set);
+    let prepared = REGISTRY.prepare_tuned(&request, cpu, restrict, tuning).expect("names are known");
+    let decisions = [1, 3, 4, 300].map(|m| prepared.decide(shape(m)));
+    let packings =
+        decisions.iter().map(|decision| packing(decision.chosen().expect("the reference"))).collect();
+    let why: Vec<Option<FromMemory>> =
+        decisions.iter().map(|decision| decision.packing_reason().copied()).collect();
+    assert!(why.iter().all(|one| *one == why[0]), "{why:?}");
+    (packings, why[0])
+}
+
+#[test]
+fn weights_that_do_not_stay_in_the_caches_are_held_in_the_fewest_bytes() {
+    let (free, none) = (Restrict::default(), Tuning::none());
+    let cpu = cached(None);
+    let beyond = Some(CACHE as u64 + 1);
+    for format in ["i2_s", "tq1_0", "iq1_bn", "iq2_bn"] {
+        let (packings, why) = held(format, beyond, &cpu, &free, &none);
+        assert_eq!(packings, [Some(DENSE); 4], "{format}");
+        let said = FromMemory {
+            packing: DENSE,
+            instead_of: "r32k4",
+            working_set: CACHE as u64 + 1,
+            cache: CACHE as u64,
+        };
+        assert_eq!(why, Some(said), "{format}");
+        // What fits stays in what is fastest from caches, and so does what nobody knows the size of.
+        for working_set in [None, Some(0), Some(CACHE as u64)] {
+            assert_eq!(
+                held(format, working_set, &cpu, &free, &none),
+                (vec![Some("r32k4"); 4], None),
+                "{format}"
+            );
+        }
+        // Caches that nobody knows hold everything.
+        let unknown = held(format, beyond, &processor(None), &free, &none);
+        assert_eq!(unknown, (vec![Some("r32k4"); 4], None), "{format}");
+    }
+    // Runs of 32, which trits fill up to 40: two bits again.
+    assert_eq!(held("ptq1_0", beyond, &cpu, &free, &none), (vec![Some("r32k4"); 4], None));
+    // Without a third level the second one counts.
+    let two = CpuProfile { caches: Caches { l3: None, ..cpu.caches }, ..cpu.clone() };
+    assert_eq!(held("i2_s", Some(2 << 20), &two, &free, &none).0, [Some(DENSE); 4]);
+    assert_eq!(held("i2_s", Some(1 << 20), &two, &free, &none).0, [Some("r32k4"); 4]);
+}
+
+#[test]
+fn fewer_bytes_are_not_bought_with_older_instructions() {
+    let (free, none) = (Restrict::default(), Tuning::none());
+    let huge = Some(u64::MAX);
+    // A fourth value; no byte permutes; held to AVX2, where nothing reads trits.
+    assert_eq!(held("tq2_0", huge, &cached(None), &free, &none), (vec![Some("r32k4"); 4], None));
+    let older = cached(Some(Feature::Avx512vbmi));
+    assert_eq!(held("i2_s", huge, &older, &free, &none), (vec![Some("r32k4"); 4], None));
+    let avx2 = Restrict { isa: Some(gristmill::vocab::Isa::Avx2), ..Restrict::default() };
+    assert_eq!(held("i2_s", huge, &cached(None), &avx2, &none), (vec![Some("r16k4"); 4], None));
+    // Every format: what is held instead has fewer bytes, and its kernels the same features or more.
+    for format in REGISTRY.formats {
+        let shape = Shape::new(1, 2560, 2560);
+        let of = |working_set| {
+            let request = Request::matmul(format.name, shape).with_working_set(working_set);
+            let prepared = REGISTRY.prepare_for(&request, &cached(None), &free).expect("no names");
+            let decision = prepared.decide(shape);
+            let bytes = decision.memory(&Threads::single()).expect("a product").weight_bytes;
+            (decision.chosen().expect("the reference"), bytes)
+        };
+        let (small, large) = (of(Some(0)), of(huge));
+        if small.0.id != large.0.id {
+            assert!(large.1 < small.1, "{}: {} and {} bytes", format.name, small.1, large.1);
+            assert!(large.0.features.contains(small.0.features), "{}", format.name);
+        }
+    }
+    // Where padding to whole tiles takes more than trits save: 64 elements are 80 in trits.
+    let short = Shape::new(1, 64, 128);
+    let request = Request::matmul("i2_s", short).with_working_set(huge);
+    let prepared = REGISTRY.prepare_for(&request, &cached(None), &free).expect("no names");
+    let memory = |name: &str| {
+        let prepared = REGISTRY.prepare_for(&request, &cached(None), &preferring(name)).expect("known");
+        prepared.decide(short).memory(&Threads::single()).expect("a product").weight_bytes
+    };
+    let chosen = prepared.decide(short).chosen().and_then(packing).expect("packed");
+    assert_eq!(chosen, if memory(DENSE) < memory("r32k4") { DENSE } else { "r32k4" });
+}
+
+#[test]
+fn a_measured_order_and_a_stated_packing_go_before_bytes() {
+    let cpu = cached(None);
+    let huge = Some(u64::MAX);
+    let free = Restrict::default();
+    let two_bits = held("i2_s", huge, &cpu, &preferring("r32k4"), &Tuning::none());
+    assert_eq!(two_bits, (vec![Some("r32k4"); 4], None));
+    let kept = tuning(|packing, _| if packing == DENSE { 30.0 } else { 20.0 });
+    let (packings, why) = held("i2_s", huge, &cpu, &free, &kept);
+    assert!(packings.iter().all(|packing| *packing != Some(DENSE)), "{packings:?}");
+    assert_eq!(why, None);
+    // And where it says the same, it is the reason.
+    let dense = tuning(|packing, _| if packing == DENSE { 20.0 } else { 30.0 });
+    assert_eq!(held("i2_s", huge, &cpu, &free, &dense), (vec![Some(DENSE); 4], None));
+    // A tuning of another format says nothing of this one.
+    assert_eq!(held("iq2_bn", huge, &cpu, &free, &kept).0, [Some(DENSE); 4]);
+}
+
+#[test]
+fn a_decision_says_that_bytes_decided() {
+    let shape = Shape::new(1, 2560, 2560);
+    let request = Request::matmul("i2_s", shape).with_working_set(Some(512 << 20));
+    let prepared = REGISTRY.prepare_for(&request, &cached(None), &Restrict::default()).expect("no names");
+    let decision = prepared.decide(shape);
+    let two_bits = "matmul.i2_s.avx512.avx512vnni.decode";
+    let rejection =
+        decision.rejected().find(|rejection| rejection.kernel == Some(two_bits)).expect("it stands there");
+    assert!(
+        matches!(rejection.reason, Reason::MoreBytes { why: FromMemory { packing: DENSE, .. }, .. }),
+        "{rejection}"
+    );
+    let text = decision.to_string();
+    let line = "weights are held in `r32t5` instead of `r32k4`: 512.0 MiB of weights take turns, a cache of 32.0 MiB";
+    assert!(text.contains(line), "{text}");
+}
+
 /// A layer in the dense packing holds its weights once, in four fifths of the bytes that two bits take, and computes the
 /// same bits.
 #[test]
@@ -177,5 +316,29 @@ fn a_dense_layer_is_smaller_and_computes_the_same() -> Result<(), Error> {
         };
         assert_eq!(run(&dense)?, run(&plain)?, "m = {m}");
     }
+    // A layer of a model takes it by itself, and its receipt says why.
+    let restrict = Some(Restrict::default());
+    let mut receipts = Vec::new();
+    for working_set in [Some(u64::MAX), None] {
+        let options = LinearOptions { restrict: restrict.clone(), working_set, ..LinearOptions::default() };
+        let mut layer = Linear::new(&REGISTRY, &matrix, &options, &threads)?;
+        let recording = Recording::new(&REGISTRY);
+        layer.record(Some(&recording))?;
+        let (x, mut y) = (vec![1.0; k], vec![0.0; n]);
+        let mut workspace = layer.workspace(1, &threads)?;
+        layer.forward(gristmill::Input::F32(&x), 1, None, &mut y, &mut workspace, &threads)?;
+        receipts.push((layer.weight_bytes(), recording.receipt()));
+    }
+    let known = CpuProfile::detect().caches.last_level().is_some();
+    let [(large, from_memory), (small, from_caches)] = &receipts[..] else { panic!("two layers") };
+    assert_eq!(*large, if known { dense.weight_bytes() } else { plain.weight_bytes() });
+    assert_eq!(*small, plain.weight_bytes());
+    let why = |receipt: &gristmill::Receipt| {
+        receipt.kernels().iter().find_map(|kernel| kernel.packing_reason().copied())
+    };
+    assert_eq!(why(from_memory).map(|why| (why.packing, why.instead_of)), known.then_some((DENSE, "r32k4")));
+    assert_eq!(from_memory.to_json().contains("\"from_memory\":{\"packing\":\"r32t5\""), known);
+    assert_eq!(why(from_caches), None);
+    assert!(!from_caches.to_json().contains("from_memory"));
     Ok(())
 }

@@ -426,6 +426,8 @@ fn terms_of_units(plan: &LookupPlan<'_>) -> Terms {
     let format = plan.format;
     let unit = format.unit;
     let rows = plan.pack.packing.rows;
+    let types = plan.pack.terms;
+    let (scale, of_a_row) = (types.of_unit("unit"), types.of_a_row());
     let mut per_unit = String::new();
     if format.offset {
         per_unit.push_str("let x_sum = simd::splat_f32(*a.x_sums.add(token * a.units + unit) as f32);\n");
@@ -438,7 +440,7 @@ fn terms_of_units(plan: &LookupPlan<'_>) -> Terms {
     }
     let has_x = format.activations.block.is_some();
     let term = |name: &str| {
-        let load = terms::load(plan.pack.terms, name, &format!("unit * {rows} + q * LANES"));
+        let load = terms::load(types, name, &format!("{scale} * {rows} + q * LANES"));
         if has_x { format!("simd::mul_f32({load}, x_scale)") } else { load }
     };
     let scaled = match (format.has_scales(), has_x) {
@@ -458,9 +460,9 @@ fn terms_of_units(plan: &LookupPlan<'_>) -> Terms {
                 "let mut {name} = [{from}; V];
                  for i in 0..V {{
                      let row = row + i * BYTES;
-                     {name}[i] = {from}.add(row / ROWS * ROWS * a.units + row % ROWS);
+                     {name}[i] = {from}.add(row / ROWS * ROWS * {of_a_row} + row % ROWS);
                  }}",
-                from = terms::pointer(plan.pack.terms, name),
+                from = terms::pointer(types, name),
             );
         }
     }

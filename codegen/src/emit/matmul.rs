@@ -15,10 +15,6 @@ use super::text::float;
 use crate::plan::{Dot, FormatPlan, MatmulPlan, UpperPlane, trits};
 use std::fmt::Write;
 
-/// Bytes of activations that all rows go through at once: half of the smallest second cache of the processors meant, so
-/// that they stay there while weights pass by.
-const SHARE: u32 = 256 << 10;
-
 /// Name of the loop a plan needs, without the ISA: all that its text depends on. Formats that differ only
 /// in what packing has evened out (their layout, their smallest value, their table) share one.
 pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
@@ -99,13 +95,6 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
              const LINE: usize = {LINE};\n"
         );
     }
-    if plan.tokens > 1 {
-        let _ = write!(
-            out,
-            "/// Bytes of activations that all rows go through at once.
-             const SHARE: usize = {SHARE};\n"
-        );
-    }
     if pack.trits() {
         let trits::Tables { plain, escaped, fifth } = trits::tables();
         let _ = write!(
@@ -165,7 +154,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
         shares = if plan.tokens > 1 {
             format!(
                 "// All rows go through some tokens, whose activations stay in the caches, then through the next.
-                 let shares = a.m.div_ceil((SHARE / a.x_stride.max(1)).max(1));
+                 let shares = a.m.div_ceil((a.x_share / a.x_stride.max(1)).max(1));
                  let share = a.m.div_ceil(shares.max(1)).next_multiple_of({});
                  let mut first = 0;
                  while first < a.m {{ let last = a.m.min(first + share);",

@@ -124,7 +124,7 @@ pub(super) fn format_module(
             "/// `{name}` in packing `{packing}`{held}.
              // SAFETY: these facts, the functions and the kernels that read the packing are of one plan.
              pub static PACK_{upper}: PackInfo = unsafe {{ PackInfo::new(PackFacts {{
-                 name: {packing:?}, rows: {rows}, tile_k: {tile_k}, tile_bytes: {tile_bytes}, scale_bytes: {scales}, min_bytes: {mins}, runs: {runs}, min: {min}, table: {table},
+                 name: {packing:?}, rows: {rows}, tile_k: {tile_k}, tile_bytes: {tile_bytes}, scale_bytes: {scales}, min_bytes: {mins}, runs: {runs}, span: {span}, min: {min}, table: {table},
                  pack: pack_{ident}, unpack: unpack_{ident},
              }}) }};\n",
             packing = pack.packing.name,
@@ -138,6 +138,7 @@ pub(super) fn format_module(
             tile_bytes = pack.tile.bytes,
             scales = if plan.has_scales() { pack.terms.scale.bits() / 8 } else { 0 },
             runs = plan.runs(),
+            span = pack.terms.span,
             mins = if plan.offset { pack.terms.min.bits() / 8 } else { 0 },
             min = plan.min(),
             table = pack.table.as_ref().map_or("None".to_string(), |t| format!("Some(&{t:?})")),

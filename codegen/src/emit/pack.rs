@@ -75,11 +75,13 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
         }
     };
     let (unit_index, packed_k) = unit_of("k");
+    let scale_index =
+        if unit == 0 { unit_index.clone() } else { format!("(k / {})", unit * pack.terms.span) };
     let rows = pack.packing.rows;
     let scales = if let Some(superblock) = &plan.superblock {
         pack_parts(plan, pack, superblock)
     } else if plan.has_scales() {
-        let place = format!("{unit_index} * {rows} + row");
+        let place = format!("{scale_index} * {rows} + row");
         let write = |name: &str, value: &str| terms::write(pack.terms, name, name, &place, value);
         // As the block holds them, or what they come to.
         let narrow = |name: &str| terms::stored(plan, pack, name, plan.groups);
@@ -98,11 +100,12 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
         let mins = if plan.offset { format!("{};", write("mins", "offset[run]")) } else { String::new() };
         format!(
             "{pattern}
-             for start in (0..ELEMENTS).step_by({unit}) {{
+             for start in (0..ELEMENTS).step_by({run}) {{
                  let (run, k) = (start / RUN, first + start);
-                 // SAFETY: the caller answers for room for one value a unit and row.
+                 // SAFETY: the caller answers for room for one value a scale and row.
                  unsafe {{ {scales}; {mins} }}
              }}",
+            run = unit * pack.terms.span,
             scales = write("scales", "scale[run]"),
         )
     } else {
@@ -138,13 +141,13 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
         (true, true) => format!(
             "let (scale, offset) = unsafe {{ ({}, {}) }};
              outer * (scale * value as f32 - offset)",
-            terms::read(pack.terms, "scales", "scales", &format!("{unit_index} * {rows} + row")),
-            terms::read(pack.terms, "mins", "mins", &format!("{unit_index} * {rows} + row")),
+            terms::read(pack.terms, "scales", "scales", &format!("{scale_index} * {rows} + row")),
+            terms::read(pack.terms, "mins", "mins", &format!("{scale_index} * {rows} + row")),
         ),
         (true, false) => format!(
             "let scale = unsafe {{ {} }};
              outer * (scale * value as f32)",
-            terms::read(pack.terms, "scales", "scales", &format!("{unit_index} * {rows} + row")),
+            terms::read(pack.terms, "scales", "scales", &format!("{scale_index} * {rows} + row")),
         ),
         (false, _) if plan.format.value.unit != 1.0 => {
             format!("outer * {} * value as f32", float(plan.format.value.unit))

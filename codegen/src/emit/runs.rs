@@ -151,6 +151,7 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>) -> String {
     let pack = &plan.pack;
     let tiles = unit.div_ceil(pack.tile.k);
     let rows = pack.packing.rows;
+    let terms = &pack.terms.of_a_row();
     let mut sums = start(plan);
     sums.push_str(&integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string(), needs_sum(plan)));
     let mut per_token = String::new();
@@ -165,7 +166,7 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>) -> String {
     }
     let has_x = format.activations.block.is_some();
     let term = |name: &str| {
-        let load = terms::load(pack.terms, name, &format!("unit * {rows}"));
+        let load = terms::load(pack.terms, name, &format!("{} * {rows}", pack.terms.of_unit("unit")));
         if has_x { format!("simd::mul_f32({load}, x_scale)") } else { load }
     };
     let mut per_vector = String::from("let sum = simd::to_f32(dot[t][i]);\n");
@@ -187,16 +188,17 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>) -> String {
         let ahead = (PREFETCH_DISTANCE / pack.tile.bytes / tiles).max(1);
         let _ = write!(
             pointers,
-            "let next_terms = (after / ROWS * ROWS * a.units + after % ROWS)
-                 .wrapping_sub(row / ROWS * ROWS * a.units + row % ROWS + ROWS * a.units);\n"
+            "let next_terms = (after / ROWS * ROWS * {terms} + after % ROWS)
+                 .wrapping_sub(row / ROWS * ROWS * {terms} + row % ROWS + ROWS * {terms});\n"
         );
         let _ = write!(
             sums,
             "let ahead = if V * LANES == ROWS || unit + {ahead} < a.units {{
-                 (unit + {ahead}) * {rows}
+                 {next} * {rows}
              }} else {{
-                 ((unit + {ahead}) * {rows}).wrapping_add(next_terms)
-             }};\n"
+                 ({next} * {rows}).wrapping_add(next_terms)
+             }};\n",
+            next = pack.terms.of_unit(&format!("(unit + {ahead})")),
         );
         for (name, used) in [("scales", true), ("mins", format.offset)] {
             if used {
@@ -219,13 +221,13 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>) -> String {
         if used {
             let _ = writeln!(
                 pointers,
-                "let mut {name} = [{from}.add(row / ROWS * ROWS * a.units + row % ROWS); V];
+                "let mut {name} = [{from}.add(row / ROWS * ROWS * {terms} + row % ROWS); V];
                  for i in 1..V {{
                      let row = row + i * LANES;
                      {name}[i] = if ROWS.is_multiple_of(V * LANES) {{
                          {name}[0].add(i * LANES)
                      }} else {{
-                         {from}.add(row / ROWS * ROWS * a.units + row % ROWS)
+                         {from}.add(row / ROWS * ROWS * {terms} + row % ROWS)
                      }};
                  }}",
                 from = terms::pointer(pack.terms, name),

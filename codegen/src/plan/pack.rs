@@ -205,7 +205,7 @@ impl<'a> PackPlan<'a> {
         if plan.offset {
             run += of_a_run(self.terms.min.bits());
         }
-        codes * filled + run / f64::from(plan.unit)
+        codes * filled + run / f64::from(plan.unit * self.terms.span)
     }
 
     /// Codes are trits.

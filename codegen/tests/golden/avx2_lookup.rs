@@ -1,4 +1,4 @@
-pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales_f16 {
+pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales_f16_for4 {
     use ::gristmill::runtime::abi::MatmulArgs;
     use ::gristmill::runtime::simd::avx2::{self as simd, LANES};
     /// Rows of a panel, a byte each.
@@ -162,7 +162,7 @@ pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales_f16 {
                 scales[i] = a
                     .scales
                     .cast::<u16>()
-                    .add(row / ROWS * ROWS * a.units + row % ROWS);
+                    .add(row / ROWS * ROWS * (a.units / 4) + row % ROWS);
             }
             let mut y = [[simd::splat_f32(0.0); 4]; V];
             if first > 0 {
@@ -219,7 +219,7 @@ pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales_f16 {
                             y[i][q],
                             simd::mul_f32(
                                 simd::mul_f32(
-                                    simd::load_f16(scales[i].add(unit * 64 + q * LANES)),
+                                    simd::load_f16(scales[i].add(unit / 4 * 64 + q * LANES)),
                                     x_scale,
                                 ),
                                 sum,

@@ -11,8 +11,6 @@ pub mod matmul_avx2_prefill_r16k4_4bit_by32_q8_0_scales_centred_f16_widen4 {
     const PREFETCH_DISTANCE: usize = 4096;
     /// Rows to a cache line of codes.
     const LINE: usize = 16;
-    /// Bytes of activations that all rows go through at once.
-    const SHARE: usize = 262144;
     /// `V` vectors of rows from `row` by `T` tokens from `token`.
     ///
     /// # Safety
@@ -191,7 +189,7 @@ pub mod matmul_avx2_prefill_r16k4_4bit_by32_q8_0_scales_centred_f16_widen4 {
     pub unsafe fn matmul(a: &MatmulArgs) {
         let end = a.row_end.next_multiple_of(LANES);
         // All rows go through some tokens, whose activations stay in the caches, then through the next.
-        let shares = a.m.div_ceil((SHARE / a.x_stride.max(1)).max(1));
+        let shares = a.m.div_ceil((a.x_share / a.x_stride.max(1)).max(1));
         let share = a.m.div_ceil(shares.max(1)).next_multiple_of(4);
         let mut first = 0;
         while first < a.m {

@@ -7,8 +7,6 @@ pub mod matmul_neon_dotprod_i8mm_prefill_r16k4_6bit_by16x16_q8_k_scales_centred_
     const TILE: usize = 192;
     /// Elements of a row in a tile.
     const TILE_K: usize = 16;
-    /// Bytes of activations that all rows go through at once.
-    const SHARE: usize = 262144;
     /// `V` vectors of rows from `row` by `T` tokens from `token`.
     ///
     /// # Safety
@@ -216,7 +214,7 @@ pub mod matmul_neon_dotprod_i8mm_prefill_r16k4_6bit_by16x16_q8_k_scales_centred_
     pub unsafe fn matmul(a: &MatmulArgs) {
         let end = a.row_end.next_multiple_of(LANES);
         // All rows go through some tokens, whose activations stay in the caches, then through the next.
-        let shares = a.m.div_ceil((SHARE / a.x_stride.max(1)).max(1));
+        let shares = a.m.div_ceil((a.x_share / a.x_stride.max(1)).max(1));
         let share = a.m.div_ceil(shares.max(1)).next_multiple_of(4);
         let mut first = 0;
         while first < a.m {

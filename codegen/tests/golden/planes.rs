@@ -339,7 +339,7 @@ pub mod planes {
                 };
                 for start in (0..ELEMENTS).step_by(64) {
                     let (run, k) = (start / RUN, first + start);
-                    // SAFETY: the caller answers for room for one value a unit and row.
+                    // SAFETY: the caller answers for room for one value a scale and row.
                     unsafe {
                         scales.cast::<u16>().add((k / 64) * 16 + row).write(scale[run]);
                     }
@@ -414,6 +414,7 @@ pub mod planes {
             scale_bytes: 2,
             min_bytes: 0,
             runs: 1,
+            span: 1,
             min: -1,
             table: None,
             pack: pack_r16k4_f16,
@@ -440,8 +441,6 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_f16_widen4 {
     const PREFETCH_DISTANCE: usize = 4096;
     /// Rows to a cache line of codes.
     const LINE: usize = 16;
-    /// Bytes of activations that all rows go through at once.
-    const SHARE: usize = 262144;
     /// `V` vectors of rows from `row` by `T` tokens from `token`.
     ///
     /// # Safety
@@ -641,7 +640,7 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_f16_widen4 {
     pub unsafe fn matmul(a: &MatmulArgs) {
         let end = a.row_end.next_multiple_of(LANES);
         // All rows go through some tokens, whose activations stay in the caches, then through the next.
-        let shares = a.m.div_ceil((SHARE / a.x_stride.max(1)).max(1));
+        let shares = a.m.div_ceil((a.x_share / a.x_stride.max(1)).max(1));
         let share = a.m.div_ceil(shares.max(1)).next_multiple_of(2);
         let mut first = 0;
         while first < a.m {
@@ -969,7 +968,7 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0x312368207744fb39),
+            id: KernelId(0x9caea25009a80a62),
             name: "matmul.planes.avx2",
             op: Op::Matmul,
             format: 0,

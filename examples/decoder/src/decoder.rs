@@ -128,6 +128,7 @@ impl Decoder {
         let threads = Threads::new(options.threads)?;
         let mut layers = LayerOptions::new(&threads);
         layers.linear.restrict = Some(crate::weights::restricted(options.isa));
+        layers.linear.working_set = Some(model.file().working_set());
         let weights = Weights::load(&config, &model, options.head.as_deref(), &layers)?;
         let buffers = Buffers::new(&config, &weights, batch, &threads)?;
         let turns = turns(&config, weights.rope_freqs.as_deref(), context)?;

@@ -4,6 +4,7 @@ use super::candidate::Candidate;
 use super::prepared::Prepared;
 use super::rules::broken_rule;
 use crate::error::Error;
+use crate::from_memory::FromMemory;
 use crate::reason::{Reason, Refusal, Rejection, write_rejections};
 use crate::registry::Entry;
 use crate::request::Shape;
@@ -44,6 +45,13 @@ impl<'p> Decision<'p> {
     /// reason, else [`Error::NoKernel`] with the reason for each kernel.
     pub fn kernel(&self) -> Result<&'static Entry, Error> {
         self.candidate().map(|candidate| candidate.entry)
+    }
+
+    /// Why the chosen kernel's packing is the one with the fewest bytes and not the one that is fastest from caches; `None`
+    /// where that is not why it was chosen.
+    pub fn packing_reason(&self) -> Option<&'p FromMemory> {
+        let why = self.prepared.packing_reason(self.shape.n, self.shape.k)?;
+        (self.chosen?.packing() == Some(why.packing)).then_some(why)
     }
 
     /// Why each kernel that was not chosen was not, in order of preference. Worked out as it is read.
@@ -126,6 +134,12 @@ impl Prepared {
         }
         match (chosen, &self.activations) {
             (Some(chosen), _) => {
+                if let Some(why) = self.packing_reason(shape.n, shape.k)
+                    && chosen.packing() == Some(why.packing)
+                    && candidate.packing() == Some(why.instead_of)
+                {
+                    return Some(Reason::MoreBytes { over: chosen.entry.name, why: *why });
+                }
                 let place = |of: &Candidate| self.usable.iter().position(|usable| usable.index == of.index);
                 match place(candidate) < place(&chosen) {
                     true => Some(Reason::Slower { than: chosen.entry.name }),
@@ -146,6 +160,9 @@ impl std::fmt::Display for Decision<'_> {
         let Prepared { op, format_name, input, device, .. } = self.prepared;
         write!(f, "{op} of `{format_name}` ({input}) on {device}, {}", self.shape)?;
         write!(f, "\nchosen: {} ({})", chosen.name, chosen.source)?;
+        if let Some(why) = self.packing_reason() {
+            write!(f, "\nweights are held in {why}")?;
+        }
         let rejected: Vec<Rejection> = self.rejected().collect();
         if !rejected.is_empty() {
             f.write_str("\nnot chosen:")?;

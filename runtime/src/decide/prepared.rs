@@ -3,6 +3,7 @@
 use super::allowed::Allowed;
 use super::candidate::Candidate;
 use crate::device::Device;
+use crate::from_memory::FromMemory;
 use crate::gpu::{GpuProfile, NoGpu};
 use crate::reason::Reason;
 use crate::registry::{Registry, WithoutImage};
@@ -33,6 +34,8 @@ pub struct Prepared {
     pub(super) usable: Box<[Candidate]>,
     /// The same in measured order, by class of shape; empty without a tuning, as is each that was not measured.
     pub(super) tuned: Box<[Box<[Candidate]>]>,
+    /// Why `usable` begins with the packing of the fewest bytes, where it does for that reason.
+    pub(super) from_memory: Option<FromMemory>,
     /// How activations get to int8, for a product that starts from floats.
     pub(super) activations: Option<Arc<Prepared>>,
     pub(super) features: FeatureSet,

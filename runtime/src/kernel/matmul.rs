@@ -10,6 +10,7 @@ use crate::aligned::Aligned;
 use crate::cuda;
 use crate::decide::{Candidate, Decision, Prepared};
 use crate::error::Error;
+use crate::from_memory::FromMemory;
 use crate::launch::{self, ActivationCode, Launcher, MatmulCode, On, PanelSize, Panels};
 use crate::packed_size::PackedSize;
 #[cfg(feature = "cuda")]
@@ -35,6 +36,8 @@ pub struct Matmul {
     /// Reads rows that are not packed; there only for a kernel without a packing.
     dequantizer: Option<Dequantizer>,
     dtypes: Vec<DType>,
+    /// The kernel's index in its registry, and why its packing is the one with the fewest bytes, if that is why it was chosen.
+    from_memory: Option<(usize, FromMemory)>,
 }
 
 impl Matmul {
@@ -91,6 +94,8 @@ impl Matmul {
             .iter()
             .copied()
             .filter(|dtype| described(dtype) && (from_float || *dtype == DType::I8));
+        let chosen_for = prepared.packing_reason(n, k);
+        let chosen_for = chosen_for.filter(|why| packing.is_some_and(|packing| packing.name == why.packing));
         Ok(Matmul {
             layout: WeightLayout { format, packing, unit },
             activation_format,
@@ -98,6 +103,7 @@ impl Matmul {
             quantizers,
             dequantizer,
             dtypes: dtypes.collect(),
+            from_memory: chosen_for.map(|why| (candidate.index, *why)),
             on,
         })
     }
@@ -129,7 +135,11 @@ impl Matmul {
         if let Some(dequantizer) = &mut self.dequantizer {
             dequantizer.record(recording)?;
         }
-        self.on.record(recording)
+        self.on.record(recording)?;
+        if let (Some(recording), Some((index, why))) = (recording, self.from_memory) {
+            recording.ledger.packed_for(index, why);
+        }
+        Ok(())
     }
 
     /// Whether weights packed by `other` can be run by this kernel.

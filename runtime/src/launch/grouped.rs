@@ -1,9 +1,10 @@
 //! Launches of products whose tokens go to matrices of their own.
 
+use super::Launcher;
 use super::product::{MatmulCode, Shared};
-use super::{Launcher, product::granule_rows};
 use crate::abi::MatmulArgs;
 use crate::activations::Activations;
+use crate::division::granule_rows;
 use crate::threads::{Threads, split_range};
 use crate::weights::PackedMatrix;
 use std::ops::Range;
@@ -67,7 +68,8 @@ impl Launcher<MatmulCode> {
         }
         assert!(y.len() / n >= next, "the output has a row for each token");
         let macs = (work.tokens as u64).saturating_mul(n as u64).saturating_mul(k as u64);
-        let rows = granule_rows(n, panel, threads.most_parts().div_ceil(work.groups.max(1)));
+        let each = |of: usize| of.div_ceil(work.groups.max(1));
+        let rows = granule_rows(n, panel, each(threads.most_parts()), each(threads.count()));
         let granules = n.div_ceil(rows);
         let all = (work.tokens + work.groups) * granules;
         let y = Shared(y.as_mut_ptr());

@@ -4,16 +4,14 @@ use super::Launcher;
 use crate::abi::{MatmulArgs, MatmulFn};
 use crate::activations::{Activations, RowLayout};
 use crate::decide::Candidate;
+use crate::device::CpuProfile;
+use crate::division::granule_rows;
 use crate::error::Error;
 use crate::registry::{Code, PackInfo, Registry, Unit};
 use crate::threads::{Threads, share, split_range};
 use crate::weights::{PackedMatrix, Stack};
 use gristmill_spec::vocab::Op;
 use std::ops::Range;
-
-/// Rows that a part of a product takes at least, where there are enough: a multiple of the row tiles
-/// that kernels use.
-const ROWS_PER_GRANULE: usize = 64;
 
 /// Code of a product.
 #[derive(Clone, Copy, Debug)]
@@ -185,7 +183,7 @@ impl Launcher<MatmulCode> {
         );
         let args = Shared(MatmulArgs::of(weights, x, bias, y.as_mut_ptr()));
         let work = (m as u64).saturating_mul(n as u64).saturating_mul(k as u64);
-        let granule = granule_rows(n, weights.layout.panel_rows(), threads.most_parts());
+        let granule = granule_rows(n, weights.layout.panel_rows(), threads.most_parts(), threads.count());
         let granules = n.div_ceil(granule);
         let run = |job: Range<usize>| {
             let rows = Range { start: (job.start * granule).min(n), end: (job.end * granule).min(n) };
@@ -202,13 +200,6 @@ impl Launcher<MatmulCode> {
             threads.divide_all(threads.parts(work, granules), 0..granules, &split_range, &run);
         });
     }
-}
-
-/// How many rows of a matrix a thread takes at a time at least, of `n` in panels of `panel`, so that there are `parts`.
-/// Narrow matrices are cut as finely as the packing allows, or some threads would have nothing.
-pub(super) fn granule_rows(n: usize, panel: usize, parts: usize) -> usize {
-    let wide = panel * ROWS_PER_GRANULE.div_ceil(panel);
-    if n / wide >= parts { wide } else { panel }
 }
 
 impl MatmulArgs {
@@ -234,6 +225,7 @@ impl MatmulArgs {
             units,
             x: x.q.as_ptr(),
             x_stride: stride,
+            x_share: CpuProfile::detect().caches.activations(),
             x_scales: x.scales.as_ptr(),
             x_blocks: blocks,
             x_sums: x.sums.as_ptr(),

@@ -116,8 +116,11 @@ impl PackFacts {
         if self.name.is_empty() {
             return Some("a packing has no name");
         }
-        if self.rows == 0 || self.tile_k == 0 || self.tile_bytes == 0 || self.runs == 0 {
+        if self.rows == 0 || self.tile_k == 0 || self.tile_bytes == 0 || self.runs == 0 || self.span == 0 {
             return Some("a panel, a tile or a super-block is empty");
+        }
+        if self.runs > 1 && self.span > 1 {
+            return Some("units share a scale in two ways");
         }
         if !matches!(self.scale_bytes, 0 | 1 | 2 | 4) || !matches!(self.min_bytes, 0 | 1 | 2 | 4) {
             return Some("a packed scale or minimum term is not 1, 2 or 4 bytes wide");

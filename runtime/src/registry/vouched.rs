@@ -159,7 +159,7 @@ impl PackInfo {
         }
     }
 
-    /// Words of four bytes that the scales of a panel take: a number of `scale_bytes` for each unit and row, row fastest; or
+    /// Words of four bytes that the scales of a panel take: a number of `scale_bytes` for each `span` units and row, row fastest; or
     /// super-block after super-block the number of each row and behind them the integers of its units (i8), row fastest.
     /// `None` if there are too many.
     pub fn scale_words(&self, units: usize) -> Option<usize> {
@@ -175,7 +175,8 @@ impl PackInfo {
         if bytes == 0 {
             return Some(0);
         }
-        let shared = units.checked_div(self.runs)?.checked_mul(self.rows)?.checked_mul(bytes)?.div_ceil(4);
+        let shared = units.checked_div(self.runs)?.div_ceil(self.span);
+        let shared = shared.checked_mul(self.rows)?.checked_mul(bytes)?.div_ceil(4);
         if self.runs == 1 {
             return Some(shared);
         }
@@ -216,7 +217,7 @@ pub struct PackFacts {
     pub tile_k: usize,
     /// Bytes of a tile: all rows of a panel, `tile_k` elements each.
     pub tile_bytes: usize,
-    /// Bytes of a packed scale, of which packed weights have one for each unit or super-block: 1, 2 or 4; 0 where they have
+    /// Bytes of a packed scale, of which packed weights have one for each `span` units or super-block: 1, 2 or 4; 0 where they have
     /// none. Four hold an f32, fewer what the format stores.
     pub scale_bytes: usize,
     /// The same for minimum terms.
@@ -224,6 +225,8 @@ pub struct PackFacts {
     /// Units of a super-block, which share a scale and minimum term and have an integer each; 1 where
     /// each unit has its own scale.
     pub runs: usize,
+    /// Units that share a scale and minimum term without integers; 1 elsewhere. Rows are whole numbers of so many units.
+    pub span: usize,
     /// Integer value of operand 0.
     pub min: i32,
     /// Operand of each code, where codes are looked up.

@@ -104,6 +104,7 @@ pub const P4: PackFacts = PackFacts {
     scale_bytes: 0,
     min_bytes: 0,
     runs: 1,
+    span: 1,
     min: 0,
     table: None,
     pack: pack_tail2,

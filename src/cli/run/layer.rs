@@ -2,6 +2,7 @@
 //! feed-forward part.
 
 use super::super::error::CliError;
+use super::super::held::Held;
 use super::super::progress;
 use super::super::progress::step;
 use super::super::random::Random;
@@ -29,6 +30,11 @@ const FORMAT: &str = "i2_s";
 /// If the build holds no kernels for the format.
 pub fn run(layers: u32, bench: &mut Bench<'_>) -> Result<Done, CliError> {
     let (_, format) = REGISTRY.format(FORMAT)?;
+    let mut working_set = 0u64;
+    for (_, n, k) in TENSORS {
+        working_set += format.tensor_bytes(n, k)? as u64 * u64::from(layers);
+    }
+    bench.held = Held::new(working_set);
     let mut done = Done::default();
     let bar = progress::bar(u64::from(layers) * TENSORS.len() as u64);
     for layer in 0..layers {

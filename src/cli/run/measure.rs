@@ -1,6 +1,7 @@
 //! One tensor: decide, pack, multiply, check against the oracle, take the time.
 
 use super::super::error::CliError;
+use super::super::held::Held;
 use super::super::memory::Need;
 use super::super::random::Random;
 use super::super::verify::{Bounded, NMSE_BOUND, normalized_error};
@@ -40,6 +41,8 @@ pub struct Bench<'b> {
     pub tokens: &'b [usize],
     /// Seed of inputs.
     pub seed: u64,
+    /// Bytes of weights that take turns, and in which packings they are held for that.
+    pub held: Held,
     /// Grown for the largest product.
     pub workspace: Workspace,
 }
@@ -168,11 +171,14 @@ impl Bench<'_> {
         };
         let request = Request::matmul(format.name, Shape::new(1, n, k));
         let request = request.on(self.device).with_precision(self.precision);
+        let request = request.with_working_set(self.held.working_set());
         let prepared = REGISTRY.prepare(&request)?;
         let mut packed: Option<(Matmul, PackedMatrix)> = None;
         // A missing kernel is the better reason.
         if let Some(m) = self.tokens.first() {
-            prepared.decide(Shape::new(*m, n, k)).kernel()?;
+            let decision = prepared.decide(Shape::new(*m, n, k));
+            decision.kernel()?;
+            self.held.add(&decision);
             self.room(name, n, k)?;
         }
         for &m in self.tokens {

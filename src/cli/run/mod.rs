@@ -9,6 +9,7 @@ pub use arguments::Arguments;
 
 use super::error::{CliError, Outcome, is_no_kernel};
 use super::files::{self, Kind};
+use super::held::Held;
 use super::json::print_json;
 use super::progress::step;
 use super::{output, progress, request};
@@ -41,6 +42,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         precision: arguments.precision,
         tokens: &arguments.m,
         seed: arguments.seed,
+        held: Held::default(),
         workspace,
     };
     let done = match &arguments.file {
@@ -52,9 +54,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     }
     let wrong = done.runs().filter(|run| run.accuracy.is_wrong()).count();
     if arguments.json {
-        print_json(out, &done.json(arguments, bench.threads.count()))?;
+        print_json(out, &done.json(arguments, bench.threads.count(), &bench.held))?;
     } else {
-        done.print(arguments, bench.threads.count(), out)?;
+        done.print(arguments, bench.threads.count(), &bench.held, out)?;
     }
     Ok(match (wrong + done.defects.len(), done.without.count()) {
         (0, 0) => Outcome::Yes,
@@ -71,6 +73,7 @@ pub fn threads(asked: Option<usize>) -> usize {
 fn model(path: &std::path::Path, types: &TypeNumbers, bench: &mut Bench<'_>) -> Result<Done, CliError> {
     let file = files::open(path, types)?;
     let transforms = Transforms::of(&file)?;
+    bench.held = Held::new(file.working_set());
     let mut done = Done::default();
     let bar = progress::bar(file.tensors().len() as u64);
     for tensor in file.tensors() {

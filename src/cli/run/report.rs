@@ -2,6 +2,7 @@
 
 use super::super::error::CliError;
 use super::super::files::{Decided, Without};
+use super::super::held::Held;
 use super::super::table::{Side, Table, bytes, counted, measured};
 use super::arguments::Arguments;
 use super::measure::{Accuracy, Measured, Run};
@@ -39,6 +40,7 @@ impl Done {
         &self,
         arguments: &Arguments,
         threads: usize,
+        held: &Held,
         out: &mut dyn Write,
     ) -> Result<(), CliError> {
         let mut table = Table::new(&[
@@ -99,6 +101,7 @@ impl Done {
             bytes(file as u64),
             bytes(packed as u64)
         )?;
+        held.print(out)?;
         if self.tensors.len() > 1 {
             let sums: Vec<String> =
                 arguments.m.iter().map(|&m| format!("{} us at m = {m}", measured(sum(m) * 1e6))).collect();
@@ -140,7 +143,7 @@ impl Done {
         Ok(())
     }
 
-    pub(super) fn json(&self, arguments: &Arguments, threads: usize) -> Value {
+    pub(super) fn json(&self, arguments: &Arguments, threads: usize, held: &Held) -> Value {
         let rows = self.tensors.iter().flat_map(|tensor| {
             tensor.runs.iter().map(move |run| {
                 json!({
@@ -167,6 +170,8 @@ impl Done {
         json!({
             "file_bytes": file_bytes,
             "packed_bytes": packed_bytes,
+            "working_set": held.working_set(),
+            "from_memory": held.json(),
             "tensors": rows.collect::<Vec<_>>(),
             "without_kernel": self.without.json(),
             "defective": self.defects.iter().map(|(tensor, what)| json!({"tensor": tensor, "problem": what})).collect::<Vec<_>>(),

@@ -255,6 +255,8 @@ impl Run<'_> {
             units,
             x: x.pointer(),
             x_stride,
+            // Not what handles say: rows go through three tokens at a time, and then more.
+            x_share: 3 * x_stride,
             x_scales: x_scales.pointer(),
             x_blocks: self.x.scales.len() / m.max(1),
             x_sums: sums.pointer(),
@@ -309,11 +311,11 @@ impl Run<'_> {
     }
 }
 
-/// Words that the scales of a panel take, or its minimum terms: a number of so many bytes a row and unit, or one a row and
+/// Words that the scales of a panel take, or its minimum terms: a number of so many bytes a row and `span` units, or one a row and
 /// super-block and a byte for each unit.
 fn words(packing: &PackInfo, units: usize, bytes: usize) -> usize {
     match packing.runs {
-        1 => units * packing.rows * bytes / 4,
+        1 => units / packing.span * packing.rows * bytes / 4,
         runs => units / runs * (packing.rows * bytes / 4 + (runs * packing.rows).div_ceil(4)),
     }
 }

@@ -272,6 +272,54 @@ fn options_count_and_nothing_else() -> Outcome {
     Ok(())
 }
 
+/// What a step reads: all tensors, but an embedding of which only rows are looked up.
+#[test]
+fn a_model_says_how_many_bytes_take_turns() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("w.gguf");
+    let embedding = quantized("i2_s", 6, 1)?;
+    let up = quantized("q4_k", 4, 2)?;
+    let tied: [Tensor<'_>; 2] = [
+        ("token_embd.weight", &[256, 6], 36, embedding.clone()),
+        ("blk.0.ffn_up.weight", &[256, 4], 12, up.clone()),
+    ];
+    write(&path, &tied)?;
+    let all = (embedding.len() + up.len()) as u64;
+    assert_eq!(Model::open(&path)?.file().working_set(), all);
+    let apart: Vec<Tensor<'_>> =
+        tied.into_iter().chain([("output.weight", &[256, 6][..], 36, embedding)]).collect();
+    write(&path, &apart)?;
+    let model = Model::open(&path)?;
+    assert_eq!(model.file().working_set(), all);
+    // What a layer is made with: what was said, else the model's bytes.
+    let threads = Threads::single();
+    let mut options = LayerOptions::new(&threads);
+    let held = |options: &LayerOptions<'_>| -> Result<usize, Box<dyn std::error::Error>> {
+        Ok(model.linear("output.weight", options)?.weight_bytes())
+    };
+    let by_itself = held(&options)?;
+    options.linear.working_set = Some(0);
+    let small = held(&options)?;
+    assert_eq!(by_itself, small);
+    options.linear.working_set = Some(u64::MAX);
+    let large = held(&options)?;
+    // A file that no cache holds: zeros that the disk does not have.
+    options.linear.working_set = None;
+    let mut writer = GgufWriter::new();
+    let matrix = quantized("i2_s", 6, 1)?;
+    writer.tensor("output.weight", &[256, 6], 36, matrix.len() as u64)?;
+    writer.tensor("plain", &[1 << 20, 1 << 14], 0, 1 << 36)?;
+    let mut stream = writer.write_to(std::fs::File::create(&path)?)?;
+    stream.data("output.weight", &matrix)?;
+    drop(stream);
+    let file = std::fs::OpenOptions::new().write(true).open(&path)?;
+    file.set_len(file.metadata()?.len().next_multiple_of(32) + (1 << 36))?;
+    let model = Model::open(&path)?;
+    assert_eq!(model.file().working_set(), (1 << 36) + matrix.len() as u64);
+    assert_eq!(model.linear("output.weight", &options)?.weight_bytes(), large);
+    Ok(())
+}
+
 #[test]
 fn damaged_files_never_panic() -> Outcome {
     let folder = tempfile::tempdir()?;

@@ -1,0 +1,59 @@
+//! Packings that tensors of a model are held in because it is read from memory, as `plan` and `run` tell it.
+
+use super::error::CliError;
+use super::table::counted;
+use gristmill::{Decision, FromMemory, json};
+use serde_json::{Value, json};
+use std::io::Write;
+
+/// What decisions said of the packing of each tensor.
+#[derive(Default)]
+pub struct Held {
+    working_set: u64,
+    /// Format, why, and tensors of which it was said.
+    because: Vec<(String, FromMemory, usize)>,
+}
+
+impl Held {
+    /// Nothing yet; `working_set` is the bytes of weights that take turns.
+    pub fn new(working_set: u64) -> Held {
+        Held { working_set, because: Vec::new() }
+    }
+
+    /// What requests are to say.
+    pub fn working_set(&self) -> Option<u64> {
+        Some(self.working_set)
+    }
+
+    /// Counts the decision for a tensor.
+    pub fn add(&mut self, decision: &Decision<'_>) {
+        let Some(why) = decision.packing_reason() else { return };
+        let format = decision.prepared().format_name();
+        match self.because.iter_mut().find(|(name, known, _)| name == format && known == why) {
+            Some((_, _, count)) => *count += 1,
+            None => self.because.push((format.to_owned(), *why, 1)),
+        }
+    }
+
+    /// `[{"format", "tensors", "packing", "instead_of", "working_set", "cache"}]`.
+    pub fn json(&self) -> Vec<Value> {
+        let row = |(format, why, count): &(String, FromMemory, usize)| {
+            let mut row = json::from_memory(why);
+            row["format"] = json!(format);
+            row["tensors"] = json!(count);
+            row
+        };
+        self.because.iter().map(row).collect()
+    }
+
+    /// Prints a line for each format.
+    ///
+    /// # Errors
+    /// When `out` refuses.
+    pub fn print(&self, out: &mut dyn Write) -> Result<(), CliError> {
+        for (format, why, count) in &self.because {
+            writeln!(out, "{} of {format} are held in {why}", counted(*count, "tensor"))?;
+        }
+        Ok(())
+    }
+}
