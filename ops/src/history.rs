@@ -218,8 +218,12 @@ fn make(path: &Path) -> Result<(), HistoryError> {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         Some(_) | None => Path::new("."),
     };
-    let new =
-        tempfile::Builder::new().prefix(".gristmill-").suffix(".part").tempfile_in(folder).map_err(failed)?;
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".gristmill-").suffix(".part");
+    // A temporary file is private by default; the finished one is a file like any other.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let new = builder.tempfile_in(folder).map_err(failed)?;
     let create = || -> rusqlite::Result<()> {
         let connection = connect(new.path())?;
         connection.execute_batch(TABLES)?;
