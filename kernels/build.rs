@@ -12,5 +12,9 @@ fn main() {
     if std::env::var_os("CARGO_FEATURE_CUDA").is_some() {
         builder = builder.with_cuda();
     }
+    println!(
+        "cargo::rustc-env=GRISTMILL_COMPILER={}",
+        gristmill_codegen::builder::compiler().replace('\u{1f}', " ")
+    );
     builder.build();
 }

@@ -393,8 +393,8 @@ fn extra_dirs() -> Vec<PathBuf> {
         .unwrap_or_default()
 }
 
-/// Compiler, target and flags of this build, as they go into kernel identities.
-fn compiler() -> String {
+/// Compiler, target and flags of the build whose script calls this, as they go into kernel identities.
+pub fn compiler() -> String {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version = std::process::Command::new(rustc)
         .arg("--version")

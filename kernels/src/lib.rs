@@ -10,4 +10,7 @@
     reason = "generated: `max` and `min` leave no NaN where `clamp` does; loops over lanes, runs and tokens keep one form"
 )]
 
+/// Compiler, target, optimization and flags that the kernels of [`REGISTRY`] were compiled with.
+pub const COMPILER: &str = env!("GRISTMILL_COMPILER");
+
 include!(concat!(env!("OUT_DIR"), "/gristmill.rs"));

@@ -420,6 +420,9 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// A program has one observer of launches.
+    #[error("this program has an observer of launches already\n  help: start the monitor once, and keep it")]
+    SecondObserver,
     /// A recording can only take launches of the registry it was made for.
     #[error("the recording belongs to the registry of `{recording}`, the kernel to that of `{kernel}`")]
     ForeignRecording {

@@ -63,6 +63,7 @@ pub mod import;
 pub mod kernel;
 pub mod linear;
 pub mod number;
+pub mod observe;
 pub mod reason;
 pub mod receipt;
 pub mod registry;

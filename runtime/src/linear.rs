@@ -8,6 +8,7 @@ use crate::device::{CpuProfile, Device};
 use crate::error::Error;
 use crate::hadamard::Hadamard;
 use crate::kernel::{Dequantizer, Matmul, check_operands, fill};
+use crate::observe::fell_back;
 use crate::plain::PlainWeights;
 use crate::receipt::{FallbackNote, Recording};
 use crate::registry::Registry;
@@ -19,7 +20,7 @@ use crate::workspace::{Workspace, WorkspaceSize};
 use gristmill_spec::vocab::{DType, DeviceKind, Op};
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 /// What a layer may do when no kernel serves it. Whatever it does is in the receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -440,7 +441,7 @@ impl Linear {
         let (n, k) = (self.n, self.k);
         if let Some(Choice { matmul, packed }) = self.choice(Shape { m, n, k }, input.dtype()) {
             if let Some(moved) = &self.moved {
-                moved.runs.fetch_add(1, Ordering::Relaxed);
+                fell_back(moved);
             }
             return matmul.run(&self.packed[*packed], input, m, bias, y, workspace, threads);
         }
@@ -453,7 +454,7 @@ impl Linear {
                 if k == 0 {
                     return fill(bias, y, n);
                 }
-                note.runs.fetch_add(1, Ordering::Relaxed);
+                fell_back(note);
                 plain.run(input, m, bias, y, workspace, threads)
             }
             // Nothing to compute needs no kernel.
@@ -507,7 +508,7 @@ impl Linear {
         };
         matmul.run_quantized(&self.packed[*packed], x, bias, y, threads)?;
         if let Some(moved) = &self.moved {
-            moved.runs.fetch_add(1, Ordering::Relaxed);
+            fell_back(moved);
         }
         Ok(())
     }

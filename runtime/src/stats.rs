@@ -9,7 +9,7 @@ static TIMING: AtomicBool = AtomicBool::new(false);
 /// Turns the clock of launches on or off, for the whole program. It is off at first. On the processor, two readings of the
 /// clock cost some 50 ns a launch. On a GPU each launch is put between two events and waited for, so that nothing overlaps any
 /// more and a step takes longer by what its launches had hidden of one another: for looking closely, not for every day. Launches
-/// in a graph are counted without a time.
+/// in a graph are counted without a time. An [observer](crate::observe) may have the time of single launches taken besides.
 pub fn measure_time(on: bool) {
     TIMING.store(on, Ordering::Relaxed);
 }

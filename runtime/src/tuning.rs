@@ -81,6 +81,13 @@ impl ShapeClass {
         (from, TOKENS.get(at).copied().unwrap_or(usize::MAX))
     }
 
+    /// The numbers of weights in it, from and to.
+    pub fn weights(self) -> (usize, usize) {
+        let at = self.index() / (TOKENS.len() + 1);
+        let from = at.checked_sub(1).and_then(|before| WEIGHTS.get(before)).map_or(0, |most| most + 1);
+        (from, WEIGHTS.get(at).copied().unwrap_or(usize::MAX))
+    }
+
     /// Something of the class to measure: with whole blocks of every known format, and not larger than need be.
     pub fn example(self) -> Shape {
         const MATRICES: [(usize, usize); WEIGHTS.len() + 1] =

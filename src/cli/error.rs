@@ -81,6 +81,14 @@ pub enum CliError {
     /// Nothing can be validated.
     #[error(transparent)]
     Validate(#[from] ValidateError),
+    /// A history that can't be read or added to.
+    #[cfg(feature = "ops")]
+    #[error(transparent)]
+    History(#[from] gristmill_ops::HistoryError),
+    /// A file that holds no records of measurements.
+    #[cfg(feature = "ops")]
+    #[error(transparent)]
+    Records(#[from] gristmill_ops::read::ReadError),
     /// A spec path that can't be read.
     #[error(transparent)]
     Specs(#[from] gristmill_spec::ReadError),

@@ -19,6 +19,8 @@ mod files;
 #[cfg(feature = "cuda")]
 mod gpu_time;
 mod held;
+#[cfg(feature = "ops")]
+mod history;
 mod inspect;
 mod json;
 mod list;
@@ -30,6 +32,8 @@ mod progress;
 mod quantize;
 pub(crate) mod random;
 mod raw;
+#[cfg(feature = "ops")]
+mod report;
 mod request;
 mod run;
 mod specs;
@@ -80,6 +84,10 @@ pub enum Command {
     Dequantize(dequantize::Arguments),
     Doctor(doctor::Arguments),
     Docs(docs::Arguments),
+    #[cfg(feature = "ops")]
+    History(history::Arguments),
+    #[cfg(feature = "ops")]
+    Report(report::Arguments),
     AnalyzeLibrary(analyze_library::Arguments),
     CompareBackend(compare_backend::Arguments),
 }
@@ -150,6 +158,10 @@ pub fn dispatch(command: Command, out: &mut Plain<impl Write>) -> Result<Outcome
         Command::Dequantize(arguments) => dequantize::run(&arguments, out),
         Command::Doctor(arguments) => doctor::run(&arguments, out),
         Command::Docs(arguments) => docs::run(&arguments, out),
+        #[cfg(feature = "ops")]
+        Command::History(arguments) => history::run(&arguments, out),
+        #[cfg(feature = "ops")]
+        Command::Report(arguments) => report::run(&arguments, out),
         Command::AnalyzeLibrary(arguments) => analyze_library::run(&arguments, out),
         Command::CompareBackend(arguments) => compare_backend::run(&arguments, out),
     }

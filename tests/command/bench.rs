@@ -7,21 +7,26 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 21] = [
+    "at",
     "ceiling",
+    "compiler",
     "file_bits_per_weight",
     "format",
     "gb_s",
     "gmac_s",
+    "id",
     "includes_activation_quantization",
     "isa",
     "k",
     "kernel",
     "m",
+    "machine",
     "memory",
     "memory_bits_per_weight",
     "n",
     "percent",
+    "rounds_us",
     "threads",
     "us",
 ];

@@ -16,6 +16,8 @@ mod inputs;
 mod made;
 mod models;
 mod no_cuda;
+#[cfg(feature = "ops")]
+mod operations;
 mod probe;
 mod specs;
 mod tiled;

@@ -11,6 +11,7 @@ use crate::decide::{Candidate, Decision};
 use crate::error::Error;
 use crate::launch::Launcher;
 use crate::registry::{CudaLaunch, Registry, Unit};
+use crate::request::Shape;
 use gristmill_spec::vocab::{DType, Op};
 use half::slice::HalfFloatSliceExt as _;
 use std::sync::Arc;
@@ -123,8 +124,8 @@ impl Launcher<ActivationCode> {
         let out = layout.bytes() + 4 * (layout.blocks + layout.units);
         self.enqueued(
             gpu,
-            m.saturating_mul(layout.k).saturating_mul(width(word)),
-            m.saturating_mul(out),
+            Shape { m, n: 1, k: layout.k },
+            [m.saturating_mul(layout.k).saturating_mul(width(word)), m.saturating_mul(out)],
             || {
                 // SAFETY: the parameters are those of docs/cuda.md; places have the layout's sizes for `m` rows
                 // (`Scratch::places`), and `x` is the caller's.

@@ -8,6 +8,7 @@ use crate::decide::Candidate;
 use crate::error::Error;
 use crate::launch::Launcher;
 use crate::registry::{CudaLaunch, CudaStep, FormatInfo, Registry};
+use crate::request::Shape;
 use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::Op;
 use std::sync::Arc;
@@ -97,7 +98,7 @@ impl Launcher<DequantizeCode> {
             row_bytes: format.row_bytes(k)? as u64,
             fault: faults.address(gpu, Rows { k, block: Some(format.elements) })?,
         };
-        self.enqueued(gpu, src.bytes(), values.saturating_mul(4), || {
+        self.enqueued(gpu, Shape::matrix(rows, k), [src.bytes(), values.saturating_mul(4)], || {
             // SAFETY: the parameters are those of docs/cuda.md; the caller compared the sizes with the shape, and
             // what is dropped before the kernel has run is freed behind it.
             unsafe { gpu.launch(self.entry.name, function, &geometry, &arguments.arguments()) }
@@ -202,7 +203,7 @@ impl Launcher<QuantizeCode> {
         let steps_at = if step.is_some() { steps.output() } else { 0 };
         let work = (src.len() as u64).div_ceil(format.elements.max(1) as u64).div_ceil(u64::from(*blocks));
         let name = self.entry.name;
-        self.enqueued(gpu, src.bytes(), dst.bytes(), || {
+        self.enqueued(gpu, Shape::matrix(rows, k), [src.bytes(), dst.bytes()], || {
             if let Some((step, chunks, finish)) = step {
                 let (runs, len) = runs(format, rows, k).ok_or(Error::TooLarge { what: "a tensor" })?;
                 let runs = size("rows", runs)?;

@@ -13,6 +13,7 @@ use super::types::width;
 use crate::activations::{Input, Tokens};
 use crate::error::Error;
 use crate::launch::Launcher;
+use crate::request::Shape;
 use crate::weights::PackedMatrix;
 use gristmill_spec::vocab::DType;
 
@@ -145,7 +146,8 @@ impl Launcher<ProductCode> {
             n,
         };
         let bytes_in = packed.bytes() + m.saturating_mul(k).saturating_mul(width(x.word));
-        self.enqueued(gpu, bytes_in, m.saturating_mul(packed.n()).saturating_mul(4), || {
+        let shape = Shape { m, n: packed.n(), k };
+        self.enqueued(gpu, shape, [bytes_in, m.saturating_mul(packed.n()).saturating_mul(4)], || {
             if let Some(convert) = &floats.convert {
                 let src = Values { address: x.address, word: x.word, stride: k };
                 let to = if in_place { 0 } else { address };

@@ -16,6 +16,7 @@ use crate::decide::Candidate;
 use crate::error::Error;
 use crate::launch::{Launcher, unpack_panel};
 use crate::registry::{CudaLaunch, CudaSplit, PackInfo, Registry, Unit};
+use crate::request::Shape;
 use crate::split::Tiles;
 use crate::threads::Threads;
 use crate::weights::PackedMatrix;
@@ -212,7 +213,8 @@ impl Launcher<ProductCode> {
             Quantized { x: places.q, stride: places.stride as u64, scales: places.scales, sums: places.sums };
         let all = self.parameters(packed, layout, x, bias, y)?;
         let bytes_in = packed.bytes() + m * (layout.bytes() + 4 * (layout.blocks + layout.units));
-        self.enqueued(gpu, bytes_in, m.saturating_mul(packed.n).saturating_mul(4), || {
+        let shape = Shape { m, n: packed.n, k: packed.k };
+        self.enqueued(gpu, shape, [bytes_in, m.saturating_mul(packed.n).saturating_mul(4)], || {
             self.code().in_launches((all.n, packed.k), m, |from, m, geometry| {
                 let parts = match geometry.layers {
                     1 => 0,
@@ -284,7 +286,8 @@ impl Launcher<ProductCode> {
         let raw = Raw { x: address, first: 0, fault, word, sides };
         let all = self.parameters(packed, layout, raw, bias, y)?;
         let bytes_in = packed.bytes() + m.saturating_mul(packed.k).saturating_mul(width(word));
-        self.enqueued(gpu, bytes_in, m.saturating_mul(packed.n).saturating_mul(4), || {
+        let shape = Shape { m, n: packed.n, k: packed.k };
+        self.enqueued(gpu, shape, [bytes_in, m.saturating_mul(packed.n).saturating_mul(4)], || {
             code.in_launches((all.n, packed.k), m, |from, m, geometry| {
                 let x = Raw { x: raw.x + from(packed.k, width(word)), first: from(packed.k, 1), ..raw };
                 let parameters = Parameters { x, y: all.y + from(packed.n, 4), m, ..all };

@@ -80,7 +80,9 @@ impl Quantizer {
         check_len("the destination", "bytes", bytes, dst.len())?;
         check_shape(self.on.entry(), Shape::matrix(n, k))?;
         match &self.on {
-            On::Cpu(launcher) => launcher.counted(src, bytes, || self.tensor(launcher, src, n, k, dst)),
+            On::Cpu(launcher) => {
+                launcher.counted(Shape::matrix(n, k), bytes, || self.tensor(launcher, src, n, k, dst))
+            }
             On::Cuda(launcher) => launcher.tensor(format, src, n, k, dst),
         }
     }

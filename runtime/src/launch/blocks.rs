@@ -5,7 +5,9 @@ use crate::abi::{DequantizeFn, Fault, QuantizeActivationsFn, QuantizeFn, Step, S
 use crate::activations::RowLayout;
 use crate::decide::Candidate;
 use crate::error::Error;
+use crate::observe::Ending;
 use crate::registry::{Code, FormatInfo, Registry};
+use crate::request::Shape;
 use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::Op;
 use std::ops::Range;
@@ -78,7 +80,7 @@ impl Launcher<DequantizeCode> {
         dst: &mut [f32],
     ) -> Result<(), Error> {
         let bytes_in = rows.len().saturating_mul(matrix.row_bytes());
-        self.launch(bytes_in, size_of_val(dst), || {
+        self.launch(Shape::matrix(rows.len(), matrix.k()), [bytes_in, size_of_val(dst)], || {
             let mut rest = dst;
             for row in rows {
                 let Some((values, after)) = rest.split_at_mut_checked(matrix.k()) else {
@@ -99,7 +101,7 @@ impl Launcher<DequantizeCode> {
     /// Reads every row, so that a code without a meaning is found.
     pub(crate) fn validate(&self, matrix: &QuantizedMatrix<'_>) -> Result<(), Error> {
         let mut scratch = crate::aligned::Aligned::<f32>::zeroed(matrix.k())?;
-        self.launch(matrix.total_bytes(), 0, || {
+        self.launch(Shape::matrix(matrix.n(), matrix.k()), [matrix.total_bytes(), 0], || {
             (0..matrix.n()).try_for_each(|row| self.row(matrix, row, &mut scratch))
         })
     }
@@ -112,7 +114,8 @@ impl Launcher<DequantizeCode> {
         outer: f32,
         dst: &mut [f32],
     ) -> Result<(), Error> {
-        self.launch(blocks.len(), size_of_val(dst), || self.blocks(format, blocks, outer, 0, dst))
+        let (shape, bytes) = (Shape::matrix(1, dst.len()), [blocks.len(), size_of_val(dst)]);
+        self.launch(shape, bytes, || self.blocks(format, blocks, outer, 0, dst))
     }
 
     fn row(&self, matrix: &QuantizedMatrix<'_>, row: usize, dst: &mut [f32]) -> Result<(), Error> {
@@ -154,8 +157,8 @@ impl Launcher<QuantizeCode> {
     }
 
     /// A whole tensor, as one launch.
-    pub(crate) fn counted<R>(&self, src: &[f32], dst: usize, run: impl FnOnce() -> R) -> R {
-        self.launch(size_of_val(src), dst, run)
+    pub(crate) fn counted<R: Ending>(&self, shape: Shape, dst: usize, run: impl FnOnce() -> R) -> R {
+        self.launch(shape, [shape.n.saturating_mul(shape.k).saturating_mul(4), dst], run)
     }
 
     /// The step of a row or tensor; for a quantizer without one, the neutral step.
@@ -196,9 +199,10 @@ impl Launcher<ActivationCode> {
     }
 
     /// `m` rows, as one launch.
-    pub(crate) fn counted<R>(&self, m: usize, layout: &RowLayout, run: impl FnOnce() -> R) -> R {
+    pub(crate) fn counted<R: Ending>(&self, m: usize, layout: &RowLayout, run: impl FnOnce() -> R) -> R {
         let out = layout.bytes() + 4 * (layout.blocks + layout.units);
-        self.launch(m.saturating_mul(layout.k).saturating_mul(4), m.saturating_mul(out), run)
+        let shape = Shape { m, n: 1, k: layout.k };
+        self.launch(shape, [m.saturating_mul(layout.k).saturating_mul(4), m.saturating_mul(out)], run)
     }
 
     /// One row of `layout.k` values to places of exactly the layout's sizes.

@@ -5,6 +5,7 @@ use super::product::{MatmulCode, Shared};
 use crate::abi::MatmulArgs;
 use crate::activations::Activations;
 use crate::division::granule_rows;
+use crate::request::Shape;
 use crate::threads::{Threads, split_range};
 use crate::weights::PackedMatrix;
 use std::ops::Range;
@@ -101,7 +102,7 @@ impl Launcher<MatmulCode> {
                 unsafe { self.run(&args) };
             }
         };
-        self.launch(bytes_in, work.tokens * n * 4, || {
+        self.launch(Shape { m: work.tokens, n, k }, [bytes_in, work.tokens * n * 4], || {
             threads.divide_all(threads.parts(macs, work.groups * granules), 0..all, &split_range, &run);
         });
     }

@@ -21,8 +21,10 @@ pub(crate) use tally::Tally;
 use crate::decide::Candidate;
 use crate::device::{CpuProfile, Device};
 use crate::error::Error;
+use crate::observe::{Ending, Launch, observer};
 use crate::receipt::{Ledger, Recording};
 use crate::registry::{Code, Entry, Registry};
+use crate::request::Shape;
 use crate::stats::timing;
 use gristmill_spec::vocab::{DeviceKind, Op};
 use std::sync::Arc;
@@ -155,14 +157,14 @@ impl<C> Launcher<C> {
     pub(crate) fn enqueued(
         &self,
         gpu: &crate::cuda::Gpu,
-        bytes_in: usize,
-        bytes_out: usize,
+        shape: Shape,
+        [bytes_in, bytes_out]: [usize; 2],
         enqueue: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
         if gpu.is_capturing() {
             enqueue()?;
-            let (entry, index, ledger) = (self.entry, self.index, self.ledger.clone());
-            gpu.count_later(Tally { entry, index, ledger, bytes: [bytes_in, bytes_out] });
+            let launch = self.described(shape, [bytes_in, bytes_out], None, None);
+            gpu.count_later(Tally { launch, ledger: self.ledger.clone() });
             return Ok(());
         }
         let time = if timing() {
@@ -171,7 +173,8 @@ impl<C> Launcher<C> {
             enqueue()?;
             None
         };
-        self.count(bytes_in, bytes_out, time);
+        let launch = self.described(shape, [bytes_in, bytes_out], time, None);
+        count(&launch, self.ledger.as_deref(), observer());
         Ok(())
     }
 
@@ -199,15 +202,27 @@ impl<C> Launcher<C> {
 
     /// One launch: counted whether or not it ends in a fault, since it ran.
     #[inline]
-    pub(crate) fn launch<R>(&self, bytes_in: usize, bytes_out: usize, run: impl FnOnce() -> R) -> R {
-        let started = timing().then(Instant::now);
+    pub(crate) fn launch<R: Ending>(&self, shape: Shape, bytes: [usize; 2], run: impl FnOnce() -> R) -> R {
+        let observer = observer();
+        let wanted =
+            || observer.is_some_and(|observer| observer.wants_time(self.registry, self.index, shape));
+        let started = (timing() || wanted()).then(Instant::now);
         let outcome = run();
-        self.count(bytes_in, bytes_out, started.map(|started| started.elapsed()));
+        let time = started.map(|started| started.elapsed());
+        let launch = self.described(shape, bytes, time, Some(outcome.is_fault()));
+        count(&launch, self.ledger.as_deref(), observer);
         outcome
     }
 
     #[inline]
-    fn count(&self, bytes_in: usize, bytes_out: usize, time: Option<Duration>) {
-        count(self.entry, self.index, self.ledger.as_deref(), [bytes_in, bytes_out], time);
+    fn described(
+        &self,
+        shape: Shape,
+        [bytes_in, bytes_out]: [usize; 2],
+        time: Option<Duration>,
+        fault: Option<bool>,
+    ) -> Launch {
+        let Launcher { entry, index, registry, .. } = *self;
+        Launch { registry, index, entry, shape, bytes_in, bytes_out, time, fault }
     }
 }

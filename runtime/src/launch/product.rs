@@ -8,6 +8,7 @@ use crate::device::CpuProfile;
 use crate::division::granule_rows;
 use crate::error::Error;
 use crate::registry::{Code, PackInfo, Registry, Unit};
+use crate::request::Shape;
 use crate::threads::{Threads, share, split_range};
 use crate::weights::{PackedMatrix, Stack};
 use gristmill_spec::vocab::Op;
@@ -196,7 +197,7 @@ impl Launcher<MatmulCode> {
             }
         };
         let bytes_in = weights.bytes() + m * (x.layout.bytes() + 4 * (blocks + units));
-        self.launch(bytes_in, m * n * 4, || {
+        self.launch(Shape { m, n, k }, [bytes_in, m * n * 4], || {
             threads.divide_all(threads.parts(work, granules), 0..granules, &split_range, &run);
         });
     }

@@ -171,6 +171,7 @@ impl Moved {
             let times = times(plan.effort, &demand, machine, |_| work())?;
             Ok(Record {
                 kernel: self.entry.name,
+                id: self.entry.id,
                 format: format.name,
                 isa: self.entry.isa,
                 m: 1,
@@ -180,6 +181,7 @@ impl Moved {
                 memory: Memory::Hot,
                 quantizes_activations: None,
                 seconds: times.seconds,
+                rounds: times.rounds,
                 noise: times.noise,
                 gmac_s: None,
                 gb_s: self.counted as f64 / times.seconds / 1e9,

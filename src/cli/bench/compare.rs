@@ -150,6 +150,7 @@ mod tests {
     fn record(us: f64, percent: f64, noise: f64) -> Record {
         Record {
             kernel: "matmul.a",
+            id: gristmill::registry::KernelId(7),
             format: "a",
             isa: Some(Isa::Scalar),
             m: 1,
@@ -159,6 +160,7 @@ mod tests {
             memory: Memory::Hot,
             quantizes_activations: Some(true),
             seconds: us / 1e6,
+            rounds: vec![us / 1e6],
             noise,
             gmac_s: Some(1.0),
             gb_s: 1.0,

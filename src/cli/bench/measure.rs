@@ -31,10 +31,12 @@ impl Effort {
 }
 
 /// What the rounds gave.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Times {
     /// Median of the rounds' medians.
     pub seconds: f64,
+    /// Medians of the rounds, in their order.
+    pub rounds: Vec<f64>,
     /// Median deviation of the rounds' medians from it, as a part of it.
     pub noise: f64,
     pub ceiling: Ceiling,
@@ -85,11 +87,13 @@ pub fn times(
             ceilings.push(ceiling);
         }
     }
+    let rounds = medians.clone();
     let seconds = median(&mut medians);
     let mut deviations: Vec<f64> = medians.iter().map(|median| (median - seconds).abs()).collect();
     let reads = ceilings.iter().filter(|ceiling| **ceiling == Ceiling::Read).count();
     Ok(Times {
         seconds,
+        rounds,
         noise: median(&mut deviations) / seconds,
         ceiling: if 2 * reads >= ceilings.len() { Ceiling::Read } else { Ceiling::Multiply },
         percent: if percents.is_empty() { f64::NAN } else { median(&mut percents) },

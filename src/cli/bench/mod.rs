@@ -29,10 +29,9 @@ use gristmill::{Device, PrecisionMode, REGISTRY};
 use machine::Machine;
 use measure::Effort;
 use plan::{Measured, Memory, Plan};
-use record::Record;
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Measure kernels, as a part of what memory and multiply units can do
 ///
@@ -274,7 +273,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     }
     bar.finish_and_clear();
     if arguments.json {
-        print_json(out, &found.records.iter().map(Record::json).collect())?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        print_json(out, &found.records.iter().map(|record| record.dated(now)).collect())?;
         // The array has no place for it, and it must not pass unnoticed.
         if found.skipped > 0 {
             anstream::eprintln!("{}", found.out_of_time());

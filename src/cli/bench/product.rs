@@ -222,6 +222,7 @@ impl Cell<'_> {
         })?;
         Ok(Record {
             kernel: entry.name,
+            id: entry.id,
             format: matmul.format().name,
             isa: entry.isa,
             m,
@@ -231,6 +232,7 @@ impl Cell<'_> {
             memory,
             quantizes_activations: Some(plan.input != DType::I8),
             seconds: times.seconds,
+            rounds: times.rounds,
             noise: times.noise,
             gmac_s: Some(gmacs / times.seconds),
             gb_s: bytes as f64 / times.seconds / 1e9,

@@ -2,6 +2,7 @@
 
 use super::machine::Ceiling;
 use super::plan::Memory;
+use gristmill::registry::KernelId;
 use gristmill::vocab::Isa;
 use serde_json::{Value, json};
 
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) kernel: &'static str,
+    pub(super) id: KernelId,
     pub(super) format: &'static str,
     pub(super) isa: Option<Isa>,
     pub(super) m: usize,
@@ -19,6 +21,8 @@ pub(super) struct Record {
     /// `None` for ops without activations.
     pub(super) quantizes_activations: Option<bool>,
     pub(super) seconds: f64,
+    /// Medians of the rounds.
+    pub(super) rounds: Vec<f64>,
     /// Median deviation of the rounds' medians, as a part of `seconds`.
     pub(super) noise: f64,
     /// `None` where nothing is multiplied.
@@ -40,9 +44,19 @@ pub fn bits_per_weight(bytes: usize, n: usize, k: usize) -> f64 {
 }
 
 impl Record {
+    /// The record with when it was made and by what: what a history keeps it by.
+    pub(super) fn dated(&self, at: u64) -> Value {
+        let mut record = self.json();
+        record["at"] = at.into();
+        record["machine"] = gristmill::tuning::cpu().into();
+        record["compiler"] = gristmill::kernels::COMPILER.into();
+        record
+    }
+
     pub(super) fn json(&self) -> Value {
         json!({
             "kernel": self.kernel,
+            "id": self.id.to_string(),
             "format": self.format,
             "isa": self.isa.map(|isa| isa.name()),
             "m": self.m,
@@ -52,6 +66,7 @@ impl Record {
             "memory": self.memory.name(),
             "includes_activation_quantization": self.quantizes_activations,
             "us": self.seconds * 1e6,
+            "rounds_us": self.rounds.iter().map(|seconds| seconds * 1e6).collect::<Vec<f64>>(),
             "gmac_s": self.gmac_s,
             "gb_s": self.gb_s,
             "ceiling": self.ceiling.name(),

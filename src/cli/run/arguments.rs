@@ -27,6 +27,10 @@ pub struct Arguments {
     /// Threads, at most 1024; one for each physical core if not given
     #[arg(long, value_name = "N", value_parser = request::threads)]
     pub(super) threads: Option<usize>,
+    /// Watch the launches, and write what a monitor saw of them to this file
+    #[cfg(feature = "ops")]
+    #[arg(long, value_name = "FILE")]
+    pub(super) monitor: Option<PathBuf>,
     /// Write a receipt of what ran to this file
     #[arg(long, value_name = "FILE")]
     pub(super) receipt: Option<PathBuf>,

@@ -30,6 +30,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     if let (Some(receipt), Some(file)) = (&arguments.receipt, &arguments.file) {
         output::spares(receipt, &[file])?;
     }
+    #[cfg(feature = "ops")]
+    let monitor = monitor(arguments)?;
     let threads = Threads::new(threads(arguments.threads))?;
     let oracle = Oracle::new(&REGISTRY)?;
     let recording = Recording::new(&REGISTRY);
@@ -52,6 +54,10 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     if let Some(path) = &arguments.receipt {
         output::write(path, (recording.receipt().to_json() + "\n").as_bytes())?;
     }
+    #[cfg(feature = "ops")]
+    if let (Some(path), Some(monitor)) = (&arguments.monitor, monitor) {
+        output::write(path, (monitor.snapshot().to_json() + "\n").as_bytes())?;
+    }
     let wrong = done.runs().filter(|run| run.accuracy.is_wrong()).count();
     if arguments.json {
         print_json(out, &done.json(arguments, bench.threads.count(), &bench.held))?;
@@ -63,6 +69,21 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         (0, _) => Outcome::NoKernel,
         (_, _) => Outcome::Failed,
     })
+}
+
+/// A monitor, where one was asked for.
+#[cfg(feature = "ops")]
+fn monitor(arguments: &Arguments) -> Result<Option<&'static gristmill_ops::Monitor>, CliError> {
+    let Some(path) = &arguments.monitor else { return Ok(None) };
+    let others: Vec<&std::path::Path> =
+        arguments.file.iter().chain(&arguments.receipt).map(std::path::PathBuf::as_path).collect();
+    output::spares(path, &others)?;
+    let options = gristmill_ops::MonitorOptions {
+        // A run is short, and every launch of it is of interest.
+        sample_every: 1,
+        compiler: Some(gristmill::kernels::COMPILER.to_owned()),
+    };
+    Ok(Some(gristmill_ops::Monitor::start(&REGISTRY, options)?))
 }
 
 /// The number of threads asked for, or one for each physical core.

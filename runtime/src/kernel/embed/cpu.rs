@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::launch::{Launcher, whole_blocks};
 use crate::output::Output;
 use crate::registry::{Code, Registry};
+use crate::request::Shape;
 use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::Op;
 
@@ -31,7 +32,7 @@ impl Launcher<EmbedCode> {
         let (format, to, k) = (matrix.format(), dst.dtype(), matrix.k());
         let bytes_in = rows.len().saturating_mul(matrix.row_bytes());
         let dst = dst.into_bytes();
-        self.launch(bytes_in, dst.len(), || {
+        self.launch(Shape { m: rows.len(), n: matrix.n(), k }, [bytes_in, dst.len()], || {
             let row_bytes = dst.len() / rows.len().max(1);
             for (&row, values) in rows.iter().zip(dst.chunks_exact_mut(row_bytes.max(1))) {
                 let row = row as usize;

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::launch::Launcher;
 use crate::output::Output;
 use crate::registry::Registry;
+use crate::request::Shape;
 use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::Op;
 
@@ -66,7 +67,8 @@ impl Launcher<EmbedCode> {
             row_bytes: row_bytes as u64,
             fault: faults.address(gpu, Rows { k, block: Some(format.elements) })?,
         };
-        self.enqueued(gpu, src.bytes() + indices.bytes(), dst.len(), || {
+        let shape = Shape { m: rows.len(), n: matrix.n(), k };
+        self.enqueued(gpu, shape, [src.bytes() + indices.bytes(), dst.len()], || {
             // SAFETY: the parameters are those of docs/cuda.md: `src` holds `count` rows and the tail, `indices` a number below
             // `count` for each, `out` has room for their values; what is dropped meanwhile is freed behind the kernel.
             unsafe { gpu.launch(self.entry.name, function, &geometry, &arguments.arguments()) }

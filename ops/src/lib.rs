@@ -1,0 +1,22 @@
+//! Watching gristmill's kernels while they run.
+//!
+//! [`Monitor`] counts what launches tell it and takes the time of some of them; what it saw is a [`Snapshot`], as JSON or as text
+//! for Prometheus. The runtime has the hook alone, and nothing of this is in a program that does not ask for it.
+//!
+//! [`History`] keeps [`Record`]s of monitors, `gristmill bench` and `gristmill tune` in a file, and [`regression`] says which kernels
+//! became slower. [`report`](report::Report) says what all that means for an operator, as text, JSON and a page.
+
+pub mod date;
+pub mod history;
+mod monitor;
+mod prometheus;
+pub mod read;
+pub mod record;
+pub mod regression;
+pub mod report;
+mod snapshot;
+
+pub use history::{Added, History, HistoryError};
+pub use monitor::{Monitor, MonitorOptions};
+pub use record::{Record, Records, Source, Work};
+pub use snapshot::{Bucket, FallbackCount, KernelLoad, Sampled, Snapshot};

@@ -1,0 +1,315 @@
+//! An observer of launches that counts them and keeps times of some.
+//!
+//! A launch costs four additions to counters of its kernel and class of shapes. One of [`MonitorOptions::sample_every`] also costs two
+//! readings of the clock and an entry in a histogram. Nothing waits: where two threads have a time for one histogram at once, one
+//! of them is left out and counted as lost. `cargo bench -p gristmill-ops` measures what this is beside the product.
+
+use crate::snapshot::{Bucket, FallbackCount, KernelLoad, Sampled, Snapshot};
+use gristmill_runtime::observe::{FellBack, Launch, Observer, observe, set_observing};
+use gristmill_runtime::tuning::{ShapeClass, cpu};
+use gristmill_runtime::vocab::{DeviceKind, Op};
+use gristmill_runtime::{Device, Error, Registry, Shape};
+use hdrhistogram::Histogram;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// The longest time that a histogram tells from longer ones.
+const LONGEST_NS: u64 = 60_000_000_000;
+/// Digits to which it keeps times.
+const DIGITS: u8 = 2;
+
+/// How a monitor works.
+#[derive(Clone, Debug)]
+pub struct MonitorOptions {
+    /// The time of one of so many launches of a kernel and class is taken. A prime number, so that launches which come in the order of a
+    /// model's layers are sampled in turn.
+    pub sample_every: u64,
+    /// What the kernels were compiled with (`gristmill::kernels::COMPILER`), for the history.
+    pub compiler: Option<String>,
+}
+
+impl Default for MonitorOptions {
+    fn default() -> MonitorOptions {
+        MonitorOptions { sample_every: 61, compiler: None }
+    }
+}
+
+/// Watches the launches of one registry's kernels, from [`start`](Monitor::start) on.
+#[derive(Debug)]
+pub struct Monitor {
+    registry: &'static Registry,
+    options: MonitorOptions,
+    began: Instant,
+    /// A place for each entry and class; what was never launched has none.
+    cells: Box<[OnceLock<Box<Cell>>]>,
+    fallbacks: Mutex<Vec<Taken>>,
+    lost: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Cell {
+    launches: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+    faults: AtomicU64,
+    times: Mutex<Option<Times>>,
+}
+
+/// A fallback that was taken.
+#[derive(Debug)]
+struct Taken {
+    policy: &'static str,
+    op: Op,
+    format: String,
+    device: Device,
+    reason: String,
+    instead: &'static str,
+    runs: u64,
+}
+
+impl Taken {
+    fn seen(&self) -> FellBack<'_> {
+        let Taken { policy, op, format, device, reason, instead, .. } = self;
+        FellBack { policy, op: *op, format, device: *device, reason, instead }
+    }
+
+    fn count(&self) -> FallbackCount {
+        FallbackCount {
+            policy: self.policy.to_owned(),
+            op: self.op.name().to_owned(),
+            format: self.format.clone(),
+            device: self.device.to_string(),
+            reason: self.reason.clone(),
+            instead: self.instead.to_owned(),
+            runs: self.runs,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Times {
+    histogram: Histogram<u64>,
+    sum_ns: u64,
+    bytes_in: u64,
+    min_ns: u64,
+    max_ns: u64,
+}
+
+impl Monitor {
+    /// Starts to watch. The monitor lasts as long as the program; [`pause`](Monitor::pause) turns it off and on.
+    ///
+    /// # Errors
+    /// [`Error::SecondObserver`] where something watches already.
+    pub fn start(registry: &'static Registry, options: MonitorOptions) -> Result<&'static Monitor, Error> {
+        let places = registry.entries.len() * ShapeClass::COUNT;
+        let monitor = Box::new(Monitor {
+            registry,
+            options: MonitorOptions { sample_every: options.sample_every.max(1), ..options },
+            began: Instant::now(),
+            cells: (0..places).map(|_| OnceLock::new()).collect(),
+            fallbacks: Mutex::default(),
+            lost: AtomicU64::new(0),
+        });
+        let monitor: &'static Monitor = Box::leak(monitor);
+        observe(monitor)?;
+        Ok(monitor)
+    }
+
+    /// Stops to watch, or goes on. What was seen stays.
+    pub fn pause(&self, paused: bool) {
+        set_observing(!paused);
+    }
+
+    /// What was seen so far. Launches that end meanwhile are in it or are not.
+    pub fn snapshot(&self) -> Snapshot {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let mut kernels = Vec::new();
+        for (index, entry) in self.registry.entries.iter().enumerate() {
+            for class in ShapeClass::all() {
+                let Some(cell) = self.cells.get(place(index, class)).and_then(OnceLock::get) else {
+                    continue;
+                };
+                let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+                let launches = read(&cell.launches);
+                if launches == 0 {
+                    continue;
+                }
+                let (tokens, weights) = (class.tokens(), class.weights());
+                kernels.push(KernelLoad {
+                    kernel: entry.name.to_owned(),
+                    id: entry.id.to_string(),
+                    device: entry.device.name().to_owned(),
+                    tokens: bounds(tokens),
+                    weights: bounds(weights),
+                    launches,
+                    bytes_in: read(&cell.bytes_in),
+                    bytes_out: read(&cell.bytes_out),
+                    faults: (entry.device == DeviceKind::Cpu).then(|| read(&cell.faults)),
+                    time: cell
+                        .times
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .as_ref()
+                        .map(Times::sampled),
+                });
+            }
+        }
+        let fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        Snapshot {
+            schema: Snapshot::SCHEMA.to_owned(),
+            at: since.as_secs(),
+            seconds: self.began.elapsed().as_secs_f64(),
+            machine: cpu().to_owned(),
+            compiler: self.options.compiler.clone(),
+            package: self.registry.package.to_owned(),
+            sampled_every: self.options.sample_every,
+            lost_samples: self.lost.load(Ordering::Relaxed),
+            kernels,
+            fallbacks: fallbacks.iter().map(Taken::count).collect(),
+        }
+    }
+
+    fn cell(&self, registry: &'static Registry, index: usize, shape: Shape) -> Option<&Cell> {
+        if !std::ptr::eq(registry, self.registry) {
+            return None;
+        }
+        Some(self.cells.get(place(index, ShapeClass::of(shape)))?.get_or_init(Box::default))
+    }
+}
+
+fn place(index: usize, class: ShapeClass) -> usize {
+    index * ShapeClass::COUNT + class.index()
+}
+
+fn bounds((from, to): (usize, usize)) -> (u64, Option<u64>) {
+    (from as u64, (to != usize::MAX).then_some(to as u64))
+}
+
+impl Observer for Monitor {
+    fn wants_time(&self, registry: &'static Registry, index: usize, shape: Shape) -> bool {
+        let every = self.options.sample_every;
+        // The first launch is not timed unless all are: it brings weights into the caches.
+        self.cell(registry, index, shape)
+            .is_some_and(|cell| cell.launches.load(Ordering::Relaxed) % every == every - 1)
+    }
+
+    fn launched(&self, launch: &Launch) {
+        let Some(cell) = self.cell(launch.registry, launch.index, launch.shape) else { return };
+        cell.launches.fetch_add(1, Ordering::Relaxed);
+        cell.bytes_in.fetch_add(launch.bytes_in as u64, Ordering::Relaxed);
+        cell.bytes_out.fetch_add(launch.bytes_out as u64, Ordering::Relaxed);
+        if launch.fault == Some(true) {
+            cell.faults.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let Some(time) = launch.time else { return };
+        let mut times = match cell.times.try_lock() {
+            Ok(times) => times,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        };
+        if times.is_none() {
+            *times = Times::new();
+        }
+        if let Some(times) = times.as_mut() {
+            times.take(time, launch.bytes_in as u64);
+        }
+    }
+
+    fn fell_back(&self, fallback: FellBack<'_>) {
+        let mut fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(taken) = fallbacks.iter_mut().find(|taken| taken.seen() == fallback) {
+            taken.runs += 1;
+            return;
+        }
+        let FellBack { policy, op, format, device, reason, instead } = fallback;
+        let (format, reason) = (format.to_owned(), reason.to_owned());
+        fallbacks.push(Taken { policy, op, format, device, reason, instead, runs: 1 });
+    }
+}
+
+impl Times {
+    /// `None` never, since the bounds are such that a histogram takes them.
+    fn new() -> Option<Times> {
+        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).ok()?;
+        Some(Times { histogram, sum_ns: 0, bytes_in: 0, min_ns: u64::MAX, max_ns: 0 })
+    }
+
+    fn take(&mut self, time: Duration, bytes_in: u64) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.histogram.saturating_record(ns.max(1));
+        self.sum_ns = self.sum_ns.saturating_add(ns);
+        self.bytes_in = self.bytes_in.saturating_add(bytes_in);
+        self.min_ns = self.min_ns.min(ns);
+        self.max_ns = self.max_ns.max(ns);
+    }
+
+    fn sampled(&self) -> Sampled {
+        let at = |percent: f64| self.histogram.value_at_percentile(percent).clamp(self.min_ns, self.max_ns);
+        let mut buckets = Vec::new();
+        let mut le_ns: u64 = 1000;
+        loop {
+            buckets.push(Bucket { le_ns, count: self.histogram.count_between(0, le_ns) });
+            if le_ns >= self.max_ns || le_ns > LONGEST_NS {
+                break;
+            }
+            le_ns *= 2;
+        }
+        Sampled {
+            samples: self.histogram.len(),
+            sum_ns: self.sum_ns,
+            bytes_in: self.bytes_in,
+            min_ns: self.min_ns,
+            p50_ns: at(50.0),
+            p90_ns: at(90.0),
+            p99_ns: at(99.0),
+            max_ns: self.max_ns,
+            buckets,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_those_of_the_sorted_times() {
+        let mut times = Times::new().expect("the bounds are good");
+        // A stride that is coprime to the count gives each number once, out of order.
+        let mut all: Vec<u64> = (0..10_007u64).map(|i| 900 + i * 7919 % 10_007 * 321).collect();
+        for ns in &all {
+            times.take(Duration::from_nanos(*ns), 10);
+        }
+        all.sort_unstable();
+        let sampled = times.sampled();
+        let rank = |percent: f64| all[(percent / 100.0 * all.len() as f64).ceil() as usize - 1];
+        for (percent, found) in [(50.0, sampled.p50_ns), (90.0, sampled.p90_ns), (99.0, sampled.p99_ns)] {
+            let (found, right) = (found as f64, rank(percent) as f64);
+            assert!((found / right - 1.0).abs() < 0.01, "p{percent}: {found}, sorted {right}");
+        }
+        assert_eq!((sampled.min_ns, Some(&sampled.max_ns)), (all[0], all.last()));
+        assert_eq!(sampled.sum_ns, all.iter().sum::<u64>());
+        assert_eq!((sampled.samples, sampled.bytes_in), (10_007, 100_070));
+        for bucket in &sampled.buckets {
+            let right = all.iter().filter(|ns| **ns <= bucket.le_ns).count() as f64;
+            // Times within a hundredth of the bound may be on its other side.
+            let near = all.iter().filter(|ns| ns.abs_diff(bucket.le_ns) * 100 <= bucket.le_ns).count() as f64;
+            assert!((bucket.count as f64 - right).abs() <= near, "{bucket:?}: {right}");
+        }
+        assert_eq!(sampled.buckets.last().map(|bucket| bucket.count), Some(10_007));
+    }
+
+    #[test]
+    fn a_time_beyond_the_longest_is_counted_and_kept_as_the_longest() {
+        let mut times = Times::new().expect("the bounds are good");
+        times.take(Duration::from_secs(200), 0);
+        let sampled = times.sampled();
+        assert_eq!((sampled.samples, sampled.max_ns), (1, 200_000_000_000));
+        assert_eq!(sampled.sum_ns, 200_000_000_000);
+    }
+}

@@ -1,0 +1,101 @@
+//! A snapshot as text for Prometheus (exposition format 0.0.4).
+
+use crate::snapshot::{KernelLoad, Snapshot};
+use std::fmt::{Display, Write};
+
+/// Labels of a sample, and how they are written.
+struct Labels<'a>(&'a [(&'a str, &'a dyn Display)]);
+
+impl Display for Labels<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (index, (name, value)) in self.0.iter().enumerate() {
+            let value = value.to_string().replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            write!(f, "{}{name}=\"{value}\"", if index == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+/// The upper bound of a class.
+fn most(bound: Option<u64>) -> String {
+    bound.map_or("+Inf".to_owned(), |bound| bound.to_string())
+}
+
+impl Snapshot {
+    /// As text for Prometheus: counters for launches, bytes, faults and fallbacks, a histogram for the times that were taken.
+    /// `tokens_le` and `weights_le` are the upper bounds of the class of shapes. The count of the histogram is that of samples,
+    /// not of launches.
+    pub fn to_prometheus(&self) -> String {
+        let mut out = String::new();
+        self.counter(&mut out, "launches", "Launches of kernels.", |load| Some(load.launches));
+        self.counter(&mut out, "read_bytes", "Bytes that launches had to read.", |load| Some(load.bytes_in));
+        self.counter(&mut out, "written_bytes", "Bytes that launches wrote.", |load| Some(load.bytes_out));
+        self.counter(&mut out, "faults", "Launches that ended in a fault of their input.", |load| {
+            load.faults
+        });
+        head(&mut out, "gristmill_launch_seconds", "histogram", "Times of sampled launches.");
+        for load in &self.kernels {
+            let Some(time) = &load.time else { continue };
+            let name = "gristmill_launch_seconds";
+            for bucket in &time.buckets {
+                let le = bucket.le_ns as f64 / 1e9;
+                sample(&mut out, &format!("{name}_bucket"), load, Some(&le), bucket.count);
+            }
+            sample(&mut out, &format!("{name}_bucket"), load, Some(&"+Inf"), time.samples);
+            sample(&mut out, &format!("{name}_sum"), load, None, time.sum_ns as f64 / 1e9);
+            sample(&mut out, &format!("{name}_count"), load, None, time.samples);
+        }
+        head(&mut out, "gristmill_fallbacks_total", "counter", "Fallbacks that policies allowed.");
+        for fallback in &self.fallbacks {
+            let labels = Labels(&[
+                ("policy", &fallback.policy),
+                ("op", &fallback.op),
+                ("format", &fallback.format),
+                ("device", &fallback.device),
+                ("reason", &fallback.reason),
+                ("instead", &fallback.instead),
+            ]);
+            line(&mut out, "gristmill_fallbacks_total", &labels, fallback.runs);
+        }
+        head(&mut out, "gristmill_lost_samples_total", "counter", "Times that were taken and not kept.");
+        line(
+            &mut out,
+            "gristmill_lost_samples_total",
+            &Labels(&[("package", &self.package)]),
+            self.lost_samples,
+        );
+        out
+    }
+
+    fn counter(&self, out: &mut String, name: &str, help: &str, value: impl Fn(&KernelLoad) -> Option<u64>) {
+        let name = format!("gristmill_{name}_total");
+        head(out, &name, "counter", help);
+        for load in &self.kernels {
+            if let Some(value) = value(load) {
+                sample(out, &name, load, None, value);
+            }
+        }
+    }
+}
+
+fn head(out: &mut String, name: &str, kind: &str, help: &str) {
+    // Writing to a String can't fail, here and below.
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+fn line(out: &mut String, name: &str, labels: &Labels<'_>, value: impl Display) {
+    let _ = writeln!(out, "{name}{{{labels}}} {value}");
+}
+
+fn sample(out: &mut String, name: &str, load: &KernelLoad, le: Option<&dyn Display>, value: impl Display) {
+    let (tokens, weights) = (most(load.tokens.1), most(load.weights.1));
+    let mut labels: Vec<(&str, &dyn Display)> = vec![
+        ("kernel", &load.kernel),
+        ("id", &load.id),
+        ("device", &load.device),
+        ("tokens_le", &tokens),
+        ("weights_le", &weights),
+    ];
+    labels.extend(le.map(|le| ("le", le)));
+    line(out, name, &Labels(&labels), value);
+}

@@ -1,0 +1,195 @@
+//! What a history holds.
+
+use crate::snapshot::{FallbackCount, KernelLoad, Snapshot};
+use gristmill_runtime::{Registry, Tuning};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Where a record comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// `gristmill bench --json`.
+    Bench,
+    /// `gristmill tune`.
+    Tune,
+    /// A [`Snapshot`].
+    Monitor,
+}
+
+impl Source {
+    /// `bench`, `tune` or `monitor`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Source::Bench => "bench",
+            Source::Tune => "tune",
+            Source::Monitor => "monitor",
+        }
+    }
+}
+
+/// What was computed. Only times of equal work are compared.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Work {
+    /// One shape.
+    Shape {
+        /// Tokens.
+        m: u64,
+        /// Rows of the weights.
+        n: u64,
+        /// Elements of a row.
+        k: u64,
+        /// Threads.
+        threads: u64,
+        /// `hot` or `cold` weights.
+        memory: String,
+        /// Whether quantizing the activations is part of the time; `None` for ops without activations.
+        quantizes: Option<bool>,
+    },
+    /// Any shapes of a class.
+    Class {
+        /// Fewest and most tokens.
+        tokens: (u64, Option<u64>),
+        /// Fewest and most weights.
+        weights: (u64, Option<u64>),
+    },
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Work::Shape { m, n, k, threads, memory, quantizes } => {
+                write!(f, "m={m} {n}x{k} threads={threads} {memory}")?;
+                f.write_str(if *quantizes == Some(false) { " int8 input" } else { "" })
+            }
+            Work::Class { tokens, weights } => {
+                let range = |(from, to): (u64, Option<u64>)| match to {
+                    Some(to) if to == from => to.to_string(),
+                    Some(to) => format!("{from}-{to}"),
+                    None => format!("{from}-"),
+                };
+                write!(f, "m={} weights={}", range(*tokens), range(*weights))
+            }
+        }
+    }
+}
+
+/// What was once measured of a kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Where it comes from.
+    pub source: Source,
+    /// When, in seconds since 1970. Of a tuning file, when it was last written.
+    pub at: u64,
+    /// The processor, by the name that tuning files use.
+    pub machine: String,
+    /// What the kernel was compiled with, where that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compiler: Option<String>,
+    /// The kernel's name.
+    pub kernel: String,
+    /// Its identity: another build's kernel of the same name is another kernel.
+    pub id: String,
+    /// What it computed.
+    pub work: Work,
+    /// Median microseconds; absent where no time was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub us: Option<f64>,
+    /// Medians of the rounds of a measurement.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rounds_us: Vec<f64>,
+    /// Percent of the ceiling that was measured beside it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<f64>,
+    /// Which ceiling: `read` or `multiply`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceiling: Option<String>,
+    /// What a monitor saw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<KernelLoad>,
+}
+
+/// What a monitor saw beside single kernels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Watch {
+    /// When it was looked at, in seconds since 1970.
+    pub at: u64,
+    /// The processor.
+    pub machine: String,
+    /// How long it had watched.
+    pub seconds: f64,
+    /// The clock was read for one of so many launches.
+    pub sampled_every: u64,
+    /// Times that were not kept.
+    pub lost_samples: u64,
+    /// Fallbacks that were taken.
+    pub fallbacks: Vec<FallbackCount>,
+}
+
+/// Records of one file, or of a whole history.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Records {
+    /// Of kernels.
+    pub records: Vec<Record>,
+    /// Of monitors.
+    pub watches: Vec<Watch>,
+    /// What of the input is not used, and why.
+    pub set_aside: Vec<String>,
+}
+
+impl Records {
+    /// What a monitor saw.
+    pub fn of_snapshot(snapshot: Snapshot) -> Records {
+        let Snapshot {
+            at, seconds, machine, compiler, sampled_every, lost_samples, kernels, fallbacks, ..
+        } = snapshot;
+        let record = |load: KernelLoad| Record {
+            source: Source::Monitor,
+            at,
+            machine: machine.clone(),
+            compiler: compiler.clone(),
+            kernel: load.kernel.clone(),
+            id: load.id.clone(),
+            work: Work::Class { tokens: load.tokens, weights: load.weights },
+            us: load.time.as_ref().map(|time| time.p50_ns as f64 / 1e3),
+            rounds_us: Vec::new(),
+            percent: None,
+            ceiling: None,
+            load: Some(load),
+        };
+        let records = kernels.into_iter().map(record).collect();
+        let watch = Watch { at, machine: machine.clone(), seconds, sampled_every, lost_samples, fallbacks };
+        Records { records, watches: vec![watch], set_aside: Vec::new() }
+    }
+
+    /// What a tuning says of this registry's kernels, as measured at `at`.
+    pub fn of_tuning(tuning: &Tuning, registry: &Registry, compiler: Option<&str>, at: u64) -> Records {
+        let mut records = Vec::new();
+        for measured in tuning.measured() {
+            let bounds = |(from, to): (usize, usize)| (from as u64, (to != usize::MAX).then_some(to as u64));
+            for (id, us) in &measured.order {
+                let Some(entry) = registry.entries.iter().find(|entry| entry.id == *id) else { continue };
+                records.push(Record {
+                    source: Source::Tune,
+                    at,
+                    machine: measured.on.clone(),
+                    compiler: compiler.map(str::to_owned),
+                    kernel: entry.name.to_owned(),
+                    id: id.to_string(),
+                    work: Work::Class {
+                        tokens: bounds(measured.class.tokens()),
+                        weights: bounds(measured.class.weights()),
+                    },
+                    us: Some(*us),
+                    rounds_us: Vec::new(),
+                    percent: None,
+                    ceiling: None,
+                    load: None,
+                });
+            }
+        }
+        let set_aside = tuning.set_aside().iter().map(ToString::to_string).collect();
+        Records { records, watches: Vec::new(), set_aside }
+    }
+}

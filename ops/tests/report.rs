@@ -1,0 +1,191 @@
+//! Reports: what is planted in records is in them, with its numbers, and a page stands alone.
+
+use gristmill_ops::report::Report;
+use gristmill_ops::{Bucket, FallbackCount, KernelLoad, Record, Records, Sampled, Snapshot, Source, Work};
+use std::error::Error;
+
+/// A kernel that was launched `launches` times, with a median of 10 us and a mean of 20.
+fn load(kernel: &str, launches: u64, p99_us: u64, faults: u64) -> KernelLoad {
+    KernelLoad {
+        kernel: kernel.to_owned(),
+        id: format!("id of {kernel}"),
+        device: "cpu".to_owned(),
+        tokens: (1, Some(1)),
+        weights: (0, Some(1 << 20)),
+        launches,
+        bytes_in: 0,
+        bytes_out: 0,
+        faults: Some(faults),
+        time: Some(Sampled {
+            samples: 200,
+            sum_ns: 200 * 20_000,
+            bytes_in: 200 * 80_000,
+            min_ns: 5_000,
+            p50_ns: 10_000,
+            p90_ns: 11_000,
+            p99_ns: 1000 * p99_us,
+            max_ns: 1000 * p99_us,
+            buckets: vec![Bucket { le_ns: 1000 * p99_us, count: 200 }],
+        }),
+    }
+}
+
+fn snapshot(at: u64, kernels: Vec<KernelLoad>) -> Snapshot {
+    Snapshot {
+        schema: Snapshot::SCHEMA.to_owned(),
+        at,
+        seconds: 60.0,
+        machine: "machine <1> & \"co\"".to_owned(),
+        compiler: None,
+        package: "toy".to_owned(),
+        sampled_every: 61,
+        lost_samples: 0,
+        kernels,
+        fallbacks: vec![FallbackCount {
+            policy: "cpu".to_owned(),
+            op: "matmul".to_owned(),
+            format: "q9".to_owned(),
+            device: "cuda:0".to_owned(),
+            reason: "<script>alert(1)</script>".to_owned(),
+            instead: "a kernel on the processor".to_owned(),
+            runs: 41,
+        }],
+    }
+}
+
+fn bench(kernel: &str, at: u64, us: f64, percent: f64) -> Record {
+    Record {
+        source: Source::Bench,
+        at,
+        machine: "machine <1> & \"co\"".to_owned(),
+        compiler: None,
+        kernel: kernel.to_owned(),
+        id: "an id".to_owned(),
+        work: Work::Shape { m: 1, n: 2, k: 3, threads: 1, memory: "hot".to_owned(), quantizes: Some(true) },
+        us: Some(us),
+        rounds_us: (0..7).map(|round| us * (1.0 + 0.001 * f64::from(round))).collect(),
+        percent: Some(percent),
+        ceiling: Some("read".to_owned()),
+        load: None,
+    }
+}
+
+fn records() -> Records {
+    // What an earlier look saw is in the later one too, and must not be counted twice.
+    let mut all = Records::of_snapshot(snapshot(50, vec![load("matmul.slow", 5, 12, 0)]));
+    let later = snapshot(100, vec![load("matmul.slow", 3_000, 12, 0), load("matmul.tail", 1_000, 90, 7)]);
+    let later = Records::of_snapshot(later);
+    all.records.extend(later.records);
+    all.watches.extend(later.watches);
+    for at in 0..4 {
+        all.records.push(bench("matmul.steady", at, 100.0, 90.0));
+        // Slower by a quarter at last, on a machine that is as fast as before: its part of the ceiling falls as much.
+        let (us, percent) = if at == 3 { (125.0, 40.0) } else { (100.0, 50.0) };
+        all.records.push(bench("matmul.fallen", at, us, percent));
+        all.records.push(bench("matmul.poor", at, 10.0, 12.0));
+    }
+    all
+}
+
+#[test]
+fn what_is_planted_is_found_with_its_numbers() {
+    let report = Report::of(&records());
+    let cost: Vec<(&str, f64, f64)> = report
+        .cost
+        .iter()
+        .map(|cost| (cost.kernel.as_str(), (cost.seconds * 1e3).round(), cost.percent.round()))
+        .collect();
+    assert_eq!(cost, [("matmul.slow", 60.0, 75.0), ("matmul.tail", 20.0, 25.0)]);
+    assert!((report.cost[0].gb_s - 4.0).abs() < 1e-9);
+
+    let [fallen] = report.changes.as_slice() else { panic!("{:?}", report.changes) };
+    assert_eq!((fallen.kernel.as_str(), fallen.slower, fallen.rebuilt), ("matmul.fallen", true, false));
+    assert_eq!(
+        report.trends.first().map(|trend| (trend.kernel.as_str(), trend.ratio)),
+        Some(("matmul.fallen", 1.25))
+    );
+
+    let about: Vec<&str> = report.anomalies.iter().map(|finding| finding.what.as_str()).collect();
+    let expected = [
+        "matmul.fallen became slower at",
+        "matmul.tail refused its input",
+        "matmul.tail has a long tail",
+        "matmul of q9 did not run on cuda:0",
+        "matmul.poor is far below its ceiling",
+    ];
+    assert_eq!(about.len(), expected.len(), "{about:?}");
+    for (found, expected) in about.iter().zip(expected) {
+        assert!(found.starts_with(expected), "{about:?}");
+    }
+    // One for each, and that nothing is tuned.
+    assert_eq!(report.recommendations.len(), expected.len() + 1);
+    let cites = |what: &str, numbers: &[&str]| {
+        let finding = report.recommendations.iter().find(|finding| finding.because.contains(what));
+        let finding = finding.unwrap_or_else(|| panic!("nothing about {what}: {:?}", report.recommendations));
+        for number in numbers {
+            assert!(finding.because.contains(number), "{finding:?}");
+        }
+    };
+    cites("became slower", &["100.3", "125.3", "1.25 times", "21 rounds", "7 rounds"]);
+    cites("refused its input", &["7 of 1000 launches"]);
+    cites("long tail", &["90.0 us", "10.0 us", "9.0 times", "200 samples"]);
+    cites("did not run on", &["41 runs"]);
+    cites("far below", &["12 %", "10.0 us"]);
+    cites("no tuning of", &["75 %", "3000 launches"]);
+    assert!(report.absent.is_empty(), "{:?}", report.absent);
+}
+
+#[test]
+fn of_nothing_nothing_follows() {
+    let report = Report::of(&Records::default());
+    assert!(report.anomalies.is_empty() && report.recommendations.is_empty() && report.cost.is_empty());
+    assert_eq!(report.absent.len(), 3);
+    assert!(report.to_text().contains("nothing was measured twice"));
+    // Times that were not taken are not zero.
+    let mut untimed = load("matmul.untimed", 10, 1, 0);
+    untimed.time = None;
+    let report = Report::of(&Records::of_snapshot(snapshot(1, vec![untimed])));
+    assert!(report.cost.is_empty() && !report.to_text().contains("matmul.untimed"));
+    assert!(
+        report.absent.iter().any(|absent| absent.starts_with("1 kernels and classes")),
+        "{:?}",
+        report.absent
+    );
+}
+
+#[test]
+fn the_page_stands_alone_and_escapes_names() -> Result<(), Box<dyn Error>> {
+    let report = Report::of(&records());
+    let page = report.to_html()?;
+    let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
+    let document = roxmltree::Document::parse_with_options(&page, options)?;
+    let named =
+        |name: &'static str| document.descendants().filter(move |node| node.tag_name().name() == name);
+    assert_eq!(named("script").chain(named("link")).chain(named("img")).chain(named("iframe")).count(), 0);
+    let addresses = document.descendants().flat_map(|node| node.attributes()).filter(|attribute| {
+        ["src", "href", "action"].contains(&attribute.name()) || attribute.value().contains("//")
+    });
+    assert_eq!(addresses.count(), 0);
+    assert!(!page.contains("url(") && !page.contains("@import"));
+    let text: String =
+        document.descendants().filter(|node| node.is_text()).filter_map(|node| node.text()).collect();
+    for said in ["machine <1> & \"co\"", "<script>alert(1)</script>", "matmul.slow", "7 of 1000 launches"] {
+        assert!(text.contains(said), "{said}");
+    }
+    // A plot for each trend, with a point for each measurement, inside of it.
+    let lines: Vec<Vec<(f64, f64)>> = named("polyline")
+        .map(|line| {
+            let points = line.attribute("points").unwrap_or("").split(' ');
+            points
+                .filter_map(|point| point.split_once(','))
+                .filter_map(|(x, y)| Some((x.parse().ok()?, y.parse().ok()?)))
+                .collect()
+        })
+        .collect();
+    assert_eq!(lines.len(), report.trends.len());
+    assert!(lines.iter().zip(&report.trends).all(|(line, trend)| line.len() == trend.points.len()));
+    assert!(lines.iter().flatten().all(|(x, y)| (0.0..=240.0).contains(x) && (0.0..=40.0).contains(y)));
+    // The one that fell: three at four fifths of the height, then the highest.
+    assert_eq!(lines[0], [(0.0, 8.0), (80.0, 8.0), (160.0, 8.0), (240.0, 0.0)]);
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! An observer of launches: what a program that watches its kernels is told by each of them.
+//!
+//! There is none at first, and a launch then reads one flag more. `gristmill-ops` has an observer that keeps histograms.
+
+use crate::device::Device;
+use crate::error::Error;
+use crate::receipt::FallbackNote;
+use crate::registry::{Entry, Registry};
+use crate::request::Shape;
+use gristmill_spec::vocab::Op;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+static OBSERVING: AtomicBool = AtomicBool::new(false);
+static OBSERVER: OnceLock<&'static dyn Observer> = OnceLock::new();
+
+/// Is told of launches by the threads that launch, so it should neither wait nor allocate.
+pub trait Observer: Send + Sync {
+    /// Whether the time of a launch that begins now is wanted. Two readings of the clock are taken for it. Only kernels of the
+    /// processor are asked for: a GPU's times would have to be waited for.
+    fn wants_time(&self, registry: &'static Registry, index: usize, shape: Shape) -> bool;
+
+    /// A launch has ended, on a GPU has been enqueued. Launches in a graph come each time that the graph is launched.
+    fn launched(&self, launch: &Launch);
+
+    /// A layer did something else than it was asked for, as its policy allows.
+    fn fell_back(&self, fallback: FellBack<'_>);
+}
+
+/// A launch.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch {
+    /// Whose kernel it is.
+    pub registry: &'static Registry,
+    /// The kernel's index in the registry.
+    pub index: usize,
+    /// The kernel.
+    pub entry: &'static Entry,
+    /// What it computed. Jobs without activations have `m = 1`, jobs without weights `n = 1`; of experts `m` are the tokens of all.
+    pub shape: Shape,
+    /// Bytes that it had to read, each operand once.
+    pub bytes_in: usize,
+    /// Bytes that it wrote.
+    pub bytes_out: usize,
+    /// Wall time, where it was taken.
+    pub time: Option<Duration>,
+    /// Whether it ended in a fault of its input: a number that is not finite, an invalid code, a scale that overflows. `None` on a
+    /// GPU, where that is known only later.
+    pub fault: Option<bool>,
+}
+
+/// A fallback, each time that it is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FellBack<'a> {
+    /// The policy that allowed it.
+    pub policy: &'static str,
+    /// What was asked for.
+    pub op: Op,
+    /// The format.
+    pub format: &'a str,
+    /// The device that was asked for.
+    pub device: Device,
+    /// Why there was no kernel.
+    pub reason: &'a str,
+    /// What ran in its place.
+    pub instead: &'static str,
+}
+
+/// Gives the program its observer and turns it on. A program has one, for good.
+///
+/// # Errors
+/// [`Error::SecondObserver`] where there is one already.
+pub fn observe(observer: &'static dyn Observer) -> Result<(), Error> {
+    OBSERVER.set(observer).map_err(|_| Error::SecondObserver)?;
+    set_observing(true);
+    Ok(())
+}
+
+/// Turns the observer, if there is one, on or off. Launches that are under way may still be told to it.
+pub fn set_observing(on: bool) {
+    OBSERVING.store(on, Ordering::Relaxed);
+}
+
+/// The observer, if it is on.
+#[inline]
+pub(crate) fn observer() -> Option<&'static dyn Observer> {
+    if OBSERVING.load(Ordering::Relaxed) { OBSERVER.get().copied() } else { None }
+}
+
+/// Counts one run of a fallback.
+pub(crate) fn fell_back(note: &FallbackNote) {
+    note.runs.fetch_add(1, Ordering::Relaxed);
+    if let Some(observer) = observer() {
+        let FallbackNote { policy, op, format, device, reason, instead, .. } = note;
+        observer.fell_back(FellBack { policy, op: *op, format, device: *device, reason, instead });
+    }
+}
+
+/// What a launch on the processor ends with.
+pub(crate) trait Ending {
+    /// Whether it is a fault.
+    fn is_fault(&self) -> bool;
+}
+
+impl Ending for () {
+    fn is_fault(&self) -> bool {
+        false
+    }
+}
+
+impl<T, E> Ending for Result<T, E> {
+    fn is_fault(&self) -> bool {
+        self.is_err()
+    }
+}

@@ -1,0 +1,96 @@
+//! `run --monitor`, `history` and `report`, on what this command itself measured.
+
+use crate::common::{gristmill, words};
+use serde_json::Value;
+use std::fs;
+
+type Result = std::result::Result<(), Box<dyn std::error::Error>>;
+
+#[test]
+fn what_was_measured_is_kept_compared_and_reported() -> Result {
+    let folder = tempfile::tempdir()?;
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let (store, monitor, base, page) = (at("h"), at("monitor.json"), at("base.json"), at("page.html"));
+
+    // Each of seven tensors at two numbers of tokens.
+    let receipt = at("receipt.json");
+    gristmill(["run", "--m", "1,8", "--monitor", &monitor, "--receipt", &receipt]).code(0);
+    let seen: Value = serde_json::from_slice(&fs::read(&monitor)?)?;
+    let ran: Value = serde_json::from_slice(&fs::read(&receipt)?)?;
+    let launches = |name: &Value| -> u64 {
+        let loads = seen["kernels"].as_array().into_iter().flatten();
+        loads.filter(|load| load["kernel"] == *name).filter_map(|load| load["launches"].as_u64()).sum()
+    };
+    // The receipt counts the same launches in another way.
+    let kernels = ran["kernels"].as_array().ok_or("a receipt")?;
+    assert!(
+        kernels.iter().any(|kernel| kernel["name"].as_str().is_some_and(|name| name.starts_with("matmul.")))
+    );
+    for kernel in kernels {
+        assert_eq!(Some(launches(&kernel["name"])), kernel["launches"].as_u64(), "{kernel}");
+    }
+    assert!(seen["compiler"].as_str().is_some_and(|compiler| compiler.starts_with("rustc ")), "{seen}");
+
+    let records =
+        gristmill(words("bench --quick --json --format i2_s --m 1 --shape 256x512 --memory hot")).code(0);
+    fs::write(&base, &records.stdout)?;
+    let added = gristmill(["history", "--store", &store, "--add", &monitor, "--add", &base]).code(0);
+    assert!(added.stdout.contains("base.json: 1 record added, 0 known already"), "{}", added.stdout);
+    let again = gristmill(["history", "--store", &store, "--add", &base]).code(0);
+    assert!(again.stdout.contains("0 records added, 1 known already"), "{}", again.stdout);
+
+    // The same measurement an hour later, and half as fast on a machine that is as fast as before.
+    let mut later: Value = serde_json::from_slice(&fs::read(&base)?)?;
+    let record = &mut later[0];
+    record["at"] = (record["at"].as_u64().ok_or("a time")? + 3600).into();
+    record["us"] = (2.0 * record["us"].as_f64().ok_or("a time")?).into();
+    record["percent"] = (record["percent"].as_f64().ok_or("a part")? / 2.0).into();
+    let rounds = record["rounds_us"].as_array().ok_or("rounds")?;
+    let rounds: Vec<f64> = rounds.iter().filter_map(Value::as_f64).collect();
+    record["rounds_us"] = (0..7).map(|round| 2.0 * rounds[round % rounds.len()]).collect();
+    let name = record["kernel"].as_str().ok_or("a name")?.to_owned();
+    fs::write(at("later.json"), later.to_string())?;
+    gristmill(["history", "--store", &store, "--add", &at("later.json")]);
+    let past = gristmill(["history", &name, "--store", &store, "--json"]).json();
+    let of_bench =
+        past["records"].as_array().into_iter().flatten().filter(|record| record["source"] == "bench");
+    assert_eq!(of_bench.count(), 2);
+    let compared = past["comparisons"].as_array().ok_or("comparisons")?;
+    let verdict = compared.iter().find(|verdict| verdict["source"] == "bench").ok_or("one of the bench")?;
+    let ratio = verdict["ratio"].as_f64().ok_or("a ratio")?;
+    assert!((1.5..2.5).contains(&ratio), "{verdict}");
+
+    let report = gristmill(["report", &store, "--json", "--html", &page]).code(0).json();
+    assert!(report["cost"].as_array().is_some_and(|cost| !cost.is_empty()), "{report}");
+    let trend = &report["trends"][0];
+    assert_eq!((&trend["kernel"], &trend["ratio"]), (&Value::from(name.clone()), &Value::from(2.0)));
+    assert!(fs::read_to_string(&page)?.contains(&name));
+    // A page is never written over what it is made of.
+    gristmill(["report", &store, "--html", &store]).code(1);
+    gristmill(["history", "--store", &store]);
+    Ok(())
+}
+
+#[test]
+fn what_is_no_record_is_refused_and_changes_nothing() -> Result {
+    let folder = tempfile::tempdir()?;
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let (store, bad) = (at("h"), at("bad.json"));
+    for (text, said) in [
+        ("[1]", "no usable `rounds_us`"),
+        ("{\"schema\": \"gristmill monitor 9\"}", "gristmill monitor 9"),
+        ("\u{1b}[2J", "holds no records"),
+        ("3", "neither an array nor an object"),
+    ] {
+        fs::write(&bad, text)?;
+        let refused = gristmill(["history", "--store", &store, "--add", &bad]).code(1);
+        assert!(refused.stderr.contains(said), "{}", refused.stderr);
+        assert!(!folder.path().join("h").exists());
+        gristmill(["report", &bad]).code(1);
+    }
+    fs::write(&store, "not a history")?;
+    let refused = gristmill(["history", "--store", &store]).code(1);
+    assert!(refused.stderr.contains("is no history"), "{}", refused.stderr);
+    assert_eq!(fs::read_to_string(&store)?, "not a history");
+    Ok(())
+}
