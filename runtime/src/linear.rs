@@ -1,13 +1,15 @@
 //! A layer: weights packed once, a kernel chosen by shape at each run, and a stated policy for the
 //! case that there is none.
 
-use crate::activations::{Input, QuantizedActivations};
+use crate::activations::{Input, QuantizedActivations, Source};
 use crate::aligned::Aligned;
 use crate::decide::Prepared;
 use crate::device::{CpuProfile, Device};
 use crate::error::Error;
-use crate::kernel::{Dequantizer, Matmul, check_operands, fill};
+use crate::kernel::{Dequantizer, Matmul};
+use crate::output::Output;
 use crate::plain::PlainWeights;
+use crate::product::{Destination, Store};
 use crate::receipt::{FallbackNote, Recording};
 use crate::registry::Registry;
 use crate::request::{PrecisionMode, Request, Restrict, Shape};
@@ -286,7 +288,7 @@ impl Linear {
             dequantizer.run(matrix, &mut values[done..][..size])?;
             done += size;
         }
-        Ok(PlainWeights { values, n, k, activations })
+        Ok(PlainWeights { values, k, activations })
     }
 
     /// The error that says why nothing serves `shape`.
@@ -359,7 +361,8 @@ impl Linear {
         Workspace::of_size(self.workspace_size(m, threads)?)
     }
 
-    /// Computes `y` (`m * n`) for `m` tokens, with the kernel that decide gives for this `m`.
+    /// Computes `y` (`m * n`) for `m` tokens, with the kernel that decide gives for this `m`. [`Linear::product`] has strides,
+    /// other types of outputs, ranges of rows, and outputs that are added to what is there.
     ///
     /// # Errors
     /// [`Error::NoKernel`] if this `m` has none and the policy has no answer; else as for [`Matmul::run`].
@@ -372,27 +375,43 @@ impl Linear {
         workspace: &mut Workspace,
         threads: &Threads,
     ) -> Result<(), Error> {
+        let store = Store { bias, ..Store::default() };
+        self.forward_stored(&Source::dense(input, m), &store, Output::F32(y), workspace, threads)
+    }
+
+    /// The same with activations as they lie and results as they are stored.
+    pub(crate) fn forward_stored(
+        &self,
+        source: &Source<'_>,
+        store: &Store<'_>,
+        y: Output<'_>,
+        workspace: &mut Workspace,
+        threads: &Threads,
+    ) -> Result<(), Error> {
         let (n, k) = (self.n, self.k);
+        let Source { input, m, .. } = *source;
         if let Some(Choice { matmul, packed }) = self.choice(Shape { m, n, k }, input.dtype()) {
             if let Some(moved) = &self.moved {
                 moved.runs.fetch_add(1, Ordering::Relaxed);
             }
-            return matmul.run(&self.packed[*packed], input, m, bias, y, workspace, threads);
+            return matmul.run_stored(&self.packed[*packed], source, store, y, workspace, threads);
         }
         match &self.plain {
             Some((plain, note)) => {
-                check_operands(input, m, n, k, plain.blocks(), bias, y)?;
-                if m == 0 || n == 0 {
+                let x = source.rows(k, plain.blocks())?;
+                let mut into = Destination::new(store, y, [m, n])?;
+                if into.is_empty() {
                     return Ok(());
                 }
                 if k == 0 {
-                    return fill(bias, y, n);
+                    into.fill();
+                    return Ok(());
                 }
                 note.runs.fetch_add(1, Ordering::Relaxed);
-                plain.run(input, m, bias, y, workspace, threads)
+                plain.run(x, into, workspace, threads)
             }
             // Nothing to compute needs no kernel.
-            None if m == 0 && y.is_empty() && input.len() == 0 => Ok(()),
+            None if m == 0 && y.len() == 0 && input.len() == 0 => Ok(()),
             None => Err(self.refused(Shape { m, n, k })),
         }
     }
@@ -410,10 +429,20 @@ impl Linear {
         workspace: &'w mut Workspace,
         threads: &Threads,
     ) -> Result<QuantizedActivations<'w>, Error> {
+        self.quantize_rows(&Source::dense(input, m), workspace, threads)
+    }
+
+    /// The same with activations as they lie.
+    pub(crate) fn quantize_rows<'w>(
+        &self,
+        source: &Source<'_>,
+        workspace: &'w mut Workspace,
+        threads: &Threads,
+    ) -> Result<QuantizedActivations<'w>, Error> {
         // No tokens are quantized by what one would be.
-        let shape = Shape { m: m.max(1), n: self.n, k: self.k };
-        match self.choice(shape, input.dtype()) {
-            Some(Choice { matmul, .. }) => matmul.quantize(input, m, self.k, workspace, threads),
+        let shape = Shape { m: source.m.max(1), n: self.n, k: self.k };
+        match self.choice(shape, source.input.dtype()) {
+            Some(Choice { matmul, .. }) => matmul.quantize_rows(source, self.k, workspace, threads),
             None => Err(self.refused(shape)),
         }
     }
@@ -430,11 +459,22 @@ impl Linear {
         y: &mut [f32],
         threads: &Threads,
     ) -> Result<(), Error> {
+        self.forward_quantized_stored(x, &Store { bias, ..Store::default() }, Output::F32(y), threads)
+    }
+
+    /// The same with results as they are stored.
+    pub(crate) fn forward_quantized_stored(
+        &self,
+        x: &QuantizedActivations<'_>,
+        store: &Store<'_>,
+        y: Output<'_>,
+        threads: &Threads,
+    ) -> Result<(), Error> {
         let shape = Shape { m: x.m().max(1), n: self.n, k: self.k };
         let Some(Choice { matmul, packed }) = self.choice(shape, DType::I8) else {
             return Err(self.refused(shape));
         };
-        matmul.run_quantized(&self.packed[*packed], x, bias, y, threads)?;
+        matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?;
         if let Some(moved) = &self.moved {
             moved.runs.fetch_add(1, Ordering::Relaxed);
         }

@@ -10,6 +10,7 @@ mod linear;
 mod matmul;
 mod numbers;
 mod packings;
+mod products;
 mod registry;
 mod shared;
 mod tensors;
