@@ -184,7 +184,7 @@ impl Registry {
     }
 
     fn candidates_of(&'static self, op: Op, format: usize, dtype: DType, kind: DeviceKind) -> Vec<Candidate> {
-        (self.candidates)(op, format, dtype, kind)
+        self.listed(op, format, dtype, kind)
             .iter()
             .filter_map(|index| {
                 let index = usize::from(*index);
@@ -537,7 +537,7 @@ impl Registry {
                 DType::ALL.iter().flat_map(|d| DeviceKind::ALL.iter().map(move |k| (*d, *k)))
             {
                 held[other as usize][dtype as usize][device as usize] =
-                    !(self.candidates)(other, format, dtype, device).is_empty();
+                    !self.listed(other, format, dtype, device).is_empty();
             }
         }
         let on_any_device = |op: &Op| held[*op as usize].as_flattened().contains(&true);

@@ -471,6 +471,21 @@ pub enum Error {
         /// What the system said.
         why: String,
     },
+    /// Two registries have one name for what is not the same.
+    #[error(
+        "{what} `{name}` of `{other}` is not that of `{first}`, so they can't be in one registry\n  \
+         help: give one of them another name"
+    )]
+    Joined {
+        /// What has the name: a kernel, a format.
+        what: &'static str,
+        /// The name.
+        name: &'static str,
+        /// The package that had it first.
+        first: &'static str,
+        /// The other one.
+        other: &'static str,
+    },
     /// The registry contradicts itself. Generated ones don't; a hand-written one can.
     #[error("the registry of `{package}` contradicts itself at `{at}`: {what}")]
     BrokenRegistry {

@@ -78,10 +78,17 @@ impl Recording {
         let Ledger { registry, launches, fallbacks } = &*self.ledger;
         let mut devices: Vec<DeviceKind> = Vec::new();
         let mut kernels = Vec::new();
-        for (entry, launches) in registry.entries.iter().zip(launches) {
+        for (index, (entry, launches)) in registry.entries.iter().zip(launches).enumerate() {
             let launches = launches.load(Ordering::Relaxed);
             if launches > 0 {
-                kernels.push(KernelUse { id: entry.id, name: entry.name, source: entry.source, launches });
+                let package = registry.package_of(index);
+                kernels.push(KernelUse {
+                    id: entry.id,
+                    name: entry.name,
+                    source: entry.source,
+                    package,
+                    launches,
+                });
                 if !devices.contains(&entry.device) {
                     devices.push(entry.device);
                 }
@@ -115,6 +122,7 @@ pub struct KernelUse {
     id: KernelId,
     name: &'static str,
     source: &'static str,
+    package: &'static str,
     launches: u64,
 }
 
@@ -132,6 +140,11 @@ impl KernelUse {
     /// `file:line` of the variant.
     pub fn source(&self) -> &'static str {
         self.source
+    }
+
+    /// The crate that brought the kernel: in receipts of a [joined](Registry::joined) registry one of several.
+    pub fn package(&self) -> &'static str {
+        self.package
     }
 
     /// Launches while recorded; at least 1.
@@ -213,7 +226,8 @@ impl Receipt {
     ///
     /// `{"schema_version", "package", "devices": [..], "cpu": {"arch", "features": [..]}, "kernels":
     /// [{"id", "name", "source", "launches"}], "fallbacks": [{"policy", "op", "format", "device",
-    /// "reason", "instead", "runs"}]}`. Ids are hexadecimal strings, counts are integers.
+    /// "reason", "instead", "runs"}]}`. Ids are hexadecimal strings, counts are integers. Kernels of a
+    /// [joined](Registry::joined) registry have their own `"package"` behind `"source"`.
     pub fn to_json(&self) -> String {
         let mut out = String::new();
         let cpu = CpuProfile::detect();
@@ -228,6 +242,9 @@ impl Receipt {
             field(out, "{", "id", Json::Text(&kernel.id.to_string()));
             field(out, ",", "name", Json::Text(kernel.name));
             field(out, ",", "source", Json::Text(kernel.source));
+            if kernel.package != self.package {
+                field(out, ",", "package", Json::Text(kernel.package));
+            }
             field(out, ",", "launches", Json::Number(kernel.launches));
             out.push('}');
         });

@@ -86,7 +86,7 @@ impl Matmul {
             }
         };
         let described = |dtype: &DType| {
-            let candidates = (registry.candidates)(Op::Matmul, entry.format, *dtype, entry.device);
+            let candidates = registry.listed(Op::Matmul, entry.format, *dtype, entry.device);
             candidates.iter().any(|index| usize::from(*index) == candidate.index)
         };
         let from_float = activations.is_some() || !from_int8 || fused;

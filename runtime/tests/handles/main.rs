@@ -6,6 +6,7 @@ mod toy;
 mod decide;
 mod embed;
 mod experts;
+mod joined;
 mod linear;
 mod matmul;
 mod numbers;
