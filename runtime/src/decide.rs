@@ -48,15 +48,23 @@ fn without((from, to): (u64, u64), min: u64, max: u64) -> impl Iterator<Item = (
 }
 
 impl Registry {
-    /// Resolves a request for the processor this program runs on, under the restrictions that the
-    /// environment states ([`Restrict::from_env`]), in the order of the tuning file that `GRISTMILL_TUNING` names, if
-    /// it names one.
+    /// Resolves a request for the processor this program runs on, without restrictions and without a tuning. The environment is
+    /// not read.
     ///
     /// A request that no kernel can serve is not an error here: its decisions say why.
     ///
     /// # Errors
-    /// An environment variable that can't be understood, or that names a kernel that is not there.
+    /// [`Error::BrokenRegistry`].
     pub fn prepare(&'static self, request: &Request<'_>) -> Result<Prepared, Error> {
+        self.prepare_for(request, CpuProfile::detect(), &Restrict::default())
+    }
+
+    /// As [`prepare`](Registry::prepare), under the restrictions that the environment states ([`Restrict::from_env`]), in the order
+    /// of the tuning file that `GRISTMILL_TUNING` names, if it names one. This is what the command does.
+    ///
+    /// # Errors
+    /// [`Error::Environment`] for a variable that can't be understood; what names a kernel or packing that is not there.
+    pub fn prepare_from_env(&'static self, request: &Request<'_>) -> Result<Prepared, Error> {
         self.prepare_tuned(request, CpuProfile::detect(), &Restrict::from_env()?, Tuning::from_env(self)?)
     }
 

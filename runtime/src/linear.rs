@@ -65,27 +65,33 @@ pub struct LinearOptions {
     pub precision: PrecisionMode,
     /// What it may do without a kernel.
     pub policy: Policy,
-    /// Restrictions on kernels; `None`: those of the environment.
+    /// Restrictions on kernels; `None`: those of the environment, as [`LinearOptions::from_env`] says.
     pub restrict: Option<Restrict>,
     /// Measured orders of kernels; `None`: those of the environment where `restrict` is its, else none.
     pub tuning: Option<Arc<Tuning>>,
 }
 
 impl Default for LinearOptions {
-    /// f32 on the processor by int8, strict, restricted by the environment.
+    /// f32 on the processor by int8, strict, without restrictions and without a tuning, whatever the environment says.
     fn default() -> LinearOptions {
         LinearOptions {
             input: DType::F32,
             device: Device::CPU,
             precision: PrecisionMode::Int8,
             policy: Policy::Strict,
-            restrict: None,
+            restrict: Some(Restrict::default()),
             tuning: None,
         }
     }
 }
 
 impl LinearOptions {
+    /// The default under the restrictions and with the tuning of the environment (`GRISTMILL_ISA` and so on), which is read where a
+    /// layer is made.
+    pub fn from_env() -> LinearOptions {
+        LinearOptions { restrict: None, ..LinearOptions::default() }
+    }
+
     /// What restricts and orders kernels: what is said here, else what the environment says.
     fn resolved(&self, registry: &'static Registry) -> Result<(Restrict, Cow<'_, Tuning>), Error> {
         let restrict = match &self.restrict {

@@ -50,7 +50,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         shape: *shape,
         precision: *precision,
     };
-    let prepared = REGISTRY.prepare(&asked)?;
+    let prepared = REGISTRY.prepare_from_env(&asked)?;
     let decision = prepared.decide_as_asked();
     let rejected: Vec<Rejection> = decision.rejected().collect();
     // A name that nothing knows is a mistake in the question, not an answer to it.

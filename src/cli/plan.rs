@@ -54,7 +54,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             (Kind::Plain(_), _) => "not quantized".to_owned(),
             (Kind::Format(format), Some((n, k))) => {
                 let shape = Shape::new(arguments.m, n, k);
-                let prepared = REGISTRY.prepare(&Request::matmul(format.name, shape).on(arguments.device))?;
+                let prepared =
+                    REGISTRY.prepare_from_env(&Request::matmul(format.name, shape).on(arguments.device))?;
                 let decision = prepared.decide_as_asked();
                 chosen = decision.chosen().map(|entry| entry.name);
                 // A shape whose bytes do not fit the address space has no sizes.

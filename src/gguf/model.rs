@@ -6,7 +6,7 @@ use super::read::{GgufFile, Tensor};
 use super::size::Unquantized;
 use super::types::{Resolved, TensorType, TypeNumbers};
 use gristmill_runtime::{
-    Experts, Linear, LinearOptions, QuantizedBuf, QuantizedMatrix, Registry, Restrict, Threads, Tuning,
+    Experts, Linear, LinearOptions, QuantizedBuf, QuantizedMatrix, Registry, Threads, Tuning,
 };
 use std::ops::Range;
 use std::path::Path;
@@ -27,13 +27,12 @@ pub struct LayerOptions<'t> {
 impl<'t> LayerOptions<'t> {
     /// f32 on the processor, strict, without restrictions and without a tuning.
     pub fn new(threads: &'t Threads) -> LayerOptions<'t> {
-        let linear = LinearOptions { restrict: Some(Restrict::default()), ..LinearOptions::default() };
-        LayerOptions { threads, linear }
+        LayerOptions { threads, linear: LinearOptions::default() }
     }
 
     /// f32 on the processor, strict, with the restrictions and the tuning of the environment (`GRISTMILL_ISA` and so on).
     pub fn from_env(threads: &'t Threads) -> LayerOptions<'t> {
-        LayerOptions { threads, linear: LinearOptions::default() }
+        LayerOptions { threads, linear: LinearOptions::from_env() }
     }
 
     /// The same with decisions that follow `tuning`.
