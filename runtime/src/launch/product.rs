@@ -196,7 +196,7 @@ impl Launcher<MatmulCode> {
         let plain = if rows.start.is_multiple_of(panel) { into.plain() } else { None };
         match plain {
             Some((y, stride)) => {
-                let args = MatmulArgs::of(weights, x, into.bias, y).from_row(weights, rows.start);
+                let args = MatmulArgs::of(weights, x, into.bias, y).starting_at(weights, rows.start);
                 let args = Shared(MatmulArgs { n: stride, row_end: rows.len(), ..args });
                 let run = |rows: Range<usize>| {
                     let args = MatmulArgs { row_begin: rows.start, row_end: rows.end, ..*args.get() };
@@ -223,7 +223,8 @@ impl Launcher<MatmulCode> {
                             let first = token.min(m - tokens);
                             let args =
                                 MatmulArgs::of(weights, &x.rows(first, tokens), None, tile.as_mut_ptr());
-                            let args = MatmulArgs { n: width, row_end: width, ..args.from_row(weights, row) };
+                            let args =
+                                MatmulArgs { n: width, row_end: width, ..args.starting_at(weights, row) };
                             // SAFETY: as above; the tile has room for `width` values of each of `tokens`.
                             unsafe { self.run(&args) };
                             for token in token..first + tokens {
@@ -290,7 +291,7 @@ pub(super) fn granule_rows(n: usize, panel: usize, parts: usize) -> usize {
 
 impl MatmulArgs {
     /// The same with row `row` of `weights`, the first of a panel, as row 0.
-    fn from_row(self, weights: &PackedMatrix, row: usize) -> MatmulArgs {
+    fn starting_at(self, weights: &PackedMatrix, row: usize) -> MatmulArgs {
         let WeightLayout { packing, .. } = weights.layout;
         let panel = row / weights.layout.panel_rows();
         let words = |of: Option<usize>| of.unwrap_or(0) * panel;

@@ -294,7 +294,7 @@ fn operands_that_do_not_fit_are_refused_by_name() -> Result<(), Error> {
     for format in [TAIL2, HEADER4] {
         let layer = layer(format, n, K)?;
         let mut workspace = layer.workspace(m, &threads)?;
-        let mut y = vec![7.0; 3 * 12];
+        let mut y = [7.0; 3 * 12];
         let mut refused = |product: Product<'_>, y_len: usize| {
             let outcome = product.run(Output::F32(&mut y[..y_len]), &mut workspace, &threads);
             assert!(y.iter().all(|y| *y == 7.0), "nothing was written");
