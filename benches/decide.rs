@@ -13,7 +13,7 @@ fn main() -> Result<(), Error> {
             println!("decide/{format}: skipped, this build does not hold the format");
             continue;
         }
-        let prepared = REGISTRY.prepare(&Request::matmul(format, Shape::new(1, 2560, 2560)))?;
+        let prepared = REGISTRY.prepare_from_env(&Request::matmul(format, Shape::new(1, 2560, 2560)))?;
         let cases = [
             ("decode", Shape::new(1, 2560, 2560)),
             ("prefill", Shape::new(128, 2560, 2560)),

@@ -80,7 +80,7 @@ fn weights(format: &str) -> Result<Vec<u8>, Error> {
 }
 
 fn quantizer(format: &str) -> Result<Quantizer, Error> {
-    Quantizer::new(&REGISTRY.prepare(&Request::quantize(format, None, N, K))?.decide_as_asked())
+    Quantizer::new(&REGISTRY.prepare_from_env(&Request::quantize(format, None, N, K))?.decide_as_asked())
 }
 
 /// f32 read a second.
@@ -103,7 +103,8 @@ fn dequantize(group: &mut BenchmarkGroup<'_, WallTime>, format: &str) -> Result<
     let (_, info) = REGISTRY.format(format)?;
     let bytes = weights(format)?;
     let matrix = QuantizedMatrix::new(info, N, K, &bytes)?;
-    let kernel = Dequantizer::new(&REGISTRY.prepare(&Request::dequantize(format, N, K))?.decide_as_asked())?;
+    let kernel =
+        Dequantizer::new(&REGISTRY.prepare_from_env(&Request::dequantize(format, N, K))?.decide_as_asked())?;
     let mut out = vec![0.0; N * K];
     kernel.run(&matrix, &mut out)?;
     group.throughput(Throughput::Bytes((4 * N * K) as u64));
@@ -117,7 +118,7 @@ fn pack(group: &mut BenchmarkGroup<'_, WallTime>, format: &str) -> Result<(), Er
     let bytes = weights(format)?;
     let matrix = QuantizedMatrix::new(info, N, K, &bytes)?;
     let shape = Shape::new(1, N, K);
-    let kernel = Matmul::new(&REGISTRY.prepare(&Request::matmul(format, shape))?.decide(shape))?;
+    let kernel = Matmul::new(&REGISTRY.prepare_from_env(&Request::matmul(format, shape))?.decide(shape))?;
     let packed = kernel.pack(&matrix)?;
     group.throughput(Throughput::Bytes(bytes.len() as u64));
     let id = BenchmarkId::new(format, packed.packing().unwrap_or("rows"));
@@ -130,7 +131,7 @@ fn matmul(group: &mut BenchmarkGroup<'_, WallTime>, format: &str) -> Result<(), 
     let (_, info) = REGISTRY.format(format)?;
     let bytes = weights(format)?;
     let matrix = QuantizedMatrix::new(info, N, K, &bytes)?;
-    let prepared = REGISTRY.prepare(&Request::matmul(format, Shape::new(1, N, K)))?;
+    let prepared = REGISTRY.prepare_from_env(&Request::matmul(format, Shape::new(1, N, K)))?;
     let threads = Threads::single();
     let blocks =
         REGISTRY.activations.get(info.activations).and_then(|info| info.block).map_or(1, |block| K / block);

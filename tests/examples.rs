@@ -1,6 +1,8 @@
 //! The examples do what they say: each ends with an error if its results are wrong.
 #![cfg(all(feature = "bitnet", feature = "ggml"))]
 
+#[path = "../examples/custom_format.rs"]
+mod custom_format;
 #[path = "../examples/gguf_layer.rs"]
 mod gguf_layer;
 #[path = "../examples/minimal.rs"]
@@ -16,6 +18,11 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 #[test]
 fn minimal_runs() -> Outcome {
     minimal::main()
+}
+
+#[test]
+fn custom_format_runs() -> Outcome {
+    custom_format::main()
 }
 
 #[test]

@@ -4,7 +4,8 @@
 use gristmill::request::Restrict;
 use gristmill::vocab::{DType, DeviceKind, Op};
 use gristmill::{
-    CpuProfile, Device, Matmul, PrecisionMode, QuantizedMatrix, Quantizer, Request, Shape, Threads, Workspace,
+    CpuProfile, Device, Matmul, PrecisionMode, QuantizedMatrix, Quantizer, Registry, Request, Shape, Threads,
+    Workspace,
 };
 
 mod nibble {
@@ -48,6 +49,34 @@ type Tested = Result<(), Box<dyn std::error::Error>>;
 fn the_tables_of_a_registry_agree() -> Tested {
     nibble::REGISTRY.check()?;
     beside::REGISTRY.check()?;
+    Ok(())
+}
+
+#[test]
+fn formats_of_macros_and_shipped_ones_are_one_registry() -> Tested {
+    let joined = Registry::joined(&[&nibble::REGISTRY, &beside::REGISTRY, &gristmill::REGISTRY])?;
+    joined.check()?;
+    assert_eq!(joined.package, "gristmill-macros + gristmill-kernels");
+    let all = gristmill::REGISTRY.formats.len() + 2;
+    assert_eq!(joined.formats.len(), all);
+    let registries =
+        [(&nibble::REGISTRY, "nibble"), (&beside::REGISTRY, "beside"), (&gristmill::REGISTRY, "i2_s")];
+    for (registry, format) in registries {
+        if registry.format(format).is_err() {
+            // A build without that family.
+            continue;
+        }
+        let request = Request::matmul(format, Shape::new(1, 8, 256));
+        let [alone, together] = [registry, joined].map(|registry| {
+            let prepared = registry.prepare_for(&request, CpuProfile::detect(), &Restrict::default())?;
+            prepared
+                .decide_as_asked()
+                .kernel()
+                .map(|entry| (entry.name, entry.id, entry.code.packing().map(|p| p.name)))
+        });
+        let ((name, _, packing), (expected, _, same)) = (together?, alone?);
+        assert_eq!((name, packing), (expected, same), "{format}");
+    }
     Ok(())
 }
 

@@ -98,16 +98,16 @@ pub struct MatmulArgs {
     pub x_blocks: usize,
     /// Activation sums, `[token][units]`.
     pub x_sums: *const i32,
-    /// Bias of `n` values, or null.
+    /// Bias of `row_end` values, or null.
     pub bias: *const f32,
-    /// Output, `[token][n]`.
+    /// Output, `[token][n]`, of which the rows to compute are written.
     pub y: *mut f32,
     /// Tokens.
     pub m: usize,
-    /// Rows of the weights: the row stride of `y`.
+    /// The row stride of `y`, in values; at least `row_end`. (Rows of the weights may be more, and fewer.)
     pub n: usize,
-    /// First row to compute; a multiple of the packing's rows.
+    /// First row to compute, counted from the one that `codes` begins with; a multiple of the packing's rows.
     pub row_begin: usize,
-    /// End of the rows to compute, at most `n`.
+    /// End of the rows to compute.
     pub row_end: usize,
 }

@@ -3,11 +3,14 @@
 mod gather;
 mod layout;
 mod quantize;
+mod rows;
 mod shared;
 
 pub(crate) use gather::gather;
 pub(crate) use layout::RowLayout;
 pub(crate) use quantize::{RowBuffers, quantize, quantize_into, scratch_rows};
+pub use rows::NonFinite;
+pub(crate) use rows::{InputRows, Source, check_input};
 pub(crate) use shared::ActivationLayout;
 pub use shared::QuantizedActivations;
 
@@ -67,6 +70,16 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// The first `len` values; scales are all there.
+    fn first(self, len: usize) -> Input<'a> {
+        match self {
+            Input::F32(x) => Input::F32(&x[..len]),
+            Input::F16(x) => Input::F16(&x[..len]),
+            Input::Bf16(x) => Input::Bf16(&x[..len]),
+            Input::I8 { q, scales } => Input::I8 { q: &q[..len], scales },
+        }
+    }
+
     /// The first `rows` of `m` rows, and the others.
     #[cfg(feature = "cuda")]
     pub(crate) fn split_at(self, rows: usize, m: usize) -> (Input<'a>, Input<'a>) {
@@ -92,12 +105,12 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Row `token` as f32, converted into `scratch` if need be; `None` for int8 and beyond the end.
-    pub(crate) fn row<'s>(&self, token: usize, k: usize, scratch: &'s mut [f32]) -> Option<&'s [f32]>
+    /// `k` values from `begin` on as f32, converted into `scratch` if need be; `None` for int8 and beyond the end.
+    fn values<'s>(&self, begin: usize, k: usize, scratch: &'s mut [f32]) -> Option<&'s [f32]>
     where
         'a: 's,
     {
-        let range = token.checked_mul(k)?..token.checked_add(1)?.checked_mul(k)?;
+        let range = begin..begin.checked_add(k)?;
         match *self {
             Input::F32(x) => x.get(range),
             Input::F16(x) => {
@@ -129,6 +142,11 @@ pub(crate) struct Activations<'w> {
 }
 
 impl<'w> Activations<'w> {
+    /// Whether the row was not finite ([`NonFinite::Nan`]).
+    pub(crate) fn is_set_aside(&self, row: usize) -> bool {
+        self.layout.blocks > 0 && self.scales[row * self.layout.blocks].is_nan()
+    }
+
     /// `m` of them from row `first` on.
     pub(crate) fn rows(&self, first: usize, m: usize) -> Activations<'w> {
         let RowLayout { stride, blocks, units, .. } = self.layout;

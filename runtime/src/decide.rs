@@ -50,15 +50,23 @@ fn without((from, to): (u64, u64), min: u64, max: u64) -> impl Iterator<Item = (
 }
 
 impl Registry {
-    /// Resolves a request for the processor this program runs on, under the restrictions that the
-    /// environment states ([`Restrict::from_env`]), in the order of the tuning file that `GRISTMILL_TUNING` names, if
-    /// it names one.
+    /// Resolves a request for the processor this program runs on, without restrictions and without a tuning. The environment is
+    /// not read.
     ///
     /// A request that no kernel can serve is not an error here: its decisions say why.
     ///
     /// # Errors
-    /// An environment variable that can't be understood, or that names a kernel that is not there.
+    /// [`Error::BrokenRegistry`].
     pub fn prepare(&'static self, request: &Request<'_>) -> Result<Prepared, Error> {
+        self.prepare_for(request, CpuProfile::detect(), &Restrict::default())
+    }
+
+    /// As [`prepare`](Registry::prepare), under the restrictions that the environment states ([`Restrict::from_env`]), in the order
+    /// of the tuning file that `GRISTMILL_TUNING` names, if it names one. This is what the command does.
+    ///
+    /// # Errors
+    /// [`Error::Environment`] for a variable that can't be understood; what names a kernel or packing that is not there.
+    pub fn prepare_from_env(&'static self, request: &Request<'_>) -> Result<Prepared, Error> {
         self.prepare_tuned(request, CpuProfile::detect(), &Restrict::from_env()?, Tuning::from_env(self)?)
     }
 
@@ -193,7 +201,7 @@ impl Registry {
     }
 
     fn candidates_of(&'static self, op: Op, format: usize, dtype: DType, kind: DeviceKind) -> Vec<Candidate> {
-        (self.candidates)(op, format, dtype, kind)
+        self.listed(op, format, dtype, kind)
             .iter()
             .filter_map(|index| {
                 let index = usize::from(*index);
@@ -552,7 +560,7 @@ impl Registry {
                 DType::ALL.iter().flat_map(|d| DeviceKind::ALL.iter().map(move |k| (*d, *k)))
             {
                 held[other as usize][dtype as usize][device as usize] =
-                    !(self.candidates)(other, format, dtype, device).is_empty();
+                    !self.listed(other, format, dtype, device).is_empty();
             }
         }
         let on_any_device = |op: &Op| held[*op as usize].as_flattened().contains(&true);

@@ -154,6 +154,41 @@ pub enum Error {
         /// The size found.
         found: usize,
     },
+    /// Rows overlap: the leading dimension is smaller than a row.
+    #[error(
+        "rows of {what} are {stride} values apart and hold {row}\n  help: the stride is the distance from row to row, {row} at least"
+    )]
+    StrideTooSmall {
+        /// Which operand.
+        what: &'static str,
+        /// Values from one row to the next.
+        stride: usize,
+        /// Values of a row.
+        row: usize,
+    },
+    /// A range of rows that ends before it begins, or behind the matrix.
+    #[error("rows {begin} to {end} are not a range of a matrix of {rows} rows")]
+    RowRange {
+        /// The first row.
+        begin: usize,
+        /// The row behind the last.
+        end: usize,
+        /// Rows of the matrix.
+        rows: usize,
+    },
+    /// Something that products can be asked for on the processor alone.
+    #[error(
+        "kernel `{kernel}` runs on {device}, where products have no {option} so far\n  \
+         help: run the product without, into memory of its own, or ask for a layer on the processor"
+    )]
+    ProductOption {
+        /// The kernel.
+        kernel: &'static str,
+        /// Its device.
+        device: DeviceKind,
+        /// What was asked for.
+        option: &'static str,
+    },
     /// A matrix of one format met a kernel of another.
     #[error("the matrix has format `{found}`, kernel `{kernel}` takes `{expected}`")]
     WrongFormat {
@@ -448,6 +483,21 @@ pub enum Error {
         count: usize,
         /// What the system said.
         why: String,
+    },
+    /// Two registries have one name for what is not the same.
+    #[error(
+        "{what} `{name}` of `{other}` is not that of `{first}`, so they can't be in one registry\n  \
+         help: give one of them another name"
+    )]
+    Joined {
+        /// What has the name: a kernel, a format.
+        what: &'static str,
+        /// The name.
+        name: &'static str,
+        /// The package that had it first.
+        first: &'static str,
+        /// The other one.
+        other: &'static str,
     },
     /// The registry contradicts itself. Generated ones don't; a hand-written one can.
     #[error("the registry of `{package}` contradicts itself at `{at}`: {what}")]

@@ -6,15 +6,18 @@ mod scatter;
 
 pub use routes::Routes;
 
-use crate::activations::{self, ActivationLayout, Activations, Input, QuantizedActivations, RowBuffers};
+use crate::activations::{
+    self, ActivationLayout, Activations, Input, InputRows, QuantizedActivations, RowBuffers,
+};
 use crate::decide::{Prepared, broken_rule};
 use crate::error::Error;
-use crate::kernel::{Matmul, check_input, check_len, product_of};
+use crate::kernel::Matmul;
 use crate::launch::{Group, GroupedWork};
 use crate::linear::LinearOptions;
 use crate::receipt::Recording;
 use crate::registry::{FormatInfo, Registry};
 use crate::request::Shape;
+use crate::sizes::{check_len, product_of};
 use crate::threads::Threads;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
 use crate::workspace::{Workspace, WorkspaceSize};
@@ -285,7 +288,7 @@ impl Experts {
         match input {
             ExpertInput::Tokens(input) | ExpertInput::Pairs(input) => {
                 self.any().matmul.check_dtype(input.dtype())?;
-                check_input(input, rows, k, layout.blocks)?;
+                activations::check_input(input, rows, k, layout.blocks)?;
                 parts = activations::scratch_rows(input, rows, k, threads);
             }
             ExpertInput::Quantized(x) => {
@@ -321,7 +324,8 @@ impl Experts {
             ExpertInput::Tokens(input) | ExpertInput::Pairs(input) => {
                 let buffers = RowBuffers { q: own_q, scales: own_scales, sums: own_sums, scratch };
                 let quantizer = self.any().matmul.processor_quantizer(input, Shape { m: rows, n, k })?;
-                activations::quantize_into(quantizer, input, rows, layout, buffers, threads)?
+                let x = InputRows::dense(input, rows, k);
+                activations::quantize_into(quantizer, x, layout, buffers, threads)?
             }
             ExpertInput::Quantized(x) => x.rows,
         };

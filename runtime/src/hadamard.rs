@@ -4,6 +4,7 @@
 //! declare it as `prism.hadamard.*` (PrismML's fork of llama.cpp), and a model that runs without it computes something else. A layer
 //! applies it where it was given to [`Linear::transformed`](crate::Linear::transformed).
 
+use crate::activations::{InputRows, NonFinite};
 use crate::error::Error;
 use crate::threads::Threads;
 use gristmill_spec::vocab::DType;
@@ -114,32 +115,29 @@ impl Hadamard {
         Ok(())
     }
 
-    /// Writes `m` transformed rows of `x` into `out`, which has room for them.
+    /// Writes the transformed rows of `x`, which are f32, into `out`, which has room for them.
     ///
-    /// Refuses values that are not finite at their own place, as a product would: behind the transform they fill a block.
+    /// Refuses values that are not finite at their own place, as a product would: behind the transform they fill a block. Where
+    /// such rows are to be set aside, all of their values become NaN.
     pub(crate) fn transform(
         &self,
-        x: &[f32],
-        m: usize,
+        x: &InputRows<'_>,
         out: &mut [f32],
         threads: &Threads,
     ) -> Result<(), Error> {
         let width = self.width;
-        let expected = m.checked_mul(width).ok_or(Error::TooLarge { what: "the activations" })?;
-        if x.len() != expected {
-            let (what, unit, found) = ("the activations", "values", x.len());
-            return Err(Error::ShapeMismatch { what, unit, expected, found });
-        }
-        let Some(out) = out.get_mut(..expected) else {
-            return Err(Error::WorkspaceTooSmall { what: "f32 rows", needed: expected, found: out.len() });
+        let needed = x.m.checked_mul(width).ok_or(Error::TooLarge { what: "the activations" })?;
+        let found = out.len();
+        let Some(out) = out.get_mut(..needed) else {
+            return Err(Error::WorkspaceTooSmall { what: "f32 rows", needed, found });
         };
         threads.chunks(out, width, |row, out| {
-            let x = &x[row * width..][..width];
-            if let Some(column) = x.iter().position(|x| !x.is_finite()) {
-                return Err(Error::NonFinite { row, column });
+            x.read(row, out);
+            match (out.iter().position(|x| !x.is_finite()), x.non_finite) {
+                (None, _) => self.forward_row(out),
+                (Some(column), NonFinite::Refuse) => return Err(Error::NonFinite { row, column }),
+                (Some(_), NonFinite::Nan) => out.fill(f32::NAN),
             }
-            out.copy_from_slice(x);
-            self.forward_row(out);
             Ok(())
         })
     }

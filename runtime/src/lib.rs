@@ -39,7 +39,9 @@ mod output;
 mod packed_size;
 mod plain;
 mod pool;
+mod product;
 mod quantized_buf;
+mod sizes;
 mod split;
 mod sync;
 
@@ -77,7 +79,7 @@ pub mod tuning;
 pub mod weights;
 pub mod workspace;
 
-pub use activations::{Input, QuantizedActivations};
+pub use activations::{Input, NonFinite, QuantizedActivations};
 pub use aligned::prefer_huge_pages;
 pub use decide::{Decision, Prepared};
 pub use device::{CpuProfile, Device};
@@ -93,6 +95,7 @@ pub use kernel::*;
 pub use linear::{Linear, LinearOptions, Policy};
 pub use memory::ProductMemory;
 pub use output::Output;
+pub use product::Product;
 pub use quantized_buf::QuantizedBuf;
 pub use reason::{Reason, Refusal, Rejection};
 pub use receipt::{Receipt, Recording};

@@ -1,15 +1,17 @@
 //! A layer: weights packed once, a kernel chosen by shape at each run, and a stated policy for the
 //! case that there is none.
 
-use crate::activations::{Input, QuantizedActivations};
+use crate::activations::{Input, QuantizedActivations, Source};
 use crate::aligned::Aligned;
 use crate::decide::Prepared;
 use crate::device::{CpuProfile, Device};
 use crate::error::Error;
 use crate::hadamard::Hadamard;
-use crate::kernel::{Dequantizer, Matmul, check_operands, fill};
+use crate::kernel::{Dequantizer, Matmul};
 use crate::observe::fell_back;
+use crate::output::Output;
 use crate::plain::PlainWeights;
+use crate::product::{Destination, Store};
 use crate::receipt::{FallbackNote, Recording};
 use crate::registry::Registry;
 use crate::request::{PrecisionMode, Request, Restrict, Shape};
@@ -68,14 +70,14 @@ pub struct LinearOptions {
     /// Bytes of weights that take turns with the layer's, these included ([`Request::working_set`]): a model's total. `None`:
     /// not known.
     pub working_set: Option<u64>,
-    /// Restrictions on kernels; `None`: those of the environment.
+    /// Restrictions on kernels; `None`: those of the environment, as [`LinearOptions::from_env`] says.
     pub restrict: Option<Restrict>,
     /// Measured orders of kernels; `None`: those of the environment where `restrict` is its, else none.
     pub tuning: Option<Arc<Tuning>>,
 }
 
 impl Default for LinearOptions {
-    /// f32 on the processor by int8, strict, restricted by the environment.
+    /// f32 on the processor by int8, strict, without restrictions and without a tuning, whatever the environment says.
     fn default() -> LinearOptions {
         LinearOptions {
             input: DType::F32,
@@ -83,13 +85,19 @@ impl Default for LinearOptions {
             precision: PrecisionMode::Int8,
             policy: Policy::Strict,
             working_set: None,
-            restrict: None,
+            restrict: Some(Restrict::default()),
             tuning: None,
         }
     }
 }
 
 impl LinearOptions {
+    /// The default under the restrictions and with the tuning of the environment (`GRISTMILL_ISA` and so on), which is read where a
+    /// layer is made.
+    pub fn from_env() -> LinearOptions {
+        LinearOptions { restrict: None, ..LinearOptions::default() }
+    }
+
     /// What restricts and orders kernels: what is said here, else what the environment says.
     fn resolved(&self, registry: &'static Registry) -> Result<(Restrict, Cow<'_, Tuning>), Error> {
         let restrict = match &self.restrict {
@@ -295,7 +303,7 @@ impl Linear {
             dequantizer.run(matrix, &mut values[done..][..size])?;
             done += size;
         }
-        Ok(PlainWeights { values, n, k, activations })
+        Ok(PlainWeights { values, k, activations })
     }
 
     /// The error that says why nothing serves `shape`.
@@ -396,7 +404,8 @@ impl Linear {
         Workspace::of_size(self.workspace_size(m, threads)?)
     }
 
-    /// Computes `y` (`m * n`) for `m` tokens, with the kernel that decide gives for this `m`.
+    /// Computes `y` (`m * n`) for `m` tokens, with the kernel that decide gives for this `m`. [`Linear::product`] has strides,
+    /// other types of outputs, ranges of rows, and outputs that are added to what is there.
     ///
     /// # Errors
     /// [`Error::NoKernel`] if this `m` has none and the policy has no answer; else as for [`Matmul::run`]. Of a
@@ -410,15 +419,31 @@ impl Linear {
         workspace: &mut Workspace,
         threads: &Threads,
     ) -> Result<(), Error> {
+        let store = Store { bias, ..Store::default() };
+        self.forward_stored(&Source::dense(input, m), &store, Output::F32(y), workspace, threads)
+    }
+
+    /// The same with activations as they lie and results as they are stored.
+    pub(crate) fn forward_stored(
+        &self,
+        source: &Source<'_>,
+        store: &Store<'_>,
+        y: Output<'_>,
+        workspace: &mut Workspace,
+        threads: &Threads,
+    ) -> Result<(), Error> {
         let Some(transform) = &self.transform else {
-            return self.product(input, m, bias, y, workspace, threads);
+            return self.multiply(source, store, y, workspace, threads);
         };
-        let Input::F32(x) = input else { return Err(self.no_int8(transform)) };
+        let Input::F32(_) = source.input else { return Err(self.no_int8(transform)) };
+        let x = source.rows(self.k, 0)?;
         // f32 rows of a workspace are for inputs that are not f32, so the product has no use for them here.
         let mut rows = std::mem::replace(&mut workspace.rows, Aligned::empty());
-        let done = transform
-            .transform(x, m, &mut rows, threads)
-            .and_then(|()| self.product(Input::F32(&rows[..x.len()]), m, bias, y, workspace, threads));
+        let done = transform.transform(&x, &mut rows, threads).and_then(|()| {
+            let input = Input::F32(&rows[..source.m * self.k]);
+            let source = Source { input, stride: None, ..*source };
+            self.multiply(&source, store, y, workspace, threads)
+        });
         workspace.rows = rows;
         done
     }
@@ -429,36 +454,39 @@ impl Linear {
         Error::Hadamard { width: transform.width(), block: transform.block(), why: why.to_owned() }
     }
 
-    fn product(
+    /// The product of activations as they are.
+    fn multiply(
         &self,
-        input: Input<'_>,
-        m: usize,
-        bias: Option<&[f32]>,
-        y: &mut [f32],
+        source: &Source<'_>,
+        store: &Store<'_>,
+        y: Output<'_>,
         workspace: &mut Workspace,
         threads: &Threads,
     ) -> Result<(), Error> {
         let (n, k) = (self.n, self.k);
+        let Source { input, m, .. } = *source;
         if let Some(Choice { matmul, packed }) = self.choice(Shape { m, n, k }, input.dtype()) {
             if let Some(moved) = &self.moved {
                 fell_back(moved);
             }
-            return matmul.run(&self.packed[*packed], input, m, bias, y, workspace, threads);
+            return matmul.run_stored(&self.packed[*packed], source, store, y, workspace, threads);
         }
         match &self.plain {
             Some((plain, note)) => {
-                check_operands(input, m, n, k, plain.blocks(), bias, y)?;
-                if m == 0 || n == 0 {
+                let x = source.rows(k, plain.blocks())?;
+                let mut into = Destination::new(store, y, [m, n])?;
+                if into.is_empty() {
                     return Ok(());
                 }
                 if k == 0 {
-                    return fill(bias, y, n);
+                    into.fill();
+                    return Ok(());
                 }
                 fell_back(note);
-                plain.run(input, m, bias, y, workspace, threads)
+                plain.run(x, into, workspace, threads)
             }
             // Nothing to compute needs no kernel.
-            None if m == 0 && y.is_empty() && input.len() == 0 => Ok(()),
+            None if m == 0 && y.len() == 0 && input.len() == 0 => Ok(()),
             None => Err(self.refused(Shape { m, n, k })),
         }
     }
@@ -476,13 +504,23 @@ impl Linear {
         workspace: &'w mut Workspace,
         threads: &Threads,
     ) -> Result<QuantizedActivations<'w>, Error> {
+        self.quantize_rows(&Source::dense(input, m), workspace, threads)
+    }
+
+    /// The same with activations as they lie.
+    pub(crate) fn quantize_rows<'w>(
+        &self,
+        source: &Source<'_>,
+        workspace: &'w mut Workspace,
+        threads: &Threads,
+    ) -> Result<QuantizedActivations<'w>, Error> {
         if let Some(transform) = &self.transform {
             return Err(self.no_int8(transform));
         }
         // No tokens are quantized by what one would be.
-        let shape = Shape { m: m.max(1), n: self.n, k: self.k };
-        match self.choice(shape, input.dtype()) {
-            Some(Choice { matmul, .. }) => matmul.quantize(input, m, self.k, workspace, threads),
+        let shape = Shape { m: source.m.max(1), n: self.n, k: self.k };
+        match self.choice(shape, source.input.dtype()) {
+            Some(Choice { matmul, .. }) => matmul.quantize_rows(source, self.k, workspace, threads),
             None => Err(self.refused(shape)),
         }
     }
@@ -499,6 +537,17 @@ impl Linear {
         y: &mut [f32],
         threads: &Threads,
     ) -> Result<(), Error> {
+        self.forward_quantized_stored(x, &Store { bias, ..Store::default() }, Output::F32(y), threads)
+    }
+
+    /// The same with results as they are stored.
+    pub(crate) fn forward_quantized_stored(
+        &self,
+        x: &QuantizedActivations<'_>,
+        store: &Store<'_>,
+        y: Output<'_>,
+        threads: &Threads,
+    ) -> Result<(), Error> {
         if let Some(transform) = &self.transform {
             return Err(self.no_int8(transform));
         }
@@ -506,7 +555,7 @@ impl Linear {
         let Some(Choice { matmul, packed }) = self.choice(shape, DType::I8) else {
             return Err(self.refused(shape));
         };
-        matmul.run_quantized(&self.packed[*packed], x, bias, y, threads)?;
+        matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?;
         if let Some(moved) = &self.moved {
             fell_back(moved);
         }

@@ -2,10 +2,10 @@
 
 use gristmill_spec::vocab::DType;
 
-/// Where an [`Embedder`](crate::Embedder) writes: rows of values, one after the other, of one of three types.
+/// Where an [`Embedder`](crate::Embedder) or a [`Product`](crate::Product) writes: rows of values of one of three types.
 #[derive(Debug)]
 pub enum Output<'a> {
-    /// binary32, as `dequantize` has them.
+    /// binary32, as kernels compute them.
     F32(&'a mut [f32]),
     /// The same rounded to binary16, ties to even; what is too large becomes an infinity.
     F16(&'a mut [half::f16]),

@@ -90,12 +90,13 @@ impl Recording {
         let Ledger { registry, launches, from_memory, fallbacks } = &*self.ledger;
         let mut devices: Vec<DeviceKind> = Vec::new();
         let mut kernels = Vec::new();
-        for ((entry, launches), from_memory) in registry.entries.iter().zip(launches).zip(from_memory) {
+        for (index, (entry, launches)) in registry.entries.iter().zip(launches).enumerate() {
             let launches = launches.load(Ordering::Relaxed);
             if launches > 0 {
-                let from_memory = from_memory.get().copied();
+                let package = registry.package_of(index);
+                let from_memory = from_memory.get(index).and_then(|each| each.get().copied());
                 let (id, name, source) = (entry.id, entry.name, entry.source);
-                kernels.push(KernelUse { id, name, source, launches, from_memory });
+                kernels.push(KernelUse { id, name, source, package, launches, from_memory });
                 if !devices.contains(&entry.device) {
                     devices.push(entry.device);
                 }
@@ -129,6 +130,7 @@ pub struct KernelUse {
     id: KernelId,
     name: &'static str,
     source: &'static str,
+    package: &'static str,
     launches: u64,
     from_memory: Option<FromMemory>,
 }
@@ -147,6 +149,11 @@ impl KernelUse {
     /// `file:line` of the variant.
     pub fn source(&self) -> &'static str {
         self.source
+    }
+
+    /// The crate that brought the kernel: in receipts of a [joined](Registry::joined) registry one of several.
+    pub fn package(&self) -> &'static str {
+        self.package
     }
 
     /// Launches while recorded; at least 1.
@@ -234,7 +241,8 @@ impl Receipt {
     /// `{"schema_version", "package", "devices": [..], "cpu": {"arch", "features": [..]}, "kernels":
     /// [{"id", "name", "source", "launches"}], "fallbacks": [{"policy", "op", "format", "device",
     /// "reason", "instead", "runs"}]}`. Ids are hexadecimal strings, counts are integers. A kernel whose weights were held in the
-    /// packing with the fewest bytes has `"from_memory": {"packing", "instead_of", "working_set", "cache"}` too.
+    /// packing with the fewest bytes has `"from_memory": {"packing", "instead_of", "working_set", "cache"}` too. Kernels of a
+    /// [joined](Registry::joined) registry have their own `"package"` behind `"source"`.
     pub fn to_json(&self) -> String {
         let mut out = String::new();
         let cpu = CpuProfile::detect();
@@ -249,6 +257,9 @@ impl Receipt {
             field(out, "{", "id", Json::Text(&kernel.id.to_string()));
             field(out, ",", "name", Json::Text(kernel.name));
             field(out, ",", "source", Json::Text(kernel.source));
+            if kernel.package != self.package {
+                field(out, ",", "package", Json::Text(kernel.package));
+            }
             field(out, ",", "launches", Json::Number(kernel.launches));
             if let Some(FromMemory { packing, instead_of, working_set, cache }) = kernel.from_memory {
                 out.push_str(",\"from_memory\":");

@@ -11,6 +11,8 @@
 
 mod check;
 mod image;
+mod joined;
+mod lists;
 mod lookup;
 mod vouched;
 

@@ -5,8 +5,8 @@ mod toy;
 
 use gristmill_runtime::half::f16;
 use gristmill_runtime::{
-    Error, ExpertInput, Experts, Input, Linear, LinearOptions, Policy, QuantizedMatrix, Recording, Request,
-    Restrict, Routes, Shape, Threads,
+    Error, ExpertInput, Experts, Input, Linear, LinearOptions, NonFinite, Output, Policy, QuantizedMatrix,
+    Recording, Request, Restrict, Routes, Shape, Threads,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -113,6 +113,15 @@ fn running_allocates_nothing() -> Result<(), Error> {
     });
     outcome?;
     assert_eq!(count, 0, "activations that are quantized once");
+    let mut stored = vec![f16::ZERO; 9 * 80];
+    let mut bad = x.clone();
+    bad[5] = f32::NAN;
+    let (count, outcome) = allocations(|| {
+        let product = layer.product(Input::F32(&bad), 9).rows(3..n).y_stride(80).accumulate();
+        product.non_finite(NonFinite::Nan).run(Output::F16(&mut stored), &mut workspace, &threads)
+    });
+    outcome?;
+    assert_eq!(count, 0, "a product that is stored in another way");
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 #[path = "toy/mod.rs"]
 mod toy;
 
-use gristmill_runtime::{Error, Request, Shape, Threads};
+use gristmill_runtime::{Error, Linear, LinearOptions, Prepared, QuantizedMatrix, Request, Shape, Threads};
 use std::process::Command;
 
 /// Tells a process that it is the child of a test.
@@ -39,9 +39,25 @@ fn print_the_choice() {
         return;
     }
     let shape = Shape::new(1, 8, 16);
-    let outcome = toy::REGISTRY
-        .prepare(&Request::matmul("tail2", shape))
-        .and_then(|prepared| prepared.decide(shape).kernel());
+    let request = Request::matmul("tail2", shape);
+    let unrestricted = |prepared: &Prepared| {
+        let chosen = prepared.decide(shape).chosen().map(|entry| entry.name);
+        assert_eq!(chosen, Some("matmul.tail2.avx2.decode"), "the environment counted");
+    };
+    unrestricted(&toy::REGISTRY.prepare(&request).expect("nothing to misunderstand"));
+    let bytes = toy::tail2(8, 16);
+    let matrix = QuantizedMatrix::new(&toy::FORMATS[toy::TAIL2], 8, 16, &bytes).expect("sizes agree");
+    let layer = |options: &LinearOptions| Linear::new(&toy::REGISTRY, &matrix, options, &Threads::single());
+    unrestricted(layer(&LinearOptions::default()).expect("nothing to misunderstand").prepared());
+    let outcome =
+        toy::REGISTRY.prepare_from_env(&request).and_then(|prepared| prepared.decide(shape).kernel());
+    // A layer that is made by the environment says the same.
+    let of_layer = layer(&LinearOptions::from_env())
+        .and_then(|layer| layer.prepared().decide(shape).kernel().map(|entry| entry.name));
+    assert_eq!(
+        of_layer.map_err(|error| error.to_string()),
+        outcome.as_ref().map(|e| e.name).map_err(|e| e.to_string())
+    );
     match outcome {
         Ok(entry) => println!("said: {} :end", entry.name),
         Err(error) => println!("said: error: {error} :end"),

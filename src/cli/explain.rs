@@ -69,7 +69,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         precision: *precision,
         working_set: *working_set,
     };
-    let prepared = REGISTRY.prepare(&asked)?;
+    let prepared = REGISTRY.prepare_from_env(&asked)?;
     let decision = prepared.decide_as_asked();
     let rejected: Vec<Rejection> = decision.rejected().collect();
     // A name that nothing knows is a mistake in the question, not an answer to it.

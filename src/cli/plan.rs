@@ -64,7 +64,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             (Kind::Format(format) | Kind::Tiled(_, format), Some((n, k))) => {
                 let shape = Shape::new(arguments.m, n, k);
                 let request = Request::matmul(format.name, shape).on(arguments.device);
-                let prepared = REGISTRY.prepare(&request.with_working_set(held.working_set()))?;
+                let prepared = REGISTRY.prepare_from_env(&request.with_working_set(held.working_set()))?;
                 let decision = prepared.decide_as_asked();
                 held.add(&decision);
                 chosen = decision.chosen().map(|entry| entry.name);

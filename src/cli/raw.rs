@@ -60,7 +60,7 @@ pub fn quantize(
     output::spares(output, &[input])?;
     let values = read_f32(input)?;
     let n = rows(input, values.len(), row)?;
-    let prepared = REGISTRY.prepare(&Request::quantize(format, quantizer, n, row))?;
+    let prepared = REGISTRY.prepare_from_env(&Request::quantize(format, quantizer, n, row))?;
     let kernel = Quantizer::new(&prepared.decide_as_asked())?;
     let mut bytes = vec![0; info.tensor_bytes(n, row)?];
     kernel.run(&values, n, row, &mut bytes)?;
@@ -115,7 +115,7 @@ pub fn dequantize(
         Some(importer) => importer.convert(n, row, &bytes)?,
         None => bytes,
     };
-    let prepared = REGISTRY.prepare(&Request::dequantize(info.name, n, row))?;
+    let prepared = REGISTRY.prepare_from_env(&Request::dequantize(info.name, n, row))?;
     let kernel = Dequantizer::new(&prepared.decide_as_asked())?;
     let mut values = vec![0.0; n * row];
     kernel.run(&QuantizedMatrix::new(info, n, row, &bytes)?, &mut values)?;

@@ -97,7 +97,8 @@ pub fn compare(
     let (n, k) = (weights.n(), weights.k());
     let format: &'static FormatInfo = weights.format();
     let shape = Shape::new(m, n, k);
-    let matmul = Matmul::new(&registry.prepare(&Request::matmul(format.name, shape))?.decide_as_asked())?;
+    let matmul =
+        Matmul::new(&registry.prepare_from_env(&Request::matmul(format.name, shape))?.decide_as_asked())?;
     let threads = Threads::single();
     let packed = matmul.pack(weights)?;
     let mut workspace = Workspace::for_(&matmul, m, k, &threads)?;

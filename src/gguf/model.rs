@@ -9,8 +9,7 @@ use super::types::{Resolved, TensorType, TiledType, TypeNumbers};
 use gristmill_runtime::import::{ImportError, Tiled};
 use gristmill_runtime::registry::FormatInfo;
 use gristmill_runtime::{
-    Experts, Hadamard, Linear, LinearOptions, QuantizedBuf, QuantizedMatrix, Registry, Restrict, Threads,
-    Tuning,
+    Experts, Hadamard, Linear, LinearOptions, QuantizedBuf, QuantizedMatrix, Registry, Threads, Tuning,
 };
 use std::ops::Range;
 use std::path::Path;
@@ -32,13 +31,12 @@ pub struct LayerOptions<'t> {
 impl<'t> LayerOptions<'t> {
     /// f32 on the processor, strict, without restrictions and without a tuning.
     pub fn new(threads: &'t Threads) -> LayerOptions<'t> {
-        let linear = LinearOptions { restrict: Some(Restrict::default()), ..LinearOptions::default() };
-        LayerOptions { threads, linear }
+        LayerOptions { threads, linear: LinearOptions::default() }
     }
 
     /// f32 on the processor, strict, with the restrictions and the tuning of the environment (`GRISTMILL_ISA` and so on).
     pub fn from_env(threads: &'t Threads) -> LayerOptions<'t> {
-        LayerOptions { threads, linear: LinearOptions::default() }
+        LayerOptions { threads, linear: LinearOptions::from_env() }
     }
 
     /// The same with decisions that follow `tuning`.

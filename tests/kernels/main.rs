@@ -14,6 +14,7 @@ mod random;
 mod rows4;
 mod search;
 mod stacked;
+mod stored;
 mod tables;
 mod tl;
 mod trits;

@@ -26,7 +26,7 @@ impl Weights {
         let sign = info.quantizers.contains(&"sign").then_some("sign");
         let mut bytes = vec![0; info.tensor_bytes(n, k)?];
         let request = Request::quantize(format, sign, n, k);
-        let quantizer = gristmill::Quantizer::new(&REGISTRY.prepare(&request)?.decide_as_asked())?;
+        let quantizer = gristmill::Quantizer::new(&REGISTRY.prepare_from_env(&request)?.decide_as_asked())?;
         quantizer.run(values, n, k, &mut bytes)?;
         Weights::new(format, &bytes, n, k)
     }
@@ -48,7 +48,7 @@ impl Weights {
     /// Packs weights for `m` tokens, in `copies` copies at least. The place of the kernel.
     pub fn pack(&mut self, m: usize, copies: usize) -> Result<usize, Error> {
         let shape = Shape::new(m, self.n, self.k);
-        let prepared = REGISTRY.prepare(&Request::matmul(self.format.name, shape))?;
+        let prepared = REGISTRY.prepare_from_env(&Request::matmul(self.format.name, shape))?;
         let matmul = Matmul::new(&prepared.decide(shape))?;
         let same = |(other, _): &(Matmul, Vec<PackedMatrix>)| std::ptr::eq(other.entry(), matmul.entry());
         let at = match self.packed.iter().position(same) {

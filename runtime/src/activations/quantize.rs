@@ -1,7 +1,8 @@
 //! Activations to the int8 rows that kernels read.
 
 use super::layout::RowLayout;
-use super::{Activations, Input};
+use super::{Activations, Input, InputRows, NonFinite};
+use crate::abi::Fault;
 use crate::error::Error;
 use crate::launch::{ActivationCode, Launcher};
 use crate::threads::{Threads, share};
@@ -19,20 +20,19 @@ pub(super) struct Rows<'w> {
     pub(super) scratch: &'w mut [f32],
 }
 
-/// Fills the workspace with `m` rows. `quantizer` may be missing for int8 input only. Sizes were checked.
+/// Fills the workspace with rows. `quantizer` may be missing for int8 input only.
 pub(crate) fn quantize<'w>(
     quantizer: Option<&Launcher<ActivationCode>>,
-    input: Input<'_>,
-    m: usize,
+    x: InputRows<'_>,
     layout: RowLayout,
     workspace: &'w mut Workspace,
     threads: &Threads,
 ) -> Result<Activations<'w>, Error> {
-    let size = layout.workspace(m, scratch_rows(input, m, layout.k, threads))?;
+    let size = layout.workspace(x.m, scratch_rows(x.input, x.m, layout.k, threads))?;
     workspace.check(size)?;
     let Workspace { q, scales, sums, rows: scratch, .. } = workspace;
     let (q, scales, sums) = (&mut q[..size.q], &mut scales[..size.scales], &mut sums[..size.sums]);
-    quantize_into(quantizer, input, m, layout, RowBuffers { q, scales, sums, scratch }, threads)
+    quantize_into(quantizer, x, layout, RowBuffers { q, scales, sums, scratch }, threads)
 }
 
 /// Places for quantized rows.
@@ -50,12 +50,12 @@ pub(crate) struct RowBuffers<'w> {
 /// The same into places of the caller's, whose sizes were checked.
 pub(crate) fn quantize_into<'w>(
     quantizer: Option<&Launcher<ActivationCode>>,
-    input: Input<'_>,
-    m: usize,
+    x: InputRows<'_>,
     layout: RowLayout,
     buffers: RowBuffers<'w>,
     threads: &Threads,
 ) -> Result<Activations<'w>, Error> {
+    let InputRows { input, m, .. } = x;
     let RowBuffers { q, scales, sums, scratch } = buffers;
     let parts = parts(m, layout.k, threads);
     let scratch = &mut scratch[..scratch_rows(input, m, layout.k, threads).min(m) * layout.k];
@@ -63,11 +63,11 @@ pub(crate) fn quantize_into<'w>(
     let split = |job, left, all| Rows::split(job, &layout, left, all);
     match (input, quantizer) {
         (Input::I8 { q, scales }, _) => {
-            threads.divide(parts, job, &split, &|rows| Rows::copy(rows, &layout, q, scales))?;
+            threads.divide(parts, job, &split, &|rows| Rows::copy(rows, &layout, x, q, scales))?;
         }
         (Input::F32(_) | Input::F16(_) | Input::Bf16(_), Some(quantizer)) => {
             quantizer.counted(m, &layout, || {
-                threads.divide(parts, job, &split, &|rows| Rows::quantize(rows, &layout, input, quantizer))
+                threads.divide(parts, job, &split, &|rows| Rows::quantize(rows, &layout, x, quantizer))
             })?;
         }
         (Input::F32(_) | Input::F16(_) | Input::Bf16(_), None) => {
@@ -118,40 +118,49 @@ impl Rows<'_> {
     fn quantize(
         self,
         layout: &RowLayout,
-        input: Input<'_>,
+        x: InputRows<'_>,
         quantizer: &Launcher<ActivationCode>,
     ) -> Result<(), Error> {
         for i in 0..self.m {
             let row = self.first + i;
-            let Some(x) = input.row(row, layout.k, self.scratch) else {
+            let Some(values) = x.row(row, self.scratch) else {
                 let expected = self.m.saturating_add(self.first).saturating_mul(layout.k);
                 return Err(Error::ShapeMismatch {
                     what: "activations",
                     unit: "values",
                     expected,
-                    found: input.len(),
+                    found: x.input.len(),
                 });
             };
             let q = &mut self.q[i * layout.stride..][..layout.bytes()];
             let scales = &mut self.scales[i * layout.blocks..][..layout.blocks];
             let sums = &mut self.sums[i * layout.units..][..layout.units];
-            quantizer.row(x, layout, q, scales, sums).map_err(|fault| fault.in_activations(row))?;
+            match (quantizer.row(values, layout, q, scales, sums), x.non_finite) {
+                (Ok(()), _) => {}
+                (Err(Fault::NonFinite(_)), NonFinite::Nan) => set_aside(q, scales, sums),
+                (Err(fault), _) => return Err(fault.in_activations(row)),
+            }
         }
         Ok(())
     }
 
     /// Rows that a caller quantized: into units, with their sums.
-    fn copy(self, layout: &RowLayout, q: &[i8], scales: &[f32]) -> Result<(), Error> {
+    fn copy(self, layout: &RowLayout, x: InputRows<'_>, q: &[i8], scales: &[f32]) -> Result<(), Error> {
         for i in 0..self.m {
             let row = self.first + i;
             let from = &scales[row * layout.blocks..][..layout.blocks];
-            if let Some(block) = from.iter().position(|scale| !scale.is_finite()) {
-                return Err(Error::NonFiniteScale { row, block });
-            }
-            self.scales[i * layout.blocks..][..layout.blocks].copy_from_slice(from);
-            let from = &q[row * layout.k..][..layout.k];
             let to = &mut self.q[i * layout.stride..][..layout.bytes()];
             let sums = &mut self.sums[i * layout.units..][..layout.units];
+            let scales = &mut self.scales[i * layout.blocks..][..layout.blocks];
+            match (from.iter().position(|scale| !scale.is_finite()), x.non_finite) {
+                (None, _) => scales.copy_from_slice(from),
+                (Some(_), NonFinite::Nan) => {
+                    set_aside(to, scales, sums);
+                    continue;
+                }
+                (Some(block), NonFinite::Refuse) => return Err(Error::NonFiniteScale { row, block }),
+            }
+            let from = x.int8(q, row);
             for ((from, to), sum) in
                 from.chunks(layout.unit).zip(to.chunks_mut(layout.unit_padded)).zip(sums.iter_mut())
             {
@@ -163,4 +172,12 @@ impl Rows<'_> {
         }
         Ok(())
     }
+}
+
+/// A row of which nothing can be computed. No row that was quantized has a scale of NaN, so this is the mark by which
+/// [`Activations::is_set_aside`] knows it; its values are finite, so that kernels read nothing odd.
+fn set_aside(q: &mut [i8], scales: &mut [f32], sums: &mut [i32]) {
+    q.fill(0);
+    sums.fill(0);
+    scales.fill(f32::NAN);
 }

@@ -10,7 +10,7 @@ use super::parameters::{Argument, Parameters, Quantized, Raw};
 use super::scratch::{DeviceScratch, Places, Scratch, room};
 use super::types::width;
 use super::weights::Weights;
-use crate::activations::{self, Input, RowLayout, Tokens};
+use crate::activations::{self, Input, InputRows, RowLayout, Tokens};
 use crate::aligned::Aligned;
 use crate::decide::Candidate;
 use crate::error::Error;
@@ -385,7 +385,10 @@ impl Launcher<ProductCode> {
     ) -> Result<Places, Error> {
         let gpu = self.gpu();
         let mut workspace = Workspace::of_size(layout.workspace(m, 0)?)?;
-        let rows = activations::quantize(None, input, m, *layout, &mut workspace, &Threads::single())?;
+        let rows = {
+            let x = InputRows::dense(input, m, layout.k);
+            activations::quantize(None, x, *layout, &mut workspace, &Threads::single())?
+        };
         let places = scratch.places(gpu, m, layout, None, layout.stride)?;
         room(&mut scratch.q, gpu, rows.q.len())?.write(rows.q)?;
         room(&mut scratch.scales, gpu, rows.scales.len())?.write(rows.scales)?;

@@ -1,6 +1,6 @@
 //! Handles of conversions: f32 to a format's bytes, and back.
 
-use super::{check_format, check_len, check_shape, format_of, product_of};
+use super::{check_format, check_shape, format_of};
 use crate::abi::Step;
 use crate::cuda;
 use crate::decide::Decision;
@@ -10,6 +10,7 @@ use crate::quantized_buf::QuantizedBuf;
 use crate::receipt::Recording;
 use crate::registry::{Entry, FormatInfo};
 use crate::request::Shape;
+use crate::sizes::{check_len, product_of};
 use crate::weights::QuantizedMatrix;
 use std::ops::Range;
 

@@ -2,22 +2,25 @@
 
 mod shared;
 
-#[cfg(feature = "cuda")]
-use super::product_of;
-use super::{Dequantizer, check_format, check_len, check_operands, check_shape, fill, format_of};
-use crate::activations::{self, Input, RowLayout, Tokens};
+use super::{Dequantizer, check_format, check_shape, format_of};
+use crate::activations::{self, Input, NonFinite, RowLayout, Source, Tokens};
 use crate::aligned::Aligned;
 use crate::cuda;
 use crate::decide::{Candidate, Decision, Prepared};
 use crate::error::Error;
 use crate::from_memory::FromMemory;
 use crate::launch::{self, ActivationCode, Launcher, MatmulCode, On, PanelSize, Panels};
+use crate::output::Output;
 use crate::packed_size::PackedSize;
+use crate::product::{Destination, Store};
 #[cfg(feature = "cuda")]
 use crate::reason::{BrokenRule, Dim, Rule};
 use crate::receipt::Recording;
 use crate::registry::{ActivationInfo, Entry, FormatInfo, PackInfo};
 use crate::request::Shape;
+use crate::sizes::check_len;
+#[cfg(feature = "cuda")]
+use crate::sizes::product_of;
 use crate::threads::Threads;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack, WeightLayout};
 use crate::workspace::{Workspace, WorkspaceSize};
@@ -86,7 +89,7 @@ impl Matmul {
             }
         };
         let described = |dtype: &DType| {
-            let candidates = (registry.candidates)(Op::Matmul, entry.format, *dtype, entry.device);
+            let candidates = registry.listed(Op::Matmul, entry.format, *dtype, entry.device);
             candidates.iter().any(|index| usize::from(*index) == candidate.index)
         };
         let from_float = activations.is_some() || !from_int8 || fused;
@@ -315,28 +318,51 @@ impl Matmul {
         workspace: &mut Workspace,
         threads: &Threads,
     ) -> Result<(), Error> {
+        let store = Store { bias, ..Store::default() };
+        self.run_stored(weights, &Source::dense(input, m), &store, Output::F32(y), workspace, threads)
+    }
+
+    /// The same with activations as they lie and results as they are stored.
+    pub(crate) fn run_stored(
+        &self,
+        weights: &PackedMatrix,
+        source: &Source<'_>,
+        store: &Store<'_>,
+        y: Output<'_>,
+        workspace: &mut Workspace,
+        threads: &Threads,
+    ) -> Result<(), Error> {
         self.accepts(weights)?;
         let kernel = self.on.entry();
+        let Source { input, m, .. } = *source;
         self.check_dtype(input.dtype())?;
         let (n, k) = (weights.n, weights.k);
         let row = RowLayout::new(self.layout.unit, k, self.activation_format.block)?;
-        check_operands(input, m, n, k, row.blocks, bias, y)?;
-        if m == 0 || n == 0 {
+        let x = source.rows(k, row.blocks)?;
+        let mut into = Destination::new(store, y, [m, n])?;
+        if into.is_empty() {
             return Ok(());
         }
         let shape = Shape { m, n, k };
         check_shape(kernel, shape)?;
         if k == 0 {
-            return fill(bias, y, n);
+            into.fill();
+            return Ok(());
         }
         match &self.on {
             On::Cpu(launcher) => {
                 let quantizer = self.processor_quantizer(input, shape)?;
-                let x = activations::quantize(quantizer, input, m, row, workspace, threads)?;
-                launcher.product(weights, &x, bias, y, threads);
-                Ok(())
+                let x = activations::quantize(quantizer, x, row, workspace, threads)?;
+                launcher.product(weights, &x, into, threads)
             }
             On::Cuda(launcher) => {
+                let option =
+                    |option| Error::ProductOption { kernel: kernel.name, device: kernel.device, option };
+                let (bias, y) = into.dense(n).map_err(option)?;
+                let input = x.dense_input().ok_or_else(|| option("strides"))?;
+                if x.non_finite == NonFinite::Nan {
+                    return Err(option("rows that are set aside"));
+                }
                 let quantizer = match input {
                     Input::I8 { .. } => None,
                     Input::F32(_) | Input::F16(_) | Input::Bf16(_) => self.activation_quantizer(shape)?,

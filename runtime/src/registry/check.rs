@@ -267,7 +267,7 @@ impl Registry {
             for (format, dtype) in (0..formats).flat_map(|f| DType::ALL.iter().map(move |dtype| (f, *dtype)))
             {
                 for &device in DeviceKind::ALL {
-                    let candidates = (self.candidates)(op, format, dtype, device);
+                    let candidates = self.listed(op, format, dtype, device);
                     if twice(candidates) {
                         return broken("candidates", "a kernel stands twice in a list");
                     }

@@ -4,6 +4,7 @@
 //! nor changed: its field is private, nothing hands out `&mut` to it, and no trait makes one from outside data.
 
 use super::image::CudaImage;
+use super::lists::Joined;
 use super::{
     ActivationInfo, Counters, CudaBuild, CudaSplit, CudaStep, ImportInfo, KernelId, LeftOut, OuterType,
     ShapeRules, Source, Unit, WithoutImage,
@@ -55,7 +56,7 @@ pub struct PackInfo(PackFacts);
 /// Everything one build knows: formats, kernels, and what was described but not compiled. Its tables are its fields:
 /// `registry.formats`, `registry.entries`.
 #[derive(Debug)]
-pub struct Registry(RegistryFacts);
+pub struct Registry(RegistryFacts, Option<&'static Joined>);
 
 /// Reading and making: the same for all four.
 macro_rules! vouched {
@@ -200,9 +201,22 @@ impl Registry {
     ///   name.
     pub const unsafe fn new(facts: RegistryFacts) -> Registry {
         match facts.contradiction() {
-            None => Registry(facts),
+            None => Registry(facts, None),
             Some(what) => panic!("{}", what),
         }
+    }
+
+    /// The same with candidates that are tables instead of a function.
+    ///
+    /// # Safety
+    /// As for [`new`](Registry::new).
+    pub(super) unsafe fn with_lists(facts: RegistryFacts, lists: &'static Joined) -> Registry {
+        Registry(facts, Some(lists))
+    }
+
+    /// What it was joined from, if it was.
+    pub(super) fn joined_tables(&self) -> Option<&'static Joined> {
+        self.1
     }
 }
 

@@ -86,8 +86,8 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
     let name = arguments.quantizer.as_deref();
     let work = Work {
         format,
-        quantize: REGISTRY.prepare(&Request::quantize(format.name, name, 1, format.elements))?,
-        dequantize: REGISTRY.prepare(&Request::dequantize(format.name, 1, format.elements))?,
+        quantize: REGISTRY.prepare_from_env(&Request::quantize(format.name, name, 1, format.elements))?,
+        dequantize: REGISTRY.prepare_from_env(&Request::dequantize(format.name, 1, format.elements))?,
         pool,
         types: arguments.types.numbers()?,
     };

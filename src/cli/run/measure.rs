@@ -172,7 +172,7 @@ impl Bench<'_> {
         let request = Request::matmul(format.name, Shape::new(1, n, k));
         let request = request.on(self.device).with_precision(self.precision);
         let request = request.with_working_set(self.held.working_set());
-        let prepared = REGISTRY.prepare(&request)?;
+        let prepared = REGISTRY.prepare_from_env(&request)?;
         let mut packed: Option<(Matmul, PackedMatrix)> = None;
         // A missing kernel is the better reason.
         if let Some(m) = self.tokens.first() {

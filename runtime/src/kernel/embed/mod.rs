@@ -19,7 +19,7 @@ mod cuda {
     }
 }
 
-use super::{check_format, check_len, check_shape, format_of, product_of};
+use super::{check_format, check_shape, format_of};
 use crate::decide::Decision;
 use crate::error::Error;
 use crate::launch::{Launcher, On};
@@ -27,6 +27,7 @@ use crate::output::Output;
 use crate::receipt::Recording;
 use crate::registry::{Entry, FormatInfo};
 use crate::request::{Request, Shape};
+use crate::sizes::{check_len, product_of};
 use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::Op;
 

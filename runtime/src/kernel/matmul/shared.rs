@@ -1,10 +1,14 @@
 //! A product in two steps: activations quantized once, and products that read them.
 
 use super::Matmul;
-use crate::activations::{self, ActivationLayout, Activations, Input, QuantizedActivations, RowLayout};
+use crate::activations::{
+    self, ActivationLayout, Activations, Input, QuantizedActivations, RowLayout, Source,
+};
 use crate::error::Error;
-use crate::kernel::{check_input, check_outputs, check_shape, fill};
+use crate::kernel::check_shape;
 use crate::launch::{Launcher, MatmulCode, On};
+use crate::output::Output;
+use crate::product::{Destination, Store};
 use crate::request::Shape;
 use crate::threads::Threads;
 use crate::weights::PackedMatrix;
@@ -50,17 +54,29 @@ impl Matmul {
         workspace: &'w mut Workspace,
         threads: &Threads,
     ) -> Result<QuantizedActivations<'w>, Error> {
+        self.quantize_rows(&Source::dense(input, m), k, workspace, threads)
+    }
+
+    /// The same with activations as they lie.
+    pub(crate) fn quantize_rows<'w>(
+        &self,
+        source: &Source<'_>,
+        k: usize,
+        workspace: &'w mut Workspace,
+        threads: &Threads,
+    ) -> Result<QuantizedActivations<'w>, Error> {
+        let Source { input, m, .. } = *source;
         self.on_processor()?;
         self.check_dtype(input.dtype())?;
         let ActivationLayout { format, row } = self.activation_layout(k)?;
-        check_input(input, m, k, row.blocks)?;
+        let x = source.rows(k, row.blocks)?;
         if m == 0 || k == 0 {
             let rows = Activations { layout: row, m, q: &[], scales: &[], sums: &[] };
             return Ok(QuantizedActivations { format, rows });
         }
         // How rows are quantized does not depend on how many products read them.
         let quantizer = self.processor_quantizer(input, Shape { m, n: 1, k })?;
-        let rows = activations::quantize(quantizer, input, m, row, workspace, threads)?;
+        let rows = activations::quantize(quantizer, x, row, workspace, threads)?;
         Ok(QuantizedActivations { format, rows })
     }
 
@@ -79,19 +95,31 @@ impl Matmul {
         y: &mut [f32],
         threads: &Threads,
     ) -> Result<(), Error> {
+        self.run_quantized_stored(weights, x, &Store { bias, ..Store::default() }, Output::F32(y), threads)
+    }
+
+    /// The same with results as they are stored.
+    pub(crate) fn run_quantized_stored(
+        &self,
+        weights: &PackedMatrix,
+        x: &QuantizedActivations<'_>,
+        store: &Store<'_>,
+        y: Output<'_>,
+        threads: &Threads,
+    ) -> Result<(), Error> {
         let launcher = self.on_processor()?;
         self.accepts(weights)?;
         let (m, n, k) = (x.m(), weights.n, weights.k);
         x.check(launcher.entry.name, &self.activation_layout(k)?)?;
-        check_outputs(m, n, bias, y)?;
-        if m == 0 || n == 0 {
+        let mut into = Destination::new(store, y, [m, n])?;
+        if into.is_empty() {
             return Ok(());
         }
         check_shape(launcher.entry, Shape { m, n, k })?;
         if k == 0 {
-            return fill(bias, y, n);
+            into.fill();
+            return Ok(());
         }
-        launcher.product(weights, &x.rows, bias, y, threads);
-        Ok(())
+        launcher.product(weights, &x.rows, into, threads)
     }
 }

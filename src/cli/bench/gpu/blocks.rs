@@ -149,8 +149,9 @@ impl Bench<'_> {
         let mut values: Vec<f32> = distinct.iter().copied().cycle().take(n * k).collect();
         let (kernel, from_host, processor) = match op {
             Op::Quantize => {
-                let prepared =
-                    |device, n| REGISTRY.prepare(&Request::quantize(format.name, None, n, k).on(device));
+                let prepared = |device, n| {
+                    REGISTRY.prepare_from_env(&Request::quantize(format.name, None, n, k).on(device))
+                };
                 let (there, here) = (prepared(self.device, n)?, prepared(Device::CPU, few)?);
                 let there = Quantizer::new(&there.decide(Shape::matrix(n, k)))?;
                 let here = Quantizer::new(&here.decide(Shape::matrix(few, k)))?;
@@ -162,7 +163,7 @@ impl Bench<'_> {
             }
             Op::Dequantize => {
                 let prepared =
-                    |device, n| REGISTRY.prepare(&Request::dequantize(format.name, n, k).on(device));
+                    |device, n| REGISTRY.prepare_from_env(&Request::dequantize(format.name, n, k).on(device));
                 let (there, here) = (prepared(self.device, n)?, prepared(Device::CPU, few)?);
                 let there = Dequantizer::new(&there.decide(Shape::matrix(n, k)))?;
                 let here = Dequantizer::new(&here.decide(Shape::matrix(few, k)))?;

@@ -142,7 +142,7 @@ impl Bench<'_> {
         };
         let request = Request::matmul(format.name, Shape::new(1, n, k)).with_input(input).on(device);
         let request = request.with_precision(plan.precision);
-        let prepared = REGISTRY.prepare(&request)?;
+        let prepared = REGISTRY.prepare_from_env(&request)?;
         let mut random = Random::new(1, format.name);
         let tensor = gpu_time::tensor(format, &mut random, n, k)?;
         let matrix = QuantizedMatrix::new(format, n, k, &tensor)?;
