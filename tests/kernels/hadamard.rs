@@ -2,8 +2,8 @@
 
 use crate::random::Random;
 use gristmill::{
-    Error, Hadamard, Input, Linear, LinearOptions, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict,
-    Threads, Workspace,
+    Error, Hadamard, Input, Linear, LinearOptions, NonFinite, Output, QuantizedMatrix, Quantizer, REGISTRY,
+    Request, Restrict, Threads, Workspace,
 };
 use serde_json::Value;
 use std::path::PathBuf;
@@ -146,6 +146,32 @@ fn a_layer_transforms_what_it_takes() -> Outcome {
         let short = layer.forward(Input::F32(&x[1..]), m, None, &mut y, &mut workspace, &threads);
         assert!(matches!(short, Err(Error::ShapeMismatch { .. })), "{short:?}");
     }
+    Ok(())
+}
+
+/// Rows that are apart are transformed as they would be one behind the other, and a token that is set aside changes no other.
+#[test]
+fn a_product_of_strided_rows_is_transformed() -> Outcome {
+    let (n, k, m, stride) = (24, 256, 3, 300);
+    let transform = Arc::new(Hadamard::new(k, 64, Some(&signs(9, k)))?);
+    let [_, layer] = layers(n, &transform)?;
+    let threads = Threads::new(2)?;
+    let mut workspace = layer.workspace(m, &threads)?;
+    let mut x = Random::new(3, "activations").gauss_vec((m - 1) * stride + k, 1.0);
+    let dense: Vec<f32> = x.chunks(stride).flat_map(|row| &row[..k]).copied().collect();
+    let mut expected = vec![f32::NAN; m * n];
+    layer.forward(Input::F32(&dense), m, None, &mut expected, &mut workspace, &threads)?;
+    let mut y = vec![f32::NAN; m * n];
+    layer.product(Input::F32(&x), m).x_stride(stride).run(Output::F32(&mut y), &mut workspace, &threads)?;
+    assert_eq!(y, expected);
+    x[stride + 7] = f32::INFINITY;
+    let product = layer.product(Input::F32(&x), m).x_stride(stride);
+    let refused = product.run(Output::F32(&mut y), &mut workspace, &threads);
+    assert_eq!(refused, Err(Error::NonFinite { row: 1, column: 7 }));
+    let product = layer.product(Input::F32(&x), m).x_stride(stride).non_finite(NonFinite::Nan);
+    product.run(Output::F32(&mut y), &mut workspace, &threads)?;
+    assert!(y[n..2 * n].iter().all(|y| y.is_nan()), "{y:?}");
+    assert_eq!((&y[..n], &y[2 * n..]), (&expected[..n], &expected[2 * n..]));
     Ok(())
 }
 
