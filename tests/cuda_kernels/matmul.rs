@@ -228,7 +228,9 @@ fn terms(
                 let found = &mut found[panel * info.rows + row];
                 let bytes: Vec<u8> = of.iter().flat_map(|word| word.to_ne_bytes()).collect();
                 for unit in 0..units {
-                    let (shared, integer) = place(info.runs, info.rows, width, row, unit, mins);
+                    // Units that share a scale have one on the CPU, and one each for a GPU.
+                    let packed = unit / info.span;
+                    let (shared, integer) = place(info.runs, info.rows, width, row, packed, mins);
                     if unit % info.runs == 0 {
                         found.shared.push(widened(format, &bytes[shared..][..width], mins));
                     }
