@@ -111,16 +111,21 @@ pub fn cuda_usage(entry: &Entry, image: &CudaImage) -> Option<Vec<CudaUsage>> {
     launch.functions().into_iter().map(of).collect()
 }
 
-/// A kernel: `{"name", "id", "op", "format", "device", "isa", "features", "runs_here", "shape", "images", "source",
+/// A kernel: `{"name", "id", "op", "format", "device", "isa", "features", "runs_here", "tier", "packing",
+/// "bits_per_weight", "min_cc", "tensor_cores", "shape", "images", "source",
 /// "plan"}`. `images` (`arch`, `kind`, `min_driver`, `min_cuda`, `bytes` and `functions` of each) is null for code of the processor, `runs_here`
 /// for kernels of other devices, since none is looked for.
-pub fn kernel(registry: &Registry, entry: &Entry) -> Value {
+pub fn kernel(registry: &'static Registry, entry: &Entry) -> Value {
     let rule = |rule: DimRule| {
         json!({
             "min": rule.min,
             "max": (rule.max < u64::MAX).then_some(rule.max),
             "multiple_of": rule.multiple_of,
         })
+    };
+    let cuda = match entry.code {
+        Code::Cuda(code) => Some(code),
+        _ => None,
     };
     json!({
         "name": entry.name,
@@ -131,6 +136,11 @@ pub fn kernel(registry: &Registry, entry: &Entry) -> Value {
         "isa": entry.isa.map(|isa| isa.name()),
         "features": entry.features.iter().map(|feature| feature.name()).collect::<Vec<_>>(),
         "runs_here": (entry.device == DeviceKind::Cpu).then(|| runs_here(entry)),
+        "tier": entry.tier().name(),
+        "packing": entry.code.packing().map(|packing| packing.name),
+        "bits_per_weight": registry.bits_per_weight(entry),
+        "min_cc": cuda.map(|code| format!("{}.{}", code.min_cc.0, code.min_cc.1)),
+        "tensor_cores": cuda.map(|code| code.algorithm.tensor_cores()),
         "shape": {"m": rule(entry.shape.m), "n": rule(entry.shape.n), "k": rule(entry.shape.k)},
         "images": (entry.device == DeviceKind::Cuda).then(|| images(entry).iter().map(|image| json!({
             "arch": image.arch.to_string(),

@@ -261,6 +261,11 @@ impl CudaAlgorithm {
         }
     }
 
+    /// Whether tensor cores multiply.
+    pub const fn tensor_cores(self) -> bool {
+        !matches!(self, CudaAlgorithm::Blocks | CudaAlgorithm::Dp4a | CudaAlgorithm::Fma)
+    }
+
     /// What its products are taken in; `None` for what computes none.
     pub const fn precision(self) -> Option<Precision> {
         match self {

@@ -92,7 +92,7 @@ pub use gristmill_spec::vocab;
 pub use hadamard::Hadamard;
 pub use half;
 pub use kernel::*;
-pub use linear::{Linear, LinearOptions, Policy};
+pub use linear::{LayerMemory, Linear, LinearOptions, Policy};
 pub use memory::ProductMemory;
 pub use output::Output;
 pub use product::Product;

@@ -31,7 +31,12 @@ impl PlainWeights {
     }
 
     pub(crate) fn workspace_size(&self, m: usize) -> Result<WorkspaceSize, Error> {
-        let rows = m.checked_mul(self.k).ok_or(Error::TooLarge { what: "the workspace" })?;
+        PlainWeights::workspace_of(m, self.k)
+    }
+
+    /// What a product of `m` rows of `k` needs.
+    pub(crate) fn workspace_of(m: usize, k: usize) -> Result<WorkspaceSize, Error> {
+        let rows = m.checked_mul(k).ok_or(Error::TooLarge { what: "the workspace" })?;
         Ok(WorkspaceSize { rows, ..WorkspaceSize::default() })
     }
 
@@ -45,7 +50,7 @@ impl PlainWeights {
     ) -> Result<(), Error> {
         let (m, k) = (x.m, self.k);
         let dense = match x.dense_input() {
-            Some(Input::F32(values)) if x.non_finite == NonFinite::Refuse => Some(values),
+            Some(Input::F32(values)) => Some(values),
             _ => None,
         };
         let rows: &[f32] = match dense {

@@ -14,10 +14,12 @@ mod image;
 mod joined;
 mod lists;
 mod lookup;
+mod tier;
 mod vouched;
 
 pub use image::{CudaImage, CudaUsage};
 pub(crate) use image::{NoImage, image_for};
+pub use tier::Tier;
 pub use vouched::{
     Code, CudaCode, CudaLaunch, Entry, EntryFacts, FormatFacts, FormatInfo, PackFacts, PackInfo, Registry,
     RegistryFacts,

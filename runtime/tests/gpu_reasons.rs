@@ -5,7 +5,7 @@ use gristmill_runtime::registry::{
     ActivationInfo, Code, Counters, CudaBuild, CudaCode, CudaImage, CudaLaunch, DimRule, Entry, EntryFacts,
     FormatFacts, FormatInfo, KernelId, Registry, RegistryFacts, ShapeRules, WithoutImage,
 };
-use gristmill_runtime::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Op};
+use gristmill_runtime::vocab::{CudaAlgorithm, CudaArch, DType, DeviceKind, FeatureSet, Op};
 use gristmill_runtime::{
     CpuProfile, Dequantizer, Device, Error, PrecisionMode, Reason, Request, Restrict, Shape,
 };
@@ -42,6 +42,7 @@ const DEQUANTIZE: EntryFacts = EntryFacts {
     code: Code::Cuda(CudaCode {
         images: &IMAGES,
         min_cc: (7, 5),
+        algorithm: CudaAlgorithm::Blocks,
         overlaps: false,
         launch: CudaLaunch::Elements {
             op: Op::Dequantize,

@@ -1,9 +1,10 @@
 //! What a decision says of memory is what packing then takes.
 
+use gristmill::registry::Tier;
 use gristmill::vocab::{DeviceKind, Op};
 use gristmill::{
-    CpuProfile, Dequantizer, Device, Error, Matmul, QuantizedMatrix, REGISTRY, Request, Restrict, Shape,
-    Threads, Workspace,
+    CpuProfile, Dequantizer, Device, Error, Linear, LinearOptions, Matmul, Policy, QuantizedMatrix, REGISTRY,
+    Request, Restrict, Shape, Threads, Workspace,
 };
 
 #[test]
@@ -45,6 +46,53 @@ fn every_packing_takes_what_is_said_of_it() -> Result<(), Error> {
     Ok(())
 }
 
+/// What a layer is said to take before it has weights is what it then holds, in every format.
+#[test]
+fn every_layer_takes_what_is_said_of_it() -> Result<(), Error> {
+    let threads = Threads::single();
+    let options = LinearOptions { policy: Policy::Dequantize, ..LinearOptions::default() };
+    for format in REGISTRY.formats {
+        let (n, k) = (37, format.elements.max(64) * 3);
+        let bytes = vec![0; format.tensor_bytes(n, k)?];
+        let layer = Linear::new(&REGISTRY, &QuantizedMatrix::new(format, n, k, &bytes)?, &options, &threads)?;
+        for m in [1, 7] {
+            let memory = Linear::memory(&REGISTRY, format.name, [n, k], &options, m, &threads)?;
+            assert_eq!(memory.weight_bytes, layer.weight_bytes(), "{}", format.name);
+            assert_eq!(memory.workspace, layer.workspace_size(m, &threads)?, "{}", format.name);
+        }
+    }
+    Ok(())
+}
+
+/// Facts of kernels that an engine reads before it loads anything. Names say the instruction set and what is required besides.
+#[test]
+fn kernels_say_how_far_they_go_and_what_weights_take() -> Result<(), Error> {
+    let dots = ["avxvnni", "avx512vnni", "dotprod", "i8mm", "dp4a", "mma", "wgmma"];
+    for entry in REGISTRY.entries {
+        let word =
+            |part: &str| dots.contains(&part) || part.starts_with("mma_") || part.starts_with("wgmma_");
+        let expected = match entry.name.split('.').any(word) && entry.op == Op::Matmul {
+            true => Tier::ExtremelyOptimized,
+            false if entry.name.split('.').any(|part| part == "scalar") => Tier::Optimized,
+            false => Tier::HighlyOptimized,
+        };
+        assert_eq!(entry.tier(), expected, "{}", entry.name);
+        let bits = REGISTRY.bits_per_weight(entry);
+        assert_eq!(bits.is_some(), entry.op == Op::Matmul, "{}", entry.name);
+        if let (Some(bits), DeviceKind::Cpu) = (bits, entry.device) {
+            let shape = Shape::new(1, 64, REGISTRY.formats[entry.format].elements << 12);
+            let only = Restrict { kernel: Some(entry.name.to_owned()), ..Restrict::default() };
+            let format = REGISTRY.formats[entry.format].name;
+            let prepared =
+                REGISTRY.prepare_for(&Request::matmul(format, shape), CpuProfile::detect(), &only)?;
+            let Ok(memory) = prepared.decide(shape).memory(&Threads::single()) else { continue };
+            // A row has an f32 of its own, or the header of the format.
+            assert!((memory.bits_per_weight - bits).abs() < 0.02, "{}: {bits}, {memory:?}", entry.name);
+        }
+    }
+    Ok(())
+}
+
 /// Where codes fill bytes in packings, weights take what they take in a file: scales are as wide there, and only an f32 a row
 /// comes on top, or a byte for the integer of a run that has six bits in the file.
 #[cfg(feature = "ggml")]
@@ -67,8 +115,8 @@ fn weights_take_little_more_than_in_a_file() -> Result<(), Error> {
         let bytes = vec![0; format.tensor_bytes(n, k)?];
         let matrix = QuantizedMatrix::new(format, n, k, &bytes)?;
         // Not what the environment may ask for.
-        let options = gristmill::LinearOptions { restrict: Some(Restrict::default()), ..Default::default() };
-        let layer = gristmill::Linear::new(&REGISTRY, &matrix, &options, &Threads::single())?;
+        let options = LinearOptions { restrict: Some(Restrict::default()), ..Default::default() };
+        let layer = Linear::new(&REGISTRY, &matrix, &options, &Threads::single())?;
         let ratio = layer.weight_bytes() as f64 / bytes.len() as f64;
         assert!((1.0..=limit).contains(&ratio), "{name}: {ratio} times as large as in a file");
     }

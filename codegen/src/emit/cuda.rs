@@ -54,11 +54,11 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
     }
     if !out.text.is_empty() {
         out.text
-            .insert_str(0, "use gristmill_runtime::gpu::CudaVersion;\nuse gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaSplit, CudaStep, CudaUsage};\nuse gristmill_runtime::vocab::Precision;\n");
+            .insert_str(0, "use gristmill_runtime::gpu::CudaVersion;\nuse gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaSplit, CudaStep, CudaUsage};\nuse gristmill_runtime::vocab::{CudaAlgorithm, Precision};\n");
     }
     if held.contains(CONVERT) {
         out.convert = Some(format!(
-            "Some(CudaCode {{ images: {}, min_cc: (5, 0), overlaps: false, launch: {} }})",
+            "Some(CudaCode {{ images: {}, min_cc: (5, 0), algorithm: CudaAlgorithm::Blocks, overlaps: false, launch: {} }})",
             statics(CONVERT),
             convert_launch()
         ));
@@ -96,9 +96,10 @@ fn entry(set: &SpecSet, kernel: &CudaListed, text: &str, compiler: &str, options
         source: kernel.source.clone(),
         plan: kernel.plan.clone(),
         code: format!(
-            "Code::Cuda(CudaCode {{ images: {}, min_cc: {:?}, overlaps: {}, launch: {} }})",
+            "Code::Cuda(CudaCode {{ images: {}, min_cc: {:?}, algorithm: CudaAlgorithm::{:?}, overlaps: {}, launch: {} }})",
             statics(&kernel.unit),
             kernel.min_cc,
+            kernel.algorithm,
             kernel.overlaps,
             kernel.launch
         ),

@@ -12,7 +12,7 @@ use super::{
 use crate::abi::{
     DequantizeFn, EmbedFn, MatmulFn, PackFn, QuantizeActivationsFn, QuantizeFn, StepFn, UnpackFn,
 };
-use gristmill_spec::vocab::{DType, DeviceKind, FeatureSet, Isa, Op, Precision};
+use gristmill_spec::vocab::{CudaAlgorithm, DType, DeviceKind, FeatureSet, Isa, Op, Precision};
 
 /// A kernel whose code is in this binary. Its facts are its fields: `entry.name`, `entry.features`.
 ///
@@ -361,6 +361,8 @@ pub struct CudaCode {
     pub images: &'static [CudaImage],
     /// The compute capability it needs.
     pub min_cc: (u8, u8),
+    /// What its products are taken with.
+    pub algorithm: CudaAlgorithm,
     /// Its functions wait for the launches in front of them, where the device has an instruction for that, so that they may be
     /// launched before those have ended.
     pub overlaps: bool,

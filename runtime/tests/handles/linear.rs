@@ -248,6 +248,11 @@ fn a_layer_with_a_gap_refuses_just_that_m() -> Result<(), Error> {
     let lenient = LinearOptions { policy: Policy::Dequantize, ..strict };
     let layer = Linear::new(&REGISTRY, &matrix, &lenient, &threads)?;
     assert!(forward(&layer, &noise(4 * 8, 1), 4, &threads)?.iter().all(|y| y.is_finite()));
+    // A packing, and f32 for tokens that have no kernel.
+    let memory = Linear::memory(&REGISTRY, "tail2", [layer.n(), layer.k()], &lenient, 4, &threads)?;
+    assert_eq!((memory.packings.len(), memory.plain_bytes), (1, 4 * layer.n() * layer.k()));
+    assert_eq!(memory.weight_bytes, layer.weight_bytes());
+    assert_eq!(memory.workspace, layer.workspace_size(4, &threads)?);
     Ok(())
 }
 
@@ -263,6 +268,17 @@ fn weights_are_packed_for_each_packing_that_some_m_needs() -> Result<(), Error> 
     let layer = Linear::new(&REGISTRY, &matrix, &asked, &threads)?;
     // Panels for m up to 3, and 8 rows of 4 bytes for the scalar kernel above; outer scales for both.
     assert_eq!(layer.weight_bytes(), (2 * 64 + 8 * 4) + (8 * 4 + 8 * 4));
+    let memory = Linear::memory(&REGISTRY, "tail2", [n, k], &asked, 5, &threads)?;
+    let bytes_of: Vec<usize> = memory.packings.iter().map(|(_, bytes)| *bytes).collect();
+    assert_eq!((bytes_of, memory.plain_bytes), (vec![2 * 64 + 8 * 4, 8 * 4 + 8 * 4], 0));
+    assert_eq!((memory.weight_bytes, memory.bits_per_weight), (layer.weight_bytes(), 8.0 * 224.0 / 128.0));
+    assert_eq!(memory.workspace, layer.workspace_size(5, &threads)?);
+    let huge = Linear::memory(&REGISTRY, "tail2", [usize::MAX / 16, k], &asked, 1, &threads);
+    assert!(matches!(huge, Err(Error::TooLarge { .. })), "{huge:?}");
+    let odd = Linear::memory(&REGISTRY, "tail2", [n, k + 1], &asked, 1, &threads);
+    assert!(odd.is_err(), "{odd:?}");
+    let none = Linear::memory(&REGISTRY, "nowhere", [n, k], &asked, 1, &threads);
+    assert!(matches!(none, Err(Error::UnknownFormat { .. })), "{none:?}");
     let x = noise(5 * k, 3);
     let all = forward(&layer, &x, 5, &threads)?;
     let one = forward(&layer, &x[..k], 1, &threads)?;

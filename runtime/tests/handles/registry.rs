@@ -6,7 +6,7 @@ use gristmill_runtime::registry::{
     ImportInfo, LeftOut, Move, OuterType, PackFacts, PackInfo, Registry, RegistryFacts, ShapeRules, Unit,
     WithoutImage,
 };
-use gristmill_runtime::vocab::{DType, DeviceKind, Op};
+use gristmill_runtime::vocab::{CudaAlgorithm, DType, DeviceKind, Op};
 use gristmill_runtime::{Error, registry::KernelId};
 use std::panic::catch_unwind;
 
@@ -33,7 +33,13 @@ fn registry(facts: RegistryFacts) -> &'static Registry {
 }
 
 fn cuda(launch: CudaLaunch) -> Code {
-    Code::Cuda(CudaCode { images: &[], min_cc: (7, 5), overlaps: false, launch })
+    Code::Cuda(CudaCode {
+        images: &[],
+        min_cc: (7, 5),
+        algorithm: CudaAlgorithm::Dp4a,
+        overlaps: false,
+        launch,
+    })
 }
 
 #[test]
@@ -122,7 +128,13 @@ fn tables_that_contradict_each_other_are_refused() {
     let block = ActivationInfo { block: Some(0), ..TABLES.activations[0] };
     let image = WithoutImage { name: "w", op: Op::QuantizeActivations, format: 2, source: "", failures: &[] };
     let dequantize = CudaLaunch::Elements { op: Op::Dequantize, function: "f", threads: 32, per_thread: 1 };
-    let not_convert = CudaCode { images: &[], min_cc: (5, 0), overlaps: false, launch: dequantize };
+    let not_convert = CudaCode {
+        images: &[],
+        min_cc: (5, 0),
+        algorithm: CudaAlgorithm::Dp4a,
+        overlaps: false,
+        launch: dequantize,
+    };
     let cases = [
         (RegistryFacts { entries: entries(EntryFacts { format: 3, ..entry(0) }), ..TABLES }, "of no format"),
         (RegistryFacts { entries: entries(EntryFacts { format: 2, ..entry(5) }), ..TABLES }, "of no format"),

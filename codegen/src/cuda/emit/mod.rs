@@ -49,7 +49,7 @@ use crate::error::once;
 use crate::plan::pack::fitted;
 use crate::plan::{FormatPlan, PackPlan, lcm};
 use gristmill_spec::model::{CudaBody, CudaBudget, CudaVariant, Kernel, ShapeRules, SpecSet};
-use gristmill_spec::vocab::{CudaArch, Op};
+use gristmill_spec::vocab::{CudaAlgorithm, CudaArch, Op};
 use std::collections::BTreeMap;
 
 /// A translation unit.
@@ -96,6 +96,8 @@ pub struct CudaListed {
     pub hand_written: bool,
     /// The compute capability it needs.
     pub min_cc: (u8, u8),
+    /// What its products are taken with.
+    pub algorithm: CudaAlgorithm,
     /// Shape rules, those of the spec and the derived ones.
     pub shape: ShapeRules,
     /// `file:line` of the variant.
@@ -268,6 +270,7 @@ fn of_format(
         unit: unit.to_string(),
         hand_written: variant.body.is_some(),
         min_cc: variant.min_cc,
+        algorithm: variant.algorithm,
         shape: k_rule(variant.shape, u64::MAX),
         source: format!("{}:{}", variant.origin.file, variant.origin.line),
         plan: String::new(),
@@ -507,6 +510,7 @@ fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut V
             unit: unit.clone(),
             hand_written: variant.body.is_some(),
             min_cc: variant.min_cc,
+            algorithm: variant.algorithm,
             shape,
             source: format!("{}:{}", variant.origin.file, variant.origin.line),
             plan: words(variant, "a CUDA block for each row".to_string()),

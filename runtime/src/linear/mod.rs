@@ -1,10 +1,16 @@
 //! A layer: weights packed once, a kernel chosen by shape at each run, and a stated policy for the
 //! case that there is none.
 
+mod options;
+mod plan;
+
+pub use options::{LinearOptions, Policy};
+pub use plan::LayerMemory;
+
 use crate::activations::{Input, QuantizedActivations, Source};
 use crate::aligned::Aligned;
 use crate::decide::Prepared;
-use crate::device::{CpuProfile, Device};
+use crate::device::Device;
 use crate::error::Error;
 use crate::hadamard::Hadamard;
 use crate::kernel::{Dequantizer, Matmul};
@@ -14,120 +20,13 @@ use crate::plain::PlainWeights;
 use crate::product::{Destination, Store};
 use crate::receipt::{FallbackNote, Recording};
 use crate::registry::Registry;
-use crate::request::{PrecisionMode, Request, Restrict, Shape};
+use crate::request::Shape;
 use crate::threads::Threads;
-use crate::tuning::Tuning;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
 use crate::workspace::{Workspace, WorkspaceSize};
-use gristmill_spec::vocab::{DType, DeviceKind, Op};
-use std::borrow::Cow;
+use gristmill_spec::vocab::{DType, Op};
+use plan::{LayerPlan, refused};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-
-/// What a layer may do when no kernel serves it. Whatever it does is in the receipt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Policy {
-    /// Nothing: an error.
-    #[default]
-    Strict,
-    /// Dequantize the weights to f32 and multiply in f32. On the processor only, and only where that is the device that was
-    /// asked for: a layer for a GPU without a kernel is an error, as with [`Policy::Strict`].
-    Dequantize,
-    /// Run on the processor what was asked for another device.
-    Cpu,
-}
-
-impl Policy {
-    /// Every policy.
-    pub const ALL: &'static [Policy] = &[Policy::Strict, Policy::Dequantize, Policy::Cpu];
-
-    /// The spelling used on the command line and in receipts.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Policy::Strict => "strict",
-            Policy::Dequantize => "dequantize",
-            Policy::Cpu => "cpu",
-        }
-    }
-
-    /// The policy spelled `name`.
-    pub fn from_name(name: &str) -> Option<Policy> {
-        Policy::ALL.iter().copied().find(|policy| policy.name() == name)
-    }
-}
-
-/// What a layer is asked to be.
-#[derive(Clone, Debug)]
-pub struct LinearOptions {
-    /// Type of its activations.
-    pub input: DType,
-    /// Where it runs.
-    pub device: Device,
-    /// What its product may multiply.
-    pub precision: PrecisionMode,
-    /// What it may do without a kernel.
-    pub policy: Policy,
-    /// Bytes of weights that take turns with the layer's, these included ([`Request::working_set`]): a model's total. `None`:
-    /// not known.
-    pub working_set: Option<u64>,
-    /// Restrictions on kernels; `None`: those of the environment, as [`LinearOptions::from_env`] says.
-    pub restrict: Option<Restrict>,
-    /// Measured orders of kernels; `None`: those of the environment where `restrict` is its, else none.
-    pub tuning: Option<Arc<Tuning>>,
-}
-
-impl Default for LinearOptions {
-    /// f32 on the processor by int8, strict, without restrictions and without a tuning, whatever the environment says.
-    fn default() -> LinearOptions {
-        LinearOptions {
-            input: DType::F32,
-            device: Device::CPU,
-            precision: PrecisionMode::Int8,
-            policy: Policy::Strict,
-            working_set: None,
-            restrict: Some(Restrict::default()),
-            tuning: None,
-        }
-    }
-}
-
-impl LinearOptions {
-    /// The default under the restrictions and with the tuning of the environment (`GRISTMILL_ISA` and so on), which is read where a
-    /// layer is made.
-    pub fn from_env() -> LinearOptions {
-        LinearOptions { restrict: None, ..LinearOptions::default() }
-    }
-
-    /// What restricts and orders kernels: what is said here, else what the environment says.
-    fn resolved(&self, registry: &'static Registry) -> Result<(Restrict, Cow<'_, Tuning>), Error> {
-        let restrict = match &self.restrict {
-            Some(restrict) => restrict.clone(),
-            None => Restrict::from_env()?,
-        };
-        let tuning = match (&self.tuning, &self.restrict) {
-            (Some(tuning), _) => Cow::Borrowed(&**tuning),
-            (None, Some(_)) => Cow::Owned(Tuning::none()),
-            (None, None) => Cow::Borrowed(Tuning::from_env(registry)?),
-        };
-        Ok((restrict, tuning))
-    }
-
-    /// The decisions for products of `format` as they are asked for here.
-    pub(crate) fn prepare(
-        &self,
-        registry: &'static Registry,
-        format: &str,
-        shape: Shape,
-    ) -> Result<Prepared, Error> {
-        let (restrict, tuning) = self.resolved(registry)?;
-        registry.prepare_tuned(&self.request(format, shape), CpuProfile::detect(), &restrict, &tuning)
-    }
-
-    fn request<'f>(&self, format: &'f str, shape: Shape) -> Request<'f> {
-        let request = Request::matmul(format, shape).with_input(self.input).on(self.device);
-        request.with_precision(self.precision).with_working_set(self.working_set)
-    }
-}
 
 impl Workspace {
     /// One workspace for all layers of a model, up to `m` tokens: of each part as much as the layer takes that takes most.
@@ -201,118 +100,55 @@ impl Linear {
         threads: &Threads,
     ) -> Result<Linear, Error> {
         let stack = Stack::new(weights)?;
-        let (restrict, tuning) = options.resolved(registry)?;
         let (n, k) = (stack.n(), stack.k());
-        let format = stack.format().name;
-        let decode = Shape { m: 1, n, k };
-        let request = options.request(format, decode);
-        let prepare =
-            |request: &Request<'_>| registry.prepare_tuned(request, CpuProfile::detect(), &restrict, &tuning);
-        let note = |refused: &Prepared, instead| FallbackNote {
-            policy: options.policy.name(),
-            op: Op::Matmul,
-            format: format.to_owned(),
-            device: options.device,
-            reason: refused.decide(decode).refusal().to_string(),
-            instead,
-            runs: AtomicU64::new(0),
+        let plan = LayerPlan::new(registry, stack.format().name, [n, k], options)?;
+        let mut packed = Vec::new();
+        let mut choices = Vec::new();
+        for (matmul, at) in plan.products {
+            // Products come in the order of the packings they read.
+            if at == packed.len() {
+                packed.push(matmul.pack_stacked(weights, threads)?);
+            }
+            choices.push(Choice { matmul, packed: at });
+        }
+        let plain = match plan.plain {
+            Some(note) => Some((dequantize(&plan.prepared, [n, k], weights)?, note)),
+            None => None,
         };
-        let mut layer = Linear {
-            prepared: prepare(&request)?,
-            int8: None,
-            n,
-            k,
-            choices: Vec::new(),
-            packed: Vec::new(),
-            plain: None,
-            moved: None,
-            transform: None,
-        };
-        let mut covering = layer.prepared.covering(n, k);
-        if covering.needed.is_empty() {
-            match options.policy {
-                Policy::Strict => return Err(layer.refused(decode)),
-                Policy::Dequantize => {}
-                Policy::Cpu if options.device.kind == DeviceKind::Cpu => return Err(layer.refused(decode)),
-                Policy::Cpu => {
-                    layer.moved = Some(Arc::new(note(&layer.prepared, "a kernel on the processor")));
-                    layer.prepared = prepare(&request.on(Device::CPU))?;
-                    covering = layer.prepared.covering(n, k);
-                    if covering.needed.is_empty() {
-                        return Err(layer.refused(decode));
-                    }
-                }
-            }
-        }
-        let mut needed: Vec<Matmul> = Vec::new();
-        let floats_alone = covering.needed.iter().any(|candidate| candidate.entry.quantizes_activations());
-        for candidate in covering.needed {
-            needed.push(Matmul::of(&layer.prepared, candidate, n, k)?);
-        }
-        if floats_alone {
-            let int8 = prepare(&request.with_input(DType::I8))?;
-            for candidate in int8.covering(n, k).needed {
-                if !needed.iter().any(|matmul| std::ptr::eq(matmul.entry(), candidate.entry)) {
-                    needed.push(Matmul::of(&int8, candidate, n, k)?);
-                }
-            }
-            layer.int8 = Some(int8);
-        }
-        for matmul in needed {
-            let same = layer.choices.iter().find(|choice| choice.matmul.shares_packing_with(&matmul));
-            let packed = match same {
-                Some(same) => same.packed,
-                None => {
-                    layer.packed.push(matmul.pack_stacked(weights, threads)?);
-                    layer.packed.len() - 1
-                }
-            };
-            layer.choices.push(Choice { matmul, packed });
-        }
-        if options.policy == Policy::Dequantize && !covering.every_m {
-            // The product then runs on the processor, so it may stand in only for the processor.
-            if options.device != Device::CPU {
-                return Err(layer.refused(decode));
-            }
-            let plain = layer.dequantize(registry, weights)?;
-            let note = note(&layer.prepared, "weights dequantized to f32 and a plain f32 product");
-            layer.plain = Some((plain, Arc::new(note)));
-        }
-        Ok(layer)
+        let LayerPlan { prepared, int8, moved, .. } = plan;
+        Ok(Linear { prepared, int8, n, k, choices, packed, plain, moved, transform: None })
     }
 
-    fn dequantize(
-        &self,
+    /// What such a layer will take of memory, without its weights: `n` rows of `k` of `format`, and a workspace for up to `m`
+    /// tokens with these threads. Nothing is loaded or allocated.
+    ///
+    /// # Errors
+    /// As for [`Linear::new`], but for those of weights.
+    ///
+    /// ```
+    /// use gristmill_runtime::{Error, Linear, LinearOptions, Registry, Threads};
+    ///
+    /// /// Bytes of a model's layers, for tokens up to 512 at a time: all weights, and the workspace that takes most.
+    /// fn budget(registry: &'static Registry, layers: &[(&str, usize, usize)], threads: &Threads) -> Result<usize, Error> {
+    ///     let (mut weights, mut workspace) = (0, 0);
+    ///     for (format, n, k) in layers {
+    ///         let memory = Linear::memory(registry, format, [*n, *k], &LinearOptions::default(), 512, threads)?;
+    ///         weights += memory.weight_bytes;
+    ///         workspace = memory.workspace.bytes().max(workspace);
+    ///     }
+    ///     Ok(weights + workspace)
+    /// }
+    /// # let _ = budget;
+    /// ```
+    pub fn memory(
         registry: &'static Registry,
-        weights: &[QuantizedMatrix<'_>],
-    ) -> Result<PlainWeights, Error> {
-        let (n, k) = (self.n, self.k);
-        let reads = self.prepared.sibling(Op::Dequantize, DType::F32, Shape::matrix(n, k))?;
-        let dequantizer = Dequantizer::new(&reads.decide_as_asked())?;
-        let activations =
-            registry.activations.get(dequantizer.format().activations).ok_or(Error::BrokenRegistry {
-                package: registry.package,
-                at: dequantizer.format().name,
-                what: "its activation format is not in the registry",
-            })?;
-        let mut values =
-            Aligned::zeroed(n.checked_mul(k).ok_or(Error::TooLarge { what: "dequantized weights" })?)?;
-        let mut done = 0;
-        for matrix in weights {
-            let size = matrix.n() * k;
-            dequantizer.run(matrix, &mut values[done..][..size])?;
-            done += size;
-        }
-        Ok(PlainWeights { values, k, activations })
-    }
-
-    /// The error that says why nothing serves `shape`.
-    fn refused(&self, shape: Shape) -> Error {
-        match self.prepared.decide(shape).kernel() {
-            Err(error) => error,
-            // A kernel serves this shape and yet none was taken: say at least what was refused.
-            Ok(_) => Error::NoKernel(Box::new(self.prepared.decide(shape).refusal())),
-        }
+        format: &str,
+        [n, k]: [usize; 2],
+        options: &LinearOptions,
+        m: usize,
+        threads: &Threads,
+    ) -> Result<LayerMemory, Error> {
+        LayerPlan::new(registry, format, [n, k], options)?.memory([m, n, k], threads)
     }
 
     /// The layer with a Hadamard transform of its inputs, for weights that were folded with it: [`Linear::forward`] then takes
@@ -487,7 +323,7 @@ impl Linear {
             }
             // Nothing to compute needs no kernel.
             None if m == 0 && y.len() == 0 && input.len() == 0 => Ok(()),
-            None => Err(self.refused(Shape { m, n, k })),
+            None => Err(refused(&self.prepared, Shape { m, n, k })),
         }
     }
 
@@ -521,7 +357,7 @@ impl Linear {
         let shape = Shape { m: source.m.max(1), n: self.n, k: self.k };
         match self.choice(shape, source.input.dtype()) {
             Some(Choice { matmul, .. }) => matmul.quantize_rows(source, self.k, workspace, threads),
-            None => Err(self.refused(shape)),
+            None => Err(refused(&self.prepared, shape)),
         }
     }
 
@@ -553,7 +389,7 @@ impl Linear {
         }
         let shape = Shape { m: x.m().max(1), n: self.n, k: self.k };
         let Some(Choice { matmul, packed }) = self.choice(shape, DType::I8) else {
-            return Err(self.refused(shape));
+            return Err(refused(&self.prepared, shape));
         };
         matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?;
         if let Some(moved) = &self.moved {
@@ -596,7 +432,7 @@ impl Linear {
             Some(Choice { matmul, packed }) => {
                 matmul.run_on_device(&self.packed[*packed], input, m, bias, y, workspace)
             }
-            None => Err(self.refused(shape)),
+            None => Err(refused(&self.prepared, shape)),
         }
     }
 
@@ -606,4 +442,30 @@ impl Linear {
         let chosen = prepared.decide(shape).chosen()?;
         self.choices.iter().find(|choice| std::ptr::eq(choice.matmul.entry(), chosen))
     }
+}
+
+/// Weights as f32, in the order of the matrices.
+fn dequantize(
+    prepared: &Prepared,
+    [n, k]: [usize; 2],
+    weights: &[QuantizedMatrix<'_>],
+) -> Result<PlainWeights, Error> {
+    let registry = prepared.registry();
+    let reads = prepared.sibling(Op::Dequantize, DType::F32, Shape::matrix(n, k))?;
+    let dequantizer = Dequantizer::new(&reads.decide_as_asked())?;
+    let activations =
+        registry.activations.get(dequantizer.format().activations).ok_or(Error::BrokenRegistry {
+            package: registry.package,
+            at: dequantizer.format().name,
+            what: "its activation format is not in the registry",
+        })?;
+    let mut values =
+        Aligned::zeroed(n.checked_mul(k).ok_or(Error::TooLarge { what: "dequantized weights" })?)?;
+    let mut done = 0;
+    for matrix in weights {
+        let size = matrix.n() * k;
+        dequantizer.run(matrix, &mut values[done..][..size])?;
+        done += size;
+    }
+    Ok(PlainWeights { values, k, activations })
 }

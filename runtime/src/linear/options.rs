@@ -1,0 +1,116 @@
+//! What a layer is asked to be.
+
+use crate::decide::Prepared;
+use crate::device::{CpuProfile, Device};
+use crate::error::Error;
+use crate::registry::Registry;
+use crate::request::{PrecisionMode, Request, Restrict, Shape};
+use crate::tuning::Tuning;
+use gristmill_spec::vocab::DType;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// What a layer may do when no kernel serves it. Whatever it does is in the receipt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// Nothing: an error.
+    #[default]
+    Strict,
+    /// Dequantize the weights to f32 and multiply in f32. On the processor only, and only where that is the device that was
+    /// asked for: a layer for a GPU without a kernel is an error, as with [`Policy::Strict`].
+    Dequantize,
+    /// Run on the processor what was asked for another device.
+    Cpu,
+}
+
+impl Policy {
+    /// Every policy.
+    pub const ALL: &'static [Policy] = &[Policy::Strict, Policy::Dequantize, Policy::Cpu];
+
+    /// The spelling used on the command line and in receipts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Policy::Strict => "strict",
+            Policy::Dequantize => "dequantize",
+            Policy::Cpu => "cpu",
+        }
+    }
+
+    /// The policy spelled `name`.
+    pub fn from_name(name: &str) -> Option<Policy> {
+        Policy::ALL.iter().copied().find(|policy| policy.name() == name)
+    }
+}
+
+/// What a layer is asked to be.
+#[derive(Clone, Debug)]
+pub struct LinearOptions {
+    /// Type of its activations.
+    pub input: DType,
+    /// Where it runs.
+    pub device: Device,
+    /// What its product may multiply.
+    pub precision: PrecisionMode,
+    /// What it may do without a kernel.
+    pub policy: Policy,
+    /// Bytes of weights that take turns with the layer's, these included ([`Request::working_set`]): a model's total. `None`:
+    /// not known.
+    pub working_set: Option<u64>,
+    /// Restrictions on kernels; `None`: those of the environment, as [`LinearOptions::from_env`] says.
+    pub restrict: Option<Restrict>,
+    /// Measured orders of kernels; `None`: those of the environment where `restrict` is its, else none.
+    pub tuning: Option<Arc<Tuning>>,
+}
+
+impl Default for LinearOptions {
+    /// f32 on the processor by int8, strict, without restrictions and without a tuning, whatever the environment says.
+    fn default() -> LinearOptions {
+        LinearOptions {
+            input: DType::F32,
+            device: Device::CPU,
+            precision: PrecisionMode::Int8,
+            policy: Policy::Strict,
+            working_set: None,
+            restrict: Some(Restrict::default()),
+            tuning: None,
+        }
+    }
+}
+
+impl LinearOptions {
+    /// The default under the restrictions and with the tuning of the environment (`GRISTMILL_ISA` and so on), which is read where a
+    /// layer is made.
+    pub fn from_env() -> LinearOptions {
+        LinearOptions { restrict: None, ..LinearOptions::default() }
+    }
+
+    /// What restricts and orders kernels: what is said here, else what the environment says.
+    pub(super) fn resolved(&self, registry: &'static Registry) -> Result<(Restrict, Cow<'_, Tuning>), Error> {
+        let restrict = match &self.restrict {
+            Some(restrict) => restrict.clone(),
+            None => Restrict::from_env()?,
+        };
+        let tuning = match (&self.tuning, &self.restrict) {
+            (Some(tuning), _) => Cow::Borrowed(&**tuning),
+            (None, Some(_)) => Cow::Owned(Tuning::none()),
+            (None, None) => Cow::Borrowed(Tuning::from_env(registry)?),
+        };
+        Ok((restrict, tuning))
+    }
+
+    /// The decisions for products of `format` as they are asked for here.
+    pub(crate) fn prepare(
+        &self,
+        registry: &'static Registry,
+        format: &str,
+        shape: Shape,
+    ) -> Result<Prepared, Error> {
+        let (restrict, tuning) = self.resolved(registry)?;
+        registry.prepare_tuned(&self.request(format, shape), CpuProfile::detect(), &restrict, &tuning)
+    }
+
+    pub(super) fn request<'f>(&self, format: &'f str, shape: Shape) -> Request<'f> {
+        let request = Request::matmul(format, shape).with_input(self.input).on(self.device);
+        request.with_precision(self.precision).with_working_set(self.working_set)
+    }
+}
