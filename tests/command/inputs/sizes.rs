@@ -1,5 +1,7 @@
 //! Numbers that are too large: refused with what is needed and what there is, never a panic, an abort or a full memory.
 
+use gristmill::gguf::GgufWriter;
+
 use crate::common::{data, gristmill, text, words};
 
 const MOST: &str = "18446744073709551615";
@@ -82,4 +84,43 @@ fn a_limit_on_the_process_counts() {
         env!("CARGO_BIN_EXE_gristmill"),
     ]);
     crate::common::finished(command.output()).code(1).complains("are available");
+}
+
+/// Rows without columns, and columns without rows, take no bytes of a file, so a file of a hundred bytes may declare any number of them.
+/// What goes over them would not end; 20 s of processor time are far more than anything here takes.
+#[cfg(target_os = "linux")]
+#[test]
+fn tensors_without_elements_take_no_time() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("empty.gguf");
+    let mut writer = GgufWriter::new();
+    let mut names = Vec::new();
+    for (type_name, type_id) in [("f32", 0), ("bf16", 30), ("q4_0", 2), ("q6_k", 14), ("pq2_0", 142)] {
+        for dims in [&[1 << 40, 0][..], &[0, 1 << 40], &[256, 0, 1 << 40], &[0, 1 << 20, 1 << 20]] {
+            let name = format!("{type_name}.{}", names.len());
+            writer.tensor(&name, dims, type_id, 0)?;
+            names.push(name);
+        }
+    }
+    let mut stream = writer.write_to(Vec::new())?;
+    names.iter().try_for_each(|name| stream.data(name, &[]))?;
+    std::fs::write(&path, stream.finish()?)?;
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("sh");
+        command
+            .args(["-c", "ulimit -t 20; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_gristmill")])
+            .args(arguments);
+        crate::common::finished(command.output())
+    };
+    run(&["inspect", text(&path)]).code(0).says("20 tensors, 0 B");
+    run(&["plan", text(&path)]).code(0);
+    run(&["run", text(&path)]).code(1).complains("of memory");
+    let out = folder.path().join("out.gguf");
+    run(&["quantize", "--format", "q4_0", text(&path), "--output", text(&out)])
+        .code(1)
+        .complains("no matrix");
+    for name in &names {
+        run(&["inspect", text(&path), name]).code(0).says("0 of 0");
+    }
+    Ok(())
 }
