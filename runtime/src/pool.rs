@@ -3,16 +3,17 @@
 //! A product of one token takes some ten microseconds, a sleeping thread needs five to be woken, and then often gets
 //! the very processor that the waking one is busy on. So workers look for the next job for a while before they
 //! sleep, and the calling thread never waits for one to wake up: it takes parts itself until none is left, then
-//! closes the job and waits only for those who are in the middle of a part. (docs/architecture.md has the
-//! comparison with other pools.)
+//! closes the job and waits only for those who are in the middle of a part. Sleepers are woken in a tree, as many as there are
+//! parts for: the calling thread wakes two, each of them two more. (docs/architecture.md has the comparison with other pools.)
 
 use crate::fork::Process;
 use crate::sync::{
-    AtomicBool, AtomicU64, AtomicUsize, Builder, Cell, JoinHandle, Ordering, SPINS, channel, fence, park,
-    spin_loop, yield_now,
+    AtomicBool, AtomicU64, AtomicUsize, Builder, Cell, JoinHandle, Ordering, SPINS, Thread, WAKES, channel,
+    fence, park, spin_loop, yield_now,
 };
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Processors that the systems' sets of processors have places for.
@@ -67,6 +68,10 @@ struct Shared {
     panicked: AtomicBool,
     /// For each worker, whether it sleeps or is about to.
     asleep: Box<[Padded<AtomicBool>]>,
+    /// Threads that the last job has parts for, the calling one included. Only waking asks for it.
+    wanted: Padded<AtomicUsize>,
+    /// The workers, for each other to wake; set when all have started.
+    workers: OnceLock<Box<[Thread]>>,
     /// Callers that want workers to stay awake.
     awake: Padded<AtomicUsize>,
     stop: AtomicBool,
@@ -106,6 +111,8 @@ impl Pool {
             taken: Padded(AtomicBool::new(false)),
             panicked: AtomicBool::new(false),
             asleep: (0..workers).map(|_| Padded(AtomicBool::new(false))).collect(),
+            wanted: Padded(AtomicUsize::new(0)),
+            workers: OnceLock::new(),
             awake: Padded(AtomicUsize::new(0)),
             stop: AtomicBool::new(false),
             spin,
@@ -133,6 +140,9 @@ impl Pool {
                 return Err(refused());
             }
         }
+        let workers = pool.workers.iter().map(|worker| worker.thread().clone()).collect();
+        // Nobody else sets it.
+        let _ = pool.shared.workers.set(workers);
         Ok(pool)
     }
 
@@ -144,7 +154,7 @@ impl Pool {
     /// Keeps workers from falling asleep for as long as the returned value lives.
     pub(crate) fn stay_awake(&self) -> Awake<'_> {
         self.shared.awake.fetch_add(1, Ordering::SeqCst);
-        self.wake();
+        self.shared.wake(CALLER);
         Awake(&self.shared)
     }
 
@@ -167,22 +177,13 @@ impl Pool {
         // SAFETY: the job is closed with nobody inside, since `taken` was free, and it is ours now.
         shared.job.with_mut(|place| unsafe { *place = Some(job) });
         shared.next.store(0, Ordering::Relaxed);
+        shared.wanted.store(parts, Ordering::Relaxed);
         let number = shared.state.load(Ordering::Relaxed) & !(OPEN | INSIDE);
         let closing = Closing(shared);
         shared.state.store(number.wrapping_add(NUMBER) | OPEN, Ordering::SeqCst);
-        self.wake();
+        shared.wake(CALLER);
         shared.take_parts(&job);
         drop(closing);
-    }
-
-    fn wake(&self) {
-        // With the fence in `sleep`: either we see the flag, or the worker sees the job (or `awake`).
-        fence(Ordering::SeqCst);
-        for (worker, asleep) in self.workers.iter().zip(&self.shared.asleep) {
-            if asleep.load(Ordering::Relaxed) {
-                worker.thread().unpark();
-            }
-        }
     }
 }
 
@@ -250,7 +251,38 @@ fn pause(spins: &mut u32) {
     }
 }
 
+/// The calling thread's place in the tree in which threads are woken; that of worker `index` is `index + 1`.
+const CALLER: usize = 0;
+
+/// Workers that the thread of this place wakes, among `workers`.
+fn woken_by(place: usize, workers: usize) -> Range<usize> {
+    let first = place.saturating_mul(WAKES);
+    first.min(workers)..first.saturating_add(WAKES).min(workers)
+}
+
 impl Shared {
+    /// Wakes the sleepers that the thread of this place is to wake, of those that have something to do.
+    fn wake(&self, place: usize) {
+        let Some(workers) = self.workers.get() else { return };
+        let wanted = match self.awake.load(Ordering::Relaxed) {
+            0 => self.wanted.load(Ordering::Relaxed).saturating_sub(1).min(workers.len()),
+            _ => workers.len(),
+        };
+        let mine = woken_by(place, wanted);
+        if mine.is_empty() {
+            return;
+        }
+        // With the fence in `sleep`: either we see the flag, or the worker sees the job (or `awake`) that we have seen or made.
+        fence(Ordering::SeqCst);
+        for index in mine {
+            if let (Some(worker), Some(asleep)) = (workers.get(index), self.asleep.get(index))
+                && asleep.load(Ordering::Relaxed)
+            {
+                worker.unpark();
+            }
+        }
+    }
+
     /// Does parts until none is left.
     fn take_parts(&self, job: &Job) {
         // SAFETY: the caller is inside the job, or is who made it; so the work is alive.
@@ -270,6 +302,7 @@ impl Shared {
         let mut done = 0;
         while let Some(number) = self.wait(index, done) {
             if self.enter(number) {
+                self.wake(index + 1);
                 // SAFETY: written before the job was opened, and not again before we leave.
                 if let Some(job) = self.job.with(|place| unsafe { *place })
                     && catch_unwind(AssertUnwindSafe(|| self.take_parts(&job))).is_err()
@@ -319,6 +352,9 @@ impl Shared {
             park();
         }
         asleep.store(false, Ordering::Relaxed);
+        if self.awake.load(Ordering::Relaxed) > 0 {
+            self.wake(index + 1);
+        }
     }
 
     /// Goes inside the job of this number, if it is still open.
@@ -435,6 +471,49 @@ mod tests {
                 done.fetch_add(1, Ordering::Relaxed);
             });
             assert_eq!(done.into_inner(), 8);
+        }
+    }
+
+    #[test]
+    fn the_tree_has_every_worker_once_and_few_levels() {
+        for workers in 0..200 {
+            let mut level = vec![CALLER];
+            let (mut seen, mut levels) = (Vec::new(), 0u32);
+            while !level.is_empty() {
+                level =
+                    level.iter().flat_map(|place| woken_by(*place, workers)).map(|index| index + 1).collect();
+                seen.extend_from_slice(&level);
+                levels += 1;
+            }
+            assert_eq!(seen, (1..=workers).collect::<Vec<_>>());
+            assert!(levels <= workers.checked_ilog2().unwrap_or(0) + 2, "{levels} levels for {workers}");
+        }
+        assert_eq!(woken_by(usize::MAX, 4), 4..4);
+    }
+
+    #[test]
+    fn sleepers_wake_each_other() {
+        let pool = pool(7);
+        let until = |what: &str, holds: &dyn Fn() -> bool| {
+            let started = Instant::now();
+            while !holds() {
+                assert!(started.elapsed() < Duration::from_secs(20), "{what}");
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        };
+        for _ in 0..3 {
+            until("all fall asleep", &|| pool.sleeps());
+            let awake = pool.stay_awake();
+            let asleep = &pool.shared.asleep;
+            until("all wake up", &|| !asleep.iter().any(|asleep| asleep.load(Ordering::Relaxed)));
+            drop(awake);
+            until("all fall asleep again", &|| pool.sleeps());
+            // Each part waits for the others, so that nobody takes two.
+            let begun = AtomicUsize::new(0);
+            pool.run(8, &|_| {
+                begun.fetch_add(1, Ordering::Relaxed);
+                until("a sleeper for each part", &|| begun.load(Ordering::Relaxed) == 8);
+            });
         }
     }
 

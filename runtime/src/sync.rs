@@ -6,10 +6,13 @@
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 pub(crate) use std::sync::mpsc::channel;
-pub(crate) use std::thread::{Builder, JoinHandle, park, yield_now};
+pub(crate) use std::thread::{Builder, JoinHandle, Thread, park, yield_now};
 
 /// Looks for a job, or for the end of one, before the processor is offered to other threads in between.
 pub(crate) const SPINS: u32 = 256;
+
+/// Sleeping threads that one thread wakes.
+pub(crate) const WAKES: usize = 2;
 
 /// A value that several threads share, whose owner sees to it that nobody reads while somebody writes.
 pub(crate) struct Cell<T>(std::cell::UnsafeCell<T>);

@@ -3,10 +3,13 @@
 pub(crate) use loom::hint::spin_loop;
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 pub(crate) use loom::sync::mpsc::channel;
-pub(crate) use loom::thread::{Builder, JoinHandle, park, yield_now};
+pub(crate) use loom::thread::{Builder, JoinHandle, Thread, park, yield_now};
 
 /// One look, then another thread's turn: each look is a branch of the model.
 pub(crate) const SPINS: u32 = 1;
+
+/// Each wakes one, so that already the second worker of a pool is woken by the first.
+pub(crate) const WAKES: usize = 1;
 
 /// Loom notices if one thread reads while another writes, or reads what it can't be sure to see.
 pub(crate) struct Cell<T>(loom::cell::UnsafeCell<T>);
