@@ -243,15 +243,42 @@ impl Joint {
         workspace: &mut Workspace,
         threads: &Threads,
     ) -> Result<(), Error> {
-        for part in &self.parts {
-            let y = &mut y[m * part.start..][..m * part.n];
-            let bias = part.bias.as_deref();
-            match &part.product {
-                Product::Linear(linear) => linear.forward(Input::F32(x), m, bias, y, workspace, threads)?,
-                Product::Floats(w) => floats(w, x, self.k, part.n, m, bias, y, threads)?,
+        for parts in self.inputs(m) {
+            // The first of several quantizes for all of them.
+            let shared = match parts {
+                [Part { product: Product::Linear(first), .. }, _, ..] => {
+                    Some(first.quantize(Input::F32(x), m, workspace, threads)?)
+                }
+                _ => None,
+            };
+            if let Some(shared) = shared {
+                for part in parts {
+                    let Product::Linear(linear) = &part.product else { continue };
+                    let y = &mut y[m * part.start..][..m * part.n];
+                    linear.forward_quantized(&shared, part.bias.as_deref(), y, threads)?;
+                }
+                continue;
+            }
+            for part in parts {
+                let y = &mut y[m * part.start..][..m * part.n];
+                let bias = part.bias.as_deref();
+                match &part.product {
+                    Product::Linear(linear) => {
+                        linear.forward(Input::F32(x), m, bias, y, workspace, threads)?
+                    }
+                    Product::Floats(w) => floats(w, x, self.k, part.n, m, bias, y, threads)?,
+                }
             }
         }
         Ok(())
+    }
+
+    /// The parts, in runs of neighbours that read the same quantized activations of `m` tokens.
+    fn inputs(&self, m: usize) -> impl Iterator<Item = &[Part]> {
+        self.parts.chunk_by(move |one, two| match (&one.product, &two.product) {
+            (Product::Linear(one), Product::Linear(two)) => one.shares_activations_with(two, m),
+            (_, _) => false,
+        })
     }
 
     /// The outputs of matrix `index` for token `token` of `m`, of what [`Joint::forward`] wrote.
@@ -310,4 +337,58 @@ fn floats(
 pub(crate) fn outputs<'j>(joints: impl IntoIterator<Item = &'j Joint>, m: usize) -> Result<Vec<f32>, Error> {
     let most = joints.into_iter().map(Joint::n).max().unwrap_or(0);
     zeros("outputs of layers", most.saturating_mul(m))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Joint, Part};
+    use crate::error::Error;
+    use gristmill::{
+        CpuProfile, Linear, LinearOptions, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict, Threads,
+        Workspace,
+    };
+
+    const K: usize = 512;
+
+    fn layer(format: &str, n: usize, threads: &Threads) -> Result<Linear, Error> {
+        let (_, info) = REGISTRY.format(format)?;
+        let request = Request::quantize(format, None, n, K);
+        let prepared = REGISTRY.prepare_for(&request, CpuProfile::detect(), &Restrict::default())?;
+        let mut random = fastrand::Rng::with_seed(n as u64);
+        let values: Vec<f32> = (0..n * K).map(|_| random.f32() - 0.5).collect();
+        let mut bytes = vec![0; info.tensor_bytes(n, K)?];
+        Quantizer::new(&prepared.decide_as_asked())?.run(&values, n, K, &mut bytes)?;
+        let matrix = QuantizedMatrix::new(info, n, K, &bytes)?;
+        Ok(Linear::new(&REGISTRY, &matrix, &LinearOptions::default(), threads)?)
+    }
+
+    /// As mixed files have them: values in another format than queries and keys.
+    #[test]
+    fn neighbours_of_several_formats_read_the_same_activations() -> Result<(), Error> {
+        let threads = Threads::single();
+        let mut joint = Joint { parts: Vec::new(), places: Vec::new(), n: 0, k: K };
+        for (format, n) in [("q4_k", 96), ("q5_k", 32), ("q6_k", 32), ("q4_0", 8), ("q8_0", 40)] {
+            let part = Joint::of(layer(format, n, &threads)?).parts.pop();
+            joint.parts.extend(part.map(|part| Part { start: joint.n, bias: Some(vec![0.25; n]), ..part }));
+            joint.n += n;
+        }
+        for m in [1, 5] {
+            // Which of them do is up to the processor's kernels; some do on each.
+            let runs: Vec<usize> = joint.inputs(m).map(<[Part]>::len).collect();
+            assert!(runs.iter().sum::<usize>() == 5 && runs.len() < 5, "m = {m}: {runs:?}");
+            let mut random = fastrand::Rng::with_seed(7);
+            let x: Vec<f32> = (0..m * K).map(|_| random.f32() - 0.5).collect();
+            let linears: Vec<&Linear> = joint.linears().collect();
+            let mut workspace = Workspace::for_all(linears.iter().copied(), m, &threads)?;
+            let mut y = vec![f32::NAN; m * joint.n];
+            joint.forward(&x, m, &mut y, &mut workspace, &threads)?;
+            for (part, linear) in joint.parts.iter().zip(linears) {
+                let mut alone = vec![f32::NAN; m * part.n];
+                let input = gristmill::Input::F32(&x);
+                linear.forward(input, m, part.bias.as_deref(), &mut alone, &mut workspace, &threads)?;
+                assert_eq!(y[m * part.start..][..alone.len()], alone);
+            }
+        }
+        Ok(())
+    }
 }
