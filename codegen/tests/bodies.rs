@@ -2,6 +2,7 @@
 
 use gristmill_codegen::builder::BuildError;
 use gristmill_codegen::c::{Built, Target, build, header, units};
+use gristmill_codegen::{Options, compile};
 use gristmill_spec::model::SpecSet;
 use gristmill_spec::{SourceFile, check, render, shipped};
 use std::path::{Path, PathBuf};
@@ -120,6 +121,35 @@ fn functions_have_the_name_of_a_package_a_kernel_and_a_text() -> Outcome {
     assert_eq!(one, symbol("somebody", BODY)?);
     assert_ne!(one, symbol("somebody else", BODY)?);
     assert_ne!(one, symbol("somebody", &BODY.replace("blocks ?", "blocks  ?"))?);
+    Ok(())
+}
+
+/// The text of a body and of what it includes, and its compiler, are part of its kernel's id and of no other one's.
+#[test]
+fn kernels_have_the_identity_of_their_text_and_compiler() -> Outcome {
+    let body = format!("#include \"mine.h\"\n{BODY}");
+    let ids = |body: &str, included: &str, compiler: &str| -> Result<[u64; 2], Box<dyn std::error::Error>> {
+        let files = [("kernels/k.toml", KERNEL), ("kernels/mine.c", body), ("kernels/mine.h", included)];
+        let folder = Folder::new(&files)?;
+        let mut set = folder.set();
+        let keep: Vec<bool> = set.formats.iter().map(|format| format.name == "q8_0").collect();
+        set.retain_formats(&keep);
+        let options = Options { c_compiler: compiler.to_owned(), ..Options::default() };
+        let compiled = compile(&set, &folder.sources, &options).map_err(|errors| format!("{errors:?}"))?;
+        let id =
+            |name: &str| compiled.kernels.iter().find(|kernel| kernel.name == name).map(|kernel| kernel.id);
+        Ok([id("k.q8_0.scalar").ok_or("listed")?, id("k.q8_0.avx2").ok_or("listed")?])
+    };
+    let [scalar, avx2] = ids(&body, "", "gcc 1")?;
+    for changed in [
+        ids(&body.replace("blocks ?", "blocks  ?"), "", "gcc 1")?,
+        ids(&body, "\n", "gcc 1")?,
+        ids(&body, "", "gcc 2")?,
+    ] {
+        assert_eq!(changed[0], scalar);
+        assert_ne!(changed[1], avx2);
+    }
+    assert_eq!(ids(&body, "", "gcc 1")?, [scalar, avx2]);
     Ok(())
 }
 
