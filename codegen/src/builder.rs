@@ -1,5 +1,6 @@
 //! For build scripts: spec folders in, one Rust file in `OUT_DIR` out.
 
+use crate::c;
 use crate::cuda::Env;
 use crate::cuda::build::CudaError;
 use crate::options::{CudaImages, LeftOut, Options};
@@ -44,6 +45,9 @@ pub enum BuildError {
     /// CUDA images were required, or the environment says something about them that means nothing.
     #[error(transparent)]
     Cuda(#[from] CudaError),
+    /// Objects of bodies in C or C++ could not be put together.
+    #[error("can't put the objects of C bodies together: {0}; it needs `ar`, or what the variable AR names")]
+    Archive(#[source] cc::Error),
     /// Not called from a build script.
     #[error("the environment variable {0} is not set: this must run in a build script")]
     NoBuildScript(&'static str),
@@ -205,16 +209,37 @@ impl Builder {
         }
         let folder = PathBuf::from(variable("OUT_DIR")?);
         let jobs = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
-        let (compiled, set, warnings) = self.compile_with(&root, package, compiler(), |set| {
-            if !self.cuda {
-                return Ok((CudaImages::Off, Vec::new()));
-            }
-            let built = crate::cuda::build::build(set, &folder, &Env::of_process(), jobs)?;
-            for path in built.watched {
-                println!("cargo::rerun-if-changed={}", path.display());
-            }
-            Ok((built.images, built.warnings))
-        })?;
+        let target = c::Target {
+            package: package.clone(),
+            root: root.clone(),
+            out: folder.clone(),
+            arch: variable("CARGO_CFG_TARGET_ARCH")?,
+            cargo: None,
+            compiler: None,
+        };
+        let mut bodies = c::Built::default();
+        let compile_bodies = |set: &SpecSet| {
+            bodies = c::build(set, &target)?;
+            Ok((bodies.compiler.clone(), bodies.warnings.clone()))
+        };
+        let (compiled, set, warnings) =
+            self.compile_with(&root, package, compiler(), compile_bodies, |set| {
+                if !self.cuda {
+                    return Ok((CudaImages::Off, Vec::new()));
+                }
+                let built = crate::cuda::build::build(set, &folder, &Env::of_process(), jobs)?;
+                for path in built.watched {
+                    println!("cargo::rerun-if-changed={}", path.display());
+                }
+                Ok((built.images, built.warnings))
+            })?;
+        if !bodies.objects.is_empty() {
+            let mut archive = cc::Build::new();
+            archive.cpp(bodies.cpp).objects(&bodies.objects);
+            archive
+                .try_compile(&format!("gristmill_bodies_{}", target.package))
+                .map_err(BuildError::Archive)?;
+        }
         for file in &set.files {
             println!("cargo::rerun-if-changed={}", file.display());
         }
@@ -240,15 +265,23 @@ impl Builder {
         package: String,
         compiler: String,
     ) -> Result<(Compiled, SpecSet, Vec<String>), BuildError> {
-        self.compile_with(root, package, compiler, |_| Ok((CudaImages::Off, Vec::new())))
+        self.compile_with(
+            root,
+            package,
+            compiler,
+            |_| Ok(<_>::default()),
+            |_| Ok((CudaImages::Off, Vec::new())),
+        )
     }
 
-    /// As [`compile`](Builder::compile), with `cuda` making images of the formats that were selected, and warnings.
+    /// As [`compile`](Builder::compile), with `bodies` compiling those of C and C++ of the formats that were selected and telling
+    /// with which compilers, and `cuda` making images; both with warnings.
     fn compile_with(
         &self,
         root: &Path,
         package: String,
         compiler: String,
+        bodies: impl FnOnce(&SpecSet) -> Result<(String, Vec<String>), Vec<Error>>,
         cuda: impl FnOnce(&SpecSet) -> Result<(CudaImages, Vec<String>), BuildError>,
     ) -> Result<(Compiled, SpecSet, Vec<String>), BuildError> {
         let (mut set, sources, mut warnings) = self.read(root)?;
@@ -323,12 +356,15 @@ impl Builder {
             })
             .cloned()
             .collect();
+        let (c_compiler, more) = bodies(&set).map_err(|errors| BuildError::refused(&sources, errors))?;
+        warnings.extend(more);
         let (cuda, more) = cuda(&set).map_err(|error| match error {
             BuildError::Cuda(CudaError::Plans(errors)) => BuildError::refused(&sources, errors),
             other => other,
         })?;
         warnings.extend(more);
-        let options = Options { package, compiler, left_out, runtime: self.runtime.clone(), cuda };
+        let options =
+            Options { package, compiler, c_compiler, left_out, runtime: self.runtime.clone(), cuda };
         let compiled =
             compile(&set, &used, &options).map_err(|errors| BuildError::refused(&sources, errors))?;
         Ok((compiled, set, warnings))

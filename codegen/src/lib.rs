@@ -22,6 +22,7 @@
 //! ```
 
 pub mod builder;
+pub mod c;
 pub mod cuda;
 pub mod emit;
 mod error;

@@ -10,6 +10,8 @@ pub struct Options {
     pub package: String,
     /// Compiler, target and flags, as they go into kernel identities.
     pub compiler: String,
+    /// The same for the compilers of bodies in C and C++; empty where none was compiled.
+    pub c_compiler: String,
     /// Formats and import layouts that were described but not selected.
     pub left_out: Vec<LeftOut>,
     /// Path of the runtime as the built crate can name it; empty: [`RUNTIME`].

@@ -3,7 +3,7 @@
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-/// A spec file (or codebook data, or a hand-written CUDA body) in memory.
+/// A spec file (or codebook data, or a hand-written body in CUDA C++, C or C++) in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFile {
     /// Path as people should see it. The name of the folder says what kind of spec it is.
@@ -80,8 +80,8 @@ pub(crate) fn location(shown: &str) -> PathBuf {
 }
 
 /// Reads one spec file, or a folder: the TOML files in it and in its `formats/`, `packings/`,
-/// `kernels/`, `activations/` and `codebooks/` (there also `*.bin`), and the `*.cu` that kernels name, sorted by path.
-/// `Cargo.toml` and hidden files are left alone.
+/// `kernels/`, `activations/` and `codebooks/` (there also `*.bin`), and the `*.cu`, `*.c`, `*.cc`, `*.cpp`, `*.h` and `*.hpp`
+/// that kernels name, sorted by path. `Cargo.toml` and hidden files are left alone.
 ///
 /// # Errors
 /// See [`ReadError`].
@@ -105,6 +105,9 @@ pub fn read_path(dir_or_file: &Path) -> Result<Vec<SourceFile>, ReadError> {
     paths.iter().map(|path| read_file(path)).collect()
 }
 
+/// Extensions of bodies by hand, and of what they include.
+const BODIES: [&str; 6] = ["cu", "c", "cc", "cpp", "h", "hpp"];
+
 fn list(dir: &Path) -> Result<Vec<PathBuf>, ReadError> {
     let unreadable = |source| ReadError::Unreadable { path: dir.to_path_buf(), source };
     let (codebooks, kernels) = match dir.file_name().and_then(|name| name.to_str()) {
@@ -117,10 +120,10 @@ fn list(dir: &Path) -> Result<Vec<PathBuf>, ReadError> {
     for entry in std::fs::read_dir(dir).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
         let hidden = path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
-        let wanted = path
-            .extension()
-            .is_some_and(|e| e == "toml" || (codebooks && e == "bin") || (kernels && e == "cu"))
-            && path.file_name().is_none_or(|name| name != "Cargo.toml");
+        let wanted =
+            path.extension().and_then(|e| e.to_str()).is_some_and(|e| {
+                e == "toml" || (codebooks && e == "bin") || (kernels && BODIES.contains(&e))
+            }) && path.file_name().is_none_or(|name| name != "Cargo.toml");
         if wanted && !hidden && path.is_file() {
             paths.push(path);
         }

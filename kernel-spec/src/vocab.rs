@@ -37,7 +37,7 @@ macro_rules! words {
 mod abi;
 mod op;
 
-pub use abi::{Abi, CudaAbi, CudaFault};
+pub use abi::{Abi, AbiStruct, CFault, CudaAbi, CudaFault};
 pub use op::{Op, OpInfo, Serves, Unpacked};
 
 words! {
@@ -229,6 +229,27 @@ impl Feature {
             | Feature::Avx512vnni
             | Feature::Avx512vbmi => Arch::X86,
             Feature::Neon | Feature::Dotprod | Feature::I8mm => Arch::Aarch64,
+        }
+    }
+
+    /// How GCC and Clang are told that code may use it: on x86 by an option of its own, on aarch64 by a word of
+    /// `-march=armv8-a+...`.
+    pub const fn c_option(self) -> &'static str {
+        match self {
+            Feature::Ssse3 => "-mssse3",
+            Feature::Sse41 => "-msse4.1",
+            Feature::Avx2 => "-mavx2",
+            Feature::F16c => "-mf16c",
+            Feature::AvxVnni => "-mavxvnni",
+            Feature::Avx512f => "-mavx512f",
+            Feature::Avx512bw => "-mavx512bw",
+            Feature::Avx512dq => "-mavx512dq",
+            Feature::Avx512vl => "-mavx512vl",
+            Feature::Avx512vnni => "-mavx512vnni",
+            Feature::Avx512vbmi => "-mavx512vbmi",
+            Feature::Neon => "simd",
+            Feature::Dotprod => "dotprod",
+            Feature::I8mm => "i8mm",
         }
     }
 }

@@ -8,6 +8,8 @@ use gristmill_spec::{Diagnostic, SourceFile, check, shipped};
 use std::fmt::Write as _;
 use std::path::Path;
 
+#[path = "boundaries/bodies.rs"]
+mod bodies;
 #[path = "boundaries/cuda.rs"]
 mod cuda;
 #[path = "boundaries/formats.rs"]

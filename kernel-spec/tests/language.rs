@@ -1,8 +1,8 @@
 //! What can be written: the examples of the documentation, spellings, defaults.
 
 use gristmill_spec::model::{
-    DimRule, Factor, Format, QuantizeRule, RoundRule, Rounding, Scalar, Search, SpecSet, Statistic, ValueMap,
-    Via,
+    CpuBody, DimRule, Factor, Format, QuantizeRule, RoundRule, Rounding, Scalar, Search, SpecSet, Statistic,
+    ValueMap, Via,
 };
 use gristmill_spec::{Severity, SourceFile, check, render, shipped};
 
@@ -184,7 +184,7 @@ fn a_variant_in_a_file_of_its_own_joins_the_family() {
     let extra = "doc = \"k\"\nop = \"dequantize\"\n[[cpu]]\nisa = \"avx2\"\nbody = \"rust\"\nfunction = \"crate::fast\"\n";
     let set =
         set(&[("formats/a.toml", Q4_0), ("kernels/base.toml", reference), ("kernels/extra.toml", extra)]);
-    assert_eq!(set.kernels[1].cpu[0].body.as_deref(), Some("crate::fast"));
+    assert_eq!(set.kernels[1].cpu[0].body, Some(CpuBody::Rust("crate::fast".to_owned())));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use gristmill_codegen::Builder;
 use gristmill_codegen::builder::BuildError;
+use gristmill_spec::model::{CBody, CpuBody, CpuVariant, SpecSet};
 use gristmill_spec::{ReadError, SourceFile, read_path};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote, quote_spanned};
@@ -141,10 +142,25 @@ fn compile(sources: Vec<SourceFile>, package: String) -> std::result::Result<(St
             "{path} describes no format; `kernel!` compiles one format with the shipped kernels, and with those of \
              files named after it. Whole folders go through a build script (gristmill_codegen::Builder)"
         )),
-        Ok((compiled, _, warnings)) => Ok((compiled.code, warnings)),
+        Ok((compiled, set, warnings)) => match c_body(&set) {
+            None => Ok((compiled.code, warnings)),
+            Some((body, variant)) => Err(format!(
+                "{path} can't be compiled here: {}:{} has a body in C or C++, `{}`, and a macro starts no compiler; a build script \
+                 does (gristmill_codegen::Builder)",
+                variant.origin.file, variant.origin.line, body.file
+            )),
+        },
         Err(BuildError::Specs(report)) => Err(format!("{path} can't be compiled\n\n{}", report.trim_end())),
         Err(other) => Err(format!("{path} can't be compiled\n\n{other}")),
     }
+}
+
+/// A body in C or C++, and its variant.
+fn c_body(set: &SpecSet) -> Option<(&CBody, &CpuVariant)> {
+    set.kernels.iter().flat_map(|kernel| &kernel.cpu).find_map(|variant| match &variant.body {
+        Some(CpuBody::C(body)) => Some((body, variant)),
+        Some(CpuBody::Rust(_)) | None => None,
+    })
 }
 
 #[cfg(test)]
@@ -181,6 +197,22 @@ mod tests {
         for needed in ["pub mod nibble", "pub static REGISTRY", "matmul.nibble.avx512.avx512vnni.prefill"] {
             assert!(built.contains(needed), "{needed}");
         }
+    }
+
+    #[test]
+    fn a_body_in_c_needs_a_build_script() {
+        let kernel = "doc = \"x\"\nop = \"dequantize\"\nformats = [\"nibble\"]\n\n[[cpu]]\nisa = \"avx2\"\nname = \"c\"\n\
+            requires = [\"ssse3\"]\nbody = \"b.c\"\nfunction = \"mine\"\n";
+        let source = |path: &str, text: &str| SourceFile { path: path.to_owned(), bytes: text.into() };
+        let sources = vec![
+            source("formats/nibble.toml", NIBBLE),
+            source("kernels/k.toml", kernel),
+            source("kernels/b.c", "static gm_fault mine();"),
+        ];
+        let refused = compile(sources, "somebody".to_owned()).expect_err("no compiler is started");
+        let expected =
+            "kernels/k.toml:5 has a body in C or C++, `kernels/b.c`, and a macro starts no compiler";
+        assert!(refused.contains(expected), "{refused}");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! buffers, and are the only callers. Generated code implements it, and bodies written by hand that are marked with
 //! `#[variant]`; a handle reaches them through an [`Entry`](crate::registry::Entry), which vouches for them.
 
-use gristmill_spec::vocab::DType;
+use gristmill_spec::vocab::{CFault, DType};
 
 /// Why a kernel stopped. Indices count from the start of the buffer that the kernel was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,15 +17,37 @@ pub enum Fault {
     ScaleOverflow(usize),
 }
 
-/// The step of a quantizer whose scale covers more than a block.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[repr(C)]
-pub struct Step {
-    /// What an element is multiplied by (or divided by, as the format says) before rounding.
-    pub apply: f32,
-    /// What is stored.
-    pub stored: f32,
+impl Fault {
+    /// What a function in C returns: 0, or the index times four and a number of [`CFault`]. Anything else is no answer, and
+    /// stops the call too.
+    ///
+    /// # Errors
+    /// The fault.
+    pub const fn from_c(word: u64) -> Result<(), Fault> {
+        let index = (word >> 2) as usize;
+        match word & 3 {
+            0 if word == 0 => Ok(()),
+            CFault::NON_FINITE => Err(Fault::NonFinite(index)),
+            CFault::SCALE_OVERFLOW => Err(Fault::ScaleOverflow(index)),
+            _ => Err(Fault::InvalidCode(index)),
+        }
+    }
 }
+
+macro_rules! structs {
+    ($(
+        $(#[doc = $doc:literal])* #[derive($($derived:ident),*)]
+        $ty:ident { $($(#[doc = $about:literal])* $field:ident: $of:ty,)* }
+    )*) => {
+        $(
+            $(#[doc = $doc])*
+            #[derive($($derived),*)]
+            #[repr(C)]
+            pub struct $ty { $($(#[doc = $about])* pub $field: $of,)* }
+        )*
+    };
+}
+gristmill_spec::cpu_structs!(structs);
 
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident $alias:ident($($parameter:ident: $ty:ty),*) $(-> $output:ty)?;)*) => {
@@ -61,53 +83,17 @@ pub type UnpackFn = unsafe fn(
     dst: *mut f32,
 );
 
-/// Arguments of a [`MatmulFn`].
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct MatmulArgs {
-    /// Packed codes (panel after panel), or the blocks of each row, without its header, where the
-    /// variant has no packing.
-    pub codes: *const u8,
-    /// Bytes from one panel (or row) to the next.
-    pub stride: usize,
-    /// Packed scales, panel after panel as [`PackInfo::scale_words`](crate::registry::PackInfo::scale_words) says: an address
-    /// of words, which hold f32 or narrower numbers; null where the format has none in its blocks.
-    pub scales: *const f32,
-    /// Packed minimum terms, like `scales`; null where there are none.
-    pub mins: *const f32,
-    /// Integer value of operand 0: what a packed code counts as is its operand plus this.
-    pub min: i32,
-    /// Operand of each code where packed codes are looked up, else null; sixteen bytes.
-    pub table: *const [u8; 16],
-    /// One scale a row (row header or tensor tail; 1 where the format has neither).
-    pub outer: *const f32,
-    /// Inner dimension.
-    pub k: usize,
-    /// Units along k (1 where nothing divides the row).
-    pub units: usize,
-    /// int8 activations, `[token][units * unit_padded]`.
-    pub x: *const i8,
-    /// Bytes from one token's activations to the next.
-    pub x_stride: usize,
-    /// Bytes of activations that all rows go through before the next tokens do, so that they stay in the second cache while weights
-    /// pass by. Changes no result; kernels of single tokens need not heed it.
-    pub x_share: usize,
-    /// Activation scales, `[token][blocks]`.
-    pub x_scales: *const f32,
-    /// Blocks of activations in a row.
-    pub x_blocks: usize,
-    /// Activation sums, `[token][units]`.
-    pub x_sums: *const i32,
-    /// Bias of `row_end` values, or null.
-    pub bias: *const f32,
-    /// Output, `[token][n]`, of which the rows to compute are written.
-    pub y: *mut f32,
-    /// Tokens.
-    pub m: usize,
-    /// The row stride of `y`, in values; at least `row_end`. (Rows of the weights may be more, and fewer.)
-    pub n: usize,
-    /// First row to compute, counted from the one that `codes` begins with; a multiple of the packing's rows.
-    pub row_begin: usize,
-    /// End of the rows to compute.
-    pub row_end: usize,
+#[cfg(test)]
+mod tests {
+    use super::Fault;
+
+    #[test]
+    fn what_c_returns_is_read() {
+        assert_eq!(Fault::from_c(0), Ok(()));
+        assert_eq!(Fault::from_c(1), Err(Fault::NonFinite(0)));
+        assert_eq!(Fault::from_c(7 << 2 | 2), Err(Fault::InvalidCode(7)));
+        assert_eq!(Fault::from_c(9 << 2 | 3), Err(Fault::ScaleOverflow(9)));
+        // No function that was written for the header returns this.
+        assert_eq!(Fault::from_c(8), Err(Fault::InvalidCode(2)));
+    }
 }

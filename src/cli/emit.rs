@@ -16,7 +16,8 @@ use std::path::Path;
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Name of a format (i2_s), activation format (int8_row) or kernel file (matmul) of this build, or a TOML file
-    spec: String,
+    #[arg(required_unless_present = "abi_header")]
+    spec: Option<String>,
     /// Only code for this ISA and what it shares with others
     #[arg(long, value_name = "NAME", value_parser = request::isa)]
     pub(super) isa: Option<Isa>,
@@ -29,10 +30,17 @@ pub struct Arguments {
     /// Print what was planned for each variant instead of the code
     #[arg(long)]
     plan: bool,
+    /// The header that bodies in C and C++ are given, instead of what a spec becomes
+    #[arg(long, exclusive = true)]
+    abi_header: bool,
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
-    let (name, sources) = sources(&arguments.spec)?;
+    let Some(spec) = &arguments.spec else {
+        write!(out, "{}", gristmill_codegen::c::header())?;
+        return Ok(Outcome::Yes);
+    };
+    let (name, sources) = sources(spec)?;
     let report = check(&sources);
     let Some(mut set) = report.set else {
         return Err(BuildError::Specs(render(&sources, &report.diagnostics, false)).into());

@@ -67,5 +67,7 @@ fn generated_code_can_be_read() {
     gristmill(words("emit int8_row")).code(0).says("pub mod activations_int8_row {");
     let file = specs().join("formats/q4_0.toml");
     gristmill(["emit", text(&file), "--plan"]).code(0).says("quantize.q4_0.");
+    gristmill(words("emit --abi-header")).code(0).says("typedef gm_fault gm_dequantize(const uint8_t *src, ");
+    gristmill(words("emit")).code(1).complains("<SPEC>");
     gristmill(words("emit i2s")).code(1).complains("did you mean `i2_s`?");
 }

@@ -3,7 +3,7 @@
 use crate::hash::hash;
 use crate::options::Options;
 use crate::plan::features;
-use gristmill_spec::model::{CpuVariant, Kernel, ShapeRules};
+use gristmill_spec::model::{CpuBody, CpuVariant, Kernel, ShapeRules};
 use gristmill_spec::vocab::{DType, DeviceKind, Feature, Isa, Op};
 
 /// A kernel as it will stand in the registry.
@@ -11,9 +11,9 @@ use gristmill_spec::vocab::{DType, DeviceKind, Feature, Isa, Op};
 pub struct Listed {
     /// Facts in order: `matmul.i2_s.avx2.decode`.
     pub name: String,
-    /// Identity: a hash of the code and of what compiled it, but for the text of a body by hand.
+    /// Identity: a hash of the code and of what compiled it, but for the text of a body by hand in Rust.
     pub id: u64,
-    /// The path of a body by hand, whose text the registry adds to the identity.
+    /// The path of a body by hand in Rust, whose text the registry adds to the identity.
     pub body: Option<String>,
     /// The op.
     pub op: Op,
@@ -66,9 +66,18 @@ impl Listing<'_> {
     ) -> Listed {
         let name = kernel_name(&kernel.name, self.format_name, quantizer.map(|(_, name)| name), variant);
         let features = features(variant);
+        let mut parts = vec![name.as_str(), text, &self.options.compiler, env!("CARGO_PKG_VERSION")];
+        let (body, plan) = match &variant.body {
+            None => (None, plan),
+            Some(CpuBody::Rust(path)) => (Some(path.clone()), plan),
+            Some(CpuBody::C(c)) => {
+                parts.extend([c.text.as_str(), &self.options.c_compiler]);
+                (None, format!("by hand: `{}` of {}", c.function, c.file))
+            }
+        };
         Listed {
-            id: hash([name.as_str(), text, &self.options.compiler, env!("CARGO_PKG_VERSION")]),
-            body: variant.body.clone(),
+            id: hash(parts),
+            body,
             name,
             op: self.op,
             format: self.format,

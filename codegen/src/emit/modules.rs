@@ -1,7 +1,7 @@
 //! The modules of generated code: one for each format, one for each activation format.
 
-use super::blockwise::{Kernels, binding, k_rule, passing_on};
-use super::listed::{Listed, Listing, variant_ident};
+use super::blockwise::{Kernels, binding, by_hand, k_rule, passing_on};
+use super::listed::{Listed, Listing, kernel_name, variant_ident};
 use super::loops::{Loops, Shared, free_name};
 use super::serving::serving;
 use super::text::doc;
@@ -39,11 +39,13 @@ pub(super) fn format_module(
     for (kernel, order, variant) in matmuls {
         let source = format!("{}:{}", variant.origin.file, variant.origin.line);
         let ident = format!("matmul_{}", variant_ident(variant));
+        let named = kernel_name(&kernel.name, name, None, variant);
+        let mut by_hand = || by_hand(&mut body, name, Op::Matmul, &named, variant, options);
         let (function, packing, multiple, shape, words, text) = match variant.packing {
             None => {
                 let text = scalar::matmul_scalar(plan);
-                let function = match &variant.body {
-                    Some(path) => path.clone(),
+                let function = match by_hand() {
+                    Some(path) => path,
                     None => {
                         if !scalar {
                             scalar = true;
@@ -67,8 +69,8 @@ pub(super) fn format_module(
                 let multiple = pack.multiple;
                 let packed_name = format!("{name}::PACK_{}", pack.ident().to_uppercase());
                 packs.entry(pack.ident()).or_insert(pack);
-                let function = match &variant.body {
-                    Some(path) => path.clone(),
+                let function = match by_hand() {
+                    Some(path) => path,
                     None => {
                         let module = free_name(loops, &format!("{ident}_{shape_name}"), &text);
                         let shared = loops.entry(module.clone()).or_insert_with(|| Shared {
@@ -229,8 +231,10 @@ pub(super) fn activation_module(set: &SpecSet, index: usize, options: &Options) 
     let listing = Listing { op: Op::QuantizeActivations, format: index, format_name: name, options };
     for (kernel, order, variant) in serving(set, Op::QuantizeActivations, index) {
         let ident = format!("quantize_{}", variant_ident(variant));
-        let function = match &variant.body {
-            Some(path) => path.clone(),
+        let named = kernel_name(&kernel.name, name, None, variant);
+        let module = format!("activations_{name}");
+        let function = match by_hand(&mut body, &module, Op::QuantizeActivations, &named, variant, options) {
+            Some(path) => path,
             None => {
                 let what = format!("A row of f32 to `{name}` activations");
                 let (origin, abi) = (Some(&variant.origin), &Op::QuantizeActivations.info().abi);

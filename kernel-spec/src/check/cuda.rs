@@ -1,11 +1,9 @@
 //! CUDA variants: what they may say, and that each can be chosen.
 
+use super::body;
 use super::scope::{Named, Scope, at, resolve, served_index};
-use crate::diagnostic::{Diagnostic, Sink};
-use crate::model::{CudaBody, CudaVariant, Format, ShapeRules};
-use crate::parse::Raw;
-use crate::parse::kernel::{RawBody, RawCudaVariant, RawKernel};
-use crate::toml_walk::Span;
+use crate::model::{CudaVariant, Format, ShapeRules};
+use crate::parse::kernel::{RawCudaVariant, RawKernel};
 use crate::vocab::{CudaActivations, CudaAlgorithm, DType, Op, Precision};
 
 /// Threads of a CUDA block where the variant says nothing.
@@ -199,7 +197,7 @@ fn variant(
     }
     let body = match &written.body {
         Some(body) => {
-            let body = hand_written(raw, body, scope);
+            let body = body::cuda(raw, body, scope);
             if op.info().by_quantizer {
                 in_blocks(raw, written, narrowed.as_deref().unwrap_or(served), formats);
             }
@@ -231,36 +229,6 @@ fn one_sum(index: usize, formats: &Named<Format>, scope: &Scope<'_>) -> bool {
     })
 }
 
-/// Where a file beside that of a kernel would be.
-fn beside(kernel: &str, name: &str) -> String {
-    let folder = kernel.rfind(['/', '\\']).map_or("", |at| &kernel[..=at]);
-    format!("{folder}{name}")
-}
-
-fn hand_written(raw: &RawKernel<'_>, body: &RawBody, scope: &Scope<'_>) -> Option<CudaBody> {
-    let file = raw.file;
-    let path = beside(file.path, &body.file.value);
-    let Some(found) = scope.bodies.iter().find(|body| body.path == path) else {
-        let message = format!("there is no `{}` beside this file", body.file.value);
-        let error = file.error("body-missing", body.file.span, message);
-        file.report(
-            error.help(
-                "it is read with its folder: put it there, and give the folder and not this file alone",
-            ),
-        );
-        return None;
-    };
-    let function = &body.function.value;
-    if !found.text.contains(&format!("GM_EXPORT({function})")) {
-        let message = format!("`{}` has no kernel `{function}`", body.file.value);
-        let help =
-            format!("write `GM_KERNEL(threads) {function}(...) {{ ... }}`, then `GM_EXPORT({function})`");
-        file.report(file.error("body-missing", body.function.span, message).help(help));
-        return None;
-    }
-    Some(CudaBody { file: path, text: found.text.to_owned(), function: function.clone() })
-}
-
 /// A body quantizes one block after the other: it serves formats with one quantizer whose scale is the block's.
 fn in_blocks(raw: &RawKernel<'_>, written: &RawCudaVariant, served: &[usize], formats: &Named<Format>) {
     for &index in served {
@@ -270,23 +238,6 @@ fn in_blocks(raw: &RawKernel<'_>, written: &RawCudaVariant, served: &[usize], fo
             let error = raw.file.error("not-for-this-op", written.span, message);
             raw.file.report(error.help(
                 "a body needs formats with one quantizer and without a scale outside their blocks; name some in `formats`",
-            ));
-        }
-    }
-}
-
-/// Files that no kernel names.
-pub(super) fn unused_bodies(raw: &Raw<'_>, sink: &Sink) {
-    for body in &raw.bodies {
-        let named = raw.kernels.iter().any(|kernel| {
-            let bodies = kernel.cuda.iter().filter_map(|variant| variant.body.as_ref());
-            bodies.into_iter().any(|named| beside(kernel.file.path, &named.file.value) == body.path)
-        });
-        if !named {
-            let warning =
-                Diagnostic::error("unused-body", body.path, Span::default(), "no kernel names this file");
-            sink.push(warning.warning().help(
-                "name it in a `[[cuda]]` variant beside it: `body = \"FILE.cu\"`, `function = \"...\"`",
             ));
         }
     }

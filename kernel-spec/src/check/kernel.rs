@@ -1,6 +1,7 @@
 //! Kernels: what each family serves, what its variants may say, and that no two of them are in each
 //! other's way.
 
+use super::body;
 use super::layout::code_bits;
 use super::scope::{Named, Scope, at, resolve, served_index};
 use super::value::map_range;
@@ -216,6 +217,10 @@ fn variant(
         tiles(raw, variant, name, index, &taken, formats, scope);
     }
     strategy(raw, variant);
+    let body = match &variant.body {
+        Some(body) => Some(body::cpu(raw, body, scope)?),
+        None => None,
+    };
     let (rows, tokens) = variant.tile.map_or((0, 0), |t| t.value);
     Some(CpuVariant {
         isa: variant.isa.value,
@@ -230,7 +235,7 @@ fn variant(
         rows,
         tokens,
         shape: variant.shape.map_or(ShapeRules::default(), |s| s.value),
-        body: variant.body.as_ref().map(|b| b.value.clone()),
+        body,
         origin: file.origin(variant.span),
     })
 }

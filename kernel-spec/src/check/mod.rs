@@ -1,6 +1,7 @@
 //! From raw specs to the checked model: names are resolved, proofs are done, every mistake is reported.
 
 mod bits;
+mod body;
 mod codebook;
 mod coverage;
 mod cuda;
@@ -69,7 +70,7 @@ fn check_into(sources: &[SourceFile], sink: &Sink) -> Option<SpecSet> {
         codebooks: codebook::check(&raw, sink),
         bodies: &raw.bodies,
     };
-    cuda::unused_bodies(&raw, sink);
+    body::unused(&raw, sink);
     let formats: Named<Format> =
         raw.formats.iter().map(|r| (named(r.name), format::check(r, &scope))).collect();
     let kernels = kernel::check(&raw.kernels, &formats, &scope);

@@ -1,7 +1,7 @@
 //! What formats and kernels may refer to, and how their references are resolved.
 
 use crate::model::{Activations, Format, Packing};
-use crate::parse::kernel::Body;
+use crate::parse::body::Body;
 use crate::toml_walk::{At, File, unknown};
 use crate::vocab::{Op, Serves};
 use std::collections::BTreeMap;

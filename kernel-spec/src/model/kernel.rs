@@ -53,8 +53,8 @@ pub struct CpuVariant {
     pub tokens: u32,
     /// Shapes it takes.
     pub shape: ShapeRules,
-    /// A hand-written function that stands in for the generated body: its Rust path.
-    pub body: Option<String>,
+    /// A hand-written function that stands in for the generated body.
+    pub body: Option<CpuBody>,
     /// Where it is described.
     pub origin: Origin,
 }
@@ -87,6 +87,39 @@ pub struct CudaVariant {
     /// Where it is described.
     pub origin: Origin,
 }
+
+/// A hand-written function for a processor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CpuBody {
+    /// The path of a Rust function, which `#[variant]` marks.
+    Rust(String),
+    /// A function in C or C++.
+    C(CBody),
+}
+
+/// A hand-written function in C or C++.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CBody {
+    /// The file, as people should see it.
+    pub file: String,
+    /// All of its text and that of the files that it includes in quotes, each behind its name.
+    pub text: String,
+    /// The function in there.
+    pub function: String,
+    /// Where the kernel's spec names the file.
+    pub named: std::ops::Range<usize>,
+}
+
+impl CBody {
+    /// Whether it is C++.
+    pub fn is_cpp(&self) -> bool {
+        !self.file.ends_with(".c")
+    }
+}
+
+/// The header with what C bodies are given, which the compiler makes: the one file that they may include in quotes though it
+/// does not lie beside them.
+pub const C_HEADER: &str = "gristmill.h";
 
 /// A hand-written CUDA kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]

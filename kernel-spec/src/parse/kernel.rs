@@ -1,5 +1,6 @@
 //! Kernel files: one op, and the variants that are built for it.
 
+use super::body::{self, RawBody, RawCpuBody};
 use super::name::ident;
 use crate::model::{CudaBudget, DimRule, ShapeRules};
 use crate::toml_walk::{At, File, Node, Span, Table};
@@ -40,7 +41,7 @@ pub(crate) struct RawVariant {
     pub strategy: Option<At<Strategy>>,
     pub tile: Option<At<(u32, u32)>>,
     pub shape: Option<At<ShapeRules>>,
-    pub body: Option<At<String>>,
+    pub body: Option<RawCpuBody>,
 }
 
 /// One `[[cuda]]`.
@@ -57,20 +58,6 @@ pub(crate) struct RawCudaVariant {
     pub shape: Option<At<ShapeRules>>,
     pub budget: CudaBudget,
     pub body: Option<RawBody>,
-}
-
-/// A hand-written body: its file, and the kernel in there.
-#[derive(Debug)]
-pub(crate) struct RawBody {
-    pub file: At<String>,
-    pub function: At<String>,
-}
-
-/// A file of CUDA C++ that kernels may name.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Body<'a> {
-    pub path: &'a str,
-    pub text: &'a str,
 }
 
 const KEYS: &[&str] = &["doc", "op", "formats", "input", "output", "cpu", "cuda"];
@@ -180,7 +167,7 @@ fn variant(table: &Table<'_>) -> Option<RawVariant> {
     let strategy = table.get("strategy").map(|n| n.word("strategy", spelled!(Strategy)));
     let tile = table.get("tile").map(|n| tile(&n));
     let shape = table.get("shape").map(|n| shape(&n));
-    let body = body(table);
+    let body = body::cpu(table);
     Some(RawVariant {
         span: table.span,
         isa: isa?,
@@ -222,7 +209,7 @@ fn cuda_variant(table: &Table<'_>) -> Option<RawCudaVariant> {
         None => Some(CudaBudget::default()),
         Some(node) => budget(&node),
     };
-    let body = cuda_body(table);
+    let body = body::cuda(table);
     Some(RawCudaVariant {
         span: table.span,
         algorithm: algorithm?,
@@ -236,44 +223,6 @@ fn cuda_variant(table: &Table<'_>) -> Option<RawCudaVariant> {
         budget: budget?,
         body: body?,
     })
-}
-
-fn cuda_body(table: &Table<'_>) -> Option<Option<RawBody>> {
-    match (table.get("body"), table.get("function")) {
-        (None, None) => Some(None),
-        (Some(body), Some(function)) => {
-            let (body, function) = (body.string(), function.string());
-            let (file, function) = (body?, function?);
-            let named = file.value.strip_suffix(".cu").is_some_and(|stem| {
-                !stem.is_empty()
-                    && stem.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
-                    && !stem.starts_with('.')
-            });
-            if !named {
-                let message =
-                    format!("`{}` is not the name of a CUDA file beside this one", file.value.escape_debug());
-                let error = table.file.error("bad-name", file.span, message);
-                table.file.report(error.help("write it like `dequantize_mine.cu`, without folders"));
-            }
-            let sound = function.value.len() <= 100 && is_identifier(&function.value);
-            if !sound {
-                let message = format!("`{}` is not the name of a function", function.value.escape_debug());
-                let error = table.file.error("bad-name", function.span, message);
-                table
-                    .file
-                    .report(error.help("letters, digits and `_`, as in `GM_KERNEL(256) my_kernel(...)`"));
-            }
-            (named && sound).then_some(Some(RawBody { file, function }))
-        }
-        (Some(_), None) => {
-            table.need("function");
-            None
-        }
-        (None, Some(_)) => {
-            table.need("body");
-            None
-        }
-    }
 }
 
 /// A compute capability: `"7.5"`.
@@ -360,40 +309,4 @@ fn dimension(node: &Node<'_>) -> Option<DimRule> {
         return None;
     }
     Some(rule)
-}
-
-fn body(table: &Table<'_>) -> Option<Option<At<String>>> {
-    let file = table.file;
-    let body = table.get("body").map(|n| n.word("body", &[("rust", ())]));
-    let function = table.get("function").map(|n| n.string());
-    match (body, function) {
-        (None, None) => Some(None),
-        (Some(body), Some(function)) => {
-            body?;
-            let function = function?;
-            let sound = function.value.len() <= 200 && function.value.split("::").all(is_identifier);
-            if !sound {
-                let message =
-                    format!("`{}` is not the path of a Rust function", function.value.escape_debug());
-                file.report(
-                    file.error("bad-name", function.span, message)
-                        .help("write it like `crate::kernels::matmul_i2_s`"),
-                );
-            }
-            sound.then_some(Some(function))
-        }
-        (Some(_), None) => {
-            table.need("function");
-            None
-        }
-        (None, Some(_)) => {
-            table.need("body");
-            None
-        }
-    }
-}
-
-fn is_identifier(word: &str) -> bool {
-    word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-        && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }

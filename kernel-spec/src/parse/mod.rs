@@ -3,6 +3,7 @@
 //! What needs a second look (does it overlap? does the name exist?) is left to [`crate::check`].
 
 pub(crate) mod activations;
+pub(crate) mod body;
 pub(crate) mod codebook;
 pub(crate) mod coverage;
 pub(crate) mod cuda;
@@ -34,8 +35,8 @@ pub(crate) struct Raw<'a> {
     pub cuda: Vec<Option<crate::model::CudaTargets>>,
     /// Codebook data files.
     pub data: Vec<codebook::Data<'a>>,
-    /// Hand-written CUDA bodies.
-    pub bodies: Vec<kernel::Body<'a>>,
+    /// Hand-written bodies, and what they include.
+    pub bodies: Vec<body::Body<'a>>,
     /// Names of files that could not be read, so that a reference to them is not a second error.
     pub broken: Vec<&'a str>,
 }
@@ -58,7 +59,7 @@ enum Kind {
 pub(crate) struct Sorted<'a> {
     pub files: Vec<File<'a>>,
     pub data: Vec<codebook::Data<'a>>,
-    pub bodies: Vec<kernel::Body<'a>>,
+    pub bodies: Vec<body::Body<'a>>,
     /// Names of text files that are not text.
     pub broken: Vec<&'a str>,
 }
@@ -71,8 +72,8 @@ pub(crate) fn sort<'a>(sources: &'a [SourceFile], sink: &'a Sink) -> Sorted<'a> 
             sorted.data.push(codebook::Data { path: &source.path, bytes: &source.bytes });
             continue;
         }
-        if source.path.ends_with(".cu") {
-            sorted.bodies.extend(text(source, sink).map(|text| kernel::Body { path: &source.path, text }));
+        if body::is_body(&source.path) {
+            sorted.bodies.extend(text(source, sink).map(|text| body::Body { path: &source.path, text }));
             continue;
         }
         match text(source, sink).filter(|text| has_words(text, source, sink)) {

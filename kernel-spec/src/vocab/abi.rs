@@ -12,6 +12,19 @@ pub struct Abi {
     pub parameters: &'static [(&'static str, &'static str)],
     /// What is returned.
     pub output: Option<&'static str>,
+    /// What is passed, in the lines of the type's documentation.
+    pub doc: &'static [&'static str],
+}
+
+/// A struct that functions of the processor take, laid out as in C.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbiStruct {
+    /// Its name among the runtime's types.
+    pub name: &'static str,
+    /// What it is, in the lines of its documentation.
+    pub doc: &'static [&'static str],
+    /// Names, types and documentation of its fields.
+    pub fields: &'static [(&'static str, &'static str, &'static [&'static str])],
 }
 
 /// Functions of the processor, one type for each op and one for the step of a quantizer.
@@ -52,6 +65,73 @@ macro_rules! cpu_abi {
 
             /// `y[t, r] = sum_k x[t, k] * w[r, k] (+ bias[r])` for tokens `0..m` and rows `row_begin..row_end`.
             MATMUL MatmulFn(args: &MatmulArgs);
+        }
+    };
+}
+
+/// Structs that functions of the processor take. A field is a Rust name and type.
+#[macro_export]
+macro_rules! cpu_structs {
+    ($with:ident) => {
+        $with! {
+            /// The step of a quantizer whose scale covers more than a block.
+            #[derive(Clone, Copy, Debug, PartialEq)]
+            Step {
+                /// What an element is multiplied by (or divided by, as the format says) before rounding.
+                apply: f32,
+                /// What is stored.
+                stored: f32,
+            }
+
+            /// Arguments of a [`MatmulFn`].
+            #[derive(Clone, Copy, Debug)]
+            MatmulArgs {
+                /// Packed codes (panel after panel), or the blocks of each row, without its header, where the
+                /// variant has no packing.
+                codes: *const u8,
+                /// Bytes from one panel (or row) to the next.
+                stride: usize,
+                /// Packed scales, panel after panel as [`PackInfo::scale_words`](crate::registry::PackInfo::scale_words) says: an
+                /// address of words, which hold f32 or narrower numbers; null where the format has none in its blocks.
+                scales: *const f32,
+                /// Packed minimum terms, like `scales`; null where there are none.
+                mins: *const f32,
+                /// Integer value of operand 0: what a packed code counts as is its operand plus this.
+                min: i32,
+                /// Operand of each code where packed codes are looked up, else null; sixteen bytes.
+                table: *const [u8; 16],
+                /// One scale a row (row header or tensor tail; 1 where the format has neither).
+                outer: *const f32,
+                /// Inner dimension.
+                k: usize,
+                /// Units along k (1 where nothing divides the row).
+                units: usize,
+                /// int8 activations, `[token][units * unit_padded]`.
+                x: *const i8,
+                /// Bytes from one token's activations to the next.
+                x_stride: usize,
+                /// Bytes of activations that all rows go through before the next tokens do, so that they stay in the second
+                /// cache while weights pass by. Changes no result; kernels of single tokens need not heed it.
+                x_share: usize,
+                /// Activation scales, `[token][blocks]`.
+                x_scales: *const f32,
+                /// Blocks of activations in a row.
+                x_blocks: usize,
+                /// Activation sums, `[token][units]`.
+                x_sums: *const i32,
+                /// Bias of `row_end` values, or null.
+                bias: *const f32,
+                /// Output, `[token][n]`, of which the rows to compute are written.
+                y: *mut f32,
+                /// Tokens.
+                m: usize,
+                /// The row stride of `y`, in values; at least `row_end`. (Rows of the weights may be more, and fewer.)
+                n: usize,
+                /// First row to compute, counted from the one that `codes` begins with; a multiple of the packing's rows.
+                row_begin: usize,
+                /// End of the rows to compute.
+                row_end: usize,
+            }
         }
     };
 }
@@ -135,8 +215,21 @@ macro_rules! cuda_abi {
     };
 }
 
+/// Numbers of what stops a function in C, which returns `index * 4 + number`; 0 is nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct CFault;
+
+impl CFault {
+    /// The input holds NaN or an infinity at this element.
+    pub const NON_FINITE: u64 = 1;
+    /// A code that the format gives no meaning stands at this element.
+    pub const INVALID_CODE: u64 = 2;
+    /// The scale of this block does not fit its storage type.
+    pub const SCALE_OVERFLOW: u64 = 3;
+}
+
 macro_rules! functions {
-    ($($(#[$doc:meta])* $name:ident $alias:ident($($parameter:ident: $ty:ty),*) $(-> $output:ty)?;)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident $alias:ident($($parameter:ident: $ty:ty),*) $(-> $output:ty)?;)*) => {
         impl Abi {
             $(
                 #[doc = concat!("[`", stringify!($alias), "`](https://docs.rs/gristmill-runtime/latest/gristmill_runtime/abi/type.", stringify!($alias), ".html).")]
@@ -147,12 +240,30 @@ macro_rules! functions {
                         let output: &[&str] = &[$(stringify!($output))?];
                         if output.is_empty() { None } else { Some(output[0]) }
                     },
+                    doc: &[$($doc),*],
                 };
             )*
         }
     };
 }
 cpu_abi!(functions);
+
+macro_rules! c_structs {
+    ($(
+        $(#[doc = $doc:literal])* #[derive($($derived:ident),*)]
+        $ty:ident { $($(#[doc = $about:literal])* $field:ident: $of:ty,)* }
+    )*) => {
+        impl AbiStruct {
+            /// All of them.
+            pub const ALL: &[AbiStruct] = &[$(AbiStruct {
+                name: stringify!($ty),
+                doc: &[$($doc),*],
+                fields: &[$((stringify!($field), stringify!($of), &[$($about),*])),*],
+            }),*];
+        }
+    };
+}
+cpu_structs!(c_structs);
 
 /// What a kernel of a GPU takes, as declarations of CUDA C++ in their order. An empty one is where a struct has the fields of
 /// another.

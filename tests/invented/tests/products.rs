@@ -288,6 +288,26 @@ fn dequantize_is_bit_exact() {
     }
 }
 
+/// What the tests above and below go through are all kernels of the registry, those whose bodies are C among them.
+#[test]
+fn bodies_in_c_are_listed() {
+    let all = [
+        ("x86_64", ["in_c_dequantize.seq3.avx2.ssse3.in_c", "in_c_product.seq3.avx2.ssse3.sse4.1.in_c"]),
+        ("aarch64", ["in_c_dequantize.seq3.neon.dotprod.in_c", "in_c_product.seq3.neon.i8mm.in_c"]),
+    ];
+    for (arch, names) in all {
+        for name in names {
+            let entry = REGISTRY.entries.iter().find(|entry| entry.name == name);
+            assert_eq!(entry.is_some(), cfg!(target_arch = "x86_64") == (arch == "x86_64"), "{name}");
+            if let Some(entry) = entry {
+                assert!(
+                    entry.plan.starts_with("by hand: `") && entry.plan.ends_with("` of specs/kernels/in_c.c")
+                );
+            }
+        }
+    }
+}
+
 /// int8 activations given by the caller: against the weights decoded by hand, in f64; and every variant
 /// with the bits of every other.
 #[test]

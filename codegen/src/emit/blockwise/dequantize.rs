@@ -10,8 +10,9 @@ pub(super) fn list(kernels: &mut Kernels<'_>) {
     let text = text(kernels);
     for serving in kernels.serving(Op::Dequantize) {
         let (_, _, variant) = serving;
-        let function =
-            kernels.function(variant, "dequantize", |kernels, ident| decoder(kernels, variant, ident));
+        let function = kernels.function((Op::Dequantize, None), serving, "dequantize", |kernels, ident| {
+            decoder(kernels, variant, ident)
+        });
         let plan = format!("decode: {}", kernels.strategies);
         let code = format!("Code::Dequantize({function})");
         kernels.push(Made { op: Op::Dequantize, serving, quantizer: None, plan, code, text: &text });

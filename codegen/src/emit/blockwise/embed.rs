@@ -15,7 +15,7 @@ pub(super) fn list(kernels: &mut Kernels<'_>) {
     let text = format!("{}{own}", dequantize::text(kernels));
     for serving in serving {
         let (_, _, variant) = serving;
-        let function = kernels.function(variant, "embed", |kernels, ident| {
+        let function = kernels.function((Op::Embed, None), serving, "embed", |kernels, ident| {
             let decoder = format!("dequantize_{}", variant_ident(variant));
             dequantize::decoder(kernels, variant, &decoder);
             let what = format!("Rows of `{}` to f32, f16 or bf16", kernels.name());

@@ -1,12 +1,13 @@
 //! What the kernels of a format are put into: the text of its module, and what will stand in the registry.
 
 use crate::Error;
-use crate::emit::listed::{Listed, Listing, variant_ident};
+use crate::c;
+use crate::emit::listed::{Listed, Listing, kernel_name, variant_ident};
 use crate::emit::serving::serving;
 use crate::emit::text::attributes;
 use crate::options::Options;
 use crate::plan::{FormatPlan, lcm};
-use gristmill_spec::model::{CpuVariant, Kernel, Origin, ShapeRules, SpecSet};
+use gristmill_spec::model::{CpuBody, CpuVariant, Kernel, Origin, ShapeRules, SpecSet};
 use gristmill_spec::vocab::{Abi, Op};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -80,18 +81,19 @@ impl<'a> Kernels<'a> {
     /// The path of a variant's function `stem`: what the spec names, or `generated`, added to the module.
     pub(super) fn function(
         &mut self,
-        variant: &CpuVariant,
+        (op, quantizer): (Op, Option<&str>),
+        (family, _, variant): Serving<'_>,
         stem: &str,
         generated: impl FnOnce(&mut Self, &str),
     ) -> String {
-        match &variant.body {
-            Some(path) => path.clone(),
-            None => {
-                let ident = format!("{stem}_{}", variant_ident(variant));
-                generated(self, &ident);
-                format!("{}::{ident}", self.name())
-            }
+        let format = self.name();
+        let name = kernel_name(&family.name, format, quantizer, variant);
+        if let Some(path) = by_hand(&mut self.body, format, op, &name, variant, self.options) {
+            return path;
         }
+        let ident = format!("{stem}_{}", variant_ident(variant));
+        generated(self, &ident);
+        format!("{format}::{ident}")
     }
 
     /// Lists a kernel.
@@ -140,9 +142,30 @@ pub(in crate::emit) fn passing_on(
     )
 }
 
-/// A hand-written body is bound to the variant that names it: `#[variant]` leaves the name behind.
+/// The path of a variant's body by hand, if it has one: in Rust the function that the spec names, in C or C++ one of `module`
+/// that is added to its text and calls it.
+pub(in crate::emit) fn by_hand(
+    text: &mut String,
+    module: &str,
+    op: Op,
+    kernel: &str,
+    variant: &CpuVariant,
+    options: &Options,
+) -> Option<String> {
+    Some(match variant.body.as_ref()? {
+        CpuBody::Rust(path) => path.clone(),
+        CpuBody::C(body) => {
+            let symbol = c::symbol(&options.package, kernel, body);
+            let (cfg, _) = attributes(variant);
+            text.push_str(&c::foreign(&op.info().abi, body, &symbol, &cfg));
+            format!("{module}::{symbol}")
+        }
+    })
+}
+
+/// A hand-written body in Rust is bound to the variant that names it: `#[variant]` leaves the name behind.
 pub(in crate::emit) fn binding(body: &mut String, variant: &CpuVariant, name: &str) {
-    if let Some(path) = &variant.body {
+    if let Some(CpuBody::Rust(path)) = &variant.body {
         let (cfg, _) = attributes(variant);
         let _ = writeln!(
             body,

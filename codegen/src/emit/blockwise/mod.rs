@@ -5,7 +5,7 @@ mod embed;
 mod kernels;
 mod quantize;
 
-pub(super) use kernels::{Kernels, binding, k_rule, passing_on};
+pub(super) use kernels::{Kernels, binding, by_hand, k_rule, passing_on};
 
 /// Adds the kernels of each op, in the order of the generated module.
 pub(super) fn list(kernels: &mut Kernels<'_>) {

@@ -25,13 +25,18 @@ pub(super) fn list(kernels: &mut Kernels<'_>) {
         kernels.body.push_str(&made.text);
         for &serving in &serving {
             let (_, _, variant) = serving;
-            let blocks = kernels.function(variant, &format!("quantize_{name}"), |kernels, ident| {
-                let what = format!("f32 to blocks of `{}` by `{name}`", kernels.name());
-                let callee = format!("quantize_{name}");
-                let abi = &Op::Quantize.info().abi;
-                let origin = Some(&variant.origin);
-                kernels.body.push_str(&passing_on(variant, &what, origin, abi, ident, (&callee, &[])));
-            });
+            let blocks = kernels.function(
+                (Op::Quantize, Some(name)),
+                serving,
+                &format!("quantize_{name}"),
+                |kernels, ident| {
+                    let what = format!("f32 to blocks of `{}` by `{name}`", kernels.name());
+                    let callee = format!("quantize_{name}");
+                    let abi = &Op::Quantize.info().abi;
+                    let origin = Some(&variant.origin);
+                    kernels.body.push_str(&passing_on(variant, &what, origin, abi, ident, (&callee, &[])));
+                },
+            );
             let (step, over) = match made.has_step {
                 true => (step(kernels, variant, quantizer), "row or tensor"),
                 false => ("None".to_string(), "block"),
