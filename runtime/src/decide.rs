@@ -20,8 +20,9 @@ use crate::registry::{
     Code, CudaBuild, DimRule, Entry, KernelId, NoImage, Registry, WithoutImage, image_for,
 };
 use allowed::Allowed;
-use rules::{fits, keeps};
+use rules::{fits, keeps, without};
 
+use crate::cuda::Place;
 use crate::device::{CpuProfile, Device};
 use crate::error::Error;
 use crate::from_memory::FromMemory;
@@ -40,13 +41,6 @@ pub(crate) struct Covering {
     pub(crate) needed: Vec<Candidate>,
     /// Some entry takes each `m` from 1 up.
     pub(crate) every_m: bool,
-}
-
-/// What is left of an inclusive range when `min..=max` is taken out.
-fn without((from, to): (u64, u64), min: u64, max: u64) -> impl Iterator<Item = (u64, u64)> {
-    let below = min.checked_sub(1).filter(|below| *below >= from).map(|below| (from, below.min(to)));
-    let above = max.checked_add(1).filter(|above| *above <= to).map(|above| (above.max(from), to));
-    below.into_iter().chain(above)
 }
 
 impl Registry {
@@ -135,6 +129,7 @@ impl Registry {
             input: request.input,
             precision: request.precision,
             device: request.device,
+            place: Place::at(request.device.index),
             shape: request.shape,
             elements: 1,
             obstacle: None,
@@ -521,7 +516,8 @@ impl Prepared {
             packing: self.allowed.packing.map(str::to_owned),
         };
         let cpu = CpuProfile::pretend(CpuProfile::detect().arch, self.features);
-        self.registry.prepare_on(&request, &cpu, self.gpu.clone(), &restrict)
+        let prepared = self.registry.prepare_on(&request, &cpu, self.gpu.clone(), &restrict)?;
+        Ok(Prepared { place: self.place.clone(), ..prepared })
     }
 }
 

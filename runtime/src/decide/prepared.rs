@@ -2,6 +2,7 @@
 
 use super::allowed::Allowed;
 use super::candidate::Candidate;
+use crate::cuda::Place;
 use crate::device::Device;
 use crate::from_memory::FromMemory;
 use crate::gpu::{GpuProfile, NoGpu};
@@ -23,6 +24,8 @@ pub struct Prepared {
     pub(super) input: DType,
     pub(super) precision: PrecisionMode,
     pub(super) device: Device,
+    /// On which opened device its handles work.
+    pub(super) place: Place,
     pub(super) shape: Shape,
     /// Elements of a block, where rows must be whole blocks; 1 elsewhere.
     pub(super) elements: usize,
@@ -44,4 +47,23 @@ pub struct Prepared {
     /// Kernels that would come into question if they had an image.
     pub(super) without: Box<[&'static WithoutImage]>,
     pub(super) allowed: Allowed,
+}
+
+impl Prepared {
+    /// The same decisions, with handles that work on a device that is open already: on an engine's stream, or one of several.
+    ///
+    /// # Errors
+    /// [`Error::OtherGpu`](crate::Error::OtherGpu) where decisions are for another device.
+    #[cfg(feature = "cuda")]
+    pub fn on_gpu(self, gpu: &Arc<crate::cuda::Gpu>) -> Result<Prepared, crate::Error> {
+        let found = Device::cuda(gpu.profile().index);
+        if self.device != found {
+            return Err(crate::Error::OtherGpu { expected: self.device, found });
+        }
+        Ok(Prepared { place: Place::on(gpu), ..self })
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
 }

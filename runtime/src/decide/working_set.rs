@@ -2,8 +2,7 @@
 
 use super::candidate::Candidate;
 use super::prepared::Prepared;
-use super::rules::{fits, keeps};
-use super::without;
+use super::rules::{fits, keeps, without};
 use crate::device::{Caches, Device};
 use crate::from_memory::FromMemory;
 use crate::packed_size::packed_bytes;

@@ -57,8 +57,8 @@ impl Matmul {
     /// The handle for one of the usable candidates of `prepared`, for weights of `n` rows of `k`.
     pub(crate) fn of(prepared: &Prepared, candidate: Candidate, n: usize, k: usize) -> Result<Matmul, Error> {
         let registry = prepared.registry();
-        let index = prepared.device().index;
-        let on = On::of(registry, candidate, index, Launcher::matmul, Launcher::<cuda::ProductCode>::cuda)?;
+        let place = prepared.place();
+        let on = On::of(registry, candidate, place, Launcher::matmul, Launcher::<cuda::ProductCode>::cuda)?;
         let entry = on.entry();
         let format = format_of(registry, entry)?;
         let (packing, unit) = match &on {
@@ -79,7 +79,7 @@ impl Matmul {
         let activations = prepared.activations().filter(|_| from_int8 && !fused);
         for candidate in activations.map_or(&[][..], |activations| activations.usable()) {
             let gpu = Launcher::<cuda::ActivationCode>::cuda;
-            quantizers.push(On::of(registry, *candidate, index, Launcher::activations, gpu)?);
+            quantizers.push(On::of(registry, *candidate, place, Launcher::activations, gpu)?);
         }
         let dequantizer = match packing {
             Some(_) => None,
