@@ -383,6 +383,12 @@ fn what_an_engine_lends_is_looked_at() {
         assert_eq!(refused, Error::OtherGpu { expected: Device::cuda(1), found: GPU });
         let format = REGISTRY.formats.iter().find(|format| format.name == "q8_0").expect("shipped");
         let layer = layer_on(&gpu, format, 32, 32);
+        let elsewhere_asked = LinearOptions { device: Device::CPU, ..LinearOptions::default().on_gpu(&gpu) };
+        let bytes = quantized(format, &values(32 * 32, 7), 32, 32);
+        let matrix = QuantizedMatrix::new(format, 32, 32, &bytes).expect("the right size");
+        let refused =
+            Linear::new(&REGISTRY, &matrix, &elsewhere_asked, &Threads::single()).expect_err("two devices");
+        assert_eq!(refused, Error::OtherGpu { expected: Device::CPU, found: GPU });
         let all = of(address(&x), 64).expect("taken");
         let (input, mut output) = (all.view(0..32).expect("aligned"), all.view(28..60).expect("aligned"));
         let mut workspace = Workspace::new();

@@ -26,7 +26,8 @@ impl Gpu {
     /// gristmill's own.
     ///
     /// While the engine captures its stream, launches become a part of its graph; what no graph can hold is
-    /// [`Error::Capturing`]. Such a graph needs the layers, workspaces and buffers for as long as it is launched, and the engine
+    /// [`Error::Capturing`]. Receipts count such a launch when it is captured, and not what the engine then makes of its graph. The
+    /// graph needs the layers, workspaces and buffers for as long as it is launched, and the engine
     /// keeps them.
     ///
     /// # Errors
@@ -99,7 +100,7 @@ impl Gpu {
     }
 
     /// Whether the engine captures its stream.
-    pub(super) fn engine_captures(&self) -> Result<bool, Error> {
+    pub(crate) fn engine_captures(&self) -> Result<bool, Error> {
         let raw = self.stream().cu_stream();
         // The legacy default stream can't be captured, and asking would break a capture of another one.
         if !self.lent || raw.is_null() {

@@ -168,7 +168,8 @@ impl<C> Launcher<C> {
             gpu.count_later(Tally { launch, ledger: self.ledger.clone() });
             return Ok(());
         }
-        let time = if timing() {
+        // What an engine captures has no times.
+        let time = if timing() && !gpu.engine_captures()? {
             Some(gpu.time(enqueue)?.1)
         } else {
             enqueue()?;

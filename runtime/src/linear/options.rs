@@ -60,7 +60,8 @@ pub struct LinearOptions {
     pub restrict: Option<Restrict>,
     /// Measured orders of kernels; `None`: those of the environment where `restrict` is its, else none.
     pub tuning: Option<Arc<Tuning>>,
-    /// The opened GPU that it works on, where that is an engine's or one of several streams; `None`: the one of `device`.
+    /// The opened GPU that it works on, where that is an engine's or one of several streams; `None`: the one of `device`. It must be of
+    /// `device` ([`LinearOptions::on_gpu`] sets both).
     #[cfg(feature = "cuda")]
     pub gpu: Option<Arc<crate::cuda::Gpu>>,
 }
@@ -98,8 +99,15 @@ impl LinearOptions {
     /// Decisions with handles that work where this says.
     pub(super) fn placed(&self, prepared: Prepared) -> Result<Prepared, Error> {
         #[cfg(feature = "cuda")]
-        if let Some(gpu) = self.gpu.as_ref().filter(|_| prepared.device() != Device::CPU) {
-            return prepared.on_gpu(gpu);
+        if let Some(gpu) = &self.gpu {
+            let found = Device::cuda(gpu.profile().index);
+            if self.device != found {
+                return Err(Error::OtherGpu { expected: self.device, found });
+            }
+            // A policy may have moved the layer to the processor.
+            if prepared.device() == found {
+                return prepared.on_gpu(gpu);
+            }
         }
         Ok(prepared)
     }
