@@ -6,6 +6,7 @@ use crate::cuda::Place;
 use crate::device::Device;
 use crate::from_memory::FromMemory;
 use crate::gpu::{GpuProfile, NoGpu};
+use crate::held_once::HeldOnce;
 use crate::reason::Reason;
 use crate::registry::{Registry, WithoutImage};
 use crate::request::{PrecisionMode, Shape};
@@ -39,6 +40,8 @@ pub struct Prepared {
     pub(super) tuned: Box<[Box<[Candidate]>]>,
     /// Why `usable` begins with the packing of the fewest bytes, where it does for that reason.
     pub(super) from_memory: Option<FromMemory>,
+    /// Why `usable` begins with the packing that serves every number of tokens, where it does for that reason.
+    pub(super) held_once: Option<HeldOnce>,
     /// How activations get to int8, for a product that starts from floats.
     pub(super) activations: Option<Arc<Prepared>>,
     pub(super) features: FeatureSet,

@@ -47,7 +47,7 @@ impl Prepared {
     }
 
     /// Whether kernels that read a packing and use at least `features` serve all numbers of tokens for this `n` and `k`.
-    fn takes_every_m(&self, packing: &str, features: FeatureSet) -> bool {
+    pub(super) fn takes_every_m(&self, packing: &str, features: FeatureSet) -> bool {
         let mut open = vec![(1, u64::MAX)];
         let reads = |candidate: &&Candidate| {
             let rules = &candidate.entry.shape;
