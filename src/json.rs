@@ -19,8 +19,8 @@ use gristmill_runtime::registry::{
 };
 use gristmill_runtime::vocab::DeviceKind;
 use gristmill_runtime::{
-    CpuProfile, CudaVersion, Decision, Device, Error, FromMemory, Registry, Request, Restrict, Shape,
-    Threads, Tuning,
+    CpuProfile, CudaVersion, Decision, Device, Error, FromMemory, HeldOnce, Registry, Request, Restrict,
+    Shape, Threads, Tuning,
 };
 use serde_json::{Value, json};
 
@@ -176,9 +176,15 @@ pub fn from_memory(why: &FromMemory) -> Value {
     })
 }
 
-/// A decision: `{"op", "format", "input", "device", "shape", "chosen", "plan", "split_k", "memory", "from_memory", "rejected":
-/// [{"kernel", "reason", "help"}]}`. `chosen` is null where there is no kernel; `memory` (for one thread) is null but for products,
-/// `from_memory` ([`from_memory`]) where the packing was not chosen for having the fewest bytes.
+/// Why weights are held in one packing on a GPU that is not the preferred one for a token: `{"packing", "instead_of"}`.
+pub fn held_once(why: &HeldOnce) -> Value {
+    json!({"packing": why.packing, "instead_of": why.instead_of})
+}
+
+/// A decision: `{"op", "format", "input", "device", "shape", "chosen", "plan", "split_k", "memory", "from_memory", "held_once",
+/// "rejected": [{"kernel", "reason", "help"}]}`. `chosen` is null where there is no kernel; `memory` (for one thread) is null but for products,
+/// `from_memory` ([`from_memory`]) where the packing was not chosen for having the fewest bytes, `held_once` ([`held_once`]) where it was
+/// not so that a GPU holds weights once.
 pub fn decision(decision: &Decision<'_>) -> Value {
     let (prepared, shape) = (decision.prepared(), decision.shape());
     let memory = decision.memory(&Threads::single()).ok();
@@ -198,6 +204,7 @@ pub fn decision(decision: &Decision<'_>) -> Value {
             "workspace_bytes": memory.workspace.bytes(),
         })),
         "from_memory": decision.packing_reason().map(from_memory),
+        "held_once": decision.once_reason().map(held_once),
         "rejected": decision.rejected().map(|rejection| json!({
             "kernel": rejection.kernel,
             "reason": rejection.reason.to_string(),

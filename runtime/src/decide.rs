@@ -7,6 +7,8 @@
 mod allowed;
 mod candidate;
 mod decision;
+mod held_once;
+mod measured;
 mod prepared;
 mod rules;
 mod working_set;
@@ -16,21 +18,21 @@ pub use decision::Decision;
 pub use prepared::Prepared;
 pub(crate) use rules::broken_rule;
 
-use crate::registry::{
-    Code, CudaBuild, DimRule, Entry, KernelId, NoImage, Registry, WithoutImage, image_for,
-};
+use crate::registry::{Code, CudaBuild, DimRule, Entry, NoImage, Registry, WithoutImage, image_for};
 use allowed::Allowed;
-use rules::{fits, keeps};
+use rules::{fits, keeps, without};
 
+use crate::cuda::Place;
 use crate::device::{CpuProfile, Device};
 use crate::error::Error;
 use crate::from_memory::FromMemory;
 use crate::gpu::{GpuProfile, NoGpu};
+use crate::held_once::HeldOnce;
 use crate::names;
 use crate::reason::Reason;
 use crate::request::{PrecisionMode, Request, Restrict, Shape};
 use crate::require::{Missing, NOTHING_HELD, lacks_cuda, missing};
-use crate::tuning::{self, ShapeClass, Tuning};
+use crate::tuning::{ShapeClass, Tuning};
 use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Op, Precision, Serves};
 use std::sync::Arc;
 
@@ -40,13 +42,6 @@ pub(crate) struct Covering {
     pub(crate) needed: Vec<Candidate>,
     /// Some entry takes each `m` from 1 up.
     pub(crate) every_m: bool,
-}
-
-/// What is left of an inclusive range when `min..=max` is taken out.
-fn without((from, to): (u64, u64), min: u64, max: u64) -> impl Iterator<Item = (u64, u64)> {
-    let below = min.checked_sub(1).filter(|below| *below >= from).map(|below| (from, below.min(to)));
-    let above = max.checked_add(1).filter(|above| *above <= to).map(|above| (above.max(from), to));
-    below.into_iter().chain(above)
 }
 
 impl Registry {
@@ -135,6 +130,7 @@ impl Registry {
             input: request.input,
             precision: request.precision,
             device: request.device,
+            place: Place::at(request.device.index),
             shape: request.shape,
             elements: 1,
             obstacle: None,
@@ -142,6 +138,7 @@ impl Registry {
             usable: Box::default(),
             tuned: Box::default(),
             from_memory: None,
+            held_once: None,
             activations: None,
             features: cpu.features,
             gpu: gpu.clone(),
@@ -160,7 +157,6 @@ impl Registry {
             // Stable: otherwise they keep their order.
             prepared.usable.sort_by_key(|candidate| candidate.packing() != Some(packing));
         }
-        prepared.tuned = prepared.in_measured_order(tuning);
         let quantized_by = request.op.info().quantized_by;
         if let (Some(op), None, Some(format)) = (quantized_by, &prepared.obstacle, prepared.format) {
             match request.input {
@@ -171,6 +167,11 @@ impl Registry {
                 }
             }
         }
+        prepared.held_once = prepared.in_one_packing();
+        if let Some(HeldOnce { packing, .. }) = prepared.held_once {
+            prepared.usable.sort_by_key(|candidate| candidate.packing() != Some(packing));
+        }
+        prepared.tuned = prepared.in_measured_order(tuning);
         Ok(prepared)
     }
 
@@ -271,84 +272,6 @@ impl Prepared {
         let other = |found: &Precision| !self.precision.allows(*found);
         let precision = || entry.precision().filter(other);
         self.lacks(entry).or_else(|| Some(Reason::Precision { asked: self.precision, found: precision()? }))
-    }
-
-    /// Usable entries for each class, those that were measured first; before them, those of the packing that weights of
-    /// the class are held in.
-    fn in_measured_order(&self, tuning: &Tuning) -> Box<[Box<[Candidate]>]> {
-        if tuning.measured().is_empty() {
-            return Box::default();
-        }
-        let on = match &self.gpu {
-            Some(Ok(gpu)) => tuning::gpu(gpu),
-            Some(Err(_)) => return Box::default(),
-            None => tuning::cpu().to_owned(),
-        };
-        let order = |class| tuning.order(&on, self.op, &self.format_name, class);
-        if ShapeClass::all().all(|class| order(class).is_empty()) {
-            return Box::default();
-        }
-        let sorted = |class: ShapeClass| -> Box<[Candidate]> {
-            let packing = self.measured_packing(&order, class);
-            let order = order(class);
-            if order.is_empty() && packing.is_none() {
-                return Box::default();
-            }
-            let place = |candidate: &Candidate| {
-                let measured = order.iter().position(|(id, _)| *id == candidate.entry.id);
-                // What reads the format's own rows competes where it was measured.
-                let reads = match candidate.packing() {
-                    None => measured.is_some(),
-                    own => own == packing,
-                };
-                let other = packing.is_some() && !reads;
-                (other, measured.unwrap_or(usize::MAX))
-            };
-            let mut sorted = self.usable.to_vec();
-            // Stable: what was not measured keeps its order.
-            sorted.sort_by_key(place);
-            sorted.into()
-        };
-        ShapeClass::all().map(sorted).collect()
-    }
-
-    /// The packing that weights of a class are held in for all numbers of tokens, so that they are held once: the one
-    /// that was asked for, or else the one whose kernels lose least to the fastest of each class. `order` is what was
-    /// measured of a class. None on GPUs, where kernels of one token and of several read different packings.
-    fn measured_packing<'t>(
-        &self,
-        order: &impl Fn(ShapeClass) -> &'t [(KernelId, f64)],
-        class: ShapeClass,
-    ) -> Option<&'static str> {
-        if self.allowed.packing.is_some() {
-            return self.allowed.packing;
-        }
-        let measured = || class.siblings().any(|class| !order(class).is_empty());
-        if self.device.kind != DeviceKind::Cpu || !measured() {
-            return None;
-        }
-        let loss = |packing: &str| -> f64 {
-            let of_class = |class: ShapeClass| {
-                let order = order(class);
-                let reads = |(id, _): &&(KernelId, f64)| {
-                    self.usable.iter().any(|c| c.entry.id == *id && c.packing() == Some(packing))
-                };
-                match (order.first(), order.iter().find(reads)) {
-                    (None, _) => 1.0,
-                    (Some(_), None) => f64::INFINITY,
-                    (Some((_, best)), Some((_, us))) => us / best,
-                }
-            };
-            class.siblings().map(of_class).product()
-        };
-        let packings = self.usable.iter().filter_map(Candidate::packing);
-        let best = packings.map(|packing| (packing, loss(packing))).min_by(|a, b| a.1.total_cmp(&b.1));
-        best.filter(|(_, loss)| loss.is_finite()).map(|(packing, _)| packing)
-    }
-
-    /// Whether the order for a shape was measured.
-    fn is_tuned(&self, shape: Shape) -> bool {
-        self.tuned.get(ShapeClass::of(shape).index()).is_some_and(|tuned| !tuned.is_empty())
     }
 
     /// Usable entries in the order that holds for a shape.
@@ -519,9 +442,11 @@ impl Prepared {
             kernel: self.allowed.only.and_then(name),
             disabled: self.allowed.disabled.iter().copied().filter_map(name).collect(),
             packing: self.allowed.packing.map(str::to_owned),
+            packings: self.allowed.packings,
         };
         let cpu = CpuProfile::pretend(CpuProfile::detect().arch, self.features);
-        self.registry.prepare_on(&request, &cpu, self.gpu.clone(), &restrict)
+        let prepared = self.registry.prepare_on(&request, &cpu, self.gpu.clone(), &restrict)?;
+        Ok(Prepared { place: self.place.clone(), ..prepared })
     }
 }
 

@@ -394,6 +394,37 @@ pub enum Error {
         /// Its device.
         index: u32,
     },
+    /// A GPU that was opened is not the device that decisions are for.
+    #[cfg(feature = "cuda")]
+    #[error("decisions are for {expected}, the GPU is {found}\n  help: ask for {found} in the request")]
+    OtherGpu {
+        /// What decisions are for.
+        expected: Device,
+        /// The GPU.
+        found: Device,
+    },
+    /// A context, a stream or memory that an engine lends can't be used.
+    #[cfg(feature = "cuda")]
+    #[error("{what} lent for cuda:{index}: {why}")]
+    Lent {
+        /// What was lent.
+        what: &'static str,
+        /// The device.
+        index: u32,
+        /// What is wrong with it.
+        why: Box<crate::cuda::LentFault>,
+    },
+    /// The output of a kernel shares memory with something that it reads.
+    #[cfg(feature = "cuda")]
+    #[error(
+        "kernel `{kernel}`: {what} and the output share memory\n  help: kernels read their inputs while they write; give the output memory of its own"
+    )]
+    Overlap {
+        /// The kernel.
+        kernel: &'static str,
+        /// What is read.
+        what: &'static str,
+    },
     /// Something that no graph can hold, while one is captured.
     #[cfg(feature = "cuda")]
     #[error(

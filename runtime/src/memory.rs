@@ -1,7 +1,7 @@
 //! What a product takes of memory, known before weights are loaded.
 
 use crate::activations::RowLayout;
-use crate::decide::Decision;
+use crate::decide::{Decision, Prepared};
 use crate::error::Error;
 use crate::packed_size::{layout_of, packed_bytes};
 use crate::threads::Threads;
@@ -19,6 +19,28 @@ pub struct ProductMemory {
     pub bits_per_weight: f64,
     /// What the workspace must hold for the tokens of the decision's shape.
     pub workspace: WorkspaceSize,
+}
+
+impl Prepared {
+    /// The packings that a layer of `n` rows of `k` holds its weights in, each with its bytes, scales included; `None` for the
+    /// format's own rows. Usually one; on a GPU with [`Packings::Fastest`](crate::Packings::Fastest) that of one token first, then
+    /// that of several. Nothing is loaded, and no GPU asked.
+    ///
+    /// # Errors
+    /// [`Error::WrongOp`] for what is no product; [`Error::KNotMultiple`], [`Error::TooLarge`].
+    pub fn packings(&self, n: usize, k: usize) -> Result<Vec<(Option<&'static str>, usize)>, Error> {
+        let mut layouts: Vec<WeightLayout> = Vec::new();
+        let mut packings = Vec::new();
+        for candidate in self.covering(n, k).needed {
+            let layout = layout_of(self.registry(), candidate.entry)?;
+            if layouts.iter().all(|known| !known.reads(&layout)) {
+                let bytes = packed_bytes(self.registry(), candidate.entry, n, k)?;
+                packings.push((layout.packing.map(|packing| packing.name), bytes));
+                layouts.push(layout);
+            }
+        }
+        Ok(packings)
+    }
 }
 
 impl Decision<'_> {

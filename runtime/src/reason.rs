@@ -3,6 +3,7 @@
 use crate::device::Device;
 use crate::from_memory::FromMemory;
 use crate::gpu::{CudaVersion, NoGpu};
+use crate::held_once::HeldOnce;
 use crate::names::{Kernels, List, Meant};
 use crate::request::{PrecisionMode, Shape};
 use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, Feature, FeatureSet, Isa, Op, Precision};
@@ -202,6 +203,13 @@ pub enum Reason {
         /// Which packing that is, and why it counts.
         why: FromMemory,
     },
+    /// It would work, but on a GPU weights are held in one packing, which is another one.
+    OtherCopy {
+        /// The one that was chosen.
+        over: &'static str,
+        /// Which packing that is.
+        why: HeldOnce,
+    },
 }
 
 impl Reason {
@@ -268,6 +276,9 @@ impl Reason {
                 Some(String::from("lift the restriction (GRISTMILL_DISABLE)"))
             }
             Reason::Preferred { .. } | Reason::Slower { .. } | Reason::MoreBytes { .. } => None,
+            Reason::OtherCopy { .. } => {
+                Some(String::from("GRISTMILL_PACKINGS=fastest, or `Restrict::packings`"))
+            }
         }
     }
 }
@@ -347,6 +358,9 @@ impl std::fmt::Display for Reason {
             }
             Reason::MoreBytes { over, why } => {
                 write!(f, "would work, but `{over}` comes first: its weights are held in {why}")
+            }
+            Reason::OtherCopy { over, why } => {
+                write!(f, "would work, but `{over}` comes first: weights are held in {why}")
             }
         }
     }

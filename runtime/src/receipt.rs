@@ -6,6 +6,7 @@
 
 use crate::device::{CpuProfile, Device};
 use crate::from_memory::FromMemory;
+use crate::held_once::HeldOnce;
 use crate::registry::{KernelId, Registry};
 use gristmill_spec::vocab::{DeviceKind, Op};
 use std::fmt::Write as _;
@@ -28,6 +29,8 @@ pub(crate) struct Ledger {
     launches: Box<[AtomicU64]>,
     /// Why weights were packed for an entry, where they were because they are read from memory.
     from_memory: Box<[OnceLock<FromMemory>]>,
+    /// The same where one copy serves every number of tokens.
+    held_once: Box<[OnceLock<HeldOnce>]>,
     /// Locked when a layer is attached and when a receipt is written, never by a run.
     fallbacks: Mutex<Vec<FallbackRow>>,
 }
@@ -66,6 +69,13 @@ impl Ledger {
         }
     }
 
+    /// The same for one copy of the weights.
+    pub(crate) fn held_once_for(&self, index: usize, why: HeldOnce) {
+        if let Some(place) = self.held_once.get(index) {
+            let _ = place.set(why);
+        }
+    }
+
     pub(crate) fn attach(&self, note: &Arc<FallbackNote>) {
         // The list is whole whenever the lock is free, even after a panic elsewhere.
         let mut fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,13 +91,14 @@ impl Recording {
     pub fn new(registry: &'static Registry) -> Recording {
         let launches = registry.entries.iter().map(|_| AtomicU64::new(0)).collect();
         let from_memory = registry.entries.iter().map(|_| OnceLock::new()).collect();
+        let held_once = registry.entries.iter().map(|_| OnceLock::new()).collect();
         let fallbacks = Mutex::new(Vec::new());
-        Recording { ledger: Arc::new(Ledger { registry, launches, from_memory, fallbacks }) }
+        Recording { ledger: Arc::new(Ledger { registry, launches, from_memory, held_once, fallbacks }) }
     }
 
     /// What has run so far.
     pub fn receipt(&self) -> Receipt {
-        let Ledger { registry, launches, from_memory, fallbacks } = &*self.ledger;
+        let Ledger { registry, launches, from_memory, held_once, fallbacks } = &*self.ledger;
         let mut devices: Vec<DeviceKind> = Vec::new();
         let mut kernels = Vec::new();
         for (index, (entry, launches)) in registry.entries.iter().zip(launches).enumerate() {
@@ -95,8 +106,9 @@ impl Recording {
             if launches > 0 {
                 let package = registry.package_of(index);
                 let from_memory = from_memory.get(index).and_then(|each| each.get().copied());
+                let held_once = held_once.get(index).and_then(|each| each.get().copied());
                 let (id, name, source) = (entry.id, entry.name, entry.source);
-                kernels.push(KernelUse { id, name, source, package, launches, from_memory });
+                kernels.push(KernelUse { id, name, source, package, launches, from_memory, held_once });
                 if !devices.contains(&entry.device) {
                     devices.push(entry.device);
                 }
@@ -133,6 +145,7 @@ pub struct KernelUse {
     package: &'static str,
     launches: u64,
     from_memory: Option<FromMemory>,
+    held_once: Option<HeldOnce>,
 }
 
 impl KernelUse {
@@ -164,6 +177,11 @@ impl KernelUse {
     /// Why weights were packed for it, where its packing was taken for having the fewest bytes. Of several models the first.
     pub fn packing_reason(&self) -> Option<&FromMemory> {
         self.from_memory.as_ref()
+    }
+
+    /// Why weights were packed for it, where its packing was taken so that a GPU holds them once. Of several models the first.
+    pub fn once_reason(&self) -> Option<&HeldOnce> {
+        self.held_once.as_ref()
     }
 }
 
@@ -241,7 +259,8 @@ impl Receipt {
     /// `{"schema_version", "package", "devices": [..], "cpu": {"arch", "features": [..]}, "kernels":
     /// [{"id", "name", "source", "launches"}], "fallbacks": [{"policy", "op", "format", "device",
     /// "reason", "instead", "runs"}]}`. Ids are hexadecimal strings, counts are integers. A kernel whose weights were held in the
-    /// packing with the fewest bytes has `"from_memory": {"packing", "instead_of", "working_set", "cache"}` too. Kernels of a
+    /// packing with the fewest bytes has `"from_memory": {"packing", "instead_of", "working_set", "cache"}` too, one on a GPU whose
+    /// one packing is not the preferred one for a token `"held_once": {"packing", "instead_of"}`. Kernels of a
     /// [joined](Registry::joined) registry have their own `"package"` behind `"source"`.
     pub fn to_json(&self) -> String {
         let mut out = String::new();
@@ -267,6 +286,12 @@ impl Receipt {
                 field(out, ",", "instead_of", Json::Text(instead_of));
                 field(out, ",", "working_set", Json::Number(working_set));
                 field(out, ",", "cache", Json::Number(cache));
+                out.push('}');
+            }
+            if let Some(HeldOnce { packing, instead_of }) = kernel.held_once {
+                out.push_str(",\"held_once\":");
+                field(out, "{", "packing", Json::Text(packing));
+                field(out, ",", "instead_of", Json::Text(instead_of));
                 out.push('}');
             }
             out.push('}');

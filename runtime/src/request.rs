@@ -82,6 +82,30 @@ impl<'a> Request<'a> {
     }
 }
 
+/// In how many packings the weights of a product are held on a GPU, where kernels for one token and kernels for many prefer
+/// different ones. On the processor they are held once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Packings {
+    /// In one, whose kernels take every number of tokens: that of the kernel that comes first for the most tokens.
+    #[default]
+    One,
+    /// In that of the kernel that comes first for each number of tokens: weights are then held twice.
+    Fastest,
+}
+
+impl Packings {
+    /// Both.
+    pub const ALL: &'static [Packings] = &[Packings::One, Packings::Fastest];
+
+    /// The word of `GRISTMILL_PACKINGS` for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Packings::One => "one",
+            Packings::Fastest => "fastest",
+        }
+    }
+}
+
 /// What an operator or a test forbids or prefers. The default forbids nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restrict {
@@ -94,15 +118,17 @@ pub struct Restrict {
     /// Products by kernels with this packing come before all others, where there are any. Weights are then held in this
     /// packing for every number of tokens that such a kernel takes.
     pub packing: Option<String>,
+    /// In how many packings weights are held on a GPU.
+    pub packings: Packings,
 }
 
 impl Restrict {
     /// Reads `GRISTMILL_ISA` (a name such as `avx2`), `GRISTMILL_KERNEL` (a kernel's name),
-    /// `GRISTMILL_DISABLE` (kernel names, separated by commas) and `GRISTMILL_PACKING` (a packing's name). Unset and
-    /// empty mean no restriction.
+    /// `GRISTMILL_DISABLE` (kernel names, separated by commas), `GRISTMILL_PACKING` (a packing's name) and
+    /// `GRISTMILL_PACKINGS` (`one` or `fastest`). Unset and empty mean no restriction.
     ///
     /// # Errors
-    /// A value that is not UTF-8 or an ISA that does not exist. Names of kernels and packings are checked when they
+    /// A value that is not UTF-8, an ISA that does not exist, or another word for packings. Names of kernels and packings are checked when they
     /// meet a registry.
     pub fn from_env() -> Result<Restrict, Error> {
         let mut restrict = Restrict::default();
@@ -114,6 +140,9 @@ impl Restrict {
             restrict.disabled = split_names(&names);
         }
         restrict.packing = variable("GRISTMILL_PACKING")?;
+        if let Some(name) = variable("GRISTMILL_PACKINGS")? {
+            restrict.packings = packings_named(&name)?;
+        }
         Ok(restrict)
     }
 
@@ -144,6 +173,15 @@ fn isa_named(name: &str) -> Result<Isa, Error> {
             value: name.to_owned(),
             expected: format!("no such ISA{meant}; known are {}", known.join(", ")),
         }
+    })
+}
+
+fn packings_named(name: &str) -> Result<Packings, Error> {
+    let found = Packings::ALL.iter().copied().find(|packings| packings.name() == name);
+    found.ok_or_else(|| Error::Environment {
+        variable: "GRISTMILL_PACKINGS",
+        value: name.to_owned(),
+        expected: String::from("`one` or `fastest`"),
     })
 }
 
@@ -178,6 +216,16 @@ mod tests {
         let error = isa_named("avx3").expect_err("no such ISA").to_string();
         assert!(error.contains("GRISTMILL_ISA"), "{error}");
         assert!(error.contains("did you mean `avx2`?"), "{error}");
+        Ok(())
+    }
+
+    #[test]
+    fn words_for_packings_are_checked() -> Result<(), Error> {
+        for packings in Packings::ALL {
+            assert_eq!(packings_named(packings.name())?, *packings);
+        }
+        let error = packings_named("two").expect_err("no such word").to_string();
+        assert!(error.contains("GRISTMILL_PACKINGS") && error.contains("`fastest`"), "{error}");
         Ok(())
     }
 

@@ -1,8 +1,8 @@
-//! Packings that tensors of a model are held in because it is read from memory, as `plan` and `run` tell it.
+//! Packings that tensors of a model are held in because it is read from memory, or once on a GPU, as `plan` and `run` tell it.
 
 use super::error::CliError;
 use super::table::counted;
-use gristmill::{Decision, FromMemory, json};
+use gristmill::{Decision, FromMemory, HeldOnce, json};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -12,12 +12,14 @@ pub struct Held {
     working_set: u64,
     /// Format, why, and tensors of which it was said.
     because: Vec<(String, FromMemory, usize)>,
+    /// The same of tensors that a GPU holds once.
+    once: Vec<(String, HeldOnce, usize)>,
 }
 
 impl Held {
     /// Nothing yet; `working_set` is the bytes of weights that take turns.
     pub fn new(working_set: u64) -> Held {
-        Held { working_set, because: Vec::new() }
+        Held { working_set, ..Held::default() }
     }
 
     /// What requests are to say.
@@ -27,12 +29,24 @@ impl Held {
 
     /// Counts the decision for a tensor.
     pub fn add(&mut self, decision: &Decision<'_>) {
-        let Some(why) = decision.packing_reason() else { return };
         let format = decision.prepared().format_name();
-        match self.because.iter_mut().find(|(name, known, _)| name == format && known == why) {
-            Some((_, _, count)) => *count += 1,
-            None => self.because.push((format.to_owned(), *why, 1)),
+        if let Some(why) = decision.packing_reason() {
+            count(&mut self.because, format, *why);
         }
+        if let Some(why) = decision.once_reason() {
+            count(&mut self.once, format, *why);
+        }
+    }
+
+    /// `[{"format", "tensors", "packing", "instead_of"}]` of tensors that a GPU holds once.
+    pub fn once_json(&self) -> Vec<Value> {
+        let row = |(format, why, count): &(String, HeldOnce, usize)| {
+            let mut row = json::held_once(why);
+            row["format"] = json!(format);
+            row["tensors"] = json!(count);
+            row
+        };
+        self.once.iter().map(row).collect()
     }
 
     /// `[{"format", "tensors", "packing", "instead_of", "working_set", "cache"}]`.
@@ -54,6 +68,17 @@ impl Held {
         for (format, why, count) in &self.because {
             writeln!(out, "{} of {format} are held in {why}", counted(*count, "tensor"))?;
         }
+        for (format, why, count) in &self.once {
+            writeln!(out, "{} of {format} are held in {why}", counted(*count, "tensor"))?;
+        }
         Ok(())
+    }
+}
+
+/// One tensor more of a format and a reason.
+fn count<W: PartialEq>(rows: &mut Vec<(String, W, usize)>, format: &str, why: W) {
+    match rows.iter_mut().find(|(name, known, _)| name == format && *known == why) {
+        Some((_, _, count)) => *count += 1,
+        None => rows.push((format.to_owned(), why, 1)),
     }
 }

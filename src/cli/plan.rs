@@ -6,7 +6,7 @@ use super::held::Held;
 use super::json::print_json;
 use super::table::{Side, Table, bytes, counted};
 use gristmill::gguf::Transforms;
-use gristmill::{Device, REGISTRY, Request, Shape, Threads};
+use gristmill::{Device, ProductMemory, REGISTRY, Request, Shape, Threads};
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let mut rows = Vec::new();
     let mut without = Without::default();
     let mut decided = Decided::default();
-    let mut served = 0;
+    let (mut served, mut twice) = (0, 0);
     let mut held = Held::new(file.working_set());
     // Of tensors with a kernel: as in the file, and packed for it.
     let (mut file_sum, mut packed_sum) = (0u64, 0u64);
@@ -73,7 +73,16 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                     Kind::Tiled(..) => tensor.size().ok().and_then(|size| usize::try_from(size).ok()),
                     _ => format.tensor_bytes(n, k).ok(),
                 };
-                sizes = in_file.zip(decision.memory(&threads).ok());
+                // All packings that a layer holds, for whatever number of tokens.
+                let packings = prepared.packings(n, k).unwrap_or_default();
+                twice += usize::from(packings.len() > 1);
+                let held = |mut memory: ProductMemory| {
+                    let all = packings.iter().fold(0, |sum: usize, (_, bytes)| sum.saturating_add(*bytes));
+                    let bits = memory.bits_per_weight / (memory.weight_bytes.max(1) as f64);
+                    (memory.weight_bytes, memory.bits_per_weight) = (all, bits * all as f64);
+                    (memory, packings)
+                };
+                sizes = in_file.zip(decision.memory(&threads).ok().map(held));
                 match chosen {
                     Some(name) => name.to_owned(),
                     None => {
@@ -89,7 +98,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             }
         };
         served += usize::from(chosen.is_some());
-        if let Some((file, memory)) = &sizes {
+        if let Some((file, (memory, _))) = &sizes {
             file_sum = file_sum.saturating_add(*file as u64);
             packed_sum = packed_sum.saturating_add(memory.weight_bytes as u64);
         }
@@ -99,9 +108,12 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             "shape": files::shape(tensor.dims()),
             "kernel": chosen,
             "file_bytes": sizes.as_ref().map(|(file, _)| file),
-            "packed_bytes": sizes.as_ref().map(|(_, memory)| memory.weight_bytes),
-            "packing": sizes.as_ref().and_then(|(_, memory)| memory.packing),
-            "bits_per_weight": sizes.as_ref().map(|(_, memory)| memory.bits_per_weight),
+            "packed_bytes": sizes.as_ref().map(|(_, (memory, _))| memory.weight_bytes),
+            "packing": sizes.as_ref().and_then(|(_, (memory, _))| memory.packing),
+            "packings": sizes.as_ref().map(|(_, (_, packings))| {
+                packings.iter().map(|(packing, bytes)| json!({"packing": packing, "bytes": bytes})).collect::<Vec<_>>()
+            }),
+            "bits_per_weight": sizes.as_ref().map(|(_, (memory, _))| memory.bits_per_weight),
             "quantized": !matches!(kind, Kind::Plain(_)),
             "type_number": tensor.type_id(),
             "type_decided_by": files::decided_by(&types, &tensor),
@@ -117,6 +129,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             "packed_bytes": packed_sum,
             "working_set": held.working_set(),
             "from_memory": held.json(),
+            "held_once": held.once_json(),
             "tensors": rows,
             "transform": files::transforms_json(&file),
             "without_kernel": without.json(),
@@ -138,6 +151,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 bytes(file_sum),
                 bytes(packed_sum)
             )?;
+        }
+        if twice > 0 {
+            writeln!(out, "{} are held in several packings, counted above", counted(twice, "tensor"))?;
         }
         held.print(out)?;
         decided.print(&types, out)?;

@@ -13,8 +13,9 @@ use std::path::PathBuf;
 /// Check a receipt: its schema, that this build knows its kernels, and what it says ran
 ///
 /// Shows that the file is whole and of this build: its kernels have the ids that a hash of their code, compiler and flags gives
-/// here, and its devices are those of its kernels. It does not show who wrote the file: a receipt is not signed. Exits with 1 if
-/// something is wrong with it.
+/// here, and its devices are those of its kernels. It does not show who wrote the file: a receipt is not signed. A receipt of several
+/// packages (a crate's own kernels beside these) is checked as far as this build has its kernels. Exits with 1 if something is
+/// wrong with it.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Receipt, as `gristmill run --receipt` writes it
@@ -22,6 +23,9 @@ pub struct Arguments {
     /// A kind of device on which a kernel must have run (cpu, cuda), or the name of a kernel that must have run
     #[arg(long, value_name = "DEVICE or KERNEL")]
     require: Vec<String>,
+    /// A package of the receipt whose kernels this build does not have, and which are told and not checked
+    #[arg(long, value_name = "PACKAGE")]
+    unchecked: Vec<String>,
 }
 
 /// Largest receipt that is read: one line for each kernel of a registry of thousands.
@@ -35,7 +39,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         return Err(CliError::usage(what, "give a file that `gristmill run --receipt` wrote"));
     }
     let bytes = std::fs::read(path).map_err(CliError::file("read", path))?;
-    let mut check = Check::default();
+    let mut check = Check { unchecked: arguments.unchecked.clone(), ..Check::default() };
     match serde_json::from_slice(&bytes) {
         Ok(receipt) => check.receipt(&receipt, &arguments.require),
         Err(error) => check.problems.push(format!("it is not JSON: {error}")),
@@ -43,15 +47,23 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     for (entry, launches) in &check.ran {
         writeln!(out, "ran: {} ({launches}x, {}, {})", entry.name, entry.device, entry.id)?;
     }
+    for (name, package) in &check.others {
+        writeln!(out, "not checked: {} of {}", Printable(name), Printable(package))?;
+    }
     for fallback in &check.fallbacks {
         writeln!(out, "fallback: {}", Printable(fallback))?;
     }
     for problem in &check.problems {
         writeln!(out, "wrong: {}", Printable(problem))?;
     }
-    let verdict = match check.problems.is_empty() {
-        true => "valid for this build; it is not signed, so it proves as much as you trust whoever wrote it",
-        false => "not valid",
+    let verdict = match (check.problems.is_empty(), check.others.is_empty()) {
+        (true, true) => {
+            "valid for this build; it is not signed, so it proves as much as you trust whoever wrote it"
+        }
+        (true, false) => {
+            "valid for this build, but for what was not checked; it is not signed, so it proves as much as you trust whoever wrote it"
+        }
+        (false, _) => "not valid",
     };
     writeln!(out, "{}: {verdict}", path.display())?;
     Ok(if check.problems.is_empty() { Outcome::Yes } else { Outcome::Failed })
@@ -60,7 +72,11 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
 /// What was found in a receipt.
 #[derive(Default)]
 struct Check {
+    /// Packages whose kernels are not checked.
+    unchecked: Vec<String>,
     ran: Vec<(&'static Entry, u64)>,
+    /// Kernels of those, each with its package.
+    others: Vec<(String, String)>,
     fallbacks: Vec<String>,
     problems: Vec<String>,
 }
@@ -78,15 +94,18 @@ impl Check {
             }
             None => return self.problem("it has no schema_version: this is not a receipt"),
         }
-        match receipt.get("package").and_then(Value::as_str) {
-            Some(package) if package == REGISTRY.package => {}
+        let package = receipt.get("package").and_then(Value::as_str);
+        // That of a joined registry is the names of all.
+        let packages: Vec<&str> = package.unwrap_or_default().split(" + ").collect();
+        match package {
+            Some(_) if packages.contains(&REGISTRY.package) => {}
             Some(package) => {
                 self.problem(format!("it is of package `{package}`, this build is `{}`", REGISTRY.package));
             }
             None => self.problem("it names no package"),
         }
         match receipt.get("kernels").and_then(Value::as_array) {
-            Some(kernels) => kernels.iter().for_each(|kernel| self.kernel(kernel)),
+            Some(kernels) => kernels.iter().for_each(|kernel| self.kernel(kernel, &packages)),
             None => self.problem("it has no list of kernels"),
         }
         let Some(devices) = receipt.get("devices").and_then(Value::as_array) else {
@@ -95,7 +114,8 @@ impl Check {
         // A device may be claimed only by a kernel that ran on it.
         for device in devices {
             let kind = device.as_str().and_then(DeviceKind::from_name);
-            if kind.is_none_or(|kind| !self.ran_on(kind)) {
+            // What was not checked may have run there.
+            if kind.is_none_or(|kind| !self.ran_on(kind) && self.others.is_empty()) {
                 self.problem(format!("it claims device {device}, but no kernel of it ran there"));
             }
         }
@@ -119,11 +139,24 @@ impl Check {
         self.ran.iter().any(|(entry, _)| entry.device == kind)
     }
 
-    fn kernel(&mut self, kernel: &Value) {
+    fn kernel(&mut self, kernel: &Value, packages: &[&str]) {
         let text = |key: &str| kernel.get(key).and_then(Value::as_str);
         let (Some(id), Some(name)) = (text("id"), text("name")) else {
             return self.problem(format!("a kernel has no id or no name: {kernel}"));
         };
+        if let Some(package) = text("package").filter(|package| *package != REGISTRY.package) {
+            if !packages.contains(&package) {
+                return self
+                    .problem(format!("kernel `{name}` is of `{package}`, which the receipt is not of"));
+            }
+            if !self.unchecked.iter().any(|known| known == package) {
+                return self.problem(format!(
+                    "kernel `{name}` is of package `{package}`, which this build does not have; check it with that package's \
+                     program, or say `--unchecked {package}`"
+                ));
+            }
+            return self.others.push((name.to_owned(), package.to_owned()));
+        }
         let Some(entry) = REGISTRY.entries.iter().find(|entry| entry.id.to_string() == id) else {
             let known = REGISTRY.entries.iter().any(|entry| entry.name == name);
             let why = if known { "another build of it" } else { "this build does not know it" };

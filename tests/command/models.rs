@@ -154,9 +154,32 @@ fn receipts_say_what_ran() -> Outcome {
     check(&["cpu"]).code(0).says("ran: matmul.i2_s.").says("valid");
     check(&["cuda"]).code(1).says("`cuda` is required");
     check(&["cpu", "matmul.q8_0.scalar"]).code(1);
-    // A receipt that claims a kernel which this build does not have.
     let told = std::fs::read_to_string(&receipt)?;
     let json: serde_json::Value = serde_json::from_str(&told)?;
+    // One of several packages: kernels of this build are checked, those of another one are told.
+    let mut joined = json.clone();
+    let ours = json["package"].as_str().ok_or("a package")?;
+    joined["package"] = format!("mine + {ours}").into();
+    let kernels = joined["kernels"].as_array_mut().ok_or("a list")?;
+    kernels.iter_mut().for_each(|kernel| kernel["package"] = ours.into());
+    std::fs::write(&receipt, joined.to_string())?;
+    check(&["cpu"]).code(0).says("ran: matmul.i2_s.").says("valid");
+    let mut more = joined.clone();
+    let own = serde_json::json!({"id": "00", "name": "matmul.mine", "source": "a:1", "package": "mine", "launches": 1});
+    more["kernels"].as_array_mut().ok_or("a list")?.push(own);
+    std::fs::write(&receipt, more.to_string())?;
+    check(&[]).code(1).says("kernel `matmul.mine` is of package `mine`").says("--unchecked mine");
+    gristmill(["verify-receipt", text(&receipt), "--unchecked", "mine"])
+        .code(0)
+        .says("not checked: matmul.mine of mine")
+        .says("but for what was not checked");
+    let named = ["verify-receipt", text(&receipt), "--unchecked", "mine", "--require", "matmul.mine"];
+    gristmill(named).code(1).says("`matmul.mine` is required");
+    std::fs::write(&receipt, more.to_string().replace("mine + ", ""))?;
+    check(&[]).code(1).says("which the receipt is not of");
+    std::fs::write(&receipt, joined.to_string().replace(&format!("mine + {ours}"), "mine"))?;
+    check(&[]).code(1).says("it is of package `mine`");
+    // A receipt that claims a kernel which this build does not have.
     let id = json["kernels"][0]["id"].as_str().ok_or("an id")?;
     std::fs::write(&receipt, told.replace(id, "0123456789abcdef"))?;
     check(&[]).code(1).says("wrong: kernel");

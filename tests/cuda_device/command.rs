@@ -17,8 +17,18 @@ fn command(arguments: &[&str], gpu: Option<&Path>) -> (i32, String) {
 
 /// The same on a fake GPU with these settings.
 fn command_on(settings: &str, arguments: &[&str], gpu: Option<&Path>) -> (i32, String) {
+    command_with(("GRISTMILL_PACKINGS", ""), settings, arguments, gpu)
+}
+
+/// The same with a variable of the environment.
+fn command_with(
+    (name, value): (&str, &str),
+    settings: &str,
+    arguments: &[&str],
+    gpu: Option<&Path>,
+) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
-    command.args(arguments).env_remove("GRISTMILL_NO_SKIP").env_remove("LD_LIBRARY_PATH");
+    command.env(name, value).args(arguments).env_remove("GRISTMILL_NO_SKIP").env_remove("LD_LIBRARY_PATH");
     if let Some(units) = gpu {
         command
             .env("LD_LIBRARY_PATH", fake_driver())
@@ -83,12 +93,13 @@ fn the_command_runs_there() {
         assert!(!text.contains("skipped:") && !text.contains("wrong:"), "{text}");
     }
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/gguf/i2_s.gguf");
-    for (precision, kernel, accuracy) in [("int8", "dp4a", "exact"), ("f32", "fma.decode", "NMSE")] {
+    for (precision, kernel, accuracy) in [("int8", "mma", "exact"), ("f32", "fma.decode", "NMSE")] {
         let run = ["run", model, "--device", "cuda:0", "--m", "1", "--precision", precision];
         let (code, text) = command(&run, Some(&units));
         assert_eq!(code, 0, "{text}");
         assert!(text.contains(&format!("matmul.i2_s.cuda.{kernel}")) && text.contains(accuracy), "{text}");
     }
+    weights_are_held_once(model, &units);
     let bench = [
         "bench", "--device", "cuda:0", "--quick", "--format", "i2_s", "--shape", "64x256", "--m", "1",
         "--json",
@@ -98,7 +109,7 @@ fn the_command_runs_there() {
         let (code, text) = command(&more, Some(&units));
         assert_eq!(code, 0, "{text}");
         let records: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        let word = if precision == "auto" { "dp4a" } else { "fma" };
+        let word = if precision == "auto" { "mma" } else { "fma" };
         assert_eq!(
             records[0]["kernel"].as_str().and_then(|name| name.split('.').nth(3)),
             Some(word),
@@ -150,6 +161,40 @@ fn the_command_runs_there() {
     assert!(record["kernel"].as_str().is_some_and(|name| name.starts_with("matmul.i2_s.cuda.")), "{text}");
     assert!(record["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{text}");
     assert!(record["copy_gb_s"].as_f64().is_some_and(|rate| rate > 0.0), "{text}");
+}
+
+/// A GPU holds weights once, and twice where that was asked for; `plan` counts all of it, and says which.
+fn weights_are_held_once(model: &str, units: &Path) {
+    let mut sums = Vec::new();
+    for (word, copies) in [("one", 1), ("fastest", 2)] {
+        let plan = |arguments: &[&str]| {
+            let (code, text) =
+                command_with(("GRISTMILL_PACKINGS", word), &settings(), arguments, Some(units));
+            assert_eq!(code, 0, "{text}");
+            text
+        };
+        let text = plan(&["plan", model, "--device", "cuda:0", "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let mut sum = 0;
+        for tensor in
+            json["tensors"].as_array().expect("a list").iter().filter(|tensor| tensor["quantized"] == true)
+        {
+            let packings = tensor["packings"].as_array().expect("a list");
+            assert_eq!(packings.len(), copies, "{tensor}");
+            sum += packings.iter().filter_map(|packing| packing["bytes"].as_u64()).sum::<u64>();
+        }
+        assert_eq!(json["packed_bytes"], sum, "{json}");
+        assert_eq!(json["held_once"].as_array().map(Vec::is_empty), Some(copies == 2), "{json}");
+        let text = plan(&["plan", model, "--device", "cuda:0"]);
+        assert_eq!(text.contains("are held in `mma32x64` alone"), copies == 1, "{text}");
+        assert_eq!(text.contains("held in several packings"), copies == 2, "{text}");
+        sums.push(sum);
+    }
+    assert!(0 < sums[0] && sums[0] < sums[1], "{sums:?}");
+    let (code, text) =
+        command_with(("GRISTMILL_PACKINGS", "two"), &settings(), &["plan", model], Some(units));
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("`one` or `fastest`"), "{text}");
 }
 
 /// The report of a device, whole, and of one on which a kernel fails: it goes on, and says so.

@@ -9,8 +9,8 @@ use crate::support::{is_child, said};
 use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu, GpuQuantizer};
 use gristmill::registry::FormatInfo;
 use gristmill::{
-    Dequantizer, Device, Error, Linear, LinearOptions, NoGpu, Policy, QuantizedMatrix, Quantizer, REGISTRY,
-    Recording, Request, Threads, Workspace,
+    Dequantizer, Device, Error, Linear, LinearOptions, NoGpu, Packings, Policy, QuantizedMatrix, Quantizer,
+    REGISTRY, Recording, Request, Restrict, Threads, Workspace,
 };
 use std::sync::Arc;
 
@@ -35,9 +35,15 @@ pub fn quantized(format: &'static FormatInfo, x: &[f32], n: usize, k: usize) -> 
 
 /// A layer with weights of its own.
 pub fn layer(format: &'static FormatInfo, n: usize, k: usize, device: Device) -> Linear {
+    layer_in(format, n, k, device, Packings::One)
+}
+
+/// The same with its weights in so many packings.
+fn layer_in(format: &'static FormatInfo, n: usize, k: usize, device: Device, packings: Packings) -> Linear {
     let bytes = quantized(format, &values(n * k, 7), n, k);
     let matrix = QuantizedMatrix::new(format, n, k, &bytes).expect("the right size");
-    let options = LinearOptions { device, policy: Policy::Strict, ..LinearOptions::default() };
+    let restrict = Some(Restrict { packings, ..Restrict::default() });
+    let options = LinearOptions { device, policy: Policy::Strict, restrict, ..LinearOptions::default() };
     Linear::new(&REGISTRY, &matrix, &options, &Threads::single()).expect("a layer")
 }
 
@@ -72,10 +78,13 @@ fn a_graph_of_layers_runs_again_with_other_inputs() {
         for format in tried() {
             // Rows of different length, so that a fault can't be told by its element alone.
             let (k, between) = (2 * format.elements.max(128), 3 * format.elements.max(128));
-            // A layer of one token is one launch, of several two.
-            for (m, launches) in [(1, 2), (2, 4)] {
-                let [cpu, gpu] = [Device::CPU, GPU]
-                    .map(|device| [layer(format, between, k, device), layer(format, 5, between, device)]);
+            // A layer of one token is one launch where the fastest packings were asked for; else two.
+            for (m, packings, launches) in
+                [(1, Packings::Fastest, 2), (1, Packings::One, 4), (2, Packings::One, 4)]
+            {
+                let [cpu, gpu] = [Device::CPU, GPU].map(|device| {
+                    [(between, k), (5, between)].map(|(n, k)| layer_in(format, n, k, device, packings))
+                });
                 graph_of(cpu, gpu, (m, k), launches);
             }
         }
@@ -150,7 +159,7 @@ fn launches_overlap_on_devices_that_can() {
         return;
     }
     let Some(format) = tried().find(|format| format.name == "i2_s") else { return };
-    let layers = [layer(format, 256, 128, GPU), layer(format, 5, 256, GPU)];
+    let layers = [(256, 128), (5, 256)].map(|(n, k)| layer_in(format, n, k, GPU, Packings::Fastest));
     let gpu = Gpu::open(0).expect("opens");
     let mut workspace = Workspace::new();
     let x = DeviceBuffer::of(&gpu, &values(128, 1)).expect("memory");

@@ -10,9 +10,9 @@ use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
 use gristmill::registry::{Code, FormatInfo};
 use gristmill::vocab::{DType, Op};
 use gristmill::{
-    CpuProfile, CudaVersion, Dequantizer, Device, Embedder, Error, GpuProfile, Input, Linear, LinearOptions,
-    Matmul, NoGpu, Output, Policy, QuantizedMatrix, Quantizer, REGISTRY, Reason, Recording, Request,
-    Restrict, Shape, Threads, Workspace,
+    CpuProfile, CudaVersion, Dequantizer, Device, Embedder, Error, GpuProfile, HeldOnce, Input, Linear,
+    LinearOptions, Matmul, NoGpu, Output, Packings, Policy, QuantizedMatrix, Quantizer, REGISTRY, Reason,
+    Recording, Request, Restrict, Shape, Threads, Workspace,
 };
 use std::path::Path;
 
@@ -118,7 +118,12 @@ fn product(
     let brains: Vec<gristmill::half::bf16> = x.iter().map(|x| gristmill::half::bf16::from_f32(*x)).collect();
     let bias = values(n, 5);
     let mut results: Vec<Vec<Vec<u32>>> = Vec::new();
-    for device in [Device::CPU, GPU] {
+    // One token has kernels of its own where the fastest packings are asked for.
+    for (device, packings) in [(Device::CPU, Packings::One), (GPU, Packings::One), (GPU, Packings::Fastest)] {
+        if m > 1 && packings == Packings::Fastest {
+            continue;
+        }
+        let restrict = Restrict { packings, ..Restrict::default() };
         let mut of_device = Vec::new();
         for (input, bias) in [
             (Input::F32(&x), None),
@@ -127,7 +132,7 @@ fn product(
             (Input::Bf16(&brains), None),
         ] {
             let request = Request::matmul(format.name, shape).with_input(input.dtype()).on(device);
-            let prepared = REGISTRY.prepare(&request)?;
+            let prepared = REGISTRY.prepare_for(&request, CpuProfile::detect(), &restrict)?;
             let mut matmul = Matmul::new(&prepared.decide_as_asked())?;
             assert_eq!(matmul.entry().device, device.kind);
             matmul.record(Some(recording))?;
@@ -149,7 +154,8 @@ fn product(
         }
         results.push(of_device);
     }
-    assert!(results[0] == results[1], "{}: m = {m}: another product", format.name);
+    let same = results.iter().all(|result| *result == results[0]);
+    assert!(same, "{}: m = {m}: another product", format.name);
     Ok(())
 }
 
@@ -209,12 +215,14 @@ fn faults_are_found_where_they_are() {
     assert!(error.is_err(), "a scale that is not finite");
 }
 
-/// One token: floats are quantized in the product, int8 goes to another kernel, of a handle and of a layer.
+/// One token, where the fastest packing of each number of tokens was asked for: floats are quantized in the product, int8 goes to another kernel, of a handle and of a layer.
 fn one_token(format: &'static FormatInfo, matrix: &QuantizedMatrix<'_>) {
     let (n, k) = (matrix.n(), matrix.k());
     let shape = Shape { m: 1, n, k };
     let threads = Threads::single();
-    let prepared = REGISTRY.prepare(&Request::matmul(format.name, shape).on(GPU)).expect("prepares");
+    let fastest = Restrict { packings: Packings::Fastest, ..Restrict::default() };
+    let request = Request::matmul(format.name, shape).on(GPU);
+    let prepared = REGISTRY.prepare_for(&request, CpuProfile::detect(), &fastest).expect("prepares");
     let recording = Recording::new(&REGISTRY);
     let mut matmul = Matmul::new(&prepared.decide_as_asked()).expect("a handle");
     matmul.record(Some(&recording)).expect("the same registry");
@@ -241,7 +249,8 @@ fn one_token(format: &'static FormatInfo, matrix: &QuantizedMatrix<'_>) {
     assert!(matches!(refused, Err(Error::WrongInput { found: DType::I8, .. })), "{refused:?}");
     let mut results = Vec::new();
     for device in [Device::CPU, GPU] {
-        let options = LinearOptions { device, policy: Policy::Strict, ..LinearOptions::default() };
+        let restrict = Some(fastest.clone());
+        let options = LinearOptions { device, policy: Policy::Strict, restrict, ..LinearOptions::default() };
         let mut layer = Linear::new(&REGISTRY, matrix, &options, &threads).expect("a layer");
         let recording = Recording::new(&REGISTRY);
         layer.record(Some(&recording)).expect("the same registry");
@@ -273,7 +282,8 @@ fn one_token_goes_where_it_fits() {
             let request = Request::matmul(format.name, Shape { m: 1, n: 64, k: 1 });
             let request = request.with_input(input).on(GPU);
             let cpu = CpuProfile::detect();
-            REGISTRY.prepare_on(&request, cpu, Some(Ok(gpu.clone())), &Restrict::default()).expect("prepares")
+            let fastest = Restrict { packings: Packings::Fastest, ..Restrict::default() };
+            REGISTRY.prepare_on(&request, cpu, Some(Ok(gpu.clone())), &fastest).expect("prepares")
         };
         let floats = prepare(DType::F16);
         let at = |k| Shape { m: 1, n: 64, k };
@@ -308,16 +318,21 @@ fn layers_run_there_and_say_so() {
     let matrix = QuantizedMatrix::new(format, n, k, &bytes).expect("the right size");
     let threads = Threads::single();
     let (mut results, mut sizes) = (Vec::new(), Vec::new());
-    // On the GPU one token and many have packings of their own, unless one is asked for.
-    for (device, packing) in [(Device::CPU, None), (GPU, None), (GPU, Some("mma32x64"))] {
-        let restrict = Restrict { packing: packing.map(str::to_owned), ..Restrict::default() };
+    // On the GPU weights are held once, unless the fastest packing of each number of tokens is asked for.
+    for (device, packings) in [(Device::CPU, Packings::One), (GPU, Packings::Fastest), (GPU, Packings::One)] {
+        let restrict = Restrict { packings, ..Restrict::default() };
         let options = LinearOptions {
             device,
             policy: Policy::Strict,
             restrict: Some(restrict),
             ..LinearOptions::default()
         };
-        let layer = Linear::new(&REGISTRY, &matrix, &options, &threads).expect("a layer");
+        let mut layer = Linear::new(&REGISTRY, &matrix, &options, &threads).expect("a layer");
+        let recording = Recording::new(&REGISTRY);
+        layer.record(Some(&recording)).expect("the same registry");
+        let foreseen = layer.prepared().packings(n, k).expect("sizes");
+        assert_eq!(foreseen.len(), if packings == Packings::Fastest { 2 } else { 1 }, "{foreseen:?}");
+        assert_eq!(foreseen.iter().map(|(_, bytes)| bytes).sum::<usize>(), layer.weight_bytes());
         let mut of_layer = Vec::new();
         for m in [1, 3] {
             let mut workspace = layer.workspace(m, &threads).expect("memory");
@@ -326,6 +341,14 @@ fn layers_run_there_and_say_so() {
             layer.forward(Input::F32(&x), m, None, &mut y, &mut workspace, &threads).expect("runs");
             of_layer.push(bits(&y));
         }
+        let receipt = recording.receipt();
+        let reasons =
+            receipt.kernels().iter().filter_map(|kernel| kernel.once_reason().copied()).collect::<Vec<_>>();
+        let once = HeldOnce { packing: "mma32x64", instead_of: "r16k4" };
+        let expected = if device == GPU && packings == Packings::One { vec![once] } else { vec![] };
+        assert_eq!(reasons, expected);
+        let said = receipt.to_json().contains(r#""held_once":{"packing":"mma32x64","instead_of":"r16k4"}"#);
+        assert_eq!(said, !expected.is_empty());
         results.push(of_layer);
         sizes.push(layer.weight_bytes());
     }

@@ -3,6 +3,8 @@
 
 mod command;
 mod driver;
+#[cfg(all(feature = "cuda", feature = "cli"))]
+mod engine;
 mod graphs;
 mod handles;
 #[cfg(all(feature = "cuda", feature = "cli"))]

@@ -20,3 +20,10 @@ pub fn to_gristmill<'a>(halves: &'a [half::f16], brains: &'a [half::bf16]) -> [g
 pub fn device(context: &cudarc::driver::CudaContext) -> gristmill::Device {
     gristmill::Device::cuda(context.ordinal() as u32)
 }
+
+/// gristmill on a stream that somebody else made.
+pub fn on_stream(
+    stream: &std::sync::Arc<cudarc::driver::CudaStream>,
+) -> Result<std::sync::Arc<gristmill::cuda::Gpu>, gristmill::Error> {
+    gristmill::cuda::Gpu::of_cudarc(stream)
+}

@@ -1,9 +1,10 @@
 //! Activations on a device: given there or copied there, and quantized.
 
 use super::blocks::size;
-use super::buffer::DeviceBuffer;
+use super::buffer::{DeviceBuffer, Number};
 use super::device::{Function, Geometry, Gpu};
 use super::parameters::QuantizeActivations;
+use super::place::Place;
 use super::scratch::{DeviceScratch, Places, room};
 use super::types::{BF16, F16, F32, width};
 use crate::activations::{Input, RowLayout};
@@ -66,6 +67,14 @@ impl DeviceInput<'_> {
         }
     }
 
+    /// Whether memory is shared with a buffer.
+    pub(super) fn overlaps<T: Number>(&self, other: &DeviceBuffer<T>) -> bool {
+        match self {
+            DeviceInput::F32(x) => x.overlaps(other),
+            DeviceInput::F16(x) | DeviceInput::Bf16(x) => x.overlaps(other),
+        }
+    }
+
     pub(super) fn gpu(&self) -> &Arc<Gpu> {
         match self {
             DeviceInput::F32(x) => x.gpu(),
@@ -83,10 +92,14 @@ pub(crate) struct ActivationCode {
 }
 
 impl Launcher<ActivationCode> {
-    pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
+    pub(crate) fn cuda(
+        registry: &'static Registry,
+        candidate: Candidate,
+        place: &Place,
+    ) -> Result<Self, Error> {
         Launcher::on_gpu(registry, candidate, Op::QuantizeActivations, |code| {
             let CudaLaunch::QuantizeActivations { function, threads } = code.launch else { return Ok(None) };
-            let gpu = Gpu::open(index)?;
+            let gpu = place.open()?;
             let function = gpu.function(candidate.entry.name, code, function, threads)?;
             Ok(Some(ActivationCode { gpu, function, threads }))
         })
@@ -159,8 +172,8 @@ pub fn quantize_activations(
     k: usize,
 ) -> Result<QuantizedActivations, Error> {
     let registry = decision.prepared().registry();
-    let index = decision.prepared().device().index;
-    let launcher = Launcher::<ActivationCode>::cuda(registry, decision.candidate()?, index)?;
+    let place = decision.prepared().place();
+    let launcher = Launcher::<ActivationCode>::cuda(registry, decision.candidate()?, place)?;
     let info = registry.activations.get(launcher.entry.format);
     let block = info.ok_or_else(|| launcher.broken("its activation format is missing"))?.block;
     if unit.multiple == 0 || block == Some(0) {

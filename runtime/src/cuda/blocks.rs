@@ -4,6 +4,7 @@ use super::buffer::DeviceBuffer;
 use super::device::{Function, Geometry, Gpu};
 use super::fault::{Faults, Rows, fault_at};
 use super::parameters::{Chunks, Dequantize, Finish, Quantize};
+use super::place::Place;
 use crate::decide::Candidate;
 use crate::error::Error;
 use crate::launch::Launcher;
@@ -46,7 +47,7 @@ impl Elements {
     pub(crate) fn load<C>(
         registry: &'static Registry,
         candidate: Candidate,
-        index: u32,
+        place: &Place,
         op: Op,
         made: impl FnOnce(Elements) -> C,
     ) -> Result<Launcher<C>, Error> {
@@ -54,7 +55,7 @@ impl Elements {
             let CudaLaunch::Elements { function, threads, per_thread, .. } = code.launch else {
                 return Ok(None);
             };
-            let gpu = Gpu::open(index)?;
+            let gpu = place.open()?;
             let function = gpu.function(candidate.entry.name, code, function, threads)?;
             Ok(Some(made(Elements { gpu, function, threads, per_thread: per_thread.max(1) })))
         })
@@ -72,8 +73,12 @@ impl Elements {
 pub(crate) struct DequantizeCode(Elements);
 
 impl Launcher<DequantizeCode> {
-    pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
-        Elements::load(registry, candidate, index, Op::Dequantize, DequantizeCode)
+    pub(crate) fn cuda(
+        registry: &'static Registry,
+        candidate: Candidate,
+        place: &Place,
+    ) -> Result<Self, Error> {
+        Elements::load(registry, candidate, place, Op::Dequantize, DequantizeCode)
     }
 
     /// Enqueues all values of a tensor that has some: `src` holds its bytes, `dst` has room for its values.
@@ -134,12 +139,16 @@ pub(crate) struct QuantizeCode {
 }
 
 impl Launcher<QuantizeCode> {
-    pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
+    pub(crate) fn cuda(
+        registry: &'static Registry,
+        candidate: Candidate,
+        place: &Place,
+    ) -> Result<Self, Error> {
         Launcher::on_gpu(registry, candidate, Op::Quantize, |code| {
             let CudaLaunch::Quantize { function, threads, blocks, step } = code.launch else {
                 return Ok(None);
             };
-            let gpu = Gpu::open(index)?;
+            let gpu = place.open()?;
             let load = |name, threads| gpu.function(candidate.entry.name, code, name, threads);
             let function = load(function, threads)?;
             let step = match step {

@@ -1,10 +1,12 @@
 //! Memory of a device, freed when it goes out of scope.
 
 use super::device::Gpu;
+use super::lent::LentFault;
 use crate::error::Error;
 use cudarc::driver::{DeviceRepr, result};
 use std::any::Any;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A number that memory of a device can hold.
@@ -30,6 +32,8 @@ numbers!(u8 i8 u16 i32 u32 f32 u64);
 #[derive(Debug)]
 pub struct DeviceBuffer<T: Number> {
     storage: Arc<Storage>,
+    /// Where it begins, in the storage.
+    address: u64,
     len: usize,
     values: PhantomData<T>,
 }
@@ -37,17 +41,29 @@ pub struct DeviceBuffer<T: Number> {
 /// Memory, with the device that it belongs to.
 #[derive(Debug)]
 struct Storage {
+    /// What is freed; `None` for memory that is lent.
+    own: Option<Own>,
+    gpu: Arc<Gpu>,
+}
+
+/// Memory that goes back to the device.
+#[derive(Debug)]
+struct Own {
     bytes: u64,
     address: u64,
-    gpu: Arc<Gpu>,
 }
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        self.gpu.memory_use.freed(self.bytes);
-        self.gpu.free(self.address);
+        if let Some(Own { bytes, address }) = self.own {
+            self.gpu.memory_use.freed(bytes);
+            self.gpu.free(address);
+        }
     }
 }
+
+/// What addresses of buffers are multiples of, in bytes.
+const ALIGNMENT: u64 = 16;
 
 impl<T: Number> DeviceBuffer<T> {
     /// Memory with all bits zero.
@@ -79,8 +95,72 @@ impl<T: Number> DeviceBuffer<T> {
         let address = gpu.allocate(required)?;
         let bytes = required as u64;
         gpu.memory_use.taken(bytes);
-        let storage = Storage { bytes, address, gpu: Arc::clone(gpu) };
-        Ok(DeviceBuffer { storage: Arc::new(storage), len, values: PhantomData })
+        let storage = Storage { own: Some(Own { bytes, address }), gpu: Arc::clone(gpu) };
+        Ok(DeviceBuffer { storage: Arc::new(storage), address, len, values: PhantomData })
+    }
+
+    /// `len` numbers of an engine's at a device address (`CUdeviceptr`), lent for as long as the buffer lives. Nothing frees them
+    /// here.
+    ///
+    /// # Errors
+    /// [`Error::Lent`] for memory that is null, not aligned to 16 bytes, unknown to the driver, or another device's.
+    ///
+    /// # Safety
+    /// So many numbers lie there on the device of `gpu`, and stay until the buffer, its views and graphs that were captured with
+    /// it are dropped and what they enqueued has run. What is done with them elsewhere is in an order with the stream of `gpu`.
+    pub unsafe fn lent(gpu: &Arc<Gpu>, address: u64, len: usize) -> Result<DeviceBuffer<T>, Error> {
+        let index = gpu.profile().index;
+        let refused = |why| Err(Error::Lent { what: "memory", index, why: Box::new(why) });
+        if address == 0 {
+            return refused(LentFault::NullAddress);
+        }
+        if !address.is_multiple_of(ALIGNMENT) {
+            return refused(LentFault::Misaligned { address, needed: ALIGNMENT });
+        }
+        let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
+        if bytes.and_then(|bytes| address.checked_add(bytes)).is_none() {
+            return refused(LentFault::TooLong);
+        }
+        match gpu.device_of(address)? {
+            Ok(found) if found == index => {}
+            Ok(found) => return refused(LentFault::OtherDevice { found }),
+            Err(error) => return refused(LentFault::UnknownAddress { address, error }),
+        }
+        let storage = Arc::new(Storage { own: None, gpu: Arc::clone(gpu) });
+        Ok(DeviceBuffer { storage, address, len, values: PhantomData })
+    }
+
+    /// Some of its numbers, as a buffer in the same memory, which lives as long as one of them: a part of a stacked output, where
+    /// there is one token. What is enqueued with one and with the other is in order.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] for a range that is not in it, [`Error::Lent`] for one that does not begin at a multiple of 16
+    /// bytes.
+    pub fn view(&self, range: Range<usize>) -> Result<DeviceBuffer<T>, Error> {
+        let (what, unit) = ("a buffer of a device", "values");
+        if range.start > range.end || range.end > self.len {
+            let expected = range.end.max(range.start);
+            return Err(Error::ShapeMismatch { what, unit, expected, found: self.len });
+        }
+        let address = self.address + (range.start * size_of::<T>()) as u64;
+        if !address.is_multiple_of(ALIGNMENT) {
+            let why = Box::new(LentFault::Misaligned { address, needed: ALIGNMENT });
+            return Err(Error::Lent { what: "a view", index: self.gpu().profile().index, why });
+        }
+        let storage = Arc::clone(&self.storage);
+        Ok(DeviceBuffer { storage, address, len: range.len(), values: PhantomData })
+    }
+
+    /// Its device address (`CUdeviceptr`), for kernels of others on the same stream, or on one that is ordered with it by events.
+    /// It is valid for as long as the buffer or a view of it lives.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Whether memory is shared with another buffer.
+    pub(super) fn overlaps<U: Number>(&self, other: &DeviceBuffer<U>) -> bool {
+        let end = |address: u64, bytes: usize| address.saturating_add(bytes as u64);
+        self.address < end(other.address, other.bytes()) && other.address < end(self.address, self.bytes())
     }
 
     /// How many numbers.
@@ -120,11 +200,11 @@ impl<T: Number> DeviceBuffer<T> {
         if values.is_empty() {
             return Ok(());
         }
-        let Storage { address, gpu, .. } = &*self.storage;
+        let (gpu, address) = (&self.storage.gpu, self.address);
         gpu.and_wait("copied to the device", None, "copying to the device", |stream| {
             // SAFETY: the buffer has room for the values; the stream is its device's. The copy is waited for: of
             // page-locked memory the driver has taken nothing when this returns, and of other memory not on every system.
-            unsafe { result::memcpy_htod_async(*address, values, stream) }
+            unsafe { result::memcpy_htod_async(address, values, stream) }
         })
     }
 
@@ -154,8 +234,8 @@ impl<T: Number> DeviceBuffer<T> {
         if values.is_empty() {
             return Ok(());
         }
-        let Storage { address, gpu, .. } = &*self.storage;
-        let from = address + (start * size_of::<T>()) as u64;
+        let gpu = &self.storage.gpu;
+        let from = self.address + (start * size_of::<T>()) as u64;
         gpu.and_wait("copied from the device", None, "copying from the device", |stream| {
             // SAFETY: so many values lie there, and every bit pattern is one; the copy is waited for.
             unsafe { result::memcpy_dtoh_async(values, from, stream) }
@@ -171,12 +251,12 @@ impl<T: Number> DeviceBuffer<T> {
             let (what, unit) = ("a buffer of a device", "values");
             return Err(Error::ShapeMismatch { what, unit, expected: values.len(), found: self.len });
         }
-        let Storage { address, gpu, bytes } = &*self.storage;
+        let (gpu, address, bytes) = (&self.storage.gpu, self.address, self.bytes());
         gpu.and_wait("copied from the device", None, "copying from the device", |stream| {
             // SAFETY: so many values and bytes lie there, and every bit pattern is a value; both are waited for.
             unsafe {
-                result::memcpy_dtoh_async(values, *address, stream)?;
-                result::memset_d8_async(*address, byte, *bytes as usize, stream)
+                result::memcpy_dtoh_async(values, address, stream)?;
+                result::memset_d8_async(address, byte, bytes, stream)
             }
         })
     }
@@ -193,6 +273,9 @@ impl<T: Number> DeviceBuffer<T> {
         }
         if other.is_empty() {
             return Ok(());
+        }
+        if self.overlaps(other) {
+            return Err(Error::Overlap { kernel: "copy", what: "what is copied" });
         }
         let (to, from) = (self.output(), other.input());
         let gpu = &self.storage.gpu;
@@ -213,7 +296,10 @@ impl<T: Number> DeviceBuffer<T> {
 
     /// Sets every byte.
     pub(crate) fn fill_bytes(&mut self, byte: u8) -> Result<(), Error> {
-        let (pointer, bytes) = (self.output(), self.len.max(1) * size_of::<T>());
+        let (pointer, bytes) = (self.output(), self.bytes());
+        if bytes == 0 {
+            return Ok(());
+        }
         let gpu = &self.storage.gpu;
         // SAFETY: the buffer has as many bytes; the stream is its device's.
         let fill = |stream| unsafe { result::memset_d8_async(pointer, byte, bytes, stream) };
@@ -223,7 +309,7 @@ impl<T: Number> DeviceBuffer<T> {
     /// The address for a kernel that reads it. A device has one stream, so that order is all that there is to keep.
     pub(crate) fn input(&self) -> u64 {
         self.storage.gpu.keep_for_graph(|| Arc::clone(&self.storage) as Arc<dyn Any + Send + Sync>);
-        self.storage.address
+        self.address
     }
 
     /// The address for a kernel that writes it.

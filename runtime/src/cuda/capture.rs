@@ -20,6 +20,8 @@ pub(super) struct Held {
 pub(super) struct Capture {
     /// Set while a capture is under way. Who captures has set it itself, so that for all others a look will do.
     pub(super) under_way: AtomicBool,
+    /// Memory that was given up while an engine captured its stream, freed when it does not any more.
+    pub(super) later: Mutex<Vec<u64>>,
     /// Locked while something is enqueued: `stream.rs`.
     state: Mutex<Option<State>>,
 }

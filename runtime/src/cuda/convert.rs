@@ -101,8 +101,15 @@ impl Converter {
     /// # Errors
     /// [`Error::NoGpu`], [`Error::CannotRunOnGpu`] where the build holds no image for the device, [`Error::Gpu`].
     pub fn new(registry: &'static Registry, index: u32) -> Result<Converter, Error> {
-        let gpu = Gpu::open(index)?;
-        Ok(Converter { convert: Convert::load(&gpu, registry)?, gpu })
+        Converter::on_gpu(registry, &Gpu::open(index)?)
+    }
+
+    /// The conversions of a build on a device that is open: on an engine's stream, or one of several.
+    ///
+    /// # Errors
+    /// [`Error::CannotRunOnGpu`], [`Error::Gpu`].
+    pub fn on_gpu(registry: &'static Registry, gpu: &Arc<Gpu>) -> Result<Converter, Error> {
+        Ok(Converter { convert: Convert::load(gpu, registry)?, gpu: Arc::clone(gpu) })
     }
 
     /// The device.
@@ -147,6 +154,9 @@ impl Converter {
         }
         if !Arc::ptr_eq(src.gpu(), &self.gpu) || !Arc::ptr_eq(dst.gpu(), &self.gpu) {
             return Err(Error::WrongDevice { kernel: NAME, index: self.gpu.profile().index });
+        }
+        if src.overlaps(dst) {
+            return Err(Error::Overlap { kernel: NAME, what: "the values" });
         }
         if len == 0 {
             return Ok(());

@@ -23,7 +23,7 @@ use std::time::Duration;
 /// A device that is open. All handles and buffers of a device share one; when the last of them goes, it is closed.
 ///
 /// It uses the device's primary context, as other libraries of the process do, with a stream and a pool of memory of its
-/// own. All threads may use it: what they enqueue runs in the order in which it was enqueued.
+/// own, or [an engine's stream](Gpu::of_engine). All threads may use it: what they enqueue runs in the order in which it was enqueued.
 #[derive(Debug)]
 pub struct Gpu {
     pub(super) profile: GpuProfile,
@@ -31,8 +31,10 @@ pub struct Gpu {
     pub(super) pool: Option<MemoryPool>,
     pub(super) context: Arc<CudaContext>,
     pub(super) stream: Arc<CudaStream>,
-    /// Loaded images by their address in the binary.
-    pub(super) modules: Mutex<BTreeMap<usize, Arc<CudaModule>>>,
+    /// The stream is an engine's, which may capture it.
+    pub(super) lent: bool,
+    /// Loaded images by their address in the binary, for all streams of the context.
+    pub(super) modules: Arc<Mutex<BTreeMap<usize, Arc<CudaModule>>>>,
     /// Set once a kernel failed in a way that the context does not survive.
     pub(super) lost: OnceLock<String>,
     /// What buffers hold.
@@ -303,6 +305,11 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
+        // An engine's capture would be broken by whoever waits, and nothing runs in it.
+        if self.engine_captures().unwrap_or(false) {
+            return;
+        }
+        self.free_what_waits();
         // What was enqueued must not outlive what it uses; an error was reported to whoever waited, or to nobody.
         let _ = self.stream.synchronize();
     }

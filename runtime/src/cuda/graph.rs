@@ -137,6 +137,8 @@ impl Gpu {
         let mut state = self.capture.state();
         match &mut *state {
             Some(state) => state.given_up.push(address),
+            // Freeing would become a part of the engine's graph, or end its capture.
+            None if self.engine_captures().unwrap_or(false) => self.free_later(address),
             None => self.free_now(address),
         }
     }

@@ -7,8 +7,7 @@ use super::pool::{MemoryPool, MemoryUse};
 use super::probe;
 use crate::error::Error;
 use cudarc::driver::CudaContext;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
 impl Gpu {
     /// The device `cuda:index`, opened if it is not yet.
@@ -36,7 +35,8 @@ impl Gpu {
             stream,
             pool: MemoryPool::new(&context).map_err(failed)?,
             context,
-            modules: Mutex::new(BTreeMap::new()),
+            lent: false,
+            modules: Arc::default(),
             lost: OnceLock::new(),
             memory_use: MemoryUse::default(),
             capture: Capture::default(),

@@ -7,6 +7,7 @@ use super::device::{Function, Geometry, Gpu};
 use super::fault::Rows;
 use super::float_operands::Floats;
 use super::parameters::{Argument, Parameters, Quantized, Raw};
+use super::place::Place;
 use super::scratch::{DeviceScratch, Places, Scratch, room};
 use super::types::width;
 use super::weights::Weights;
@@ -87,7 +88,11 @@ impl ProductCode {
 }
 
 impl Launcher<ProductCode> {
-    pub(crate) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
+    pub(crate) fn cuda(
+        registry: &'static Registry,
+        candidate: Candidate,
+        place: &Place,
+    ) -> Result<Self, Error> {
         Launcher::on_gpu(registry, candidate, Op::Matmul, |code| {
             let name = candidate.entry.name;
             let of = |gpu: &Arc<Gpu>, function, threads, shared| {
@@ -105,7 +110,7 @@ impl Launcher<ProductCode> {
                     split,
                     fused,
                 } => {
-                    let gpu = Gpu::open(index)?;
+                    let gpu = place.open()?;
                     ProductCode {
                         function: of(&gpu, function, threads, 0)?,
                         gpu,
@@ -121,7 +126,7 @@ impl Launcher<ProductCode> {
                     }
                 }
                 CudaLaunch::Rows { function, threads, fewest, rows, tokens, shared, .. } => {
-                    let gpu = Gpu::open(index)?;
+                    let gpu = place.open()?;
                     ProductCode {
                         floats: Floats::load(&gpu, registry, candidate.entry, code)?,
                         function: of(&gpu, function, threads, shared)?,
@@ -300,7 +305,7 @@ impl Launcher<ProductCode> {
         })
     }
 
-    /// Whether operands are on this product's device.
+    /// Whether operands are on this product's device, and none of them in the output.
     pub(super) fn are_here(
         &self,
         input: DeviceInput<'_>,
@@ -311,6 +316,13 @@ impl Launcher<ProductCode> {
         let all = [Some(input.gpu()), bias.map(DeviceBuffer::gpu), Some(y.gpu())];
         if all.into_iter().flatten().any(|other| !Arc::ptr_eq(other, gpu)) {
             return Err(Error::WrongDevice { kernel: self.entry.name, index: gpu.profile().index });
+        }
+        let overlap = |what| Err(Error::Overlap { kernel: self.entry.name, what });
+        if input.overlaps(y) {
+            return overlap("the activations");
+        }
+        if bias.is_some_and(|bias| bias.overlaps(y)) {
+            return overlap("the bias");
         }
         Ok(())
     }

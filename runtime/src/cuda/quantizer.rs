@@ -4,6 +4,7 @@ use super::blocks::{DequantizeCode, QuantizeCode, report};
 use super::buffer::DeviceBuffer;
 use super::device::Gpu;
 use super::fault::Faults;
+use super::place::Place;
 use crate::device::Device;
 use crate::error::Error;
 use crate::launch::Launcher;
@@ -69,13 +70,36 @@ impl GpuQuantizer {
         quantizer: Option<&str>,
         index: u32,
     ) -> Result<GpuQuantizer, Error> {
+        GpuQuantizer::at(registry, format, quantizer, &Place::at(index))
+    }
+
+    /// The same on a device that is open: on an engine's stream, or one of several.
+    ///
+    /// # Errors
+    /// As for [`GpuQuantizer::new`].
+    pub fn on_gpu(
+        registry: &'static Registry,
+        format: &str,
+        quantizer: Option<&str>,
+        gpu: &Arc<Gpu>,
+    ) -> Result<GpuQuantizer, Error> {
+        GpuQuantizer::at(registry, format, quantizer, &Place::on(gpu))
+    }
+
+    fn at(
+        registry: &'static Registry,
+        format: &str,
+        quantizer: Option<&str>,
+        place: &Place,
+    ) -> Result<GpuQuantizer, Error> {
+        let index = place.index();
         let device = Device { kind: DeviceKind::Cuda, index };
         let prepared = registry.prepare(&Request::quantize(format, quantizer, 1, 0).on(device))?;
         let quantize =
-            Launcher::<QuantizeCode>::cuda(registry, prepared.decide_as_asked().candidate()?, index)?;
+            Launcher::<QuantizeCode>::cuda(registry, prepared.decide_as_asked().candidate()?, place)?;
         let prepared = registry.prepare(&Request::dequantize(format, 1, 0).on(device))?;
         let dequantize =
-            Launcher::<DequantizeCode>::cuda(registry, prepared.decide_as_asked().candidate()?, index)?;
+            Launcher::<DequantizeCode>::cuda(registry, prepared.decide_as_asked().candidate()?, place)?;
         let format = registry
             .formats
             .get(quantize.entry.format)

@@ -61,6 +61,21 @@ pub(super) fn room<'b, T: Number>(
     buffer.as_mut().ok_or(Error::TooLarge { what: "a buffer of a device" })
 }
 
+/// The same, with zeros where it is new: a quantizer that meets a fault leaves the row unwritten, and the product behind it reads
+/// that row before anybody knows.
+fn zeroed_room<'b, T: Number>(
+    buffer: &'b mut Option<DeviceBuffer<T>>,
+    gpu: &Arc<Gpu>,
+    len: usize,
+) -> Result<&'b mut DeviceBuffer<T>, Error> {
+    let grows = buffer.as_ref().is_none_or(|buffer| buffer.len() < len);
+    let buffer = room(buffer, gpu, len)?;
+    if grows {
+        buffer.fill_bytes(0)?;
+    }
+    Ok(buffer)
+}
+
 impl Scratch {
     /// What there is on `gpu`.
     pub(super) fn on(&mut self, gpu: &Arc<Gpu>) -> &mut DeviceScratch {
@@ -171,10 +186,10 @@ impl DeviceScratch {
     ) -> Result<Places, Error> {
         let times = |a: usize| a.checked_mul(m).ok_or(Error::TooLarge { what: "activations" });
         Ok(Places {
-            q: room(&mut self.q, gpu, times(stride)?)?.output(),
+            q: zeroed_room(&mut self.q, gpu, times(stride)?)?.output(),
             stride,
-            scales: room(&mut self.scales, gpu, times(layout.blocks)?)?.output(),
-            sums: room(&mut self.sums, gpu, times(layout.units)?)?.output(),
+            scales: zeroed_room(&mut self.scales, gpu, times(layout.blocks)?)?.output(),
+            sums: zeroed_room(&mut self.sums, gpu, times(layout.units)?)?.output(),
             fault: self.fault_address(gpu, Rows { k: layout.k, block })?,
         })
     }

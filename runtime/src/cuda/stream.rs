@@ -33,6 +33,10 @@ impl Gpu {
             return Err(self.capturing(what));
         }
         self.bind()?;
+        if self.engine_captures()? {
+            return Err(self.capturing(what));
+        }
+        self.free_what_waits();
         let done = act(self.stream().cu_stream());
         drop(state);
         Ok(done)

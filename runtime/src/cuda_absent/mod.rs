@@ -3,7 +3,7 @@
 
 mod types;
 
-pub(crate) use types::{Scratch, Weights, detect};
+pub(crate) use types::{Place, Scratch, Weights, detect};
 
 use crate::activations::Tokens;
 use crate::error::Error;
@@ -21,9 +21,9 @@ macro_rules! absent {
             pub(crate) fn cuda(
                 _: &'static $crate::registry::Registry,
                 candidate: $crate::decide::Candidate,
-                index: u32,
+                place: &$crate::cuda::Place,
             ) -> Result<Self, $crate::error::Error> {
-                Err($crate::launch::cannot_drive(candidate.entry, index))
+                Err($crate::launch::cannot_drive(candidate.entry, place.index()))
             }
         }
     )*};

@@ -7,6 +7,20 @@ pub(crate) fn detect(_: u32) -> Result<GpuProfile, NoGpu> {
     Err(NoGpu::FeatureOff)
 }
 
+/// A device by its index.
+#[derive(Clone, Debug)]
+pub(crate) struct Place(u32);
+
+impl Place {
+    pub(crate) fn at(index: u32) -> Place {
+        Place(index)
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.0
+    }
+}
+
 /// Weights on a device.
 #[derive(Debug)]
 pub(crate) enum Weights {}

@@ -4,7 +4,7 @@ use super::candidate::Candidate;
 use crate::error::Error;
 use crate::reason::Disabled;
 use crate::registry::Registry;
-use crate::request::Restrict;
+use crate::request::{Packings, Restrict};
 use gristmill_spec::vocab::{Isa, Op};
 
 /// A [`Restrict`] with its names looked up.
@@ -15,6 +15,7 @@ pub(super) struct Allowed {
     pub(super) disabled: Vec<usize>,
     /// Name of the packing whose kernels come first.
     pub(super) packing: Option<&'static str>,
+    pub(super) packings: Packings,
 }
 
 impl Allowed {
@@ -35,7 +36,8 @@ impl Allowed {
             Some(name) => Some(registry.packing(name)?),
             None => None,
         };
-        Ok(Allowed { isa: restrict.isa, only: only.map(|only| only.index), disabled, packing })
+        let (isa, packings) = (restrict.isa, restrict.packings);
+        Ok(Allowed { isa, only: only.map(|only| only.index), disabled, packing, packings })
     }
 
     pub(super) fn refuses(&self, registry: &Registry, candidate: &Candidate) -> Option<Disabled> {

@@ -5,6 +5,7 @@ use super::prepared::Prepared;
 use super::rules::broken_rule;
 use crate::error::Error;
 use crate::from_memory::FromMemory;
+use crate::held_once::HeldOnce;
 use crate::reason::{Reason, Refusal, Rejection, write_rejections};
 use crate::registry::Entry;
 use crate::request::Shape;
@@ -51,6 +52,13 @@ impl<'p> Decision<'p> {
     /// where that is not why it was chosen.
     pub fn packing_reason(&self) -> Option<&'p FromMemory> {
         let why = self.prepared.packing_reason(self.shape.n, self.shape.k)?;
+        (self.chosen?.packing() == Some(why.packing)).then_some(why)
+    }
+
+    /// Why weights on a GPU are held in the chosen kernel's packing and not in the one of the kernel that is preferred for one
+    /// token; `None` where that is not why it was chosen.
+    pub fn once_reason(&self) -> Option<&'p HeldOnce> {
+        let why = self.prepared.once_reason()?;
         (self.chosen?.packing() == Some(why.packing)).then_some(why)
     }
 
@@ -140,6 +148,12 @@ impl Prepared {
                 {
                     return Some(Reason::MoreBytes { over: chosen.entry.name, why: *why });
                 }
+                if let Some(why) = self.once_reason()
+                    && chosen.packing() == Some(why.packing)
+                    && candidate.packing() == Some(why.instead_of)
+                {
+                    return Some(Reason::OtherCopy { over: chosen.entry.name, why: *why });
+                }
                 let place = |of: &Candidate| self.usable.iter().position(|usable| usable.index == of.index);
                 match place(candidate) < place(&chosen) {
                     true => Some(Reason::Slower { than: chosen.entry.name }),
@@ -161,6 +175,9 @@ impl std::fmt::Display for Decision<'_> {
         write!(f, "{op} of `{format_name}` ({input}) on {device}, {}", self.shape)?;
         write!(f, "\nchosen: {} ({})", chosen.name, chosen.source)?;
         if let Some(why) = self.packing_reason() {
+            write!(f, "\nweights are held in {why}")?;
+        }
+        if let Some(why) = self.once_reason() {
             write!(f, "\nweights are held in {why}")?;
         }
         let rejected: Vec<Rejection> = self.rejected().collect();

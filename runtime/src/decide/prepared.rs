@@ -2,9 +2,11 @@
 
 use super::allowed::Allowed;
 use super::candidate::Candidate;
+use crate::cuda::Place;
 use crate::device::Device;
 use crate::from_memory::FromMemory;
 use crate::gpu::{GpuProfile, NoGpu};
+use crate::held_once::HeldOnce;
 use crate::reason::Reason;
 use crate::registry::{Registry, WithoutImage};
 use crate::request::{PrecisionMode, Shape};
@@ -23,6 +25,8 @@ pub struct Prepared {
     pub(super) input: DType,
     pub(super) precision: PrecisionMode,
     pub(super) device: Device,
+    /// On which opened device its handles work.
+    pub(super) place: Place,
     pub(super) shape: Shape,
     /// Elements of a block, where rows must be whole blocks; 1 elsewhere.
     pub(super) elements: usize,
@@ -36,6 +40,8 @@ pub struct Prepared {
     pub(super) tuned: Box<[Box<[Candidate]>]>,
     /// Why `usable` begins with the packing of the fewest bytes, where it does for that reason.
     pub(super) from_memory: Option<FromMemory>,
+    /// Why `usable` begins with the packing that serves every number of tokens, where it does for that reason.
+    pub(super) held_once: Option<HeldOnce>,
     /// How activations get to int8, for a product that starts from floats.
     pub(super) activations: Option<Arc<Prepared>>,
     pub(super) features: FeatureSet,
@@ -44,4 +50,23 @@ pub struct Prepared {
     /// Kernels that would come into question if they had an image.
     pub(super) without: Box<[&'static WithoutImage]>,
     pub(super) allowed: Allowed,
+}
+
+impl Prepared {
+    /// The same decisions, with handles that work on a device that is open already: on an engine's stream, or one of several.
+    ///
+    /// # Errors
+    /// [`Error::OtherGpu`](crate::Error::OtherGpu) where decisions are for another device.
+    #[cfg(feature = "cuda")]
+    pub fn on_gpu(self, gpu: &Arc<crate::cuda::Gpu>) -> Result<Prepared, crate::Error> {
+        let found = Device::cuda(gpu.profile().index);
+        if self.device != found {
+            return Err(crate::Error::OtherGpu { expected: self.device, found });
+        }
+        Ok(Prepared { place: Place::on(gpu), ..self })
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
 }

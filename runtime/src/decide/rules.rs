@@ -17,6 +17,13 @@ pub(super) fn keeps(rule: &DimRule, value: usize) -> bool {
         && (rule.multiple_of <= 1 || value.is_multiple_of(rule.multiple_of))
 }
 
+/// What is left of an inclusive range when `min..=max` is taken out.
+pub(super) fn without((from, to): (u64, u64), min: u64, max: u64) -> impl Iterator<Item = (u64, u64)> {
+    let below = min.checked_sub(1).filter(|below| *below >= from).map(|below| (from, below.min(to)));
+    let above = max.checked_add(1).filter(|above| *above <= to).map(|above| (above.max(from), to));
+    below.into_iter().chain(above)
+}
+
 /// The first rule that `shape` breaks.
 pub(crate) fn broken_rule(rules: &ShapeRules, shape: Shape) -> Option<BrokenRule> {
     let broken = |dim, rule: &DimRule, value: usize| {

@@ -2,8 +2,7 @@
 
 use super::candidate::Candidate;
 use super::prepared::Prepared;
-use super::rules::{fits, keeps};
-use super::without;
+use super::rules::{fits, keeps, without};
 use crate::device::{Caches, Device};
 use crate::from_memory::FromMemory;
 use crate::packed_size::packed_bytes;
@@ -48,7 +47,7 @@ impl Prepared {
     }
 
     /// Whether kernels that read a packing and use at least `features` serve all numbers of tokens for this `n` and `k`.
-    fn takes_every_m(&self, packing: &str, features: FeatureSet) -> bool {
+    pub(super) fn takes_every_m(&self, packing: &str, features: FeatureSet) -> bool {
         let mut open = vec![(1, u64::MAX)];
         let reads = |candidate: &&Candidate| {
             let rules = &candidate.entry.shape;

@@ -29,11 +29,11 @@ impl Quantizer {
     /// processor.
     pub fn new(decision: &Decision<'_>) -> Result<Quantizer, Error> {
         let registry = decision.prepared().registry();
-        let index = decision.prepared().device().index;
+        let place = decision.prepared().place();
         let on = On::of(
             registry,
             decision.candidate()?,
-            index,
+            place,
             Launcher::quantize,
             Launcher::<cuda::QuantizeCode>::cuda,
         )?;
@@ -150,9 +150,9 @@ impl Dequantizer {
     /// As for [`Quantizer::new`].
     pub fn new(decision: &Decision<'_>) -> Result<Dequantizer, Error> {
         let registry = decision.prepared().registry();
-        let index = decision.prepared().device().index;
+        let place = decision.prepared().place();
         let gpu = Launcher::<cuda::DequantizeCode>::cuda;
-        let on = On::of(registry, decision.candidate()?, index, Launcher::dequantize, gpu)?;
+        let on = On::of(registry, decision.candidate()?, place, Launcher::dequantize, gpu)?;
         let format = format_of(registry, on.entry())?;
         Ok(Dequantizer { on, format })
     }

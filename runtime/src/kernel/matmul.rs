@@ -9,6 +9,7 @@ use crate::cuda;
 use crate::decide::{Candidate, Decision, Prepared};
 use crate::error::Error;
 use crate::from_memory::FromMemory;
+use crate::held_once::HeldOnce;
 use crate::launch::{self, ActivationCode, Launcher, MatmulCode, On, PanelSize, Panels};
 use crate::output::Output;
 use crate::packed_size::PackedSize;
@@ -41,6 +42,8 @@ pub struct Matmul {
     dtypes: Vec<DType>,
     /// The kernel's index in its registry, and why its packing is the one with the fewest bytes, if that is why it was chosen.
     from_memory: Option<(usize, FromMemory)>,
+    /// The same for one copy on a GPU.
+    held_once: Option<(usize, HeldOnce)>,
 }
 
 impl Matmul {
@@ -57,8 +60,8 @@ impl Matmul {
     /// The handle for one of the usable candidates of `prepared`, for weights of `n` rows of `k`.
     pub(crate) fn of(prepared: &Prepared, candidate: Candidate, n: usize, k: usize) -> Result<Matmul, Error> {
         let registry = prepared.registry();
-        let index = prepared.device().index;
-        let on = On::of(registry, candidate, index, Launcher::matmul, Launcher::<cuda::ProductCode>::cuda)?;
+        let place = prepared.place();
+        let on = On::of(registry, candidate, place, Launcher::matmul, Launcher::<cuda::ProductCode>::cuda)?;
         let entry = on.entry();
         let format = format_of(registry, entry)?;
         let (packing, unit) = match &on {
@@ -79,7 +82,7 @@ impl Matmul {
         let activations = prepared.activations().filter(|_| from_int8 && !fused);
         for candidate in activations.map_or(&[][..], |activations| activations.usable()) {
             let gpu = Launcher::<cuda::ActivationCode>::cuda;
-            quantizers.push(On::of(registry, *candidate, index, Launcher::activations, gpu)?);
+            quantizers.push(On::of(registry, *candidate, place, Launcher::activations, gpu)?);
         }
         let dequantizer = match packing {
             Some(_) => None,
@@ -99,6 +102,8 @@ impl Matmul {
             .filter(|dtype| described(dtype) && (from_float || *dtype == DType::I8));
         let chosen_for = prepared.packing_reason(n, k);
         let chosen_for = chosen_for.filter(|why| packing.is_some_and(|packing| packing.name == why.packing));
+        let once = prepared.once_reason();
+        let once = once.filter(|why| packing.is_some_and(|packing| packing.name == why.packing));
         Ok(Matmul {
             layout: WeightLayout { format, packing, unit },
             activation_format,
@@ -107,6 +112,7 @@ impl Matmul {
             dequantizer,
             dtypes: dtypes.collect(),
             from_memory: chosen_for.map(|why| (candidate.index, *why)),
+            held_once: once.map(|why| (candidate.index, *why)),
             on,
         })
     }
@@ -141,6 +147,9 @@ impl Matmul {
         self.on.record(recording)?;
         if let (Some(recording), Some((index, why))) = (recording, self.from_memory) {
             recording.ledger.packed_for(index, why);
+        }
+        if let (Some(recording), Some((index, why))) = (recording, self.held_once) {
+            recording.ledger.held_once_for(index, why);
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ pub(crate) use product::{MatmulCode, PanelSize, Panels, pack};
 #[cfg(feature = "cuda")]
 pub(crate) use tally::Tally;
 
+use crate::cuda::Place;
 use crate::decide::Candidate;
 use crate::device::{CpuProfile, Device};
 use crate::error::Error;
@@ -73,14 +74,14 @@ impl<C, G> On<C, G> {
     pub(crate) fn of(
         registry: &'static Registry,
         candidate: Candidate,
-        index: u32,
+        place: &Place,
         cpu: impl FnOnce(&'static Registry, Candidate) -> Result<Launcher<C>, Error>,
-        cuda: impl FnOnce(&'static Registry, Candidate, u32) -> Result<Launcher<G>, Error>,
+        cuda: impl FnOnce(&'static Registry, Candidate, &Place) -> Result<Launcher<G>, Error>,
     ) -> Result<On<C, G>, Error> {
         match candidate.entry.device {
             DeviceKind::Cpu => cpu(registry, candidate).map(On::Cpu),
-            DeviceKind::Cuda => cuda(registry, candidate, index).map(On::Cuda),
-            DeviceKind::Rocm | DeviceKind::Metal => Err(cannot_drive(candidate.entry, index)),
+            DeviceKind::Cuda => cuda(registry, candidate, place).map(On::Cuda),
+            DeviceKind::Rocm | DeviceKind::Metal => Err(cannot_drive(candidate.entry, place.index())),
         }
     }
 
@@ -167,7 +168,8 @@ impl<C> Launcher<C> {
             gpu.count_later(Tally { launch, ledger: self.ledger.clone() });
             return Ok(());
         }
-        let time = if timing() {
+        // What an engine captures has no times.
+        let time = if timing() && !gpu.engine_captures()? {
             Some(gpu.time(enqueue)?.1)
         } else {
             enqueue()?;

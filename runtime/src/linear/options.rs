@@ -60,6 +60,10 @@ pub struct LinearOptions {
     pub restrict: Option<Restrict>,
     /// Measured orders of kernels; `None`: those of the environment where `restrict` is its, else none.
     pub tuning: Option<Arc<Tuning>>,
+    /// The opened GPU that it works on, where that is an engine's or one of several streams; `None`: the one of `device`. It must be of
+    /// `device` ([`LinearOptions::on_gpu`] sets both).
+    #[cfg(feature = "cuda")]
+    pub gpu: Option<Arc<crate::cuda::Gpu>>,
 }
 
 impl Default for LinearOptions {
@@ -73,6 +77,8 @@ impl Default for LinearOptions {
             working_set: None,
             restrict: Some(Restrict::default()),
             tuning: None,
+            #[cfg(feature = "cuda")]
+            gpu: None,
         }
     }
 }
@@ -82,6 +88,28 @@ impl LinearOptions {
     /// layer is made.
     pub fn from_env() -> LinearOptions {
         LinearOptions { restrict: None, ..LinearOptions::default() }
+    }
+
+    /// On a GPU that is open: an engine's ([`Gpu::of_engine`](crate::cuda::Gpu::of_engine)), or one of several streams.
+    #[cfg(feature = "cuda")]
+    pub fn on_gpu(self, gpu: &Arc<crate::cuda::Gpu>) -> LinearOptions {
+        LinearOptions { device: Device::cuda(gpu.profile().index), gpu: Some(Arc::clone(gpu)), ..self }
+    }
+
+    /// Decisions with handles that work where this says.
+    pub(super) fn placed(&self, prepared: Prepared) -> Result<Prepared, Error> {
+        #[cfg(feature = "cuda")]
+        if let Some(gpu) = &self.gpu {
+            let found = Device::cuda(gpu.profile().index);
+            if self.device != found {
+                return Err(Error::OtherGpu { expected: self.device, found });
+            }
+            // A policy may have moved the layer to the processor.
+            if prepared.device() == found {
+                return prepared.on_gpu(gpu);
+            }
+        }
+        Ok(prepared)
     }
 
     /// What restricts and orders kernels: what is said here, else what the environment says.
@@ -106,7 +134,12 @@ impl LinearOptions {
         shape: Shape,
     ) -> Result<Prepared, Error> {
         let (restrict, tuning) = self.resolved(registry)?;
-        registry.prepare_tuned(&self.request(format, shape), CpuProfile::detect(), &restrict, &tuning)
+        self.placed(registry.prepare_tuned(
+            &self.request(format, shape),
+            CpuProfile::detect(),
+            &restrict,
+            &tuning,
+        )?)
     }
 
     pub(super) fn request<'f>(&self, format: &'f str, shape: Shape) -> Request<'f> {

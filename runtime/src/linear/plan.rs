@@ -56,8 +56,9 @@ impl LayerPlan {
         let (restrict, tuning) = options.resolved(registry)?;
         let decode = Shape { m: 1, n, k };
         let request = options.request(format, decode);
-        let prepare =
-            |request: &Request<'_>| registry.prepare_tuned(request, CpuProfile::detect(), &restrict, &tuning);
+        let prepare = |request: &Request<'_>| {
+            options.placed(registry.prepare_tuned(request, CpuProfile::detect(), &restrict, &tuning)?)
+        };
         let note = |refused: &Prepared, instead| {
             Arc::new(FallbackNote {
                 policy: options.policy.name(),

@@ -172,6 +172,7 @@ impl Done {
             "packed_bytes": packed_bytes,
             "working_set": held.working_set(),
             "from_memory": held.json(),
+            "held_once": held.once_json(),
             "tensors": rows.collect::<Vec<_>>(),
             "without_kernel": self.without.json(),
             "defective": self.defects.iter().map(|(tensor, what)| json!({"tensor": tensor, "problem": what})).collect::<Vec<_>>(),

@@ -62,6 +62,17 @@ static int without_context() {
     say("memory is freed by a thread without a context");
     return INVALID_CONTEXT;
 }
+GM_API cuPointerGetAttribute(void* data, int attribute, uint64_t address) {
+    GM_USABLE;
+    const int device_ordinal = 9;
+    if (attribute != device_ordinal) return INVALID_VALUE;
+    auto after = driver().memory.upper_bound(address);
+    if (after == driver().memory.begin()) return INVALID_VALUE;
+    --after;
+    if (address >= after->first + after->second.bytes || after->second.freed) return INVALID_VALUE;
+    *static_cast<int*>(data) = int(after->second.device - driver().devices);
+    return SUCCESS;
+}
 GM_API cuMemFree_v2(uint64_t address) {
     GM_LOCK;
     if (!address) return SUCCESS;

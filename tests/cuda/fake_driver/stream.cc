@@ -37,6 +37,12 @@ GM_API cuStreamSynchronize(void* handle) {
     trim(stream->device);
     return error;
 }
+GM_API cuStreamGetCtx(void* handle, void** context) {
+    GM_USABLE;
+    Stream* stream = stream_of(handle);
+    if (!known(stream)) return INVALID_HANDLE;
+    return *context = stream->device, SUCCESS;
+}
 GM_API cuStreamQuery(void* handle) {
     GM_USABLE;
     Stream* stream = stream_of(handle);

@@ -1,6 +1,6 @@
 //! Rows by index on a device.
 
-use crate::cuda::{DeviceBuffer, Elements, Faults, Rows, fault_at, parameters, size, types};
+use crate::cuda::{DeviceBuffer, Elements, Faults, Place, Rows, fault_at, parameters, size, types};
 use crate::decide::Candidate;
 use crate::error::Error;
 use crate::launch::Launcher;
@@ -15,8 +15,12 @@ use gristmill_spec::vocab::Op;
 pub(super) struct EmbedCode(Elements);
 
 impl Launcher<EmbedCode> {
-    pub(super) fn cuda(registry: &'static Registry, candidate: Candidate, index: u32) -> Result<Self, Error> {
-        Elements::load(registry, candidate, index, Op::Embed, EmbedCode)
+    pub(super) fn cuda(
+        registry: &'static Registry,
+        candidate: Candidate,
+        place: &Place,
+    ) -> Result<Self, Error> {
+        Elements::load(registry, candidate, place, Op::Embed, EmbedCode)
     }
 
     /// Rows of a matrix by index; the caller found that each index is of a row and that `dst`, not empty, holds their values.

@@ -54,9 +54,9 @@ impl Embedder {
     /// processor.
     pub fn new(decision: &Decision<'_>) -> Result<Embedder, Error> {
         let registry = decision.prepared().registry();
-        let index = decision.prepared().device().index;
+        let place = decision.prepared().place();
         let (cpu, gpu) = (Launcher::<cpu::EmbedCode>::cpu, Launcher::<cuda::EmbedCode>::cuda);
-        let on = On::of(registry, decision.candidate()?, index, cpu, gpu)?;
+        let on = On::of(registry, decision.candidate()?, place, cpu, gpu)?;
         let format = format_of(registry, on.entry())?;
         Ok(Embedder { on, format })
     }
