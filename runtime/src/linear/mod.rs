@@ -112,7 +112,7 @@ impl Linear {
             choices.push(Choice { matmul, packed: at });
         }
         let plain = match plan.plain {
-            Some(note) => Some((dequantize(&plan.prepared, [n, k], weights)?, note)),
+            Some(note) => Some((dequantize(&plan.prepared, [n, k], weights, threads)?, note)),
             None => None,
         };
         let LayerPlan { prepared, int8, moved, .. } = plan;
@@ -449,6 +449,7 @@ fn dequantize(
     prepared: &Prepared,
     [n, k]: [usize; 2],
     weights: &[QuantizedMatrix<'_>],
+    threads: &Threads,
 ) -> Result<PlainWeights, Error> {
     let registry = prepared.registry();
     let reads = prepared.sibling(Op::Dequantize, DType::F32, Shape::matrix(n, k))?;
@@ -464,7 +465,7 @@ fn dequantize(
     let mut done = 0;
     for matrix in weights {
         let size = matrix.n() * k;
-        dequantizer.run(matrix, &mut values[done..][..size])?;
+        dequantizer.run_on(matrix, &mut values[done..][..size], threads)?;
         done += size;
     }
     Ok(PlainWeights { values, k, activations })
