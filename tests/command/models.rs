@@ -162,6 +162,9 @@ fn receipts_say_what_ran() -> Outcome {
     check(&[]).code(1).says("wrong: kernel");
     std::fs::write(&receipt, told.replace("\"devices\":[\"cpu\"]", "\"devices\":[\"cpu\",\"cuda\"]"))?;
     check(&[]).code(1).says("claims device");
+    let step = r#""fallbacks":[],"recoveries":[{"step":"quarantined","kernel":"one","reason":"two"}]"#;
+    std::fs::write(&receipt, told.replace(r#""fallbacks":[]"#, step))?;
+    check(&["cpu"]).code(0).says("recovery: kernel one failed (two), step quarantined");
     std::fs::write(&receipt, "{}")?;
     check(&[]).code(1).says("not a receipt");
     std::fs::write(&receipt, "no JSON")?;

@@ -1,9 +1,11 @@
 //! A layer: weights packed once, a kernel chosen by shape at each run, and a stated policy for the
 //! case that there is none.
 
+mod guarded;
 mod options;
 mod plan;
 
+pub use guarded::{GuardOptions, GuardedLinear};
 pub use options::{LinearOptions, Policy};
 pub use plan::LayerMemory;
 
@@ -19,7 +21,7 @@ use crate::output::Output;
 use crate::plain::PlainWeights;
 use crate::product::{Destination, Store};
 use crate::receipt::{FallbackNote, Recording};
-use crate::registry::Registry;
+use crate::registry::{Entry, Registry};
 use crate::request::Shape;
 use crate::threads::Threads;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
@@ -434,6 +436,11 @@ impl Linear {
             }
             None => Err(refused(&self.prepared, shape)),
         }
+    }
+
+    /// Every kernel that runs of this layer may launch, some more than once.
+    fn kernels(&self) -> impl Iterator<Item = &'static Entry> {
+        self.choices.iter().flat_map(|choice| choice.matmul.kernels())
     }
 
     /// What decide gives for a shape, if it was taken.
