@@ -4,11 +4,11 @@
 //! readings of the clock and an entry in a histogram. Nothing waits: where two threads have a time for one histogram at once, one
 //! of them is left out and counted as lost. `cargo bench -p gristmill-ops` measures what this is beside the product.
 
-use crate::snapshot::{Bucket, FallbackCount, KernelLoad, Sampled, Snapshot};
+use crate::snapshot::{Bucket, FallbackCount, KernelLoad, RecoveryCount, Sampled, Snapshot};
 use gristmill_runtime::observe::{FellBack, Launch, Observer, observe, set_observing};
 use gristmill_runtime::tuning::{ShapeClass, cpu};
 use gristmill_runtime::vocab::{DeviceKind, Op};
-use gristmill_runtime::{Device, Error, Registry, Shape};
+use gristmill_runtime::{Device, Error, Recovery, Registry, Shape};
 use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
@@ -44,6 +44,7 @@ pub struct Monitor {
     /// A place for each entry and class; what was never launched has none.
     cells: Box<[OnceLock<Box<Cell>>]>,
     fallbacks: Mutex<Vec<Taken>>,
+    recoveries: Mutex<Vec<RecoveryCount>>,
     lost: AtomicU64,
 }
 
@@ -109,6 +110,7 @@ impl Monitor {
             began: Instant::now(),
             cells: (0..places).map(|_| OnceLock::new()).collect(),
             fallbacks: Mutex::default(),
+            recoveries: Mutex::default(),
             lost: AtomicU64::new(0),
         });
         let monitor: &'static Monitor = Box::leak(monitor);
@@ -167,6 +169,7 @@ impl Monitor {
             lost_samples: self.lost.load(Ordering::Relaxed),
             kernels,
             fallbacks: fallbacks.iter().map(Taken::count).collect(),
+            recoveries: self.recoveries.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
 
@@ -229,6 +232,36 @@ impl Observer for Monitor {
         let FellBack { policy, op, format, device, reason, instead } = fallback;
         let (format, reason) = (format.to_owned(), reason.to_owned());
         fallbacks.push(Taken { policy, op, format, device, reason, instead, runs: 1 });
+    }
+
+    fn recovered(&self, recovery: &Recovery) {
+        let (step, id) = (recovery.step.name(), recovery.id.to_string());
+        let (then, seconds) = (recovery.then.map(str::to_owned), recovery.time.as_secs_f64());
+        let mut recoveries = self.recoveries.lock().unwrap_or_else(PoisonError::into_inner);
+        // Reasons name outputs, so they don't tell one row from another.
+        let same = |known: &&mut RecoveryCount| {
+            known.step == step
+                && known.id == id
+                && known.format == recovery.format
+                && known.success == recovery.success
+        };
+        if let Some(known) = recoveries.iter_mut().find(same) {
+            known.count += 1;
+            known.seconds += seconds;
+            known.then = then;
+            return;
+        }
+        recoveries.push(RecoveryCount {
+            step: step.to_owned(),
+            kernel: recovery.kernel.to_owned(),
+            id,
+            format: recovery.format.clone(),
+            success: recovery.success,
+            reason: recovery.reason.clone(),
+            then,
+            count: 1,
+            seconds,
+        });
     }
 }
 

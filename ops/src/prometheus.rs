@@ -57,6 +57,22 @@ impl Snapshot {
             ]);
             line(&mut out, "gristmill_fallbacks_total", &labels, fallback.runs);
         }
+        head(
+            &mut out,
+            "gristmill_recoveries_total",
+            "counter",
+            "Steps done because of a kernel that failed.",
+        );
+        for recovery in &self.recoveries {
+            let labels = Labels(&[
+                ("step", &recovery.step),
+                ("kernel", &recovery.kernel),
+                ("id", &recovery.id),
+                ("format", &recovery.format),
+                ("success", &recovery.success),
+            ]);
+            line(&mut out, "gristmill_recoveries_total", &labels, recovery.count);
+        }
         head(&mut out, "gristmill_lost_samples_total", "counter", "Times that were taken and not kept.");
         line(
             &mut out,

@@ -1,6 +1,6 @@
 //! What a history holds.
 
-use crate::snapshot::{FallbackCount, KernelLoad, Snapshot};
+use crate::snapshot::{FallbackCount, KernelLoad, RecoveryCount, Snapshot};
 use gristmill_runtime::{Registry, Tuning};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -125,6 +125,9 @@ pub struct Watch {
     pub lost_samples: u64,
     /// Fallbacks that were taken.
     pub fallbacks: Vec<FallbackCount>,
+    /// What was done where a kernel failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recoveries: Vec<RecoveryCount>,
 }
 
 /// Records of one file, or of a whole history.
@@ -142,7 +145,16 @@ impl Records {
     /// What a monitor saw.
     pub fn of_snapshot(snapshot: Snapshot) -> Records {
         let Snapshot {
-            at, seconds, machine, compiler, sampled_every, lost_samples, kernels, fallbacks, ..
+            at,
+            seconds,
+            machine,
+            compiler,
+            sampled_every,
+            lost_samples,
+            kernels,
+            fallbacks,
+            recoveries,
+            ..
         } = snapshot;
         let record = |load: KernelLoad| Record {
             source: Source::Monitor,
@@ -159,7 +171,15 @@ impl Records {
             load: Some(load),
         };
         let records = kernels.into_iter().map(record).collect();
-        let watch = Watch { at, machine: machine.clone(), seconds, sampled_every, lost_samples, fallbacks };
+        let watch = Watch {
+            at,
+            machine: machine.clone(),
+            seconds,
+            sampled_every,
+            lost_samples,
+            fallbacks,
+            recoveries,
+        };
         Records { records, watches: vec![watch], set_aside: Vec::new() }
     }
 

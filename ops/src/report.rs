@@ -198,6 +198,18 @@ impl Report {
                     "`gristmill explain` says what is missing; policy Strict makes it an error",
                 );
             }
+            for step in &watch.recoveries {
+                let outcome = if step.success { "the run that followed was good" } else { "it did not help" };
+                self.found(
+                    format!("{} failed on {}", step.kernel, watch.machine),
+                    format!(
+                        "step {} {} times, {:.3} s, {outcome}: {}",
+                        step.step, step.count, step.seconds, step.reason
+                    ),
+                    "take the machine out of service and run `gristmill verify` there; until then GRISTMILL_DISABLE leaves the kernel out \
+                     from the start",
+                );
+            }
         }
     }
 

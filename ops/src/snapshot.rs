@@ -26,6 +26,9 @@ pub struct Snapshot {
     pub kernels: Vec<KernelLoad>,
     /// Fallbacks that were taken.
     pub fallbacks: Vec<FallbackCount>,
+    /// What guarded layers did where a kernel failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recoveries: Vec<RecoveryCount>,
 }
 
 /// A kernel in one class of shapes.
@@ -104,6 +107,30 @@ pub struct FallbackCount {
     pub instead: String,
     /// How often.
     pub runs: u64,
+}
+
+/// How often a step was done because of a kernel that failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecoveryCount {
+    /// Name of the step.
+    pub step: String,
+    /// The kernel.
+    pub kernel: String,
+    /// Its identity.
+    pub id: String,
+    /// The weight format.
+    pub format: String,
+    /// Whether the run that followed failed in no kernel.
+    pub success: bool,
+    /// What was seen, the first time.
+    pub reason: String,
+    /// The kernel that was there then, the last time; absent where none was left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub then: Option<String>,
+    /// How often.
+    pub count: u64,
+    /// Seconds of all of them, with the runs that followed.
+    pub seconds: f64,
 }
 
 impl Sampled {

@@ -41,6 +41,7 @@ fn what_is_added_is_there_once() -> Result<(), Box<dyn Error>> {
         sampled_every: 61,
         lost_samples: 0,
         fallbacks: Vec::new(),
+        recoveries: Vec::new(),
     });
     assert_eq!(History::open(&path)?.add(&first)?, Added { new: 3, known: 0 });
     let second = records(vec![record("b", 2, 1.5), record("c", 3, 1.0)]);

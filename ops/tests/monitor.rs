@@ -4,8 +4,10 @@
 mod toy;
 
 use gristmill_ops::{KernelLoad, Monitor, MonitorOptions, Snapshot};
+use gristmill_runtime::registry::KernelId;
 use gristmill_runtime::{
-    Dequantizer, Device, Error, Input, Linear, LinearOptions, Policy, QuantizedMatrix, Request, Threads,
+    Dequantizer, Device, Error, GuardOptions, GuardedLinear, Input, Linear, LinearOptions, Policy,
+    QuantizedBuf, QuantizedMatrix, Request, Threads,
 };
 use prometheus_parse::{Scrape, Value};
 
@@ -68,7 +70,21 @@ fn counts_are_those_of_the_calls() -> Result<(), Box<dyn std::error::Error>> {
         moved.forward(Input::F32(&x[..8]), 1, None, &mut y[..4], &mut workspace, &threads)?;
     }
 
+    // A kernel that the program does not trust any more.
+    let guard = GuardOptions::default();
+    let quarantine = guard.quarantine.clone();
+    let weights = QuantizedBuf::new(&toy::FORMATS[toy::TAIL2], 4, 8, toy::tail2(4, 8))?;
+    let guarded = GuardedLinear::new(&toy::REGISTRY, weights, &LinearOptions::default(), guard, &threads)?;
+    quarantine.add(KernelId(0x1001), "not trusted");
+    guarded.forward(Input::F32(&x[..8]), 1, None, &mut y[..4], &mut workspace, &threads)?;
+    guarded.forward(Input::F32(&x[..8]), 1, None, &mut y[..4], &mut workspace, &threads)?;
+
     let snapshot = monitor.snapshot();
+    let [recovery] = snapshot.recoveries.as_slice() else { return Err("one step".into()) };
+    assert_eq!((recovery.step.as_str(), recovery.count, recovery.success), ("decided-again", 1, true));
+    let [kernel, reason] = [&recovery.kernel, &recovery.reason].map(String::as_str);
+    assert_eq!((kernel, reason), ("matmul.tail2.avx2.decode", "not trusted"));
+    assert_eq!(recovery.then.as_deref(), Some("matmul.tail2.scalar"));
     let dequantize = load(&snapshot, "dequantize.tiny8.scalar", 1).ok_or("it was launched")?;
     assert_eq!((dequantize.launches, dequantize.bytes_in, dequantize.bytes_out), (7, 7 * 48, 7 * 128));
     assert_eq!(dequantize.faults, Some(0));
@@ -85,7 +101,7 @@ fn counts_are_those_of_the_calls() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(product.time, None, "the first of a class is not timed");
     let activations = load(&snapshot, "quantize_activations.step4.scalar", 1).ok_or("it was launched")?;
     assert_eq!((activations.launches, activations.faults), (6, Some(1)));
-    assert_eq!(load(&snapshot, "matmul.tail2.scalar", 1), None, "what was not launched is absent");
+    assert_eq!(load(&snapshot, "matmul.tail2.avx2.decode", 1), None, "what was not launched is absent");
 
     let [fallback] = snapshot.fallbacks.as_slice() else { return Err("one fallback".into()) };
     assert_eq!((fallback.runs, fallback.device.as_str(), fallback.format.as_str()), (2, "cuda:0", "tiny8"));
@@ -107,6 +123,8 @@ fn counts_are_those_of_the_calls() -> Result<(), Box<dyn std::error::Error>> {
     let faults = scraped(&scrape, "gristmill_faults_total", &of("quantize_activations.step4.scalar"));
     assert_eq!(faults, Some(1.0));
     assert_eq!(scraped(&scrape, "gristmill_fallbacks_total", &[("policy", "cpu")]), Some(2.0));
+    let step = [("step", "decided-again"), ("kernel", "matmul.tail2.avx2.decode"), ("success", "true")];
+    assert_eq!(scraped(&scrape, "gristmill_recoveries_total", &step), Some(1.0));
     let histograms: Vec<_> = scrape
         .samples
         .iter()

@@ -1,7 +1,9 @@
 //! Reports: what is planted in records is in them, with its numbers, and a page stands alone.
 
 use gristmill_ops::report::Report;
-use gristmill_ops::{Bucket, FallbackCount, KernelLoad, Record, Records, Sampled, Snapshot, Source, Work};
+use gristmill_ops::{
+    Bucket, FallbackCount, KernelLoad, Record, Records, RecoveryCount, Sampled, Snapshot, Source, Work,
+};
 use std::error::Error;
 
 /// A kernel that was launched `launches` times, with a median of 10 us and a mean of 20.
@@ -49,6 +51,17 @@ fn snapshot(at: u64, kernels: Vec<KernelLoad>) -> Snapshot {
             reason: "<script>alert(1)</script>".to_owned(),
             instead: "a kernel on the processor".to_owned(),
             runs: 41,
+        }],
+        recoveries: vec![RecoveryCount {
+            step: "quarantined".to_owned(),
+            kernel: "matmul.q9.avx512".to_owned(),
+            id: "1234".to_owned(),
+            format: "q9".to_owned(),
+            success: true,
+            reason: "it panicked: <b>".to_owned(),
+            then: None,
+            count: 3,
+            seconds: 0.25,
         }],
     }
 }
@@ -111,6 +124,7 @@ fn what_is_planted_is_found_with_its_numbers() {
         "matmul.tail refused its input",
         "matmul.tail has a long tail",
         "matmul of q9 did not run on cuda:0",
+        "matmul.q9.avx512 failed on machine",
         "matmul.poor is far below its ceiling",
     ];
     assert_eq!(about.len(), expected.len(), "{about:?}");
@@ -130,6 +144,7 @@ fn what_is_planted_is_found_with_its_numbers() {
     cites("refused its input", &["7 of 1000 launches"]);
     cites("long tail", &["90.0 us", "10.0 us", "9.0 times", "200 samples"]);
     cites("did not run on", &["41 runs"]);
+    cites("q9.avx512 failed", &["quarantined 3 times", "0.250 s", "was good: it panicked"]);
     cites("far below", &["12 %", "10.0 us"]);
     cites("no tuning of", &["75 %", "3000 launches"]);
     assert!(report.absent.is_empty(), "{:?}", report.absent);

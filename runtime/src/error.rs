@@ -486,6 +486,17 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// A kernel panicked or computed something else than the portable one, and no other is left for the layer.
+    #[error(
+        "kernel `{kernel}` failed and no other one is left: {why}\n  \
+         help: `gristmill verify` looks at every kernel of this build on this machine"
+    )]
+    KernelFailed {
+        /// The kernel.
+        kernel: &'static str,
+        /// What was seen.
+        why: String,
+    },
     /// A program has one observer of launches.
     #[error("this program has an observer of launches already\n  help: start the monitor once, and keep it")]
     SecondObserver,

@@ -5,6 +5,7 @@
 use crate::device::Device;
 use crate::error::Error;
 use crate::receipt::FallbackNote;
+use crate::recovery::Recovery;
 use crate::registry::{Entry, Registry};
 use crate::request::Shape;
 use gristmill_spec::vocab::Op;
@@ -26,6 +27,11 @@ pub trait Observer: Send + Sync {
 
     /// A layer did something else than it was asked for, as its policy allows.
     fn fell_back(&self, fallback: FellBack<'_>);
+
+    /// A [`GuardedLinear`](crate::GuardedLinear) did something because a kernel failed.
+    fn recovered(&self, recovery: &Recovery) {
+        let _ = recovery;
+    }
 }
 
 /// A launch.
@@ -94,6 +100,13 @@ pub(crate) fn fell_back(note: &FallbackNote) {
     if let Some(observer) = observer() {
         let FallbackNote { policy, op, format, device, reason, instead, .. } = note;
         observer.fell_back(FellBack { policy, op: *op, format, device: *device, reason, instead });
+    }
+}
+
+/// Tells of a step of recovery.
+pub(crate) fn recovered(recovery: &Recovery) {
+    if let Some(observer) = observer() {
+        observer.recovered(recovery);
     }
 }
 

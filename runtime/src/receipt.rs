@@ -7,6 +7,7 @@
 use crate::device::{CpuProfile, Device};
 use crate::from_memory::FromMemory;
 use crate::held_once::HeldOnce;
+use crate::recovery::Recovery;
 use crate::registry::{KernelId, Registry};
 use gristmill_spec::vocab::{DeviceKind, Op};
 use std::fmt::Write as _;
@@ -33,6 +34,20 @@ pub(crate) struct Ledger {
     held_once: Box<[OnceLock<HeldOnce>]>,
     /// Locked when a layer is attached and when a receipt is written, never by a run.
     fallbacks: Mutex<Vec<FallbackRow>>,
+    /// Locked when a kernel failed and when a receipt is written.
+    recoveries: Mutex<Recoveries>,
+}
+
+/// Steps of recovery: the first [`Recoveries::MOST`], and how many came behind them.
+#[derive(Debug, Default)]
+struct Recoveries {
+    steps: Vec<Recovery>,
+    more: u64,
+}
+
+impl Recoveries {
+    /// Memory that changes again and again must not fill the rest of it.
+    const MOST: usize = 1000;
 }
 
 #[derive(Debug)]
@@ -76,6 +91,15 @@ impl Ledger {
         }
     }
 
+    pub(crate) fn recovered(&self, step: Recovery) {
+        let mut recoveries = self.recoveries.lock().unwrap_or_else(PoisonError::into_inner);
+        if recoveries.steps.len() < Recoveries::MOST {
+            recoveries.steps.push(step);
+        } else {
+            recoveries.more += 1;
+        }
+    }
+
     pub(crate) fn attach(&self, note: &Arc<FallbackNote>) {
         // The list is whole whenever the lock is free, even after a panic elsewhere.
         let mut fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,13 +116,14 @@ impl Recording {
         let launches = registry.entries.iter().map(|_| AtomicU64::new(0)).collect();
         let from_memory = registry.entries.iter().map(|_| OnceLock::new()).collect();
         let held_once = registry.entries.iter().map(|_| OnceLock::new()).collect();
-        let fallbacks = Mutex::new(Vec::new());
-        Recording { ledger: Arc::new(Ledger { registry, launches, from_memory, held_once, fallbacks }) }
+        let (fallbacks, recoveries) = (Mutex::default(), Mutex::default());
+        let ledger = Ledger { registry, launches, from_memory, held_once, fallbacks, recoveries };
+        Recording { ledger: Arc::new(ledger) }
     }
 
     /// What has run so far.
     pub fn receipt(&self) -> Receipt {
-        let Ledger { registry, launches, from_memory, held_once, fallbacks } = &*self.ledger;
+        let Ledger { registry, launches, from_memory, held_once, fallbacks, recoveries } = &*self.ledger;
         let mut devices: Vec<DeviceKind> = Vec::new();
         let mut kernels = Vec::new();
         for (index, (entry, launches)) in registry.entries.iter().zip(launches).enumerate() {
@@ -116,7 +141,9 @@ impl Recording {
         }
         let fallbacks = fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
         let fallbacks = fallbacks.iter().filter_map(FallbackRow::taken).collect();
-        Receipt { package: registry.package, devices, kernels, fallbacks }
+        let recoveries = recoveries.lock().unwrap_or_else(PoisonError::into_inner);
+        let (recoveries, more_recoveries) = (recoveries.steps.clone(), recoveries.more);
+        Receipt { package: registry.package, devices, kernels, fallbacks, recoveries, more_recoveries }
     }
 }
 
@@ -231,6 +258,8 @@ pub struct Receipt {
     devices: Vec<DeviceKind>,
     kernels: Vec<KernelUse>,
     fallbacks: Vec<Fallback>,
+    recoveries: Vec<Recovery>,
+    more_recoveries: u64,
 }
 
 impl Receipt {
@@ -254,6 +283,16 @@ impl Receipt {
         &self.fallbacks
     }
 
+    /// What guarded layers did where a kernel failed, in order: the first thousand steps.
+    pub fn recoveries(&self) -> &[Recovery] {
+        &self.recoveries
+    }
+
+    /// How many steps came behind these.
+    pub fn more_recoveries(&self) -> u64 {
+        self.more_recoveries
+    }
+
     /// The receipt as one JSON object:
     ///
     /// `{"schema_version", "package", "devices": [..], "cpu": {"arch", "features": [..]}, "kernels":
@@ -261,7 +300,9 @@ impl Receipt {
     /// "reason", "instead", "runs"}]}`. Ids are hexadecimal strings, counts are integers. A kernel whose weights were held in the
     /// packing with the fewest bytes has `"from_memory": {"packing", "instead_of", "working_set", "cache"}` too, one on a GPU whose
     /// one packing is not the preferred one for a token `"held_once": {"packing", "instead_of"}`. Kernels of a
-    /// [joined](Registry::joined) registry have their own `"package"` behind `"source"`.
+    /// [joined](Registry::joined) registry have their own `"package"` behind `"source"`. Where a guarded layer did something because a kernel
+    /// failed there are `"recoveries": [{"step", "op", "format", "kernel", "id", "reason", "then", "attempt", "success", "us"}]`
+    /// (no `"then"` where no kernel was left) and `"more_recoveries"`.
     pub fn to_json(&self) -> String {
         let mut out = String::new();
         let cpu = CpuProfile::detect();
@@ -306,6 +347,25 @@ impl Receipt {
             field(out, ",", "runs", Json::Number(fallback.runs));
             out.push('}');
         });
+        if !self.recoveries.is_empty() {
+            list(&mut out, "recoveries", self.recoveries.iter(), |out, recovery| {
+                field(out, "{", "step", Json::Text(recovery.step.name()));
+                field(out, ",", "op", Json::Text(recovery.op.name()));
+                field(out, ",", "format", Json::Text(&recovery.format));
+                field(out, ",", "kernel", Json::Text(recovery.kernel));
+                field(out, ",", "id", Json::Text(&recovery.id.to_string()));
+                field(out, ",", "reason", Json::Text(&recovery.reason));
+                if let Some(then) = recovery.then {
+                    field(out, ",", "then", Json::Text(then));
+                }
+                field(out, ",", "attempt", Json::Number(u64::from(recovery.attempt)));
+                field(out, ",", "success", Json::Truth(recovery.success));
+                let us = u64::try_from(recovery.time.as_micros()).unwrap_or(u64::MAX);
+                field(out, ",", "us", Json::Number(us));
+                out.push('}');
+            });
+            field(&mut out, ",", "more_recoveries", Json::Number(self.more_recoveries));
+        }
         out.push('}');
         out
     }
@@ -314,6 +374,7 @@ impl Receipt {
 enum Json<'a> {
     Text(&'a str),
     Number(u64),
+    Truth(bool),
 }
 
 fn field(out: &mut String, before: &str, name: &str, value: Json<'_>) {
@@ -323,6 +384,7 @@ fn field(out: &mut String, before: &str, name: &str, value: Json<'_>) {
     match value {
         Json::Text(value) => text(out, value),
         Json::Number(value) => out.push_str(&value.to_string()),
+        Json::Truth(value) => out.push_str(if value { "true" } else { "false" }),
     }
 }
 

@@ -213,6 +213,37 @@ impl Threads {
         T: Send,
         E: Send,
     {
+        let chunks = items.len().div_ceil(size.max(1));
+        self.chunks_in(self.most_parts().min(PARTS_ON_STACK).min(chunks).max(1), items, size, run)
+    }
+
+    /// As [`chunks`](Threads::chunks), for rows of `k` values that are converted to or from f32, of `size` items each: little work
+    /// is not divided.
+    pub(crate) fn converted_rows<T, E>(
+        &self,
+        items: &mut [T],
+        size: usize,
+        k: usize,
+        run: impl Fn(usize, &mut [T]) -> Result<(), E> + Sync,
+    ) -> Result<(), E>
+    where
+        T: Send,
+        E: Send,
+    {
+        self.chunks_in(self.parts_of_rows(items.len() / size.max(1), k), items, size, run)
+    }
+
+    fn chunks_in<T, E>(
+        &self,
+        parts: usize,
+        items: &mut [T],
+        size: usize,
+        run: impl Fn(usize, &mut [T]) -> Result<(), E> + Sync,
+    ) -> Result<(), E>
+    where
+        T: Send,
+        E: Send,
+    {
         let size = size.max(1);
         let split = |(first, items): (usize, _), left, all| {
             let items: &mut [T] = items;
@@ -225,7 +256,6 @@ impl Threads {
         let run = |(first, items): (usize, &mut [T])| {
             items.chunks_mut(size).enumerate().try_for_each(|(index, chunk)| run(first + index, chunk))
         };
-        let parts = self.most_parts().min(PARTS_ON_STACK).min(items.len().div_ceil(size)).max(1);
         self.divide(parts, (0, items), &split, &run)
     }
 
@@ -242,6 +272,13 @@ impl Threads {
         }
         let wanted = usize::try_from(work / self.grain).unwrap_or(usize::MAX);
         division::parts(self.count, wanted, granules)
+    }
+
+    /// [`Threads::parts`] of `rows` rows of `k` values that are converted to or from f32.
+    pub(crate) fn parts_of_rows(&self, rows: usize, k: usize) -> usize {
+        // Quantizing a value of f32 costs about as much as sixteen multiply-accumulates of a product.
+        let work = (rows as u64).saturating_mul(k as u64).saturating_mul(16);
+        self.parts(work, rows)
     }
 
     /// The most parts that [`Threads::parts`] gives.

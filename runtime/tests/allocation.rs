@@ -5,8 +5,8 @@ mod toy;
 
 use gristmill_runtime::half::f16;
 use gristmill_runtime::{
-    Error, ExpertInput, Experts, Input, Linear, LinearOptions, NonFinite, Output, Policy, QuantizedMatrix,
-    Recording, Request, Restrict, Routes, Shape, Threads,
+    Dequantizer, Error, ExpertInput, Experts, Input, Linear, LinearOptions, NonFinite, Output, Policy,
+    QuantizedMatrix, Quantizer, Recording, Request, Restrict, Routes, Shape, Threads,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -141,6 +141,28 @@ fn running_on_several_threads_allocates_nothing_here() -> Result<(), Error> {
             allocations(|| layer.forward(Input::F32(&x), 1, None, &mut y, &mut workspace, &threads));
         outcome?;
         assert_eq!(count, 0);
+    }
+    Ok(())
+}
+
+#[test]
+fn converting_on_several_threads_allocates_nothing_here() -> Result<(), Error> {
+    let (n, k) = (300, 40);
+    let info = &toy::FORMATS[toy::TAIL2];
+    let quantizer = toy::REGISTRY.prepare(&Request::quantize("tail2", None, n, k))?;
+    let quantizer = Quantizer::new(&quantizer.decide_as_asked())?;
+    let dequantizer = toy::REGISTRY.prepare(&Request::dequantize("tail2", n, k))?;
+    let dequantizer = Dequantizer::new(&dequantizer.decide_as_asked())?;
+    let x = toy::noise(n * k, 1);
+    let (mut bytes, mut values) = (vec![0; info.tensor_bytes(n, k)?], vec![0.0; n * k]);
+    for threads in [Threads::single(), Threads::new(3)?.with_grain(1)] {
+        let (count, outcome) = allocations(|| -> Result<(), Error> {
+            quantizer.run_on(&x, n, k, &mut bytes, &threads)?;
+            let matrix = QuantizedMatrix::new(info, n, k, &bytes)?;
+            dequantizer.run_on(&matrix, &mut values, &threads)
+        });
+        outcome?;
+        assert_eq!(count, 0, "{} threads", threads.count());
     }
     Ok(())
 }

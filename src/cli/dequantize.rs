@@ -1,7 +1,8 @@
 //! `gristmill dequantize`: a format's bytes to f32.
 
 use super::error::{CliError, Outcome};
-use super::raw;
+use super::{raw, request, run};
+use gristmill::Threads;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -19,6 +20,9 @@ pub struct Arguments {
     /// Elements of a row
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) row: u32,
+    /// Threads, at most 1024; one for each physical core if not given
+    #[arg(long, value_name = "N", value_parser = request::threads)]
+    threads: Option<usize>,
     /// Input, the format's bytes
     pub(super) input: PathBuf,
     /// Output, f32
@@ -26,6 +30,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
-    let Arguments { format, row, input, output, .. } = arguments;
-    raw::dequantize(format, *row as usize, input, output, out)
+    let Arguments { format, row, threads, input, output, .. } = arguments;
+    let threads = Threads::new(run::threads(*threads))?;
+    raw::dequantize(format, *row as usize, [input, output], &threads, out)
 }

@@ -5,7 +5,7 @@ use super::memory::Need;
 use super::table::counted;
 use super::{output, request};
 use gristmill::runtime::import::Importer;
-use gristmill::{Dequantizer, QuantizedMatrix, Quantizer, REGISTRY, Request};
+use gristmill::{Dequantizer, QuantizedMatrix, Quantizer, REGISTRY, Request, Threads};
 use std::io::Write;
 use std::path::Path;
 
@@ -52,8 +52,8 @@ pub fn quantize(
     format: &str,
     quantizer: Option<&str>,
     row: usize,
-    input: &Path,
-    output: &Path,
+    [input, output]: [&Path; 2],
+    threads: &Threads,
     out: &mut dyn Write,
 ) -> Result<Outcome, CliError> {
     let info = request::format(format)?;
@@ -63,7 +63,7 @@ pub fn quantize(
     let prepared = REGISTRY.prepare_from_env(&Request::quantize(format, quantizer, n, row))?;
     let kernel = Quantizer::new(&prepared.decide_as_asked())?;
     let mut bytes = vec![0; info.tensor_bytes(n, row)?];
-    kernel.run(&values, n, row, &mut bytes)?;
+    kernel.run_on(&values, n, row, &mut bytes, threads)?;
     output::write(output, &bytes)?;
     let (rows, name) = (counted(n, "row"), kernel.entry().name);
     writeln!(out, "{}: {} bytes of {format}, {rows} of {row}, by {name}", output.display(), bytes.len())?;
@@ -77,8 +77,8 @@ pub fn quantize(
 pub fn dequantize(
     format: &str,
     row: usize,
-    input: &Path,
-    output: &Path,
+    [input, output]: [&Path; 2],
+    threads: &Threads,
     out: &mut dyn Write,
 ) -> Result<Outcome, CliError> {
     let importer = match REGISTRY.imports.iter().any(|import| import.name == format) {
@@ -118,7 +118,7 @@ pub fn dequantize(
     let prepared = REGISTRY.prepare_from_env(&Request::dequantize(info.name, n, row))?;
     let kernel = Dequantizer::new(&prepared.decide_as_asked())?;
     let mut values = vec![0.0; n * row];
-    kernel.run(&QuantizedMatrix::new(info, n, row, &bytes)?, &mut values)?;
+    kernel.run_on(&QuantizedMatrix::new(info, n, row, &bytes)?, &mut values, threads)?;
     let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     output::write(output, &raw)?;
     let (rows, name) = (counted(n, "row"), kernel.entry().name);

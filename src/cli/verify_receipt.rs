@@ -53,6 +53,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     for fallback in &check.fallbacks {
         writeln!(out, "fallback: {}", Printable(fallback))?;
     }
+    for recovery in &check.recoveries {
+        writeln!(out, "recovery: {}", Printable(recovery))?;
+    }
     for problem in &check.problems {
         writeln!(out, "wrong: {}", Printable(problem))?;
     }
@@ -78,6 +81,7 @@ struct Check {
     /// Kernels of those, each with its package.
     others: Vec<(String, String)>,
     fallbacks: Vec<String>,
+    recoveries: Vec<String>,
     problems: Vec<String>,
 }
 
@@ -123,6 +127,11 @@ impl Check {
             let text = |key: &str| fallback.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
             let [policy, op, format, instead] = ["policy", "op", "format", "instead"].map(text);
             self.fallbacks.push(format!("policy {policy}: {op} of {format} ran as {instead}"));
+        }
+        for step in receipt.get("recoveries").and_then(Value::as_array).into_iter().flatten() {
+            let text = |key: &str| step.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
+            let [step, kernel, reason] = ["step", "kernel", "reason"].map(text);
+            self.recoveries.push(format!("kernel {kernel} failed ({reason}), step {step}"));
         }
         for wanted in require {
             let met = match DeviceKind::from_name(wanted) {

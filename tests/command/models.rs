@@ -185,6 +185,9 @@ fn receipts_say_what_ran() -> Outcome {
     check(&[]).code(1).says("wrong: kernel");
     std::fs::write(&receipt, told.replace("\"devices\":[\"cpu\"]", "\"devices\":[\"cpu\",\"cuda\"]"))?;
     check(&[]).code(1).says("claims device");
+    let step = r#""fallbacks":[],"recoveries":[{"step":"quarantined","kernel":"one","reason":"two"}]"#;
+    std::fs::write(&receipt, told.replace(r#""fallbacks":[]"#, step))?;
+    check(&["cpu"]).code(0).says("recovery: kernel one failed (two), step quarantined");
     std::fs::write(&receipt, "{}")?;
     check(&[]).code(1).says("not a receipt");
     std::fs::write(&receipt, "no JSON")?;
@@ -275,6 +278,30 @@ fn safetensors(path: &Path) -> std::io::Result<()> {
     bytes.extend(values(5728 / 4).iter().flat_map(|value| value.to_le_bytes()));
     bytes.extend(7u64.to_le_bytes());
     std::fs::write(path, bytes)
+}
+
+#[test]
+fn any_number_of_threads_writes_the_same_files() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [input, model, raw, back] =
+        ["in.f32", "in.safetensors", "raw", "back"].map(|name| folder.path().join(name));
+    safetensors(&model)?;
+    // 37 rows, so that threads get different shares, with as many values as are worth dividing.
+    let values = (0..37u32 * 8192).map(|i| (i.wrapping_mul(2_654_435_761) % 2001) as f32 / 1000.0 - 1.0);
+    std::fs::write(&input, values.flat_map(f32::to_le_bytes).collect::<Vec<u8>>())?;
+    let mut expected = None;
+    for threads in ["1", "2", "5"] {
+        let raw_format = ["--raw", "--format", "q4_k", "--row", "8192", "--threads", threads];
+        gristmill(["quantize", text(&input), text(&raw)].into_iter().chain(raw_format)).code(0);
+        gristmill(["dequantize", text(&raw), text(&back)].into_iter().chain(raw_format)).code(0);
+        let output = folder.path().join(format!("{threads}.gguf"));
+        let line = ["quantize", text(&model), "-o", text(&output), "--format", "q8_0", "--threads", threads];
+        gristmill(line).code(0);
+        let files = [&raw, &back, &output].map(std::fs::read).into_iter().collect::<Result<Vec<_>, _>>()?;
+        assert_eq!(files[1].len(), 4 * 37 * 8192);
+        assert!(*expected.get_or_insert_with(|| files.clone()) == files, "{threads} threads");
+    }
+    Ok(())
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub(crate) fn quantize_into<'w>(
 ) -> Result<Activations<'w>, Error> {
     let InputRows { input, m, .. } = x;
     let RowBuffers { q, scales, sums, scratch } = buffers;
-    let parts = parts(m, layout.k, threads);
+    let parts = threads.parts_of_rows(m, layout.k);
     let scratch = &mut scratch[..scratch_rows(input, m, layout.k, threads).min(m) * layout.k];
     let job = Rows { first: 0, m, q: &mut *q, scales: &mut *scales, sums: &mut *sums, scratch };
     let split = |job, left, all| Rows::split(job, &layout, left, all);
@@ -81,16 +81,10 @@ pub(crate) fn quantize_into<'w>(
     Ok(Activations { layout, m, q, scales, sums })
 }
 
-fn parts(m: usize, k: usize, threads: &Threads) -> usize {
-    // A value of f32 costs about as much here as sixteen multiply-accumulates of a product.
-    let work = (m as u64).saturating_mul(k as u64).saturating_mul(16);
-    threads.parts(work, m)
-}
-
 /// Rows of f32 that `m` rows need on their way: one for each part that they are cut into, where they are not f32.
 pub(crate) fn scratch_rows(input: Input<'_>, m: usize, k: usize, threads: &Threads) -> usize {
     match input {
-        Input::F16(_) | Input::Bf16(_) => parts(m, k, threads),
+        Input::F16(_) | Input::Bf16(_) => threads.parts_of_rows(m, k),
         Input::F32(_) | Input::I8 { .. } => 0,
     }
 }

@@ -11,6 +11,7 @@ use crate::receipt::Recording;
 use crate::registry::{Entry, FormatInfo};
 use crate::request::Shape;
 use crate::sizes::{check_len, product_of};
+use crate::threads::Threads;
 use crate::weights::QuantizedMatrix;
 use std::ops::Range;
 
@@ -66,7 +67,7 @@ impl Quantizer {
         self.on.record(recording)
     }
 
-    /// Writes the whole tensor: row headers, blocks, and the tail with its zero fill.
+    /// Writes the whole tensor: row headers, blocks, and the tail with its zero fill. One thread.
     ///
     /// `src` holds `n * k` values, `dst` [`FormatInfo::tensor_bytes`] bytes. After an error `dst` holds
     /// nothing of use.
@@ -75,15 +76,30 @@ impl Quantizer {
     /// Sizes: [`Error::KNotMultiple`], [`Error::ShapeMismatch`], [`Error::ShapeRule`], [`Error::TooLarge`].
     /// Values: [`Error::NonFinite`], [`Error::ScaleOverflow`].
     pub fn run(&self, src: &[f32], n: usize, k: usize, dst: &mut [u8]) -> Result<(), Error> {
+        self.run_on(src, n, k, dst, &Threads::single())
+    }
+
+    /// The same, its rows divided among `threads`: the same bytes and the same error for any number of them. A scale that covers
+    /// the whole tensor is computed before, by the calling thread alone. On a GPU they are not used.
+    ///
+    /// # Errors
+    /// As for [`Quantizer::run`].
+    pub fn run_on(
+        &self,
+        src: &[f32],
+        n: usize,
+        k: usize,
+        dst: &mut [u8],
+        threads: &Threads,
+    ) -> Result<(), Error> {
         let format = self.format;
         let bytes = format.tensor_bytes(n, k)?;
         check_len("the source", "values", product_of("a tensor", n, k)?, src.len())?;
         check_len("the destination", "bytes", bytes, dst.len())?;
         check_shape(self.on.entry(), Shape::matrix(n, k))?;
         match &self.on {
-            On::Cpu(launcher) => {
-                launcher.counted(Shape::matrix(n, k), bytes, || self.tensor(launcher, src, n, k, dst))
-            }
+            On::Cpu(launcher) => launcher
+                .counted(Shape::matrix(n, k), bytes, || self.tensor(launcher, src, n, k, dst, threads)),
             On::Cuda(launcher) => launcher.tensor(format, src, n, k, dst),
         }
     }
@@ -95,6 +111,7 @@ impl Quantizer {
         n: usize,
         k: usize,
         dst: &mut [u8],
+        threads: &Threads,
     ) -> Result<(), Error> {
         let format = self.format;
         let row_bytes = format.row_bytes(k)?;
@@ -116,7 +133,7 @@ impl Quantizer {
         if row_bytes == 0 {
             return Ok(());
         }
-        for (row, bytes) in rows.chunks_exact_mut(row_bytes).enumerate() {
+        threads.converted_rows(rows, row_bytes, k, |row, bytes| {
             let values = &src[row * k..][..k];
             let (header, blocks) = bytes.split_at_mut(format.header_bytes());
             let step = match format.row_header {
@@ -130,9 +147,8 @@ impl Quantizer {
                 }
                 None => tensor_step,
             };
-            launcher.blocks(format, values, row, blocks, step)?;
-        }
-        Ok(())
+            launcher.blocks(format, values, row, blocks, step)
+        })
     }
 }
 
@@ -175,24 +191,38 @@ impl Dequantizer {
         self.on.record(recording)
     }
 
-    /// Writes the `n * k` values of `matrix`, row after row.
+    /// Writes the `n * k` values of `matrix`, row after row. One thread.
     ///
     /// # Errors
     /// [`Error::WrongFormat`], [`Error::ShapeMismatch`], [`Error::ShapeRule`]; [`Error::InvalidCode`] with
     /// the position.
     pub fn run(&self, matrix: &QuantizedMatrix<'_>, dst: &mut [f32]) -> Result<(), Error> {
+        self.run_on(matrix, dst, &Threads::single())
+    }
+
+    /// The same, its rows divided among `threads`: the same values and the same error for any number of them. On a GPU they are
+    /// not used.
+    ///
+    /// # Errors
+    /// As for [`Dequantizer::run`].
+    pub fn run_on(
+        &self,
+        matrix: &QuantizedMatrix<'_>,
+        dst: &mut [f32],
+        threads: &Threads,
+    ) -> Result<(), Error> {
         self.check(matrix)?;
         check_len("the destination", "values", product_of("a tensor", matrix.n(), matrix.k())?, dst.len())?;
         if dst.is_empty() {
             return Ok(());
         }
         match &self.on {
-            On::Cpu(launcher) => launcher.rows(matrix, 0..matrix.n(), dst),
+            On::Cpu(launcher) => launcher.rows(matrix, 0..matrix.n(), dst, threads),
             On::Cuda(launcher) => launcher.tensor(matrix, Some(dst)),
         }
     }
 
-    /// Writes the values of some rows of `matrix`: `dst` holds `rows.len() * k`. A scale behind the whole tensor counts.
+    /// Writes the values of some rows of `matrix`: `dst` holds `rows.len() * k`. A scale behind the whole tensor counts. One thread.
     ///
     /// # Errors
     /// As for [`Dequantizer::run`]; [`Error::NoSuchRow`]. Positions are those in the matrix.
@@ -212,7 +242,7 @@ impl Dequantizer {
             return Ok(());
         }
         match &self.on {
-            On::Cpu(launcher) => launcher.rows(matrix, rows, dst),
+            On::Cpu(launcher) => launcher.rows(matrix, rows, dst, &Threads::single()),
             On::Cuda(launcher) => {
                 let first = rows.start;
                 let some = QuantizedBuf::rows_of(matrix, rows)?;

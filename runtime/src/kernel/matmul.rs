@@ -122,6 +122,11 @@ impl Matmul {
         self.on.entry()
     }
 
+    /// The kernel, and those that may quantize activations in front of it.
+    pub(crate) fn kernels(&self) -> impl Iterator<Item = &'static Entry> {
+        std::iter::once(self.entry()).chain(self.quantizers.iter().map(On::entry))
+    }
+
     /// The format of the weights.
     pub fn format(&self) -> &'static FormatInfo {
         self.layout.format

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::observe::Ending;
 use crate::registry::{Code, FormatInfo, Registry};
 use crate::request::Shape;
+use crate::threads::Threads;
 use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::Op;
 use std::ops::Range;
@@ -72,29 +73,20 @@ impl Launcher<DequantizeCode> {
         })
     }
 
-    /// Some rows of a matrix to `rows.len() * k` values.
+    /// Some rows of a matrix to `rows.len() * k` values, of which the caller found that `dst` holds them. One launch, whatever
+    /// threads it is divided among.
     pub(crate) fn rows(
         &self,
         matrix: &QuantizedMatrix<'_>,
         rows: Range<usize>,
         dst: &mut [f32],
+        threads: &Threads,
     ) -> Result<(), Error> {
+        let k = matrix.k();
         let bytes_in = rows.len().saturating_mul(matrix.row_bytes());
-        self.launch(Shape::matrix(rows.len(), matrix.k()), [bytes_in, size_of_val(dst)], || {
-            let mut rest = dst;
-            for row in rows {
-                let Some((values, after)) = rest.split_at_mut_checked(matrix.k()) else {
-                    return Err(Error::ShapeMismatch {
-                        what: "the destination",
-                        unit: "values",
-                        expected: matrix.n().saturating_mul(matrix.k()),
-                        found: row.saturating_mul(matrix.k()),
-                    });
-                };
-                self.row(matrix, row, values)?;
-                rest = after;
-            }
-            Ok(())
+        let shape = Shape::matrix(rows.len(), k);
+        self.launch(shape, [bytes_in, size_of_val(dst)], || {
+            threads.converted_rows(dst, k, k, |i, values| self.row(matrix, rows.start + i, values))
         })
     }
 

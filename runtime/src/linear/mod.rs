@@ -1,9 +1,11 @@
 //! A layer: weights packed once, a kernel chosen by shape at each run, and a stated policy for the
 //! case that there is none.
 
+mod guarded;
 mod options;
 mod plan;
 
+pub use guarded::{GuardOptions, GuardedLinear};
 pub use options::{LinearOptions, Policy};
 pub use plan::LayerMemory;
 
@@ -19,7 +21,7 @@ use crate::output::Output;
 use crate::plain::PlainWeights;
 use crate::product::{Destination, Store};
 use crate::receipt::{FallbackNote, Recording};
-use crate::registry::Registry;
+use crate::registry::{Entry, Registry};
 use crate::request::Shape;
 use crate::threads::Threads;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
@@ -112,7 +114,7 @@ impl Linear {
             choices.push(Choice { matmul, packed: at });
         }
         let plain = match plan.plain {
-            Some(note) => Some((dequantize(&plan.prepared, [n, k], weights)?, note)),
+            Some(note) => Some((dequantize(&plan.prepared, [n, k], weights, threads)?, note)),
             None => None,
         };
         let LayerPlan { prepared, int8, moved, .. } = plan;
@@ -436,6 +438,11 @@ impl Linear {
         }
     }
 
+    /// Every kernel that runs of this layer may launch, some more than once.
+    fn kernels(&self) -> impl Iterator<Item = &'static Entry> {
+        self.choices.iter().flat_map(|choice| choice.matmul.kernels())
+    }
+
     /// What decide gives for a shape, if it was taken.
     fn choice(&self, shape: Shape, input: DType) -> Option<&Choice> {
         let prepared = self.int8.as_ref().filter(|_| input == DType::I8).unwrap_or(&self.prepared);
@@ -449,6 +456,7 @@ fn dequantize(
     prepared: &Prepared,
     [n, k]: [usize; 2],
     weights: &[QuantizedMatrix<'_>],
+    threads: &Threads,
 ) -> Result<PlainWeights, Error> {
     let registry = prepared.registry();
     let reads = prepared.sibling(Op::Dequantize, DType::F32, Shape::matrix(n, k))?;
@@ -464,7 +472,7 @@ fn dequantize(
     let mut done = 0;
     for matrix in weights {
         let size = matrix.n() * k;
-        dequantizer.run(matrix, &mut values[done..][..size])?;
+        dequantizer.run_on(matrix, &mut values[done..][..size], threads)?;
         done += size;
     }
     Ok(PlainWeights { values, k, activations })

@@ -3,7 +3,7 @@
 use crate::toy::{FORMATS, REGISTRY, TAIL2, tail2, tiny8};
 use gristmill_runtime::half::{bf16, f16};
 use gristmill_runtime::vocab::DType;
-use gristmill_runtime::{Dequantizer, Embedder, Error, Output, QuantizedMatrix, Recording, Request};
+use gristmill_runtime::{Dequantizer, Embedder, Error, Output, QuantizedMatrix, Recording, Request, Threads};
 
 fn embedder(to: DType, n: usize, k: usize) -> Result<Embedder, Error> {
     let request = Request::embed("tail2", n, k).with_input(to);
@@ -43,6 +43,45 @@ fn rows_come_in_the_order_of_their_indices() -> Result<(), Error> {
     let receipt = recording.receipt();
     let kernels: Vec<_> = receipt.kernels().iter().map(|kernel| (kernel.name(), kernel.launches())).collect();
     assert_eq!(kernels, [("embed.tail2.scalar", 1)], "one launch for all rows, of the handle that records");
+    Ok(())
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_rows_in_one_launch() -> Result<(), Error> {
+    let mut bytes = tail2(7, 16);
+    let rows: Vec<u32> = (0..101).map(|i| i * i % 7).collect();
+    let recording = Recording::new(&REGISTRY);
+    let mut handle = embedder(DType::Bf16, 7, 16)?;
+    handle.record(Some(&recording))?;
+    for length in [1, 2, 3, 101] {
+        let (matrix, values) = matrix(&bytes)?;
+        let rows = &rows[..length];
+        let expected: Vec<bf16> = rows
+            .iter()
+            .flat_map(|row| &values[*row as usize * 16..][..16])
+            .copied()
+            .map(bf16::from_f32)
+            .collect();
+        for count in [1, 2, 5] {
+            let threads = Threads::new(count)?.with_grain(1);
+            let mut out = vec![bf16::NAN; length * 16];
+            handle.run_on(&matrix, rows, Output::Bf16(&mut out), &threads)?;
+            assert_eq!(out, expected, "{length} rows, {count} threads");
+        }
+    }
+    assert_eq!(recording.receipt().kernels()[0].launches(), 12);
+    // Codes without meaning in rows 4 and 2: the row is told that is asked for first.
+    bytes[4 * 4 + 2] |= 0b11_00;
+    bytes[2 * 4] |= 0b11;
+    let matrix = QuantizedMatrix::new(&FORMATS[TAIL2], 7, 16, &bytes)?;
+    for count in [1, 2, 5] {
+        let threads = Threads::new(count)?.with_grain(1);
+        let mut out = vec![0.0; 101 * 16];
+        let error = embedder(DType::F32, 7, 16)?
+            .run_on(&matrix, &rows, Output::F32(&mut out), &threads)
+            .expect_err("no code 3");
+        assert_eq!(error, Error::InvalidCode { format: "tail2", row: 4, column: 9 }, "{count} threads");
+    }
     Ok(())
 }
 

@@ -6,6 +6,7 @@ mod toy;
 mod decide;
 mod embed;
 mod experts;
+mod guarded;
 mod joined;
 mod linear;
 mod matmul;

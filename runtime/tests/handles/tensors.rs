@@ -1,7 +1,11 @@
 //! Sizes, quantizing and dequantizing.
 
 use crate::toy::{FORMATS, HEADER4, REGISTRY, TAIL2, TINY8, noise, tail2, tiny8};
-use gristmill_runtime::{Dequantizer, Error, QuantizedBuf, QuantizedMatrix, Quantizer, Request};
+use gristmill_runtime::{
+    Dequantizer, Error, Executor, QuantizedBuf, QuantizedMatrix, Quantizer, Request, Threads,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn quantizer(format: &str, name: Option<&str>, n: usize, k: usize) -> Result<Quantizer, Error> {
     Quantizer::new(&REGISTRY.prepare(&Request::quantize(format, name, n, k))?.decide_as_asked())
@@ -154,6 +158,88 @@ fn rows_come_with_header_and_tail() -> Result<(), Error> {
     let invalid = Err(Error::InvalidCode { format: "tail2", row: 1, column: 2 });
     assert_eq!(dequantizer("tail2", 3, 8)?.rows(&matrix, 1..3, &mut [0.0; 16]), invalid);
     assert_eq!(dequantizer("tail2", 3, 8)?.rows(&matrix, 2..3, &mut [0.0; 8]), Ok(()));
+    Ok(())
+}
+
+/// Row numbers for which threads get different shares, and some get none.
+const ROWS: [usize; 6] = [0, 1, 2, 3, 7, 101];
+
+#[test]
+fn any_number_of_threads_gives_the_same_bytes_and_values() -> Result<(), Error> {
+    let k = 24;
+    for n in ROWS {
+        let x = noise(n * k, 3);
+        for format in ["header4", "tail2"] {
+            let (_, info) = REGISTRY.format(format)?;
+            let (quantizer, dequantizer) = (quantizer(format, None, n, k)?, dequantizer(format, n, k)?);
+            let (mut bytes, mut values) = (vec![0xaa; info.tensor_bytes(n, k)?], vec![f32::NAN; n * k]);
+            quantizer.run(&x, n, k, &mut bytes)?;
+            let matrix = QuantizedMatrix::new(info, n, k, &bytes)?;
+            dequantizer.run(&matrix, &mut values)?;
+            for count in [1, 2, 5] {
+                let threads = Threads::new(count)?.with_grain(1);
+                let mut again = vec![0x55; bytes.len()];
+                quantizer.run_on(&x, n, k, &mut again, &threads)?;
+                assert_eq!(again, bytes, "{format} {n} rows, {count} threads");
+                let mut again = vec![f32::NAN; n * k];
+                dequantizer.run_on(&matrix, &mut again, &threads)?;
+                assert_eq!(again, values, "{format} {n} rows, {count} threads");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn any_number_of_threads_finds_the_same_fault() -> Result<(), Error> {
+    let (n, k) = (101, 24);
+    let mut x = noise(n * k, 3);
+    let mut bytes = tail2(n, k);
+    for (row, column) in [(40, 5), (41, 0), (99, 23)] {
+        x[row * k + column] = f32::INFINITY;
+        bytes[row * 6 + column / 4] |= 0b11 << (2 * (column % 4));
+    }
+    let matrix = QuantizedMatrix::new(&FORMATS[TAIL2], n, k, &bytes)?;
+    for count in [1, 2, 5] {
+        let threads = Threads::new(count)?.with_grain(1);
+        for format in ["header4", "tail2"] {
+            let mut out = vec![0; REGISTRY.format(format)?.1.tensor_bytes(n, k)?];
+            let outcome = quantizer(format, None, n, k)?.run_on(&x, n, k, &mut out, &threads);
+            assert_eq!(outcome, Err(Error::NonFinite { row: 40, column: 5 }), "{format}, {count} threads");
+        }
+        let outcome = dequantizer("tail2", n, k)?.run_on(&matrix, &mut vec![0.0; n * k], &threads);
+        let invalid = Error::InvalidCode { format: "tail2", row: 40, column: 5 };
+        assert_eq!(outcome, Err(invalid), "{count} threads");
+    }
+    Ok(())
+}
+
+/// Threads of the program that count jobs.
+struct Counted(Arc<AtomicUsize>);
+
+impl Executor for Counted {
+    fn count(&self) -> usize {
+        2
+    }
+
+    fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        (0..parts).for_each(part);
+    }
+}
+
+#[test]
+fn the_given_threads_are_asked_where_there_is_enough_to_do() -> Result<(), Error> {
+    let jobs = Arc::new(AtomicUsize::new(0));
+    let threads = Threads::lent(Counted(Arc::clone(&jobs)))?;
+    for (n, expected) in [(3, 0), (3000, 2)] {
+        let k = 24;
+        let mut bytes = vec![0; FORMATS[TAIL2].tensor_bytes(n, k)?];
+        quantizer("tail2", None, n, k)?.run_on(&noise(n * k, 3), n, k, &mut bytes, &threads)?;
+        let matrix = QuantizedMatrix::new(&FORMATS[TAIL2], n, k, &bytes)?;
+        dequantizer("tail2", n, k)?.run_on(&matrix, &mut vec![0.0; n * k], &threads)?;
+        assert_eq!(jobs.load(Ordering::Relaxed), expected, "{n} rows");
+    }
     Ok(())
 }
 

@@ -7,13 +7,16 @@ pub use arguments::Arguments;
 
 use super::error::{CliError, Outcome};
 use super::raw;
+use super::run::threads;
+use gristmill::Threads;
 use std::io::Write;
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     let Arguments { input, raw_output, output, format, quantizer, .. } = arguments;
     match (raw_output, arguments.row, output) {
         (Some(output), Some(row), _) => {
-            raw::quantize(format, quantizer.as_deref(), row as usize, input, output, out)
+            let threads = Threads::new(threads(arguments.threads))?;
+            raw::quantize(format, quantizer.as_deref(), row as usize, [input, output], &threads, out)
         }
         (_, _, Some(output)) => model::run(arguments, output, out),
         // clap asks for one of the two forms.

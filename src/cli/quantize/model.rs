@@ -12,8 +12,7 @@ use gristmill::registry::FormatInfo;
 use gristmill::runtime::import::Tiled;
 use gristmill::text::Printable;
 use gristmill::weights_file::{SourceTensor, WeightFile};
-use gristmill::{Dequantizer, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Request, Shape};
-use rayon::prelude::*;
+use gristmill::{Dequantizer, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Request, Shape, Threads};
 use serde_json::json;
 use std::io::Write;
 use std::path::Path;
@@ -58,7 +57,7 @@ struct Work {
     format: &'static FormatInfo,
     quantize: Prepared,
     dequantize: Prepared,
-    pool: rayon::ThreadPool,
+    threads: Threads,
     types: TypeNumbers,
 }
 
@@ -80,15 +79,12 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
             ),
         ));
     };
-    let count = threads(arguments.threads);
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(count).build();
-    let pool = pool.map_err(|error| gristmill::Error::Threads { count, why: error.to_string() })?;
     let name = arguments.quantizer.as_deref();
     let work = Work {
         format,
         quantize: REGISTRY.prepare_from_env(&Request::quantize(format.name, name, 1, format.elements))?,
         dequantize: REGISTRY.prepare_from_env(&Request::dequantize(format.name, 1, format.elements))?,
-        pool,
+        threads: Threads::new(threads(arguments.threads))?,
         types: arguments.types.numbers()?,
     };
     // Refused before anything is written.
@@ -300,41 +296,16 @@ fn values(work: &Work, tensor: &SourceTensor<'_>) -> Result<Vec<f32>, CliError> 
     let matrix = read.matrix();
     let prepared = REGISTRY.prepare(&Request::dequantize(format.name, matrix.n(), matrix.k()))?;
     let mut values = vec![0.0; matrix.n() * matrix.k()];
-    Dequantizer::new(&prepared.decide_as_asked())?.run(&matrix, &mut values)?;
+    Dequantizer::new(&prepared.decide_as_asked())?.run_on(&matrix, &mut values, &work.threads)?;
     Ok(values)
-}
-
-/// Rows that a thread takes at once: about a megabyte of f32.
-fn rows_at_once(k: usize) -> usize {
-    ((1 << 18) / k.max(1)).max(1)
 }
 
 fn quantize(work: &Work, values: &[f32], n: usize, k: usize) -> Result<Vec<u8>, CliError> {
     let format = work.format;
     let kernel = Quantizer::new(&work.quantize.decide(Shape::matrix(n, k)))?;
     let mut bytes = vec![0; format.tensor_bytes(n, k)?];
-    if format.tensor_tail.is_some() {
-        // One scale for the whole tensor, so one run.
-        kernel.run(values, n, k, &mut bytes)?;
-        return Ok(bytes);
-    }
-    let (rows, row_bytes) = (rows_at_once(k), format.row_bytes(k)?);
-    let pieces = values.par_chunks(rows * k).zip(bytes.par_chunks_mut(rows * row_bytes)).enumerate();
-    let run = |(piece, (values, bytes)): (usize, (&[f32], &mut [u8]))| {
-        kernel.run(values, values.len() / k, k, bytes).map_err(|error| at_row(error, piece * rows))
-    };
-    work.pool.install(|| pieces.try_for_each(run))?;
+    kernel.run_on(values, n, k, &mut bytes, &work.threads)?;
     Ok(bytes)
-}
-
-/// An error in a piece of a tensor that starts at row `first`.
-fn at_row(error: gristmill::Error, first: usize) -> gristmill::Error {
-    use gristmill::Error::{NonFinite, ScaleOverflow};
-    match error {
-        NonFinite { row, column } => NonFinite { row: row + first, column },
-        ScaleOverflow { row, block } => ScaleOverflow { row: row + first, block },
-        other => other,
-    }
 }
 
 fn difference(
@@ -346,7 +317,7 @@ fn difference(
 ) -> Result<Difference, CliError> {
     let kernel = Dequantizer::new(&work.dequantize.decide(Shape::matrix(n, k)))?;
     let mut back = vec![0.0; n * k];
-    kernel.run(&QuantizedMatrix::new(work.format, n, k, quantized)?, &mut back)?;
+    kernel.run_on(&QuantizedMatrix::new(work.format, n, k, quantized)?, &mut back, &work.threads)?;
     let (mut error, mut energy, mut worst) = (0.0, 0.0, 0f64);
     for (x, q) in values.iter().zip(&back) {
         let (x, q) = (f64::from(*x), f64::from(*q));

@@ -35,7 +35,12 @@ fn what_memory_has_no_room_for_is_refused_with_both_numbers() {
 #[test]
 fn threads_have_a_stated_maximum() {
     let file = data("i2_s.gguf");
-    let lines = ["run", "bench --quick --format i2_s", "quantize in -o out --format i2_s"];
+    let lines = [
+        "run",
+        "bench --quick --format i2_s",
+        "quantize in -o out --format i2_s",
+        "dequantize --raw --row 8 in out --format i2_s",
+    ];
     for line in lines {
         for count in [MOST, "4611686018427387904", "1025", "0", "two"] {
             gristmill(words(line).into_iter().chain(["--threads", count])).code(1).complains("threads");

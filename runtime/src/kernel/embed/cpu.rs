@@ -7,6 +7,7 @@ use crate::launch::{Launcher, whole_blocks};
 use crate::output::Output;
 use crate::registry::{Code, Registry};
 use crate::request::Shape;
+use crate::threads::Threads;
 use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::Op;
 
@@ -22,28 +23,31 @@ impl Launcher<EmbedCode> {
         })
     }
 
-    /// Rows of a matrix by index, as one launch; the caller found that each index is of a row and that `dst` holds their values.
+    /// Rows of a matrix by index, as one launch, divided among `threads`; the caller found that each index is of a row and that
+    /// `dst` holds their values.
     pub(super) fn rows(
         &self,
         matrix: &QuantizedMatrix<'_>,
         rows: &[u32],
         dst: Output<'_>,
+        threads: &Threads,
     ) -> Result<(), Error> {
         let (format, to, k) = (matrix.format(), dst.dtype(), matrix.k());
         let bytes_in = rows.len().saturating_mul(matrix.row_bytes());
         let dst = dst.into_bytes();
         self.launch(Shape { m: rows.len(), n: matrix.n(), k }, [bytes_in, dst.len()], || {
             let row_bytes = dst.len() / rows.len().max(1);
-            for (&row, values) in rows.iter().zip(dst.chunks_exact_mut(row_bytes.max(1))) {
+            threads.converted_rows(dst, row_bytes, k, |i, values| {
+                // There is one for each row of `dst`.
+                let Some(&row) = rows.get(i) else { return Ok(()) };
                 let row = row as usize;
                 let (blocks, outer) = (matrix.blocks(row), matrix.outer_scale(row)?);
                 let count = whole_blocks(format, blocks.len(), k)?;
                 // SAFETY: `admit` checked the processor; `blocks` holds `count` blocks, and `values` is aligned and has room
                 // for their k values: it is a row of a slice of that type, which the caller measured.
                 unsafe { (self.code().0)(blocks.as_ptr(), values.as_mut_ptr(), count, outer, to) }
-                    .map_err(|fault| fault.in_rows(format, row, k))?;
-            }
-            Ok(())
+                    .map_err(|fault| fault.in_rows(format, row, k))
+            })
         })
     }
 }

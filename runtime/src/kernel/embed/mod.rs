@@ -28,6 +28,7 @@ use crate::receipt::Recording;
 use crate::registry::{Entry, FormatInfo};
 use crate::request::{Request, Shape};
 use crate::sizes::{check_len, product_of};
+use crate::threads::Threads;
 use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::Op;
 
@@ -80,12 +81,26 @@ impl Embedder {
     }
 
     /// Writes the rows of `matrix` that `rows` names (0 the first, any order, any number of times), one after the other:
-    /// `dst` holds `rows.len() * k` values. Every index is compared before anything is written.
+    /// `dst` holds `rows.len() * k` values. Every index is compared before anything is written. One thread.
     ///
     /// # Errors
     /// [`Error::RowIndexOutOfRange`] with the first such index and its position; [`Error::WrongFormat`],
     /// [`Error::ShapeMismatch`], [`Error::ShapeRule`]; [`Error::InvalidCode`] with the row of the matrix.
     pub fn run(&self, matrix: &QuantizedMatrix<'_>, rows: &[u32], dst: Output<'_>) -> Result<(), Error> {
+        self.run_on(matrix, rows, dst, &Threads::single())
+    }
+
+    /// The same, divided among `threads`: the same values and the same error for any number of them. On a GPU they are not used.
+    ///
+    /// # Errors
+    /// As for [`Embedder::run`].
+    pub fn run_on(
+        &self,
+        matrix: &QuantizedMatrix<'_>,
+        rows: &[u32],
+        dst: Output<'_>,
+        threads: &Threads,
+    ) -> Result<(), Error> {
         check_format(self.on.entry(), self.format, matrix.format())?;
         let (n, k) = (matrix.n(), matrix.k());
         check_shape(self.on.entry(), Shape::matrix(n, k))?;
@@ -97,7 +112,7 @@ impl Embedder {
             return Ok(());
         }
         match &self.on {
-            On::Cpu(launcher) => launcher.rows(matrix, rows, dst),
+            On::Cpu(launcher) => launcher.rows(matrix, rows, dst, threads),
             On::Cuda(launcher) => launcher.rows(matrix, rows, dst),
         }
     }
