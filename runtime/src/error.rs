@@ -129,6 +129,27 @@ pub enum Error {
         /// The rule and the number that breaks it.
         rule: BrokenRule,
     },
+    /// A quantizer was given the importance of columns and weighs no errors.
+    #[error(
+        "kernel `{kernel}` takes no importance of columns\n  help: quantizers that search for scales do, on the processor; `{quantizer}` of \
+         format `{format}` quantizes without"
+    )]
+    NoImportance {
+        /// The kernel.
+        kernel: &'static str,
+        /// Its format.
+        format: &'static str,
+        /// Its quantizer.
+        quantizer: &'static str,
+    },
+    /// The importance of a column is no number that errors can count by.
+    #[error("the importance of column {column} is {value}\n  help: it has to be finite and not negative")]
+    Importance {
+        /// The column.
+        column: usize,
+        /// What it is.
+        value: f32,
+    },
     /// Rows of a format are whole blocks.
     #[error(
         "k = {k} is not a multiple of {elements}, the block of format `{format}`\n  \

@@ -3,7 +3,7 @@
 use super::table::bytes;
 use gristmill::Error;
 use gristmill::compare::CompareError;
-use gristmill::gguf::{GgufError, ModelError, NoData, TransformError, WriteError};
+use gristmill::gguf::{GgufError, ImportanceError, ModelError, NoData, TransformError, WriteError};
 use gristmill::oracle::OracleError;
 use gristmill::replace::ReplaceError;
 use gristmill::text::Printable;
@@ -41,6 +41,14 @@ pub enum CliError {
     /// A GGUF file that declares a transform which is not understood.
     #[error(transparent)]
     Transform(#[from] TransformError),
+    /// A file that gives no importance of columns.
+    #[error("`{}`: {error}", path.display())]
+    Importance {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: ImportanceError,
+    },
     /// A file of weights that can't be read.
     #[error(transparent)]
     Weights(#[from] WeightError),

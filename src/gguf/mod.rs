@@ -24,6 +24,7 @@ mod cursor;
 mod error;
 mod file;
 mod floats;
+mod importance;
 mod model;
 mod model_error;
 mod read;
@@ -42,6 +43,7 @@ pub(crate) use file::Contents;
 pub use file::{FileBytes, Store};
 #[cfg(feature = "cli")] // Likewise.
 pub(crate) use floats::Float;
+pub use importance::{Columns, Importance, ImportanceError};
 pub use model::{LayerOptions, Model};
 pub use model_error::{Instead, ModelError};
 pub use read::{Gguf, GgufFile, Tensor};

@@ -10,6 +10,7 @@ mod common;
 mod compare;
 mod docs;
 mod doctor;
+mod imatrix;
 mod inputs;
 #[cfg(target_os = "linux")]
 #[path = "../../probe/tests/made/mod.rs"]

@@ -4,6 +4,7 @@ mod golden;
 mod grouped;
 mod hadamard;
 mod import_layouts;
+mod importance;
 mod memory;
 mod oracle;
 mod packings;

@@ -83,6 +83,8 @@ pub struct Quantized {
     pub text: String,
     /// The scale covers more than a block, so that a step is computed first.
     pub has_step: bool,
+    /// It weighs errors by the importance of the weights, where that is given.
+    pub weighs: bool,
 }
 
 /// The body of one quantizer.
@@ -92,7 +94,8 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantize
     let rule = match &quantizer.rule {
         QuantizeRule::Round(rule) => rule,
         QuantizeRule::Search(search) => {
-            return Ok(Quantized { text: super::search::quantize(plan, name, *search)?, has_step: false });
+            let text = super::search::quantize(plan, name, *search)?;
+            return Ok(Quantized { text, has_step: false, weighs: search.weighs() });
         }
     };
     let code = &format.fields[format.value.code];
@@ -168,7 +171,9 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantize
          ///
          /// `src` holds `blocks * ELEMENTS` values and `dst` room for `blocks` blocks.
          #[inline(always)]
-         unsafe fn quantize_{name}(src: *const f32, dst: *mut u8, blocks: usize, {step_name}: Step) -> Result<(), Fault> {{
+         unsafe fn quantize_{name}(
+             src: *const f32, dst: *mut u8, blocks: usize, {step_name}: Step, _importance: *const f32,
+         ) -> Result<(), Fault> {{
              for index in 0..blocks {{
                  // SAFETY: the caller answers for the values of `blocks` blocks.
                  let x = unsafe {{ &*src.add(index * ELEMENTS).cast::<[f32; ELEMENTS]>() }};
@@ -195,5 +200,5 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantize
         write_raw(code),
         step_name = if has_step && applied { "step" } else { "_step" },
     );
-    Ok(Quantized { text, has_step })
+    Ok(Quantized { text, has_step, weighs: false })
 }

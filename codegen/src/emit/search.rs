@@ -104,7 +104,7 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
     let block = format!("*block = [0; BYTES];\n{write_code}");
     let body = match search {
         Search::MinMax => format!(
-            "let found = search::range::min_max(x, {});
+            "let found = search::range::min_max(x, importance, {});
              {block}{}{}",
             float(top as f32),
             store_float(plan, first, "found.scale")?,
@@ -127,7 +127,7 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
                      weights: search::k::Weights::{weights}, square: {square}, start: {}, steps: {steps},
                      top: {}, run_top: {}, min_top: {},
                  }};
-                 let found = search::k::k_min::<ELEMENTS, RUNS>(x, &RULE, {});
+                 let found = search::k::k_min::<ELEMENTS, RUNS>(x, importance, &RULE, {});
                  {block}{}{}{}{}",
                 float(start),
                 float(top as f32),
@@ -148,7 +148,7 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
                 "const RULE: search::k::KSigned = search::k::KSigned {{
                      search: search::k::Search::{kind}({steps}), half: {}, low: {}, high: {},
                  }};
-                 let Some(found) = search::k::k_signed::<ELEMENTS, RUNS>(x, &RULE, {}) else {{
+                 let Some(found) = search::k::k_signed::<ELEMENTS, RUNS>(x, importance, &RULE, {}) else {{
                      *block = [0; BYTES];
                      continue;
                  }};
@@ -179,7 +179,7 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
                     "{levels_const}
                      const RULE: search::levels::LevelScan<'static> =
                          search::levels::LevelScan {{ levels: &LEVELS, steps: {steps}, runs: {factors} }};
-                     let found = search::levels::level_scan::<ELEMENTS, RUNS>(x, &RULE);
+                     let found = search::levels::level_scan::<ELEMENTS, RUNS>(x, importance, &RULE);
                      {block}{}{store}",
                     store_float(plan, first, "found.scale")?
                 )
@@ -218,7 +218,7 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
                          let rule = search::shifted::Shifted {{
                              entries: &CODEBOOK, levels: &LEVELS, shifts: [{}], factors: [{}], steps: {steps},
                          }};
-                         let found = search::shifted::shifted_search::<Int, ELEMENTS, {}, {}, RUNS, {}, {}, {}>(x, &rule, {});
+                         let found = search::shifted::shifted_search::<Int, ELEMENTS, {}, {}, RUNS, {}, {}, {}>(x, importance, &rule, {});
                          let Some(found) = found else {{
                              *block = [0; BYTES];
                              continue;
@@ -250,7 +250,7 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
                  let grid = search::grid::Grid {{
                      entries: &CODEBOOK, levels: &LEVELS, factors: [{}], steps: {steps}, parity: {},
                  }};
-                 let Some(found) = search::grid::grid_search::<Int, ELEMENTS, {}, {}, RUNS, {}, {}>(x, &grid, {}) else {{
+                 let Some(found) = search::grid::grid_search::<Int, ELEMENTS, {}, {}, RUNS, {}, {}>(x, importance, &grid, {}) else {{
                      *block = [0; BYTES];
                      continue;
                  }};
@@ -278,7 +278,7 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
                 "let rule = search::alternating::Alternating {{
                      entries: &CODEBOOK, stride: {}, mean: {}, steps: {steps},
                  }};
-                 let found = search::alternating::alternating::<Int, ELEMENTS, {}, {}>(x, &rule);
+                 let found = search::alternating::alternating::<Int, ELEMENTS, {}, {}>(x, importance, &rule);
                  {block}{}",
                 value.stride,
                 float((sum as f64 / integers.len() as f64) as f32),
@@ -293,21 +293,38 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
 
 /// The function of a quantizer, given what it does with a block.
 fn whole(name: &str, search: Search, body: &str) -> String {
+    let (parameter, importance) = match search.weighs() {
+        true => (
+            "importance",
+            "let importance = match importance.is_null() {
+                 true => None,
+                 false => {
+                     // SAFETY: the caller answers for as many values as there are in `src`.
+                     let counts = unsafe { &*importance.add(index * ELEMENTS).cast::<[f32; ELEMENTS]>() };
+                     Some(counts)
+                 }
+             };\n",
+        ),
+        false => ("_importance", ""),
+    };
     format!(
         "/// Values to blocks by `{name}`, the algorithm `{}`.
          ///
          /// # Safety
          ///
-         /// `src` holds `blocks * ELEMENTS` values and `dst` room for `blocks` blocks.
+         /// `src` holds `blocks * ELEMENTS` values and `dst` room for `blocks` blocks; `importance` is null or holds as many
+         /// values as `src`.
          #[inline(always)]
-         unsafe fn quantize_{name}(src: *const f32, dst: *mut u8, blocks: usize, _step: Step) -> Result<(), Fault> {{
+         unsafe fn quantize_{name}(
+             src: *const f32, dst: *mut u8, blocks: usize, _step: Step, {parameter}: *const f32,
+         ) -> Result<(), Fault> {{
              for index in 0..blocks {{
                  // SAFETY: the caller answers for the values of `blocks` blocks.
                  let x = unsafe {{ &*src.add(index * ELEMENTS).cast::<[f32; ELEMENTS]>() }};
                  // SAFETY: the caller answers for room for `blocks` blocks.
                  let block = unsafe {{ &mut *dst.add(index * BYTES).cast::<[u8; BYTES]>() }};
                  number::check_finite(x).map_err(|fault| number::offset(fault, index * ELEMENTS))?;
-                 {body}
+                 {importance}{body}
              }}
              Ok(())
          }}\n",

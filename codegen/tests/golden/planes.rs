@@ -142,6 +142,7 @@ pub mod planes {
         dst: *mut u8,
         blocks: usize,
         _step: Step,
+        _importance: *const f32,
     ) -> Result<(), Fault> {
         for index in 0..blocks {
             // SAFETY: the caller answers for the values of `blocks` blocks.
@@ -215,9 +216,10 @@ pub mod planes {
         dst: *mut u8,
         blocks: usize,
         step: Step,
+        importance: *const f32,
     ) -> Result<(), Fault> {
         // SAFETY: passed on.
-        unsafe { quantize_absmax(src, dst, blocks, step) }
+        unsafe { quantize_absmax(src, dst, blocks, step, importance) }
     }
     /// f32 to blocks of `planes` by `absmax`, compiled for avx2.
     ///
@@ -233,9 +235,10 @@ pub mod planes {
         dst: *mut u8,
         blocks: usize,
         step: Step,
+        importance: *const f32,
     ) -> Result<(), Fault> {
         // SAFETY: passed on.
-        unsafe { quantize_absmax(src, dst, blocks, step) }
+        unsafe { quantize_absmax(src, dst, blocks, step, importance) }
     }
     /// Tokens that share one pass over a row.
     const TOKENS: usize = 8;
@@ -854,7 +857,7 @@ static ENTRIES: &[Entry] = unsafe {
             },
         }),
         Entry::new(EntryFacts {
-            id: KernelId(0x73396eea5f49a4d2),
+            id: KernelId(0x8ec65a4a5b8c7431),
             name: "quantize.planes.absmax.scalar",
             op: Op::Quantize,
             format: 0,
@@ -884,6 +887,7 @@ static ENTRIES: &[Entry] = unsafe {
             code: Code::Quantize {
                 step: None,
                 blocks: planes::quantize_absmax_scalar,
+                weighs: false,
             },
             counters: {
                 static COUNTERS: Counters = Counters::new();
@@ -892,7 +896,7 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0x5b595315f95924c5),
+            id: KernelId(0xa93757f60d61e2b6),
             name: "quantize.planes.absmax.avx2",
             op: Op::Quantize,
             format: 0,
@@ -922,6 +926,7 @@ static ENTRIES: &[Entry] = unsafe {
             code: Code::Quantize {
                 step: None,
                 blocks: planes::quantize_absmax_avx2,
+                weighs: false,
             },
             counters: {
                 static COUNTERS: Counters = Counters::new();

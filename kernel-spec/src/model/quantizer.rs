@@ -136,6 +136,20 @@ pub enum Search {
 }
 
 impl Search {
+    /// Whether it weighs errors by the importance of the weights, where that is given.
+    pub const fn weighs(&self) -> bool {
+        match self {
+            Search::MinMax
+            | Search::KMin { .. }
+            | Search::KRefine { .. }
+            | Search::KScan { .. }
+            | Search::LevelScan { .. }
+            | Search::GridSearch { .. }
+            | Search::Alternating { .. } => true,
+            Search::Mean | Search::NearestLevel => false,
+        }
+    }
+
     /// The algorithm's name in specs.
     pub const fn name(&self) -> &'static str {
         match self {

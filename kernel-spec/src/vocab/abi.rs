@@ -44,8 +44,15 @@ macro_rules! cpu_abi {
             STEP StepFn(src: *const f32, len: usize) -> Result<Step, Fault>;
 
             /// `blocks * elements` values at `src` to `blocks` blocks at `dst`. `step` is read only by formats
-            /// whose scale covers more than a block.
-            QUANTIZE QuantizeFn(src: *const f32, dst: *mut u8, blocks: usize, step: Step) -> Result<(), Fault>;
+            /// whose scale covers more than a block. `importance`: null, or for each value what a squared error of it costs,
+            /// finite and not negative; read only by what says so.
+            QUANTIZE QuantizeFn(
+                src: *const f32,
+                dst: *mut u8,
+                blocks: usize,
+                step: Step,
+                importance: *const f32
+            ) -> Result<(), Fault>;
 
             /// One row of `k` activations to int8.
             ///

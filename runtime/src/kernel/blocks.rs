@@ -92,14 +92,69 @@ impl Quantizer {
         dst: &mut [u8],
         threads: &Threads,
     ) -> Result<(), Error> {
+        self.quantize((src, None), n, k, dst, threads)
+    }
+
+    /// Whether the kernel takes the importance of the columns: see [`run_weighted`](Quantizer::run_weighted).
+    pub fn takes_importance(&self) -> bool {
+        match &self.on {
+            On::Cpu(launcher) => launcher.weighs(),
+            On::Cuda(_) => false,
+        }
+    }
+
+    /// As [`run_on`](Quantizer::run_on), where a squared error of a weight costs what `importance` says of its column.
+    ///
+    /// `importance` holds `k` values, finite and not negative, for all rows: usually the mean square of the activation that the
+    /// column is multiplied by. Only its proportions within a block count. A block whose columns have none is quantized as if
+    /// all had the same. What each search makes of it is in [`search`](crate::search); it prefers the error that costs less,
+    /// and finds no optimum.
+    ///
+    /// # Errors
+    /// As for [`run`](Quantizer::run); [`Error::NoImportance`] where the kernel is none that weighs errors,
+    /// [`Error::Importance`] with the first column of which it is negative, infinite or NaN.
+    pub fn run_weighted(
+        &self,
+        src: &[f32],
+        importance: &[f32],
+        n: usize,
+        k: usize,
+        dst: &mut [u8],
+        threads: &Threads,
+    ) -> Result<(), Error> {
+        if !self.takes_importance() {
+            let quantizer = self.format.quantizers.get(self.entry().quantizer).copied().unwrap_or_default();
+            return Err(Error::NoImportance {
+                kernel: self.entry().name,
+                format: self.format.name,
+                quantizer,
+            });
+        }
+        check_len("the importance", "values", k, importance.len())?;
+        let unusable = importance.iter().position(|value| !(value.is_finite() && *value >= 0.0));
+        if let Some(column) = unusable {
+            return Err(Error::Importance { column, value: importance[column] });
+        }
+        self.quantize((src, Some(importance)), n, k, dst, threads)
+    }
+
+    fn quantize(
+        &self,
+        (src, importance): (&[f32], Option<&[f32]>),
+        n: usize,
+        k: usize,
+        dst: &mut [u8],
+        threads: &Threads,
+    ) -> Result<(), Error> {
         let format = self.format;
         let bytes = format.tensor_bytes(n, k)?;
         check_len("the source", "values", product_of("a tensor", n, k)?, src.len())?;
         check_len("the destination", "bytes", bytes, dst.len())?;
         check_shape(self.on.entry(), Shape::matrix(n, k))?;
         match &self.on {
-            On::Cpu(launcher) => launcher
-                .counted(Shape::matrix(n, k), bytes, || self.tensor(launcher, src, n, k, dst, threads)),
+            On::Cpu(launcher) => launcher.counted(Shape::matrix(n, k), bytes, || {
+                self.tensor(launcher, (src, importance), n, k, dst, threads)
+            }),
             On::Cuda(launcher) => launcher.tensor(format, src, n, k, dst),
         }
     }
@@ -107,7 +162,7 @@ impl Quantizer {
     fn tensor(
         &self,
         launcher: &Launcher<QuantizeCode>,
-        src: &[f32],
+        (src, importance): (&[f32], Option<&[f32]>),
         n: usize,
         k: usize,
         dst: &mut [u8],
@@ -147,7 +202,7 @@ impl Quantizer {
                 }
                 None => tensor_step,
             };
-            launcher.blocks(format, values, row, blocks, step)
+            launcher.blocks(format, values, importance, row, blocks, step)
         })
     }
 }

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::observe::Ending;
 use crate::registry::{Code, FormatInfo, Registry};
 use crate::request::Shape;
+use crate::sizes::check_len;
 use crate::threads::Threads;
 use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::Op;
@@ -18,6 +19,7 @@ use std::ops::Range;
 pub(crate) struct QuantizeCode {
     step: Option<StepFn>,
     blocks: QuantizeFn,
+    weighs: bool,
 }
 
 /// Code of an activation quantizer.
@@ -138,7 +140,7 @@ impl Launcher<DequantizeCode> {
 impl Launcher<QuantizeCode> {
     pub(crate) fn quantize(registry: &'static Registry, candidate: Candidate) -> Result<Self, Error> {
         Launcher::new(registry, candidate, Op::Quantize, |code| match code {
-            Code::Quantize { step, blocks } => Some(QuantizeCode { step, blocks }),
+            Code::Quantize { step, blocks, weighs } => Some(QuantizeCode { step, blocks, weighs }),
             _ => None,
         })
     }
@@ -146,6 +148,11 @@ impl Launcher<QuantizeCode> {
     /// Whether a scale covers more than a block.
     pub(crate) fn has_step(&self) -> bool {
         self.code.step.is_some()
+    }
+
+    /// Whether it weighs errors by the importance of the weights.
+    pub(crate) fn weighs(&self) -> bool {
+        self.code.weighs
     }
 
     /// A whole tensor, as one launch.
@@ -167,6 +174,7 @@ impl Launcher<QuantizeCode> {
         &self,
         format: &FormatInfo,
         src: &[f32],
+        importance: Option<&[f32]>,
         row: usize,
         dst: &mut [u8],
         step: Step,
@@ -175,9 +183,13 @@ impl Launcher<QuantizeCode> {
         if count == 0 {
             return Ok(());
         }
+        if let Some(importance) = importance {
+            check_len("the importance", "values", src.len(), importance.len())?;
+        }
+        let importance = importance.map_or(std::ptr::null(), <[f32]>::as_ptr);
         // SAFETY: `admit` checked the processor; `whole_blocks` found that `src` holds the values of
-        // `count` blocks and that `dst` has room for these.
-        unsafe { (self.code.blocks)(src.as_ptr(), dst.as_mut_ptr(), count, step) }
+        // `count` blocks and that `dst` has room for these; the importance is null or as long as `src`.
+        unsafe { (self.code.blocks)(src.as_ptr(), dst.as_mut_ptr(), count, step, importance) }
             .map_err(|fault| fault.in_rows(format, row, src.len()))
     }
 }

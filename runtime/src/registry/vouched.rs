@@ -381,6 +381,8 @@ pub enum Code {
         step: Option<StepFn>,
         /// The blocks.
         blocks: QuantizeFn,
+        /// It weighs errors by the importance of the weights, where that is given.
+        weighs: bool,
     },
     /// Activations to int8.
     QuantizeActivations(QuantizeActivationsFn),

@@ -3,6 +3,8 @@
 //! Where every entry is -1, 0 or 1 with as many zeros (STQ1_0: one of four), this is what its publisher describes: in each
 //! group the weights whose loss costs least become 0, and the scale is the least squares fit of the others.
 
+use super::relative;
+
 /// What a format of this kind is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Alternating<'a, T, const W: usize> {
@@ -25,16 +27,19 @@ pub struct Found<const C: usize> {
     pub scale: f32,
 }
 
-/// `w = scale * entry`, with the entry of least squared error for each group; of equal ones the first.
+/// `w = scale * entry`, with the entry of least squared error for each group; of equal ones the first. Errors count by
+/// `importance`, and without one alike.
 #[inline(always)]
 pub fn alternating<T, const E: usize, const C: usize, const W: usize>(
     x: &[f32; E],
+    importance: Option<&[f32; E]>,
     rule: &Alternating<'_, T, W>,
 ) -> Found<C>
 where
     T: Copy,
     f32: From<T>,
 {
+    let weights = importance.map_or([1.0; E], relative);
     let mut sum = 0f32;
     for x in x {
         sum += x.abs();
@@ -44,11 +49,12 @@ where
         let (mut sum_xq, mut sum_qq) = (0f32, 0f32);
         for (index, code) in found.codes.iter_mut().enumerate() {
             let first = index / rule.stride * rule.stride * W + index % rule.stride;
-            let mut group = [0f32; W];
-            for (place, value) in group.iter_mut().enumerate() {
-                *value = x[first + place * rule.stride];
+            let (mut group, mut counts) = ([0f32; W], [0f32; W]);
+            for place in 0..W {
+                group[place] = x[first + place * rule.stride];
+                counts[place] = weights[first + place * rule.stride];
             }
-            let (at, p, q) = best(&group, rule.entries, found.scale);
+            let (at, p, q) = best(&group, &counts, rule.entries, found.scale);
             *code = at;
             sum_xq += p;
             sum_qq += q;
@@ -61,9 +67,14 @@ where
     found
 }
 
-/// The entry of least squared error at a scale, and its sums of x q and q q.
+/// The entry of least squared error at a scale, and its sums of w x q and w q q.
 #[inline(always)]
-fn best<T, const W: usize>(x: &[f32; W], entries: &[[T; W]], scale: f32) -> (u16, f32, f32)
+fn best<T, const W: usize>(
+    x: &[f32; W],
+    weights: &[f32; W],
+    entries: &[[T; W]],
+    scale: f32,
+) -> (u16, f32, f32)
 where
     T: Copy,
     f32: From<T>,
@@ -74,10 +85,10 @@ where
     let mut found = (0, 0f32, 0f32);
     for (index, entry) in entries.iter().enumerate() {
         let (mut p, mut q) = (0f32, 0f32);
-        for (&x, &value) in x.iter().zip(entry) {
+        for ((&x, &weight), &value) in x.iter().zip(weights).zip(entry) {
             let value = f32::from(value);
-            p += x * value;
-            q += value * value;
+            p += weight * x * value;
+            q += weight * value * value;
         }
         let error = size * q - twice * p;
         if error < least {
@@ -96,7 +107,7 @@ mod tests {
     const HALVES: [[i8; 2]; 4] = [[1, 0], [0, 1], [-1, 0], [0, -1]];
 
     fn halves(x: &[f32; 4], stride: usize) -> Found<2> {
-        alternating(x, &Alternating { entries: &HALVES, stride, mean: 0.5, steps: 3 })
+        alternating(x, None, &Alternating { entries: &HALVES, stride, mean: 0.5, steps: 3 })
     }
 
     #[test]

@@ -60,9 +60,12 @@ pub(super) trait Encode<const S: usize> {
     fn encode(&self, run: usize, scales: [f32; S], codes: &mut Self::Codes) -> (u16, f32, f32);
 }
 
-/// Errors are weighed by x^2 plus half the mean of x^2 in the block, as the reference does without importance weights.
+/// What errors count by: without importance x^2 plus half the mean of x^2 in the block, as the reference has it.
 #[inline(always)]
-pub(super) fn weigh<const E: usize>(x: &[f32; E]) -> [f32; E] {
+pub(super) fn weigh<const E: usize>(x: &[f32; E], importance: Option<&[f32; E]>) -> [f32; E] {
+    if let Some(importance) = importance {
+        return super::weigh(x, importance);
+    }
     let mut sum = 0f32;
     for x in x {
         sum += x * x;
@@ -144,6 +147,7 @@ pub fn grid_search<
     const S: usize,
 >(
     x: &[f32; E],
+    importance: Option<&[f32; E]>,
     grid: &Grid<'_, T, W, S>,
     stored: impl Fn(f32) -> f32,
 ) -> Option<Found<C, G, R>>
@@ -151,7 +155,7 @@ where
     T: Copy,
     f32: From<T>,
 {
-    let weights = weigh(x);
+    let weights = weigh(x, importance);
     let (signs, magnitudes) = signs::<E, G>(x, &weights, grid.parity);
     let scales = Scales { levels: grid.levels, factors: grid.factors, steps: grid.steps };
     let encoder = Magnitudes::<_, E, C, R, W> { x: &magnitudes, weights: &weights, entries: grid.entries };

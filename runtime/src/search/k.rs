@@ -4,7 +4,7 @@
 //! each run is searched for, then the runs' scales are rounded to factors of a common one, and at last the
 //! weights are rounded again, by the scales as they will be read.
 
-use super::{Found, SMALLEST, largest, nearest};
+use super::{Found, SMALLEST, largest, nearest, weigh};
 
 /// How `k-min` weighs the error of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,29 +34,45 @@ pub struct KMin {
     pub min_top: f32,
 }
 
+/// What is tried for a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trials {
+    square: bool,
+    start: f32,
+    by: f32,
+    steps: u32,
+}
+
+impl Trials {
+    /// Where importance is given: what ggml tries then.
+    pub(super) const WEIGHTED: Trials = Trials { square: true, start: -0.9, by: 0.05, steps: 36 };
+}
+
 /// Scale and minimum for each run: `w = scale * factor * code - min * min_factor`, codes from 0.
 ///
+/// With `importance`, squared errors count by it, and more scales are tried than the rule says.
 /// `stored` rounds a float to the type that it is stored in.
 #[inline(always)]
 pub fn k_min<const E: usize, const R: usize>(
     x: &[f32; E],
+    importance: Option<&[f32; E]>,
     rule: &KMin,
     stored: impl Fn(f32) -> f32,
 ) -> Found<E, R> {
     let run = E / R;
-    let (mut codes, mut weights, mut trial) = ([0f32; E], [0f32; E], [0f32; E]);
+    let (mut codes, mut trial) = ([0f32; E], [0f32; E]);
     let (mut scales, mut mins) = ([0f32; R], [0f32; R]);
-    for (index, x) in x.chunks_exact(run).enumerate() {
-        let weights = &mut weights[..run];
-        let floor = match rule.weights {
-            Weights::Abs => 0.0,
-            Weights::RmsAbs => (sum(x.iter().map(|x| x * x)) / run as f32).sqrt(),
-        };
-        for (weight, x) in weights.iter_mut().zip(x) {
-            *weight = floor + x.abs();
+    let (weights, trials) = match importance {
+        Some(importance) => (weigh(x, importance), Trials::WEIGHTED),
+        None => {
+            let trials = Trials { square: rule.square, start: rule.start, by: 0.1, steps: rule.steps };
+            (magnitudes::<E, R>(x, rule.weights), trials)
         }
+    };
+    let runs = x.chunks_exact(run).zip(weights.chunks_exact(run));
+    for (index, (x, weights)) in runs.enumerate() {
         (scales[index], mins[index]) =
-            fit(x, weights, &mut codes[index * run..][..run], &mut trial[..run], rule);
+            fit(x, weights, &mut codes[index * run..][..run], &mut trial[..run], rule.top, trials);
     }
     let (scale, runs) = factors::<R>(&scales, rule.run_top);
     let (min, min_runs) = factors::<R>(&mins, rule.min_top);
@@ -76,6 +92,23 @@ pub fn k_min<const E: usize, const R: usize>(
         min,
         min_runs: min_runs.map(|factor| factor as i32),
     }
+}
+
+/// What errors count by without importance.
+#[inline(always)]
+fn magnitudes<const E: usize, const R: usize>(x: &[f32; E], kind: Weights) -> [f32; E] {
+    let run = E / R;
+    let mut weights = [0f32; E];
+    for (x, weights) in x.chunks_exact(run).zip(weights.chunks_exact_mut(run)) {
+        let floor = match kind {
+            Weights::Abs => 0.0,
+            Weights::RmsAbs => (sum(x.iter().map(|x| x * x)) / run as f32).sqrt(),
+        };
+        for (weight, x) in weights.iter_mut().zip(x) {
+            *weight = floor + x.abs();
+        }
+    }
+    weights
 }
 
 #[inline(always)]
@@ -103,7 +136,14 @@ fn factors<const R: usize>(values: &[f32; R], top: f32) -> (f32, [f32; R]) {
 
 /// The scale and the minimum (as what is subtracted) of one run; fills in its codes.
 #[inline(always)]
-fn fit(x: &[f32], weights: &[f32], codes: &mut [f32], trial: &mut [f32], rule: &KMin) -> (f32, f32) {
+pub(super) fn fit(
+    x: &[f32],
+    weights: &[f32],
+    codes: &mut [f32],
+    trial: &mut [f32],
+    top: f32,
+    trials: Trials,
+) -> (f32, f32) {
     let (mut min, mut max) = (x[0], x[0]);
     let (mut sum_w, mut sum_x) = (0f32, 0f32);
     for (&x, &w) in x.iter().zip(weights) {
@@ -124,27 +164,27 @@ fn fit(x: &[f32], weights: &[f32], codes: &mut [f32], trial: &mut [f32], rule: &
         return (0.0, -min);
     }
     let range = max - min;
-    if !(rule.top / range).is_finite() {
+    if !(top / range).is_finite() {
         return (0.0, 0.0);
     }
     let error = |scale: f32, min: f32, codes: &[f32]| {
         sum(x.iter().zip(weights).zip(codes).map(|((&x, &w), &code)| {
             let off = scale * code + min - x;
-            w * if rule.square { off * off } else { off.abs() }
+            w * if trials.square { off * off } else { off.abs() }
         }))
     };
-    let per = rule.top / range;
+    let per = top / range;
     let mut scale = 1.0 / per;
     for (code, &x) in codes.iter_mut().zip(x) {
-        *code = nearest(per * (x - min), 0.0, rule.top);
+        *code = nearest(per * (x - min), 0.0, top);
     }
     let mut best = error(scale, min, codes);
-    for step in 0..=rule.steps {
+    for step in 0..=trials.steps {
         // With the minimum that is best so far, as the reference has it.
-        let per = (rule.start + 0.1 * step as f32 + rule.top) / (max - min);
+        let per = (trials.start + trials.by * step as f32 + top) / (max - min);
         let (mut sum_l, mut sum_ll, mut sum_xl) = (0f32, 0f32, 0f32);
         for ((code, &x), &w) in trial.iter_mut().zip(x).zip(weights) {
-            let l = nearest(per * (x - min), 0.0, rule.top);
+            let l = nearest(per * (x - min), 0.0, top);
             *code = l;
             sum_l += w * l;
             sum_ll += w * l * l;
@@ -190,26 +230,30 @@ pub struct KSigned {
     pub high: f32,
 }
 
-/// A scale for each run: `w = scale * factor * (code - half)`. `None`: a block of zero bytes.
+/// A scale for each run: `w = scale * factor * (code - half)`. `None`: a block of zero bytes. Without `importance`, errors
+/// count by x^2.
 #[inline(always)]
 pub fn k_signed<const E: usize, const R: usize>(
     x: &[f32; E],
+    importance: Option<&[f32; E]>,
     rule: &KSigned,
     stored: impl Fn(f32) -> f32,
 ) -> Option<Found<E, R>> {
     let run = E / R;
     let (half, bound) = (rule.half, rule.half - 1.0);
     let (mut codes, mut trial) = ([0f32; E], [0f32; E]);
+    let weights = importance.map_or_else(|| x.map(|x| x * x), |importance| weigh(x, importance));
     let mut scales = [0f32; R];
-    for ((x, codes), scale) in x.chunks_exact(run).zip(codes.chunks_exact_mut(run)).zip(&mut scales) {
+    let counted = x.chunks_exact(run).zip(weights.chunks_exact(run));
+    for (((x, weights), codes), scale) in counted.zip(codes.chunks_exact_mut(run)).zip(&mut scales) {
         let max = largest(x);
         if max.abs() < SMALLEST {
             // Code 0 and not the code of zero, as the reference leaves it.
             continue;
         }
         *scale = match rule.search {
-            Search::Refine(passes) => refine(x, codes, max, half, passes),
-            Search::Scan(steps) => scan(x, codes, &mut trial[..run], max, half, steps),
+            Search::Refine(passes) => refine(x, weights, codes, max, half, passes),
+            Search::Scan(steps) => scan(x, weights, codes, &mut trial[..run], max, half, steps),
         };
         for code in codes {
             *code += half;
@@ -245,14 +289,13 @@ pub fn k_signed<const E: usize, const R: usize>(
     })
 }
 
-/// Codes by one inverse scale; the sums of w x l and w l l with w = x x.
+/// Codes by one inverse scale; the sums of w x l and w l l.
 #[inline(always)]
-fn rounded(x: &[f32], codes: &mut [f32], per: f32, half: f32) -> (f32, f32) {
+fn rounded(x: &[f32], weights: &[f32], codes: &mut [f32], per: f32, half: f32) -> (f32, f32) {
     let (mut sum_xl, mut sum_ll) = (0f32, 0f32);
-    for (code, &x) in codes.iter_mut().zip(x) {
+    for ((code, &x), &w) in codes.iter_mut().zip(x).zip(weights) {
         let l = nearest(per * x, -half, half - 1.0);
         *code = l;
-        let w = x * x;
         sum_xl += w * x * l;
         sum_ll += w * l * l;
     }
@@ -260,12 +303,11 @@ fn rounded(x: &[f32], codes: &mut [f32], per: f32, half: f32) -> (f32, f32) {
 }
 
 #[inline(always)]
-fn refine(x: &[f32], codes: &mut [f32], max: f32, half: f32, passes: u32) -> f32 {
-    let (mut sum_xl, mut sum_ll) = rounded(x, codes, -half / max, half);
+fn refine(x: &[f32], weights: &[f32], codes: &mut [f32], max: f32, half: f32, passes: u32) -> f32 {
+    let (mut sum_xl, mut sum_ll) = rounded(x, weights, codes, -half / max, half);
     for _ in 0..passes {
         let mut changed = false;
-        for (code, &x) in codes.iter_mut().zip(x) {
-            let w = x * x;
+        for ((code, &x), &w) in codes.iter_mut().zip(x).zip(weights) {
             let mut xl = sum_xl - w * x * *code;
             if xl > 0.0 {
                 let mut ll = sum_ll - w * *code * *code;
@@ -289,13 +331,21 @@ fn refine(x: &[f32], codes: &mut [f32], max: f32, half: f32, passes: u32) -> f32
 }
 
 #[inline(always)]
-fn scan(x: &[f32], codes: &mut [f32], trial: &mut [f32], max: f32, half: f32, steps: u32) -> f32 {
-    let (sum_xl, sum_ll) = rounded(x, codes, -half / max, half);
+fn scan(
+    x: &[f32],
+    weights: &[f32],
+    codes: &mut [f32],
+    trial: &mut [f32],
+    max: f32,
+    half: f32,
+    steps: u32,
+) -> f32 {
+    let (sum_xl, sum_ll) = rounded(x, weights, codes, -half / max, half);
     let mut scale = if sum_ll != 0.0 { sum_xl / sum_ll } else { 0.0 };
     let mut best = scale * sum_xl;
     let steps = steps as i32;
     for step in (-steps..=steps).filter(|&step| step != 0) {
-        let (sum_xl, sum_ll) = rounded(x, trial, -(half + 0.1 * step as f32) / max, half);
+        let (sum_xl, sum_ll) = rounded(x, weights, trial, -(half + 0.1 * step as f32) / max, half);
         if sum_ll > 0.0 && sum_xl * sum_xl > best * sum_ll {
             codes.copy_from_slice(trial);
             scale = sum_xl / sum_ll;

@@ -1,6 +1,6 @@
 //! Quantizers for tables of levels: `level-scan` (ggml's IQ4_NL, IQ4_XS) and `nearest-level` (MXFP4, NVFP4).
 
-use super::{Found, SMALLEST, inverse, largest, nearest};
+use super::{Found, SMALLEST, inverse, largest, nearest, weigh};
 use crate::number;
 
 /// Parameters of `level-scan`.
@@ -14,13 +14,19 @@ pub struct LevelScan<'a> {
     pub runs: Option<(f32, f32)>,
 }
 
-/// A scale (for each run) of a table of levels: `w = scale (* factor) * levels[code]`.
+/// A scale (for each run) of a table of levels: `w = scale (* factor) * levels[code]`. Without `importance`, errors count by
+/// x^2.
 #[inline(always)]
-pub fn level_scan<const E: usize, const R: usize>(x: &[f32; E], rule: &LevelScan<'_>) -> Found<E, R> {
+pub fn level_scan<const E: usize, const R: usize>(
+    x: &[f32; E],
+    importance: Option<&[f32; E]>,
+    rule: &LevelScan<'_>,
+) -> Found<E, R> {
     let run = E / R;
+    let weights = importance.map_or_else(|| x.map(|x| x * x), |importance| weigh(x, importance));
     let mut scales = [0f32; R];
-    for (x, scale) in x.chunks_exact(run).zip(&mut scales) {
-        *scale = scan(x, rule);
+    for ((x, weights), scale) in x.chunks_exact(run).zip(weights.chunks_exact(run)).zip(&mut scales) {
+        *scale = scan(x, weights, rule);
     }
     let mut found = Found::ZERO;
     found.scale = largest(&scales);
@@ -42,7 +48,7 @@ pub fn level_scan<const E: usize, const R: usize>(x: &[f32; E], rule: &LevelScan
 
 /// The best scale of a run.
 #[inline(always)]
-fn scan(x: &[f32], rule: &LevelScan<'_>) -> f32 {
+fn scan(x: &[f32], weights: &[f32], rule: &LevelScan<'_>) -> f32 {
     let max = largest(x);
     if max.abs() < SMALLEST {
         return 0.0;
@@ -50,9 +56,8 @@ fn scan(x: &[f32], rule: &LevelScan<'_>) -> f32 {
     let first = rule.levels[0];
     let sums = |per: f32| {
         let (mut sum_qx, mut sum_qq) = (0f32, 0f32);
-        for &x in x {
+        for (&x, &w) in x.iter().zip(weights) {
             let q = rule.levels[index(rule.levels, per * x)];
-            let w = x * x;
             sum_qx += w * q * x;
             sum_qq += w * q * q;
         }

@@ -8,6 +8,9 @@
 //! The rules are those of ggml's reference quantizers, so that the blocks are the same to the byte; only
 //! [`grid`], [`shifted`] and [`alternating`] are searches of their own. Input is finite (checked before). A scale that comes out infinite or NaN,
 //! because sums overflowed, is returned as it is: storing it is refused there.
+//!
+//! Most take the importance of each weight, too: what a squared error of it costs, finite and not negative. It takes the place
+//! of the weights that a search has on its own.
 
 pub mod alternating;
 pub mod grid;
@@ -34,6 +37,40 @@ pub struct Found<const E: usize, const R: usize> {
 impl<const E: usize, const R: usize> Found<E, R> {
     /// All zeros.
     const ZERO: Found<E, R> = Found { codes: [0; E], scale: 0.0, runs: [0; R], min: 0.0, min_runs: [0; R] };
+}
+
+/// What is added to every importance, in parts of the mean of its block: what was never active keeps a sensible value.
+const FLOOR: f32 = 1e-6;
+
+/// The importance of a block's weights in parts of its mean; that of a block without any is the same for all.
+#[inline(always)]
+fn relative<const E: usize>(importance: &[f32; E]) -> [f32; E] {
+    // As f64, which neither the sum nor the quotient leaves.
+    let mut sum = 0f64;
+    for &importance in importance {
+        sum += f64::from(importance);
+    }
+    if sum == 0.0 {
+        return [1.0; E];
+    }
+    let mean = sum / E as f64;
+    importance.map(|importance| (f64::from(importance) / mean) as f32 + FLOOR)
+}
+
+/// What squared errors count by, given the importance of the weights: that times the square root of x^2 plus twice the mean of
+/// x^2 in the block, as ggml has it for most formats.
+#[inline(always)]
+fn weigh<const E: usize>(x: &[f32; E], importance: &[f32; E]) -> [f32; E] {
+    let mut sum = 0f32;
+    for x in x {
+        sum += x * x;
+    }
+    let floor = 2.0 * (sum / E as f32);
+    let mut weights = relative(importance);
+    for (weight, x) in weights.iter_mut().zip(x) {
+        *weight *= (floor + x * x).sqrt();
+    }
+    weights
 }
 
 /// Runs whose largest magnitude is below this count as zero.

@@ -1,12 +1,19 @@
 //! Quantizers that read scale and minimum off the block: `min-max` and `mean`.
 
-use super::{Found, inverse};
+use super::k::{Trials, fit};
+use super::{Found, inverse, weigh};
 
 /// Codes spread evenly from the smallest value to the largest (ggml's Q4_1 and Q5_1).
 ///
-/// `top` is the largest code. Of equal extremes the first counts, which matters for the sign of a zero.
+/// `top` is the largest code. Of equal extremes the first counts, which matters for the sign of a zero. With `importance` the
+/// scale and a minimum that is not positive are searched for as in `k-min`.
 #[inline(always)]
-pub fn min_max<const E: usize>(x: &[f32; E], top: f32) -> Found<E, 1> {
+pub fn min_max<const E: usize>(x: &[f32; E], importance: Option<&[f32; E]>, top: f32) -> Found<E, 1> {
+    if let Some(importance) = importance {
+        let (mut codes, mut trial) = ([0f32; E], [0f32; E]);
+        let (scale, min) = fit(x, &weigh(x, importance), &mut codes, &mut trial, top, Trials::WEIGHTED);
+        return Found { codes: codes.map(|code| code as u16), scale, min: -min, ..Found::ZERO };
+    }
     let (mut min, mut max) = (f32::MAX, f32::MIN);
     for &x in x {
         if x < min {

@@ -49,6 +49,7 @@ pub fn shifted_search<
     const H: usize,
 >(
     x: &[f32; E],
+    importance: Option<&[f32; E]>,
     rule: &Shifted<'_, T, W, S, H>,
     stored: impl Fn(f32) -> f32,
 ) -> Option<Found<C, G, R>>
@@ -56,7 +57,7 @@ where
     T: Copy,
     f32: From<T>,
 {
-    let weights = weigh(x);
+    let weights = weigh(x, importance);
     let magnitudes = x.map(f32::abs);
     let scales = Scales { levels: rule.levels, factors: rule.factors, steps: rule.steps };
     let encoder =

@@ -61,21 +61,39 @@ fn rounded(x: f32, step: Step) -> i32 {
     if step.apply == 0.0 { 0 } else { (x / step.apply).round_ties_even() as i32 }
 }
 
-pub unsafe fn quantize_header4(src: *const f32, dst: *mut u8, count: usize, step: Step) -> Result<(), Fault> {
+pub unsafe fn quantize_header4(
+    src: *const f32,
+    dst: *mut u8,
+    count: usize,
+    step: Step,
+    _: *const f32,
+) -> Result<(), Fault> {
     // SAFETY: by the ABI.
     let (src, dst) = unsafe { blocks(src, dst, 4, 2, count) };
     put_codes(src, dst, 4, |x| (rounded(x, step) + 8) as u8);
     Ok(())
 }
 
-pub unsafe fn quantize_tail2(src: *const f32, dst: *mut u8, count: usize, step: Step) -> Result<(), Fault> {
+pub unsafe fn quantize_tail2(
+    src: *const f32,
+    dst: *mut u8,
+    count: usize,
+    step: Step,
+    _: *const f32,
+) -> Result<(), Fault> {
     // SAFETY: by the ABI.
     let (src, dst) = unsafe { blocks(src, dst, 8, 2, count) };
     put_codes(src, dst, 2, |x| (rounded(x, step) + 1) as u8);
     Ok(())
 }
 
-pub unsafe fn sign_tail2(src: *const f32, dst: *mut u8, count: usize, _: Step) -> Result<(), Fault> {
+pub unsafe fn sign_tail2(
+    src: *const f32,
+    dst: *mut u8,
+    count: usize,
+    _: Step,
+    _: *const f32,
+) -> Result<(), Fault> {
     // SAFETY: by the ABI.
     let (src, dst) = unsafe { blocks(src, dst, 8, 2, count) };
     put_codes(src, dst, 2, |x| if x > 0.0 { 2 } else { u8::from(x == 0.0) });

@@ -239,14 +239,14 @@ static ENTRIES: [Entry; 14] = unsafe {
             "quantize.header4.absmax.scalar",
             Op::Quantize,
             HEADER4,
-            Code::Quantize { step: Some(step_7), blocks: quantize_header4 },
+            Code::Quantize { step: Some(step_7), blocks: quantize_header4, weighs: false },
         )),
         Entry::new(entry(
             11,
             "quantize.tail2.absmax.scalar",
             Op::Quantize,
             TAIL2,
-            Code::Quantize { step: Some(step_1), blocks: quantize_tail2 },
+            Code::Quantize { step: Some(step_1), blocks: quantize_tail2, weighs: false },
         )),
         Entry::new(EntryFacts {
             quantizer: 1,
@@ -255,7 +255,7 @@ static ENTRIES: [Entry; 14] = unsafe {
                 "quantize.tail2.sign.scalar",
                 Op::Quantize,
                 TAIL2,
-                Code::Quantize { step: Some(step_1), blocks: sign_tail2 },
+                Code::Quantize { step: Some(step_1), blocks: sign_tail2, weighs: false },
             )
         }),
         Entry::new(entry(13, "embed.tail2.scalar", Op::Embed, TAIL2, Code::Embed(embed_tail2))),

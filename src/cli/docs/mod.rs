@@ -14,7 +14,7 @@ use gristmill_codegen::builder::{BuildError, Builder};
 use gristmill_codegen::cuda::CudaListed;
 use gristmill_codegen::emit::Listed;
 use gristmill_probe::families::{self, Device as ProbeDevice};
-use gristmill_spec::model::{DimRule, Format, Import, ShapeRules, SpecSet};
+use gristmill_spec::model::{DimRule, Format, Import, QuantizeRule, ShapeRules, SpecSet};
 use gristmill_spec::{check, render, shipped};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -80,7 +80,8 @@ fn formats(
         out,
         "## Formats\n\n\
          \"k\" is the rule on the inner dimension; m and n are free. CUDA kernels are built with the cargo feature `cuda`. Under an\n\
-         ISA stand the letters of the ops:\n"
+         ISA stand the letters of the ops. A quantizer with \\* weighs errors by the importance of columns where that is given, on the\n\
+         processor (`gristmill quantize --imatrix`):\n"
     )?;
     for op in Op::serving(Serves::Formats) {
         writeln!(out, "- {} `{op}`: {}", op.info().letter, op.info().doc)?;
@@ -105,8 +106,14 @@ fn formats(
             max: a.max.min(b.max),
             multiple_of: a.multiple_of.max(b.multiple_of),
         });
-        let quantizers: Vec<&str> =
-            format.quantizers.iter().map(|quantizer| quantizer.name.as_str()).collect();
+        let quantizers: Vec<String> = format
+            .quantizers
+            .iter()
+            .map(|quantizer| match quantizer.rule {
+                QuantizeRule::Search(search) if search.weighs() => format!("{}\\*", quantizer.name),
+                QuantizeRule::Search(_) | QuantizeRule::Round(_) => quantizer.name.clone(),
+            })
+            .collect();
         writeln!(
             out,
             "| `{}` | {} | {} in {} B | {} | {} | {} | {} | {} | {} | {} |",

@@ -25,6 +25,10 @@ pub struct Arguments {
     /// Quantizer of the format; its first one if not given
     #[arg(long, value_name = "NAME")]
     pub(super) quantizer: Option<String>,
+    /// Importance of columns, as llama.cpp's llama-imatrix writes it (GGUF): quantizers that search weigh errors by it. A
+    /// matrix that the file has nothing of is quantized without, and said so
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
+    pub(super) imatrix: Option<PathBuf>,
     /// A tensor that is not to be in the output; may be given several times
     #[arg(long, value_name = "TENSOR", conflicts_with = "raw")]
     pub(super) leave_out: Vec<String>,

@@ -7,6 +7,7 @@ use super::super::run::threads;
 use super::super::table::{Side, Table, bytes, counted};
 use super::super::{files, output, progress, request};
 use super::arguments::Arguments;
+use super::importance::{self, Weighing};
 use gristmill::gguf::{GgufWriter, MAX_DIMS, TensorStream, TypeNumbers, Value};
 use gristmill::registry::FormatInfo;
 use gristmill::runtime::import::Tiled;
@@ -40,6 +41,8 @@ const NAMED: usize = 8;
 struct Difference {
     /// `sum((q - x)^2) / sum(x^2)`.
     nmse: f64,
+    /// The same with each term times the importance of its column, where there is one.
+    weighted: Option<f64>,
     /// Largest `|q - x|`.
     worst: f64,
 }
@@ -59,6 +62,7 @@ struct Work {
     dequantize: Prepared,
     threads: Threads,
     types: TypeNumbers,
+    weighing: Option<Weighing>,
 }
 
 pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<Outcome, CliError> {
@@ -80,16 +84,21 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
         ));
     };
     let name = arguments.quantizer.as_deref();
-    let work = Work {
+    let mut work = Work {
         format,
         quantize: REGISTRY.prepare_from_env(&Request::quantize(format.name, name, 1, format.elements))?,
         dequantize: REGISTRY.prepare_from_env(&Request::dequantize(format.name, 1, format.elements))?,
         threads: Threads::new(threads(arguments.threads))?,
         types: arguments.types.numbers()?,
+        weighing: None,
     };
     // Refused before anything is written.
     let kernel = work.quantize.decide_as_asked().kernel()?.name;
     output::spares(output, &[&arguments.input])?;
+    if let Some(path) = &arguments.imatrix {
+        output::spares(output, &[path])?;
+        importance::taken_by(&Quantizer::new(&work.quantize.decide_as_asked())?)?;
+    }
     let source = files::open_weights(&arguments.input, &work.types)?;
     let fates = fates(arguments, &source, format, &work.types)?;
     if !fates.iter().any(|(_, fate)| matches!(fate, Fate::Quantize(..))) {
@@ -102,6 +111,13 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
             "choose a format with smaller blocks: `gristmill list` prints them",
         ));
     }
+    if let Some(path) = &arguments.imatrix {
+        let matrices = fates.iter().filter_map(|(tensor, fate)| match fate {
+            Fate::Quantize(_, k) => Some((tensor.name(), *k)),
+            Fate::Copy { .. } | Fate::Leave => None,
+        });
+        work.weighing = Some(Weighing::open(path, matrices)?);
+    }
     for (tensor, fate) in &fates {
         if let Fate::Quantize(n, k) = *fate {
             // As f32, quantized, and back.
@@ -110,7 +126,7 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
             need.check(what, "a tensor is quantized as a whole: free memory, or leave it out")?;
         }
     }
-    let writer = declare(&source, &fates, format, type_id)?;
+    let writer = declare(&source, &fates, &work, type_id)?;
     let bar = progress::bar(fates.len() as u64);
     let mut lines = Vec::new();
     writer.create(output, |stream| {
@@ -210,13 +226,16 @@ fn fate(
 fn declare(
     source: &WeightFile,
     fates: &[(SourceTensor<'_>, Fate)],
-    format: &FormatInfo,
+    work: &Work,
     type_id: u32,
 ) -> Result<GgufWriter, CliError> {
     let mut writer = GgufWriter::new();
+    let weighed = work.weighing.is_some();
     match source.gguf() {
         // The file type said what most tensors were in, which is not so any more.
-        Some(file) => writer.copy_metadata(file, |key| key != "general.file_type")?,
+        Some(file) => writer.copy_metadata(file, |key| {
+            key != "general.file_type" && !(weighed && key.starts_with(importance::KEYS))
+        })?,
         None => {
             writer.metadata("general.architecture", Value::String("unknown"))?;
             if let Some(stem) = source.path().file_stem().and_then(|stem| stem.to_str()) {
@@ -224,11 +243,14 @@ fn declare(
             }
         }
     }
+    if let Some(weighing) = &work.weighing {
+        weighing.declare(&mut writer)?;
+    }
     for (tensor, fate) in fates {
         let dims: Vec<u64> = tensor.shape().iter().rev().copied().collect();
         match *fate {
             Fate::Quantize(n, k) => {
-                writer.tensor(tensor.name(), &dims, type_id, format.tensor_bytes(n, k)? as u64)?;
+                writer.tensor(tensor.name(), &dims, type_id, work.format.tensor_bytes(n, k)? as u64)?;
             }
             Fate::Copy { type_id, bytes } => writer.tensor(tensor.name(), &dims, type_id, bytes)?,
             Fate::Leave => {}
@@ -270,7 +292,8 @@ fn one<W: Write>(
         }
         Fate::Quantize(n, k) => {
             let values = values(work, tensor)?;
-            let quantized = quantize(work, &values, n, k).map_err(|error| match error {
+            let importance = work.weighing.as_ref().and_then(|weighing| weighing.of(tensor.name()));
+            let quantized = quantize(work, &values, importance, n, k).map_err(|error| match error {
                 CliError::Runtime(error) => CliError::usage(
                     format!("tensor `{}`: {error}", Printable(tensor.name())),
                     "another format or quantizer may take it",
@@ -280,7 +303,7 @@ fn one<W: Write>(
             stream.data(tensor.name(), &quantized)?;
             line.type_name = work.format.name.to_owned();
             line.bytes = quantized.len() as u64;
-            line.difference = Some(difference(work, &values, &quantized, n, k)?);
+            line.difference = Some(difference(work, &values, importance, &quantized, n, k)?);
         }
     }
     Ok(line)
@@ -300,17 +323,27 @@ fn values(work: &Work, tensor: &SourceTensor<'_>) -> Result<Vec<f32>, CliError> 
     Ok(values)
 }
 
-fn quantize(work: &Work, values: &[f32], n: usize, k: usize) -> Result<Vec<u8>, CliError> {
+fn quantize(
+    work: &Work,
+    values: &[f32],
+    importance: Option<&[f32]>,
+    n: usize,
+    k: usize,
+) -> Result<Vec<u8>, CliError> {
     let format = work.format;
     let kernel = Quantizer::new(&work.quantize.decide(Shape::matrix(n, k)))?;
     let mut bytes = vec![0; format.tensor_bytes(n, k)?];
-    kernel.run_on(values, n, k, &mut bytes, &work.threads)?;
+    match importance {
+        Some(importance) => kernel.run_weighted(values, importance, n, k, &mut bytes, &work.threads)?,
+        None => kernel.run_on(values, n, k, &mut bytes, &work.threads)?,
+    }
     Ok(bytes)
 }
 
 fn difference(
     work: &Work,
     values: &[f32],
+    importance: Option<&[f32]>,
     quantized: &[u8],
     n: usize,
     k: usize,
@@ -325,7 +358,17 @@ fn difference(
         energy += x * x;
         worst = worst.max((q - x).abs());
     }
-    Ok(Difference { nmse: if error == 0.0 { 0.0 } else { error / energy }, worst })
+    let nmse = |error: f64, energy: f64| if error == 0.0 { 0.0 } else { error / energy };
+    let weighted = importance.map(|importance| {
+        let (mut error, mut energy) = (0.0, 0.0);
+        for ((x, q), w) in values.iter().zip(&back).zip(importance.iter().cycle()) {
+            let (x, q, w) = (f64::from(*x), f64::from(*q), f64::from(*w));
+            error += w * (q - x) * (q - x);
+            energy += w * x * x;
+        }
+        nmse(error, energy)
+    });
+    Ok(Difference { nmse: nmse(error, energy), weighted, worst })
 }
 
 fn report(
@@ -348,34 +391,56 @@ fn report(
                 "type": line.type_name,
                 "bytes": line.bytes,
                 "nmse": line.difference.map(|difference| difference.nmse),
+                "weighted_nmse": line.difference.and_then(|difference| difference.weighted),
                 "max_error": line.difference.map(|difference| difference.worst),
             })).collect::<Vec<_>>(),
         });
         print_json(out, &value)?;
         return Ok(Outcome::Yes);
     }
-    let mut table = Table::new(&[
+    let weighed = arguments.imatrix.is_some();
+    let mut columns = vec![
         ("tensor", Side::Left),
         ("shape", Side::Right),
         ("type", Side::Left),
         ("size", Side::Right),
         ("NMSE", Side::Right),
         ("max error", Side::Right),
-    ]);
+    ];
+    if weighed {
+        columns.insert(5, ("weighted", Side::Right));
+    }
+    let mut table = Table::new(&columns);
     for line in lines {
         let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.2e}"));
-        table.row([
+        let mut cells = vec![
             line.tensor.clone(),
             line.shape.clone(),
             line.type_name.clone(),
             bytes(line.bytes),
             number(line.difference.map(|difference| difference.nmse)),
             number(line.difference.map(|difference| difference.worst)),
-        ]);
+        ];
+        if weighed {
+            cells.insert(5, number(line.difference.and_then(|difference| difference.weighted)));
+        }
+        table.row(cells);
     }
     table.print(out)?;
     let quantized = lines.iter().filter(|line| line.difference.is_some()).count();
     let (tensors, size) = (counted(lines.len(), "tensor"), bytes(total));
     writeln!(out, "\n{}: {size}; {quantized} of {tensors} quantized by {kernel}", output.display())?;
+    if let Some(imatrix) = &arguments.imatrix {
+        let errors = "`weighted` is the NMSE with each column counted by its importance";
+        writeln!(out, "errors weighed by {}; {errors}", imatrix.display())?;
+        let without: Vec<&str> = lines
+            .iter()
+            .filter(|line| line.difference.is_some_and(|difference| difference.weighted.is_none()))
+            .map(|line| line.tensor.as_str())
+            .collect();
+        if !without.is_empty() {
+            writeln!(out, "{}", importance::without(&without))?;
+        }
+    }
     Ok(Outcome::Yes)
 }

@@ -250,7 +250,7 @@ fn quantize_raw(
     edge: Edge,
     expected: Result<&[u8], &Refused>,
 ) -> Outcome {
-    let Code::Quantize { step, blocks } = kernel.entry.code else { return Ok(wrong_code(case)) };
+    let Code::Quantize { step, blocks, .. } = kernel.entry.code else { return Ok(wrong_code(case)) };
     let count = x.len() / subject.info.elements;
     let src = Guarded::of(x, edge)?;
     let mut dst = Guarded::<u8>::new(count * subject.info.bytes, edge)?;
@@ -258,7 +258,8 @@ fn quantize_raw(
     // SAFETY: the session runs only kernels whose features this processor has; `src` holds the values.
     let step = step.map_or(Ok(neutral), |step| unsafe { step(src.pointer(), x.len()) });
     // SAFETY: as above; `src` holds the values of `count` blocks and `dst` has room for the blocks.
-    let found = step.and_then(|step| unsafe { blocks(src.pointer(), dst.pointer_mut(), count, step) });
+    let found = step
+        .and_then(|step| unsafe { blocks(src.pointer(), dst.pointer_mut(), count, step, std::ptr::null()) });
     let outcome = untouched(case, "the blocks", dst.intact()).and_then(|()| match expected {
         Err(Refused::NonFinite(at)) => {
             agree(case, "fault of the last row", &Err(Fault::NonFinite(*at)), &found)

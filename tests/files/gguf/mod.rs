@@ -2,6 +2,7 @@
 
 mod damaged;
 mod disk;
+mod importance;
 mod model;
 mod real;
 mod refused;

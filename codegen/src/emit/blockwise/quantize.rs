@@ -46,7 +46,7 @@ pub(super) fn list(kernels: &mut Kernels<'_>) {
                 serving,
                 quantizer: Some((number, name)),
                 plan: format!("{name} over the {over}"),
-                code: format!("Code::Quantize {{ step: {step}, blocks: {blocks} }}"),
+                code: format!("Code::Quantize {{ step: {step}, blocks: {blocks}, weighs: {} }}", made.weighs),
                 text: &made.text,
             });
         }

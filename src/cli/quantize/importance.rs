@@ -1,0 +1,116 @@
+//! The importance of columns that `--imatrix` names, held against what is to be quantized.
+
+use super::super::error::CliError;
+use gristmill::gguf::{GgufWriter, Importance, Value, WriteError};
+use gristmill::registry::Code;
+use gristmill::text::Printable;
+use gristmill::{Quantizer, REGISTRY};
+use std::path::Path;
+
+/// Tensors that are named where some have no importance.
+const NAMED: usize = 8;
+
+/// What llama.cpp's quantizer writes of it into a model's metadata.
+pub const KEYS: &str = "quantize.imatrix.";
+
+/// A file of importance.
+pub struct Weighing {
+    name: String,
+    importance: Importance,
+}
+
+impl Weighing {
+    /// Reads the file. Each of `matrices` (name, elements of a row) that it knows has to have as many columns there, and it has to
+    /// know one at least.
+    ///
+    /// # Errors
+    /// [`CliError::Importance`], [`CliError::Usage`].
+    pub fn open<'m>(
+        path: &Path,
+        matrices: impl IntoIterator<Item = (&'m str, usize)>,
+    ) -> Result<Weighing, CliError> {
+        let importance =
+            Importance::open(path).map_err(|error| CliError::Importance { path: path.to_owned(), error })?;
+        let mut known = 0;
+        for (tensor, k) in matrices {
+            let Some(columns) = importance.tensor(tensor) else { continue };
+            if columns.k() != k || columns.matrices() != 1 {
+                return Err(CliError::usage(
+                    format!(
+                        "tensor `{}` is a matrix of {k} columns; in `{}` it has {} by {} of them",
+                        Printable(tensor),
+                        path.display(),
+                        columns.matrices(),
+                        columns.k()
+                    ),
+                    "was it measured with another model? nothing was written",
+                ));
+            }
+            known += 1;
+        }
+        if known == 0 {
+            let example = importance.names().next().unwrap_or_default();
+            return Err(CliError::usage(
+                format!("`{}` has the importance of no matrix that is to be quantized", path.display()),
+                format!(
+                    "its tensors are named as in GGUF files, such as `{}`; was it measured with another model?",
+                    Printable(example)
+                ),
+            ));
+        }
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        Ok(Weighing { name, importance })
+    }
+
+    /// The importance of a tensor's columns; `None`: none was measured.
+    pub fn of(&self, tensor: &str) -> Option<&[f32]> {
+        self.importance.tensor(tensor)?.matrix(0)
+    }
+
+    /// Says in the metadata what was used.
+    ///
+    /// # Errors
+    /// As [`GgufWriter::metadata`].
+    pub fn declare(&self, writer: &mut GgufWriter) -> Result<(), WriteError> {
+        let count = |count: u64| Value::U32(u32::try_from(count).unwrap_or(u32::MAX));
+        writer.metadata(&format!("{KEYS}file"), Value::String(&self.name))?;
+        if let Some(dataset) = self.importance.datasets().first() {
+            writer.metadata(&format!("{KEYS}dataset"), Value::String(dataset))?;
+        }
+        writer.metadata(&format!("{KEYS}entries_count"), count(self.importance.names().len() as u64))?;
+        match self.importance.chunks() {
+            Some(chunks) => writer.metadata(&format!("{KEYS}chunks_count"), count(chunks)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Refuses a quantizer that weighs no errors.
+///
+/// # Errors
+/// [`CliError::Usage`] with the formats whose quantizers do.
+pub fn taken_by(kernel: &Quantizer) -> Result<(), CliError> {
+    if kernel.takes_importance() {
+        return Ok(());
+    }
+    let mut known: Vec<&str> = REGISTRY
+        .entries
+        .iter()
+        .filter(|entry| matches!(entry.code, Code::Quantize { weighs: true, .. }))
+        .map(|entry| REGISTRY.formats[entry.format].name)
+        .collect();
+    known.sort_unstable();
+    known.dedup();
+    Err(CliError::usage(
+        format!("{} takes no importance of columns: it searches for nothing", kernel.entry().name),
+        format!("formats of this build whose quantizers do: {}; or leave --imatrix away", known.join(", ")),
+    ))
+}
+
+/// The matrices that were quantized without importance, in one line.
+pub fn without(tensors: &[&str]) -> String {
+    let named: Vec<String> = tensors.iter().take(NAMED).map(|tensor| Printable(tensor).to_string()).collect();
+    let more = tensors.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("without importance, of which the file has none: {}{more}", named.join(", "))
+}
