@@ -6,7 +6,7 @@
 use super::epilogue::epilogue;
 use super::operands::lookup;
 use super::parameters::fields;
-use super::product::{CudaMatmul, DP4A_ROWS, MMA_ROWS, round_bytes};
+use super::product::{CudaMatmul, DP4A_ROWS, MMA_ROWS, round_bytes, rounds_in};
 use super::tiles::{Fused, Split, Tiling, Warpgroups};
 use super::{activations, dp4a, fused, mma, pipelined, wgmma};
 use crate::Error;
@@ -16,6 +16,9 @@ use crate::plan::{Dot, FormatPlan, PackPlan, exact_k};
 use gristmill_spec::model::{CudaBody, CudaBudget, CudaVariant, Packing};
 use gristmill_spec::vocab::{CudaAbi, CudaActivations, CudaAlgorithm, Strategy};
 use std::fmt::Write;
+
+/// Bytes that terms may take if they are kept for two rounds.
+const ROUNDS: u32 = 32 * 1024;
 
 impl<'a> CudaMatmul<'a> {
     /// Plans a variant and proves its sums.
@@ -88,7 +91,16 @@ impl<'a> CudaMatmul<'a> {
         if u64::from(plan.unit) > k_max {
             return Err(Error::overflow(plan.format, plan.unit, origin));
         }
+        let fused = variant.activations == CudaActivations::Fused;
+        let rounds = match (shares, plan.unit == 0, fused) {
+            (false, ..) => 0,
+            // Sums of a panel are added while those of the next are taken; a CUDA block that doesn't quantize has one panel.
+            (true, true, fused) => 1 + u32::from(fused),
+            (true, false, true) => rounds_in(bytes, fused::ROUNDS),
+            (true, false, false) => rounds_in(bytes, ROUNDS),
+        };
         let mut resolved = CudaMatmul {
+            rounds,
             format: plan,
             algorithm: variant.algorithm,
             threads,
@@ -108,7 +120,7 @@ impl<'a> CudaMatmul<'a> {
             fused: None,
             pack,
         };
-        if variant.activations == CudaActivations::Fused {
+        if fused {
             let room =
                 Fused::new(&resolved).map_err(|what| Error::shared_memory(plan.format, origin, &what))?;
             resolved.k_max = resolved.k_max.min(u64::from(room.k));
@@ -138,6 +150,18 @@ impl<'a> CudaMatmul<'a> {
             (Some(tiling), _) => Split::of(self, tiling.tiles * k, false),
             (None, Some(_)) => Split::of(self, k, false),
             (None, None) => Split::of(self, self.threads / 32 * mma::AHEAD * k, true),
+        }
+    }
+
+    /// Bytes of shared memory of a CUDA block.
+    pub fn shared_bytes(&self) -> u32 {
+        match (&self.tiling, &self.division, &self.fused) {
+            (Some(tiling), ..) => tiling.shared_bytes(self),
+            (None, Some(division), _) => division.shared_bytes(self),
+            (None, None, Some(room)) => room.shared_bytes(self),
+            (None, None, None) => {
+                self.rounds * round_bytes(self.format, self.algorithm, self.threads, self.tokens)
+            }
         }
     }
 
