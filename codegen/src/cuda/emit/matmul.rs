@@ -29,41 +29,8 @@ impl<'a> CudaMatmul<'a> {
     ) -> Result<CudaMatmul<'a>, Error> {
         let origin = &variant.origin;
         let pack = fitted(plan, packing, origin)?;
-        let wrong = |what: &str| Error::cuda_order(packing, variant.algorithm, what, origin);
-        if pack.trits() {
-            return Err(wrong("codes of bits; nothing takes trits apart there"));
-        }
+        let (rows, tokens) = tile(plan, &pack, variant)?;
         let threads = variant.threads;
-        let (rows, tokens) = match variant.algorithm {
-            CudaAlgorithm::Blocks
-            | CudaAlgorithm::Fma
-            | CudaAlgorithm::MmaF16
-            | CudaAlgorithm::MmaBf16
-            | CudaAlgorithm::WgmmaF16
-            | CudaAlgorithm::WgmmaBf16 => {
-                let what = format!("`{}` computes no product of integers", variant.algorithm);
-                return Err(Error::passed(plan.format, what));
-            }
-            CudaAlgorithm::Dp4a => {
-                pack.check_form(Strategy::Multiply, origin)?;
-                if packing.rows != DP4A_ROWS {
-                    return Err(wrong("sixteen rows, four of them to a load of sixteen bytes"));
-                }
-                (DP4A_ROWS, variant.tokens.max(1))
-            }
-            CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => {
-                let in_order = packing.rows == MMA_ROWS
-                    && pack.tile.k == if pack.bits() == 2 { 64 } else { 32 }
-                    && (0..MMA_ROWS).all(|row| {
-                        (0..pack.tile.k).all(|k| pack.bit(row, k) == fragment(pack.bits(), row, k))
-                    });
-                if !in_order {
-                    return Err(wrong("the order of fragments that docs/cuda.md describes"));
-                }
-                let fewest = if variant.algorithm == CudaAlgorithm::Wgmma { 32 } else { 8 };
-                (MMA_ROWS, variant.tokens.max(fewest))
-            }
-        };
         let most = CudaBudget::default().shared;
         // With few tokens the warps of `mma` share the k of one panel; with many, all copy ahead.
         let shares = match variant.algorithm {
@@ -212,6 +179,44 @@ impl<'a> CudaMatmul<'a> {
             self.pack.packing.name,
             self.pack.bits()
         )
+    }
+}
+
+/// Rows of a panel, and tokens of a CUDA block, for a variant that multiplies integers of `pack`.
+fn tile(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, variant: &CudaVariant) -> Result<(u32, u32), Error> {
+    let (packing, origin) = (pack.packing, &variant.origin);
+    let wrong = |what: &str| Error::cuda_order(packing, variant.algorithm, what, origin);
+    if pack.trits() {
+        return Err(wrong("codes of bits; nothing takes trits apart there"));
+    }
+    match variant.algorithm {
+        CudaAlgorithm::Blocks
+        | CudaAlgorithm::Fma
+        | CudaAlgorithm::MmaF16
+        | CudaAlgorithm::MmaBf16
+        | CudaAlgorithm::WgmmaF16
+        | CudaAlgorithm::WgmmaBf16 => {
+            let what = format!("`{}` computes no product of integers", variant.algorithm);
+            Err(Error::passed(plan.format, what))
+        }
+        CudaAlgorithm::Dp4a => {
+            pack.check_form(Strategy::Multiply, origin)?;
+            if packing.rows != DP4A_ROWS {
+                return Err(wrong("sixteen rows, four of them to a load of sixteen bytes"));
+            }
+            Ok((DP4A_ROWS, variant.tokens.max(1)))
+        }
+        CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => {
+            let in_order = packing.rows == MMA_ROWS
+                && pack.tile.k == if pack.bits() == 2 { 64 } else { 32 }
+                && (0..MMA_ROWS)
+                    .all(|row| (0..pack.tile.k).all(|k| pack.bit(row, k) == fragment(pack.bits(), row, k)));
+            if !in_order {
+                return Err(wrong("the order of fragments that docs/cuda.md describes"));
+            }
+            let fewest = if variant.algorithm == CudaAlgorithm::Wgmma { 32 } else { 8 };
+            Ok((MMA_ROWS, variant.tokens.max(fewest)))
+        }
     }
 }
 
