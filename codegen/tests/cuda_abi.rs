@@ -106,7 +106,7 @@ fn units_overlap_where_their_text_waits() -> Outcome {
     }
     for listed in &emitted.listed {
         let unit = emitted.units.iter().find(|unit| unit.name == listed.unit).ok_or("a unit")?;
-        assert_eq!(listed.overlaps, unit.overlaps, "{}", listed.name);
+        assert_eq!(listed.plan.overlaps, unit.overlaps, "{}", listed.name);
     }
     Ok(())
 }

@@ -79,6 +79,7 @@ pub mod stats;
 pub mod threads;
 pub mod tuning;
 pub mod weights;
+mod wording;
 pub mod workspace;
 
 pub use activations::{Input, NonFinite, QuantizedActivations};

@@ -6,6 +6,11 @@ use crate::gpu::{CudaVersion, NoGpu};
 use crate::held_once::HeldOnce;
 use crate::names::{Kernels, List, Meant};
 use crate::request::{PrecisionMode, Shape};
+use crate::wording::{
+    ADD_A_TABLE, ASK_FOR_CPU, BUILD_WITH, BUILD_WITH_CUDA, BUT_FEATURE, CANT_BE_QUANTIZED, CONVERT_TO,
+    CUDA_IS_OFF, DESCRIBED_ARE, FOR_THIS_FORMAT, FORMAT, GIVE_INT8, INSTALL_CUDA, IS_DESCRIBED, IS_OFF,
+    NAME_THE_FORMAT, NO_CUDA_COMPILER, NO_FORMAT, NOT_FOR_DEVICE, NOT_FOR_TYPE, NOTHING_DOES, PLACES,
+};
 use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, Feature, FeatureSet, Isa, Op, Precision};
 
 /// A dimension of a shape.
@@ -220,28 +225,21 @@ impl Reason {
                 "describe it in a TOML file and name its folder in GRISTMILL_EXTRA_SPECS, or use one of: {}",
                 List(known)
             )),
-            Reason::NotCompiled { feature, .. } => Some(format!("cargo build --features {feature}")),
+            Reason::NotCompiled { feature, .. } => Some(format!("{BUILD_WITH}{feature}")),
             Reason::NoQuantizer { known: [], .. } => {
                 Some(String::from("state one in the format's file, in a [[quantize]] table"))
             }
             Reason::NoQuantizer { known, .. } => Some(format!("it states: {}", List(known))),
-            Reason::OpNotDescribed { op, described } => Some(format!(
-                "name the format in a kernel file with op = \"{op}\"; described are: {}",
-                List(described)
-            )),
-            Reason::DTypeNotDescribed { described, .. } => {
-                Some(format!("convert to one of: {}", List(described)))
+            Reason::OpNotDescribed { op, described } => {
+                Some(format!("{NAME_THE_FORMAT}{op}{DESCRIBED_ARE}{}", List(described)))
             }
-            Reason::DeviceNotDescribed { kind: DeviceKind::Cpu } => {
-                Some(String::from("add a [[cpu]] table to the kernel file"))
-            }
+            Reason::DTypeNotDescribed { described, .. } => Some(format!("{CONVERT_TO}{}", List(described))),
+            Reason::DeviceNotDescribed { kind: DeviceKind::Cpu } => Some(String::from(ADD_A_TABLE)),
             Reason::DeviceNotDescribed { kind: DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal } => {
-                Some(String::from("ask for device `cpu`, or let the policy `cpu` run it on the processor"))
+                Some(String::from(ASK_FOR_CPU))
             }
-            Reason::CudaFeatureOff => Some(String::from("cargo build --features cuda")),
-            Reason::NoToolchain { .. } => Some(String::from(
-                "install a CUDA compiler and build again: `gristmill doctor` says how, without root and without a GPU",
-            )),
+            Reason::CudaFeatureOff => Some(String::from(BUILD_WITH_CUDA)),
+            Reason::NoToolchain { .. } => Some(format!("{INSTALL_CUDA}, without root and without a GPU")),
             Reason::NoImageBuilt { .. } => Some(String::from(
                 "name an architecture that has its instructions in GRISTMILL_CUDA_ARCHS when building",
             )),
@@ -267,7 +265,7 @@ impl Reason {
                 k.checked_next_multiple_of(*elements).map(|padded| format!("pad rows to {padded}"))
             }
             Reason::ShapeRule(_) => None,
-            Reason::NoActivations(_) => Some(String::from("give int8 activations with their scales")),
+            Reason::NoActivations(_) => Some(String::from(GIVE_INT8)),
             Reason::Disabled(Disabled::Isa(_)) => Some(String::from("lift the restriction (GRISTMILL_ISA)")),
             Reason::Disabled(Disabled::Only(_)) => {
                 Some(String::from("lift the restriction (GRISTMILL_KERNEL)"))
@@ -297,24 +295,24 @@ impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Reason::NoSpec { name, nearest, .. } => {
-                write!(f, "no format `{name}` is described{}", Meant(nearest))
+                write!(f, "{NO_FORMAT}{name}{IS_DESCRIBED}{}", Meant(nearest))
             }
             Reason::NotCompiled { format, feature } => {
-                write!(f, "format `{format}` is described but not compiled: feature `{feature}` is off")
+                write!(f, "{FORMAT}{format}{BUT_FEATURE}{feature}{IS_OFF}")
             }
             Reason::NoQuantizer { name, nearest, .. } => {
                 write!(f, "the format states no quantizer `{name}`{}", Meant(nearest))
             }
             Reason::OpNotDescribed { op, .. } => {
-                write!(f, "no kernel of this build does {op} for this format")
+                write!(f, "{NOTHING_DOES}{op}{FOR_THIS_FORMAT}")
             }
-            Reason::DTypeNotDescribed { dtype, .. } => write!(f, "not described for {dtype}"),
+            Reason::DTypeNotDescribed { dtype, .. } => write!(f, "{NOT_FOR_TYPE}{dtype}"),
             Reason::DeviceNotDescribed { kind } => {
-                write!(f, "no kernel is described for {kind}")
+                write!(f, "{NOT_FOR_DEVICE}{kind}")
             }
-            Reason::CudaFeatureOff => f.write_str("not compiled: the cargo feature `cuda` is off"),
+            Reason::CudaFeatureOff => f.write_str(CUDA_IS_OFF),
             Reason::NoToolchain { looked } => {
-                write!(f, "not compiled: the build found no CUDA compiler in {} places", looked.len())
+                write!(f, "{NO_CUDA_COMPILER}{}{PLACES}", looked.len())
             }
             Reason::NoImageBuilt { failures: [] } => {
                 f.write_str("not compiled: none of the architectures that were built has its instructions")
@@ -347,7 +345,7 @@ impl std::fmt::Display for Reason {
             }
             Reason::ShapeRule(rule) => rule.fmt(f),
             Reason::NoActivations(refusal) => {
-                write!(f, "activations can't be quantized to `{}`", refusal.format)
+                write!(f, "{CANT_BE_QUANTIZED}{}`", refusal.format)
             }
             Reason::Disabled(Disabled::Isa(isa)) => write!(f, "disabled: nothing above {isa} is allowed"),
             Reason::Disabled(Disabled::Only(name)) => write!(f, "disabled: only `{name}` is allowed"),

@@ -1,12 +1,20 @@
 //! Decisions at compile time: what `require!` asks of a registry.
 //!
 //! The build that holds the registry answers with the same `candidates` function that decisions go by;
-//! what is here puts the no into the words of [`Reason`](crate::reason::Reason). Shapes and processors are
+//! what is here puts the no into the words of [`Reason`](crate::reason::Reason), whose pieces stand in `wording`. Shapes and processors are
 //! not known to a compiler, so a yes means that the build holds a kernel, not that every machine runs it.
 
 use crate::names::shared_facts;
 use crate::registry::{ActivationInfo, CudaBuild, FormatInfo, LeftOut, WithoutImage, same_name};
+use crate::wording::{
+    ADD_A_TABLE, ASK_FOR_CPU, BUILD_WITH, BUILD_WITH_CUDA, BUT_FEATURE, CANT_BE_QUANTIZED, CONVERT_TO,
+    CUDA_IS_OFF, DESCRIBED_ARE, FOR_THIS_FORMAT, FORMAT, GIVE_INT8, INSTALL_CUDA, IS_DESCRIBED, IS_OFF,
+    NAME_THE_FORMAT, NO_CUDA_COMPILER, NO_FORMAT, NOT_FOR_DEVICE, NOT_FOR_TYPE, NOTHING_DOES, PLACES,
+};
 use gristmill_spec::vocab::{DType, DeviceKind, Op, Serves};
+
+/// What stands in front of help.
+const HELP: &str = "\n  help: ";
 
 /// Bytes of a message. What does not fit is left out; only lists of hundreds of formats get there.
 const CAPACITY: usize = 4096;
@@ -176,17 +184,18 @@ impl Required<'_> {
             if same_name(format, self.format) {
                 return self
                     .no_kernel()
-                    .push("format `")
+                    .push(FORMAT)
                     .push(format)
-                    .push("` is described but not compiled: feature `")
+                    .push(BUT_FEATURE)
                     .push(feature)
-                    .push("` is off\n  help: cargo build --features ")
+                    .push(IS_OFF)
+                    .push(HELP)
+                    .push(BUILD_WITH)
                     .push(feature);
             }
             at += 1;
         }
-        let mut text =
-            self.no_kernel().push("no format `").push(self.format).push("` is described\n  help: ");
+        let mut text = self.no_kernel().push(NO_FORMAT).push(self.format).push(IS_DESCRIBED).push(HELP);
         text = text.push(
             "describe it in a TOML file of this build, bring it in with `with_shipped`, or use one of: ",
         );
@@ -248,11 +257,9 @@ impl Required<'_> {
         if described == 0 {
             text = no_image(text, names.cuda);
         }
-        text.push("\n  help: ").push(match names.cuda {
-            CudaBuild::FeatureOff => "cargo build --features cuda",
-            CudaBuild::NoToolchain { .. } => {
-                "install a CUDA compiler and build again: `gristmill doctor` says how"
-            }
+        text.push(HELP).push(match names.cuda {
+            CudaBuild::FeatureOff => BUILD_WITH_CUDA,
+            CudaBuild::NoToolchain { .. } => INSTALL_CUDA,
             CudaBuild::Built { .. } => "see the warnings of the build",
         })
     }
@@ -263,10 +270,7 @@ impl Required<'_> {
         let mut text = self.no_kernel();
         match missing {
             Missing::Input => {
-                text = text
-                    .push("not described for ")
-                    .push(self.input.name())
-                    .push("\n  help: convert to one of: ");
+                text = text.push(NOT_FOR_TYPE).push(self.input.name()).push(HELP).push(CONVERT_TO);
                 let (mut first, mut at) = (true, 0);
                 while at < DType::ALL.len() {
                     if held[self.op as usize][at][self.device as usize] {
@@ -278,22 +282,22 @@ impl Required<'_> {
                 return text;
             }
             Missing::Device => {
-                text = text.push("no kernel is described for ").push(self.device.name());
+                text = text.push(NOT_FOR_DEVICE).push(self.device.name()).push(HELP);
                 return match self.device {
-                    DeviceKind::Cpu => text.push("\n  help: add a [[cpu]] table to the kernel file"),
-                    DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => text.push(
-                        "\n  help: ask for device `cpu`, or let the policy `cpu` run it on the processor",
-                    ),
+                    DeviceKind::Cpu => text.push(ADD_A_TABLE),
+                    DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => text.push(ASK_FOR_CPU),
                 };
             }
             Missing::Op => {}
         }
         text = text
-            .push("no kernel of this build does ")
+            .push(NOTHING_DOES)
             .push(self.op.name())
-            .push(" for this format\n  help: name the format in a kernel file with op = \"")
+            .push(FOR_THIS_FORMAT)
+            .push(HELP)
+            .push(NAME_THE_FORMAT)
             .push(self.op.name())
-            .push("\"; described are: ");
+            .push(DESCRIBED_ARE);
         let (mut first, mut at) = (true, 0);
         while at < Op::ALL.len() {
             if any_device(held, at) {
@@ -307,21 +311,15 @@ impl Required<'_> {
 
     /// Why not, where a product is held but nothing makes its int8 activations.
     pub const fn without_activations(&self, name: &str) -> Text {
-        self.no_kernel()
-            .push("activations can't be quantized to `")
-            .push(name)
-            .push("`\n  help: give int8 activations with their scales")
+        self.no_kernel().push(CANT_BE_QUANTIZED).push(name).push("`").push(HELP).push(GIVE_INT8)
     }
 }
 
 /// As [`Reason`](crate::reason::Reason) says it.
 const fn no_image(text: Text, cuda: CudaBuild) -> Text {
     match cuda {
-        CudaBuild::FeatureOff => text.push("not compiled: the cargo feature `cuda` is off"),
-        CudaBuild::NoToolchain { looked } => {
-            number(text.push("not compiled: the build found no CUDA compiler in "), looked.len())
-                .push(" places")
-        }
+        CudaBuild::FeatureOff => text.push(CUDA_IS_OFF),
+        CudaBuild::NoToolchain { looked } => number(text.push(NO_CUDA_COMPILER), looked.len()).push(PLACES),
         CudaBuild::Built { .. } => text.push("not compiled: the build made no image of it"),
     }
 }

@@ -86,7 +86,7 @@ fn cuda(set: &SpecSet, sources: &[SourceFile], plan: bool, out: &mut dyn Write) 
         let mut table =
             Table::new(&[("kernel", Side::Left), ("described in", Side::Left), ("plan", Side::Left)]);
         for kernel in &emitted.listed {
-            table.row([kernel.name.clone(), kernel.source.clone(), kernel.plan.clone()]);
+            table.row([kernel.name.clone(), kernel.source.clone(), kernel.plan.to_string()]);
         }
         table.print(out)?;
         return Ok(Outcome::Yes);

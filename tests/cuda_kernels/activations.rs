@@ -94,7 +94,7 @@ fn activations_become_the_oracle_s_int8() {
                     .launch(kernel.function())
                     .grid(m as u32, 1 + number as u32 % 4)
                     .seed(number as u64);
-                let launch = launch.overlapping(kernel.listed.overlaps);
+                let launch = launch.overlapping(kernel.listed.plan.overlaps);
                 let launch =
                     launch.threads(kernel.number("threads") as u32).arg(&x).arg(input.kind).arg(m as u32);
                 let launch = launch.arg(k as u32).arg(unit as u32).arg(padded as u32).arg(units as u32);

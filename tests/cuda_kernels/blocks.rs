@@ -8,6 +8,7 @@ use super::verify::scales::{self, Spread};
 use gristmill::half::{bf16, f16};
 use gristmill::oracle::{FormatOracle, OracleError, Refused};
 use gristmill::{CpuProfile, Error, Quantizer, REGISTRY, Request, Restrict};
+use gristmill_codegen::cuda::Launch;
 use gristmill_spec::model::QuantizeRule;
 use gristmill_spec::vocab::Op;
 
@@ -216,9 +217,11 @@ pub fn quantize(
     let fault = Buffer::output("fault", &[NO_FAULT]);
     let (rows, len) = if info.row_header.is_some() { (n, k) } else { (1, n * k) };
     let steps = Buffer::<Step>::unset("steps", rows);
-    let has_steps = kernel.word("chunks").is_some();
-    if let (Some(chunks), Some(finish)) = (kernel.word("chunks"), kernel.word("finish")) {
-        let count = rows * len.div_ceil(kernel.number("chunk"));
+    let Launch::Quantize { step: in_front, .. } = &kernel.listed.plan.launch else { panic!("a quantizer") };
+    let has_steps = in_front.is_some();
+    if let Some(in_front) = in_front {
+        let (chunks, finish) = (&in_front.chunks, &in_front.finish);
+        let count = rows * len.div_ceil(in_front.chunk as usize);
         let partial = Buffer::<u64>::unset("partial", count);
         let launch = unit.launch(chunks).grid((count as u32).min(most).max(1), 1).seed(seed);
         launch.arg(&src).arg(rows as u32).arg(len as u64).arg(&partial).arg(&fault).run()?;

@@ -8,7 +8,8 @@ use super::support::{Buffer, Unit, can_run};
 use super::verify::inputs::{self, Weights};
 use gristmill::REGISTRY;
 use gristmill::half::{bf16, f16};
-use gristmill_codegen::cuda::{CudaListed, DEVICE_HEADER, Emitted, emit};
+use gristmill_codegen::cuda::{CudaListed, DEVICE_HEADER, Emitted, Launch, emit};
+use gristmill_spec::vocab::Precision;
 use gristmill_spec::{SourceFile, check};
 use std::sync::Arc;
 
@@ -47,10 +48,10 @@ impl Type {
 
 /// What a kernel multiplies.
 pub fn of_kernel(listed: &CudaListed) -> Type {
-    match () {
-        () if listed.launch.contains("Precision::F16") => Type::F16,
-        () if listed.launch.contains("Precision::Bf16") => Type::Bf16,
-        () => Type::F32,
+    match listed.plan.launch {
+        Launch::Rows { precision: Precision::F16, .. } => Type::F16,
+        Launch::Rows { precision: Precision::Bf16, .. } => Type::Bf16,
+        _ => Type::F32,
     }
 }
 
@@ -151,8 +152,8 @@ pub fn run(
     for word in [x_type.word(), *k as u32, *m as u32, *n as u32] {
         arguments.extend(word.to_le_bytes());
     }
-    let grid = (n.div_ceil(kernel.number(" rows")) as u32, m.div_ceil(kernel.number("tokens")) as u32);
-    let threads = kernel.number(if fewest { "fewest" } else { " threads" }) as u32;
+    let grid = (n.div_ceil(kernel.number("rows")) as u32, m.div_ceil(kernel.number("tokens")) as u32);
+    let threads = kernel.number(if fewest { "fewest" } else { "threads" }) as u32;
     let launch = kernel.unit.launch(kernel.function()).grid(grid.0, grid.1).threads(threads);
     let launch = launch.shared(kernel.number("shared") as u32);
     launch.structure(&arguments).seed(seed).run()?;
@@ -247,7 +248,7 @@ fn exact_sums_are_exact() {
     for kernel in products_of_floats(&|listed| generated().set.formats[listed.format].name == "i2_s") {
         let mut random = Random::new(42, &kernel.listed.name);
         let tile = kernel.number("tokens");
-        let shapes = [(tile + 1, 3, 512), (tile, kernel.number(" rows") + 1, 1280)];
+        let shapes = [(tile + 1, 3, 512), (tile, kernel.number("rows") + 1, 1280)];
         for (m, n, k) in shapes.into_iter().take(if everything() { 2 } else { 1 }) {
             let oracle = generated().oracle.format("i2_s").expect("described");
             let mut tensor = inputs::tensor(&oracle, &mut random, n, k, Weights::Random);
@@ -287,7 +288,7 @@ fn rows_may_end_within_a_stage() {
     for listed in emitted.listed.iter().filter(|l| l.name.starts_with("matmul.twenty.cuda.")) {
         let unit = emitted.units.iter().find(|unit| unit.name == listed.unit).expect("its unit");
         let text = unit.text.replace(DEVICE_HEADER, "");
-        if !listed.launch.starts_with("CudaLaunch::Rows") {
+        if !matches!(listed.plan.launch, Launch::Rows { .. }) {
             continue;
         }
         let kernel = Kernel { listed, unit: Arc::new(Unit::new(&unit.name, &text)) };
@@ -356,7 +357,9 @@ fn faults_are_told() {
             let (blocks, outer) = (Buffer::input("blocks", &blocks), Buffer::input("outer", &vec![1f32; n]));
             for (number, fits) in fits.into_iter().enumerate() {
                 let fault = Buffer::output("fault", &[NO_FAULT]);
-                let check = kernel.word("check").expect("named");
+                let Launch::Rows { check, .. } = &kernel.listed.plan.launch else {
+                    panic!("a product of floats")
+                };
                 let launch = kernel.unit.launch(check).grid(2, 1);
                 let launch = launch.arg(&blocks).arg(stride as u64).arg(&outer).arg(n as u32).arg(k as u32);
                 launch.arg(number as u32).arg(&fault).run().expect("no mistake");
@@ -387,8 +390,8 @@ fn mistakes_show() {
     for (rounds, tile, from, to) in mistakes {
         let of = |listed: &CudaListed| {
             let format = &generated().set.formats[listed.format].name;
-            let tokens = format!("tokens: {tile}, ");
-            format == "q4_0" && of_kernel(listed) == rounds && listed.launch.contains(&tokens)
+            let tiled = matches!(listed.plan.launch, Launch::Rows { tokens, .. } if tokens == tile);
+            format == "q4_0" && of_kernel(listed) == rounds && tiled
         };
         let kernel = products_of_floats(&of).pop().expect("it is listed");
         let text = super::generated::text_of(&kernel.listed.unit);

@@ -55,7 +55,7 @@ fn run(
     arguments.extend([0; 8]);
     let grid = (launch.blocks as u32, m.div_ceil(kernel.number("tokens")) as u32);
     let launched = unit.launch(kernel.function()).grid(grid.0, grid.1).threads(launch.threads as u32);
-    launched.structure(&arguments).overlapping(kernel.listed.overlaps).seed(launch.seed).run()?;
+    launched.structure(&arguments).overlapping(kernel.listed.plan.overlaps).seed(launch.seed).run()?;
     match fault.read()[0] {
         NO_FAULT => Ok((y.try_read()?, NO_FAULT)),
         fault => Ok((Vec::new(), fault)),

@@ -4,7 +4,7 @@ use super::choice::everything;
 use super::support::Unit;
 use gristmill::REGISTRY;
 use gristmill::oracle::Oracle;
-use gristmill_codegen::cuda::{CudaListed, DEVICE_HEADER, Emitted, emit};
+use gristmill_codegen::cuda::{CudaListed, DEVICE_HEADER, Emitted, Launch, emit};
 use gristmill_spec::model::{Format, SpecSet};
 use gristmill_spec::vocab::Op;
 use gristmill_spec::{SourceFile, check};
@@ -44,22 +44,15 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The number behind `name: ` in what the registry will say of the launch.
+    /// A number of the launch.
     pub fn number(&self, name: &str) -> usize {
-        let text = &self.listed.launch;
-        let found = text.split_once(&format!("{name}: ")).map(|(_, rest)| rest);
-        let digits = found.and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
-        digits.and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("no `{name}` in {text}"))
-    }
-
-    /// The text behind `name: ` in the same, if it is there.
-    pub fn word(&self, name: &str) -> Option<&'static str> {
-        let (_, rest) = self.listed.launch.split_once(&format!("{name}: \""))?;
-        rest.split('"').next()
+        let launch = &self.listed.plan.launch;
+        let found = launch.numbers().into_iter().find(|(of, _)| *of == name);
+        found.unwrap_or_else(|| panic!("no `{name}` in {launch:?}")).1 as usize
     }
 
     pub fn function(&self) -> &'static str {
-        self.word("function").expect("every kernel has a function")
+        self.listed.plan.launch.function()
     }
 
     /// The weight format's name.
@@ -91,13 +84,16 @@ pub fn products_of_floats(wanted: &dyn Fn(&CudaListed) -> bool) -> Vec<Kernel> {
 }
 
 fn multiplies_floats(listed: &CudaListed) -> bool {
-    listed.launch.starts_with("CudaLaunch::Rows")
+    matches!(listed.plan.launch, Launch::Rows { .. })
 }
 
 fn kernels_where(op: Op, wanted: &dyn Fn(&CudaListed) -> bool) -> Vec<Kernel> {
     let all = &generated().emitted.listed;
     let same = |a: &CudaListed, b: &CudaListed| {
-        a.unit == b.unit && a.format == b.format && a.quantizer == b.quantizer && a.launch == b.launch
+        a.unit == b.unit
+            && a.format == b.format
+            && a.quantizer == b.quantizer
+            && a.plan.launch == b.plan.launch
     };
     let formats = &generated().set.formats;
     let taken = |listed: &CudaListed| op == Op::QuantizeActivations || chosen(&formats[listed.format]);

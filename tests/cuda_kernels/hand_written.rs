@@ -32,7 +32,7 @@ fn a_body_by_hand_gives_the_oracle_s_bits() {
     let names: Vec<&str> = mine().map(|listed| listed.name.as_str()).collect();
     assert_eq!(names, ["by_block.q4_0.cuda", "by_block.q6_k.cuda", "by_block.q8_0.cuda"]);
     for listed in mine() {
-        assert!(listed.hand_written && listed.plan.contains("by_block.cu"), "{listed:?}");
+        assert!(listed.hand_written && listed.plan.words.contains("by_block.cu"), "{listed:?}");
         let unit = emitted.units.iter().find(|unit| unit.name == listed.unit).expect("its unit");
         assert_eq!(unit.kernels.len(), 1);
         assert_eq!(unit.kernels[0].0, "dequantize_by_block");

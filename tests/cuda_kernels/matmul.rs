@@ -453,7 +453,7 @@ pub fn run_layers(
     let threads = kernel.number(if fewest { "fewest" } else { "threads" }) as u32;
     let launch = unit.launch(kernel.function()).grid(grid.0, grid.1).threads(threads);
     let launch = launch.layers(layers.map_or(1, |layers| layers.count));
-    launch.structure(&arguments).overlapping(kernel.listed.overlaps).seed(seed).run()?;
+    launch.structure(&arguments).overlapping(kernel.listed.plan.overlaps).seed(seed).run()?;
     y.try_read()
 }
 

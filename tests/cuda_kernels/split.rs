@@ -8,7 +8,7 @@ use super::mutations::{kernel, must_show, mutated};
 use super::random::Random;
 use super::support::{Mistake, Unit, can_run};
 use super::verify::inputs::{Tokens, Weights};
-use gristmill_codegen::cuda::emit;
+use gristmill_codegen::cuda::{Launch, emit};
 use gristmill_spec::model::CudaBody;
 use gristmill_spec::vocab::{CudaAlgorithm, Op};
 
@@ -29,7 +29,7 @@ fn twice(
 }
 
 fn divides(kernel: &Kernel) -> bool {
-    kernel.listed.launch.contains("split: Some")
+    matches!(kernel.listed.plan.launch, Launch::Matmul { split: Some(_), .. })
 }
 
 #[test]
@@ -74,12 +74,12 @@ fn split_k_gives_the_cpu_s_bits() {
 /// Where runs of k have scales, the order of f32 sums is the CPU's, and nothing may be divided.
 #[test]
 fn only_rows_of_one_sum_are_divided() {
-    for listed in generated().emitted.listed.iter().filter(|listed| listed.launch.contains("split: ")) {
-        let one_sum = listed.launch.contains("Unit { elements: 0,");
+    for listed in &generated().emitted.listed {
+        let Launch::Matmul { elements, split, .. } = listed.plan.launch else { continue };
         let tiles = listed.name.contains(".mma") || listed.name.contains(".wgmma");
-        let divides = listed.launch.contains("split: Some");
-        assert_eq!(divides, one_sum && tiles, "{}: {}", listed.name, listed.launch);
-        assert_eq!(listed.plan.contains("k divided over CUDA blocks"), divides, "{}", listed.plan);
+        assert_eq!(split.is_some(), elements == 0 && tiles, "{}: {}", listed.name, listed.plan);
+        let said = listed.plan.words.contains("k divided over CUDA blocks");
+        assert_eq!(said, split.is_some(), "{}", listed.plan);
     }
 }
 
@@ -95,10 +95,11 @@ fn kernels_by_hand_are_divided_if_they_say_so() {
             variant.body = Some(CudaBody { file, text: text.to_string(), function });
         }
         let emitted = emit(&set).unwrap_or_else(|errors| panic!("{errors:?}"));
-        for listed in emitted.listed.iter().filter(|listed| listed.launch.starts_with("CudaLaunch::Matmul")) {
-            let expected = listed.launch.contains("Unit { elements: 0,") && (divided || !listed.hand_written);
+        for listed in &emitted.listed {
+            let Launch::Matmul { elements, split, .. } = listed.plan.launch else { continue };
+            let expected = elements == 0 && (divided || !listed.hand_written);
             let expected = expected && !listed.name.contains(".dp4a");
-            assert_eq!(listed.launch.contains("split: Some"), expected, "{}: {text}", listed.name);
+            assert_eq!(split.is_some(), expected, "{}: {text}", listed.name);
         }
     }
 }

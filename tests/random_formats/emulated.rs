@@ -10,16 +10,10 @@ use gristmill_spec::{SourceFile, check};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// The number behind `name: ` in what the registry will say of the launch.
+/// A number of the launch.
 fn number(listed: &CudaListed, name: &str) -> usize {
-    let (_, rest) = listed.launch.split_once(&format!("{name}: ")).expect("a launch has it");
-    let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
-    digits.parse().expect("a number")
-}
-
-fn function(listed: &CudaListed) -> &str {
-    let (_, rest) = listed.launch.split_once("function: \"").expect("a launch has a function");
-    rest.split('"').next().unwrap_or_default()
+    let numbers = listed.plan.launch.numbers();
+    numbers.iter().find(|(of, _)| *of == name).expect("a launch has it").1 as usize
 }
 
 #[test]
@@ -78,7 +72,11 @@ fn run(subject: &Subject, listed: &CudaListed, unit: &Unit) -> Result<(), String
         let fault = Buffer::output("fault", &[u64::MAX]);
         let grid = (n * k).div_ceil(per_thread).div_ceil(threads) as u32;
         let row_bytes = subject.info.row_bytes(k).map_err(|error| error.to_string())? as u64;
-        let launch = unit.launch(function(listed)).grid(grid, 1).threads(threads as u32).seed(seed as u64);
+        let launch = unit
+            .launch(listed.plan.launch.function())
+            .grid(grid, 1)
+            .threads(threads as u32)
+            .seed(seed as u64);
         let launch = launch.arg(&src).arg(&dst).arg(n as u32).arg(k as u32).arg(row_bytes).arg(&fault);
         launch.run()?;
         if fault.read()[0] != u64::MAX {

@@ -13,7 +13,10 @@ pub mod settings;
 pub mod toolchain;
 mod variables;
 
-pub use emit::{CHUNK, CONVERT, CudaListed, CudaMatmul, DEVICE_HEADER, Emitted, RowsProduct, Unit, emit};
+pub use emit::{
+    CHUNK, CONVERT, CudaListed, CudaMatmul, CudaPlan, DEVICE_HEADER, Emitted, Launch, RowsProduct, Split,
+    Step, Unit, emit,
+};
 pub(crate) use emit::{convert_launch, packings, refusals};
 pub use packed::needed_driver;
 pub use settings::{Settings, Use};

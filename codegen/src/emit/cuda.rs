@@ -3,7 +3,7 @@
 use super::listed::Listed;
 use crate::Error;
 use crate::cuda::compile::Usage;
-use crate::cuda::{CONVERT, CudaListed, convert_launch};
+use crate::cuda::{CONVERT, CudaListed, Launch, Split, Step, convert_launch};
 use crate::hash::hash;
 use crate::options::{CudaImages, Options};
 use gristmill_spec::model::SpecSet;
@@ -60,7 +60,7 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
         out.convert = Some(format!(
             "Some(CudaCode {{ images: {}, min_cc: (5, 0), algorithm: CudaAlgorithm::Blocks, overlaps: false, launch: {} }})",
             statics(CONVERT),
-            convert_launch()
+            launch(&convert_launch())
         ));
     }
     for kernel in &emitted.listed {
@@ -94,14 +94,14 @@ fn entry(set: &SpecSet, kernel: &CudaListed, text: &str, compiler: &str, options
         features: Vec::new(),
         shape: kernel.shape,
         source: kernel.source.clone(),
-        plan: kernel.plan.clone(),
+        plan: kernel.plan.words.clone(),
         code: format!(
             "Code::Cuda(CudaCode {{ images: {}, min_cc: {:?}, algorithm: CudaAlgorithm::{:?}, overlaps: {}, launch: {} }})",
             statics(&kernel.unit),
             kernel.min_cc,
             kernel.algorithm,
-            kernel.overlaps,
-            kernel.launch
+            kernel.plan.overlaps,
+            launch(&kernel.plan.launch)
         ),
         // What a spec writes by hand goes before what is generated, of whichever family.
         rank: (true, None, usize::from(kernel.hand_written), std::cmp::Reverse(kernel.order)),
@@ -126,6 +126,60 @@ fn without(kernel: &CudaListed, failures: &[(String, CudaArch, String)]) -> Stri
         kernel.source,
         words.join(", ")
     )
+}
+
+/// Rust for a launch.
+fn launch(launch: &Launch) -> String {
+    match launch {
+        Launch::Elements { op, function, threads, per_thread } => format!(
+            "CudaLaunch::Elements {{ op: Op::{op:?}, function: {function:?}, threads: {threads}, per_thread: {per_thread} }}"
+        ),
+        Launch::Quantize { function, threads, blocks, step } => {
+            let step = match step {
+                Some(Step { chunks, finish, threads, chunk }) => format!(
+                    "Some(CudaStep {{ chunks: {chunks:?}, finish: {finish:?}, threads: {threads}, chunk: {chunk} }})"
+                ),
+                None => "None".to_string(),
+            };
+            format!(
+                "CudaLaunch::Quantize {{ function: {function:?}, threads: {threads}, blocks: {blocks}, step: {step} }}"
+            )
+        }
+        Launch::Matmul {
+            function,
+            threads,
+            fewest,
+            rows,
+            tokens,
+            packed,
+            elements,
+            multiple,
+            split,
+            fused,
+        } => {
+            let packing = format!("&{}::PACK_{}", packed.0, packed.1.to_uppercase());
+            let split = match split {
+                Some(Split { stage, cycles, blocks_per_sm }) => format!(
+                    "Some(CudaSplit {{ stage: {stage}, cycles: {cycles}, blocks_per_sm: {blocks_per_sm} }})"
+                ),
+                None => "None".to_string(),
+            };
+            format!(
+                "CudaLaunch::Matmul {{ function: {function:?}, threads: {threads}, fewest: {fewest}, rows: {rows}, tokens: {tokens}, packing: {packing}, unit: Unit {{ elements: {elements}, multiple: {multiple} }}, split: {split}, fused: {fused} }}"
+            )
+        }
+        Launch::Rows { function, check, check_threads, precision, threads, fewest, rows, tokens, shared } => {
+            format!(
+                "CudaLaunch::Rows {{ function: {function:?}, check: {check:?}, check_threads: {check_threads}, precision: Precision::{precision:?}, threads: {threads}, fewest: {fewest}, rows: {rows}, tokens: {tokens}, shared: {shared} }}"
+            )
+        }
+        Launch::QuantizeActivations { function, threads } => {
+            format!("CudaLaunch::QuantizeActivations {{ function: {function:?}, threads: {threads} }}")
+        }
+        Launch::Convert { function, threads, per_thread } => format!(
+            "CudaLaunch::Convert {{ function: {function:?}, threads: {threads}, per_thread: {per_thread} }}"
+        ),
+    }
 }
 
 /// Rust for what functions use.

@@ -4,6 +4,7 @@ use gristmill_codegen::{Options, compile};
 use gristmill_spec::{SourceFile, check, render, shipped};
 use std::path::Path;
 
+mod plans;
 mod skeletons;
 
 const FORMAT: &str = r#"

@@ -33,7 +33,7 @@ const CUDA: [(&str, &str, &str); 8] = [
 ];
 
 /// The shipped set with one weight format.
-fn only(format: &str) -> SpecSet {
+pub fn only(format: &str) -> SpecSet {
     let mut sources = shipped().expect("the shipped specs are readable");
     sources.retain(|source| {
         !source.path.contains("/formats/") || source.path.ends_with(&format!("/{format}.toml"))

@@ -401,6 +401,20 @@ fn block_by_block(block: u32, of: Statistic, step: &str, rows: &Rows) -> String 
 }
 
 /// One scale for the row, found by all warps together; where several CUDA blocks share its units, by each of them.
+/// Bytes of shared memory that the warps of `threads` threads find things of a row in, besides the row itself.
+pub(super) fn shared_bytes(format: &Activations, threads: u32) -> u32 {
+    match format.block {
+        Some(_) => 0,
+        None => row_arrays(format.scale.of).count() as u32 * 4 * (threads / 32),
+    }
+}
+
+/// Types and names of arrays with an element for each warp.
+fn row_arrays(of: Statistic) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let position = (of == Statistic::SignedAbsMax).then_some(("u32", "position_of_warp"));
+    [("u32", "size_of_warp"), ("i32", "sum_of_warp")].into_iter().chain(position)
+}
+
 fn of_rows(of: Statistic, step: &str, rows: &Rows) -> Statements {
     let (threads, warps) = (rows.threads(), rows.warps());
     let ahead = rows.ahead();
@@ -422,15 +436,9 @@ fn of_rows(of: Statistic, step: &str, rows: &Rows) -> Statements {
         }}"
         )
     };
-    let mut declare = format!(
-        "GM_SHARED(u32, size_of_warp, {warps});
-    GM_SHARED(i32, sum_of_warp, {warps});
-    ",
-        warps = rows.most_warps()
-    );
-    if of == Statistic::SignedAbsMax {
-        declare += &format!("GM_SHARED(u32, position_of_warp, {});\n    ", rows.most_warps());
-    }
+    let warps_at_most = rows.most_warps();
+    let declare: String =
+        row_arrays(of).map(|(ty, name)| format!("GM_SHARED({ty}, {name}, {warps_at_most});\n    ")).collect();
     let position = format!(
         "u32 position = 0xffffffffu;
     for (u32 i = gm_thread(); i < len; i += {threads})

@@ -11,6 +11,11 @@ pub const STAGE: u32 = 64;
 /// Shared memory of a block on sm_90, for those who ask for it.
 const MOST_SHARED: u32 = 227 * 1024;
 
+/// Registers of three warpgroups' threads together, of which a multiplying one with 128 sums takes `MORE` and one that brings the
+/// rest.
+const OF_THREE: u32 = 504;
+const MORE: u32 = 184;
+
 /// Bytes of the barriers of one kind, of four stages at most.
 pub(super) const BARRIERS: u32 = 32;
 
@@ -38,6 +43,8 @@ pub struct Division {
     pub(super) ahead: u32,
     /// Where blocks don't fit stages, or shared memory, they are read from global memory.
     pub(super) raw: Option<Raw>,
+    /// Registers of a thread that multiplies and of one that rounds, where they are not shared out evenly.
+    pub(super) registers: Option<(u32, u32)>,
     tokens: u32,
 }
 
@@ -45,9 +52,14 @@ impl Division {
     /// The division for a tile of so many tokens.
     pub fn new(plan: &FormatPlan<'_>, tokens: u32) -> Division {
         let all = [(4, 2), (3, 1)].into_iter();
-        let with = |(stages, ahead)| Division { stages, ahead, raw: Raw::new(plan, ahead), tokens };
+        // Sums of 256 tokens are more registers than a thread's even share.
+        let registers = (tokens > 128).then_some((MORE, OF_THREE - 2 * MORE));
+        let with = |(stages, ahead)| {
+            let raw = Raw::new(plan, ahead);
+            Division { stages, ahead, raw, registers, tokens }
+        };
         let fitting = all.map(with).find(|all| all.raw.is_some() && all.shared_bytes() <= MOST_SHARED);
-        fitting.unwrap_or(Division { stages: 4, ahead: 2, raw: None, tokens })
+        fitting.unwrap_or(Division { stages: 4, ahead: 2, raw: None, registers, tokens })
     }
 
     /// Shared memory of a CUDA block.
@@ -58,8 +70,11 @@ impl Division {
     /// In words.
     pub fn describe(&self) -> String {
         let blocks = if self.raw.is_some() { "blocks copied there" } else { "blocks read in place" };
+        let registers = self
+            .registers
+            .map_or(String::new(), |(more, fewer)| format!(", with {more} and {fewer} registers a thread"));
         format!(
-            "two warpgroups of 64 rows each and one that rounds weights; {} stages of {STAGE} k in shared memory, {blocks}",
+            "two warpgroups of 64 rows each and one that rounds weights{registers}; {} stages of {STAGE} k in shared memory, {blocks}",
             self.stages
         )
     }

@@ -6,7 +6,7 @@
 
 use super::operands::{fields, load_table};
 use super::overlap::wait;
-use super::product::{CudaMatmul, DP4A_ROWS, rounds_kept};
+use super::product::{CudaMatmul, DP4A_ROWS};
 use super::terms::{Parts, add_terms, corrected, integer_terms, run_of_token, terms};
 use std::fmt::Write;
 
@@ -21,7 +21,7 @@ pub fn dp4a(plan: &CudaMatmul<'_>) -> String {
     let shared = if rows {
         format!("GM_SHARED(i32, parts, {} * {tokens} * {DP4A_ROWS});", threads / 32)
     } else {
-        let kept = rounds_kept(plan);
+        let kept = plan.rounds;
         // Terms of super-blocks are integers until they are added up.
         let ty = if plan.format.superblock.is_some() { "i32" } else { "f32" };
         let array =
@@ -192,7 +192,7 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
     let at = format!("((half * {groups} + group) * {tokens} + t) * {DP4A_ROWS} + quad * 4");
     let Terms { load, of_token, store, declare, add } = Terms::of(plan, &at, "gm_thread()");
     // With two halves, the other threads go on meanwhile and fill the other one.
-    let (half, flip, last) = match rounds_kept(plan) {
+    let (half, flip, last) = match plan.rounds {
         2 => ("u32 half = 0;", ", half ^= 1", ""),
         _ => ("const u32 half = 0;", "", "gm_sync();"),
     };

@@ -4,12 +4,12 @@
 //! its first weights are on their way. So that this is done a few times a multiprocessor and not for every panel, a CUDA
 //! block has several panels beside each other, and more of them one after the other.
 
-use super::activations::{Rows, Statements, statements};
+use super::activations::{Rows, Statements, shared_bytes, statements};
 use super::dp4a::{Terms, declare_sums, each_token, step, total, vector};
 use super::epilogue::Epilogue;
 use super::operands::load_table;
 use super::overlap::wait;
-use super::product::{CudaMatmul, DP4A_ROWS, round_bytes, rounds_in};
+use super::product::{CudaMatmul, DP4A_ROWS, round_bytes};
 use super::terms::{Parts, corrected, needs_sums};
 use super::tiles::Fused;
 use crate::plan::lcm;
@@ -26,16 +26,11 @@ const RESIDENT: u32 = 1024;
 /// Bytes of shared memory that a multiprocessor of every architecture has.
 const SHARED: u32 = 64 * 1024;
 /// Bytes that terms may take if they are kept for two rounds.
-const ROUNDS: u32 = 16 * 1024;
+pub(super) const ROUNDS: u32 = 16 * 1024;
 
 /// The longest row of blocks with scales of their own for which quantizing in each CUDA block takes less time than a launch in
 /// front, whose CUDA blocks share the row: docs/cuda.md has the counts. A row with one scale is one CUDA block's there too.
 const SHARED_ROW: u32 = 6144;
-
-/// CUDA blocks that a multiprocessor is to hold: each of them quantizes, so the runtime launches no more.
-fn held(threads: u32) -> u32 {
-    (RESIDENT / threads).max(1)
-}
 
 impl Fused {
     /// As much as is left beside the sums or terms.
@@ -45,17 +40,18 @@ impl Fused {
         let block = format.activations.block;
         let apart = lcm(u64::from(if unit == 0 { multiple } else { unit }), u64::from(block.unwrap_or(1)));
         let apart = u32::try_from(apart).map_err(|_| "its blocks are too long".to_string())?;
-        let rounds = if unit == 0 { 2 } else { rounds_in(plan, ROUNDS) };
-        let terms = rounds * round_bytes(format, plan.algorithm, plan.threads, plan.tokens);
+        let terms = plan.rounds * round_bytes(format, plan.algorithm, plan.threads, plan.tokens);
         // What warps find of a row.
         let others = terms + 3 * 4 * plan.threads / 32 + 256;
-        let most = (SHARED / held(plan.threads)).clamp(SHARED / 2, CudaBudget::default().shared);
+        let blocks_per_sm = (RESIDENT / plan.threads).max(1);
+        let most = (SHARED / blocks_per_sm).clamp(SHARED / 2, CudaBudget::default().shared);
         let units = |k: u32| k.checked_div(unit);
         let room = |k: u32| Fused {
             k,
             values: units(k).map_or(k, |units| units * unit.next_multiple_of(multiple)),
             scales: block.map_or(1, |block| k / block),
             sums: units(k).unwrap_or(1),
+            blocks_per_sm,
         };
         let fits =
             |room: &Fused| others + plan.tokens * (room.values + 4 * (room.scales + room.sums)) <= most;
@@ -66,6 +62,14 @@ impl Fused {
                 plan.tokens, plan.threads
             )
         })
+    }
+
+    /// Bytes of shared memory of a CUDA block.
+    pub(super) fn shared_bytes(&self, plan: &CudaMatmul<'_>) -> u32 {
+        let sums = if needs_sums(plan) { self.sums } else { 0 };
+        let terms = plan.rounds * round_bytes(plan.format, plan.algorithm, plan.threads, plan.tokens);
+        let row = shared_bytes(plan.format.activations, plan.threads);
+        terms + row + plan.tokens * (self.values + 4 * (self.scales + sums))
     }
 }
 
@@ -88,10 +92,10 @@ pub fn fused(plan: &CudaMatmul<'_>) -> String {
         shared += &array("i32", "x_sums", tokens * room.sums);
     }
     let terms = if unit == 0 {
-        array("i32", "parts", 2 * threads / 32 * tokens * DP4A_ROWS)
+        array("i32", "parts", plan.rounds * threads / 32 * tokens * DP4A_ROWS)
     } else {
         let ty = if plan.format.superblock.is_some() { "i32" } else { "f32" };
-        let count = rounds_in(plan, ROUNDS) * threads / 4 * tokens * DP4A_ROWS;
+        let count = plan.rounds * threads / 4 * tokens * DP4A_ROWS;
         let subtracted = if plan.format.offset { array(ty, "subtracted", count) } else { String::new() };
         array(ty, "added", count) + &subtracted
     };
@@ -127,7 +131,7 @@ pub fn fused(plan: &CudaMatmul<'_>) -> String {
 }}
 GM_EXPORT({name})
 ",
-        held = held(threads),
+        held = room.blocks_per_sm,
         last_row = DP4A_ROWS - 1,
         table = load_table(plan),
     )
@@ -215,7 +219,7 @@ fn by_unit(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
     let groups = plan.threads / 4;
     let at = format!("((half * {groups} + gm_thread() / 4) * {tokens} + t) * {DP4A_ROWS} + quad * 4");
     let Terms { load, of_token, store, declare, add } = Terms::of(plan, &at, "within");
-    let (half, flip, last) = match rounds_in(plan, ROUNDS) {
+    let (half, flip, last) = match plan.rounds {
         2 => ("u32 half = 0;", ", half ^= 1", ""),
         _ => ("const u32 half = 0;", "", "gm_sync();"),
     };

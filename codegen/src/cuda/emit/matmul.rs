@@ -6,7 +6,7 @@
 use super::epilogue::epilogue;
 use super::operands::lookup;
 use super::parameters::fields;
-use super::product::{CudaMatmul, DP4A_ROWS, MMA_ROWS, round_bytes};
+use super::product::{CudaMatmul, DP4A_ROWS, MMA_ROWS, round_bytes, rounds_in};
 use super::tiles::{Fused, Split, Tiling, Warpgroups};
 use super::{activations, dp4a, fused, mma, pipelined, wgmma};
 use crate::Error;
@@ -17,6 +17,9 @@ use gristmill_spec::model::{CudaBody, CudaBudget, CudaVariant, Packing};
 use gristmill_spec::vocab::{CudaAbi, CudaActivations, CudaAlgorithm, Strategy};
 use std::fmt::Write;
 
+/// Bytes that terms may take if they are kept for two rounds.
+const ROUNDS: u32 = 32 * 1024;
+
 impl<'a> CudaMatmul<'a> {
     /// Plans a variant and proves its sums.
     pub fn new(
@@ -26,41 +29,8 @@ impl<'a> CudaMatmul<'a> {
     ) -> Result<CudaMatmul<'a>, Error> {
         let origin = &variant.origin;
         let pack = fitted(plan, packing, origin)?;
-        let wrong = |what: &str| Error::cuda_order(packing, variant.algorithm, what, origin);
-        if pack.trits() {
-            return Err(wrong("codes of bits; nothing takes trits apart there"));
-        }
+        let (rows, tokens) = tile(plan, &pack, variant)?;
         let threads = variant.threads;
-        let (rows, tokens) = match variant.algorithm {
-            CudaAlgorithm::Blocks
-            | CudaAlgorithm::Fma
-            | CudaAlgorithm::MmaF16
-            | CudaAlgorithm::MmaBf16
-            | CudaAlgorithm::WgmmaF16
-            | CudaAlgorithm::WgmmaBf16 => {
-                let what = format!("`{}` computes no product of integers", variant.algorithm);
-                return Err(Error::passed(plan.format, what));
-            }
-            CudaAlgorithm::Dp4a => {
-                pack.check_form(Strategy::Multiply, origin)?;
-                if packing.rows != DP4A_ROWS {
-                    return Err(wrong("sixteen rows, four of them to a load of sixteen bytes"));
-                }
-                (DP4A_ROWS, variant.tokens.max(1))
-            }
-            CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => {
-                let in_order = packing.rows == MMA_ROWS
-                    && pack.tile.k == if pack.bits() == 2 { 64 } else { 32 }
-                    && (0..MMA_ROWS).all(|row| {
-                        (0..pack.tile.k).all(|k| pack.bit(row, k) == fragment(pack.bits(), row, k))
-                    });
-                if !in_order {
-                    return Err(wrong("the order of fragments that docs/cuda.md describes"));
-                }
-                let fewest = if variant.algorithm == CudaAlgorithm::Wgmma { 32 } else { 8 };
-                (MMA_ROWS, variant.tokens.max(fewest))
-            }
-        };
         let most = CudaBudget::default().shared;
         // With few tokens the warps of `mma` share the k of one panel; with many, all copy ahead.
         let shares = match variant.algorithm {
@@ -88,7 +58,16 @@ impl<'a> CudaMatmul<'a> {
         if u64::from(plan.unit) > k_max {
             return Err(Error::overflow(plan.format, plan.unit, origin));
         }
+        let fused = variant.activations == CudaActivations::Fused;
+        let rounds = match (shares, plan.unit == 0, fused) {
+            (false, ..) => 0,
+            // Sums of a panel are added while those of the next are taken; a CUDA block that doesn't quantize has one panel.
+            (true, true, fused) => 1 + u32::from(fused),
+            (true, false, true) => rounds_in(bytes, fused::ROUNDS),
+            (true, false, false) => rounds_in(bytes, ROUNDS),
+        };
         let mut resolved = CudaMatmul {
+            rounds,
             format: plan,
             algorithm: variant.algorithm,
             threads,
@@ -108,7 +87,7 @@ impl<'a> CudaMatmul<'a> {
             fused: None,
             pack,
         };
-        if variant.activations == CudaActivations::Fused {
+        if fused {
             let room =
                 Fused::new(&resolved).map_err(|what| Error::shared_memory(plan.format, origin, &what))?;
             resolved.k_max = resolved.k_max.min(u64::from(room.k));
@@ -138,6 +117,18 @@ impl<'a> CudaMatmul<'a> {
             (Some(tiling), _) => Split::of(self, tiling.tiles * k, false),
             (None, Some(_)) => Split::of(self, k, false),
             (None, None) => Split::of(self, self.threads / 32 * mma::AHEAD * k, true),
+        }
+    }
+
+    /// Bytes of shared memory of a CUDA block.
+    pub fn shared_bytes(&self) -> u32 {
+        match (&self.tiling, &self.division, &self.fused) {
+            (Some(tiling), ..) => tiling.shared_bytes(self),
+            (None, Some(division), _) => division.shared_bytes(self),
+            (None, None, Some(room)) => room.shared_bytes(self),
+            (None, None, None) => {
+                self.rounds * round_bytes(self.format, self.algorithm, self.threads, self.tokens)
+            }
         }
     }
 
@@ -188,6 +179,44 @@ impl<'a> CudaMatmul<'a> {
             self.pack.packing.name,
             self.pack.bits()
         )
+    }
+}
+
+/// Rows of a panel, and tokens of a CUDA block, for a variant that multiplies integers of `pack`.
+fn tile(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, variant: &CudaVariant) -> Result<(u32, u32), Error> {
+    let (packing, origin) = (pack.packing, &variant.origin);
+    let wrong = |what: &str| Error::cuda_order(packing, variant.algorithm, what, origin);
+    if pack.trits() {
+        return Err(wrong("codes of bits; nothing takes trits apart there"));
+    }
+    match variant.algorithm {
+        CudaAlgorithm::Blocks
+        | CudaAlgorithm::Fma
+        | CudaAlgorithm::MmaF16
+        | CudaAlgorithm::MmaBf16
+        | CudaAlgorithm::WgmmaF16
+        | CudaAlgorithm::WgmmaBf16 => {
+            let what = format!("`{}` computes no product of integers", variant.algorithm);
+            Err(Error::passed(plan.format, what))
+        }
+        CudaAlgorithm::Dp4a => {
+            pack.check_form(Strategy::Multiply, origin)?;
+            if packing.rows != DP4A_ROWS {
+                return Err(wrong("sixteen rows, four of them to a load of sixteen bytes"));
+            }
+            Ok((DP4A_ROWS, variant.tokens.max(1)))
+        }
+        CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => {
+            let in_order = packing.rows == MMA_ROWS
+                && pack.tile.k == if pack.bits() == 2 { 64 } else { 32 }
+                && (0..MMA_ROWS)
+                    .all(|row| (0..pack.tile.k).all(|k| pack.bit(row, k) == fragment(pack.bits(), row, k)));
+            if !in_order {
+                return Err(wrong("the order of fragments that docs/cuda.md describes"));
+            }
+            let fewest = if variant.algorithm == CudaAlgorithm::Wgmma { 32 } else { 8 };
+            Ok((MMA_ROWS, variant.tokens.max(fewest)))
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::operands::{fields, load_table};
 use super::overlap::wait;
-use super::product::{CudaMatmul, MMA_ROWS, rounds_kept};
+use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::{SHARE, TILE, counted};
 use super::terms::{Parts, add_terms, corrected, integer_terms, run_of_token, terms};
 use std::fmt::Write;
@@ -51,7 +51,7 @@ pub fn mma(plan: &CudaMatmul<'_>) -> String {
     let shared = if plan.format.unit == 0 {
         format!("GM_SHARED(i32, parts, {warps} * {});", MMA_ROWS * tokens)
     } else {
-        let kept = rounds_kept(plan);
+        let kept = plan.rounds;
         // Terms of super-blocks are integers until they are added up.
         let ty = if plan.format.superblock.is_some() { "i32" } else { "f32" };
         let array =
@@ -420,7 +420,7 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
     let each_part: Vec<String> = (0..parts)
         .map(|part| if ahead { format!("now[i * {parts} + {part}]") } else { weights(plan, "tile", part) })
         .collect();
-    let kept = rounds_kept(plan);
+    let kept = plan.rounds;
     let slot = |warp: &str| format!("(half_of_terms * {warps} + {warp}) * {outputs}");
     let (half, flip) = if kept == 2 {
         ("u32 half_of_terms = 0;\n    ", ", half_of_terms ^= 1")

@@ -19,6 +19,7 @@ mod fused;
 mod groups;
 mod halves;
 mod header;
+mod launch;
 mod literal;
 mod matmul;
 mod mma;
@@ -40,8 +41,10 @@ mod wgmma_halves;
 pub use blocks::CHUNK;
 pub use convert::CONVERT;
 pub use header::DEVICE_HEADER;
+pub use launch::{CudaPlan, Launch, Step};
 pub use product::CudaMatmul;
 pub use rows_product::RowsProduct;
+pub use tiles::Split;
 
 use crate::Error;
 use crate::emit::kernel_words;
@@ -102,16 +105,12 @@ pub struct CudaListed {
     pub shape: ShapeRules,
     /// `file:line` of the variant.
     pub source: String,
-    /// The plan in words.
-    pub plan: String,
+    /// What was decided for it.
+    pub plan: CudaPlan,
     /// Its place among the variants of its family.
     pub order: usize,
-    /// Its code waits for the launches in front of it, and may be launched before they have ended.
-    pub overlaps: bool,
     /// Index of the kernel family, for its input types.
     pub kernel: usize,
-    /// Rust expression of its `CudaLaunch`.
-    pub launch: String,
     /// The packing whose pack function it needs.
     pub packing: Option<usize>,
     /// It quantizes activations for itself, so that it takes floats alone.
@@ -248,6 +247,14 @@ pub(crate) fn refusals(set: &SpecSet, plan: &FormatPlan<'_>, index: usize) -> Ve
     serving(set, Op::Matmul, index).filter_map(|(_, _, _, variant)| one(variant)).collect()
 }
 
+/// A format whose kernels are listed.
+struct Listing<'a> {
+    set: &'a SpecSet,
+    plan: &'a FormatPlan<'a>,
+    /// Index of the format.
+    index: usize,
+}
+
 fn of_format(
     set: &SpecSet,
     plan: &FormatPlan<'_>,
@@ -255,128 +262,127 @@ fn of_format(
     units: &mut Units,
     listed: &mut Vec<CudaListed>,
 ) -> Result<(), Vec<Error>> {
-    let format = plan.format;
-    let mut errors = Vec::new();
-    let k_rule = |mut shape: ShapeRules, k_max: u64| {
-        shape.k.max = shape.k.max.min(k_max);
-        shape.k.multiple_of = lcm(shape.k.multiple_of.max(1), u64::from(format.elements));
-        shape
-    };
-    let entry = |kernel: usize, order: usize, variant: &CudaVariant, name: String, unit: &str| CudaListed {
-        name,
-        op: set.kernels[kernel].op,
-        format: index,
-        quantizer: 0,
-        unit: unit.to_string(),
-        hand_written: variant.body.is_some(),
-        min_cc: variant.min_cc,
-        algorithm: variant.algorithm,
-        shape: k_rule(variant.shape, u64::MAX),
-        source: format!("{}:{}", variant.origin.file, variant.origin.line),
-        plan: String::new(),
-        order,
-        overlaps: false,
-        kernel,
-        launch: String::new(),
-        packing: None,
-        fused: false,
-    };
-    for Elementwise { op, threads, per_thread, kernel: emit } in ELEMENTWISE {
-        for (number, kernel, order, variant) in serving(set, *op, index) {
-            let unit = unit_name(op.name(), &format.name, kernel, variant);
-            let function = function(variant, &unit);
-            let text = match &variant.body {
-                Some(body) => hand_written(plan, body),
-                None => decode::emit(plan) + &emit(plan, function),
-            };
-            units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
-            let per_thread = per_thread(plan);
-            listed.push(CudaListed {
-                plan: words(variant, format!("{per_thread} elements a thread")),
-                launch: format!(
-                    "CudaLaunch::Elements {{ op: Op::{op:?}, function: {function:?}, threads: {threads}, per_thread: {per_thread} }}"
-                ),
-                ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
-            });
-        }
-    }
-    for (number, kernel, order, variant) in serving(set, Op::Quantize, index) {
-        for (position, quantizer) in format.quantizers.iter().enumerate() {
-            let unit = unit_name(&format!("quantize_{}", quantizer.name), &format.name, kernel, variant);
-            let function = function(variant, &unit);
-            let generated = || {
-                let (text, steps) = blocks::quantize(plan, quantizer, function)?;
-                Ok((format!("{}{}{text}", decode::sizes(plan), blocks::HELPERS), steps))
-            };
-            let written = variant.body.as_ref().map(|body| Ok((hand_written(plan, body), false)));
-            let (text, steps) = match written.unwrap_or_else(generated) {
-                Ok(text) => text,
-                Err(error) => {
-                    errors.push(error);
-                    continue;
-                }
-            };
-            let mut kernels = vec![function.to_string()];
-            if steps {
-                kernels.extend([format!("{function}_chunks"), format!("{function}_finish")]);
-            }
-            units.add(&unit, variant.min_cc, &kernels, variant.budget, &text);
-            let (threads, at_once) = (32 * encode::WARPS, blocks::blocks_at_once(format, quantizer));
-            let step = if steps {
-                format!(
-                    "Some(CudaStep {{ chunks: \"{function}_chunks\", finish: \"{function}_finish\", threads: {threads}, chunk: {CHUNK} }})"
-                )
-            } else {
-                "None".to_string()
-            };
-            listed.push(CudaListed {
-                quantizer: position,
-                plan: words(
-                    variant,
-                    format!(
-                        "{} over the {}; {at_once} blocks to a CUDA block",
-                        quantizer.name,
-                        if steps { "row or tensor" } else { "block" }
-                    ),
-                ),
-                launch: format!(
-                    "CudaLaunch::Quantize {{ function: {function:?}, threads: {threads}, blocks: {at_once}, step: {step} }}"
-                ),
-                ..entry(
-                    number,
-                    order,
-                    variant,
-                    name(kernel, &format.name, Some(&quantizer.name), variant),
-                    &unit,
-                )
-            });
-        }
-    }
-    for (number, kernel, order, variant) in serving(set, Op::Matmul, index) {
-        match RowsProduct::new(plan, variant) {
-            Ok(None) => {}
-            Ok(Some(product)) => {
-                let (unit, launch) = rows_product(&product, kernel, variant, units);
-                listed.push(CudaListed {
-                    plan: words(variant, product.describe()),
-                    launch,
-                    ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
-                });
-                continue;
-            }
-            Err(error) => {
-                errors.push(error);
-                continue;
-            }
-        }
-        let Some(packing) = variant.packing else { continue };
-        let resolved = match CudaMatmul::new(plan, &set.packings[packing], variant) {
-            Ok(resolved) => resolved,
-            Err(error) => {
-                errors.push(error);
-                continue;
-            }
+    let listing = Listing { set, plan, index };
+    listing.elementwise(units, listed);
+    let mut errors = listing.quantizers(units, listed);
+    for of_variant @ (_, _, _, variant) in serving(set, Op::Matmul, index) {
+        let product = match RowsProduct::new(plan, variant) {
+            Ok(Some(product)) => Ok(Some(listing.rows_product(of_variant, &product, units))),
+            Ok(None) => listing.product(of_variant, units),
+            Err(error) => Err(error),
         };
+        match product {
+            Ok(product) => listed.extend(product),
+            Err(error) => errors.push(error),
+        }
+    }
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// A variant with its kernel family, and the places of both.
+type OfVariant<'a> = (usize, &'a Kernel, usize, &'a CudaVariant);
+
+impl Listing<'_> {
+    fn k_rule(&self, mut shape: ShapeRules, k_max: u64) -> ShapeRules {
+        shape.k.max = shape.k.max.min(k_max);
+        shape.k.multiple_of = lcm(shape.k.multiple_of.max(1), u64::from(self.plan.format.elements));
+        shape
+    }
+
+    fn entry(
+        &self,
+        (number, kernel, order, variant): OfVariant<'_>,
+        quantizer: Option<&str>,
+        unit: &str,
+        plan: CudaPlan,
+    ) -> CudaListed {
+        CudaListed {
+            name: name(kernel, &self.plan.format.name, quantizer, variant),
+            op: kernel.op,
+            format: self.index,
+            quantizer: 0,
+            unit: unit.to_string(),
+            hand_written: variant.body.is_some(),
+            min_cc: variant.min_cc,
+            algorithm: variant.algorithm,
+            shape: self.k_rule(variant.shape, u64::MAX),
+            source: format!("{}:{}", variant.origin.file, variant.origin.line),
+            plan,
+            order,
+            kernel: number,
+            packing: None,
+            fused: false,
+        }
+    }
+
+    fn elementwise(&self, units: &mut Units, listed: &mut Vec<CudaListed>) {
+        for &Elementwise { op, threads, per_thread, kernel: emit } in ELEMENTWISE {
+            for of_variant @ (_, kernel, _, variant) in serving(self.set, op, self.index) {
+                let unit = unit_name(op.name(), &self.plan.format.name, kernel, variant);
+                let function = function(variant, &unit);
+                let text = match &variant.body {
+                    Some(body) => hand_written(self.plan, body),
+                    None => decode::emit(self.plan) + &emit(self.plan, function),
+                };
+                units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
+                let per_thread = per_thread(self.plan);
+                let launch = Launch::Elements { op, function: function.to_string(), threads, per_thread };
+                let plan = planned(variant, format!("{per_thread} elements a thread"), launch);
+                listed.push(self.entry(of_variant, None, &unit, plan));
+            }
+        }
+    }
+
+    /// Quantizers of weights; what can't be planned of them.
+    fn quantizers(&self, units: &mut Units, listed: &mut Vec<CudaListed>) -> Vec<Error> {
+        let (plan, format) = (self.plan, self.plan.format);
+        let mut errors = Vec::new();
+        for of_variant @ (_, kernel, _, variant) in serving(self.set, Op::Quantize, self.index) {
+            for (position, quantizer) in format.quantizers.iter().enumerate() {
+                let unit = unit_name(&format!("quantize_{}", quantizer.name), &format.name, kernel, variant);
+                let function = function(variant, &unit);
+                let generated = || {
+                    let (text, steps) = blocks::quantize(plan, quantizer, function)?;
+                    Ok((format!("{}{}{text}", decode::sizes(plan), blocks::HELPERS), steps))
+                };
+                let written = variant.body.as_ref().map(|body| Ok((hand_written(plan, body), false)));
+                let (text, steps) = match written.unwrap_or_else(generated) {
+                    Ok(text) => text,
+                    Err(error) => {
+                        errors.push(error);
+                        continue;
+                    }
+                };
+                let (threads, blocks) = (32 * encode::WARPS, blocks::blocks_at_once(format, quantizer));
+                let step = steps.then(|| Step {
+                    chunks: format!("{function}_chunks"),
+                    finish: format!("{function}_finish"),
+                    threads,
+                    chunk: CHUNK,
+                });
+                let mut kernels = vec![function.to_string()];
+                kernels.extend(step.iter().flat_map(|step| [step.chunks.clone(), step.finish.clone()]));
+                units.add(&unit, variant.min_cc, &kernels, variant.budget, &text);
+                let words = format!(
+                    "{} over the {}; {blocks} blocks to a CUDA block",
+                    quantizer.name,
+                    if steps { "row or tensor" } else { "block" }
+                );
+                let launch = Launch::Quantize { function: function.to_string(), threads, blocks, step };
+                let plan = planned(variant, words, launch);
+                let entry = self.entry(of_variant, Some(&quantizer.name), &unit, plan);
+                listed.push(CudaListed { quantizer: position, ..entry });
+            }
+        }
+        errors
+    }
+
+    /// Puts a product of integers into its unit, where the variant is one.
+    fn product(&self, of_variant: OfVariant<'_>, units: &mut Units) -> Result<Option<CudaListed>, Error> {
+        let (_, kernel, _, variant) = of_variant;
+        let format = self.plan.format;
+        let Some(packing) = variant.packing else { return Ok(None) };
+        let resolved = CudaMatmul::new(self.plan, &self.set.packings[packing], variant)?;
         // Formats share a generated loop; what is written by hand is the spec's own.
         let unit = match &variant.body {
             Some(_) => unit_name("matmul", &format.name, kernel, variant),
@@ -391,98 +397,100 @@ fn of_format(
                 unit.only_on = variant.algorithm.only_on();
             }
         }
-        let split = match resolved.split {
-            Some(tiles::Split { stage, cycles, blocks_per_sm }) => {
-                format!(
-                    "Some(CudaSplit {{ stage: {stage}, cycles: {cycles}, blocks_per_sm: {blocks_per_sm} }})"
-                )
-            }
-            None => "None".to_string(),
+        let launch = Launch::Matmul {
+            function: function.to_string(),
+            threads: resolved.threads,
+            fewest: resolved.fewest,
+            rows: resolved.rows,
+            tokens: resolved.tokens,
+            packed: (format.name.clone(), self.set.packings[packing].name.clone()),
+            elements: self.plan.unit,
+            multiple: resolved.pack.multiple,
+            split: resolved.split,
+            fused: resolved.fused.is_some(),
         };
-        listed.push(CudaListed {
-            shape: {
-                let mut shape = k_rule(variant.shape, resolved.k_max);
-                if resolved.fused.is_some() {
-                    shape.k.multiple_of = lcm(shape.k.multiple_of, fused::MULTIPLE);
-                }
-                shape
-            },
-            plan: words(variant, resolved.describe()),
-            launch: format!(
-                "CudaLaunch::Matmul {{ function: {function:?}, threads: {}, fewest: {}, rows: {}, tokens: {}, packing: &{}::PACK_{}, unit: Unit {{ elements: {}, multiple: {} }}, split: {split}, fused: {} }}",
-                resolved.threads,
-                resolved.fewest,
-                resolved.rows,
-                resolved.tokens,
-                format.name,
-                set.packings[packing].name.to_uppercase(),
-                plan.unit,
-                resolved.pack.multiple,
-                resolved.fused.is_some(),
-            ),
+        let generated = variant.body.is_none();
+        let plan = CudaPlan {
+            shared: generated.then(|| resolved.shared_bytes()),
+            blocks_per_sm: resolved.fused.filter(|_| generated).map(|room| room.blocks_per_sm),
+            overlaps: units.overlaps(&unit),
+            ..planned(variant, resolved.describe(), launch)
+        };
+        let mut shape = self.k_rule(variant.shape, resolved.k_max);
+        if resolved.fused.is_some() {
+            shape.k.multiple_of = lcm(shape.k.multiple_of, fused::MULTIPLE);
+        }
+        Ok(Some(CudaListed {
+            shape,
             packing: Some(packing),
             fused: resolved.fused.is_some(),
-            overlaps: units.overlaps(&unit),
-            ..entry(number, order, variant, name(kernel, &format.name, None, variant), &unit)
-        });
+            ..self.entry(of_variant, None, &unit, plan)
+        }))
     }
-    if errors.is_empty() { Ok(()) } else { Err(errors) }
-}
 
-/// Puts a product over rows into its unit; the unit's name, and how the kernel is launched.
-fn rows_product(
-    product: &RowsProduct<'_>,
-    kernel: &Kernel,
-    variant: &CudaVariant,
-    units: &mut Units,
-) -> (String, String) {
-    let (plan, (major, minor)) = (product.format, variant.min_cc);
-    // What is generated for a format and the same devices is one unit, so that its weights are decoded by one text.
-    let unit = match &variant.body {
-        Some(_) => unit_name("matmul", &plan.format.name, kernel, variant),
-        None => {
-            let arch = variant.algorithm.only_on().map_or(format!("{major}{minor}"), |only| only.to_string());
-            format!("rows_{}_sm{arch}", plan.format.name)
+    /// Puts a product over rows into its unit.
+    fn rows_product(
+        &self,
+        of_variant: OfVariant<'_>,
+        product: &RowsProduct<'_>,
+        units: &mut Units,
+    ) -> CudaListed {
+        let (_, kernel, _, variant) = of_variant;
+        let (plan, (major, minor)) = (product.format, variant.min_cc);
+        // What is generated for a format and the same devices is one unit, so that its weights are decoded by one text.
+        let unit = match &variant.body {
+            Some(_) => unit_name("matmul", &plan.format.name, kernel, variant),
+            None => {
+                let arch =
+                    variant.algorithm.only_on().map_or(format!("{major}{minor}"), |only| only.to_string());
+                format!("rows_{}_sm{arch}", plan.format.name)
+            }
+        };
+        let own = format!("{unit}_{}_{}x{}", variant.algorithm, product.threads, product.tokens);
+        let function = function(variant, &own);
+        let check = format!("{unit}_check");
+        if !units.0.contains_key(&unit) {
+            let text = format!("{}{}", product.vocabulary(), rows::prelude(product, &unit));
+            units.add(&unit, variant.min_cc, std::slice::from_ref(&check), CudaBudget::default(), &text);
+            if let Some(unit) = units.0.get_mut(&unit) {
+                unit.only_on = variant.algorithm.only_on();
+            }
         }
-    };
-    let own = format!("{unit}_{}_{}x{}", variant.algorithm, product.threads, product.tokens);
-    let function = function(variant, &own);
-    let check = format!("{unit}_check");
-    if !units.0.contains_key(&unit) {
-        let text = format!("{}{}", product.vocabulary(), rows::prelude(product, &unit));
-        units.add(&unit, variant.min_cc, std::slice::from_ref(&check), CudaBudget::default(), &text);
-        if let Some(unit) = units.0.get_mut(&unit) {
-            unit.only_on = variant.algorithm.only_on();
+        let there =
+            units.0.get(&unit).is_some_and(|unit| unit.kernels.iter().any(|(name, _)| name == function));
+        if !there {
+            let text = variant.body.as_ref().map_or_else(|| product.emit(function), |body| body.text.clone());
+            units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
         }
+        if !units.0.contains_key(CONVERT) {
+            units.add(CONVERT, (5, 0), &[CONVERT.to_string()], CudaBudget::default(), &convert::emit());
+        }
+        let launch = Launch::Rows {
+            function: function.to_string(),
+            check,
+            check_threads: rows::CHECK_THREADS,
+            precision: product.precision,
+            threads: product.threads,
+            fewest: product.fewest,
+            rows: product.rows,
+            tokens: product.tokens,
+            shared: product.shared_at_launch(),
+        };
+        let plan = CudaPlan {
+            shared: variant.body.is_none().then_some(product.shared),
+            ..planned(variant, product.describe(), launch)
+        };
+        self.entry(of_variant, None, &unit, plan)
     }
-    let there = units.0.get(&unit).is_some_and(|unit| unit.kernels.iter().any(|(name, _)| name == function));
-    if !there {
-        let text = variant.body.as_ref().map_or_else(|| product.emit(function), |body| body.text.clone());
-        units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
-    }
-    if !units.0.contains_key(CONVERT) {
-        units.add(CONVERT, (5, 0), &[CONVERT.to_string()], CudaBudget::default(), &convert::emit());
-    }
-    let launch = format!(
-        "CudaLaunch::Rows {{ function: {function:?}, check: {check:?}, check_threads: {}, precision: Precision::{:?}, threads: {}, fewest: {}, rows: {}, tokens: {}, shared: {} }}",
-        rows::CHECK_THREADS,
-        product.precision,
-        product.threads,
-        product.fewest,
-        product.rows,
-        product.tokens,
-        product.shared_bytes(),
-    );
-    (unit, launch)
 }
 
 /// How the conversions between types of numbers are launched.
-pub(crate) fn convert_launch() -> String {
-    format!(
-        "CudaLaunch::Convert {{ function: {CONVERT:?}, threads: {}, per_thread: {} }}",
-        convert::THREADS,
-        convert::PER_THREAD
-    )
+pub(crate) fn convert_launch() -> Launch {
+    Launch::Convert {
+        function: CONVERT.to_string(),
+        threads: convert::THREADS,
+        per_thread: convert::PER_THREAD,
+    }
 }
 
 fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut Vec<CudaListed>) {
@@ -498,12 +506,10 @@ fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut V
         units.overlap(&unit, variant.body.as_ref());
         let mut shape = variant.shape;
         shape.k.multiple_of = lcm(shape.k.multiple_of.max(1), u64::from(format.block.unwrap_or(1)));
+        let launch =
+            Launch::QuantizeActivations { function: function.to_string(), threads: activations::THREADS };
         listed.push(CudaListed {
             name: name(kernel, &format.name, None, variant),
-            launch: format!(
-                "CudaLaunch::QuantizeActivations {{ function: {function:?}, threads: {} }}",
-                activations::THREADS
-            ),
             op: kernel.op,
             format: index,
             quantizer: 0,
@@ -513,9 +519,11 @@ fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut V
             algorithm: variant.algorithm,
             shape,
             source: format!("{}:{}", variant.origin.file, variant.origin.line),
-            plan: words(variant, "a CUDA block for each row".to_string()),
+            plan: CudaPlan {
+                overlaps: units.overlaps(&unit),
+                ..planned(variant, "a CUDA block for each row".to_string(), launch)
+            },
             order,
-            overlaps: units.overlaps(&unit),
             kernel: number,
             packing: None,
             fused: false,
@@ -540,12 +548,13 @@ fn function<'a>(variant: &'a CudaVariant, unit: &'a str) -> &'a str {
     variant.body.as_ref().map_or(unit, |body| body.function.as_str())
 }
 
-/// The plan in words, which a hand-written body need not follow.
-fn words(variant: &CudaVariant, plan: String) -> String {
-    match &variant.body {
-        Some(body) => format!("`{}` of {}, launched as: {plan}", body.function, body.file),
-        None => plan,
-    }
+/// A plan in `words`, which a body by hand need not follow, of a kernel that waits for no other.
+fn planned(variant: &CudaVariant, words: String, launch: Launch) -> CudaPlan {
+    let words = match &variant.body {
+        Some(body) => format!("`{}` of {}, launched as: {words}", body.function, body.file),
+        None => words,
+    };
+    CudaPlan { words, launch, shared: None, blocks_per_sm: None, overlaps: false, budget: variant.budget }
 }
 
 /// A hand-written kernel over blocks: the format's constants and functions stand before it.

@@ -63,6 +63,11 @@ impl Tiling {
         format!("32 rows x {} tokens a warp; copied {} stages ahead", self.warp_tokens, self.stages - 1)
     }
 
+    /// Bytes of shared memory of a CUDA block.
+    pub(super) fn shared_bytes(&self, plan: &CudaMatmul<'_>) -> u32 {
+        self.stages * self.stage_bytes(plan)
+    }
+
     fn stage_bytes(&self, plan: &CudaMatmul<'_>) -> u32 {
         let codes =
             self.panels * self.tiles * plan.pack.tile.bytes + plan.tokens * self.tiles * plan.pack.tile.k;

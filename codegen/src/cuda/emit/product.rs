@@ -31,6 +31,8 @@ pub struct CudaMatmul<'a> {
     pub shift_free: bool,
     /// Largest k for which every sum is exact.
     pub k_max: u64,
+    /// How many rounds of terms or sums stand in shared memory; 0 where stages do.
+    pub(super) rounds: u32,
     /// How warps divide the tile, where the kernel copies ahead.
     pub(super) tiling: Option<Tiling>,
     /// How warpgroups divide the tile, where they multiply.
@@ -54,13 +56,7 @@ pub(super) fn round_bytes(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, threa
 }
 
 /// How many rounds of terms stand in shared memory: two, so that adding one overlaps the next, where that leaves room for
-/// other CUDA blocks on a multiprocessor.
-pub(super) fn rounds_kept(plan: &CudaMatmul<'_>) -> u32 {
-    rounds_in(plan, 32 * 1024)
-}
-
-/// The same, where `most` bytes leave that room.
-pub(super) fn rounds_in(plan: &CudaMatmul<'_>, most: u32) -> u32 {
-    let bytes = round_bytes(plan.format, plan.algorithm, plan.threads, plan.tokens);
+/// other CUDA blocks on a multiprocessor, which `most` bytes do.
+pub(super) fn rounds_in(bytes: u32, most: u32) -> u32 {
     if 2 * bytes <= most { 2 } else { 1 }
 }

@@ -31,7 +31,7 @@ impl<'a> RowsProduct<'a> {
         };
         let (threads, tokens) = (variant.threads, variant.tokens);
         if matches!(variant.algorithm, CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16) {
-            let division = Some(Division::new(plan, tokens));
+            let division = Division::new(plan, tokens);
             let rows = division::ROWS;
             let fewest = threads;
             return Ok(Some(RowsProduct {
@@ -41,7 +41,8 @@ impl<'a> RowsProduct<'a> {
                 fewest,
                 rows,
                 tokens,
-                division,
+                shared: division.shared_bytes(),
+                division: Some(division),
             }));
         }
         let (tokens, rows, fewest, shared) = if precision == Precision::F32 {
@@ -60,12 +61,21 @@ impl<'a> RowsProduct<'a> {
             );
             return Err(Error::shared_memory(plan.format, &variant.origin, &message));
         }
-        Ok(Some(RowsProduct { format: plan, precision, threads, fewest, rows, tokens, division: None }))
+        Ok(Some(RowsProduct {
+            format: plan,
+            precision,
+            threads,
+            fewest,
+            rows,
+            tokens,
+            shared,
+            division: None,
+        }))
     }
 
-    /// Bytes of shared memory that a launch gives each CUDA block.
-    pub fn shared_bytes(&self) -> u32 {
-        self.division.map_or(0, |division| division.shared_bytes())
+    /// Bytes of shared memory that a launch gives each CUDA block, beyond what the kernel declares.
+    pub fn shared_at_launch(&self) -> u32 {
+        if self.division.is_some() { self.shared } else { 0 }
     }
 
     /// What stands in front of the kernels of its unit.

@@ -20,6 +20,8 @@ pub struct RowsProduct<'a> {
     pub rows: u32,
     /// Tokens that a CUDA block does.
     pub tokens: u32,
+    /// Bytes of shared memory of a CUDA block.
+    pub shared: u32,
     /// How warpgroups use shared memory, where they multiply.
     pub(super) division: Option<Division>,
 }

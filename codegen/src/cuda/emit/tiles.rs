@@ -28,10 +28,12 @@ pub struct Warpgroups {
     pub(super) stages: u32,
     /// Bytes of 32 k of all tokens, with a gap that lets stores of neighbouring k go to different banks.
     pub(super) step_bytes: u32,
+    /// Registers of a thread that multiplies and of one that copies, where they are not shared out evenly.
+    pub(super) registers: Option<(u32, u32)>,
 }
 
 /// What dividing k needs to know of a kernel: how the runtime weighs it is in `docs/cuda.md`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
     /// Elements of k that a CUDA block takes at a time.
     pub stage: u32,
@@ -52,4 +54,6 @@ pub struct Fused {
     pub(super) scales: u32,
     /// Sums of a token.
     pub(super) sums: u32,
+    /// CUDA blocks that a multiprocessor is to hold: each of them quantizes, so the runtime launches no more.
+    pub blocks_per_sm: u32,
 }

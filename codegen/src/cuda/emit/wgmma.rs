@@ -20,6 +20,8 @@ use std::fmt::Write;
 
 /// Stages in shared memory at most.
 const MOST_STAGES: u32 = 4;
+/// Bytes of a barrier, of which a stage has two: for being full, and for being empty.
+const BARRIER: u32 = 8;
 /// Threads of a warpgroup.
 const GROUP: u32 = 128;
 /// Registers of three warpgroups' threads together, of which a multiplying one takes `MORE` and the copying one the rest.
@@ -41,9 +43,12 @@ impl Warpgroups {
             panels: groups * 4,
             stages: MOST_STAGES,
             step_bytes: plan.tokens * 32 + if steps > 1 { 64 } else { 0 },
+            // Three warpgroups with the sums of 128 tokens need more registers than a thread's even share.
+            registers: (plan.threads == 3 * GROUP && plan.tokens == 128)
+                .then_some((MORE, OF_THREE - 2 * MORE)),
         };
         let most = CudaBudget::default().shared;
-        let bytes = division.stage_bytes(plan) + 16;
+        let bytes = division.stage_bytes(plan) + 2 * BARRIER;
         division.stages = MOST_STAGES.min((most - 12 * plan.tokens) / bytes);
         if division.stages < 2 {
             return Err(format!(
@@ -58,10 +63,19 @@ impl Warpgroups {
 
     /// In words.
     pub fn describe(&self) -> String {
+        let registers = self
+            .registers
+            .map_or(String::new(), |(more, fewer)| format!(", with {more} and {fewer} registers a thread"));
         format!(
-            "{} warpgroups of 128 rows each and one that copies; {} stages of k in shared memory",
+            "{} warpgroups of 128 rows each and one that copies{registers}; {} stages of k in shared memory",
             self.groups, self.stages
         )
+    }
+
+    /// Bytes of shared memory of a CUDA block.
+    pub(super) fn shared_bytes(&self, plan: &CudaMatmul<'_>) -> u32 {
+        let of_tokens = tokens_kept(plan).count() as u32 * 4 * plan.tokens;
+        self.stages * (self.stage_bytes(plan) + 2 * BARRIER) + of_tokens
     }
 
     fn x_bytes(&self, plan: &CudaMatmul<'_>) -> u32 {
@@ -111,14 +125,12 @@ GM_DEVICE void gm_wgmma_us(i32 (&d)[{count}], const u32 (&a)[4], u64 b) {{
 pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
     let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
     let Warpgroups { groups, panels, stages, .. } = *division;
-    // Three warpgroups with the sums of 128 tokens need more registers than a thread's even share.
-    let (more, fewer) = if threads == 3 * GROUP && tokens == 128 {
-        (
-            format!("gm_more_registers<{MORE}>();\n        "),
-            format!("gm_fewer_registers<{}>();\n        ", OF_THREE - 2 * MORE),
-        )
-    } else {
-        (String::new(), String::new())
+    let (more, fewer) = match division.registers {
+        Some((more, fewer)) => (
+            format!("gm_more_registers<{more}>();\n        "),
+            format!("gm_fewer_registers<{fewer}>();\n        "),
+        ),
+        None => (String::new(), String::new()),
     };
     let sum = match shift(plan) {
         Some(shift) => format!("(sums[half][c * 4 + j] >> {shift})"),
@@ -190,13 +202,16 @@ fn used(plan: &CudaMatmul<'_>) -> (bool, bool) {
     (plan.format.activations.keeps_multiplier, plan.format.min() != 0)
 }
 
-/// What outputs are finished with stands in shared memory, by token.
-fn tokens_declared(plan: &CudaMatmul<'_>) -> String {
+/// What outputs are finished with stands in shared memory, by token: types and names of the arrays.
+fn tokens_kept(plan: &CudaMatmul<'_>) -> impl Iterator<Item = (&'static str, &'static str)> {
     let (divides, corrects) = used(plan);
     let arrays = [(true, "f32", "x_scales"), (divides, "f32", "inverses"), (corrects, "i32", "corrections")];
-    let declared = arrays.into_iter().filter(|(there, ..)| *there);
+    arrays.into_iter().filter_map(|(there, ty, name)| there.then_some((ty, name)))
+}
+
+fn tokens_declared(plan: &CudaMatmul<'_>) -> String {
     let declared: Vec<String> =
-        declared.map(|(_, ty, name)| format!("GM_SHARED({ty}, {name}, {});", plan.tokens)).collect();
+        tokens_kept(plan).map(|(ty, name)| format!("GM_SHARED({ty}, {name}, {});", plan.tokens)).collect();
     declared.join("\n    ")
 }
 

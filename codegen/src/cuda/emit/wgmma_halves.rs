@@ -15,11 +15,6 @@ pub const THREADS: u32 = 384;
 /// Warps that multiply, and those that bring.
 const WARPS: u32 = 8;
 const BRINGING: u32 = 4;
-/// Registers of three warpgroups' threads together, of which a multiplying one with 128 sums takes `MORE` and one that brings the
-/// rest.
-const OF_THREE: u32 = 504;
-const MORE: u32 = 184;
-
 /// What stands in front of the unit's kernels.
 pub const VOCABULARY: &str = HOPPER_HEADER;
 
@@ -39,14 +34,12 @@ pub fn emit(plan: &RowsProduct<'_>, division: &Division, function: &str) -> Stri
         ),
         None => (String::new(), ""),
     };
-    // Sums of 256 tokens are more registers than a thread's even share.
-    let (more, fewer) = if tokens > 128 {
-        (
-            format!("gm_more_registers<{MORE}>();\n    "),
-            format!("gm_fewer_registers<{}>();\n        ", OF_THREE - 2 * MORE),
-        )
-    } else {
-        (String::new(), String::new())
+    let (more, fewer) = match division.registers {
+        Some((more, fewer)) => (
+            format!("gm_more_registers<{more}>();\n    "),
+            format!("gm_fewer_registers<{fewer}>();\n        "),
+        ),
+        None => (String::new(), String::new()),
     };
     format!(
         "{instruction}{round}{bring}{multiply}GM_KERNEL({THREADS}) {function}(const Rows a) {{

@@ -1,0 +1,194 @@
+//! What was decided for a CUDA kernel, as data: the registry's launch is printed from it, and so is `emit --cuda --plan`.
+
+use super::tiles::Split;
+use gristmill_spec::model::CudaBudget;
+use gristmill_spec::vocab::{Op, Precision};
+use std::fmt;
+
+/// Everything that was decided for a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaPlan {
+    /// What a CUDA block computes and how, in words; of a body by hand, what it is launched as.
+    pub words: String,
+    /// How the kernel is launched.
+    pub launch: Launch,
+    /// Bytes of shared memory of a CUDA block of a generated product.
+    pub shared: Option<u32>,
+    /// CUDA blocks that a multiprocessor holds, where registers are bounded so that it does.
+    pub blocks_per_sm: Option<u32>,
+    /// The code waits for the launches in front of it, and may be launched before they have ended.
+    pub overlaps: bool,
+    /// What the image may use.
+    pub budget: CudaBudget,
+}
+
+impl fmt::Display for CudaPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; launch:", self.words)?;
+        for (at, (name, number)) in self.launch.numbers().into_iter().enumerate() {
+            write!(f, "{} {name} = {number}", if at == 0 { "" } else { "," })?;
+        }
+        if let Some(shared) = self.shared {
+            write!(f, "; {shared} bytes of shared memory")?;
+        }
+        if let Some(blocks) = self.blocks_per_sm {
+            write!(f, "; {blocks} CUDA blocks on a multiprocessor")?;
+        }
+        if self.overlaps {
+            f.write_str("; begins before the launch in front has ended")?;
+        }
+        let CudaBudget { registers, shared } = self.budget;
+        write!(f, "; bounds: {registers} registers a thread, {shared} bytes of static shared memory")
+    }
+}
+
+/// How a kernel is launched: `CudaLaunch` of the runtime, before it is Rust.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Launch {
+    /// Threads have some neighbouring elements each, whatever the shape.
+    Elements {
+        /// The op.
+        op: Op,
+        /// The kernel's name in its unit.
+        function: String,
+        /// Threads of a CUDA block.
+        threads: u32,
+        /// Elements of a thread.
+        per_thread: u32,
+    },
+    /// A quantizer of weights.
+    Quantize {
+        /// The kernel's name in its unit.
+        function: String,
+        /// Threads of a CUDA block.
+        threads: u32,
+        /// Blocks of the format that a CUDA block does.
+        blocks: u32,
+        /// What is launched in front where a scale covers more than a block.
+        step: Option<Step>,
+    },
+    /// A product of integers.
+    Matmul {
+        /// The kernel's name in its unit.
+        function: String,
+        /// Most threads of a CUDA block.
+        threads: u32,
+        /// Fewest threads of a CUDA block.
+        fewest: u32,
+        /// Rows that a CUDA block does.
+        rows: u32,
+        /// Tokens that a CUDA block does.
+        tokens: u32,
+        /// Names of the format and of the packing that it reads.
+        packed: (String, String),
+        /// Elements of a unit; 0: the row.
+        elements: u32,
+        /// Elements of a unit are padded to a multiple of this.
+        multiple: u32,
+        /// How k may be divided over CUDA blocks.
+        split: Option<Split>,
+        /// CUDA blocks quantize their tokens for themselves.
+        fused: bool,
+    },
+    /// A product of floats over the format's own rows.
+    Rows {
+        /// The kernel's name in its unit.
+        function: String,
+        /// The kernel that checks the weights.
+        check: String,
+        /// Threads of a CUDA block of that kernel.
+        check_threads: u32,
+        /// What is multiplied.
+        precision: Precision,
+        /// Most threads of a CUDA block.
+        threads: u32,
+        /// Fewest threads of a CUDA block.
+        fewest: u32,
+        /// Rows that a CUDA block does.
+        rows: u32,
+        /// Tokens that a CUDA block does.
+        tokens: u32,
+        /// Bytes of shared memory that the launch gives each CUDA block.
+        shared: u32,
+    },
+    /// Activations to int8.
+    QuantizeActivations {
+        /// The kernel's name in its unit.
+        function: String,
+        /// Threads of a CUDA block.
+        threads: u32,
+    },
+    /// Conversions between types of floats.
+    Convert {
+        /// The kernel's name in its unit.
+        function: String,
+        /// Threads of a CUDA block.
+        threads: u32,
+        /// Elements of a thread.
+        per_thread: u32,
+    },
+}
+
+/// The kernels in front of a quantizer whose scale covers more than a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Takes the statistic of each chunk.
+    pub chunks: String,
+    /// Makes the step of them.
+    pub finish: String,
+    /// Threads of a CUDA block of both.
+    pub threads: u32,
+    /// Values of a chunk.
+    pub chunk: u32,
+}
+
+impl Launch {
+    /// The kernel's name in its unit.
+    pub fn function(&self) -> &str {
+        match self {
+            Launch::Elements { function, .. }
+            | Launch::Quantize { function, .. }
+            | Launch::Matmul { function, .. }
+            | Launch::Rows { function, .. }
+            | Launch::QuantizeActivations { function, .. }
+            | Launch::Convert { function, .. } => function,
+        }
+    }
+
+    /// Its numbers, each with its name.
+    pub fn numbers(&self) -> Vec<(&'static str, u32)> {
+        match *self {
+            Launch::Elements { threads, per_thread, .. } | Launch::Convert { threads, per_thread, .. } => {
+                vec![("threads", threads), ("per_thread", per_thread)]
+            }
+            Launch::Quantize { threads, blocks, ref step, .. } => {
+                let mut numbers = vec![("threads", threads), ("blocks", blocks)];
+                numbers.extend(step.iter().map(|step| ("chunk", step.chunk)));
+                numbers
+            }
+            Launch::Matmul { threads, fewest, rows, tokens, elements, multiple, split, .. } => {
+                let mut numbers = vec![
+                    ("threads", threads),
+                    ("fewest", fewest),
+                    ("rows", rows),
+                    ("tokens", tokens),
+                    ("elements", elements),
+                    ("multiple", multiple),
+                ];
+                if let Some(Split { stage, cycles, blocks_per_sm }) = split {
+                    numbers.extend([("stage", stage), ("cycles", cycles), ("blocks_per_sm", blocks_per_sm)]);
+                }
+                numbers
+            }
+            Launch::Rows { check_threads, threads, fewest, rows, tokens, shared, .. } => vec![
+                ("check_threads", check_threads),
+                ("threads", threads),
+                ("fewest", fewest),
+                ("rows", rows),
+                ("tokens", tokens),
+                ("shared", shared),
+            ],
+            Launch::QuantizeActivations { threads, .. } => vec![("threads", threads)],
+        }
+    }
+}
