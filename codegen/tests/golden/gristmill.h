@@ -79,8 +79,9 @@ typedef struct {
 } gm_matmul_args;
 
 /* `blocks * elements` values at `src` to `blocks` blocks at `dst`. `step` is read only by formats
-   whose scale covers more than a block. */
-typedef gm_fault gm_quantize(const float *src, uint8_t *dst, size_t blocks, gm_step step);
+   whose scale covers more than a block. `importance`: null, or for each value what a squared error of it costs,
+   finite and not negative; read only by what says so. */
+typedef gm_fault gm_quantize(const float *src, uint8_t *dst, size_t blocks, gm_step step, const float *importance);
 
 /* `blocks` blocks at `src` to `blocks * elements` values at `dst`; `outer` is the row's or tensor's scale. */
 typedef gm_fault gm_dequantize(const uint8_t *src, float *dst, size_t blocks, float outer);

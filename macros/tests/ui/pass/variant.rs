@@ -22,7 +22,13 @@ unsafe fn wide(_: *const u8, dst: *mut f32, _: usize, _: f32) -> std::result::Re
 }
 
 #[variant(op = quantize, format = nibble, quantizer = absmax, isa = "sse4.1")]
-unsafe fn quantize(_src: *const f32, _dst: *mut u8, _blocks: usize, _step: Step) -> Result<(), Fault> {
+unsafe fn quantize(
+    _src: *const f32,
+    _dst: *mut u8,
+    _blocks: usize,
+    _step: Step,
+    _importance: *const f32,
+) -> Result<(), Fault> {
     Ok(())
 }
 
