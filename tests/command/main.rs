@@ -20,6 +20,7 @@ mod no_cuda;
 #[cfg(feature = "ops")]
 mod operations;
 mod probe;
+mod requirements;
 mod specs;
 mod tiled;
 mod transforms;
