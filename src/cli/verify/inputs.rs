@@ -2,6 +2,7 @@
 
 use super::super::random::Random;
 use gristmill::oracle::FormatOracle;
+use gristmill::vocab::DType;
 use gristmill_spec::model::{FieldType, Scalar};
 
 /// What a tensor of weights is filled with.
@@ -209,6 +210,16 @@ pub enum Tokens {
 }
 
 impl Tokens {
+    /// The type that a handle is given.
+    pub fn dtype(self) -> DType {
+        match self {
+            Tokens::F32 => DType::F32,
+            Tokens::F16 => DType::F16,
+            Tokens::Bf16 => DType::Bf16,
+            Tokens::I8 | Tokens::All(_) | Tokens::Alternating => DType::I8,
+        }
+    }
+
     /// Kernels that compute in integers quantize them.
     pub fn are_floats(self) -> bool {
         matches!(self, Tokens::F32 | Tokens::F16 | Tokens::Bf16)

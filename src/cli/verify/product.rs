@@ -160,7 +160,9 @@ fn one(
     let Weighted { name, tensor, edge, moderate } = weighted;
     let shape = Shape::new(case.m, case.n, case.k);
     let takes = |kernel: &&Kernel| {
-        takes(kernel, shape) && (case.tokens.are_floats() || !kernel.entry.quantizes_activations())
+        takes(kernel, shape)
+            && kernel.reads(case.tokens.dtype())
+            && (case.tokens.are_floats() || !kernel.entry.quantizes_activations())
     };
     let kernels: Vec<Kernel> = kernels.iter().filter(takes).copied().collect();
     let x = match Activations::new(subject, random, &case) {

@@ -72,6 +72,13 @@ impl Kernel {
     pub fn on_cpu(&self) -> bool {
         self.device.kind == DeviceKind::Cpu
     }
+
+    /// Whether its family lists activations of this type; handles refuse the others.
+    pub fn reads(&self, input: DType) -> bool {
+        let entry = self.entry;
+        let listed = (REGISTRY.candidates)(entry.op, entry.format, input, entry.device);
+        listed.iter().any(|index| usize::from(*index) == self.index)
+    }
 }
 
 impl Session<'_> {
