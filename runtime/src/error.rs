@@ -197,6 +197,15 @@ pub enum Error {
         /// Rows of the matrix.
         rows: usize,
     },
+    /// A product of a batch that starts from activations that are not quantized.
+    #[error(
+        "product {index} of the batch starts from activations that are not quantized\n  \
+         help: quantize them with `Linear::quantize`, and add what `Linear::product_of` gives"
+    )]
+    NotQuantized {
+        /// Its number in the batch, from 0.
+        index: usize,
+    },
     /// Something that products can be asked for on the processor alone.
     #[error(
         "kernel `{kernel}` runs on {device}, where products have no {option} so far\n  \

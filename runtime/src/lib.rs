@@ -99,7 +99,7 @@ pub use kernel::*;
 pub use linear::{GuardOptions, GuardedLinear, LayerMemory, Linear, LinearOptions, Policy};
 pub use memory::ProductMemory;
 pub use output::Output;
-pub use product::Product;
+pub use product::{Batch, Product};
 pub use quantized_buf::QuantizedBuf;
 pub use reason::{Reason, Refusal, Rejection};
 pub use receipt::{Receipt, Recording};

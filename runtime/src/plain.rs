@@ -44,7 +44,7 @@ impl PlainWeights {
     pub(crate) fn run(
         &self,
         x: InputRows<'_>,
-        mut into: Destination<'_>,
+        into: Destination<'_>,
         workspace: &mut Workspace,
         threads: &Threads,
     ) -> Result<(), Error> {
@@ -71,7 +71,7 @@ impl PlainWeights {
         let first = into.rows.start;
         let work = (m as u64).saturating_mul(into.rows.len() as u64).saturating_mul(k as u64);
         let all = into.rows.len();
-        let columns = into.columns();
+        let columns = into.into_columns();
         // Each part streams its weights once for all tokens.
         let run = |part: Range<usize>| {
             for column in part {
@@ -86,7 +86,8 @@ impl PlainWeights {
         threads.divide_all(threads.parts(work, all), 0..all, &split_range, &run);
         if x.non_finite == NonFinite::Nan {
             for (token, _) in rows.chunks_exact(k).enumerate().filter(|(_, row)| !is_finite(row)) {
-                into.set_nan(token);
+                // SAFETY: a token of the destination, and no part runs any more.
+                unsafe { columns.set_nan(token, all) };
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ mod toy;
 
 use gristmill_runtime::half::f16;
 use gristmill_runtime::{
-    Dequantizer, Error, ExpertInput, Experts, Input, Linear, LinearOptions, NonFinite, Output, Policy,
+    Batch, Dequantizer, Error, ExpertInput, Experts, Input, Linear, LinearOptions, NonFinite, Output, Policy,
     QuantizedMatrix, Quantizer, Recording, Request, Restrict, Routes, Shape, Threads,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -142,6 +142,18 @@ fn running_on_several_threads_allocates_nothing_here() -> Result<(), Error> {
         outcome?;
         assert_eq!(count, 0);
     }
+    let shared = layer.quantize(Input::F32(&x), 1, &mut workspace, &threads)?;
+    let mut outputs = [[0.0; 300]; 8];
+    let (count, outcome) = allocations(|| -> Result<(), Error> {
+        let mut batch = Batch::new();
+        for y in &mut outputs {
+            batch.push(layer.product_of(&shared), Output::F32(y))?;
+        }
+        batch.run(&threads);
+        Ok(())
+    });
+    outcome?;
+    assert_eq!((count, outputs), (0, [y.as_slice().try_into().expect("300 outputs"); 8]), "a batch of eight");
     Ok(())
 }
 

@@ -6,8 +6,8 @@ use crate::random::Random;
 use gristmill::oracle::{Int8Row, Oracle};
 use gristmill::registry::FormatInfo;
 use gristmill::{
-    Error, ExpertInput, Experts, Input, Linear, LinearOptions, QuantizedMatrix, Quantizer, REGISTRY, Request,
-    Restrict, Routes, Threads,
+    Batch, Error, ExpertInput, Experts, Input, Linear, LinearOptions, Output, QuantizedMatrix, Quantizer,
+    REGISTRY, Request, Restrict, Routes, Threads,
 };
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -122,6 +122,15 @@ fn layers_of_several_formats_share_activations() -> Outcome {
         for (from, one) in &layers {
             let mut workspace = one.workspace(m, &threads)?;
             let shared = one.quantize(Input::F32(&x), m, &mut workspace, &threads)?;
+            // All that read these activations, as one job.
+            let readers = || layers.iter().filter(|(_, other)| one.shares_activations_with(other, m));
+            let mut outputs = vec![f32::NAN; readers().count() * m * N];
+            let mut batch = Batch::new();
+            for ((_, other), y) in readers().zip(outputs.chunks_exact_mut(m * N)) {
+                batch.push(other.product_of(&shared), Output::F32(y))?;
+            }
+            batch.run(&threads);
+            let mut together = outputs.chunks_exact(m * N);
             for (to, other) in &layers {
                 let mut y = vec![f32::NAN; m * N];
                 let outcome = other.forward_quantized(&shared, None, &mut y, &threads);
@@ -137,6 +146,8 @@ fn layers_of_several_formats_share_activations() -> Outcome {
                 let mut own = other.workspace(m, &threads)?;
                 other.forward(Input::F32(&x), m, None, &mut alone, &mut own, &threads)?;
                 assert_eq!(y, alone, "{to} from the activations of {from}");
+                let batched = together.next().ok_or("outputs of each that reads them")?;
+                assert_eq!(batched, alone, "{to} in a batch of the activations of {from}");
                 shared_by_two_formats += usize::from(from != to);
             }
         }

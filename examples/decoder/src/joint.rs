@@ -3,7 +3,9 @@
 use crate::error::{Error, zeros};
 use crate::numerics::dot;
 use gristmill::gguf::{LayerOptions, Model, ModelError, TensorType};
-use gristmill::{Hadamard, Input, Linear, QuantizedBuf, QuantizedMatrix, Recording, Threads, Workspace};
+use gristmill::{
+    Batch, Hadamard, Input, Linear, Output, QuantizedBuf, QuantizedMatrix, Recording, Threads, Workspace,
+};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -244,19 +246,23 @@ impl Joint {
         threads: &Threads,
     ) -> Result<(), Error> {
         for parts in self.inputs(m) {
-            // The first of several quantizes for all of them.
-            let shared = match parts {
-                [Part { product: Product::Linear(first), .. }, _, ..] => {
-                    Some(first.quantize(Input::F32(x), m, workspace, threads)?)
-                }
-                _ => None,
-            };
-            if let Some(shared) = shared {
+            // The first of several quantizes for all of them, and their products are one job.
+            if let [Part { product: Product::Linear(first), start, .. }, _, ..] = parts {
+                let shared = first.quantize(Input::F32(x), m, workspace, threads)?;
+                let mut rest = &mut y[m * start..];
+                let mut batch = Batch::new();
                 for part in parts {
                     let Product::Linear(linear) = &part.product else { continue };
-                    let y = &mut y[m * part.start..][..m * part.n];
-                    linear.forward_quantized(&shared, part.bias.as_deref(), y, threads)?;
+                    let (y, behind) = rest.split_at_mut(m * part.n);
+                    rest = behind;
+                    let product = linear.product_of(&shared);
+                    let product = match &part.bias {
+                        Some(bias) => product.bias(bias),
+                        None => product,
+                    };
+                    batch.push(product, Output::F32(y))?;
                 }
+                batch.run(threads);
                 continue;
             }
             for part in parts {

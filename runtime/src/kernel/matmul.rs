@@ -353,7 +353,7 @@ impl Matmul {
         let (n, k) = (weights.n, weights.k);
         let row = RowLayout::new(self.layout.unit, k, self.activation_format.block)?;
         let x = source.rows(k, row.blocks)?;
-        let mut into = Destination::new(store, y, [m, n])?;
+        let into = Destination::new(store, y, [m, n])?;
         if into.is_empty() {
             return Ok(());
         }

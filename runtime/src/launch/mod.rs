@@ -5,13 +5,17 @@
 //! invariants of the types passed in, is what the unsafe calls below rest on. A registry itself is
 //! trusted: its entries are generated together with the sizes that its formats state.
 
+mod batch;
 mod blocks;
 mod grouped;
+mod job;
 mod product;
 mod tally;
 
+pub(crate) use batch::run_together;
 pub(crate) use blocks::{ActivationCode, DequantizeCode, QuantizeCode, whole_blocks};
 pub(crate) use grouped::{Group, GroupedWork};
+pub(crate) use job::ProductJob;
 #[cfg(feature = "cuda")]
 pub(crate) use product::unpack_panel;
 pub(crate) use product::{MatmulCode, PanelSize, Panels, pack};
@@ -214,6 +218,11 @@ impl<C> Launcher<C> {
         let launch = self.described(shape, bytes, time, Some(outcome.is_fault()));
         count(&launch, self.ledger.as_deref(), observer);
         outcome
+    }
+
+    /// Counts a launch that went out with others, so that nobody knows its own time.
+    pub(crate) fn ran_with_others(&self, shape: Shape, bytes: [usize; 2]) {
+        count(&self.described(shape, bytes, None, Some(false)), self.ledger.as_deref(), observer());
     }
 
     #[inline]

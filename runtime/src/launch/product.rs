@@ -5,19 +5,11 @@ use crate::abi::{MatmulArgs, MatmulFn};
 use crate::activations::{Activations, RowLayout};
 use crate::decide::Candidate;
 use crate::device::CpuProfile;
-use crate::division::granule_rows;
 use crate::error::Error;
-use crate::product::Destination;
 use crate::registry::{Code, PackInfo, Registry, Unit};
-use crate::request::Shape;
-use crate::threads::{Threads, share, split_range};
+use crate::threads::share;
 use crate::weights::{PackedMatrix, Stack, WeightLayout};
 use gristmill_spec::vocab::Op;
-use std::ops::Range;
-
-/// Results that a part computes at a time where they are not written as they are: 32 KiB of its stack, which the first cache
-/// holds beside what is read.
-const TILE: usize = 8192;
 
 /// Code of a product.
 #[derive(Clone, Copy, Debug)]
@@ -170,120 +162,11 @@ impl Launcher<MatmulCode> {
         // SAFETY: passed on to the caller; `admit` checked the processor.
         unsafe { (self.code.run)(args) };
     }
-
-    /// The product of `m > 0` quantized rows with some rows of `k > 0`, one at least. The caller has checked that this kernel
-    /// reads `weights`, that `x` was laid out for it, and that `into` was made for `m` tokens and these weights.
-    ///
-    /// Where results go to `y` as they are, kernels write them there. Elsewhere each thread computes some of them at a time into
-    /// memory on its stack, and converts and stores them while they are in its cache.
-    pub(crate) fn product(
-        &self,
-        weights: &PackedMatrix,
-        x: &Activations<'_>,
-        mut into: Destination<'_>,
-        threads: &Threads,
-    ) -> Result<(), Error> {
-        let RowLayout { k, units, blocks, .. } = x.layout;
-        let (m, rows) = (x.m, into.rows.clone());
-        assert!(
-            k == weights.k && units == weights.units && m == into.m() && rows.end <= weights.n,
-            "the handle compares sizes with the shape"
-        );
-        let panel = weights.layout.panel_rows();
-        let bytes = (weights.bytes() as u128 * rows.len() as u128 / weights.n.max(1) as u128) as usize;
-        let bytes = [bytes + m * (x.layout.bytes() + 4 * (blocks + units)), into.bytes()];
-        let plain = if rows.start.is_multiple_of(panel) { into.plain() } else { None };
-        match plain {
-            Some((y, stride)) => {
-                let args = MatmulArgs::of(weights, x, into.bias, y).starting_at(weights, rows.start);
-                let args = Shared(MatmulArgs { n: stride, row_end: rows.len(), ..args });
-                let run = |rows: Range<usize>| {
-                    let args = MatmulArgs { row_begin: rows.start, row_end: rows.end, ..*args.get() };
-                    // SAFETY: `admit` checked the processor; pointers and sizes come from buffers that outlive
-                    // this call, in the layout this kernel reads (the caller checked). Parts write columns of
-                    // `y` that no other part touches, and `row_begin` is a multiple of the packing's rows.
-                    unsafe { self.run(&args) };
-                };
-                self.by_rows(rows.len(), panel, [m, k], bytes, threads, &run);
-            }
-            None => {
-                let [tile_rows, tokens] = self.tile(m, panel)?;
-                // Kernels begin at a panel; what they compute in front of the first row is dropped.
-                let base = rows.start - rows.start % panel;
-                let columns = into.columns();
-                let run = |part: Range<usize>| {
-                    let mut tile = [0.0f32; TILE];
-                    for row in (base + part.start..base + part.end).step_by(tile_rows) {
-                        let end = (row + tile_rows).min(base + part.end);
-                        let width = end - row;
-                        let first_row = row.max(rows.start);
-                        for token in (0..m).step_by(tokens) {
-                            // All have as many tokens, as the kernel's rules may want; some are computed twice.
-                            let first = token.min(m - tokens);
-                            let args =
-                                MatmulArgs::of(weights, &x.rows(first, tokens), None, tile.as_mut_ptr());
-                            let args =
-                                MatmulArgs { n: width, row_end: width, ..args.starting_at(weights, row) };
-                            // SAFETY: as above; the tile has room for `width` values of each of `tokens`.
-                            unsafe { self.run(&args) };
-                            for token in token..first + tokens {
-                                let values = &mut tile[(token - first) * width..][..width][first_row - row..];
-                                // SAFETY: tokens and rows of `into`; parts have rows of their own.
-                                unsafe { columns.put(token, first_row - rows.start, values) };
-                            }
-                        }
-                    }
-                };
-                self.by_rows(rows.end - base, panel, [m, k], bytes, threads, &run);
-            }
-        }
-        for token in (0..m).filter(|token| x.is_set_aside(*token)) {
-            into.set_nan(token);
-        }
-        Ok(())
-    }
-
-    /// How many rows and tokens a part computes at a time, for `m` tokens and panels of `panel` rows.
-    fn tile(&self, m: usize, panel: usize) -> Result<[usize; 2], Error> {
-        let rule = &self.entry.shape.m;
-        // The least number of tokens that keeps the rule is a multiple too; so is `m`.
-        let multiple = usize::try_from(rule.multiple_of.max(1)).unwrap_or(usize::MAX);
-        let most = TILE / panel.max(1) / multiple * multiple;
-        let tokens = m.min(most);
-        if tokens == 0 || (tokens as u64) < rule.min {
-            return Err(self.broken("it takes only more tokens at a time than results are stored of"));
-        }
-        Ok([(TILE / tokens / panel * panel).max(panel), tokens])
-    }
-
-    /// Runs `run` on ranges of `rows` rows that begin at panels, as one launch.
-    fn by_rows(
-        &self,
-        rows: usize,
-        panel: usize,
-        [m, k]: [usize; 2],
-        [bytes_in, bytes_out]: [usize; 2],
-        threads: &Threads,
-        run: &(impl Fn(Range<usize>) + Sync),
-    ) {
-        let work = (m as u64).saturating_mul(rows as u64).saturating_mul(k as u64);
-        let granule = granule_rows(rows, panel, threads.most_parts(), threads.count());
-        let granules = rows.div_ceil(granule);
-        let part = |job: Range<usize>| {
-            let rows = Range { start: (job.start * granule).min(rows), end: (job.end * granule).min(rows) };
-            if !rows.is_empty() {
-                run(rows);
-            }
-        };
-        self.launch(Shape { m, n: rows, k }, [bytes_in, bytes_out], || {
-            threads.divide_all(threads.parts(work, granules), 0..granules, &split_range, &part);
-        });
-    }
 }
 
 impl MatmulArgs {
     /// The same with row `row` of `weights`, the first of a panel, as row 0.
-    fn starting_at(self, weights: &PackedMatrix, row: usize) -> MatmulArgs {
+    pub(super) fn starting_at(self, weights: &PackedMatrix, row: usize) -> MatmulArgs {
         let WeightLayout { packing, .. } = weights.layout;
         let panel = row / weights.layout.panel_rows();
         let words = |of: Option<usize>| of.unwrap_or(0) * panel;
@@ -345,7 +228,7 @@ impl<T> Shared<T> {
 }
 
 // SAFETY: threads only read the arguments. What they point to is read-only but for `y`, of which each
-// thread writes columns of its own (`Launcher::product` hands out disjoint row ranges, `Launcher::grouped` those of rows
+// thread writes columns of its own (who calls `ProductJob::run` hands out disjoint row ranges, `Launcher::grouped` those of rows
 // of `y` that are a group's own).
 unsafe impl Sync for Shared<MatmulArgs> {}
 // SAFETY: as above.

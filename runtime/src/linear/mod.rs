@@ -16,6 +16,7 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::hadamard::Hadamard;
 use crate::kernel::{Dequantizer, Matmul};
+use crate::launch::ProductJob;
 use crate::observe::fell_back;
 use crate::output::Output;
 use crate::plain::PlainWeights;
@@ -312,7 +313,7 @@ impl Linear {
         match &self.plain {
             Some((plain, note)) => {
                 let x = source.rows(k, plain.blocks())?;
-                let mut into = Destination::new(store, y, [m, n])?;
+                let into = Destination::new(store, y, [m, n])?;
                 if into.is_empty() {
                     return Ok(());
                 }
@@ -386,18 +387,36 @@ impl Linear {
         y: Output<'_>,
         threads: &Threads,
     ) -> Result<(), Error> {
-        if let Some(transform) = &self.transform {
-            return Err(self.no_int8(transform));
-        }
-        let shape = Shape { m: x.m().max(1), n: self.n, k: self.k };
-        let Some(Choice { matmul, packed }) = self.choice(shape, DType::I8) else {
-            return Err(refused(&self.prepared, shape));
-        };
+        let Choice { matmul, packed } = self.choice_for(x)?;
         matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?;
         if let Some(moved) = &self.moved {
             fell_back(moved);
         }
         Ok(())
+    }
+
+    /// The same as a job that is not run yet; `None` where there was nothing to compute, or nothing but the bias.
+    pub(crate) fn job<'p>(
+        &'p self,
+        x: &QuantizedActivations<'p>,
+        store: &Store<'p>,
+        y: Output<'p>,
+    ) -> Result<Option<ProductJob<'p>>, Error> {
+        let Choice { matmul, packed } = self.choice_for(x)?;
+        let job = matmul.job(&self.packed[*packed], x, store, y)?;
+        if let Some(moved) = &self.moved {
+            fell_back(moved);
+        }
+        Ok(job)
+    }
+
+    /// What multiplies quantized activations.
+    fn choice_for(&self, x: &QuantizedActivations<'_>) -> Result<&Choice, Error> {
+        if let Some(transform) = &self.transform {
+            return Err(self.no_int8(transform));
+        }
+        let shape = Shape { m: x.m().max(1), n: self.n, k: self.k };
+        self.choice(shape, DType::I8).ok_or_else(|| refused(&self.prepared, shape))
     }
 
     /// Whether `m` tokens that one of two layers [quantized](Linear::quantize) are what the other one reads: whether both

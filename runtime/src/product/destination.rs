@@ -88,18 +88,10 @@ impl<'y> Destination<'y> {
         self.m * self.rows.len() * size
     }
 
-    /// Where the results of row 0 stand, and the values from token to token, if they are written as kernels compute them.
-    pub(crate) fn plain(&mut self) -> Option<(*mut f32, usize)> {
-        match &mut self.y {
-            Output::F32(y) if !self.accumulate => Some((y.as_mut_ptr(), self.stride)),
-            Output::F32(_) | Output::F16(_) | Output::Bf16(_) => None,
-        }
-    }
-
     /// The results of a product over nothing: the bias, or 0.
-    pub(crate) fn fill(&mut self) {
+    pub(crate) fn fill(self) {
         let (m, width) = (self.m, self.rows.len());
-        let columns = self.columns();
+        let columns = self.into_columns();
         for token in 0..m {
             for column in 0..width {
                 // SAFETY: within the rows, and nobody else writes.
@@ -108,19 +100,9 @@ impl<'y> Destination<'y> {
         }
     }
 
-    /// Says of a token that it has no result.
-    pub(crate) fn set_nan(&mut self, token: usize) {
-        let row = token * self.stride..token * self.stride + self.rows.len();
-        match &mut self.y {
-            Output::F32(y) => y[row].fill(f32::NAN),
-            Output::F16(y) => y[row].fill(f16::NAN),
-            Output::Bf16(y) => y[row].fill(bf16::NAN),
-        }
-    }
-
-    /// The same memory for several threads, each with columns of its own.
-    pub(crate) fn columns(&mut self) -> Columns<'_> {
-        let y = match &mut self.y {
+    /// The memory for several threads, each with columns of its own.
+    pub(crate) fn into_columns(self) -> Columns<'y> {
+        let y = match self.y {
             Output::F32(y) => Pointer::F32(y.as_mut_ptr()),
             Output::F16(y) => Pointer::F16(y.as_mut_ptr()),
             Output::Bf16(y) => Pointer::Bf16(y.as_mut_ptr()),
@@ -136,11 +118,11 @@ enum Pointer {
     Bf16(*mut bf16),
 }
 
-/// Outputs that several threads write.
-pub(crate) struct Columns<'b> {
+/// Outputs that several threads write: memory that is lent for `'y`.
+pub(crate) struct Columns<'y> {
     y: Pointer,
     stride: usize,
-    bias: Option<&'b [f32]>,
+    bias: Option<&'y [f32]>,
     accumulate: bool,
 }
 
@@ -148,6 +130,30 @@ pub(crate) struct Columns<'b> {
 unsafe impl Sync for Columns<'_> {}
 
 impl Columns<'_> {
+    /// Where the results of row 0 stand, and the values from token to token, if they are written as kernels compute them.
+    pub(crate) fn plain(&self) -> Option<(*mut f32, usize)> {
+        match self.y {
+            Pointer::F32(y) if !self.accumulate => Some((y, self.stride)),
+            Pointer::F32(_) | Pointer::F16(_) | Pointer::Bf16(_) => None,
+        }
+    }
+
+    /// Says of a token that none of its `width` columns has a result.
+    ///
+    /// # Safety
+    /// The token and the columns are within the [`Destination`], and no other thread touches it.
+    pub(crate) unsafe fn set_nan(&self, token: usize, width: usize) {
+        let at = token * self.stride;
+        match self.y {
+            // SAFETY: the places are within the output, as the caller answers for.
+            Pointer::F32(y) => unsafe { std::slice::from_raw_parts_mut(y.add(at), width) }.fill(f32::NAN),
+            // SAFETY: as above.
+            Pointer::F16(y) => unsafe { std::slice::from_raw_parts_mut(y.add(at), width) }.fill(f16::NAN),
+            // SAFETY: as above.
+            Pointer::Bf16(y) => unsafe { std::slice::from_raw_parts_mut(y.add(at), width) }.fill(bf16::NAN),
+        }
+    }
+
     /// Writes results of a token from column `column` on: plus their bias, plus what is there where outputs are accumulated,
     /// rounded once (ties to even) to the type of the output. What `values` holds afterwards means nothing.
     ///

@@ -1,8 +1,10 @@
 //! A product as it is asked for: strides, ranges of rows, types of outputs, accumulation.
 
+mod batch;
 mod destination;
 
-pub(crate) use destination::{Destination, Store};
+pub use batch::Batch;
+pub(crate) use destination::{Columns, Destination, Store};
 
 use crate::activations::{Input, NonFinite, QuantizedActivations, Source};
 use crate::error::Error;

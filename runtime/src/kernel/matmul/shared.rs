@@ -6,7 +6,7 @@ use crate::activations::{
 };
 use crate::error::Error;
 use crate::kernel::check_shape;
-use crate::launch::{Launcher, MatmulCode, On};
+use crate::launch::{Launcher, MatmulCode, On, ProductJob};
 use crate::output::Output;
 use crate::product::{Destination, Store};
 use crate::request::Shape;
@@ -107,19 +107,45 @@ impl Matmul {
         y: Output<'_>,
         threads: &Threads,
     ) -> Result<(), Error> {
+        let Some((launcher, into)) = self.begun(weights, x, store, y)? else { return Ok(()) };
+        launcher.product(weights, &x.rows, into, threads)
+    }
+
+    /// The same as a job that is not run yet; `None` where there was nothing to compute, or nothing but the bias.
+    pub(crate) fn job<'p>(
+        &'p self,
+        weights: &'p PackedMatrix,
+        x: &QuantizedActivations<'p>,
+        store: &Store<'p>,
+        y: Output<'p>,
+    ) -> Result<Option<ProductJob<'p>>, Error> {
+        match self.begun(weights, x, store, y)? {
+            Some((launcher, into)) => ProductJob::new(launcher, weights, x.rows, into).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The kernel and where its results go, everything compared with everything else.
+    fn begun<'p>(
+        &self,
+        weights: &PackedMatrix,
+        x: &QuantizedActivations<'_>,
+        store: &Store<'p>,
+        y: Output<'p>,
+    ) -> Result<Option<(&Launcher<MatmulCode>, Destination<'p>)>, Error> {
         let launcher = self.on_processor()?;
         self.accepts(weights)?;
         let (m, n, k) = (x.m(), weights.n, weights.k);
         x.check(launcher.entry.name, &self.activation_layout(k)?)?;
-        let mut into = Destination::new(store, y, [m, n])?;
+        let into = Destination::new(store, y, [m, n])?;
         if into.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         check_shape(launcher.entry, Shape { m, n, k })?;
         if k == 0 {
             into.fill();
-            return Ok(());
+            return Ok(None);
         }
-        launcher.product(weights, &x.rows, into, threads)
+        Ok(Some((launcher, into)))
     }
 }

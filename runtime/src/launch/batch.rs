@@ -1,0 +1,178 @@
+//! Launches of several products as one job.
+
+use super::job::ProductJob;
+use crate::division::granule_rows;
+use crate::request::Shape;
+use crate::threads::{Threads, split_range};
+use std::ops::Range;
+
+/// Multiply-accumulates that take about as long as reading and unpacking a byte of weights.
+const MACS_OF_A_BYTE: u64 = 16;
+
+/// What of a product its division among threads depends on.
+#[derive(Clone, Copy)]
+struct Size {
+    rows: usize,
+    /// Rows that can't be divided.
+    panel: usize,
+    /// What a row costs, in multiply-accumulates.
+    row: u64,
+}
+
+/// Threads as a job sees them.
+#[derive(Clone, Copy)]
+struct Hands {
+    count: usize,
+    most_parts: usize,
+}
+
+/// A product in what is divided: a number for each granule, one behind the other.
+#[derive(Clone, Copy)]
+struct Share {
+    /// Rows of a granule.
+    granule: usize,
+    granules: usize,
+    /// What a granule costs, beside those of other products.
+    cost: usize,
+}
+
+impl Size {
+    fn of(job: &ProductJob<'_>) -> Size {
+        let Shape { m, n, k } = job.shape();
+        let macs = (m as u64).saturating_mul(k as u64);
+        let row = (job.row_bytes() as u64).saturating_mul(MACS_OF_A_BYTE).saturating_add(macs);
+        Size { rows: n, panel: job.panel, row }
+    }
+
+    /// Its share, one of `products`, where costs are told in units of `unit`.
+    fn share(self, unit: u64, products: usize, hands: Hands) -> Share {
+        let each = |of: usize| of.div_ceil(products.max(1));
+        let granule = granule_rows(self.rows, self.panel, each(hands.most_parts), each(hands.count));
+        let cost = self.row.saturating_mul(granule as u64) / unit.max(1);
+        let cost = usize::try_from(cost).unwrap_or(usize::MAX).max(1);
+        Share { granule, granules: self.rows.div_ceil(granule), cost }
+    }
+}
+
+impl Share {
+    fn cost_of_all(self) -> usize {
+        self.granules.saturating_mul(self.cost)
+    }
+
+    /// The granules that a part has which begins and ends at these costs, where this product begins at 0: those in which a first
+    /// unit of cost lies there.
+    fn granules_in(self, part: Range<usize>) -> Range<usize> {
+        let granule = |at: usize| at.div_ceil(self.cost).min(self.granules);
+        granule(part.start)..granule(part.end)
+    }
+}
+
+/// What a unit of cost is: so little that granules of one product can be told from those of another, and so much that the
+/// cost of a product is at most 2^20, beside the least of 1 for a granule.
+fn unit(sizes: impl Iterator<Item = Size>) -> u64 {
+    let dearest = sizes.map(|size| size.row.saturating_mul(size.rows as u64)).max();
+    (dearest.unwrap_or(0) >> 20).max(1)
+}
+
+/// Runs all `jobs` as one, whose parts have about as much to do each, and counts a launch of each.
+pub(crate) fn run_together<'j, 'p: 'j, I>(jobs: impl Fn() -> I + Sync, threads: &Threads)
+where
+    I: Iterator<Item = &'j ProductJob<'p>>,
+{
+    let hands = Hands { count: threads.count(), most_parts: threads.most_parts() };
+    let (products, unit) = (jobs().count(), unit(jobs().map(Size::of)));
+    let share = |job: &ProductJob<'_>| Size::of(job).share(unit, products, hands);
+    let (mut macs, mut all, mut granules) = (0u64, 0usize, 0usize);
+    for job in jobs() {
+        let Shape { m, n, k } = job.shape();
+        macs = macs.saturating_add((m as u64).saturating_mul(n as u64).saturating_mul(k as u64));
+        all = all.saturating_add(share(job).cost_of_all());
+        granules = granules.saturating_add(share(job).granules);
+    }
+    let run = |part: Range<usize>| {
+        let mut base = 0;
+        for job in jobs() {
+            if base >= part.end {
+                break;
+            }
+            let share = share(job);
+            let own = share.granules_in(part.start.saturating_sub(base)..part.end - base);
+            base += share.cost_of_all();
+            let row = |granule: usize| (granule * share.granule).min(job.shape().n);
+            // SAFETY: parts are ranges that follow one another, so no two have one granule; granules are whole panels.
+            unsafe { job.run(row(own.start)..row(own.end)) };
+        }
+    };
+    threads.divide_all(threads.parts(macs, granules), 0..all, &split_range, &run);
+    for job in jobs() {
+        job.count();
+        job.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::division::{PARTS_PER_THREAD, parts};
+
+    /// Query, key and value; gate and up; a layer and a small one: rows, and bytes of a row at 4096 values.
+    const BATCHES: [&[(usize, usize)]; 4] = [
+        &[(4096, 2304), (1024, 2304), (1024, 3360)],
+        &[(14_336, 2304), (14_336, 2816)],
+        &[(2560, 640), (16, 8192)],
+        &[(640, 2304), (640, 1024), (6912, 640), (100, 4096), (32, 64)],
+    ];
+
+    #[test]
+    fn every_granule_is_in_one_part_and_parts_cost_about_as_much() {
+        for batch in BATCHES {
+            for (m, panel, count) in [1, 3, 512]
+                .into_iter()
+                .flat_map(|m| [16, 32, 64].map(|panel| (m, panel)))
+                .flat_map(|(m, panel)| (1..=16).map(move |count| (m, panel, count)))
+            {
+                let hands = Hands { count, most_parts: count * PARTS_PER_THREAD };
+                let row = |bytes: usize| bytes as u64 * MACS_OF_A_BYTE + 4096 * m;
+                let sizes: Vec<Size> =
+                    batch.iter().map(|(rows, bytes)| Size { rows: *rows, panel, row: row(*bytes) }).collect();
+                let unit = unit(sizes.iter().copied());
+                let shares: Vec<Share> =
+                    sizes.iter().map(|size| size.share(unit, sizes.len(), hands)).collect();
+                let all: usize = shares.iter().map(|share| share.cost_of_all()).sum();
+                let pieces = parts(count, usize::MAX, shares.iter().map(|share| share.granules).sum());
+                let mut next = vec![0; sizes.len()];
+                let mut busy = vec![0u64; count];
+                let mut rest = 0..all;
+                for piece in 0..pieces {
+                    let (part, after) = split_range(rest, 1, pieces - piece);
+                    rest = after;
+                    let mut cost = 0;
+                    let mut base = 0;
+                    for ((share, size), next) in shares.iter().zip(&sizes).zip(&mut next) {
+                        let own =
+                            share.granules_in(part.start.saturating_sub(base)..part.end.saturating_sub(base));
+                        base += share.cost_of_all();
+                        if !own.is_empty() {
+                            assert_eq!(own.start, *next, "granules follow one another");
+                            *next = own.end;
+                        }
+                        cost += (own.len() * share.granule) as u64 * size.row;
+                    }
+                    // Whoever is free takes the next part.
+                    if let Some(free) = busy.iter_mut().min() {
+                        *free += cost;
+                    }
+                }
+                let done: Vec<usize> = shares.iter().map(|share| share.granules).collect();
+                assert_eq!(next, done, "{count} threads, {panel} rows a panel");
+                let total: u64 = busy.iter().sum();
+                let longest = busy.iter().copied().max().unwrap_or(0);
+                let dearest =
+                    shares.iter().zip(&sizes).map(|(share, size)| share.granule as u64 * size.row).max();
+                // A thread can have a granule more than its share, of each of the parts that it takes one at most.
+                let most = total.div_ceil(count as u64) + 2 * dearest.unwrap_or(0);
+                assert!(longest <= most, "{count} threads, {panel} rows, m = {m}: {longest} of {total}");
+            }
+        }
+    }
+}
