@@ -5,11 +5,11 @@
 //! format and class:
 //!
 //! ```text
-//! gristmill tuning 1
+//! gristmill tuning 2
 //! cpu x86 ssse3 sse4.1 avx2 AuthenticAMD 26 2 1
-//! matmul i2_s 9 6f1c2a7d01234567:18.7 00c2a7d012345676:31.2
+//! matmul i2_s 16 6f1c2a7d01234567:18.7 00c2a7d012345676:31.2
 //! gpu NVIDIA H200 9.0 driver 13.0
-//! matmul i2_s 9 13c2a7d0f2345671:2.9
+//! matmul i2_s 16 13c2a7d0f2345671:2.9
 //! ```
 //!
 //! A kernel's id is a hash of its text, its compiler and its flags, so a line outlives neither. What can't be used (another
@@ -29,10 +29,15 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 /// The first line of a file.
-const HEAD: &str = "gristmill tuning 1";
+const HEAD: &str = "gristmill tuning 2";
+/// The same of files whose classes of shapes were other ones.
+const OLD_HEAD: &str = "gristmill tuning 1";
 
-/// Largest number of tokens in each class of tokens but the last.
-const TOKENS: [usize; 4] = [1, 4, 16, 64];
+/// Largest number of tokens in each class of tokens but the last: decode, some sequences at once, and prompts up to what the tiles of
+/// GPUs are for.
+const TOKENS: [usize; 7] = [1, 4, 16, 64, 256, 512, 1024];
+/// Tokens of which more are many.
+const MANY: usize = 64;
 /// Largest number of weights in each class of weights but the last: about what two bits a weight need for half
 /// of an L2 cache, twice it, and ten times it.
 const WEIGHTS: [usize; 3] = [1 << 20, 1 << 22, 1 << 24];
@@ -74,6 +79,13 @@ impl ShapeClass {
         (first..first + tokens).map(ShapeClass)
     }
 
+    /// The classes with fewer tokens, but many, whose weights are of the same size; those with the most first. What is fastest for
+    /// them on a processor is fastest for this one's: all are more than a tile of any kernel.
+    pub(crate) fn fewer_but_many(self) -> impl Iterator<Item = ShapeClass> {
+        let before: Vec<ShapeClass> = self.siblings().take_while(|class| *class != self).collect();
+        before.into_iter().rev().filter(|class| class.tokens().0 > MANY)
+    }
+
     /// The numbers of tokens in it, from and to.
     pub fn tokens(self) -> (usize, usize) {
         let at = self.index() % (TOKENS.len() + 1);
@@ -94,7 +106,7 @@ impl ShapeClass {
             [(512, 1024), (640, 2560), (2560, 2560), (6912, 2560)];
         let (n, k) = MATRICES[self.index() / (TOKENS.len() + 1)];
         let (from, to) = self.tokens();
-        Shape { m: if to == usize::MAX { 128 } else { to.max(from) }, n, k }
+        Shape { m: if to == usize::MAX { 2 * (from - 1) } else { to }, n, k }
     }
 }
 
@@ -204,6 +216,12 @@ impl Tuning {
         let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim_end()));
         match lines.next() {
             Some((_, HEAD)) => {}
+            Some((_, OLD_HEAD)) => {
+                return Tuning::aside(
+                    1,
+                    format!("it begins with `{OLD_HEAD}`, whose classes of shapes are others: tune again"),
+                );
+            }
             Some(_) | None => return Tuning::aside(1, format!("it does not begin with `{HEAD}`")),
         }
         let mut tuning = Tuning::none();
@@ -446,14 +464,14 @@ mod tests {
         let first = Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 2.0)]).text("");
         assert_eq!(
             first,
-            "gristmill tuning 1\ngpu A 9.0 driver 13.0\nmatmul i2_s 3 0000000000000007:2.000\n"
+            "gristmill tuning 2\ngpu A 9.0 driver 13.0\nmatmul i2_s 3 0000000000000007:2.000\n"
         );
         let second = Tuning::of(vec![measured("cpu B", 5.0)]).text(&first);
         assert_eq!(second, format!("{first}cpu B\nmatmul i2_s 3 0000000000000007:5.000\n"));
         let third = Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 1.0)]).text(&second);
         assert_eq!(
             third,
-            "gristmill tuning 1\ncpu B\nmatmul i2_s 3 0000000000000007:5.000\n\
+            "gristmill tuning 2\ncpu B\nmatmul i2_s 3 0000000000000007:5.000\n\
              gpu A 9.0 driver 13.0\nmatmul i2_s 3 0000000000000007:1.000\n"
         );
         // Other classes of the same GPU stay too.
@@ -463,7 +481,7 @@ mod tests {
         // A time that three digits can't show is written as the least that is read again.
         assert!(Tuning::of(vec![measured("cpu B", 1e-9)]).text("").ends_with("0000000000000007:0.001\n"));
         // A line that is written in another way is still of its class.
-        let spaced = "gristmill tuning 1\ngpu A 9.0 driver 13.0\nmatmul  i2_s 003 0000000000000007:1.000\n";
+        let spaced = "gristmill tuning 2\ngpu A 9.0 driver 13.0\nmatmul  i2_s 003 0000000000000007:1.000\n";
         assert_eq!(Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 2.0)]).text(spaced), first);
         // What is no tuning file is not kept.
         assert_eq!(Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 2.0)]).text("nonsense\ncpu C\n"), first);

@@ -13,6 +13,7 @@ use super::random::Random;
 use super::table::{Side, Table, counted, measured};
 use super::verify::random_tensor;
 use super::{output, progress, request};
+use arguments::TOKENS_ON_CPU;
 use gristmill::oracle::Oracle;
 use gristmill::registry::{Entry, FormatInfo, KernelId};
 use gristmill::tuning::{Measured, ShapeClass, Tuning, cpu};
@@ -151,7 +152,11 @@ fn tune(
     let mut random = Random::new(1, format.name);
     let tensor = random_tensor(&meaning, &mut random, n, k);
     let matrix = QuantizedMatrix::new(format, n, k, &tensor)?;
-    let most = classes.iter().map(|class| class.example().m).max().unwrap_or(1);
+    let example = |class: &ShapeClass| {
+        let shape = class.example();
+        Shape { m: shape.m.min(TOKENS_ON_CPU), ..shape }
+    };
+    let most = classes.iter().map(|class| example(class).m).max().unwrap_or(1);
     let x = random.gauss_vec(most * k, 1.0);
     let mut y = vec![0.0; most * n];
     let threads = Threads::single();
@@ -159,7 +164,7 @@ fn tune(
     let mut found = Vec::new();
     for class in classes {
         bar.inc(1);
-        let shape = class.example();
+        let shape = example(class);
         let cold = !arguments.hot && shape.m <= COLD_TOKENS;
         let mut runners = Vec::new();
         for entry in candidates(format) {
@@ -241,7 +246,7 @@ impl Runner {
     }
 }
 
-/// Shows where the measured order begins with another kernel than the listed one.
+/// Shows where the measured order begins with another kernel than the listed one, and what decisions take with it.
 fn print(tuning: &Tuning, device: Device, out: &mut dyn Write) -> Result<(), CliError> {
     let mut table = Table::new(&[
         ("format", Side::Left),
@@ -251,30 +256,42 @@ fn print(tuning: &Tuning, device: Device, out: &mut dyn Write) -> Result<(), Cli
         ("us", Side::Right),
         ("untuned", Side::Left),
         ("us", Side::Right),
+        ("chosen now", Side::Left),
+        ("us", Side::Right),
     ]);
     let name =
         |id: KernelId| REGISTRY.entries.iter().find(|entry| entry.id == id).map_or("", |entry| entry.name);
     let here = |measured: &&Measured| measured.on.starts_with("cpu ") == (device == Device::CPU);
+    // What was measured of so many goes for more.
+    let most = if device == Device::CPU { TOKENS_ON_CPU } else { usize::MAX };
     for Measured { format, class, order, .. } in tuning.measured().iter().filter(here) {
         let shape = class.example();
         let request = Request::matmul(format, shape).on(device);
         let untuned = REGISTRY.prepare_for(&request, CpuProfile::detect(), &Restrict::default())?;
-        let (Some((fastest, us)), Some(default)) = (order.first(), untuned.decide(shape).chosen()) else {
+        let tuned = REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &Restrict::default(), tuning)?;
+        let (Some((fastest, us)), Some(default), Some(chosen)) =
+            (order.first(), untuned.decide(shape).chosen(), tuned.decide(shape).chosen())
+        else {
             continue;
         };
-        if *fastest == default.id {
+        if *fastest == default.id && chosen.id == default.id {
             continue;
         }
-        let default_us = order.iter().find(|(id, _)| *id == default.id).map(|(_, us)| *us);
+        let took = |entry: &Entry| {
+            let us = order.iter().find(|(id, _)| *id == entry.id).map(|(_, us)| *us);
+            us.map_or("-".to_owned(), measured)
+        };
         let (from, to) = class.tokens();
         table.row([
             format.clone(),
-            if to == usize::MAX { format!("{from} and more") } else { format!("{} to {to}", from.max(1)) },
+            if to >= most { format!("{from} and more") } else { format!("{} to {to}", from.max(1)) },
             format!("{}x{}", shape.n, shape.k),
             name(*fastest).to_owned(),
             measured(*us),
             default.name.to_owned(),
-            default_us.map_or("-".to_owned(), measured),
+            took(default),
+            chosen.name.to_owned(),
+            took(chosen),
         ]);
     }
     let classes = counted(tuning.measured().iter().filter(here).count(), "class");
@@ -287,7 +304,8 @@ fn print(tuning: &Tuning, device: Device, out: &mut dyn Write) -> Result<(), Cli
         table.print(out)?;
         writeln!(
             out,
-            "\nof {classes} of shapes, those in which another kernel is the fastest than comes first untuned"
+            "\nof {classes} of shapes, those in which another kernel is the fastest, or chosen now, than comes first untuned\n\
+             (weights are held in one packing for all numbers of tokens, so the fastest is not always chosen)"
         )?;
     }
     Ok(())

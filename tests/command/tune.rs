@@ -71,8 +71,8 @@ fn what_is_stale_or_broken_changes_nothing_but_is_told() -> Result<(), Box<dyn s
     let cases = [
         (String::new(), "does not begin with"),
         ("\u{0}\u{1}nonsense".to_owned(), "does not begin with"),
-        ("gristmill tuning 1\n".to_owned(), "no line `cpu NAME`"),
-        (format!("gristmill tuning 1\ncpu another\nmatmul i2_s 0 {scalar}:1\n"), "measured on `another`"),
+        ("gristmill tuning 2\n".to_owned(), "no line `cpu NAME`"),
+        (format!("gristmill tuning 2\ncpu another\nmatmul i2_s 0 {scalar}:1\n"), "measured on `another`"),
         (format!("{head}matmul i2_s 0 0123456789abcdef:1\n"), "is not in this build; tune again"),
         (format!("{head}matmul i2_s 99 {scalar}:1\n"), "names no class of shapes"),
         (format!("{head}matmul i2_s 0 {scalar}:-1\n"), "is no kernel id and time"),

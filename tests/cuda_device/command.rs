@@ -143,7 +143,7 @@ fn the_command_runs_there() {
     assert!(why.contains(absent), "{text}");
     let tuning = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handles.tuning");
     // What there is of another GPU stays, and is told.
-    let other = "gristmill tuning 1\ngpu Another 9.9 driver 99.0\nmatmul i2_s 0 0000000000000001:1.000\n";
+    let other = "gristmill tuning 2\ngpu Another 9.9 driver 99.0\nmatmul i2_s 0 0000000000000001:1.000\n";
     std::fs::write(&tuning, other).expect("a file");
     let path = tuning.to_str().expect("UTF-8");
     let tune = [

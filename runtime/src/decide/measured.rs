@@ -8,8 +8,8 @@ use crate::tuning::{self, ShapeClass, Tuning};
 use gristmill_spec::vocab::DeviceKind;
 
 impl Prepared {
-    /// Usable entries for each class, those that were measured first; before them, those of the packing that weights of
-    /// the class are held in.
+    /// Usable entries for each class: first those of the packing that weights of the class are held in. Of these and of the
+    /// others, those that were measured take each other's places, and those that were not keep theirs.
     pub(super) fn in_measured_order(&self, tuning: &Tuning) -> Box<[Box<[Candidate]>]> {
         if tuning.measured().is_empty() {
             return Box::default();
@@ -25,23 +25,29 @@ impl Prepared {
         }
         let sorted = |class: ShapeClass| -> Box<[Candidate]> {
             let packing = self.measured_packing(&order, class);
-            let order = order(class);
+            let mut near = class.fewer_but_many().filter(|_| self.device.kind == DeviceKind::Cpu);
+            let order = match order(class) {
+                [] => near.find_map(|class| Some(order(class)).filter(|order| !order.is_empty())),
+                own => Some(own),
+            };
+            let order = order.unwrap_or_default();
             if order.is_empty() && packing.is_none() {
                 return Box::default();
             }
-            let place = |candidate: &Candidate| {
-                let measured = order.iter().position(|(id, _)| *id == candidate.entry.id);
-                // What reads the format's own rows competes where it was measured.
-                let reads = match candidate.packing() {
-                    None => measured.is_some(),
-                    own => own == packing,
-                };
-                let other = packing.is_some() && !reads;
-                (other, measured.unwrap_or(usize::MAX))
+            let measured = |candidate: &Candidate| order.iter().position(|(id, _)| *id == candidate.entry.id);
+            // What reads the format's own rows competes where it was measured.
+            let reads = |candidate: &Candidate| match candidate.packing() {
+                None => measured(candidate).is_some(),
+                own => own == packing,
             };
             let mut sorted = self.usable.to_vec();
-            // Stable: what was not measured keeps its order.
-            sorted.sort_by_key(place);
+            // Stable, as is what follows: what was not measured keeps its place.
+            sorted.sort_by_key(|candidate| packing.is_some() && !reads(candidate));
+            let held = sorted.partition_point(|candidate| packing.is_none() || reads(candidate));
+            let (own, others) = sorted.split_at_mut(held);
+            for group in [own, others] {
+                in_order(group, measured);
+            }
             sorted.into()
         };
         ShapeClass::all().map(sorted).collect()
@@ -88,5 +94,16 @@ impl Prepared {
     /// Whether the order for a shape was measured.
     pub(super) fn is_tuned(&self, shape: Shape) -> bool {
         self.tuned.get(ShapeClass::of(shape).index()).is_some_and(|tuned| !tuned.is_empty())
+    }
+}
+
+/// Puts the candidates that were measured in their order, on the places that they have among the others.
+fn in_order(candidates: &mut [Candidate], measured: impl Fn(&Candidate) -> Option<usize>) {
+    let places: Vec<usize> =
+        (0..candidates.len()).filter(|place| measured(&candidates[*place]).is_some()).collect();
+    let mut sorted: Vec<Candidate> = places.iter().map(|place| candidates[*place]).collect();
+    sorted.sort_by_key(&measured);
+    for (place, candidate) in places.into_iter().zip(sorted) {
+        candidates[place] = candidate;
     }
 }

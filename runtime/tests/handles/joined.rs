@@ -140,7 +140,7 @@ fn receipts_and_tunings_tell_kernels_apart() -> Result<(), Error> {
         Ok(y)
     };
     let line = |id| {
-        let text = format!("gristmill tuning 1\n{}\nmatmul tail2 0 {id}:1.0\n", tuning::cpu());
+        let text = format!("gristmill tuning 2\n{}\nmatmul tail2 0 {id}:1.0\n", tuning::cpu());
         Tuning::parse(&text, joined, tuning::cpu())
     };
     assert_eq!(ShapeClass::of(Shape::new(1, n, k)).index(), 0);

@@ -76,12 +76,13 @@ fn a_tuning_counts_where_it_is_given() -> Result<(), Error> {
     let threads = Threads::single();
     let id = |name| REGISTRY.entries.iter().find(|entry| entry.name == name).map(|entry| entry.id);
     let scalar = id("matmul.tail2.scalar").expect("the reference");
+    let decode = id("matmul.tail2.avx2.decode").expect("a kernel for one token");
     let tuning = Tuning::of(vec![Measured {
         on: tuning::cpu().to_owned(),
         op: gristmill_runtime::vocab::Op::Matmul,
         format: "tail2".to_owned(),
         class: ShapeClass::of(Shape::new(1, 8, 16)),
-        order: vec![(scalar, 1.0)],
+        order: vec![(scalar, 1.0), (decode, 2.0)],
     }]);
     let mut options = options(Device::CPU, Policy::Strict);
     let chosen = |options: &LinearOptions| {

@@ -7,7 +7,7 @@ use gristmill_runtime::tuning::{self, Measured, SetAside, ShapeClass, Tuning};
 use gristmill_runtime::vocab::{Arch, FeatureSet, Op};
 use gristmill_runtime::{CpuProfile, Error, Prepared, Reason, Request, Restrict, Shape};
 
-const HEAD: &str = "gristmill tuning 1\n";
+const HEAD: &str = "gristmill tuning 2\n";
 const HERE: &str = "cpu here";
 
 /// Kernels of the toy registry for products of `tail2`.
@@ -41,8 +41,8 @@ fn lines_are_used_or_set_aside_with_the_reason() {
             vec![],
         ),
         // The last class, and one beyond.
-        (format!("matmul tail2 19 {SCALAR}:1"), vec![of(Op::Matmul, "tail2", 19, &[(SCALAR, 1.0)])], vec![]),
-        (format!("matmul tail2 20 {SCALAR}:1"), vec![], vec![(3, "it names no class of shapes")]),
+        (format!("matmul tail2 31 {SCALAR}:1"), vec![of(Op::Matmul, "tail2", 31, &[(SCALAR, 1.0)])], vec![]),
+        (format!("matmul tail2 32 {SCALAR}:1"), vec![], vec![(3, "it names no class of shapes")]),
         (format!("matmul tail2 -1 {SCALAR}:1"), vec![], vec![(3, "it names no class of shapes")]),
         ("matmul tail2".to_owned(), vec![], vec![(3, "it names no class of shapes")]),
         ("matmul".to_owned(), vec![], vec![(3, "it names no format")]),
@@ -113,10 +113,15 @@ fn lines_are_used_or_set_aside_with_the_reason() {
 #[test]
 fn files_that_are_set_aside_whole() {
     for (text, line, why) in [
-        ("", 1, "it does not begin with `gristmill tuning 1`"),
-        ("gristmill tuning 2\n", 1, "it does not begin with `gristmill tuning 1`"),
+        ("", 1, "it does not begin with `gristmill tuning 2`"),
+        ("gristmill tuning 3\n", 1, "it does not begin with `gristmill tuning 2`"),
+        (
+            "gristmill tuning 1\ncpu here\n",
+            1,
+            "it begins with `gristmill tuning 1`, whose classes of shapes are others: tune again",
+        ),
         (HEAD, 2, "no line `cpu NAME` or `gpu NAME`"),
-        ("gristmill tuning 1\nmatmul tail2 0\ncpu here\n", 2, "no line `cpu NAME` or `gpu NAME` before it"),
+        ("gristmill tuning 2\nmatmul tail2 0\ncpu here\n", 2, "no line `cpu NAME` or `gpu NAME` before it"),
     ] {
         let tuning = Tuning::parse(text, &REGISTRY, HERE);
         assert!(tuning.measured().is_empty());
@@ -155,8 +160,8 @@ fn what_is_written_is_read_again() {
     // Of another processor the same line stays, of this one it is replaced, and so is its name once nothing is left.
     let other = format!("cpu another\nmatmul tail2 3 {SCALAR}:9.000\n");
     let existing =
-        format!("{HEAD}{other}\n{HERE}\nmatmul tail2 3 {SCALAR}:9.000\nmatmul tail2 30 {SCALAR}:9.000\n");
-    let kept = format!("{HERE}\nmatmul tail2 30 {SCALAR}:9.000\n");
+        format!("{HEAD}{other}\n{HERE}\nmatmul tail2 3 {SCALAR}:9.000\nmatmul tail2 40 {SCALAR}:9.000\n");
+    let kept = format!("{HERE}\nmatmul tail2 40 {SCALAR}:9.000\n");
     assert_eq!(tuning.text(&existing), format!("{HEAD}{other}{kept}{lines}"));
     let replaced = format!("{HEAD}{HERE}\nmatmul tail2 3 {SCALAR}:9.000\n");
     assert_eq!(tuning.text(&replaced), format!("{HEAD}{lines}"));
@@ -167,29 +172,45 @@ fn what_is_written_is_read_again() {
 #[test]
 fn classes_of_shapes() {
     let class = |m, n, k| ShapeClass::of(Shape::new(m, n, k)).index();
-    for (m, tokens) in
-        [(0, 0), (1, 0), (2, 1), (4, 1), (5, 2), (16, 2), (17, 3), (64, 3), (65, 4), (usize::MAX, 4)]
-    {
+    let tokens = [
+        (0, 0),
+        (1, 0),
+        (2, 1),
+        (4, 1),
+        (5, 2),
+        (16, 2),
+        (17, 3),
+        (64, 3),
+        (65, 4),
+        (256, 4),
+        (257, 5),
+        (512, 5),
+        (513, 6),
+        (1024, 6),
+        (1025, 7),
+        (usize::MAX, 7),
+    ];
+    for (m, tokens) in tokens {
         assert_eq!(class(m, 1, 1), tokens, "m = {m}");
         for (weights, first) in [
             (1 << 20, 0),
-            ((1 << 20) + 1, 5),
-            (1 << 22, 5),
-            ((1 << 22) + 1, 10),
-            (1 << 24, 10),
-            ((1 << 24) + 1, 15),
+            ((1 << 20) + 1, 8),
+            (1 << 22, 8),
+            ((1 << 22) + 1, 16),
+            (1 << 24, 16),
+            ((1 << 24) + 1, 24),
         ] {
             assert_eq!(class(m, 1, weights), first + tokens, "m = {m}, {weights} weights");
             assert_eq!(class(m, weights, 1), first + tokens, "m = {m}, {weights} weights");
         }
     }
-    let ranges: Vec<(usize, usize)> = ShapeClass::all().take(6).map(ShapeClass::tokens).collect();
-    assert_eq!(ranges, [(0, 1), (2, 4), (5, 16), (17, 64), (65, usize::MAX), (0, 1)]);
+    let ranges: Vec<(usize, usize)> = ShapeClass::all().skip(3).take(6).map(ShapeClass::tokens).collect();
+    assert_eq!(ranges, [(17, 64), (65, 256), (257, 512), (513, 1024), (1025, usize::MAX), (0, 1)]);
     assert_eq!(ShapeClass::all().count(), ShapeClass::COUNT);
-    assert_eq!(ShapeClass::COUNT, 20);
+    assert_eq!(ShapeClass::COUNT, 32);
     let examples: Vec<Shape> = ShapeClass::all().map(ShapeClass::example).collect();
-    let tokens: Vec<usize> = examples.iter().take(5).map(|shape| shape.m).collect();
-    assert_eq!(tokens, [1, 4, 16, 64, 128]);
+    let tokens: Vec<usize> = examples.iter().take(8).map(|shape| shape.m).collect();
+    assert_eq!(tokens, [1, 4, 16, 64, 256, 512, 1024, 2048]);
 }
 
 #[test]
@@ -247,6 +268,19 @@ fn decisions_follow_the_class_that_was_measured() -> Result<(), Error> {
     // Rules go before measurements.
     let prefill = of(vec![measured("tail2", small, &[(PREFILL, 1.0), (SCALAR, 2.0), (DECODE, 3.0)])])?;
     assert_eq!(chosen(&prefill, 1, 16, 32), Some("matmul.tail2.scalar"));
+    // What was not measured keeps its place, before those that were and behind.
+    let behind = of(vec![measured("tail2", small, &[(SCALAR, 1.0), (PREFILL, 2.0)])])?;
+    assert_eq!(chosen(&behind, 1, 16, 32), Some("matmul.tail2.avx2.decode"));
+    let alone = of(vec![measured("tail2", small, &[(SCALAR, 1.0)])])?;
+    assert_eq!(chosen(&alone, 1, 16, 32), Some("matmul.tail2.avx2.decode"));
+    // On a processor more tokens than were measured follow the order of those that were, if these are many.
+    let order = &[(SCALAR, 1.0), (PREFILL, 2.0), (DECODE, 3.0)];
+    let many = of(vec![measured("tail2", ShapeClass::of(Shape::new(128, 16, 32)), order)])?;
+    let tokens =
+        [1, 64, 65, 256, 257, 1024, 4096].map(|m| chosen(&many, m, 16, 32) == Some("matmul.tail2.scalar"));
+    assert_eq!(tokens, [false, false, true, true, true, true, true]);
+    let few = of(vec![measured("tail2", ShapeClass::of(Shape::new(64, 16, 32)), order)])?;
+    assert_ne!(chosen(&few, 128, 16, 32), Some("matmul.tail2.scalar"));
     // What was measured of another format, op or machine changes nothing.
     let other = measured("tiny8", small, &[(SCALAR, 1.0)]);
     assert_eq!(chosen(&of(vec![other])?, 1, 16, 32), Some("matmul.tail2.avx2.decode"));

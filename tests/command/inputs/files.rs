@@ -125,7 +125,7 @@ fn a_full_disk_leaves_the_old_file() -> Outcome {
     let tune = ["tune", "--quick", "--hot", "--format", "i2_s", "--m", "1", "--shape", "512x1024", "--out"];
     let tune: Vec<String> =
         tune.iter().map(|word| (*word).to_owned()).chain([text(&output).to_owned()]).collect();
-    let old = "gristmill tuning 1\n";
+    let old = "gristmill tuning 2\n";
     for arguments in writers(&input, &raw, &model, &output).into_iter().map(|(_, line)| line).chain([tune]) {
         for there in [true, false] {
             let _ = std::fs::remove_file(&output);
