@@ -41,7 +41,7 @@ fn each_product_is_what_it_is_alone() -> Result<(), Error> {
     // More than a batch holds in place, of two formats and shapes that nothing divides.
     let mut layers = Vec::new();
     for (index, n) in [9, 4, 70, 1, 33, 2, 130, 16, 3, 64, 5].into_iter().enumerate() {
-        layers.push(layer(if index % 3 == 0 { TINY8 } else { TAIL2 }, n)?);
+        layers.push(layer(if index.is_multiple_of(3) { TINY8 } else { TAIL2 }, n)?);
     }
     let recording = Recording::new(&REGISTRY);
     for layer in &mut layers {
@@ -57,7 +57,7 @@ fn each_product_is_what_it_is_alone() -> Result<(), Error> {
         let shared =
             [layers[0].quantize(input, m, steps, &single)?, layers[1].quantize(input, m, rows, &single)?];
         let bias: Vec<Vec<f32>> = layers.iter().map(|layer| noise(layer.n(), 8)).collect();
-        let x_of = |index: usize| &shared[usize::from(index % 3 != 0)];
+        let x_of = |index: usize| &shared[usize::from(!index.is_multiple_of(3))];
         let mut expected = Vec::new();
         for (index, layer) in layers.iter().enumerate() {
             let mut y = vec![f32::NAN; m * layer.n()];
@@ -130,7 +130,7 @@ fn products_are_stored_as_they_are_asked_for() -> Result<(), Error> {
     let x = noise(3 * K, 5);
     let mut workspace = Workspace::for_all(&layers, 3, &threads)?;
     let shared = layers[0].quantize(Input::F32(&x), 3, &mut workspace, &threads)?;
-    let run = |alone: bool| -> Result<(Vec<f16>, Vec<f32>, Vec<f32>), Error> {
+    let run = |alone: bool| {
         let (mut halves, mut sums, mut rows) = (vec![f16::ONE; 3 * 45], vec![1.5; 3 * 70], vec![-1.0; 3 * 6]);
         let products = [
             (layers[0].product_of(&shared).y_stride(45), Output::F16(&mut halves)),
@@ -145,7 +145,7 @@ fn products_are_stored_as_they_are_asked_for() -> Result<(), Error> {
             }
         }
         batch.run(&threads);
-        Ok((halves, sums, rows))
+        Ok::<_, Error>((halves, sums, rows))
     };
     assert_eq!(run(false)?, run(true)?);
     Ok(())
