@@ -11,204 +11,36 @@ use gristmill_spec::model::Axis;
 /// `pack_NAME` and `unpack_NAME` for one packing.
 pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let name = &pack.ident();
-    let (tile_k, tile_bytes, bits) = (pack.tile.k, pack.tile.bytes, pack.bits());
-    let min = plan.min();
-    let unit = plan.unit;
-    let k_bits: Vec<String> = (0..tile_k).map(|k| pack.bit(0, k).to_string()).collect();
     let upper = name.to_uppercase();
-    let mut row_digits = pack.tile.digits.iter().filter(|d| d.axis == Axis::Row);
-    let (mut tables, row_bit) = match (row_digits.next(), row_digits.next()) {
-        (Some(only), None) => (String::new(), format!("row * {}", only.stride)),
-        (None, _) => (String::new(), "0".to_string()),
-        (Some(_), Some(_)) => {
-            let rows = pack.packing.rows;
-            let bits: Vec<String> = (0..rows).map(|row| pack.bit(row, 0).to_string()).collect();
-            (
-                format!(
-                    "/// Bit of a row's first element in a tile of packing `{name}`.
-                     const ROW_BITS_{upper}: [usize; {rows}] = [{}];\n",
-                    bits.join(", ")
-                ),
-                format!("ROW_BITS_{upper}[row % {rows}]"),
-            )
-        }
-    };
-    let (encode, decode) = match &pack.table {
-        None => (
-            if min == 0 {
-                "value as u8".to_string()
-            } else {
-                format!("(i32::from(value){}) as u8", signed(-min))
-            },
-            if min == 0 { "i32::from(code)".to_string() } else { format!("i32::from(code){}", signed(min)) },
-        ),
-        Some(_) => {
-            let mut index = vec![0u8; (plan.max() - min + 1) as usize];
-            for (i, value) in plan.values.iter().enumerate() {
-                index[(value - min) as usize] = i as u8;
-            }
-            (
-                format!(
-                    "{{ const INDEX: [u8; {}] = {index:?}; INDEX[(i32::from(value){}) as usize] }}",
-                    index.len(),
-                    signed(-min)
-                ),
-                format!(
-                    "{{ const VALUES: [i32; {}] = {:?}; VALUES[usize::from(code) % VALUES.len()] }}",
-                    plan.values.len(),
-                    plan.values
-                ),
-            )
-        }
-    };
-    let unit_of = |k: &str| -> (String, String) {
-        if unit == 0 {
-            ("0usize".to_string(), k.to_string())
-        } else {
-            let padded = unit.next_multiple_of(pack.multiple);
-            let packed = if padded == unit {
-                k.to_string()
-            } else {
-                format!("{k} / {unit} * {padded} + {k} % {unit}")
-            };
-            (format!("({k} / {unit})"), packed)
-        }
-    };
-    let (unit_index, packed_k) = unit_of("k");
-    let scale_index =
-        if unit == 0 { unit_index.clone() } else { format!("(k / {})", unit * pack.terms.span) };
-    let rows = pack.packing.rows;
-    let scales = if let Some(superblock) = &plan.superblock {
-        pack_parts(plan, pack, superblock)
-    } else if plan.has_scales() {
-        let place = format!("{scale_index} * {rows} + row");
-        let write = |name: &str, value: &str| terms::write(pack.terms, name, name, &place, value);
-        // As the block holds them, or what they come to.
-        let narrow = |name: &str| terms::stored(plan, pack, name, plan.groups);
-        let mut pattern = match (narrow("scales"), plan.offset.then(|| narrow("mins"))) {
-            (Some(_), None | Some(Some(_))) => String::new(),
-            (_, None) => "let scale = terms(block, 1.0);\n".to_string(),
-            (Some(_), Some(None)) => "let (_, offset) = terms(block, 1.0);\n".to_string(),
-            (None, Some(Some(_))) => "let (scale, _) = terms(block, 1.0);\n".to_string(),
-            (None, Some(None)) => "let (scale, offset) = terms(block, 1.0);\n".to_string(),
-        };
-        for (variable, name, used) in [("scale", "scales", true), ("offset", "mins", plan.offset)] {
-            if let Some(stored) = narrow(name).filter(|_| used) {
-                pattern.push_str(&format!("let {variable} = {stored};\n"));
-            }
-        }
-        let mins = if plan.offset { format!("{};", write("mins", "offset[run]")) } else { String::new() };
-        format!(
-            "{pattern}
-             for start in (0..ELEMENTS).step_by({run}) {{
-                 let (run, k) = (start / RUN, first + start);
-                 // SAFETY: the caller answers for room for one value a scale and row.
-                 unsafe {{ {scales}; {mins} }}
-             }}",
-            run = unit * pack.terms.span,
-            scales = write("scales", "scale[run]"),
-        )
-    } else {
-        String::new()
-    };
+    let (tile_k, tile_bytes) = (pack.tile.k, pack.tile.bytes);
+    let (mut tables, row_bit) = row_bit(pack);
+    let k_bits: Vec<String> = (0..tile_k).map(|k| pack.bit(0, k).to_string()).collect();
+    let (encode, decode) = (encode(plan, pack), decode(plan, pack));
+    let at = packed_k(plan, pack);
+    let scales = write_terms(plan, pack);
+    let value = value(plan, pack);
     let (scales_name, mins_name) =
         (if plan.has_scales() { "scales" } else { "_scales" }, if plan.offset { "mins" } else { "_mins" });
-    let runs = plan.runs();
-    let shared = pack.terms.shared_words(rows);
-    let value = match (plan.has_scales(), plan.offset) {
-        (true, offset) if runs > 1 => format!(
-            "let (run, words) = ({unit_index} % {runs}, {unit_index} / {runs} * {words});
-             let scale = unsafe {{
-                 {scale} * f32::from(scales.add(words + {shared}).cast::<i8>().add(run * {rows} + row).read())
-             }};
-             {}",
-            if offset {
-                format!(
-                    "// SAFETY: and for minima.
-                     let offset = unsafe {{
-                         {min} * f32::from(mins.add(words + {shared}).cast::<i8>().add({PAIR}).read())
-                     }};
-                     outer * (scale * value as f32 - offset)",
-                    min = terms::read(pack.terms, "mins", "mins.add(words)", "row"),
-                    PAIR = in_pairs(rows),
-                )
-            } else {
-                "outer * (scale * value as f32)".to_string()
-            },
-            words = pack.terms.words(runs, rows),
-            scale = terms::read(pack.terms, "scales", "scales.add(words)", "row"),
-        ),
-        (true, true) => format!(
-            "let (scale, offset) = unsafe {{ ({}, {}) }};
-             outer * (scale * value as f32 - offset)",
-            terms::read(pack.terms, "scales", "scales", &format!("{scale_index} * {rows} + row")),
-            terms::read(pack.terms, "mins", "mins", &format!("{scale_index} * {rows} + row")),
-        ),
-        (true, false) => format!(
-            "let scale = unsafe {{ {} }};
-             outer * (scale * value as f32)",
-            terms::read(pack.terms, "scales", "scales", &format!("{scale_index} * {rows} + row")),
-        ),
-        (false, _) if plan.format.value.unit != 1.0 => {
-            format!("outer * {} * value as f32", float(plan.format.value.unit))
-        }
-        (false, _) => "outer * value as f32".to_string(),
-    };
-    let value = value
-        .replace("let (scale", "\n// SAFETY: the caller answers for packed scales.\nlet (scale")
-        .replace("let scale =", "\n// SAFETY: the caller answers for packed scales.\nlet scale =");
     let planes = planes::pack(plan, pack, &mut tables);
-    // Where the codes of a row in a tile make a word of their own, whole blocks are written word by word.
     let trits = pack.trits().then(|| trits::pack(plan, pack, &row_bit));
-    let word = whole_words(plan, pack);
-    let store = match (&trits, &planes, word) {
-        (Some(trits), _, _) => trits.store.clone(),
-        (None, Some(planes), _) => planes.store.clone(),
-        (None, None, Some(word)) => {
-            let parts: Vec<String> = (0..tile_k)
-                .map(|k| {
-                    let code = format!("code_{name}(values[{tile_k} * tile + {k}])");
-                    let code = if word == 8 { code } else { format!("u{word}::from({code})") };
-                    match pack.bit(0, k) {
-                        0 => code,
-                        bit => format!("{code} << {bit}"),
-                    }
-                })
-                .collect();
-            format!(
-                "for tile in 0..ELEMENTS / {tile_k} {{
-                     let word: u{word} = {};
-                     let at = (first / {tile_k} + tile) * {tile_bytes} + ({row_bit}) / 8;
-                     // SAFETY: the caller answers for a whole panel.
-                     unsafe {{ codes.add(at).cast::<[u8; {}]>().write(word.to_le_bytes()) }};
-                 }}",
-                parts.join(" | "),
-                word / 8
-            )
+    let store = match (&trits, &planes) {
+        (Some(trits), _) => trits.store.clone(),
+        (None, Some(planes)) => planes.store.clone(),
+        (None, None) => store(plan, pack, &row_bit),
+    };
+    let code = match &planes {
+        _ if pack.trits() => {
+            format!("(TRITS_{upper}[usize::from(byte)] >> (2 * K_TRITS_{upper}[at % {tile_k}])) & 3")
         }
-        (None, None, None) => format!(
-            "for (element, &value) in values.iter().enumerate() {{
-                 let code = code_{name}(value);
-                 let k = first + element;
-                 let at = {packed_k};
-                 let bit = {row_bit} + K_BITS_{upper}[at % {tile_k}];
-                 // SAFETY: the caller answers for a whole panel.
-                 unsafe {{ *codes.add(at / {tile_k} * {tile_bytes} + bit / 8) |= code << (bit % 8) }};
-             }}"
-        ),
+        Some(planes) => {
+            format!("(byte >> (bit % 8)) & {:#x} | {}", (1u32 << pack.field_bits()) - 1, planes.read)
+        }
+        None if pack.bits() == 8 => "byte".to_owned(),
+        None => format!("(byte >> (bit % 8)) & {:#x}", (1u32 << pack.bits()) - 1),
     };
     let (items, begin, end) = match trits {
         Some(trits) => (trits.items, trits.begin, trits.end),
         None => (String::new(), String::new(), String::new()),
-    };
-    let code = if pack.trits() {
-        format!("(TRITS_{upper}[usize::from(byte)] >> (2 * K_TRITS_{upper}[at % {tile_k}])) & 3")
-    } else if let Some(planes) = &planes {
-        format!("(byte >> (bit % 8)) & {:#x} | {}", (1u32 << pack.field_bits()) - 1, planes.read)
-    } else if bits == 8 {
-        "byte".to_owned()
-    } else {
-        format!("(byte >> (bit % 8)) & {:#x}", (1u32 << bits) - 1)
     };
     format!(
         "{items}/// The code of a value in packing `{name}`.
@@ -252,7 +84,7 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
              codes: *const u8, {scales_name}: *const f32, {mins_name}: *const f32, outer: f32, row: usize, k: usize, dst: *mut f32,
          ) {{
              for k in 0..k {{
-                 let at = {packed_k};
+                 let at = {at};
                  let bit = {row_bit} + K_BITS_{upper}[at % {tile_k}];
                  // SAFETY: the caller answers for a whole panel.
                  let byte = unsafe {{ *codes.add(at / {tile_k} * {tile_bytes} + bit / 8) }};
@@ -264,6 +96,223 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
              }}
          }}\n",
         k_bits.join(", "),
+    )
+}
+
+/// Tables that say at which bit of a tile a row begins, and that bit for the row `row`.
+fn row_bit(pack: &PackPlan<'_>) -> (String, String) {
+    let mut digits = pack.tile.digits.iter().filter(|d| d.axis == Axis::Row);
+    match (digits.next(), digits.next()) {
+        (Some(only), None) => (String::new(), format!("row * {}", only.stride)),
+        (None, _) => (String::new(), "0".to_string()),
+        (Some(_), Some(_)) => {
+            let (name, rows) = (pack.ident(), pack.packing.rows);
+            let upper = name.to_uppercase();
+            let bits: Vec<String> = (0..rows).map(|row| pack.bit(row, 0).to_string()).collect();
+            (
+                format!(
+                    "/// Bit of a row's first element in a tile of packing `{name}`.
+                     const ROW_BITS_{upper}: [usize; {rows}] = [{}];\n",
+                    bits.join(", ")
+                ),
+                format!("ROW_BITS_{upper}[row % {rows}]"),
+            )
+        }
+    }
+}
+
+/// The code of `value`.
+fn encode(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
+    let min = plan.min();
+    if pack.table.is_none() {
+        return match min {
+            0 => "value as u8".to_string(),
+            _ => format!("(i32::from(value){}) as u8", signed(-min)),
+        };
+    }
+    let mut index = vec![0u8; (plan.max() - min + 1) as usize];
+    for (i, value) in plan.values.iter().enumerate() {
+        index[(value - min) as usize] = i as u8;
+    }
+    format!(
+        "{{ const INDEX: [u8; {}] = {index:?}; INDEX[(i32::from(value){}) as usize] }}",
+        index.len(),
+        signed(-min)
+    )
+}
+
+/// The integer that `code` stands for.
+fn decode(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
+    match (&pack.table, plan.min()) {
+        (None, 0) => "i32::from(code)".to_string(),
+        (None, min) => format!("i32::from(code){}", signed(min)),
+        (Some(_), _) => format!(
+            "{{ const VALUES: [i32; {}] = {:?}; VALUES[usize::from(code) % VALUES.len()] }}",
+            plan.values.len(),
+            plan.values
+        ),
+    }
+}
+
+/// The sum that element `k` belongs to, counted over a row.
+fn unit_of_k(plan: &FormatPlan<'_>) -> String {
+    match plan.unit {
+        0 => "0usize".to_string(),
+        unit => format!("(k / {unit})"),
+    }
+}
+
+/// The place of element `k` of a row where sums are padded to what the packing's tiles take.
+fn packed_k(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
+    let unit = plan.unit;
+    match unit.next_multiple_of(pack.multiple.max(1)) {
+        padded if unit == 0 || padded == unit => "k".to_string(),
+        padded => format!("k / {unit} * {padded} + k % {unit}"),
+    }
+}
+
+/// The place of the term of element `k` of a row, for formats with one for each sum or for some of them.
+fn place_of_term(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
+    let rows = pack.packing.rows;
+    match plan.unit {
+        0 => format!("{} * {rows} + row", unit_of_k(plan)),
+        unit => format!("(k / {}) * {rows} + row", unit * pack.terms.span),
+    }
+}
+
+/// Statements that write the scales of a block, and its minima.
+fn write_terms(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
+    if let Some(superblock) = &plan.superblock {
+        return pack_parts(plan, pack, superblock);
+    }
+    if !plan.has_scales() {
+        return String::new();
+    }
+    let place = place_of_term(plan, pack);
+    let write = |name: &str, value: &str| terms::write(pack.terms, name, name, &place, value);
+    // As the block holds them, or what they come to.
+    let narrow = |name: &str| terms::stored(plan, pack, name, plan.groups);
+    let mut pattern = match (narrow("scales"), plan.offset.then(|| narrow("mins"))) {
+        (Some(_), None | Some(Some(_))) => String::new(),
+        (_, None) => "let scale = terms(block, 1.0);\n".to_string(),
+        (Some(_), Some(None)) => "let (_, offset) = terms(block, 1.0);\n".to_string(),
+        (None, Some(Some(_))) => "let (scale, _) = terms(block, 1.0);\n".to_string(),
+        (None, Some(None)) => "let (scale, offset) = terms(block, 1.0);\n".to_string(),
+    };
+    for (variable, name, used) in [("scale", "scales", true), ("offset", "mins", plan.offset)] {
+        if let Some(stored) = narrow(name).filter(|_| used) {
+            pattern.push_str(&format!("let {variable} = {stored};\n"));
+        }
+    }
+    let mins = if plan.offset { format!("{};", write("mins", "offset[run]")) } else { String::new() };
+    format!(
+        "{pattern}
+         for start in (0..ELEMENTS).step_by({run}) {{
+             let (run, k) = (start / RUN, first + start);
+             // SAFETY: the caller answers for room for one value a scale and row.
+             unsafe {{ {scales}; {mins} }}
+         }}",
+        run = plan.unit * pack.terms.span,
+        scales = write("scales", "scale[run]"),
+    )
+}
+
+/// What `value`, the integer of element `k`, comes to.
+fn value(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
+    const PACKED: &str = "\n// SAFETY: the caller answers for packed scales.\n";
+    if !plan.has_scales() {
+        return match plan.format.value.unit {
+            1.0 => "outer * value as f32".to_string(),
+            unit => format!("outer * {} * value as f32", float(unit)),
+        };
+    }
+    if plan.runs() > 1 {
+        return value_of_parts(plan, pack, PACKED);
+    }
+    let place = place_of_term(plan, pack);
+    let read = |name: &str| terms::read(pack.terms, name, name, &place);
+    if plan.offset {
+        format!(
+            "{PACKED}let (scale, offset) = unsafe {{ ({}, {}) }};
+             outer * (scale * value as f32 - offset)",
+            read("scales"),
+            read("mins"),
+        )
+    } else {
+        format!(
+            "{PACKED}let scale = unsafe {{ {} }};
+             outer * (scale * value as f32)",
+            read("scales"),
+        )
+    }
+}
+
+/// The same where terms are an integer of the run and what a super-block shares.
+fn value_of_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, packed: &str) -> String {
+    let (rows, runs) = (pack.packing.rows, plan.runs());
+    let shared = pack.terms.shared_words(rows);
+    let rest = if plan.offset {
+        format!(
+            "// SAFETY: and for minima.
+             let offset = unsafe {{
+                 {min} * f32::from(mins.add(words + {shared}).cast::<i8>().add({place}).read())
+             }};
+             outer * (scale * value as f32 - offset)",
+            min = terms::read(pack.terms, "mins", "mins.add(words)", "row"),
+            place = in_pairs(rows),
+        )
+    } else {
+        "outer * (scale * value as f32)".to_string()
+    };
+    format!(
+        "let (run, words) = ({unit} % {runs}, {unit} / {runs} * {words});
+         {packed}let scale = unsafe {{
+             {scale} * f32::from(scales.add(words + {shared}).cast::<i8>().add(run * {rows} + row).read())
+         }};
+         {rest}",
+        unit = unit_of_k(plan),
+        words = pack.terms.words(runs, rows),
+        scale = terms::read(pack.terms, "scales", "scales.add(words)", "row"),
+    )
+}
+
+/// Statements that write the codes of a block. Where those of a row in a tile make a word of their own, whole blocks are
+/// written word by word.
+fn store(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, row_bit: &str) -> String {
+    let (name, tile_k, tile_bytes) = (pack.ident(), pack.tile.k, pack.tile.bytes);
+    let Some(word) = whole_words(plan, pack) else {
+        return format!(
+            "for (element, &value) in values.iter().enumerate() {{
+                 let code = code_{name}(value);
+                 let k = first + element;
+                 let at = {at};
+                 let bit = {row_bit} + K_BITS_{upper}[at % {tile_k}];
+                 // SAFETY: the caller answers for a whole panel.
+                 unsafe {{ *codes.add(at / {tile_k} * {tile_bytes} + bit / 8) |= code << (bit % 8) }};
+             }}",
+            at = packed_k(plan, pack),
+            upper = name.to_uppercase(),
+        );
+    };
+    let parts: Vec<String> = (0..tile_k)
+        .map(|k| {
+            let code = format!("code_{name}(values[{tile_k} * tile + {k}])");
+            let code = if word == 8 { code } else { format!("u{word}::from({code})") };
+            match pack.bit(0, k) {
+                0 => code,
+                bit => format!("{code} << {bit}"),
+            }
+        })
+        .collect();
+    format!(
+        "for tile in 0..ELEMENTS / {tile_k} {{
+             let word: u{word} = {};
+             let at = (first / {tile_k} + tile) * {tile_bytes} + ({row_bit}) / 8;
+             // SAFETY: the caller answers for a whole panel.
+             unsafe {{ codes.add(at).cast::<[u8; {}]>().write(word.to_le_bytes()) }};
+         }}",
+        parts.join(" | "),
+        word / 8
     )
 }
 
