@@ -40,6 +40,44 @@ fn variant(
     let file = raw.file;
     let algorithm = written.algorithm.value;
     let errors = file.sink.errors();
+    of_the_op(raw, written, op);
+    fused(raw, written, op);
+    compute_capability(raw, written);
+    let packing = match &written.packing {
+        Some(name) => Some(resolve(file, name, "packing", &scope.packings, scope)?),
+        None => None,
+    };
+    let narrowed = narrowed(raw, written, op, served, formats, scope)?;
+    let (tokens, threads) = tile(raw, written);
+    let body = match &written.body {
+        Some(body) => {
+            let body = body::cuda(raw, body, scope);
+            if op.info().by_quantizer {
+                in_blocks(raw, written, narrowed.as_deref().unwrap_or(served), formats);
+            }
+            body
+        }
+        None => None,
+    };
+    (file.sink.errors() == errors).then(|| CudaVariant {
+        algorithm,
+        min_cc: written.min_cc.map_or(algorithm.min_cc(), |min_cc| min_cc.value),
+        label: written.label.as_ref().map_or(String::new(), |label| label.value.clone()),
+        formats: narrowed,
+        packing,
+        activations: written.activations.map_or(CudaActivations::Separate, |activations| activations.value),
+        tokens,
+        threads,
+        shape: written.shape.map_or(ShapeRules::default(), |shape| shape.value),
+        budget: written.budget,
+        body,
+        origin: file.origin(written.span),
+    })
+}
+
+/// Algorithms and keys are those of the op; products of integers name a packing, others none.
+fn of_the_op(raw: &RawKernel<'_>, written: &RawCudaVariant, op: Op) {
+    let (file, algorithm) = (raw.file, written.algorithm.value);
     let precision = algorithm.precision();
     // What multiplies floats reads the format's own rows.
     let packs = precision == Some(Precision::Int8);
@@ -68,27 +106,35 @@ fn variant(
         let packing = if algorithm == CudaAlgorithm::Dp4a { "r16k4" } else { "mma32x64" };
         file.report(error.help(format!("for example `packing = \"{packing}\"`")));
     }
-    let activations = written.activations.map_or(CudaActivations::Separate, |activations| activations.value);
-    if let (true, CudaActivations::Fused, Some(at)) = (op.info().product, activations, &written.activations) {
-        let refused = if algorithm != CudaAlgorithm::Dp4a {
-            let help = "leave `activations` out, or use `dp4a`";
-            Some((format!("`{algorithm}` quantizes no activations; only `dp4a` does"), help))
-        } else if written.body.is_some() {
-            let message = "a kernel that is written by hand is given quantized activations";
-            Some((message.to_string(), "leave `activations` out"))
-        } else if raw.input.as_ref().is_some_and(|input| input.iter().all(|input| input.value == DType::I8)) {
-            let message = "the family takes no floats, so there is nothing to quantize";
-            Some((
-                message.to_string(),
-                "leave `activations` out, or add a float type to the family's `input`",
-            ))
-        } else {
-            None
-        };
-        if let Some((message, help)) = refused {
-            file.report(file.error("not-for-this-op", at.span, message).help(help));
-        }
+}
+
+/// What quantizes activations itself can, and is given floats.
+fn fused(raw: &RawKernel<'_>, written: &RawCudaVariant, op: Op) {
+    let (file, algorithm) = (raw.file, written.algorithm.value);
+    let Some(at) = written.activations.filter(|at| at.value == CudaActivations::Fused) else { return };
+    if !op.info().product {
+        return;
     }
+    let refused = if algorithm != CudaAlgorithm::Dp4a {
+        let help = "leave `activations` out, or use `dp4a`";
+        Some((format!("`{algorithm}` quantizes no activations; only `dp4a` does"), help))
+    } else if written.body.is_some() {
+        let message = "a kernel that is written by hand is given quantized activations";
+        Some((message.to_string(), "leave `activations` out"))
+    } else if raw.input.as_ref().is_some_and(|input| input.iter().all(|input| input.value == DType::I8)) {
+        let message = "the family takes no floats, so there is nothing to quantize";
+        Some((message.to_string(), "leave `activations` out, or add a float type to the family's `input`"))
+    } else {
+        None
+    };
+    if let Some((message, help)) = refused {
+        file.report(file.error("not-for-this-op", at.span, message).help(help));
+    }
+}
+
+/// A stated compute capability is one that the algorithm runs on.
+fn compute_capability(raw: &RawKernel<'_>, written: &RawCudaVariant) {
+    let (file, algorithm) = (raw.file, written.algorithm.value);
     let least = algorithm.min_cc();
     if let Some(min_cc) = written.min_cc.filter(|min_cc| min_cc.value < least) {
         let message = format!("`{algorithm}` needs compute capability {}.{}", least.0, least.1);
@@ -100,125 +146,105 @@ fn variant(
         let message = format!("`{algorithm}` runs on architecture {only} alone");
         file.report(file.error("out-of-range", min_cc.span, message).help("leave `min_cc` out"));
     }
-    let packing = match &written.packing {
-        Some(name) => Some(resolve(file, name, "packing", &scope.packings, scope)?),
-        None => None,
+}
+
+/// The formats that the variant serves of those of its family; `None` inside for all of them, outside where one is unknown.
+fn narrowed(
+    raw: &RawKernel<'_>,
+    written: &RawCudaVariant,
+    op: Op,
+    served: &[usize],
+    formats: &Named<Format>,
+    scope: &Scope<'_>,
+) -> Option<Option<Vec<usize>>> {
+    let (file, algorithm) = (raw.file, written.algorithm.value);
+    let generated_by_quantizer = op.info().by_quantizer && written.body.is_none();
+    let refused = |index: usize| {
+        let format = at(formats, index).filter(|_| generated_by_quantizer)?;
+        format.quantizers.iter().find_map(|q| q.not_on_cuda(format))
     };
-    let narrowed = match &written.formats {
-        None if op.info().by_quantizer && written.body.is_none() => Some(
-            served
-                .iter()
-                .copied()
-                .filter(|&index| {
-                    at(formats, index)
-                        .is_some_and(|f| f.quantizers.iter().all(|q| q.not_on_cuda(f).is_none()))
-                })
-                .collect(),
-        ),
-        None if algorithm == CudaAlgorithm::Wgmma => {
-            Some(served.iter().copied().filter(|&index| one_sum(index, formats, scope)).collect())
-        }
-        None => None,
-        Some(names) => {
-            let mut indices = Vec::with_capacity(names.len());
-            for name in names {
-                let index = served_index(file, op, name, formats, scope)?;
-                if !served.contains(&index) {
-                    let message = format!("the family does not serve `{}`", name.value);
-                    let error = file.error("not-for-this-op", name.span, message);
-                    file.report(error.help("list it in the family's `formats`, or leave it out here"));
-                }
-                if algorithm == CudaAlgorithm::Wgmma && !one_sum(index, formats, scope) {
-                    let message = format!(
-                        "`{algorithm}` needs rows that are one integer sum; those of `{}` have runs with scales",
-                        name.value
-                    );
-                    file.report(file.error("not-for-this-op", name.span, message).help("leave it out here"));
-                }
-                let refused = |format: &Format| format.quantizers.iter().find_map(|q| q.not_on_cuda(format));
-                if op.info().by_quantizer
-                    && written.body.is_none()
-                    && let Some(reason) = at(formats, index).and_then(refused)
-                {
-                    let message = format!("`{}` can't be quantized here: {reason}", name.value);
-                    file.report(file.error("not-for-this-op", name.span, message).help("leave it out here"));
-                }
-                indices.push(index);
-            }
-            Some(indices)
-        }
+    let Some(names) = &written.formats else {
+        let known = |index: usize| at(formats, index).is_some();
+        let chosen =
+            |fits: &dyn Fn(usize) -> bool| served.iter().copied().filter(|index| fits(*index)).collect();
+        return Some(if generated_by_quantizer {
+            Some(chosen(&|index| known(index) && refused(index).is_none()))
+        } else if algorithm == CudaAlgorithm::Wgmma {
+            Some(chosen(&|index| one_sum(index, formats, scope)))
+        } else {
+            None
+        });
     };
+    let mut indices = Vec::with_capacity(names.len());
+    for name in names {
+        let index = served_index(file, op, name, formats, scope)?;
+        if !served.contains(&index) {
+            let message = format!("the family does not serve `{}`", name.value);
+            let error = file.error("not-for-this-op", name.span, message);
+            file.report(error.help("list it in the family's `formats`, or leave it out here"));
+        }
+        if algorithm == CudaAlgorithm::Wgmma && !one_sum(index, formats, scope) {
+            let message = format!(
+                "`{algorithm}` needs rows that are one integer sum; those of `{}` have runs with scales",
+                name.value
+            );
+            file.report(file.error("not-for-this-op", name.span, message).help("leave it out here"));
+        }
+        if let Some(reason) = refused(index) {
+            let message = format!("`{}` can't be quantized here: {reason}", name.value);
+            file.report(file.error("not-for-this-op", name.span, message).help("leave it out here"));
+        }
+        indices.push(index);
+    }
+    Some(Some(indices))
+}
+
+/// Tokens at once and threads of a CUDA block, as they are written or as is usual for the algorithm.
+fn tile(raw: &RawKernel<'_>, written: &RawCudaVariant) -> (u32, u32) {
+    let (file, algorithm) = (raw.file, written.algorithm.value);
     let usual = match algorithm {
         CudaAlgorithm::Wgmma => (0, WGMMA_THREADS),
         CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => HALVES,
         _ => (0, THREADS),
     };
-    let (tokens, threads) = written.tile.map_or(usual, |tile| tile.value);
-    if let Some(tile) = written.tile {
-        let sound = match algorithm {
-            CudaAlgorithm::Mma => tokens.is_multiple_of(8),
-            // A thread for each output of sixteen rows.
-            CudaAlgorithm::Dp4a => tokens <= 8 && 16 * tokens <= threads,
-            // A thread has a sum for each token; 65536 registers are shared by three warpgroups at most.
-            CudaAlgorithm::Wgmma => {
-                tokens.is_multiple_of(32) && tokens <= 128 && matches!(threads, 256 | 384)
-            }
-            CudaAlgorithm::Blocks => tokens == 1,
-            // Sums of four rows stay in registers.
-            CudaAlgorithm::Fma => tokens <= 8 && threads <= 512,
-            // Warps of 32 rows, and of 64 tokens where there are so many.
-            CudaAlgorithm::MmaF16 | CudaAlgorithm::MmaBf16 => {
-                tokens.is_multiple_of(8)
-                    && (tokens <= 64
-                        || tokens.is_multiple_of(64) && (threads / 32).is_multiple_of(tokens / 64))
-            }
-            // A thread has a sum for each two tokens; the warps that bring share them by eights.
-            CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => {
-                tokens.is_multiple_of(HALVES.0) && tokens <= 256 && threads == HALVES.1
-            }
-        };
-        if !sound {
-            let message = format!("`{algorithm}` can't take {tokens} tokens at once with {threads} threads");
-            let help = match algorithm {
-                CudaAlgorithm::Mma => "a multiple of 8",
-                CudaAlgorithm::Dp4a => "1 to 8 tokens, and 16 threads for each at least",
-                CudaAlgorithm::Wgmma => "32, 64, 96 or 128 tokens with 256 or 384 threads",
-                CudaAlgorithm::Blocks => "one token",
-                CudaAlgorithm::Fma => "1 to 8 tokens, and 512 threads at most",
-                CudaAlgorithm::MmaF16 | CudaAlgorithm::MmaBf16 => {
-                    "a multiple of 8 up to 64, or of 64 with a warp at least for each 64 of them"
-                }
-                CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => {
-                    "64, 128, 192 or 256 tokens with 384 threads"
-                }
-            };
-            file.report(file.error("out-of-range", tile.span, message).help(help));
-        }
+    let Some(tile) = written.tile else { return usual };
+    let (tokens, threads) = tile.value;
+    if let Some(help) = unsound_tile(algorithm, tokens, threads) {
+        let message = format!("`{algorithm}` can't take {tokens} tokens at once with {threads} threads");
+        file.report(file.error("out-of-range", tile.span, message).help(help));
     }
-    let body = match &written.body {
-        Some(body) => {
-            let body = body::cuda(raw, body, scope);
-            if op.info().by_quantizer {
-                in_blocks(raw, written, narrowed.as_deref().unwrap_or(served), formats);
-            }
-            body
+    (tokens, threads)
+}
+
+/// What tiles an algorithm takes, where it does not take this one.
+fn unsound_tile(algorithm: CudaAlgorithm, tokens: u32, threads: u32) -> Option<&'static str> {
+    let (sound, takes) = match algorithm {
+        CudaAlgorithm::Mma => (tokens.is_multiple_of(8), "a multiple of 8"),
+        // A thread for each output of sixteen rows.
+        CudaAlgorithm::Dp4a => {
+            (tokens <= 8 && 16 * tokens <= threads, "1 to 8 tokens, and 16 threads for each at least")
         }
-        None => None,
+        // A thread has a sum for each token; 65536 registers are shared by three warpgroups at most.
+        CudaAlgorithm::Wgmma => (
+            tokens.is_multiple_of(32) && tokens <= 128 && matches!(threads, 256 | 384),
+            "32, 64, 96 or 128 tokens with 256 or 384 threads",
+        ),
+        CudaAlgorithm::Blocks => (tokens == 1, "one token"),
+        // Sums of four rows stay in registers.
+        CudaAlgorithm::Fma => (tokens <= 8 && threads <= 512, "1 to 8 tokens, and 512 threads at most"),
+        // Warps of 32 rows, and of 64 tokens where there are so many.
+        CudaAlgorithm::MmaF16 | CudaAlgorithm::MmaBf16 => (
+            tokens.is_multiple_of(8)
+                && (tokens <= 64 || tokens.is_multiple_of(64) && (threads / 32).is_multiple_of(tokens / 64)),
+            "a multiple of 8 up to 64, or of 64 with a warp at least for each 64 of them",
+        ),
+        // A thread has a sum for each two tokens; the warps that bring share them by eights.
+        CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => (
+            tokens.is_multiple_of(HALVES.0) && tokens <= 256 && threads == HALVES.1,
+            "64, 128, 192 or 256 tokens with 384 threads",
+        ),
     };
-    (file.sink.errors() == errors).then(|| CudaVariant {
-        algorithm,
-        min_cc: written.min_cc.map_or(least, |min_cc| min_cc.value),
-        label: written.label.as_ref().map_or(String::new(), |label| label.value.clone()),
-        formats: narrowed,
-        packing,
-        activations,
-        tokens,
-        threads,
-        shape: written.shape.map_or(ShapeRules::default(), |shape| shape.value),
-        budget: written.budget,
-        body,
-        origin: file.origin(written.span),
-    })
+    (!sound).then_some(takes)
 }
 
 /// Whether a row of the format is one integer sum; true for one with mistakes, which are reported elsewhere.
