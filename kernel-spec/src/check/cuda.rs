@@ -4,7 +4,7 @@ use super::body;
 use super::scope::{Named, Scope, at, resolve, served_index};
 use crate::model::{CudaVariant, Format, ShapeRules};
 use crate::parse::kernel::{RawCudaVariant, RawKernel};
-use crate::vocab::{CudaActivations, CudaAlgorithm, DType, Op, Precision};
+use crate::vocab::{CudaActivations, CudaAlgorithm, DType, Op, Precision, Serves};
 
 /// Threads of a CUDA block where the variant says nothing.
 const THREADS: u32 = 128;
@@ -158,16 +158,18 @@ fn narrowed(
     scope: &Scope<'_>,
 ) -> Option<Option<Vec<usize>>> {
     let (file, algorithm) = (raw.file, written.algorithm.value);
-    let generated_by_quantizer = op.info().by_quantizer && written.body.is_none();
+    let over_blocks = !op.info().product && op.info().serves == Serves::Formats && written.body.is_none();
     let refused = |index: usize| {
-        let format = at(formats, index).filter(|_| generated_by_quantizer)?;
-        format.quantizers.iter().find_map(|q| q.not_on_cuda(format))
+        let format = at(formats, index).filter(|_| over_blocks)?;
+        let quantizers = format.quantizers.iter().filter(|_| op.info().by_quantizer);
+        format.not_on_cuda().or_else(|| quantizers.into_iter().find_map(|q| q.not_on_cuda(format)))
     };
     let Some(names) = &written.formats else {
         let known = |index: usize| at(formats, index).is_some();
         let chosen =
             |fits: &dyn Fn(usize) -> bool| served.iter().copied().filter(|index| fits(*index)).collect();
-        return Some(if generated_by_quantizer {
+        let some_refused = served.iter().any(|index| refused(*index).is_some());
+        return Some(if over_blocks && (op.info().by_quantizer || some_refused) {
             Some(chosen(&|index| known(index) && refused(index).is_none()))
         } else if algorithm == CudaAlgorithm::Wgmma {
             Some(chosen(&|index| one_sum(index, formats, scope)))
@@ -191,7 +193,8 @@ fn narrowed(
             file.report(file.error("not-for-this-op", name.span, message).help("leave it out here"));
         }
         if let Some(reason) = refused(index) {
-            let message = format!("`{}` can't be quantized here: {reason}", name.value);
+            let done = if op.info().by_quantizer { "quantized" } else { "served" };
+            let message = format!("`{}` can't be {done} here: {reason}", name.value);
             file.report(file.error("not-for-this-op", name.span, message).help("leave it out here"));
         }
         indices.push(index);

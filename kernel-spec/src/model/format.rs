@@ -72,7 +72,22 @@ pub struct Format {
     pub activations: usize,
 }
 
+/// Elements and bytes of the largest blocks that CUDA kernels over blocks take: one has room in shared memory with all its
+/// factors, and four of them, one for each warp that quantizes, with their codes.
+const CUDA_BLOCK: (u32, u32) = (2048, 8192);
+
 impl Format {
+    /// Why no CUDA kernel that goes over its blocks is generated, where none is.
+    pub fn not_on_cuda(&self) -> Option<String> {
+        let (elements, bytes) = CUDA_BLOCK;
+        (self.elements > elements || self.bytes > bytes).then(|| {
+            format!(
+                "its blocks have {} elements in {} bytes, and such a kernel takes {elements} in {bytes} at most",
+                self.elements, self.bytes
+            )
+        })
+    }
+
     /// The codebook its values come from, if they do.
     pub fn codebook(&self) -> Option<&str> {
         match &self.value.map {

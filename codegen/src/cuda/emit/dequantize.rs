@@ -5,6 +5,7 @@
 
 use super::blocks::{header_bytes, load_scalar};
 use super::decode::{first_of_code, together};
+use super::encode::SHARED;
 use super::literal::float;
 use super::parameters::{INVALID_CODE, parameters};
 use crate::emit::uses_outer;
@@ -14,12 +15,23 @@ use gristmill_spec::vocab::CudaAbi;
 /// Threads of a CUDA block.
 pub const THREADS: u32 = 256;
 
-/// Elements of which a CUDA block holds the bytes at once, unless one block of the format has more.
+/// Elements of which a CUDA block holds the bytes at once, unless one block of the format has more, or that many have more
+/// bytes and factors than fit into shared memory.
 const CHUNK: u32 = 4096;
 
 /// Blocks of the format that a CUDA block does at once.
 fn at_once(plan: &FormatPlan<'_>) -> u32 {
-    (CHUNK / plan.format.elements).max(1)
+    let format = plan.format;
+    let factors = plan.groups * 4 * (u32::from(has_runs(plan)) + u32::from(plan.offset));
+    let place = if format.row_header.is_some() { 4 } else { 0 };
+    let block = format.bytes + header_bytes(format) + factors + place;
+    // Bytes are read from a multiple of sixteen to one.
+    (CHUNK / format.elements).min((SHARED - 31) / block).max(1)
+}
+
+/// Whether factors differ from run to run, or from row to row: then they stand in shared memory.
+fn has_runs(plan: &FormatPlan<'_>) -> bool {
+    plan.has_scales() || (plan.format.row_header.is_some() && uses_outer(plan))
 }
 
 /// Elements for each thread of a CUDA block.
@@ -34,8 +46,7 @@ pub fn dequantize(plan: &FormatPlan<'_>, function: &str) -> String {
     let header = header_bytes(format);
     let unit = format.value.unit;
     let by_row = format.row_header.is_some();
-    // From row headers on, all that differs from run to run or from row to row stands in shared memory.
-    let (has_runs, offset) = (plan.has_scales() || (by_row && uses_outer(plan)), plan.offset);
+    let (has_runs, offset) = (has_runs(plan), plan.offset);
     let span = (at_once * (format.bytes + header) + 15).next_multiple_of(16);
     let mut shared = format!("GM_SHARED(u8, bytes, {span});");
     if has_runs {

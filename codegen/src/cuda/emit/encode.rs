@@ -6,6 +6,9 @@ use std::fmt::Write;
 /// Warps of a block of `quantize`, each with a block of the format.
 pub const WARPS: u32 = 4;
 
+/// Bytes of shared memory that a kernel may declare, on every device.
+pub const SHARED: u32 = 48 * 1024;
+
 /// What the kernel of a rounding quantizer does to a block, as statements and expressions of C++.
 pub struct Rule<'a> {
     /// The step is made of the block's largest magnitude.

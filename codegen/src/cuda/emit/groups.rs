@@ -2,7 +2,7 @@
 //! to a lane, and puts their bytes together in shared memory, from where they go out sixteen at a time.
 
 use super::decode::{Four, address, four};
-use super::encode::{Rule, WARPS, put};
+use super::encode::{Rule, SHARED, WARPS, put};
 use super::parameters::{SCALE_OVERFLOW, parameters};
 use crate::plan::{FormatPlan, lcm};
 use gristmill_spec::model::{Field, FieldLayout, Format};
@@ -36,7 +36,11 @@ impl Groups {
         let lanes = (elements / 4).min(32);
         let aligned = 16u32 >> format.bytes.trailing_zeros().min(4);
         let blocks = lcm(u64::from(32 / lanes), u64::from(aligned)) as u32;
-        Some(Groups { lanes, vectors: elements / (4 * lanes), blocks })
+        (WARPS * blocks * format.bytes <= SHARED).then(|| Groups {
+            lanes,
+            vectors: elements / (4 * lanes),
+            blocks,
+        })
     }
 }
 
