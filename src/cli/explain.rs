@@ -8,7 +8,8 @@ use gristmill::gguf::TypeNumbers;
 use gristmill::runtime::import::{ImportError, Tiled};
 use gristmill::vocab::{DType, DeviceKind, Op};
 use gristmill::{Device, PrecisionMode, REGISTRY, Reason, Rejection, Request, Shape, Threads, Tuning, json};
-use serde_json::json;
+use serde::Serialize;
+use serde_json::Value;
 use std::io::Write;
 
 /// Say which kernel would run, and why not the others
@@ -43,6 +44,17 @@ pub struct Arguments {
     /// Print JSON: chosen with its plan, and rejected as a list of {kernel, reason, help}
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// What `explain --json` prints.
+#[derive(Serialize)]
+struct Explained {
+    #[serde(flatten)]
+    decision: Value,
+    /// Null where products of the format are not asked for.
+    external_backends: Option<Vec<external::Backend>>,
+    /// The layout of a file whose tensors become the format.
+    imported_from: Option<&'static str>,
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
@@ -86,11 +98,12 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     // Of products; what else there is takes no memory of its own.
     let memory = decision.memory(&Threads::single()).ok();
     if *json {
-        let mut value = json::decision(&decision);
-        value["external_backends"] =
-            json!(outside.map(|format| external::to_json(&external::found(), Some(format))));
-        value["imported_from"] = json!(imported.map(Tiled::name));
-        print_json(out, &value)?;
+        let explained = Explained {
+            decision: json::decision(&decision),
+            external_backends: outside.map(|format| external::backends(&external::found(), Some(format))),
+            imported_from: imported.map(Tiled::name),
+        };
+        print_json(out, &explained)?;
     } else {
         if let Some(layout) = imported {
             writeln!(

@@ -7,7 +7,7 @@ use gristmill::text::Printable;
 use gristmill_probe::backend::{External, State, externals};
 use gristmill_probe::families::Device;
 use gristmill_probe::{Search, Target, printable};
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::io::Write;
 
 /// What this machine has, by the usual variables and places.
@@ -92,21 +92,32 @@ pub fn explain(
     Ok(())
 }
 
+/// A backend in JSON; for one format, whether it computes with it.
+#[derive(Serialize)]
+pub struct Backend {
+    backend: String,
+    device: String,
+    usable: bool,
+    files: Vec<String>,
+    reason: String,
+    help: Option<&'static str>,
+}
+
 /// The backends as JSON.
-pub fn to_json(found: &[External], format: Option<&FormatInfo>) -> Value {
+pub fn backends(found: &[External], format: Option<&FormatInfo>) -> Vec<Backend> {
     let one = |external: &External| {
         let files = match &external.state {
             State::Found { files, .. } => files.clone(),
             State::Absent { .. } => Vec::new(),
         };
-        json!({
-            "backend": external.project.to_string(),
-            "device": external.device.to_string(),
-            "usable": usable(external, format),
-            "files": files,
-            "reason": reason(external, format),
-            "help": help(external),
-        })
+        Backend {
+            backend: external.project.to_string(),
+            device: external.device.to_string(),
+            usable: usable(external, format),
+            files,
+            reason: reason(external, format),
+            help: help(external),
+        }
     };
-    Value::Array(found.iter().map(one).collect())
+    found.iter().map(one).collect()
 }

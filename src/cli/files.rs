@@ -243,25 +243,35 @@ pub fn print_transforms(file: &GgufFile, out: &mut dyn std::io::Write) -> std::i
     Ok(())
 }
 
+/// A declared transform in JSON: what it is, or which key is not understood.
+#[derive(serde::Serialize)]
+pub struct Declared {
+    kind: &'static str,
+    understood: bool,
+    #[serde(flatten)]
+    what: Declaration,
+}
+
+#[derive(serde::Serialize)]
+#[serde(untagged)]
+enum Declaration {
+    Understood { block: usize, signed: bool, products: usize, stored_rows: usize },
+    Refused { key: String, why: String },
+}
+
 /// The same as JSON.
-pub fn transforms_json(file: &GgufFile) -> serde_json::Value {
-    match Transforms::of(file) {
-        Ok(None) => serde_json::Value::Null,
-        Ok(Some(transforms)) => {
-            let (products, rows) = transforms.counts();
-            serde_json::json!({
-                "kind": "hadamard",
-                "understood": true,
-                "block": transforms.block(),
-                "signed": transforms.is_signed(),
-                "products": products,
-                "stored_rows": rows,
-            })
+pub fn transforms_json(file: &GgufFile) -> Option<Declared> {
+    let what = match Transforms::of(file) {
+        Ok(transforms) => {
+            let transforms = transforms?;
+            let (products, stored_rows) = transforms.counts();
+            let (block, signed) = (transforms.block(), transforms.is_signed());
+            Declaration::Understood { block, signed, products, stored_rows }
         }
-        Err(error) => {
-            serde_json::json!({"kind": "hadamard", "understood": false, "key": error.key, "why": error.why})
-        }
-    }
+        Err(error) => Declaration::Refused { key: error.key, why: error.why },
+    };
+    let understood = matches!(what, Declaration::Understood { .. });
+    Some(Declared { kind: "hadamard", understood, what })
 }
 
 /// A shape as it is written here: rows first, `2560x6912`.
@@ -274,6 +284,16 @@ pub fn shape(dims: &[u64]) -> String {
 pub struct Without {
     /// Type, why, tensors.
     pub types: Vec<(String, String, Vec<String>)>,
+}
+
+/// A type without a kernel in JSON.
+#[derive(serde::Serialize)]
+pub struct WithoutKernel<'a> {
+    #[serde(rename = "type")]
+    type_name: &'a str,
+    reason: &'a str,
+    count: usize,
+    tensors: &'a [String],
 }
 
 impl Without {
@@ -309,8 +329,14 @@ impl Without {
     }
 
     /// The same as JSON.
-    pub fn json(&self) -> serde_json::Value {
-        let one = |(type_name, why, tensors): &(String, String, Vec<String>)| serde_json::json!({"type": type_name, "reason": why, "count": tensors.len(), "tensors": tensors});
-        self.types.iter().map(one).collect()
+    pub fn json(&self) -> Vec<WithoutKernel<'_>> {
+        let all = self.types.iter();
+        all.map(|(type_name, reason, tensors)| WithoutKernel {
+            type_name,
+            reason,
+            count: tensors.len(),
+            tensors,
+        })
+        .collect()
     }
 }

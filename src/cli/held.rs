@@ -3,7 +3,8 @@
 use super::error::CliError;
 use super::table::counted;
 use gristmill::{Decision, FromMemory, HeldOnce, json};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use std::io::Write;
 
 /// What decisions said of the packing of each tensor.
@@ -14,6 +15,15 @@ pub struct Held {
     because: Vec<(String, FromMemory, usize)>,
     /// The same of tensors that a GPU holds once.
     once: Vec<(String, HeldOnce, usize)>,
+}
+
+/// A format's tensors in JSON, with the packing that they are held in and why ([`json::from_memory`], [`json::held_once`]).
+#[derive(Serialize)]
+pub struct HeldFormat<'a> {
+    format: &'a str,
+    tensors: usize,
+    #[serde(flatten)]
+    why: Value,
 }
 
 impl Held {
@@ -38,26 +48,14 @@ impl Held {
         }
     }
 
-    /// `[{"format", "tensors", "packing", "instead_of"}]` of tensors that a GPU holds once.
-    pub fn once_json(&self) -> Vec<Value> {
-        let row = |(format, why, count): &(String, HeldOnce, usize)| {
-            let mut row = json::held_once(why);
-            row["format"] = json!(format);
-            row["tensors"] = json!(count);
-            row
-        };
-        self.once.iter().map(row).collect()
+    /// Formats that are held in another packing because they are read from memory.
+    pub fn json(&self) -> Vec<HeldFormat<'_>> {
+        rows(&self.because, json::from_memory)
     }
 
-    /// `[{"format", "tensors", "packing", "instead_of", "working_set", "cache"}]`.
-    pub fn json(&self) -> Vec<Value> {
-        let row = |(format, why, count): &(String, FromMemory, usize)| {
-            let mut row = json::from_memory(why);
-            row["format"] = json!(format);
-            row["tensors"] = json!(count);
-            row
-        };
-        self.because.iter().map(row).collect()
+    /// Formats that a GPU holds once.
+    pub fn once_json(&self) -> Vec<HeldFormat<'_>> {
+        rows(&self.once, json::held_once)
     }
 
     /// Prints a line for each format.
@@ -81,4 +79,11 @@ fn count<W: PartialEq>(rows: &mut Vec<(String, W, usize)>, format: &str, why: W)
         Some((_, _, count)) => *count += 1,
         None => rows.push((format.to_owned(), why, 1)),
     }
+}
+
+/// Counted rows in JSON.
+fn rows<W>(rows: &[(String, W, usize)], json: fn(&W) -> Value) -> Vec<HeldFormat<'_>> {
+    rows.iter()
+        .map(|(format, why, tensors)| HeldFormat { format, tensors: *tensors, why: json(why) })
+        .collect()
 }

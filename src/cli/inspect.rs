@@ -9,7 +9,8 @@ use gristmill::gguf::{GgufFile, TypeError, TypeNumbers, Value};
 use gristmill::oracle::{BadScale, FormatOracle, Oracle};
 use gristmill::text::Printable;
 use gristmill::weights_file::{SourceTensor, WeightFile};
-use serde_json::json;
+use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -159,27 +160,72 @@ fn shown(value: &Value<'_>) -> String {
     }
 }
 
+/// What `inspect --json` prints of a file; `metadata` and `transform` are null for safetensors.
+#[derive(Serialize)]
+struct Inspected {
+    tensors: Vec<InspectedTensor>,
+    metadata: Option<BTreeMap<String, String>>,
+    transform: Option<files::Declared>,
+}
+
+#[derive(Serialize)]
+struct InspectedTensor {
+    tensor: String,
+    #[serde(rename = "type")]
+    type_name: String,
+    shape: Vec<u64>,
+    bytes: Option<u64>,
+    type_number: Option<u32>,
+    /// Null where the number alone says the type.
+    type_decided_by: Option<&'static str>,
+}
+
 fn list_json(file: &WeightFile, types: &TypeNumbers, out: &mut dyn Write) -> Result<(), CliError> {
-    let tensors = file.tensors().map(|tensor| {
-        let (type_name, size) = type_and_size(types, &tensor);
+    let tensor = |tensor: SourceTensor<'_>| {
+        let (type_name, bytes) = type_and_size(types, &tensor);
         let raw = tensor.gguf();
-        json!({
-            "tensor": tensor.name(),
-            "type": type_name,
-            "shape": tensor.shape(),
-            "bytes": size,
-            "type_number": raw.map(|raw| raw.type_id()),
-            "type_decided_by": raw.and_then(|raw| files::decided_by(types, &raw)),
-        })
-    });
-    let metadata = file.gguf().map(|gguf| {
-        gguf.metadata()
-            .map(|(key, value)| (key.to_owned(), json!(shown(&value))))
-            .collect::<serde_json::Map<_, _>>()
-    });
-    let transform = file.gguf().map(files::transforms_json);
-    let tensors = tensors.collect::<Vec<_>>();
-    print_json(out, &json!({"tensors": tensors, "metadata": metadata, "transform": transform}))
+        InspectedTensor {
+            tensor: tensor.name().to_owned(),
+            type_name,
+            shape: tensor.shape().to_vec(),
+            bytes,
+            type_number: raw.map(|raw| raw.type_id()),
+            type_decided_by: raw.and_then(|raw| files::decided_by(types, &raw)),
+        }
+    };
+    let inspected = Inspected {
+        tensors: file.tensors().map(tensor).collect(),
+        metadata: file
+            .gguf()
+            .map(|gguf| gguf.metadata().map(|(key, value)| (key.to_owned(), shown(&value))).collect()),
+        transform: file.gguf().and_then(files::transforms_json),
+    };
+    print_json(out, &inspected)
+}
+
+/// What `inspect --json` prints of a tensor.
+#[derive(Serialize)]
+struct SeenTensor<'a> {
+    tensor: &'a str,
+    #[serde(rename = "type")]
+    type_name: &'a str,
+    shape: &'a [u64],
+    bytes: Option<u64>,
+    /// The first values of the tensor.
+    first: &'a [f32],
+    values: u64,
+    zeros: u64,
+    non_finite: u64,
+    /// Of the values that are finite, as `max` and both means.
+    min: Option<f32>,
+    max: Option<f32>,
+    mean: f64,
+    mean_magnitude: f64,
+    min_scale: Option<f32>,
+    max_scale: Option<f32>,
+    rows_with_bad_scales: u64,
+    first_bad_scale: Option<String>,
+    invalid_codes: u64,
 }
 
 /// What the values of a tensor are like.
@@ -255,26 +301,26 @@ impl Seen {
         Ok(())
     }
 
-    fn json(&self, tensor: &SourceTensor<'_>) -> serde_json::Value {
-        json!({
-            "tensor": tensor.name(),
-            "type": self.type_name,
-            "shape": tensor.shape(),
-            "bytes": self.size,
-            "first": self.first,
-            "values": self.count,
-            "zeros": self.zeros,
-            "non_finite": self.non_finite,
-            "min": self.least,
-            "max": self.greatest,
-            "mean": self.mean(self.sum),
-            "mean_magnitude": self.mean(self.sum_of_magnitudes),
-            "min_scale": self.scales.map(|scales| scales.0),
-            "max_scale": self.scales.map(|scales| scales.1),
-            "rows_with_bad_scales": self.bad_rows,
-            "first_bad_scale": self.first_bad.as_ref().map(ToString::to_string),
-            "invalid_codes": self.invalid,
-        })
+    fn json<'a>(&'a self, tensor: &'a SourceTensor<'_>) -> SeenTensor<'a> {
+        SeenTensor {
+            tensor: tensor.name(),
+            type_name: &self.type_name,
+            shape: tensor.shape(),
+            bytes: self.size,
+            first: &self.first,
+            values: self.count,
+            zeros: self.zeros,
+            non_finite: self.non_finite,
+            min: self.least,
+            max: self.greatest,
+            mean: self.mean(self.sum),
+            mean_magnitude: self.mean(self.sum_of_magnitudes),
+            min_scale: self.scales.map(|scales| scales.0),
+            max_scale: self.scales.map(|scales| scales.1),
+            rows_with_bad_scales: self.bad_rows,
+            first_bad_scale: self.first_bad.as_ref().map(ToString::to_string),
+            invalid_codes: self.invalid,
+        }
     }
 }
 

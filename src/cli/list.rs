@@ -7,7 +7,8 @@ use super::{external, request};
 use gristmill::registry::{CudaBuild, CudaImage, CudaUsage, DimRule, Entry, FormatInfo, ImportInfo};
 use gristmill::vocab::{DeviceKind, Isa, Serves};
 use gristmill::{Device, REGISTRY, json};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use std::io::Write;
 
 /// List formats and kernels of this build
@@ -47,31 +48,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         _ => Outcome::Yes,
     };
     if arguments.json {
-        let value = json!({
-            "package": REGISTRY.package,
-            "formats": formats.iter().map(|format| json::format(&REGISTRY, format)).collect::<Vec<_>>(),
-            "activations": REGISTRY.activations.iter().map(|activations| json!({
-                "name": activations.name,
-                "doc": activations.doc,
-                "source": activations.source,
-                "block": activations.block,
-            })).collect::<Vec<_>>(),
-            "imports": imports.iter().map(|import| json!({
-                "name": import.name,
-                "doc": import.doc,
-                "source": import.source,
-                "format": imported(import),
-                "rows": import.rows,
-            })).collect::<Vec<_>>(),
-            "kernels": entries.iter().map(|entry| json::kernel(&REGISTRY, entry)).collect::<Vec<_>>(),
-            "left_out": REGISTRY.left_out.iter().map(|left_out| json!({
-                "format": left_out.format,
-                "feature": left_out.feature,
-            })).collect::<Vec<_>>(),
-            "cuda": cuda_json(),
-            "external_backends": external::to_json(&external::found(), only),
-        });
-        print_json(out, &value)?;
+        print_json(out, &List::of(&formats, &imports, &entries, only))?;
         return Ok(outcome);
     }
     if let (Some(kind), true) = (device, entries.is_empty()) {
@@ -87,6 +64,111 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     Ok(outcome)
 }
 
+/// What `list --json` prints.
+#[derive(Serialize)]
+struct List {
+    package: &'static str,
+    formats: Vec<Value>,
+    activations: Vec<Activations>,
+    imports: Vec<Import>,
+    kernels: Vec<Value>,
+    left_out: Vec<LeftOut>,
+    cuda: Cuda,
+    external_backends: Vec<external::Backend>,
+}
+
+#[derive(Serialize)]
+struct Activations {
+    name: &'static str,
+    doc: &'static str,
+    source: &'static str,
+    block: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct Import {
+    name: &'static str,
+    doc: &'static str,
+    source: &'static str,
+    format: &'static str,
+    rows: usize,
+}
+
+/// A format that this build was told to leave out, and the cargo feature that brings it.
+#[derive(Serialize)]
+struct LeftOut {
+    format: &'static str,
+    feature: &'static str,
+}
+
+/// What the build had for CUDA: images, or why none and where it looked for a compiler.
+#[derive(Serialize)]
+struct Cuda {
+    built: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    looked: Option<Vec<&'static str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compiler: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    architectures: Option<Vec<String>>,
+}
+
+impl List {
+    fn of(
+        formats: &[&FormatInfo],
+        imports: &[&ImportInfo],
+        entries: &[&Entry],
+        only: Option<&FormatInfo>,
+    ) -> List {
+        List {
+            package: REGISTRY.package,
+            formats: formats.iter().map(|format| json::format(&REGISTRY, format)).collect(),
+            activations: REGISTRY
+                .activations
+                .iter()
+                .map(|of| Activations { name: of.name, doc: of.doc, source: of.source, block: of.block })
+                .collect(),
+            imports: imports
+                .iter()
+                .map(|import| Import {
+                    name: import.name,
+                    doc: import.doc,
+                    source: import.source,
+                    format: imported(import),
+                    rows: import.rows,
+                })
+                .collect(),
+            kernels: entries.iter().map(|entry| json::kernel(&REGISTRY, entry)).collect(),
+            left_out: REGISTRY
+                .left_out
+                .iter()
+                .map(|left_out| LeftOut { format: left_out.format, feature: left_out.feature })
+                .collect(),
+            cuda: Cuda::of_this_build(),
+            external_backends: external::backends(&external::found(), only),
+        }
+    }
+}
+
+impl Cuda {
+    fn of_this_build() -> Cuda {
+        let none = Cuda { built: false, why: None, looked: None, compiler: None, architectures: None };
+        let why = Some(nothing_for(DeviceKind::Cuda));
+        match REGISTRY.cuda {
+            CudaBuild::FeatureOff => Cuda { why, ..none },
+            CudaBuild::NoToolchain { looked } => Cuda { why, looked: Some(looked.to_vec()), ..none },
+            CudaBuild::Built { compiler, architectures } => Cuda {
+                built: true,
+                compiler: Some(compiler),
+                architectures: Some(architectures.iter().map(ToString::to_string).collect()),
+                ..none
+            },
+        }
+    }
+}
+
 /// Why this build has nothing for a device.
 fn nothing_for(kind: DeviceKind) -> &'static str {
     match (kind, REGISTRY.cuda) {
@@ -98,20 +180,6 @@ fn nothing_for(kind: DeviceKind) -> &'static str {
         }
         (DeviceKind::Cuda, CudaBuild::Built { .. }) => "the build made no image; its warnings say why",
         _ => "nothing of this build is for it",
-    }
-}
-
-fn cuda_json() -> Value {
-    match REGISTRY.cuda {
-        CudaBuild::FeatureOff => json!({"built": false, "why": nothing_for(DeviceKind::Cuda)}),
-        CudaBuild::NoToolchain { looked } => {
-            json!({"built": false, "why": nothing_for(DeviceKind::Cuda), "looked": looked})
-        }
-        CudaBuild::Built { compiler, architectures } => json!({
-            "built": true,
-            "compiler": compiler,
-            "architectures": architectures.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        }),
     }
 }
 

@@ -2,12 +2,12 @@
 
 use super::error::{CliError, Outcome};
 use super::files::{self, Decided, Kind, Without};
-use super::held::Held;
+use super::held::{Held, HeldFormat};
 use super::json::print_json;
 use super::table::{Side, Table, bytes, counted};
 use gristmill::gguf::Transforms;
 use gristmill::{Device, ProductMemory, REGISTRY, Request, Shape, Threads};
-use serde_json::json;
+use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -30,6 +30,47 @@ pub struct Arguments {
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// What `plan --json` prints.
+#[derive(Serialize)]
+struct Planned<'a> {
+    device: String,
+    m: usize,
+    /// Bytes of the tensors that have a kernel, in the file and packed for it.
+    file_bytes: u64,
+    packed_bytes: u64,
+    working_set: Option<u64>,
+    from_memory: Vec<HeldFormat<'a>>,
+    held_once: Vec<HeldFormat<'a>>,
+    tensors: Vec<PlannedTensor<'a>>,
+    transform: Option<files::Declared>,
+    without_kernel: Vec<files::WithoutKernel<'a>>,
+}
+
+#[derive(Serialize)]
+struct PlannedTensor<'a> {
+    tensor: &'a str,
+    #[serde(rename = "type")]
+    type_name: String,
+    shape: String,
+    kernel: Option<&'static str>,
+    file_bytes: Option<usize>,
+    packed_bytes: Option<usize>,
+    packing: Option<&'static str>,
+    /// All that a layer holds, for whatever number of tokens.
+    packings: Option<Vec<HeldPacking>>,
+    bits_per_weight: Option<f64>,
+    quantized: bool,
+    type_number: u32,
+    /// Null where the number alone says the type.
+    type_decided_by: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct HeldPacking {
+    packing: Option<&'static str>,
+    bytes: usize,
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
@@ -102,39 +143,39 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             file_sum = file_sum.saturating_add(*file as u64);
             packed_sum = packed_sum.saturating_add(memory.weight_bytes as u64);
         }
-        rows.push(json!({
-            "tensor": tensor.name(),
-            "type": type_name,
-            "shape": files::shape(tensor.dims()),
-            "kernel": chosen,
-            "file_bytes": sizes.as_ref().map(|(file, _)| file),
-            "packed_bytes": sizes.as_ref().map(|(_, (memory, _))| memory.weight_bytes),
-            "packing": sizes.as_ref().and_then(|(_, (memory, _))| memory.packing),
-            "packings": sizes.as_ref().map(|(_, (_, packings))| {
-                packings.iter().map(|(packing, bytes)| json!({"packing": packing, "bytes": bytes})).collect::<Vec<_>>()
+        rows.push(PlannedTensor {
+            tensor: tensor.name(),
+            type_name: type_name.clone(),
+            shape: files::shape(tensor.dims()),
+            kernel: chosen,
+            file_bytes: sizes.as_ref().map(|(file, _)| *file),
+            packed_bytes: sizes.as_ref().map(|(_, (memory, _))| memory.weight_bytes),
+            packing: sizes.as_ref().and_then(|(_, (memory, _))| memory.packing),
+            packings: sizes.as_ref().map(|(_, (_, packings))| {
+                packings.iter().map(|&(packing, bytes)| HeldPacking { packing, bytes }).collect()
             }),
-            "bits_per_weight": sizes.as_ref().map(|(_, (memory, _))| memory.bits_per_weight),
-            "quantized": !matches!(kind, Kind::Plain(_)),
-            "type_number": tensor.type_id(),
-            "type_decided_by": files::decided_by(&types, &tensor),
-        }));
+            bits_per_weight: sizes.as_ref().map(|(_, (memory, _))| memory.bits_per_weight),
+            quantized: !matches!(kind, Kind::Plain(_)),
+            type_number: tensor.type_id(),
+            type_decided_by: files::decided_by(&types, &tensor),
+        });
         table.row([tensor.name().to_owned(), type_name, files::shape(tensor.dims()), shown]);
     }
     let understood = Transforms::of(&file).is_ok();
     if arguments.json {
-        let value = json!({
-            "device": arguments.device.to_string(),
-            "m": arguments.m,
-            "file_bytes": file_sum,
-            "packed_bytes": packed_sum,
-            "working_set": held.working_set(),
-            "from_memory": held.json(),
-            "held_once": held.once_json(),
-            "tensors": rows,
-            "transform": files::transforms_json(&file),
-            "without_kernel": without.json(),
-        });
-        print_json(out, &value)?;
+        let planned = Planned {
+            device: arguments.device.to_string(),
+            m: arguments.m,
+            file_bytes: file_sum,
+            packed_bytes: packed_sum,
+            working_set: held.working_set(),
+            from_memory: held.json(),
+            held_once: held.once_json(),
+            tensors: rows,
+            transform: files::transforms_json(&file),
+            without_kernel: without.json(),
+        };
+        print_json(out, &planned)?;
     } else {
         table.print(out)?;
         let (all, none) = (counted(rows.len(), "tensor"), without.count());

@@ -98,7 +98,7 @@ pub fn run(
         let conversions = conversions.iter().map(|record| record.json(device, copy));
         let beside = yardsticks.json(device).into_iter().chain(published::json(&others));
         let all: Vec<Value> = products.chain(conversions).chain(beside).collect();
-        print_json(out, &all.into())?;
+        print_json(out, &all)?;
         return Ok(any);
     }
     let profile = gpu.profile();
