@@ -164,12 +164,11 @@ pub(super) fn format_module(
         format.origin.file,
         format.origin.line,
         step = if format.quantizers.is_empty() { "" } else { ", Step" },
-        search =
-            if format.quantizers.iter().any(|quantizer| quantizer.weighs(format)) {
-                "use gristmill_runtime::search;"
-            } else {
-                ""
-            },
+        search = if format.quantizers.iter().any(|quantizer| quantizer.weighs(format)) {
+            "use gristmill_runtime::search;"
+        } else {
+            ""
+        },
     );
     Ok((text, listed))
 }

@@ -325,8 +325,8 @@ fn one<W: Write>(
             let values = values(work, tensor)?;
             let of = |matrix| work.weighing.as_ref().and_then(|weighing| weighing.of(tensor.name(), matrix));
             let importance: Vec<Option<&[f32]>> = (0..sizes.matrices).map(of).collect();
-            let quantized = quantize(work, &values, &importance, sizes).map_err(|(matrix, error)| {
-                let CliError::Runtime(error) = error else { return error };
+            let quantized = quantize(work, &values, &importance, sizes).map_err(|failed| {
+                let (matrix, error) = *failed;
                 let which = if sizes.matrices > 1 { format!(", matrix {matrix}") } else { String::new() };
                 CliError::usage(
                     format!("tensor `{}`{which}: {error}", Printable(tensor.name())),
@@ -364,8 +364,8 @@ fn quantize(
     values: &[f32],
     importance: &[Option<&[f32]>],
     Sizes { matrices, n, k }: Sizes,
-) -> Result<Vec<u8>, (usize, CliError)> {
-    let first = |error: gristmill::Error| (0, error.into());
+) -> Result<Vec<u8>, Box<(usize, gristmill::Error)>> {
+    let first = |error| Box::new((0, error));
     let kernel = Quantizer::new(&work.quantize.decide(Shape::matrix(n, k))).map_err(first)?;
     let each = work.format.tensor_bytes(n, k).map_err(first)?;
     let mut bytes = vec![0; work.format.tensor_bytes(matrices * n, k).map_err(first)?];
@@ -375,7 +375,7 @@ fn quantize(
             Some(importance) => kernel.run_weighted(values, importance, n, k, bytes, &work.threads),
             None => kernel.run_on(values, n, k, bytes, &work.threads),
         }
-        .map_err(|error| (matrix, error.into()))?;
+        .map_err(|error| Box::new((matrix, error)))?;
     }
     Ok(bytes)
 }
