@@ -8,6 +8,7 @@
 mod blocks;
 mod grouped;
 mod product;
+mod prologue;
 mod tally;
 
 pub(crate) use blocks::{ActivationCode, DequantizeCode, QuantizeCode, whole_blocks};
@@ -15,6 +16,7 @@ pub(crate) use grouped::{Group, GroupedWork};
 #[cfg(feature = "cuda")]
 pub(crate) use product::unpack_panel;
 pub(crate) use product::{MatmulCode, PanelSize, Panels, pack};
+pub(crate) use prologue::{PrologueCode, PrologueRow};
 #[cfg(feature = "cuda")]
 pub(crate) use tally::Tally;
 
