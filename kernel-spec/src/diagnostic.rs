@@ -44,6 +44,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("lookup-range", "weights whose sums a table lookup has no bytes for"),
     ("missing-doc", "a spec that does not say what it is (warning)"),
     ("missing-key", "a required key is missing"),
+    ("no-prologue", "an activation format that states no prologue, where one is asked for"),
     ("no-quantizer", "quantize is asked for a format that states no quantizer"),
     ("no-scalar-variant", "an op without its reference"),
     ("no-tile", "a packing without room for a format's codes"),

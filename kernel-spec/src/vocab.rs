@@ -99,6 +99,32 @@ words! {
 }
 
 words! {
+    /// What may be done to a row of activations before it is quantized: a step of a prologue.
+    PrologueStep {
+        /// The row times a function of another one, element by element.
+        Gate = "gate",
+        /// Another row added, and the sum kept.
+        Add = "add",
+        /// Division by the root mean square, and multiplication with a weight.
+        RmsNorm = "rms-norm",
+        /// The blockwise signed Walsh-Hadamard transform.
+        Hadamard = "hadamard",
+    }
+}
+
+words! {
+    /// The function of a gate, of which the other row is multiplied with the value.
+    GateFunction {
+        /// x / (1 + e^-x): SwiGLU.
+        Silu = "silu",
+        /// x / (1 + e^(-2 sqrt(2/pi) (x + 0.044715 x^3))), the `tanh` form of GELU: GeGLU.
+        GeluTanh = "gelu-tanh",
+        /// max(x, 0)^2.
+        SquaredRelu = "squared-relu",
+    }
+}
+
+words! {
     /// How a packed product gets at its sums on a CPU.
     Strategy {
         /// Codes become operands, which are multiplied with activations.

@@ -18,9 +18,11 @@
 
 mod layout;
 mod product;
+mod prologue;
 mod quantize;
 mod row;
 
+pub use prologue::{PrologueRow, PrologueSteps};
 pub use quantize::{Int8Row, Refused};
 pub use row::Row;
 

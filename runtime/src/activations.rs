@@ -2,12 +2,14 @@
 
 mod gather;
 mod layout;
+mod prologue;
 mod quantize;
 mod rows;
 mod shared;
 
 pub(crate) use gather::gather;
 pub(crate) use layout::RowLayout;
+pub(crate) use prologue::quantize_with;
 pub(crate) use quantize::{RowBuffers, quantize, quantize_into, scratch_rows};
 pub use rows::NonFinite;
 pub(crate) use rows::{InputRows, Source, check_input};

@@ -140,6 +140,7 @@ impl Registry {
             from_memory: None,
             held_once: None,
             activations: None,
+            prologue: None,
             features: cpu.features,
             gpu: gpu.clone(),
             without: Box::default(),
@@ -164,6 +165,10 @@ impl Registry {
                 DType::F32 | DType::F16 | DType::Bf16 => {
                     let inner = self.activation_request(op, format, request)?;
                     prepared.activations = Some(Arc::new(self.prepare_on(&inner, cpu, gpu, restrict)?));
+                    if let (Some(op), Device::CPU) = (request.op.info().prologue, request.device) {
+                        let inner = self.activation_request(op, format, request)?;
+                        prepared.prologue = Some(Arc::new(self.prepare_on(&inner, cpu, None, restrict)?));
+                    }
                 }
             }
         }
@@ -175,7 +180,7 @@ impl Registry {
         Ok(prepared)
     }
 
-    /// The request for quantizing the activations of a product by `op`.
+    /// The request for making the activations of a product int8 by `op`.
     fn activation_request<'a>(
         &self,
         op: Op,
@@ -381,6 +386,11 @@ impl Prepared {
 
     pub(crate) fn activations_shared(&self) -> Option<Arc<Prepared>> {
         self.activations.clone()
+    }
+
+    /// How they do so behind a prologue.
+    pub(crate) fn prologue_shared(&self) -> Option<Arc<Prepared>> {
+        self.prologue.clone()
     }
 
     /// The entries that decisions may choose for weights of `n` rows of `k`, over every `m` from 1 up.

@@ -516,6 +516,14 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// A prologue that there is not, or that activations of a format can't go through.
+    #[error("a prologue of rows of {k}: {why}")]
+    Prologue {
+        /// Elements of a row.
+        k: usize,
+        /// Why.
+        why: String,
+    },
     /// A kernel panicked or computed something else than the portable one, and no other is left for the layer.
     #[error(
         "kernel `{kernel}` failed and no other one is left: {why}\n  \

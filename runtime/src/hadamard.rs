@@ -6,6 +6,7 @@
 
 use crate::activations::{InputRows, NonFinite};
 use crate::error::Error;
+use crate::prologue::steps::{butterflies, inverse_root};
 use crate::threads::Threads;
 use gristmill_spec::vocab::DType;
 
@@ -68,7 +69,7 @@ impl Hadamard {
                 Some(signs.iter().map(|sign| f32::from(*sign)).collect())
             }
         };
-        Ok(Hadamard { width, block, factor: (1.0 / (block as f64).sqrt()) as f32, signs })
+        Ok(Hadamard { width, block, factor: inverse_root(block), signs })
     }
 
     /// Elements of a row.
@@ -84,6 +85,11 @@ impl Hadamard {
     /// Whether signs are applied besides.
     pub fn is_signed(&self) -> bool {
         self.signs.is_some()
+    }
+
+    /// 1.0 or -1.0 for each element of a row, if there are any.
+    pub(crate) fn signs(&self) -> Option<&[f32]> {
+        self.signs.as_deref()
     }
 
     /// `x' = H (s * x)` for each row of `rows`, in place: what goes into a product with folded weights.
@@ -109,7 +115,7 @@ impl Hadamard {
             for value in row.iter_mut() {
                 *value *= self.factor;
             }
-            row.chunks_exact_mut(self.block).for_each(butterflies);
+            butterflies(row, self.block);
             self.sign(row);
         }
         Ok(())
@@ -147,7 +153,7 @@ impl Hadamard {
         for value in row.iter_mut() {
             *value *= self.factor;
         }
-        row.chunks_exact_mut(self.block).for_each(butterflies);
+        butterflies(row, self.block);
     }
 
     fn sign(&self, row: &mut [f32]) {
@@ -171,19 +177,5 @@ impl Hadamard {
             return Some(format!("the layer has {k} inputs"));
         }
         (input != DType::F32).then(|| format!("it is applied to f32, not to {}", input.name()))
-    }
-}
-
-/// Butterflies of elements that are 1, 2, 4, ... apart.
-fn butterflies(block: &mut [f32]) {
-    let mut apart = 1;
-    while apart < block.len() {
-        for pair in block.chunks_exact_mut(2 * apart) {
-            let (low, high) = pair.split_at_mut(apart);
-            for (a, b) in low.iter_mut().zip(high) {
-                (*a, *b) = (*a + *b, *a - *b);
-            }
-        }
-        apart *= 2;
     }
 }

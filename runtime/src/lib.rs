@@ -67,6 +67,7 @@ pub mod kernel;
 pub mod linear;
 pub mod number;
 pub mod observe;
+pub mod prologue;
 pub mod reason;
 pub mod receipt;
 pub mod recovery;
@@ -100,6 +101,7 @@ pub use linear::{GuardOptions, GuardedLinear, LayerMemory, Linear, LinearOptions
 pub use memory::ProductMemory;
 pub use output::Output;
 pub use product::{Batch, Product};
+pub use prologue::{GateFunction, Prologue, PrologueInput, Rows};
 pub use quantized_buf::QuantizedBuf;
 pub use reason::{Reason, Refusal, Rejection};
 pub use receipt::{Receipt, Recording};

@@ -25,7 +25,7 @@ pub use vouched::{
     RegistryFacts,
 };
 
-use gristmill_spec::vocab::{CudaArch, Op};
+use gristmill_spec::vocab::{CudaArch, Op, PrologueStep};
 use std::sync::atomic::AtomicU64;
 
 /// How another program interleaves the rows of a format: panels of rows, in which tiles of a block of each row follow one
@@ -162,6 +162,8 @@ pub struct ActivationInfo {
     pub block: Option<usize>,
     /// Values are `q / scale` (true) or `q * scale` (false).
     pub keeps_multiplier: bool,
+    /// What kernels of the op `prologue` may do to a row before, in this order.
+    pub prologue: &'static [PrologueStep],
 }
 
 /// Identity of a kernel: a hash of its spec, variant, compiler and flags.

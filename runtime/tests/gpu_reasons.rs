@@ -79,7 +79,11 @@ const fn format(name: &'static str) -> FormatFacts {
 fn candidates(op: Op, format: usize, _: DType, kind: DeviceKind) -> &'static [u16] {
     match (op, format, kind) {
         (Op::Dequantize, 0, DeviceKind::Cuda) => &[0],
-        (Op::Dequantize | Op::Embed | Op::Quantize | Op::Matmul | Op::QuantizeActivations, _, _) => &[],
+        (
+            Op::Dequantize | Op::Embed | Op::Quantize | Op::Matmul | Op::Prologue | Op::QuantizeActivations,
+            _,
+            _,
+        ) => &[],
     }
 }
 
@@ -100,7 +104,7 @@ static WITHOUT: [WithoutImage; 2] = [
 ];
 static ARCHS: [CudaArch; 2] = [arch(8, 0), arch(8, 6)];
 static ACTIVATIONS: [ActivationInfo; 1] =
-    [ActivationInfo { name: "row", doc: "", source: "", block: None, keeps_multiplier: true }];
+    [ActivationInfo { name: "row", doc: "", source: "", block: None, keeps_multiplier: true, prologue: &[] }];
 
 const fn registry(
     cuda: CudaBuild,

@@ -1,7 +1,7 @@
 //! The calls of the vocabulary in C.
 
 use gristmill_spec::model::C_HEADER;
-use gristmill_spec::vocab::{Abi, AbiStruct, CFault, DType, Op};
+use gristmill_spec::vocab::{Abi, AbiStruct, CFault, DType, GateFunction, Op};
 use std::fmt::Write;
 
 /// A type of Rust in C; `None` for one that has no place in such a call.
@@ -23,11 +23,13 @@ fn base(rust: &str) -> Option<&'static str> {
         "u8" | "[u8;16]" => "uint8_t",
         "i8" => "int8_t",
         "i32" => "int32_t",
+        "u32" => "uint32_t",
         "f32" => "float",
         "usize" => "size_t",
         "DType" => "uint32_t",
         "Step" => "gm_step",
         "MatmulArgs" => "gm_matmul_args",
+        "PrologueArgs" => "gm_prologue_args",
         _ => return None,
     })
 }
@@ -116,6 +118,11 @@ pub fn header() -> String {
     out.push_str("\n/* Types of values. */\n");
     for &dtype in DType::ALL {
         let _ = writeln!(out, "#define GM_{} {}u", dtype.name().to_uppercase(), dtype as u32);
+    }
+    out.push_str("\n/* Functions of gates. */\n");
+    for &function in GateFunction::ALL {
+        let name = function.name().to_uppercase().replace('-', "_");
+        let _ = writeln!(out, "#define GM_{name} {}u", function as u32);
     }
     for of in AbiStruct::ALL {
         out.push('\n');

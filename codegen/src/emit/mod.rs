@@ -19,6 +19,7 @@ mod modules;
 mod operands;
 mod pack;
 mod planes;
+mod prologue;
 mod quantize;
 mod registry;
 mod runs;

@@ -5,7 +5,7 @@ use super::listed::{Listed, Listing, kernel_name, variant_ident};
 use super::loops::{Loops, Shared, free_name};
 use super::serving::serving;
 use super::text::doc;
-use super::{activations, blockwise, fields, format, lookup, matmul, pack, scalar};
+use super::{activations, blockwise, fields, format, lookup, matmul, pack, prologue, scalar};
 use crate::Error;
 use crate::options::{CudaImages, Options};
 use crate::plan::packed::{PackedPlan, packed_plan};
@@ -220,6 +220,52 @@ fn strategy_words(plan: &FormatPlan<'_>) -> String {
     }
 }
 
+/// The kernels of an op that an activation format has of its own.
+struct Own {
+    op: Op,
+    /// What every variant passes its arguments on to.
+    callee: &'static str,
+    /// Word of the registry's `Code`.
+    code: &'static str,
+    /// What is computed.
+    what: String,
+    /// The plan.
+    words: String,
+}
+
+impl Own {
+    /// Adds the kernels to the module's text and to the list; `text` is what their identity is made of.
+    fn list(
+        &self,
+        set: &SpecSet,
+        index: usize,
+        text: &str,
+        body: &mut String,
+        listed: &mut Vec<Listed>,
+        options: &Options,
+    ) {
+        let format = &set.activations[index];
+        let (name, op) = (&format.name, self.op);
+        let module = format!("activations_{name}");
+        let listing = Listing { op, format: index, format_name: name, options };
+        for (kernel, order, variant) in serving(set, op, index) {
+            let ident = format!("{}_{}", self.callee, variant_ident(variant));
+            let named = kernel_name(&kernel.name, name, None, variant);
+            let function = by_hand(body, &module, op, &named, variant, options).unwrap_or_else(|| {
+                let (origin, abi) = (Some(&variant.origin), &op.info().abi);
+                body.push_str(&passing_on(variant, &self.what, origin, abi, &ident, (self.callee, &[])));
+                format!("{module}::{ident}")
+            });
+            let mut shape = variant.shape;
+            shape.k.multiple_of = lcm(shape.k.multiple_of.max(1), u64::from(format.block.unwrap_or(1)));
+            let code = format!("Code::{}({function})", self.code);
+            let entry = listing.entry(kernel, order, variant, None, shape, self.words.clone(), code, text);
+            binding(body, variant, &entry.name);
+            listed.push(entry);
+        }
+    }
+}
+
 /// One module for an activation format.
 pub(super) fn activation_module(set: &SpecSet, index: usize, options: &Options) -> (String, Vec<Listed>) {
     let format = &set.activations[index];
@@ -227,37 +273,24 @@ pub(super) fn activation_module(set: &SpecSet, index: usize, options: &Options) 
     let mut body = activations::emit(format);
     let text = body.clone();
     let mut listed = Vec::new();
-    let listing = Listing { op: Op::QuantizeActivations, format: index, format_name: name, options };
-    for (kernel, order, variant) in serving(set, Op::QuantizeActivations, index) {
-        let ident = format!("quantize_{}", variant_ident(variant));
-        let named = kernel_name(&kernel.name, name, None, variant);
-        let module = format!("activations_{name}");
-        let function = match by_hand(&mut body, &module, Op::QuantizeActivations, &named, variant, options) {
-            Some(path) => path,
-            None => {
-                let what = format!("A row of f32 to `{name}` activations");
-                let (origin, abi) = (Some(&variant.origin), &Op::QuantizeActivations.info().abi);
-                body.push_str(&passing_on(variant, &what, origin, abi, &ident, ("quantize", &[])));
-                format!("activations_{name}::{ident}")
-            }
-        };
-        let mut shape = variant.shape;
-        shape.k.multiple_of = lcm(shape.k.multiple_of.max(1), u64::from(format.block.unwrap_or(1)));
-        let words = match format.block {
-            Some(block) => format!("blocks of {block}"),
-            None => "one scale a row".to_string(),
-        };
-        listed.push(listing.entry(
-            kernel,
-            order,
-            variant,
-            None,
-            shape,
-            words,
-            format!("Code::QuantizeActivations({function})"),
-            &text,
-        ));
-        binding(&mut body, variant, &listed[listed.len() - 1].name);
+    let words = match format.block {
+        Some(block) => format!("blocks of {block}"),
+        None => "one scale a row".to_string(),
+    };
+    let what = format!("A row of f32 to `{name}` activations");
+    let own =
+        Own { op: Op::QuantizeActivations, callee: "quantize", code: "QuantizeActivations", what, words };
+    own.list(set, index, &text, &mut body, &mut listed, options);
+    let mut uses = "";
+    if serving(set, Op::Prologue, index).next().is_some() {
+        let prologue = prologue::emit(format);
+        body.push_str(&prologue);
+        let steps: Vec<&str> = format.prologue.iter().map(|step| step.name()).collect();
+        let what = format!("A row of f32 through the prologue of `{name}` activations");
+        let words = format!("{}; {}", steps.join(", "), own.words);
+        let own = Own { op: Op::Prologue, callee: "prologue", code: "Prologue", what, words };
+        own.list(set, index, &(prologue + &text), &mut body, &mut listed, options);
+        uses = "use gristmill_runtime::abi::PrologueArgs;\nuse gristmill_runtime::prologue::steps;\n";
     }
     let text = format!(
         "{}///
@@ -265,7 +298,7 @@ pub(super) fn activation_module(set: &SpecSet, index: usize, options: &Options) 
          pub mod activations_{name} {{
              use gristmill_runtime::abi::Fault;
              use gristmill_runtime::number;
-             {body}
+             {uses}{body}
          }}\n",
         doc(&format!("Activations `{name}`: {}", format.doc)),
         format.origin.file,

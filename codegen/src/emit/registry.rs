@@ -26,7 +26,7 @@ pub fn emit(
              ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, EntryFacts, FormatFacts, FormatInfo, ImportInfo,
              KernelId, LeftOut, Move, OuterType, Registry, RegistryFacts, ShapeRules, Source, Unit, WithoutImage,
          }};
-         use {runtime}::vocab::{{DType, DeviceKind, Feature, FeatureSet, Isa, Op}};\n",
+         use {runtime}::vocab::{{DType, DeviceKind, Feature, FeatureSet, Isa, Op, PrologueStep}};\n",
     );
     if let CudaImages::Built { .. } = options.cuda {
         let _ = writeln!(out, "use {runtime}::vocab::CudaArch;");
@@ -230,10 +230,12 @@ fn formats(set: &SpecSet, plans: &[FormatPlan<'_>]) -> String {
     let _ = write!(out, "{end};\nstatic ACTIVATIONS: &[ActivationInfo] = &[");
     for a in &set.activations {
         let block = a.block.map_or("None".to_string(), |b| format!("Some({b})"));
+        let steps: Vec<String> = a.prologue.iter().map(|step| format!("PrologueStep::{step:?}")).collect();
         let _ = write!(
             out,
-            "ActivationInfo {{ name: {:?}, doc: {:?}, source: \"{}:{}\", block: {block}, keeps_multiplier: {} }},",
-            a.name, a.doc, a.origin.file, a.origin.line, a.keeps_multiplier
+            "ActivationInfo {{ name: {:?}, doc: {:?}, source: \"{}:{}\", block: {block}, keeps_multiplier: {},
+                 prologue: &[{}] }},",
+            a.name, a.doc, a.origin.file, a.origin.line, a.keeps_multiplier, steps.join(", ")
         );
     }
     out.push_str("];\n");

@@ -1,6 +1,8 @@
 pub mod activations_int8_row {
     use ::gristmill::runtime::abi::Fault;
     use ::gristmill::runtime::number;
+    use ::gristmill::runtime::abi::PrologueArgs;
+    use ::gristmill::runtime::prologue::steps;
     /// One row.
     ///
     /// # Safety
@@ -177,5 +179,125 @@ pub mod activations_int8_row {
     ) -> Result<(), Fault> {
         // SAFETY: passed on.
         unsafe { quantize(x, k, unit, unit_padded, q, scales, sums) }
+    }
+    /// One row.
+    ///
+    /// # Safety
+    ///
+    /// As [`PrologueFn`](::gristmill::runtime::abi::PrologueFn) says.
+    #[inline(always)]
+    unsafe fn prologue(args: &PrologueArgs) -> Result<(), Fault> {
+        let k = args.k;
+        // SAFETY: the caller answers for `k` values, and for room for as many that nobody else has.
+        let (x, row) = unsafe {
+            (
+                std::slice::from_raw_parts(args.x, k),
+                std::slice::from_raw_parts_mut(args.row, k),
+            )
+        };
+        steps::copy(x, row)?;
+        if !args.up.is_null() {
+            // SAFETY: the caller answers for `k` values.
+            let up = unsafe { std::slice::from_raw_parts(args.up, k) };
+            steps::gate(row, up, args.function)?;
+        }
+        if !args.residual.is_null() {
+            // SAFETY: the caller answers for `k` values, and for room for as many.
+            let (residual, sum) = unsafe {
+                (
+                    std::slice::from_raw_parts(args.residual, k),
+                    std::slice::from_raw_parts_mut(args.sum, k),
+                )
+            };
+            steps::add(row, residual, sum)?;
+        }
+        if !args.weight.is_null() {
+            // SAFETY: the caller answers for `k` values.
+            let weight = unsafe { std::slice::from_raw_parts(args.weight, k) };
+            steps::rms_norm(row, weight, args.epsilon)?;
+        }
+        if args.block > 0 {
+            let signs = match args.signs.is_null() {
+                true => None,
+                // SAFETY: the caller answers for `k` values.
+                false => Some(unsafe { std::slice::from_raw_parts(args.signs, k) }),
+            };
+            steps::hadamard(row, signs, args.block)?;
+        }
+        // SAFETY: the caller answers for what `quantize` takes; `row` holds `k` values.
+        unsafe {
+            quantize(
+                row.as_ptr(),
+                k,
+                args.unit,
+                args.unit_padded,
+                args.q,
+                args.scales,
+                args.sums,
+            )
+        }
+    }
+    /// A row of f32 through the prologue of `int8_row` activations, compiled for scalar.
+    ///
+    /// `@generated` by gristmill from kernel-spec/kernels/prologue.toml:4.
+    ///
+    /// # Safety
+    ///
+    /// As [`PrologueFn`](::gristmill::runtime::abi::PrologueFn) says; the CPU has the features named.
+    pub unsafe fn prologue_scalar(args: &PrologueArgs) -> Result<(), Fault> {
+        // SAFETY: passed on.
+        unsafe { prologue(args) }
+    }
+    /// A row of f32 through the prologue of `int8_row` activations, compiled for sse4.1.
+    ///
+    /// `@generated` by gristmill from kernel-spec/kernels/prologue.toml:7.
+    ///
+    /// # Safety
+    ///
+    /// As [`PrologueFn`](::gristmill::runtime::abi::PrologueFn) says; the CPU has the features named.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "ssse3,sse4.1")]
+    pub unsafe fn prologue_sse41(args: &PrologueArgs) -> Result<(), Fault> {
+        // SAFETY: passed on.
+        unsafe { prologue(args) }
+    }
+    /// A row of f32 through the prologue of `int8_row` activations, compiled for avx2.
+    ///
+    /// `@generated` by gristmill from kernel-spec/kernels/prologue.toml:10.
+    ///
+    /// # Safety
+    ///
+    /// As [`PrologueFn`](::gristmill::runtime::abi::PrologueFn) says; the CPU has the features named.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,f16c")]
+    pub unsafe fn prologue_avx2(args: &PrologueArgs) -> Result<(), Fault> {
+        // SAFETY: passed on.
+        unsafe { prologue(args) }
+    }
+    /// A row of f32 through the prologue of `int8_row` activations, compiled for avx512.
+    ///
+    /// `@generated` by gristmill from kernel-spec/kernels/prologue.toml:13.
+    ///
+    /// # Safety
+    ///
+    /// As [`PrologueFn`](::gristmill::runtime::abi::PrologueFn) says; the CPU has the features named.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub unsafe fn prologue_avx512(args: &PrologueArgs) -> Result<(), Fault> {
+        // SAFETY: passed on.
+        unsafe { prologue(args) }
+    }
+    /// A row of f32 through the prologue of `int8_row` activations, compiled for neon.
+    ///
+    /// `@generated` by gristmill from kernel-spec/kernels/prologue.toml:16.
+    ///
+    /// # Safety
+    ///
+    /// As [`PrologueFn`](::gristmill::runtime::abi::PrologueFn) says; the CPU has the features named.
+    #[cfg(target_arch = "aarch64")]
+    #[target_feature(enable = "neon")]
+    pub unsafe fn prologue_neon(args: &PrologueArgs) -> Result<(), Fault> {
+        // SAFETY: passed on.
+        unsafe { prologue(args) }
     }
 }

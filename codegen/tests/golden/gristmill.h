@@ -21,6 +21,11 @@ static inline gm_fault gm_scale_overflow(size_t block) { return (gm_fault)block 
 #define GM_BF16 2u
 #define GM_I8 3u
 
+/* Functions of gates. */
+#define GM_SILU 0u
+#define GM_GELU_TANH 1u
+#define GM_SQUARED_RELU 2u
+
 /* The step of a quantizer whose scale covers more than a block. */
 typedef struct {
     /* What an element is multiplied by (or divided by, as the format says) before rounding. */
@@ -78,6 +83,42 @@ typedef struct {
     size_t row_end;
 } gm_matmul_args;
 
+/* Arguments of a `PrologueFn`. A step without its operand is left out. */
+typedef struct {
+    /* The row, of `k` values. */
+    const float *x;
+    /* Elements of a row. */
+    size_t k;
+    /* Of the gate: the row that `x`, through the function, is multiplied with; or null. */
+    const float *up;
+    /* Of the gate: the number of its function among the vocabulary's. */
+    uint32_t function;
+    /* Of the addition: the row that is added, or null. */
+    const float *residual;
+    /* Of the addition: room for the sum, `k` values, which are written only if all of them are finite. */
+    float *sum;
+    /* Of the norm: its weight, `k` values, or null. */
+    const float *weight;
+    /* Of the norm: what is added to the mean of squares. */
+    float epsilon;
+    /* Of the transform: elements of its blocks, a power of two that divides `k`; 0 for none. */
+    size_t block;
+    /* Of the transform: 1 or -1 for each of `k` elements, or null. */
+    const float *signs;
+    /* Room for `k` values, which nobody else has meanwhile. */
+    float *row;
+    /* As a `QuantizeActivationsFn` takes it, as are the four that follow. */
+    size_t unit;
+    /* Bytes from one unit to the next. */
+    size_t unit_padded;
+    /* int8 values. */
+    int8_t *q;
+    /* Scales. */
+    float *scales;
+    /* Sums of units. */
+    int32_t *sums;
+} gm_prologue_args;
+
 /* `blocks * elements` values at `src` to `blocks` blocks at `dst`. `step` is read only by formats
    whose scale covers more than a block. `importance`: null, or for each value what a squared error of it costs,
    finite and not negative; read only by what says so. */
@@ -96,6 +137,10 @@ typedef void gm_matmul(const gm_matmul_args *args);
    * `scales`: one for each block of the activation format;
    * `sums`: the sum of q over each unit. */
 typedef gm_fault gm_quantize_activations(const float *x, size_t k, size_t unit, size_t unit_padded, int8_t *q, float *scales, int32_t *sums);
+
+/* One row of activations through the steps of its format's prologue, as far as the arguments name their operands,
+   then to int8 as by a `QuantizeActivationsFn`. */
+typedef gm_fault gm_prologue(const gm_prologue_args *args);
 
 /* `blocks` blocks of a row at `src` to `blocks * elements` values of type `to` at `dst`, aligned for that type;
    `outer` is the row's or tensor's scale. `to` is f32, f16 or bf16: values are those of a `DequantizeFn`, rounded

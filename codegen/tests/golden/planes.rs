@@ -770,7 +770,9 @@ use ::gristmill::runtime::registry::{
     FormatInfo, ImportInfo, KernelId, LeftOut, Move, OuterType, Registry, RegistryFacts,
     ShapeRules, Source, Unit, WithoutImage,
 };
-use ::gristmill::runtime::vocab::{DType, DeviceKind, Feature, FeatureSet, Isa, Op};
+use ::gristmill::runtime::vocab::{
+    DType, DeviceKind, Feature, FeatureSet, Isa, Op, PrologueStep,
+};
 /// The weight formats of this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
@@ -816,6 +818,12 @@ static ACTIVATIONS: &[ActivationInfo] = &[
         source: "kernel-spec/activations/int8_row.toml:1",
         block: None,
         keeps_multiplier: true,
+        prologue: &[
+            PrologueStep::Gate,
+            PrologueStep::Add,
+            PrologueStep::RmsNorm,
+            PrologueStep::Hadamard,
+        ],
     },
 ];
 static IMPORTS: &[ImportInfo] = &[];
@@ -1129,6 +1137,33 @@ const fn candidates(
                 }
             }
         }
+        Op::Prologue => {
+            if format >= ActivationFormat::ALL.len() {
+                return &[];
+            }
+            match ActivationFormat::ALL[format] {
+                ActivationFormat::Int8Row => {
+                    match (input, device) {
+                        (DType::F32, DeviceKind::Cpu)
+                        | (DType::F32, DeviceKind::Cuda)
+                        | (DType::F32, DeviceKind::Rocm)
+                        | (DType::F32, DeviceKind::Metal)
+                        | (DType::F16, DeviceKind::Cpu)
+                        | (DType::F16, DeviceKind::Cuda)
+                        | (DType::F16, DeviceKind::Rocm)
+                        | (DType::F16, DeviceKind::Metal)
+                        | (DType::Bf16, DeviceKind::Cpu)
+                        | (DType::Bf16, DeviceKind::Cuda)
+                        | (DType::Bf16, DeviceKind::Rocm)
+                        | (DType::Bf16, DeviceKind::Metal)
+                        | (DType::I8, DeviceKind::Cpu)
+                        | (DType::I8, DeviceKind::Cuda)
+                        | (DType::I8, DeviceKind::Rocm)
+                        | (DType::I8, DeviceKind::Metal) => &[],
+                    }
+                }
+            }
+        }
         Op::Embed => {
             if format >= Format::ALL.len() {
                 return &[];
@@ -1275,6 +1310,33 @@ const fn candidates(
                 }
             }
         }
+        Op::Prologue => {
+            if format >= ActivationFormat::ALL.len() {
+                return &[];
+            }
+            match ActivationFormat::ALL[format] {
+                ActivationFormat::Int8Row => {
+                    match (input, device) {
+                        (DType::F32, DeviceKind::Cpu)
+                        | (DType::F32, DeviceKind::Cuda)
+                        | (DType::F32, DeviceKind::Rocm)
+                        | (DType::F32, DeviceKind::Metal)
+                        | (DType::F16, DeviceKind::Cpu)
+                        | (DType::F16, DeviceKind::Cuda)
+                        | (DType::F16, DeviceKind::Rocm)
+                        | (DType::F16, DeviceKind::Metal)
+                        | (DType::Bf16, DeviceKind::Cpu)
+                        | (DType::Bf16, DeviceKind::Cuda)
+                        | (DType::Bf16, DeviceKind::Rocm)
+                        | (DType::Bf16, DeviceKind::Metal)
+                        | (DType::I8, DeviceKind::Cpu)
+                        | (DType::I8, DeviceKind::Cuda)
+                        | (DType::I8, DeviceKind::Rocm)
+                        | (DType::I8, DeviceKind::Metal) => &[],
+                    }
+                }
+            }
+        }
         Op::Embed => {
             if format >= Format::ALL.len() {
                 return &[];
@@ -1395,6 +1457,33 @@ const fn candidates(
             }
         }
         Op::QuantizeActivations => {
+            if format >= ActivationFormat::ALL.len() {
+                return &[];
+            }
+            match ActivationFormat::ALL[format] {
+                ActivationFormat::Int8Row => {
+                    match (input, device) {
+                        (DType::F32, DeviceKind::Cpu)
+                        | (DType::F32, DeviceKind::Cuda)
+                        | (DType::F32, DeviceKind::Rocm)
+                        | (DType::F32, DeviceKind::Metal)
+                        | (DType::F16, DeviceKind::Cpu)
+                        | (DType::F16, DeviceKind::Cuda)
+                        | (DType::F16, DeviceKind::Rocm)
+                        | (DType::F16, DeviceKind::Metal)
+                        | (DType::Bf16, DeviceKind::Cpu)
+                        | (DType::Bf16, DeviceKind::Cuda)
+                        | (DType::Bf16, DeviceKind::Rocm)
+                        | (DType::Bf16, DeviceKind::Metal)
+                        | (DType::I8, DeviceKind::Cpu)
+                        | (DType::I8, DeviceKind::Cuda)
+                        | (DType::I8, DeviceKind::Rocm)
+                        | (DType::I8, DeviceKind::Metal) => &[],
+                    }
+                }
+            }
+        }
+        Op::Prologue => {
             if format >= ActivationFormat::ALL.len() {
                 return &[];
             }

@@ -5,7 +5,7 @@ use super::body;
 use super::layout::code_bits;
 use super::scope::{Named, Scope, at, resolve, served_index};
 use super::value::map_range;
-use crate::model::{CpuVariant, Format, Kernel, ShapeRules, TileCode, ValueMap};
+use crate::model::{Activations, CpuVariant, Format, Kernel, ShapeRules, TileCode, ValueMap};
 use crate::parse::kernel::{RawKernel, RawVariant};
 use crate::toml_walk::{At, Span};
 use crate::vocab::{Arch, DType, FeatureSet, Isa, Op, Serves, Strategy, Unpacked};
@@ -64,7 +64,11 @@ fn served(raw: &RawKernel<'_>, op: Op, formats: &Named<Format>, scope: &Scope<'_
     let Some(names) = &raw.formats else {
         let info = op.info();
         return Some(match info.serves {
-            Serves::Activations => (0..scope.activations.len()).collect(),
+            Serves::Activations => {
+                let served = scope.activations.values().enumerate();
+                let with = |a: &Option<Activations>| a.as_ref().is_some_and(|a| !a.prologue.is_empty());
+                served.filter(|(_, a)| !info.by_prologue || with(a)).map(|(index, _)| index).collect()
+            }
             Serves::Formats => {
                 let served = formats.values().enumerate().filter(|(_, f)| !info.by_quantizer || quantizes(f));
                 served.map(|(index, _)| index).collect()
@@ -87,6 +91,11 @@ fn served(raw: &RawKernel<'_>, op: Op, formats: &Named<Format>, scope: &Scope<'_
                     .error("no-quantizer", name.span, message)
                     .help("add `[[quantize]]` to the format, or leave it out here"),
             );
+        }
+        if op.info().by_prologue && at(&scope.activations, index).is_some_and(|a| a.prologue.is_empty()) {
+            let message = format!("`{}` states no prologue, so a row has nothing to go through", name.value);
+            let error = raw.file.error("no-prologue", name.span, message);
+            raw.file.report(error.help("add `prologue = [\"rms-norm\"]` to it, or leave it out here"));
         }
         indices.push(index);
     }

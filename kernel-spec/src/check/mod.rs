@@ -123,5 +123,6 @@ fn activations(raw: &RawActivations<'_>) -> Option<Activations> {
         stored_f16: rule.stored_f16,
         round: rule.round,
         clamp: rule.clamp,
+        prologue: raw.prologue.clone()?,
     })
 }

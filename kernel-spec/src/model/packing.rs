@@ -1,6 +1,7 @@
 //! Activation formats, packings, and layouts that are imported.
 
 use super::{Origin, Rounding, ScaleRule};
+use crate::vocab::PrologueStep;
 
 /// How activations are kept for a matmul: int8 with scales.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub struct Activations {
     pub round: Rounding,
     /// Inclusive bounds of q.
     pub clamp: (i32, i32),
+    /// What may be done to a row before, in this order.
+    pub prologue: Vec<PrologueStep>,
 }
 
 /// A packing: the same codes in the order a kernel wants them.

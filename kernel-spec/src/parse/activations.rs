@@ -3,7 +3,8 @@
 use super::format::MAX_ELEMENTS;
 use super::value::{clamp, rounding, scale_rule};
 use crate::model::{Rounding, ScaleRule};
-use crate::toml_walk::{At, File, Span, Table};
+use crate::toml_walk::{At, File, Node, Span, Table};
+use crate::vocab::PrologueStep;
 use toml::de::{DeTable, DeValue};
 
 /// An activation format as it was written; `rule` is missing if it could not be read.
@@ -15,6 +16,8 @@ pub(crate) struct RawActivations<'a> {
     /// `Some(None)`: the whole row.
     pub block: Option<Option<u32>>,
     pub rule: Option<Rule>,
+    /// Missing if it could not be read.
+    pub prologue: Option<Vec<PrologueStep>>,
 }
 
 /// `[quantize]` of an activation file.
@@ -27,7 +30,7 @@ pub(crate) struct Rule {
     pub clamp: (i32, i32),
 }
 
-const KEYS: &[&str] = &["doc", "block", "quantize"];
+const KEYS: &[&str] = &["doc", "block", "quantize", "prologue"];
 const RULE_KEYS: &[&str] =
     &["scale", "levels", "via", "floor", "precision", "keep", "store", "round", "clamp"];
 
@@ -52,7 +55,24 @@ pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) 
             file.error("conflicting-keys", span, "only rows keep a multiplier; blocks keep their step");
         file.report(error.help("leave `keep` out, or write `block = \"row\"`"));
     }
-    RawActivations { file, name, doc: table.doc(name), block, rule }
+    let prologue = table.get("prologue").map_or(Some(Vec::new()), |node| prologue(&node));
+    RawActivations { file, name, doc: table.doc(name), block, rule, prologue }
+}
+
+/// Steps in the order in which they are taken, each once.
+fn prologue(node: &Node<'_>) -> Option<Vec<PrologueStep>> {
+    let words: Vec<(&str, PrologueStep)> =
+        PrologueStep::ALL.iter().map(|step| (step.name(), *step)).collect();
+    let steps = node.list(|item| item.word("step", &words))?;
+    for (position, step) in steps.iter().enumerate() {
+        if let Some(first) = steps[..position].iter().find(|first| first.value == step.value) {
+            let message = format!("`{}` stands in the prologue twice", step.value);
+            let error = node.file.error("duplicate-name", step.span, message);
+            node.file.report(error.also(node.file.path, first.span, "first here"));
+            return None;
+        }
+    }
+    Some(steps.into_iter().map(|step| step.value).collect())
 }
 
 fn rule(table: &Table<'_>) -> Option<Rule> {

@@ -70,6 +70,10 @@ macro_rules! cpu_abi {
                 sums: *mut i32
             ) -> Result<(), Fault>;
 
+            /// One row of activations through the steps of its format's prologue, as far as the arguments name their operands,
+            /// then to int8 as by a [`QuantizeActivationsFn`].
+            PROLOGUE PrologueFn(args: &PrologueArgs) -> Result<(), Fault>;
+
             /// `y[t, r] = sum_k x[t, k] * w[r, k] (+ bias[r])` for tokens `0..m` and rows `row_begin..row_end`.
             MATMUL MatmulFn(args: &MatmulArgs);
         }
@@ -138,6 +142,43 @@ macro_rules! cpu_structs {
                 row_begin: usize,
                 /// End of the rows to compute.
                 row_end: usize,
+            }
+
+            /// Arguments of a [`PrologueFn`]. A step without its operand is left out.
+            #[derive(Clone, Copy, Debug)]
+            PrologueArgs {
+                /// The row, of `k` values.
+                x: *const f32,
+                /// Elements of a row.
+                k: usize,
+                /// Of the gate: the row that `x`, through the function, is multiplied with; or null.
+                up: *const f32,
+                /// Of the gate: the number of its function among the vocabulary's.
+                function: u32,
+                /// Of the addition: the row that is added, or null.
+                residual: *const f32,
+                /// Of the addition: room for the sum, `k` values, which are written only if all of them are finite.
+                sum: *mut f32,
+                /// Of the norm: its weight, `k` values, or null.
+                weight: *const f32,
+                /// Of the norm: what is added to the mean of squares.
+                epsilon: f32,
+                /// Of the transform: elements of its blocks, a power of two that divides `k`; 0 for none.
+                block: usize,
+                /// Of the transform: 1 or -1 for each of `k` elements, or null.
+                signs: *const f32,
+                /// Room for `k` values, which nobody else has meanwhile.
+                row: *mut f32,
+                /// As a [`QuantizeActivationsFn`] takes it, as are the four that follow.
+                unit: usize,
+                /// Bytes from one unit to the next.
+                unit_padded: usize,
+                /// int8 values.
+                q: *mut i8,
+                /// Scales.
+                scales: *mut f32,
+                /// Sums of units.
+                sums: *mut i32,
             }
         }
     };

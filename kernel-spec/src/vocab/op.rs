@@ -38,6 +38,12 @@ pub struct OpInfo {
     pub product: bool,
     /// The op whose kernels, numbered by the format's activation format, bring float activations to int8 in front of it.
     pub quantized_by: Option<Op>,
+    /// The op whose kernels do the same behind a prologue.
+    pub prologue: Option<Op>,
+    /// Whether there is a kernel only for activation formats with a prologue.
+    pub by_prologue: bool,
+    /// Whether it has kernels of GPUs.
+    pub on_gpus: bool,
     /// Which side is not packed.
     pub unpacked: Unpacked,
     /// The types that this side may have.
@@ -61,6 +67,9 @@ const BLOCKS: OpInfo = OpInfo {
     by_quantizer: false,
     product: false,
     quantized_by: None,
+    prologue: None,
+    by_prologue: false,
+    on_gpus: true,
     unpacked: Unpacked::Input,
     types: F32,
     types_stated: false,
@@ -107,6 +116,7 @@ ops! {
         letter: 'M',
         product: true,
         quantized_by: Some(Op::QuantizeActivations),
+        prologue: Some(Op::Prologue),
         types: DType::ALL,
         types_stated: true,
         output: Some(DType::F32),
@@ -118,6 +128,15 @@ ops! {
         letter: 'A',
         serves: Serves::Activations,
         abi: Abi::QUANTIZE_ACTIVATIONS
+    }
+    /// f32 activation rows through the steps of a prologue, then to int8 with scales and sums.
+    Prologue = "prologue" {
+        doc: "f32 activation rows through gate, residual, norm and transform, then to int8 with scales and sums",
+        letter: 'P',
+        serves: Serves::Activations,
+        by_prologue: true,
+        on_gpus: false,
+        abi: Abi::PROLOGUE
     }
     /// Rows of a packed matrix by index, as f32, f16 or bf16 values.
     Embed = "embed" {

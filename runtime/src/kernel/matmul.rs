@@ -1,5 +1,6 @@
 //! Handles of products: packing weights, and multiplying with them.
 
+mod prologue;
 mod shared;
 
 use super::{Dequantizer, check_format, check_shape, format_of};
@@ -10,7 +11,7 @@ use crate::decide::{Candidate, Decision, Prepared};
 use crate::error::Error;
 use crate::from_memory::FromMemory;
 use crate::held_once::HeldOnce;
-use crate::launch::{self, ActivationCode, Launcher, MatmulCode, On, PanelSize, Panels};
+use crate::launch::{self, ActivationCode, Launcher, MatmulCode, On, PanelSize, Panels, PrologueCode};
 use crate::output::Output;
 use crate::packed_size::PackedSize;
 use crate::product::{Destination, Store};
@@ -37,6 +38,9 @@ pub struct Matmul {
     /// How float rows get to int8: the decision, and a handle for each entry it may choose.
     activations: Option<Arc<Prepared>>,
     quantizers: Vec<On<ActivationCode, cuda::ActivationCode>>,
+    /// How they do so behind a prologue: likewise.
+    prologue: Option<Arc<Prepared>>,
+    prologues: Vec<Launcher<PrologueCode>>,
     /// Reads rows that are not packed; there only for a kernel without a packing.
     dequantizer: Option<Dequantizer>,
     dtypes: Vec<DType>,
@@ -84,6 +88,11 @@ impl Matmul {
             let gpu = Launcher::<cuda::ActivationCode>::cuda;
             quantizers.push(On::of(registry, *candidate, place, Launcher::activations, gpu)?);
         }
+        let prologue = prepared.prologue_shared().filter(|_| from_int8 && !fused);
+        let mut prologues = Vec::new();
+        for candidate in prologue.as_ref().map_or(&[][..], |prologue| prologue.usable()) {
+            prologues.push(Launcher::prologue(registry, *candidate)?);
+        }
         let dequantizer = match packing {
             Some(_) => None,
             None => {
@@ -109,6 +118,8 @@ impl Matmul {
             activation_format,
             activations: prepared.activations_shared().filter(|_| from_int8 && !fused),
             quantizers,
+            prologue,
+            prologues,
             dequantizer,
             dtypes: dtypes.collect(),
             from_memory: chosen_for.map(|why| (candidate.index, *why)),
@@ -145,6 +156,9 @@ impl Matmul {
     pub fn record(&mut self, recording: Option<&Recording>) -> Result<(), Error> {
         for quantizer in &mut self.quantizers {
             quantizer.record(recording)?;
+        }
+        for prologue in &mut self.prologues {
+            prologue.record(recording)?;
         }
         if let Some(dequantizer) = &mut self.dequantizer {
             dequantizer.record(recording)?;

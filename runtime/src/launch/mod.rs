@@ -10,6 +10,7 @@ mod blocks;
 mod grouped;
 mod job;
 mod product;
+mod prologue;
 mod tally;
 
 pub(crate) use batch::run_together;
@@ -19,6 +20,7 @@ pub(crate) use job::ProductJob;
 #[cfg(feature = "cuda")]
 pub(crate) use product::unpack_panel;
 pub(crate) use product::{MatmulCode, PanelSize, Panels, pack};
+pub(crate) use prologue::{PrologueCode, PrologueRow};
 #[cfg(feature = "cuda")]
 pub(crate) use tally::Tally;
 

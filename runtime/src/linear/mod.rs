@@ -4,6 +4,7 @@
 mod guarded;
 mod options;
 mod plan;
+mod prologue;
 
 pub use guarded::{GuardOptions, GuardedLinear};
 pub use options::{LinearOptions, Policy};

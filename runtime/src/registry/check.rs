@@ -161,6 +161,9 @@ impl RegistryFacts {
             if entry.format >= count(entry.op, formats, activations) {
                 return Some("a kernel is of no format");
             }
+            if entry.op.info().by_prologue && self.activations[entry.format].prologue.is_empty() {
+                return Some("a kernel is of a prologue that its format has not");
+            }
             if entry.op.info().by_quantizer {
                 let format = self.formats[entry.format].facts();
                 if entry.quantizer >= format.quantizers.len() {

@@ -94,7 +94,8 @@ impl Tables {
         let differs = |what, name, first| Error::Joined { what, name, first, other: package };
         for own in registry.activations {
             let (known, first) = self.activations.entry(own.name).or_insert((*own, package));
-            if (known.block, known.keeps_multiplier) != (own.block, own.keeps_multiplier) {
+            let facts = |of: &ActivationInfo| (of.block, of.keeps_multiplier, of.prologue);
+            if facts(known) != facts(own) {
                 return Err(differs("activation format", own.name, first));
             }
         }

@@ -10,7 +10,7 @@ use super::{
     ShapeRules, Source, Unit, WithoutImage,
 };
 use crate::abi::{
-    DequantizeFn, EmbedFn, MatmulFn, PackFn, QuantizeActivationsFn, QuantizeFn, StepFn, UnpackFn,
+    DequantizeFn, EmbedFn, MatmulFn, PackFn, PrologueFn, QuantizeActivationsFn, QuantizeFn, StepFn, UnpackFn,
 };
 use gristmill_spec::vocab::{CudaAlgorithm, DType, DeviceKind, FeatureSet, Isa, Op, Precision};
 
@@ -386,6 +386,8 @@ pub enum Code {
     },
     /// Activations to int8.
     QuantizeActivations(QuantizeActivationsFn),
+    /// Activations through the steps of a prologue to int8.
+    Prologue(PrologueFn),
     /// Rows to values of a type.
     Embed(EmbedFn),
     /// Matrix product.
@@ -408,6 +410,7 @@ impl Code {
             Code::Dequantize(_) => Op::Dequantize,
             Code::Quantize { .. } => Op::Quantize,
             Code::QuantizeActivations(_) => Op::QuantizeActivations,
+            Code::Prologue(_) => Op::Prologue,
             Code::Embed(_) => Op::Embed,
             Code::Matmul { .. } => Op::Matmul,
             Code::Cuda(CudaCode { launch, .. }) => match launch {

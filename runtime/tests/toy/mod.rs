@@ -81,13 +81,21 @@ pub static FORMATS: [FormatInfo; 3] =
     unsafe { [FormatInfo::new(HEADER4_FACTS), FormatInfo::new(TAIL2_FACTS), FormatInfo::new(TINY8_FACTS)] };
 
 static ACTIVATIONS: [ActivationInfo; 2] = [
-    ActivationInfo { name: "row", doc: "", source: "toy/row.toml", block: None, keeps_multiplier: true },
+    ActivationInfo {
+        name: "row",
+        doc: "",
+        source: "toy/row.toml",
+        block: None,
+        keeps_multiplier: true,
+        prologue: &[],
+    },
     ActivationInfo {
         name: "step4",
         doc: "",
         source: "toy/step4.toml",
         block: Some(4),
         keeps_multiplier: false,
+        prologue: &[],
     },
 ];
 

@@ -128,7 +128,7 @@ pub fn measure(
             }
         }
         // Products are measured by number of tokens, and what makes activations int8 as a part of them.
-        Measured::Op(Op::Matmul | Op::QuantizeActivations) => {}
+        Measured::Op(Op::Matmul | Op::Prologue | Op::QuantizeActivations) => {}
     }
     Ok(())
 }

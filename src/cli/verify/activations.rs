@@ -63,7 +63,7 @@ pub fn quantize(session: &mut Session<'_>, index: usize, activations: &Activatio
 }
 
 /// How products divide rows of this activation format: whole rows, and every unit that some kernel asks for.
-fn units(index: usize) -> Vec<Unit> {
+pub(super) fn units(index: usize) -> Vec<Unit> {
     let mut units = vec![Unit { elements: 0, multiple: 1 }];
     for entry in REGISTRY.entries {
         let same = REGISTRY.formats.get(entry.format).is_some_and(|format| format.activations == index);
@@ -115,14 +115,14 @@ fn one(
 }
 
 /// What a kernel made of a row.
-struct Found<'f> {
-    q: &'f [i8],
-    scales: &'f [f32],
-    sums: &'f [i32],
+pub(super) struct Found<'f> {
+    pub(super) q: &'f [i8],
+    pub(super) scales: &'f [f32],
+    pub(super) sums: &'f [i32],
 }
 
 impl Found<'_> {
-    fn compare(&self, case: &str, row: &Int8Row, unit: Unit, k: usize) -> Result<(), Problem> {
+    pub(super) fn compare(&self, case: &str, row: &Int8Row, unit: Unit, k: usize) -> Result<(), Problem> {
         let (elements, padded, units) = unit.of_row(k);
         let mut laid_out = vec![0i8; units * padded];
         for (to, from) in laid_out.chunks_mut(padded).zip(row.q.chunks(elements)) {

@@ -15,6 +15,7 @@ mod guard;
 mod inputs;
 mod packed;
 mod product;
+mod prologue;
 mod report;
 mod scales;
 mod session;
@@ -77,7 +78,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         floats::matmul(&mut session, subject)?;
     }
     for (index, info) in REGISTRY.activations.iter().enumerate() {
-        activations::quantize(&mut session, index, oracle.activations(info.name)?)?;
+        let format = oracle.activations(info.name)?;
+        activations::quantize(&mut session, index, format)?;
+        prologue::prologue(&mut session, index, format)?;
     }
     bar.finish_and_clear();
     report::report(arguments, &session, out)
