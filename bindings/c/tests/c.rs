@@ -181,3 +181,20 @@ fn bad_input_gets_a_status_and_no_sanitizer_complains() {
     let said = output(&program, &[]);
     assert_eq!(String::from_utf8_lossy(&said.stdout), "61 calls\n");
 }
+
+#[test]
+fn a_process_may_end_and_fork_while_threads_compute() {
+    if !(has("gcc") && has("pkg-config")) {
+        return;
+    }
+    let file = format!("{PACKAGE}/../../tests/data/gguf/i2_s.gguf");
+    let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-pthread"];
+    for (flags, turns) in [(&sanitizers[..], 3), (&sanitizers[3..], 20)] {
+        let program = compile("gcc", "tests/exit.c", false, flags);
+        for way in ["return", "exit", "fork"] {
+            for _ in 0..turns {
+                assert_eq!(output(&program, &[&file, way]).stdout, b"ends\n", "{way}");
+            }
+        }
+    }
+}
