@@ -5,7 +5,7 @@ use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Module, Result, Tensor};
 use candle_nn::VarBuilder;
 use gristmill::{Input, LinearOptions, QuantizedMatrix, REGISTRY, Restrict};
-use gristmill_candle::{Linear, Threads, format_of, linear, linear_no_bias};
+use gristmill_candle::{Fallback, Linear, QMatMul as Swapped, Threads, format_of, linear, linear_no_bias};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -145,7 +145,7 @@ fn bad_input_is_an_error_of_candle() -> Result<()> {
     assert!(said.contains("did you mean `q8_0`"), "{said}");
     let said = error(Linear::quantize(&values(5, &[32, 250])?, "q8_0", &threads));
     assert!(said.contains("multiple of 32"), "{said}");
-    let said = error(Linear::from_blocks("q8_0", 32, 256, &[0; 7], &threads));
+    let said = error(Linear::from_blocks("q8_0", 32, 256, &[0; 7], &Device::Cpu, &threads));
     assert!(said.contains("holds 7 bytes"), "{said}");
     let said = error(layer.with_bias(&values(7, &[31])?));
     assert!(said.contains("[31], expected [32]"), "{said}");
@@ -153,6 +153,37 @@ fn bad_input_is_an_error_of_candle() -> Result<()> {
     for dtype in [GgmlDType::F32, GgmlDType::F16, GgmlDType::BF16] {
         let said = error(Linear::from_qtensor(&QTensor::quantize(&weights, dtype)?, &threads));
         assert!(said.contains("no format") && said.contains("candle's own layer"), "{said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn candles_layer_runs_where_a_policy_says_so_alone() -> Result<()> {
+    let weights = values(15, &[32, 256])?;
+    let x = values(16, &[3, 256])?;
+    // A type with kernels is gristmill's under each policy.
+    let quantized = Arc::new(QTensor::quantize(&weights, GgmlDType::Q8_0)?);
+    let expected = list(&Linear::from_qtensor(&quantized, &threads())?.forward(&x)?)?;
+    for fallback in [Fallback::Refuse, Fallback::Candle] {
+        let layer = Swapped::from_arc(Arc::clone(&quantized), fallback, &threads())?;
+        assert!(matches!(layer, Swapped::Gristmill(_)) && layer.fallback().is_none());
+        assert_eq!(bits(&list(&layer.forward(&x)?)?), bits(&expected));
+    }
+    // Floats are refused unless the policy leaves them to candle, which then says so.
+    for dtype in [GgmlDType::F32, GgmlDType::F16, GgmlDType::BF16] {
+        let floats = Arc::new(QTensor::quantize(&weights, dtype)?);
+        let said = error(Swapped::from_arc(Arc::clone(&floats), Fallback::default(), &threads()));
+        assert!(said.contains("no format"), "{said}");
+        let theirs = list(&QMatMul::from_arc(Arc::clone(&floats))?.forward(&x)?)?;
+        let layer = Swapped::from_arc(floats, Fallback::Candle, &threads())?;
+        assert!(layer.fallback().is_some_and(|reason| reason.contains("no format")), "{layer:?}");
+        assert_eq!(bits(&list(&layer.forward(&x)?)?), bits(&theirs));
+    }
+    // What is wrong with the weights themselves is an error under each policy.
+    for fallback in [Fallback::Refuse, Fallback::Candle] {
+        let stack = Arc::new(QTensor::quantize(&values(17, &[2, 8, 256])?, GgmlDType::Q8_0)?);
+        let said = error(Swapped::from_arc(stack, fallback, &threads()));
+        assert!(said.contains("[2, 8, 256]"), "{said}");
     }
     Ok(())
 }
@@ -183,12 +214,20 @@ fn tensors_of_a_file_that_candle_has_read() -> std::result::Result<(), Box<dyn s
     let mut file = std::fs::File::open(path)?;
     let content = gguf_file::Content::read(&mut file)?;
     let name = content.tensor_infos.keys().find(|name| name.ends_with("weight")).expect("a matrix").clone();
-    let layer = Linear::from_gguf(&content, &mut file, &name, &threads())?;
+    let layer = Linear::from_gguf(&content, &mut file, &name, &Device::Cpu, &threads())?;
     let candle = QMatMul::from_qtensor(content.tensor(&mut file, &name, &Device::Cpu)?)?;
     let x = values(11, &[3, layer.k()])?;
     let theirs: Vec<f64> = list(&candle.forward(&x)?)?.into_iter().map(f64::from).collect();
     assert!(nmse(&list(&layer.forward(&x)?)?, &theirs) < NMSE);
-    assert!(error(Linear::from_gguf(&content, &mut file, "none", &threads())).contains("none"));
+    let swapped = Swapped::from_gguf(&content, &mut file, &name, Fallback::Refuse, &Device::Cpu, &threads())?;
+    assert_eq!(bits(&list(&swapped.forward(&x)?)?), bits(&list(&layer.forward(&x)?)?));
+    // What is no matrix of weights is candle's where the policy says so.
+    let norm = content.tensor_infos.iter().find(|(_, info)| info.ggml_dtype == GgmlDType::F32).expect("one");
+    for (fallback, made) in [(Fallback::Refuse, false), (Fallback::Candle, true)] {
+        let layer = Swapped::from_gguf(&content, &mut file, norm.0, fallback, &Device::Cpu, &threads());
+        assert_eq!(layer.is_ok(), made, "{layer:?}");
+    }
+    assert!(error(Linear::from_gguf(&content, &mut file, "none", &Device::Cpu, &threads())).contains("none"));
     Ok(())
 }
 

@@ -1,0 +1,307 @@
+//! A layer of gristmill's as a module of candle's.
+
+use crate::format_of;
+use candle_core::quantized::QTensor;
+use candle_core::quantized::gguf_file::Content;
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp1, DType, Device, Error, Layout, MetalStorage, Module, Result, Shape,
+    Tensor, bail,
+};
+use candle_nn::VarBuilder;
+use gristmill::{
+    CpuProfile, Input, LinearOptions, Policy, QuantizedMatrix, Quantizer, REGISTRY, Recording, Request,
+    Restrict, Tuning, Workspace,
+};
+use gristmill::{Receipt, Threads};
+use std::io::{Read, Seek};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// `y = x w^T (+ bias)` with quantized weights `w`, `n` rows of `k`; `x` is f32, `[.., k]`. Clones share the weights.
+#[derive(Clone, Debug)]
+pub struct Linear(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    layer: gristmill::Linear,
+    bias: Option<Vec<f32>>,
+    threads: Arc<Threads>,
+    recording: Recording,
+    /// Those that no call uses.
+    workspaces: Mutex<Vec<Workspace>>,
+}
+
+/// Why there is no layer.
+pub(crate) enum Refused {
+    /// gristmill has no kernel for such weights.
+    NoKernel(Error),
+    /// The weights themselves, or the machine.
+    Wrong(Error),
+}
+
+impl From<gristmill::Error> for Refused {
+    fn from(error: gristmill::Error) -> Refused {
+        match &error {
+            gristmill::Error::NotCompiled { .. } | gristmill::Error::NoKernel(_) => {
+                Refused::NoKernel(Error::wrap(error))
+            }
+            _ => Refused::Wrong(Error::wrap(error)),
+        }
+    }
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Error {
+        let (Refused::NoKernel(error) | Refused::Wrong(error)) = refused;
+        error
+    }
+}
+
+impl Linear {
+    /// A layer of the bytes of a format: `n` rows of `k` weights, which are packed for `device` and not needed afterwards.
+    ///
+    /// # Errors
+    /// An unknown format, bytes of another length, codes that mean nothing, no kernel: gristmill's own message. A device
+    /// other than the processor.
+    pub fn from_blocks(
+        format: &str,
+        n: usize,
+        k: usize,
+        blocks: &[u8],
+        device: &Device,
+        threads: &Arc<Threads>,
+    ) -> Result<Linear> {
+        Ok(Linear::of_blocks(format, n, k, blocks, device, threads)?)
+    }
+
+    fn of_blocks(
+        format: &str,
+        n: usize,
+        k: usize,
+        blocks: &[u8],
+        device: &Device,
+        threads: &Arc<Threads>,
+    ) -> std::result::Result<Linear, Refused> {
+        let format = REGISTRY.format(format)?.1;
+        let matrix = QuantizedMatrix::new(format, n, k, blocks)?;
+        let options = LinearOptions {
+            policy: Policy::Strict,
+            restrict: Some(Restrict::default()),
+            ..LinearOptions::default()
+        };
+        if !device.is_cpu() {
+            let place = device.location();
+            let message = format!(
+                "layers run on the processor alone here, not on {place:?}: make the layer with Device::Cpu"
+            );
+            return Err(Refused::NoKernel(Error::Msg(message)));
+        }
+        let mut layer = gristmill::Linear::new(&REGISTRY, &matrix, &options, threads)?;
+        let recording = Recording::new(&REGISTRY);
+        layer.record(Some(&recording))?;
+        let threads = Arc::clone(threads);
+        Ok(Linear(Arc::new(Inner { layer, bias: None, threads, recording, workspaces: Mutex::default() })))
+    }
+
+    /// A layer of a quantized matrix of candle's, which is not needed afterwards. It is made for the device that the matrix is on.
+    ///
+    /// # Errors
+    /// A type that is no format of gristmill's, other dimensions than two; else as for [`Linear::from_blocks`].
+    pub fn from_qtensor(weights: &QTensor, threads: &Arc<Threads>) -> Result<Linear> {
+        Ok(Linear::of_qtensor(weights, &weights.device(), threads)?)
+    }
+
+    pub(crate) fn of_qtensor(
+        weights: &QTensor,
+        device: &Device,
+        threads: &Arc<Threads>,
+    ) -> std::result::Result<Linear, Refused> {
+        let Some(format) = format_of(weights.dtype()) else {
+            return Err(Refused::NoKernel(Error::Msg(format!(
+                "gristmill has no format for {:?}: use candle's own layer for weights of this type",
+                weights.dtype()
+            ))));
+        };
+        let (n, k) = weights.shape().dims2().map_err(Refused::Wrong)?;
+        let blocks = weights.data().map_err(Refused::Wrong)?;
+        Linear::of_blocks(format, n, k, &blocks, device, threads)
+    }
+
+    /// A layer of the matrix `name` of a GGUF file whose header candle has read.
+    ///
+    /// # Errors
+    /// As for [`Linear::from_qtensor`]; what candle says of a tensor that is not there or can't be read.
+    pub fn from_gguf<R: Read + Seek>(
+        content: &Content,
+        file: &mut R,
+        name: &str,
+        device: &Device,
+        threads: &Arc<Threads>,
+    ) -> Result<Linear> {
+        let weights = content.tensor(file, name, &Device::Cpu)?;
+        Linear::of_qtensor(&weights, device, threads)
+            .map_err(|refused| Error::from(refused).context(format!("tensor `{name}`")))
+    }
+
+    /// A layer of a matrix of floats `[n, k]`, quantized by the default quantizer of a format. It is made for the device that
+    /// the matrix is on.
+    ///
+    /// # Errors
+    /// A tensor that is no matrix; values that the format can't hold; a format without a quantizer; else as for
+    /// [`Linear::from_blocks`].
+    pub fn quantize(weights: &Tensor, format: &str, threads: &Arc<Threads>) -> Result<Linear> {
+        let (n, k) = weights.dims2()?;
+        let values = weights.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+        let info = REGISTRY.format(format).map_err(Error::wrap)?.1;
+        let mut blocks = vec![0; info.tensor_bytes(n, k).map_err(Error::wrap)?];
+        let (restrict, tuning) = (Restrict::default(), Tuning::none());
+        let request = Request::quantize(format, None, n, k);
+        let prepared = REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &restrict, &tuning);
+        let prepared = prepared.map_err(Error::wrap)?;
+        let quantizer = Quantizer::new(&prepared.decide_as_asked()).map_err(Error::wrap)?;
+        quantizer.run(&values, n, k, &mut blocks).map_err(Error::wrap)?;
+        Linear::from_blocks(format, n, k, &blocks, weights.device(), threads)
+    }
+
+    /// The same layer with a bias of `n` values.
+    ///
+    /// # Errors
+    /// A tensor of another shape.
+    pub fn with_bias(self, bias: &Tensor) -> Result<Linear> {
+        let n = self.0.layer.n();
+        if bias.dims() != [n] {
+            bail!("the bias has shape {:?}, expected [{n}]", bias.dims())
+        }
+        let values = bias.to_dtype(DType::F32)?.to_vec1::<f32>()?;
+        let Ok(inner) = Arc::try_unwrap(self.0) else {
+            bail!("the layer has been cloned: give it a bias before")
+        };
+        Ok(Linear(Arc::new(Inner { bias: Some(values), ..inner })))
+    }
+
+    /// Rows of the weights: outputs.
+    pub fn n(&self) -> usize {
+        self.0.layer.n()
+    }
+
+    /// Elements of a row: inputs.
+    pub fn k(&self) -> usize {
+        self.0.layer.k()
+    }
+
+    /// Bytes held for the weights.
+    pub fn weight_bytes(&self) -> usize {
+        self.0.layer.weight_bytes()
+    }
+
+    /// Which kernels ran for this layer and its clones.
+    pub fn receipt(&self) -> Receipt {
+        self.0.recording.receipt()
+    }
+}
+
+/// A layer of the tensors `weight` and `bias` of a `VarBuilder`, as `candle_nn::linear`, quantized to a format when it is loaded.
+///
+/// # Errors
+/// As for [`Linear::quantize`]; tensors that are not there or have another shape.
+pub fn linear(
+    in_dim: usize,
+    out_dim: usize,
+    format: &str,
+    vb: VarBuilder<'_>,
+    threads: &Arc<Threads>,
+) -> Result<Linear> {
+    let bias = vb.get(out_dim, "bias")?;
+    linear_no_bias(in_dim, out_dim, format, vb, threads)?.with_bias(&bias)
+}
+
+/// A layer of the tensor `weight` of a `VarBuilder`, as `candle_nn::linear_no_bias`, quantized to a format when it is loaded.
+///
+/// # Errors
+/// As for [`linear`].
+pub fn linear_no_bias(
+    in_dim: usize,
+    out_dim: usize,
+    format: &str,
+    vb: VarBuilder<'_>,
+    threads: &Arc<Threads>,
+) -> Result<Linear> {
+    Linear::quantize(&vb.get((out_dim, in_dim), "weight")?, format, threads)
+}
+
+impl Module for Linear {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        // A copy only where the layout forces it.
+        x.contiguous()?.apply_op1_no_bwd(&*self.0)
+    }
+}
+
+/// What an input of a product is.
+struct Tokens {
+    m: usize,
+    /// Where its values are in the storage.
+    values: Range<usize>,
+    /// Shape of the product.
+    outputs: Shape,
+}
+
+impl Inner {
+    fn workspaces(&self) -> MutexGuard<'_, Vec<Workspace>> {
+        self.workspaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tokens(&self, layout: &Layout) -> Result<Tokens> {
+        let (n, k) = (self.layer.n(), self.layer.k());
+        let Some((tokens, _)) = layout.dims().split_last_chunk::<1>().filter(|(_, [last])| *last == k) else {
+            bail!("gristmill-linear: the input has shape {:?}, expected rows of {k}", layout.dims())
+        };
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            bail!("gristmill-linear: the input is not contiguous: {layout:?}")
+        };
+        let m: usize = tokens.iter().product();
+        if m.checked_mul(n).is_none() {
+            bail!("gristmill-linear: {m} rows of {n} outputs overflow the address space")
+        }
+        let outputs: Vec<usize> = tokens.iter().copied().chain([n]).collect();
+        Ok(Tokens { m, values: start..end, outputs: Shape::from(outputs) })
+    }
+}
+
+impl CustomOp1 for Inner {
+    fn name(&self) -> &'static str {
+        "gristmill-linear"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let CpuStorage::F32(values) = storage else {
+            let got = candle_core::backend::BackendStorage::dtype(storage);
+            return Err(Error::UnexpectedDType { msg: "gristmill-linear", expected: DType::F32, got });
+        };
+        let Tokens { m, values: range, outputs } = self.tokens(layout)?;
+        let Some(x) = values.get(range) else {
+            bail!("gristmill-linear: the input ends before its layout does: {layout:?}")
+        };
+        let mut y = vec![0.0; m * self.layer.n()];
+        let size = self.layer.workspace_size(m, &self.threads).map_err(Error::wrap)?;
+        let mut workspace = self.workspaces().pop().unwrap_or_default();
+        let done = workspace.grow(size).and_then(|()| {
+            let bias = self.bias.as_deref();
+            self.layer.forward(Input::F32(x), m, bias, &mut y, &mut workspace, &self.threads)
+        });
+        self.workspaces().push(workspace);
+        done.map_err(Error::wrap)?;
+        Ok((CpuStorage::F32(y), outputs))
+    }
+
+    fn cuda_fwd(&self, _: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
+        bail!("gristmill-linear runs on the processor alone here, the input is on a CUDA device: {ELSEWHERE}")
+    }
+
+    fn metal_fwd(&self, _: &MetalStorage, _: &Layout) -> Result<(MetalStorage, Shape)> {
+        bail!(
+            "gristmill-linear runs on the processor alone here, the input is on a Metal device: {ELSEWHERE}"
+        )
+    }
+}
+
+const ELSEWHERE: &str = "move it with to_device(&Device::Cpu), or use candle's own layer there";
