@@ -2,10 +2,10 @@
 
 use numpy::ndarray::IntoDimension;
 use numpy::{
-    Element, PyArray, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn,
+    Element, PyArray, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn,
     PyUntypedArrayMethods,
 };
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 /// `any` as an array of `T`: one of numpy, or whatever lends its memory through DLPack (a tensor of torch on the processor).
@@ -21,8 +21,8 @@ pub(crate) fn array<'py, T: Element>(
     let lent = match any.cast::<numpy::PyUntypedArray>() {
         Ok(array) => array.clone(),
         Err(_) if any.hasattr("__dlpack__")? => {
-            let lent = py.import("numpy")?.call_method1("from_dlpack", (any,))?;
-            lent.cast_into::<numpy::PyUntypedArray>()?
+            let lent = py.import("numpy")?.call_method1("from_dlpack", (any,));
+            lent.map_err(|error| not_lent(py, what, &wanted, error))?.cast_into::<numpy::PyUntypedArray>()?
         }
         Err(_) => {
             let found = any.get_type().name()?;
@@ -41,6 +41,20 @@ pub(crate) fn array<'py, T: Element>(
             )))
         }
     }
+}
+
+/// What lends its memory and does not do so here: a type that numpy has not, another device, gradients.
+fn not_lent(py: Python<'_>, what: &str, wanted: &Bound<'_, PyArrayDescr>, error: PyErr) -> PyErr {
+    if !error.is_instance_of::<PyException>(py) {
+        return error;
+    }
+    let said = PyTypeError::new_err(format!(
+        "{what} does not lend its memory to numpy: {}\n  help: {what} has to be {wanted} on the processor without gradients; of a tensor of \
+         torch, {what}.detach().float().cpu() is",
+        error.value(py)
+    ));
+    said.set_cause(py, Some(error));
+    said
 }
 
 /// Refuses what can't be a slice.

@@ -256,6 +256,64 @@ def test_the_example_of_the_readme():
     assert said.stdout.startswith("(2, 64) matmul.i2_s.")
 
 
+TORCH_EXAMPLE = pathlib.Path(__file__).parents[1] / "examples/torch_linear.py"
+
+
+def test_the_torch_example_says_that_torch_is_missing():
+    program = f"import runpy, sys; sys.modules['torch'] = None; runpy.run_path({str(TORCH_EXAMPLE)!r}, run_name='__main__')"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (said.returncode, said.stdout) == (1, "") and "needs torch" in said.stderr and "Traceback" not in said.stderr
+
+
+def test_the_torch_example_replaces_layers():
+    pytest.importorskip("torch", reason="no torch")
+    said = subprocess.run([sys.executable, TORCH_EXAMPLE, "128", "256"], capture_output=True, text=True, timeout=120)
+    assert said.returncode == 0 and "relative error" in said.stdout, said.stderr
+
+
+def test_tensors_of_torch_are_lent_without_a_copy():
+    torch = pytest.importorskip("torch", reason="no torch")
+    x = torch.from_numpy(tokens(3))
+    y = layer()(x)
+    back = torch.from_dlpack(y)
+    assert back.data_ptr() == y.ctypes.data and numpy.array_equal(y, exact(tokens(3)))
+    # The memory of a tensor that starts out as ours, behind an offset, and as an output.
+    out = torch.full((3, N), torch.nan)
+    assert layer()(x[1:], out=out[1:].numpy()).ctypes.data == out[1:].data_ptr()
+    assert torch.equal(out[1:], back[1:]) and out[0].isnan().all()
+    del y
+    gc.collect()
+    assert numpy.array_equal(back.numpy(), exact(tokens(3)))
+    # What torch does not lend, or not so, is an error that says what to do.
+    for refused, kind, words in [
+        (x.clone().requires_grad_(), TypeError, r"x\.detach\(\)"),
+        (x.bfloat16(), TypeError, "float32 on the processor"),
+        (torch.empty((3, K), device="meta"), TypeError, "on the processor"),
+        (x.double(), TypeError, "float64, expected float32"),
+        (x.t().contiguous().t(), ValueError, "not C-contiguous"),
+    ]:
+        with pytest.raises(kind, match=words) as raised:
+            layer()(refused)
+        assert type(raised.value) is kind
+
+
+def test_what_does_not_lend_its_memory_is_a_type_error():
+    class Elsewhere(Lender):
+        def __dlpack__(self, **options):
+            raise BufferError("it is elsewhere")
+
+    with pytest.raises(TypeError, match="it is elsewhere\\n  help: .* float32 on the processor") as raised:
+        layer()(Elsewhere(tokens(1)))
+    assert isinstance(raised.value.__cause__, BufferError)
+
+    class Interrupted(Lender):
+        def __dlpack__(self, **options):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        layer()(Interrupted(tokens(1)))
+
+
 @pytest.mark.skipif("GRISTMILL_C_LIBRARY" not in os.environ, reason="GRISTMILL_C_LIBRARY names no library")
 @pytest.mark.parametrize("format", [format["name"] for format in gristmill.formats() if format["quantizers"]])
 def test_the_bits_of_the_library(format):
