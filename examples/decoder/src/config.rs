@@ -1,6 +1,7 @@
 //! What the metadata of a file says of its model.
 
 use crate::error::Error;
+use gristmill::GateFunction;
 use gristmill::gguf::{GgufFile, Value};
 
 /// Most elements of a head that [`attention`](crate::attention) keeps on its stack.
@@ -22,6 +23,16 @@ pub enum Gate {
     Silu,
     /// max(x, 0)^2.
     SquaredRelu,
+}
+
+impl Gate {
+    /// The same for a prologue.
+    pub fn function(self) -> GateFunction {
+        match self {
+            Gate::Silu => GateFunction::Silu,
+            Gate::SquaredRelu => GateFunction::SquaredRelu,
+        }
+    }
 }
 
 /// What tells one architecture from another. The names are those of llama.cpp, and so are the forward passes
@@ -196,7 +207,7 @@ impl Config {
         let eps = keys
             .float("attention.layer_norm_rms_epsilon")?
             .ok_or_else(|| keys.wrong("attention.layer_norm_rms_epsilon", "missing".to_owned()))?;
-        if !(eps.is_finite() && eps >= 0.0) {
+        if !(eps.is_finite() && eps as f32 > 0.0) {
             return Err(keys.wrong(
                 "attention.layer_norm_rms_epsilon",
                 format!("{eps}, expected a small positive number"),

@@ -10,7 +10,7 @@ use crate::numerics::{add, add_scaled, gated, norm, norm_in_place, rotate, softm
 use crate::weights::{Expert, Ffn, Layer, Weights};
 use gristmill::gguf::{LayerOptions, Model};
 use gristmill::vocab::Isa;
-use gristmill::{ExpertInput, Input, Linear, Recording, Routes, Threads, Workspace};
+use gristmill::{ExpertInput, Input, Linear, Recording, Routes, Rows, Threads, Workspace};
 use std::path::Path;
 
 /// How a model is loaded and run.
@@ -329,8 +329,13 @@ impl Pass<'_> {
         let Config { embd, heads, kv_heads, head, eps, .. } = *self.config;
         let (m, threads) = (self.m, self.threads);
         let Buffers { x, normed, wide, inner, out, attention, workspace, .. } = buffers;
-        self.norm(x, &layer.attn_norm, normed)?;
-        layer.qkv.forward(&normed[..m * embd], m, wide, workspace, threads)?;
+        if layer.qkv.fuses() {
+            let (norm, x) = (&layer.prologues.attn, Rows::dense(&x[..m * embd]));
+            layer.qkv.forward_with(norm, x, None, m, wide, workspace, threads)?;
+        } else {
+            self.norm(x, &layer.attn_norm, normed)?;
+            layer.qkv.forward(&normed[..m * embd], m, wide, workspace, threads)?;
+        }
         let pairs = self.config.rope.dims / 2;
         for (which, count) in [(0, heads), (1, kv_heads)] {
             let weight = layer.head_norms.as_ref().map(|norms| &norms[which]);
@@ -350,10 +355,18 @@ impl Pass<'_> {
         cache.store(index, self.first, m, row(1, kv_heads), row(2, kv_heads), threads)?;
         let inner = &mut inner[..m * heads * head];
         attention.run(cache, index, self.first, m, row(0, heads), inner, threads)?;
-        if let Some(weight) = &layer.attn_sub_norm {
-            self.norm_rows(inner, heads * head, weight)?;
+        match &layer.attn_sub_norm {
+            Some(_) if layer.output.fuses() => {
+                let (norm, inner) = (&layer.prologues.output, Rows::dense(inner));
+                layer.output.forward_with(norm, inner, None, m, out, workspace, threads)?;
+            }
+            sub_norm => {
+                if let Some(weight) = sub_norm {
+                    self.norm_rows(inner, heads * head, weight)?;
+                }
+                layer.output.forward(inner, m, out, workspace, threads)?;
+            }
         }
-        layer.output.forward(inner, m, out, workspace, threads)?;
         self.add(out, x)
     }
 
@@ -367,11 +380,21 @@ impl Pass<'_> {
     fn feed_forward(&self, layer: &Layer, buffers: &mut Buffers) -> Result<(), Error> {
         let embd = self.config.embd;
         let Buffers { x, normed, wide, inner, out, routing, workspace, .. } = buffers;
-        self.norm(x, &layer.ffn_norm, normed)?;
+        match &layer.ffn {
+            Ffn::Dense(_) => {}
+            Ffn::Mixture { .. } | Ffn::Experts { .. } => self.norm(x, &layer.ffn_norm, normed)?,
+        }
         match &layer.ffn {
             Ffn::Dense(expert) => {
-                let normed = &normed[..self.m * embd];
-                self.expert(expert, layer, normed, self.m, [wide, inner, out], workspace)?;
+                let (m, threads) = (self.m, self.threads);
+                if expert.gate_up.fuses() {
+                    let (norm, x) = (&layer.prologues.ffn, Rows::dense(&x[..m * embd]));
+                    expert.gate_up.forward_with(norm, x, None, m, wide, workspace, threads)?;
+                } else {
+                    self.norm(x, &layer.ffn_norm, normed)?;
+                    expert.gate_up.forward(&normed[..m * embd], m, wide, workspace, threads)?;
+                }
+                self.down(expert, layer, m, [wide, inner, out], workspace)?;
                 self.add(out, x)
             }
             Ffn::Mixture { router, mixture } => {
@@ -478,8 +501,26 @@ impl Pass<'_> {
         [wide, inner, out]: [&mut [f32]; 3],
         workspace: &mut Workspace,
     ) -> Result<(), Error> {
-        let Config { ffn, embd, .. } = *self.config;
         expert.gate_up.forward(x, m, wide, workspace, self.threads)?;
+        self.down(expert, layer, m, [wide, inner, out], workspace)
+    }
+
+    /// What an expert makes of the outputs of gate and up.
+    fn down(
+        &self,
+        expert: &Expert,
+        layer: &Layer,
+        m: usize,
+        [wide, inner, out]: [&mut [f32]; 3],
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        let Config { ffn, embd, .. } = *self.config;
+        let out = &mut out[..m * embd];
+        if expert.down.fuses() {
+            let [gate, up] = [0, 1].map(|which| expert.gate_up.rows(wide, m, which));
+            let prologue = &layer.prologues.down;
+            return expert.down.forward_with(prologue, gate, Some(up), m, out, workspace, self.threads);
+        }
         let inner = &mut inner[..m * ffn];
         self.threads.chunks(inner, ffn, |token, row| {
             let [gate, up] = [0, 1].map(|which| expert.gate_up.row(wide, m, which, token, ffn));
@@ -489,7 +530,7 @@ impl Pass<'_> {
         if let Some(weight) = &layer.ffn_sub_norm {
             self.norm_rows(inner, ffn, weight)?;
         }
-        expert.down.forward(inner, m, &mut out[..m * embd], workspace, self.threads)
+        expert.down.forward(inner, m, out, workspace, self.threads)
     }
 
     /// Logits of the last `rows` of `m` tokens.

@@ -4,7 +4,8 @@ use crate::error::{Error, zeros};
 use crate::numerics::dot;
 use gristmill::gguf::{LayerOptions, Model, ModelError, TensorType};
 use gristmill::{
-    Batch, Hadamard, Input, Linear, Output, QuantizedBuf, QuantizedMatrix, Recording, Threads, Workspace,
+    Batch, Hadamard, Input, Linear, Output, Prologue, PrologueInput, QuantizedActivations, QuantizedBuf,
+    QuantizedMatrix, Recording, Rows, Threads, Workspace,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -249,20 +250,7 @@ impl Joint {
             // The first of several quantizes for all of them, and their products are one job.
             if let [Part { product: Product::Linear(first), start, .. }, _, ..] = parts {
                 let shared = first.quantize(Input::F32(x), m, workspace, threads)?;
-                let mut rest = &mut y[m * start..];
-                let mut batch = Batch::new();
-                for part in parts {
-                    let Product::Linear(linear) = &part.product else { continue };
-                    let (y, behind) = rest.split_at_mut(m * part.n);
-                    rest = behind;
-                    let product = linear.product_of(&shared);
-                    let product = match &part.bias {
-                        Some(bias) => product.bias(bias),
-                        None => product,
-                    };
-                    batch.push(product, Output::F32(y))?;
-                }
-                batch.run(threads);
+                products(parts, &shared, &mut y[m * start..], threads)?;
                 continue;
             }
             for part in parts {
@@ -279,12 +267,56 @@ impl Joint {
         Ok(())
     }
 
+    /// Whether all of it can read what a prologue made of its input: there are no floats, and nothing is transformed.
+    pub fn fuses(&self) -> bool {
+        self.parts.iter().all(|part| match &part.product {
+            Product::Linear(linear) => linear.transform().is_none(),
+            Product::Floats(_) => false,
+        })
+    }
+
+    /// [`Joint::forward`] with what `prologue` makes of the rows `x`, and of those that its gate takes. Only where it
+    /// [fuses](Joint::fuses); parts that are floats are left as they were.
+    ///
+    /// # Errors
+    /// As for [`Linear::quantize_with`].
+    #[expect(clippy::too_many_arguments, reason = "operands and resources of a product")]
+    pub fn forward_with(
+        &self,
+        prologue: &Prologue,
+        x: Rows<'_>,
+        up: Option<Rows<'_>>,
+        m: usize,
+        y: &mut [f32],
+        workspace: &mut Workspace,
+        threads: &Threads,
+    ) -> Result<(), Error> {
+        for parts in self.inputs(m) {
+            let [Part { product: Product::Linear(first), start, .. }, ..] = parts else { continue };
+            let input = PrologueInput::new(x);
+            let input = match up {
+                Some(up) => input.gate(up),
+                None => input,
+            };
+            let shared = first.quantize_with(prologue, input, m, workspace, threads)?;
+            products(parts, &shared, &mut y[m * start..], threads)?;
+        }
+        Ok(())
+    }
+
     /// The parts, in runs of neighbours that read the same quantized activations of `m` tokens.
     fn inputs(&self, m: usize) -> impl Iterator<Item = &[Part]> {
         self.parts.chunk_by(move |one, two| match (&one.product, &two.product) {
             (Product::Linear(one), Product::Linear(two)) => one.shares_activations_with(two, m),
             (_, _) => false,
         })
+    }
+
+    /// The outputs of matrix `index`, a row for each of `m` tokens, of what [`Joint::forward`] wrote.
+    pub fn rows<'y>(&self, y: &'y [f32], m: usize, index: usize) -> Rows<'y> {
+        let (part, offset) = self.places[index];
+        let part = &self.parts[part];
+        Rows::strided(&y[m * part.start..][..m * part.n][offset..], part.n)
     }
 
     /// The outputs of matrix `index` for token `token` of `m`, of what [`Joint::forward`] wrote.
@@ -315,6 +347,29 @@ impl Joint {
             Ok(())
         })
     }
+}
+
+/// The products of neighbours with what one of them quantized, as one job; outputs lie one behind the other in `y`.
+fn products(
+    parts: &[Part],
+    x: &QuantizedActivations<'_>,
+    mut y: &mut [f32],
+    threads: &Threads,
+) -> Result<(), Error> {
+    let mut batch = Batch::new();
+    for part in parts {
+        let Product::Linear(linear) = &part.product else { continue };
+        let (own, behind) = y.split_at_mut(x.m() * part.n);
+        y = behind;
+        let product = linear.product_of(x);
+        let product = match &part.bias {
+            Some(bias) => product.bias(bias),
+            None => product,
+        };
+        batch.push(product, Output::F32(own))?;
+    }
+    batch.run(threads);
+    Ok(())
 }
 
 #[expect(clippy::too_many_arguments, reason = "operands and sizes of a product")]

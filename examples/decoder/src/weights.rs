@@ -7,7 +7,7 @@ use crate::head::{self, Head};
 use crate::joint::{Joint, Source};
 use crate::mixture::{Mixture, Shape};
 use gristmill::gguf::{LayerOptions, Model};
-use gristmill::{Recording, Restrict};
+use gristmill::{Prologue, Recording, Restrict};
 use std::collections::HashSet;
 
 /// The tensors of one layer that are matrices, as they are multiplied.
@@ -144,12 +144,46 @@ pub struct Layer {
     pub ffn_sub_norm: Option<Vec<f32>>,
     /// Of queries and of keys.
     pub head_norms: Option<[Vec<f32>; 2]>,
+    /// The same norms, and the gate, as what products take their input through.
+    pub prologues: Prologues,
     /// Query, key, value.
     pub qkv: Joint,
     /// Output of attention.
     pub output: Joint,
     /// The feed-forward network.
     pub ffn: Ffn,
+}
+
+/// What the inputs of a layer's products go through while they are quantized.
+#[derive(Debug)]
+pub struct Prologues {
+    /// In front of query, key and value.
+    pub attn: Prologue,
+    /// In front of the output of attention, where that is normalized.
+    pub output: Prologue,
+    /// In front of gate and up.
+    pub ffn: Prologue,
+    /// In front of down.
+    pub down: Prologue,
+}
+
+impl Prologues {
+    fn new(
+        config: &Config,
+        [attn, ffn]: [&[f32]; 2],
+        [attn_sub, ffn_sub]: [Option<&[f32]>; 2],
+    ) -> Result<Prologues, Error> {
+        let norm = |of: Prologue, weight: Option<&[f32]>| match weight {
+            Some(weight) => of.rms_norm(weight, config.eps),
+            None => Ok(of),
+        };
+        Ok(Prologues {
+            attn: norm(Prologue::new(config.embd), Some(attn))?,
+            output: norm(Prologue::new(config.heads * config.head), attn_sub)?,
+            ffn: norm(Prologue::new(config.embd), Some(ffn))?,
+            down: norm(Prologue::new(config.ffn).gated(config.architecture.gate.function()), ffn_sub)?,
+        })
+    }
 }
 
 /// A feed-forward network.
@@ -233,6 +267,8 @@ impl Layer {
         let attn_sub_norm = architecture.sub_norms.then(&mut next);
         let ffn_sub_norm = architecture.sub_norms.then(&mut next);
         let head_norms = architecture.head_norms.then(|| [next(), next()]);
+        let sub_norms = [attn_sub_norm.as_deref(), ffn_sub_norm.as_deref()];
+        let prologues = Prologues::new(config, [&attn_norm, &ffn_norm], sub_norms)?;
         let ffn = match &sources.ffn {
             FfnSources::Dense(dense) => Ffn::Dense(Expert::load(model, dense, options)?),
             FfnSources::Experts(router, experts) => {
@@ -251,7 +287,17 @@ impl Layer {
         };
         let qkv = Joint::load(model, &sources.qkv, options)?;
         let output = Joint::load(model, &sources.output, options)?;
-        Ok(Layer { attn_norm, ffn_norm, attn_sub_norm, ffn_sub_norm, head_norms, qkv, output, ffn })
+        Ok(Layer {
+            attn_norm,
+            ffn_norm,
+            attn_sub_norm,
+            ffn_sub_norm,
+            head_norms,
+            prologues,
+            qkv,
+            output,
+            ffn,
+        })
     }
 
     /// Its layers of matrices, but for experts that are stacks.
