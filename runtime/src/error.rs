@@ -131,7 +131,7 @@ pub enum Error {
     },
     /// A quantizer was given the importance of columns and weighs no errors.
     #[error(
-        "kernel `{kernel}` takes no importance of columns\n  help: quantizers that search for scales do, on the processor; `{quantizer}` of \
+        "kernel `{kernel}` takes no importance of columns\n  help: quantizers that search for a scale do, on the processor; `{quantizer}` of \
          format `{format}` quantizes without"
     )]
     NoImportance {

@@ -119,6 +119,53 @@ fn errors_are_weighed_and_told() -> Outcome {
     Ok(())
 }
 
+/// Each expert has importance of its own, and one that no token reached has none.
+#[test]
+fn experts_are_weighed_one_by_one() -> Outcome {
+    const ROWS: usize = 3;
+    let folder = tempfile::tempdir()?;
+    let [model, imatrix, out, plain] =
+        ["model.gguf", "i.gguf", "out.gguf", "plain.gguf"].map(|name| folder.path().join(name));
+    let x = numbers(3 * ROWS * K, 9);
+    write(&model, "model", &[("experts", &[K as u64, ROWS as u64, 3], x.clone())])?;
+    let sums = [importance(), vec![0.0; K], importance().into_iter().rev().collect()].concat();
+    let counts = vec![1.0, 0.0, 2.0];
+    write(
+        &imatrix,
+        "imatrix",
+        &[("experts.in_sum2", &[K as u64, 3], sums.clone()), ("experts.counts", &[1, 3], counts)],
+    )?;
+    let with = ["quantize", text(&model), "-o", text(&out), "--format", "q2_k", "--imatrix", text(&imatrix)];
+    gristmill(with).code(0).says("without importance, of which the file has none: experts (1 of 3 matrices)");
+    gristmill(["quantize", text(&model), "-o", text(&plain), "--format", "q2_k"]).code(0);
+    let types = TypeNumbers::new(&REGISTRY);
+    let bytes = |path: &Path| -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+        let file = GgufFile::open(path, &|tensor| types.size(tensor))?;
+        let tensor = file.tensor("experts").ok_or("there")?;
+        assert_eq!(tensor.dims(), [K as u64, ROWS as u64, 3]);
+        Ok(tensor.data()?.into_owned())
+    };
+    let (weighed, unweighted) = (bytes(&out)?, bytes(&plain)?);
+    let (_, format) = REGISTRY.format("q2_k")?;
+    let each = format.tensor_bytes(ROWS, K)?;
+    let threads = gristmill::Threads::single();
+    for (matrix, x) in x.chunks_exact(ROWS * K).enumerate() {
+        let prepared = REGISTRY.prepare(&Request::quantize("q2_k", None, ROWS, K))?;
+        let kernel = gristmill::Quantizer::new(&prepared.decide_as_asked())?;
+        let mut expected = vec![0; each];
+        let sums = &sums[matrix * K..][..K];
+        match matrix {
+            1 => kernel.run(x, ROWS, K, &mut expected)?,
+            // Only proportions count, so sums do as means.
+            _ => kernel.run_weighted(x, sums, ROWS, K, &mut expected, &threads)?,
+        }
+        let part = matrix * each..(matrix + 1) * each;
+        assert!(weighed[part.clone()] == expected[..], "matrix {matrix}");
+        assert_eq!(weighed[part.clone()] == unweighted[part], matrix == 1, "matrix {matrix}");
+    }
+    Ok(())
+}
+
 #[test]
 fn what_does_not_fit_is_refused_and_nothing_written() -> Outcome {
     let folder = tempfile::tempdir()?;
@@ -133,6 +180,8 @@ fn what_does_not_fit_is_refused_and_nothing_written() -> Outcome {
     quantize("q4_k").complains("i.gguf");
     write(&imatrix, "imatrix", &[("w.in_sum2", &[128], vec![1.0; 128]), ("w.counts", &[1], vec![1.0])])?;
     quantize("q4_k").complains("tensor `w` is a matrix of 256 columns").complains("1 by 128");
+    std::fs::write(&imatrix, [&1u32.to_le_bytes()[..], &1u32.to_le_bytes(), b"w", &[0; 64]].concat())?;
+    quantize("q4_k").complains("not a GGUF file").complains("llama-imatrix --in-file OLD.dat");
     quantize("q8_0").complains("takes no importance of columns").complains("q4_k");
     write(&imatrix, "imatrix", &[("v.in_sum2", &[256], vec![1.0; 256]), ("v.counts", &[1], vec![1.0])])?;
     quantize("q4_k").complains("importance of no matrix").complains("such as `v`");

@@ -96,7 +96,10 @@ fn weighing() -> Vec<&'static FormatInfo> {
 #[cfg(all(feature = "ggml", feature = "bitnet"))]
 fn errors_in_important_columns_become_smaller() {
     let names: Vec<&str> = weighing().iter().map(|format| format.name).collect();
-    for name in ["iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_1", "q4_k", "q5_1", "q5_k", "q6_k", "stq1_0"] {
+    for name in [
+        "iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "q1_0", "q2_k", "q3_k", "q4_0", "q4_1", "q4_k", "q5_0", "q5_1",
+        "q5_k", "q6_k", "stq1_0",
+    ] {
         assert!(names.contains(&name), "{name} takes no importance: {names:?}");
     }
     for format in weighing() {
@@ -155,6 +158,43 @@ fn columns_without_importance_keep_sensible_values() {
         println!("{}: NMSE {after:.3e}, {before:.3e} without importance", format.name);
         // Runs whose scale became zero, as errors without a cost allow, would have an NMSE near 1.
         assert!(after <= before + 0.2, "{}: NMSE {after:e}, {before:e} without importance", format.name);
+    }
+}
+
+/// One column of each 32 has all the importance: that of the others is too small for sums over all of them.
+#[test]
+fn one_column_that_outweighs_all_others() {
+    let ones = vec![1.0; K];
+    for low in [0.0, 1e-9, 1e-5] {
+        let lonely: Vec<f32> = (0..K).map(|column| if column % 32 == 5 { 1.0 } else { low }).collect();
+        // Around zero, and where all weights have one sign and differ by little.
+        for (name, offset) in [("around zero", 0.0), ("around 3", 3.0), ("around -3", -3.0)] {
+            let x: Vec<f32> = weights(14).iter().map(|x| x + offset).collect();
+            for format in weighing() {
+                // The others' runs have scales that are rounded to factors of one, which is coarse where nothing is near zero.
+                let own = ["q4_0", "q4_1", "q5_0", "q5_1"].contains(&format.name);
+                if !own && (low, offset) != (0.0, 0.0) {
+                    continue;
+                }
+                let [plain, weighed] =
+                    [None, Some(&lonely[..])].map(|importance| quantized(format, &x, importance));
+                let [before, after] = [&plain, &weighed].map(|bytes| error(format, &x, bytes, &lonely));
+                let [all, left] = [&plain, &weighed].map(|bytes| error(format, &x, bytes, &ones));
+                println!(
+                    "{} {name}, {low:e}: weighted {before:.3e} to {after:.3e}, of all columns {all:.3e} to {left:.3e}",
+                    format.name
+                );
+                assert!(
+                    after <= before,
+                    "{} {name}, {low:e}: {after:e} with importance, {before:e}",
+                    format.name
+                );
+                // Scale and minimum have to go through one weight; the others lose little by it.
+                if ["q4_1", "q5_1"].contains(&format.name) {
+                    assert!(left <= 1.5 * all, "{} {name}, {low:e}: {left:e} of all, {all:e}", format.name);
+                }
+            }
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::Error;
 use crate::options::{CudaImages, Options};
 use crate::plan::packed::{PackedPlan, packed_plan};
 use crate::plan::{FormatPlan, PackPlan, lcm, scalar_k_max};
-use gristmill_spec::model::{CpuVariant, Format, Packing, QuantizeRule, SpecSet};
+use gristmill_spec::model::{CpuVariant, Format, Packing, SpecSet};
 use gristmill_spec::vocab::Op;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -164,12 +164,11 @@ pub(super) fn format_module(
         format.origin.file,
         format.origin.line,
         step = if format.quantizers.is_empty() { "" } else { ", Step" },
-        search =
-            if format.quantizers.iter().any(|quantizer| matches!(quantizer.rule, QuantizeRule::Search(_))) {
-                "use gristmill_runtime::search;"
-            } else {
-                ""
-            },
+        search = if format.quantizers.iter().any(|quantizer| quantizer.weighs(format)) {
+            "use gristmill_runtime::search;"
+        } else {
+            ""
+        },
     );
     Ok((text, listed))
 }

@@ -87,6 +87,11 @@ pub struct Quantized {
     pub weighs: bool,
 }
 
+/// The bits of a code.
+fn code_mask(plan: &FormatPlan<'_>) -> u32 {
+    if plan.code_bits >= 16 { u32::from(u16::MAX) } else { (1u32 << plan.code_bits) - 1 }
+}
+
 /// The body of one quantizer.
 pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantized, Error> {
     let format = plan.format;
@@ -95,7 +100,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantize
         QuantizeRule::Round(rule) => rule,
         QuantizeRule::Search(search) => {
             let text = super::search::quantize(plan, name, *search)?;
-            return Ok(Quantized { text, has_step: false, weighs: search.weighs() });
+            return Ok(Quantized { text, has_step: false, weighs: true });
         }
     };
     let code = &format.fields[format.value.code];
@@ -120,6 +125,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantize
     let applied = rule.round != Rounding::Sign;
     // Every quantizer looks for the largest, as that finds what is not finite; not every one reads it.
     let magnitude = if rule.scale.of == Statistic::AbsMean { "_magnitude" } else { "magnitude" };
+    let (weighs, mask) = (quantizer.weighs(format), code_mask(plan));
     let mut body = String::new();
     let mut store = String::new();
     match factor {
@@ -129,6 +135,9 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantize
                 return Err(Error::passed(plan.format, "its quantizer needs one scale a block"));
             }
             let apply = if applied { "apply" } else { "_" };
+            if weighs {
+                body.push_str(&super::search::signed_absmax(plan, field, rule, (zero, mask))?);
+            }
             body.push_str(&step(&rule.scale, apply, "stored"));
             store.push_str(&super::search::store_float(plan, field, "stored")?);
         }
@@ -161,7 +170,6 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantize
     let has_step = matches!(factor, Factor::Row | Factor::Tensor);
     let magnitude = if has_step { "_magnitude" } else { magnitude };
     let signed_min = if zero == 0 { String::new() } else { format!(" + {}", float(zero as f32)) };
-    let mask = if plan.code_bits >= 16 { u32::from(u16::MAX) } else { (1u32 << plan.code_bits) - 1 };
     let code_type = raw_type(code);
     let _ = write!(
         text,
@@ -169,10 +177,10 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantize
          ///
          /// # Safety
          ///
-         /// `src` holds `blocks * ELEMENTS` values and `dst` room for `blocks` blocks.
+         /// `src` holds `blocks * ELEMENTS` values and `dst` room for `blocks` blocks{said}.
          #[inline(always)]
          unsafe fn quantize_{name}(
-             src: *const f32, dst: *mut u8, blocks: usize, {step_name}: Step, _importance: *const f32,
+             src: *const f32, dst: *mut u8, blocks: usize, {step_name}: Step, {importance}: *const f32,
          ) -> Result<(), Fault> {{
              for index in 0..blocks {{
                  // SAFETY: the caller answers for the values of `blocks` blocks.
@@ -199,6 +207,11 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantize
          }}\n",
         write_raw(code),
         step_name = if has_step && applied { "step" } else { "_step" },
+        said = match weighs {
+            true => "; `importance` is null or holds as many\n/// values as `src`",
+            false => "",
+        },
+        importance = if weighs { "importance" } else { "_importance" },
     );
-    Ok(Quantized { text, has_step, weighs: false })
+    Ok(Quantized { text, has_step, weighs })
 }

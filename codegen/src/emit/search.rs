@@ -3,11 +3,11 @@
 //! The algorithms are in the runtime (`gristmill_runtime::search`); the checker has proven that the format has
 //! the structure that the algorithm fills in, so what is looked for here is there.
 
-use super::fields::{raw_type, write_raw};
+use super::fields::{raw_type, signed, write_raw};
 use super::text::float;
 use crate::Error;
 use crate::plan::FormatPlan;
-use gristmill_spec::model::{Factor, Field, FieldType, Scalar, Search, ValueMap};
+use gristmill_spec::model::{Factor, Field, FieldType, RoundRule, Scalar, Search, ValueMap};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -111,7 +111,7 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
             store_float(plan, field(&value.add, 0)?, "found.min")?
         ),
         Search::Mean => format!(
-            "let found = search::range::mean(x);
+            "let found = search::range::mean(x, importance);
              {block}{}",
             store_float(plan, first, "found.scale")?
         ),
@@ -184,17 +184,20 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
                     store_float(plan, first, "found.scale")?
                 )
             } else {
-                let scalar = match first.ty {
-                    FieldType::Scalar(Scalar::E8m0Half) => "e8m0_half",
-                    FieldType::Scalar(Scalar::Ue4m3Half) => "ue4m3_half",
+                // The largest stored scale that is a number, and scales within two powers of two or one.
+                let (scalar, last, reach) = match first.ty {
+                    FieldType::Scalar(Scalar::E8m0Half) => ("e8m0_half", 254, 2),
+                    FieldType::Scalar(Scalar::Ue4m3Half) => ("ue4m3_half", 0x7e, 8),
                     _ => return Err(mismatch()),
                 };
                 let largest = levels.iter().copied().max().unwrap_or(1);
                 format!(
                     "{levels_const}
-                     let found = search::levels::nearest_level::<ELEMENTS, RUNS>(
-                         x, &LEVELS, |max| search::levels::{scalar}(max, {}), number::{scalar}_to_f32,
-                     );
+                     let scales = search::levels::StoredScales {{
+                         encode: |max| search::levels::{scalar}(max, {}), decode: number::{scalar}_to_f32,
+                         last: {last}, reach: {reach},
+                     }};
+                     let found = search::levels::nearest_level::<ELEMENTS, RUNS>(x, importance, &LEVELS, &scales);
                      {block}{}",
                     float(largest as f32),
                     store_array(first, "found.runs", "value")
@@ -291,22 +294,49 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
     Ok(whole(name, search, &body))
 }
 
+/// Statements that bind `importance`, a pointer, to that of a block, if there is any.
+const IMPORTANCE: &str = "let importance = match importance.is_null() {
+    true => None,
+    false => {
+        // SAFETY: the caller answers for as many values as there are in `src`.
+        let counts = unsafe { &*importance.add(index * ELEMENTS).cast::<[f32; ELEMENTS]>() };
+        Some(counts)
+    }
+};\n";
+
+/// Statements that go on with the next block where importance is given: those of a quantizer that rounds by `signed-absmax`.
+pub(super) fn signed_absmax(
+    plan: &FormatPlan<'_>,
+    field: &Field,
+    rule: &RoundRule,
+    (zero, mask): (i32, u32),
+) -> Result<String, Error> {
+    let code = &plan.format.fields[plan.format.value.code];
+    let raw = match zero {
+        0 => format!("(value & {mask:#x})"),
+        zero => format!("((value{}) & {mask:#x})", signed(zero)),
+    };
+    Ok(format!(
+        "{IMPORTANCE}
+         if let Some(importance) = importance {{
+             const RULE: search::rounding::SignedAbsMax =
+                 search::rounding::SignedAbsMax {{ levels: {}, low: {}, high: {} }};
+             let (integers, scale) = search::rounding::signed_absmax(x, importance, &RULE, {});
+             *block = [0; BYTES];
+             {}{}
+             continue;
+         }}\n",
+        float(rule.scale.levels),
+        float(rule.clamp.0 as f32),
+        float(rule.clamp.1 as f32),
+        stored(plan, field)?,
+        store_array(code, "integers", &raw),
+        store_float(plan, field, "scale")?,
+    ))
+}
+
 /// The function of a quantizer, given what it does with a block.
 fn whole(name: &str, search: Search, body: &str) -> String {
-    let (parameter, importance) = match search.weighs() {
-        true => (
-            "importance",
-            "let importance = match importance.is_null() {
-                 true => None,
-                 false => {
-                     // SAFETY: the caller answers for as many values as there are in `src`.
-                     let counts = unsafe { &*importance.add(index * ELEMENTS).cast::<[f32; ELEMENTS]>() };
-                     Some(counts)
-                 }
-             };\n",
-        ),
-        false => ("_importance", ""),
-    };
     format!(
         "/// Values to blocks by `{name}`, the algorithm `{}`.
          ///
@@ -316,7 +346,7 @@ fn whole(name: &str, search: Search, body: &str) -> String {
          /// values as `src`.
          #[inline(always)]
          unsafe fn quantize_{name}(
-             src: *const f32, dst: *mut u8, blocks: usize, _step: Step, {parameter}: *const f32,
+             src: *const f32, dst: *mut u8, blocks: usize, _step: Step, importance: *const f32,
          ) -> Result<(), Fault> {{
              for index in 0..blocks {{
                  // SAFETY: the caller answers for the values of `blocks` blocks.
@@ -324,7 +354,7 @@ fn whole(name: &str, search: Search, body: &str) -> String {
                  // SAFETY: the caller answers for room for `blocks` blocks.
                  let block = unsafe {{ &mut *dst.add(index * BYTES).cast::<[u8; BYTES]>() }};
                  number::check_finite(x).map_err(|fault| number::offset(fault, index * ELEMENTS))?;
-                 {importance}{body}
+                 {IMPORTANCE}{body}
              }}
              Ok(())
          }}\n",

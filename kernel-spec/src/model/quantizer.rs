@@ -136,20 +136,6 @@ pub enum Search {
 }
 
 impl Search {
-    /// Whether it weighs errors by the importance of the weights, where that is given.
-    pub const fn weighs(&self) -> bool {
-        match self {
-            Search::MinMax
-            | Search::KMin { .. }
-            | Search::KRefine { .. }
-            | Search::KScan { .. }
-            | Search::LevelScan { .. }
-            | Search::GridSearch { .. }
-            | Search::Alternating { .. } => true,
-            Search::Mean | Search::NearestLevel => false,
-        }
-    }
-
     /// The algorithm's name in specs.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -170,6 +156,20 @@ impl Search {
 const CUDA_RUNS: u32 = 32;
 
 impl Quantizer {
+    /// Whether it weighs errors by the importance of the weights, where that is given: every one that searches does, and one
+    /// that rounds by `signed-absmax` over a block, which searches for a scale then. Most of the other rules are those of models
+    /// that were trained with them.
+    pub fn weighs(&self, format: &Format) -> bool {
+        match &self.rule {
+            QuantizeRule::Search(_) => true,
+            QuantizeRule::Round(rule) => {
+                rule.scale.of == Statistic::SignedAbsMax
+                    && rule.round != Rounding::Sign
+                    && matches!(format.value.scale[..], [Factor::Field(_)])
+            }
+        }
+    }
+
     /// Why there is no CUDA version of what it does for `format`, where there is none.
     pub fn not_on_cuda(&self, format: &Format) -> Option<String> {
         let search = match &self.rule {

@@ -41,11 +41,27 @@ pub(super) struct Trials {
     start: f32,
     by: f32,
     steps: u32,
+    line: Line,
+}
+
+/// How the best scale and minimum for given codes are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    /// From plain sums, as the reference has it: where one weight outweighs all others they cancel.
+    Plain,
+    /// From sums of what lies off the means, which do not; a minimum above 0 becomes 0.
+    Centred,
+    /// The same with minima of any sign.
+    CentredAny,
 }
 
 impl Trials {
     /// Where importance is given: what ggml tries then.
-    pub(super) const WEIGHTED: Trials = Trials { square: true, start: -0.9, by: 0.05, steps: 36 };
+    pub(super) const WEIGHTED: Trials =
+        Trials { square: true, start: -0.9, by: 0.05, steps: 36, line: Line::Centred };
+
+    /// The same for formats whose minimum may have any sign.
+    pub(super) const WEIGHTED_ANY: Trials = Trials { line: Line::CentredAny, ..Trials::WEIGHTED };
 }
 
 /// Scale and minimum for each run: `w = scale * factor * code - min * min_factor`, codes from 0.
@@ -65,7 +81,13 @@ pub fn k_min<const E: usize, const R: usize>(
     let (weights, trials) = match importance {
         Some(importance) => (weigh(x, importance), Trials::WEIGHTED),
         None => {
-            let trials = Trials { square: rule.square, start: rule.start, by: 0.1, steps: rule.steps };
+            let trials = Trials {
+                square: rule.square,
+                start: rule.start,
+                by: 0.1,
+                steps: rule.steps,
+                line: Line::Plain,
+            };
             (magnitudes::<E, R>(x, rule.weights), trials)
         }
     };
@@ -156,7 +178,8 @@ pub(super) fn fit(
         sum_w += w;
         sum_x += w * x;
     }
-    if min > 0.0 {
+    let any = trials.line == Line::CentredAny;
+    if min > 0.0 && !any {
         min = 0.0;
     }
     codes.fill(0.0);
@@ -190,11 +213,25 @@ pub(super) fn fit(
             sum_ll += w * l * l;
             sum_xl += w * l * x;
         }
-        let d = sum_w * sum_ll - sum_l * sum_l;
-        if d > 0.0 {
-            let mut this_scale = (sum_w * sum_xl - sum_x * sum_l) / d;
-            let mut this_min = (sum_ll * sum_x - sum_l * sum_xl) / d;
-            if this_min > 0.0 {
+        let line = match trials.line {
+            Line::Plain => {
+                let d = sum_w * sum_ll - sum_l * sum_l;
+                let line = ((sum_w * sum_xl - sum_x * sum_l) / d, (sum_ll * sum_x - sum_l * sum_xl) / d);
+                (d > 0.0).then_some(line)
+            }
+            Line::Centred | Line::CentredAny => {
+                let (mean_x, mean_l) = (sum_x / sum_w, sum_l / sum_w);
+                let (mut off_ll, mut off_xl) = (0f32, 0f32);
+                for ((&l, &x), &w) in trial.iter().zip(x).zip(weights) {
+                    off_ll += w * (l - mean_l) * (l - mean_l);
+                    off_xl += w * (l - mean_l) * (x - mean_x);
+                }
+                let scale = off_xl / off_ll;
+                (off_ll > 0.0).then_some((scale, mean_x - scale * mean_l))
+            }
+        };
+        if let Some((mut this_scale, mut this_min)) = line {
+            if this_min > 0.0 && !any {
                 this_min = 0.0;
                 this_scale = sum_xl / sum_ll;
             }
@@ -253,7 +290,9 @@ pub fn k_signed<const E: usize, const R: usize>(
         }
         *scale = match rule.search {
             Search::Refine(passes) => refine(x, weights, codes, max, half, passes),
-            Search::Scan(steps) => scan(x, weights, codes, &mut trial[..run], max, half, steps),
+            Search::Scan(steps) => {
+                scan(x, weights, codes, &mut trial[..run], max, Integers::halves(half), steps)
+            }
         };
         for code in codes {
             *code += half;
@@ -289,12 +328,26 @@ pub fn k_signed<const E: usize, const R: usize>(
     })
 }
 
+/// The integers that codes stand for, from `low` to `high`, and what the weight of greatest magnitude becomes first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Integers {
+    pub top: f32,
+    pub low: f32,
+    pub high: f32,
+}
+
+impl Integers {
+    fn halves(half: f32) -> Integers {
+        Integers { top: -half, low: -half, high: half - 1.0 }
+    }
+}
+
 /// Codes by one inverse scale; the sums of w x l and w l l.
 #[inline(always)]
-fn rounded(x: &[f32], weights: &[f32], codes: &mut [f32], per: f32, half: f32) -> (f32, f32) {
+fn rounded(x: &[f32], weights: &[f32], codes: &mut [f32], per: f32, integers: Integers) -> (f32, f32) {
     let (mut sum_xl, mut sum_ll) = (0f32, 0f32);
     for ((code, &x), &w) in codes.iter_mut().zip(x).zip(weights) {
-        let l = nearest(per * x, -half, half - 1.0);
+        let l = nearest(per * x, integers.low, integers.high);
         *code = l;
         sum_xl += w * x * l;
         sum_ll += w * l * l;
@@ -304,7 +357,7 @@ fn rounded(x: &[f32], weights: &[f32], codes: &mut [f32], per: f32, half: f32) -
 
 #[inline(always)]
 fn refine(x: &[f32], weights: &[f32], codes: &mut [f32], max: f32, half: f32, passes: u32) -> f32 {
-    let (mut sum_xl, mut sum_ll) = rounded(x, weights, codes, -half / max, half);
+    let (mut sum_xl, mut sum_ll) = rounded(x, weights, codes, -half / max, Integers::halves(half));
     for _ in 0..passes {
         let mut changed = false;
         for ((code, &x), &w) in codes.iter_mut().zip(x).zip(weights) {
@@ -330,22 +383,23 @@ fn refine(x: &[f32], weights: &[f32], codes: &mut [f32], max: f32, half: f32, pa
     if sum_ll <= 0.0 { 0.0 } else { sum_xl / sum_ll }
 }
 
+/// The best scale of a run, of those by which its weight of greatest magnitude, `max`, becomes about `integers.top`.
 #[inline(always)]
-fn scan(
+pub(super) fn scan(
     x: &[f32],
     weights: &[f32],
     codes: &mut [f32],
     trial: &mut [f32],
     max: f32,
-    half: f32,
+    integers: Integers,
     steps: u32,
 ) -> f32 {
-    let (sum_xl, sum_ll) = rounded(x, weights, codes, -half / max, half);
+    let (sum_xl, sum_ll) = rounded(x, weights, codes, integers.top / max, integers);
     let mut scale = if sum_ll != 0.0 { sum_xl / sum_ll } else { 0.0 };
     let mut best = scale * sum_xl;
     let steps = steps as i32;
     for step in (-steps..=steps).filter(|&step| step != 0) {
-        let (sum_xl, sum_ll) = rounded(x, weights, trial, -(half + 0.1 * step as f32) / max, half);
+        let (sum_xl, sum_ll) = rounded(x, weights, trial, (integers.top - 0.1 * step as f32) / max, integers);
         if sum_ll > 0.0 && sum_xl * sum_xl > best * sum_ll {
             codes.copy_from_slice(trial);
             scale = sum_xl / sum_ll;

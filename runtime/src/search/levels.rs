@@ -1,6 +1,6 @@
 //! Quantizers for tables of levels: `level-scan` (ggml's IQ4_NL, IQ4_XS) and `nearest-level` (MXFP4, NVFP4).
 
-use super::{Found, SMALLEST, inverse, largest, nearest, weigh};
+use super::{Found, SMALLEST, inverse, largest, nearest, relative, weigh};
 use crate::number;
 
 /// Parameters of `level-scan`.
@@ -89,22 +89,46 @@ fn index(levels: &[f32], y: f32) -> usize {
     if above == levels.len() || y - levels[below] < levels[above] - y { below } else { above }
 }
 
+/// Scales of `nearest-level`.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredScales<E, D> {
+    /// The stored scale for a largest magnitude.
+    pub encode: E,
+    /// The value of a stored scale.
+    pub decode: D,
+    /// The largest stored scale.
+    pub last: u8,
+    /// With importance, as many smaller and as many larger stored scales are tried.
+    pub reach: u8,
+}
+
 /// Runs with a scale of their own, read off their largest magnitude, and the nearest level for each weight;
-/// of equally near levels the first.
-///
-/// `encode` gives the stored scale (in `runs`) for a largest magnitude, `decode` its value.
+/// of equally near levels the first. The stored scale is in `runs`. With `importance`, neighbouring scales are tried, and
+/// the one of least error is taken, of equally good ones the one that would have been without.
 #[inline(always)]
 pub fn nearest_level<const E: usize, const R: usize>(
     x: &[f32; E],
+    importance: Option<&[f32; E]>,
     levels: &[f32],
-    encode: impl Fn(f32) -> u8,
-    decode: impl Fn(u8) -> f32,
+    scales: &StoredScales<impl Fn(f32) -> u8, impl Fn(u8) -> f32>,
 ) -> Found<E, R> {
     let run = E / R;
+    let weights = importance.map(relative);
     let mut found = Found::ZERO;
     for (index, (x, codes)) in x.chunks_exact(run).zip(found.codes.chunks_exact_mut(run)).enumerate() {
-        let raw = encode(number::abs_max(x));
-        let scale = decode(raw);
+        let mut raw = (scales.encode)(number::abs_max(x));
+        if let Some(weights) = &weights {
+            let weights = &weights[index * run..][..run];
+            let mut least = nearest_error(x, weights, levels, (scales.decode)(raw));
+            for other in raw.saturating_sub(scales.reach)..=raw.saturating_add(scales.reach).min(scales.last)
+            {
+                let error = nearest_error(x, weights, levels, (scales.decode)(other));
+                if error < least {
+                    (least, raw) = (error, other);
+                }
+            }
+        }
+        let scale = (scales.decode)(raw);
         found.runs[index] = raw.into();
         for (code, x) in codes.iter_mut().zip(x) {
             let mut best = (levels[0] * scale - x).abs();
@@ -118,6 +142,17 @@ pub fn nearest_level<const E: usize, const R: usize>(
         }
     }
     found
+}
+
+/// The error of a run at a scale.
+#[inline(always)]
+fn nearest_error(x: &[f32], weights: &[f32], levels: &[f32], scale: f32) -> f32 {
+    let mut error = 0f32;
+    for (x, weight) in x.iter().zip(weights) {
+        let least = levels.iter().fold(f32::INFINITY, |least, level| (level * scale - x).abs().min(least));
+        error += weight * least * least;
+    }
+    error
 }
 
 /// The exponent for which the power of two in `max` meets the power of two in the largest level `top`; values

@@ -9,7 +9,7 @@
 //! [`grid`], [`shifted`] and [`alternating`] are searches of their own. Input is finite (checked before). A scale that comes out infinite or NaN,
 //! because sums overflowed, is returned as it is: storing it is refused there.
 //!
-//! Most take the importance of each weight, too: what a squared error of it costs, finite and not negative. It takes the place
+//! All take the importance of each weight, too: what a squared error of it costs, finite and not negative. It takes the place
 //! of the weights that a search has on its own.
 
 pub mod alternating;
@@ -17,6 +17,7 @@ pub mod grid;
 pub mod k;
 pub mod levels;
 pub mod range;
+pub mod rounding;
 pub mod shifted;
 
 /// What an algorithm found for a block of `E` weights in `R` runs.

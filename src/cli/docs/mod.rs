@@ -14,7 +14,7 @@ use gristmill_codegen::builder::{BuildError, Builder};
 use gristmill_codegen::cuda::CudaListed;
 use gristmill_codegen::emit::Listed;
 use gristmill_probe::families::{self, Device as ProbeDevice};
-use gristmill_spec::model::{DimRule, Format, Import, QuantizeRule, ShapeRules, SpecSet};
+use gristmill_spec::model::{DimRule, Format, Import, ShapeRules, SpecSet};
 use gristmill_spec::{check, render, shipped};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -109,9 +109,9 @@ fn formats(
         let quantizers: Vec<String> = format
             .quantizers
             .iter()
-            .map(|quantizer| match quantizer.rule {
-                QuantizeRule::Search(search) if search.weighs() => format!("{}\\*", quantizer.name),
-                QuantizeRule::Search(_) | QuantizeRule::Round(_) => quantizer.name.clone(),
+            .map(|quantizer| match quantizer.weighs(format) {
+                true => format!("{}\\*", quantizer.name),
+                false => quantizer.name.clone(),
             })
             .collect();
         writeln!(

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// Quantize weights: a safetensors or GGUF file to a GGUF file, or raw f32 to raw bytes
 ///
-/// Matrices whose rows are whole blocks of the format are quantized; other tensors are copied as they are. What GGUF has no
+/// Matrices whose rows are whole blocks of the format are quantized, and stacks of them, as experts have; other tensors are copied as they are. What GGUF has no
 /// type or no room for (BOOL, F8, more than four dimensions) is refused by name, before anything is written, unless it is named
 /// with --leave-out.
 #[derive(Debug, clap::Args)]
@@ -26,7 +26,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME")]
     pub(super) quantizer: Option<String>,
     /// Importance of columns, as llama.cpp's llama-imatrix writes it (GGUF): quantizers that search weigh errors by it. A
-    /// matrix that the file has nothing of is quantized without, and said so
+    /// matrix (of a stack, too) that the file has nothing of is quantized without, and said so
     #[arg(long, value_name = "FILE", conflicts_with = "raw")]
     pub(super) imatrix: Option<PathBuf>,
     /// A tensor that is not to be in the output; may be given several times

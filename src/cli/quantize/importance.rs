@@ -20,25 +20,26 @@ pub struct Weighing {
 }
 
 impl Weighing {
-    /// Reads the file. Each of `matrices` (name, elements of a row) that it knows has to have as many columns there, and it has to
-    /// know one at least.
+    /// Reads the file. Each of `tensors` (name, matrices, elements of a row) that it knows has to have as many there, and it has
+    /// to know one at least.
     ///
     /// # Errors
     /// [`CliError::Importance`], [`CliError::Usage`].
     pub fn open<'m>(
         path: &Path,
-        matrices: impl IntoIterator<Item = (&'m str, usize)>,
+        tensors: impl IntoIterator<Item = (&'m str, usize, usize)>,
     ) -> Result<Weighing, CliError> {
         let importance =
             Importance::open(path).map_err(|error| CliError::Importance { path: path.to_owned(), error })?;
         let mut known = 0;
-        for (tensor, k) in matrices {
+        for (tensor, matrices, k) in tensors {
             let Some(columns) = importance.tensor(tensor) else { continue };
-            if columns.k() != k || columns.matrices() != 1 {
+            if columns.k() != k || columns.matrices() != matrices {
                 return Err(CliError::usage(
                     format!(
-                        "tensor `{}` is a matrix of {k} columns; in `{}` it has {} by {} of them",
+                        "tensor `{}` is {} of {k} columns; in `{}` it has {} by {} of them",
                         Printable(tensor),
+                        if matrices == 1 { "a matrix".to_owned() } else { format!("{matrices} matrices") },
                         path.display(),
                         columns.matrices(),
                         columns.k()
@@ -62,9 +63,9 @@ impl Weighing {
         Ok(Weighing { name, importance })
     }
 
-    /// The importance of a tensor's columns; `None`: none was measured.
-    pub fn of(&self, tensor: &str) -> Option<&[f32]> {
-        self.importance.tensor(tensor)?.matrix(0)
+    /// The importance of the columns of one of a tensor's matrices; `None`: none was measured.
+    pub fn of(&self, tensor: &str, matrix: usize) -> Option<&[f32]> {
+        self.importance.tensor(tensor)?.matrix(matrix)
     }
 
     /// Says in the metadata what was used.
@@ -102,14 +103,18 @@ pub fn taken_by(kernel: &Quantizer) -> Result<(), CliError> {
     known.sort_unstable();
     known.dedup();
     Err(CliError::usage(
-        format!("{} takes no importance of columns: it searches for nothing", kernel.entry().name),
+        format!("{} takes no importance of columns: it searches for no scale", kernel.entry().name),
         format!("formats of this build whose quantizers do: {}; or leave --imatrix away", known.join(", ")),
     ))
 }
 
-/// The matrices that were quantized without importance, in one line.
-pub fn without(tensors: &[&str]) -> String {
-    let named: Vec<String> = tensors.iter().take(NAMED).map(|tensor| Printable(tensor).to_string()).collect();
+/// The tensors that were quantized without importance, with how many of how many matrices were, in one line.
+pub fn without(tensors: &[(&str, usize, usize)]) -> String {
+    let name = |(tensor, without, matrices): &(&str, usize, usize)| match matrices {
+        1 => Printable(tensor).to_string(),
+        matrices => format!("{} ({without} of {matrices} matrices)", Printable(tensor)),
+    };
+    let named: Vec<String> = tensors.iter().take(NAMED).map(name).collect();
     let more = tensors.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("without importance, of which the file has none: {}{more}", named.join(", "))

@@ -21,12 +21,39 @@ use std::path::Path;
 /// What becomes of a tensor.
 #[derive(Clone, Copy)]
 enum Fate {
-    /// Rows and elements of a row.
-    Quantize(usize, usize),
+    /// Matrices of `n` rows of `k` elements, one behind the other.
+    Quantize(Sizes),
     /// Copied in this type, with so many bytes.
     Copy { type_id: u32, bytes: u64 },
     /// Not written, as was asked for.
     Leave,
+}
+
+/// One matrix, or a stack of several: that of each expert.
+#[derive(Clone, Copy)]
+struct Sizes {
+    matrices: usize,
+    n: usize,
+    k: usize,
+}
+
+impl Sizes {
+    fn of(shape: &[u64], format: &FormatInfo) -> Option<Sizes> {
+        let (matrices, n, k) = match *shape {
+            [n, k] => (1, n, k),
+            // A number behind the tensor would be that of all its matrices.
+            [matrices, n, k] if format.tensor_tail.is_none() => (matrices, n, k),
+            _ => return None,
+        };
+        let size = |size: u64| usize::try_from(size).ok().filter(|size| *size > 0);
+        let sizes = Sizes { matrices: size(matrices)?, n: size(n)?, k: size(k)? };
+        format.tensor_bytes(sizes.rows()?, sizes.k).is_ok().then_some(sizes)
+    }
+
+    /// Of all matrices, if they can be counted.
+    fn rows(self) -> Option<usize> {
+        self.matrices.checked_mul(self.n)
+    }
 }
 
 /// Types of safetensors files that GGUF has too, with its ids.
@@ -53,6 +80,9 @@ struct Line {
     type_name: String,
     bytes: u64,
     difference: Option<Difference>,
+    /// Matrices that were quantized, and how many of them without importance.
+    matrices: usize,
+    without: usize,
 }
 
 /// The kernels, and the threads they run on.
@@ -113,16 +143,16 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
     }
     if let Some(path) = &arguments.imatrix {
         let matrices = fates.iter().filter_map(|(tensor, fate)| match fate {
-            Fate::Quantize(_, k) => Some((tensor.name(), *k)),
+            Fate::Quantize(sizes) => Some((tensor.name(), sizes.matrices, sizes.k)),
             Fate::Copy { .. } | Fate::Leave => None,
         });
         work.weighing = Some(Weighing::open(path, matrices)?);
     }
     for (tensor, fate) in &fates {
-        if let Fate::Quantize(n, k) = *fate {
+        if let Fate::Quantize(Sizes { matrices, n, k }) = *fate {
             // As f32, quantized, and back.
-            let need = Need::new().and(&[n, k], 8).and(&[format.tensor_bytes(n, k)?], 1);
-            let what = || format!("tensor `{}` ({n}x{k})", Printable(tensor.name()));
+            let need = Need::new().and(&[matrices, n, k], 8).and(&[format.tensor_bytes(matrices * n, k)?], 1);
+            let what = || format!("tensor `{}` ({})", Printable(tensor.name()), shape(tensor));
             need.check(what, "a tensor is quantized as a whole: free memory, or leave it out")?;
         }
     }
@@ -190,22 +220,15 @@ fn fate(
     format: &FormatInfo,
     types: &TypeNumbers,
 ) -> Result<Fate, String> {
-    let is_matrix = |shape: &[u64]| match shape {
-        [n, k] => Some((usize::try_from(*n).ok()?, usize::try_from(*k).ok()?)),
-        _ => None,
-    };
     // Without tile sizes they are copied as they are.
     let imported = tensor.gguf().is_some_and(|raw| {
         matches!(files::kind(types, &raw), files::Kind::Tiled(..))
             && files::matrix(raw.dims()).is_some_and(|(n, k)| types.tiles().of(n, k).is_ok())
     });
     if (tensor.dtype().is_some() || imported)
-        && let Some((n, k)) = is_matrix(tensor.shape())
-        && format.tensor_bytes(n, k).is_ok()
-        && n > 0
-        && k > 0
+        && let Some(sizes) = Sizes::of(tensor.shape(), format)
     {
-        return Ok(Fate::Quantize(n, k));
+        return Ok(Fate::Quantize(sizes));
     }
     if let Some(raw) = source.gguf().and_then(|file| file.tensor(tensor.name())) {
         return match raw.size() {
@@ -249,14 +272,21 @@ fn declare(
     for (tensor, fate) in fates {
         let dims: Vec<u64> = tensor.shape().iter().rev().copied().collect();
         match *fate {
-            Fate::Quantize(n, k) => {
-                writer.tensor(tensor.name(), &dims, type_id, work.format.tensor_bytes(n, k)? as u64)?;
+            Fate::Quantize(Sizes { matrices, n, k }) => {
+                let bytes = work.format.tensor_bytes(matrices * n, k)? as u64;
+                writer.tensor(tensor.name(), &dims, type_id, bytes)?;
             }
             Fate::Copy { type_id, bytes } => writer.tensor(tensor.name(), &dims, type_id, bytes)?,
             Fate::Leave => {}
         }
     }
     Ok(writer)
+}
+
+/// Sizes of a tensor, outermost first.
+fn shape(tensor: &SourceTensor<'_>) -> String {
+    let sizes: Vec<String> = tensor.shape().iter().map(u64::to_string).collect();
+    sizes.join("x")
 }
 
 /// Bytes that are copied at once.
@@ -268,13 +298,14 @@ fn one<W: Write>(
     fate: Fate,
     stream: &mut TensorStream<W>,
 ) -> Result<Line, CliError> {
-    let shape: Vec<String> = tensor.shape().iter().map(u64::to_string).collect();
     let mut line = Line {
         tensor: tensor.name().to_owned(),
-        shape: shape.join("x"),
+        shape: shape(tensor),
         type_name: String::new(),
         bytes: 0,
         difference: None,
+        matrices: 0,
+        without: 0,
     };
     match fate {
         Fate::Leave => line.type_name = format!("left out ({})", tensor.type_name().to_lowercase()),
@@ -290,20 +321,24 @@ fn one<W: Write>(
                 stream.data(tensor.name(), &piece)?;
             }
         }
-        Fate::Quantize(n, k) => {
+        Fate::Quantize(sizes) => {
             let values = values(work, tensor)?;
-            let importance = work.weighing.as_ref().and_then(|weighing| weighing.of(tensor.name()));
-            let quantized = quantize(work, &values, importance, n, k).map_err(|error| match error {
-                CliError::Runtime(error) => CliError::usage(
-                    format!("tensor `{}`: {error}", Printable(tensor.name())),
+            let of = |matrix| work.weighing.as_ref().and_then(|weighing| weighing.of(tensor.name(), matrix));
+            let importance: Vec<Option<&[f32]>> = (0..sizes.matrices).map(of).collect();
+            let quantized = quantize(work, &values, &importance, sizes).map_err(|(matrix, error)| {
+                let CliError::Runtime(error) = error else { return error };
+                let which = if sizes.matrices > 1 { format!(", matrix {matrix}") } else { String::new() };
+                CliError::usage(
+                    format!("tensor `{}`{which}: {error}", Printable(tensor.name())),
                     "another format or quantizer may take it",
-                ),
-                other => other,
+                )
             })?;
             stream.data(tensor.name(), &quantized)?;
             line.type_name = work.format.name.to_owned();
             line.bytes = quantized.len() as u64;
-            line.difference = Some(difference(work, &values, importance, &quantized, n, k)?);
+            line.without = importance.iter().filter(|importance| importance.is_none()).count();
+            line.matrices = sizes.matrices;
+            line.difference = Some(difference(work, &values, &importance, &quantized, sizes)?);
         }
     }
     Ok(line)
@@ -323,19 +358,24 @@ fn values(work: &Work, tensor: &SourceTensor<'_>) -> Result<Vec<f32>, CliError> 
     Ok(values)
 }
 
+/// Matrix by matrix; an error has the number of its matrix.
 fn quantize(
     work: &Work,
     values: &[f32],
-    importance: Option<&[f32]>,
-    n: usize,
-    k: usize,
-) -> Result<Vec<u8>, CliError> {
-    let format = work.format;
-    let kernel = Quantizer::new(&work.quantize.decide(Shape::matrix(n, k)))?;
-    let mut bytes = vec![0; format.tensor_bytes(n, k)?];
-    match importance {
-        Some(importance) => kernel.run_weighted(values, importance, n, k, &mut bytes, &work.threads)?,
-        None => kernel.run_on(values, n, k, &mut bytes, &work.threads)?,
+    importance: &[Option<&[f32]>],
+    Sizes { matrices, n, k }: Sizes,
+) -> Result<Vec<u8>, (usize, CliError)> {
+    let first = |error: gristmill::Error| (0, error.into());
+    let kernel = Quantizer::new(&work.quantize.decide(Shape::matrix(n, k))).map_err(first)?;
+    let each = work.format.tensor_bytes(n, k).map_err(first)?;
+    let mut bytes = vec![0; work.format.tensor_bytes(matrices * n, k).map_err(first)?];
+    let parts = values.chunks_exact(n * k).zip(bytes.chunks_exact_mut(each)).zip(importance);
+    for (matrix, ((values, bytes), importance)) in parts.enumerate() {
+        match importance {
+            Some(importance) => kernel.run_weighted(values, importance, n, k, bytes, &work.threads),
+            None => kernel.run_on(values, n, k, bytes, &work.threads),
+        }
+        .map_err(|error| (matrix, error.into()))?;
     }
     Ok(bytes)
 }
@@ -343,14 +383,14 @@ fn quantize(
 fn difference(
     work: &Work,
     values: &[f32],
-    importance: Option<&[f32]>,
+    importance: &[Option<&[f32]>],
     quantized: &[u8],
-    n: usize,
-    k: usize,
+    Sizes { matrices, n, k }: Sizes,
 ) -> Result<Difference, CliError> {
-    let kernel = Dequantizer::new(&work.dequantize.decide(Shape::matrix(n, k)))?;
-    let mut back = vec![0.0; n * k];
-    kernel.run_on(&QuantizedMatrix::new(work.format, n, k, quantized)?, &mut back, &work.threads)?;
+    let rows = matrices * n;
+    let kernel = Dequantizer::new(&work.dequantize.decide(Shape::matrix(rows, k)))?;
+    let mut back = vec![0.0; rows * k];
+    kernel.run_on(&QuantizedMatrix::new(work.format, rows, k, quantized)?, &mut back, &work.threads)?;
     let (mut error, mut energy, mut worst) = (0.0, 0.0, 0f64);
     for (x, q) in values.iter().zip(&back) {
         let (x, q) = (f64::from(*x), f64::from(*q));
@@ -359,15 +399,18 @@ fn difference(
         worst = worst.max((q - x).abs());
     }
     let nmse = |error: f64, energy: f64| if error == 0.0 { 0.0 } else { error / energy };
-    let weighted = importance.map(|importance| {
-        let (mut error, mut energy) = (0.0, 0.0);
-        for ((x, q), w) in values.iter().zip(&back).zip(importance.iter().cycle()) {
+    // Of the matrices that have importance.
+    let mut weighted = None;
+    for ((x, q), importance) in values.chunks_exact(n * k).zip(back.chunks_exact(n * k)).zip(importance) {
+        let Some(importance) = importance else { continue };
+        let (error, energy) = weighted.get_or_insert((0.0, 0.0));
+        for ((x, q), w) in x.iter().zip(q).zip(importance.iter().cycle()) {
             let (x, q, w) = (f64::from(*x), f64::from(*q), f64::from(*w));
-            error += w * (q - x) * (q - x);
-            energy += w * x * x;
+            *error += w * (q - x) * (q - x);
+            *energy += w * x * x;
         }
-        nmse(error, energy)
-    });
+    }
+    let weighted = weighted.map(|(error, energy)| nmse(error, energy));
     Ok(Difference { nmse: nmse(error, energy), weighted, worst })
 }
 
@@ -433,10 +476,10 @@ fn report(
     if let Some(imatrix) = &arguments.imatrix {
         let errors = "`weighted` is the NMSE with each column counted by its importance";
         writeln!(out, "errors weighed by {}; {errors}", imatrix.display())?;
-        let without: Vec<&str> = lines
+        let without: Vec<(&str, usize, usize)> = lines
             .iter()
-            .filter(|line| line.difference.is_some_and(|difference| difference.weighted.is_none()))
-            .map(|line| line.tensor.as_str())
+            .filter(|line| line.without > 0)
+            .map(|line| (line.tensor.as_str(), line.without, line.matrices))
             .collect();
         if !without.is_empty() {
             writeln!(out, "{}", importance::without(&without))?;
