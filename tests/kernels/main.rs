@@ -9,6 +9,7 @@ mod memory;
 mod oracle;
 mod packings;
 mod products;
+mod quality;
 #[path = "../../src/cli/random.rs"]
 #[allow(dead_code, reason = "the command uses the rest")]
 mod random;
