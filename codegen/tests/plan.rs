@@ -195,7 +195,7 @@ fn superblocks_stay_within_thirty_two_bits() {
             let numbers = match field.ty {
                 FieldType::Unsigned(bits) => [0, (1 << bits) - 1],
                 FieldType::Signed(bits) => [-(1 << (bits - 1)), (1 << (bits - 1)) - 1],
-                FieldType::Trit | FieldType::Scalar(_) => panic!("{}: no integer", format.name),
+                FieldType::Digit(_) | FieldType::Scalar(_) => panic!("{}: no integer", format.name),
             };
             numbers
                 .map(|raw: i64| (i64::from(field.times) * raw + i64::from(field.plus)).abs())

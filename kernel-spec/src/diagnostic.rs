@@ -31,7 +31,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("conflicting-keys", "keys that do not go together"),
     ("count-mismatch", "a field's values and the block's elements do not go into each other"),
     ("coverage-hole", "no kernel for what `coverage.toml` requires"),
-    ("digits-disagree", "base-3 digits that are described twice, or not at all"),
+    ("digits-disagree", "digits of bytes that are described twice, or not at all"),
     ("duplicate-gguf", "two formats claim one GGUF type id"),
     ("duplicate-name", "two things of one kind with the same name"),
     ("empty-file", "a spec file without content"),

@@ -9,7 +9,7 @@ use gristmill_spec::{SourceFile, check, render, shipped};
 use proptest::prelude::*;
 
 /// What the mutations put in: pieces that are almost right, and numbers at the edges.
-const PIECES: [&str; 40] = [
+const PIECES: [&str; 41] = [
     "0",
     "-1",
     "1",
@@ -43,6 +43,7 @@ const PIECES: [&str; 40] = [
     "\"tensor.f32\"",
     "\"u16\"",
     "\"trit\"",
+    "\"base6\"",
     "\"i2\"",
     "[1, 1, 1, 1, 1, 1, 1, 1, 1]",
     "[65536, 65536, 65536]",

@@ -58,7 +58,7 @@ fn raw(field: &Field, block: &[u8], index: u32) -> u64 {
             }
             value
         }
-        FieldLayout::Digits { most_significant_first, segments } => {
+        FieldLayout::Digits { most_significant_first, segments, .. } => {
             let (byte, digit) =
                 segments.iter().find_map(|s| find(s, index)).expect("every element has a digit");
             let power = if *most_significant_first { digit } else { 4 - digit };

@@ -7,8 +7,8 @@ use gristmill_spec::model::{Field, FieldLayout, FieldType, Scalar};
 pub(super) enum Place {
     /// Bit addresses, lowest bit of the value first.
     Bits(Vec<usize>),
-    /// A base-3 digit of a byte: the digit that counts `weight` in the five-digit number of the byte.
-    Digit { byte: usize, weight: u32 },
+    /// A digit of a byte: the one that counts `weight` in the number of the byte, which is below `numbers`.
+    Digit { byte: usize, weight: u32, base: u32, numbers: u32 },
 }
 
 /// Where every value of a field is.
@@ -24,8 +24,13 @@ pub(super) fn places(field: &Field) -> Vec<Place> {
                 Place::Bits(bits.collect())
             })
             .collect(),
-        FieldLayout::Digits { most_significant_first, segments } => {
-            let mut places = vec![Place::Digit { byte: 0, weight: 1 }; field.count as usize];
+        FieldLayout::Digits { radix, most_significant_first, segments } => {
+            let base = radix.base();
+            // As many digits as a byte can tell apart.
+            let digits = (1..=8).take_while(|digits| base.pow(*digits) <= 256).last().unwrap_or(1);
+            let numbers = base.pow(digits);
+            let place = Place::Digit { byte: 0, weight: 1, base, numbers };
+            let mut places = vec![place; field.count as usize];
             for segment in segments {
                 let steps: u32 = segment.digits.iter().map(|digit| digit.extent).product();
                 for step in 0..steps {
@@ -38,11 +43,14 @@ pub(super) fn places(field: &Field) -> Vec<Place> {
                         bit += i64::from(at) * digit.stride;
                         number += at * digit.digit;
                     }
-                    let power = if *most_significant_first { 4u32.saturating_sub(number) } else { number };
+                    let power =
+                        if *most_significant_first { (digits - 1).saturating_sub(number) } else { number };
                     if let Some(place) = places.get_mut(element as usize) {
                         *place = Place::Digit {
                             byte: usize::try_from(bit / 8).unwrap_or(0),
-                            weight: 3u32.pow(power),
+                            weight: base.pow(power),
+                            base,
+                            numbers,
                         };
                     }
                 }
@@ -66,7 +74,7 @@ impl Place {
             Place::Bits(bits) => {
                 bits.iter().rev().fold(0, |raw, bit| raw << 1 | u32::from(block[bit / 8] >> (bit % 8) & 1))
             }
-            Place::Digit { byte, weight } => five_digits(block[*byte]) / weight % 3,
+            Place::Digit { byte, weight, base, numbers } => number_of(block[*byte], *numbers) / weight % base,
         }
     }
 
@@ -82,19 +90,19 @@ impl Place {
                     }
                 }
             }
-            Place::Digit { byte, weight } => {
-                let number = five_digits(block[*byte]);
-                let number = number - number / weight % 3 * weight + raw % 3 * weight;
-                // The smallest byte that stands for the number, ceil(256 v / 243): at most 255.
-                block[*byte] = (256 * number).div_ceil(243) as u8;
+            Place::Digit { byte, weight, base, numbers } => {
+                let number = number_of(block[*byte], *numbers);
+                let number = number - number / weight % base * weight + raw % base * weight;
+                // The smallest byte that stands for the number: at most 255.
+                block[*byte] = (256 * number).div_ceil(*numbers) as u8;
             }
         }
     }
 }
 
-/// The five-digit number of base 3 that a byte stands for.
-fn five_digits(byte: u8) -> u32 {
-    u32::from(byte) * 243 / 256
+/// The number below `numbers` that a byte stands for.
+fn number_of(byte: u8, numbers: u32) -> u32 {
+    u32::from(byte) * numbers / 256
 }
 
 /// What the raw bits of a field are as numbers.
@@ -109,7 +117,7 @@ impl Raw for FieldType {
     fn signed(&self, raw: u32) -> i32 {
         match self {
             FieldType::Signed(bits) if raw >> (bits - 1) & 1 == 1 => raw as i32 - (1 << bits),
-            FieldType::Signed(_) | FieldType::Unsigned(_) | FieldType::Scalar(_) | FieldType::Trit => {
+            FieldType::Signed(_) | FieldType::Unsigned(_) | FieldType::Scalar(_) | FieldType::Digit(_) => {
                 raw as i32
             }
         }
@@ -118,7 +126,7 @@ impl Raw for FieldType {
     fn number(&self, raw: u32) -> Option<f64> {
         match self {
             FieldType::Scalar(scalar) => Some(number(*scalar, raw)),
-            FieldType::Signed(_) | FieldType::Unsigned(_) | FieldType::Trit => None,
+            FieldType::Signed(_) | FieldType::Unsigned(_) | FieldType::Digit(_) => None,
         }
     }
 }
@@ -176,14 +184,18 @@ mod tests {
 
     #[test]
     fn digits_read_back() {
-        let mut block = [0u8; 1];
-        for digits in 0..243u32 {
-            for power in 0..5 {
-                let place = Place::Digit { byte: 0, weight: 3u32.pow(power) };
-                place.write(&mut block, digits / 3u32.pow(power) % 3);
+        for (base, digits) in [(3u32, 5), (5, 3), (6, 3), (7, 2), (15, 2)] {
+            let mut block = [0u8; 1];
+            let numbers = base.pow(digits);
+            for number in 0..numbers {
+                for power in 0..digits {
+                    let weight = base.pow(power);
+                    let place = Place::Digit { byte: 0, weight, base, numbers };
+                    place.write(&mut block, number / weight % base);
+                }
+                assert_eq!(u32::from(block[0]), (256 * number).div_ceil(numbers), "base {base}");
+                assert_eq!(number_of(block[0], numbers), number, "base {base}");
             }
-            assert_eq!(u32::from(block[0]), (256 * digits).div_ceil(243));
-            assert_eq!(five_digits(block[0]), digits);
         }
     }
 

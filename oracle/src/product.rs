@@ -29,7 +29,7 @@ impl FormatOracle<'_> {
         let raw: Vec<u32> = match field.ty {
             FieldType::Unsigned(bits) => vec![0, (1 << bits) - 1],
             FieldType::Signed(bits) => vec![1 << (bits - 1), (1 << (bits - 1)) - 1],
-            FieldType::Trit => vec![0, 2],
+            FieldType::Digit(radix) => vec![0, radix.base() - 1],
             FieldType::Scalar(_) => return None,
         };
         use super::layout::Raw as _;

@@ -6,7 +6,7 @@
 //! * *spread*: several neighbouring values share a byte, which is read once for all of them;
 //! * *window*: values cross bytes; each is cut out of a 32-bit word.
 
-use gristmill_spec::model::{Digit, Field, FieldLayout, FieldType, Scalar, Segment, Slice};
+use gristmill_spec::model::{Digit, Field, FieldLayout, FieldType, Radix, Scalar, Segment, Slice};
 use std::fmt::Write;
 
 /// The loop shape found for a slice.
@@ -207,7 +207,7 @@ pub fn raw_type(field: &Field) -> &'static str {
     match field.ty {
         FieldType::Unsigned(bits) | FieldType::Signed(bits) if bits <= 8 => "u8",
         FieldType::Unsigned(_) | FieldType::Signed(_) => "u16",
-        FieldType::Trit => "u8",
+        FieldType::Digit(_) => "u8",
         FieldType::Scalar(Scalar::F32) => "u32",
         FieldType::Scalar(Scalar::F16 | Scalar::Bf16) => "u16",
         FieldType::Scalar(Scalar::E8m0Half | Scalar::Ue4m3Half) => "u8",
@@ -229,9 +229,9 @@ pub fn read_raw(field: &Field) -> String {
                 low += slice.bits;
             }
         }
-        FieldLayout::Digits { most_significant_first, segments } => {
+        FieldLayout::Digits { radix, most_significant_first, segments } => {
             for segment in segments {
-                read_digits(&mut out, segment, *most_significant_first);
+                read_digits(&mut out, segment, *radix, *most_significant_first);
             }
         }
     }
@@ -251,10 +251,11 @@ fn whole_bytes(field: &Field) -> Option<String> {
     Some(format!("[u{}::from_le_bytes([{}])]", slice.bits, bytes.join(", ")))
 }
 
-/// Base-3 digits: multiply by a power of three, keep the byte, and the product with 3 carries out the digit.
-fn read_digits(out: &mut String, segment: &Segment, most_significant_first: bool) {
+/// Digits: multiply by a power of the base, keep the byte, and the product with the base carries out the digit.
+fn read_digits(out: &mut String, segment: &Segment, radix: Radix, most_significant_first: bool) {
+    let (base, last) = (radix.base(), radix.digits() - 1);
     let digits = &segment.digits;
-    // The digit's number is constant in the innermost loops, so its power of three is too.
+    // The digit's number is constant in the innermost loops, so its power is too.
     let split = digits.iter().rposition(|d| d.digit != 0).map_or(0, |p| p + 1);
     let (outer, inner) = digits.split_at(split);
     let (mut elements, mut up, mut down) = (String::new(), String::new(), String::new());
@@ -283,14 +284,14 @@ fn read_digits(out: &mut String, segment: &Segment, most_significant_first: bool
             byte += i64::from(i) * digit.stride / 8;
             number += i * digit.digit;
         }
-        let power = 3u32.pow(if most_significant_first { number } else { 4 - number });
+        let power = base.pow(if most_significant_first { number } else { last - number });
         for (index, digit) in inner.iter().enumerate() {
             let _ = writeln!(out, "for i{index} in 0..{}usize {{", digit.extent);
         }
         // Steps down come last: the sum ends inside the block, so none of them can go below zero.
         let _ = writeln!(
             out,
-            "code[{element}{elements}] = ((u16::from(block[{byte}{up}{down}].wrapping_mul({power})) * 3) >> 8) as u8;"
+            "code[{element}{elements}] = ((u16::from(block[{byte}{up}{down}].wrapping_mul({power})) * {base}) >> 8) as u8;"
         );
         for _ in inner {
             out.push('}');
@@ -310,8 +311,8 @@ pub fn write_raw(field: &Field) -> String {
                 low += slice.bits;
             }
         }
-        FieldLayout::Digits { most_significant_first, segments } => {
-            write_digits(&mut out, segments, *most_significant_first);
+        FieldLayout::Digits { radix, most_significant_first, segments } => {
+            write_digits(&mut out, segments, *radix, *most_significant_first);
         }
     }
     out
@@ -371,8 +372,9 @@ fn write_slice(out: &mut String, slice: &Slice, low: u32, ty: &str) {
     }
 }
 
-/// Base-3 digits to bytes: v in five digits, stored as ceil(256 * v / 243).
-fn write_digits(out: &mut String, segments: &[Segment], most_significant_first: bool) {
+/// Digits to bytes: v in as many digits as a byte holds, stored as ceil(256 * v / the count of such numbers).
+fn write_digits(out: &mut String, segments: &[Segment], radix: Radix, most_significant_first: bool) {
+    let (base, digits, numbers) = (radix.base(), radix.digits(), radix.numbers());
     let places: Vec<(u32, i64, u32)> = segments
         .iter()
         .flat_map(|segment| {
@@ -395,10 +397,10 @@ fn write_digits(out: &mut String, segments: &[Segment], most_significant_first: 
     bytes.sort_unstable();
     bytes.dedup();
     // The table costs nothing at run time and keeps the loop free of index arithmetic.
-    let mut table: Vec<[u32; 5]> = vec![[u32::MAX; 5]; bytes.len()];
+    let mut table = vec![vec![u32::MAX; digits as usize]; bytes.len()];
     for (element, byte, number) in places {
         let row = bytes.binary_search(&byte).unwrap_or(0);
-        let place = if most_significant_first { number } else { 4 - number };
+        let place = if most_significant_first { number } else { digits - 1 - number };
         table[row][place as usize] = element;
     }
     let rows: Vec<String> = bytes
@@ -415,13 +417,13 @@ fn write_digits(out: &mut String, segments: &[Segment], most_significant_first: 
     let _ = writeln!(
         out,
         "// Byte, and the element of each digit from the most significant down.
-         const DIGITS: [(usize, [usize; 5]); {}] = [{}];
+         const DIGITS: [(usize, [usize; {digits}]); {}] = [{}];
          for (byte, elements) in DIGITS {{
              let mut number = 0u16;
              for element in elements {{
-                 number = number * 3 + u16::from(code.get(element).copied().unwrap_or(0));
+                 number = number * {base} + u16::from(code.get(element).copied().unwrap_or(0));
              }}
-             block[byte] = (number * 256).div_ceil(243) as u8;
+             block[byte] = (number * 256).div_ceil({numbers}) as u8;
          }}",
         rows.len(),
         rows.join(", ")
@@ -441,7 +443,7 @@ pub fn read_f32(field: &Field) -> String {
             };
             format!("{f}(raw)")
         }
-        FieldType::Unsigned(_) | FieldType::Signed(_) | FieldType::Trit => {
+        FieldType::Unsigned(_) | FieldType::Signed(_) | FieldType::Digit(_) => {
             format!("{} as f32", integer(field))
         }
     };
@@ -480,7 +482,9 @@ fn integer(field: &Field) -> String {
             };
             scaled(&extended, field)
         }
-        FieldType::Unsigned(_) | FieldType::Trit | FieldType::Scalar(_) => scaled("i32::from(raw)", field),
+        FieldType::Unsigned(_) | FieldType::Digit(_) | FieldType::Scalar(_) => {
+            scaled("i32::from(raw)", field)
+        }
     }
 }
 

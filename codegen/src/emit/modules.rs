@@ -216,7 +216,7 @@ fn strategy_words(plan: &FormatPlan<'_>) -> String {
                 .collect();
             words.join(" + ")
         }
-        FieldLayout::Digits { .. } => "base-3 digits by multiplication".to_string(),
+        FieldLayout::Digits { radix, .. } => format!("base-{} digits by multiplication", radix.base()),
     }
 }
 

@@ -70,7 +70,7 @@ fn integer_bits(field: &Field) -> u32 {
     match field.ty {
         FieldType::Unsigned(bits) | FieldType::Signed(bits) => bits,
         FieldType::Scalar(scalar) => scalar.bits(),
-        FieldType::Trit => 2,
+        FieldType::Digit(radix) => radix.code_bits(),
     }
 }
 

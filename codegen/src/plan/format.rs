@@ -2,7 +2,7 @@
 
 use super::divisors::lcm;
 use super::superblock::SuperBlock;
-use gristmill_spec::model::{Activations, Factor, FieldLayout, FieldType, Format, ValueMap};
+use gristmill_spec::model::{Activations, Factor, FieldType, Format, ValueMap};
 
 /// What is decided once for a format.
 #[derive(Clone, Debug)]
@@ -60,12 +60,16 @@ impl<'a> FormatPlan<'a> {
         let field = &format.fields[format.value.code];
         let code_bits = match field.ty {
             FieldType::Unsigned(bits) | FieldType::Signed(bits) => bits,
-            FieldType::Trit => 2,
+            FieldType::Digit(radix) => radix.code_bits(),
             // Refused by the checks.
             FieldType::Scalar(scalar) => scalar.bits(),
         };
-        let radix = matches!(field.layout, FieldLayout::Digits { .. });
-        let codes = if radix { 3 } else { 1u32.checked_shl(code_bits).unwrap_or(u32::MAX) };
+        let codes = match field.ty {
+            FieldType::Digit(radix) => radix.base(),
+            FieldType::Unsigned(_) | FieldType::Signed(_) | FieldType::Scalar(_) => {
+                1u32.checked_shl(code_bits).unwrap_or(u32::MAX)
+            }
+        };
         let meant = match &format.value.map {
             ValueMap::Affine { .. } => codes,
             ValueMap::Levels(levels) => levels.len() as u32,

@@ -96,7 +96,7 @@ impl RunTerm {
         let (low, high) = match field.ty {
             FieldType::Unsigned(bits) => (0, (1i64 << bits) - 1),
             FieldType::Signed(bits) => (-(1i64 << (bits - 1)), (1i64 << (bits - 1)) - 1),
-            FieldType::Trit => (0, 2),
+            FieldType::Digit(radix) => (0, i64::from(radix.base()) - 1),
             FieldType::Scalar(_) => return None,
         };
         let number = |raw: i64| i64::from(field.times) * raw + i64::from(field.plus);

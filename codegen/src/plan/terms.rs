@@ -93,7 +93,7 @@ impl TermTypes {
 fn scalar(plan: &FormatPlan<'_>, field: usize) -> Scalar {
     match plan.format.fields[field].ty {
         FieldType::Scalar(scalar) => scalar,
-        FieldType::Unsigned(_) | FieldType::Signed(_) | FieldType::Trit => Scalar::F32,
+        FieldType::Unsigned(_) | FieldType::Signed(_) | FieldType::Digit(_) => Scalar::F32,
     }
 }
 

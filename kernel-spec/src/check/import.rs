@@ -123,7 +123,10 @@ impl Tile<'_> {
         let (FieldLayout::Bits(target), Some(width)) = (&field.layout, bits_of(field.ty)) else {
             return refuse(
                 "wrong-field-type",
-                format!("field `{}` holds base-3 digits, whose rows can't be told apart by bits", field.name),
+                format!(
+                    "field `{}` holds digits that share bytes, whose rows can't be told apart by bits",
+                    field.name
+                ),
             );
         };
         let bits = |part: &RawPart| if place.whole { width } else { part.slice.bits };

@@ -1,8 +1,8 @@
 //! Proof that the fields of a block cover its bits exactly once.
 
 use super::bits::{BitMap, Conflict, Uncovered};
-use crate::model::{FieldLayout, FieldType, Segment, Slice};
-use crate::parse::format::{RawField, RawFormat, bits_of};
+use crate::model::{FieldLayout, FieldType, Radix, Segment, Slice};
+use crate::parse::format::{RawField, RawFormat};
 use crate::toml_walk::{At, Span};
 
 /// Who owns a bit: a declared gap or a field.
@@ -39,7 +39,7 @@ impl Map<'_> {
     fn field(&mut self, index: usize, field: &RawField) -> bool {
         let result = match &field.layout {
             FieldLayout::Bits(slices) => self.slices(index, field.count, slices).map(|()| true),
-            FieldLayout::Digits { segments, .. } => self.segments(index, field, segments),
+            FieldLayout::Digits { radix, segments, .. } => self.segments(index, field, *radix, segments),
         };
         match result {
             Ok(sound) => sound,
@@ -70,11 +70,13 @@ impl Map<'_> {
         &mut self,
         index: usize,
         field: &RawField,
+        radix: Radix,
         segments: &[Segment],
     ) -> Result<bool, Conflict<Owner>> {
         let file = self.raw.file;
         let total = self.bits.len() as i64;
-        let mut digits = vec![false; self.block.value as usize * 5];
+        let most = radix.digits();
+        let mut digits = vec![false; (self.block.value * most) as usize];
         let mut elements = vec![false; field.count as usize];
         let report = |message: String| file.report(file.error("digits-disagree", field.layout_span, message));
         for segment in segments {
@@ -83,14 +85,17 @@ impl Map<'_> {
                     return Err(Conflict::Beyond(if step.bit < 0 { step.bit } else { step.bit + 7 }));
                 }
                 let byte = step.bit as usize / 8;
-                if step.digit > 4 {
+                if step.digit >= most {
                     report(format!(
-                        "element {} is digit {} of byte {byte}; a byte holds five, 0 to 4",
-                        step.element, step.digit
+                        "element {} is digit {} of byte {byte}; a byte holds {}, 0 to {}",
+                        step.element,
+                        step.digit,
+                        ["two", "three", "four", "five"][(most - 2) as usize],
+                        most - 1
                     ));
                     return Ok(false);
                 }
-                if std::mem::replace(&mut digits[byte * 5 + step.digit as usize], true) {
+                if std::mem::replace(&mut digits[byte * most as usize + step.digit as usize], true) {
                     report(format!(
                         "digit {} of byte {byte} is described twice (again for element {})",
                         step.digit, step.element
@@ -209,7 +214,7 @@ fn steps(segment: &Segment) -> impl Iterator<Item = Step> {
 /// Codes that a field's value can take, lowest and highest.
 pub(super) fn code_range(ty: FieldType) -> Option<(i64, i64)> {
     match ty {
-        FieldType::Trit => Some((0, 2)),
+        FieldType::Digit(radix) => Some((0, i64::from(radix.base()) - 1)),
         FieldType::Unsigned(bits) => Some((0, (1 << bits) - 1)),
         FieldType::Signed(bits) => Some((-(1 << (bits - 1)), (1 << (bits - 1)) - 1)),
         FieldType::Scalar(_) => None,
@@ -218,5 +223,9 @@ pub(super) fn code_range(ty: FieldType) -> Option<(i64, i64)> {
 
 /// Bits that a code takes in a packing.
 pub(super) fn code_bits(ty: FieldType) -> u32 {
-    bits_of(ty).unwrap_or(2)
+    match ty {
+        FieldType::Digit(radix) => radix.code_bits(),
+        FieldType::Unsigned(bits) | FieldType::Signed(bits) => bits,
+        FieldType::Scalar(scalar) => scalar.bits(),
+    }
 }

@@ -11,8 +11,8 @@ pub(super) fn fits(raw: &RawFormat<'_>, checked: &Checked, search: Search) -> Re
     let parts = Parts { raw };
     let code = raw.fields.get(value.code).ok_or("its codes are not known")?;
     let Some((0, top)) = code_range(code.ty.value) else { return Err("its codes are signed".to_owned()) };
-    if code.ty.value == FieldType::Trit {
-        return Err("its codes are trits".to_owned());
+    if let FieldType::Digit(radix) = code.ty.value {
+        return Err(format!("its codes are {radix}"));
     }
     let grid = matches!(search, Search::GridSearch { .. });
     if !grid && (value.shift.is_some() || value.signs.is_some() || value.unit != 1.0) {

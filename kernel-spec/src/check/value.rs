@@ -277,11 +277,11 @@ impl<'a> Context<'a> {
             );
             return None;
         }
-        if field.ty.value == FieldType::Trit {
+        if let FieldType::Digit(radix) = field.ty.value {
             self.error(
                 "wrong-field-type",
                 name.span,
-                format!("`{}` holds trits; they can't be a scale", name.value),
+                format!("`{}` holds {radix}; they can't be a scale", name.value),
             );
             return None;
         }

@@ -37,8 +37,57 @@ pub enum FieldType {
     Signed(u32),
     /// A floating-point number.
     Scalar(Scalar),
-    /// A base-3 digit, several to a byte (see [`FieldLayout::Digits`]).
-    Trit,
+    /// A digit, several to a byte (see [`FieldLayout::Digits`]).
+    Digit(Radix),
+}
+
+/// The base of digits that share bytes: one of which at least two fit into a byte and that is no power of two, whose digits
+/// are bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Radix(u32);
+
+impl Radix {
+    /// That of trits.
+    pub const THREE: Radix = Radix(3);
+
+    /// 3, 5, 6, 7 and 9 to 15.
+    pub const fn new(base: u32) -> Option<Radix> {
+        if base < 3 || base > 15 || base.is_power_of_two() { None } else { Some(Radix(base)) }
+    }
+
+    /// The base.
+    pub const fn base(self) -> u32 {
+        self.0
+    }
+
+    /// As many digits as fit into a byte: five of base 3, three of 5 and 6, two of the others.
+    pub const fn digits(self) -> u32 {
+        match self.0 {
+            3 => 5,
+            5 | 6 => 3,
+            _ => 2,
+        }
+    }
+
+    /// The numbers of so many digits, at most 243.
+    pub const fn numbers(self) -> u32 {
+        self.0.pow(self.digits())
+    }
+
+    /// Bits that a digit takes on its own.
+    pub const fn code_bits(self) -> u32 {
+        u32::BITS - (self.0 - 1).leading_zeros()
+    }
+}
+
+/// What fields of such digits hold.
+impl std::fmt::Display for Radix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self {
+            Radix::THREE => f.write_str("trits"),
+            Radix(base) => write!(f, "digits of base {base}"),
+        }
+    }
 }
 
 /// A block format: what the bytes of quantized weights mean.
@@ -111,8 +160,10 @@ pub struct Field {
 pub enum FieldLayout {
     /// Bit slices, concatenated from the lowest bits to the highest. Usually one.
     Bits(Vec<Slice>),
-    /// Base-3 digits in bytes: a byte holds `ceil(256 * v / 243)` of a five-digit number v.
+    /// Digits in bytes: a byte holds `ceil(256 * v / radix.numbers())` of a number v of `radix.digits()` digits.
     Digits {
+        /// Their base.
+        radix: Radix,
         /// Digit 0 is the most significant (TQ1_0) or the least significant one (IQ1_BN).
         most_significant_first: bool,
         /// Which element is which digit of which byte.
@@ -153,7 +204,7 @@ impl Slice {
     }
 }
 
-/// A run of base-3 digits: all index tuples of `digits`, each naming an element, a byte and a digit.
+/// A run of digits: all index tuples of `digits`, each naming an element, a byte and a digit.
 #[derive(Clone, Debug)]
 pub struct Segment {
     /// First element.

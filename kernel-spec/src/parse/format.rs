@@ -2,7 +2,7 @@
 
 use super::name::ident;
 use super::value::{self, RawQuantizer, RawValue};
-use crate::model::{Digit, FieldLayout, FieldType, Scalar, Segment, SegmentDigit, Slice};
+use crate::model::{Digit, FieldLayout, FieldType, Radix, Scalar, Segment, SegmentDigit, Slice};
 use crate::toml_walk::{At, File, Node, Span, Table};
 use toml::de::DeTable;
 
@@ -143,13 +143,16 @@ fn field(table: &Table<'_>) -> Option<RawField> {
 fn field_type(node: &Node<'_>) -> Option<At<FieldType>> {
     let at = node.string()?;
     let known = match at.value.as_str() {
-        "trit" => Some(FieldType::Trit),
-        name => scalar(name).map(FieldType::Scalar).or_else(|| integer_type(name)),
+        "trit" => Some(FieldType::Digit(Radix::THREE)),
+        name => {
+            scalar(name).map(FieldType::Scalar).or_else(|| integer_type(name)).or_else(|| digit_type(name))
+        }
     };
     if known.is_none() {
         let message = format!("unknown field type `{}`", at.value.escape_debug());
         node.file.report(node.file.error("unknown-name", at.span, message).label("no such type").help(
-            "known: `u1` to `u16`, `i2` to `i16`, `f16`, `bf16`, `f32`, `e8m0-half`, `ue4m3-half`, `trit`",
+            "known: `u1` to `u16`, `i2` to `i16`, `f16`, `bf16`, `f32`, `e8m0-half`, `ue4m3-half`, `trit`, `base5` to \
+             `base7`, `base9` to `base15`",
         ));
     }
     known.map(|value| At { value, span: at.span })
@@ -165,6 +168,13 @@ fn integer_type(name: &str) -> Option<FieldType> {
     }
 }
 
+/// Digits of another base than 3, whose digits are called trits.
+fn digit_type(name: &str) -> Option<FieldType> {
+    let digits = name.strip_prefix("base")?;
+    let base: u32 = digits.parse().ok().filter(|base: &u32| base.to_string() == digits)?;
+    Radix::new(base).filter(|radix| *radix != Radix::THREE).map(FieldType::Digit)
+}
+
 /// A scalar type by its spelling in specs.
 pub(crate) fn scalar(name: &str) -> Option<Scalar> {
     match name {
@@ -177,36 +187,39 @@ pub(crate) fn scalar(name: &str) -> Option<Scalar> {
     }
 }
 
-/// Width of a type in bits; a trit has none.
+/// Width of a type in bits; digits that share bytes have none.
 pub(crate) fn bits_of(ty: FieldType) -> Option<u32> {
     match ty {
         FieldType::Unsigned(bits) | FieldType::Signed(bits) => Some(bits),
         FieldType::Scalar(scalar) => Some(scalar.bits()),
-        FieldType::Trit => None,
+        FieldType::Digit(_) => None,
     }
 }
 
 /// The layout of a field, how many values it holds, and where it is written.
 fn layout(table: &Table<'_>, ty: FieldType, known: bool) -> Option<(FieldLayout, u32, Span)> {
     let file = table.file;
-    let misplaced: &[&str] =
-        if ty == FieldType::Trit { &["layout", "parts"] } else { &["digits", "segments"] };
+    let radix = match ty {
+        FieldType::Digit(radix) => Some(radix),
+        FieldType::Unsigned(_) | FieldType::Signed(_) | FieldType::Scalar(_) => None,
+    };
+    let misplaced: &[&str] = if radix.is_some() { &["layout", "parts"] } else { &["digits", "segments"] };
     if known {
         for key in misplaced {
             if let Some(span) = table.key_span(key) {
                 let message = format!("`{key}` does not belong to a field of this type");
-                let help = if ty == FieldType::Trit {
-                    "a trit field has `digits` and `segments`"
+                let help = if radix.is_some() {
+                    "a field of trits or other digits has `digits` and `segments`"
                 } else {
-                    "only a trit field has `digits` and `segments`; others have `layout` or `parts`"
+                    "only fields of trits and other digits have `digits` and `segments`; others have `layout` or `parts`"
                 };
                 file.report(file.error("conflicting-keys", span, message).help(help));
                 return None;
             }
         }
     }
-    if ty == FieldType::Trit {
-        return digits(table);
+    if let Some(radix) = radix {
+        return digits(table, radix);
     }
     let (layout, parts) = (table.get("layout"), table.get("parts"));
     if let (Some(layout), Some(span)) = (&layout, table.key_span("parts")) {
@@ -306,7 +319,7 @@ pub(crate) fn same_length(table: &Table<'_>, shape: usize, key: &'static str, ot
     None
 }
 
-fn digits(table: &Table<'_>) -> Option<(FieldLayout, u32, Span)> {
+fn digits(table: &Table<'_>, radix: Radix) -> Option<(FieldLayout, u32, Span)> {
     let order = table.need("digits").and_then(|n| {
         n.word("digit order", &[("most-significant-first", true), ("least-significant-first", false)])
     });
@@ -321,7 +334,7 @@ fn digits(table: &Table<'_>) -> Option<(FieldLayout, u32, Span)> {
         return None;
     }
     let segments = segments.into_iter().map(|(segment, _)| segment).collect();
-    Some((FieldLayout::Digits { most_significant_first: order.value, segments }, count, span))
+    Some((FieldLayout::Digits { radix, most_significant_first: order.value, segments }, count, span))
 }
 
 fn segment(node: &Node<'_>) -> Option<(Segment, u32)> {
@@ -343,7 +356,7 @@ fn segment(node: &Node<'_>) -> Option<(Segment, u32)> {
     same_length(&table, shape.len(), "digit", digit.len())?;
     let offset = offset?;
     if offset % 8 != 0 || stride.iter().any(|at| at.value % 8 != 0) {
-        let message = "base-3 digits live in whole bytes: `offset` and `stride` must be multiples of 8";
+        let message = "digits live in whole bytes: `offset` and `stride` must be multiples of 8";
         table.file.report(table.file.error("out-of-range", node.span, message));
         return None;
     }

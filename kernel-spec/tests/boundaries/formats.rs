@@ -72,7 +72,7 @@ scale = "tensor.f32"
 "#;
 
 #[test]
-fn digits_of_base_three() {
+fn digits_that_share_bytes() {
     let cases: &[Case] = &[
         ("as it stands", &[]),
         (
@@ -116,6 +116,37 @@ fn digits_of_base_three() {
                 ("\"tensor.f32\"", "[\"s\"]"),
             ],
         ),
+        (
+            "three digits of base five",
+            &[
+                ("\"trit\"", "\"base5\""),
+                ("shape = [2, 5], element = [5, 1]", "shape = [2, 3], element = [3, 1]"),
+                ("elements = 10", "elements = 6"),
+            ],
+        ),
+        ("five digits of base five", &[("\"trit\"", "\"base5\"")]),
+        (
+            "three digits of base seven",
+            &[
+                ("\"trit\"", "\"base7\""),
+                ("shape = [2, 5], element = [5, 1]", "shape = [2, 3], element = [3, 1]"),
+                ("elements = 10", "elements = 6"),
+            ],
+        ),
+        (
+            "five levels and six",
+            &[
+                ("\"trit\"", "\"base5\""),
+                ("shape = [2, 5], element = [5, 1]", "shape = [2, 3], element = [3, 1]"),
+                ("elements = 10", "elements = 6"),
+                ("zero = 1", "levels = [0, 1, 2, 3, 4, 5]"),
+            ],
+        ),
+        ("base fifteen, five digits", &[("\"trit\"", "\"base15\"")]),
+        ("trits by another name", &[("\"trit\"", "\"base3\"")]),
+        ("three bits by another name", &[("\"trit\"", "\"base8\"")]),
+        ("one digit to a byte", &[("\"trit\"", "\"base16\"")]),
+        ("a zero in front", &[("\"trit\"", "\"base05\"")]),
     ];
     let text = answers("formats/x.toml", TRITS, cases, &shipped_of(&["/activations/"]), |set| {
         of_format(&set.formats[0], set)

@@ -43,7 +43,7 @@ struct Codes {
 fn codes(oracle: &FormatOracle<'_>) -> Codes {
     let value = &oracle.format().value;
     let count = match oracle.format().fields[value.code].ty {
-        FieldType::Trit => 3,
+        FieldType::Digit(radix) => radix.base(),
         FieldType::Unsigned(bits) | FieldType::Signed(bits) => 1u32 << bits.min(16),
         FieldType::Scalar(_) => 0,
     };
@@ -147,7 +147,7 @@ fn extreme(oracle: &FormatOracle<'_>, index: usize, lowest: bool) -> u32 {
     let ones = match oracle.format().fields[index].ty {
         FieldType::Unsigned(bits) => ((1u64 << bits) - 1) as u32,
         FieldType::Signed(bits) => (1u32 << (bits - 1)) - 1,
-        FieldType::Trit => 2,
+        FieldType::Digit(radix) => radix.base() - 1,
         FieldType::Scalar(_) => 0,
     };
     if let Some(shift) = value.shift.as_ref().filter(|shift| shift.field == index) {

@@ -68,7 +68,7 @@ pub fn sweeps(oracle: &FormatOracle<'_>, whole: bool) -> Vec<Sweep> {
 fn raws(ty: FieldType, whole: bool) -> Vec<u32> {
     match ty {
         FieldType::Scalar(scalar) => floats(scalar, whole),
-        FieldType::Trit => (0..3).collect(),
+        FieldType::Digit(radix) => (0..radix.base()).collect(),
         FieldType::Unsigned(bits) | FieldType::Signed(bits) if bits <= 8 => (0..1 << bits).collect(),
         FieldType::Unsigned(bits) | FieldType::Signed(bits) => {
             let powers = (0..bits).map(|bit| 1 << bit);

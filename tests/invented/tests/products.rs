@@ -1,6 +1,6 @@
 //! Formats invented for this test, described in TOML alone, against decoders written by hand: every kernel
 //! that the compiler makes of them, on every ISA of this machine. None of them has the shape of a shipped
-//! format: odd block sizes, codes across byte borders, split planes, row headers, radix 3, scales of scales,
+//! format: odd block sizes, codes across byte borders, split planes, row headers, digits of base 3, 5 and 7, scales of scales,
 //! tables with gaps, a codebook with signs and shifts, one whose elements are not neighbours. Some are multiplied by table lookup too, by variants that a
 //! kernel file of this test lists.
 
@@ -161,7 +161,24 @@ fn decode_levels4(b: &[u8], _: f32) -> Option<Vec<f32>> {
     Some((0..36).map(|i| d * LEVELS[usize::from(b[2 + i % 9] >> (2 * (i / 9)) & 3)]).collect())
 }
 
-const ALL: [(&str, Decode); 18] = [
+/// The last byte holds digits 0 and 2 of its number.
+fn decode_fives(b: &[u8], _: f32) -> Option<Vec<f32>> {
+    const LEVELS: [f32; 5] = [-7.0, -2.0, 0.0, 2.0, 9.0];
+    let place = |i: usize| if i < 30 { (i / 3, i % 3) } else { (10, [0, 2][i - 30]) };
+    let digit = |(byte, number): (usize, usize)| {
+        let v = usize::from(b[2 + byte]) * 125 / 256;
+        [v % 5, v / 5 % 5, v / 25][number]
+    };
+    Some((0..32).map(|i| half_at(b, 0) * LEVELS[digit(place(i))]).collect())
+}
+
+fn decode_sevens(b: &[u8], _: f32) -> Option<Vec<f32>> {
+    let number = |i: usize| u32::from(b[2 + i % 32]) * 49 / 256;
+    let digit = |i: usize| if i < 32 { number(i) / 7 } else { number(i) % 7 };
+    Some((0..64).map(|i| half_at(b, 0) * (digit(i) as f32 - 3.0)).collect())
+}
+
+const ALL: [(&str, Decode); 20] = [
     ("odd20", decode_odd20),
     ("split3", decode_split3),
     ("seq3", decode_seq3),
@@ -180,6 +197,8 @@ const ALL: [(&str, Decode); 18] = [
     ("cross_product", decode_cross_product),
     ("trits_down", decode_trits_down),
     ("levels4", decode_levels4),
+    ("fives", decode_fives),
+    ("sevens", decode_sevens),
 ];
 
 /// A small generator of our own: the same numbers everywhere, forever.
@@ -417,6 +436,8 @@ fn quantizers_round_trip() {
             .expect("valid codes");
         let bound = match format.name {
             "trits" => 1.0,
+            // Three steps to the largest.
+            "sevens" => 0.5 / 3.0 + 1e-3,
             // Fifteen steps over a range of at most two in each run.
             "six_runs" => 0.08,
             _ => 0.26,

@@ -80,11 +80,12 @@ impl Drawn {
     /// The raw value `index` of a field.
     fn raw(&self, block: &[u8], field: usize, index: usize) -> u32 {
         let field = &self.fields[field];
-        if field.kind == Kind::Trit {
-            let (byte, power) = field.trits[index];
-            // The number whose 256 / 243 fold, rounded up, the byte is.
-            let number = u32::from(block[byte]) * 243 / 256;
-            return number / 3u32.pow(power) % 3;
+        if let Kind::Digit(base) = field.kind {
+            let (byte, power) = field.digits[index];
+            let numbers = base.pow(Kind::to_a_byte(base));
+            // The number whose 256 / numbers fold, rounded up, the byte is.
+            let number = u32::from(block[byte]) * numbers / 256;
+            return number / base.pow(power) % base;
         }
         let mut raw = 0;
         for (at, bit) in field.bits[index].iter().enumerate() {
@@ -95,11 +96,12 @@ impl Drawn {
 
     fn set(&self, block: &mut [u8], field: usize, index: usize, raw: u32) {
         let field = &self.fields[field];
-        if field.kind == Kind::Trit {
-            let (byte, power) = field.trits[index];
-            let number = u32::from(block[byte]) * 243 / 256;
-            let number = number + (raw * 3u32.pow(power)) - number / 3u32.pow(power) % 3 * 3u32.pow(power);
-            block[byte] = (number * 256).div_ceil(243) as u8;
+        if let Kind::Digit(base) = field.kind {
+            let (byte, power) = field.digits[index];
+            let (numbers, weight) = (base.pow(Kind::to_a_byte(base)), base.pow(power));
+            let number = u32::from(block[byte]) * numbers / 256;
+            let number = number + raw * weight - number / weight % base * weight;
+            block[byte] = (number * 256).div_ceil(numbers) as u8;
             return;
         }
         for (at, bit) in field.bits[index].iter().enumerate() {

@@ -56,7 +56,7 @@ fn field(name: &str, kind: Kind, count: usize) -> Field {
         times: 1,
         plus: 0,
         bits: Vec::new(),
-        trits: Vec::new(),
+        digits: Vec::new(),
         text: String::new(),
     }
 }
@@ -73,7 +73,8 @@ fn codes(random: &mut Random, elements: usize) -> (Kind, Map, usize) {
         return found;
     }
     let kind = match random.below(100) {
-        0..15 => Kind::Trit,
+        0..9 => Kind::Digit(3),
+        9..15 => Kind::Digit(pick(random, &[5, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15])),
         15..75 => Kind::Unsigned(pick(random, &[1, 1, 2, 2, 2, 3, 3, 4, 4, 4, 5, 6, 7, 8, 8])),
         75..98 => Kind::Signed(pick(random, &[2, 2, 3, 4, 4, 5, 6, 7, 8, 8])),
         _ => pick(random, &[Kind::Unsigned(9), Kind::Unsigned(12), Kind::Signed(10), Kind::Signed(16)]),
@@ -386,7 +387,7 @@ fn names_and_order(random: &mut Random, drawn: &mut Drawn) {
     drawn.fields = order.iter().map(|&old| drawn.fields[old].clone()).collect();
 }
 
-/// What is placed of a field: a part of its bits, or the bytes of a segment of trits.
+/// What is placed of a field: a part of its bits, or the bytes of a segment of digits.
 enum Piece {
     Part { field: usize },
     Segment { field: usize, first: usize, digits: usize },
@@ -395,11 +396,13 @@ enum Piece {
 fn lay_out(random: &mut Random, drawn: &mut Drawn) {
     let (mut pieces, mut slices) = (Vec::new(), Vec::new());
     for (at, field) in drawn.fields.iter().enumerate() {
-        if field.kind == Kind::Trit {
+        if let Kind::Digit(base) = field.kind {
+            let room = Kind::to_a_byte(base) as usize;
             let mut first = 0;
             while first < field.count {
                 let rest = field.count - first;
-                let most: Vec<usize> = [5, 5, 5, 4, 3, 2, 1].into_iter().filter(|d| *d <= rest).collect();
+                let most: Vec<usize> =
+                    [5, 5, 5, 4, 3, 2, 1].into_iter().filter(|d| *d <= rest.min(room)).collect();
                 let digits = if slices.len() > 6 { 1 } else { pick(random, &most) };
                 let all = rest / digits;
                 let bytes = if slices.len() > 6 || chance(random, 60) {
@@ -442,12 +445,14 @@ fn lay_out(random: &mut Random, drawn: &mut Drawn) {
             }
             Piece::Segment { field: at, first, digits } => {
                 let field = &mut drawn.fields[at];
-                field.trits.resize(field.count, (usize::MAX, 0));
-                let (said, trits) = segment(random, placed, first, digits);
+                let Kind::Digit(base) = field.kind else { unreachable!("segments are of digits") };
+                let room = Kind::to_a_byte(base) as usize;
+                field.digits.resize(field.count, (usize::MAX, 0));
+                let (said, places) = segment(random, placed, first, (digits, room));
                 words[at].push(said);
-                for (element, byte, number) in trits {
-                    let power = if most_significant_first { 4 - number } else { number };
-                    field.trits[element] = (byte, power as u32);
+                for (element, byte, number) in places {
+                    let power = if most_significant_first { room - 1 - number } else { number };
+                    field.digits[element] = (byte, power as u32);
                 }
             }
         }
@@ -455,7 +460,7 @@ fn lay_out(random: &mut Random, drawn: &mut Drawn) {
     for (field, words) in drawn.fields.iter_mut().zip(words) {
         let order = if most_significant_first { "most" } else { "least" };
         field.text = match (&words[..], field.kind) {
-            (words, Kind::Trit) => {
+            (words, Kind::Digit(_)) => {
                 format!("digits = \"{order}-significant-first\"\nsegments = [{}]\n", words.join(", "))
             }
             ([_], _) if text::is_default(field) => String::new(),
@@ -465,12 +470,13 @@ fn lay_out(random: &mut Random, drawn: &mut Drawn) {
     }
 }
 
-/// A segment of `digits` trits in each of some bytes: its words, and the element, byte and number of each trit.
+/// A segment of `digits` digits in each of some bytes, which have `room` for so many: its words, and the element, byte and
+/// number of each digit.
 fn segment(
     random: &mut Random,
     placed: &super::places::Placed,
     first: usize,
-    digits: usize,
+    (digits, room): (usize, usize),
 ) -> (String, Vec<(usize, usize, usize)>) {
     // Loops: steps, what one adds to the byte's index, and to the digit's number.
     struct Loop {
@@ -486,17 +492,21 @@ fn segment(
         let byte = placed.shape[at + 1..].iter().product();
         loops.push(Loop { steps, stride, byte, digit: 0, element: 0 });
     }
-    let of_trits: &[(usize, usize)] = match (digits, random.below(2)) {
+    // Steps, and how far apart the digits are.
+    let of_digits: &[(usize, usize)] = match (digits, random.below(2)) {
         (1, _) => &[],
         (2, 0) => &[(2, 1)],
+        (2, _) if room == 2 => &[(2, 1)],
+        (2, _) if room == 3 => &[(2, 2)],
         (2, _) => pick(random, &[&[(2, 2)], &[(2, 3)], &[(2, 4)]]),
         (3, 0) => &[(3, 1)],
+        (3, _) if room == 3 => &[(3, 1)],
         (3, _) => &[(3, 2)],
         (4, 0) => &[(4, 1)],
         (4, _) => pick(random, &[&[(2, 2), (2, 1)], &[(2, 1), (2, 2)], &[(2, 3), (2, 1)]]),
         _ => &[(5, 1)],
     };
-    loops.extend(of_trits.iter().map(|&(steps, digit)| Loop {
+    loops.extend(of_digits.iter().map(|&(steps, digit)| Loop {
         steps,
         stride: 0,
         byte: 0,
@@ -512,7 +522,7 @@ fn segment(
         loops[at].element = weight;
         weight *= loops[at].steps;
     }
-    let mut trits = Vec::new();
+    let mut places = Vec::new();
     for step in 0..weight {
         let (mut rest, mut element, mut byte, mut number) = (step, first, 0, 0);
         for each in &loops {
@@ -522,7 +532,7 @@ fn segment(
             byte += i * each.byte;
             number += i * each.digit;
         }
-        trits.push((element, placed.first[byte] / 8, number));
+        places.push((element, placed.first[byte] / 8, number));
     }
     let list = |of: &dyn Fn(&Loop) -> i64| format!("{:?}", loops.iter().map(of).collect::<Vec<i64>>());
     let said = format!(
@@ -533,5 +543,5 @@ fn segment(
         list(&|l| l.digit as i64),
         placed.first[0]
     );
-    (said, trits)
+    (said, places)
 }

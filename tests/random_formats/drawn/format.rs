@@ -6,7 +6,8 @@ pub enum Kind {
     Unsigned(u32),
     Signed(u32),
     Float(Float),
-    Trit,
+    /// A digit of this base, several to a byte.
+    Digit(u32),
 }
 
 /// Floating-point types.
@@ -28,10 +29,10 @@ pub struct Field {
     /// An integer factor counts as `times * raw + plus`.
     pub times: i64,
     pub plus: i64,
-    /// Bit addresses of each value, its lowest bit first; empty for trits.
+    /// Bit addresses of each value, its lowest bit first; empty for digits.
     pub bits: Vec<Vec<usize>>,
-    /// Byte of each trit, and how many digits of the byte's number are less significant.
-    pub trits: Vec<(usize, u32)>,
+    /// Byte of each digit, and how many digits of the byte's number are less significant.
+    pub digits: Vec<(usize, u32)>,
     /// `layout`, `parts` or `digits` and `segments`, as TOML.
     pub text: String,
 }
@@ -122,12 +123,12 @@ impl Float {
 }
 
 impl Kind {
-    /// Width of a value in bits; none for trits.
+    /// Width of a value in bits; none for digits.
     pub fn bits(self) -> u32 {
         match self {
             Kind::Unsigned(bits) | Kind::Signed(bits) => bits,
             Kind::Float(float) => float.bits(),
-            Kind::Trit => 0,
+            Kind::Digit(_) => 0,
         }
     }
 
@@ -136,16 +137,22 @@ impl Kind {
             Kind::Unsigned(bits) => format!("u{bits}"),
             Kind::Signed(bits) => format!("i{bits}"),
             Kind::Float(float) => float.name().to_owned(),
-            Kind::Trit => "trit".to_owned(),
+            Kind::Digit(3) => "trit".to_owned(),
+            Kind::Digit(base) => format!("base{base}"),
         }
     }
 
     /// Raw codes.
     pub fn codes(self) -> u32 {
         match self {
-            Kind::Trit => 3,
+            Kind::Digit(base) => base,
             other => 1 << other.bits(),
         }
+    }
+
+    /// Digits of base `b` to a byte: the most for which `b` to that power is no more than the bytes that there are.
+    pub fn to_a_byte(base: u32) -> u32 {
+        (1..).take_while(|digits| base.pow(*digits) <= 256).last().unwrap_or(0)
     }
 
     /// A raw value as an integer.

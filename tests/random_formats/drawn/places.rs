@@ -8,7 +8,7 @@ use crate::random::Random;
 pub struct Slice {
     pub bits: usize,
     pub count: usize,
-    /// Bytes of trits, which lie on byte boundaries.
+    /// Bytes of digits, which lie on byte boundaries.
     pub is_bytes: bool,
 }
 

@@ -347,7 +347,7 @@ struct Codes {
 }
 
 fn codes(format: &Format, field: &Field) -> Codes {
-    let FieldLayout::Digits { most_significant_first, segments } = &field.layout else {
+    let FieldLayout::Digits { radix, most_significant_first, segments } = &field.layout else {
         return Codes {
             tables: String::new(),
             declare: String::new(),
@@ -361,10 +361,11 @@ fn codes(format: &Format, field: &Field) -> Codes {
     bytes.sort_unstable();
     bytes.dedup();
     // Elements of each byte from the most significant digit down; one more than there are: none, a 0.
-    let mut rows = vec![[count; 5]; bytes.len()];
+    let (base, digits, numbers) = (radix.base(), radix.digits(), radix.numbers());
+    let mut rows = vec![vec![count; digits as usize]; bytes.len()];
     for (element, (byte, number)) in places.iter().enumerate() {
         let row = bytes.binary_search(byte).unwrap_or(0);
-        let place = if *most_significant_first { *number } else { 4 - number };
+        let place = if *most_significant_first { *number } else { digits - 1 - number };
         rows[row][place as usize] = element as u32;
     }
     let list =
@@ -377,7 +378,7 @@ fn codes(format: &Format, field: &Field) -> Codes {
 GM_TABLE u16 digit_elements[{}] = {{{}}};
 ",
             list(&mut bytes.iter()),
-            5 * n,
+            digits as usize * n,
             list(&mut rows.iter().flatten()),
         ),
         declare: format!(
@@ -390,11 +391,12 @@ GM_TABLE u16 digit_elements[{}] = {{{}}};
         gm_sync_warp();
         for (u32 i = gm_lane(); i < {n}; i += 32) {{
             u32 number = 0;
-            for (u32 d = 0; d < 5; d++) number = number * 3 + all_codes[codes + digit_elements[i * 5 + d]];
-            const u32 byte = (number * 256 + 242) / 243;
+            for (u32 d = 0; d < {digits}; d++) number = number * {base} + all_codes[codes + digit_elements[i * {digits} + d]];
+            const u32 byte = (number * 256 + {}) / {numbers};
             gm_shared_or(all_words, words + digit_bytes[i] / 4, byte << (8 * (digit_bytes[i] % 4)));
         }}
-        gm_sync_warp();"
+        gm_sync_warp();",
+            numbers - 1
         ),
     }
 }

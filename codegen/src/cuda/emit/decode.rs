@@ -68,6 +68,12 @@ fn whole_bytes(field: &Field, slice: &Slice) -> bool {
 const BLOCK: &str = "const Bytes &bytes, u32 at";
 const BYTES: &str = "template <class Bytes> ";
 
+/// Numbers in comments.
+const WORDS: [&str; 16] = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
+    "twelve", "thirteen", "fourteen", "fifteen",
+];
+
 /// `raw_NAME(bytes, at, i)`: the bits of value i.
 fn raw(field: &Field) -> String {
     let name = &field.name;
@@ -106,25 +112,29 @@ fn raw(field: &Field) -> String {
             }
             out.push_str("    return raw;\n}\n\n");
         }
-        FieldLayout::Digits { most_significant_first, segments } => {
-            // A byte times a power of three has the digit in front.
-            let power = |digit: u32| 3u32.pow(if *most_significant_first { digit } else { 4 - digit });
+        FieldLayout::Digits { radix, most_significant_first, segments } => {
+            // A byte times a power of the base has the digit in front.
+            let (base, last) = (radix.base(), radix.digits() - 1);
+            let power = |digit: u32| base.pow(if *most_significant_first { digit } else { last - digit });
             let places: Vec<String> = places(field.count, segments)
                 .iter()
                 .map(|(byte, digit)| (byte << 7 | power(*digit)).to_string())
                 .collect();
             let _ = writeln!(
                 out,
-                "// Of each element, its byte * 128 + the power of three that brings its digit to the front.
+                "// Of each element, its byte * 128 + the power of {word} that brings its digit to the front.
 GM_TABLE u32 places_{name}[{count}] = {{{places}}};
 
-// A byte holds ceil(256 * v / 243) of five base-3 digits: times a power of three, the next digit carries out.
+// A byte holds ceil(256 * v / {numbers}) of {digits} base-{base} digits: times a power of {word}, the next digit carries out.
 {BYTES}GM_DEVICE u32 raw_{name}({BLOCK}, u32 i) {{
     const u32 place = places_{name}[i];
-    return ((u32)gm_read<u8>(bytes, at + (place >> 7)) * (place & 127) & 0xff) * 3 >> 8;
+    return ((u32)gm_read<u8>(bytes, at + (place >> 7)) * (place & 127) & 0xff) * {base} >> 8;
 }}
 ",
                 count = field.count,
+                numbers = radix.numbers(),
+                word = WORDS[base as usize],
+                digits = WORDS[radix.digits() as usize],
                 places = places.join(", "),
             );
         }
@@ -457,7 +467,7 @@ fn values(plan: &FormatPlan<'_>) -> String {
         let mut values = shift.values.clone();
         let bits = match field.ty {
             FieldType::Unsigned(bits) => bits,
-            FieldType::Signed(_) | FieldType::Scalar(_) | FieldType::Trit => 1,
+            FieldType::Signed(_) | FieldType::Scalar(_) | FieldType::Digit(_) => 1,
         };
         values.resize(1 << bits, 0);
         let _ = writeln!(before, "GM_TABLE {int} shifts[{}] = {{{}}};\n", values.len(), numbers(values));
@@ -495,7 +505,7 @@ fn as_float(field: &Field) -> String {
             Scalar::E8m0Half => format!("gm_e8m0_half_to_f32((u8){raw})"),
             Scalar::Ue4m3Half => format!("gm_ue4m3_half_to_f32((u8){raw})"),
         },
-        FieldType::Unsigned(_) | FieldType::Trit => integer(format!("(i32){raw}")),
+        FieldType::Unsigned(_) | FieldType::Digit(_) => integer(format!("(i32){raw}")),
         FieldType::Signed(bits) => integer(format!("(i32)({raw} << {0}) >> {0}", 32 - bits)),
     }
 }

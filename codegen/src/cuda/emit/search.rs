@@ -43,7 +43,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer, function: &str) ->
         FieldType::Scalar(Scalar::E8m0Half | Scalar::Ue4m3Half)
         | FieldType::Unsigned(_)
         | FieldType::Signed(_)
-        | FieldType::Trit => {
+        | FieldType::Digit(_) => {
             return Err(Error::passed(plan.format, "its quantizer can store f16, bf16 and f32 scales only"));
         }
     };
@@ -217,7 +217,7 @@ fn largest(field: &Field) -> f32 {
     let top = match field.ty {
         FieldType::Unsigned(bits) => (1i32 << bits) - 1,
         FieldType::Signed(bits) => (1i32 << (bits - 1)) - 1,
-        FieldType::Scalar(_) | FieldType::Trit => 1,
+        FieldType::Scalar(_) | FieldType::Digit(_) => 1,
     };
     (field.times * top + field.plus) as f32
 }
@@ -226,7 +226,7 @@ fn largest(field: &Field) -> f32 {
 fn raw(field: &Field, factor: &str) -> String {
     let bits = match field.ty {
         FieldType::Unsigned(bits) | FieldType::Signed(bits) => bits,
-        FieldType::Scalar(_) | FieldType::Trit => 8,
+        FieldType::Scalar(_) | FieldType::Digit(_) => 8,
     };
     format!(
         "(u32)((gm_to_i32({factor}) - ({})) / ({})) & {:#x}u",
