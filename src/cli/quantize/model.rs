@@ -325,14 +325,7 @@ fn one<W: Write>(
             let values = values(work, tensor)?;
             let of = |matrix| work.weighing.as_ref().and_then(|weighing| weighing.of(tensor.name(), matrix));
             let importance: Vec<Option<&[f32]>> = (0..sizes.matrices).map(of).collect();
-            let quantized = quantize(work, &values, &importance, sizes).map_err(|failed| {
-                let (matrix, error) = *failed;
-                let which = if sizes.matrices > 1 { format!(", matrix {matrix}") } else { String::new() };
-                CliError::usage(
-                    format!("tensor `{}`{which}: {error}", Printable(tensor.name())),
-                    "another format or quantizer may take it",
-                )
-            })?;
+            let quantized = quantize(work, tensor.name(), &values, &importance, sizes)?;
             stream.data(tensor.name(), &quantized)?;
             line.type_name = work.format.name.to_owned();
             line.bytes = quantized.len() as u64;
@@ -358,14 +351,22 @@ fn values(work: &Work, tensor: &SourceTensor<'_>) -> Result<Vec<f32>, CliError> 
     Ok(values)
 }
 
-/// Matrix by matrix; an error has the number of its matrix.
+/// Matrix by matrix.
 fn quantize(
     work: &Work,
+    tensor: &str,
     values: &[f32],
     importance: &[Option<&[f32]>],
     Sizes { matrices, n, k }: Sizes,
-) -> Result<Vec<u8>, Box<(usize, gristmill::Error)>> {
-    let first = |error| Box::new((0, error));
+) -> Result<Vec<u8>, CliError> {
+    let refused = |matrix: usize, error: gristmill::Error| {
+        let which = if matrices > 1 { format!(", matrix {matrix}") } else { String::new() };
+        CliError::usage(
+            format!("tensor `{}`{which}: {error}", Printable(tensor)),
+            "another format or quantizer may take it",
+        )
+    };
+    let first = |error| refused(0, error);
     let kernel = Quantizer::new(&work.quantize.decide(Shape::matrix(n, k))).map_err(first)?;
     let each = work.format.tensor_bytes(n, k).map_err(first)?;
     let mut bytes = vec![0; work.format.tensor_bytes(matrices * n, k).map_err(first)?];
@@ -375,7 +376,7 @@ fn quantize(
             Some(importance) => kernel.run_weighted(values, importance, n, k, bytes, &work.threads),
             None => kernel.run_on(values, n, k, bytes, &work.threads),
         }
-        .map_err(|error| Box::new((matrix, error)))?;
+        .map_err(|error| refused(matrix, error))?;
     }
     Ok(bytes)
 }
