@@ -1,10 +1,11 @@
-//! Layers on the program's own threads: here a pool of rayon's (with the feature `rayon`), and threads behind a trait.
+//! Layers on the program's own threads: here those of rayon (with the feature `rayon`), and threads behind a trait.
 //!
-//!     cargo run --release --example own_threads
+//!     cargo run --release --features rayon --example own_threads
 
 use gristmill::gguf::{LayerOptions, Model};
-use gristmill::{Executor, Input, Threads};
+use gristmill::{Executor, Input, RayonGlobal, Threads};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Threads for each job. An engine would hand the parts to threads that it keeps.
 struct Scoped(usize);
@@ -40,12 +41,14 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let alone = outputs(&Threads::single())?;
     // A grain so small that even these products are divided.
-    let rayon = rayon::ThreadPoolBuilder::new().num_threads(3).build()?;
-    for threads in [Threads::lent(rayon)?, Threads::lent(Scoped(2))?].map(|threads| threads.with_grain(1)) {
+    let pool = Arc::new(rayon::ThreadPoolBuilder::new().num_threads(3).build()?);
+    let lent = [Threads::lent(Arc::clone(&pool))?, Threads::lent(RayonGlobal)?, Threads::lent(Scoped(2))?];
+    for threads in lent.map(|threads| threads.with_grain(1)) {
         println!("{} threads", threads.count());
         if outputs(&threads)? != alone {
             return Err("other threads give other bits".into());
         }
     }
+    println!("the pool is still the program's: {}", pool.install(|| (0..10).sum::<i32>()));
     Ok(())
 }

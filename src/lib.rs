@@ -40,8 +40,8 @@ assert!(memory.bits_per_weight < 2.1);
 "#
 )]
 //!
-//! The folder `examples` of the repository has small programs: `minimal`, `gguf_layer`, `receipts`, `custom_format`, and `downstream`,
-//! a crate with a format and a kernel of its own.
+//! The folder `examples` of the repository has small programs: `minimal`, `gguf_layer`, `shared_activations`, `own_threads`, `receipts`,
+//! `custom_format`, `engine_stream` (a CUDA stream that an engine lends), and `downstream`, a crate with a format and a kernel of its own.
 
 /// The code in pages compiles and runs.
 #[cfg(all(doctest, feature = "bitnet"))]

@@ -12,6 +12,8 @@ mod minimal;
 mod own_threads;
 #[path = "../examples/receipts.rs"]
 mod receipts;
+#[path = "../examples/shared_activations.rs"]
+mod shared_activations;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -39,4 +41,9 @@ fn own_threads_runs() -> Outcome {
 #[test]
 fn receipts_runs() -> Outcome {
     receipts::main()
+}
+
+#[test]
+fn shared_activations_runs() -> Outcome {
+    shared_activations::main()
 }

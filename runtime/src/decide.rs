@@ -62,7 +62,7 @@ impl Registry {
     /// # Errors
     /// [`Error::Environment`] for a variable that can't be understood; what names a kernel or packing that is not there.
     pub fn prepare_from_env(&'static self, request: &Request<'_>) -> Result<Prepared, Error> {
-        self.prepare_tuned(request, CpuProfile::detect(), &Restrict::from_env()?, Tuning::from_env(self)?)
+        self.prepare_tuned(request, CpuProfile::detect(), &Restrict::from_env()?, &Tuning::from_env(self)?)
     }
 
     /// Resolves a request for any processor and restriction, so that a choice can be asked for

@@ -417,7 +417,10 @@ pub enum Error {
         position: usize,
     },
     /// An operand is not on the kernel's device.
-    #[error("kernel `{kernel}` runs on cuda:{index}, an operand is elsewhere")]
+    #[error(
+        "kernel `{kernel}` runs on cuda:{index}, an operand is elsewhere\n  help: operands are of the stream that the kernel's handle was \
+         made for; `DeviceBuffer::lent` lends memory of another stream, behind an event"
+    )]
     WrongDevice {
         /// The kernel.
         kernel: &'static str,
@@ -563,6 +566,14 @@ pub enum Error {
         count: usize,
         /// What the system said.
         why: String,
+    },
+    /// A processor that a thread can't be kept on.
+    #[error(
+        "processor {cpu} is not one that this program may use\n  help: the number is the system's, as in `taskset -pc $$` on Linux"
+    )]
+    Processor {
+        /// Its number.
+        cpu: usize,
     },
     /// Two registries have one name for what is not the same.
     #[error(

@@ -1,6 +1,9 @@
 //! Threads of the program around the library, lent to its kernels.
 
-/// Threads that somebody else owns: an engine's own, say, or rayon's (`rayon::ThreadPool`, with the feature `rayon`).
+use std::sync::Arc;
+
+/// Threads that somebody else owns: an engine's own, say, or rayon's (`rayon::ThreadPool` and [`RayonGlobal`], with the feature
+/// `rayon`). An [`Arc`] of an executor is one too, for a program that goes on using its threads.
 /// [`Threads::lent`](crate::Threads::lent) makes kernels run on them, so that a program has no second pool of threads that
 /// wait for work.
 ///
@@ -44,6 +47,16 @@ pub trait Executor: Send + Sync {
     fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync));
 }
 
+impl<E: Executor + ?Sized> Executor for Arc<E> {
+    fn count(&self) -> usize {
+        (**self).count()
+    }
+
+    fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
+        (**self).run(parts, part);
+    }
+}
+
 /// Handing over a part costs about what it costs `rayon::join`; a job allocates, and wakes threads that sleep. A call from a
 /// thread of another pool waits for the job without working on it.
 #[cfg(feature = "rayon")]
@@ -53,7 +66,61 @@ impl Executor for rayon::ThreadPool {
     }
 
     fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
-        use rayon::prelude::*;
-        self.install(|| (0..parts).into_par_iter().with_max_len(1).for_each(part));
+        self.install(|| on_rayon(parts, part));
+    }
+}
+
+/// The threads that rayon's parallel iterators run on, those of `RAYON_NUM_THREADS`: candle and others work on them. A call from a
+/// thread of another pool of rayon's runs on that pool. Costs are those of a `rayon::ThreadPool`.
+///
+/// ```
+/// use gristmill_runtime::{RayonGlobal, Threads};
+///
+/// let threads = Threads::lent(RayonGlobal)?;
+/// assert_eq!(threads.count(), rayon::current_num_threads());
+/// # Ok::<(), gristmill_runtime::Error>(())
+/// ```
+#[cfg(feature = "rayon")]
+#[derive(Clone, Copy, Debug)]
+pub struct RayonGlobal;
+
+#[cfg(feature = "rayon")]
+impl Executor for RayonGlobal {
+    fn count(&self) -> usize {
+        rayon::current_num_threads()
+    }
+
+    fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
+        on_rayon(parts, part);
+    }
+}
+
+#[cfg(feature = "rayon")]
+fn on_rayon(parts: usize, part: &(dyn Fn(usize) + Sync)) {
+    use rayon::prelude::*;
+    (0..parts).into_par_iter().with_max_len(1).for_each(part);
+}
+
+#[cfg(all(test, feature = "rayon"))]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+
+    #[test]
+    fn parts_run_on_rayons_threads() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("two threads");
+        let pool = Arc::new(pool);
+        let executors: [(&dyn Executor, usize); 3] =
+            [(&*pool, 2), (&pool, 2), (&RayonGlobal, rayon::current_num_threads())];
+        for (executor, count) in executors {
+            assert_eq!(executor.count(), count);
+            let seen = Mutex::new(BTreeSet::new());
+            executor.run(50, &|part| {
+                assert!(rayon::current_thread_index().is_some(), "the calling thread is none of rayon's");
+                assert!(seen.lock().expect("nothing panics").insert(part), "{part} twice");
+            });
+            assert_eq!(seen.into_inner().expect("nothing panics"), (0..50).collect());
+        }
     }
 }

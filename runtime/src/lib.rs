@@ -89,6 +89,8 @@ pub use decide::{Decision, Prepared};
 pub use device::{CpuProfile, Device};
 pub use error::Error;
 pub use executor::Executor;
+#[cfg(feature = "rayon")]
+pub use executor::RayonGlobal;
 pub use experts::{ExpertInput, Experts, Routes};
 pub use from_memory::FromMemory;
 pub use gpu::{CudaVersion, GpuProfile, NoGpu};

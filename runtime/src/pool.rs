@@ -27,6 +27,11 @@ const NUMBER: u64 = OPEN << 1;
 /// The most workers that a pool may have: as many as can be counted inside a job.
 pub(crate) const MOST_WORKERS: u64 = INSIDE;
 
+/// Keeps the calling thread on processor `cpu`; `false` if this program may not use it.
+pub(crate) fn pin(cpu: usize) -> bool {
+    cpu < NUMBERED_CPUS && core_affinity::set_for_current(core_affinity::CoreId { id: cpu })
+}
+
 /// What workers do with a part.
 type Work<'w> = dyn Fn(usize) + Sync + 'w;
 
@@ -121,23 +126,18 @@ impl Pool {
         let mut pool = Pool { shared, workers: Vec::with_capacity(workers) };
         for index in 0..workers {
             let cpu = cpus.get(index).copied();
-            let refused =
-                || format!("processor {} is not one that this program may use", cpu.unwrap_or_default());
-            if cpu.is_some_and(|cpu| cpu >= NUMBERED_CPUS) {
-                return Err(refused());
-            }
             let shared = Arc::clone(&pool.shared);
             let (tell, told) = channel();
             let run = move || {
                 // The caller waits for this word; were it gone, there would be nobody to tell.
-                let _ = tell
-                    .send(cpu.is_none_or(|id| core_affinity::set_for_current(core_affinity::CoreId { id })));
+                let _ = tell.send(cpu.is_none_or(pin));
                 shared.serve(index);
             };
             let thread = Builder::new().name(format!("gristmill-{}", index + 1)).spawn(run);
             pool.workers.push(thread.map_err(|error| error.to_string())?);
             if !told.recv().unwrap_or(false) {
-                return Err(refused());
+                let cpu = cpu.unwrap_or_default();
+                return Err(format!("processor {cpu} is not one that this program may use"));
             }
         }
         let workers = pool.workers.iter().map(|worker| worker.thread().clone()).collect();

@@ -3,7 +3,7 @@
 use crate::division::{self, PARTS_PER_THREAD};
 use crate::error::Error;
 use crate::executor::Executor;
-use crate::pool::{MOST_WORKERS, Pool};
+use crate::pool::{self, MOST_WORKERS, Pool};
 use std::convert::Infallible;
 use std::fmt;
 use std::ops::Range;
@@ -35,7 +35,7 @@ pub struct ThreadOptions {
     /// Threads that work on a job, the calling one included, up to [`MAX_THREADS`]. 1 (or 0) is the calling thread alone.
     pub count: usize,
     /// Processors (as the system numbers them) for the threads besides the calling one, one each; those without
-    /// one run where the system puts them. The calling thread is the caller's to pin.
+    /// one run where the system puts them. [`Threads::pin_caller`] pins the calling thread.
     pub cpus: Vec<usize>,
     /// How long a thread looks for the next job, keeping its processor busy, before it sleeps.
     pub spin: Duration,
@@ -138,6 +138,15 @@ impl Threads {
             }
         };
         Ok(Threads { others, count, grain: GRAIN })
+    }
+
+    /// Keeps the thread that calls this on processor `cpu` (as the system numbers them), also after its jobs:
+    /// [`ThreadOptions::cpus`] are those of the others.
+    ///
+    /// # Errors
+    /// [`Error::Processor`] if it is not one that this program may use; the thread then stays where it was.
+    pub fn pin_caller(cpu: usize) -> Result<(), Error> {
+        if pool::pin(cpu) { Ok(()) } else { Err(Error::Processor { cpu }) }
     }
 
     /// Sets the work, in multiply-accumulates, below which a job is not divided further.
@@ -480,6 +489,27 @@ mod tests {
     fn a_processor_that_is_not_there_is_an_error() {
         let options = ThreadOptions { count: 2, cpus: vec![usize::MAX], ..ThreadOptions::default() };
         assert!(matches!(Threads::with_options(&options), Err(Error::Threads { count: 2, .. })));
+    }
+
+    #[test]
+    fn the_calling_thread_can_be_pinned() {
+        let allowed = || core_affinity::get_core_ids().unwrap_or_default();
+        for cpu in [1023, 1024, usize::MAX] {
+            assert_eq!(Threads::pin_caller(cpu), Err(Error::Processor { cpu }));
+        }
+        let Some(last) = allowed().last().copied() else {
+            eprintln!("skipped: the system names no processors");
+            return;
+        };
+        // Tests share a process and not a thread.
+        std::thread::spawn(move || {
+            assert_eq!(Threads::pin_caller(last.id), Ok(()));
+            if cfg!(target_os = "linux") {
+                assert_eq!(allowed(), [last], "the system knows");
+            }
+        })
+        .join()
+        .expect("pinned");
     }
 
     #[test]

@@ -19,7 +19,7 @@
 use crate::device::CpuProfile;
 use crate::error::Error;
 use crate::gpu::GpuProfile;
-use crate::registry::{KernelId, Registry};
+use crate::registry::{Entry, KernelId, Registry};
 use crate::request::Shape;
 use gristmill_spec::vocab::Op;
 use std::fmt::Write;
@@ -173,25 +173,17 @@ impl Tuning {
         }
     }
 
-    /// What the file that `GRISTMILL_TUNING` names says of `registry`; read once for each registry. What of it can't be used is
-    /// in [`set_aside`](Tuning::set_aside).
+    /// What the file that `GRISTMILL_TUNING` names says of `registry`, read now: a program that makes many layers reads it once and
+    /// gives it to each of them ([`LinearOptions::tuning`](crate::LinearOptions::tuning)). What of it can't be used is in
+    /// [`set_aside`](Tuning::set_aside).
     ///
     /// # Errors
     /// [`Error::Environment`] where it names a file that can't be read or is larger than [`LARGEST`](Tuning::LARGEST): who
     /// asked for measured orders is told that there are none.
-    pub fn from_env(registry: &'static Registry) -> Result<&'static Tuning, Error> {
-        static READ: OnceLock<std::sync::Mutex<Vec<(usize, &'static Tuning)>>> = OnceLock::new();
-        static NONE: Tuning = Tuning::none();
+    pub fn from_env(registry: &Registry) -> Result<Tuning, Error> {
         let Some(path) = std::env::var_os("GRISTMILL_TUNING").filter(|path| !path.is_empty()) else {
-            return Ok(&NONE);
+            return Ok(Tuning::none());
         };
-        let key = std::ptr::from_ref(registry).addr();
-        let known = READ.get_or_init(Default::default);
-        // Nothing panics while it is held.
-        let mut known = known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some((_, tuning)) = known.iter().find(|(known, _)| *known == key) {
-            return Ok(tuning);
-        }
         let path = Path::new(&path);
         let text = text_of(path).map_err(|why| Error::Environment {
             variable: "GRISTMILL_TUNING",
@@ -200,10 +192,7 @@ impl Tuning {
                 "the file {why}\n  help: `gristmill tune` writes one; unset the variable to go without"
             ),
         })?;
-        // Registries are static and few; so is what is read for them.
-        let tuning: &'static Tuning = Box::leak(Box::new(Tuning::parse(&text, registry, cpu())));
-        known.push((key, tuning));
-        Ok(tuning)
+        Ok(Tuning::parse(&text, registry, cpu()))
     }
 
     fn aside(line: usize, why: String) -> Tuning {
@@ -225,6 +214,8 @@ impl Tuning {
             Some(_) | None => return Tuning::aside(1, format!("it does not begin with `{HEAD}`")),
         }
         let mut tuning = Tuning::none();
+        let mut by_id: Vec<&Entry> = registry.entries.iter().collect();
+        by_id.sort_unstable_by_key(|entry| entry.id.0);
         // `None` before the first part; in a part that is set aside its lines are skipped.
         let mut part: Option<Option<&str>> = None;
         for (line, text) in lines.filter(|(_, line)| !line.is_empty()) {
@@ -242,7 +233,7 @@ impl Tuning {
             match part {
                 None => return Tuning::aside(line, "no line `cpu NAME` or `gpu NAME` before it".to_owned()),
                 Some(None) => {}
-                Some(Some(on)) => match parse_line(text, on, registry, &mut aside) {
+                Some(Some(on)) => match parse_line(text, on, registry, &by_id, &mut aside) {
                     Ok(measured) if measured.order.is_empty() => {}
                     Ok(measured) => tuning.measured.push(measured),
                     Err(why) => aside(why),
@@ -349,11 +340,12 @@ fn is_machine(line: &str) -> bool {
     line.starts_with(CPU) || line.starts_with(GPU)
 }
 
-/// One line: op, format, class, kernels. Kernels that this registry does not have are left out and told.
+/// One line: op, format, class, kernels. `by_id` are the registry's, sorted so; what is not among them is left out and told.
 fn parse_line(
     text: &str,
     on: &str,
     registry: &Registry,
+    by_id: &[&Entry],
     aside: &mut impl FnMut(String),
 ) -> Result<Measured, String> {
     let mut words = text.split_ascii_whitespace();
@@ -377,12 +369,12 @@ fn parse_line(
         if order.iter().find(same_id).is_some() {
             return Err(format!("kernel {id} stands in it twice"));
         }
-        let of_line = |entry: &&crate::registry::Entry| {
-            entry.id == id && entry.op == op && registry.served(op).nth(entry.format) == Some(format)
-        };
-        match registry.entries.iter().find(of_line) {
-            Some(_) => order.push((id, us)),
-            None => aside(format!("kernel {id} of `{format}` is not in this build; tune again")),
+        let of_line = |entry: &Entry| entry.op == op && registry.served(op).nth(entry.format) == Some(format);
+        let first = by_id.partition_point(|entry| entry.id.0 < id.0);
+        if by_id[first..].iter().take_while(|entry| entry.id == id).copied().any(of_line) {
+            order.push((id, us));
+        } else {
+            aside(format!("kernel {id} of `{format}` is not in this build; tune again"));
         }
     }
     order.sort_by(|a, b| a.1.total_cmp(&b.1));

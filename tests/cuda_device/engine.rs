@@ -2,6 +2,7 @@
 //!
 //! The engine is played by cudarc: it makes the context, the stream and the buffers, and launches a kernel of its own.
 
+use crate::engine_stream;
 use crate::graphs::{layer, quantized};
 use crate::images::{GPU, bits, parent, settings, tried, values};
 use crate::support::{build, can_run, is_child, place_unit, said};
@@ -19,15 +20,12 @@ use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// What stands for the image of the engine's kernel.
-const IMAGE: &str = ".version 7.4\n.target sm_75\n.address_size 64\n.visible .entry positive\n";
-
 /// Runs a test's body where a fake device is, which also has the engine's kernel.
 fn beside_an_engine(name: &str, settings: &str, body: fn()) {
     if !is_child() && can_run(name) {
         let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handle-units");
         let unit = build("positive", include_str!("../cuda/kernels/positive.cu"));
-        place_unit(&units, IMAGE.as_bytes(), &unit.unwrap_or_else(|said| panic!("{said}")));
+        place_unit(&units, engine_stream::PTX.as_bytes(), &unit.unwrap_or_else(|said| panic!("{said}")));
     }
     if let Some(output) = parent(name, settings) {
         assert_eq!(said(&output), "", "what each of them owns is given back, once");
@@ -50,7 +48,7 @@ impl Engine {
         // SAFETY: what several streams use is ordered by events of the test's own.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().expect("a stream");
-        let module = context.load_module(Ptx::from_src(IMAGE)).expect("the image is taken");
+        let module = context.load_module(Ptx::from_src(engine_stream::PTX)).expect("the image is taken");
         Engine { positive: module.load_function("positive").expect("is there"), stream, context }
     }
 
@@ -119,6 +117,14 @@ fn an_engines_kernel_runs_between_two_layers() {
                 between_two_layers(&engine, format, m);
             }
         }
+    });
+}
+
+/// The program that shows the same to authors of engines; it compares with the processor.
+#[test]
+fn the_example_of_an_engine_runs() {
+    beside_an_engine("the_example_of_an_engine_runs", &settings(), || {
+        engine_stream::main().unwrap_or_else(|error| panic!("{error}"));
     });
 }
 

@@ -5,6 +5,9 @@ mod command;
 mod driver;
 #[cfg(all(feature = "cuda", feature = "cli"))]
 mod engine;
+#[cfg(all(feature = "cuda", feature = "cli"))]
+#[path = "../../examples/engine_stream.rs"]
+mod engine_stream;
 mod graphs;
 mod handles;
 #[cfg(all(feature = "cuda", feature = "cli"))]

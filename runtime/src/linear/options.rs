@@ -121,7 +121,7 @@ impl LinearOptions {
         let tuning = match (&self.tuning, &self.restrict) {
             (Some(tuning), _) => Cow::Borrowed(&**tuning),
             (None, Some(_)) => Cow::Owned(Tuning::none()),
-            (None, None) => Cow::Borrowed(Tuning::from_env(registry)?),
+            (None, None) => Cow::Owned(Tuning::from_env(registry)?),
         };
         Ok((restrict, tuning))
     }
