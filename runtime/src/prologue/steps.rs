@@ -26,7 +26,7 @@ pub fn copy(x: &[f32], row: &mut [f32]) -> Result<(), Fault> {
 
 /// `row = f(row) * up`, element by element; `function` is a number of [`GateFunction`].
 ///
-/// With z = x for `silu` and z = x * (1.595769 + 0.07135482 * (x * x)) for `gelu-tanh`, e = [exp](exp)(-|z|):
+/// With z = x for `silu` and z = x * (1.595769 + 0.07135482 * (x * x)) for `gelu-tanh`, e = [`exp`] of `-|z|`:
 /// f(x) = x * ((1 if z >= 0, else e) / (1 + e)). `squared-relu` is p * p with p = 0 where x < 0, else x.
 #[inline(always)]
 pub fn gate(row: &mut [f32], up: &[f32], function: u32) -> Result<(), Fault> {
