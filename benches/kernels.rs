@@ -11,6 +11,10 @@ use gristmill::{
     Workspace,
 };
 use std::time::Duration;
+use values::values;
+
+#[path = "operands/values.rs"]
+mod values;
 
 /// Ternary with one integer sum a row, radix three, 4 and 8 bits by block, super-blocks with minima, a table.
 const FORMATS: &[&str] = &["i2_s", "tq2_0", "tq1_0", "q4_0", "q8_0", "q4_k", "iq4_nl"];
@@ -50,19 +54,6 @@ fn main() -> Result<(), Error> {
 }
 
 type Bench = fn(&mut BenchmarkGroup<'_, WallTime>, &str) -> Result<(), Error>;
-
-/// Seeded values in -1..1 (xorshift).
-fn values(count: usize) -> Vec<f32> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    (0..count)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1u32 << 23) as f32 - 1.0
-        })
-        .collect()
-}
 
 /// A weight matrix of `N` by `K`: quantized where the format has a quantizer, else bytes that are valid blocks
 /// (the formats here without one give every code a value, and bytes below 0x40 make finite f16 scales).

@@ -9,6 +9,10 @@ use gristmill::{
     REGISTRY, Request, Rows, Threads, Workspace,
 };
 use std::time::{Duration, Instant};
+use values::values;
+
+#[path = "operands/values.rs"]
+mod values;
 
 /// Square, so that one product serves all steps.
 const K: usize = 5120;
@@ -89,19 +93,6 @@ fn separate(steps: Steps, of: &mut Operands) -> bool {
 #[cfg(not(target_arch = "x86_64"))]
 fn separate(steps: Steps, of: &mut Operands) -> bool {
     passes(steps, of)
-}
-
-/// Seeded values in -1..1 (xorshift).
-fn values(count: usize) -> Vec<f32> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    (0..count)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1u32 << 23) as f32 - 1.0
-        })
-        .collect()
 }
 
 fn layer(format: &str, threads: &Threads) -> Result<Linear, Error> {

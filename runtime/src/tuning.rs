@@ -73,7 +73,7 @@ impl ShapeClass {
     }
 
     /// Every class whose weights are of the same size as this one's.
-    pub(crate) fn siblings(self) -> impl Iterator<Item = ShapeClass> {
+    pub(crate) fn siblings(self) -> impl DoubleEndedIterator<Item = ShapeClass> {
         let tokens = TOKENS.len() as u8 + 1;
         let first = self.0 / tokens * tokens;
         (first..first + tokens).map(ShapeClass)
@@ -82,8 +82,7 @@ impl ShapeClass {
     /// The classes with fewer tokens, but many, whose weights are of the same size; those with the most first. What is fastest for
     /// them on a processor is fastest for this one's: all are more than a tile of any kernel.
     pub(crate) fn fewer_but_many(self) -> impl Iterator<Item = ShapeClass> {
-        let before: Vec<ShapeClass> = self.siblings().take_while(|class| *class != self).collect();
-        before.into_iter().rev().filter(|class| class.tokens().0 > MANY)
+        self.siblings().rev().filter(move |class| class.0 < self.0 && class.tokens().0 > MANY)
     }
 
     /// The numbers of tokens in it, from and to.

@@ -167,8 +167,8 @@ fn narrowed(
     let over_blocks = !op.info().product && op.info().serves == Serves::Formats && written.body.is_none();
     let refused = |index: usize| {
         let format = at(formats, index).filter(|_| over_blocks)?;
-        let quantizers = format.quantizers.iter().filter(|_| op.info().by_quantizer);
-        format.not_on_cuda().or_else(|| quantizers.into_iter().find_map(|q| q.not_on_cuda(format)))
+        let of_quantizers = || format.quantizers.iter().find_map(|q| q.not_on_cuda(format));
+        format.not_on_cuda().or_else(|| if op.info().by_quantizer { of_quantizers() } else { None })
     };
     let Some(names) = &written.formats else {
         let known = |index: usize| at(formats, index).is_some();

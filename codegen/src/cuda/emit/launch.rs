@@ -85,7 +85,7 @@ pub enum Launch {
         elements: u32,
         /// Elements of a unit are padded to a multiple of this.
         multiple: u32,
-        /// How k may be divided over CUDA blocks.
+        /// Split-K, where k may be divided over CUDA blocks.
         split: Option<Split>,
         /// CUDA blocks quantize their tokens for themselves.
         fused: bool,
