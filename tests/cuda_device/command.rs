@@ -69,7 +69,7 @@ fn the_command_runs_there() {
     let few_tiles = ["--shape", "5x40x12288"];
     let (code, text) = command(&[&explain[..6], &few_tiles[..]].concat(), Some(&units));
     assert_eq!(code, 0, "{text}");
-    assert!(text.contains("k divided over CUDA blocks by stages of 2048"), "{text}");
+    assert!(text.contains("split-K by stages of 2048"), "{text}");
     assert!(text.contains("k is divided into 6 parts"), "{text}");
     let halves = ["--precision", "f16", "--shape", "40x256x256"];
     let (code, text) = command(&[&explain[..6], &halves[..]].concat(), Some(&units));

@@ -78,7 +78,7 @@ fn only_rows_of_one_sum_are_divided() {
         let Launch::Matmul { elements, split, .. } = listed.plan.launch else { continue };
         let tiles = listed.name.contains(".mma") || listed.name.contains(".wgmma");
         assert_eq!(split.is_some(), elements == 0 && tiles, "{}: {}", listed.name, listed.plan);
-        let said = listed.plan.words.contains("k divided over CUDA blocks");
+        let said = listed.plan.words.contains("split-K");
         assert_eq!(said, split.is_some(), "{}", listed.plan);
     }
 }

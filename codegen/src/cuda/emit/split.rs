@@ -1,4 +1,4 @@
-//! k divided over CUDA blocks, where a matrix has fewer tiles than a device has multiprocessors.
+//! Split-K: k divided over CUDA blocks, where a matrix has fewer tiles than a device has multiprocessors.
 //!
 //! Only where a row is one integer sum, so that parts of it may be added in any order. The blocks of a tile, a layer of
 //! the grid each, have a part of k. A warp stores the sums of its part and counts at a counter of its place in the tile; the
@@ -31,7 +31,7 @@ impl Split {
 
     /// In words.
     pub fn describe(self) -> String {
-        format!("k divided over CUDA blocks by stages of {} where tiles are few", self.stage)
+        format!("split-K by stages of {} where tiles are few", self.stage)
     }
 }
 
