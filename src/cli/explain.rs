@@ -1,5 +1,6 @@
 //! `gristmill explain`: is there a kernel, which one, and why not the others?
 
+use super::environment::Environment;
 use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::table::bytes;
@@ -7,7 +8,7 @@ use super::{external, request};
 use gristmill::gguf::TypeNumbers;
 use gristmill::runtime::import::{ImportError, Tiled};
 use gristmill::vocab::{DType, DeviceKind, Op};
-use gristmill::{Device, PrecisionMode, REGISTRY, Reason, Rejection, Request, Shape, Threads, Tuning, json};
+use gristmill::{Device, PrecisionMode, REGISTRY, Reason, Rejection, Request, Shape, Threads, json};
 use serde::Serialize;
 use serde_json::Value;
 use std::io::Write;
@@ -81,7 +82,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         precision: *precision,
         working_set: *working_set,
     };
-    let prepared = REGISTRY.prepare_from_env(&asked)?;
+    let environment = Environment::read()?;
+    let prepared = environment.prepare(&asked)?;
     let decision = prepared.decide_as_asked();
     let rejected: Vec<Rejection> = decision.rejected().collect();
     // A name that nothing knows is a mistake in the question, not an answer to it.
@@ -130,7 +132,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         if split_k > 1 {
             writeln!(out, "split-K: k is divided into {split_k} parts for this shape and device")?;
         }
-        let tuning = Tuning::from_env(&REGISTRY)?;
+        let tuning = environment.tuning();
         for aside in tuning.set_aside() {
             writeln!(out, "of the tuning file that GRISTMILL_TUNING names, set aside: {aside}")?;
         }

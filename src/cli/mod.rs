@@ -12,6 +12,7 @@ mod device_report;
 mod docs;
 mod doctor;
 mod emit;
+mod environment;
 mod error;
 mod explain;
 mod external;

@@ -1,12 +1,13 @@
 //! `gristmill plan`: a decision for every tensor of a model, before anything is loaded.
 
+use super::environment::Environment;
 use super::error::{CliError, Outcome};
 use super::files::{self, Decided, Kind, Without};
 use super::held::{Held, HeldFormat};
 use super::json::print_json;
 use super::table::{Side, Table, bytes, counted};
 use gristmill::gguf::Transforms;
-use gristmill::{Device, ProductMemory, REGISTRY, Request, Shape, Threads};
+use gristmill::{Device, ProductMemory, Request, Shape, Threads};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
@@ -90,22 +91,27 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     // Of tensors with a kernel: as in the file, and packed for it.
     let (mut file_sum, mut packed_sum) = (0u64, 0u64);
     let threads = Threads::new(1)?;
+    let environment = Environment::read()?;
     for tensor in file.tensors() {
         let type_name = types.name_of(&tensor);
         decided.add(&types, &tensor);
         let kind = files::kind(&types, &tensor);
         let (mut chosen, mut sizes) = (None, None);
-        let shown = match (kind, files::matrix(tensor.dims())) {
-            (Kind::Plain(_), _) => "not quantized".to_owned(),
-            (Kind::Tiled(..), Some((n, k))) if files::no_tiles(&types, n, k).is_some() => {
-                let why = files::no_tiles(&types, n, k).unwrap_or_default();
+        let matrix = files::matrix(tensor.dims());
+        let no_tiles = match (kind, matrix) {
+            (Kind::Tiled(..), Some((n, k))) => files::no_tiles(&types, n, k),
+            (_, _) => None,
+        };
+        let shown = match (kind, matrix, no_tiles) {
+            (Kind::Plain(_), _, _) => "not quantized".to_owned(),
+            (_, _, Some(why)) => {
                 without.add(type_name.clone(), why, tensor.name());
                 "none".to_owned()
             }
-            (Kind::Format(format) | Kind::Tiled(_, format), Some((n, k))) => {
+            (Kind::Format(format) | Kind::Tiled(_, format), Some((n, k)), None) => {
                 let shape = Shape::new(arguments.m, n, k);
                 let request = Request::matmul(format.name, shape).on(arguments.device);
-                let prepared = REGISTRY.prepare_from_env(&request.with_working_set(held.working_set()))?;
+                let prepared = environment.prepare(&request.with_working_set(held.working_set()))?;
                 let decision = prepared.decide_as_asked();
                 held.add(&decision);
                 chosen = decision.chosen().map(|entry| entry.name);
@@ -133,7 +139,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                     }
                 }
             }
-            (Kind::Other, _) | (Kind::Format(_) | Kind::Tiled(..), None) => {
+            (Kind::Other, _, _) | (Kind::Format(_) | Kind::Tiled(..), None, _) => {
                 without.add(type_name.clone(), files::why_other(&types, &tensor), tensor.name());
                 "none".to_owned()
             }

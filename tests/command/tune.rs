@@ -104,3 +104,28 @@ fn what_is_stale_or_broken_changes_nothing_but_is_told() -> Result<(), Box<dyn s
     }
     Ok(())
 }
+
+/// A pipe can be read once: so is the tuning, for all tensors of a model.
+#[cfg(unix)]
+#[test]
+fn a_tuning_is_read_once_for_all_tensors_of_a_model() -> Result<(), Box<dyn std::error::Error>> {
+    use std::io::Write;
+    use std::process::Stdio;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("tuning");
+    gristmill(["tune", "--quick", "--hot", "--format", "i2_s", "--out", text(&file)]).code(0);
+    // The portable reference first in every class.
+    let scalar = id("matmul.i2_s.scalar");
+    let faster = |line: &str| match line.starts_with("matmul ") {
+        true => format!("{line} {scalar}:0.001\n"),
+        false => format!("{line}\n"),
+    };
+    let tuning: String = std::fs::read_to_string(&file)?.lines().map(faster).collect();
+    let mut asked = command();
+    asked.args(words("plan tests/data/gguf/i2_s.gguf")).env("GRISTMILL_TUNING", "/dev/stdin");
+    let mut child = asked.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    child.stdin.take().ok_or("no standard input")?.write_all(tuning.as_bytes())?;
+    let ran = finished(child.wait_with_output()).code(0);
+    assert_eq!(ran.stdout.matches("matmul.i2_s.scalar").count(), 2, "{}", ran.stdout);
+    Ok(())
+}

@@ -143,7 +143,7 @@ fn prepared(
     if op.info().by_quantizer && format.quantizers.is_empty() {
         return Ok(Vec::new());
     }
-    let Some(isa) = plan.isa else { return Ok(vec![REGISTRY.prepare_from_env(&request)?]) };
+    let Some(isa) = plan.isa else { return Ok(vec![plan.environment.prepare(&request)?]) };
     let of_isa = |entry: &&Entry| {
         let named = REGISTRY.formats.get(entry.format).is_some_and(|info| info.name == format.name);
         entry.op == op && named && entry.isa == Some(isa) && entry.quantizer == 0

@@ -15,6 +15,7 @@ mod plan;
 mod product;
 mod record;
 
+use super::environment::Environment;
 use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::memory::Need;
@@ -147,6 +148,7 @@ impl Plan {
             },
             ops: if arguments.op.is_empty() { ops.to_vec() } else { arguments.op.clone() },
             isa: arguments.isa,
+            environment: Environment::read()?,
             input: arguments.input,
             precision: arguments.precision,
             effort: if quick { Effort::QUICK } else { Effort::FULL },

@@ -1,5 +1,6 @@
 //! What a run measures.
 
+use super::super::environment::Environment;
 use super::super::error::CliError;
 use super::base::Base;
 use super::measure::Effort;
@@ -68,6 +69,8 @@ pub(super) struct Plan {
     pub(super) memory: Vec<Memory>,
     pub(super) ops: Vec<Measured>,
     pub(super) isa: Option<Isa>,
+    /// Restrictions and measured orders, where no ISA was asked for.
+    pub(super) environment: Environment,
     pub(super) input: DType,
     pub(super) precision: PrecisionMode,
     pub(super) effort: Effort,

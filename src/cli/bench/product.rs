@@ -86,7 +86,7 @@ fn prepared(
     let asked = Request::matmul(format.name, Shape::new(1, n, k))
         .with_input(plan.input)
         .with_precision(plan.precision);
-    let Some(isa) = plan.isa else { return Ok(vec![REGISTRY.prepare_from_env(&asked)?]) };
+    let Some(isa) = plan.isa else { return Ok(vec![plan.environment.prepare(&asked)?]) };
     let of_isa = |entry: &&Entry| {
         let named = REGISTRY.formats.get(entry.format).is_some_and(|info| info.name == format.name);
         entry.op == Op::Matmul && named && entry.isa == Some(isa)

@@ -1,5 +1,6 @@
 //! A model file to a GGUF file.
 
+use super::super::environment::Environment;
 use super::super::error::{CliError, Outcome};
 use super::super::json::print_json;
 use super::super::memory::Need;
@@ -114,10 +115,11 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
         ));
     };
     let name = arguments.quantizer.as_deref();
+    let environment = Environment::read()?;
     let mut work = Work {
         format,
-        quantize: REGISTRY.prepare_from_env(&Request::quantize(format.name, name, 1, format.elements))?,
-        dequantize: REGISTRY.prepare_from_env(&Request::dequantize(format.name, 1, format.elements))?,
+        quantize: environment.prepare(&Request::quantize(format.name, name, 1, format.elements))?,
+        dequantize: environment.prepare(&Request::dequantize(format.name, 1, format.elements))?,
         threads: Threads::new(threads(arguments.threads))?,
         types: arguments.types.numbers()?,
         weighing: None,

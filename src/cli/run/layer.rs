@@ -41,7 +41,7 @@ pub fn run(layers: u32, bench: &mut Bench<'_>) -> Result<Done, CliError> {
         for (tensor, n, k) in TENSORS {
             let name = format!("blk.{layer}.{tensor}.weight");
             step(&bar, &name);
-            let prepared = REGISTRY.prepare_from_env(&Request::quantize(FORMAT, None, n, k))?;
+            let prepared = bench.environment.prepare(&Request::quantize(FORMAT, None, n, k))?;
             let quantizer = Quantizer::new(&prepared.decide_as_asked())?;
             let mut bytes = vec![0; format.tensor_bytes(n, k)?];
             // Weights are freed before the run, so that memory holds one tensor in f32 at most.

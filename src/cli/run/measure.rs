@@ -1,5 +1,6 @@
 //! One tensor: decide, pack, multiply, check against the oracle, take the time.
 
+use super::super::environment::Environment;
 use super::super::error::CliError;
 use super::super::held::Held;
 use super::super::memory::Need;
@@ -9,8 +10,8 @@ use gristmill::oracle::{FormatOracle, Int8Row, Oracle};
 use gristmill::text::Printable;
 use gristmill::vocab::Precision;
 use gristmill::{
-    Device, Error, Hadamard, Input, Matmul, PackedMatrix, PrecisionMode, QuantizedMatrix, REGISTRY,
-    Recording, Request, Shape, Threads, Workspace,
+    Device, Error, Hadamard, Input, Matmul, PackedMatrix, PrecisionMode, QuantizedMatrix, Recording, Request,
+    Shape, Threads, Workspace,
 };
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ const LEAST_RUNS: usize = 5;
 pub struct Bench<'b> {
     /// Meaning of every format.
     pub oracle: &'b Oracle,
+    /// Restrictions and measured orders.
+    pub environment: Environment,
     /// For packing and multiplying.
     pub threads: Threads,
     /// Takes the launches.
@@ -172,7 +175,7 @@ impl Bench<'_> {
         let request = Request::matmul(format.name, Shape::new(1, n, k));
         let request = request.on(self.device).with_precision(self.precision);
         let request = request.with_working_set(self.held.working_set());
-        let prepared = REGISTRY.prepare_from_env(&request)?;
+        let prepared = self.environment.prepare(&request)?;
         let mut packed: Option<(Matmul, PackedMatrix)> = None;
         // A missing kernel is the better reason.
         if let Some(m) = self.tokens.first() {

@@ -7,6 +7,7 @@ mod report;
 
 pub use arguments::Arguments;
 
+use super::environment::Environment;
 use super::error::{CliError, Outcome, is_no_kernel};
 use super::files::{self, Kind};
 use super::held::Held;
@@ -38,6 +39,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let workspace = Workspace::new();
     let mut bench = Bench {
         oracle: &oracle,
+        environment: Environment::read()?,
         threads,
         recording: &recording,
         device: arguments.device,

@@ -150,7 +150,7 @@ impl Bench<'_> {
         let (kernel, from_host, processor) = match op {
             Op::Quantize => {
                 let prepared = |device, n| {
-                    REGISTRY.prepare_from_env(&Request::quantize(format.name, None, n, k).on(device))
+                    self.plan.environment.prepare(&Request::quantize(format.name, None, n, k).on(device))
                 };
                 let (there, here) = (prepared(self.device, n)?, prepared(Device::CPU, few)?);
                 let there = Quantizer::new(&there.decide(Shape::matrix(n, k)))?;
@@ -162,8 +162,9 @@ impl Bench<'_> {
                 (there.entry().name, from_host, (here.entry().name, seconds))
             }
             Op::Dequantize => {
-                let prepared =
-                    |device, n| REGISTRY.prepare_from_env(&Request::dequantize(format.name, n, k).on(device));
+                let prepared = |device, n| {
+                    self.plan.environment.prepare(&Request::dequantize(format.name, n, k).on(device))
+                };
                 let (there, here) = (prepared(self.device, n)?, prepared(Device::CPU, few)?);
                 let there = Dequantizer::new(&there.decide(Shape::matrix(n, k)))?;
                 let here = Dequantizer::new(&here.decide(Shape::matrix(few, k)))?;

@@ -15,9 +15,7 @@ use gristmill::cuda::{DeviceBuffer, DeviceInput};
 use gristmill::half::{bf16, f16};
 use gristmill::registry::FormatInfo;
 use gristmill::vocab::DType;
-use gristmill::{
-    Device, Matmul, PackedMatrix, PrecisionMode, QuantizedMatrix, REGISTRY, Request, Shape, Threads,
-};
+use gristmill::{Device, Matmul, PackedMatrix, PrecisionMode, QuantizedMatrix, Request, Shape, Threads};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
@@ -142,7 +140,7 @@ impl Bench<'_> {
         };
         let request = Request::matmul(format.name, Shape::new(1, n, k)).with_input(input).on(device);
         let request = request.with_precision(plan.precision);
-        let prepared = REGISTRY.prepare_from_env(&request)?;
+        let prepared = plan.environment.prepare(&request)?;
         let mut random = Random::new(1, format.name);
         let tensor = gpu_time::tensor(format, &mut random, n, k)?;
         let matrix = QuantizedMatrix::new(format, n, k, &tensor)?;
