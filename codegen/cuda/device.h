@@ -342,6 +342,7 @@ GM_DEVICE f32 gm_trunc(f32 x) { return truncf(x); }
 GM_DEVICE f32 gm_floor(f32 x) { return floorf(x); }
 GM_DEVICE f32 gm_rint(f32 x) { return rintf(x); }
 GM_DEVICE f32 gm_sqrt(f32 x) { return sqrtf(x); }
+GM_DEVICE f64 gm_sqrt(f64 x) { return sqrt(x); }
 
 // Toward zero, saturating; NaN is 0.
 GM_DEVICE i32 gm_to_i32(f32 x) { return __float2int_rz(x); }
@@ -489,6 +490,7 @@ GM_DEVICE f32 gm_floor(f32 x) { return __builtin_floorf(x); }
 // The emulator never leaves the default rounding mode.
 GM_DEVICE f32 gm_rint(f32 x) { return __builtin_rintf(x); }
 GM_DEVICE f32 gm_sqrt(f32 x) { return __builtin_sqrtf(x); }
+GM_DEVICE f64 gm_sqrt(f64 x) { return __builtin_sqrt(x); }
 
 GM_DEVICE i32 gm_to_i32(f32 x) {
     if (x != x) return 0;

@@ -164,10 +164,11 @@ impl Registry {
                 DType::I8 => {}
                 DType::F32 | DType::F16 | DType::Bf16 => {
                     let inner = self.activation_request(op, format, request)?;
-                    prepared.activations = Some(Arc::new(self.prepare_on(&inner, cpu, gpu, restrict)?));
-                    if let (Some(op), Device::CPU) = (request.op.info().prologue, request.device) {
+                    prepared.activations =
+                        Some(Arc::new(self.prepare_on(&inner, cpu, gpu.clone(), restrict)?));
+                    if let Some(op) = request.op.info().prologue {
                         let inner = self.activation_request(op, format, request)?;
-                        prepared.prologue = Some(Arc::new(self.prepare_on(&inner, cpu, None, restrict)?));
+                        prepared.prologue = Some(Arc::new(self.prepare_on(&inner, cpu, gpu, restrict)?));
                     }
                 }
             }

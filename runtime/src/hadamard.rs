@@ -87,6 +87,12 @@ impl Hadamard {
         self.signs.is_some()
     }
 
+    /// `1 / sqrt(block)`, as it is multiplied with.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn factor(&self) -> f32 {
+        self.factor
+    }
+
     /// 1.0 or -1.0 for each element of a row, if there are any.
     pub(crate) fn signs(&self) -> Option<&[f32]> {
         self.signs.as_deref()

@@ -3,7 +3,7 @@
 
 use super::support::{build, can_run, child, is_child, place_unit};
 use gristmill::registry::{Code, CudaBuild, Entry, FormatInfo};
-use gristmill::vocab::Op;
+use gristmill::vocab::Serves;
 use gristmill::{Device, REGISTRY};
 use std::path::Path;
 use std::process::Output;
@@ -25,7 +25,7 @@ fn named(entry: &Entry) -> &'static str {
 pub fn entries() -> impl Iterator<Item = &'static Entry> {
     REGISTRY.entries.iter().filter(|entry| {
         matches!(entry.code, Code::Cuda(_))
-            && (entry.op == Op::QuantizeActivations || TRIED.contains(&named(entry)))
+            && (entry.op.info().serves == Serves::Activations || TRIED.contains(&named(entry)))
     })
 }
 

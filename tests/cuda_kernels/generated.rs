@@ -6,7 +6,7 @@ use gristmill::REGISTRY;
 use gristmill::oracle::Oracle;
 use gristmill_codegen::cuda::{CudaListed, DEVICE_HEADER, Emitted, Launch, emit};
 use gristmill_spec::model::{Format, SpecSet};
-use gristmill_spec::vocab::Op;
+use gristmill_spec::vocab::{Op, Serves};
 use gristmill_spec::{SourceFile, check};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -96,7 +96,8 @@ fn kernels_where(op: Op, wanted: &dyn Fn(&CudaListed) -> bool) -> Vec<Kernel> {
             && a.plan.launch == b.plan.launch
     };
     let formats = &generated().set.formats;
-    let taken = |listed: &CudaListed| op == Op::QuantizeActivations || chosen(&formats[listed.format]);
+    let taken =
+        |listed: &CudaListed| op.info().serves == Serves::Activations || chosen(&formats[listed.format]);
     let listed = all.iter().enumerate().filter(|(i, listed)| {
         listed.op == op
             && taken(listed)

@@ -14,6 +14,7 @@ mod golden;
 mod hand_written;
 mod matmul;
 mod mutations;
+mod prologue;
 #[path = "../../src/cli/random.rs"]
 #[allow(dead_code, reason = "the command uses the rest")]
 mod random;

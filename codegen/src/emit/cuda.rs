@@ -173,9 +173,9 @@ fn launch(launch: &Launch) -> String {
                 "CudaLaunch::Rows {{ function: {function:?}, check: {check:?}, check_threads: {check_threads}, precision: Precision::{precision:?}, threads: {threads}, fewest: {fewest}, rows: {rows}, tokens: {tokens}, shared: {shared} }}"
             )
         }
-        Launch::QuantizeActivations { function, threads } => {
-            format!("CudaLaunch::QuantizeActivations {{ function: {function:?}, threads: {threads} }}")
-        }
+        Launch::Activations { op, function, threads } => format!(
+            "CudaLaunch::Activations {{ op: Op::{op:?}, function: {function:?}, threads: {threads} }}"
+        ),
         Launch::Convert { function, threads, per_thread } => format!(
             "CudaLaunch::Convert {{ function: {function:?}, threads: {threads}, per_thread: {per_thread} }}"
         ),

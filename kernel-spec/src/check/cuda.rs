@@ -38,12 +38,6 @@ fn variant(
     scope: &Scope<'_>,
 ) -> Option<CudaVariant> {
     let file = raw.file;
-    if !op.info().on_gpus {
-        let message = format!("`{op}` has kernels of processors only");
-        let error = file.error("not-for-this-op", written.algorithm.span, message);
-        file.report(error.help("leave `[[cuda]]` out"));
-        return None;
-    }
     let algorithm = written.algorithm.value;
     let errors = file.sink.errors();
     of_the_op(raw, written, op);

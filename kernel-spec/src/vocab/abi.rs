@@ -222,6 +222,16 @@ macro_rules! cuda_abi {
                 unit_padded: u32 = "u32 unit_padded", units: u32 = "u32 units", q: u64 = "i8 *q",
                 scales: u64 = "f32 *scales", sums: u64 = "i32 *sums", fault: u64 = "u64 *fault",
             }
+            /// Activations through the steps of a prologue: those whose operand is null, or 0 for a block, are left out.
+            PROLOGUE Prologue "prologue" {
+                src: u64 = "const f32 *src", src_stride: u64 = "u64 src_stride", up: u64 = "const f32 *up",
+                up_stride: u64 = "u64 up_stride", residual: u64 = "const f32 *residual",
+                residual_stride: u64 = "u64 residual_stride", sum: u64 = "f32 *sum", weight: u64 = "const f32 *weight",
+                signs: u64 = "const f32 *signs", rows: u64 = "f32 *rows", function: u32 = "u32 function",
+                epsilon: f32 = "f32 epsilon", block: u32 = "u32 block", factor: f32 = "f32 factor", m: u32 = "u32 m", k: u32 = "u32 k",
+                unit: u32 = "u32 unit", unit_padded: u32 = "u32 unit_padded", units: u32 = "u32 units", q: u64 = "i8 *q",
+                scales: u64 = "f32 *scales", sums: u64 = "i32 *sums", fault: u64 = "u64 *fault",
+            }
             /// Whether a product of floats can use all weights.
             CHECK Check "check" {
                 blocks: u64 = "const u8 *blocks", row_bytes: u64 = "u64 row_bytes", outer: u64 = "const f32 *outer",
@@ -364,7 +374,7 @@ const fn width(declaration: &str) -> usize {
         at += 1;
     }
     match bytes {
-        [b'u' | b'i', b'3', b'2', b' ', ..] => 4,
+        [b'u' | b'i' | b'f', b'3', b'2', b' ', ..] => 4,
         [b'u' | b'i', b'6', b'4', b' ', ..] => 8,
         _ => panic!("a parameter is a number of 32 or 64 bits or a pointer"),
     }

@@ -42,8 +42,6 @@ pub struct OpInfo {
     pub prologue: Option<Op>,
     /// Whether there is a kernel only for activation formats with a prologue.
     pub by_prologue: bool,
-    /// Whether it has kernels of GPUs.
-    pub on_gpus: bool,
     /// Which side is not packed.
     pub unpacked: Unpacked,
     /// The types that this side may have.
@@ -69,7 +67,6 @@ const BLOCKS: OpInfo = OpInfo {
     quantized_by: None,
     prologue: None,
     by_prologue: false,
-    on_gpus: true,
     unpacked: Unpacked::Input,
     types: F32,
     types_stated: false,
@@ -135,7 +132,6 @@ ops! {
         letter: 'P',
         serves: Serves::Activations,
         by_prologue: true,
-        on_gpus: false,
         abi: Abi::PROLOGUE
     }
     /// Rows of a packed matrix by index, as f32, f16 or bf16 values.

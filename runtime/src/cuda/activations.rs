@@ -5,7 +5,7 @@ use super::buffer::{DeviceBuffer, Number};
 use super::device::{Function, Geometry, Gpu};
 use super::parameters::QuantizeActivations;
 use super::place::Place;
-use super::scratch::{DeviceScratch, Places, room};
+use super::scratch::{DeviceScratch, Places, QuantizedActivations, room};
 use super::types::{BF16, F16, F32, width};
 use crate::activations::{Input, RowLayout};
 use crate::decide::{Candidate, Decision};
@@ -98,7 +98,10 @@ impl Launcher<ActivationCode> {
         place: &Place,
     ) -> Result<Self, Error> {
         Launcher::on_gpu(registry, candidate, Op::QuantizeActivations, |code| {
-            let CudaLaunch::QuantizeActivations { function, threads } = code.launch else { return Ok(None) };
+            let CudaLaunch::Activations { op: Op::QuantizeActivations, function, threads } = code.launch
+            else {
+                return Ok(None);
+            };
             let gpu = place.open()?;
             let function = gpu.function(candidate.entry.name, code, function, threads)?;
             Ok(Some(ActivationCode { gpu, function, threads }))
@@ -148,17 +151,6 @@ impl Launcher<ActivationCode> {
     }
 }
 
-/// Activations as kernels of a GPU made them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct QuantizedActivations {
-    /// int8 values, each unit padded with zeros: `[m][units * padded]`.
-    pub q: Vec<i8>,
-    /// One scale for each block: `[m][blocks]`.
-    pub scales: Vec<f32>,
-    /// The sum of each unit: `[m][units]`.
-    pub sums: Vec<i32>,
-}
-
 /// Quantizes `m` rows of `k` values by the kernel that a decision for `quantize_activations` on a GPU chose, in
 /// units as a product wants them. Products do this for themselves; this is for looking at what they do.
 ///
@@ -193,12 +185,7 @@ pub fn quantize_activations(
     unsafe { launcher.rows(x, word, m, &layout, &places) }?;
     gpu.wait(launcher.entry.name)?;
     scratch.finish()?;
-    let nothing = || Error::TooLarge { what: "activations" };
-    Ok(QuantizedActivations {
-        q: scratch.q.as_ref().ok_or_else(nothing)?.to_vec()?,
-        scales: scratch.scales.as_ref().ok_or_else(nothing)?.to_vec()?,
-        sums: scratch.sums.as_ref().ok_or_else(nothing)?.to_vec()?,
-    })
+    scratch.quantized()
 }
 
 /// CUDA blocks that share the blocks or units of a row of activations: one for each warp's worth, where so few rows leave

@@ -262,6 +262,7 @@ impl Gpu {
         }
         let parameter = |argument: &Argument| match argument {
             Argument::U32(value) => std::ptr::from_ref(value).cast(),
+            Argument::F32(value) => std::ptr::from_ref(value).cast(),
             Argument::U64(value) => std::ptr::from_ref(value).cast(),
             Argument::Product(value) => std::ptr::from_ref(value).cast(),
             Argument::Fused(value) => std::ptr::from_ref(value).cast(),

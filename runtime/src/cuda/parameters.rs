@@ -60,6 +60,7 @@ const _: () = assert!(
 /// A parameter of a kernel.
 pub(crate) enum Argument {
     U32(u32),
+    F32(f32),
     /// A size, or an address of the device.
     U64(u64),
     Product(Parameters<Quantized>),
@@ -70,6 +71,12 @@ pub(crate) enum Argument {
 impl From<u32> for Argument {
     fn from(value: u32) -> Argument {
         Argument::U32(value)
+    }
+}
+
+impl From<f32> for Argument {
+    fn from(value: f32) -> Argument {
+        Argument::F32(value)
     }
 }
 

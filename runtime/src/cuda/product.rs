@@ -8,8 +8,9 @@ use super::fault::Rows;
 use super::float_operands::Floats;
 use super::parameters::{Argument, Parameters, Quantized, Raw};
 use super::place::Place;
+use super::prologue::{DevicePrologue, DevicePrologueInput, PrologueCode};
 use super::scratch::{DeviceScratch, Places, Scratch, room};
-use super::types::width;
+use super::types::{F32, width};
 use super::weights::Weights;
 use crate::activations::{self, Input, InputRows, RowLayout, Tokens};
 use crate::aligned::Aligned;
@@ -442,6 +443,59 @@ impl Launcher<ProductCode> {
         // kernels have run is freed behind them, in the order of the stream.
         unsafe {
             quantizer.rows(input.address(), input.word(), m, layout, &places)?;
+            self.product(packed, &places, m, layout, bias, y.output(), scratch)
+        }
+    }
+
+    /// The same behind a prologue: a product that quantizes for itself takes the f32 that it leaves. Sizes of weights, bias and
+    /// output were checked, and the steps.
+    #[expect(clippy::too_many_arguments, reason = "the operands of a product and of what is in front")]
+    pub(crate) fn run_behind(
+        &self,
+        first: &Launcher<PrologueCode>,
+        prologue: &DevicePrologue,
+        input: DevicePrologueInput<'_>,
+        (packed, m, layout, block): (&PackedMatrix, usize, &RowLayout, Option<usize>),
+        bias: Option<&DeviceBuffer<f32>>,
+        y: &mut DeviceBuffer<f32>,
+        scratch: &mut Option<Box<Scratch>>,
+    ) -> Result<(), Error> {
+        let gpu = self.gpu();
+        let name = self.entry.name;
+        if self.multiplies_floats() {
+            return Err(Error::WrongInput {
+                kernel: name,
+                expected: vec![DType::F32, DType::F16, DType::Bf16],
+                found: DType::I8,
+            });
+        }
+        let others = [Some(first.gpu()), bias.map(DeviceBuffer::gpu), Some(y.gpu())];
+        if others.into_iter().flatten().any(|other| !Arc::ptr_eq(other, gpu)) {
+            return Err(Error::WrongDevice { kernel: name, index: gpu.profile().index });
+        }
+        if bias.is_some_and(|bias| bias.overlaps(y)) {
+            return Err(Error::Overlap { kernel: name, what: "the bias" });
+        }
+        input.check(name, prologue, gpu, m, Some(y))?;
+        self.weights(packed)?;
+        let scratch = scratch.get_or_insert_default().on(gpu);
+        let values = m.checked_mul(layout.k).ok_or(Error::TooLarge { what: "activations" })?;
+        let rows = scratch.rows_at(gpu, values)?;
+        let bias = bias.map_or(0, |bias| bias.input());
+        if self.code().fused {
+            let fault = scratch.fault_address(gpu, Rows { k: layout.k, block })?;
+            let x = Floating { address: rows, word: F32, m, fault };
+            // SAFETY: operands were compared with the shape just now, `rows` is as large. What is dropped before the kernels have
+            // run is freed behind them, in the order of the stream.
+            return unsafe {
+                first.rows(prologue, input, m, layout, [rows, fault], None)?;
+                self.fused(packed, x, layout, bias, y.output())
+            };
+        }
+        let places = scratch.places(gpu, m, layout, block, layout.bytes())?;
+        // SAFETY: likewise, and the places are those of `m` rows.
+        unsafe {
+            first.rows(prologue, input, m, layout, [rows, places.fault], Some(&places))?;
             self.product(packed, &places, m, layout, bias, y.output(), scratch)
         }
     }

@@ -23,6 +23,8 @@ pub(super) struct DeviceScratch {
     pub(super) halves: Option<DeviceBuffer<u16>>,
     /// Activations that were rounded to two bytes.
     pub(super) rounded: Option<DeviceBuffer<u16>>,
+    /// Rows behind a prologue.
+    rows: Option<DeviceBuffer<f32>>,
     pub(super) q: Option<DeviceBuffer<i8>>,
     pub(super) scales: Option<DeviceBuffer<f32>>,
     pub(super) sums: Option<DeviceBuffer<i32>>,
@@ -35,6 +37,17 @@ pub(super) struct DeviceScratch {
     faults: Option<Faults>,
     /// Whether something was enqueued since the fault was read.
     pending: bool,
+}
+
+/// Activations as kernels of a GPU made them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuantizedActivations {
+    /// int8 values, each unit padded with zeros: `[m][units * padded]`.
+    pub q: Vec<i8>,
+    /// One scale for each block: `[m][blocks]`.
+    pub scales: Vec<f32>,
+    /// The sum of each unit: `[m][units]`.
+    pub sums: Vec<i32>,
 }
 
 /// Addresses of quantized activations.
@@ -113,6 +126,7 @@ impl DeviceScratch {
             x: None,
             halves: None,
             rounded: None,
+            rows: None,
             q: None,
             scales: None,
             sums: None,
@@ -175,6 +189,21 @@ impl DeviceScratch {
         Ok(first + 4 * self.counters as u64)
     }
 
+    /// Room for `values` values of rows behind a prologue.
+    pub(super) fn rows_at(&mut self, gpu: &Arc<Gpu>, values: usize) -> Result<u64, Error> {
+        Ok(room(&mut self.rows, gpu, values)?.output())
+    }
+
+    /// What kernels left in the places.
+    pub(super) fn quantized(&self) -> Result<QuantizedActivations, Error> {
+        let nothing = || Error::TooLarge { what: "activations" };
+        Ok(QuantizedActivations {
+            q: self.q.as_ref().ok_or_else(nothing)?.to_vec()?,
+            scales: self.scales.as_ref().ok_or_else(nothing)?.to_vec()?,
+            sums: self.sums.as_ref().ok_or_else(nothing)?.to_vec()?,
+        })
+    }
+
     /// Room for `m` rows of this layout, `stride` bytes apart.
     pub(super) fn places(
         &mut self,
@@ -221,7 +250,7 @@ impl DeviceScratch {
     }
 
     fn bytes(&self) -> usize {
-        let f32s = [&self.x, &self.scales, &self.bias, &self.y];
+        let f32s = [&self.x, &self.rows, &self.scales, &self.bias, &self.y];
         let f32s: usize = f32s.iter().map(|buffer| buffer.as_ref().map_or(0, DeviceBuffer::bytes)).sum();
         let halves = [&self.halves, &self.rounded];
         let halves: usize = halves.iter().map(|buffer| buffer.as_ref().map_or(0, DeviceBuffer::bytes)).sum();

@@ -30,7 +30,7 @@ macro_rules! absent {
 }
 pub(crate) use absent;
 
-absent!(QuantizeCode DequantizeCode ActivationCode ProductCode);
+absent!(QuantizeCode DequantizeCode ActivationCode PrologueCode ProductCode);
 
 impl Launcher<QuantizeCode> {
     pub(crate) fn has_step(&self) -> bool {

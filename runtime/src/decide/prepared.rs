@@ -44,7 +44,7 @@ pub struct Prepared {
     pub(super) held_once: Option<HeldOnce>,
     /// How activations get to int8, for a product that starts from floats.
     pub(super) activations: Option<Arc<Prepared>>,
-    /// How they do so behind a prologue, on the processor.
+    /// How they do so behind a prologue.
     pub(super) prologue: Option<Arc<Prepared>>,
     pub(super) features: FeatureSet,
     /// The GPU that was asked for, where one was.

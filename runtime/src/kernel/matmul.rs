@@ -40,7 +40,7 @@ pub struct Matmul {
     quantizers: Vec<On<ActivationCode, cuda::ActivationCode>>,
     /// How they do so behind a prologue: likewise.
     prologue: Option<Arc<Prepared>>,
-    prologues: Vec<Launcher<PrologueCode>>,
+    prologues: Vec<On<PrologueCode, cuda::PrologueCode>>,
     /// Reads rows that are not packed; there only for a kernel without a packing.
     dequantizer: Option<Dequantizer>,
     dtypes: Vec<DType>,
@@ -88,10 +88,12 @@ impl Matmul {
             let gpu = Launcher::<cuda::ActivationCode>::cuda;
             quantizers.push(On::of(registry, *candidate, place, Launcher::activations, gpu)?);
         }
-        let prologue = prepared.prologue_shared().filter(|_| from_int8 && !fused);
+        // A product of a GPU that quantizes for itself takes the rows as a prologue leaves them.
+        let prologue = prepared.prologue_shared().filter(|_| from_int8);
         let mut prologues = Vec::new();
         for candidate in prologue.as_ref().map_or(&[][..], |prologue| prologue.usable()) {
-            prologues.push(Launcher::prologue(registry, *candidate)?);
+            let gpu = Launcher::<cuda::PrologueCode>::cuda;
+            prologues.push(On::of(registry, *candidate, place, Launcher::prologue, gpu)?);
         }
         let dequantizer = match packing {
             Some(_) => None,
@@ -423,26 +425,11 @@ impl Matmul {
         y: &mut cuda::DeviceBuffer<f32>,
         workspace: &mut Workspace,
     ) -> Result<(), Error> {
-        self.accepts(weights)?;
-        let kernel = self.on.entry();
-        let On::Cuda(launcher) = &self.on else {
-            return Err(launch::cannot_drive(kernel, 0));
-        };
-        let (n, k) = (weights.n, weights.k);
-        let shape = Shape { m, n, k };
+        let launcher = self.on_device(weights, m, bias, y)?;
+        let k = weights.k;
+        let shape = Shape { m, n: weights.n, k };
         self.check_dtype(input.dtype())?;
         check_len("activations", "values", product_of("activations", m, k)?, input.len())?;
-        check_len("the output", "values", product_of("the output", m, n)?, y.len())?;
-        if let Some(bias) = bias {
-            check_len("the bias", "values", n, bias.len())?;
-        }
-        check_shape(kernel, shape)?;
-        if m == 0 || n == 0 || k == 0 {
-            return Err(Error::ShapeRule {
-                kernel: kernel.name,
-                rule: BrokenRule { dim: empty_dim(shape), rule: Rule::AtLeast(1), found: 0 },
-            });
-        }
         if launcher.multiplies_floats() {
             return launcher.floats_on_device(weights, input, m, bias, y, &mut workspace.gpu);
         }
@@ -453,6 +440,35 @@ impl Matmul {
         let row = RowLayout::new(self.layout.unit, k, self.activation_format.block)?;
         let block = self.activation_format.block;
         launcher.run_on_device(weights, input, m, &row, block, bias, y, quantizer, &mut workspace.gpu)
+    }
+
+    /// The kernel of a GPU, for weights, a bias and an output of these sizes, and `m` tokens.
+    #[cfg(feature = "cuda")]
+    fn on_device(
+        &self,
+        weights: &PackedMatrix,
+        m: usize,
+        bias: Option<&cuda::DeviceBuffer<f32>>,
+        y: &cuda::DeviceBuffer<f32>,
+    ) -> Result<&Launcher<cuda::ProductCode>, Error> {
+        self.accepts(weights)?;
+        let kernel = self.on.entry();
+        let On::Cuda(launcher) = &self.on else {
+            return Err(launch::cannot_drive(kernel, 0));
+        };
+        let shape = Shape { m, n: weights.n, k: weights.k };
+        check_len("the output", "values", product_of("the output", m, weights.n)?, y.len())?;
+        if let Some(bias) = bias {
+            check_len("the bias", "values", weights.n, bias.len())?;
+        }
+        check_shape(kernel, shape)?;
+        if m == 0 || shape.n == 0 || shape.k == 0 {
+            return Err(Error::ShapeRule {
+                kernel: kernel.name,
+                rule: BrokenRule { dim: empty_dim(shape), rule: Rule::AtLeast(1), found: 0 },
+            });
+        }
+        Ok(launcher)
     }
 
     /// The GPU that it runs on; `None` for the processor.

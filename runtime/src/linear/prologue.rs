@@ -3,6 +3,8 @@
 use super::plan::refused;
 use super::{Choice, Linear};
 use crate::activations::QuantizedActivations;
+#[cfg(feature = "cuda")]
+use crate::cuda::{DeviceBuffer, DevicePrologue, DevicePrologueInput};
 use crate::error::Error;
 use crate::prologue::{Prologue, PrologueInput};
 use crate::request::Shape;
@@ -46,6 +48,32 @@ impl Linear {
         let shape = Shape { m: m.max(1), n: self.n, k: self.k };
         match self.choice(shape, DType::F32) {
             Some(Choice { matmul, .. }) => matmul.quantize_with(prologue, input, m, workspace, threads),
+            None => Err(refused(&self.prepared, shape)),
+        }
+    }
+
+    /// The same on the layer's GPU, with the product behind it: `m` rows that lie there go through `prologue` and the layer, into memory
+    /// there, enqueued and not waited for; [`Workspace::finish`] waits and reports what stopped a row. A graph can be captured of it.
+    ///
+    /// # Errors
+    /// [`Error::NoKernel`] if this `m` has none on a GPU; else as for
+    /// [`Matmul::run_on_device_with`](crate::Matmul::run_on_device_with).
+    #[cfg(feature = "cuda")]
+    pub fn forward_on_device_with(
+        &self,
+        prologue: &DevicePrologue,
+        input: DevicePrologueInput<'_>,
+        m: usize,
+        bias: Option<&DeviceBuffer<f32>>,
+        y: &mut DeviceBuffer<f32>,
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        let shape = Shape { m, n: self.n, k: self.k };
+        match self.choice(shape, DType::F32) {
+            Some(Choice { matmul, packed }) => {
+                let weights = &self.packed[*packed];
+                matmul.run_on_device_with(weights, prologue, input, m, bias, y, workspace)
+            }
             None => Err(refused(&self.prepared, shape)),
         }
     }

@@ -26,6 +26,12 @@ impl<'a> Rows<'a> {
         check_span(what, [m, k], self.stride, self.values.len())
     }
 
+    /// Values, and from one row to the next.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn parts(&self) -> (&'a [f32], Option<usize>) {
+        (self.values, self.stride)
+    }
+
     /// Row `token` of `k` values, if it is there.
     pub(crate) fn row(&self, token: usize, k: usize) -> Option<&'a [f32]> {
         let begin = token.checked_mul(self.stride.unwrap_or(k))?;
@@ -59,6 +65,11 @@ impl<'a> PrologueInput<'a> {
     /// sums of some rows may be written; `residual` is as it was.
     pub fn add(self, residual: Rows<'a>, sum: &'a mut [f32]) -> PrologueInput<'a> {
         PrologueInput { residual: Some(residual), sum: Some(sum), ..self }
+    }
+
+    /// Whether there are rows of a gate, and of an addition.
+    pub(crate) fn operands(&self) -> [bool; 2] {
+        [self.up.is_some(), self.sum.is_some()]
     }
 
     /// Compares all lengths with the shape.

@@ -124,11 +124,12 @@ impl Prologue {
         self.transform.as_deref()
     }
 
-    /// Refuses steps that kernels of `format` do not take, and a gate without its rows.
-    pub(crate) fn check(&self, format: &ActivationInfo, input: &PrologueInput<'_>) -> Result<(), Error> {
+    /// Refuses steps that kernels of `format` do not take, and a gate without its rows; of the input, whether there are rows of a
+    /// gate and of an addition.
+    pub(crate) fn check(&self, format: &ActivationInfo, [up, added]: [bool; 2]) -> Result<(), Error> {
         let wanted = [
             (PrologueStep::Gate, self.gate.is_some()),
-            (PrologueStep::Add, input.sum.is_some()),
+            (PrologueStep::Add, added),
             (PrologueStep::RmsNorm, self.norm.is_some()),
             (PrologueStep::Hadamard, self.transform.is_some()),
         ];
@@ -137,14 +138,14 @@ impl Prologue {
                 return Err(self.refused(format!("activations of `{}` take no `{step}`", format.name)));
             }
         }
-        match (self.gate, input.up) {
-            (Some(function), None) => Err(self.refused(format!(
+        match (self.gate, up) {
+            (Some(function), false) => Err(self.refused(format!(
                 "its gate `{function}` has no rows to multiply with: `PrologueInput::gate`"
             ))),
-            (None, Some(_)) => {
+            (None, true) => {
                 Err(self.refused("rows for a gate, which it has not: `Prologue::gated`".to_owned()))
             }
-            (Some(_), Some(_)) | (None, None) => Ok(()),
+            (Some(_), true) | (None, false) => Ok(()),
         }
     }
 

@@ -30,7 +30,7 @@ impl CudaLaunch {
                         None => true,
                     }
             }
-            CudaLaunch::QuantizeActivations { threads, .. } => is_block(threads),
+            CudaLaunch::Activations { threads, .. } => is_block(threads),
             CudaLaunch::Matmul { threads, fewest, rows, tokens, unit, .. } => {
                 is_block(threads)
                     && fewest > 0

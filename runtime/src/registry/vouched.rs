@@ -277,7 +277,9 @@ pub enum CudaLaunch {
         step: Option<CudaStep>,
     },
     /// Activations to int8: a CUDA block does a row.
-    QuantizeActivations {
+    Activations {
+        /// The op: with a prologue or without.
+        op: Op,
         /// Name in the image.
         function: &'static str,
         /// Threads of a CUDA block.
@@ -342,7 +344,7 @@ impl CudaLaunch {
     pub fn functions(&self) -> Vec<(&'static str, u32)> {
         match *self {
             CudaLaunch::Elements { function, .. }
-            | CudaLaunch::QuantizeActivations { function, .. }
+            | CudaLaunch::Activations { function, .. }
             | CudaLaunch::Matmul { function, .. }
             | CudaLaunch::Convert { function, .. } => vec![(function, 0)],
             CudaLaunch::Quantize { function, step, .. } => {
@@ -414,9 +416,8 @@ impl Code {
             Code::Embed(_) => Op::Embed,
             Code::Matmul { .. } => Op::Matmul,
             Code::Cuda(CudaCode { launch, .. }) => match launch {
-                CudaLaunch::Elements { op, .. } => *op,
+                CudaLaunch::Elements { op, .. } | CudaLaunch::Activations { op, .. } => *op,
                 CudaLaunch::Quantize { .. } => Op::Quantize,
-                CudaLaunch::QuantizeActivations { .. } => Op::QuantizeActivations,
                 CudaLaunch::Matmul { .. } | CudaLaunch::Rows { .. } => Op::Matmul,
                 CudaLaunch::Convert { .. } => return None,
             },

@@ -111,8 +111,10 @@ pub enum Launch {
         /// Bytes of shared memory that the launch gives each CUDA block.
         shared: u32,
     },
-    /// Activations to int8.
-    QuantizeActivations {
+    /// Rows of activations to int8, a CUDA block for a row.
+    Activations {
+        /// The op: with a prologue or without.
+        op: Op,
         /// The kernel's name in its unit.
         function: String,
         /// Threads of a CUDA block.
@@ -150,7 +152,7 @@ impl Launch {
             | Launch::Quantize { function, .. }
             | Launch::Matmul { function, .. }
             | Launch::Rows { function, .. }
-            | Launch::QuantizeActivations { function, .. }
+            | Launch::Activations { function, .. }
             | Launch::Convert { function, .. } => function,
         }
     }
@@ -188,7 +190,7 @@ impl Launch {
                 ("tokens", tokens),
                 ("shared", shared),
             ],
-            Launch::QuantizeActivations { threads, .. } => vec![("threads", threads)],
+            Launch::Activations { threads, .. } => vec![("threads", threads)],
         }
     }
 }

@@ -28,6 +28,7 @@ mod overlap;
 mod parameters;
 mod pipelined;
 mod product;
+mod prologue;
 mod rows;
 mod rows_product;
 mod search;
@@ -51,7 +52,7 @@ use crate::emit::kernel_words;
 use crate::error::once;
 use crate::plan::pack::fitted;
 use crate::plan::{FormatPlan, PackPlan, lcm};
-use gristmill_spec::model::{CudaBody, CudaBudget, CudaVariant, Kernel, ShapeRules, SpecSet};
+use gristmill_spec::model::{Activations, CudaBody, CudaBudget, CudaVariant, Kernel, ShapeRules, SpecSet};
 use gristmill_spec::vocab::{CudaAlgorithm, CudaArch, Op};
 use std::collections::BTreeMap;
 
@@ -495,19 +496,25 @@ pub(crate) fn convert_launch() -> Launch {
 
 fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut Vec<CudaListed>) {
     let format = &set.activations[index];
-    for (number, kernel, order, variant) in serving(set, Op::QuantizeActivations, index) {
+    let ops: [(Op, fn(&Activations, &str) -> String); 2] =
+        [(Op::QuantizeActivations, activations::emit), (Op::Prologue, prologue::emit)];
+    let all = ops.into_iter().flat_map(|(op, emit)| serving(set, op, index).map(move |found| (emit, found)));
+    for (emit, (number, kernel, order, variant)) in all {
         let unit = unit_name(kernel.op.name(), &format.name, kernel, variant);
         let function = function(variant, &unit);
         let text = match &variant.body {
             Some(body) => body.text.clone(),
-            None => activations::emit(format, function),
+            None => emit(format, function),
         };
         units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
         units.overlap(&unit, variant.body.as_ref());
         let mut shape = variant.shape;
         shape.k.multiple_of = lcm(shape.k.multiple_of.max(1), u64::from(format.block.unwrap_or(1)));
-        let launch =
-            Launch::QuantizeActivations { function: function.to_string(), threads: activations::THREADS };
+        let launch = Launch::Activations {
+            op: kernel.op,
+            function: function.to_string(),
+            threads: activations::THREADS,
+        };
         listed.push(CudaListed {
             name: name(kernel, &format.name, None, variant),
             op: kernel.op,

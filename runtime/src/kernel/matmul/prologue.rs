@@ -2,11 +2,18 @@
 
 use super::Matmul;
 use crate::activations::{self, ActivationLayout, Activations, QuantizedActivations};
+use crate::cuda;
+#[cfg(feature = "cuda")]
+use crate::cuda::{DeviceBuffer, DevicePrologue, DevicePrologueInput};
 use crate::error::Error;
-use crate::launch::{Launcher, PrologueCode};
+use crate::launch::{On, PrologueCode};
 use crate::prologue::{Prologue, PrologueInput};
 use crate::request::Shape;
+#[cfg(feature = "cuda")]
+use crate::sizes::check_len;
 use crate::threads::Threads;
+#[cfg(feature = "cuda")]
+use crate::weights::PackedMatrix;
 use crate::workspace::Workspace;
 
 impl Matmul {
@@ -28,21 +35,59 @@ impl Matmul {
         self.on_processor()?;
         let k = prologue.k();
         let ActivationLayout { format, row } = self.activation_layout(k)?;
-        prologue.check(format, &input)?;
+        prologue.check(format, input.operands())?;
         input.check(m, k)?;
         if m == 0 || k == 0 {
             let rows = Activations { layout: row, m, q: &[], scales: &[], sums: &[] };
             return Ok(QuantizedActivations { format, rows });
         }
-        let launcher = self.prologue_kernel(Shape { m, n: 1, k })?;
+        let On::Cpu(launcher) = self.prologue_kernel(Shape { m, n: 1, k })? else {
+            return Err(self.on.broken("its prologue is one of a GPU"));
+        };
         let rows = activations::quantize_with(launcher, prologue, input, m, row, workspace, threads)?;
         Ok(QuantizedActivations { format, rows })
     }
 
-    fn prologue_kernel(&self, shape: Shape) -> Result<&Launcher<PrologueCode>, Error> {
+    /// The same on the kernel's GPU with the product behind it: `m` rows that lie there go through `prologue` and are multiplied,
+    /// enqueued and not waited for. `y` has room for `m * n` values. [`Workspace::finish`] waits, and reports what stopped a row.
+    ///
+    /// # Errors
+    /// As for [`Matmul::quantize_with`] and [`Matmul::run_on_device`]; [`Error::WrongInput`] for a product of floats.
+    #[cfg(feature = "cuda")]
+    #[expect(clippy::too_many_arguments, reason = "the operands of a product and of what is in front")]
+    pub fn run_on_device_with(
+        &self,
+        weights: &PackedMatrix,
+        prologue: &DevicePrologue,
+        input: DevicePrologueInput<'_>,
+        m: usize,
+        bias: Option<&DeviceBuffer<f32>>,
+        y: &mut DeviceBuffer<f32>,
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        let launcher = self.on_device(weights, m, bias, y)?;
+        let (n, k) = (weights.n(), weights.k());
+        check_len("a row of the prologue", "values", k, prologue.prologue().k())?;
+        let ActivationLayout { format, row } = self.activation_layout(k)?;
+        prologue.prologue().check(format, input.given())?;
+        let On::Cuda(first) = self.prologue_kernel(Shape { m, n, k })? else {
+            return Err(self.on.broken("its prologue is one of the processor"));
+        };
+        launcher.run_behind(
+            first,
+            prologue,
+            input,
+            (weights, m, &row, format.block),
+            bias,
+            y,
+            &mut workspace.gpu,
+        )
+    }
+
+    fn prologue_kernel(&self, shape: Shape) -> Result<&On<PrologueCode, cuda::PrologueCode>, Error> {
         let broken = || self.on.broken("it takes floats, and nothing was prepared for a prologue");
         let prepared = self.prologue.as_ref().ok_or_else(broken)?;
-        let entry = prepared.decide(shape).kernel()?;
-        self.prologues.iter().find(|launcher| std::ptr::eq(launcher.entry, entry)).ok_or_else(broken)
+        let entry = prepared.decide(Shape { n: 1, ..shape }).kernel()?;
+        self.prologues.iter().find(|launcher| std::ptr::eq(launcher.entry(), entry)).ok_or_else(broken)
     }
 }

@@ -1,0 +1,140 @@
+//! Activations through the steps of a prologue, and to int8: a CUDA block does a row.
+//!
+//! A row is copied once, to memory that the block alone reads and writes until it is done, so that it stays in the caches. What the
+//! steps compute stands in `prologue.h`.
+
+use super::activations::{self, Rows, Statements, THREADS};
+use super::parameters::parameters;
+use gristmill_spec::model::Activations;
+use gristmill_spec::vocab::{CudaAbi, GateFunction, PrologueStep};
+
+/// The steps.
+const STEPS: &str = include_str!("../../../cuda/prologue.h");
+
+/// The unit of an activation format: one kernel.
+pub fn emit(format: &Activations, function: &str) -> String {
+    let Statements { declare, body, .. } = activations::statements(format, &Rows::Memory);
+    let takes = parameters(&CudaAbi::PROLOGUE);
+    let steps: String = format.prologue.iter().map(|step| one(*step)).collect();
+    format!(
+        "{functions}{STEPS}// A row that is refused becomes zeros: what reads it all the same finds nothing to refuse there.
+GM_DEVICE void refuse(f32 *row, u32 k) {{
+    gm_sync();
+    for (u32 i = gm_thread(); i < k; i += gm_threads()) gm_store(row + i, 0.0f);
+}}
+
+{gate}GM_KERNEL_WIDE({THREADS}) {function}({takes}) {{
+    {declare}GM_SHARED(u32, bad_of_warp, {warps});
+    GM_SHARED(f32, norm, 2);
+    const u64 row = gm_block();
+    const u64 place = row * k;
+    f32 *const at = rows + place;
+    (void)m;
+    {unused}gm_launch_next();
+    gm_wait_for_previous();
+    if (!all_finite(src + row * src_stride, k, place, fault, bad_of_warp)) {{
+        refuse(at, k);
+        return;
+    }}
+    for (u32 i = gm_thread(); i < k; i += {THREADS}) gm_store(at + i, gm_load(src + row * src_stride + i));
+    {steps}if (!q) return;
+    gm_sync();
+    {{
+        const f32 *const x = rows;
+        const u32 type = 0;
+        {body}
+    }}
+}}
+GM_EXPORT({function})
+",
+        functions = activations::functions(format),
+        gate = gate(),
+        unused = unused(format),
+        warps = THREADS / 32,
+    )
+}
+
+/// The functions of a gate by their numbers.
+fn gate() -> String {
+    let each = GateFunction::ALL.iter().map(|function| {
+        format!(
+            "    if (function == {}) return {}(x);\n",
+            *function as u32,
+            function.name().replace('-', "_")
+        )
+    });
+    format!(
+        "GM_DEVICE f32 gate(f32 x, u32 function) {{\n{}    return 0.0f;\n}}\n\n",
+        each.collect::<String>()
+    )
+}
+
+/// Operands of steps that a format has not.
+fn unused(format: &Activations) -> String {
+    let operands: [(PrologueStep, &[&str]); 4] = [
+        (PrologueStep::Gate, &["up", "up_stride", "function"]),
+        (PrologueStep::Add, &["residual", "residual_stride", "sum"]),
+        (PrologueStep::RmsNorm, &["weight", "epsilon", "norm"]),
+        (PrologueStep::Hadamard, &["signs", "block", "factor"]),
+    ];
+    let missing = operands.iter().filter(|(step, _)| !format.prologue.contains(step));
+    missing.flat_map(|(_, names)| names.iter()).map(|name| format!("(void){name};\n    ")).collect()
+}
+
+/// Statements of a step over the row at `at`; it is left out where its operand is not there.
+fn one(step: PrologueStep) -> String {
+    match step {
+        PrologueStep::Gate => format!(
+            "if (up) {{
+        if (!all_finite(up + row * up_stride, k, place, fault, bad_of_warp)) {{
+            refuse(at, k);
+            return;
+        }}
+        for (u32 i = gm_thread(); i < k; i += {THREADS}) {{
+            const f32 x = gm_load(at + i);
+            gm_store(at + i, gate(x, function) * gm_load(up + row * up_stride + i));
+        }}
+    }}
+    "
+        ),
+        PrologueStep::Add => format!(
+            "if (residual) {{
+        for (u32 i = gm_thread(); i < k; i += {THREADS})
+            gm_store(at + i, gm_load(at + i) + gm_load(residual + row * residual_stride + i));
+        if (!all_finite(at, k, place, fault, bad_of_warp)) {{
+            refuse(at, k);
+            return;
+        }}
+        for (u32 i = gm_thread(); i < k; i += {THREADS}) gm_store(sum + place + i, gm_load(at + i));
+    }}
+    "
+        ),
+        PrologueStep::RmsNorm => format!(
+            "if (weight) {{
+        norm_factor(at, k, epsilon, norm);
+        if (norm[1] == 0.0f) {{
+            all_finite(at, k, place, fault, bad_of_warp);
+            refuse(at, k);
+            return;
+        }}
+        const f32 by = norm[0];
+        for (u32 i = gm_thread(); i < k; i += {THREADS}) gm_store(at + i, gm_load(at + i) * by * gm_load(weight + i));
+    }}
+    "
+        ),
+        PrologueStep::Hadamard => format!(
+            "if (block > 0) {{
+        if (!all_finite(at, k, place, fault, bad_of_warp)) {{
+            refuse(at, k);
+            return;
+        }}
+        for (u32 i = gm_thread(); i < k; i += {THREADS}) {{
+            const f32 x = gm_load(at + i);
+            gm_store(at + i, (signs ? x * gm_load(signs + i) : x) * factor);
+        }}
+        butterflies(at, k, block);
+    }}
+    "
+        ),
+    }
+}
