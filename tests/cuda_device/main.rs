@@ -16,5 +16,6 @@ mod hazards;
 #[path = "../cuda/images.rs"]
 mod images;
 mod precision;
+mod prologue;
 #[path = "../cuda/support/mod.rs"]
 mod support;

@@ -122,6 +122,18 @@ pub(super) struct Found<'f> {
 }
 
 impl Found<'_> {
+    /// Each of three rows that a GPU made.
+    #[cfg(feature = "cuda")]
+    pub(super) fn of_three(
+        found: &gristmill::cuda::QuantizedActivations,
+        compare: impl Fn(Found<'_>) -> Result<(), Problem>,
+    ) -> Result<(), Problem> {
+        let gristmill::cuda::QuantizedActivations { q, scales, sums } = found;
+        let mut rows =
+            q.chunks(q.len() / 3).zip(scales.chunks(scales.len() / 3)).zip(sums.chunks(sums.len() / 3));
+        rows.try_for_each(|((q, scales), sums)| compare(Found { q, scales, sums }))
+    }
+
     pub(super) fn compare(&self, case: &str, row: &Int8Row, unit: Unit, k: usize) -> Result<(), Problem> {
         let (elements, padded, units) = unit.of_row(k);
         let mut laid_out = vec![0i8; units * padded];
@@ -157,13 +169,7 @@ fn on_gpu(
         }
         Ok(row) => match found {
             Err(error) => agree(case, "refusal", &"none".to_owned(), &error.to_string()),
-            Ok(gristmill::cuda::QuantizedActivations { q, scales, sums }) => {
-                let mut rows = q
-                    .chunks(q.len() / 3)
-                    .zip(scales.chunks(scales.len() / 3))
-                    .zip(sums.chunks(sums.len() / 3));
-                rows.try_for_each(|((q, scales), sums)| Found { q, scales, sums }.compare(case, row, unit, k))
-            }
+            Ok(found) => Found::of_three(&found, |found| found.compare(case, row, unit, k)),
         },
     })
 }

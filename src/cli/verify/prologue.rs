@@ -4,14 +4,22 @@ use super::super::error::CliError;
 use super::super::random::Random;
 use super::activations::{Found, units};
 use super::guard::{Edge, Guarded};
+#[cfg(feature = "cuda")]
+use super::session::prepared;
 use super::session::{Kernel, Problem, Session, agree, same_f32, untouched, wrong_code};
 use gristmill::REGISTRY;
 use gristmill::abi::{Fault, PrologueArgs};
 use gristmill::oracle::{Int8Row, PrologueRow, PrologueSteps, Refused};
 use gristmill::registry::{Code, Unit};
+#[cfg(feature = "cuda")]
+use gristmill::vocab::DType;
 use gristmill::vocab::{GateFunction, Op, PrologueStep};
+#[cfg(feature = "cuda")]
+use gristmill::{Error, Hadamard, Prologue, PrologueInput, Shape};
 use gristmill_spec::model::Activations;
 use std::ptr::{null, null_mut};
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
 
 /// Rows of a case, as long as each other.
 struct Rows {
@@ -79,8 +87,9 @@ pub fn prologue(session: &mut Session<'_>, index: usize, activations: &Activatio
                 let case = format!("k={k}, {chosen}, {name}");
                 for kernel in &kernels {
                     for unit in units.iter().filter(|unit| unit.elements <= k) {
-                        session.case(*kernel, || {
-                            one(*kernel, &case, &rows.x, &steps, *unit, edge, expected.as_ref())
+                        session.case(*kernel, || match kernel.on_cpu() {
+                            true => one(*kernel, &case, &rows.x, &steps, *unit, edge, expected.as_ref()),
+                            false => on_gpu(*kernel, &case, &rows.x, &steps, *unit, expected.as_ref()),
                         })?;
                     }
                 }
@@ -189,4 +198,69 @@ fn one(
         }),
     });
     Ok(outcome)
+}
+
+/// A row through a kernel of a GPU: three times, so that it is also found behind another.
+#[cfg(feature = "cuda")]
+fn on_gpu(
+    kernel: Kernel,
+    case: &str,
+    x: &[f32],
+    steps: &PrologueSteps<'_>,
+    unit: Unit,
+    expected: Result<&(Option<Vec<f32>>, Int8Row), &Refused>,
+) -> Result<Result<(), Problem>, CliError> {
+    let k = x.len();
+    let mut prologue = Prologue::new(k);
+    if let Some((function, _)) = steps.gate {
+        prologue = prologue.gated(function);
+    }
+    if let Some((weight, epsilon)) = steps.norm {
+        prologue = prologue.rms_norm(weight, epsilon)?;
+    }
+    if let Some((block, signs)) = steps.transform {
+        let signs = signs.map(|signs| signs.iter().map(|sign| *sign as i8).collect::<Vec<_>>());
+        prologue = prologue.transformed(Arc::new(Hadamard::new(k, block, signs.as_deref())?))?;
+    }
+    let three = |row: &[f32]| row.repeat(3);
+    let (rows, up) = (three(x), steps.gate.map(|(_, up)| three(up)));
+    let residual = steps.residual.map(three);
+    let mut sum = vec![f32::NAN; residual.as_ref().map_or(0, Vec::len)];
+    let mut input = PrologueInput::new(gristmill::Rows::dense(&rows));
+    if let Some(up) = &up {
+        input = input.gate(gristmill::Rows::dense(up));
+    }
+    if let Some(residual) = &residual {
+        input = input.add(gristmill::Rows::dense(residual), &mut sum);
+    }
+    let prepared = prepared(kernel, None, DType::F32)?;
+    let decision = prepared.decide(Shape::new(3, 1, k));
+    let found = gristmill::cuda::quantize_with(&decision, unit, &prologue, input, 3);
+    let refused =
+        |error| agree(case, "refusal", &Err(error), &found.as_ref().map(|_| ()).map_err(Error::clone));
+    Ok(match expected {
+        Err(Refused::NonFinite(column)) => refused(Error::NonFinite { row: 0, column: *column }),
+        Err(Refused::ScaleOverflow { block, .. }) => refused(Error::ScaleOverflow { row: 0, block: *block }),
+        Ok((expected_sum, row)) => match &found {
+            Err(error) => agree(case, "refusal", &"none".to_owned(), &error.to_string()),
+            Ok(found) => {
+                let expected_sum = three(expected_sum.as_deref().unwrap_or_default());
+                same_f32(case, &expected_sum, &sum, |i| format!("element {i} of the sum"))
+                    .and_then(|()| Found::of_three(found, |found| found.compare(case, row, unit, k)))
+            }
+        },
+    })
+}
+
+/// Without the driver's side no kernel of a GPU is in the registry.
+#[cfg(not(feature = "cuda"))]
+fn on_gpu(
+    _: Kernel,
+    case: &str,
+    _: &[f32],
+    _: &PrologueSteps<'_>,
+    _: Unit,
+    _: Result<&(Option<Vec<f32>>, Int8Row), &Refused>,
+) -> Result<Result<(), Problem>, CliError> {
+    Ok(wrong_code(case))
 }

@@ -52,7 +52,7 @@ use crate::emit::kernel_words;
 use crate::error::once;
 use crate::plan::pack::fitted;
 use crate::plan::{FormatPlan, PackPlan, lcm};
-use gristmill_spec::model::{Activations, CudaBody, CudaBudget, CudaVariant, Kernel, ShapeRules, SpecSet};
+use gristmill_spec::model::{CudaBody, CudaBudget, CudaVariant, Kernel, ShapeRules, SpecSet};
 use gristmill_spec::vocab::{CudaAlgorithm, CudaArch, Op};
 use std::collections::BTreeMap;
 
@@ -496,15 +496,14 @@ pub(crate) fn convert_launch() -> Launch {
 
 fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut Vec<CudaListed>) {
     let format = &set.activations[index];
-    let ops: [(Op, fn(&Activations, &str) -> String); 2] =
-        [(Op::QuantizeActivations, activations::emit), (Op::Prologue, prologue::emit)];
-    let all = ops.into_iter().flat_map(|(op, emit)| serving(set, op, index).map(move |found| (emit, found)));
-    for (emit, (number, kernel, order, variant)) in all {
+    let ops = [Op::QuantizeActivations, Op::Prologue];
+    for (number, kernel, order, variant) in ops.into_iter().flat_map(|op| serving(set, op, index)) {
         let unit = unit_name(kernel.op.name(), &format.name, kernel, variant);
         let function = function(variant, &unit);
         let text = match &variant.body {
             Some(body) => body.text.clone(),
-            None => emit(format, function),
+            None if kernel.op == Op::Prologue => prologue::emit(format, function),
+            None => activations::emit(format, function),
         };
         units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
         units.overlap(&unit, variant.body.as_ref());
