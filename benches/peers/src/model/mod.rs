@@ -61,7 +61,7 @@ const NMSE_BOUND: f64 = 2e-2;
 
 /// Compares and measures.
 pub fn run(arguments: &Arguments) -> Result<(), Error> {
-    let Arguments { model, threads, rounds, prompt, generate, compare, greedy, nmse, no_speed, record } =
+    let Arguments { model, threads, rounds, prompt, generate, compare, greedy, nmse, head, no_speed, record } =
         arguments;
     let [prompt, generate, compare, greedy] =
         [prompt, generate, compare, greedy].map(|count| *count as usize);
