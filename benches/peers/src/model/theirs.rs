@@ -15,20 +15,24 @@ use std::sync::Mutex;
 pub struct Setting {
     /// What the record calls it.
     pub name: &'static str,
-    /// Repacks weights while they are loaded, whatever the default.
+    /// Repacks weights while they are loaded (`-rtr`). llama.cpp does so by default.
+    #[cfg(feature = "ik")]
     pub repack: bool,
-    /// Flash attention; `None`: the default.
+    /// Flash attention; `None`: the default, which both have on.
     pub flash: Option<bool>,
 }
 
-/// What is measured. The first is what somebody gets who sets nothing; which of the others is best depends on the test.
-///
-/// llama.cpp repacks by default and has flash attention by itself where the device does it; ik_llama.cpp has flash attention by
-/// default and repacks if told to (`-rtr`).
+/// What is measured. The first is what somebody gets who sets nothing; which is best depends on the test.
+#[cfg(feature = "ik")]
 pub const SETTINGS: &[Setting] = &[
     Setting { name: "as it comes", repack: false, flash: None },
-    Setting { name: "repacked, flash attention", repack: true, flash: Some(true) },
+    Setting { name: "repacked", repack: true, flash: None },
     Setting { name: "repacked, no flash attention", repack: true, flash: Some(false) },
+];
+#[cfg(feature = "ggml")]
+pub const SETTINGS: &[Setting] = &[
+    Setting { name: "as it comes", flash: None },
+    Setting { name: "no flash attention", flash: Some(false) },
 ];
 
 /// What the peer said of errors since somebody asked.
@@ -81,18 +85,13 @@ impl Model {
         (of_context.n_ctx, of_context.n_batch, of_context.n_ubatch) = (size, size, size);
         #[cfg(feature = "ik")]
         {
-            if setting.repack {
-                of_model.repack_tensors = true;
-            }
+            of_model.repack_tensors = setting.repack;
             if let Some(flash) = setting.flash {
                 (of_model.flash_attn, of_context.flash_attn) = (flash, flash);
             }
         }
         #[cfg(feature = "ggml")]
         {
-            if setting.repack {
-                of_model.use_extra_bufts = true;
-            }
             of_context.flash_attn_type = match setting.flash {
                 None => of_context.flash_attn_type,
                 Some(true) => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
@@ -140,6 +139,7 @@ impl Model {
             // SAFETY: context and pool live; the pool outlives its being attached, since it replaces the one before it only now.
             unsafe { sys::llama_attach_threadpool(self.context, pool.0, pool.0) };
             self.pool = Some(pool);
+            self.rest();
         }
         // SAFETY: the context lives.
         unsafe { sys::llama_set_n_threads(self.context, count as _, count as _) };
