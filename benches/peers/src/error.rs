@@ -28,6 +28,27 @@ pub enum Error {
          comes from quantizing activations in two ways"
     )]
     Disagree { ours: String, theirs: String, m: usize, n: usize, k: usize, nmse: f64, bound: f64 },
+    /// Our decoder refuses.
+    #[error(transparent)]
+    Decoder(#[from] decoder::Error),
+    /// The peer refuses a whole model.
+    #[error("{peer} failed to {action}: {why}")]
+    PeerModel { peer: &'static str, action: String, why: String },
+    /// The sides read different vocabularies.
+    #[error("our decoder reads a vocabulary of {ours} tokens, {peer} one of {theirs}")]
+    Vocabulary { peer: &'static str, ours: usize, theirs: usize },
+    /// Logits differ by more than quantized activations explain.
+    #[error(
+        "our logits and those of {peer} differ: normalized error {nmse:.1e}, at most {bound:.0e} comes from quantizing activations \
+         and caches in two ways\n  help: `--nmse` sets the bound, for models in which small differences grow, as those with experts"
+    )]
+    Logits { peer: &'static str, nmse: f64, bound: f64 },
+    /// A record would not be of an idle machine.
+    #[error(
+        "other programs kept {others:.2} processors busy {when}, and beside a record they may keep {most} busy: nothing is recorded\n  \
+         help: without `--record` the same is measured and printed"
+    )]
+    Busy { when: &'static str, others: f64, most: f64 },
     /// A file.
     #[error("can't {action} `{}`: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: io::Error },

@@ -1,9 +1,13 @@
-//! Our kernels beside others', on the same data in one process: times, whether the results agree, and a record.
+//! Our kernels and our decoder beside others', on the same data in one process: times, whether the results agree, and a record.
 
+#[cfg(any(feature = "ik", feature = "ggml"))]
+mod busy;
 mod error;
 mod formats;
 #[cfg(any(feature = "ik", feature = "ggml"))]
 mod measure;
+#[cfg(any(feature = "ik", feature = "ggml"))]
+mod model;
 #[cfg(any(feature = "ik", feature = "ggml"))]
 mod ours;
 #[cfg(any(feature = "ik", feature = "ggml"))]
@@ -32,6 +36,14 @@ enum Command {
         /// Fewer rounds, for a look
         #[arg(long)]
         quick: bool,
+    },
+    /// Compare and measure a whole model: our decoder and the peer on one GGUF file; needs such a build too
+    #[cfg(any(feature = "ik", feature = "ggml"))]
+    Model(model::Arguments),
+    /// Our decoder's own command, of which `make-model` makes models to compare with
+    Decoder {
+        #[command(subcommand)]
+        command: decoder::commands::Command,
     },
     /// Run `gristmill bench --json` and record what it prints, with date and machine
     Formats {
@@ -62,6 +74,11 @@ fn main() -> ExitCode {
         Command::Measure { record, quick } => measure::run(&record, quick),
         #[cfg(not(any(feature = "ik", feature = "ggml")))]
         Command::Measure { .. } => Err(error::Error::NoPeer),
+        #[cfg(any(feature = "ik", feature = "ggml"))]
+        Command::Model(arguments) => model::run(&arguments),
+        Command::Decoder { command } => {
+            decoder::commands::run(command, &mut std::io::stdout().lock()).map_err(error::Error::from)
+        }
         Command::Formats { gristmill, record, arguments } => formats::run(&gristmill, &record, &arguments),
         Command::Plot { record, svg } => plot::run(&record, &svg),
     };

@@ -62,7 +62,7 @@ pub fn run(path: &Path, quick: bool) -> Result<(), Error> {
 }
 
 /// The version that the lock file holds.
-fn locked_version() -> &'static str {
+pub fn locked_version() -> &'static str {
     let lock = include_str!("../Cargo.lock");
     let package =
         lock.split("[[package]]").find(|package| package.contains(&format!("name = \"{PACKAGE}\"")));

@@ -24,10 +24,12 @@ pub fn print(records: &[PathBuf], out: &mut dyn Write) -> Result<(), CliError> {
     for path in records {
         let bytes = std::fs::read(path).map_err(CliError::file("read", path))?;
         let record: Value = serde_json::from_slice(&bytes).map_err(|error| none(path, &error.to_string()))?;
-        match (record["records"].as_array(), record["runs"].as_array()) {
-            (Some(records), _) => formats(&record, records, out)?,
-            (None, Some(runs)) => peers(&record, runs, out)?,
-            (None, None) => return Err(none(path, "it has neither `records` nor `runs`")),
+        let list = |name: &str| record[name].as_array();
+        match (list("records"), list("runs"), list("models")) {
+            (Some(records), _, _) => formats(&record, records, out)?,
+            (None, Some(runs), _) => peers(&record, runs, out)?,
+            (None, None, Some(runs)) => models(&record, runs, out)?,
+            (None, None, None) => return Err(none(path, "it has neither `records` nor `runs` nor `models`")),
         }
     }
     Ok(())
@@ -42,6 +44,14 @@ fn none(path: &Path, why: &str) -> CliError {
 
 fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value[name].as_str().unwrap_or("?")
+}
+
+fn texts<'v>(value: &'v Value, name: &str) -> Vec<&'v str> {
+    items(value, name).iter().filter_map(Value::as_str).collect()
+}
+
+fn items<'v>(value: &'v Value, name: &str) -> &'v [Value] {
+    value[name].as_array().map_or(&[], Vec::as_slice)
 }
 
 /// Where and when.
@@ -161,14 +171,11 @@ fn peers(record: &Value, runs: &[Value], out: &mut dyn Write) -> Result<(), CliE
     header(record, out)?;
     for run in runs {
         writeln!(out, "### {}\n", text(run, "peer"))?;
-        let list = |name: &str| -> Vec<&str> {
-            run[name].as_array().map_or(Vec::new(), |list| list.iter().filter_map(Value::as_str).collect())
-        };
-        writeln!(out, "{}; {}.\n", list("versions").join("; "), load(run))?;
-        for note in list("notes") {
+        writeln!(out, "{}; {}.\n", texts(run, "versions").join("; "), load(run))?;
+        for note in texts(run, "notes") {
             writeln!(out, "- {note}")?;
         }
-        let cells = run["cells"].as_array().map_or(&[][..], Vec::as_slice);
+        let cells = items(run, "cells");
         writeln!(out, "- of our ceiling: where that is reading, {}", counted(cells))?;
         writeln!(
             out,
@@ -190,6 +197,107 @@ fn peers(record: &Value, runs: &[Value], out: &mut dyn Write) -> Result<(), CliE
                 measured(number("their_gmac_s")),
                 number("speedup"),
                 number("our_percent"),
+            )?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// Our decoder's side in a record of whole models.
+const OURS: &str = "gristmill";
+
+/// Our decoder and a peer on whole models.
+fn models(record: &Value, runs: &[Value], out: &mut dyn Write) -> Result<(), CliError> {
+    writeln!(out, "## Whole models\n")?;
+    header(record, out)?;
+    writeln!(
+        out,
+        "Models of random numbers in the shapes of published ones, made by `benches/peers/models`: our decoder (examples/decoder) and\n\
+         a peer on the same file. pp: a prompt of so many tokens; tg: so many tokens, one after the other; tokens a second, the median\n\
+         of the rounds with the least and the greatest. NMSE: mean square difference of the logits, relative to their variance.\n"
+    )?;
+    for run in runs {
+        writeln!(out, "### {}, {}\n", text(run, "model"), text(run, "peer"))?;
+        let others = run["others"].as_f64().map_or("?".to_owned(), |others| format!("{others:.2}"));
+        writeln!(
+            out,
+            "{}; other programs kept {others} processors busy.\n",
+            texts(run, "versions").join("; ")
+        )?;
+        let sizes = &run["sizes"];
+        let mib =
+            |name: &str| sizes[name].as_f64().map_or("?".to_owned(), |bytes| measured(bytes / 1048576.0));
+        writeln!(
+            out,
+            "- `{}`, {} layers of {} and {}, {} heads ({} of keys and values), {} tokens\n\
+             - MiB: {} in the file; weights in memory {} ours (rows of the embedding are read from the file), {} theirs",
+            text(sizes, "architecture"),
+            sizes["layers"],
+            sizes["embd"],
+            sizes["ffn"],
+            sizes["heads"],
+            sizes["kv_heads"],
+            sizes["vocab"],
+            mib("file_bytes"),
+            mib("our_bytes"),
+            mib("their_bytes")
+        )?;
+        for agreement in items(run, "agreements") {
+            writeln!(
+                out,
+                "- logits, {}: NMSE {:.1e} over {} tokens; {} of {} generated tokens equal",
+                text(agreement, "setting"),
+                agreement["nmse"].as_f64().unwrap_or(f64::NAN),
+                agreement["prompt_tokens"],
+                agreement["greedy_equal"],
+                agreement["greedy_tokens"]
+            )?;
+        }
+        for note in texts(run, "notes") {
+            writeln!(out, "- {note}")?;
+        }
+        let speeds = items(run, "speeds");
+        let mut sides: Vec<&str> = Vec::new();
+        let mut tests: Vec<(&str, &Value)> = Vec::new();
+        for speed in speeds {
+            let (side, test) = (text(speed, "side"), (text(speed, "test"), &speed["threads"]));
+            if !sides.contains(&side) {
+                sides.push(side);
+            }
+            if !tests.contains(&test) {
+                tests.push(test);
+            }
+        }
+        let theirs = || sides.iter().filter(|side| **side != OURS);
+        let titles: String = theirs().map(|side| format!(" theirs, {side} |")).collect();
+        writeln!(
+            out,
+            "\n| test | threads | ours |{titles} times their first | times their best |\n|---|---|---|{}---|---|",
+            "---|".repeat(theirs().count())
+        )?;
+        for (test, threads) in tests {
+            let of = |side: &str| {
+                speeds.iter().find(|speed| {
+                    text(speed, "side") == side && text(speed, "test") == test && &speed["threads"] == threads
+                })
+            };
+            let number =
+                |side: &str, name: &str| of(side).and_then(|speed| speed[name].as_f64()).unwrap_or(f64::NAN);
+            let cell = |side: &str| {
+                let [median, min, max] = ["median", "min", "max"].map(|name| measured(number(side, name)));
+                format!(" {median} ({min} to {max}) |")
+            };
+            let medians: Vec<f64> = theirs().map(|side| number(side, "median")).collect();
+            let ours = number(OURS, "median");
+            let best = medians.iter().copied().fold(f64::NAN, f64::max);
+            writeln!(
+                out,
+                "| {test} | {threads} |{}{} {:.2} | {:.2} |",
+                cell(OURS),
+                theirs().map(|side| cell(side)).collect::<String>(),
+                ours / medians.first().copied().unwrap_or(f64::NAN),
+                ours / best
             )?;
         }
         writeln!(out)?;

@@ -1,0 +1,155 @@
+//! Whole models: our decoder (examples/decoder) and the peer on one GGUF file, whether they compute the same, and how fast.
+
+mod agreement;
+mod record;
+mod theirs;
+mod turns;
+
+use crate::busy::{self, MOST, Watch};
+use crate::error::Error;
+use crate::measure::locked_version;
+use crate::peer::PACKAGE;
+use crate::record::{load, versions};
+use clap::Args;
+use decoder::{Decoder, Options};
+use record::{ModelRun, Record, Sizes};
+use std::path::PathBuf;
+use theirs::{Model, SETTINGS};
+use turns::{Side, Test};
+
+/// Arguments of `model`.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The GGUF file
+    model: PathBuf,
+    /// Numbers of threads, separated by commas
+    #[arg(long, default_value = "1,2", value_delimiter = ',')]
+    threads: Vec<usize>,
+    /// Rounds, in each of which every side has its turn
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Tokens of the prompt that is measured; 0: none is
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(..=65536))]
+    prompt: u32,
+    /// Tokens that are generated where that is measured; 0: it is not
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(..=65536))]
+    generate: u32,
+    /// Tokens of the prompt whose logits are compared
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    compare: u32,
+    /// Tokens that both sides continue it by
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(..=4096))]
+    greedy: u32,
+    /// Most that the logits may differ: the mean square difference, relative to their variance
+    #[arg(long, default_value_t = NMSE_BOUND)]
+    nmse: f64,
+    /// Format that our decoder quantizes a head of f32, f16 or bf16 to (f32, f16 or bf16: not at all) [default: q6_k, or q8_0 where
+    /// rows are not of whole blocks of 256]
+    #[arg(long)]
+    head: Option<String>,
+    /// Compares logits and measures nothing
+    #[arg(long, conflicts_with = "record")]
+    no_speed: bool,
+    /// Record to write; what it says of other peers and models of this day and machine is kept. Refused on a machine that other
+    /// programs keep busy
+    #[arg(long)]
+    record: Option<PathBuf>,
+}
+
+/// Both sides quantize activations to int8, each in its way, and keep f16 in their caches; every layer adds to the difference.
+const NMSE_BOUND: f64 = 2e-2;
+
+/// Compares and measures.
+pub fn run(arguments: &Arguments) -> Result<(), Error> {
+    let Arguments { model, threads, rounds, prompt, generate, compare, greedy, nmse, head, no_speed, record } =
+        arguments;
+    let [prompt, generate, compare, greedy] =
+        [prompt, generate, compare, greedy].map(|count| *count as usize);
+    if record.is_some() {
+        refuse_busy("before the measurement", busy::now())?;
+    }
+    let before = load();
+    let positions = prompt.max(generate).max(compare + greedy);
+    let options = |threads| Options {
+        threads,
+        context: Some(positions),
+        batch: positions,
+        head: head.clone(),
+        ..Options::default()
+    };
+    let mut ours = Decoder::load(model, &options(1))?;
+    let vocab = ours.config.vocab;
+    // The tokens of `decoder bench`.
+    let tokens: Vec<u32> = (0..positions).map(|index| (index * 7919 % vocab) as u32).collect();
+
+    let mut agreements = Vec::new();
+    let mut their_bytes = 0;
+    for setting in SETTINGS {
+        let mut theirs = Model::load(model, *setting, positions)?;
+        if theirs.vocab != vocab {
+            return Err(Error::Vocabulary { peer: PACKAGE, ours: vocab, theirs: theirs.vocab });
+        }
+        their_bytes = theirs.bytes();
+        let agreement = agreement::compare(&mut ours, &mut theirs, setting.name, &tokens[..compare], greedy)?;
+        agreement.print();
+        // Not a number is no agreement.
+        if !(agreement.nmse <= *nmse) {
+            return Err(Error::Logits { peer: PACKAGE, nmse: agreement.nmse, bound: *nmse });
+        }
+        agreements.push(agreement);
+    }
+    if *no_speed {
+        return Ok(());
+    }
+
+    let sizes = Sizes::of(model, &ours, their_bytes)?;
+    drop(ours);
+    let tests = [Test { prompt: true, tokens: prompt }, Test { prompt: false, tokens: generate }];
+    let tests: Vec<Test> = tests.into_iter().filter(|test| test.tokens > 0).collect();
+    let mut sides = turns::theirs(model, positions)?;
+    let watch = Watch::start();
+    let mut speeds = Vec::new();
+    for count in threads {
+        let ours = Decoder::load(model, &options(*count))?;
+        for side in &mut sides {
+            if let Side::Theirs(_, theirs) = side {
+                theirs.threads(*count)?;
+            }
+        }
+        sides.insert(0, Side::Ours(Box::new(ours)));
+        speeds.extend(turns::measure(&mut sides, *count, &tests, &tokens, *rounds as usize)?);
+        sides.remove(0);
+    }
+    let others = watch.others();
+    if let Some(others) = others {
+        println!("others kept {others:.2} processors busy meanwhile");
+    }
+    let Some(path) = record else { return Ok(()) };
+    refuse_busy("during the measurement", others)?;
+    let run = ModelRun {
+        peer: format!("{PACKAGE} {}", locked_version()),
+        model: model.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        command: format!("peers model --rounds {rounds} --prompt {prompt} --generate {generate}"),
+        versions: versions(),
+        load: [before, load()],
+        others,
+        notes: vec![
+            "medians of rounds in which ours and the peer in each of its settings take turns; wall time".to_owned(),
+            "tokens are given and none is sampled; every token is followed by its logits but those of a prompt, of \
+             which the last is"
+                .to_owned(),
+        ],
+        sizes,
+        agreements,
+        speeds,
+    };
+    Record::add(path, run)
+}
+
+/// An error if others keep more of the machine busy than a record may have beside it.
+fn refuse_busy(when: &'static str, others: Option<f64>) -> Result<(), Error> {
+    match others {
+        Some(others) if others > MOST => Err(Error::Busy { when, others, most: MOST }),
+        _ => Ok(()),
+    }
+}
