@@ -45,8 +45,11 @@ assert!(memory.bits_per_weight < 2.1);
 
 /// The code in pages compiles and runs.
 #[cfg(all(doctest, feature = "bitnet"))]
+#[doc = include_str!("../README.md")]
+#[doc = include_str!("../docs/cuda.md")]
 #[doc = include_str!("../docs/deciding.md")]
 #[doc = include_str!("../docs/engines.md")]
+#[cfg_attr(feature = "ops", doc = include_str!("../docs/operations.md"))]
 mod pages {}
 
 // Generated code and macros name this crate by its own name, here too.

@@ -84,6 +84,31 @@ fn the_header_reads_as_blessed() -> Outcome {
     Ok(())
 }
 
+/// The kernel and the body that the reference shows compile as they stand there.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn the_reference_shows_a_body_that_compiles() -> Outcome {
+    if !has("cc") {
+        return Ok(());
+    }
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/spec-reference.md"))?;
+    let block = |start: &str| {
+        let (_, rest) = page.split_once(start).ok_or_else(|| format!("the reference has no `{start}`"))?;
+        rest.split_once("```").map(|(block, _)| block.to_owned()).ok_or("a block without an end".to_owned())
+    };
+    // Beside the reference of the op, which each has; the format is one that there is.
+    let kernel = block("```toml\n# kernels/dequantize_mine.toml\n")?.replace("my_format", "q8_0");
+    let kernel = kernel.replace("[[cpu]]", "[[cpu]]\nisa = \"scalar\"\n\n[[cpu]]");
+    let body = block("```c\n/* kernels/mine.c */\n")?;
+    let folder = Folder::new(&[("kernels/dequantize_mine.toml", &kernel), ("kernels/mine.c", &body)])?;
+    let built = folder.build(None)?;
+    // What its loop does is a comment, so parameters are not used.
+    let is_other = |line: &&String| line.contains("warning:") && !line.contains("unused parameter");
+    assert_eq!((built.objects.len(), built.warnings.iter().find(is_other)), (1, None));
+    Ok(())
+}
+
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn units_export_their_kernels() -> Outcome {

@@ -1,6 +1,7 @@
 //! The generated pages under `docs/` say what the specs and the records of measurements say.
 #![cfg(feature = "cli")]
 
+use pulldown_cmark::{Event, Tag, TagEnd};
 use std::error::Error;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -112,20 +113,35 @@ fn commands_in_pages_print_what_the_pages_say() {
 /// Files that a page shows are the shipped ones, which other tests and steps compile and run.
 #[test]
 fn files_in_pages_are_the_shipped_ones() -> Result<(), Box<dyn Error>> {
-    let shown = [
-        ("new-format", "toml", "kernel-spec/formats/pq2_0.toml"),
-        ("new-format", "toml", "kernel-spec/formats/ptq1_0.toml"),
-        ("new-format", "toml", "kernel-spec/formats/stq1_0.toml"),
-        ("engines", "c", "bindings/c/examples/linear.c"),
-        ("engines", "python", "bindings/python/examples/linear.py"),
-    ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for (page, language, file) in shown {
-        let page = std::fs::read_to_string(root.join(format!("docs/{page}.md")))?;
+    for (page, language, file) in crate::pages::SHOWN {
+        let page = std::fs::read_to_string(root.join(page))?;
         let shipped = std::fs::read_to_string(root.join(file))?;
         assert!(page.contains(&format!("```{language}\n{shipped}```\n")), "no page shows {file} as it is");
     }
     Ok(())
+}
+
+/// The headings of a page, as links name them.
+fn headings(page: &str) -> Vec<String> {
+    let (mut names, mut inside) = (Vec::new(), false);
+    for event in pulldown_cmark::Parser::new(page) {
+        match event {
+            Event::Start(Tag::Heading { .. }) => {
+                names.push(String::new());
+                inside = true;
+            }
+            Event::End(TagEnd::Heading(_)) => inside = false,
+            Event::Text(text) | Event::Code(text) if inside => {
+                if let Some(name) = names.last_mut() {
+                    let text = text.to_lowercase().replace(' ', "-");
+                    name.extend(text.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')));
+                }
+            }
+            _ => (),
+        }
+    }
+    names
 }
 
 /// Pages of the book are in its contents, and what pages link to is there.
@@ -149,12 +165,20 @@ fn links_of_pages_lead_somewhere() -> Result<(), Box<dyn Error>> {
             assert!(contents.contains(&format!("]({name})")), "{name} is not in docs/SUMMARY.md");
         }
         for link in std::fs::read_to_string(page)?.split("](").skip(1) {
-            let link = link.split(')').next().and_then(|link| link.split('#').next()).unwrap_or_default();
-            if link.is_empty() || link.contains("://") {
+            let link = link.split(')').next().unwrap_or_default();
+            if link.contains("://") {
                 continue;
             }
-            let target = page.parent().ok_or("a page is in a folder")?.join(link);
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = match file {
+                "" => page.clone(),
+                file => page.parent().ok_or("a page is in a folder")?.join(file),
+            };
             assert!(target.exists(), "{}: no {link}", page.display());
+            if !heading.is_empty() {
+                let there = headings(&std::fs::read_to_string(&target)?).iter().any(|name| name == heading);
+                assert!(there, "{}: no heading {link}", page.display());
+            }
             links += 1;
         }
     }

@@ -19,6 +19,7 @@ mod models;
 mod no_cuda;
 #[cfg(feature = "ops")]
 mod operations;
+mod pages;
 mod probe;
 mod requirements;
 mod specs;
