@@ -6,7 +6,8 @@
 //! the environment. [`QMatMul`] stands where candle's does and leaves such types to candle's own where a [`Fallback`] says so.
 //!
 //! Activations are read where they lie; where a layout is not contiguous they are copied, as a matrix product of candle would.
-//! Layers run on the processor: weights or activations on another device are an error, never a copy to the processor and back.
+//! With the feature `cuda`, layers for a CUDA device work on its stream and in its memory. Where weights and activations are on
+//! different devices, it is an error, never a copy.
 //!
 //! ```
 //! use candle_core::{Device, Module, Tensor, quantized::{GgmlDType, QTensor}};
@@ -22,6 +23,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(feature = "cuda")]
+mod cuda;
 mod linear;
 mod qmatmul;
 

@@ -1,5 +1,7 @@
 //! A layer of gristmill's as a module of candle's.
 
+#[cfg(feature = "cuda")]
+use crate::cuda::Place;
 use crate::format_of;
 use candle_core::quantized::QTensor;
 use candle_core::quantized::gguf_file::Content;
@@ -29,6 +31,9 @@ struct Inner {
     recording: Recording,
     /// Those that no call uses.
     workspaces: Mutex<Vec<Workspace>>,
+    /// `None`: on the processor.
+    #[cfg(feature = "cuda")]
+    cuda: Option<Place>,
 }
 
 /// Why there is no layer.
@@ -61,8 +66,8 @@ impl Linear {
     /// A layer of the bytes of a format: `n` rows of `k` weights, which are packed for `device` and not needed afterwards.
     ///
     /// # Errors
-    /// An unknown format, bytes of another length, codes that mean nothing, no kernel: gristmill's own message. A device
-    /// other than the processor.
+    /// An unknown format, bytes of another length, codes that mean nothing, no kernel: gristmill's own message. A device that is
+    /// neither the processor nor, with the feature `cuda`, one of CUDA with a stream of its own (`Device::new_cuda_with_stream`).
     pub fn from_blocks(
         format: &str,
         n: usize,
@@ -89,21 +94,32 @@ impl Linear {
             restrict: Some(Restrict::default()),
             ..LinearOptions::default()
         };
-        if !device.is_cpu() {
+        #[cfg(feature = "cuda")]
+        let cuda = device.as_cuda_device().ok().map(Place::of).transpose().map_err(Refused::Wrong)?;
+        #[cfg(feature = "cuda")]
+        let options = cuda.iter().fold(options, |options, place| options.on_gpu(&place.gpu));
+        if !(device.is_cpu() || cfg!(feature = "cuda") && device.is_cuda()) {
             let place = device.location();
-            let message = format!(
-                "layers run on the processor alone here, not on {place:?}: make the layer with Device::Cpu"
-            );
+            let message = format!("this build has no kernels for {place:?}: make the layer with Device::Cpu");
             return Err(Refused::NoKernel(Error::Msg(message)));
         }
         let mut layer = gristmill::Linear::new(&REGISTRY, &matrix, &options, threads)?;
         let recording = Recording::new(&REGISTRY);
         layer.record(Some(&recording))?;
         let threads = Arc::clone(threads);
-        Ok(Linear(Arc::new(Inner { layer, bias: None, threads, recording, workspaces: Mutex::default() })))
+        Ok(Linear(Arc::new(Inner {
+            layer,
+            bias: None,
+            threads,
+            recording,
+            workspaces: Mutex::default(),
+            #[cfg(feature = "cuda")]
+            cuda,
+        })))
     }
 
-    /// A layer of a quantized matrix of candle's, which is not needed afterwards. It is made for the device that the matrix is on.
+    /// A layer of a quantized matrix of candle's, which is not needed afterwards. It is made for the device that the matrix is on;
+    /// from a GPU its bytes are read back once, to be packed.
     ///
     /// # Errors
     /// A type that is no format of gristmill's, other dimensions than two; else as for [`Linear::from_blocks`].
@@ -143,8 +159,8 @@ impl Linear {
             .map_err(|refused| Error::from(refused).context(format!("tensor `{name}`")))
     }
 
-    /// A layer of a matrix of floats `[n, k]`, quantized by the default quantizer of a format. It is made for the device that
-    /// the matrix is on.
+    /// A layer of a matrix of floats `[n, k]`, quantized on the processor by the default quantizer of a format. It is made for the
+    /// device that the matrix is on; from a GPU its values are read back once.
     ///
     /// # Errors
     /// A tensor that is no matrix; values that the format can't hold; a format without a quantizer; else as for
@@ -176,6 +192,8 @@ impl Linear {
         let Ok(inner) = Arc::try_unwrap(self.0) else {
             bail!("the layer has been cloned: give it a bias before")
         };
+        #[cfg(feature = "cuda")]
+        let inner = Inner { cuda: inner.cuda.map(|place| place.with_bias(&values)).transpose()?, ..inner };
         Ok(Linear(Arc::new(Inner { bias: Some(values), ..inner })))
     }
 
@@ -192,6 +210,16 @@ impl Linear {
     /// Bytes held for the weights.
     pub fn weight_bytes(&self) -> usize {
         self.0.layer.weight_bytes()
+    }
+
+    /// Waits for what was enqueued for this layer and its clones on a GPU, and says what stopped it: activations that are not
+    /// finite, or what the driver reports. On the processor such errors are those of the call, and there is nothing to wait for.
+    ///
+    /// # Errors
+    /// Those of products that were enqueued since the last call.
+    #[cfg(feature = "cuda")]
+    pub fn finish(&self) -> Result<()> {
+        self.0.workspaces().iter_mut().try_for_each(Workspace::finish).map_err(Error::wrap)
     }
 
     /// Which kernels ran for this layer and its clones.
@@ -265,6 +293,22 @@ impl Inner {
         let outputs: Vec<usize> = tokens.iter().copied().chain([n]).collect();
         Ok(Tokens { m, values: start..end, outputs: Shape::from(outputs) })
     }
+
+    fn on_gpu(&self) -> bool {
+        #[cfg(feature = "cuda")]
+        return self.cuda.is_some();
+        #[cfg(not(feature = "cuda"))]
+        false
+    }
+
+    /// The input is on `found`, the weights are elsewhere.
+    fn elsewhere<T>(&self, found: &str) -> Result<T> {
+        let place = if self.on_gpu() { "a CUDA device" } else { "the processor" };
+        bail!(
+            "gristmill-linear: the weights are on {place} and the input is on {found}, and nothing is copied in silence: move it with \
+             to_device, or make the layer for the device of its inputs"
+        )
+    }
 }
 
 impl CustomOp1 for Inner {
@@ -273,6 +317,9 @@ impl CustomOp1 for Inner {
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        if self.on_gpu() {
+            return self.elsewhere("the processor");
+        }
         let CpuStorage::F32(values) = storage else {
             let got = candle_core::backend::BackendStorage::dtype(storage);
             return Err(Error::UnexpectedDType { msg: "gristmill-linear", expected: DType::F32, got });
@@ -293,15 +340,22 @@ impl CustomOp1 for Inner {
         Ok((CpuStorage::F32(y), outputs))
     }
 
+    #[cfg(not(feature = "cuda"))]
     fn cuda_fwd(&self, _: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
-        bail!("gristmill-linear runs on the processor alone here, the input is on a CUDA device: {ELSEWHERE}")
+        self.elsewhere("a CUDA device")
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let Some(place) = &self.cuda else { return self.elsewhere("a CUDA device") };
+        let Tokens { m, values, outputs } = self.tokens(layout)?;
+        let mut workspace = self.workspaces().pop().unwrap_or_default();
+        let done = place.forward(&self.layer, m, storage, values, &mut workspace);
+        self.workspaces().push(workspace);
+        Ok((done?, outputs))
     }
 
     fn metal_fwd(&self, _: &MetalStorage, _: &Layout) -> Result<(MetalStorage, Shape)> {
-        bail!(
-            "gristmill-linear runs on the processor alone here, the input is on a Metal device: {ELSEWHERE}"
-        )
+        self.elsewhere("a Metal device")
     }
 }
-
-const ELSEWHERE: &str = "move it with to_device(&Device::Cpu), or use candle's own layer there";

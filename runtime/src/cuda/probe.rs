@@ -12,8 +12,7 @@ use std::sync::OnceLock;
 fn driver() -> Result<(CudaVersion, u32), NoGpu> {
     static DRIVER: OnceLock<Result<(CudaVersion, u32), NoGpu>> = OnceLock::new();
     let ask = || {
-        // SAFETY: opening a library runs its initializers; this is the system's GPU driver.
-        if !unsafe { sys::is_culib_present() } {
+        if !is_there() {
             return Err(NoGpu::NoDriver);
         }
         let mut number = 0;
@@ -34,6 +33,22 @@ fn driver() -> Result<(CudaVersion, u32), NoGpu> {
         }
     };
     DRIVER.get_or_init(ask).clone()
+}
+
+/// Whether the driver's library can be loaded, by one of the names under which cudarc then loads it. Asked without cudarc, whose
+/// own question is not there where another crate of the program links the driver.
+#[cfg(unix)]
+fn is_there() -> bool {
+    [c"libcuda.so.1", c"libcuda.so"].iter().any(|name| {
+        // SAFETY: opening a library runs its initializers; this is the system's GPU driver. It stays open.
+        !unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) }.is_null()
+    })
+}
+
+#[cfg(not(unix))]
+fn is_there() -> bool {
+    // SAFETY: opening a library runs its initializers; this is the system's GPU driver.
+    unsafe { sys::is_culib_present() }
 }
 
 fn failed(call: &'static str, error: DriverError) -> NoGpu {
