@@ -138,9 +138,24 @@ fn a_c_program_gets_the_bits_of_the_library() -> Result<(), gristmill::Error> {
         let program = compile("gcc", "examples/linear.c", shared, &["-std=c99"]);
         assert_eq!(printed(&output(&program, &[])), bits(&y), "shared: {shared}");
     }
-    // Not run: it measures.
-    compile("gcc", "examples/overhead.c", true, &["-std=c99"]);
     Ok(())
+}
+
+/// The program that measures calls: that both ways give the same bits, and that it prints its figures. What these are says nothing here.
+#[test]
+fn calls_of_both_languages_are_measured() {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .parent()
+        .expect("the target folder")
+        .join(if cfg!(debug_assertions) { "debug/examples/overhead" } else { "release/examples/overhead" });
+    let library = prefix().join("lib").join(format!("libgristmill{}", std::env::consts::DLL_SUFFIX));
+    let said = run(Command::new(program).args(["--turns", "3"]).arg(library));
+    let said = String::from_utf8_lossy(&said.stdout);
+    for line in
+        ["one token of a layer", "Rust library ", "C interface ", "C beyond Rust ", "C call without tokens "]
+    {
+        assert!(said.lines().any(|said| said.starts_with(line)), "no line `{line}`: {said}");
+    }
 }
 
 #[test]
