@@ -114,7 +114,7 @@ fn measure_pair(
                 bound: NMSE_BOUND,
             };
             // Not a number is no agreement.
-            if !(nmse <= NMSE_BOUND) {
+            if nmse.is_nan() || nmse > NMSE_BOUND {
                 return Err(disagreement());
             }
             let gmacs = *m as f64 * n as f64 * k as f64 / 1e9;

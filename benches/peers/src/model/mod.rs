@@ -93,7 +93,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
         let agreement = agreement::compare(&mut ours, &mut theirs, setting.name, &tokens[..compare], greedy)?;
         agreement.print();
         // Not a number is no agreement.
-        if !(agreement.nmse <= *nmse) {
+        if agreement.nmse.is_nan() || agreement.nmse > *nmse {
             return Err(Error::Logits { peer: PACKAGE, nmse: agreement.nmse, bound: *nmse });
         }
         agreements.push(agreement);
