@@ -8,6 +8,8 @@ pub use name::Device;
 use crate::error::Error;
 use crate::names;
 use gristmill_spec::vocab::{Arch, DeviceKind, Feature, FeatureSet};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::__cpuid;
 use std::sync::OnceLock;
 
 /// Sizes of one core's view of the caches in bytes; `None` where the system does not say.
@@ -38,6 +40,8 @@ pub struct CpuProfile {
     pub physical_cores: usize,
     /// Cache sizes, as the system tells them.
     pub caches: Caches,
+    /// Products of one token prefetch weights. Not where the hardware's prefetchers were measured to do better alone: AMD's Zen 4.
+    pub prefetch: bool,
 }
 
 impl Caches {
@@ -65,14 +69,40 @@ impl CpuProfile {
                 cores,
                 physical_cores: cores::physical(cores),
                 caches: caches(),
+                prefetch: !zen4(),
             }
         })
     }
 
     /// A processor that has just these features, for asking what would be chosen there.
     pub fn pretend(arch: Arch, features: FeatureSet) -> CpuProfile {
-        CpuProfile { arch, features, cores: 1, physical_cores: 1, caches: Caches::default() }
+        CpuProfile {
+            arch,
+            features,
+            cores: 1,
+            physical_cores: 1,
+            caches: Caches::default(),
+            prefetch: true,
+        }
     }
+}
+
+/// Whether this processor is one of AMD's family 19h with AVX-512: Zen 4. (Zen 3 has none.) Numbers of families: AMD64 Architecture
+/// Programmer's Manual, volume 3, CPUID function 1.
+#[cfg(target_arch = "x86_64")]
+fn zen4() -> bool {
+    // Some of its functions are safe in newer compilers only.
+    #[allow(unused_unsafe)]
+    // SAFETY: every x86-64 processor has the instruction, and functions 0 and 1 of it.
+    let (maker, version) = unsafe { (__cpuid(0), __cpuid(1)) };
+    let amd = [maker.ebx, maker.edx, maker.ecx].map(u32::to_le_bytes).concat() == b"AuthenticAMD";
+    let (base, extended) = (version.eax >> 8 & 0xf, version.eax >> 20 & 0xff);
+    amd && base + extended == 0x19 && has(Feature::Avx512f)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn zen4() -> bool {
+    false
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -210,6 +240,20 @@ mod tests {
             assert!(error.to_string().contains("cpu, cuda:0, rocm:0, metal:0"), "{error}");
         }
         assert!("cdua".parse::<Device>().expect_err("misspelt").to_string().contains("did you mean `cuda`?"));
+    }
+
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[test]
+    fn zen_4_is_what_linux_calls_so() {
+        let info = std::fs::read_to_string("/proc/cpuinfo").expect("Linux has it");
+        let first = info.split("\n\n").next().expect("a processor");
+        let value = |key: &str| {
+            let of = |line: &str| line.split_once(':').filter(|(name, _)| name.trim() == key).map(|(_, v)| v.trim().to_owned());
+            first.lines().find_map(of).unwrap_or_default()
+        };
+        let avx512 = value("flags").split(' ').any(|flag| flag == "avx512f");
+        let zen4 = value("vendor_id") == "AuthenticAMD" && value("cpu family") == "25" && avx512;
+        assert_eq!(CpuProfile::detect().prefetch, !zen4);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! without link-time optimization, passes every vector through memory.
 
 use super::format::uses_outer;
-use super::operands::{LINE, PREFETCH_DISTANCE, prefetches};
+use super::operands::{LINE, PREFETCH_DISTANCE, chooses, prefetches};
 use super::runs;
 use super::sums::{integer_sums, needs_sum, zero_point};
 use super::text::float;
@@ -72,6 +72,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
     let features = features.join(",");
     let pack = &plan.pack;
     let vectors = plan.vectors;
+    let (parameter, argument) = if chooses(plan) { (", const PREFETCH: bool", ", PREFETCH") } else { ("", "") };
     let mut out = String::new();
     let _ = write!(
         out,
@@ -117,7 +118,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
          ///
          /// As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.
          #[target_feature(enable = \"{features}\")]
-         unsafe fn tile<const V: usize, const T: usize>(a: &MatmulArgs, row: usize, token: usize) {{
+         unsafe fn tile<const V: usize, const T: usize{parameter}>(a: &MatmulArgs, row: usize, token: usize) {{
              // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`.
              unsafe {{
                  let mut codes = [a.codes.add(row / ROWS * a.stride + row % ROWS * 4); V];
@@ -139,18 +140,13 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
              }}
          }}
 
-         /// `y = x * w^T (+ bias)`.
-         ///
-         /// # Safety
-         ///
-         /// As [`MatmulArgs`] says.
-         #[target_feature(enable = \"{features}\")]
-         pub unsafe fn matmul(a: &MatmulArgs) {{
+         {head}
              let end = a.row_end.next_multiple_of(LANES);
              {shares}
              // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
              unsafe {{
                  let mut row = a.row_begin;\n",
+        head = head(plan, &features),
         shares = if plan.tokens > 1 {
             format!(
                 "// All rows go through some tokens, whose activations stay in the caches, then through the next.
@@ -198,13 +194,41 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
             let left = if step == 1 { "token < last".to_owned() } else { format!("token + {step} <= last") };
             let _ = write!(
                 out,
-                "while {left}{evenly} {{ tile::<{rows}, {step}>(a, row, token); token += {step}; }}"
+                "while {left}{evenly} {{ tile::<{rows}, {step}{argument}>(a, row, token); token += {step}; }}"
             );
         }
         let _ = writeln!(out, "row += {span}; }}");
     }
     out.push_str(if plan.tokens > 1 { "} first = last; } }\n" } else { "} }\n" });
     out
+}
+
+/// The entry point of a module, down to its first brace; where callers say whether it prefetches, what it calls for each.
+fn head(plan: &MatmulPlan<'_>, features: &str) -> String {
+    let function = |doc: &str, declaration: &str| {
+        format!(
+            "/// {doc}
+             ///
+             /// # Safety
+             ///
+             /// As [`MatmulArgs`] says.
+             #[target_feature(enable = \"{features}\")]
+             {declaration}(a: &MatmulArgs) {{"
+        )
+    };
+    let entry = function("`y = x * w^T (+ bias)`.", "pub unsafe fn matmul");
+    if !chooses(plan) {
+        return entry;
+    }
+    format!(
+        "{entry}
+             // SAFETY: the caller's promise is passed on.
+             unsafe {{ if a.prefetch == 0 {{ rows::<false>(a) }} else {{ rows::<true>(a) }} }}
+         }}
+
+         {}",
+        function("As [`matmul`], with prefetches of weights or without.", "unsafe fn rows<const PREFETCH: bool>")
+    )
 }
 
 /// Token counts of the tiles that cover any m, the largest first: the planned one, powers of two or halves of it below, and

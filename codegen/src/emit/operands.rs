@@ -24,7 +24,12 @@ fn at_byte(tile: u32, bytes: u32) -> String {
 /// Byte of vector `word` of the codes of a step, counted through its tiles.
 pub(super) fn at_word(plan: &MatmulPlan<'_>, word: u32) -> String {
     let words = plan.pack.words;
-    at_byte(word / words, word % words * 4 * plan.pack.packing.rows)
+    at_byte(word / words, byte_of_word(plan, word % words))
+}
+
+/// Byte of the tile at which its vector `word` begins.
+fn byte_of_word(plan: &MatmulPlan<'_>, word: u32) -> u32 {
+    plan.pack.upper.map_or(0, |upper| upper.lower) + word * 4 * plan.pack.packing.rows
 }
 
 /// Statements that load the tiles of a step, from byte `at` on, of every row vector into `packed0[vector]`,
@@ -60,9 +65,10 @@ fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
         None => load_word(plan, tile),
     };
     if prefetches(plan) {
+        let (begin, end) = if_asked(plan);
         let _ = write!(
             out,
-            "let ahead = if V * LANES == ROWS || {at} + PREFETCH_DISTANCE < a.stride {{
+            "{begin}let ahead = if V * LANES == ROWS || {at} + PREFETCH_DISTANCE < a.stride {{
                  {at} + PREFETCH_DISTANCE
              }} else {{
                  ({at} + PREFETCH_DISTANCE).wrapping_add(next)
@@ -74,18 +80,19 @@ fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
                 "for i in 0..V {{ if (i * LANES).is_multiple_of({of_a_line}) {{ simd::prefetch({address}); }} }}"
             );
         };
-        for word in 0..plan.pack.words {
-            let bytes = word * 4 * plan.pack.packing.rows;
-            let further = if bytes == 0 { String::new() } else { format!(" + {bytes}") };
-            ask("LINE", &format!("codes[i].wrapping_add(ahead{further})"));
-        }
+        let ahead = |bytes| match bytes {
+            0 => "codes[i].wrapping_add(ahead)".to_string(),
+            bytes => format!("codes[i].wrapping_add(ahead + {bytes})"),
+        };
         match plan.pack.upper {
             Some(UpperPlane { nibbles: true, .. }) => ask("2 * LINE", "uppers[i].wrapping_add(ahead)"),
-            Some(UpperPlane { offset, .. }) => {
-                ask("LINE", &format!("codes[i].wrapping_add(ahead + {offset})"));
-            }
+            Some(UpperPlane { offset, .. }) => ask("LINE", &ahead(offset)),
             None => {}
         }
+        for word in 0..plan.pack.words {
+            ask("LINE", &ahead(byte_of_word(plan, word)));
+        }
+        out.push_str(end);
     }
     if plan.pack.trits() {
         let _ = write!(
@@ -100,6 +107,18 @@ fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
 /// Whether weights are prefetched: where a token reads them once, and where it was measured to pay for several.
 pub(super) fn prefetches(plan: &MatmulPlan<'_>) -> bool {
     plan.tokens == 1 || plan.primitives.prefetches
+}
+
+/// What stands in front of statements that prefetch and behind them.
+pub(super) fn if_asked(plan: &MatmulPlan<'_>) -> (&'static str, &'static str) {
+    if chooses(plan) { ("if PREFETCH {\n", "}\n") } else { ("", "") }
+}
+
+/// Whether callers say if a kernel prefetches. Those of single tokens read weights as fast as memory delivers, and there some
+/// processors' prefetchers do better alone. Codes with upper bits in nibbles take so long to decode that they do not: `q3_k` and
+/// `iq2_s` lost a tenth on Zen 4.
+pub(super) fn chooses(plan: &MatmulPlan<'_>) -> bool {
+    plan.tokens == 1 && !plan.pack.upper.is_some_and(|upper| upper.nibbles)
 }
 
 /// Statements that decode field `field` of the loaded tiles, counted through all of them, into `wFIELD[vector]`.

@@ -91,7 +91,7 @@ fn words(pack: &PackPlan<'_>, lane: u32, upper_bits: &[u32]) -> String {
         );
     };
     for word in 0..pack.words {
-        let first = word * LANE * pack.packing.rows;
+        let first = pack.tile.offset + word * LANE * pack.packing.rows;
         let here = (0..pack.tile.k).filter(|k| (first..first + LANE).contains(&pack.bit(0, *k)));
         let codes = here.map(|k| (format!("each[{k}] & {:#x}", (1u32 << low) - 1), pack.bit(0, k)));
         write(first, LANE, codes.collect());

@@ -3,7 +3,7 @@
 //! Where each run has an f32, its sum is scaled and added to the f32 sums of the rows. Where runs have integers, sums are
 //! multiplied with those and added up over a super-block first.
 
-use super::operands::{LINE, PREFETCH_DISTANCE, prefetches};
+use super::operands::{LINE, PREFETCH_DISTANCE, if_asked, prefetches};
 use super::sums::{integer_sums, needs_sum, zero_point};
 use super::terms;
 use crate::plan::{MatmulPlan, SuperBlock};
@@ -64,6 +64,8 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
         // Panel follows panel, so what comes after the last super-block is the next panel's first one.
         let ahead = (PREFETCH_DISTANCE / plan.pack.tile.bytes / tiles / runs).max(1);
         let names: &[&str] = if has_min { &["scale", "min"] } else { &["scale"] };
+        let (begin, end) = if_asked(plan);
+        ask.push_str(begin);
         for name in names {
             let _ = write!(
                 ask,
@@ -72,6 +74,7 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
                  }}\n"
             );
         }
+        ask.push_str(end);
     }
     let lows = if has_min {
         "let mut lows = [[simd::zero(); V]; T];
@@ -186,6 +189,7 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>) -> String {
     let mut pointers = String::new();
     if format.has_scales() && prefetches(plan) {
         let ahead = (PREFETCH_DISTANCE / pack.tile.bytes / tiles).max(1);
+        let (begin, end) = if_asked(plan);
         let _ = write!(
             pointers,
             "let next_terms = (after / ROWS * ROWS * {terms} + after % ROWS)
@@ -193,7 +197,7 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>) -> String {
         );
         let _ = write!(
             sums,
-            "let ahead = if V * LANES == ROWS || unit + {ahead} < a.units {{
+            "{begin}let ahead = if V * LANES == ROWS || unit + {ahead} < a.units {{
                  {next} * {rows}
              }} else {{
                  ({next} * {rows}).wrapping_add(next_terms)
@@ -216,6 +220,7 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>) -> String {
                 );
             }
         }
+        sums.push_str(end);
     }
     for (name, used) in [("scales", format.has_scales()), ("mins", format.offset)] {
         if used {

@@ -38,6 +38,8 @@ pub struct UpperPlane {
     pub nibbles: bool,
     /// First byte in the tile.
     pub offset: u32,
+    /// First byte of the vectors with the lower bits.
+    pub lower: u32,
 }
 
 /// Which tiles a kernel can read.
@@ -151,7 +153,9 @@ impl<'a> PackPlan<'a> {
         let words = self.words == 1
             || (self.upper.is_some()
                 && ks.pop().is_some_and(|d| d.extent == self.words && d.stride == 32 * self.packing.rows));
-        lanes && inner && fields && words && ks.is_empty()
+        // Where there is an upper plane, `holds_upper_bits` says where they begin.
+        let begins = self.upper.is_some() || self.tile.offset == 0;
+        lanes && inner && fields && words && begins && ks.is_empty()
     }
 
     /// No upper bits, or those of all k of a tile over each other: in the four bytes of a row's lane, or in four nibbles,
@@ -171,8 +175,10 @@ impl<'a> PackPlan<'a> {
             && self.bits() <= 8
             && self.tile.k == 4 * place / upper.bits
             && self.tile.k == 4 * self.fields * self.words;
-        let behind = plane.offset == 32 * self.packing.rows * self.words;
-        lanes && inner && fields && whole && behind && ks.is_empty()
+        // In front of the vectors with the lower bits, or behind them.
+        let in_front = plane.offset == 0 && self.tile.offset == 4 * place * self.packing.rows;
+        let behind = plane.offset == 32 * self.packing.rows * self.words && self.tile.offset == 0;
+        lanes && inner && fields && whole && (in_front || behind) && ks.is_empty()
     }
 
     /// A row to a byte, with the k of an index in each half of it.
@@ -180,6 +186,7 @@ impl<'a> PackPlan<'a> {
         let [rows, ks] = [Axis::Row, Axis::K]
             .map(|axis| tile.digits.iter().filter(|d| d.axis == axis && d.extent > 1).collect::<Vec<_>>());
         tile.upper.is_none()
+            && tile.offset == 0
             && matches!(rows[..], [d] if d.stride == 8 && d.extent == packing.rows)
             && matches!(tile.code, TileCode::Bits(bits @ (1 | 2 | 4))
                 if matches!(ks[..], [d] if d.stride == bits && d.extent == fields))
@@ -237,7 +244,7 @@ impl<'a> PackPlan<'a> {
     /// Bit address of element (row, k) within a tile; that of its byte where codes are trits, and of its lower bits where
     /// the upper ones are apart.
     pub fn bit(&self, row: u32, k: u32) -> u32 {
-        address(&self.tile.digits, row, k, |digit| digit.stride)
+        self.tile.offset + address(&self.tile.digits, row, k, |digit| digit.stride)
     }
 
     /// Bit address of the upper bits of element (row, k) within a tile that has a plane of them.
@@ -274,7 +281,7 @@ fn axes(digits: &[TileDigit]) -> (Vec<&TileDigit>, Vec<&TileDigit>) {
 fn upper_plane(tile: &Tile) -> Option<UpperPlane> {
     let plane = tile.upper.as_ref()?;
     let nibbles = plane.digits.iter().any(|digit| digit.axis == Axis::Row && digit.stride == 16);
-    Some(UpperPlane { bits: plane.bits, nibbles, offset: plane.offset / 8 })
+    Some(UpperPlane { bits: plane.bits, nibbles, offset: plane.offset / 8, lower: tile.offset / 8 })
 }
 
 /// As [`PackPlan::fit`], or why not.

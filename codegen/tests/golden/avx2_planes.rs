@@ -17,7 +17,7 @@ pub mod matmul_avx2_decode_r16k4_5bit_by32_q8_0_scales_centred_f16 {
     ///
     /// As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.
     #[target_feature(enable = "avx2,f16c")]
-    unsafe fn tile<const V: usize, const T: usize>(
+    unsafe fn tile<const V: usize, const T: usize, const PREFETCH: bool>(
         a: &MatmulArgs,
         row: usize,
         token: usize,
@@ -74,42 +74,45 @@ pub mod matmul_avx2_decode_r16k4_5bit_by32_q8_0_scales_centred_f16 {
                     let mut sum = [[simd::zero_pairs(); V]; T];
                     let mut upper0 = [simd::zero(); V];
                     for i in 0..V {
-                        upper0[i] = simd::load(codes[i].add(at + 256));
+                        upper0[i] = simd::load(codes[i].add(at));
                     }
-                    let ahead = if V * LANES == ROWS || at + PREFETCH_DISTANCE < a.stride
-                    {
-                        at + PREFETCH_DISTANCE
-                    } else {
-                        (at + PREFETCH_DISTANCE).wrapping_add(next)
-                    };
-                    for i in 0..V {
-                        if (i * LANES).is_multiple_of(LINE) {
-                            simd::prefetch(codes[i].wrapping_add(ahead));
+                    if PREFETCH {
+                        let ahead = if V * LANES == ROWS
+                            || at + PREFETCH_DISTANCE < a.stride
+                        {
+                            at + PREFETCH_DISTANCE
+                        } else {
+                            (at + PREFETCH_DISTANCE).wrapping_add(next)
+                        };
+                        for i in 0..V {
+                            if (i * LANES).is_multiple_of(LINE) {
+                                simd::prefetch(codes[i].wrapping_add(ahead));
+                            }
                         }
-                    }
-                    for i in 0..V {
-                        if (i * LANES).is_multiple_of(LINE) {
-                            simd::prefetch(codes[i].wrapping_add(ahead + 64));
+                        for i in 0..V {
+                            if (i * LANES).is_multiple_of(LINE) {
+                                simd::prefetch(codes[i].wrapping_add(ahead + 64));
+                            }
                         }
-                    }
-                    for i in 0..V {
-                        if (i * LANES).is_multiple_of(LINE) {
-                            simd::prefetch(codes[i].wrapping_add(ahead + 128));
+                        for i in 0..V {
+                            if (i * LANES).is_multiple_of(LINE) {
+                                simd::prefetch(codes[i].wrapping_add(ahead + 128));
+                            }
                         }
-                    }
-                    for i in 0..V {
-                        if (i * LANES).is_multiple_of(LINE) {
-                            simd::prefetch(codes[i].wrapping_add(ahead + 192));
+                        for i in 0..V {
+                            if (i * LANES).is_multiple_of(LINE) {
+                                simd::prefetch(codes[i].wrapping_add(ahead + 192));
+                            }
                         }
-                    }
-                    for i in 0..V {
-                        if (i * LANES).is_multiple_of(LINE) {
-                            simd::prefetch(codes[i].wrapping_add(ahead + 256));
+                        for i in 0..V {
+                            if (i * LANES).is_multiple_of(LINE) {
+                                simd::prefetch(codes[i].wrapping_add(ahead + 256));
+                            }
                         }
                     }
                     let mut packed0 = [simd::zero(); V];
                     for i in 0..V {
-                        packed0[i] = simd::load(codes[i].add(at));
+                        packed0[i] = simd::load(codes[i].add(at + 64));
                     }
                     let mut w0 = [simd::zero(); V];
                     for i in 0..V {
@@ -145,7 +148,7 @@ pub mod matmul_avx2_decode_r16k4_5bit_by32_q8_0_scales_centred_f16 {
                     }
                     let mut packed1 = [simd::zero(); V];
                     for i in 0..V {
-                        packed1[i] = simd::load(codes[i].add(at + 64));
+                        packed1[i] = simd::load(codes[i].add(at + 128));
                     }
                     let mut w2 = [simd::zero(); V];
                     for i in 0..V {
@@ -184,7 +187,7 @@ pub mod matmul_avx2_decode_r16k4_5bit_by32_q8_0_scales_centred_f16 {
                     }
                     let mut packed2 = [simd::zero(); V];
                     for i in 0..V {
-                        packed2[i] = simd::load(codes[i].add(at + 128));
+                        packed2[i] = simd::load(codes[i].add(at + 192));
                     }
                     let mut w4 = [simd::zero(); V];
                     for i in 0..V {
@@ -214,7 +217,7 @@ pub mod matmul_avx2_decode_r16k4_5bit_by32_q8_0_scales_centred_f16 {
                     }
                     let mut packed3 = [simd::zero(); V];
                     for i in 0..V {
-                        packed3[i] = simd::load(codes[i].add(at + 192));
+                        packed3[i] = simd::load(codes[i].add(at + 256));
                     }
                     let mut w6 = [simd::zero(); V];
                     for i in 0..V {
@@ -246,14 +249,16 @@ pub mod matmul_avx2_decode_r16k4_5bit_by32_q8_0_scales_centred_f16 {
                         }
                     }
                 }
-                let ahead = if V * LANES == ROWS || unit + 12 < a.units {
-                    (unit + 12) * 16
-                } else {
-                    ((unit + 12) * 16).wrapping_add(next_terms)
-                };
-                for i in 0..V {
-                    if (i * LANES).is_multiple_of(32) {
-                        simd::prefetch(scales[i].wrapping_add(ahead).cast());
+                if PREFETCH {
+                    let ahead = if V * LANES == ROWS || unit + 12 < a.units {
+                        (unit + 12) * 16
+                    } else {
+                        ((unit + 12) * 16).wrapping_add(next_terms)
+                    };
+                    for i in 0..V {
+                        if (i * LANES).is_multiple_of(32) {
+                            simd::prefetch(scales[i].wrapping_add(ahead).cast());
+                        }
                     }
                 }
                 for t in 0..T {
@@ -317,6 +322,16 @@ pub mod matmul_avx2_decode_r16k4_5bit_by32_q8_0_scales_centred_f16 {
     /// As [`MatmulArgs`] says.
     #[target_feature(enable = "avx2,f16c")]
     pub unsafe fn matmul(a: &MatmulArgs) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { if a.prefetch == 0 { rows::<false>(a) } else { rows::<true>(a) } }
+    }
+    /// As [`matmul`], with prefetches of weights or without.
+    ///
+    /// # Safety
+    ///
+    /// As [`MatmulArgs`] says.
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn rows<const PREFETCH: bool>(a: &MatmulArgs) {
         let end = a.row_end.next_multiple_of(LANES);
         let (first, last) = (0, a.m);
         // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
@@ -325,7 +340,7 @@ pub mod matmul_avx2_decode_r16k4_5bit_by32_q8_0_scales_centred_f16 {
             while row + 2 * LANES <= end {
                 let mut token = first;
                 while token < last {
-                    tile::<2, 1>(a, row, token);
+                    tile::<2, 1, PREFETCH>(a, row, token);
                     token += 1;
                 }
                 row += 2 * LANES;
@@ -333,7 +348,7 @@ pub mod matmul_avx2_decode_r16k4_5bit_by32_q8_0_scales_centred_f16 {
             while row + LANES <= end {
                 let mut token = first;
                 while token < last {
-                    tile::<1, 1>(a, row, token);
+                    tile::<1, 1, PREFETCH>(a, row, token);
                     token += 1;
                 }
                 row += LANES;

@@ -39,7 +39,7 @@ pub mod matmul_avx512_avx512vnni_avx512vbmi_dense_decode_r32t5_trits_rows_int8_r
     ///
     /// As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx512vbmi")]
-    unsafe fn tile<const V: usize, const T: usize>(
+    unsafe fn tile<const V: usize, const T: usize, const PREFETCH: bool>(
         a: &MatmulArgs,
         row: usize,
         token: usize,
@@ -73,14 +73,17 @@ pub mod matmul_avx512_avx512vnni_avx512vbmi_dense_decode_r32t5_trits_rows_int8_r
                 for i in 0..V {
                     packed0[i] = simd::load(codes[i].add(at));
                 }
-                let ahead = if V * LANES == ROWS || at + PREFETCH_DISTANCE < a.stride {
-                    at + PREFETCH_DISTANCE
-                } else {
-                    (at + PREFETCH_DISTANCE).wrapping_add(next)
-                };
-                for i in 0..V {
-                    if (i * LANES).is_multiple_of(LINE) {
-                        simd::prefetch(codes[i].wrapping_add(ahead));
+                if PREFETCH {
+                    let ahead = if V * LANES == ROWS || at + PREFETCH_DISTANCE < a.stride
+                    {
+                        at + PREFETCH_DISTANCE
+                    } else {
+                        (at + PREFETCH_DISTANCE).wrapping_add(next)
+                    };
+                    for i in 0..V {
+                        if (i * LANES).is_multiple_of(LINE) {
+                            simd::prefetch(codes[i].wrapping_add(ahead));
+                        }
                     }
                 }
                 let mut fifth0 = [simd::zero(); V];
@@ -212,6 +215,16 @@ pub mod matmul_avx512_avx512vnni_avx512vbmi_dense_decode_r32t5_trits_rows_int8_r
     /// As [`MatmulArgs`] says.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx512vbmi")]
     pub unsafe fn matmul(a: &MatmulArgs) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { if a.prefetch == 0 { rows::<false>(a) } else { rows::<true>(a) } }
+    }
+    /// As [`matmul`], with prefetches of weights or without.
+    ///
+    /// # Safety
+    ///
+    /// As [`MatmulArgs`] says.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx512vbmi")]
+    unsafe fn rows<const PREFETCH: bool>(a: &MatmulArgs) {
         let end = a.row_end.next_multiple_of(LANES);
         let (first, last) = (0, a.m);
         // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
@@ -220,7 +233,7 @@ pub mod matmul_avx512_avx512vnni_avx512vbmi_dense_decode_r32t5_trits_rows_int8_r
             while row + 2 * LANES <= end {
                 let mut token = first;
                 while token < last {
-                    tile::<2, 1>(a, row, token);
+                    tile::<2, 1, PREFETCH>(a, row, token);
                     token += 1;
                 }
                 row += 2 * LANES;
@@ -228,7 +241,7 @@ pub mod matmul_avx512_avx512vnni_avx512vbmi_dense_decode_r32t5_trits_rows_int8_r
             while row + LANES <= end {
                 let mut token = first;
                 while token < last {
-                    tile::<1, 1>(a, row, token);
+                    tile::<1, 1, PREFETCH>(a, row, token);
                     token += 1;
                 }
                 row += LANES;

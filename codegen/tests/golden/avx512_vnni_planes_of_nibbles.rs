@@ -35,12 +35,10 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_3bit_by16x16_q8_k_scales_centred_f
                 };
             }
             // Two bytes of upper bits to a row.
-            let mut uppers = [a
-                .codes
-                .add(row / ROWS * a.stride + row % ROWS * 2 + 128); V];
+            let mut uppers = [a.codes.add(row / ROWS * a.stride + row % ROWS * 2); V];
             for i in 1..V {
                 let row = row + i * LANES;
-                uppers[i] = a.codes.add(row / ROWS * a.stride + row % ROWS * 2 + 128);
+                uppers[i] = a.codes.add(row / ROWS * a.stride + row % ROWS * 2);
             }
             let mut x = [a.x; T];
             for t in 0..T {
@@ -99,18 +97,18 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_3bit_by16x16_q8_k_scales_centred_f
                             (at + PREFETCH_DISTANCE).wrapping_add(next)
                         };
                         for i in 0..V {
-                            if (i * LANES).is_multiple_of(LINE) {
-                                simd::prefetch(codes[i].wrapping_add(ahead));
-                            }
-                        }
-                        for i in 0..V {
                             if (i * LANES).is_multiple_of(2 * LINE) {
                                 simd::prefetch(uppers[i].wrapping_add(ahead));
                             }
                         }
+                        for i in 0..V {
+                            if (i * LANES).is_multiple_of(LINE) {
+                                simd::prefetch(codes[i].wrapping_add(ahead + 64));
+                            }
+                        }
                         let mut packed0 = [simd::zero(); V];
                         for i in 0..V {
-                            packed0[i] = simd::load(codes[i].add(at));
+                            packed0[i] = simd::load(codes[i].add(at + 64));
                         }
                         let mut w0 = [simd::zero(); V];
                         for i in 0..V {

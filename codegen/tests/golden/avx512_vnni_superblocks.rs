@@ -17,7 +17,7 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
     ///
     /// As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    unsafe fn tile<const V: usize, const T: usize>(
+    unsafe fn tile<const V: usize, const T: usize, const PREFETCH: bool>(
         a: &MatmulArgs,
         row: usize,
         token: usize,
@@ -64,19 +64,21 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
             }
             let mut y = [[simd::splat_f32(0.0); V]; T];
             for block in 0..a.units / RUNS {
-                for line in 0..WORDS.div_ceil(LINE) {
-                    simd::prefetch(
-                        scales[0]
-                            .wrapping_add(((block + 1) * WORDS + line * LINE) * 2)
-                            .cast(),
-                    );
-                }
-                for line in 0..WORDS.div_ceil(LINE) {
-                    simd::prefetch(
-                        mins[0]
-                            .wrapping_add(((block + 1) * WORDS + line * LINE) * 2)
-                            .cast(),
-                    );
+                if PREFETCH {
+                    for line in 0..WORDS.div_ceil(LINE) {
+                        simd::prefetch(
+                            scales[0]
+                                .wrapping_add(((block + 1) * WORDS + line * LINE) * 2)
+                                .cast(),
+                        );
+                    }
+                    for line in 0..WORDS.div_ceil(LINE) {
+                        simd::prefetch(
+                            mins[0]
+                                .wrapping_add(((block + 1) * WORDS + line * LINE) * 2)
+                                .cast(),
+                        );
+                    }
                 }
                 let mut total = [[simd::zero(); V]; T];
                 for run in 0..RUNS {
@@ -89,16 +91,18 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
                         for i in 0..V {
                             packed0[i] = simd::load(codes[i].add(at));
                         }
-                        let ahead = if V * LANES == ROWS
-                            || at + PREFETCH_DISTANCE < a.stride
-                        {
-                            at + PREFETCH_DISTANCE
-                        } else {
-                            (at + PREFETCH_DISTANCE).wrapping_add(next)
-                        };
-                        for i in 0..V {
-                            if (i * LANES).is_multiple_of(LINE) {
-                                simd::prefetch(codes[i].wrapping_add(ahead));
+                        if PREFETCH {
+                            let ahead = if V * LANES == ROWS
+                                || at + PREFETCH_DISTANCE < a.stride
+                            {
+                                at + PREFETCH_DISTANCE
+                            } else {
+                                (at + PREFETCH_DISTANCE).wrapping_add(next)
+                            };
+                            for i in 0..V {
+                                if (i * LANES).is_multiple_of(LINE) {
+                                    simd::prefetch(codes[i].wrapping_add(ahead));
+                                }
                             }
                         }
                         let mut w0 = [simd::zero(); V];
@@ -233,6 +237,16 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
     /// As [`MatmulArgs`] says.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     pub unsafe fn matmul(a: &MatmulArgs) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { if a.prefetch == 0 { rows::<false>(a) } else { rows::<true>(a) } }
+    }
+    /// As [`matmul`], with prefetches of weights or without.
+    ///
+    /// # Safety
+    ///
+    /// As [`MatmulArgs`] says.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    unsafe fn rows<const PREFETCH: bool>(a: &MatmulArgs) {
         let end = a.row_end.next_multiple_of(LANES);
         let (first, last) = (0, a.m);
         // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
@@ -241,7 +255,7 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
             while row + 2 * LANES <= end {
                 let mut token = first;
                 while token < last {
-                    tile::<2, 1>(a, row, token);
+                    tile::<2, 1, PREFETCH>(a, row, token);
                     token += 1;
                 }
                 row += 2 * LANES;
@@ -249,7 +263,7 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
             while row + LANES <= end {
                 let mut token = first;
                 while token < last {
-                    tile::<1, 1>(a, row, token);
+                    tile::<1, 1, PREFETCH>(a, row, token);
                     token += 1;
                 }
                 row += LANES;

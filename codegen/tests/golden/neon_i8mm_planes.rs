@@ -66,7 +66,7 @@ pub mod matmul_neon_dotprod_i8mm_prefill_r16k4_6bit_by16x16_q8_k_scales_centred_
                         let (at, k) = (tile * TILE, tile * TILE_K);
                         let mut upper0 = [simd::zero(); V];
                         for i in 0..V {
-                            upper0[i] = simd::load(codes[i].add(at + 128));
+                            upper0[i] = simd::load(codes[i].add(at));
                         }
                         let mut group = [simd::zero(); T];
                         for t in 0..T {
@@ -74,7 +74,7 @@ pub mod matmul_neon_dotprod_i8mm_prefill_r16k4_6bit_by16x16_q8_k_scales_centred_
                         }
                         let mut packed0 = [simd::zero(); V];
                         for i in 0..V {
-                            packed0[i] = simd::load(codes[i].add(at));
+                            packed0[i] = simd::load(codes[i].add(at + 64));
                         }
                         let mut w0 = [simd::zero(); V];
                         for i in 0..V {
@@ -110,7 +110,7 @@ pub mod matmul_neon_dotprod_i8mm_prefill_r16k4_6bit_by16x16_q8_k_scales_centred_
                         }
                         let mut packed1 = [simd::zero(); V];
                         for i in 0..V {
-                            packed1[i] = simd::load(codes[i].add(at + 64));
+                            packed1[i] = simd::load(codes[i].add(at + 128));
                         }
                         let mut w2 = [simd::zero(); V];
                         for i in 0..V {

@@ -981,7 +981,7 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0x9caea25009a80a62),
+            id: KernelId(0xbfced5bac8622b32),
             name: "matmul.planes.avx2",
             op: Op::Matmul,
             format: 0,

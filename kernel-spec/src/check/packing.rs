@@ -65,6 +65,7 @@ fn check_tile(raw: &RawPacking<'_>, tile: &RawTile, rows: At<u32>) -> Option<Til
         code: tile.code.value,
         k: tile.k.value,
         bytes: tile.bytes.value,
+        offset: tile.offset,
         digits: tile.digits.clone(),
         upper: tile.upper.as_ref().map(|plane| plane.value.clone()),
     })
@@ -88,7 +89,8 @@ fn parts(tile: &RawTile) -> Vec<Part<'_>> {
         TileCode::Bits(bits) => bits as usize,
         TileCode::Trit => 1,
     };
-    let whole = |width, what| Part { digits: &tile.digits, offset: 0, width, what, span: tile.layout_span };
+    let offset = tile.offset as usize;
+    let whole = |width, what| Part { digits: &tile.digits, offset, width, what, span: tile.layout_span };
     let Some(upper) = &tile.upper else { return vec![whole(width, "code")] };
     let plane = &upper.value;
     let bits = plane.bits as usize;

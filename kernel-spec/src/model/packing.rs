@@ -52,6 +52,8 @@ pub struct Tile {
     pub k: u32,
     /// Bytes of a tile: rows * k codes, eight bits or five trits to a byte.
     pub bytes: u32,
+    /// Bit of the tile at which the digits begin.
+    pub offset: u32,
     /// Digits, outermost first, each along one axis; within an axis outermost first too. Where there is an upper plane, of
     /// the bits below it.
     pub digits: Vec<TileDigit>,

@@ -26,6 +26,7 @@ pub(crate) struct RawTile {
     pub code: At<TileCode>,
     pub k: At<u32>,
     pub bytes: At<u32>,
+    pub offset: u32,
     pub digits: Vec<TileDigit>,
     pub layout_span: Span,
     pub upper: Option<At<Plane>>,
@@ -59,11 +60,11 @@ fn tile(table: &Table<'_>) -> Option<RawTile> {
         Some(node) => Some(upper(table, &node, code)?),
         None => None,
     };
-    let digits = layout.and_then(|n| digits(&n, code.value));
-    Some(RawTile { code, k: k?, bytes: bytes?, digits: digits?, layout_span, upper })
+    let (offset, digits) = layout.and_then(|n| digits(&n, code.value))?;
+    Some(RawTile { code, k: k?, bytes: bytes?, offset, digits, layout_span, upper })
 }
 
-/// `upper = { bits = N, offset = N, ... }`: where the topmost bits of the codes lie.
+/// `upper = { bits = N, ... }`: where the topmost bits of the codes lie.
 fn upper(tile: &Table<'_>, node: &Node<'_>, code: At<TileCode>) -> Option<At<Plane>> {
     let TileCode::Bits(all @ 2..) = code.value else {
         let message = format!("codes of {} have no upper bits apart from others", code.value);
@@ -73,9 +74,8 @@ fn upper(tile: &Table<'_>, node: &Node<'_>, code: At<TileCode>) -> Option<At<Pla
     };
     let table = node.table("an upper plane", &["bits", "offset", "axes", "shape", "stride"])?;
     let bits = table.need("bits").and_then(|n| n.unsigned(1..=all - 1))?;
-    let offset = table.need("offset").and_then(|n| n.unsigned(0..=MAX_TILE_BYTES * 8))?;
-    let digits = digits_of(&table, code.value)?;
-    Some(At { value: Plane { bits: bits.value, offset: offset.value, digits }, span: node.span })
+    let (offset, digits) = (offset(&table)?, digits_of(&table, code.value)?);
+    Some(At { value: Plane { bits: bits.value, offset, digits }, span: node.span })
 }
 
 /// `bits = N`, or `type = "trit"`.
@@ -93,12 +93,25 @@ fn code(table: &Table<'_>) -> Option<At<TileCode>> {
     ty.word("type of code", &[("trit", TileCode::Trit)])
 }
 
-fn digits(node: &Node<'_>, code: TileCode) -> Option<Vec<TileDigit>> {
-    let keys: &[&str] = match code {
-        TileCode::Bits(_) => &["axes", "shape", "stride"],
-        TileCode::Trit => &["axes", "shape", "stride", "digit"],
+/// Where the digits begin, and the digits.
+fn digits(node: &Node<'_>, code: TileCode) -> Option<(u32, Vec<TileDigit>)> {
+    let what = "a tile's layout";
+    let table = match code {
+        TileCode::Bits(_) => node.table(what, &["offset", "axes", "shape", "stride"])?,
+        TileCode::Trit => {
+            let table = node.table(what, &["axes", "shape", "stride", "digit"])?;
+            return Some((0, digits_of(&table, code)?));
+        }
     };
-    digits_of(&node.table("a tile's layout", keys)?, code)
+    Some((offset(&table)?, digits_of(&table, code)?))
+}
+
+/// `offset = N`, 0 where it is left out: the bit of the tile at which digits begin.
+fn offset(table: &Table<'_>) -> Option<u32> {
+    match table.get("offset") {
+        Some(node) => node.unsigned(0..=MAX_TILE_BYTES * 8).map(|at| at.value),
+        None => Some(0),
+    }
 }
 
 fn digits_of(table: &Table<'_>, code: TileCode) -> Option<Vec<TileDigit>> {

@@ -99,7 +99,19 @@ fn tiles() {
             "upper bits of too few rows",
             &[("shape = [4, 4], stride = [4, 1]", "shape = [3, 4], stride = [4, 1]")],
         ),
-        ("a plane without its place", &[("offset = 64, ", "")]),
+        ("a plane where lower bits lie", &[("offset = 64, ", "")]),
+        (
+            "a plane in front",
+            &[("offset = 64, ", ""), ("layout = { axes", "layout = { offset = 16, axes")],
+        ),
+        (
+            "lower bits from within the plane in front",
+            &[("offset = 64, ", ""), ("layout = { axes", "layout = { offset = 15, axes")],
+        ),
+        (
+            "lower bits beyond the tile",
+            &[("offset = 64, ", ""), ("layout = { axes", "layout = { offset = 17, axes")],
+        ),
         ("a word that a plane does not have", &[("offset = 64", "offset = 64, k = 4")]),
         ("a plane of one-bit codes", &[("bits = 5", "bits = 1")]),
         (

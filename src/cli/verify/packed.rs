@@ -257,6 +257,7 @@ impl Run<'_> {
             x_stride,
             // Not what handles say: rows go through three tokens at a time, and then more.
             x_share: 3 * x_stride,
+            prefetch: 0,
             x_scales: x_scales.pointer(),
             x_blocks: self.x.scales.len() / m.max(1),
             x_sums: sums.pointer(),
@@ -269,11 +270,11 @@ impl Run<'_> {
         };
         let rows = weights.packing.map_or(1, |packing| packing.rows);
         let middle = n / 2 / rows * rows;
-        for (row_begin, row_end) in [(0, middle), (middle, n)] {
+        for (row_begin, row_end, prefetch) in [(0, middle, 0), (middle, n, 1)] {
             if row_begin < row_end {
                 // SAFETY: the session runs only kernels whose features this processor has; the buffers hold what
                 // the ABI asks for these sizes, in the packing that the entry names.
-                unsafe { run(&MatmulArgs { row_begin, row_end, ..args }) };
+                unsafe { run(&MatmulArgs { row_begin, row_end, prefetch, ..args }) };
             }
             // Rows that were not asked for keep their fill.
             let stray = |(i, value): (usize, &f32)| i % n >= row_end && value.to_bits() != fill;
