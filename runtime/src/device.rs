@@ -76,14 +76,7 @@ impl CpuProfile {
 
     /// A processor that has just these features, for asking what would be chosen there.
     pub fn pretend(arch: Arch, features: FeatureSet) -> CpuProfile {
-        CpuProfile {
-            arch,
-            features,
-            cores: 1,
-            physical_cores: 1,
-            caches: Caches::default(),
-            prefetch: true,
-        }
+        CpuProfile { arch, features, cores: 1, physical_cores: 1, caches: Caches::default(), prefetch: true }
     }
 }
 
@@ -248,7 +241,9 @@ mod tests {
         let info = std::fs::read_to_string("/proc/cpuinfo").expect("Linux has it");
         let first = info.split("\n\n").next().expect("a processor");
         let value = |key: &str| {
-            let of = |line: &str| line.split_once(':').filter(|(name, _)| name.trim() == key).map(|(_, v)| v.trim().to_owned());
+            let of = |line: &str| {
+                line.split_once(':').filter(|(name, _)| name.trim() == key).map(|(_, v)| v.trim().to_owned())
+            };
             first.lines().find_map(of).unwrap_or_default()
         };
         let avx512 = value("flags").split(' ').any(|flag| flag == "avx512f");

@@ -72,7 +72,8 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
     let features = features.join(",");
     let pack = &plan.pack;
     let vectors = plan.vectors;
-    let (parameter, argument) = if chooses(plan) { (", const PREFETCH: bool", ", PREFETCH") } else { ("", "") };
+    let (parameter, argument) =
+        if chooses(plan) { (", const PREFETCH: bool", ", PREFETCH") } else { ("", "") };
     let mut out = String::new();
     let _ = write!(
         out,
@@ -227,7 +228,10 @@ fn head(plan: &MatmulPlan<'_>, features: &str) -> String {
          }}
 
          {}",
-        function("As [`matmul`], with prefetches of weights or without.", "unsafe fn rows<const PREFETCH: bool>")
+        function(
+            "As [`matmul`], with prefetches of weights or without.",
+            "unsafe fn rows<const PREFETCH: bool>"
+        )
     )
 }
 

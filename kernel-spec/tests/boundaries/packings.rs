@@ -100,10 +100,7 @@ fn tiles() {
             &[("shape = [4, 4], stride = [4, 1]", "shape = [3, 4], stride = [4, 1]")],
         ),
         ("a plane where lower bits lie", &[("offset = 64, ", "")]),
-        (
-            "a plane in front",
-            &[("offset = 64, ", ""), ("layout = { axes", "layout = { offset = 16, axes")],
-        ),
+        ("a plane in front", &[("offset = 64, ", ""), ("layout = { axes", "layout = { offset = 16, axes")]),
         (
             "lower bits from within the plane in front",
             &[("offset = 64, ", ""), ("layout = { axes", "layout = { offset = 15, axes")],
