@@ -5,6 +5,7 @@ mod guarded;
 mod options;
 mod plan;
 mod prologue;
+mod warm_up;
 
 pub use guarded::{GuardOptions, GuardedLinear};
 pub use options::{LinearOptions, Policy};

@@ -36,6 +36,36 @@ fn header4(n: usize, k: usize) -> Result<(Vec<u8>, Vec<f32>), Error> {
 }
 
 #[test]
+fn a_warm_layer_needs_nothing_more() -> Result<(), Error> {
+    let threads = Threads::new(2)?;
+    let bytes = tail2(8, 16);
+    let matrix = QuantizedMatrix::new(&FORMATS[TAIL2], 8, 16, &bytes)?;
+    let mut layer = Linear::new(&REGISTRY, &matrix, &options(Device::CPU, Policy::Strict), &threads)?;
+    let recording = Recording::new(&REGISTRY);
+    layer.record(Some(&recording))?;
+    let mut workspace = Workspace::new();
+    layer.warm_up(&[], &mut workspace, &threads)?;
+    assert!(recording.receipt().kernels().is_empty());
+    layer.warm_up(&[3, 1], &mut workspace, &threads)?;
+    let launches = || {
+        recording
+            .receipt()
+            .kernels()
+            .iter()
+            .filter(|used| used.name().starts_with("matmul"))
+            .map(|used| used.launches())
+            .sum::<u64>()
+    };
+    assert_eq!(launches(), 2, "{:?}", recording.receipt());
+    let (x, mut y) = (noise(3 * 16, 1), vec![f32::NAN; 3 * 8]);
+    layer.forward(Input::F32(&x), 3, None, &mut y, &mut workspace, &threads)?;
+    assert_eq!(y, forward(&layer, &x, 3, &threads)?);
+    let absurd = layer.warm_up(&[1, usize::MAX], &mut workspace, &threads);
+    assert!(matches!(absurd, Err(Error::TooLarge { .. })), "{absurd:?}");
+    Ok(())
+}
+
+#[test]
 fn one_workspace_serves_all_layers() -> Result<(), Error> {
     let threads = Threads::new(2)?;
     let (small, wide) = (tail2(8, 16), header4(4, 32)?.0);
