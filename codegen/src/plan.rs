@@ -119,11 +119,13 @@ impl<'a> MatmulPlan<'a> {
         let step = if primitives.grouped { tiles_of_a_step(plan, &pack) } else { 1 };
         let dot = if primitives.direct {
             let unit_tiles = if plan.unit == 0 { u32::MAX } else { plan.unit.div_ceil(pack.tile.k) };
-            // With a shift of bytes the lowest field and the topmost cost one instruction in place or not, and
-            // what is left to save is lost again where a unit has only a few tiles before its sums are shifted.
-            let saves =
-                if primitives.byte_shift { pack.fields > 2 && unit_tiles > 2 } else { pack.fields > 1 };
-            Dot::Direct { shift_free: tokens == 1 && saves && pack.table.is_none() && pack.upper.is_none() }
+            // A shift of each field is saved for a shift and an addition of its sum: lost again where a unit has only a few tiles
+            // before its sums are shifted. With a shift of bytes the lowest field and the topmost cost one instruction in place or
+            // not.
+            let few = if primitives.byte_shift { 2 } else { 1 };
+            let saves = pack.fields > few && unit_tiles > 2;
+            let codes_are_operands = pack.table.is_none() && pack.upper.is_none() && pack.spacing == 0;
+            Dot::Direct { shift_free: tokens == 1 && saves && codes_are_operands }
         } else if pairs_in_i16 == 0 {
             Dot::Wide
         } else if pairs_in_i16 < i64::from(pack.tile_fields()) {
@@ -145,7 +147,10 @@ impl<'a> MatmulPlan<'a> {
                 tokens = if fit > 1 { fit & !1 } else { 1 };
             }
         }
-        let pairs = primitives.matrix && tokens > 1 && pairs_save(plan, &pack, step, vectors, tokens & !1);
+        let pairs = primitives.matrix
+            && pack.spacing == 0
+            && tokens > 1
+            && pairs_save(plan, &pack, step, vectors, tokens & !1);
         if pairs {
             tokens &= !1;
         }

@@ -24,6 +24,9 @@ pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
     if pack.table.is_some() {
         name.push_str("_lookup");
     }
+    if pack.spacing > 0 {
+        let _ = write!(name, "_by{}", 1 << pack.spacing);
+    }
     name.push_str(&format_words(format, format.min() != 0));
     name.push_str(&pack.terms.suffix());
     if plan.biased {

@@ -158,13 +158,18 @@ fn upper_bits(plan: &MatmulPlan<'_>, upper: UpperPlane, field: u32) -> String {
     format!("simd::and({moved}, simd::bytes({:#x}))", ((1u32 << upper.bits) - 1) << to)
 }
 
-/// The code at bit `shift` of every byte of `packed` (an expression); `alone`: nothing stands above it.
+/// The code at bit `shift` of every byte of `packed` (an expression), at the bit where an operand has it; `alone`: nothing stands above it.
 pub(super) fn code_at(plan: &MatmulPlan<'_>, packed: &str, shift: u32, alone: bool) -> String {
-    let shifted = if shift == 0 { packed.to_string() } else { format!("simd::shift::<{shift}>({packed})") };
-    if plan.pack.fields == 1 || alone {
+    let to = plan.pack.spacing;
+    let shifted = match shift.cmp(&to) {
+        Ordering::Less => format!("simd::shift_left::<{}>({packed})", to - shift),
+        Ordering::Equal => packed.to_string(),
+        Ordering::Greater => format!("simd::shift::<{}>({packed})", shift - to),
+    };
+    if to == 0 && (plan.pack.fields == 1 || alone) {
         shifted
     } else {
-        format!("simd::and({shifted}, simd::bytes({:#x}))", (1u32 << plan.pack.field_bits()) - 1)
+        format!("simd::and({shifted}, simd::bytes({:#x}))", ((1u32 << plan.pack.field_bits()) - 1) << to)
     }
 }
 

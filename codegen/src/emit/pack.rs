@@ -125,9 +125,10 @@ fn row_bit(pack: &PackPlan<'_>) -> (String, String) {
 fn encode(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let min = plan.min();
     if pack.table.is_none() {
-        return match min {
-            0 => "value as u8".to_string(),
-            _ => format!("(i32::from(value){}) as u8", signed(-min)),
+        return match (min, pack.spacing) {
+            (0, 0) => "value as u8".to_string(),
+            (_, 0) => format!("(i32::from(value){}) as u8", signed(-min)),
+            (_, spacing) => format!("((i32::from(value){}) >> {spacing}) as u8", signed(-min)),
         };
     }
     let mut index = vec![0u8; (plan.max() - min + 1) as usize];
@@ -143,9 +144,13 @@ fn encode(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
 
 /// The integer that `code` stands for.
 fn decode(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
+    let difference = match pack.spacing {
+        0 => "i32::from(code)".to_string(),
+        spacing => format!("(i32::from(code) << {spacing})"),
+    };
     match (&pack.table, plan.min()) {
-        (None, 0) => "i32::from(code)".to_string(),
-        (None, min) => format!("i32::from(code){}", signed(min)),
+        (None, 0) => difference,
+        (None, min) => format!("{difference}{}", signed(min)),
         (Some(_), _) => format!(
             "{{ const VALUES: [i32; {}] = {:?}; VALUES[usize::from(code) % VALUES.len()] }}",
             plan.values.len(),

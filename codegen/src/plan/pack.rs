@@ -15,6 +15,9 @@ pub struct PackPlan<'a> {
     pub tile: &'a Tile,
     /// Where packed codes index a table: operand of each code (value - min).
     pub table: Option<Vec<u8>>,
+    /// Binary logarithm of the distance between values, where packed codes are value - min in such steps: operands are codes moved
+    /// up by so many bits. 0 where codes are value - min or index a table.
+    pub spacing: u32,
     /// Elements of a unit in packed order are padded to a multiple of this.
     pub multiple: u32,
     /// Fields in a byte: codes that lie over each other, of bits or trits. Where there is an upper plane, their lower bits.
@@ -45,10 +48,10 @@ pub struct UpperPlane {
 /// Which tiles a kernel can read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reader {
-    /// Those whose codes are in one piece.
+    /// Those whose codes are in one piece, and value - min or indices.
     WholeCodes,
-    /// Those with an upper plane too.
-    Planes,
+    /// Those with an upper plane or with values in steps too.
+    All,
 }
 
 impl<'a> PackPlan<'a> {
@@ -63,7 +66,7 @@ impl<'a> PackPlan<'a> {
         variant: &Origin,
     ) -> Result<PackPlan<'a>, Error> {
         let reader = match strategy {
-            Strategy::Multiply => Reader::Planes,
+            Strategy::Multiply => Reader::All,
             Strategy::Lookup => Reader::WholeCodes,
         };
         let pack = fitted_for(plan, packing, reader, variant)?;
@@ -97,17 +100,27 @@ impl<'a> PackPlan<'a> {
             // Trits are looked up already.
             TileCode::Trit => false,
         };
-        let readable =
-            || packing.tiles.iter().filter(|tile| reader == Reader::Planes || tile.upper.is_none());
-        let direct = readable().filter(|tile| span < tile.code.levels()).map(|tile| (tile, false));
-        let looked_up = readable().filter(holds_all).map(|tile| (tile, true));
-        let smaller = |a: &(&Tile, bool), b: &(&Tile, bool)| {
+        let readable = || packing.tiles.iter().filter(|tile| reader == Reader::All || tile.upper.is_none());
+        let direct =
+            readable().filter(|tile| span < tile.code.levels()).map(|tile| (tile, Codes::Differences));
+        // Values at one distance from each other.
+        let spacing = if reader == Reader::All { spacing(plan) } else { 0 };
+        let in_steps = |tile: &&Tile| match tile.code {
+            TileCode::Bits(bits) => {
+                spacing > 0 && tile.upper.is_none() && span < 256 && span >> spacing < 1 << bits
+            }
+            TileCode::Trit => false,
+        };
+        let spaced = readable().filter(in_steps).map(|tile| (tile, Codes::Steps));
+        let looked_up = readable().filter(holds_all).map(|tile| (tile, Codes::Indices));
+        let smaller = |a: &(&Tile, Codes), b: &(&Tile, Codes)| {
             let ((bytes, levels), (others, other)) = (cost(a.0), cost(b.0));
             bytes.total_cmp(&others).then(levels.cmp(&other))
         };
-        // The first of those that are equal: without a table.
-        let (tile, table) = direct.chain(looked_up).min_by(smaller)?;
-        let table = table.then(|| {
+        // The first of those that are equal: the one that takes the least to decode.
+        let (tile, codes) = direct.chain(spaced).chain(looked_up).min_by(smaller)?;
+        let spacing = if codes == Codes::Steps { spacing } else { 0 };
+        let table = (codes == Codes::Indices).then(|| {
             let mut entries: Vec<u8> = plan.values.iter().map(|v| (v - plan.min()) as u8).collect();
             entries.resize(16, 0);
             entries
@@ -120,6 +133,7 @@ impl<'a> PackPlan<'a> {
             packing,
             tile,
             table,
+            spacing,
             multiple: tile.k,
             fields,
             words: (tile.k / (4 * fields).max(1)).max(1),
@@ -276,6 +290,23 @@ fn address(digits: &[TileDigit], row: u32, k: u32, step: impl Fn(&TileDigit) -> 
 /// The digits that count along rows, and those along k, but for those of one value.
 fn axes(digits: &[TileDigit]) -> (Vec<&TileDigit>, Vec<&TileDigit>) {
     digits.iter().filter(|digit| digit.extent > 1).partition(|digit| digit.axis == Axis::Row)
+}
+
+/// What packed codes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Codes {
+    /// value - min.
+    Differences,
+    /// The same in steps of the distance between values.
+    Steps,
+    /// Indices into a table of value - min.
+    Indices,
+}
+
+/// Binary logarithm of the largest power of two that divides the distances between all values; 0 for one value.
+fn spacing(plan: &FormatPlan<'_>) -> u32 {
+    let all = plan.values.iter().fold(0, |all, value| all | (value - plan.min()));
+    if all == 0 { 0 } else { all.trailing_zeros() }
 }
 
 fn upper_plane(tile: &Tile) -> Option<UpperPlane> {
