@@ -46,6 +46,17 @@ impl GpuFailure {
     }
 }
 
+/// Errors that a device gives that is not there any more, beside those that its context does not survive: `CUDA_ERROR_UNKNOWN`, and
+/// `CUDA_ERROR_DEVICE_UNAVAILABLE` where it is opened.
+const GONE: [u32; 2] = [46, 999];
+
+impl GpuFailure {
+    /// Whether nothing can be expected of the device any more, as far as this process goes.
+    pub fn is_lost(&self) -> bool {
+        self.sticky || GONE.contains(&self.code)
+    }
+}
+
 impl std::fmt::Display for GpuFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.device)?;

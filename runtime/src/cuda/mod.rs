@@ -8,6 +8,7 @@
 //! what that found.
 
 mod activations;
+mod between;
 mod blocks;
 mod buffer;
 mod capture;
@@ -20,10 +21,12 @@ mod fault;
 mod float_operands;
 mod floats;
 mod graph;
+mod input;
 mod jit;
 mod lent;
 mod memory;
 mod open;
+mod operands;
 pub(crate) mod parameters;
 mod parts;
 mod place;
@@ -38,7 +41,8 @@ pub(crate) mod types;
 mod weights;
 
 pub(crate) use activations::ActivationCode;
-pub use activations::{DeviceInput, quantize_activations};
+pub use activations::quantize_activations;
+pub(crate) use between::Columns;
 pub(crate) use blocks::{DequantizeCode, Elements, QuantizeCode, size};
 pub use buffer::{DeviceBuffer, Number};
 pub use convert::Converter;
@@ -47,9 +51,12 @@ pub use event::Event;
 pub use failure::GpuFailure;
 pub(crate) use fault::{Faults, Rows, fault_at};
 pub use graph::Graph;
+pub use input::DeviceInput;
 pub use lent::LentFault;
 pub use memory::{DeviceMemory, Pool};
+pub(crate) use operands::{Activation, HeldInput};
 pub(crate) use place::Place;
+pub(crate) use probe::cycles;
 pub use probe::{count, detect};
 pub(crate) use product::ProductCode;
 pub(crate) use prologue::PrologueCode;

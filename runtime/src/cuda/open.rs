@@ -7,7 +7,7 @@ use super::pool::{MemoryPool, MemoryUse};
 use super::probe;
 use crate::error::Error;
 use cudarc::driver::CudaContext;
-use std::sync::{Arc, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 impl Gpu {
     /// The device `cuda:index`, opened if it is not yet.
@@ -40,6 +40,7 @@ impl Gpu {
             lost: OnceLock::new(),
             memory_use: MemoryUse::default(),
             capture: Capture::default(),
+            reached_by: Mutex::default(),
         });
         open.insert(index, Arc::downgrade(&gpu));
         Ok(gpu)
