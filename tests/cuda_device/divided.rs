@@ -198,8 +198,11 @@ fn on_device(
     workspace: &mut Workspace,
 ) -> Result<Vec<u32>, Error> {
     let gpu = Gpu::open(home)?;
-    let input = DeviceBuffer::of(&gpu, x)?;
+    let source = DeviceBuffer::of(&gpu, x)?;
+    let mut input = DeviceBuffer::of(&gpu, &vec![f32::NAN; x.len()])?;
     let mut y = DeviceBuffer::of(&gpu, &vec![f32::NAN; m * layer.n()])?;
+    // Enqueued, and not there yet.
+    input.copy(&source)?;
     let threads = Threads::single();
     layer.forward_on_device(DeviceInput::F32(&input), m, bias, &mut y, workspace, &threads)?;
     Ok(bits(&y.to_vec()?))
@@ -402,15 +405,30 @@ fn who_takes_over_is_said_before() {
             Err(Error::Gpu(failure)) => failure.device.to_string(),
             other => panic!("{other:?}"),
         };
+        let health = |index| gristmill::cuda::health(index).expect("there is such a device");
         // Nobody.
         let layer = divided(&LinearOptions::default(), &DivideOptions { keep_division: true, ..over(2) });
         let layer = layer.expect("a layer");
         let before = parts(&layer);
+        let well = health(0);
+        assert!(well.memory.is_some_and(|(free, total)| free < total && total == 8 << 30), "{well:?}");
+        assert_eq!((well.errors, well.last_error, well.lost), (0, None, None));
+        assert_eq!(health(2).memory, None, "it is not open");
         lose::at(1, 3);
         assert_eq!((lost(run(&layer)), lost(run(&layer))), ("cuda:1".to_owned(), "cuda:1".to_owned()));
         assert_eq!((parts(&layer), layer.lost()), (before, vec![]));
+        let ill = health(1);
+        let lost = ill.lost.expect("it is said");
+        assert!(lost.contains("CUDA_ERROR_ECC_UNCORRECTABLE (214)"), "{lost}");
+        assert!(ill.errors >= 2 && ill.last_error.is_some() && ill.memory.is_none());
+        assert_eq!(health(0).errors, 0);
         drop(layer);
+        assert_eq!(health(1).lost, Some(lost));
         lose::never(1);
+        let again = Gpu::open(1).expect("opens");
+        assert_eq!((health(1).lost, health(1).memory.is_some()), (None, true));
+        drop(again);
+        assert_eq!(gristmill::cuda::health(3), Err(NoGpu::NoSuchDevice { count: 3 }));
 
         // The processor, where the policy lets it.
         for (policy, device) in [(Policy::Strict, None), (Policy::Cpu, Some("cpu"))] {
@@ -448,4 +466,39 @@ fn who_takes_over_is_said_before() {
             (lose::never(0), lose::never(1));
         }
     });
+}
+
+#[test]
+fn tokens_that_a_device_has_no_room_for_follow_one_another() {
+    let name = "tokens_that_a_device_has_no_room_for_follow_one_another";
+    // Room for the weights, and not for 64 tokens.
+    if let Some(output) = parent(name, &format!("{},devices=2,1:memory=50000", devices()[0])) {
+        assert_eq!(said(&output), "");
+    }
+    if !is_child() {
+        return;
+    }
+    let format = tried().next().expect("one is tried");
+    let (weights, k, m) = (weights(format, ROWS), k(format), 64);
+    let layer = divided(&LinearOptions::default(), &over(2)).expect("a layer");
+    let recording = Recording::new(&REGISTRY);
+    layer.record(Some(&recording)).expect("the same registry");
+    let mut x = values(m * k, 3);
+    let (mut y, mut workspace, threads) = (vec![f32::NAN; m * ROWS], Workspace::new(), Threads::single());
+    layer.forward(Input::F32(&x), m, None, &mut y, &mut workspace, &threads).expect("runs");
+    let right = expected(&weights, &LinearOptions::default(), Input::F32(&x), m, None);
+    assert!(bits(&y) == right);
+    let launches: u64 = recording.receipt().kernels().iter().map(|kernel| kernel.launches()).sum();
+    assert!(launches > 8, "{launches} launches of two parts");
+    x[63 * k + 5] = f32::NAN;
+    let stopped = layer.forward(Input::F32(&x), m, None, &mut y, &mut workspace, &threads);
+    assert_eq!(stopped, Err(Error::NonFinite { row: 63, column: 5 }));
+    // What is on a device goes at once, or not at all.
+    let gpu = Gpu::open(0).expect("opens");
+    let input = DeviceBuffer::of(&gpu, &values(m * k, 3)).expect("memory");
+    let mut there = DeviceBuffer::<f32>::zeroed(&gpu, m * ROWS).expect("memory");
+    let stopped =
+        layer.forward_on_device(DeviceInput::F32(&input), m, None, &mut there, &mut workspace, &threads);
+    assert!(matches!(stopped, Err(Error::OutOfDeviceMemory { index: 1, .. })), "{stopped:?}");
+    assert!(layer.lost().is_empty());
 }

@@ -5,6 +5,7 @@ use super::device::{Gpu, OPEN};
 use super::failure::{GpuFailure, OPENING};
 use super::pool::{MemoryPool, MemoryUse};
 use super::probe;
+use super::seen;
 use crate::error::Error;
 use cudarc::driver::CudaContext;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -43,6 +44,7 @@ impl Gpu {
             reached_by: Mutex::default(),
         });
         open.insert(index, Arc::downgrade(&gpu));
+        seen::opened(index);
         Ok(gpu)
     }
 }

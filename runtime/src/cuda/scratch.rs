@@ -121,6 +121,14 @@ impl Scratch {
         }
     }
 
+    /// Gives memory back to all devices, with what their pools keep.
+    pub(crate) fn give_back(&mut self) -> Result<(), Error> {
+        self.devices.iter_mut().try_for_each(|device| {
+            device.give_back();
+            device.gpu.trim_memory(0)
+        })
+    }
+
     /// Gives up what there is on devices that are lost, and on those of `gone`.
     pub(crate) fn forget(&mut self, gone: impl Fn(&Arc<Gpu>) -> bool) {
         self.devices.retain(|device| device.gpu.lost.get().is_none() && !gone(&device.gpu));

@@ -186,7 +186,7 @@ impl<'w> DividedLinear<'w> {
 
     /// The same with activations and outputs on one of the devices, or on another GPU: activations are copied to the other devices
     /// and outputs from them, directly where they reach each other (`cuDeviceCanAccessPeer`), else through page-locked memory of the processor.
-    /// Waits for all devices, and for what was enqueued before on that one.
+    /// Waits for all devices, and for what was enqueued before on that one. All tokens go at once.
     ///
     /// # Errors
     /// As for [`forward`](DividedLinear::forward); [`Error::Gpu`] where the device with the activations was lost, since they were lost with

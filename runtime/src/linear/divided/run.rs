@@ -2,7 +2,7 @@
 
 use super::state::{Part, State};
 use crate::activations::Input;
-use crate::cuda::{Activation, Columns, DeviceBuffer, DeviceInput, Gpu, HeldInput, Scratch};
+use crate::cuda::{Activation, Columns, DeviceBuffer, DeviceInput, Gpu, HeldInput, Scratch, behind};
 use crate::error::Error;
 use crate::output::Output;
 use crate::sizes::{check_len, product_of};
@@ -83,11 +83,8 @@ impl State {
         scratch(workspace).finish_pending()?;
         let Run { m, bias, threads, ref mut operands } = *run;
         let outcome = match operands {
-            Operands::Processor(input @ Input::I8 { .. }, y) => {
-                self.one_by_one(*input, [m, shape[0]], bias, y, workspace, threads)
-            }
             Operands::Processor(input, y) => {
-                self.on_processor(*input, [m, shape[0]], bias, y, workspace, threads)
+                self.in_halves(*input, [m, shape[0]], bias, y, workspace, threads)
             }
             Operands::Gpu(input, y) => self.on_gpu(*input, [m, shape[0]], bias, y, workspace, threads),
         };
@@ -100,7 +97,38 @@ impl State {
         outcome
     }
 
-    /// Operands in the processor's memory.
+    /// Operands in the processor's memory. Where a device has no memory for all tokens, halves of them follow one another, down to
+    /// single tokens.
+    fn in_halves(
+        &self,
+        input: Input<'_>,
+        [m, n]: [usize; 2],
+        bias: Option<&[f32]>,
+        y: &mut [f32],
+        workspace: &mut Workspace,
+        threads: &Threads,
+    ) -> Result<(), Error> {
+        let done = match input {
+            Input::I8 { .. } => self.one_by_one(input, [m, n], bias, y, workspace, threads),
+            Input::F32(_) | Input::F16(_) | Input::Bf16(_) => {
+                self.on_processor(input, [m, n], bias, y, workspace, threads)
+            }
+        };
+        if !matches!(done, Err(Error::OutOfDeviceMemory { .. })) || m < 2 {
+            return done;
+        }
+        // What other devices are doing is given up, and what there is for so many tokens stands in the way of fewer.
+        scratch(workspace).settle();
+        scratch(workspace).give_back()?;
+        let first = m / 2;
+        let (input, behind_it) = input.split_at(first, m);
+        let (y, y_behind) = y.split_at_mut(first * n);
+        self.in_halves(input, [first, n], bias, y, workspace, threads)?;
+        self.in_halves(behind_it, [m - first, n], bias, y_behind, workspace, threads)
+            .map_err(|error| behind(error, first))
+    }
+
+    /// The same for all tokens at once.
     fn on_processor(
         &self,
         input: Input<'_>,
