@@ -10,6 +10,7 @@
 mod activations;
 mod between;
 mod blocks;
+mod bring;
 mod buffer;
 mod capture;
 mod convert;

@@ -74,6 +74,7 @@ const Settings& settings() {
             else if (name == "held") s.held = true;
             else if (name == "count") s.count = true;
             else if (name == "seed") s.seed = uint64_t(number);
+            else if (name == "lost_error") s.lost_error = int(number);
             else if (name == "peer") {
                 int one = 0, other = 0;
                 if (sscanf(value.c_str(), "%d-%d", &one, &other) == 2) s.peers.insert({{one, other}, {other, one}});
@@ -103,7 +104,7 @@ int Device::index() const { return int(this - driver().devices); }
 int Device::called() {
     if (calls_until_lost >= 0 && calls_until_lost-- == 0) {
         lost = true;
-        if (!sticky) sticky = ECC_UNCORRECTABLE;
+        if (!sticky) sticky = settings().lost_error;
     }
     return sticky;
 }

@@ -50,7 +50,6 @@ enum : int {
     INVALID_IMAGE = 200,
     INVALID_CONTEXT = 201,
     NO_BINARY_FOR_GPU = 209,
-    ECC_UNCORRECTABLE = 214,
     PEER_ACCESS_UNSUPPORTED = 217,
     INVALID_PTX = 218,
     UNSUPPORTED_PTX_VERSION = 222,
@@ -87,6 +86,7 @@ struct Settings {
     Properties of[MOST_DEVICES];
     // peer=I-J: these two reach each other's memory.
     std::set<std::pair<int, int>> peers;
+    int lost_error = 214;       // lost_error=N: what calls of a lost device give
     int driver = 13000;         // driver=N: what cuDriverGetVersion gives
     int devices = 1;            // devices=N, no_device
     int init = SUCCESS;         // init=N: what cuInit gives
