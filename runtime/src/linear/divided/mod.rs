@@ -60,7 +60,7 @@ impl DivideOptions {
 ///
 /// Where a device is lost (an error that its context does not survive, or of a device that is gone), the rows that it had are packed
 /// again from the quantized weights, which are kept, for the devices that are left, by their shares, and the product is repeated:
-/// nobody sees it but in time, and in the receipt, where the step is [`RecoveryStep::TakenOver`]. The
+/// nobody sees it but in time, and in the receipt, where the step is [`RecoveryStep::TakenOver`](crate::RecoveryStep). The
 /// processor takes over what no GPU has room for, or all where none is left, under [`Policy::Cpu`](crate::Policy) alone. A
 /// device that was lost stays out of the layer.
 #[derive(Debug)]
@@ -75,10 +75,10 @@ pub struct DividedLinear<'w> {
 
 impl<'w> DividedLinear<'w> {
     /// The layer. It needs `weights` for as long as it lives: own, or lent from a file that is mapped. `options` are those of
-    /// [`Linear::new`], but for the device, which each part has its own of; an opened GPU in them is taken for that device's part.
+    /// [`Linear::new`](crate::Linear::new), but for the device, which each part has its own of; an opened GPU in them is taken for that device's part.
     ///
     /// # Errors
-    /// [`Error::Division`] for devices or shares that nothing can be divided by; [`Error::NoGpu`]; else as for [`Linear::new`]. Nobody
+    /// [`Error::Division`] for devices or shares that nothing can be divided by; [`Error::NoGpu`]; else as for [`Linear::new`](crate::Linear::new). Nobody
     /// takes over while the layer is made.
     pub fn new(
         registry: &'static Registry,
@@ -136,10 +136,10 @@ impl<'w> DividedLinear<'w> {
         self.read().lost.clone()
     }
 
-    /// As [`Linear::record`]: launches of all parts count, and the receipt says which device had which rows, and who took over.
+    /// As [`Linear::record`](crate::Linear::record): launches of all parts count, and the receipt says which device had which rows, and who took over.
     ///
     /// # Errors
-    /// As for [`Linear::record`].
+    /// As for [`Linear::record`](crate::Linear::record).
     pub fn record(&self, recording: Option<&Recording>) -> Result<(), Error> {
         let mut state = self.write();
         for part in &mut state.parts {
@@ -153,7 +153,7 @@ impl<'w> DividedLinear<'w> {
     /// that takes over makes the one that it is given larger if need be.
     ///
     /// # Errors
-    /// As for [`Linear::workspace_size`].
+    /// As for [`Linear::workspace_size`](crate::Linear::workspace_size).
     pub fn workspace_size(&self, m: usize, threads: &Threads) -> Result<WorkspaceSize, Error> {
         self.read().workspace_size(m, threads)
     }
@@ -161,16 +161,16 @@ impl<'w> DividedLinear<'w> {
     /// A workspace for up to `m` tokens.
     ///
     /// # Errors
-    /// As for [`Linear::workspace`].
+    /// As for [`Linear::workspace`](crate::Linear::workspace).
     pub fn workspace(&self, m: usize, threads: &Threads) -> Result<Workspace, Error> {
         Workspace::of_size(self.workspace_size(m, threads)?)
     }
 
-    /// As [`Linear::forward`], by all devices: `y` (`m * n`) in the order of the weights' rows. Operands are the processor's. Waits for
+    /// As [`Linear::forward`](crate::Linear::forward), by all devices: `y` (`m * n`) in the order of the weights' rows. Operands are the processor's. Waits for
     /// all devices.
     ///
     /// # Errors
-    /// As for [`Linear::forward`]; [`Error::Gpu`] of a device that was lost, where nobody takes over, and [`Error::NoGpu`] where nobody
+    /// As for [`Linear::forward`](crate::Linear::forward); [`Error::Gpu`] of a device that was lost, where nobody takes over, and [`Error::NoGpu`] where nobody
     /// is left. `y` then holds nothing of use.
     pub fn forward(
         &self,
