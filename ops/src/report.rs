@@ -5,6 +5,7 @@
 use crate::date::date;
 use crate::record::{Records, Source};
 use crate::regression::{Series, Test, Verdict, compare, series};
+use gristmill_runtime::RecoveryStep;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -200,14 +201,25 @@ impl Report {
             }
             for step in &watch.recoveries {
                 let outcome = if step.success { "the run that followed was good" } else { "it did not help" };
+                let (what, advice) = if step.step == RecoveryStep::TakenOver.name() {
+                    (
+                        format!("a GPU was lost on {}", watch.machine),
+                        "look after the device (`nvidia-smi -q`, the system's log for Xid errors); a layer that is made anew takes it again",
+                    )
+                } else {
+                    (
+                        format!("{} failed on {}", step.kernel, watch.machine),
+                        "take the machine out of service and run `gristmill verify` there; until then GRISTMILL_DISABLE leaves the kernel out \
+                         from the start",
+                    )
+                };
                 self.found(
-                    format!("{} failed on {}", step.kernel, watch.machine),
+                    what,
                     format!(
                         "step {} {} times, {:.3} s, {outcome}: {}",
                         step.step, step.count, step.seconds, step.reason
                     ),
-                    "take the machine out of service and run `gristmill verify` there; until then GRISTMILL_DISABLE leaves the kernel out \
-                     from the start",
+                    advice,
                 );
             }
         }

@@ -52,17 +52,30 @@ fn snapshot(at: u64, kernels: Vec<KernelLoad>) -> Snapshot {
             instead: "a kernel on the processor".to_owned(),
             runs: 41,
         }],
-        recoveries: vec![RecoveryCount {
-            step: "quarantined".to_owned(),
-            kernel: "matmul.q9.avx512".to_owned(),
-            id: "1234".to_owned(),
-            format: "q9".to_owned(),
-            success: true,
-            reason: "it panicked: <b>".to_owned(),
-            then: None,
-            count: 3,
-            seconds: 0.25,
-        }],
+        recoveries: vec![
+            RecoveryCount {
+                step: "quarantined".to_owned(),
+                kernel: "matmul.q9.avx512".to_owned(),
+                id: "1234".to_owned(),
+                format: "q9".to_owned(),
+                success: true,
+                reason: "it panicked: <b>".to_owned(),
+                then: None,
+                count: 3,
+                seconds: 0.25,
+            },
+            RecoveryCount {
+                step: "taken-over".to_owned(),
+                kernel: "matmul.q9.cuda.mma".to_owned(),
+                id: "5678".to_owned(),
+                format: "q9".to_owned(),
+                success: false,
+                reason: "cuda:1 was lost".to_owned(),
+                then: None,
+                count: 1,
+                seconds: 0.5,
+            },
+        ],
     }
 }
 
@@ -125,6 +138,7 @@ fn what_is_planted_is_found_with_its_numbers() {
         "matmul.tail has a long tail",
         "matmul of q9 did not run on cuda:0",
         "matmul.q9.avx512 failed on machine",
+        "a GPU was lost on machine",
         "matmul.poor is far below its ceiling",
     ];
     assert_eq!(about.len(), expected.len(), "{about:?}");
@@ -145,6 +159,7 @@ fn what_is_planted_is_found_with_its_numbers() {
     cites("long tail", &["90.0 us", "10.0 us", "9.0 times", "200 samples"]);
     cites("did not run on", &["41 runs"]);
     cites("q9.avx512 failed", &["quarantined 3 times", "0.250 s", "was good: it panicked"]);
+    cites("a GPU was lost", &["taken-over 1 times", "0.500 s", "did not help: cuda:1 was lost"]);
     cites("far below", &["12 %", "10.0 us"]);
     cites("no tuning of", &["75 %", "3000 launches"]);
     assert!(report.absent.is_empty(), "{:?}", report.absent);

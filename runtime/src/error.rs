@@ -320,6 +320,14 @@ pub enum Error {
         /// Bytes that were free; `None` where the driver does not say.
         available: Option<usize>,
     },
+    /// Weights can't be divided over devices as was asked.
+    #[error(
+        "weights can't be divided so: {why}\n  help: name each device once, with shares that are finite, not negative and not all 0"
+    )]
+    Division {
+        /// What is wrong.
+        why: String,
+    },
     /// There is no such GPU, or nothing can be asked of it.
     #[error("cuda:{index}: {why}\n  help: {}", .why.help())]
     NoGpu {

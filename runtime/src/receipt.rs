@@ -4,6 +4,12 @@
 //! [`Receipt`] can only be made from a recording, so it can't name a kernel that did not run. That holds for the value in the
 //! program that made it. Its JSON is a text like any other, unsigned: whoever can write the file can write what they like.
 
+mod parts;
+
+#[cfg(feature = "cuda")]
+pub(crate) use parts::PartNote;
+pub use parts::PartUse;
+
 use crate::device::{CpuProfile, Device};
 use crate::from_memory::FromMemory;
 use crate::held_once::HeldOnce;
@@ -34,6 +40,8 @@ pub(crate) struct Ledger {
     held_once: Box<[OnceLock<HeldOnce>]>,
     /// Locked when a layer is attached and when a receipt is written, never by a run.
     fallbacks: Mutex<Vec<FallbackRow>>,
+    /// Locked as those.
+    parts: Mutex<Vec<parts::PartRow>>,
     /// Locked when a kernel failed and when a receipt is written.
     recoveries: Mutex<Recoveries>,
 }
@@ -110,20 +118,33 @@ impl Ledger {
     }
 }
 
+#[cfg(feature = "cuda")]
+impl Ledger {
+    /// Lets runs of a part of a divided layer count.
+    pub(crate) fn attach_part(&self, note: &Arc<PartNote>) {
+        // The list is whole whenever the lock is free, even after a panic elsewhere.
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if !parts.iter().any(|row| row.is(note)) {
+            parts.push(parts::PartRow::new(note));
+        }
+    }
+}
+
 impl Recording {
     /// A recording of launches of this registry's kernels.
     pub fn new(registry: &'static Registry) -> Recording {
         let launches = registry.entries.iter().map(|_| AtomicU64::new(0)).collect();
         let from_memory = registry.entries.iter().map(|_| OnceLock::new()).collect();
         let held_once = registry.entries.iter().map(|_| OnceLock::new()).collect();
-        let (fallbacks, recoveries) = (Mutex::default(), Mutex::default());
-        let ledger = Ledger { registry, launches, from_memory, held_once, fallbacks, recoveries };
+        let (fallbacks, parts, recoveries) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let ledger = Ledger { registry, launches, from_memory, held_once, fallbacks, parts, recoveries };
         Recording { ledger: Arc::new(ledger) }
     }
 
     /// What has run so far.
     pub fn receipt(&self) -> Receipt {
-        let Ledger { registry, launches, from_memory, held_once, fallbacks, recoveries } = &*self.ledger;
+        let Ledger { registry, launches, from_memory, held_once, fallbacks, parts, recoveries } =
+            &*self.ledger;
         let mut devices: Vec<DeviceKind> = Vec::new();
         let mut kernels = Vec::new();
         for (index, (entry, launches)) in registry.entries.iter().zip(launches).enumerate() {
@@ -141,9 +162,11 @@ impl Recording {
         }
         let fallbacks = fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
         let fallbacks = fallbacks.iter().filter_map(FallbackRow::taken).collect();
+        let parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let parts = parts.iter().filter_map(parts::PartRow::taken).collect();
         let recoveries = recoveries.lock().unwrap_or_else(PoisonError::into_inner);
         let (recoveries, more_recoveries) = (recoveries.steps.clone(), recoveries.more);
-        Receipt { package: registry.package, devices, kernels, fallbacks, recoveries, more_recoveries }
+        Receipt { package: registry.package, devices, kernels, fallbacks, parts, recoveries, more_recoveries }
     }
 }
 
@@ -258,6 +281,7 @@ pub struct Receipt {
     devices: Vec<DeviceKind>,
     kernels: Vec<KernelUse>,
     fallbacks: Vec<Fallback>,
+    parts: Vec<PartUse>,
     recoveries: Vec<Recovery>,
     more_recoveries: u64,
 }
@@ -283,7 +307,12 @@ impl Receipt {
         &self.fallbacks
     }
 
-    /// What guarded layers did where a kernel failed, in order: the first thousand steps.
+    /// Parts of layers that are divided over devices, each with its device, in the order in which they were made.
+    pub fn parts(&self) -> &[PartUse] {
+        &self.parts
+    }
+
+    /// What guarded and divided layers did where a kernel failed or a device was lost, in order: the first thousand steps.
     pub fn recoveries(&self) -> &[Recovery] {
         &self.recoveries
     }
@@ -300,7 +329,8 @@ impl Receipt {
     /// "reason", "instead", "runs"}]}`. Ids are hexadecimal strings, counts are integers. A kernel whose weights were held in the
     /// packing with the fewest bytes has `"from_memory": {"packing", "instead_of", "working_set", "cache"}` too, one on a GPU whose
     /// one packing is not the preferred one for a token `"held_once": {"packing", "instead_of"}`. Kernels of a
-    /// [joined](Registry::joined) registry have their own `"package"` behind `"source"`. Where a guarded layer did something because a kernel
+    /// [joined](Registry::joined) registry have their own `"package"` behind `"source"`. Where a layer was divided over devices
+    /// there are `"parts": [{"device", "format", "n", "k", "rows": [begin, end], "runs"}]`. Where a guarded or divided layer did something because a kernel
     /// failed there are `"recoveries": [{"step", "op", "format", "kernel", "id", "reason", "then", "attempt", "success", "us"}]`
     /// (no `"then"` where no kernel was left) and `"more_recoveries"`.
     pub fn to_json(&self) -> String {
@@ -347,6 +377,19 @@ impl Receipt {
             field(out, ",", "runs", Json::Number(fallback.runs));
             out.push('}');
         });
+        if !self.parts.is_empty() {
+            list(&mut out, "parts", self.parts.iter(), |out, part| {
+                field(out, "{", "device", Json::Text(&part.device.to_string()));
+                field(out, ",", "format", Json::Text(part.format));
+                field(out, ",", "n", Json::Number(part.n as u64));
+                field(out, ",", "k", Json::Number(part.k as u64));
+                list(out, "rows", [part.rows.start, part.rows.end].into_iter(), |out, row| {
+                    out.push_str(&row.to_string());
+                });
+                field(out, ",", "runs", Json::Number(part.runs));
+                out.push('}');
+            });
+        }
         if !self.recoveries.is_empty() {
             list(&mut out, "recoveries", self.recoveries.iter(), |out, recovery| {
                 field(out, "{", "step", Json::Text(recovery.step.name()));

@@ -69,6 +69,8 @@ pub enum RecoveryStep {
     Quarantined,
     /// A kernel was found in quarantine before a run, and kernels were decided on without it.
     DecidedAgain,
+    /// A GPU was lost: its rows of a divided layer were packed for other devices, and the run repeated.
+    TakenOver,
 }
 
 impl RecoveryStep {
@@ -79,6 +81,7 @@ impl RecoveryStep {
             RecoveryStep::Repacked => "repacked",
             RecoveryStep::Quarantined => "quarantined",
             RecoveryStep::DecidedAgain => "decided-again",
+            RecoveryStep::TakenOver => "taken-over",
         }
     }
 }

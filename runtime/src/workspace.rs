@@ -93,6 +93,14 @@ impl Workspace {
         }
     }
 
+    /// Gives up what it has on GPUs that were lost: waiting for them would give their errors for ever.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn forget(&mut self, lost: impl Fn(u32) -> bool) {
+        if let Some(scratch) = &mut self.gpu {
+            scratch.forget(|gpu| lost(gpu.profile().index));
+        }
+    }
+
     /// Bytes held on GPUs.
     #[cfg(feature = "cuda")]
     pub fn device_bytes(&self) -> usize {

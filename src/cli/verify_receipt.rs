@@ -1,11 +1,11 @@
 //! `gristmill verify-receipt`: whether a receipt is one, and says what it is claimed to say.
 
 use super::error::{CliError, Outcome};
-use gristmill::REGISTRY;
 use gristmill::receipt::SCHEMA_VERSION;
 use gristmill::registry::Entry;
 use gristmill::text::Printable;
 use gristmill::vocab::DeviceKind;
+use gristmill::{Device, REGISTRY, RecoveryStep};
 use serde_json::Value;
 use std::io::Write;
 use std::path::PathBuf;
@@ -53,6 +53,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     for fallback in &check.fallbacks {
         writeln!(out, "fallback: {}", Printable(fallback))?;
     }
+    for part in &check.parts {
+        writeln!(out, "part: {}", Printable(part))?;
+    }
     for recovery in &check.recoveries {
         writeln!(out, "recovery: {}", Printable(recovery))?;
     }
@@ -81,6 +84,8 @@ struct Check {
     /// Kernels of those, each with its package.
     others: Vec<(String, String)>,
     fallbacks: Vec<String>,
+    /// Parts of divided layers.
+    parts: Vec<String>,
     recoveries: Vec<String>,
     problems: Vec<String>,
 }
@@ -131,7 +136,14 @@ impl Check {
         for step in receipt.get("recoveries").and_then(Value::as_array).into_iter().flatten() {
             let text = |key: &str| step.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
             let [step, kernel, reason] = ["step", "kernel", "reason"].map(text);
-            self.recoveries.push(format!("kernel {kernel} failed ({reason}), step {step}"));
+            // By this step a device was lost, and no kernel is to blame.
+            self.recoveries.push(match step == RecoveryStep::TakenOver.name() {
+                true => format!("{reason}, step {step}"),
+                false => format!("kernel {kernel} failed ({reason}), step {step}"),
+            });
+        }
+        for part in receipt.get("parts").and_then(Value::as_array).into_iter().flatten() {
+            self.part(part);
         }
         for wanted in require {
             let met = match DeviceKind::from_name(wanted) {
@@ -142,6 +154,25 @@ impl Check {
                 self.problem(format!("`{wanted}` is required, but no such kernel ran"));
             }
         }
+    }
+
+    /// A part of a layer that was divided over devices: like them all, only kernels can have run it.
+    fn part(&mut self, part: &Value) {
+        let text = |key: &str| part.get(key).and_then(Value::as_str);
+        let number = |key: &str| part.get(key).and_then(Value::as_u64);
+        let row = |at: usize| part.get("rows").and_then(|rows| rows.get(at)).and_then(Value::as_u64);
+        let device = text("device").and_then(|device| device.parse::<Device>().ok());
+        let all = (device, text("format"), number("n"), number("k"), number("runs"), row(0), row(1));
+        let (Some(device), Some(format), Some(n), Some(k), Some(runs), Some(from), Some(to)) = all else {
+            return self.problem("a part of a divided layer lacks its device, format, shape, rows or runs");
+        };
+        if from >= to || to > n {
+            self.problem(format!("a part has rows {from} to {to} of {n}"));
+        }
+        if !self.ran_on(device.kind) && self.others.is_empty() {
+            self.problem(format!("it has a part on {device}, but no kernel of it ran there"));
+        }
+        self.parts.push(format!("rows {from} to {to} of {format} {n}x{k} on {device}, {runs} runs"));
     }
 
     fn ran_on(&self, kind: DeviceKind) -> bool {

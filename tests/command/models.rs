@@ -188,6 +188,23 @@ fn receipts_say_what_ran() -> Outcome {
     let step = r#""fallbacks":[],"recoveries":[{"step":"quarantined","kernel":"one","reason":"two"}]"#;
     std::fs::write(&receipt, told.replace(r#""fallbacks":[]"#, step))?;
     check(&["cpu"]).code(0).says("recovery: kernel one failed (two), step quarantined");
+    let lost =
+        r#""fallbacks":[],"recoveries":[{"step":"taken-over","kernel":"one","reason":"cuda:1 was lost"}]"#;
+    std::fs::write(&receipt, told.replace(r#""fallbacks":[]"#, lost))?;
+    check(&["cpu"]).code(0).says("recovery: cuda:1 was lost, step taken-over");
+    // Parts of divided layers, which are where kernels ran.
+    for (device, rows, code, says) in [
+        ("cpu", "[0,16]", 0, "part: rows 0 to 16 of i2_s 32x256 on cpu, 2 runs"),
+        ("cpu", "[16,40]", 1, "a part has rows 16 to 40 of 32"),
+        ("cuda:1", "[0,16]", 1, "it has a part on cuda:1, but no kernel of it ran there"),
+        ("cpu", "[0]", 1, "a part of a divided layer lacks"),
+    ] {
+        let part =
+            format!(r#"{{"device":"{device}","format":"i2_s","n":32,"k":256,"rows":{rows},"runs":2}}"#);
+        let parts = format!(r#""fallbacks":[],"parts":[{part}]"#);
+        std::fs::write(&receipt, told.replace(r#""fallbacks":[]"#, &parts))?;
+        check(&["cpu"]).code(code).says(says);
+    }
     std::fs::write(&receipt, "{}")?;
     check(&[]).code(1).says("not a receipt");
     std::fs::write(&receipt, "no JSON")?;

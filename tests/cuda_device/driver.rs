@@ -12,6 +12,7 @@ use cudarc::driver::{
 use cudarc::nvrtc::Ptx;
 use std::path::Path;
 use std::process::Output;
+use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
 /// What stands for the image of the reduction. A kernel's name must be in it, as in a real one.
@@ -317,4 +318,133 @@ fn a_launch_beyond_the_limits_is_refused() {
             unsafe { stream.launch_builder(&kernel).arg(&input).arg(&output).arg(&256u32).launch(config) };
         assert_eq!(result.expect_err("refused").0, expected, "{grid:?} {block}");
     }
+}
+
+/// A copy of `bytes` from one device to another, enqueued on a stream of the first.
+fn between(
+    [from, to]: [&Arc<CudaContext>; 2],
+    stream: &Arc<CudaStream>,
+    [source, target]: [sys::CUdeviceptr; 2],
+    bytes: usize,
+) -> Result<(), DriverError> {
+    from.bind_to_thread()?;
+    let copy = sys::CUDA_MEMCPY3D_PEER {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcZ: 0,
+        srcLOD: 0,
+        srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        srcHost: null(),
+        srcDevice: source,
+        srcArray: null_mut(),
+        srcContext: from.cu_ctx(),
+        srcPitch: bytes,
+        srcHeight: 1,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstZ: 0,
+        dstLOD: 0,
+        dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        dstHost: null_mut(),
+        dstDevice: target,
+        dstArray: null_mut(),
+        dstContext: to.cu_ctx(),
+        dstPitch: bytes,
+        dstHeight: 1,
+        WidthInBytes: bytes,
+        Height: 1,
+        Depth: 1,
+    };
+    // SAFETY: what is wrong with the addresses is what the driver is asked.
+    unsafe { sys::cuMemcpy3DPeerAsync(&raw const copy, stream.cu_stream()) }.result()
+}
+
+#[test]
+fn devices_have_properties_memory_and_peers_of_their_own() {
+    let name = "devices_have_properties_memory_and_peers_of_their_own";
+    let settings =
+        "devices=3,multiprocessors=8,1:sm_75,1:memory=4096,2:multiprocessors=2,2:clock=900000,peer=0-1";
+    if let Some(output) = parent(name, settings) {
+        let said = said(&output);
+        assert!(said.contains("which is memory of device 2 and out of reach of device 0"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    if !is_child() {
+        return;
+    }
+    let contexts = [0, 1, 2].map(|index| CudaContext::new(index).expect("there is a device"));
+    let capabilities = contexts.each_ref().map(|context| context.compute_capability().expect("known"));
+    assert_eq!(capabilities, [(9, 0), (7, 5), (9, 0)]);
+    let number = |attribute| contexts.each_ref().map(|context| context.attribute(attribute).expect("known"));
+    assert_eq!(number(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT), [8, 8, 2]);
+    assert_eq!(
+        number(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE),
+        [1_500_000, 1_500_000, 900_000]
+    );
+    let can = |one: usize, other: usize| {
+        let mut can = 0;
+        // SAFETY: the pointer is to an int.
+        unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, one as i32, other as i32) }
+            .result()
+            .expect("known");
+        can
+    };
+    assert_eq!([can(0, 1), can(1, 0), can(0, 2), can(2, 1)], [1, 1, 0, 0]);
+
+    let memory = |index: usize, bytes| {
+        contexts[index].bind_to_thread().expect("it is current");
+        // SAFETY: a context is current.
+        unsafe { result::malloc_sync(bytes) }
+    };
+    assert_eq!(memory(1, 8192).expect_err("more than it has").0, sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    let of = [0, 1, 2].map(|index| memory(index, 4).expect("memory"));
+    let streams = contexts.each_ref().map(|context| context.new_stream().expect("a stream"));
+    contexts[0].bind_to_thread().expect("it is current");
+    // SAFETY: four bytes lie there.
+    unsafe { result::memcpy_htod_async(of[0], &[1u8, 2, 3, 4], streams[0].cu_stream()) }.expect("queued");
+    let copy = |to: usize| between([&contexts[0], &contexts[to]], &streams[0], [of[0], of[to]], 4);
+    let enable = |peer: usize| {
+        contexts[0].bind_to_thread().expect("it is current");
+        // SAFETY: the context is there.
+        unsafe { sys::cuCtxEnablePeerAccess(contexts[peer].cu_ctx(), 0) }.result().map_err(|error| error.0)
+    };
+    assert_eq!(enable(1), Ok(()));
+    assert_eq!(enable(1), Err(sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED));
+    assert_eq!(enable(2), Err(sys::CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED));
+    assert_eq!(copy(1), Ok(()));
+    assert_eq!(copy(2).expect_err("out of reach").0, sys::CUresult::CUDA_ERROR_INVALID_VALUE);
+    streams[0].synchronize().expect("done");
+    let mut there = [0u8; 4];
+    contexts[1].bind_to_thread().expect("it is current");
+    // SAFETY: four bytes lie there; the copy is waited for.
+    unsafe { result::memcpy_dtoh_async(&mut there, of[1], streams[1].cu_stream()) }.expect("queued");
+    streams[1].synchronize().expect("done");
+    assert_eq!(there, [1, 2, 3, 4]);
+    for (context, address) in contexts.iter().zip(of) {
+        context.bind_to_thread().expect("it is current");
+        // SAFETY: it was allocated there, and nothing uses it any more.
+        unsafe { result::free_sync(address) }.expect("freed");
+    }
+}
+
+#[test]
+fn a_device_is_lost_alone_and_for_good() {
+    if let Some(output) = parent("a_device_is_lost_alone_and_for_good", "devices=2,1:lost_after=4") {
+        assert_eq!(said(&output), "");
+    }
+    if !is_child() {
+        return;
+    }
+    let ask = |context: &Arc<CudaContext>| context.bind_to_thread().and_then(|()| context.mem_get_info());
+    let [first, second] = [0, 1].map(|index| CudaContext::new(index).expect("there is a device"));
+    let lost = |outcome: Result<(usize, usize), DriverError>| outcome.map_err(|error| error.0);
+    // Its first call made the context.
+    let answers: Vec<_> = (0..5).map(|_| lost(ask(&second))).collect();
+    let ecc = Err(sys::CUresult::CUDA_ERROR_ECC_UNCORRECTABLE);
+    assert!(answers[..3].iter().all(Result::is_ok) && answers[3..] == [ecc, ecc], "{answers:?}");
+    assert!(ask(&first).is_ok());
+    drop(second);
+    let unavailable = sys::CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE;
+    assert_eq!(CudaContext::new(1).expect_err("it is lost").0, unavailable);
+    assert!(ask(&first).is_ok());
 }

@@ -2,6 +2,7 @@
 #![cfg(target_os = "linux")]
 
 mod command;
+mod divided;
 mod driver;
 #[cfg(all(feature = "cuda", feature = "cli"))]
 mod engine;

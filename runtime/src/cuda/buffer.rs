@@ -317,3 +317,17 @@ impl<T: Number> DeviceBuffer<T> {
         self.input()
     }
 }
+
+/// A buffer with room for `len` numbers.
+pub(super) fn room<'b, T: Number>(
+    buffer: &'b mut Option<DeviceBuffer<T>>,
+    gpu: &Arc<Gpu>,
+    len: usize,
+) -> Result<&'b mut DeviceBuffer<T>, Error> {
+    if buffer.as_ref().is_none_or(|buffer| buffer.len() < len) {
+        // The old one goes first: there may not be room for both.
+        *buffer = None;
+        *buffer = Some(DeviceBuffer::uninitialized(gpu, len)?);
+    }
+    buffer.as_mut().ok_or(Error::TooLarge { what: "a buffer of a device" })
+}

@@ -1,9 +1,9 @@
 //! Conversions between f32, f16 and bf16 on a device.
 
-use super::activations::DeviceInput;
 use super::blocks::{looping, size};
 use super::buffer::{DeviceBuffer, Number};
 use super::device::{Function, Geometry, Gpu};
+use super::input::DeviceInput;
 use super::parameters;
 use super::types::{BF16, F16, F32};
 use crate::error::Error;

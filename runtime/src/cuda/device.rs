@@ -40,6 +40,8 @@ pub struct Gpu {
     /// What buffers hold.
     pub(super) memory_use: MemoryUse,
     pub(super) capture: Capture,
+    /// Other devices, and whether they reach its memory.
+    pub(super) reached_by: Mutex<Vec<(Weak<Gpu>, bool)>>,
 }
 
 /// The open devices.

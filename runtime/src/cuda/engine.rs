@@ -10,7 +10,7 @@ use crate::error::Error;
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
@@ -86,6 +86,7 @@ impl Gpu {
             lost: OnceLock::new(),
             memory_use: MemoryUse::default(),
             capture: Capture::default(),
+            reached_by: Mutex::default(),
         }))
     }
 
@@ -147,6 +148,7 @@ impl Gpu {
             lost: OnceLock::new(),
             memory_use: MemoryUse::default(),
             capture: Capture::default(),
+            reached_by: Mutex::default(),
         }))
     }
 }

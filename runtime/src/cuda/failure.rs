@@ -1,5 +1,6 @@
 //! Errors of the driver, with the kernel that they belong to.
 
+use super::seen;
 use crate::device::Device;
 use cudarc::driver::DriverError;
 use gristmill_spec::vocab::DeviceKind;
@@ -27,6 +28,7 @@ pub struct GpuFailure {
 }
 
 impl GpuFailure {
+    /// Every error of a driver comes through here, and is counted.
     pub(crate) fn new(
         index: u32,
         kernel: Option<&'static str>,
@@ -34,7 +36,7 @@ impl GpuFailure {
         error: DriverError,
     ) -> GpuFailure {
         let code = error.0 as u32;
-        GpuFailure {
+        let failure = GpuFailure {
             device: Device { kind: DeviceKind::Cuda, index },
             kernel,
             doing,
@@ -42,7 +44,20 @@ impl GpuFailure {
             name: name(error),
             sticky: is_sticky(code),
             log: None,
-        }
+        };
+        seen::error(index, &format!("{doing}: {}", words(error)), failure.is_lost());
+        failure
+    }
+}
+
+/// Errors that a device gives that is not there any more, beside those that its context does not survive: `CUDA_ERROR_UNKNOWN`, and
+/// `CUDA_ERROR_DEVICE_UNAVAILABLE` where it is opened.
+const GONE: [u32; 2] = [46, 999];
+
+impl GpuFailure {
+    /// Whether nothing can be expected of the device any more, as far as this process goes.
+    pub fn is_lost(&self) -> bool {
+        self.sticky || GONE.contains(&self.code)
     }
 }
 

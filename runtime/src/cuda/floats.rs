@@ -1,14 +1,16 @@
 //! Products of floats on a device: weights as the format's own rows, activations rounded where the kernel wants it.
 
-use super::activations::{DeviceInput, upload};
+use super::activations::upload;
 use super::blocks::size;
 use super::buffer::DeviceBuffer;
+use super::buffer::room;
 use super::convert::Values;
 use super::fault::Rows;
 use super::float_operands::Floats;
+use super::input::DeviceInput;
 use super::parameters::{Argument, RowsParameters};
 use super::product::ProductCode;
-use super::scratch::{DeviceScratch, Scratch, room};
+use super::scratch::{DeviceScratch, Scratch};
 use super::types::width;
 use crate::activations::{Input, Tokens};
 use crate::error::Error;

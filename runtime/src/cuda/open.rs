@@ -5,9 +5,10 @@ use super::device::{Gpu, OPEN};
 use super::failure::{GpuFailure, OPENING};
 use super::pool::{MemoryPool, MemoryUse};
 use super::probe;
+use super::seen;
 use crate::error::Error;
 use cudarc::driver::CudaContext;
-use std::sync::{Arc, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 impl Gpu {
     /// The device `cuda:index`, opened if it is not yet.
@@ -40,8 +41,10 @@ impl Gpu {
             lost: OnceLock::new(),
             memory_use: MemoryUse::default(),
             capture: Capture::default(),
+            reached_by: Mutex::default(),
         });
         open.insert(index, Arc::downgrade(&gpu));
+        seen::opened(index);
         Ok(gpu)
     }
 }

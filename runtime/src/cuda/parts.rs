@@ -36,7 +36,7 @@ impl Launcher<ProductCode> {
 }
 
 /// An error of the rows behind the first `rows`, as one of all.
-fn behind(error: Error, rows: usize) -> Error {
+pub(crate) fn behind(error: Error, rows: usize) -> Error {
     match error {
         Error::NonFinite { row, column } => Error::NonFinite { row: rows + row, column },
         Error::NonFiniteScale { row, block } => Error::NonFiniteScale { row: rows + row, block },

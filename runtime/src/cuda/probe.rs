@@ -67,6 +67,18 @@ pub fn count() -> Result<u32, NoGpu> {
     driver().map(|(_, count)| count)
 }
 
+/// Cycles of all multiprocessors of `cuda:index` in a second, at the highest clock: what devices of one kind differ by.
+pub(crate) fn cycles(index: u32) -> Result<f64, NoGpu> {
+    let multiprocessors = detect(index)?.multiprocessors;
+    let ordinal = i32::try_from(index).unwrap_or(i32::MAX);
+    let device = result::device::get(ordinal).map_err(|error| failed("cuDeviceGet", error))?;
+    // SAFETY: the device is the driver's own.
+    let kilohertz =
+        unsafe { result::device::get_attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE) }
+            .map_err(|error| failed("cuDeviceGetAttribute", error))?;
+    Ok(f64::from(multiprocessors) * f64::from(kilohertz.max(0)) * 1e3)
+}
+
 /// What the GPU `cuda:index` is.
 ///
 /// # Errors

@@ -1,15 +1,17 @@
 //! Products on a device: weights that lie there, activations quantized there.
 
-use super::activations::{ActivationCode, DeviceInput, upload};
+use super::activations::{ActivationCode, upload};
 use super::blocks::size;
 use super::buffer::DeviceBuffer;
+use super::buffer::room;
 use super::device::{Function, Geometry, Gpu};
 use super::fault::Rows;
 use super::float_operands::Floats;
+use super::input::DeviceInput;
 use super::parameters::{Argument, Parameters, Quantized, Raw};
 use super::place::Place;
 use super::prologue::{DevicePrologue, DevicePrologueInput, PrologueCode};
-use super::scratch::{DeviceScratch, Places, Scratch, room};
+use super::scratch::{DeviceScratch, Places, Scratch};
 use super::types::{F32, width};
 use super::weights::Weights;
 use crate::activations::{self, Input, InputRows, RowLayout, Tokens};

@@ -1,8 +1,9 @@
 //! Memory of runs on a device.
 
-use super::buffer::{DeviceBuffer, Number};
+use super::buffer::{DeviceBuffer, Number, room};
 use super::device::{Geometry, Gpu};
 use super::fault::{FaultKind, Faults, Rows, fault_at};
+use super::operands::Operands;
 use crate::activations::RowLayout;
 use crate::error::Error;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub(super) struct DeviceScratch {
     parts: Option<DeviceBuffer<i32>>,
     /// How many of those are counters.
     counters: usize,
+    /// Those of parts of divided layers.
+    operands: Operands,
     faults: Option<Faults>,
     /// Whether something was enqueued since the fault was read.
     pending: bool,
@@ -60,21 +63,7 @@ pub(super) struct Places {
     pub(super) fault: u64,
 }
 
-/// A buffer with room for `len` numbers.
-pub(super) fn room<'b, T: Number>(
-    buffer: &'b mut Option<DeviceBuffer<T>>,
-    gpu: &Arc<Gpu>,
-    len: usize,
-) -> Result<&'b mut DeviceBuffer<T>, Error> {
-    if buffer.as_ref().is_none_or(|buffer| buffer.len() < len) {
-        // The old one goes first: there may not be room for both.
-        *buffer = None;
-        *buffer = Some(DeviceBuffer::uninitialized(gpu, len)?);
-    }
-    buffer.as_mut().ok_or(Error::TooLarge { what: "a buffer of a device" })
-}
-
-/// The same, with zeros where it is new: a quantizer that meets a fault leaves the row unwritten, and the product behind it reads
+/// As [`room`], with zeros where it is new: a quantizer that meets a fault leaves the row unwritten, and the product behind it reads
 /// that row before anybody knows.
 fn zeroed_room<'b, T: Number>(
     buffer: &'b mut Option<DeviceBuffer<T>>,
@@ -114,6 +103,37 @@ impl Scratch {
         fault.map_or(failed, Err)
     }
 
+    /// Memory of a divided layer's operands on a device.
+    pub(crate) fn operands(&mut self, gpu: &Arc<Gpu>) -> &mut Operands {
+        &mut self.on(gpu).operands
+    }
+
+    /// As [`finish`](Scratch::finish), of devices on which something was enqueued since they were asked.
+    pub(crate) fn finish_pending(&mut self) -> Result<(), Error> {
+        self.devices.iter_mut().try_for_each(DeviceScratch::finish_pending)
+    }
+
+    /// Waits for all devices, and leaves nothing of their runs to be told: what was enqueued for a run that is given up.
+    pub(crate) fn settle(&mut self) {
+        for device in &mut self.devices {
+            let _ = device.gpu.synchronize();
+            let _ = device.fault();
+        }
+    }
+
+    /// Gives memory back to all devices, with what their pools keep.
+    pub(crate) fn give_back(&mut self) -> Result<(), Error> {
+        self.devices.iter_mut().try_for_each(|device| {
+            device.give_back();
+            device.gpu.trim_memory(0)
+        })
+    }
+
+    /// Gives up what there is on devices that are lost, and on those of `gone`.
+    pub(crate) fn forget(&mut self, gone: impl Fn(&Arc<Gpu>) -> bool) {
+        self.devices.retain(|device| device.gpu.lost.get().is_none() && !gone(&device.gpu));
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.devices.iter().map(DeviceScratch::bytes).sum()
     }
@@ -134,6 +154,7 @@ impl DeviceScratch {
             y: None,
             parts: None,
             counters: 0,
+            operands: Operands::default(),
             faults: None,
             pending: false,
         }
@@ -258,5 +279,6 @@ impl DeviceScratch {
             + self.q.as_ref().map_or(0, DeviceBuffer::bytes)
             + self.sums.as_ref().map_or(0, DeviceBuffer::bytes)
             + self.parts.as_ref().map_or(0, DeviceBuffer::bytes)
+            + self.operands.bytes()
     }
 }

@@ -1,12 +1,16 @@
 //! A layer: weights packed once, a kernel chosen by shape at each run, and a stated policy for the
 //! case that there is none.
 
+#[cfg(feature = "cuda")]
+mod divided;
 mod guarded;
 mod options;
 mod plan;
 mod prologue;
 mod warm_up;
 
+#[cfg(feature = "cuda")]
+pub use divided::{DivideOptions, DividedLinear, DividedPart, LostGpu, Shares};
 pub use guarded::{GuardOptions, GuardedLinear};
 pub use options::{LinearOptions, Policy};
 pub use plan::LayerMemory;
@@ -457,6 +461,12 @@ impl Linear {
             }
             None => Err(refused(&self.prepared, shape)),
         }
+    }
+
+    /// The GPU that it works on, if it is one.
+    #[cfg(feature = "cuda")]
+    fn gpu(&self) -> Option<&Arc<crate::cuda::Gpu>> {
+        self.choices.first()?.matmul.gpu()
     }
 
     /// Every kernel that runs of this layer may launch, some more than once.

@@ -33,21 +33,39 @@ const Settings& settings() {
         if (units) s.units = units;
         const char* text = getenv("GRISTMILL_GPU_FAKE");
         std::string words = text ? text : "";
+        // Words for one device come behind those for all.
+        std::vector<std::pair<int, std::string>> parsed, of_one;
         while (!words.empty()) {
             size_t comma = words.find(',');
             std::string word = words.substr(0, comma);
             words = comma == std::string::npos ? "" : words.substr(comma + 1);
+            size_t colon = word.find(':');
+            if (colon == std::string::npos) parsed.emplace_back(-1, word);
+            else of_one.emplace_back(atoi(word.c_str()), word.substr(colon + 1));
+        }
+        parsed.insert(parsed.end(), of_one.begin(), of_one.end());
+        for (auto& [device, word] : parsed) {
+            int first = device < 0 ? 0 : device, last = device < 0 ? MOST_DEVICES : device + 1;
+            auto each = [&](auto set) {
+                for (int i = first; i < std::min(last, MOST_DEVICES); i++) set(s.of[i]);
+            };
             size_t equals = word.find('=');
             std::string name = word.substr(0, equals), value = equals == std::string::npos ? "" : word.substr(equals + 1);
             long long number = atoll(value.c_str());
             if (name.rfind("sm_", 0) == 0) {
                 int cc = atoi(name.c_str() + 3);
-                s.major = cc / 10, s.minor = cc % 10;
+                each([&](Properties& p) { p.major = cc / 10, p.minor = cc % 10; });
+            } else if (name == "memory") each([&](Properties& p) { p.memory = size_t(number); });
+            else if (name == "multiprocessors") each([&](Properties& p) { p.multiprocessors = int(number); });
+            else if (name == "clock") each([&](Properties& p) { p.clock = int(number); });
+            else if (name == "lost_after") each([&](Properties& p) { p.lost_after = long(number); });
+            else if (device >= 0) {
+                say("GRISTMILL_GPU_FAKE has `%s` for one device, which is for all", word.c_str());
+                abort();
             } else if (name == "driver") s.driver = int(number);
             else if (name == "devices") s.devices = int(number);
             else if (name == "no_device") s.devices = 0;
             else if (name == "init") s.init = int(number);
-            else if (name == "memory") s.memory = size_t(number);
             else if (name == "oom_after") s.oom_after = long(number);
             else if (name == "fail_launch") s.fail_launch = value;
             else if (name == "refuse_ptx") s.refuse_ptx = true;
@@ -56,7 +74,11 @@ const Settings& settings() {
             else if (name == "held") s.held = true;
             else if (name == "count") s.count = true;
             else if (name == "seed") s.seed = uint64_t(number);
-            else if (name == "multiprocessors") s.multiprocessors = int(number);
+            else if (name == "lost_error") s.lost_error = int(number);
+            else if (name == "peer") {
+                int one = 0, other = 0;
+                if (sscanf(value.c_str(), "%d-%d", &one, &other) == 2) s.peers.insert({{one, other}, {other, one}});
+            }
             else if (!name.empty()) {
                 say("GRISTMILL_GPU_FAKE has the unknown word `%s`", word.c_str());
                 abort();
@@ -69,14 +91,28 @@ const Settings& settings() {
 
 Driver& driver() {
     // Never destroyed: handles are given back by destructors of static objects too.
-    static Driver* made = new Driver;
+    static Driver* made = [] {
+        Driver* d = new Driver;
+        for (Device& device : d->devices) device.calls_until_lost = settings().of[&device - d->devices].lost_after;
+        return d;
+    }();
     return *made;
+}
+
+int Device::index() const { return int(this - driver().devices); }
+
+int Device::called() {
+    if (calls_until_lost >= 0 && calls_until_lost-- == 0) {
+        lost = true;
+        if (!sticky) sticky = settings().lost_error;
+    }
+    return sticky;
 }
 
 int usable() {
     if (!driver().initialized) return NOT_INITIALIZED;
     if (!current || !current->retained) return INVALID_CONTEXT;
-    return current->sticky;
+    return current->called();
 }
 
 static thread_local int calls_until_held = -1;
@@ -167,6 +203,18 @@ bool in_memory(uint64_t address, size_t bytes) {
     return memory && !memory->freed;
 }
 
+Device* owner_of(uint64_t address, size_t bytes) {
+    const Memory* memory = memory_at(address, bytes);
+    return memory ? memory->device : nullptr;
+}
+
+bool reaches(Device* device, uint64_t address) {
+    const Memory* memory = memory_at(address, 1);
+    if (!memory) return false;
+    if (memory->device == device) return true;
+    return memory->pool ? memory->pool->access.count(device) > 0 : device->peers.count(memory->device) > 0;
+}
+
 int alive(const char* what, uint64_t address, size_t bytes) {
     if (memory_at(address, bytes)) return SUCCESS;
     say("%s of %zu bytes at %#llx, which were freed before it ran", what, bytes, (unsigned long long)address);
@@ -191,6 +239,7 @@ struct AtExit {
         if (!d.events.empty()) say("%zu events were not destroyed", d.events.size());
         if (!d.graphs.empty() || !d.execs.empty())
             say("%zu graphs were not destroyed", d.graphs.size() + d.execs.size());
+        if (settings().count && !settings().peers.empty()) say("%llu copies between devices", (unsigned long long)d.peer_copies);
         if (settings().count)
             say("%llu kernels were launched, %llu of them to overlap with those in front, %llu with a grid of several layers",
                 (unsigned long long)d.launches, (unsigned long long)d.overlapping, (unsigned long long)d.layered);
@@ -213,6 +262,19 @@ extern "C" __attribute__((visibility("default"))) void gm_fake_hold(int calls) {
 extern "C" __attribute__((visibility("default"))) bool gm_fake_holds() { return holding; }
 extern "C" __attribute__((visibility("default"))) void gm_fake_go() { going = true; }
 
+// A device is lost in front of its call number `calls` from now on; below 0 it is whole again, in a context that is made then.
+extern "C" __attribute__((visibility("default"))) void gm_fake_lose(int device, int calls) {
+    GM_LOCK;
+    Device& which = driver().devices[device];
+    which.calls_until_lost = calls;
+    if (calls < 0) which.lost = false;
+}
+// Whether it has come to that call.
+extern "C" __attribute__((visibility("default"))) bool gm_fake_is_lost(int device) {
+    GM_LOCK;
+    return driver().devices[device].lost;
+}
+
 // ------------------------------------------------------------------------------------------------------ devices
 
 GM_API cuInit(unsigned flags) {
@@ -234,7 +296,7 @@ GM_API cuDeviceGetCount(int* count) {
     *count = settings().devices;
     return SUCCESS;
 }
-static int device_error(int device) {
+int fake::device_error(int device) {
     if (!driver().initialized) return NOT_INITIALIZED;
     return device < 0 || device >= settings().devices ? int(INVALID_DEVICE) : int(SUCCESS);
 }
@@ -247,25 +309,26 @@ GM_API cuDeviceGet(int* device, int ordinal) {
 GM_API cuDeviceGetName(char* name, int length, int device) {
     GM_LOCK;
     if (int error = device_error(device)) return error;
-    snprintf(name, size_t(length), "Fake sm_%d%d", settings().major, settings().minor);
+    snprintf(name, size_t(length), "Fake sm_%d%d", settings().of[device].major, settings().of[device].minor);
     return SUCCESS;
 }
 GM_API cuDeviceGetUuid_v2(void* uuid, int device) {
     GM_LOCK;
     if (int error = device_error(device)) return error;
-    memset(uuid, 0xfa, 16);
+    memset(uuid, 0xfa - device, 16);
     return SUCCESS;
 }
 GM_API cuDeviceGetUuid(void* uuid, int device) { return cuDeviceGetUuid_v2(uuid, device); }
 GM_API cuDeviceTotalMem_v2(size_t* bytes, int device) {
     GM_LOCK;
     if (int error = device_error(device)) return error;
-    *bytes = settings().memory;
+    *bytes = settings().of[device].memory;
     return SUCCESS;
 }
 GM_API cuDeviceGetAttribute(int* value, int attribute, int device) {
     GM_LOCK;
     if (int error = device_error(device)) return error;
+    const Properties& properties = settings().of[device];
     switch (attribute) {
         case 1: *value = 1024; break;               // threads of a block
         case 2: case 3: *value = 1024; break;       // block x, y
@@ -277,25 +340,25 @@ GM_API cuDeviceGetAttribute(int* value, int attribute, int device) {
         case 10: *value = 32; break;                // warp
         case 11: *value = 0x7fffffff; break;        // pitch
         case 12: *value = 65536; break;             // registers of a block
-        case 13: *value = 1500000; break;           // clock, kHz
-        case 16: *value = settings().multiprocessors; break;
+        case 13: *value = properties.clock; break;  // kHz
+        case 16: *value = properties.multiprocessors; break;
         case 18: *value = 0; break;                 // integrated
         case 20: *value = 0; break;                 // compute mode: default
         case 31: *value = 1; break;                 // concurrent kernels
-        case 33: case 34: *value = 0; break;        // PCI bus, device
+        case 33: case 34: *value = device; break;   // PCI bus, device
         case 36: *value = 1000000; break;           // memory clock, kHz
         case 37: *value = 256; break;               // memory bus, bits
         case 38: *value = 4 << 20; break;           // L2
         case 39: *value = 2048; break;              // threads of a multiprocessor
         case 40: *value = 2; break;                 // copy engines
         case 41: *value = 1; break;                 // unified addressing
-        case 75: *value = settings().major; break;  // compute capability
-        case 76: *value = settings().minor; break;
+        case 75: *value = properties.major; break;  // compute capability
+        case 76: *value = properties.minor; break;
         case 78: *value = 1; break;                 // stream priorities
-        case 81: *value = int(shared_by_choice()) + 1024; break;  // shared memory of a multiprocessor
+        case 81: *value = int(properties.shared_by_choice()) + 1024; break;  // shared memory of a multiprocessor
         case 82: *value = 65536; break;             // registers of a multiprocessor
         case 95: *value = 1; break;                 // cooperative launch
-        case 97: *value = int(shared_by_choice()); break;         // shared memory of a block, by choice
+        case 97: *value = int(properties.shared_by_choice()); break;         // shared memory of a block, by choice
         case 106: *value = 16; break;               // blocks of a multiprocessor
         case 115: *value = settings().pools; break; // memory pools
         default: *value = 0; break;
@@ -308,6 +371,8 @@ GM_API cuDeviceGetAttribute(int* value, int attribute, int device) {
 GM_API cuDevicePrimaryCtxRetain(void** context, int device) {
     GM_LOCK;
     if (int error = device_error(device)) return error;
+    driver().devices[device].called();
+    if (driver().devices[device].lost) return DEVICE_UNAVAILABLE;
     driver().devices[device].retained++;
     *context = driver().devices + device;
     return SUCCESS;
@@ -318,8 +383,28 @@ GM_API cuDevicePrimaryCtxRelease_v2(int device) {
     Device& released = driver().devices[device];
     if (released.retained == 0) return INVALID_CONTEXT;
     // The last to let go destroys the context, and what it failed with. What is left in it is told at the end.
-    if (--released.retained == 0) released.sticky = SUCCESS;
+    if (--released.retained == 0) {
+        released.sticky = SUCCESS;
+        released.peers.clear();
+    }
     return SUCCESS;
+}
+
+// What two devices can do is theirs; that one reaches the other's memory is asked for: of a context, or of a pool.
+GM_API cuDeviceCanAccessPeer(int* can, int device, int peer) {
+    GM_LOCK;
+    if (int error = device_error(device)) return error;
+    if (int error = device_error(peer)) return error;
+    *can = settings().peers.count({device, peer}) > 0;
+    return SUCCESS;
+}
+GM_API cuCtxEnablePeerAccess(void* peer, unsigned flags) {
+    GM_USABLE;
+    Device* other = static_cast<Device*>(peer);
+    if (flags || other == current) return INVALID_VALUE;
+    if (!other->retained) return INVALID_CONTEXT;
+    if (!settings().peers.count({current->index(), other->index()})) return PEER_ACCESS_UNSUPPORTED;
+    return current->peers.insert(other).second ? int(SUCCESS) : int(PEER_ACCESS_ALREADY_ENABLED);
 }
 GM_API cuDevicePrimaryCtxSetFlags_v2(int device, unsigned) { return device_error(device); }
 GM_API cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {

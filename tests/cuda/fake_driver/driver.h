@@ -46,9 +46,11 @@ enum : int {
     NOT_INITIALIZED = 3,
     NO_DEVICE = 100,
     INVALID_DEVICE = 101,
+    DEVICE_UNAVAILABLE = 46,
     INVALID_IMAGE = 200,
     INVALID_CONTEXT = 201,
     NO_BINARY_FOR_GPU = 209,
+    PEER_ACCESS_UNSUPPORTED = 217,
     INVALID_PTX = 218,
     UNSUPPORTED_PTX_VERSION = 222,
     INVALID_HANDLE = 400,
@@ -56,6 +58,7 @@ enum : int {
     NOT_READY = 600,
     ILLEGAL_ADDRESS = 700,
     LAUNCH_OUT_OF_RESOURCES = 701,
+    PEER_ACCESS_ALREADY_ENABLED = 704,
     MISALIGNED_ADDRESS = 716,
     LAUNCH_FAILED = 719,
     NOT_PERMITTED = 800,
@@ -65,13 +68,28 @@ enum : int {
     CAPTURE_UNMATCHED = 903,
 };
 
+// What a device pretends to be. A word with a device's number in front is for that one: "devices=2,sm_80,1:sm_90".
+struct Properties {
+    int major = 9, minor = 0;   // sm_90
+    size_t memory = 8ull << 30; // memory=BYTES
+    int multiprocessors = 4;    // multiprocessors=N
+    int clock = 1500000;        // clock=KHZ
+    long lost_after = -1;       // lost_after=N: calls that it answers before it is lost
+    // Bytes of shared memory of a block, for those who ask for more than 48 KiB.
+    uint32_t shared_by_choice() const { return major == 9 ? 227 * 1024 : 99 * 1024; }
+};
+
+const int MOST_DEVICES = 16;
+
 // What GRISTMILL_GPU_FAKE says: words with commas between, for example "sm_80,driver=12020,fail_launch=gemv".
 struct Settings {
-    int major = 9, minor = 0;   // sm_90
+    Properties of[MOST_DEVICES];
+    // peer=I-J: these two reach each other's memory.
+    std::set<std::pair<int, int>> peers;
+    int lost_error = 214;       // lost_error=N: what calls of a lost device give
     int driver = 13000;         // driver=N: what cuDriverGetVersion gives
     int devices = 1;            // devices=N, no_device
     int init = SUCCESS;         // init=N: what cuInit gives
-    size_t memory = 8ull << 30; // memory=BYTES of a device
     long oom_after = -1;        // oom_after=N: allocations that succeed
     std::string fail_launch;    // fail_launch=NAME: launches of this kernel fail while they run
     bool refuse_ptx = false;    // refuse_ptx: the driver's compiler takes no PTX, and says so in its log
@@ -80,12 +98,9 @@ struct Settings {
     bool held = false;          // held: another library of the process holds the primary contexts
     bool count = false;         // count: says at the end how many kernels were launched
     uint64_t seed = 1;          // seed=N: order of threads and blocks
-    int multiprocessors = 4;    // multiprocessors=N
     std::string units;          // folder of emulated units: GRISTMILL_GPU_FAKE_UNITS
 };
 const Settings& settings();
-// Bytes of shared memory of a block, for those who ask for more than 48 KiB.
-inline uint32_t shared_by_choice() { return settings().major == 9 ? 227 * 1024 : 99 * 1024; }
 
 // An operation of a stream: 0, or the error that it stops its device with.
 struct Operation {
@@ -101,14 +116,16 @@ struct Graph {
     std::thread::id owner = std::this_thread::get_id();
 };
 
+struct Device;
+
 // What a pool keeps when nothing uses it, and what it has taken from the device, in bytes.
 struct Pool {
     uint64_t keeps = 0, reserved = 0, most_reserved = 0, used = 0, most_used = 0;
+    // Other devices that reach what is taken from it.
+    std::set<Device*> access;
     // Gives back what is not used, beyond `bytes`.
     void keep_at_most(uint64_t bytes) { reserved = std::max(used, std::min(reserved, bytes)); }
 };
-
-struct Device;
 
 struct Stream {
     explicit Stream(Device* device) : device(device) {}
@@ -159,6 +176,15 @@ struct Device {
     int retained = 0;
     // What its context failed with.
     int sticky = SUCCESS;
+    // Lost for good, whatever becomes of its context; calls until then, below 0: never.
+    bool lost = false;
+    long calls_until_lost = -1;
+    // Devices whose memory its context reaches, but for that of pools.
+    std::set<Device*> peers;
+    int index() const;
+    const Properties& properties() const { return settings().of[index()]; }
+    // Counts a call; what its context failed with.
+    int called();
     Stream legacy{this};
     size_t in_use = 0;
     std::shared_ptr<Pool> pool = std::make_shared<Pool>();
@@ -170,7 +196,7 @@ struct Device {
 struct Driver {
     std::recursive_mutex lock;
     bool initialized = false;
-    Device devices[16];
+    Device devices[MOST_DEVICES];
     std::set<Stream*> streams;
     std::set<Event*> events;
     std::set<Module*> modules;
@@ -181,7 +207,7 @@ struct Driver {
     std::deque<std::pair<uint64_t, size_t>> freed;
     size_t freed_bytes = 0;
     long allocations = 0;
-    uint64_t launches = 0, overlapping = 0, layered = 0;
+    uint64_t launches = 0, overlapping = 0, layered = 0, peer_copies = 0;
 };
 Driver& driver();
 // The thread's context, which is its device.
@@ -200,6 +226,11 @@ int run_stream(Stream* stream);
 int run_all();
 // Whether a range lies in memory that is allocated.
 bool in_memory(uint64_t address, size_t bytes);
+// The device that a range belongs to as a whole; null for none.
+Device* owner_of(uint64_t address, size_t bytes);
+// Whether a device reaches such memory: its own, or that of a peer to which access was given.
+bool reaches(Device* device, uint64_t address);
+int device_error(int device);
 int capturing_anything();
 // Whether an operation may use a range when it runs: it was not freed in front of it.
 int alive(const char* what, uint64_t address, size_t bytes);

@@ -8,7 +8,8 @@ static int allocate(uint64_t* address, size_t bytes, Device* device, std::shared
     Driver& d = driver();
     if (bytes == 0) return INVALID_VALUE;
     if (settings().oom_after >= 0 && d.allocations >= settings().oom_after) return OUT_OF_MEMORY;
-    if (bytes > settings().memory || device->in_use > settings().memory - bytes) return OUT_OF_MEMORY;
+    size_t all = device->properties().memory;
+    if (bytes > all || device->in_use > all - bytes) return OUT_OF_MEMORY;
     void* memory = nullptr;
     if (posix_memalign(&memory, 512, bytes)) return OUT_OF_MEMORY;
     // What nobody wrote is neither zero nor a usual number.
@@ -48,8 +49,8 @@ static int release(uint64_t address) {
 
 GM_API cuMemGetInfo_v2(size_t* unused, size_t* total) {
     GM_USABLE;
-    *total = settings().memory;
-    *unused = settings().memory - current->in_use;
+    *total = current->properties().memory;
+    *unused = *total - current->in_use;
     return SUCCESS;
 }
 GM_API cuMemAlloc_v2(uint64_t* address, size_t bytes) {
@@ -133,8 +134,13 @@ static bool locked(const void* from, size_t bytes) {
     return false;
 }
 static int range_error(const char* what, uint64_t address, size_t bytes) {
-    if (in_memory(address, bytes)) return SUCCESS;
-    say("%s of %zu bytes at %#llx, which is not device memory as a whole", what, bytes, (unsigned long long)address);
+    if (!in_memory(address, bytes)) {
+        say("%s of %zu bytes at %#llx, which is not device memory as a whole", what, bytes, (unsigned long long)address);
+        return INVALID_VALUE;
+    }
+    if (reaches(current, address)) return SUCCESS;
+    say("%s of %zu bytes at %#llx, which is memory of device %d and out of reach of device %d", what, bytes,
+        (unsigned long long)address, owner_of(address, bytes)->index(), current->index());
     return INVALID_VALUE;
 }
 // A copy; of memory that nobody wrote it is told, and done.
@@ -199,6 +205,105 @@ GM_API cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stre
     return submit(stream_of(stream), copy(reinterpret_cast<void*>(to), from, bytes, true));
 }
 GM_API cuMemcpyDtoD_v2(uint64_t to, uint64_t from, size_t bytes) { return cuMemcpyDtoDAsync_v2(to, from, bytes, nullptr); }
+// As in cuda.h: CUDA_MEMCPY2D and CUDA_MEMCPY3D_PEER, of which arrays, depth and offsets are not known here.
+struct Copy2D {
+    size_t from_x, from_y;
+    int from_type;
+    const void* from_host;
+    uint64_t from_device;
+    void* from_array;
+    size_t from_pitch;
+    size_t to_x, to_y;
+    int to_type;
+    void* to_host;
+    uint64_t to_device;
+    void* to_array;
+    size_t to_pitch;
+    size_t width, height;
+};
+struct Copy3DPeer {
+    size_t from_x, from_y, from_z, from_lod;
+    int from_type;
+    const void* from_host;
+    uint64_t from_device;
+    void *from_array, *from_context;
+    size_t from_pitch, from_height;
+    size_t to_x, to_y, to_z, to_lod;
+    int to_type;
+    void* to_host;
+    uint64_t to_device;
+    void *to_array, *to_context;
+    size_t to_pitch, to_height;
+    size_t width, height, depth;
+};
+static size_t span(size_t pitch, size_t width, size_t height) { return pitch * (height - 1) + width; }
+// A copy of rows that lie apart, on memory that is there.
+static Operation copy_rows(char* to, size_t to_pitch, const char* from, size_t from_pitch, size_t width, size_t height,
+                           bool from_device, bool to_device) {
+    return {[=]() -> int {
+        if (from_device)
+            if (int error = alive("a copy from the device", uint64_t(from), span(from_pitch, width, height))) return error;
+        if (to_device)
+            if (int error = alive("a copy to the device", uint64_t(to), span(to_pitch, width, height))) return error;
+        for (size_t row = 0; row < height; row++) {
+            const char* source = from + row * from_pitch;
+            size_t unset = from_device ? gm_emulator_unset(source, width) : 0;
+            if (unset) say("a copy of %zu bytes, of which %zu were never written", width, unset);
+            memcpy(to + row * to_pitch, source, width);
+            if (to_device) gm_emulator_written(to + row * to_pitch, width);
+        }
+        return SUCCESS;
+    }};
+}
+const int HOST = 1, DEVICE = 2;
+GM_API cuMemcpy2DAsync_v2(const Copy2D* c, void* handle) {
+    GM_USABLE;
+    if (!c->width || !c->height || c->from_x || c->from_y || c->to_x || c->to_y) return INVALID_VALUE;
+    if (c->from_pitch < c->width || c->to_pitch < c->width) return INVALID_VALUE;
+    bool from_device = c->from_type == DEVICE, to_device = c->to_type == DEVICE;
+    if ((!from_device && c->from_type != HOST) || (!to_device && c->to_type != HOST)) return INVALID_VALUE;
+    size_t read = span(c->from_pitch, c->width, c->height), written = span(c->to_pitch, c->width, c->height);
+    if (from_device)
+        if (int error = range_error("a copy from the device", c->from_device, read)) return error;
+    if (to_device)
+        if (int error = range_error("a copy to the device", c->to_device, written)) return error;
+    const char* from = from_device ? reinterpret_cast<const char*>(c->from_device) : static_cast<const char*>(c->from_host);
+    char* to = to_device ? reinterpret_cast<char*>(c->to_device) : static_cast<char*>(c->to_host);
+    Stream* stream = stream_of(handle);
+    Operation operation = copy_rows(to, c->to_pitch, from, c->from_pitch, c->width, c->height, from_device, to_device);
+    // As above: ordinary memory is read before the call returns, and written too.
+    if (!from_device && !locked(from, read) && !settings().coherent) {
+        auto staged = std::make_shared<std::vector<char>>(from, from + read);
+        size_t to_pitch = c->to_pitch, from_pitch = c->from_pitch, width = c->width, height = c->height;
+        operation.run = [=] { return copy_rows(to, to_pitch, staged->data(), from_pitch, width, height, false, to_device).run(); };
+    }
+    if (int error = submit(stream, std::move(operation))) return error;
+    bool late = to_device || locked(to, written) || settings().coherent || stream->capture;
+    return late ? int(SUCCESS) : run_stream(stream);
+}
+// Copies between devices that reach each other. A driver would do others through the processor's memory; who asks for that here has
+// not looked at cuDeviceCanAccessPeer, and is told.
+GM_API cuMemcpy3DPeerAsync(const Copy3DPeer* c, void* handle) {
+    GM_USABLE;
+    if (!c->width || !c->height || c->depth != 1 || c->from_type != DEVICE || c->to_type != DEVICE) return INVALID_VALUE;
+    if (c->from_pitch < c->width || c->to_pitch < c->width) return INVALID_VALUE;
+    size_t read = span(c->from_pitch, c->width, c->height), written = span(c->to_pitch, c->width, c->height);
+    if (int error = range_error("a copy between devices", c->from_device, read)) return error;
+    if (int error = range_error("a copy between devices", c->to_device, written)) return error;
+    Device *from = owner_of(c->from_device, read), *to = owner_of(c->to_device, written);
+    if (c->from_context != from || c->to_context != to) {
+        say("a copy between devices names another context than that of its memory");
+        return INVALID_CONTEXT;
+    }
+    Operation rows = copy_rows(reinterpret_cast<char*>(c->to_device), c->to_pitch, reinterpret_cast<const char*>(c->from_device),
+                               c->from_pitch, c->width, c->height, true, true);
+    return submit(stream_of(handle), Operation{[=]() -> int {
+        if (from->sticky) return from->sticky;
+        if (to->sticky) return to->sticky;
+        driver().peer_copies++;
+        return rows.run();
+    }});
+}
 GM_API cuMemsetD8Async(uint64_t to, unsigned char value, size_t count, void* stream) {
     GM_USABLE;
     if (int error = range_error("a fill", to, count)) return error;
@@ -253,6 +358,28 @@ GM_API cuMemAllocFromPoolAsync(uint64_t* address, size_t bytes, void* handle, vo
     GM_USABLE;
     auto pool = pool_of(handle);
     return pool ? allocate_async(address, bytes, stream_of(stream), pool) : int(INVALID_VALUE);
+}
+// As in cuda.h: CUmemAccessDesc.
+struct Access {
+    int place, device, flags;
+};
+GM_API cuMemPoolSetAccess(void* handle, const Access* access, size_t count) {
+    GM_LOCK;
+    auto pool = pool_of(handle);
+    if (!pool) return INVALID_VALUE;
+    const int on_device = 1, read_write = 3;
+    for (size_t i = 0; i < count; i++) {
+        if (access[i].place != on_device || (access[i].flags && access[i].flags != read_write)) return INVALID_VALUE;
+        if (int error = device_error(access[i].device)) return error;
+        Device* owner = nullptr;
+        for (Device& device : driver().devices)
+            if (device.pool == pool || device.pools.count(pool.get())) owner = &device;
+        Device* other = driver().devices + access[i].device;
+        if (other == owner || !settings().peers.count({other->index(), owner->index()})) return INVALID_DEVICE;
+        if (access[i].flags) pool->access.insert(other);
+        else pool->access.erase(other);
+    }
+    return SUCCESS;
 }
 GM_API cuMemPoolSetAttribute(void* handle, int attribute, void* value) {
     GM_USABLE;

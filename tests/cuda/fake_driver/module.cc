@@ -46,7 +46,7 @@ int check_elf(const unsigned char* image, size_t* bytes) {
     bool newer = image[8] >= 8;
     int arch = int(newer ? flags >> 8 & 0xff : flags & 0xff);
     if (newer && settings().driver < 13000) return INVALID_IMAGE;
-    if (arch / 10 != settings().major || arch % 10 > settings().minor) return NO_BINARY_FOR_GPU;
+    if (arch / 10 != current->properties().major || arch % 10 > current->properties().minor) return NO_BINARY_FOR_GPU;
     return SUCCESS;
 }
 
@@ -57,7 +57,7 @@ int check_ptx(const std::string& text) {
     if (sscanf(text.c_str() + version, ".version %d.%d", &major, &minor) != 2) return INVALID_PTX;
     if (major * 10 + minor > ptx_of_driver(settings().driver)) return UNSUPPORTED_PTX_VERSION;
     if (settings().refuse_ptx) return INVALID_PTX;
-    if (atoi(text.c_str() + target + 11) > settings().major * 10 + settings().minor) return INVALID_PTX;
+    if (atoi(text.c_str() + target + 11) > current->properties().major * 10 + current->properties().minor) return INVALID_PTX;
     return SUCCESS;
 }
 
@@ -144,7 +144,7 @@ GM_API cuFuncGetAttribute(int* value, int attribute, void* handle) {
     switch (attribute) {
         case 0: *value = int(function->kernel->threads); break;  // threads of a block
         case 4: *value = 32; break;                              // registers
-        case 5: case 6: *value = settings().major * 10 + settings().minor; break;
+        case 5: case 6: *value = current->properties().major * 10 + current->properties().minor; break;
         default: *value = 0; break;
     }
     return SUCCESS;
@@ -154,7 +154,7 @@ GM_API cuFuncSetAttribute(void* handle, int attribute, int value) {
     Function* function = function_of(handle);
     if (!function) return INVALID_HANDLE;
     if (attribute == 8) {
-        if (value < 0 || uint32_t(value) > shared_by_choice()) return INVALID_VALUE;
+        if (value < 0 || uint32_t(value) > current->properties().shared_by_choice()) return INVALID_VALUE;
         function->may_give = uint32_t(value);
     }
     return SUCCESS;
@@ -242,8 +242,8 @@ GM_API cuLaunchKernelEx(const Config* config, void* handle, void** parameters, v
         overlaps = config->attributes[i].value.allowed != 0;
     }
     // Images for devices before compute capability 9.0 have no instruction to wait with.
-    if (overlaps && settings().major < 9)
-        return say("a launch overlaps on compute capability %d.%d", settings().major, settings().minor), NOT_SUPPORTED;
+    if (overlaps && current && current->properties().major < 9)
+        return say("a launch overlaps on compute capability %d.%d", current->properties().major, current->properties().minor), NOT_SUPPORTED;
     return launch(handle, config->grid_x, config->grid_y, config->grid_z, config->block_x, config->block_y, config->block_z,
                   config->shared, config->stream, parameters, extra, overlaps);
 }
@@ -260,6 +260,10 @@ static const struct { int code; const char *name, *text; } ERRORS[] = {
     {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
     {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
     {34, "CUDA_ERROR_STUB_LIBRARY", "CUDA driver is a stub library"},
+    {DEVICE_UNAVAILABLE, "CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA-capable device(s) is/are busy or unavailable"},
+    {214, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
+    {PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
+    {PEER_ACCESS_ALREADY_ENABLED, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
     {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
@@ -277,6 +281,7 @@ static const struct { int code; const char *name, *text; } ERRORS[] = {
     {NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
     {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination"},
+    {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
     {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
     {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"},
     {CAPTURE_UNMATCHED, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not initiated in this stream"},

@@ -7,6 +7,7 @@ mod child;
 mod compile;
 mod hold;
 mod launch;
+pub mod lose;
 
 use std::io::Write as _;
 

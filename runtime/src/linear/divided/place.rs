@@ -1,0 +1,160 @@
+//! Which rows go to which device, at first and where one is lost.
+
+use super::shares::{self, Shares};
+use super::state::{Candidate, Loss, LostGpu, Part, State, lost_gpu};
+use super::{DivideOptions, DividedLinear};
+use crate::cuda::cycles;
+use crate::device::Device;
+use crate::error::Error;
+use crate::linear::{Linear, LinearOptions, Policy};
+use crate::packed_size::layout_of;
+use crate::quantized_buf::QuantizedBuf;
+use crate::receipt::PartNote;
+use crate::request::Shape;
+use crate::threads::Threads;
+use gristmill_spec::vocab::DeviceKind;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+impl DividedLinear<'_> {
+    /// The devices with their shares.
+    pub(super) fn candidates(&self, divide: &DivideOptions) -> Result<Vec<Candidate>, Error> {
+        let DivideOptions { devices, shares, .. } = divide;
+        let refused = |why: String| Error::Division { why };
+        for (at, device) in devices.iter().enumerate() {
+            if devices[..at].contains(device) {
+                return Err(refused(format!("{device} is named twice")));
+            }
+        }
+        let cycles_of = |device: &Device| match device.kind {
+            DeviceKind::Cuda => cycles(device.index).map_err(|why| Error::NoGpu { index: device.index, why }),
+            _ => {
+                Err(refused(format!("of {device} no multiprocessors are known, so shares have to be given")))
+            }
+        };
+        let shares = match shares {
+            Shares::Cycles => devices.iter().map(cycles_of).collect::<Result<_, _>>()?,
+            Shares::Equal => vec![1.0; devices.len()],
+            Shares::Given(shares) => shares.clone(),
+        };
+        shares::check(&shares, devices.len())?;
+        let candidate = |(device, share): (&Device, f64)| {
+            let granule = if share > 0.0 { self.granule(*device)? } else { 1 };
+            Ok(Candidate { device: *device, share, granule })
+        };
+        devices.iter().zip(shares).map(candidate).collect()
+    }
+
+    fn options_on(&self, device: Device) -> LinearOptions {
+        let gpu = self.options.gpu.clone().filter(|gpu| Device::cuda(gpu.profile().index) == device);
+        LinearOptions { device, gpu, ..self.options.clone() }
+    }
+
+    /// Rows of the largest panel that kernels of a device read.
+    fn granule(&self, device: Device) -> Result<usize, Error> {
+        let (n, k) = (self.n(), self.k());
+        let name = self.weights.format().name;
+        let prepared = self.options_on(device).prepare(self.registry, name, Shape { m: 1, n, k })?;
+        let mut granule = 1;
+        for candidate in prepared.covering(n, k).needed {
+            granule = granule.max(layout_of(self.registry, candidate.entry)?.panel_rows());
+        }
+        Ok(granule)
+    }
+
+    /// Gives rows that no device has to those that are left. With `losses` a device that is lost meanwhile is one of them, and others
+    /// have its rows; without, its error ends it. After an error rows may still be without a device, and no others.
+    pub(super) fn place(
+        &self,
+        state: &mut State,
+        mut losses: Option<&mut Vec<Loss>>,
+        threads: &Threads,
+    ) -> Result<(), Error> {
+        while let Some(rows) = state.homeless.pop() {
+            let mut parts = self.divided(state, rows.clone());
+            if parts.is_empty() && self.options.policy == Policy::Cpu {
+                parts.push_back((rows.clone(), Device::CPU));
+            }
+            if parts.is_empty() {
+                state.homeless.push(rows);
+                return Err(state.nobody());
+            }
+            while let Some((rows, device)) = parts.pop_front() {
+                if state.is_lost(device) {
+                    state.homeless.push(rows);
+                    continue;
+                }
+                let stopped = match self.part(state, rows.clone(), device, threads) {
+                    Ok(part) => {
+                        state.parts.push(part);
+                        continue;
+                    }
+                    Err(error) => error,
+                };
+                match (&mut losses, &stopped) {
+                    (Some(losses), error)
+                        if lost_gpu(error).is_some_and(|index| Device::cuda(index) == device) =>
+                    {
+                        state.homeless.push(rows);
+                        losses.push(state.lose(LostGpu { index: device.index, why: error.to_string() }));
+                    }
+                    (Some(_), Error::OutOfDeviceMemory { .. }) if self.options.policy == Policy::Cpu => {
+                        parts.push_front((rows, Device::CPU));
+                    }
+                    _ => {
+                        state.homeless.push(rows);
+                        state.homeless.extend(parts.into_iter().map(|(rows, _)| rows));
+                        return Err(stopped);
+                    }
+                }
+            }
+        }
+        state.parts.sort_by_key(|part| part.rows.start);
+        Ok(())
+    }
+
+    /// Rows by the shares of the devices that are left, without those that get none.
+    fn divided(&self, state: &State, rows: Range<usize>) -> VecDeque<(Range<usize>, Device)> {
+        let left = || self.candidates.iter().filter(|candidate| !state.is_lost(candidate.device));
+        let shares: Vec<f64> = left().map(|candidate| candidate.share).collect();
+        if shares::check(&shares, shares.len()).is_err() {
+            return VecDeque::new();
+        }
+        let granule = left().map(|candidate| candidate.granule).max().unwrap_or(1);
+        let mut start = rows.start;
+        let ends = shares::ends(rows.len(), &shares, granule);
+        let part = |(candidate, end): (&Candidate, usize)| {
+            let part = start..rows.start + end;
+            start = part.end;
+            (!part.is_empty()).then_some((part, candidate.device))
+        };
+        left().zip(ends).filter_map(part).collect()
+    }
+
+    /// The layer of some rows on a device.
+    fn part(
+        &self,
+        state: &State,
+        rows: Range<usize>,
+        device: Device,
+        threads: &Threads,
+    ) -> Result<Part, Error> {
+        let whole = self.weights.matrix();
+        let weights = QuantizedBuf::rows_of(&whole, rows.clone())?;
+        let linear = Linear::new(self.registry, &weights.matrix(), &self.options_on(device), threads)?;
+        let gpu = linear.gpu().cloned();
+        let note = Arc::new(PartNote {
+            format: whole.format().name,
+            shape: [whole.n(), whole.k()],
+            rows: rows.clone(),
+            // A policy may have moved it.
+            device: linear.prepared().device(),
+            runs: AtomicU64::new(0),
+        });
+        let mut part = Part { rows, linear, gpu, note };
+        part.record(state.recording.as_ref())?;
+        Ok(part)
+    }
+}
