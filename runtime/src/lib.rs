@@ -28,6 +28,7 @@
 //! # Ok::<(), gristmill_runtime::Error>(())
 //! ```
 
+mod affinity;
 mod aligned;
 mod division;
 mod fork;
@@ -86,7 +87,7 @@ pub mod workspace;
 pub use activations::{Input, NonFinite, QuantizedActivations};
 pub use aligned::prefer_huge_pages;
 pub use decide::{Decision, Prepared};
-pub use device::{CpuProfile, Device};
+pub use device::{CpuProfile, Device, Topology};
 pub use error::Error;
 pub use executor::Executor;
 #[cfg(feature = "rayon")]

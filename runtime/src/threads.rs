@@ -1,9 +1,10 @@
 //! The threads that kernels may use, and how a job is divided among them.
 
+use crate::affinity;
 use crate::division::{self, PARTS_PER_THREAD};
 use crate::error::Error;
 use crate::executor::Executor;
-use crate::pool::{self, MOST_WORKERS, Pool};
+use crate::pool::{MOST_WORKERS, Pool, Seat, Seats};
 use std::convert::Infallible;
 use std::fmt;
 use std::ops::Range;
@@ -133,7 +134,9 @@ impl Threads {
         let others = match count {
             1 => Others::None,
             _ => {
-                let pool = Pool::new(count - 1, &options.cpus, options.spin);
+                let seat = |cpu: &usize| Seat { cpus: vec![*cpu], must: true };
+                let seats = Seats { workers: options.cpus.iter().map(seat).collect(), ..Seats::default() };
+                let pool = Pool::new(count - 1, &seats, options.spin);
                 Others::Pool(pool.map_err(|why| Error::Threads { count, why })?)
             }
         };
@@ -146,7 +149,7 @@ impl Threads {
     /// # Errors
     /// [`Error::Processor`] if it is not one that this program may use; the thread then stays where it was.
     pub fn pin_caller(cpu: usize) -> Result<(), Error> {
-        if pool::pin(cpu) { Ok(()) } else { Err(Error::Processor { cpu }) }
+        if affinity::pin(cpu) { Ok(()) } else { Err(Error::Processor { cpu }) }
     }
 
     /// Sets the work, in multiply-accumulates, below which a job is not divided further.
@@ -314,10 +317,10 @@ impl Threads {
         if parts <= PARTS_ON_STACK {
             // On the stack, so that a run allocates nothing.
             let pieces: [Mutex<Option<J>>; PARTS_ON_STACK] = [const { Mutex::new(None) }; PARTS_ON_STACK];
-            return spread(&self.others, &pieces[..parts], job, split, run);
+            return spread(&self.others, self.count, &pieces[..parts], job, split, run);
         }
         let pieces: Vec<Mutex<Option<J>>> = (0..parts).map(|_| Mutex::new(None)).collect();
-        spread(&self.others, &pieces, job, split, run)
+        spread(&self.others, self.count, &pieces, job, split, run)
     }
 
     /// As [`divide`](Threads::divide) for a job that can't fail.
@@ -339,9 +342,26 @@ impl Threads {
     }
 }
 
-/// Cuts `job` into as many pieces as there are places, and runs them.
+/// The first `left` of `all` equal shares of what is there, which stays without them.
+fn cut<J>(
+    rest: &mut Option<J>,
+    left: usize,
+    all: usize,
+    split: &impl Fn(J, usize, usize) -> (J, J),
+) -> Option<J> {
+    let job = rest.take()?;
+    if left >= all {
+        return Some(job);
+    }
+    let (piece, after) = split(job, left, all);
+    *rest = Some(after);
+    Some(piece)
+}
+
+/// Cuts `job` into as many pieces as there are places for, and runs them on `count` threads.
 fn spread<J, E>(
     others: &Others,
+    count: usize,
     pieces: &[Mutex<Option<J>>],
     job: J,
     split: &(impl Fn(J, usize, usize) -> (J, J) + Sync),
@@ -351,14 +371,19 @@ where
     J: Send,
     E: Send,
 {
-    let mut rest = job;
-    let Some((last, first)) = pieces.split_last() else { return run(rest) };
-    for (index, place) in first.iter().enumerate() {
-        let (piece, after) = split(rest, 1, pieces.len() - index);
-        put(place, piece);
-        rest = after;
+    let places = division::places(pieces.len(), count);
+    let mut rest = Some(job);
+    for place in 0..places {
+        // First what each place has, which is then the same for any number of parts; of that the parts.
+        let parts = division::of_place(pieces.len(), places, place);
+        let mut own = cut(&mut rest, parts.len(), pieces.len() - parts.start, split);
+        for part in parts.clone() {
+            if let (Some(place), Some(piece)) = (pieces.get(part), cut(&mut own, 1, parts.end - part, split))
+            {
+                put(place, piece);
+            }
+        }
     }
-    put(last, rest);
     let failed: Mutex<Option<(usize, E)>> = Mutex::new(None);
     let part = |part: usize| {
         let Some(piece) = pieces.get(part).and_then(take) else { return };
