@@ -48,7 +48,6 @@ pub(crate) fn of_place(pieces: usize, places: usize, place: usize) -> Range<usiz
 }
 
 /// Rows of a matrix of `n` that a place has of `places`, in pieces of `granule`.
-#[cfg(test)]
 pub(crate) fn rows_of_place(n: usize, granule: usize, places: usize, place: usize) -> Range<usize> {
     let granules = of_place(n.div_ceil(granule.max(1)), places, place);
     granules.start.saturating_mul(granule).min(n)..granules.end.saturating_mul(granule).min(n)
@@ -203,7 +202,7 @@ mod tests {
     fn nodes_of_rows([m, n, k]: [usize; 3], panel: usize, threads: usize, nodes: usize) -> Vec<usize> {
         let granule = granule_rows(n, panel, threads * PARTS_PER_THREAD, threads);
         // A part of at least 2^19 multiply-accumulates, as `Threads` has it.
-        let parts = parts(threads, m * n * k >> 19, n.div_ceil(granule));
+        let parts = parts(threads, (m * n * k) >> 19, n.div_ceil(granule));
         let places = places(parts, threads);
         let mut of_rows = Vec::new();
         for place in 0..places {
@@ -234,7 +233,7 @@ mod tests {
                             format!("{m} tokens, {n}x{k} in {panel}, {threads} threads on {nodes} nodes");
                         let granules =
                             n.div_ceil(granule_rows(n, panel, threads * PARTS_PER_THREAD, threads));
-                        let count = |m: usize| places(parts(threads, m * n * k >> 19, granules), threads);
+                        let count = |m: usize| places(parts(threads, (m * n * k) >> 19, granules), threads);
                         if m == 1 || nodes == 1 || count(m) == count(1) {
                             assert_eq!(remote, 0, "{case}");
                             same += usize::from(m > 1 && nodes > 1);
@@ -252,7 +251,7 @@ mod tests {
                         }
                     }
                     let granule = granule_rows(n, panel, threads * PARTS_PER_THREAD, threads);
-                    if places(parts(threads, n * k >> 19, n.div_ceil(granule)), threads) == threads {
+                    if places(parts(threads, (n * k) >> 19, n.div_ceil(granule)), threads) == threads {
                         // All threads have some, so each node has its share but for a granule a thread.
                         let has = |node: usize| placed.iter().filter(|of| **of == node).count();
                         let least = n / nodes - (threads / nodes) * granule.min(n / threads);

@@ -1,10 +1,12 @@
 //! The threads that kernels may use, and how a job is divided among them.
 
 use crate::affinity;
+use crate::device::{CpuProfile, Topology};
 use crate::division::{self, PARTS_PER_THREAD};
 use crate::error::Error;
 use crate::executor::Executor;
-use crate::pool::{MOST_WORKERS, Pool, Seat, Seats};
+use crate::homes::{Homes, Share, merged, seats};
+use crate::pool::{MOST_WORKERS, Pool};
 use std::convert::Infallible;
 use std::fmt;
 use std::ops::Range;
@@ -40,14 +42,18 @@ pub struct ThreadOptions {
     pub cpus: Vec<usize>,
     /// How long a thread looks for the next job, keeping its processor busy, before it sleeps.
     pub spin: Duration,
+    /// The machine's NUMA nodes. Where there are several, threads are dealt to them by their cores; those without a processor in `cpus` stay on
+    /// their node's, and weights that are packed with these threads lie on the nodes of those who read them. With one node, or
+    /// [`Topology::default`], nothing of this is done.
+    pub topology: Topology,
 }
 
 impl Default for ThreadOptions {
     /// A thread for each physical core that this program may use, pinned nowhere, 100 microseconds awake. (Two hardware threads of
     /// a core share what kernels are limited by.)
     fn default() -> ThreadOptions {
-        let count = crate::device::CpuProfile::detect().physical_cores;
-        ThreadOptions { count, cpus: Vec::new(), spin: SPIN }
+        let CpuProfile { physical_cores, topology, .. } = CpuProfile::detect();
+        ThreadOptions { count: *physical_cores, cpus: Vec::new(), spin: SPIN, topology: topology.clone() }
     }
 }
 
@@ -63,6 +69,8 @@ pub struct Threads {
     others: Others,
     count: usize,
     grain: u64,
+    /// On several NUMA nodes, where threads are.
+    homes: Option<Homes>,
 }
 
 /// Who works besides the calling thread.
@@ -95,7 +103,7 @@ impl Others {
 impl Threads {
     /// The calling thread alone. Runs neither allocate nor lock.
     pub const fn single() -> Threads {
-        Threads { others: Others::None, count: 1, grain: GRAIN }
+        Threads { others: Others::None, count: 1, grain: GRAIN, homes: None }
     }
 
     /// The threads of the program itself. Results have the same bits as with any others.
@@ -110,7 +118,7 @@ impl Threads {
         if count > MAX_THREADS {
             return Err(Error::TooManyThreads { count, most: MAX_THREADS });
         }
-        Ok(Threads { others: Others::Lent(Box::new(executor)), count, grain: GRAIN })
+        Ok(Threads { others: Others::Lent(Box::new(executor)), count, grain: GRAIN, homes: None })
     }
 
     /// `count` threads, the calling one included; 1 (or 0) is the calling thread alone.
@@ -131,16 +139,48 @@ impl Threads {
         if count > MAX_THREADS {
             return Err(Error::TooManyThreads { count, most: MAX_THREADS });
         }
+        let (seats, homes) = seats(&options.topology, count, &options.cpus);
         let others = match count {
             1 => Others::None,
             _ => {
-                let seat = |cpu: &usize| Seat { cpus: vec![*cpu], must: true };
-                let seats = Seats { workers: options.cpus.iter().map(seat).collect(), ..Seats::default() };
                 let pool = Pool::new(count - 1, &seats, options.spin);
                 Others::Pool(pool.map_err(|why| Error::Threads { count, why })?)
             }
         };
-        Ok(Threads { others, count, grain: GRAIN })
+        Ok(Threads { others, count, grain: GRAIN, homes })
+    }
+
+    /// The NUMA node that each thread is on, the calling one first; `None` where all are on one, or it is not known (of lent threads).
+    pub fn nodes(&self) -> Option<Vec<usize>> {
+        self.homes.as_ref().map(|homes| homes.threads.iter().map(|home| home.node).collect())
+    }
+
+    /// Keeps the thread that calls this on the processors of the first node of [`nodes`](Threads::nodes), also after its jobs: the others stay on
+    /// theirs in any case. Does nothing where there is one node.
+    ///
+    /// # Errors
+    /// [`Error::Processor`] if the system does not let it stay there.
+    pub fn keep_caller_near(&self) -> Result<(), Error> {
+        let Some(home) = self.homes.as_ref().and_then(|homes| homes.threads.first()) else { return Ok(()) };
+        if affinity::stay_on(&home.cpus) {
+            return Ok(());
+        }
+        Err(Error::Processor { cpu: home.cpus.first().copied().unwrap_or_default() })
+    }
+
+    /// Whose panels, of `panel` rows each, are whose in a product of one token with `n` rows of `k`: that is when weights come from memory.
+    /// None where all threads are on one node.
+    pub(crate) fn shares(&self, n: usize, panel: usize, k: usize) -> Vec<Share> {
+        let Some(homes) = &self.homes else { return Vec::new() };
+        let panel = panel.max(1);
+        let granule = division::granule_rows(n, panel, self.most_parts(), self.count);
+        let parts = self.divided((n as u64).saturating_mul(k as u64), n.div_ceil(granule));
+        let places = division::places(parts, self.count);
+        merged((0..places).filter_map(|place| {
+            let rows = division::rows_of_place(n, granule, places, place);
+            let home = homes.threads.get(division::thread_at(place, places, self.count, true))?;
+            Some(Share { panels: rows.start / panel..rows.end.div_ceil(panel), home: home.clone() })
+        }))
     }
 
     /// Keeps the thread that calls this on processor `cpu` (as the system numbers them), also after its jobs:
@@ -282,6 +322,11 @@ impl Threads {
         {
             return 1;
         }
+        self.divided(work, granules)
+    }
+
+    /// [`Threads::parts`] for threads that are awake.
+    fn divided(&self, work: u64, granules: usize) -> usize {
         let wanted = usize::try_from(work / self.grain).unwrap_or(usize::MAX);
         division::parts(self.count, wanted, granules)
     }

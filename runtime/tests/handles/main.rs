@@ -11,6 +11,7 @@ mod guarded;
 mod joined;
 mod linear;
 mod matmul;
+mod nodes;
 mod numbers;
 mod packings;
 mod products;
