@@ -48,6 +48,7 @@ mod quantized_buf;
 mod sizes;
 mod split;
 mod sync;
+mod thread_use;
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -114,6 +115,7 @@ pub use receipt::{Receipt, Recording};
 pub use recovery::{Quarantine, Quarantined, Recovery, RecoveryStep};
 pub use registry::Registry;
 pub use request::{Packings, PrecisionMode, Request, Restrict, Shape};
+pub use thread_use::ThreadUse;
 pub use threads::{MAX_THREADS, ThreadOptions, Threads};
 pub use tuning::Tuning;
 pub use weights::{PackedMatrix, QuantizedMatrix};

@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::executor::Executor;
 use crate::homes::{Homes, Share, merged, seats};
 use crate::pool::{MOST_WORKERS, Pool};
+use crate::thread_use::Watch;
 use std::convert::Infallible;
 use std::fmt;
 use std::ops::Range;
@@ -357,7 +358,10 @@ impl Threads {
         E: Send,
     {
         if parts <= 1 || matches!(self.others, Others::None) {
-            return run(job);
+            let Some(watch) = Watch::begin(1) else { return run(job) };
+            let outcome = watch.part(0, || run(job));
+            watch.end(self.count);
+            return outcome;
         }
         if parts <= PARTS_ON_STACK {
             // On the stack, so that a run allocates nothing.
@@ -430,9 +434,14 @@ where
         }
     }
     let failed: Mutex<Option<(usize, E)>> = Mutex::new(None);
+    let watch = Watch::begin(pieces.len());
     let part = |part: usize| {
         let Some(piece) = pieces.get(part).and_then(take) else { return };
-        if let Err(error) = run(piece) {
+        let outcome = match &watch {
+            None => run(piece),
+            Some(watch) => watch.part(part, || run(piece)),
+        };
+        if let Err(error) = outcome {
             let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
             if failed.as_ref().is_none_or(|(first, _)| part < *first) {
                 *failed = Some((part, error));
@@ -443,6 +452,9 @@ where
     if let Others::Lent(_) = others {
         // What it left out.
         (0..pieces.len()).for_each(part);
+    }
+    if let Some(watch) = watch {
+        watch.end(count);
     }
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some((_, error)) => Err(error),
@@ -639,6 +651,36 @@ mod tests {
         assert_eq!(Threads::lent(Count(MAX_THREADS))?.count(), MAX_THREADS);
         let refused = Error::TooManyThreads { count: usize::MAX, most: MAX_THREADS };
         assert_eq!(Threads::lent(Count(usize::MAX)).expect_err("too many"), refused);
+        Ok(())
+    }
+
+    #[test]
+    fn the_use_of_threads_is_known_where_it_is_asked_for() -> Result<(), Error> {
+        use crate::thread_use::measured;
+        let threads = Threads::new(3)?.with_grain(1);
+        // Nobody is done before all three have begun, so that each has something to do.
+        let begun = std::sync::atomic::AtomicUsize::new(0);
+        let wait = |_: usize, _: &mut [u8]| -> Result<(), Error> {
+            use std::sync::atomic::Ordering::Relaxed;
+            begun.fetch_add(1, Relaxed);
+            let started = std::time::Instant::now();
+            while begun.load(Relaxed) < 3 && started.elapsed() < Duration::from_secs(20) {
+                std::thread::yield_now();
+            }
+            Ok(())
+        };
+        let (outcome, seen) = measured(|| threads.chunks(&mut [0; 12], 1, wait));
+        outcome?;
+        let seen = seen.expect("it was asked for");
+        assert_eq!((seen.threads, seen.worked, seen.parts), (3, 3, 12));
+        assert!(
+            seen.longest <= seen.busy && seen.busy <= 3 * seen.wall && seen.longest <= seen.wall,
+            "{seen:?}"
+        );
+        // Not divided: one of three.
+        let (_, seen) = measured(|| threads.chunks(&mut [0; 1], 1, |_, _: &mut [u8]| Ok::<(), Error>(())));
+        let seen = seen.expect("it was asked for");
+        assert_eq!((seen.threads, seen.worked, seen.parts), (3, 1, 1));
         Ok(())
     }
 
