@@ -38,7 +38,8 @@ pub(crate) const MOST_WORKERS: u64 = INSIDE;
 pub(crate) struct Seats {
     /// For each worker the processors that it stays on; where there is none, it runs where the system puts it.
     pub(crate) workers: Vec<Seat>,
-    /// The NUMA node of each thread, the calling one first, those of a node side by side. Empty: all are on one.
+    /// The NUMA node of each thread, the calling one first, those of a node side by side unless somebody wants it otherwise. Empty: all are
+    /// on one.
     pub(crate) nodes: Vec<usize>,
 }
 

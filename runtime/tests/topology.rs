@@ -80,7 +80,7 @@ fn what_can_not_be_understood_is_told_and_left_out() {
         "node/node1/cpulist: `2-9999999999999`",
         "node/node0/meminfo: `Node 0 MemTotal: much`",
         "node/node0/distance: `10`",
-        "cpu/cpu1/cache/index0/size: `big`",
+        "cpu/cpu0/cache/index0/size: `big`",
         "cpu/cpu2/topology/thread_siblings_list: `\\u{0}\\u{1}`",
     ] {
         assert!(told.contains(part), "{part} is not in\n{told}");

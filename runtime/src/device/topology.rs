@@ -252,33 +252,50 @@ impl Reader<'_> {
         ids
     }
 
-    /// Processors of each core; none if one processor's is not known.
+    /// Processors of each core; none if one processor's is not known. Files of processors whose core is known are not read: on large machines
+    /// there are thousands.
     fn cores(&mut self, cpus: &BTreeSet<usize>) -> Vec<Vec<usize>> {
-        let mut cores = BTreeSet::new();
+        let mut known = BTreeSet::new();
+        let mut cores = Vec::new();
         for cpu in cpus {
+            if known.contains(cpu) {
+                continue;
+            }
             let Some(mut core) = self.list(&format!("cpu/cpu{cpu}/topology/thread_siblings_list")) else {
                 return Vec::new();
             };
             core.retain(|cpu| cpus.contains(cpu));
-            cores.insert(core);
+            if core.is_empty() {
+                core.push(*cpu);
+            }
+            known.extend(core.iter().copied());
+            cores.push(core);
         }
-        cores.into_iter().filter(|core| !core.is_empty()).collect()
+        cores
     }
 
+    /// Caches, each read where the first processor that shares it names it.
     fn caches(&mut self, cpus: &BTreeSet<usize>) -> Vec<SharedCache> {
-        let mut caches = BTreeSet::new();
+        let mut caches = Vec::new();
+        let mut known: [BTreeSet<usize>; 16] = Default::default();
         for cpu in cpus {
-            for index in 0..16 {
+            for (index, known) in known.iter_mut().enumerate() {
+                if known.contains(cpu) {
+                    continue;
+                }
                 let of = |what: &str| format!("cpu/cpu{cpu}/cache/index{index}/{what}");
                 let Some(level) = self.read(&of("level"), |text| text.parse().ok()) else { break };
                 let instructions = self.text(&of("type")).is_some_and(|kind| kind == "Instruction");
                 let bytes = self.read(&of("size"), size_in_bytes);
                 let mut sharing = self.list(&of("shared_cpu_list")).unwrap_or_else(|| vec![*cpu]);
                 sharing.retain(|cpu| cpus.contains(cpu));
-                caches.insert(SharedCache { level, instructions, bytes, cpus: sharing });
+                known.extend(sharing.iter().copied());
+                caches.push(SharedCache { level, instructions, bytes, cpus: sharing });
             }
         }
-        caches.into_iter().collect()
+        caches.sort();
+        caches.dedup();
+        caches
     }
 }
 

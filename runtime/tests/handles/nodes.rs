@@ -3,8 +3,8 @@
 
 use crate::toy::{FORMATS, REGISTRY, TAIL2, noise, tail2};
 use gristmill_runtime::{
-    Error, Input, Linear, LinearOptions, Matmul, Placement, QuantizedMatrix, Request, Shape, ThreadOptions,
-    Threads, Topology, Workspace,
+    Error, Input, Linear, LinearOptions, Matmul, PackedMatrix, Placement, QuantizedMatrix, Request, Shape,
+    ThreadOptions, Threads, Topology, Workspace,
 };
 use std::path::Path;
 
@@ -68,22 +68,21 @@ fn products_have_the_same_bits_on_any_machine() -> Result<(), Error> {
     for m in [1, 3] {
         let kernel = kernel(m)?;
         let x = noise(m * K, 5);
-        let run = |packed_by: &Threads, run_by: &Threads| -> Result<Vec<u32>, Error> {
-            let packed = kernel.pack_on(&matrix, packed_by)?;
-            let mut workspace = Workspace::for_(&kernel, m, K, run_by)?;
+        let run = |packed: &PackedMatrix, threads: &Threads| -> Result<Vec<u32>, Error> {
+            let mut workspace = Workspace::for_(&kernel, m, K, threads)?;
             let mut y = vec![f32::NAN; m * N];
-            kernel.run(&packed, Input::F32(&x), m, None, &mut y, &mut workspace, run_by)?;
+            kernel.run(packed, Input::F32(&x), m, None, &mut y, &mut workspace, threads)?;
             Ok(y.iter().map(|value| value.to_bits()).collect())
         };
         let single = Threads::single();
-        let right = run(&single, &single)?;
-        for (name, count) in
-            [("one", 4), ("two", 3), ("two", 4), ("eight", 11), ("no-memory", 4), ("malformed", 4)]
-        {
+        let together = kernel.pack(&matrix)?;
+        let right = run(&together, &single)?;
+        for (name, count) in [("two", 3), ("eight", 11), ("no-memory", 4), ("malformed", 4)] {
             let threads = threads(name, count)?;
-            assert!(run(&threads, &threads)? == right, "{name}, {count} threads, {m} tokens");
+            let placed = kernel.pack_on(&matrix, &threads)?;
+            assert!(run(&placed, &threads)? == right, "{name}, {count} threads, {m} tokens");
             assert!(
-                run(&threads, &single)? == right && run(&single, &threads)? == right,
+                run(&placed, &single)? == right && run(&together, &threads)? == right,
                 "{name}, {count}, {m}"
             );
         }
