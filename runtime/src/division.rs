@@ -198,21 +198,33 @@ mod tests {
         }
     }
 
-    /// For each row of a matrix the node of the thread whose it is first, in a product of `m` tokens with `k` values.
-    fn nodes_of_rows([m, n, k]: [usize; 3], panel: usize, threads: usize, nodes: usize) -> Vec<usize> {
+    /// Rows of a matrix, piece by piece, each with the node of the thread whose it is first, in a product of `m` tokens with `k` values.
+    fn nodes_of_rows(
+        [m, n, k]: [usize; 3],
+        panel: usize,
+        threads: usize,
+        nodes: usize,
+    ) -> Vec<(Range<usize>, usize)> {
         let granule = granule_rows(n, panel, threads * PARTS_PER_THREAD, threads);
         // A part of at least 2^19 multiply-accumulates, as `Threads` has it.
         let parts = parts(threads, (m * n * k) >> 19, n.div_ceil(granule));
         let places = places(parts, threads);
-        let mut of_rows = Vec::new();
+        let mut of_rows: Vec<(Range<usize>, usize)> = Vec::new();
         for place in 0..places {
-            let thread = thread_at(place, places, threads, nodes > 1);
+            let node = thread_at(place, places, threads, nodes > 1) * nodes / threads;
             let rows = rows_of_place(n, granule, places, place);
-            assert_eq!(rows.start, of_rows.len());
-            of_rows.resize(rows.end, thread * nodes / threads);
+            assert_eq!(rows.start, of_rows.last().map_or(0, |(before, _)| before.end));
+            of_rows.push((rows, node));
         }
-        assert_eq!(of_rows.len(), n);
+        assert_eq!(of_rows.last().map(|(rows, _)| rows.end), Some(n));
         of_rows
+    }
+
+    /// Rows that are on one node in `placed` and on another in `read`.
+    fn rows_apart(placed: &[(Range<usize>, usize)], read: &[(Range<usize>, usize)]) -> usize {
+        let pairs = placed.iter().flat_map(|from| read.iter().map(move |by| (from, by)));
+        let apart = pairs.filter(|((_, from), (_, by))| from != by);
+        apart.map(|((a, _), (b, _))| a.end.min(b.end).saturating_sub(a.start.max(b.start))).sum()
     }
 
     /// Weights lie on the nodes of the threads that read them for one token. Without stealing, nobody reads another node's memory, whatever
@@ -228,7 +240,7 @@ mod tests {
                     let placed = nodes_of_rows([1, n, k], panel, threads, nodes);
                     for m in [1, 2, 16, 512] {
                         let reads = nodes_of_rows([m, n, k], panel, threads, nodes);
-                        let remote = placed.iter().zip(&reads).filter(|(from, by)| from != by).count();
+                        let remote = rows_apart(&placed, &reads);
                         let case =
                             format!("{m} tokens, {n}x{k} in {panel}, {threads} threads on {nodes} nodes");
                         let granules =
@@ -253,7 +265,9 @@ mod tests {
                     let granule = granule_rows(n, panel, threads * PARTS_PER_THREAD, threads);
                     if places(parts(threads, (n * k) >> 19, n.div_ceil(granule)), threads) == threads {
                         // All threads have some, so each node has its share but for a granule a thread.
-                        let has = |node: usize| placed.iter().filter(|of| **of == node).count();
+                        let has = |node: usize| -> usize {
+                            placed.iter().filter(|of| of.1 == node).map(|of| of.0.len()).sum()
+                        };
                         let least = n / nodes - (threads / nodes) * granule.min(n / threads);
                         assert!(
                             (0..nodes).all(|node| has(node) > least),
