@@ -232,7 +232,11 @@ mod tests {
     #[test]
     fn rows_are_read_from_the_memory_that_is_near() {
         let mut same = 0;
-        for (n, k) in ROWS.iter().flat_map(|n| [(*n, 2560), (*n, 14_336)]) {
+        for (n, k) in ROWS
+            .iter()
+            .skip(if cfg!(miri) { ROWS.len() - 1 } else { 0 })
+            .flat_map(|n| [(*n, 2560), (*n, 14_336)])
+        {
             for panel in [16, 32, 64] {
                 for (nodes, threads) in
                     [1, 2, 8].into_iter().flat_map(|nodes| [1, 4, 12].map(|of_each| (nodes, nodes * of_each)))
@@ -277,6 +281,6 @@ mod tests {
                 }
             }
         }
-        assert!(same > 500, "{same}");
+        assert!(same > if cfg!(miri) { 20 } else { 500 }, "{same}");
     }
 }

@@ -619,7 +619,7 @@ mod tests {
             let pool = Pool::new(3, &Seats { nodes, ..Seats::default() }, SPIN).expect("threads");
             let _awake = pool.stay_awake();
             for parts in [4, 8, 14] {
-                for _ in 0..20 {
+                for _ in 0..(20 / FEWER).max(1) {
                     let did: Vec<Mutex<String>> = (0..parts).map(|_| Mutex::default()).collect();
                     let begun = AtomicUsize::new(0);
                     pool.run(parts, &|part| {
