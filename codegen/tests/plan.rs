@@ -326,6 +326,8 @@ fn codes_lie_in_planes_of_the_fewest_bits() {
             }
             let key = (packing.name.as_str(), format.name.as_str());
             widths.insert(key, (pack.field_bits(), pack.upper.map_or(0, |upper| upper.bits)));
+            let widest = pack.operand_max >> pack.spacing;
+            assert!(pack.table.is_some() || widest < 1 << pack.bits(), "{} of {}", packing.name, format.name);
             let mut taken = vec![false; pack.tile.bytes as usize * 8];
             for (row, k) in (0..packing.rows).flat_map(|row| (0..pack.tile.k).map(move |k| (row, k))) {
                 let lower = pack.bit(row, k)..pack.bit(row, k) + pack.field_bits();
@@ -342,6 +344,8 @@ fn codes_lie_in_planes_of_the_fewest_bits() {
         }
     }
     for (format, r16k4, r32k4) in [
+        // Two values, two apart.
+        ("q1_0", (2, 0), (1, 0)),
         ("q2_0", (2, 0), (2, 0)),
         ("q3_k", (4, 0), (2, 1)),
         ("iq1_s", (4, 0), (2, 1)),

@@ -19,4 +19,4 @@ mod snapshot;
 pub use history::{Added, History, HistoryError};
 pub use monitor::{Monitor, MonitorOptions};
 pub use record::{Record, Records, Source, Work};
-pub use snapshot::{Bucket, FallbackCount, KernelLoad, RecoveryCount, Sampled, Snapshot};
+pub use snapshot::{Bucket, FallbackCount, KernelLoad, RecoveryCount, Sampled, Snapshot, ThreadLoad};

@@ -4,7 +4,7 @@
 //! readings of the clock and an entry in a histogram. Nothing waits: where two threads have a time for one histogram at once, one
 //! of them is left out and counted as lost. `cargo bench -p gristmill-ops` measures what this is beside the product.
 
-use crate::snapshot::{Bucket, FallbackCount, KernelLoad, RecoveryCount, Sampled, Snapshot};
+use crate::snapshot::{Bucket, FallbackCount, KernelLoad, RecoveryCount, Sampled, Snapshot, ThreadLoad};
 use gristmill_runtime::observe::{FellBack, Launch, Observer, observe, set_observing};
 use gristmill_runtime::tuning::{ShapeClass, cpu};
 use gristmill_runtime::vocab::{DeviceKind, Op};
@@ -25,13 +25,16 @@ pub struct MonitorOptions {
     /// The time of one of so many launches of a kernel and class is taken. A prime number, so that launches which come in the order of a
     /// model's layers are sampled in turn.
     pub sample_every: u64,
+    /// Whether the use of threads is measured too, of the launches whose time is taken: two readings of the clock for each part of a job, and an
+    /// allocation for each job.
+    pub threads: bool,
     /// What the kernels were compiled with (`gristmill::kernels::COMPILER`), for the history.
     pub compiler: Option<String>,
 }
 
 impl Default for MonitorOptions {
     fn default() -> MonitorOptions {
-        MonitorOptions { sample_every: 61, compiler: None }
+        MonitorOptions { sample_every: 61, threads: false, compiler: None }
     }
 }
 
@@ -95,6 +98,7 @@ struct Times {
     bytes_in: u64,
     min_ns: u64,
     max_ns: u64,
+    threads: Option<ThreadLoad>,
 }
 
 impl Monitor {
@@ -197,6 +201,10 @@ impl Observer for Monitor {
             .is_some_and(|cell| cell.launches.load(Ordering::Relaxed) % every == every - 1)
     }
 
+    fn wants_threads(&self) -> bool {
+        self.options.threads
+    }
+
     fn launched(&self, launch: &Launch) {
         let Some(cell) = self.cell(launch.registry, launch.index, launch.shape) else { return };
         cell.launches.fetch_add(1, Ordering::Relaxed);
@@ -220,6 +228,9 @@ impl Observer for Monitor {
         }
         if let Some(times) = times.as_mut() {
             times.take(time, launch.bytes_in as u64);
+            if let Some(seen) = &launch.threads {
+                times.threads.get_or_insert_default().take(seen);
+            }
         }
     }
 
@@ -269,7 +280,7 @@ impl Times {
     /// `None` never, since the bounds are such that a histogram takes them.
     fn new() -> Option<Times> {
         let histogram = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).ok()?;
-        Some(Times { histogram, sum_ns: 0, bytes_in: 0, min_ns: u64::MAX, max_ns: 0 })
+        Some(Times { histogram, sum_ns: 0, bytes_in: 0, min_ns: u64::MAX, max_ns: 0, threads: None })
     }
 
     fn take(&mut self, time: Duration, bytes_in: u64) {
@@ -301,6 +312,7 @@ impl Times {
             p90_ns: at(90.0),
             p99_ns: at(99.0),
             max_ns: self.max_ns,
+            threads: self.threads.clone(),
             buckets,
         }
     }

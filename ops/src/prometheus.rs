@@ -1,6 +1,6 @@
 //! A snapshot as text for Prometheus (exposition format 0.0.4).
 
-use crate::snapshot::{KernelLoad, Snapshot};
+use crate::snapshot::{KernelLoad, Snapshot, ThreadLoad};
 use std::fmt::{Display, Write};
 
 /// Labels of a sample, and how they are written.
@@ -44,6 +44,16 @@ impl Snapshot {
             sample(&mut out, &format!("{name}_bucket"), load, Some(&"+Inf"), time.samples);
             sample(&mut out, &format!("{name}_sum"), load, None, time.sum_ns as f64 / 1e9);
             sample(&mut out, &format!("{name}_count"), load, None, time.samples);
+        }
+        for (name, help, of) in THREADS {
+            let name = format!("gristmill_threads_{name}_seconds_total");
+            let mut seen =
+                self.kernels.iter().filter_map(|load| Some((load, load.time.as_ref()?.threads.as_ref()?)));
+            let Some(first) = seen.next() else { break };
+            head(&mut out, &name, "counter", help);
+            for (load, threads) in std::iter::once(first).chain(seen) {
+                sample(&mut out, &name, load, None, of(threads) as f64 / 1e9);
+            }
         }
         head(&mut out, "gristmill_fallbacks_total", "counter", "Fallbacks that policies allowed.");
         for fallback in &self.fallbacks {
@@ -93,6 +103,15 @@ impl Snapshot {
         }
     }
 }
+
+/// Metrics of the use of threads: name, help, and which of its numbers it is.
+type OfThreads = (&'static str, &'static str, fn(&ThreadLoad) -> u64);
+const THREADS: [OfThreads; 4] = [
+    ("available", "Time of sampled launches, times the threads that there were.", |of| of.available_ns),
+    ("busy", "Time that threads worked in sampled launches.", |of| of.busy_ns),
+    ("longest", "Time that the busiest thread of each sampled launch worked.", |of| of.longest_ns),
+    ("mean", "Time that threads worked in the mean of each sampled launch.", |of| of.mean_ns),
+];
 
 fn head(out: &mut String, name: &str, kind: &str, help: &str) {
     // Writing to a String can't fail, here and below.

@@ -1,6 +1,8 @@
 //! What a monitor has seen. What was not measured is absent, never zero.
 
+use gristmill_runtime::ThreadUse;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// What a monitor has seen up to a moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -77,8 +79,51 @@ pub struct Sampled {
     pub p99_ns: u64,
     /// The longest.
     pub max_ns: u64,
+    /// How the threads of these launches were used; absent where nobody asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<ThreadLoad>,
     /// How many were not longer than each of a row of times, the last of which is not below the longest.
     pub buckets: Vec<Bucket>,
+}
+
+/// How threads were used, in sums over launches.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadLoad {
+    /// How many launches they are of.
+    pub samples: u64,
+    /// The most threads that there were.
+    pub most_threads: u64,
+    /// Nanoseconds that launches lasted, times the threads that there were.
+    pub available_ns: u64,
+    /// Nanoseconds that threads worked.
+    pub busy_ns: u64,
+    /// Nanoseconds that the busiest thread of each launch worked.
+    pub longest_ns: u64,
+    /// Nanoseconds that threads worked in the mean of all that there were.
+    pub mean_ns: u64,
+}
+
+impl ThreadLoad {
+    pub(crate) fn take(&mut self, seen: &ThreadUse) {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let threads = seen.threads.max(1) as u64;
+        self.samples += 1;
+        self.most_threads = self.most_threads.max(threads);
+        self.available_ns = self.available_ns.saturating_add(ns(seen.wall).saturating_mul(threads));
+        self.busy_ns = self.busy_ns.saturating_add(ns(seen.busy));
+        self.longest_ns = self.longest_ns.saturating_add(ns(seen.longest));
+        self.mean_ns = self.mean_ns.saturating_add(ns(seen.busy) / threads);
+    }
+
+    /// The part of their time that threads worked: 1 if nobody waited.
+    pub fn utilisation(&self) -> Option<f64> {
+        (self.available_ns > 0).then(|| self.busy_ns as f64 / self.available_ns as f64)
+    }
+
+    /// How much longer the busiest thread of a launch worked than the mean: 1 if all worked as long.
+    pub fn imbalance(&self) -> Option<f64> {
+        (self.mean_ns > 0).then(|| self.longest_ns as f64 / self.mean_ns as f64)
+    }
 }
 
 /// Samples up to a time.

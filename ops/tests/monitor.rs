@@ -39,7 +39,8 @@ fn counts_are_those_of_the_calls() -> Result<(), Box<dyn std::error::Error>> {
     // Before there is a monitor.
     dequantizer.run(&matrix, &mut values)?;
 
-    let options = MonitorOptions { sample_every: 3, compiler: Some("a compiler".to_owned()) };
+    let compiler = Some("a compiler".to_owned());
+    let options = MonitorOptions { sample_every: 3, compiler, ..MonitorOptions::default() };
     let monitor = Monitor::start(&toy::REGISTRY, options)?;
     assert!(matches!(Monitor::start(&toy::REGISTRY, MonitorOptions::default()), Err(Error::SecondObserver)));
     for _ in 0..7 {
@@ -90,6 +91,7 @@ fn counts_are_those_of_the_calls() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(dequantize.faults, Some(0));
     let time = dequantize.time.as_ref().ok_or("two of seven were timed")?;
     assert_eq!((time.samples, time.bytes_in), (2, 2 * 48));
+    assert_eq!(time.threads, None, "nobody asked for it");
     assert!(time.min_ns <= time.p50_ns && time.p50_ns <= time.p99_ns && time.p99_ns <= time.max_ns);
     assert!(time.min_ns + time.max_ns == time.sum_ns);
 

@@ -19,6 +19,7 @@ fn load(kernel: &str, launches: u64, p99_us: u64, faults: u64) -> KernelLoad {
         bytes_out: 0,
         faults: Some(faults),
         time: Some(Sampled {
+            threads: None,
             samples: 200,
             sum_ns: 200 * 20_000,
             bytes_in: 200 * 80_000,

@@ -1,10 +1,11 @@
 //! Buffers that start on a cache line. Allocation can fail with an error and never aborts.
 
+use crate::affinity::stay_on;
 use crate::error::Error;
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -68,6 +69,48 @@ impl<T: Plain> Aligned<T> {
         Ok(Aligned { start, lines, chunk: Some(chunk), len, kind: PhantomData })
     }
 
+    /// As [`long_lived`](Aligned::long_lived), with each of `shares` (bytes, one behind the other, and processors) in memory near these
+    /// processors: a thread that stays on them writes there first, which is when the system gives out pages, where its policy for the
+    /// program says nothing else. A share begins and ends at a page ([`rounded_to_pages`]); small pages lie around its ends and huge ones
+    /// between. Where a thread can't be had, or can't stay there, its share lies where the system puts it.
+    pub(crate) fn placed(len: usize, shares: &[(Range<usize>, &[usize])]) -> Result<Aligned<T>, Error> {
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(Error::TooLarge { what: "a buffer" })?;
+        if !is_placed(bytes) {
+            return Aligned::long_lived(len);
+        }
+        let refused = Error::OutOfMemory { required: bytes };
+        let lines = bytes.div_ceil(LINE);
+        let whole = lines.checked_next_multiple_of(HUGE_PAGE / LINE);
+        let mut chunk = whole.and_then(Chunk::new).ok_or(refused)?;
+        let start = chunk.start;
+        // Pages that the allocator has used before are given back, so that all are given out anew.
+        chunk.forget_pages();
+        let mut left = chunk.room();
+        std::thread::scope(|scope| {
+            for (share, cpus) in shares {
+                let share = rounded_to_pages(share);
+                let lines = share.end.div_ceil(LINE).saturating_sub(share.start / LINE);
+                let (mine, behind) =
+                    std::mem::take(&mut left).split_at_mut_checked(lines).unwrap_or_default();
+                left = behind;
+                let (mine, cpus) = (Room(mine), *cpus);
+                let near = std::thread::Builder::new().name("gristmill-first-touch".to_owned());
+                // Where no thread is to be had the first to write is this one, below.
+                let _ = near.spawn_scoped(scope, move || {
+                    let Room(mine) = { mine };
+                    stay_on(cpus);
+                    prefer_huge_pages(mine);
+                    for line in mine.iter_mut().step_by(LINES_OF_SMALLEST_PAGE) {
+                        *line = MaybeUninit::zeroed();
+                    }
+                });
+            }
+        });
+        // SAFETY: the chunk has at least so many lines, which nothing else refers to any more.
+        unsafe { start.write_bytes(0, lines) };
+        Ok(Aligned { start, lines, chunk: Some(Arc::new(chunk)), len, kind: PhantomData })
+    }
+
     pub(crate) fn zeroed(len: usize) -> Result<Aligned<T>, Error> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or(Error::TooLarge { what: "a buffer" })?;
         let refused = Error::OutOfMemory { required: bytes };
@@ -100,6 +143,12 @@ impl<T: Plain> Aligned<T> {
 
     pub(crate) fn bytes(&self) -> usize {
         self.len * size_of::<T>()
+    }
+
+    /// The bytes of its values.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        // SAFETY: as in `deref`; numbers have no bytes that are not initialized.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.bytes()) }
     }
 }
 
@@ -140,6 +189,37 @@ const SHARED: std::ops::Range<usize> = 64 << 10..CHUNK / 4;
 /// Huge pages that buffers are cut from, one behind the other. It is given back when its last buffer is.
 struct Chunk {
     start: NonNull<Line>,
+    lines: usize,
+}
+
+/// Lines that a thread writes to.
+struct Room<'c>(&'c mut [MaybeUninit<Line>]);
+
+/// Lines of the smallest page.
+const LINES_OF_SMALLEST_PAGE: usize = 4096 / LINE;
+
+/// Whether a buffer of so many bytes is divided among NUMA nodes: not what is so small that nearly all of it would lie on the pages at the ends of shares.
+pub(crate) const fn is_placed(bytes: usize) -> bool {
+    bytes >= SHARED.start
+}
+
+/// Bytes of a page, as the system gives them out.
+pub(crate) fn page() -> usize {
+    #[cfg(all(unix, not(miri)))]
+    {
+        // SAFETY: it asks the system for a number.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        usize::try_from(page).unwrap_or(4096).max(4096)
+    }
+    #[cfg(not(all(unix, not(miri))))]
+    4096
+}
+
+/// Whole pages for a share of a buffer that starts on one: those that begin in it.
+pub(crate) fn rounded_to_pages(bytes: &Range<usize>) -> Range<usize> {
+    let page = page();
+    let up = |at: usize| at.checked_next_multiple_of(page).unwrap_or(at);
+    up(bytes.start)..up(bytes.end)
 }
 
 // SAFETY: the memory is owned; buffers refer to parts of it that don't overlap.
@@ -150,13 +230,27 @@ unsafe impl Sync for Chunk {}
 impl Chunk {
     const LINES: usize = CHUNK / LINE;
 
-    fn new() -> Option<Chunk> {
-        let layout = layout(Chunk::LINES)?;
+    fn new(lines: usize) -> Option<Chunk> {
+        let layout = layout(lines).filter(|layout| layout.size() > 0)?;
         // SAFETY: the layout's size is not zero.
         let start = NonNull::new(unsafe { alloc(layout) }.cast::<Line>())?;
-        // SAFETY: so many lines were allocated, and nothing else refers to them.
-        prefer_huge_pages(unsafe { std::slice::from_raw_parts_mut(room(start), Chunk::LINES) });
-        Some(Chunk { start })
+        Some(Chunk { start, lines })
+    }
+
+    /// All of it, as long as no buffer has been cut from it.
+    fn room(&mut self) -> &mut [MaybeUninit<Line>] {
+        // SAFETY: so many lines were allocated, and nothing else refers to them: who has buffers of a chunk shares it.
+        unsafe { std::slice::from_raw_parts_mut(room(self.start), self.lines) }
+    }
+
+    /// Leaves what it holds, which nothing refers to, and lets it lie on small pages unless somebody prefers others.
+    fn forget_pages(&mut self) {
+        #[cfg(all(target_os = "linux", not(miri)))]
+        for advice in [libc::MADV_DONTNEED, libc::MADV_NOHUGEPAGE] {
+            let room = self.room();
+            // SAFETY: the range is the chunk, whole huge pages of which no value is kept.
+            unsafe { libc::madvise(room.as_mut_ptr().cast(), size_of_val(room), advice) };
+        }
     }
 
     /// So many lines, at most [`Chunk::LINES`], that no other buffer has, and the chunk that they are part of.
@@ -167,7 +261,11 @@ impl Chunk {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let (chunk, from) = match open.0.upgrade().filter(|_| lines <= Chunk::LINES - open.1) {
             Some(chunk) => (chunk, open.1),
-            None => (Arc::new(Chunk::new()?), 0),
+            None => {
+                let mut chunk = Chunk::new(Chunk::LINES)?;
+                prefer_huge_pages(chunk.room());
+                (Arc::new(chunk), 0)
+            }
         };
         *open = (Arc::downgrade(&chunk), from + lines);
         // SAFETY: `from + lines` is at most the number of lines of the chunk.
@@ -195,7 +293,7 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        if let Some(layout) = layout(Chunk::LINES) {
+        if let Some(layout) = layout(self.lines) {
             // SAFETY: `new` allocated it with this layout, and no buffer is left that refers to it.
             unsafe { dealloc(self.start.as_ptr().cast(), layout) };
         }
@@ -289,6 +387,37 @@ mod tests {
                 assert!(is_filled(buffer, i + round), "buffer {i}");
             }
         }
+        Ok(())
+    }
+
+    /// On a machine with one node all lies there; what is looked at is that shares of any size leave every byte zero and the buffer's own.
+    #[test]
+    fn placed_buffers_are_zero_wherever_their_shares_end() -> Result<(), Error> {
+        let cpus: Vec<usize> =
+            core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+        let size = if cfg!(miri) { 70_000 } else { 5 << 20 };
+        for (len, ends) in [
+            (size, vec![size / 2, size]),
+            (size + 17, vec![1, 5000, size + 17]),
+            (SHARED.start, vec![SHARED.start]),
+            // Shares that end too early, too late, or are none.
+            (size, vec![100]),
+            (size, vec![size, 9 * size, 9 * size]),
+            (size, vec![]),
+            (1000, vec![500, 1000]),
+        ] {
+            let starts = std::iter::once(0).chain(ends.iter().copied());
+            let shares: Vec<(Range<usize>, &[usize])> =
+                starts.zip(&ends).map(|(start, end)| (start..*end, cpus.as_slice())).collect();
+            let mut first = Aligned::<u8>::placed(len, &shares)?;
+            assert_eq!((first.len(), first.as_ptr() as usize % LINE), (len, 0));
+            assert!(is_filled(&first, 0), "{ends:?}");
+            first.fill(7);
+            let second = Aligned::<u8>::placed(len, &shares)?;
+            assert!(is_filled(&second, 0) && is_filled(&first, 7), "{ends:?}");
+        }
+        assert!(matches!(Aligned::<f32>::placed(usize::MAX, &[]), Err(Error::TooLarge { .. })));
+        assert!(matches!(Aligned::<u8>::placed(usize::MAX - 64, &[]), Err(Error::OutOfMemory { .. })));
         Ok(())
     }
 

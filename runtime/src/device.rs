@@ -1,15 +1,17 @@
 //! Devices by name, and what this processor is.
 
-mod cores;
 mod name;
+mod topology;
 
 pub use name::Device;
+pub use topology::{Node, SharedCache, Topology};
 
 use crate::error::Error;
 use crate::names;
 use gristmill_spec::vocab::{Arch, DeviceKind, Feature, FeatureSet};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::__cpuid;
+use std::path::Path;
 use std::sync::OnceLock;
 
 /// Sizes of one core's view of the caches in bytes; `None` where the system does not say.
@@ -42,9 +44,25 @@ pub struct CpuProfile {
     pub caches: Caches,
     /// Products of one token prefetch weights. Not where the hardware's prefetchers were measured to do better alone: AMD's Zen 4.
     pub prefetch: bool,
+    /// Where the processors that this program may use, caches and memory are.
+    pub topology: Topology,
 }
 
 impl Caches {
+    /// Those of one processor.
+    fn seen_by(cpu: Option<usize>, topology: &Topology) -> Caches {
+        let size = |level: u32| {
+            let cache = topology.caches.iter().find(|cache| {
+                cache.level == level
+                    && !cache.instructions
+                    && cpu.is_some_and(|cpu| cache.cpus.contains(&cpu))
+            });
+            cache.and_then(|cache| cache.bytes)
+        };
+        // Levels beyond the third play no part in tiling.
+        Caches { l1d: size(1), l2: size(2), l3: size(3) }
+    }
+
     /// The last level that the system tells of.
     pub fn last_level(&self) -> Option<usize> {
         self.l3.or(self.l2)
@@ -63,12 +81,19 @@ impl CpuProfile {
         static PROFILE: OnceLock<CpuProfile> = OnceLock::new();
         PROFILE.get_or_init(|| {
             let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+            let allowed: Vec<usize> =
+                core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+            let all = Topology::read(Path::new(topology::SYSTEM));
+            let caches =
+                Caches::seen_by(all.caches.iter().flat_map(|cache| &cache.cpus).min().copied(), &all);
+            let topology = all.restricted_to(&allowed);
             CpuProfile {
                 arch: ARCH,
                 features: Feature::ALL.iter().copied().filter(|feature| has(*feature)).collect(),
                 cores,
-                physical_cores: cores::physical(cores),
-                caches: caches(),
+                physical_cores: physical(cores, &topology),
+                caches,
+                topology,
                 prefetch: !zen4(),
             }
         })
@@ -76,7 +101,15 @@ impl CpuProfile {
 
     /// A processor that has just these features, for asking what would be chosen there.
     pub fn pretend(arch: Arch, features: FeatureSet) -> CpuProfile {
-        CpuProfile { arch, features, cores: 1, physical_cores: 1, caches: Caches::default(), prefetch: true }
+        CpuProfile {
+            arch,
+            features,
+            cores: 1,
+            physical_cores: 1,
+            caches: Caches::default(),
+            prefetch: true,
+            topology: Topology::default(),
+        }
     }
 }
 
@@ -148,42 +181,13 @@ fn has(_: Feature) -> bool {
     false
 }
 
-#[cfg(target_os = "linux")]
-fn caches() -> Caches {
-    let mut caches = Caches::default();
-    for index in 0..16 {
-        let read = |what: &str| {
-            std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{what}"))
-        };
-        let (Ok(level), Ok(kind), Ok(size)) = (read("level"), read("type"), read("size")) else { break };
-        let size = size_in_bytes(size.trim());
-        match (level.trim(), kind.trim()) {
-            ("1", "Data" | "Unified") => caches.l1d = size,
-            ("2", "Data" | "Unified") => caches.l2 = size,
-            ("3", "Data" | "Unified") => caches.l3 = size,
-            // Instruction caches and levels beyond the third play no part in tiling.
-            _ => {}
-        }
+/// Physical cores that have at least one of `threads` hardware threads; `threads` where the system does not say which share a
+/// core.
+fn physical(threads: usize, topology: &Topology) -> usize {
+    match topology.cores.len() {
+        0 => threads,
+        cores => cores.clamp(1, threads.max(1)),
     }
-    caches
-}
-
-#[cfg(not(target_os = "linux"))]
-fn caches() -> Caches {
-    Caches::default()
-}
-
-/// `48K`, `1024K`, `32M` as the kernel writes them.
-#[cfg(any(target_os = "linux", test))]
-fn size_in_bytes(text: &str) -> Option<usize> {
-    let (digits, unit) = match text.as_bytes().last()? {
-        b'K' => (&text[..text.len() - 1], 1 << 10),
-        b'M' => (&text[..text.len() - 1], 1 << 20),
-        b'G' => (&text[..text.len() - 1], 1 << 30),
-        b'0'..=b'9' => (text, 1),
-        _ => return None,
-    };
-    digits.parse::<usize>().ok()?.checked_mul(unit)
 }
 
 impl std::str::FromStr for Device {
@@ -251,14 +255,41 @@ mod tests {
         assert_eq!(CpuProfile::detect().prefetch, !zen4);
     }
 
+    fn cores(cores: &[&[usize]]) -> Topology {
+        Topology { cores: cores.iter().map(|core| core.to_vec()).collect(), ..Topology::default() }
+    }
+
     #[test]
-    fn sizes() {
-        assert_eq!(size_in_bytes("48K"), Some(48 << 10));
-        assert_eq!(size_in_bytes("32M"), Some(32 << 20));
-        assert_eq!(size_in_bytes("512"), Some(512));
-        assert_eq!(size_in_bytes("K"), None);
-        assert_eq!(size_in_bytes(""), None);
-        assert_eq!(size_in_bytes("12X"), None);
+    fn threads_of_one_core_count_once() {
+        let smt = cores(&[&[0, 4], &[1, 5]]);
+        assert_eq!(physical(4, &smt), 2);
+        assert_eq!(physical(2, &smt.clone().restricted_to(&[0, 4])), 1);
+        assert_eq!(physical(3, &cores(&[&[0], &[1], &[2]])), 3);
+        assert_eq!(physical(1, &smt), 1, "no more than threads");
+        assert_eq!(physical(3, &Topology::default()), 3, "the system does not say");
+        assert_eq!(physical(0, &smt), 1);
+    }
+
+    #[test]
+    fn caches_are_those_of_one_processor() {
+        let cache = |level, instructions, bytes, cpus: &[usize]| SharedCache {
+            level,
+            instructions,
+            bytes: Some(bytes),
+            cpus: cpus.to_vec(),
+        };
+        let caches = vec![
+            cache(1, false, 48, &[0]),
+            cache(1, true, 32, &[0]),
+            cache(1, false, 96, &[1]),
+            cache(2, false, 1000, &[0]),
+            cache(3, false, 9000, &[0, 1]),
+        ];
+        let topology = Topology { caches, ..Topology::default() };
+        let seen = |cpu| Caches::seen_by(cpu, &topology);
+        assert_eq!(seen(Some(0)), Caches { l1d: Some(48), l2: Some(1000), l3: Some(9000) });
+        assert_eq!(seen(Some(1)), Caches { l1d: Some(96), l2: None, l3: Some(9000) });
+        assert_eq!(seen(None), Caches::default());
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! Into how many parts a job goes: pure arithmetic, so that a test can model machines that are not there.
+//! Into how many parts a job goes, and whose they are: pure arithmetic, so that a test can model machines that are not there.
+
+use std::ops::Range;
 
 /// Parts handed out for each thread, so that a thread that the system held up is helped by the others.
 pub(crate) const PARTS_PER_THREAD: usize = 4;
@@ -9,8 +11,8 @@ const ROWS_PER_GRANULE: usize = 64;
 /// Into how many parts a job goes that can be cut in `granules` pieces of equal cost and is worth `wanted` parts, on so many
 /// threads; at least 1.
 ///
-/// Whoever is free takes the next part, so the number of parts is a multiple of the threads that get some: otherwise the
-/// last round keeps a few of them busy and the others waiting. Where fewer threads are done as early, since pieces can't
+/// Each thread has parts of its own, and whoever has done his takes those of others, so the number of parts is a multiple of the
+/// threads that get some: otherwise the last round keeps a few of them busy and the others waiting. Where fewer threads are done as early, since pieces can't
 /// be cut, there are parts for these alone.
 pub(crate) fn parts(threads: usize, wanted: usize, granules: usize) -> usize {
     let most = threads.min(wanted).min(granules).max(1);
@@ -29,29 +31,71 @@ pub(crate) fn granule_rows(n: usize, panel: usize, parts: usize, threads: usize)
     if n / wide >= parts && longest(wide) <= longest(panel) { wide } else { panel }
 }
 
+/// How many of `threads` threads have parts of their own, of `parts` parts: where fewer threads are done as early, these alone, as
+/// [`parts`] meant it.
+pub(crate) fn places(parts: usize, threads: usize) -> usize {
+    let rounds = parts.div_ceil(threads.max(1)).max(1);
+    if parts.is_multiple_of(rounds) { parts / rounds } else { parts.min(threads.max(1)) }
+}
+
+/// Of `pieces` in a row, those that a place has of `places`: as many for each, the last ones one more where that does not come out even.
+/// The same whatever the pieces are cut into afterwards, so that a thread has the same rows of a matrix in each run on as many threads.
+pub(crate) fn of_place(pieces: usize, places: usize, place: usize) -> Range<usize> {
+    let places = places.max(1);
+    let (each, more) = (pieces / places, pieces % places);
+    let start = |place: usize| place * each + (place + more).saturating_sub(places);
+    start(place)..start(place + 1)
+}
+
+/// Rows of a matrix of `n` that a place has of `places`, in pieces of `granule`.
+pub(crate) fn rows_of_place(n: usize, granule: usize, places: usize, place: usize) -> Range<usize> {
+    let granules = of_place(n.div_ceil(granule.max(1)), places, place);
+    granules.start.saturating_mul(granule).min(n)..granules.end.saturating_mul(granule).min(n)
+}
+
+/// Which of `threads` threads has a place of a job of `places`: the first ones, on several NUMA nodes as many of each.
+pub(crate) fn thread_at(place: usize, places: usize, threads: usize, several_nodes: bool) -> usize {
+    match several_nodes {
+        // Numbers below 2^16.
+        true => place * threads / places.max(1),
+        false => place,
+    }
+}
+
+/// The place of a thread, if it has one.
+pub(crate) fn place_of(thread: usize, places: usize, threads: usize, several_nodes: bool) -> Option<usize> {
+    let place = match several_nodes {
+        true => (thread * places).div_ceil(threads.max(1)),
+        false => thread,
+    };
+    (place < places && thread_at(place, places, threads, several_nodes) == thread).then_some(place)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::threads::split_range;
 
-    /// Rows that the busiest of `threads` threads has computed when a matrix is done, where each takes the next part when it
-    /// is free and a row takes as long on each.
+    /// Rows that the busiest of `threads` threads computes, where each does its own parts and a row takes as long on each: who helps
+    /// another only shortens that.
     fn model(n: usize, panel: usize, wanted: usize, threads: usize) -> usize {
         let granule = granule_rows(n, panel, threads * PARTS_PER_THREAD, threads);
         let granules = n.div_ceil(granule);
         let parts = parts(threads, wanted, granules);
-        let mut busy = vec![0usize; threads];
-        let mut rest = 0..granules;
-        for part in 0..parts {
-            let (piece, after) = split_range(rest, 1, parts - part);
-            rest = after;
-            let rows = (piece.end * granule).min(n) - (piece.start * granule).min(n);
+        let places = places(parts, threads);
+        assert_eq!(parts % places, 0, "each has as many parts");
+        let mut longest = 0;
+        let mut next = 0;
+        for place in 0..places {
+            let own = of_place(granules, places, place);
+            assert_eq!(own.start, next, "granules follow one another");
+            next = own.end;
+            let own_parts = of_place(parts, places, place).len();
+            assert!((1..=own.len()).contains(&own_parts), "no part is empty");
             // A panel is computed whole.
-            let free = (0..threads).min_by_key(|thread| busy[*thread]).expect("a thread");
-            busy[free] += rows.next_multiple_of(panel);
+            longest = longest.max(rows_of_place(n, granule, places, place).len().next_multiple_of(panel));
         }
-        assert!(rest.is_empty(), "{n} rows on {threads} threads: {rest:?} left");
-        busy.into_iter().max().unwrap_or(0)
+        assert_eq!(next, granules, "{n} rows on {threads} threads");
+        longest
     }
 
     /// Rows of matrices of known models, and some that nothing divides.
@@ -102,5 +146,141 @@ mod tests {
             assert!(parts(threads, wanted, granules) >= 1);
         }
         assert_eq!(parts(usize::MAX, usize::MAX, usize::MAX), usize::MAX);
+    }
+
+    /// What a place has when the first of so many are cut off one after the other, each its share of what is left.
+    #[test]
+    fn a_place_has_its_share() {
+        for pieces in 0..200 {
+            for places in 1..=40 {
+                let mut rest = 0..pieces;
+                for place in 0..places {
+                    let (own, after) = crate::threads::split_range(rest, 1, places - place);
+                    assert_eq!(of_place(pieces, places, place), own, "{pieces} {places} {place}");
+                    rest = after;
+                }
+            }
+        }
+        assert_eq!(of_place(5, 0, 0), 0..5);
+    }
+
+    #[test]
+    fn as_many_threads_have_parts_as_are_done_early() {
+        // Twelve parts for six of eight threads; 13 items can't be dealt out evenly.
+        assert_eq!(
+            [places(12, 8), places(36, 10), places(13, 8), places(5, 8), places(32, 8)],
+            [6, 9, 8, 5, 8]
+        );
+        assert_eq!([places(0, 8), places(7, 0), places(7, 1)], [0, 1, 1]);
+    }
+
+    #[test]
+    fn every_place_has_one_thread_and_places_of_nodes_are_even() {
+        for threads in 1..=130 {
+            for places in 1..=threads {
+                for several in [false, true] {
+                    let at: Vec<usize> =
+                        (0..places).map(|place| thread_at(place, places, threads, several)).collect();
+                    assert_eq!(at[0], 0);
+                    assert!(at.is_sorted_by(|a, b| a < b) && at[places - 1] < threads);
+                    let places_of = (0..threads).map(|thread| place_of(thread, places, threads, several));
+                    for (thread, place) in places_of.enumerate() {
+                        assert_eq!(at.iter().position(|at| *at == thread), place, "{threads} {places}");
+                    }
+                    // Of both halves of the threads.
+                    let first = at.iter().filter(|thread| **thread < threads.div_ceil(2)).count();
+                    assert!(
+                        !several || first.abs_diff(places.div_ceil(2)) <= 1,
+                        "{threads} {places} {first}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Rows of a matrix, piece by piece, each with the node of the thread whose it is first, in a product of `m` tokens with `k` values.
+    fn nodes_of_rows(
+        [m, n, k]: [usize; 3],
+        panel: usize,
+        threads: usize,
+        nodes: usize,
+    ) -> Vec<(Range<usize>, usize)> {
+        let granule = granule_rows(n, panel, threads * PARTS_PER_THREAD, threads);
+        // A part of at least 2^19 multiply-accumulates, as `Threads` has it.
+        let parts = parts(threads, (m * n * k) >> 19, n.div_ceil(granule));
+        let places = places(parts, threads);
+        let mut of_rows: Vec<(Range<usize>, usize)> = Vec::new();
+        for place in 0..places {
+            let node = thread_at(place, places, threads, nodes > 1) * nodes / threads;
+            let rows = rows_of_place(n, granule, places, place);
+            assert_eq!(rows.start, of_rows.last().map_or(0, |(before, _)| before.end));
+            of_rows.push((rows, node));
+        }
+        assert_eq!(of_rows.last().map(|(rows, _)| rows.end), Some(n));
+        of_rows
+    }
+
+    /// Rows that are on one node in `placed` and on another in `read`.
+    fn rows_apart(placed: &[(Range<usize>, usize)], read: &[(Range<usize>, usize)]) -> usize {
+        let pairs = placed.iter().flat_map(|from| read.iter().map(move |by| (from, by)));
+        let apart = pairs.filter(|((_, from), (_, by))| from != by);
+        apart.map(|((a, _), (b, _))| a.end.min(b.end).saturating_sub(a.start.max(b.start))).sum()
+    }
+
+    /// Weights lie on the nodes of the threads that read them for one token. Without stealing, nobody reads another node's memory, whatever
+    /// the number of tokens, where as many threads work on the product; where fewer are worth it for one token, next to nobody does.
+    #[test]
+    fn rows_are_read_from_the_memory_that_is_near() {
+        let mut same = 0;
+        for (n, k) in ROWS
+            .iter()
+            .skip(if cfg!(miri) { ROWS.len() - 1 } else { 0 })
+            .flat_map(|n| [(*n, 2560), (*n, 14_336)])
+        {
+            for panel in [16, 32, 64] {
+                for (nodes, threads) in
+                    [1, 2, 8].into_iter().flat_map(|nodes| [1, 4, 12].map(|of_each| (nodes, nodes * of_each)))
+                {
+                    let placed = nodes_of_rows([1, n, k], panel, threads, nodes);
+                    for m in [1, 2, 16, 512] {
+                        let reads = nodes_of_rows([m, n, k], panel, threads, nodes);
+                        let remote = rows_apart(&placed, &reads);
+                        let case =
+                            format!("{m} tokens, {n}x{k} in {panel}, {threads} threads on {nodes} nodes");
+                        let granules =
+                            n.div_ceil(granule_rows(n, panel, threads * PARTS_PER_THREAD, threads));
+                        let count = |m: usize| places(parts(threads, (m * n * k) >> 19, granules), threads);
+                        if m == 1 || nodes == 1 || count(m) == count(1) {
+                            assert_eq!(remote, 0, "{case}");
+                            same += usize::from(m > 1 && nodes > 1);
+                        }
+                        // Where all nodes have threads that work on it.
+                        if count(1).is_multiple_of(nodes) && count(m).is_multiple_of(nodes) {
+                            let most =
+                                nodes * granule_rows(n, panel, threads * PARTS_PER_THREAD, threads) * nodes;
+                            assert!(
+                                remote <= most,
+                                "{case}: {remote} rows, from {} to {}",
+                                count(1),
+                                count(m)
+                            );
+                        }
+                    }
+                    let granule = granule_rows(n, panel, threads * PARTS_PER_THREAD, threads);
+                    if places(parts(threads, (n * k) >> 19, n.div_ceil(granule)), threads) == threads {
+                        // All threads have some, so each node has its share but for a granule a thread.
+                        let has = |node: usize| -> usize {
+                            placed.iter().filter(|of| of.1 == node).map(|of| of.0.len()).sum()
+                        };
+                        let least = n / nodes - (threads / nodes) * granule.min(n / threads);
+                        assert!(
+                            (0..nodes).all(|node| has(node) > least),
+                            "{n}x{k}, {threads} threads, {nodes}"
+                        );
+                    }
+                }
+            }
+        }
+        assert!(same > if cfg!(miri) { 20 } else { 500 }, "{same}");
     }
 }

@@ -28,16 +28,19 @@
 //! # Ok::<(), gristmill_runtime::Error>(())
 //! ```
 
+mod affinity;
 mod aligned;
 mod division;
 mod fork;
 mod from_memory;
 mod held_once;
+mod homes;
 mod launch;
 mod memory;
 mod names;
 mod output;
 mod packed_size;
+mod placement;
 mod plain;
 mod pool;
 mod product;
@@ -45,6 +48,7 @@ mod quantized_buf;
 mod sizes;
 mod split;
 mod sync;
+mod thread_use;
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -86,7 +90,7 @@ pub mod workspace;
 pub use activations::{Input, NonFinite, QuantizedActivations};
 pub use aligned::prefer_huge_pages;
 pub use decide::{Decision, Prepared};
-pub use device::{CpuProfile, Device};
+pub use device::{CpuProfile, Device, Topology};
 pub use error::Error;
 pub use executor::Executor;
 #[cfg(feature = "rayon")]
@@ -104,6 +108,7 @@ pub use linear::{DivideOptions, DividedLinear, DividedPart, LostGpu, Shares};
 pub use linear::{GuardOptions, GuardedLinear, LayerMemory, Linear, LinearOptions, Policy};
 pub use memory::ProductMemory;
 pub use output::Output;
+pub use placement::{NodeBytes, Placement};
 pub use product::{Batch, Product};
 pub use prologue::{GateFunction, Prologue, PrologueInput, Rows};
 pub use quantized_buf::QuantizedBuf;
@@ -112,6 +117,7 @@ pub use receipt::{Receipt, Recording};
 pub use recovery::{Quarantine, Quarantined, Recovery, RecoveryStep};
 pub use registry::Registry;
 pub use request::{Packings, PrecisionMode, Request, Restrict, Shape};
+pub use thread_use::ThreadUse;
 pub use threads::{MAX_THREADS, ThreadOptions, Threads};
 pub use tuning::Tuning;
 pub use weights::{PackedMatrix, QuantizedMatrix};

@@ -8,6 +8,7 @@ use crate::receipt::FallbackNote;
 use crate::recovery::Recovery;
 use crate::registry::{Entry, Registry};
 use crate::request::Shape;
+use crate::thread_use::ThreadUse;
 use gristmill_spec::vocab::Op;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +22,12 @@ pub trait Observer: Send + Sync {
     /// Whether the time of a launch that begins now is wanted. Two readings of the clock are taken for it. Only kernels of the
     /// processor are asked for: a GPU's times would have to be waited for.
     fn wants_time(&self, registry: &'static Registry, index: usize, shape: Shape) -> bool;
+
+    /// Whether the use of threads is wanted of the launches whose time is: two readings of the clock more for each part of a job, and an
+    /// allocation for each job. Not, unless an observer says so.
+    fn wants_threads(&self) -> bool {
+        false
+    }
 
     /// A launch has ended, on a GPU has been enqueued. Launches in a graph come each time that the graph is launched.
     fn launched(&self, launch: &Launch);
@@ -51,6 +58,8 @@ pub struct Launch {
     pub bytes_out: usize,
     /// Wall time, where it was taken.
     pub time: Option<Duration>,
+    /// How its threads were used, where that was wanted. Products that were launched together in a [`Batch`](crate::Batch) have none.
+    pub threads: Option<ThreadUse>,
     /// Whether it ended in a fault of its input: a number that is not finite, an invalid code, a scale that overflows. `None` on a
     /// GPU, where that is known only later.
     pub fault: Option<bool>,

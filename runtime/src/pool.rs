@@ -4,8 +4,14 @@
 //! the very processor that the waking one is busy on. So workers look for the next job for a while before they
 //! sleep, and the calling thread never waits for one to wake up: it takes parts itself until none is left, then
 //! closes the job and waits only for those who are in the middle of a part. Sleepers are woken in a tree, as many as there are
-//! parts for: the calling thread wakes two, each of them two more. (docs/architecture.md has the comparison with other pools.)
+//! parts for: the calling thread wakes two, each of them two more.
+//!
+//! Each thread begins with parts of its own, the same ones in each job of as many parts, so that it finds in its caches, and on
+//! several NUMA nodes in its own memory, what it read the time before. Who has done them takes what others have not begun, those of
+//! its own node first. (docs/architecture.md has the comparison with other pools.)
 
+use crate::affinity::stay_on;
+use crate::division::{of_place, place_of, places, thread_at};
 use crate::fork::Process;
 use crate::sync::{
     AtomicBool, AtomicU64, AtomicUsize, Builder, Cell, JoinHandle, Ordering, SPINS, Thread, WAKES, channel,
@@ -16,20 +22,34 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Processors that the systems' sets of processors have places for.
-const NUMBERED_CPUS: usize = if cfg!(windows) { 64 } else { 1024 };
-
 /// [`Shared::state`]: workers inside the job in the low bits, then whether it may be entered, then its number.
 const INSIDE: u64 = OPEN - 1;
 const OPEN: u64 = 1 << 16;
 const NUMBER: u64 = OPEN << 1;
 
+/// [`Shared::begun`]: the bits below a job's number.
+const TIMES: u64 = NUMBER - 1;
+
 /// The most workers that a pool may have: as many as can be counted inside a job.
 pub(crate) const MOST_WORKERS: u64 = INSIDE;
 
-/// Keeps the calling thread on processor `cpu`; `false` if this program may not use it.
-pub(crate) fn pin(cpu: usize) -> bool {
-    cpu < NUMBERED_CPUS && core_affinity::set_for_current(core_affinity::CoreId { id: cpu })
+/// Where the threads of a pool are to be.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seats {
+    /// For each worker the processors that it stays on; where there is none, it runs where the system puts it.
+    pub(crate) workers: Vec<Seat>,
+    /// The NUMA node of each thread, the calling one first, those of a node side by side unless somebody wants it otherwise. Empty: all are
+    /// on one.
+    pub(crate) nodes: Vec<usize>,
+}
+
+/// Where a worker is to be.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seat {
+    /// Processors; none: anywhere.
+    pub(crate) cpus: Vec<usize>,
+    /// Whether a pool without it is none.
+    pub(crate) must: bool,
 }
 
 /// What workers do with a part.
@@ -65,8 +85,12 @@ struct Shared {
     state: Padded<AtomicU64>,
     /// The job. Written only by the holder of `taken` while the job is closed and nobody inside.
     job: Cell<Option<Job>>,
-    /// The next part that nobody has begun.
-    next: Padded<AtomicUsize>,
+    /// For each place the number of the last job in which a part of its own was begun, and in the low bits how often one was.
+    begun: Box<[Padded<AtomicU64>]>,
+    /// Places that have parts which nobody has begun.
+    left: Padded<AtomicUsize>,
+    /// As [`Seats::nodes`].
+    nodes: Box<[usize]>,
     /// A caller has a job here.
     taken: Padded<AtomicBool>,
     /// A part ended in a panic.
@@ -87,6 +111,8 @@ struct Shared {
 struct Job {
     work: *const Work<'static>,
     parts: usize,
+    /// Threads that have parts of their own.
+    places: usize,
 }
 
 // SAFETY: `job` is written by one caller while the job is closed and no worker inside, and read by workers only
@@ -103,16 +129,18 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Pool {
-    /// Starts `workers` workers, no more than [`MOST_WORKERS`], each pinned to the processor that `cpus` has for it, if it has one.
+    /// Starts `workers` workers, no more than [`MOST_WORKERS`], on their seats.
     ///
     /// # Errors
     /// What the system said, if it refused a thread or a processor.
-    pub(crate) fn new(workers: usize, cpus: &[usize], spin: Duration) -> Result<Pool, String> {
+    pub(crate) fn new(workers: usize, seats: &Seats, spin: Duration) -> Result<Pool, String> {
         let shared = Arc::new(Shared {
             process: Process::this()?,
             state: Padded(AtomicU64::new(0)),
             job: Cell::new(None),
-            next: Padded(AtomicUsize::new(0)),
+            begun: (0..workers + 1).map(|_| Padded(AtomicU64::new(0))).collect(),
+            left: Padded(AtomicUsize::new(0)),
+            nodes: seats.nodes.as_slice().into(),
             taken: Padded(AtomicBool::new(false)),
             panicked: AtomicBool::new(false),
             asleep: (0..workers).map(|_| Padded(AtomicBool::new(false))).collect(),
@@ -125,18 +153,18 @@ impl Pool {
         // Dropped on an error, which ends the workers that have started.
         let mut pool = Pool { shared, workers: Vec::with_capacity(workers) };
         for index in 0..workers {
-            let cpu = cpus.get(index).copied();
+            let seat = seats.workers.get(index).cloned().unwrap_or_default();
+            let cpu = seat.cpus.first().copied().unwrap_or_default();
             let shared = Arc::clone(&pool.shared);
             let (tell, told) = channel();
             let run = move || {
                 // The caller waits for this word; were it gone, there would be nobody to tell.
-                let _ = tell.send(cpu.is_none_or(pin));
+                let _ = tell.send(seat.cpus.is_empty() || stay_on(&seat.cpus) || !seat.must);
                 shared.serve(index);
             };
             let thread = Builder::new().name(format!("gristmill-{}", index + 1)).spawn(run);
             pool.workers.push(thread.map_err(|error| error.to_string())?);
             if !told.recv().unwrap_or(false) {
-                let cpu = cpu.unwrap_or_default();
                 return Err(format!("processor {cpu} is not one that this program may use"));
             }
         }
@@ -173,16 +201,16 @@ impl Pool {
         let work: *const Work<'_> = work;
         // SAFETY: only the lifetime changes; `Closing` sees to it that nobody uses it after this call.
         let work: *const Work<'static> = unsafe { std::mem::transmute(work) };
-        let job = Job { work, parts };
+        let job = Job { work, parts, places: places(parts, shared.begun.len()) };
         // SAFETY: the job is closed with nobody inside, since `taken` was free, and it is ours now.
         shared.job.with_mut(|place| unsafe { *place = Some(job) });
-        shared.next.store(0, Ordering::Relaxed);
-        shared.wanted.store(parts, Ordering::Relaxed);
-        let number = shared.state.load(Ordering::Relaxed) & !(OPEN | INSIDE);
+        shared.left.store(job.places, Ordering::Relaxed);
+        shared.wanted.store(job.places, Ordering::Relaxed);
+        let number = (shared.state.load(Ordering::Relaxed) & !(OPEN | INSIDE)).wrapping_add(NUMBER);
         let closing = Closing(shared);
-        shared.state.store(number.wrapping_add(NUMBER) | OPEN, Ordering::SeqCst);
+        shared.state.store(number | OPEN, Ordering::SeqCst);
         shared.wake(CALLER);
-        shared.take_parts(&job);
+        shared.take_parts(&job, number, CALLER);
         drop(closing);
     }
 }
@@ -251,7 +279,7 @@ fn pause(spins: &mut u32) {
     }
 }
 
-/// The calling thread's place in the tree in which threads are woken; that of worker `index` is `index + 1`.
+/// The calling thread's number, and its place in every job; the number of worker `index` is `index + 1`.
 const CALLER: usize = 0;
 
 /// Workers that the thread of this place wakes, among `workers`.
@@ -261,20 +289,31 @@ fn woken_by(place: usize, workers: usize) -> Range<usize> {
 }
 
 impl Shared {
-    /// Wakes the sleepers that the thread of this place is to wake, of those that have something to do.
-    fn wake(&self, place: usize) {
+    /// Which thread has a place.
+    fn thread_at(&self, place: usize, places: usize) -> usize {
+        thread_at(place, places, self.begun.len(), !self.nodes.is_empty())
+    }
+
+    /// The place of a thread, if it has one.
+    fn place_of(&self, thread: usize, places: usize) -> Option<usize> {
+        place_of(thread, places, self.begun.len(), !self.nodes.is_empty())
+    }
+
+    /// Wakes the sleepers that this thread is to wake, of those that have something to do.
+    fn wake(&self, thread: usize) {
         let Some(workers) = self.workers.get() else { return };
-        let wanted = match self.awake.load(Ordering::Relaxed) {
-            0 => self.wanted.load(Ordering::Relaxed).saturating_sub(1).min(workers.len()),
-            _ => workers.len(),
+        let places = match self.awake.load(Ordering::Relaxed) {
+            0 => self.wanted.load(Ordering::Relaxed).min(workers.len() + 1),
+            _ => workers.len() + 1,
         };
-        let mine = woken_by(place, wanted);
+        let Some(place) = self.place_of(thread, places) else { return };
+        let mine = woken_by(place, places.saturating_sub(1));
         if mine.is_empty() {
             return;
         }
         // With the fence in `sleep`: either we see the flag, or the worker sees the job (or `awake`) that we have seen or made.
         fence(Ordering::SeqCst);
-        for index in mine {
+        for index in mine.map(|index| self.thread_at(index + 1, places) - 1) {
             if let (Some(worker), Some(asleep)) = (workers.get(index), self.asleep.get(index))
                 && asleep.load(Ordering::Relaxed)
             {
@@ -283,16 +322,55 @@ impl Shared {
         }
     }
 
-    /// Does parts until none is left.
-    fn take_parts(&self, job: &Job) {
-        // SAFETY: the caller is inside the job, or is who made it; so the work is alive.
-        let work = unsafe { &*job.work };
-        loop {
-            let part = self.next.fetch_add(1, Ordering::Relaxed);
-            if part >= job.parts {
+    /// Does the parts of this thread, then those that others have not begun, until none is left. A thread without a place has
+    /// nothing to do: there are parts enough for those that have one, and who has done his helps the others.
+    fn take_parts(&self, job: &Job, number: u64, thread: usize) {
+        let Some(place) = self.place_of(thread, job.places) else { return };
+        self.take_parts_of(place, job, number);
+        let node = |place: usize| self.nodes.get(self.thread_at(place, job.places));
+        for of_my_node in [true, false] {
+            for other in (place + 1..job.places).chain(0..place) {
+                if self.left.load(Ordering::Relaxed) == 0 {
+                    return;
+                }
+                if (node(other) == node(place)) == of_my_node {
+                    self.take_parts_of(other, job, number);
+                }
+            }
+            if self.nodes.is_empty() {
                 return;
             }
-            work(part);
+        }
+    }
+
+    /// Does parts of one place until all of them were begun.
+    fn take_parts_of(&self, place: usize, job: &Job, number: u64) {
+        let Some(begun) = self.begun.get(place) else { return };
+        // SAFETY: the caller is inside the job, or is who made it; so the work is alive.
+        let work = unsafe { &*job.work };
+        let own = of_place(job.parts, job.places, place);
+        // As many at a time as make their number fit into the low bits: one, in any job whose parts are worth it.
+        let at_once = own.len().div_ceil(TIMES as usize).max(1);
+        let times = own.len().div_ceil(at_once) as u64;
+        let mut seen = begun.load(Ordering::Relaxed);
+        loop {
+            // What another job has left stands for nothing.
+            let before = if seen & !TIMES == number { seen & TIMES } else { 0 };
+            if before >= times {
+                return;
+            }
+            // Relaxed: only who takes which part is decided here; what parts write is ordered by `state`.
+            let taken = number | (before + 1);
+            if let Err(now) = begun.compare_exchange_weak(seen, taken, Ordering::Relaxed, Ordering::Relaxed) {
+                seen = now;
+                continue;
+            }
+            if before + 1 == times {
+                self.left.fetch_sub(1, Ordering::Relaxed);
+            }
+            let first = own.start + before as usize * at_once;
+            (first..(first + at_once).min(own.end)).for_each(work);
+            seen = begun.load(Ordering::Relaxed);
         }
     }
 
@@ -305,7 +383,7 @@ impl Shared {
                 self.wake(index + 1);
                 // SAFETY: written before the job was opened, and not again before we leave.
                 if let Some(job) = self.job.with(|place| unsafe { *place })
-                    && catch_unwind(AssertUnwindSafe(|| self.take_parts(&job))).is_err()
+                    && catch_unwind(AssertUnwindSafe(|| self.take_parts(&job, number, index + 1))).is_err()
                 {
                     self.panicked.store(true, Ordering::Relaxed);
                 }
@@ -386,7 +464,7 @@ mod tests {
     const FEWER: usize = if cfg!(miri) { 50 } else { 1 };
 
     fn pool(workers: usize) -> Pool {
-        Pool::new(workers, &[], SPIN).expect("threads")
+        Pool::new(workers, &Seats::default(), SPIN).expect("threads")
     }
 
     #[test]
@@ -536,11 +614,44 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_that_is_not_there_is_an_error() {
-        for cpu in [NUMBERED_CPUS - 1, NUMBERED_CPUS, usize::MAX] {
-            let error = Pool::new(1, &[cpu], SPIN).expect_err("no such processor");
-            assert!(error.contains("not one that this program may use"), "{error}");
+    fn a_thread_begins_with_the_same_parts_in_each_job() {
+        for nodes in [vec![], vec![0, 0, 1, 1]] {
+            let pool = Pool::new(3, &Seats { nodes, ..Seats::default() }, SPIN).expect("threads");
+            let _awake = pool.stay_awake();
+            for parts in [4, 8, 14] {
+                for _ in 0..(20 / FEWER).max(1) {
+                    let did: Vec<Mutex<String>> = (0..parts).map(|_| Mutex::default()).collect();
+                    let begun = AtomicUsize::new(0);
+                    pool.run(parts, &|part| {
+                        let name = std::thread::current().name().unwrap_or_default().to_owned();
+                        *did[part].lock().expect("nobody panics") = name;
+                        // Nobody is done with the first of his own before everybody has begun one.
+                        begun.fetch_add(1, Ordering::Relaxed);
+                        let started = Instant::now();
+                        while begun.load(Ordering::Relaxed) < 4 {
+                            assert!(started.elapsed() < Duration::from_secs(20), "somebody did not come");
+                            yield_now();
+                        }
+                    });
+                    for worker in 0..3 {
+                        let first = of_place(parts, 4, worker + 1).start;
+                        assert_eq!(
+                            *did[first].lock().expect("nobody panics"),
+                            format!("gristmill-{}", worker + 1)
+                        );
+                    }
+                }
+            }
         }
+    }
+
+    #[test]
+    fn more_parts_than_can_be_counted_one_by_one_are_done_all_the_same() {
+        let pool = pool(1);
+        let parts = if cfg!(miri) { 100 } else { 3 * TIMES as usize + 5 };
+        let done: Vec<AtomicBool> = (0..parts).map(|_| AtomicBool::new(false)).collect();
+        pool.run(parts, &|part| assert!(!done[part].swap(true, Ordering::Relaxed), "{part} twice"));
+        assert!(done.iter().all(|done| done.load(Ordering::Relaxed)));
     }
 
     #[test]
@@ -549,11 +660,16 @@ mod tests {
             eprintln!("skipped: the system names no processors");
             return;
         };
-        let pool = Pool::new(1, &[cpu.id], SPIN).expect("a processor of this program");
-        let done = AtomicUsize::new(0);
-        pool.run(5, &|_| {
-            done.fetch_add(1, Ordering::Relaxed);
-        });
-        assert_eq!(done.into_inner(), 5);
+        let seat = |cpu, must| Seats { workers: vec![Seat { cpus: vec![cpu], must }], ..Seats::default() };
+        let refused = Pool::new(1, &seat(usize::MAX, true), SPIN).expect_err("no such processor");
+        assert!(refused.contains("not one that this program may use"), "{refused}");
+        for seats in [seat(cpu.id, true), seat(usize::MAX, false)] {
+            let pool = Pool::new(1, &seats, SPIN).expect("a seat that is there, or need not be");
+            let done = AtomicUsize::new(0);
+            pool.run(5, &|_| {
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(done.into_inner(), 5);
+        }
     }
 }

@@ -1,9 +1,13 @@
 //! The threads that kernels may use, and how a job is divided among them.
 
+use crate::affinity;
+use crate::device::{CpuProfile, Topology};
 use crate::division::{self, PARTS_PER_THREAD};
 use crate::error::Error;
 use crate::executor::Executor;
-use crate::pool::{self, MOST_WORKERS, Pool};
+use crate::homes::{Homes, Share, merged, seats};
+use crate::pool::{MOST_WORKERS, Pool};
+use crate::thread_use::Watch;
 use std::convert::Infallible;
 use std::fmt;
 use std::ops::Range;
@@ -39,14 +43,18 @@ pub struct ThreadOptions {
     pub cpus: Vec<usize>,
     /// How long a thread looks for the next job, keeping its processor busy, before it sleeps.
     pub spin: Duration,
+    /// The machine's NUMA nodes. Where there are several, threads are dealt to them by their cores; those without a processor in `cpus` stay on
+    /// their node's, and weights that are packed with these threads lie on the nodes of those who read them. With one node, or
+    /// [`Topology::default`], nothing of this is done.
+    pub topology: Topology,
 }
 
 impl Default for ThreadOptions {
     /// A thread for each physical core that this program may use, pinned nowhere, 100 microseconds awake. (Two hardware threads of
     /// a core share what kernels are limited by.)
     fn default() -> ThreadOptions {
-        let count = crate::device::CpuProfile::detect().physical_cores;
-        ThreadOptions { count, cpus: Vec::new(), spin: SPIN }
+        let CpuProfile { physical_cores, topology, .. } = CpuProfile::detect();
+        ThreadOptions { count: *physical_cores, cpus: Vec::new(), spin: SPIN, topology: topology.clone() }
     }
 }
 
@@ -62,6 +70,8 @@ pub struct Threads {
     others: Others,
     count: usize,
     grain: u64,
+    /// On several NUMA nodes, where threads are.
+    homes: Option<Homes>,
 }
 
 /// Who works besides the calling thread.
@@ -94,7 +104,7 @@ impl Others {
 impl Threads {
     /// The calling thread alone. Runs neither allocate nor lock.
     pub const fn single() -> Threads {
-        Threads { others: Others::None, count: 1, grain: GRAIN }
+        Threads { others: Others::None, count: 1, grain: GRAIN, homes: None }
     }
 
     /// The threads of the program itself. Results have the same bits as with any others.
@@ -109,7 +119,7 @@ impl Threads {
         if count > MAX_THREADS {
             return Err(Error::TooManyThreads { count, most: MAX_THREADS });
         }
-        Ok(Threads { others: Others::Lent(Box::new(executor)), count, grain: GRAIN })
+        Ok(Threads { others: Others::Lent(Box::new(executor)), count, grain: GRAIN, homes: None })
     }
 
     /// `count` threads, the calling one included; 1 (or 0) is the calling thread alone.
@@ -130,14 +140,48 @@ impl Threads {
         if count > MAX_THREADS {
             return Err(Error::TooManyThreads { count, most: MAX_THREADS });
         }
+        let (seats, homes) = seats(&options.topology, count, &options.cpus);
         let others = match count {
             1 => Others::None,
             _ => {
-                let pool = Pool::new(count - 1, &options.cpus, options.spin);
+                let pool = Pool::new(count - 1, &seats, options.spin);
                 Others::Pool(pool.map_err(|why| Error::Threads { count, why })?)
             }
         };
-        Ok(Threads { others, count, grain: GRAIN })
+        Ok(Threads { others, count, grain: GRAIN, homes })
+    }
+
+    /// The NUMA node that each thread is on, the calling one first; `None` where all are on one, or it is not known (of lent threads).
+    pub fn nodes(&self) -> Option<Vec<usize>> {
+        self.homes.as_ref().map(|homes| homes.threads.iter().map(|home| home.node).collect())
+    }
+
+    /// Keeps the thread that calls this on the processors of the first node of [`nodes`](Threads::nodes), also after its jobs: the others stay on
+    /// theirs in any case. Does nothing where there is one node.
+    ///
+    /// # Errors
+    /// [`Error::Processor`] if the system does not let it stay there.
+    pub fn keep_caller_near(&self) -> Result<(), Error> {
+        let Some(home) = self.homes.as_ref().and_then(|homes| homes.threads.first()) else { return Ok(()) };
+        if affinity::stay_on(&home.cpus) {
+            return Ok(());
+        }
+        Err(Error::Processor { cpu: home.cpus.first().copied().unwrap_or_default() })
+    }
+
+    /// Whose panels, of `panel` rows each, are whose in a product of one token with `n` rows of `k`: that is when weights come from memory.
+    /// None where all threads are on one node.
+    pub(crate) fn shares(&self, n: usize, panel: usize, k: usize) -> Vec<Share> {
+        let Some(homes) = &self.homes else { return Vec::new() };
+        let panel = panel.max(1);
+        let granule = division::granule_rows(n, panel, self.most_parts(), self.count);
+        let parts = self.divided((n as u64).saturating_mul(k as u64), n.div_ceil(granule));
+        let places = division::places(parts, self.count);
+        merged((0..places).filter_map(|place| {
+            let rows = division::rows_of_place(n, granule, places, place);
+            let home = homes.threads.get(division::thread_at(place, places, self.count, true))?;
+            Some(Share { panels: rows.start / panel..rows.end.div_ceil(panel), home: home.clone() })
+        }))
     }
 
     /// Keeps the thread that calls this on processor `cpu` (as the system numbers them), also after its jobs:
@@ -146,7 +190,7 @@ impl Threads {
     /// # Errors
     /// [`Error::Processor`] if it is not one that this program may use; the thread then stays where it was.
     pub fn pin_caller(cpu: usize) -> Result<(), Error> {
-        if pool::pin(cpu) { Ok(()) } else { Err(Error::Processor { cpu }) }
+        if affinity::pin(cpu) { Ok(()) } else { Err(Error::Processor { cpu }) }
     }
 
     /// Sets the work, in multiply-accumulates, below which a job is not divided further.
@@ -279,6 +323,11 @@ impl Threads {
         {
             return 1;
         }
+        self.divided(work, granules)
+    }
+
+    /// [`Threads::parts`] for threads that are awake.
+    fn divided(&self, work: u64, granules: usize) -> usize {
         let wanted = usize::try_from(work / self.grain).unwrap_or(usize::MAX);
         division::parts(self.count, wanted, granules)
     }
@@ -309,15 +358,18 @@ impl Threads {
         E: Send,
     {
         if parts <= 1 || matches!(self.others, Others::None) {
-            return run(job);
+            let Some(watch) = Watch::begin(1) else { return run(job) };
+            let outcome = watch.part(0, || run(job));
+            watch.end(self.count);
+            return outcome;
         }
         if parts <= PARTS_ON_STACK {
             // On the stack, so that a run allocates nothing.
             let pieces: [Mutex<Option<J>>; PARTS_ON_STACK] = [const { Mutex::new(None) }; PARTS_ON_STACK];
-            return spread(&self.others, &pieces[..parts], job, split, run);
+            return spread(&self.others, self.count, &pieces[..parts], job, split, run);
         }
         let pieces: Vec<Mutex<Option<J>>> = (0..parts).map(|_| Mutex::new(None)).collect();
-        spread(&self.others, &pieces, job, split, run)
+        spread(&self.others, self.count, &pieces, job, split, run)
     }
 
     /// As [`divide`](Threads::divide) for a job that can't fail.
@@ -339,9 +391,26 @@ impl Threads {
     }
 }
 
-/// Cuts `job` into as many pieces as there are places, and runs them.
+/// The first `left` of `all` equal shares of what is there, which stays without them.
+fn cut<J>(
+    rest: &mut Option<J>,
+    left: usize,
+    all: usize,
+    split: &impl Fn(J, usize, usize) -> (J, J),
+) -> Option<J> {
+    let job = rest.take()?;
+    if left >= all {
+        return Some(job);
+    }
+    let (piece, after) = split(job, left, all);
+    *rest = Some(after);
+    Some(piece)
+}
+
+/// Cuts `job` into as many pieces as there are places for, and runs them on `count` threads.
 fn spread<J, E>(
     others: &Others,
+    count: usize,
     pieces: &[Mutex<Option<J>>],
     job: J,
     split: &(impl Fn(J, usize, usize) -> (J, J) + Sync),
@@ -351,18 +420,28 @@ where
     J: Send,
     E: Send,
 {
-    let mut rest = job;
-    let Some((last, first)) = pieces.split_last() else { return run(rest) };
-    for (index, place) in first.iter().enumerate() {
-        let (piece, after) = split(rest, 1, pieces.len() - index);
-        put(place, piece);
-        rest = after;
+    let places = division::places(pieces.len(), count);
+    let mut rest = Some(job);
+    for place in 0..places {
+        // First what each place has, which is then the same for any number of parts; of that the parts.
+        let parts = division::of_place(pieces.len(), places, place);
+        let mut own = cut(&mut rest, parts.len(), pieces.len() - parts.start, split);
+        for part in parts.clone() {
+            if let (Some(place), Some(piece)) = (pieces.get(part), cut(&mut own, 1, parts.end - part, split))
+            {
+                put(place, piece);
+            }
+        }
     }
-    put(last, rest);
     let failed: Mutex<Option<(usize, E)>> = Mutex::new(None);
+    let watch = Watch::begin(pieces.len());
     let part = |part: usize| {
         let Some(piece) = pieces.get(part).and_then(take) else { return };
-        if let Err(error) = run(piece) {
+        let outcome = match &watch {
+            None => run(piece),
+            Some(watch) => watch.part(part, || run(piece)),
+        };
+        if let Err(error) = outcome {
             let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
             if failed.as_ref().is_none_or(|(first, _)| part < *first) {
                 *failed = Some((part, error));
@@ -373,6 +452,9 @@ where
     if let Others::Lent(_) = others {
         // What it left out.
         (0..pieces.len()).for_each(part);
+    }
+    if let Some(watch) = watch {
+        watch.end(count);
     }
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some((_, error)) => Err(error),
@@ -569,6 +651,36 @@ mod tests {
         assert_eq!(Threads::lent(Count(MAX_THREADS))?.count(), MAX_THREADS);
         let refused = Error::TooManyThreads { count: usize::MAX, most: MAX_THREADS };
         assert_eq!(Threads::lent(Count(usize::MAX)).expect_err("too many"), refused);
+        Ok(())
+    }
+
+    #[test]
+    fn the_use_of_threads_is_known_where_it_is_asked_for() -> Result<(), Error> {
+        use crate::thread_use::measured;
+        let threads = Threads::new(3)?.with_grain(1);
+        // Nobody is done before all three have begun, so that each has something to do.
+        let begun = std::sync::atomic::AtomicUsize::new(0);
+        let wait = |_: usize, _: &mut [u8]| -> Result<(), Error> {
+            use std::sync::atomic::Ordering::Relaxed;
+            begun.fetch_add(1, Relaxed);
+            let started = std::time::Instant::now();
+            while begun.load(Relaxed) < 3 && started.elapsed() < Duration::from_secs(20) {
+                std::thread::yield_now();
+            }
+            Ok(())
+        };
+        let (outcome, seen) = measured(|| threads.chunks(&mut [0; 12], 1, wait));
+        outcome?;
+        let seen = seen.expect("it was asked for");
+        assert_eq!((seen.threads, seen.worked, seen.parts), (3, 3, 12));
+        assert!(
+            seen.longest <= seen.busy && seen.busy <= 3 * seen.wall && seen.longest <= seen.wall,
+            "{seen:?}"
+        );
+        // Not divided: one of three.
+        let (_, seen) = measured(|| threads.chunks(&mut [0; 1], 1, |_, _: &mut [u8]| Ok::<(), Error>(())));
+        let seen = seen.expect("it was asked for");
+        assert_eq!((seen.threads, seen.worked, seen.parts), (3, 1, 1));
         Ok(())
     }
 

@@ -2,6 +2,8 @@
 
 use crate::aligned::Aligned;
 use crate::error::Error;
+use crate::homes::Share;
+use crate::placement::{Placement, buffer};
 use crate::registry::{FormatInfo, OuterType, PackInfo, Unit};
 
 impl OuterType {
@@ -356,6 +358,8 @@ pub struct PackedMatrix {
     pub(crate) mins: Aligned<f32>,
     /// One for each row of each panel; 0 for rows beyond `n`.
     pub(crate) outer: Aligned<f32>,
+    /// Whose panels are whose, on several NUMA nodes; empty on one.
+    pub(crate) shares: Vec<Share>,
     /// The same on a GPU; the buffers above are empty then.
     pub(crate) device: Option<std::sync::Arc<crate::cuda::Weights>>,
 }
@@ -381,16 +385,24 @@ impl PackedMatrix {
         self.k
     }
 
-    /// The same weights in memory of their own (for another NUMA node, or to be read from memory in turn). Weights on
+    /// The same weights in memory of their own (to be read from memory in turn, say), on the same NUMA nodes. Weights on
     /// a GPU are shared.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn try_clone(&self) -> Result<PackedMatrix, Error> {
+        let words = |all: &Aligned<f32>| -> Result<Aligned<f32>, Error> {
+            let mut copy = buffer(all.len(), all.len() / self.panels(), &self.shares)?;
+            copy.copy_from_slice(all);
+            Ok(copy)
+        };
+        let mut codes = buffer(self.codes.len(), self.stride, &self.shares)?;
+        codes.copy_from_slice(&self.codes);
         Ok(PackedMatrix {
-            codes: self.codes.try_clone()?,
-            scales: self.scales.try_clone()?,
-            mins: self.mins.try_clone()?,
+            codes,
+            scales: words(&self.scales)?,
+            mins: words(&self.mins)?,
+            shares: self.shares.clone(),
             outer: self.outer.try_clone()?,
             device: self.device.clone(),
             layout: self.layout,
@@ -399,6 +411,19 @@ impl PackedMatrix {
             units: self.units,
             stride: self.stride,
         })
+    }
+
+    /// On which NUMA nodes these weights lie, and how much of them is read from others: `None` on a machine with one node, for threads that are
+    /// all on one, and on a GPU. Asks the system about each page, so it is for looking, not for every run.
+    pub fn placement(&self) -> Option<Placement> {
+        let buffers: [&[u8]; 3] = [&self.codes, self.scales.as_bytes(), self.mins.as_bytes()];
+        (!self.shares.is_empty())
+            .then(|| Placement::of(&self.shares, self.panels(), &buffers, self.outer.bytes()))
+    }
+
+    /// How many panels there are, one at least.
+    fn panels(&self) -> usize {
+        self.n.div_ceil(self.layout.panel_rows().max(1)).max(1)
     }
 
     /// Bytes held: codes, scales, minimum terms and outer scales.

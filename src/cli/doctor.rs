@@ -1,10 +1,11 @@
-//! `gristmill doctor`: what there is for CUDA, in this binary, for the next build, and in this machine.
+//! `gristmill doctor`: what this machine's processor is, and what there is for CUDA, in this binary, for the next build, and in this
+//! machine.
 
 use super::error::{CliError, Outcome};
 use super::json::print_json;
-use gristmill::REGISTRY;
 use gristmill::registry::CudaBuild;
 use gristmill::vocab::CudaArch;
+use gristmill::{CpuProfile, REGISTRY, Topology};
 use gristmill_codegen::cuda::settings::{self, Settings};
 use gristmill_codegen::cuda::toolchain::{
     Driver, DriverError, PIP_LINE, PIP_LINE_12, PIP_TOOLS_LINE, probe_driver,
@@ -12,23 +13,44 @@ use gristmill_codegen::cuda::toolchain::{
 use gristmill_codegen::cuda::{Discovery, Env, Toolchain, discover};
 use serde_json::{Value, json};
 use std::io::Write;
+use std::path::PathBuf;
 
 /// The driver's number from which on machine code of CUDA 13 runs.
 const NEWER_CODE: i32 = 13_000;
 
-/// Say which CUDA compiler and driver there are, where they were looked for, and what to install
+/// Say where processors, caches and memory are, which CUDA compiler and driver there are, where they were looked for, and what to install
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
+    /// Measure how fast each NUMA node reads its memory; takes some hundred MB and a second a node
+    #[arg(long)]
+    bandwidth: bool,
+    /// Describe another machine's nodes, cores and caches: a copy of its /sys/devices/system
+    #[arg(long, value_name = "DIR", conflicts_with = "bandwidth")]
+    topology: Option<PathBuf>,
 }
+
+/// Milliseconds in which a node's memory is read.
+const BANDWIDTH_MS: u32 = 200;
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     let env = Env::of_process();
     let settings = Settings::read(&env);
     let discovery = discover(&env, None);
     let driver = probe_driver();
+    let topology = match &arguments.topology {
+        Some(folder) if !folder.join("node").is_dir() && !folder.join("cpu").is_dir() => {
+            return Err(CliError::usage(
+                format!("{} has neither a folder `node` nor a folder `cpu`", folder.display()),
+                "copy them from the machine's /sys/devices/system",
+            ));
+        }
+        Some(folder) => Topology::read(folder),
+        None if arguments.bandwidth => CpuProfile::measured(BANDWIDTH_MS).topology,
+        None => CpuProfile::detect().topology.clone(),
+    };
     let advice = advice(&discovery, &driver, settings.as_ref().err().map(ToString::to_string));
     if arguments.json {
         let set: serde_json::Map<String, Value> = settings::VARIABLES
@@ -36,6 +58,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             .filter_map(|&name| Some((name.to_owned(), env.get(name)?.to_string_lossy().into_owned().into())))
             .collect();
         let value = json!({
+            "processor": topology_json(&topology),
             "built": built_json(),
             "compiler": discovery.found.as_ref().map(compiler_json),
             "looked": discovery.looked.iter().map(|looked| json!({
@@ -49,7 +72,11 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         print_json(out, &value)?;
         return Ok(Outcome::Yes);
     }
-    writeln!(out, "this binary\n  {}", built_words())?;
+    writeln!(out, "processor")?;
+    for line in topology.to_string().lines() {
+        writeln!(out, "  {line}")?;
+    }
+    writeln!(out, "\nthis binary\n  {}", built_words())?;
     writeln!(out, "\ncompiler for the next build")?;
     match &discovery.found {
         Some(found) => {
@@ -188,6 +215,26 @@ fn built_json() -> Value {
             "architectures": architectures.iter().map(ToString::to_string).collect::<Vec<_>>(),
         }),
     }
+}
+
+fn topology_json(topology: &Topology) -> Value {
+    json!({
+        "nodes": topology.nodes.iter().map(|node| json!({
+            "node": node.id,
+            "processors": node.cpus,
+            "memory_bytes": node.memory,
+            "distances": node.distances.iter().map(|(to, distance)| json!({"to": to, "distance": distance})).collect::<Vec<_>>(),
+            "read_mb_s": node.read_mb_s,
+        })).collect::<Vec<_>>(),
+        "cores": topology.cores,
+        "caches": topology.caches.iter().map(|cache| json!({
+            "level": cache.level,
+            "instructions": cache.instructions,
+            "bytes": cache.bytes,
+            "processors": cache.cpus,
+        })).collect::<Vec<_>>(),
+        "problems": topology.problems,
+    })
 }
 
 fn compiler_json(found: &Toolchain) -> Value {

@@ -43,3 +43,44 @@ fn bad_settings_are_advice() {
     let text = doctor(&[], &[("GRISTMILL_NVCC", "/nowhere/nvcc"), ("GRISTMILL_CUDA_ARCHS", "7.5")]);
     assert!(text.contains("GRISTMILL_CUDA_ARCHS=7.5: `7.5` is no GPU architecture: write `75`"), "{text}");
 }
+
+#[test]
+fn describes_the_nodes_of_any_machine() {
+    let folder = |machine: &str| format!("{}/runtime/tests/topologies/{machine}", env!("CARGO_MANIFEST_DIR"));
+    let text = doctor(&["--topology", &folder("two")], &[]);
+    for line in [
+        "processor\n  node 0: processors 0-1,4-5; 64.0 GiB; distances 10 to 0, 21 to 1\n",
+        "  node 1: processors 2-3,6-7; 64.0 GiB; distances 21 to 0, 10 to 1\n",
+        "  physical cores: 4\n  level 3 caches: 2 of 32768 KiB, 4 processors each\n",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+    let json = doctor(&["--json", "--topology", &folder("no-memory")], &[]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let nodes = &json["processor"]["nodes"];
+    assert_eq!(nodes[1]["memory_bytes"], 0);
+    assert_eq!(nodes[1]["distances"][2], serde_json::json!({"to": 2, "distance": 28}));
+    assert_eq!(nodes[2]["processors"], serde_json::json!([]));
+    assert!(nodes[0]["read_mb_s"].is_null(), "nobody measured it");
+    let text = doctor(&["--topology", &folder("malformed")], &[]);
+    assert!(text.contains("  not understood: node/node1/cpulist: `2-9999999999999`\n"), "{text}");
+    let refused = Command::new(env!("CARGO_BIN_EXE_gristmill"))
+        .args(["doctor", "--topology", "/nowhere"])
+        .output()
+        .expect("it starts");
+    assert!(!refused.status.success());
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(error.contains("/nowhere has neither a folder `node`"), "{error}");
+}
+
+#[test]
+fn measures_what_nodes_read() {
+    let json: serde_json::Value =
+        serde_json::from_str(&doctor(&["--json", "--bandwidth"], &[])).expect("JSON");
+    for node in json["processor"]["nodes"].as_array().expect("nodes") {
+        let works = node["processors"].as_array().is_some_and(|cpus| !cpus.is_empty());
+        if works && node["memory_bytes"] != 0 {
+            assert!(node["read_mb_s"].as_u64().is_some_and(|rate| rate > 0), "{node}");
+        }
+    }
+}

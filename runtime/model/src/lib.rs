@@ -3,6 +3,10 @@
 //! Loom runs a scenario once for each order in which its threads can run and see each other's writes, up to a number
 //! of preemptions. `tests/pool.rs` runs the scenarios below.
 
+mod affinity;
+#[path = "../../src/division.rs"]
+#[allow(dead_code, reason = "the model cuts no job into parts")]
+mod division;
 mod fork;
 #[path = "../../src/pool.rs"]
 #[allow(dead_code, reason = "the model starts no job that asks whether workers sleep")]
@@ -11,7 +15,7 @@ mod sync;
 
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
-use pool::Pool;
+use pool::{Pool, Seats};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +23,13 @@ use std::time::Duration;
 
 /// A pool whose workers sleep as soon as they find no job.
 fn pool(workers: usize) -> Pool {
-    Pool::new(workers, &[], Duration::ZERO).expect("loom refuses no thread")
+    on_nodes(workers, &[])
+}
+
+/// The same with the threads on these NUMA nodes.
+fn on_nodes(workers: usize, nodes: &[usize]) -> Pool {
+    let seats = Seats { nodes: nodes.to_vec(), ..Seats::default() };
+    Pool::new(workers, &seats, Duration::ZERO).expect("loom refuses no thread")
 }
 
 /// What the parts of a job write, without any synchronization of their own. Loom ends a model in which two of these
@@ -67,6 +77,14 @@ pub fn every_part_runs_once(workers: usize, jobs: &[usize]) {
         pool.run(*parts, &|part| places.write(part));
         places.expect(1);
     }
+}
+
+/// The same on several NUMA nodes, with fewer parts than threads: another worker than the first has one.
+pub fn every_part_runs_once_on_two_nodes() {
+    let pool = on_nodes(2, &[0, 1, 1]);
+    let places = Places::new(2);
+    pool.run(2, &|part| places.write(part));
+    places.expect(1);
 }
 
 /// A worker that sleeps, or is about to, comes to a job that can't be done without it: each of its two parts waits

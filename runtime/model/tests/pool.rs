@@ -35,6 +35,16 @@ fn every_part_runs_once_with_two_workers() {
 }
 
 #[test]
+fn every_part_runs_once_on_two_nodes() {
+    model(2, scenario::every_part_runs_once_on_two_nodes);
+}
+
+#[test]
+fn every_part_runs_once_where_one_helps_another() {
+    model(2, || scenario::every_part_runs_once(1, &[4]));
+}
+
+#[test]
 fn a_sleeping_worker_is_woken() {
     model(3, || scenario::a_sleeping_worker_is_woken(2));
 }

@@ -6,6 +6,7 @@
 //! machines both change from moment to moment; compare only figures of one moment.
 
 mod multiply;
+mod nodes;
 mod read;
 
 pub use multiply::multiply_peak;

@@ -1,5 +1,6 @@
 //! How fast threads read memory.
 
+use crate::affinity::pin;
 use crate::device::Caches;
 use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
@@ -91,6 +92,8 @@ pub struct ReadBuffers {
 struct Part {
     lines: Vec<Line>,
     at: usize,
+    /// The processor that its thread stays on, if it is to stay on one.
+    cpu: Option<usize>,
 }
 
 impl ReadBuffers {
@@ -98,15 +101,26 @@ impl ReadBuffers {
     ///
     /// `None` where the memory or the threads cannot be had.
     pub fn new(bytes: usize, threads: usize) -> Option<ReadBuffers> {
+        ReadBuffers::of(bytes, threads, |_| None)
+    }
+
+    /// The same for a thread on each of these processors, so that buffers lie where their memory is.
+    ///
+    /// `None` besides where one is not a processor that this program may use.
+    pub(crate) fn on_processors(bytes: usize, cpus: &[usize]) -> Option<ReadBuffers> {
+        ReadBuffers::of(bytes, cpus.len(), |thread| cpus.get(thread).copied())
+    }
+
+    fn of(bytes: usize, threads: usize, cpu: impl Fn(usize) -> Option<usize>) -> Option<ReadBuffers> {
         let threads = threads.max(1);
         let count = (bytes / threads / size_of::<Line>()).max(1);
         let mut parts = Vec::new();
-        for _ in 0..threads {
+        for thread in 0..threads {
             let mut lines: Vec<Line> = Vec::new();
             lines.try_reserve_exact(count).ok()?;
             // As weights lie.
             crate::prefer_huge_pages(lines.spare_capacity_mut());
-            parts.push(Part { lines, at: 0 });
+            parts.push(Part { lines, at: 0, cpu: cpu(thread) });
         }
         let mut buffers = ReadBuffers { parts };
         buffers.on_each(|part| part.lines.resize(count, Line([0x0123_4567_89ab_cdef; 8])))?;
@@ -140,10 +154,10 @@ impl ReadBuffers {
         (0..2).filter_map(|reader| super::upper_quartile(rates_of(reader))).max_by(f64::total_cmp)
     }
 
-    /// Runs `work` on each part, each on a thread of its own; a single part on this one. `None` if a thread could
-    /// not be started: then none has begun.
+    /// Runs `work` on each part, each on a thread of its own; a single part that is pinned nowhere on this one. `None` if a thread could
+    /// not be started, when none has begun, or could not be kept on its processor.
     fn on_each<R: Send>(&mut self, work: impl Fn(&mut Part) -> R + Sync) -> Option<Vec<R>> {
-        if let [part] = self.parts.as_mut_slice() {
+        if let [part @ Part { cpu: None, .. }] = self.parts.as_mut_slice() {
             return Some(vec![work(part)]);
         }
         let threads = self.parts.len();
@@ -155,10 +169,13 @@ impl ReadBuffers {
             for part in &mut self.parts {
                 let (barrier, complete, work) = (&barrier, &complete, &work);
                 let run = move || {
-                    complete.wait().then(|| {
+                    let pinned = part.cpu.is_none_or(pin);
+                    let done = complete.wait().then(|| {
                         barrier.wait();
                         work(part)
-                    })
+                    });
+                    // It worked all the same, since the others wait for it.
+                    done.filter(|_| pinned)
                 };
                 match std::thread::Builder::new().name("read-bandwidth".to_owned()).spawn_scoped(scope, run) {
                     Ok(thread) => started.push(thread),

@@ -14,6 +14,7 @@ use crate::held_once::HeldOnce;
 use crate::launch::{self, ActivationCode, Launcher, MatmulCode, On, PanelSize, Panels, PrologueCode};
 use crate::output::Output;
 use crate::packed_size::PackedSize;
+use crate::placement::buffer;
 use crate::product::{Destination, Store};
 #[cfg(feature = "cuda")]
 use crate::reason::{BrokenRule, Dim, Rule};
@@ -235,6 +236,10 @@ impl Matmul {
             scales: Aligned::empty(),
             mins: Aligned::empty(),
             outer,
+            shares: match &self.on {
+                On::Cpu(_) => threads.shares(n, layout.panel_rows(), k),
+                On::Cuda(_) => Vec::new(),
+            },
             device: None,
         };
         match (layout.packing, &self.dequantizer) {
@@ -244,7 +249,7 @@ impl Matmul {
                     dequantizer.validate(matrix)?;
                 }
                 let bytes = matrix.row_bytes() - layout.format.header_bytes();
-                packed.codes = Aligned::long_lived(size.all(size.stride)?)?;
+                packed.codes = buffer(size.all(size.stride)?, size.stride, &packed.shares)?;
                 if packed.stride > 0 {
                     for (row, codes) in packed.codes.chunks_exact_mut(packed.stride).enumerate() {
                         codes[..bytes].copy_from_slice(matrix.blocks(row));
@@ -531,9 +536,9 @@ fn pack_panels(
     packed: &mut PackedMatrix,
     threads: &Threads,
 ) -> Result<(), Error> {
-    packed.codes = Aligned::long_lived(size.all(size.stride)?)?;
-    packed.scales = Aligned::long_lived(size.all(size.scales)?)?;
-    packed.mins = Aligned::long_lived(size.all(size.mins)?)?;
+    packed.codes = buffer(size.all(size.stride)?, size.stride, &packed.shares)?;
+    packed.scales = buffer(size.all(size.scales)?, size.scales, &packed.shares)?;
+    packed.mins = buffer(size.all(size.mins)?, size.mins, &packed.shares)?;
     if packed.k == 0 {
         return Ok(());
     }

@@ -33,6 +33,7 @@ use crate::receipt::{Ledger, Recording};
 use crate::registry::{Code, Entry, Registry};
 use crate::request::Shape;
 use crate::stats::timing;
+use crate::thread_use::measured;
 use gristmill_spec::vocab::{DeviceKind, Op};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -212,12 +213,15 @@ impl<C> Launcher<C> {
     #[inline]
     pub(crate) fn launch<R: Ending>(&self, shape: Shape, bytes: [usize; 2], run: impl FnOnce() -> R) -> R {
         let observer = observer();
-        let wanted =
-            || observer.is_some_and(|observer| observer.wants_time(self.registry, self.index, shape));
-        let started = (timing() || wanted()).then(Instant::now);
-        let outcome = run();
+        let wants = observer.filter(|observer| observer.wants_time(self.registry, self.index, shape));
+        let started = (timing() || wants.is_some()).then(Instant::now);
+        let (outcome, threads) = match wants.is_some_and(|observer| observer.wants_threads()) {
+            true => measured(run),
+            false => (run(), None),
+        };
         let time = started.map(|started| started.elapsed());
         let launch = self.described(shape, bytes, time, Some(outcome.is_fault()));
+        let launch = Launch { threads, ..launch };
         count(&launch, self.ledger.as_deref(), observer);
         outcome
     }
@@ -236,6 +240,6 @@ impl<C> Launcher<C> {
         fault: Option<bool>,
     ) -> Launch {
         let Launcher { entry, index, registry, .. } = *self;
-        Launch { registry, index, entry, shape, bytes_in, bytes_out, time, fault }
+        Launch { registry, index, entry, shape, bytes_in, bytes_out, time, threads: None, fault }
     }
 }

@@ -25,6 +25,7 @@ use crate::kernel::{Dequantizer, Matmul};
 use crate::launch::ProductJob;
 use crate::observe::fell_back;
 use crate::output::Output;
+use crate::placement::Placement;
 use crate::plain::PlainWeights;
 use crate::product::{Destination, Store};
 use crate::receipt::{FallbackNote, Recording};
@@ -203,6 +204,11 @@ impl Linear {
     pub fn weight_bytes(&self) -> usize {
         let packed: usize = self.packed.iter().map(PackedMatrix::bytes).sum();
         packed + self.plain.as_ref().map_or(0, |(plain, _)| plain.values.bytes())
+    }
+
+    /// On which NUMA nodes its packed weights lie, all packings together; `None` as for [`PackedMatrix::placement`].
+    pub fn placement(&self) -> Option<Placement> {
+        self.packed.iter().filter_map(PackedMatrix::placement).reduce(Placement::and)
     }
 
     /// Lets runs count in `recording` (`None`: in no recording any more), fallbacks included.

@@ -83,6 +83,7 @@ fn monitor(arguments: &Arguments) -> Result<Option<&'static gristmill_ops::Monit
     let options = gristmill_ops::MonitorOptions {
         // A run is short, and every launch of it is of interest.
         sample_every: 1,
+        threads: true,
         compiler: Some(gristmill::kernels::COMPILER.to_owned()),
     };
     Ok(Some(gristmill_ops::Monitor::start(&REGISTRY, options)?))
