@@ -117,8 +117,7 @@ impl CpuProfile {
 /// Programmer's Manual, volume 3, CPUID function 1.
 #[cfg(target_arch = "x86_64")]
 fn zen4() -> bool {
-    // Some of its functions are safe in newer compilers only.
-    #[allow(unused_unsafe)]
+    #[allow(unused_unsafe, reason = "the intrinsic is safe in newer compilers only")]
     // SAFETY: every x86-64 processor has the instruction, and functions 0 and 1 of it.
     let (maker, version) = unsafe { (__cpuid(0), __cpuid(1)) };
     let amd = [maker.ebx, maker.edx, maker.ecx].map(u32::to_le_bytes).concat() == b"AuthenticAMD";
