@@ -362,6 +362,31 @@ fn codes_lie_in_planes_of_the_fewest_bits() {
     }
 }
 
+/// Kernels of processors and of GPUs may share what packs a format: what has one name packs in one way.
+#[test]
+fn packings_of_one_name_are_the_same() {
+    let set = set();
+    let matmul = set.kernels.iter().find(|k| k.op == Op::Matmul).expect("shipped");
+    let mut seen: BTreeMap<String, String> = BTreeMap::new();
+    let mut twice = 0;
+    for format in &set.formats {
+        let plan = FormatPlan::new(format, &set.activations[format.activations]);
+        let cpu = matmul.cpu.iter().filter_map(|variant| {
+            let packing = &set.packings[variant.packing?];
+            PackPlan::new(&plan, packing, variant.strategy, &variant.origin).ok()
+        });
+        let gpu = set.packings.iter().filter_map(|packing| PackPlan::fit(&plan, packing));
+        for pack in cpu.chain(gpu) {
+            let packs = format!("{:?} {:?} {} {:?}", pack.tile.code, pack.table, pack.spacing, pack.upper);
+            let name = format!("{} {}", format.name, pack.ident());
+            let before = seen.entry(name.clone()).or_insert_with(|| packs.clone());
+            assert_eq!(*before, packs, "{name}");
+            twice += 1;
+        }
+    }
+    assert!(twice > seen.len(), "none is shared");
+}
+
 /// Sums of a lookup at their worst, added as the generated loops add them: in bytes, in i16 and in i32.
 #[test]
 fn sums_of_digits_never_leave_their_lanes() {

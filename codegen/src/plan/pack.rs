@@ -15,8 +15,8 @@ pub struct PackPlan<'a> {
     pub tile: &'a Tile,
     /// Where packed codes index a table: operand of each code (value - min).
     pub table: Option<Vec<u8>>,
-    /// Binary logarithm of the distance between values, where packed codes are value - min in such steps: operands are codes moved
-    /// up by so many bits. 0 where codes are value - min or index a table.
+    /// Binary logarithm of the distance between two values that a bit stands for: operands are codes moved up by so many bits. 0 where
+    /// codes are value - min or index a table.
     pub spacing: u32,
     /// Elements of a unit in packed order are padded to a multiple of this.
     pub multiple: u32,
@@ -74,11 +74,12 @@ impl<'a> PackPlan<'a> {
         Ok(PackPlan { terms: TermTypes::stored(plan, packing.rows), ..pack })
     }
 
-    /// Name of what packs this way, among all of a format: of the packing, whether codes lie in planes, and how scales and
-    /// minima lie in it.
+    /// Name of what packs this way, among all of a format: of the packing, whether codes lie in planes or count in steps, and how
+    /// scales and minima lie in it.
     pub fn ident(&self) -> String {
         let planes = if self.upper.is_some() { "_planes" } else { "" };
-        format!("{}{planes}{}", self.packing.name, self.terms.suffix())
+        let steps = if self.spacing > 0 { format!("_by{}", 1 << self.spacing) } else { String::new() };
+        format!("{}{planes}{steps}{}", self.packing.name, self.terms.suffix())
     }
 
     /// The tile of `packing`, among those whose codes are in one piece, that holds value - min, or an index into a table of
@@ -103,14 +104,10 @@ impl<'a> PackPlan<'a> {
         let readable = || packing.tiles.iter().filter(|tile| reader == Reader::All || tile.upper.is_none());
         let direct =
             readable().filter(|tile| span < tile.code.levels()).map(|tile| (tile, Codes::Differences));
-        // Values at one distance from each other.
-        let spacing = if reader == Reader::All { spacing(plan) } else { 0 };
-        let in_steps = |tile: &&Tile| match tile.code {
-            TileCode::Bits(bits) => {
-                spacing > 0 && tile.upper.is_none() && span < 256 && span >> spacing < 1 << bits
-            }
-            TileCode::Trit => false,
-        };
+        // Two values take a bit, whatever lies between them: no more instructions to decode than if they were neighbours. More values
+        // at one distance have their table.
+        let two = reader == Reader::All && plan.values.len() == 2 && span < 256 && span.is_power_of_two();
+        let in_steps = |tile: &&Tile| two && tile.code == TileCode::Bits(1) && tile.upper.is_none();
         let spaced = readable().filter(in_steps).map(|tile| (tile, Codes::Steps));
         let looked_up = readable().filter(holds_all).map(|tile| (tile, Codes::Indices));
         let smaller = |a: &(&Tile, Codes), b: &(&Tile, Codes)| {
@@ -119,7 +116,7 @@ impl<'a> PackPlan<'a> {
         };
         // The first of those that are equal: the one that takes the least to decode.
         let (tile, codes) = direct.chain(spaced).chain(looked_up).min_by(smaller)?;
-        let spacing = if codes == Codes::Steps { spacing } else { 0 };
+        let spacing = if codes == Codes::Steps { span.trailing_zeros() } else { 0 };
         let table = (codes == Codes::Indices).then(|| {
             let mut entries: Vec<u8> = plan.values.iter().map(|v| (v - plan.min()) as u8).collect();
             entries.resize(16, 0);
@@ -297,16 +294,10 @@ fn axes(digits: &[TileDigit]) -> (Vec<&TileDigit>, Vec<&TileDigit>) {
 enum Codes {
     /// value - min.
     Differences,
-    /// The same in steps of the distance between values.
+    /// The same in steps of the distance between the two values that there are.
     Steps,
     /// Indices into a table of value - min.
     Indices,
-}
-
-/// Binary logarithm of the largest power of two that divides the distances between all values; 0 for one value.
-fn spacing(plan: &FormatPlan<'_>) -> u32 {
-    let all = plan.values.iter().fold(0, |all, value| all | (value - plan.min()));
-    if all == 0 { 0 } else { all.trailing_zeros() }
 }
 
 fn upper_plane(tile: &Tile) -> Option<UpperPlane> {
