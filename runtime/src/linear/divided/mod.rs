@@ -234,13 +234,21 @@ impl<'w> DividedLinear<'w> {
         let lost = state.lost.len();
         let mut stopped = None;
         if state.homeless.is_empty() {
+            if lost > 0 {
+                // Made for the layer as it was before others took over, perhaps.
+                workspace.grow(state.workspace_size(run.m, run.threads)?)?;
+            }
             match state.run(&mut run, shape, workspace) {
                 Ok(()) => return Ok(()),
                 Err(error) => stopped = Some(self.loss(&state, &run, error)?),
             }
         }
         drop(state);
-        self.recover(stopped, lost, run, workspace)
+        let mut steps = Vec::new();
+        let outcome = self.recover((stopped, lost), run, workspace, &mut steps);
+        // Not before the layer is free: the observer may ask it who has its rows now.
+        steps.iter().for_each(recovered);
+        outcome
     }
 
     /// The device whose loss an error says, where others may take over from it; else the error.
@@ -253,13 +261,13 @@ impl<'w> DividedLinear<'w> {
         }
     }
 
-    /// Gives rows of lost devices to others and runs again, until a run loses none.
+    /// Gives rows of lost devices to others and runs again, until a run loses none. What was done comes to `steps`.
     fn recover(
         &self,
-        mut stopped: Option<LostGpu>,
-        lost: usize,
+        (mut stopped, lost): (Option<LostGpu>, usize),
         mut run: Run<'_>,
         workspace: &mut Workspace,
+        steps: &mut Vec<Recovery>,
     ) -> Result<(), Error> {
         let shape = [self.n(), self.k()];
         let mut state = self.write();
@@ -280,7 +288,11 @@ impl<'w> DividedLinear<'w> {
                 Err(error) => self.loss(&state, &run, error).map(Some),
             };
             // Whatever else an error says, it is none of a device.
-            self.note(&state, losses, (attempt, matches!(next, Ok(None)), started));
+            let noted = self.notes(&state, losses, (attempt, matches!(next, Ok(None)), started));
+            if let Some(recording) = &state.recording {
+                noted.iter().for_each(|step| recording.ledger.recovered(step.clone()));
+            }
+            steps.extend(noted);
             match next? {
                 None => return Ok(()),
                 loss => stopped = loss,
@@ -289,10 +301,15 @@ impl<'w> DividedLinear<'w> {
         Ok(())
     }
 
-    /// Tells of devices that were lost in a round.
-    fn note(&self, state: &State, losses: Vec<Loss>, (attempt, success, started): (u32, bool, Instant)) {
-        for Loss { lost, rows, kernel } in losses {
-            let Some(kernel) = kernel else { continue };
+    /// What there is to tell of devices that were lost in a round.
+    fn notes(
+        &self,
+        state: &State,
+        losses: Vec<Loss>,
+        (attempt, success, started): (u32, bool, Instant),
+    ) -> Vec<Recovery> {
+        let note = |Loss { lost, rows, kernel }: Loss| {
+            let kernel = kernel?;
             let takes = |part: &&Part| rows.iter().any(|rows| rows.contains(&part.rows.start));
             let takers = || state.parts.iter().filter(takes);
             let list =
@@ -300,7 +317,7 @@ impl<'w> DividedLinear<'w> {
             let from = list(rows.iter().map(|rows| format!("{} to {}", rows.start, rows.end)).collect());
             let to = takers()
                 .map(|part| format!("{} ({} to {})", part.note.device, part.rows.start, part.rows.end));
-            let recovery = Recovery {
+            Some(Recovery {
                 step: RecoveryStep::TakenOver,
                 op: kernel.op,
                 format: self.weights.format().name.to_owned(),
@@ -316,15 +333,12 @@ impl<'w> DividedLinear<'w> {
                 attempt,
                 success,
                 time: started.elapsed(),
-            };
-            recovered(&recovery);
-            if let Some(recording) = &state.recording {
-                recording.ledger.recovered(recovery);
-            }
-        }
+            })
+        };
+        losses.into_iter().filter_map(note).collect()
     }
 
-    // What is behind the lock is whole after a panic too: parts are added and taken away as wholes.
+    // What is behind the lock is whole after a panic too: rows are in a part or without a device at any time.
     fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
