@@ -605,6 +605,8 @@ fn one_takes_over_from_two_that_are_lost_at_once() {
             let options = LinearOptions { policy, ..LinearOptions::default() };
             let layer = divided(&options, &over(3)).expect("a layer");
             let (mut workspace, threads) = (Workspace::new(), Threads::single());
+            // What the workspace then has on a device is asked for faults when another one is lost, and shows the second loss.
+            assert!(one_token(&layer, &mut workspace, &threads).expect("runs") == right);
             lose::at(1, 0);
             lose::at(2, 0);
             for run in ["the run that loses them", "the next one"] {
@@ -623,35 +625,43 @@ fn one_takes_over_from_two_that_are_lost_at_once() {
 
 #[test]
 fn other_workspaces_serve_after_a_device_was_lost() {
-    let name = "other_workspaces_serve_after_a_device_was_lost";
-    for error in ["", GONE] {
-        on_three_with(name, error, || {
-            let (right, threads) = (one_token_expected(), Threads::single());
-            let options = LinearOptions { policy: Policy::Cpu, ..LinearOptions::default() };
-            let layer = divided(&options, &over(1)).expect("a layer");
-            let mut workspaces = [(); 2].map(|()| layer.workspace(1, &threads).expect("memory"));
-            // The second one has something on the device that nobody waited for.
-            let format = tried().next().expect("one is tried");
-            let gpu = Gpu::open(0).expect("opens");
-            let on_gpu = LinearOptions::default().on_gpu(&gpu);
-            let other = Linear::new(&REGISTRY, &weights(format, ROWS).matrix(), &on_gpu, &threads);
-            let other = other.expect("a layer");
-            let x = DeviceBuffer::of(&gpu, &values(layer.k(), 3)).expect("memory");
-            let mut y = DeviceBuffer::<f32>::zeroed(&gpu, ROWS).expect("memory");
-            other
-                .forward_on_device(DeviceInput::F32(&x), 1, None, &mut y, &mut workspaces[1])
-                .expect("enqueues");
-            lose::at(0, 0);
-            for workspace in &mut workspaces {
-                assert!(one_token(&layer, workspace, &threads).expect("the processor takes over") == right);
-            }
-            drop((layer, workspaces, other, x, y, gpu));
-            lose::never(0);
-        });
-        if is_child() {
-            return;
+    on_three("other_workspaces_serve_after_a_device_was_lost", || {
+        let (right, threads) = (one_token_expected(), Threads::single());
+        let options = LinearOptions { policy: Policy::Cpu, ..LinearOptions::default() };
+        let layer = divided(&options, &over(1)).expect("a layer");
+        let mut workspaces = [Workspace::new(), Workspace::new()];
+        lose::at(0, 0);
+        for workspace in &mut workspaces {
+            assert!(one_token(&layer, workspace, &threads).expect("the processor takes over") == right);
         }
-    }
+        drop((layer, workspaces));
+        lose::never(0);
+    });
+}
+
+#[test]
+fn what_was_enqueued_on_a_device_that_is_gone_concerns_nobody() {
+    on_three_with("what_was_enqueued_on_a_device_that_is_gone_concerns_nobody", GONE, || {
+        let (right, threads) = (one_token_expected(), Threads::single());
+        let format = tried().next().expect("one is tried");
+        let linear = |options: &LinearOptions| {
+            Linear::new(&REGISTRY, &weights(format, ROWS).matrix(), options, &threads).expect("a layer")
+        };
+        let options = LinearOptions { policy: Policy::Cpu, ..LinearOptions::default() };
+        let layer = divided(&options, &over(1)).expect("a layer");
+        let gpu = Gpu::open(0).expect("opens");
+        let other = linear(&LinearOptions::default().on_gpu(&gpu));
+        let mut late = linear(&LinearOptions::default()).workspace(1, &threads).expect("memory");
+        let x = DeviceBuffer::of(&gpu, &values(layer.k(), 3)).expect("memory");
+        let mut y = DeviceBuffer::<f32>::zeroed(&gpu, ROWS).expect("memory");
+        other.forward_on_device(DeviceInput::F32(&x), 1, None, &mut y, &mut late).expect("enqueues");
+        lose::at(0, 0);
+        for workspace in [&mut Workspace::new(), &mut late] {
+            assert!(one_token(&layer, workspace, &threads).expect("the processor takes over") == right);
+        }
+        drop((layer, late, other, x, y, gpu));
+        lose::never(0);
+    });
 }
 
 /// A thread of the program's that panics when it is told to, once.
@@ -757,6 +767,36 @@ fn an_observer_may_ask_the_layer_who_took_over() {
         assert_eq!(*ASKS.0.lock().expect("no panic"), [vec!["cuda:0"; 2]]);
         LAYER.get().expect("it is set").lock().expect("no panic").take();
         lose::never(1);
+    });
+}
+
+#[test]
+fn a_part_counts_for_one_recording_at_a_time() {
+    on_three("a_part_counts_for_one_recording_at_a_time", || {
+        let layer = divided(&LinearOptions::default(), &over(2)).expect("a layer");
+        let recordings = [(); 2].map(|()| Recording::new(&REGISTRY));
+        let [first, second] = &recordings;
+        let (mut workspace, threads) = (Workspace::new(), Threads::single());
+        for recording in [Some(first), Some(first), None, Some(second), None] {
+            layer.record(recording).expect("the same registry");
+            one_token(&layer, &mut workspace, &threads).expect("runs");
+        }
+        let counts = recordings
+            .map(|recording| ran(&recording.receipt()).iter().map(|part| part.3).collect::<Vec<_>>());
+        assert_eq!(counts, [vec![2, 2], vec![1, 1]]);
+    });
+}
+
+#[test]
+fn a_device_without_a_clock_has_no_share_of_cycles() {
+    on_three_with("a_device_without_a_clock_has_no_share_of_cycles", ",1:clock=0", || {
+        match divided(&LinearOptions::default(), &over(2)) {
+            Err(Error::Division { why }) => {
+                assert!(why.contains("cuda:1") && why.contains("Shares::Equal"), "{why}")
+            }
+            other => panic!("{other:?}"),
+        }
+        divided(&LinearOptions::default(), &over(2).with_shares(Shares::Equal)).expect("a layer");
     });
 }
 

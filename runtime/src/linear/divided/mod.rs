@@ -56,12 +56,13 @@ impl DivideOptions {
 /// there, which divides k.
 ///
 /// Each part is a layer of its own, packed and decided on for its device, with rows in whole panels of the packing. A run enqueues all
-/// parts before it waits for one, and computes parts of the processor meanwhile.
+/// parts before it waits for one, and computes parts of the processor meanwhile; but for int8 activations, whose parts follow one another, and
+/// for activations on a device, which others that do not reach its memory are given through the processor's, in turn.
 ///
 /// Where a device is lost (an error that its context does not survive, or of a device that is gone), the rows that it had are packed
 /// again from the quantized weights, which are kept, for the devices that are left, by their shares, and the product is repeated:
 /// nobody sees it but in time, and in the receipt, where the step is [`RecoveryStep::TakenOver`](crate::RecoveryStep). The
-/// processor takes over what no GPU has room for, or all where none is left, under [`Policy::Cpu`](crate::Policy) alone. A
+/// processor takes over what no GPU that is left has room for, or all where none is left, under [`Policy::Cpu`](crate::Policy) alone. A
 /// device that was lost stays out of the layer.
 #[derive(Debug)]
 pub struct DividedLinear<'w> {
@@ -142,7 +143,12 @@ impl<'w> DividedLinear<'w> {
     /// As for [`Linear::record`](crate::Linear::record).
     pub fn record(&self, recording: Option<&Recording>) -> Result<(), Error> {
         let mut state = self.write();
+        let goes_on = matches!((&state.recording, recording), (Some(one), Some(other)) if Arc::ptr_eq(&one.ledger, &other.ledger));
         for part in &mut state.parts {
+            if !goes_on {
+                // The recording of before has the note of before, in which nobody counts any more.
+                part.note = Arc::new(part.note.anew());
+            }
             part.record(recording)?;
         }
         state.recording = recording.cloned();
@@ -204,8 +210,9 @@ impl<'w> DividedLinear<'w> {
     }
 
     /// How many rows each device does in a second with `m` tokens, as they are divided now: the best of five runs of each part
-    /// alone, without copies. In the order of [`DivideOptions::devices`]; 0 for a device without rows. [`Shares::Given`] takes it, to divide
-    /// another layer, or this one anew, by measured speed. A part should be large enough to occupy its device.
+    /// alone, without copies. In the order of [`DivideOptions::devices`]; 0 for a device without rows, which one that was lost is too.
+    /// [`Shares::Given`] takes it, to divide another layer, or this one anew, by measured speed; a device whose share is 0 does not take over
+    /// from others either, so that it needs another number where it should. A part should be large enough to occupy its device.
     ///
     /// # Errors
     /// As for [`forward`](DividedLinear::forward); nobody takes over.

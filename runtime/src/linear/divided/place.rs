@@ -36,7 +36,13 @@ impl DividedLinear<'_> {
             }
         }
         let cycles_of = |device: &Device| match device.kind {
-            DeviceKind::Cuda => cycles(device.index).map_err(|why| Error::NoGpu { index: device.index, why }),
+            DeviceKind::Cuda => match cycles(device.index) {
+                Ok(cycles) if cycles > 0.0 => Ok(cycles),
+                Ok(_) => Err(refused(format!(
+                    "the driver says of {device} that it has no clock or no multiprocessors; `Shares::Equal` and `Shares::Given` need neither"
+                ))),
+                Err(why) => Err(Error::NoGpu { index: device.index, why }),
+            },
             _ => {
                 Err(refused(format!("of {device} no multiprocessors are known, so shares have to be given")))
             }
