@@ -701,6 +701,29 @@ fn rows_are_not_lost_by_a_panic() {
 }
 
 #[test]
+fn activations_are_the_callers_again_after_a_panic() {
+    on_three("activations_are_the_callers_again_after_a_panic", || {
+        let panics = Arc::new(AtomicBool::new(false));
+        let threads = Threads::lent(Panics(Arc::clone(&panics))).expect("two threads").with_grain(1);
+        let divide = DivideOptions::over([Device::cuda(1), Device::CPU]).with_shares(Shares::Equal);
+        let layer = divided(&LinearOptions::default(), &divide).expect("a layer");
+        let mut workspace = layer.workspace(1, &threads).expect("memory");
+        let (home, other) = (Gpu::open(0).expect("opens"), Gpu::open(1).expect("opens"));
+        let x = DeviceBuffer::of(&home, &values(layer.k(), 3)).expect("memory");
+        let mut y = DeviceBuffer::<f32>::zeroed(&home, ROWS).expect("memory");
+        panics.store(true, Ordering::Relaxed);
+        let stopped = catch_unwind(AssertUnwindSafe(|| {
+            layer.forward_on_device(DeviceInput::F32(&x), 1, None, &mut y, &mut workspace, &threads)
+        }));
+        assert!(stopped.is_err() && !panics.load(Ordering::Relaxed), "the processor's part panics");
+        // The other device copies nothing from there any more.
+        drop((x, y));
+        home.synchronize().expect("nothing failed");
+        assert_eq!(other.synchronize(), Ok(()));
+    });
+}
+
+#[test]
 fn rows_that_a_gpu_has_no_room_for_go_to_another_one() {
     let name = "rows_that_a_gpu_has_no_room_for_go_to_another_one";
     on_three_with(name, ",1:memory=1000000", || {
