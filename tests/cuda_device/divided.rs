@@ -9,18 +9,24 @@ use crate::images::{bits, devices, parent, tried, values};
 use crate::support::{is_child, lose, said};
 use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
 use gristmill::half::f16;
+use gristmill::observe::{FellBack, Launch, Observer, observe};
 use gristmill::registry::FormatInfo;
 use gristmill::vocab::DType;
 use gristmill::{
-    Device, DivideOptions, DividedLinear, Error, Input, Linear, LinearOptions, NoGpu, Policy, QuantizedBuf,
-    REGISTRY, Receipt, Recording, RecoveryStep, Shares, Threads, Workspace,
+    Device, DivideOptions, DividedLinear, Error, Executor, Input, Linear, LinearOptions, NoGpu, Policy,
+    QuantizedBuf, REGISTRY, Receipt, Recording, Recovery, RecoveryStep, Registry, Shape, Shares, Threads,
+    Workspace,
 };
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::time::Duration;
 
 /// Three devices that differ in all that decisions and shares go by. The first two reach each other's memory.
 fn three() -> String {
     let [oldest, newest] = devices();
     format!(
-        "{oldest},devices=3,multiprocessors=4,1:{newest},1:multiprocessors=8,2:clock=750000,2:memory=1000000000,peer=0-1,count"
+        "{oldest},devices=3,multiprocessors=4,1:{newest},1:multiprocessors=8,2:clock=750000,2:memory=1000000000,peer=0-1,pitch=2048,count"
     )
 }
 
@@ -570,5 +576,314 @@ fn layers_on_different_devices_hand_their_rows_on() {
     });
     if let Some(said) = said {
         assert!(said.contains("1 copies between devices"), "{said}");
+    }
+}
+
+/// One token by a layer, with a workspace of its own or a given one.
+fn one_token(
+    layer: &DividedLinear<'_>,
+    workspace: &mut Workspace,
+    threads: &Threads,
+) -> Result<Vec<u32>, Error> {
+    let (x, mut y) = (values(layer.k(), 3), vec![f32::NAN; layer.n()]);
+    layer.forward(Input::F32(&x), 1, None, &mut y, workspace, threads)?;
+    Ok(bits(&y))
+}
+
+/// What it should give.
+fn one_token_expected() -> Vec<u32> {
+    let format = tried().next().expect("one is tried");
+    let x = values(k(format), 3);
+    expected(&weights(format, ROWS), &LinearOptions::default(), Input::F32(&x), 1, None)
+}
+
+#[test]
+fn one_takes_over_from_two_that_are_lost_at_once() {
+    on_three("one_takes_over_from_two_that_are_lost_at_once", || {
+        let right = one_token_expected();
+        for policy in [Policy::Strict, Policy::Cpu] {
+            let options = LinearOptions { policy, ..LinearOptions::default() };
+            let layer = divided(&options, &over(3)).expect("a layer");
+            let (mut workspace, threads) = (Workspace::new(), Threads::single());
+            // What the workspace then has on a device is asked for faults when another one is lost, and shows the second loss.
+            assert!(one_token(&layer, &mut workspace, &threads).expect("runs") == right);
+            lose::at(1, 0);
+            lose::at(2, 0);
+            for run in ["the run that loses them", "the next one"] {
+                let found = one_token(&layer, &mut workspace, &threads);
+                assert!(found.unwrap_or_else(|error| panic!("{run}: {error}")) == right, "{run}");
+            }
+            let lost: Vec<u32> = layer.lost().iter().map(|lost| lost.index).collect();
+            assert_eq!(lost, [1, 2]);
+            assert!(parts(&layer).iter().all(|(device, ..)| device == "cuda:0"), "{:?}", parts(&layer));
+            drop((layer, workspace));
+            lose::never(1);
+            lose::never(2);
+        }
+    });
+}
+
+#[test]
+fn other_workspaces_serve_after_a_device_was_lost() {
+    on_three("other_workspaces_serve_after_a_device_was_lost", || {
+        let (right, threads) = (one_token_expected(), Threads::single());
+        let options = LinearOptions { policy: Policy::Cpu, ..LinearOptions::default() };
+        let layer = divided(&options, &over(1)).expect("a layer");
+        let mut workspaces = [Workspace::new(), Workspace::new()];
+        lose::at(0, 0);
+        for workspace in &mut workspaces {
+            assert!(one_token(&layer, workspace, &threads).expect("the processor takes over") == right);
+        }
+        drop((layer, workspaces));
+        lose::never(0);
+    });
+}
+
+#[test]
+fn what_was_enqueued_on_a_device_that_is_gone_concerns_nobody() {
+    on_three_with("what_was_enqueued_on_a_device_that_is_gone_concerns_nobody", GONE, || {
+        let (right, threads) = (one_token_expected(), Threads::single());
+        let format = tried().next().expect("one is tried");
+        let linear = |options: &LinearOptions| {
+            Linear::new(&REGISTRY, &weights(format, ROWS).matrix(), options, &threads).expect("a layer")
+        };
+        let options = LinearOptions { policy: Policy::Cpu, ..LinearOptions::default() };
+        let layer = divided(&options, &over(1)).expect("a layer");
+        let gpu = Gpu::open(0).expect("opens");
+        let other = linear(&LinearOptions::default().on_gpu(&gpu));
+        let mut late = linear(&LinearOptions::default()).workspace(1, &threads).expect("memory");
+        let x = DeviceBuffer::of(&gpu, &values(layer.k(), 3)).expect("memory");
+        let mut y = DeviceBuffer::<f32>::zeroed(&gpu, ROWS).expect("memory");
+        other.forward_on_device(DeviceInput::F32(&x), 1, None, &mut y, &mut late).expect("enqueues");
+        lose::at(0, 0);
+        for workspace in [&mut Workspace::new(), &mut late] {
+            assert!(one_token(&layer, workspace, &threads).expect("the processor takes over") == right);
+        }
+        drop((layer, late, other, x, y, gpu));
+        lose::never(0);
+    });
+}
+
+/// A thread of the program's that panics when it is told to, once.
+struct Panics(Arc<AtomicBool>);
+
+impl Executor for Panics {
+    fn count(&self) -> usize {
+        2
+    }
+
+    fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
+        assert!(!self.0.swap(false, Ordering::Relaxed), "as it was told");
+        (0..parts).for_each(part);
+    }
+}
+
+#[test]
+fn rows_are_not_lost_by_a_panic() {
+    on_three("rows_are_not_lost_by_a_panic", || {
+        let right = one_token_expected();
+        let panics = Arc::new(AtomicBool::new(false));
+        let threads = Threads::lent(Panics(Arc::clone(&panics))).expect("two threads").with_grain(1);
+        for count in [1, 2] {
+            let options = LinearOptions { policy: Policy::Cpu, ..LinearOptions::default() };
+            let layer = divided(&options, &over(count)).expect("a layer");
+            let mut workspace = Workspace::new();
+            (0..count).for_each(|device| lose::at(device, 0));
+            panics.store(true, Ordering::Relaxed);
+            let stopped = catch_unwind(AssertUnwindSafe(|| one_token(&layer, &mut workspace, &threads)));
+            assert!(stopped.is_err() && !panics.load(Ordering::Relaxed), "packing for the processor panics");
+            assert!(one_token(&layer, &mut workspace, &threads).expect("runs") == right);
+            assert_eq!(parts(&layer).iter().map(|(_, from, to)| to - from).sum::<usize>(), ROWS);
+            drop((layer, workspace));
+            (0..count).for_each(lose::never);
+        }
+    });
+}
+
+#[test]
+fn activations_are_the_callers_again_after_a_panic() {
+    on_three("activations_are_the_callers_again_after_a_panic", || {
+        let panics = Arc::new(AtomicBool::new(false));
+        let threads = Threads::lent(Panics(Arc::clone(&panics))).expect("two threads").with_grain(1);
+        let divide = DivideOptions::over([Device::cuda(1), Device::CPU]).with_shares(Shares::Equal);
+        let layer = divided(&LinearOptions::default(), &divide).expect("a layer");
+        let mut workspace = layer.workspace(1, &threads).expect("memory");
+        let (home, other) = (Gpu::open(0).expect("opens"), Gpu::open(1).expect("opens"));
+        let x = DeviceBuffer::of(&home, &values(layer.k(), 3)).expect("memory");
+        let mut y = DeviceBuffer::<f32>::zeroed(&home, ROWS).expect("memory");
+        panics.store(true, Ordering::Relaxed);
+        let stopped = catch_unwind(AssertUnwindSafe(|| {
+            layer.forward_on_device(DeviceInput::F32(&x), 1, None, &mut y, &mut workspace, &threads)
+        }));
+        assert!(stopped.is_err() && !panics.load(Ordering::Relaxed), "the processor's part panics");
+        // The other device copies nothing from there any more.
+        drop((x, y));
+        home.synchronize().expect("nothing failed");
+        assert_eq!(other.synchronize(), Ok(()));
+    });
+}
+
+#[test]
+fn rows_that_a_gpu_has_no_room_for_go_to_another_one() {
+    let name = "rows_that_a_gpu_has_no_room_for_go_to_another_one";
+    on_three_with(name, ",1:memory=1000000", || {
+        let (right, threads) = (one_token_expected(), Threads::single());
+        for policy in [Policy::Strict, Policy::Cpu] {
+            let options = LinearOptions { policy, ..LinearOptions::default() };
+            let layer = divided(&options, &over(3).with_shares(Shares::Equal)).expect("a layer");
+            let mut workspace = Workspace::new();
+            assert!(one_token(&layer, &mut workspace, &threads).expect("runs") == right);
+            let [_, second, third] = &parts(&layer)[..] else { panic!("three parts") };
+            let gpu = Gpu::open(1).expect("opens");
+            let (free, _) = gpu.memory().expect("says");
+            let all = DeviceBuffer::<u8>::zeroed(&gpu, free as usize).expect("memory");
+            lose::at(0, 0);
+            assert!(one_token(&layer, &mut workspace, &threads).expect("others take over") == right);
+            let now = parts(&layer);
+            let (of_first, others) = now.split_at(now.len() - 2);
+            assert_eq!(others, [second.clone(), third.clone()]);
+            assert!(of_first.iter().all(|(device, ..)| device == "cuda:2"), "{now:?}");
+            drop((layer, workspace, all, gpu));
+            lose::never(0);
+        }
+    });
+}
+
+/// Asks the layer when it is told of a step.
+struct Asks(Mutex<Vec<Vec<String>>>);
+
+static LAYER: OnceLock<Mutex<Option<Arc<DividedLinear<'static>>>>> = OnceLock::new();
+
+impl Observer for Asks {
+    fn wants_time(&self, _: &'static Registry, _: usize, _: Shape) -> bool {
+        false
+    }
+
+    fn launched(&self, _: &Launch) {}
+
+    fn fell_back(&self, _: FellBack<'_>) {}
+
+    fn recovered(&self, _: &Recovery) {
+        let layer = LAYER.get().and_then(|layer| layer.lock().expect("no panic").clone()).expect("it is set");
+        // By another thread, so that an answer that never comes ends the test.
+        let (send, answer) = mpsc::channel();
+        std::thread::spawn(move || {
+            let devices = layer.parts().iter().map(|part| part.device.to_string()).collect();
+            let _ = send.send(devices);
+        });
+        let devices = answer.recv_timeout(Duration::from_secs(60)).expect("the layer answers");
+        self.0.lock().expect("no panic").push(devices);
+    }
+}
+
+#[test]
+fn an_observer_may_ask_the_layer_who_took_over() {
+    on_three("an_observer_may_ask_the_layer_who_took_over", || {
+        static ASKS: Asks = Asks(Mutex::new(Vec::new()));
+        observe(&ASKS).expect("the first");
+        let layer = Arc::new(divided(&LinearOptions::default(), &over(2)).expect("a layer"));
+        let _ = LAYER.set(Mutex::new(Some(Arc::clone(&layer))));
+        lose::at(1, 0);
+        let mut workspace = Workspace::new();
+        let found = one_token(&layer, &mut workspace, &Threads::single()).expect("the other one takes over");
+        assert!(found == one_token_expected());
+        assert_eq!(*ASKS.0.lock().expect("no panic"), [vec!["cuda:0"; 2]]);
+        LAYER.get().expect("it is set").lock().expect("no panic").take();
+        lose::never(1);
+    });
+}
+
+#[test]
+fn a_part_counts_for_one_recording_at_a_time() {
+    on_three("a_part_counts_for_one_recording_at_a_time", || {
+        let layer = divided(&LinearOptions::default(), &over(2)).expect("a layer");
+        let recordings = [(); 2].map(|()| Recording::new(&REGISTRY));
+        let [first, second] = &recordings;
+        let (mut workspace, threads) = (Workspace::new(), Threads::single());
+        for recording in [Some(first), Some(first), None, Some(second), None] {
+            layer.record(recording).expect("the same registry");
+            one_token(&layer, &mut workspace, &threads).expect("runs");
+        }
+        let counts = recordings
+            .map(|recording| ran(&recording.receipt()).iter().map(|part| part.3).collect::<Vec<_>>());
+        assert_eq!(counts, [vec![2, 2], vec![1, 1]]);
+    });
+}
+
+#[test]
+fn a_device_without_a_clock_has_no_share_of_cycles() {
+    on_three_with("a_device_without_a_clock_has_no_share_of_cycles", ",1:clock=0", || {
+        match divided(&LinearOptions::default(), &over(2)) {
+            Err(Error::Division { why }) => {
+                assert!(why.contains("cuda:1") && why.contains("Shares::Equal"), "{why}")
+            }
+            other => panic!("{other:?}"),
+        }
+        divided(&LinearOptions::default(), &over(2).with_shares(Shares::Equal)).expect("a layer");
+    });
+}
+
+#[test]
+fn a_layer_without_rows_is_one() {
+    on_three("a_layer_without_rows_is_one", || {
+        let format = tried().next().expect("one is tried");
+        let (threads, divide) = (Threads::single(), over(2));
+        let layer =
+            DividedLinear::new(&REGISTRY, weights(format, 0), &LinearOptions::default(), &divide, &threads);
+        let layer = layer.expect("a layer");
+        assert_eq!((layer.n(), parts(&layer)), (0, vec![]));
+        let mut workspace = layer.workspace(1, &threads).expect("memory");
+        assert_eq!(one_token(&layer, &mut workspace, &threads), Ok(vec![]));
+    });
+}
+
+#[test]
+fn a_lost_device_is_not_blamed_on_another_one() {
+    on_three("a_lost_device_is_not_blamed_on_another_one", || {
+        // cuda:1 brings values from cuda:0, which is lost at each of its calls in turn: in front of what asks both too.
+        let numbers = values(1000, 3);
+        let calls = (0..).take_while(|call| {
+            let [from, to] = [0, 1].map(|index| Gpu::open(index).expect("opens"));
+            let there = DeviceBuffer::of(&from, &numbers).expect("memory");
+            let mut here = DeviceBuffer::<f32>::zeroed(&to, numbers.len()).expect("memory");
+            lose::at(0, *call);
+            let outcome = here.bring(&there);
+            let lost = lose::is_lost(0);
+            match outcome {
+                Ok(()) => assert!(!lost),
+                Err(Error::Gpu(failure)) => {
+                    assert_eq!(failure.device, Device::cuda(0), "call {call}: {failure}");
+                }
+                Err(other) => panic!("call {call}: {other}"),
+            }
+            assert_eq!(gristmill::cuda::health(1).expect("it is there").lost, None, "call {call}");
+            assert_eq!(gristmill::cuda::detect(1).map(|profile| profile.index), Ok(1), "call {call}");
+            drop((there, here, from, to));
+            lose::never(0);
+            lost
+        });
+        let calls = calls.count();
+        assert!(calls > 4, "cuda:0 was asked {calls} times");
+    });
+}
+
+#[test]
+fn devices_with_too_many_peers_copy_through_the_processors_memory() {
+    let name = "devices_with_too_many_peers_copy_through_the_processors_memory";
+    let said = on_three_with(name, ",too_many_peers", || {
+        let format = tried().next().expect("one is tried");
+        let (m, k) = (3, k(format));
+        let x = values(m * k, 3);
+        let layer = divided(&LinearOptions::default(), &over(3)).expect("a layer");
+        let right = expected(&weights(format, ROWS), &LinearOptions::default(), Input::F32(&x), m, None);
+        let mut workspace = Workspace::new();
+        for home in [0, 1] {
+            let found = on_device(&layer, home, &x, m, None, &mut workspace).expect("runs");
+            assert!(found == right, "on cuda:{home}");
+        }
+    });
+    if let Some(said) = said {
+        // What the device with the operands computed itself, once in each run.
+        assert!(said.contains("fake CUDA: 2 copies between devices"), "{said}");
     }
 }

@@ -7,7 +7,7 @@ use cudarc::driver::sys::{
     self, CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation,
     CUmemLocationType, CUmemorytype, CUresult, CUstream,
 };
-use cudarc::driver::{DriverError, result};
+use cudarc::driver::{CudaEvent, DriverError, result};
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::{Arc, PoisonError, Weak};
@@ -43,12 +43,50 @@ impl Columns {
         Ok(())
     }
 
+    fn values(self) -> usize {
+        self.count.saturating_mul(self.width)
+    }
+
     fn pitch<T>(self) -> usize {
         self.stride * size_of::<T>()
     }
 
     fn offset<T>(self) -> u64 {
         (self.first * size_of::<T>()) as u64
+    }
+}
+
+/// A copy on its way. Who drops it waits for it, whatever becomes of the stream that it is on: another thread's capture, say, which no
+/// other wait may come into.
+#[derive(Debug)]
+#[must_use = "dropped, it is waited for"]
+pub(crate) struct UnderWay {
+    event: CudaEvent,
+    gpu: Arc<Gpu>,
+    /// The other device, or the same.
+    beside: Arc<Gpu>,
+    doing: &'static str,
+}
+
+impl UnderWay {
+    /// Waits until it is done.
+    pub(crate) fn wait(self) -> Result<(), Error> {
+        let waited = self.waited();
+        self.gpu.check_beside(&self.beside, self.doing, waited)
+    }
+
+    fn waited(&self) -> Result<(), DriverError> {
+        // What a bound context has to tell, its next user is told.
+        let _ = self.gpu.bind();
+        // SAFETY: the event is one of the driver's, which is there until it is dropped.
+        unsafe { result::event::synchronize(self.event.cu_event()) }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        // Where that fails the device is lost, and copies nothing any more.
+        let _ = self.waited();
     }
 }
 
@@ -122,7 +160,7 @@ impl<T: Number> DeviceBuffer<T> {
         })
     }
 
-    /// Enqueues on `by`'s stream, which is that of one of the two devices, a copy of rows of `from` to rows here. They reach each other
+    /// Enqueues on `by`'s stream, which is that of one of the two devices, a copy of rows of `from` to as many here. They reach each other
     /// ([`Gpu::reaches`]), or are one device.
     ///
     /// # Safety
@@ -132,13 +170,17 @@ impl<T: Number> DeviceBuffer<T> {
         by: &Arc<Gpu>,
         to: Columns,
         from: (&DeviceBuffer<T>, Columns),
-    ) -> Result<(), Error> {
+    ) -> Result<UnderWay, Error> {
         let (source, columns) = from;
         to.check("a buffer of a device", self.len())?;
         columns.check("a buffer of another device", source.len())?;
-        if to.is_empty() {
-            return Ok(());
+        if (to.count, to.width) != (columns.count, columns.width) {
+            let (what, unit) = ("rows of a buffer of another device", "values");
+            return Err(Error::ShapeMismatch { what, unit, expected: to.values(), found: columns.values() });
         }
+        let (target, contexts) = (self.output() + to.offset::<T>(), [source.gpu(), self.gpu()]);
+        let [source_context, target_context] = contexts.map(|gpu| gpu.context.cu_ctx());
+        let origin = source.input() + columns.offset::<T>();
         let copy = CUDA_MEMCPY3D_PEER {
             srcXInBytes: 0,
             srcY: 0,
@@ -146,9 +188,9 @@ impl<T: Number> DeviceBuffer<T> {
             srcLOD: 0,
             srcMemoryType: DEVICE,
             srcHost: null(),
-            srcDevice: source.input() + columns.offset::<T>(),
+            srcDevice: origin,
             srcArray: null_mut(),
-            srcContext: source.gpu().context.cu_ctx(),
+            srcContext: source_context,
             srcPitch: columns.pitch::<T>(),
             srcHeight: to.count,
             dstXInBytes: 0,
@@ -157,23 +199,69 @@ impl<T: Number> DeviceBuffer<T> {
             dstLOD: 0,
             dstMemoryType: DEVICE,
             dstHost: null_mut(),
-            dstDevice: self.output() + to.offset::<T>(),
+            dstDevice: target,
             dstArray: null_mut(),
-            dstContext: self.gpu().context.cu_ctx(),
+            dstContext: target_context,
             dstPitch: to.pitch::<T>(),
             dstHeight: to.count,
             WidthInBytes: to.width * size_of::<T>(),
             Height: to.count,
             Depth: 1,
         };
-        // SAFETY: both sides have the rows, as was compared; the rest is the caller's.
-        let enqueue = |stream| unsafe { sys::cuMemcpy3DPeerAsync(&raw const copy, stream) }.result();
-        let copied = by.outside_capture("copied between devices", enqueue)?;
-        by.check(None, "copying between devices", copied)
+        let enqueue = |stream: CUstream| -> Result<(), DriverError> {
+            if to.is_empty() {
+                return Ok(());
+            }
+            if to.count == 1 {
+                let bytes = to.width * size_of::<T>();
+                // One row may be longer than the pitch of several may be.
+                // SAFETY: as below.
+                return unsafe {
+                    sys::cuMemcpyPeerAsync(target, target_context, origin, source_context, bytes, stream)
+                }
+                .result();
+            }
+            // SAFETY: both sides have the rows, as was compared; the rest is the caller's.
+            unsafe { sys::cuMemcpy3DPeerAsync(&raw const copy, stream) }.result()
+        };
+        let beside = if Arc::ptr_eq(by, self.gpu()) { source.gpu() } else { self.gpu() };
+        on_its_way((by, beside), "copied between devices", "copying between devices", enqueue)
     }
 }
 
+/// Enqueues a copy on the first device's stream; the second one has the other memory, or is the same.
+fn on_its_way(
+    (by, beside): (&Arc<Gpu>, &Arc<Gpu>),
+    what: &'static str,
+    doing: &'static str,
+    enqueue: impl FnOnce(CUstream) -> Result<(), DriverError>,
+) -> Result<UnderWay, Error> {
+    let (event, enqueued) = by.with_event(what, None, doing, enqueue)?;
+    // Dropped where it failed.
+    let under_way = UnderWay { event, gpu: Arc::clone(by), beside: Arc::clone(beside), doing };
+    by.check_beside(beside, doing, enqueued)?;
+    Ok(under_way)
+}
+
 impl Gpu {
+    /// As [`check`](Gpu::check), of a call that names another device's context too. It fails where that one is lost, which is no loss
+    /// of this one.
+    fn check_beside<T>(
+        &self,
+        other: &Gpu,
+        doing: &'static str,
+        outcome: Result<T, DriverError>,
+    ) -> Result<T, Error> {
+        if outcome.is_err() && !std::ptr::eq(self, other) {
+            match other.synchronize() {
+                Err(Error::Gpu(failure)) if failure.is_lost() => return Err(Error::Gpu(failure)),
+                // It answers, or says something that the call was not stopped by.
+                Ok(()) | Err(_) => {}
+            }
+        }
+        self.check(None, doing, outcome)
+    }
+
     /// Whether this device reaches memory of another one, and may now: access is given where the driver says that it can be.
     pub(crate) fn reaches(self: &Arc<Gpu>, other: &Arc<Gpu>) -> Result<bool, Error> {
         if self.profile.index == other.profile.index {
@@ -189,16 +277,21 @@ impl Gpu {
         let mut can = 0;
         // SAFETY: the devices are the driver's own, and the pointer is to an int.
         let asked = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, this, peer) }.result();
-        self.check(None, "asking for peer access", asked)?;
+        self.check_beside(other, "asking for peer access", asked)?;
         if can != 0 {
             self.bind()?;
             // SAFETY: both contexts are kept by their devices.
             let enabled = unsafe { sys::cuCtxEnablePeerAccess(other.context.cu_ctx(), 0) };
-            if enabled != CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
-                self.check(None, "enabling peer access", enabled.result())?;
+            match enabled {
+                CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => {}
+                // Such devices copy through the processor's memory, as those do that the driver says it of before.
+                CUresult::CUDA_ERROR_TOO_MANY_PEERS | CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED => can = 0,
+                other_outcome => {
+                    self.check_beside(other, "enabling peer access", other_outcome.result())?;
+                }
             }
             // Memory of pools is not given with that of the context.
-            if let Some(pool) = &other.pool {
+            if let Some(pool) = other.pool.as_ref().filter(|_| can != 0) {
                 let access = CUmemAccessDesc {
                     location: CUmemLocation {
                         type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
@@ -208,7 +301,7 @@ impl Gpu {
                 };
                 // SAFETY: the pool is the device's own, and the one description lives until the call returns.
                 let given = unsafe { sys::cuMemPoolSetAccess(pool.0, &raw const access, 1) }.result();
-                self.check(None, "giving access to a memory pool", given)?;
+                self.check_beside(other, "giving access to a memory pool", given)?;
             }
         }
         known.push((Arc::downgrade(self), can != 0));
@@ -258,11 +351,8 @@ impl<T: Number> Pinned<T> {
         place.as_mut().ok_or(Error::TooLarge { what: "page-locked memory" })
     }
 
-    /// Enqueues a copy of rows of `from` to here, one behind the other, on their device's stream.
-    ///
-    /// # Safety
-    /// This and `from` live until it is done, and nothing else uses the memory until then.
-    pub(crate) unsafe fn fill(&mut self, from: &DeviceBuffer<T>, columns: Columns) -> Result<(), Error> {
+    /// Copies rows of `from` to here, one behind the other, behind what was enqueued on their device's stream, and waits for it.
+    pub(crate) fn fill(&mut self, from: &DeviceBuffer<T>, columns: Columns) -> Result<(), Error> {
         let dense = Columns::dense(columns.count, columns.width);
         dense.check("page-locked memory", self.len)?;
         columns.check("a buffer of a device", from.len())?;
@@ -274,15 +364,17 @@ impl<T: Number> Pinned<T> {
             dstPitch: dense.pitch::<T>(),
             ..rows_copy::<T>(columns.width, columns.count)
         };
-        // SAFETY: both sides have the rows, as was compared; the rest is the caller's.
-        unsafe { enqueued(from.gpu(), columns, &copy, "copying from the device") }
+        from.gpu().and_wait("copied from the device", None, "copying from the device", |stream| {
+            // SAFETY: both sides have the rows, as was compared; the copy is waited for.
+            unsafe { locked_copy(&copy, stream) }
+        })
     }
 
     /// Enqueues a copy of what is here to rows of `to`, on their device's stream.
     ///
     /// # Safety
-    /// As for [`fill`](Pinned::fill), which was waited for.
-    pub(crate) unsafe fn empty(&self, to: &mut DeviceBuffer<T>, columns: Columns) -> Result<(), Error> {
+    /// This and `to` live until it is done, and nothing else uses the memory until then.
+    pub(crate) unsafe fn empty(&self, to: &mut DeviceBuffer<T>, columns: Columns) -> Result<UnderWay, Error> {
         let dense = Columns::dense(columns.count, columns.width);
         dense.check("page-locked memory", self.len)?;
         columns.check("a buffer of a device", to.len())?;
@@ -294,29 +386,33 @@ impl<T: Number> Pinned<T> {
             dstPitch: columns.pitch::<T>(),
             ..rows_copy::<T>(columns.width, columns.count)
         };
-        // SAFETY: both sides have the rows, as was compared; the rest is the caller's.
-        unsafe { enqueued(to.gpu(), columns, &copy, "copying to the device") }
+        let enqueue = |stream: CUstream| {
+            // SAFETY: both sides have the rows, as was compared; the rest is the caller's.
+            unsafe { locked_copy(&copy, stream) }
+        };
+        on_its_way((to.gpu(), to.gpu()), "copied to the device", "copying to the device", enqueue)
     }
 }
 
-/// Enqueues a copy of rows on a device's stream.
+/// Enqueues a copy of rows between page-locked memory and a device.
 ///
 /// # Safety
-/// `copy` names memory that has the rows, and lives until it is done.
-unsafe fn enqueued(
-    gpu: &Arc<Gpu>,
-    columns: Columns,
-    copy: &CUDA_MEMCPY2D,
-    doing: &'static str,
-) -> Result<(), Error> {
-    if columns.is_empty() {
+/// `copy` names memory that has the rows, and lives until it is done; the stream is the device's, whose context is current.
+unsafe fn locked_copy(copy: &CUDA_MEMCPY2D, stream: CUstream) -> Result<(), DriverError> {
+    let CUDA_MEMCPY2D { WidthInBytes: width, Height: height, .. } = *copy;
+    if width == 0 || height == 0 {
         return Ok(());
     }
-    let enqueue = |stream: CUstream| -> Result<(), DriverError> {
-        // SAFETY: the caller's; the description is copied by the call.
-        unsafe { sys::cuMemcpy2DAsync_v2(copy, stream) }.result()
+    // One row may be longer than the pitch of several may be.
+    // SAFETY: the caller's; the description is copied by the call.
+    let done = unsafe {
+        match (height, copy.dstMemoryType == HOST) {
+            (1, true) => sys::cuMemcpyDtoHAsync_v2(copy.dstHost, copy.srcDevice, width, stream),
+            (1, false) => sys::cuMemcpyHtoDAsync_v2(copy.dstDevice, copy.srcHost, width, stream),
+            _ => sys::cuMemcpy2DAsync_v2(copy, stream),
+        }
     };
-    gpu.check(None, doing, gpu.outside_capture("copied between devices", enqueue)?)
+    done.result()
 }
 
 impl<T: Number> Drop for Pinned<T> {

@@ -35,16 +35,12 @@ impl<T: Number> DeviceBuffer<T> {
         if gpu.reaches(&from)? {
             // SAFETY: both are borrowed until it has been waited for, and nothing is enqueued for them meanwhile from here; what other
             // threads enqueue on views of them has no order, as for all streams.
-            let enqueued = unsafe { self.pull_columns(&gpu, all, (other, all)) };
-            return enqueued.and(gpu.synchronize());
+            return unsafe { self.pull_columns(&gpu, all, (other, all)) }?.wait();
         }
         let mut pinned = None;
         let pinned = Pinned::room(&mut pinned, &from, other.len())?;
-        // SAFETY: likewise, and the page-locked memory lives until both copies have been waited for.
-        let enqueued = unsafe { pinned.fill(other, all) };
-        enqueued.and(from.synchronize())?;
-        // SAFETY: likewise.
-        let enqueued = unsafe { pinned.empty(self, all) };
-        enqueued.and(gpu.synchronize())
+        pinned.fill(other, all)?;
+        // SAFETY: likewise, and the page-locked memory lives until the copy has been waited for.
+        unsafe { pinned.empty(self, all) }?.wait()
     }
 }

@@ -67,6 +67,11 @@ impl Gpu {
         &self.profile
     }
 
+    /// What its context was lost by, if it was.
+    pub(crate) fn loss(&self) -> Option<String> {
+        self.lost.get().cloned()
+    }
+
     /// Free and total bytes of its memory.
     ///
     /// # Errors

@@ -45,7 +45,7 @@ mod weights;
 
 pub(crate) use activations::ActivationCode;
 pub use activations::quantize_activations;
-pub(crate) use between::Columns;
+pub(crate) use between::{Columns, UnderWay};
 pub(crate) use blocks::{DequantizeCode, Elements, QuantizeCode, size};
 pub use buffer::{DeviceBuffer, Number};
 pub use convert::Converter;

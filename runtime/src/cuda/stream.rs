@@ -4,7 +4,7 @@
 use super::device::Gpu;
 use crate::error::Error;
 use cudarc::driver::sys::CUstream;
-use cudarc::driver::{DriverError, result};
+use cudarc::driver::{CudaEvent, DriverError, result};
 use std::thread;
 
 impl Gpu {
@@ -51,9 +51,25 @@ impl Gpu {
         doing: &'static str,
         act: impl FnOnce(CUstream) -> Result<(), DriverError>,
     ) -> Result<(), Error> {
+        let (event, enqueued) = self.with_event(what, kernel, doing, act)?;
+        // Waited for also where not all of it was enqueued.
+        // SAFETY: the event is one of the driver's, which is there until it is dropped.
+        let waited = unsafe { result::event::synchronize(event.cu_event()) };
+        self.check(kernel, doing, enqueued.and(waited))
+    }
+
+    /// As [`outside_capture`](Gpu::outside_capture), with an event behind what was enqueued, which waits for it whatever becomes of the
+    /// stream; and whether that went well. Where there is no event nothing was enqueued, or it has been waited for.
+    pub(super) fn with_event(
+        &self,
+        what: &'static str,
+        kernel: Option<&'static str>,
+        doing: &'static str,
+        act: impl FnOnce(CUstream) -> Result<(), DriverError>,
+    ) -> Result<(CudaEvent, Result<(), DriverError>), Error> {
         // Made first: without it there is nothing to wait for what is enqueued with.
         let event = self.check(kernel, doing, self.context().new_event(None))?;
-        let (done, recorded) = self.outside_capture(what, |stream| {
+        let enqueued = self.outside_capture(what, |stream| {
             let done = act(stream);
             // SAFETY: the event and the stream are of the context that is current.
             let recorded = unsafe { result::event::record(event.cu_event(), stream) };
@@ -62,9 +78,8 @@ impl Gpu {
                 // SAFETY: the stream is this device's.
                 let _ = unsafe { result::stream::synchronize(stream) };
             }
-            (done, recorded)
+            done.and(recorded)
         })?;
-        let waited = recorded.and_then(|()| event.synchronize());
-        self.check(kernel, doing, done.and(waited))
+        Ok((event, enqueued))
     }
 }

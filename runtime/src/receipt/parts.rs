@@ -16,6 +16,14 @@ pub(crate) struct PartNote {
     pub(crate) runs: AtomicU64,
 }
 
+impl PartNote {
+    /// The same part, for another recording.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn anew(&self) -> PartNote {
+        PartNote { rows: self.rows.clone(), runs: AtomicU64::new(0), ..*self }
+    }
+}
+
 /// A part that counts in a recording.
 #[derive(Debug)]
 pub(super) struct PartRow {

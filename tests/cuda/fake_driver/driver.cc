@@ -73,6 +73,8 @@ const Settings& settings() {
             else if (name == "coherent") s.coherent = true;
             else if (name == "held") s.held = true;
             else if (name == "count") s.count = true;
+            else if (name == "pitch") s.pitch = size_t(number);
+            else if (name == "too_many_peers") s.too_many_peers = true;
             else if (name == "seed") s.seed = uint64_t(number);
             else if (name == "lost_error") s.lost_error = int(number);
             else if (name == "peer") {
@@ -338,7 +340,7 @@ GM_API cuDeviceGetAttribute(int* value, int attribute, int device) {
         case 8: *value = 48 * 1024; break;          // shared memory of a block
         case 9: *value = 64 * 1024; break;          // constant memory
         case 10: *value = 32; break;                // warp
-        case 11: *value = 0x7fffffff; break;        // pitch
+        case 11: *value = int(settings().pitch); break;  // pitch
         case 12: *value = 65536; break;             // registers of a block
         case 13: *value = properties.clock; break;  // kHz
         case 16: *value = properties.multiprocessors; break;
@@ -403,6 +405,8 @@ GM_API cuCtxEnablePeerAccess(void* peer, unsigned flags) {
     Device* other = static_cast<Device*>(peer);
     if (flags || other == current) return INVALID_VALUE;
     if (!other->retained) return INVALID_CONTEXT;
+    if (int error = other->called()) return error;
+    if (settings().too_many_peers) return TOO_MANY_PEERS;
     if (!settings().peers.count({current->index(), other->index()})) return PEER_ACCESS_UNSUPPORTED;
     return current->peers.insert(other).second ? int(SUCCESS) : int(PEER_ACCESS_ALREADY_ENABLED);
 }

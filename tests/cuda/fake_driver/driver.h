@@ -59,6 +59,7 @@ enum : int {
     ILLEGAL_ADDRESS = 700,
     LAUNCH_OUT_OF_RESOURCES = 701,
     PEER_ACCESS_ALREADY_ENABLED = 704,
+    TOO_MANY_PEERS = 711,
     MISALIGNED_ADDRESS = 716,
     LAUNCH_FAILED = 719,
     NOT_PERMITTED = 800,
@@ -95,6 +96,8 @@ struct Settings {
     bool refuse_ptx = false;    // refuse_ptx: the driver's compiler takes no PTX, and says so in its log
     bool pools = true;          // no_pools: no cuMemAllocAsync
     bool coherent = false;      // coherent: the device reads ordinary memory of the process itself, whenever it comes to it
+    size_t pitch = 0x7fffffff;  // pitch=BYTES: the most that rows of a copy may be apart
+    bool too_many_peers = false; // too_many_peers: no context reaches another one any more, whatever the devices can do
     bool held = false;          // held: another library of the process holds the primary contexts
     bool count = false;         // count: says at the end how many kernels were launched
     uint64_t seed = 1;          // seed=N: order of threads and blocks

@@ -260,6 +260,7 @@ GM_API cuMemcpy2DAsync_v2(const Copy2D* c, void* handle) {
     GM_USABLE;
     if (!c->width || !c->height || c->from_x || c->from_y || c->to_x || c->to_y) return INVALID_VALUE;
     if (c->from_pitch < c->width || c->to_pitch < c->width) return INVALID_VALUE;
+    if (std::max(c->from_pitch, c->to_pitch) > settings().pitch) return INVALID_VALUE;
     bool from_device = c->from_type == DEVICE, to_device = c->to_type == DEVICE;
     if ((!from_device && c->from_type != HOST) || (!to_device && c->to_type != HOST)) return INVALID_VALUE;
     size_t read = span(c->from_pitch, c->width, c->height), written = span(c->to_pitch, c->width, c->height);
@@ -283,8 +284,12 @@ GM_API cuMemcpy2DAsync_v2(const Copy2D* c, void* handle) {
 }
 // Copies between devices that reach each other. A driver would do others through the processor's memory; who asks for that here has
 // not looked at cuDeviceCanAccessPeer, and is told.
-GM_API cuMemcpy3DPeerAsync(const Copy3DPeer* c, void* handle) {
+static int copy_peer(const Copy3DPeer* c, void* handle) {
     GM_USABLE;
+    // A call that names the contexts of two devices fails with what either failed with.
+    for (void* context : {c->from_context, c->to_context})
+        if (context != current)
+            if (int error = static_cast<Device*>(context)->called()) return error;
     if (!c->width || !c->height || c->depth != 1 || c->from_type != DEVICE || c->to_type != DEVICE) return INVALID_VALUE;
     if (c->from_pitch < c->width || c->to_pitch < c->width) return INVALID_VALUE;
     size_t read = span(c->from_pitch, c->width, c->height), written = span(c->to_pitch, c->width, c->height);
@@ -303,6 +308,18 @@ GM_API cuMemcpy3DPeerAsync(const Copy3DPeer* c, void* handle) {
         driver().peer_copies++;
         return rows.run();
     }});
+}
+GM_API cuMemcpy3DPeerAsync(const Copy3DPeer* c, void* handle) {
+    if (std::max(c->from_pitch, c->to_pitch) > settings().pitch) return INVALID_VALUE;
+    return copy_peer(c, handle);
+}
+GM_API cuMemcpyPeerAsync(uint64_t to, void* to_context, uint64_t from, void* from_context, size_t bytes, void* handle) {
+    Copy3DPeer c{};
+    c.from_type = c.to_type = DEVICE;
+    c.from_device = from, c.from_context = from_context, c.from_pitch = bytes;
+    c.to_device = to, c.to_context = to_context, c.to_pitch = bytes;
+    c.width = bytes, c.height = c.depth = 1;
+    return copy_peer(&c, handle);
 }
 GM_API cuMemsetD8Async(uint64_t to, unsigned char value, size_t count, void* stream) {
     GM_USABLE;
@@ -374,6 +391,7 @@ GM_API cuMemPoolSetAccess(void* handle, const Access* access, size_t count) {
         Device* owner = nullptr;
         for (Device& device : driver().devices)
             if (device.pool == pool || device.pools.count(pool.get())) owner = &device;
+        if (owner && owner->called()) return owner->sticky;
         Device* other = driver().devices + access[i].device;
         if (other == owner || !settings().peers.count({other->index(), owner->index()})) return INVALID_DEVICE;
         if (access[i].flags) pool->access.insert(other);

@@ -56,12 +56,13 @@ impl DivideOptions {
 /// there, which divides k.
 ///
 /// Each part is a layer of its own, packed and decided on for its device, with rows in whole panels of the packing. A run enqueues all
-/// parts before it waits for one, and computes parts of the processor meanwhile.
+/// parts before it waits for one, and computes parts of the processor meanwhile; but for int8 activations, whose parts follow one another, and
+/// for activations on a device, which others that do not reach its memory are given through the processor's, in turn.
 ///
 /// Where a device is lost (an error that its context does not survive, or of a device that is gone), the rows that it had are packed
 /// again from the quantized weights, which are kept, for the devices that are left, by their shares, and the product is repeated:
 /// nobody sees it but in time, and in the receipt, where the step is [`RecoveryStep::TakenOver`](crate::RecoveryStep). The
-/// processor takes over what no GPU has room for, or all where none is left, under [`Policy::Cpu`](crate::Policy) alone. A
+/// processor takes over what no GPU that is left has room for, or all where none is left, under [`Policy::Cpu`](crate::Policy) alone. A
 /// device that was lost stays out of the layer.
 #[derive(Debug)]
 pub struct DividedLinear<'w> {
@@ -142,7 +143,12 @@ impl<'w> DividedLinear<'w> {
     /// As for [`Linear::record`](crate::Linear::record).
     pub fn record(&self, recording: Option<&Recording>) -> Result<(), Error> {
         let mut state = self.write();
+        let goes_on = matches!((&state.recording, recording), (Some(one), Some(other)) if Arc::ptr_eq(&one.ledger, &other.ledger));
         for part in &mut state.parts {
+            if !goes_on {
+                // The recording of before has the note of before, in which nobody counts any more.
+                part.note = Arc::new(part.note.anew());
+            }
             part.record(recording)?;
         }
         state.recording = recording.cloned();
@@ -204,8 +210,9 @@ impl<'w> DividedLinear<'w> {
     }
 
     /// How many rows each device does in a second with `m` tokens, as they are divided now: the best of five runs of each part
-    /// alone, without copies. In the order of [`DivideOptions::devices`]; 0 for a device without rows. [`Shares::Given`] takes it, to divide
-    /// another layer, or this one anew, by measured speed. A part should be large enough to occupy its device.
+    /// alone, without copies. In the order of [`DivideOptions::devices`]; 0 for a device without rows, which one that was lost is too.
+    /// [`Shares::Given`] takes it, to divide another layer, or this one anew, by measured speed; a device whose share is 0 does not take over
+    /// from others either, so that it needs another number where it should. A part should be large enough to occupy its device.
     ///
     /// # Errors
     /// As for [`forward`](DividedLinear::forward); nobody takes over.
@@ -234,13 +241,21 @@ impl<'w> DividedLinear<'w> {
         let lost = state.lost.len();
         let mut stopped = None;
         if state.homeless.is_empty() {
+            if lost > 0 {
+                // Made for the layer as it was before others took over, perhaps.
+                workspace.grow(state.workspace_size(run.m, run.threads)?)?;
+            }
             match state.run(&mut run, shape, workspace) {
                 Ok(()) => return Ok(()),
                 Err(error) => stopped = Some(self.loss(&state, &run, error)?),
             }
         }
         drop(state);
-        self.recover(stopped, lost, run, workspace)
+        let mut steps = Vec::new();
+        let outcome = self.recover((stopped, lost), run, workspace, &mut steps);
+        // Not before the layer is free: the observer may ask it who has its rows now.
+        steps.iter().for_each(recovered);
+        outcome
     }
 
     /// The device whose loss an error says, where others may take over from it; else the error.
@@ -253,13 +268,13 @@ impl<'w> DividedLinear<'w> {
         }
     }
 
-    /// Gives rows of lost devices to others and runs again, until a run loses none.
+    /// Gives rows of lost devices to others and runs again, until a run loses none. What was done comes to `steps`.
     fn recover(
         &self,
-        mut stopped: Option<LostGpu>,
-        lost: usize,
+        (mut stopped, lost): (Option<LostGpu>, usize),
         mut run: Run<'_>,
         workspace: &mut Workspace,
+        steps: &mut Vec<Recovery>,
     ) -> Result<(), Error> {
         let shape = [self.n(), self.k()];
         let mut state = self.write();
@@ -280,7 +295,11 @@ impl<'w> DividedLinear<'w> {
                 Err(error) => self.loss(&state, &run, error).map(Some),
             };
             // Whatever else an error says, it is none of a device.
-            self.note(&state, losses, (attempt, matches!(next, Ok(None)), started));
+            let noted = self.notes(&state, losses, (attempt, matches!(next, Ok(None)), started));
+            if let Some(recording) = &state.recording {
+                noted.iter().for_each(|step| recording.ledger.recovered(step.clone()));
+            }
+            steps.extend(noted);
             match next? {
                 None => return Ok(()),
                 loss => stopped = loss,
@@ -289,10 +308,15 @@ impl<'w> DividedLinear<'w> {
         Ok(())
     }
 
-    /// Tells of devices that were lost in a round.
-    fn note(&self, state: &State, losses: Vec<Loss>, (attempt, success, started): (u32, bool, Instant)) {
-        for Loss { lost, rows, kernel } in losses {
-            let Some(kernel) = kernel else { continue };
+    /// What there is to tell of devices that were lost in a round.
+    fn notes(
+        &self,
+        state: &State,
+        losses: Vec<Loss>,
+        (attempt, success, started): (u32, bool, Instant),
+    ) -> Vec<Recovery> {
+        let note = |Loss { lost, rows, kernel }: Loss| {
+            let kernel = kernel?;
             let takes = |part: &&Part| rows.iter().any(|rows| rows.contains(&part.rows.start));
             let takers = || state.parts.iter().filter(takes);
             let list =
@@ -300,7 +324,7 @@ impl<'w> DividedLinear<'w> {
             let from = list(rows.iter().map(|rows| format!("{} to {}", rows.start, rows.end)).collect());
             let to = takers()
                 .map(|part| format!("{} ({} to {})", part.note.device, part.rows.start, part.rows.end));
-            let recovery = Recovery {
+            Some(Recovery {
                 step: RecoveryStep::TakenOver,
                 op: kernel.op,
                 format: self.weights.format().name.to_owned(),
@@ -316,15 +340,12 @@ impl<'w> DividedLinear<'w> {
                 attempt,
                 success,
                 time: started.elapsed(),
-            };
-            recovered(&recovery);
-            if let Some(recording) = &state.recording {
-                recording.ledger.recovered(recovery);
-            }
-        }
+            })
+        };
+        losses.into_iter().filter_map(note).collect()
     }
 
-    // What is behind the lock is whole after a panic too: parts are added and taken away as wholes.
+    // What is behind the lock is whole after a panic too: rows are in a part or without a device at any time.
     fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }

@@ -3,9 +3,10 @@
 use super::shares::{self, Shares};
 use super::state::{Candidate, Loss, LostGpu, Part, State, lost_gpu};
 use super::{DivideOptions, DividedLinear};
-use crate::cuda::cycles;
+use crate::cuda::{cycles, detect};
 use crate::device::Device;
 use crate::error::Error;
+use crate::gpu::NoGpu;
 use crate::linear::{Linear, LinearOptions, Policy};
 use crate::packed_size::layout_of;
 use crate::quantized_buf::QuantizedBuf;
@@ -13,10 +14,16 @@ use crate::receipt::PartNote;
 use crate::request::Shape;
 use crate::threads::Threads;
 use gristmill_spec::vocab::DeviceKind;
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+
+/// Devices that had no room for rows, and what the last of them said.
+#[derive(Default)]
+struct Full {
+    devices: Vec<Device>,
+    why: Option<Error>,
+}
 
 impl DividedLinear<'_> {
     /// The devices with their shares.
@@ -29,7 +36,13 @@ impl DividedLinear<'_> {
             }
         }
         let cycles_of = |device: &Device| match device.kind {
-            DeviceKind::Cuda => cycles(device.index).map_err(|why| Error::NoGpu { index: device.index, why }),
+            DeviceKind::Cuda => match cycles(device.index) {
+                Ok(cycles) if cycles > 0.0 => Ok(cycles),
+                Ok(_) => Err(refused(format!(
+                    "the driver says of {device} that it has no clock or no multiprocessors; `Shares::Equal` and `Shares::Given` need neither"
+                ))),
+                Err(why) => Err(Error::NoGpu { index: device.index, why }),
+            },
             _ => {
                 Err(refused(format!("of {device} no multiprocessors are known, so shares have to be given")))
             }
@@ -64,50 +77,55 @@ impl DividedLinear<'_> {
         Ok(granule)
     }
 
-    /// Gives rows that no device has to those that are left. With `losses` a device that is lost meanwhile is one of them, and others
-    /// have its rows; without, its error ends it. After an error rows may still be without a device, and no others.
+    /// Gives rows that no device has to those that are left. With `losses` a device that is lost meanwhile, or was lost by somebody
+    /// else, is one of them, and others have its rows, as they have those that a device has no room for; without, its error ends it.
+    /// After an error or a panic rows may still be without a device, and no others: they are until their part is there.
     pub(super) fn place(
         &self,
         state: &mut State,
         mut losses: Option<&mut Vec<Loss>>,
         threads: &Threads,
     ) -> Result<(), Error> {
+        let mut full = Full::default();
         while let Some(rows) = state.homeless.pop() {
-            let mut parts = self.divided(state, rows.clone());
+            if rows.is_empty() {
+                continue;
+            }
+            let mut parts = self.divided(state, &full, rows.clone());
             if parts.is_empty() && self.options.policy == Policy::Cpu {
-                parts.push_back((rows.clone(), Device::CPU));
+                parts.push((rows.clone(), Device::CPU));
             }
             if parts.is_empty() {
                 state.homeless.push(rows);
-                return Err(state.nobody());
+                return Err(full.why.unwrap_or_else(|| state.nobody()));
             }
-            while let Some((rows, device)) = parts.pop_front() {
-                if state.is_lost(device) {
-                    state.homeless.push(rows);
+            state.homeless.extend(parts.iter().map(|(rows, _)| rows.clone()));
+            for (rows, device) in parts {
+                if state.is_lost(device) || full.devices.contains(&device) {
                     continue;
                 }
-                let stopped = match self.part(state, rows.clone(), device, threads) {
+                // Asked first: a layer for a device that is known to be lost is refused as one without a kernel, or goes to the processor.
+                let known = if losses.is_some() { self.known_loss(device) } else { None };
+                let stopped = match known.map_or_else(|| self.part(state, rows.clone(), device, threads), Err)
+                {
                     Ok(part) => {
                         state.parts.push(part);
+                        state.homeless.retain(|left| *left != rows);
                         continue;
                     }
                     Err(error) => error,
                 };
-                match (&mut losses, &stopped) {
+                match (&mut losses, stopped) {
                     (Some(losses), error)
-                        if lost_gpu(error).is_some_and(|index| Device::cuda(index) == device) =>
+                        if lost_gpu(&error).is_some_and(|index| Device::cuda(index) == device) =>
                     {
-                        state.homeless.push(rows);
                         losses.push(state.lose(LostGpu { index: device.index, why: error.to_string() }));
                     }
-                    (Some(_), Error::OutOfDeviceMemory { .. }) if self.options.policy == Policy::Cpu => {
-                        parts.push_front((rows, Device::CPU));
+                    (Some(_), error @ Error::OutOfDeviceMemory { .. }) => {
+                        full.devices.push(device);
+                        full.why = Some(error);
                     }
-                    _ => {
-                        state.homeless.push(rows);
-                        state.homeless.extend(parts.into_iter().map(|(rows, _)| rows));
-                        return Err(stopped);
-                    }
+                    (_, error) => return Err(error),
                 }
             }
         }
@@ -115,12 +133,23 @@ impl DividedLinear<'_> {
         Ok(())
     }
 
-    /// Rows by the shares of the devices that are left, without those that get none.
-    fn divided(&self, state: &State, rows: Range<usize>) -> VecDeque<(Range<usize>, Device)> {
-        let left = || self.candidates.iter().filter(|candidate| !state.is_lost(candidate.device));
+    /// The loss of a GPU, where this process has seen it already: in a run of another layer, say.
+    fn known_loss(&self, device: Device) -> Option<Error> {
+        if device.kind != DeviceKind::Cuda {
+            return None;
+        }
+        let given = self.options_on(device).gpu.and_then(|gpu| gpu.loss());
+        let why = given.map(|error| NoGpu::Lost { error }).or_else(|| detect(device.index).err())?;
+        matches!(why, NoGpu::Lost { .. }).then_some(Error::NoGpu { index: device.index, why })
+    }
+
+    /// Rows by the shares of the devices that are left and have room, without those that get none.
+    fn divided(&self, state: &State, full: &Full, rows: Range<usize>) -> Vec<(Range<usize>, Device)> {
+        let takes = |device| !state.is_lost(device) && !full.devices.contains(&device);
+        let left = || self.candidates.iter().filter(|candidate| takes(candidate.device));
         let shares: Vec<f64> = left().map(|candidate| candidate.share).collect();
         if shares::check(&shares, shares.len()).is_err() {
-            return VecDeque::new();
+            return Vec::new();
         }
         let granule = left().map(|candidate| candidate.granule).max().unwrap_or(1);
         let mut start = rows.start;

@@ -2,7 +2,10 @@
 
 use super::state::{Part, State};
 use crate::activations::Input;
-use crate::cuda::{Activation, Columns, DeviceBuffer, DeviceInput, Gpu, HeldInput, Scratch, behind};
+use crate::cuda::{
+    Activation, Columns, DeviceBuffer, DeviceInput, Gpu, HeldInput, Scratch, UnderWay, behind,
+};
+use crate::device::Device;
 use crate::error::Error;
 use crate::output::Output;
 use crate::sizes::{check_len, product_of};
@@ -77,16 +80,19 @@ impl State {
         shape: [usize; 2],
         workspace: &mut Workspace,
     ) -> Result<(), Error> {
+        let [n, _] = shape;
+        let had: usize = self.parts.iter().map(|part| part.rows.len()).sum();
+        if had != n {
+            return Err(Error::Division { why: format!("devices have {had} of its {n} rows") });
+        }
         // What layers before left on devices that are lost concerns nobody here.
-        scratch(workspace).forget(|_| false);
+        scratch(workspace).forget(|gpu| self.is_lost(Device::cuda(gpu.profile().index)));
         // A fault of earlier runs is theirs.
         scratch(workspace).finish_pending()?;
         let Run { m, bias, threads, ref mut operands } = *run;
         let outcome = match operands {
-            Operands::Processor(input, y) => {
-                self.in_halves(*input, [m, shape[0]], bias, y, workspace, threads)
-            }
-            Operands::Gpu(input, y) => self.on_gpu(*input, [m, shape[0]], bias, y, workspace, threads),
+            Operands::Processor(input, y) => self.in_halves(*input, [m, n], bias, y, workspace, threads),
+            Operands::Gpu(input, y) => self.on_gpu(*input, [m, n], bias, y, workspace, threads),
         };
         match outcome {
             Ok(()) => self.parts.iter().for_each(|part| {
@@ -196,6 +202,8 @@ impl State {
         // What was enqueued there made the activations, or still reads the outputs before.
         home.synchronize()?;
         let mut computed = Vec::new();
+        // Copies of the caller's memory, which it has back whole also where this ends early: dropped, they are waited for.
+        let mut under_way = Vec::new();
         for (gpu, parts) in self.by_gpu() {
             if Arc::ptr_eq(gpu, &home) {
                 enqueue(gpu, parts, input, m, bias, workspace, &mut computed)?;
@@ -203,9 +211,9 @@ impl State {
             }
             let scratch = scratch(workspace);
             let held = match input {
-                DeviceInput::F32(x) => HeldInput::F32(brought(scratch, gpu, x)?),
-                DeviceInput::F16(x) => HeldInput::F16(brought(scratch, gpu, x)?),
-                DeviceInput::Bf16(x) => HeldInput::Bf16(brought(scratch, gpu, x)?),
+                DeviceInput::F32(x) => HeldInput::F32(brought(scratch, gpu, x, &mut under_way)?),
+                DeviceInput::F16(x) => HeldInput::F16(brought(scratch, gpu, x, &mut under_way)?),
+                DeviceInput::Bf16(x) => HeldInput::Bf16(brought(scratch, gpu, x, &mut under_way)?),
             };
             enqueue(gpu, parts, held.input(), m, bias, workspace, &mut computed)?;
         }
@@ -229,24 +237,21 @@ impl State {
             let gpu = outputs.gpu();
             if gpu.reaches(&home)? {
                 let from = (outputs, Columns::dense(m, part.rows.len()));
-                // SAFETY: outputs and `y` live until all devices have been waited for, below or by the caller where this fails. On the
-                // home device nothing is enqueued on `y` but other columns.
-                unsafe { y.pull_columns(gpu, columns(part, m, n), from) }?;
+                // SAFETY: outputs and `y` live until what is under way has been waited for. On the home device nothing is enqueued on
+                // `y` but other columns.
+                under_way.push(unsafe { y.pull_columns(gpu, columns(part, m, n), from) }?);
             }
         }
+        under_way.into_iter().try_for_each(UnderWay::wait)?;
         workspace.finish()?;
         for (part, outputs) in &computed {
             let gpu = outputs.gpu();
             gpu.synchronize()?;
             if !gpu.reaches(&home)? {
                 let pinned = scratch(workspace).operands(gpu).pinned::<f32>(gpu, outputs.len())?;
-                // SAFETY: all of it lives until it is waited for: in the same breath, or by the caller where this fails.
-                unsafe {
-                    pinned.fill(outputs, Columns::dense(m, part.rows.len()))?;
-                    gpu.synchronize()?;
-                    pinned.empty(y, columns(part, m, n))?;
-                }
-                home.synchronize()?;
+                pinned.fill(outputs, Columns::dense(m, part.rows.len()))?;
+                // SAFETY: all of it lives until it is waited for: in the same breath.
+                unsafe { pinned.empty(y, columns(part, m, n)) }?.wait()?;
             }
         }
         Ok(())
@@ -321,23 +326,21 @@ fn brought<T: Activation>(
     scratch: &mut Scratch,
     gpu: &Arc<Gpu>,
     x: &DeviceBuffer<T>,
+    under_way: &mut Vec<UnderWay>,
 ) -> Result<DeviceBuffer<T>, Error> {
     let mut here = scratch.operands(gpu).activations::<T>(gpu, x.len())?;
     let all = Columns::dense(1, x.len());
     if gpu.reaches(x.gpu())? {
-        // SAFETY: whoever enqueues waits for all devices before its caller has the activations back, and enqueues nothing on their
+        // SAFETY: whoever has what is under way waits for it before its caller has the activations back, and enqueues nothing on their
         // device that writes them.
-        unsafe { here.pull_columns(gpu, all, (x, all)) }?;
+        under_way.push(unsafe { here.pull_columns(gpu, all, (x, all)) }?);
         return Ok(here);
     }
     // Each device has page-locked memory of its own for it, since another one may still read what there is.
     let pinned = scratch.operands(gpu).pinned::<T>(gpu, x.len())?;
-    // SAFETY: likewise; what fills it is waited for first.
-    unsafe {
-        pinned.fill(x, all)?;
-        x.gpu().synchronize()?;
-        pinned.empty(&mut here, all)?;
-    }
+    pinned.fill(x, all)?;
+    // SAFETY: likewise.
+    under_way.push(unsafe { pinned.empty(&mut here, all) }?);
     Ok(here)
 }
 
