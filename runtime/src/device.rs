@@ -4,6 +4,7 @@ mod name;
 mod topology;
 
 pub use name::Device;
+use topology::CachesOf;
 pub use topology::{Node, SharedCache, Topology};
 
 use crate::error::Error;
@@ -11,7 +12,6 @@ use crate::names;
 use gristmill_spec::vocab::{Arch, DeviceKind, Feature, FeatureSet};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::__cpuid;
-use std::path::Path;
 use std::sync::OnceLock;
 
 /// Sizes of one core's view of the caches in bytes; `None` where the system does not say.
@@ -43,8 +43,9 @@ pub struct CpuProfile {
     /// Cache sizes, as the system tells them.
     pub caches: Caches,
     /// Products of one token prefetch weights. Not where the hardware's prefetchers were measured to do better alone: AMD's Zen 4.
+    /// Products ask [`CpuProfile::detect`] for it, so in a profile that was written by hand it changes nothing.
     pub prefetch: bool,
-    /// Where the processors that this program may use, caches and memory are.
+    /// Where the processors that this program may use and memory are, and the caches of the first of these processors.
     pub topology: Topology,
 }
 
@@ -81,11 +82,11 @@ impl CpuProfile {
         static PROFILE: OnceLock<CpuProfile> = OnceLock::new();
         PROFILE.get_or_init(|| {
             let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
-            let allowed: Vec<usize> =
-                core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
-            let all = Topology::read(Path::new(topology::SYSTEM));
-            let caches =
-                Caches::seen_by(all.caches.iter().flat_map(|cache| &cache.cpus).min().copied(), &all);
+            let allowed = topology::allowed();
+            let all = Topology::here(&allowed, CachesOf::One);
+            // All that were read are that processor's; of those that share them the first may be another one.
+            let cpu = allowed.iter().min().or(all.caches.iter().flat_map(|cache| &cache.cpus).min());
+            let caches = Caches::seen_by(cpu.copied(), &all);
             let topology = all.restricted_to(&allowed);
             CpuProfile {
                 arch: ARCH,

@@ -38,6 +38,11 @@ pub(crate) fn places(parts: usize, threads: usize) -> usize {
     if parts.is_multiple_of(rounds) { parts / rounds } else { parts.min(threads.max(1)) }
 }
 
+/// [`places`] where parts take as long as they take: all threads that there are parts for, since nobody knows who is done early.
+pub(crate) fn places_of_unequal(parts: usize, threads: usize) -> usize {
+    parts.min(threads.max(1))
+}
+
 /// Of `pieces` in a row, those that a place has of `places`: as many for each, the last ones one more where that does not come out even.
 /// The same whatever the pieces are cut into afterwards, so that a thread has the same rows of a matrix in each run on as many threads.
 pub(crate) fn of_place(pieces: usize, places: usize, place: usize) -> Range<usize> {

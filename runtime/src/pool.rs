@@ -192,7 +192,13 @@ impl Pool {
     ///
     /// # Panics
     /// If `work` does; in a process that was forked by a part of this job, if a worker was in the middle of another part.
+    #[allow(dead_code, reason = "for this pool's tests and its model")]
     pub(crate) fn run(&self, parts: usize, work: &Work<'_>) {
+        self.run_at(parts, places(parts, self.shared.begun.len()), work);
+    }
+
+    /// As [`run`](Pool::run), where so many threads have parts of their own: at most as many as there are.
+    pub(crate) fn run_at(&self, parts: usize, places: usize, work: &Work<'_>) {
         let shared = &*self.shared;
         if !shared.process.is_this() || shared.taken.swap(true, Ordering::Acquire) {
             (0..parts).for_each(work);
@@ -201,7 +207,7 @@ impl Pool {
         let work: *const Work<'_> = work;
         // SAFETY: only the lifetime changes; `Closing` sees to it that nobody uses it after this call.
         let work: *const Work<'static> = unsafe { std::mem::transmute(work) };
-        let job = Job { work, parts, places: places(parts, shared.begun.len()) };
+        let job = Job { work, parts, places: places.min(shared.begun.len()) };
         // SAFETY: the job is closed with nobody inside, since `taken` was free, and it is ours now.
         shared.job.with_mut(|place| unsafe { *place = Some(job) });
         shared.left.store(job.places, Ordering::Relaxed);
@@ -323,7 +329,7 @@ impl Shared {
     }
 
     /// Does the parts of this thread, then those that others have not begun, until none is left. A thread without a place has
-    /// nothing to do: there are parts enough for those that have one, and who has done his helps the others.
+    /// nothing to do: where there is one, parts take as long each, and fewer threads are done with them as early.
     fn take_parts(&self, job: &Job, number: u64, thread: usize) {
         let Some(place) = self.place_of(thread, job.places) else { return };
         self.take_parts_of(place, job, number);

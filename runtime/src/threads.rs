@@ -92,10 +92,10 @@ impl fmt::Debug for Others {
 }
 
 impl Others {
-    fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
+    fn run(&self, parts: usize, places: usize, part: &(dyn Fn(usize) + Sync)) {
         match self {
             Others::None => (0..parts).for_each(part),
-            Others::Pool(pool) => pool.run(parts, part),
+            Others::Pool(pool) => pool.run_at(parts, places, part),
             Others::Lent(executor) => executor.run(parts, part),
         }
     }
@@ -228,7 +228,9 @@ impl Threads {
             items.split_at_mut(mid)
         }
         let parts = if self.count <= 1 { 1 } else { items.len() };
-        self.divide(parts, items, &split::<T>, &|items: &mut [T]| items.iter_mut().try_for_each(&run))
+        let places = division::places_of_unequal(parts, self.count);
+        let run = |items: &mut [T]| items.iter_mut().try_for_each(&run);
+        self.divide_at(parts, places, items, &split::<T>, &run)
     }
 
     /// As [`each`](Threads::each) with the index of each item, for many small items: neighbours go to a thread together, so
@@ -267,7 +269,8 @@ impl Threads {
         E: Send,
     {
         let chunks = items.len().div_ceil(size.max(1));
-        self.chunks_in(self.most_parts().min(PARTS_ON_STACK).min(chunks).max(1), items, size, run)
+        let parts = self.most_parts().min(PARTS_ON_STACK).min(chunks).max(1);
+        self.chunks_in(parts, division::places_of_unequal(parts, self.count), items, size, run)
     }
 
     /// As [`chunks`](Threads::chunks), for rows of `k` values that are converted to or from f32, of `size` items each: little work
@@ -283,12 +286,14 @@ impl Threads {
         T: Send,
         E: Send,
     {
-        self.chunks_in(self.parts_of_rows(items.len() / size.max(1), k), items, size, run)
+        let parts = self.parts_of_rows(items.len() / size.max(1), k);
+        self.chunks_in(parts, division::places(parts, self.count), items, size, run)
     }
 
     fn chunks_in<T, E>(
         &self,
         parts: usize,
+        places: usize,
         items: &mut [T],
         size: usize,
         run: impl Fn(usize, &mut [T]) -> Result<(), E> + Sync,
@@ -309,7 +314,7 @@ impl Threads {
         let run = |(first, items): (usize, &mut [T])| {
             items.chunks_mut(size).enumerate().try_for_each(|(index, chunk)| run(first + index, chunk))
         };
-        self.divide(parts, (0, items), &split, &run)
+        self.divide_at(parts, places, (0, items), &split, &run)
     }
 
     /// Into how many parts a job of `work` goes that can be cut in `granules` pieces; at least 1.
@@ -344,11 +349,27 @@ impl Threads {
         if self.count <= 1 { 1 } else { self.count.saturating_mul(PARTS_PER_THREAD) }
     }
 
-    /// Runs `job` in `parts` parts, on whatever threads are free. `split(job, left, all)` cuts off the first `left` of `all` parts.
+    /// Runs `job` in `parts` parts of equal cost. `split(job, left, all)` cuts off the first `left` of `all` parts.
     /// Of several errors the one of the first part is given back.
     pub(crate) fn divide<J, E>(
         &self,
         parts: usize,
+        job: J,
+        split: &(impl Fn(J, usize, usize) -> (J, J) + Sync),
+        run: &(impl Fn(J) -> Result<(), E> + Sync),
+    ) -> Result<(), E>
+    where
+        J: Send,
+        E: Send,
+    {
+        self.divide_at(parts, division::places(parts, self.count), job, split, run)
+    }
+
+    /// As [`divide`](Threads::divide), where so many threads have parts of their own. Those that have none do nothing.
+    fn divide_at<J, E>(
+        &self,
+        parts: usize,
+        places: usize,
         job: J,
         split: &(impl Fn(J, usize, usize) -> (J, J) + Sync),
         run: &(impl Fn(J) -> Result<(), E> + Sync),
@@ -366,10 +387,10 @@ impl Threads {
         if parts <= PARTS_ON_STACK {
             // On the stack, so that a run allocates nothing.
             let pieces: [Mutex<Option<J>>; PARTS_ON_STACK] = [const { Mutex::new(None) }; PARTS_ON_STACK];
-            return spread(&self.others, self.count, &pieces[..parts], job, split, run);
+            return spread(&self.others, [places, self.count], &pieces[..parts], job, split, run);
         }
         let pieces: Vec<Mutex<Option<J>>> = (0..parts).map(|_| Mutex::new(None)).collect();
-        spread(&self.others, self.count, &pieces, job, split, run)
+        spread(&self.others, [places, self.count], &pieces, job, split, run)
     }
 
     /// As [`divide`](Threads::divide) for a job that can't fail.
@@ -407,10 +428,10 @@ fn cut<J>(
     Some(piece)
 }
 
-/// Cuts `job` into as many pieces as there are places for, and runs them on `count` threads.
+/// Cuts `job` into as many pieces as there is room for, and runs them on `count` threads, of which `places` have parts of their own.
 fn spread<J, E>(
     others: &Others,
-    count: usize,
+    [places, count]: [usize; 2],
     pieces: &[Mutex<Option<J>>],
     job: J,
     split: &(impl Fn(J, usize, usize) -> (J, J) + Sync),
@@ -420,7 +441,6 @@ where
     J: Send,
     E: Send,
 {
-    let places = division::places(pieces.len(), count);
     let mut rest = Some(job);
     for place in 0..places {
         // First what each place has, which is then the same for any number of parts; of that the parts.
@@ -448,7 +468,7 @@ where
             }
         }
     };
-    others.run(pieces.len(), &part);
+    others.run(pieces.len(), places, &part);
     if let Others::Lent(_) = others {
         // What it left out.
         (0..pieces.len()).for_each(part);
@@ -533,6 +553,31 @@ mod tests {
             assert!(items.iter().take(done).enumerate().all(|(i, item)| *item == i + 1000), "{items:?}");
             assert_eq!(threads.each(&mut [] as &mut [usize], run), Ok(()));
         }
+        Ok(())
+    }
+
+    /// Each item waits for as many others as there are threads: of parts of equal cost, ten would go to five threads.
+    #[test]
+    fn items_that_differ_are_for_all_threads() -> Result<(), Error> {
+        let threads = Threads::new(8)?;
+        assert_eq!(division::places(10, 8), 5);
+        let waiting = || {
+            let begun = std::sync::atomic::AtomicUsize::new(0);
+            move || -> Result<(), usize> {
+                use std::sync::atomic::Ordering::Relaxed;
+                begun.fetch_add(1, Relaxed);
+                let started = std::time::Instant::now();
+                while begun.load(Relaxed) < 8 && started.elapsed() < Duration::from_secs(20) {
+                    std::thread::yield_now();
+                }
+                let begun = begun.load(Relaxed);
+                if begun < 8 { Err(begun) } else { Ok(()) }
+            }
+        };
+        let wait = waiting();
+        assert_eq!(threads.each(&mut [0; 10], |_| wait()), Ok(()));
+        let wait = waiting();
+        assert_eq!(threads.chunks(&mut [0; 10], 1, |_, _| wait()), Ok(()));
         Ok(())
     }
 

@@ -96,6 +96,8 @@ fn no_folder_is_no_topology() {
 #[test]
 fn contradictions_and_noise_never_panic() {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("topology-noise");
+    // An earlier run of this test may have left files.
+    let _ = std::fs::remove_dir_all(&root);
     let write = |file: &str, bytes: &[u8]| {
         let path = root.join(file);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
@@ -107,6 +109,11 @@ fn contradictions_and_noise_never_panic() {
     let twice = Topology::read(&root);
     assert!(twice.nodes.is_empty());
     assert_eq!(twice.problems, ["node/node1/cpulist: processor 3 is of another node too"]);
+    // What is missing is told beside what is malformed.
+    write("node/node0/meminfo", b"MemTotal: much");
+    std::fs::remove_file(root.join("node/node1/cpulist")).expect("removed");
+    let missing = Topology::read(&root);
+    assert_eq!(missing.problems, ["node/node0/meminfo: `MemTotal: much`", "node/node1/cpulist: not there"]);
     // Every byte that differs in one file, and long ones.
     for byte in 0..=255u8 {
         write("node/node1/cpulist", &[b'4', byte, b'5']);

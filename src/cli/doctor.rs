@@ -48,8 +48,11 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             ));
         }
         Some(folder) => Topology::read(folder),
-        None if arguments.bandwidth => CpuProfile::measured(BANDWIDTH_MS).topology,
-        None => CpuProfile::detect().topology.clone(),
+        None if arguments.bandwidth => {
+            let nodes = CpuProfile::measured(BANDWIDTH_MS).topology.nodes;
+            Topology { nodes, ..Topology::of_this_machine() }
+        }
+        None => Topology::of_this_machine(),
     };
     let advice = advice(&discovery, &driver, settings.as_ref().err().map(ToString::to_string));
     if arguments.json {

@@ -9,10 +9,13 @@ use std::io::Read;
 use std::path::Path;
 
 /// Where Linux keeps the files.
-pub(super) const SYSTEM: &str = "/sys/devices/system";
+const SYSTEM: &str = "/sys/devices/system";
 
 /// Processors, nodes and caches are numbered below this: more than any kernel is built for.
 const MOST: usize = 1 << 16;
+
+/// Caches of a processor that are read: more than any has.
+const MOST_CACHES: usize = 16;
 
 /// Bytes of a file that are read: more than any of these files has.
 const MOST_BYTES: u64 = 1 << 16;
@@ -53,7 +56,8 @@ pub struct Topology {
     pub nodes: Vec<Node>,
     /// Processors of each physical core.
     pub cores: Vec<Vec<usize>>,
-    /// Caches, the lowest level first.
+    /// Caches, the lowest level first. In [`CpuProfile::detect`](crate::CpuProfile::detect) those of one processor alone, since a large
+    /// machine has thousands of files about them; [`Topology::of_this_machine`] reads all.
     pub caches: Vec<SharedCache>,
     /// Files that could not be understood, with the reason. What they were to say is left out.
     pub problems: Vec<String>,
@@ -63,16 +67,45 @@ impl Topology {
     /// Of the machine whose `/sys/devices/system`, or a copy of it, is `root`. Whatever the files hold, this never fails: what can't be read is
     /// left out, and what can't be understood is in [`problems`](Topology::problems) besides.
     pub fn read(root: &Path) -> Topology {
+        Topology::read_for(root, &[], CachesOf::All)
+    }
+
+    /// Of this machine, with the processors that this program may use, and all their caches. Read at each call; empty where the system is not
+    /// Linux.
+    pub fn of_this_machine() -> Topology {
+        let allowed = allowed();
+        Topology::here(&allowed, CachesOf::All).restricted_to(&allowed)
+    }
+
+    /// Of this machine, as [`read_for`](Topology::read_for).
+    pub(super) fn here(allowed: &[usize], caches: CachesOf) -> Topology {
+        // Elsewhere this path would be one of the present drive.
+        match cfg!(target_os = "linux") {
+            true => Topology::read_for(Path::new(SYSTEM), allowed, caches),
+            false => Topology::default(),
+        }
+    }
+
+    /// Of the machine whose files are in `root`, where a program may use the processors `allowed`: these are there, though `cpu/online` may
+    /// not name them. (In a container it may be made up.)
+    pub(super) fn read_for(root: &Path, allowed: &[usize], caches: CachesOf) -> Topology {
         let mut reader = Reader { root, problems: Vec::new() };
         let online = reader.list("cpu/online");
-        let is_online = |cpu: &usize| online.as_ref().is_none_or(|online| online.binary_search(cpu).is_ok());
+        let is_online = |cpu: &usize| {
+            online.as_ref().is_none_or(|online| online.binary_search(cpu).is_ok()) || allowed.contains(cpu)
+        };
         let nodes = reader.nodes(&is_online);
-        let all: BTreeSet<usize> = match &online {
+        let mut all: BTreeSet<usize> = match &online {
             Some(online) => online.iter().copied().collect(),
             None => nodes.iter().flat_map(|node| node.cpus.iter().copied()).collect(),
         };
+        all.extend(allowed);
         let cores = reader.cores(&all);
-        let caches = reader.caches(&all);
+        let of: Vec<usize> = match caches {
+            CachesOf::All => all.iter().copied().collect(),
+            CachesOf::One => allowed.iter().min().or(all.first()).copied().into_iter().collect(),
+        };
+        let caches = reader.caches(&of, &all);
         Topology { nodes, cores, caches, problems: reader.problems }
     }
 
@@ -183,6 +216,19 @@ fn list_text(numbers: &[usize]) -> String {
     ranges.join(",")
 }
 
+/// The processors whose caches are read.
+#[derive(Clone, Copy)]
+pub(super) enum CachesOf {
+    All,
+    /// The first that the program may use.
+    One,
+}
+
+/// The processors that this program may use; none where the system does not say.
+pub(super) fn allowed() -> Vec<usize> {
+    core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
+}
+
 /// Files below a root.
 struct Reader<'r> {
     root: &'r Path,
@@ -224,8 +270,9 @@ impl Reader<'_> {
         let mut nodes = Vec::new();
         let mut seen = BTreeSet::new();
         for &id in &ids {
+            let known = self.problems.len();
             let Some(mut cpus) = self.list(&format!("node/node{id}/cpulist")) else {
-                if self.problems.len() == before {
+                if self.problems.len() == known {
                     self.problems.push(format!("node/node{id}/cpulist: not there"));
                 }
                 return Vec::new();
@@ -274,22 +321,32 @@ impl Reader<'_> {
         cores
     }
 
-    /// Caches, each read where the first processor that shares it names it.
-    fn caches(&mut self, cpus: &BTreeSet<usize>) -> Vec<SharedCache> {
+    /// Caches of the processors `cpus`, each read where the first that shares it names it; those that share it are among `all`.
+    fn caches(&mut self, cpus: &[usize], all: &BTreeSet<usize>) -> Vec<SharedCache> {
         let mut caches = Vec::new();
-        let mut known: [BTreeSet<usize>; 16] = Default::default();
+        // For each index that a processor had, the processors whose cache of this index is known.
+        let mut known: Vec<BTreeSet<usize>> = Vec::new();
         for cpu in cpus {
-            for (index, known) in known.iter_mut().enumerate() {
-                if known.contains(cpu) {
+            if !known.is_empty() && known.iter().all(|known| known.contains(cpu)) {
+                continue;
+            }
+            for index in 0..MOST_CACHES {
+                if known.get(index).is_some_and(|known| known.contains(cpu)) {
                     continue;
                 }
                 let of = |what: &str| format!("cpu/cpu{cpu}/cache/index{index}/{what}");
                 let Some(level) = self.read(&of("level"), |text| text.parse().ok()) else { break };
                 let instructions = self.text(&of("type")).is_some_and(|kind| kind == "Instruction");
                 let bytes = self.read(&of("size"), size_in_bytes);
-                let mut sharing = self.list(&of("shared_cpu_list")).unwrap_or_else(|| vec![*cpu]);
-                sharing.retain(|cpu| cpus.contains(cpu));
-                known.extend(sharing.iter().copied());
+                let mut sharing = self.list(&of("shared_cpu_list")).unwrap_or_default();
+                sharing.retain(|cpu| all.contains(cpu));
+                if sharing.is_empty() {
+                    sharing.push(*cpu);
+                }
+                match known.get_mut(index) {
+                    Some(known) => known.extend(sharing.iter().copied()),
+                    None => known.push(sharing.iter().copied().collect()),
+                }
                 caches.push(SharedCache { level, instructions, bytes, cpus: sharing });
             }
         }
@@ -376,6 +433,36 @@ mod tests {
         assert_eq!(parse_distances("10 21", &[0, 2]), Some(vec![(0, 10), (2, 21)]));
         assert_eq!(parse_distances("10", &[0, 2]), None);
         assert_eq!(parse_distances("10 x", &[0, 2]), None);
+    }
+
+    #[cfg(not(miri))]
+    fn machine(name: &str) -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/topologies").join(name)
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn caches_of_one_processor_are_read_from_its_files_alone() {
+        let of_cpu_0 = |topology: &Topology| topology.problems.iter().any(|file| file.contains("cpu0/cache"));
+        // Processor 0 has a file that can't be understood.
+        assert!(of_cpu_0(&Topology::read(&machine("malformed"))));
+        assert!(of_cpu_0(&Topology::read_for(&machine("malformed"), &[0, 1], CachesOf::One)));
+        assert!(!of_cpu_0(&Topology::read_for(&machine("malformed"), &[1, 2], CachesOf::One)));
+        let one = Topology::read_for(&machine("two"), &[5, 6], CachesOf::One);
+        assert!(!one.caches.is_empty() && one.caches.iter().all(|cache| cache.cpus.contains(&5)), "{one}");
+        let all = Topology::read(&machine("two"));
+        let of_5: Vec<&SharedCache> = all.caches.iter().filter(|cache| cache.cpus.contains(&5)).collect();
+        assert!(all.caches.len() > of_5.len());
+        assert_eq!(one.caches.iter().collect::<Vec<_>>(), of_5);
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn processors_that_a_program_may_use_are_there() {
+        // The machine's file says 0-2,4,7.
+        let offline = Topology::read_for(&machine("offline"), &[0, 3], CachesOf::One);
+        let of_nodes: Vec<&[usize]> = offline.nodes.iter().map(|node| &*node.cpus).collect();
+        assert_eq!(of_nodes, [&[0, 1, 2, 3][..], &[4, 7]]);
     }
 
     #[test]
