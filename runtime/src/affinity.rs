@@ -3,6 +3,14 @@
 /// Processors that the systems' sets of processors have places for.
 const NUMBERED_CPUS: usize = if cfg!(windows) { 64 } else { 1024 };
 
+/// Whether [`stay_on`] can keep a thread on several processors here.
+pub(crate) const KNOWS_SEVERAL: bool = cfg!(all(target_os = "linux", not(miri)));
+
+/// The processors that the calling thread may run on; none where the system does not say.
+pub(crate) fn of_caller() -> Vec<usize> {
+    core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
+}
+
 /// Keeps the calling thread on processor `cpu`; `false` if this program may not use it.
 pub(crate) fn pin(cpu: usize) -> bool {
     cpu < NUMBERED_CPUS && core_affinity::set_for_current(core_affinity::CoreId { id: cpu })
@@ -39,10 +47,6 @@ fn stay_on_several(_: &[usize]) -> bool {
 mod tests {
     use super::*;
 
-    fn allowed() -> Vec<usize> {
-        core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
-    }
-
     #[test]
     fn processors_that_are_not_there_are_refused() {
         for cpu in [NUMBERED_CPUS - 1, NUMBERED_CPUS, usize::MAX] {
@@ -58,12 +62,12 @@ mod tests {
             return;
         }
         std::thread::spawn(|| {
-            let all = allowed();
+            let all = of_caller();
             assert!(stay_on(&all), "processors of this program");
-            assert_eq!(allowed(), all);
+            assert_eq!(of_caller(), all);
             let last = &all[all.len() - 1..];
             assert!(stay_on(last));
-            assert_eq!(allowed(), last);
+            assert_eq!(of_caller(), last);
         })
         .join()
         .expect("pinned");

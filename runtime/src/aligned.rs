@@ -198,9 +198,11 @@ struct Room<'c>(&'c mut [MaybeUninit<Line>]);
 /// Lines of the smallest page.
 const LINES_OF_SMALLEST_PAGE: usize = 4096 / LINE;
 
-/// Whether a buffer of so many bytes is divided among NUMA nodes: not what is so small that nearly all of it would lie on the pages at the ends of shares.
+/// Whether a buffer of so many bytes is divided among NUMA nodes: from 1 MiB on. Each has a mapping for every share, of which systems
+/// have some ten thousand for a program, and of what is smaller much would lie on the pages at the ends of shares.
 pub(crate) const fn is_placed(bytes: usize) -> bool {
-    bytes >= SHARED.start
+    // An interpreter takes minutes for a MiB.
+    bytes >= if cfg!(miri) { SHARED.start } else { 1 << 20 }
 }
 
 /// Bytes of a page, as the system gives them out.

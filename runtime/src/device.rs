@@ -43,6 +43,7 @@ pub struct CpuProfile {
     /// Cache sizes, as the system tells them.
     pub caches: Caches,
     /// Products of one token prefetch weights. Not where the hardware's prefetchers were measured to do better alone: AMD's Zen 4.
+    /// Launches go by the processor that they run on, whatever a profile written by hand says.
     /// Products ask [`CpuProfile::detect`] for it, so in a profile that was written by hand it changes nothing.
     pub prefetch: bool,
     /// Where the processors that this program may use and memory are, and the caches of the first of these processors.

@@ -583,6 +583,17 @@ pub enum Error {
         /// Its number.
         cpu: usize,
     },
+    /// The system does not let a thread stay on the processors of a NUMA node.
+    #[error(
+        "the calling thread can't stay on the processors of node {node}: {cpus:?}\n  \
+         help: the program must be allowed to use one of them (`taskset -pc $$` on Linux)"
+    )]
+    NodeProcessors {
+        /// The node's number.
+        node: usize,
+        /// The processors, as the system numbers them.
+        cpus: Vec<usize>,
+    },
     /// Two registries have one name for what is not the same.
     #[error(
         "{what} `{name}` of `{other}` is not that of `{first}`, so they can't be in one registry\n  \

@@ -159,32 +159,34 @@ mod tests {
     #[test]
     fn what_shares_a_page_is_read_from_afar() {
         let page = page();
+        // Twenty of them are enough to be divided.
+        let panel = 32 * page;
         let shares = [share(0..10, 0, 0), share(10..20, 1, 1)];
         let mut whole = Placement::default();
         // Panels of whole pages: nothing is read from afar.
-        whole.count(80 * page, 4 * page, &shares);
+        whole.count(20 * panel, panel, &shares);
         assert_eq!(whole.remote_bytes, 0);
         let expected = |placement: &Placement| -> Vec<(usize, usize)> {
             placement.nodes.iter().map(|place| (place.node, place.expected)).collect()
         };
-        assert_eq!(expected(&whole), [(0, 40 * page), (1, 40 * page)]);
+        assert_eq!(expected(&whole), [(0, 10 * panel), (1, 10 * panel)]);
         // The second share begins 10 bytes into a page, the rest of which is its own and lies with the first.
         let mut apart = Placement::default();
-        apart.count(20 * (4 * page + 1), 4 * page + 1, &shares);
+        apart.count(20 * (panel + 1), panel + 1, &shares);
         assert_eq!(apart.remote_bytes, page - 10);
-        assert_eq!(expected(&apart), [(0, 41 * page), (1, 39 * page + 20)]);
+        assert_eq!(expected(&apart), [(0, 10 * panel + page), (1, 10 * panel - page + 20)]);
         // Small buffers are not divided.
         let mut small = Placement::default();
         small.count(1000, 50, &shares);
         assert_eq!((small.remote_bytes, small.nodes.len()), (1000, 0));
         // A node without memory reads all of its share from another's.
         let mut without = Placement::default();
-        without.count(80 * page, 4 * page, &[share(0..10, 0, 0), share(10..20, 1, 2)]);
-        assert_eq!(without.remote_bytes, 40 * page);
-        assert_eq!(expected(&without), [(0, 40 * page), (2, 40 * page)]);
+        without.count(20 * panel, panel, &[share(0..10, 0, 0), share(10..20, 1, 2)]);
+        assert_eq!(without.remote_bytes, 10 * panel);
+        assert_eq!(expected(&without), [(0, 10 * panel), (2, 10 * panel)]);
         let both = whole.and(without);
-        assert_eq!(expected(&both), [(0, 80 * page), (1, 40 * page), (2, 40 * page)]);
-        assert_eq!(both.remote_bytes, 40 * page);
+        assert_eq!(expected(&both), [(0, 20 * panel), (1, 10 * panel), (2, 10 * panel)]);
+        assert_eq!(both.remote_bytes, 10 * panel);
     }
 
     #[cfg(all(target_os = "linux", not(miri)))]

@@ -51,10 +51,16 @@ pub struct ThreadOptions {
 
 impl Default for ThreadOptions {
     /// A thread for each physical core that this program may use, pinned nowhere, 100 microseconds awake. (Two hardware threads of
-    /// a core share what kernels are limited by.)
+    /// a core share what kernels are limited by.) The topology has the processors on which the calling thread may be now.
     fn default() -> ThreadOptions {
         let CpuProfile { physical_cores, topology, .. } = CpuProfile::detect();
-        ThreadOptions { count: *physical_cores, cpus: Vec::new(), spin: SPIN, topology: topology.clone() }
+        // Workers are not to leave processors that the caller was kept on since the program began.
+        let allowed = affinity::of_caller();
+        let topology = match allowed.is_empty() {
+            true => topology.clone(),
+            false => topology.clone().restricted_to(&allowed),
+        };
+        ThreadOptions { count: *physical_cores, cpus: Vec::new(), spin: SPIN, topology }
     }
 }
 
@@ -157,16 +163,17 @@ impl Threads {
     }
 
     /// Keeps the thread that calls this on the processors of the first node of [`nodes`](Threads::nodes), also after its jobs: the others stay on
-    /// theirs in any case. Does nothing where there is one node.
+    /// theirs in any case. Does nothing where there is one node, and where the system keeps no thread on several processors, as on Windows and
+    /// macOS.
     ///
     /// # Errors
-    /// [`Error::Processor`] if the system does not let it stay there.
+    /// [`Error::NodeProcessors`] if the system does not let it stay there.
     pub fn keep_caller_near(&self) -> Result<(), Error> {
         let Some(home) = self.homes.as_ref().and_then(|homes| homes.threads.first()) else { return Ok(()) };
-        if affinity::stay_on(&home.cpus) {
+        if affinity::stay_on(&home.cpus) || !affinity::KNOWS_SEVERAL {
             return Ok(());
         }
-        Err(Error::Processor { cpu: home.cpus.first().copied().unwrap_or_default() })
+        Err(Error::NodeProcessors { node: home.node, cpus: home.cpus.clone() })
     }
 
     /// Whose panels, of `panel` rows each, are whose in a product of one token with `n` rows of `k`: that is when weights come from memory.
@@ -637,6 +644,42 @@ mod tests {
         })
         .join()
         .expect("pinned");
+    }
+
+    #[test]
+    fn threads_stay_where_their_caller_is_kept() {
+        let here = affinity::of_caller();
+        // So that the profile is older than what follows.
+        let all: usize = CpuProfile::detect().topology.cores.iter().map(Vec::len).sum();
+        if !cfg!(target_os = "linux") || here.len() < 2 || all < 2 {
+            eprintln!("skipped: fewer than two processors, or the system does not say");
+            return;
+        }
+        std::thread::spawn(move || {
+            assert_eq!(Threads::pin_caller(here[0]), Ok(()));
+            let Topology { nodes, cores, .. } = ThreadOptions::default().topology;
+            assert_eq!(cores, [[here[0]]]);
+            assert!(nodes.iter().flat_map(|node| &node.cpus).all(|cpu| *cpu == here[0]), "{nodes:?}");
+        })
+        .join()
+        .expect("kept there");
+    }
+
+    #[test]
+    fn a_node_that_is_not_there_is_named() -> Result<(), Error> {
+        let node = |id: usize| crate::device::Node {
+            id,
+            cpus: vec![900 + 2 * id, 901 + 2 * id],
+            ..Default::default()
+        };
+        let topology = Topology { nodes: vec![node(3), node(5)], ..Topology::default() };
+        let options = ThreadOptions { count: 2, topology, ..ThreadOptions::default() };
+        let outcome = Threads::with_options(&options)?.keep_caller_near();
+        match affinity::KNOWS_SEVERAL {
+            true => assert_eq!(outcome, Err(Error::NodeProcessors { node: 3, cpus: vec![906, 907] })),
+            false => assert_eq!(outcome, Ok(())),
+        }
+        Ok(())
     }
 
     #[test]
