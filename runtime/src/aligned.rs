@@ -93,11 +93,10 @@ impl<T: Plain> Aligned<T> {
                 let (mine, behind) =
                     std::mem::take(&mut left).split_at_mut_checked(lines).unwrap_or_default();
                 left = behind;
-                let (mine, cpus) = (Room(mine), *cpus);
+                let cpus = *cpus;
                 let near = std::thread::Builder::new().name("gristmill-first-touch".to_owned());
                 // Where no thread is to be had the first to write is this one, below.
                 let _ = near.spawn_scoped(scope, move || {
-                    let Room(mine) = { mine };
                     stay_on(cpus);
                     prefer_huge_pages(mine);
                     for line in mine.iter_mut().step_by(LINES_OF_SMALLEST_PAGE) {
@@ -191,9 +190,6 @@ struct Chunk {
     start: NonNull<Line>,
     lines: usize,
 }
-
-/// Lines that a thread writes to.
-struct Room<'c>(&'c mut [MaybeUninit<Line>]);
 
 /// Lines of the smallest page.
 const LINES_OF_SMALLEST_PAGE: usize = 4096 / LINE;

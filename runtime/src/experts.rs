@@ -148,7 +148,8 @@ impl Experts {
             let index = match same {
                 Some(same) => same.packed,
                 None => {
-                    let pack = |expert: &E| matmul.pack_stacked(expert.as_ref(), threads);
+                    // Which threads read an expert differs from run to run, so it lies on no node in particular.
+                    let pack = |expert: &E| matmul.pack_together(expert.as_ref(), threads);
                     packed.push(experts.iter().map(pack).collect::<Result<_, _>>()?);
                     packed.len() - 1
                 }

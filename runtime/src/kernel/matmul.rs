@@ -11,6 +11,7 @@ use crate::decide::{Candidate, Decision, Prepared};
 use crate::error::Error;
 use crate::from_memory::FromMemory;
 use crate::held_once::HeldOnce;
+use crate::homes::Share;
 use crate::launch::{self, ActivationCode, Launcher, MatmulCode, On, PanelSize, Panels, PrologueCode};
 use crate::output::Output;
 use crate::packed_size::PackedSize;
@@ -217,6 +218,28 @@ impl Matmul {
         threads: &Threads,
     ) -> Result<PackedMatrix, Error> {
         let matrix = &Stack::new(matrices)?;
+        let shares = match &self.on {
+            On::Cpu(_) => threads.shares(matrix.n(), self.layout.panel_rows(), matrix.k()),
+            On::Cuda(_) => Vec::new(),
+        };
+        self.pack_in(matrix, shares, threads)
+    }
+
+    /// As [`pack_stacked`](Matmul::pack_stacked), wherever the system puts the weights.
+    pub(crate) fn pack_together(
+        &self,
+        matrices: &[QuantizedMatrix<'_>],
+        threads: &Threads,
+    ) -> Result<PackedMatrix, Error> {
+        self.pack_in(&Stack::new(matrices)?, Vec::new(), threads)
+    }
+
+    fn pack_in(
+        &self,
+        matrix: &Stack<'_, '_>,
+        shares: Vec<Share>,
+        threads: &Threads,
+    ) -> Result<PackedMatrix, Error> {
         let layout = self.layout;
         check_format(self.on.entry(), layout.format, matrix.format())?;
         let (n, k) = (matrix.n(), matrix.k());
@@ -236,10 +259,7 @@ impl Matmul {
             scales: Aligned::empty(),
             mins: Aligned::empty(),
             outer,
-            shares: match &self.on {
-                On::Cpu(_) => threads.shares(n, layout.panel_rows(), k),
-                On::Cuda(_) => Vec::new(),
-            },
+            shares,
             device: None,
         };
         match (layout.packing, &self.dequantizer) {
