@@ -20,11 +20,11 @@ pub use format::{Decode, FormatPlan};
 use gristmill_spec::model::{CpuVariant, Packing};
 use gristmill_spec::vocab::{Feature, Strategy};
 pub use lookup::LookupPlan;
-pub use pack::{PackPlan, UpperPlane};
+pub use pack::{PackPlan, Shifted, UpperPlane};
 pub use primitives::{Primitives, features, primitives};
 pub use superblock::{RunTerm, SuperBlock};
-pub use terms::TermTypes;
 pub(crate) use terms::word;
+pub use terms::{Integers, TermTypes};
 
 /// The smallest and largest int8 activation that a caller can hand in.
 const ACTIVATION: (i64, i64) = (-128, 127);
@@ -148,7 +148,7 @@ impl<'a> MatmulPlan<'a> {
             }
         }
         let pairs = primitives.matrix
-            && pack.spacing == 0
+            && (pack.spacing == 0 || pack.shifted.is_some())
             && tokens > 1
             && pairs_save(plan, &pack, step, vectors, tokens & !1);
         if pairs {
@@ -248,10 +248,10 @@ fn pairs_save(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, step: u32, vectors: u3
     // None where a step has too few k for one.
     let operands = k / 8;
     let saved = vectors * tokens * operands;
-    let together = match pack.upper {
-        // Codes are put together first.
-        Some(_) => vectors * 2 * operands,
-        None => vectors * 2 * step.div_ceil(2),
+    // Codes are put together first, or shifts added.
+    let together = match pack.upper.is_some() || pack.shifted.is_some() {
+        true => vectors * 2 * operands,
+        false => vectors * 2 * step.div_ceil(2),
     } + tokens / 2 * operands;
     let (steps, apart) = match plan.unit {
         0 => (1, 0),

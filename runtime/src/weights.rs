@@ -330,6 +330,9 @@ impl WeightLayout {
                         && a.min_bytes == b.min_bytes
                         && a.runs == b.runs
                         && a.span == b.span
+                        && a.scale_integer_bits == b.scale_integer_bits
+                        && a.min_integer_bits == b.min_integer_bits
+                        && a.flag_bits == b.flag_bits
                         && a.min == b.min
                         && a.table == b.table)
             }
@@ -475,6 +478,9 @@ mod tests {
         min_bytes: 0,
         runs: 1,
         span: 1,
+        scale_integer_bits: 8,
+        min_integer_bits: 8,
+        flag_bits: 0,
         min: -1,
         table: None,
         pack,
@@ -526,6 +532,9 @@ mod tests {
             PackFacts { min_bytes: 4, ..PACKING },
             PackFacts { runs: 2, ..PACKING },
             PackFacts { span: 2, ..PACKING },
+            PackFacts { scale_integer_bits: 4, ..PACKING },
+            PackFacts { min_integer_bits: 4, ..PACKING },
+            PackFacts { flag_bits: 8, ..PACKING },
             PackFacts { min: 0, ..PACKING },
             PackFacts { table: Some(&[1; 16]), ..PACKING },
         ] {

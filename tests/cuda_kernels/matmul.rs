@@ -120,9 +120,37 @@ pub struct Packed {
     pub outer: Vec<f32>,
 }
 
-/// Bits of a code in a packing.
-fn bits_of(info: &PackInfo) -> usize {
-    info.tile_bytes * 8 / (info.rows * info.tile_k)
+/// How a GPU reads codes: in one piece, as value - min or where that takes fewer bits as an index into the values. CPUs may hold
+/// them otherwise.
+struct Codes {
+    tile: &'static Tile,
+    table: Option<[u8; 16]>,
+    min: i32,
+}
+
+impl Codes {
+    fn of(kernel: &Kernel) -> Codes {
+        let format = generated().set.formats.iter().find(|format| format.name == kernel.format());
+        let values: Vec<i32> = format.expect("described").integers().into_iter().collect();
+        let packing = &generated().set.packings[kernel.listed.packing.expect("products have packings")];
+        let whole = || packing.tiles.iter().filter(|tile| tile.upper.is_none());
+        let narrowest = |count: usize, most: u32| {
+            let holds = |tile: &&Tile| tile.code.bits() <= most && count <= 1 << tile.code.bits();
+            whole().filter(holds).min_by_key(|tile| tile.code.bits())
+        };
+        let (min, max) = (values[0], values[values.len() - 1]);
+        let direct = narrowest((max - min) as usize + 1, 8);
+        let index = narrowest(values.len(), 4);
+        let bits = |tile: Option<&Tile>| tile.map_or(u32::MAX, |tile| tile.code.bits());
+        if bits(index) >= bits(direct) {
+            return Codes { tile: direct.expect("wide enough"), table: None, min };
+        }
+        let mut table = [0; 16];
+        for (entry, value) in table.iter_mut().zip(&values) {
+            *entry = (value - min) as u8;
+        }
+        Codes { tile: index.expect("wide enough"), table: Some(table), min }
+    }
 }
 
 /// Where (row, element along k) of a tile has its lowest bit.
@@ -146,18 +174,78 @@ struct RowTerms {
     integers: Vec<i8>,
 }
 
-/// Bytes at which the terms of a panel of `rows` rows have what super-blocks of `runs` share, `width` bytes a row, and the
-/// integer of `unit`; of minima two units stand side by side. As the runtime's documentation of packings has it.
-fn place(runs: usize, rows: usize, width: usize, row: usize, unit: usize, mins: bool) -> (usize, usize) {
-    let block = 4 * words(runs, rows, width, unit / runs * runs);
-    let run = unit % runs;
-    let integer = if mins { run / 2 * 2 * rows + 2 * row + run % 2 } else { run * rows + row };
-    (block + row * width, block + rows * width + integer)
+/// How the scales or minima of a panel lie, as the runtime's documentation of packings has it.
+#[derive(Clone, Copy)]
+struct TermLayout {
+    runs: usize,
+    rows: usize,
+    /// Bytes of what a super-block shares, or of what a unit has; 0: there are none.
+    width: usize,
+    /// Bits of the integer of a run: 8, or 4 for two runs to a byte.
+    integer_bits: usize,
+    flag_bits: usize,
+    /// Bytes of two runs stand side by side.
+    mins: bool,
 }
 
-/// Words that the terms of a panel take.
-fn words(runs: usize, rows: usize, width: usize, units: usize) -> usize {
-    units / runs * (rows * width + if runs == 1 { 0 } else { runs * rows }) / 4
+impl TermLayout {
+    /// Of scales and of minima as the CPU packs them.
+    fn on_the_cpu(info: &PackInfo) -> [TermLayout; 2] {
+        let layout = |width, integer_bits, flag_bits, mins| TermLayout {
+            runs: info.runs,
+            rows: info.rows,
+            width,
+            integer_bits,
+            flag_bits,
+            mins,
+        };
+        [
+            layout(info.scale_bytes, info.scale_integer_bits, info.flag_bits, false),
+            layout(info.min_bytes, info.min_integer_bits, 0, true),
+        ]
+    }
+
+    /// As a GPU reads the same: f32 and bytes.
+    fn on_a_gpu(self, rows: usize) -> TermLayout {
+        TermLayout { rows, width: 4, integer_bits: 8, flag_bits: 0, ..self }
+    }
+
+    /// Words of a panel.
+    fn words(&self, units: usize) -> usize {
+        let integers = if self.runs == 1 { 0 } else { self.runs * self.integer_bits };
+        units / self.runs * self.rows * (8 * self.width + integers + self.flag_bits) / 32
+    }
+
+    /// Bytes of a panel at which stand what the super-block of `unit` shares and the integer of that unit.
+    fn place(&self, row: usize, unit: usize) -> (usize, usize) {
+        let TermLayout { runs, rows, width, .. } = *self;
+        let block = 4 * self.words(unit / runs * runs);
+        let run = unit % runs;
+        let integer = match (self.integer_bits, self.mins) {
+            (4, _) => run / 2 * rows + row,
+            (_, true) => run / 2 * 2 * rows + 2 * row + run % 2,
+            (_, false) => run * rows + row,
+        };
+        (block + row * width, block + rows * width + integer)
+    }
+}
+
+/// The integer of a run in the byte that it has, or shares with its neighbour.
+fn integer(format: &str, byte: u8, layout: &TermLayout, unit: usize) -> i8 {
+    if layout.integer_bits == 8 {
+        return byte as i8;
+    }
+    let format = generated().set.formats.iter().find(|other| other.name == format).expect("described");
+    let value = &format.value;
+    let factors = match (layout.mins, value.add.is_empty()) {
+        (false, _) => &value.scale,
+        (true, false) => &value.add,
+        (true, true) => &value.subtract,
+    };
+    let Some(Factor::Field(field)) = factors.last() else { panic!("no field is the integer of a run") };
+    let field = &format.fields[*field];
+    let code = i32::from(byte >> (unit % 2 * 4) & 15);
+    i8::try_from(field.times * code + field.plus).expect("it was checked")
 }
 
 /// The f32 of a scale or minimum as the CPU packs it: narrower ones are as the blocks of `format` have them.
@@ -174,14 +262,18 @@ fn widened(format: &str, bytes: &[u8], mins: bool) -> f32 {
         },
         Factor::Row | Factor::Tensor => None,
     });
+    // What is stored leaves the format's constant to kernels.
+    let unit = if mins { 1.0 } else { value.unit };
     match (bytes, scalar) {
         (&[a, b, c, d], _) => f32::from_ne_bytes([a, b, c, d]),
-        (&[a, b], Some(Scalar::F16)) => f16::from_ne_bytes([a, b]).to_f32(),
-        (&[a, b], Some(Scalar::Bf16)) => f32::from_bits(u32::from(u16::from_ne_bytes([a, b])) << 16),
-        (&[e], Some(Scalar::E8m0Half)) => 2f64.powi(i32::from(e) - 128) as f32,
+        (&[a, b], Some(Scalar::F16)) => f16::from_ne_bytes([a, b]).to_f32() * unit,
+        (&[a, b], Some(Scalar::Bf16)) => f32::from_bits(u32::from(u16::from_ne_bytes([a, b])) << 16) * unit,
+        (&[e], Some(Scalar::E8m0Half)) => 2f64.powi(i32::from(e) - 128) as f32 * unit,
         (&[bits], Some(Scalar::Ue4m3Half)) => {
             let (exponent, mantissa) = (i32::from(bits >> 3), f64::from(bits & 7) / 8.0);
-            (if exponent == 0 { mantissa / 128.0 } else { (1.0 + mantissa) * 2f64.powi(exponent - 8) }) as f32
+            let e4m3 =
+                if exponent == 0 { mantissa / 128.0 } else { (1.0 + mantissa) * 2f64.powi(exponent - 8) };
+            e4m3 as f32 * unit
         }
         other => panic!("no scale is {other:?}"),
     }
@@ -202,10 +294,9 @@ fn terms(
     let mut found = [vec![RowTerms::default(); n], vec![RowTerms::default(); n]];
     for panel in 0..n.div_ceil(info.rows) {
         let rows = info.rows.min(n - panel * info.rows);
-        let mut codes =
-            vec![0u8; (units * padded * info.rows * bits_of(info)).div_ceil(8).next_multiple_of(64) + 64];
-        let widths = [info.scale_bytes, info.min_bytes];
-        let mut both = widths.map(|width| vec![0f32; words(info.runs, info.rows, width, units)]);
+        let mut codes = vec![0u8; (units * padded / info.tile_k * info.tile_bytes).next_multiple_of(64) + 64];
+        let layouts = TermLayout::on_the_cpu(info);
+        let mut both = layouts.map(|layout| vec![0f32; layout.words(units)]);
         let [scales, mins] = &mut both;
         // SAFETY: the rows of the panel are in the tensor; the buffers hold what a panel of that many units takes.
         let fault = unsafe {
@@ -221,8 +312,8 @@ fn terms(
         };
         assert_eq!(fault, Ok(()));
         for row in 0..rows {
-            for (((found, of), width), mins) in found.iter_mut().zip(&both).zip(widths).zip([false, true]) {
-                if width == 0 {
+            for ((found, of), layout) in found.iter_mut().zip(&both).zip(layouts) {
+                if layout.width == 0 {
                     continue;
                 }
                 let found = &mut found[panel * info.rows + row];
@@ -230,12 +321,12 @@ fn terms(
                 for unit in 0..units {
                     // Units that share a scale have one on the CPU, and one each for a GPU.
                     let packed = unit / info.span;
-                    let (shared, integer) = place(info.runs, info.rows, width, row, packed, mins);
+                    let (shared, at) = layout.place(row, packed);
                     if unit % info.runs == 0 {
-                        found.shared.push(widened(format, &bytes[shared..][..width], mins));
+                        found.shared.push(widened(format, &bytes[shared..][..layout.width], layout.mins));
                     }
                     if info.runs > 1 {
-                        found.integers.push(bytes[integer] as i8);
+                        found.integers.push(integer(format, bytes[at], &layout, unit));
                     }
                 }
             }
@@ -251,9 +342,7 @@ pub fn pack(kernel: &Kernel, product: &Product) -> Packed {
     let oracle = generated().oracle.format(kernel.format()).expect("described");
     let info = pack_info(kernel);
     let packing = &generated().set.packings[kernel.listed.packing.expect("products have packings")];
-    // Codes in planes on the CPU are in one piece here, with as many bits or more.
-    let holds = |tile: &&Tile| tile.upper.is_none() && tile.code.bits() as usize >= bits_of(info);
-    let tile = packing.tiles.iter().find(holds).expect("as wide as the CPU's");
+    let Codes { tile, table, min } = Codes::of(kernel);
     let (rows, bits) = (packing.rows as usize, tile.code.bits() as usize);
     let tile_k = tile.k as usize;
     let (unit, padded, units) = unit_of(kernel, k);
@@ -268,7 +357,8 @@ pub fn pack(kernel: &Kernel, product: &Product) -> Packed {
     };
     let [scales, mins] = terms(info, kernel.format(), product, units, padded);
     // For a GPU they are f32 whatever they are in the file.
-    let panel_words = words(info.runs, rows, 4, units);
+    let layouts = TermLayout::on_the_cpu(info).map(|layout| layout.on_a_gpu(rows));
+    let panel_words = layouts[0].words(units);
     if info.scale_bytes > 0 {
         packed.scales = vec![0.0; panels * panel_words];
     }
@@ -279,16 +369,16 @@ pub fn pack(kernel: &Kernel, product: &Product) -> Packed {
         let (panel, within) = (row / rows, row % rows);
         let decoded = oracle.row(tensor, n, k, row).expect("valid codes");
         packed.outer.push(decoded.outer);
-        for (there, to, from, mins) in [
-            (info.scale_bytes > 0, &mut packed.scales, &scales[row], false),
-            (info.min_bytes > 0, &mut packed.mins, &mins[row], true),
+        for (there, to, from, layout) in [
+            (info.scale_bytes > 0, &mut packed.scales, &scales[row], &layouts[0]),
+            (info.min_bytes > 0, &mut packed.mins, &mins[row], &layouts[1]),
         ] {
             if !there {
                 continue;
             }
             let to = &mut to[panel * panel_words..][..panel_words];
             for unit in 0..units {
-                let (shared, integer) = place(info.runs, rows, 4, within, unit, mins);
+                let (shared, integer) = layout.place(within, unit);
                 to[shared / 4] = from.shared[unit / info.runs];
                 if let Some(value) = from.integers.get(unit) {
                     let mut bytes = to[integer / 4].to_ne_bytes();
@@ -298,8 +388,8 @@ pub fn pack(kernel: &Kernel, product: &Product) -> Packed {
             }
         }
         for element in 0..k {
-            let operand = decoded.integers[element] - info.min;
-            let operand = match info.table {
+            let operand = decoded.integers[element] - min;
+            let operand = match table {
                 // Any code that is looked up as the operand will do.
                 Some(table) => {
                     table.iter().position(|of| i32::from(*of) == operand).expect("in the table") as u32
@@ -357,6 +447,8 @@ pub fn if_any(there: bool, address: u64) -> u64 {
 /// Packed weights as a kernel reads them.
 pub struct WeightBuffers {
     info: &'static PackInfo,
+    min: i32,
+    has_table: bool,
     stride: u64,
     codes: Buffer<u8>,
     scales: Buffer<f32>,
@@ -367,14 +459,16 @@ pub struct WeightBuffers {
 
 impl WeightBuffers {
     pub fn of(kernel: &Kernel, packed: &Packed) -> WeightBuffers {
-        let info = pack_info(kernel);
+        let (info, codes) = (pack_info(kernel), Codes::of(kernel));
         WeightBuffers {
             info,
+            min: codes.min,
+            has_table: codes.table.is_some(),
             stride: packed.stride as u64,
             codes: Buffer::input("codes", &packed.codes),
             scales: Buffer::input("scales", &packed.scales),
             mins: Buffer::input("mins", &packed.mins),
-            table: Buffer::input("table", info.table.map_or(&[][..], |table| &table[..])),
+            table: Buffer::input("table", codes.table.as_ref().map_or(&[][..], |table| &table[..])),
             outer: Buffer::input("outer", &packed.outer),
         }
     }
@@ -387,9 +481,9 @@ impl WeightBuffers {
         arguments.extend(self.stride.to_le_bytes());
         arguments.extend(if_any(self.info.scale_bytes > 0, self.scales.address()).to_le_bytes());
         arguments.extend(if_any(self.info.min_bytes > 0, self.mins.address()).to_le_bytes());
-        arguments.extend(self.info.min.to_le_bytes());
+        arguments.extend(self.min.to_le_bytes());
         arguments.extend((k as u32).to_le_bytes());
-        arguments.extend(if_any(self.info.table.is_some(), self.table.address()).to_le_bytes());
+        arguments.extend(if_any(self.has_table, self.table.address()).to_le_bytes());
         arguments.extend(self.outer.address().to_le_bytes());
         arguments.extend((units as u32).to_le_bytes());
         arguments.extend((blocks as u32).to_le_bytes());

@@ -94,32 +94,79 @@ fn kernels_say_how_far_they_go_and_what_weights_take() -> Result<(), Error> {
 }
 
 /// Where codes fill bytes in packings, weights take what they take in a file: scales are as wide there, and only an f32 a row
-/// comes on top, or a byte for the integer of a run that has six bits in the file.
-#[cfg(feature = "ggml")]
+/// comes on top, or a byte for the integer of a run that has six bits in the file. What a codebook of the file says in fewer bits
+/// takes as many as its values need.
+#[cfg(any(feature = "ggml", feature = "iq"))]
 #[test]
 fn weights_take_little_more_than_in_a_file() -> Result<(), Error> {
     let (n, k) = (256, 4096);
-    let limits = [
-        ("q2_0", 1.01),
-        ("q4_0", 1.01),
-        ("q4_1", 1.01),
-        ("q8_0", 1.01),
-        ("iq4_nl", 1.01),
-        ("mxfp4", 1.01),
-        ("nvfp4", 1.01),
-        ("iq4_xs", 1.02),
-        ("q4_k", 1.04),
+    // With `r16k4`, which every processor reads, and with `r32k4`.
+    let limits: &[(&str, f64, f64)] = &[
+        #[cfg(feature = "ggml")]
+        ("q2_0", 1.01, 1.01),
+        #[cfg(feature = "ggml")]
+        ("q2_k", 1.01, 1.01),
+        #[cfg(feature = "ggml")]
+        ("q3_k", 1.34, 1.05),
+        #[cfg(feature = "ggml")]
+        ("q4_0", 1.01, 1.01),
+        #[cfg(feature = "ggml")]
+        ("q4_1", 1.01, 1.01),
+        #[cfg(feature = "ggml")]
+        ("q4_k", 1.04, 1.04),
+        #[cfg(feature = "ggml")]
+        ("q5_0", 1.01, 1.01),
+        #[cfg(feature = "ggml")]
+        ("q5_1", 1.01, 1.01),
+        #[cfg(feature = "ggml")]
+        ("q5_k", 1.03, 1.03),
+        #[cfg(feature = "ggml")]
+        ("q6_k", 1.01, 1.01),
+        #[cfg(feature = "ggml")]
+        ("q8_0", 1.01, 1.01),
+        #[cfg(feature = "ggml")]
+        ("iq4_nl", 1.01, 1.01),
+        #[cfg(feature = "ggml")]
+        ("iq4_xs", 1.02, 1.02),
+        #[cfg(feature = "ggml")]
+        ("mxfp4", 1.01, 1.01),
+        #[cfg(feature = "ggml")]
+        ("nvfp4", 1.01, 1.01),
+        #[cfg(feature = "iq")]
+        ("iq1_s", 1.43, 1.43),
+        #[cfg(feature = "iq")]
+        ("iq1_m", 1.40, 1.40),
+        #[cfg(feature = "iq")]
+        ("iq2_xxs", 2.04, 1.55),
+        #[cfg(feature = "iq")]
+        ("iq2_xs", 1.87, 1.44),
+        #[cfg(feature = "iq")]
+        ("iq2_s", 1.69, 1.30),
+        #[cfg(feature = "iq")]
+        ("iq3_xxs", 1.38, 1.38),
+        #[cfg(feature = "iq")]
+        ("iq3_s", 1.23, 1.23),
     ];
-    for (name, limit) in limits {
+    let mut seen = 0;
+    for (name, sixteen, thirty_two) in limits {
         let format = REGISTRY.format(name)?.1;
         let bytes = vec![0; format.tensor_bytes(n, k)?];
         let matrix = QuantizedMatrix::new(format, n, k, &bytes)?;
-        // Not what the environment may ask for.
-        let options = LinearOptions { restrict: Some(Restrict::default()), ..Default::default() };
-        let layer = Linear::new(&REGISTRY, &matrix, &options, &Threads::single())?;
-        let ratio = layer.weight_bytes() as f64 / bytes.len() as f64;
-        assert!((1.0..=limit).contains(&ratio), "{name}: {ratio} times as large as in a file");
+        for (packing, limit) in [("r16k4", sixteen), ("r32k4", thirty_two)] {
+            // Not what the environment may ask for.
+            let restrict = Restrict { packing: Some(packing.to_owned()), ..Restrict::default() };
+            let options = LinearOptions { restrict: Some(restrict), ..Default::default() };
+            // Not every processor has kernels that read it.
+            let Ok(layer) = Linear::new(&REGISTRY, &matrix, &options, &Threads::single()) else { continue };
+            let ratio = layer.weight_bytes() as f64 / bytes.len() as f64;
+            assert!(
+                (1.0..=*limit).contains(&ratio),
+                "{name} in {packing}: {ratio} times as large as in a file"
+            );
+            seen += 1;
+        }
     }
+    assert!(seen >= limits.len(), "{seen} of {} were packed", limits.len());
     Ok(())
 }
 

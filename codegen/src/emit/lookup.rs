@@ -15,6 +15,7 @@ pub fn shape_name(plan: &LookupPlan<'_>) -> String {
     let mut name = format!("{}_{}bit_sums", plan.pack.packing.name, plan.pack.bits());
     name.push_str(&format_words(format, false));
     name.push_str(&plan.pack.terms.suffix());
+    name.push_str(&plan.pack.terms.factor_word());
     name
 }
 
@@ -473,7 +474,8 @@ fn terms_of_units(plan: &LookupPlan<'_>) -> Terms {
 fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> Terms {
     let format = plan.format;
     let (rows, runs) = (plan.pack.packing.rows, superblock.runs);
-    let words = plan.pack.terms.words(runs, rows);
+    // Integers are bytes for lookups, so minima take as many words as scales.
+    let words = plan.pack.terms.scale_words(runs, rows);
     let shared = plan.pack.terms.shared_words(rows);
     let has_min = superblock.min.is_some();
     let mut declare = String::from("let mut sums = [[simd::zero(); 4]; V];\n");

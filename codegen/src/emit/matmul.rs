@@ -27,8 +27,12 @@ pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
     if pack.spacing > 0 {
         let _ = write!(name, "_by{}", 1 << pack.spacing);
     }
+    if let Some(shifted) = pack.shifted {
+        let _ = write!(name, "_or{}for{}", shifted.by, shifted.group);
+    }
     name.push_str(&format_words(format, format.min() != 0));
     name.push_str(&pack.terms.suffix());
+    name.push_str(&pack.terms.factor_word());
     if plan.biased {
         name.push_str("_biased");
     }

@@ -6,7 +6,7 @@
 //! fields above one another; the activations of two tokens cost one for each operand. Where codes lie in planes, they are
 //! put together first.
 
-use super::operands::{at_word, code_at, decode, load_upper, operand, steps, table};
+use super::operands::{at_word, code_at, decode, load_upper, load_word, operand, steps, table};
 use crate::plan::MatmulPlan;
 use std::fmt::Write;
 
@@ -50,9 +50,11 @@ pub(super) fn sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool)
 fn step(plan: &MatmulPlan<'_>) -> String {
     let (bits, fields, tiles) = (plan.pack.bits(), plan.pack.fields, plan.step);
     let mut out = String::new();
-    if let Some(upper) = plan.pack.upper {
+    if plan.pack.upper.is_some() || plan.pack.shifted.is_some() {
         for tile in 0..tiles {
-            out.push_str(&load_upper(tile, upper));
+            out.push_str(
+                &plan.pack.upper.map_or_else(|| load_word(plan, tile), |upper| load_upper(tile, upper)),
+            );
         }
         let operands: Vec<u32> = (0..tiles * plan.pack.tile_fields() / 2).collect();
         for (vector, two) in operands.chunks(2).enumerate() {

@@ -126,7 +126,8 @@ pub(super) fn format_module(
             "/// `{name}` in packing `{packing}`{held}.
              // SAFETY: these facts, the functions and the kernels that read the packing are of one plan.
              pub static PACK_{upper}: PackInfo = unsafe {{ PackInfo::new(PackFacts {{
-                 name: {packing:?}, rows: {rows}, tile_k: {tile_k}, tile_bytes: {tile_bytes}, scale_bytes: {scales}, min_bytes: {mins}, runs: {runs}, span: {span}, min: {min}, table: {table},
+                 name: {packing:?}, rows: {rows}, tile_k: {tile_k}, tile_bytes: {tile_bytes}, scale_bytes: {scales}, min_bytes: {mins}, runs: {runs}, span: {span},
+                 scale_integer_bits: {scale_integer_bits}, min_integer_bits: {min_integer_bits}, flag_bits: {flag_bits}, min: {min}, table: {table},
                  pack: pack_{ident}, unpack: unpack_{ident},
              }}) }};\n",
             packing = pack.packing.name,
@@ -141,6 +142,9 @@ pub(super) fn format_module(
             scales = if plan.has_scales() { pack.terms.scale.bits() / 8 } else { 0 },
             runs = plan.runs(),
             span = pack.terms.span,
+            scale_integer_bits = pack.terms.scale_integers.bits(),
+            min_integer_bits = pack.terms.min_integers.bits(),
+            flag_bits = pack.terms.flag_bits(),
             mins = if plan.offset { pack.terms.min.bits() / 8 } else { 0 },
             min = plan.min(),
             table = pack.table.as_ref().map_or("None".to_string(), |t| format!("Some(&{t:?})")),

@@ -141,6 +141,11 @@ pub(super) fn decode(plan: &MatmulPlan<'_>, field: u32) -> String {
         }
         text = format!("simd::or({text}, {})", upper_bits(plan, upper, field));
     }
+    if let Some(shifted) = pack.shifted {
+        let bit = 1u32 << shifted.group_of_field(of_word);
+        let flagged = format!("simd::flagged(flags[i], simd::splat({bit}), simd::bytes({:#x}))", shifted.by);
+        text = format!("simd::or({text}, {flagged})");
+    }
     let text = operand(plan, &text);
     format!("{load}let mut w{field} = [simd::zero(); V];\nfor i in 0..V {{ w{field}[i] = {text}; }}\n")
 }

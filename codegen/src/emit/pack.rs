@@ -1,11 +1,12 @@
 //! Code that moves a format's rows into a packing and back, derived from the packing's layout.
 
-use super::fields::signed;
+use super::fields::{read_raw, signed};
+use super::format::window;
 use super::planes;
 use super::terms;
 use super::text::float;
 use super::trits;
-use crate::plan::{FormatPlan, PackPlan, SuperBlock};
+use crate::plan::{FormatPlan, Integers, PackPlan, SuperBlock};
 use gristmill_spec::model::Axis;
 
 /// `pack_NAME` and `unpack_NAME` for one packing.
@@ -144,9 +145,26 @@ fn encode(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
 
 /// The integer that `code` stands for.
 fn decode(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
-    let difference = match pack.spacing {
-        0 => "i32::from(code)".to_string(),
-        spacing => format!("(i32::from(code) << {spacing})"),
+    let difference = match (pack.spacing, &pack.shifted) {
+        (0, _) => "i32::from(code)".to_string(),
+        (spacing, None) => format!("(i32::from(code) << {spacing})"),
+        (spacing, Some(shifted)) => {
+            let (runs, rows) = (plan.runs(), pack.packing.rows);
+            let elements = plan.unit * runs;
+            format!(
+                "{{
+                     let words = k / {elements} * {words};
+                     // SAFETY: the caller answers for packed scales.
+                     let flags = unsafe {{ scales.add(words + {before}).cast::<{ty}>().add(row).read() }};
+                     (i32::from(code) << {spacing}) + {by} * i32::from(flags >> (k % {elements} / {group}) & 1 != 0)
+                 }}",
+                words = pack.terms.scale_words(runs, rows),
+                before = pack.terms.words_before_flags(runs, rows),
+                ty = flag_type(pack),
+                by = shifted.by,
+                group = shifted.group,
+            )
+        }
     };
     match (&pack.table, plan.min()) {
         (None, 0) => difference,
@@ -256,28 +274,36 @@ fn value(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
 fn value_of_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, packed: &str) -> String {
     let (rows, runs) = (pack.packing.rows, plan.runs());
     let shared = pack.terms.shared_words(rows);
+    let integer = |of: Integers, name: &str, bytes: String| match of {
+        Integers::Bytes => {
+            format!("f32::from({name}.add(words + {shared}).cast::<i8>().add({bytes}).read())")
+        }
+        Integers::Nibbles { shift, plus } => {
+            let at = format!("{name}.add(words + {shared}).cast::<u8>().add(run / 2 * {rows} + row)");
+            terms::integer_of_half(shift, plus, &at)
+        }
+    };
+    let unit = unit_of_k(plan);
     let rest = if plan.offset {
         format!(
-            "// SAFETY: and for minima.
-             let offset = unsafe {{
-                 {min} * f32::from(mins.add(words + {shared}).cast::<i8>().add({place}).read())
-             }};
+            "let words = {unit} / {runs} * {words};
+             // SAFETY: and for minima.
+             let offset = unsafe {{ {min} * {integer} }};
              outer * (scale * value as f32 - offset)",
+            words = pack.terms.min_words(runs, rows),
             min = terms::read(pack.terms, "mins", "mins.add(words)", "row"),
-            place = in_pairs(rows),
+            integer = integer(pack.terms.min_integers, "mins", in_pairs(rows)),
         )
     } else {
         "outer * (scale * value as f32)".to_string()
     };
     format!(
         "let (run, words) = ({unit} % {runs}, {unit} / {runs} * {words});
-         {packed}let scale = unsafe {{
-             {scale} * f32::from(scales.add(words + {shared}).cast::<i8>().add(run * {rows} + row).read())
-         }};
+         {packed}let scale = unsafe {{ {scale} * {integer} }};
          {rest}",
-        unit = unit_of_k(plan),
-        words = pack.terms.words(runs, rows),
+        words = pack.terms.scale_words(runs, rows),
         scale = terms::read(pack.terms, "scales", "scales.add(words)", "row"),
+        integer = integer(pack.terms.scale_integers, "scales", format!("run * {rows} + row")),
     )
 }
 
@@ -329,10 +355,24 @@ fn in_pairs(rows: u32) -> String {
 /// Statements that write the terms of a block's super-blocks.
 fn pack_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, superblock: &SuperBlock) -> String {
     let rows = pack.packing.rows;
-    let words = pack.terms.words(superblock.runs, rows);
     let integers_at = pack.terms.shared_words(rows);
     let count = plan.groups / superblock.runs;
-    let write = |to: &str, parts: &str, place: &str| {
+    let write = |to: &str, parts: &str, (words, integers): (u32, Integers), place: &str, flags: &str| {
+        let integers = match integers {
+            Integers::Bytes => format!(
+                "let to = to.add({integers_at}).cast::<i8>();
+                 for run in 0..SUPERBLOCK {{ to.add({place}).write(integers[i * SUPERBLOCK + run]); }}"
+            ),
+            Integers::Nibbles { shift, plus } => format!(
+                "let to = to.add({integers_at}).cast::<u8>();
+                 for pair in 0..SUPERBLOCK / 2 {{
+                     let two = &integers[i * SUPERBLOCK + 2 * pair..][..2];
+                     to.add(pair * {rows} + row).write({} | {} << 4);
+                 }}",
+                terms::code_of(shift, plus, "two[0]"),
+                terms::code_of(shift, plus, "two[1]"),
+            ),
+        };
         let shared = match terms::stored(plan, pack, to, count) {
             Some(stored) => format!("let (_, integers) = {parts}(block);\nlet shared = {stored};"),
             None => format!("let (shared, integers) = {parts}(block);"),
@@ -344,18 +384,53 @@ fn pack_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, superblock: &SuperBloc
                  unsafe {{
                      let to = {to}.add((index * SUPERBLOCKS + i) * {words});
                      {write};
-                     let to = to.add({integers_at}).cast::<i8>();
-                     for run in 0..SUPERBLOCK {{ to.add({place}).write(integers[i * SUPERBLOCK + run]); }}
+                     {flags}
+                     {integers}
                  }}
              }}\n",
             write = terms::write(pack.terms, to, "to", "row", "shared[i]"),
         )
     };
-    let mut out = write("scales", "scale_parts", &format!("run * {rows} + row"));
+    let terms = pack.terms;
+    let (flags, write_flags) = flags(plan, pack, superblock);
+    let mut out = flags;
+    out.push_str(&write(
+        "scales",
+        "scale_parts",
+        (terms.scale_words(superblock.runs, rows), terms.scale_integers),
+        &format!("run * {rows} + row"),
+        &write_flags,
+    ));
     if superblock.min.is_some() {
-        out.push_str(&write("mins", "min_parts", &in_pairs(rows)));
+        let words = (terms.min_words(superblock.runs, rows), terms.min_integers);
+        out.push_str(&write("mins", "min_parts", words, &in_pairs(rows), ""));
     }
     out
+}
+
+/// Statements that read the fields of a block which say what its groups are shifted by, and those that write the flags of super-block
+/// `i` behind `to`.
+fn flags(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, superblock: &SuperBlock) -> (String, String) {
+    let Some(shifted) = pack.shifted else { return (String::new(), String::new()) };
+    let field = &plan.format.fields[shifted.field];
+    let (groups, ty) = (pack.terms.flags, flag_type(pack));
+    let read = match window(&[field]) {
+        "" => format!("let shifts = {};\n", read_raw(field)),
+        window => format!("let shifts = {{ {window}{} }};\n", read_raw(field)),
+    };
+    let write = format!(
+        "let mut flags = 0{ty};
+         for group in 0..{groups} {{ flags |= {ty}::from(shifts[i * {groups} + group] == {}) << group; }}
+         to.add({}).cast::<{ty}>().add(row).write(flags);",
+        shifted.flag,
+        pack.terms.words_before_flags(superblock.runs, pack.packing.rows),
+    );
+    (read, write)
+}
+
+/// The Rust type of a row's flags of a super-block.
+fn flag_type(pack: &PackPlan<'_>) -> &'static str {
+    if pack.terms.flag_bits() == 8 { "u8" } else { "u32" }
 }
 
 /// Bits of the word that the codes of a row in a tile make, if they do and blocks are whole tiles.

@@ -6,7 +6,7 @@
 use super::operands::{LINE, PREFETCH_DISTANCE, if_asked, prefetches};
 use super::sums::{integer_sums, needs_sum, zero_point};
 use super::terms;
-use crate::plan::{MatmulPlan, SuperBlock};
+use crate::plan::{Integers, MatmulPlan, SuperBlock};
 use std::fmt::Write;
 
 /// What the operands leave out of the sum of run `unit`, as `start`, where they do: beginning with it costs no addition.
@@ -30,22 +30,23 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
     let (unit, runs, rows) = (format.unit, superblock.runs, plan.pack.packing.rows);
     let tiles = unit.div_ceil(plan.pack.tile.k);
     let types = plan.pack.terms;
-    let words = types.words(runs, rows);
+    let words = types.scale_words(runs, rows);
     let shared = types.shared_words(rows);
     let has_min = superblock.min.is_some();
     let start = start(plan);
     let sums = integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string(), needs_sum(plan));
     let mut out = String::new();
-    for (name, used) in [("scale", true), ("min", has_min)] {
+    for (name, words, used) in [("scale", "WORDS", true), ("min", "MIN_WORDS", has_min)] {
         if used {
-            let each = if name == "min" { 2 } else { 1 };
+            // Bytes of minima lie in pairs.
+            let each = if name == "min" && types.min_integers == Integers::Bytes { 2 } else { 1 };
             let _ = writeln!(
                 out,
                 "let mut {name}s = [{pointer}; V];
                  let mut {name}_integers = [a.{name}s.cast::<i8>(); V];
                  for i in 0..V {{
                      let row = row + i * LANES;
-                     let panel = a.{name}s.add(row / ROWS * (a.units / RUNS * WORDS));
+                     let panel = a.{name}s.add(row / ROWS * (a.units / RUNS * {words}));
                      {name}s[i] = {values}.add(row % ROWS);
                      {name}_integers[i] = panel.add({shared}).cast::<i8>().add(row % ROWS * {each});
                  }}",
@@ -63,35 +64,45 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
     if prefetches(plan) {
         // Panel follows panel, so what comes after the last super-block is the next panel's first one.
         let ahead = (PREFETCH_DISTANCE / plan.pack.tile.bytes / tiles / runs).max(1);
-        let names: &[&str] = if has_min { &["scale", "min"] } else { &["scale"] };
+        let names: &[(&str, &str)] =
+            if has_min { &[("scale", "WORDS"), ("min", "MIN_WORDS")] } else { &[("scale", "WORDS")] };
         let (begin, end) = if_asked(plan);
         ask.push_str(begin);
-        for name in names {
+        for (name, words) in names {
             let _ = write!(
                 ask,
-                "for line in 0..WORDS.div_ceil(LINE) {{
-                     simd::prefetch({name}s[0].wrapping_add(((block + {ahead}) * WORDS + line * LINE){each}).cast());
+                "for line in 0..{words}.div_ceil(LINE) {{
+                     simd::prefetch({name}s[0].wrapping_add(((block + {ahead}) * {words} + line * LINE){each}).cast());
                  }}\n"
             );
         }
         ask.push_str(end);
     }
+    let pair_of_minima = match types.min_integers {
+        Integers::Bytes => {
+            "simd::integer_pairs(min_integers[i].add(block * MIN_WORDS * 4 + pair * ROWS * 2))".to_string()
+        }
+        Integers::Nibbles { .. } => {
+            let at = "min_integers[i].add(block * MIN_WORDS * 4 + pair * ROWS)";
+            terms::integer_pair(types.min_integers, &format!("simd::nibble_pairs({at}.cast())"))
+        }
+    };
     let lows = if has_min {
-        "let mut lows = [[simd::zero(); V]; T];
-         for pair in 0..RUNS / 2 {
+        format!(
+            "let mut lows = [[simd::zero(); V]; T];
+         for pair in 0..RUNS / 2 {{
              let mut integers = [simd::zero(); V];
-             for i in 0..V {
-                 integers[i] = simd::integer_pairs(min_integers[i].add(block * WORDS * 4 + pair * ROWS * 2));
-             }
-             for t in 0..T {
+             for i in 0..V {{ integers[i] = {pair_of_minima}; }}
+             for t in 0..T {{
                  let x_sums = a.x_sums.add((token + t) * a.units + block * RUNS + 2 * pair);
                  // Both fit in sixteen bits.
                  let x = simd::splat(*x_sums & 0xffff | *x_sums.add(1) << 16);
-                 for i in 0..V { lows[t][i] = simd::add_products(lows[t][i], integers[i], x); }
-             }
-         }\n"
+                 for i in 0..V {{ lows[t][i] = simd::add_products(lows[t][i], integers[i], x); }}
+             }}
+         }}\n"
+        )
     } else {
-        ""
+        String::new()
     };
     let (x_scale, times) = match format.activations.block {
         Some(x_block) => (
@@ -104,7 +115,8 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
         None => (String::new(), false),
     };
     let term = |name: &str| {
-        let load = terms::load(types, name, &format!("block * WORDS{each}"));
+        let words = if name == "mins" { "MIN_WORDS" } else { "WORDS" };
+        let load = terms::load(types, name, &format!("block * {words}{each}"));
         if times { format!("simd::mul_f32({load}, x_scale)") } else { load }
     };
     let subtract = if has_min {
@@ -115,25 +127,86 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
     } else {
         String::new()
     };
+    let min_words = if has_min {
+        format!("/// Words that its minima take.\nconst MIN_WORDS: usize = {};", types.min_words(runs, rows))
+    } else {
+        String::new()
+    };
+    let (flags, next_flags) = match plan.pack.shifted {
+        None => (String::new(), String::new()),
+        Some(shifted) => {
+            let _ = write!(
+                out,
+                "let mut flag_words = [a.scales.cast::<i8>(); V];
+                 for i in 0..V {{
+                     let row = row + i * LANES;
+                     let panel = a.scales.add(row / ROWS * (a.units / RUNS * WORDS));
+                     flag_words[i] = panel.add({}).cast::<i8>().add(row % ROWS * {});
+                 }}\n",
+                types.words_before_flags(runs, rows),
+                types.flag_bits() / 8
+            );
+            let load = match types.flag_bits() {
+                8 => "simd::integers(flag_words[i].add(block * WORDS * 4))",
+                _ => "simd::load(flag_words[i].add(block * WORDS * 4).cast())",
+            };
+            (
+                format!(
+                    "let mut flags = [simd::zero(); V];
+                     for i in 0..V {{ flags[i] = {load}; }}\n"
+                ),
+                format!(
+                    "for i in 0..V {{ flags[i] = simd::shift_lanes::<{}>(flags[i]); }}\n",
+                    shifted.of_run
+                ),
+            )
+        }
+    };
+    let run_of_block = |integer: &str| {
+        format!(
+            "let unit = block * RUNS + run;
+             {start}
+             {sums}
+             for i in 0..V {{
+                 let integer = {integer};
+                 for t in 0..T {{ total[t][i] = simd::add_product(total[t][i], dot[t][i], integer); }}
+             }}
+             {next_flags}"
+        )
+    };
+    let each_run = match types.scale_integers {
+        Integers::Bytes => format!(
+            "for run in 0..RUNS {{ {} }}",
+            run_of_block("simd::integers(scale_integers[i].add(block * WORDS * 4 + run * ROWS))")
+        ),
+        integers => format!(
+            "for pair in 0..RUNS / 2 {{
+                 // Two runs to a byte.
+                 let mut codes_of_two = [simd::zero(); V];
+                 for i in 0..V {{
+                     codes_of_two[i] = simd::integers(scale_integers[i].add(block * WORDS * 4 + pair * ROWS));
+                 }}
+                 for run in 2 * pair..2 * pair + 2 {{
+                     {}
+                     for i in 0..V {{ codes_of_two[i] = simd::shift::<4>(codes_of_two[i]); }}
+                 }}
+             }}",
+            run_of_block(&terms::integer(integers, "codes_of_two[i]"))
+        ),
+    };
     format!(
         "/// Runs of a super-block.
          const RUNS: usize = {runs};
          /// Words that its terms take in a panel.
          const WORDS: usize = {words};
+         {min_words}
          {out}
          let mut y = [[simd::splat_f32(0.0); V]; T];
          for block in 0..a.units / RUNS {{
              {ask}
              let mut total = [[simd::zero(); V]; T];
-             for run in 0..RUNS {{
-                 let unit = block * RUNS + run;
-                 {start}
-                 {sums}
-                 for i in 0..V {{
-                     let integer = simd::integers(scale_integers[i].add(block * WORDS * 4 + run * ROWS));
-                     for t in 0..T {{ total[t][i] = simd::add_product(total[t][i], dot[t][i], integer); }}
-                 }}
-             }}
+             {flags}
+             {each_run}
              {lows}
              for t in 0..T {{
                  {x_scale}

@@ -2,7 +2,8 @@
 
 use super::fields::read_raw;
 use super::format::window;
-use crate::plan::{FormatPlan, PackPlan, TermTypes, word};
+use super::text::float;
+use crate::plan::{FormatPlan, Integers, PackPlan, TermTypes, word};
 use gristmill_spec::model::Scalar;
 
 /// The type of `scales` or `mins`.
@@ -39,13 +40,53 @@ pub(super) fn cast_words(types: TermTypes, address: &str) -> String {
 
 /// The vector of f32 at value `at` behind `name[i]`, which points to values.
 pub(super) fn load(types: TermTypes, name: &str, at: &str) -> String {
-    format!("simd::load_{}({name}[i].add({at}))", word(of(types, name)))
+    widened(types, name, &format!("simd::load_{}({name}[i].add({at}))", word(of(types, name))))
+}
+
+/// `loaded`, a vector of f32, times the constant that scales are stored without.
+fn widened(types: TermTypes, name: &str, loaded: &str) -> String {
+    match factor(types, name) {
+        None => loaded.to_string(),
+        Some(factor) => format!("simd::mul_f32({loaded}, simd::splat_f32({}))", float(factor)),
+    }
+}
+
+fn factor(types: TermTypes, name: &str) -> Option<f32> {
+    let of_scales = !name.starts_with("min") && types.factor != TermTypes::F32.factor;
+    of_scales.then(|| f32::from_bits(types.factor))
+}
+
+/// The integers of codes, which stand below others in the lanes of a vector (an expression).
+pub(super) fn integer(integers: Integers, lanes: &str) -> String {
+    let Integers::Nibbles { shift, plus } = integers else { return lanes.to_string() };
+    let code = format!("simd::and({lanes}, simd::splat(15))");
+    let times = if shift == 0 { code } else { format!("simd::shift_left::<{shift}>({code})") };
+    if plus == 0 { times } else { format!("simd::add({times}, simd::splat({plus}))") }
+}
+
+/// The same of two runs, as the i16 halves of lanes.
+pub(super) fn integer_pair(integers: Integers, halves: &str) -> String {
+    let Integers::Nibbles { shift, plus } = integers else { return halves.to_string() };
+    let times =
+        if shift == 0 { halves.to_string() } else { format!("simd::shift_left::<{shift}>({halves})") };
+    if plus == 0 { times } else { format!("simd::add({times}, simd::splat({}))", plus << 16 | plus) }
+}
+
+/// The code of an integer (an expression), where two share a byte.
+pub(super) fn code_of(shift: u32, plus: u32, integer: &str) -> String {
+    let less = if plus == 0 { integer.to_string() } else { format!("({integer} - {plus})") };
+    if shift == 0 { format!("({less} as u8)") } else { format!("(({less} >> {shift}) as u8)") }
+}
+
+/// The integer of `run`, as f32, of the codes at byte `at` that it shares with another run.
+pub(super) fn integer_of_half(shift: u32, plus: u32, at: &str) -> String {
+    format!("f32::from((({at}.read() >> (run % 2 * 4) & 15) << {shift}) + {plus})")
 }
 
 /// The same behind `address`, which points to words.
 pub(super) fn load_from(types: TermTypes, name: &str, address: &str, at: &str) -> String {
     let scalar = of(types, name);
-    format!("simd::load_{}({}.add({at}))", word(scalar), cast(scalar, address))
+    widened(types, name, &format!("simd::load_{}({}.add({at}))", word(scalar), cast(scalar, address)))
 }
 
 /// Values of a type to a cache line.
@@ -97,8 +138,12 @@ pub(super) fn write(types: TermTypes, name: &str, address: &str, at: &str, value
 pub(super) fn read(types: TermTypes, name: &str, address: &str, at: &str) -> String {
     let scalar = of(types, name);
     let raw = format!("{}.add({at}).read()", cast(scalar, address));
-    match scalar {
+    let value = match scalar {
         Scalar::F32 => raw,
         _ => format!("number::{}_to_f32({raw})", word(scalar)),
+    };
+    match factor(types, name) {
+        None => value,
+        Some(factor) => format!("({value} * {})", float(factor)),
     }
 }

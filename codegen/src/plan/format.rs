@@ -164,15 +164,15 @@ impl<'a> FormatPlan<'a> {
         !self.block_scale.is_empty() || self.offset
     }
 
-    /// The field that holds the scale of a unit, or of a super-block without the integers of its runs, and nothing else is
-    /// multiplied with it inside a block.
+    /// The field that holds the scale of a unit, or of a super-block without the integers of its runs, and nothing but the format's
+    /// constant factor is multiplied with it inside a block.
     pub(crate) fn scale_field(&self) -> Option<usize> {
         let fields = match &self.superblock {
             Some(superblock) => &superblock.scale.shared,
             None => &self.block_scale,
         };
         match fields[..] {
-            [field] if self.format.value.unit == 1.0 => Some(field),
+            [field] => Some(field),
             _ => None,
         }
     }

@@ -15,8 +15,8 @@ pub struct PackPlan<'a> {
     pub tile: &'a Tile,
     /// Where packed codes index a table: operand of each code (value - min).
     pub table: Option<Vec<u8>>,
-    /// Binary logarithm of the distance between two values that a bit stands for: operands are codes moved up by so many bits. 0 where
-    /// codes are value - min or index a table.
+    /// Binary logarithm of the distance between values that neighbouring codes stand for: operands are codes moved up by so many
+    /// bits. 0 where codes are value - min or index a table.
     pub spacing: u32,
     /// Elements of a unit in packed order are padded to a multiple of this.
     pub multiple: u32,
@@ -26,10 +26,64 @@ pub struct PackPlan<'a> {
     pub words: u32,
     /// Where the upper bits of codes lie, if they are apart.
     pub upper: Option<UpperPlane>,
+    /// What is added to the operands of groups of weights, where codes leave out a shift that such groups have.
+    pub shifted: Option<Shifted>,
     /// Largest operand.
     pub operand_max: u32,
     /// How scales and minima lie beside the codes.
     pub terms: TermTypes,
+}
+
+/// A shift that groups of weights have or have not. Codes hold the value without it, and a flag for each group stands with the
+/// integers of the runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shifted {
+    /// What a flag adds to the operands of its group.
+    pub by: u32,
+    /// The field that says it.
+    pub field: usize,
+    /// Its value that is a flag.
+    pub flag: u32,
+    /// Elements of a group.
+    pub group: u32,
+    /// Groups of a run.
+    pub of_run: u32,
+}
+
+impl Shifted {
+    /// The shifts of `plan`, if flags of its super-blocks can say them and `tile` holds what they are added to in steps of
+    /// two to the power that is given back.
+    fn of(plan: &FormatPlan<'_>, tile: &Tile) -> Option<(Shifted, u32)> {
+        let shift = plan.format.value.shift.as_ref()?;
+        let superblock = plan.superblock.as_ref()?;
+        let (&[zero, one], TileCode::Bits(bits)) = (&shift.values[..], tile.code) else { return None };
+        let by = zero.abs_diff(one);
+        let values: Vec<i32> = plan.format.unshifted().into_iter().collect();
+        let (&[first, second, ..], &[.., last]) = (&values[..], &values[..]) else { return None };
+        let step = first.abs_diff(second);
+        let even = values.windows(2).all(|pair| pair[0].abs_diff(pair[1]) == step);
+        let group = plan.format.elements / plan.format.fields[shift.field].count;
+        let of_run = plan.unit.checked_div(group)?;
+        // In a run of several tiles, all of it has one flag: in which tile a field stands is not known to its instructions.
+        let placed = of_run == 1 || (plan.unit == tile.k && group.is_multiple_of(4));
+        let fits = even
+            && step.is_power_of_two()
+            && by < step
+            && last.abs_diff(first) + by < 256
+            && values.len() <= 1 << bits
+            && tile.upper.is_none()
+            && plan.unit == group * of_run
+            && plan.unit.is_multiple_of(tile.k)
+            && placed
+            && superblock.runs * of_run <= 32;
+        let flag = u32::from(one > zero);
+        fits.then_some((Shifted { by, field: shift.field, flag, group, of_run }, step.trailing_zeros()))
+    }
+
+    /// The group of a run in which field `field` of a tile stands.
+    pub fn group_of_field(&self, field: u32) -> u32 {
+        if self.of_run == 1 { 0 } else { 4 * field / self.group }
+    }
 }
 
 /// The upper bits of codes in a tile, of all fields over each other.
@@ -71,7 +125,12 @@ impl<'a> PackPlan<'a> {
         };
         let pack = fitted_for(plan, packing, reader, variant)?;
         pack.check_form(strategy, variant)?;
-        Ok(PackPlan { terms: TermTypes::stored(plan, packing.rows), ..pack })
+        let flags = match (&pack.shifted, &plan.superblock) {
+            (Some(shifted), Some(superblock)) => shifted.of_run * superblock.runs,
+            _ => 0,
+        };
+        let stored = TermTypes::stored(plan, packing.rows, strategy);
+        Ok(PackPlan { terms: TermTypes { flags, ..stored }, ..pack })
     }
 
     /// Name of what packs this way, among all of a format: of the packing, whether codes lie in planes or count in steps, and how
@@ -109,14 +168,22 @@ impl<'a> PackPlan<'a> {
         let two = reader == Reader::All && plan.values.len() == 2 && span < 256 && span.is_power_of_two();
         let in_steps = |tile: &&Tile| two && tile.code == TileCode::Bits(1) && tile.upper.is_none();
         let spaced = readable().filter(in_steps).map(|tile| (tile, Codes::Steps));
+        let shifted = readable()
+            .filter(|tile| reader == Reader::All && Shifted::of(plan, tile).is_some())
+            .map(|tile| (tile, Codes::Shifted));
         let looked_up = readable().filter(holds_all).map(|tile| (tile, Codes::Indices));
         let smaller = |a: &(&Tile, Codes), b: &(&Tile, Codes)| {
             let ((bytes, levels), (others, other)) = (cost(a.0), cost(b.0));
             bytes.total_cmp(&others).then(levels.cmp(&other))
         };
         // The first of those that are equal: the one that takes the least to decode.
-        let (tile, codes) = direct.chain(spaced).chain(looked_up).min_by(smaller)?;
-        let spacing = if codes == Codes::Steps { span.trailing_zeros() } else { 0 };
+        let (tile, codes) = direct.chain(spaced).chain(shifted).chain(looked_up).min_by(smaller)?;
+        let shifted = Shifted::of(plan, tile).filter(|_| codes == Codes::Shifted);
+        let spacing = match (codes, shifted) {
+            (Codes::Steps, _) => span.trailing_zeros(),
+            (_, Some((_, spacing))) => spacing,
+            (_, None) => 0,
+        };
         let table = (codes == Codes::Indices).then(|| {
             let mut entries: Vec<u8> = plan.values.iter().map(|v| (v - plan.min()) as u8).collect();
             entries.resize(16, 0);
@@ -135,6 +202,7 @@ impl<'a> PackPlan<'a> {
             fields,
             words: (tile.k / (4 * fields).max(1)).max(1),
             upper: upper_plane(tile),
+            shifted: shifted.map(|(shifted, _)| shifted),
             operand_max: span,
             terms: TermTypes::F32,
         })
@@ -212,16 +280,16 @@ impl<'a> PackPlan<'a> {
             return codes;
         }
         let filled = f64::from(plan.unit.next_multiple_of(self.multiple)) / f64::from(plan.unit);
-        let of_a_run = |bits: u32| match plan.runs() {
+        let of_a_run = |bits: u32, words: &dyn Fn(u32) -> u32| match plan.runs() {
             1 => f64::from(bits),
-            runs => 32.0 * f64::from(self.terms.words(runs, rows)) / f64::from(runs * rows),
+            runs => 32.0 * f64::from(words(runs)) / f64::from(runs * rows),
         };
         let mut run = 0.0;
         if plan.has_scales() {
-            run += of_a_run(self.terms.scale.bits());
+            run += of_a_run(self.terms.scale.bits(), &|runs| self.terms.scale_words(runs, rows));
         }
         if plan.offset {
-            run += of_a_run(self.terms.min.bits());
+            run += of_a_run(self.terms.min.bits(), &|runs| self.terms.min_words(runs, rows));
         }
         codes * filled + run / f64::from(plan.unit * self.terms.span)
     }
@@ -296,6 +364,8 @@ enum Codes {
     Differences,
     /// The same in steps of the distance between the two values that there are.
     Steps,
+    /// The same in steps, without the shift of their group.
+    Shifted,
     /// Indices into a table of value - min.
     Indices,
 }

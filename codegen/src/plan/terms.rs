@@ -1,7 +1,8 @@
 //! In which types scales and minima lie in a packing.
 
-use super::FormatPlan;
+use super::{FormatPlan, RunTerm};
 use gristmill_spec::model::{FieldType, Scalar};
+use gristmill_spec::vocab::Strategy;
 
 /// The types in which a packing holds the scales and minima of a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,16 +13,67 @@ pub struct TermTypes {
     pub min: Scalar,
     /// Units that share a scale and a minimum: more than one where activations have more scales than weights.
     pub span: u32,
+    /// Bits of the f32 that scales are multiplied by when they are widened: the format's constant factor, where they lie as stored.
+    pub factor: u32,
+    /// How the integers of runs lie, where they have some: those of scales.
+    pub scale_integers: Integers,
+    /// And those of minima.
+    pub min_integers: Integers,
+    /// Flags that a row has behind the integers of a super-block: one for each group of weights that has one of two shifts.
+    pub flags: u32,
+}
+
+/// How the integers of runs lie in a packing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Integers {
+    /// A byte each.
+    Bytes,
+    /// The codes of two runs to a byte: an integer is `(code << shift) + plus`.
+    Nibbles {
+        /// Binary logarithm of the factor.
+        shift: u32,
+        /// What is added.
+        plus: u32,
+    },
+}
+
+impl Integers {
+    /// Nibbles where the field's codes fit and a shift and an addition make the integers.
+    fn of(plan: &FormatPlan<'_>, term: &RunTerm) -> Integers {
+        let field = &plan.format.fields[term.integer];
+        match (field.ty, u32::try_from(field.times), u32::try_from(field.plus)) {
+            (FieldType::Unsigned(..=4), Ok(times), Ok(plus)) if times.is_power_of_two() => {
+                Integers::Nibbles { shift: times.trailing_zeros(), plus }
+            }
+            _ => Integers::Bytes,
+        }
+    }
+
+    /// Bits of one.
+    pub fn bits(self) -> u32 {
+        match self {
+            Integers::Bytes => 8,
+            Integers::Nibbles { .. } => 4,
+        }
+    }
 }
 
 impl TermTypes {
     /// Everything widened when weights are packed: what kernels of GPUs read.
-    pub const F32: TermTypes = TermTypes { scale: Scalar::F32, min: Scalar::F32, span: 1 };
+    pub const F32: TermTypes = TermTypes {
+        scale: Scalar::F32,
+        min: Scalar::F32,
+        span: 1,
+        factor: 1f32.to_bits(),
+        scale_integers: Integers::Bytes,
+        min_integers: Integers::Bytes,
+        flags: 0,
+    };
 
     /// As wide as the format stores them, in panels of `rows` rows: kernels widen them in registers, which changes no bit.
-    /// Products of several fields, and what is multiplied by a constant, are f32. One for each run of the format, however many
-    /// scales its activations have.
-    pub(super) fn stored(plan: &FormatPlan<'_>, rows: u32) -> TermTypes {
+    /// Products of several fields are f32. One for each run of the format, however many scales its activations have. Integers of four
+    /// bits or fewer take four where products multiply; those by lookup take the runs one by one.
+    pub(super) fn stored(plan: &FormatPlan<'_>, rows: u32, strategy: Strategy) -> TermTypes {
         // Panels are whole words.
         if !plan.has_scales() || !rows.is_multiple_of(4) {
             return TermTypes::F32;
@@ -31,8 +83,15 @@ impl TermTypes {
             None if plan.run().is_multiple_of(plan.unit) => plan.run() / plan.unit,
             None => 1,
         };
+        let integers = |term: Option<&RunTerm>| match (term, strategy) {
+            (Some(term), Strategy::Multiply) => Integers::of(plan, term),
+            (None, _) | (_, Strategy::Lookup) => Integers::Bytes,
+        };
+        let superblock = plan.superblock.as_ref();
         let terms = TermTypes {
             span,
+            scale_integers: integers(superblock.map(|superblock| &superblock.scale)),
+            min_integers: integers(superblock.and_then(|superblock| superblock.min.as_ref())),
             scale: plan.scale_field().map_or(Scalar::F32, |field| scalar(plan, field)),
             min: match (plan.min_field(), plan.format.value.add.is_empty()) {
                 (Some(field), true) => scalar(plan, field),
@@ -43,10 +102,17 @@ impl TermTypes {
                 },
                 (None, _) => Scalar::F32,
             },
+            ..TermTypes::F32
         };
+        let factor = if terms.scale == Scalar::F32 { 1.0 } else { plan.format.value.unit };
+        let terms = TermTypes { factor: factor.to_bits(), ..terms };
         // Super-blocks lie side by side at one distance.
-        let unequal = plan.superblock.as_ref().is_some_and(|s| s.min.is_some() && terms.scale != terms.min);
-        if unequal { TermTypes { span, ..TermTypes::F32 } } else { terms }
+        let unequal = superblock.is_some_and(|s| s.min.is_some() && terms.scale != terms.min);
+        if unequal {
+            TermTypes { scale: Scalar::F32, min: Scalar::F32, factor: TermTypes::F32.factor, ..terms }
+        } else {
+            terms
+        }
     }
 
     /// Words that the numbers which a super-block shares take in a panel.
@@ -54,10 +120,28 @@ impl TermTypes {
         (rows * self.scale.bits()).div_ceil(32)
     }
 
-    /// Words that the terms of a super-block take in a panel: the shared number of each row, then the integers of its runs,
-    /// a byte each.
-    pub(crate) fn words(&self, runs: u32, rows: u32) -> u32 {
-        self.shared_words(rows) + (runs * rows).div_ceil(4)
+    /// Words behind which the flags of a super-block stand: the shared scale of each row, then the integers of its runs.
+    pub(crate) fn words_before_flags(&self, runs: u32, rows: u32) -> u32 {
+        self.shared_words(rows) + (runs * rows * self.scale_integers.bits()).div_ceil(32)
+    }
+
+    /// Words that the scales of a super-block take in a panel, with their integers and its flags.
+    pub(crate) fn scale_words(&self, runs: u32, rows: u32) -> u32 {
+        self.words_before_flags(runs, rows) + (rows * self.flag_bits()).div_ceil(32)
+    }
+
+    /// Words that its minima take.
+    pub(crate) fn min_words(&self, runs: u32, rows: u32) -> u32 {
+        self.shared_words(rows) + (runs * rows * self.min_integers.bits()).div_ceil(32)
+    }
+
+    /// Bits in which a row's flags of a super-block lie: a byte or a word.
+    pub fn flag_bits(&self) -> u32 {
+        match self.flags {
+            0 => 0,
+            ..=8 => 8,
+            _ => 32,
+        }
     }
 
     /// Scales of a row in a panel, as an expression.
@@ -66,6 +150,11 @@ impl TermTypes {
             1 => "a.units".to_string(),
             span => format!("(a.units / {span})"),
         }
+    }
+
+    /// What a loop's name says of the constant that it multiplies scales by.
+    pub(crate) fn factor_word(&self) -> String {
+        if self.factor == TermTypes::F32.factor { String::new() } else { format!("_unit{:08x}", self.factor) }
     }
 
     /// Index of the scale of unit `unit` in a row: expressions.
@@ -82,6 +171,20 @@ impl TermTypes {
             (Scalar::F32, Scalar::F32) => String::new(),
             (scale, min) if scale == min || min == Scalar::F32 => format!("_{}", word(scale)),
             (scale, min) => format!("_{}_{}", word(scale), word(min)),
+        };
+        let integers = |of: Integers| match of {
+            Integers::Bytes => "_i8".to_string(),
+            Integers::Nibbles { shift: 0, plus: 0 } => "_u4".to_string(),
+            Integers::Nibbles { shift, plus } => format!("_u4x{}p{plus}", 1 << shift),
+        };
+        let types = match (self.scale_integers, self.min_integers) {
+            (Integers::Bytes, Integers::Bytes) => types,
+            (scale, min) if scale == min || min == Integers::Bytes => format!("{types}{}", integers(scale)),
+            (scale, min) => format!("{types}{}{}", integers(scale), integers(min)),
+        };
+        let types = match self.flags {
+            0 => types,
+            flags => format!("{types}_flags{flags}"),
         };
         match self.span {
             1 => types,

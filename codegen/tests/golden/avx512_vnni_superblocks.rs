@@ -46,6 +46,8 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
             const RUNS: usize = 8;
             /// Words that its terms take in a panel.
             const WORDS: usize = 80;
+            /// Words that its minima take.
+            const MIN_WORDS: usize = 80;
             let mut scales = [a.scales.cast::<u16>(); V];
             let mut scale_integers = [a.scales.cast::<i8>(); V];
             for i in 0..V {
@@ -58,7 +60,7 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
             let mut min_integers = [a.mins.cast::<i8>(); V];
             for i in 0..V {
                 let row = row + i * LANES;
-                let panel = a.mins.add(row / ROWS * (a.units / RUNS * WORDS));
+                let panel = a.mins.add(row / ROWS * (a.units / RUNS * MIN_WORDS));
                 mins[i] = panel.cast::<u16>().add(row % ROWS);
                 min_integers[i] = panel.add(16).cast::<i8>().add(row % ROWS * 2);
             }
@@ -72,10 +74,10 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
                                 .cast(),
                         );
                     }
-                    for line in 0..WORDS.div_ceil(LINE) {
+                    for line in 0..MIN_WORDS.div_ceil(LINE) {
                         simd::prefetch(
                             mins[0]
-                                .wrapping_add(((block + 1) * WORDS + line * LINE) * 2)
+                                .wrapping_add(((block + 1) * MIN_WORDS + line * LINE) * 2)
                                 .cast(),
                         );
                     }
@@ -153,7 +155,7 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
                     let mut integers = [simd::zero(); V];
                     for i in 0..V {
                         integers[i] = simd::integer_pairs(
-                            min_integers[i].add(block * WORDS * 4 + pair * ROWS * 2),
+                            min_integers[i].add(block * MIN_WORDS * 4 + pair * ROWS * 2),
                         );
                     }
                     for t in 0..T {
@@ -186,7 +188,7 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
                             y[t][i],
                             simd::mul_f32(
                                 simd::mul_f32(
-                                    simd::load_f16(mins[i].add(block * WORDS * 2)),
+                                    simd::load_f16(mins[i].add(block * MIN_WORDS * 2)),
                                     x_scale,
                                 ),
                                 simd::to_f32(lows[t][i]),

@@ -130,6 +130,19 @@ impl PackFacts {
         {
             return Some("scales of the rows of a panel do not fill words");
         }
+        if !matches!(self.scale_integer_bits, 4 | 8)
+            || !matches!(self.min_integer_bits, 4 | 8)
+            || !matches!(self.flag_bits, 0 | 8 | 32)
+        {
+            return Some("integers of a super-block are not 4 or 8 bits wide, or its flags not 8 or 32");
+        }
+        if self.runs > 1
+            && (!(self.runs * self.rows * self.scale_integer_bits).is_multiple_of(32)
+                || !(self.runs * self.rows * self.min_integer_bits).is_multiple_of(32)
+                || !(self.rows * self.flag_bits).is_multiple_of(32))
+        {
+            return Some("integers and flags of a super-block do not fill words");
+        }
         None
     }
 }

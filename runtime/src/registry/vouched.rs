@@ -161,27 +161,29 @@ impl PackInfo {
     }
 
     /// Words of four bytes that the scales of a panel take: a number of `scale_bytes` for each `span` units and row, row fastest; or
-    /// super-block after super-block the number of each row and behind them the integers of its units (i8), row fastest.
-    /// `None` if there are too many.
+    /// super-block after super-block the number of each row and behind them the integers of its units (i8, or two units to a byte), row
+    /// fastest, and the flags of each row. `None` if there are too many.
     pub fn scale_words(&self, units: usize) -> Option<usize> {
-        self.words(units, self.scale_bytes)
+        self.words(units, self.scale_bytes, self.scale_integer_bits, self.flag_bits)
     }
 
-    /// The same for minimum terms, of `min_bytes` each; the integers of two units lie side by side.
+    /// The same for minimum terms, of `min_bytes` each; integers of eight bits lie side by side for two units.
     pub fn min_words(&self, units: usize) -> Option<usize> {
-        self.words(units, self.min_bytes)
+        self.words(units, self.min_bytes, self.min_integer_bits, 0)
     }
 
-    fn words(&self, units: usize, bytes: usize) -> Option<usize> {
+    fn words(&self, units: usize, bytes: usize, integer_bits: usize, flag_bits: usize) -> Option<usize> {
         if bytes == 0 {
             return Some(0);
         }
-        let shared = units.checked_div(self.runs)?.div_ceil(self.span);
-        let shared = shared.checked_mul(self.rows)?.checked_mul(bytes)?.div_ceil(4);
+        let superblocks = units.checked_div(self.runs)?;
+        let shared = superblocks.div_ceil(self.span).checked_mul(self.rows)?.checked_mul(bytes)?.div_ceil(4);
         if self.runs == 1 {
             return Some(shared);
         }
-        shared.checked_add(units.checked_mul(self.rows)?.div_ceil(4))
+        let integers = units.checked_mul(self.rows)?.checked_mul(integer_bits)?.div_ceil(32);
+        let flags = superblocks.checked_mul(self.rows)?.checked_mul(flag_bits)?.div_ceil(32);
+        shared.checked_add(integers)?.checked_add(flags)
     }
 }
 
@@ -241,6 +243,12 @@ pub struct PackFacts {
     pub runs: usize,
     /// Units that share a scale and minimum term without integers; 1 elsewhere. Rows are whole numbers of so many units.
     pub span: usize,
+    /// Bits of the integer of a unit of a super-block that goes with its scale: 8, or 4 where two units share a byte.
+    pub scale_integer_bits: usize,
+    /// The same for minimum terms.
+    pub min_integer_bits: usize,
+    /// Bits that each row has behind the integers of a super-block's scales, as flags of its groups of weights: 0, 8 or 32.
+    pub flag_bits: usize,
     /// Integer value of operand 0.
     pub min: i32,
     /// Operand of each code, where codes are looked up.

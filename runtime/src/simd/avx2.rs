@@ -154,6 +154,26 @@ pub unsafe fn integer_pairs(p: *const i8) -> I {
     _mm256_cvtepi8_epi16(unsafe { _mm_loadu_si128(p.cast()) })
 }
 
+/// The two codes of each of [`LANES`] bytes to the i16 halves of a lane: the lower one first.
+///
+/// # Safety
+///
+/// [`LANES`] bytes are readable at `p`.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn nibble_pairs(p: *const u8) -> I {
+    // SAFETY: the caller answers for the bytes; the load takes any alignment.
+    let two = _mm256_cvtepu8_epi32(unsafe { _mm_loadl_epi64(p.cast()) });
+    or(and(two, splat(15)), _mm256_slli_epi32::<12>(and(two, splat(0xf0))))
+}
+
+/// `value` in the lanes in which `flags` has a bit of `bit`, and zero in the others.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn flagged(flags: I, bit: I, value: I) -> I {
+    _mm256_andnot_si256(_mm256_cmpeq_epi32(and(flags, bit), _mm256_setzero_si256()), value)
+}
+
 /// Adds the product of lanes.
 #[inline]
 #[target_feature(enable = "avx2")]

@@ -195,6 +195,27 @@ pub unsafe fn integer_pairs(p: *const i8) -> I {
     vreinterpretq_s32_s16(vmovl_s8(unsafe { vld1_s8(p) }))
 }
 
+/// The two codes of each of [`LANES`] bytes to the i16 halves of a lane: the lower one first.
+///
+/// # Safety
+///
+/// [`LANES`] bytes are readable at `p`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn nibble_pairs(p: *const u8) -> I {
+    // SAFETY: the caller answers for four bytes.
+    let bytes = vreinterpret_u8_u32(vdup_n_u32(unsafe { p.cast::<u32>().read_unaligned() }));
+    let two = vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(bytes))));
+    or(and(two, splat(15)), vshlq_n_s32::<12>(and(two, splat(0xf0))))
+}
+
+/// `value` in the lanes in which `flags` has a bit of `bit`, and zero in the others.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn flagged(flags: I, bit: I, value: I) -> I {
+    and(vreinterpretq_s32_u32(vtstq_s32(flags, bit)), value)
+}
+
 /// Adds the product of lanes.
 #[inline]
 #[target_feature(enable = "neon")]

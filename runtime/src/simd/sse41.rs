@@ -154,6 +154,26 @@ pub unsafe fn integer_pairs(p: *const i8) -> I {
     _mm_cvtepi8_epi16(unsafe { _mm_loadl_epi64(p.cast()) })
 }
 
+/// The two codes of each of [`LANES`] bytes to the i16 halves of a lane: the lower one first.
+///
+/// # Safety
+///
+/// [`LANES`] bytes are readable at `p`.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub unsafe fn nibble_pairs(p: *const u8) -> I {
+    // SAFETY: the caller answers for the bytes; the load takes any alignment.
+    let two = _mm_cvtepu8_epi32(_mm_cvtsi32_si128(unsafe { p.cast::<i32>().read_unaligned() }));
+    or(and(two, splat(15)), _mm_slli_epi32::<12>(and(two, splat(0xf0))))
+}
+
+/// `value` in the lanes in which `flags` has a bit of `bit`, and zero in the others.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub fn flagged(flags: I, bit: I, value: I) -> I {
+    _mm_andnot_si128(_mm_cmpeq_epi32(and(flags, bit), _mm_setzero_si128()), value)
+}
+
 /// Adds the product of lanes.
 #[inline]
 #[target_feature(enable = "ssse3,sse4.1")]

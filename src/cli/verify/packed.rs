@@ -133,24 +133,26 @@ impl Run<'_> {
         };
         let tiles = (units * padded).div_ceil(packing.tile_k);
         let stride = (tiles * packing.tile_bytes).next_multiple_of(64);
-        let zeroed = |bytes: usize| -> Result<Option<Guarded<f32>>, CliError> {
+        let zeroed = |bytes: usize, words: usize| -> Result<Option<Guarded<f32>>, CliError> {
             if bytes == 0 {
                 return Ok(None);
             }
-            let mut buffer = Guarded::new(panels * words(packing, units, bytes), self.edge)?;
+            let mut buffer = Guarded::new(panels * words, self.edge)?;
             buffer.values_mut().fill(0.0);
             Ok(Some(buffer))
         };
         let mut codes = Guarded::<u8>::new(panels * stride, self.edge)?;
         codes.values_mut().fill(0);
-        let (mut scales, mut mins) = (zeroed(packing.scale_bytes)?, zeroed(packing.min_bytes)?);
+        let [of_scales, of_mins] = both_words(packing, units);
+        let mut scales = zeroed(packing.scale_bytes, of_scales)?;
+        let mut mins = zeroed(packing.min_bytes, of_mins)?;
         let row_bytes = info.row_bytes(k)?;
         let src = Guarded::of(&self.tensor[..n * row_bytes], self.edge)?;
         let header = info.row_header.map_or(0, |outer| outer.bytes());
         for panel in 0..panels {
             let first = panel * packing.rows;
-            let part = |buffer: &mut Option<Guarded<f32>>, bytes: usize| {
-                let terms = panel * words(packing, units, bytes);
+            let part = |buffer: &mut Option<Guarded<f32>>, words: usize| {
+                let terms = panel * words;
                 buffer.as_mut().map_or(std::ptr::null_mut(), |b| b.values_mut()[terms..].as_mut_ptr())
             };
             // SAFETY: packing needs no CPU features; the pointers are to the panel's rows, codes and terms, in
@@ -162,8 +164,8 @@ impl Run<'_> {
                     packing.rows.min(n - first),
                     k,
                     codes.values_mut()[panel * stride..].as_mut_ptr(),
-                    part(&mut scales, packing.scale_bytes),
-                    part(&mut mins, packing.min_bytes),
+                    part(&mut scales, of_scales),
+                    part(&mut mins, of_mins),
                 )
             };
             if let Err(problem) = agree(self.name, "fault while packing", &Ok(()), &fault) {
@@ -188,16 +190,17 @@ impl Run<'_> {
         let k = self.case.k;
         let mut dst = Guarded::<f32>::new(k, self.edge)?;
         let panel = row / packing.rows;
-        let part = |buffer: &Option<Guarded<f32>>, bytes: usize| {
-            let terms = panel * words(packing, weights.units, bytes);
+        let [of_scales, of_mins] = both_words(packing, weights.units);
+        let part = |buffer: &Option<Guarded<f32>>, words: usize| {
+            let terms = panel * words;
             buffer.as_ref().map_or(std::ptr::null(), |buffer| buffer.values()[terms..].as_ptr())
         };
         // SAFETY: unpacking needs no CPU features; the pointers are to the row's panel, and `dst` holds k values.
         unsafe {
             (packing.unpack)(
                 weights.codes.values()[panel * weights.stride..].as_ptr(),
-                part(&weights.scales, packing.scale_bytes),
-                part(&weights.mins, packing.min_bytes),
+                part(&weights.scales, of_scales),
+                part(&weights.mins, of_mins),
                 weights.outer.values()[row],
                 row % packing.rows,
                 k,
@@ -313,12 +316,20 @@ impl Run<'_> {
 }
 
 /// Words that the scales of a panel take, or its minimum terms: a number of so many bytes a row and `span` units, or one a row and
-/// super-block and a byte for each unit.
-fn words(packing: &PackInfo, units: usize, bytes: usize) -> usize {
+/// super-block, and so many bits for each unit and row and for the flags of a row.
+fn words(packing: &PackInfo, units: usize, bytes: usize, integer_bits: usize, flag_bits: usize) -> usize {
     match packing.runs {
         1 => units / packing.span * packing.rows * bytes / 4,
-        runs => units / runs * (packing.rows * bytes / 4 + (runs * packing.rows).div_ceil(4)),
+        runs => units / runs * packing.rows * (8 * bytes + runs * integer_bits + flag_bits) / 32,
     }
+}
+
+/// The same of scales, and of minimum terms.
+fn both_words(packing: &PackInfo, units: usize) -> [usize; 2] {
+    [
+        words(packing, units, packing.scale_bytes, packing.scale_integer_bits, packing.flag_bits),
+        words(packing, units, packing.min_bytes, packing.min_integer_bits, 0),
+    ]
 }
 
 /// `sum((y - e)^2) / sum(e^2)`; where all of `e` is 0, 0 if all of `y` is too.

@@ -65,8 +65,10 @@ pub struct Model {
     batch: Batch,
     position: usize,
     pub vocab: usize,
+    /// One for each number of threads so far, the one in use last. The peer pauses the pool before when it first computes with the
+    /// next one, so none may be freed while the model lives.
     #[cfg(feature = "ggml")]
-    pool: Option<Pool>,
+    pools: Vec<Pool>,
 }
 
 impl Model {
@@ -115,7 +117,7 @@ impl Model {
             position: 0,
             vocab: usize::try_from(vocab).unwrap_or(0),
             #[cfg(feature = "ggml")]
-            pool: None,
+            pools: Vec::new(),
         };
         if context.is_null() {
             return Err(refused("make a context"));
@@ -135,10 +137,13 @@ impl Model {
         // `llama-bench` of llama.cpp makes a pool too; without one, threads are made for every token.
         #[cfg(feature = "ggml")]
         {
-            let pool = Pool::new(count)?;
-            // SAFETY: context and pool live; the pool outlives its being attached, since it replaces the one before it only now.
-            unsafe { sys::llama_attach_threadpool(self.context, pool.0, pool.0) };
-            self.pool = Some(pool);
+            let pool = match self.pools.iter().position(|pool| pool.threads == count) {
+                Some(at) => self.pools.remove(at),
+                None => Pool::new(count)?,
+            };
+            // SAFETY: context and pool live, and the pool as long as this model.
+            unsafe { sys::llama_attach_threadpool(self.context, pool.pool, pool.pool) };
+            self.pools.push(pool);
             self.rest();
         }
         // SAFETY: the context lives.
@@ -149,9 +154,9 @@ impl Model {
     /// Lets threads sleep that would look for work, keeping a processor from whoever is measured next.
     pub fn rest(&mut self) {
         #[cfg(feature = "ggml")]
-        if let Some(pool) = &self.pool {
+        if let Some(pool) = self.pools.last() {
             // SAFETY: the pool lives; the next graph wakes it.
-            unsafe { sys::ggml_threadpool_pause(pool.0) };
+            unsafe { sys::ggml_threadpool_pause(pool.pool) };
         }
     }
 
@@ -198,7 +203,7 @@ impl Model {
 impl Drop for Model {
     fn drop(&mut self) {
         // SAFETY: both were made by the peer and nobody else has them; either may be null for a context that could not be made. The
-        // pool, which is dropped later, outlives them.
+        // pools, which are dropped later, outlive them.
         unsafe {
             if !self.context.is_null() {
                 sys::llama_free(self.context);
@@ -213,7 +218,10 @@ impl Drop for Model {
 
 /// Threads that stay awake between tokens.
 #[cfg(feature = "ggml")]
-struct Pool(*mut sys::ggml_threadpool);
+struct Pool {
+    pool: *mut sys::ggml_threadpool,
+    threads: usize,
+}
 
 #[cfg(feature = "ggml")]
 impl Pool {
@@ -223,7 +231,7 @@ impl Pool {
             let mut params = sys::ggml_threadpool_params_default(count as i32);
             sys::ggml_threadpool_new(&raw mut params)
         };
-        if pool.is_null() { Err(refused("make threads")) } else { Ok(Pool(pool)) }
+        if pool.is_null() { Err(refused("make threads")) } else { Ok(Pool { pool, threads: count }) }
     }
 }
 
@@ -231,7 +239,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         // SAFETY: the peer made it, and no context that computes has it any more.
-        unsafe { sys::ggml_threadpool_free(self.0) };
+        unsafe { sys::ggml_threadpool_free(self.pool) };
     }
 }
 

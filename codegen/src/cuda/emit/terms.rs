@@ -41,7 +41,7 @@ impl Parts {
     /// Where runs have integers; `rows` of a panel.
     pub(super) fn of(plan: &CudaMatmul<'_>, rows: u32) -> Option<Parts> {
         let runs = plan.format.superblock.as_ref()?.runs;
-        Some(Parts { runs, words: TermTypes::F32.words(runs, rows), elements: runs * plan.format.unit })
+        Some(Parts { runs, words: TermTypes::F32.scale_words(runs, rows), elements: runs * plan.format.unit })
     }
 
     /// An expression of the first word of `array` for super-block `block` of `panel`.
