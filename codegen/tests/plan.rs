@@ -348,7 +348,9 @@ fn codes_lie_in_planes_of_the_fewest_bits() {
         ("q1_0", (2, 0), (1, 0)),
         ("q2_0", (2, 0), (2, 0)),
         ("q3_k", (4, 0), (2, 1)),
-        ("iq1_s", (4, 0), (2, 1)),
+        // Ternary, with a shift that flags say.
+        ("iq1_s", (2, 0), (2, 0)),
+        ("iq1_m", (2, 0), (2, 0)),
         ("iq2_xxs", (4, 0), (2, 1)),
         ("iq3_s", (4, 0), (4, 0)),
         ("q4_0", (4, 0), (4, 0)),
@@ -377,7 +379,8 @@ fn packings_of_one_name_are_the_same() {
         });
         let gpu = set.packings.iter().filter_map(|packing| PackPlan::fit(&plan, packing));
         for pack in cpu.chain(gpu) {
-            let packs = format!("{:?} {:?} {} {:?}", pack.tile.code, pack.table, pack.spacing, pack.upper);
+            let PackPlan { tile, table, spacing, upper, shifted, terms, .. } = &pack;
+            let packs = format!("{:?} {table:?} {spacing} {upper:?} {shifted:?} {terms:?}", tile.code);
             let name = format!("{} {}", format.name, pack.ident());
             let before = seen.entry(name.clone()).or_insert_with(|| packs.clone());
             assert_eq!(*before, packs, "{name}");

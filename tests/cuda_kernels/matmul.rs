@@ -181,7 +181,7 @@ struct TermLayout {
     rows: usize,
     /// Bytes of what a super-block shares, or of what a unit has; 0: there are none.
     width: usize,
-    /// Bits of the integer of a run: 8, or 4 for two runs to a byte.
+    /// Bits of the integer of a run: 8, or 4, the rows of the upper half of a panel above those of the lower.
     integer_bits: usize,
     flag_bits: usize,
     /// Bytes of two runs stand side by side.
@@ -222,7 +222,8 @@ impl TermLayout {
         let block = 4 * self.words(unit / runs * runs);
         let run = unit % runs;
         let integer = match (self.integer_bits, self.mins) {
-            (4, _) => run / 2 * rows + row,
+            (4, true) => run / 2 * rows + row % (rows / 2) * 2 + run % 2,
+            (4, false) => run * rows / 2 + row % (rows / 2),
             (_, true) => run / 2 * 2 * rows + 2 * row + run % 2,
             (_, false) => run * rows + row,
         };
@@ -230,8 +231,8 @@ impl TermLayout {
     }
 }
 
-/// The integer of a run in the byte that it has, or shares with its neighbour.
-fn integer(format: &str, byte: u8, layout: &TermLayout, unit: usize) -> i8 {
+/// The integer of a run in the byte that a row has, or shares with another.
+fn integer(format: &str, byte: u8, layout: &TermLayout, row: usize) -> i8 {
     if layout.integer_bits == 8 {
         return byte as i8;
     }
@@ -244,7 +245,7 @@ fn integer(format: &str, byte: u8, layout: &TermLayout, unit: usize) -> i8 {
     };
     let Some(Factor::Field(field)) = factors.last() else { panic!("no field is the integer of a run") };
     let field = &format.fields[*field];
-    let code = i32::from(byte >> (unit % 2 * 4) & 15);
+    let code = i32::from(byte >> (row / (layout.rows / 2) * 4) & 15);
     i8::try_from(field.times * code + field.plus).expect("it was checked")
 }
 
@@ -326,7 +327,7 @@ fn terms(
                         found.shared.push(widened(format, &bytes[shared..][..layout.width], layout.mins));
                     }
                     if info.runs > 1 {
-                        found.integers.push(integer(format, bytes[at], &layout, unit));
+                        found.integers.push(integer(format, bytes[at], &layout, row));
                     }
                 }
             }

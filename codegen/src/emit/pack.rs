@@ -279,8 +279,8 @@ fn value_of_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, packed: &str) -> S
             format!("f32::from({name}.add(words + {shared}).cast::<i8>().add({bytes}).read())")
         }
         Integers::Nibbles { shift, plus } => {
-            let at = format!("{name}.add(words + {shared}).cast::<u8>().add(run / 2 * {rows} + row)");
-            terms::integer_of_half(shift, plus, &at)
+            let at = format!("{name}.add(words + {shared}).cast::<u8>().add({bytes})");
+            terms::integer_of_half(shift, plus, &at, rows / 2)
         }
     };
     let unit = unit_of_k(plan);
@@ -292,7 +292,7 @@ fn value_of_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, packed: &str) -> S
              outer * (scale * value as f32 - offset)",
             words = pack.terms.min_words(runs, rows),
             min = terms::read(pack.terms, "mins", "mins.add(words)", "row"),
-            integer = integer(pack.terms.min_integers, "mins", in_pairs(rows)),
+            integer = integer(pack.terms.min_integers, "mins", place_of_min(pack.terms.min_integers, rows)),
         )
     } else {
         "outer * (scale * value as f32)".to_string()
@@ -303,7 +303,8 @@ fn value_of_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, packed: &str) -> S
          {rest}",
         words = pack.terms.scale_words(runs, rows),
         scale = terms::read(pack.terms, "scales", "scales.add(words)", "row"),
-        integer = integer(pack.terms.scale_integers, "scales", format!("run * {rows} + row")),
+        integer =
+            integer(pack.terms.scale_integers, "scales", place_of_scale(pack.terms.scale_integers, rows)),
     )
 }
 
@@ -347,9 +348,22 @@ fn store(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, row_bit: &str) -> String {
     )
 }
 
-/// Place of the integer of `run` and `row` among those of minima: pairs of runs side by side, as their sums are multiplied.
-fn in_pairs(rows: u32) -> String {
-    format!("run / 2 * {} + row * 2 + run % 2", 2 * rows)
+/// Place of the byte with the integer of `run` and `row` among those of scales.
+fn place_of_scale(integers: Integers, rows: u32) -> String {
+    match integers {
+        Integers::Bytes => format!("run * {rows} + row"),
+        Integers::Nibbles { .. } => format!("run * {half} + row % {half}", half = rows / 2),
+    }
+}
+
+/// The same among those of minima: pairs of runs side by side, as their sums are multiplied.
+fn place_of_min(integers: Integers, rows: u32) -> String {
+    match integers {
+        Integers::Bytes => format!("run / 2 * {} + row * 2 + run % 2", 2 * rows),
+        Integers::Nibbles { .. } => {
+            format!("run / 2 * {rows} + row % {half} * 2 + run % 2", half = rows / 2)
+        }
+    }
 }
 
 /// Statements that write the terms of a block's super-blocks.
@@ -357,7 +371,7 @@ fn pack_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, superblock: &SuperBloc
     let rows = pack.packing.rows;
     let integers_at = pack.terms.shared_words(rows);
     let count = plan.groups / superblock.runs;
-    let write = |to: &str, parts: &str, (words, integers): (u32, Integers), place: &str, flags: &str| {
+    let write = |to: &str, parts: &str, (words, integers, place): (u32, Integers, String), flags: &str| {
         let integers = match integers {
             Integers::Bytes => format!(
                 "let to = to.add({integers_at}).cast::<i8>();
@@ -365,12 +379,12 @@ fn pack_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, superblock: &SuperBloc
             ),
             Integers::Nibbles { shift, plus } => format!(
                 "let to = to.add({integers_at}).cast::<u8>();
-                 for pair in 0..SUPERBLOCK / 2 {{
-                     let two = &integers[i * SUPERBLOCK + 2 * pair..][..2];
-                     to.add(pair * {rows} + row).write({} | {} << 4);
+                 for run in 0..SUPERBLOCK {{
+                     let code = {};
+                     {}
                  }}",
-                terms::code_of(shift, plus, "two[0]"),
-                terms::code_of(shift, plus, "two[1]"),
+                terms::code_of(shift, plus, "integers[i * SUPERBLOCK + run]"),
+                terms::write_code(&format!("to.add({place})"), "row", rows / 2, "code"),
             ),
         };
         let shared = match terms::stored(plan, pack, to, count) {
@@ -397,13 +411,17 @@ fn pack_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, superblock: &SuperBloc
     out.push_str(&write(
         "scales",
         "scale_parts",
-        (terms.scale_words(superblock.runs, rows), terms.scale_integers),
-        &format!("run * {rows} + row"),
+        (
+            terms.scale_words(superblock.runs, rows),
+            terms.scale_integers,
+            place_of_scale(terms.scale_integers, rows),
+        ),
         &write_flags,
     ));
     if superblock.min.is_some() {
-        let words = (terms.min_words(superblock.runs, rows), terms.min_integers);
-        out.push_str(&write("mins", "min_parts", words, &in_pairs(rows), ""));
+        let place = place_of_min(terms.min_integers, rows);
+        let words = (terms.min_words(superblock.runs, rows), terms.min_integers, place);
+        out.push_str(&write("mins", "min_parts", words, ""));
     }
     out
 }

@@ -36,11 +36,19 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
     let start = start(plan);
     let sums = integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string(), needs_sum(plan));
     let mut out = String::new();
-    for (name, words, used) in [("scale", "WORDS", true), ("min", "MIN_WORDS", has_min)] {
-        if used {
-            // Bytes of minima lie in pairs.
-            let each = if name == "min" && types.min_integers == Integers::Bytes { 2 } else { 1 };
-            let _ = writeln!(
+    let mut half = "";
+    for (name, words, integers, used) in
+        [("scale", "WORDS", types.scale_integers, true), ("min", "MIN_WORDS", types.min_integers, has_min)]
+    {
+        if !used {
+            continue;
+        }
+        // Those of minima lie in pairs of runs.
+        let each = if name == "min" { 2 } else { 1 };
+        let pointer = terms::pointer(types, &format!("{name}s"));
+        let values = terms::cast_words(types, "panel");
+        let _ = match integers {
+            Integers::Bytes => writeln!(
                 out,
                 "let mut {name}s = [{pointer}; V];
                  let mut {name}_integers = [a.{name}s.cast::<i8>(); V];
@@ -49,11 +57,37 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
                      let panel = a.{name}s.add(row / ROWS * (a.units / RUNS * {words}));
                      {name}s[i] = {values}.add(row % ROWS);
                      {name}_integers[i] = panel.add({shared}).cast::<i8>().add(row % ROWS * {each});
-                 }}",
-                pointer = terms::pointer(types, &format!("{name}s")),
-                values = terms::cast_words(types, "panel"),
-            );
-        }
+                 }}"
+            ),
+            Integers::Nibbles { .. } => {
+                half =
+                    "/// Rows to a half of a panel. Their integers share bytes with those of the other half.
+                        const HALF: usize = ROWS / 2;";
+                // A vector that is a panel has both halves, which are taken apart otherwise.
+                let (declare, shift) = if plan.primitives.lanes == rows {
+                    (String::new(), String::new())
+                } else {
+                    (
+                        format!("let mut {name}_shifts = [0; V];\n"),
+                        format!("{name}_shifts[i] = (within / HALF * 4) as i32;\n"),
+                    )
+                };
+                writeln!(
+                    out,
+                    "let mut {name}s = [{pointer}; V];
+                     let mut {name}_integers = [a.{name}s.cast::<u8>(); V];
+                     {declare}
+                     for i in 0..V {{
+                         // Where a tile is a panel, the compiler sees its halves, and that both are loaded once.
+                         let (first, within) =
+                             if V * LANES == ROWS {{ (row, i * LANES) }} else {{ (row + i * LANES, (row + i * LANES) % ROWS) }};
+                         let panel = a.{name}s.add(first / ROWS * (a.units / RUNS * {words}));
+                         {name}s[i] = {values}.add(within);
+                         {name}_integers[i] = panel.add({shared}).cast::<u8>().add(within % HALF * {each});
+                         {shift}}}"
+                )
+            }
+        };
     }
     // Values to a word.
     let each = match 32 / types.scale.bits() {
@@ -78,15 +112,14 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
         }
         ask.push_str(end);
     }
-    let pair_of_minima = match types.min_integers {
-        Integers::Bytes => {
-            "simd::integer_pairs(min_integers[i].add(block * MIN_WORDS * 4 + pair * ROWS * 2))".to_string()
-        }
-        Integers::Nibbles { .. } => {
-            let at = "min_integers[i].add(block * MIN_WORDS * 4 + pair * ROWS)";
-            terms::integer_pair(types.min_integers, &format!("simd::nibble_pairs({at}.cast())"))
-        }
-    };
+    let step = |of: Integers| if of == Integers::Bytes { "ROWS" } else { "HALF" };
+    let pair_of_minima = terms::integers(
+        plan,
+        types.min_integers,
+        &format!("min_integers[i].add(block * MIN_WORDS * 4 + pair * {} * 2)", step(types.min_integers)),
+        "min_shifts[i]",
+        true,
+    );
     let lows = if has_min {
         format!(
             "let mut lows = [[simd::zero(); V]; T];
@@ -162,51 +195,36 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
             )
         }
     };
-    let run_of_block = |integer: &str| {
-        format!(
-            "let unit = block * RUNS + run;
-             {start}
-             {sums}
-             for i in 0..V {{
-                 let integer = {integer};
-                 for t in 0..T {{ total[t][i] = simd::add_product(total[t][i], dot[t][i], integer); }}
-             }}
-             {next_flags}"
-        )
-    };
-    let each_run = match types.scale_integers {
-        Integers::Bytes => format!(
-            "for run in 0..RUNS {{ {} }}",
-            run_of_block("simd::integers(scale_integers[i].add(block * WORDS * 4 + run * ROWS))")
-        ),
-        integers => format!(
-            "for pair in 0..RUNS / 2 {{
-                 // Two runs to a byte.
-                 let mut codes_of_two = [simd::zero(); V];
-                 for i in 0..V {{
-                     codes_of_two[i] = simd::integers(scale_integers[i].add(block * WORDS * 4 + pair * ROWS));
-                 }}
-                 for run in 2 * pair..2 * pair + 2 {{
-                     {}
-                     for i in 0..V {{ codes_of_two[i] = simd::shift::<4>(codes_of_two[i]); }}
-                 }}
-             }}",
-            run_of_block(&terms::integer(integers, "codes_of_two[i]"))
-        ),
-    };
+    let integers_of_run = terms::integers(
+        plan,
+        types.scale_integers,
+        &format!("scale_integers[i].add(block * WORDS * 4 + run * {})", step(types.scale_integers)),
+        "scale_shifts[i]",
+        false,
+    );
     format!(
         "/// Runs of a super-block.
          const RUNS: usize = {runs};
          /// Words that its terms take in a panel.
          const WORDS: usize = {words};
          {min_words}
+         {half}
          {out}
          let mut y = [[simd::splat_f32(0.0); V]; T];
          for block in 0..a.units / RUNS {{
              {ask}
              let mut total = [[simd::zero(); V]; T];
              {flags}
-             {each_run}
+             for run in 0..RUNS {{
+                 let unit = block * RUNS + run;
+                 {start}
+                 {sums}
+                 for i in 0..V {{
+                     let integer = {integers_of_run};
+                     for t in 0..T {{ total[t][i] = simd::add_product(total[t][i], dot[t][i], integer); }}
+                 }}
+                 {next_flags}
+             }}
              {lows}
              for t in 0..T {{
                  {x_scale}

@@ -3,7 +3,7 @@
 use super::fields::read_raw;
 use super::format::window;
 use super::text::float;
-use crate::plan::{FormatPlan, Integers, PackPlan, TermTypes, word};
+use crate::plan::{FormatPlan, Integers, MatmulPlan, PackPlan, TermTypes, word};
 use gristmill_spec::model::Scalar;
 
 /// The type of `scales` or `mins`.
@@ -56,31 +56,66 @@ fn factor(types: TermTypes, name: &str) -> Option<f32> {
     of_scales.then(|| f32::from_bits(types.factor))
 }
 
-/// The integers of codes, which stand below others in the lanes of a vector (an expression).
-pub(super) fn integer(integers: Integers, lanes: &str) -> String {
-    let Integers::Nibbles { shift, plus } = integers else { return lanes.to_string() };
-    let code = format!("simd::and({lanes}, simd::splat(15))");
-    let times = if shift == 0 { code } else { format!("simd::shift_left::<{shift}>({code})") };
-    if plus == 0 { times } else { format!("simd::add({times}, simd::splat({plus}))") }
+/// The integers in the lanes of a vector that was loaded from behind `bytes` (expressions): those of a run, or `paired` those of two, as
+/// the i16 halves of lanes. `shift` brings the half of the bytes down that belongs to the rows.
+pub(super) fn integers(
+    plan: &MatmulPlan<'_>,
+    of: Integers,
+    bytes: &str,
+    shift: &str,
+    paired: bool,
+) -> String {
+    let Integers::Nibbles { shift: times, plus } = of else {
+        let load = if paired { "integer_pairs" } else { "integers" };
+        return format!("simd::{load}({bytes})");
+    };
+    let (load, each) = if paired { ("unsigned_pairs", 2) } else { ("unsigned_integers", 1) };
+    // In both halves of a lane, where there are two.
+    let constant = |value: u32| match (paired, value) {
+        (false, value) => format!("simd::splat({value})"),
+        (true, value) => format!("simd::splat({value:#x}_{value:04x})"),
+    };
+    let codes = if plan.primitives.lanes == plan.pack.packing.rows {
+        // A vector has the rows of both halves.
+        format!(
+            "{{
+                 let mut each = [0u8; ROWS * {each}];
+                 for (at, code) in each.iter_mut().enumerate() {{
+                     *code = *{bytes}.add(at % (HALF * {each})) >> (at / (HALF * {each}) * 4);
+                 }}
+                 simd::{load}(each.as_ptr())
+             }}"
+        )
+    } else {
+        format!("simd::shift_by(simd::{load}({bytes}), {shift})")
+    };
+    let codes = if times == 0 { codes } else { format!("simd::shift_left::<{times}>({codes})") };
+    let multiples = format!("simd::and({codes}, {})", constant(15 << times));
+    match plus {
+        0 => multiples,
+        // No bit is in both: with the mask it is one instruction where there are some of three operands.
+        _ if plus < 1 << times => format!("simd::or({multiples}, {})", constant(plus)),
+        _ => format!("simd::add({multiples}, {})", constant(plus)),
+    }
 }
 
-/// The same of two runs, as the i16 halves of lanes.
-pub(super) fn integer_pair(integers: Integers, halves: &str) -> String {
-    let Integers::Nibbles { shift, plus } = integers else { return halves.to_string() };
-    let times =
-        if shift == 0 { halves.to_string() } else { format!("simd::shift_left::<{shift}>({halves})") };
-    if plus == 0 { times } else { format!("simd::add({times}, simd::splat({}))", plus << 16 | plus) }
-}
-
-/// The code of an integer (an expression), where two share a byte.
+/// The code of an integer (an expression), where two rows share a byte.
 pub(super) fn code_of(shift: u32, plus: u32, integer: &str) -> String {
     let less = if plus == 0 { integer.to_string() } else { format!("({integer} - {plus})") };
     if shift == 0 { format!("({less} as u8)") } else { format!("(({less} >> {shift}) as u8)") }
 }
 
-/// The integer of `run`, as f32, of the codes at byte `at` that it shares with another run.
-pub(super) fn integer_of_half(shift: u32, plus: u32, at: &str) -> String {
-    format!("f32::from((({at}.read() >> (run % 2 * 4) & 15) << {shift}) + {plus})")
+/// Writes the code of an integer to the byte `at` that a row of a panel shares with the one half a panel further on: rows come in order.
+pub(super) fn write_code(at: &str, row: &str, half: u32, code: &str) -> String {
+    format!(
+        "let at = {at};
+         if {row} < {half} {{ at.write({code}); }} else {{ at.write(at.read() & 15 | {code} << 4); }}"
+    )
+}
+
+/// The integer, as f32, of the code that `row` has in the byte `at`.
+pub(super) fn integer_of_half(shift: u32, plus: u32, at: &str, half: u32) -> String {
+    format!("f32::from((({at}.read() >> (row / {half} * 4) & 15) << {shift}) + {plus})")
 }
 
 /// The same behind `address`, which points to words.

@@ -28,7 +28,8 @@ pub struct TermTypes {
 pub enum Integers {
     /// A byte each.
     Bytes,
-    /// The codes of two runs to a byte: an integer is `(code << shift) + plus`.
+    /// Codes of four bits, those of a row in the upper half of a panel above those of the row as far into the lower half: an integer is
+    /// `(code << shift) + plus`.
     Nibbles {
         /// Binary logarithm of the factor.
         shift: u32,
@@ -84,8 +85,9 @@ impl TermTypes {
             None => 1,
         };
         let integers = |term: Option<&RunTerm>| match (term, strategy) {
-            (Some(term), Strategy::Multiply) => Integers::of(plan, term),
-            (None, _) | (_, Strategy::Lookup) => Integers::Bytes,
+            // A vector of rows lies in one half of a panel, or is all of it.
+            (Some(term), Strategy::Multiply) if rows.is_power_of_two() => Integers::of(plan, term),
+            (_, Strategy::Multiply | Strategy::Lookup) => Integers::Bytes,
         };
         let superblock = plan.superblock.as_ref();
         let terms = TermTypes {
@@ -113,6 +115,11 @@ impl TermTypes {
         } else {
             terms
         }
+    }
+
+    /// The same with a byte for each integer.
+    pub(super) fn with_bytes(self) -> TermTypes {
+        TermTypes { scale_integers: Integers::Bytes, min_integers: Integers::Bytes, ..self }
     }
 
     /// Words that the numbers which a super-block shares take in a panel.

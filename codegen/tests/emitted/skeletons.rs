@@ -7,7 +7,7 @@ use gristmill_spec::{check, shipped};
 use std::collections::BTreeMap;
 
 /// File, format, and what the name of the module begins with.
-const RUST: [(&str, &str, &str); 10] = [
+const RUST: [(&str, &str, &str); 12] = [
     ("avx2_decode", "i2_s", "matmul_avx2_decode_"),
     ("avx2_prefill_runs", "q4_0", "matmul_avx2_prefill_"),
     ("avx512_vnni_superblocks", "q4_k", "matmul_avx512_avx512vnni_decode_"),
@@ -16,6 +16,8 @@ const RUST: [(&str, &str, &str); 10] = [
     ("neon_i8mm", "i2_s", "matmul_neon_dotprod_i8mm_prefill_"),
     ("avx512_vnni_planes_of_nibbles", "q3_k", "matmul_avx512_avx512vnni_decode_"),
     ("avx2_planes", "q5_0", "matmul_avx2_decode_"),
+    ("avx512_vnni_shifted", "iq1_m", "matmul_avx512_avx512vnni_decode_"),
+    ("avx2_minima_in_nibbles", "q2_k", "matmul_avx2_decode_"),
     ("neon_i8mm_planes", "q6_k", "matmul_neon_dotprod_i8mm_prefill_"),
     ("activations", "i2_s", "activations_int8_row"),
 ];

@@ -161,7 +161,7 @@ impl PackInfo {
     }
 
     /// Words of four bytes that the scales of a panel take: a number of `scale_bytes` for each `span` units and row, row fastest; or
-    /// super-block after super-block the number of each row and behind them the integers of its units (i8, or two units to a byte), row
+    /// super-block after super-block the number of each row and behind them the integers of its units (i8, or two rows to a byte), row
     /// fastest, and the flags of each row. `None` if there are too many.
     pub fn scale_words(&self, units: usize) -> Option<usize> {
         self.words(units, self.scale_bytes, self.scale_integer_bits, self.flag_bits)
@@ -243,7 +243,8 @@ pub struct PackFacts {
     pub runs: usize,
     /// Units that share a scale and minimum term without integers; 1 elsewhere. Rows are whole numbers of so many units.
     pub span: usize,
-    /// Bits of the integer of a unit of a super-block that goes with its scale: 8, or 4 where two units share a byte.
+    /// Bits of the integer of a unit of a super-block that goes with its scale: 8, or 4 where two rows share a byte, half a
+    /// panel apart.
     pub scale_integer_bits: usize,
     /// The same for minimum terms.
     pub min_integer_bits: usize,

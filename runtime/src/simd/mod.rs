@@ -13,8 +13,8 @@
 //!   operands above 127).
 //!
 //! Integers of runs are bytes beside the codes: `integers` loads one to a lane for `add_product`, `integer_pairs` two for
-//! `add_products`, which takes sums of activations two by two; where two runs share a byte, `nibble_pairs` does. `flagged` adds shifts
-//! that groups of weights have.
+//! `add_products`, which takes sums of activations two by two. Where the rows of both halves of a panel share bytes, `unsigned_integers` and
+//! `unsigned_pairs` load them, and `shift_by` brings the upper half down. `flagged` adds shifts that groups of weights have.
 //!
 //! Scales lie in packings as formats store them: `load_f16`, `load_bf16`, `load_e8m0_half` and `load_ue4m3_half` widen a vector
 //! of them to f32, which is exact.

@@ -195,18 +195,37 @@ pub unsafe fn integer_pairs(p: *const i8) -> I {
     vreinterpretq_s32_s16(vmovl_s8(unsafe { vld1_s8(p) }))
 }
 
-/// The two codes of each of [`LANES`] bytes to the i16 halves of a lane: the lower one first.
+/// One byte to every lane, zero-extended.
 ///
 /// # Safety
 ///
 /// [`LANES`] bytes are readable at `p`.
 #[inline]
 #[target_feature(enable = "neon")]
-pub unsafe fn nibble_pairs(p: *const u8) -> I {
-    // SAFETY: the caller answers for four bytes.
-    let bytes = vreinterpret_u8_u32(vdup_n_u32(unsafe { p.cast::<u32>().read_unaligned() }));
-    let two = vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(bytes))));
-    or(and(two, splat(15)), vshlq_n_s32::<12>(and(two, splat(0xf0))))
+pub unsafe fn unsigned_integers(p: *const u8) -> I {
+    // SAFETY: the caller answers for the bytes; the load takes any alignment.
+    vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(unsafe {
+        p.cast::<u32>().read_unaligned()
+    }))))))
+}
+
+/// Two neighbouring bytes to the i16 halves of every lane, zero-extended.
+///
+/// # Safety
+///
+/// Twice [`LANES`] bytes are readable at `p`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub unsafe fn unsigned_pairs(p: *const u8) -> I {
+    // SAFETY: the caller answers for the bytes; the load takes any alignment.
+    vreinterpretq_s32_u16(vmovl_u8(unsafe { vld1_u8(p) }))
+}
+
+/// Logical shift of every lane to the right, by less than 32 bits.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn shift_by(a: I, count: i32) -> I {
+    vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), vdupq_n_s32(-count)))
 }
 
 /// `value` in the lanes in which `flags` has a bit of `bit`, and zero in the others.

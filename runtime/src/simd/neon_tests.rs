@@ -98,6 +98,27 @@ fn integers_of_runs_are_multiplied_with_their_sums() {
 }
 
 #[test]
+fn integers_of_two_rows_to_a_byte_come_apart() {
+    for a in bytes() {
+        // SAFETY: every aarch64 processor has NEON; the bytes read lie within the array.
+        let (one, upper, two, flagged) = unsafe {
+            let one = neon::unsigned_integers(a.as_ptr());
+            let flags = neon::integers(a.as_ptr().cast());
+            (
+                lanes(one),
+                lanes(neon::shift_by(one, 4)),
+                lanes(neon::unsigned_pairs(a.as_ptr())),
+                lanes(neon::flagged(flags, neon::splat(4), neon::bytes(9))),
+            )
+        };
+        assert_eq!(one, std::array::from_fn(|i| i32::from(a[i])));
+        assert_eq!(upper, std::array::from_fn(|i| i32::from(a[i] >> 4)));
+        assert_eq!(two, std::array::from_fn(|i| i32::from(a[2 * i]) | i32::from(a[2 * i + 1]) << 16));
+        assert_eq!(flagged, std::array::from_fn(|i| if a[i] & 4 == 0 { 0 } else { 0x0909_0909 }));
+    }
+}
+
+#[test]
 fn dots_are_exact_for_all_operands() {
     let (dotprod, i8mm) = (is_aarch64_feature_detected!("dotprod"), is_aarch64_feature_detected!("i8mm"));
     for a in bytes() {

@@ -4,8 +4,8 @@
 pub use super::neon::{
     F, I, LANES, activations, add, add_f32, add_product, add_products, and, broadcast, bytes, div_f32,
     flagged, integer_pairs, integers, load, load_bf16, load_e8m0_half, load_f16, load_f32, load_ue4m3_half,
-    lookup, mul_f32, nibble_pairs, nibbles, or, prefetch, shift, shift_lanes, shift_left, splat, splat_f32,
-    store_f32, sub, sub_f32, table, to_f32, zero,
+    lookup, mul_f32, nibbles, or, prefetch, shift, shift_by, shift_lanes, shift_left, splat, splat_f32,
+    store_f32, sub, sub_f32, table, to_f32, unsigned_integers, unsigned_pairs, zero,
 };
 use super::neondot::adds;
 use std::arch::aarch64::*;

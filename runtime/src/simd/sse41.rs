@@ -154,17 +154,35 @@ pub unsafe fn integer_pairs(p: *const i8) -> I {
     _mm_cvtepi8_epi16(unsafe { _mm_loadl_epi64(p.cast()) })
 }
 
-/// The two codes of each of [`LANES`] bytes to the i16 halves of a lane: the lower one first.
+/// One byte to every lane, zero-extended.
 ///
 /// # Safety
 ///
 /// [`LANES`] bytes are readable at `p`.
 #[inline]
 #[target_feature(enable = "ssse3,sse4.1")]
-pub unsafe fn nibble_pairs(p: *const u8) -> I {
+pub unsafe fn unsigned_integers(p: *const u8) -> I {
     // SAFETY: the caller answers for the bytes; the load takes any alignment.
-    let two = _mm_cvtepu8_epi32(_mm_cvtsi32_si128(unsafe { p.cast::<i32>().read_unaligned() }));
-    or(and(two, splat(15)), _mm_slli_epi32::<12>(and(two, splat(0xf0))))
+    _mm_cvtepu8_epi32(_mm_cvtsi32_si128(unsafe { p.cast::<i32>().read_unaligned() }))
+}
+
+/// Two neighbouring bytes to the i16 halves of every lane, zero-extended.
+///
+/// # Safety
+///
+/// Twice [`LANES`] bytes are readable at `p`.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub unsafe fn unsigned_pairs(p: *const u8) -> I {
+    // SAFETY: the caller answers for the bytes; the load takes any alignment.
+    _mm_cvtepu8_epi16(unsafe { _mm_loadl_epi64(p.cast()) })
+}
+
+/// Logical shift of every lane to the right, by less than 32 bits.
+#[inline]
+#[target_feature(enable = "ssse3,sse4.1")]
+pub fn shift_by(a: I, count: i32) -> I {
+    _mm_srl_epi32(a, _mm_cvtsi32_si128(count))
 }
 
 /// `value` in the lanes in which `flags` has a bit of `bit`, and zero in the others.

@@ -121,6 +121,16 @@ fn decode_book(b: &[u8], _: f32) -> Option<Vec<f32>> {
     Some((0..64).map(element).collect())
 }
 
+fn decode_shifted(b: &[u8], _: f32) -> Option<Vec<f32>> {
+    let element = |i: usize| {
+        let shift = if bits(b, 144 + i / 8, 1) == 1 { 2 } else { -3 };
+        let value = 8 * bits(b, 176 + 2 * i, 2) as i32 - 8 + shift;
+        let (sub, low) = (4 * bits(b, 32 + 4 * (i / 16), 4) + 9, bits(b, 96 + 3 * (i / 16), 3));
+        half_at(b, 0) * sub as f32 * 0.25 * value as f32 - half_at(b, 2) * low as f32
+    };
+    Some((0..256).map(element).collect())
+}
+
 fn decode_apart(b: &[u8], _: f32) -> Option<Vec<f32>> {
     const PATTERNS: [[i8; 6]; 5] = [
         [-6, -11, 12, 12, 2, 2],
@@ -178,7 +188,7 @@ fn decode_sevens(b: &[u8], _: f32) -> Option<Vec<f32>> {
     Some((0..64).map(|i| half_at(b, 0) * (digit(i) as f32 - 3.0)).collect())
 }
 
-const ALL: [(&str, Decode); 20] = [
+const ALL: [(&str, Decode); 21] = [
     ("odd20", decode_odd20),
     ("split3", decode_split3),
     ("seq3", decode_seq3),
@@ -199,6 +209,7 @@ const ALL: [(&str, Decode); 20] = [
     ("levels4", decode_levels4),
     ("fives", decode_fives),
     ("sevens", decode_sevens),
+    ("shifted", decode_shifted),
 ];
 
 /// A small generator of our own: the same numbers everywhere, forever.
@@ -245,7 +256,7 @@ fn matrix(
                     }
                 } else if format.row_header.is_none() && format.tensor_tail.is_none() {
                     block[1] = 0x30 | block[1] & 0x83;
-                    if format.name == "wide8" || format.name == "six_runs" {
+                    if ["wide8", "six_runs", "shifted"].contains(&format.name) {
                         block[3] = 0x34 | block[3] & 0x83;
                     }
                 }
