@@ -8,7 +8,6 @@ use crate::config::{Config, MAX_HEAD};
 use crate::error::{Error, zeros};
 use crate::numerics::exp;
 use gristmill::Threads;
-use gristmill::half::slice::HalfFloatSliceExt;
 use multiversion::multiversion;
 
 /// Tokens of a tile.
@@ -119,7 +118,7 @@ fn attend<'q>(work: &Work, cache: Head<'_>, query: &dyn Fn(usize) -> &'q [f32], 
         // Tokens before this one see nothing of the block.
         let skipped = start.saturating_sub(first).min(tokens);
         let seen = |index: usize| (first + index / group + 1 - start).min(BLOCK);
-        cache.keys[block * converted.len()..][..converted.len()].convert_to_f32_slice(converted);
+        cache.keys(block, converted);
         let mut index = skipped * group;
         while index < tokens * group {
             let count = AT_ONCE.min(tokens * group - index);
@@ -139,7 +138,7 @@ fn attend<'q>(work: &Work, cache: Head<'_>, query: &dyn Fn(usize) -> &'q [f32], 
             }
             index += count;
         }
-        cache.values[block * converted.len()..][..converted.len()].convert_to_f32_slice(converted);
+        cache.values(block, converted);
         for (index, place) in places.chunks_mut(place).enumerate().skip(skipped * group) {
             let (out, beside) = place.split_at_mut(head);
             blend(&beside[..seen(index)], converted, out);

@@ -1,7 +1,7 @@
 //! The forward pass: tokens in, logits out. Everything that a step needs is made when the model is loaded.
 
 use crate::attention::Attention;
-use crate::cache::Cache;
+use crate::cache::{Cache, CacheFormat};
 use crate::config::{Config, Experts};
 use crate::error::{Error, zeros};
 use crate::joint::{Joint, outputs};
@@ -20,6 +20,8 @@ pub struct Options {
     pub threads: usize,
     /// Positions of the cache; `None`: those of the model, but at most [`DEFAULT_CONTEXT`].
     pub context: Option<usize>,
+    /// What keys and values are held as.
+    pub cache: CacheFormat,
     /// Tokens that go through the layers together.
     pub batch: usize,
     /// Format of a head that the file has as f32, f16 or bf16.
@@ -33,7 +35,7 @@ pub const DEFAULT_CONTEXT: usize = 4096;
 
 impl Default for Options {
     fn default() -> Options {
-        Options { threads: 1, context: None, batch: 512, head: None, isa: None }
+        Options { threads: 1, context: None, cache: CacheFormat::F16, batch: 512, head: None, isa: None }
     }
 }
 
@@ -124,15 +126,18 @@ impl Decoder {
         let model = Model::open(path)?.transformed_by_caller();
         let config = Config::of(model.file())?;
         let context = options.context(&config)?;
+        // Before the weights, which take long.
+        options.cache.check(&config)?;
         let batch = options.batch.clamp(1, context);
         let threads = Threads::new(options.threads)?;
         let mut layers = LayerOptions::new(&threads);
-        layers.linear.restrict = Some(crate::weights::restricted(options.isa));
+        let restrict = crate::weights::restricted(options.isa);
+        layers.linear.restrict = Some(restrict.clone());
         layers.linear.working_set = Some(model.file().working_set());
         let weights = Weights::load(&config, &model, options.head.as_deref(), &layers)?;
         let buffers = Buffers::new(&config, &weights, batch, &threads)?;
         let turns = turns(&config, weights.rope_freqs.as_deref(), context)?;
-        let cache = Cache::new(&config, context)?;
+        let cache = Cache::new(&config, context, options.cache, &restrict)?;
         Ok(Decoder { config, model, weights, threads, cache, position: 0, batch, turns, buffers })
     }
 
@@ -146,6 +151,11 @@ impl Decoder {
         self.cache.context() - self.position
     }
 
+    /// What keys and values are held as.
+    pub fn cache_format(&self) -> CacheFormat {
+        self.cache.format()
+    }
+
     /// Forgets all tokens but the first `position`.
     pub fn rewind(&mut self, position: usize) {
         self.position = self.position.min(position);
@@ -156,7 +166,8 @@ impl Decoder {
     /// # Errors
     /// [`gristmill::Error::ForeignRecording`].
     pub fn record(&mut self, recording: &Recording) -> Result<(), Error> {
-        self.weights.record(recording)
+        self.weights.record(recording)?;
+        self.cache.record(recording)
     }
 
     /// Bytes of the cache and of what lies between products.

@@ -75,6 +75,19 @@ pub enum Error {
         /// The architecture.
         architecture: &'static str,
     },
+    /// The cache can't hold heads of this size in a format.
+    #[error(
+        "a cache in {format} needs heads that are a multiple of {group} elements, which share a scale; those of this model have \
+         {head}\n  help: --cache f16"
+    )]
+    CacheFormat {
+        /// The format.
+        format: &'static str,
+        /// Elements that share a scale.
+        group: usize,
+        /// Elements of a head.
+        head: usize,
+    },
     /// What somebody asked for can't be done, for the reason given.
     #[error("{0}")]
     Asked(String),

@@ -21,6 +21,7 @@ pub mod template;
 pub mod tokens;
 pub mod weights;
 
+pub use cache::CacheFormat;
 pub use config::Config;
 pub use decoder::{Decoder, Options, Wanted};
 pub use error::Error;

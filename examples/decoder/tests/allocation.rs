@@ -4,7 +4,7 @@
 
 use decoder::make_model::Recipe;
 use decoder::sample::{Sampler, Sampling};
-use decoder::{Decoder, Options, Wanted};
+use decoder::{CacheFormat, Decoder, Options, Wanted};
 use gristmill::Threads;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,8 +57,9 @@ fn a_step_allocates_nothing() {
             seed: 1,
         };
         recipe.write(&path, &Threads::single()).unwrap();
-        for threads in [1, 2] {
-            let mut decoder = Decoder::load(&path, &Options { threads, ..Options::default() }).unwrap();
+        for (threads, cache) in CacheFormat::ALL.iter().flat_map(|cache| [(1, *cache), (2, *cache)]) {
+            let options = Options { threads, cache, ..Options::default() };
+            let mut decoder = Decoder::load(&path, &options).unwrap();
             let sampling = Sampling { temperature: 1.0, top_k: 40, top_p: 0.9, min_p: 0.01, seed: 3 };
             let mut sampler = Sampler::new(sampling, 300).unwrap();
             let prompt: Vec<u32> = (0..20).collect();
@@ -69,7 +70,11 @@ fn a_step_allocates_nothing() {
             }
             decoder.feed(&prompt, Wanted::Last).unwrap();
             let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
-            assert_eq!(made, 0, "{architecture}, {threads} threads: allocations in 20 steps and a prompt");
+            let name = cache.name();
+            assert_eq!(
+                made, 0,
+                "{architecture}, {threads} threads, {name}: allocations in 20 steps and a prompt"
+            );
         }
     }
 }

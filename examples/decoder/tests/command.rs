@@ -122,6 +122,21 @@ fn what_is_wrong_is_said() {
     run(path, &["-p", "a", "--threads", "1000000"], "1000000");
     run(path, &["-p", "a", "--head", "q9_9"], "q9_9");
     run(path, &["-p", "a", "--isa", "mmx"], "expected one of");
+    run(path, &["-p", "a", "--cache", "q4_0"], "[possible values: f16, q8_0]");
+    let odd = &model(folder.path(), "odd.gguf", &["--head-dim", "42", "--format", "f32"]);
+    for command in [
+        &["run", odd, "--tokens", "1"][..],
+        &["run", odd, "--plan"],
+        &["chat", odd],
+        &["bench", odd],
+        &["check", odd],
+    ] {
+        refused(
+            &[command, &["--cache", "q8_0"]].concat(),
+            "a multiple of 32 elements, which share a scale; those of this model have 42",
+        );
+    }
+    assert!(printed(&["run", odd, "--plan"]).contains("positions in f16 takes"));
     run("there/is/none.gguf", &["-p", "a"], "none.gguf");
     let text = folder.path().join("prompt.txt");
     std::fs::write(&text, b"caf\xe9 au lait").unwrap();
@@ -160,26 +175,24 @@ fn text_goes_in_and_comes_out() {
     assert_eq!(drawn("1"), drawn("1"));
     assert_ne!(drawn("1"), drawn("2"));
     assert!(printed(&["run", path, "--plan"]).contains("token_embd.weight (head)"));
+    // 4096 positions of two heads of 64 in two layers, keys and values.
+    let two = &two_layers(folder.path());
+    for (cache, mebibytes) in [("f16", "4.0"), ("q8_0", "2.1")] {
+        let plan = printed(&["run", two, "--plan", "--cache", cache]);
+        let expected = format!("a cache of 4096 positions in {cache} takes {mebibytes} MiB;");
+        assert!(plan.contains(&expected), "{plan}");
+    }
 }
 
 #[test]
 fn records_of_bench_have_the_keys_that_they_should() {
     let folder = tempfile::tempdir().unwrap();
     let path = &model(folder.path(), "model.gguf", &[]);
-    let text = printed(&[
-        "bench",
-        path,
-        "--threads",
-        "1,2",
-        "--prompt",
-        "16",
-        "--generate",
-        "4",
-        "--repeat",
-        "1",
-        "--json",
-    ]);
-    let records: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
+    let bench = |more: &[&str]| -> Vec<serde_json::Value> {
+        let tests = ["bench", path, "--prompt", "16", "--generate", "4", "--repeat", "1", "--json"];
+        serde_json::from_str(&printed(&[&tests[..], more].concat())).unwrap()
+    };
+    let records = bench(&["--threads", "1,2"]);
     let tests: Vec<_> = records
         .iter()
         .map(|record| (record["test"].as_str().unwrap(), record["threads"].as_u64().unwrap()))
@@ -188,14 +201,52 @@ fn records_of_bench_have_the_keys_that_they_should() {
     for record in &records {
         let mut keys: Vec<&str> = record.as_object().unwrap().keys().map(String::as_str).collect();
         keys.sort_unstable();
-        assert_eq!(keys, ["model_bytes", "test", "threads", "tokens_per_second", "weights_bytes_in_memory"]);
+        assert_eq!(
+            keys,
+            [
+                "cache",
+                "cache_bytes_in_memory",
+                "model_bytes",
+                "test",
+                "threads",
+                "tokens_per_second",
+                "weights_bytes_in_memory"
+            ]
+        );
+        assert_eq!(record["cache"], "f16");
+        assert_eq!(record["cache_bytes_in_memory"], 64 * 2 * 64 * 2 * 2);
         assert!(record["tokens_per_second"].as_f64().unwrap() > 0.0);
         assert_eq!(record["model_bytes"].as_u64().unwrap(), std::fs::metadata(path).unwrap().len());
     }
-    let digests = printed(&["check", path, "--count", "20"]);
-    assert_eq!(digests.lines().count(), 6);
-    assert!(
-        digests.lines().all(|line| line[..16] == digests[..16] && !line.contains("differs")),
-        "{digests}"
-    );
+    for record in bench(&["--cache", "q8_0"]) {
+        assert_eq!(record["cache"], "q8_0");
+        assert_eq!(record["cache_bytes_in_memory"], 64 * 2 * 64 * 2 * 2 * 34 / 64);
+    }
+}
+
+#[test]
+fn logits_are_the_same_bits_with_either_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = &model(folder.path(), "model.gguf", &[]);
+    // More than a block of the cache.
+    let digest = |cache: &str| {
+        let digests = printed(&["check", path, "--count", "40", "--every-isa", "--cache", cache]);
+        assert!(digests.lines().count() >= 6, "{digests}");
+        assert!(digests.contains(" scalar "), "{digests}");
+        assert!(
+            digests.lines().all(|line| line[..16] == digests[..16] && !line.contains("differs")),
+            "{digests}"
+        );
+        digests[..16].to_owned()
+    };
+    assert_ne!(digest("f16"), digest("q8_0"));
+    // A receipt names what quantized keys and values too: two heads of each for every token.
+    let receipt = folder.path().join("receipt.json").to_str().unwrap().to_owned();
+    let arguments = ["run", path, "--tokens", "1,2,3", "-n", "5", "--cache", "q8_0", "--receipt", &receipt];
+    printed(&arguments);
+    let receipt: serde_json::Value = serde_json::from_slice(&std::fs::read(receipt).unwrap()).unwrap();
+    let kernels = receipt["kernels"].as_array().unwrap();
+    let quantize =
+        kernels.iter().find(|kernel| kernel["name"].as_str().unwrap().starts_with("quantize.q8_0."));
+    assert_eq!(quantize.unwrap()["launches"], (3 + 4) * 2 * 2);
 }

@@ -4,9 +4,9 @@ mod naive;
 
 use decoder::config::ARCHITECTURES;
 use decoder::make_model::Recipe;
-use decoder::{Decoder, Options, Wanted};
+use decoder::{CacheFormat, Decoder, Options, Wanted};
 use gristmill::Threads;
-use naive::Naive;
+use naive::{Naive, through_q8_0};
 use std::path::Path;
 
 /// A small model: heads of a size that fills no register, three queries to a key, more positions than a block of the cache.
@@ -39,18 +39,17 @@ fn options(threads: usize, batch: usize) -> Options {
     Options { threads, batch, head: Some("f32".to_owned()), ..Options::default() }
 }
 
-/// The normalized mean squared error of all logits.
-fn nmse(path: &Path, tokens: &[u32]) -> f64 {
-    let expected = Naive::open(path).logits(tokens);
-    let mut decoder = Decoder::load(path, &options(2, 64)).unwrap();
-    let logits = decoder.feed(tokens, Wanted::All).unwrap();
-    let (mut error, mut signal) = (0.0, 0.0);
-    for (logit, expected) in logits.iter().zip(expected.iter().flatten()) {
-        error += (f64::from(*logit) - expected).powi(2);
-        signal += expected * expected;
-    }
-    assert_eq!(logits.len(), expected.len() * 300);
-    error / signal
+/// All logits, in one batch.
+fn logits(path: &Path, tokens: &[u32], cache: CacheFormat) -> Vec<f64> {
+    let mut decoder = Decoder::load(path, &Options { cache, ..options(2, 64) }).unwrap();
+    decoder.feed(tokens, Wanted::All).unwrap().iter().map(|logit| f64::from(*logit)).collect()
+}
+
+/// The normalized mean squared error.
+fn nmse(found: &[f64], expected: &[f64]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    let error: f64 = found.iter().zip(expected).map(|(found, expected)| (found - expected).powi(2)).sum();
+    error / expected.iter().map(|expected| expected * expected).sum::<f64>()
 }
 
 #[test]
@@ -64,7 +63,8 @@ fn logits_are_those_of_a_naive_forward_pass() {
             let head = if ["i2_s", "q8_0"].contains(&format) { 64 } else { 42 };
             let recipe = Recipe { head: Some(head), ..recipe(architecture, format) };
             recipe.write(&path, &Threads::single()).unwrap();
-            let found = nmse(&path, &tokens(36));
+            let expected = Naive::open(&path).logits(&tokens(36)).concat();
+            let found = nmse(&logits(&path, &tokens(36), CacheFormat::F16), &expected);
             // Where activations of int8 make a token go through another expert, its logits are others.
             let bound = if architecture == "qwen3moe" && bound > 1e-4 { 5e-2 } else { bound };
             println!("{architecture} {format}: NMSE {found:.2e}");
@@ -73,6 +73,26 @@ fn logits_are_those_of_a_naive_forward_pass() {
                 "{architecture} {format}: NMSE {found:.2e}, expected less than {bound:.0e}"
             );
         }
+    }
+}
+
+#[test]
+fn logits_of_a_cache_in_q8_0_are_those_of_a_naive_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let tokens = tokens(40);
+    for architecture in ARCHITECTURES.iter().map(|architecture| architecture.name) {
+        // Three groups.
+        let recipe = Recipe { head: Some(96), ..recipe(architecture, "f32") };
+        recipe.write(&path, &Threads::single()).unwrap();
+        let expected = Naive::open(&path).logits_through(&tokens, through_q8_0).concat();
+        let found = logits(&path, &tokens, CacheFormat::Q8_0);
+        let naive = nmse(&found, &expected);
+        let f16 = nmse(&found, &logits(&path, &tokens, CacheFormat::F16));
+        println!("{architecture}: NMSE {naive:.2e} from the naive pass, {f16:.2e} from the cache in f16");
+        // A few values in ten thousand lie so near to a half that f32 and f64 round them to different codes.
+        assert!(naive < 1e-6, "{architecture}: NMSE {naive:.2e} from the naive pass");
+        assert!((1e-5..1e-3).contains(&f16), "{architecture}: NMSE {f16:.2e} from the cache in f16");
     }
 }
 
@@ -91,9 +111,12 @@ fn logits_are_the_same_bits_in_any_batch_and_on_any_threads() {
         };
         recipe.write(&path, &Threads::single()).unwrap();
         let tokens = tokens(40);
-        let mut first: Option<Vec<u32>> = None;
-        for (threads, batch) in [(1, 40), (2, 40), (3, 7), (2, 1)] {
-            let mut decoder = Decoder::load(&path, &options(threads, batch)).unwrap();
+        let runs = [(1, 40), (2, 40), (3, 7), (2, 1)];
+        let mut first: [Option<Vec<u32>>; 2] = [None, None];
+        for (cache, (threads, batch)) in
+            CacheFormat::ALL.iter().flat_map(|cache| runs.map(|run| (*cache, run)))
+        {
+            let mut decoder = Decoder::load(&path, &Options { cache, ..options(threads, batch) }).unwrap();
             // What a conversation was before must not matter.
             decoder.feed(&tokens[20..], Wanted::Last).unwrap();
             decoder.rewind(0);
@@ -102,12 +125,17 @@ fn logits_are_the_same_bits_in_any_batch_and_on_any_threads() {
                 bits.extend(decoder.feed(tokens, Wanted::All).unwrap().iter().map(|logit| logit.to_bits()));
             }
             let last: Vec<u32> = bits[bits.len() - 300..].to_vec();
-            let expected = first.get_or_insert_with(|| bits.clone());
-            assert!(*expected == bits, "{architecture}: {threads} threads, batches of {batch}");
+            let expected = first[cache as usize].get_or_insert_with(|| bits.clone());
+            let name = cache.name();
+            assert!(*expected == bits, "{architecture}, {name}: {threads} threads, batches of {batch}");
             decoder.rewind(0);
             let logits = decoder.feed(&tokens, Wanted::Last).unwrap();
-            assert!(logits.iter().map(|logit| logit.to_bits()).eq(last), "{architecture}: the last alone");
+            assert!(
+                logits.iter().map(|logit| logit.to_bits()).eq(last),
+                "{architecture}, {name}: the last alone"
+            );
         }
+        assert!(first[0] != first[1], "{architecture}: either cache");
     }
 }
 

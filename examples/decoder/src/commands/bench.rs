@@ -61,9 +61,11 @@ impl Bench {
                 records.push(json!({
                     "test": name,
                     "threads": threads,
+                    "cache": decoder.cache_format().name(),
                     "tokens_per_second": speed,
                     "model_bytes": model_bytes,
                     "weights_bytes_in_memory": decoder.weights.bytes(),
+                    "cache_bytes_in_memory": decoder.working_bytes().0,
                 }));
             }
         }

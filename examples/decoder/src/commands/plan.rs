@@ -27,6 +27,7 @@ impl Loading {
         let config = Config::of(model.file())?;
         let context = self.options(threads).context(&config)?;
         let batch = (self.batch as usize).min(context);
+        let cache = Cache::bytes_for(&config, context, self.cache)?;
         let threads = Threads::new(threads)?;
         let mut weights = 0;
         let mut print_line = |tensor: &str, n, k, line: Line| {
@@ -60,9 +61,10 @@ impl Loading {
         print(
             out,
             format_args!(
-                "\n{} MiB of packed matrices; a cache of {context} positions takes {} MiB; strict: a layer without a kernel is an error\n",
+                "\n{} MiB of packed matrices; a cache of {context} positions in {} takes {} MiB; strict: a layer without a kernel is an error\n",
                 mebibytes(weights as u64),
-                mebibytes(Cache::bytes_for(&config, context) as u64)
+                self.cache.name(),
+                mebibytes(cache as u64)
             ),
         )
     }

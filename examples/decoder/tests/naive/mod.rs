@@ -13,6 +13,18 @@ pub struct Naive {
     architecture: String,
 }
 
+/// What a value becomes on its way through a cache in `q8_0`: of 32 values the greatest magnitude is 127 steps, halves are rounded
+/// away from zero, and the step is kept in f16.
+pub fn through_q8_0(values: &mut [f64]) {
+    for group in values.chunks_mut(32) {
+        let step = group.iter().fold(0.0, |most: f64, value| most.max(value.abs())) / 127.0;
+        let kept = f16::from_f64(step).to_f64();
+        for value in group.iter_mut().filter(|value| **value != 0.0) {
+            *value = (*value / step).round() * kept;
+        }
+    }
+}
+
 /// `f32`, `f16`, `q8_0` (blocks of 32: f16 scale, then i8) or `i2_s` (groups of 128 in 32 bytes, f32 scale behind all).
 fn dequantize(format: &str, elements: usize, data: &[u8]) -> Vec<f64> {
     match format {
@@ -111,6 +123,11 @@ impl Naive {
 
     /// Logits behind each of `tokens`.
     pub fn logits(&self, tokens: &[u32]) -> Vec<Vec<f64>> {
+        self.logits_through(tokens, |_| ())
+    }
+
+    /// The same, where all keys and all values of a token go through `cache`.
+    pub fn logits_through(&self, tokens: &[u32], cache: impl Fn(&mut [f64])) -> Vec<Vec<f64>> {
         let (embd, eps) = (self.size("embedding_length"), self.numbers["attention.layer_norm_rms_epsilon"]);
         let (heads, kv_heads) = (self.size("attention.head_count"), self.size("attention.head_count_kv"));
         let size = self.size("attention.key_length");
@@ -133,8 +150,11 @@ impl Naive {
                         self.rotate(head, position);
                     }
                 }
+                let mut v = self.matrix(&name("attn_v"), &h);
+                cache(&mut k);
+                cache(&mut v);
                 keys.push(k);
-                values.push(self.matrix(&name("attn_v"), &h));
+                values.push(v);
                 let mut attended = vec![0.0; heads * size];
                 for head in 0..heads {
                     let shared = head / (heads / kv_heads) * size;
