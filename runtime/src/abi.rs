@@ -60,8 +60,8 @@ gristmill_spec::cpu_abi!(functions);
 ///
 /// `codes`: panel bytes, zeroed by the caller; `scales`, `mins`: as
 /// [`PackInfo::scale_words`](crate::registry::PackInfo::scale_words) and
-/// [`PackInfo::min_words`](crate::registry::PackInfo::min_words) say; rows beyond `rows` keep what the caller wrote. A fault's
-/// index is `row * k + element`.
+/// [`PackInfo::min_words`](crate::registry::PackInfo::min_words) say; rows beyond `rows` keep what the caller wrote, but for nibbles
+/// in bytes of the rows packed. A fault's index is `row * k + element`.
 pub type PackFn = unsafe fn(
     src: *const u8,
     row_stride: usize,

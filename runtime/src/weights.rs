@@ -333,6 +333,7 @@ impl WeightLayout {
                         && a.scale_integer_bits == b.scale_integer_bits
                         && a.min_integer_bits == b.min_integer_bits
                         && a.flag_bits == b.flag_bits
+                        && a.meaning == b.meaning
                         && a.min == b.min
                         && a.table == b.table)
             }
@@ -481,6 +482,7 @@ mod tests {
         scale_integer_bits: 8,
         min_integer_bits: 8,
         flag_bits: 0,
+        meaning: "",
         min: -1,
         table: None,
         pack,
@@ -532,9 +534,10 @@ mod tests {
             PackFacts { min_bytes: 4, ..PACKING },
             PackFacts { runs: 2, ..PACKING },
             PackFacts { span: 2, ..PACKING },
-            PackFacts { scale_integer_bits: 4, ..PACKING },
-            PackFacts { min_integer_bits: 4, ..PACKING },
-            PackFacts { flag_bits: 8, ..PACKING },
+            PackFacts { scale_integer_bits: 4, runs: 2, ..PACKING },
+            PackFacts { min_integer_bits: 4, runs: 2, ..PACKING },
+            PackFacts { flag_bits: 8, runs: 2, ..PACKING },
+            PackFacts { meaning: "_unit3f000000", ..PACKING },
             PackFacts { min: 0, ..PACKING },
             PackFacts { table: Some(&[1; 16]), ..PACKING },
         ] {

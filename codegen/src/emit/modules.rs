@@ -127,7 +127,7 @@ pub(super) fn format_module(
              // SAFETY: these facts, the functions and the kernels that read the packing are of one plan.
              pub static PACK_{upper}: PackInfo = unsafe {{ PackInfo::new(PackFacts {{
                  name: {packing:?}, rows: {rows}, tile_k: {tile_k}, tile_bytes: {tile_bytes}, scale_bytes: {scales}, min_bytes: {mins}, runs: {runs}, span: {span},
-                 scale_integer_bits: {scale_integer_bits}, min_integer_bits: {min_integer_bits}, flag_bits: {flag_bits}, min: {min}, table: {table},
+                 scale_integer_bits: {scale_integer_bits}, min_integer_bits: {min_integer_bits}, flag_bits: {flag_bits}, meaning: {meaning:?}, min: {min}, table: {table},
                  pack: pack_{ident}, unpack: unpack_{ident},
              }}) }};\n",
             packing = pack.packing.name,
@@ -145,6 +145,7 @@ pub(super) fn format_module(
             scale_integer_bits = pack.terms.scale_integers.bits(),
             min_integer_bits = pack.terms.min_integers.bits(),
             flag_bits = pack.terms.flag_bits(),
+            meaning = pack.meaning(),
             mins = if plan.offset { pack.terms.min.bits() / 8 } else { 0 },
             min = plan.min(),
             table = pack.table.as_ref().map_or("None".to_string(), |t| format!("Some(&{t:?})")),

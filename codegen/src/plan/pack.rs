@@ -68,7 +68,9 @@ impl Shifted {
         let placed = of_run == 1 || (plan.unit == tile.k && group.is_multiple_of(4));
         let fits = even
             && step.is_power_of_two()
-            && by < step
+            && (1..step).contains(&by)
+            // Codes that are moved up stay in their byte.
+            && bits + step.trailing_zeros() <= 8
             && last.abs_diff(first) + by < 256
             && values.len() <= 1 << bits
             && tile.upper.is_none()
@@ -147,6 +149,13 @@ impl<'a> PackPlan<'a> {
         let planes = if self.upper.is_some() { "_planes" } else { "" };
         let steps = if self.spacing > 0 { format!("_by{}", 1 << self.spacing) } else { String::new() };
         format!("{}{planes}{steps}{}", self.packing.name, self.terms.suffix())
+    }
+
+    /// What codes, scales and integers of this packing stand for, beyond their sizes: equal for packings that mean the same.
+    pub fn meaning(&self) -> String {
+        let steps = if self.spacing > 0 { format!("by{}", 1 << self.spacing) } else { String::new() };
+        let shifted = self.shifted.map_or_else(String::new, |s| format!("_or{}for{}", s.by, s.group));
+        format!("{steps}{shifted}{}{}", self.terms.suffix(), self.terms.factor_word())
     }
 
     /// The tile of `packing`, among those whose codes are in one piece, that holds value - min, or an index into a table of

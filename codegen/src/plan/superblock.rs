@@ -2,7 +2,7 @@
 //!
 //! Where a format's scale is a product of fields that many runs share and an integer field of its runs (and its minima
 //! likewise), the integers are multiplied into the integer sums of their runs, so that f32 arithmetic happens once for a
-//! super-block, and a packing holds a byte for each run beside one f32 for all of them.
+//! super-block, and a packing holds a byte for each run, or half of one, beside one number for all of them.
 
 use gristmill_spec::model::{Activations, Factor, FieldType, Format, Scalar};
 

@@ -73,7 +73,8 @@ impl TermTypes {
 
     /// As wide as the format stores them, in panels of `rows` rows: kernels widen them in registers, which changes no bit.
     /// Products of several fields are f32. One for each run of the format, however many scales its activations have. Integers of four
-    /// bits or fewer take four where products multiply; those by lookup take the runs one by one.
+    /// bits or fewer take four where products multiply, unless that saves little
+    /// ([`PackPlan::new`](super::PackPlan::new)); those by lookup take the runs one by one.
     pub(super) fn stored(plan: &FormatPlan<'_>, rows: u32, strategy: Strategy) -> TermTypes {
         // Panels are whole words.
         if !plan.has_scales() || !rows.is_multiple_of(4) {
@@ -146,7 +147,7 @@ impl TermTypes {
     pub fn flag_bits(&self) -> u32 {
         match self.flags {
             0 => 0,
-            ..=8 => 8,
+            1..=8 => 8,
             _ => 32,
         }
     }
@@ -186,7 +187,7 @@ impl TermTypes {
         };
         let types = match (self.scale_integers, self.min_integers) {
             (Integers::Bytes, Integers::Bytes) => types,
-            (scale, min) if scale == min || min == Integers::Bytes => format!("{types}{}", integers(scale)),
+            (scale, Integers::Bytes) => format!("{types}{}", integers(scale)),
             (scale, min) => format!("{types}{}{}", integers(scale), integers(min)),
         };
         let types = match self.flags {

@@ -1,4 +1,4 @@
-pub mod matmul_avx2_decode_r16k4_2bit_by16x16_q8_k_scales_mins_f16_u4_widen1 {
+pub mod matmul_avx2_decode_r16k4_2bit_by16x16_q8_k_scales_mins_f16_u4_u4_widen1 {
     use ::gristmill::runtime::abi::MatmulArgs;
     use ::gristmill::runtime::simd::avx2::{self as simd, LANES};
     /// Rows of a panel.

@@ -421,6 +421,7 @@ pub mod planes {
             scale_integer_bits: 8,
             min_integer_bits: 8,
             flag_bits: 0,
+            meaning: "_f16",
             min: -1,
             table: None,
             pack: pack_r16k4_f16,

@@ -136,6 +136,16 @@ impl PackFacts {
         {
             return Some("integers of a super-block are not 4 or 8 bits wide, or its flags not 8 or 32");
         }
+        let plain = self.scale_integer_bits == 8 && self.min_integer_bits == 8 && self.flag_bits == 0;
+        if self.runs == 1 && !plain {
+            return Some("integers in nibbles or flags belong to no super-block");
+        }
+        if self.flag_bits > 0 && self.scale_bytes == 0 {
+            return Some("flags stand behind scales that there are none of");
+        }
+        if (self.scale_integer_bits == 4 || self.min_integer_bits == 4) && !self.rows.is_power_of_two() {
+            return Some("the rows of a panel have no two halves that share bytes");
+        }
         if self.runs > 1
             && (!(self.runs * self.rows * self.scale_integer_bits).is_multiple_of(32)
                 || !(self.runs * self.rows * self.min_integer_bits).is_multiple_of(32)

@@ -162,12 +162,13 @@ impl PackInfo {
 
     /// Words of four bytes that the scales of a panel take: a number of `scale_bytes` for each `span` units and row, row fastest; or
     /// super-block after super-block the number of each row and behind them the integers of its units (i8, or two rows to a byte), row
-    /// fastest, and the flags of each row. `None` if there are too many.
+    /// fastest, and the flags of each row. Of two rows in a byte the one in the lower half of the panel has the low nibble, and a nibble is a
+    /// code, of which [`meaning`](PackFacts::meaning) says the integer. `None` if there are too many.
     pub fn scale_words(&self, units: usize) -> Option<usize> {
         self.words(units, self.scale_bytes, self.scale_integer_bits, self.flag_bits)
     }
 
-    /// The same for minimum terms, of `min_bytes` each; integers of eight bits lie side by side for two units.
+    /// The same for minimum terms, of `min_bytes` each; the bytes of two units lie side by side.
     pub fn min_words(&self, units: usize) -> Option<usize> {
         self.words(units, self.min_bytes, self.min_integer_bits, 0)
     }
@@ -250,6 +251,9 @@ pub struct PackFacts {
     pub min_integer_bits: usize,
     /// Bits that each row has behind the integers of a super-block's scales, as flags of its groups of weights: 0, 8 or 32.
     pub flag_bits: usize,
+    /// What codes, scales and integers stand for beyond these sizes, as the compiler writes it: steps of codes, shifts that flags add, types,
+    /// factors. Equal for packings that mean the same.
+    pub meaning: &'static str,
     /// Integer value of operand 0.
     pub min: i32,
     /// Operand of each code, where codes are looked up.

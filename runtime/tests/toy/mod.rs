@@ -116,6 +116,7 @@ pub const P4: PackFacts = PackFacts {
     scale_integer_bits: 8,
     min_integer_bits: 8,
     flag_bits: 0,
+    meaning: "",
     min: 0,
     table: None,
     pack: pack_tail2,

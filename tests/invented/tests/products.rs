@@ -131,6 +131,23 @@ fn decode_shifted(b: &[u8], _: f32) -> Option<Vec<f32>> {
     Some((0..256).map(element).collect())
 }
 
+fn decode_far_apart(b: &[u8], _: f32) -> Option<Vec<f32>> {
+    let element = |i: usize| {
+        let value = 32 * bits(b, 96 + 3 * i, 3) + bits(b, 80 + i / 16, 1);
+        half_at(b, 0) * bits(b, 16 + 4 * (i / 16), 4) as f32 * value as f32
+    };
+    Some((0..256).map(element).collect())
+}
+
+fn decode_two_blocks(b: &[u8], _: f32) -> Option<Vec<f32>> {
+    let element = |i: usize| {
+        let shift = if bits(b, 96 + i / 8, 1) == 1 { -2 } else { 3 };
+        let value = 8 * bits(b, 128 + 2 * i, 2) as i32 - 8 + shift;
+        half_at(b, i / 128 * 2) * (2 * bits(b, 32 + 4 * (i / 16), 4) + 1) as f32 * value as f32
+    };
+    Some((0..256).map(element).collect())
+}
+
 fn decode_apart(b: &[u8], _: f32) -> Option<Vec<f32>> {
     const PATTERNS: [[i8; 6]; 5] = [
         [-6, -11, 12, 12, 2, 2],
@@ -188,7 +205,7 @@ fn decode_sevens(b: &[u8], _: f32) -> Option<Vec<f32>> {
     Some((0..64).map(|i| half_at(b, 0) * (digit(i) as f32 - 3.0)).collect())
 }
 
-const ALL: [(&str, Decode); 21] = [
+const ALL: [(&str, Decode); 23] = [
     ("odd20", decode_odd20),
     ("split3", decode_split3),
     ("seq3", decode_seq3),
@@ -210,6 +227,8 @@ const ALL: [(&str, Decode); 21] = [
     ("fives", decode_fives),
     ("sevens", decode_sevens),
     ("shifted", decode_shifted),
+    ("far_apart", decode_far_apart),
+    ("two_blocks", decode_two_blocks),
 ];
 
 /// A small generator of our own: the same numbers everywhere, forever.
@@ -256,7 +275,7 @@ fn matrix(
                     }
                 } else if format.row_header.is_none() && format.tensor_tail.is_none() {
                     block[1] = 0x30 | block[1] & 0x83;
-                    if ["wide8", "six_runs", "shifted"].contains(&format.name) {
+                    if ["wide8", "six_runs", "shifted", "two_blocks"].contains(&format.name) {
                         block[3] = 0x34 | block[3] & 0x83;
                     }
                 }
