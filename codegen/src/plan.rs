@@ -26,6 +26,10 @@ pub use superblock::{RunTerm, SuperBlock};
 pub(crate) use terms::word;
 pub use terms::{Integers, TermTypes};
 
+/// Elements of k that the buffer of a staged product holds of each of its rows, unless a super-block has more: with thirty-two rows half
+/// of a first cache of 32 or 48 KiB, so that activations have the other half.
+const STAGED_K: u32 = 512;
+
 /// The smallest and largest int8 activation that a caller can hand in.
 const ACTIVATION: (i64, i64) = (-128, 127);
 
@@ -51,6 +55,30 @@ pub enum Dot {
     Wide,
 }
 
+/// The buffer of operands of a staged product.
+#[derive(Clone, Debug)]
+pub struct Staged<'a> {
+    /// How operands lie in it.
+    pub operands: PackPlan<'a>,
+    /// Elements of k that are never apart: a super-block, a run, or a tile of codes where a row is one run.
+    pub step: u32,
+    /// Steps that it holds.
+    pub steps: u32,
+}
+
+impl<'a> Staged<'a> {
+    /// The buffer for `pack`; none where it would save nothing, or where each tile of tokens has to decode codes for itself.
+    fn new(plan: &FormatPlan<'_>, pack: &PackPlan<'a>, direct: bool) -> Option<Staged<'a>> {
+        let operands = pack.operands(plan, direct).filter(|_| pack.costly())?;
+        let step = match plan.unit {
+            0 => pack.tile.k,
+            unit => unit * plan.runs(),
+        };
+        let steps = (STAGED_K / step).max(1);
+        (step <= 4 * STAGED_K).then_some(Staged { operands, step, steps })
+    }
+}
+
 /// A matmul variant, resolved.
 #[derive(Clone, Debug)]
 pub struct MatmulPlan<'a> {
@@ -58,6 +86,8 @@ pub struct MatmulPlan<'a> {
     pub format: &'a FormatPlan<'a>,
     /// Its codes in the packing.
     pub pack: PackPlan<'a>,
+    /// What codes are decoded to for many tokens at once, where they are.
+    pub staged: Option<Staged<'a>>,
     /// What the ISA's code is written in.
     pub primitives: Primitives,
     /// Features the code uses.
@@ -116,27 +146,35 @@ impl<'a> MatmulPlan<'a> {
         let biased = primitives.signed && pack.operand_max > 127;
         let (smallest, largest) = if biased { (-128, 127) } else { (0, i64::from(pack.operand_max)) };
         let pairs_in_i16 = steps_in_i16(smallest, largest, i64::from(primitives.paired));
-        let step = if primitives.grouped { tiles_of_a_step(plan, &pack) } else { 1 };
+        let staged = match variant.strategy {
+            Strategy::Staged if !biased && rows <= packing.rows => {
+                Staged::new(plan, &pack, primitives.direct)
+            }
+            _ => None,
+        };
+        // What the loops over tokens read.
+        let read = staged.as_ref().map_or(&pack, |staged| &staged.operands);
+        let step = if primitives.grouped { tiles_of_a_step(plan, read) } else { 1 };
         let dot = if primitives.direct {
-            let unit_tiles = if plan.unit == 0 { u32::MAX } else { plan.unit.div_ceil(pack.tile.k) };
+            let unit_tiles = if plan.unit == 0 { u32::MAX } else { plan.unit.div_ceil(read.tile.k) };
             // A shift of each field is saved for a shift and an addition of its sum: lost again where a unit has only a few tiles
             // before its sums are shifted. With a shift of bytes the lowest field and the topmost cost one instruction in place or
             // not.
             let few = if primitives.byte_shift { 2 } else { 1 };
-            let saves = pack.fields > few && unit_tiles > 2;
-            let codes_are_operands = pack.table.is_none() && pack.upper.is_none() && pack.spacing == 0;
+            let saves = read.fields > few && unit_tiles > 2;
+            let codes_are_operands = read.table.is_none() && read.upper.is_none() && read.spacing == 0;
             Dot::Direct { shift_free: tokens == 1 && saves && codes_are_operands }
         } else if pairs_in_i16 == 0 {
             Dot::Wide
-        } else if pairs_in_i16 < i64::from(pack.tile_fields()) {
+        } else if pairs_in_i16 < i64::from(read.tile_fields()) {
             Dot::PairsWithin { fields: pairs_in_i16 as u32 }
         } else {
             // Beyond the tiles of a unit there is nothing to postpone.
-            let unit_tiles = if plan.unit == 0 { 64 } else { plan.unit.div_ceil(pack.tile.k) };
-            Dot::Pairs { tiles: (pairs_in_i16 / i64::from(pack.tile_fields())).min(unit_tiles.into()) as u32 }
+            let unit_tiles = if plan.unit == 0 { 64 } else { plan.unit.div_ceil(read.tile.k) };
+            Dot::Pairs { tiles: (pairs_in_i16 / i64::from(read.tile_fields())).min(unit_tiles.into()) as u32 }
         };
         let (mut vectors, mut tokens) = (rows / lanes, tokens);
-        let each = sums_of_a_vector(plan, &pack, dot);
+        let each = sums_of_a_vector(plan, read, dot);
         if let Some(most) = primitives.sums {
             // The longer side: that costs the fewest loads for a multiply.
             while vectors * tokens * each > most && vectors >= tokens && vectors > 1 {
@@ -146,9 +184,15 @@ impl<'a> MatmulPlan<'a> {
             if tokens > fit {
                 tokens = if fit > 1 { fit & !1 } else { 1 };
             }
+            // Codes that are looked up after they were put together are decoded for more tokens rather.
+            let dear = read.upper.is_some() && read.table.is_some();
+            if let (Some(_), Some(all), false) = (&plan.superblock, primitives.all_sums, dear) {
+                tokens = tokens.min((all / (vectors * (each + 1))).max(1));
+            }
         }
         let pairs = primitives.matrix
             && (pack.spacing == 0 || pack.shifted.is_some())
+            && staged.is_none()
             && tokens > 1
             && pairs_save(plan, &pack, step, vectors, tokens & !1);
         if pairs {
@@ -171,7 +215,15 @@ impl<'a> MatmulPlan<'a> {
             step,
             k_max: if unit == 0 { k_max } else { u64::MAX },
             pack,
+            staged,
         })
+    }
+
+    /// The same without a buffer, and the plan of the loops that read it. What decodes codes prefetches them, so those do not.
+    pub fn apart(&self, staged: &Staged<'a>) -> (MatmulPlan<'a>, MatmulPlan<'a>) {
+        let decode = MatmulPlan { staged: None, step: 1, ..self.clone() };
+        let primitives = Primitives { prefetches: false, ..self.primitives };
+        (decode, MatmulPlan { staged: None, pack: staged.operands.clone(), primitives, ..self.clone() })
     }
 
     /// The plan in words, for `gristmill emit --plan` and receipts.
@@ -214,6 +266,10 @@ impl<'a> MatmulPlan<'a> {
             (None, 1) => "none (bytes)",
             (None, _) if matches!(self.dot, Dot::Direct { shift_free: true }) => "mask",
             (None, _) => "shift and mask",
+        };
+        let decode = match &self.staged {
+            Some(staged) => format!("{decode}, once for all tokens by {} k", staged.step * staged.steps),
+            None => decode.to_string(),
         };
         let k =
             if self.k_max == u64::MAX { String::new() } else { format!("; exact up to k = {}", self.k_max) };

@@ -467,3 +467,29 @@ fn trits_are_for_processors_that_take_them_apart() {
     let plan = FormatPlan::new(wide, &set.activations[wide.activations]);
     assert!(PackPlan::fit(&plan, packing).is_none());
 }
+
+/// A buffer of operands is for codes that are dear to decode, and for no more rows than a panel has.
+#[test]
+fn operands_are_staged_where_that_saves_something() {
+    let set = set();
+    let staged = |format: &str, label: &str, rows: Option<u32>| {
+        let format = set.formats.iter().find(|f| f.name == format).expect("shipped");
+        let plan = FormatPlan::new(format, &set.activations[format.activations]);
+        let mut variants = set.kernels.iter().flat_map(|k| &k.cpu);
+        let mut variant = variants.find(|v| v.label == label).expect("shipped").clone();
+        let packing = &set.packings[variant.packing.expect("it has one")];
+        variant.rows = rows.unwrap_or(variant.rows);
+        let resolved = MatmulPlan::new(&plan, packing, &variant).expect("plans");
+        let words = resolved.describe();
+        assert_eq!(resolved.staged.is_some(), words.contains("once for all tokens by"), "{words}");
+        resolved.staged.map(|staged| (staged.step, staged.steps))
+    };
+    // Super-blocks of 256, runs of 32, five trits to four bytes of a row.
+    assert_eq!(staged("q6_k", "batch", None), Some((256, 2)));
+    assert_eq!(staged("q5_0", "batch", None), Some((32, 16)));
+    assert_eq!(staged("i2_s", "dense_batch", None), Some((20, 25)));
+    for plain in ["i2_s", "q4_k", "q8_0", "iq4_nl", "iq1_s"] {
+        assert_eq!(staged(plain, "batch", None), None, "{plain}");
+    }
+    assert_eq!(staged("q6_k", "batch", Some(32)), None, "two panels");
+}

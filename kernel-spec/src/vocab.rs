@@ -131,6 +131,8 @@ words! {
         Multiply = "multiply",
         /// Four bits of codes are an index into a table of the sums that they can stand for.
         Lookup = "lookup",
+        /// As `multiply`, but codes become operands once for many tokens, and wait in a buffer that stays in the caches.
+        Staged = "staged",
     }
 }
 

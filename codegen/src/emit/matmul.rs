@@ -9,7 +9,8 @@
 
 use super::format::uses_outer;
 use super::operands::{LINE, PREFETCH_DISTANCE, chooses, prefetches};
-use super::runs;
+use super::runs::{self, Extent};
+use super::staged;
 use super::sums::{integer_sums, needs_sum, zero_point};
 use super::text::float;
 use crate::plan::{Dot, FormatPlan, MatmulPlan, UpperPlane, trits};
@@ -39,6 +40,9 @@ pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
     name.push_str(&constant_word(format));
     if let Dot::Pairs { tiles } = plan.dot {
         let _ = write!(name, "_widen{tiles}");
+    }
+    if plan.staged.is_some() {
+        name.push_str("_staged");
     }
     name
 }
@@ -75,6 +79,9 @@ pub(crate) fn constant_word(format: &FormatPlan<'_>) -> String {
 
 /// The module of one packed variant: `tile` and `matmul`.
 pub fn emit(plan: &MatmulPlan<'_>) -> String {
+    if let Some(staged) = &plan.staged {
+        return staged::emit(plan, staged);
+    }
     let features: Vec<&str> = plan.features.iter().map(|f| f.name()).collect();
     let features = features.join(",");
     let pack = &plan.pack;
@@ -95,28 +102,12 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
          const TILE_K: usize = {};\n",
         plan.primitives.module, pack.packing.rows, pack.tile.k, pack.tile.bytes, pack.tile.k,
     );
-    if prefetches(plan) {
-        let _ = write!(
-            out,
-            "/// The prefetch distance in bytes: weights are read once and perhaps from memory.
-             const PREFETCH_DISTANCE: usize = {PREFETCH_DISTANCE};
-             /// Rows to a cache line of codes.
-             const LINE: usize = {LINE};\n"
-        );
-    }
-    if pack.trits() {
-        let trits::Tables { plain, escaped, fifth } = trits::tables();
-        let _ = write!(
-            out,
-            "/// What a byte stands for, by its low six bits: four trits in two bits each; the same for bytes with both
-             /// upper bits set; and the fifth trit of those, in the upper two bits. Other bytes hold it there themselves.
-             static TRITS: [[u8; 64]; 3] = [{plain:?}, {escaped:?}, {fifth:?}];\n"
-        );
-    }
+    out.push_str(&prefetch_constants(plan));
+    out.push_str(&trit_tables(plan));
     let sums = match (plan.format.unit, &plan.format.superblock) {
         (0, _) => whole_row(plan),
-        (_, Some(superblock)) => runs::by_superblock(plan, superblock),
-        (_, None) => runs::by_unit(plan),
+        (_, Some(superblock)) => runs::by_superblock(plan, superblock, &Extent::ROW),
+        (_, None) => runs::by_unit(plan, &Extent::ROW),
     };
     let _ = write!(
         out,
@@ -129,17 +120,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
          unsafe fn tile<const V: usize, const T: usize{parameter}>(a: &MatmulArgs, row: usize, token: usize) {{
              // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`.
              unsafe {{
-                 let mut codes = [a.codes.add(row / ROWS * a.stride + row % ROWS * 4); V];
-                 for i in 1..V {{
-                     let row = row + i * LANES;
-                     codes[i] = if ROWS.is_multiple_of(V * LANES) {{
-                         // In the same panel.
-                         codes[0].add(i * LANES * 4)
-                     }} else {{
-                         a.codes.add(row / ROWS * a.stride + row % ROWS * 4)
-                     }};
-                 }}
-                 {uppers}
+                 {addresses}
                  let mut x = [a.x; T];
                  for t in 0..T {{ x[t] = a.x.add((token + t) * a.x_stride); }}
                  {next}
@@ -156,58 +137,117 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
                  let mut row = a.row_begin;\n",
         head = head(plan, &features),
         shares = if plan.tokens > 1 {
-            format!(
-                "// All rows go through some tokens, whose activations stay in the caches, then through the next.
-                 let shares = a.m.div_ceil((a.x_share / a.x_stride.max(1)).max(1));
-                 let share = a.m.div_ceil(shares.max(1)).next_multiple_of({});
-                 let mut first = 0;
-                 while first < a.m {{ let last = a.m.min(first + share);",
-                plan.tokens
-            )
+            shares(plan.tokens)
         } else {
             "let (first, last) = (0, a.m);".to_string()
         },
-        uppers = match pack.upper {
-            Some(UpperPlane { nibbles: true, offset, .. }) => format!(
-                "// Two bytes of upper bits to a row.
-                 let mut uppers = [a.codes.add(row / ROWS * a.stride + row % ROWS * 2 + {offset}); V];
-                 for i in 1..V {{
-                     let row = row + i * LANES;
-                     uppers[i] = a.codes.add(row / ROWS * a.stride + row % ROWS * 2 + {offset});
-                 }}"
-            ),
-            Some(_) | None => String::new(),
-        },
-        next = if prefetches(plan) {
-            "// From the end of these rows' panels to the rows that come next.
-             let after = row + V * LANES;
-             let next = (after / ROWS * a.stride + after % ROWS * 4)
-                 .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);"
-        } else {
-            ""
-        },
+        addresses = addresses(plan),
+        next = next(plan),
         epilogue = epilogue(plan.format, "V", "y[t][i]"),
     );
     for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
         let span = if rows == 1 { "LANES".to_string() } else { format!("{rows} * LANES") };
         let _ = write!(out, "while row + {span} <= end {{ let mut token = first;");
-        for step in token_steps(plan) {
-            // Two tiles of four instead of one of six and one of two.
-            let evenly = if step.is_power_of_two() || plan.pairs {
-                String::new()
-            } else {
-                format!(" && token + {} != last", step.next_power_of_two())
-            };
-            // Clippy's form of `token + 1 <= last`.
-            let left = if step == 1 { "token < last".to_owned() } else { format!("token + {step} <= last") };
-            let _ = write!(
-                out,
-                "while {left}{evenly} {{ tile::<{rows}, {step}{argument}>(a, row, token); token += {step}; }}"
-            );
-        }
+        out.push_str(&through_tokens(plan, "last", |step| {
+            format!("tile::<{rows}, {step}{argument}>(a, row, token)")
+        }));
         let _ = writeln!(out, "row += {span}; }}");
     }
     out.push_str(if plan.tokens > 1 { "} first = last; } }\n" } else { "} }\n" });
+    out
+}
+
+/// What prefetches are written in, where weights are prefetched.
+pub(super) fn prefetch_constants(plan: &MatmulPlan<'_>) -> String {
+    if !prefetches(plan) {
+        return String::new();
+    }
+    format!(
+        "/// The prefetch distance in bytes: weights are read once and perhaps from memory.
+         const PREFETCH_DISTANCE: usize = {PREFETCH_DISTANCE};
+         /// Rows to a cache line of codes.
+         const LINE: usize = {LINE};\n"
+    )
+}
+
+/// The tables that trits are looked up in, where codes are trits.
+pub(super) fn trit_tables(plan: &MatmulPlan<'_>) -> String {
+    if !plan.pack.trits() {
+        return String::new();
+    }
+    let trits::Tables { plain, escaped, fifth } = trits::tables();
+    format!(
+        "/// What a byte stands for, by its low six bits: four trits in two bits each; the same for bytes with both
+         /// upper bits set; and the fifth trit of those, in the upper two bits. Other bytes hold it there themselves.
+         static TRITS: [[u8; 64]; 3] = [{plain:?}, {escaped:?}, {fifth:?}];\n"
+    )
+}
+
+/// Where the codes of `V` vectors of rows from `row` on begin.
+pub(super) fn addresses(plan: &MatmulPlan<'_>) -> String {
+    let uppers = match plan.pack.upper {
+        Some(UpperPlane { nibbles: true, offset, .. }) => format!(
+            "// Two bytes of upper bits to a row.
+             let mut uppers = [a.codes.add(row / ROWS * a.stride + row % ROWS * 2 + {offset}); V];
+             for i in 1..V {{
+                 let row = row + i * LANES;
+                 uppers[i] = a.codes.add(row / ROWS * a.stride + row % ROWS * 2 + {offset});
+             }}"
+        ),
+        Some(_) | None => String::new(),
+    };
+    format!(
+        "let mut codes = [a.codes.add(row / ROWS * a.stride + row % ROWS * 4); V];
+         for i in 1..V {{
+             let row = row + i * LANES;
+             codes[i] = if ROWS.is_multiple_of(V * LANES) {{
+                 // In the same panel.
+                 codes[0].add(i * LANES * 4)
+             }} else {{
+                 a.codes.add(row / ROWS * a.stride + row % ROWS * 4)
+             }};
+         }}
+         {uppers}"
+    )
+}
+
+/// The distance from the end of a row to what is read next, where weights are prefetched.
+pub(super) fn next(plan: &MatmulPlan<'_>) -> &'static str {
+    if prefetches(plan) {
+        "// From the end of these rows' panels to the rows that come next.
+         let after = row + V * LANES;
+         let next = (after / ROWS * a.stride + after % ROWS * 4)
+             .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);"
+    } else {
+        ""
+    }
+}
+
+/// The head of a loop over shares of tokens `first..last`, which are tiles of `tokens` but for the last one.
+pub(super) fn shares(tokens: u32) -> String {
+    format!(
+        "// All rows go through some tokens, whose activations stay in the caches, then through the next.
+         let shares = a.m.div_ceil((a.x_share / a.x_stride.max(1)).max(1));
+         let share = a.m.div_ceil(shares.max(1)).next_multiple_of({tokens});
+         let mut first = 0;
+         while first < a.m {{ let last = a.m.min(first + share);"
+    )
+}
+
+/// Loops that take `token` to `last` (an expression) by `call`, which is given how many tokens it computes.
+pub(super) fn through_tokens(plan: &MatmulPlan<'_>, last: &str, call: impl Fn(u32) -> String) -> String {
+    let mut out = String::new();
+    for step in token_steps(plan) {
+        // Two tiles of four instead of one of six and one of two.
+        let evenly = if step.is_power_of_two() || plan.pairs {
+            String::new()
+        } else {
+            format!(" && token + {} != {last}", step.next_power_of_two())
+        };
+        // Clippy's form of `token + 1 <= last`.
+        let left = if step == 1 { format!("token < {last}") } else { format!("token + {step} <= {last}") };
+        let _ = write!(out, "while {left}{evenly} {{ {}; token += {step}; }}", call(step));
+    }
     out
 }
 
@@ -267,7 +307,11 @@ fn token_steps(plan: &MatmulPlan<'_>) -> Vec<u32> {
 }
 
 fn whole_row(plan: &MatmulPlan<'_>) -> String {
-    let sums = integer_sums(plan, "0", "a.stride / TILE", false);
+    format!("{}{}", integer_sums(plan, "0", "a.stride / TILE", false), whole_sums(plan))
+}
+
+/// From the integer sums of whole rows to f32.
+pub(super) fn whole_sums(plan: &MatmulPlan<'_>) -> String {
     let corrected = if needs_sum(plan) {
         format!("simd::to_f32(simd::add(dot[t][i], {}))", zero_point(plan))
     } else {
@@ -275,8 +319,7 @@ fn whole_row(plan: &MatmulPlan<'_>) -> String {
     };
     let x_sum = if needs_sum(plan) { "let x_sum = *a.x_sums.add(token + t);" } else { "" };
     format!(
-        "{sums}
-         let mut y = [[simd::splat_f32(0.0); V]; T];
+        "let mut y = [[simd::splat_f32(0.0); V]; T];
          for t in 0..T {{
              {x_sum}
              for i in 0..V {{ y[t][i] = {corrected}; }}

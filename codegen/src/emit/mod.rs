@@ -26,6 +26,7 @@ mod runs;
 mod scalar;
 mod search;
 mod serving;
+mod staged;
 mod sums;
 mod terms;
 mod text;

@@ -34,7 +34,7 @@ fn byte_of_word(plan: &MatmulPlan<'_>, word: u32) -> u32 {
 
 /// Statements that load the tiles of a step, from byte `at` on, of every row vector into `packed0[vector]`,
 /// `packed1[vector]` and so on, and ask for later ones. Of tiles with an upper plane only that is loaded, into
-/// `upper0[vector]` and so on: the vectors below it wait until their fields are decoded.
+/// `upper0[vector]` and so on: the vectors below it wait until their fields are decoded, as do all where a tile has several.
 pub(super) fn load(plan: &MatmulPlan<'_>) -> String {
     (0..plan.step).map(|tile| load_tile(plan, tile)).collect()
 }
@@ -62,7 +62,8 @@ fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
     let at = at_byte(tile, 0);
     let mut out = match plan.pack.upper {
         Some(upper) => load_upper(tile, upper),
-        None => load_word(plan, tile),
+        None if plan.pack.words == 1 => load_word(plan, tile),
+        None => String::new(),
     };
     if prefetches(plan) {
         let (begin, end) = if_asked(plan);
@@ -135,10 +136,10 @@ pub(super) fn decode(plan: &MatmulPlan<'_>, field: u32) -> String {
         code_at(plan, &from, shift, place(plan, of_word).is_none())
     };
     let mut load = String::new();
+    if (pack.upper.is_some() || pack.words > 1) && of_word == 0 {
+        load = load_word(plan, word);
+    }
     if let Some(upper) = pack.upper {
-        if of_word == 0 {
-            load = load_word(plan, word);
-        }
         text = format!("simd::or({text}, {})", upper_bits(plan, upper, field));
     }
     if let Some(shifted) = pack.shifted {

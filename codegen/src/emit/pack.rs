@@ -453,7 +453,7 @@ fn flag_type(pack: &PackPlan<'_>) -> &'static str {
 
 /// Bits of the word that the codes of a row in a tile make, if they do and blocks are whole tiles.
 fn whole_words(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> Option<u32> {
-    let tile = pack.tile;
+    let tile = &pack.tile;
     let word = tile.k * pack.bits();
     let row = |row: u32| pack.bit(row, 0);
     let apart = (0..pack.packing.rows).all(|r| row(r) % word == 0 && row(r) == r * row(1));

@@ -9,6 +9,35 @@ use super::terms;
 use crate::plan::{Integers, MatmulPlan, SuperBlock};
 use std::fmt::Write;
 
+/// The k that a tile function goes through, in expressions.
+pub(super) struct Extent {
+    /// The first super-block, or run where there are none; `None`: 0.
+    pub first: Option<&'static str>,
+    /// Behind the last one.
+    pub last: &'static str,
+    /// The f32 sums before it.
+    pub y: &'static str,
+}
+
+impl Extent {
+    /// A whole row.
+    pub const ROW: Extent = Extent { first: None, last: "a.units", y: "[[simd::splat_f32(0.0); V]; T]" };
+
+    /// The range of super-blocks of `runs` runs, or of runs.
+    fn range(&self, runs: bool) -> String {
+        match (self.first, runs) {
+            (None, true) => format!("0..{} / RUNS", self.last),
+            (None, false) => format!("0..{}", self.last),
+            (Some(first), _) => format!("{first}..{}", self.last),
+        }
+    }
+
+    /// `unit`, counted from the first one, of which codes are at hand.
+    fn counted(&self, unit: &str) -> String {
+        self.first.map_or_else(|| unit.to_string(), |first| format!("({unit} - {first})"))
+    }
+}
+
 /// What the operands leave out of the sum of run `unit`, as `start`, where they do: beginning with it costs no addition.
 fn start(plan: &MatmulPlan<'_>) -> String {
     if !needs_sum(plan) {
@@ -25,7 +54,7 @@ fn start(plan: &MatmulPlan<'_>) -> String {
 }
 
 /// Runs with integers: their sums times those, added up over a super-block, and scaled once.
-pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> String {
+pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, extent: &Extent) -> String {
     let format = plan.format;
     let (unit, runs, rows) = (format.unit, superblock.runs, plan.pack.packing.rows);
     let tiles = unit.div_ceil(plan.pack.tile.k);
@@ -34,7 +63,11 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
     let shared = types.shared_words(rows);
     let has_min = superblock.min.is_some();
     let start = start(plan);
-    let sums = integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string(), needs_sum(plan));
+    let at = match extent.first {
+        None => format!("unit * {tiles}"),
+        Some(first) => format!("((block - {first}) * RUNS + run) * {tiles}"),
+    };
+    let sums = integer_sums(plan, &at, &tiles.to_string(), needs_sum(plan));
     let mut out = String::new();
     let mut half = "";
     for (name, words, integers, used) in
@@ -210,13 +243,13 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
          {min_words}
          {half}
          {out}
-         let mut y = [[simd::splat_f32(0.0); V]; T];
-         for block in 0..a.units / RUNS {{
+         let mut y = {y};
+         for block in {blocks} {{
              {ask}
              let mut total = [[simd::zero(); V]; T];
              {flags}
              for run in 0..RUNS {{
-                 let unit = block * RUNS + run;
+                 {number}
                  {start}
                  {sums}
                  for i in 0..V {{
@@ -234,12 +267,19 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> S
                  }}
              }}
          }}\n",
+        // For what is left out of its sum, and for where its codes are.
+        number = match (needs_sum(plan), extent.first) {
+            (false, Some(_)) => "",
+            _ => "let unit = block * RUNS + run;",
+        },
         scale = term("scales"),
+        y = extent.y,
+        blocks = extent.range(true),
     )
 }
 
 /// Runs with an f32 each: their sums, scaled.
-pub(super) fn by_unit(plan: &MatmulPlan<'_>) -> String {
+pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
     let format = plan.format;
     let unit = format.unit;
     let pack = &plan.pack;
@@ -247,7 +287,8 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>) -> String {
     let rows = pack.packing.rows;
     let terms = &pack.terms.of_a_row();
     let mut sums = start(plan);
-    sums.push_str(&integer_sums(plan, &format!("unit * {tiles}"), &tiles.to_string(), needs_sum(plan)));
+    let at = format!("{} * {tiles}", extent.counted("unit"));
+    sums.push_str(&integer_sums(plan, &at, &tiles.to_string(), needs_sum(plan)));
     let mut per_token = String::new();
     if format.offset {
         per_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");
@@ -332,13 +373,15 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>) -> String {
     }
     format!(
         "{pointers}
-         let mut y = [[simd::splat_f32(0.0); V]; T];
-         for unit in 0..a.units {{
+         let mut y = {y};
+         for unit in {units} {{
              {sums}
              for t in 0..T {{
                  {per_token}
                  for i in 0..V {{ {per_vector} }}
              }}
-         }}\n"
+         }}\n",
+        y = extent.y,
+        units = extent.range(false),
     )
 }

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::plan::FormatPlan;
-use crate::plan::packed::packed_plan;
+use crate::plan::packed::{PackedPlan, packed_plan};
 use gristmill_spec::model::{CpuVariant, Kernel, SpecSet};
 use gristmill_spec::vocab::{Op, Strategy};
 
@@ -21,15 +21,24 @@ pub(crate) fn serving(
         .filter(move |(_, _, variant)| variant.formats.contains(&format) && in_range(set, format, variant))
 }
 
-/// Whether the sums of a format fit the tables of a lookup variant that takes codes of some width: like formats of wider
-/// codes, those that do not are left to other variants. One without `code_bits` is to serve all of its formats, or is refused.
+/// Whether a format is one for the strategy of a variant; if not, it is left to other variants. A lookup that takes codes of some
+/// width leaves formats whose sums do not fit its tables (one without `code_bits` is to serve all of its formats, or is refused), a
+/// staged product those whose codes cost next to nothing to decode.
 fn in_range(set: &SpecSet, format: usize, variant: &CpuVariant) -> bool {
-    let (Strategy::Lookup, Some(_), Some(packing)) = (variant.strategy, variant.code_bits, variant.packing)
-    else {
-        return true;
+    let Some(packing) = variant.packing else { return true };
+    let planned = |check: fn(Result<PackedPlan<'_>, Error>) -> bool| {
+        let format = &set.formats[format];
+        let plan = FormatPlan::new(format, &set.activations[format.activations]);
+        check(packed_plan(&plan, &set.packings[packing], variant))
     };
-    let format = &set.formats[format];
-    let plan = FormatPlan::new(format, &set.activations[format.activations]);
-    let refusal = packed_plan(&plan, &set.packings[packing], variant).err();
-    !matches!(refusal, Some(Error::Spec(diagnostic)) if diagnostic.code == "lookup-range")
+    match (variant.strategy, variant.code_bits) {
+        (Strategy::Lookup, Some(_)) => {
+            planned(|plan| !matches!(plan, Err(Error::Spec(diagnostic)) if diagnostic.code == "lookup-range"))
+        }
+        (Strategy::Staged, _) => planned(|plan| match plan {
+            Ok(PackedPlan::Multiply(plan)) => plan.staged.is_some(),
+            Ok(PackedPlan::Lookup(_)) | Err(_) => true,
+        }),
+        (Strategy::Lookup | Strategy::Multiply, _) => true,
+    }
 }

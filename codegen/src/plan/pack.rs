@@ -5,6 +5,7 @@ use super::terms::TermTypes;
 use crate::error::Error;
 use gristmill_spec::model::{Axis, Origin, Packing, Tile, TileCode, TileDigit};
 use gristmill_spec::vocab::Strategy;
+use std::borrow::Cow;
 
 /// The codes of a format inside a packing.
 #[derive(Clone, Debug)]
@@ -12,7 +13,7 @@ pub struct PackPlan<'a> {
     /// The packing.
     pub packing: &'a Packing,
     /// The tile layout taken.
-    pub tile: &'a Tile,
+    pub tile: Cow<'a, Tile>,
     /// Where packed codes index a table: operand of each code (value - min).
     pub table: Option<Vec<u8>>,
     /// Binary logarithm of the distance between values that neighbouring codes stand for: operands are codes moved up by so many
@@ -127,7 +128,7 @@ impl<'a> PackPlan<'a> {
         variant: &Origin,
     ) -> Result<PackPlan<'a>, Error> {
         let reader = match strategy {
-            Strategy::Multiply => Reader::All,
+            Strategy::Multiply | Strategy::Staged => Reader::All,
             Strategy::Lookup => Reader::WholeCodes,
         };
         let pack = fitted_for(plan, packing, reader, variant)?;
@@ -212,7 +213,7 @@ impl<'a> PackPlan<'a> {
         };
         Some(PackPlan {
             packing,
-            tile,
+            tile: Cow::Borrowed(tile),
             table,
             spacing,
             multiple: tile.k,
@@ -227,9 +228,9 @@ impl<'a> PackPlan<'a> {
 
     /// Whether the tile has the order that the loops of a strategy need.
     pub(crate) fn check_form(&self, strategy: Strategy, variant: &Origin) -> Result<(), Error> {
-        let (packing, tile) = (self.packing, self.tile);
+        let (packing, tile) = (self.packing, &self.tile);
         let fits = match strategy {
-            Strategy::Multiply => self.holds_lanes() && self.holds_upper_bits(),
+            Strategy::Multiply | Strategy::Staged => self.holds_lanes() && self.holds_upper_bits(),
             Strategy::Lookup => PackPlan::holds_indices(packing, tile, self.fields),
         };
         if fits { Ok(()) } else { Err(Error::strategy_order(packing, tile, strategy, variant)) }
@@ -309,6 +310,43 @@ impl<'a> PackPlan<'a> {
             run += of_a_run(self.terms.min.bits(), &|runs| self.terms.min_words(runs, rows));
         }
         codes * filled + run / f64::from(plan.unit * self.terms.span)
+    }
+
+    /// Taking codes apart costs more than a shift, a mask and a byte shuffle for each of two or four fields, which hide behind
+    /// multiplications.
+    pub(super) fn costly(&self) -> bool {
+        self.upper.is_some() || self.trits() || self.fields > 4
+    }
+
+    /// The operands that a staged product decodes these codes to, in the order of k: a byte each, four k of a row side by side. None where
+    /// what becomes of a code is not known from its place in the tile, or where runs end within a tile. `direct`: products are summed in
+    /// i32 at once.
+    pub(super) fn operands(&self, plan: &FormatPlan<'_>, direct: bool) -> Option<PackPlan<'a>> {
+        let whole = plan.unit.is_multiple_of(self.tile.k);
+        let rows = self.packing.rows;
+        // Several at once, so that sums in i16 are seldom widened. Those in i32 need no more than one: with the addresses of many
+        // tokens there are no registers for more.
+        let words = match self.tile.k {
+            _ if direct => 1,
+            k if k.is_multiple_of(16) => 4,
+            k => k / 4,
+        };
+        (whole && self.shifted.is_none()).then(|| PackPlan {
+            tile: Cow::Owned(Tile {
+                code: TileCode::Bits(8),
+                k: 4 * words,
+                bytes: 4 * rows * words,
+                offset: 0,
+                digits: Vec::new(),
+                upper: None,
+            }),
+            table: None,
+            spacing: 0,
+            fields: 1,
+            words,
+            upper: None,
+            ..self.clone()
+        })
     }
 
     /// Codes are trits.

@@ -21,7 +21,9 @@ pub(crate) fn packed_plan<'a>(
     variant: &CpuVariant,
 ) -> Result<PackedPlan<'a>, Error> {
     Ok(match variant.strategy {
-        Strategy::Multiply => PackedPlan::Multiply(MatmulPlan::new(plan, packing, variant)?),
+        Strategy::Multiply | Strategy::Staged => {
+            PackedPlan::Multiply(MatmulPlan::new(plan, packing, variant)?)
+        }
         Strategy::Lookup => PackedPlan::Lookup(LookupPlan::new(plan, packing, variant)?),
     })
 }

@@ -87,8 +87,10 @@ impl TermTypes {
         };
         let integers = |term: Option<&RunTerm>| match (term, strategy) {
             // A vector of rows lies in one half of a panel, or is all of it.
-            (Some(term), Strategy::Multiply) if rows.is_power_of_two() => Integers::of(plan, term),
-            (_, Strategy::Multiply | Strategy::Lookup) => Integers::Bytes,
+            (Some(term), Strategy::Multiply | Strategy::Staged) if rows.is_power_of_two() => {
+                Integers::of(plan, term)
+            }
+            (_, Strategy::Multiply | Strategy::Staged | Strategy::Lookup) => Integers::Bytes,
         };
         let superblock = plan.superblock.as_ref();
         let terms = TermTypes {

@@ -985,7 +985,7 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0xbfced5bac8622b32),
+            id: KernelId(0xd2cd88c766f57502),
             name: "matmul.planes.avx2",
             op: Op::Matmul,
             format: 0,

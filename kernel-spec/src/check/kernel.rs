@@ -265,6 +265,14 @@ fn strategy(raw: &RawKernel<'_>, variant: &RawVariant) {
         let error = file.error("out-of-range", tile.span, message);
         file.report(error.also(file.path, strategy.span, "the strategy").help("write `tokens = 1`"));
     }
+    if let (Strategy::Staged, Some(tile)) = (strategy.value, variant.tile)
+        && tile.value.1 == 1
+    {
+        let message = "operands are staged for several tokens, not for one";
+        let error = file.error("out-of-range", tile.span, message);
+        let help = "write more `tokens`, or `strategy = \"multiply\"`";
+        file.report(error.also(file.path, strategy.span, "the strategy").help(help));
+    }
 }
 
 fn features(raw: &RawKernel<'_>, variant: &RawVariant) {

@@ -14,6 +14,9 @@ use gristmill::vocab::{Op, Precision};
 /// The longest rows that are tried.
 const LONG: usize = 131_072;
 
+/// Elements of rows that kernels which decode codes once for many tokens take in several parts, the last one shorter.
+const STAGED: usize = 1792;
+
 /// `elements` are those of a block of weights, `block` those of a block of activations.
 fn cases(elements: usize, block: usize, quick: bool) -> Vec<Case> {
     use Tokens::{All, Alternating, Bf16, F16, F32, I8};
@@ -32,6 +35,8 @@ fn cases(elements: usize, block: usize, quick: bool) -> Vec<Case> {
         case((1, 16, 2), Highest, All(127), false, 1),
         case((4, 17, 1), Lowest, All(-128), true, 1),
         case((17, 33, 5), Random, F32, true, 2),
+        // Tokens and k enough for kernels that decode codes once for many.
+        case((37, 33, STAGED.div_ceil(elements)), Random, I8, true, 1),
     ];
     if quick {
         return cases;
@@ -51,6 +56,8 @@ fn cases(elements: usize, block: usize, quick: bool) -> Vec<Case> {
         case((5, 16, long), Highest, All(-128), true, 1),
         case((2, 9, long), Random, I8, false, 2),
         case((4, 16, long), Lowest, All(127), false, 1),
+        // More tokens than wait at once.
+        case((203, 17, STAGED.div_ceil(elements)), Highest, Alternating, false, 1),
     ]);
     cases
 }

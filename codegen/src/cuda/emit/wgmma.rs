@@ -373,7 +373,7 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, const Matmul &a, u32 first
 
 /// `products` and `release`: what the others do with a stage.
 fn products(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
-    let (tokens, tile) = (plan.tokens, plan.pack.tile);
+    let (tokens, tile) = (plan.tokens, &plan.pack.tile);
     let steps = tile.k / 32;
     let parts: Vec<String> = (0..tile.bytes / 512)
         .map(|part| {

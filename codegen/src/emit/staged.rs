@@ -1,0 +1,260 @@
+//! The packed matmul for many tokens: codes become operands once, in a buffer that stays in the caches.
+//!
+//! [`matmul`](super::matmul) decodes the codes of a tile of rows again for every few tokens. Here some k of a panel are decoded for all
+//! tokens at once, and its loops run over bytes: what a packing costs to take apart is divided by the tokens, as in the packing of
+//! panels in BLIS (Van Zee and van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS Functionality", 2015). Sums wait beside
+//! the operands for the next k, unrounded, so results have the same bits.
+
+use super::matmul::{addresses, epilogue, next, shares, through_tokens, trit_tables, whole_sums};
+use super::operands::{decode, in_order, load, table};
+use super::runs::{self, Extent};
+use super::sums::integer_sums;
+use crate::plan::{MatmulPlan, Staged};
+
+/// Tokens whose sums wait at once: with 32 rows, 12 KiB. Codes are decoded anew for the next ones.
+const TOKENS: u32 = 192;
+
+/// The module of a staged variant: `stage`, `tile` and `matmul`.
+pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
+    let (decoding, multiplying) = plan.apart(staged);
+    let features: Vec<&str> = plan.features.iter().map(|f| f.name()).collect();
+    let features = features.join(",");
+    let rows = plan.pack.packing.rows;
+    let k = staged.step * staged.steps;
+    let tokens = TOKENS.next_multiple_of(plan.tokens);
+    format!(
+        "use gristmill_runtime::abi::MatmulArgs;
+         use gristmill_runtime::simd::{simd}::{{self as simd, LANES}};
+         use std::mem::MaybeUninit;
+
+         /// Rows of a panel.
+         const ROWS: usize = {rows};
+         /// Elements of a row in a tile of codes.
+         const CODES_K: usize = {codes_k};
+         /// Elements of a row in a tile of operands.
+         const TILE_K: usize = {operands_k};
+         /// Bytes of a tile of operands: all rows of a panel.
+         const TILE: usize = TILE_K * ROWS;
+         /// Elements of k that are never apart.
+         const STEP_K: usize = {step};
+         /// Steps that are decoded at once.
+         const STEPS: usize = {steps};
+         /// Tokens whose sums wait at once.
+         const TOKENS: usize = {tokens};
+         {trits}
+         /// At an address that vectors want.
+         #[repr(align(64))]
+         struct Aligned<T>(T);
+
+         /// What stays in the caches while tokens pass by.
+         struct Buffer {{
+             /// Operands, tile by tile.
+             operands: Aligned<[u8; {k} * ROWS]>,
+             /// The sums of a token in the order of its rows.
+             sums: Aligned<[u32; TOKENS * ROWS]>,
+         }}
+
+         /// The part of a row that is in the buffer: steps `first..last`.
+         #[derive(Clone, Copy)]
+         struct Part {{
+             buffer: *mut Buffer,
+             first: usize,
+             last: usize,
+         }}
+
+         {stage}
+         {tile}
+         {panel}
+         {matmul}",
+        simd = plan.primitives.module,
+        codes_k = plan.pack.tile.k,
+        operands_k = staged.operands.tile.k,
+        step = staged.step,
+        steps = staged.steps,
+        trits = trit_tables(plan),
+        stage = stage(&decoding, &features),
+        tile = tile(&multiplying, &features),
+        panel = panel(plan, &features),
+        matmul = matmul(plan, &features),
+    )
+}
+
+/// The function that decodes a part.
+fn stage(plan: &MatmulPlan<'_>, features: &str) -> String {
+    let fields: String = in_order(plan)
+        .into_iter()
+        .map(|field| {
+            let to = match 4 * field {
+                0 => "i * LANES * 4".to_string(),
+                k => format!("{k} * ROWS + i * LANES * 4"),
+            };
+            format!(
+                "{}
+                 for i in 0..V {{ to.add({to}).cast::<simd::I>().write(w{field}[i]); }}\n",
+                decode(plan, field)
+            )
+        })
+        .collect();
+    format!(
+        "/// The operands of `V` vectors of rows from `row` in a part.
+         ///
+         /// # Safety
+         ///
+         /// As [`MatmulArgs`] says; the rows lie within its panels, the part within them and the buffer.
+         #[target_feature(enable = \"{features}\")]
+         unsafe fn stage<const V: usize>(a: &MatmulArgs, part: Part, row: usize) {{
+             /// Bytes of a tile of codes.
+             const TILE_OF_CODES: usize = {bytes};
+             {line}
+             // SAFETY: of the whole function: the caller answers for the codes and the buffer.
+             unsafe {{
+                 {addresses}
+                 {next}
+                 {table}
+                 let mut to = (&raw mut (*part.buffer).operands.0).cast::<u8>();
+                 for tile in part.first * STEP_K / CODES_K..part.last * STEP_K / CODES_K {{
+                     let at = tile * TILE_OF_CODES;
+                     {load}
+                     {fields}
+                     to = to.add(CODES_K * ROWS);
+                 }}
+             }}
+         }}\n",
+        bytes = plan.pack.tile.bytes,
+        line = super::matmul::prefetch_constants(plan),
+        addresses = addresses(plan),
+        next = next(plan),
+        table = table(plan),
+        load = load(plan),
+    )
+}
+
+/// The function that multiplies a part with some tokens.
+fn tile(plan: &MatmulPlan<'_>, features: &str) -> String {
+    let float = plan.format.unit != 0;
+    let extent = Extent {
+        first: Some("part.first"),
+        last: "part.last",
+        y: "if part.first == 0 { [[simd::splat_f32(0.0); V]; T] } else { waiting.read() }",
+    };
+    let (vector, name) = if float { ("F", "y") } else { ("I", "dot") };
+    let sums = match (plan.format.unit, &plan.format.superblock) {
+        (0, _) => format!(
+            "{}
+             if part.first > 0 {{
+                 let before = waiting.read();
+                 for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::add(dot[t][i], before[t][i]); }} }}
+             }}\n",
+            integer_sums(plan, "0", "((part.last - part.first) * (STEP_K / TILE_K))", false)
+        ),
+        (_, Some(superblock)) => runs::by_superblock(plan, superblock, &extent),
+        (_, None) => runs::by_unit(plan, &extent),
+    };
+    format!(
+        "/// `V` vectors of rows from `row` by `T` tokens from `token`, whose sums wait at token `at` of the buffer.
+         ///
+         /// # Safety
+         ///
+         /// As [`MatmulArgs`] says; the rows lie within its panels and are staged, the tokens are below `m`, and those from `at` on
+         /// within the buffer.
+         #[target_feature(enable = \"{features}\")]
+         unsafe fn tile<const V: usize, const T: usize>(a: &MatmulArgs, part: Part, row: usize, token: usize, at: usize) {{
+             // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`, and for the part.
+             unsafe {{
+                 let mut codes = [(&raw const (*part.buffer).operands.0).cast::<u8>(); V];
+                 for i in 1..V {{ codes[i] = codes[0].add(i * LANES * 4); }}
+                 let waiting = (&raw mut (*part.buffer).sums.0).cast::<u32>().add(at * ROWS).cast::<[[simd::{vector}; V]; T]>();
+                 let mut x = [a.x; T];
+                 for t in 0..T {{ x[t] = a.x.add((token + t) * a.x_stride + part.first * STEP_K); }}
+                 {sums}
+                 if part.last < steps(a) {{
+                     waiting.write({name});
+                     return;
+                 }}
+                 {whole}
+                 {epilogue}
+             }}
+         }}\n",
+        whole = if float { String::new() } else { whole_sums(plan) },
+        epilogue = epilogue(plan.format, "V", "y[t][i]"),
+    )
+}
+
+/// The function that takes a panel through tokens.
+fn panel(plan: &MatmulPlan<'_>, features: &str) -> String {
+    let tokens = plan.tokens;
+    let steps = match (plan.format.unit, plan.format.runs()) {
+        (0, _) => format!("a.stride / {}", plan.pack.tile.bytes),
+        (_, 1) => "a.units".to_string(),
+        (_, runs) => format!("a.units / {runs}"),
+    };
+    format!(
+        "/// Steps of a row.
+         fn steps(a: &MatmulArgs) -> usize {{ {steps} }}
+
+         /// `V` vectors of rows from `row` by tokens `first..last`.
+         ///
+         /// # Safety
+         ///
+         /// As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.
+         #[target_feature(enable = \"{features}\")]
+         unsafe fn panel<const V: usize>(a: &MatmulArgs, buffer: *mut Buffer, row: usize, first: usize, last: usize) {{
+             // Turns of equal length.
+             let turns = (last - first).div_ceil(TOKENS).max(1);
+             let turn = (last - first).div_ceil(turns).next_multiple_of({tokens});
+             // SAFETY: parts end with the row, and a turn has no more than `TOKENS` tokens; the rest is passed on.
+             unsafe {{
+                 let mut begin = first;
+                 while begin < last {{
+                     let end = last.min(begin + turn);
+                     let mut part = Part {{ buffer, first: 0, last: STEPS.min(steps(a)) }};
+                     loop {{
+                         stage::<V>(a, part, row);
+                         let mut token = begin;
+                         {loops}
+                         if part.last == steps(a) {{ break; }}
+                         part = Part {{ buffer, first: part.last, last: (part.last + STEPS).min(steps(a)) }};
+                     }}
+                     begin = end;
+                 }}
+             }}
+         }}\n",
+        loops = through_tokens(plan, "end", |step| format!(
+            "tile::<V, {step}>(a, part, row, token, token - begin)"
+        )),
+    )
+}
+
+/// The entry point.
+fn matmul(plan: &MatmulPlan<'_>, features: &str) -> String {
+    let vectors = plan.vectors;
+    let panels = |rows: u32| {
+        let span = if rows == 1 { "LANES".to_string() } else { format!("{rows} * LANES") };
+        format!(
+            "while row + {span} <= end {{ panel::<{rows}>(a, buffer, row, first, last); row += {span}; }}\n"
+        )
+    };
+    let panels: String = if vectors > 1 { panels(vectors) + &panels(1) } else { panels(1) };
+    format!(
+        "/// `y = x * w^T (+ bias)`.
+         ///
+         /// # Safety
+         ///
+         /// As [`MatmulArgs`] says.
+         #[target_feature(enable = \"{features}\")]
+         pub unsafe fn matmul(a: &MatmulArgs) {{
+             let end = a.row_end.next_multiple_of(LANES);
+             let mut buffer = MaybeUninit::<Buffer>::uninit();
+             let buffer = buffer.as_mut_ptr();
+             {shares}
+                 // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
+                 unsafe {{
+                     let mut row = a.row_begin;
+                     {panels}
+                 }}
+                 first = last;
+             }}
+         }}\n",
+        shares = shares(plan.tokens),
+    )
+}
