@@ -7,7 +7,7 @@ use gristmill_spec::vocab::Strategy;
 
 /// The plan of a variant that reads a packing.
 pub(crate) enum PackedPlan<'a> {
-    Multiply(MatmulPlan<'a>),
+    Multiply(Box<MatmulPlan<'a>>),
     Lookup(LookupPlan<'a>),
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn packed_plan<'a>(
 ) -> Result<PackedPlan<'a>, Error> {
     Ok(match variant.strategy {
         Strategy::Multiply | Strategy::Staged => {
-            PackedPlan::Multiply(MatmulPlan::new(plan, packing, variant)?)
+            PackedPlan::Multiply(Box::new(MatmulPlan::new(plan, packing, variant)?))
         }
         Strategy::Lookup => PackedPlan::Lookup(LookupPlan::new(plan, packing, variant)?),
     })
