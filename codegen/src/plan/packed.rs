@@ -6,8 +6,9 @@ use gristmill_spec::model::{CpuVariant, Packing};
 use gristmill_spec::vocab::Strategy;
 
 /// The plan of a variant that reads a packing.
+#[allow(clippy::large_enum_variant, reason = "one at a time, for as long as its code is written")]
 pub(crate) enum PackedPlan<'a> {
-    Multiply(Box<MatmulPlan<'a>>),
+    Multiply(MatmulPlan<'a>),
     Lookup(LookupPlan<'a>),
 }
 
@@ -22,7 +23,7 @@ pub(crate) fn packed_plan<'a>(
 ) -> Result<PackedPlan<'a>, Error> {
     Ok(match variant.strategy {
         Strategy::Multiply | Strategy::Staged => {
-            PackedPlan::Multiply(Box::new(MatmulPlan::new(plan, packing, variant)?))
+            PackedPlan::Multiply(MatmulPlan::new(plan, packing, variant)?)
         }
         Strategy::Lookup => PackedPlan::Lookup(LookupPlan::new(plan, packing, variant)?),
     })
