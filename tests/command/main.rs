@@ -21,6 +21,8 @@ mod no_cuda;
 mod operations;
 mod pages;
 mod probe;
+#[cfg(target_os = "linux")]
+mod release;
 mod requirements;
 mod specs;
 mod tiled;
