@@ -85,10 +85,11 @@ where
     let mut found = (0, 0f32, 0f32);
     for (index, entry) in entries.iter().enumerate() {
         let (mut p, mut q) = (0f32, 0f32);
-        for ((&x, &weight), &value) in x.iter().zip(weights).zip(entry) {
-            let value = f32::from(value);
-            p += weight * x * value;
-            q += weight * value * value;
+        // By places, as in `grid`.
+        for i in 0..W {
+            let value = f32::from(entry[i]);
+            p += weights[i] * x[i] * value;
+            q += weights[i] * value * value;
         }
         let error = size * q - twice * p;
         if error < least {

@@ -4,7 +4,7 @@
 //! each run is searched for, then the runs' scales are rounded to factors of a common one, and at last the
 //! weights are rounded again, by the scales as they will be read.
 
-use super::{Found, SMALLEST, largest, nearest, weigh};
+use super::{Found, SMALLEST, TRIALS, largest, nearest, weigh};
 
 /// How `k-min` weighs the error of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -278,7 +278,7 @@ pub fn k_signed<const E: usize, const R: usize>(
 ) -> Option<Found<E, R>> {
     let run = E / R;
     let (half, bound) = (rule.half, rule.half - 1.0);
-    let (mut codes, mut trial) = ([0f32; E], [0f32; E]);
+    let mut codes = [0f32; E];
     let weights = importance.map_or_else(|| x.map(|x| x * x), |importance| weigh(x, importance));
     let mut scales = [0f32; R];
     let counted = x.chunks_exact(run).zip(weights.chunks_exact(run));
@@ -290,9 +290,7 @@ pub fn k_signed<const E: usize, const R: usize>(
         }
         *scale = match rule.search {
             Search::Refine(passes) => refine(x, weights, codes, max, half, passes),
-            Search::Scan(steps) => {
-                scan(x, weights, codes, &mut trial[..run], max, Integers::halves(half), steps)
-            }
+            Search::Scan(steps) => scan(x, weights, codes, max, Integers::halves(half), steps),
         };
         for code in codes {
             *code += half;
@@ -383,13 +381,26 @@ fn refine(x: &[f32], weights: &[f32], codes: &mut [f32], max: f32, half: f32, pa
     if sum_ll <= 0.0 { 0.0 } else { sum_xl / sum_ll }
 }
 
+/// The sums of [`rounded`] for several inverse scales, a vector lane to each: every sum is taken in the order of the weights.
+#[inline(always)]
+fn sums_of_trials(x: &[f32], weights: &[f32], per: [f32; TRIALS], integers: Integers) -> [[f32; TRIALS]; 2] {
+    let (mut sum_xl, mut sum_ll) = ([0f32; TRIALS], [0f32; TRIALS]);
+    for (&x, &w) in x.iter().zip(weights) {
+        for i in 0..TRIALS {
+            let l = nearest(per[i] * x, integers.low, integers.high);
+            sum_xl[i] += w * x * l;
+            sum_ll[i] += w * l * l;
+        }
+    }
+    [sum_xl, sum_ll]
+}
+
 /// The best scale of a run, of those by which its weight of greatest magnitude, `max`, becomes about `integers.top`.
 #[inline(always)]
 pub(super) fn scan(
     x: &[f32],
     weights: &[f32],
     codes: &mut [f32],
-    trial: &mut [f32],
     max: f32,
     integers: Integers,
     steps: u32,
@@ -398,12 +409,28 @@ pub(super) fn scan(
     let mut scale = if sum_ll != 0.0 { sum_xl / sum_ll } else { 0.0 };
     let mut best = scale * sum_xl;
     let steps = steps as i32;
-    for step in (-steps..=steps).filter(|&step| step != 0) {
-        let (sum_xl, sum_ll) = rounded(x, weights, trial, (integers.top - 0.1 * step as f32) / max, integers);
-        if sum_ll > 0.0 && sum_xl * sum_xl > best * sum_ll {
-            codes.copy_from_slice(trial);
-            scale = sum_xl / sum_ll;
-            best = scale * sum_xl;
+    let mut taken = None;
+    let mut first = -steps;
+    while first <= steps {
+        // Those beyond the last step are computed for nothing.
+        let mut per = [0f32; TRIALS];
+        for (i, per) in per.iter_mut().enumerate() {
+            *per = (integers.top - 0.1 * (first + i as i32) as f32) / max;
+        }
+        let [sums_xl, sums_ll] = sums_of_trials(x, weights, per, integers);
+        for (i, (sum_xl, sum_ll)) in sums_xl.into_iter().zip(sums_ll).enumerate() {
+            let step = first + i as i32;
+            if step <= steps && step != 0 && sum_ll > 0.0 && sum_xl * sum_xl > best * sum_ll {
+                taken = Some(per[i]);
+                scale = sum_xl / sum_ll;
+                best = scale * sum_xl;
+            }
+        }
+        first += TRIALS as i32;
+    }
+    if let Some(per) = taken {
+        for (code, &x) in codes.iter_mut().zip(x) {
+            *code = nearest(per * x, integers.low, integers.high);
         }
     }
     scale

@@ -1,6 +1,6 @@
 //! Quantizers for tables of levels: `level-scan` (ggml's IQ4_NL, IQ4_XS) and `nearest-level` (MXFP4, NVFP4).
 
-use super::{Found, SMALLEST, inverse, largest, nearest, relative, weigh};
+use super::{Found, SMALLEST, TRIALS, inverse, largest, nearest, relative, weigh};
 use crate::number;
 
 /// Parameters of `level-scan`.
@@ -54,28 +54,53 @@ fn scan(x: &[f32], weights: &[f32], rule: &LevelScan<'_>) -> f32 {
         return 0.0;
     }
     let first = rule.levels[0];
-    let sums = |per: f32| {
-        let (mut sum_qx, mut sum_qq) = (0f32, 0f32);
-        for (&x, &w) in x.iter().zip(weights) {
-            let q = rule.levels[index(rule.levels, per * x)];
-            sum_qx += w * q * x;
-            sum_qq += w * q * q;
-        }
-        (sum_qx, sum_qq)
-    };
-    let (sum_qx, sum_qq) = sums(1.0 / (-max / first));
-    // NaN stays NaN: sums that overflowed must be refused and not become a zero.
-    let mut scale = if sum_qq <= 0.0 { 0.0 } else { sum_qx / sum_qq };
-    let mut best = scale * sum_qx;
     let steps = rule.steps as i32;
-    for step in -steps..=steps {
-        let (sum_qx, sum_qq) = sums((step as f32 + first) / max);
-        if sum_qq > 0.0 && sum_qx * sum_qx > best * sum_qq {
-            scale = sum_qx / sum_qq;
-            best = scale * sum_qx;
+    let (mut scale, mut best) = (0f32, 0f32);
+    // The scale without a step comes first.
+    let mut trial = -steps - 1;
+    while trial <= steps {
+        // Those beyond the last step are computed for nothing.
+        let mut per = [0f32; TRIALS];
+        for (i, per) in per.iter_mut().enumerate() {
+            let step = trial + i as i32;
+            *per = if step < -steps { 1.0 / (-max / first) } else { (step as f32 + first) / max };
         }
+        let [sums_qx, sums_qq] = sums_of_trials(x, weights, per, rule.levels);
+        for (i, (sum_qx, sum_qq)) in sums_qx.into_iter().zip(sums_qq).enumerate() {
+            let step = trial + i as i32;
+            if step < -steps {
+                // NaN stays NaN: sums that overflowed must be refused and not become a zero.
+                scale = if sum_qq <= 0.0 { 0.0 } else { sum_qx / sum_qq };
+                best = scale * sum_qx;
+            } else if step <= steps && sum_qq > 0.0 && sum_qx * sum_qx > best * sum_qq {
+                scale = sum_qx / sum_qq;
+                best = scale * sum_qx;
+            }
+        }
+        trial += TRIALS as i32;
     }
     scale
+}
+
+/// The sums of w q x and w q q for several inverse scales, a vector lane to each: every sum is taken in the order of the weights.
+#[inline(always)]
+fn sums_of_trials(x: &[f32], weights: &[f32], per: [f32; TRIALS], levels: &[f32]) -> [[f32; TRIALS]; 2] {
+    let (mut sum_qx, mut sum_qq) = ([0f32; TRIALS], [0f32; TRIALS]);
+    for (&x, &w) in x.iter().zip(weights) {
+        let mut nearest = [levels[0]; TRIALS];
+        for pair in levels.windows(2) {
+            for i in 0..TRIALS {
+                let y = per[i] * x;
+                // As in `index`: a tie goes to the upper one, NaN to the lowest.
+                nearest[i] = if y - pair[0] >= pair[1] - y { pair[1] } else { nearest[i] };
+            }
+        }
+        for i in 0..TRIALS {
+            sum_qx[i] += w * nearest[i] * x;
+            sum_qq[i] += w * nearest[i] * nearest[i];
+        }
+    }
+    [sum_qx, sum_qq]
 }
 
 /// The nearest of ascending levels; a tie goes to the upper one.

@@ -74,6 +74,9 @@ fn weigh<const E: usize>(x: &[f32; E], importance: &[f32; E]) -> [f32; E] {
     weights
 }
 
+/// Scales of a run that are tried at once, a vector lane to each.
+const TRIALS: usize = 8;
+
 /// Runs whose largest magnitude is below this count as zero.
 const SMALLEST: f32 = 1e-15;
 

@@ -33,8 +33,8 @@ pub fn signed_absmax<const E: usize>(
     }
     let weights = weigh(x, importance);
     let integers = Integers { top: rule.levels, low: rule.low, high: rule.high };
-    let (mut codes, mut trial) = ([0f32; E], [0f32; E]);
-    let scale = scan(x, &weights, &mut codes, &mut trial, max, integers, STEPS);
+    let mut codes = [0f32; E];
+    let scale = scan(x, &weights, &mut codes, max, integers, STEPS);
     // By the scale as it will be read.
     let per = inverse(stored(scale));
     (x.map(|x| nearest(x * per, rule.low, rule.high) as i32), scale)
