@@ -141,6 +141,26 @@ fn a_c_program_gets_the_bits_of_the_library() -> Result<(), gristmill::Error> {
     Ok(())
 }
 
+/// Programs ask for the library by the version of its ABI.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_shared_library_is_named_after_its_abi() {
+    if !has("cc") || !has("pkg-config") {
+        return;
+    }
+    let header = std::fs::read_to_string(prefix().join("include/gristmill.h")).expect("installed");
+    let (_, version) = header.split_once("#define GM_ABI_VERSION ").expect("the header states it");
+    let name = format!("libgristmill.so.{}", version.lines().next().expect("a line").trim());
+    let link = std::fs::read_link(prefix().join("lib/libgristmill.so")).expect("a link");
+    assert_eq!(link, Path::new(&name));
+    let program = std::fs::read(compile("cc", "examples/linear.c", true, &["-DNAMED"])).expect("compiled");
+    let wanted = [name.as_bytes(), &[0]].concat();
+    assert!(
+        program.windows(wanted.len()).any(|bytes| bytes == wanted),
+        "the program does not ask for {name}"
+    );
+}
+
 /// The program that measures calls: that both ways give the same bits, and that it prints its figures. What these are says nothing here.
 #[test]
 fn calls_of_both_languages_are_measured() {
