@@ -17,6 +17,11 @@ fn manifest() -> Value {
         .expect("the manifest is JSON")
 }
 
+/// Cases that are there at the least: with every family of formats, or with the first one alone.
+const fn at_least(all: usize, bitnet: usize) -> usize {
+    if cfg!(all(feature = "ggml", feature = "iq", feature = "import")) { all } else { bitnet }
+}
+
 /// The bytes of an array of an entry, if it has it and its container is here.
 fn array(entry: &Value, key: &str) -> Option<Vec<u8>> {
     let array = entry.get(key)?;
@@ -110,7 +115,7 @@ fn dequantize_is_bit_exact_on_every_isa() {
         }
     }
     println!("{cases} golden cases, {ran} runs");
-    assert!(cases >= 60, "only {cases} golden cases were found");
+    assert!(cases >= at_least(60, 40), "only {cases} golden cases were found");
 }
 
 #[test]
@@ -154,7 +159,7 @@ fn quantize_is_byte_exact_on_every_isa() {
             }
         }
     }
-    assert!(cases >= 40, "only {cases} golden cases were found");
+    assert!(cases >= at_least(40, 30), "only {cases} golden cases were found");
 }
 
 /// The two block formats of the requirements: codes and scales apart in the vectors, 12 bytes a block here.
@@ -292,7 +297,7 @@ fn dots_agree_with_the_exact_formula() {
         );
         cases += 1;
     }
-    assert!(cases >= 5, "only {cases} dots were found");
+    assert!(cases >= at_least(5, 2), "only {cases} dots were found");
 }
 
 /// bitnet.cpp's whole product: its activation quantization, its integer dot, its three f32 operations.

@@ -1,4 +1,5 @@
 //! Prologues through layers: the bits of a product of rows that the oracle took through the same steps, and what is refused.
+#![cfg(feature = "cli")]
 
 use crate::random::Random;
 use gristmill::oracle::{Oracle, PrologueRow, PrologueSteps};
