@@ -10,7 +10,6 @@
 use super::format::uses_outer;
 use super::operands::{LINE, PREFETCH_DISTANCE, chooses, prefetches};
 use super::runs::{self, Extent};
-use super::staged;
 use super::sums::{integer_sums, needs_sum, zero_point};
 use super::text::float;
 use crate::plan::{Dot, FormatPlan, MatmulPlan, UpperPlane, trits};
@@ -77,11 +76,8 @@ pub(crate) fn constant_word(format: &FormatPlan<'_>) -> String {
     if format.has_scales() || unit == 1.0 { String::new() } else { format!("_unit{:08x}", unit.to_bits()) }
 }
 
-/// The module of one packed variant: `tile` and `matmul`.
+/// The module of one packed variant that decodes codes for each tile of tokens: `tile` and `matmul`.
 pub fn emit(plan: &MatmulPlan<'_>) -> String {
-    if let Some(staged) = &plan.staged {
-        return staged::emit(plan, staged);
-    }
     let features: Vec<&str> = plan.features.iter().map(|f| f.name()).collect();
     let features = features.join(",");
     let pack = &plan.pack;
