@@ -169,7 +169,7 @@ pub(super) fn write(types: TermTypes, name: &str, address: &str, at: &str, value
     format!("{}.add({at}).write({value})", cast(of(types, name), address))
 }
 
-/// The f32 of the number at value `at` behind `address`, which points to words.
+/// The f32 of the number at value `at` behind `address`, which points to words; the first factor of a product.
 pub(super) fn read(types: TermTypes, name: &str, address: &str, at: &str) -> String {
     let scalar = of(types, name);
     let raw = format!("{}.add({at}).read()", cast(scalar, address));
@@ -179,6 +179,6 @@ pub(super) fn read(types: TermTypes, name: &str, address: &str, at: &str) -> Str
     };
     match factor(types, name) {
         None => value,
-        Some(factor) => format!("({value} * {})", float(factor)),
+        Some(factor) => format!("{value} * {}", float(factor)),
     }
 }
