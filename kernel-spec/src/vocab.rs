@@ -133,6 +133,8 @@ words! {
         Lookup = "lookup",
         /// As `multiply`, but codes become operands once for many tokens, and wait in a buffer that stays in the caches.
         Staged = "staged",
+        /// As `staged`, and what waits in the buffer is multiplied tile by tile by a matrix unit (AMX).
+        Tiles = "tiles",
     }
 }
 
@@ -209,6 +211,8 @@ words! {
         Avx512vnni = "avx512vnni",
         /// `vpermi2b` and friends.
         Avx512vbmi = "avx512vbmi",
+        /// Tiles of int8 and their products (AMX-TILE and AMX-INT8), where the system lets a process use them.
+        AmxInt8 = "amx-int8",
         /// Advanced SIMD.
         Neon = "neon",
         /// `sdot`, `udot`.
@@ -255,9 +259,16 @@ impl Feature {
             | Feature::Avx512dq
             | Feature::Avx512vl
             | Feature::Avx512vnni
-            | Feature::Avx512vbmi => Arch::X86,
+            | Feature::Avx512vbmi
+            | Feature::AmxInt8 => Arch::X86,
             Feature::Neon | Feature::Dotprod | Feature::I8mm => Arch::Aarch64,
         }
+    }
+
+    /// Whether `target_feature` of stable Rust takes it. What it does not is written in inline assembly, which the other features of
+    /// a variant do not change.
+    pub const fn in_target_feature(self) -> bool {
+        !matches!(self, Feature::AmxInt8)
     }
 
     /// How GCC and Clang are told that code may use it: on x86 by an option of its own, on aarch64 by a word of
@@ -275,6 +286,7 @@ impl Feature {
             Feature::Avx512vl => "-mavx512vl",
             Feature::Avx512vnni => "-mavx512vnni",
             Feature::Avx512vbmi => "-mavx512vbmi",
+            Feature::AmxInt8 => "-mamx-int8",
             Feature::Neon => "simd",
             Feature::Dotprod => "dotprod",
             Feature::I8mm => "i8mm",

@@ -1,5 +1,6 @@
 //! Devices by name, and what this processor is.
 
+mod amx;
 mod name;
 mod topology;
 
@@ -153,6 +154,7 @@ fn has(feature: Feature) -> bool {
         Feature::Avx512vl => is_x86_feature_detected!("avx512vl"),
         Feature::Avx512vnni => is_x86_feature_detected!("avx512vnni"),
         Feature::Avx512vbmi => is_x86_feature_detected!("avx512vbmi"),
+        Feature::AmxInt8 => amx::int8(),
         Feature::Neon | Feature::Dotprod | Feature::I8mm => false,
     }
 }
@@ -173,7 +175,8 @@ fn has(feature: Feature) -> bool {
         | Feature::Avx512dq
         | Feature::Avx512vl
         | Feature::Avx512vnni
-        | Feature::Avx512vbmi => false,
+        | Feature::Avx512vbmi
+        | Feature::AmxInt8 => false,
     }
 }
 

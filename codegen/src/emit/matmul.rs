@@ -12,7 +12,7 @@ use super::operands::{LINE, PREFETCH_DISTANCE, chooses, prefetches};
 use super::runs::{self, Extent};
 use super::sums::{integer_sums, needs_sum, zero_point};
 use super::text::float;
-use crate::plan::{Dot, FormatPlan, MatmulPlan, UpperPlane, trits};
+use crate::plan::{Dot, FormatPlan, MatmulPlan, UpperPlane, enabled, trits};
 use std::fmt::Write;
 
 /// Name of the loop a plan needs, without the ISA: all that its text depends on. Formats that differ only
@@ -42,6 +42,9 @@ pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
     }
     if plan.staged.is_some() {
         name.push_str("_staged");
+    }
+    if let Some(tiles) = plan.tiles {
+        let _ = write!(name, "_{}", tiles.operands.word());
     }
     name
 }
@@ -78,8 +81,7 @@ pub(crate) fn constant_word(format: &FormatPlan<'_>) -> String {
 
 /// The module of one packed variant that decodes codes for each tile of tokens: `tile` and `matmul`.
 pub fn emit(plan: &MatmulPlan<'_>) -> String {
-    let features: Vec<&str> = plan.features.iter().map(|f| f.name()).collect();
-    let features = features.join(",");
+    let features = enabled(&plan.features);
     let pack = &plan.pack;
     let vectors = plan.vectors;
     let (parameter, argument) =
@@ -139,7 +141,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
         },
         addresses = addresses(plan),
         next = next(plan),
-        epilogue = epilogue(plan.format, "V", "y[t][i]"),
+        epilogue = epilogue(plan.format, "V", "T", "y[t][i]"),
     );
     for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
         let span = if rows == 1 { "LANES".to_string() } else { format!("{rows} * LANES") };
@@ -324,8 +326,8 @@ pub(super) fn whole_sums(plan: &MatmulPlan<'_>) -> String {
 }
 
 /// Activation scale, outer scale, bias, store: the order of the scalar reference. `vectors` is how many
-/// vectors of rows there are, and `y` the f32 sums of vector `i` and token `t`.
-pub(super) fn epilogue(format: &FormatPlan<'_>, vectors: &str, y: &str) -> String {
+/// vectors of rows there are, `tokens` how many tokens, and `y` the f32 sums of vector `i` and token `t`.
+pub(super) fn epilogue(format: &FormatPlan<'_>, vectors: &str, tokens: &str, y: &str) -> String {
     let value = &format.format.value;
     let mut steps = String::new();
     if format.activations.block.is_none() {
@@ -352,7 +354,7 @@ pub(super) fn epilogue(format: &FormatPlan<'_>, vectors: &str, y: &str) -> Strin
                  lanes.as_mut_ptr().copy_from_nonoverlapping(a.bias.add(row), a.row_end - row);
                  Some(simd::load_f32(lanes.as_ptr()))
              }};
-             for t in 0..T {{
+             for t in 0..{tokens} {{
                  let y = {y};
                  {steps}
                  let y = match bias {{ Some(bias) => simd::add_f32(y, bias), None => y }};
