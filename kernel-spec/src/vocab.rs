@@ -402,6 +402,11 @@ impl FeatureSet {
         FeatureSet(self.0 | 1 << feature as u8)
     }
 
+    /// This set with `feature` taken out.
+    pub const fn without(self, feature: Feature) -> FeatureSet {
+        FeatureSet(self.0 & !(1 << feature as u8))
+    }
+
     /// Whether `feature` is a member.
     pub const fn has(self, feature: Feature) -> bool {
         self.0 & 1 << feature as u8 != 0

@@ -71,7 +71,7 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
         step = staged.step,
         steps = staged.steps,
         trits = trit_tables(plan),
-        stage = stage(&decoding, &features),
+        stage = stage(&decoding, &features, |operand| operand),
         tile = tile(&multiplying, &features),
         panel = panel(
             plan,
@@ -87,8 +87,8 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
     )
 }
 
-/// The function that decodes a part.
-pub(super) fn stage(plan: &MatmulPlan<'_>, features: &str) -> String {
+/// The function that decodes a part. `stored`: what is written of a vector of operands.
+pub(super) fn stage(plan: &MatmulPlan<'_>, features: &str, stored: impl Fn(String) -> String) -> String {
     let fields: String = in_order(plan)
         .into_iter()
         .map(|field| {
@@ -98,8 +98,9 @@ pub(super) fn stage(plan: &MatmulPlan<'_>, features: &str) -> String {
             };
             format!(
                 "{}
-                 for i in 0..V {{ to.add({to}).cast::<simd::I>().write(w{field}[i]); }}\n",
-                decode(plan, field)
+                 for i in 0..V {{ to.add({to}).cast::<simd::I>().write({}); }}\n",
+                decode(plan, field),
+                stored(format!("w{field}[i]"))
             )
         })
         .collect();

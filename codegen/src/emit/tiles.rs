@@ -26,7 +26,10 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
     };
     let stage = match &plan.format.superblock {
         Some(_) => stage(plan, tiles, &features),
-        None => staged::stage(plan, &features),
+        None => staged::stage(plan, &features, |operand| match tiles.operands {
+            TileOperands::Values if plan.format.min() != 0 => format!("amx::values({operand}, a.min)"),
+            _ => operand,
+        }),
     };
     format!(
         "use gristmill_runtime::abi::MatmulArgs;
@@ -46,6 +49,8 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
          const TILE_K: usize = {tile_k};
          /// Tokens whose sums wait at once.
          const TOKENS: usize = {TOKENS};
+         /// Sums of all tiles of a step.
+         const SUMS: usize = 4 * amx::TOKENS * LANES;
          {runs}
          {trits}
          /// At an address that vectors and tiles want.
@@ -57,7 +62,7 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
              /// Operands, four k of all rows of a panel side by side.
              operands: Aligned<[u8; {bytes} * ROWS]>,
              /// Sums of tiles, those that are scaled and the next ones.
-             of_tiles: Aligned<[[i32; 4 * amx::TOKENS * LANES]; 2]>,
+             of_tiles: Aligned<[[i32; SUMS]; 2]>,
              /// The sums of a token in the order of its rows.
              sums: Aligned<[u32; TOKENS * ROWS]>,
          }}
@@ -108,8 +113,7 @@ fn stage(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
             k => format!("{k} * ROWS + i * LANES * 4"),
         };
         let write = match tiles.operands {
-            TileOperands::Unsigned => format!("to.add({to}).cast::<simd::I>().write(w{field}[i]);"),
-            TileOperands::Signed => {
+            TileOperands::Differences | TileOperands::Values | TileOperands::Scaled => {
                 format!("to.add({to}).cast::<simd::I>().write(amx::times(w{field}[i], factors[i], {min}));")
             }
             TileOperands::Digits => format!(
@@ -126,7 +130,7 @@ fn stage(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
             "/// Bytes from the low bytes of operands to the high ones.
              const HIGH: usize = STEPS * STEP_K * ROWS;\n"
         }
-        TileOperands::Unsigned | TileOperands::Signed => "",
+        TileOperands::Differences | TileOperands::Values | TileOperands::Scaled => "",
     };
     format!(
         "{high}
@@ -188,8 +192,8 @@ fn products(tiles: &Tiles, from: &str, k: &str, count: &str, sums: &str) -> Stri
          }}"
     );
     match tiles.operands {
-        TileOperands::Unsigned => format!("amx::unsigned::<V, X>({operands}, {sums});"),
-        TileOperands::Signed => format!("amx::signed::<V, X>({operands}, {sums});"),
+        TileOperands::Differences => format!("amx::unsigned::<V, X>({operands}, {sums});"),
+        TileOperands::Values | TileOperands::Scaled => format!("amx::signed::<V, X>({operands}, {sums});"),
         TileOperands::Digits => format!("amx::digits::<V>({operands}, HIGH, {sums});"),
     }
 }
@@ -197,7 +201,7 @@ fn products(tiles: &Tiles, from: &str, k: &str, count: &str, sums: &str) -> Stri
 /// The function that multiplies a part with some tokens.
 fn tile(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
     let (body, sums) = match (plan.format.unit, &plan.format.superblock) {
-        (0, _) => (whole_row(tiles), whole_sum(plan)),
+        (0, _) => (whole_row(tiles), whole_sum(plan, tiles)),
         (_, Some(superblock)) => (by_superblock(plan, tiles, superblock), F32_SUM.to_string()),
         (_, None) => (by_unit(plan, tiles), F32_SUM.to_string()),
     };
@@ -234,10 +238,15 @@ const F32_SUM: &str = "simd::load_f32(waiting.add(t * ROWS + i * LANES).cast())"
 /// The integer sum of token `t` and vector `i` in `sums`.
 const OF_TILES: &str = "simd::load(sums.add((t * V + i) * LANES).cast())";
 
+/// Whether integer sums lack the zero-point correction.
+fn uncorrected(plan: &MatmulPlan<'_>, tiles: &Tiles) -> bool {
+    tiles.operands == TileOperands::Differences && needs_sum(plan)
+}
+
 /// The f32 of the integer sum of a whole row.
-fn whole_sum(plan: &MatmulPlan<'_>) -> String {
+fn whole_sum(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
     let sum = "simd::load(waiting.add(t * ROWS + i * LANES).cast())";
-    if needs_sum(plan) {
+    if uncorrected(plan, tiles) {
         format!(
             "{{
                  let x_sum = *a.x_sums.add(token + t);
@@ -256,11 +265,11 @@ fn whole_row(tiles: &Tiles) -> String {
         "let k = (part.last - part.first) * STEP_K;
          // The last tile of a row may be a shorter one.
          let (whole, rest) = (k / TILE_K, k % TILE_K);
-         let (sums, shorter) = (of_tiles, of_tiles.add(4 * amx::TOKENS * LANES));
+         let (sums, shorter) = (of_tiles, of_tiles.add(SUMS));
          if whole > 0 {{
              {all}
          }} else {{
-             sums.write_bytes(0, 4 * amx::TOKENS * LANES);
+             sums.write_bytes(0, SUMS);
          }}
          if rest > 0 {{
              amx::configure(count, rest, false);
@@ -286,12 +295,12 @@ fn in_turn(tiles: &Tiles, step: &str, body: &str) -> String {
     format!(
         "for ahead in part.first..=part.last {{
              if ahead < part.last {{
-                 let sums = of_tiles.add((ahead - part.first) % 2 * 4 * amx::TOKENS * LANES);
+                 let sums = of_tiles.add((ahead - part.first) % 2 * SUMS);
                  {products}
              }}
              if ahead == part.first {{ continue; }}
              let {step} = ahead - 1;
-             let sums = of_tiles.add(({step} - part.first) % 2 * 4 * amx::TOKENS * LANES);
+             let sums = of_tiles.add(({step} - part.first) % 2 * SUMS);
              {body}
          }}\n",
         products = products(tiles, "(ahead - part.first) * STEP_K", "TILE_K", "STEP_K / TILE_K", "sums"),
@@ -359,7 +368,7 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
             let high = OF_TILES.replace("(t * V", "((amx::TOKENS + t) * V");
             format!("amx::joined({OF_TILES}, {high})")
         }
-        TileOperands::Unsigned | TileOperands::Signed => OF_TILES.to_string(),
+        TileOperands::Differences | TileOperands::Values | TileOperands::Scaled => OF_TILES.to_string(),
     };
     let body = format!(
         "{of_block}
@@ -397,7 +406,7 @@ fn by_unit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
         }
     }
     let mut of_token = String::new();
-    if needs_sum(plan) || format.offset {
+    if uncorrected(plan, tiles) || format.offset {
         of_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");
     }
     let has_x = format.activations.block.is_some();
@@ -410,7 +419,7 @@ fn by_unit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
     let term = |name: &str| {
         if has_x { format!("simd::mul_f32({name}[i], x_scale)") } else { format!("{name}[i]") }
     };
-    let sum = match needs_sum(plan) {
+    let sum = match uncorrected(plan, tiles) {
         true => format!("simd::to_f32(simd::add({OF_TILES}, {}))", zero_point(plan)),
         false => format!("simd::to_f32({OF_TILES})"),
     };

@@ -2,8 +2,9 @@
 
 use super::{FormatPlan, PackPlan, SuperBlock, lcm};
 
-/// Elements of k that the buffer holds of each row, unless a super-block has more.
-const BUFFER_K: u32 = 512;
+/// Bytes of operands that the buffer holds of each row, unless a super-block has more: with 32 rows a third of a first cache of 48 KiB, so
+/// that activations and sums have the rest.
+const BUFFER: u32 = 512;
 
 /// Most k of a tile.
 const TILE_K: u32 = 64;
@@ -11,10 +12,12 @@ const TILE_K: u32 = 64;
 /// What the unit multiplies with activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TileOperands {
-    /// Operands as other strategies have them: values less the smallest one, unsigned bytes.
-    Unsigned,
+    /// Operands as other strategies have them: values less the smallest one, unsigned bytes. Sums lack a zero-point correction.
+    Differences,
+    /// Values, signed bytes.
+    Values,
     /// Values times the integer of their run, signed bytes: the unit sums up over a super-block.
-    Signed,
+    Scaled,
     /// The same in sixteen bits, as low bytes and high bytes.
     Digits,
 }
@@ -23,7 +26,7 @@ impl TileOperands {
     /// Bytes of an operand.
     pub fn bytes(self) -> u32 {
         match self {
-            TileOperands::Unsigned | TileOperands::Signed => 1,
+            TileOperands::Differences | TileOperands::Values | TileOperands::Scaled => 1,
             TileOperands::Digits => 2,
         }
     }
@@ -31,8 +34,9 @@ impl TileOperands {
     /// A word for the name of a loop.
     pub fn word(self) -> &'static str {
         match self {
-            TileOperands::Unsigned => "tiles",
-            TileOperands::Signed => "scaled_tiles",
+            TileOperands::Differences => "difference_tiles",
+            TileOperands::Values => "tiles",
+            TileOperands::Scaled => "scaled_tiles",
             TileOperands::Digits => "digit_tiles",
         }
     }
@@ -57,32 +61,34 @@ impl Tiles {
     /// Most tokens that are computed at once.
     pub const TOKENS: u32 = 32;
 
-    /// The tiles for `pack`; none where runs end within a tile of codes, or where there would be more than three operations on sums
-    /// for each multiply of the unit.
+    /// The tiles for `pack`; none where runs end within a tile of codes, or where sums have to be scaled every few k: vectors take as long
+    /// for that as for the products (`q4_0`, on the first processors that have the unit).
     pub(super) fn new(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> Option<Tiles> {
         if plan.unit == 0 {
             // Whole tiles, but at the end of a row.
             let whole = lcm(pack.tile.k.into(), TILE_K.into()) as u32;
-            let steps = (BUFFER_K / whole).max(1) * whole / pack.tile.k;
-            return Some(Tiles { operands: TileOperands::Unsigned, step: pack.tile.k, steps, k: TILE_K });
+            let steps = (BUFFER / whole).max(1) * whole / pack.tile.k;
+            return Some(Tiles { operands: plain(plan), step: pack.tile.k, steps, k: TILE_K });
         }
         if !plan.unit.is_multiple_of(pack.tile.k) {
             return None;
         }
         let (operands, step) = match &plan.superblock {
             Some(superblock) => (scaled(plan, superblock)?, plan.unit * superblock.runs),
-            None if pack.shifted.is_none() => (TileOperands::Unsigned, plan.unit),
+            None if pack.shifted.is_none() && plan.unit >= TILE_K => (plain(plan), plan.unit),
             None => return None,
         };
         let k = (1..=TILE_K / 4).rev().map(|fours| 4 * fours).find(|&k| step.is_multiple_of(k))?;
-        (step <= 2 * BUFFER_K).then_some(Tiles { operands, step, steps: (BUFFER_K / step).max(1), k })
+        let bytes = step * operands.bytes();
+        (bytes <= 4 * BUFFER).then_some(Tiles { operands, step, steps: (BUFFER / bytes).max(1), k })
     }
 
     /// What is multiplied, in words.
     pub(super) fn describe(&self) -> String {
         let operands = match self.operands {
-            TileOperands::Unsigned => "u8 x i8",
-            TileOperands::Signed => "values times integers of runs, i8 x i8",
+            TileOperands::Differences => "u8 x i8",
+            TileOperands::Values => "values, i8 x i8",
+            TileOperands::Scaled => "values times integers of runs, i8 x i8",
             TileOperands::Digits => "values times integers of runs in two bytes, u8 x i8 and i8 x i8",
         };
         format!("{operands} products of tiles of 16 rows x 16 tokens x {} k into i32", self.k)
@@ -94,6 +100,12 @@ impl Tiles {
     }
 }
 
+/// The form of values as they are.
+fn plain(plan: &FormatPlan<'_>) -> TileOperands {
+    let fits = i8::try_from(plan.min()).is_ok() && i8::try_from(plan.max()).is_ok();
+    if fits { TileOperands::Values } else { TileOperands::Differences }
+}
+
 /// The form of values times integers of runs.
 fn scaled(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> Option<TileOperands> {
     let (low, high) = (i64::from(plan.min()), i64::from(plan.max()));
@@ -101,7 +113,7 @@ fn scaled(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> Option<TileOperands
     let products = [low, high].map(|value| [value * i64::from(least), value * i64::from(most)]);
     let within = |least: i64, most: i64| products.as_flattened().iter().all(|p| (least..=most).contains(p));
     if within(i8::MIN.into(), i8::MAX.into()) {
-        Some(TileOperands::Signed)
+        Some(TileOperands::Scaled)
     } else {
         within(i16::MIN.into(), i16::MAX.into()).then_some(TileOperands::Digits)
     }

@@ -10,8 +10,8 @@
 use super::avx512::I;
 use std::arch::asm;
 use std::arch::x86_64::{
-    _mm512_add_epi16, _mm512_add_epi32, _mm512_and_si512, _mm512_mullo_epi16, _mm512_or_si512,
-    _mm512_set1_epi16, _mm512_set1_epi32, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16,
+    _mm512_add_epi8, _mm512_add_epi16, _mm512_add_epi32, _mm512_and_si512, _mm512_mullo_epi16, _mm512_or_si512,
+    _mm512_set1_epi8, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16,
 };
 
 /// Tokens of a tile of activations, at most.
@@ -280,11 +280,63 @@ pub unsafe fn digits<const V: usize>(operands: Operands, high: usize, sums: *mut
     }
 }
 
+/// `iterations` times four products of whole tiles that hold `a` and `b`, without touching memory in between: what the unit can do at
+/// most. Returns the wrapping sum of the four sums of one row and token.
+///
+/// # Safety
+///
+/// The processor has AMX-INT8 and the system lets this process use it; `iterations` is not 0.
+pub(crate) unsafe fn peak(a: u8, b: i8, iterations: u32) -> i32 {
+    #[repr(align(64))]
+    struct Tile<T>([T; 1024]);
+    let (a, b) = (Tile([a; 1024]), Tile([b; 1024]));
+    let mut sums = [[0i32; 16 * LANES]; 4];
+    // SAFETY: the caller answers for the instructions; the tiles and the sums are 1024 bytes each.
+    unsafe {
+        configure(2 * TOKENS, 64, false);
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "tileloadd tmm4, [{a} + {stride}*1]",
+            "tileloadd tmm6, [{b} + {stride}*1]",
+            "2:",
+            "tdpbusd tmm0, tmm4, tmm6",
+            "tdpbusd tmm1, tmm4, tmm6",
+            "tdpbusd tmm2, tmm4, tmm6",
+            "tdpbusd tmm3, tmm4, tmm6",
+            "dec {iterations:e}",
+            "jnz 2b",
+            "tilestored [{sums} + {stride}*1], tmm0",
+            "tilestored [{sums} + {stride}*1 + 1024], tmm1",
+            "tilestored [{sums} + {stride}*1 + 2048], tmm2",
+            "tilestored [{sums} + {stride}*1 + 3072], tmm3",
+            a = in(reg) a.0.as_ptr(),
+            b = in(reg) b.0.as_ptr(),
+            stride = in(reg) 64usize,
+            iterations = inout(reg) iterations => _,
+            sums = in(reg) sums.as_mut_ptr(),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _, out("tmm6") _,
+            options(nostack)
+        );
+        release();
+    }
+    sums.iter().fold(0, |sum, tile| sum.wrapping_add(tile[0]))
+}
+
 /// The sums of [`digits`]: those of low bytes, and 256 times those of high bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub fn joined(low: I, high: I) -> I {
     _mm512_add_epi32(low, _mm512_slli_epi32::<8>(high))
+}
+
+/// Operands, which are values less `min`, as signed bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn values(operands: I, min: i32) -> I {
+    _mm512_add_epi8(operands, _mm512_set1_epi8(min as i8))
 }
 
 /// An integer of each row, for [`times`]: in both halves of its lane.
