@@ -514,7 +514,7 @@ fn tiles_hold_values_times_the_integers_of_their_runs() {
     use TileOperands::{Digits, Scaled, Values};
     assert_eq!(tiles("i2_s", "tiles"), Some((Values, 512, 64)));
     // Twenty k to a tile of codes: five whole tiles of the unit are sixteen of those.
-    assert_eq!(tiles("i2_s", "dense_tiles"), Some((Values, 320, 64)));
+    assert_eq!(tiles("i2_s", "dense_tiles"), Some((Values, 640, 64)));
     assert_eq!(tiles("tq2_0", "tiles"), Some((Values, 512, 64)));
     // 3 * 15, 4 * 32 (one more than a signed byte holds), 15 * 63, 32 * 128.
     assert_eq!(tiles("q2_k", "tiles"), Some((Scaled, 512, 64)));

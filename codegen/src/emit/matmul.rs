@@ -8,7 +8,7 @@
 //! without link-time optimization, passes every vector through memory.
 
 use super::format::uses_outer;
-use super::operands::{LINE, PREFETCH_DISTANCE, chooses, prefetches};
+use super::operands::{LINE, chooses, prefetch_distance, prefetches};
 use super::runs::{self, Extent};
 use super::sums::{integer_sums, needs_sum, zero_point};
 use super::text::float;
@@ -160,10 +160,15 @@ pub(super) fn prefetch_constants(plan: &MatmulPlan<'_>) -> String {
     if !prefetches(plan) {
         return String::new();
     }
+    let distance = match prefetch_distance(plan) {
+        _ if chooses(plan) => String::new(),
+        bytes => format!(
+            "/// The prefetch distance in bytes: weights are read once and perhaps from memory.
+             const PREFETCH_DISTANCE: usize = {bytes};\n"
+        ),
+    };
     format!(
-        "/// The prefetch distance in bytes: weights are read once and perhaps from memory.
-         const PREFETCH_DISTANCE: usize = {PREFETCH_DISTANCE};
-         /// Rows to a cache line of codes.
+        "{distance}/// Rows to a cache line of codes.
          const LINE: usize = {LINE};\n"
     )
 }
@@ -210,15 +215,23 @@ pub(super) fn addresses(plan: &MatmulPlan<'_>) -> String {
 }
 
 /// The distance from the end of a row to what is read next, where weights are prefetched.
-pub(super) fn next(plan: &MatmulPlan<'_>) -> &'static str {
-    if prefetches(plan) {
+pub(super) fn next(plan: &MatmulPlan<'_>) -> String {
+    if !prefetches(plan) {
+        return String::new();
+    }
+    let distance = if chooses(plan) {
+        "// The prefetch distance: weights are read once and perhaps from memory.
+         let distance = a.prefetch as usize;"
+    } else {
+        ""
+    };
+    format!(
         "// From the end of these rows' panels to the rows that come next.
          let after = row + V * LANES;
          let next = (after / ROWS * a.stride + after % ROWS * 4)
-             .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);"
-    } else {
-        ""
-    }
+             .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
+         {distance}"
+    )
 }
 
 /// The head of a loop over shares of tokens `first..last`, which are tiles of `tokens` but for the last one.

@@ -65,9 +65,9 @@ impl Tiles {
     /// for that as for the products (`q4_0`, on the first processors that have the unit).
     pub(super) fn new(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> Option<Tiles> {
         if plan.unit == 0 {
-            // Whole tiles, but at the end of a row.
+            // Whole tiles, but at the end of a row; about as many as fit.
             let whole = lcm(pack.tile.k.into(), TILE_K.into()) as u32;
-            let steps = (BUFFER / whole).max(1) * whole / pack.tile.k;
+            let steps = ((BUFFER + whole / 2) / whole).max(1) * whole / pack.tile.k;
             return Some(Tiles { operands: plain(plan), step: pack.tile.k, steps, k: TILE_K });
         }
         if !plan.unit.is_multiple_of(pack.tile.k) {

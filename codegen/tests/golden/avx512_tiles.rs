@@ -15,6 +15,8 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
     const TILE_K: usize = 64;
     /// Tokens whose sums wait at once.
     const TOKENS: usize = 192;
+    /// Sums of all tiles of a step.
+    const SUMS: usize = 4 * amx::TOKENS * LANES;
     /// At an address that vectors and tiles want.
     #[repr(align(64))]
     struct Aligned<T>(T);
@@ -23,7 +25,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
         /// Operands, four k of all rows of a panel side by side.
         operands: Aligned<[u8; 512 * ROWS]>,
         /// Sums of tiles, those that are scaled and the next ones.
-        of_tiles: Aligned<[[i32; 4 * amx::TOKENS * LANES]; 2]>,
+        of_tiles: Aligned<[[i32; SUMS]; 2]>,
         /// The sums of a token in the order of its rows.
         sums: Aligned<[u32; TOKENS * ROWS]>,
     }
@@ -44,7 +46,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
         /// Bytes of a tile of codes.
         const TILE_OF_CODES: usize = 128;
         /// The prefetch distance in bytes: weights are read once and perhaps from memory.
-        const PREFETCH_DISTANCE: usize = 4096;
+        const PREFETCH_DISTANCE: usize = 2048;
         /// Rows to a cache line of codes.
         const LINE: usize = 16;
         // SAFETY: of the whole function: the caller answers for the codes and the buffer.
@@ -145,7 +147,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
             let k = (part.last - part.first) * STEP_K;
             // The last tile of a row may be a shorter one.
             let (whole, rest) = (k / TILE_K, k % TILE_K);
-            let (sums, shorter) = (of_tiles, of_tiles.add(4 * amx::TOKENS * LANES));
+            let (sums, shorter) = (of_tiles, of_tiles.add(SUMS));
             if whole > 0 {
                 amx::signed::<
                     V,
@@ -162,7 +164,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
                     sums,
                 );
             } else {
-                sums.write_bytes(0, 4 * amx::TOKENS * LANES);
+                sums.write_bytes(0, SUMS);
             }
             if rest > 0 {
                 amx::configure(count, rest, false);

@@ -15,6 +15,8 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
     const TILE_K: usize = 64;
     /// Tokens whose sums wait at once.
     const TOKENS: usize = 192;
+    /// Sums of all tiles of a step.
+    const SUMS: usize = 4 * amx::TOKENS * LANES;
     /// Runs of a super-block.
     const RUNS: usize = 8;
     /// Words that its terms take in a panel.
@@ -29,7 +31,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
         /// Operands, four k of all rows of a panel side by side.
         operands: Aligned<[u8; 512 * ROWS]>,
         /// Sums of tiles, those that are scaled and the next ones.
-        of_tiles: Aligned<[[i32; 4 * amx::TOKENS * LANES]; 2]>,
+        of_tiles: Aligned<[[i32; SUMS]; 2]>,
         /// The sums of a token in the order of its rows.
         sums: Aligned<[u32; TOKENS * ROWS]>,
     }
@@ -54,7 +56,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
         /// Tiles of codes of a run.
         const TILES: usize = STEP_K / RUNS / CODES_K;
         /// The prefetch distance in bytes: weights are read once and perhaps from memory.
-        const PREFETCH_DISTANCE: usize = 4096;
+        const PREFETCH_DISTANCE: usize = 2048;
         /// Rows to a cache line of codes.
         const LINE: usize = 16;
         // SAFETY: of the whole function: the caller answers for the codes, the integers and the buffer.
@@ -175,8 +177,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
             }
             for ahead in part.first..=part.last {
                 if ahead < part.last {
-                    let sums = of_tiles
-                        .add((ahead - part.first) % 2 * 4 * amx::TOKENS * LANES);
+                    let sums = of_tiles.add((ahead - part.first) % 2 * SUMS);
                     amx::digits::<
                         V,
                     >(
@@ -196,8 +197,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
                     continue;
                 }
                 let block = ahead - 1;
-                let sums = of_tiles
-                    .add((block - part.first) % 2 * 4 * amx::TOKENS * LANES);
+                let sums = of_tiles.add((block - part.first) % 2 * SUMS);
                 let mut scale = [simd::splat_f32(0.0); V];
                 for i in 0..V {
                     scale[i] = simd::load_f16(scales[i].add(block * WORDS * 2));

@@ -985,7 +985,7 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0xd2cd88c766f57502),
+            id: KernelId(0xfbc20e8e5fa292aa),
             name: "matmul.planes.avx2",
             op: Op::Matmul,
             format: 0,

@@ -124,8 +124,8 @@ macro_rules! cpu_structs {
                 /// Bytes of activations that all rows go through before the next tokens do, so that they stay in the second
                 /// cache while weights pass by. Changes no result; kernels of single tokens need not heed it.
                 x_share: usize,
-                /// 1 if kernels of single tokens are to prefetch weights, 0 if they leave it to the hardware's prefetchers. Changes
-                /// no result; kernels of several tokens need not heed it.
+                /// Bytes between the weights that kernels of single tokens read and those that they prefetch; 0 if they leave it to the
+                /// hardware's prefetchers. Changes no result; kernels of several tokens need not heed it.
                 prefetch: u32,
                 /// Activation scales, `[token][blocks]`.
                 x_scales: *const f32,

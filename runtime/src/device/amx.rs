@@ -5,18 +5,18 @@
 //! Architectures Software Developer's Manual, volume 1, chapter 18.)
 
 /// Whether tiles of int8 can be multiplied here.
-#[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+#[cfg(all(target_os = "linux", not(miri)))]
 pub(super) fn int8() -> bool {
     has_instructions() && permitted()
 }
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
+#[cfg(not(all(target_os = "linux", not(miri))))]
 pub(super) fn int8() -> bool {
     false
 }
 
 /// Leaf 7 names AMX-TILE and AMX-INT8, leaf 0x1d the first palette with tiles of sixteen rows of 64 bytes.
-#[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+#[cfg(all(target_os = "linux", not(miri)))]
 fn has_instructions() -> bool {
     use std::arch::x86_64::__cpuid_count;
     #[allow(unused_unsafe, reason = "the intrinsic is safe in newer compilers only")]
@@ -35,7 +35,7 @@ fn has_instructions() -> bool {
 }
 
 /// Asks Linux for the registers of tiles. Kernels before 5.16, and sandboxes that forbid the call, say no.
-#[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+#[cfg(all(target_os = "linux", not(miri)))]
 fn permitted() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_int = 0x1023;
     const TILE_DATA: libc::c_ulong = 18;

@@ -10,8 +10,9 @@
 use super::avx512::I;
 use std::arch::asm;
 use std::arch::x86_64::{
-    _mm512_add_epi8, _mm512_add_epi16, _mm512_add_epi32, _mm512_and_si512, _mm512_mullo_epi16, _mm512_or_si512,
-    _mm512_set1_epi8, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16,
+    _mm512_add_epi8, _mm512_add_epi16, _mm512_add_epi32, _mm512_and_si512, _mm512_mullo_epi16,
+    _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_slli_epi16,
+    _mm512_slli_epi32, _mm512_srli_epi16,
 };
 
 /// Tokens of a tile of activations, at most.
