@@ -57,6 +57,7 @@ const Settings& settings() {
                 each([&](Properties& p) { p.major = cc / 10, p.minor = cc % 10; });
             } else if (name == "memory") each([&](Properties& p) { p.memory = size_t(number); });
             else if (name == "multiprocessors") each([&](Properties& p) { p.multiprocessors = int(number); });
+            else if (name == "registers") each([&](Properties& p) { p.registers = int(number); });
             else if (name == "clock") each([&](Properties& p) { p.clock = int(number); });
             else if (name == "lost_after") each([&](Properties& p) { p.lost_after = long(number); });
             else if (device >= 0) {
@@ -351,17 +352,18 @@ GM_API cuDeviceGetAttribute(int* value, int attribute, int device) {
         case 36: *value = 1000000; break;           // memory clock, kHz
         case 37: *value = 256; break;               // memory bus, bits
         case 38: *value = 4 << 20; break;           // L2
-        case 39: *value = 2048; break;              // threads of a multiprocessor
+        case 39: *value = properties.threads_held(); break;  // threads of a multiprocessor
         case 40: *value = 2; break;                 // copy engines
         case 41: *value = 1; break;                 // unified addressing
         case 75: *value = properties.major; break;  // compute capability
         case 76: *value = properties.minor; break;
         case 78: *value = 1; break;                 // stream priorities
-        case 81: *value = int(properties.shared_by_choice()) + 1024; break;  // shared memory of a multiprocessor
+        case 81: *value = int(properties.shared_by_choice() + properties.shared_reserved()); break;  // shared memory of a multiprocessor
         case 82: *value = 65536; break;             // registers of a multiprocessor
         case 95: *value = 1; break;                 // cooperative launch
         case 97: *value = int(properties.shared_by_choice()); break;         // shared memory of a block, by choice
-        case 106: *value = 16; break;               // blocks of a multiprocessor
+        case 106: *value = properties.blocks_held(); break;  // blocks of a multiprocessor
+        case 111: *value = int(properties.shared_reserved()); break;         // shared memory that a block reserves
         case 115: *value = settings().pools; break; // memory pools
         default: *value = 0; break;
     }

@@ -76,8 +76,17 @@ struct Properties {
     int multiprocessors = 4;    // multiprocessors=N
     int clock = 1500000;        // clock=KHZ
     long lost_after = -1;       // lost_after=N: calls that it answers before it is lost
+    int registers = 32;         // registers=N: of a thread of every kernel
+    // What a multiprocessor has, by compute capability.
+    bool large() const { return major == 8 ? minor == 0 : major == 9 || major == 10; }
+    int threads_held() const { return major == 7 ? 1024 : large() ? 2048 : 1536; }
+    int blocks_held() const { return large() ? 32 : major == 7 || (major == 8 && minor < 9) ? 16 : 24; }
     // Bytes of shared memory of a block, for those who ask for more than 48 KiB.
-    uint32_t shared_by_choice() const { return major == 9 ? 227 * 1024 : 99 * 1024; }
+    uint32_t shared_by_choice() const {
+        return 1024 * (major == 7 ? 64 : major == 9 || major == 10 || major == 11 ? 227 : major == 8 && (minor == 0 || minor == 7) ? 163 : 99);
+    }
+    // What each block takes of it for the driver.
+    uint32_t shared_reserved() const { return major == 7 ? 0 : 1024; }
 };
 
 const int MOST_DEVICES = 16;
