@@ -10,6 +10,8 @@ mod engine;
 #[path = "../../examples/engine_stream.rs"]
 mod engine_stream;
 mod graphs;
+#[cfg(all(feature = "cuda", feature = "cli"))]
+mod guarded;
 mod handles;
 #[cfg(all(feature = "cuda", feature = "cli"))]
 mod hazards;

@@ -69,7 +69,10 @@ pub fn count() -> Result<u32, NoGpu> {
 }
 
 /// Cycles of all multiprocessors of `cuda:index` in a second, at the highest clock: what devices of one kind differ by.
-pub(crate) fn cycles(index: u32) -> Result<f64, NoGpu> {
+///
+/// # Errors
+/// Why it can't be used.
+pub fn cycles(index: u32) -> Result<f64, NoGpu> {
     let multiprocessors = detect(index)?.multiprocessors;
     let ordinal = i32::try_from(index).unwrap_or(i32::MAX);
     let device = result::device::get(ordinal).map_err(|error| failed("cuDeviceGet", error))?;

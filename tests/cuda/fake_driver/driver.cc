@@ -104,7 +104,19 @@ Driver& driver() {
 
 int Device::index() const { return int(this - driver().devices); }
 
+// As cuda.h says of them: no call of the context succeeds any more.
+static bool is_sticky(int error) {
+    for (int sticky : {214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 722, 723})
+        if (error == sticky) return true;
+    return false;
+}
+
 int Device::called() {
+    if (calls_until_failed >= 0 && calls_until_failed-- == 0) {
+        failed = true;
+        if (!sticky && !is_sticky(fails_with)) return fails_with;
+        if (!sticky) sticky = fails_with;
+    }
     if (calls_until_lost >= 0 && calls_until_lost-- == 0) {
         lost = true;
         if (!sticky) sticky = settings().lost_error;
@@ -278,6 +290,32 @@ extern "C" __attribute__((visibility("default"))) bool gm_fake_is_lost(int devic
     return driver().devices[device].lost;
 }
 
+// Call number `calls` of a device from now on fails with this error, once; where a context does not survive the error, so do all calls of
+// the context, and a new one is whole. Below 0: none.
+extern "C" __attribute__((visibility("default"))) void gm_fake_fail(int device, int calls, int error) {
+    GM_LOCK;
+    Device& which = driver().devices[device];
+    which.calls_until_failed = calls;
+    which.fails_with = error;
+    which.failed = false;
+}
+// Whether it has come to that call.
+extern "C" __attribute__((visibility("default"))) bool gm_fake_has_failed(int device) {
+    GM_LOCK;
+    return driver().devices[device].failed;
+}
+// Inverts all bits of the largest allocation of a device, as failing memory would; its bytes.
+extern "C" __attribute__((visibility("default"))) uint64_t gm_fake_corrupt(int device) {
+    GM_LOCK;
+    std::pair<const uint64_t, Memory>* largest = nullptr;
+    for (auto& each : driver().memory)
+        if (each.second.device == driver().devices + device && (!largest || each.second.bytes > largest->second.bytes)) largest = &each;
+    if (!largest) return 0;
+    uint8_t* bytes = reinterpret_cast<uint8_t*>(largest->first);
+    for (size_t i = 0; i < largest->second.bytes; i++) bytes[i] = uint8_t(~bytes[i]);
+    return largest->second.bytes;
+}
+
 // ------------------------------------------------------------------------------------------------------ devices
 
 GM_API cuInit(unsigned flags) {
@@ -375,8 +413,9 @@ GM_API cuDeviceGetAttribute(int* value, int attribute, int device) {
 GM_API cuDevicePrimaryCtxRetain(void** context, int device) {
     GM_LOCK;
     if (int error = device_error(device)) return error;
-    driver().devices[device].called();
+    int error = driver().devices[device].called();
     if (driver().devices[device].lost) return DEVICE_UNAVAILABLE;
+    if (error && !driver().devices[device].sticky) return error;
     driver().devices[device].retained++;
     *context = driver().devices + device;
     return SUCCESS;
