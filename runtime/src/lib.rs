@@ -105,7 +105,7 @@ pub use half;
 pub use held_once::HeldOnce;
 pub use kernel::*;
 #[cfg(feature = "cuda")]
-pub use linear::{DivideOptions, DividedLinear, DividedPart, LostGpu, Shares};
+pub use linear::{DivideOptions, DividedLinear, DividedPart, LostGpu, ReplicatedLinear, Shares};
 pub use linear::{GuardOptions, GuardedLinear, LayerMemory, Linear, LinearOptions, Policy};
 pub use memory::ProductMemory;
 pub use occupancy::{BlockNeeds, Multiprocessor};

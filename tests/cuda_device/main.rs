@@ -18,7 +18,11 @@ mod hazards;
 #[cfg(all(feature = "cuda", feature = "cli"))]
 #[path = "../cuda/images.rs"]
 mod images;
+#[cfg(all(feature = "cuda", feature = "cli"))]
+mod planned;
 mod precision;
 mod prologue;
+#[cfg(all(feature = "cuda", feature = "cli"))]
+mod replicated;
 #[path = "../cuda/support/mod.rs"]
 mod support;

@@ -105,6 +105,11 @@ impl Scratch {
         fault.map_or(failed, Err)
     }
 
+    /// As [`finish`](Scratch::finish), of one device.
+    pub(crate) fn finish_on(&mut self, gpu: &Arc<Gpu>) -> Result<(), Error> {
+        self.on(gpu).finish()
+    }
+
     /// Memory of a divided layer's operands on a device.
     pub(crate) fn operands(&mut self, gpu: &Arc<Gpu>) -> &mut Operands {
         &mut self.on(gpu).operands

@@ -10,7 +10,7 @@ mod prologue;
 mod warm_up;
 
 #[cfg(feature = "cuda")]
-pub use divided::{DivideOptions, DividedLinear, DividedPart, LostGpu, Shares};
+pub use divided::{DivideOptions, DividedLinear, DividedPart, LostGpu, ReplicatedLinear, Shares};
 pub use guarded::{GuardOptions, GuardedLinear};
 pub use options::{LinearOptions, Policy};
 pub use plan::LayerMemory;

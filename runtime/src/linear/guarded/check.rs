@@ -1,6 +1,6 @@
 //! One output of a run, compared with the portable kernel's. Every kernel that multiplies int8 gives the same bits.
 
-use super::recover::Seen;
+use super::failure::Seen;
 use super::{GuardedLinear, Run, disable};
 use crate::activations::Input;
 use crate::device::Device;

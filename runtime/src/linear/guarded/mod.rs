@@ -2,8 +2,10 @@
 
 mod check;
 mod device;
+mod failure;
 mod recover;
 
+use self::failure::Failure;
 use super::{Linear, LinearOptions};
 use crate::activations::Input;
 use crate::device::Device;
@@ -196,7 +198,7 @@ impl<'w> GuardedLinear<'w> {
         if state.known == self.guard.quarantine.count() && !self.is_due(&state, number) {
             match self.attempt(&state, &run, y, workspace, 0) {
                 Ok(()) => return Ok(()),
-                Err(recover::Failure::Refused(error)) => return Err(error),
+                Err(Failure::Refused(error)) => return Err(error),
                 Err(failure) => failed = Some(failure),
             }
         }

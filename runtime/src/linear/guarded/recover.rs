@@ -1,6 +1,7 @@
 //! The steps of a guarded layer, each with a run behind it.
 
 use super::device::{forget, give_back, is_lost, is_of_device, kernel_of, open, went_in_parts};
+use super::failure::{Failure, Seen};
 use super::{Away, GuardedLinear, Run, State, make};
 use crate::device::Device;
 use crate::error::Error;
@@ -18,28 +19,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
-
-/// Why a run did not end well.
-pub(super) enum Failure {
-    /// By no fault of a kernel or a device.
-    Refused(Error),
-    Kernel(Seen),
-    Device(Error),
-}
-
-/// What was seen of a kernel.
-#[derive(Clone)]
-pub(super) struct Seen {
-    pub(super) kernel: &'static Entry,
-    pub(super) panicked: bool,
-    pub(super) why: String,
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        if is_of_device(&error) { Failure::Device(error) } else { Failure::Refused(error) }
-    }
-}
 
 /// A step that was done, before the run behind it.
 struct Step {
