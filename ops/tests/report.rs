@@ -44,6 +44,7 @@ fn snapshot(at: u64, kernels: Vec<KernelLoad>) -> Snapshot {
         sampled_every: 61,
         lost_samples: 0,
         kernels,
+        batches: None,
         fallbacks: vec![FallbackCount {
             policy: "cpu".to_owned(),
             op: "matmul".to_owned(),
