@@ -39,6 +39,7 @@ mod prologue;
 mod quantizer;
 mod scratch;
 mod seen;
+mod sensors;
 mod stream;
 pub(crate) mod types;
 mod weights;

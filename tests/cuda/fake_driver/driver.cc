@@ -57,6 +57,8 @@ const Settings& settings() {
                 each([&](Properties& p) { p.major = cc / 10, p.minor = cc % 10; });
             } else if (name == "memory") each([&](Properties& p) { p.memory = size_t(number); });
             else if (name == "multiprocessors") each([&](Properties& p) { p.multiprocessors = int(number); });
+            else if (name == "temperature") each([&](Properties& p) { p.temperature = int(number); });
+            else if (name == "throttle") each([&](Properties& p) { p.throttle = long(number); });
             else if (name == "registers") each([&](Properties& p) { p.registers = int(number); });
             else if (name == "clock") each([&](Properties& p) { p.clock = int(number); });
             else if (name == "lost_after") each([&](Properties& p) { p.lost_after = long(number); });
@@ -74,6 +76,7 @@ const Settings& settings() {
             else if (name == "coherent") s.coherent = true;
             else if (name == "held") s.held = true;
             else if (name == "count") s.count = true;
+            else if (name == "nvml") s.nvml = true;
             else if (name == "pitch") s.pitch = size_t(number);
             else if (name == "too_many_peers") s.too_many_peers = true;
             else if (name == "seed") s.seed = uint64_t(number);

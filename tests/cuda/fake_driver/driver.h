@@ -76,6 +76,8 @@ struct Properties {
     int multiprocessors = 4;    // multiprocessors=N
     int clock = 1500000;        // clock=KHZ
     long lost_after = -1;       // lost_after=N: calls that it answers before it is lost
+    int temperature = -1;       // temperature=DEGREES: what NVML says; below 0: nothing
+    long throttle = 0;          // throttle=BITS: nvmlClocksThrottleReasons
     int registers = 32;         // registers=N: of a thread of every kernel
     // What a multiprocessor has, by compute capability.
     bool large() const { return major == 8 ? minor == 0 : major == 9 || major == 10; }
@@ -108,6 +110,7 @@ struct Settings {
     size_t pitch = 0x7fffffff;  // pitch=BYTES: the most that rows of a copy may be apart
     bool too_many_peers = false; // too_many_peers: no context reaches another one any more, whatever the devices can do
     bool held = false;          // held: another library of the process holds the primary contexts
+    bool nvml = false;          // nvml: the management library is there
     bool count = false;         // count: says at the end how many kernels were launched
     uint64_t seed = 1;          // seed=N: order of threads and blocks
     std::string units;          // folder of emulated units: GRISTMILL_GPU_FAKE_UNITS
