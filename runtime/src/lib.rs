@@ -104,6 +104,8 @@ pub use hadamard::Hadamard;
 pub use half;
 pub use held_once::HeldOnce;
 pub use kernel::*;
+#[cfg(feature = "nccl")]
+pub use linear::RowParallelLinear;
 #[cfg(feature = "cuda")]
 pub use linear::{DivideOptions, DividedLinear, DividedPart, LostGpu, ReplicatedLinear, Shares};
 pub use linear::{GuardOptions, GuardedLinear, LayerMemory, Linear, LinearOptions, Policy};

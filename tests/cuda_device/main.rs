@@ -24,5 +24,7 @@ mod precision;
 mod prologue;
 #[cfg(all(feature = "cuda", feature = "cli"))]
 mod replicated;
+#[cfg(all(feature = "nccl", feature = "cli"))]
+mod row_parallel;
 #[path = "../cuda/support/mod.rs"]
 mod support;

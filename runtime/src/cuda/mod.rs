@@ -13,6 +13,8 @@ mod blocks;
 mod bring;
 mod buffer;
 mod capture;
+#[cfg(feature = "nccl")]
+mod communicator;
 mod convert;
 mod device;
 mod engine;
@@ -49,6 +51,8 @@ pub use activations::quantize_activations;
 pub(crate) use between::{Columns, UnderWay};
 pub(crate) use blocks::{DequantizeCode, Elements, QuantizeCode, size};
 pub use buffer::{DeviceBuffer, Number};
+#[cfg(feature = "nccl")]
+pub use communicator::{Communicator, CommunicatorId};
 pub use convert::Converter;
 pub use device::Gpu;
 pub use event::Event;

@@ -7,6 +7,8 @@ mod guarded;
 mod options;
 mod plan;
 mod prologue;
+#[cfg(feature = "nccl")]
+mod row_parallel;
 mod warm_up;
 
 #[cfg(feature = "cuda")]
@@ -14,6 +16,8 @@ pub use divided::{DivideOptions, DividedLinear, DividedPart, LostGpu, Replicated
 pub use guarded::{GuardOptions, GuardedLinear};
 pub use options::{LinearOptions, Policy};
 pub use plan::LayerMemory;
+#[cfg(feature = "nccl")]
+pub use row_parallel::RowParallelLinear;
 
 use crate::activations::{Input, QuantizedActivations, Source};
 use crate::aligned::Aligned;
