@@ -306,3 +306,42 @@ fn weights_that_changed_on_the_device_are_packed_again() {
         assert!(why.starts_with("output ") && why.contains("by the portable kernel"), "{why}");
     });
 }
+
+#[test]
+fn a_device_may_fail_while_weights_are_packed_again() {
+    on_device("a_device_may_fail_while_weights_are_packed_again", "", || {
+        let right = expected(TOKENS);
+        for policy in [Policy::Strict, Policy::Cpu] {
+            for error in [2, 700] {
+                let mut repacked = 0;
+                let calls = (0..).take_while(|call| {
+                    let about = format!("{}, error {error} at call {call}", policy.name());
+                    let guard = GuardOptions { check_every: NonZeroU64::new(1), ..GuardOptions::default() };
+                    let layer = guarded(policy, guard).expect("a layer");
+                    let recording = Recording::new(&REGISTRY);
+                    layer.record(Some(&recording)).expect("the same registry");
+                    let mut workspace = Workspace::new();
+                    assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == right);
+                    fail::corrupt(0);
+                    fail::at(0, *call, error);
+                    let found = run(&layer, TOKENS, &mut workspace);
+                    let came = fail::has_failed(0);
+                    fail::at(0, -1, 0);
+                    let receipt = recording.receipt();
+                    let done = steps(&receipt);
+                    let found = found.unwrap_or_else(|told| panic!("{about}: {told}, {done:?}"));
+                    assert!(found == right, "{about}: {done:?}");
+                    assert!(done.last().is_some_and(|step| step.2), "{about}: {done:?}");
+                    // Each step has its number in the run.
+                    assert!((1..).zip(&done).all(|(number, step)| step.1 == number), "{about}: {done:?}");
+                    repacked += usize::from(done.first() == Some(&(RecoveryStep::Repacked, 1, false)));
+                    assert_eq!(layer.device(), Some(GPU), "{about}");
+                    assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == right, "{about}");
+                    came
+                });
+                assert!(calls.count() > 20);
+                assert!(repacked > 5, "{} times it failed while weights were packed", repacked);
+            }
+        }
+    });
+}

@@ -38,7 +38,7 @@ pub(super) fn kernel_of(error: &Error) -> Option<&'static str> {
 #[cfg(feature = "cuda")]
 pub(super) type Open = Option<std::sync::Arc<crate::cuda::Gpu>>;
 #[cfg(not(feature = "cuda"))]
-pub(super) type Open = ();
+pub(super) struct Open;
 
 /// Opens the GPU of a layer, if it is on one, with all memory that can be had. Asked before a layer is made: one for a device that is known to be lost would be
 /// refused as one without a kernel, or go to the processor.
@@ -63,7 +63,7 @@ pub(super) fn open(options: &LinearOptions) -> Result<Open, Error> {
 
 #[cfg(not(feature = "cuda"))]
 pub(super) fn open(_: &LinearOptions) -> Result<Open, Error> {
-    Ok(())
+    Ok(Open)
 }
 
 /// Gives back what a workspace and the pool of the layer's GPU keep there.

@@ -38,6 +38,15 @@ struct Tried {
     cause: Option<Error>,
 }
 
+impl State {
+    /// Says why it is nowhere, where an error of its GPU has left it there while it was made again.
+    fn left_behind(&mut self, kernel: &'static Entry, error: &Error, number: u64) {
+        if self.linear.is_none() && self.away.is_none() && is_of_device(error) {
+            self.away = Some(Away { kernel, error: error.clone(), tried: number });
+        }
+    }
+}
+
 impl GuardedLinear<'_> {
     /// Whether the GPU is to be tried before this run.
     pub(super) fn is_due(&self, state: &State, number: u64) -> bool {
@@ -62,7 +71,11 @@ impl GuardedLinear<'_> {
             // Somebody else was faster: the layer is another one now.
             failed = None;
         }
-        self.obey(&mut state, &run)?;
+        match self.obey(&mut state, &run).map_err(Failure::from) {
+            Ok(()) => {}
+            Err(Failure::Refused(error)) => return Err(error),
+            Err(failure) => failed = Some(failure),
+        }
         let (mut attempt, mut tried) = (0, Tried::default());
         loop {
             let started = Instant::now();
@@ -83,6 +96,7 @@ impl GuardedLinear<'_> {
             if let Some(Step { step, kernel, why, made: Err(error) }) = &step {
                 self.note(&state, &run, (*step, kernel, why), (attempt, false, started));
                 let error = error.clone();
+                state.left_behind(kernel, &error, run.number);
                 match (step, error) {
                     // It goes on where it was.
                     (RecoveryStep::Returned, _) => {}
@@ -149,7 +163,11 @@ impl GuardedLinear<'_> {
         tried.steps.push(step);
         let why = error.to_string();
         if step == RecoveryStep::FreedMemory {
-            return Ok(Step { step, kernel, why, made: give_back(state.linear.as_ref(), workspace) });
+            let mut made = give_back(state.linear.as_ref(), workspace);
+            if made.is_ok() && state.linear.is_none() {
+                made = self.to_device(state, run.threads);
+            }
+            return Ok(Step { step, kernel, why, made });
         }
         // It can be opened again only when nobody holds it, and has no room for the weights twice.
         state.linear = None;
@@ -216,6 +234,9 @@ impl GuardedLinear<'_> {
         for (number, (kernel, why)) in (1..).zip(&found) {
             let step = (RecoveryStep::DecidedAgain, *kernel, why.as_str());
             self.note(state, run, step, (number, made.is_ok(), started));
+        }
+        if let (Err(error), Some((kernel, _))) = (&made, found.first()) {
+            state.left_behind(kernel, error, run.number);
         }
         made
     }
