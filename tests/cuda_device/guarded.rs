@@ -1,15 +1,16 @@
 //! Guarded layers on a GPU, on a fake driver: every error at every call of a layer's life, and where the layer is afterwards.
 
 use crate::graphs::quantized;
-use crate::images::{bits, parent, settings, tried, values};
-use crate::support::{fail, is_child, lose, said};
+use crate::images::{bits, has_images, parent, place_changed, place_units, settings, tried, values};
+use crate::support::{can_run, child, fail, is_child, lose, said};
 use gristmill::cuda::{DeviceBuffer, Gpu};
 use gristmill::registry::FormatInfo;
 use gristmill::{
     Device, Error, GuardOptions, GuardedLinear, Input, Linear, LinearOptions, NoGpu, Policy, QuantizedBuf,
-    REGISTRY, Receipt, Recording, RecoveryStep, Threads, Workspace,
+    Quarantine, REGISTRY, Receipt, Recording, RecoveryStep, Threads, Workspace,
 };
 use std::num::NonZeroU64;
+use std::path::Path;
 use std::time::Duration;
 
 const ROWS: usize = 40;
@@ -344,4 +345,48 @@ fn a_device_may_fail_while_weights_are_packed_again() {
             }
         }
     });
+}
+
+/// The kernel that multiplies three tokens of `i2_s` where all numbers of tokens have one packing.
+#[cfg(feature = "bitnet")]
+const WRONG: &str = "matmul.i2_s.cuda.mma";
+
+#[test]
+#[cfg(feature = "bitnet")]
+fn a_kernel_that_is_wrong_on_the_device_is_left() {
+    let name = "a_kernel_that_is_wrong_on_the_device_is_left";
+    if !is_child() {
+        if can_run(name) && has_images() {
+            let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-wrong-units");
+            place_units(&units);
+            place_changed(&units, WRONG, "y = y / x_scale", "y = y * x_scale");
+            assert_eq!(said(&child(name, &settings(), &units)), "");
+        }
+        return;
+    }
+    let right = expected(TOKENS);
+    let quarantine = Quarantine::new();
+    let guard = GuardOptions {
+        check_every: NonZeroU64::new(1),
+        quarantine: quarantine.clone(),
+        ..GuardOptions::default()
+    };
+    let layer = guarded(Policy::Strict, guard.clone()).expect("a layer");
+    let recording = Recording::new(&REGISTRY);
+    layer.record(Some(&recording)).expect("the same registry");
+    assert!(run(&layer, TOKENS, &mut Workspace::new()).expect("another kernel is there") == right);
+    let receipt = recording.receipt();
+    assert_eq!(steps(&receipt), [(RecoveryStep::Repacked, 1, false), (RecoveryStep::Quarantined, 2, true)]);
+    let step = &receipt.recoveries()[1];
+    assert_eq!(step.kernel, WRONG);
+    assert!(step.then.is_some_and(|kernel| kernel.contains(".cuda") && kernel != WRONG), "{step:?}");
+    let [held] = &quarantine.kernels()[..] else { panic!("one kernel") };
+    assert_eq!(held.id, step.id);
+    // Another layer with this quarantine begins without it.
+    let later = guarded(Policy::Strict, guard).expect("a layer");
+    let recording = Recording::new(&REGISTRY);
+    later.record(Some(&recording)).expect("the same registry");
+    assert!(run(&later, TOKENS, &mut Workspace::new()).expect("runs") == right);
+    assert_eq!(steps(&recording.receipt()), []);
+    assert_eq!((layer.device(), later.device()), (Some(GPU), Some(GPU)));
 }
