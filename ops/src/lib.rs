@@ -19,4 +19,6 @@ mod snapshot;
 pub use history::{Added, History, HistoryError};
 pub use monitor::{Monitor, MonitorOptions};
 pub use record::{Record, Records, Source, Work};
-pub use snapshot::{Bucket, FallbackCount, KernelLoad, RecoveryCount, Sampled, Snapshot, ThreadLoad};
+pub use snapshot::{
+    BatchLoad, Bucket, FallbackCount, KernelLoad, RecoveryCount, Sampled, Snapshot, ThreadLoad,
+};

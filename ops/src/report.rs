@@ -5,6 +5,7 @@
 use crate::date::date;
 use crate::record::{Records, Source};
 use crate::regression::{Series, Test, Verdict, compare, series};
+use crate::snapshot::RecoveryCount;
 use gristmill_runtime::RecoveryStep;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -201,20 +202,9 @@ impl Report {
             }
             for step in &watch.recoveries {
                 let outcome = if step.success { "the run that followed was good" } else { "it did not help" };
-                let (what, advice) = if step.step == RecoveryStep::TakenOver.name() {
-                    (
-                        format!("a GPU was lost on {}", watch.machine),
-                        "look after the device (`nvidia-smi -q`, the system's log for Xid errors); a layer that is made anew takes it again",
-                    )
-                } else {
-                    (
-                        format!("{} failed on {}", step.kernel, watch.machine),
-                        "take the machine out of service and run `gristmill verify` there; until then GRISTMILL_DISABLE leaves the kernel out \
-                         from the start",
-                    )
-                };
+                let (what, advice) = advice(step);
                 self.found(
-                    what,
+                    format!("{what} on {}", watch.machine),
                     format!(
                         "step {} {} times, {:.3} s, {outcome}: {}",
                         step.step, step.count, step.seconds, step.reason
@@ -418,4 +408,33 @@ fn trends(all: &[Series<'_>]) -> Vec<Trend> {
     trends.sort_by(|a, b| b.ratio.ln().abs().total_cmp(&a.ratio.ln().abs()));
     trends.truncate(MOST);
     trends
+}
+
+/// What a step of recovery says of the machine, and what to do about it.
+fn advice(step: &RecoveryCount) -> (String, &'static str) {
+    use RecoveryStep::*;
+    let lost = "look after the device (`nvidia-smi -q`, the system's log for Xid errors)";
+    let known = RecoveryStep::from_name(&step.step);
+    match known.unwrap_or(Quarantined) {
+        OneThread | Repacked | Quarantined | DecidedAgain => (
+            format!("{} failed", step.kernel),
+            "take the machine out of service and run `gristmill verify` there; until then GRISTMILL_DISABLE leaves the kernel out \
+             from the start",
+        ),
+        TakenOver => (
+            String::from("a GPU was lost"),
+            "look after the device (`nvidia-smi -q`, the system's log for Xid errors); a layer that is made anew takes it again",
+        ),
+        Reopened => (String::from("a GPU was lost and opened again"), lost),
+        MovedToProcessor => (
+            format!("a layer of {} left its GPU", step.format),
+            "look after the device (`nvidia-smi -q`, the system's log for Xid errors); the processor is slower: `GuardOptions::return_every` says when \
+             the GPU is tried again",
+        ),
+        Returned => (format!("a layer of {} came back to its GPU", step.format), lost),
+        InParts | FreedMemory => (
+            String::from("a GPU had too little memory"),
+            "fewer tokens at a time, fewer layers on this device, or less memory for others that use it (`Gpu::memory`, `nvidia-smi`)",
+        ),
+    }
 }

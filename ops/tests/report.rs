@@ -44,6 +44,7 @@ fn snapshot(at: u64, kernels: Vec<KernelLoad>) -> Snapshot {
         sampled_every: 61,
         lost_samples: 0,
         kernels,
+        batches: None,
         fallbacks: vec![FallbackCount {
             policy: "cpu".to_owned(),
             op: "matmul".to_owned(),
@@ -75,6 +76,17 @@ fn snapshot(at: u64, kernels: Vec<KernelLoad>) -> Snapshot {
                 then: None,
                 count: 1,
                 seconds: 0.5,
+            },
+            RecoveryCount {
+                step: "moved-to-processor".to_owned(),
+                kernel: "matmul.q9.cuda.mma".to_owned(),
+                id: "5678".to_owned(),
+                format: "q9".to_owned(),
+                success: true,
+                reason: "cuda:0: launching: CUDA_ERROR_ILLEGAL_ADDRESS (700)".to_owned(),
+                then: None,
+                count: 2,
+                seconds: 0.75,
             },
         ],
     }
@@ -140,6 +152,7 @@ fn what_is_planted_is_found_with_its_numbers() {
         "matmul of q9 did not run on cuda:0",
         "matmul.q9.avx512 failed on machine",
         "a GPU was lost on machine",
+        "a layer of q9 left its GPU on machine",
         "matmul.poor is far below its ceiling",
     ];
     assert_eq!(about.len(), expected.len(), "{about:?}");
@@ -161,6 +174,10 @@ fn what_is_planted_is_found_with_its_numbers() {
     cites("did not run on", &["41 runs"]);
     cites("q9.avx512 failed", &["quarantined 3 times", "0.250 s", "was good: it panicked"]);
     cites("a GPU was lost", &["taken-over 1 times", "0.500 s", "did not help: cuda:1 was lost"]);
+    cites(
+        "a layer of q9 left its GPU",
+        &["moved-to-processor 2 times", "0.750 s", "CUDA_ERROR_ILLEGAL_ADDRESS"],
+    );
     cites("far below", &["12 %", "10.0 us"]);
     cites("no tuning of", &["75 %", "3000 launches"]);
     assert!(report.absent.is_empty(), "{:?}", report.absent);

@@ -481,6 +481,17 @@ pub enum Error {
     #[cfg(feature = "cuda")]
     #[error("{0}")]
     Gpu(Box<crate::cuda::GpuFailure>),
+    /// NCCL could not do what it was asked for.
+    #[cfg(feature = "nccl")]
+    #[error("NCCL, {doing}: {why}\n  help: {help}")]
+    Nccl {
+        /// What was being done.
+        doing: &'static str,
+        /// Why not.
+        why: String,
+        /// What would help.
+        help: &'static str,
+    },
     /// A code that the format gives no meaning.
     #[error("row {row}, column {column}: the code there means nothing in format `{format}`")]
     InvalidCode {

@@ -71,6 +71,7 @@ pub mod kernel;
 pub mod linear;
 pub mod number;
 pub mod observe;
+mod occupancy;
 pub mod prologue;
 pub mod reason;
 pub mod receipt;
@@ -103,10 +104,13 @@ pub use hadamard::Hadamard;
 pub use half;
 pub use held_once::HeldOnce;
 pub use kernel::*;
+#[cfg(feature = "nccl")]
+pub use linear::RowParallelLinear;
 #[cfg(feature = "cuda")]
-pub use linear::{DivideOptions, DividedLinear, DividedPart, LostGpu, Shares};
+pub use linear::{DivideOptions, DividedLinear, DividedPart, LostGpu, ReplicatedLinear, Shares};
 pub use linear::{GuardOptions, GuardedLinear, LayerMemory, Linear, LinearOptions, Policy};
 pub use memory::ProductMemory;
+pub use occupancy::{BlockNeeds, Multiprocessor};
 pub use output::Output;
 pub use placement::{NodeBytes, Placement};
 pub use product::{Batch, Product};

@@ -29,6 +29,7 @@ mod memory;
 mod output;
 mod plain;
 mod plan;
+mod plan_devices;
 mod progress;
 mod quantize;
 pub(crate) mod random;
@@ -145,6 +146,7 @@ pub fn dispatch(command: Command, out: &mut Plain<impl Write>) -> Result<Outcome
         Command::List(arguments) => list::run(&arguments, out),
         Command::Explain(arguments) => explain::run(&arguments, out),
         Command::Inspect(arguments) => inspect::run(&arguments, out),
+        Command::Plan(arguments) if !arguments.devices.is_empty() => plan_devices::run(&arguments, out),
         Command::Plan(arguments) => plan::run(&arguments, out),
         Command::Verify(arguments) => verify::run(&arguments, out),
         Command::VerifyReceipt(arguments) => verify_receipt::run(&arguments, out),

@@ -23,6 +23,15 @@ pub struct Arguments {
     /// Device: cpu, cuda:0, rocm:0, metal:0
     #[arg(long, default_value = "cpu")]
     pub(super) device: Device,
+    /// Divide the tensors over these devices, blocks together and in order: cuda:0,cuda:1
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["device", "m"])]
+    pub(super) devices: Vec<Device>,
+    /// How fast they are beside each other; multiprocessors times clock if it is not said
+    #[arg(long, value_delimiter = ',', requires = "devices")]
+    pub(super) speeds: Vec<f64>,
+    /// Bytes of each device that are left for activations and the cache of keys and values
+    #[arg(long, default_value_t = 0, requires = "devices")]
+    pub(super) reserve: u64,
     /// Number of tokens
     #[arg(long, default_value_t = 1)]
     pub(super) m: usize,

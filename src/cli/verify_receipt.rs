@@ -136,8 +136,8 @@ impl Check {
         for step in receipt.get("recoveries").and_then(Value::as_array).into_iter().flatten() {
             let text = |key: &str| step.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
             let [step, kernel, reason] = ["step", "kernel", "reason"].map(text);
-            // By this step a device was lost, and no kernel is to blame.
-            self.recoveries.push(match step == RecoveryStep::TakenOver.name() {
+            let of_device = RecoveryStep::from_name(&step).is_some_and(RecoveryStep::is_of_device);
+            self.recoveries.push(match of_device {
                 true => format!("{reason}, step {step}"),
                 false => format!("kernel {kernel} failed ({reason}), step {step}"),
             });

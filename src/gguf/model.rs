@@ -377,24 +377,24 @@ impl Model {
     }
 
     /// What is asked of a layer, with the model's bytes where nobody said how many take turns.
-    fn asked(&self, options: &LayerOptions<'_>) -> LinearOptions {
+    pub(super) fn asked(&self, options: &LayerOptions<'_>) -> LinearOptions {
         let working_set = options.linear.working_set.or_else(|| Some(self.file.working_set()));
         LinearOptions { working_set, ..options.linear.clone() }
     }
 
-    fn tensor(&self, name: &str) -> Result<Tensor<'_>, ModelError> {
+    pub(super) fn tensor(&self, name: &str) -> Result<Tensor<'_>, ModelError> {
         let none = || ModelError::NoTensor { tensor: name.to_owned(), instead: self.instead(name) };
         self.file.tensor(name).ok_or_else(none)
     }
 
-    fn type_of(&self, tensor: &Tensor<'_>) -> Result<TensorType, ModelError> {
+    pub(super) fn type_of(&self, tensor: &Tensor<'_>) -> Result<TensorType, ModelError> {
         let failed =
             |why| ModelError::Type { tensor: tensor.name().to_owned(), number: tensor.type_id(), why };
         self.types.of(tensor).map_err(failed)
     }
 
     /// Format, rows and row length of a quantized tensor.
-    fn rows(&self, tensor: &Tensor<'_>) -> Result<Rows, ModelError> {
+    pub(super) fn rows(&self, tensor: &Tensor<'_>) -> Result<Rows, ModelError> {
         let name = || tensor.name().to_owned();
         let (format, bytes, tiled) = match self.type_of(tensor)? {
             TensorType::Format(Resolved { format, bytes, .. }) => (format, bytes, None),
@@ -485,15 +485,15 @@ impl Model {
 }
 
 /// Rows of a quantized tensor.
-struct Rows {
+pub(super) struct Rows {
     /// Of what is read.
-    format: &'static FormatInfo,
+    pub(super) format: &'static FormatInfo,
     /// In the file.
     bytes: u64,
     /// How it lies there, where it is not in the format.
     tiled: Option<Tiled>,
-    n: usize,
-    k: usize,
+    pub(super) n: usize,
+    pub(super) k: usize,
 }
 
 /// Parts of names of tensors that hold several matrices one above the other, and of those that hold one of these each.

@@ -192,6 +192,10 @@ fn receipts_say_what_ran() -> Outcome {
         r#""fallbacks":[],"recoveries":[{"step":"taken-over","kernel":"one","reason":"cuda:1 was lost"}]"#;
     std::fs::write(&receipt, told.replace(r#""fallbacks":[]"#, lost))?;
     check(&["cpu"]).code(0).says("recovery: cuda:1 was lost, step taken-over");
+    let moved =
+        r#""fallbacks":[],"recoveries":[{"step":"moved-to-processor","kernel":"one","reason":"cuda:0: no"}]"#;
+    std::fs::write(&receipt, told.replace(r#""fallbacks":[]"#, moved))?;
+    check(&["cpu"]).code(0).says("recovery: cuda:0: no, step moved-to-processor");
     // Parts of divided layers, which are where kernels ran.
     for (device, rows, code, says) in [
         ("cpu", "[0,16]", 0, "part: rows 0 to 16 of i2_s 32x256 on cpu, 2 runs"),

@@ -56,6 +56,24 @@ pub fn place_units(folder: &Path) {
     }
 }
 
+/// Puts the unit of `kernel` there with one text in place of another.
+pub fn place_changed(folder: &Path, kernel: &str, from: &str, to: &str) {
+    let sources: Vec<gristmill_spec::SourceFile> = gristmill_spec::shipped().expect("readable");
+    let set = gristmill_spec::check(&sources).set.expect("the shipped specs have no mistakes");
+    let emitted = gristmill_codegen::cuda::emit(&set).expect("plans");
+    let entry = entries().find(|entry| entry.name == kernel).expect("it is tried");
+    let Code::Cuda(code) = &entry.code else { panic!("{kernel} is a kernel for GPUs") };
+    let listed = emitted.listed.iter().find(|listed| listed.name == kernel).expect("it was built from them");
+    let unit = emitted.units.iter().find(|unit| unit.name == listed.unit).expect("of a unit");
+    let text = unit.text.replace(gristmill_codegen::cuda::DEVICE_HEADER, "");
+    assert!(text.contains(from), "`{from}` stands in {}", unit.name);
+    let compiled = build(&format!("{}_changed", unit.name), &text.replace(from, to));
+    for image in code.images {
+        let image = image.unpacked().expect("as it was built");
+        place_unit(folder, &image, compiled.as_ref().unwrap_or_else(|said| panic!("{said}")));
+    }
+}
+
 pub fn has_images() -> bool {
     let strict = std::env::var_os("GRISTMILL_NO_SKIP").is_some_and(|value| value == "1");
     let built = matches!(REGISTRY.cuda, CudaBuild::Built { .. }) && entries().next().is_some();

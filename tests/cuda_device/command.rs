@@ -329,3 +329,42 @@ fn the_list_tells_what_kernels_use() {
     assert!(text.contains("registers") && text.contains("shared bytes"), "{text}");
     assert!(row.split_whitespace().any(|word| word.contains("..") || word.parse::<u32>().is_ok()), "{row}");
 }
+
+#[test]
+#[cfg(feature = "bitnet")]
+fn plans_divide_a_model_over_devices() {
+    let name = "plans_divide_a_model_over_devices";
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf/i2_s.gguf");
+    let file = file.to_str().expect("text");
+    let (code, text) = command(&["plan", file, "--devices", "cuda:0,cuda:1", "--speeds", "1"], None);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("there are 1 speeds for 2 devices"), "{text}");
+    if !can_run(name) || !has_images() {
+        return;
+    }
+    let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handle-units");
+    place_units(&units);
+    let two = format!("{},devices=2,1:multiprocessors=8,memory=1000000", settings());
+    let plan = |more: &[&str]| {
+        let line = [&["plan", file, "--devices", "cuda:0,cuda:1"], more].concat();
+        command_on(&two, &line, Some(&units))
+    };
+    let (code, text) = plan(&[]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("cuda:0") && text.contains("cuda:1") && text.contains("0.50"), "{text}");
+    let (code, text) = plan(&["--json", "--speeds", "3,1"]);
+    assert_eq!(code, 0, "{text}");
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(json["devices"][0]["speed"], 3.0, "{json}");
+    let bytes = |at: usize| json["devices"][at]["packed_bytes"].as_u64().expect("a number");
+    assert!(bytes(0) + bytes(1) > 0 && json["devices"][1]["room_bytes"] == 1_000_000, "{json}");
+    let tensors = json["tensors"].as_array().expect("a list");
+    assert!(tensors.iter().all(|tensor| tensor["device"].is_string()), "{json}");
+    // Nothing is left where all is reserved.
+    let (code, text) = plan(&["--reserve", "1000000"]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("room for 0 together"), "{text}");
+    let (code, text) = command_on(&two, &["plan", file, "--devices", "cuda:0,cpu"], Some(&units));
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("`--speeds`"), "{text}");
+}

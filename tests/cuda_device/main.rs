@@ -10,13 +10,21 @@ mod engine;
 #[path = "../../examples/engine_stream.rs"]
 mod engine_stream;
 mod graphs;
+#[cfg(all(feature = "cuda", feature = "cli"))]
+mod guarded;
 mod handles;
 #[cfg(all(feature = "cuda", feature = "cli"))]
 mod hazards;
 #[cfg(all(feature = "cuda", feature = "cli"))]
 #[path = "../cuda/images.rs"]
 mod images;
+#[cfg(all(feature = "cuda", feature = "cli"))]
+mod planned;
 mod precision;
 mod prologue;
+#[cfg(all(feature = "cuda", feature = "cli"))]
+mod replicated;
+#[cfg(all(feature = "nccl", feature = "cli"))]
+mod row_parallel;
 #[path = "../cuda/support/mod.rs"]
 mod support;

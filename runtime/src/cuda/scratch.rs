@@ -13,6 +13,8 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     devices: Vec<DeviceScratch>,
+    /// Why tokens followed one another in parts, if some did since it was asked.
+    in_parts: Option<Error>,
 }
 
 /// Memory of runs on a device, grown where a run needs more.
@@ -103,6 +105,11 @@ impl Scratch {
         fault.map_or(failed, Err)
     }
 
+    /// As [`finish`](Scratch::finish), of one device.
+    pub(crate) fn finish_on(&mut self, gpu: &Arc<Gpu>) -> Result<(), Error> {
+        self.on(gpu).finish()
+    }
+
     /// Memory of a divided layer's operands on a device.
     pub(crate) fn operands(&mut self, gpu: &Arc<Gpu>) -> &mut Operands {
         &mut self.on(gpu).operands
@@ -132,6 +139,16 @@ impl Scratch {
     /// Gives up what there is on devices that are lost, and on those of `gone`.
     pub(crate) fn forget(&mut self, gone: impl Fn(&Arc<Gpu>) -> bool) {
         self.devices.retain(|device| device.gpu.lost.get().is_none() && !gone(&device.gpu));
+    }
+
+    /// Keeps why tokens follow one another in parts: the first reason since it was asked.
+    pub(super) fn goes_in_parts(&mut self, why: Error) {
+        self.in_parts.get_or_insert(why);
+    }
+
+    /// Why tokens followed one another in parts, if some did since the last time.
+    pub(crate) fn went_in_parts(&mut self) -> Option<Error> {
+        self.in_parts.take()
     }
 
     pub(crate) fn bytes(&self) -> usize {

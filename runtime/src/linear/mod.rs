@@ -7,13 +7,17 @@ mod guarded;
 mod options;
 mod plan;
 mod prologue;
+#[cfg(feature = "nccl")]
+mod row_parallel;
 mod warm_up;
 
 #[cfg(feature = "cuda")]
-pub use divided::{DivideOptions, DividedLinear, DividedPart, LostGpu, Shares};
+pub use divided::{DivideOptions, DividedLinear, DividedPart, LostGpu, ReplicatedLinear, Shares};
 pub use guarded::{GuardOptions, GuardedLinear};
 pub use options::{LinearOptions, Policy};
 pub use plan::LayerMemory;
+#[cfg(feature = "nccl")]
+pub use row_parallel::RowParallelLinear;
 
 use crate::activations::{Input, QuantizedActivations, Source};
 use crate::aligned::Aligned;
@@ -34,7 +38,7 @@ use crate::request::Shape;
 use crate::threads::Threads;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
 use crate::workspace::{Workspace, WorkspaceSize};
-use gristmill_spec::vocab::{DType, Op};
+use gristmill_spec::vocab::{DType, Op, Precision};
 use plan::{LayerPlan, refused};
 use std::sync::Arc;
 
@@ -76,6 +80,8 @@ pub struct Linear {
     packed: Vec<PackedMatrix>,
     /// Where the policy allows it and some `m` has no kernel.
     plain: Option<(PlainWeights, Arc<FallbackNote>)>,
+    /// The same on a GPU: products of f32 that dequantize what they read.
+    floats: Option<(Prepared, Arc<FallbackNote>)>,
     /// Set if the layer runs on the processor though another device was asked for.
     moved: Option<Arc<FallbackNote>>,
     /// What is done to activations before they are quantized.
@@ -125,8 +131,8 @@ impl Linear {
             Some(note) => Some((dequantize(&plan.prepared, [n, k], weights, threads)?, note)),
             None => None,
         };
-        let LayerPlan { prepared, int8, moved, .. } = plan;
-        Ok(Linear { prepared, int8, n, k, choices, packed, plain, moved, transform: None })
+        let LayerPlan { prepared, int8, moved, floats, .. } = plan;
+        Ok(Linear { prepared, int8, n, k, choices, packed, plain, floats, moved, transform: None })
     }
 
     /// What such a layer will take of memory, without its weights: `n` rows of `k` of `format`, and a workspace for up to `m`
@@ -221,7 +227,8 @@ impl Linear {
         }
         if let Some(recording) = recording {
             let plain = self.plain.as_ref().map(|(_, note)| note);
-            for note in plain.into_iter().chain(&self.moved) {
+            let floats = self.floats.as_ref().map(|(_, note)| note);
+            for note in plain.into_iter().chain(floats).chain(&self.moved) {
                 recording.ledger.attach(note);
             }
         }
@@ -317,9 +324,7 @@ impl Linear {
         let (n, k) = (self.n, self.k);
         let Source { input, m, .. } = *source;
         if let Some(Choice { matmul, packed }) = self.choice(Shape { m, n, k }, input.dtype()) {
-            if let Some(moved) = &self.moved {
-                fell_back(moved);
-            }
+            self.note_fallback(matmul);
             return matmul.run_stored(&self.packed[*packed], source, store, y, workspace, threads);
         }
         match &self.plain {
@@ -463,6 +468,7 @@ impl Linear {
         let shape = Shape { m, n: self.n, k: self.k };
         match self.choice(shape, input.dtype()) {
             Some(Choice { matmul, packed }) => {
+                self.note_fallback(matmul);
                 matmul.run_on_device(&self.packed[*packed], input, m, bias, y, workspace)
             }
             None => Err(refused(&self.prepared, shape)),
@@ -480,10 +486,20 @@ impl Linear {
         self.choices.iter().flat_map(|choice| choice.matmul.kernels())
     }
 
+    /// Counts a run of something else than was asked for, where `matmul` is that.
+    fn note_fallback(&self, matmul: &Matmul) {
+        let multiplies_floats = || matmul.entry().precision() != Some(Precision::Int8);
+        let floats = self.floats.as_ref().filter(|_| multiplies_floats()).map(|(_, note)| note);
+        if let Some(note) = self.moved.as_ref().or(floats) {
+            fell_back(note);
+        }
+    }
+
     /// What decide gives for a shape, if it was taken.
     fn choice(&self, shape: Shape, input: DType) -> Option<&Choice> {
         let prepared = self.int8.as_ref().filter(|_| input == DType::I8).unwrap_or(&self.prepared);
-        let chosen = prepared.decide(shape).chosen()?;
+        let floats = || self.floats.as_ref()?.0.decide(shape).chosen();
+        let chosen = prepared.decide(shape).chosen().or_else(floats)?;
         self.choices.iter().find(|choice| std::ptr::eq(choice.matmul.entry(), chosen))
     }
 }

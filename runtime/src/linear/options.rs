@@ -16,8 +16,9 @@ pub enum Policy {
     /// Nothing: an error.
     #[default]
     Strict,
-    /// Dequantize the weights to f32 and multiply in f32. On the processor only, and only where that is the device that was
-    /// asked for: a layer for a GPU without a kernel is an error, as with [`Policy::Strict`].
+    /// Dequantize the weights to f32 and multiply in f32, on the device that was asked for. The processor holds all weights as f32 besides; a GPU
+    /// takes kernels for products of f32 that dequantize the weights as they read them ([`PrecisionMode::F32`]), and where there is none of
+    /// those either, the layer is an error, as with [`Policy::Strict`].
     Dequantize,
     /// Run on the processor what was asked for another device.
     Cpu,

@@ -9,7 +9,7 @@ use crate::packed_size::{layout_of, packed_bytes};
 use crate::plain::PlainWeights;
 use crate::receipt::FallbackNote;
 use crate::registry::Registry;
-use crate::request::{Request, Shape};
+use crate::request::{PrecisionMode, Request, Shape};
 use crate::threads::Threads;
 use crate::workspace::WorkspaceSize;
 use gristmill_spec::vocab::{DType, DeviceKind, Op};
@@ -44,6 +44,8 @@ pub(super) struct LayerPlan {
     pub(super) moved: Option<Arc<FallbackNote>>,
     /// Set if weights are held as f32 too, for an `m` without a kernel.
     pub(super) plain: Option<Arc<FallbackNote>>,
+    /// Decisions for products of f32 on a GPU, for an `m` without a kernel as it was asked for.
+    pub(super) floats: Option<(Prepared, Arc<FallbackNote>)>,
 }
 
 impl LayerPlan {
@@ -105,6 +107,20 @@ impl LayerPlan {
             }
             int8 = Some(of_int8);
         }
+        let dequantizes = options.policy == Policy::Dequantize && !covering.every_m;
+        let mut floats = None;
+        if dequantizes && options.device != Device::CPU {
+            let of_floats = prepare(&request.with_precision(PrecisionMode::F32))?;
+            let covering = of_floats.covering(n, k);
+            if !covering.every_m {
+                return Err(refused(&prepared, decode));
+            }
+            for candidate in covering.needed {
+                needed.push(Matmul::of(&of_floats, candidate, n, k)?);
+            }
+            floats =
+                Some((of_floats, note(&prepared, "a product of f32 over weights dequantized on the device")));
+        }
         let mut products: Vec<(Matmul, usize)> = Vec::new();
         let mut packings = 0;
         for matmul in needed {
@@ -113,15 +129,9 @@ impl LayerPlan {
             packings = packings.max(at + 1);
             products.push((matmul, at));
         }
-        let mut plain = None;
-        if options.policy == Policy::Dequantize && !covering.every_m {
-            // The product then runs on the processor, so it may stand in only for the processor.
-            if options.device != Device::CPU {
-                return Err(refused(&prepared, decode));
-            }
-            plain = Some(note(&prepared, "weights dequantized to f32 and a plain f32 product"));
-        }
-        Ok(LayerPlan { prepared, int8, products, moved, plain })
+        let plain = (dequantizes && options.device == Device::CPU)
+            .then(|| note(&prepared, "weights dequantized to f32 and a plain f32 product"));
+        Ok(LayerPlan { prepared, int8, products, moved, plain, floats })
     }
 
     pub(super) fn memory(&self, [m, n, k]: [usize; 3], threads: &Threads) -> Result<LayerMemory, Error> {

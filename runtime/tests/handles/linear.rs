@@ -165,7 +165,7 @@ fn strict_layers_refuse_with_the_reasons() -> Result<(), Error> {
         Linear::new(&REGISTRY, &matrix, &options(CUDA, Policy::Strict), &threads).expect_err("no GPU");
     assert!(matches!(error, Error::NoKernel(_)), "{error}");
     assert!(error.to_string().contains("the cargo feature `cuda` is off"), "{error}");
-    // Dequantizing runs on the processor, so it is no answer for another device.
+    // Dequantizing is done on the device that was asked for, and there is none.
     let error =
         Linear::new(&REGISTRY, &matrix, &options(CUDA, Policy::Dequantize), &threads).expect_err("no GPU");
     assert!(error.to_string().starts_with("no kernel for matmul of `tail2` (f32) on cuda:0"), "{error}");

@@ -76,8 +76,19 @@ struct Properties {
     int multiprocessors = 4;    // multiprocessors=N
     int clock = 1500000;        // clock=KHZ
     long lost_after = -1;       // lost_after=N: calls that it answers before it is lost
+    int temperature = -1;       // temperature=DEGREES: what NVML says; below 0: nothing
+    long throttle = 0;          // throttle=BITS: nvmlClocksThrottleReasons
+    int registers = 32;         // registers=N: of a thread of every kernel
+    // What a multiprocessor has, by compute capability.
+    bool large() const { return major == 8 ? minor == 0 : major == 9 || major == 10; }
+    int threads_held() const { return major == 7 ? 1024 : large() ? 2048 : 1536; }
+    int blocks_held() const { return large() ? 32 : major == 7 || (major == 8 && minor < 9) ? 16 : 24; }
     // Bytes of shared memory of a block, for those who ask for more than 48 KiB.
-    uint32_t shared_by_choice() const { return major == 9 ? 227 * 1024 : 99 * 1024; }
+    uint32_t shared_by_choice() const {
+        return 1024 * (major == 7 ? 64 : major == 9 || major == 10 || major == 11 ? 227 : major == 8 && (minor == 0 || minor == 7) ? 163 : 99);
+    }
+    // What each block takes of it for the driver.
+    uint32_t shared_reserved() const { return major == 7 ? 0 : 1024; }
 };
 
 const int MOST_DEVICES = 16;
@@ -99,6 +110,7 @@ struct Settings {
     size_t pitch = 0x7fffffff;  // pitch=BYTES: the most that rows of a copy may be apart
     bool too_many_peers = false; // too_many_peers: no context reaches another one any more, whatever the devices can do
     bool held = false;          // held: another library of the process holds the primary contexts
+    bool nvml = false;          // nvml: the management library is there
     bool count = false;         // count: says at the end how many kernels were launched
     uint64_t seed = 1;          // seed=N: order of threads and blocks
     std::string units;          // folder of emulated units: GRISTMILL_GPU_FAKE_UNITS
@@ -182,6 +194,10 @@ struct Device {
     // Lost for good, whatever becomes of its context; calls until then, below 0: never.
     bool lost = false;
     long calls_until_lost = -1;
+    // Calls until one fails, below 0: none does; with what error, and whether it came to that.
+    long calls_until_failed = -1;
+    int fails_with = SUCCESS;
+    bool failed = false;
     // Devices whose memory its context reaches, but for that of pools.
     std::set<Device*> peers;
     int index() const;

@@ -143,7 +143,7 @@ GM_API cuFuncGetAttribute(int* value, int attribute, void* handle) {
     if (!function) return INVALID_HANDLE;
     switch (attribute) {
         case 0: *value = int(function->kernel->threads); break;  // threads of a block
-        case 4: *value = 32; break;                              // registers
+        case 4: *value = current->properties().registers; break; // registers
         case 5: case 6: *value = current->properties().major * 10 + current->properties().minor; break;
         default: *value = 0; break;
     }
