@@ -4,8 +4,8 @@
 //! eight to an `mma`. The warps of a CUDA block share the k of one panel, so that a small matrix still occupies the
 //! device. Many tokens are `pipelined`'s.
 
+use super::form::{Form, in_each_form};
 use super::operands::{fields, load_table};
-use super::overlap::wait;
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::{SHARE, TILE, counted};
 use super::terms::{Parts, add_terms, corrected, integer_terms, run_of_token, terms};
@@ -46,7 +46,12 @@ pub(super) const AHEAD: u32 = 4;
 
 /// The kernel.
 pub fn mma(plan: &CudaMatmul<'_>) -> String {
-    let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
+    let share = if plan.format.unit == 0 { SHARE } else { "" };
+    format!("{share}{}", in_each_form(plan, |form| kernel(plan, form)))
+}
+
+fn kernel(plan: &CudaMatmul<'_>, form: Form) -> String {
+    let (threads, tokens, name) = (plan.threads, plan.tokens, form.name(plan));
     let (warps, columns) = (threads / 32, tokens / 8);
     let shared = if plan.format.unit == 0 {
         format!("GM_SHARED(i32, parts, {warps} * {});", MMA_ROWS * tokens)
@@ -62,9 +67,9 @@ pub fn mma(plan: &CudaMatmul<'_>) -> String {
     };
     let one = plan.format.unit == 0;
     format!(
-        "{share}GM_KERNEL({threads}) {name}(const Matmul a) {{
+        "GM_KERNEL({threads}) {name}({parameters}) {{
     {shared}
-    const u32 g = gm_lane() / 4, t = gm_lane() % 4, first_token = gm_block_y() * {tokens};
+    {expert}const u32 g = gm_lane() / 4, t = gm_lane() % 4, first_token = {tile} * {tokens};
     const u32 panel = gm_block();
     const u8 *codes = a.codes + panel * a.stride + gm_lane() * 16;
     // Columns beyond the last token are computed from it and not stored.
@@ -74,7 +79,9 @@ pub fn mma(plan: &CudaMatmul<'_>) -> String {
 }}
 GM_EXPORT({name})
 ",
-        share = if one { SHARE } else { "" },
+        parameters = form.parameters(),
+        expert = form.begin(),
+        tile = form.tile(),
         begin = if one {
             format!(
                 "const u32 all_tiles = (u32)(a.stride / {}), begin = share(all_tiles, gm_block_z());
@@ -86,7 +93,7 @@ GM_EXPORT({name})
             String::new()
         },
         table = load_table(plan),
-        wait = wait(&early(plan)),
+        wait = form.wait(&early(plan)),
         body = if plan.format.unit == 0 { one_sum(plan) } else { by_unit(plan) },
     )
 }
