@@ -99,9 +99,7 @@ fn one_token(case: &Case, threads: &Threads) -> Result<[f64; 2], Error> {
             case.experts.forward(input, &routes, None, &mut y, &mut own, threads)
         })?;
         let dense_matrix = &case.dense[(round * 7 + router.below(3)) % case.dense.len()];
-        timed(&mut dense, || {
-            dense_matrix.forward(Input::F32(&x), 1, None, &mut y, &mut workspace, threads)
-        })?;
+        timed(&mut dense, || dense_matrix.forward(Input::F32(&x), 1, None, &mut y, &mut workspace, threads))?;
     }
     Ok([median(grouped), median(dense)])
 }
@@ -153,7 +151,9 @@ fn many_tokens(case: &Case, m: usize, threads: &Threads) -> Result<[f64; 3], Err
 }
 
 fn main() -> Result<(), Error> {
-    println!("{EXPERTS} experts of {N}x{K}, {EACH} for each token; goals: 0.90 of the dense matrix's speed at m = 1, 1.5 times a loop at m = 32");
+    println!(
+        "{EXPERTS} experts of {N}x{K}, {EACH} for each token; goals: 0.90 of the dense matrix's speed at m = 1, 1.5 times a loop at m = 32"
+    );
     println!("format  threads  m   experts us  beside                         us  experts' speed to its");
     let most = std::thread::available_parallelism().map_or(1, |count| count.get());
     let mut counts = vec![1, most];

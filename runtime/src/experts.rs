@@ -3,11 +3,19 @@
 #[cfg(feature = "cuda")]
 mod device;
 mod groups;
+#[cfg(feature = "cuda")]
+mod held;
+#[cfg(feature = "cuda")]
+mod routed;
 mod routes;
 mod scatter;
+#[cfg(feature = "cuda")]
+mod sent;
 
 #[cfg(feature = "cuda")]
 pub use device::DeviceExpertInput;
+#[cfg(feature = "cuda")]
+pub use routed::DeviceRoutes;
 pub use routes::Routes;
 
 use crate::activations::{
@@ -86,7 +94,7 @@ pub struct Experts {
     packed: Vec<Vec<PackedMatrix>>,
     /// What they have on a GPU besides.
     #[cfg(feature = "cuda")]
-    device: Option<device::OnDevice>,
+    device: Option<held::OnDevice>,
 }
 
 impl Experts {
@@ -166,7 +174,11 @@ impl Experts {
         match layout {
             Some(activations) => {
                 #[cfg(feature = "cuda")]
-                let device = device::OnDevice::new(registry, &choices, &packed)?;
+                let device = {
+                    let kernels: Vec<_> =
+                        choices.iter().map(|choice| (&choice.matmul, choice.packed)).collect();
+                    held::OnDevice::new(registry, &kernels, &packed)?
+                };
                 let count = experts.len();
                 Ok(Experts {
                     prepared,
@@ -237,7 +249,7 @@ impl Experts {
         let what = "the workspace";
         #[cfg(feature = "cuda")]
         if self.device.is_some() {
-            let indices = device::indices(tokens, pairs, self.count).ok_or(Error::TooLarge { what })?;
+            let indices = sent::indices(tokens, pairs, self.count).ok_or(Error::TooLarge { what })?;
             return Ok(WorkspaceSize { indices, ..WorkspaceSize::default() });
         }
         let rows = tokens.max(pairs);

@@ -27,7 +27,8 @@ fn batch() -> Result<(), Error> {
     // Formats in turn, so that kernels of one do not lie together; rows, elements and tokens that differ.
     let shapes = [(40, 256, 3), (5, 512, 1), (64, 256, 17), (21, 768, 2), (33, 512, 5), (7, 256, 1)];
     let formats: Vec<_> = tried().collect();
-    let cases: Vec<_> = shapes.iter().enumerate().map(|(i, shape)| (formats[i % formats.len()], *shape)).collect();
+    let cases: Vec<_> =
+        shapes.iter().enumerate().map(|(i, shape)| (formats[i % formats.len()], *shape)).collect();
     let there: Vec<Linear> = cases.iter().map(|(format, (n, k, _))| layer(format, *n, *k, GPU)).collect();
     let x = |i: usize, seed: u32| values(shapes[i].1 * shapes[i].2, seed + i as u32);
     let bias = values(40, 9);
@@ -111,10 +112,12 @@ fn refused() -> Result<(), Error> {
     let (mut held, mut workspace) = (Workspace::new(), Workspace::new());
     let x_there = one.quantize_on_device(DeviceInput::F32(&x), m, &mut held)?;
     let all = DeviceBuffer::of(&gpu, &vec![5.0; 2 * m * n])?;
-    let (mut y, mut same, mut apart) = (all.view(0..m * n)?, all.view(0..m * n)?, all.view(m * n..2 * m * n)?);
+    let (mut y, mut same, mut apart) =
+        (all.view(0..m * n)?, all.view(0..m * n)?, all.view(m * n..2 * m * n)?);
     let read = all.view(0..n)?;
     let mut short = DeviceBuffer::<f32>::zeroed(&gpu, m * n - 1)?;
-    let [mut elsewhere, mut third] = [(); 2].map(|()| DeviceBuffer::<f32>::zeroed(&gpu, m * n).expect("memory"));
+    let [mut elsewhere, mut third] =
+        [(); 2].map(|()| DeviceBuffer::<f32>::zeroed(&gpu, m * n).expect("memory"));
     let stream = gpu.another_stream()?;
     let mut of_stream = DeviceBuffer::<f32>::zeroed(&stream, m * n)?;
     let mut batch = DeviceBatch::new();
@@ -164,17 +167,24 @@ fn copies_go_beside_products_on_a_stream_of_their_own() {
         // Behind those of batches are copies that are tried for what they refuse.
         let copies = &copies[..BATCHES];
         assert_eq!(products.len(), BATCHES, "{all:?}");
-        assert!(copies.iter().all(|copy| copy.0 != products[0].0), "they have a stream of their own: {all:?}");
+        assert!(
+            copies.iter().all(|copy| copy.0 != products[0].0),
+            "they have a stream of their own: {all:?}"
+        );
         for (copy, product) in copies.iter().zip(&products) {
             assert!(copy.2[1] <= product.2[0], "a batch is computed when it is there: {all:?}");
         }
         // Each copy but the first is done before the kernels of the batch in front of it are.
         for (copy, before) in copies[1..].iter().zip(&products) {
-            assert!(copy.2[0] < before.2[1] && copy.2[1] <= before.2[1], "a copy waits for products: {all:?}");
+            assert!(
+                copy.2[0] < before.2[1] && copy.2[1] <= before.2[1],
+                "a copy waits for products: {all:?}"
+            );
         }
         // So all took hardly longer than the kernels alone.
         let [begin, end] = [copies[0].2[1], products[BATCHES - 1].2[1]];
-        let busy: i64 = all.iter().filter(|(_, name, _)| name != "copy").map(|(_, _, [from, to])| to - from).sum();
+        let busy: i64 =
+            all.iter().filter(|(_, name, _)| name != "copy").map(|(_, _, [from, to])| to - from).sum();
         assert_eq!(end - begin, busy, "{all:?}");
     }
     if is_child() {

@@ -8,14 +8,20 @@ use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
 use gristmill::half::f16;
 use gristmill::registry::FormatInfo;
 use gristmill::{
-    Device, DeviceExpertInput, Error, ExpertInput, Experts, Input, LinearOptions, Packings, QuantizedMatrix,
-    REGISTRY, Recording, Restrict, Routes, Threads, Workspace,
+    Device, DeviceExpertInput, DeviceRoutes, Error, ExpertInput, Experts, Input, LinearOptions, Packings,
+    QuantizedMatrix, REGISTRY, Recording, Restrict, Routes, Threads, Workspace,
 };
 
 /// Rows of an expert.
 const N: usize = 37;
 
-fn experts(format: &'static FormatInfo, count: usize, k: usize, device: Device, packings: Packings) -> Experts {
+fn experts(
+    format: &'static FormatInfo,
+    count: usize,
+    k: usize,
+    device: Device,
+    packings: Packings,
+) -> Experts {
     let bytes: Vec<Vec<u8>> =
         (0..count).map(|expert| quantized(format, &values(N * k, 7 + expert as u32), N, k)).collect();
     let matrices: Vec<QuantizedMatrix<'_>> = bytes
@@ -151,10 +157,154 @@ fn a_token_through_several_experts_is_one_launch() {
     });
 }
 
+#[test]
+fn lists_that_lie_on_the_device_are_sorted_there() {
+    on_a_device("lists_that_lie_on_the_device_are_sorted_there", || {
+        for format in tried() {
+            for packings in [Packings::One, Packings::Fastest] {
+                routed(format, packings).expect("no error");
+            }
+        }
+    });
+}
+
+/// Experts of each token, all different; the last one has none.
+fn routes_of(tokens: usize, each: usize, count: usize, seed: usize) -> Vec<u32> {
+    (0..tokens)
+        .flat_map(|token| (0..each).map(move |i| ((seed + 3 * token + i) % (count - 1)) as u32))
+        .collect()
+}
+
+fn routed(format: &'static FormatInfo, packings: Packings) -> Result<(), Error> {
+    let (count, k, each) = (6, format.elements.max(128), 3);
+    let (gpu, threads) = (Gpu::open(0)?, Threads::single());
+    let here = experts(format, count, k, Device::CPU, packings);
+    let mut there = experts(format, count, k, GPU, packings);
+    let recording = Recording::new(&REGISTRY);
+    there.record(Some(&recording))?;
+    for (tokens, by_pair) in [(1, false), (5, false), (5, true), (40, false)] {
+        let pairs = tokens * each;
+        let weights = values(pairs, 3);
+        let mut on_cpu = here.workspace(tokens, pairs, &threads)?;
+        let mut expected = |seed: usize, x: &[f32], weights: Option<&[f32]>| -> Result<Vec<u32>, Error> {
+            let list = routes_of(tokens, each, count, seed);
+            let routes = Routes::each(tokens, each, &list)?;
+            let mut y = vec![f32::NAN; if weights.is_some() { tokens } else { pairs } * N];
+            let x = Input::F32(x);
+            let input = if by_pair { ExpertInput::Pairs(x) } else { ExpertInput::Tokens(x) };
+            here.forward(input, &routes, weights, &mut y, &mut on_cpu, &threads)?;
+            Ok(bits(&y))
+        };
+        let rows = if by_pair { pairs } else { tokens } * k;
+        let mut list = DeviceBuffer::of(&gpu, &routes_of(tokens, each, count, 0))?;
+        let mut x = DeviceBuffer::of(&gpu, &values(rows, 1))?;
+        let factors = DeviceBuffer::of(&gpu, &weights)?;
+        let mut sums = DeviceBuffer::of(&gpu, &vec![f32::NAN; tokens * N])?;
+        let mut y = DeviceBuffer::of(&gpu, &vec![f32::NAN; pairs * N])?;
+        let mut workspace = Workspace::new();
+        let case = format!("{}, {packings:?}, {tokens} tokens, {by_pair}", format.name);
+        let mut step = |list: &DeviceBuffer<u32>, x: &DeviceBuffer<f32>| -> Result<(), Error> {
+            let routes = DeviceRoutes::each(tokens, each, list)?;
+            let x = DeviceInput::F32(x);
+            let input = if by_pair { DeviceExpertInput::Pairs(x) } else { DeviceExpertInput::Tokens(x) };
+            there.forward_routed_on_device(input, &routes, Some(&factors), &mut sums, &mut workspace)?;
+            there.forward_routed_on_device(input, &routes, None, &mut y, &mut workspace)
+        };
+        step(&list, &x)?;
+        let held = gpu.memory_held()?;
+        let graph = gpu.capture(|| step(&list, &x))?;
+        // What was captured goes by the lists that are there when it is launched.
+        for seed in [0, 1, 4] {
+            list.write(&routes_of(tokens, each, count, seed))?;
+            let input = values(rows, 1 + seed as u32);
+            x.write(&input)?;
+            graph.launch()?;
+            assert!(bits(&sums.to_vec()?) == expected(seed, &input, Some(&weights))?, "{case}, {seed}: sums");
+            assert!(bits(&y.to_vec()?) == expected(seed, &input, None)?, "{case}, {seed}");
+        }
+        assert_eq!(gpu.memory_held()?, held, "{case}: a run takes no memory");
+        workspace.finish()?;
+    }
+    let receipt = recording.receipt();
+    assert!(receipt.kernels().iter().any(|kernel| kernel.name().starts_with("matmul.")), "{receipt:?}");
+    wrong_lists(&gpu, &there, (count, k))
+}
+
+#[test]
+fn a_graph_keeps_the_weights_of_all_experts() {
+    on_a_device("a_graph_keeps_the_weights_of_all_experts", || kept().expect("no error"));
+}
+
+fn kept() -> Result<(), Error> {
+    let (format, count, k) = (tried().next().expect("one is tried"), 4, 128);
+    let gpu = Gpu::open(0)?;
+    let x = DeviceBuffer::of(&gpu, &values(k, 1))?;
+    let mut y = DeviceBuffer::of(&gpu, &vec![f32::NAN; 3 * N])?;
+    let list = DeviceBuffer::of(&gpu, &[3u32, 0, 2])?;
+    let mut workspace = Workspace::new();
+    let graph = {
+        let there = experts(format, count, k, GPU, Packings::One);
+        let mut step = || {
+            let (input, routes) =
+                (DeviceExpertInput::Tokens(DeviceInput::F32(&x)), DeviceRoutes::each(1, 3, &list)?);
+            there.forward_routed_on_device(input, &routes, None, &mut y, &mut workspace)
+        };
+        step()?;
+        gpu.capture(step)?
+    };
+    let expected = bits(&y.to_vec()?);
+    y.write(&vec![f32::NAN; 3 * N])?;
+    graph.launch()?;
+    assert!(bits(&y.to_vec()?) == expected);
+    workspace.finish()
+}
+
+/// What is wrong with a list is told by its place, by whoever finishes, and the next run is as if it had not been.
+fn wrong_lists(gpu: &std::sync::Arc<Gpu>, there: &Experts, (count, k): (usize, usize)) -> Result<(), Error> {
+    let x = DeviceBuffer::of(gpu, &values(2 * k, 1))?;
+    let mut y = DeviceBuffer::of(gpu, &vec![f32::NAN; 4 * N])?;
+    let mut workspace = Workspace::new();
+    let mut run = |list: &[u32]| -> Result<Vec<u32>, Error> {
+        let list = DeviceBuffer::of(gpu, list)?;
+        let input = DeviceExpertInput::Tokens(DeviceInput::F32(&x));
+        let routes = DeviceRoutes::each(2, 2, &list)?;
+        there.forward_routed_on_device(input, &routes, None, &mut y, &mut workspace)?;
+        workspace.finish()?;
+        Ok(bits(&y.to_vec()?))
+    };
+    let good = run(&[0, 1, 2, 0])?;
+    for expert in [count as u32, u32::MAX] {
+        let missing = run(&[0, 1, 2, expert]).unwrap_err();
+        assert_eq!(missing, Error::NoSuchExpert { token: 1, position: 1, expert, experts: count });
+    }
+    let twice = run(&[0, 0, count as u32, 2]).unwrap_err();
+    assert_eq!(twice, Error::DuplicateExpert { token: 0, position: 1, expert: 0 });
+    assert_eq!(run(&[0, 1, 2, 0])?, good);
+    // Sizes, places, and nothing at all.
+    let list = DeviceBuffer::of(gpu, &[0u32, 1, 2, 0])?;
+    assert!(matches!(DeviceRoutes::each(3, 2, &list), Err(Error::ShapeMismatch { .. })));
+    let mut sums = DeviceBuffer::of(gpu, &vec![5.0; 2 * N])?;
+    let few = DeviceBuffer::of(gpu, &[1.0f32; 3])?;
+    let (input, routes) = (DeviceExpertInput::Tokens(DeviceInput::F32(&x)), DeviceRoutes::each(2, 2, &list)?);
+    let mut workspace = Workspace::new();
+    for weights in [Some(&few), None] {
+        let error =
+            there.forward_routed_on_device(input, &routes, weights, &mut sums, &mut workspace).unwrap_err();
+        assert!(matches!(error, Error::ShapeMismatch { .. }), "{error}");
+    }
+    let none = DeviceBuffer::<u32>::zeroed(gpu, 0)?;
+    let (routes, weights) = (DeviceRoutes::each(2, 0, &none)?, DeviceBuffer::<f32>::zeroed(gpu, 0)?);
+    there.forward_routed_on_device(input, &routes, Some(&weights), &mut sums, &mut workspace)?;
+    assert!(sums.to_vec()?.iter().all(|sum| sum.to_bits() == 0));
+    Ok(())
+}
+
 /// A kernel without a grouped form takes an expert with many tokens, others go through a grouped one.
 #[test]
 fn an_expert_with_many_tokens_has_its_own_kernel() {
-    let Some(device) = images::with_warpgroups().or_else(|| images::devices().into_iter().nth(1)) else { return };
+    let Some(device) = images::with_warpgroups().or_else(|| images::devices().into_iter().nth(1)) else {
+        return;
+    };
     if let Some(output) = parent("an_expert_with_many_tokens_has_its_own_kernel", &device) {
         assert_eq!(said(&output), "", "all memory is given back");
     }

@@ -139,8 +139,7 @@ fn behind_a_prologue(format: &'static FormatInfo, packings: Packings, m: usize) 
     let [x, residual] = [DeviceBuffer::of(&gpu, &input)?, DeviceBuffer::of(&gpu, &residual)?];
     let (mut sums, mut y) = (DeviceBuffer::<f32>::zeroed(&gpu, m * k)?, outputs(&gpu, m)?);
     let (mut activations, mut products) = (Workspace::new(), Workspace::new());
-    let rows =
-        DevicePrologueInput::new(DeviceRows::dense(&x)).add(DeviceRows::dense(&residual), &mut sums);
+    let rows = DevicePrologueInput::new(DeviceRows::dense(&x)).add(DeviceRows::dense(&residual), &mut sums);
     let shared = there[0].quantize_on_device_with(&prologue, rows, m, &mut activations)?;
     for (layer, y) in there.iter().zip(&mut y) {
         layer.forward_quantized_on_device(&shared, None, y, &mut products)?;
@@ -164,10 +163,9 @@ fn activations_that_a_layer_does_not_read_are_refused() {
 fn refused() -> Result<(), Error> {
     let gpu = Gpu::open(0)?;
     let mut formats = tried();
-    let (Some(first), Some(other)) = (
-        formats.next(),
-        formats.find(|format| REGISTRY.activations[format.activations].block.is_some()),
-    ) else {
+    let (Some(first), Some(other)) =
+        (formats.next(), formats.find(|format| REGISTRY.activations[format.activations].block.is_some()))
+    else {
         panic!("formats of two kinds of activations are tried");
     };
     let (m, k) = (2, 512);
@@ -187,7 +185,10 @@ fn refused() -> Result<(), Error> {
     }
     let longer = layer(first, 32, 2 * k, GPU);
     let error = longer.forward_quantized_on_device(&shared, None, &mut y, &mut products).unwrap_err();
-    assert!(matches!(error, Error::ShapeMismatch { expected, found, .. } if (expected, found) == (2 * k, k)), "{error}");
+    assert!(
+        matches!(error, Error::ShapeMismatch { expected, found, .. } if (expected, found) == (2 * k, k)),
+        "{error}"
+    );
     let mut short = DeviceBuffer::<f32>::zeroed(&gpu, m * 32 - 1)?;
     let error = one.forward_quantized_on_device(&shared, None, &mut short, &mut products).unwrap_err();
     assert!(matches!(error, Error::ShapeMismatch { .. }), "{error}");
@@ -200,7 +201,8 @@ fn refused() -> Result<(), Error> {
     assert!(matches!(error, Error::CannotDrive { .. }), "{error}");
     let error = here.quantize_on_device(DeviceInput::F32(&x), m, &mut products).unwrap_err();
     assert!(matches!(error, Error::CannotDrive { .. }), "{error}");
-    let error = one.quantize(Input::F32(&values(m * k, 1)), m, &mut products, &Threads::single()).unwrap_err();
+    let error =
+        one.quantize(Input::F32(&values(m * k, 1)), m, &mut products, &Threads::single()).unwrap_err();
     assert!(matches!(error, Error::ProcessorOnly { .. }), "{error}");
     // Nothing, and not enough.
     for (tokens, of) in [(0, 0), (1, m * k)] {

@@ -56,7 +56,8 @@ fn run(kernel: &Kernel, experts: &[Product], apart: usize, seed: u64) -> Result<
     tiles.reverse();
     // Who sorts tokens and who quantizes them are launched right in front.
     let sent: Vec<u32> = tiles.concat();
-    let (tile_numbers, addresses) = (Buffer::input("tiles", &sent).fresh(), Buffer::input("experts", &addresses));
+    let (tile_numbers, addresses) =
+        (Buffer::input("tiles", &sent).fresh(), Buffer::input("experts", &addresses));
     let (x, x_scales, x_sums) = (
         Buffer::input("x", &q).fresh(),
         Buffer::input("x_scales", &scales).fresh(),
@@ -64,7 +65,9 @@ fn run(kernel: &Kernel, experts: &[Product], apart: usize, seed: u64) -> Result<
     );
     let y = Buffer::<f32>::output("y", &vec![7.0; (apart + tokens) * n]);
     let mut arguments = weights[0].arguments(kernel, k, scales.len() / tokens);
-    for address in [x.address(), (q.len() / tokens) as u64, x_scales.address(), x_sums.address(), 0, y.address()] {
+    for address in
+        [x.address(), (q.len() / tokens) as u64, x_scales.address(), x_sums.address(), 0, y.address()]
+    {
         arguments.extend(address.to_le_bytes());
     }
     arguments.extend(0u32.to_le_bytes());
@@ -93,14 +96,17 @@ fn grouped_products_are_those_of_each_matrix() {
         let mut random = Random::new(17, &kernel.listed.name);
         let tile = kernel.number("tokens");
         // Several tiles of one expert, one token, no token of an expert between them, a full tile.
-        for (n, blocks, counts) in [(33, 2, [2 * tile + 1, 0, 1, tile]), (7, 3, [1, 1, 1, 1]), (65, 1, [0, 2, 0, 0])] {
+        for (n, blocks, counts) in
+            [(33, 2, [2 * tile + 1, 0, 1, tile]), (7, 3, [1, 1, 1, 1]), (65, 1, [0, 2, 0, 0])]
+        {
             let k = blocks * elements;
             let experts: Vec<Product> = counts
                 .iter()
                 .map(|m| {
                     // No token at all has no scales to count.
                     let shape = (*m.max(&1), n, k);
-                    let made = product(kernel.format(), &mut random, shape, Weights::Random, Tokens::I8, false);
+                    let made =
+                        product(kernel.format(), &mut random, shape, Weights::Random, Tokens::I8, false);
                     let x = if *m == 0 { Activations { q: Vec::new(), scales: Vec::new() } } else { made.x };
                     Product { m: *m, x, ..made }
                 })
@@ -143,7 +149,8 @@ fn rows_and_results_find_their_places() {
         let to_scales = Buffer::<f32>::unset("scales_to", rows.len() * blocks);
         let to_sums = Buffer::<i32>::unset("sums_to", rows.len() * units);
         let launch = unit.launch("gather").grid(blocks_of_grid, 1);
-        let launch = launch.arg(&list).arg(rows.len() as u32).arg(words as u32).arg(blocks as u32).arg(units as u32);
+        let launch =
+            launch.arg(&list).arg(rows.len() as u32).arg(words as u32).arg(blocks as u32).arg(units as u32);
         let launch = launch.arg(&from_q).arg(&from_scales).arg(&from_sums);
         launch.arg(&to_q).arg(&to_scales).arg(&to_sums).run().unwrap_or_else(|report| panic!("{report}"));
         let (found_q, found_scales, found_sums) = (to_q.read(), to_scales.read(), to_sums.read());
@@ -163,23 +170,130 @@ fn rows_and_results_find_their_places() {
         let (from, weights) = (Buffer::input("products", &products), Buffer::input("weights", &factors));
         let y = Buffer::<f32>::unset("y", places.len() * n);
         let launch = unit.launch("combine").grid(2, 1).arg(&from).arg(&lists[0]).arg(&lists[1]).null();
-        launch.arg(places.len() as u32).arg(n as u32).arg(&y).run().unwrap_or_else(|report| panic!("{report}"));
+        launch
+            .arg(places.len() as u32)
+            .arg(n as u32)
+            .arg(&y)
+            .run()
+            .unwrap_or_else(|report| panic!("{report}"));
         let expected: Vec<f32> =
             places.iter().flat_map(|place| products[*place as usize * n..][..n].to_vec()).collect();
         same_f32("places", &y.read(), &expected);
         let sums = Buffer::<f32>::unset("y", ends.len() * n);
         let launch = unit.launch("combine").grid(2, 1).arg(&from).arg(&lists[0]).arg(&lists[1]).arg(&weights);
-        launch.arg(ends.len() as u32).arg(n as u32).arg(&sums).run().unwrap_or_else(|report| panic!("{report}"));
+        launch
+            .arg(ends.len() as u32)
+            .arg(n as u32)
+            .arg(&sums)
+            .run()
+            .unwrap_or_else(|report| panic!("{report}"));
         let mut expected = vec![0.0f32; ends.len() * n];
         let mut begin = 0;
         for (token, end) in ends.iter().enumerate() {
             for pair in begin..*end as usize {
                 for column in 0..n {
-                    expected[token * n + column] += factors[pair] * products[places[pair] as usize * n + column];
+                    expected[token * n + column] +=
+                        factors[pair] * products[places[pair] as usize * n + column];
                 }
             }
             begin = *end as usize;
         }
         same_f32("sums", &sums.read(), &expected);
+    }
+}
+
+/// What the kernel makes of a list: starts, tiles, rows, places, ends, and the fault.
+struct Sorted {
+    starts: Vec<u32>,
+    tiles: Vec<u32>,
+    rows: Vec<u32>,
+    places: Vec<u32>,
+    ends: Vec<u32>,
+    fault: u64,
+}
+
+fn sorted(unit: &Unit, list: &[u32], each: usize, experts: usize, by_pair: bool, of_a_tile: usize) -> Sorted {
+    let (pairs, tokens) = (list.len(), list.len() / each);
+    let most = pairs.min(pairs / of_a_tile + experts);
+    let input = Buffer::input("list", list);
+    let starts = Buffer::<u32>::unset("starts", 2 * experts + 2);
+    let tiles = Buffer::<u32>::unset("tiles", 4 * most);
+    let [rows, places] = ["rows", "places"].map(|name| Buffer::<u32>::unset(name, pairs));
+    let ends = Buffer::<u32>::unset("ends", tokens);
+    let fault = Buffer::output("fault", &[u64::MAX]);
+    let launch = unit.launch("route").arg(&input).arg(tokens as u32).arg(each as u32).arg(experts as u32);
+    let launch = launch.arg(u32::from(by_pair)).arg(of_a_tile as u32).arg(most as u32);
+    let launch = launch.arg(&starts).arg(&tiles).arg(&rows).arg(&places).arg(&ends).arg(&fault);
+    launch.run().unwrap_or_else(|report| panic!("{report}"));
+    Sorted {
+        starts: starts.read(),
+        tiles: tiles.read(),
+        rows: rows.read(),
+        places: places.read(),
+        ends: ends.read(),
+        fault: fault.read()[0],
+    }
+}
+
+/// Every pair has a place of its own among those of its expert, in the order of tokens, and is in one tile.
+#[test]
+fn lists_are_sorted_by_expert() {
+    if !can_run("experts") {
+        return;
+    }
+    let unit = Unit::new(EXPERTS, &text_of(EXPERTS));
+    let mut random = Random::new(20, "lists");
+    // More experts and more pairs than a CUDA block has threads, one of each, one expert for all.
+    for (tokens, each, experts, of_a_tile) in
+        [(1, 1, 1, 8), (1, 8, 300, 1), (150, 2, 5, 8), (7, 3, 64, 32), (40, 1, 1, 8), (70, 4, 260, 2)]
+    {
+        let mut list = Vec::new();
+        for token in 0..tokens {
+            while list.len() < (token + 1) * each {
+                let expert = random.below(experts as u64) as u32;
+                if !list[token * each..].contains(&expert) {
+                    list.push(expert);
+                }
+            }
+        }
+        for by_pair in [false, true] {
+            let case = format!("{tokens} tokens, {each} of {experts}, {of_a_tile}, {by_pair}");
+            let Sorted { starts, tiles, rows, places, ends, fault } =
+                sorted(&unit, &list, each, experts, by_pair, of_a_tile);
+            assert_eq!(fault, u64::MAX, "{case}");
+            let mut order: Vec<usize> = (0..list.len()).collect();
+            order.sort_by_key(|pair| (list[*pair], *pair));
+            let row = |pair: usize| if by_pair { pair } else { pair / each } as u32;
+            assert_eq!(rows, order.iter().map(|pair| row(*pair)).collect::<Vec<_>>(), "{case}");
+            assert!(order.iter().enumerate().all(|(place, pair)| places[*pair] == place as u32), "{case}");
+            assert_eq!(ends, (1..=tokens).map(|token| (token * each) as u32).collect::<Vec<_>>(), "{case}");
+            let of = |expert: usize| list.iter().filter(|to| **to as usize == expert).count();
+            let (mut first, mut expected) = (0, Vec::new());
+            for expert in 0..experts {
+                assert_eq!(starts[expert], first as u32, "{case}");
+                for begin in (0..of(expert)).step_by(of_a_tile) {
+                    let count = of_a_tile.min(of(expert) - begin);
+                    expected
+                        .extend([expert, first + begin, first + begin, count].map(|number| number as u32));
+                }
+                first += of(expert);
+            }
+            expected.resize(tiles.len(), 0);
+            assert_eq!(tiles, expected, "{case}");
+        }
+    }
+    // The first thing that is wrong, and lists that name places all the same.
+    for (list, fault) in [
+        (vec![0, 3, 1, 0], (1u64 << 32 | 3) * 4),
+        (vec![2, 1, 2, 2], (3u64 << 32 | 2) * 4 + 1),
+        (vec![u32::MAX, u32::MAX, 9, 0], u64::from(u32::MAX) * 4),
+    ] {
+        let made = sorted(&unit, &list, 2, 3, false, 8);
+        assert_eq!(made.fault, fault, "{list:?}");
+        assert!(
+            made.rows.iter().all(|row| *row < 2) && made.places.iter().all(|place| *place < 4),
+            "{list:?}"
+        );
+        assert!(made.tiles.chunks(4).all(|tile| tile[0] < 3 && tile[1] + tile[3] <= 4), "{list:?}");
     }
 }

@@ -183,8 +183,8 @@ fn launch(launch: &Launch) -> String {
         Launch::Activations { op, function, threads } => format!(
             "CudaLaunch::Activations {{ op: Op::{op:?}, function: {function:?}, threads: {threads} }}"
         ),
-        Launch::Experts { gather, combine, threads } => format!(
-            "CudaLaunch::Experts {{ gather: {gather:?}, combine: {combine:?}, threads: {threads} }}"
+        Launch::Experts { route, gather, combine, threads } => format!(
+            "CudaLaunch::Experts {{ route: {route:?}, gather: {gather:?}, combine: {combine:?}, threads: {threads} }}"
         ),
         Launch::Convert { function, threads, per_thread } => format!(
             "CudaLaunch::Convert {{ function: {function:?}, threads: {threads}, per_thread: {per_thread} }}"

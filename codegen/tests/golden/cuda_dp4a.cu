@@ -128,11 +128,12 @@ GM_DEVICE Matmul of_expert(const Matmul &all, const Groups &stack) {
     return a;
 }
 
-GM_KERNEL(512) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_grouped(const Matmul all, const Groups stack) {
+GM_KERNEL_WIDE(512) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_grouped(const Matmul all, const Groups stack) {
     GM_SHARED(i32, parts, 16 * 1 * 16);
     gm_launch_next();
     gm_wait_for_previous();
     const Matmul a = of_expert(all, stack);
+    if (a.m == 0) return;
     const u32 panel = gm_block(), first_token = 0 * 1;
     const u32 group = gm_thread() / 4, quad = gm_thread() % 4, groups = gm_threads() / 4;
     const u32 tokens = gm_min(a.m - first_token, 1u);
@@ -195,7 +196,7 @@ GM_KERNEL(512) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_grouped(const 
     if (i >= tokens * 16 || row >= a.n) return;
     i32 dot = 0;
     for (u32 warp = 0; warp < gm_threads() / 32; warp++) dot += parts[warp * 1 * 16 + i];
-    const i32 x_sum = gm_load(a.x_sums + token);
-    store_output(a, row, token, (f32)(dot + x_sum * a.min));
+    { const Matmul a = of_expert(all, stack); const i32 x_sum = gm_load(a.x_sums + token);
+    store_output(a, row, token, (f32)(dot + x_sum * a.min)); }
 }
 GM_EXPORT(matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_grouped)

@@ -161,12 +161,13 @@ GM_DEVICE Matmul of_expert(const Matmul &all, const Groups &stack) {
     return a;
 }
 
-GM_KERNEL(128) matmul_mma_2bit_rows_int8_row_centred_outer_128x32_grouped(const Matmul all, const Groups stack) {
+GM_KERNEL_WIDE(128) matmul_mma_2bit_rows_int8_row_centred_outer_128x32_grouped(const Matmul all, const Groups stack) {
     GM_SHARED(u8, xs, 4 * 2048);
     GM_SHARED(u8, ws, 4 * 2048);
     gm_launch_next();
     gm_wait_for_previous();
     const Matmul a = of_expert(all, stack);
+    if (a.m == 0) return;
     const u32 g = gm_lane() / 4, t = gm_lane() % 4;
     const u32 first_token = 0 * 32, first_panel = gm_block() * 4;
     const u32 own_panel = gm_warp() / 1, own_tokens = gm_warp() % 1 * 32;
@@ -226,7 +227,7 @@ GM_KERNEL(128) matmul_mma_2bit_rows_int8_row_centred_outer_128x32_grouped(const 
             }
         }
     }
-    const u32 first_row = (first_panel + own_panel) * 32 + g, last_row = a.n - 1, last_token = a.m - 1;
+    { const Matmul a = of_expert(all, stack); const u32 first_row = (first_panel + own_panel) * 32 + g, last_row = a.n - 1, last_token = a.m - 1;
     f32 outer[4];
     GM_UNROLL for (u32 r = 0; r < 4; r++) outer[r] = gm_load(a.outer + gm_min(first_row + r * 8, last_row));
     f32 bias[4];
@@ -241,6 +242,6 @@ GM_KERNEL(128) matmul_mma_2bit_rows_int8_row_centred_outer_128x32_grouped(const 
                 const f32 done = epilogue(a, (f32)(sums[half][c][j] + x_sum * a.min), outer[half * 2 + j / 2], bias[half * 2 + j / 2], x_scale);
                 if (row <= last_row && token <= last_token) gm_store(a.y + (u64)token * a.n + row, done);
             }
-        }
+        } }
 }
 GM_EXPORT(matmul_mma_2bit_rows_int8_row_centred_outer_128x32_grouped)

@@ -3,9 +3,10 @@
 use super::blocks::{looping, size};
 use super::buffer::{DeviceBuffer, room};
 use super::device::{Function, Geometry, Gpu};
+use super::fault::{FaultKind, Faults, Rows};
 use super::parameters::{self, Argument, Groups, Parameters, Quantized};
 use super::product::{ProductCode, block_threads};
-use super::scratch::{DeviceScratch, Places};
+use super::scratch::{DeviceScratch, Places, zeroed_room};
 use crate::activations::RowLayout;
 use crate::error::Error;
 use crate::launch::Launcher;
@@ -24,6 +25,7 @@ pub(crate) const TILE: usize = 4;
 #[derive(Clone, Debug)]
 pub(crate) struct AroundExperts {
     gpu: Arc<Gpu>,
+    route: Function,
     gather: Function,
     combine: Function,
     threads: u32,
@@ -47,6 +49,24 @@ impl Lists {
     }
 }
 
+/// What is sorted on the device, and for what.
+pub(crate) struct Sorting {
+    pub(crate) tokens: usize,
+    /// Experts of each token.
+    pub(crate) each: usize,
+    pub(crate) experts: usize,
+    /// Each pair has a row of its own.
+    pub(crate) by_pair: bool,
+    /// Tokens of a tile of the kernel that multiplies.
+    pub(crate) of_a_tile: usize,
+}
+
+/// Lists that the device sorts, with tiles in front, of which those behind the last are empty.
+pub(crate) struct Routed {
+    pub(crate) lists: Lists,
+    pub(crate) most_tiles: usize,
+}
+
 /// Results on their way back: `count` rows of `n` values of `products`, in the order of the caller's or added up.
 pub(crate) struct Results {
     pub(crate) products: u64,
@@ -68,17 +88,62 @@ impl AroundExperts {
             ),
         };
         let code = registry.experts.as_ref().ok_or_else(missing)?;
-        let CudaLaunch::Experts { gather, combine, threads } = code.launch else {
+        let CudaLaunch::Experts { route, gather, combine, threads } = code.launch else {
             let what = "its code is of another op or device";
             return Err(Error::BrokenRegistry { package: registry.package, at: NAME, what });
         };
         let function = |name| gpu.function(NAME, code, name, threads);
-        let (gather, combine) = (function(gather)?, function(combine)?);
-        Ok(AroundExperts { gather, combine, threads, gpu: Arc::clone(gpu) })
+        let (route, gather, combine) = (function(route)?, function(gather)?, function(combine)?);
+        Ok(AroundExperts { route, gather, combine, threads, gpu: Arc::clone(gpu) })
     }
 
     pub(crate) fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
+    }
+
+    /// Enqueues the sorting of `list`, which has `sorting.each` experts for each token, one token after the other. What is wrong with
+    /// it is left at `fault`; such pairs are at places that there are.
+    pub(crate) fn routed(
+        &self,
+        list: &DeviceBuffer<u32>,
+        sorting: &Sorting,
+        scratch: &mut DeviceScratch,
+    ) -> Result<Routed, Error> {
+        let Sorting { tokens, each, experts, by_pair, of_a_tile } = *sorting;
+        let pairs = list.len();
+        // A fault holds the pair in thirty bits.
+        if pairs >= 1 << 30 {
+            return Err(Error::TooLarge { what: "the list of experts" });
+        }
+        // As many whole tiles as there are, and one that is not whole for each expert that has any.
+        let most_tiles = (pairs / of_a_tile.max(1)).saturating_add(experts).min(pairs);
+        let fault = scratch.list_fault(&self.gpu, each, experts)?;
+        let too_large = Error::TooLarge { what: "the list of experts" };
+        let (places, ends) = (TILE * most_tiles + pairs, TILE * most_tiles + 2 * pairs);
+        let starts = ends.checked_add(tokens).ok_or(too_large.clone())?;
+        let len = experts.checked_mul(2).and_then(|starts| starts.checked_add(2));
+        let len = len.and_then(|len| len.checked_add(starts)).ok_or(too_large)?;
+        let address = scratch.lists_there(&self.gpu, len)?;
+        let lists = Lists { address, rows: TILE * most_tiles, places, ends };
+        let arguments = parameters::Route {
+            list: list.input(),
+            tokens: size("tokens", tokens)?,
+            each: size("experts of a token", each)?,
+            experts: size("experts", experts)?,
+            by_pair: u32::from(by_pair),
+            of_a_tile: size("tokens", of_a_tile)?,
+            most_tiles: size("tiles", most_tiles)?,
+            starts: lists.at(starts),
+            tiles: lists.at(0),
+            rows: lists.at(lists.rows),
+            places: lists.at(places),
+            ends: lists.at(ends),
+            fault,
+        };
+        let geometry = Geometry { blocks: (1, 1), threads: self.threads, layers: 1 };
+        // SAFETY: the parameters are those of docs/cuda.md, in one buffer that has room for all of them.
+        unsafe { self.gpu.launch(NAME, &self.route, &geometry, &arguments.arguments()) }?;
+        Ok(Routed { lists, most_tiles })
     }
 
     /// Enqueues `count > 0` rows of `from`, those that the list names, one behind the other.
@@ -182,6 +247,11 @@ impl Launcher<ProductCode> {
             return Err(self.broken("it has no grouped form"));
         };
         let ProductCode { gpu, rows, fewest, threads, .. } = code;
+        if gpu.is_capturing() {
+            for expert in experts {
+                self.weights(expert)?.keep();
+            }
+        }
         let x =
             Quantized { x: places.q, stride: places.stride as u64, scales: places.scales, sums: places.sums };
         let all = Parameters { m: 0, ..self.parameters(first, layout, x, 0, y)? };
@@ -245,6 +315,38 @@ impl DeviceScratch {
         Ok(lists.input())
     }
 
+    /// Room for lists that the device makes.
+    fn lists_there(&mut self, gpu: &Arc<Gpu>, len: usize) -> Result<u64, Error> {
+        Ok(room(&mut self.lists, gpu, len)?.output())
+    }
+
+    /// Where it reports what is wrong with such lists.
+    fn list_fault(&mut self, gpu: &Arc<Gpu>, each: usize, experts: usize) -> Result<u64, Error> {
+        let faults = match &mut self.list_faults {
+            Some(faults) => faults,
+            none => none.insert(Faults::new(gpu)?),
+        };
+        self.pending = true;
+        faults.address(gpu, Rows { k: each, block: Some(experts) })
+    }
+
+    /// What is wrong with a list that the device sorted.
+    pub(super) fn list_error(&mut self) -> Result<Option<Error>, Error> {
+        let Some(faults) = &mut self.list_faults else { return Ok(None) };
+        Ok(faults.take()?.map(|(kind, at, Rows { k: each, block: experts })| {
+            let (pair, expert) = (at >> 32, (at as u64 & 0xffff_ffff) as u32);
+            let (token, position) = (pair / each.max(1), pair % each.max(1));
+            match kind {
+                FaultKind::NonFinite => {
+                    Error::NoSuchExpert { token, position, expert, experts: experts.unwrap_or(0) }
+                }
+                FaultKind::InvalidCode | FaultKind::ScaleOverflow | FaultKind::Beyond => {
+                    Error::DuplicateExpert { token, position, expert }
+                }
+            }
+        }))
+    }
+
     /// Copies the weights of sums.
     pub(crate) fn weights_of_sums(&mut self, gpu: &Arc<Gpu>, weights: &[f32]) -> Result<u64, Error> {
         let room = room(&mut self.weights, gpu, weights.len())?;
@@ -252,9 +354,9 @@ impl DeviceScratch {
         Ok(room.input())
     }
 
-    /// Room for the products of all pairs.
+    /// Room for the products of all pairs; zeros at first, since a pair without an expert has none.
     pub(crate) fn products(&mut self, gpu: &Arc<Gpu>, values: usize) -> Result<u64, Error> {
-        Ok(room(&mut self.products, gpu, values)?.output())
+        Ok(zeroed_room(&mut self.products, gpu, values)?.output())
     }
 
     /// Room for `m` rows that are brought together.

@@ -54,7 +54,7 @@ pub use buffer::{DeviceBuffer, Number};
 pub use convert::Converter;
 pub use device::Gpu;
 pub use event::Event;
-pub(crate) use experts::{AroundExperts, Lists, Results, TILE, Tiles};
+pub(crate) use experts::{AroundExperts, Lists, Results, Sorting, TILE, Tiles};
 pub use failure::GpuFailure;
 pub(crate) use fault::{Faults, Rows, fault_at};
 pub use graph::Graph;

@@ -46,8 +46,10 @@ pub(crate) struct DeviceScratch {
     /// Those of parts of divided layers.
     operands: Operands,
     faults: Option<Faults>,
+    /// What is wrong with lists of experts that the device sorts.
+    pub(super) list_faults: Option<Faults>,
     /// Whether something was enqueued since the fault was read.
-    pending: bool,
+    pub(super) pending: bool,
 }
 
 /// Activations as kernels of a GPU made them.
@@ -73,7 +75,7 @@ pub(crate) struct Places {
 
 /// As [`room`], with zeros where it is new: a quantizer that meets a fault leaves the row unwritten, and the product behind it reads
 /// that row before anybody knows.
-fn zeroed_room<'b, T: Number>(
+pub(super) fn zeroed_room<'b, T: Number>(
     buffer: &'b mut Option<DeviceBuffer<T>>,
     gpu: &Arc<Gpu>,
     len: usize,
@@ -170,14 +172,15 @@ impl DeviceScratch {
             products: None,
             operands: Operands::default(),
             faults: None,
+            list_faults: None,
             pending: false,
         }
     }
 
     /// Gives its memory back, but for the words of faults: graphs that were captured with it go on writing there.
     pub(super) fn give_back(&mut self) {
-        let (faults, pending) = (self.faults.take(), self.pending);
-        *self = DeviceScratch { faults, pending, ..DeviceScratch::new(&self.gpu) };
+        let (faults, list_faults, pending) = (self.faults.take(), self.list_faults.take(), self.pending);
+        *self = DeviceScratch { faults, list_faults, pending, ..DeviceScratch::new(&self.gpu) };
     }
 
     /// Where runs over such rows report what stops them.
@@ -270,7 +273,14 @@ impl DeviceScratch {
 
     /// As [`finish`](DeviceScratch::finish), with what stopped a run apart from errors of waiting for it.
     fn fault(&mut self) -> Result<Option<Error>, Error> {
-        let Some(faults) = &mut self.faults else { return Ok(None) };
+        // A wrong list comes before the rows that it names. What is found of one is told also where the other can't be read.
+        if let Some(wrong) = self.list_error()? {
+            return Ok(Some(wrong));
+        }
+        let Some(faults) = &mut self.faults else {
+            self.pending = false;
+            return Ok(None);
+        };
         let found = faults.take()?;
         self.pending = false;
         Ok(found.map(|(kind, at, Rows { k, block })| {

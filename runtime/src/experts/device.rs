@@ -1,18 +1,17 @@
 //! Experts on a GPU: tokens are sorted by expert here, and everything else is enqueued there.
 
 use super::groups::{self, Groups};
+use super::held::OnDevice;
 use super::routes::Routes;
-use super::{Choice, ExpertInput, Experts};
+use super::sent::{Sent, indices};
+use super::{ExpertInput, Experts};
 use crate::cuda::{
-    AroundExperts, DeviceActivations, DeviceBuffer, DeviceInput, DeviceScratch, Lists, Places, Results,
-    TILE, Tiles,
+    DeviceActivations, DeviceBuffer, DeviceInput, DeviceScratch, Gpu, Lists, Places, Results, TILE, Tiles,
 };
 use crate::error::Error;
-use crate::launch::On;
-use crate::registry::Registry;
+use crate::launch::{On, cannot_drive};
 use crate::request::Shape;
 use crate::sizes::{check_len, product_of};
-use crate::weights::PackedMatrix;
 use crate::workspace::{Workspace, WorkspaceSize};
 use gristmill_spec::vocab::DType;
 use std::sync::Arc;
@@ -27,77 +26,6 @@ pub enum DeviceExpertInput<'a> {
     /// A row for each token that is quantized already, in another workspace than the one that
     /// [`Experts::forward_on_device`] is given.
     Quantized(&'a DeviceActivations<'a>),
-}
-
-/// What experts have on their GPU besides weights.
-#[derive(Debug)]
-pub(super) struct OnDevice {
-    around: AroundExperts,
-    /// Of each packing, where the weights of each expert are.
-    addresses: Vec<DeviceBuffer<u64>>,
-}
-
-/// The lists that a run sends to the GPU, one behind the other: tiles, the row of each place, the place of each pair, the end of
-/// each token's pairs.
-struct Sent {
-    tiles: usize,
-    pairs: usize,
-    tokens: usize,
-}
-
-impl Sent {
-    fn of(routes: &Routes<'_>) -> Sent {
-        // A tile has a pair at least.
-        Sent { tiles: TILE * routes.pairs(), pairs: routes.pairs(), tokens: routes.tokens() }
-    }
-
-    fn len(&self) -> Option<usize> {
-        self.tiles.checked_add(self.pairs)?.checked_add(self.pairs)?.checked_add(self.tokens)
-    }
-
-    fn at(&self, address: u64) -> Lists {
-        let (rows, places) = (self.tiles, self.tiles + self.pairs);
-        Lists { address, rows, places, ends: places + self.pairs }
-    }
-
-    /// All but the tiles.
-    fn fill(&self, numbers: &mut [u32], groups: &Groups<'_>, routes: &Routes<'_>) {
-        let (rows, rest) = numbers[self.tiles..].split_at_mut(self.pairs);
-        let (places, ends) = rest.split_at_mut(self.pairs);
-        rows.copy_from_slice(groups.rows());
-        for (pair, place) in places.iter_mut().enumerate() {
-            *place = groups.place(pair) as u32;
-        }
-        for (token, end) in ends[..self.tokens].iter_mut().enumerate() {
-            *end = routes.pairs_of(token).end as u32;
-        }
-    }
-}
-
-/// Numbers of the workspace that a run needs for `tokens` tokens with `pairs` pairs.
-pub(super) fn indices(tokens: usize, pairs: usize, experts: usize) -> Option<usize> {
-    let sent = Sent { tiles: pairs.checked_mul(TILE)?, pairs, tokens };
-    groups::indices(pairs, experts)?.checked_add(sent.len()?)
-}
-
-impl OnDevice {
-    /// The kernels around products, and where the weights of `packed` are.
-    pub(super) fn new(
-        registry: &'static Registry,
-        choices: &[Choice],
-        packed: &[Vec<PackedMatrix>],
-    ) -> Result<Option<OnDevice>, Error> {
-        let Some(gpu) = choices.first().and_then(|choice| choice.matmul.gpu()) else { return Ok(None) };
-        let around = AroundExperts::load(gpu, registry)?;
-        let mut addresses = Vec::with_capacity(packed.len());
-        for (at, packed) in packed.iter().enumerate() {
-            let of = choices.iter().find(|choice| choice.packed == at);
-            if let Some(On::Cuda(launcher)) = of.map(|choice| choice.matmul.on()) {
-                addresses.push(launcher.addresses(packed)?);
-            }
-        }
-        Ok(Some(OnDevice { around, addresses }))
-    }
 }
 
 impl Experts {
@@ -115,7 +43,8 @@ impl Experts {
     }
 
     /// As [`forward`](Experts::forward), of rows that are on the experts' GPU, into memory there: enqueued, and not waited for but for
-    /// the copies of `routes` and `weights`, which the processor has. [`Workspace::finish`] waits, and reports a row that was not finite.
+    /// the copies of `routes` and `weights`, which the processor has ([`forward_routed_on_device`](Experts::forward_routed_on_device)
+    /// takes lists that lie there). [`Workspace::finish`] waits, and reports a row that was not finite.
     /// Each token is quantized by one launch for all; the products of a kernel that has a grouped form are one launch, whatever
     /// the number of experts, and others are a launch for each expert.
     ///
@@ -132,35 +61,11 @@ impl Experts {
         y: &mut DeviceBuffer<f32>,
         workspace: &mut Workspace,
     ) -> Result<(), Error> {
-        let matmul = &self.any().matmul;
         let Some(device) = &self.device else {
-            return Err(crate::launch::cannot_drive(matmul.entry(), 0));
+            return Err(cannot_drive(self.any().matmul.entry(), 0));
         };
         self.check_results(routes, weights, y.len())?;
-        let kernel = matmul.entry().name;
-        let (rows, by_pair) = match &input {
-            DeviceExpertInput::Pairs(_) => (routes.pairs(), true),
-            DeviceExpertInput::Tokens(_) | DeviceExpertInput::Quantized(_) => (routes.tokens(), false),
-        };
-        let gpu = match &input {
-            DeviceExpertInput::Tokens(x) | DeviceExpertInput::Pairs(x) => {
-                matmul.check_dtype(x.dtype())?;
-                check_len("activations", "values", product_of("activations", rows, self.k)?, x.len())?;
-                if x.overlaps(y) {
-                    return Err(Error::Overlap { kernel, what: "the activations" });
-                }
-                x.gpu()
-            }
-            DeviceExpertInput::Quantized(x) => {
-                x.check(kernel, &self.activations)?;
-                check_len("the quantized activations", "tokens", rows, x.m())?;
-                x.gpu()
-            }
-        };
-        let here = device.around.gpu();
-        if [gpu, y.gpu()].into_iter().any(|other| !Arc::ptr_eq(other, here)) {
-            return Err(Error::WrongDevice { kernel, index: here.profile().index });
-        }
+        let (rows, by_pair) = self.check_rows(&input, [routes.tokens(), routes.pairs()], y)?;
         let too_large = || Error::TooLarge { what: "the list of experts" };
         let needed = indices(routes.tokens(), routes.pairs(), self.count).ok_or_else(too_large)?;
         workspace.check(WorkspaceSize { indices: needed, ..WorkspaceSize::default() })?;
@@ -176,7 +81,74 @@ impl Experts {
         }
         self.check_kernels(&groups)?;
         let run = Run { experts: self, device, groups: &groups, routes, weights };
+        let here = device.around.gpu();
         run.enqueue(input, rows, sent, y, scratch.get_or_insert_default().on(here))
+    }
+
+    /// Looks at rows of activations and at where results go: how many rows there are, and whether each pair has one.
+    pub(super) fn check_rows(
+        &self,
+        input: &DeviceExpertInput<'_>,
+        [tokens, pairs]: [usize; 2],
+        y: &DeviceBuffer<f32>,
+    ) -> Result<(usize, bool), Error> {
+        let matmul = &self.any().matmul;
+        let kernel = matmul.entry().name;
+        let (rows, by_pair) = match input {
+            DeviceExpertInput::Pairs(_) => (pairs, true),
+            DeviceExpertInput::Tokens(_) | DeviceExpertInput::Quantized(_) => (tokens, false),
+        };
+        let gpu = match input {
+            DeviceExpertInput::Tokens(x) | DeviceExpertInput::Pairs(x) => {
+                matmul.check_dtype(x.dtype())?;
+                check_len("activations", "values", product_of("activations", rows, self.k)?, x.len())?;
+                if x.overlaps(y) {
+                    return Err(Error::Overlap { kernel, what: "the activations" });
+                }
+                x.gpu()
+            }
+            DeviceExpertInput::Quantized(x) => {
+                x.check(kernel, &self.activations)?;
+                check_len("the quantized activations", "tokens", rows, x.m())?;
+                x.gpu()
+            }
+        };
+        self.check_here([gpu, y.gpu()])?;
+        Ok((rows, by_pair))
+    }
+
+    /// Whether all of these are the experts' GPU.
+    pub(super) fn check_here<'g>(&self, others: impl IntoIterator<Item = &'g Arc<Gpu>>) -> Result<(), Error> {
+        let kernel = self.any().matmul.entry().name;
+        let Some(here) = self.any().matmul.gpu() else {
+            return Err(cannot_drive(self.any().matmul.entry(), 0));
+        };
+        if others.into_iter().any(|other| !Arc::ptr_eq(other, here)) {
+            return Err(Error::WrongDevice { kernel, index: here.profile().index });
+        }
+        Ok(())
+    }
+
+    /// Where the rows are that products read: those that are given, or those that are quantized now.
+    pub(super) fn quantized(
+        &self,
+        input: DeviceExpertInput<'_>,
+        m: usize,
+        scratch: &mut DeviceScratch,
+    ) -> Result<Places, Error> {
+        let layout = &self.activations;
+        match input {
+            DeviceExpertInput::Quantized(x) => Ok(x.places()),
+            DeviceExpertInput::Tokens(x) | DeviceExpertInput::Pairs(x) => {
+                let quantizer = self.any().matmul.device_quantizer(Shape { m, n: self.n, k: self.k })?;
+                let block = layout.format.block;
+                let places = scratch.places(quantizer.gpu(), m, &layout.row, block, layout.row.bytes())?;
+                // SAFETY: the input has `m * k` values on this device. What is dropped before the kernel has run is freed
+                // behind it, in the order of the stream.
+                unsafe { quantizer.rows(x.address(), x.word(), m, &layout.row, &places) }?;
+                Ok(places)
+            }
+        }
     }
 
     /// The same with everything in the processor's memory, and waited for.
@@ -189,7 +161,7 @@ impl Experts {
         workspace: &mut Workspace,
     ) -> Result<(), Error> {
         let Some(gpu) = self.any().matmul.gpu() else {
-            return Err(crate::launch::cannot_drive(self.any().matmul.entry(), 0));
+            return Err(cannot_drive(self.any().matmul.entry(), 0));
         };
         self.check_results(routes, weights, y.len())?;
         let (ExpertInput::Tokens(given) | ExpertInput::Pairs(given)) = input else {
@@ -251,7 +223,7 @@ impl Run<'_> {
             None => 0,
         };
         let layout = &experts.activations.row;
-        let places = self.quantized(input, rows, scratch)?;
+        let places = experts.quantized(input, rows, scratch)?;
         let places = if together {
             places
         } else {
@@ -260,7 +232,8 @@ impl Run<'_> {
         };
         let in_order = weights == 0 && groups.in_order();
         let out = y.output();
-        let products = if in_order { out } else { scratch.products(gpu, product_of("the output", pairs, n)?)? };
+        let products =
+            if in_order { out } else { scratch.products(gpu, product_of("the output", pairs, n)?)? };
         self.products(&places, together, &lists, products, scratch)?;
         if in_order {
             return Ok(());
@@ -270,29 +243,6 @@ impl Run<'_> {
         // SAFETY: the lists are those of the products, and `y` was compared with their sizes. What is dropped before the kernel has
         // run is freed behind it, in the order of the stream.
         unsafe { device.around.combined(&results, &lists, out) }
-    }
-
-    /// Where the rows are that products read: those that are given, or those that are quantized now.
-    fn quantized(
-        &self,
-        input: DeviceExpertInput<'_>,
-        m: usize,
-        scratch: &mut DeviceScratch,
-    ) -> Result<Places, Error> {
-        let layout = &self.experts.activations;
-        match input {
-            DeviceExpertInput::Quantized(x) => Ok(x.places()),
-            DeviceExpertInput::Tokens(x) | DeviceExpertInput::Pairs(x) => {
-                let shape = Shape { m, n: self.experts.n, k: self.experts.k };
-                let quantizer = self.experts.any().matmul.device_quantizer(shape)?;
-                let block = layout.format.block;
-                let places = scratch.places(quantizer.gpu(), m, &layout.row, block, layout.row.bytes())?;
-                // SAFETY: the input has `m * k` values on this device. What is dropped before the kernel has run is freed
-                // behind it, in the order of the stream.
-                unsafe { quantizer.rows(x.address(), x.word(), m, &layout.row, &places) }?;
-                Ok(places)
-            }
-        }
     }
 
     /// The experts that a kernel is chosen for, each with its first place and how many it has.

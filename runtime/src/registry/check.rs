@@ -30,7 +30,9 @@ impl CudaLaunch {
                         None => true,
                     }
             }
-            CudaLaunch::Activations { threads, .. } | CudaLaunch::Experts { threads, .. } => is_block(threads),
+            CudaLaunch::Activations { threads, .. } | CudaLaunch::Experts { threads, .. } => {
+                is_block(threads)
+            }
             CudaLaunch::Matmul { threads, fewest, rows, tokens, unit, .. } => {
                 is_block(threads)
                     && fewest > 0

@@ -353,7 +353,9 @@ pub enum CudaLaunch {
     },
     /// What experts need around their products.
     Experts {
-        /// Name in the image of the kernel that brings rows of quantized activations together.
+        /// Name in the image of the kernel that sorts pairs of tokens and experts.
+        route: &'static str,
+        /// Name of the one that brings rows of quantized activations together.
         gather: &'static str,
         /// Name of the one that brings results to their places, or adds them up.
         combine: &'static str,
@@ -373,7 +375,9 @@ impl CudaLaunch {
             CudaLaunch::Matmul { function, grouped, .. } => {
                 grouped.into_iter().chain([function]).map(|function| (function, 0)).collect()
             }
-            CudaLaunch::Experts { gather, combine, .. } => vec![(gather, 0), (combine, 0)],
+            CudaLaunch::Experts { route, gather, combine, .. } => {
+                vec![(route, 0), (gather, 0), (combine, 0)]
+            }
             CudaLaunch::Quantize { function, step, .. } => {
                 let step = step.into_iter().flat_map(|step| [(step.chunks, 0), (step.finish, 0)]);
                 step.chain([(function, 0)]).collect()

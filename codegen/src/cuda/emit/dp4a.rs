@@ -37,7 +37,7 @@ fn kernel(plan: &CudaMatmul<'_>, form: Form) -> String {
         arrays
     };
     format!(
-        "GM_KERNEL({threads}) {name}({parameters}) {{
+        "{declared}({threads}) {name}({parameters}) {{
     {shared}
     {begin}const u32 panel = gm_block(), first_token = {tile} * {tokens};
     const u32 group = gm_thread() / 4, quad = gm_thread() % 4, groups = gm_threads() / 4;
@@ -48,6 +48,7 @@ fn kernel(plan: &CudaMatmul<'_>, form: Form) -> String {
 }}
 GM_EXPORT({name})
 ",
+        declared = form.kernel(plan),
         parameters = form.parameters(),
         begin = form.begin(),
         tile = form.tile(),
@@ -176,7 +177,7 @@ fn one_sum(plan: &CudaMatmul<'_>, form: Form) -> String {
     if (i >= tokens * {DP4A_ROWS} || row >= a.n) return;
     i32 dot = 0;
     for (u32 warp = 0; warp < gm_threads() / 32; warp++) dot += parts[warp * {tokens} * {DP4A_ROWS} + i];
-    {x_sum}store_output(a, row, token, {corrected});",
+    {store}",
         wait = form.wait(&format!(
             "GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++)
         if (group + i * groups < tiles) ahead[i] = gm_load_early((const u32x4 *)(next + i * apart));
@@ -187,7 +188,8 @@ fn one_sum(plan: &CudaMatmul<'_>, form: Form) -> String {
         declare = declare_sums(plan),
         step = step(plan, &x),
         total = total(plan, "r"),
-        corrected = corrected(plan, "dot", "x_sum"),
+        store = form
+            .storing(&format!("{x_sum}store_output(a, row, token, {});", corrected(plan, "dot", "x_sum"))),
     )
 }
 
@@ -239,7 +241,8 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
         {last}
     }}
     const u32 row = panel * {DP4A_ROWS} + gm_thread() % {DP4A_ROWS};
-    if (gm_thread() < tokens * {DP4A_ROWS} && row < a.n) store_output(a, row, first_token + gm_thread() / {DP4A_ROWS}, y);",
+    if (gm_thread() < tokens * {DP4A_ROWS} && row < a.n) {store}",
+        store = form.storing(&format!("store_output(a, row, first_token + gm_thread() / {DP4A_ROWS}, y);")),
         wait = form.wait(&early),
         sums = declare,
         fields = declare_sums(plan),

@@ -3,6 +3,7 @@
 use super::overlap::wait;
 use super::parameters::fields;
 use super::product::CudaMatmul;
+use gristmill_spec::model::CudaBudget;
 use gristmill_spec::vocab::{CudaAbi, CudaAlgorithm};
 
 /// Most tokens of a tile that has a grouped form. Experts with more tokens fill a device one by one.
@@ -41,6 +42,13 @@ pub(super) fn grouped_name(name: &str) -> String {
     format!("{name}_grouped")
 }
 
+/// What the image of a grouped kernel may use, where the other form may use `budget`: addresses of a block's own weights are in
+/// registers, where those of all blocks are constants.
+pub(super) fn budget(budget: CudaBudget) -> CudaBudget {
+    let most = CudaBudget::default().registers;
+    CudaBudget { registers: budget.registers.saturating_add(16).min(most), ..budget }
+}
+
 const LOOKUP: &str = "\
 // The product of the tokens of one expert that the CUDA block has: addresses of the expert's weights, and of the first token.
 GM_DEVICE Matmul of_expert(const Matmul &all, const Groups &stack) {
@@ -67,6 +75,15 @@ impl Form {
         if self == Form::Grouped { grouped_name(&name) } else { name }
     }
 
+    /// The word that a kernel's declaration begins with. Left alone, ptxas spills registers of some grouped kernels to fit one
+    /// more block; not of those that look codes up, which it would give twice as many then.
+    pub(super) fn kernel(self, plan: &CudaMatmul<'_>) -> &'static str {
+        match self {
+            Form::Grouped if plan.pack.table.is_none() => "GM_KERNEL_WIDE",
+            Form::One | Form::Grouped => "GM_KERNEL",
+        }
+    }
+
     pub(super) fn parameters(self) -> &'static str {
         match self {
             Form::One => "const Matmul a",
@@ -80,8 +97,17 @@ impl Form {
         match self {
             Form::One => "",
             Form::Grouped => {
-                "gm_launch_next();\n    gm_wait_for_previous();\n    const Matmul a = of_expert(all, stack);\n    "
+                "gm_launch_next();\n    gm_wait_for_previous();\n    const Matmul a = of_expert(all, stack);\n    if (a.m == 0) return;\n    "
             }
+        }
+    }
+
+    /// Statements that store results, with what they need of the parameter: in the grouped form that is looked up again, since it
+    /// would be in registers from the beginning on.
+    pub(super) fn storing(self, statements: &str) -> String {
+        match self {
+            Form::One => statements.to_string(),
+            Form::Grouped => format!("{{ const Matmul a = of_expert(all, stack); {statements} }}"),
         }
     }
 

@@ -133,6 +133,8 @@ pub enum Launch {
     },
     /// What experts need around their products.
     Experts {
+        /// The kernel that sorts pairs of tokens and experts.
+        route: String,
         /// The kernel that brings rows of activations together.
         gather: String,
         /// The kernel that brings results to their places.

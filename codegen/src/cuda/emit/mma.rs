@@ -67,7 +67,7 @@ fn kernel(plan: &CudaMatmul<'_>, form: Form) -> String {
     };
     let one = plan.format.unit == 0;
     format!(
-        "GM_KERNEL({threads}) {name}({parameters}) {{
+        "{declared}({threads}) {name}({parameters}) {{
     {shared}
     {expert}const u32 g = gm_lane() / 4, t = gm_lane() % 4, first_token = {tile} * {tokens};
     const u32 panel = gm_block();
@@ -79,6 +79,7 @@ fn kernel(plan: &CudaMatmul<'_>, form: Form) -> String {
 }}
 GM_EXPORT({name})
 ",
+        declared = form.kernel(plan),
         parameters = form.parameters(),
         expert = form.begin(),
         tile = form.tile(),
@@ -94,7 +95,7 @@ GM_EXPORT({name})
         },
         table = load_table(plan),
         wait = form.wait(&early(plan)),
-        body = if plan.format.unit == 0 { one_sum(plan) } else { by_unit(plan) },
+        body = if plan.format.unit == 0 { one_sum(plan, form) } else { by_unit(plan, form) },
     )
 }
 
@@ -287,7 +288,7 @@ fn adding(plan: &CudaMatmul<'_>, own: u32, place: &str) -> (String, String) {
 }
 
 /// A row is one integer sum: the warps have every so many tiles of the same rows, the first one adds them up.
-fn one_sum(plan: &CudaMatmul<'_>) -> String {
+fn one_sum(plan: &CudaMatmul<'_>, form: Form) -> String {
     let (warps, columns, outputs) = (plan.threads / 32, plan.tokens / 8, MMA_ROWS * plan.tokens);
     let parts = loads(plan);
     let each_part: Vec<String> = (0..parts).map(|part| weights(plan, "tile", part)).collect();
@@ -295,7 +296,10 @@ fn one_sum(plan: &CudaMatmul<'_>) -> String {
         if plan.format.min() == 0 { "" } else { "const i32 x_sum = gm_load(a.x_sums + token);\n        " };
     let epilogue = each_output(
         plan,
-        &format!("{x_sum}store_output(a, row, token, {});", corrected(plan, "dots[j]", "x_sum")),
+        &form.storing(&format!(
+            "{x_sum}store_output(a, row, token, {});",
+            corrected(plan, "dots[j]", "x_sum")
+        )),
     );
     format!(
         "i32 sums[2][{columns}][4] = {{}};
@@ -384,7 +388,7 @@ fn beyond(plan: &CudaMatmul<'_>) -> String {
 
 /// Runs of k have scales and tokens are few: warps compute terms of many runs, each thread adds those of some outputs in
 /// the order of k.
-fn by_unit(plan: &CudaMatmul<'_>) -> String {
+fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
     let (threads, columns) = (plan.threads, plan.tokens / 8);
     let warps = threads / 32;
     let outputs = MMA_ROWS * plan.tokens;
@@ -471,7 +475,7 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
         {last}
     }}
     {epilogue}",
-        epilogue = each_output(plan, "store_output(a, row, token, y[j]);"),
+        epilogue = each_output(plan, &form.storing("store_output(a, row, token, y[j]);")),
         unroll = if tiles <= 4 { "GM_UNROLL " } else { "" },
         each_part = each_part.join(", "),
         products = products(plan),

@@ -396,13 +396,15 @@ impl Listing<'_> {
         let has_form = variant.body.is_none() && resolved.is_grouped();
         let grouped = has_form.then(|| form::grouped_name(function));
         if has_form && !units.0.contains_key(EXPERTS) {
-            let kernels = [experts::GATHER, experts::COMBINE].map(String::from);
+            let kernels = [experts::ROUTE, experts::GATHER, experts::COMBINE].map(String::from);
             units.add(EXPERTS, (5, 0), &kernels, CudaBudget::default(), &experts::emit());
         }
         if !units.0.contains_key(&unit) {
             let text = matmul::emit(&resolved, variant.body.as_ref().map(|body| body.text.as_str()));
-            let kernels: Vec<String> = [function.to_string()].into_iter().chain(grouped.clone()).collect();
-            units.add(&unit, variant.min_cc, &kernels, variant.budget, &text);
+            units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
+            if let (Some(grouped), Some(unit)) = (&grouped, units.0.get_mut(&unit)) {
+                unit.kernels.push((grouped.clone(), form::budget(variant.budget)));
+            }
             units.overlap(&unit, variant.body.as_ref());
             if let Some(unit) = units.0.get_mut(&unit) {
                 unit.only_on = variant.algorithm.only_on();
@@ -508,6 +510,7 @@ pub(crate) fn convert_launch() -> Launch {
 /// How what experts need around their products is launched.
 pub(crate) fn experts_launch() -> Launch {
     Launch::Experts {
+        route: experts::ROUTE.to_string(),
         gather: experts::GATHER.to_string(),
         combine: experts::COMBINE.to_string(),
         threads: experts::THREADS,

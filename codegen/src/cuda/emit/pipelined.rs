@@ -4,8 +4,8 @@
 //! A warp has 32 rows and 32 or 64 of the tokens, and goes through k in order, so that its f32 sums are in order.
 
 use super::epilogue::Epilogue;
-use super::mma::fragments;
 use super::form::{Form, in_each_form};
+use super::mma::fragments;
 use super::operands::load_table;
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::{SHARE, gather};
@@ -191,7 +191,7 @@ fn kernel(plan: &CudaMatmul<'_>, tiling: &Tiling, form: Form) -> String {
         String::new()
     };
     format!(
-        "GM_KERNEL({threads}) {name}({parameters}) {{
+        "{declared}({threads}) {name}({parameters}) {{
     {shared}
     {expert}const u32 g = gm_lane() / 4, t = gm_lane() % 4;
     const u32 first_token = {tile} * {tokens}, first_panel = gm_block() * {panels};
@@ -216,6 +216,7 @@ fn kernel(plan: &CudaMatmul<'_>, tiling: &Tiling, form: Form) -> String {
 }}
 GM_EXPORT({name})
 ",
+        declared = form.kernel(plan),
         parameters = form.parameters(),
         expert = form.begin(),
         tile = form.tile(),
@@ -225,7 +226,7 @@ GM_EXPORT({name})
         pending = stages - 2,
         arrays = arrays(plan, tiling).join(", "),
         multiply = multiply(plan, tiling, &used),
-        store = store(plan, warp_tokens, "sums[half][c][j]"),
+        store = form.storing(&store(plan, warp_tokens, "sums[half][c][j]")),
     )
 }
 

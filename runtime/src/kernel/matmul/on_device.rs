@@ -3,7 +3,8 @@
 use super::Matmul;
 use crate::activations::ActivationLayout;
 use crate::cuda::{
-    ActivationCode, DeviceActivations, DeviceBuffer, DeviceInput, DevicePrologue, DevicePrologueInput, ProductCode,
+    ActivationCode, DeviceActivations, DeviceBuffer, DeviceInput, DevicePrologue, DevicePrologueInput,
+    ProductCode,
 };
 use crate::error::Error;
 use crate::launch::{Launcher, MatmulCode, On, cannot_drive};
@@ -53,9 +54,7 @@ impl Matmul {
     pub(crate) fn device_quantizer(&self, shape: Shape) -> Result<&Launcher<ActivationCode>, Error> {
         match self.activation_quantizer(shape)? {
             Some(On::Cuda(quantizer)) => Ok(quantizer),
-            Some(On::Cpu(_)) | None => {
-                Err(self.on.broken("its activations have no quantizer on its device"))
-            }
+            Some(On::Cpu(_)) | None => Err(self.on.broken("its activations have no quantizer on its device")),
         }
     }
 
