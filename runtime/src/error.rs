@@ -373,7 +373,8 @@ pub enum Error {
     /// Something that only the processor does.
     #[error(
         "{what} are for the processor so far, not for {device}\n  \
-         help: on a GPU, pack matrices that share their input as one, with `Linear::stacked`"
+         help: on a GPU, `Linear::quantize_on_device` makes activations that several layers share, and `Linear::stacked` \
+         packs matrices that share their input as one"
     )]
     ProcessorOnly {
         /// What.

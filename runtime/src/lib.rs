@@ -96,6 +96,8 @@ pub use error::Error;
 pub use executor::Executor;
 #[cfg(feature = "rayon")]
 pub use executor::RayonGlobal;
+#[cfg(feature = "cuda")]
+pub use experts::{DeviceExpertInput, DeviceRoutes};
 pub use experts::{ExpertInput, Experts, Routes};
 pub use from_memory::FromMemory;
 pub use gpu::{CudaVersion, GpuProfile, NoGpu};

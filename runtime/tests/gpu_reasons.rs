@@ -123,6 +123,7 @@ const fn registry(
         cuda,
         without_image,
         convert: None,
+        experts: None,
         sources: &[],
     };
     // SAFETY: there is no kernel in it that can be run.

@@ -46,10 +46,12 @@ pub fn place_units(folder: &Path) {
             place_unit(folder, &image.unpacked().expect("as it was built"), &compiled);
         }
     }
-    if let Some(code) = REGISTRY.convert {
-        let unit = emitted.units.iter().find(|unit| unit.name == gristmill_codegen::cuda::CONVERT);
-        let text = unit.expect("it was built").text.replace(gristmill_codegen::cuda::DEVICE_HEADER, "");
-        let compiled = build(gristmill_codegen::cuda::CONVERT, &text).unwrap_or_else(|said| panic!("{said}"));
+    use gristmill_codegen::cuda::{CONVERT, EXPERTS};
+    for (name, code) in [(CONVERT, REGISTRY.convert), (EXPERTS, REGISTRY.experts)] {
+        let Some(code) = code else { continue };
+        let unit = emitted.units.iter().find(|unit| unit.name == name).expect("it was built");
+        let text = unit.text.replace(gristmill_codegen::cuda::DEVICE_HEADER, "");
+        let compiled = build(name, &text).unwrap_or_else(|said| panic!("{said}"));
         for image in code.images {
             place_unit(folder, &image.unpacked().expect("as it was built"), &compiled);
         }

@@ -1,6 +1,7 @@
 //! Everything that goes through the driver, on one that stands in for a GPU's.
 #![cfg(target_os = "linux")]
 
+mod batches;
 mod command;
 mod divided;
 mod driver;
@@ -9,6 +10,7 @@ mod engine;
 #[cfg(all(feature = "cuda", feature = "cli"))]
 #[path = "../../examples/engine_stream.rs"]
 mod engine_stream;
+mod experts;
 mod graphs;
 #[cfg(all(feature = "cuda", feature = "cli"))]
 mod guarded;
@@ -26,5 +28,6 @@ mod prologue;
 mod replicated;
 #[cfg(all(feature = "nccl", feature = "cli"))]
 mod row_parallel;
+mod shared;
 #[path = "../cuda/support/mod.rs"]
 mod support;

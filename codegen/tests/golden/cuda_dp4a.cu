@@ -22,6 +22,11 @@ struct Matmul {
     i32 *parts;
 };
 
+struct Groups {
+    const u64 *experts;
+    const u32x4 *tiles;
+};
+
 GM_DEVICE f32 epilogue(const Matmul &a, f32 y, f32 outer, f32 bias, f32 x_scale) {
     y = y / x_scale;
     y = y * outer;
@@ -105,3 +110,93 @@ GM_KERNEL(512) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1(const Matmul a
     store_output(a, row, token, (f32)(dot + x_sum * a.min));
 }
 GM_EXPORT(matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1)
+
+// The product of the tokens of one expert that the CUDA block has: addresses of the expert's weights, and of the first token.
+GM_DEVICE Matmul of_expert(const Matmul &all, const Groups &stack) {
+    const u32x4 tile = gm_load(stack.tiles + gm_block_y());
+    const u64 *const weights = stack.experts + tile.x * 4;
+    Matmul a = all;
+    a.codes = (const u8 *)gm_load(weights);
+    a.scales = (const f32 *)gm_load(weights + 1);
+    a.mins = (const f32 *)gm_load(weights + 2);
+    a.outer = (const f32 *)gm_load(weights + 3);
+    a.x = all.x + tile.y * all.x_stride;
+    a.x_scales = all.x_scales + (u64)tile.y * all.x_blocks;
+    a.x_sums = all.x_sums + (u64)tile.y * all.units;
+    a.y = all.y + (u64)tile.z * all.n;
+    a.m = tile.w;
+    return a;
+}
+
+GM_KERNEL_WIDE(512) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_grouped(const Matmul all, const Groups stack) {
+    GM_SHARED(i32, parts, 16 * 1 * 16);
+    gm_launch_next();
+    gm_wait_for_previous();
+    const Matmul a = of_expert(all, stack);
+    if (a.m == 0) return;
+    const u32 panel = gm_block(), first_token = 0 * 1;
+    const u32 group = gm_thread() / 4, quad = gm_thread() % 4, groups = gm_threads() / 4;
+    const u32 tokens = gm_min(a.m - first_token, 1u);
+    const u8 *codes = a.codes + panel * a.stride + quad * 16;
+    const i8 *xs = a.x + first_token * a.x_stride;
+    const u32 tiles = (u32)(a.stride / 64);
+    i32 sums[1][4][4] = {};
+    // Addresses that move on, so that none is computed anew in front of a load.
+    const u8 *next = codes + group * 64;
+    const i8 *x_next = xs + group * 16;
+    const u64 apart = groups * 64, x_apart = groups * 16;
+    u32x4 ahead[2] = {};
+    GM_UNROLL for (u32 i = 0; i < 2; i++)
+        if (group + i * groups < tiles) ahead[i] = gm_load_early((const u32x4 *)(next + i * apart));
+    for (u32 first = group; first < tiles; first += 2 * groups) {
+        u32x4 now[2];
+        u32x4 x_ahead[2] = {};
+        next += 2 * apart;
+        GM_UNROLL for (u32 i = 0; i < 2; i++) {
+            now[i] = ahead[i];
+            if (first + i * groups < tiles) { x_ahead[i] = gm_load((const u32x4 *)(x_next + i * x_apart)); }
+            if (first + (2 + i) * groups < tiles) ahead[i] = gm_load_once((const u32x4 *)(next + i * apart));
+        }
+        GM_UNROLL for (u32 i = 0; i < 2; i++) {
+            if (first + i * groups >= tiles) continue;
+            const u32x4 w = now[i];
+            const u32 operands[4][4] = {{w.x & 0x3030303u, w.x & 0xc0c0c0cu, w.x & 0x30303030u, w.x & 0xc0c0c0c0u}, {w.y & 0x3030303u, w.y & 0xc0c0c0cu, w.y & 0x30303030u, w.y & 0xc0c0c0c0u}, {w.z & 0x3030303u, w.z & 0xc0c0c0cu, w.z & 0x30303030u, w.z & 0xc0c0c0c0u}, {w.w & 0x3030303u, w.w & 0xc0c0c0cu, w.w & 0x30303030u, w.w & 0xc0c0c0c0u}};
+            {
+                const u32 t = 0;
+                const u32x4 x = x_ahead[i];
+                sums[t][0][0] = gm_dp4a_us(operands[0][0], x.x, sums[t][0][0]);
+                sums[t][1][0] = gm_dp4a_us(operands[0][1], x.y, sums[t][1][0]);
+                sums[t][2][0] = gm_dp4a_us(operands[0][2], x.z, sums[t][2][0]);
+                sums[t][3][0] = gm_dp4a_us(operands[0][3], x.w, sums[t][3][0]);
+                sums[t][0][1] = gm_dp4a_us(operands[1][0], x.x, sums[t][0][1]);
+                sums[t][1][1] = gm_dp4a_us(operands[1][1], x.y, sums[t][1][1]);
+                sums[t][2][1] = gm_dp4a_us(operands[1][2], x.z, sums[t][2][1]);
+                sums[t][3][1] = gm_dp4a_us(operands[1][3], x.w, sums[t][3][1]);
+                sums[t][0][2] = gm_dp4a_us(operands[2][0], x.x, sums[t][0][2]);
+                sums[t][1][2] = gm_dp4a_us(operands[2][1], x.y, sums[t][1][2]);
+                sums[t][2][2] = gm_dp4a_us(operands[2][2], x.z, sums[t][2][2]);
+                sums[t][3][2] = gm_dp4a_us(operands[2][3], x.w, sums[t][3][2]);
+                sums[t][0][3] = gm_dp4a_us(operands[3][0], x.x, sums[t][0][3]);
+                sums[t][1][3] = gm_dp4a_us(operands[3][1], x.y, sums[t][1][3]);
+                sums[t][2][3] = gm_dp4a_us(operands[3][2], x.z, sums[t][2][3]);
+                sums[t][3][3] = gm_dp4a_us(operands[3][3], x.w, sums[t][3][3]);
+            }
+        }
+        x_next += 2 * x_apart;
+    }
+    GM_UNROLL for (u32 t = 0; t < 1; t++)
+        GM_UNROLL for (u32 r = 0; r < 4; r++) {
+            i32 dot = sums[t][0][r] + (sums[t][1][r] >> 2) + (sums[t][2][r] >> 4) + (sums[t][3][r] >> 6);
+            GM_UNROLL for (u32 mask = 4; mask < 32; mask *= 2) dot += gm_shfl_xor(dot, mask);
+            if (gm_lane() < 4) parts[(gm_warp() * 1 + t) * 16 + gm_lane() * 4 + r] = dot;
+        }
+    gm_sync();
+    const u32 i = gm_thread();
+    const u32 row = panel * 16 + i % 16, token = first_token + i / 16;
+    if (i >= tokens * 16 || row >= a.n) return;
+    i32 dot = 0;
+    for (u32 warp = 0; warp < gm_threads() / 32; warp++) dot += parts[warp * 1 * 16 + i];
+    { const Matmul a = of_expert(all, stack); const i32 x_sum = gm_load(a.x_sums + token);
+    store_output(a, row, token, (f32)(dot + x_sum * a.min)); }
+}
+GM_EXPORT(matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_grouped)

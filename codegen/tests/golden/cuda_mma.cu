@@ -22,6 +22,11 @@ struct Matmul {
     i32 *parts;
 };
 
+struct Groups {
+    const u64 *experts;
+    const u32x4 *tiles;
+};
+
 GM_DEVICE f32 epilogue(const Matmul &a, f32 y, f32 outer, f32 bias, f32 x_scale) {
     y = y / x_scale;
     y = y * outer;
@@ -138,3 +143,105 @@ GM_KERNEL(128) matmul_mma_2bit_rows_int8_row_centred_outer_128x32(const Matmul a
         }
 }
 GM_EXPORT(matmul_mma_2bit_rows_int8_row_centred_outer_128x32)
+
+// The product of the tokens of one expert that the CUDA block has: addresses of the expert's weights, and of the first token.
+GM_DEVICE Matmul of_expert(const Matmul &all, const Groups &stack) {
+    const u32x4 tile = gm_load(stack.tiles + gm_block_y());
+    const u64 *const weights = stack.experts + tile.x * 4;
+    Matmul a = all;
+    a.codes = (const u8 *)gm_load(weights);
+    a.scales = (const f32 *)gm_load(weights + 1);
+    a.mins = (const f32 *)gm_load(weights + 2);
+    a.outer = (const f32 *)gm_load(weights + 3);
+    a.x = all.x + tile.y * all.x_stride;
+    a.x_scales = all.x_scales + (u64)tile.y * all.x_blocks;
+    a.x_sums = all.x_sums + (u64)tile.y * all.units;
+    a.y = all.y + (u64)tile.z * all.n;
+    a.m = tile.w;
+    return a;
+}
+
+GM_KERNEL_WIDE(128) matmul_mma_2bit_rows_int8_row_centred_outer_128x32_grouped(const Matmul all, const Groups stack) {
+    GM_SHARED(u8, xs, 4 * 2048);
+    GM_SHARED(u8, ws, 4 * 2048);
+    gm_launch_next();
+    gm_wait_for_previous();
+    const Matmul a = of_expert(all, stack);
+    if (a.m == 0) return;
+    const u32 g = gm_lane() / 4, t = gm_lane() % 4;
+    const u32 first_token = 0 * 32, first_panel = gm_block() * 4;
+    const u32 own_panel = gm_warp() / 1, own_tokens = gm_warp() % 1 * 32;
+    const u32 tiles = (u32)(a.stride / 512), stages = (tiles + 1 - 1) / 1;
+    const u32 begin = share(stages, gm_block_z()), end = share(stages, gm_block_z() + 1);
+    i32 sums[2][4][4] = {};
+    // Stages before the first are empty groups; there is a group for each stage, copied or not.
+    u32 to = 0, at = 0;
+    for (u32 stage = begin; stage < end + 3; stage++) {
+        if (stage >= begin + 3) {
+            gm_copy_wait<2>();
+            gm_sync();
+        }
+        if (stage < end) copy_stage(xs, ws, a, first_token, first_panel, tiles, stage, to);
+        gm_copy_commit();
+        to = to + 1 == 4 ? 0 : to + 1;
+        if (stage < begin + 3) continue;
+        GM_UNROLL for (u32 i = 0; i < 1; i++) {
+            const u32x4 w[1] = {gm_shared_get<u32x4>(ws, ((at * 4 + own_panel) * 1 + i) * 512 + 0 + gm_lane() * 16)};
+            {
+            const u32 weights[2][4] = {{w[0].x & 0x3030303u, w[0].x >> 2 & 0x3030303u, w[0].y & 0x3030303u, w[0].y >> 2 & 0x3030303u}, {w[0].x >> 4 & 0x3030303u, w[0].x >> 6 & 0x3030303u, w[0].y >> 4 & 0x3030303u, w[0].y >> 6 & 0x3030303u}};
+            GM_UNROLL for (u32 c = 0; c < 4; c++) {
+                const u32x2 x = gm_shared_get<u32x2>(xs, ((at * 2 + i * 2 + 0) * 32 + own_tokens + c * 8 + g) * 32 + t * 8);
+                const u32 b[2] = {x.x, x.y};
+                gm_mma_16832_us(sums[0][c], weights[0], b);
+                gm_mma_16832_us(sums[1][c], weights[1], b);
+            }
+            }
+            {
+            const u32 weights[2][4] = {{w[0].z & 0x3030303u, w[0].z >> 2 & 0x3030303u, w[0].w & 0x3030303u, w[0].w >> 2 & 0x3030303u}, {w[0].z >> 4 & 0x3030303u, w[0].z >> 6 & 0x3030303u, w[0].w >> 4 & 0x3030303u, w[0].w >> 6 & 0x3030303u}};
+            GM_UNROLL for (u32 c = 0; c < 4; c++) {
+                const u32x2 x = gm_shared_get<u32x2>(xs, ((at * 2 + i * 2 + 1) * 32 + own_tokens + c * 8 + g) * 32 + t * 8);
+                const u32 b[2] = {x.x, x.y};
+                gm_mma_16832_us(sums[0][c], weights[0], b);
+                gm_mma_16832_us(sums[1][c], weights[1], b);
+            }
+            }
+        }
+        at = at + 1 == 4 ? 0 : at + 1;
+    }
+    if (gm_blocks_z() > 1) {
+        const u32 tile = gm_block_y() * gm_blocks() + gm_block();
+        u32x4 *const parts = (u32x4 *)a.parts + (u64)tile * gm_blocks_z() * 1024 + gm_warp() * 256 + gm_lane();
+        GM_UNROLL for (u32 half = 0; half < 2; half++)
+        GM_UNROLL for (u32 c = 0; c < 4; c++) gm_store(parts + gm_block_z() * 1024 + (half * 4 + c) * 32, u32x4{(u32)sums[half][c][0], (u32)sums[half][c][1], (u32)sums[half][c][2], (u32)sums[half][c][3]});
+        gm_sync_warp();
+        u32 before = 0;
+        if (gm_lane() == 0) before = gm_count((u32 *)a.parts - 1 - tile * 4 - gm_warp(), gm_blocks_z());
+        if (gm_shfl(before, 0) + 1 < gm_blocks_z()) return;
+        gm_sync_warp();
+        for (u32 z = 0; z < gm_blocks_z(); z++) {
+            if (z == gm_block_z()) continue;
+            GM_UNROLL for (u32 half = 0; half < 2; half++)
+        GM_UNROLL for (u32 c = 0; c < 4; c++) {
+                const u32x4 more = gm_load(parts + z * 1024 + (half * 4 + c) * 32);
+                sums[half][c][0] += (i32)more.x; sums[half][c][1] += (i32)more.y; sums[half][c][2] += (i32)more.z; sums[half][c][3] += (i32)more.w;
+            }
+        }
+    }
+    { const Matmul a = of_expert(all, stack); const u32 first_row = (first_panel + own_panel) * 32 + g, last_row = a.n - 1, last_token = a.m - 1;
+    f32 outer[4];
+    GM_UNROLL for (u32 r = 0; r < 4; r++) outer[r] = gm_load(a.outer + gm_min(first_row + r * 8, last_row));
+    f32 bias[4];
+    GM_UNROLL for (u32 r = 0; r < 4; r++) bias[r] = a.bias == nullptr ? 0.0f : gm_load(a.bias + gm_min(first_row + r * 8, last_row));
+    GM_UNROLL for (u32 c = 0; c < 4; c++)
+        GM_UNROLL for (u32 j = 0; j < 4; j++) {
+            const u32 token = first_token + own_tokens + c * 8 + t * 2 + j % 2;
+            const f32 x_scale = gm_load(a.x_scales + gm_min(token, last_token));
+            const i32 x_sum = gm_load(a.x_sums + gm_min(token, last_token));
+            GM_UNROLL for (u32 half = 0; half < 2; half++) {
+                const u32 row = first_row + half * 16 + j / 2 * 8;
+                const f32 done = epilogue(a, (f32)(sums[half][c][j] + x_sum * a.min), outer[half * 2 + j / 2], bias[half * 2 + j / 2], x_scale);
+                if (row <= last_row && token <= last_token) gm_store(a.y + (u64)token * a.n + row, done);
+            }
+        } }
+}
+GM_EXPORT(matmul_mma_2bit_rows_int8_row_centred_outer_128x32_grouped)

@@ -1560,6 +1560,7 @@ pub static REGISTRY: Registry = unsafe {
         cuda: CUDA,
         without_image: WITHOUT_IMAGE,
         convert: None,
+        experts: None,
         sources: SOURCES,
     })
 };

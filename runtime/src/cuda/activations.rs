@@ -42,11 +42,15 @@ impl Launcher<ActivationCode> {
         })
     }
 
+    pub(crate) fn gpu(&self) -> &Arc<Gpu> {
+        &self.code().gpu
+    }
+
     /// Enqueues `m > 0` rows of type `word` at `x` into the scratch's places, which are large enough.
     ///
     /// # Safety
     /// `x` is the address of `m * layout.k` values of that type on this device, which live until the kernel has run.
-    pub(super) unsafe fn rows(
+    pub(crate) unsafe fn rows(
         &self,
         x: u64,
         word: u32,
@@ -112,7 +116,7 @@ pub fn quantize_activations(
         return Err(Error::ShapeMismatch { what: "activations", unit: "values", expected, found: x.len() });
     }
     let layout = RowLayout::new(unit, k, block)?;
-    let gpu = Arc::clone(&launcher.code().gpu);
+    let gpu = Arc::clone(launcher.gpu());
     let mut scratch = DeviceScratch::new(&gpu);
     let places = scratch.places(&gpu, m, &layout, block, layout.bytes())?;
     let (x, word) = upload(&gpu, &mut scratch, Input::F32(x))?;

@@ -278,6 +278,7 @@ impl Gpu {
             Argument::F32(value) => std::ptr::from_ref(value).cast(),
             Argument::U64(value) => std::ptr::from_ref(value).cast(),
             Argument::Product(value) => std::ptr::from_ref(value).cast(),
+            Argument::Groups(value) => std::ptr::from_ref(value).cast(),
             Argument::Fused(value) => std::ptr::from_ref(value).cast(),
             Argument::Rows(value) => std::ptr::from_ref(value).cast(),
         };

@@ -56,6 +56,8 @@ pub(crate) struct ProductCode {
     split: Option<CudaSplit>,
     /// It takes floats and quantizes them.
     fused: bool,
+    /// The same over tiles of tokens of several matrices.
+    pub(super) grouped: Option<Function>,
     /// What a product of floats needs besides.
     pub(super) floats: Option<Floats>,
 }
@@ -112,9 +114,12 @@ impl Launcher<ProductCode> {
                     unit,
                     split,
                     fused,
+                    grouped,
                 } => {
                     let gpu = place.open()?;
+                    let grouped = grouped.map(|grouped| of(&gpu, grouped, threads, 0)).transpose()?;
                     ProductCode {
+                        grouped,
                         function: of(&gpu, function, threads, 0)?,
                         gpu,
                         threads,
@@ -142,6 +147,7 @@ impl Launcher<ProductCode> {
                         unit: Unit::ROW,
                         split: None,
                         fused: false,
+                        grouped: None,
                     }
                 }
                 _ => return Ok(None),
@@ -206,7 +212,7 @@ impl Launcher<ProductCode> {
     /// `places` are those of `m` rows of `layout`; `bias` is 0 or the address of `n` values, `y` that of room for
     /// `m * n`, on this device, which live until the kernel has run.
     #[expect(clippy::too_many_arguments, reason = "the operands of a product")]
-    unsafe fn product(
+    pub(super) unsafe fn product(
         &self,
         packed: &PackedMatrix,
         places: &Places,
@@ -243,7 +249,7 @@ impl Launcher<ProductCode> {
     }
 
     /// The parameter but for the number of tokens.
-    fn parameters<X>(
+    pub(super) fn parameters<X>(
         &self,
         packed: &PackedMatrix,
         layout: &RowLayout,

@@ -1,7 +1,12 @@
 //! Handles of products: packing weights, and multiplying with them.
 
+#[cfg(feature = "cuda")]
+mod on_device;
 mod prologue;
 mod shared;
+
+#[cfg(feature = "cuda")]
+pub(crate) use on_device::QuantizedProduct;
 
 use super::{Dequantizer, check_format, check_shape, format_of};
 use crate::activations::{self, Input, NonFinite, RowLayout, Source, Tokens};

@@ -4,6 +4,8 @@
 #[cfg(feature = "cuda")]
 mod divided;
 mod guarded;
+#[cfg(feature = "cuda")]
+mod on_device;
 mod options;
 mod plan;
 mod prologue;
@@ -437,7 +439,8 @@ impl Linear {
     }
 
     /// Whether `m` tokens that one of two layers [quantized](Linear::quantize) are what the other one reads: whether both
-    /// have kernels of the processor for this `m`, of one activation format and with one layout of rows, and no transform.
+    /// have kernels of the processor, or of one GPU, for this `m`, of one activation format and with one layout of rows, and no
+    /// transform.
     pub fn shares_activations_with(&self, other: &Linear, m: usize) -> bool {
         if self.transform.is_some() || other.transform.is_some() {
             return false;

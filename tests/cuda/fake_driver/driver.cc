@@ -77,6 +77,7 @@ const Settings& settings() {
             else if (name == "held") s.held = true;
             else if (name == "count") s.count = true;
             else if (name == "nvml") s.nvml = true;
+            else if (name == "timeline") s.timeline = true;
             else if (name == "pitch") s.pitch = size_t(number);
             else if (name == "too_many_peers") s.too_many_peers = true;
             else if (name == "seed") s.seed = uint64_t(number);
@@ -155,6 +156,17 @@ bool known(Stream* stream) {
     return driver().streams.count(stream);
 }
 
+// Says when an operation would run.
+static void place(Stream* stream, const Operation& operation) {
+    if (operation.engine == Engine::NONE || !settings().timeline) return;
+    Timeline& timeline = stream->device->timeline;
+    bool computes = operation.engine == Engine::COMPUTE;
+    long& engine = computes ? timeline.compute : timeline.copy;
+    long begin = std::max({stream->ready, engine, timeline.process});
+    engine = stream->ready = begin + (computes ? 100 : 60);
+    fprintf(stderr, "fake timeline: stream %d %s %ld %ld\n", stream->number, operation.name, begin, engine);
+}
+
 int submit(Stream* stream, Operation operation) {
     if (!known(stream)) return INVALID_HANDLE;
     if (stream->device != current) {
@@ -167,6 +179,7 @@ int submit(Stream* stream, Operation operation) {
         stream->capture->operations.push_back(std::move(operation));
         return SUCCESS;
     }
+    place(stream, operation);
     stream->queue.push_back(std::move(operation));
     stream->added++;
     return SUCCESS;

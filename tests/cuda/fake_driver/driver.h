@@ -112,16 +112,29 @@ struct Settings {
     bool held = false;          // held: another library of the process holds the primary contexts
     bool nvml = false;          // nvml: the management library is there
     bool count = false;         // count: says at the end how many kernels were launched
+    bool timeline = false;      // timeline: says when each kernel and copy to the device would run: see `Timeline`
     uint64_t seed = 1;          // seed=N: order of threads and blocks
     std::string units;          // folder of emulated units: GRISTMILL_GPU_FAKE_UNITS
 };
 const Settings& settings();
+
+// What an operation keeps busy.
+enum class Engine { NONE, COMPUTE, COPY };
 
 // An operation of a stream: 0, or the error that it stops its device with.
 struct Operation {
     std::function<int()> run;
     // Done also after a failure, so that what is counted at the end is the program's doing.
     bool frees = false;
+    Engine engine = Engine::NONE;
+    const char* name = "";
+};
+
+// When operations would run on a device with one engine for kernels, of which each takes 100, and one for copies from page-locked
+// memory, of which each takes 60: behind what is in front of them on their stream and on their engine, behind events that the
+// stream waits for, and not before they are enqueued. The process takes no time but where it waits.
+struct Timeline {
+    long compute = 0, copy = 0, process = 0;
 };
 
 struct Graph {
@@ -151,6 +164,9 @@ struct Stream {
     bool capture_origin = false;
     // Operations added and done, since the stream was made.
     uint64_t added = 0, done = 0;
+    // Its place among those that were made, and when it has done what is enqueued.
+    int number = 0;
+    long ready = 0;
 };
 
 struct Event {
@@ -159,6 +175,8 @@ struct Event {
     // The stream's `done` from which the last record has happened.
     uint64_t at = 0;
     double seconds = 0;
+    // When it is reached.
+    long ready = 0;
     std::shared_ptr<Graph> capture;
 };
 
@@ -206,6 +224,7 @@ struct Device {
     int called();
     Stream legacy{this};
     size_t in_use = 0;
+    Timeline timeline;
     std::shared_ptr<Pool> pool = std::make_shared<Pool>();
     // Those that were made for it, by their handles.
     std::map<Pool*, std::shared_ptr<Pool>> pools;
@@ -226,6 +245,7 @@ struct Driver {
     std::deque<std::pair<uint64_t, size_t>> freed;
     size_t freed_bytes = 0;
     long allocations = 0;
+    int streams_made = 0;
     uint64_t launches = 0, overlapping = 0, layered = 0, peer_copies = 0;
 };
 Driver& driver();

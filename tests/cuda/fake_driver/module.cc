@@ -211,7 +211,7 @@ static int launch(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_
         if (strstr(report, "not inside an allocation")) return ILLEGAL_ADDRESS;
         if (strstr(report, "not aligned")) return MISALIGNED_ADDRESS;
         return LAUNCH_FAILED;
-    }});
+    }, false, Engine::COMPUTE, kernel->name});
 }
 GM_API cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                       unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** parameters,

@@ -89,6 +89,8 @@ pub enum Launch {
         split: Option<Split>,
         /// CUDA blocks quantize their tokens for themselves.
         fused: bool,
+        /// Name in the translation unit of the kernel's grouped form, if it has one.
+        grouped: Option<String>,
     },
     /// A product of floats over the format's own rows.
     Rows {
@@ -129,6 +131,17 @@ pub enum Launch {
         /// Elements of a thread.
         per_thread: u32,
     },
+    /// What experts need around their products.
+    Experts {
+        /// The kernel that sorts pairs of tokens and experts.
+        route: String,
+        /// The kernel that brings rows of activations together.
+        gather: String,
+        /// The kernel that brings results to their places.
+        combine: String,
+        /// Threads of a CUDA block of both.
+        threads: u32,
+    },
 }
 
 /// The kernels in front of a quantizer whose scale covers more than a block.
@@ -154,6 +167,7 @@ impl Launch {
             | Launch::Rows { function, .. }
             | Launch::Activations { function, .. }
             | Launch::Convert { function, .. } => function,
+            Launch::Experts { combine, .. } => combine,
         }
     }
 
@@ -190,7 +204,9 @@ impl Launch {
                 ("tokens", tokens),
                 ("shared", shared),
             ],
-            Launch::Activations { threads, .. } => vec![("threads", threads)],
+            Launch::Activations { threads, .. } | Launch::Experts { threads, .. } => {
+                vec![("threads", threads)]
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use super::operands::lookup;
 use super::parameters::fields;
 use super::product::{CudaMatmul, DP4A_ROWS, MMA_ROWS, round_bytes, rounds_in};
 use super::tiles::{Fused, Split, Tiling, Warpgroups};
-use super::{activations, dp4a, fused, mma, pipelined, wgmma};
+use super::{activations, dp4a, form, fused, mma, pipelined, wgmma};
 use crate::Error;
 use crate::emit::{constant_word, format_words};
 use crate::plan::pack::fitted;
@@ -256,7 +256,8 @@ pub fn emit(plan: &CudaMatmul<'_>, body: Option<&str>) -> String {
         (None, Some(_)) => activations::functions(plan.format.activations),
         (None, None) => String::new(),
     };
-    format!("{words}{}{}{}{kernel}", arguments(plan), lookup(plan), epilogue(plan))
+    let groups = if body.is_none() { form::arguments(plan) } else { String::new() };
+    format!("{words}{}{groups}{}{}{kernel}", arguments(plan), lookup(plan), epilogue(plan))
 }
 
 /// The parameter: docs/cuda.md. It has 128 bytes: with more than 144, nvcc 13.0 takes fields from the parameter anew wherever they

@@ -14,7 +14,9 @@ mod dp4a;
 mod embed;
 mod encode;
 mod epilogue;
+mod experts;
 mod fma;
+mod form;
 mod fused;
 mod groups;
 mod halves;
@@ -41,6 +43,7 @@ mod wgmma_halves;
 
 pub use blocks::CHUNK;
 pub use convert::CONVERT;
+pub use experts::EXPERTS;
 pub use header::DEVICE_HEADER;
 pub use launch::{CudaPlan, Launch, Step};
 pub use product::CudaMatmul;
@@ -390,9 +393,18 @@ impl Listing<'_> {
             None => resolved.name(),
         };
         let function = function(variant, &unit);
+        let has_form = variant.body.is_none() && resolved.is_grouped();
+        let grouped = has_form.then(|| form::grouped_name(function));
+        if has_form && !units.0.contains_key(EXPERTS) {
+            let kernels = [experts::ROUTE, experts::GATHER, experts::COMBINE].map(String::from);
+            units.add(EXPERTS, (5, 0), &kernels, CudaBudget::default(), &experts::emit());
+        }
         if !units.0.contains_key(&unit) {
             let text = matmul::emit(&resolved, variant.body.as_ref().map(|body| body.text.as_str()));
             units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, &text);
+            if let (Some(grouped), Some(unit)) = (&grouped, units.0.get_mut(&unit)) {
+                unit.kernels.push((grouped.clone(), form::budget(variant.budget)));
+            }
             units.overlap(&unit, variant.body.as_ref());
             if let Some(unit) = units.0.get_mut(&unit) {
                 unit.only_on = variant.algorithm.only_on();
@@ -409,6 +421,7 @@ impl Listing<'_> {
             multiple: resolved.pack.multiple,
             split: resolved.split,
             fused: resolved.fused.is_some(),
+            grouped,
         };
         let generated = variant.body.is_none();
         let plan = CudaPlan {
@@ -491,6 +504,16 @@ pub(crate) fn convert_launch() -> Launch {
         function: CONVERT.to_string(),
         threads: convert::THREADS,
         per_thread: convert::PER_THREAD,
+    }
+}
+
+/// How what experts need around their products is launched.
+pub(crate) fn experts_launch() -> Launch {
+    Launch::Experts {
+        route: experts::ROUTE.to_string(),
+        gather: experts::GATHER.to_string(),
+        combine: experts::COMBINE.to_string(),
+        threads: experts::THREADS,
     }
 }
 
