@@ -5,7 +5,7 @@ use super::buffer::{DeviceBuffer, room};
 use super::device::{Function, Geometry, Gpu};
 use super::fault::{FaultKind, Faults, Rows};
 use super::parameters::{self, Argument, Groups, Parameters, Quantized};
-use super::product::{ProductCode, block_threads};
+use super::product::{ProductCode, threads_of_blocks};
 use super::scratch::{DeviceScratch, Places, zeroed_room};
 use crate::activations::RowLayout;
 use crate::error::Error;
@@ -172,8 +172,7 @@ impl AroundExperts {
             scales_to: to.scales,
             sums_to: to.sums,
         };
-        let blocks = looping(&self.gpu, count as u64);
-        let geometry = Geometry { blocks, threads: self.threads, layers: 1 };
+        let geometry = looping(&self.gpu, &self.gather, self.threads, count as u64);
         // SAFETY: the parameters are those of docs/cuda.md; there is room for `count` rows, and the rest is the caller's.
         unsafe { self.gpu.launch(NAME, &self.gather, &geometry, &arguments.arguments()) }?;
         Ok(to)
@@ -195,7 +194,7 @@ impl AroundExperts {
             y,
         };
         let work = (count as u64).saturating_mul(n as u64).div_ceil(u64::from(self.threads));
-        let geometry = Geometry { blocks: looping(&self.gpu, work), threads: self.threads, layers: 1 };
+        let geometry = looping(&self.gpu, &self.combine, self.threads, work);
         // SAFETY: the parameters are those of docs/cuda.md; memory is the caller's.
         unsafe { self.gpu.launch(NAME, &self.combine, &geometry, &arguments.arguments()) }
     }
@@ -266,7 +265,7 @@ impl Launcher<ProductCode> {
             while done < tiles.count {
                 let part = (tiles.count - done).min(most);
                 let blocks = (all.n.div_ceil(*rows), size("tiles", part)?);
-                let threads = block_threads(*fewest, *threads, blocks, profile.multiprocessors);
+                let threads = threads_of_blocks(gpu, function, (*fewest, *threads), blocks);
                 let tiles = tiles.address + (4 * TILE * done) as u64;
                 let groups = Groups { experts: addresses.input(), tiles };
                 let arguments = [Argument::Product(all), Argument::Groups(groups)];

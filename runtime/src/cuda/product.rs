@@ -79,10 +79,7 @@ impl ProductCode {
             let from = |values: usize, width: usize| (done as u64) * (values as u64) * (width as u64);
             let tokens = size("tokens", part)?;
             let blocks = (n.div_ceil(self.rows), tokens.div_ceil(self.tokens));
-            // Half of what a multiprocessor can hold keeps its loads under way, and there is no more than it holds of this kernel.
-            let half = profile.multiprocessor.threads / 2;
-            let wanted = |threads| half.min(threads * self.gpu.held(&self.function, threads));
-            let threads = block_threads((self.fewest, self.threads), blocks, profile.multiprocessors, wanted);
+            let threads = threads_of_blocks(&self.gpu, &self.function, (self.fewest, self.threads), blocks);
             let tiles = Tiles::new((self.rows, self.tokens), (tokens as usize, n as usize, k));
             let layers = self.split.map_or(1, |split| tiles.layers(split, profile.multiprocessors));
             launch(&from, tokens, &Geometry { blocks, layers, threads })?;
@@ -536,6 +533,20 @@ impl Launcher<ProductCode> {
         unpack_panel(packing, &codes, &scales, &mins, outer[0], in_panel, packed.k, dst);
         Ok(())
     }
+}
+
+/// Threads of a CUDA block of `function`, of which there are `blocks`: half of what a multiprocessor can hold keeps its loads under way, and
+/// there is no more than it holds of this kernel.
+pub(super) fn threads_of_blocks(
+    gpu: &Gpu,
+    function: &Function,
+    threads: (u32, u32),
+    blocks: (u32, u32),
+) -> u32 {
+    let profile = gpu.profile();
+    let half = profile.multiprocessor.threads / 2;
+    let wanted = |threads| half.min(threads * gpu.held(function, threads));
+    block_threads(threads, blocks, profile.multiprocessors, wanted)
 }
 
 /// Threads of a CUDA block where `fewest` to `most` will do: more of them share a row's k where the blocks alone would leave a
