@@ -48,6 +48,7 @@ mod quantized_buf;
 mod sizes;
 mod split;
 mod sync;
+mod thread_limits;
 mod thread_use;
 
 #[cfg(feature = "cuda")]
@@ -89,7 +90,7 @@ pub mod workspace;
 
 pub use activations::{Input, NonFinite, QuantizedActivations};
 pub use aligned::prefer_huge_pages;
-pub use decide::{Decision, Prepared};
+pub use decide::{Decision, Prepared, TunedBy};
 pub use device::{CpuProfile, Device, Topology};
 pub use error::Error;
 pub use executor::Executor;

@@ -152,11 +152,12 @@ fn the_command_runs_there() {
     ];
     let (tuned, said) = command(&tune, Some(&units));
     assert_eq!(tuned, 0, "{said}");
-    assert!(said.contains("1 class"), "{said}");
+    assert!(said.contains("1 measured order"), "{said}");
     let written = std::fs::read_to_string(&tuning).expect("it was written");
-    assert!(written.starts_with(other) && written.contains("\ngpu Fake sm_"), "{written}");
+    let kept = other.replace("tuning 2", "tuning 3").replace("i2_s 0 ", "i2_s 0 1 ");
+    assert!(written.starts_with(&kept) && written.contains("\ngpu Fake sm_"), "{written}");
     let line = written.lines().last().expect("a line");
-    assert!(line.starts_with("matmul i2_s 1 ") && line.split(' ').count() > 4, "two kernels: {written}");
+    assert!(line.starts_with("matmul i2_s 1 1 ") && line.split(' ').count() > 5, "two kernels: {written}");
     let record = &records[0];
     assert!(record["kernel"].as_str().is_some_and(|name| name.starts_with("matmul.i2_s.cuda.")), "{text}");
     assert!(record["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{text}");

@@ -11,7 +11,7 @@ use std::ffi::c_char;
 
 fn prepared(op: Op, format: &str, quantizer: Option<&str>, shape: Shape) -> Result<Prepared, Failure> {
     let (input, device, precision) = (vocab::DType::F32, Device::CPU, PrecisionMode::Int8);
-    let request = Request { op, format, quantizer, input, device, shape, precision, working_set: None };
+    let request = Request { op, format, quantizer, input, device, shape, precision, working_set: None, threads: 1 };
     Ok(REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &Restrict::default(), &Tuning::none())?)
 }
 

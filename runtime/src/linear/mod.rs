@@ -111,7 +111,7 @@ impl Linear {
     ) -> Result<Linear, Error> {
         let stack = Stack::new(weights)?;
         let (n, k) = (stack.n(), stack.k());
-        let plan = LayerPlan::new(registry, stack.format().name, [n, k], options)?;
+        let plan = LayerPlan::new(registry, stack.format().name, [n, k], options, threads)?;
         let mut packed = Vec::new();
         let mut choices = Vec::new();
         for (matmul, at) in plan.products {
@@ -158,7 +158,7 @@ impl Linear {
         m: usize,
         threads: &Threads,
     ) -> Result<LayerMemory, Error> {
-        LayerPlan::new(registry, format, [n, k], options)?.memory([m, n, k], threads)
+        LayerPlan::new(registry, format, [n, k], options, threads)?.memory([m, n, k], threads)
     }
 
     /// The layer with a Hadamard transform of its inputs, for weights that were folded with it: [`Linear::forward`] then takes

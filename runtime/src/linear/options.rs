@@ -5,6 +5,7 @@ use crate::device::{CpuProfile, Device};
 use crate::error::Error;
 use crate::registry::Registry;
 use crate::request::{PrecisionMode, Request, Restrict, Shape};
+use crate::threads::Threads;
 use crate::tuning::Tuning;
 use gristmill_spec::vocab::DType;
 use std::borrow::Cow;
@@ -132,18 +133,20 @@ impl LinearOptions {
         registry: &'static Registry,
         format: &str,
         shape: Shape,
+        threads: &Threads,
     ) -> Result<Prepared, Error> {
         let (restrict, tuning) = self.resolved(registry)?;
         self.placed(registry.prepare_tuned(
-            &self.request(format, shape),
+            &self.request(format, shape, threads),
             CpuProfile::detect(),
             &restrict,
             &tuning,
         )?)
     }
 
-    pub(super) fn request<'f>(&self, format: &'f str, shape: Shape) -> Request<'f> {
+    pub(super) fn request<'f>(&self, format: &'f str, shape: Shape, threads: &Threads) -> Request<'f> {
         let request = Request::matmul(format, shape).with_input(self.input).on(self.device);
+        let request = request.with_threads(threads.count());
         request.with_precision(self.precision).with_working_set(self.working_set)
     }
 }

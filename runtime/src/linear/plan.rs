@@ -52,10 +52,11 @@ impl LayerPlan {
         format: &str,
         [n, k]: [usize; 2],
         options: &LinearOptions,
+        threads: &Threads,
     ) -> Result<LayerPlan, Error> {
         let (restrict, tuning) = options.resolved(registry)?;
         let decode = Shape { m: 1, n, k };
-        let request = options.request(format, decode);
+        let request = options.request(format, decode, threads);
         let prepare = |request: &Request<'_>| {
             options.placed(registry.prepare_tuned(request, CpuProfile::detect(), &restrict, &tuning)?)
         };

@@ -7,7 +7,7 @@ use gristmill_runtime::tuning::{self, Measured, SetAside, ShapeClass, Tuning};
 use gristmill_runtime::vocab::{Arch, FeatureSet, Op};
 use gristmill_runtime::{CpuProfile, Error, Prepared, Reason, Request, Restrict, Shape};
 
-const HEAD: &str = "gristmill tuning 2\n";
+const HEAD: &str = "gristmill tuning 3\n";
 const HERE: &str = "cpu here";
 
 /// Kernels of the toy registry for products of `tail2`.
@@ -28,7 +28,9 @@ fn lines_are_used_or_set_aside_with_the_reason() {
         on: HERE.to_owned(),
         op,
         format: format.to_owned(),
+        quantizer: None,
         class: class(n),
+        threads: 1,
         order: order.iter().map(|(word, us)| (id(word), *us)).collect(),
     };
     /// A line, what is taken of it, and what is set aside: the line's number and words of the reason.
@@ -36,63 +38,87 @@ fn lines_are_used_or_set_aside_with_the_reason() {
     let cases: Vec<Case> = vec![
         // The fastest first, whatever the order in the file.
         (
-            format!("matmul tail2 0 {SCALAR}:3 {DECODE}:1.5 {PREFILL}:2"),
+            format!("matmul tail2 0 1 {SCALAR}:3 {DECODE}:1.5 {PREFILL}:2"),
             vec![of(Op::Matmul, "tail2", 0, &[(DECODE, 1.5), (PREFILL, 2.0), (SCALAR, 3.0)])],
             vec![],
         ),
         // The last class, and one beyond.
-        (format!("matmul tail2 31 {SCALAR}:1"), vec![of(Op::Matmul, "tail2", 31, &[(SCALAR, 1.0)])], vec![]),
-        (format!("matmul tail2 32 {SCALAR}:1"), vec![], vec![(3, "it names no class of shapes")]),
-        (format!("matmul tail2 -1 {SCALAR}:1"), vec![], vec![(3, "it names no class of shapes")]),
+        (
+            format!("matmul tail2 31 1 {SCALAR}:1"),
+            vec![of(Op::Matmul, "tail2", 31, &[(SCALAR, 1.0)])],
+            vec![],
+        ),
+        (format!("matmul tail2 32 1 {SCALAR}:1"), vec![], vec![(3, "it names no class of shapes")]),
+        (format!("matmul tail2 -1 1 {SCALAR}:1"), vec![], vec![(3, "it names no class of shapes")]),
         ("matmul tail2".to_owned(), vec![], vec![(3, "it names no class of shapes")]),
         ("matmul".to_owned(), vec![], vec![(3, "it names no format")]),
-        (format!("product tail2 0 {SCALAR}:1"), vec![], vec![(3, "it begins with no op")]),
-        (format!("matmul tail3 0 {SCALAR}:1"), vec![], vec![(3, "format `tail3` is not in this build")]),
+        (format!("product tail2 0 1 {SCALAR}:1"), vec![], vec![(3, "it begins with no op")]),
+        (format!("matmul tail3 0 1 {SCALAR}:1"), vec![], vec![(3, "format `tail3` is not in this build")]),
         // Sixteen digits, a colon, and a time above 0.
-        (format!("matmul tail2 0 0{SCALAR}:1"), vec![], vec![(3, "is no kernel id and time")]),
-        ("matmul tail2 0 1003:1".to_owned(), vec![], vec![(3, "`1003:1` is no kernel id and time")]),
-        (format!("matmul tail2 0 {SCALAR}"), vec![], vec![(3, "is no kernel id and time")]),
-        (format!("matmul tail2 0 {SCALAR}:0"), vec![], vec![(3, "is no kernel id and time")]),
-        (format!("matmul tail2 0 {SCALAR}:-1"), vec![], vec![(3, "is no kernel id and time")]),
-        (format!("matmul tail2 0 {SCALAR}:inf"), vec![], vec![(3, "is no kernel id and time")]),
-        (format!("matmul tail2 0 {SCALAR}:NaN"), vec![], vec![(3, "is no kernel id and time")]),
+        (format!("matmul tail2 0 1 0{SCALAR}:1"), vec![], vec![(3, "is no kernel id and time")]),
+        ("matmul tail2 0 1 1003:1".to_owned(), vec![], vec![(3, "`1003:1` is no kernel id and time")]),
+        (format!("matmul tail2 0 1 {SCALAR}"), vec![], vec![(3, "is no kernel id and time")]),
+        (format!("matmul tail2 0 1 {SCALAR}:0"), vec![], vec![(3, "is no kernel id and time")]),
+        (format!("matmul tail2 0 1 {SCALAR}:-1"), vec![], vec![(3, "is no kernel id and time")]),
+        (format!("matmul tail2 0 1 {SCALAR}:inf"), vec![], vec![(3, "is no kernel id and time")]),
+        (format!("matmul tail2 0 1 {SCALAR}:NaN"), vec![], vec![(3, "is no kernel id and time")]),
         (
-            format!("matmul tail2 0 {SCALAR}:1 {SCALAR}:2"),
+            format!("matmul tail2 0 1 {SCALAR}:1 {SCALAR}:2"),
             vec![],
             vec![(3, "kernel 0000000000001003 stands in it twice")],
         ),
         // A kernel of another op, of another format, and of nobody; the others of the line are used.
         (
-            format!("dequantize tail2 0 {SCALAR}:1"),
+            format!("dequantize tail2 0 1 {SCALAR}:1"),
             vec![],
             vec![(3, "kernel 0000000000001003 of `tail2` is not in this build; tune again")],
         ),
         (
-            format!("matmul tail2 0 {OF_TINY8}:1 {SCALAR}:2"),
+            format!("matmul tail2 0 1 {OF_TINY8}:1 {SCALAR}:2"),
             vec![of(Op::Matmul, "tail2", 0, &[(SCALAR, 2.0)])],
             vec![(3, "kernel 0000000000001004 of `tail2` is not in this build; tune again")],
         ),
         (
-            format!("matmul tail2 0 {SCALAR}:2 0123456789abcdef:1"),
+            format!("matmul tail2 0 1 {SCALAR}:2 0123456789abcdef:1"),
             vec![of(Op::Matmul, "tail2", 0, &[(SCALAR, 2.0)])],
             vec![(3, "kernel 0123456789abcdef of `tail2` is not in this build; tune again")],
         ),
         // Activation formats are numbered apart.
         (
-            format!("quantize_activations row 0 {ACTIVATIONS}:1"),
+            format!("quantize_activations row 0 1 {ACTIVATIONS}:1"),
             vec![of(Op::QuantizeActivations, "row", 0, &[(ACTIVATIONS, 1.0)])],
             vec![],
         ),
+        // The number of threads.
+        (
+            format!("matmul tail2 0 2 {SCALAR}:1"),
+            vec![Measured { threads: 2, ..of(Op::Matmul, "tail2", 0, &[(SCALAR, 1.0)]) }],
+            vec![],
+        ),
+        (format!("matmul tail2 0 0 {SCALAR}:1"), vec![], vec![(3, "it names no number of threads")]),
+        (format!("matmul tail2 0 32769 {SCALAR}:1"), vec![], vec![(3, "it names no number of threads")]),
+        ("matmul tail2 0".to_owned(), vec![], vec![(3, "it names no number of threads")]),
+        // Quantizers are those of the format, and only of the op that is by them.
+        (
+            format!("matmul tail2/absmax 0 1 {SCALAR}:1"),
+            vec![],
+            vec![(3, "names a quantizer, and the op matmul has none")],
+        ),
+        (
+            format!("quantize tail2/best 0 1 {SCALAR}:1"),
+            vec![],
+            vec![(3, "quantizer `best` of `tail2` is not in this build")],
+        ),
         // Blank lines count as lines.
-        (format!("\n\nmatmul tail2 99 {SCALAR}:1"), vec![], vec![(5, "it names no class of shapes")]),
+        (format!("\n\nmatmul tail2 99 1 {SCALAR}:1"), vec![], vec![(5, "it names no class of shapes")]),
         // Another processor's lines are skipped, a GPU's are kept.
         (
-            format!("cpu another\nmatmul tail2 0 {SCALAR}:1\nnonsense"),
+            format!("cpu another\nmatmul tail2 0 1 {SCALAR}:1\nnonsense"),
             vec![],
             vec![(3, "measured on `another`, this processor is `here`")],
         ),
         (
-            format!("gpu any\nmatmul tail2 0 {SCALAR}:1"),
+            format!("gpu any\nmatmul tail2 0 1 {SCALAR}:1"),
             vec![Measured { on: "gpu any".to_owned(), ..of(Op::Matmul, "tail2", 0, &[(SCALAR, 1.0)]) }],
             vec![],
         ),
@@ -113,15 +139,15 @@ fn lines_are_used_or_set_aside_with_the_reason() {
 #[test]
 fn files_that_are_set_aside_whole() {
     for (text, line, why) in [
-        ("", 1, "it does not begin with `gristmill tuning 2`"),
-        ("gristmill tuning 3\n", 1, "it does not begin with `gristmill tuning 2`"),
+        ("", 1, "it does not begin with `gristmill tuning 3`"),
+        ("gristmill tuning 4\n", 1, "it does not begin with `gristmill tuning 3`"),
         (
             "gristmill tuning 1\ncpu here\n",
             1,
             "it begins with `gristmill tuning 1`, whose classes of shapes are others: tune again",
         ),
         (HEAD, 2, "no line `cpu NAME` or `gpu NAME`"),
-        ("gristmill tuning 2\nmatmul tail2 0\ncpu here\n", 2, "no line `cpu NAME` or `gpu NAME` before it"),
+        ("gristmill tuning 3\nmatmul tail2 0\ncpu here\n", 2, "no line `cpu NAME` or `gpu NAME` before it"),
     ] {
         let tuning = Tuning::parse(text, &REGISTRY, HERE);
         assert!(tuning.measured().is_empty());
@@ -136,7 +162,7 @@ fn files_that_are_set_aside_whole() {
     assert!(words.starts_with('`') && words.contains("no such tuning` can't be read: "), "{words}");
     // One that can be read is read for this processor.
     let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("a tuning");
-    std::fs::write(&file, format!("{HEAD}{}\nmatmul tail2 0 {SCALAR}:1\n", tuning::cpu())).expect("a file");
+    std::fs::write(&file, format!("{HEAD}{}\nmatmul tail2 0 1 {SCALAR}:1\n", tuning::cpu())).expect("a file");
     assert_eq!(Tuning::read(&file, &REGISTRY).measured().len(), 1);
     // The same with nothing behind it, up to a size that no tuning has.
     let lengthen =
@@ -152,21 +178,36 @@ fn files_that_are_set_aside_whole() {
 /// What `text` writes, `parse` reads; and what it finds of others it keeps, of this machine only other classes.
 #[test]
 fn what_is_written_is_read_again() {
-    let lines =
-        format!("{HERE}\nmatmul tail2 3 {DECODE}:1.500 {SCALAR}:2.000\nmatmul tiny8 3 {OF_TINY8}:4.000\n");
+    let lines = format!(
+        "{HERE}\nmatmul tail2 3 1 {DECODE}:1.500 {SCALAR}:2.000\nmatmul tiny8 3 1 {OF_TINY8}:4.000\n"
+    );
     let tuning = Tuning::parse(&format!("{HEAD}{lines}"), &REGISTRY, HERE);
     assert_eq!(tuning.measured().len(), 2);
     assert_eq!(tuning.text(""), format!("{HEAD}{lines}"));
     // Of another processor the same line stays, of this one it is replaced, and so is its name once nothing is left.
-    let other = format!("cpu another\nmatmul tail2 3 {SCALAR}:9.000\n");
+    let other = format!("cpu another\nmatmul tail2 3 1 {SCALAR}:9.000\n");
     let existing =
-        format!("{HEAD}{other}\n{HERE}\nmatmul tail2 3 {SCALAR}:9.000\nmatmul tail2 40 {SCALAR}:9.000\n");
-    let kept = format!("{HERE}\nmatmul tail2 40 {SCALAR}:9.000\n");
+        format!("{HEAD}{other}\n{HERE}\nmatmul tail2 3 1 {SCALAR}:9.000\nmatmul tail2 40 1 {SCALAR}:9.000\n");
+    let kept = format!("{HERE}\nmatmul tail2 40 1 {SCALAR}:9.000\n");
     assert_eq!(tuning.text(&existing), format!("{HEAD}{other}{kept}{lines}"));
-    let replaced = format!("{HEAD}{HERE}\nmatmul tail2 3 {SCALAR}:9.000\n");
+    let replaced = format!("{HEAD}{HERE}\nmatmul tail2 3 1 {SCALAR}:9.000\n");
     assert_eq!(tuning.text(&replaced), format!("{HEAD}{lines}"));
     // A line before any machine is of nobody.
-    assert_eq!(tuning.text(&format!("{HEAD}matmul tail2 4 {SCALAR}:9.000\n")), format!("{HEAD}{lines}"));
+    assert_eq!(tuning.text(&format!("{HEAD}matmul tail2 4 1 {SCALAR}:9.000\n")), format!("{HEAD}{lines}"));
+}
+
+/// A file of version 2 is read as measured on one thread, and written as one of today.
+#[test]
+fn files_without_threads_are_read_as_of_one() {
+    let text = format!("gristmill tuning 2\n{HERE}\nmatmul tail2 3 {DECODE}:1.500 {SCALAR}:2.000\n");
+    let tuning = Tuning::parse(&text, &REGISTRY, HERE);
+    assert!(tuning.set_aside().is_empty(), "{:?}", tuning.set_aside());
+    assert_eq!(tuning.measured()[0].threads, 1);
+    assert_eq!(tuning.text(""), format!("{HEAD}{HERE}\nmatmul tail2 3 1 {DECODE}:1.500 {SCALAR}:2.000\n"));
+    // What a line of today means, it does not mean there: `1` is no kernel.
+    let today = text.replace("tail2 3 ", "tail2 3 1 ");
+    let why = Tuning::parse(&today, &REGISTRY, HERE).set_aside()[0].why.clone();
+    assert!(why.contains("`1` is no kernel id and time"), "{why}");
 }
 
 #[test]
@@ -241,7 +282,9 @@ fn measured(format: &str, class: ShapeClass, order: &[(&str, f64)]) -> Measured 
         on: tuning::cpu().to_owned(),
         op: Op::Matmul,
         format: format.to_owned(),
+        quantizer: None,
         class,
+        threads: 1,
         order: order.iter().map(|(word, us)| (id(word), *us)).collect(),
     }
 }
@@ -293,5 +336,43 @@ fn decisions_follow_the_class_that_was_measured() -> Result<(), Error> {
     let order = vec![measured("tail2", small, &[(SCALAR, 1.0), (DECODE, 2.0)])];
     let asked = prepare(&Tuning::of(order), &restrict)?;
     assert_eq!(chosen(&asked, 2, 16, 32), Some("matmul.tail2.avx2.decode"));
+    Ok(())
+}
+
+/// A decision follows what was measured on its number of threads, and says how many work.
+#[test]
+fn decisions_follow_their_number_of_threads() -> Result<(), Error> {
+    let small = ShapeClass::of(Shape::new(1, 16, 32));
+    let on = |threads, order: &[(&str, f64)]| Measured { threads, ..measured("tail2", small, order) };
+    let tuning = Tuning::of(vec![
+        on(1, &[(SCALAR, 10.0), (DECODE, 20.0)]),
+        on(2, &[(DECODE, 6.0), (SCALAR, 7.0)]),
+        on(4, &[(DECODE, 9.0), (SCALAR, 9.5)]),
+    ]);
+    let cpu = CpuProfile::pretend(Arch::X86, FeatureSet::EMPTY);
+    let shape = Shape::new(1, 16, 32);
+    let found = |threads| -> Result<_, Error> {
+        let request = Request::matmul("tail2", shape).with_threads(threads);
+        let prepared = REGISTRY.prepare_tuned(&request, &cpu, &Restrict::default(), &tuning)?;
+        let decision = prepared.decide(shape);
+        let why = decision.tuned_by().expect("a tuned class");
+        let text = decision.to_string();
+        Ok((decision.chosen().map(|entry| entry.name), why.threads, why.fewer_threads, why.us, text))
+    };
+    let (scalar, decode) = (Some("matmul.tail2.scalar"), Some("matmul.tail2.avx2.decode"));
+    let (chosen, threads, fewer, us, text) = found(1)?;
+    assert_eq!((chosen, threads, fewer, us), (scalar, 1, None, Some(10.0)));
+    assert!(text.contains("\nby the tuning: 10.000 us, measured on one thread"), "{text}");
+    let (chosen, threads, fewer, us, text) = found(3)?;
+    assert_eq!((chosen, threads, fewer, us), (decode, 2, None, Some(6.0)));
+    assert!(text.contains("measured on 2 threads") && !text.contains("work on it"), "{text}");
+    // Four are slower than two: two work.
+    let (chosen, threads, fewer, us, text) = found(4)?;
+    assert_eq!((chosen, threads, fewer, us), (decode, 2, Some(2), Some(6.0)));
+    assert!(text.contains("2 threads work on it, since more were slower"), "{text}");
+    // A class that nothing is known of has no reason.
+    let request = Request::matmul("tail2", Shape::new(1, 1 << 16, 32));
+    let prepared = REGISTRY.prepare_tuned(&request, &cpu, &Restrict::default(), &tuning)?;
+    assert_eq!(prepared.decide_as_asked().tuned_by(), None);
     Ok(())
 }

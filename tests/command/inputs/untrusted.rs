@@ -138,7 +138,7 @@ fn files_of_our_own_kinds_are_not_trusted_either() -> Outcome {
     let record = serde_json::json!([{"kernel": evil, "m": 1, "n": evil}]);
     std::fs::write(&file, record.to_string())?;
     harmless(gristmill(["bench", "--quick", "--compare", text(&file)])).code(1);
-    std::fs::write(&file, format!("gristmill tuning 2\ncpu {EVIL}\nmatmul {EVIL} 0 {EVIL}\n"))?;
+    std::fs::write(&file, format!("gristmill tuning 3\ncpu {EVIL}\nmatmul {EVIL} 0 1 {EVIL}\n"))?;
     harmless(gristmill(["tune", "--check", "--out", text(&file)])).code(1);
     std::fs::write(&file, EVIL)?;
     for line in ["inspect", "plan", "run", "analyze-library", "check", "verify-receipt"] {
