@@ -5,6 +5,7 @@
 #![deny(clippy::wildcard_enum_match_arm, clippy::match_wildcard_for_single_variants)]
 
 mod allowed;
+mod alternatives;
 mod candidate;
 mod decision;
 mod held_once;

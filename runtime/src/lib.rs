@@ -104,9 +104,11 @@ pub use hadamard::Hadamard;
 pub use half;
 pub use held_once::HeldOnce;
 pub use kernel::*;
+pub use linear::{
+    Adapted, Adaptive, GuardOptions, GuardedLinear, LayerMemory, Linear, LinearOptions, Policy,
+};
 #[cfg(feature = "cuda")]
 pub use linear::{DivideOptions, DividedLinear, DividedPart, LostGpu, Shares};
-pub use linear::{GuardOptions, GuardedLinear, LayerMemory, Linear, LinearOptions, Policy};
 pub use memory::ProductMemory;
 pub use output::Output;
 pub use placement::{NodeBytes, Placement};

@@ -296,6 +296,20 @@ impl Dequantizer {
         rows: Range<usize>,
         dst: &mut [f32],
     ) -> Result<(), Error> {
+        self.rows_on(matrix, rows, dst, &Threads::single())
+    }
+
+    /// The same, divided among `threads`: the same values and the same error for any number of them. On a GPU they are not used.
+    ///
+    /// # Errors
+    /// As for [`Dequantizer::rows`].
+    pub fn rows_on(
+        &self,
+        matrix: &QuantizedMatrix<'_>,
+        rows: Range<usize>,
+        dst: &mut [f32],
+        threads: &Threads,
+    ) -> Result<(), Error> {
         self.check(matrix)?;
         if rows.start > rows.end || rows.end > matrix.n() {
             let row = rows.start.max(rows.end.saturating_sub(1));
@@ -306,7 +320,10 @@ impl Dequantizer {
             return Ok(());
         }
         match &self.on {
-            On::Cpu(launcher) => launcher.rows(matrix, rows, dst, Threads::single().at_most(None)),
+            On::Cpu(launcher) => {
+                let limit = self.limits.of(Shape::matrix(rows.len(), matrix.k()));
+                launcher.rows(matrix, rows, dst, threads.at_most(limit))
+            }
             On::Cuda(launcher) => {
                 let first = rows.start;
                 let some = QuantizedBuf::rows_of(matrix, rows)?;

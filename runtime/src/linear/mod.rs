@@ -1,6 +1,7 @@
 //! A layer: weights packed once, a kernel chosen by shape at each run, and a stated policy for the
 //! case that there is none.
 
+mod adaptive;
 #[cfg(feature = "cuda")]
 mod divided;
 mod guarded;
@@ -9,6 +10,7 @@ mod plan;
 mod prologue;
 mod warm_up;
 
+pub use adaptive::{Adapted, Adaptive};
 #[cfg(feature = "cuda")]
 pub use divided::{DivideOptions, DividedLinear, DividedPart, LostGpu, Shares};
 pub use guarded::{GuardOptions, GuardedLinear};
@@ -17,7 +19,7 @@ pub use plan::LayerMemory;
 
 use crate::activations::{Input, QuantizedActivations, Source};
 use crate::aligned::Aligned;
-use crate::decide::Prepared;
+use crate::decide::{Prepared, broken_rule};
 use crate::device::Device;
 use crate::error::Error;
 use crate::hadamard::Hadamard;
@@ -32,8 +34,10 @@ use crate::receipt::{FallbackNote, Recording};
 use crate::registry::{Entry, Registry};
 use crate::request::Shape;
 use crate::threads::Threads;
+use crate::tuning::ShapeClass;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
 use crate::workspace::{Workspace, WorkspaceSize};
+use adaptive::{LayerTrial, Turn};
 use gristmill_spec::vocab::{DType, Op};
 use plan::{LayerPlan, refused};
 use std::sync::Arc;
@@ -64,6 +68,12 @@ struct Choice {
     packed: usize,
 }
 
+impl Choice {
+    fn takes(&self, shape: Shape) -> bool {
+        broken_rule(&self.matmul.entry().shape, shape).is_none()
+    }
+}
+
 /// `y = x w^T (+ bias)` with quantized `w`.
 #[derive(Debug)]
 pub struct Linear {
@@ -80,6 +90,8 @@ pub struct Linear {
     moved: Option<Arc<FallbackNote>>,
     /// What is done to activations before they are quantized.
     transform: Option<Arc<Hadamard>>,
+    /// Where kernels take turns, by class of tokens.
+    trials: Vec<Option<LayerTrial>>,
 }
 
 impl Linear {
@@ -126,7 +138,11 @@ impl Linear {
             None => None,
         };
         let LayerPlan { prepared, int8, moved, .. } = plan;
-        Ok(Linear { prepared, int8, n, k, choices, packed, plain, moved, transform: None })
+        let trials = match &options.adaptive {
+            Some(adaptive) => adaptive.trials(&prepared, [n, k], threads.count(), &choices),
+            None => Vec::new(),
+        };
+        Ok(Linear { prepared, int8, n, k, choices, packed, plain, moved, transform: None, trials })
     }
 
     /// What such a layer will take of memory, without its weights: `n` rows of `k` of `format`, and a workspace for up to `m`
@@ -316,10 +332,15 @@ impl Linear {
     ) -> Result<(), Error> {
         let (n, k) = (self.n, self.k);
         let Source { input, m, .. } = *source;
-        if let Some(Choice { matmul, packed }) = self.choice(Shape { m, n, k }, input.dtype()) {
-            if let Some(moved) = &self.moved {
-                fell_back(moved);
-            }
+        let shape = Shape { m, n, k };
+        if let Some((choice, turn)) = self.turn(shape) {
+            self.note_moved();
+            choice.matmul.run_stored(&self.packed[choice.packed], source, store, y, workspace, threads)?;
+            turn.end();
+            return Ok(());
+        }
+        if let Some(Choice { matmul, packed }) = self.choice(shape, input.dtype()) {
+            self.note_moved();
             return matmul.run_stored(&self.packed[*packed], source, store, y, workspace, threads);
         }
         match &self.plain {
@@ -400,10 +421,14 @@ impl Linear {
         threads: &Threads,
     ) -> Result<(), Error> {
         let Choice { matmul, packed } = self.choice_for(x)?;
-        matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?;
-        if let Some(moved) = &self.moved {
-            fell_back(moved);
+        match self.turn(Shape { m: x.m(), n: self.n, k: self.k }) {
+            Some((Choice { matmul, packed }, turn)) => {
+                matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?;
+                turn.end();
+            }
+            None => matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?,
         }
+        self.note_moved();
         Ok(())
     }
 
@@ -416,9 +441,7 @@ impl Linear {
     ) -> Result<Option<ProductJob<'p>>, Error> {
         let Choice { matmul, packed } = self.choice_for(x)?;
         let job = matmul.job(&self.packed[*packed], x, store, y)?;
-        if let Some(moved) = &self.moved {
-            fell_back(moved);
-        }
+        self.note_moved();
         Ok(job)
     }
 
@@ -480,8 +503,44 @@ impl Linear {
         self.choices.iter().flat_map(|choice| choice.matmul.kernels())
     }
 
-    /// What decide gives for a shape, if it was taken.
+    /// Counts a run on the processor that was asked for elsewhere.
+    fn note_moved(&self) {
+        if let Some(moved) = &self.moved {
+            fell_back(moved);
+        }
+    }
+
+    /// What was found out about the kernels for `m` tokens, where some take turns ([`LinearOptions::adaptive`]).
+    pub fn adapted(&self, m: usize) -> Option<Adapted> {
+        Some(self.trial(Shape { m, n: self.n, k: self.k })?.adapted())
+    }
+
+    #[inline]
+    fn trial(&self, shape: Shape) -> Option<&LayerTrial> {
+        if self.trials.is_empty() {
+            return None;
+        }
+        self.trials.get(ShapeClass::of(shape).of_tokens())?.as_ref()
+    }
+
+    /// The kernel whose turn it is, while the kernels for a shape take turns.
+    #[inline]
+    fn turn(&self, shape: Shape) -> Option<(&Choice, Turn<'_>)> {
+        let trial = self.trial(shape)?;
+        if trial.fixed().is_some() {
+            return None;
+        }
+        let takes = |place: usize| self.choices.get(place).is_some_and(|choice| choice.takes(shape));
+        let (place, turn) = trial.turn(shape.m, takes)?;
+        Some((self.choices.get(place)?, turn))
+    }
+
+    /// What was found to be the fastest for a shape, or else what decide gives, if it was taken.
     fn choice(&self, shape: Shape, input: DType) -> Option<&Choice> {
+        let found = self.trial(shape).and_then(|trial| self.choices.get(trial.fixed()?));
+        if let Some(found) = found.filter(|choice| choice.takes(shape)) {
+            return Some(found);
+        }
         let prepared = self.int8.as_ref().filter(|_| input == DType::I8).unwrap_or(&self.prepared);
         let chosen = prepared.decide(shape).chosen()?;
         self.choices.iter().find(|choice| std::ptr::eq(choice.matmul.entry(), chosen))

@@ -1,5 +1,6 @@
 //! What a layer is asked to be.
 
+use super::adaptive::Adaptive;
 use crate::decide::Prepared;
 use crate::device::{CpuProfile, Device};
 use crate::error::Error;
@@ -61,6 +62,11 @@ pub struct LinearOptions {
     pub restrict: Option<Restrict>,
     /// Measured orders of kernels; `None`: those of the environment where `restrict` is its, else none.
     pub tuning: Option<Arc<Tuning>>,
+    /// Lets kernels that read the packing of the layer's weights take turns on its first calls, and the fastest stay: on the processor, by
+    /// calls of [`Linear::forward`](crate::Linear::forward), [`Linear::product`](crate::Linear::product) and
+    /// [`Linear::forward_quantized`](crate::Linear::forward_quantized); others take what was found. `None`, the default: kernels are those of
+    /// decisions. A [`GuardedLinear`](crate::GuardedLinear) lets none take turns.
+    pub adaptive: Option<Adaptive>,
     /// The opened GPU that it works on, where that is an engine's or one of several streams; `None`: the one of `device`. It must be of
     /// `device` ([`LinearOptions::on_gpu`] sets both).
     #[cfg(feature = "cuda")]
@@ -78,6 +84,7 @@ impl Default for LinearOptions {
             working_set: None,
             restrict: Some(Restrict::default()),
             tuning: None,
+            adaptive: None,
             #[cfg(feature = "cuda")]
             gpu: None,
         }

@@ -11,6 +11,7 @@ use crate::receipt::FallbackNote;
 use crate::registry::Registry;
 use crate::request::{Request, Shape};
 use crate::threads::Threads;
+use crate::tuning::ShapeClass;
 use crate::workspace::WorkspaceSize;
 use gristmill_spec::vocab::{DType, DeviceKind, Op};
 use std::sync::Arc;
@@ -95,6 +96,15 @@ impl LayerPlan {
         let mut needed: Vec<Matmul> = Vec::new();
         for candidate in covering.needed {
             needed.push(Matmul::of(&prepared, candidate, n, k)?);
+        }
+        if options.adaptive.is_some() {
+            for class in ShapeClass::of(decode).siblings() {
+                for candidate in prepared.alternatives(class, [n, k]) {
+                    if !needed.iter().any(|matmul| std::ptr::eq(matmul.entry(), candidate.entry)) {
+                        needed.push(Matmul::of(&prepared, candidate, n, k)?);
+                    }
+                }
+            }
         }
         let mut int8 = None;
         if floats_alone {

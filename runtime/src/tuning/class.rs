@@ -54,6 +54,12 @@ impl ShapeClass {
         self.siblings().rev().filter(move |class| class.0 < self.0 && class.tokens().0 > MANY)
     }
 
+    /// Its number among the classes whose weights are of the same size.
+    #[inline]
+    pub(crate) fn of_tokens(self) -> usize {
+        self.index() % (TOKENS.len() + 1)
+    }
+
     /// The classes with as many tokens and fewer weights, those with the most first.
     pub(crate) fn of_fewer_weights(self) -> impl Iterator<Item = ShapeClass> {
         let tokens = TOKENS.len() as u8 + 1;
