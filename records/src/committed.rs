@@ -31,6 +31,8 @@ pub struct Formats {
     pub machine: Machine,
     /// Load averages before and after.
     pub load: [f64; 2],
+    /// Of compilers and of gristmill.
+    pub versions: Vec<String>,
     /// What it printed.
     pub records: Vec<Measurement>,
 }

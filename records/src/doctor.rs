@@ -66,8 +66,8 @@ pub struct Cache {
     pub level: u64,
     /// Whether it is for instructions.
     pub instructions: bool,
-    /// Its size.
-    pub bytes: u64,
+    /// Its size, where the system says it.
+    pub bytes: Option<u64>,
     /// The processors that share it.
     pub processors: Vec<usize>,
 }

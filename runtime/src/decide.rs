@@ -12,13 +12,15 @@ mod held_once;
 mod measured;
 mod prepared;
 mod rules;
+mod tuned_class;
 mod working_set;
 
 pub(crate) use candidate::Candidate;
 pub use decision::Decision;
-pub use measured::TunedBy;
+
 pub use prepared::Prepared;
 pub(crate) use rules::broken_rule;
+pub use tuned_class::TunedBy;
 
 use crate::registry::{Code, CudaBuild, DimRule, Entry, NoImage, Registry, WithoutImage, image_for};
 use allowed::Allowed;

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod blocks;
+mod candidates;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod packed;
@@ -15,9 +16,9 @@ use super::error::{CliError, Outcome};
 use super::table::counted;
 use super::{output, progress, request};
 use arguments::Tuned;
-use gristmill::registry::{Entry, FormatInfo};
+use gristmill::registry::FormatInfo;
 use gristmill::tuning::{Measured, Tuning};
-use gristmill::vocab::{DeviceKind, Isa, Op};
+use gristmill::vocab::DeviceKind;
 use gristmill::{REGISTRY, ThreadOptions, Threads};
 use print::print;
 use std::io::Write;
@@ -135,21 +136,4 @@ fn check(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError
         counted(tuning.measured().len(), "line")
     )?;
     Ok(if tuning.set_aside().is_empty() { Outcome::Yes } else { Outcome::Failed })
-}
-
-/// Kernels of a format and quantizer that this processor can run; the scalar reference only where it is the only one.
-fn candidates(op: Op, format: &FormatInfo, quantizer: usize) -> Vec<&'static Entry> {
-    let of_format = |entry: &&Entry| {
-        let named = REGISTRY.formats.get(entry.format).is_some_and(|info| info.name == format.name);
-        let quantized_so = !op.info().by_quantizer || entry.quantizer == quantizer;
-        named && entry.op == op && quantized_so && gristmill::json::runs_here(entry)
-    };
-    let all: Vec<&Entry> = REGISTRY.entries.iter().filter(of_format).collect();
-    let fast: Vec<&Entry> = all.iter().copied().filter(|entry| entry.isa != Some(Isa::Scalar)).collect();
-    if fast.is_empty() { all } else { fast }
-}
-
-/// Whether an order says something: which of several kernels, or on how many threads.
-fn worth_writing<K>(order: &[(K, f64)], threads: &[Threads]) -> bool {
-    order.len() > 1 || (threads.len() > 1 && !order.is_empty())
 }

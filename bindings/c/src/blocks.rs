@@ -12,7 +12,8 @@ use std::ffi::c_char;
 
 fn prepared(op: Op, format: &str, quantizer: Option<&str>, shape: Shape) -> Result<Prepared, Failure> {
     let (input, device, precision) = (vocab::DType::F32, Device::CPU, PrecisionMode::Int8);
-    let request = Request { op, format, quantizer, input, device, shape, precision, working_set: None, threads: 1 };
+    let request =
+        Request { op, format, quantizer, input, device, shape, precision, working_set: None, threads: 1 };
     Ok(REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &Restrict::default(), &Tuning::none())?)
 }
 
@@ -33,7 +34,9 @@ pub unsafe extern "C" fn gm_quantize(
     blocks_len: usize,
 ) -> gm_status {
     // SAFETY: the caller's promise.
-    unsafe { gm_quantize_on(format, quantizer, n, k, values, values_len, blocks, blocks_len, std::ptr::null()) }
+    unsafe {
+        gm_quantize_on(format, quantizer, n, k, values, values_len, blocks, blocks_len, std::ptr::null())
+    }
 }
 
 /// Quantizes `n` rows of `k` values, row after row: `values_len` is n * k, `blocks_len` what `gm_format_bytes` says.
@@ -88,7 +91,20 @@ pub unsafe extern "C" fn gm_dequantize(
     values_len: usize,
 ) -> gm_status {
     // SAFETY: the caller's promise.
-    unsafe { gm_dequantize_on(format, n, k, blocks, blocks_len, first_row, rows, values, values_len, std::ptr::null()) }
+    unsafe {
+        gm_dequantize_on(
+            format,
+            n,
+            k,
+            blocks,
+            blocks_len,
+            first_row,
+            rows,
+            values,
+            values_len,
+            std::ptr::null(),
+        )
+    }
 }
 
 /// The values of `rows` rows from `first_row` on of a tensor of `n` rows of `k` weights: `values_len` is rows * k.

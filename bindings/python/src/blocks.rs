@@ -12,7 +12,17 @@ use pyo3::prelude::*;
 
 fn request<'a>(op: Op, format: &'a str, quantizer: Option<&'a str>, n: usize, k: usize) -> Request<'a> {
     let (input, device, precision) = (DType::F32, Device::CPU, PrecisionMode::Int8);
-    Request { op, format, quantizer, input, device, shape: Shape::matrix(n, k), precision, working_set: None, threads: 1 }
+    Request {
+        op,
+        format,
+        quantizer,
+        input,
+        device,
+        shape: Shape::matrix(n, k),
+        precision,
+        working_set: None,
+        threads: 1,
+    }
 }
 
 #[pyfunction]

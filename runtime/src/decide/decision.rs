@@ -1,9 +1,9 @@
 //! The answer for one shape, and why each other kernel is not it.
 
 use super::candidate::Candidate;
-use super::measured::TunedBy;
 use super::prepared::Prepared;
 use super::rules::broken_rule;
+use super::tuned_class::TunedBy;
 use crate::error::Error;
 use crate::from_memory::FromMemory;
 use crate::held_once::HeldOnce;

@@ -2,7 +2,7 @@
 
 use super::allowed::Allowed;
 use super::candidate::Candidate;
-use super::measured::TunedClass;
+use super::tuned_class::TunedClass;
 use crate::cuda::Place;
 use crate::device::Device;
 use crate::from_memory::FromMemory;

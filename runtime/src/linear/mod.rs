@@ -2,6 +2,7 @@
 //! case that there is none.
 
 mod adaptive;
+mod choice;
 #[cfg(feature = "cuda")]
 mod divided;
 mod guarded;
@@ -19,11 +20,11 @@ pub use plan::LayerMemory;
 
 use crate::activations::{Input, QuantizedActivations, Source};
 use crate::aligned::Aligned;
-use crate::decide::{Prepared, broken_rule};
+use crate::decide::Prepared;
 use crate::device::Device;
 use crate::error::Error;
 use crate::hadamard::Hadamard;
-use crate::kernel::{Dequantizer, Matmul};
+use crate::kernel::Dequantizer;
 use crate::launch::ProductJob;
 use crate::observe::fell_back;
 use crate::output::Output;
@@ -38,6 +39,7 @@ use crate::tuning::ShapeClass;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
 use crate::workspace::{Workspace, WorkspaceSize};
 use adaptive::{LayerTrial, Turn};
+use choice::Choice;
 use gristmill_spec::vocab::{DType, Op};
 use plan::{LayerPlan, refused};
 use std::sync::Arc;
@@ -57,20 +59,6 @@ impl Workspace {
             size = size.max(layer.workspace_size(m, threads)?);
         }
         Workspace::of_size(size)
-    }
-}
-
-/// A kernel of a layer and the weights packed for it.
-#[derive(Debug)]
-struct Choice {
-    matmul: Matmul,
-    /// Index into `packed`.
-    packed: usize,
-}
-
-impl Choice {
-    fn takes(&self, shape: Shape) -> bool {
-        broken_rule(&self.matmul.entry().shape, shape).is_none()
     }
 }
 

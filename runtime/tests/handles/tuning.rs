@@ -1,11 +1,16 @@
 //! Tuning files: what of them is used, what is set aside with which words, and what decisions make of it.
 
-use crate::toy::REGISTRY;
+use crate::toy::{FORMATS, REGISTRY, TAIL2, noise};
 use gristmill_runtime::gpu::{CudaVersion, GpuProfile};
 use gristmill_runtime::registry::KernelId;
 use gristmill_runtime::tuning::{self, Measured, SetAside, ShapeClass, Tuning};
 use gristmill_runtime::vocab::{Arch, FeatureSet, Op};
-use gristmill_runtime::{CpuProfile, Error, Prepared, Reason, Request, Restrict, Shape};
+use gristmill_runtime::{
+    CpuProfile, Dequantizer, Error, Executor, Input, Linear, LinearOptions, Prepared, QuantizedMatrix,
+    Quantizer, Reason, Request, Restrict, Shape, Threads,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const HEAD: &str = "gristmill tuning 3\n";
 const HERE: &str = "cpu here";
@@ -374,5 +379,82 @@ fn decisions_follow_their_number_of_threads() -> Result<(), Error> {
     let request = Request::matmul("tail2", Shape::new(1, 1 << 16, 32));
     let prepared = REGISTRY.prepare_tuned(&request, &cpu, &Restrict::default(), &tuning)?;
     assert_eq!(prepared.decide_as_asked().tuned_by(), None);
+    Ok(())
+}
+
+/// Threads of the program that count jobs.
+struct Counted(Arc<AtomicUsize>);
+
+impl Executor for Counted {
+    fn count(&self) -> usize {
+        2
+    }
+
+    fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        (0..parts).for_each(part);
+    }
+}
+
+/// Where one thread was measured to be faster than two, the other one is left alone, by products and by what goes over blocks; bits stay.
+#[test]
+fn threads_that_were_slower_are_left_alone() -> Result<(), Error> {
+    let (n, k) = (300, 40);
+    let jobs = Arc::new(AtomicUsize::new(0));
+    let threads = Threads::lent(Counted(Arc::clone(&jobs)))?.with_grain(1);
+    let asked = || jobs.swap(0, Ordering::Relaxed);
+    let class = ShapeClass::of(Shape::new(1, n, k));
+    let of = |op, kernel: &str, quantizer: Option<&str>, threads, us| Measured {
+        op,
+        threads,
+        quantizer: quantizer.map(str::to_owned),
+        ..measured("tail2", class, &[(kernel, us)])
+    };
+    let entry = |op: Op| {
+        let found = REGISTRY.entries.iter().find(|entry| entry.op == op && entry.format == TAIL2);
+        found.map(|entry| (entry.id.to_string(), FORMATS[TAIL2].quantizers.get(entry.quantizer).copied()))
+    };
+    let (dequantize, _) = entry(Op::Dequantize).expect("a dequantizer");
+    let (quantize, quantizer) = entry(Op::Quantize).expect("a quantizer");
+    let lines = |one: f64, two: f64| {
+        Tuning::of(vec![
+            of(Op::Matmul, DECODE, None, 1, one),
+            of(Op::Matmul, DECODE, None, 2, two),
+            of(Op::Dequantize, &dequantize, None, 1, one),
+            of(Op::Dequantize, &dequantize, None, 2, two),
+            of(Op::Quantize, &quantize, quantizer, 1, one),
+            of(Op::Quantize, &quantize, quantizer, 2, two),
+        ])
+    };
+    let cpu = CpuProfile::detect();
+    let x = noise(n * k, 3);
+    let mut seen: Vec<(Vec<u8>, Vec<f32>, Vec<f32>)> = Vec::new();
+    for (tuning, expected) in [(lines(1.0, 2.0), 0), (lines(2.0, 1.0), 1)] {
+        let prepare = |request: Request<'static>| {
+            REGISTRY.prepare_tuned(&request.with_threads(2), cpu, &Restrict::default(), &tuning)
+        };
+        let quantizer = prepare(Request::quantize("tail2", None, n, k))?;
+        let mut bytes = vec![0; FORMATS[TAIL2].tensor_bytes(n, k)?];
+        Quantizer::new(&quantizer.decide_as_asked())?.run_on(&x, n, k, &mut bytes, &threads)?;
+        assert_eq!(asked(), expected, "quantize");
+        let matrix = QuantizedMatrix::new(&FORMATS[TAIL2], n, k, &bytes)?;
+        let dequantizer = prepare(Request::dequantize("tail2", n, k))?;
+        let mut values = vec![0.0; n * k];
+        Dequantizer::new(&dequantizer.decide_as_asked())?.run_on(&matrix, &mut values, &threads)?;
+        assert_eq!(asked(), expected, "dequantize");
+        // A layer takes the number from its threads.
+        let options = LinearOptions { tuning: Some(Arc::new(tuning.clone())), ..LinearOptions::default() };
+        let layer = Linear::new(&REGISTRY, &matrix, &options, &threads)?;
+        asked();
+        let mut y = vec![0.0; n];
+        let mut workspace = layer.workspace(1, &threads)?;
+        layer.forward(Input::F32(&x[..k]), 1, None, &mut y, &mut workspace, &threads)?;
+        assert_eq!(asked(), expected, "forward");
+        let rows = layer.quantize(Input::F32(&x[..k]), 1, &mut workspace, &threads)?;
+        layer.forward_quantized(&rows, None, &mut y, &threads)?;
+        assert_eq!(asked(), expected, "forward_quantized");
+        seen.push((bytes, values, y));
+    }
+    assert!(seen[0] == seen[1], "the same bits on one thread and on two");
     Ok(())
 }

@@ -4,8 +4,8 @@ use super::super::error::CliError;
 use super::super::random::Random;
 use super::super::verify::random_tensor;
 use super::arguments::Arguments;
+use super::candidates::{candidates, worth_writing};
 use super::turns::{Turn, medians, orders};
-use super::{candidates, worth_writing};
 use gristmill::oracle::Oracle;
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::tuning::{Measured, ShapeClass, cpu};
@@ -15,11 +15,14 @@ use gristmill::{
 };
 use std::cell::RefCell;
 
+/// A run on some threads.
+type Run<'p> = Box<dyn FnMut(&Threads) -> Result<(), gristmill::Error> + 'p>;
+
 /// One kernel on a number of threads.
 struct Conversion<'p> {
     entry: &'static Entry,
     threads: &'p Threads,
-    run: Box<dyn FnMut(&Threads) -> Result<(), gristmill::Error> + 'p>,
+    run: Run<'p>,
 }
 
 impl Turn for Conversion<'_> {
@@ -64,7 +67,7 @@ pub(super) fn tune(
             let prepared = REGISTRY.prepare_for(&request, CpuProfile::detect(), &only)?;
             let decision = prepared.decide_as_asked();
             for threads in threads {
-                let run: Box<dyn FnMut(&Threads) -> _> = match op {
+                let run: Run<'_> = match op {
                     Op::Quantize => {
                         let kernel = Quantizer::new(&decision)?;
                         let (source, bytes) = (&source, &bytes);

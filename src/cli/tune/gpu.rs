@@ -55,7 +55,7 @@ pub fn tune(
                     while weights.len() < wanted {
                         weights.push(matmul.pack_on(&matrix, &threads)?);
                     }
-                    let seconds = gpu_time::seconds(
+                    let gpu_time::Times { seconds, .. } = gpu_time::seconds(
                         &opened,
                         &matmul,
                         weights,

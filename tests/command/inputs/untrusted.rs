@@ -131,7 +131,7 @@ fn files_of_our_own_kinds_are_not_trusted_either() -> Outcome {
     let receipt = serde_json::json!({
         "schema_version": 1, "package": evil, "devices": [evil],
         "kernels": [{"id": evil, "name": evil, "launches": 1}],
-        "fallbacks": [{"policy": evil, "op": evil, "format": evil, "instead": evil}],
+        "fallbacks": [{"policy": evil, "op": evil, "format": evil, "device": evil, "reason": evil, "instead": evil, "runs": 1}],
     });
     std::fs::write(&file, receipt.to_string())?;
     harmless(gristmill(["verify-receipt", text(&file)])).code(1).says("\\u{1b}[2J");

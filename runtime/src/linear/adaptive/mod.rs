@@ -7,7 +7,7 @@
 
 mod times;
 
-use super::Choice;
+use super::choice::Choice;
 use crate::decide::Prepared;
 use crate::registry::{Entry, Registry};
 use crate::request::Shape;
