@@ -20,7 +20,7 @@ use gristmill_runtime::registry::{
 use gristmill_runtime::vocab::DeviceKind;
 use gristmill_runtime::{
     CpuProfile, CudaVersion, Decision, Device, Error, FromMemory, HeldOnce, Registry, Request, Restrict,
-    Shape, Threads, Tuning,
+    Shape, Threads, TunedBy, Tuning,
 };
 use serde_json::{Value, json};
 
@@ -181,10 +181,22 @@ pub fn held_once(why: &HeldOnce) -> Value {
     json!({"packing": why.packing, "instead_of": why.instead_of})
 }
 
-/// A decision: `{"op", "format", "input", "device", "shape", "chosen", "plan", "split_k", "memory", "from_memory", "held_once",
+/// What a tuning says of a decision: `{"threads", "fewer_threads", "us", "fastest", "fastest_us", "packing"}`, null where it says nothing.
+pub fn tuned_by(tuned: &TunedBy) -> Value {
+    json!({
+        "threads": tuned.threads,
+        "fewer_threads": tuned.fewer_threads,
+        "us": tuned.us,
+        "fastest": tuned.fastest.map(|(name, _)| name),
+        "fastest_us": tuned.fastest.map(|(_, us)| us),
+        "packing": tuned.packing,
+    })
+}
+
+/// A decision: `{"op", "format", "input", "device", "shape", "chosen", "plan", "split_k", "memory", "from_memory", "held_once", "tuned_by",
 /// "rejected": [{"kernel", "reason", "help"}]}`. `chosen` is null where there is no kernel; `memory` (for one thread) is null but for products,
 /// `from_memory` ([`from_memory`]) where the packing was not chosen for having the fewest bytes, `held_once` ([`held_once`]) where it was
-/// not so that a GPU holds weights once.
+/// not so that a GPU holds weights once, `tuned_by` ([`tuned_by`]) without a tuning of the format and class of shapes.
 pub fn decision(decision: &Decision<'_>) -> Value {
     let (prepared, shape) = (decision.prepared(), decision.shape());
     let memory = decision.memory(&Threads::single()).ok();
@@ -205,6 +217,7 @@ pub fn decision(decision: &Decision<'_>) -> Value {
         })),
         "from_memory": decision.packing_reason().map(from_memory),
         "held_once": decision.once_reason().map(held_once),
+        "tuned_by": decision.tuned_by().as_ref().map(tuned_by),
         "rejected": decision.rejected().map(|rejection| json!({
             "kernel": rejection.kernel,
             "reason": rejection.reason.to_string(),

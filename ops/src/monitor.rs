@@ -203,8 +203,14 @@ impl Observer for Monitor {
     fn wants_time(&self, registry: &'static Registry, index: usize, shape: Shape) -> bool {
         let every = self.options.sample_every;
         // The first launch is not timed unless all are: it brings weights into the caches.
-        self.cell(registry, index, shape)
-            .is_some_and(|cell| cell.launches.load(Ordering::Relaxed) % every == every - 1)
+        let wanted = self
+            .cell(registry, index, shape)
+            .is_some_and(|cell| cell.launches.load(Ordering::Relaxed) % every == every - 1);
+        #[cfg(feature = "tracing")]
+        if wanted {
+            crate::spans::begin(registry, index, shape);
+        }
+        wanted
     }
 
     fn wants_threads(&self) -> bool {
@@ -222,6 +228,10 @@ impl Observer for Monitor {
     }
 
     fn launched(&self, launch: &Launch) {
+        #[cfg(feature = "tracing")]
+        if launch.time.is_some() {
+            crate::spans::end(launch);
+        }
         let Some(cell) = self.cell(launch.registry, launch.index, launch.shape) else { return };
         cell.launches.fetch_add(1, Ordering::Relaxed);
         cell.bytes_in.fetch_add(launch.bytes_in as u64, Ordering::Relaxed);
@@ -251,6 +261,8 @@ impl Observer for Monitor {
     }
 
     fn fell_back(&self, fallback: FellBack<'_>) {
+        #[cfg(feature = "tracing")]
+        crate::spans::fell_back(&fallback);
         let mut fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(taken) = fallbacks.iter_mut().find(|taken| taken.seen() == fallback) {
             taken.runs += 1;
@@ -262,6 +274,8 @@ impl Observer for Monitor {
     }
 
     fn recovered(&self, recovery: &Recovery) {
+        #[cfg(feature = "tracing")]
+        crate::spans::recovered(recovery);
         let (step, id) = (recovery.step.name(), recovery.id.to_string());
         let (then, seconds) = (recovery.then.map(str::to_owned), recovery.time.as_secs_f64());
         let mut recoveries = self.recoveries.lock().unwrap_or_else(PoisonError::into_inner);

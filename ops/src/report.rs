@@ -3,9 +3,9 @@
 //! Each recommendation cites the numbers that it follows from. What was not measured is named, and nothing follows from it.
 
 use crate::date::date;
-use crate::record::{Records, Source};
+use crate::record::{Record, Records, Source};
 use crate::regression::{Series, Test, Verdict, compare, series};
-use crate::snapshot::RecoveryCount;
+use crate::snapshot::{RecoveryCount, Sampled, ThreadLoad};
 use gristmill_runtime::RecoveryStep;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -19,6 +19,10 @@ const MOST: usize = 20;
 const ENOUGH: u64 = 100;
 /// A 99th percentile that is so many times the median is unusual.
 const LONG_TAIL: f64 = 3.0;
+/// A part of their time in percent below which threads are unusually idle.
+const IDLE: f64 = 50.0;
+/// A busiest thread that works so many times as long as the mean is unusual.
+const UNEVEN: f64 = 1.5;
 /// A part of the ceiling in percent below which a measurement is unusual.
 const FAR_BELOW: f64 = 40.0;
 
@@ -174,6 +178,7 @@ impl Report {
                 );
             }
             let Some(time) = &load.time else { continue };
+            self.threads(record, time);
             let tail = time.p99_ns as f64 / time.p50_ns.max(1) as f64;
             if time.samples >= ENOUGH && tail > LONG_TAIL {
                 self.found(
@@ -212,6 +217,29 @@ impl Report {
                     advice,
                 );
             }
+        }
+    }
+
+    /// Threads that wait, and work that is uneven.
+    fn threads(&mut self, record: &Record, time: &Sampled) {
+        let several = |threads: &&ThreadLoad| threads.samples >= ENOUGH && threads.most_threads > 1;
+        let Some(threads) = time.threads.as_ref().filter(several) else { return };
+        let (Some(used), Some(uneven)) = (threads.utilisation(), threads.imbalance()) else { return };
+        let of = format!("of {} threads, {} samples", threads.most_threads, threads.samples);
+        if 100.0 * used < IDLE {
+            self.found(
+                format!("threads of {} wait at {}", record.kernel, record.work),
+                format!("they work {:.0} % of the time, {of}", 100.0 * used),
+                "use fewer threads, or keep them awake through a step (`Threads::awake`): `gristmill tune` measures which number is \
+                 the fastest",
+            );
+        }
+        if uneven > UNEVEN {
+            self.found(
+                format!("threads of {} work unevenly at {}", record.kernel, record.work),
+                format!("the busiest works {uneven:.2} times as long as the mean, {of}"),
+                "look for other work on some of these processors, and pin threads to cores that are alike (`ThreadOptions::cpus`)",
+            );
         }
     }
 

@@ -2,7 +2,8 @@
 
 use gristmill_ops::report::Report;
 use gristmill_ops::{
-    Bucket, FallbackCount, KernelLoad, Record, Records, RecoveryCount, Sampled, Snapshot, Source, Work,
+    Bucket, FallbackCount, KernelLoad, Record, Records, RecoveryCount, Sampled, Snapshot, Source, ThreadLoad,
+    Work,
 };
 use std::error::Error;
 
@@ -181,6 +182,40 @@ fn what_is_planted_is_found_with_its_numbers() {
     cites("far below", &["12 %", "10.0 us"]);
     cites("no tuning of", &["75 %", "3000 launches"]);
     assert!(report.absent.is_empty(), "{:?}", report.absent);
+}
+
+/// Threads that wait or work unevenly are told with the numbers that say so, where enough launches do.
+#[test]
+fn threads_that_wait_are_found() {
+    let used = |samples: u64, busy: u64, longest: u64| {
+        let mut load = load("matmul.threads", 3_000, 12, 0);
+        let time = load.time.as_mut().expect("timed");
+        time.threads = Some(ThreadLoad {
+            samples,
+            most_threads: 4,
+            available_ns: 1000,
+            busy_ns: busy,
+            longest_ns: longest,
+            mean_ns: busy / 4,
+        });
+        Report::of(&Records::of_snapshot(snapshot(1, vec![load])))
+    };
+    let found = |report: &Report, what: &str| {
+        let finding = report.recommendations.iter().find(|finding| finding.because.contains(what));
+        finding.map(|finding| (finding.what.clone(), finding.because.clone()))
+    };
+    let (advice, because) = found(&used(200, 300, 75), "wait at").expect("a finding");
+    assert!(advice.contains("fewer threads") && advice.contains("gristmill tune"), "{advice}");
+    assert!(because.ends_with("they work 30 % of the time, of 4 threads, 200 samples"), "{because}");
+    assert_eq!(found(&used(200, 300, 75), "unevenly"), None);
+    let (_, because) = found(&used(200, 800, 400), "unevenly").expect("a finding");
+    assert!(
+        because.ends_with("the busiest works 2.00 times as long as the mean, of 4 threads, 200 samples"),
+        "{because}"
+    );
+    assert_eq!(found(&used(200, 800, 400), "wait at"), None);
+    let few = used(99, 300, 400);
+    assert_eq!((found(&few, "wait at"), found(&few, "unevenly")), (None, None));
 }
 
 #[test]

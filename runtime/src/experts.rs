@@ -143,7 +143,7 @@ impl Experts {
             }
         }
         let shape = Shape { m: 1, n, k };
-        let prepared = options.prepare(registry, format.name, shape)?;
+        let prepared = options.prepare(registry, format.name, shape, threads)?;
         let mut choices: Vec<Choice> = Vec::new();
         let mut packed: Vec<Vec<PackedMatrix>> = Vec::new();
         let mut layout: Option<ActivationLayout> = None;

@@ -48,6 +48,7 @@ mod quantized_buf;
 mod sizes;
 mod split;
 mod sync;
+mod thread_limits;
 mod thread_use;
 
 #[cfg(feature = "cuda")]
@@ -90,7 +91,7 @@ pub mod workspace;
 
 pub use activations::{Input, NonFinite, QuantizedActivations};
 pub use aligned::prefer_huge_pages;
-pub use decide::{Decision, Prepared};
+pub use decide::{Decision, Prepared, TunedBy};
 pub use device::{CpuProfile, Device, Topology};
 pub use error::Error;
 pub use executor::Executor;
@@ -108,9 +109,11 @@ pub use held_once::HeldOnce;
 pub use kernel::*;
 #[cfg(feature = "nccl")]
 pub use linear::RowParallelLinear;
+pub use linear::{
+    Adapted, Adaptive, GuardOptions, GuardedLinear, LayerMemory, Linear, LinearOptions, Policy,
+};
 #[cfg(feature = "cuda")]
 pub use linear::{DivideOptions, DividedLinear, DividedPart, LostGpu, ReplicatedLinear, Shares};
-pub use linear::{GuardOptions, GuardedLinear, LayerMemory, Linear, LinearOptions, Policy};
 pub use memory::ProductMemory;
 pub use occupancy::{BlockNeeds, Multiprocessor};
 pub use output::Output;

@@ -40,6 +40,8 @@ mod request;
 mod run;
 mod specs;
 mod table;
+#[cfg(feature = "ops")]
+mod top;
 mod tune;
 mod validate;
 mod verify;
@@ -90,6 +92,8 @@ pub enum Command {
     History(history::Arguments),
     #[cfg(feature = "ops")]
     Report(report::Arguments),
+    #[cfg(feature = "ops")]
+    Top(top::Arguments),
     AnalyzeLibrary(analyze_library::Arguments),
     CompareBackend(compare_backend::Arguments),
 }
@@ -165,6 +169,8 @@ pub fn dispatch(command: Command, out: &mut Plain<impl Write>) -> Result<Outcome
         Command::History(arguments) => history::run(&arguments, out),
         #[cfg(feature = "ops")]
         Command::Report(arguments) => report::run(&arguments, out),
+        #[cfg(feature = "ops")]
+        Command::Top(arguments) => top::run(&arguments, io::stdout().is_terminal(), out),
         Command::AnalyzeLibrary(arguments) => analyze_library::run(&arguments, out),
         Command::CompareBackend(arguments) => compare_backend::run(&arguments, out),
     }

@@ -3,11 +3,12 @@
 use super::environment::Environment;
 use super::error::{CliError, Outcome};
 use super::files::{self, Decided, Kind, Without};
-use super::held::{Held, HeldFormat};
+use super::held::Held;
 use super::json::print_json;
 use super::table::{Side, Table, bytes, counted};
 use gristmill::gguf::Transforms;
 use gristmill::{Device, ProductMemory, Request, Shape, Threads};
+use gristmill_records::run::{FromMemory, HeldOnce, WithoutKernel};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
@@ -51,11 +52,11 @@ struct Planned<'a> {
     file_bytes: u64,
     packed_bytes: u64,
     working_set: Option<u64>,
-    from_memory: Vec<HeldFormat<'a>>,
-    held_once: Vec<HeldFormat<'a>>,
+    from_memory: Vec<FromMemory>,
+    held_once: Vec<HeldOnce>,
     tensors: Vec<PlannedTensor<'a>>,
     transform: Option<files::Declared>,
-    without_kernel: Vec<files::WithoutKernel<'a>>,
+    without_kernel: Vec<WithoutKernel>,
 }
 
 #[derive(Serialize)]

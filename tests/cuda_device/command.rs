@@ -135,6 +135,7 @@ fn the_command_runs_there() {
         // Hot and cold.
         assert_eq!(measured.count(), 2, "{text}");
     }
+    a_slower_kernel_is_found(&bench, all, &units);
     let (code, said) = command(&[&bench[..10], &["--op", "pack"]].concat(), Some(&units));
     assert_eq!(code, 1, "{said}");
     assert!(said.contains("packed by the processor"), "{said}");
@@ -152,15 +153,54 @@ fn the_command_runs_there() {
     ];
     let (tuned, said) = command(&tune, Some(&units));
     assert_eq!(tuned, 0, "{said}");
-    assert!(said.contains("1 class"), "{said}");
+    assert!(said.contains("1 measured order"), "{said}");
     let written = std::fs::read_to_string(&tuning).expect("it was written");
-    assert!(written.starts_with(other) && written.contains("\ngpu Fake sm_"), "{written}");
+    let kept = other.replace("tuning 2", "tuning 3").replace("i2_s 0 ", "i2_s 0 1 ");
+    assert!(written.starts_with(&kept) && written.contains("\ngpu Fake sm_"), "{written}");
     let line = written.lines().last().expect("a line");
-    assert!(line.starts_with("matmul i2_s 1 ") && line.split(' ').count() > 4, "two kernels: {written}");
+    assert!(line.starts_with("matmul i2_s 1 1 ") && line.split(' ').count() > 5, "two kernels: {written}");
     let record = &records[0];
     assert!(record["kernel"].as_str().is_some_and(|name| name.starts_with("matmul.i2_s.cuda.")), "{text}");
     assert!(record["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{text}");
     assert!(record["copy_gb_s"].as_f64().is_some_and(|rate| rate > 0.0), "{text}");
+}
+
+/// `bench --compare` holds a GPU's records against earlier ones of the same GPU. Times in the emulator say nothing, so the earlier ones are made
+/// a hundred times as long, or as short.
+fn a_slower_kernel_is_found(bench: &[&str], records: &[serde_json::Value], units: &Path) {
+    let base = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handles.base.json");
+    let compared = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut records = records.to_vec();
+        records.iter_mut().for_each(change);
+        std::fs::write(&base, serde_json::Value::from(records).to_string()).expect("a file");
+        command(&[bench, &["--compare", base.to_str().expect("UTF-8")]].concat(), Some(units))
+    };
+    let times = |record: &mut serde_json::Value, by: f64| {
+        if let (Some(seconds), Some(_)) = (record["seconds"].as_f64(), record.get("rounds")) {
+            record["seconds"] = (seconds * by).into();
+            // The device copied as fast as today.
+            record["percent_of_copy"] = (record["percent_of_copy"].as_f64().unwrap_or(1.0) / by).into();
+        }
+    };
+    let count = records.iter().filter(|record| record.get("rounds").is_some()).count();
+    assert!(count >= 6, "products, quantizing and dequantizing, hot and cold: {records:?}");
+    let (code, text) = compared(&|record| times(record, 100.0));
+    assert_eq!(code, 0, "{text}");
+    let all = format!("{count} records compared with the base ({count} in it): 0 slower, ");
+    assert!(text.contains(&all), "{text}");
+    let (code, text) = compared(&|record| times(record, 0.01));
+    assert_eq!(code, 1, "{text}");
+    assert!(
+        text.contains(&format!("{count} slower, 0 faster")) && text.contains("matmul.i2_s.cuda."),
+        "{text}"
+    );
+    let (code, text) = compared(&|record| {
+        if record.get("machine").is_some() {
+            record["machine"] = "gpu Another 9.9 driver 99.0".into();
+        }
+    });
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("measured on `gpu Another 9.9 driver 99.0`, this is `gpu Fake sm_"), "{text}");
 }
 
 /// A GPU holds weights once, and twice where that was asked for; `plan` counts all of it, and says which.

@@ -275,7 +275,9 @@ fn auto_goes_by_measurement() {
         on: gristmill::tuning::gpu(Gpu::open(0).expect("opens").profile()),
         op: gristmill::vocab::Op::Matmul,
         format: "q8_0".to_owned(),
+        quantizer: None,
         class: gristmill::tuning::ShapeClass::of(shape),
+        threads: 1,
         order: vec![(half.id, 1.0), (untuned.id, 2.0)],
     };
     let tuned = Tuning::of(vec![measured]);

@@ -3,6 +3,7 @@
 use super::candidate::Candidate;
 use super::prepared::Prepared;
 use super::rules::broken_rule;
+use super::tuned_class::TunedBy;
 use crate::error::Error;
 use crate::from_memory::FromMemory;
 use crate::held_once::HeldOnce;
@@ -60,6 +61,11 @@ impl<'p> Decision<'p> {
     pub fn once_reason(&self) -> Option<&'p HeldOnce> {
         let why = self.prepared.once_reason()?;
         (self.chosen?.packing() == Some(why.packing)).then_some(why)
+    }
+
+    /// What the tuning says by which it was chosen; `None` where none says something of this format and class of shapes.
+    pub fn tuned_by(&self) -> Option<TunedBy> {
+        self.prepared.tuned_by(self.shape, self.chosen.as_ref()?)
     }
 
     /// Why each kernel that was not chosen was not, in order of preference. Worked out as it is read.
@@ -154,6 +160,17 @@ impl Prepared {
                 {
                     return Some(Reason::OtherCopy { over: chosen.entry.name, why: *why });
                 }
+                if let Some((packing, [theirs, ours])) =
+                    self.tuned_for(shape).and_then(|class| class.held_instead_of(candidate, &chosen))
+                {
+                    let over = chosen.entry.name;
+                    return Some(Reason::OtherPacking {
+                        over,
+                        packing,
+                        nanoseconds: theirs,
+                        instead_of: ours,
+                    });
+                }
                 let place = |of: &Candidate| self.usable.iter().position(|usable| usable.index == of.index);
                 match place(candidate) < place(&chosen) {
                     true => Some(Reason::Slower { than: chosen.entry.name }),
@@ -179,6 +196,9 @@ impl std::fmt::Display for Decision<'_> {
         }
         if let Some(why) = self.once_reason() {
             write!(f, "\nweights are held in {why}")?;
+        }
+        if let Some(tuned) = self.tuned_by() {
+            write!(f, "\nby the tuning: {tuned}")?;
         }
         let rejected: Vec<Rejection> = self.rejected().collect();
         if !rejected.is_empty() {

@@ -30,6 +30,7 @@ use crate::request::Shape;
 use crate::sizes::check_len;
 #[cfg(feature = "cuda")]
 use crate::sizes::product_of;
+use crate::thread_limits::ThreadLimits;
 use crate::threads::Threads;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack, WeightLayout};
 use crate::workspace::{Workspace, WorkspaceSize};
@@ -55,6 +56,8 @@ pub struct Matmul {
     from_memory: Option<(usize, FromMemory)>,
     /// The same for one copy on a GPU.
     held_once: Option<(usize, HeldOnce)>,
+    /// Fewer threads, where that was measured to be faster.
+    limits: ThreadLimits,
 }
 
 impl Matmul {
@@ -133,6 +136,7 @@ impl Matmul {
             dtypes: dtypes.collect(),
             from_memory: chosen_for.map(|why| (candidate.index, *why)),
             held_once: once.map(|why| (candidate.index, *why)),
+            limits: prepared.limits().clone(),
             on,
         })
     }
@@ -319,7 +323,7 @@ impl Matmul {
         match (&self.on, self.layout.packing, &self.dequantizer) {
             (On::Cpu(launcher), Some(packing), _) => launcher.unpack(packing, weights, row, dst),
             (On::Cuda(launcher), Some(packing), _) => launcher.unpack(packing, weights, row, dst),
-            (_, None, Some(Dequantizer { on: On::Cpu(launcher), format })) => {
+            (_, None, Some(Dequantizer { on: On::Cpu(launcher), format, .. })) => {
                 let blocks = &weights.codes[row * weights.stride..][..weights.stride];
                 launcher.one(format, blocks, weights.outer[row], dst)
             }
@@ -412,8 +416,12 @@ impl Matmul {
         match &self.on {
             On::Cpu(launcher) => {
                 let quantizer = self.processor_quantizer(input, shape)?;
+                let some = threads.at_most(self.limits.of(shape));
+                // Where one works alone, the others are not woken for the activations either.
+                let single = Threads::single();
+                let threads = if some.count() == 1 { &single } else { threads };
                 let x = activations::quantize(quantizer, x, row, workspace, threads)?;
-                launcher.product(weights, &x, into, threads)
+                launcher.product(weights, &x, into, some)
             }
             On::Cuda(launcher) => {
                 let option =

@@ -1,6 +1,8 @@
 //! A layer: weights packed once, a kernel chosen by shape at each run, and a stated policy for the
 //! case that there is none.
 
+mod adaptive;
+mod choice;
 #[cfg(feature = "cuda")]
 mod divided;
 mod guarded;
@@ -13,6 +15,7 @@ mod prologue;
 mod row_parallel;
 mod warm_up;
 
+pub use adaptive::{Adapted, Adaptive};
 #[cfg(feature = "cuda")]
 pub use divided::{DivideOptions, DividedLinear, DividedPart, LostGpu, ReplicatedLinear, Shares};
 pub use guarded::{GuardOptions, GuardedLinear};
@@ -38,8 +41,11 @@ use crate::receipt::{FallbackNote, Recording};
 use crate::registry::{Entry, Registry};
 use crate::request::Shape;
 use crate::threads::Threads;
+use crate::tuning::ShapeClass;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
 use crate::workspace::{Workspace, WorkspaceSize};
+use adaptive::{LayerTrial, Turn};
+use choice::Choice;
 use gristmill_spec::vocab::{DType, Op, Precision};
 use plan::{LayerPlan, refused};
 use std::sync::Arc;
@@ -62,14 +68,6 @@ impl Workspace {
     }
 }
 
-/// A kernel of a layer and the weights packed for it.
-#[derive(Debug)]
-struct Choice {
-    matmul: Matmul,
-    /// Index into `packed`.
-    packed: usize,
-}
-
 /// `y = x w^T (+ bias)` with quantized `w`.
 #[derive(Debug)]
 pub struct Linear {
@@ -88,6 +86,8 @@ pub struct Linear {
     moved: Option<Arc<FallbackNote>>,
     /// What is done to activations before they are quantized.
     transform: Option<Arc<Hadamard>>,
+    /// Where kernels take turns, by class of tokens.
+    trials: Vec<Option<LayerTrial>>,
 }
 
 impl Linear {
@@ -119,7 +119,7 @@ impl Linear {
     ) -> Result<Linear, Error> {
         let stack = Stack::new(weights)?;
         let (n, k) = (stack.n(), stack.k());
-        let plan = LayerPlan::new(registry, stack.format().name, [n, k], options)?;
+        let plan = LayerPlan::new(registry, stack.format().name, [n, k], options, threads)?;
         let mut packed = Vec::new();
         let mut choices = Vec::new();
         for (matmul, at) in plan.products {
@@ -134,7 +134,11 @@ impl Linear {
             None => None,
         };
         let LayerPlan { prepared, int8, moved, floats, .. } = plan;
-        Ok(Linear { prepared, int8, n, k, choices, packed, plain, floats, moved, transform: None })
+        let trials = match &options.adaptive {
+            Some(adaptive) => adaptive.trials(&prepared, [n, k], threads.count(), &choices),
+            None => Vec::new(),
+        };
+        Ok(Linear { prepared, int8, n, k, choices, packed, plain, floats, moved, transform: None, trials })
     }
 
     /// What such a layer will take of memory, without its weights: `n` rows of `k` of `format`, and a workspace for up to `m`
@@ -166,7 +170,7 @@ impl Linear {
         m: usize,
         threads: &Threads,
     ) -> Result<LayerMemory, Error> {
-        LayerPlan::new(registry, format, [n, k], options)?.memory([m, n, k], threads)
+        LayerPlan::new(registry, format, [n, k], options, threads)?.memory([m, n, k], threads)
     }
 
     /// The layer with a Hadamard transform of its inputs, for weights that were folded with it: [`Linear::forward`] then takes
@@ -325,7 +329,14 @@ impl Linear {
     ) -> Result<(), Error> {
         let (n, k) = (self.n, self.k);
         let Source { input, m, .. } = *source;
-        if let Some(Choice { matmul, packed }) = self.choice(Shape { m, n, k }, input.dtype()) {
+        let shape = Shape { m, n, k };
+        if let Some((choice, turn)) = self.turn(shape) {
+            self.note_fallback(&choice.matmul);
+            choice.matmul.run_stored(&self.packed[choice.packed], source, store, y, workspace, threads)?;
+            turn.end();
+            return Ok(());
+        }
+        if let Some(Choice { matmul, packed }) = self.choice(shape, input.dtype()) {
             self.note_fallback(matmul);
             return matmul.run_stored(&self.packed[*packed], source, store, y, workspace, threads);
         }
@@ -407,10 +418,14 @@ impl Linear {
         threads: &Threads,
     ) -> Result<(), Error> {
         let Choice { matmul, packed } = self.choice_for(x)?;
-        matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?;
-        if let Some(moved) = &self.moved {
-            fell_back(moved);
+        match self.turn(Shape { m: x.m(), n: self.n, k: self.k }) {
+            Some((Choice { matmul, packed }, turn)) => {
+                matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?;
+                turn.end();
+            }
+            None => matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?,
         }
+        self.note_fallback(matmul);
         Ok(())
     }
 
@@ -423,9 +438,7 @@ impl Linear {
     ) -> Result<Option<ProductJob<'p>>, Error> {
         let Choice { matmul, packed } = self.choice_for(x)?;
         let job = matmul.job(&self.packed[*packed], x, store, y)?;
-        if let Some(moved) = &self.moved {
-            fell_back(moved);
-        }
+        self.note_fallback(matmul);
         Ok(job)
     }
 
@@ -498,8 +511,37 @@ impl Linear {
         }
     }
 
-    /// What decide gives for a shape, if it was taken.
+    /// What was found out about the kernels for `m` tokens, where some take turns ([`LinearOptions::adaptive`]).
+    pub fn adapted(&self, m: usize) -> Option<Adapted> {
+        Some(self.trial(Shape { m, n: self.n, k: self.k })?.adapted())
+    }
+
+    #[inline]
+    fn trial(&self, shape: Shape) -> Option<&LayerTrial> {
+        if self.trials.is_empty() {
+            return None;
+        }
+        self.trials.get(ShapeClass::of(shape).of_tokens())?.as_ref()
+    }
+
+    /// The kernel whose turn it is, while the kernels for a shape take turns.
+    #[inline]
+    fn turn(&self, shape: Shape) -> Option<(&Choice, Turn<'_>)> {
+        let trial = self.trial(shape)?;
+        if trial.fixed().is_some() {
+            return None;
+        }
+        let takes = |place: usize| self.choices.get(place).is_some_and(|choice| choice.takes(shape));
+        let (place, turn) = trial.turn(shape.m, takes)?;
+        Some((self.choices.get(place)?, turn))
+    }
+
+    /// What was found to be the fastest for a shape, or else what decide gives, if it was taken.
     fn choice(&self, shape: Shape, input: DType) -> Option<&Choice> {
+        let found = self.trial(shape).and_then(|trial| self.choices.get(trial.fixed()?));
+        if let Some(found) = found.filter(|choice| choice.takes(shape)) {
+            return Some(found);
+        }
         let prepared = self.int8.as_ref().filter(|_| input == DType::I8).unwrap_or(&self.prepared);
         let floats = || self.floats.as_ref()?.0.decide(shape).chosen();
         let chosen = prepared.decide(shape).chosen().or_else(floats)?;

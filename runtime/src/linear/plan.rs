@@ -11,6 +11,7 @@ use crate::receipt::FallbackNote;
 use crate::registry::Registry;
 use crate::request::{PrecisionMode, Request, Shape};
 use crate::threads::Threads;
+use crate::tuning::ShapeClass;
 use crate::workspace::WorkspaceSize;
 use gristmill_spec::vocab::{DType, DeviceKind, Op};
 use std::sync::Arc;
@@ -54,10 +55,11 @@ impl LayerPlan {
         format: &str,
         [n, k]: [usize; 2],
         options: &LinearOptions,
+        threads: &Threads,
     ) -> Result<LayerPlan, Error> {
         let (restrict, tuning) = options.resolved(registry)?;
         let decode = Shape { m: 1, n, k };
-        let request = options.request(format, decode);
+        let request = options.request(format, decode, threads);
         let prepare = |request: &Request<'_>| {
             options.placed(registry.prepare_tuned(request, CpuProfile::detect(), &restrict, &tuning)?)
         };
@@ -96,6 +98,15 @@ impl LayerPlan {
         let mut needed: Vec<Matmul> = Vec::new();
         for candidate in covering.needed {
             needed.push(Matmul::of(&prepared, candidate, n, k)?);
+        }
+        if options.adaptive.is_some() {
+            for class in ShapeClass::of(decode).siblings() {
+                for candidate in prepared.alternatives(class, [n, k]) {
+                    if !needed.iter().any(|matmul| std::ptr::eq(matmul.entry(), candidate.entry)) {
+                        needed.push(Matmul::of(&prepared, candidate, n, k)?);
+                    }
+                }
+            }
         }
         let mut int8 = None;
         if floats_alone {

@@ -111,7 +111,9 @@ fn a_tuning_counts_where_it_is_given() -> Result<(), Error> {
         on: tuning::cpu().to_owned(),
         op: gristmill_runtime::vocab::Op::Matmul,
         format: "tail2".to_owned(),
+        quantizer: None,
         class: ShapeClass::of(Shape::new(1, 8, 16)),
+        threads: 1,
         order: vec![(scalar, 1.0), (decode, 2.0)],
     }]);
     let mut options = options(Device::CPU, Policy::Strict);

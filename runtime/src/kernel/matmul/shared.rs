@@ -122,7 +122,8 @@ impl Matmul {
         threads: &Threads,
     ) -> Result<(), Error> {
         let Some((launcher, into)) = self.begun(weights, x, store, y)? else { return Ok(()) };
-        launcher.product(weights, &x.rows, into, threads)
+        let limit = self.limits.of(Shape { m: x.m(), n: weights.n, k: weights.k });
+        launcher.product(weights, &x.rows, into, threads.at_most(limit))
     }
 
     /// The same as a job that is not run yet; `None` where there was nothing to compute, or nothing but the bias.

@@ -47,7 +47,9 @@ impl DividedLinear<'_> {
     fn granule(&self, device: Device) -> Result<usize, Error> {
         let (n, k) = (self.n(), self.k());
         let name = self.weights.format().name;
-        let prepared = self.options_on(device).prepare(self.registry, name, Shape { m: 1, n, k })?;
+        // A tuning for more threads may take other panels: rows are then cut less evenly, and as right.
+        let (one, shape) = (Threads::single(), Shape { m: 1, n, k });
+        let prepared = self.options_on(device).prepare(self.registry, name, shape, &one)?;
         let mut granule = 1;
         for candidate in prepared.covering(n, k).needed {
             granule = granule.max(layout_of(self.registry, candidate.entry)?.panel_rows());

@@ -115,7 +115,7 @@ impl<'w> GuardedLinear<'w> {
     ) -> Result<GuardedLinear<'w>, Error> {
         let (restrict, tuning) = options.resolved(registry)?;
         let tuning = Some(Arc::new(tuning.into_owned()));
-        let options = LinearOptions { restrict: Some(restrict), tuning, ..options.clone() };
+        let options = LinearOptions { restrict: Some(restrict), tuning, adaptive: None, ..options.clone() };
         let known = guard.quarantine.count();
         let linear = Some(make(registry, &weights, &options, &guard.quarantine, threads)?);
         let state = RwLock::new(State { linear, known, remade: 0, recording: None, away: None });
