@@ -269,8 +269,8 @@ fn lists_are_sorted_by_expert() {
             assert_eq!(ends, (1..=tokens).map(|token| (token * each) as u32).collect::<Vec<_>>(), "{case}");
             let of = |expert: usize| list.iter().filter(|to| **to as usize == expert).count();
             let (mut first, mut expected) = (0, Vec::new());
-            for expert in 0..experts {
-                assert_eq!(starts[expert], first as u32, "{case}");
+            for (expert, start) in starts[..experts].iter().enumerate() {
+                assert_eq!(*start, first as u32, "{case}");
                 for begin in (0..of(expert)).step_by(of_a_tile) {
                     let count = of_a_tile.min(of(expert) - begin);
                     expected
