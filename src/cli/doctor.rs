@@ -105,6 +105,15 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             for (index, device) in driver.devices.iter().enumerate() {
                 let (major, minor) = device.cc;
                 writeln!(out, "  cuda:{index}: {}, compute capability {major}.{minor}", device.name)?;
+                let Sensors { temperature, throttled_by } = Sensors::read(index);
+                if let Some(degrees) = temperature {
+                    writeln!(out, "    {degrees} degrees Celsius")?;
+                }
+                match throttled_by.as_deref() {
+                    None => {}
+                    Some([]) => writeln!(out, "    nothing lowers its clock")?,
+                    Some(reasons) => writeln!(out, "    its clock is lowered by: {}", reasons.join(", "))?,
+                }
             }
         }
         Err(error) => writeln!(out, "  {error}")?,
@@ -258,11 +267,45 @@ fn driver_json(driver: &Result<Driver, DriverError>) -> Value {
     match driver {
         Ok(driver) => json!({
             "cuda": cuda_version(driver.version),
-            "devices": driver.devices.iter().map(|device| json!({
-                "name": device.name,
-                "compute_capability": format!("{}.{}", device.cc.0, device.cc.1),
-            })).collect::<Vec<_>>(),
+            "devices": driver.devices.iter().enumerate().map(|(index, device)| {
+                let mut told = json!({
+                    "name": device.name,
+                    "compute_capability": format!("{}.{}", device.cc.0, device.cc.1),
+                });
+                let Sensors { temperature, throttled_by } = Sensors::read(index);
+                // What nobody says is not there.
+                if let Some(degrees) = temperature {
+                    told["temperature"] = degrees.into();
+                }
+                if let Some(reasons) = throttled_by {
+                    told["throttled_by"] = reasons.into();
+                }
+                told
+            }).collect::<Vec<_>>(),
         }),
         Err(error) => json!({"error": error.to_string()}),
+    }
+}
+
+/// What the sensors of a GPU say, where the feature `nvml` is on and NVIDIA's management library is installed.
+#[derive(Default)]
+struct Sensors {
+    temperature: Option<u32>,
+    throttled_by: Option<Vec<&'static str>>,
+}
+
+impl Sensors {
+    #[cfg(feature = "nvml")]
+    fn read(index: usize) -> Sensors {
+        let health = u32::try_from(index).ok().and_then(|index| gristmill::cuda::health(index).ok());
+        health.map_or_else(Sensors::default, |health| {
+            let gristmill::cuda::GpuHealth { temperature, throttled_by, .. } = health;
+            Sensors { temperature, throttled_by }
+        })
+    }
+
+    #[cfg(not(feature = "nvml"))]
+    fn read(_: usize) -> Sensors {
+        Sensors::default()
     }
 }
