@@ -142,4 +142,10 @@ pub struct Device {
     pub name: String,
     /// Such as `9.0`.
     pub compute_capability: String,
+    /// Degrees Celsius, where a sensor says them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<u32>,
+    /// Why its clock is held down, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttled_by: Option<Vec<String>>,
 }

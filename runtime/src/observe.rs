@@ -47,7 +47,7 @@ pub trait Observer: Send + Sync {
     /// A layer did something else than it was asked for, as its policy allows.
     fn fell_back(&self, fallback: FellBack<'_>);
 
-    /// A [`GuardedLinear`](crate::GuardedLinear) did something because a kernel failed, or a `DividedLinear` because a GPU was lost. A
+    /// A [`GuardedLinear`](crate::GuardedLinear) did something because a kernel or a GPU failed, or a `DividedLinear` or `ReplicatedLinear` because one was lost. A
     /// divided layer may be asked for its parts here.
     fn recovered(&self, recovery: &Recovery) {
         let _ = recovery;

@@ -69,7 +69,8 @@ pub enum RecoveryStep {
     Quarantined,
     /// A kernel was found in quarantine before a run, and kernels were decided on without it.
     DecidedAgain,
-    /// A GPU was lost: its rows of a divided layer were packed for other devices, and the run repeated.
+    /// A GPU was lost: its rows of a divided layer were packed for other devices, and the run repeated; or its tokens of a replicated
+    /// layer were computed by others.
     TakenOver,
     /// A GPU had no memory for all tokens: what the workspace and the device's pool kept was given back, and parts of the tokens followed
     /// one another.

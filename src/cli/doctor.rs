@@ -105,6 +105,15 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             for (index, device) in driver.devices.iter().enumerate() {
                 let (major, minor) = device.cc;
                 writeln!(out, "  cuda:{index}: {}, compute capability {major}.{minor}", device.name)?;
+                let Sensors { temperature, throttled_by } = Sensors::read(index);
+                if let Some(degrees) = temperature {
+                    writeln!(out, "    {degrees} degrees Celsius")?;
+                }
+                match throttled_by.as_deref() {
+                    None => {}
+                    Some([]) => writeln!(out, "    nothing lowers its clock")?,
+                    Some(reasons) => writeln!(out, "    its clock is lowered by: {}", reasons.join(", "))?,
+                }
             }
         }
         Err(error) => writeln!(out, "  {error}")?,
@@ -261,12 +270,40 @@ fn compiler_json(found: &Toolchain) -> records::Compiler {
 fn driver_json(driver: &Result<Driver, DriverError>) -> records::Driver {
     match driver {
         Ok(driver) => {
-            let devices = driver.devices.iter().map(|device| records::Device {
-                name: device.name.clone(),
-                compute_capability: format!("{}.{}", device.cc.0, device.cc.1),
+            let devices = driver.devices.iter().enumerate().map(|(index, device)| {
+                let Sensors { temperature, throttled_by } = Sensors::read(index);
+                records::Device {
+                    name: device.name.clone(),
+                    compute_capability: format!("{}.{}", device.cc.0, device.cc.1),
+                    temperature,
+                    throttled_by: throttled_by.map(|all| all.into_iter().map(str::to_owned).collect()),
+                }
             });
             records::Driver::There { cuda: cuda_version(driver.version), devices: devices.collect() }
         }
         Err(error) => records::Driver::Absent { error: error.to_string() },
+    }
+}
+
+/// What the sensors of a GPU say, where the feature `nvml` is on and NVIDIA's management library is installed.
+#[derive(Default)]
+struct Sensors {
+    temperature: Option<u32>,
+    throttled_by: Option<Vec<&'static str>>,
+}
+
+impl Sensors {
+    #[cfg(feature = "nvml")]
+    fn read(index: usize) -> Sensors {
+        let health = u32::try_from(index).ok().and_then(|index| gristmill::cuda::health(index).ok());
+        health.map_or_else(Sensors::default, |health| {
+            let gristmill::cuda::GpuHealth { temperature, throttled_by, .. } = health;
+            Sensors { temperature, throttled_by }
+        })
+    }
+
+    #[cfg(not(feature = "nvml"))]
+    fn read(_: usize) -> Sensors {
+        Sensors::default()
     }
 }
