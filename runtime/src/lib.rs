@@ -71,6 +71,7 @@ pub mod kernel;
 pub mod linear;
 pub mod number;
 pub mod observe;
+pub mod occupancy;
 pub mod prologue;
 pub mod reason;
 pub mod receipt;

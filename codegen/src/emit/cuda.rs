@@ -155,6 +155,7 @@ fn launch(launch: &Launch) -> String {
             elements,
             multiple,
             split,
+            shared,
             fused,
         } => {
             let packing = format!("&{}::PACK_{}", packed.0, packed.1.to_uppercase());
@@ -165,7 +166,7 @@ fn launch(launch: &Launch) -> String {
                 None => "None".to_string(),
             };
             format!(
-                "CudaLaunch::Matmul {{ function: {function:?}, threads: {threads}, fewest: {fewest}, rows: {rows}, tokens: {tokens}, packing: {packing}, unit: Unit {{ elements: {elements}, multiple: {multiple} }}, split: {split}, fused: {fused} }}"
+                "CudaLaunch::Matmul {{ function: {function:?}, threads: {threads}, fewest: {fewest}, rows: {rows}, tokens: {tokens}, packing: {packing}, unit: Unit {{ elements: {elements}, multiple: {multiple} }}, split: {split}, shared: {shared}, fused: {fused} }}"
             )
         }
         Launch::Rows { function, check, check_threads, precision, threads, fewest, rows, tokens, shared } => {

@@ -111,11 +111,12 @@ impl Launcher<ProductCode> {
                     packing,
                     unit,
                     split,
+                    shared,
                     fused,
                 } => {
                     let gpu = place.open()?;
                     ProductCode {
-                        function: of(&gpu, function, threads, 0)?,
+                        function: of(&gpu, function, threads, shared)?,
                         gpu,
                         threads,
                         fewest,

@@ -316,6 +316,8 @@ pub enum CudaLaunch {
         unit: Unit,
         /// Whether k may be divided over CUDA blocks, and what that takes.
         split: Option<CudaSplit>,
+        /// Bytes of shared memory that a launch gives each CUDA block.
+        shared: u32,
         /// It takes floats, and each CUDA block quantizes its tokens for itself.
         fused: bool,
     },
@@ -352,18 +354,30 @@ pub enum CudaLaunch {
 }
 
 impl CudaLaunch {
+    /// Threads of a CUDA block of the function that does the work, at most.
+    pub fn threads(&self) -> u32 {
+        match *self {
+            CudaLaunch::Elements { threads, .. }
+            | CudaLaunch::Quantize { threads, .. }
+            | CudaLaunch::Activations { threads, .. }
+            | CudaLaunch::Matmul { threads, .. }
+            | CudaLaunch::Rows { threads, .. }
+            | CudaLaunch::Convert { threads, .. } => threads,
+        }
+    }
+
     /// The functions that it launches, in order, the one that does the work last, each with the bytes of shared memory that the launch gives a CUDA block beside the
     /// function's own.
     pub fn functions(&self) -> Vec<(&'static str, u32)> {
         match *self {
             CudaLaunch::Elements { function, .. }
             | CudaLaunch::Activations { function, .. }
-            | CudaLaunch::Matmul { function, .. }
             | CudaLaunch::Convert { function, .. } => vec![(function, 0)],
             CudaLaunch::Quantize { function, step, .. } => {
                 let step = step.into_iter().flat_map(|step| [(step.chunks, 0), (step.finish, 0)]);
                 step.chain([(function, 0)]).collect()
             }
+            CudaLaunch::Matmul { function, shared, .. } => vec![(function, shared)],
             CudaLaunch::Rows { function, check, shared, .. } => vec![(check, 0), (function, shared)],
         }
     }
