@@ -76,7 +76,8 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, const Matmul &a, u32 first
         if (gm_lane() == 0) {
             // A warp has every fourth panel.
             gm_barrier_expect(full, place, 1024);
-            for (u32 i = own / 32; i < 8; i += 4) {
+            GM_UNROLL for (u32 j = 0; j < 2; j++) {
+                const u32 i = own / 32 + j * 4;
                 const u8 *codes = a.codes + gm_min(first_panel + i, last_panel) * a.stride + (u64)(first_stage + stage) * 512;
                 gm_bulk_copy(ws, (place * 8 + i) * 512, codes, 512, full, place);
             }

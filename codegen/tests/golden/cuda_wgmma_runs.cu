@@ -46,7 +46,7 @@ GM_DEVICE void store_output(const Matmul &a, u32 row, u32 token, f32 y) {
 
 // The end of a run, the `run`-th of those whose terms are at `terms_place`, for half of a warp's rows: its terms, in the order of k.
 template <class Ascales, class Ax_scales, class Ax_sums> GM_DEVICE void add_terms(Ascales &scales, Ax_scales &x_scales, Ax_sums &x_sums, const i32 (&sums)[32], f32 (&y)[8][4], const Matmul &a, u32 half, u32 place, u32 terms_place, u32 run) {
-    const u32 g = gm_lane() / 4, t = gm_lane() % 4, panel = (terms_place * 8 + gm_warp()) * 640, row = half * 16 + g;
+    const u32 g = gm_lane() / 4, t = gm_lane() % 4, panel = (terms_place * 8 + gm_warp()) * 512, row = half * 16 + g;
     (void)a; (void)panel; (void)row; (void)run; (void)place; (void)t;
     const f32 scale[2] = {gm_shared_get<f32>(scales, panel + (run * 32 + row) * 4), gm_shared_get<f32>(scales, panel + (run * 32 + row + 8) * 4)};
     GM_UNROLL for (u32 c = 0; c < 8; c++) {
@@ -83,15 +83,16 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, Ascales &scales, Ax_scales
         gm_barrier_wait(empty, place, phase);
         if (gm_lane() == 0) {
             // A warp has every fourth panel.
-            gm_barrier_expect(full, place, 1024 + (stage % 4 == 0 ? gm_min(4u, a.units - stage / 1) * 128 * 2 : 0));
-            for (u32 i = own / 32; i < 8; i += 4) {
+            gm_barrier_expect(full, place, 1024 + (stage % 4 == 0 ? gm_min(4u, a.units - stage) * 128 * 2 : 0));
+            GM_UNROLL for (u32 j = 0; j < 2; j++) {
+                const u32 i = own / 32 + j * 4;
                 const u8 *codes = a.codes + gm_min(first_panel + i, last_panel) * a.stride + (u64)(first_stage + stage) * 512;
                 gm_bulk_copy(ws, (place * 8 + i) * 512, codes, 512, full, place);
             }
             if (stage % 4 == 0) {
-                for (u32 i = own / 32; i < 8; i += 4) {
-                    const u32 panel = gm_min(first_panel + i, last_panel);
-                    gm_bulk_copy(scales, (terms_place * 8 + i) * 640, (const u8 *)(a.scales + ((u64)panel * a.units + stage / 1) * 32), gm_min(4u, a.units - stage / 1) * 128, full, place);
+                GM_UNROLL for (u32 j = 0; j < 2; j++) {
+                    const u32 i = own / 32 + j * 4, panel = gm_min(first_panel + i, last_panel);
+                    gm_bulk_copy(scales, (terms_place * 8 + i) * 512, (const u8 *)(a.scales + ((u64)panel * a.units + stage) * 32), gm_min(4u, a.units - stage) * 128, full, place);
                 }
                 terms_place = terms_place + 1 == 3 ? 0 : terms_place + 1;
             }
@@ -148,9 +149,9 @@ GM_KERNEL(384) matmul_wgmma_4bit_by32_q8_0_scales_centred_384x64(const Matmul a)
     GM_SHARED_FROM(u8, ws, 32768, 16384);
     GM_SHARED_FROM(u64, full, 8, 49152);
     GM_SHARED_FROM(u64, empty, 8, 49216);
-    GM_SHARED_FROM(u8, scales, 15360, 49280);
-    GM_SHARED_FROM(f32, x_scales, 512, 64640);
-    GM_SHARED_FROM(i32, x_sums, 512, 66688);
+    GM_SHARED_FROM(u8, scales, 12288, 49280);
+    GM_SHARED_FROM(f32, x_scales, 512, 61568);
+    GM_SHARED_FROM(i32, x_sums, 512, 63616);
     const u32 first_token = gm_block_y() * 64, first_panel = gm_block() * 8;
     const u32 first_stage = 0, stages = a.units * 1;
     if (gm_thread() == 0) {

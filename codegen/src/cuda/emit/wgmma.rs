@@ -437,7 +437,8 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty{parameters}, const Matmul &
         if (gm_lane() == 0) {{
             // A warp has every fourth panel.
             gm_barrier_expect(full, place, {w_bytes}{bytes});
-            for (u32 i = own / 32; i < {panels}; i += {COPYING}) {{
+            GM_UNROLL for (u32 j = 0; j < {of_warp}; j++) {{
+                const u32 i = own / 32 + j * {COPYING};
                 const u8 *codes = a.codes + gm_min(first_panel + i, last_panel) * a.stride + (u64)(first_stage + stage) * {tile_bytes};
                 gm_bulk_copy(ws, (place * {panels} + i) * {tile_bytes}, codes, {tile_bytes}, full, place);
             }}
@@ -462,6 +463,7 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty{parameters}, const Matmul &
 
 ",
         first = groups * GROUP,
+        of_warp = panels / COPYING,
         w_bytes = panels / COPYING * tile_bytes,
         x_bytes = division.x_bytes(plan),
         matrix = tokens * 16,

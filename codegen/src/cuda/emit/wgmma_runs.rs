@@ -96,8 +96,9 @@ pub(super) fn bringing(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTer
             Some(parts) => parts.at(name, "panel", &format!("stage / {stages}")),
             None => format!("a.{name} + ((u64)panel * a.units + {}) * {MMA_ROWS}", unit("stage")),
         };
-        let of_warp = panels / COPYING * copied.len() as u32;
-        out.bytes = format!(" + (stage % {stages} == 0 ? {size} * {of_warp} : 0)");
+        let each_warp = panels / COPYING;
+        let copies = each_warp * copied.len() as u32;
+        out.bytes = format!(" + (stage % {stages} == 0 ? {size} * {copies} : 0)");
         let each: String = copied
             .iter()
             .map(|name| {
@@ -109,8 +110,8 @@ pub(super) fn bringing(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTer
             .collect();
         out.copies = format!(
             "            if (stage % {stages} == 0) {{
-                for (u32 i = own / 32; i < {panels}; i += {COPYING}) {{
-                    const u32 panel = gm_min(first_panel + i, last_panel);{each}
+                GM_UNROLL for (u32 j = 0; j < {each_warp}; j++) {{
+                    const u32 i = own / 32 + j * {COPYING}, panel = gm_min(first_panel + i, last_panel);{each}
                 }}
                 terms_place = terms_place + 1 == {places} ? 0 : terms_place + 1;
             }}
