@@ -173,6 +173,18 @@ words! {
 }
 
 words! {
+    /// What is one integer sum in the rows that a CUDA product by warpgroups is for.
+    CudaSums {
+        /// The whole row: no scale stands in a block, and activations are quantized by row.
+        Rows = "rows",
+        /// A run, whose scale is a number.
+        Runs = "runs",
+        /// A run, whose scale is an integer times a number that a super-block shares.
+        SuperBlocks = "super-blocks",
+    }
+}
+
+words! {
     /// What the factors of a product are while they are multiplied.
     Precision {
         /// Integers of weights and int8 activations, summed exactly.

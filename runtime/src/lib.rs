@@ -72,7 +72,7 @@ pub mod kernel;
 pub mod linear;
 pub mod number;
 pub mod observe;
-mod occupancy;
+pub mod occupancy;
 pub mod prologue;
 pub mod reason;
 pub mod receipt;

@@ -1,20 +1,13 @@
-//! Occupancy: how many CUDA blocks of a kernel a multiprocessor holds at once, by what it has and what they need.
+//! How many CUDA blocks of a kernel a multiprocessor holds at once, by what NVIDIA publishes: the table "Technical Specifications per
+//! Compute Capability" of the CUDA programming guide, and the rules of the toolkit's `cuda_occupancy.h`, with which a test compares
+//! this. What a driver says of a real device (`cuOccupancyMaxActiveBlocksPerMultiprocessor`) goes by the same rules.
 
-/// Threads of a warp.
-const WARP: u32 = 32;
-/// Partitions of a multiprocessor, each with its share of the registers, on every device since compute capability 7.0.
-const PARTITIONS: u32 = 4;
-/// Registers are given to a warp in such portions.
-const REGISTERS: u32 = 256;
-/// Registers of a thread, at most.
-const MOST_REGISTERS: u32 = 255;
-
-/// What a multiprocessor has for the CUDA blocks that run on it, as the driver tells it.
+/// What a multiprocessor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Multiprocessor {
-    /// Threads that it holds at once, at most.
+    /// Threads at once.
     pub threads: u32,
-    /// Blocks that it holds at once, at most.
+    /// CUDA blocks at once.
     pub blocks: u32,
     /// Registers of 32 bits.
     pub registers: u32,
@@ -26,44 +19,158 @@ pub struct Multiprocessor {
     pub shared_granule: u32,
 }
 
-/// What a block of a kernel takes.
+/// What a CUDA block takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockNeeds {
     /// Threads.
     pub threads: u32,
     /// Registers of a thread.
     pub registers: u32,
-    /// Bytes of shared memory, what the kernel declares and what a launch gives together.
+    /// Bytes of shared memory, those that the launch gives among them.
     pub shared: u32,
 }
 
+/// What keeps a multiprocessor from holding more blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Its threads.
+    Threads,
+    /// Its number of blocks.
+    Blocks,
+    /// Its registers.
+    Registers,
+    /// Its shared memory.
+    Shared,
+}
+
+impl Limit {
+    /// As a word in sentences.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Limit::Threads => "threads",
+            Limit::Blocks => "blocks",
+            Limit::Registers => "registers",
+            Limit::Shared => "shared memory",
+        }
+    }
+}
+
+/// How many blocks are there at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Blocks; 0 where one is too large.
+    pub blocks: u32,
+    /// What there would have to be more of.
+    pub limit: Limit,
+}
+
+/// Registers of a warp come in multiples of this.
+const REGISTERS_OF_WARP: u32 = 256;
+/// Registers of a thread, at most.
+const MOST_REGISTERS: u32 = 255;
+/// Parts of a multiprocessor, each with a quarter of its registers and of a block's warps.
+const PARTITIONS: u32 = 4;
+
 impl Multiprocessor {
+    /// The multiprocessors of a compute capability. `None` for those that the tables do not have.
+    pub const fn of((major, minor): (u8, u8)) -> Option<Multiprocessor> {
+        // Threads, blocks, KiB of shared memory.
+        let (threads, blocks, shared) = match (major, minor) {
+            (7, 0) => (2048, 32, 96),
+            (7, 5) => (1024, 16, 64),
+            (8, 0) => (2048, 32, 164),
+            (8, 6) => (1536, 16, 100),
+            (8, 7) => (1536, 16, 164),
+            (8, 9) => (1536, 24, 100),
+            (9, 0) | (10, 0 | 3) => (2048, 32, 228),
+            (11, 0) => (1536, 24, 228),
+            (12, 0 | 1) => (1536, 24, 100),
+            _ => return None,
+        };
+        let old = major < 8;
+        Some(Multiprocessor {
+            threads,
+            blocks,
+            registers: 64 * 1024,
+            shared: shared * 1024,
+            reserved_shared: if old { 0 } else { 1024 },
+            shared_granule: Multiprocessor::shared_granule_of((major, minor)),
+        })
+    }
+
     /// Portions of shared memory by compute capability, which no driver tells.
     pub const fn shared_granule_of(cc: (u8, u8)) -> u32 {
         if cc.0 < 8 { 256 } else { 128 }
     }
 
-    /// How many such blocks it holds at once; 0 for a block that does not fit. That of NVIDIA's `cuda_occupancy.h` for blocks
-    /// with one barrier, with as much shared memory as there is (a driver's preference for the L1 cache may leave less).
+    /// How many such blocks it holds at once; 0 for a block that does not fit, or that is no kernel's. With one barrier, and with as much shared
+    /// memory as there is (a driver's preference for the L1 cache may leave less).
     pub fn blocks(&self, block: &BlockNeeds) -> u32 {
-        let warps = block.threads.div_ceil(WARP);
-        if warps == 0 || block.registers > MOST_REGISTERS {
-            return 0;
-        }
-        let registers = (block.registers * WARP).next_multiple_of(REGISTERS);
-        let in_partition = (self.registers / PARTITIONS).checked_div(registers);
-        let by_registers = in_partition.map_or(u32::MAX, |held| held * PARTITIONS / warps);
-        let granule = u64::from(self.shared_granule.max(1));
-        let shared = (u64::from(block.shared) + u64::from(self.reserved_shared)).next_multiple_of(granule);
-        let by_shared = u64::from(self.shared).checked_div(shared);
-        let by_shared = by_shared.map_or(u32::MAX, |held| u32::try_from(held).unwrap_or(u32::MAX));
-        (self.threads / WARP / warps).min(self.blocks).min(by_registers).min(by_shared)
+        if block.threads == 0 || block.registers > MOST_REGISTERS { 0 } else { self.occupancy(block).blocks }
+    }
+
+    /// How many such blocks it holds at once.
+    pub fn occupancy(&self, block: &BlockNeeds) -> Occupancy {
+        let warps = block.threads.div_ceil(32).max(1);
+        let of_warp = block.registers.saturating_mul(32).next_multiple_of(REGISTERS_OF_WARP).max(1);
+        // A block's warps are dealt to the partitions in turn, so that the registers of some may lie idle.
+        let by_registers = if of_warp.saturating_mul(warps.next_multiple_of(PARTITIONS)) > self.registers {
+            0
+        } else {
+            self.registers / PARTITIONS / of_warp * PARTITIONS / warps
+        };
+        let taken = block.shared.saturating_add(self.reserved_shared);
+        let by_shared = match taken.checked_next_multiple_of(self.shared_granule.max(1)) {
+            Some(0) => u32::MAX,
+            Some(bytes) => self.shared / bytes,
+            None => 0,
+        };
+        let all = [
+            (self.threads / 32 / warps, Limit::Threads),
+            (self.blocks, Limit::Blocks),
+            (by_registers, Limit::Registers),
+            (by_shared, Limit::Shared),
+        ];
+        let least = |least: (u32, Limit), next: (u32, Limit)| if next.0 < least.0 { next } else { least };
+        let (blocks, limit) = all[1..].iter().copied().fold(all[0], least);
+        Occupancy { blocks, limit }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BlockNeeds, Multiprocessor};
+    use super::*;
+
+    fn occupancy(cc: (u8, u8), threads: u32, registers: u32, shared: u32) -> (u32, Limit) {
+        let of = Multiprocessor::of(cc).expect("known").occupancy(&BlockNeeds { threads, registers, shared });
+        (of.blocks, of.limit)
+    }
+
+    #[test]
+    fn each_limit_holds() {
+        assert_eq!(occupancy((9, 0), 1024, 32, 0), (2, Limit::Threads));
+        assert_eq!(occupancy((9, 0), 32, 32, 0), (32, Limit::Blocks));
+        assert_eq!(occupancy((8, 9), 32, 32, 0), (24, Limit::Blocks));
+        assert_eq!(occupancy((9, 0), 384, 168, 0), (1, Limit::Registers));
+        assert_eq!(occupancy((9, 0), 256, 128, 0), (2, Limit::Registers));
+        assert_eq!(occupancy((9, 0), 128, 32, 227 * 1024), (1, Limit::Shared));
+        assert_eq!(occupancy((9, 0), 128, 32, 113 * 1024), (2, Limit::Shared));
+        // A KiB of each block is the system's, from 8.0 on.
+        assert_eq!(occupancy((8, 6), 128, 32, 50 * 1024), (1, Limit::Shared));
+        assert_eq!(occupancy((7, 5), 128, 32, 32 * 1024), (2, Limit::Shared));
+        // Five warps leave registers of three partitions idle: 17 warps a partition, 68 in all.
+        assert_eq!(occupancy((9, 0), 160, 30, 0), (12, Limit::Threads));
+        assert_eq!(occupancy((9, 0), 160, 80, 0), (4, Limit::Registers));
+    }
+
+    #[test]
+    fn what_is_too_large_is_nowhere() {
+        assert_eq!(occupancy((9, 0), 1024, 255, 0), (0, Limit::Registers));
+        assert_eq!(occupancy((12, 0), 32, 16, 100 * 1024), (0, Limit::Shared));
+        assert_eq!(occupancy((12, 0), 32, 16, u32::MAX), (0, Limit::Shared));
+        assert_eq!(Multiprocessor::of((6, 1)), None);
+        assert_eq!(Multiprocessor::of((13, 0)), None);
+    }
 
     /// Made by `runtime/tests/occupancy/table.cc` from NVIDIA's own header.
     const TABLE: &str = include_str!("../tests/occupancy/cuda-13.0.88.txt");

@@ -4,7 +4,7 @@ use super::environment::Environment;
 use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::table::bytes;
-use super::{external, request};
+use super::{external, gpu_kernels, request};
 use gristmill::gguf::TypeNumbers;
 use gristmill::runtime::import::{ImportError, Tiled};
 use gristmill::vocab::{DType, DeviceKind, Op};
@@ -124,6 +124,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         if let Some(entry) = decision.chosen() {
             writeln!(out, "plan of `{}`: {}", entry.name, entry.plan)?;
         }
+        gpu_kernels::explain(&decision, out)?;
         if let Some(memory) = &memory {
             writeln!(
                 out,

@@ -17,6 +17,7 @@ mod error;
 mod explain;
 mod external;
 mod files;
+mod gpu_kernels;
 #[cfg(feature = "cuda")]
 mod gpu_time;
 mod held;

@@ -3,6 +3,7 @@
 use super::environment::Environment;
 use super::error::{CliError, Outcome};
 use super::files::{self, Decided, Kind, Without};
+use super::gpu_kernels::{Chosen, ChosenKernel};
 use super::held::Held;
 use super::json::print_json;
 use super::table::{Side, Table, bytes, counted};
@@ -55,6 +56,8 @@ struct Planned<'a> {
     from_memory: Vec<FromMemory>,
     held_once: Vec<HeldOnce>,
     tensors: Vec<PlannedTensor<'a>>,
+    /// Each kernel that tensors get on a GPU, once; empty on the processor.
+    gpu_kernels: Vec<ChosenKernel>,
     transform: Option<files::Declared>,
     without_kernel: Vec<WithoutKernel>,
 }
@@ -98,6 +101,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let mut decided = Decided::default();
     let (mut served, mut twice) = (0, 0);
     let mut held = Held::new(file.working_set());
+    let mut on_gpu = Chosen::default();
     // Of tensors with a kernel: as in the file, and packed for it.
     let (mut file_sum, mut packed_sum) = (0u64, 0u64);
     let threads = Threads::new(1)?;
@@ -124,6 +128,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 let prepared = environment.prepare(&request.with_working_set(held.working_set()))?;
                 let decision = prepared.decide_as_asked();
                 held.add(&decision);
+                on_gpu.add(&decision);
                 chosen = decision.chosen().map(|entry| entry.name);
                 // A shape whose bytes do not fit the address space has no sizes.
                 let in_file = match kind {
@@ -188,6 +193,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             from_memory: held.json(),
             held_once: held.once_json(),
             tensors: rows,
+            gpu_kernels: on_gpu.json(),
             transform: files::transforms_json(&file),
             without_kernel: without.json(),
         };
@@ -212,6 +218,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         if twice > 0 {
             writeln!(out, "{} are held in several packings, counted above", counted(twice, "tensor"))?;
         }
+        on_gpu.print(out)?;
         held.print(out)?;
         decided.print(&types, out)?;
         files::print_transforms(&file, out)?;

@@ -66,6 +66,7 @@ fn the_command_runs_there() {
     let (code, text) = command(&explain, Some(&units));
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("chosen: matmul.i2_s.cuda."), "{text}");
+    kernels_are_described(&explain, &units);
     let few_tiles = ["--shape", "5x40x12288"];
     let (code, text) = command(&[&explain[..6], &few_tiles[..]].concat(), Some(&units));
     assert_eq!(code, 0, "{text}");
@@ -201,6 +202,63 @@ fn a_slower_kernel_is_found(bench: &[&str], records: &[serde_json::Value], units
     });
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("measured on `gpu Another 9.9 driver 99.0`, this is `gpu Fake sm_"), "{text}");
+}
+
+/// `explain` and `plan` say of a kernel what its image needs and uses: what the registry has of the image that the device loads.
+fn kernels_are_described(explain: &[&str], units: &Path) {
+    let json = |line: &[&str]| -> serde_json::Value {
+        let (code, text) = command(&[line, &["--json"]].concat(), Some(units));
+        assert_eq!(code, 0, "{text}");
+        serde_json::from_str(&text).expect("JSON")
+    };
+    let explained = json(explain);
+    let chosen = explained["chosen"].as_str().expect("a kernel");
+    let entry = REGISTRY.entries.iter().find(|entry| entry.name == chosen).expect("it is listed");
+    let listed = gristmill::json::kernel(&REGISTRY, entry);
+    let arch = settings().split(',').find_map(|word| Some(word.strip_prefix("sm_")?.to_owned()));
+    let image = &explained["image"];
+    assert_eq!(image["kind"], "cubin", "{explained}");
+    assert!(
+        arch.is_some_and(|arch| image["arch"].as_str().is_some_and(|of| of.starts_with(&arch))),
+        "{image}"
+    );
+    assert!(listed["images"].as_array().is_some_and(|all| all.contains(image)), "{image} of {listed}");
+    let used = &image["functions"].as_array().and_then(|all| all.last()).expect("a function");
+    let (registers, shared) = (used["registers"].as_u64(), used["shared_bytes"].as_u64());
+    let (registers, shared) = registers.zip(shared).expect("numbers");
+
+    let occupancy = &explained["occupancy"];
+    let blocks = occupancy["blocks_per_multiprocessor"].as_u64().expect("a number");
+    assert!(blocks > 0, "{explained}");
+
+    let (_, text) = command(explain, Some(units));
+    let at_once =
+        format!("holds at once: {blocks}, by its {}", occupancy["limited_by"].as_str().expect("text"));
+    assert!(text.contains(&at_once), "{text}");
+    let line = format!("{registers} registers a thread, {shared} bytes of shared memory a CUDA block");
+    assert!(text.contains(&line), "{line} in {text}");
+    let needs =
+        format!("int8 products, compute capability {} and newer", listed["min_cc"].as_str().expect("text"));
+    assert!(text.contains(&needs) && text.contains(image["min_driver"].as_str().expect("text")), "{text}");
+
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/gguf/i2_s.gguf");
+    let plan = ["plan", model, "--device", "cuda:0"];
+    let planned = json(&plan);
+    let [kernel] = &planned["gpu_kernels"].as_array().expect("a list")[..] else { panic!("{planned}") };
+    assert_eq!((&kernel["kernel"], &kernel["image"]), (&explained["chosen"], image), "{planned}");
+    assert_eq!((&kernel["precision"], &kernel["min_cc"]), (&listed["precision"], &listed["min_cc"]));
+    let with_it = |tensor: &&serde_json::Value| tensor["kernel"] == kernel["kernel"];
+    let tensors = planned["tensors"].as_array().expect("a list").iter().filter(with_it).count();
+    assert_eq!(kernel["tensors"], tensors, "{planned}");
+    let (_, text) = command(&plan, Some(units));
+    let mut rows =
+        text.lines().skip_while(|line| !line.starts_with("kernel ")).filter(|line| line.starts_with(chosen));
+    let row: Vec<&str> = rows.next().expect("a row").split_whitespace().collect();
+    for word in [tensors.to_string(), "int8".to_owned(), registers.to_string(), shared.to_string()] {
+        assert!(row.contains(&word.as_str()), "{word} in {row:?}");
+    }
+    // On the processor there is nothing of this.
+    assert_eq!(json(&["plan", model])["gpu_kernels"], serde_json::json!([]));
 }
 
 /// A GPU holds weights once, and twice where that was asked for; `plan` counts all of it, and says which.

@@ -557,7 +557,8 @@ pub fn run_layers(
     let grid = (n.div_ceil(kernel.number("rows")) as u32, m.div_ceil(kernel.number("tokens")) as u32);
     let threads = kernel.number(if fewest { "fewest" } else { "threads" }) as u32;
     let launch = unit.launch(kernel.function()).grid(grid.0, grid.1).threads(threads);
-    let launch = launch.layers(layers.map_or(1, |layers| layers.count));
+    let launch =
+        launch.layers(layers.map_or(1, |layers| layers.count)).shared(kernel.listed.plan.launch.shared());
     launch.structure(&arguments).overlapping(kernel.listed.plan.overlaps).seed(seed).run()?;
     y.try_read()
 }

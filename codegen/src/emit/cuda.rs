@@ -161,6 +161,7 @@ fn launch(launch: &Launch) -> String {
             elements,
             multiple,
             split,
+            shared,
             fused,
             grouped,
         } => {
@@ -172,7 +173,7 @@ fn launch(launch: &Launch) -> String {
                 None => "None".to_string(),
             };
             format!(
-                "CudaLaunch::Matmul {{ function: {function:?}, threads: {threads}, fewest: {fewest}, rows: {rows}, tokens: {tokens}, packing: {packing}, unit: Unit {{ elements: {elements}, multiple: {multiple} }}, split: {split}, fused: {fused}, grouped: {grouped:?} }}"
+                "CudaLaunch::Matmul {{ function: {function:?}, threads: {threads}, fewest: {fewest}, rows: {rows}, tokens: {tokens}, packing: {packing}, unit: Unit {{ elements: {elements}, multiple: {multiple} }}, split: {split}, shared: {shared}, fused: {fused}, grouped: {grouped:?} }}"
             )
         }
         Launch::Rows { function, check, check_threads, precision, threads, fewest, rows, tokens, shared } => {

@@ -27,11 +27,12 @@ const RUST: [(&str, &str, &str); 16] = [
 ];
 
 /// File, format, and name of the unit.
-const CUDA: [(&str, &str, &str); 8] = [
+const CUDA: [(&str, &str, &str); 9] = [
     ("cuda_dp4a", "i2_s", "matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1"),
     ("cuda_dp4a_fused", "i2_s", "matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_fused"),
     ("cuda_mma", "i2_s", "matmul_mma_2bit_rows_int8_row_centred_outer_128x32"),
     ("cuda_wgmma", "i2_s", "matmul_wgmma_2bit_rows_int8_row_centred_outer_384x64"),
+    ("cuda_wgmma_runs", "q4_0", "matmul_wgmma_4bit_by32_q8_0_scales_centred_384x64"),
     ("cuda_rows_fma", "q4_0", "rows_q4_0_sm50"),
     ("cuda_rows_mma_f16", "q4_0", "rows_q4_0_sm75"),
     ("cuda_quantize", "i2_s", "quantize_absmean_i2_s"),

@@ -110,6 +110,7 @@ impl Launcher<ProductCode> {
                     packing,
                     unit,
                     split,
+                    shared,
                     fused,
                     grouped,
                 } => {
@@ -117,7 +118,7 @@ impl Launcher<ProductCode> {
                     let grouped = grouped.map(|grouped| of(&gpu, grouped, threads, 0)).transpose()?;
                     ProductCode {
                         grouped,
-                        function: of(&gpu, function, threads, 0)?,
+                        function: of(&gpu, function, threads, shared)?,
                         gpu,
                         threads,
                         fewest,

@@ -7,8 +7,9 @@ use super::tuned_class::TunedBy;
 use crate::error::Error;
 use crate::from_memory::FromMemory;
 use crate::held_once::HeldOnce;
+use crate::occupancy::{BlockNeeds, Multiprocessor, Occupancy};
 use crate::reason::{Reason, Refusal, Rejection, write_rejections};
-use crate::registry::Entry;
+use crate::registry::{Code, CudaImage, Entry, image_for};
 use crate::request::Shape;
 
 /// The answer for one shape: a kernel, or none, and the reasons.
@@ -24,6 +25,30 @@ impl<'p> Decision<'p> {
     #[inline]
     pub fn chosen(&self) -> Option<&'static Entry> {
         self.chosen.map(|candidate| candidate.entry)
+    }
+
+    /// The image of the chosen kernel that the GPU loads; `None` on the processor, and where there is no kernel.
+    pub fn image(&self) -> Option<&'static CudaImage> {
+        match (&self.chosen?.entry.code, self.prepared.gpu()) {
+            (Code::Cuda(code), Some(gpu)) => image_for(code.images, gpu.cc, gpu.driver).ok(),
+            _ => None,
+        }
+    }
+
+    /// How many CUDA blocks of the function that does the work a multiprocessor of the GPU holds at once, where blocks have as many
+    /// threads as they may have. `None` on the processor, where there is no kernel, for PTX, of which the driver decides, and for devices
+    /// that [`Multiprocessor`] does not know.
+    pub fn occupancy(&self) -> Option<Occupancy> {
+        let (image, gpu) = (self.image()?, self.prepared.gpu()?);
+        let Code::Cuda(code) = &self.chosen?.entry.code else { return None };
+        let (function, given) = code.launch.functions().pop()?;
+        let usage = image.usage_of(function)?;
+        let block = BlockNeeds {
+            threads: code.launch.threads(),
+            registers: usage.registers,
+            shared: usage.shared.saturating_add(given),
+        };
+        Some(Multiprocessor::of(gpu.cc)?.occupancy(&block))
     }
 
     pub(crate) fn candidate(&self) -> Result<Candidate, Error> {

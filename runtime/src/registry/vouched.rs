@@ -316,6 +316,8 @@ pub enum CudaLaunch {
         unit: Unit,
         /// Whether k may be divided over CUDA blocks, and what that takes.
         split: Option<CudaSplit>,
+        /// Bytes of shared memory that a launch gives each CUDA block.
+        shared: u32,
         /// It takes floats, and each CUDA block quantizes its tokens for itself.
         fused: bool,
         /// Name in the image of the same kernel over tiles of tokens of several matrices, if there is one: one launch for experts.
@@ -365,6 +367,19 @@ pub enum CudaLaunch {
 }
 
 impl CudaLaunch {
+    /// Threads of a CUDA block of the function that does the work, at most.
+    pub fn threads(&self) -> u32 {
+        match *self {
+            CudaLaunch::Elements { threads, .. }
+            | CudaLaunch::Quantize { threads, .. }
+            | CudaLaunch::Activations { threads, .. }
+            | CudaLaunch::Matmul { threads, .. }
+            | CudaLaunch::Experts { threads, .. }
+            | CudaLaunch::Rows { threads, .. }
+            | CudaLaunch::Convert { threads, .. } => threads,
+        }
+    }
+
     /// The functions that it launches, in order, the one that does the work last, each with the bytes of shared memory that the launch gives a CUDA block beside the
     /// function's own.
     pub fn functions(&self) -> Vec<(&'static str, u32)> {
@@ -372,8 +387,8 @@ impl CudaLaunch {
             CudaLaunch::Elements { function, .. }
             | CudaLaunch::Activations { function, .. }
             | CudaLaunch::Convert { function, .. } => vec![(function, 0)],
-            CudaLaunch::Matmul { function, grouped, .. } => {
-                grouped.into_iter().chain([function]).map(|function| (function, 0)).collect()
+            CudaLaunch::Matmul { function, grouped, shared, .. } => {
+                grouped.into_iter().map(|grouped| (grouped, 0)).chain([(function, shared)]).collect()
             }
             CudaLaunch::Experts { route, gather, combine, .. } => {
                 vec![(route, 0), (gather, 0), (combine, 0)]

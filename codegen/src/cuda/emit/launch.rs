@@ -14,6 +14,12 @@ pub struct CudaPlan {
     pub launch: Launch,
     /// Bytes of shared memory of a CUDA block of a generated product.
     pub shared: Option<u32>,
+    /// Bytes that so many packed weights take, of products of integers: codes and what goes with them.
+    pub packed: Option<(u32, u32)>,
+    /// Runs of a super-block, at whose end alone its sums are scaled; 1 where each run has a scale.
+    pub runs: u32,
+    /// Elements of k of a stage, where warps bring what others multiply.
+    pub stage: Option<u32>,
     /// CUDA blocks that a multiprocessor holds, where registers are bounded so that it does.
     pub blocks_per_sm: Option<u32>,
     /// The code waits for the launches in front of it, and may be launched before they have ended.
@@ -87,6 +93,8 @@ pub enum Launch {
         multiple: u32,
         /// Split-K, where k may be divided over CUDA blocks.
         split: Option<Split>,
+        /// Bytes of shared memory that the launch gives each CUDA block.
+        shared: u32,
         /// CUDA blocks quantize their tokens for themselves.
         fused: bool,
         /// Name in the translation unit of the kernel's grouped form, if it has one.
@@ -171,6 +179,18 @@ impl Launch {
         }
     }
 
+    /// Bytes of shared memory that the launch gives each CUDA block, beyond what the kernel declares.
+    pub fn shared(&self) -> u32 {
+        match *self {
+            Launch::Matmul { shared, .. } | Launch::Rows { shared, .. } => shared,
+            Launch::Elements { .. }
+            | Launch::Quantize { .. }
+            | Launch::Activations { .. }
+            | Launch::Experts { .. }
+            | Launch::Convert { .. } => 0,
+        }
+    }
+
     /// Its numbers, each with its name.
     pub fn numbers(&self) -> Vec<(&'static str, u32)> {
         match *self {
@@ -182,7 +202,7 @@ impl Launch {
                 numbers.extend(step.iter().map(|step| ("chunk", step.chunk)));
                 numbers
             }
-            Launch::Matmul { threads, fewest, rows, tokens, elements, multiple, split, .. } => {
+            Launch::Matmul { threads, fewest, rows, tokens, elements, multiple, split, shared, .. } => {
                 let mut numbers = vec![
                     ("threads", threads),
                     ("fewest", fewest),
@@ -194,6 +214,7 @@ impl Launch {
                 if let Some(Split { stage, cycles, blocks_per_sm }) = split {
                     numbers.extend([("stage", stage), ("cycles", cycles), ("blocks_per_sm", blocks_per_sm)]);
                 }
+                numbers.extend((shared > 0).then_some(("shared", shared)));
                 numbers
             }
             Launch::Rows { check_threads, threads, fewest, rows, tokens, shared, .. } => vec![

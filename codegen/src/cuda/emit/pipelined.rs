@@ -111,15 +111,15 @@ impl Array {
 }
 
 /// What a run's terms are made of.
-struct Used {
-    scales: bool,
-    mins: bool,
-    x_scales: bool,
-    x_sums: bool,
+pub(super) struct Used {
+    pub(super) scales: bool,
+    pub(super) mins: bool,
+    pub(super) x_scales: bool,
+    pub(super) x_sums: bool,
 }
 
 impl Used {
-    fn of(plan: &CudaMatmul<'_>) -> Used {
+    pub(super) fn of(plan: &CudaMatmul<'_>) -> Used {
         let format = plan.format;
         let runs = format.unit != 0;
         Used {
