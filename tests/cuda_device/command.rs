@@ -466,3 +466,37 @@ fn plans_divide_a_model_over_devices() {
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("`--speeds`"), "{text}");
 }
+
+#[test]
+fn doctor_tells_what_sensors_say() {
+    if !can_run("doctor_tells_what_sensors_say") {
+        return;
+    }
+    // It loads no image.
+    let units = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    for (settings, temperature, clock) in [
+        (
+            "temperature=61,throttle=36,nvml",
+            true,
+            "its clock is lowered by: power limit, temperature, by the driver",
+        ),
+        ("temperature=61,nvml", true, "nothing lowers its clock"),
+        ("nvml", false, "nothing lowers its clock"),
+        ("temperature=61,throttle=36", false, ""),
+    ] {
+        let (code, text) = command_on(settings, &["doctor"], Some(units));
+        assert_eq!(code, 0, "{text}");
+        assert!(text.contains("cuda:0: Fake sm_90"), "{text}");
+        let there = cfg!(feature = "nvml");
+        assert_eq!(text.contains("61 degrees Celsius"), there && temperature, "{settings}: {text}");
+        assert_eq!(text.contains("clock"), there && !clock.is_empty(), "{settings}: {text}");
+        assert!(!there || text.contains(clock), "{settings}: {text}");
+        let (_, text) = command_on(settings, &["doctor", "--json"], Some(units));
+        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let device = &json["driver"]["devices"][0];
+        assert_eq!(device["name"], "Fake sm_90", "{json}");
+        let told = device.get("temperature").and_then(serde_json::Value::as_u64);
+        assert_eq!(told, (there && temperature).then_some(61), "{json}");
+        assert_eq!(device.get("throttled_by").is_some(), there && !clock.is_empty(), "{json}");
+    }
+}

@@ -390,3 +390,42 @@ fn a_kernel_that_is_wrong_on_the_device_is_left() {
     assert_eq!(steps(&recording.receipt()), []);
     assert_eq!((layer.device(), later.device()), (Some(GPU), Some(GPU)));
 }
+
+#[test]
+fn threads_that_share_a_layer_lose_no_run() {
+    on_device("threads_that_share_a_layer_lose_no_run", "", || {
+        let right = expected(TOKENS);
+        let guard = GuardOptions { return_every: NonZeroU64::new(3), ..GuardOptions::default() };
+        let layer = guarded(Policy::Cpu, guard).expect("a layer");
+        let recording = Recording::new(&REGISTRY);
+        layer.record(Some(&recording)).expect("the same registry");
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut workspace = Workspace::new();
+                    for number in 0..40 {
+                        let found = run(&layer, TOKENS, &mut workspace);
+                        assert!(found.unwrap_or_else(|error| panic!("run {number}: {error}")) == right);
+                    }
+                });
+            }
+            // Meanwhile the device is lost again and again, by errors that a context does not survive.
+            scope.spawn(|| {
+                for call in 0..30 {
+                    fail::at(0, call, 700);
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                fail::at(0, -1, 0);
+            });
+        });
+        let receipt = recording.receipt();
+        let lost = receipt.recoveries().iter().filter(|step| step.step == RecoveryStep::Reopened).count();
+        assert!(lost > 0, "it was lost at least once: {:?}", steps(&receipt));
+        // Nobody holds it any more but the layer, so it comes back.
+        let mut workspace = Workspace::new();
+        for _ in 0..4 {
+            assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == right);
+        }
+        assert_eq!(layer.device(), Some(GPU));
+    });
+}

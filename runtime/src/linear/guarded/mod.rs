@@ -194,16 +194,19 @@ impl<'w> GuardedLinear<'w> {
         let run = Run { number, input, m, bias, threads, sample };
         let state = self.read();
         let remade = state.remade;
-        let mut failed = None;
+        let (mut failed, mut steps) = (None, 0);
         if state.known == self.guard.quarantine.count() && !self.is_due(&state, number) {
-            match self.attempt(&state, &run, y, workspace, 0) {
+            let mut in_parts = None;
+            let outcome = self.attempt(&state, &run, y, workspace, &mut in_parts);
+            self.note_parts(&state, &run, in_parts, &mut steps);
+            match outcome {
                 Ok(()) => return Ok(()),
                 Err(Failure::Refused(error)) => return Err(error),
                 Err(failure) => failed = Some(failure),
             }
         }
         drop(state);
-        self.recover(failed, remade, run, y, workspace)
+        self.recover((failed, steps), remade, run, y, workspace)
     }
 
     // What is behind the lock is replaced as a whole, so it is good after a panic too.

@@ -55,10 +55,10 @@ impl GuardedLinear<'_> {
         state.linear.is_none() || state.away.as_ref().is_some_and(is_due)
     }
 
-    /// Steps, each with a run behind it, until one is good or nothing is left.
+    /// Steps, each with a run behind it, until one is good or nothing is left; so many were done before.
     pub(super) fn recover(
         &self,
-        mut failed: Option<Failure>,
+        (mut failed, mut attempt): (Option<Failure>, u32),
         remade: u64,
         run: Run<'_>,
         y: &mut [f32],
@@ -76,11 +76,11 @@ impl GuardedLinear<'_> {
             Err(Failure::Refused(error)) => return Err(error),
             Err(failure) => failed = Some(failure),
         }
-        let (mut attempt, mut tried) = (0, Tried::default());
+        let (mut first, mut tried) = (true, Tried::default());
         loop {
             let started = Instant::now();
             let step = match failed.take() {
-                None if attempt == 0 && self.is_due(&state, run.number) => {
+                None if first && self.is_due(&state, run.number) => {
                     self.come_back(&mut state, &run, workspace, &mut tried)?
                 }
                 None => None,
@@ -92,6 +92,7 @@ impl GuardedLinear<'_> {
                     Some(self.after_device(&mut state, error, &run, workspace, &mut tried)?)
                 }
             };
+            first = false;
             attempt += u32::from(step.is_some());
             if let Some(Step { step, kernel, why, made: Err(error) }) = &step {
                 self.note(&state, &run, (*step, kernel, why), (attempt, false, started));
@@ -108,11 +109,13 @@ impl GuardedLinear<'_> {
                 }
                 continue;
             }
-            let outcome = self.attempt(&state, &run, y, workspace, attempt);
+            let mut in_parts = None;
+            let outcome = self.attempt(&state, &run, y, workspace, &mut in_parts);
             if let Some(Step { step, kernel, why, .. }) = &step {
                 let success = !matches!(outcome, Err(Failure::Kernel(_) | Failure::Device(_)));
                 self.note(&state, &run, (*step, kernel, why), (attempt, success, started));
             }
+            self.note_parts(&state, &run, in_parts, &mut attempt);
             match outcome {
                 Ok(()) => return Ok(()),
                 Err(failure) => failed = Some(failure),
@@ -278,14 +281,14 @@ impl GuardedLinear<'_> {
         })
     }
 
-    /// One run, compared if it is to be, after so many steps.
+    /// One run, compared if it is to be; why tokens followed one another in parts, if they did, and since when.
     pub(super) fn attempt(
         &self,
         state: &State,
         run: &Run<'_>,
         y: &mut [f32],
         workspace: &mut Workspace,
-        steps: u32,
+        in_parts: &mut Option<(Error, Instant)>,
     ) -> Result<(), Failure> {
         let Run { input, m, bias, threads, sample, .. } = *run;
         let Some(linear) = &state.linear else {
@@ -315,16 +318,27 @@ impl GuardedLinear<'_> {
                 return Err(Failure::Kernel(Seen { kernel, panicked: true, why }));
             }
         }
-        if let (Some(why), Some(started)) = (went_in_parts(workspace), started)
-            && let Some((kernel, _)) = self.kernels_of(linear, run)
-        {
-            let step = (RecoveryStep::InParts, kernel, &*why.to_string());
-            self.note(state, run, step, (steps + 1, true, started));
-        }
+        *in_parts = went_in_parts(workspace).zip(started);
         let Some(sample) = sample else { return Ok(()) };
         match self.compare(linear, run, sample, y)? {
             None => Ok(()),
             Some(seen) => Err(Failure::Kernel(seen)),
+        }
+    }
+
+    /// Tells of parts of the tokens that followed one another in a run.
+    pub(super) fn note_parts(
+        &self,
+        state: &State,
+        run: &Run<'_>,
+        in_parts: Option<(Error, Instant)>,
+        steps: &mut u32,
+    ) {
+        let kernel = state.linear.as_ref().and_then(|linear| self.kernels_of(linear, run));
+        if let (Some((why, started)), Some((kernel, _))) = (in_parts, kernel) {
+            *steps += 1;
+            let step = (RecoveryStep::InParts, kernel, &*why.to_string());
+            self.note(state, run, step, (*steps, true, started));
         }
     }
 
