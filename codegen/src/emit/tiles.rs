@@ -179,13 +179,17 @@ fn stage(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
     )
 }
 
-/// The call that sums up `tiles` tiles from element `from` of the part on, into `sums` (expressions).
-fn products(tiles: &Tiles, from: &str, k: &str, count: &str, sums: &str) -> String {
+/// The call that sums up `count` tiles of `k`, into `sums`: from element `from` of the part on (expressions), or from its first.
+fn products(tiles: &Tiles, from: Option<&str>, k: &str, count: &str, sums: &str) -> String {
+    let (x, w) = match from {
+        Some(from) => (format!("x.add({from})"), format!("operands.add({from} * ROWS)")),
+        None => ("x".to_string(), "operands".to_string()),
+    };
     let operands = format!(
         "amx::Operands {{
-             x: x.add({from}),
+             x: {x},
              x_stride: a.x_stride,
-             w: operands.add({from} * ROWS),
+             w: {w},
              w_stride: 4 * ROWS,
              k: {k},
              tiles: {count},
@@ -285,8 +289,8 @@ fn whole_row(tiles: &Tiles) -> String {
                  waiting.cast::<simd::I>().write(dot);
              }}
          }}\n",
-        all = products(tiles, "0", "TILE_K", "whole", "sums"),
-        last = products(tiles, "whole * TILE_K", "rest", "1", "shorter"),
+        all = products(tiles, None, "TILE_K", "whole", "sums"),
+        last = products(tiles, Some("whole * TILE_K"), "rest", "1", "shorter"),
     )
 }
 
@@ -303,7 +307,8 @@ fn in_turn(tiles: &Tiles, step: &str, body: &str) -> String {
              let sums = of_tiles.add(({step} - part.first) % 2 * SUMS);
              {body}
          }}\n",
-        products = products(tiles, "(ahead - part.first) * STEP_K", "TILE_K", "STEP_K / TILE_K", "sums"),
+        products =
+            products(tiles, Some("(ahead - part.first) * STEP_K"), "TILE_K", "STEP_K / TILE_K", "sums"),
     )
 }
 

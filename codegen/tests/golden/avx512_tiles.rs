@@ -154,9 +154,9 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
                     X,
                 >(
                     amx::Operands {
-                        x: x.add(0),
+                        x: x,
                         x_stride: a.x_stride,
-                        w: operands.add(0 * ROWS),
+                        w: operands,
                         w_stride: 4 * ROWS,
                         k: TILE_K,
                         tiles: whole,
