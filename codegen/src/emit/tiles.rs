@@ -182,12 +182,12 @@ fn stage(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
 /// The call that sums up `count` tiles of `k`, into `sums`: from element `from` of the part on (expressions), or from its first.
 fn products(tiles: &Tiles, from: Option<&str>, k: &str, count: &str, sums: &str) -> String {
     let (x, w) = match from {
-        Some(from) => (format!("x.add({from})"), format!("operands.add({from} * ROWS)")),
+        Some(from) => (format!("x: x.add({from})"), format!("operands.add({from} * ROWS)")),
         None => ("x".to_string(), "operands".to_string()),
     };
     let operands = format!(
         "amx::Operands {{
-             x: {x},
+             {x},
              x_stride: a.x_stride,
              w: {w},
              w_stride: 4 * ROWS,

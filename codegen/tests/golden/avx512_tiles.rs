@@ -154,7 +154,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
                     X,
                 >(
                     amx::Operands {
-                        x: x,
+                        x,
                         x_stride: a.x_stride,
                         w: operands,
                         w_stride: 4 * ROWS,
