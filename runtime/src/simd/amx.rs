@@ -433,6 +433,8 @@ mod tests {
 
     /// One kind of products.
     type Products = unsafe fn(Operands, *mut i32);
+    /// What a byte of operands stands for.
+    type Value = fn(u8) -> i32;
 
     /// Whether sums of `tokens` tokens and `V` vectors of rows are the right ones, for tiles of every length.
     fn check<const V: usize, const X: usize>(tokens: usize) {
@@ -445,7 +447,7 @@ mod tests {
             let operands =
                 Operands { x: x.as_ptr(), x_stride, w: w.as_ptr(), w_stride: 32 * 4, k: tile, tiles };
             let mut sums = vec![i32::MIN; 16 * X * TOKENS * V];
-            let kinds: [(Products, fn(u8) -> i32); 2] =
+            let kinds: [(Products, Value); 2] =
                 [(unsigned::<V, X>, |b| i32::from(b)), (signed::<V, X>, |b| i32::from(b.cast_signed()))];
             for (multiply, value) in kinds {
                 // SAFETY: the processor has tiles, and the vectors are as long as it says.
