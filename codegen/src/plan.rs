@@ -10,6 +10,7 @@ mod lookup;
 pub(crate) mod pack;
 pub(crate) mod packed;
 mod primitives;
+mod rounding;
 mod superblock;
 mod terms;
 pub(crate) mod trits;
@@ -22,8 +23,8 @@ use gristmill_spec::vocab::{Feature, Strategy};
 pub use lookup::LookupPlan;
 pub use pack::{PackPlan, Shifted, UpperPlane};
 pub use primitives::{Primitives, features, primitives};
+pub(crate) use rounding::{RoundingPlan, rounded_to};
 pub use superblock::{RunTerm, SuperBlock};
-pub(crate) use terms::word;
 pub use terms::{Integers, TermTypes};
 
 /// Elements of k that the buffer of a staged product holds of each of its rows, unless a super-block has more: with thirty-two rows half

@@ -5,8 +5,12 @@
 //! order of k, as everywhere.
 
 use super::matmul::{epilogue, format_words};
+use super::runs::f32;
 use super::terms;
+use crate::lower::ir::{Expr, Type};
+use crate::lower::product as lower;
 use crate::plan::{LookupPlan, SuperBlock};
+use crate::print::simd;
 use std::fmt::Write;
 
 /// Name of the loop a plan needs, without the ISA.
@@ -439,19 +443,12 @@ fn terms_of_units(plan: &LookupPlan<'_>) -> Terms {
             "let x_scale = simd::splat_f32(*a.x_scales.add(token * a.x_blocks + unit * {unit} / {block}));"
         );
     }
-    let has_x = format.activations.block.is_some();
-    let term = |name: &str| {
-        let load = terms::load(types, name, &format!("{scale} * {rows} + q * LANES"));
-        if has_x { format!("simd::mul_f32({load}, x_scale)") } else { load }
-    };
-    let scaled = match (format.has_scales(), has_x) {
-        (true, _) => format!("simd::mul_f32({}, sum)", term("scales")),
-        (false, true) => "simd::mul_f32(x_scale, sum)".to_string(),
-        (false, false) => "sum".to_string(),
-    };
-    let mut add = format!("let sum = simd::to_f32(sum); y[i][q] = simd::add_f32(y[i][q], {scaled});\n");
+    let load = |name: &str| f32(terms::load(types, name, &format!("{scale} * {rows} + q * LANES")));
+    let scaled = lower::scaled(format, load("scales"), f32("x_scale"), Expr::name(Type::I32, "sum"));
+    let mut add = format!("y[i][q] = simd::add_f32(y[i][q], {});\n", simd::expr(&scaled));
     if format.offset {
-        let _ = writeln!(add, "y[i][q] = simd::sub_f32(y[i][q], simd::mul_f32({}, x_sum));", term("mins"));
+        let term = lower::term(format, Some(load("mins")), f32("x_scale"), f32("x_sum"));
+        let _ = writeln!(add, "y[i][q] = simd::sub_f32(y[i][q], {});", simd::expr(&term));
     }
     let mut declare = String::new();
     for (name, used) in [("scales", format.has_scales()), ("mins", format.offset)] {
@@ -512,7 +509,7 @@ fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> Terms {
         );
     }
     let x_block = format.activations.block;
-    let term = |name: &str| {
+    let term = |name: &str, sum: &str| {
         // The pointer counts words, and the rows of what they share are as wide as their type.
         let load = terms::load_from(
             plan.pack.terms,
@@ -520,19 +517,19 @@ fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> Terms {
             &format!("{name}[i].add(superblock)"),
             "from[i] + q * LANES",
         );
-        if x_block.is_some() { format!("simd::mul_f32({load}, x_scale)") } else { load }
+        simd::expr(&lower::term(format, Some(f32(load)), f32("x_scale"), Expr::name(Type::I32, sum)))
     };
     let mut last = format!(
-        "y[i][q] = simd::add_f32(y[i][q], simd::mul_f32({}, simd::to_f32(sums[i][q])));
+        "y[i][q] = simd::add_f32(y[i][q], {});
          sums[i][q] = simd::zero();\n",
-        term("scales")
+        term("scales", "sums[i][q]")
     );
     if has_min {
         let _ = writeln!(
             last,
-            "y[i][q] = simd::sub_f32(y[i][q], simd::mul_f32({}, simd::to_f32(lows[i][q])));
+            "y[i][q] = simd::sub_f32(y[i][q], {});
              lows[i][q] = simd::zero();",
-            term("mins")
+            term("mins", "lows[i][q]")
         );
     }
     let x_scale = x_block.map_or(String::new(), |block| {

@@ -7,12 +7,13 @@
 //! Vectors are handled in loops over arrays and never in closures: a closure that is not inlined, as happens
 //! without link-time optimization, passes every vector through memory.
 
-use super::format::uses_outer;
 use super::operands::{LINE, PREFETCH_DISTANCE, chooses, prefetches};
 use super::runs::{self, Extent};
 use super::sums::{integer_sums, needs_sum, zero_point};
-use super::text::float;
+use crate::lower::ir::{Expr, Type};
+use crate::lower::product as lower;
 use crate::plan::{Dot, FormatPlan, MatmulPlan, UpperPlane, trits};
+use crate::print::simd;
 use std::fmt::Write;
 
 /// Name of the loop a plan needs, without the ISA: all that its text depends on. Formats that differ only
@@ -61,7 +62,7 @@ pub(crate) fn format_words(format: &FormatPlan<'_>, centred: bool) -> String {
         ("scales", format.has_scales()),
         ("mins", format.offset),
         ("centred", centred),
-        ("outer", uses_outer(format)),
+        ("outer", format.uses_outer()),
     ] {
         if used {
             let _ = write!(words, "_{word}");
@@ -326,18 +327,9 @@ pub(super) fn whole_sums(plan: &MatmulPlan<'_>) -> String {
 /// Activation scale, outer scale, bias, store: the order of the scalar reference. `vectors` is how many
 /// vectors of rows there are, and `y` the f32 sums of vector `i` and token `t`.
 pub(super) fn epilogue(format: &FormatPlan<'_>, vectors: &str, y: &str) -> String {
-    let value = &format.format.value;
-    let mut steps = String::new();
-    if format.activations.block.is_none() {
-        let function = if format.activations.keeps_multiplier { "div_f32" } else { "mul_f32" };
-        let _ = writeln!(steps, "let y = simd::{function}(y, simd::splat_f32(*a.x_scales.add(token + t)));");
-    }
-    if uses_outer(format) {
-        steps.push_str("let y = simd::mul_f32(y, simd::load_f32(a.outer.add(row)));\n");
-    }
-    if !format.has_scales() && value.unit != 1.0 {
-        let _ = writeln!(steps, "let y = simd::mul_f32(y, simd::splat_f32({}));", float(value.unit));
-    }
+    let f32 = |name: &str| Expr::name(Type::F32, name);
+    let of_token = lower::of_token(format, f32(y), f32("simd::splat_f32(*a.x_scales.add(token + t))"));
+    let y = simd::expr(&lower::of_row(format, of_token, f32("simd::load_f32(a.outer.add(row))")));
     format!(
         "for i in 0..{vectors} {{
              let row = row + i * LANES;
@@ -354,7 +346,6 @@ pub(super) fn epilogue(format: &FormatPlan<'_>, vectors: &str, y: &str) -> Strin
              }};
              for t in 0..T {{
                  let y = {y};
-                 {steps}
                  let y = match bias {{ Some(bias) => simd::add_f32(y, bias), None => y }};
                  let out = a.y.add((token + t) * a.n + row);
                  if whole {{

@@ -6,8 +6,16 @@
 use super::operands::{LINE, PREFETCH_DISTANCE, if_asked, prefetches};
 use super::sums::{integer_sums, needs_sum, zero_point};
 use super::terms;
+use crate::lower::ir::{Expr, Type};
+use crate::lower::product as lower;
 use crate::plan::{Integers, MatmulPlan, SuperBlock};
+use crate::print::simd;
 use std::fmt::Write;
+
+/// A vector of f32.
+pub(super) fn f32(name: impl Into<String>) -> Expr {
+    Expr::name(Type::F32, name)
+}
 
 /// The k that a tile function goes through, in expressions.
 pub(super) struct Extent {
@@ -170,26 +178,18 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
     } else {
         String::new()
     };
-    let (x_scale, times) = match format.activations.block {
-        Some(x_block) => (
-            format!(
-                "let x_scale = simd::splat_f32(*a.x_scales.add((token + t) * a.x_blocks + block * {} / {x_block}));",
-                unit * runs
-            ),
-            true,
-        ),
-        None => (String::new(), false),
-    };
-    let term = |name: &str| {
-        let words = if name == "mins" { "MIN_WORDS" } else { "WORDS" };
-        let load = terms::load(types, name, &format!("block * {words}{each}"));
-        if times { format!("simd::mul_f32({load}, x_scale)") } else { load }
+    let x_scale = format.activations.block.map_or_else(String::new, |x_block| {
+        format!(
+            "let x_scale = simd::splat_f32(*a.x_scales.add((token + t) * a.x_blocks + block * {} / {x_block}));",
+            unit * runs
+        )
+    });
+    let term = |name: &str, words: &str, sum: &str| {
+        let load = f32(terms::load(types, name, &format!("block * {words}{each}")));
+        simd::expr(&lower::term(format, Some(load), f32("x_scale"), Expr::name(Type::I32, sum)))
     };
     let subtract = if has_min {
-        format!(
-            "y[t][i] = simd::sub_f32(y[t][i], simd::mul_f32({}, simd::to_f32(lows[t][i])));",
-            term("mins")
-        )
+        format!("y[t][i] = simd::sub_f32(y[t][i], {});", term("mins", "MIN_WORDS", "lows[t][i]"))
     } else {
         String::new()
     };
@@ -262,7 +262,7 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
              for t in 0..T {{
                  {x_scale}
                  for i in 0..V {{
-                     y[t][i] = simd::add_f32(y[t][i], simd::mul_f32({scale}, simd::to_f32(total[t][i])));
+                     y[t][i] = simd::add_f32(y[t][i], {scaled});
                      {subtract}
                  }}
              }}
@@ -272,7 +272,7 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
             (false, Some(_)) => "",
             _ => "let unit = block * RUNS + run;",
         },
-        scale = term("scales"),
+        scaled = term("scales", "WORDS", "total[t][i]"),
         y = extent.y,
         blocks = extent.range(true),
     )
@@ -299,24 +299,14 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
             "let x_scale = simd::splat_f32(*a.x_scales.add((token + t) * a.x_blocks + unit * {unit} / {block}));"
         );
     }
-    let has_x = format.activations.block.is_some();
-    let term = |name: &str| {
-        let load = terms::load(pack.terms, name, &format!("{} * {rows}", pack.terms.of_unit("unit")));
-        if has_x { format!("simd::mul_f32({load}, x_scale)") } else { load }
-    };
-    let mut per_vector = String::from("let sum = simd::to_f32(dot[t][i]);\n");
-    let scaled = match (format.has_scales(), has_x) {
-        (true, _) => format!("simd::mul_f32({}, sum)", term("scales")),
-        (false, true) => "simd::mul_f32(x_scale, sum)".to_string(),
-        (false, false) => "sum".to_string(),
-    };
-    let _ = writeln!(per_vector, "y[t][i] = simd::add_f32(y[t][i], {scaled});");
+    let load =
+        |name: &str| f32(terms::load(pack.terms, name, &format!("{} * {rows}", pack.terms.of_unit("unit"))));
+    let scaled = lower::scaled(format, load("scales"), f32("x_scale"), Expr::name(Type::I32, "dot[t][i]"));
+    let mut per_vector = format!("y[t][i] = simd::add_f32(y[t][i], {});\n", simd::expr(&scaled));
     if format.offset {
-        let _ = writeln!(
-            per_vector,
-            "y[t][i] = simd::sub_f32(y[t][i], simd::mul_f32({}, simd::splat_f32(x_sum as f32)));",
-            term("mins")
-        );
+        let x_sum = f32("simd::splat_f32(x_sum as f32)");
+        let term = simd::expr(&lower::term(format, Some(load("mins")), f32("x_scale"), x_sum));
+        let _ = writeln!(per_vector, "y[t][i] = simd::sub_f32(y[t][i], {term});");
     }
     let mut pointers = String::new();
     if format.has_scales() && prefetches(plan) {

@@ -1,9 +1,18 @@
 //! The scalar product: the reference, in portable Rust.
 
-use super::format::uses_outer;
-use super::text::float;
+use crate::lower::ir::{Expr, Type};
+use crate::lower::product as lower;
 use crate::plan::{FormatPlan, SuperBlock};
+use crate::print::rust;
 use std::fmt::Write;
+
+fn f32(name: &str) -> Expr {
+    Expr::name(Type::F32, name)
+}
+
+fn i32(name: &str) -> Expr {
+    Expr::name(Type::I32, name)
+}
 
 /// The scalar matmul: the reference, straight from the format's own rows.
 pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
@@ -34,19 +43,14 @@ pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
         } else {
             format!("// SAFETY: the caller answers for a scale a block.\nlet x_scale = {x_scale};\n")
         };
-        let has_x = block_activations.is_some();
-        let scaled = match (plan.has_scales(), has_x) {
-            (true, true) => "*y += scale[run] * x_scale * sum as f32;",
-            (true, false) => "*y += scale[run] * sum as f32;",
-            (false, true) => "*y += x_scale * sum as f32;",
-            (false, false) => "*y += sum as f32;",
-        };
-        let offset = match (plan.offset, has_x) {
-            (true, true) => {
-                "*y -= offset[run] * x_scale * x.iter().map(|&x| i32::from(x)).sum::<i32>() as f32;"
-            }
-            (true, false) => "*y -= offset[run] * x.iter().map(|&x| i32::from(x)).sum::<i32>() as f32;",
-            (false, _) => "",
+        let scaled = lower::scaled(plan, f32("scale[run]"), f32("x_scale"), i32("sum"));
+        let scaled = format!("*y += {};", rust::expr(&scaled));
+        let offset = if plan.offset {
+            let x_sum = i32("x.iter().map(|&x| i32::from(x)).sum::<i32>()");
+            let term = lower::term(plan, Some(f32("offset[run]")), f32("x_scale"), x_sum);
+            format!("*y -= {};", rust::expr(&term))
+        } else {
+            String::new()
         };
         let terms = match (plan.has_scales(), plan.offset) {
             (true, true) => "let (scale, offset) = terms(block, 1.0);",
@@ -109,7 +113,7 @@ pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
 
 /// What is declared for a row, done for each of its blocks and made of it, where runs have integers.
 fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> (&'static str, String, &'static str) {
-    let (terms, low, lower) = if superblock.min.is_some() {
+    let (terms, low, has_min) = if superblock.min.is_some() {
         (
             "let (min, mins) = min_parts(block);",
             "low += i32::from(mins[run]) * x.iter().map(|&x| i32::from(x)).sum::<i32>();",
@@ -125,12 +129,13 @@ fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> (&'static st
         ),
         None => String::new(),
     };
-    let (k, x) = match plan.activations.block {
-        Some(_) => ("let k = index * ELEMENTS + i * SUPERBLOCK * RUN;", " * x_scale"),
-        None => ("", ""),
+    let k = match plan.activations.block {
+        Some(_) => "let k = index * ELEMENTS + i * SUPERBLOCK * RUN;",
+        None => "",
     };
-    let declare = if lower { "let mut low = 0i32;" } else { "" };
-    let subtract = if lower { format!("*y -= min[i]{x} * low as f32;") } else { String::new() };
+    let term = |factor, sum| rust::expr(&lower::term(plan, Some(f32(factor)), f32("x_scale"), i32(sum)));
+    let declare = if has_min { "let mut low = 0i32;" } else { "" };
+    let subtract = if has_min { format!("*y -= {};", term("min[i]", "low")) } else { String::new() };
     let accumulate = format!(
         "let (scale, scales) = scale_parts(block);
          {terms}
@@ -147,10 +152,11 @@ fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> (&'static st
                      {low}
                  }}
                  {x_scale}
-                 *y += scale[i]{x} * sum as f32;
+                 *y += {scaled};
                  {subtract}
              }}
-         }}"
+         }}",
+        scaled = term("scale[i]", "sum"),
     );
     ("let mut sums = [0f32; TOKENS];", accumulate, "let y = sums[token];")
 }
@@ -159,22 +165,20 @@ fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> (&'static st
 fn epilogue_scalar(plan: &FormatPlan<'_>) -> String {
     let mut out = String::new();
     if plan.activations.block.is_none() {
-        let operator = if plan.activations.keeps_multiplier { "/" } else { "*" };
-        let _ = writeln!(
-            out,
+        out.push_str(
             "// SAFETY: the caller answers for a scale a token.
-             let y = y {operator} unsafe {{ *a.x_scales.add(first + token) }};"
+             let x_scale = unsafe { *a.x_scales.add(first + token) };\n",
         );
     }
-    if uses_outer(plan) {
-        let _ = writeln!(
-            out,
+    if plan.uses_outer() {
+        out.push_str(
             "// SAFETY: the caller answers for a scale a row.
-             let y = y * unsafe {{ *a.outer.add(row) }};"
+             let outer = unsafe { *a.outer.add(row) };\n",
         );
     }
-    if !plan.has_scales() && plan.format.value.unit != 1.0 {
-        let _ = writeln!(out, "let y = y * {};", float(plan.format.value.unit));
+    let y = lower::of_row(plan, lower::of_token(plan, f32("y"), f32("x_scale")), f32("outer"));
+    if y != f32("y") {
+        let _ = writeln!(out, "let y = {};", rust::expr(&y));
     }
     let _ = writeln!(
         out,

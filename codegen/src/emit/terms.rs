@@ -3,7 +3,10 @@
 use super::fields::read_raw;
 use super::format::window;
 use super::text::float;
-use crate::plan::{FormatPlan, Integers, MatmulPlan, PackPlan, TermTypes, word};
+use crate::lower::ir::{Expr, Type};
+use crate::lower::stored::widened as widened_number;
+use crate::plan::{FormatPlan, Integers, MatmulPlan, PackPlan, TermTypes};
+use crate::print::rust;
 use gristmill_spec::model::Scalar;
 
 /// The type of `scales` or `mins`.
@@ -11,20 +14,16 @@ fn of(types: TermTypes, name: &str) -> Scalar {
     if name.starts_with("min") { types.min } else { types.scale }
 }
 
-/// The Rust type whose values lie in panels.
-fn rust(scalar: Scalar) -> &'static str {
-    match scalar {
-        Scalar::F32 => "f32",
-        Scalar::F16 | Scalar::Bf16 => "u16",
-        Scalar::E8m0Half | Scalar::Ue4m3Half => "u8",
-    }
+/// The type of the bits that lie in panels.
+fn raw_type(scalar: Scalar) -> Type {
+    Type::unsigned(scalar.bits())
 }
 
 /// An address in words as one of the type's values.
 fn cast(scalar: Scalar, address: &str) -> String {
     match scalar {
         Scalar::F32 => address.to_string(),
-        _ => format!("{address}.cast::<{}>()", rust(scalar)),
+        _ => format!("{address}.cast::<{}>()", rust::name(raw_type(scalar))),
     }
 }
 
@@ -40,7 +39,7 @@ pub(super) fn cast_words(types: TermTypes, address: &str) -> String {
 
 /// The vector of f32 at value `at` behind `name[i]`, which points to values.
 pub(super) fn load(types: TermTypes, name: &str, at: &str) -> String {
-    widened(types, name, &format!("simd::load_{}({name}[i].add({at}))", word(of(types, name))))
+    widened(types, name, &format!("simd::load_{}({name}[i].add({at}))", of(types, name).word()))
 }
 
 /// `loaded`, a vector of f32, times the constant that scales are stored without.
@@ -121,7 +120,7 @@ pub(super) fn integer_of_half(shift: u32, plus: u32, at: &str, half: u32) -> Str
 /// The same behind `address`, which points to words.
 pub(super) fn load_from(types: TermTypes, name: &str, address: &str, at: &str) -> String {
     let scalar = of(types, name);
-    widened(types, name, &format!("simd::load_{}({}.add({at}))", word(scalar), cast(scalar, address)))
+    widened(types, name, &format!("simd::load_{}({}.add({at}))", scalar.word(), cast(scalar, address)))
 }
 
 /// Values of a type to a cache line.
@@ -160,7 +159,7 @@ pub(super) fn stored(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, name: &str, cou
          }}",
         window(&[field]),
         read_raw(field),
-        rust(scalar)
+        rust::name(raw_type(scalar))
     ))
 }
 
@@ -175,7 +174,12 @@ pub(super) fn read(types: TermTypes, name: &str, address: &str, at: &str) -> Str
     let raw = format!("{}.add({at}).read()", cast(scalar, address));
     let value = match scalar {
         Scalar::F32 => raw,
-        _ => format!("number::{}_to_f32({raw})", word(scalar)),
+        // Of bytes the expression names them more than once.
+        _ if scalar.bits() == 8 => {
+            let number = widened_number(scalar, Expr::name(Type::U8, "raw"));
+            format!("{{ let raw = {raw}; {} }}", rust::expr(&number))
+        }
+        _ => rust::expr(&widened_number(scalar, Expr::name(raw_type(scalar), raw))),
     };
     match factor(types, name) {
         None => value,
