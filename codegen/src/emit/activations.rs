@@ -1,7 +1,7 @@
 //! Code of one activation format: rows of f32 to int8 with scales and sums.
 
 use super::quantize::step;
-use crate::lower::ir::{Expr, Type};
+use crate::lower::ir::{Type, f32};
 use crate::lower::quantize as lower;
 use crate::print::rust;
 use gristmill_spec::model::Activations;
@@ -14,7 +14,7 @@ use std::fmt::Write;
 pub fn emit(format: &Activations) -> String {
     let kept = rust::expr(&lower::kept(format));
     let rounded = rust::expr(&lower::rounded(&format.scale, format.round, 0.0, format.clamp, 0));
-    let integer = rust::expr(&Expr::name(Type::F32, "rounded").to(Type::I32));
+    let integer = rust::expr(&f32("rounded").to(Type::I32));
     let overflow = if format.stored_f16 {
         "if kept.is_infinite() { return Err(Fault::ScaleOverflow(index)); }"
     } else {

@@ -7,7 +7,7 @@
 use super::fields::{needs_window, read_f32, read_i8, read_raw};
 use super::text::doc;
 use crate::lower::decode as lower;
-use crate::lower::ir::{Expr, Type};
+use crate::lower::ir::{Expr, Type, f32, u32};
 use crate::lower::stored::raw_type;
 use crate::plan::{Decode, FormatPlan, RunTerm, SuperBlock};
 use crate::print::rust;
@@ -134,12 +134,13 @@ fn values(plan: &FormatPlan<'_>) -> String {
         let field = &format.fields[signs.field];
         let run = format.elements / field.count;
         let _ = writeln!(body, "let signs = {};", read_raw(field));
-        let all = rust::expr(&lower::signs(signs, run, Expr::name(Type::U32, "stored")));
+        let all = rust::expr(&lower::signs(signs, run, u32("mask")));
+        let parity = if signs.parity { format!("let mask = {all};") } else { String::new() };
         let _ = writeln!(
             body,
             "for i in 0..ELEMENTS / {run} {{
-                 let stored = u32::from(signs[i]);
-                 let mask = {all};
+                 let mask = u32::from(signs[i]);
+                 {parity}
                  for bit in 0..{run} {{
                      // All ones where the sign is set: two's complement without a branch.
                      let negative = -((mask >> bit & 1) as Int);
@@ -226,7 +227,7 @@ fn terms(plan: &FormatPlan<'_>) -> String {
 
 /// The number of a field whose numbers are in an array.
 fn number_of_field(field: usize, index: Expr) -> Expr {
-    Expr::name(Type::F32, format!("f{field}[{}]", rust::expr(&index)))
+    f32(format!("f{field}[{}]", rust::expr(&index)))
 }
 
 /// `scale_parts` and `min_parts`: the number that each super-block's terms share, and the integer of each run.
@@ -292,9 +293,8 @@ pub fn dequantize(plan: &FormatPlan<'_>) -> String {
         let weight = lower::weight(lower::scale_outside(plan), integer("values[i]"), None);
         format!("for i in 0..ELEMENTS {{ out[i] = {}; }}", rust::expr(&weight))
     } else {
-        let term = |name: &str| Expr::name(Type::F32, name);
-        let offset = plan.offset.then(|| term("offset[run]"));
-        let weight = lower::weight(term("scale[run]"), integer("value"), offset);
+        let offset = plan.offset.then(|| f32("offset[run]"));
+        let weight = lower::weight(f32("scale[run]"), integer("value"), offset);
         format!(
             "let {} = terms(block, outer);
              for run in 0..RUNS {{

@@ -5,9 +5,8 @@
 //! order of k, as everywhere.
 
 use super::matmul::{epilogue, format_words};
-use super::runs::f32;
 use super::terms;
-use crate::lower::ir::{Expr, Type};
+use crate::lower::ir::{f32, i32};
 use crate::lower::product as lower;
 use crate::plan::{LookupPlan, SuperBlock};
 use crate::print::simd;
@@ -444,7 +443,7 @@ fn terms_of_units(plan: &LookupPlan<'_>) -> Terms {
         );
     }
     let load = |name: &str| f32(terms::load(types, name, &format!("{scale} * {rows} + q * LANES")));
-    let scaled = lower::scaled(format, load("scales"), f32("x_scale"), Expr::name(Type::I32, "sum"));
+    let scaled = lower::scaled(format, load("scales"), f32("x_scale"), i32("sum"));
     let mut add = format!("y[i][q] = simd::add_f32(y[i][q], {});\n", simd::expr(&scaled));
     if format.offset {
         let term = lower::term(format, Some(load("mins")), f32("x_scale"), f32("x_sum"));
@@ -517,7 +516,7 @@ fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> Terms {
             &format!("{name}[i].add(superblock)"),
             "from[i] + q * LANES",
         );
-        simd::expr(&lower::term(format, Some(f32(load)), f32("x_scale"), Expr::name(Type::I32, sum)))
+        simd::expr(&lower::term(format, Some(f32(load)), f32("x_scale"), i32(sum)))
     };
     let mut last = format!(
         "y[i][q] = simd::add_f32(y[i][q], {});

@@ -10,7 +10,7 @@
 use super::operands::{LINE, PREFETCH_DISTANCE, chooses, prefetches};
 use super::runs::{self, Extent};
 use super::sums::{integer_sums, needs_sum, zero_point};
-use crate::lower::ir::{Expr, Type};
+use crate::lower::ir::f32;
 use crate::lower::product as lower;
 use crate::plan::{Dot, FormatPlan, MatmulPlan, UpperPlane, trits};
 use crate::print::simd;
@@ -327,7 +327,6 @@ pub(super) fn whole_sums(plan: &MatmulPlan<'_>) -> String {
 /// Activation scale, outer scale, bias, store: the order of the scalar reference. `vectors` is how many
 /// vectors of rows there are, and `y` the f32 sums of vector `i` and token `t`.
 pub(super) fn epilogue(format: &FormatPlan<'_>, vectors: &str, y: &str) -> String {
-    let f32 = |name: &str| Expr::name(Type::F32, name);
     let of_token = lower::of_token(format, f32(y), f32("simd::splat_f32(*a.x_scales.add(token + t))"));
     let y = simd::expr(&lower::of_row(format, of_token, f32("simd::load_f32(a.outer.add(row))")));
     format!(

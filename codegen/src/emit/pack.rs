@@ -4,9 +4,11 @@ use super::fields::{read_raw, signed};
 use super::format::window;
 use super::planes;
 use super::terms;
-use super::text::float;
 use super::trits;
+use crate::lower::decode::weight;
+use crate::lower::ir::{Expr, f32, i32};
 use crate::plan::{FormatPlan, Integers, PackPlan, SuperBlock};
+use crate::print::rust;
 use gristmill_spec::model::Axis;
 
 /// `pack_NAME` and `unpack_NAME` for one packing.
@@ -244,30 +246,28 @@ fn write_terms(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
 fn value(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     const PACKED: &str = "\n// SAFETY: the caller answers for packed scales.\n";
     if !plan.has_scales() {
-        return match plan.format.value.unit {
-            1.0 => "outer * value as f32".to_string(),
-            unit => format!("outer * {} * value as f32", float(unit)),
-        };
+        let unit = plan.format.value.unit;
+        let scale = Expr::product([Some(f32("outer")), (unit != 1.0).then(|| Expr::f32(unit))]);
+        return rust::expr(&weight(scale, i32("value"), None));
     }
     if plan.runs() > 1 {
         return value_of_parts(plan, pack, PACKED);
     }
     let place = place_of_term(plan, pack);
     let read = |name: &str| terms::read(pack.terms, name, name, &place);
+    let weight = weight_of_terms(plan);
     if plan.offset {
-        format!(
-            "{PACKED}let (scale, offset) = unsafe {{ ({}, {}) }};
-             outer * (scale * value as f32 - offset)",
-            read("scales"),
-            read("mins"),
-        )
+        let (scale, min) = (read("scales"), read("mins"));
+        format!("{PACKED}let (scale, offset) = unsafe {{ ({scale}, {min}) }};\n{weight}")
     } else {
-        format!(
-            "{PACKED}let scale = unsafe {{ {} }};
-             outer * (scale * value as f32)",
-            read("scales"),
-        )
+        format!("{PACKED}let scale = unsafe {{ {} }};\n{weight}", read("scales"))
     }
+}
+
+/// The weight of an element's integer, scale and offset, and of the factor outside its block.
+fn weight_of_terms(plan: &FormatPlan<'_>) -> String {
+    let within = weight(f32("scale"), i32("value"), plan.offset.then(|| f32("offset")));
+    rust::expr(&(f32("outer") * within))
 }
 
 /// The same where terms are an integer of the run and what a super-block shares.
@@ -288,19 +288,20 @@ fn value_of_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, packed: &str) -> S
         format!(
             "let words = {unit} / {runs} * {words};
              // SAFETY: and for minima.
-             let offset = unsafe {{ {min} * {integer} }};
-             outer * (scale * value as f32 - offset)",
+             let offset = unsafe {{ {min} * {integer} }};",
             words = pack.terms.min_words(runs, rows),
             min = terms::read(pack.terms, "mins", "mins.add(words)", "row"),
             integer = integer(pack.terms.min_integers, "mins", place_of_min(pack.terms.min_integers, rows)),
         )
     } else {
-        "outer * (scale * value as f32)".to_string()
+        String::new()
     };
     format!(
         "let (run, words) = ({unit} % {runs}, {unit} / {runs} * {words});
          {packed}let scale = unsafe {{ {scale} * {integer} }};
-         {rest}",
+         {rest}
+         {weight}",
+        weight = weight_of_terms(plan),
         words = pack.terms.scale_words(runs, rows),
         scale = terms::read(pack.terms, "scales", "scales.add(words)", "row"),
         integer =

@@ -2,7 +2,7 @@
 
 use super::fields::write_raw;
 use crate::Error;
-use crate::lower::ir::{Expr, Type};
+use crate::lower::ir::f32;
 use crate::lower::quantize as lower;
 use crate::lower::stored::raw_type;
 use crate::plan::{FormatPlan, RoundingPlan};
@@ -49,7 +49,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantize
     let code = &plan.format.fields[plan.format.value.code];
     let code_type = raw_type(code);
     let rounded = lower::rounded(&rule.scale, rule.round, rule.threshold, rule.clamp, zero);
-    let bits = lower::bits_of(Expr::name(Type::F32, "q"), plan.code_bits, code_type);
+    let bits = lower::bits_of(f32("q"), plan.code_bits, code_type);
     let applied = rule.round != Rounding::Sign;
     // Every quantizer looks for the largest, as that finds what is not finite; not every one reads it.
     let magnitude = if rule.scale.of == Statistic::AbsMean { "_magnitude" } else { "magnitude" };

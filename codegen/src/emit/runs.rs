@@ -6,16 +6,11 @@
 use super::operands::{LINE, PREFETCH_DISTANCE, if_asked, prefetches};
 use super::sums::{integer_sums, needs_sum, zero_point};
 use super::terms;
-use crate::lower::ir::{Expr, Type};
+use crate::lower::ir::{f32, i32};
 use crate::lower::product as lower;
 use crate::plan::{Integers, MatmulPlan, SuperBlock};
 use crate::print::simd;
 use std::fmt::Write;
-
-/// A vector of f32.
-pub(super) fn f32(name: impl Into<String>) -> Expr {
-    Expr::name(Type::F32, name)
-}
 
 /// The k that a tile function goes through, in expressions.
 pub(super) struct Extent {
@@ -186,7 +181,7 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
     });
     let term = |name: &str, words: &str, sum: &str| {
         let load = f32(terms::load(types, name, &format!("block * {words}{each}")));
-        simd::expr(&lower::term(format, Some(load), f32("x_scale"), Expr::name(Type::I32, sum)))
+        simd::expr(&lower::term(format, Some(load), f32("x_scale"), i32(sum)))
     };
     let subtract = if has_min {
         format!("y[t][i] = simd::sub_f32(y[t][i], {});", term("mins", "MIN_WORDS", "lows[t][i]"))
@@ -301,7 +296,7 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
     }
     let load =
         |name: &str| f32(terms::load(pack.terms, name, &format!("{} * {rows}", pack.terms.of_unit("unit"))));
-    let scaled = lower::scaled(format, load("scales"), f32("x_scale"), Expr::name(Type::I32, "dot[t][i]"));
+    let scaled = lower::scaled(format, load("scales"), f32("x_scale"), i32("dot[t][i]"));
     let mut per_vector = format!("y[t][i] = simd::add_f32(y[t][i], {});\n", simd::expr(&scaled));
     if format.offset {
         let x_sum = f32("simd::splat_f32(x_sum as f32)");

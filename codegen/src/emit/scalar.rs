@@ -1,18 +1,10 @@
 //! The scalar product: the reference, in portable Rust.
 
-use crate::lower::ir::{Expr, Type};
+use crate::lower::ir::{f32, i32};
 use crate::lower::product as lower;
 use crate::plan::{FormatPlan, SuperBlock};
 use crate::print::rust;
 use std::fmt::Write;
-
-fn f32(name: &str) -> Expr {
-    Expr::name(Type::F32, name)
-}
-
-fn i32(name: &str) -> Expr {
-    Expr::name(Type::I32, name)
-}
 
 /// The scalar matmul: the reference, straight from the format's own rows.
 pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {

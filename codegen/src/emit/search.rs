@@ -5,7 +5,7 @@
 
 use super::fields::write_raw;
 use crate::Error;
-use crate::lower::ir::{Expr, Type};
+use crate::lower::ir::{Expr, Type, f32, i32};
 use crate::lower::{decode, stored};
 use crate::plan::{FormatPlan, rounded_to};
 use crate::print::rust::{self, float};
@@ -16,7 +16,7 @@ use std::fmt::Write;
 /// Statements that store the f32 `value` in a field, or stop where it does not fit.
 pub(super) fn store_float(plan: &FormatPlan<'_>, field: &Field, value: &str) -> Result<String, Error> {
     let scalar = rounded_to(plan, field)?;
-    let raw = stored::narrowed(scalar, Expr::name(Type::F32, value));
+    let raw = stored::narrowed(scalar, f32(value));
     let number = stored::widened(scalar, Expr::name(stored::raw_type(field), "code[0]"));
     Ok(format!(
         "{{
@@ -33,7 +33,7 @@ pub(super) fn store_float(plan: &FormatPlan<'_>, field: &Field, value: &str) -> 
 /// A closure that rounds an f32 to what a field stores.
 fn rounding(plan: &FormatPlan<'_>, field: &Field) -> Result<String, Error> {
     let scalar = rounded_to(plan, field)?;
-    let value = Expr::name(Type::F32, "value");
+    let value = f32("value");
     Ok(format!("|value| {}", rust::expr(&stored::widened(scalar, stored::narrowed(scalar, value)))))
 }
 
@@ -54,7 +54,7 @@ fn store_codes(field: &Field, values: &str) -> String {
 
 /// Statements that store the factors `values` (i32) of an integer field.
 fn store_factors(field: &Field, values: &str) -> String {
-    store_array(field, values, &stored::raw_of(field, Expr::name(Type::I32, "value")))
+    store_array(field, values, &stored::raw_of(field, i32("value")))
 }
 
 fn floats(values: impl IntoIterator<Item = f32>) -> String {
@@ -286,7 +286,7 @@ pub(super) fn signed_absmax(
     zero: i32,
 ) -> Result<String, Error> {
     let code = &plan.format.fields[plan.format.value.code];
-    let raw = Expr::name(Type::I32, "value") + Expr::int(Type::I32, zero.into());
+    let raw = i32("value") + Expr::int(Type::I32, zero.into());
     let raw = raw.low(plan.code_bits);
     Ok(format!(
         "{IMPORTANCE}

@@ -1,6 +1,6 @@
 //! How codes and scales become weights.
 
-use super::ir::{Expr, Type, Unary};
+use super::ir::{Expr, Type, Unary, f32, u32};
 use crate::plan::{FormatPlan, RunTerm};
 use gristmill_spec::model::{Factor, Field, Signs, Value, ValueMap};
 
@@ -55,11 +55,11 @@ pub(crate) fn fields_of_terms(value: &Value) -> Vec<usize> {
 
 /// Which of a field's values is that of one of `of.0` parts of a block, the part `of.1`; `of.2` is a name for their number.
 fn index(field: &Field, (parts, part, name): (u32, &str, &str)) -> Expr {
-    let part = Expr::name(Type::U32, part);
+    let part = u32(part);
     match field.count {
         1 => Expr::int(Type::U32, 0),
         count if count == parts => part,
-        count => part * Expr::int(Type::U32, count.into()) / Expr::name(Type::U32, name),
+        count => part * Expr::int(Type::U32, count.into()) / u32(name),
     }
 }
 
@@ -73,7 +73,7 @@ fn product(
 ) -> Expr {
     let factors = factors.iter().map(|factor| match factor {
         Factor::Field(field) => Some(number(*field, index(&plan.format.fields[*field], of))),
-        Factor::Row | Factor::Tensor => Some(Expr::name(Type::F32, "outer")),
+        Factor::Row | Factor::Tensor => Some(f32("outer")),
     });
     Expr::product(factors.chain([(constant != 1.0).then(|| Expr::f32(constant))]))
 }

@@ -124,6 +124,21 @@ pub(crate) enum Expr {
     Select(Box<Expr>, Box<Expr>, Box<Expr>),
 }
 
+/// What the code around calls so, an f32.
+pub(crate) fn f32(name: impl Into<String>) -> Expr {
+    Expr::name(Type::F32, name)
+}
+
+/// The same, an i32.
+pub(crate) fn i32(name: impl Into<String>) -> Expr {
+    Expr::name(Type::I32, name)
+}
+
+/// The same, a u32.
+pub(crate) fn u32(name: impl Into<String>) -> Expr {
+    Expr::name(Type::U32, name)
+}
+
 impl Expr {
     pub(crate) fn name(ty: Type, name: impl Into<String>) -> Expr {
         Expr::Name(ty, name.into())

@@ -1,11 +1,11 @@
 //! What products make of integer sums, for one output.
 
-use super::ir::{Expr, Type};
+use super::ir::{Expr, Type, i32};
 use crate::plan::FormatPlan;
 
 /// A sum with what its operands leave out: value = operand + min.
 pub(crate) fn corrected(plan: &FormatPlan<'_>, sum: Expr, x_sum: Expr) -> Expr {
-    if plan.min() == 0 { sum } else { sum + x_sum * Expr::name(Type::I32, "a.min") }
+    if plan.min() == 0 { sum } else { sum + x_sum * i32("a.min") }
 }
 
 /// What a sum counts for in the output: times `factor`, which may be missing, and the activations' scale where each block has one.

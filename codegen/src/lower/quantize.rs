@@ -1,6 +1,6 @@
 //! The arithmetic of quantizers that round: from a block's statistic to its step, from an element to its code.
 
-use super::ir::{Binary, Expr, Tie, Type, Unary};
+use super::ir::{Binary, Expr, Tie, Type, Unary, f32};
 use gristmill_spec::model::{Activations, Rounding, Scalar, ScaleRule, Via};
 
 /// A name that an expression is bound to, and why, where that does not show.
@@ -14,10 +14,6 @@ fn bound(name: &'static str, value: Expr) -> Bound {
     Bound { name, value, why: "" }
 }
 
-fn named(name: &str) -> Expr {
-    Expr::name(Type::F32, name)
-}
-
 /// What elements are multiplied with or divided by (`apply`), and what is stored (`stored`), from the statistic `s`: bindings in
 /// order, the last two of these names. Only those two are read further on.
 pub(crate) fn step(rule: &ScaleRule) -> Vec<Bound> {
@@ -27,10 +23,10 @@ pub(crate) fn step(rule: &ScaleRule) -> Vec<Bound> {
     let quotient = |divide: fn(Expr, Expr) -> Expr| {
         let levels = Expr::f32(rule.levels);
         if rule.f64_division {
-            let s = bounded(named("s").to(Type::F64), Expr::f64(rule.floor));
+            let s = bounded(f32("s").to(Type::F64), Expr::f64(rule.floor));
             divide(s, levels.to(Type::F64)).to(Type::F32)
         } else {
-            divide(bounded(named("s"), Expr::f32(rule.floor as f32)), levels)
+            divide(bounded(f32("s"), Expr::f32(rule.floor as f32)), levels)
         }
     };
     let (over, under) = (|| quotient(|s, levels| s / levels), || quotient(|s, levels| levels / s));
@@ -38,29 +34,29 @@ pub(crate) fn step(rule: &ScaleRule) -> Vec<Bound> {
     match rule.via {
         Via::Step => vec![
             bound("whole", over()),
-            bound("inverse", Expr::f32(1.0) / named("whole")),
+            bound("inverse", Expr::f32(1.0) / f32("whole")),
             Bound {
                 name: "usable",
-                value: named("inverse").is_finite(),
+                value: f32("inverse").is_finite(),
                 why: "A block too small for a finite inverse counts as all zero.",
             },
-            bound("apply", Expr::select(usable(), named("inverse"), zero())),
-            bound("stored", Expr::select(usable(), named("whole"), zero() / Expr::f32(rule.levels))),
+            bound("apply", Expr::select(usable(), f32("inverse"), zero())),
+            bound("stored", Expr::select(usable(), f32("whole"), zero() / Expr::f32(rule.levels))),
         ],
         Via::Multiplier => vec![
             bound("multiplier", under()),
-            bound("usable", named("multiplier").is_finite()),
-            bound("apply", Expr::select(usable(), named("multiplier"), zero())),
-            bound("stored", Expr::select(usable(), Expr::f32(1.0) / named("multiplier"), zero())),
+            bound("usable", f32("multiplier").is_finite()),
+            bound("apply", Expr::select(usable(), f32("multiplier"), zero())),
+            bound("stored", Expr::select(usable(), Expr::f32(1.0) / f32("multiplier"), zero())),
         ],
         Via::Divide => vec![
             bound("divisor", over()),
-            bound("none", named("divisor").equals(zero())),
+            bound("none", f32("divisor").equals(zero())),
             bound(
                 "apply",
-                Expr::select(Expr::name(Type::Bool, "none"), Expr::f32(f32::INFINITY), named("divisor")),
+                Expr::select(Expr::name(Type::Bool, "none"), Expr::f32(f32::INFINITY), f32("divisor")),
             ),
-            bound("stored", Expr::select(Expr::name(Type::Bool, "none"), zero(), named("divisor"))),
+            bound("stored", Expr::select(Expr::name(Type::Bool, "none"), zero(), f32("divisor"))),
         ],
     }
 }
@@ -68,9 +64,9 @@ pub(crate) fn step(rule: &ScaleRule) -> Vec<Bound> {
 /// What is kept of an activation format's step.
 pub(crate) fn kept(format: &Activations) -> Expr {
     match (format.keeps_multiplier, format.stored_f16) {
-        (true, _) => named("apply"),
-        (false, true) => Expr::unary(Unary::Rounded(Scalar::F16), named("stored")),
-        (false, false) => named("stored"),
+        (true, _) => f32("apply"),
+        (false, true) => Expr::unary(Unary::Rounded(Scalar::F16), f32("stored")),
+        (false, false) => f32("stored"),
     }
 }
 
@@ -82,7 +78,7 @@ pub(crate) fn rounded(
     clamp: (i32, i32),
     zero: i32,
 ) -> Expr {
-    let (x, apply) = (named("x"), named("apply"));
+    let (x, apply) = (f32("x"), f32("apply"));
     let scaled = match rule.via {
         Via::Divide => x.clone() / apply,
         Via::Step | Via::Multiplier => x.clone() * apply,

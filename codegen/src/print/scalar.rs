@@ -74,7 +74,7 @@ pub(super) trait Language {
     /// The text of an expression.
     fn print(&self, expr: &Expr) -> Text {
         match expr {
-            Expr::Name(_, name) => Text::whole(name),
+            Expr::Name(_, name) => named(name),
             Expr::Float(ty, value) => number(self.float(*ty, *value)),
             Expr::Int(ty, large @ 0x1_0000..) => number(self.int(*ty, &format!("{large:#x}"))),
             Expr::Int(ty, value) => number(self.int(*ty, &value.to_string())),
@@ -113,6 +113,16 @@ pub(super) trait Language {
     }
 }
 
+/// What a loop has at hand: a place or a call, unless signs stand between its parts, which no sign around may take apart.
+fn named(name: &str) -> Text {
+    let mut depth = 0;
+    let open = name.chars().any(|c| {
+        depth += i32::from("([{".contains(c)) - i32::from(")]}".contains(c));
+        depth == 0 && c == ' '
+    });
+    Text { text: name.to_owned(), shape: if open { Shape::Loose } else { Shape::Whole } }
+}
+
 fn number(text: String) -> Text {
     let shape = if text.starts_with('-') { Shape::Prefixed } else { Shape::Whole };
     Text { text, shape }
@@ -120,7 +130,7 @@ fn number(text: String) -> Text {
 
 #[cfg(test)]
 mod tests {
-    use crate::lower::ir::{Binary, Expr, Tie, Type, Unary};
+    use crate::lower::ir::{Binary, Expr, Tie, Type, Unary, f32};
     use crate::print::{cuda, rust};
 
     #[track_caller]
@@ -138,6 +148,7 @@ mod tests {
 
     #[test]
     fn operands_have_the_parentheses_that_they_need() {
+        are(f32("a + b") * f32("c[i + 1]"), "(a + b) * c[i + 1]", "(a + b) * c[i + 1]");
         are((x() + x()) * x(), "(x + x) * x", "(x + x) * x");
         are(x() - (x() - x() * x()), "x - (x - x * x)", "x - (x - x * x)");
         are(x() / x() / x(), "x / x / x", "x / x / x");

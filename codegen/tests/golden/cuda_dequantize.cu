@@ -49,7 +49,7 @@ GM_DEVICE u64 place(u64 b, u32 k, u64 row_bytes) { (void)k; (void)row_bytes; ret
 GM_KERNEL(256) dequantize_i2_s(const u8 *src, f32 *dst, u32 rows, u32 k, u64 row_bytes, u64 *fault) {
     GM_SHARED(u8, bytes, 1040);
     const u64 blocks = (u64)rows * (k / ELEMENTS), size = rows * row_bytes;
-    const f32 outer = gm_float(((u32)gm_load((src + rows * row_bytes) + 0) << 0 | (u32)gm_load((src + rows * row_bytes) + 1) << 8 | (u32)gm_load((src + rows * row_bytes) + 2) << 16 | (u32)gm_load((src + rows * row_bytes) + 3) << 24));
+    const f32 outer = gm_float((u32)gm_load((src + rows * row_bytes) + 0) << 0 | (u32)gm_load((src + rows * row_bytes) + 1) << 8 | (u32)gm_load((src + rows * row_bytes) + 2) << 16 | (u32)gm_load((src + rows * row_bytes) + 3) << 24);
     for (u64 first = (u64)gm_block() * 32; first < blocks; first += (u64)gm_blocks() * 32) {
         const u32 count = (u32)gm_min(blocks - first, (u64)32);
         // From the sixteen bytes in which the first block starts to those in which the last one ends.

@@ -401,7 +401,7 @@ pub mod planes {
                         scales.cast::<u16>().add((k / 64) * 16 + row).read(),
                     )
                 };
-                outer * (scale * value as f32)
+                outer * (scale * (value as f32))
             };
             // SAFETY: the caller answers for room for `k` values.
             unsafe { dst.add(k).write(value) };

@@ -4,7 +4,7 @@ use super::encode::{Rule, WARPS, put};
 use super::groups::Groups;
 use super::parameters::{SCALE_OVERFLOW, parameters};
 use crate::Error;
-use crate::lower::ir::{Expr, Type};
+use crate::lower::ir::{Type, f32, u32};
 use crate::lower::{digits, quantize as lower, stored};
 use crate::plan::{FormatPlan, RoundingPlan};
 use crate::print::cuda;
@@ -26,13 +26,13 @@ pub fn header_bytes(format: &Format) -> u32 {
 pub fn load_scalar(scalar: Scalar, at: &str) -> String {
     let bytes: Vec<String> =
         (0..scalar.bits() / 8).map(|b| format!("(u32)gm_load({at} + {b}) << {}", 8 * b)).collect();
-    cuda::expr(&stored::widened(scalar, Expr::name(Type::U32, format!("({})", bytes.join(" | ")))))
+    cuda::expr(&stored::widened(scalar, u32(bytes.join(" | "))))
 }
 
 /// The bits, as a word, of `stored` as `scalar`, and whether those, as `stored_bits`, stand for a finite number.
 fn encode_scalar(scalar: Scalar) -> (String, String) {
-    let bits = stored::narrowed(scalar, Expr::name(Type::F32, "stored")).to(Type::U32);
-    let number = stored::widened(scalar, Expr::name(Type::U32, "stored_bits"));
+    let bits = stored::narrowed(scalar, f32("stored")).to(Type::U32);
+    let number = stored::widened(scalar, u32("stored_bits"));
     (cuda::expr(&bits), cuda::expr(&number.is_finite()))
 }
 

@@ -4,7 +4,7 @@
 //! coefficients, which the CUDA compiler folds. Values come four at a time where the format's runs allow it: what four
 //! neighbours have in common is read once, and codes that lie in neighbouring bytes are read and masked together.
 
-use crate::lower::ir::{Expr, Type};
+use crate::lower::ir::{Expr, Type, f32, u32};
 use crate::lower::{decode as lower, digits, stored};
 use crate::plan::{Decode, FormatPlan};
 use crate::print::cuda;
@@ -348,7 +348,7 @@ fn values(plan: &FormatPlan<'_>) -> String {
     };
     match plan.decode() {
         Decode::Affine { times, zero, signed } => {
-            let code = Expr::name(Type::U32, code_of);
+            let code = u32(code_of);
             let text = cuda::expr(&lower::affine((times, zero, signed), plan.code_bits, code, Type::I32));
             let _ = writeln!(each, "        v[j] = {text};");
         }
@@ -413,7 +413,7 @@ fn values(plan: &FormatPlan<'_>) -> String {
     };
     if let Some(signs) = &value.signs {
         let (bind, run) = field_of(&mut body, &format.fields[signs.field], "signs");
-        let all = cuda::expr(&lower::signs(signs, run, Expr::name(Type::U32, "signs")));
+        let all = cuda::expr(&lower::signs(signs, run, u32("signs")));
         let parity = if signs.parity { format!("    signs = {all};\n") } else { String::new() };
         if bind.is_empty() {
             body.push_str(&parity);
@@ -456,13 +456,13 @@ fn terms(plan: &FormatPlan<'_>) -> String {
         let _ = writeln!(
             out,
             "{BYTES}GM_DEVICE f32 float_{name}({BLOCK}, u32 i) {{ const u32 raw = raw_{name}(bytes, at, i); return {}; }}",
-            cuda::expr(&stored::number(field, Expr::name(Type::U32, "raw"))),
+            cuda::expr(&stored::number(field, u32("raw"))),
             name = field.name,
         );
     }
     let number = |field: usize, index: Expr| {
         let name = &format.fields[field].name;
-        Expr::name(Type::F32, format!("float_{name}(bytes, at, {})", cuda::expr(&index)))
+        f32(format!("float_{name}(bytes, at, {})", cuda::expr(&index)))
     };
     let function = |name: &str, doc: &str, body: &Expr| {
         format!(

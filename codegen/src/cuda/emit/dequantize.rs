@@ -8,7 +8,7 @@ use super::decode::{first_of_code, together};
 use super::encode::SHARED;
 use super::parameters::{INVALID_CODE, parameters};
 use crate::lower::decode as lower;
-use crate::lower::ir::{Expr, Type};
+use crate::lower::ir::{f32, i32};
 use crate::plan::{Decode, FormatPlan};
 use crate::print::cuda;
 use gristmill_spec::vocab::CudaAbi;
@@ -122,9 +122,8 @@ pub fn dequantize(plan: &FormatPlan<'_>, function: &str) -> String {
         (true, false) => format!("const f32 s = scales[{run}];\n            "),
         (false, _) => String::new(),
     };
-    let term = |name: &str| Expr::name(Type::F32, name);
-    let scale = if has_runs { term("s") } else { lower::scale_outside(plan) };
-    let weight = lower::weight(scale, Expr::name(Type::I32, "v[i]"), offset.then(|| term("o")));
+    let scale = if has_runs { f32("s") } else { lower::scale_outside(plan) };
+    let weight = lower::weight(scale, i32("v[i]"), offset.then(|| f32("o")));
     let value = cuda::expr(&weight);
     let of_code = first_of_code(&format.value, "(first * ELEMENTS + element + bad)");
     let report = if plan.last_code.is_some() {

@@ -5,7 +5,7 @@ use super::blocks::{header_bytes, load_scalar};
 use super::decode::{first_of_code, together};
 use super::parameters::{INVALID_CODE, parameters};
 use crate::lower::decode as lower;
-use crate::lower::ir::{Expr, Type};
+use crate::lower::ir::{f32, i32};
 use crate::plan::FormatPlan;
 use crate::print::cuda;
 use gristmill_spec::vocab::CudaAbi;
@@ -26,9 +26,9 @@ pub fn embed(plan: &FormatPlan<'_>, function: &str) -> String {
         (true, None, Some((scalar, _))) => load_scalar(scalar, "(src + rows * row_bytes)"),
         (true, None, None) | (false, _, _) => "1.0f".to_string(),
     };
-    let term = |name: &str| Expr::name(Type::F32, format!("{name}(row, at, run, outer)"));
+    let term = |name: &str| f32(format!("{name}(row, at, run, outer)"));
     let scale = if plan.has_scales() { term("scale") } else { lower::scale_outside(plan) };
-    let weight = lower::weight(scale, Expr::name(Type::I32, "v[j]"), plan.offset.then(|| term("offset")));
+    let weight = lower::weight(scale, i32("v[j]"), plan.offset.then(|| term("offset")));
     let value = cuda::expr(&weight);
     let of_code = first_of_code(&format.value, "(position * k + element + bad)");
     let report = if plan.last_code.is_some() {

@@ -1,7 +1,7 @@
 //! The epilogue of a product: from the sum over k to the output, by scales, factor and bias.
 
 use super::product::CudaMatmul;
-use crate::lower::ir::{Expr, Type};
+use crate::lower::ir::f32;
 use crate::lower::product as lower;
 use crate::print::cuda;
 use std::fmt::Write;
@@ -27,8 +27,8 @@ impl Epilogue {
 
 /// Statements that multiply `y` by what is the row's or the format's.
 pub(super) fn by_row(plan: &CudaMatmul<'_>) -> String {
-    let y = || Expr::name(Type::F32, "y");
-    match lower::of_row(plan.format, y(), Expr::name(Type::F32, "outer")) {
+    let y = || f32("y");
+    match lower::of_row(plan.format, y(), f32("outer")) {
         same if same == y() => String::new(),
         product => format!("    y = {};\n", cuda::expr(&product)),
     }
@@ -54,7 +54,6 @@ pub(super) fn epilogue(plan: &CudaMatmul<'_>) -> String {
     let used = Epilogue::of(plan);
     let mut steps = String::new();
     if used.x_scale {
-        let f32 = |name: &str| Expr::name(Type::F32, name);
         let y = lower::of_token(plan.format, f32("y"), f32("x_scale"));
         let _ = writeln!(steps, "    y = {};", cuda::expr(&y));
     }

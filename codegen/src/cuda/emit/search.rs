@@ -6,7 +6,7 @@ use super::encode::{WARPS, put};
 use super::literal::float;
 use super::parameters::{SCALE_OVERFLOW, parameters};
 use crate::Error;
-use crate::lower::ir::{Expr, Type};
+use crate::lower::ir::{Type, f32};
 use crate::lower::stored;
 use crate::plan::{FormatPlan, rounded_to};
 use crate::print::cuda;
@@ -40,7 +40,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer, function: &str) ->
     let (min, min_runs) = (field(&value.subtract, 0)?, field(&value.subtract, 1)?);
     let code = &format.fields[value.code];
     let scalar = rounded_to(plan, scale)?;
-    let narrowed = stored::narrowed(scalar, Expr::name(Type::F32, "v"));
+    let narrowed = stored::narrowed(scalar, f32("v"));
     let (bits, round) =
         (cuda::expr(&narrowed.clone().to(Type::U32)), cuda::expr(&stored::widened(scalar, narrowed)));
     if plan.groups > 32 {
@@ -215,6 +215,6 @@ fn largest(field: &Field) -> String {
 
 /// The stored bits of a factor (an f32 expression that is a whole number).
 fn raw(field: &Field, factor: &str) -> String {
-    let factor = Expr::name(Type::F32, factor).to(Type::I32);
+    let factor = f32(factor).to(Type::I32);
     cuda::expr(&stored::raw_of(field, factor).to(Type::U32))
 }

@@ -2,19 +2,11 @@
 
 use super::product::CudaMatmul;
 use super::tiles::Fused;
-use crate::lower::ir::{Expr, Type};
+use crate::lower::ir::{Type, f32, i32};
 use crate::lower::product as lower;
 use crate::plan::TermTypes;
 use crate::print::cuda;
 use std::fmt::Write;
-
-fn f32(name: &str) -> Expr {
-    Expr::name(Type::F32, name)
-}
-
-fn i32(name: &str) -> Expr {
-    Expr::name(Type::I32, name)
-}
 
 /// An expression of a sum with what the operands leave out: value = operand + min.
 pub(super) fn corrected(plan: &CudaMatmul<'_>, sum: &str, x_sum: &str) -> String {
