@@ -25,7 +25,7 @@ pub(super) fn store_float(plan: &FormatPlan<'_>, field: &Field, value: &str) -> 
              {}
          }}\n",
         rust::expr(&raw),
-        rust::expr(&number.is_finite()),
+        rust::expr(&number.finite()),
         write_raw(field)
     ))
 }

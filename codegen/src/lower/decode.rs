@@ -107,7 +107,8 @@ pub(crate) fn shared(
 
 /// The scale of formats without one in their blocks.
 pub(crate) fn scale_outside(plan: &FormatPlan<'_>) -> Expr {
-    product(plan, &plan.format.value.scale, plan.format.value.unit, (1, "", ""), &|_, _| Expr::f32(1.0))
+    let unit = plan.format.value.unit;
+    Expr::product([plan.uses_outer().then(|| f32("outer")), (unit != 1.0).then(|| Expr::f32(unit))])
 }
 
 /// The weight of an integer.

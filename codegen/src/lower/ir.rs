@@ -179,6 +179,7 @@ impl Expr {
     pub(crate) fn unary(op: Unary, of: Expr) -> Expr {
         match (op, &of) {
             (Unary::Negated, Expr::Float(ty, value)) => Expr::Float(*ty, -value),
+            (Unary::Magnitude, Expr::Float(ty, value)) => Expr::Float(*ty, value.abs()),
             (Unary::Negated, Expr::Int(ty, value)) => Expr::int(*ty, -value),
             (Unary::FromBits, Expr::Int(_, bits)) => Expr::f32(f32::from_bits(*bits as u32)),
             _ => Expr::Unary(op, Box::new(of)),
@@ -241,7 +242,8 @@ impl Expr {
         Expr::binary(Binary::Min, self, high)
     }
 
-    pub(crate) fn is_finite(self) -> Expr {
+    /// Whether it is neither an infinity nor NaN.
+    pub(crate) fn finite(self) -> Expr {
         Expr::unary(Unary::IsFinite, self)
     }
 
@@ -276,6 +278,10 @@ fn folded(op: Binary, left: &Expr, right: &Expr) -> Option<Expr> {
         (Expr::Float(Type::F32, a), Expr::Float(Type::F32, b)) if matches!(op, Mul | Div) => {
             let (a, b) = (*a as f32, *b as f32);
             Some(Expr::f32(if op == Mul { a * b } else { a / b }))
+        }
+        (Expr::Float(_, a), Expr::Float(_, b)) if op == Less => Some(Expr::int(Type::Bool, (a < b).into())),
+        (Expr::Float(ty, a), Expr::Float(_, b)) if op == Binary::WithSignOf => {
+            Some(Expr::Float(*ty, a.copysign(*b)))
         }
         (_, Expr::Float(_, 1.0)) if op == Div => Some(left.clone()),
         (Expr::Int(ty, a), Expr::Int(_, b)) => {

@@ -37,7 +37,7 @@ pub(crate) fn step(rule: &ScaleRule) -> Vec<Bound> {
             bound("inverse", Expr::f32(1.0) / f32("whole")),
             Bound {
                 name: "usable",
-                value: f32("inverse").is_finite(),
+                value: f32("inverse").finite(),
                 why: "A block too small for a finite inverse counts as all zero.",
             },
             bound("apply", Expr::select(usable(), f32("inverse"), zero())),
@@ -45,7 +45,7 @@ pub(crate) fn step(rule: &ScaleRule) -> Vec<Bound> {
         ],
         Via::Multiplier => vec![
             bound("multiplier", under()),
-            bound("usable", f32("multiplier").is_finite()),
+            bound("usable", f32("multiplier").finite()),
             bound("apply", Expr::select(usable(), f32("multiplier"), zero())),
             bound("stored", Expr::select(usable(), Expr::f32(1.0) / f32("multiplier"), zero())),
         ],
@@ -91,12 +91,15 @@ pub(crate) fn rounded(
         Rounding::HalfUp => {
             Expr::unary(Unary::Truncated, scaled + Expr::f32(zero as f32 + 0.5)) - Expr::f32(zero as f32)
         }
-        Rounding::Sign => {
-            let small = Expr::unary(Unary::Magnitude, x.clone()).to(Type::F64).less(Expr::f64(threshold));
-            Expr::select(small, Expr::f32(0.0), Expr::binary(Binary::WithSignOf, Expr::f32(1.0), x))
-        }
+        Rounding::Sign => sign(x, threshold),
     };
     integer.at_least(Expr::f32(clamp.0 as f32)).at_most(Expr::f32(clamp.1 as f32))
+}
+
+/// -1, 0 or 1; 0 where |x| is below `threshold`.
+fn sign(x: Expr, threshold: f64) -> Expr {
+    let small = Expr::unary(Unary::Magnitude, x.clone()).to(Type::F64).less(Expr::f64(threshold));
+    Expr::select(small, Expr::f32(0.0), Expr::binary(Binary::WithSignOf, Expr::f32(1.0), x))
 }
 
 /// The code, as f32, of such an integer, which is `zero` less.
@@ -107,4 +110,24 @@ pub(crate) fn code(rounded: Expr, zero: i32) -> Expr {
 /// The bits of a code that is an f32.
 pub(crate) fn bits_of(code: Expr, bits: u32, ty: Type) -> Expr {
     code.to(Type::I32).low(bits).to(ty)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signs_are_0_below_the_threshold() {
+        for (x, threshold, expected) in [
+            (0.5f32, 0.5, 1.0f32),
+            (-0.5, 0.5, -1.0),
+            (0.499, 0.5, 0.0),
+            (-0.499, 0.5, 0.0),
+            (0.0, 0.0, 1.0),
+            (-0.0, 0.0, -1.0),
+            (2.0, 0.0, 1.0),
+        ] {
+            assert_eq!(sign(Expr::f32(x), threshold), Expr::f32(expected), "{x} at {threshold}");
+        }
+    }
 }

@@ -33,7 +33,7 @@ pub fn load_scalar(scalar: Scalar, at: &str) -> String {
 fn encode_scalar(scalar: Scalar) -> (String, String) {
     let bits = stored::narrowed(scalar, f32("stored")).to(Type::U32);
     let number = stored::widened(scalar, u32("stored_bits"));
-    (cuda::expr(&bits), cuda::expr(&number.is_finite()))
+    (cuda::expr(&bits), cuda::expr(&number.finite()))
 }
 
 /// Functions that quantizers and activations share.
