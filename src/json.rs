@@ -20,7 +20,7 @@ use gristmill_runtime::registry::{
 use gristmill_runtime::vocab::DeviceKind;
 use gristmill_runtime::{
     CpuProfile, CudaVersion, Decision, Device, Error, FromMemory, HeldOnce, Registry, Request, Restrict,
-    Shape, Threads, Tuning,
+    Shape, Threads, TunedBy, Tuning,
 };
 use serde_json::{Value, json};
 
@@ -111,10 +111,28 @@ pub fn cuda_usage(entry: &Entry, image: &CudaImage) -> Option<Vec<CudaUsage>> {
     launch.functions().into_iter().map(of).collect()
 }
 
+/// An image of a kernel: `{"arch", "kind", "min_driver", "min_cuda", "bytes", "functions"}`.
+pub fn image(entry: &Entry, image: &CudaImage) -> Value {
+    json!({
+        "arch": image.arch.to_string(),
+        "kind": if image.ptx { "ptx" } else { "cubin" },
+        "min_driver": min_driver(image),
+        "min_cuda": image.driver.max(CudaVersion::OLDEST).to_string(),
+        "bytes": image.size,
+        "functions": usage(entry, image),
+    })
+}
+
+/// The image of a decision's kernel that its device loads: null where none was chosen, and on the processor.
+fn chosen_image(decision: &Decision<'_>) -> Value {
+    let found = decision.chosen().and_then(|entry| Some((entry, decision.image()?)));
+    found.map_or(Value::Null, |(entry, found)| image(entry, found))
+}
+
 /// A kernel: `{"name", "id", "op", "format", "device", "isa", "features", "runs_here", "tier", "packing",
-/// "bits_per_weight", "min_cc", "tensor_cores", "shape", "images", "source",
-/// "plan"}`. `images` (`arch`, `kind`, `min_driver`, `min_cuda`, `bytes` and `functions` of each) is null for code of the processor, `runs_here`
-/// for kernels of other devices, since none is looked for.
+/// "bits_per_weight", "precision", "min_cc", "tensor_cores", "shape", "images", "source",
+/// "plan"}`. `precision` (what is multiplied) is null for what is no product, `images` (`arch`, `kind`, `min_driver`, `min_cuda`, `bytes`
+/// and `functions` of each) for code of the processor, `runs_here` for kernels of other devices, since none is looked for.
 pub fn kernel(registry: &'static Registry, entry: &Entry) -> Value {
     let rule = |rule: DimRule| {
         json!({
@@ -139,17 +157,12 @@ pub fn kernel(registry: &'static Registry, entry: &Entry) -> Value {
         "tier": entry.tier().name(),
         "packing": entry.code.packing().map(|packing| packing.name),
         "bits_per_weight": registry.bits_per_weight(entry),
+        "precision": entry.precision().map(|precision| precision.name()),
         "min_cc": cuda.map(|code| format!("{}.{}", code.min_cc.0, code.min_cc.1)),
         "tensor_cores": cuda.map(|code| code.algorithm.tensor_cores()),
         "shape": {"m": rule(entry.shape.m), "n": rule(entry.shape.n), "k": rule(entry.shape.k)},
-        "images": (entry.device == DeviceKind::Cuda).then(|| images(entry).iter().map(|image| json!({
-            "arch": image.arch.to_string(),
-            "kind": if image.ptx { "ptx" } else { "cubin" },
-            "min_driver": min_driver(image),
-            "min_cuda": image.driver.max(CudaVersion::OLDEST).to_string(),
-            "bytes": image.size,
-            "functions": usage(entry, image),
-        })).collect::<Vec<_>>()),
+        "images": (entry.device == DeviceKind::Cuda)
+            .then(|| images(entry).iter().map(|of| image(entry, of)).collect::<Vec<_>>()),
         "source": entry.source,
         "plan": entry.plan,
     })
@@ -181,10 +194,23 @@ pub fn held_once(why: &HeldOnce) -> Value {
     json!({"packing": why.packing, "instead_of": why.instead_of})
 }
 
-/// A decision: `{"op", "format", "input", "device", "shape", "chosen", "plan", "split_k", "memory", "from_memory", "held_once",
-/// "rejected": [{"kernel", "reason", "help"}]}`. `chosen` is null where there is no kernel; `memory` (for one thread) is null but for products,
+/// What a tuning says of a decision: `{"threads", "fewer_threads", "us", "fastest", "fastest_us", "packing"}`, null where it says nothing.
+pub fn tuned_by(tuned: &TunedBy) -> Value {
+    json!({
+        "threads": tuned.threads,
+        "fewer_threads": tuned.fewer_threads,
+        "us": tuned.us,
+        "fastest": tuned.fastest.map(|(name, _)| name),
+        "fastest_us": tuned.fastest.map(|(_, us)| us),
+        "packing": tuned.packing,
+    })
+}
+
+/// A decision: `{"op", "format", "input", "device", "shape", "chosen", "plan", "image", "occupancy", "split_k", "memory", "from_memory", "held_once", "tuned_by",
+/// "rejected": [{"kernel", "reason", "help"}]}`. `image` is what a GPU loads ([`kernel`] has its fields),
+/// `occupancy` how many CUDA blocks of its last function a multiprocessor holds (`blocks_per_multiprocessor`, `limited_by`). `chosen` is null where there is no kernel; `memory` (for one thread) is null but for products,
 /// `from_memory` ([`from_memory`]) where the packing was not chosen for having the fewest bytes, `held_once` ([`held_once`]) where it was
-/// not so that a GPU holds weights once.
+/// not so that a GPU holds weights once, `tuned_by` ([`tuned_by`]) without a tuning of the format and class of shapes.
 pub fn decision(decision: &Decision<'_>) -> Value {
     let (prepared, shape) = (decision.prepared(), decision.shape());
     let memory = decision.memory(&Threads::single()).ok();
@@ -196,6 +222,11 @@ pub fn decision(decision: &Decision<'_>) -> Value {
         "shape": {"m": shape.m, "n": shape.n, "k": shape.k},
         "chosen": decision.chosen().map(|entry| entry.name),
         "plan": decision.chosen().map(|entry| entry.plan),
+        "image": chosen_image(decision),
+        "occupancy": decision.occupancy().map(|of| json!({
+            "blocks_per_multiprocessor": of.blocks,
+            "limited_by": of.limit.name(),
+        })),
         "split_k": split_k(decision),
         "memory": memory.map(|memory| json!({
             "packing": memory.packing,
@@ -205,6 +236,7 @@ pub fn decision(decision: &Decision<'_>) -> Value {
         })),
         "from_memory": decision.packing_reason().map(from_memory),
         "held_once": decision.once_reason().map(held_once),
+        "tuned_by": decision.tuned_by().as_ref().map(tuned_by),
         "rejected": decision.rejected().map(|rejection| json!({
             "kernel": rejection.kernel,
             "reason": rejection.reason.to_string(),

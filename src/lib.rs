@@ -49,6 +49,7 @@ assert!(memory.bits_per_weight < 2.1);
 #[doc = include_str!("../docs/cuda.md")]
 #[doc = include_str!("../docs/deciding.md")]
 #[doc = include_str!("../docs/engines.md")]
+#[doc = include_str!("../docs/measuring.md")]
 #[cfg_attr(feature = "ops", doc = include_str!("../docs/operations.md"))]
 mod pages {}
 

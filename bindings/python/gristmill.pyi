@@ -74,13 +74,22 @@ def decide(
 def tensor_bytes(format: str, n: int, k: int) -> int:
     """Bytes of `n` rows of `k` weights in a format."""
 
-def quantize(format: str, values: _Floats, *, quantizer: Optional[str] = None) -> NDArray[numpy.uint8]:
-    """The bytes of a matrix [n, k] in a format."""
+def quantize(
+    format: str, values: _Floats, *, quantizer: Optional[str] = None, threads: Optional[Threads] = None
+) -> NDArray[numpy.uint8]:
+    """The bytes of a matrix [n, k] in a format: the same for any number of threads."""
 
 def dequantize(
-    format: str, n: int, k: int, blocks: _Bytes, *, first_row: int = 0, rows: Optional[int] = None
+    format: str,
+    n: int,
+    k: int,
+    blocks: _Bytes,
+    *,
+    first_row: int = 0,
+    rows: Optional[int] = None,
+    threads: Optional[Threads] = None,
 ) -> NDArray[numpy.float32]:
-    """The values of a matrix, or of some of its rows."""
+    """The values of a matrix, or of some of its rows: the same for any number of threads."""
 
 @final
 class Threads:

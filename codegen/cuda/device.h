@@ -4,6 +4,9 @@
 // machine code; g++ (C++17) compiles the same unit against an emulator that it is given before this file, in which
 // every access is checked. Generated code uses the names below and no CUDA built-in.
 //
+// What is not the same for all architectures stands in parts: a unit has those whose names (GM_COPIES, GM_OVERLAP, GM_TENSOR, GM_HALVES)
+// it defines in front of this file. One without any is compiled once for all architectures. The emulator has all parts.
+//
 // What holds on both sides:
 // - A block has one dimension and a whole number of warps; a grid has three.
 // - Warp operations (gm_shfl*, gm_ballot, gm_mma_*, gm_sync_warp) are called by all 32 lanes together.
@@ -139,6 +142,7 @@ template <class V, class T> GM_DEVICE void gm_shared_put(T* array, u32 i, V v) {
 // An atomic or into element i of a shared array of u32.
 GM_DEVICE void gm_shared_or(u32* array, u32 i, u32 v) { atomicOr(array + i, v); }
 
+#ifdef GM_COPIES
 // Starts a copy of a V of 4, 8 or 16 bytes, aligned to its size, from memory that nobody writes during the launch to
 // element i of a shared array. gm_copy_commit ends a group of the thread's copies, which may be empty; gm_copy_wait<P>
 // waits for all of the thread's groups but the last P. Other threads see what was copied behind a barrier after that.
@@ -158,7 +162,9 @@ template <class V, class T> GM_DEVICE void gm_copy(T* array, u32 i, const V* fro
 GM_DEVICE void gm_copy_commit() { asm volatile("cp.async.commit_group;" : : : "memory"); }
 template <u32 PENDING> GM_DEVICE void gm_copy_wait() { asm volatile("cp.async.wait_group %0;" : : "n"(PENDING) : "memory"); }
 #endif
+#endif
 
+#ifdef GM_OVERLAP
 // A kernel that says gm_wait_for_previous is launched while the kernels in front of it still run (programmatic dependent
 // launch; the PTX ISA's griddepcontrol). Until a thread has said so, it touches no memory but by gm_load_early and
 // gm_prefetch_early, which are for what no kernel of the stream writes: weights. Every thread says it, before any return.
@@ -172,6 +178,7 @@ GM_DEVICE void gm_wait_for_previous() { asm volatile("griddepcontrol.wait;" : : 
 GM_DEVICE void gm_launch_next() { asm volatile("griddepcontrol.launch_dependents;" : : : "memory"); }
 // The line of the L2 cache at p.
 GM_DEVICE void gm_prefetch_early(const u8* p) { asm volatile("prefetch.global.L2 [%0];" : : "l"(p)); }
+#endif
 #endif
 // Without .nc: ptxas lets loads of memory that never changes sink below the wait.
 GM_DEVICE u32 gm_load_early(const u32* p) {
@@ -247,6 +254,7 @@ GM_DEVICE i32 gm_dp4a_ss(u32 a, u32 b, i32 c) {
     return d;
 }
 
+#ifdef GM_TENSOR
 // c += a * b by one warp, a row by column; with g = lane / 4 and t = lane % 4:
 //   16832: a[0] is row g, k 4t..4t+3 (low byte first); a[1] row g + 8; a[2], a[3] the same at k + 16;
 //          b[0] is column g, k 4t..4t+3; b[1] the same at k + 16;
@@ -289,7 +297,9 @@ GM_DEVICE i32 gm_dp4a_ss(u32 a, u32 b, i32 c) {
 GM_MMA(us, "u8")
 GM_MMA(ss, "s8")
 #undef GM_MMA
+#endif
 
+#ifdef GM_HALVES
 // c += a * b by one warp, a row by column, where a register of a or b holds two numbers of two bytes (low half first) and c
 // is f32; with g = lane / 4 and t = lane % 4: a[0] is row g, k 2t and 2t + 1; a[1] row g + 8; a[2], a[3] the same at k + 8;
 // b[0] is column g, k 2t and 2t + 1; b[1] the same at k + 8; c as above. In which order and how precisely the products are
@@ -324,6 +334,7 @@ GM_DEVICE u32 gm_two_f16(f32 low, f32 high) {
 GM_MMA(f16)
 GM_MMA(bf16)
 #undef GM_MMA
+#endif
 #endif
 
 // a * b + c, rounded once.

@@ -120,13 +120,13 @@ template <u32 PENDING> GM_DEVICE void gm_wgmma_wait(GM_LINE) {
 }
 // The emulator has no compiler that moves sums.
 template <u32 COUNT, class T> GM_DEVICE void gm_wgmma_done(T (&)[COUNT]) {}
-// d += a * b by a warpgroup, 64 rows by twice as many columns as d has registers; unsigned by signed. Warp w of the four has
+// d += a * b by a warpgroup, or d = a * b where `add` is 0, which is the same for all: 64 rows by twice as many columns as d has registers; unsigned by signed. Warp w of the four has
 // rows 16 w to 16 w + 15: a and each four of d lie in its lanes as those of gm_mma_16832_us do, and b is what
 // gm_wgmma_operand says, a row of it for each column of d. Until gm_wgmma_wait nobody touches d, and nobody writes a and b.
 // (For a device the unit has it for its own number of columns.)
-template <u32 COUNT> GM_DEVICE void gm_wgmma_us(i32 (&d)[COUNT], const u32 (&a)[4], u64 b, GM_LINE) {
+template <u32 COUNT> GM_DEVICE void gm_wgmma_us(i32 (&d)[COUNT], const u32 (&a)[4], u64 b, u32 add = 1, GM_LINE) {
     static_assert(COUNT % 4 == 0 && COUNT <= 128, "8 to 256 columns");
-    gm_emulator::wgmma(d, COUNT, a, b, line);
+    gm_emulator::wgmma(d, COUNT, a, b, add != 0, line);
 }
 // The same with f16 or bf16 and f32 sums, sixteen k. Operand a is in shared memory too, 64 rows of it; nobody writes it before
 // gm_wgmma_wait.

@@ -128,7 +128,7 @@ pub(super) fn diagnostic(
 /// What the loops of a strategy need of a packing.
 pub(super) fn wanted(strategy: Strategy) -> &'static str {
     match strategy {
-        Strategy::Multiply | Strategy::Staged => {
+        Strategy::Multiply | Strategy::Staged | Strategy::Tiles => {
             "one row to a 32-bit lane (row stride 32), four k to its bytes (innermost k of 4 with stride 8) and the other k \
              in the fields of a byte"
         }

@@ -13,6 +13,7 @@ mod primitives;
 mod rounding;
 mod superblock;
 mod terms;
+mod tiles;
 pub(crate) mod trits;
 
 use crate::Error;
@@ -22,10 +23,11 @@ use gristmill_spec::model::{CpuVariant, Packing};
 use gristmill_spec::vocab::{Feature, Strategy};
 pub use lookup::LookupPlan;
 pub use pack::{PackPlan, Shifted, UpperPlane};
-pub use primitives::{Primitives, features, primitives};
+pub use primitives::{Primitives, enabled, features, primitives};
 pub(crate) use rounding::{RoundingPlan, rounded_to};
 pub use superblock::{RunTerm, SuperBlock};
 pub use terms::{Integers, TermTypes};
+pub use tiles::{TileOperands, Tiles};
 
 /// Elements of k that the buffer of a staged product holds of each of its rows, unless a super-block has more: with thirty-two rows half
 /// of a first cache of 32 or 48 KiB, so that activations have the other half.
@@ -89,6 +91,8 @@ pub struct MatmulPlan<'a> {
     pub pack: PackPlan<'a>,
     /// What codes are decoded to for many tokens at once, where they are.
     pub staged: Option<Staged<'a>>,
+    /// How a matrix unit multiplies, where one does.
+    pub tiles: Option<Tiles>,
     /// What the ISA's code is written in.
     pub primitives: Primitives,
     /// Features the code uses.
@@ -153,6 +157,10 @@ impl<'a> MatmulPlan<'a> {
             }
             _ => None,
         };
+        let tiles = match variant.strategy {
+            Strategy::Tiles if primitives.tiles && rows <= packing.rows => Tiles::new(plan, &pack),
+            _ => None,
+        };
         // What the loops over tokens read.
         let read = staged.as_ref().map_or(&pack, |staged| &staged.operands);
         let step = if primitives.grouped { tiles_of_a_step(plan, read) } else { 1 };
@@ -176,7 +184,7 @@ impl<'a> MatmulPlan<'a> {
         };
         let (mut vectors, mut tokens) = (rows / lanes, tokens);
         let each = sums_of_a_vector(plan, read, dot);
-        if let Some(most) = primitives.sums {
+        if let (Some(most), None) = (primitives.sums, tiles) {
             // The longer side: that costs the fewest loads for a multiply.
             while vectors * tokens * each > most && vectors >= tokens && vectors > 1 {
                 vectors = vectors.div_ceil(2);
@@ -190,6 +198,9 @@ impl<'a> MatmulPlan<'a> {
             if let (Some(_), Some(all), false) = (&plan.superblock, primitives.all_sums, dear) {
                 tokens = tokens.min((all / (vectors * (each + 1))).max(1));
             }
+        }
+        if tiles.is_some() {
+            (vectors, tokens) = (vectors.min(Tiles::ROWS / lanes), Tiles::TOKENS);
         }
         let pairs = primitives.matrix
             && (pack.spacing == 0 || pack.shifted.is_some())
@@ -217,6 +228,7 @@ impl<'a> MatmulPlan<'a> {
             k_max: if unit == 0 { k_max } else { u64::MAX },
             pack,
             staged,
+            tiles,
         })
     }
 
@@ -235,23 +247,24 @@ impl<'a> MatmulPlan<'a> {
             (true, true) => "(u8 - 128) x i8",
         };
         let pairs = if self.primitives.paired == 2 { "pairs" } else { "products" };
-        let dot = match self.dot {
+        let dot = match (self.tiles, self.dot) {
+            (Some(tiles), _) => tiles.describe(),
             _ if self.pairs => {
                 format!("{operands} products of 2 rows x 2 tokens x 8 k into i32; a single token by dot")
             }
-            Dot::Direct { shift_free: true } => {
+            (_, Dot::Direct { shift_free: true }) => {
                 format!(
                     "{operands} dot into i32, {} masked fields with a sum each, shifted once at the end",
                     self.pack.fields
                 )
             }
-            Dot::Direct { shift_free: false } => format!("{operands} dot into i32"),
-            Dot::Pairs { tiles } => format!("{operands} {pairs} in i16, widened every {tiles} tiles"),
-            Dot::PairsWithin { fields: 1 } => format!("{operands} {pairs} in i16, widened at once"),
-            Dot::PairsWithin { fields } => {
+            (_, Dot::Direct { shift_free: false }) => format!("{operands} dot into i32"),
+            (_, Dot::Pairs { tiles }) => format!("{operands} {pairs} in i16, widened every {tiles} tiles"),
+            (_, Dot::PairsWithin { fields: 1 }) => format!("{operands} {pairs} in i16, widened at once"),
+            (_, Dot::PairsWithin { fields }) => {
                 format!("{operands} {pairs} in i16, widened every {fields} fields")
             }
-            Dot::Wide => "operands widened to i16, pairs into i32".to_string(),
+            (_, Dot::Wide) => "operands widened to i16, pairs into i32".to_string(),
         };
         let unit = self.format.extent();
         let decode = match (&self.pack.table, self.pack.fields) {
@@ -268,8 +281,9 @@ impl<'a> MatmulPlan<'a> {
             (None, _) if matches!(self.dot, Dot::Direct { shift_free: true }) => "mask",
             (None, _) => "shift and mask",
         };
-        let decode = match &self.staged {
-            Some(staged) => format!("{decode}, once for all tokens by {} k", staged.step * staged.steps),
+        let waiting = self.staged.as_ref().map(|staged| staged.step * staged.steps);
+        let decode = match waiting.or(self.tiles.map(|tiles| tiles.step * tiles.steps)) {
+            Some(k) => format!("{decode}, once for all tokens by {k} k"),
             None => decode.to_string(),
         };
         let k =

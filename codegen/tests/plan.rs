@@ -1,6 +1,8 @@
 //! The proofs: sums that a plan calls exact are exact at the extremes, and no further than it says.
 
-use gristmill_codegen::plan::{Dot, FormatPlan, LookupPlan, MatmulPlan, PackPlan, scalar_k_max};
+use gristmill_codegen::plan::{
+    Dot, FormatPlan, LookupPlan, MatmulPlan, PackPlan, TileOperands, scalar_k_max,
+};
 use gristmill_spec::model::{CpuVariant, FieldType, Format, SpecSet};
 use gristmill_spec::vocab::{Isa, Op, Strategy};
 use gristmill_spec::{check, shipped};
@@ -492,4 +494,34 @@ fn operands_are_staged_where_that_saves_something() {
         assert_eq!(staged(plain, "batch", None), None, "{plain}");
     }
     assert_eq!(staged("q6_k", "batch", Some(32)), None, "two panels");
+}
+
+/// A matrix unit serves rows that are one run and super-blocks; whether values times integers of runs fit a byte is worked out, and so is
+/// what fits the buffer. Sums that are scaled every 32 k are left to vectors.
+#[test]
+fn tiles_hold_values_times_the_integers_of_their_runs() {
+    let set = set();
+    let tiles = |format: &str, label: &str| {
+        let format = set.formats.iter().find(|f| f.name == format).expect("shipped");
+        let plan = FormatPlan::new(format, &set.activations[format.activations]);
+        let mut variants = set.kernels.iter().flat_map(|k| &k.cpu);
+        let variant = variants.find(|v| v.label == label).expect("shipped").clone();
+        let packing = &set.packings[variant.packing.expect("it has one")];
+        let resolved = MatmulPlan::new(&plan, packing, &variant).expect("plans");
+        assert_eq!(resolved.tiles.is_some(), resolved.describe().contains("products of tiles"));
+        resolved.tiles.map(|tiles| (tiles.operands, tiles.step * tiles.steps, tiles.k))
+    };
+    use TileOperands::{Digits, Scaled, Values};
+    assert_eq!(tiles("i2_s", "tiles"), Some((Values, 512, 64)));
+    // Twenty k to a tile of codes: five whole tiles of the unit are sixteen of those.
+    assert_eq!(tiles("i2_s", "dense_tiles"), Some((Values, 640, 64)));
+    assert_eq!(tiles("tq2_0", "tiles"), Some((Values, 512, 64)));
+    // 3 * 15, 4 * 32 (one more than a signed byte holds), 15 * 63, 32 * 128.
+    assert_eq!(tiles("q2_k", "tiles"), Some((Scaled, 512, 64)));
+    for format in ["q3_k", "q4_k", "q6_k", "iq1_s", "iq2_xs", "iq3_s", "iq4_xs"] {
+        assert_eq!(tiles(format, "tiles"), Some((Digits, 256, 64)), "{format}");
+    }
+    for every_32 in ["q4_0", "q8_0", "q5_1", "mxfp4", "nvfp4", "q1_0"] {
+        assert_eq!(tiles(every_32, "tiles"), None, "{every_32}");
+    }
 }

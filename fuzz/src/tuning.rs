@@ -47,7 +47,8 @@ pub fn seeds() -> Vec<Seed> {
             .collect();
         for class in ShapeClass::all().take(4) {
             let (on, format) = (cpu().to_owned(), format.name.to_owned());
-            measured.push(Measured { on, op: Op::Matmul, format, class, order: order.clone() });
+            let (op, quantizer, threads, order) = (Op::Matmul, None, 1, order.clone());
+            measured.push(Measured { on, op, format, quantizer, class, threads, order });
         }
     }
     let here = Tuning::of(measured).text("");

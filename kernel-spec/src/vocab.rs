@@ -133,6 +133,8 @@ words! {
         Lookup = "lookup",
         /// As `multiply`, but codes become operands once for many tokens, and wait in a buffer that stays in the caches.
         Staged = "staged",
+        /// As `staged`, and what waits in the buffer is multiplied tile by tile by a matrix unit (AMX).
+        Tiles = "tiles",
     }
 }
 
@@ -167,6 +169,18 @@ words! {
         Separate = "separate",
         /// In the product: each CUDA block quantizes its tokens for itself.
         Fused = "fused",
+    }
+}
+
+words! {
+    /// What is one integer sum in the rows that a CUDA product by warpgroups is for.
+    CudaSums {
+        /// The whole row: no scale stands in a block, and activations are quantized by row.
+        Rows = "rows",
+        /// A run, whose scale is a number.
+        Runs = "runs",
+        /// A run, whose scale is an integer times a number that a super-block shares.
+        SuperBlocks = "super-blocks",
     }
 }
 
@@ -209,6 +223,8 @@ words! {
         Avx512vnni = "avx512vnni",
         /// `vpermi2b` and friends.
         Avx512vbmi = "avx512vbmi",
+        /// Tiles of int8 and their products (AMX-TILE and AMX-INT8), where the system lets a process use them.
+        AmxInt8 = "amx-int8",
         /// Advanced SIMD.
         Neon = "neon",
         /// `sdot`, `udot`.
@@ -255,9 +271,16 @@ impl Feature {
             | Feature::Avx512dq
             | Feature::Avx512vl
             | Feature::Avx512vnni
-            | Feature::Avx512vbmi => Arch::X86,
+            | Feature::Avx512vbmi
+            | Feature::AmxInt8 => Arch::X86,
             Feature::Neon | Feature::Dotprod | Feature::I8mm => Arch::Aarch64,
         }
+    }
+
+    /// Whether `target_feature` of stable Rust takes it. What it does not is written in inline assembly, which the other features of
+    /// a variant do not change.
+    pub const fn in_target_feature(self) -> bool {
+        !matches!(self, Feature::AmxInt8)
     }
 
     /// How GCC and Clang are told that code may use it: on x86 by an option of its own, on aarch64 by a word of
@@ -275,6 +298,7 @@ impl Feature {
             Feature::Avx512vl => "-mavx512vl",
             Feature::Avx512vnni => "-mavx512vnni",
             Feature::Avx512vbmi => "-mavx512vbmi",
+            Feature::AmxInt8 => "-mamx-int8",
             Feature::Neon => "simd",
             Feature::Dotprod => "dotprod",
             Feature::I8mm => "i8mm",
@@ -388,6 +412,11 @@ impl FeatureSet {
     /// This set with `feature` added.
     pub const fn with(self, feature: Feature) -> FeatureSet {
         FeatureSet(self.0 | 1 << feature as u8)
+    }
+
+    /// This set with `feature` taken out.
+    pub const fn without(self, feature: Feature) -> FeatureSet {
+        FeatureSet(self.0 & !(1 << feature as u8))
     }
 
     /// Whether `feature` is a member.

@@ -3,7 +3,7 @@
 use crate::signature;
 use crate::words::{Word, unknown};
 use gristmill_codegen::emit::kernel_name;
-use gristmill_codegen::plan::features;
+use gristmill_codegen::plan::{enabled, features};
 use gristmill_spec::model::{CpuVariant, Origin, ShapeRules};
 use gristmill_spec::vocab::{Arch, Feature, Isa, Op, Strategy};
 use proc_macro2::{Span, TokenStream};
@@ -127,9 +127,8 @@ pub fn expand(arguments: &Arguments, item: TokenStream) -> Result<TokenStream> {
         let (signature, block) = (&function.sig, &function.block);
         gristmill_codegen::emit::body_hash(&quote! { #signature #block }.to_string())
     };
-    let enable: Vec<&str> = features(variant).iter().map(|feature| feature.name()).collect();
+    let enable = enabled(&features(variant));
     if !enable.is_empty() {
-        let enable = enable.join(",");
         function.attrs.push(syn::parse_quote!(#[target_feature(enable = #enable)]));
     }
     let cfg = match variant.isa.arch() {

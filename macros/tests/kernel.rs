@@ -134,6 +134,7 @@ fn compile_time_and_run_time_agree() -> Tested {
                         shape: Shape::new(1, 8, 256),
                         precision: PrecisionMode::Int8,
                         working_set: None,
+                        threads: 1,
                     };
                     let prepared =
                         registry.prepare_for(&request, CpuProfile::detect(), &Restrict::default())?;

@@ -42,9 +42,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         timed.push(round()?);
         measure_time(false);
     }
+    #[cfg(feature = "tracing")]
+    let spans = {
+        // Keeps spans and does nothing with them: what a subscriber does besides is its own.
+        let _guard = tracing::subscriber::set_default(tracing_subscriber::registry());
+        let mut spans = Vec::new();
+        for _ in 0..ROUNDS {
+            spans.push(round()?);
+        }
+        median(spans)
+    };
     let (off, on, timed) = (median(off), median(on), median(timed));
     println!("without a monitor: {off:.1} ns a launch");
     println!("with one:          {:+.1} ns ({:.2} times)", on - off, on / off);
+    #[cfg(feature = "tracing")]
+    println!("with spans:        {:+.1} ns ({:.2} times)", spans - off, spans / off);
     println!("each launch timed: {:+.1} ns ({:.2} times)", timed - off, timed / off);
     Ok(())
 }

@@ -3,11 +3,15 @@
 //! [`Monitor`] counts what launches tell it and takes the time of some of them; what it saw is a [`Snapshot`], as JSON or as text
 //! for Prometheus. The runtime has the hook alone, and nothing of this is in a program that does not ask for it.
 //!
+//! With the cargo feature `tracing` launches whose time is taken are spans of `tracing` too. [`SnapshotFile`] keeps a file up to date for
+//! `gristmill top`, which shows a [`Live`] view.
+//!
 //! [`History`] keeps [`Record`]s of monitors, `gristmill bench` and `gristmill tune` in a file, and [`regression`] says which kernels
 //! became slower. [`report`](report::Report) says what all that means for an operator, as text, JSON and a page.
 
 pub mod date;
 pub mod history;
+mod live;
 mod monitor;
 mod prometheus;
 pub mod read;
@@ -15,8 +19,15 @@ pub mod record;
 pub mod regression;
 pub mod report;
 mod snapshot;
+mod snapshot_file;
+#[cfg(feature = "tracing")]
+mod spans;
 
 pub use history::{Added, History, HistoryError};
+pub use live::{Live, LiveRow};
 pub use monitor::{Monitor, MonitorOptions};
 pub use record::{Record, Records, Source, Work};
-pub use snapshot::{Bucket, FallbackCount, KernelLoad, RecoveryCount, Sampled, Snapshot, ThreadLoad};
+pub use snapshot::{
+    BatchLoad, Bucket, FallbackCount, KernelLoad, RecoveryCount, Sampled, Snapshot, ThreadLoad,
+};
+pub use snapshot_file::SnapshotFile;

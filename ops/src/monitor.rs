@@ -4,8 +4,10 @@
 //! readings of the clock and an entry in a histogram. Nothing waits: where two threads have a time for one histogram at once, one
 //! of them is left out and counted as lost. `cargo bench -p gristmill-ops` measures what this is beside the product.
 
-use crate::snapshot::{Bucket, FallbackCount, KernelLoad, RecoveryCount, Sampled, Snapshot, ThreadLoad};
-use gristmill_runtime::observe::{FellBack, Launch, Observer, observe, set_observing};
+use crate::snapshot::{
+    BatchLoad, Bucket, FallbackCount, KernelLoad, RecoveryCount, Sampled, Snapshot, ThreadLoad,
+};
+use gristmill_runtime::observe::{FellBack, Launch, Observer, RanBatch, observe, set_observing};
 use gristmill_runtime::tuning::{ShapeClass, cpu};
 use gristmill_runtime::vocab::{DeviceKind, Op};
 use gristmill_runtime::{Device, Error, Recovery, Registry, Shape};
@@ -48,6 +50,7 @@ pub struct Monitor {
     cells: Box<[OnceLock<Box<Cell>>]>,
     fallbacks: Mutex<Vec<Taken>>,
     recoveries: Mutex<Vec<RecoveryCount>>,
+    batches: Mutex<BatchLoad>,
     lost: AtomicU64,
 }
 
@@ -115,6 +118,7 @@ impl Monitor {
             cells: (0..places).map(|_| OnceLock::new()).collect(),
             fallbacks: Mutex::default(),
             recoveries: Mutex::default(),
+            batches: Mutex::default(),
             lost: AtomicU64::new(0),
         });
         let monitor: &'static Monitor = Box::leak(monitor);
@@ -172,6 +176,8 @@ impl Monitor {
             sampled_every: self.options.sample_every,
             lost_samples: self.lost.load(Ordering::Relaxed),
             kernels,
+            batches: Some(self.batches.lock().unwrap_or_else(PoisonError::into_inner).clone())
+                .filter(|load| load.batches > 0),
             fallbacks: fallbacks.iter().map(Taken::count).collect(),
             recoveries: self.recoveries.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
@@ -197,15 +203,35 @@ impl Observer for Monitor {
     fn wants_time(&self, registry: &'static Registry, index: usize, shape: Shape) -> bool {
         let every = self.options.sample_every;
         // The first launch is not timed unless all are: it brings weights into the caches.
-        self.cell(registry, index, shape)
-            .is_some_and(|cell| cell.launches.load(Ordering::Relaxed) % every == every - 1)
+        let wanted = self
+            .cell(registry, index, shape)
+            .is_some_and(|cell| cell.launches.load(Ordering::Relaxed) % every == every - 1);
+        #[cfg(feature = "tracing")]
+        if wanted {
+            crate::spans::begin(registry, index, shape);
+        }
+        wanted
     }
 
     fn wants_threads(&self) -> bool {
         self.options.threads
     }
 
+    fn wants_batch(&self, _: usize) -> bool {
+        let every = self.options.sample_every;
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner).batches % every == every - 1
+    }
+
+    fn ran_batch(&self, batch: &RanBatch) {
+        // Held for some additions, once for all products of a batch.
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner).take(batch);
+    }
+
     fn launched(&self, launch: &Launch) {
+        #[cfg(feature = "tracing")]
+        if launch.time.is_some() {
+            crate::spans::end(launch);
+        }
         let Some(cell) = self.cell(launch.registry, launch.index, launch.shape) else { return };
         cell.launches.fetch_add(1, Ordering::Relaxed);
         cell.bytes_in.fetch_add(launch.bytes_in as u64, Ordering::Relaxed);
@@ -235,6 +261,8 @@ impl Observer for Monitor {
     }
 
     fn fell_back(&self, fallback: FellBack<'_>) {
+        #[cfg(feature = "tracing")]
+        crate::spans::fell_back(&fallback);
         let mut fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(taken) = fallbacks.iter_mut().find(|taken| taken.seen() == fallback) {
             taken.runs += 1;
@@ -246,6 +274,8 @@ impl Observer for Monitor {
     }
 
     fn recovered(&self, recovery: &Recovery) {
+        #[cfg(feature = "tracing")]
+        crate::spans::recovered(recovery);
         let (step, id) = (recovery.step.name(), recovery.id.to_string());
         let (then, seconds) = (recovery.then.map(str::to_owned), recovery.time.as_secs_f64());
         let mut recoveries = self.recoveries.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 //! A snapshot as text for Prometheus (exposition format 0.0.4).
 
-use crate::snapshot::{KernelLoad, Snapshot, ThreadLoad};
+use crate::snapshot::{BatchLoad, KernelLoad, Snapshot, ThreadLoad};
 use std::fmt::{Display, Write};
 
 /// Labels of a sample, and how they are written.
@@ -55,6 +55,9 @@ impl Snapshot {
                 sample(&mut out, &name, load, None, of(threads) as f64 / 1e9);
             }
         }
+        if let Some(batches) = &self.batches {
+            self.batches(&mut out, batches);
+        }
         head(&mut out, "gristmill_fallbacks_total", "counter", "Fallbacks that policies allowed.");
         for fallback in &self.fallbacks {
             let labels = Labels(&[
@@ -93,6 +96,25 @@ impl Snapshot {
         out
     }
 
+    fn batches(&self, out: &mut String, load: &BatchLoad) {
+        let mut one = |name: &str, help: &str, value: &dyn Display| {
+            let name = format!("gristmill_batch{name}_total");
+            head(out, &name, "counter", help);
+            line(out, &name, &Labels(&[("package", &self.package)]), value);
+        };
+        one("es", "Batches of products.", &load.batches);
+        one("_products", "Products of batches.", &load.products);
+        one("_samples", "Batches whose time was taken.", &load.samples);
+        if let Some(ns) = load.sum_ns {
+            one("_seconds", "Time of sampled batches.", &(ns as f64 / 1e9));
+        }
+        if let Some(threads) = &load.threads {
+            for (name, help, of) in THREADS {
+                one(&format!("_threads_{name}_seconds"), help, &(of(threads) as f64 / 1e9));
+            }
+        }
+    }
+
     fn counter(&self, out: &mut String, name: &str, help: &str, value: impl Fn(&KernelLoad) -> Option<u64>) {
         let name = format!("gristmill_{name}_total");
         head(out, &name, "counter", help);
@@ -107,10 +129,10 @@ impl Snapshot {
 /// Metrics of the use of threads: name, help, and which of its numbers it is.
 type OfThreads = (&'static str, &'static str, fn(&ThreadLoad) -> u64);
 const THREADS: [OfThreads; 4] = [
-    ("available", "Time of sampled launches, times the threads that there were.", |of| of.available_ns),
-    ("busy", "Time that threads worked in sampled launches.", |of| of.busy_ns),
-    ("longest", "Time that the busiest thread of each sampled launch worked.", |of| of.longest_ns),
-    ("mean", "Time that threads worked in the mean of each sampled launch.", |of| of.mean_ns),
+    ("available", "Sampled time, times the threads that there were.", |of| of.available_ns),
+    ("busy", "Time that threads worked, of what was sampled.", |of| of.busy_ns),
+    ("longest", "Time that the busiest thread worked, each time that was sampled.", |of| of.longest_ns),
+    ("mean", "Time that threads worked in the mean of all, each time that was sampled.", |of| of.mean_ns),
 ];
 
 fn head(out: &mut String, name: &str, kind: &str, help: &str) {

@@ -3,6 +3,7 @@
 use crate::history::{History, HistoryError};
 use crate::record::{Record, Records, Source, Work};
 use crate::snapshot::Snapshot;
+use gristmill_records::bench::{Line, Measurement};
 use gristmill_runtime::tuning::cpu;
 use gristmill_runtime::{Registry, Tuning};
 use serde_json::Value;
@@ -42,6 +43,29 @@ pub enum ReadError {
     History(#[from] HistoryError),
 }
 
+/// The snapshot of a monitor that is in a file.
+///
+/// # Errors
+/// [`ReadError`].
+pub fn snapshot(path: &Path) -> Result<Snapshot, ReadError> {
+    let foreign = |what: String| ReadError::Foreign { path: path.to_owned(), what };
+    let bytes = std::fs::metadata(path).and_then(|metadata| match metadata.len() > LARGEST {
+        true => Ok(Vec::new()),
+        false => std::fs::read(path),
+    });
+    let bytes = bytes.map_err(|source| ReadError::File { path: path.to_owned(), source })?;
+    let value = serde_json::from_slice(&bytes).map_err(|error| foreign(error.to_string()))?;
+    of_monitor(value).map_err(foreign)
+}
+
+fn of_monitor(value: Value) -> Result<Snapshot, String> {
+    let schema = value.get("schema").and_then(Value::as_str).unwrap_or("none");
+    if schema != Snapshot::SCHEMA {
+        return Err(format!("its schema is `{schema}`, and `{}` is read", Snapshot::SCHEMA));
+    }
+    gristmill_records::read(value)
+}
+
 /// The records of a file, whichever of them it is. Tuning files are read for `registry`, whose kernels were compiled with `compiler`.
 ///
 /// # Errors
@@ -71,62 +95,58 @@ pub fn read(path: &Path, registry: &Registry, compiler: Option<&str>) -> Result<
     }
     let value: Value = serde_json::from_str(&text).map_err(|error| foreign(error.to_string()))?;
     match value {
-        Value::Array(records) => bench(&records).map_err(foreign),
-        Value::Object(_) => {
-            let schema = value.get("schema").and_then(Value::as_str).unwrap_or("none");
-            if schema != Snapshot::SCHEMA {
-                return Err(foreign(format!("its schema is `{schema}`, and `{}` is read", Snapshot::SCHEMA)));
-            }
-            let snapshot: Snapshot =
-                serde_json::from_value(value).map_err(|error| foreign(error.to_string()))?;
-            Ok(Records::of_snapshot(snapshot))
-        }
+        Value::Array(_) => bench(value).map_err(foreign),
+        Value::Object(_) => Ok(Records::of_snapshot(of_monitor(value).map_err(foreign)?)),
         _ => Err(foreign("it is neither an array nor an object".to_owned())),
     }
 }
 
 /// Records of `gristmill bench --json` on the processor.
-fn bench(values: &[Value]) -> Result<Records, String> {
+fn bench(value: Value) -> Result<Records, String> {
     let mut records = Records::default();
-    for (index, value) in values.iter().enumerate() {
-        if let Some(device) = value.get("device").and_then(Value::as_str) {
-            records
-                .set_aside
-                .push(format!("record {index}: of {device}; a history keeps those of the processor"));
-            continue;
-        }
-        let record = one(value).map_err(|key| {
-            format!("record {index} has no usable `{key}`; older versions of gristmill did not write `at`, `id`, `machine`, `compiler`")
-        })?;
-        records.records.push(record);
+    for (index, line) in Line::read_all(value)?.into_iter().enumerate() {
+        line.check().map_err(|why| format!("record {index}: {why}"))?;
+        let device = match &line {
+            Line::Processor(measurement) => {
+                let record = one(measurement).ok_or_else(|| {
+                    format!("record {index} has no `at`, `id`, `machine` or `compiler`: an older version of gristmill did not write them")
+                })?;
+                records.records.push(record);
+                continue;
+            }
+            Line::GpuProduct(product) => product.device.clone(),
+            Line::GpuConversion(conversion) => conversion.device.clone(),
+            Line::Yardstick(yardstick) => yardstick.kernel.clone(),
+            Line::Published(published) => published.kernel.clone(),
+        };
+        records
+            .set_aside
+            .push(format!("record {index}: of {device}; a history keeps those of the processor"));
     }
     Ok(records)
 }
 
-fn one(value: &Value) -> Result<Record, &'static str> {
-    let text = |name: &'static str| value[name].as_str().map(str::to_owned).ok_or(name);
-    let number = |name: &'static str| value[name].as_u64().ok_or(name);
-    let time = |value: &Value| value.as_f64().filter(|us| us.is_finite() && *us > 0.0);
-    let rounds = value["rounds_us"].as_array().ok_or("rounds_us")?;
-    Ok(Record {
+/// A record, where it says when it was made, of what and by what.
+fn one(of: &Measurement) -> Option<Record> {
+    Some(Record {
         source: Source::Bench,
-        at: number("at")?,
-        machine: text("machine")?,
-        compiler: Some(text("compiler")?),
-        kernel: text("kernel")?,
-        id: text("id")?,
+        at: of.at?,
+        machine: of.machine.clone()?,
+        compiler: Some(of.compiler.clone()?),
+        kernel: of.kernel.clone(),
+        id: of.id.clone()?,
         work: Work::Shape {
-            m: number("m")?,
-            n: number("n")?,
-            k: number("k")?,
-            threads: number("threads")?,
-            memory: text("memory")?,
-            quantizes: value["includes_activation_quantization"].as_bool(),
+            m: of.m,
+            n: of.n,
+            k: of.k,
+            threads: of.threads,
+            memory: of.memory.clone(),
+            quantizes: of.includes_activation_quantization,
         },
-        us: Some(time(&value["us"]).ok_or("us")?),
-        rounds_us: rounds.iter().map(time).collect::<Option<_>>().ok_or("rounds_us")?,
-        percent: value["percent"].as_f64().filter(|percent| *percent > 0.0 && *percent <= 100.0),
-        ceiling: value["ceiling"].as_str().map(str::to_owned),
+        us: Some(of.us),
+        rounds_us: of.rounds_us.clone(),
+        percent: of.usable_percent(),
+        ceiling: of.ceiling.clone(),
         load: None,
     })
 }

@@ -3,8 +3,9 @@
 //! Each recommendation cites the numbers that it follows from. What was not measured is named, and nothing follows from it.
 
 use crate::date::date;
-use crate::record::{Records, Source};
+use crate::record::{Record, Records, Source};
 use crate::regression::{Series, Test, Verdict, compare, series};
+use crate::snapshot::{RecoveryCount, Sampled, ThreadLoad};
 use gristmill_runtime::RecoveryStep;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -18,6 +19,10 @@ const MOST: usize = 20;
 const ENOUGH: u64 = 100;
 /// A 99th percentile that is so many times the median is unusual.
 const LONG_TAIL: f64 = 3.0;
+/// A part of their time in percent below which threads are unusually idle.
+const IDLE: f64 = 50.0;
+/// A busiest thread that works so many times as long as the mean is unusual.
+const UNEVEN: f64 = 1.5;
 /// A part of the ceiling in percent below which a measurement is unusual.
 const FAR_BELOW: f64 = 40.0;
 
@@ -173,6 +178,7 @@ impl Report {
                 );
             }
             let Some(time) = &load.time else { continue };
+            self.threads(record, time);
             let tail = time.p99_ns as f64 / time.p50_ns.max(1) as f64;
             if time.samples >= ENOUGH && tail > LONG_TAIL {
                 self.found(
@@ -201,20 +207,9 @@ impl Report {
             }
             for step in &watch.recoveries {
                 let outcome = if step.success { "the run that followed was good" } else { "it did not help" };
-                let (what, advice) = if step.step == RecoveryStep::TakenOver.name() {
-                    (
-                        format!("a GPU was lost on {}", watch.machine),
-                        "look after the device (`nvidia-smi -q`, the system's log for Xid errors); a layer that is made anew takes it again",
-                    )
-                } else {
-                    (
-                        format!("{} failed on {}", step.kernel, watch.machine),
-                        "take the machine out of service and run `gristmill verify` there; until then GRISTMILL_DISABLE leaves the kernel out \
-                         from the start",
-                    )
-                };
+                let (what, advice) = advice(step);
                 self.found(
-                    what,
+                    format!("{what} on {}", watch.machine),
                     format!(
                         "step {} {} times, {:.3} s, {outcome}: {}",
                         step.step, step.count, step.seconds, step.reason
@@ -222,6 +217,29 @@ impl Report {
                     advice,
                 );
             }
+        }
+    }
+
+    /// Threads that wait, and work that is uneven.
+    fn threads(&mut self, record: &Record, time: &Sampled) {
+        let several = |threads: &&ThreadLoad| threads.samples >= ENOUGH && threads.most_threads > 1;
+        let Some(threads) = time.threads.as_ref().filter(several) else { return };
+        let (Some(used), Some(uneven)) = (threads.utilisation(), threads.imbalance()) else { return };
+        let of = format!("of {} threads, {} samples", threads.most_threads, threads.samples);
+        if 100.0 * used < IDLE {
+            self.found(
+                format!("threads of {} wait at {}", record.kernel, record.work),
+                format!("they work {:.0} % of the time, {of}", 100.0 * used),
+                "use fewer threads, or keep them awake through a step (`Threads::awake`): `gristmill tune` measures which number is \
+                 the fastest",
+            );
+        }
+        if uneven > UNEVEN {
+            self.found(
+                format!("threads of {} work unevenly at {}", record.kernel, record.work),
+                format!("the busiest works {uneven:.2} times as long as the mean, {of}"),
+                "look for other work on some of these processors, and pin threads to cores that are alike (`ThreadOptions::cpus`)",
+            );
         }
     }
 
@@ -418,4 +436,33 @@ fn trends(all: &[Series<'_>]) -> Vec<Trend> {
     trends.sort_by(|a, b| b.ratio.ln().abs().total_cmp(&a.ratio.ln().abs()));
     trends.truncate(MOST);
     trends
+}
+
+/// What a step of recovery says of the machine, and what to do about it.
+fn advice(step: &RecoveryCount) -> (String, &'static str) {
+    use RecoveryStep::*;
+    let lost = "look after the device (`nvidia-smi -q`, the system's log for Xid errors)";
+    let known = RecoveryStep::from_name(&step.step);
+    match known.unwrap_or(Quarantined) {
+        OneThread | Repacked | Quarantined | DecidedAgain => (
+            format!("{} failed", step.kernel),
+            "take the machine out of service and run `gristmill verify` there; until then GRISTMILL_DISABLE leaves the kernel out \
+             from the start",
+        ),
+        TakenOver => (
+            String::from("a GPU was lost"),
+            "look after the device (`nvidia-smi -q`, the system's log for Xid errors); a layer that is made anew takes it again",
+        ),
+        Reopened => (String::from("a GPU was lost and opened again"), lost),
+        MovedToProcessor => (
+            format!("a layer of {} left its GPU", step.format),
+            "look after the device (`nvidia-smi -q`, the system's log for Xid errors); the processor is slower: `GuardOptions::return_every` says when \
+             the GPU is tried again",
+        ),
+        Returned => (format!("a layer of {} came back to its GPU", step.format), lost),
+        InParts | FreedMemory => (
+            String::from("a GPU had too little memory"),
+            "fewer tokens at a time, fewer layers on this device, or less memory for others that use it (`Gpu::memory`, `nvidia-smi`)",
+        ),
+    }
 }

@@ -1,6 +1,7 @@
 //! What a monitor has seen. What was not measured is absent, never zero.
 
 use gristmill_runtime::ThreadUse;
+use gristmill_runtime::observe::RanBatch;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ pub struct Snapshot {
     pub lost_samples: u64,
     /// Kernels that were launched, a row for each class of shapes.
     pub kernels: Vec<KernelLoad>,
+    /// Batches of products; absent where none ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batches: Option<BatchLoad>,
     /// Fallbacks that were taken.
     pub fallbacks: Vec<FallbackCount>,
     /// What guarded layers did where a kernel failed.
@@ -84,6 +88,37 @@ pub struct Sampled {
     pub threads: Option<ThreadLoad>,
     /// How many were not longer than each of a row of times, the last of which is not below the longest.
     pub buckets: Vec<Bucket>,
+}
+
+/// Batches, each of which is several products as one job. Their launches are counted with their kernels too.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchLoad {
+    /// How many ran.
+    pub batches: u64,
+    /// Products in all of them.
+    pub products: u64,
+    /// How many were timed.
+    pub samples: u64,
+    /// Nanoseconds of these; absent where none was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sum_ns: Option<u64>,
+    /// How the threads of these were used; absent where nobody asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<ThreadLoad>,
+}
+
+impl BatchLoad {
+    pub(crate) fn take(&mut self, batch: &RanBatch) {
+        self.batches += 1;
+        self.products += batch.products as u64;
+        let Some(time) = batch.time else { return };
+        self.samples += 1;
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.sum_ns = Some(self.sum_ns.unwrap_or(0).saturating_add(ns));
+        if let Some(seen) = &batch.threads {
+            self.threads.get_or_insert_default().take(seen);
+        }
+    }
 }
 
 /// How threads were used, in sums over launches.

@@ -2,7 +2,8 @@
 
 use gristmill_ops::report::Report;
 use gristmill_ops::{
-    Bucket, FallbackCount, KernelLoad, Record, Records, RecoveryCount, Sampled, Snapshot, Source, Work,
+    Bucket, FallbackCount, KernelLoad, Record, Records, RecoveryCount, Sampled, Snapshot, Source, ThreadLoad,
+    Work,
 };
 use std::error::Error;
 
@@ -44,6 +45,7 @@ fn snapshot(at: u64, kernels: Vec<KernelLoad>) -> Snapshot {
         sampled_every: 61,
         lost_samples: 0,
         kernels,
+        batches: None,
         fallbacks: vec![FallbackCount {
             policy: "cpu".to_owned(),
             op: "matmul".to_owned(),
@@ -75,6 +77,17 @@ fn snapshot(at: u64, kernels: Vec<KernelLoad>) -> Snapshot {
                 then: None,
                 count: 1,
                 seconds: 0.5,
+            },
+            RecoveryCount {
+                step: "moved-to-processor".to_owned(),
+                kernel: "matmul.q9.cuda.mma".to_owned(),
+                id: "5678".to_owned(),
+                format: "q9".to_owned(),
+                success: true,
+                reason: "cuda:0: launching: CUDA_ERROR_ILLEGAL_ADDRESS (700)".to_owned(),
+                then: None,
+                count: 2,
+                seconds: 0.75,
             },
         ],
     }
@@ -140,6 +153,7 @@ fn what_is_planted_is_found_with_its_numbers() {
         "matmul of q9 did not run on cuda:0",
         "matmul.q9.avx512 failed on machine",
         "a GPU was lost on machine",
+        "a layer of q9 left its GPU on machine",
         "matmul.poor is far below its ceiling",
     ];
     assert_eq!(about.len(), expected.len(), "{about:?}");
@@ -161,9 +175,47 @@ fn what_is_planted_is_found_with_its_numbers() {
     cites("did not run on", &["41 runs"]);
     cites("q9.avx512 failed", &["quarantined 3 times", "0.250 s", "was good: it panicked"]);
     cites("a GPU was lost", &["taken-over 1 times", "0.500 s", "did not help: cuda:1 was lost"]);
+    cites(
+        "a layer of q9 left its GPU",
+        &["moved-to-processor 2 times", "0.750 s", "CUDA_ERROR_ILLEGAL_ADDRESS"],
+    );
     cites("far below", &["12 %", "10.0 us"]);
     cites("no tuning of", &["75 %", "3000 launches"]);
     assert!(report.absent.is_empty(), "{:?}", report.absent);
+}
+
+/// Threads that wait or work unevenly are told with the numbers that say so, where enough launches do.
+#[test]
+fn threads_that_wait_are_found() {
+    let used = |samples: u64, busy: u64, longest: u64| {
+        let mut load = load("matmul.threads", 3_000, 12, 0);
+        let time = load.time.as_mut().expect("timed");
+        time.threads = Some(ThreadLoad {
+            samples,
+            most_threads: 4,
+            available_ns: 1000,
+            busy_ns: busy,
+            longest_ns: longest,
+            mean_ns: busy / 4,
+        });
+        Report::of(&Records::of_snapshot(snapshot(1, vec![load])))
+    };
+    let found = |report: &Report, what: &str| {
+        let finding = report.recommendations.iter().find(|finding| finding.because.contains(what));
+        finding.map(|finding| (finding.what.clone(), finding.because.clone()))
+    };
+    let (advice, because) = found(&used(200, 300, 75), "wait at").expect("a finding");
+    assert!(advice.contains("fewer threads") && advice.contains("gristmill tune"), "{advice}");
+    assert!(because.ends_with("they work 30 % of the time, of 4 threads, 200 samples"), "{because}");
+    assert_eq!(found(&used(200, 300, 75), "unevenly"), None);
+    let (_, because) = found(&used(200, 800, 400), "unevenly").expect("a finding");
+    assert!(
+        because.ends_with("the busiest works 2.00 times as long as the mean, of 4 threads, 200 samples"),
+        "{because}"
+    );
+    assert_eq!(found(&used(200, 800, 400), "wait at"), None);
+    let few = used(99, 300, 400);
+    assert_eq!((found(&few, "wait at"), found(&few, "unevenly")), (None, None));
 }
 
 #[test]

@@ -5,18 +5,22 @@
 #![deny(clippy::wildcard_enum_match_arm, clippy::match_wildcard_for_single_variants)]
 
 mod allowed;
+mod alternatives;
 mod candidate;
 mod decision;
 mod held_once;
 mod measured;
 mod prepared;
 mod rules;
+mod tuned_class;
 mod working_set;
 
 pub(crate) use candidate::Candidate;
 pub use decision::Decision;
+
 pub use prepared::Prepared;
 pub(crate) use rules::broken_rule;
+pub use tuned_class::TunedBy;
 
 use crate::registry::{Code, CudaBuild, DimRule, Entry, NoImage, Registry, WithoutImage, image_for};
 use allowed::Allowed;
@@ -32,6 +36,7 @@ use crate::names;
 use crate::reason::Reason;
 use crate::request::{PrecisionMode, Request, Restrict, Shape};
 use crate::require::{Missing, NOTHING_HELD, lacks_cuda, missing};
+use crate::thread_limits::ThreadLimits;
 use crate::tuning::{ShapeClass, Tuning};
 use gristmill_spec::vocab::{CudaArch, DType, DeviceKind, FeatureSet, Op, Precision, Serves};
 use std::sync::Arc;
@@ -136,7 +141,9 @@ impl Registry {
             obstacle: None,
             candidates: Box::default(),
             usable: Box::default(),
+            threads: request.threads.max(1),
             tuned: Box::default(),
+            limits: ThreadLimits::default(),
             from_memory: None,
             held_once: None,
             activations: None,
@@ -177,7 +184,7 @@ impl Registry {
         if let Some(HeldOnce { packing, .. }) = prepared.held_once {
             prepared.usable.sort_by_key(|candidate| candidate.packing() != Some(packing));
         }
-        prepared.tuned = prepared.in_measured_order(tuning);
+        prepared.follow(tuning);
         Ok(prepared)
     }
 
@@ -204,6 +211,7 @@ impl Registry {
             shape: request.shape,
             precision: PrecisionMode::Int8,
             working_set: None,
+            threads: request.threads,
         })
     }
 
@@ -283,10 +291,7 @@ impl Prepared {
     /// Usable entries in the order that holds for a shape.
     #[inline]
     fn order_for(&self, shape: Shape) -> &[Candidate] {
-        match self.tuned.get(ShapeClass::of(shape).index()) {
-            Some(tuned) if !tuned.is_empty() => tuned,
-            Some(_) | None => &self.usable,
-        }
+        self.tuned_for(shape).map_or(&self.usable, |tuned| &tuned.candidates)
     }
 
     /// What a GPU lacks: itself, instructions, an image, a driver for it.
@@ -445,8 +450,17 @@ impl Prepared {
     /// A request like this one for the same processor and restrictions, but for another op and type.
     pub(crate) fn sibling(&self, op: Op, input: DType, shape: Shape) -> Result<Prepared, Error> {
         let (format, device, precision) = (self.format_name.as_str(), self.device, self.precision);
-        let request =
-            Request { op, format, quantizer: None, input, device, shape, precision, working_set: None };
+        let request = Request {
+            op,
+            format,
+            quantizer: None,
+            input,
+            device,
+            shape,
+            precision,
+            working_set: None,
+            threads: self.threads,
+        };
         let name = |index: usize| self.registry.entries.get(index).map(|entry| entry.name.to_owned());
         let restrict = Restrict {
             isa: self.allowed.isa,

@@ -373,7 +373,8 @@ pub enum Error {
     /// Something that only the processor does.
     #[error(
         "{what} are for the processor so far, not for {device}\n  \
-         help: on a GPU, pack matrices that share their input as one, with `Linear::stacked`"
+         help: on a GPU, `Linear::quantize_on_device` makes activations that several layers share, and `Linear::stacked` \
+         packs matrices that share their input as one"
     )]
     ProcessorOnly {
         /// What.
@@ -481,6 +482,17 @@ pub enum Error {
     #[cfg(feature = "cuda")]
     #[error("{0}")]
     Gpu(Box<crate::cuda::GpuFailure>),
+    /// NCCL could not do what it was asked for.
+    #[cfg(feature = "nccl")]
+    #[error("NCCL, {doing}: {why}\n  help: {help}")]
+    Nccl {
+        /// What was being done.
+        doing: &'static str,
+        /// Why not.
+        why: String,
+        /// What would help.
+        help: &'static str,
+    },
     /// A code that the format gives no meaning.
     #[error("row {row}, column {column}: the code there means nothing in format `{format}`")]
     InvalidCode {

@@ -1,9 +1,21 @@
 //! A stack of matrices of which each token goes through some: the experts of a mixture.
 
+#[cfg(feature = "cuda")]
+mod device;
 mod groups;
+#[cfg(feature = "cuda")]
+mod held;
+#[cfg(feature = "cuda")]
+mod routed;
 mod routes;
 mod scatter;
+#[cfg(feature = "cuda")]
+mod sent;
 
+#[cfg(feature = "cuda")]
+pub use device::DeviceExpertInput;
+#[cfg(feature = "cuda")]
+pub use routed::DeviceRoutes;
 pub use routes::Routes;
 
 use crate::activations::{
@@ -21,7 +33,6 @@ use crate::sizes::{check_len, product_of};
 use crate::threads::Threads;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
 use crate::workspace::{Workspace, WorkspaceSize};
-use gristmill_spec::vocab::DeviceKind;
 use groups::Groups;
 
 /// What the experts multiply.
@@ -45,7 +56,7 @@ struct Choice {
 }
 
 /// Matrices of one format and shape, of which each token goes through those that [`Routes`] name: the op `matmul_grouped`, on the
-/// processor.
+/// processor or on a GPU.
 ///
 /// Each row of activations is quantized once. The tokens of an expert are brought together, so that its weights are read
 /// once for all of them, and the work is divided among threads by expert and by rows. Each product has the bits that
@@ -81,6 +92,9 @@ pub struct Experts {
     choices: Vec<Choice>,
     /// For each packing all experts.
     packed: Vec<Vec<PackedMatrix>>,
+    /// What they have on a GPU besides.
+    #[cfg(feature = "cuda")]
+    device: Option<held::OnDevice>,
 }
 
 impl Experts {
@@ -90,7 +104,7 @@ impl Experts {
     ///
     /// # Errors
     /// [`Error::NothingStacked`] for no experts; [`Error::MixedFormats`] and [`Error::ShapeMismatch`] where they differ;
-    /// [`Error::ProcessorOnly`] for another device; else as for [`Linear::new`](crate::Linear::new).
+    /// else as for [`Linear::new`](crate::Linear::new).
     pub fn new(
         registry: &'static Registry,
         experts: &[QuantizedMatrix<'_>],
@@ -112,9 +126,6 @@ impl Experts {
         options: &LinearOptions,
         threads: &Threads,
     ) -> Result<Experts, Error> {
-        if options.device.kind != DeviceKind::Cpu {
-            return Err(Error::ProcessorOnly { what: "experts", device: options.device.kind });
-        }
         let first = Stack::new(experts.first().ok_or(Error::NothingStacked)?.as_ref())?;
         let (format, n, k) = (first.format(), first.n(), first.k());
         for expert in experts {
@@ -132,12 +143,16 @@ impl Experts {
             }
         }
         let shape = Shape { m: 1, n, k };
-        let prepared = options.prepare(registry, format.name, shape)?;
+        let prepared = options.prepare(registry, format.name, shape, threads)?;
         let mut choices: Vec<Choice> = Vec::new();
         let mut packed: Vec<Vec<PackedMatrix>> = Vec::new();
         let mut layout: Option<ActivationLayout> = None;
         for candidate in prepared.covering(n, k).needed {
             let matmul = Matmul::of(&prepared, candidate, n, k)?;
+            // Tokens are quantized in front of all products.
+            if !matmul.reads_quantized() {
+                continue;
+            }
             let own = matmul.activation_layout(k)?;
             // Rows are quantized once, so a kernel that reads them differently is passed over. Those of one instruction set
             // agree; where a tuning mixes several, the first decides.
@@ -158,7 +173,25 @@ impl Experts {
         }
         match layout {
             Some(activations) => {
-                Ok(Experts { prepared, format, n, k, count: experts.len(), activations, choices, packed })
+                #[cfg(feature = "cuda")]
+                let device = {
+                    let kernels: Vec<_> =
+                        choices.iter().map(|choice| (&choice.matmul, choice.packed)).collect();
+                    held::OnDevice::new(registry, &kernels, &packed)?
+                };
+                let count = experts.len();
+                Ok(Experts {
+                    prepared,
+                    format,
+                    n,
+                    k,
+                    count,
+                    activations,
+                    choices,
+                    packed,
+                    #[cfg(feature = "cuda")]
+                    device,
+                })
             }
             None => Err(refused(&prepared, shape)),
         }
@@ -214,6 +247,11 @@ impl Experts {
         threads: &Threads,
     ) -> Result<WorkspaceSize, Error> {
         let what = "the workspace";
+        #[cfg(feature = "cuda")]
+        if self.device.is_some() {
+            let indices = sent::indices(tokens, pairs, self.count).ok_or(Error::TooLarge { what })?;
+            return Ok(WorkspaceSize { indices, ..WorkspaceSize::default() });
+        }
         let rows = tokens.max(pairs);
         let all = rows.checked_add(pairs).ok_or(Error::TooLarge { what })?;
         let quantized = self.activations.row.workspace(all, 0)?;
@@ -254,7 +292,8 @@ impl Experts {
     /// `weight * product` is added pair by pair in the order of the token's list, each step rounded to f32. A token without
     /// experts gets zeros.
     ///
-    /// Allocates nothing (with more than 16 threads, the lists of its parts).
+    /// Allocates nothing (with more than 16 threads, the lists of its parts). On a GPU everything is copied there and back, and
+    /// memory that an earlier run took there is used again; `threads` do nothing.
     ///
     /// # Errors
     /// [`Error::NoSuchExpert`], [`Error::DuplicateExpert`], [`Error::NonFiniteWeight`], each with the token and the position
@@ -270,14 +309,13 @@ impl Experts {
         workspace: &mut Workspace,
         threads: &Threads,
     ) -> Result<(), Error> {
+        #[cfg(feature = "cuda")]
+        if self.device.is_some() {
+            return self.forward_from_memory(input, routes, weights, y, workspace);
+        }
         let (n, k) = (self.n, self.k);
         let (tokens, pairs) = (routes.tokens(), routes.pairs());
-        if let Some(weights) = weights {
-            check_len("the weights of the sum", "values", pairs, weights.len())?;
-            check_finite(weights, routes)?;
-        }
-        let results = if weights.is_some() { tokens } else { pairs };
-        check_len("the output", "values", product_of("the output", results, n)?, y.len())?;
+        self.check_results(routes, weights, y.len())?;
         let layout = self.activations.row;
         let (floats, by_pair) = match input {
             ExpertInput::Tokens(input) => (Some(input), false),
@@ -346,6 +384,16 @@ impl Experts {
             scatter::scatter(&outputs[..pairs * n], n, &groups, routes, weights, y, threads);
         }
         Ok(())
+    }
+
+    /// Whether there is a weight for each pair, and room for the results.
+    fn check_results(&self, routes: &Routes<'_>, weights: Option<&[f32]>, y: usize) -> Result<(), Error> {
+        if let Some(weights) = weights {
+            check_len("the weights of the sum", "values", routes.pairs(), weights.len())?;
+            check_finite(weights, routes)?;
+        }
+        let results = if weights.is_some() { routes.tokens() } else { routes.pairs() };
+        check_len("the output", "values", product_of("the output", results, self.n)?, y)
     }
 
     /// Kernel after kernel, with the experts whose number of tokens it is chosen for.

@@ -1,5 +1,7 @@
 //! What decisions need to know about a GPU. Plain data: asking a driver is behind the feature `cuda`.
 
+use crate::occupancy::Multiprocessor;
+
 /// A version of CUDA: of a driver, the newest that it supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CudaVersion {
@@ -61,6 +63,8 @@ pub struct GpuProfile {
     pub memory: u64,
     /// Multiprocessors.
     pub multiprocessors: u32,
+    /// What each of them has.
+    pub multiprocessor: Multiprocessor,
     /// Threads of a CUDA block, at most.
     pub block_threads: u32,
     /// Blocks of a grid along x and y, at most.
@@ -72,7 +76,7 @@ pub struct GpuProfile {
 }
 
 impl GpuProfile {
-    /// A device of this capability with a driver of this version, with the limits that all devices share.
+    /// A device of this capability with a driver of this version, with the limits that all devices have at least.
     pub fn pretend(cc: (u8, u8), driver: CudaVersion) -> GpuProfile {
         GpuProfile {
             index: 0,
@@ -81,6 +85,14 @@ impl GpuProfile {
             driver,
             memory: 0,
             multiprocessors: 1,
+            multiprocessor: Multiprocessor {
+                threads: 1024,
+                blocks: 16,
+                registers: 65_536,
+                shared: 64 * 1024,
+                reserved_shared: 0,
+                shared_granule: Multiprocessor::shared_granule_of(cc),
+            },
             block_threads: 1024,
             grid: (i32::MAX as u32, 65_535),
             shared: 48 * 1024,

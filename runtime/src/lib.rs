@@ -48,6 +48,7 @@ mod quantized_buf;
 mod sizes;
 mod split;
 mod sync;
+mod thread_limits;
 mod thread_use;
 
 #[cfg(feature = "cuda")]
@@ -71,6 +72,7 @@ pub mod kernel;
 pub mod linear;
 pub mod number;
 pub mod observe;
+pub mod occupancy;
 pub mod prologue;
 pub mod reason;
 pub mod receipt;
@@ -89,12 +91,14 @@ pub mod workspace;
 
 pub use activations::{Input, NonFinite, QuantizedActivations};
 pub use aligned::prefer_huge_pages;
-pub use decide::{Decision, Prepared};
+pub use decide::{Decision, Prepared, TunedBy};
 pub use device::{CpuProfile, Device, Topology};
 pub use error::Error;
 pub use executor::Executor;
 #[cfg(feature = "rayon")]
 pub use executor::RayonGlobal;
+#[cfg(feature = "cuda")]
+pub use experts::{DeviceExpertInput, DeviceRoutes};
 pub use experts::{ExpertInput, Experts, Routes};
 pub use from_memory::FromMemory;
 pub use gpu::{CudaVersion, GpuProfile, NoGpu};
@@ -103,10 +107,15 @@ pub use hadamard::Hadamard;
 pub use half;
 pub use held_once::HeldOnce;
 pub use kernel::*;
+#[cfg(feature = "nccl")]
+pub use linear::RowParallelLinear;
+pub use linear::{
+    Adapted, Adaptive, GuardOptions, GuardedLinear, LayerMemory, Linear, LinearOptions, Policy,
+};
 #[cfg(feature = "cuda")]
-pub use linear::{DivideOptions, DividedLinear, DividedPart, LostGpu, Shares};
-pub use linear::{GuardOptions, GuardedLinear, LayerMemory, Linear, LinearOptions, Policy};
+pub use linear::{DivideOptions, DividedLinear, DividedPart, LostGpu, ReplicatedLinear, Shares};
 pub use memory::ProductMemory;
+pub use occupancy::{BlockNeeds, Multiprocessor};
 pub use output::Output;
 pub use placement::{NodeBytes, Placement};
 pub use product::{Batch, Product};

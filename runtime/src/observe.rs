@@ -29,13 +29,25 @@ pub trait Observer: Send + Sync {
         false
     }
 
+    /// Whether the time of a [`Batch`](crate::Batch) of so many products that begins now is wanted, and with
+    /// [`wants_threads`](Observer::wants_threads) how its threads are used. Not, unless an observer says so.
+    fn wants_batch(&self, products: usize) -> bool {
+        let _ = products;
+        false
+    }
+
+    /// A batch has ended; its launches were told before.
+    fn ran_batch(&self, batch: &RanBatch) {
+        let _ = batch;
+    }
+
     /// A launch has ended, on a GPU has been enqueued. Launches in a graph come each time that the graph is launched.
     fn launched(&self, launch: &Launch);
 
     /// A layer did something else than it was asked for, as its policy allows.
     fn fell_back(&self, fallback: FellBack<'_>);
 
-    /// A [`GuardedLinear`](crate::GuardedLinear) did something because a kernel failed, or a `DividedLinear` because a GPU was lost. A
+    /// A [`GuardedLinear`](crate::GuardedLinear) did something because a kernel or a GPU failed, or a `DividedLinear` or `ReplicatedLinear` because one was lost. A
     /// divided layer may be asked for its parts here.
     fn recovered(&self, recovery: &Recovery) {
         let _ = recovery;
@@ -59,11 +71,23 @@ pub struct Launch {
     pub bytes_out: usize,
     /// Wall time, where it was taken.
     pub time: Option<Duration>,
-    /// How its threads were used, where that was wanted. Products that were launched together in a [`Batch`](crate::Batch) have none.
+    /// How its threads were used, where that was wanted. Products that were launched together in a [`Batch`](crate::Batch) have none: it is the
+    /// batch's ([`RanBatch`]).
     pub threads: Option<ThreadUse>,
     /// Whether it ended in a fault of its input: a number that is not finite, an invalid code, a scale that overflows. `None` on a
     /// GPU, where that is known only later.
     pub fault: Option<bool>,
+}
+
+/// Products that ran as one job.
+#[derive(Clone, Copy, Debug)]
+pub struct RanBatch {
+    /// How many, of those that had something to compute.
+    pub products: usize,
+    /// Wall time, where it was taken.
+    pub time: Option<Duration>,
+    /// How its threads were used, where that was wanted.
+    pub threads: Option<ThreadUse>,
 }
 
 /// A fallback, each time that it is taken.

@@ -59,6 +59,39 @@ impl<'a> QuantizedBuf<'a> {
         QuantizedBuf::new(format, rows.len(), k, data)
     }
 
+    /// Some columns of `matrix`, whole blocks of each row, as a matrix of their own: copied, with what stands in front of each row's blocks
+    /// and behind the tensor.
+    ///
+    /// # Errors
+    /// [`Error::KNotMultiple`] where the columns begin or end within a block; [`Error::ShapeMismatch`] where they are none of its;
+    /// [`Error::OutOfMemory`].
+    pub fn columns_of(
+        matrix: &QuantizedMatrix<'_>,
+        columns: Range<usize>,
+    ) -> Result<QuantizedBuf<'static>, Error> {
+        let (format, n, k) = (matrix.format(), matrix.n(), matrix.k());
+        if columns.end > k || columns.start > columns.end {
+            let (what, unit, found) = ("columns of a matrix", "values", columns.end.max(columns.start));
+            return Err(Error::ShapeMismatch { what, unit, expected: k, found });
+        }
+        let header = format.header_bytes();
+        // Also refuses what is no whole blocks.
+        let before = format.row_bytes(columns.start)? - header;
+        let row = format.row_bytes(columns.len())?;
+        let required = format.tensor_bytes(n, columns.len())?;
+        let mut own = Vec::new();
+        own.try_reserve_exact(required).map_err(|_| Error::OutOfMemory { required })?;
+        // The length of the data was compared with the shape, so all of these are in it.
+        let data = matrix.data();
+        let whole = matrix.row_bytes();
+        for start in (0..n).map(|at| at * whole) {
+            own.extend_from_slice(&data[start..][..header]);
+            own.extend_from_slice(&data[start + header + before..][..row - header]);
+        }
+        own.extend_from_slice(&data[n * whole..]);
+        QuantizedBuf::new(format, n, columns.len(), own)
+    }
+
     /// The matrix, as kernels take it.
     pub fn matrix(&self) -> QuantizedMatrix<'_> {
         QuantizedMatrix::checked(self.format, self.n, self.k, self.row_bytes, &self.data)

@@ -201,6 +201,17 @@ pub enum Reason {
         /// The one that was chosen.
         than: &'static str,
     },
+    /// It would work and was measured to be faster, but weights are held in a packing for all numbers of tokens that loses least.
+    OtherPacking {
+        /// The one that was chosen.
+        over: &'static str,
+        /// Which packing that is.
+        packing: &'static str,
+        /// What was measured of this kernel.
+        nanoseconds: u64,
+        /// What was measured of the chosen one.
+        instead_of: u64,
+    },
     /// It would work, but weights come from memory and the packing of another has fewer bytes.
     MoreBytes {
         /// The one that was chosen.
@@ -273,7 +284,10 @@ impl Reason {
             Reason::Disabled(Disabled::Listed) => {
                 Some(String::from("lift the restriction (GRISTMILL_DISABLE)"))
             }
-            Reason::Preferred { .. } | Reason::Slower { .. } | Reason::MoreBytes { .. } => None,
+            Reason::Preferred { .. }
+            | Reason::Slower { .. }
+            | Reason::OtherPacking { .. }
+            | Reason::MoreBytes { .. } => None,
             Reason::OtherCopy { .. } => {
                 Some(String::from("GRISTMILL_PACKINGS=fastest, or `Restrict::packings`"))
             }
@@ -353,6 +367,16 @@ impl std::fmt::Display for Reason {
             Reason::Preferred { over } => write!(f, "would work, but `{over}` comes first"),
             Reason::Slower { than } => {
                 write!(f, "would work, but `{than}` comes first by the tuning for this processor")
+            }
+            Reason::OtherPacking { over, packing, nanoseconds, instead_of } => {
+                let us = |nanoseconds: &u64| *nanoseconds as f64 / 1e3;
+                write!(
+                    f,
+                    "would work, and was measured to be faster than `{over}` ({:.3} us, {:.3} us), but weights are held in `{packing}` for \
+                     all numbers of tokens, which loses least over them by the tuning",
+                    us(nanoseconds),
+                    us(instead_of)
+                )
             }
             Reason::MoreBytes { over, why } => {
                 write!(f, "would work, but `{over}` comes first: its weights are held in {why}")

@@ -330,8 +330,8 @@ impl Receipt {
     /// packing with the fewest bytes has `"from_memory": {"packing", "instead_of", "working_set", "cache"}` too, one on a GPU whose
     /// one packing is not the preferred one for a token `"held_once": {"packing", "instead_of"}`. Kernels of a
     /// [joined](Registry::joined) registry have their own `"package"` behind `"source"`. Where a layer was divided over devices
-    /// there are `"parts": [{"device", "format", "n", "k", "rows": [begin, end], "runs"}]`. Where a guarded or divided layer did something because a kernel
-    /// failed there are `"recoveries": [{"step", "op", "format", "kernel", "id", "reason", "then", "attempt", "success", "us"}]`
+    /// there are `"parts": [{"device", "format", "n", "k", "rows": [begin, end], "runs"}]`. Where a guarded, divided or replicated layer did something because a kernel
+    /// or a GPU failed there are `"recoveries": [{"step", "op", "format", "kernel", "id", "reason", "then", "attempt", "success", "us"}]`
     /// (no `"then"` where no kernel was left) and `"more_recoveries"`.
     pub fn to_json(&self) -> String {
         let mut out = String::new();

@@ -69,11 +69,38 @@ pub enum RecoveryStep {
     Quarantined,
     /// A kernel was found in quarantine before a run, and kernels were decided on without it.
     DecidedAgain,
-    /// A GPU was lost: its rows of a divided layer were packed for other devices, and the run repeated.
+    /// A GPU was lost: its rows of a divided layer were packed for other devices, and the run repeated; or its tokens of a replicated
+    /// layer were computed by others.
     TakenOver,
+    /// A GPU had no memory for all tokens: what the workspace and the device's pool kept was given back, and parts of the tokens followed
+    /// one another.
+    InParts,
+    /// A GPU had no memory, or a call failed that its context survives: what the workspace and the device's pool kept was given back, and the
+    /// run repeated.
+    FreedMemory,
+    /// A GPU was lost: it was opened again, the weights were packed for it from those that are kept, and the run repeated.
+    Reopened,
+    /// The weights were packed for the processor instead of the GPU, as the policy allows, and the run repeated there.
+    MovedToProcessor,
+    /// A layer that had been moved to the processor was packed for its GPU again, and ran there.
+    Returned,
 }
 
 impl RecoveryStep {
+    /// Every step.
+    pub const ALL: &'static [RecoveryStep] = &[
+        RecoveryStep::OneThread,
+        RecoveryStep::Repacked,
+        RecoveryStep::Quarantined,
+        RecoveryStep::DecidedAgain,
+        RecoveryStep::TakenOver,
+        RecoveryStep::InParts,
+        RecoveryStep::FreedMemory,
+        RecoveryStep::Reopened,
+        RecoveryStep::MovedToProcessor,
+        RecoveryStep::Returned,
+    ];
+
     /// The spelling in receipts and metrics.
     pub const fn name(self) -> &'static str {
         match self {
@@ -82,6 +109,25 @@ impl RecoveryStep {
             RecoveryStep::Quarantined => "quarantined",
             RecoveryStep::DecidedAgain => "decided-again",
             RecoveryStep::TakenOver => "taken-over",
+            RecoveryStep::InParts => "in-parts",
+            RecoveryStep::FreedMemory => "freed-memory",
+            RecoveryStep::Reopened => "reopened",
+            RecoveryStep::MovedToProcessor => "moved-to-processor",
+            RecoveryStep::Returned => "returned",
+        }
+    }
+
+    /// The step spelled `name`.
+    pub fn from_name(name: &str) -> Option<RecoveryStep> {
+        RecoveryStep::ALL.iter().copied().find(|step| step.name() == name)
+    }
+
+    /// Whether it was done because of a device, and no kernel is to blame.
+    pub const fn is_of_device(self) -> bool {
+        use RecoveryStep::*;
+        match self {
+            OneThread | Repacked | Quarantined | DecidedAgain => false,
+            TakenOver | InParts | FreedMemory | Reopened | MovedToProcessor | Returned => true,
         }
     }
 }
@@ -95,7 +141,7 @@ pub struct Recovery {
     pub op: Op,
     /// The weight format of the layer.
     pub format: String,
-    /// The kernel because of which it was done.
+    /// The kernel because of which it was done; where a device is to blame, one that it ran.
     pub kernel: &'static str,
     /// Its identity.
     pub id: KernelId,

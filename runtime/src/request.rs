@@ -35,13 +35,16 @@ pub struct Request<'a> {
     /// with the fewest bytes; otherwise, and where this is `None`, in the one that comes first in the kernel file. Read only
     /// for products.
     pub working_set: Option<u64>,
+    /// Threads that will work on it, the calling one included: a tuning's orders are those that were measured on so many. Read
+    /// only where there is a tuning; 1 where nothing else is said.
+    pub threads: usize,
 }
 
 impl<'a> Request<'a> {
     /// f32 on the processor.
     pub(crate) const fn of(op: Op, format: &'a str, quantizer: Option<&'a str>, shape: Shape) -> Request<'a> {
         let (input, device, precision) = (DType::F32, Device::CPU, PrecisionMode::Int8);
-        Request { op, format, quantizer, input, device, shape, precision, working_set: None }
+        Request { op, format, quantizer, input, device, shape, precision, working_set: None, threads: 1 }
     }
 
     /// A product with f32 activations on the processor.
@@ -74,6 +77,11 @@ impl<'a> Request<'a> {
     /// The same request where so many bytes of weights take turns ([`Request::working_set`]).
     pub const fn with_working_set(self, working_set: Option<u64>) -> Request<'a> {
         Request { working_set, ..self }
+    }
+
+    /// The same request for so many threads ([`Request::threads`]).
+    pub const fn with_threads(self, threads: usize) -> Request<'a> {
+        Request { threads, ..self }
     }
 
     /// The same request for another device.

@@ -293,8 +293,7 @@ impl Threads {
         T: Send,
         E: Send,
     {
-        let parts = self.parts_of_rows(items.len() / size.max(1), k);
-        self.chunks_in(parts, division::places(parts, self.count), items, size, run)
+        self.at_most(None).converted_rows(items, size, k, run)
     }
 
     fn chunks_in<T, E>(
@@ -346,14 +345,17 @@ impl Threads {
 
     /// [`Threads::parts`] of `rows` rows of `k` values that are converted to or from f32.
     pub(crate) fn parts_of_rows(&self, rows: usize, k: usize) -> usize {
-        // Quantizing a value of f32 costs about as much as sixteen multiply-accumulates of a product.
-        let work = (rows as u64).saturating_mul(k as u64).saturating_mul(16);
-        self.parts(work, rows)
+        self.parts(work_of_rows(rows, k), rows)
     }
 
     /// The most parts that [`Threads::parts`] gives.
     pub(crate) fn most_parts(&self) -> usize {
-        if self.count <= 1 { 1 } else { self.count.saturating_mul(PARTS_PER_THREAD) }
+        most_parts(self.count)
+    }
+
+    /// These threads, or so many of them where that is fewer.
+    pub(crate) fn at_most(&self, most: Option<usize>) -> SomeThreads<'_> {
+        SomeThreads { threads: self, count: most.map_or(self.count, |most| most.clamp(1, self.count)) }
     }
 
     /// Runs `job` in `parts` parts of equal cost. `split(job, left, all)` cuts off the first `left` of `all` parts.
@@ -417,6 +419,85 @@ impl Threads {
             Err(never) => match never {},
         }
     }
+}
+
+/// Some of the threads that there are, for one job.
+#[derive(Clone, Copy)]
+pub(crate) struct SomeThreads<'t> {
+    threads: &'t Threads,
+    count: usize,
+}
+
+impl SomeThreads<'_> {
+    /// How many they are.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// As [`Threads::most_parts`].
+    pub(crate) fn most_parts(&self) -> usize {
+        most_parts(self.count)
+    }
+
+    /// As [`Threads::parts`].
+    pub(crate) fn parts(&self, work: u64, granules: usize) -> usize {
+        let parts = self.threads.parts(work, granules);
+        if self.count == self.threads.count || parts <= 1 {
+            return parts;
+        }
+        let wanted = usize::try_from(work / self.threads.grain).unwrap_or(usize::MAX);
+        let parts = division::parts(self.count, wanted, granules);
+        match self.threads.others {
+            // All of them take parts, so there are no more than threads.
+            Others::Lent(_) => parts.min(self.count),
+            Others::None | Others::Pool(_) => parts,
+        }
+    }
+
+    /// As [`Threads::divide_all`].
+    pub(crate) fn divide_all<J: Send>(
+        &self,
+        parts: usize,
+        job: J,
+        split: &(impl Fn(J, usize, usize) -> (J, J) + Sync),
+        run: &(impl Fn(J) + Sync),
+    ) {
+        let run = |job| -> Result<(), Infallible> {
+            run(job);
+            Ok(())
+        };
+        match self.threads.divide_at(parts, division::places(parts, self.count), job, split, &run) {
+            Ok(()) => {}
+            Err(never) => match never {},
+        }
+    }
+
+    /// As [`Threads::converted_rows`].
+    pub(crate) fn converted_rows<T, E>(
+        &self,
+        items: &mut [T],
+        size: usize,
+        k: usize,
+        run: impl Fn(usize, &mut [T]) -> Result<(), E> + Sync,
+    ) -> Result<(), E>
+    where
+        T: Send,
+        E: Send,
+    {
+        let rows = items.len() / size.max(1);
+        let parts = self.parts(work_of_rows(rows, k), rows);
+        self.threads.chunks_in(parts, division::places(parts, self.count), items, size, run)
+    }
+}
+
+/// The work of converting rows of `k` values: quantizing a value of f32 costs about as much as sixteen multiply-accumulates of a product.
+fn work_of_rows(rows: usize, k: usize) -> u64 {
+    (rows as u64).saturating_mul(k as u64).saturating_mul(16)
+}
+
+/// The most parts that so many threads get.
+fn most_parts(count: usize) -> usize {
+    if count <= 1 { 1 } else { count.saturating_mul(PARTS_PER_THREAD) }
 }
 
 /// The first `left` of `all` equal shares of what is there, which stays without them.
@@ -791,5 +872,37 @@ mod tests {
         assert_eq!(threads.parts(u64::MAX, 0), 1);
         assert_eq!(Threads::single().parts(u64::MAX, 100), 1);
         Ok(())
+    }
+
+    /// Distinct threads that take parts of a job.
+    fn takers(threads: SomeThreads<'_>) -> usize {
+        let seen = Mutex::new(std::collections::BTreeSet::new());
+        let parts = threads.parts(1 << 40, 64);
+        threads.divide_all(parts, 0..64, &split_range, &|_| {
+            let name = format!("{:?}", std::thread::current().id());
+            seen.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
+            // Long enough that everybody who may comes.
+            std::thread::sleep(Duration::from_millis(2));
+        });
+        seen.into_inner().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    #[test]
+    fn no_more_threads_work_than_are_asked_for() {
+        let threads = Threads::new(4).expect("threads");
+        // Busy machines may start fewer of them in time, so the best of some tries counts.
+        let most = |limit| (0..20).map(|_| takers(threads.at_most(limit))).max();
+        assert_eq!(most(Some(1)), Some(1));
+        assert!(most(Some(2)) <= Some(2));
+        assert!(most(None) > Some(2));
+        assert_eq!(threads.at_most(Some(9)).count(), 4);
+        assert_eq!(threads.at_most(Some(0)).count(), 1);
+        // All rows are converted, whoever does it.
+        let mut rows = vec![0u32; 999];
+        let done = threads.at_most(Some(2)).converted_rows(&mut rows, 3, 1 << 20, |row, items| {
+            items.fill(row as u32 + 1);
+            Ok::<(), Infallible>(())
+        });
+        assert!(done.is_ok() && rows.iter().enumerate().all(|(at, row)| *row == at as u32 / 3 + 1));
     }
 }

@@ -1,113 +1,51 @@
 //! Measured orders: which kernel was fastest on this processor or GPU, for each format and class of shapes.
 //!
 //! `gristmill tune` measures them, offline, and writes a file; decisions put the kernels in the measured order once
-//! availability and shape are settled. The file is text: a part for each processor and GPU, in it a line for each
-//! format and class:
+//! availability and shape are settled. The file is text: a part for each processor and GPU, in it a line for each op,
+//! format (of `quantize` with its quantizer), class and number of threads:
 //!
 //! ```text
-//! gristmill tuning 2
+//! gristmill tuning 3
 //! cpu x86 ssse3 sse4.1 avx2 AuthenticAMD 26 2 1
-//! matmul i2_s 16 6f1c2a7d01234567:18.7 00c2a7d012345676:31.2
+//! matmul i2_s 16 1 6f1c2a7d01234567:18.7 00c2a7d012345676:31.2
+//! matmul i2_s 16 2 6f1c2a7d01234567:10.1 00c2a7d012345676:17.0
+//! quantize q4_k/search 16 1 0aac2a7d01234567:9120.3
 //! gpu NVIDIA H200 9.0 driver 13.0
-//! matmul i2_s 16 13c2a7d0f2345671:2.9
+//! matmul i2_s 16 1 13c2a7d0f2345671:2.9
 //! ```
+//!
+//! Files of version 2 have no numbers of threads and are read as measured on one. On a GPU the number is 1 and means nothing.
 //!
 //! A kernel's id is a hash of its text, its compiler and its flags, so a line outlives neither. What can't be used (another
 //! processor, a kernel that is not in this build, a line that can't be read) is set aside with its reason and changes
 //! nothing else.
 
-use crate::device::CpuProfile;
+mod class;
+mod machine;
+
+pub use class::ShapeClass;
+pub use machine::{cpu, gpu};
+
 use crate::error::Error;
 use crate::gpu::GpuProfile;
 use crate::registry::{Entry, KernelId, Registry};
-use crate::request::Shape;
+use crate::threads::MAX_THREADS;
 use gristmill_spec::vocab::Op;
+use machine::{CPU, GPU};
 use std::fmt::Write;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::sync::OnceLock;
 
 /// The first line of a file.
-const HEAD: &str = "gristmill tuning 2";
+const HEAD: &str = "gristmill tuning 3";
+/// The same of files whose lines have no number of threads: all is of one.
+const ONE_THREAD_HEAD: &str = "gristmill tuning 2";
 /// The same of files whose classes of shapes were other ones.
 const OLD_HEAD: &str = "gristmill tuning 1";
 
-/// Largest number of tokens in each class of tokens but the last: decode, some sequences at once, and prompts up to what the tiles of
-/// GPUs are for.
-const TOKENS: [usize; 7] = [1, 4, 16, 64, 256, 512, 1024];
-/// Tokens of which more are many.
-const MANY: usize = 64;
-/// Largest number of weights in each class of weights but the last: about what two bits a weight need for half
-/// of an L2 cache, twice it, and ten times it.
-const WEIGHTS: [usize; 3] = [1 << 20, 1 << 22, 1 << 24];
-
-/// A class of shapes, within which one kernel is taken to be the fastest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ShapeClass(u8);
-
-impl ShapeClass {
-    /// How many there are.
-    pub const COUNT: usize = (TOKENS.len() + 1) * (WEIGHTS.len() + 1);
-
-    /// Every class.
-    pub fn all() -> impl Iterator<Item = ShapeClass> {
-        // COUNT is a small constant.
-        (0..Self::COUNT as u8).map(ShapeClass)
-    }
-
-    /// The class of a shape.
-    #[inline]
-    pub fn of(shape: Shape) -> ShapeClass {
-        let weights = shape.n.saturating_mul(shape.k);
-        let weights = WEIGHTS.iter().filter(|most| weights > **most).count();
-        let tokens = TOKENS.iter().filter(|most| shape.m > **most).count();
-        // Below COUNT.
-        ShapeClass((weights * (TOKENS.len() + 1) + tokens) as u8)
-    }
-
-    /// Its number, below [`ShapeClass::COUNT`].
-    #[inline]
-    pub fn index(self) -> usize {
-        usize::from(self.0)
-    }
-
-    /// Every class whose weights are of the same size as this one's.
-    pub(crate) fn siblings(self) -> impl DoubleEndedIterator<Item = ShapeClass> {
-        let tokens = TOKENS.len() as u8 + 1;
-        let first = self.0 / tokens * tokens;
-        (first..first + tokens).map(ShapeClass)
-    }
-
-    /// The classes with fewer tokens, but many, whose weights are of the same size; those with the most first. What is fastest for
-    /// them on a processor is fastest for this one's: all are more than a tile of any kernel.
-    pub(crate) fn fewer_but_many(self) -> impl Iterator<Item = ShapeClass> {
-        self.siblings().rev().filter(move |class| class.0 < self.0 && class.tokens().0 > MANY)
-    }
-
-    /// The numbers of tokens in it, from and to.
-    pub fn tokens(self) -> (usize, usize) {
-        let at = self.index() % (TOKENS.len() + 1);
-        let from = at.checked_sub(1).and_then(|before| TOKENS.get(before)).map_or(0, |most| most + 1);
-        (from, TOKENS.get(at).copied().unwrap_or(usize::MAX))
-    }
-
-    /// The numbers of weights in it, from and to.
-    pub fn weights(self) -> (usize, usize) {
-        let at = self.index() / (TOKENS.len() + 1);
-        let from = at.checked_sub(1).and_then(|before| WEIGHTS.get(before)).map_or(0, |most| most + 1);
-        (from, WEIGHTS.get(at).copied().unwrap_or(usize::MAX))
-    }
-
-    /// Something of the class to measure: with whole blocks of every known format, and not larger than need be.
-    pub fn example(self) -> Shape {
-        const MATRICES: [(usize, usize); WEIGHTS.len() + 1] =
-            [(512, 1024), (640, 2560), (2560, 2560), (6912, 2560)];
-        let (n, k) = MATRICES[self.index() / (TOKENS.len() + 1)];
-        let (from, to) = self.tokens();
-        Shape { m: if to == usize::MAX { 2 * (from - 1) } else { to }, n, k }
-    }
-}
+/// Fewer threads than there are have to be that many times as fast to be preferred: below it is noise.
+const FEWER_PAYS: f64 = 1.05;
 
 /// Kernels of one op and format in the order that was measured for a class.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,10 +56,54 @@ pub struct Measured {
     pub op: Op,
     /// The format.
     pub format: String,
+    /// The quantizer, where the op is for one of several.
+    pub quantizer: Option<String>,
     /// The class of shapes.
     pub class: ShapeClass,
+    /// On how many threads, the calling one included; 1 on a GPU.
+    pub threads: usize,
     /// Ids and microseconds, the fastest first.
     pub order: Vec<(KernelId, f64)>,
+}
+
+impl Measured {
+    /// Whether both are of the same work on the same machine, however long it took.
+    fn same_work(&self, other: &Measured) -> bool {
+        let key = |m: &Measured| (m.op, m.class, m.threads);
+        key(self) == key(other)
+            && self.on == other.on
+            && self.format == other.format
+            && self.quantizer == other.quantizer
+    }
+
+    /// The format, and behind a stroke the quantizer.
+    fn served(&self) -> String {
+        match &self.quantizer {
+            Some(quantizer) => format!("{}/{quantizer}", self.format),
+            None => self.format.clone(),
+        }
+    }
+}
+
+/// Whose measured order is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a> {
+    /// The processor or GPU.
+    pub(crate) on: &'a str,
+    pub(crate) op: Op,
+    pub(crate) format: &'a str,
+    /// The quantizer, where the op is for one of several.
+    pub(crate) quantizer: Option<&'a str>,
+    /// Threads that there will be.
+    pub(crate) threads: usize,
+}
+
+/// What was measured of a class, as it holds for a number of threads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ForThreads<'t> {
+    pub(crate) measured: &'t Measured,
+    /// The number of threads that is faster than all that there are, if one is.
+    pub(crate) fewer: Option<usize>,
 }
 
 /// A part of a tuning file that is not used, and why.
@@ -151,7 +133,7 @@ pub struct Tuning {
 
 impl Tuning {
     /// Bytes of the largest file that [`read`](Tuning::read) takes. All formats of this crate, every class, on one machine are
-    /// some 50 kB.
+    /// some 50 kB for each number of threads.
     pub const LARGEST: u64 = 16 << 20;
 
     /// No tuning: the order that kernels are listed in.
@@ -202,8 +184,9 @@ impl Tuning {
     /// aside; parts of GPUs are kept, whichever GPU there is, and each is used for requests on its own.
     pub fn parse(text: &str, registry: &Registry, cpu: &str) -> Tuning {
         let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim_end()));
-        match lines.next() {
-            Some((_, HEAD)) => {}
+        let names_threads = match lines.next() {
+            Some((_, HEAD)) => true,
+            Some((_, ONE_THREAD_HEAD)) => false,
             Some((_, OLD_HEAD)) => {
                 return Tuning::aside(
                     1,
@@ -211,7 +194,7 @@ impl Tuning {
                 );
             }
             Some(_) | None => return Tuning::aside(1, format!("it does not begin with `{HEAD}`")),
-        }
+        };
         let mut tuning = Tuning::none();
         let mut by_id: Vec<&Entry> = registry.entries.iter().collect();
         by_id.sort_unstable_by_key(|entry| entry.id.0);
@@ -232,7 +215,7 @@ impl Tuning {
             match part {
                 None => return Tuning::aside(line, "no line `cpu NAME` or `gpu NAME` before it".to_owned()),
                 Some(None) => {}
-                Some(Some(on)) => match parse_line(text, on, registry, &by_id, &mut aside) {
+                Some(Some(on)) => match parse_line(text, on, names_threads, registry, &by_id, &mut aside) {
                     Ok(measured) if measured.order.is_empty() => {}
                     Ok(measured) => tuning.measured.push(measured),
                     Err(why) => aside(why),
@@ -255,22 +238,36 @@ impl Tuning {
         &self.set_aside
     }
 
-    /// The text of a file. What `existing`, the text of a file that there was, says of other processors, GPUs, formats and
-    /// classes stays as it is.
+    /// The text of a file. What `existing`, the text of a file that there was, says of other processors, GPUs, formats,
+    /// classes and numbers of threads stays as it is; lines of version 2 become those of one thread.
     pub fn text(&self, existing: &str) -> String {
         let mut text = format!("{HEAD}\n");
-        let old = existing.strip_prefix(HEAD).unwrap_or_default();
+        let (old, names_threads) = match (existing.strip_prefix(HEAD), existing.strip_prefix(ONE_THREAD_HEAD))
+        {
+            (Some(old), _) => (old, true),
+            (None, Some(old)) => (old, false),
+            (None, None) => ("", true),
+        };
         // By what a line means: `00` is the class `0`.
         let measured_now = |machine: &str, line: &str| {
             let mut words = line.split_ascii_whitespace();
-            let (op, format) = (words.next(), words.next());
+            let (op, served) = (words.next(), words.next());
             let class = words.next().and_then(|word| word.parse().ok()).map(ShapeClass);
+            let threads = match names_threads {
+                true => words.next().and_then(|word| word.parse().ok()),
+                false => Some(1),
+            };
             self.measured.iter().any(|m| {
                 m.on == machine
                     && op == Some(m.op.name())
-                    && format == Some(m.format.as_str())
+                    && served == Some(m.served().as_str())
                     && class == Some(m.class)
+                    && threads == Some(m.threads)
             })
+        };
+        let as_now = |line: &str| match names_threads {
+            true => line.to_owned(),
+            false => with_one_thread(line),
         };
         // A machine is named when its first line comes: of some, everything was measured again.
         let (mut machine, mut named) = ("", "");
@@ -282,14 +279,15 @@ impl Tuning {
                     text.extend([machine, "\n"]);
                     named = machine;
                 }
-                text.extend([line, "\n"]);
+                text.extend([as_now(line).as_str(), "\n"]);
             }
         }
         for part in self.measured.chunk_by(|a, b| a.on == b.on) {
             text.extend(part.first().map(|first| format!("{}\n", first.on)));
-            for Measured { op, format, class, order, .. } in part {
+            for measured in part {
+                let Measured { op, class, threads, order, .. } = measured;
                 // Writing to a string can't fail.
-                let _ = write!(text, "{} {format} {}", op.name(), class.index());
+                let _ = write!(text, "{} {} {} {threads}", op.name(), measured.served(), class.index());
                 for (id, us) in order {
                     // Times are more than zero, also where three digits say less.
                     let _ = write!(text, " {id}:{:.3}", us.max(0.001));
@@ -309,11 +307,50 @@ impl Tuning {
         Some(format!("measured on `{}`, this GPU is `{}`", name(&other.on), name(&this)))
     }
 
-    /// The measured order of a class on a processor or GPU; empty if there is none.
-    pub(crate) fn order(&self, on: &str, op: Op, format: &str, class: ShapeClass) -> &[(KernelId, f64)] {
-        let of_class = |m: &&Measured| m.op == op && m.format == format && m.class == class && m.on == on;
-        self.measured.iter().find(of_class).map_or(&[], |measured| &measured.order)
+    /// What was measured of a class, for the number of threads that there are: that of the most threads not above it, or, where
+    /// fewer were faster, of the fastest. Where only more threads were measured, that of the fewest of them.
+    pub(crate) fn of_class(&self, asked: Asked<'_>, class: ShapeClass) -> Option<ForThreads<'_>> {
+        let Asked { on, op, format, quantizer, threads } = asked;
+        let of_class = |m: &&Measured| {
+            (m.op, m.class) == (op, class)
+                && m.on == on
+                && m.format == format
+                && m.quantizer.as_deref() == quantizer
+                && !m.order.is_empty()
+        };
+        let all = || self.measured.iter().filter(of_class);
+        let within = || all().filter(|m| m.threads <= threads);
+        let time = |m: &Measured| m.order.first().map_or(f64::INFINITY, |(_, us)| *us);
+        let Some(widest) = within().max_by_key(|m| m.threads) else {
+            let measured = all().min_by_key(|m| m.threads)?;
+            return Some(ForThreads { measured, fewer: None });
+        };
+        let fastest = within().min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(widest);
+        match fastest.threads < widest.threads && time(fastest) * FEWER_PAYS < time(widest) {
+            true => Some(ForThreads { measured: fastest, fewer: Some(fastest.threads) }),
+            false => Some(ForThreads { measured: widest, fewer: None }),
+        }
     }
+
+    /// Puts what was measured in the place of what there was of the same work.
+    pub fn merge(&mut self, measured: Vec<Measured>) {
+        for new in measured {
+            match self.measured.iter_mut().find(|old| old.same_work(&new)) {
+                Some(old) => *old = new,
+                None => self.measured.push(new),
+            }
+        }
+    }
+}
+
+/// A line of version 2 as one of today.
+fn with_one_thread(line: &str) -> String {
+    let mut words: Vec<&str> = line.split_ascii_whitespace().collect();
+    // Behind op, format and class; what is no such line stays what it is.
+    if words.len() >= 3 {
+        words.insert(3, "1");
+    }
+    words.join(" ")
 }
 
 /// The text of a file, or why there is none.
@@ -329,33 +366,57 @@ fn text_of(path: &Path) -> Result<String, String> {
     }
 }
 
-/// What the line of a processor begins with.
-const CPU: &str = "cpu ";
-/// What the line of a GPU begins with.
-const GPU: &str = "gpu ";
-
 /// Whether a line begins the part of a processor or GPU.
 fn is_machine(line: &str) -> bool {
     line.starts_with(CPU) || line.starts_with(GPU)
 }
 
-/// One line: op, format, class, kernels. `by_id` are the registry's, sorted so; what is not among them is left out and told.
+/// One line: op, format, class, in files of today threads, kernels. `by_id` are the registry's, sorted so; what is not among them is
+/// left out and told.
 fn parse_line(
     text: &str,
     on: &str,
+    names_threads: bool,
     registry: &Registry,
     by_id: &[&Entry],
     aside: &mut impl FnMut(String),
 ) -> Result<Measured, String> {
     let mut words = text.split_ascii_whitespace();
     let op = words.next().and_then(Op::from_name).ok_or("it begins with no op")?;
-    let format = words.next().ok_or("it names no format")?;
+    let served = words.next().ok_or("it names no format")?;
+    let (format, quantizer) = match served.split_once('/') {
+        Some((format, quantizer)) => (format, Some(quantizer)),
+        None => (served, None),
+    };
     if !registry.served(op).any(|known| known == format) {
         return Err(format!("format `{format}` is not in this build"));
     }
+    // Of what is not for one quantizer of several, no line names one.
+    let of_format =
+        registry.formats.iter().find(|known| known.name == format).filter(|_| op.info().by_quantizer);
+    let place = match (quantizer, of_format) {
+        (None, _) => None,
+        (Some(name), Some(format)) => {
+            let known = format.quantizers.iter().position(|known| *known == name);
+            Some(
+                known
+                    .ok_or_else(|| format!("quantizer `{name}` of `{}` is not in this build", format.name))?,
+            )
+        }
+        (Some(_), None) => {
+            return Err(format!("`{served}` names a quantizer, and the op {} has none", op.name()));
+        }
+    };
     let class = words.next().and_then(|word| word.parse::<u8>().ok());
     let class =
         class.filter(|class| usize::from(*class) < ShapeClass::COUNT).ok_or("it names no class of shapes")?;
+    let threads = match names_threads {
+        true => words.next().and_then(|word| word.parse::<usize>().ok()),
+        false => Some(1),
+    };
+    let threads = threads
+        .filter(|threads| (1..=MAX_THREADS).contains(threads))
+        .ok_or("it names no number of threads")?;
     let mut order: Vec<(KernelId, f64)> = Vec::new();
     for word in words {
         let parsed = word.split_once(':').and_then(|(id, us)| {
@@ -368,7 +429,11 @@ fn parse_line(
         if order.iter().find(same_id).is_some() {
             return Err(format!("kernel {id} stands in it twice"));
         }
-        let of_line = |entry: &Entry| entry.op == op && registry.served(op).nth(entry.format) == Some(format);
+        let of_line = |entry: &Entry| {
+            entry.op == op
+                && registry.served(op).nth(entry.format) == Some(format)
+                && place.is_none_or(|place| entry.quantizer == place)
+        };
         let first = by_id.partition_point(|entry| entry.id.0 < id.0);
         if by_id[first..].iter().take_while(|entry| entry.id == id).copied().any(of_line) {
             order.push((id, us));
@@ -377,43 +442,15 @@ fn parse_line(
         }
     }
     order.sort_by(|a, b| a.1.total_cmp(&b.1));
-    Ok(Measured { on: on.to_owned(), op, format: format.to_owned(), class: ShapeClass(class), order })
-}
-
-/// What a GPU is called in tuning files: its name, compute capability, and what its driver supports.
-pub fn gpu(profile: &GpuProfile) -> String {
-    let GpuProfile { name, cc: (major, minor), driver, .. } = profile;
-    // One line, whatever the driver says.
-    let name = name.split_whitespace().collect::<Vec<_>>().join(" ");
-    format!("{GPU}{name} {major}.{minor} driver {driver}")
-}
-
-/// What this processor is called in tuning files: architecture, features, and what the system says of its make.
-pub fn cpu() -> &'static str {
-    static NAME: OnceLock<String> = OnceLock::new();
-    NAME.get_or_init(name_cpu)
-}
-
-fn name_cpu() -> String {
-    let profile = CpuProfile::detect();
-    let mut name = format!("{CPU}{}", profile.arch.name());
-    for feature in profile.features.iter() {
-        let _ = write!(name, " {}", feature.name());
-    }
-    const KEYS: &[&str] =
-        &["vendor_id", "cpu family", "model", "stepping", "CPU implementer", "CPU part", "CPU variant"];
-    // Elsewhere than on Linux the features have to do.
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    // One processor of several: a blank line ends it.
-    let first = info.split("\n\n").next().unwrap_or_default();
-    for line in first.lines() {
-        if let Some((key, value)) = line.split_once(':')
-            && KEYS.contains(&key.trim())
-        {
-            let _ = write!(name, " {}", value.trim());
-        }
-    }
-    name
+    Ok(Measured {
+        on: on.to_owned(),
+        op,
+        format: format.to_owned(),
+        quantizer: quantizer.map(str::to_owned),
+        class: ShapeClass(class),
+        threads,
+        order,
+    })
 }
 
 #[cfg(test)]
@@ -421,73 +458,119 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_cover_every_shape_and_their_examples_are_in_them() {
-        for class in ShapeClass::all() {
-            assert_eq!(ShapeClass::of(class.example()), class);
-            let (from, to) = class.tokens();
-            let Shape { n, k, .. } = class.example();
-            for m in [from.max(1), to] {
-                assert_eq!(ShapeClass::of(Shape { m, n, k }), class, "m = {m}");
-            }
-        }
-        assert_eq!(
-            ShapeClass::of(Shape::new(usize::MAX, usize::MAX, usize::MAX)).index(),
-            ShapeClass::COUNT - 1
-        );
-        assert_eq!(ShapeClass::of(Shape::new(0, 0, 0)).index(), 0);
-    }
-
-    #[test]
-    fn this_processor_has_a_name_on_one_line() {
-        assert!(cpu().starts_with(&format!("cpu {}", CpuProfile::detect().arch.name())));
-        assert!(!cpu().contains('\n'));
-    }
-
-    #[test]
     fn parts_of_other_machines_stay() {
         let measured = |on: &str, us| Measured {
             on: on.to_owned(),
             op: Op::Matmul,
             format: "i2_s".to_owned(),
+            quantizer: None,
             class: ShapeClass(3),
+            threads: 1,
             order: vec![(KernelId(7), us)],
         };
         let first = Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 2.0)]).text("");
         assert_eq!(
             first,
-            "gristmill tuning 2\ngpu A 9.0 driver 13.0\nmatmul i2_s 3 0000000000000007:2.000\n"
+            "gristmill tuning 3\ngpu A 9.0 driver 13.0\nmatmul i2_s 3 1 0000000000000007:2.000\n"
         );
         let second = Tuning::of(vec![measured("cpu B", 5.0)]).text(&first);
-        assert_eq!(second, format!("{first}cpu B\nmatmul i2_s 3 0000000000000007:5.000\n"));
+        assert_eq!(second, format!("{first}cpu B\nmatmul i2_s 3 1 0000000000000007:5.000\n"));
         let third = Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 1.0)]).text(&second);
         assert_eq!(
             third,
-            "gristmill tuning 2\ncpu B\nmatmul i2_s 3 0000000000000007:5.000\n\
-             gpu A 9.0 driver 13.0\nmatmul i2_s 3 0000000000000007:1.000\n"
+            "gristmill tuning 3\ncpu B\nmatmul i2_s 3 1 0000000000000007:5.000\n\
+             gpu A 9.0 driver 13.0\nmatmul i2_s 3 1 0000000000000007:1.000\n"
         );
         // Other classes of the same GPU stay too.
         let other = third.replace("i2_s 3", "i2_s 4");
         let fourth = Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 8.0)]).text(&other);
-        assert_eq!(fourth, format!("{other}gpu A 9.0 driver 13.0\nmatmul i2_s 3 0000000000000007:8.000\n"));
+        assert_eq!(fourth, format!("{other}gpu A 9.0 driver 13.0\nmatmul i2_s 3 1 0000000000000007:8.000\n"));
         // A time that three digits can't show is written as the least that is read again.
         assert!(Tuning::of(vec![measured("cpu B", 1e-9)]).text("").ends_with("0000000000000007:0.001\n"));
         // A line that is written in another way is still of its class.
-        let spaced = "gristmill tuning 2\ngpu A 9.0 driver 13.0\nmatmul  i2_s 003 0000000000000007:1.000\n";
+        let spaced =
+            "gristmill tuning 3\ngpu A 9.0 driver 13.0\nmatmul  i2_s 003 01 0000000000000007:1.000\n";
         assert_eq!(Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 2.0)]).text(spaced), first);
         // What is no tuning file is not kept.
         assert_eq!(Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 2.0)]).text("nonsense\ncpu C\n"), first);
     }
 
     #[test]
+    fn files_without_threads_are_of_one_and_become_files_of_today() {
+        let old = "gristmill tuning 2\ncpu B\nmatmul i2_s 3 0000000000000007:1.000\nmatmul i2_s 4 0000000000000007:1.000\nodd\n";
+        let on = |threads| Measured {
+            on: "cpu B".to_owned(),
+            op: Op::Matmul,
+            format: "i2_s".to_owned(),
+            quantizer: None,
+            class: ShapeClass(3),
+            threads,
+            order: vec![(KernelId(7), 2.0)],
+        };
+        // What was measured on one thread is measured anew; on two it was never measured.
+        let kept = "gristmill tuning 3\ncpu B\n";
+        let four = "matmul i2_s 4 1 0000000000000007:1.000\nodd\ncpu B\n";
+        assert_eq!(
+            Tuning::of(vec![on(1)]).text(old),
+            format!("{kept}{four}matmul i2_s 3 1 0000000000000007:2.000\n")
+        );
+        assert_eq!(
+            Tuning::of(vec![on(2)]).text(old),
+            format!(
+                "{kept}matmul i2_s 3 1 0000000000000007:1.000\n{four}matmul i2_s 3 2 0000000000000007:2.000\n"
+            )
+        );
+    }
+
+    #[test]
+    fn the_number_of_threads_is_the_nearest_or_the_fastest_below() {
+        let of = |times: &[(usize, f64)]| {
+            let measured = |(threads, us): &(usize, f64)| Measured {
+                on: "cpu B".to_owned(),
+                op: Op::Matmul,
+                format: "i2_s".to_owned(),
+                quantizer: None,
+                class: ShapeClass(0),
+                threads: *threads,
+                order: vec![(KernelId(7), *us)],
+            };
+            Tuning::of(times.iter().map(measured).collect())
+        };
+        let found = |tuning: &Tuning, threads| {
+            let asked = Asked { on: "cpu B", op: Op::Matmul, format: "i2_s", quantizer: None, threads };
+            tuning.of_class(asked, ShapeClass(0)).map(|found| (found.measured.threads, found.fewer))
+        };
+        let scales = of(&[(1, 100.0), (2, 60.0), (4, 40.0)]);
+        assert_eq!([1, 2, 3, 4, 64].map(|n| found(&scales, n)), [1, 2, 2, 4, 4].map(|n| Some((n, None))));
+        // Four are slower than two by more than noise, eight not.
+        let falls = of(&[(1, 100.0), (2, 60.0), (4, 70.0), (8, 61.0)]);
+        assert_eq!(found(&falls, 4), Some((2, Some(2))));
+        assert_eq!(found(&falls, 8), Some((8, None)));
+        // Measured on more only: better than nothing.
+        assert_eq!(found(&of(&[(8, 1.0), (4, 2.0)]), 1), Some((4, None)));
+        assert_eq!(found(&of(&[]), 1), None);
+    }
+
+    #[test]
     fn a_gpu_takes_what_was_measured_on_it() {
         let gpu_a = GpuProfile::pretend((9, 0), crate::gpu::CudaVersion { major: 13, minor: 0 });
         let gpu_b = GpuProfile { name: "another".to_owned(), ..gpu_a.clone() };
-        let order = vec![(KernelId(7), 2.0)];
-        let (op, format, class) = (Op::Matmul, "i2_s".to_owned(), ShapeClass(3));
-        let tuning = Tuning::of(vec![Measured { on: gpu(&gpu_a), op, format, class, order: order.clone() }]);
-        assert_eq!(tuning.order(&gpu(&gpu_a), Op::Matmul, "i2_s", class), order);
-        assert!(tuning.order(&gpu(&gpu_b), Op::Matmul, "i2_s", class).is_empty());
-        assert!(tuning.order(cpu(), Op::Matmul, "i2_s", class).is_empty());
+        let measured = Measured {
+            on: gpu(&gpu_a),
+            op: Op::Matmul,
+            format: "i2_s".to_owned(),
+            quantizer: None,
+            class: ShapeClass(3),
+            threads: 1,
+            order: vec![(KernelId(7), 2.0)],
+        };
+        let tuning = Tuning::of(vec![measured.clone()]);
+        let order = |on: &str| {
+            let asked = Asked { on, op: Op::Matmul, format: "i2_s", quantizer: None, threads: 1 };
+            tuning.of_class(asked, ShapeClass(3)).map(|found| found.measured.clone())
+        };
+        assert_eq!(order(&gpu(&gpu_a)), Some(measured));
+        assert_eq!([order(&gpu(&gpu_b)), order(cpu())], [None, None]);
         assert_eq!(tuning.not_for(&gpu_a), None);
         assert!(tuning.not_for(&gpu_b).is_some_and(|why| why.contains("this GPU is `another 9.0")));
         assert_eq!(Tuning::none().not_for(&gpu_b), None);

@@ -5,8 +5,8 @@ mod toy;
 
 use gristmill_runtime::half::f16;
 use gristmill_runtime::{
-    Batch, Dequantizer, Error, ExpertInput, Experts, Input, Linear, LinearOptions, NonFinite, Output, Policy,
-    QuantizedMatrix, Quantizer, Recording, Request, Restrict, Routes, Shape, Threads,
+    Adaptive, Batch, Dequantizer, Error, ExpertInput, Experts, Input, Linear, LinearOptions, NonFinite,
+    Output, Policy, QuantizedMatrix, Quantizer, Recording, Request, Restrict, Routes, Shape, Threads,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -122,6 +122,38 @@ fn running_allocates_nothing() -> Result<(), Error> {
     });
     outcome?;
     assert_eq!(count, 0, "a product that is stored in another way");
+    Ok(())
+}
+
+/// Neither while kernels take turns nor when the fastest is known.
+#[test]
+fn adapting_allocates_nothing() -> Result<(), Error> {
+    let (n, k) = (70, 40);
+    let bytes = toy::tail2(n, k);
+    let matrix = QuantizedMatrix::new(&toy::FORMATS[toy::TAIL2], n, k, &bytes)?;
+    let threads = Threads::single();
+    let adaptive = Adaptive::default();
+    let options = LinearOptions { adaptive: Some(adaptive.clone()), ..LinearOptions::default() };
+    let layer = Linear::new(&toy::REGISTRY, &matrix, &options, &threads)?;
+    let x = toy::noise(4 * k, 1);
+    let mut y = vec![0.0; 4 * n];
+    let mut workspace = layer.workspace(4, &threads)?;
+    // The class of two to four tokens has one kernel up to three and another one from four on.
+    for call in 0..40 {
+        let m = 2 + call % 3;
+        let (count, outcome) = allocations(|| {
+            layer.forward(Input::F32(&x[..m * k]), m, None, &mut y[..m * n], &mut workspace, &threads)
+        });
+        outcome?;
+        assert_eq!(count, 0, "call {call}");
+    }
+    let adapted = layer.adapted(2).expect("two kernels");
+    assert_eq!((adapted.turns, adapted.of), (16, 16), "{adapted}");
+    assert!(adapted.chosen.is_some(), "{adapted}");
+    // Whatever was chosen, who takes other numbers of tokens is left to decisions, as the calls above were.
+    assert_eq!(adapted.kernels.len(), 2);
+    assert!(layer.adapted(1).is_none(), "one kernel takes one token");
+    assert_eq!(adaptive.adapted(), [adapted]);
     Ok(())
 }
 

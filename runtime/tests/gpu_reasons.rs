@@ -123,6 +123,7 @@ const fn registry(
         cuda,
         without_image,
         convert: None,
+        experts: None,
         sources: &[],
     };
     // SAFETY: there is no kernel in it that can be run.
@@ -155,6 +156,7 @@ fn reasons(
         shape: Shape::matrix(4, k),
         precision: PrecisionMode::Int8,
         working_set: None,
+        threads: 1,
     };
     let prepared = registry.prepare_on(&request, CpuProfile::detect(), Some(gpu), &Restrict::default())?;
     let decision = prepared.decide_as_asked();

@@ -11,7 +11,7 @@ use gristmill_codegen::cuda::toolchain::{
     Driver, DriverError, PIP_LINE, PIP_LINE_12, PIP_TOOLS_LINE, probe_driver,
 };
 use gristmill_codegen::cuda::{Discovery, Env, Toolchain, discover};
-use serde_json::{Value, json};
+use gristmill_records::doctor as records;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -56,22 +56,22 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     };
     let advice = advice(&discovery, &driver, settings.as_ref().err().map(ToString::to_string));
     if arguments.json {
-        let set: serde_json::Map<String, Value> = settings::VARIABLES
+        let set = settings::VARIABLES
             .iter()
-            .filter_map(|&name| Some((name.to_owned(), env.get(name)?.to_string_lossy().into_owned().into())))
-            .collect();
-        let value = json!({
-            "processor": topology_json(&topology),
-            "built": built_json(),
-            "compiler": discovery.found.as_ref().map(compiler_json),
-            "looked": discovery.looked.iter().map(|looked| json!({
-                "place": looked.place,
-                "why_not": looked.why_not.to_string(),
-            })).collect::<Vec<_>>(),
-            "driver": driver_json(&driver),
-            "environment": set,
-            "advice": advice,
+            .filter_map(|&name| Some((name.to_owned(), env.get(name)?.to_string_lossy().into_owned())));
+        let looked = discovery.looked.iter().map(|looked| records::Looked {
+            place: looked.place.clone(),
+            why_not: looked.why_not.to_string(),
         });
+        let value = records::Doctor {
+            processor: topology_json(&topology),
+            built: built_json(),
+            compiler: discovery.found.as_ref().map(compiler_json),
+            looked: looked.collect(),
+            driver: driver_json(&driver),
+            environment: set.collect(),
+            advice,
+        };
         print_json(out, &value)?;
         return Ok(Outcome::Yes);
     }
@@ -105,6 +105,15 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             for (index, device) in driver.devices.iter().enumerate() {
                 let (major, minor) = device.cc;
                 writeln!(out, "  cuda:{index}: {}, compute capability {major}.{minor}", device.name)?;
+                let Sensors { temperature, throttled_by } = Sensors::read(index);
+                if let Some(degrees) = temperature {
+                    writeln!(out, "    {degrees} degrees Celsius")?;
+                }
+                match throttled_by.as_deref() {
+                    None => {}
+                    Some([]) => writeln!(out, "    nothing lowers its clock")?,
+                    Some(reasons) => writeln!(out, "    its clock is lowered by: {}", reasons.join(", "))?,
+                }
             }
         }
         Err(error) => writeln!(out, "  {error}")?,
@@ -208,61 +217,93 @@ fn built_words() -> String {
     }
 }
 
-fn built_json() -> Value {
+fn built_json() -> records::Built {
+    let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
     match REGISTRY.cuda {
-        CudaBuild::FeatureOff => json!({"state": "feature off"}),
-        CudaBuild::NoToolchain { looked } => json!({"state": "no toolchain", "looked": looked}),
-        CudaBuild::Built { compiler, architectures } => json!({
-            "state": "built",
-            "compiler": compiler,
-            "architectures": architectures.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        }),
+        CudaBuild::FeatureOff => records::Built::FeatureOff,
+        CudaBuild::NoToolchain { looked } => records::Built::NoToolchain { looked: texts(looked) },
+        CudaBuild::Built { compiler, architectures } => records::Built::Built {
+            compiler: compiler.to_owned(),
+            architectures: architectures.iter().map(ToString::to_string).collect(),
+        },
     }
 }
 
-fn topology_json(topology: &Topology) -> Value {
-    json!({
-        "nodes": topology.nodes.iter().map(|node| json!({
-            "node": node.id,
-            "processors": node.cpus,
-            "memory_bytes": node.memory,
-            "distances": node.distances.iter().map(|(to, distance)| json!({"to": to, "distance": distance})).collect::<Vec<_>>(),
-            "read_mb_s": node.read_mb_s,
-        })).collect::<Vec<_>>(),
-        "cores": topology.cores,
-        "caches": topology.caches.iter().map(|cache| json!({
-            "level": cache.level,
-            "instructions": cache.instructions,
-            "bytes": cache.bytes,
-            "processors": cache.cpus,
-        })).collect::<Vec<_>>(),
-        "problems": topology.problems,
-    })
+fn topology_json(topology: &Topology) -> records::Processor {
+    let distance =
+        |(to, distance): &(usize, u32)| records::Distance { to: *to as u64, distance: u64::from(*distance) };
+    let nodes = topology.nodes.iter().map(|node| records::Node {
+        node: node.id as u64,
+        processors: node.cpus.clone(),
+        memory_bytes: node.memory,
+        distances: node.distances.iter().map(distance).collect(),
+        read_mb_s: node.read_mb_s,
+    });
+    let caches = topology.caches.iter().map(|cache| records::Cache {
+        level: u64::from(cache.level),
+        instructions: cache.instructions,
+        bytes: cache.bytes.map(|bytes| bytes as u64),
+        processors: cache.cpus.clone(),
+    });
+    records::Processor {
+        nodes: nodes.collect(),
+        cores: topology.cores.clone(),
+        caches: caches.collect(),
+        problems: topology.problems.clone(),
+    }
 }
 
-fn compiler_json(found: &Toolchain) -> Value {
+fn compiler_json(found: &Toolchain) -> records::Compiler {
     let kind = match found {
         Toolchain::Images(_) => "images",
         Toolchain::Nvcc(_) => "nvcc",
         Toolchain::Nvrtc(_) => "nvrtc",
     };
-    json!({
-        "kind": kind,
-        "identity": found.identity(),
-        "path": found.path().display().to_string(),
-        "architectures": found.archs().iter().map(ToString::to_string).collect::<Vec<_>>(),
-    })
+    records::Compiler {
+        kind: kind.to_owned(),
+        identity: found.identity().to_string(),
+        path: found.path().display().to_string(),
+        architectures: found.archs().iter().map(ToString::to_string).collect(),
+    }
 }
 
-fn driver_json(driver: &Result<Driver, DriverError>) -> Value {
+fn driver_json(driver: &Result<Driver, DriverError>) -> records::Driver {
     match driver {
-        Ok(driver) => json!({
-            "cuda": cuda_version(driver.version),
-            "devices": driver.devices.iter().map(|device| json!({
-                "name": device.name,
-                "compute_capability": format!("{}.{}", device.cc.0, device.cc.1),
-            })).collect::<Vec<_>>(),
-        }),
-        Err(error) => json!({"error": error.to_string()}),
+        Ok(driver) => {
+            let devices = driver.devices.iter().enumerate().map(|(index, device)| {
+                let Sensors { temperature, throttled_by } = Sensors::read(index);
+                records::Device {
+                    name: device.name.clone(),
+                    compute_capability: format!("{}.{}", device.cc.0, device.cc.1),
+                    temperature,
+                    throttled_by: throttled_by.map(|all| all.into_iter().map(str::to_owned).collect()),
+                }
+            });
+            records::Driver::There { cuda: cuda_version(driver.version), devices: devices.collect() }
+        }
+        Err(error) => records::Driver::Absent { error: error.to_string() },
+    }
+}
+
+/// What the sensors of a GPU say, where the feature `nvml` is on and NVIDIA's management library is installed.
+#[derive(Default)]
+struct Sensors {
+    temperature: Option<u32>,
+    throttled_by: Option<Vec<&'static str>>,
+}
+
+impl Sensors {
+    #[cfg(feature = "nvml")]
+    fn read(index: usize) -> Sensors {
+        let health = u32::try_from(index).ok().and_then(|index| gristmill::cuda::health(index).ok());
+        health.map_or_else(Sensors::default, |health| {
+            let gristmill::cuda::GpuHealth { temperature, throttled_by, .. } = health;
+            Sensors { temperature, throttled_by }
+        })
+    }
+
+    #[cfg(not(feature = "nvml"))]
+    fn read(_: usize) -> Sensors {
+        Sensors::default()
     }
 }

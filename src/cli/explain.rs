@@ -4,7 +4,7 @@ use super::environment::Environment;
 use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::table::bytes;
-use super::{external, request};
+use super::{external, gpu_kernels, request};
 use gristmill::gguf::TypeNumbers;
 use gristmill::runtime::import::{ImportError, Tiled};
 use gristmill::vocab::{DType, DeviceKind, Op};
@@ -39,6 +39,9 @@ pub struct Arguments {
     /// are read from memory, and held in the packing with the fewest bytes
     #[arg(long, value_name = "BYTES")]
     pub(super) working_set: Option<u64>,
+    /// Threads that will work on it: a tuning has orders for several numbers
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = request::threads)]
+    pub(super) threads: usize,
     /// Quantizer of the format (for quantize); its first one if not given
     #[arg(long, value_name = "NAME")]
     pub(super) quantizer: Option<String>,
@@ -59,7 +62,8 @@ struct Explained {
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
-    let Arguments { op, format, input, device, shape, precision, working_set, quantizer, json } = arguments;
+    let Arguments { op, format, input, device, shape, precision, working_set, threads, quantizer, json } =
+        arguments;
     let imported = Tiled::from_name(format);
     let format = match imported {
         Some(layout) => {
@@ -81,6 +85,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         shape: *shape,
         precision: *precision,
         working_set: *working_set,
+        threads: *threads,
     };
     let environment = Environment::read()?;
     let prepared = environment.prepare(&asked)?;
@@ -119,6 +124,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         if let Some(entry) = decision.chosen() {
             writeln!(out, "plan of `{}`: {}", entry.name, entry.plan)?;
         }
+        gpu_kernels::explain(&decision, out)?;
         if let Some(memory) = &memory {
             writeln!(
                 out,

@@ -13,6 +13,7 @@ use gristmill::registry::FormatInfo;
 use gristmill::runtime::import::{ImportError, TileSizes, Tiled, Tiles};
 use gristmill::text::Printable;
 use gristmill::{REGISTRY, Reason, Rejection};
+use gristmill_records::run::WithoutKernel;
 use std::path::{Path, PathBuf};
 
 /// Which formats type numbers mean.
@@ -286,16 +287,6 @@ pub struct Without {
     pub types: Vec<(String, String, Vec<String>)>,
 }
 
-/// A type without a kernel in JSON.
-#[derive(serde::Serialize)]
-pub struct WithoutKernel<'a> {
-    #[serde(rename = "type")]
-    type_name: &'a str,
-    reason: &'a str,
-    count: usize,
-    tensors: &'a [String],
-}
-
 impl Without {
     /// Adds a tensor.
     pub fn add(&mut self, type_name: String, why: String, tensor: &str) {
@@ -329,14 +320,13 @@ impl Without {
     }
 
     /// The same as JSON.
-    pub fn json(&self) -> Vec<WithoutKernel<'_>> {
-        let all = self.types.iter();
-        all.map(|(type_name, reason, tensors)| WithoutKernel {
-            type_name,
-            reason,
-            count: tensors.len(),
-            tensors,
-        })
-        .collect()
+    pub fn json(&self) -> Vec<WithoutKernel> {
+        let row = |(type_name, reason, tensors): &(String, String, Vec<String>)| WithoutKernel {
+            type_name: type_name.clone(),
+            reason: reason.clone(),
+            count: tensors.len() as u64,
+            tensors: tensors.clone(),
+        };
+        self.types.iter().map(row).collect()
     }
 }

@@ -26,7 +26,16 @@ pub fn launches(batch: usize, rounds: usize) -> usize {
     if rounds <= QUICK { 1 } else { BETWEEN.div_ceil(batch.max(1)) }
 }
 
-/// Median seconds of a product of `m` rows `x` with `weights` in turn, what is done to the activations included.
+/// Times of work on a GPU.
+#[derive(Clone, Debug)]
+pub struct Times {
+    /// The median.
+    pub seconds: f64,
+    /// Of each round, in their order.
+    pub rounds: Vec<f64>,
+}
+
+/// Seconds of a product of `m` rows `x` with `weights` in turn, what is done to the activations included.
 pub fn seconds(
     gpu: &Arc<Gpu>,
     matmul: &Matmul,
@@ -35,22 +44,22 @@ pub fn seconds(
     y: &mut DeviceBuffer<f32>,
     m: usize,
     rounds: usize,
-) -> Result<f64, CliError> {
+) -> Result<Times, CliError> {
     let mut workspace = Workspace::new();
     let mut product = |weights: &PackedMatrix| matmul.run_on_device(weights, x, m, None, y, &mut workspace);
     let count = weights.len();
-    let median = in_graph(gpu, count, rounds, |turn| weights.get(turn).map_or(Ok(()), &mut product))?;
+    let times = in_graph(gpu, count, rounds, |turn| weights.get(turn).map_or(Ok(()), &mut product))?;
     workspace.finish()?;
-    Ok(median)
+    Ok(times)
 }
 
-/// Median seconds of `work` in a graph. Its argument goes round from 0 to `turns`.
+/// Seconds of `work` in a graph. Its argument goes round from 0 to `turns`.
 pub fn in_graph(
     gpu: &Arc<Gpu>,
     turns: usize,
     rounds: usize,
     mut work: impl FnMut(usize) -> Result<(), Error>,
-) -> Result<f64, CliError> {
+) -> Result<Times, CliError> {
     // Loads the kernels and makes what memory they need, which a graph can't.
     work(0)?;
     let batch = BATCH.next_multiple_of(turns.max(1));
@@ -62,7 +71,8 @@ pub fn in_graph(
         let ((), time) = gpu.time(|| (0..launches).try_for_each(|_| graph.launch()))?;
         times.push(time.as_secs_f64() / (launches * batch) as f64);
     }
-    Ok(median(&mut times))
+    let rounds = times.clone();
+    Ok(Times { seconds: median(&mut times), rounds })
 }
 
 /// So many copies that they don't fit the second-level cache together, three times over.

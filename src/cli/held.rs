@@ -2,9 +2,8 @@
 
 use super::error::CliError;
 use super::table::counted;
-use gristmill::{Decision, FromMemory, HeldOnce, json};
-use serde::Serialize;
-use serde_json::Value;
+use gristmill::{Decision, FromMemory, HeldOnce};
+use gristmill_records::run as records;
 use std::io::Write;
 
 /// What decisions said of the packing of each tensor.
@@ -15,15 +14,6 @@ pub struct Held {
     because: Vec<(String, FromMemory, usize)>,
     /// The same of tensors that a GPU holds once.
     once: Vec<(String, HeldOnce, usize)>,
-}
-
-/// A format's tensors in JSON, with the packing that they are held in and why ([`json::from_memory`], [`json::held_once`]).
-#[derive(Serialize)]
-pub struct HeldFormat<'a> {
-    format: &'a str,
-    tensors: usize,
-    #[serde(flatten)]
-    why: Value,
 }
 
 impl Held {
@@ -49,13 +39,27 @@ impl Held {
     }
 
     /// Formats that are held in another packing because they are read from memory.
-    pub fn json(&self) -> Vec<HeldFormat<'_>> {
-        rows(&self.because, json::from_memory)
+    pub fn json(&self) -> Vec<records::FromMemory> {
+        let row = |(format, why, tensors): &(String, FromMemory, usize)| records::FromMemory {
+            format: format.clone(),
+            tensors: *tensors as u64,
+            packing: why.packing.to_owned(),
+            instead_of: why.instead_of.to_owned(),
+            working_set: why.working_set,
+            cache: why.cache,
+        };
+        self.because.iter().map(row).collect()
     }
 
     /// Formats that a GPU holds once.
-    pub fn once_json(&self) -> Vec<HeldFormat<'_>> {
-        rows(&self.once, json::held_once)
+    pub fn once_json(&self) -> Vec<records::HeldOnce> {
+        let row = |(format, why, tensors): &(String, HeldOnce, usize)| records::HeldOnce {
+            format: format.clone(),
+            tensors: *tensors as u64,
+            packing: why.packing.to_owned(),
+            instead_of: why.instead_of.to_owned(),
+        };
+        self.once.iter().map(row).collect()
     }
 
     /// Prints a line for each format.
@@ -79,11 +83,4 @@ fn count<W: PartialEq>(rows: &mut Vec<(String, W, usize)>, format: &str, why: W)
         Some((_, _, count)) => *count += 1,
         None => rows.push((format.to_owned(), why, 1)),
     }
-}
-
-/// Counted rows in JSON.
-fn rows<W>(rows: &[(String, W, usize)], json: fn(&W) -> Value) -> Vec<HeldFormat<'_>> {
-    rows.iter()
-        .map(|(format, why, tensors)| HeldFormat { format, tensors: *tensors, why: json(why) })
-        .collect()
 }

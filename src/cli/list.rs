@@ -3,8 +3,8 @@
 use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::table::{Side, Table, counted};
-use super::{external, request};
-use gristmill::registry::{CudaBuild, CudaImage, CudaUsage, DimRule, Entry, FormatInfo, ImportInfo};
+use super::{external, gpu_kernels, request};
+use gristmill::registry::{CudaBuild, DimRule, Entry, FormatInfo, ImportInfo};
 use gristmill::vocab::{DeviceKind, Isa, Serves};
 use gristmill::{Device, REGISTRY, json};
 use serde::Serialize;
@@ -183,24 +183,6 @@ fn nothing_for(kind: DeviceKind) -> &'static str {
     }
 }
 
-/// Images by the drivers that load them: `sm_75, sm_80 (R580); compute_75 (R525)`.
-fn images_in_words(images: &[CudaImage]) -> String {
-    let mut words = String::new();
-    for (at, image) in images.iter().enumerate() {
-        words.push_str(&image.target());
-        let next = images.get(at + 1).map(json::min_driver);
-        if next.as_ref() == Some(&json::min_driver(image)) {
-            words.push_str(", ");
-            continue;
-        }
-        words.push_str(&format!(" ({})", json::min_driver(image)));
-        if next.is_some() {
-            words.push_str("; ");
-        }
-    }
-    words
-}
-
 /// The format (or activation format) of a kernel.
 pub fn name_of(entry: &Entry) -> &'static str {
     json::format_name(&REGISTRY, entry)
@@ -306,9 +288,7 @@ fn print_kernels(entries: &[&Entry], out: &mut dyn Write) -> Result<(), CliError
     ];
     let on_gpu = entries.iter().any(|entry| !json::images(entry).is_empty());
     if on_gpu {
-        columns.push(("registers", Side::Right));
-        columns.push(("shared bytes", Side::Right));
-        columns.push(("images (oldest driver)", Side::Left));
+        columns.extend(gpu_kernels::COLUMNS);
     }
     let mut table = Table::new(&columns);
     for entry in entries {
@@ -324,27 +304,12 @@ fn print_kernels(entries: &[&Entry], out: &mut dyn Write) -> Result<(), CliError
             entry.source.to_owned(),
         ];
         if on_gpu {
-            let images = json::images(entry);
-            let used = images.iter().filter_map(|image| json::cuda_usage(entry, image));
-            // The function that does the work is the last that is launched.
-            let used: Vec<CudaUsage> = used.filter_map(|each| each.last().copied()).collect();
-            row.push(range(used.iter().map(|usage| usage.registers)));
-            row.push(range(used.iter().map(|usage| usage.shared)));
-            row.push(images_in_words(images));
+            row.extend(gpu_kernels::cells(entry, json::images(entry)));
         }
         table.row(row);
     }
     table.print(out)?;
     Ok(())
-}
-
-/// The least and the most in all machine code of a kernel: `40..64`, or `40`.
-fn range(values: impl Iterator<Item = u32> + Clone) -> String {
-    match (values.clone().min(), values.max()) {
-        (Some(least), Some(most)) if least < most => format!("{least}..{most}"),
-        (Some(only), _) => only.to_string(),
-        (None, _) => "-".to_owned(),
-    }
 }
 
 /// The rules on shapes in words: `m <= 3, k multiple of 256`.

@@ -40,7 +40,7 @@ impl Need {
 
 /// Bytes that this program can take without others having to give some back: what the system calls available, and what the
 /// control group of a container and the limit of the process leave of it. `None` where the system does not say.
-fn available() -> Option<u64> {
+pub fn available() -> Option<u64> {
     let mut system = System::new();
     system.refresh_memory();
     // The library answers 0 where it can't read the system's numbers.

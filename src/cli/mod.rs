@@ -17,6 +17,7 @@ mod error;
 mod explain;
 mod external;
 mod files;
+mod gpu_kernels;
 #[cfg(feature = "cuda")]
 mod gpu_time;
 mod held;
@@ -29,6 +30,7 @@ mod memory;
 mod output;
 mod plain;
 mod plan;
+mod plan_devices;
 mod progress;
 mod quantize;
 pub(crate) mod random;
@@ -39,6 +41,8 @@ mod request;
 mod run;
 mod specs;
 mod table;
+#[cfg(feature = "ops")]
+mod top;
 mod tune;
 mod validate;
 mod verify;
@@ -89,6 +93,8 @@ pub enum Command {
     History(history::Arguments),
     #[cfg(feature = "ops")]
     Report(report::Arguments),
+    #[cfg(feature = "ops")]
+    Top(top::Arguments),
     AnalyzeLibrary(analyze_library::Arguments),
     CompareBackend(compare_backend::Arguments),
 }
@@ -145,6 +151,7 @@ pub fn dispatch(command: Command, out: &mut Plain<impl Write>) -> Result<Outcome
         Command::List(arguments) => list::run(&arguments, out),
         Command::Explain(arguments) => explain::run(&arguments, out),
         Command::Inspect(arguments) => inspect::run(&arguments, out),
+        Command::Plan(arguments) if !arguments.devices.is_empty() => plan_devices::run(&arguments, out),
         Command::Plan(arguments) => plan::run(&arguments, out),
         Command::Verify(arguments) => verify::run(&arguments, out),
         Command::VerifyReceipt(arguments) => verify_receipt::run(&arguments, out),
@@ -163,6 +170,8 @@ pub fn dispatch(command: Command, out: &mut Plain<impl Write>) -> Result<Outcome
         Command::History(arguments) => history::run(&arguments, out),
         #[cfg(feature = "ops")]
         Command::Report(arguments) => report::run(&arguments, out),
+        #[cfg(feature = "ops")]
+        Command::Top(arguments) => top::run(&arguments, io::stdout().is_terminal(), out),
         Command::AnalyzeLibrary(arguments) => analyze_library::run(&arguments, out),
         Command::CompareBackend(arguments) => compare_backend::run(&arguments, out),
     }

@@ -26,6 +26,15 @@ impl<W: Write> Plain<W> {
         self
     }
 
+    /// Empties the screen of a terminal; what follows begins at its top.
+    ///
+    /// # Errors
+    /// Those of what is written to.
+    #[cfg(feature = "ops")]
+    pub fn clear_screen(&mut self) -> io::Result<()> {
+        self.inner.write_all(b"\x1b[H\x1b[2J")
+    }
+
     fn text(&mut self, text: &str) -> io::Result<()> {
         let mut rest = text;
         while let Some((before, colour, behind)) = self.colours.then(|| first_colour(rest)).flatten() {

@@ -3,11 +3,13 @@
 use super::environment::Environment;
 use super::error::{CliError, Outcome};
 use super::files::{self, Decided, Kind, Without};
-use super::held::{Held, HeldFormat};
+use super::gpu_kernels::{Chosen, ChosenKernel};
+use super::held::Held;
 use super::json::print_json;
 use super::table::{Side, Table, bytes, counted};
 use gristmill::gguf::Transforms;
 use gristmill::{Device, ProductMemory, Request, Shape, Threads};
+use gristmill_records::run::{FromMemory, HeldOnce, WithoutKernel};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
@@ -23,6 +25,15 @@ pub struct Arguments {
     /// Device: cpu, cuda:0, rocm:0, metal:0
     #[arg(long, default_value = "cpu")]
     pub(super) device: Device,
+    /// Divide the tensors over these devices, blocks together and in order: cuda:0,cuda:1
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["device", "m"])]
+    pub(super) devices: Vec<Device>,
+    /// How fast they are beside each other; multiprocessors times clock if it is not said
+    #[arg(long, value_delimiter = ',', requires = "devices")]
+    pub(super) speeds: Vec<f64>,
+    /// Bytes of each device that are left for activations and the cache of keys and values
+    #[arg(long, default_value_t = 0, requires = "devices")]
+    pub(super) reserve: u64,
     /// Number of tokens
     #[arg(long, default_value_t = 1)]
     pub(super) m: usize,
@@ -42,11 +53,13 @@ struct Planned<'a> {
     file_bytes: u64,
     packed_bytes: u64,
     working_set: Option<u64>,
-    from_memory: Vec<HeldFormat<'a>>,
-    held_once: Vec<HeldFormat<'a>>,
+    from_memory: Vec<FromMemory>,
+    held_once: Vec<HeldOnce>,
     tensors: Vec<PlannedTensor<'a>>,
+    /// Each kernel that tensors get on a GPU, once; empty on the processor.
+    gpu_kernels: Vec<ChosenKernel>,
     transform: Option<files::Declared>,
-    without_kernel: Vec<files::WithoutKernel<'a>>,
+    without_kernel: Vec<WithoutKernel>,
 }
 
 #[derive(Serialize)]
@@ -88,6 +101,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let mut decided = Decided::default();
     let (mut served, mut twice) = (0, 0);
     let mut held = Held::new(file.working_set());
+    let mut on_gpu = Chosen::default();
     // Of tensors with a kernel: as in the file, and packed for it.
     let (mut file_sum, mut packed_sum) = (0u64, 0u64);
     let threads = Threads::new(1)?;
@@ -114,6 +128,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 let prepared = environment.prepare(&request.with_working_set(held.working_set()))?;
                 let decision = prepared.decide_as_asked();
                 held.add(&decision);
+                on_gpu.add(&decision);
                 chosen = decision.chosen().map(|entry| entry.name);
                 // A shape whose bytes do not fit the address space has no sizes.
                 let in_file = match kind {
@@ -178,6 +193,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             from_memory: held.json(),
             held_once: held.once_json(),
             tensors: rows,
+            gpu_kernels: on_gpu.json(),
             transform: files::transforms_json(&file),
             without_kernel: without.json(),
         };
@@ -202,6 +218,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         if twice > 0 {
             writeln!(out, "{} are held in several packings, counted above", counted(twice, "tensor"))?;
         }
+        on_gpu.print(out)?;
         held.print(out)?;
         decided.print(&types, out)?;
         files::print_transforms(&file, out)?;

@@ -6,6 +6,7 @@ use gristmill::registry::Entry;
 use gristmill::text::Printable;
 use gristmill::vocab::DeviceKind;
 use gristmill::{Device, REGISTRY, RecoveryStep};
+use gristmill_records::receipt::{Fallback, Kernel, Part, Receipt, Recovery};
 use serde_json::Value;
 use std::io::Write;
 use std::path::PathBuf;
@@ -41,7 +42,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let bytes = std::fs::read(path).map_err(CliError::file("read", path))?;
     let mut check = Check { unchecked: arguments.unchecked.clone(), ..Check::default() };
     match serde_json::from_slice(&bytes) {
-        Ok(receipt) => check.receipt(&receipt, &arguments.require),
+        Ok(value) => check.file(value, &arguments.require),
         Err(error) => check.problems.push(format!("it is not JSON: {error}")),
     }
     for (entry, launches) in &check.ran {
@@ -95,56 +96,50 @@ impl Check {
         self.problems.push(text.into());
     }
 
-    fn receipt(&mut self, receipt: &Value, require: &[String]) {
-        match receipt.get("schema_version").and_then(Value::as_u64) {
+    /// Of a file that is JSON.
+    fn file(&mut self, value: Value, require: &[String]) {
+        match value.get("schema_version").and_then(Value::as_u64) {
             Some(version) if version == u64::from(SCHEMA_VERSION) => {}
             Some(version) => {
-                self.problem(format!("schema version {version}; this build reads {SCHEMA_VERSION}"))
+                return self.problem(format!("schema version {version}; this build reads {SCHEMA_VERSION}"));
             }
             None => return self.problem("it has no schema_version: this is not a receipt"),
         }
-        let package = receipt.get("package").and_then(Value::as_str);
+        match gristmill_records::read::<Receipt>(value) {
+            Ok(receipt) => self.receipt(&receipt, require),
+            Err(why) => self.problem(format!("it is not as receipts are: {why}")),
+        }
+    }
+
+    fn receipt(&mut self, receipt: &Receipt, require: &[String]) {
         // That of a joined registry is the names of all.
-        let packages: Vec<&str> = package.unwrap_or_default().split(" + ").collect();
-        match package {
-            Some(_) if packages.contains(&REGISTRY.package) => {}
-            Some(package) => {
-                self.problem(format!("it is of package `{package}`, this build is `{}`", REGISTRY.package));
-            }
-            None => self.problem("it names no package"),
+        let packages: Vec<&str> = receipt.package.split(" + ").collect();
+        if !packages.contains(&REGISTRY.package) {
+            self.problem(format!(
+                "it is of package `{}`, this build is `{}`",
+                receipt.package, REGISTRY.package
+            ));
         }
-        match receipt.get("kernels").and_then(Value::as_array) {
-            Some(kernels) => kernels.iter().for_each(|kernel| self.kernel(kernel, &packages)),
-            None => self.problem("it has no list of kernels"),
-        }
-        let Some(devices) = receipt.get("devices").and_then(Value::as_array) else {
-            return self.problem("it has no list of devices");
-        };
+        receipt.kernels.iter().for_each(|kernel| self.kernel(kernel, &packages));
         // A device may be claimed only by a kernel that ran on it.
-        for device in devices {
-            let kind = device.as_str().and_then(DeviceKind::from_name);
+        for device in &receipt.devices {
+            let kind = DeviceKind::from_name(device);
             // What was not checked may have run there.
             if kind.is_none_or(|kind| !self.ran_on(kind) && self.others.is_empty()) {
-                self.problem(format!("it claims device {device}, but no kernel of it ran there"));
+                self.problem(format!("it claims device \"{device}\", but no kernel of it ran there"));
             }
         }
-        for fallback in receipt.get("fallbacks").and_then(Value::as_array).into_iter().flatten() {
-            let text = |key: &str| fallback.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
-            let [policy, op, format, instead] = ["policy", "op", "format", "instead"].map(text);
+        for Fallback { policy, op, format, instead, .. } in &receipt.fallbacks {
             self.fallbacks.push(format!("policy {policy}: {op} of {format} ran as {instead}"));
         }
-        for step in receipt.get("recoveries").and_then(Value::as_array).into_iter().flatten() {
-            let text = |key: &str| step.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
-            let [step, kernel, reason] = ["step", "kernel", "reason"].map(text);
-            // By this step a device was lost, and no kernel is to blame.
-            self.recoveries.push(match step == RecoveryStep::TakenOver.name() {
+        for Recovery { step, kernel, reason, .. } in &receipt.recoveries {
+            let of_device = RecoveryStep::from_name(step).is_some_and(RecoveryStep::is_of_device);
+            self.recoveries.push(match of_device {
                 true => format!("{reason}, step {step}"),
                 false => format!("kernel {kernel} failed ({reason}), step {step}"),
             });
         }
-        for part in receipt.get("parts").and_then(Value::as_array).into_iter().flatten() {
-            self.part(part);
-        }
+        receipt.parts.iter().for_each(|part| self.part(part));
         for wanted in require {
             let met = match DeviceKind::from_name(wanted) {
                 Some(kind) => self.ran_on(kind),
@@ -157,14 +152,11 @@ impl Check {
     }
 
     /// A part of a layer that was divided over devices: like them all, only kernels can have run it.
-    fn part(&mut self, part: &Value) {
-        let text = |key: &str| part.get(key).and_then(Value::as_str);
-        let number = |key: &str| part.get(key).and_then(Value::as_u64);
-        let row = |at: usize| part.get("rows").and_then(|rows| rows.get(at)).and_then(Value::as_u64);
-        let device = text("device").and_then(|device| device.parse::<Device>().ok());
-        let all = (device, text("format"), number("n"), number("k"), number("runs"), row(0), row(1));
-        let (Some(device), Some(format), Some(n), Some(k), Some(runs), Some(from), Some(to)) = all else {
-            return self.problem("a part of a divided layer lacks its device, format, shape, rows or runs");
+    fn part(&mut self, part: &Part) {
+        let Part { format, n, k, rows: [from, to], runs, .. } = part;
+        let Ok(device) = part.device.parse::<Device>() else {
+            return self
+                .problem(format!("a part of a divided layer is on `{}`, which is no device", part.device));
         };
         if from >= to || to > n {
             self.problem(format!("a part has rows {from} to {to} of {n}"));
@@ -179,12 +171,9 @@ impl Check {
         self.ran.iter().any(|(entry, _)| entry.device == kind)
     }
 
-    fn kernel(&mut self, kernel: &Value, packages: &[&str]) {
-        let text = |key: &str| kernel.get(key).and_then(Value::as_str);
-        let (Some(id), Some(name)) = (text("id"), text("name")) else {
-            return self.problem(format!("a kernel has no id or no name: {kernel}"));
-        };
-        if let Some(package) = text("package").filter(|package| *package != REGISTRY.package) {
+    fn kernel(&mut self, kernel: &Kernel, packages: &[&str]) {
+        let Kernel { id, name, package, launches, .. } = kernel;
+        if let Some(package) = package.as_deref().filter(|package| *package != REGISTRY.package) {
             if !packages.contains(&package) {
                 return self
                     .problem(format!("kernel `{name}` is of `{package}`, which the receipt is not of"));
@@ -195,9 +184,9 @@ impl Check {
                      program, or say `--unchecked {package}`"
                 ));
             }
-            return self.others.push((name.to_owned(), package.to_owned()));
+            return self.others.push((name.clone(), package.to_owned()));
         }
-        let Some(entry) = REGISTRY.entries.iter().find(|entry| entry.id.to_string() == id) else {
+        let Some(entry) = REGISTRY.entries.iter().find(|entry| entry.id.to_string() == *id) else {
             let known = REGISTRY.entries.iter().any(|entry| entry.name == name);
             let why = if known { "another build of it" } else { "this build does not know it" };
             return self.problem(format!("kernel `{name}` with id {id}: {why}"));
@@ -205,9 +194,9 @@ impl Check {
         if entry.name != name {
             return self.problem(format!("id {id} is that of `{}`, not of `{name}`", entry.name));
         }
-        match kernel.get("launches").and_then(Value::as_u64) {
-            Some(launches @ 1..) => self.ran.push((entry, launches)),
-            Some(0) | None => self.problem(format!("kernel `{name}` is listed without launches")),
+        match *launches {
+            launches @ 1.. => self.ran.push((entry, launches)),
+            0 => self.problem(format!("kernel `{name}` is listed without launches")),
         }
     }
 }

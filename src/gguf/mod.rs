@@ -21,6 +21,7 @@
 //! ```
 
 mod cursor;
+mod devices;
 mod error;
 mod file;
 mod floats;
@@ -37,6 +38,7 @@ mod value_type;
 mod working_set;
 mod write;
 
+pub use devices::{DevicePart, DevicePlan, DeviceRoom};
 pub use error::{GgufError, Malformed, NoData, NoDataReason, Problem, WriteError};
 #[cfg(feature = "cli")] // For `weights_file`, which is part of the command.
 pub(crate) use file::Contents;

@@ -151,15 +151,17 @@ impl Model {
     /// [`ModelError::Transformed`].
     pub fn matrix(&self, name: &str) -> Result<QuantizedBuf<'_>, ModelError> {
         self.as_stored(name)?;
-        self.whole(name)
+        self.whole(name, &Threads::single())
     }
 
-    fn whole(&self, name: &str) -> Result<QuantizedBuf<'_>, ModelError> {
+    fn whole(&self, name: &str, threads: &Threads) -> Result<QuantizedBuf<'_>, ModelError> {
         let tensor = self.tensor(name)?;
         let rows = self.rows(&tensor)?;
         let why = match tensor.dims() {
             [] | [_] => "a vector, which may be a row or a column of a matrix",
-            [_, _] | [_, _, 1] | [_, _, 1, 1] => return self.read(&tensor, &rows, 0..rows.n),
+            [_, _] | [_, _, 1] | [_, _, 1, 1] => {
+                return self.read(&tensor, &rows, 0..rows.n, threads);
+            }
             _ => "a stack of matrices, of which `Model::matrix_rows` reads one",
         };
         Err(ModelError::Dimensions { tensor: name.to_owned(), dims: tensor.dims().to_vec(), why })
@@ -172,16 +174,21 @@ impl Model {
     /// As for [`Model::matrix`], whatever the number of dimensions; [`ModelError::Rows`].
     pub fn matrix_rows(&self, name: &str, rows: Range<usize>) -> Result<QuantizedBuf<'_>, ModelError> {
         self.as_stored(name)?;
-        self.some(name, rows)
+        self.some(name, rows, &Threads::single())
     }
 
-    fn some(&self, name: &str, rows: Range<usize>) -> Result<QuantizedBuf<'_>, ModelError> {
+    fn some(
+        &self,
+        name: &str,
+        rows: Range<usize>,
+        threads: &Threads,
+    ) -> Result<QuantizedBuf<'_>, ModelError> {
         let tensor = self.tensor(name)?;
         let all = self.rows(&tensor)?;
         if rows.start > rows.end || rows.end > all.n {
             return Err(ModelError::Rows { tensor: name.to_owned(), rows, n: all.n });
         }
-        self.read(&tensor, &all, rows)
+        self.read(&tensor, &all, rows, threads)
     }
 
     /// Every value of a tensor of f32, f16 or bf16 as f32, in the order of memory, whatever its dimensions.
@@ -237,7 +244,7 @@ impl Model {
     /// As for [`Model::matrix`]; [`ModelError::Layer`] as for [`Linear::new`], and for [`Linear::transformed`] where the file
     /// declares a transform.
     pub fn linear(&self, name: &str, options: &LayerOptions<'_>) -> Result<Linear, ModelError> {
-        self.layer(&[name], &[self.whole(name)?], options)
+        self.layer(&[name], &[self.whole(name, options.threads)?], options)
     }
 
     /// The layer of some rows of the quantized tensor `name`: one of several that are stacked in it.
@@ -250,7 +257,7 @@ impl Model {
         rows: Range<usize>,
         options: &LayerOptions<'_>,
     ) -> Result<Linear, ModelError> {
-        self.layer(&[name], &[self.some(name, rows)?], options)
+        self.layer(&[name], &[self.some(name, rows, options.threads)?], options)
     }
 
     /// Several quantized matrices that share their input as one layer (query, key and value; gate and up): its outputs are
@@ -263,7 +270,7 @@ impl Model {
         let [first_name, ..] = names else { return Err(ModelError::Nothing) };
         let mut matrices: Vec<QuantizedBuf<'_>> = Vec::new();
         for name in names {
-            let matrix = self.whole(name)?;
+            let matrix = self.whole(name, options.threads)?;
             let first = matrices.first().unwrap_or(&matrix);
             if (first.format().name, first.k()) != (matrix.format().name, matrix.k()) {
                 let what = |of: &QuantizedBuf<'_>| format!("{}, rows of {}", of.format().name, of.k());
@@ -332,7 +339,7 @@ impl Model {
         for expert in 0..*count {
             let mut matrices = Vec::new();
             for (_, tensor, n, _, all) in &tensors {
-                matrices.push(self.read(tensor, all, expert * n..(expert + 1) * n)?);
+                matrices.push(self.read(tensor, all, expert * n..(expert + 1) * n, options.threads)?);
             }
             parts.push(matrices);
         }
@@ -377,24 +384,24 @@ impl Model {
     }
 
     /// What is asked of a layer, with the model's bytes where nobody said how many take turns.
-    fn asked(&self, options: &LayerOptions<'_>) -> LinearOptions {
+    pub(super) fn asked(&self, options: &LayerOptions<'_>) -> LinearOptions {
         let working_set = options.linear.working_set.or_else(|| Some(self.file.working_set()));
         LinearOptions { working_set, ..options.linear.clone() }
     }
 
-    fn tensor(&self, name: &str) -> Result<Tensor<'_>, ModelError> {
+    pub(super) fn tensor(&self, name: &str) -> Result<Tensor<'_>, ModelError> {
         let none = || ModelError::NoTensor { tensor: name.to_owned(), instead: self.instead(name) };
         self.file.tensor(name).ok_or_else(none)
     }
 
-    fn type_of(&self, tensor: &Tensor<'_>) -> Result<TensorType, ModelError> {
+    pub(super) fn type_of(&self, tensor: &Tensor<'_>) -> Result<TensorType, ModelError> {
         let failed =
             |why| ModelError::Type { tensor: tensor.name().to_owned(), number: tensor.type_id(), why };
         self.types.of(tensor).map_err(failed)
     }
 
     /// Format, rows and row length of a quantized tensor.
-    fn rows(&self, tensor: &Tensor<'_>) -> Result<Rows, ModelError> {
+    pub(super) fn rows(&self, tensor: &Tensor<'_>) -> Result<Rows, ModelError> {
         let name = || tensor.name().to_owned();
         let (format, bytes, tiled) = match self.type_of(tensor)? {
             TensorType::Format(Resolved { format, bytes, .. }) => (format, bytes, None),
@@ -426,11 +433,12 @@ impl Model {
         tensor: &Tensor<'a>,
         all: &Rows,
         rows: Range<usize>,
+        threads: &Threads,
     ) -> Result<QuantizedBuf<'a>, ModelError> {
         let Rows { format, bytes, tiled, n, k } = *all;
         let failed = |error| ModelError::Layer { tensors: vec![tensor.name().to_owned()], error };
         if let Some(layout) = tiled {
-            let whole = self.types.import(tensor, layout)?;
+            let whole = self.types.import_on(tensor, layout, threads)?;
             if rows == (0..n) {
                 return Ok(whole);
             }
@@ -485,15 +493,15 @@ impl Model {
 }
 
 /// Rows of a quantized tensor.
-struct Rows {
+pub(super) struct Rows {
     /// Of what is read.
-    format: &'static FormatInfo,
+    pub(super) format: &'static FormatInfo,
     /// In the file.
     bytes: u64,
     /// How it lies there, where it is not in the format.
     tiled: Option<Tiled>,
-    n: usize,
-    k: usize,
+    pub(super) n: usize,
+    pub(super) k: usize,
 }
 
 /// Parts of names of tensors that hold several matrices one above the other, and of those that hold one of these each.

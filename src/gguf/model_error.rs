@@ -153,6 +153,12 @@ pub enum ModelError {
         /// Values that it has.
         elements: u64,
     },
+    /// Tensors can't be divided over devices.
+    #[error("the model's tensors can't be divided over these devices: {why}")]
+    Devices {
+        /// Why.
+        why: String,
+    },
     /// A layer could not be made of the tensors: no kernel, defective data, no memory.
     #[error("{}: {error}", Names(tensors))]
     Layer {

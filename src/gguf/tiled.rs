@@ -5,7 +5,7 @@ use super::read::Tensor;
 use super::types::TypeNumbers;
 use gristmill_runtime::import::{ImportError, Ternary, Tiled};
 use gristmill_runtime::registry::{FormatInfo, OuterType};
-use gristmill_runtime::{CpuProfile, Error, QuantizedBuf, Quantizer, Registry, Request, Restrict};
+use gristmill_runtime::{CpuProfile, Error, QuantizedBuf, Quantizer, Registry, Request, Restrict, Threads};
 
 /// Ternary formats of two bits with an f32 scale, which hold every such tensor exactly, and the quantizer that keeps each weight. The
 /// first whose blocks divide the rows is taken.
@@ -27,6 +27,19 @@ impl TypeNumbers {
     /// [`ModelError::Import`] where tile sizes are not known ([`TypeNumbers::with_tiles`]) or do not fit, where the data are no such
     /// tensor, and where no format takes its rows; [`ModelError::NoData`], [`ModelError::Layer`].
     pub fn import(&self, tensor: &Tensor<'_>, layout: Tiled) -> Result<QuantizedBuf<'static>, ModelError> {
+        self.import_on(tensor, layout, &Threads::single())
+    }
+
+    /// The same, quantized by `threads`: the same bytes for any number of them.
+    ///
+    /// # Errors
+    /// As for [`TypeNumbers::import`].
+    pub fn import_on(
+        &self,
+        tensor: &Tensor<'_>,
+        layout: Tiled,
+        threads: &Threads,
+    ) -> Result<QuantizedBuf<'static>, ModelError> {
         let refuse = |why| ModelError::Import { tensor: tensor.name().to_owned(), why };
         let failed = |error| ModelError::Layer { tensors: vec![tensor.name().to_owned()], error };
         let Some((n, k)) = matrix(tensor) else {
@@ -39,7 +52,7 @@ impl TypeNumbers {
         };
         let tiles = self.tiles().of(n, k).map_err(refuse)?;
         let ternary = layout.read(&tensor.data()?, n, k, tiles).map_err(refuse)?;
-        pack(self.registry(), format, quantizer, &ternary).map_err(failed)
+        pack(self.registry(), format, quantizer, &ternary, threads).map_err(failed)
     }
 }
 
@@ -66,6 +79,7 @@ fn pack(
     format: &'static FormatInfo,
     quantizer: &str,
     ternary: &Ternary,
+    threads: &Threads,
 ) -> Result<QuantizedBuf<'static>, Error> {
     let &Ternary { n, k, scale, .. } = ternary;
     let size = format.tensor_bytes(n, k)?;
@@ -76,9 +90,9 @@ fn pack(
     bytes.try_reserve_exact(size).map_err(no_memory)?;
     values.extend(ternary.values.iter().map(|value| f32::from(*value)));
     bytes.resize(size, 0);
-    let request = Request::quantize(format.name, Some(quantizer), n, k);
+    let request = Request::quantize(format.name, Some(quantizer), n, k).with_threads(threads.count());
     let prepared = registry.prepare_for(&request, CpuProfile::detect(), &Restrict::default())?;
-    Quantizer::new(&prepared.decide_as_asked())?.run(&values, n, k, &mut bytes)?;
+    Quantizer::new(&prepared.decide_as_asked())?.run_on(&values, n, k, &mut bytes, threads)?;
     let row = format.row_bytes(k)?;
     let broken = Error::BrokenRegistry {
         package: registry.package,

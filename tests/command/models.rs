@@ -192,12 +192,17 @@ fn receipts_say_what_ran() -> Outcome {
         r#""fallbacks":[],"recoveries":[{"step":"taken-over","kernel":"one","reason":"cuda:1 was lost"}]"#;
     std::fs::write(&receipt, told.replace(r#""fallbacks":[]"#, lost))?;
     check(&["cpu"]).code(0).says("recovery: cuda:1 was lost, step taken-over");
+    let moved =
+        r#""fallbacks":[],"recoveries":[{"step":"moved-to-processor","kernel":"one","reason":"cuda:0: no"}]"#;
+    std::fs::write(&receipt, told.replace(r#""fallbacks":[]"#, moved))?;
+    check(&["cpu"]).code(0).says("recovery: cuda:0: no, step moved-to-processor");
     // Parts of divided layers, which are where kernels ran.
     for (device, rows, code, says) in [
         ("cpu", "[0,16]", 0, "part: rows 0 to 16 of i2_s 32x256 on cpu, 2 runs"),
         ("cpu", "[16,40]", 1, "a part has rows 16 to 40 of 32"),
         ("cuda:1", "[0,16]", 1, "it has a part on cuda:1, but no kernel of it ran there"),
-        ("cpu", "[0]", 1, "a part of a divided layer lacks"),
+        ("cpu", "[0]", 1, "it is not as receipts are: `parts[0].rows"),
+        ("gpu:1", "[0,16]", 1, "is on `gpu:1`, which is no device"),
     ] {
         let part =
             format!(r#"{{"device":"{device}","format":"i2_s","n":32,"k":256,"rows":{rows},"runs":2}}"#);
@@ -205,6 +210,9 @@ fn receipts_say_what_ran() -> Outcome {
         std::fs::write(&receipt, told.replace(r#""fallbacks":[]"#, &parts))?;
         check(&["cpu"]).code(code).says(says);
     }
+    // What is missing is named.
+    std::fs::write(&receipt, told.replace("\"launches\":", "\"lunches\":"))?;
+    check(&[]).code(1).says("`kernels[0]").says("missing field `launches`");
     std::fs::write(&receipt, "{}")?;
     check(&[]).code(1).says("not a receipt");
     std::fs::write(&receipt, "no JSON")?;

@@ -31,6 +31,23 @@ fn what_was_measured_is_kept_compared_and_reported() -> Result {
     }
     assert!(seen["compiler"].as_str().is_some_and(|compiler| compiler.starts_with("rustc ")), "{seen}");
 
+    // A live view of what a program left: a look, and one that finds nothing newer. Piped, so without a terminal's sequences.
+    let top = gristmill(["top", &monitor, "--count", "2", "--every", "0.01"]).code(0);
+    let mut looks = top.stdout.split("\n\n");
+    let look = looks.next().ok_or("a look")?;
+    assert!(look.contains("since the monitor began") && look.contains("launches/s"), "{look}");
+    let one_token = |line: &str| line.contains("  matmul.i2_s.") && line.contains(" m=0-1 ");
+    assert!(look.lines().any(one_token), "{look}");
+    assert!(looks.next().is_some_and(|look| look.starts_with("nothing newer than ")), "{}", top.stdout);
+    assert!(!top.stdout.contains('\u{1b}'), "{}", top.stdout);
+    assert_eq!(fs::read_dir(folder.path())?.count(), 2, "the monitor's file and the receipt");
+    let shown = gristmill(["top", "tests/data/operations/monitor.json", "--count", "1"]).code(0).stdout;
+    assert!(
+        fs::read_to_string("docs/operations.md")?.contains(&shown),
+        "the page shows something else:\n{shown}"
+    );
+    gristmill(["top", &at("none")]).code(1).complains("can't read");
+
     let records =
         gristmill(words("bench --quick --json --format i2_s --m 1 --shape 256x512 --memory hot")).code(0);
     fs::write(&base, &records.stdout)?;
@@ -77,7 +94,8 @@ fn what_is_no_record_is_refused_and_changes_nothing() -> Result {
     let at = |name: &str| folder.path().join(name).display().to_string();
     let (store, bad) = (at("h"), at("bad.json"));
     for (text, said) in [
-        ("[1]", "no usable `rounds_us`"),
+        ("[1]", "record 0: invalid type"),
+        ("[{\"kernel\": \"a\"}]", "record 0: missing field `format`"),
         ("{\"schema\": \"gristmill monitor 9\"}", "gristmill monitor 9"),
         ("\u{1b}[2J", "holds no records"),
         ("3", "neither an array nor an object"),
@@ -87,6 +105,7 @@ fn what_is_no_record_is_refused_and_changes_nothing() -> Result {
         assert!(refused.stderr.contains(said), "{}", refused.stderr);
         assert!(!folder.path().join("h").exists());
         gristmill(["report", &bad]).code(1);
+        gristmill(["top", &bad, "--count", "1"]).code(1).complains("holds no");
     }
     fs::write(&store, "not a history")?;
     let refused = gristmill(["history", "--store", &store]).code(1);

@@ -201,7 +201,7 @@ impl Commands<'_> {
     /// Arguments of the command: each option is one that it knows, each value one that it takes.
     fn ours(&mut self, arguments: &[&str]) -> Result<(), Box<dyn Error>> {
         let elsewhere = match arguments.first() {
-            Some(&"history" | &"report") => !cfg!(feature = "ops"),
+            Some(&"history" | &"report" | &"top") => !cfg!(feature = "ops"),
             _ => arguments.contains(&"--monitor") && !cfg!(feature = "ops"),
         };
         if elsewhere {

@@ -10,6 +10,12 @@ fn explain(file: &Path, shape: &str) -> crate::common::Ran {
     finished(command().args(line).env("GRISTMILL_TUNING", file).output())
 }
 
+/// Products of one format on one thread.
+fn tune(file: &Path) -> crate::common::Ran {
+    let line = "tune --quick --hot --format i2_s --op matmul --threads 1 --out";
+    gristmill(words(line).into_iter().chain([text(file)]))
+}
+
 /// The id of a kernel.
 fn id(kernel: &str) -> String {
     let json = gristmill(words("list --format i2_s --json")).code(0).json();
@@ -22,17 +28,15 @@ fn id(kernel: &str) -> String {
 fn decisions_follow_what_was_measured() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("tuning");
-    gristmill(["tune", "--quick", "--hot", "--format", "i2_s", "--out", text(&file)])
-        .code(0)
-        .says("classes of shapes");
+    tune(&file).code(0).says("20 measured orders");
     gristmill(["tune", "--check", "--out", text(&file)]).code(0).says("20 lines of it can be used here");
     let measured = std::fs::read_to_string(&file)?;
     // The order of the first class (one token, few weights) as it was measured: the fastest of one packing...
-    let first = measured.lines().find(|line| line.starts_with("matmul i2_s 0 ")).ok_or("no such line")?;
+    let first = measured.lines().find(|line| line.starts_with("matmul i2_s 0 1 ")).ok_or("no such line")?;
     let json = gristmill(words("list --format i2_s --json")).code(0).json();
     let kernels = json["kernels"].as_array().ok_or("no list")?;
     let (mut order, mut packings) = (Vec::new(), Vec::new());
-    for word in first.split(' ').skip(3) {
+    for word in first.split(' ').skip(4) {
         let id = word.split(':').next().ok_or("no kernel")?;
         let kernel = kernels.iter().find(|kernel| kernel["id"] == id).ok_or("not listed")?;
         order.push(kernel["name"].as_str().ok_or("no name")?);
@@ -65,20 +69,20 @@ fn what_is_stale_or_broken_changes_nothing_but_is_told() -> Result<(), Box<dyn s
     let chosen = untuned.lines().nth(1).ok_or("nothing chosen")?.to_owned();
     let scalar = id("matmul.i2_s.scalar");
     // The head of a file for this processor.
-    gristmill(["tune", "--quick", "--hot", "--format", "i2_s", "--out", text(&file)]).code(0);
+    tune(&file).code(0);
     let head: String =
         std::fs::read_to_string(&file)?.lines().take(2).map(|line| format!("{line}\n")).collect();
     let cases = [
         (String::new(), "does not begin with"),
         ("\u{0}\u{1}nonsense".to_owned(), "does not begin with"),
-        ("gristmill tuning 2\n".to_owned(), "no line `cpu NAME`"),
-        (format!("gristmill tuning 2\ncpu another\nmatmul i2_s 0 {scalar}:1\n"), "measured on `another`"),
-        (format!("{head}matmul i2_s 0 0123456789abcdef:1\n"), "is not in this build; tune again"),
-        (format!("{head}matmul i2_s 99 {scalar}:1\n"), "names no class of shapes"),
-        (format!("{head}matmul i2_s 0 {scalar}:-1\n"), "is no kernel id and time"),
-        (format!("{head}matmul i2_s 0 {scalar}:1 {scalar}:2\n"), "stands in it twice"),
-        (format!("{head}matmul i3_s 0 {scalar}:1\n"), "format `i3_s` is not in this build"),
-        (format!("{head}multiply i2_s 0 {scalar}:1\n"), "begins with no op"),
+        ("gristmill tuning 3\n".to_owned(), "no line `cpu NAME`"),
+        (format!("gristmill tuning 3\ncpu another\nmatmul i2_s 0 1 {scalar}:1\n"), "measured on `another`"),
+        (format!("{head}matmul i2_s 0 1 0123456789abcdef:1\n"), "is not in this build; tune again"),
+        (format!("{head}matmul i2_s 99 1 {scalar}:1\n"), "names no class of shapes"),
+        (format!("{head}matmul i2_s 0 1 {scalar}:-1\n"), "is no kernel id and time"),
+        (format!("{head}matmul i2_s 0 1 {scalar}:1 {scalar}:2\n"), "stands in it twice"),
+        (format!("{head}matmul i3_s 0 1 {scalar}:1\n"), "format `i3_s` is not in this build"),
+        (format!("{head}multiply i2_s 0 1 {scalar}:1\n"), "begins with no op"),
         (format!("{head}matmul\n"), "names no format"),
     ];
     for (content, why) in cases {
@@ -97,7 +101,7 @@ fn what_is_stale_or_broken_changes_nothing_but_is_told() -> Result<(), Box<dyn s
         kernel["op"] == "matmul" && kernel["name"] != "matmul.i2_s.scalar" && kernel["runs_here"] == true
     });
     if let Some(id) = other.and_then(|kernel| kernel["id"].as_str()) {
-        std::fs::write(&file, format!("{head}matmul i2_s 0 {id}:1 {scalar}:2\n"))?;
+        std::fs::write(&file, format!("{head}matmul i2_s 0 1 {id}:1 {scalar}:2\n"))?;
         let line = words("explain matmul --format i2_s --shape 1x512x1024");
         let ran = command().args(line).env("GRISTMILL_TUNING", &file).env("GRISTMILL_ISA", "scalar").output();
         finished(ran).code(0).says("chosen: matmul.i2_s.scalar");
@@ -113,7 +117,7 @@ fn a_tuning_is_read_once_for_all_tensors_of_a_model() -> Result<(), Box<dyn std:
     use std::process::Stdio;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("tuning");
-    gristmill(["tune", "--quick", "--hot", "--format", "i2_s", "--out", text(&file)]).code(0);
+    tune(&file).code(0);
     // The portable reference first in every class.
     let scalar = id("matmul.i2_s.scalar");
     let faster = |line: &str| match line.starts_with("matmul ") {
@@ -127,5 +131,75 @@ fn a_tuning_is_read_once_for_all_tensors_of_a_model() -> Result<(), Box<dyn std:
     child.stdin.take().ok_or("no standard input")?.write_all(tuning.as_bytes())?;
     let ran = finished(child.wait_with_output()).code(0);
     assert_eq!(ran.stdout.matches("matmul.i2_s.scalar").count(), 2, "{}", ran.stdout);
+    Ok(())
+}
+
+/// What `tune` prints as chosen, with its time and threads, is what `explain` says under the file that it wrote.
+#[test]
+fn numbers_of_threads_and_conversions_are_measured_and_followed() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("tuning");
+    let line = "tune --quick --hot --format i2_s,q4_0 --m 1,16 --shape 512x1024 --threads 2,1,2 --out";
+    gristmill(words(line).into_iter().chain([text(&file)])).code(0);
+    let written = std::fs::read_to_string(&file)?;
+    for op in [
+        "matmul i2_s 0",
+        "matmul i2_s 2",
+        "dequantize i2_s 0",
+        "quantize q4_0/signed_absmax 0",
+        "dequantize q4_0 0",
+    ] {
+        for threads in ["1", "2"] {
+            let start = format!("{op} {threads} ");
+            assert_eq!(
+                written.lines().filter(|line| line.starts_with(&start)).count(),
+                1,
+                "{start}: {written}"
+            );
+        }
+    }
+    // By hand: the portable dequantizer first on two threads, and on three fewer are faster.
+    let json = gristmill(words("list --format q4_0 --json")).code(0).json();
+    let kernels = json["kernels"].as_array().ok_or("no list")?;
+    let id = |name: &str| {
+        let found = kernels.iter().find(|kernel| kernel["name"] == name);
+        found.and_then(|kernel| kernel["id"].as_str()).map(str::to_owned).ok_or(format!("no {name}"))
+    };
+    let scalar = id("dequantize.q4_0.scalar")?;
+    let untuned = gristmill(words("explain dequantize --format q4_0 --json")).code(0).json();
+    let best = id(untuned["chosen"].as_str().ok_or("no dequantizer")?)?;
+    let head: String = written.lines().take(2).map(|line| format!("{line}\n")).collect();
+    let lines = [(1, 9.0, 8.0), (2, 3.0, 4.0), (3, 8.0, 9.0)];
+    let lines = lines.map(|(threads, of_scalar, of_best)| match best == scalar {
+        true => format!("dequantize q4_0 0 {threads} {scalar}:{of_scalar}\n"),
+        false => format!("dequantize q4_0 0 {threads} {scalar}:{of_scalar} {best}:{of_best}\n"),
+    });
+    std::fs::write(&file, format!("{head}{}", lines.concat()))?;
+    let explain = |threads: &str, shape: &str| {
+        let line =
+            ["explain", "dequantize", "--format", "q4_0", "--shape", shape, "--threads", threads, "--json"];
+        let ran = command().args(line).env("GRISTMILL_TUNING", &file).output();
+        finished(ran).code(0).json()
+    };
+    let two = explain("2", "512x1024");
+    assert_eq!(
+        (&two["chosen"], &two["tuned_by"]["us"]),
+        (&"dequantize.q4_0.scalar".into(), &3.0.into()),
+        "{two}"
+    );
+    assert_eq!(two["tuned_by"]["fewer_threads"], serde_json::Value::Null);
+    let three = explain("3", "512x1024");
+    assert_eq!(
+        (&three["tuned_by"]["threads"], &three["tuned_by"]["fewer_threads"]),
+        (&2.into(), &2.into()),
+        "{three}"
+    );
+    // Of more rows the order goes, the number of threads does not.
+    let large = explain("3", "4096x4096");
+    assert_eq!(large["chosen"], "dequantize.q4_0.scalar", "{large}");
+    assert_eq!(large["tuned_by"]["fewer_threads"], serde_json::Value::Null);
+    // The table says the same.
+    let table = gristmill(["tune", "--check", "--out", text(&file)]).code(0);
+    assert!(best == scalar || table.stdout.contains("2 of 3"), "{}", table.stdout);
     Ok(())
 }

@@ -46,13 +46,33 @@ pub fn place_units(folder: &Path) {
             place_unit(folder, &image.unpacked().expect("as it was built"), &compiled);
         }
     }
-    if let Some(code) = REGISTRY.convert {
-        let unit = emitted.units.iter().find(|unit| unit.name == gristmill_codegen::cuda::CONVERT);
-        let text = unit.expect("it was built").text.replace(gristmill_codegen::cuda::DEVICE_HEADER, "");
-        let compiled = build(gristmill_codegen::cuda::CONVERT, &text).unwrap_or_else(|said| panic!("{said}"));
+    use gristmill_codegen::cuda::{CONVERT, EXPERTS};
+    for (name, code) in [(CONVERT, REGISTRY.convert), (EXPERTS, REGISTRY.experts)] {
+        let Some(code) = code else { continue };
+        let unit = emitted.units.iter().find(|unit| unit.name == name).expect("it was built");
+        let text = unit.text.replace(gristmill_codegen::cuda::DEVICE_HEADER, "");
+        let compiled = build(name, &text).unwrap_or_else(|said| panic!("{said}"));
         for image in code.images {
             place_unit(folder, &image.unpacked().expect("as it was built"), &compiled);
         }
+    }
+}
+
+/// Puts the unit of `kernel` there with one text in place of another.
+pub fn place_changed(folder: &Path, kernel: &str, from: &str, to: &str) {
+    let sources: Vec<gristmill_spec::SourceFile> = gristmill_spec::shipped().expect("readable");
+    let set = gristmill_spec::check(&sources).set.expect("the shipped specs have no mistakes");
+    let emitted = gristmill_codegen::cuda::emit(&set).expect("plans");
+    let entry = entries().find(|entry| entry.name == kernel).expect("it is tried");
+    let Code::Cuda(code) = &entry.code else { panic!("{kernel} is a kernel for GPUs") };
+    let listed = emitted.listed.iter().find(|listed| listed.name == kernel).expect("it was built from them");
+    let unit = emitted.units.iter().find(|unit| unit.name == listed.unit).expect("of a unit");
+    let text = unit.text.replace(gristmill_codegen::cuda::DEVICE_HEADER, "");
+    assert!(text.contains(from), "`{from}` stands in {}", unit.name);
+    let compiled = build(&format!("{}_changed", unit.name), &text.replace(from, to));
+    for image in code.images {
+        let image = image.unpacked().expect("as it was built");
+        place_unit(folder, &image, compiled.as_ref().unwrap_or_else(|said| panic!("{said}")));
     }
 }
 

@@ -66,6 +66,7 @@ fn the_command_runs_there() {
     let (code, text) = command(&explain, Some(&units));
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("chosen: matmul.i2_s.cuda."), "{text}");
+    kernels_are_described(&explain, &units);
     let few_tiles = ["--shape", "5x40x12288"];
     let (code, text) = command(&[&explain[..6], &few_tiles[..]].concat(), Some(&units));
     assert_eq!(code, 0, "{text}");
@@ -135,6 +136,7 @@ fn the_command_runs_there() {
         // Hot and cold.
         assert_eq!(measured.count(), 2, "{text}");
     }
+    a_slower_kernel_is_found(&bench, all, &units);
     let (code, said) = command(&[&bench[..10], &["--op", "pack"]].concat(), Some(&units));
     assert_eq!(code, 1, "{said}");
     assert!(said.contains("packed by the processor"), "{said}");
@@ -152,15 +154,111 @@ fn the_command_runs_there() {
     ];
     let (tuned, said) = command(&tune, Some(&units));
     assert_eq!(tuned, 0, "{said}");
-    assert!(said.contains("1 class"), "{said}");
+    assert!(said.contains("1 measured order"), "{said}");
     let written = std::fs::read_to_string(&tuning).expect("it was written");
-    assert!(written.starts_with(other) && written.contains("\ngpu Fake sm_"), "{written}");
+    let kept = other.replace("tuning 2", "tuning 3").replace("i2_s 0 ", "i2_s 0 1 ");
+    assert!(written.starts_with(&kept) && written.contains("\ngpu Fake sm_"), "{written}");
     let line = written.lines().last().expect("a line");
-    assert!(line.starts_with("matmul i2_s 1 ") && line.split(' ').count() > 4, "two kernels: {written}");
+    assert!(line.starts_with("matmul i2_s 1 1 ") && line.split(' ').count() > 5, "two kernels: {written}");
     let record = &records[0];
     assert!(record["kernel"].as_str().is_some_and(|name| name.starts_with("matmul.i2_s.cuda.")), "{text}");
     assert!(record["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{text}");
     assert!(record["copy_gb_s"].as_f64().is_some_and(|rate| rate > 0.0), "{text}");
+}
+
+/// `bench --compare` holds a GPU's records against earlier ones of the same GPU. Times in the emulator say nothing, so the earlier ones are made
+/// a hundred times as long, or as short.
+fn a_slower_kernel_is_found(bench: &[&str], records: &[serde_json::Value], units: &Path) {
+    let base = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handles.base.json");
+    let compared = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut records = records.to_vec();
+        records.iter_mut().for_each(change);
+        std::fs::write(&base, serde_json::Value::from(records).to_string()).expect("a file");
+        command(&[bench, &["--compare", base.to_str().expect("UTF-8")]].concat(), Some(units))
+    };
+    let times = |record: &mut serde_json::Value, by: f64| {
+        if let (Some(seconds), Some(_)) = (record["seconds"].as_f64(), record.get("rounds")) {
+            record["seconds"] = (seconds * by).into();
+            // The device copied as fast as today.
+            record["percent_of_copy"] = (record["percent_of_copy"].as_f64().unwrap_or(1.0) / by).into();
+        }
+    };
+    let count = records.iter().filter(|record| record.get("rounds").is_some()).count();
+    assert!(count >= 6, "products, quantizing and dequantizing, hot and cold: {records:?}");
+    let (code, text) = compared(&|record| times(record, 100.0));
+    assert_eq!(code, 0, "{text}");
+    let all = format!("{count} records compared with the base ({count} in it): 0 slower, ");
+    assert!(text.contains(&all), "{text}");
+    let (code, text) = compared(&|record| times(record, 0.01));
+    assert_eq!(code, 1, "{text}");
+    assert!(
+        text.contains(&format!("{count} slower, 0 faster")) && text.contains("matmul.i2_s.cuda."),
+        "{text}"
+    );
+    let (code, text) = compared(&|record| {
+        if record.get("machine").is_some() {
+            record["machine"] = "gpu Another 9.9 driver 99.0".into();
+        }
+    });
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("measured on `gpu Another 9.9 driver 99.0`, this is `gpu Fake sm_"), "{text}");
+}
+
+/// `explain` and `plan` say of a kernel what its image needs and uses: what the registry has of the image that the device loads.
+fn kernels_are_described(explain: &[&str], units: &Path) {
+    let json = |line: &[&str]| -> serde_json::Value {
+        let (code, text) = command(&[line, &["--json"]].concat(), Some(units));
+        assert_eq!(code, 0, "{text}");
+        serde_json::from_str(&text).expect("JSON")
+    };
+    let explained = json(explain);
+    let chosen = explained["chosen"].as_str().expect("a kernel");
+    let entry = REGISTRY.entries.iter().find(|entry| entry.name == chosen).expect("it is listed");
+    let listed = gristmill::json::kernel(&REGISTRY, entry);
+    let arch = settings().split(',').find_map(|word| Some(word.strip_prefix("sm_")?.to_owned()));
+    let image = &explained["image"];
+    assert_eq!(image["kind"], "cubin", "{explained}");
+    assert!(
+        arch.is_some_and(|arch| image["arch"].as_str().is_some_and(|of| of.starts_with(&arch))),
+        "{image}"
+    );
+    assert!(listed["images"].as_array().is_some_and(|all| all.contains(image)), "{image} of {listed}");
+    let used = &image["functions"].as_array().and_then(|all| all.last()).expect("a function");
+    let (registers, shared) = (used["registers"].as_u64(), used["shared_bytes"].as_u64());
+    let (registers, shared) = registers.zip(shared).expect("numbers");
+
+    let occupancy = &explained["occupancy"];
+    let blocks = occupancy["blocks_per_multiprocessor"].as_u64().expect("a number");
+    assert!(blocks > 0, "{explained}");
+
+    let (_, text) = command(explain, Some(units));
+    let at_once =
+        format!("holds at once: {blocks}, by its {}", occupancy["limited_by"].as_str().expect("text"));
+    assert!(text.contains(&at_once), "{text}");
+    let line = format!("{registers} registers a thread, {shared} bytes of shared memory a CUDA block");
+    assert!(text.contains(&line), "{line} in {text}");
+    let needs =
+        format!("int8 products, compute capability {} and newer", listed["min_cc"].as_str().expect("text"));
+    assert!(text.contains(&needs) && text.contains(image["min_driver"].as_str().expect("text")), "{text}");
+
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/gguf/i2_s.gguf");
+    let plan = ["plan", model, "--device", "cuda:0"];
+    let planned = json(&plan);
+    let [kernel] = &planned["gpu_kernels"].as_array().expect("a list")[..] else { panic!("{planned}") };
+    assert_eq!((&kernel["kernel"], &kernel["image"]), (&explained["chosen"], image), "{planned}");
+    assert_eq!((&kernel["precision"], &kernel["min_cc"]), (&listed["precision"], &listed["min_cc"]));
+    let with_it = |tensor: &&serde_json::Value| tensor["kernel"] == kernel["kernel"];
+    let tensors = planned["tensors"].as_array().expect("a list").iter().filter(with_it).count();
+    assert_eq!(kernel["tensors"], tensors, "{planned}");
+    let (_, text) = command(&plan, Some(units));
+    let mut rows =
+        text.lines().skip_while(|line| !line.starts_with("kernel ")).filter(|line| line.starts_with(chosen));
+    let row: Vec<&str> = rows.next().expect("a row").split_whitespace().collect();
+    for word in [tensors.to_string(), "int8".to_owned(), registers.to_string(), shared.to_string()] {
+        assert!(row.contains(&word.as_str()), "{word} in {row:?}");
+    }
+    // On the processor there is nothing of this.
+    assert_eq!(json(&["plan", model])["gpu_kernels"], serde_json::json!([]));
 }
 
 /// A GPU holds weights once, and twice where that was asked for; `plan` counts all of it, and says which.
@@ -328,4 +426,77 @@ fn the_list_tells_what_kernels_use() {
     let row = text.lines().find(|line| line.starts_with("matmul.i2_s.cuda.dp4a ")).expect("it is listed");
     assert!(text.contains("registers") && text.contains("shared bytes"), "{text}");
     assert!(row.split_whitespace().any(|word| word.contains("..") || word.parse::<u32>().is_ok()), "{row}");
+}
+
+#[test]
+#[cfg(feature = "bitnet")]
+fn plans_divide_a_model_over_devices() {
+    let name = "plans_divide_a_model_over_devices";
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf/i2_s.gguf");
+    let file = file.to_str().expect("text");
+    let (code, text) = command(&["plan", file, "--devices", "cuda:0,cuda:1", "--speeds", "1"], None);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("there are 1 speeds for 2 devices"), "{text}");
+    if !can_run(name) || !has_images() {
+        return;
+    }
+    let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handle-units");
+    place_units(&units);
+    let two = format!("{},devices=2,1:multiprocessors=8,memory=1000000", settings());
+    let plan = |more: &[&str]| {
+        let line = [&["plan", file, "--devices", "cuda:0,cuda:1"], more].concat();
+        command_on(&two, &line, Some(&units))
+    };
+    let (code, text) = plan(&[]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("cuda:0") && text.contains("cuda:1") && text.contains("0.50"), "{text}");
+    let (code, text) = plan(&["--json", "--speeds", "3,1"]);
+    assert_eq!(code, 0, "{text}");
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(json["devices"][0]["speed"], 3.0, "{json}");
+    let bytes = |at: usize| json["devices"][at]["packed_bytes"].as_u64().expect("a number");
+    assert!(bytes(0) + bytes(1) > 0 && json["devices"][1]["room_bytes"] == 1_000_000, "{json}");
+    let tensors = json["tensors"].as_array().expect("a list");
+    assert!(tensors.iter().all(|tensor| tensor["device"].is_string()), "{json}");
+    // Nothing is left where all is reserved.
+    let (code, text) = plan(&["--reserve", "1000000"]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("room for 0 together"), "{text}");
+    let (code, text) = command_on(&two, &["plan", file, "--devices", "cuda:0,cpu"], Some(&units));
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("`--speeds`"), "{text}");
+}
+
+#[test]
+fn doctor_tells_what_sensors_say() {
+    if !can_run("doctor_tells_what_sensors_say") {
+        return;
+    }
+    // It loads no image.
+    let units = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    for (settings, temperature, clock) in [
+        (
+            "temperature=61,throttle=36,nvml",
+            true,
+            "its clock is lowered by: power limit, temperature, by the driver",
+        ),
+        ("temperature=61,nvml", true, "nothing lowers its clock"),
+        ("nvml", false, "nothing lowers its clock"),
+        ("temperature=61,throttle=36", false, ""),
+    ] {
+        let (code, text) = command_on(settings, &["doctor"], Some(units));
+        assert_eq!(code, 0, "{text}");
+        assert!(text.contains("cuda:0: Fake sm_90"), "{text}");
+        let there = cfg!(feature = "nvml");
+        assert_eq!(text.contains("61 degrees Celsius"), there && temperature, "{settings}: {text}");
+        assert_eq!(text.contains("clock"), there && !clock.is_empty(), "{settings}: {text}");
+        assert!(!there || text.contains(clock), "{settings}: {text}");
+        let (_, text) = command_on(settings, &["doctor", "--json"], Some(units));
+        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let device = &json["driver"]["devices"][0];
+        assert_eq!(device["name"], "Fake sm_90", "{json}");
+        let told = device.get("temperature").and_then(serde_json::Value::as_u64);
+        assert_eq!(told, (there && temperature).then_some(61), "{json}");
+        assert_eq!(device.get("throttled_by").is_some(), there && !clock.is_empty(), "{json}");
+    }
 }

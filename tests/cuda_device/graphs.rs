@@ -39,7 +39,13 @@ pub fn layer(format: &'static FormatInfo, n: usize, k: usize, device: Device) ->
 }
 
 /// The same with its weights in so many packings.
-fn layer_in(format: &'static FormatInfo, n: usize, k: usize, device: Device, packings: Packings) -> Linear {
+pub fn layer_in(
+    format: &'static FormatInfo,
+    n: usize,
+    k: usize,
+    device: Device,
+    packings: Packings,
+) -> Linear {
     let bytes = quantized(format, &values(n * k, 7), n, k);
     let matrix = QuantizedMatrix::new(format, n, k, &bytes).expect("the right size");
     let restrict = Some(Restrict { packings, ..Restrict::default() });

@@ -4,7 +4,7 @@
 
 use super::graphs::{layer, on_a_device, quantized};
 use crate::images::{GPU, bits, entries, parent, settings, tried, values};
-use crate::support::{at_every_call, is_child, said};
+use crate::support::{at_every_call, is_child, lose, said};
 use cudarc::driver::sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
 use cudarc::driver::{CudaContext, result};
 use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu, GpuQuantizer, Graph};
@@ -554,4 +554,35 @@ fn the_pool_of_others_stays_as_it_is() {
     let pool = gpu.memory_held().expect("counts").pool.expect("the fake device has pools");
     assert_eq!((pool.used, pool.most_used), (0, 0), "what others take is not counted");
     drop(other);
+}
+
+/// With the management library, without it, and of a device that does not answer.
+#[test]
+fn sensors_are_read_where_there_are_some() {
+    let name = "sensors_are_read_where_there_are_some";
+    for library in ["", ",nvml"] {
+        let settings = format!(
+            "{},devices=3,temperature=61,throttle=36,1:temperature=-1,1:throttle=1{library}",
+            settings()
+        );
+        parent(name, &settings);
+    }
+    if !is_child() {
+        return;
+    }
+    let there = cfg!(feature = "nvml")
+        && std::env::var("GRISTMILL_GPU_FAKE").is_ok_and(|settings| settings.ends_with(",nvml"));
+    let health = |index| gristmill::cuda::health(index).expect("there is such a device");
+    let read = |index| (health(index).temperature, health(index).throttled_by);
+    if !there {
+        assert_eq!((read(0), read(1)), ((None, None), (None, None)));
+        return;
+    }
+    assert_eq!(read(0), (Some(61), Some(vec!["power limit", "temperature, by the driver"])));
+    // Without a sensor there is no temperature, and what is idle is not throttled.
+    assert_eq!(read(1), (None, Some(vec![])));
+    lose::at(2, 0);
+    assert!(Gpu::open(2).is_err());
+    assert_eq!(read(2), (None, None));
+    lose::never(2);
 }

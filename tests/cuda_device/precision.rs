@@ -12,8 +12,9 @@ use gristmill::oracle::Oracle;
 use gristmill::registry::FormatInfo;
 use gristmill::vocab::Precision;
 use gristmill::{
-    CpuProfile, Device, Error, Input, Linear, LinearOptions, Matmul, PrecisionMode, QuantizedMatrix,
-    Quantizer, REGISTRY, Reason, Recording, Request, Restrict, Shape, Threads, Tuning, Workspace,
+    CpuProfile, Dequantizer, Device, Error, Input, Linear, LinearOptions, Matmul, Policy, PrecisionMode,
+    QuantizedMatrix, Quantizer, REGISTRY, Reason, Recording, Request, Restrict, Shape, Threads, Tuning,
+    Workspace,
 };
 
 fn quantized(format: &FormatInfo, n: usize, k: usize) -> Result<Vec<u8>, Error> {
@@ -274,7 +275,9 @@ fn auto_goes_by_measurement() {
         on: gristmill::tuning::gpu(Gpu::open(0).expect("opens").profile()),
         op: gristmill::vocab::Op::Matmul,
         format: "q8_0".to_owned(),
+        quantizer: None,
         class: gristmill::tuning::ShapeClass::of(shape),
+        threads: 1,
         order: vec![(half.id, 1.0), (untuned.id, 2.0)],
     };
     let tuned = Tuning::of(vec![measured]);
@@ -303,4 +306,84 @@ fn the_processor_says_what_it_multiplies() {
     assert!(decision.rejected().any(|rejection| asked(&rejection.reason)));
     let prepared = REGISTRY.prepare(&request.with_precision(PrecisionMode::Auto)).expect("prepares");
     assert!(prepared.decide_as_asked().chosen().is_some());
+}
+
+#[test]
+fn the_dequantize_policy_multiplies_in_f32_on_the_device() {
+    let output = parent("the_dequantize_policy_multiplies_in_f32_on_the_device", &settings());
+    if let Some(output) = output {
+        assert_eq!(said(&output), "");
+    }
+    if is_child() {
+        for format in tried() {
+            dequantizes(format).expect("runs");
+        }
+    }
+}
+
+/// A layer whose int8 products are forbidden, under each policy.
+fn dequantizes(format: &'static FormatInfo) -> Result<(), Error> {
+    let (n, k, m) = (20, 2 * format.elements.max(128), 3);
+    let bytes = quantized(format, n, k)?;
+    let matrix = QuantizedMatrix::new(format, n, k, &bytes)?;
+    let threads = Threads::single();
+    let products = || {
+        REGISTRY.entries.iter().filter(|entry| {
+            entry.device == GPU.kind && entry.precision().is_some() && entry.name.contains(format.name)
+        })
+    };
+    let of = |precision: Precision| {
+        let named = products().filter(move |entry| entry.precision() == Some(precision));
+        named.map(|entry| entry.name.to_owned()).collect::<Vec<String>>()
+    };
+    let layer = |policy, disabled: Vec<String>| {
+        let restrict = Some(Restrict { disabled, ..Restrict::default() });
+        let options = LinearOptions { device: GPU, policy, restrict, ..LinearOptions::default() };
+        Linear::new(&REGISTRY, &matrix, &options, &threads)
+    };
+    let int8 = of(Precision::Int8);
+    assert!(!int8.is_empty() && !of(Precision::F32).is_empty(), "{}", format.name);
+    let refused = layer(Policy::Strict, int8.clone()).expect_err("there is no kernel");
+    assert!(matches!(refused, Error::NoKernel(_)), "{refused}");
+    // Without products of f32 it is no answer either.
+    let both = int8.iter().cloned().chain(of(Precision::F32)).collect();
+    let refused = layer(Policy::Dequantize, both).expect_err("there is no kernel");
+    assert!(matches!(refused, Error::NoKernel(_)), "{refused}");
+
+    let mut layer = layer(Policy::Dequantize, int8)?;
+    let recording = Recording::new(&REGISTRY);
+    layer.record(Some(&recording))?;
+    let mut workspace = layer.workspace(m, &threads)?;
+    let (x, bias) = (values(m * k, 3), values(n, 5));
+    let mut y = vec![f32::NAN; m * n];
+    layer.forward(Input::F32(&x), m, Some(&bias), &mut y, &mut workspace, &threads)?;
+    let mut weights = vec![0.0; n * k];
+    let prepared = REGISTRY.prepare(&Request::dequantize(format.name, n, k))?;
+    Dequantizer::new(&prepared.decide_as_asked())?.run(&matrix, &mut weights)?;
+    within(format.name, Precision::F32, &weights, &x, Some(&bias), &y, k);
+    // The same where activations are on the device.
+    let gpu = Gpu::open(0)?;
+    let (on_gpu, mut there) = (DeviceBuffer::of(&gpu, &x)?, DeviceBuffer::<f32>::zeroed(&gpu, m * n)?);
+    layer.forward_on_device(DeviceInput::F32(&on_gpu), m, None, &mut there, &mut workspace)?;
+    workspace.finish()?;
+    within(format.name, Precision::F32, &weights, &x, None, &there.to_vec()?, k);
+
+    let receipt = recording.receipt();
+    let [fallback] = receipt.fallbacks() else { panic!("one fallback: {receipt:?}") };
+    assert_eq!((fallback.policy(), fallback.device(), fallback.runs()), ("dequantize", GPU, 2));
+    assert_eq!(fallback.instead(), "a product of f32 over weights dequantized on the device");
+    assert!(fallback.reason().contains("disabled by name"), "{}", fallback.reason());
+    let ran = receipt.kernels().iter().map(|kernel| kernel.name()).collect::<Vec<_>>();
+    assert!(ran.iter().all(|name| of(Precision::F32).iter().any(|other| other == name)), "{ran:?}");
+    // What weighs is the format's own blocks, and nothing besides.
+    let memory = Linear::memory(
+        &REGISTRY,
+        format.name,
+        [n, k],
+        &LinearOptions { device: GPU, precision: PrecisionMode::F32, ..LinearOptions::default() },
+        m,
+        &threads,
+    )?;
+    assert_eq!((layer.weight_bytes(), memory.plain_bytes), (memory.weight_bytes, 0));
+    Ok(())
 }

@@ -7,6 +7,7 @@ use crate::support::{Buffer, Mistake, Unit, all_show, can_run, mutated};
 use gristmill::half::f16;
 
 const KERNELS: &str = include_str!("../cuda/kernels/hopper.cu");
+const READERS: &str = include_str!("../cuda/kernels/several_readers.cu");
 const HALVES: &str = include_str!("../cuda/kernels/hopper_halves.cu");
 const HOPPER: &str = include_str!("../../codegen/cuda/hopper.h");
 
@@ -25,6 +26,54 @@ fn all_are_seen<T: PartialEq + std::fmt::Debug>(
     run: impl Fn(&Unit, u64) -> Result<T, String>,
 ) {
     all_show(mutations, expected, 5, unit, run);
+}
+
+/// Readers of one place are told apart: all of them are behind the next write, by whichever way they are ordered.
+#[test]
+fn what_several_read_is_written_again_behind_all_of_them() {
+    if !can_run("several readers") {
+        return;
+    }
+    const ROUNDS: u32 = 5;
+    let run = |unit: &Unit, seed: u64| {
+        let y = Buffer::<u32>::unset("y", 64 * ROUNDS as usize);
+        unit.launch("told").arg(&y).arg(ROUNDS).seed(seed).run()?;
+        y.try_read()
+    };
+    let expected: Vec<u32> =
+        (0..ROUNDS).flat_map(|round| (0..64).map(move |i| round * 100 + i % 32)).collect();
+    let right = compiled(READERS);
+    for seed in 0..10 {
+        assert_eq!(run(&right, seed).as_ref(), Ok(&expected), "seed {seed}");
+    }
+    let mutations: &[Mistake] = &[
+        (
+            "one lane for all",
+            "            gm_sync_warp();\n            if (gm_lane() == 0) gm_barrier_arrive(empty, 0)",
+            "            if (gm_lane() == 0) gm_barrier_arrive(empty, 0)",
+            "a write after a read",
+        ),
+        (
+            "one warp for both",
+            "gm_barrier_init(empty, 0, 2)",
+            "gm_barrier_init(empty, 0, 1)",
+            "a write after a read|more than the 1",
+        ),
+        (
+            "nobody waited for",
+            "            gm_barrier_wait(empty, 0, (round + 1) % 2);\n",
+            "",
+            "can't go on|no barrier lies between",
+        ),
+        (
+            "read again behind the arrival",
+            "if (gm_lane() == 0) gm_barrier_arrive(empty, 0);",
+            "if (gm_lane() == 0) gm_barrier_arrive(empty, 0);\n            gm_store(y + round * 64 + gm_thread() - 32, value[0] + gm_lane());",
+            "no barrier lies between",
+        ),
+    ];
+    let changed = |from: &str, to: &str| compiled(&mutated(READERS, from, to));
+    all_show(mutations, &expected, 5, changed, run);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod floats;
 mod fused;
 mod generated;
 mod golden;
+mod grouped;
 mod hand_written;
 mod matmul;
 mod mutations;

@@ -81,7 +81,7 @@ pub fn on_the_cpu(format: &str, product: &Product) -> Vec<f32> {
 
 /// The oracle's bits, and near what f64 gives, unless scales are of `any_size`: those give infinities, which have no error
 /// that could be measured.
-fn agrees_with_the_oracle(
+pub fn agrees_with_the_oracle(
     case: &str,
     oracle: &FormatOracle<'_>,
     product: &Product,
@@ -459,6 +459,16 @@ pub struct WeightBuffers {
 }
 
 impl WeightBuffers {
+    /// Where codes, scales, minimum terms and outer scales are.
+    pub fn addresses(&self) -> [u64; 4] {
+        [
+            self.codes.address(),
+            if_any(self.info.scale_bytes > 0, self.scales.address()),
+            if_any(self.info.min_bytes > 0, self.mins.address()),
+            self.outer.address(),
+        ]
+    }
+
     pub fn of(kernel: &Kernel, packed: &Packed) -> WeightBuffers {
         let (info, codes) = (pack_info(kernel), Codes::of(kernel));
         WeightBuffers {
@@ -547,7 +557,8 @@ pub fn run_layers(
     let grid = (n.div_ceil(kernel.number("rows")) as u32, m.div_ceil(kernel.number("tokens")) as u32);
     let threads = kernel.number(if fewest { "fewest" } else { "threads" }) as u32;
     let launch = unit.launch(kernel.function()).grid(grid.0, grid.1).threads(threads);
-    let launch = launch.layers(layers.map_or(1, |layers| layers.count));
+    let launch =
+        launch.layers(layers.map_or(1, |layers| layers.count)).shared(kernel.listed.plan.launch.shared());
     launch.structure(&arguments).overlapping(kernel.listed.plan.overlaps).seed(seed).run()?;
     y.try_read()
 }

@@ -78,14 +78,14 @@ const STAGES: &[Mistake] = &[
     ),
     (
         "bytes that nobody copies",
-        "gm_barrier_expect(full, place, 4096)",
-        "gm_barrier_expect(full, place, 4112)",
+        "gm_barrier_expect(full, place, 1024)",
+        "gm_barrier_expect(full, place, 1040)",
         "can't go on",
     ),
     (
         "bytes that nobody expects",
-        "gm_barrier_expect(full, place, 4096)",
-        "gm_barrier_expect(full, place, 3584)",
+        "gm_barrier_expect(full, place, 1024)",
+        "gm_barrier_expect(full, place, 512)",
         "was over before this copy|can't go on",
     ),
     (
@@ -121,8 +121,8 @@ const STAGES: &[Mistake] = &[
     ),
     (
         "a place too few",
-        "place = place + 1 == 3 ? 0",
-        "place = place + 1 == 2 ? 0",
+        "place = place + 1 == 8 ? 0",
+        "place = place + 1 == 7 ? 0",
         "can't go on|no barrier|nobody waited|hasn't waited|in shared memory|never written",
     ),
     ("tokens of another stage", "gm_min(stage + 2, stages - 1)", "gm_min(stage + 1, stages - 1)", ""),
@@ -252,7 +252,7 @@ fn mistakes_in_products_by_warpgroups_show() {
     let kernel = kernel(Op::Matmul, name);
     assert_eq!(generated().set.formats[kernel.listed.format].name, "i2_s");
     // Neither rows nor tokens fill their tiles; stages go round several times.
-    let (m, n, k) = (kernel.number("tokens") + 5, 70, 640);
+    let (m, n, k) = (kernel.number("tokens") + 5, 70, 1280);
     let mut random = Random::new(24, name);
     let product = product("i2_s", &mut random, (m, n, k), Weights::Random, Tokens::I8, false);
     let packed = pack(&kernel, &product);
@@ -358,6 +358,7 @@ fn codes_of_four_and_eight_bits_are_exact() {
         arguments.extend([m as u32, n as u32].map(u32::to_le_bytes).concat());
         arguments.extend([0; 8]);
         let launch = unit.launch(&listed.unit).grid(n.div_ceil(256) as u32, m.div_ceil(64) as u32);
+        let launch = launch.shared(listed.plan.launch.shared());
         launch.structure(&arguments).run().unwrap_or_else(|report| panic!("{name}: {report}"));
         for (at, y) in y.read().into_iter().enumerate() {
             let (token, row) = (at / n, at % n);

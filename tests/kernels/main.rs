@@ -1,5 +1,6 @@
 //! Kernels, the oracle and importers: golden vectors, packings, products.
 
+mod adaptive;
 mod golden;
 mod grouped;
 mod hadamard;

@@ -108,7 +108,9 @@ fn tuning(us: impl Fn(&str, bool) -> f64) -> Tuning {
             on: gristmill::tuning::cpu().to_owned(),
             op: Op::Matmul,
             format: "i2_s".to_owned(),
+            quantizer: None,
             class,
+            threads: 1,
             order,
         });
     }

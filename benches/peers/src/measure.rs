@@ -220,7 +220,8 @@ impl Ceilings {
             }
         }
         for isa in gristmill::vocab::Isa::ALL {
-            if let Some(rate) = multiply_peak(*isa, CpuProfile::detect().features, 1, 40) {
+            let vectors = CpuProfile::detect().features.without(gristmill::vocab::Feature::AmxInt8);
+            if let Some(rate) = multiply_peak(*isa, vectors, 1, 40) {
                 shown.push((format!("multiply {}", isa.name()), rate, "GMAC/s".to_owned()));
             }
         }

@@ -66,7 +66,7 @@ uint32_t gm_abi_version(void);
 const char *gm_version(void);
 
 // Quantizes `n` rows of `k` values, row after row: `values_len` is n * k, `blocks_len` what `gm_format_bytes` says.
-// `quantizer` is one of the format's, its first where NULL. After an error `blocks` holds nothing of use.
+// `quantizer` is one of the format's, its first where NULL. After an error `blocks` holds nothing of use. One thread.
 //
 // # Safety
 // Texts are NULL or texts; the buffers have the lengths that are said.
@@ -79,7 +79,23 @@ enum gm_status gm_quantize(const char *format,
                            uint8_t *blocks,
                            size_t blocks_len);
 
-// The values of `rows` rows from `first_row` on of a tensor of `n` rows of `k` weights: `values_len` is rows * k.
+// Quantizes `n` rows of `k` values, row after row: `values_len` is n * k, `blocks_len` what `gm_format_bytes` says.
+// `quantizer` is one of the format's, its first where NULL. After an error `blocks` holds nothing of use. The bytes are the same
+// for any `threads`; NULL is the calling one alone.
+//
+// # Safety
+// Texts are NULL or texts, `threads` is NULL or a handle; the buffers have the lengths that are said.
+enum gm_status gm_quantize_on(const char *format,
+                              const char *quantizer,
+                              size_t n,
+                              size_t k,
+                              const float *values,
+                              size_t values_len,
+                              uint8_t *blocks,
+                              size_t blocks_len,
+                              const struct gm_threads *threads);
+
+// The values of `rows` rows from `first_row` on of a tensor of `n` rows of `k` weights: `values_len` is rows * k. One thread.
 //
 // # Safety
 // `format` is NULL or a text; the buffers have the lengths that are said.
@@ -92,6 +108,22 @@ enum gm_status gm_dequantize(const char *format,
                              size_t rows,
                              float *values,
                              size_t values_len);
+
+// The values of `rows` rows from `first_row` on of a tensor of `n` rows of `k` weights: `values_len` is rows * k.
+// They are the same for any `threads`; NULL is the calling one alone.
+//
+// # Safety
+// `format` is NULL or a text, `threads` NULL or a handle; the buffers have the lengths that are said.
+enum gm_status gm_dequantize_on(const char *format,
+                                size_t n,
+                                size_t k,
+                                const uint8_t *blocks,
+                                size_t blocks_len,
+                                size_t first_row,
+                                size_t rows,
+                                float *values,
+                                size_t values_len,
+                                const struct gm_threads *threads);
 
 // Says what went wrong in the last call of this thread that returned another status than GM_OK; empty if none did. The
 // library owns the text, which stays until the next such call of this thread. It may have several lines.

@@ -2,6 +2,7 @@
 
 use crate::error::{Failure, gm_status, guard};
 use crate::raw;
+use crate::threads::{gm_threads, threads};
 use gristmill::vocab::Op;
 use gristmill::{
     CpuProfile, Dequantizer, Device, PrecisionMode, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Request,
@@ -11,12 +12,13 @@ use std::ffi::c_char;
 
 fn prepared(op: Op, format: &str, quantizer: Option<&str>, shape: Shape) -> Result<Prepared, Failure> {
     let (input, device, precision) = (vocab::DType::F32, Device::CPU, PrecisionMode::Int8);
-    let request = Request { op, format, quantizer, input, device, shape, precision, working_set: None };
+    let request =
+        Request { op, format, quantizer, input, device, shape, precision, working_set: None, threads: 1 };
     Ok(REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &Restrict::default(), &Tuning::none())?)
 }
 
 /// Quantizes `n` rows of `k` values, row after row: `values_len` is n * k, `blocks_len` what `gm_format_bytes` says.
-/// `quantizer` is one of the format's, its first where NULL. After an error `blocks` holds nothing of use.
+/// `quantizer` is one of the format's, its first where NULL. After an error `blocks` holds nothing of use. One thread.
 ///
 /// # Safety
 /// Texts are NULL or texts; the buffers have the lengths that are said.
@@ -31,6 +33,30 @@ pub unsafe extern "C" fn gm_quantize(
     blocks: *mut u8,
     blocks_len: usize,
 ) -> gm_status {
+    // SAFETY: the caller's promise.
+    unsafe {
+        gm_quantize_on(format, quantizer, n, k, values, values_len, blocks, blocks_len, std::ptr::null())
+    }
+}
+
+/// Quantizes `n` rows of `k` values, row after row: `values_len` is n * k, `blocks_len` what `gm_format_bytes` says.
+/// `quantizer` is one of the format's, its first where NULL. After an error `blocks` holds nothing of use. The bytes are the same
+/// for any `threads`; NULL is the calling one alone.
+///
+/// # Safety
+/// Texts are NULL or texts, `threads` is NULL or a handle; the buffers have the lengths that are said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gm_quantize_on(
+    format: *const c_char,
+    quantizer: *const c_char,
+    n: usize,
+    k: usize,
+    values: *const f32,
+    values_len: usize,
+    blocks: *mut u8,
+    blocks_len: usize,
+    threads: *const gm_threads,
+) -> gm_status {
     guard(|| {
         // SAFETY: the caller's promise.
         let (format, quantizer) =
@@ -40,13 +66,15 @@ pub unsafe extern "C" fn gm_quantize(
         raw::apart(values, blocks, blocks_len, "blocks")?;
         // SAFETY: the caller's promise, and nothing that is read overlaps it.
         let blocks = unsafe { raw::slice_mut(blocks, blocks_len, "blocks") }?;
+        // SAFETY: likewise.
+        let used = unsafe { self::threads(threads) };
         let prepared = prepared(Op::Quantize, format, quantizer, Shape::matrix(n, k))?;
-        Quantizer::new(&prepared.decide_as_asked())?.run(values, n, k, blocks)?;
+        Quantizer::new(&prepared.decide_as_asked())?.run_on(values, n, k, blocks, used)?;
         Ok(())
     })
 }
 
-/// The values of `rows` rows from `first_row` on of a tensor of `n` rows of `k` weights: `values_len` is rows * k.
+/// The values of `rows` rows from `first_row` on of a tensor of `n` rows of `k` weights: `values_len` is rows * k. One thread.
 ///
 /// # Safety
 /// `format` is NULL or a text; the buffers have the lengths that are said.
@@ -62,6 +90,41 @@ pub unsafe extern "C" fn gm_dequantize(
     values: *mut f32,
     values_len: usize,
 ) -> gm_status {
+    // SAFETY: the caller's promise.
+    unsafe {
+        gm_dequantize_on(
+            format,
+            n,
+            k,
+            blocks,
+            blocks_len,
+            first_row,
+            rows,
+            values,
+            values_len,
+            std::ptr::null(),
+        )
+    }
+}
+
+/// The values of `rows` rows from `first_row` on of a tensor of `n` rows of `k` weights: `values_len` is rows * k.
+/// They are the same for any `threads`; NULL is the calling one alone.
+///
+/// # Safety
+/// `format` is NULL or a text, `threads` NULL or a handle; the buffers have the lengths that are said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gm_dequantize_on(
+    format: *const c_char,
+    n: usize,
+    k: usize,
+    blocks: *const u8,
+    blocks_len: usize,
+    first_row: usize,
+    rows: usize,
+    values: *mut f32,
+    values_len: usize,
+    threads: *const gm_threads,
+) -> gm_status {
     guard(|| {
         // SAFETY: the caller's promise.
         let name = unsafe { raw::text(format, "format") }?;
@@ -72,8 +135,10 @@ pub unsafe extern "C" fn gm_dequantize(
         let values = unsafe { raw::slice_mut(values, values_len, "values") }?;
         let matrix = QuantizedMatrix::new(REGISTRY.format(name)?.1, n, k, blocks)?;
         let last = first_row.checked_add(rows).ok_or(gristmill::Error::TooLarge { what: "the rows" })?;
+        // SAFETY: likewise.
+        let used = unsafe { self::threads(threads) };
         let prepared = prepared(Op::Dequantize, name, None, Shape::matrix(n, k))?;
-        Dequantizer::new(&prepared.decide_as_asked())?.rows(&matrix, first_row..last, values)?;
+        Dequantizer::new(&prepared.decide_as_asked())?.rows_on(&matrix, first_row..last, values, used)?;
         Ok(())
     })
 }

@@ -108,7 +108,17 @@ unsafe fn prepared(
     // SAFETY: passed on to the caller.
     let device = unsafe { device_named(device) }?;
     let precision = PrecisionMode::Int8;
-    let request = Request { op, format, quantizer: None, input, device, shape, precision, working_set: None };
+    let request = Request {
+        op,
+        format,
+        quantizer: None,
+        input,
+        device,
+        shape,
+        precision,
+        working_set: None,
+        threads: 1,
+    };
     // The same as layers are made with: nothing of the environment counts.
     Ok(REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &Restrict::default(), &Tuning::none())?)
 }

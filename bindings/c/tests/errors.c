@@ -68,6 +68,7 @@ int main(void) {
 
     float back[2 * K];
     EXPECT(GM_OK, "", gm_dequantize("i2_s", N, K, blocks, BYTES, 1, 2, back, 2 * K));
+    EXPECT(GM_OK, "", gm_dequantize_on("i2_s", N, K, blocks, BYTES, 1, 2, back, 2 * K, NULL));
     EXPECT(GM_SHAPE, "row 4 is beyond", gm_dequantize("i2_s", N, K, blocks, BYTES, 3, 2, back, 2 * K));
     EXPECT(GM_SHAPE, "overflow", gm_dequantize("i2_s", N, K, blocks, BYTES, (size_t)-1, 2, back, 2 * K));
     EXPECT(GM_SHAPE, "expected 512", gm_dequantize("i2_s", N, K, blocks, BYTES, 1, 2, back, K));

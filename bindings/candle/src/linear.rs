@@ -175,7 +175,7 @@ impl Linear {
         let prepared = REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &restrict, &tuning);
         let prepared = prepared.map_err(Error::wrap)?;
         let quantizer = Quantizer::new(&prepared.decide_as_asked()).map_err(Error::wrap)?;
-        quantizer.run(&values, n, k, &mut blocks).map_err(Error::wrap)?;
+        quantizer.run_on(&values, n, k, &mut blocks, threads).map_err(Error::wrap)?;
         Linear::from_blocks(format, n, k, &blocks, weights.device(), threads)
     }
 

@@ -3,6 +3,7 @@
 use crate::array::{bytes, read, zeros};
 use crate::detached::detached;
 use crate::error::{ShapeError, exception};
+use crate::linear::PyThreads;
 use crate::query::prepared;
 use gristmill::vocab::{DType, Op};
 use gristmill::{Dequantizer, Device, PrecisionMode, QuantizedMatrix, Quantizer, REGISTRY, Request, Shape};
@@ -11,7 +12,17 @@ use pyo3::prelude::*;
 
 fn request<'a>(op: Op, format: &'a str, quantizer: Option<&'a str>, n: usize, k: usize) -> Request<'a> {
     let (input, device, precision) = (DType::F32, Device::CPU, PrecisionMode::Int8);
-    Request { op, format, quantizer, input, device, shape: Shape::matrix(n, k), precision, working_set: None }
+    Request {
+        op,
+        format,
+        quantizer,
+        input,
+        device,
+        shape: Shape::matrix(n, k),
+        precision,
+        working_set: None,
+        threads: 1,
+    }
 }
 
 #[pyfunction]
@@ -20,12 +31,13 @@ pub(crate) fn tensor_bytes(format: &str, n: usize, k: usize) -> PyResult<usize> 
 }
 
 #[pyfunction]
-#[pyo3(signature = (format, values, *, quantizer=None))]
+#[pyo3(signature = (format, values, *, quantizer=None, threads=None))]
 pub(crate) fn quantize<'py>(
     py: Python<'py>,
     format: &str,
     values: &Bound<'py, PyAny>,
     quantizer: Option<&str>,
+    threads: Option<Py<PyThreads>>,
 ) -> PyResult<Bound<'py, PyArray1<u8>>> {
     let values = read::<f32>(values, "values")?;
     let &[n, k] = values.shape() else {
@@ -36,12 +48,14 @@ pub(crate) fn quantize<'py>(
     let quantizer = Quantizer::new(&prepared.decide_as_asked()).map_err(exception)?;
     let mut blocks = vec![0; tensor_bytes(format, n, k)?];
     let values = values.as_slice()?;
-    detached(py, || quantizer.run(values, n, k, &mut blocks)).map_err(exception)?;
+    let used = crate::linear::threads(threads.as_ref());
+    detached(py, || quantizer.run_on(values, n, k, &mut blocks, used)).map_err(exception)?;
     Ok(PyArray1::from_vec(py, blocks))
 }
 
 #[pyfunction]
-#[pyo3(signature = (format, n, k, blocks, *, first_row=0, rows=None))]
+#[expect(clippy::too_many_arguments, reason = "they are those of Python, most of them by name")]
+#[pyo3(signature = (format, n, k, blocks, *, first_row=0, rows=None, threads=None))]
 pub(crate) fn dequantize<'py>(
     py: Python<'py>,
     format: &str,
@@ -50,6 +64,7 @@ pub(crate) fn dequantize<'py>(
     blocks: &Bound<'py, PyAny>,
     first_row: usize,
     rows: Option<usize>,
+    threads: Option<Py<PyThreads>>,
 ) -> PyResult<Bound<'py, PyArray2<f32>>> {
     let blocks = bytes(blocks, "blocks")?;
     let info = REGISTRY.format(format).map_err(exception)?.1;
@@ -65,7 +80,8 @@ pub(crate) fn dequantize<'py>(
     let values = zeros(py, [rows, k]);
     let mut place = values.readwrite();
     let slice = place.as_slice_mut()?;
-    detached(py, || dequantizer.rows(&matrix, first_row..last, slice)).map_err(exception)?;
+    let used = crate::linear::threads(threads.as_ref());
+    detached(py, || dequantizer.rows_on(&matrix, first_row..last, slice, used)).map_err(exception)?;
     drop(place);
     Ok(values)
 }

@@ -54,7 +54,17 @@ fn asked(op: &str, format: &str, shape: Shape, input: &str, device: &str) -> PyR
     let input = DType::from_name(input)
         .ok_or_else(|| unknown("type", input, DType::ALL.iter().map(|dtype| dtype.name()).collect()))?;
     let (device, precision) = (device_named(device)?, PrecisionMode::Int8);
-    prepared(&Request { op, format, quantizer: None, input, device, shape, precision, working_set: None })
+    prepared(&Request {
+        op,
+        format,
+        quantizer: None,
+        input,
+        device,
+        shape,
+        precision,
+        working_set: None,
+        threads: 1,
+    })
 }
 
 #[pyfunction]

@@ -83,6 +83,9 @@ def test_blocks_and_back():
     assert blocks.dtype == numpy.uint8 and len(blocks) == gristmill.tensor_bytes("i2_s", N, K)
     assert numpy.array_equal(gristmill.dequantize("i2_s", N, K, blocks), w)
     assert numpy.array_equal(gristmill.dequantize("i2_s", N, K, bytes(blocks), first_row=3, rows=2), w[3:5])
+    threads = gristmill.Threads(3)
+    assert numpy.array_equal(gristmill.dequantize("i2_s", N, K, blocks, threads=threads), w)
+    assert numpy.array_equal(gristmill.quantize("i2_s", w, threads=threads), gristmill.quantize("i2_s", w))
     for lent in bytearray(blocks), memoryview(bytes(blocks)):
         assert numpy.array_equal(gristmill.Linear("i2_s", N, K, lent)(tokens(1)), exact(tokens(1)))
 

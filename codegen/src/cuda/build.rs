@@ -83,7 +83,7 @@ pub fn build(set: &SpecSet, out: &Path, env: &Env, jobs: usize) -> Result<Built,
         return Ok(nothing(CudaImages::Off, Vec::new()));
     }
     let emitted = emit(set).map_err(CudaError::Plans)?;
-    let cache = settings.cache.clone().unwrap_or_else(|| out.join("cuda-cache"));
+    let cache = settings.cache.clone().unwrap_or_else(|| default_cache(out));
     let discovery = discover(env, Some(&cache));
     let toolchain = match (&discovery.found, settings.use_) {
         (Some(toolchain), _) => toolchain,
@@ -134,6 +134,14 @@ pub fn build(set: &SpecSet, out: &Path, env: &Env, jobs: usize) -> Result<Built,
     let images = write(&out.join("cuda"), &without_repeats(kept), jobs)?;
     let images = CudaImages::Built { compiler: toolchain.identity(), architectures, images, failures };
     Ok(Built { images, warnings, watched: watched(toolchain, &discovery.watched()) })
+}
+
+/// Where images are kept if nobody says: in the folder of all that cargo builds, so that other profiles and features find them; else beside
+/// the other files of this build. cargo keeps what it knows of rustc in that folder, and marks it as a cache where it made it.
+fn default_cache(out: &Path) -> PathBuf {
+    let marks = ["CACHEDIR.TAG", ".rustc_info.json"];
+    let target = out.ancestors().find(|folder| marks.iter().any(|mark| folder.join(mark).is_file()));
+    target.map_or_else(|| out.join("cuda-cache"), |target| target.join("gristmill-cuda-cache"))
 }
 
 /// What is compiled of a set's units for `architectures`. Where those are the spec's own, the PTX is the spec's too; a unit that
@@ -305,6 +313,23 @@ mod tests {
         let expected =
             ["a sm_80", "a compute_75", "a compute_90", "b compute_90a", "b compute_90", "c compute_90"];
         assert_eq!(kept, expected);
+    }
+
+    #[test]
+    fn images_are_kept_where_all_builds_find_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = |profile: &str| folder.path().join(format!("target/{profile}/build/kernels-1/out"));
+        assert_eq!(default_cache(&out("debug")), out("debug").join("cuda-cache"));
+        std::fs::create_dir_all(folder.path().join("target")).unwrap();
+        let shared = folder.path().join("target/gristmill-cuda-cache");
+        for mark in ["CACHEDIR.TAG", ".rustc_info.json"] {
+            let mark = folder.path().join("target").join(mark);
+            std::fs::write(&mark, "").unwrap();
+            for profile in ["debug", "release", "x86_64-unknown-linux-gnu/release"] {
+                assert_eq!(default_cache(&out(profile)), shared);
+            }
+            std::fs::remove_file(mark).unwrap();
+        }
     }
 
     #[test]

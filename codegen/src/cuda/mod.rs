@@ -14,10 +14,10 @@ pub mod toolchain;
 mod variables;
 
 pub use emit::{
-    CHUNK, CONVERT, CudaListed, CudaMatmul, CudaPlan, DEVICE_HEADER, Emitted, Launch, RowsProduct, Split,
-    Step, Unit, emit,
+    CHUNK, CONVERT, CudaListed, CudaMatmul, CudaPlan, DEVICE_HEADER, EXPERTS, Emitted, Launch, Part,
+    RowsProduct, Split, Step, Unit, emit,
 };
-pub(crate) use emit::{convert_launch, packings, refusals};
+pub(crate) use emit::{convert_launch, experts_launch, packings, refusals};
 pub use packed::needed_driver;
 pub use settings::{Settings, Use};
 pub use toolchain::{Discovery, Env, Toolchain, discover};

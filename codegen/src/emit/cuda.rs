@@ -3,7 +3,7 @@
 use super::listed::Listed;
 use crate::Error;
 use crate::cuda::compile::Usage;
-use crate::cuda::{CONVERT, CudaListed, Launch, Split, Step, convert_launch};
+use crate::cuda::{CONVERT, CudaListed, EXPERTS, Launch, Split, Step, convert_launch, experts_launch};
 use crate::hash::hash;
 use crate::options::{CudaImages, Options};
 use gristmill_spec::model::SpecSet;
@@ -20,6 +20,8 @@ pub struct Images {
     pub without: String,
     /// The registry's `convert`, where it has an image.
     pub convert: Option<String>,
+    /// The registry's `experts`, likewise.
+    pub experts: Option<String>,
 }
 
 /// Lists the CUDA kernels that have an image, and tells what the others lack.
@@ -56,13 +58,17 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
         out.text
             .insert_str(0, "use gristmill_runtime::gpu::CudaVersion;\nuse gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaSplit, CudaStep, CudaUsage};\nuse gristmill_runtime::vocab::{CudaAlgorithm, Precision};\n");
     }
-    if held.contains(CONVERT) {
-        out.convert = Some(format!(
-            "Some(CudaCode {{ images: {}, min_cc: (5, 0), algorithm: CudaAlgorithm::Blocks, overlaps: false, launch: {} }})",
-            statics(CONVERT),
-            launch(&convert_launch())
-        ));
-    }
+    let apart = |unit: &str, of: &Launch| {
+        held.contains(unit).then(|| {
+            format!(
+                "Some(CudaCode {{ images: {}, min_cc: (5, 0), algorithm: CudaAlgorithm::Blocks, overlaps: false, launch: {} }})",
+                statics(unit),
+                launch(of)
+            )
+        })
+    };
+    out.convert = apart(CONVERT, &convert_launch());
+    out.experts = apart(EXPERTS, &experts_launch());
     for kernel in &emitted.listed {
         if !held.contains(kernel.unit.as_str()) {
             out.without.push_str(&without(kernel, failures));
@@ -155,7 +161,9 @@ fn launch(launch: &Launch) -> String {
             elements,
             multiple,
             split,
+            shared,
             fused,
+            grouped,
         } => {
             let packing = format!("&{}::PACK_{}", packed.0, packed.1.to_uppercase());
             let split = match split {
@@ -165,7 +173,7 @@ fn launch(launch: &Launch) -> String {
                 None => "None".to_string(),
             };
             format!(
-                "CudaLaunch::Matmul {{ function: {function:?}, threads: {threads}, fewest: {fewest}, rows: {rows}, tokens: {tokens}, packing: {packing}, unit: Unit {{ elements: {elements}, multiple: {multiple} }}, split: {split}, fused: {fused} }}"
+                "CudaLaunch::Matmul {{ function: {function:?}, threads: {threads}, fewest: {fewest}, rows: {rows}, tokens: {tokens}, packing: {packing}, unit: Unit {{ elements: {elements}, multiple: {multiple} }}, split: {split}, shared: {shared}, fused: {fused}, grouped: {grouped:?} }}"
             )
         }
         Launch::Rows { function, check, check_threads, precision, threads, fewest, rows, tokens, shared } => {
@@ -175,6 +183,9 @@ fn launch(launch: &Launch) -> String {
         }
         Launch::Activations { op, function, threads } => format!(
             "CudaLaunch::Activations {{ op: Op::{op:?}, function: {function:?}, threads: {threads} }}"
+        ),
+        Launch::Experts { route, gather, combine, threads } => format!(
+            "CudaLaunch::Experts {{ route: {route:?}, gather: {gather:?}, combine: {combine:?}, threads: {threads} }}"
         ),
         Launch::Convert { function, threads, per_thread } => format!(
             "CudaLaunch::Convert {{ function: {function:?}, threads: {threads}, per_thread: {per_thread} }}"

@@ -8,7 +8,7 @@ use super::matmul::{epilogue, format_words};
 use super::terms;
 use crate::lower::ir::{f32, i32};
 use crate::lower::product as lower;
-use crate::plan::{LookupPlan, SuperBlock};
+use crate::plan::{LookupPlan, SuperBlock, enabled};
 use crate::print::simd;
 use std::fmt::Write;
 
@@ -24,8 +24,7 @@ pub fn shape_name(plan: &LookupPlan<'_>) -> String {
 
 /// The module of one lookup variant: `fill`, `tile` and `matmul`.
 pub fn emit(plan: &LookupPlan<'_>) -> String {
-    let features: Vec<&str> = plan.features.iter().map(|f| f.name()).collect();
-    let features = features.join(",");
+    let features = enabled(&plan.features);
     let pack = &plan.pack;
     let sets = 4 / plan.codes;
     let constants: Vec<String> = (0..sets)
@@ -213,7 +212,7 @@ pub fn emit(plan: &LookupPlan<'_>) -> String {
         bias = plan.bias,
         split = plan.split,
         constants = constants.join(", "),
-        epilogue = epilogue(plan.format, "4 * V", "y[i / 4][i % 4]"),
+        epilogue = epilogue(plan.format, "4 * V", "T", "y[i / 4][i % 4]"),
         whole = if whole == 1 { String::new() } else { format!(".next_multiple_of({whole})") },
     );
     for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {

@@ -7,12 +7,12 @@
 //! Vectors are handled in loops over arrays and never in closures: a closure that is not inlined, as happens
 //! without link-time optimization, passes every vector through memory.
 
-use super::operands::{LINE, PREFETCH_DISTANCE, chooses, prefetches};
+use super::operands::{LINE, chooses, prefetch_distance, prefetches};
 use super::runs::{self, Extent};
 use super::sums::{integer_sums, needs_sum, zero_point};
 use crate::lower::ir::f32;
 use crate::lower::product as lower;
-use crate::plan::{Dot, FormatPlan, MatmulPlan, UpperPlane, trits};
+use crate::plan::{Dot, FormatPlan, MatmulPlan, UpperPlane, enabled, trits};
 use crate::print::simd;
 use std::fmt::Write;
 
@@ -43,6 +43,9 @@ pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
     }
     if plan.staged.is_some() {
         name.push_str("_staged");
+    }
+    if let Some(tiles) = plan.tiles {
+        let _ = write!(name, "_{}", tiles.operands.word());
     }
     name
 }
@@ -79,8 +82,7 @@ pub(crate) fn constant_word(format: &FormatPlan<'_>) -> String {
 
 /// The module of one packed variant that decodes codes for each tile of tokens: `tile` and `matmul`.
 pub fn emit(plan: &MatmulPlan<'_>) -> String {
-    let features: Vec<&str> = plan.features.iter().map(|f| f.name()).collect();
-    let features = features.join(",");
+    let features = enabled(&plan.features);
     let pack = &plan.pack;
     let vectors = plan.vectors;
     let (parameter, argument) =
@@ -140,7 +142,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
         },
         addresses = addresses(plan),
         next = next(plan),
-        epilogue = epilogue(plan.format, "V", "y[t][i]"),
+        epilogue = epilogue(plan.format, "V", "T", "y[t][i]"),
     );
     for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
         let span = if rows == 1 { "LANES".to_string() } else { format!("{rows} * LANES") };
@@ -159,10 +161,15 @@ pub(super) fn prefetch_constants(plan: &MatmulPlan<'_>) -> String {
     if !prefetches(plan) {
         return String::new();
     }
+    let distance = match prefetch_distance(plan) {
+        _ if chooses(plan) => String::new(),
+        bytes => format!(
+            "/// The prefetch distance in bytes: weights are read once and perhaps from memory.
+             const PREFETCH_DISTANCE: usize = {bytes};\n"
+        ),
+    };
     format!(
-        "/// The prefetch distance in bytes: weights are read once and perhaps from memory.
-         const PREFETCH_DISTANCE: usize = {PREFETCH_DISTANCE};
-         /// Rows to a cache line of codes.
+        "{distance}/// Rows to a cache line of codes.
          const LINE: usize = {LINE};\n"
     )
 }
@@ -209,15 +216,23 @@ pub(super) fn addresses(plan: &MatmulPlan<'_>) -> String {
 }
 
 /// The distance from the end of a row to what is read next, where weights are prefetched.
-pub(super) fn next(plan: &MatmulPlan<'_>) -> &'static str {
-    if prefetches(plan) {
+pub(super) fn next(plan: &MatmulPlan<'_>) -> String {
+    if !prefetches(plan) {
+        return String::new();
+    }
+    let distance = if chooses(plan) {
+        "// The prefetch distance: weights are read once and perhaps from memory.
+         let distance = a.prefetch as usize;"
+    } else {
+        ""
+    };
+    format!(
         "// From the end of these rows' panels to the rows that come next.
          let after = row + V * LANES;
          let next = (after / ROWS * a.stride + after % ROWS * 4)
-             .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);"
-    } else {
-        ""
-    }
+             .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
+         {distance}"
+    )
 }
 
 /// The head of a loop over shares of tokens `first..last`, which are tiles of `tokens` but for the last one.
@@ -325,8 +340,8 @@ pub(super) fn whole_sums(plan: &MatmulPlan<'_>) -> String {
 }
 
 /// Activation scale, outer scale, bias, store: the order of the scalar reference. `vectors` is how many
-/// vectors of rows there are, and `y` the f32 sums of vector `i` and token `t`.
-pub(super) fn epilogue(format: &FormatPlan<'_>, vectors: &str, y: &str) -> String {
+/// vectors of rows there are, `tokens` how many tokens, and `y` the f32 sums of vector `i` and token `t`.
+pub(super) fn epilogue(format: &FormatPlan<'_>, vectors: &str, tokens: &str, y: &str) -> String {
     let of_token = lower::of_token(format, f32(y), f32("simd::splat_f32(*a.x_scales.add(token + t))"));
     let y = simd::expr(&lower::of_row(format, of_token, f32("simd::load_f32(a.outer.add(row))")));
     format!(
@@ -343,7 +358,7 @@ pub(super) fn epilogue(format: &FormatPlan<'_>, vectors: &str, y: &str) -> Strin
                  lanes.as_mut_ptr().copy_from_nonoverlapping(a.bias.add(row), a.row_end - row);
                  Some(simd::load_f32(lanes.as_ptr()))
              }};
-             for t in 0..T {{
+             for t in 0..{tokens} {{
                  let y = {y};
                  let y = match bias {{ Some(bias) => simd::add_f32(y, bias), None => y }};
                  let out = a.y.add((token + t) * a.n + row);

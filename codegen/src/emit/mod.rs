@@ -29,6 +29,7 @@ mod staged;
 mod sums;
 mod terms;
 mod text;
+mod tiles;
 mod trits;
 
 use crate::Error;

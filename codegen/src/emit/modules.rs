@@ -5,7 +5,7 @@ use super::listed::{Listed, Listing, kernel_name, variant_ident};
 use super::loops::{Loops, Shared, free_name};
 use super::serving::serving;
 use super::text::doc;
-use super::{activations, blockwise, fields, format, lookup, matmul, pack, prologue, scalar, staged};
+use super::{activations, blockwise, fields, format, lookup, matmul, pack, prologue, scalar, staged, tiles};
 use crate::Error;
 use crate::options::{CudaImages, Options};
 use crate::plan::packed::{PackedPlan, packed_plan};
@@ -195,9 +195,10 @@ fn packed<'a>(
     Ok(match packed_plan(plan, packing, variant)? {
         PackedPlan::Multiply(resolved) => Packed {
             shape_name: matmul::shape_name(&resolved),
-            text: match &resolved.staged {
-                Some(staged) => staged::emit(&resolved, staged),
-                None => matmul::emit(&resolved),
+            text: match (&resolved.staged, &resolved.tiles) {
+                (Some(staged), _) => staged::emit(&resolved, staged),
+                (None, Some(tiles)) => tiles::emit(&resolved, tiles),
+                (None, None) => matmul::emit(&resolved),
             },
             words: resolved.describe(),
             k_max: resolved.k_max,

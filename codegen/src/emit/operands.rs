@@ -4,8 +4,17 @@ use crate::plan::{Dot, MatmulPlan, UpperPlane};
 use std::cmp::Ordering;
 use std::fmt::Write;
 
-/// Bytes between the weights that are read and those that are prefetched. Hardware prefetchers stop at the end of a page, so this is a page.
+/// Bytes between the weights that are read and those that are prefetched, where callers do not say. Hardware prefetchers stop at the end of
+/// a page, so this is a page.
 pub(super) const PREFETCH_DISTANCE: u32 = 4096;
+
+/// The same beside a matrix unit: half a page, as its maker's processors want it.
+const PREFETCH_DISTANCE_OF_TILES: u32 = 2048;
+
+/// The prefetch distance that stands in a kernel's text.
+pub(super) fn prefetch_distance(plan: &MatmulPlan<'_>) -> u32 {
+    if plan.tiles.is_some() { PREFETCH_DISTANCE_OF_TILES } else { PREFETCH_DISTANCE }
+}
 
 /// Rows, four bytes each, to a cache line.
 pub(super) const LINE: u32 = 16;
@@ -67,12 +76,13 @@ fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
     };
     if prefetches(plan) {
         let (begin, end) = if_asked(plan);
+        let distance = if chooses(plan) { "distance" } else { "PREFETCH_DISTANCE" };
         let _ = write!(
             out,
-            "{begin}let ahead = if V * LANES == ROWS || {at} + PREFETCH_DISTANCE < a.stride {{
-                 {at} + PREFETCH_DISTANCE
+            "{begin}let ahead = if V * LANES == ROWS || {at} + {distance} < a.stride {{
+                 {at} + {distance}
              }} else {{
-                 ({at} + PREFETCH_DISTANCE).wrapping_add(next)
+                 ({at} + {distance}).wrapping_add(next)
              }};\n"
         );
         let mut ask = |of_a_line: &str, address: &str| {
@@ -115,7 +125,7 @@ pub(super) fn if_asked(plan: &MatmulPlan<'_>) -> (&'static str, &'static str) {
     if chooses(plan) { ("if PREFETCH {\n", "}\n") } else { ("", "") }
 }
 
-/// Whether callers say if a kernel prefetches. Those of single tokens read weights as fast as memory delivers, and there some
+/// Whether callers say if a kernel prefetches, and how far ahead. Those of single tokens read weights as fast as memory delivers, and there some
 /// processors' prefetchers do better alone. Codes with upper bits in nibbles take so long to decode that they do not: `q3_k` and
 /// `iq2_s` lost a tenth on Zen 4.
 pub(super) fn chooses(plan: &MatmulPlan<'_>) -> bool {

@@ -68,7 +68,7 @@ pub fn emit(
          pub static REGISTRY: Registry = unsafe {{ Registry::new(RegistryFacts {{
              package: {:?}, formats: FORMATS, activations: ACTIVATIONS, imports: IMPORTS,
              entries: ENTRIES, candidates, left_out: LEFT_OUT, cuda: CUDA, without_image: WITHOUT_IMAGE,
-             convert: {}, sources: SOURCES,
+             convert: {}, experts: {}, sources: SOURCES,
          }}) }};\n",
         left_out.join(", "),
         cuda_build(options),
@@ -76,6 +76,7 @@ pub fn emit(
         sources.join(", "),
         options.package,
         images.convert.as_deref().unwrap_or("None"),
+        images.experts.as_deref().unwrap_or("None"),
     );
     let _ = write!(out, "{}", why_not(runtime));
     out

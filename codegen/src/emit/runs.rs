@@ -8,7 +8,7 @@ use super::sums::{integer_sums, needs_sum, zero_point};
 use super::terms;
 use crate::lower::ir::{f32, i32};
 use crate::lower::product as lower;
-use crate::plan::{Integers, MatmulPlan, SuperBlock};
+use crate::plan::{Integers, MatmulPlan, SuperBlock, TermTypes};
 use crate::print::simd;
 use std::fmt::Write;
 
@@ -56,14 +56,153 @@ fn start(plan: &MatmulPlan<'_>) -> String {
     )
 }
 
+/// Which terms of super-blocks are read.
+#[derive(Clone, Copy)]
+pub(super) struct Terms {
+    /// The numbers that super-blocks share.
+    pub values: bool,
+    /// The integers of their runs.
+    pub integers: bool,
+}
+
+/// Constants by which terms of super-blocks are found; `minima`: those too.
+pub(super) fn constants(plan: &MatmulPlan<'_>, superblock: &SuperBlock, minima: bool) -> String {
+    let (types, runs, rows) = (plan.pack.terms, superblock.runs, plan.pack.packing.rows);
+    let mut out = format!(
+        "/// Runs of a super-block.
+         const RUNS: usize = {runs};
+         /// Words that its terms take in a panel.
+         const WORDS: usize = {};\n",
+        types.scale_words(runs, rows)
+    );
+    if minima {
+        let _ = writeln!(
+            out,
+            "/// Words that its minima take.\nconst MIN_WORDS: usize = {};",
+            types.min_words(runs, rows)
+        );
+    }
+    let shared = |integers| matches!(integers, Integers::Nibbles { .. });
+    if shared(types.scale_integers) || (minima && shared(types.min_integers)) {
+        out.push_str(
+            "/// Rows to a half of a panel. Their integers share bytes with those of the other half.
+             const HALF: usize = ROWS / 2;\n",
+        );
+    }
+    out
+}
+
+/// Where terms `name` (`scale` or `min`) of the rows of `V` vectors begin.
+pub(super) fn terms_of_rows(plan: &MatmulPlan<'_>, name: &str, read: Terms) -> String {
+    let (types, rows) = (plan.pack.terms, plan.pack.packing.rows);
+    // Integers of minima lie in pairs of runs.
+    let (words, integers, each) = match name {
+        "min" => ("MIN_WORDS", types.min_integers, 2),
+        _ => ("WORDS", types.scale_integers, 1),
+    };
+    let shared = types.shared_words(rows);
+    let pointer = terms::pointer(types, &format!("{name}s"));
+    let values = terms::cast_words(types, "panel");
+    let whole_panel = plan.primitives.lanes == rows;
+    let nibbles = matches!(integers, Integers::Nibbles { .. });
+    let (byte, within) = if nibbles { ("u8", "within") } else { ("i8", "row % ROWS") };
+    let mut declared = String::new();
+    let mut set = String::new();
+    if read.values {
+        let _ = writeln!(declared, "let mut {name}s = [{pointer}; V];");
+        let _ = writeln!(set, "{name}s[i] = {values}.add({within});");
+    }
+    if read.integers {
+        let _ = writeln!(declared, "let mut {name}_integers = [a.{name}s.cast::<{byte}>(); V];");
+        let row = if nibbles { "within % HALF" } else { within };
+        let _ =
+            writeln!(set, "{name}_integers[i] = panel.add({shared}).cast::<{byte}>().add({row} * {each});");
+        // A vector that is a panel has both halves, which are taken apart otherwise.
+        if nibbles && !whole_panel {
+            let _ = writeln!(declared, "let mut {name}_shifts = [0; V];");
+            let _ = writeln!(set, "{name}_shifts[i] = (within / HALF * 4) as i32;");
+        }
+    }
+    let place = if nibbles {
+        "// Where a tile is a panel, the compiler sees its halves, and that both are loaded once.
+         let (first, within) =
+             if V * LANES == ROWS { (row, i * LANES) } else { (row + i * LANES, (row + i * LANES) % ROWS) };"
+    } else {
+        "let row = row + i * LANES;"
+    };
+    let first = if nibbles { "first" } else { "row" };
+    format!(
+        "{declared}for i in 0..V {{
+             {place}
+             let panel = a.{name}s.add({first} / ROWS * (a.units / RUNS * {words}));
+             {set}}}\n"
+    )
+}
+
+/// What words of a panel are multiplied by to count its values, in front of which ` * ` stands.
+pub(super) fn values_of_words(types: TermTypes) -> String {
+    match 32 / types.scale.bits() {
+        1 => String::new(),
+        values => format!(" * {values}"),
+    }
+}
+
+/// Rows whose integers lie side by side.
+fn rows_of_integers(of: Integers) -> &'static str {
+    if of == Integers::Bytes { "ROWS" } else { "HALF" }
+}
+
+/// The integers of run `run` of super-block `block`, of vector `i`.
+pub(super) fn integers_of_run(plan: &MatmulPlan<'_>) -> String {
+    let of = plan.pack.terms.scale_integers;
+    let bytes = format!("scale_integers[i].add(block * WORDS * 4 + run * {})", rows_of_integers(of));
+    terms::integers(plan, of, &bytes, "scale_shifts[i]", false)
+}
+
+/// The integers of the minima of pair `pair` of runs of super-block `block`, of vector `i`.
+pub(super) fn integers_of_pair(plan: &MatmulPlan<'_>) -> String {
+    let of = plan.pack.terms.min_integers;
+    let bytes = format!("min_integers[i].add(block * MIN_WORDS * 4 + pair * {} * 2)", rows_of_integers(of));
+    terms::integers(plan, of, &bytes, "min_shifts[i]", true)
+}
+
+/// Where the flags of the rows of `V` vectors begin.
+pub(super) fn flag_words(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> String {
+    let types = plan.pack.terms;
+    format!(
+        "let mut flag_words = [a.scales.cast::<i8>(); V];
+         for i in 0..V {{
+             let row = row + i * LANES;
+             let panel = a.scales.add(row / ROWS * (a.units / RUNS * WORDS));
+             flag_words[i] = panel.add({}).cast::<i8>().add(row % ROWS * {});
+         }}\n",
+        types.words_before_flags(superblock.runs, plan.pack.packing.rows),
+        types.flag_bits() / 8
+    )
+}
+
+/// Statements that load the flags of super-block `block`, and those that go on to its next run; none where codes hold shifts.
+pub(super) fn flags_of_runs(plan: &MatmulPlan<'_>) -> (String, String) {
+    let Some(shifted) = plan.pack.shifted else { return Default::default() };
+    let load = match plan.pack.terms.flag_bits() {
+        8 => "simd::integers(flag_words[i].add(block * WORDS * 4))",
+        _ => "simd::load(flag_words[i].add(block * WORDS * 4).cast())",
+    };
+    (
+        format!(
+            "let mut flags = [simd::zero(); V];
+             for i in 0..V {{ flags[i] = {load}; }}\n"
+        ),
+        format!("for i in 0..V {{ flags[i] = simd::shift_lanes::<{}>(flags[i]); }}\n", shifted.of_run),
+    )
+}
+
 /// Runs with integers: their sums times those, added up over a super-block, and scaled once.
 pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, extent: &Extent) -> String {
     let format = plan.format;
-    let (unit, runs, rows) = (format.unit, superblock.runs, plan.pack.packing.rows);
+    let (unit, runs) = (format.unit, superblock.runs);
     let tiles = unit.div_ceil(plan.pack.tile.k);
     let types = plan.pack.terms;
-    let words = types.scale_words(runs, rows);
-    let shared = types.shared_words(rows);
     let has_min = superblock.min.is_some();
     let start = start(plan);
     let at = match extent.first {
@@ -71,65 +210,12 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
         Some(first) => format!("((block - {first}) * RUNS + run) * {tiles}"),
     };
     let sums = integer_sums(plan, &at, &tiles.to_string(), needs_sum(plan));
-    let mut out = String::new();
-    let mut half = "";
-    for (name, words, integers, used) in
-        [("scale", "WORDS", types.scale_integers, true), ("min", "MIN_WORDS", types.min_integers, has_min)]
-    {
-        if !used {
-            continue;
-        }
-        // Those of minima lie in pairs of runs.
-        let each = if name == "min" { 2 } else { 1 };
-        let pointer = terms::pointer(types, &format!("{name}s"));
-        let values = terms::cast_words(types, "panel");
-        let _ = match integers {
-            Integers::Bytes => writeln!(
-                out,
-                "let mut {name}s = [{pointer}; V];
-                 let mut {name}_integers = [a.{name}s.cast::<i8>(); V];
-                 for i in 0..V {{
-                     let row = row + i * LANES;
-                     let panel = a.{name}s.add(row / ROWS * (a.units / RUNS * {words}));
-                     {name}s[i] = {values}.add(row % ROWS);
-                     {name}_integers[i] = panel.add({shared}).cast::<i8>().add(row % ROWS * {each});
-                 }}"
-            ),
-            Integers::Nibbles { .. } => {
-                half =
-                    "/// Rows to a half of a panel. Their integers share bytes with those of the other half.
-                        const HALF: usize = ROWS / 2;";
-                // A vector that is a panel has both halves, which are taken apart otherwise.
-                let (declare, shift) = if plan.primitives.lanes == rows {
-                    (String::new(), String::new())
-                } else {
-                    (
-                        format!("let mut {name}_shifts = [0; V];\n"),
-                        format!("{name}_shifts[i] = (within / HALF * 4) as i32;\n"),
-                    )
-                };
-                writeln!(
-                    out,
-                    "let mut {name}s = [{pointer}; V];
-                     let mut {name}_integers = [a.{name}s.cast::<u8>(); V];
-                     {declare}
-                     for i in 0..V {{
-                         // Where a tile is a panel, the compiler sees its halves, and that both are loaded once.
-                         let (first, within) =
-                             if V * LANES == ROWS {{ (row, i * LANES) }} else {{ (row + i * LANES, (row + i * LANES) % ROWS) }};
-                         let panel = a.{name}s.add(first / ROWS * (a.units / RUNS * {words}));
-                         {name}s[i] = {values}.add(within);
-                         {name}_integers[i] = panel.add({shared}).cast::<u8>().add(within % HALF * {each});
-                         {shift}}}"
-                )
-            }
-        };
+    let both = Terms { values: true, integers: true };
+    let mut out = terms_of_rows(plan, "scale", both);
+    if has_min {
+        out.push_str(&terms_of_rows(plan, "min", both));
     }
-    // Values to a word.
-    let each = match 32 / types.scale.bits() {
-        1 => String::new(),
-        values => format!(" * {values}"),
-    };
+    let each = values_of_words(types);
     let mut ask = String::new();
     if prefetches(plan) {
         // Panel follows panel, so what comes after the last super-block is the next panel's first one.
@@ -148,14 +234,7 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
         }
         ask.push_str(end);
     }
-    let step = |of: Integers| if of == Integers::Bytes { "ROWS" } else { "HALF" };
-    let pair_of_minima = terms::integers(
-        plan,
-        types.min_integers,
-        &format!("min_integers[i].add(block * MIN_WORDS * 4 + pair * {} * 2)", step(types.min_integers)),
-        "min_shifts[i]",
-        true,
-    );
+    let pair_of_minima = integers_of_pair(plan);
     let lows = if has_min {
         format!(
             "let mut lows = [[simd::zero(); V]; T];
@@ -188,55 +267,16 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
     } else {
         String::new()
     };
-    let min_words = if has_min {
-        format!("/// Words that its minima take.\nconst MIN_WORDS: usize = {};", types.min_words(runs, rows))
-    } else {
-        String::new()
-    };
     let (flags, next_flags) = match plan.pack.shifted {
         None => (String::new(), String::new()),
-        Some(shifted) => {
-            let _ = write!(
-                out,
-                "let mut flag_words = [a.scales.cast::<i8>(); V];
-                 for i in 0..V {{
-                     let row = row + i * LANES;
-                     let panel = a.scales.add(row / ROWS * (a.units / RUNS * WORDS));
-                     flag_words[i] = panel.add({}).cast::<i8>().add(row % ROWS * {});
-                 }}\n",
-                types.words_before_flags(runs, rows),
-                types.flag_bits() / 8
-            );
-            let load = match types.flag_bits() {
-                8 => "simd::integers(flag_words[i].add(block * WORDS * 4))",
-                _ => "simd::load(flag_words[i].add(block * WORDS * 4).cast())",
-            };
-            (
-                format!(
-                    "let mut flags = [simd::zero(); V];
-                     for i in 0..V {{ flags[i] = {load}; }}\n"
-                ),
-                format!(
-                    "for i in 0..V {{ flags[i] = simd::shift_lanes::<{}>(flags[i]); }}\n",
-                    shifted.of_run
-                ),
-            )
+        Some(_) => {
+            out.push_str(&flag_words(plan, superblock));
+            flags_of_runs(plan)
         }
     };
-    let integers_of_run = terms::integers(
-        plan,
-        types.scale_integers,
-        &format!("scale_integers[i].add(block * WORDS * 4 + run * {})", step(types.scale_integers)),
-        "scale_shifts[i]",
-        false,
-    );
+    let integers_of_run = integers_of_run(plan);
     format!(
-        "/// Runs of a super-block.
-         const RUNS: usize = {runs};
-         /// Words that its terms take in a panel.
-         const WORDS: usize = {words};
-         {min_words}
-         {half}
+        "{constants}
          {out}
          let mut y = {y};
          for block in {blocks} {{
@@ -267,10 +307,36 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
             (false, Some(_)) => "",
             _ => "let unit = block * RUNS + run;",
         },
+        constants = constants(plan, superblock, has_min),
         scaled = term("scales", "WORDS", "total[t][i]"),
         y = extent.y,
         blocks = extent.range(true),
     )
+}
+
+/// Where the scales and minima of runs begin, of the rows of `V` vectors.
+pub(super) fn terms_of_units(plan: &MatmulPlan<'_>) -> String {
+    let (format, pack) = (plan.format, &plan.pack);
+    let terms = &pack.terms.of_a_row();
+    let mut pointers = String::new();
+    for (name, used) in [("scales", format.has_scales()), ("mins", format.offset)] {
+        if used {
+            let _ = writeln!(
+                pointers,
+                "let mut {name} = [{from}.add(row / ROWS * ROWS * {terms} + row % ROWS); V];
+                 for i in 1..V {{
+                     let row = row + i * LANES;
+                     {name}[i] = if ROWS.is_multiple_of(V * LANES) {{
+                         {name}[0].add(i * LANES)
+                     }} else {{
+                         {from}.add(row / ROWS * ROWS * {terms} + row % ROWS)
+                     }};
+                 }}",
+                from = terms::pointer(pack.terms, name),
+            );
+        }
+    }
+    pointers
 }
 
 /// Runs with an f32 each: their sums, scaled.
@@ -339,23 +405,7 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
         }
         sums.push_str(end);
     }
-    for (name, used) in [("scales", format.has_scales()), ("mins", format.offset)] {
-        if used {
-            let _ = writeln!(
-                pointers,
-                "let mut {name} = [{from}.add(row / ROWS * ROWS * {terms} + row % ROWS); V];
-                 for i in 1..V {{
-                     let row = row + i * LANES;
-                     {name}[i] = if ROWS.is_multiple_of(V * LANES) {{
-                         {name}[0].add(i * LANES)
-                     }} else {{
-                         {from}.add(row / ROWS * ROWS * {terms} + row % ROWS)
-                     }};
-                 }}",
-                from = terms::pointer(pack.terms, name),
-            );
-        }
-    }
+    pointers.push_str(&terms_of_units(plan));
     format!(
         "{pointers}
          let mut y = {y};

@@ -23,7 +23,7 @@ pub(crate) fn serving(
 
 /// Whether a format is one for the strategy of a variant; if not, it is left to other variants. A lookup that takes codes of some
 /// width leaves formats whose sums do not fit its tables (one without `code_bits` is to serve all of its formats, or is refused), a
-/// staged product those whose codes cost next to nothing to decode.
+/// staged product those whose codes cost next to nothing to decode, one by tiles those whose runs do not fill any.
 fn in_range(set: &SpecSet, format: usize, variant: &CpuVariant) -> bool {
     let Some(packing) = variant.packing else { return true };
     let planned = |check: fn(Result<PackedPlan<'_>, Error>) -> bool| {
@@ -37,6 +37,10 @@ fn in_range(set: &SpecSet, format: usize, variant: &CpuVariant) -> bool {
         }
         (Strategy::Staged, _) => planned(|plan| match plan {
             Ok(PackedPlan::Multiply(plan)) => plan.staged.is_some(),
+            Ok(PackedPlan::Lookup(_)) | Err(_) => true,
+        }),
+        (Strategy::Tiles, _) => planned(|plan| match plan {
+            Ok(PackedPlan::Multiply(plan)) => plan.tiles.is_some(),
             Ok(PackedPlan::Lookup(_)) | Err(_) => true,
         }),
         (Strategy::Lookup | Strategy::Multiply, _) => true,

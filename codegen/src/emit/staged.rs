@@ -9,7 +9,7 @@ use super::matmul::{addresses, epilogue, next, shares, through_tokens, trit_tabl
 use super::operands::{decode, in_order, load, table};
 use super::runs::{self, Extent};
 use super::sums::integer_sums;
-use crate::plan::{MatmulPlan, Staged};
+use crate::plan::{MatmulPlan, Staged, enabled};
 
 /// Tokens whose sums wait at once: with 32 rows, 12 KiB. Codes are decoded anew for the next ones.
 const TOKENS: u32 = 192;
@@ -17,8 +17,7 @@ const TOKENS: u32 = 192;
 /// The module of a staged variant: `stage`, `tile` and `matmul`.
 pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
     let (decoding, multiplying) = plan.apart(staged);
-    let features: Vec<&str> = plan.features.iter().map(|f| f.name()).collect();
-    let features = features.join(",");
+    let features = enabled(&plan.features);
     let rows = plan.pack.packing.rows;
     let k = staged.step * staged.steps;
     let tokens = TOKENS.next_multiple_of(plan.tokens);
@@ -72,15 +71,24 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
         step = staged.step,
         steps = staged.steps,
         trits = trit_tables(plan),
-        stage = stage(&decoding, &features),
+        stage = stage(&decoding, &features, |operand| operand),
         tile = tile(&multiplying, &features),
-        panel = panel(plan, &features),
-        matmul = matmul(plan, &features),
+        panel = panel(
+            plan,
+            &features,
+            &format!(
+                "let mut token = begin;\n{}",
+                through_tokens(plan, "end", |step| format!(
+                    "tile::<V, {step}>(a, part, row, token, token - begin)"
+                ))
+            )
+        ),
+        matmul = matmul(plan, &features, ""),
     )
 }
 
-/// The function that decodes a part.
-fn stage(plan: &MatmulPlan<'_>, features: &str) -> String {
+/// The function that decodes a part. `stored`: what is written of a vector of operands.
+pub(super) fn stage(plan: &MatmulPlan<'_>, features: &str, stored: impl Fn(String) -> String) -> String {
     let fields: String = in_order(plan)
         .into_iter()
         .map(|field| {
@@ -90,8 +98,9 @@ fn stage(plan: &MatmulPlan<'_>, features: &str) -> String {
             };
             format!(
                 "{}
-                 for i in 0..V {{ to.add({to}).cast::<simd::I>().write(w{field}[i]); }}\n",
-                decode(plan, field)
+                 for i in 0..V {{ to.add({to}).cast::<simd::I>().write({}); }}\n",
+                decode(plan, field),
+                stored(format!("w{field}[i]"))
             )
         })
         .collect();
@@ -176,12 +185,12 @@ fn tile(plan: &MatmulPlan<'_>, features: &str) -> String {
              }}
          }}\n",
         whole = if float { String::new() } else { whole_sums(plan) },
-        epilogue = epilogue(plan.format, "V", "y[t][i]"),
+        epilogue = epilogue(plan.format, "V", "T", "y[t][i]"),
     )
 }
 
-/// The function that takes a panel through tokens.
-fn panel(plan: &MatmulPlan<'_>, features: &str) -> String {
+/// The function that takes a panel through tokens: `body` those from `begin` to `end`, whose operands are staged.
+pub(super) fn panel(plan: &MatmulPlan<'_>, features: &str, body: &str) -> String {
     let tokens = plan.tokens;
     let steps = match (plan.format.unit, plan.format.runs()) {
         (0, _) => format!("a.stride / {}", plan.pack.tile.bytes),
@@ -210,23 +219,19 @@ fn panel(plan: &MatmulPlan<'_>, features: &str) -> String {
                      let mut part = Part {{ buffer, first: 0, last: STEPS.min(steps(a)) }};
                      loop {{
                          stage::<V>(a, part, row);
-                         let mut token = begin;
-                         {loops}
+                         {body}
                          if part.last == steps(a) {{ break; }}
                          part = Part {{ buffer, first: part.last, last: (part.last + STEPS).min(steps(a)) }};
                      }}
                      begin = end;
                  }}
              }}
-         }}\n",
-        loops = through_tokens(plan, "end", |step| format!(
-            "tile::<V, {step}>(a, part, row, token, token - begin)"
-        )),
+         }}\n"
     )
 }
 
-/// The entry point.
-fn matmul(plan: &MatmulPlan<'_>, features: &str) -> String {
+/// The entry point; `last`: statements at its end.
+pub(super) fn matmul(plan: &MatmulPlan<'_>, features: &str, last: &str) -> String {
     let vectors = plan.vectors;
     let panels = |rows: u32| {
         let span = if rows == 1 { "LANES".to_string() } else { format!("{rows} * LANES") };
@@ -254,6 +259,7 @@ fn matmul(plan: &MatmulPlan<'_>, features: &str) -> String {
                  }}
                  first = last;
              }}
+             {last}
          }}\n",
         shares = shares(plan.tokens),
     )

@@ -1,6 +1,6 @@
 //! Pieces of Rust: doc comments, literals, attributes.
 
-use crate::plan::features;
+use crate::plan::{enabled, features};
 pub(super) use crate::print::rust::float;
 use gristmill_spec::model::CpuVariant;
 use gristmill_spec::vocab::Arch;
@@ -24,11 +24,11 @@ pub(super) fn cfg(arch: Arch) -> String {
 
 /// `#[cfg]` and `#[target_feature]` of a variant.
 pub(super) fn attributes(variant: &CpuVariant) -> (String, String) {
-    let features: Vec<&str> = features(variant).iter().map(|f| f.name()).collect();
+    let features = enabled(&features(variant));
     let enable = if features.is_empty() {
         String::new()
     } else {
-        format!("#[target_feature(enable = \"{}\")]\n", features.join(","))
+        format!("#[target_feature(enable = \"{features}\")]\n")
     };
     (cfg(variant.isa.arch()), enable)
 }

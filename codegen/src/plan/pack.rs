@@ -128,7 +128,7 @@ impl<'a> PackPlan<'a> {
         variant: &Origin,
     ) -> Result<PackPlan<'a>, Error> {
         let reader = match strategy {
-            Strategy::Multiply | Strategy::Staged => Reader::All,
+            Strategy::Multiply | Strategy::Staged | Strategy::Tiles => Reader::All,
             Strategy::Lookup => Reader::WholeCodes,
         };
         let pack = fitted_for(plan, packing, reader, variant)?;
@@ -230,7 +230,9 @@ impl<'a> PackPlan<'a> {
     pub(crate) fn check_form(&self, strategy: Strategy, variant: &Origin) -> Result<(), Error> {
         let (packing, tile) = (self.packing, &self.tile);
         let fits = match strategy {
-            Strategy::Multiply | Strategy::Staged => self.holds_lanes() && self.holds_upper_bits(),
+            Strategy::Multiply | Strategy::Staged | Strategy::Tiles => {
+                self.holds_lanes() && self.holds_upper_bits()
+            }
             Strategy::Lookup => PackPlan::holds_indices(packing, tile, self.fields),
         };
         if fits { Ok(()) } else { Err(Error::strategy_order(packing, tile, strategy, variant)) }

@@ -22,7 +22,7 @@ pub(crate) fn packed_plan<'a>(
     variant: &CpuVariant,
 ) -> Result<PackedPlan<'a>, Error> {
     Ok(match variant.strategy {
-        Strategy::Multiply | Strategy::Staged => {
+        Strategy::Multiply | Strategy::Staged | Strategy::Tiles => {
             PackedPlan::Multiply(MatmulPlan::new(plan, packing, variant)?)
         }
         Strategy::Lookup => PackedPlan::Lookup(LookupPlan::new(plan, packing, variant)?),

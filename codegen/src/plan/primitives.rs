@@ -27,6 +27,8 @@ pub struct Primitives {
     pub trits: bool,
     /// It has `matrix`, which takes two tokens at once.
     pub matrix: bool,
+    /// Beside it there is a unit that multiplies tiles.
+    pub tiles: bool,
     /// Vector registers that sums may fill, so that operands fit beside them; tiles with more sums than that get fewer
     /// tokens, or fewer rows. None: tiles are computed as listed.
     pub sums: Option<u32>,
@@ -48,6 +50,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         prefetches: true,
         trits: false,
         matrix: false,
+        tiles: false,
         sums: None,
         all_sums: None,
     };
@@ -62,16 +65,18 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         prefetches: false,
         trits: false,
         matrix: false,
+        tiles: false,
         // Activations are in registers too.
         sums: Some(20),
         all_sums: None,
     };
+    let requires = |feature| variant.requires.contains(&feature);
     let avx512 = |module, direct: bool| Primitives {
+        tiles: direct && requires(Feature::AmxInt8),
         sums: Some(24),
         all_sums: direct.then_some(30),
         ..x86(module, 16, direct)
     };
-    let requires = |feature| variant.requires.contains(&feature);
     match variant.isa {
         Isa::Scalar => None,
         Isa::Sse41 => Some(x86("sse41", 4, false)),
@@ -95,4 +100,10 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
 pub fn features(variant: &CpuVariant) -> Vec<Feature> {
     let all: BTreeSet<Feature> = variant.isa.features().iter().chain(&variant.requires).copied().collect();
     all.into_iter().collect()
+}
+
+/// What `#[target_feature]` is to enable for them: what Rust has no word for is written in inline assembly.
+pub fn enabled(features: &[Feature]) -> String {
+    let names: Vec<&str> = features.iter().filter(|f| f.in_target_feature()).map(|f| f.name()).collect();
+    names.join(",")
 }

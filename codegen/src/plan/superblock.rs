@@ -15,6 +15,8 @@ pub struct RunTerm {
     pub integer: usize,
     /// Their largest magnitude.
     pub most: u32,
+    /// The smallest and the largest of them.
+    pub range: (i32, i32),
 }
 
 /// Runs whose integer sums are added up before anything is rounded.
@@ -107,6 +109,7 @@ impl RunTerm {
             shared,
             integer,
             most,
+            range: (low as i32, high as i32),
         })
     }
 }

@@ -87,10 +87,14 @@ impl TermTypes {
         };
         let integers = |term: Option<&RunTerm>| match (term, strategy) {
             // A vector of rows lies in one half of a panel, or is all of it.
-            (Some(term), Strategy::Multiply | Strategy::Staged) if rows.is_power_of_two() => {
+            (Some(term), Strategy::Multiply | Strategy::Staged | Strategy::Tiles)
+                if rows.is_power_of_two() =>
+            {
                 Integers::of(plan, term)
             }
-            (_, Strategy::Multiply | Strategy::Staged | Strategy::Lookup) => Integers::Bytes,
+            (_, Strategy::Multiply | Strategy::Staged | Strategy::Tiles | Strategy::Lookup) => {
+                Integers::Bytes
+            }
         };
         let superblock = plan.superblock.as_ref();
         let terms = TermTypes {

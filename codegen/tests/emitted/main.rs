@@ -142,6 +142,32 @@ fn values_beyond_eight_bits_have_no_integer_product() {
     assert!(error.contains("from -300 to 300"), "{error}");
 }
 
+/// A part that is missing is found by nvcc alone, since the emulator has all; one too many has the unit compiled once more.
+#[test]
+fn units_have_the_parts_of_the_vocabulary_that_they_use() {
+    use gristmill_codegen::cuda::{DEVICE_HEADER, Part, emit};
+    const HOPPER: &str = include_str!("../../cuda/hopper.h");
+    let names: [(Part, &[&str]); 4] = [
+        (Part::Copies, &["gm_copy(", "gm_copy_commit(", "gm_copy_wait<"]),
+        (Part::Overlap, &["gm_wait_for_previous(", "gm_launch_next(", "gm_prefetch_early("]),
+        (Part::Tensor, &["gm_mma_16832_", "gm_mma_8816_", "gm_mma_16816_us", "gm_mma_16816_ss"]),
+        (Part::Halves, &["gm_mma_16816_f16", "gm_mma_16816_bf16", "gm_two_"]),
+    ];
+    let set = check(&shipped().expect("readable")).set.expect("the shipped specs have no mistakes");
+    let emitted = emit(&set).expect("plans");
+    for unit in &emitted.units {
+        let (front, text) = unit.text.split_once(DEVICE_HEADER).expect("the header stands in front");
+        let text = text.replace(HOPPER, "");
+        for (part, names) in names {
+            let used = names.iter().any(|name| text.contains(name));
+            assert_eq!(unit.parts.contains(&part), used, "{} and {part:?}", unit.name);
+            assert_eq!(front.contains(&format!("#define {}\n", part.name())), used, "{}", unit.name);
+        }
+    }
+    let without = emitted.units.iter().filter(|unit| unit.parts.is_empty()).count();
+    assert!(2 * without > emitted.units.len() / 2, "{without} units are the same for all architectures");
+}
+
 /// What `device.h` defines from compute capability 8.0 on alone. The emulator has it always, so only nvcc would refuse it.
 #[test]
 fn units_call_what_their_oldest_device_has() {

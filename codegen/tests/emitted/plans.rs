@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Formats and the ends of names, behind the op and the format.
-const KERNELS: [(&str, &str); 12] = [
+const KERNELS: [(&str, &str); 14] = [
     ("i2_s", "cuda.dp4a.fused"),
     ("i2_s", "cuda.dp4a"),
     ("i2_s", "cuda.mma"),
@@ -19,6 +19,8 @@ const KERNELS: [(&str, &str); 12] = [
     ("i2_s", "cuda.mma_f16"),
     ("i2_s", "cuda.wgmma_f16.prefill"),
     ("i2_s", "absmean.cuda"),
+    ("q4_0", "cuda.wgmma.runs"),
+    ("q4_k", "cuda.wgmma.superblocks"),
     ("q4_k", "cuda.dp4a"),
     ("q4_k", "cuda.mma"),
     ("q4_k", "cuda.mma.prefill"),

@@ -7,13 +7,15 @@ use gristmill_spec::{check, shipped};
 use std::collections::BTreeMap;
 
 /// File, format, and what the name of the module begins with.
-const RUST: [(&str, &str, &str); 14] = [
+const RUST: [(&str, &str, &str); 16] = [
     ("avx2_decode", "i2_s", "matmul_avx2_decode_"),
     ("avx2_prefill_runs", "q4_0", "matmul_avx2_prefill_"),
     ("avx512_vnni_superblocks", "q4_k", "matmul_avx512_avx512vnni_decode_"),
     ("avx512_dense_ternary", "i2_s", "matmul_avx512_avx512vnni_avx512vbmi_dense_decode_"),
     ("avx512_dense_ternary_staged", "i2_s", "matmul_avx512_avx512vnni_avx512vbmi_dense_batch_"),
     ("avx2_staged_superblocks", "q6_k", "matmul_avx2_batch_"),
+    ("avx512_tiles", "i2_s", "matmul_avx512_avx512vnni_amxint8_tiles_"),
+    ("avx512_tiles_of_digits", "q4_k", "matmul_avx512_avx512vnni_amxint8_tiles_"),
     ("avx2_lookup", "q1_0", "matmul_avx2_lookup_"),
     ("neon_i8mm", "i2_s", "matmul_neon_dotprod_i8mm_prefill_"),
     ("avx512_vnni_planes_of_nibbles", "q3_k", "matmul_avx512_avx512vnni_decode_"),
@@ -25,11 +27,12 @@ const RUST: [(&str, &str, &str); 14] = [
 ];
 
 /// File, format, and name of the unit.
-const CUDA: [(&str, &str, &str); 8] = [
+const CUDA: [(&str, &str, &str); 9] = [
     ("cuda_dp4a", "i2_s", "matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1"),
     ("cuda_dp4a_fused", "i2_s", "matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_fused"),
     ("cuda_mma", "i2_s", "matmul_mma_2bit_rows_int8_row_centred_outer_128x32"),
     ("cuda_wgmma", "i2_s", "matmul_wgmma_2bit_rows_int8_row_centred_outer_384x64"),
+    ("cuda_wgmma_runs", "q4_0", "matmul_wgmma_4bit_by32_q8_0_scales_centred_384x64"),
     ("cuda_rows_fma", "q4_0", "rows_q4_0_sm50"),
     ("cuda_rows_mma_f16", "q4_0", "rows_q4_0_sm75"),
     ("cuda_quantize", "i2_s", "quantize_absmean_i2_s"),

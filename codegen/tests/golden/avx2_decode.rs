@@ -7,8 +7,6 @@ pub mod matmul_avx2_decode_r16k4_2bit_rows_int8_row_centred_outer_widen16 {
     const TILE: usize = 64;
     /// Elements of a row in a tile.
     const TILE_K: usize = 16;
-    /// The prefetch distance in bytes: weights are read once and perhaps from memory.
-    const PREFETCH_DISTANCE: usize = 4096;
     /// Rows to a cache line of codes.
     const LINE: usize = 16;
     /// `V` vectors of rows from `row` by `T` tokens from `token`.
@@ -42,6 +40,8 @@ pub mod matmul_avx2_decode_r16k4_2bit_rows_int8_row_centred_outer_widen16 {
             let after = row + V * LANES;
             let next = (after / ROWS * a.stride + after % ROWS * 4)
                 .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
+            // The prefetch distance: weights are read once and perhaps from memory.
+            let distance = a.prefetch as usize;
             let mut dot = [[simd::zero(); V]; T];
             let mut tile = 0;
             while tile < a.stride / TILE {
@@ -55,12 +55,10 @@ pub mod matmul_avx2_decode_r16k4_2bit_rows_int8_row_centred_outer_widen16 {
                         packed0[i] = simd::load(codes[i].add(at));
                     }
                     if PREFETCH {
-                        let ahead = if V * LANES == ROWS
-                            || at + PREFETCH_DISTANCE < a.stride
-                        {
-                            at + PREFETCH_DISTANCE
+                        let ahead = if V * LANES == ROWS || at + distance < a.stride {
+                            at + distance
                         } else {
-                            (at + PREFETCH_DISTANCE).wrapping_add(next)
+                            (at + distance).wrapping_add(next)
                         };
                         for i in 0..V {
                             if (i * LANES).is_multiple_of(LINE) {

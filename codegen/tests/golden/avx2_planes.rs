@@ -7,8 +7,6 @@ pub mod matmul_avx2_decode_r16k4_5bit_by32_q8_0_scales_centred_f16 {
     const TILE: usize = 320;
     /// Elements of a row in a tile.
     const TILE_K: usize = 32;
-    /// The prefetch distance in bytes: weights are read once and perhaps from memory.
-    const PREFETCH_DISTANCE: usize = 4096;
     /// Rows to a cache line of codes.
     const LINE: usize = 16;
     /// `V` vectors of rows from `row` by `T` tokens from `token`.
@@ -42,6 +40,8 @@ pub mod matmul_avx2_decode_r16k4_5bit_by32_q8_0_scales_centred_f16 {
             let after = row + V * LANES;
             let next = (after / ROWS * a.stride + after % ROWS * 4)
                 .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
+            // The prefetch distance: weights are read once and perhaps from memory.
+            let distance = a.prefetch as usize;
             let next_terms = (after / ROWS * ROWS * a.units + after % ROWS)
                 .wrapping_sub(row / ROWS * ROWS * a.units + row % ROWS + ROWS * a.units);
             let mut scales = [a
@@ -77,12 +77,10 @@ pub mod matmul_avx2_decode_r16k4_5bit_by32_q8_0_scales_centred_f16 {
                         upper0[i] = simd::load(codes[i].add(at));
                     }
                     if PREFETCH {
-                        let ahead = if V * LANES == ROWS
-                            || at + PREFETCH_DISTANCE < a.stride
-                        {
-                            at + PREFETCH_DISTANCE
+                        let ahead = if V * LANES == ROWS || at + distance < a.stride {
+                            at + distance
                         } else {
-                            (at + PREFETCH_DISTANCE).wrapping_add(next)
+                            (at + distance).wrapping_add(next)
                         };
                         for i in 0..V {
                             if (i * LANES).is_multiple_of(LINE) {

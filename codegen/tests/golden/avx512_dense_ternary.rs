@@ -7,8 +7,6 @@ pub mod matmul_avx512_avx512vnni_avx512vbmi_dense_decode_r32t5_trits_rows_int8_r
     const TILE: usize = 128;
     /// Elements of a row in a tile.
     const TILE_K: usize = 20;
-    /// The prefetch distance in bytes: weights are read once and perhaps from memory.
-    const PREFETCH_DISTANCE: usize = 4096;
     /// Rows to a cache line of codes.
     const LINE: usize = 16;
     /// What a byte stands for, by its low six bits: four trits in two bits each; the same for bytes with both
@@ -64,6 +62,8 @@ pub mod matmul_avx512_avx512vnni_avx512vbmi_dense_decode_r32t5_trits_rows_int8_r
             let after = row + V * LANES;
             let next = (after / ROWS * a.stride + after % ROWS * 4)
                 .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
+            // The prefetch distance: weights are read once and perhaps from memory.
+            let distance = a.prefetch as usize;
             let trits = simd::trit_tables(&TRITS);
             // Fields are multiplied where they stand in the byte; each sum is shifted once, exactly.
             let mut sums = [[[simd::zero(); V]; T]; 5];
@@ -74,11 +74,10 @@ pub mod matmul_avx512_avx512vnni_avx512vbmi_dense_decode_r32t5_trits_rows_int8_r
                     packed0[i] = simd::load(codes[i].add(at));
                 }
                 if PREFETCH {
-                    let ahead = if V * LANES == ROWS || at + PREFETCH_DISTANCE < a.stride
-                    {
-                        at + PREFETCH_DISTANCE
+                    let ahead = if V * LANES == ROWS || at + distance < a.stride {
+                        at + distance
                     } else {
-                        (at + PREFETCH_DISTANCE).wrapping_add(next)
+                        (at + distance).wrapping_add(next)
                     };
                     for i in 0..V {
                         if (i * LANES).is_multiple_of(LINE) {

@@ -7,8 +7,6 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
     const TILE: usize = 128;
     /// Elements of a row in a tile.
     const TILE_K: usize = 8;
-    /// The prefetch distance in bytes: weights are read once and perhaps from memory.
-    const PREFETCH_DISTANCE: usize = 4096;
     /// Rows to a cache line of codes.
     const LINE: usize = 16;
     /// `V` vectors of rows from `row` by `T` tokens from `token`.
@@ -42,6 +40,8 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
             let after = row + V * LANES;
             let next = (after / ROWS * a.stride + after % ROWS * 4)
                 .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
+            // The prefetch distance: weights are read once and perhaps from memory.
+            let distance = a.prefetch as usize;
             /// Runs of a super-block.
             const RUNS: usize = 8;
             /// Words that its terms take in a panel.
@@ -94,12 +94,11 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
                             packed0[i] = simd::load(codes[i].add(at));
                         }
                         if PREFETCH {
-                            let ahead = if V * LANES == ROWS
-                                || at + PREFETCH_DISTANCE < a.stride
+                            let ahead = if V * LANES == ROWS || at + distance < a.stride
                             {
-                                at + PREFETCH_DISTANCE
+                                at + distance
                             } else {
-                                (at + PREFETCH_DISTANCE).wrapping_add(next)
+                                (at + distance).wrapping_add(next)
                             };
                             for i in 0..V {
                                 if (i * LANES).is_multiple_of(LINE) {

@@ -63,8 +63,8 @@ typedef struct {
     /* Bytes of activations that all rows go through before the next tokens do, so that they stay in the second
        cache while weights pass by. Changes no result; kernels of single tokens need not heed it. */
     size_t x_share;
-    /* 1 if kernels of single tokens are to prefetch weights, 0 if they leave it to the hardware's prefetchers. Changes
-       no result; kernels of several tokens need not heed it. */
+    /* Bytes between the weights that kernels of single tokens read and those that they prefetch; 0 if they leave it to the
+       hardware's prefetchers. Changes no result; kernels of several tokens need not heed it. */
     uint32_t prefetch;
     /* Activation scales, `[token][blocks]`. */
     const float *x_scales;

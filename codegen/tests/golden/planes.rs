@@ -985,7 +985,7 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0x0cfc18c7c533ac98),
+            id: KernelId(0x5b71228c93d1ef70),
             name: "matmul.planes.avx2",
             op: Op::Matmul,
             format: 0,
@@ -1560,6 +1560,7 @@ pub static REGISTRY: Registry = unsafe {
         cuda: CUDA,
         without_image: WITHOUT_IMAGE,
         convert: None,
+        experts: None,
         sources: SOURCES,
     })
 };

@@ -4,7 +4,7 @@ use super::body;
 use super::scope::{Named, Scope, at, resolve, served_index};
 use crate::model::{CudaVariant, Format, ShapeRules};
 use crate::parse::kernel::{RawCudaVariant, RawKernel};
-use crate::vocab::{CudaActivations, CudaAlgorithm, DType, Op, Precision, Serves};
+use crate::vocab::{CudaActivations, CudaAlgorithm, CudaSums, DType, Op, Precision, Serves};
 
 /// Threads of a CUDA block where the variant says nothing.
 const THREADS: u32 = 128;
@@ -42,6 +42,10 @@ fn variant(
     let errors = file.sink.errors();
     of_the_op(raw, written, op);
     fused(raw, written, op);
+    if let Some(at) = written.sums.filter(|_| algorithm != CudaAlgorithm::Wgmma) {
+        let message = format!("`{algorithm}` serves all formats alike; only `wgmma` has `sums`");
+        file.report(file.error("not-for-this-op", at.span, message).help("leave it out"));
+    }
     compute_capability(raw, written);
     let packing = match &written.packing {
         Some(name) => Some(resolve(file, name, "packing", &scope.packings, scope)?),
@@ -66,6 +70,7 @@ fn variant(
         formats: narrowed,
         packing,
         activations: written.activations.map_or(CudaActivations::Separate, |activations| activations.value),
+        sums: sums(written),
         tokens,
         threads,
         shape: written.shape.map_or(ShapeRules::default(), |shape| shape.value),
@@ -172,7 +177,8 @@ fn narrowed(
         return Some(if over_blocks && (op.info().by_quantizer || some_refused) {
             Some(chosen(&|index| known(index) && refused(index).is_none()))
         } else if algorithm == CudaAlgorithm::Wgmma {
-            Some(chosen(&|index| one_sum(index, formats, scope)))
+            let rows = sums(written) == CudaSums::Rows;
+            Some(chosen(&|index| one_sum(index, formats, scope).is_none_or(|by_row| by_row == rows)))
         } else {
             None
         });
@@ -185,12 +191,21 @@ fn narrowed(
             let error = file.error("not-for-this-op", name.span, message);
             file.report(error.help("list it in the family's `formats`, or leave it out here"));
         }
-        if algorithm == CudaAlgorithm::Wgmma && !one_sum(index, formats, scope) {
+        let other_rows = |by_row: &bool| *by_row != (sums(written) == CudaSums::Rows);
+        if algorithm == CudaAlgorithm::Wgmma
+            && let Some(by_row) = one_sum(index, formats, scope).filter(other_rows)
+        {
+            let (has, other) = match by_row {
+                true => ("are one integer sum", "\"rows\"` or no `sums"),
+                false => ("have runs with scales", "\"runs\"` or `sums = \"super-blocks\""),
+            };
             let message = format!(
-                "`{algorithm}` needs rows that are one integer sum; those of `{}` have runs with scales",
+                "`{algorithm}` with `sums = \"{}\"` is for other rows than those of `{}`, which {has}",
+                sums(written),
                 name.value
             );
-            file.report(file.error("not-for-this-op", name.span, message).help("leave it out here"));
+            let error = file.error("not-for-this-op", name.span, message);
+            file.report(error.help(format!("leave it out here; a variant with `sums = {other}` serves it")));
         }
         if let Some(reason) = refused(index) {
             let done = if op.info().by_quantizer { "quantized" } else { "served" };
@@ -212,7 +227,7 @@ fn tile(raw: &RawKernel<'_>, written: &RawCudaVariant) -> (u32, u32) {
     };
     let Some(tile) = written.tile else { return usual };
     let (tokens, threads) = tile.value;
-    if let Some(help) = unsound_tile(algorithm, tokens, threads) {
+    if let Some(help) = unsound_tile(algorithm, sums(written), tokens, threads) {
         let message = format!("`{algorithm}` can't take {tokens} tokens at once with {threads} threads");
         file.report(file.error("out-of-range", tile.span, message).help(help));
     }
@@ -220,18 +235,23 @@ fn tile(raw: &RawKernel<'_>, written: &RawCudaVariant) -> (u32, u32) {
 }
 
 /// What tiles an algorithm takes, where it does not take this one.
-fn unsound_tile(algorithm: CudaAlgorithm, tokens: u32, threads: u32) -> Option<&'static str> {
+fn unsound_tile(algorithm: CudaAlgorithm, sums: CudaSums, tokens: u32, threads: u32) -> Option<&'static str> {
     let (sound, takes) = match algorithm {
         CudaAlgorithm::Mma => (tokens.is_multiple_of(8), "a multiple of 8"),
         // A thread for each output of sixteen rows.
         CudaAlgorithm::Dp4a => {
             (tokens <= 8 && 16 * tokens <= threads, "1 to 8 tokens, and 16 threads for each at least")
         }
-        // A thread has a sum for each token; 65536 registers are shared by three warpgroups at most.
-        CudaAlgorithm::Wgmma => (
-            tokens.is_multiple_of(32) && tokens <= 128 && matches!(threads, 256 | 384),
-            "32, 64, 96 or 128 tokens with 256 or 384 threads",
-        ),
+        // A thread has a sum for each token, of runs an f32 sum besides, of super-blocks those of scaled integers; 65536 registers are
+        // shared by three warpgroups at most.
+        CudaAlgorithm::Wgmma => {
+            let (most, takes) = match sums {
+                CudaSums::Rows => (128, "32, 64, 96 or 128 tokens with 256 or 384 threads"),
+                CudaSums::Runs => (64, "32 or 64 tokens with 256 or 384 threads where runs have scales"),
+                CudaSums::SuperBlocks => (32, "32 tokens with 256 or 384 threads where runs have integers"),
+            };
+            (tokens.is_multiple_of(32) && tokens <= most && matches!(threads, 256 | 384), takes)
+        }
         CudaAlgorithm::Blocks => (tokens == 1, "one token"),
         // Sums of four rows stay in registers.
         CudaAlgorithm::Fma => (tokens <= 8 && threads <= 512, "1 to 8 tokens, and 512 threads at most"),
@@ -250,12 +270,15 @@ fn unsound_tile(algorithm: CudaAlgorithm, tokens: u32, threads: u32) -> Option<&
     (!sound).then_some(takes)
 }
 
-/// Whether a row of the format is one integer sum; true for one with mistakes, which are reported elsewhere.
-fn one_sum(index: usize, formats: &Named<Format>, scope: &Scope<'_>) -> bool {
-    at(formats, index).is_none_or(|format| {
-        let by_row = at(&scope.activations, format.activations).is_none_or(|a| a.block.is_none());
-        format.scales_stand_outside() && by_row
-    })
+/// The rows that a variant is for.
+fn sums(written: &RawCudaVariant) -> CudaSums {
+    written.sums.map_or(CudaSums::Rows, |sums| sums.value)
+}
+
+/// Whether a row of the format is one integer sum; `None` for one with mistakes, which are reported elsewhere.
+fn one_sum(index: usize, formats: &Named<Format>, scope: &Scope<'_>) -> Option<bool> {
+    let format = at(formats, index)?;
+    Some(format.scales_stand_outside() && at(&scope.activations, format.activations)?.block.is_none())
 }
 
 /// A body quantizes one block after the other: it serves formats with one quantizer whose scale is the block's.
@@ -281,11 +304,14 @@ fn rivals(raw: &RawKernel<'_>, served: &[usize], variants: &[CudaVariant]) {
             let (file, span) = (raw.file, raw.cuda[position].span);
             let shared = of(later).iter().any(|format| of(earlier).contains(format));
             let (a, b) = (&earlier.shape, &later.shape);
-            // Only one of them can be meant where they multiply different things.
-            let alike = earlier.algorithm.precision() == later.algorithm.precision();
+            // Only one of them can be meant where they multiply different things, or rows of different sums.
+            let alike = earlier.algorithm.precision() == later.algorithm.precision()
+                && (earlier.algorithm != later.algorithm || earlier.sums == later.sums);
             // One that quantizes takes no int8, and rows only as long as shared memory holds.
             let quantizes = |variant: &CudaVariant| variant.activations == CudaActivations::Fused;
+            // One whose formats are not in this set is not looked at.
             let covered = alike
+                && !of(later).is_empty()
                 && (quantizes(later) || !quantizes(earlier))
                 && of(later).iter().all(|format| of(earlier).contains(format))
                 && earlier.min_cc <= later.min_cc

@@ -8,7 +8,7 @@ use super::value::map_range;
 use crate::model::{Activations, CpuVariant, Format, Kernel, ShapeRules, TileCode, ValueMap};
 use crate::parse::kernel::{RawKernel, RawVariant};
 use crate::toml_walk::{At, Span};
-use crate::vocab::{Arch, DType, FeatureSet, Isa, Op, Serves, Strategy, Unpacked};
+use crate::vocab::{Arch, DType, Feature, FeatureSet, Isa, Op, Serves, Strategy, Unpacked};
 use std::collections::BTreeMap;
 
 /// More variants than anyone lists by hand; keeps pairwise checks cheap.
@@ -264,6 +264,22 @@ fn strategy(raw: &RawKernel<'_>, variant: &RawVariant) {
         let message = format!("a lookup computes one token at a time, not {}", tile.value.1);
         let error = file.error("out-of-range", tile.span, message);
         file.report(error.also(file.path, strategy.span, "the strategy").help("write `tokens = 1`"));
+    }
+    let requires = |feature| variant.requires.iter().any(|named| named.value == feature);
+    if strategy.value == Strategy::Tiles && !(requires(Feature::Avx512vnni) && requires(Feature::AmxInt8)) {
+        let message = format!("`{}` does not require the unit that multiplies tiles", variant.isa.value);
+        let error = file.error("conflicting-keys", strategy.span, message);
+        let help = "write `isa = \"avx512\"` and `requires = [\"avx512vnni\", \"amx-int8\"]`";
+        file.report(error.also(file.path, variant.isa.span, "the ISA").help(help));
+    }
+    if let (Strategy::Tiles, Some(tile)) = (strategy.value, variant.tile)
+        && !(matches!(tile.value.0, 16 | 32) && tile.value.1 == 32)
+    {
+        let message =
+            format!("the unit takes 16 or 32 rows and up to 32 tokens at once, not {:?}", tile.value);
+        let error = file.error("out-of-range", tile.span, message);
+        let help = "write `tile = { rows = 32, tokens = 32 }`";
+        file.report(error.also(file.path, strategy.span, "the strategy").help(help));
     }
     if let (Strategy::Staged, Some(tile)) = (strategy.value, variant.tile)
         && tile.value.1 == 1

@@ -1,7 +1,7 @@
 //! Kernel families and their variants.
 
 use super::Origin;
-use crate::vocab::{CudaActivations, CudaAlgorithm, CudaArch, DType, Feature, Isa, Op, Strategy};
+use crate::vocab::{CudaActivations, CudaAlgorithm, CudaArch, CudaSums, DType, Feature, Isa, Op, Strategy};
 
 /// A kernel family: one op, and the variants that are built for it.
 #[derive(Clone, Debug)]
@@ -74,6 +74,8 @@ pub struct CudaVariant {
     pub packing: Option<usize>,
     /// Who quantizes the activations of a product of integers.
     pub activations: CudaActivations,
+    /// Of the formats those that a product by warpgroups serves.
+    pub sums: CudaSums,
     /// Tokens that a CUDA block computes at once; 0 where it does not apply.
     pub tokens: u32,
     /// Threads of a CUDA block, a multiple of 32; 0 where it does not apply.

@@ -4,7 +4,7 @@ use super::body::{self, RawBody, RawCpuBody};
 use super::name::ident;
 use crate::model::{CudaBudget, DimRule, ShapeRules};
 use crate::toml_walk::{At, File, Node, Span, Table};
-use crate::vocab::{CudaActivations, CudaAlgorithm, DType, Feature, Isa, Op, Strategy};
+use crate::vocab::{CudaActivations, CudaAlgorithm, CudaSums, DType, Feature, Isa, Op, Strategy};
 use toml::de::DeTable;
 
 /// A kernel family as it was written.
@@ -54,6 +54,7 @@ pub(crate) struct RawCudaVariant {
     pub formats: Option<Vec<At<String>>>,
     pub packing: Option<At<String>>,
     pub activations: Option<At<CudaActivations>>,
+    pub sums: Option<At<CudaSums>>,
     pub tile: Option<At<(u32, u32)>>,
     pub shape: Option<At<ShapeRules>>,
     pub budget: CudaBudget,
@@ -83,6 +84,7 @@ const CUDA_KEYS: &[&str] = &[
     "formats",
     "packing",
     "activations",
+    "sums",
     "tile",
     "shape",
     "budget",
@@ -203,6 +205,7 @@ fn cuda_variant(table: &Table<'_>) -> Option<RawCudaVariant> {
     let formats = table.get("formats").map(|n| formats(&n));
     let packing = table.get("packing").map(|n| n.string());
     let activations = table.get("activations").map(|n| n.word("activations", spelled!(CudaActivations)));
+    let sums = table.get("sums").map(|n| n.word("sums", spelled!(CudaSums)));
     let tile = table.get("tile").map(|n| cuda_tile(&n));
     let shape = table.get("shape").map(|n| shape(&n));
     let budget = match table.get("budget") {
@@ -218,6 +221,7 @@ fn cuda_variant(table: &Table<'_>) -> Option<RawCudaVariant> {
         formats,
         packing: optional(packing)?,
         activations: optional(activations)?,
+        sums: optional(sums)?,
         tile: optional(tile)?,
         shape: optional(shape)?,
         budget: budget?,

@@ -124,8 +124,8 @@ macro_rules! cpu_structs {
                 /// Bytes of activations that all rows go through before the next tokens do, so that they stay in the second
                 /// cache while weights pass by. Changes no result; kernels of single tokens need not heed it.
                 x_share: usize,
-                /// 1 if kernels of single tokens are to prefetch weights, 0 if they leave it to the hardware's prefetchers. Changes
-                /// no result; kernels of several tokens need not heed it.
+                /// Bytes between the weights that kernels of single tokens read and those that they prefetch; 0 if they leave it to the
+                /// hardware's prefetchers. Changes no result; kernels of several tokens need not heed it.
                 prefetch: u32,
                 /// Activation scales, `[token][blocks]`.
                 x_scales: *const f32,
@@ -246,6 +246,24 @@ macro_rules! cuda_abi {
                 to: u32 = "u32 to", dst_stride: u64 = "u64 dst_stride", rows: u32 = "u32 rows", k: u64 = "u64 k",
                 fault: u64 = "u64 *fault",
             }
+            /// Pairs of tokens and experts in the order of experts.
+            ROUTE Route "route" {
+                list: u64 = "const u32 *list", tokens: u32 = "u32 tokens", each: u32 = "u32 each", experts: u32 = "u32 experts",
+                by_pair: u32 = "u32 by_pair", of_a_tile: u32 = "u32 of_a_tile", most_tiles: u32 = "u32 most_tiles",
+                starts: u64 = "u32 *starts", tiles: u64 = "u32x4 *tiles", rows: u64 = "u32 *rows", places: u64 = "u32 *places",
+                ends: u64 = "u32 *ends", fault: u64 = "u64 *fault",
+            }
+            /// Rows of quantized activations in another order.
+            GATHER Gather "gather" {
+                rows: u64 = "const u32 *rows", count: u32 = "u32 count", words: u32 = "u32 words", blocks: u32 = "u32 blocks",
+                units: u32 = "u32 units", q: u64 = "const u32 *q", scales: u64 = "const f32 *scales", sums: u64 = "const i32 *sums",
+                q_to: u64 = "u32 *q_to", scales_to: u64 = "f32 *scales_to", sums_to: u64 = "i32 *sums_to",
+            }
+            /// Products of tokens and experts to their places, or the weighted sums of each token's.
+            COMBINE Combine "combine" {
+                products: u64 = "const f32 *products", places: u64 = "const u32 *places", ends: u64 = "const u32 *ends",
+                weights: u64 = "const f32 *weights", count: u32 = "u32 count", n: u32 = "u32 n", y: u64 = "f32 *y",
+            }
         }
         $structs! {
             /// Activations that `quantize_activations` made.
@@ -264,6 +282,10 @@ macro_rules! cuda_abi {
                 mins: u64 = "const f32 *mins", min: i32 = "i32 min", k: u32 = "u32 k", table: u64 = "const u8 *table",
                 outer: u64 = "const f32 *outer", units: u32 = "u32 units", x_blocks: u32 = "u32 x_blocks", x: X = "",
                 bias: u64 = "const f32 *bias", y: u64 = "f32 *y", m: u32 = "u32 m", n: u32 = "u32 n", parts: u64 = "i32 *parts",
+            }
+            /// The second parameter of a grouped product.
+            GROUPS Groups {
+                experts: u64 = "const u64 *experts", tiles: u64 = "const u32x4 *tiles",
             }
             /// The parameter of a product of floats.
             ROWS RowsParameters {

@@ -23,6 +23,23 @@ impl ActivationLayout {
                 && one.keeps_multiplier == two.keeps_multiplier);
         same_format && self.row == other.row
     }
+
+    /// Refuses rows of this layout for a kernel that reads `expected` and would take them for something else.
+    pub(crate) fn check(&self, kernel: &'static str, expected: &ActivationLayout) -> Result<(), Error> {
+        if self.same_as(expected) {
+            return Ok(());
+        }
+        if self.row.k != expected.row.k {
+            return Err(Error::ShapeMismatch {
+                what: "a token of the quantized activations",
+                unit: "values",
+                expected: expected.row.k,
+                found: self.row.k,
+            });
+        }
+        let (expected, found) = (expected.to_string(), self.to_string());
+        Err(Error::ActivationLayout { kernel, expected, found })
+    }
 }
 
 impl Display for ActivationLayout {
@@ -93,19 +110,6 @@ impl QuantizedActivations<'_> {
 
     /// Refuses what a kernel that reads `expected` would take for something else.
     pub(crate) fn check(&self, kernel: &'static str, expected: &ActivationLayout) -> Result<(), Error> {
-        let found = self.layout();
-        if found.same_as(expected) {
-            return Ok(());
-        }
-        if found.row.k != expected.row.k {
-            return Err(Error::ShapeMismatch {
-                what: "a token of the quantized activations",
-                unit: "values",
-                expected: expected.row.k,
-                found: found.row.k,
-            });
-        }
-        let (expected, found) = (expected.to_string(), found.to_string());
-        Err(Error::ActivationLayout { kernel, expected, found })
+        self.layout().check(kernel, expected)
     }
 }

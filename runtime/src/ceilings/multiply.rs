@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 /// second): what a quarter of the windows reach in which about `ms` milliseconds are divided. Zero threads
 /// count as one.
 ///
-/// The products are summed by the cheapest instructions that `features` and this processor both have:
-/// `vpdpbusd` into i32 where there is one, else `pmaddubsw` with its pairs added in i16 (`paddw`). Kernels
+/// The products are summed by the cheapest instructions that `features` and this processor both have: with AVX-512 by those of tiles
+/// (AMX), `vpdpbusd` into i32 where there is one, else `pmaddubsw` with its pairs added in i16 (`paddw`). Kernels
 /// without `vpdpbusd` have to widen their sums now and then besides, so they stay below this.
 ///
 /// `None` where the processor (or `features`) lacks `isa`, for `scalar`, which names no instructions, and
@@ -78,6 +78,7 @@ use x86::Loop;
 mod x86 {
     use super::{FeatureSet, Isa};
     use crate::CpuProfile;
+    use crate::simd::amx;
     use crate::vocab::Feature;
     use std::arch::x86_64::*;
 
@@ -86,6 +87,8 @@ mod x86 {
     const DOT_CHAINS: usize = 12;
     /// Independent sums of a loop around `pmaddubsw`, where only the addition waits for the one before it.
     const MADD_CHAINS: usize = 6;
+    /// Independent sums of a loop around `tdpbusd`: sixteen cycles each are more than its latency of 52.
+    const TILE_CHAINS: usize = 4;
     /// First factor: unsigned bytes.
     const A: i8 = 3;
     /// What the first factor of a `pmaddubsw` grows by from iteration to iteration. No product of such a
@@ -110,6 +113,7 @@ mod x86 {
         AvxVnni,
         Avx512Bw,
         Avx512Vnni,
+        AmxInt8,
     }
 
     impl Loop {
@@ -127,6 +131,7 @@ mod x86 {
                 Isa::Sse41 => Some(Loop(Kind::Sse41)),
                 Isa::Avx2 => Some(Loop(Kind::Avx2)),
                 Isa::AvxVnni => Some(Loop(Kind::AvxVnni)),
+                Isa::Avx512 if has(Feature::AmxInt8) => Some(Loop(Kind::AmxInt8)),
                 Isa::Avx512 if has(Feature::Avx512vnni) => Some(Loop(Kind::Avx512Vnni)),
                 Isa::Avx512 => Some(Loop(Kind::Avx512Bw)),
             }
@@ -140,6 +145,7 @@ mod x86 {
                 Kind::Avx512Bw => (64, MADD_CHAINS),
                 Kind::AvxVnni => (32, DOT_CHAINS),
                 Kind::Avx512Vnni => (64, DOT_CHAINS),
+                Kind::AmxInt8 => (16 * 16 * 64, TILE_CHAINS),
             };
             bytes * chains as u64
         }
@@ -157,6 +163,8 @@ mod x86 {
                 Kind::Avx512Bw => unsafe { avx512bw(iterations) },
                 // SAFETY: as above.
                 Kind::Avx512Vnni => unsafe { avx512vnni(iterations) },
+                // SAFETY: as above; `iterations` is not 0.
+                Kind::AmxInt8 => unsafe { amx::peak(A.cast_unsigned(), B, iterations.max(1)) },
             }
         }
     }
@@ -245,8 +253,9 @@ mod x86 {
         fn every_loop_multiplies_as_often_as_it_says() {
             let iterations = 1001u32;
             let mut ran = 0;
-            let without_vnni = FeatureSet(all_features().0 & !FeatureSet::EMPTY.with(Feature::Avx512vnni).0);
-            for features in [all_features(), without_vnni] {
+            let without_tiles = all_features().without(Feature::AmxInt8);
+            let without_vnni = without_tiles.without(Feature::Avx512vnni);
+            for features in [all_features(), without_tiles, without_vnni] {
                 for &isa in Isa::ALL.iter().filter(|isa| isa.arch() == Arch::X86) {
                     let Some(peak) = Loop::choose(isa, features) else {
                         eprintln!("skipped {isa}: this processor lacks it");
@@ -263,6 +272,10 @@ mod x86 {
                             let firsts: i64 = (0..iterations).map(|i| i64::from(first(i))).sum();
                             let lane = |chain| (2 * firsts * i64::from(factor(chain))) as i16;
                             (0..MADD_CHAINS).map(|chain| i64::from(lane(chain))).sum()
+                        }
+                        // 64 products to a sum.
+                        Kind::AmxInt8 => {
+                            TILE_CHAINS as i64 * 64 * i64::from(iterations) * i64::from(A) * i64::from(B)
                         }
                     };
                     assert_eq!(i64::from(peak.run(iterations)), exact, "{isa} {peak:?}");

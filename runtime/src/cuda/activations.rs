@@ -42,11 +42,15 @@ impl Launcher<ActivationCode> {
         })
     }
 
+    pub(crate) fn gpu(&self) -> &Arc<Gpu> {
+        &self.code().gpu
+    }
+
     /// Enqueues `m > 0` rows of type `word` at `x` into the scratch's places, which are large enough.
     ///
     /// # Safety
     /// `x` is the address of `m * layout.k` values of that type on this device, which live until the kernel has run.
-    pub(super) unsafe fn rows(
+    pub(crate) unsafe fn rows(
         &self,
         x: u64,
         word: u32,
@@ -69,7 +73,8 @@ impl Launcher<ActivationCode> {
             fault: places.fault,
         };
         let runs = if layout.blocks > 1 { layout.blocks } else { layout.units };
-        let shares = row_shares(runs, *threads, m, gpu.profile().multiprocessors);
+        let held = gpu.profile().multiprocessors.saturating_mul(gpu.held(function, *threads));
+        let shares = row_shares(runs, *threads, m, held);
         let geometry = Geometry { blocks: (size("tokens", m)?, shares), threads: *threads, layers: 1 };
         let out = layout.bytes() + 4 * (layout.blocks + layout.units);
         self.enqueued(
@@ -111,7 +116,7 @@ pub fn quantize_activations(
         return Err(Error::ShapeMismatch { what: "activations", unit: "values", expected, found: x.len() });
     }
     let layout = RowLayout::new(unit, k, block)?;
-    let gpu = Arc::clone(&launcher.code().gpu);
+    let gpu = Arc::clone(launcher.gpu());
     let mut scratch = DeviceScratch::new(&gpu);
     let places = scratch.places(&gpu, m, &layout, block, layout.bytes())?;
     let (x, word) = upload(&gpu, &mut scratch, Input::F32(x))?;
@@ -123,10 +128,10 @@ pub fn quantize_activations(
 }
 
 /// CUDA blocks that share the blocks or units of a row of activations: one for each warp's worth, where so few rows leave
-/// multiprocessors idle.
-fn row_shares(runs: usize, threads: u32, m: usize, multiprocessors: u32) -> u32 {
+/// multiprocessors idle, which hold so many blocks at once.
+fn row_shares(runs: usize, threads: u32, m: usize, held: u32) -> u32 {
     let warps = (threads / 32).max(1) as usize;
-    let most = (8 * multiprocessors as usize / m.max(1)).clamp(1, 1024);
+    let most = (held as usize / m.max(1)).clamp(1, 1024);
     runs.div_ceil(warps).clamp(1, most) as u32
 }
 
@@ -163,7 +168,7 @@ mod tests {
 
     #[test]
     fn few_rows_are_shared() {
-        let shares = |runs, m| row_shares(runs, 256, m, 132);
+        let shares = |runs, m| row_shares(runs, 256, m, 8 * 132);
         // 2560 values in blocks of 32; rows with one unit; many rows.
         assert_eq!((shares(80, 1), shares(1, 1), shares(80, 512), shares(80, 5000)), (10, 1, 2, 1));
         assert_eq!((shares(usize::MAX, 1), row_shares(3, 0, 0, 0)), (1024, 1));

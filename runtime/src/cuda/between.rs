@@ -69,6 +69,11 @@ pub(crate) struct UnderWay {
 }
 
 impl UnderWay {
+    /// The driver's event behind it.
+    pub(super) fn handle(&self) -> *mut std::ffi::c_void {
+        self.event.cu_event().cast()
+    }
+
     /// Waits until it is done.
     pub(crate) fn wait(self) -> Result<(), Error> {
         let waited = self.waited();
@@ -230,7 +235,7 @@ impl<T: Number> DeviceBuffer<T> {
 }
 
 /// Enqueues a copy on the first device's stream; the second one has the other memory, or is the same.
-fn on_its_way(
+pub(super) fn on_its_way(
     (by, beside): (&Arc<Gpu>, &Arc<Gpu>),
     what: &'static str,
     doing: &'static str,
@@ -326,7 +331,7 @@ unsafe impl<T: Number> Sync for Pinned<T> {}
 
 impl<T: Number> Pinned<T> {
     /// Room for `len` numbers, of whatever value, which all devices know as page-locked.
-    fn new(gpu: &Arc<Gpu>, len: usize) -> Result<Pinned<T>, Error> {
+    pub(super) fn new(gpu: &Arc<Gpu>, len: usize) -> Result<Pinned<T>, Error> {
         let count = len.max(1);
         let bytes =
             count.checked_mul(size_of::<T>()).ok_or(Error::TooLarge { what: "page-locked memory" })?;
@@ -336,6 +341,11 @@ impl<T: Number> Pinned<T> {
         let memory = gpu.check(None, "allocating page-locked memory", memory)?;
         let memory = NonNull::new(memory.cast()).ok_or(Error::OutOfMemory { required: bytes })?;
         Ok(Pinned { memory, len: count, gpu: Arc::clone(gpu), values: PhantomData })
+    }
+
+    /// Where it begins.
+    pub(super) fn pointer(&self) -> *mut T {
+        self.memory.as_ptr()
     }
 
     /// Memory for `len` numbers: `place`'s, made or made larger if need be. Nothing is enqueued that uses it.

@@ -14,9 +14,9 @@ use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::Op;
 use std::sync::Arc;
 
-/// Blocks of a grid for each multiprocessor, where a kernel loops over what is left: enough to fill any device, and few
-/// enough that starting them costs nothing.
-const BLOCKS_PER_MULTIPROCESSOR: u64 = 32;
+/// How often a kernel that loops over what is left fills the multiprocessors with blocks: so often that none waits long for the last
+/// ones, and so seldom that starting them costs nothing.
+const ROUNDS: u64 = 4;
 
 /// Threads of a block of the kernel that finishes a step: a warp.
 const FINISH_THREADS: u32 = 32;
@@ -26,11 +26,11 @@ pub(crate) fn size(what: &'static str, value: usize) -> Result<u32, Error> {
     u32::try_from(value).map_err(|_| Error::TooLarge { what })
 }
 
-/// Blocks of a grid for `work` pieces, where the kernel loops.
-pub(super) fn looping(gpu: &Gpu, work: u64) -> (u32, u32) {
-    let most = u64::from(gpu.profile().multiprocessors.max(1)) * BLOCKS_PER_MULTIPROCESSOR;
-    let blocks = work.clamp(1, most).min(u64::from(gpu.profile().grid.0));
-    (u32::try_from(blocks).unwrap_or(1), 1)
+/// How a function that loops is launched for `work` pieces, in blocks of so many threads.
+pub(super) fn looping(gpu: &Gpu, function: &Function, threads: u32, work: u64) -> Geometry {
+    let held = u64::from(gpu.profile().multiprocessors.max(1)) * u64::from(gpu.held(function, threads));
+    let blocks = work.clamp(1, held * ROUNDS).min(u64::from(gpu.profile().grid.0));
+    Geometry { blocks: (u32::try_from(blocks).unwrap_or(1), 1), threads, layers: 1 }
 }
 
 /// A kernel that gives each thread some elements, on a device.
@@ -64,7 +64,7 @@ impl Elements {
     /// How it is launched for so many values.
     pub(crate) fn geometry(&self, values: u64) -> Geometry {
         let work = values.div_ceil(u64::from(self.per_thread)).div_ceil(u64::from(self.threads));
-        Geometry { blocks: looping(&self.gpu, work), threads: self.threads, layers: 1 }
+        looping(&self.gpu, &self.function, self.threads, work)
     }
 }
 
@@ -219,7 +219,7 @@ impl Launcher<QuantizeCode> {
                 let work = partial.len() as u64;
                 let partial_at = partial.output();
                 let len = len as u64;
-                let geometry = Geometry { blocks: looping(gpu, work), threads: step.threads, layers: 1 };
+                let geometry = looping(gpu, chunks, step.threads, work);
                 let arguments = Chunks { src: src_at, rows: runs, len, partial: partial_at, fault: fault_at };
                 // SAFETY: the parameters are those of docs/cuda.md; `partial` has a number for each chunk of each
                 // run, `steps` two f32 for each run; what is dropped meanwhile is freed behind the kernels.
@@ -239,7 +239,7 @@ impl Launcher<QuantizeCode> {
                 steps: steps_at,
                 fault: fault_at,
             };
-            let geometry = Geometry { blocks: looping(gpu, work), threads: *threads, layers: 1 };
+            let geometry = looping(gpu, function, *threads, work);
             // SAFETY: the parameters are those of docs/cuda.md; `src` has `rows * k` values, `dst` the bytes of the
             // tensor; what is dropped meanwhile is freed behind the kernel.
             unsafe { gpu.launch(name, function, &geometry, &arguments.arguments()) }

@@ -158,7 +158,7 @@ impl<T: Number> DeviceBuffer<T> {
     }
 
     /// Whether memory is shared with another buffer.
-    pub(super) fn overlaps<U: Number>(&self, other: &DeviceBuffer<U>) -> bool {
+    pub(crate) fn overlaps<U: Number>(&self, other: &DeviceBuffer<U>) -> bool {
         let end = |address: u64, bytes: usize| address.saturating_add(bytes as u64);
         self.address < end(other.address, other.bytes()) && other.address < end(self.address, self.bytes())
     }

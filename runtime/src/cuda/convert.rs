@@ -2,7 +2,7 @@
 
 use super::blocks::{looping, size};
 use super::buffer::{DeviceBuffer, Number};
-use super::device::{Function, Geometry, Gpu};
+use super::device::{Function, Gpu};
 use super::input::DeviceInput;
 use super::parameters;
 use super::types::{BF16, F16, F32};
@@ -68,7 +68,7 @@ impl Convert {
     ) -> Result<(), Error> {
         let work = (rows as u64).saturating_mul(dst.stride as u64);
         let work = work.div_ceil(u64::from(self.per_thread) * u64::from(self.threads));
-        let geometry = Geometry { blocks: looping(gpu, work), threads: self.threads, layers: 1 };
+        let geometry = looping(gpu, &self.function, self.threads, work);
         let arguments = parameters::Convert {
             src: src.address,
             from: src.word,

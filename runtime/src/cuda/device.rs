@@ -6,6 +6,7 @@ use super::parameters::Argument;
 use super::pool::{MemoryPool, MemoryUse};
 use crate::error::Error;
 use crate::gpu::{CudaVersion, GpuProfile};
+use crate::occupancy::BlockNeeds;
 use crate::registry::{CudaCode, CudaImage, NoImage, image_for};
 use cudarc::driver::result::launch_kernel;
 use cudarc::driver::sys::{
@@ -191,10 +192,13 @@ impl Gpu {
         let module = self.module(kernel, image)?;
         let function =
             self.check(Some(kernel), "finding the function in its image", module.load_function(name))?;
-        let limit =
-            function.get_attribute(CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
-        let limit = u32::try_from(self.check(Some(kernel), "asking for the function's limits", limit)?);
-        let limit = limit.unwrap_or_default().min(self.profile.block_threads);
+        let number = |attribute| {
+            let value = function.get_attribute(attribute);
+            let value = self.check(Some(kernel), "asking for the function's limits", value)?;
+            Ok::<_, Error>(u32::try_from(value).unwrap_or_default())
+        };
+        let limit = number(CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
+        let limit = limit.min(self.profile.block_threads);
         if threads > limit {
             return Err(Error::CannotRunOnGpu {
                 kernel,
@@ -205,7 +209,9 @@ impl Gpu {
         // Code for older devices has no instruction to wait with, also where a newer one compiled it from PTX.
         let (cc, driver) = OVERLAPPING;
         let can = image.arch.cc() >= cc && self.profile.driver >= driver;
-        Ok(Function { handle: function, overlaps: code.overlaps && can, shared: 0 })
+        let registers = number(CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_NUM_REGS)?;
+        let declared = number(CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+        Ok(Function { handle: function, overlaps: code.overlaps && can, shared: 0, registers, declared })
     }
 
     /// The function with so many bytes of shared memory for each block, given by its launches.
@@ -272,6 +278,7 @@ impl Gpu {
             Argument::F32(value) => std::ptr::from_ref(value).cast(),
             Argument::U64(value) => std::ptr::from_ref(value).cast(),
             Argument::Product(value) => std::ptr::from_ref(value).cast(),
+            Argument::Groups(value) => std::ptr::from_ref(value).cast(),
             Argument::Fused(value) => std::ptr::from_ref(value).cast(),
             Argument::Rows(value) => std::ptr::from_ref(value).cast(),
         };
@@ -334,4 +341,18 @@ pub(crate) struct Function {
     overlaps: bool,
     /// Bytes of shared memory that its launches give each block.
     shared: u32,
+    /// Registers of a thread.
+    registers: u32,
+    /// Bytes of shared memory that it declares.
+    declared: u32,
+}
+
+impl Gpu {
+    /// Occupancy: how many blocks of so many threads of a function a multiprocessor holds at once; 1 at least, since what is loaded
+    /// can be launched.
+    pub(crate) fn held(&self, function: &Function, threads: u32) -> u32 {
+        let Function { registers, shared, declared, .. } = *function;
+        let block = BlockNeeds { threads, registers, shared: declared.saturating_add(shared) };
+        self.profile.multiprocessor.blocks(&block).max(1)
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::blocks::{looping, size};
 use super::convert::Convert;
-use super::device::{Function, Geometry, Gpu};
+use super::device::{Function, Gpu};
 use super::fault::{FaultKind, Faults, Rows};
 use super::parameters::Check;
 use super::types::{BF16, F16, F32};
@@ -66,7 +66,7 @@ impl Floats {
             fault: faults.address(gpu, Rows { k, block: None })?,
         };
         let work = (n as u64).saturating_mul(k as u64).div_ceil(8 * u64::from(self.check_threads));
-        let geometry = Geometry { blocks: looping(gpu, work), threads: self.check_threads, layers: 1 };
+        let geometry = looping(gpu, &self.check, self.check_threads, work);
         // SAFETY: the parameters are those of docs/cuda.md; the weights are `n` rows of `k`, `stride` bytes apart.
         unsafe { gpu.launch(entry.name, &self.check, &geometry, &arguments.arguments()) }?;
         let Some((kind, at, _)) = faults.take()? else { return Ok(()) };

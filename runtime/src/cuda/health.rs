@@ -3,6 +3,7 @@
 use super::device::OPEN;
 use super::probe;
 use super::seen;
+use super::sensors::{self, Sensors};
 use crate::gpu::NoGpu;
 use std::sync::{PoisonError, Weak};
 
@@ -19,6 +20,11 @@ pub struct GpuHealth {
     pub last_error: Option<String>,
     /// The error by which it was lost, unless it was opened anew since.
     pub lost: Option<String>,
+    /// Its temperature in degrees Celsius; `None` without the feature `nvml`, without NVIDIA's management library (which comes with the
+    /// driver), and where that does not answer.
+    pub temperature: Option<u32>,
+    /// What lowers its clock at the moment (power, temperature), empty where nothing does; `None` as for the temperature.
+    pub throttled_by: Option<Vec<&'static str>>,
 }
 
 /// The health of `cuda:index`.
@@ -34,5 +40,6 @@ pub fn health(index: u32) -> Result<GpuHealth, NoGpu> {
     let memory = open.filter(|gpu| gpu.lost.get().is_none()).and_then(|gpu| gpu.memory().ok());
     // Asking may have been one more.
     let seen::Seen { errors, last, lost } = seen::so_far(index);
-    Ok(GpuHealth { index, memory, errors, last_error: last, lost })
+    let Sensors { temperature, throttled_by } = sensors::read(index);
+    Ok(GpuHealth { index, memory, errors, last_error: last, lost, temperature, throttled_by })
 }

@@ -40,7 +40,7 @@ impl DeviceInput<'_> {
         self.len() == 0
     }
 
-    pub(super) fn address(&self) -> u64 {
+    pub(crate) fn address(&self) -> u64 {
         match self {
             DeviceInput::F32(x) => x.input(),
             DeviceInput::F16(x) | DeviceInput::Bf16(x) => x.input(),
@@ -48,7 +48,7 @@ impl DeviceInput<'_> {
     }
 
     /// The type, as `quantize_activations` takes it.
-    pub(super) fn word(&self) -> u32 {
+    pub(crate) fn word(&self) -> u32 {
         match self {
             DeviceInput::F32(_) => F32,
             DeviceInput::F16(_) => F16,

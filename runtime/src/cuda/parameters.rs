@@ -51,6 +51,7 @@ gristmill_spec::cuda_abi!(kernels, structs);
 const _: () = assert!(
     Quantized::agrees(0)
         && Raw::agrees(0)
+        && Groups::agrees(0)
         && RowsParameters::agrees(0)
         && Parameters::<Quantized>::agrees(size_of::<Quantized>())
         && Parameters::<Raw>::agrees(size_of::<Raw>()),
@@ -64,6 +65,7 @@ pub(crate) enum Argument {
     /// A size, or an address of the device.
     U64(u64),
     Product(Parameters<Quantized>),
+    Groups(Groups),
     Fused(Parameters<Raw>),
     Rows(RowsParameters),
 }

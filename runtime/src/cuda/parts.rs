@@ -19,12 +19,14 @@ impl Launcher<ProductCode> {
         quantizer: Option<&Launcher<ActivationCode>>,
         scratch: &mut Option<Box<Scratch>>,
     ) -> Result<(), Error> {
-        let done = self.run_at_once(packed, x, y, quantizer, scratch);
-        if !matches!(done, Err(Error::OutOfDeviceMemory { .. })) || x.m < 2 {
-            return done;
-        }
+        let why = match self.run_at_once(packed, x, y, quantizer, scratch) {
+            Err(why @ Error::OutOfDeviceMemory { .. }) if x.m >= 2 => why,
+            done => return done,
+        };
         // What there is for so many rows stands in the way of fewer, and so does what the pool keeps.
-        scratch.get_or_insert_default().on(self.gpu()).give_back();
+        let held = scratch.get_or_insert_default();
+        held.goes_in_parts(why);
+        held.on(self.gpu()).give_back();
         self.gpu().trim_memory(0)?;
         let first = x.m / 2;
         let (input, input_behind) = x.input.split_at(first, x.m);

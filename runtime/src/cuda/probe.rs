@@ -4,6 +4,7 @@
 use super::device;
 use super::failure::words;
 use crate::gpu::{CudaVersion, GpuProfile, NoGpu};
+use crate::occupancy::Multiprocessor;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 use cudarc::driver::{DriverError, result};
 use std::sync::OnceLock;
@@ -68,7 +69,10 @@ pub fn count() -> Result<u32, NoGpu> {
 }
 
 /// Cycles of all multiprocessors of `cuda:index` in a second, at the highest clock: what devices of one kind differ by.
-pub(crate) fn cycles(index: u32) -> Result<f64, NoGpu> {
+///
+/// # Errors
+/// Why it can't be used.
+pub fn cycles(index: u32) -> Result<f64, NoGpu> {
     let multiprocessors = detect(index)?.multiprocessors;
     let ordinal = i32::try_from(index).unwrap_or(i32::MAX);
     let device = result::device::get(ordinal).map_err(|error| failed("cuDeviceGet", error))?;
@@ -103,16 +107,26 @@ pub fn detect(index: u32) -> Result<GpuProfile, NoGpu> {
     // SAFETY: as above.
     let memory =
         unsafe { result::device::total_mem(device) }.map_err(|error| failed("cuDeviceTotalMem", error))?;
+    let cc = (
+        cc(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        cc(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    );
+    let multiprocessor = Multiprocessor {
+        threads: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
+        blocks: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR)?,
+        registers: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
+        shared: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
+        reserved_shared: number(Attribute::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK)?,
+        shared_granule: Multiprocessor::shared_granule_of(cc),
+    };
     Ok(GpuProfile {
         index,
         name: result::device::get_name(device).map_err(|error| failed("cuDeviceGetName", error))?,
-        cc: (
-            cc(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-            cc(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-        ),
+        cc,
         driver,
         memory: memory as u64,
         multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        multiprocessor,
         block_threads: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
         grid: (
             number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,

@@ -28,9 +28,6 @@ use crate::workspace::Workspace;
 use gristmill_spec::vocab::{DType, Op};
 use std::sync::Arc;
 
-/// Threads that keep a multiprocessor's loads under way: half of what most devices can hold.
-const THREADS_PER_MULTIPROCESSOR: u64 = 1024;
-
 /// Threads that share a panel's k, at least, where a CUDA block does several panels beside each other.
 const FEWEST_SHARING: u32 = 128;
 
@@ -59,6 +56,8 @@ pub(crate) struct ProductCode {
     split: Option<CudaSplit>,
     /// It takes floats and quantizes them.
     fused: bool,
+    /// The same over tiles of tokens of several matrices.
+    pub(super) grouped: Option<Function>,
     /// What a product of floats needs besides.
     pub(super) floats: Option<Floats>,
 }
@@ -80,7 +79,7 @@ impl ProductCode {
             let from = |values: usize, width: usize| (done as u64) * (values as u64) * (width as u64);
             let tokens = size("tokens", part)?;
             let blocks = (n.div_ceil(self.rows), tokens.div_ceil(self.tokens));
-            let threads = block_threads(self.fewest, self.threads, blocks, profile.multiprocessors);
+            let threads = threads_of_blocks(&self.gpu, &self.function, (self.fewest, self.threads), blocks);
             let tiles = Tiles::new((self.rows, self.tokens), (tokens as usize, n as usize, k));
             let layers = self.split.map_or(1, |split| tiles.layers(split, profile.multiprocessors));
             launch(&from, tokens, &Geometry { blocks, layers, threads })?;
@@ -111,11 +110,15 @@ impl Launcher<ProductCode> {
                     packing,
                     unit,
                     split,
+                    shared,
                     fused,
+                    grouped,
                 } => {
                     let gpu = place.open()?;
+                    let grouped = grouped.map(|grouped| of(&gpu, grouped, threads, 0)).transpose()?;
                     ProductCode {
-                        function: of(&gpu, function, threads, 0)?,
+                        grouped,
+                        function: of(&gpu, function, threads, shared)?,
                         gpu,
                         threads,
                         fewest,
@@ -142,6 +145,7 @@ impl Launcher<ProductCode> {
                         unit: Unit::ROW,
                         split: None,
                         fused: false,
+                        grouped: None,
                     }
                 }
                 _ => return Ok(None),
@@ -206,7 +210,7 @@ impl Launcher<ProductCode> {
     /// `places` are those of `m` rows of `layout`; `bias` is 0 or the address of `n` values, `y` that of room for
     /// `m * n`, on this device, which live until the kernel has run.
     #[expect(clippy::too_many_arguments, reason = "the operands of a product")]
-    unsafe fn product(
+    pub(super) unsafe fn product(
         &self,
         packed: &PackedMatrix,
         places: &Places,
@@ -243,7 +247,7 @@ impl Launcher<ProductCode> {
     }
 
     /// The parameter but for the number of tokens.
-    fn parameters<X>(
+    pub(super) fn parameters<X>(
         &self,
         packed: &PackedMatrix,
         layout: &RowLayout,
@@ -290,7 +294,8 @@ impl Launcher<ProductCode> {
         let ProductCode { gpu, function, threads, rows, .. } = code;
         let Floating { address, word, m, fault } = x;
         let panels = size("rows", packed.n)?.div_ceil(*rows);
-        let (blocks, sides) = side_by_side(panels, *threads, gpu.profile().multiprocessors);
+        let held = gpu.held(function, *threads);
+        let (blocks, sides) = side_by_side(panels, *threads, gpu.profile().multiprocessors, held);
         let raw = Raw { x: address, first: 0, fault, word, sides };
         let all = self.parameters(packed, layout, raw, bias, y)?;
         let bytes_in = packed.bytes() + m.saturating_mul(packed.k).saturating_mul(width(word));
@@ -531,23 +536,42 @@ impl Launcher<ProductCode> {
     }
 }
 
-/// Threads of a CUDA block where `fewest` to `most` will do: more of them share a row's k where the blocks alone would
-/// leave the device's multiprocessors half empty.
-pub(super) fn block_threads(fewest: u32, most: u32, blocks: (u32, u32), multiprocessors: u32) -> u32 {
-    let wanted = u64::from(multiprocessors) * THREADS_PER_MULTIPROCESSOR;
+/// Threads of a CUDA block of `function`, of which there are `blocks`: half of what a multiprocessor can hold keeps its loads under way, and
+/// there is no more than it holds of this kernel.
+pub(super) fn threads_of_blocks(
+    gpu: &Gpu,
+    function: &Function,
+    threads: (u32, u32),
+    blocks: (u32, u32),
+) -> u32 {
+    let profile = gpu.profile();
+    let half = profile.multiprocessor.threads / 2;
+    let wanted = |threads| half.min(threads * gpu.held(function, threads));
+    block_threads(threads, blocks, profile.multiprocessors, wanted)
+}
+
+/// Threads of a CUDA block where `fewest` to `most` will do: more of them share a row's k where the blocks alone would leave a
+/// multiprocessor fewer threads than are `wanted` of it, given blocks of so many.
+fn block_threads(
+    (fewest, most): (u32, u32),
+    blocks: (u32, u32),
+    multiprocessors: u32,
+    wanted: impl Fn(u32) -> u32,
+) -> u32 {
+    let wanted = |threads| u64::from(multiprocessors) * u64::from(wanted(threads));
     let blocks = u64::from(blocks.0) * u64::from(blocks.1);
     let mut threads = fewest.max(32);
-    while threads * 2 <= most && blocks * u64::from(threads) < wanted {
+    while threads * 2 <= most && blocks * u64::from(threads) < wanted(threads) {
         threads *= 2;
     }
     threads
 }
 
 /// CUDA blocks of a product that quantizes its activations, and the logarithm of how many panels each has beside each other,
-/// which is 0 unless `threads` are a power of two: no more blocks than the multiprocessors hold at once, since each quantizes.
-fn side_by_side(panels: u32, threads: u32, multiprocessors: u32) -> (u32, u32) {
+/// which is 0 unless `threads` are a power of two: no more blocks than the multiprocessors hold at once (`held` each), since each quantizes.
+fn side_by_side(panels: u32, threads: u32, multiprocessors: u32, held: u32) -> (u32, u32) {
     let threads = threads.max(32);
-    let held = (THREADS_PER_MULTIPROCESSOR / u64::from(threads)).max(1) * u64::from(multiprocessors.max(1));
+    let held = u64::from(held.max(1)) * u64::from(multiprocessors.max(1));
     let blocks = u64::from(panels).min(held).max(1) as u32;
     let mut sides = 0;
     while threads.is_power_of_two()
@@ -566,18 +590,22 @@ mod tests {
     #[test]
     fn blocks_that_quantize_are_as_many_as_run_at_once() {
         // 2560, 13824 and 131072 rows, one row, and devices of one multiprocessor.
-        let of = |panels| side_by_side(panels, 512, 132);
+        let of = |panels| side_by_side(panels, 512, 132, 2);
         assert_eq!((of(160), of(864), of(8192), of(1)), ((160, 0), (264, 2), (264, 2), (1, 0)));
-        assert_eq!((side_by_side(100, 512, 1), side_by_side(3, 96, 0)), ((2, 2), (3, 0)));
-        assert_eq!(side_by_side(100, 384, 1), (2, 0));
+        assert_eq!((side_by_side(100, 512, 1, 2), side_by_side(3, 96, 0, 10)), ((2, 2), (3, 0)));
+        assert_eq!(side_by_side(100, 384, 1, 2), (2, 0));
+        // A multiprocessor that holds one block has one.
+        assert_eq!(side_by_side(864, 512, 132, 1), (132, 2));
     }
 
     #[test]
     fn blocks_that_leave_a_device_empty_get_more_threads() {
         // 2560, 13824 and 131072 rows of sixteen to a block, on 132 multiprocessors.
-        let threads = |blocks| block_threads(128, 512, (blocks, 1), 132);
+        let threads = |blocks| block_threads((128, 512), (blocks, 1), 132, |_| 1024);
         assert_eq!((threads(160), threads(864), threads(8192)), (512, 256, 128));
-        assert_eq!(block_threads(256, 256, (1, 1), 132), 256);
-        assert_eq!(block_threads(0, 0, (1, 1), 132), 32);
+        assert_eq!(block_threads((256, 256), (1, 1), 132, |_| 1024), 256);
+        assert_eq!(block_threads((0, 0), (1, 1), 132, |_| 1024), 32);
+        // Of a kernel of which a multiprocessor holds 512 threads, and none more in larger blocks, fewer are wanted.
+        assert_eq!(block_threads((128, 512), (864, 1), 132, |_| 512), 128);
     }
 }

@@ -13,11 +13,13 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     devices: Vec<DeviceScratch>,
+    /// Why tokens followed one another in parts, if some did since it was asked.
+    in_parts: Option<Error>,
 }
 
 /// Memory of runs on a device, grown where a run needs more.
 #[derive(Debug)]
-pub(super) struct DeviceScratch {
+pub(crate) struct DeviceScratch {
     gpu: Arc<Gpu>,
     pub(super) x: Option<DeviceBuffer<f32>>,
     /// Activations of two bytes, as their bits.
@@ -35,11 +37,21 @@ pub(super) struct DeviceScratch {
     parts: Option<DeviceBuffer<i32>>,
     /// How many of those are counters.
     counters: usize,
+    /// Lists of experts' tokens, and the weights of sums over a token's experts.
+    pub(super) lists: Option<DeviceBuffer<u32>>,
+    pub(super) weights: Option<DeviceBuffer<f32>>,
+    /// Rows that were brought together by expert, and their products.
+    pub(super) gathered_q: Option<DeviceBuffer<i8>>,
+    pub(super) gathered_scales: Option<DeviceBuffer<f32>>,
+    pub(super) gathered_sums: Option<DeviceBuffer<i32>>,
+    pub(super) products: Option<DeviceBuffer<f32>>,
     /// Those of parts of divided layers.
     operands: Operands,
     faults: Option<Faults>,
+    /// What is wrong with lists of experts that the device sorts.
+    pub(super) list_faults: Option<Faults>,
     /// Whether something was enqueued since the fault was read.
-    pending: bool,
+    pub(super) pending: bool,
 }
 
 /// Activations as kernels of a GPU made them.
@@ -55,7 +67,7 @@ pub struct QuantizedActivations {
 
 /// Addresses of quantized activations.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Places {
+pub(crate) struct Places {
     pub(super) q: u64,
     pub(super) stride: usize,
     pub(super) scales: u64,
@@ -65,7 +77,7 @@ pub(super) struct Places {
 
 /// As [`room`], with zeros where it is new: a quantizer that meets a fault leaves the row unwritten, and the product behind it reads
 /// that row before anybody knows.
-fn zeroed_room<'b, T: Number>(
+pub(super) fn zeroed_room<'b, T: Number>(
     buffer: &'b mut Option<DeviceBuffer<T>>,
     gpu: &Arc<Gpu>,
     len: usize,
@@ -80,7 +92,7 @@ fn zeroed_room<'b, T: Number>(
 
 impl Scratch {
     /// What there is on `gpu`.
-    pub(super) fn on(&mut self, gpu: &Arc<Gpu>) -> &mut DeviceScratch {
+    pub(crate) fn on(&mut self, gpu: &Arc<Gpu>) -> &mut DeviceScratch {
         let at = self.devices.iter().position(|there| Arc::ptr_eq(&there.gpu, gpu));
         let at = at.unwrap_or_else(|| {
             self.devices.push(DeviceScratch::new(gpu));
@@ -101,6 +113,11 @@ impl Scratch {
             }
         }
         fault.map_or(failed, Err)
+    }
+
+    /// As [`finish`](Scratch::finish), of one device.
+    pub(crate) fn finish_on(&mut self, gpu: &Arc<Gpu>) -> Result<(), Error> {
+        self.on(gpu).finish()
     }
 
     /// Memory of a divided layer's operands on a device.
@@ -134,6 +151,16 @@ impl Scratch {
         self.devices.retain(|device| device.gpu.lost.get().is_none() && !gone(&device.gpu));
     }
 
+    /// Keeps why tokens follow one another in parts: the first reason since it was asked.
+    pub(super) fn goes_in_parts(&mut self, why: Error) {
+        self.in_parts.get_or_insert(why);
+    }
+
+    /// Why tokens followed one another in parts, if some did since the last time.
+    pub(crate) fn went_in_parts(&mut self) -> Option<Error> {
+        self.in_parts.take()
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.devices.iter().map(DeviceScratch::bytes).sum()
     }
@@ -154,16 +181,23 @@ impl DeviceScratch {
             y: None,
             parts: None,
             counters: 0,
+            lists: None,
+            weights: None,
+            gathered_q: None,
+            gathered_scales: None,
+            gathered_sums: None,
+            products: None,
             operands: Operands::default(),
             faults: None,
+            list_faults: None,
             pending: false,
         }
     }
 
     /// Gives its memory back, but for the words of faults: graphs that were captured with it go on writing there.
     pub(super) fn give_back(&mut self) {
-        let (faults, pending) = (self.faults.take(), self.pending);
-        *self = DeviceScratch { faults, pending, ..DeviceScratch::new(&self.gpu) };
+        let (faults, list_faults, pending) = (self.faults.take(), self.list_faults.take(), self.pending);
+        *self = DeviceScratch { faults, list_faults, pending, ..DeviceScratch::new(&self.gpu) };
     }
 
     /// Where runs over such rows report what stops them.
@@ -226,7 +260,7 @@ impl DeviceScratch {
     }
 
     /// Room for `m` rows of this layout, `stride` bytes apart.
-    pub(super) fn places(
+    pub(crate) fn places(
         &mut self,
         gpu: &Arc<Gpu>,
         m: usize,
@@ -256,7 +290,14 @@ impl DeviceScratch {
 
     /// As [`finish`](DeviceScratch::finish), with what stopped a run apart from errors of waiting for it.
     fn fault(&mut self) -> Result<Option<Error>, Error> {
-        let Some(faults) = &mut self.faults else { return Ok(None) };
+        // A wrong list comes before the rows that it names. What is found of one is told also where the other can't be read.
+        if let Some(wrong) = self.list_error()? {
+            return Ok(Some(wrong));
+        }
+        let Some(faults) = &mut self.faults else {
+            self.pending = false;
+            return Ok(None);
+        };
         let found = faults.take()?;
         self.pending = false;
         Ok(found.map(|(kind, at, Rows { k, block })| {
@@ -272,13 +313,19 @@ impl DeviceScratch {
 
     fn bytes(&self) -> usize {
         let f32s = [&self.x, &self.rows, &self.scales, &self.bias, &self.y];
-        let f32s: usize = f32s.iter().map(|buffer| buffer.as_ref().map_or(0, DeviceBuffer::bytes)).sum();
-        let halves = [&self.halves, &self.rounded];
-        let halves: usize = halves.iter().map(|buffer| buffer.as_ref().map_or(0, DeviceBuffer::bytes)).sum();
-        f32s + halves
-            + self.q.as_ref().map_or(0, DeviceBuffer::bytes)
-            + self.sums.as_ref().map_or(0, DeviceBuffer::bytes)
-            + self.parts.as_ref().map_or(0, DeviceBuffer::bytes)
+        let of_experts = [&self.weights, &self.gathered_scales, &self.products];
+        let i32s = [&self.sums, &self.gathered_sums, &self.parts];
+        all(&f32s)
+            + all(&of_experts)
+            + all(&[&self.halves, &self.rounded])
+            + all(&[&self.q, &self.gathered_q])
+            + all(&i32s)
+            + all(&[&self.lists])
             + self.operands.bytes()
     }
+}
+
+/// Bytes of buffers that are there.
+fn all<T: Number>(buffers: &[&Option<DeviceBuffer<T>>]) -> usize {
+    buffers.iter().map(|buffer| buffer.as_ref().map_or(0, DeviceBuffer::bytes)).sum()
 }

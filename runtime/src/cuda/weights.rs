@@ -13,6 +13,12 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
+    /// Lets a graph that is being captured keep them, for a kernel that looks up where they are.
+    pub(super) fn keep(&self) {
+        let f32s = [&self.scales, &self.mins, &self.outer].map(DeviceBuffer::input);
+        let _ = (self.codes.input(), f32s);
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.codes.bytes() + self.scales.bytes() + self.mins.bytes() + self.outer.bytes()
     }

@@ -3,11 +3,13 @@
 use super::candidate::Candidate;
 use super::prepared::Prepared;
 use super::rules::broken_rule;
+use super::tuned_class::TunedBy;
 use crate::error::Error;
 use crate::from_memory::FromMemory;
 use crate::held_once::HeldOnce;
+use crate::occupancy::{BlockNeeds, Multiprocessor, Occupancy};
 use crate::reason::{Reason, Refusal, Rejection, write_rejections};
-use crate::registry::Entry;
+use crate::registry::{Code, CudaImage, Entry, image_for};
 use crate::request::Shape;
 
 /// The answer for one shape: a kernel, or none, and the reasons.
@@ -23,6 +25,30 @@ impl<'p> Decision<'p> {
     #[inline]
     pub fn chosen(&self) -> Option<&'static Entry> {
         self.chosen.map(|candidate| candidate.entry)
+    }
+
+    /// The image of the chosen kernel that the GPU loads; `None` on the processor, and where there is no kernel.
+    pub fn image(&self) -> Option<&'static CudaImage> {
+        match (&self.chosen?.entry.code, self.prepared.gpu()) {
+            (Code::Cuda(code), Some(gpu)) => image_for(code.images, gpu.cc, gpu.driver).ok(),
+            _ => None,
+        }
+    }
+
+    /// How many CUDA blocks of the function that does the work a multiprocessor of the GPU holds at once, where blocks have as many
+    /// threads as they may have. `None` on the processor, where there is no kernel, for PTX, of which the driver decides, and for devices
+    /// that [`Multiprocessor`] does not know.
+    pub fn occupancy(&self) -> Option<Occupancy> {
+        let (image, gpu) = (self.image()?, self.prepared.gpu()?);
+        let Code::Cuda(code) = &self.chosen?.entry.code else { return None };
+        let (function, given) = code.launch.functions().pop()?;
+        let usage = image.usage_of(function)?;
+        let block = BlockNeeds {
+            threads: code.launch.threads(),
+            registers: usage.registers,
+            shared: usage.shared.saturating_add(given),
+        };
+        Some(Multiprocessor::of(gpu.cc)?.occupancy(&block))
     }
 
     pub(crate) fn candidate(&self) -> Result<Candidate, Error> {
@@ -60,6 +86,11 @@ impl<'p> Decision<'p> {
     pub fn once_reason(&self) -> Option<&'p HeldOnce> {
         let why = self.prepared.once_reason()?;
         (self.chosen?.packing() == Some(why.packing)).then_some(why)
+    }
+
+    /// What the tuning says by which it was chosen; `None` where none says something of this format and class of shapes.
+    pub fn tuned_by(&self) -> Option<TunedBy> {
+        self.prepared.tuned_by(self.shape, self.chosen.as_ref()?)
     }
 
     /// Why each kernel that was not chosen was not, in order of preference. Worked out as it is read.
@@ -154,6 +185,17 @@ impl Prepared {
                 {
                     return Some(Reason::OtherCopy { over: chosen.entry.name, why: *why });
                 }
+                if let Some((packing, [theirs, ours])) =
+                    self.tuned_for(shape).and_then(|class| class.held_instead_of(candidate, &chosen))
+                {
+                    let over = chosen.entry.name;
+                    return Some(Reason::OtherPacking {
+                        over,
+                        packing,
+                        nanoseconds: theirs,
+                        instead_of: ours,
+                    });
+                }
                 let place = |of: &Candidate| self.usable.iter().position(|usable| usable.index == of.index);
                 match place(candidate) < place(&chosen) {
                     true => Some(Reason::Slower { than: chosen.entry.name }),
@@ -179,6 +221,9 @@ impl std::fmt::Display for Decision<'_> {
         }
         if let Some(why) = self.once_reason() {
             write!(f, "\nweights are held in {why}")?;
+        }
+        if let Some(tuned) = self.tuned_by() {
+            write!(f, "\nby the tuning: {tuned}")?;
         }
         let rejected: Vec<Rejection> = self.rejected().collect();
         if !rejected.is_empty() {

@@ -2,6 +2,7 @@
 
 use super::allowed::Allowed;
 use super::candidate::Candidate;
+use super::tuned_class::TunedClass;
 use crate::cuda::Place;
 use crate::device::Device;
 use crate::from_memory::FromMemory;
@@ -10,6 +11,7 @@ use crate::held_once::HeldOnce;
 use crate::reason::Reason;
 use crate::registry::{Registry, WithoutImage};
 use crate::request::{PrecisionMode, Shape};
+use crate::thread_limits::ThreadLimits;
 use gristmill_spec::vocab::{DType, FeatureSet, Op};
 use std::sync::Arc;
 
@@ -36,8 +38,12 @@ pub struct Prepared {
     pub(super) candidates: Box<[Candidate]>,
     /// Those that this processor and the restrictions allow.
     pub(super) usable: Box<[Candidate]>,
-    /// The same in measured order, by class of shape; empty without a tuning, as is each that was not measured.
-    pub(super) tuned: Box<[Box<[Candidate]>]>,
+    /// Threads that there will be, by which measured orders are found.
+    pub(super) threads: usize,
+    /// The same in measured order, by class of shape; empty without a tuning.
+    pub(super) tuned: Box<[Option<TunedClass>]>,
+    /// Fewer threads, where that was measured to be faster.
+    pub(super) limits: ThreadLimits,
     /// Why `usable` begins with the packing of the fewest bytes, where it does for that reason.
     pub(super) from_memory: Option<FromMemory>,
     /// Why `usable` begins with the packing that serves every number of tokens, where it does for that reason.
@@ -70,5 +76,10 @@ impl Prepared {
 
     pub(crate) fn place(&self) -> &Place {
         &self.place
+    }
+
+    /// Fewer threads than there are, where that was measured to be faster.
+    pub(crate) fn limits(&self) -> &ThreadLimits {
+        &self.limits
     }
 }

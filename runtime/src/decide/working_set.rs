@@ -67,9 +67,9 @@ impl Prepared {
     /// Why weights of `n` rows of `k` are held in the packing with the fewest bytes; `None` where they are not, or where a
     /// tuning decides.
     pub(crate) fn packing_reason(&self, n: usize, k: usize) -> Option<&FromMemory> {
-        match self.is_tuned(Shape { m: 1, n, k }) {
-            true => None,
-            false => self.from_memory.as_ref(),
+        match self.tuned_for(Shape { m: 1, n, k }) {
+            Some(_) => None,
+            None => self.from_memory.as_ref(),
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::receipt::Recording;
 use crate::registry::{Entry, FormatInfo};
 use crate::request::Shape;
 use crate::sizes::{check_len, product_of};
+use crate::thread_limits::ThreadLimits;
 use crate::threads::Threads;
 use crate::weights::QuantizedMatrix;
 use std::ops::Range;
@@ -20,6 +21,8 @@ use std::ops::Range;
 pub struct Quantizer {
     on: On<QuantizeCode, cuda::QuantizeCode>,
     format: &'static FormatInfo,
+    /// Fewer threads, where that was measured to be faster.
+    limits: ThreadLimits,
 }
 
 impl Quantizer {
@@ -46,7 +49,7 @@ impl Quantizer {
         if has_step && format.row_header.is_none() && format.tensor_tail.is_none() {
             return Err(on.broken("it computes a scale that its format has no place for"));
         }
-        Ok(Quantizer { on, format })
+        Ok(Quantizer { on, format, limits: decision.prepared().limits().clone() })
     }
 
     /// The kernel.
@@ -188,6 +191,7 @@ impl Quantizer {
         if row_bytes == 0 {
             return Ok(());
         }
+        let threads = threads.at_most(self.limits.of(Shape::matrix(n, k)));
         threads.converted_rows(rows, row_bytes, k, |row, bytes| {
             let values = &src[row * k..][..k];
             let (header, blocks) = bytes.split_at_mut(format.header_bytes());
@@ -212,6 +216,8 @@ impl Quantizer {
 pub struct Dequantizer {
     pub(super) on: On<DequantizeCode, cuda::DequantizeCode>,
     pub(super) format: &'static FormatInfo,
+    /// Fewer threads, where that was measured to be faster.
+    limits: ThreadLimits,
 }
 
 impl Dequantizer {
@@ -225,7 +231,7 @@ impl Dequantizer {
         let gpu = Launcher::<cuda::DequantizeCode>::cuda;
         let on = On::of(registry, decision.candidate()?, place, Launcher::dequantize, gpu)?;
         let format = format_of(registry, on.entry())?;
-        Ok(Dequantizer { on, format })
+        Ok(Dequantizer { on, format, limits: decision.prepared().limits().clone() })
     }
 
     /// The kernel.
@@ -272,7 +278,10 @@ impl Dequantizer {
             return Ok(());
         }
         match &self.on {
-            On::Cpu(launcher) => launcher.rows(matrix, 0..matrix.n(), dst, threads),
+            On::Cpu(launcher) => {
+                let limit = self.limits.of(Shape::matrix(matrix.n(), matrix.k()));
+                launcher.rows(matrix, 0..matrix.n(), dst, threads.at_most(limit))
+            }
             On::Cuda(launcher) => launcher.tensor(matrix, Some(dst)),
         }
     }
@@ -287,6 +296,20 @@ impl Dequantizer {
         rows: Range<usize>,
         dst: &mut [f32],
     ) -> Result<(), Error> {
+        self.rows_on(matrix, rows, dst, &Threads::single())
+    }
+
+    /// The same, divided among `threads`: the same values and the same error for any number of them. On a GPU they are not used.
+    ///
+    /// # Errors
+    /// As for [`Dequantizer::rows`].
+    pub fn rows_on(
+        &self,
+        matrix: &QuantizedMatrix<'_>,
+        rows: Range<usize>,
+        dst: &mut [f32],
+        threads: &Threads,
+    ) -> Result<(), Error> {
         self.check(matrix)?;
         if rows.start > rows.end || rows.end > matrix.n() {
             let row = rows.start.max(rows.end.saturating_sub(1));
@@ -297,7 +320,10 @@ impl Dequantizer {
             return Ok(());
         }
         match &self.on {
-            On::Cpu(launcher) => launcher.rows(matrix, rows, dst, &Threads::single()),
+            On::Cpu(launcher) => {
+                let limit = self.limits.of(Shape::matrix(rows.len(), matrix.k()));
+                launcher.rows(matrix, rows, dst, threads.at_most(limit))
+            }
             On::Cuda(launcher) => {
                 let first = rows.start;
                 let some = QuantizedBuf::rows_of(matrix, rows)?;

@@ -1,7 +1,12 @@
 //! Handles of products: packing weights, and multiplying with them.
 
+#[cfg(feature = "cuda")]
+mod on_device;
 mod prologue;
 mod shared;
+
+#[cfg(feature = "cuda")]
+pub(crate) use on_device::QuantizedProduct;
 
 use super::{Dequantizer, check_format, check_shape, format_of};
 use crate::activations::{self, Input, NonFinite, RowLayout, Source, Tokens};
@@ -25,6 +30,7 @@ use crate::request::Shape;
 use crate::sizes::check_len;
 #[cfg(feature = "cuda")]
 use crate::sizes::product_of;
+use crate::thread_limits::ThreadLimits;
 use crate::threads::Threads;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack, WeightLayout};
 use crate::workspace::{Workspace, WorkspaceSize};
@@ -50,6 +56,8 @@ pub struct Matmul {
     from_memory: Option<(usize, FromMemory)>,
     /// The same for one copy on a GPU.
     held_once: Option<(usize, HeldOnce)>,
+    /// Fewer threads, where that was measured to be faster.
+    limits: ThreadLimits,
 }
 
 impl Matmul {
@@ -128,6 +136,7 @@ impl Matmul {
             dtypes: dtypes.collect(),
             from_memory: chosen_for.map(|why| (candidate.index, *why)),
             held_once: once.map(|why| (candidate.index, *why)),
+            limits: prepared.limits().clone(),
             on,
         })
     }
@@ -314,7 +323,7 @@ impl Matmul {
         match (&self.on, self.layout.packing, &self.dequantizer) {
             (On::Cpu(launcher), Some(packing), _) => launcher.unpack(packing, weights, row, dst),
             (On::Cuda(launcher), Some(packing), _) => launcher.unpack(packing, weights, row, dst),
-            (_, None, Some(Dequantizer { on: On::Cpu(launcher), format })) => {
+            (_, None, Some(Dequantizer { on: On::Cpu(launcher), format, .. })) => {
                 let blocks = &weights.codes[row * weights.stride..][..weights.stride];
                 launcher.one(format, blocks, weights.outer[row], dst)
             }
@@ -407,8 +416,12 @@ impl Matmul {
         match &self.on {
             On::Cpu(launcher) => {
                 let quantizer = self.processor_quantizer(input, shape)?;
+                let some = threads.at_most(self.limits.of(shape));
+                // Where one works alone, the others are not woken for the activations either.
+                let single = Threads::single();
+                let threads = if some.count() == 1 { &single } else { threads };
                 let x = activations::quantize(quantizer, x, row, workspace, threads)?;
-                launcher.product(weights, &x, into, threads)
+                launcher.product(weights, &x, into, some)
             }
             On::Cuda(launcher) => {
                 let option =

@@ -7,6 +7,8 @@ mod matmul;
 pub use blocks::{Dequantizer, Quantizer};
 pub use embed::Embedder;
 pub use matmul::Matmul;
+#[cfg(feature = "cuda")]
+pub(crate) use matmul::QuantizedProduct;
 
 use crate::decide::broken_rule;
 use crate::error::Error;

@@ -2,9 +2,12 @@
 
 use super::job::ProductJob;
 use crate::division::granule_rows;
+use crate::observe::{RanBatch, observer};
 use crate::request::Shape;
+use crate::thread_use::measured;
 use crate::threads::{Threads, split_range};
 use std::ops::Range;
+use std::time::Instant;
 
 /// Multiply-accumulates that take about as long as reading and unpacking a byte of weights.
 const MACS_OF_A_BYTE: u64 = 16;
@@ -103,10 +106,24 @@ where
             unsafe { job.run(row(own.start)..row(own.end)) };
         }
     };
-    threads.divide_all(threads.parts(macs, granules), 0..all, &split_range, &run);
+    let run = || threads.divide_all(threads.parts(macs, granules), 0..all, &split_range, &run);
+    let observer = observer().filter(|_| products > 0);
+    let wants = observer.filter(|observer| observer.wants_batch(products));
+    let started = wants.is_some().then(Instant::now);
+    let used = match wants.is_some_and(|observer| observer.wants_threads()) {
+        true => measured(run).1,
+        false => {
+            run();
+            None
+        }
+    };
+    let time = started.map(|started| started.elapsed());
     for job in jobs() {
         job.count();
         job.finish();
+    }
+    if let Some(observer) = observer {
+        observer.ran_batch(&RanBatch { products, time, threads: used });
     }
 }
 

@@ -9,7 +9,7 @@ use crate::observe::Ending;
 use crate::registry::{Code, FormatInfo, Registry};
 use crate::request::Shape;
 use crate::sizes::check_len;
-use crate::threads::Threads;
+use crate::threads::SomeThreads;
 use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::Op;
 use std::ops::Range;
@@ -82,7 +82,7 @@ impl Launcher<DequantizeCode> {
         matrix: &QuantizedMatrix<'_>,
         rows: Range<usize>,
         dst: &mut [f32],
-        threads: &Threads,
+        threads: SomeThreads<'_>,
     ) -> Result<(), Error> {
         let k = matrix.k();
         let bytes_in = rows.len().saturating_mul(matrix.row_bytes());

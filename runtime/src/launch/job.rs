@@ -8,7 +8,7 @@ use crate::division::granule_rows;
 use crate::error::Error;
 use crate::product::{Columns, Destination};
 use crate::request::Shape;
-use crate::threads::{Threads, split_range};
+use crate::threads::{SomeThreads, split_range};
 use crate::weights::PackedMatrix;
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ impl Launcher<MatmulCode> {
         weights: &PackedMatrix,
         x: &Activations<'_>,
         into: Destination<'_>,
-        threads: &Threads,
+        threads: SomeThreads<'_>,
     ) -> Result<(), Error> {
         let job = ProductJob::new(self, weights, *x, into)?;
         let Shape { m, n: rows, k } = job.shape();

@@ -204,7 +204,7 @@ impl MatmulArgs {
             x: x.q.as_ptr(),
             x_stride: stride,
             x_share: CpuProfile::detect().caches.activations(),
-            prefetch: u32::from(CpuProfile::detect().prefetch),
+            prefetch: CpuProfile::detect().prefetch_distance,
             x_scales: x.scales.as_ptr(),
             x_blocks: blocks,
             x_sums: x.sums.as_ptr(),

@@ -1,19 +1,28 @@
 //! A layer: weights packed once, a kernel chosen by shape at each run, and a stated policy for the
 //! case that there is none.
 
+mod adaptive;
+mod choice;
 #[cfg(feature = "cuda")]
 mod divided;
 mod guarded;
+#[cfg(feature = "cuda")]
+mod on_device;
 mod options;
 mod plan;
 mod prologue;
+#[cfg(feature = "nccl")]
+mod row_parallel;
 mod warm_up;
 
+pub use adaptive::{Adapted, Adaptive};
 #[cfg(feature = "cuda")]
-pub use divided::{DivideOptions, DividedLinear, DividedPart, LostGpu, Shares};
+pub use divided::{DivideOptions, DividedLinear, DividedPart, LostGpu, ReplicatedLinear, Shares};
 pub use guarded::{GuardOptions, GuardedLinear};
 pub use options::{LinearOptions, Policy};
 pub use plan::LayerMemory;
+#[cfg(feature = "nccl")]
+pub use row_parallel::RowParallelLinear;
 
 use crate::activations::{Input, QuantizedActivations, Source};
 use crate::aligned::Aligned;
@@ -32,9 +41,12 @@ use crate::receipt::{FallbackNote, Recording};
 use crate::registry::{Entry, Registry};
 use crate::request::Shape;
 use crate::threads::Threads;
+use crate::tuning::ShapeClass;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
 use crate::workspace::{Workspace, WorkspaceSize};
-use gristmill_spec::vocab::{DType, Op};
+use adaptive::{LayerTrial, Turn};
+use choice::Choice;
+use gristmill_spec::vocab::{DType, Op, Precision};
 use plan::{LayerPlan, refused};
 use std::sync::Arc;
 
@@ -56,14 +68,6 @@ impl Workspace {
     }
 }
 
-/// A kernel of a layer and the weights packed for it.
-#[derive(Debug)]
-struct Choice {
-    matmul: Matmul,
-    /// Index into `packed`.
-    packed: usize,
-}
-
 /// `y = x w^T (+ bias)` with quantized `w`.
 #[derive(Debug)]
 pub struct Linear {
@@ -76,10 +80,14 @@ pub struct Linear {
     packed: Vec<PackedMatrix>,
     /// Where the policy allows it and some `m` has no kernel.
     plain: Option<(PlainWeights, Arc<FallbackNote>)>,
+    /// The same on a GPU: products of f32 that dequantize what they read.
+    floats: Option<(Prepared, Arc<FallbackNote>)>,
     /// Set if the layer runs on the processor though another device was asked for.
     moved: Option<Arc<FallbackNote>>,
     /// What is done to activations before they are quantized.
     transform: Option<Arc<Hadamard>>,
+    /// Where kernels take turns, by class of tokens.
+    trials: Vec<Option<LayerTrial>>,
 }
 
 impl Linear {
@@ -111,7 +119,7 @@ impl Linear {
     ) -> Result<Linear, Error> {
         let stack = Stack::new(weights)?;
         let (n, k) = (stack.n(), stack.k());
-        let plan = LayerPlan::new(registry, stack.format().name, [n, k], options)?;
+        let plan = LayerPlan::new(registry, stack.format().name, [n, k], options, threads)?;
         let mut packed = Vec::new();
         let mut choices = Vec::new();
         for (matmul, at) in plan.products {
@@ -125,8 +133,12 @@ impl Linear {
             Some(note) => Some((dequantize(&plan.prepared, [n, k], weights, threads)?, note)),
             None => None,
         };
-        let LayerPlan { prepared, int8, moved, .. } = plan;
-        Ok(Linear { prepared, int8, n, k, choices, packed, plain, moved, transform: None })
+        let LayerPlan { prepared, int8, moved, floats, .. } = plan;
+        let trials = match &options.adaptive {
+            Some(adaptive) => adaptive.trials(&prepared, [n, k], threads.count(), &choices),
+            None => Vec::new(),
+        };
+        Ok(Linear { prepared, int8, n, k, choices, packed, plain, floats, moved, transform: None, trials })
     }
 
     /// What such a layer will take of memory, without its weights: `n` rows of `k` of `format`, and a workspace for up to `m`
@@ -158,7 +170,7 @@ impl Linear {
         m: usize,
         threads: &Threads,
     ) -> Result<LayerMemory, Error> {
-        LayerPlan::new(registry, format, [n, k], options)?.memory([m, n, k], threads)
+        LayerPlan::new(registry, format, [n, k], options, threads)?.memory([m, n, k], threads)
     }
 
     /// The layer with a Hadamard transform of its inputs, for weights that were folded with it: [`Linear::forward`] then takes
@@ -221,7 +233,8 @@ impl Linear {
         }
         if let Some(recording) = recording {
             let plain = self.plain.as_ref().map(|(_, note)| note);
-            for note in plain.into_iter().chain(&self.moved) {
+            let floats = self.floats.as_ref().map(|(_, note)| note);
+            for note in plain.into_iter().chain(floats).chain(&self.moved) {
                 recording.ledger.attach(note);
             }
         }
@@ -316,10 +329,15 @@ impl Linear {
     ) -> Result<(), Error> {
         let (n, k) = (self.n, self.k);
         let Source { input, m, .. } = *source;
-        if let Some(Choice { matmul, packed }) = self.choice(Shape { m, n, k }, input.dtype()) {
-            if let Some(moved) = &self.moved {
-                fell_back(moved);
-            }
+        let shape = Shape { m, n, k };
+        if let Some((choice, turn)) = self.turn(shape) {
+            self.note_fallback(&choice.matmul);
+            choice.matmul.run_stored(&self.packed[choice.packed], source, store, y, workspace, threads)?;
+            turn.end();
+            return Ok(());
+        }
+        if let Some(Choice { matmul, packed }) = self.choice(shape, input.dtype()) {
+            self.note_fallback(matmul);
             return matmul.run_stored(&self.packed[*packed], source, store, y, workspace, threads);
         }
         match &self.plain {
@@ -400,10 +418,14 @@ impl Linear {
         threads: &Threads,
     ) -> Result<(), Error> {
         let Choice { matmul, packed } = self.choice_for(x)?;
-        matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?;
-        if let Some(moved) = &self.moved {
-            fell_back(moved);
+        match self.turn(Shape { m: x.m(), n: self.n, k: self.k }) {
+            Some((Choice { matmul, packed }, turn)) => {
+                matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?;
+                turn.end();
+            }
+            None => matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?,
         }
+        self.note_fallback(matmul);
         Ok(())
     }
 
@@ -416,9 +438,7 @@ impl Linear {
     ) -> Result<Option<ProductJob<'p>>, Error> {
         let Choice { matmul, packed } = self.choice_for(x)?;
         let job = matmul.job(&self.packed[*packed], x, store, y)?;
-        if let Some(moved) = &self.moved {
-            fell_back(moved);
-        }
+        self.note_fallback(matmul);
         Ok(job)
     }
 
@@ -432,7 +452,8 @@ impl Linear {
     }
 
     /// Whether `m` tokens that one of two layers [quantized](Linear::quantize) are what the other one reads: whether both
-    /// have kernels of the processor for this `m`, of one activation format and with one layout of rows, and no transform.
+    /// have kernels of the processor, or of one GPU, for this `m`, of one activation format and with one layout of rows, and no
+    /// transform.
     pub fn shares_activations_with(&self, other: &Linear, m: usize) -> bool {
         if self.transform.is_some() || other.transform.is_some() {
             return false;
@@ -463,6 +484,7 @@ impl Linear {
         let shape = Shape { m, n: self.n, k: self.k };
         match self.choice(shape, input.dtype()) {
             Some(Choice { matmul, packed }) => {
+                self.note_fallback(matmul);
                 matmul.run_on_device(&self.packed[*packed], input, m, bias, y, workspace)
             }
             None => Err(refused(&self.prepared, shape)),
@@ -480,10 +502,49 @@ impl Linear {
         self.choices.iter().flat_map(|choice| choice.matmul.kernels())
     }
 
-    /// What decide gives for a shape, if it was taken.
+    /// Counts a run of something else than was asked for, where `matmul` is that.
+    fn note_fallback(&self, matmul: &Matmul) {
+        let multiplies_floats = || matmul.entry().precision() != Some(Precision::Int8);
+        let floats = self.floats.as_ref().filter(|_| multiplies_floats()).map(|(_, note)| note);
+        if let Some(note) = self.moved.as_ref().or(floats) {
+            fell_back(note);
+        }
+    }
+
+    /// What was found out about the kernels for `m` tokens, where some take turns ([`LinearOptions::adaptive`]).
+    pub fn adapted(&self, m: usize) -> Option<Adapted> {
+        Some(self.trial(Shape { m, n: self.n, k: self.k })?.adapted())
+    }
+
+    #[inline]
+    fn trial(&self, shape: Shape) -> Option<&LayerTrial> {
+        if self.trials.is_empty() {
+            return None;
+        }
+        self.trials.get(ShapeClass::of(shape).of_tokens())?.as_ref()
+    }
+
+    /// The kernel whose turn it is, while the kernels for a shape take turns.
+    #[inline]
+    fn turn(&self, shape: Shape) -> Option<(&Choice, Turn<'_>)> {
+        let trial = self.trial(shape)?;
+        if trial.fixed().is_some() {
+            return None;
+        }
+        let takes = |place: usize| self.choices.get(place).is_some_and(|choice| choice.takes(shape));
+        let (place, turn) = trial.turn(shape.m, takes)?;
+        Some((self.choices.get(place)?, turn))
+    }
+
+    /// What was found to be the fastest for a shape, or else what decide gives, if it was taken.
     fn choice(&self, shape: Shape, input: DType) -> Option<&Choice> {
+        let found = self.trial(shape).and_then(|trial| self.choices.get(trial.fixed()?));
+        if let Some(found) = found.filter(|choice| choice.takes(shape)) {
+            return Some(found);
+        }
         let prepared = self.int8.as_ref().filter(|_| input == DType::I8).unwrap_or(&self.prepared);
-        let chosen = prepared.decide(shape).chosen()?;
+        let floats = || self.floats.as_ref()?.0.decide(shape).chosen();
+        let chosen = prepared.decide(shape).chosen().or_else(floats)?;
         self.choices.iter().find(|choice| std::ptr::eq(choice.matmul.entry(), chosen))
     }
 }

@@ -1,10 +1,12 @@
 //! What a layer is asked to be.
 
+use super::adaptive::Adaptive;
 use crate::decide::Prepared;
 use crate::device::{CpuProfile, Device};
 use crate::error::Error;
 use crate::registry::Registry;
 use crate::request::{PrecisionMode, Request, Restrict, Shape};
+use crate::threads::Threads;
 use crate::tuning::Tuning;
 use gristmill_spec::vocab::DType;
 use std::borrow::Cow;
@@ -16,8 +18,9 @@ pub enum Policy {
     /// Nothing: an error.
     #[default]
     Strict,
-    /// Dequantize the weights to f32 and multiply in f32. On the processor only, and only where that is the device that was
-    /// asked for: a layer for a GPU without a kernel is an error, as with [`Policy::Strict`].
+    /// Dequantize the weights to f32 and multiply in f32, on the device that was asked for. The processor holds all weights as f32 besides; a GPU
+    /// takes kernels for products of f32 that dequantize the weights as they read them ([`PrecisionMode::F32`]), and where there is none of
+    /// those either, the layer is an error, as with [`Policy::Strict`].
     Dequantize,
     /// Run on the processor what was asked for another device.
     Cpu,
@@ -60,6 +63,11 @@ pub struct LinearOptions {
     pub restrict: Option<Restrict>,
     /// Measured orders of kernels; `None`: those of the environment where `restrict` is its, else none.
     pub tuning: Option<Arc<Tuning>>,
+    /// Lets kernels that read the packing of the layer's weights take turns on its first calls, and the fastest stay: on the processor, by
+    /// calls of [`Linear::forward`](crate::Linear::forward), [`Linear::product`](crate::Linear::product) and
+    /// [`Linear::forward_quantized`](crate::Linear::forward_quantized); others take what was found. `None`, the default: kernels are those of
+    /// decisions. A [`GuardedLinear`](crate::GuardedLinear) lets none take turns.
+    pub adaptive: Option<Adaptive>,
     /// The opened GPU that it works on, where that is an engine's or one of several streams; `None`: the one of `device`. It must be of
     /// `device` ([`LinearOptions::on_gpu`] sets both).
     #[cfg(feature = "cuda")]
@@ -77,6 +85,7 @@ impl Default for LinearOptions {
             working_set: None,
             restrict: Some(Restrict::default()),
             tuning: None,
+            adaptive: None,
             #[cfg(feature = "cuda")]
             gpu: None,
         }
@@ -132,18 +141,20 @@ impl LinearOptions {
         registry: &'static Registry,
         format: &str,
         shape: Shape,
+        threads: &Threads,
     ) -> Result<Prepared, Error> {
         let (restrict, tuning) = self.resolved(registry)?;
         self.placed(registry.prepare_tuned(
-            &self.request(format, shape),
+            &self.request(format, shape, threads),
             CpuProfile::detect(),
             &restrict,
             &tuning,
         )?)
     }
 
-    pub(super) fn request<'f>(&self, format: &'f str, shape: Shape) -> Request<'f> {
+    pub(super) fn request<'f>(&self, format: &'f str, shape: Shape, threads: &Threads) -> Request<'f> {
         let request = Request::matmul(format, shape).with_input(self.input).on(self.device);
+        let request = request.with_threads(threads.count());
         request.with_precision(self.precision).with_working_set(self.working_set)
     }
 }

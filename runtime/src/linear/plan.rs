@@ -9,8 +9,9 @@ use crate::packed_size::{layout_of, packed_bytes};
 use crate::plain::PlainWeights;
 use crate::receipt::FallbackNote;
 use crate::registry::Registry;
-use crate::request::{Request, Shape};
+use crate::request::{PrecisionMode, Request, Shape};
 use crate::threads::Threads;
+use crate::tuning::ShapeClass;
 use crate::workspace::WorkspaceSize;
 use gristmill_spec::vocab::{DType, DeviceKind, Op};
 use std::sync::Arc;
@@ -44,6 +45,8 @@ pub(super) struct LayerPlan {
     pub(super) moved: Option<Arc<FallbackNote>>,
     /// Set if weights are held as f32 too, for an `m` without a kernel.
     pub(super) plain: Option<Arc<FallbackNote>>,
+    /// Decisions for products of f32 on a GPU, for an `m` without a kernel as it was asked for.
+    pub(super) floats: Option<(Prepared, Arc<FallbackNote>)>,
 }
 
 impl LayerPlan {
@@ -52,10 +55,11 @@ impl LayerPlan {
         format: &str,
         [n, k]: [usize; 2],
         options: &LinearOptions,
+        threads: &Threads,
     ) -> Result<LayerPlan, Error> {
         let (restrict, tuning) = options.resolved(registry)?;
         let decode = Shape { m: 1, n, k };
-        let request = options.request(format, decode);
+        let request = options.request(format, decode, threads);
         let prepare = |request: &Request<'_>| {
             options.placed(registry.prepare_tuned(request, CpuProfile::detect(), &restrict, &tuning)?)
         };
@@ -95,6 +99,15 @@ impl LayerPlan {
         for candidate in covering.needed {
             needed.push(Matmul::of(&prepared, candidate, n, k)?);
         }
+        if options.adaptive.is_some() {
+            for class in ShapeClass::of(decode).siblings() {
+                for candidate in prepared.alternatives(class, [n, k]) {
+                    if !needed.iter().any(|matmul| std::ptr::eq(matmul.entry(), candidate.entry)) {
+                        needed.push(Matmul::of(&prepared, candidate, n, k)?);
+                    }
+                }
+            }
+        }
         let mut int8 = None;
         if floats_alone {
             let of_int8 = prepare(&request.with_input(DType::I8))?;
@@ -105,6 +118,20 @@ impl LayerPlan {
             }
             int8 = Some(of_int8);
         }
+        let dequantizes = options.policy == Policy::Dequantize && !covering.every_m;
+        let mut floats = None;
+        if dequantizes && options.device != Device::CPU {
+            let of_floats = prepare(&request.with_precision(PrecisionMode::F32))?;
+            let covering = of_floats.covering(n, k);
+            if !covering.every_m {
+                return Err(refused(&prepared, decode));
+            }
+            for candidate in covering.needed {
+                needed.push(Matmul::of(&of_floats, candidate, n, k)?);
+            }
+            floats =
+                Some((of_floats, note(&prepared, "a product of f32 over weights dequantized on the device")));
+        }
         let mut products: Vec<(Matmul, usize)> = Vec::new();
         let mut packings = 0;
         for matmul in needed {
@@ -113,15 +140,9 @@ impl LayerPlan {
             packings = packings.max(at + 1);
             products.push((matmul, at));
         }
-        let mut plain = None;
-        if options.policy == Policy::Dequantize && !covering.every_m {
-            // The product then runs on the processor, so it may stand in only for the processor.
-            if options.device != Device::CPU {
-                return Err(refused(&prepared, decode));
-            }
-            plain = Some(note(&prepared, "weights dequantized to f32 and a plain f32 product"));
-        }
-        Ok(LayerPlan { prepared, int8, products, moved, plain })
+        let plain = (dequantizes && options.device == Device::CPU)
+            .then(|| note(&prepared, "weights dequantized to f32 and a plain f32 product"));
+        Ok(LayerPlan { prepared, int8, products, moved, plain, floats })
     }
 
     pub(super) fn memory(&self, [m, n, k]: [usize; 3], threads: &Threads) -> Result<LayerMemory, Error> {

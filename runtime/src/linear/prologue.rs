@@ -1,7 +1,8 @@
 //! Activations of a layer through a prologue, in one pass with their quantization.
 
+use super::Linear;
+use super::choice::Choice;
 use super::plan::refused;
-use super::{Choice, Linear};
 use crate::activations::QuantizedActivations;
 #[cfg(feature = "cuda")]
 use crate::cuda::{DeviceBuffer, DevicePrologue, DevicePrologueInput};

@@ -14,7 +14,8 @@ const PRODUCTS_IN_PLACE: usize = 8;
 /// of separate runs.
 ///
 /// Each product reads activations that [are quantized](crate::Linear::quantize), shared ones or its own, and is described as any
-/// other ([`Product`]). Up to eight take no memory besides; more are a list that is allocated. On the processor.
+/// other ([`Product`]). Up to eight take no memory besides; more are a list that is allocated. On the processor; `cuda::DeviceBatch` is
+/// the same on a GPU.
 ///
 /// ```
 /// use gristmill_runtime::{Batch, Error, Linear, Output, QuantizedActivations, Threads};

@@ -2,9 +2,13 @@
 
 mod batch;
 mod destination;
+#[cfg(feature = "cuda")]
+mod device_batch;
 
 pub use batch::Batch;
 pub(crate) use destination::{Columns, Destination, Store};
+#[cfg(feature = "cuda")]
+pub use device_batch::DeviceBatch;
 
 use crate::activations::{Input, NonFinite, QuantizedActivations, Source};
 use crate::error::Error;

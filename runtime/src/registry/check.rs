@@ -30,7 +30,9 @@ impl CudaLaunch {
                         None => true,
                     }
             }
-            CudaLaunch::Activations { threads, .. } => is_block(threads),
+            CudaLaunch::Activations { threads, .. } | CudaLaunch::Experts { threads, .. } => {
+                is_block(threads)
+            }
             CudaLaunch::Matmul { threads, fewest, rows, tokens, unit, .. } => {
                 is_block(threads)
                     && fewest > 0
@@ -227,8 +229,12 @@ impl RegistryFacts {
             at += 1;
         }
         match self.convert {
-            Some(CudaCode { launch: CudaLaunch::Convert { .. }, .. }) | None => None,
-            Some(_) => Some("what converts is no conversion"),
+            Some(CudaCode { launch: CudaLaunch::Convert { .. }, .. }) | None => {}
+            Some(_) => return Some("what converts is no conversion"),
+        }
+        match self.experts {
+            Some(CudaCode { launch: CudaLaunch::Experts { .. }, .. }) | None => None,
+            Some(_) => Some("what experts need is something else"),
         }
     }
 }

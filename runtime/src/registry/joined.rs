@@ -259,11 +259,12 @@ impl Tables {
             cuda,
             without_image: leaked(without_image),
             convert: registries.iter().find_map(|registry| registry.convert),
+            experts: registries.iter().find_map(|registry| registry.experts),
             sources: leaked(sources),
         };
         let lists = lists.into_iter().map(|(key, list)| (key, list.into_boxed_slice())).collect();
         let joined = Joined { lists, packages: packages.into_boxed_slice() };
-        // SAFETY: entries, formats and activation formats agree, as said above; `convert` is as its own registry answers for.
+        // SAFETY: entries, formats and activation formats agree, as said above; `convert` and `experts` are as their own registries answer for.
         let registry = unsafe { Registry::with_lists(tables, Box::leak(Box::new(joined))) };
         Ok(Box::leak(Box::new(registry)))
     }

@@ -12,7 +12,7 @@ pub enum Tier {
     Optimized,
     /// Vector instructions of a processor, or the threads of a GPU.
     HighlyOptimized,
-    /// Instructions that are made for products of small numbers: `vpdpbusd` (AVX-VNNI, AVX-512 VNNI), `sdot` and `smmla` (Arm
+    /// Instructions that are made for products of small numbers: `vpdpbusd` (AVX-VNNI, AVX-512 VNNI), the tiles of AMX, `sdot` and `smmla` (Arm
     /// dotprod, i8mm), `dp4a` and the tensor cores of GPUs.
     ExtremelyOptimized,
 }
@@ -31,8 +31,8 @@ impl Tier {
 impl Entry {
     /// How far it goes for its device.
     pub fn tier(&self) -> Tier {
-        const DOT_PRODUCTS: [Feature; 4] =
-            [Feature::AvxVnni, Feature::Avx512vnni, Feature::Dotprod, Feature::I8mm];
+        const DOT_PRODUCTS: [Feature; 5] =
+            [Feature::AvxVnni, Feature::Avx512vnni, Feature::AmxInt8, Feature::Dotprod, Feature::I8mm];
         match (self.code, self.isa) {
             (Code::Cuda(CudaCode { algorithm, .. }), _) => match algorithm {
                 CudaAlgorithm::Dp4a => Tier::ExtremelyOptimized,

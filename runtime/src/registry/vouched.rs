@@ -200,7 +200,7 @@ impl Registry {
     ///   format that its code is for.
     /// * The activation format at index `activations` of a weight format is the one whose scales the products of that format
     ///   read, and what quantizes to it writes a scale for each of its `block` elements.
-    /// * The functions of `convert` take the parameters that `docs/cuda.md` lists, and stay within the memory that these
+    /// * The functions of `convert` and `experts` take the parameters that `docs/cuda.md` lists, and stay within the memory that these
     ///   name.
     pub const unsafe fn new(facts: RegistryFacts) -> Registry {
         match facts.contradiction() {
@@ -316,8 +316,12 @@ pub enum CudaLaunch {
         unit: Unit,
         /// Whether k may be divided over CUDA blocks, and what that takes.
         split: Option<CudaSplit>,
+        /// Bytes of shared memory that a launch gives each CUDA block.
+        shared: u32,
         /// It takes floats, and each CUDA block quantizes its tokens for itself.
         fused: bool,
+        /// Name in the image of the same kernel over tiles of tokens of several matrices, if there is one: one launch for experts.
+        grouped: Option<&'static str>,
     },
     /// Matrix product that multiplies floats and reads the format's own rows.
     Rows {
@@ -349,17 +353,46 @@ pub enum CudaLaunch {
         /// Elements of a thread.
         per_thread: u32,
     },
+    /// What experts need around their products.
+    Experts {
+        /// Name in the image of the kernel that sorts pairs of tokens and experts.
+        route: &'static str,
+        /// Name of the one that brings rows of quantized activations together.
+        gather: &'static str,
+        /// Name of the one that brings results to their places, or adds them up.
+        combine: &'static str,
+        /// Threads of a CUDA block of both.
+        threads: u32,
+    },
 }
 
 impl CudaLaunch {
+    /// Threads of a CUDA block of the function that does the work, at most.
+    pub fn threads(&self) -> u32 {
+        match *self {
+            CudaLaunch::Elements { threads, .. }
+            | CudaLaunch::Quantize { threads, .. }
+            | CudaLaunch::Activations { threads, .. }
+            | CudaLaunch::Matmul { threads, .. }
+            | CudaLaunch::Experts { threads, .. }
+            | CudaLaunch::Rows { threads, .. }
+            | CudaLaunch::Convert { threads, .. } => threads,
+        }
+    }
+
     /// The functions that it launches, in order, the one that does the work last, each with the bytes of shared memory that the launch gives a CUDA block beside the
     /// function's own.
     pub fn functions(&self) -> Vec<(&'static str, u32)> {
         match *self {
             CudaLaunch::Elements { function, .. }
             | CudaLaunch::Activations { function, .. }
-            | CudaLaunch::Matmul { function, .. }
             | CudaLaunch::Convert { function, .. } => vec![(function, 0)],
+            CudaLaunch::Matmul { function, grouped, shared, .. } => {
+                grouped.into_iter().map(|grouped| (grouped, 0)).chain([(function, shared)]).collect()
+            }
+            CudaLaunch::Experts { route, gather, combine, .. } => {
+                vec![(route, 0), (gather, 0), (combine, 0)]
+            }
             CudaLaunch::Quantize { function, step, .. } => {
                 let step = step.into_iter().flat_map(|step| [(step.chunks, 0), (step.finish, 0)]);
                 step.chain([(function, 0)]).collect()
@@ -419,7 +452,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// The op that it is of; `None` for conversions.
+    /// The op that it is of; `None` for conversions and what experts need.
     pub(super) const fn op(&self) -> Option<Op> {
         Some(match self {
             Code::Dequantize(_) => Op::Dequantize,
@@ -432,7 +465,7 @@ impl Code {
                 CudaLaunch::Elements { op, .. } | CudaLaunch::Activations { op, .. } => *op,
                 CudaLaunch::Quantize { .. } => Op::Quantize,
                 CudaLaunch::Matmul { .. } | CudaLaunch::Rows { .. } => Op::Matmul,
-                CudaLaunch::Convert { .. } => return None,
+                CudaLaunch::Convert { .. } | CudaLaunch::Experts { .. } => return None,
             },
         })
     }
@@ -528,6 +561,8 @@ pub struct RegistryFacts {
     pub without_image: &'static [WithoutImage],
     /// Conversions between f32, f16 and bf16 on a GPU, where products there need them and an image of them was built.
     pub convert: Option<CudaCode>,
+    /// What experts need around their products on a GPU, where an image of it was built.
+    pub experts: Option<CudaCode>,
     /// The specs this build was made from, so that tools can show and re-read them.
     pub sources: &'static [Source],
 }

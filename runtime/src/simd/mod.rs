@@ -22,6 +22,9 @@
 //! Where codes lie in planes, `shift`, `shift_left`, `and` and `or` put them together; `nibbles` loads upper bits of which a
 //! row has two bytes.
 //!
+//! A matrix unit multiplies sixteen rows by sixteen tokens by 64 k at once: [`amx`] has its loops, and what brings operands into the
+//! form that they read. They are beside the vectors of AVX-512 rather than in place of them.
+//!
 //! Operands are unsigned bytes, except in `neon` and `neondot`, where they are signed: what doesn't fit goes
 //! through `signed` there.
 //!
@@ -32,6 +35,8 @@
     reason = "the lint takes safe functions with target features for unsafe ones; those that are unsafe say why"
 )]
 
+#[cfg(target_arch = "x86_64")]
+pub mod amx;
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
 #[cfg(target_arch = "x86_64")]

@@ -111,7 +111,9 @@ fn a_tuning_counts_where_it_is_given() -> Result<(), Error> {
         on: tuning::cpu().to_owned(),
         op: gristmill_runtime::vocab::Op::Matmul,
         format: "tail2".to_owned(),
+        quantizer: None,
         class: ShapeClass::of(Shape::new(1, 8, 16)),
+        threads: 1,
         order: vec![(scalar, 1.0), (decode, 2.0)],
     }]);
     let mut options = options(Device::CPU, Policy::Strict);
@@ -165,7 +167,7 @@ fn strict_layers_refuse_with_the_reasons() -> Result<(), Error> {
         Linear::new(&REGISTRY, &matrix, &options(CUDA, Policy::Strict), &threads).expect_err("no GPU");
     assert!(matches!(error, Error::NoKernel(_)), "{error}");
     assert!(error.to_string().contains("the cargo feature `cuda` is off"), "{error}");
-    // Dequantizing runs on the processor, so it is no answer for another device.
+    // Dequantizing is done on the device that was asked for, and there is none.
     let error =
         Linear::new(&REGISTRY, &matrix, &options(CUDA, Policy::Dequantize), &threads).expect_err("no GPU");
     assert!(error.to_string().starts_with("no kernel for matmul of `tail2` (f32) on cuda:0"), "{error}");

@@ -73,7 +73,15 @@ fn chosen(one: [f64; 3], eight: [f64; 3]) -> Result<[&'static str; 2], Error> {
             (0..3).map(|index| (ENTRIES[index].id, times[index])).filter(|(_, us)| *us > 0.0).collect();
         order.sort_by(|a, b| a.1.total_cmp(&b.1));
         let on = tuning::cpu().to_owned();
-        Measured { on, op: Op::Matmul, format: "tail2".to_owned(), class: class(m), order }
+        Measured {
+            on,
+            op: Op::Matmul,
+            format: "tail2".to_owned(),
+            quantizer: None,
+            class: class(m),
+            threads: 1,
+            order,
+        }
     };
     let tuning = Tuning::of(
         [measured(1, one), measured(8, eight)].into_iter().filter(|m| !m.order.is_empty()).collect(),

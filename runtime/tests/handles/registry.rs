@@ -152,6 +152,7 @@ fn tables_that_contradict_each_other_are_refused() {
         (RegistryFacts { imports: import(0, 2, moves(Move { to: 1, ..inside })), ..TABLES }, outside),
         (RegistryFacts { imports: import(0, 2, moves(Move { bits: 0, ..inside })), ..TABLES }, outside),
         (RegistryFacts { convert: Some(not_convert), ..TABLES }, "no conversion"),
+        (RegistryFacts { experts: Some(not_convert), ..TABLES }, "what experts need"),
     ];
     for (facts, expected) in cases {
         let why = refused(|| {

@@ -184,6 +184,10 @@ fn any_number_of_threads_gives_the_same_bytes_and_values() -> Result<(), Error> 
                 let mut again = vec![f32::NAN; n * k];
                 dequantizer.run_on(&matrix, &mut again, &threads)?;
                 assert_eq!(again, values, "{format} {n} rows, {count} threads");
+                let some = n / 3..n - n / 4;
+                let mut again = vec![f32::NAN; some.len() * k];
+                dequantizer.rows_on(&matrix, some.clone(), &mut again, &threads)?;
+                assert_eq!(again, values[some.start * k..some.end * k], "{format} {n} rows, {count} threads");
             }
         }
     }
@@ -232,12 +236,13 @@ impl Executor for Counted {
 fn the_given_threads_are_asked_where_there_is_enough_to_do() -> Result<(), Error> {
     let jobs = Arc::new(AtomicUsize::new(0));
     let threads = Threads::lent(Counted(Arc::clone(&jobs)))?;
-    for (n, expected) in [(3, 0), (3000, 2)] {
+    for (n, expected) in [(3, 0), (3000, 3)] {
         let k = 24;
         let mut bytes = vec![0; FORMATS[TAIL2].tensor_bytes(n, k)?];
         quantizer("tail2", None, n, k)?.run_on(&noise(n * k, 3), n, k, &mut bytes, &threads)?;
         let matrix = QuantizedMatrix::new(&FORMATS[TAIL2], n, k, &bytes)?;
         dequantizer("tail2", n, k)?.run_on(&matrix, &mut vec![0.0; n * k], &threads)?;
+        dequantizer("tail2", n, k)?.rows_on(&matrix, 1..n, &mut vec![0.0; (n - 1) * k], &threads)?;
         assert_eq!(jobs.load(Ordering::Relaxed), expected, "{n} rows");
     }
     Ok(())

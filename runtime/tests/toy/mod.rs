@@ -27,6 +27,7 @@ pub const TABLES: RegistryFacts = RegistryFacts {
     cuda: gristmill_runtime::registry::CudaBuild::FeatureOff,
     without_image: &[],
     convert: None,
+    experts: None,
 };
 
 // SAFETY: entries name the formats for which their code is written, and `row` and `step4` are what `activations_row` and

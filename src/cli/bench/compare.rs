@@ -2,7 +2,7 @@
 
 use super::super::error::CliError;
 use super::super::table::{Side, Table, counted, measured};
-use super::base::{Base, BaseRecord, Key};
+use super::base::{Base, Compared, Key};
 use super::plan::Plan;
 use super::record::Record;
 use std::fmt::Write;
@@ -39,32 +39,33 @@ impl Verdict {
     }
 }
 
-impl Record {
-    fn key(&self) -> Key {
-        Key {
-            kernel: self.kernel.to_owned(),
-            numbers: [self.m, self.n, self.k, self.threads].map(|number| number as u64),
-            memory: self.memory.name().to_owned(),
-            quantizes: self.quantizes_activations,
-        }
-    }
+/// What can be compared with an earlier record.
+pub trait Measured {
+    /// What of it is compared.
+    fn compared(&self) -> Compared;
+}
 
-    fn against(&self, base: &BaseRecord) -> Verdict {
-        let now = self.seconds * 1e6;
+impl Measured for Record {
+    fn compared(&self) -> Compared {
+        // As it was measured: over all samples, not only the rounds.
+        Compared { noise: self.noise, ..Compared::of_processor(&self.measurement()) }
+    }
+}
+
+impl Compared {
+    fn against(&self, base: &Compared) -> Verdict {
         // The ceiling as a time, then and now.
-        let drift = match base.percent {
-            Some(percent) if self.percent.is_finite() && self.percent > 0.0 => {
-                (now * self.percent / (base.us * percent)).clamp(1.0 / MOST_DRIFT, MOST_DRIFT)
-            }
-            Some(_) | None => 1.0,
+        let drift = match (base.percent, self.percent) {
+            (Some(then), Some(now)) => (self.us * now / (base.us * then)).clamp(1.0 / MOST_DRIFT, MOST_DRIFT),
+            (_, _) => 1.0,
         };
         // A machine that is faster today does not make a kernel slower that takes as long as before.
         let expected = base.us * drift.max(1.0);
         Verdict {
             key: base.key.clone(),
             before: base.us,
-            now,
-            ratio: now / expected,
+            now: self.us,
+            ratio: self.us / expected,
             tolerance: LEAST_TOLERANCE.max(DEVIATIONS * self.noise),
         }
     }
@@ -72,24 +73,25 @@ impl Record {
 
 /// Compares a record with the base, if there is one, and measures again what seems slower. The fastest
 /// measurement is given back.
-pub fn judge(
+pub fn judge<R: Measured>(
     plan: &Plan,
-    record: Record,
+    record: R,
     verdicts: &mut Vec<Verdict>,
-    mut again: impl FnMut() -> Result<Record, CliError>,
-) -> Result<Record, CliError> {
-    let Some(base) = plan.base.as_ref().and_then(|base| base.find(&record.key())) else { return Ok(record) };
+    mut again: impl FnMut() -> Result<R, CliError>,
+) -> Result<R, CliError> {
+    let Some(base) = plan.base.as_ref() else { return Ok(record) };
+    let Some(base) = base.find(&record.compared().key) else { return Ok(record) };
     let mut best = record;
     for _ in 0..AGAIN {
-        if !best.against(base).is_slower() || plan.is_over() {
+        if !best.compared().against(base).is_slower() || plan.is_over() {
             break;
         }
         let record = again()?;
-        if record.seconds < best.seconds {
+        if record.compared().us < best.compared().us {
             best = record;
         }
     }
-    verdicts.push(best.against(base));
+    verdicts.push(best.compared().against(base));
     Ok(best)
 }
 
@@ -112,10 +114,9 @@ pub fn report(base: &Base, verdicts: &[Verdict]) -> Result<String, CliError> {
     ]);
     let shown = verdicts.iter().filter(|verdict| verdict.is_slower() || verdict.is_faster());
     for verdict in shown {
-        let [m, n, k, threads] = verdict.key.numbers;
         table.row([
             verdict.key.kernel.clone(),
-            format!("{m}, {n}, {k}, {threads}"),
+            verdict.key.numbers(),
             verdict.key.memory.clone(),
             measured(verdict.before),
             measured(verdict.now),
@@ -145,6 +146,7 @@ mod tests {
     use super::super::machine::Ceiling;
     use super::*;
     use gristmill::vocab::Isa;
+    use gristmill_records::bench::{GpuProduct, Line, Measurement};
     use serde_json::json;
 
     fn record(us: f64, percent: f64, noise: f64) -> Record {
@@ -172,7 +174,9 @@ mod tests {
     }
 
     fn verdict(before: &Record, now: &Record) -> Verdict {
-        now.against(&BaseRecord::read(&before.json()).expect("its own record"))
+        let written = serde_json::to_value(Line::Processor(before.measurement())).expect("JSON");
+        let read = Line::read(written).expect("its own record");
+        now.compared().against(&Compared::of(&read).expect("one of ours"))
     }
 
     #[test]
@@ -198,20 +202,65 @@ mod tests {
 
     #[test]
     fn a_base_without_sense_is_refused_with_its_place() {
-        let mut senseless = record(100.0, 50.0, 0.0).json();
-        senseless["us"] = json!(-1);
-        assert_eq!(BaseRecord::read(&senseless).err(), Some("us"));
-        senseless["us"] = json!(1);
-        senseless["m"] = json!("one");
-        assert_eq!(BaseRecord::read(&senseless).err(), Some("m"));
+        let of = |change: fn(&mut Measurement)| {
+            let mut senseless = record(100.0, 50.0, 0.0).measurement();
+            change(&mut senseless);
+            senseless.check()
+        };
+        assert_eq!(of(|_| {}), Ok(()));
+        assert_eq!(of(|record| record.us = -1.0), Err("`us`: -1, expected a time above 0".to_owned()));
+        let rounds = of(|record| record.rounds_us.push(0.0));
+        assert!(rounds.is_err_and(|why| why.starts_with("`rounds_us`: 0")));
+        let mut words = serde_json::to_value(record(100.0, 50.0, 0.0).measurement()).expect("JSON");
+        words["m"] = json!("one");
+        let refused = Line::read_all(json!([words])).expect_err("no number");
+        assert!(refused.starts_with("record 0: `m`: invalid type: string"), "{refused}");
+    }
+
+    /// A GPU that copies more slowly today is as slow as its products.
+    #[test]
+    fn a_gpus_products_are_compared_like_a_processors() {
+        let product = |us: f64, percent_of_copy: f64, rounds: Vec<f64>| GpuProduct {
+            op: "matmul".to_owned(),
+            kernel: "matmul.a.cuda".to_owned(),
+            format: "a".to_owned(),
+            device: "cuda:0".to_owned(),
+            machine: None,
+            input: "f32".to_owned(),
+            m: 1,
+            n: 2,
+            k: 3,
+            memory: "cold".to_owned(),
+            seconds: us / 1e6,
+            rounds,
+            gmac_s: 1.0,
+            gb_s: 1.0,
+            copy_gb_s: 1.0,
+            percent_of_copy,
+            file_bits_per_weight: 2.0,
+            memory_bits_per_weight: 2.0,
+            percent_of_cublaslt_int8: None,
+            percent_of_cublaslt_f16: None,
+        };
+        let base = Compared::of_product(&product(100.0, 50.0, Vec::new()));
+        let slower = |us, percent, rounds| {
+            Compared::of_product(&product(us, percent, rounds)).against(&base).is_slower()
+        };
+        assert!(!slower(104.0, 48.0, Vec::new()));
+        assert!(slower(110.0, 45.5, Vec::new()));
+        assert!(!slower(110.0, 45.5, vec![100.0, 110.0, 121.0]));
+        assert!(!slower(130.0, 50.0, Vec::new()));
+        // Another type of activations is other work.
+        let halves = GpuProduct { input: "f16".to_owned(), ..product(100.0, 50.0, Vec::new()) };
+        assert_ne!(Compared::of_product(&halves).key, base.key);
     }
 
     #[test]
     fn different_things_are_not_compared() {
         let base = record(100.0, 50.0, 0.0);
         let cold = Record { memory: Memory::Cold, ..base.clone() };
-        assert_ne!(base.key(), cold.key());
-        assert_ne!(base.key(), Record { threads: 2, ..base.clone() }.key());
-        assert_eq!(base.key(), base.clone().key());
+        assert_ne!(base.compared().key, cold.compared().key);
+        assert_ne!(base.compared().key, Record { threads: 2, ..base.clone() }.compared().key);
+        assert_eq!(base.compared().key, base.clone().compared().key);
     }
 }

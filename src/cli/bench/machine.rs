@@ -4,7 +4,7 @@ use super::super::table::{Side, Table, measured};
 use gristmill::CpuProfile;
 use gristmill::ceilings::{Level, ReadBuffers, multiply_peak};
 use gristmill::registry::Entry;
-use gristmill::vocab::{FeatureSet, Isa};
+use gristmill::vocab::{Feature, FeatureSet, Isa};
 use std::io::{self, Write};
 
 /// Milliseconds of one look at a rate.
@@ -105,11 +105,15 @@ impl Machine {
             let row = vec![format!("read {}", level.name()), "GB/s".to_owned()];
             table.row(row.into_iter().chain(rates.collect::<Vec<_>>()));
         }
-        for isa in Isa::ALL {
-            let rate = |count: &usize| multiply_peak(*isa, self.cpu.features, *count, LONG_LOOK);
+        // What vectors do, and beside them the unit that multiplies tiles.
+        let vectors = self.cpu.features.without(Feature::AmxInt8);
+        let tiles = (vectors != self.cpu.features).then_some((Isa::Avx512, "amx-int8", self.cpu.features));
+        let units = Isa::ALL.iter().map(|isa| (*isa, isa.name(), vectors));
+        for (isa, name, features) in units.chain(tiles) {
+            let rate = |count: &usize| multiply_peak(isa, features, *count, LONG_LOOK);
             let rates: Vec<Option<f64>> = counts.iter().map(rate).collect();
             if rates.iter().any(Option::is_some) {
-                let row = vec![format!("multiply {}", isa.name()), "GMAC/s".to_owned()];
+                let row = vec![format!("multiply {name}"), "GMAC/s".to_owned()];
                 table.row(row.into_iter().chain(rates.into_iter().map(shown)));
             }
         }

@@ -46,8 +46,8 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(super) format: Vec<String>,
     /// Where it runs: cpu, cuda:0. On a GPU, times are those of its own clock, operands stay there, and what stands beside
-    /// them is a copy from memory to memory, cuBLASLt where it is there, and this processor; --isa, --threads, --cpus,
-    /// --input and --compare are for cpu and refused
+    /// them is a copy from memory to memory, cuBLASLt where it is there, and this processor; --isa, --threads, --cpus
+    /// and --input are for cpu and refused
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(super) device: Device,
     /// Every kernel of this ISA: scalar, sse4.1, avx2, avxvnni, avx512, neon
@@ -210,8 +210,8 @@ fn on_gpu(plan: &Plan, arguments: &Arguments, out: &mut dyn Write) -> Result<Out
     #[cfg(feature = "cuda")]
     {
         let named = !arguments.format.is_empty();
-        let any = gpu::run(plan, device, named, arguments.json, out)?;
-        Ok(if any { Outcome::Yes } else { Outcome::NoKernel })
+        let (any, verdicts) = gpu::run(plan, device, named, arguments.json, out)?;
+        conclude(plan, any, &verdicts, arguments.json, out)
     }
     #[cfg(not(feature = "cuda"))]
     {
@@ -229,7 +229,6 @@ fn of_the_processor(arguments: &Arguments) -> Option<&'static str> {
         ("--threads", arguments.threads != [1]),
         ("--cpus", !arguments.cpus.is_empty()),
         ("--input", arguments.input != DType::F32),
-        ("--compare", arguments.compare.is_some()),
     ]
     .into_iter()
     .find_map(|(name, given)| given.then_some(name))
@@ -241,7 +240,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     {
         return Err(CliError::usage(
             format!("{name} is for --device cpu, not for {}", arguments.device),
-            "leave it away: work on a GPU is measured with f32, f16 or bf16 activations, and compared with nothing earlier",
+            "leave it away: work on a GPU is measured with f32, f16 or bf16 activations",
         ));
     }
     let plan = Plan::of(arguments)?;
@@ -285,16 +284,25 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         machine.print(&plan.threads, out)?;
         print(&plan, &found, out)?;
     }
-    let Some(base) = &plan.base else {
-        return Ok(if found.records.is_empty() { Outcome::NoKernel } else { Outcome::Yes });
-    };
+    conclude(&plan, !found.records.is_empty(), &found.verdicts, arguments.json, out)
+}
+
+/// What a run ends with: whether something became slower, where there is a base.
+fn conclude(
+    plan: &Plan,
+    any: bool,
+    verdicts: &[Verdict],
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<Outcome, CliError> {
+    let Some(base) = &plan.base else { return Ok(if any { Outcome::Yes } else { Outcome::NoKernel }) };
     // With --json, standard output is for records alone.
-    let report = compare::report(base, &found.verdicts)?;
-    match arguments.json {
+    let report = compare::report(base, verdicts)?;
+    match json {
         true => anstream::eprint!("{report}"),
         false => write!(out, "{report}")?,
     }
-    Ok(if found.verdicts.iter().any(Verdict::is_slower) { Outcome::Failed } else { Outcome::Yes })
+    Ok(if verdicts.iter().any(Verdict::is_slower) { Outcome::Failed } else { Outcome::Yes })
 }
 
 fn print(plan: &Plan, found: &Found, out: &mut dyn Write) -> Result<(), CliError> {

@@ -28,10 +28,11 @@ pub fn measure(
     machine: &mut Machine,
     found: &mut Found,
 ) -> Result<(), CliError> {
-    let requests = prepared(plan, format, (n, k))?;
-    let cells: usize = plan.threads.len() * plan.memory.len() * plan.tokens.len() * requests.len();
+    let requests = plan.threads.iter().map(|threads| prepared(plan, format, (n, k), *threads));
+    let requests: Vec<Vec<Prepared>> = requests.collect::<Result<_, _>>()?;
+    let kernels: usize = requests.iter().map(Vec::len).sum();
     if plan.is_over() {
-        found.skipped += cells;
+        found.skipped += plan.memory.len() * plan.tokens.len() * kernels;
         return Ok(());
     }
     let oracle = Oracle::new(&REGISTRY)?;
@@ -42,9 +43,9 @@ pub fn measure(
     let x = Activations::new(&meaning, plan, &mut random, k);
     let all = Threads::new(CpuProfile::detect().cores)?;
     let (mut weights, mut measured, mut refused) = (Weights::default(), 0, None);
-    for threads in &plan.threads {
+    for (threads, requests) in plan.threads.iter().zip(&requests) {
         let threads = plan.make_threads(*threads)?;
-        for prepared in &requests {
+        for prepared in requests {
             for (memory, m) in
                 plan.memory.iter().flat_map(|memory| plan.tokens.iter().map(move |m| (memory, m)))
             {
@@ -82,8 +83,10 @@ fn prepared(
     plan: &Plan,
     format: &'static FormatInfo,
     (n, k): (usize, usize),
+    threads: usize,
 ) -> Result<Vec<Prepared>, CliError> {
     let asked = Request::matmul(format.name, Shape::new(1, n, k))
+        .with_threads(threads)
         .with_input(plan.input)
         .with_precision(plan.precision);
     let Some(isa) = plan.isa else { return Ok(vec![plan.environment.prepare(&asked)?]) };

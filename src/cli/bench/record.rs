@@ -4,7 +4,7 @@ use super::machine::Ceiling;
 use super::plan::Memory;
 use gristmill::registry::KernelId;
 use gristmill::vocab::Isa;
-use serde_json::{Value, json};
+use gristmill_records::bench::Measurement;
 
 /// One measurement.
 #[derive(Clone, Debug)]
@@ -45,34 +45,39 @@ pub fn bits_per_weight(bytes: usize, n: usize, k: usize) -> f64 {
 
 impl Record {
     /// The record with when it was made and by what: what a history keeps it by.
-    pub(super) fn dated(&self, at: u64) -> Value {
-        let mut record = self.json();
-        record["at"] = at.into();
-        record["machine"] = gristmill::tuning::cpu().into();
-        record["compiler"] = gristmill::kernels::COMPILER.into();
-        record
+    pub(super) fn dated(&self, at: u64) -> Measurement {
+        Measurement {
+            at: Some(at),
+            machine: Some(gristmill::tuning::cpu().to_owned()),
+            compiler: Some(gristmill::kernels::COMPILER.to_owned()),
+            ..self.measurement()
+        }
     }
 
-    pub(super) fn json(&self) -> Value {
-        json!({
-            "kernel": self.kernel,
-            "id": self.id.to_string(),
-            "format": self.format,
-            "isa": self.isa.map(|isa| isa.name()),
-            "m": self.m,
-            "n": self.n,
-            "k": self.k,
-            "threads": self.threads,
-            "memory": self.memory.name(),
-            "includes_activation_quantization": self.quantizes_activations,
-            "us": self.seconds * 1e6,
-            "rounds_us": self.rounds.iter().map(|seconds| seconds * 1e6).collect::<Vec<f64>>(),
-            "gmac_s": self.gmac_s,
-            "gb_s": self.gb_s,
-            "ceiling": self.ceiling.name(),
-            "percent": self.percent,
-            "file_bits_per_weight": self.file_bits,
-            "memory_bits_per_weight": self.memory_bits,
-        })
+    pub(super) fn measurement(&self) -> Measurement {
+        Measurement {
+            at: None,
+            machine: None,
+            compiler: None,
+            kernel: self.kernel.to_owned(),
+            id: Some(self.id.to_string()),
+            format: self.format.to_owned(),
+            isa: self.isa.map(|isa| isa.name().to_owned()),
+            m: self.m as u64,
+            n: self.n as u64,
+            k: self.k as u64,
+            threads: self.threads as u64,
+            memory: self.memory.name().to_owned(),
+            includes_activation_quantization: self.quantizes_activations,
+            us: self.seconds * 1e6,
+            rounds_us: self.rounds.iter().map(|seconds| seconds * 1e6).collect(),
+            gmac_s: self.gmac_s,
+            gb_s: self.gb_s,
+            ceiling: Some(self.ceiling.name().to_owned()),
+            // Of what was not measured, as of nothing, there is no percentage.
+            percent: Some(self.percent).filter(|percent| percent.is_finite()),
+            file_bits_per_weight: Some(self.file_bits),
+            memory_bits_per_weight: Some(self.memory_bits),
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 use super::super::error::CliError;
 use super::super::table::measured;
+use gristmill_records::bench::Measurement;
+use gristmill_records::committed::{Formats, Machine};
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -26,7 +28,10 @@ pub fn print(records: &[PathBuf], out: &mut dyn Write) -> Result<(), CliError> {
         let record: Value = serde_json::from_slice(&bytes).map_err(|error| none(path, &error.to_string()))?;
         let list = |name: &str| record[name].as_array();
         match (list("records"), list("runs"), list("models")) {
-            (Some(records), _, _) => formats(&record, records, out)?,
+            (Some(_), _, _) => {
+                let record = gristmill_records::read(record).map_err(|why| none(path, &why))?;
+                formats(&record, out)?;
+            }
             (None, Some(runs), _) => peers(&record, runs, out)?,
             (None, None, Some(runs)) => models(&record, runs, out)?,
             (None, None, None) => return Err(none(path, "it has neither `records` nor `runs` nor `models`")),
@@ -56,24 +61,37 @@ fn items<'v>(value: &'v Value, name: &str) -> &'v [Value] {
 
 /// Where and when.
 fn header(record: &Value, out: &mut dyn Write) -> Result<(), CliError> {
-    let machine = &record["machine"];
-    let mib = |name: &str| machine[name].as_u64().map_or("?".to_owned(), |bytes| (bytes >> 20).to_string());
+    let machine = Machine {
+        cpu: text(&record["machine"], "cpu").to_owned(),
+        cores: record["machine"]["cores"].as_u64().unwrap_or_default(),
+        features: Vec::new(),
+        l2_bytes: record["machine"]["l2_bytes"].as_u64(),
+        l3_bytes: record["machine"]["l3_bytes"].as_u64(),
+    };
+    header_of(text(record, "date"), &machine, out)
+}
+
+fn header_of(date: &str, machine: &Machine, out: &mut dyn Write) -> Result<(), CliError> {
+    let mib = |bytes: Option<u64>| bytes.map_or("?".to_owned(), |bytes| (bytes >> 20).to_string());
     writeln!(
         out,
-        "{}, {} cores of {}, L2 {} MiB, L3 {} MiB.\n",
-        text(record, "date"),
-        machine["cores"],
-        text(machine, "cpu"),
-        mib("l2_bytes"),
-        mib("l3_bytes")
+        "{date}, {} cores of {}, L2 {} MiB, L3 {} MiB.\n",
+        machine.cores,
+        machine.cpu,
+        mib(machine.l2_bytes),
+        mib(machine.l3_bytes)
     )?;
     Ok(())
 }
 
 /// How busy the machine was.
 fn load(record: &Value) -> String {
-    let shown = |at: usize| record["load"][at].as_f64().map_or("?".to_owned(), |load| format!("{load:.1}"));
-    format!("load average {} before and {} after (1 is the measurement alone)", shown(0), shown(1))
+    load_of([0, 1].map(|at| record["load"][at].as_f64()))
+}
+
+fn load_of(load: [Option<f64>; 2]) -> String {
+    let [before, after] = load.map(|load| load.map_or("?".to_owned(), |load| format!("{load:.1}")));
+    format!("load average {before} before and {after} after (1 is the measurement alone)")
 }
 
 /// Bits of a weight in a file and in memory, where a record says them: since it does, reading counts the file's bytes, and
@@ -83,53 +101,47 @@ fn bits(record: &Value) -> Option<(f64, f64)> {
 }
 
 /// How bytes are counted where reading is the ceiling.
-fn counted(records: &[Value]) -> &'static str {
-    match records.iter().all(|record| bits(record).is_some()) {
+fn counted(all_say_bits: bool) -> &'static str {
+    match all_say_bits {
         true => "the bytes that weights take in a file are counted, whatever they take in memory",
         false => "the bytes that weights take packed are counted, which can be more than in the file",
     }
 }
 
 /// Percent of the ceiling for every format of a record of `bench --json`.
-fn formats(record: &Value, records: &[Value], out: &mut dyn Write) -> Result<(), CliError> {
+fn formats(record: &Formats, out: &mut dyn Write) -> Result<(), CliError> {
+    let bits = |of: &Measurement| of.file_bits_per_weight.zip(of.memory_bits_per_weight);
     writeln!(out, "## Every format against its ceiling\n")?;
-    header(record, out)?;
+    header_of(&record.date, &record.machine, out)?;
     writeln!(
         out,
         "`{}`; {}. In each cell: GMAC/s, the percentage of the ceiling that was measured beside the kernel, and what sets\n\
          it: x the multiply units, r reading weights (from the caches as far as they hold them, cold: from memory;\n\
          {}).\n",
-        text(record, "command"),
-        load(record),
-        counted(records)
+        record.command,
+        load_of(record.load.map(Some)),
+        counted(record.records.iter().all(|of| bits(of).is_some()))
     )?;
     let mut shapes: Vec<(u64, u64, u64)> = Vec::new();
-    for record in records {
-        let number = |name: &str| record[name].as_u64().unwrap_or(0);
-        let shape = (number("n"), number("k"), number("threads"));
+    for of in &record.records {
+        let shape = (of.n, of.k, of.threads);
         if !shapes.contains(&shape) {
             shapes.push(shape);
         }
     }
     for (n, k, threads) in shapes {
-        let of_shape = |record: &&Value| {
-            record["n"].as_u64() == Some(n)
-                && record["k"].as_u64() == Some(k)
-                && record["threads"].as_u64() == Some(threads)
-        };
-        let here: Vec<&Value> = records.iter().filter(of_shape).collect();
+        let of_shape = |of: &&Measurement| (of.n, of.k, of.threads) == (n, k, threads);
+        let here: Vec<&Measurement> = record.records.iter().filter(of_shape).collect();
         let cell = |format: &str, (m, memory): (u64, &str)| {
-            here.iter().find(|record| {
-                text(record, "format") == format && record["m"] == m && text(record, "memory") == memory
-            })
+            here.iter().find(|of| of.format == format && of.m == m && of.memory == memory)
         };
         let measured_here =
-            |column: &&(u64, &str)| here.iter().any(|r| cell(text(r, "format"), **column).is_some());
+            |column: &&(u64, &str)| here.iter().any(|of| cell(&of.format, **column).is_some());
         let columns: Vec<(u64, &str)> = COLUMNS.iter().filter(measured_here).copied().collect();
         let plural = if threads == 1 { "" } else { "s" };
         writeln!(out, "Weights {n}x{k}, {threads} thread{plural}:\n")?;
         let titles: Vec<String> = columns.iter().map(|(m, memory)| format!("m = {m}, {memory}")).collect();
-        let with_bits = here.iter().any(|record| bits(record).is_some());
+        let with_bits = here.iter().any(|of| bits(of).is_some());
         let (title, line) = if with_bits { (" | bits in file, memory", "---|") } else { ("", "") };
         writeln!(
             out,
@@ -137,23 +149,20 @@ fn formats(record: &Value, records: &[Value], out: &mut dyn Write) -> Result<(),
             titles.join(" | "),
             "---|".repeat(columns.len())
         )?;
-        let mut names: Vec<&str> = here.iter().map(|record| text(record, "format")).collect();
+        let mut names: Vec<&str> = here.iter().map(|of| of.format.as_str()).collect();
         names.dedup();
         for name in names {
-            let cells: Vec<String> = columns
-                .iter()
-                .map(|column| {
-                    cell(name, *column).map_or("-".to_owned(), |record| {
-                        let rate = record["gmac_s"].as_f64().unwrap_or(f64::NAN);
-                        let percent = record["percent"].as_f64().unwrap_or(f64::NAN);
-                        let of = if text(record, "ceiling") == "multiply" { "x" } else { "r" };
-                        format!("{} ({percent:.0} % {of})", measured(rate))
-                    })
+            let shown = |column: &(u64, &str)| {
+                cell(name, *column).map_or("-".to_owned(), |of| {
+                    let (rate, percent) = (of.gmac_s.unwrap_or(f64::NAN), of.percent.unwrap_or(f64::NAN));
+                    let by = if of.ceiling.as_deref() == Some("multiply") { "x" } else { "r" };
+                    format!("{} ({percent:.0} % {by})", measured(rate))
                 })
-                .collect();
+            };
+            let cells: Vec<String> = columns.iter().map(shown).collect();
             // Of the first column's kernel; the others may have packings of their own.
-            let of_format = || here.iter().find(|record| text(record, "format") == name);
-            let shown = match of_format().and_then(|record| bits(record)) {
+            let of_format = here.iter().find(|of| of.format == name);
+            let shown = match of_format.and_then(|of| bits(of)) {
                 Some((file, memory)) => format!(" | {file:.2}, {memory:.2}"),
                 None if with_bits => " | -".to_owned(),
                 None => String::new(),
@@ -176,7 +185,11 @@ fn peers(record: &Value, runs: &[Value], out: &mut dyn Write) -> Result<(), CliE
             writeln!(out, "- {note}")?;
         }
         let cells = items(run, "cells");
-        writeln!(out, "- of our ceiling: where that is reading, {}", counted(cells))?;
+        writeln!(
+            out,
+            "- of our ceiling: where that is reading, {}",
+            counted(cells.iter().all(|cell| bits(cell).is_some()))
+        )?;
         writeln!(
             out,
             "\n| ours | theirs | NxK | memory | m | ours, GMAC/s | theirs | times as fast | of our ceiling |\n\

@@ -345,7 +345,7 @@ fn values(work: &Work, tensor: &SourceTensor<'_>) -> Result<Vec<f32>, CliError> 
     let files::Kind::Tiled(layout, format) = files::kind(&work.types, &raw) else {
         return Ok(tensor.to_f32()?);
     };
-    let read = work.types.import(&raw, layout)?;
+    let read = work.types.import_on(&raw, layout, &work.threads)?;
     let matrix = read.matrix();
     let prepared = REGISTRY.prepare(&Request::dequantize(format.name, matrix.n(), matrix.k()))?;
     let mut values = vec![0.0; matrix.n() * matrix.k()];

@@ -172,7 +172,7 @@ impl Bench<'_> {
             packed_bytes: 0,
             runs: Vec::new(),
         };
-        let request = Request::matmul(format.name, Shape::new(1, n, k));
+        let request = Request::matmul(format.name, Shape::new(1, n, k)).with_threads(self.threads.count());
         let request = request.on(self.device).with_precision(self.precision);
         let request = request.with_working_set(self.held.working_set());
         let prepared = self.environment.prepare(&request)?;

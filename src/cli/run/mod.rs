@@ -33,6 +33,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     }
     #[cfg(feature = "ops")]
     let monitor = monitor(arguments)?;
+    #[cfg(feature = "ops")]
+    let live = live(arguments, monitor)?;
     let threads = Threads::new(threads(arguments.threads))?;
     let oracle = Oracle::new(&REGISTRY)?;
     let recording = Recording::new(&REGISTRY);
@@ -56,6 +58,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     if let Some(path) = &arguments.receipt {
         output::write(path, (recording.receipt().to_json() + "\n").as_bytes())?;
     }
+    #[cfg(feature = "ops")]
+    drop(live);
     #[cfg(feature = "ops")]
     if let (Some(path), Some(monitor)) = (&arguments.monitor, monitor) {
         output::write(path, (monitor.snapshot().to_json() + "\n").as_bytes())?;
@@ -87,6 +91,20 @@ fn monitor(arguments: &Arguments) -> Result<Option<&'static gristmill_ops::Monit
         compiler: Some(gristmill::kernels::COMPILER.to_owned()),
     };
     Ok(Some(gristmill_ops::Monitor::start(&REGISTRY, options)?))
+}
+
+/// The monitor's file, kept up to date while the command runs, for `gristmill top`. A pipe or a device gets the last snapshot alone.
+#[cfg(feature = "ops")]
+fn live(
+    arguments: &Arguments,
+    monitor: Option<&'static gristmill_ops::Monitor>,
+) -> Result<Option<gristmill_ops::SnapshotFile>, CliError> {
+    let (Some(path), Some(monitor)) = (&arguments.monitor, monitor) else { return Ok(None) };
+    if std::fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
+        return Ok(None);
+    }
+    let file = gristmill_ops::SnapshotFile::start(monitor, path, std::time::Duration::from_secs(1));
+    Ok(Some(file.map_err(CliError::file("write", path))?))
 }
 
 /// The number of threads asked for, or one for each physical core.

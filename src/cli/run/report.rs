@@ -7,7 +7,7 @@ use super::super::table::{Side, Table, bytes, counted, measured};
 use super::arguments::Arguments;
 use super::measure::{Accuracy, Measured, Run};
 use gristmill::text::Printable;
-use serde_json::{Value, json};
+use gristmill_records::run as records;
 use std::io::Write;
 
 /// What has been run.
@@ -143,43 +143,59 @@ impl Done {
         Ok(())
     }
 
-    pub(super) fn json(&self, arguments: &Arguments, threads: usize, held: &Held) -> Value {
-        let rows = self.tensors.iter().flat_map(|tensor| {
-            tensor.runs.iter().map(move |run| {
-                json!({
-                    "tensor": tensor.name,
-                    "type": tensor.format,
-                    "n": tensor.n,
-                    "k": tensor.k,
-                    "m": run.m,
-                    "file_bytes": tensor.file_bytes,
-                    "packed_bytes": tensor.packed_bytes,
-                    "kernel": run.kernel,
-                    "correct": !run.accuracy.is_wrong(),
-                    "exact": matches!(run.accuracy, Accuracy::Exact),
-                    "nmse": match run.accuracy { Accuracy::Nmse(nmse) => Some(nmse), _ => None },
-                    "problem": match &run.accuracy { Accuracy::Wrong(what) => Some(what), _ => None },
-                    "rows_checked": run.rows_checked,
-                    "us": run.seconds * 1e6,
-                    "gb_s": run.gigabytes_per_second(),
-                    "gmac_s": run.gigamacs_per_second(tensor.n, tensor.k),
-                })
-            })
-        });
+    pub(super) fn json(&self, arguments: &Arguments, threads: usize, held: &Held) -> records::Run {
+        let rows =
+            self.tensors.iter().flat_map(|tensor| tensor.runs.iter().map(move |run| product(tensor, run)));
         let (file_bytes, packed_bytes) = self.sizes();
-        json!({
-            "file_bytes": file_bytes,
-            "packed_bytes": packed_bytes,
-            "working_set": held.working_set(),
-            "from_memory": held.json(),
-            "held_once": held.once_json(),
-            "tensors": rows.collect::<Vec<_>>(),
-            "without_kernel": self.without.json(),
-            "defective": self.defects.iter().map(|(tensor, what)| json!({"tensor": tensor, "problem": what})).collect::<Vec<_>>(),
-            "not_quantized": self.plain.iter().map(|(name, count)| json!({"type": name, "count": count})).collect::<Vec<_>>(),
-            "transformed": self.transformed,
-            "threads": threads,
-            "seed": arguments.seed,
-        })
+        let defective = |(tensor, problem): &(String, String)| records::Defective {
+            tensor: tensor.clone(),
+            problem: problem.clone(),
+        };
+        let not_quantized = |(name, count): &(&str, usize)| records::NotQuantized {
+            type_name: (*name).to_owned(),
+            count: *count as u64,
+        };
+        records::Run {
+            file_bytes: file_bytes as u64,
+            packed_bytes: packed_bytes as u64,
+            working_set: held.working_set(),
+            from_memory: held.json(),
+            held_once: held.once_json(),
+            tensors: rows.collect(),
+            without_kernel: self.without.json(),
+            defective: self.defects.iter().map(defective).collect(),
+            not_quantized: self.plain.iter().map(not_quantized).collect(),
+            transformed: self.transformed as u64,
+            threads: threads as u64,
+            seed: arguments.seed,
+        }
+    }
+}
+
+/// A product in JSON.
+fn product(tensor: &Measured, run: &Run) -> records::Product {
+    records::Product {
+        tensor: tensor.name.clone(),
+        format: tensor.format.to_owned(),
+        n: tensor.n as u64,
+        k: tensor.k as u64,
+        m: run.m as u64,
+        file_bytes: tensor.file_bytes as u64,
+        packed_bytes: tensor.packed_bytes as u64,
+        kernel: run.kernel.to_owned(),
+        correct: !run.accuracy.is_wrong(),
+        exact: matches!(run.accuracy, Accuracy::Exact),
+        nmse: match run.accuracy {
+            Accuracy::Nmse(nmse) => Some(nmse),
+            _ => None,
+        },
+        problem: match &run.accuracy {
+            Accuracy::Wrong(what) => Some(what.clone()),
+            _ => None,
+        },
+        rows_checked: run.rows_checked as u64,
+        us: run.seconds * 1e6,
+        gb_s: run.gigabytes_per_second(),
+        gmac_s: run.gigamacs_per_second(tensor.n, tensor.k),
     }
 }

@@ -55,7 +55,7 @@ pub fn tune(
                     while weights.len() < wanted {
                         weights.push(matmul.pack_on(&matrix, &threads)?);
                     }
-                    let seconds = gpu_time::seconds(
+                    let gpu_time::Times { seconds, .. } = gpu_time::seconds(
                         &opened,
                         &matmul,
                         weights,
@@ -69,7 +69,15 @@ pub fn tune(
                 order.sort_by(|a, b| a.1.total_cmp(&b.1));
                 if order.len() > 1 {
                     let (on, format) = (on.clone(), format.name.to_owned());
-                    found.push(Measured { on, op: Op::Matmul, format, class: *class, order });
+                    found.push(Measured {
+                        on,
+                        op: Op::Matmul,
+                        format,
+                        quantizer: None,
+                        class: *class,
+                        threads: 1,
+                        order,
+                    });
                 }
             }
         }

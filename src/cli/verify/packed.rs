@@ -273,7 +273,7 @@ impl Run<'_> {
         };
         let rows = weights.packing.map_or(1, |packing| packing.rows);
         let middle = n / 2 / rows * rows;
-        for (row_begin, row_end, prefetch) in [(0, middle, 0), (middle, n, 1)] {
+        for (row_begin, row_end, prefetch) in [(0, middle, 0), (middle, n, 2048)] {
             if row_begin < row_end {
                 // SAFETY: the session runs only kernels whose features this processor has; the buffers hold what
                 // the ABI asks for these sizes, in the packing that the entry names.

@@ -154,7 +154,8 @@ pub fn prepared(kernel: Kernel, quantizer: Option<&str>, input: DType) -> Result
     let Kernel { entry, device, .. } = kernel;
     let format = super::super::list::name_of(entry);
     let (op, shape, precision) = (entry.op, Shape::new(1, 1, 1), PrecisionMode::Auto);
-    let request = Request { op, format, quantizer, input, device, shape, precision, working_set: None };
+    let request =
+        Request { op, format, quantizer, input, device, shape, precision, working_set: None, threads: 1 };
     let only = Restrict { kernel: Some(entry.name.to_owned()), ..Restrict::default() };
     Ok(REGISTRY.prepare_for(&request, CpuProfile::detect(), &only)?)
 }

@@ -131,14 +131,14 @@ fn files_of_our_own_kinds_are_not_trusted_either() -> Outcome {
     let receipt = serde_json::json!({
         "schema_version": 1, "package": evil, "devices": [evil],
         "kernels": [{"id": evil, "name": evil, "launches": 1}],
-        "fallbacks": [{"policy": evil, "op": evil, "format": evil, "instead": evil}],
+        "fallbacks": [{"policy": evil, "op": evil, "format": evil, "device": evil, "reason": evil, "instead": evil, "runs": 1}],
     });
     std::fs::write(&file, receipt.to_string())?;
     harmless(gristmill(["verify-receipt", text(&file)])).code(1).says("\\u{1b}[2J");
     let record = serde_json::json!([{"kernel": evil, "m": 1, "n": evil}]);
     std::fs::write(&file, record.to_string())?;
     harmless(gristmill(["bench", "--quick", "--compare", text(&file)])).code(1);
-    std::fs::write(&file, format!("gristmill tuning 2\ncpu {EVIL}\nmatmul {EVIL} 0 {EVIL}\n"))?;
+    std::fs::write(&file, format!("gristmill tuning 3\ncpu {EVIL}\nmatmul {EVIL} 0 1 {EVIL}\n"))?;
     harmless(gristmill(["tune", "--check", "--out", text(&file)])).code(1);
     std::fs::write(&file, EVIL)?;
     for line in ["inspect", "plan", "run", "analyze-library", "check", "verify-receipt"] {

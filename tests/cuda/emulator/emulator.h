@@ -171,6 +171,9 @@ inline Tag joined(const Tag& last) {
 
 // Whether barriers in shared memory order what thread `other` did at its `clock` before what this thread does now.
 bool barriers_order(uint32_t other, uint32_t clock);
+// Of a byte that several threads have read: this one besides, and whether nothing orders one of them before this thread.
+void note_reader(const SharedByte& byte);
+bool readers_unordered(const SharedByte& byte);
 // Whether this thread has waited for a phase of a barrier, or was told by one that has.
 bool has_seen_phase(uint32_t barrier, uint32_t phase);
 // A gm_wgmma reads some of these bytes of shared memory, or nothing orders that before this thread.
@@ -184,12 +187,15 @@ inline bool unordered_write(const SharedByte& byte) {
 }
 inline bool unordered_read(const SharedByte& byte) {
     if (!unordered(byte.read)) return false;
-    return !state.has_barriers || byte.read.spread != 0 || !barriers_order(byte.read.thread, byte.read_clock);
+    if (!state.has_barriers) return true;
+    if (byte.read.spread != 0) return readers_unordered(byte);
+    return !barriers_order(byte.read.thread, byte.read_clock);
 }
 inline void note_read(SharedByte& byte) {
     // A read that is ordered before this one is ordered before whatever is behind this one.
-    if (byte.read.spread == 0 && !unordered_read(byte)) byte.read = tag_now();
-    else byte.read = joined(byte.read);
+    const bool alone = byte.read.spread == 0 && !unordered_read(byte);
+    if (state.has_barriers && !alone) note_reader(byte);
+    byte.read = alone ? tag_now() : joined(byte.read);
     byte.read_clock = state.clocks[state.thread];
 }
 inline void note_write(SharedByte& byte) {

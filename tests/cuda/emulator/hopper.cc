@@ -6,6 +6,7 @@
 #include "hopper.h"
 
 #include <memory>
+#include <unordered_map>
 
 namespace gm_emulator {
 
@@ -88,6 +89,15 @@ struct Group {
     };
     std::vector<Read> reads;
 };
+
+// Somebody who read a byte that others read too.
+struct Reader {
+    uint16_t thread;
+    uint32_t clock;
+    uint64_t warp_epoch;
+};
+// Those of a byte, by its place, for as long as its tag says that they are several.
+std::unordered_map<uint32_t, std::vector<Reader>> readers;
 
 uint32_t clocks[MAX_THREADS], fences[MAX_THREADS], waits[WARPS];
 View* views;
@@ -189,6 +199,7 @@ void hopper_block_starts() {
         memset(of_all, 0, sizeof(View));
     }
     state.has_barriers = false;
+    readers.clear();
     bulk_copies.clear();
     barriers.clear();
     for (Lane& lane : lanes_of) lane = Lane();
@@ -224,6 +235,34 @@ void hopper_warp_barrier(uint32_t warp) {
 }  // namespace
 
 bool barriers_order(uint32_t other, uint32_t clock) { return own_view().clocks[other] > clock; }
+
+void note_reader(const SharedByte& byte) {
+    std::vector<Reader>& here = readers[uint32_t(&byte - state.shared_bytes)];
+    if (byte.read.spread == 0) {
+        here.clear();
+        if (byte.read.epoch == state.epoch) here.push_back({byte.read.thread, byte.read_clock, byte.read.warp_epoch});
+    }
+    const Reader now{uint16_t(state.thread), clocks[state.thread], state.warp_epochs[state.thread / 32]};
+    for (Reader& reader : here)
+        if (reader.thread == now.thread) {
+            reader = now;
+            return;
+        }
+    here.push_back(now);
+}
+
+bool readers_unordered(const SharedByte& byte) {
+    const auto found = readers.find(uint32_t(&byte - state.shared_bytes));
+    // Those of the time before the block had barriers are not known one by one.
+    if (found == readers.end() || found->second.empty()) return true;
+    const uint32_t warp = state.thread / 32;
+    for (const Reader& reader : found->second) {
+        if (reader.thread == state.thread) continue;
+        if (reader.thread / 32 == warp && reader.warp_epoch != state.warp_epochs[warp]) continue;
+        if (!barriers_order(reader.thread, reader.clock)) return true;
+    }
+    return false;
+}
 
 bool has_seen_phase(uint32_t barrier, uint32_t phase) {
     return std::max(own_view().phases[barrier - 1], of_all->phases[barrier - 1]) > phase;
@@ -432,6 +471,8 @@ struct Product {
     const uint32_t* a;
     uint64_t a_matrix, b;
     uint32_t count;
+    // Whether it adds to d, and does not begin with zeros.
+    bool add;
 };
 Product products[MAX_THREADS];
 
@@ -520,6 +561,8 @@ void read_b(uint32_t first, int line, uint8_t (*to)[32]) {
     read_matrix(products[first].b, products[first].count * 2, first, 'B', line, to);
     for (uint32_t thread = first; thread < first + 128; thread++)
         if (products[thread].b != products[first].b) fail(line, "thread %u has another operand B than its warpgroup", thread);
+    for (uint32_t thread = first; thread < first + 128; thread++)
+        if (products[thread].add != products[first].add) fail(line, "thread %u adds, and others of its warpgroup do not, or the other way round", thread);
 }
 
 // Where a thread's sum r stands.
@@ -547,7 +590,7 @@ void multiply_group(uint32_t first, int line) {
             const uint32_t row = row_of(thread, r), column = column_of(thread, r);
             int32_t dot = 0;
             for (uint32_t i = 0; i < 32; i++) dot += int32_t(a[row][i]) * int8_t(b[column][i]);
-            const int64_t sum = int64_t(sums.values[r]) + dot;
+            const int64_t sum = (products[thread].add ? int64_t(sums.values[r]) : 0) + dot;
             if (sum != int32_t(sum)) fail(line, "a sum of gm_wgmma is %lld, beyond i32", (long long)sum);
             sums.values[r] = int32_t(sum);
         }
@@ -589,13 +632,13 @@ void set_registers(uint32_t count, int line) { group_op(WarpOp::Registers, line,
 void wgmma_fence(int line) { group_op(WarpOp::Fence, line, 0, fence_group); }
 void wgmma_commit(int line) { group_op(WarpOp::Commit, line, 0, commit_group); }
 void wgmma_wait(uint32_t pending, int line) { group_op(WarpOp::Await, line, pending, await_group); }
-void wgmma(int32_t* d, uint32_t count, const uint32_t* a, uint64_t b, int line) {
-    products[state.thread] = {d, a, 0, b, count};
+void wgmma(int32_t* d, uint32_t count, const uint32_t* a, uint64_t b, bool add, int line) {
+    products[state.thread] = {d, a, 0, b, count, add};
     group_op(WarpOp::Wgmma, line, count, multiply_group);
 }
 void wgmma_halves(Half type, float* d, uint32_t count, uint64_t a, uint64_t b, int line) {
     // Only copied from and to, byte by byte.
-    products[state.thread] = {reinterpret_cast<int32_t*>(d), nullptr, a, b, count};
+    products[state.thread] = {reinterpret_cast<int32_t*>(d), nullptr, a, b, count, true};
     mma_half = type;
     // No two types stand in one line.
     group_op(WarpOp::Wgmma, line, count, multiply_group_of_halves);

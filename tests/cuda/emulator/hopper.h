@@ -11,8 +11,7 @@
 //   until then the sums hold random numbers;
 // - warpgroups: all 128 threads at the same instruction, with the same operand in shared memory.
 //
-// What is left out: reads of one byte by several threads are only ordered by gm_sync and gm_sync_warp, not by barriers in
-// shared memory; clusters; swizzled operands, which are refused.
+// What is left out: clusters; swizzled operands, which are refused.
 
 #ifndef GM_EMULATOR_HOPPER
 #define GM_EMULATOR_HOPPER
@@ -43,7 +42,7 @@ void set_registers(uint32_t count, int line);
 void wgmma_fence(int line);
 void wgmma_commit(int line);
 void wgmma_wait(uint32_t pending, int line);
-void wgmma(int32_t* d, uint32_t count, const uint32_t* a, uint64_t b, int line);
+void wgmma(int32_t* d, uint32_t count, const uint32_t* a, uint64_t b, bool add, int line);
 void wgmma_halves(Half type, float* d, uint32_t count, uint64_t a, uint64_t b, int line);
 
 }  // namespace gm_emulator

@@ -57,6 +57,9 @@ const Settings& settings() {
                 each([&](Properties& p) { p.major = cc / 10, p.minor = cc % 10; });
             } else if (name == "memory") each([&](Properties& p) { p.memory = size_t(number); });
             else if (name == "multiprocessors") each([&](Properties& p) { p.multiprocessors = int(number); });
+            else if (name == "temperature") each([&](Properties& p) { p.temperature = int(number); });
+            else if (name == "throttle") each([&](Properties& p) { p.throttle = long(number); });
+            else if (name == "registers") each([&](Properties& p) { p.registers = int(number); });
             else if (name == "clock") each([&](Properties& p) { p.clock = int(number); });
             else if (name == "lost_after") each([&](Properties& p) { p.lost_after = long(number); });
             else if (device >= 0) {
@@ -73,6 +76,8 @@ const Settings& settings() {
             else if (name == "coherent") s.coherent = true;
             else if (name == "held") s.held = true;
             else if (name == "count") s.count = true;
+            else if (name == "nvml") s.nvml = true;
+            else if (name == "timeline") s.timeline = true;
             else if (name == "pitch") s.pitch = size_t(number);
             else if (name == "too_many_peers") s.too_many_peers = true;
             else if (name == "seed") s.seed = uint64_t(number);
@@ -103,7 +108,19 @@ Driver& driver() {
 
 int Device::index() const { return int(this - driver().devices); }
 
+// As cuda.h says of them: no call of the context succeeds any more.
+static bool is_sticky(int error) {
+    for (int sticky : {214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 722, 723})
+        if (error == sticky) return true;
+    return false;
+}
+
 int Device::called() {
+    if (calls_until_failed >= 0 && calls_until_failed-- == 0) {
+        failed = true;
+        if (!sticky && !is_sticky(fails_with)) return fails_with;
+        if (!sticky) sticky = fails_with;
+    }
     if (calls_until_lost >= 0 && calls_until_lost-- == 0) {
         lost = true;
         if (!sticky) sticky = settings().lost_error;
@@ -139,6 +156,17 @@ bool known(Stream* stream) {
     return driver().streams.count(stream);
 }
 
+// Says when an operation would run.
+static void place(Stream* stream, const Operation& operation) {
+    if (operation.engine == Engine::NONE || !settings().timeline) return;
+    Timeline& timeline = stream->device->timeline;
+    bool computes = operation.engine == Engine::COMPUTE;
+    long& engine = computes ? timeline.compute : timeline.copy;
+    long begin = std::max({stream->ready, engine, timeline.process});
+    engine = stream->ready = begin + (computes ? 100 : 60);
+    fprintf(stderr, "fake timeline: stream %d %s %ld %ld\n", stream->number, operation.name, begin, engine);
+}
+
 int submit(Stream* stream, Operation operation) {
     if (!known(stream)) return INVALID_HANDLE;
     if (stream->device != current) {
@@ -151,6 +179,7 @@ int submit(Stream* stream, Operation operation) {
         stream->capture->operations.push_back(std::move(operation));
         return SUCCESS;
     }
+    place(stream, operation);
     stream->queue.push_back(std::move(operation));
     stream->added++;
     return SUCCESS;
@@ -277,6 +306,32 @@ extern "C" __attribute__((visibility("default"))) bool gm_fake_is_lost(int devic
     return driver().devices[device].lost;
 }
 
+// Call number `calls` of a device from now on fails with this error, once; where a context does not survive the error, so do all calls of
+// the context, and a new one is whole. Below 0: none.
+extern "C" __attribute__((visibility("default"))) void gm_fake_fail(int device, int calls, int error) {
+    GM_LOCK;
+    Device& which = driver().devices[device];
+    which.calls_until_failed = calls;
+    which.fails_with = error;
+    which.failed = false;
+}
+// Whether it has come to that call.
+extern "C" __attribute__((visibility("default"))) bool gm_fake_has_failed(int device) {
+    GM_LOCK;
+    return driver().devices[device].failed;
+}
+// Inverts all bits of the largest allocation of a device, as failing memory would; its bytes.
+extern "C" __attribute__((visibility("default"))) uint64_t gm_fake_corrupt(int device) {
+    GM_LOCK;
+    std::pair<const uint64_t, Memory>* largest = nullptr;
+    for (auto& each : driver().memory)
+        if (each.second.device == driver().devices + device && (!largest || each.second.bytes > largest->second.bytes)) largest = &each;
+    if (!largest) return 0;
+    uint8_t* bytes = reinterpret_cast<uint8_t*>(largest->first);
+    for (size_t i = 0; i < largest->second.bytes; i++) bytes[i] = uint8_t(~bytes[i]);
+    return largest->second.bytes;
+}
+
 // ------------------------------------------------------------------------------------------------------ devices
 
 GM_API cuInit(unsigned flags) {
@@ -351,17 +406,18 @@ GM_API cuDeviceGetAttribute(int* value, int attribute, int device) {
         case 36: *value = 1000000; break;           // memory clock, kHz
         case 37: *value = 256; break;               // memory bus, bits
         case 38: *value = 4 << 20; break;           // L2
-        case 39: *value = 2048; break;              // threads of a multiprocessor
+        case 39: *value = properties.threads_held(); break;  // threads of a multiprocessor
         case 40: *value = 2; break;                 // copy engines
         case 41: *value = 1; break;                 // unified addressing
         case 75: *value = properties.major; break;  // compute capability
         case 76: *value = properties.minor; break;
         case 78: *value = 1; break;                 // stream priorities
-        case 81: *value = int(properties.shared_by_choice()) + 1024; break;  // shared memory of a multiprocessor
+        case 81: *value = int(properties.shared_by_choice() + properties.shared_reserved()); break;  // shared memory of a multiprocessor
         case 82: *value = 65536; break;             // registers of a multiprocessor
         case 95: *value = 1; break;                 // cooperative launch
         case 97: *value = int(properties.shared_by_choice()); break;         // shared memory of a block, by choice
-        case 106: *value = 16; break;               // blocks of a multiprocessor
+        case 106: *value = properties.blocks_held(); break;  // blocks of a multiprocessor
+        case 111: *value = int(properties.shared_reserved()); break;         // shared memory that a block reserves
         case 115: *value = settings().pools; break; // memory pools
         default: *value = 0; break;
     }
@@ -373,8 +429,9 @@ GM_API cuDeviceGetAttribute(int* value, int attribute, int device) {
 GM_API cuDevicePrimaryCtxRetain(void** context, int device) {
     GM_LOCK;
     if (int error = device_error(device)) return error;
-    driver().devices[device].called();
+    int error = driver().devices[device].called();
     if (driver().devices[device].lost) return DEVICE_UNAVAILABLE;
+    if (error && !driver().devices[device].sticky) return error;
     driver().devices[device].retained++;
     *context = driver().devices + device;
     return SUCCESS;

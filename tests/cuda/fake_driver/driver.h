@@ -76,8 +76,19 @@ struct Properties {
     int multiprocessors = 4;    // multiprocessors=N
     int clock = 1500000;        // clock=KHZ
     long lost_after = -1;       // lost_after=N: calls that it answers before it is lost
+    int temperature = -1;       // temperature=DEGREES: what NVML says; below 0: nothing
+    long throttle = 0;          // throttle=BITS: nvmlClocksThrottleReasons
+    int registers = 32;         // registers=N: of a thread of every kernel
+    // What a multiprocessor has, by compute capability.
+    bool large() const { return major == 8 ? minor == 0 : major == 9 || major == 10; }
+    int threads_held() const { return major == 7 ? 1024 : large() ? 2048 : 1536; }
+    int blocks_held() const { return large() ? 32 : major == 7 || (major == 8 && minor < 9) ? 16 : 24; }
     // Bytes of shared memory of a block, for those who ask for more than 48 KiB.
-    uint32_t shared_by_choice() const { return major == 9 ? 227 * 1024 : 99 * 1024; }
+    uint32_t shared_by_choice() const {
+        return 1024 * (major == 7 ? 64 : major == 9 || major == 10 || major == 11 ? 227 : major == 8 && (minor == 0 || minor == 7) ? 163 : 99);
+    }
+    // What each block takes of it for the driver.
+    uint32_t shared_reserved() const { return major == 7 ? 0 : 1024; }
 };
 
 const int MOST_DEVICES = 16;
@@ -99,17 +110,31 @@ struct Settings {
     size_t pitch = 0x7fffffff;  // pitch=BYTES: the most that rows of a copy may be apart
     bool too_many_peers = false; // too_many_peers: no context reaches another one any more, whatever the devices can do
     bool held = false;          // held: another library of the process holds the primary contexts
+    bool nvml = false;          // nvml: the management library is there
     bool count = false;         // count: says at the end how many kernels were launched
+    bool timeline = false;      // timeline: says when each kernel and copy to the device would run: see `Timeline`
     uint64_t seed = 1;          // seed=N: order of threads and blocks
     std::string units;          // folder of emulated units: GRISTMILL_GPU_FAKE_UNITS
 };
 const Settings& settings();
+
+// What an operation keeps busy.
+enum class Engine { NONE, COMPUTE, COPY };
 
 // An operation of a stream: 0, or the error that it stops its device with.
 struct Operation {
     std::function<int()> run;
     // Done also after a failure, so that what is counted at the end is the program's doing.
     bool frees = false;
+    Engine engine = Engine::NONE;
+    const char* name = "";
+};
+
+// When operations would run on a device with one engine for kernels, of which each takes 100, and one for copies from page-locked
+// memory, of which each takes 60: behind what is in front of them on their stream and on their engine, behind events that the
+// stream waits for, and not before they are enqueued. The process takes no time but where it waits.
+struct Timeline {
+    long compute = 0, copy = 0, process = 0;
 };
 
 struct Graph {
@@ -139,6 +164,9 @@ struct Stream {
     bool capture_origin = false;
     // Operations added and done, since the stream was made.
     uint64_t added = 0, done = 0;
+    // Its place among those that were made, and when it has done what is enqueued.
+    int number = 0;
+    long ready = 0;
 };
 
 struct Event {
@@ -147,6 +175,8 @@ struct Event {
     // The stream's `done` from which the last record has happened.
     uint64_t at = 0;
     double seconds = 0;
+    // When it is reached.
+    long ready = 0;
     std::shared_ptr<Graph> capture;
 };
 
@@ -182,6 +212,10 @@ struct Device {
     // Lost for good, whatever becomes of its context; calls until then, below 0: never.
     bool lost = false;
     long calls_until_lost = -1;
+    // Calls until one fails, below 0: none does; with what error, and whether it came to that.
+    long calls_until_failed = -1;
+    int fails_with = SUCCESS;
+    bool failed = false;
     // Devices whose memory its context reaches, but for that of pools.
     std::set<Device*> peers;
     int index() const;
@@ -190,6 +224,7 @@ struct Device {
     int called();
     Stream legacy{this};
     size_t in_use = 0;
+    Timeline timeline;
     std::shared_ptr<Pool> pool = std::make_shared<Pool>();
     // Those that were made for it, by their handles.
     std::map<Pool*, std::shared_ptr<Pool>> pools;
@@ -210,6 +245,7 @@ struct Driver {
     std::deque<std::pair<uint64_t, size_t>> freed;
     size_t freed_bytes = 0;
     long allocations = 0;
+    int streams_made = 0;
     uint64_t launches = 0, overlapping = 0, layered = 0, peer_copies = 0;
 };
 Driver& driver();

@@ -178,7 +178,7 @@ GM_API cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* s
         memcpy(reinterpret_cast<void*>(to), late ? from : staged->data(), bytes);
         gm_emulator_written(reinterpret_cast<void*>(to), bytes);
         return SUCCESS;
-    }});
+    }, false, late ? Engine::COPY : Engine::NONE, "copy"});
 }
 GM_API cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
     if (int error = cuMemcpyHtoDAsync_v2(to, from, bytes, nullptr)) return error;

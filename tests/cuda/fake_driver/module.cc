@@ -143,7 +143,7 @@ GM_API cuFuncGetAttribute(int* value, int attribute, void* handle) {
     if (!function) return INVALID_HANDLE;
     switch (attribute) {
         case 0: *value = int(function->kernel->threads); break;  // threads of a block
-        case 4: *value = 32; break;                              // registers
+        case 4: *value = current->properties().registers; break; // registers
         case 5: case 6: *value = current->properties().major * 10 + current->properties().minor; break;
         default: *value = 0; break;
     }
@@ -211,7 +211,7 @@ static int launch(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_
         if (strstr(report, "not inside an allocation")) return ILLEGAL_ADDRESS;
         if (strstr(report, "not aligned")) return MISALIGNED_ADDRESS;
         return LAUNCH_FAILED;
-    }});
+    }, false, Engine::COMPUTE, kernel->name});
 }
 GM_API cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                       unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** parameters,

@@ -9,6 +9,7 @@ using namespace fake;
 GM_API cuStreamCreateWithPriority(void** stream, unsigned, int) {
     GM_USABLE;
     Stream* made = new Stream(current);
+    made->number = ++driver().streams_made;
     driver().streams.insert(made);
     *stream = made;
     return SUCCESS;
@@ -34,6 +35,7 @@ GM_API cuStreamSynchronize(void* handle) {
         return stream->capture->broken = true, CAPTURE_UNSUPPORTED;
     }
     int error = run_stream(stream);
+    stream->device->timeline.process = std::max(stream->device->timeline.process, stream->ready);
     trim(stream->device);
     return error;
 }
@@ -57,6 +59,7 @@ GM_API cuStreamWaitEvent(void* handle, void* which, unsigned) {
     if (event->capture) return stream->capture = event->capture, SUCCESS;
     Stream* other = event->stream;
     uint64_t at = event->at;
+    stream->ready = std::max(stream->ready, event->ready);
     if (!other) return SUCCESS;
     return submit(stream, Operation{[=] { return known(other) ? run_until(other, at) : int(SUCCESS); }});
 }
@@ -97,6 +100,7 @@ GM_API cuEventRecord(void* which, void* handle) {
     }
     event->stream = stream;
     event->at = stream->added + 1;
+    event->ready = stream->ready;
     return submit(stream, Operation{[=] {
         if (driver().events.count(event)) event->seconds = now();
         return SUCCESS;
@@ -109,6 +113,8 @@ GM_API cuEventSynchronize(void* which) {
     if (event->capture) return event->capture->broken = true, CAPTURE_UNSUPPORTED;
     if (!event->stream) return SUCCESS;
     int error = run_until(event->stream, event->at);
+    long& process = event->stream->device->timeline.process;
+    process = std::max(process, event->ready);
     trim(event->stream->device);
     return error;
 }

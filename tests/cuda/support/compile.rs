@@ -120,12 +120,12 @@ pub fn build(name: &str, unit: &str) -> Result<Compiled, String> {
     shared_object(name, &text, &flags, &[emulator().path.clone().into_os_string()])
 }
 
-/// The stand-in for libcuda.so.1: the folder that holds it under the names that programs load it by.
+/// The stand-in for libcuda.so.1, for libnvidia-ml.so.1 and for libnccl.so: the folder that holds it under the names that programs load it by.
 pub fn fake_driver() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
         let mut text = format!("#line 1 \"emulator.h\"\n{}\n", read("tests/cuda/emulator/emulator.h"));
-        for part in ["driver.h", "driver.cc", "memory.cc", "stream.cc", "module.cc"] {
+        for part in ["driver.h", "driver.cc", "memory.cc", "stream.cc", "module.cc", "nvml.cc", "nccl.cc"] {
             let part_text =
                 read(&format!("tests/cuda/fake_driver/{part}")).replace("#include \"driver.h\"", "");
             text.push_str(&format!("#line 1 \"{part}\"\n{part_text}\n"));
@@ -135,7 +135,7 @@ pub fn fake_driver() -> PathBuf {
         let built = built.unwrap_or_else(|said| panic!("{said}"));
         let folder = built.path.with_extension("folder");
         fs::create_dir_all(&folder).expect("a folder for the fake driver");
-        for name in ["libcuda.so", "libcuda.so.1"] {
+        for name in ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so"] {
             link_to(&built.path, &folder.join(name));
         }
         folder

@@ -1,14 +1,6 @@
 //! Loses devices of the fake driver that this process has loaded.
 
-use libloading::{Library, Symbol};
-
-fn call<F: Copy, R>(name: &str, act: impl FnOnce(F) -> R) -> R {
-    // SAFETY: the fake driver, which is loaded already; its initializers only read the environment.
-    let driver = unsafe { Library::new("libcuda.so.1") }.expect("this is a process with a fake driver");
-    // SAFETY: the types are those of the functions in driver.cc.
-    let symbol: Symbol<'_, F> = unsafe { driver.get(name) }.expect("the fake driver has it");
-    act(*symbol)
-}
+use super::fake::call;
 
 fn set(device: u32, calls: i32) {
     // SAFETY: it sets numbers.

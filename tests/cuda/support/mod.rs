@@ -5,6 +5,8 @@
 
 mod child;
 mod compile;
+pub mod fail;
+mod fake;
 mod hold;
 mod launch;
 pub mod lose;

@@ -1,7 +1,7 @@
 //! TL1 and TL2 tensors of GGUF files, read as ternary formats.
 #![cfg(feature = "bitnet")]
 
-use gristmill::gguf::{GgufWriter, LayerOptions, Model, ModelError, TypeNumbers, Value};
+use gristmill::gguf::{GgufWriter, LayerOptions, Model, ModelError, TensorType, TypeNumbers, Value};
 use gristmill::import::{ImportError, TileSizes, Tiles};
 use gristmill::{Dequantizer, QuantizedMatrix, REGISTRY, Request, Threads};
 use std::path::Path;
@@ -101,6 +101,14 @@ fn tensors_are_read_as_ternary_formats_exactly() -> Outcome {
             assert_eq!(values(&some.matrix())?, expected[3 * k..7 * k]);
             let layer = model.linear("w", &LayerOptions::new(&threads))?;
             assert_eq!((layer.n(), layer.k()), (n, k));
+            // Any number of threads reads the same bytes.
+            let tensor = model.file().tensor("w").ok_or("no tensor")?;
+            let TensorType::Tiled(tiled) = model.tensor_type("w")? else { return Err("not tiled".into()) };
+            for count in [2, 5] {
+                let threads = Threads::new(count)?.with_grain(1);
+                let again = model.types().import_on(&tensor, tiled.layout, &threads)?;
+                assert_eq!(again.matrix().data(), matrix.matrix().data(), "{count} threads");
+            }
             read.push(matrix.format().name);
         }
     }

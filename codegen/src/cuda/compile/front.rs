@@ -1,8 +1,10 @@
 //! Which architectures' machine code is assembled from the same PTX. Compiling to PTX takes as long as assembling it, and
 //! a text that looks at `__CUDA_ARCH__` in a few places only gives the same PTX for all architectures between two of them.
 
+use crate::cuda::Part;
 use crate::cuda::arch::plain;
 use gristmill_spec::vocab::CudaArch;
+use std::collections::BTreeSet;
 
 /// Images that are made together: `(architecture, PTX)`, in the order in which they were asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +23,10 @@ pub(super) fn groups(text: &str, images: &[(CudaArch, bool)]) -> Vec<Group> {
     for at in 0..=steps.len() {
         let here = || images.iter().filter(move |(arch, _)| level(*arch) == at);
         let Some((major, minor)) = here().map(|(arch, _)| arch.cc()).min() else { continue };
-        let front = plain(major, minor);
+        let specific = here().map(|(arch, _)| *arch).find(|arch| arch.specific);
+        // Where all are of one device, its own PTX serves them.
+        let front =
+            specific.filter(|only| here().all(|(arch, _)| arch == only)).unwrap_or(plain(major, minor));
         let (together, apart): (Vec<_>, Vec<_>) = here().partition(|(arch, ptx)| !ptx || *arch == front);
         if let [image] = together[..] {
             groups.push(alone(image));
@@ -43,10 +48,36 @@ pub(in crate::cuda) fn distinct(text: &str, archs: &[CudaArch]) -> Vec<CudaArch>
     distinct
 }
 
+/// The text without what stands under an `#ifdef` of a part of the vocabulary that it does not define.
+fn without_parts(text: &str) -> Option<String> {
+    let defined: BTreeSet<&str> = text.lines().filter_map(|line| line.strip_prefix("#define ")).collect();
+    let mut kept = String::with_capacity(text.len());
+    // How many conditions are open since the one that does not hold.
+    let mut depth = 0;
+    for line in text.lines() {
+        let part =
+            line.strip_prefix("#ifdef ").filter(|name| Part::ALL.iter().any(|part| part.name() == *name));
+        match depth {
+            0 if part.is_some_and(|name| !defined.contains(name)) => depth = 1,
+            0 => {
+                kept.push_str(line);
+                kept.push('\n');
+            }
+            // An alternative to what is left out: nobody writes that.
+            1 if line.starts_with("#el") => return None,
+            _ if line.starts_with("#if") => depth += 1,
+            _ if line.starts_with("#endif") => depth -= 1,
+            _ => {}
+        }
+    }
+    Some(kept)
+}
+
 /// The compute capabilities from which on the text is another one, ascending; `None` where it asks for the architecture
 /// in other ways than `defined(__CUDA_ARCH__)` and comparisons with numbers.
 fn steps(text: &str) -> Option<Vec<(u8, u8)>> {
     const WORD: &str = "__CUDA_ARCH";
+    let text = &without_parts(text)?;
     let mut steps = Vec::new();
     let mut from = 0;
     while let Some(at) = text[from..].find(WORD).map(|found| from + found) {
@@ -99,9 +130,26 @@ mod tests {
             ["alone: 75", "80: 80 86", "90: 90a 120 p90"]
         );
         assert_eq!(shown(text, &["90a"], None), ["alone: 90a"]);
+        assert_eq!(shown(text, &["90a"], Some("90a")), ["90a: 90a p90a"]);
         // Compiled for 8.6, PTX does not serve 8.0.
         assert_eq!(shown(text, &["86", "89"], Some("89")), ["86: 86 89", "alone: p89"]);
         assert_eq!(shown("", &["75", "90a"], Some("75")), ["75: 75 90a p75"]);
+    }
+
+    #[test]
+    fn parts_that_are_not_defined_do_not_count() {
+        let text = "#ifdef GM_COPIES\n#if __CUDA_ARCH__ < 800\n#else\n#endif\n#endif\n\
+                    #ifdef GM_OVERLAP\n#if __CUDA_ARCH__ < 900\n#endif\n#endif\n";
+        let with = |names: &[&str]| {
+            let defined: String = names.iter().map(|name| format!("#define {name}\n")).collect();
+            steps(&(defined + text))
+        };
+        assert_eq!(with(&[]), Some(vec![]));
+        assert_eq!(with(&["GM_COPIES"]), Some(vec![(8, 0)]));
+        assert_eq!(with(&["GM_OVERLAP", "GM_COPIES"]), Some(vec![(8, 0), (9, 0)]));
+        // Other conditions may hold.
+        assert_eq!(steps("#ifdef OTHER\n#if __CUDA_ARCH__ < 800\n#endif\n#endif"), Some(vec![(8, 0)]));
+        assert_eq!(steps("#ifdef GM_COPIES\n#else\n#if __CUDA_ARCH__ < 800\n#endif\n#endif"), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod usage;
 
 pub use budget::{Budget, Excess, excesses};
 pub use image::{Folder, Image};
-pub use sass::{Instructions, cuobjdump, disassemble, parse_sass};
+pub use sass::{Instructions, Loop, cuobjdump, disassemble, parse_sass};
 pub use usage::{Usage, parse_cuobjdump, parse_ptxas};
 
 use super::toolchain::{Nvcc, Toolchain};

@@ -5,12 +5,17 @@ use super::Toolchain;
 use super::messages::CompileError;
 use crate::cuda::toolchain::{Env, Scratch, both, words};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// The instructions of a kernel's code in their order, by their whole names: `LDG.E.128.CONSTANT`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Instructions {
     names: Vec<String>,
+    /// Bytes from the kernel's start to each.
+    addresses: Vec<u64>,
+    /// Branches: the instruction, the address that it leads to, and whether there is a condition.
+    branches: Vec<(usize, u64, bool)>,
 }
 
 impl Instructions {
@@ -41,6 +46,57 @@ impl Instructions {
     pub fn total(&self) -> usize {
         self.names.len()
     }
+
+    /// The loop in which a kernel executes an instruction with this name and these modifiers: of those that hold no smaller one with it, the
+    /// one with the most. Instructions with the name `always` are executed each time, also where a branch goes past them.
+    pub fn loop_with(&self, name: &str, always: &str) -> Option<Loop> {
+        let places: Vec<usize> = self.places(name).collect();
+        let kept: Vec<usize> = self.places(always).chain(places.iter().copied()).collect();
+        let count = |range: &Range<usize>| places.iter().filter(|at| range.contains(at)).count();
+        // What stands behind the kernel's end leads back to where it was left, which is no loop.
+        let end = self.places("EXIT").last().unwrap_or(self.names.len());
+        let loops: Vec<(Range<usize>, usize)> = self
+            .branches
+            .iter()
+            .filter(|(at, _, conditional)| *conditional || *at < end)
+            .filter_map(|(at, target, _)| {
+                let begin = self.addresses.binary_search(target).ok()?;
+                let range = begin..at + 1;
+                (begin <= *at).then(|| (range.clone(), count(&range)))
+            })
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        let inside = |inner: &Range<usize>, outer: &Range<usize>| {
+            inner.len() < outer.len() && outer.start <= inner.start && inner.end <= outer.end
+        };
+        let innermost =
+            loops.iter().filter(|(range, _)| !loops.iter().any(|(other, _)| inside(other, range)));
+        let most = innermost.max_by_key(|(range, count)| (*count, std::cmp::Reverse(range.len())));
+        most.map(|(range, count)| {
+            // What a branch may go past, each instruction once, and nothing of what was asked for.
+            let mut past = vec![false; range.len()];
+            for (at, target, _) in self.branches.iter().filter(|(at, _, given)| *given && range.contains(at))
+            {
+                let Ok(to) = self.addresses.binary_search(target) else { continue };
+                if to > *at && range.contains(&to) && !kept.iter().any(|place| (*at..to).contains(place)) {
+                    past[at + 1 - range.start..to - range.start].fill(true);
+                }
+            }
+            let sometimes = past.iter().filter(|past| **past).count();
+            Loop { instructions: range.len(), found: *count, sometimes }
+        })
+    }
+}
+
+/// A loop of a kernel, as its code has it: from where a branch leads back to, to the branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loop {
+    /// Its instructions.
+    pub instructions: usize,
+    /// Those that were asked for.
+    pub found: usize,
+    /// Those that a branch within the loop may go past.
+    pub sometimes: usize,
 }
 
 /// Where `cuobjdump` is: beside the compiler, or on the path.
@@ -96,11 +152,20 @@ pub fn parse_sass(text: &str) -> BTreeMap<String, Instructions> {
         if !rest.contains(';') || address.len() < 4 {
             continue;
         }
-        let mut parts = rest.split_whitespace();
+        // Behind the `;` stands the encoding.
+        let mut parts = rest.split(';').next().unwrap_or_default().split_whitespace();
         let name = parts.find(|word| !word.starts_with('@') && *word != "{");
-        if let Some(name) = name {
-            kernel.names.push(name.trim_end_matches(';').to_string());
+        let Some(name) = name else { continue };
+        let name = name.trim_end_matches(';');
+        let target = parts.filter_map(|word| word.trim_end_matches(';').strip_prefix("0x")).next_back();
+        let conditional = rest.trim_start().starts_with('@');
+        if let Some(target) = target.filter(|_| name.split('.').next() == Some("BRA")) {
+            // An address that is none leads nowhere.
+            let to = u64::from_str_radix(target, 16).ok();
+            kernel.branches.extend(to.map(|to| (kernel.names.len(), to, conditional)));
         }
+        kernel.names.push(name.to_string());
+        kernel.addresses.push(u64::from_str_radix(address, 16).unwrap_or_default());
     }
     kernels
 }
@@ -108,6 +173,36 @@ pub fn parse_sass(text: &str) -> BTreeMap<String, Instructions> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_loop_of_an_instruction_is_found() {
+        let line = |at: u32, text: &str| format!("        /*{:04x}*/   {text} ;   /* 0x0bad */\n", at * 16);
+        let lines = [
+            "IMMA.16832.S8 R0, R1",
+            "LDS R0, [R1]",
+            "NOP",
+            "@!P0 BRA 0x20",
+            "IMMA.16832.S8 R0, R1",
+            "IMMA.16832.S8 R0, R1",
+            "@P0 BRA 0x80",
+            "NOP",
+            "@P1 BRA 0x40",
+            "@P2 BRA 0x0",
+            "EXIT",
+            "BRA 0x10",
+        ];
+        let text: String = lines.iter().enumerate().map(|(at, text)| line(at as u32, text)).collect();
+        let kernels = parse_sass(&format!("\t\tFunction : k\n{text}"));
+        assert_eq!(kernels["k"].total(), 12);
+        // Not the whole kernel, which is a loop around it, nor one that only waits.
+        assert_eq!(
+            kernels["k"].loop_with("IMMA", "STS"),
+            Some(Loop { instructions: 5, found: 2, sometimes: 1 })
+        );
+        let around = Loop { instructions: 10, found: 1, sometimes: 1 };
+        assert_eq!(kernels["k"].loop_with("LDS", "STS"), Some(around));
+        assert_eq!((kernels["k"].loop_with("EXIT", ""), kernels["k"].loop_with("STS", "")), (None, None));
+    }
 
     #[test]
     fn instructions_are_counted_by_kernel() {

@@ -1,5 +1,6 @@
 //! How a CUDA block of `wgmma_f16` and `wgmma_bf16` uses shared memory.
 
+use super::tiles::most_shared;
 use crate::plan::FormatPlan;
 
 /// Rows of a CUDA block, 64 for each multiplying warpgroup.
@@ -7,9 +8,6 @@ pub const ROWS: u32 = 128;
 
 /// k of a stage: four steps of `wgmma`.
 pub const STAGE: u32 = 64;
-
-/// Shared memory of a block on sm_90, for those who ask for it.
-const MOST_SHARED: u32 = 227 * 1024;
 
 /// Registers of three warpgroups' threads together, of which a multiplying one with 128 sums takes `MORE` and one that brings the
 /// rest.
@@ -58,7 +56,7 @@ impl Division {
             let raw = Raw::new(plan, ahead);
             Division { stages, ahead, raw, registers, tokens }
         };
-        let fitting = all.map(with).find(|all| all.raw.is_some() && all.shared_bytes() <= MOST_SHARED);
+        let fitting = all.map(with).find(|all| all.raw.is_some() && all.shared_bytes() <= most_shared(1));
         fitting.unwrap_or(Division { stages: 4, ahead: 2, raw: None, registers, tokens })
     }
 

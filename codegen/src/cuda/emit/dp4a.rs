@@ -4,8 +4,8 @@
 //! CUDA block, as many as it was launched with, share the k of one panel. Weights are loaded and masked once for all
 //! tokens of the CUDA block.
 
+use super::form::{Form, in_each_form};
 use super::operands::{fields, load_table};
-use super::overlap::wait;
 use super::product::{CudaMatmul, DP4A_ROWS};
 use super::terms::{Parts, add_terms, corrected, integer_terms, run_of_token, terms};
 use std::fmt::Write;
@@ -15,7 +15,11 @@ const AHEAD: u32 = 2;
 
 /// The kernel.
 pub fn dp4a(plan: &CudaMatmul<'_>) -> String {
-    let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
+    in_each_form(plan, |form| kernel(plan, form))
+}
+
+fn kernel(plan: &CudaMatmul<'_>, form: Form) -> String {
+    let (threads, tokens, name) = (plan.threads, plan.tokens, form.name(plan));
     let rows = plan.format.unit == 0;
     let groups = threads / 4;
     let shared = if rows {
@@ -33,9 +37,9 @@ pub fn dp4a(plan: &CudaMatmul<'_>) -> String {
         arrays
     };
     format!(
-        "GM_KERNEL({threads}) {name}(const Matmul a) {{
+        "{declared}({threads}) {name}({parameters}) {{
     {shared}
-    const u32 panel = gm_block(), first_token = gm_block_y() * {tokens};
+    {begin}const u32 panel = gm_block(), first_token = {tile} * {tokens};
     const u32 group = gm_thread() / 4, quad = gm_thread() % 4, groups = gm_threads() / 4;
     const u32 tokens = gm_min(a.m - first_token, {tokens}u);
     const u8 *codes = a.codes + panel * a.stride + quad * 16;
@@ -44,8 +48,12 @@ pub fn dp4a(plan: &CudaMatmul<'_>) -> String {
 }}
 GM_EXPORT({name})
 ",
+        declared = form.kernel(plan),
+        parameters = form.parameters(),
+        begin = form.begin(),
+        tile = form.tile(),
         table = load_table(plan),
-        body = if rows { one_sum(plan) } else { by_unit(plan) },
+        body = if rows { one_sum(plan, form) } else { by_unit(plan, form) },
     )
 }
 
@@ -115,7 +123,7 @@ pub(super) fn declare_sums(plan: &CudaMatmul<'_>) -> String {
 }
 
 /// A row is one integer sum: all threads add up their parts.
-fn one_sum(plan: &CudaMatmul<'_>) -> String {
+fn one_sum(plan: &CudaMatmul<'_>, form: Form) -> String {
     let (tokens, vector) = (plan.tokens, vector(plan));
     let x_load = |token: &str| format!("gm_load((const {vector} *)(x_next + i * x_apart{token}))");
     // One token's bytes come ahead as well; those of more would take too many registers.
@@ -169,8 +177,8 @@ fn one_sum(plan: &CudaMatmul<'_>) -> String {
     if (i >= tokens * {DP4A_ROWS} || row >= a.n) return;
     i32 dot = 0;
     for (u32 warp = 0; warp < gm_threads() / 32; warp++) dot += parts[warp * {tokens} * {DP4A_ROWS} + i];
-    {x_sum}store_output(a, row, token, {corrected});",
-        wait = wait(&format!(
+    {store}",
+        wait = form.wait(&format!(
             "GM_UNROLL for (u32 i = 0; i < {AHEAD}; i++)
         if (group + i * groups < tiles) ahead[i] = gm_load_early((const u32x4 *)(next + i * apart));
     "
@@ -180,12 +188,13 @@ fn one_sum(plan: &CudaMatmul<'_>) -> String {
         declare = declare_sums(plan),
         step = step(plan, &x),
         total = total(plan, "r"),
-        corrected = corrected(plan, "dot", "x_sum"),
+        store = form
+            .storing(&format!("{x_sum}store_output(a, row, token, {});", corrected(plan, "dot", "x_sum"))),
     )
 }
 
 /// Runs of k have scales: lanes compute terms of many runs, a thread for each row and token adds them in the order of k.
-fn by_unit(plan: &CudaMatmul<'_>) -> String {
+fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
     let tokens = plan.tokens;
     let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
     let groups = plan.threads / 4;
@@ -232,8 +241,9 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
         {last}
     }}
     const u32 row = panel * {DP4A_ROWS} + gm_thread() % {DP4A_ROWS};
-    if (gm_thread() < tokens * {DP4A_ROWS} && row < a.n) store_output(a, row, first_token + gm_thread() / {DP4A_ROWS}, y);",
-        wait = wait(&early),
+    if (gm_thread() < tokens * {DP4A_ROWS} && row < a.n) {store}",
+        store = form.storing(&format!("store_output(a, row, first_token + gm_thread() / {DP4A_ROWS}, y);")),
+        wait = form.wait(&early),
         sums = declare,
         fields = declare_sums(plan),
         bytes = plan.pack.tile.bytes,

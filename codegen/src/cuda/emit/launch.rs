@@ -14,6 +14,12 @@ pub struct CudaPlan {
     pub launch: Launch,
     /// Bytes of shared memory of a CUDA block of a generated product.
     pub shared: Option<u32>,
+    /// Bytes that so many packed weights take, of products of integers: codes and what goes with them.
+    pub packed: Option<(u32, u32)>,
+    /// Runs of a super-block, at whose end alone its sums are scaled; 1 where each run has a scale.
+    pub runs: u32,
+    /// Elements of k of a stage, where warps bring what others multiply.
+    pub stage: Option<u32>,
     /// CUDA blocks that a multiprocessor holds, where registers are bounded so that it does.
     pub blocks_per_sm: Option<u32>,
     /// The code waits for the launches in front of it, and may be launched before they have ended.
@@ -87,8 +93,12 @@ pub enum Launch {
         multiple: u32,
         /// Split-K, where k may be divided over CUDA blocks.
         split: Option<Split>,
+        /// Bytes of shared memory that the launch gives each CUDA block.
+        shared: u32,
         /// CUDA blocks quantize their tokens for themselves.
         fused: bool,
+        /// Name in the translation unit of the kernel's grouped form, if it has one.
+        grouped: Option<String>,
     },
     /// A product of floats over the format's own rows.
     Rows {
@@ -129,6 +139,17 @@ pub enum Launch {
         /// Elements of a thread.
         per_thread: u32,
     },
+    /// What experts need around their products.
+    Experts {
+        /// The kernel that sorts pairs of tokens and experts.
+        route: String,
+        /// The kernel that brings rows of activations together.
+        gather: String,
+        /// The kernel that brings results to their places.
+        combine: String,
+        /// Threads of a CUDA block of both.
+        threads: u32,
+    },
 }
 
 /// The kernels in front of a quantizer whose scale covers more than a block.
@@ -154,6 +175,19 @@ impl Launch {
             | Launch::Rows { function, .. }
             | Launch::Activations { function, .. }
             | Launch::Convert { function, .. } => function,
+            Launch::Experts { combine, .. } => combine,
+        }
+    }
+
+    /// Bytes of shared memory that the launch gives each CUDA block, beyond what the kernel declares.
+    pub fn shared(&self) -> u32 {
+        match *self {
+            Launch::Matmul { shared, .. } | Launch::Rows { shared, .. } => shared,
+            Launch::Elements { .. }
+            | Launch::Quantize { .. }
+            | Launch::Activations { .. }
+            | Launch::Experts { .. }
+            | Launch::Convert { .. } => 0,
         }
     }
 
@@ -168,7 +202,7 @@ impl Launch {
                 numbers.extend(step.iter().map(|step| ("chunk", step.chunk)));
                 numbers
             }
-            Launch::Matmul { threads, fewest, rows, tokens, elements, multiple, split, .. } => {
+            Launch::Matmul { threads, fewest, rows, tokens, elements, multiple, split, shared, .. } => {
                 let mut numbers = vec![
                     ("threads", threads),
                     ("fewest", fewest),
@@ -180,6 +214,7 @@ impl Launch {
                 if let Some(Split { stage, cycles, blocks_per_sm }) = split {
                     numbers.extend([("stage", stage), ("cycles", cycles), ("blocks_per_sm", blocks_per_sm)]);
                 }
+                numbers.extend((shared > 0).then_some(("shared", shared)));
                 numbers
             }
             Launch::Rows { check_threads, threads, fewest, rows, tokens, shared, .. } => vec![
@@ -190,7 +225,9 @@ impl Launch {
                 ("tokens", tokens),
                 ("shared", shared),
             ],
-            Launch::Activations { threads, .. } => vec![("threads", threads)],
+            Launch::Activations { threads, .. } | Launch::Experts { threads, .. } => {
+                vec![("threads", threads)]
+            }
         }
     }
 }

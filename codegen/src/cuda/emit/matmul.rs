@@ -4,15 +4,16 @@
 //! that every variant gives the CPU's bits. What is summed in parallel are integers, whose order doesn't matter.
 
 use super::epilogue::epilogue;
+use super::header::Part;
 use super::operands::lookup;
 use super::parameters::fields;
 use super::product::{CudaMatmul, DP4A_ROWS, MMA_ROWS, round_bytes, rounds_in};
 use super::tiles::{Fused, Split, Tiling, Warpgroups};
-use super::{activations, dp4a, fused, mma, pipelined, wgmma};
+use super::{activations, dp4a, form, fused, mma, pipelined, wgmma};
 use crate::Error;
 use crate::emit::{constant_word, format_words};
 use crate::plan::pack::fitted;
-use crate::plan::{Dot, FormatPlan, PackPlan, exact_k};
+use crate::plan::{Dot, FormatPlan, PackPlan, TermTypes, exact_k};
 use gristmill_spec::model::{CudaBody, CudaBudget, CudaVariant, Packing};
 use gristmill_spec::vocab::{CudaAbi, CudaActivations, CudaAlgorithm, Strategy};
 use std::fmt::Write;
@@ -48,8 +49,9 @@ impl<'a> CudaMatmul<'a> {
         // A sum for each field costs registers for every token; with many tokens the shifts cost less.
         let apart = pack.fields > 1 && pack.table.is_none();
         let by_row = variant.algorithm == CudaAlgorithm::Wgmma;
-        let shift_free =
-            apart && (by_row || variant.algorithm == CudaAlgorithm::Dp4a && tokens <= 2 && tiles > 1);
+        let shift_free = apart
+            && (by_row && plan.unit == 0
+                || variant.algorithm == CudaAlgorithm::Dp4a && tokens <= 2 && tiles > 1);
         let k_max = if by_row && shift_free {
             exact_k_in_place(plan, &pack)
         } else {
@@ -130,6 +132,36 @@ impl<'a> CudaMatmul<'a> {
                 self.rounds * round_bytes(self.format, self.algorithm, self.threads, self.tokens)
             }
         }
+    }
+
+    /// Bytes that so many packed weights take: of a tile, a run or a super-block of a panel.
+    pub fn packed_size(&self) -> (u32, u32) {
+        let (format, tile, rows) = (self.format, &self.pack.tile, self.pack.packing.rows);
+        let runs = if format.unit == 0 { 0 } else { format.runs() };
+        let arrays = if runs == 0 { 0 } else { u32::from(format.has_scales()) + u32::from(format.offset) };
+        // An f32 of each row, and where they share it the integers of its runs.
+        let words = if runs > 1 { TermTypes::F32.scale_words(runs, rows) } else { rows };
+        let terms = arrays * 4 * words;
+        // Runs are padded to whole tiles.
+        let (elements, tiles) = match runs {
+            0 => (tile.k, 1),
+            _ => (runs * format.unit, runs * format.unit.div_ceil(tile.k)),
+        };
+        (tiles * tile.bytes + terms, rows * elements)
+    }
+
+    /// Parts of the vocabulary that the kernel uses.
+    pub(super) fn parts(&self) -> &'static [Part] {
+        match (self.algorithm, self.tiling) {
+            (CudaAlgorithm::Mma, Some(_)) => &[Part::Copies, Part::Overlap, Part::Tensor],
+            (CudaAlgorithm::Mma, None) => &[Part::Overlap, Part::Tensor],
+            _ => &[Part::Overlap],
+        }
+    }
+
+    /// Bytes of shared memory that a launch gives each CUDA block, beyond what the kernel declares.
+    pub fn shared_at_launch(&self) -> u32 {
+        self.division.map_or(0, |division| division.shared_bytes(self))
     }
 
     /// Name of the kernel: all that its text depends on. Formats that packing has made alike share one.
@@ -256,7 +288,8 @@ pub fn emit(plan: &CudaMatmul<'_>, body: Option<&str>) -> String {
         (None, Some(_)) => activations::functions(plan.format.activations),
         (None, None) => String::new(),
     };
-    format!("{words}{}{}{}{kernel}", arguments(plan), lookup(plan), epilogue(plan))
+    let groups = if body.is_none() { form::arguments(plan) } else { String::new() };
+    format!("{words}{}{groups}{}{}{kernel}", arguments(plan), lookup(plan), epilogue(plan))
 }
 
 /// The parameter: docs/cuda.md. It has 128 bytes: with more than 144, nvcc 13.0 takes fields from the parameter anew wherever they

@@ -4,8 +4,8 @@
 //! eight to an `mma`. The warps of a CUDA block share the k of one panel, so that a small matrix still occupies the
 //! device. Many tokens are `pipelined`'s.
 
+use super::form::{Form, in_each_form};
 use super::operands::{fields, load_table};
-use super::overlap::wait;
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::{SHARE, TILE, counted};
 use super::terms::{Parts, add_terms, corrected, integer_terms, run_of_token, terms};
@@ -46,7 +46,12 @@ pub(super) const AHEAD: u32 = 4;
 
 /// The kernel.
 pub fn mma(plan: &CudaMatmul<'_>) -> String {
-    let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
+    let share = if plan.format.unit == 0 { SHARE } else { "" };
+    format!("{share}{}", in_each_form(plan, |form| kernel(plan, form)))
+}
+
+fn kernel(plan: &CudaMatmul<'_>, form: Form) -> String {
+    let (threads, tokens, name) = (plan.threads, plan.tokens, form.name(plan));
     let (warps, columns) = (threads / 32, tokens / 8);
     let shared = if plan.format.unit == 0 {
         format!("GM_SHARED(i32, parts, {warps} * {});", MMA_ROWS * tokens)
@@ -62,9 +67,9 @@ pub fn mma(plan: &CudaMatmul<'_>) -> String {
     };
     let one = plan.format.unit == 0;
     format!(
-        "{share}GM_KERNEL({threads}) {name}(const Matmul a) {{
+        "{declared}({threads}) {name}({parameters}) {{
     {shared}
-    const u32 g = gm_lane() / 4, t = gm_lane() % 4, first_token = gm_block_y() * {tokens};
+    {expert}const u32 g = gm_lane() / 4, t = gm_lane() % 4, first_token = {tile} * {tokens};
     const u32 panel = gm_block();
     const u8 *codes = a.codes + panel * a.stride + gm_lane() * 16;
     // Columns beyond the last token are computed from it and not stored.
@@ -74,7 +79,10 @@ pub fn mma(plan: &CudaMatmul<'_>) -> String {
 }}
 GM_EXPORT({name})
 ",
-        share = if one { SHARE } else { "" },
+        declared = form.kernel(plan),
+        parameters = form.parameters(),
+        expert = form.begin(),
+        tile = form.tile(),
         begin = if one {
             format!(
                 "const u32 all_tiles = (u32)(a.stride / {}), begin = share(all_tiles, gm_block_z());
@@ -86,8 +94,8 @@ GM_EXPORT({name})
             String::new()
         },
         table = load_table(plan),
-        wait = wait(&early(plan)),
-        body = if plan.format.unit == 0 { one_sum(plan) } else { by_unit(plan) },
+        wait = form.wait(&early(plan)),
+        body = if plan.format.unit == 0 { one_sum(plan, form) } else { by_unit(plan, form) },
     )
 }
 
@@ -280,7 +288,7 @@ fn adding(plan: &CudaMatmul<'_>, own: u32, place: &str) -> (String, String) {
 }
 
 /// A row is one integer sum: the warps have every so many tiles of the same rows, the first one adds them up.
-fn one_sum(plan: &CudaMatmul<'_>) -> String {
+fn one_sum(plan: &CudaMatmul<'_>, form: Form) -> String {
     let (warps, columns, outputs) = (plan.threads / 32, plan.tokens / 8, MMA_ROWS * plan.tokens);
     let parts = loads(plan);
     let each_part: Vec<String> = (0..parts).map(|part| weights(plan, "tile", part)).collect();
@@ -288,7 +296,10 @@ fn one_sum(plan: &CudaMatmul<'_>) -> String {
         if plan.format.min() == 0 { "" } else { "const i32 x_sum = gm_load(a.x_sums + token);\n        " };
     let epilogue = each_output(
         plan,
-        &format!("{x_sum}store_output(a, row, token, {});", corrected(plan, "dots[j]", "x_sum")),
+        &form.storing(&format!(
+            "{x_sum}store_output(a, row, token, {});",
+            corrected(plan, "dots[j]", "x_sum")
+        )),
     );
     format!(
         "i32 sums[2][{columns}][4] = {{}};
@@ -377,7 +388,7 @@ fn beyond(plan: &CudaMatmul<'_>) -> String {
 
 /// Runs of k have scales and tokens are few: warps compute terms of many runs, each thread adds those of some outputs in
 /// the order of k.
-fn by_unit(plan: &CudaMatmul<'_>) -> String {
+fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
     let (threads, columns) = (plan.threads, plan.tokens / 8);
     let warps = threads / 32;
     let outputs = MMA_ROWS * plan.tokens;
@@ -464,7 +475,7 @@ fn by_unit(plan: &CudaMatmul<'_>) -> String {
         {last}
     }}
     {epilogue}",
-        epilogue = each_output(plan, "store_output(a, row, token, y[j]);"),
+        epilogue = each_output(plan, &form.storing("store_output(a, row, token, y[j]);")),
         unroll = if tiles <= 4 { "GM_UNROLL " } else { "" },
         each_part = each_part.join(", "),
         products = products(plan),

@@ -4,9 +4,9 @@
 //! A warp has 32 rows and 32 or 64 of the tokens, and goes through k in order, so that its f32 sums are in order.
 
 use super::epilogue::Epilogue;
+use super::form::{Form, in_each_form};
 use super::mma::fragments;
 use super::operands::load_table;
-use super::overlap::wait;
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::{SHARE, gather};
 use super::superblock;
@@ -111,15 +111,15 @@ impl Array {
 }
 
 /// What a run's terms are made of.
-struct Used {
-    scales: bool,
-    mins: bool,
-    x_scales: bool,
-    x_sums: bool,
+pub(super) struct Used {
+    pub(super) scales: bool,
+    pub(super) mins: bool,
+    pub(super) x_scales: bool,
+    pub(super) x_sums: bool,
 }
 
 impl Used {
-    fn of(plan: &CudaMatmul<'_>) -> Used {
+    pub(super) fn of(plan: &CudaMatmul<'_>) -> Used {
         let format = plan.format;
         let runs = format.unit != 0;
         Used {
@@ -133,7 +133,13 @@ impl Used {
 
 /// The kernel.
 pub fn pipelined(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
-    let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
+    let share = if plan.format.unit == 0 { SHARE } else { "" };
+    let copy = copy(plan, tiling, &Used::of(plan));
+    format!("{share}{copy}{}", in_each_form(plan, |form| kernel(plan, tiling, form)))
+}
+
+fn kernel(plan: &CudaMatmul<'_>, tiling: &Tiling, form: Form) -> String {
+    let (threads, tokens, name) = (plan.threads, plan.tokens, form.name(plan));
     let Tiling { warp_tokens, panels, tiles, stages, .. } = *tiling;
     let used = Used::of(plan);
     let mut shared = format!(
@@ -166,12 +172,12 @@ pub fn pipelined(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
         totals
     };
     // The stages that the CUDA block has, from where to where.
-    let (share, begin, end, from) = if plan.format.unit == 0 {
+    let (begin, end, from) = if plan.format.unit == 0 {
         let parts =
             "\n    const u32 begin = share(stages, gm_block_z()), end = share(stages, gm_block_z() + 1);";
-        (SHARE, parts, "end", "begin")
+        (parts, "end", "begin")
     } else {
-        ("", "", "stages", "0")
+        ("", "stages", "0")
     };
     let behind = if from == "0" { String::new() } else { format!("{from} + ") };
     let gathered = if plan.format.unit == 0 {
@@ -185,10 +191,10 @@ pub fn pipelined(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
         String::new()
     };
     format!(
-        "{share}{copy}GM_KERNEL({threads}) {name}(const Matmul a) {{
+        "{declared}({threads}) {name}({parameters}) {{
     {shared}
-    const u32 g = gm_lane() / 4, t = gm_lane() % 4;
-    const u32 first_token = gm_block_y() * {tokens}, first_panel = gm_block() * {panels};
+    {expert}const u32 g = gm_lane() / 4, t = gm_lane() % 4;
+    const u32 first_token = {tile} * {tokens}, first_panel = gm_block() * {panels};
     const u32 own_panel = gm_warp() / {beside}, own_tokens = gm_warp() % {beside} * {warp_tokens};
     const u32 tiles = {count}, stages = (tiles + {tiles} - 1) / {tiles};{begin}
     {table}{wait}{totals}
@@ -210,14 +216,17 @@ pub fn pipelined(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
 }}
 GM_EXPORT({name})
 ",
-        copy = copy(plan, tiling, &used),
+        declared = form.kernel(plan),
+        parameters = form.parameters(),
+        expert = form.begin(),
+        tile = form.tile(),
         table = load_table(plan),
-        wait = wait(""),
+        wait = form.wait(""),
         ahead = stages - 1,
         pending = stages - 2,
         arrays = arrays(plan, tiling).join(", "),
         multiply = multiply(plan, tiling, &used),
-        store = store(plan, warp_tokens, "sums[half][c][j]"),
+        store = form.storing(&store(plan, warp_tokens, "sums[half][c][j]")),
     )
 }
 

@@ -5,6 +5,7 @@
 //! bound of its error, and not its bits.
 
 use super::division::{self, Division};
+use super::header::Part;
 use super::parameters::{BEYOND, INVALID_CODE, fields, parameters};
 use super::rows_product::{RowsProduct, at_once};
 use super::{decode, fma, halves, wgmma_halves};
@@ -76,6 +77,11 @@ impl<'a> RowsProduct<'a> {
     /// Bytes of shared memory that a launch gives each CUDA block, beyond what the kernel declares.
     pub fn shared_at_launch(&self) -> u32 {
         if self.division.is_some() { self.shared } else { 0 }
+    }
+
+    /// Parts of the vocabulary that the kernel uses.
+    pub(super) fn parts(&self) -> &'static [Part] {
+        if self.precision == Precision::F32 { &[] } else { &[Part::Copies, Part::Halves] }
     }
 
     /// What stands in front of the kernels of its unit.

@@ -1,5 +1,14 @@
 //! How a CUDA block's tile of a product of integers is divided: among warps, among warpgroups, along k.
 
+/// Bytes of shared memory that a multiprocessor of sm_90 gives its CUDA blocks, of each of which it keeps `RESERVED`.
+const OF_MULTIPROCESSOR: u32 = 228 * 1024;
+const RESERVED: u32 = 1024;
+
+/// Bytes of shared memory that a launch may give each CUDA block on sm_90 where a multiprocessor is to hold `blocks` of them.
+pub const fn most_shared(blocks: u32) -> u32 {
+    OF_MULTIPROCESSOR / blocks - RESERVED
+}
+
 /// How a CUDA block's warps divide its tile, and what a stage holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiling {
@@ -30,6 +39,21 @@ pub struct Warpgroups {
     pub(super) step_bytes: u32,
     /// Registers of a thread that multiplies and of one that copies, where they are not shared out evenly.
     pub(super) registers: Option<(u32, u32)>,
+    /// How terms of runs are brought, where runs have scales.
+    pub(super) terms: Option<RunTerms>,
+}
+
+/// How a CUDA block of warpgroups brings terms of runs: of several at a time, each time to another place.
+#[derive(Clone, Copy, Debug)]
+pub struct RunTerms {
+    /// Stages of a run.
+    pub(super) run: u32,
+    /// Runs whose terms come together: those of a super-block, or a few.
+    pub(super) together: u32,
+    /// Bytes of the scales of so many runs in a panel, and of their minima.
+    pub(super) bytes: u32,
+    /// Places in shared memory.
+    pub(super) places: u32,
 }
 
 /// What dividing k needs to know of a kernel: how the runtime weighs it is in `docs/cuda.md`.

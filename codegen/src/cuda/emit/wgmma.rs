@@ -1,5 +1,5 @@
-//! Products of many tokens by `wgmma`, where a row is one integer sum: warpgroups of four warps multiply, each 128 rows, and
-//! one more brings what they need.
+//! Products of many tokens by `wgmma`: warpgroups of four warps multiply, each 128 rows, and one more brings what they need. Rows
+//! are one integer sum, or runs with scales (`wgmma_runs`).
 //!
 //! A warp has a panel of 32 rows in fragment order, which is operand A of two products: rows 0 to 15 of the four panels, then
 //! rows 16 to 31. So `mma`'s packing serves here too. The tokens are operand B, in shared memory: the copying warpgroup
@@ -14,12 +14,12 @@ use super::overlap::wait;
 use super::pipelined;
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::{SHARE, gather};
-use super::tiles::Warpgroups;
-use gristmill_spec::model::CudaBudget;
+use super::tiles::{RunTerms, Warpgroups, most_shared};
+use super::wgmma_runs::{self, Bringing, COPYING};
 use std::fmt::Write;
 
-/// Stages in shared memory at most.
-const MOST_STAGES: u32 = 4;
+/// Stages in shared memory at most: more than memory's latency needs, whatever k of them is multiplied in a cycle.
+const MOST_STAGES: u32 = 8;
 /// Bytes of a barrier, of which a stage has two: for being full, and for being empty.
 const BARRIER: u32 = 8;
 /// Threads of a warpgroup.
@@ -31,14 +31,13 @@ const MORE: u32 = 208;
 impl Warpgroups {
     /// The division of a tile of `tokens` and `threads`, or what is wrong with it.
     pub fn new(plan: &CudaMatmul<'_>) -> Result<Warpgroups, String> {
-        if plan.format.unit != 0 {
-            return Err(
-                "`wgmma` multiplies rows that are one integer sum, and not runs with scales".to_string()
-            );
-        }
+        let terms = match plan.format.unit {
+            0 => None,
+            _ => Some(RunTerms::new(plan)),
+        };
         let groups = plan.threads / GROUP - 1;
         let steps = plan.pack.tile.k / 32;
-        let mut division = Warpgroups {
+        let division = Warpgroups {
             groups,
             panels: groups * 4,
             stages: MOST_STAGES,
@@ -46,16 +45,22 @@ impl Warpgroups {
             // Three warpgroups with the sums of 128 tokens need more registers than a thread's even share.
             registers: (plan.threads == 3 * GROUP && plan.tokens == 128)
                 .then_some((MORE, OF_THREE - 2 * MORE)),
+            terms,
         };
-        let most = CudaBudget::default().shared;
-        let bytes = division.stage_bytes(plan) + 2 * BARRIER;
-        division.stages = MOST_STAGES.min((most - 12 * plan.tokens) / bytes);
+        // One block of three warpgroups takes the registers of a multiprocessor; of two warpgroups there are two.
+        let most = most_shared(4 - plan.threads / GROUP);
+        let with =
+            |stages: u32| Warpgroups { stages, terms: terms.map(|terms| terms.beside(stages)), ..division };
+        let mut division = with(MOST_STAGES);
+        while division.stages > 1 && division.shared_bytes(plan) > most {
+            division = with(division.stages - 1);
+        }
         if division.stages < 2 {
             return Err(format!(
                 "two stages of a tile of {} tokens and {} rows need {} bytes of shared memory, of which a CUDA block has {most}",
                 plan.tokens,
                 division.panels * MMA_ROWS,
-                2 * bytes
+                2 * division.stage_bytes(plan)
             ));
         }
         Ok(division)
@@ -66,16 +71,18 @@ impl Warpgroups {
         let registers = self
             .registers
             .map_or(String::new(), |(more, fewer)| format!(", with {more} and {fewer} registers a thread"));
+        let terms = self
+            .terms
+            .map_or(String::new(), |terms| format!(", with the terms of {} runs at a time", terms.together));
         format!(
-            "{} warpgroups of 128 rows each and one that copies{registers}; {} stages of k in shared memory",
+            "{} warpgroups of 128 rows each and one that copies{registers}; {} stages of k in shared memory{terms}",
             self.groups, self.stages
         )
     }
 
-    /// Bytes of shared memory of a CUDA block.
+    /// Bytes of shared memory of a CUDA block, all of which the launch gives.
     pub(super) fn shared_bytes(&self, plan: &CudaMatmul<'_>) -> u32 {
-        let of_tokens = tokens_kept(plan).count() as u32 * 4 * plan.tokens;
-        self.stages * (self.stage_bytes(plan) + 2 * BARRIER) + of_tokens
+        arrays(plan, self).iter().map(Array::bytes).sum()
     }
 
     fn x_bytes(&self, plan: &CudaMatmul<'_>) -> u32 {
@@ -85,6 +92,55 @@ impl Warpgroups {
     fn stage_bytes(&self, plan: &CudaMatmul<'_>) -> u32 {
         self.x_bytes(plan) + self.panels * plan.pack.tile.bytes
     }
+}
+
+/// An array in the shared memory that the launch gives.
+struct Array {
+    ty: &'static str,
+    name: &'static str,
+    /// Elements, and bytes of one.
+    count: u32,
+    size: u32,
+}
+
+impl Array {
+    /// With what lies between it and the next one.
+    fn bytes(&self) -> u32 {
+        (self.count * self.size).next_multiple_of(16)
+    }
+}
+
+/// The arrays of a CUDA block, in their order: tokens, codes, barriers, and what outputs are finished with.
+fn arrays(plan: &CudaMatmul<'_>, division: &Warpgroups) -> Vec<Array> {
+    let stages = division.stages;
+    let w_bytes = division.panels * plan.pack.tile.bytes;
+    let mut arrays = vec![
+        Array { ty: "u8", name: "xs", count: stages * division.x_bytes(plan), size: 1 },
+        Array { ty: "u8", name: "ws", count: stages * w_bytes, size: 1 },
+        Array { ty: "u64", name: "full", count: stages, size: BARRIER },
+        Array { ty: "u64", name: "empty", count: stages, size: BARRIER },
+    ];
+    match &division.terms {
+        Some(of) => {
+            let each = wgmma_runs::arrays(plan, division, of).into_iter();
+            arrays.extend(each.map(|(ty, name, count, size)| Array { ty, name, count, size }));
+        }
+        None => {
+            arrays.extend(tokens_kept(plan).map(|(ty, name)| Array { ty, name, count: plan.tokens, size: 4 }))
+        }
+    }
+    arrays
+}
+
+/// Their declarations.
+fn declared(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
+    let mut begin = 0;
+    let each = arrays(plan, division).into_iter().map(|array| {
+        let text = format!("GM_SHARED_FROM({}, {}, {}, {begin});", array.ty, array.name, array.count);
+        begin += array.bytes();
+        text
+    });
+    each.collect::<Vec<_>>().join("\n    ")
 }
 
 /// What an expression of a sum is shifted right by, where fields were multiplied where they stand: a row has one field.
@@ -106,25 +162,26 @@ pub fn vocabulary(plan: &CudaMatmul<'_>) -> String {
     format!(
         "{HOPPER_HEADER}
 #ifndef GM_EMULATOR
-// d += a * b: 64 rows by {tokens} columns by 32 k.
-GM_DEVICE void gm_wgmma_us(i32 (&d)[{count}], const u32 (&a)[4], u64 b) {{
+// d += a * b, or d = a * b where `add` is 0: 64 rows by {tokens} columns by 32 k.
+GM_DEVICE void gm_wgmma_us(i32 (&d)[{count}], const u32 (&a)[4], u64 b, u32 add = 1) {{
     asm volatile(
-        \"{{\\n.reg .pred add;\\nsetp.ne.b32 add, 1, 0;\\n\"
+        \"{{\\n.reg .pred add;\\nsetp.ne.b32 add, %{add}, 0;\\n\"
         \"wgmma.mma_async.sync.aligned.m64n{tokens}k32.s32.u8.s8 {{{sums}}}, {{{operands}}}, %{b}, add;\\n}}\"
         : {outputs}
-        : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b));
+        : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(add));
 }}
 #endif
 
 ",
         b = count + 4,
+        add = count + 5,
     )
 }
 
 /// The kernel.
 pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
     let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
-    let Warpgroups { groups, panels, stages, .. } = *division;
+    let Warpgroups { panels, stages, .. } = *division;
     let (more, fewer) = match division.registers {
         Some((more, fewer)) => (
             format!("gm_more_registers<{more}>();\n        "),
@@ -132,20 +189,17 @@ pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
         ),
         None => (String::new(), String::new()),
     };
-    let sum = match shift(plan) {
-        Some(shift) => format!("(sums[half][c * 4 + j] >> {shift})"),
-        None => "sums[half][c * 4 + j]".to_string(),
+    let bringing =
+        division.terms.map_or_else(Bringing::default, |of| wgmma_runs::bringing(plan, division, &of));
+    let Parts { functions, stages: own_stages, tokens: load_tokens, multiply } = match &division.terms {
+        Some(of) => by_runs(plan, division, of),
+        None => by_row(plan, division),
     };
     format!(
-        "{parts}GM_KERNEL({threads}) {name}(const Matmul a) {{
-    GM_SHARED(u8, xs, {stages} * {x_bytes});
-    GM_SHARED(u8, ws, {stages} * {w_bytes});
-    GM_SHARED(u64, full, {stages});
-    GM_SHARED(u64, empty, {stages});
-    {of_tokens}
+        "{functions}{bring}{products}GM_KERNEL({threads}) {name}(const Matmul a) {{
+    {arrays}
     const u32 first_token = gm_block_y() * {tokens}, first_panel = gm_block() * {panels};
-    const u32 all_stages = (u32)(a.stride / {tile_bytes}), first_stage = share(all_stages, gm_block_z());
-    const u32 stages = share(all_stages, gm_block_z() + 1) - first_stage;
+    {own_stages}
     if (gm_thread() == 0) {{
         for (u32 i = 0; i < {stages}; i++) {{
             gm_barrier_init(full, i, 4);
@@ -155,46 +209,94 @@ pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
     }}
     {wait}{load_tokens}gm_sync();
     if (gm_warp() >= {panels}) {{
-        {fewer}bring(xs, ws, full, empty, a, first_token, first_panel, first_stage, stages);
+        {fewer}bring(xs, ws, full, empty{terms}, a, first_token, first_panel, first_stage, stages);
     }} else {{
         {more}const u32 own_panel = gm_warp(), own_tokens = 0, g = gm_lane() / 4, t = gm_lane() % 4;
-        {table}i32 sums[2][{count}] = {{}};
+        {table}{multiply}
+    }}
+}}
+GM_EXPORT({name})
+",
+        bring = bring(plan, division, &bringing),
+        products = products(plan, division),
+        terms = bringing.arguments,
+        arrays = declared(plan, division),
+        wait = wait(&early(plan, division)),
+        table = load_table(plan),
+    )
+}
+
+/// What of the kernel's text depends on whether a row is one integer sum.
+struct Parts {
+    functions: String,
+    /// Declarations of the stages that a CUDA block has.
+    stages: String,
+    /// Statements that bring to shared memory what outputs are finished with.
+    tokens: String,
+    /// Statements of a warp that multiplies.
+    multiply: String,
+}
+
+/// Where a row is one integer sum, of which a CUDA block may have a part.
+fn by_row(plan: &CudaMatmul<'_>, division: &Warpgroups) -> Parts {
+    let (tokens, tile_bytes) = (plan.tokens, plan.pack.tile.bytes);
+    let sum = match shift(plan) {
+        Some(shift) => format!("(sums[half][c * 4 + j] >> {shift})"),
+        None => "sums[half][c * 4 + j]".to_string(),
+    };
+    // Two sets of operands beside the sums of 96 tokens are more registers than three warpgroups have evenly.
+    let overlap = division.groups > 1 && tokens != 96;
+    let gather = gather(
+        plan,
+        division.panels,
+        tokens / 4,
+        &format!(
+            "GM_UNROLL for (u32 half = 0; half < 2; half++)\n        GM_UNROLL for (u32 c = 0; c < {}; c++)",
+            tokens / 8
+        ),
+        &format!("half * {} + c", tokens / 8),
+        &|i| format!("sums[half][c * 4 + {i}]"),
+    );
+    Parts {
+        functions: SHARE.to_string() + &epilogue_row(plan),
+        stages: format!(
+            "const u32 all_stages = (u32)(a.stride / {tile_bytes}), first_stage = share(all_stages, gm_block_z());
+    const u32 stages = share(all_stages, gm_block_z() + 1) - first_stage;"
+        ),
+        tokens: tokens_loaded(plan),
+        multiply: format!(
+            "i32 sums[2][{count}] = {{}};
 {multiply}
         {gather}if ({whole}) {{
 {store_whole}
             return;
         }}
-    {store}
-    }}
-}}
-GM_EXPORT({name})
-",
-        parts = SHARE.to_string() + &epilogue_row(plan) + &bring(plan, division) + &products(plan, division),
-        gather = gather(
-            plan,
-            panels,
-            tokens / 4,
-            &format!(
-                "GM_UNROLL for (u32 half = 0; half < 2; half++)\n        GM_UNROLL for (u32 c = 0; c < {}; c++)",
-                tokens / 8
-            ),
-            &format!("half * {} + c", tokens / 8),
-            &|i| format!("sums[half][c * 4 + {i}]"),
+    {store}",
+            count = tokens / 2,
+            multiply = multiply(plan, division, overlap),
+            whole = whole(plan, division),
+            store_whole = store_whole(plan, &sum),
+            store = pipelined::store(plan, tokens, &sum),
         ),
-        of_tokens = tokens_declared(plan),
-        load_tokens = tokens_loaded(plan),
-        whole = whole(plan, division),
-        store_whole = store_whole(plan, &sum),
-        x_bytes = division.x_bytes(plan),
-        w_bytes = panels * plan.pack.tile.bytes,
-        tile_bytes = plan.pack.tile.bytes,
-        wait = wait(&early(plan, division)),
-        table = load_table(plan),
-        count = tokens / 2,
-        // Two sets of operands beside the sums of 96 tokens are more registers than three warpgroups have evenly.
-        multiply = multiply(plan, division, groups > 1 && tokens != 96),
-        store = pipelined::store(plan, tokens, &sum),
-    )
+    }
+}
+
+/// Where runs have scales: f32 sums are in the order of k, so that a CUDA block has all of it.
+fn by_runs(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms) -> Parts {
+    let (_, table) = table_of(plan);
+    Parts {
+        functions: wgmma_runs::functions(plan, division, of),
+        stages: format!("const u32 first_stage = 0, stages = a.units * {};", of.run),
+        tokens: String::new(),
+        multiply: format!(
+            "{sums}
+{multiply}
+    {store}",
+            sums = wgmma_runs::sums(plan),
+            multiply = wgmma_runs::multiply(plan, division, of, table),
+            store = pipelined::store(plan, plan.tokens, ""),
+        ),
+    }
 }
 
 /// Whether activations are divided by what is kept of a token, and whether sums are corrected by the sum of its elements.
@@ -207,12 +309,6 @@ fn tokens_kept(plan: &CudaMatmul<'_>) -> impl Iterator<Item = (&'static str, &'s
     let (divides, corrects) = used(plan);
     let arrays = [(true, "f32", "x_scales"), (divides, "f32", "inverses"), (corrects, "i32", "corrections")];
     arrays.into_iter().filter_map(|(there, ty, name)| there.then_some((ty, name)))
-}
-
-fn tokens_declared(plan: &CudaMatmul<'_>) -> String {
-    let declared: Vec<String> =
-        tokens_kept(plan).map(|(ty, name)| format!("GM_SHARED({ty}, {name}, {});", plan.tokens)).collect();
-    declared.join("\n    ")
 }
 
 /// Statements that bring it there.
@@ -295,8 +391,8 @@ fn store_whole(plan: &CudaMatmul<'_>, sum: &str) -> String {
 
 /// Statements that fetch the codes of the first stages to the L2 cache.
 fn early(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
-    // A line for a thread: there are fewer than threads.
-    let each = division.stages * plan.pack.tile.bytes / 128;
+    // A line for a thread.
+    let each = (division.stages * plan.pack.tile.bytes / 128).min(plan.threads / division.panels);
     format!(
         "if (gm_thread() < {lines} && gm_thread() % {each} * 128 < stages * {tile_bytes}) {{
         const u32 panel = gm_min(first_panel + gm_thread() / {each}, (a.n - 1) / {MMA_ROWS});
@@ -309,7 +405,7 @@ fn early(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
 }
 
 /// `bring`: what the copying warpgroup does.
-fn bring(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
+fn bring(plan: &CudaMatmul<'_>, division: &Warpgroups, terms: &Bringing) -> String {
     let (tokens, k, tile_bytes) = (plan.tokens, plan.pack.tile.k, plan.pack.tile.bytes);
     let Warpgroups { groups, panels, stages, step_bytes, .. } = *division;
     // Sixteen bytes of a token at a time.
@@ -323,8 +419,8 @@ fn bring(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
     format!(
         "// Brings stage after stage as their places become empty. Tokens are loaded two stages ahead; the two words of a piece that a
 // lane of A has as its first four k go to one core matrix, those it has as its last four to the other.
-template <class X, class W, class B>
-GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, const Matmul &a, u32 first_token, u32 first_panel, u32 first_stage, u32 stages) {{
+template <class X, class W, class B{types}>
+GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty{parameters}, const Matmul &a, u32 first_token, u32 first_panel, u32 first_stage, u32 stages) {{
     const u32 own = gm_thread() - {first}, last_panel = (a.n - 1) / {MMA_ROWS};
     const i8 *from[{rounds}];
     u32x4 ahead[2][{rounds}] = {{}};
@@ -335,17 +431,19 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, const Matmul &a, u32 first
         ahead[0][r] = gm_load_written((const u32x4 *)from[r]);
         ahead[1][r] = gm_load_written((const u32x4 *)(from[r] + gm_min(1u, stages - 1) * {k}));
     }}
-    u32 place = 0, phase = 1;
+{begin}    u32 place = 0, phase = 1;
     for (u32 stage = 0; stage < stages; stage++) {{
         gm_barrier_wait(empty, place, phase);
-        if (own == 0) {{
-            gm_barrier_expect(full, place, {w_bytes});
-            for (u32 i = 0; i < {panels}; i++) {{
+        if (gm_lane() == 0) {{
+            // A warp has every fourth panel.
+            gm_barrier_expect(full, place, {w_bytes}{bytes});
+            GM_UNROLL for (u32 j = 0; j < {of_warp}; j++) {{
+                const u32 i = own / 32 + j * {COPYING};
                 const u8 *codes = a.codes + gm_min(first_panel + i, last_panel) * a.stride + (u64)(first_stage + stage) * {tile_bytes};
                 gm_bulk_copy(ws, (place * {panels} + i) * {tile_bytes}, codes, {tile_bytes}, full, place);
             }}
-        }}
-        const u64 next = (u64)gm_min(stage + 2, stages - 1) * {k};
+{copies}        }}
+{of_stage}        const u64 next = (u64)gm_min(stage + 2, stages - 1) * {k};
         GM_UNROLL for (u32 r = 0; r < {rounds}; r++) {{
 {guard}            const u32x4 x = ahead[0][r];
             const u32 token = (r * {GROUP} + own) / {pieces}, piece = own % {pieces};
@@ -365,13 +463,20 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, const Matmul &a, u32 first
 
 ",
         first = groups * GROUP,
-        w_bytes = panels * tile_bytes,
+        of_warp = panels / COPYING,
+        w_bytes = panels / COPYING * tile_bytes,
         x_bytes = division.x_bytes(plan),
         matrix = tokens * 16,
+        types = terms.types,
+        parameters = terms.parameters,
+        begin = terms.begin,
+        bytes = terms.bytes,
+        copies = terms.copies,
+        of_stage = terms.stage,
     )
 }
 
-/// `products` and `release`: what the others do with a stage.
+/// `products`: what the others begin a stage with. `release`: how they end it where a row is one sum.
 fn products(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
     let (tokens, tile) = (plan.tokens, &plan.pack.tile);
     let steps = tile.k / 32;
@@ -385,7 +490,7 @@ fn products(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
             )
         })
         .collect();
-    let (parameter, _) = table_of(plan);
+    let (table, _) = table_of(plan);
     let mut operands = String::new();
     for step in 0..steps {
         let _ = write!(
@@ -398,39 +503,75 @@ fn products(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
             weights = fragments(plan, step),
         );
     }
-    format!(
-        "// Starts the products of the stage at `place`, once it is there.
-template <class X, class W, class B>
-GM_DEVICE void products(
-    X &xs, W &ws, B &full, u32 place, u32 phase{parameter}, u32 (&operands)[{steps}][2][4], i32 (&sums)[2][{count}]
-) {{
-    gm_barrier_wait(full, place, phase);
-    const u32x4 w[{loads}] = {{{parts}}};
-{operands}    gm_wgmma_fence();
+    let operand = format!(
+        "const u64 x = gm_wgmma_operand(xs, place * {} + step * {}, {}, 128);",
+        division.x_bytes(plan),
+        division.step_bytes,
+        tokens * 16
+    );
+    // Runs are products of their own, and their halves two groups, of which the first is finished while the second goes on.
+    let (of_run, start, release) = match &division.terms {
+        None => (
+            "",
+            format!(
+                "    gm_wgmma_fence();
     GM_UNROLL for (u32 step = 0; step < {steps}; step++) {{
-        const u64 x = gm_wgmma_operand(xs, place * {x_bytes} + step * {step_bytes}, {matrix}, 128);
+        {operand}
         gm_wgmma_us(sums[0], operands[step][0], x);
         gm_wgmma_us(sums[1], operands[step][1], x);
     }}
     gm_wgmma_commit();
-}}
+"
+            ),
+            RELEASE,
+        ),
+        Some(_) => (
+            ", u32 behind",
+            format!(
+                "    GM_UNROLL for (u32 half = 0; half < 2; half++) {{
+        gm_wgmma_fence();
+        GM_UNROLL for (u32 step = 0; step < {steps}; step++) {{
+            {operand}
+            gm_wgmma_us(sums[half], operands[step][half], x, behind + step);
+        }}
+        gm_wgmma_commit();
+    }}
+"
+            ),
+            "",
+        ),
+    };
+    let doc = match &division.terms {
+        None => "",
+        Some(_) => " It is the first of its run, or stands `behind` others.",
+    };
+    format!(
+        "// Starts the products of the stage at `place`, once it is there.{doc}
+template <class X, class W, class B>
+GM_DEVICE void products(
+    X &xs, W &ws, B &full, u32 place, u32 phase{table}, u32 (&operands)[{steps}][2][4], i32 (&sums)[2][{count}]{of_run}
+) {{
+    gm_barrier_wait(full, place, phase);
+    const u32x4 w[{loads}] = {{{parts}}};
+{operands}{start}}}
 
-// Waits for all products but those of the last PENDING stages, and gives back the place of the last stage that is done.
-template <u32 PENDING, class B> GM_DEVICE void release(B &empty, u32 place) {{
-    gm_wgmma_wait<PENDING>();
-    gm_sync_warp();
-    if (gm_lane() == 0) gm_barrier_arrive(empty, place);
-}}
-
-",
+{release}",
         loads = parts.len(),
         parts = parts.join(", "),
         count = tokens / 2,
-        x_bytes = division.x_bytes(plan),
-        step_bytes = division.step_bytes,
-        matrix = tokens * 16,
     )
 }
+
+/// `release`.
+const RELEASE: &str = "\
+// Waits for all products but those of the last PENDING stages, and gives back the place of the last stage that is done.
+template <u32 PENDING, class B> GM_DEVICE void release(B &empty, u32 place) {
+    gm_wgmma_wait<PENDING>();
+    gm_sync_warp();
+    if (gm_lane() == 0) gm_barrier_arrive(empty, place);
+}
+
+";
 
 /// A parameter and an argument for the table of values, where codes are looked up.
 fn table_of(plan: &CudaMatmul<'_>) -> (&'static str, &'static str) {

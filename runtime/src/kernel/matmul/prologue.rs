@@ -84,7 +84,10 @@ impl Matmul {
         )
     }
 
-    fn prologue_kernel(&self, shape: Shape) -> Result<&On<PrologueCode, cuda::PrologueCode>, Error> {
+    pub(super) fn prologue_kernel(
+        &self,
+        shape: Shape,
+    ) -> Result<&On<PrologueCode, cuda::PrologueCode>, Error> {
         let broken = || self.on.broken("it takes floats, and nothing was prepared for a prologue");
         let prepared = self.prologue.as_ref().ok_or_else(broken)?;
         let entry = prepared.decide(Shape { n: 1, ..shape }).kernel()?;

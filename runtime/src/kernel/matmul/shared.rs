@@ -13,6 +13,7 @@ use crate::request::Shape;
 use crate::threads::Threads;
 use crate::weights::PackedMatrix;
 use crate::workspace::Workspace;
+use gristmill_spec::vocab::Precision;
 
 impl Matmul {
     /// How it reads tokens of `k` elements.
@@ -26,18 +27,31 @@ impl Matmul {
         match &self.on {
             On::Cpu(launcher) => Ok(launcher),
             On::Cuda(launcher) => {
-                Err(Error::ProcessorOnly { what: "shared activations", device: launcher.entry.device })
+                Err(Error::ProcessorOnly { what: "activations in its memory", device: launcher.entry.device })
             }
         }
     }
 
     /// Whether activations that one of them [quantized](Matmul::quantize), of tokens of `k` elements, are what the other reads.
     pub fn shares_activations_with(&self, other: &Matmul, k: usize) -> bool {
-        let both = self.on_processor().is_ok() && other.on_processor().is_ok();
+        let both = match (&self.on, &other.on) {
+            (On::Cpu(_), On::Cpu(_)) => true,
+            (On::Cuda(one), On::Cuda(two)) => {
+                let reads = |matmul: &Matmul| matmul.reads_quantized();
+                one.shares_device_with(two) && reads(self) && reads(other)
+            }
+            (On::Cpu(_), On::Cuda(_)) | (On::Cuda(_), On::Cpu(_)) => false,
+        };
         match (self.activation_layout(k), other.activation_layout(k)) {
             (Ok(one), Ok(two)) => both && one.same_as(&two),
             (_, _) => false,
         }
+    }
+
+    /// Whether it reads activations that are int8 already.
+    pub(crate) fn reads_quantized(&self) -> bool {
+        let entry = self.entry();
+        entry.precision() == Some(Precision::Int8) && !entry.quantizes_activations()
     }
 
     /// Quantizes `m` tokens of `k` elements into `workspace`, for this and other products. Allocates nothing, as
@@ -108,7 +122,8 @@ impl Matmul {
         threads: &Threads,
     ) -> Result<(), Error> {
         let Some((launcher, into)) = self.begun(weights, x, store, y)? else { return Ok(()) };
-        launcher.product(weights, &x.rows, into, threads)
+        let limit = self.limits.of(Shape { m: x.m(), n: weights.n, k: weights.k });
+        launcher.product(weights, &x.rows, into, threads.at_most(limit))
     }
 
     /// The same as a job that is not run yet; `None` where there was nothing to compute, or nothing but the bias.

@@ -1,17 +1,20 @@
 //! One weight matrix over several devices.
 
+mod options;
 mod place;
+mod replicated;
 mod run;
 mod shares;
 mod state;
 
+pub use options::DivideOptions;
+pub use replicated::ReplicatedLinear;
 pub use shares::Shares;
 pub use state::{DividedPart, LostGpu};
 
 use super::LinearOptions;
 use crate::activations::Input;
 use crate::cuda::{DeviceBuffer, DeviceInput};
-use crate::device::Device;
 use crate::error::Error;
 use crate::observe::recovered;
 use crate::quantized_buf::QuantizedBuf;
@@ -24,30 +27,6 @@ use run::{Operands, Run};
 use state::{Candidate, Loss, Part, State, lost_gpu};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
-
-/// How a layer is divided.
-#[derive(Clone, Debug, Default)]
-pub struct DivideOptions {
-    /// The devices, each once; the processor may be one of them. The rows of the weights go to them in this order.
-    pub devices: Vec<Device>,
-    /// How many rows each gets.
-    pub shares: Shares,
-    /// Leaves it to the caller what becomes of a run whose device was lost: its error is returned, and the layer stays as it is.
-    /// Without this others take over.
-    pub keep_division: bool,
-}
-
-impl DivideOptions {
-    /// Rows by multiprocessors and clock over these devices, others taking over where one is lost.
-    pub fn over(devices: impl IntoIterator<Item = Device>) -> DivideOptions {
-        DivideOptions { devices: devices.into_iter().collect(), ..DivideOptions::default() }
-    }
-
-    /// The same with other shares.
-    pub fn with_shares(self, shares: Shares) -> DivideOptions {
-        DivideOptions { shares, ..self }
-    }
-}
 
 /// A layer whose weights' **rows, its output features**, are divided over several devices: each has all of the input, computes its own
 /// columns of the output, and these are gathered. No sums cross devices, so that int8 products have the bits of the undivided

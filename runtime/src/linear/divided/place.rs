@@ -1,9 +1,10 @@
 //! Which rows go to which device, at first and where one is lost.
 
-use super::shares::{self, Shares};
+use super::DividedLinear;
+use super::options::DivideOptions;
+use super::shares;
 use super::state::{Candidate, Loss, LostGpu, Part, State, lost_gpu};
-use super::{DivideOptions, DividedLinear};
-use crate::cuda::{cycles, detect};
+use crate::cuda::detect;
 use crate::device::Device;
 use crate::error::Error;
 use crate::gpu::NoGpu;
@@ -29,30 +30,7 @@ impl DividedLinear<'_> {
     /// The devices with their shares.
     pub(super) fn candidates(&self, divide: &DivideOptions) -> Result<Vec<Candidate>, Error> {
         let DivideOptions { devices, shares, .. } = divide;
-        let refused = |why: String| Error::Division { why };
-        for (at, device) in devices.iter().enumerate() {
-            if devices[..at].contains(device) {
-                return Err(refused(format!("{device} is named twice")));
-            }
-        }
-        let cycles_of = |device: &Device| match device.kind {
-            DeviceKind::Cuda => match cycles(device.index) {
-                Ok(cycles) if cycles > 0.0 => Ok(cycles),
-                Ok(_) => Err(refused(format!(
-                    "the driver says of {device} that it has no clock or no multiprocessors; `Shares::Equal` and `Shares::Given` need neither"
-                ))),
-                Err(why) => Err(Error::NoGpu { index: device.index, why }),
-            },
-            _ => {
-                Err(refused(format!("of {device} no multiprocessors are known, so shares have to be given")))
-            }
-        };
-        let shares = match shares {
-            Shares::Cycles => devices.iter().map(cycles_of).collect::<Result<_, _>>()?,
-            Shares::Equal => vec![1.0; devices.len()],
-            Shares::Given(shares) => shares.clone(),
-        };
-        shares::check(&shares, devices.len())?;
+        let shares = shares::of(devices, shares)?;
         let candidate = |(device, share): (&Device, f64)| {
             let granule = if share > 0.0 { self.granule(*device)? } else { 1 };
             Ok(Candidate { device: *device, share, granule })
@@ -69,7 +47,9 @@ impl DividedLinear<'_> {
     fn granule(&self, device: Device) -> Result<usize, Error> {
         let (n, k) = (self.n(), self.k());
         let name = self.weights.format().name;
-        let prepared = self.options_on(device).prepare(self.registry, name, Shape { m: 1, n, k })?;
+        // A tuning for more threads may take other panels: rows are then cut less evenly, and as right.
+        let (one, shape) = (Threads::single(), Shape { m: 1, n, k });
+        let prepared = self.options_on(device).prepare(self.registry, name, shape, &one)?;
         let mut granule = 1;
         for candidate in prepared.covering(n, k).needed {
             granule = granule.max(layout_of(self.registry, candidate.entry)?.panel_rows());

@@ -1,8 +1,11 @@
 //! How rows are divided over devices.
 
+use crate::cuda::cycles;
+use crate::device::Device;
 use crate::error::Error;
+use gristmill_spec::vocab::DeviceKind;
 
-/// How many rows each device gets.
+/// How many rows or tokens each device gets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Shares {
     /// In proportion to multiprocessors times clock, as drivers tell them. Of GPUs alone.
@@ -12,6 +15,33 @@ pub enum Shares {
     Equal,
     /// In proportion to these, one for each device: measured speeds ([`DividedLinear::speeds`](super::DividedLinear::speeds)), say.
     Given(Vec<f64>),
+}
+
+/// The share of each device.
+pub(super) fn of(devices: &[Device], shares: &Shares) -> Result<Vec<f64>, Error> {
+    let refused = |why: String| Err(Error::Division { why });
+    for (at, device) in devices.iter().enumerate() {
+        if devices[..at].contains(device) {
+            return Err(Error::Division { why: format!("{device} is named twice") });
+        }
+    }
+    let cycles_of = |device: &Device| match device.kind {
+        DeviceKind::Cuda => match cycles(device.index) {
+            Ok(cycles) if cycles > 0.0 => Ok(cycles),
+            Ok(_) => refused(format!(
+                "the driver says of {device} that it has no clock or no multiprocessors; `Shares::Equal` and `Shares::Given` need neither"
+            )),
+            Err(why) => Err(Error::NoGpu { index: device.index, why }),
+        },
+        _ => refused(format!("of {device} no multiprocessors are known, so shares have to be given")),
+    };
+    let shares = match shares {
+        Shares::Cycles => devices.iter().map(cycles_of).collect::<Result<_, _>>()?,
+        Shares::Equal => vec![1.0; devices.len()],
+        Shares::Given(shares) => shares.clone(),
+    };
+    check(&shares, devices.len())?;
+    Ok(shares)
 }
 
 /// Refuses shares that nothing can be divided by.

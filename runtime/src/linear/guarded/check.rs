@@ -1,13 +1,15 @@
 //! One output of a run, compared with the portable kernel's. Every kernel that multiplies int8 gives the same bits.
 
-use super::{GuardedLinear, Run, Seen, disable};
+use super::failure::Seen;
+use super::{GuardedLinear, Run, disable};
 use crate::activations::Input;
+use crate::device::Device;
 use crate::error::Error;
-use crate::linear::{Linear, LinearOptions};
+use crate::linear::{Linear, LinearOptions, Policy};
 use crate::quantized_buf::QuantizedBuf;
-use crate::request::Restrict;
+use crate::request::{PrecisionMode, Restrict};
 use crate::threads::Threads;
-use gristmill_spec::vocab::{Isa, Op};
+use gristmill_spec::vocab::{Isa, Op, Precision};
 
 impl GuardedLinear<'_> {
     /// What is wrong with one output of a run, if it is. Which output it is follows from `sample`.
@@ -21,7 +23,7 @@ impl GuardedLinear<'_> {
         let (n, k) = (self.n(), self.k());
         // A plain product of f32, where the policy has one, has bits of its own.
         let Some((product, quantizer)) = self.kernels_of(linear, run) else { return Ok(None) };
-        if run.m == 0 || n == 0 || k == 0 {
+        if run.m == 0 || n == 0 || k == 0 || product.precision() != Some(Precision::Int8) {
             return Ok(None);
         }
         // Rows and tokens in turn, neighbours far apart.
@@ -38,7 +40,7 @@ impl GuardedLinear<'_> {
         }
         let why = format!("output {row} of token {token} was {found:e}, by the portable kernel {expected:e}");
         let wrong = |kernel| Ok(Some(Seen { kernel, panicked: false, why }));
-        // With what quantized the activations, the portable product gives the same if that is what is wrong.
+        // A GPU quantizes what only it reads, so the product stands for both. With what quantized the activations, the portable product gives the same if that is what is wrong.
         let Some(quantizer) = quantizer else { return wrong(product) };
         let mut restrict = self.options.restrict.clone().unwrap_or_default();
         disable(self.registry, &self.guard.quarantine, &mut restrict);
@@ -59,6 +61,11 @@ impl GuardedLinear<'_> {
             restrict: Some(restrict),
             tuning: None,
             working_set: None,
+            device: Device::CPU,
+            precision: PrecisionMode::Int8,
+            policy: Policy::Strict,
+            #[cfg(feature = "cuda")]
+            gpu: None,
             ..self.options.clone()
         };
         Linear::new(self.registry, &rows.matrix(), &options, &Threads::single())

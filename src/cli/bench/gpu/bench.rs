@@ -11,4 +11,6 @@ pub(super) struct Bench<'b> {
     pub(super) gpu: &'b Arc<Gpu>,
     pub(super) device: Device,
     pub(super) rounds: usize,
+    /// 1e9 bytes a second, read and written, of a copy on the device.
+    pub(super) copy: f64,
 }

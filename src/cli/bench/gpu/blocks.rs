@@ -3,16 +3,18 @@
 
 use super::super::super::clock::median;
 use super::super::super::error::CliError;
-use super::super::super::gpu_time;
+use super::super::super::gpu_time::{self, Times};
 use super::super::super::random::Random;
 use super::super::super::table::{Side, Table, measured};
+use super::super::base::Compared;
+use super::super::compare::{self, Verdict};
 use super::super::plan::Memory;
 use super::bench::Bench;
-use gristmill::cuda::{DeviceBuffer, GpuQuantizer};
+use gristmill::cuda::{DeviceBuffer, Gpu, GpuQuantizer};
 use gristmill::registry::FormatInfo;
 use gristmill::vocab::Op;
 use gristmill::{Dequantizer, Device, Error, QuantizedMatrix, Quantizer, REGISTRY, Request, Shape};
-use serde_json::{Value, json};
+use gristmill_records::bench::GpuConversion;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
@@ -31,8 +33,10 @@ pub struct Record {
     pub(super) n: usize,
     pub(super) k: usize,
     pub(super) memory: Memory,
-    /// Median of a launch with both operands on the device.
-    pub(super) seconds: f64,
+    /// Of a launch with both operands on the device.
+    pub(super) times: Times,
+    /// 1e9 bytes a second of a copy on the device.
+    copy: f64,
     /// Read and written.
     bytes: usize,
     /// Median with both operands in the processor's memory.
@@ -43,29 +47,44 @@ pub struct Record {
 
 impl Record {
     fn gb_s(&self) -> f64 {
-        self.bytes as f64 / self.seconds / 1e9
+        self.bytes as f64 / self.times.seconds / 1e9
     }
 
-    pub fn json(&self, device: Device, copy: f64) -> Value {
+    pub fn line(&self, gpu: &Gpu, device: Device) -> GpuConversion {
         let (processor, seconds) = self.processor;
-        json!({
-            "op": self.op,
-            "kernel": self.kernel,
-            "format": self.format,
-            "device": device.to_string(),
-            "n": self.n,
-            "k": self.k,
-            "memory": self.memory.name(),
-            "seconds": self.seconds,
-            "gb_s": self.gb_s(),
-            "copy_gb_s": copy,
-            "percent_of_copy": 100.0 * self.gb_s() / copy,
-            "seconds_with_copies": self.from_host,
-            "cpu_kernel": processor,
-            "cpu_seconds": seconds,
-            "times_cpu": seconds / self.seconds,
-            "times_cpu_with_copies": seconds / self.from_host,
-        })
+        GpuConversion {
+            op: self.op.to_owned(),
+            kernel: self.kernel.to_owned(),
+            format: self.format.to_owned(),
+            device: device.to_string(),
+            machine: Some(gristmill::tuning::gpu(gpu.profile())),
+            n: self.n as u64,
+            k: self.k as u64,
+            memory: self.memory.name().to_owned(),
+            seconds: self.times.seconds,
+            rounds: self.times.rounds.clone(),
+            gb_s: self.gb_s(),
+            copy_gb_s: self.copy,
+            percent_of_copy: 100.0 * self.gb_s() / self.copy,
+            seconds_with_copies: self.from_host,
+            cpu_kernel: processor.to_owned(),
+            cpu_seconds: seconds,
+            times_cpu: seconds / self.times.seconds,
+            times_cpu_with_copies: seconds / self.from_host,
+        }
+    }
+}
+
+/// A record with the device that it was measured on, to be compared.
+struct Made<'b> {
+    record: Record,
+    gpu: &'b Gpu,
+    device: Device,
+}
+
+impl compare::Measured for Made<'_> {
+    fn compared(&self) -> Compared {
+        Compared::of_conversion(&self.record.line(self.gpu, self.device))
     }
 }
 
@@ -73,7 +92,7 @@ impl Record {
 ///
 /// # Errors
 /// Those of `out`.
-pub fn print(records: &[Record], copy: f64, out: &mut dyn Write) -> io::Result<()> {
+pub fn print(records: &[Record], out: &mut dyn Write) -> io::Result<()> {
     if records.is_empty() {
         return Ok(());
     }
@@ -96,10 +115,10 @@ pub fn print(records: &[Record], copy: f64, out: &mut dyn Write) -> io::Result<(
             record.kernel.to_owned(),
             format!("{}x{}", record.n, record.k),
             record.memory.name().to_owned(),
-            measured(record.seconds * 1e6),
+            measured(record.times.seconds * 1e6),
             measured(record.gb_s()),
-            format!("{:.0}", 100.0 * record.gb_s() / copy),
-            measured(seconds / record.seconds),
+            format!("{:.0}", 100.0 * record.gb_s() / record.copy),
+            measured(seconds / record.times.seconds),
             measured(record.from_host * 1e6),
             measured(seconds / record.from_host),
             processor.to_owned(),
@@ -136,6 +155,7 @@ impl Bench<'_> {
         format: &'static FormatInfo,
         (n, k): (usize, usize),
         records: &mut Vec<Record>,
+        verdicts: &mut Vec<Verdict>,
     ) -> Result<(), CliError> {
         if format.quantizers.is_empty() {
             return Ok(());
@@ -189,29 +209,36 @@ impl Bench<'_> {
             while buffers.len() < copies {
                 buffers.push((DeviceBuffer::of(self.gpu, &values)?, DeviceBuffer::of(self.gpu, &bytes)?));
             }
-            let seconds = gpu_time::in_graph(self.gpu, copies, self.rounds, |turn| {
-                let Some((values, bytes)) = buffers.get_mut(turn) else { return Ok(()) };
-                match op {
-                    Op::Quantize => quantizer.quantize(values, n, k, bytes),
-                    _ => quantizer.dequantize(bytes, n, k, values),
-                }
-            })?;
-            quantizer.finish()?;
             let (kind, seconds_here) = processor;
             // The same number of elements on both sides.
             let processor = (kind, seconds_here * n as f64 / few as f64);
-            records.push(Record {
-                op: op.name(),
-                kernel,
-                format: format.name,
-                n,
-                k,
-                memory,
-                seconds,
-                bytes: moved,
-                from_host,
-                processor,
-            });
+            let mut once = || {
+                let times = gpu_time::in_graph(self.gpu, copies, self.rounds, |turn| {
+                    let Some((values, bytes)) = buffers.get_mut(turn) else { return Ok(()) };
+                    match op {
+                        Op::Quantize => quantizer.quantize(values, n, k, bytes),
+                        _ => quantizer.dequantize(bytes, n, k, values),
+                    }
+                })?;
+                quantizer.finish()?;
+                let (op, format, copy) = (op.name(), format.name, self.copy);
+                let record = Record {
+                    op,
+                    kernel,
+                    format,
+                    n,
+                    k,
+                    memory,
+                    times,
+                    copy,
+                    bytes: moved,
+                    from_host,
+                    processor,
+                };
+                Ok(Made { record, gpu: self.gpu, device: self.device })
+            };
+            let made = once()?;
+            records.push(compare::judge(self.plan, made, verdicts, once)?.record);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use super::super::super::table::{Side, Table, measured};
 use super::super::plan::{Memory, Plan};
 use gristmill::Device;
 use gristmill::cuda::Gpu;
-use serde_json::{Value, json};
+use gristmill_records::bench::{self as records, Line};
 use std::io::{self, Write};
 
 /// What is multiplied.
@@ -101,29 +101,39 @@ impl Yardsticks {
         self.found.iter().find(asked)?.seconds.as_ref().ok().copied()
     }
 
-    /// A record for each product, or one that says why there are none.
-    pub fn json(&self, device: Device) -> Vec<Value> {
+    /// A line for each product, or one that says why there are none.
+    pub fn lines(&self, device: Device) -> Vec<Line> {
         let each = |product: &Yardstick| {
-            let mut record = json!({
-                "kernel": product.kind.name(),
-                "yardstick": true,
-                "device": device.to_string(),
-                "m": product.m,
-                "n": product.n,
-                "k": product.k,
-                "memory": product.memory.name(),
-            });
-            match &product.seconds {
-                Ok(seconds) => {
-                    record["seconds"] = json!(seconds);
-                    record["gmac_s"] = json!(product.gmac_s(*seconds));
-                    record["gb_s"] = json!(product.gb_s(*seconds));
-                }
-                Err(why) => record["why_not"] = json!(why),
-            }
-            record
+            let seconds = product.seconds.as_ref().ok().copied();
+            Line::Yardstick(records::Yardstick {
+                kernel: product.kind.name().to_owned(),
+                yardstick: true,
+                device: Some(device.to_string()),
+                m: Some(product.m as u64),
+                n: Some(product.n as u64),
+                k: Some(product.k as u64),
+                memory: Some(product.memory.name().to_owned()),
+                seconds,
+                gmac_s: seconds.map(|seconds| product.gmac_s(seconds)),
+                gb_s: seconds.map(|seconds| product.gb_s(seconds)),
+                why_not: product.seconds.as_ref().err().cloned(),
+            })
         };
-        let absent = |why| json!({ "kernel": "cublaslt", "yardstick": true, "why_not": why });
+        let absent = |why: &String| {
+            Line::Yardstick(records::Yardstick {
+                kernel: "cublaslt".to_owned(),
+                yardstick: true,
+                device: None,
+                m: None,
+                n: None,
+                k: None,
+                memory: None,
+                seconds: None,
+                gmac_s: None,
+                gb_s: None,
+                why_not: Some(why.clone()),
+            })
+        };
         self.found.iter().map(each).chain(self.absent.as_ref().map(absent)).collect()
     }
 

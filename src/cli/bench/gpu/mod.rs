@@ -15,13 +15,14 @@ use super::super::clock::median;
 use super::super::error::CliError;
 use super::super::json::print_json;
 use super::super::progress;
+use super::compare::Verdict;
 use super::plan::{Measured, Plan};
 use bench::Bench;
 use cublaslt::Yardsticks;
 use gristmill::Device;
 use gristmill::cuda::{DeviceBuffer, Gpu};
 use gristmill::vocab::Op;
-use serde_json::Value;
+use gristmill_records::bench::Line;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -34,20 +35,23 @@ pub const SHAPES: &[(usize, usize)] =
 /// Numbers of tokens.
 pub const TOKENS: &[usize] = &[1, 8, 64, 512, 1024, 2048];
 
-/// Measures what `plan` names on a GPU. Returns whether there was anything.
+/// Measures what `plan` names on a GPU. Returns whether there was anything, and how it compares with the base, where there is one.
 ///
 /// # Errors
-/// No such device; no kernel for a format that was named.
+/// No such device; no kernel for a format that was named; a base of another GPU.
 pub fn run(
     plan: &Plan,
     device: Device,
     named: bool,
     as_json: bool,
     out: &mut dyn Write,
-) -> Result<bool, CliError> {
+) -> Result<(bool, Vec<Verdict>), CliError> {
     let gpu = Gpu::open(device.index)?;
-    let bench = Bench { plan, gpu: &gpu, device, rounds: plan.effort.rounds() };
-    let copy = copy_rate(&gpu, bench.rounds)?;
+    same_gpu(plan, &gpu)?;
+    let rounds = plan.effort.rounds();
+    let copy = copy_rate(&gpu, rounds)?;
+    let bench = Bench { plan, gpu: &gpu, device, rounds, copy };
+    let mut verdicts = Vec::new();
     let (mut products, mut conversions) = (Vec::new(), Vec::new());
     let mut left = Vec::new();
     let bar = progress::bar((plan.formats.len() * plan.shapes.len()) as u64);
@@ -57,9 +61,11 @@ pub fn run(
             bar.inc(1);
             for op in &plan.ops {
                 let outcome = match op {
-                    Measured::Op(op) if op.info().product => bench.products(format, *shape, &mut products),
+                    Measured::Op(op) if op.info().product => {
+                        bench.products(format, *shape, &mut products, &mut verdicts)
+                    }
                     Measured::Op(op @ (Op::Quantize | Op::Dequantize)) => {
-                        bench.conversion(*op, format, *shape, &mut conversions)
+                        bench.conversion(*op, format, *shape, &mut conversions, &mut verdicts)
                     }
                     Measured::Op(op) => {
                         return Err(CliError::usage(
@@ -94,12 +100,12 @@ pub fn run(
     let any = !products.is_empty() || !conversions.is_empty();
     let others = published::beside(plan);
     if as_json {
-        let products = products.iter().map(|record| record.json(device, copy, &yardsticks));
-        let conversions = conversions.iter().map(|record| record.json(device, copy));
-        let beside = yardsticks.json(device).into_iter().chain(published::json(&others));
-        let all: Vec<Value> = products.chain(conversions).chain(beside).collect();
+        let products = products.iter().map(|record| Line::GpuProduct(record.line(&gpu, device, &yardsticks)));
+        let conversions = conversions.iter().map(|record| Line::GpuConversion(record.line(&gpu, device)));
+        let beside = yardsticks.lines(device).into_iter().chain(published::lines(&others));
+        let all: Vec<Line> = products.chain(conversions).chain(beside).collect();
         print_json(out, &all)?;
-        return Ok(any);
+        return Ok((any, verdicts));
     }
     let profile = gpu.profile();
     writeln!(
@@ -107,15 +113,27 @@ pub fn run(
         "{device}: {}, compute capability {}.{}, {} multiprocessors; copies {copy:.0} GB/s (read and written)\n",
         profile.name, profile.cc.0, profile.cc.1, profile.multiprocessors
     )?;
-    products::print(&products, copy, &yardsticks, out)?;
-    blocks::print(&conversions, copy, out)?;
+    products::print(&products, &yardsticks, out)?;
+    blocks::print(&conversions, out)?;
     yardsticks.print(out)?;
     published::print(&others, out)?;
     left.dedup();
     for line in left {
         writeln!(out, "not measured: {line}")?;
     }
-    Ok(any)
+    Ok((any, verdicts))
+}
+
+/// Refuses a base whose records are of another GPU. Older ones did not say of which they are.
+fn same_gpu(plan: &Plan, gpu: &Gpu) -> Result<(), CliError> {
+    let this = gristmill::tuning::gpu(gpu.profile());
+    match plan.base.as_ref().and_then(|base| base.gpus.iter().find(|other| **other != this)) {
+        None => Ok(()),
+        Some(other) => Err(CliError::usage(
+            format!("the base was measured on `{other}`, this is `{this}`"),
+            "compare with records of this GPU and driver; other ones say nothing of what changed",
+        )),
+    }
 }
 
 /// Bytes a second, read and written, of a copy from memory to memory.

@@ -4,19 +4,21 @@
 //! beside them stand cuBLASLt's int8 and f16 products of the same shapes.
 
 use super::super::super::error::CliError;
-use super::super::super::gpu_time;
+use super::super::super::gpu_time::{self, Times};
 use super::super::super::random::Random;
 use super::super::super::table::{Side, Table, measured};
+use super::super::base::Compared;
+use super::super::compare::{self, Verdict};
 use super::super::plan::Memory;
 use super::super::record::bits_per_weight;
 use super::bench::Bench;
 use super::cublaslt::{Kind, Yardsticks};
-use gristmill::cuda::{DeviceBuffer, DeviceInput};
+use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
 use gristmill::half::{bf16, f16};
 use gristmill::registry::FormatInfo;
 use gristmill::vocab::DType;
 use gristmill::{Device, Matmul, PackedMatrix, PrecisionMode, QuantizedMatrix, Request, Shape, Threads};
-use serde_json::{Value, json};
+use gristmill_records::bench::GpuProduct;
 use std::io::{self, Write};
 
 /// One product.
@@ -28,8 +30,10 @@ pub struct Record {
     pub(super) n: usize,
     pub(super) k: usize,
     pub(super) memory: Memory,
-    /// Median of a launch, activations included.
-    pub(super) seconds: f64,
+    /// Of a launch, activations included.
+    pub(super) times: Times,
+    /// 1e9 bytes a second of a copy on the device.
+    copy: f64,
     /// What the weights take in a file, each byte once.
     bytes: usize,
     /// What they take on the device.
@@ -38,40 +42,55 @@ pub struct Record {
 
 impl Record {
     fn gb_s(&self) -> f64 {
-        self.bytes as f64 / self.seconds / 1e9
+        self.bytes as f64 / self.times.seconds / 1e9
     }
 
     fn gmac_s(&self) -> f64 {
-        self.m as f64 * self.n as f64 * self.k as f64 / self.seconds / 1e9
+        self.m as f64 * self.n as f64 * self.k as f64 / self.times.seconds / 1e9
     }
 
     /// Its rate in percent of cuBLASLt's, where that was measured.
     fn percent_of(&self, yardsticks: &Yardsticks, kind: Kind) -> Option<f64> {
         let theirs = yardsticks.seconds(kind, (self.m, self.n, self.k), self.memory)?;
-        Some(100.0 * theirs / self.seconds)
+        Some(100.0 * theirs / self.times.seconds)
     }
 
-    pub fn json(&self, device: Device, copy: f64, yardsticks: &Yardsticks) -> Value {
-        json!({
-            "op": "matmul",
-            "kernel": self.kernel,
-            "format": self.format,
-            "device": device.to_string(),
-            "input": self.input.name(),
-            "m": self.m,
-            "n": self.n,
-            "k": self.k,
-            "memory": self.memory.name(),
-            "seconds": self.seconds,
-            "gmac_s": self.gmac_s(),
-            "gb_s": self.gb_s(),
-            "copy_gb_s": copy,
-            "percent_of_copy": 100.0 * self.gb_s() / copy,
-            "file_bits_per_weight": bits_per_weight(self.bytes, self.n, self.k),
-            "memory_bits_per_weight": bits_per_weight(self.packed_bytes, self.n, self.k),
-            "percent_of_cublaslt_int8": self.percent_of(yardsticks, Kind::Int8),
-            "percent_of_cublaslt_f16": self.percent_of(yardsticks, Kind::F16),
-        })
+    pub fn line(&self, gpu: &Gpu, device: Device, yardsticks: &Yardsticks) -> GpuProduct {
+        GpuProduct {
+            op: "matmul".to_owned(),
+            kernel: self.kernel.to_owned(),
+            format: self.format.to_owned(),
+            device: device.to_string(),
+            machine: Some(gristmill::tuning::gpu(gpu.profile())),
+            input: self.input.name().to_owned(),
+            m: self.m as u64,
+            n: self.n as u64,
+            k: self.k as u64,
+            memory: self.memory.name().to_owned(),
+            seconds: self.times.seconds,
+            rounds: self.times.rounds.clone(),
+            gmac_s: self.gmac_s(),
+            gb_s: self.gb_s(),
+            copy_gb_s: self.copy,
+            percent_of_copy: 100.0 * self.gb_s() / self.copy,
+            file_bits_per_weight: bits_per_weight(self.bytes, self.n, self.k),
+            memory_bits_per_weight: bits_per_weight(self.packed_bytes, self.n, self.k),
+            percent_of_cublaslt_int8: self.percent_of(yardsticks, Kind::Int8),
+            percent_of_cublaslt_f16: self.percent_of(yardsticks, Kind::F16),
+        }
+    }
+}
+
+/// A record with the device that it was measured on, to be compared.
+struct Made<'b> {
+    record: Record,
+    gpu: &'b Gpu,
+    device: Device,
+}
+
+impl compare::Measured for Made<'_> {
+    fn compared(&self) -> Compared {
+        Compared::of_product(&self.record.line(self.gpu, self.device, &Yardsticks::none()))
     }
 }
 
@@ -79,7 +98,7 @@ impl Record {
 ///
 /// # Errors
 /// Those of `out`.
-pub fn print(records: &[Record], copy: f64, yardsticks: &Yardsticks, out: &mut dyn Write) -> io::Result<()> {
+pub fn print(records: &[Record], yardsticks: &Yardsticks, out: &mut dyn Write) -> io::Result<()> {
     if records.is_empty() {
         return Ok(());
     }
@@ -104,10 +123,10 @@ pub fn print(records: &[Record], copy: f64, yardsticks: &Yardsticks, out: &mut d
             record.m.to_string(),
             record.memory.name().to_owned(),
             format!("{:.2}", bits_per_weight(record.packed_bytes, record.n, record.k)),
-            measured(record.seconds * 1e6),
+            measured(record.times.seconds * 1e6),
             measured(record.gb_s()),
             measured(record.gmac_s()),
-            percent(Some(100.0 * record.gb_s() / copy)),
+            percent(Some(100.0 * record.gb_s() / record.copy)),
             percent(record.percent_of(yardsticks, Kind::Int8)),
             percent(record.percent_of(yardsticks, Kind::F16)),
         ]);
@@ -131,8 +150,9 @@ impl Bench<'_> {
         format: &'static FormatInfo,
         (n, k): (usize, usize),
         records: &mut Vec<Record>,
+        verdicts: &mut Vec<Verdict>,
     ) -> Result<(), CliError> {
-        let Bench { plan, gpu, device, rounds, .. } = *self;
+        let Bench { plan, gpu, device, rounds, copy } = *self;
         let input = match plan.precision {
             PrecisionMode::F16 => DType::F16,
             PrecisionMode::Bf16 => DType::Bf16,
@@ -174,19 +194,25 @@ impl Bench<'_> {
                 while weights.len() < copies {
                     weights.push(matmul.pack_on(&matrix, &threads)?);
                 }
-                let seconds = gpu_time::seconds(gpu, &matmul, &weights[..copies], x, &mut y, m, rounds)?;
-                records.push(Record {
-                    input,
-                    kernel: matmul.entry().name,
-                    format: format.name,
-                    m,
-                    n,
-                    k,
-                    memory,
-                    seconds,
-                    bytes: tensor.len(),
-                    packed_bytes,
-                });
+                let mut once = || {
+                    let times = gpu_time::seconds(gpu, &matmul, &weights[..copies], x, &mut y, m, rounds)?;
+                    let record = Record {
+                        input,
+                        kernel: matmul.entry().name,
+                        format: format.name,
+                        m,
+                        n,
+                        k,
+                        memory,
+                        times,
+                        copy,
+                        bytes: tensor.len(),
+                        packed_bytes,
+                    };
+                    Ok(Made { record, gpu, device })
+                };
+                let made = once()?;
+                records.push(compare::judge(plan, made, verdicts, once)?.record);
             }
             packed = Some((matmul, weights));
         }

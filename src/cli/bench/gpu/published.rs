@@ -3,7 +3,7 @@
 
 use super::super::super::table::{Side, Table, measured};
 use super::super::plan::{Measured, Plan};
-use serde_json::{Value, json};
+use gristmill_records::bench::{self as records, Line};
 use std::io::{self, Write};
 
 /// A published time.
@@ -42,19 +42,19 @@ pub fn beside(plan: &Plan) -> Vec<Published> {
     if wanted { ALL.iter().filter(same).copied().collect() } else { Vec::new() }
 }
 
-/// A record for each, marked as published.
-pub fn json(published: &[Published]) -> impl Iterator<Item = Value> {
+/// A line for each, marked as published.
+pub fn lines(published: &[Published]) -> impl Iterator<Item = Line> {
     published.iter().map(|Published { n, k, w2a8, bf16 }| {
-        json!({
-            "kernel": BY,
-            "published": true,
-            "source": SOURCE,
-            "device": ON,
-            "m": 1,
-            "n": n,
-            "k": k,
-            "seconds": w2a8 / 1e6,
-            "bf16_seconds": bf16 / 1e6,
+        Line::Published(records::Published {
+            kernel: BY.to_owned(),
+            published: true,
+            source: SOURCE.to_owned(),
+            device: ON.to_owned(),
+            m: 1,
+            n: *n as u64,
+            k: *k as u64,
+            seconds: w2a8 / 1e6,
+            bf16_seconds: bf16 / 1e6,
         })
     })
 }

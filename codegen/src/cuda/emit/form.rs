@@ -1,0 +1,129 @@
+//! The two forms of a product: of one matrix, and of a stack of matrices (experts) of which each CUDA block looks up its own.
+
+use super::overlap::wait;
+use super::parameters::fields;
+use super::product::CudaMatmul;
+use gristmill_spec::model::CudaBudget;
+use gristmill_spec::vocab::{CudaAbi, CudaAlgorithm};
+
+/// Most tokens of a tile that has a grouped form. Experts with more tokens fill a device one by one.
+const MOST_TOKENS: u32 = 32;
+
+/// What a kernel is written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// One matrix: the grid's second side has tiles of its tokens.
+    One,
+    /// A stack: the grid's second side has tiles of tokens of one expert each.
+    Grouped,
+}
+
+impl CudaMatmul<'_> {
+    /// Whether it has a grouped form besides.
+    pub fn is_grouped(&self) -> bool {
+        let few = self.tokens <= MOST_TOKENS && self.fused.is_none();
+        few && matches!(self.algorithm, CudaAlgorithm::Dp4a | CudaAlgorithm::Mma)
+    }
+}
+
+/// A kernel in each of its forms, one behind the other.
+pub(super) fn in_each_form(plan: &CudaMatmul<'_>, kernel: impl Fn(Form) -> String) -> String {
+    let one = kernel(Form::One);
+    if plan.is_grouped() { format!("{one}\n{LOOKUP}{}", kernel(Form::Grouped)) } else { one }
+}
+
+/// The struct that a grouped kernel takes besides.
+pub(super) fn arguments(plan: &CudaMatmul<'_>) -> String {
+    if plan.is_grouped() { fields("Groups", &CudaAbi::GROUPS, &[]) } else { String::new() }
+}
+
+/// Name of the grouped form of a kernel.
+pub(super) fn grouped_name(name: &str) -> String {
+    format!("{name}_grouped")
+}
+
+/// What the image of a grouped kernel may use, where the other form may use `budget`: addresses of a block's own weights are in
+/// registers, where those of all blocks are constants.
+pub(super) fn budget(budget: CudaBudget) -> CudaBudget {
+    let most = CudaBudget::default().registers;
+    CudaBudget { registers: budget.registers.saturating_add(16).min(most), ..budget }
+}
+
+const LOOKUP: &str = "\
+// The product of the tokens of one expert that the CUDA block has: addresses of the expert's weights, and of the first token.
+GM_DEVICE Matmul of_expert(const Matmul &all, const Groups &stack) {
+    const u32x4 tile = gm_load(stack.tiles + gm_block_y());
+    const u64 *const weights = stack.experts + tile.x * 4;
+    Matmul a = all;
+    a.codes = (const u8 *)gm_load(weights);
+    a.scales = (const f32 *)gm_load(weights + 1);
+    a.mins = (const f32 *)gm_load(weights + 2);
+    a.outer = (const f32 *)gm_load(weights + 3);
+    a.x = all.x + tile.y * all.x_stride;
+    a.x_scales = all.x_scales + (u64)tile.y * all.x_blocks;
+    a.x_sums = all.x_sums + (u64)tile.y * all.units;
+    a.y = all.y + (u64)tile.z * all.n;
+    a.m = tile.w;
+    return a;
+}
+
+";
+
+impl Form {
+    pub(super) fn name(self, plan: &CudaMatmul<'_>) -> String {
+        let name = plan.name();
+        if self == Form::Grouped { grouped_name(&name) } else { name }
+    }
+
+    /// The word that a kernel's declaration begins with. Left alone, ptxas spills registers of some grouped kernels to fit one
+    /// more block; not of those that look codes up, which it would give twice as many then.
+    pub(super) fn kernel(self, plan: &CudaMatmul<'_>) -> &'static str {
+        match self {
+            Form::Grouped if plan.pack.table.is_none() => "GM_KERNEL_WIDE",
+            Form::One | Form::Grouped => "GM_KERNEL",
+        }
+    }
+
+    pub(super) fn parameters(self) -> &'static str {
+        match self {
+            Form::One => "const Matmul a",
+            Form::Grouped => "const Matmul all, const Groups stack",
+        }
+    }
+
+    /// Statements behind the arrays in shared memory. What a block has to do is written by who launches it, so nothing can be
+    /// under way in front of the wait.
+    pub(super) fn begin(self) -> &'static str {
+        match self {
+            Form::One => "",
+            Form::Grouped => {
+                "gm_launch_next();\n    gm_wait_for_previous();\n    const Matmul a = of_expert(all, stack);\n    if (a.m == 0) return;\n    "
+            }
+        }
+    }
+
+    /// Statements that store results, with what they need of the parameter: in the grouped form that is looked up again, since it
+    /// would be in registers from the beginning on.
+    pub(super) fn storing(self, statements: &str) -> String {
+        match self {
+            Form::One => statements.to_string(),
+            Form::Grouped => format!("{{ const Matmul a = of_expert(all, stack); {statements} }}"),
+        }
+    }
+
+    /// The tile's place among those of its matrix.
+    pub(super) fn tile(self) -> &'static str {
+        match self {
+            Form::One => "gm_block_y()",
+            Form::Grouped => "0",
+        }
+    }
+
+    /// In front of everything that reads what other kernels write: `early` touches weights only.
+    pub(super) fn wait(self, early: &str) -> String {
+        match self {
+            Form::One => wait(early),
+            Form::Grouped => early.to_string(),
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! What [`wgmma`](super::wgmma) does beyond products of rows that are one integer sum: a run's sums are products of their own,
+//! begun anew with it, and behind its last one their terms are added to f32 sums in registers, in the order of k. While the
+//! terms of the upper half of a warp's rows are made, the lower half's products go on.
+//!
+//! The copying warpgroup brings a stage's activation scales and sums with its tokens, and with the first stage of several runs the
+//! terms of all of them, panel by panel, by bulk copies.
+
+use super::pipelined::Used;
+use super::product::{CudaMatmul, MMA_ROWS};
+use super::terms::{Parts, add_terms, integer_terms, terms};
+use super::tiles::{RunTerms, Warpgroups};
+use std::fmt::Write;
+
+/// Warps that copy: each has one or two of the four panels of each multiplying warpgroup.
+pub(super) const COPYING: u32 = 4;
+/// Runs whose terms are copied together where they have f32 scales.
+const TOGETHER: u32 = 4;
+
+impl RunTerms {
+    /// Those of a plan whose runs have scales.
+    pub(super) fn new(plan: &CudaMatmul<'_>) -> RunTerms {
+        let (together, words) = match Parts::of(plan, MMA_ROWS) {
+            Some(parts) => (parts.runs, parts.words),
+            None => (TOGETHER, TOGETHER * MMA_ROWS),
+        };
+        let run = plan.format.unit.div_ceil(plan.pack.tile.k);
+        RunTerms { run, together, bytes: 4 * words, places: 0 }
+    }
+
+    /// With as many places that none is written again before its last stage is done.
+    pub(super) fn beside(self, stages: u32) -> RunTerms {
+        RunTerms { places: 1 + (stages - 1).div_ceil(self.run * self.together), ..self }
+    }
+}
+
+/// An array that the kernel has for its terms: type, name, elements and bytes of one.
+pub(super) fn arrays(
+    plan: &CudaMatmul<'_>,
+    division: &Warpgroups,
+    of: &RunTerms,
+) -> Vec<(&'static str, &'static str, u32, u32)> {
+    let used = Used::of(plan);
+    let bytes = of.places * division.panels * of.bytes;
+    let by_token = division.stages * plan.tokens;
+    let all = [
+        (used.scales, ("u8", "scales", bytes, 1)),
+        (used.mins, ("u8", "mins", bytes, 1)),
+        (used.x_scales, ("f32", "x_scales", by_token, 4)),
+        (used.x_sums, ("i32", "x_sums", by_token, 4)),
+    ];
+    all.into_iter().filter_map(|(there, array)| there.then_some(array)).collect()
+}
+
+/// What `bring` does for terms, as parts of its text.
+#[derive(Default)]
+pub(super) struct Bringing {
+    /// Template parameters and parameters.
+    pub(super) types: String,
+    pub(super) parameters: String,
+    pub(super) arguments: String,
+    /// Statements in front of the loop.
+    pub(super) begin: String,
+    /// An expression of bytes beside those of the codes, and statements that copy them.
+    pub(super) bytes: String,
+    pub(super) copies: String,
+    /// Statements of each stage.
+    pub(super) stage: String,
+}
+
+/// The parts of `bring`'s text.
+pub(super) fn bringing(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms) -> Bringing {
+    let used = Used::of(plan);
+    let RunTerms { run, together, bytes, places } = *of;
+    let (panels, tokens) = (division.panels, plan.tokens);
+    let mut out = Bringing::default();
+    for (_, name, ..) in arrays(plan, division, of) {
+        let _ = write!(out.types, ", class A{name}");
+        let _ = write!(out.parameters, ", A{name} &{name}");
+        let _ = write!(out.arguments, ", {name}");
+    }
+    let stages = run * together;
+    let unit = |stage: &str| if run == 1 { stage.to_string() } else { format!("({stage}) / {run}") };
+    let copied: Vec<&str> = [(used.scales, "scales"), (used.mins, "mins")]
+        .into_iter()
+        .filter_map(|(there, name)| there.then_some(name))
+        .collect();
+    if !copied.is_empty() {
+        out.begin.push_str("    u32 terms_place = 0;\n");
+        // Rows are whole super-blocks; of other runs there may be fewer at the end.
+        let parts = Parts::of(plan, MMA_ROWS);
+        let size = match &parts {
+            Some(_) => bytes.to_string(),
+            None => format!("gm_min({together}u, a.units - {}) * {}", unit("stage"), 4 * MMA_ROWS),
+        };
+        let from = |name: &str| match &parts {
+            Some(parts) => parts.at(name, "panel", &format!("stage / {stages}")),
+            None => format!("a.{name} + ((u64)panel * a.units + {}) * {MMA_ROWS}", unit("stage")),
+        };
+        let each_warp = panels / COPYING;
+        let copies = each_warp * copied.len() as u32;
+        out.bytes = format!(" + (stage % {stages} == 0 ? {size} * {copies} : 0)");
+        let each: String = copied
+            .iter()
+            .map(|name| {
+                format!(
+                    "\n                    gm_bulk_copy({name}, (terms_place * {panels} + i) * {bytes}, (const u8 *)({}), {size}, full, place);",
+                    from(name)
+                )
+            })
+            .collect();
+        out.copies = format!(
+            "            if (stage % {stages} == 0) {{
+                GM_UNROLL for (u32 j = 0; j < {each_warp}; j++) {{
+                    const u32 i = own / 32 + j * {COPYING}, panel = gm_min(first_panel + i, last_panel);{each}
+                }}
+                terms_place = terms_place + 1 == {places} ? 0 : terms_place + 1;
+            }}
+"
+        );
+    }
+    let block = plan.format.activations.block.unwrap_or(1);
+    let scale = |stage: &str| {
+        format!(
+            "gm_load(a.x_scales + (u64)own_token * a.x_blocks + {} * {} / {block})",
+            unit(stage),
+            plan.format.unit
+        )
+    };
+    let sum = |stage: &str| format!("gm_load(a.x_sums + (u64)own_token * a.units + {})", unit(stage));
+    if used.x_scales || used.x_sums {
+        let _ = writeln!(
+            out.begin,
+            "    const u32 own_token = gm_min(first_token + own % {tokens}, a.m - 1), after = gm_min(1u, stages - 1);"
+        );
+        let _ = writeln!(out.stage, "        const u32 later = gm_min(stage + 2, stages - 1);");
+    }
+    for (there, ty, name, load) in [
+        (used.x_scales, "f32", "x_scales", &scale as &dyn Fn(&str) -> String),
+        (used.x_sums, "i32", "x_sums", &sum),
+    ] {
+        if !there {
+            continue;
+        }
+        let _ = writeln!(out.begin, "    {ty} {name}_ahead[2] = {{{}, {}}};", load("0u"), load("after"));
+        let _ = writeln!(
+            out.stage,
+            "        if (own < {tokens}) {name}[place * {tokens} + own] = {name}_ahead[0];
+        {name}_ahead[0] = {name}_ahead[1];
+        {name}_ahead[1] = {};",
+            load("later")
+        );
+    }
+    out
+}
+
+/// Declarations of the sums that a warp keeps.
+pub(super) fn sums(plan: &CudaMatmul<'_>) -> String {
+    let columns = plan.tokens / 8;
+    let mut out = format!("i32 sums[2][{}] = {{}};\n        f32 y[2][{columns}][4] = {{}};", plan.tokens / 2);
+    if plan.format.superblock.is_some() {
+        let low = if plan.format.offset { format!(", low[2][{columns}][4] = {{}}") } else { String::new() };
+        let _ = write!(out, "\n        i32 total[2][{columns}][4] = {{}}{low};");
+    }
+    out
+}
+
+/// The arrays that `add_terms` reads and adds to, as parameters and arguments.
+fn terms_of(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms) -> [String; 3] {
+    let (columns, mut types, mut parameters, mut arguments) =
+        (plan.tokens / 8, String::new(), String::new(), String::new());
+    for (_, name, ..) in arrays(plan, division, of) {
+        let _ = write!(types, "class A{name}, ");
+        let _ = write!(parameters, "A{name} &{name}, ");
+        let _ = write!(arguments, "{name}, ");
+    }
+    let _ = write!(parameters, "const i32 (&sums)[{}], f32 (&y)[{columns}][4]", plan.tokens / 2);
+    arguments.push_str("sums[HALF], y[HALF]");
+    if plan.format.superblock.is_some() {
+        for name in ["total"].into_iter().chain(plan.format.offset.then_some("low")) {
+            let _ = write!(parameters, ", i32 (&{name})[{columns}][4]");
+            let _ = write!(arguments, ", {name}[HALF]");
+        }
+    }
+    [types, parameters, arguments]
+}
+
+/// The emitted `add_terms`: what a run's sums of sixteen rows add to the outputs.
+pub(super) fn functions(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms) -> String {
+    let [types, parameters, _] = terms_of(plan, division, of);
+    let types = types.trim_end_matches(", ");
+    let template = if types.is_empty() { String::new() } else { format!("template <{types}> ") };
+    format!(
+        "// The end of a run, the `run`-th of those whose terms are at `terms_place`, for half of a warp's rows: its terms, in the order of k.
+{template}GM_DEVICE void add_terms({parameters}, const Matmul &a, u32 half, u32 place, u32 terms_place, u32 run) {{
+    const u32 g = gm_lane() / 4, t = gm_lane() % 4, panel = (terms_place * {panels} + gm_warp()) * {bytes}, row = half * 16 + g;
+    (void)a; (void)panel; (void)row; (void)run; (void)place; (void)t;
+{body}}}
+
+",
+        panels = division.panels,
+        bytes = of.bytes,
+        body = match Parts::of(plan, MMA_ROWS) {
+            Some(parts) => of_superblocks(plan, &parts),
+            None => of_runs(plan),
+        },
+    )
+}
+
+/// Declarations of a token's scale and sum in a loop over `c`, and statements that bind them in one over `j`.
+fn by_token(plan: &CudaMatmul<'_>, scales: bool, sums: bool) -> [String; 2] {
+    let (mut declared, mut bound) = (String::new(), String::new());
+    for (there, ty, pair, name) in [(scales, "f32", "f32x2", "x_scale"), (sums, "i32", "u32x2", "x_sum")] {
+        if there {
+            let _ = writeln!(
+                declared,
+                "        const {pair} {name}_of = gm_shared_get<{pair}>({name}s, place * {} + c * 8 + t * 2);",
+                plan.tokens
+            );
+            let _ =
+                writeln!(bound, "            const {ty} {name} = ({ty})(j % 2 ? {name}_of.y : {name}_of.x);");
+        }
+    }
+    [declared, bound]
+}
+
+/// Statements of `add_terms` where each run has an f32 scale.
+fn of_runs(plan: &CudaMatmul<'_>) -> String {
+    let used = Used::of(plan);
+    let mut out = String::new();
+    for (there, name, array) in [(used.scales, "scale", "scales"), (used.mins, "min", "mins")] {
+        if there {
+            let _ = writeln!(
+                out,
+                "    const f32 {name}[2] = {{gm_shared_get<f32>({array}, panel + (run * {MMA_ROWS} + row) * 4), gm_shared_get<f32>({array}, panel + (run * {MMA_ROWS} + row + 8) * 4)}};"
+            );
+        }
+    }
+    let [declared, bound] = by_token(plan, used.x_scales, used.x_sums);
+    let (added, subtracted) = terms(plan, "sums[c * 4 + j]", "scale[j / 2]", "min[j / 2]");
+    let subtract =
+        subtracted.map_or(String::new(), |text| format!("\n            y[c][j] = y[c][j] - {text};"));
+    let _ = write!(
+        out,
+        "    GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
+{declared}        GM_UNROLL for (u32 j = 0; j < 4; j++) {{
+{bound}            y[c][j] = y[c][j] + {added};{subtract}
+        }}
+    }}
+",
+        columns = plan.tokens / 8,
+    );
+    out
+}
+
+/// Statements of `add_terms` where runs have integers, and super-blocks an f32 scale.
+fn of_superblocks(plan: &CudaMatmul<'_>, parts: &Parts) -> String {
+    let (used, columns) = (Used::of(plan), plan.tokens / 8);
+    let shared = 4 * MMA_ROWS;
+    let (mut integers, mut floats) = (String::new(), String::new());
+    let row_of = |below: u32| if below == 0 { "row".to_string() } else { format!("(row + {below})") };
+    let pair = |of: &dyn Fn(&str) -> String| [0, 8].map(|below| of(&row_of(below))).join(", ");
+    let float = |array: &str, name: &str| {
+        let both = pair(&|row| format!("gm_shared_get<f32>({array}, panel + {row} * 4)"));
+        format!("        const f32 {name}[2] = {{{both}}};\n")
+    };
+    if used.scales {
+        let both = pair(&|row| format!("(i32)(i8)scales[panel + {shared} + run * {MMA_ROWS} + {row}]"));
+        let _ = writeln!(integers, "    const i32 integer[2] = {{{both}}};");
+        floats += &float("scales", "scale");
+    }
+    if used.mins {
+        let both = pair(&|row| {
+            format!("(i32)(i8)mins[panel + {shared} + run / 2 * {} + {row} * 2 + run % 2]", 2 * MMA_ROWS)
+        });
+        let _ = writeln!(integers, "    const i32 lower[2] = {{{both}}};");
+        floats += &float("mins", "min");
+    }
+    let [sums_declared, sums_bound] = by_token(plan, false, used.x_sums);
+    let [scales_declared, scales_bound] = by_token(plan, used.x_scales, false);
+    let (added, subtracted) = integer_terms(plan, "sums[c * 4 + j]", "integer[j / 2]", "lower[j / 2]");
+    let low = subtracted.map_or(String::new(), |text| format!("\n            low[c][j] += {text};"));
+    let zero = if plan.format.offset { " low[c][j] = 0;" } else { "" };
+    let added_up = add_terms(plan, ["y[c][j]", "total[c][j]", "low[c][j]", "scale[j / 2]", "min[j / 2]"]);
+    format!(
+        "{integers}    GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
+{sums_declared}        GM_UNROLL for (u32 j = 0; j < 4; j++) {{
+{sums_bound}            total[c][j] += {added};{low}
+        }}
+    }}
+    if (run == {last}) {{
+        // The end of a super-block.
+{floats}        GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
+{scales_declared}        GM_UNROLL for (u32 j = 0; j < 4; j++) {{
+{scales_bound}            {added_up}
+            total[c][j] = 0;{zero}
+        }}
+        }}
+    }}
+",
+        last = parts.runs - 1,
+    )
+}
+
+/// Statements that go through all stages; `table` is the argument of `products` where codes are looked up.
+pub(super) fn multiply(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms, table: &str) -> String {
+    let RunTerms { run, together, places, .. } = *of;
+    let steps = plan.pack.tile.k / 32;
+    let [_, _, arguments] = terms_of(plan, division, of);
+    // Tiles of a run, where it has several.
+    let (first, next) = match run {
+        1 => ("0", "run++;".to_string()),
+        _ => ("tile", format!("tile = tile + 1 == {run} ? 0 : tile + 1;\n            run += tile == 0;")),
+    };
+    let ends = |half: u32| {
+        let call = format!(
+            "add_terms({}, a, {half}, place, terms_place, run);",
+            arguments.replace("HALF", &half.to_string())
+        );
+        if run == 1 { call } else { format!("if (tile == {}) {call}", run - 1) }
+    };
+    format!(
+        "        u32 operands[{steps}][2][4];
+        u32 place = 0, phase = 0, terms_place = 0, run = 0{tile};
+        GM_NO_UNROLL for (u32 stage = 0; stage < stages; stage++) {{
+            products(xs, ws, full, place, phase{table}, operands, sums, {first});
+            gm_wgmma_wait<1>();
+            gm_wgmma_done(sums[0]);
+            {upper}
+            gm_wgmma_wait<0>();
+            gm_wgmma_done(sums[1]);
+            {lower}
+            gm_sync_warp();
+            if (gm_lane() == 0) gm_barrier_arrive(empty, place);
+            place = place + 1 == {stages} ? 0 : place + 1;
+            phase ^= place == 0;
+            {next}
+            if (run == {together}) {{
+                run = 0;
+                terms_place = terms_place + 1 == {places} ? 0 : terms_place + 1;
+            }}
+        }}",
+        tile = if run == 1 { "" } else { ", tile = 0" },
+        upper = ends(0),
+        lower = ends(1),
+        stages = division.stages,
+    )
+}

@@ -1,0 +1,486 @@
+//! The packed matmul by a matrix unit: operands wait in a buffer as in [`staged`](super::staged), and are multiplied tile by tile.
+//!
+//! The unit sums 64 k of sixteen rows and sixteen tokens at once, so what is done with its sums decides the speed. Where runs have
+//! integers, each value is multiplied with that of its run before it goes into the buffer: a product of both fits in two bytes, the unit sums up
+//! over a whole super-block, and low and high bytes are put together once. The products of the next super-block or run are on their way while
+//! vectors scale those of the last one.
+
+use super::matmul::{addresses, epilogue, next, prefetch_constants, trit_tables};
+use super::operands::{decode, in_order, load, table};
+use super::runs::{self, Terms};
+use super::staged;
+use super::sums::{needs_sum, zero_point};
+use super::terms;
+use crate::plan::{MatmulPlan, SuperBlock, TileOperands, Tiles, enabled};
+use std::fmt::Write;
+
+/// Tokens whose sums wait at once; codes are decoded anew for the next ones.
+const TOKENS: u32 = 6 * Tiles::TOKENS;
+
+/// The module of a variant by tiles: `stage`, `tile` and `matmul`.
+pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
+    let features = enabled(&plan.features);
+    let runs = match &plan.format.superblock {
+        Some(superblock) => runs::constants(plan, superblock, superblock.min.is_some()),
+        None => String::new(),
+    };
+    let stage = match &plan.format.superblock {
+        Some(_) => stage(plan, tiles, &features),
+        None => staged::stage(plan, &features, |operand| match tiles.operands {
+            TileOperands::Values if plan.format.min() != 0 => format!("amx::values({operand}, a.min)"),
+            _ => operand,
+        }),
+    };
+    format!(
+        "use gristmill_runtime::abi::MatmulArgs;
+         use gristmill_runtime::simd::amx;
+         use gristmill_runtime::simd::{simd}::{{self as simd, LANES}};
+         use std::mem::MaybeUninit;
+
+         /// Rows of a panel.
+         const ROWS: usize = {rows};
+         /// Elements of a row in a tile of codes.
+         const CODES_K: usize = {codes_k};
+         /// Elements of k that are never apart.
+         const STEP_K: usize = {step};
+         /// Steps that are decoded at once.
+         const STEPS: usize = {steps};
+         /// Elements of k in a tile.
+         const TILE_K: usize = {tile_k};
+         /// Tokens whose sums wait at once.
+         const TOKENS: usize = {TOKENS};
+         /// Sums of all tiles of a step.
+         const SUMS: usize = 4 * amx::TOKENS * LANES;
+         {runs}
+         {trits}
+         /// At an address that vectors and tiles want.
+         #[repr(align(64))]
+         struct Aligned<T>(T);
+
+         /// What stays in the caches while tokens pass by.
+         struct Buffer {{
+             /// Operands, four k of all rows of a panel side by side.
+             operands: Aligned<[u8; {bytes} * ROWS]>,
+             /// Sums of tiles, those that are scaled and the next ones.
+             of_tiles: Aligned<[[i32; SUMS]; 2]>,
+             /// The sums of a token in the order of its rows.
+             sums: Aligned<[u32; TOKENS * ROWS]>,
+         }}
+
+         /// The part of a row that is in the buffer: steps `first..last`.
+         #[derive(Clone, Copy)]
+         struct Part {{
+             buffer: *mut Buffer,
+             first: usize,
+             last: usize,
+         }}
+
+         {stage}
+         {tile}
+         {panel}
+         {matmul}",
+        simd = plan.primitives.module,
+        rows = plan.pack.packing.rows,
+        codes_k = plan.pack.tile.k,
+        step = tiles.step,
+        steps = tiles.steps,
+        tile_k = tiles.k,
+        trits = trit_tables(plan),
+        bytes = tiles.bytes_of_a_row(),
+        tile = tile(plan, tiles, &features),
+        panel = panel(plan, tiles, &features),
+        matmul = staged::matmul(
+            plan,
+            &features,
+            "// SAFETY: the processor has tiles: the caller answers for the variant's features.\nunsafe { amx::release() };"
+        ),
+    )
+}
+
+/// The function that decodes super-blocks, each value times the integer of its run.
+fn stage(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
+    let pack = &plan.pack;
+    let (flags, next_flags) = runs::flags_of_runs(plan);
+    let mut pointers = runs::terms_of_rows(plan, "scale", Terms { values: false, integers: true });
+    if let (Some(_), Some(superblock)) = (pack.shifted, &plan.format.superblock) {
+        pointers.push_str(&runs::flag_words(plan, superblock));
+    }
+    let min = if plan.format.min() == 0 { "0" } else { "a.min" };
+    let mut fields = String::new();
+    for field in in_order(plan) {
+        let to = match 4 * field {
+            0 => "i * LANES * 4".to_string(),
+            k => format!("{k} * ROWS + i * LANES * 4"),
+        };
+        let write = match tiles.operands {
+            TileOperands::Differences | TileOperands::Values | TileOperands::Scaled => {
+                format!("to.add({to}).cast::<simd::I>().write(amx::times(w{field}[i], factors[i], {min}));")
+            }
+            TileOperands::Digits => format!(
+                "let (low, high) = amx::times_in_digits(w{field}[i], factors[i], {min});
+                 let to = to.add({to});
+                 to.cast::<simd::I>().write(low);
+                 to.add(HIGH).cast::<simd::I>().write(high);"
+            ),
+        };
+        let _ = write!(fields, "{}\nfor i in 0..V {{ {write} }}\n", decode(plan, field));
+    }
+    let high = match tiles.operands {
+        TileOperands::Digits => {
+            "/// Bytes from the low bytes of operands to the high ones.
+             const HIGH: usize = STEPS * STEP_K * ROWS;\n"
+        }
+        TileOperands::Differences | TileOperands::Values | TileOperands::Scaled => "",
+    };
+    format!(
+        "{high}
+         /// The operands of `V` vectors of rows from `row` in a part: values times the integers of their runs.
+         ///
+         /// # Safety
+         ///
+         /// As [`MatmulArgs`] says; the rows lie within its panels, the part within them and the buffer.
+         #[target_feature(enable = \"{features}\")]
+         unsafe fn stage<const V: usize>(a: &MatmulArgs, part: Part, row: usize) {{
+             /// Bytes of a tile of codes.
+             const TILE_OF_CODES: usize = {bytes};
+             /// Tiles of codes of a run.
+             const TILES: usize = STEP_K / RUNS / CODES_K;
+             {line}
+             // SAFETY: of the whole function: the caller answers for the codes, the integers and the buffer.
+             unsafe {{
+                 {addresses}
+                 {next}
+                 {table}
+                 {pointers}
+                 let mut to = (&raw mut (*part.buffer).operands.0).cast::<u8>();
+                 for block in part.first..part.last {{
+                     {flags}
+                     for run in 0..RUNS {{
+                         let mut factors = [simd::zero(); V];
+                         for i in 0..V {{ factors[i] = amx::factor({integers}); }}
+                         for tile in 0..TILES {{
+                             let at = ((block * RUNS + run) * TILES + tile) * TILE_OF_CODES;
+                             {load}
+                             {fields}
+                             to = to.add(CODES_K * ROWS);
+                         }}
+                         {next_flags}
+                     }}
+                 }}
+             }}
+         }}\n",
+        bytes = pack.tile.bytes,
+        line = prefetch_constants(plan),
+        addresses = addresses(plan),
+        next = next(plan),
+        table = table(plan),
+        integers = runs::integers_of_run(plan),
+        load = load(plan),
+    )
+}
+
+/// The call that sums up `count` tiles of `k`, into `sums`: from element `from` of the part on (expressions), or from its first.
+fn products(tiles: &Tiles, from: Option<&str>, k: &str, count: &str, sums: &str) -> String {
+    let (x, w) = match from {
+        Some(from) => (format!("x.add({from})"), format!("operands.add({from} * ROWS)")),
+        None => ("x".to_string(), "operands".to_string()),
+    };
+    let operands = format!(
+        "amx::Operands {{
+             x: {x},
+             x_stride: a.x_stride,
+             w: {w},
+             w_stride: 4 * ROWS,
+             k: {k},
+             tiles: {count},
+         }}"
+    );
+    match tiles.operands {
+        TileOperands::Differences => format!("amx::unsigned::<V, X>({operands}, {sums});"),
+        TileOperands::Values | TileOperands::Scaled => format!("amx::signed::<V, X>({operands}, {sums});"),
+        TileOperands::Digits => format!("amx::digits::<V>({operands}, HIGH, {sums});"),
+    }
+}
+
+/// The function that multiplies a part with some tokens.
+fn tile(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
+    let (body, sums) = match (plan.format.unit, &plan.format.superblock) {
+        (0, _) => (whole_row(tiles), whole_sum(plan, tiles)),
+        (_, Some(superblock)) => (by_superblock(plan, tiles, superblock), F32_SUM.to_string()),
+        (_, None) => (by_unit(plan, tiles), F32_SUM.to_string()),
+    };
+    let parameters = if tiles.operands == TileOperands::Digits { "" } else { ", const X: usize" };
+    let in_tiles = if parameters.is_empty() { "one tile" } else { "`X` tiles" };
+    format!(
+        "/// `V` vectors of rows from `row` by `count` tokens from `token`, which are {in_tiles}, and whose sums wait at token `at` of the
+         /// buffer.
+         ///
+         /// # Safety
+         ///
+         /// As [`MatmulArgs`] says; the rows lie within its panels and are staged, the tokens are below `m`, and those from `at` on
+         /// within the buffer; tiles are configured for `count` tokens.
+         #[target_feature(enable = \"{features}\")]
+         unsafe fn tile<const V: usize{parameters}>(a: &MatmulArgs, part: Part, row: usize, token: usize, at: usize, count: usize) {{
+             // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`, for the part and the tiles.
+             unsafe {{
+                 let operands = (&raw const (*part.buffer).operands.0).cast::<u8>();
+                 let of_tiles = (&raw mut (*part.buffer).of_tiles.0).cast::<i32>();
+                 let waiting = (&raw mut (*part.buffer).sums.0).cast::<u32>().add(at * ROWS);
+                 let x = a.x.add(token * a.x_stride + part.first * STEP_K);
+                 {body}
+                 if part.last < steps(a) {{ return; }}
+                 {epilogue}
+             }}
+         }}\n",
+        epilogue = epilogue(plan.format, "V", "count", &sums),
+    )
+}
+
+/// The f32 sum of token `t` and vector `i`, where it waits.
+const F32_SUM: &str = "simd::load_f32(waiting.add(t * ROWS + i * LANES).cast())";
+
+/// The integer sum of token `t` and vector `i` in `sums`.
+const OF_TILES: &str = "simd::load(sums.add((t * V + i) * LANES).cast())";
+
+/// Whether integer sums lack the zero-point correction.
+fn uncorrected(plan: &MatmulPlan<'_>, tiles: &Tiles) -> bool {
+    tiles.operands == TileOperands::Differences && needs_sum(plan)
+}
+
+/// The f32 of the integer sum of a whole row.
+fn whole_sum(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
+    let sum = "simd::load(waiting.add(t * ROWS + i * LANES).cast())";
+    if uncorrected(plan, tiles) {
+        format!(
+            "{{
+                 let x_sum = *a.x_sums.add(token + t);
+                 simd::to_f32(simd::add({sum}, {}))
+             }}",
+            zero_point(plan)
+        )
+    } else {
+        format!("simd::to_f32({sum})")
+    }
+}
+
+/// Rows that are one run: integer sums wait.
+fn whole_row(tiles: &Tiles) -> String {
+    format!(
+        "let k = (part.last - part.first) * STEP_K;
+         // The last tile of a row may be a shorter one.
+         let (whole, rest) = (k / TILE_K, k % TILE_K);
+         let (sums, shorter) = (of_tiles, of_tiles.add(SUMS));
+         if whole > 0 {{
+             {all}
+         }} else {{
+             sums.write_bytes(0, SUMS);
+         }}
+         if rest > 0 {{
+             amx::configure(count, rest, false);
+             {last}
+             amx::configure(count, TILE_K, false);
+         }}
+         for t in 0..count {{
+             for i in 0..V {{
+                 let mut dot = {OF_TILES};
+                 if rest > 0 {{ dot = simd::add(dot, simd::load(shorter.add((t * V + i) * LANES).cast())); }}
+                 let waiting = waiting.add(t * ROWS + i * LANES);
+                 if part.first > 0 {{ dot = simd::add(dot, simd::load(waiting.cast())); }}
+                 waiting.cast::<simd::I>().write(dot);
+             }}
+         }}\n",
+        all = products(tiles, None, "TILE_K", "whole", "sums"),
+        last = products(tiles, Some("whole * TILE_K"), "rest", "1", "shorter"),
+    )
+}
+
+/// A loop over the steps of a part, named `step` in `body`, whose integer sums are in `sums`: the unit is given the next one first.
+fn in_turn(tiles: &Tiles, step: &str, body: &str) -> String {
+    format!(
+        "for ahead in part.first..=part.last {{
+             if ahead < part.last {{
+                 let sums = of_tiles.add((ahead - part.first) % 2 * SUMS);
+                 {products}
+             }}
+             if ahead == part.first {{ continue; }}
+             let {step} = ahead - 1;
+             let sums = of_tiles.add(({step} - part.first) % 2 * SUMS);
+             {body}
+         }}\n",
+        products =
+            products(tiles, Some("(ahead - part.first) * STEP_K"), "TILE_K", "STEP_K / TILE_K", "sums"),
+    )
+}
+
+/// The sum so far of token `t` and vector `i`, from `step` on.
+fn so_far(step: &str) -> String {
+    format!(
+        "let waiting = waiting.add(t * ROWS + i * LANES).cast::<f32>();
+         let y = if {step} == 0 {{ simd::splat_f32(0.0) }} else {{ simd::load_f32(waiting) }};"
+    )
+}
+
+/// Super-blocks: the sums of each are scaled once.
+fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) -> String {
+    let (format, types) = (plan.format, plan.pack.terms);
+    let has_min = superblock.min.is_some();
+    let each = runs::values_of_words(types);
+    let mut pointers = runs::terms_of_rows(plan, "scale", Terms { values: true, integers: false });
+    let mut of_block = format!(
+        "let mut scale = [simd::splat_f32(0.0); V];
+         for i in 0..V {{ scale[i] = {}; }}\n",
+        terms::load(types, "scales", &format!("block * WORDS{each}"))
+    );
+    let (mut lows, mut subtract) = (String::new(), String::new());
+    let (x_scale, times) = match format.activations.block {
+        Some(x_block) => (
+            format!(
+                "let x_scale = simd::splat_f32(*a.x_scales.add((token + t) * a.x_blocks + block * STEP_K / {x_block}));"
+            ),
+            true,
+        ),
+        None => (String::new(), false),
+    };
+    let term = |name: &str| {
+        if times { format!("simd::mul_f32({name}[i], x_scale)") } else { format!("{name}[i]") }
+    };
+    if has_min {
+        pointers.push_str(&runs::terms_of_rows(plan, "min", Terms { values: true, integers: true }));
+        let _ = write!(
+            of_block,
+            "let mut min = [simd::splat_f32(0.0); V];
+             for i in 0..V {{ min[i] = {}; }}
+             let mut minima = [[simd::zero(); V]; RUNS / 2];
+             for pair in 0..RUNS / 2 {{
+                 for i in 0..V {{ minima[pair][i] = {}; }}
+             }}\n",
+            terms::load(types, "mins", &format!("block * MIN_WORDS{each}")),
+            runs::integers_of_pair(plan),
+        );
+        lows.push_str(
+            "let mut low = [simd::zero(); V];
+             let x_sums = a.x_sums.add((token + t) * a.units + block * RUNS);
+             for pair in 0..RUNS / 2 {
+                 // Both fit in sixteen bits.
+                 let x = simd::splat(*x_sums.add(2 * pair) & 0xffff | *x_sums.add(2 * pair + 1) << 16);
+                 for i in 0..V { low[i] = simd::add_products(low[i], minima[pair][i], x); }
+             }\n",
+        );
+        subtract = format!("let y = simd::sub_f32(y, simd::mul_f32({}, simd::to_f32(low[i])));", term("min"));
+    }
+    let total = match tiles.operands {
+        TileOperands::Digits => {
+            let high = OF_TILES.replace("(t * V", "((amx::TOKENS + t) * V");
+            format!("amx::joined({OF_TILES}, {high})")
+        }
+        TileOperands::Differences | TileOperands::Values | TileOperands::Scaled => OF_TILES.to_string(),
+    };
+    let body = format!(
+        "{of_block}
+         for t in 0..count {{
+             {x_scale}
+             {lows}
+             for i in 0..V {{
+                 let total = {total};
+                 {so_far}
+                 let y = simd::add_f32(y, simd::mul_f32({scale}, simd::to_f32(total)));
+                 {subtract}
+                 simd::store_f32(waiting, y);
+             }}
+         }}",
+        so_far = so_far("block"),
+        scale = term("scale"),
+    );
+    format!("{pointers}{}", in_turn(tiles, "block", &body))
+}
+
+/// Runs with an f32 each.
+fn by_unit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
+    let (format, types) = (plan.format, plan.pack.terms);
+    let rows = plan.pack.packing.rows;
+    let place = format!("{} * {rows}", types.of_unit("unit"));
+    let mut of_unit = String::new();
+    for (name, terms, used) in [("scale", "scales", format.has_scales()), ("min", "mins", format.offset)] {
+        if used {
+            let _ = write!(
+                of_unit,
+                "let mut {name} = [simd::splat_f32(0.0); V];
+                 for i in 0..V {{ {name}[i] = {}; }}\n",
+                terms::load(types, terms, &place)
+            );
+        }
+    }
+    let mut of_token = String::new();
+    if uncorrected(plan, tiles) || format.offset {
+        of_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");
+    }
+    let has_x = format.activations.block.is_some();
+    if let Some(block) = format.activations.block {
+        let _ = writeln!(
+            of_token,
+            "let x_scale = simd::splat_f32(*a.x_scales.add((token + t) * a.x_blocks + unit * STEP_K / {block}));"
+        );
+    }
+    let term = |name: &str| {
+        if has_x { format!("simd::mul_f32({name}[i], x_scale)") } else { format!("{name}[i]") }
+    };
+    let sum = match uncorrected(plan, tiles) {
+        true => format!("simd::to_f32(simd::add({OF_TILES}, {}))", zero_point(plan)),
+        false => format!("simd::to_f32({OF_TILES})"),
+    };
+    let scaled = match (format.has_scales(), has_x) {
+        (true, _) => format!("simd::mul_f32({}, {sum})", term("scale")),
+        (false, true) => format!("simd::mul_f32(x_scale, {sum})"),
+        (false, false) => sum,
+    };
+    let subtract = if format.offset {
+        format!("let y = simd::sub_f32(y, simd::mul_f32({}, simd::splat_f32(x_sum as f32)));", term("min"))
+    } else {
+        String::new()
+    };
+    let body = format!(
+        "{of_unit}
+         for t in 0..count {{
+             {of_token}
+             for i in 0..V {{
+                 {so_far}
+                 let y = simd::add_f32(y, {scaled});
+                 {subtract}
+                 simd::store_f32(waiting, y);
+             }}
+         }}",
+        so_far = so_far("unit"),
+    );
+    format!("{}{}", runs::terms_of_units(plan), in_turn(tiles, "unit", &body))
+}
+
+/// The function that takes a panel through tokens.
+fn panel(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
+    let digits = tiles.operands == TileOperands::Digits;
+    let (at_once, call) = if digits {
+        ("amx::TOKENS", "tile::<V>(a, part, row, token, token - begin, count);")
+    } else {
+        (
+            "2 * amx::TOKENS",
+            "if count > amx::TOKENS {
+                 tile::<V, 2>(a, part, row, token, token - begin, count);
+             } else {
+                 tile::<V, 1>(a, part, row, token, token - begin, count);
+             }",
+        )
+    };
+    let body = format!(
+        "let mut token = begin;
+         let mut configured = 0;
+         while token < end {{
+             let count = (end - token).min({at_once});
+             if count != configured {{
+                 amx::configure(count, TILE_K, {digits});
+                 configured = count;
+             }}
+             {call}
+             token += count;
+         }}"
+    );
+    staged::panel(plan, features, &body)
+}

@@ -1,0 +1,120 @@
+//! Products by a matrix unit: what of a panel waits as operands, and in which form.
+
+use super::{FormatPlan, PackPlan, SuperBlock, lcm};
+
+/// Bytes of operands that the buffer holds of each row, unless a super-block has more: with 32 rows a third of a first cache of 48 KiB, so
+/// that activations and sums have the rest.
+const BUFFER: u32 = 512;
+
+/// Most k of a tile.
+const TILE_K: u32 = 64;
+
+/// What the unit multiplies with activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TileOperands {
+    /// Operands as other strategies have them: values less the smallest one, unsigned bytes. Sums lack a zero-point correction.
+    Differences,
+    /// Values, signed bytes.
+    Values,
+    /// Values times the integer of their run, signed bytes: the unit sums up over a super-block.
+    Scaled,
+    /// The same in sixteen bits, as low bytes and high bytes.
+    Digits,
+}
+
+impl TileOperands {
+    /// Bytes of an operand.
+    pub fn bytes(self) -> u32 {
+        match self {
+            TileOperands::Differences | TileOperands::Values | TileOperands::Scaled => 1,
+            TileOperands::Digits => 2,
+        }
+    }
+
+    /// A word for the name of a loop.
+    pub fn word(self) -> &'static str {
+        match self {
+            TileOperands::Differences => "difference_tiles",
+            TileOperands::Values => "tiles",
+            TileOperands::Scaled => "scaled_tiles",
+            TileOperands::Digits => "digit_tiles",
+        }
+    }
+}
+
+/// The buffer of operands, and how the unit goes through it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiles {
+    /// Form of the operands.
+    pub operands: TileOperands,
+    /// Elements of k that are never apart: a super-block, a run, or a tile of codes where a row is one run.
+    pub step: u32,
+    /// Steps that the buffer holds.
+    pub steps: u32,
+    /// k of a tile. Where a row is one run its end may have fewer.
+    pub k: u32,
+}
+
+impl Tiles {
+    /// Rows of the largest tile of the plan, and tokens.
+    pub const ROWS: u32 = 32;
+    /// Most tokens that are computed at once.
+    pub const TOKENS: u32 = 32;
+
+    /// The tiles for `pack`; none where runs end within a tile of codes, or where sums have to be scaled every few k: vectors take as long
+    /// for that as for the products (`q4_0`, on the first processors that have the unit).
+    pub(super) fn new(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> Option<Tiles> {
+        if plan.unit == 0 {
+            // Whole tiles, but at the end of a row; about as many as fit.
+            let whole = lcm(pack.tile.k.into(), TILE_K.into()) as u32;
+            let steps = ((BUFFER + whole / 2) / whole).max(1) * whole / pack.tile.k;
+            return Some(Tiles { operands: plain(plan), step: pack.tile.k, steps, k: TILE_K });
+        }
+        if !plan.unit.is_multiple_of(pack.tile.k) {
+            return None;
+        }
+        let (operands, step) = match &plan.superblock {
+            Some(superblock) => (scaled(plan, superblock)?, plan.unit * superblock.runs),
+            None if pack.shifted.is_none() && plan.unit >= TILE_K => (plain(plan), plan.unit),
+            None => return None,
+        };
+        let k = (1..=TILE_K / 4).rev().map(|fours| 4 * fours).find(|&k| step.is_multiple_of(k))?;
+        let bytes = step * operands.bytes();
+        (bytes <= 4 * BUFFER).then_some(Tiles { operands, step, steps: (BUFFER / bytes).max(1), k })
+    }
+
+    /// What is multiplied, in words.
+    pub(super) fn describe(&self) -> String {
+        let operands = match self.operands {
+            TileOperands::Differences => "u8 x i8",
+            TileOperands::Values => "values, i8 x i8",
+            TileOperands::Scaled => "values times integers of runs, i8 x i8",
+            TileOperands::Digits => "values times integers of runs in two bytes, u8 x i8 and i8 x i8",
+        };
+        format!("{operands} products of tiles of 16 rows x 16 tokens x {} k into i32", self.k)
+    }
+
+    /// Bytes of the buffer for each row.
+    pub fn bytes_of_a_row(&self) -> u32 {
+        self.operands.bytes() * self.step * self.steps
+    }
+}
+
+/// The form of values as they are.
+fn plain(plan: &FormatPlan<'_>) -> TileOperands {
+    let fits = i8::try_from(plan.min()).is_ok() && i8::try_from(plan.max()).is_ok();
+    if fits { TileOperands::Values } else { TileOperands::Differences }
+}
+
+/// The form of values times integers of runs.
+fn scaled(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> Option<TileOperands> {
+    let (low, high) = (i64::from(plan.min()), i64::from(plan.max()));
+    let (least, most) = superblock.scale.range;
+    let products = [low, high].map(|value| [value * i64::from(least), value * i64::from(most)]);
+    let within = |least: i64, most: i64| products.as_flattened().iter().all(|p| (least..=most).contains(p));
+    if within(i8::MIN.into(), i8::MAX.into()) {
+        Some(TileOperands::Scaled)
+    } else {
+        within(i16::MIN.into(), i16::MAX.into()).then_some(TileOperands::Digits)
+    }
+}

@@ -1,0 +1,103 @@
+//! What a guarded layer asks of GPUs. Without the feature `cuda` there are none, and none of it happens.
+
+use crate::device::Device;
+use crate::error::Error;
+use crate::linear::{Linear, LinearOptions};
+use crate::workspace::Workspace;
+
+/// Whether an error is one of a GPU, in which no kernel and no input is to blame.
+pub(super) fn is_of_device(error: &Error) -> bool {
+    match error {
+        #[cfg(feature = "cuda")]
+        Error::Gpu(_) => true,
+        Error::OutOfDeviceMemory { .. } | Error::NoGpu { .. } => true,
+        _ => false,
+    }
+}
+
+/// Whether nothing can be expected of the GPU any more.
+pub(super) fn is_lost(error: &Error) -> bool {
+    match error {
+        #[cfg(feature = "cuda")]
+        Error::Gpu(failure) => failure.is_lost(),
+        Error::NoGpu { .. } => true,
+        _ => false,
+    }
+}
+
+/// The kernel that an error of a GPU names.
+pub(super) fn kernel_of(error: &Error) -> Option<&'static str> {
+    match error {
+        #[cfg(feature = "cuda")]
+        Error::Gpu(failure) => failure.kernel,
+        _ => None,
+    }
+}
+
+/// A GPU that stays open as long as this lives.
+#[cfg(feature = "cuda")]
+pub(super) type Open = Option<std::sync::Arc<crate::cuda::Gpu>>;
+#[cfg(not(feature = "cuda"))]
+pub(super) struct Open;
+
+/// Opens the GPU of a layer, if it is on one, with all memory that can be had. Asked before a layer is made: one for a device that is known to be lost would be
+/// refused as one without a kernel, or go to the processor.
+#[cfg(feature = "cuda")]
+pub(super) fn open(options: &LinearOptions) -> Result<Open, Error> {
+    use crate::gpu::NoGpu;
+    if options.device == Device::CPU {
+        return Ok(None);
+    }
+    let index = options.device.index;
+    let gpu = match &options.gpu {
+        Some(gpu) => std::sync::Arc::clone(gpu),
+        None => crate::cuda::Gpu::open(index)?,
+    };
+    if let Some(error) = gpu.loss() {
+        return Err(Error::NoGpu { index, why: NoGpu::Lost { error } });
+    }
+    // What was freed there is free once what was enqueued has run.
+    gpu.trim_memory(0)?;
+    Ok(Some(gpu))
+}
+
+#[cfg(not(feature = "cuda"))]
+pub(super) fn open(_: &LinearOptions) -> Result<Open, Error> {
+    Ok(Open)
+}
+
+/// Gives back what a workspace and the pool of the layer's GPU keep there.
+#[cfg(feature = "cuda")]
+pub(super) fn give_back(linear: Option<&Linear>, workspace: &mut Workspace) -> Result<(), Error> {
+    if let Some(scratch) = &mut workspace.gpu {
+        // What a run enqueued that failed is given up.
+        scratch.settle();
+        scratch.give_back()?;
+    }
+    linear.and_then(Linear::gpu).map_or(Ok(()), |gpu| gpu.trim_memory(0))
+}
+
+#[cfg(not(feature = "cuda"))]
+pub(super) fn give_back(_: Option<&Linear>, _: &mut Workspace) -> Result<(), Error> {
+    Ok(())
+}
+
+/// Gives up what a workspace has on a device, and on those that are known to be lost: while it holds them they can't be opened again.
+#[cfg(feature = "cuda")]
+pub(super) fn forget(workspace: &mut Workspace, device: Option<Device>) {
+    workspace.forget(|index| device == Some(Device::cuda(index)));
+}
+
+#[cfg(not(feature = "cuda"))]
+pub(super) fn forget(_: &mut Workspace, _: Option<Device>) {}
+
+/// Why tokens followed one another in parts since the last time, if they did.
+#[cfg(feature = "cuda")]
+pub(super) fn went_in_parts(workspace: &mut Workspace) -> Option<Error> {
+    workspace.gpu.as_mut()?.went_in_parts()
+}
+
+#[cfg(not(feature = "cuda"))]
+pub(super) fn went_in_parts(_: &mut Workspace) -> Option<Error> {
+    None
+}

@@ -1,0 +1,538 @@
+//! Products of tiles by x86's matrix unit (AMX-INT8), for loops that are otherwise written in AVX-512.
+//!
+//! A tile of activations is up to sixteen tokens by `k` bytes, as rows of activations lie; a tile of operands is sixteen rows of a panel by
+//! as many k, four k of a row side by side, as packings have them. Their product is sixteen i32 sums for each token.
+//!
+//! Stable Rust has no intrinsics for tiles, so a loop over k is one block of assembly, from zeroed sums to stored ones. Only the shape of
+//! tiles ([`configure`]) outlives a block. No code that rustc makes touches either, since it is not told of the instructions.
+//! (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2: LDTILECFG, TDPBUSD.)
+
+use super::avx512::I;
+use std::arch::asm;
+use std::arch::x86_64::{
+    _mm512_add_epi8, _mm512_add_epi16, _mm512_add_epi32, _mm512_and_si512, _mm512_mullo_epi16,
+    _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_slli_epi16,
+    _mm512_slli_epi32, _mm512_srli_epi16,
+};
+
+/// Tokens of a tile of activations, at most.
+pub const TOKENS: usize = 16;
+
+/// i32 sums of a token in a tile.
+const LANES: usize = 16;
+
+/// What `ldtilecfg` reads.
+#[repr(C, align(64))]
+struct Configuration {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    bytes_per_row: [u16; 16],
+    rows: [u8; 16],
+}
+
+/// Where a loop reads its operands, and how far it goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands {
+    /// The first k of the first token.
+    pub x: *const i8,
+    /// From token to token.
+    pub x_stride: usize,
+    /// The first four k of the first row.
+    pub w: *const u8,
+    /// From four k to the next four of the same row: four bytes for each row of a panel.
+    pub w_stride: usize,
+    /// k of a tile: what [`configure`] was given.
+    pub k: usize,
+    /// Tiles, one behind the other; at least 1.
+    pub tiles: usize,
+}
+
+/// Sets the shape of tiles: `tokens` in one tile of activations, or in two where there are more than [`TOKENS`], and `k` elements of
+/// k, for the loops that follow on this thread, until [`release`].
+///
+/// `digits`: for [`digits`], whose four sums have the same tokens.
+///
+/// # Safety
+///
+/// The processor has AMX-INT8 and the system lets this process use it (`Feature::AmxInt8`). `tokens` is in `1..=2 * TOKENS`, with
+/// `digits` in `1..=TOKENS`; `k` is a multiple of 4 in `4..=64`.
+pub unsafe fn configure(tokens: usize, k: usize, digits: bool) {
+    debug_assert!(k.is_multiple_of(4) && (4..=64).contains(&k) && (1..=2 * TOKENS).contains(&tokens));
+    let first = tokens.min(TOKENS) as u8;
+    // A second tile that no loop uses has a shape, too.
+    let second = if digits || tokens <= TOKENS { first } else { (tokens - TOKENS) as u8 };
+    let (sums, x, w) = (64, k as u16, 64);
+    let mut configuration =
+        Configuration { palette: 1, start_row: 0, reserved: [0; 14], bytes_per_row: [0; 16], rows: [0; 16] };
+    configuration.bytes_per_row[..8].copy_from_slice(&[sums, sums, sums, sums, x, x, w, w]);
+    let k = (k / 4) as u8;
+    configuration.rows[..8].copy_from_slice(&[first, first, second, second, first, second, k, k]);
+    // SAFETY: 64 bytes are read; the caller answers for the instruction.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const configuration, options(nostack, readonly)) }
+}
+
+/// Gives the tiles back: a thread that has none is switched faster.
+///
+/// # Safety
+///
+/// As [`configure`].
+pub unsafe fn release() {
+    // SAFETY: the caller answers for the instruction.
+    unsafe { asm!("tilerelease", options(nostack, nomem)) }
+}
+
+/// A block of assembly: four zeroed sums, a loop over tiles of k, and stores.
+macro_rules! tile_loop {
+    ($operands:ident, $sums:ident, $stride:ident, [$($multiply:expr),*], [$($store:literal),*], { $($further:tt)* }) => {
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "2:",
+            $($multiply,)*
+            "add {x}, {k}",
+            "add {w}, {w_step}",
+            "dec {tiles}",
+            "jnz 2b",
+            $($store,)*
+            x = inout(reg) $operands.x => _,
+            x_stride = in(reg) $operands.x_stride,
+            w = inout(reg) $operands.w => _,
+            w_stride = in(reg) $operands.w_stride,
+            k = in(reg) $operands.k,
+            w_step = in(reg) $operands.k / 4 * $operands.w_stride,
+            tiles = inout(reg) $operands.tiles => _,
+            sums = in(reg) $sums,
+            stride = in(reg) $stride,
+            $($further)*
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack)
+        )
+    };
+}
+
+/// One kind of products: of `X` tiles of activations with `V` vectors of rows, by one instruction.
+macro_rules! products {
+    ($(#[$meta:meta])* $name:ident, $dot:literal) => {
+        $(#[$meta])*
+        ///
+        /// `X` is 1 or 2: tiles of activations, the second one [`TOKENS`] tokens further on. `V` is 1 or 2. Sums are stored token by
+        /// token, the `V` vectors of one side by side.
+        ///
+        /// # Safety
+        ///
+        /// [`configure`] was called on this thread, for as many tokens as `X` tiles have and for `operands.k`, without digits; what
+        /// `operands` say of `tiles` tiles can be read, and `sums` has room for `16 * X * TOKENS * V` numbers.
+        #[inline]
+        pub unsafe fn $name<const V: usize, const X: usize>(operands: Operands, sums: *mut i32) {
+            const { assert!(1 <= V && V <= 2 && 1 <= X && X <= 2) };
+            let stride = V * LANES * 4;
+            let second = operands.x.wrapping_add(TOKENS * operands.x_stride);
+            // SAFETY: the caller answers for the instructions and for what is read and written.
+            unsafe {
+                match (V, X) {
+                    (1, 1) => tile_loop!(
+                        operands,
+                        sums,
+                        stride,
+                        [
+                            "tileloadd tmm4, [{x} + {x_stride}*1]",
+                            "tileloadd tmm6, [{w} + {w_stride}*1]",
+                            concat!($dot, " tmm0, tmm4, tmm6")
+                        ],
+                        ["tilestored [{sums} + {stride}*1], tmm0"],
+                        {}
+                    ),
+                    (2, 1) => tile_loop!(
+                        operands,
+                        sums,
+                        stride,
+                        [
+                            "tileloadd tmm4, [{x} + {x_stride}*1]",
+                            "tileloadd tmm6, [{w} + {w_stride}*1]",
+                            concat!($dot, " tmm0, tmm4, tmm6"),
+                            "tileloadd tmm7, [{w} + {w_stride}*1 + 64]",
+                            concat!($dot, " tmm1, tmm4, tmm7")
+                        ],
+                        [
+                            "tilestored [{sums} + {stride}*1], tmm0",
+                            "tilestored [{sums} + {stride}*1 + 64], tmm1"
+                        ],
+                        {}
+                    ),
+                    (1, 2) => tile_loop!(
+                        operands,
+                        sums,
+                        stride,
+                        [
+                            "tileloadd tmm4, [{x} + {x_stride}*1]",
+                            "tileloadd tmm6, [{w} + {w_stride}*1]",
+                            concat!($dot, " tmm0, tmm4, tmm6"),
+                            "tileloadd tmm5, [{second} + {x_stride}*1]",
+                            concat!($dot, " tmm2, tmm5, tmm6"),
+                            "add {second}, {k}"
+                        ],
+                        [
+                            "tilestored [{sums} + {stride}*1], tmm0",
+                            "tilestored [{sums} + {stride}*1 + 1024], tmm2"
+                        ],
+                        { second = inout(reg) second => _, }
+                    ),
+                    _ => tile_loop!(
+                        operands,
+                        sums,
+                        stride,
+                        [
+                            "tileloadd tmm4, [{x} + {x_stride}*1]",
+                            "tileloadd tmm6, [{w} + {w_stride}*1]",
+                            concat!($dot, " tmm0, tmm4, tmm6"),
+                            "tileloadd tmm7, [{w} + {w_stride}*1 + 64]",
+                            concat!($dot, " tmm1, tmm4, tmm7"),
+                            "tileloadd tmm5, [{second} + {x_stride}*1]",
+                            concat!($dot, " tmm2, tmm5, tmm6"),
+                            concat!($dot, " tmm3, tmm5, tmm7"),
+                            "add {second}, {k}"
+                        ],
+                        [
+                            "tilestored [{sums} + {stride}*1], tmm0",
+                            "tilestored [{sums} + {stride}*1 + 64], tmm1",
+                            "tilestored [{sums} + {stride}*1 + 2048], tmm2",
+                            "tilestored [{sums} + {stride}*1 + 2112], tmm3"
+                        ],
+                        { second = inout(reg) second => _, }
+                    ),
+                }
+            }
+        }
+    };
+}
+
+products! {
+    /// Sums over k of unsigned operands times activations.
+    unsigned, "tdpbsud"
+}
+products! {
+    /// Sums over k of signed operands times activations.
+    signed, "tdpbssd"
+}
+
+/// Sums over k of operands of sixteen bits times activations. Their low bytes are where `operands.w` says, their high bytes lie `high` bytes
+/// behind. `V` is 1 or 2. The sums of low bytes are stored token by token, the `V` vectors of one side by side, behind them those of
+/// high bytes; [`I`] vectors of both make one by [`joined`].
+///
+/// # Safety
+///
+/// [`configure`] was called on this thread, for one tile of activations and for `operands.k`, with digits; what `operands` say of `tiles`
+/// tiles can be read in both places, and `sums` has room for `32 * TOKENS * V` numbers.
+#[inline]
+pub unsafe fn digits<const V: usize>(operands: Operands, high: usize, sums: *mut i32) {
+    const { assert!(1 <= V && V <= 2) };
+    let stride = V * LANES * 4;
+    let high = operands.w.wrapping_add(high);
+    // SAFETY: the caller answers for the instructions and for what is read and written.
+    unsafe {
+        match V {
+            1 => tile_loop!(
+                operands,
+                sums,
+                stride,
+                [
+                    "tileloadd tmm4, [{x} + {x_stride}*1]",
+                    "tileloadd tmm6, [{w} + {w_stride}*1]",
+                    "tdpbsud tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{high} + {w_stride}*1]",
+                    "tdpbssd tmm2, tmm4, tmm7",
+                    "add {high}, {w_step}"
+                ],
+                [
+                    "tilestored [{sums} + {stride}*1], tmm0",
+                    "tilestored [{sums} + {stride}*1 + 1024], tmm2"
+                ],
+                { high = inout(reg) high => _, }
+            ),
+            _ => tile_loop!(
+                operands,
+                sums,
+                stride,
+                [
+                    "tileloadd tmm4, [{x} + {x_stride}*1]",
+                    "tileloadd tmm6, [{w} + {w_stride}*1]",
+                    "tdpbsud tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{w} + {w_stride}*1 + 64]",
+                    "tdpbsud tmm1, tmm4, tmm7",
+                    "tileloadd tmm6, [{high} + {w_stride}*1]",
+                    "tdpbssd tmm2, tmm4, tmm6",
+                    "tileloadd tmm7, [{high} + {w_stride}*1 + 64]",
+                    "tdpbssd tmm3, tmm4, tmm7",
+                    "add {high}, {w_step}"
+                ],
+                [
+                    "tilestored [{sums} + {stride}*1], tmm0",
+                    "tilestored [{sums} + {stride}*1 + 64], tmm1",
+                    "tilestored [{sums} + {stride}*1 + 2048], tmm2",
+                    "tilestored [{sums} + {stride}*1 + 2112], tmm3"
+                ],
+                { high = inout(reg) high => _, }
+            ),
+        }
+    }
+}
+
+/// `iterations` times four products of whole tiles that hold `a` and `b`, without touching memory in between: what the unit can do at
+/// most. Returns the wrapping sum of the four sums of one row and token.
+///
+/// # Safety
+///
+/// The processor has AMX-INT8 and the system lets this process use it; `iterations` is not 0.
+pub(crate) unsafe fn peak(a: u8, b: i8, iterations: u32) -> i32 {
+    #[repr(align(64))]
+    struct Tile<T>([T; 1024]);
+    let (a, b) = (Tile([a; 1024]), Tile([b; 1024]));
+    let mut sums = [[0i32; 16 * LANES]; 4];
+    // SAFETY: the caller answers for the instructions; the tiles and the sums are 1024 bytes each.
+    unsafe {
+        configure(2 * TOKENS, 64, false);
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "tileloadd tmm4, [{a} + {stride}*1]",
+            "tileloadd tmm6, [{b} + {stride}*1]",
+            "2:",
+            "tdpbusd tmm0, tmm4, tmm6",
+            "tdpbusd tmm1, tmm4, tmm6",
+            "tdpbusd tmm2, tmm4, tmm6",
+            "tdpbusd tmm3, tmm4, tmm6",
+            "dec {iterations:e}",
+            "jnz 2b",
+            "tilestored [{sums} + {stride}*1], tmm0",
+            "tilestored [{sums} + {stride}*1 + 1024], tmm1",
+            "tilestored [{sums} + {stride}*1 + 2048], tmm2",
+            "tilestored [{sums} + {stride}*1 + 3072], tmm3",
+            a = in(reg) a.0.as_ptr(),
+            b = in(reg) b.0.as_ptr(),
+            stride = in(reg) 64usize,
+            iterations = inout(reg) iterations => _,
+            sums = in(reg) sums.as_mut_ptr(),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _, out("tmm6") _,
+            options(nostack)
+        );
+        release();
+    }
+    sums.iter().fold(0, |sum, tile| sum.wrapping_add(tile[0]))
+}
+
+/// The sums of [`digits`]: those of low bytes, and 256 times those of high bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn joined(low: I, high: I) -> I {
+    _mm512_add_epi32(low, _mm512_slli_epi32::<8>(high))
+}
+
+/// Operands, which are values less `min`, as signed bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn values(operands: I, min: i32) -> I {
+    _mm512_add_epi8(operands, _mm512_set1_epi8(min as i8))
+}
+
+/// An integer of each row, for [`times`]: in both halves of its lane.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn factor(integers: I) -> I {
+    let low = _mm512_and_si512(integers, _mm512_set1_epi32(0xffff));
+    _mm512_or_si512(low, _mm512_slli_epi32::<16>(integers))
+}
+
+/// Four values of each row times its integer: `operands` are values less `min`, and products fit in sixteen bits. The first and the third
+/// of each lane, and the second and the fourth.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn products_of_values(operands: I, factor: I, min: i32) -> (I, I) {
+    let of_min = _mm512_mullo_epi16(factor, _mm512_set1_epi16(min as i16));
+    let even = _mm512_and_si512(operands, _mm512_set1_epi16(0xff));
+    let odd = _mm512_srli_epi16::<8>(operands);
+    (
+        _mm512_add_epi16(_mm512_mullo_epi16(even, factor), of_min),
+        _mm512_add_epi16(_mm512_mullo_epi16(odd, factor), of_min),
+    )
+}
+
+/// Operands plus `min`, times the [`factor`] of their row, which fits in a signed byte.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn times(operands: I, factor: I, min: i32) -> I {
+    let (even, odd) = products_of_values(operands, factor, min);
+    _mm512_or_si512(_mm512_and_si512(even, _mm512_set1_epi16(0xff)), _mm512_slli_epi16::<8>(odd))
+}
+
+/// Operands plus `min`, times the [`factor`] of their row, which fits in sixteen bits: low bytes, and high ones, for [`digits`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn times_in_digits(operands: I, factor: I, min: i32) -> (I, I) {
+    let (even, odd) = products_of_values(operands, factor, min);
+    let low = _mm512_or_si512(_mm512_and_si512(even, _mm512_set1_epi16(0xff)), _mm512_slli_epi16::<8>(odd));
+    let high = _mm512_or_si512(
+        _mm512_srli_epi16::<8>(even),
+        _mm512_and_si512(odd, _mm512_set1_epi16(0xff00u16.cast_signed())),
+    );
+    (low, high)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CpuProfile;
+    use crate::vocab::Feature;
+    use std::arch::x86_64::{_mm512_loadu_si512, _mm512_storeu_si512};
+
+    fn here() -> bool {
+        let features = CpuProfile::detect().features;
+        let all = [Feature::Avx512f, Feature::Avx512bw, Feature::AmxInt8].iter().all(|&f| features.has(f));
+        if !all {
+            eprintln!("skipped: this processor lacks AMX");
+        }
+        all
+    }
+
+    /// Bytes that look random and take both ends of their range.
+    fn bytes(count: usize, salt: u32) -> Vec<u8> {
+        (0..count as u32)
+            .map(|i| match i % 7 {
+                0 => 255,
+                1 => 128,
+                _ => ((i + salt).wrapping_mul(2654435761) >> 13) as u8,
+            })
+            .collect()
+    }
+
+    /// Sums one by one, of operands as `value` takes them.
+    fn expected(
+        x: &[i8],
+        x_stride: usize,
+        tokens: usize,
+        w: &[u8],
+        rows: usize,
+        k: usize,
+        value: fn(u8) -> i32,
+    ) -> Vec<i32> {
+        let mut all = Vec::new();
+        for t in 0..tokens {
+            for row in 0..rows {
+                let products = (0..k)
+                    .map(|at| i32::from(x[t * x_stride + at]) * value(w[at / 4 * 32 * 4 + row * 4 + at % 4]));
+                all.push(products.sum());
+            }
+        }
+        all
+    }
+
+    /// Whether sums of `tokens` tokens and `V` vectors of rows are the right ones, for tiles of every length.
+    fn check<const V: usize, const X: usize>(tokens: usize) {
+        for (tile, tiles) in [(64, 1), (64, 5), (32, 3), (16, 2), (4, 9), (60, 2)] {
+            let k = tile * tiles;
+            // Exactly as long as it must be: what is read beyond the end is not ours.
+            let x_stride = k + 12;
+            let x: Vec<i8> = bytes((tokens - 1) * x_stride + k, 1).iter().map(|b| b.cast_signed()).collect();
+            let w = bytes(k / 4 * 32 * 4, 2);
+            let operands =
+                Operands { x: x.as_ptr(), x_stride, w: w.as_ptr(), w_stride: 32 * 4, k: tile, tiles };
+            let mut sums = vec![i32::MIN; 16 * X * TOKENS * V];
+            let kinds: [(unsafe fn(Operands, *mut i32), fn(u8) -> i32); 2] =
+                [(unsigned::<V, X>, |b| i32::from(b)), (signed::<V, X>, |b| i32::from(b.cast_signed()))];
+            for (multiply, value) in kinds {
+                // SAFETY: the processor has tiles, and the vectors are as long as it says.
+                unsafe {
+                    configure(tokens, tile, false);
+                    multiply(operands, sums.as_mut_ptr());
+                    release();
+                }
+                let right = expected(&x, x_stride, tokens, &w, 16 * V, k, value);
+                assert_eq!(
+                    sums[..right.len()],
+                    right[..],
+                    "{tokens} tokens, {tiles} tiles of {tile}, V = {V}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn sums_are_those_of_single_products() {
+        if !here() {
+            return;
+        }
+        for tokens in [1, 2, 15, 16] {
+            check::<1, 1>(tokens);
+            check::<2, 1>(tokens);
+        }
+        for tokens in [17, 31, 32] {
+            check::<1, 2>(tokens);
+            check::<2, 2>(tokens);
+        }
+    }
+
+    #[test]
+    fn digits_are_products_of_sixteen_bits() {
+        if !here() {
+            return;
+        }
+        const K: usize = 64;
+        const PLANE: usize = K / 4 * 32 * 4;
+        for (tokens, min, factors) in
+            [(16, -32, [-128, 127]), (1, 0, [63, 1]), (5, -127, [-128, -1]), (16, 0, [0, 128 - 1])]
+        {
+            let x: Vec<i8> = bytes(tokens * K, 3).iter().map(|b| b.cast_signed()).collect();
+            let codes: Vec<u8> = bytes(PLANE, 4).iter().map(|b| b & 0x7f).collect();
+            let integer = |row: usize| factors[row % 2];
+            let mut planes = vec![0u8; 2 * PLANE];
+            let mut sums = vec![0i32; 32 * TOKENS * 2];
+            // SAFETY: the processor has the instructions, and the vectors are as long as it says.
+            unsafe {
+                fill(&codes, &mut planes, integer, min);
+                configure(tokens, K, true);
+                let operands = Operands {
+                    x: x.as_ptr(),
+                    x_stride: K,
+                    w: planes.as_ptr(),
+                    w_stride: 32 * 4,
+                    k: K,
+                    tiles: 1,
+                };
+                digits::<2>(operands, PLANE, sums.as_mut_ptr());
+                release();
+            }
+            for t in 0..tokens {
+                for row in 0..32 {
+                    let right: i32 = (0..K)
+                        .map(|k| {
+                            let value = i32::from(codes[k / 4 * 128 + row * 4 + k % 4]) + min;
+                            i32::from(x[t * K + k]) * value * integer(row)
+                        })
+                        .sum();
+                    let (low, high) = (sums[t * 32 + row], sums[16 * 32 + t * 32 + row]);
+                    assert_eq!(low + (high << 8), right, "token {t}, row {row}");
+                }
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn fill(codes: &[u8], planes: &mut [u8], integer: impl Fn(usize) -> i32, min: i32) {
+        let (low, high) = planes.split_at_mut(codes.len());
+        for (at, codes) in codes.chunks(64).enumerate() {
+            let integers: [i32; 16] = std::array::from_fn(|lane| integer(at % 2 * 16 + lane));
+            // SAFETY: of both arrays and of each chunk 64 bytes are touched.
+            unsafe {
+                let factor = factor(_mm512_loadu_si512(integers.as_ptr().cast()));
+                let (l, h) = times_in_digits(_mm512_loadu_si512(codes.as_ptr().cast()), factor, min);
+                _mm512_storeu_si512(low[at * 64..][..64].as_mut_ptr().cast(), l);
+                _mm512_storeu_si512(high[at * 64..][..64].as_mut_ptr().cast(), h);
+            }
+        }
+    }
+}

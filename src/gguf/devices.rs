@@ -1,0 +1,365 @@
+//! Which device each tensor of a model goes to, before anything is loaded.
+//!
+//! Blocks of a model stay together and in order, so that activations go from one device to the next as seldom as can be. Of the ways to
+//! do that the one is taken by which the device with most to do is done first, where each reads its weights at its speed: with several tokens on
+//! their way, that one decides.
+
+use super::model::{LayerOptions, Model};
+use super::model_error::ModelError;
+use super::types::TensorType;
+use gristmill_runtime::{Device, Error, Linear, LinearOptions};
+use std::collections::BTreeMap;
+
+/// A device that tensors may go to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceRoom {
+    /// Which.
+    pub device: Device,
+    /// Bytes that it has for weights.
+    pub bytes: u64,
+    /// How fast it is beside the others: in any unit, measured ones best.
+    pub speed: f64,
+}
+
+impl DeviceRoom {
+    /// A GPU with all of its memory, and the cycles of its multiprocessors in a second for its speed, as the driver tells them.
+    ///
+    /// # Errors
+    /// [`Error::NoGpu`].
+    #[cfg(feature = "cuda")]
+    pub fn of_gpu(index: u32) -> Result<DeviceRoom, Error> {
+        let failed = |why| Error::NoGpu { index, why };
+        let profile = gristmill_runtime::cuda::detect(index).map_err(failed)?;
+        let speed = gristmill_runtime::cuda::cycles(index).map_err(failed)?;
+        Ok(DeviceRoom { device: Device::cuda(index), bytes: profile.memory, speed })
+    }
+
+    /// There are none in this build.
+    ///
+    /// # Errors
+    /// [`Error::NoGpu`].
+    #[cfg(not(feature = "cuda"))]
+    pub fn of_gpu(index: u32) -> Result<DeviceRoom, Error> {
+        Err(Error::NoGpu { index, why: gristmill_runtime::NoGpu::FeatureOff })
+    }
+}
+
+/// Which device each tensor of a model goes to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DevicePlan {
+    parts: Vec<DevicePart>,
+    tensors: BTreeMap<String, usize>,
+    without: Vec<(String, String)>,
+}
+
+/// What a device gets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DevicePart {
+    /// Which.
+    pub device: Device,
+    /// What stays together, in order: `start`, `blk.N`, `end`.
+    pub pieces: Vec<String>,
+    /// Bytes of weights there, packed for it.
+    pub bytes: u64,
+    /// Bytes that it has for them.
+    pub room: u64,
+    /// Its part of the time of all, 0 to 1, one token at a time.
+    pub time: f64,
+}
+
+/// Tensors that stay together.
+#[derive(Debug)]
+struct Piece {
+    name: String,
+    tensors: Vec<String>,
+    /// Bytes on each device; `None` where one of them has no kernel there.
+    bytes: Vec<Option<u64>>,
+}
+
+impl DevicePlan {
+    /// The plan of a model's tensors over devices, in their order, for layers that are made with `options` but for the device. Nothing is
+    /// loaded. What the workspaces, activations and a cache of keys and values take has to be left out of [`DeviceRoom::bytes`].
+    ///
+    /// Tensors that no device has a kernel for are in [`without`](DevicePlan::without) and nowhere else.
+    ///
+    /// # Errors
+    /// [`ModelError::Devices`] where no division fits, or devices nothing can be divided over.
+    pub fn new(
+        model: &Model,
+        options: &LayerOptions<'_>,
+        devices: &[DeviceRoom],
+    ) -> Result<DevicePlan, ModelError> {
+        check(devices)?;
+        let (pieces, without) = pieces(model, options, devices);
+        let costs: Vec<Vec<Option<u64>>> = pieces.iter().map(|piece| piece.bytes.clone()).collect();
+        let ends = divide(&costs, devices).ok_or_else(|| no_room(&pieces, devices))?;
+        let mut parts = Vec::new();
+        let mut tensors = BTreeMap::new();
+        let mut start = 0;
+        for (at, (room, end)) in devices.iter().zip(ends).enumerate() {
+            let of_device = &pieces[start..end];
+            start = end;
+            let bytes = of_device.iter().filter_map(|piece| piece.bytes[at]).sum();
+            for tensor in of_device.iter().flat_map(|piece| &piece.tensors) {
+                tensors.insert(tensor.clone(), at);
+            }
+            let pieces = of_device.iter().map(|piece| piece.name.clone()).collect();
+            let time = bytes as f64 / room.speed;
+            parts.push(DevicePart { device: room.device, pieces, bytes, room: room.bytes, time });
+        }
+        let all: f64 = parts.iter().map(|part| part.time).sum();
+        if all > 0.0 {
+            parts.iter_mut().for_each(|part| part.time /= all);
+        }
+        Ok(DevicePlan { parts, tensors, without })
+    }
+
+    /// What each device gets, in their order; nothing for some, perhaps.
+    pub fn parts(&self) -> &[DevicePart] {
+        &self.parts
+    }
+
+    /// Tensors that no device has a kernel for, each with why the first has none.
+    pub fn without(&self) -> &[(String, String)] {
+        &self.without
+    }
+
+    /// The device of a tensor; `None` for one that no device has a kernel for, or that the model does not have.
+    pub fn device_of(&self, tensor: &str) -> Option<Device> {
+        self.tensors.get(tensor).map(|at| self.parts[*at].device)
+    }
+
+    /// The options by which the layer of a tensor is made where it goes, for [`Model::linear`].
+    ///
+    /// # Errors
+    /// [`ModelError::Devices`] for a tensor that goes nowhere.
+    pub fn options<'t>(
+        &self,
+        tensor: &str,
+        options: &LayerOptions<'t>,
+    ) -> Result<LayerOptions<'t>, ModelError> {
+        let none = || ModelError::Devices { why: format!("tensor `{tensor}` goes to no device") };
+        let device = self.device_of(tensor).ok_or_else(none)?;
+        Ok(LayerOptions { linear: on(&options.linear, device), ..options.clone() })
+    }
+}
+
+fn on(options: &LinearOptions, device: Device) -> LinearOptions {
+    #[cfg(feature = "cuda")]
+    let options = &{
+        let gpu = options.gpu.clone().filter(|gpu| Device::cuda(gpu.profile().index) == device);
+        LinearOptions { gpu, ..options.clone() }
+    };
+    LinearOptions { device, ..options.clone() }
+}
+
+/// Refuses devices that nothing can be divided over.
+fn check(devices: &[DeviceRoom]) -> Result<(), ModelError> {
+    let refused = |why: String| Err(ModelError::Devices { why });
+    if devices.is_empty() {
+        return refused(String::from("there is no device"));
+    }
+    for (at, room) in devices.iter().enumerate() {
+        if devices[..at].iter().any(|other| other.device == room.device) {
+            return refused(format!("{} is named twice", room.device));
+        }
+        if !room.speed.is_finite() || room.speed <= 0.0 {
+            return refused(format!("the speed of {} is {}", room.device, room.speed));
+        }
+    }
+    Ok(())
+}
+
+/// What stays together, in the order of the model; and tensors that no device has a kernel for.
+fn pieces(
+    model: &Model,
+    options: &LayerOptions<'_>,
+    devices: &[DeviceRoom],
+) -> (Vec<Piece>, Vec<(String, String)>) {
+    // Who makes logits of the embedding's rows has them at the end.
+    let tied = model.file().tensor("output.weight").is_none();
+    let mut pieces: BTreeMap<(u8, u64), Piece> = BTreeMap::new();
+    let mut without = Vec::new();
+    for tensor in model.file().tensors() {
+        let name = tensor.name();
+        let on_each: Vec<Result<u64, String>> =
+            devices.iter().map(|room| bytes_on(model, name, options, room.device)).collect();
+        if let Some(Err(why)) = on_each.first()
+            && on_each.iter().all(Result::is_err)
+        {
+            without.push((name.to_owned(), why.clone()));
+            continue;
+        }
+        let block = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
+        let at_end = name.starts_with("output") || (tied && name.starts_with("token_embd"));
+        let (key, piece) = match block {
+            Some(block) => ((1, block), format!("blk.{block}")),
+            None if at_end => ((2, 0), String::from("end")),
+            None => ((0, 0), String::from("start")),
+        };
+        let piece = pieces.entry(key).or_insert_with(|| Piece {
+            name: piece,
+            tensors: Vec::new(),
+            bytes: vec![Some(0); devices.len()],
+        });
+        piece.tensors.push(name.to_owned());
+        for (sum, bytes) in piece.bytes.iter_mut().zip(on_each) {
+            *sum = sum.zip(bytes.ok()).and_then(|(sum, bytes)| sum.checked_add(bytes));
+        }
+    }
+    (pieces.into_values().collect(), without)
+}
+
+/// Bytes of a tensor on a device, or why it can't be there.
+fn bytes_on(model: &Model, name: &str, options: &LayerOptions<'_>, device: Device) -> Result<u64, String> {
+    let tensor = model.tensor(name).map_err(|error| error.to_string())?;
+    if let TensorType::Plain(_) = model.type_of(&tensor).map_err(|error| error.to_string())? {
+        return tensor.size().map_err(|error| error.to_string());
+    }
+    let rows = model.rows(&tensor).map_err(|error| error.to_string())?;
+    let asked = on(&model.asked(options), device);
+    let size = [rows.n, rows.k];
+    let memory = Linear::memory(model.registry(), rows.format.name, size, &asked, 1, options.threads);
+    memory.map(|memory| memory.weight_bytes as u64).map_err(|error| error.to_string())
+}
+
+fn no_room(pieces: &[Piece], devices: &[DeviceRoom]) -> ModelError {
+    let nowhere = pieces.iter().find(|piece| piece.bytes.iter().all(Option::is_none));
+    if let Some(piece) = nowhere {
+        let why = format!("no device has kernels for all tensors of `{}`, which stay together", piece.name);
+        return ModelError::Devices { why };
+    }
+    let least = |piece: &Piece| piece.bytes.iter().flatten().copied().min().unwrap_or(0);
+    let all = pieces.iter().map(least).fold(0u64, u64::saturating_add);
+    let room = devices.iter().map(|room| room.bytes).fold(0u64, u64::saturating_add);
+    let largest = pieces.iter().map(least).max().unwrap_or(0);
+    let why = format!(
+        "the weights take {all} bytes, the largest piece {largest}, and the devices have room for {room} together: pieces in order fit in no way"
+    );
+    ModelError::Devices { why }
+}
+
+/// Where the pieces of each device end, in order: so that the slowest is done first, of those as few bytes' time as can be, within the room of each;
+/// `None` where they fit in no way.
+fn divide(pieces: &[Vec<Option<u64>>], devices: &[DeviceRoom]) -> Option<Vec<usize>> {
+    /// The longest time of a device, the time of all, and where the last device begins.
+    type Best = Option<(f64, f64, usize)>;
+    let count = pieces.len();
+    let mut table: Vec<Vec<Best>> = Vec::new();
+    for (device, room) in devices.iter().enumerate() {
+        let before = |end: usize| match table.last() {
+            Some(row) => row[end].map(|(longest, all, _)| (longest, all)),
+            None => (end == 0).then_some((0.0, 0.0)),
+        };
+        let best = |end: usize| {
+            let mut best: Best = None;
+            let mut bytes = Some(0u64);
+            // From none to all of the pieces in front of `end`, as long as there is room.
+            for begin in (0..=end).rev() {
+                if begin < end {
+                    bytes = bytes.zip(pieces[begin][device]).and_then(|(sum, own)| sum.checked_add(own));
+                }
+                let Some(bytes) = bytes.filter(|bytes| *bytes <= room.bytes) else { break };
+                let Some((longest, all)) = before(begin) else { continue };
+                let own = bytes as f64 / room.speed;
+                let candidate = (longest.max(own), all + own, begin);
+                let is_better =
+                    |(longest, all, _): (f64, f64, usize)| (candidate.0, candidate.1) < (longest, all);
+                if best.is_none_or(is_better) {
+                    best = Some(candidate);
+                }
+            }
+            best
+        };
+        let row = (0..=count).map(best).collect();
+        table.push(row);
+    }
+    let mut ends = vec![0; devices.len()];
+    let mut end = count;
+    for (row, place) in table.iter().zip(&mut ends).rev() {
+        *place = end;
+        end = row[end]?.2;
+    }
+    Some(ends)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DeviceRoom, check, divide};
+    use gristmill_runtime::Device;
+
+    fn rooms(rooms: &[(u64, f64)]) -> Vec<DeviceRoom> {
+        let room = |(at, (bytes, speed)): (usize, &(u64, f64))| DeviceRoom {
+            device: Device::cuda(at as u32),
+            bytes: *bytes,
+            speed: *speed,
+        };
+        rooms.iter().enumerate().map(room).collect()
+    }
+
+    fn even(count: usize, bytes: u64, devices: usize) -> Vec<Vec<Option<u64>>> {
+        vec![vec![Some(bytes); devices]; count]
+    }
+
+    const ROOM: u64 = 1 << 40;
+
+    #[test]
+    fn pieces_go_by_speed_within_the_room() {
+        // Twelve pieces by 1 to 2 and by 2 to 1 to 1.
+        assert_eq!(divide(&even(12, 10, 2), &rooms(&[(ROOM, 1.0), (ROOM, 2.0)])), Some(vec![4, 12]));
+        let three = rooms(&[(ROOM, 2.0), (ROOM, 1.0), (ROOM, 1.0)]);
+        assert_eq!(divide(&even(12, 10, 3), &three), Some(vec![6, 9, 12]));
+        // The faster one has room for three.
+        assert_eq!(divide(&even(12, 10, 2), &rooms(&[(ROOM, 1.0), (39, 9.0)])), Some(vec![9, 12]));
+        // A large one in front.
+        let mut pieces = even(5, 10, 2);
+        pieces[0] = vec![Some(40); 2];
+        assert_eq!(divide(&pieces, &rooms(&[(ROOM, 1.0), (ROOM, 1.0)])), Some(vec![1, 5]));
+        // One has no kernel for the second: what is behind it may be there.
+        pieces[1] = vec![Some(10), None];
+        assert_eq!(divide(&pieces, &rooms(&[(ROOM, 1.0), (ROOM, 1.0)])), Some(vec![2, 5]));
+    }
+
+    #[test]
+    fn every_other_division_is_no_faster() {
+        // All divisions of seven pieces over three devices, by counting.
+        let pieces: Vec<Vec<Option<u64>>> =
+            [7, 3, 9, 4, 4, 8, 2].iter().map(|bytes| vec![Some(*bytes); 3]).collect();
+        for devices in [
+            rooms(&[(ROOM, 1.0), (ROOM, 1.5), (ROOM, 0.5)]),
+            rooms(&[(12, 3.0), (20, 1.0), (ROOM, 1.0)]),
+            rooms(&[(19, 1.0), (9, 1.0), (18, 1.0)]),
+        ] {
+            let time = |ends: [usize; 3]| {
+                let mut start = 0;
+                let mut longest = 0.0f64;
+                for (room, end) in devices.iter().zip(ends) {
+                    let bytes: u64 = pieces[start..end].iter().filter_map(|piece| piece[0]).sum();
+                    start = end;
+                    if bytes > room.bytes {
+                        return None;
+                    }
+                    longest = longest.max(bytes as f64 / room.speed);
+                }
+                Some(longest)
+            };
+            let all = (0..=7).flat_map(|first| (first..=7).map(move |second| [first, second, 7]));
+            let best = all.filter_map(time).min_by(f64::total_cmp);
+            let found = divide(&pieces, &devices).map(|ends| <[usize; 3]>::try_from(ends).expect("three"));
+            assert_eq!(found.and_then(time), best, "{devices:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_no_division() {
+        assert_eq!(divide(&even(3, 10, 2), &rooms(&[(10, 1.0), (19, 1.0)])), None);
+        assert_eq!(divide(&even(3, 10, 2), &rooms(&[(10, 1.0), (20, 1.0)])), Some(vec![1, 3]));
+        assert_eq!(divide(&[], &rooms(&[(0, 1.0)])), Some(vec![0]));
+        assert_eq!(divide(&[vec![None]], &rooms(&[(ROOM, 1.0)])), None);
+        assert_eq!(divide(&even(2, u64::MAX, 1), &rooms(&[(u64::MAX, 1.0)])), None);
+        let twice = [rooms(&[(1, 1.0)]), rooms(&[(1, 1.0)])].concat();
+        for bad in [vec![], rooms(&[(1, 0.0)]), rooms(&[(1, f64::NAN)]), rooms(&[(1, -1.0)]), twice] {
+            assert!(check(&bad).is_err(), "{bad:?}");
+        }
+    }
+}

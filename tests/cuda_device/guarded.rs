@@ -1,0 +1,431 @@
+//! Guarded layers on a GPU, on a fake driver: every error at every call of a layer's life, and where the layer is afterwards.
+
+use crate::graphs::quantized;
+use crate::images::{bits, has_images, parent, place_changed, place_units, settings, tried, values};
+use crate::support::{can_run, child, fail, is_child, lose, said};
+use gristmill::cuda::{DeviceBuffer, Gpu};
+use gristmill::registry::FormatInfo;
+use gristmill::{
+    Device, Error, GuardOptions, GuardedLinear, Input, Linear, LinearOptions, NoGpu, Policy, QuantizedBuf,
+    Quarantine, REGISTRY, Receipt, Recording, RecoveryStep, Threads, Workspace,
+};
+use std::num::NonZeroU64;
+use std::path::Path;
+use std::time::Duration;
+
+const ROWS: usize = 40;
+const TOKENS: usize = 3;
+const GPU: Device = Device::cuda(0);
+
+/// Runs the test `name` with a device; nothing may be left of its memory.
+fn on_device(name: &str, more: &str, body: fn()) {
+    let output = parent(name, &format!("{}{more}", settings()));
+    if is_child() {
+        body();
+    }
+    if let Some(output) = output {
+        assert_eq!(said(&output), "", "all memory is given back");
+    }
+}
+
+fn format() -> &'static FormatInfo {
+    tried().next().expect("one is tried")
+}
+
+fn k() -> usize {
+    2 * format().elements.max(128)
+}
+
+fn weights() -> QuantizedBuf<'static> {
+    QuantizedBuf::new(format(), ROWS, k(), quantized(format(), &values(ROWS * k(), 7), ROWS, k()))
+        .expect("the right size")
+}
+
+fn guarded(policy: Policy, guard: GuardOptions) -> Result<GuardedLinear<'static>, Error> {
+    let options = LinearOptions { policy, device: GPU, ..LinearOptions::default() };
+    GuardedLinear::new(&REGISTRY, weights(), &options, guard, &Threads::single())
+}
+
+fn run(layer: &GuardedLinear<'_>, m: usize, workspace: &mut Workspace) -> Result<Vec<u32>, Error> {
+    let (x, mut y) = (values(m * k(), 3), vec![f32::NAN; m * ROWS]);
+    layer.forward(Input::F32(&x), m, None, &mut y, workspace, &Threads::single())?;
+    Ok(bits(&y))
+}
+
+/// The same by the processor, without a guard.
+fn expected(m: usize) -> Vec<u32> {
+    let (threads, weights) = (Threads::single(), weights());
+    let layer =
+        Linear::new(&REGISTRY, &weights.matrix(), &LinearOptions::default(), &threads).expect("a layer");
+    let mut workspace = layer.workspace(m, &threads).expect("memory");
+    let (x, mut y) = (values(m * k(), 3), vec![f32::NAN; m * ROWS]);
+    layer.forward(Input::F32(&x), m, None, &mut y, &mut workspace, &threads).expect("runs");
+    bits(&y)
+}
+
+/// Steps of a receipt: what, its number in the run, whether it was good.
+fn steps(receipt: &Receipt) -> Vec<(RecoveryStep, u32, bool)> {
+    receipt.recoveries().iter().map(|step| (step.step, step.attempt, step.success)).collect()
+}
+
+/// Runs on the processor in place of the GPU.
+fn fallbacks(receipt: &Receipt) -> u64 {
+    receipt.fallbacks().iter().map(|fallback| fallback.runs()).sum()
+}
+
+/// Errors, with whether a context or a device is lost by them: no memory, no resources for a launch, an operation that is not supported;
+/// an illegal address, a failed launch, memory that failed; a device of which nothing more is known, one that is not there.
+const ERRORS: [(u32, bool); 8] =
+    [(2, false), (701, false), (801, false), (700, true), (719, true), (214, true), (999, true), (46, true)];
+
+#[test]
+fn every_error_at_every_call_of_a_run_is_recovered_from() {
+    on_device("every_error_at_every_call_of_a_run_is_recovered_from", "", || {
+        let right = expected(TOKENS);
+        for policy in [Policy::Strict, Policy::Cpu] {
+            for (error, lost) in ERRORS {
+                let calls = (0..).take_while(|call| one_error(policy, error, lost, *call, &right)).count();
+                assert!(calls > 10, "error {error} came at {calls} calls of a run");
+            }
+        }
+    });
+}
+
+/// A layer of which call number `call` of its second run fails; whether it came to that call.
+fn one_error(policy: Policy, error: u32, lost: bool, call: i32, right: &[u32]) -> bool {
+    let about = format!("{}, error {error} at call {call}", policy.name());
+    let layer = guarded(policy, GuardOptions::default()).expect("a layer");
+    let recording = Recording::new(&REGISTRY);
+    layer.record(Some(&recording)).expect("the same registry");
+    let mut workspace = Workspace::new();
+    assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == right);
+    fail::at(0, call, error);
+    let found = run(&layer, TOKENS, &mut workspace);
+    let came = fail::has_failed(0);
+    fail::at(0, -1, 0);
+    assert!(found.unwrap_or_else(|error| panic!("{about}: {error}")) == right, "{about}");
+    let receipt = recording.receipt();
+    let done = steps(&receipt);
+    if came {
+        let wanted = match (lost, error) {
+            (true, _) => &[(RecoveryStep::Reopened, 1, true)][..],
+            // Some of them are answered by parts of the tokens.
+            (false, 2) if done.first().is_some_and(|step| step.0 == RecoveryStep::InParts) => {
+                &[(RecoveryStep::InParts, 1, true)]
+            }
+            (false, _) => &[(RecoveryStep::FreedMemory, 1, true)],
+        };
+        assert_eq!(done, wanted, "{about}: {:?}", receipt.recoveries());
+        let step = &receipt.recoveries()[0];
+        assert!(step.time > Duration::ZERO && step.kernel.contains(".cuda"), "{about}: {step:?}");
+        assert_eq!(step.then, Some(step.kernel), "{about}");
+        assert!(step.reason.contains("cuda:0"), "{about}: {}", step.reason);
+        let json = format!("\"step\":\"{}\"", step.step.name());
+        assert!(receipt.to_json().contains(&json), "{about}");
+    } else {
+        assert_eq!(done, [], "{about}");
+    }
+    assert_eq!((layer.device(), fallbacks(&receipt)), (Some(GPU), 0), "{about}");
+    assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == right, "{about}");
+    assert_eq!(steps(&recording.receipt()).len(), done.len(), "{about}: nothing is left to do");
+    came
+}
+
+#[test]
+fn every_error_at_every_call_while_a_layer_is_made_is_told() {
+    on_device("every_error_at_every_call_while_a_layer_is_made_is_told", "", || {
+        let right = expected(1);
+        for (error, _) in ERRORS {
+            let calls = (0..).take_while(|call| {
+                fail::at(0, *call, error);
+                let made = guarded(Policy::Cpu, GuardOptions::default());
+                let came = fail::has_failed(0);
+                fail::at(0, -1, 0);
+                match made {
+                    // What failed gave something back, or the layer can do without.
+                    Ok(layer) => {
+                        let found = run(&layer, 1, &mut Workspace::new());
+                        assert!(found.expect("runs") == right, "error {error} at call {call}");
+                    }
+                    Err(told) => {
+                        assert!(came, "error {error} at call {call}: {told}");
+                        let of_device = matches!(
+                            told,
+                            Error::Gpu(_) | Error::OutOfDeviceMemory { .. } | Error::NoGpu { .. }
+                        );
+                        assert!(of_device, "error {error} at call {call}: {told}");
+                    }
+                }
+                came
+            });
+            assert!(calls.count() > 10, "error {error}");
+        }
+    });
+}
+
+#[test]
+fn a_layer_leaves_a_device_that_is_gone_and_comes_back() {
+    on_device("a_layer_leaves_a_device_that_is_gone_and_comes_back", "", || {
+        let right = expected(TOKENS);
+        let calls = (0..).take_while(|call| {
+            let guard = GuardOptions { return_every: NonZeroU64::new(2), ..GuardOptions::default() };
+            let layer = guarded(Policy::Cpu, guard).expect("a layer");
+            let recording = Recording::new(&REGISTRY);
+            layer.record(Some(&recording)).expect("the same registry");
+            let mut workspace = Workspace::new();
+            let mut again =
+                || assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == right, "call {call}");
+            again();
+            lose::at(0, *call);
+            again();
+            let lost = lose::is_lost(0);
+            let so_far = steps(&recording.receipt());
+            if !lost || so_far.is_empty() {
+                // Its last calls give back what it had.
+                lose::never(0);
+                return lost;
+            }
+            let moved = [(RecoveryStep::Reopened, 1, false), (RecoveryStep::MovedToProcessor, 2, true)];
+            assert_eq!(so_far, moved, "call {call}");
+            assert_eq!(layer.device(), Some(Device::CPU));
+            again();
+            assert_eq!((steps(&recording.receipt()).len(), fallbacks(&recording.receipt())), (2, 2));
+            // It is tried every other run, and not there yet.
+            again();
+            assert_eq!(steps(&recording.receipt())[2..], [(RecoveryStep::Returned, 1, false)]);
+            assert_eq!((layer.device(), fallbacks(&recording.receipt())), (Some(Device::CPU), 3));
+            lose::never(0);
+            again();
+            assert_eq!(layer.device(), Some(Device::CPU));
+            again();
+            let receipt = recording.receipt();
+            assert_eq!(steps(&receipt)[3..], [(RecoveryStep::Returned, 1, true)]);
+            assert_eq!((layer.device(), fallbacks(&receipt)), (Some(GPU), 4));
+            assert!(receipt.recoveries()[3].then.is_some_and(|kernel| kernel.contains(".cuda")));
+            again();
+            assert_eq!(steps(&recording.receipt()).len(), 4);
+            true
+        });
+        assert!(calls.count() > 10);
+    });
+}
+
+#[test]
+fn without_a_policy_the_error_is_the_callers_until_the_device_is_there() {
+    on_device("without_a_policy_the_error_is_the_callers_until_the_device_is_there", "", || {
+        let right = expected(TOKENS);
+        let layer = guarded(Policy::Strict, GuardOptions::default()).expect("a layer");
+        let recording = Recording::new(&REGISTRY);
+        layer.record(Some(&recording)).expect("the same registry");
+        let mut workspace = Workspace::new();
+        assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == right);
+        lose::at(0, 3);
+        for attempt in 1..3 {
+            let error = run(&layer, TOKENS, &mut workspace).expect_err("it is lost");
+            assert!(matches!(&error, Error::Gpu(failure) if failure.code == 214), "{error}");
+            assert_eq!(steps(&recording.receipt()), vec![(RecoveryStep::Reopened, 1, false); attempt]);
+            assert_eq!((layer.device(), layer.weight_bytes()), (None, 0));
+        }
+        lose::never(0);
+        assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == right);
+        assert_eq!(steps(&recording.receipt())[2..], [(RecoveryStep::Reopened, 1, true)]);
+        assert_eq!(layer.device(), Some(GPU));
+    });
+}
+
+#[test]
+fn a_device_that_others_hold_is_opened_again_when_they_let_go() {
+    on_device("a_device_that_others_hold_is_opened_again_when_they_let_go", "", || {
+        let right = expected(TOKENS);
+        let guard = GuardOptions { return_every: NonZeroU64::new(1), ..GuardOptions::default() };
+        let layer = guarded(Policy::Cpu, guard).expect("a layer");
+        let recording = Recording::new(&REGISTRY);
+        layer.record(Some(&recording)).expect("the same registry");
+        let (mut workspace, mut others) = (Workspace::new(), Workspace::new());
+        for workspace in [&mut workspace, &mut others] {
+            assert!(run(&layer, TOKENS, workspace).expect("runs") == right);
+        }
+        fail::at(0, 4, 700);
+        assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == right);
+        let moved = [(RecoveryStep::Reopened, 1, false), (RecoveryStep::MovedToProcessor, 2, true)];
+        assert_eq!(steps(&recording.receipt()), moved);
+        let held = NoGpu::Lost { error: String::new() }.to_string();
+        let last = recording.receipt().recoveries()[1].reason.clone();
+        assert!(last.contains(held.trim_end_matches(": ")), "{last}");
+        // The other workspace gives up what it had there in its next run, and then the device can be opened.
+        assert!(run(&layer, TOKENS, &mut others).expect("runs") == right);
+        assert_eq!(steps(&recording.receipt())[2..], [(RecoveryStep::Returned, 1, true)]);
+        assert_eq!(layer.device(), Some(GPU));
+    });
+}
+
+#[test]
+fn what_has_no_room_goes_in_parts_then_to_the_processor() {
+    // Room for the weights, and not for 64 tokens.
+    on_device("what_has_no_room_goes_in_parts_then_to_the_processor", ",memory=50000", || {
+        let (right, many) = (expected(1), expected(64));
+        let guard = GuardOptions { return_every: NonZeroU64::new(1), ..GuardOptions::default() };
+        let layer = guarded(Policy::Cpu, guard).expect("a layer");
+        let recording = Recording::new(&REGISTRY);
+        layer.record(Some(&recording)).expect("the same registry");
+        let mut workspace = Workspace::new();
+        assert!(run(&layer, 64, &mut workspace).expect("runs") == many);
+        assert_eq!(steps(&recording.receipt()), [(RecoveryStep::InParts, 1, true)]);
+        let why = recording.receipt().recoveries()[0].reason.clone();
+        assert!(why.contains("cuda:0") && why.contains("bytes"), "{why}");
+        // Nothing is left for a single one.
+        let gpu = Gpu::open(0).expect("is open");
+        workspace = Workspace::new();
+        gpu.trim_memory(0).expect("no error");
+        let (free, _) = gpu.memory().expect("says");
+        let all = DeviceBuffer::<u8>::zeroed(&gpu, free as usize).expect("memory");
+        assert!(run(&layer, 1, &mut workspace).expect("the processor has room") == right);
+        let moved = [(RecoveryStep::FreedMemory, 1, false), (RecoveryStep::MovedToProcessor, 2, true)];
+        assert_eq!(steps(&recording.receipt())[1..], moved);
+        drop(all);
+        assert!(run(&layer, 1, &mut workspace).expect("runs") == right);
+        assert_eq!(steps(&recording.receipt())[3..], [(RecoveryStep::Returned, 1, true)]);
+    });
+}
+
+#[test]
+fn weights_that_changed_on_the_device_are_packed_again() {
+    on_device("weights_that_changed_on_the_device_are_packed_again", "", || {
+        let right = expected(TOKENS);
+        let guard = GuardOptions { check_every: NonZeroU64::new(1), ..GuardOptions::default() };
+        let layer = guarded(Policy::Strict, guard).expect("a layer");
+        let recording = Recording::new(&REGISTRY);
+        layer.record(Some(&recording)).expect("the same registry");
+        let mut workspace = Workspace::new();
+        assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == right);
+        assert_eq!(steps(&recording.receipt()), []);
+        let bytes = fail::corrupt(0);
+        assert!(bytes as usize >= ROWS * k() / 4, "{bytes} bytes are the weights");
+        assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == right);
+        assert_eq!(steps(&recording.receipt()), [(RecoveryStep::Repacked, 1, true)]);
+        let why = recording.receipt().recoveries()[0].reason.clone();
+        assert!(why.starts_with("output ") && why.contains("by the portable kernel"), "{why}");
+    });
+}
+
+#[test]
+fn a_device_may_fail_while_weights_are_packed_again() {
+    on_device("a_device_may_fail_while_weights_are_packed_again", "", || {
+        let right = expected(TOKENS);
+        for policy in [Policy::Strict, Policy::Cpu] {
+            for error in [2, 700] {
+                let mut repacked = 0;
+                let calls = (0..).take_while(|call| {
+                    let about = format!("{}, error {error} at call {call}", policy.name());
+                    let guard = GuardOptions { check_every: NonZeroU64::new(1), ..GuardOptions::default() };
+                    let layer = guarded(policy, guard).expect("a layer");
+                    let recording = Recording::new(&REGISTRY);
+                    layer.record(Some(&recording)).expect("the same registry");
+                    let mut workspace = Workspace::new();
+                    assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == right);
+                    fail::corrupt(0);
+                    fail::at(0, *call, error);
+                    let found = run(&layer, TOKENS, &mut workspace);
+                    let came = fail::has_failed(0);
+                    fail::at(0, -1, 0);
+                    let receipt = recording.receipt();
+                    let done = steps(&receipt);
+                    let found = found.unwrap_or_else(|told| panic!("{about}: {told}, {done:?}"));
+                    assert!(found == right, "{about}: {done:?}");
+                    assert!(done.last().is_some_and(|step| step.2), "{about}: {done:?}");
+                    // Each step has its number in the run.
+                    assert!((1..).zip(&done).all(|(number, step)| step.1 == number), "{about}: {done:?}");
+                    repacked += usize::from(done.first() == Some(&(RecoveryStep::Repacked, 1, false)));
+                    assert_eq!(layer.device(), Some(GPU), "{about}");
+                    assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == right, "{about}");
+                    came
+                });
+                assert!(calls.count() > 20);
+                assert!(repacked > 5, "{} times it failed while weights were packed", repacked);
+            }
+        }
+    });
+}
+
+/// The kernel that multiplies three tokens of `i2_s` where all numbers of tokens have one packing.
+#[cfg(feature = "bitnet")]
+const WRONG: &str = "matmul.i2_s.cuda.mma";
+
+#[test]
+#[cfg(feature = "bitnet")]
+fn a_kernel_that_is_wrong_on_the_device_is_left() {
+    let name = "a_kernel_that_is_wrong_on_the_device_is_left";
+    if !is_child() {
+        if can_run(name) && has_images() {
+            let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-wrong-units");
+            place_units(&units);
+            place_changed(&units, WRONG, "y = y / x_scale", "y = y * x_scale");
+            assert_eq!(said(&child(name, &settings(), &units)), "");
+        }
+        return;
+    }
+    let right = expected(TOKENS);
+    let quarantine = Quarantine::new();
+    let guard = GuardOptions {
+        check_every: NonZeroU64::new(1),
+        quarantine: quarantine.clone(),
+        ..GuardOptions::default()
+    };
+    let layer = guarded(Policy::Strict, guard.clone()).expect("a layer");
+    let recording = Recording::new(&REGISTRY);
+    layer.record(Some(&recording)).expect("the same registry");
+    assert!(run(&layer, TOKENS, &mut Workspace::new()).expect("another kernel is there") == right);
+    let receipt = recording.receipt();
+    assert_eq!(steps(&receipt), [(RecoveryStep::Repacked, 1, false), (RecoveryStep::Quarantined, 2, true)]);
+    let step = &receipt.recoveries()[1];
+    assert_eq!(step.kernel, WRONG);
+    assert!(step.then.is_some_and(|kernel| kernel.contains(".cuda") && kernel != WRONG), "{step:?}");
+    let [held] = &quarantine.kernels()[..] else { panic!("one kernel") };
+    assert_eq!(held.id, step.id);
+    // Another layer with this quarantine begins without it.
+    let later = guarded(Policy::Strict, guard).expect("a layer");
+    let recording = Recording::new(&REGISTRY);
+    later.record(Some(&recording)).expect("the same registry");
+    assert!(run(&later, TOKENS, &mut Workspace::new()).expect("runs") == right);
+    assert_eq!(steps(&recording.receipt()), []);
+    assert_eq!((layer.device(), later.device()), (Some(GPU), Some(GPU)));
+}
+
+#[test]
+fn threads_that_share_a_layer_lose_no_run() {
+    on_device("threads_that_share_a_layer_lose_no_run", "", || {
+        let right = expected(TOKENS);
+        let guard = GuardOptions { return_every: NonZeroU64::new(3), ..GuardOptions::default() };
+        let layer = guarded(Policy::Cpu, guard).expect("a layer");
+        let recording = Recording::new(&REGISTRY);
+        layer.record(Some(&recording)).expect("the same registry");
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut workspace = Workspace::new();
+                    for number in 0..40 {
+                        let found = run(&layer, TOKENS, &mut workspace);
+                        assert!(found.unwrap_or_else(|error| panic!("run {number}: {error}")) == right);
+                    }
+                });
+            }
+            // Meanwhile the device is lost again and again, by errors that a context does not survive.
+            scope.spawn(|| {
+                for call in 0..30 {
+                    fail::at(0, call, 700);
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                fail::at(0, -1, 0);
+            });
+        });
+        let receipt = recording.receipt();
+        let lost = receipt.recoveries().iter().filter(|step| step.step == RecoveryStep::Reopened).count();
+        assert!(lost > 0, "it was lost at least once: {:?}", steps(&receipt));
+        // Nobody holds it any more but the layer, so it comes back.
+        let mut workspace = Workspace::new();
+        for _ in 0..4 {
+            assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == right);
+        }
+        assert_eq!(layer.device(), Some(GPU));
+    });
+}
