@@ -410,14 +410,7 @@ impl Threads {
         split: &(impl Fn(J, usize, usize) -> (J, J) + Sync),
         run: &(impl Fn(J) + Sync),
     ) {
-        let run = |job| -> Result<(), Infallible> {
-            run(job);
-            Ok(())
-        };
-        match self.divide(parts, job, split, &run) {
-            Ok(()) => {}
-            Err(never) => match never {},
-        }
+        self.at_most(None).divide_all(parts, job, split, run);
     }
 }
 

@@ -53,7 +53,7 @@ pub fn seconds(
     Ok(times)
 }
 
-/// Seconds of `work` in a graph. Its argument goes round from 0 to `turns`.
+/// Seconds of `work` in a graph. Its argument counts from 0 to `turns` again and again.
 pub fn in_graph(
     gpu: &Arc<Gpu>,
     turns: usize,

@@ -35,12 +35,8 @@ fn in_range(set: &SpecSet, format: usize, variant: &CpuVariant) -> bool {
         (Strategy::Lookup, Some(_)) => {
             planned(|plan| !matches!(plan, Err(Error::Spec(diagnostic)) if diagnostic.code == "lookup-range"))
         }
-        (Strategy::Staged, _) => planned(|plan| match plan {
-            Ok(PackedPlan::Multiply(plan)) => plan.staged.is_some(),
-            Ok(PackedPlan::Lookup(_)) | Err(_) => true,
-        }),
-        (Strategy::Tiles, _) => planned(|plan| match plan {
-            Ok(PackedPlan::Multiply(plan)) => plan.tiles.is_some(),
+        (Strategy::Staged | Strategy::Tiles, _) => planned(|plan| match plan {
+            Ok(PackedPlan::Multiply(plan)) => plan.staged.is_some() || plan.tiles.is_some(),
             Ok(PackedPlan::Lookup(_)) | Err(_) => true,
         }),
         (Strategy::Lookup | Strategy::Multiply, _) => true,

@@ -14,6 +14,23 @@ use crate::plan::{MatmulPlan, Staged, enabled};
 /// Tokens whose sums wait at once: with 32 rows, 12 KiB. Codes are decoded anew for the next ones.
 const TOKENS: u32 = 192;
 
+/// What functions are told of the buffer.
+pub(super) const PART: &str = "/// The part of a row that is in the buffer: steps `first..last`.
+     #[derive(Clone, Copy)]
+     struct Part {
+         buffer: *mut Buffer,
+         first: usize,
+         last: usize,
+     }";
+
+/// Where the operands of `V` vectors of a field go, behind those of its tile of codes.
+pub(super) fn place_of_operands(field: u32) -> String {
+    match 4 * field {
+        0 => "i * LANES * 4".to_string(),
+        k => format!("{k} * ROWS + i * LANES * 4"),
+    }
+}
+
 /// The module of a staged variant: `stage`, `tile` and `matmul`.
 pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
     let (decoding, multiplying) = plan.apart(staged);
@@ -53,13 +70,7 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
              sums: Aligned<[u32; TOKENS * ROWS]>,
          }}
 
-         /// The part of a row that is in the buffer: steps `first..last`.
-         #[derive(Clone, Copy)]
-         struct Part {{
-             buffer: *mut Buffer,
-             first: usize,
-             last: usize,
-         }}
+         {PART}
 
          {stage}
          {tile}
@@ -92,10 +103,7 @@ pub(super) fn stage(plan: &MatmulPlan<'_>, features: &str, stored: impl Fn(Strin
     let fields: String = in_order(plan)
         .into_iter()
         .map(|field| {
-            let to = match 4 * field {
-                0 => "i * LANES * 4".to_string(),
-                k => format!("{k} * ROWS + i * LANES * 4"),
-            };
+            let to = place_of_operands(field);
             format!(
                 "{}
                  for i in 0..V {{ to.add({to}).cast::<simd::I>().write({}); }}\n",

@@ -8,7 +8,7 @@
 use super::matmul::{addresses, epilogue, next, prefetch_constants, trit_tables};
 use super::operands::{decode, in_order, load, table};
 use super::runs::{self, Terms};
-use super::staged;
+use super::staged::{self, PART};
 use super::sums::{needs_sum, zero_point};
 use super::terms;
 use crate::plan::{MatmulPlan, SuperBlock, TileOperands, Tiles, enabled};
@@ -67,13 +67,7 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
              sums: Aligned<[u32; TOKENS * ROWS]>,
          }}
 
-         /// The part of a row that is in the buffer: steps `first..last`.
-         #[derive(Clone, Copy)]
-         struct Part {{
-             buffer: *mut Buffer,
-             first: usize,
-             last: usize,
-         }}
+         {PART}
 
          {stage}
          {tile}
@@ -108,10 +102,7 @@ fn stage(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
     let min = if plan.format.min() == 0 { "0" } else { "a.min" };
     let mut fields = String::new();
     for field in in_order(plan) {
-        let to = match 4 * field {
-            0 => "i * LANES * 4".to_string(),
-            k => format!("{k} * ROWS + i * LANES * 4"),
-        };
+        let to = staged::place_of_operands(field);
         let write = match tiles.operands {
             TileOperands::Differences | TileOperands::Values | TileOperands::Scaled => {
                 format!("to.add({to}).cast::<simd::I>().write(amx::times(w{field}[i], factors[i], {min}));")
