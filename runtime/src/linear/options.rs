@@ -135,6 +135,13 @@ impl LinearOptions {
         Ok((restrict, tuning))
     }
 
+    /// The same with what [`resolved`](LinearOptions::resolved) gives: layers that decide again later ask nobody a second time.
+    pub(super) fn fixed(&self, registry: &'static Registry) -> Result<LinearOptions, Error> {
+        let (restrict, tuning) = self.resolved(registry)?;
+        let tuning = Some(Arc::new(tuning.into_owned()));
+        Ok(LinearOptions { restrict: Some(restrict), tuning, ..self.clone() })
+    }
+
     /// The decisions for products of `format` as they are asked for here.
     pub(crate) fn prepare(
         &self,

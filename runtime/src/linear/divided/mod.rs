@@ -67,9 +67,7 @@ impl<'w> DividedLinear<'w> {
         divide: &DivideOptions,
         threads: &Threads,
     ) -> Result<DividedLinear<'w>, Error> {
-        let (restrict, tuning) = options.resolved(registry)?;
-        let tuning = Some(Arc::new(tuning.into_owned()));
-        let options = LinearOptions { restrict: Some(restrict), tuning, ..options.clone() };
+        let options = options.fixed(registry)?;
         let mut layer = DividedLinear {
             registry,
             weights,

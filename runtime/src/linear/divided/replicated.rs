@@ -91,9 +91,7 @@ impl<'w> ReplicatedLinear<'w> {
         divide: &DivideOptions,
         threads: &Threads,
     ) -> Result<ReplicatedLinear<'w>, Error> {
-        let (restrict, tuning) = options.resolved(registry)?;
-        let tuning = Some(Arc::new(tuning.into_owned()));
-        let options = LinearOptions { restrict: Some(restrict), tuning, ..options.clone() };
+        let options = options.fixed(registry)?;
         let DivideOptions { devices, shares, keep_division } = divide;
         let shares = shares::of(devices, shares)?;
         let (devices, keep_division) = (devices.clone(), *keep_division);

@@ -19,7 +19,7 @@ use crate::threads::Threads;
 use crate::workspace::{Workspace, WorkspaceSize};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// How a layer is guarded.
 #[derive(Clone, Debug, Default)]
@@ -113,9 +113,7 @@ impl<'w> GuardedLinear<'w> {
         guard: GuardOptions,
         threads: &Threads,
     ) -> Result<GuardedLinear<'w>, Error> {
-        let (restrict, tuning) = options.resolved(registry)?;
-        let tuning = Some(Arc::new(tuning.into_owned()));
-        let options = LinearOptions { restrict: Some(restrict), tuning, adaptive: None, ..options.clone() };
+        let options = LinearOptions { adaptive: None, ..options.fixed(registry)? };
         let known = guard.quarantine.count();
         let linear = Some(make(registry, &weights, &options, &guard.quarantine, threads)?);
         let state = RwLock::new(State { linear, known, remade: 0, recording: None, away: None });
