@@ -146,9 +146,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
     for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
         let span = if rows == 1 { "LANES".to_string() } else { format!("{rows} * LANES") };
         let _ = write!(out, "while row + {span} <= end {{ let mut token = first;");
-        out.push_str(&through_tokens(plan, "last", |step| {
-            format!("tile::<{rows}, {step}{argument}>(a, row, token)")
-        }));
+        out.push_str(&over_tokens(plan, |step| format!("tile::<{rows}, {step}{argument}>(a, row, token)")));
         let _ = writeln!(out, "row += {span}; }}");
     }
     out.push_str(if plan.tokens > 1 { "} first = last; } }\n" } else { "} }\n" });
@@ -245,21 +243,52 @@ pub(super) fn shares(tokens: u32) -> String {
     )
 }
 
-/// Loops that take `token` to `last` (an expression) by `call`, which is given how many tokens it computes.
+/// Loops that take `token` to `last` by `call`, which is given how many tokens it computes from `token` on. Where a tile's last tokens
+/// do not exist it begins earlier, at tokens that are computed twice to the same bits: that takes less time than smaller
+/// tiles, which decode the codes once more each.
+fn over_tokens(plan: &MatmulPlan<'_>, call: impl Fn(u32) -> String) -> String {
+    if plan.pairs {
+        return through_tokens(plan, "last", call);
+    }
+    let steps = token_steps(plan);
+    let mut out = String::new();
+    for (i, &step) in steps.iter().enumerate() {
+        let call = call(step);
+        let _ = match steps.get(i + 1) {
+            None => write!(out, "while token < last {{ {call}; token += 1; }}"),
+            Some(below) => write!(
+                out,
+                "while token + {below} < last && last >= {step}{} {{
+                     token = token.min(last - {step});
+                     {call};
+                     token += {step};
+                 }}",
+                evenly(step, "last"),
+            ),
+        };
+    }
+    out
+}
+
+/// Loops that take `token` to `last` (an expression) by `call`, which is given how many tokens it computes, each once.
 pub(super) fn through_tokens(plan: &MatmulPlan<'_>, last: &str, call: impl Fn(u32) -> String) -> String {
     let mut out = String::new();
     for step in token_steps(plan) {
-        // Two tiles of four instead of one of six and one of two.
-        let evenly = if step.is_power_of_two() || plan.pairs {
-            String::new()
-        } else {
-            format!(" && token + {} != {last}", step.next_power_of_two())
-        };
+        let evenly = if plan.pairs { String::new() } else { evenly(step, last) };
         // Clippy's form of `token + 1 <= last`.
         let left = if step == 1 { format!("token < {last}") } else { format!("token + {step} <= {last}") };
         let _ = write!(out, "while {left}{evenly} {{ {}; token += {step}; }}", call(step));
     }
     out
+}
+
+/// That the tokens left are not two of the next smaller tiles: two tiles of four instead of one of six and one of two.
+fn evenly(step: u32, last: &str) -> String {
+    if step.is_power_of_two() {
+        String::new()
+    } else {
+        format!(" && token + {} != {last}", step.next_power_of_two())
+    }
 }
 
 /// The entry point of a module, down to its first brace; where callers say whether it prefetches, what it calls for each.

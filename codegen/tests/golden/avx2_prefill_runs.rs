@@ -199,11 +199,13 @@ pub mod matmul_avx2_prefill_r16k4_4bit_by32_q8_0_scales_centred_f16_widen4 {
                 let mut row = a.row_begin;
                 while row + 2 * LANES <= end {
                     let mut token = first;
-                    while token + 4 <= last {
+                    while token + 2 < last && last >= 4 {
+                        token = token.min(last - 4);
                         tile::<2, 4>(a, row, token);
                         token += 4;
                     }
-                    while token + 2 <= last {
+                    while token + 1 < last && last >= 2 {
+                        token = token.min(last - 2);
                         tile::<2, 2>(a, row, token);
                         token += 2;
                     }
@@ -215,11 +217,13 @@ pub mod matmul_avx2_prefill_r16k4_4bit_by32_q8_0_scales_centred_f16_widen4 {
                 }
                 while row + LANES <= end {
                     let mut token = first;
-                    while token + 4 <= last {
+                    while token + 2 < last && last >= 4 {
+                        token = token.min(last - 4);
                         tile::<1, 4>(a, row, token);
                         token += 4;
                     }
-                    while token + 2 <= last {
+                    while token + 1 < last && last >= 2 {
+                        token = token.min(last - 2);
                         tile::<1, 2>(a, row, token);
                         token += 2;
                     }

@@ -224,11 +224,13 @@ pub mod matmul_neon_dotprod_i8mm_prefill_r16k4_6bit_by16x16_q8_k_scales_centred_
                 let mut row = a.row_begin;
                 while row + 2 * LANES <= end {
                     let mut token = first;
-                    while token + 4 <= last {
+                    while token + 2 < last && last >= 4 {
+                        token = token.min(last - 4);
                         tile::<2, 4>(a, row, token);
                         token += 4;
                     }
-                    while token + 2 <= last {
+                    while token + 1 < last && last >= 2 {
+                        token = token.min(last - 2);
                         tile::<2, 2>(a, row, token);
                         token += 2;
                     }
@@ -240,11 +242,13 @@ pub mod matmul_neon_dotprod_i8mm_prefill_r16k4_6bit_by16x16_q8_k_scales_centred_
                 }
                 while row + LANES <= end {
                     let mut token = first;
-                    while token + 4 <= last {
+                    while token + 2 < last && last >= 4 {
+                        token = token.min(last - 4);
                         tile::<1, 4>(a, row, token);
                         token += 4;
                     }
-                    while token + 2 <= last {
+                    while token + 1 < last && last >= 2 {
+                        token = token.min(last - 2);
                         tile::<1, 2>(a, row, token);
                         token += 2;
                     }
