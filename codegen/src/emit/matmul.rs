@@ -245,7 +245,8 @@ pub(super) fn shares(tokens: u32) -> String {
 pub(super) fn through_rows(vectors: u32, lanes: &str, body: impl Fn(u32) -> String) -> String {
     let span = |rows: u32| if rows == 1 { lanes.to_string() } else { format!("{rows} * {lanes}") };
     let each: &[u32] = if vectors > 1 { &[vectors, 1] } else { &[1] };
-    let to_end = |&rows: &u32| format!("while row + {0} <= end {{ {1} row += {0}; }}\n", span(rows), body(rows));
+    let to_end =
+        |&rows: &u32| format!("while row + {0} <= end {{ {1} row += {0}; }}\n", span(rows), body(rows));
     each.iter().map(to_end).collect()
 }
 

@@ -135,11 +135,7 @@ fn encode(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     for (i, value) in plan.values.iter().enumerate() {
         index[(value - min) as usize] = i as u8;
     }
-    format!(
-        "{{ const INDEX: [u8; {}] = {index:?}; INDEX[({}) as usize] }}",
-        index.len(),
-        rust::expr(&above)
-    )
+    format!("{{ const INDEX: [u8; {}] = {index:?}; INDEX[({}) as usize] }}", index.len(), rust::expr(&above))
 }
 
 /// The integer that `code` stands for.
