@@ -539,6 +539,7 @@ GM_DEVICE u32 gm_min(u32 a, u32 b) { return a < b ? a : b; }
 GM_DEVICE u32 gm_max(u32 a, u32 b) { return a > b ? a : b; }
 GM_DEVICE u64 gm_min(u64 a, u64 b) { return a < b ? a : b; }
 GM_DEVICE u64 gm_max(u64 a, u64 b) { return a > b ? a : b; }
+GM_DEVICE f64 gm_max(f64 a, f64 b) { return a > b ? a : b; }
 
 GM_DEVICE i32 gm_abs(i32 x) { return x < 0 ? -x : x; }
 GM_DEVICE f32 gm_abs(f32 x) { return gm_float(gm_bits(x) & 0x7fffffffu); }
@@ -581,14 +582,5 @@ GM_DEVICE u16 gm_f32_to_bf16(f32 x) {
 GM_DEVICE u32 gm_two_f16(f32 low, f32 high) { return (u32)gm_f32_to_f16(low) | (u32)gm_f32_to_f16(high) << 16; }
 GM_DEVICE u32 gm_two_bf16(f32 low, f32 high) { return (u32)gm_f32_to_bf16(low) | (u32)gm_f32_to_bf16(high) << 16; }
 #endif
-// Half of OCP E8M0: 2^(e - 128).
-GM_DEVICE f32 gm_e8m0_half_to_f32(u8 e) { return gm_float(e < 2 ? 0x00200000u << e : (u32)(e - 1) << 23); }
-// Half of an unsigned e4m3 number; bit 7 is ignored and 0x7f is zero.
-GM_DEVICE f32 gm_ue4m3_half_to_f32(u8 bits) {
-    u32 exponent = bits >> 3 & 15u, mantissa = bits & 7u;
-    if (exponent == 15u && mantissa == 7u) return 0.0f;
-    if (exponent == 0u) return (f32)mantissa * (1.0f / 1024.0f);
-    return gm_float((exponent + 119u) << 23 | mantissa << 20);
-}
 
 #endif

@@ -10,6 +10,7 @@ mod lookup;
 pub(crate) mod pack;
 pub(crate) mod packed;
 mod primitives;
+mod rounding;
 mod superblock;
 mod terms;
 mod tiles;
@@ -23,8 +24,8 @@ use gristmill_spec::vocab::{Feature, Strategy};
 pub use lookup::LookupPlan;
 pub use pack::{PackPlan, Shifted, UpperPlane};
 pub use primitives::{Primitives, enabled, features, primitives};
+pub(crate) use rounding::{RoundingPlan, rounded_to};
 pub use superblock::{RunTerm, SuperBlock};
-pub(crate) use terms::word;
 pub use terms::{Integers, TermTypes};
 pub use tiles::{TileOperands, Tiles};
 

@@ -1,8 +1,13 @@
-//! Emitted text, printed as a person would have written it: formatted, with its comments, without operations that change
-//! nothing.
+//! Text: scalar expressions as Rust ([`rust`]) and as CUDA C++ ([`cuda`]); and emitted Rust, printed as a person would have
+//! written it: formatted, with its comments, without operations that change nothing.
 //!
 //! The formatter works on syntax, which has no comments. So comments become attributes of what follows them, and comments
 //! again when all is printed.
+
+pub(crate) mod cuda;
+pub(crate) mod rust;
+mod scalar;
+pub(crate) mod simd;
 
 use crate::Error;
 use std::fmt::Write as _;
@@ -13,7 +18,7 @@ use syn::{BinOp, Expr, Lit, LocalInit};
 const COMMENT: &str = "~";
 
 /// Formatted Rust of emitted text.
-pub(crate) fn rust(text: &str) -> Result<String, Error> {
+pub(crate) fn formatted(text: &str) -> Result<String, Error> {
     let attributed = with_attributes(text);
     let mut file = syn::parse_file(&attributed).map_err(|error| {
         let line = error.span().start().line;
@@ -168,7 +173,7 @@ mod tests {
     #[track_caller]
     fn is(text: &str, expected: &str) {
         assert_eq!(
-            rust(&format!("fn f() {{\n{text}\n}}")).expect("Rust"),
+            formatted(&format!("fn f() {{\n{text}\n}}")).expect("Rust"),
             format!("fn f() {{\n{expected}\n}}\n")
         );
     }
@@ -184,7 +189,7 @@ mod tests {
             "    match x {\n        // Rare.\n        1 => {}\n        _ => {}\n    }",
         );
         let text = "/// Doc.\n// SAFETY: it is so.\nstatic X: u8 = unsafe { y() };\n";
-        assert_eq!(rust(text).expect("Rust"), text);
+        assert_eq!(formatted(text).expect("Rust"), text);
     }
 
     #[test]
@@ -212,7 +217,7 @@ mod tests {
 
     #[test]
     fn mistakes_of_emitters_are_told_with_their_line() {
-        let error = rust("fn f() {\nlet = 1;\n}").expect_err("not Rust");
+        let error = formatted("fn f() {\nlet = 1;\n}").expect_err("not Rust");
         assert!(error.to_string().contains("let = 1;"), "{error}");
     }
 }

@@ -92,24 +92,6 @@ fn narrow_to_bf16(value: f32) -> u16 {
     (made >> 16) as u16
 }
 
-/// An 8-bit exponent as half of OCP E8M0: 2^(e - 128). The two smallest are subnormal in f32.
-#[inline(always)]
-pub fn e8m0_half_to_f32(e: u8) -> f32 {
-    f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (u32::from(e) - 1) << 23 })
-}
-
-/// Half of an unsigned e4m3 number; bit 7 is ignored and 0x7f is zero.
-#[inline(always)]
-pub fn ue4m3_half_to_f32(bits: u8) -> f32 {
-    let (exponent, mantissa) = (u32::from(bits >> 3 & 15), u32::from(bits & 7));
-    match (exponent, mantissa) {
-        (15, 7) => 0.0,
-        (0, _) => mantissa as f32 * (1.0 / 1024.0),
-        // Bias 7, and one less for the half.
-        _ => f32::from_bits((exponent + 127 - 8) << 23 | mantissa << 20),
-    }
-}
-
 /// A fault that was found in a part which starts at `first`.
 #[inline(always)]
 pub fn offset(fault: Fault, first: usize) -> Fault {
@@ -226,20 +208,9 @@ pub fn round_half_toward_zero(x: f32) -> f32 {
     if (x - whole).abs() > 0.5 { whole + 1f32.copysign(x) } else { whole }
 }
 
-/// -1, 0 or 1; 0 where |x| is below `threshold`.
-#[inline(always)]
-pub fn sign(x: f32, threshold: f64) -> f32 {
-    if f64::from(x.abs()) < threshold { 0.0 } else { 1f32.copysign(x) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// 2^exponent, by its bits: powers of the library need not be exact, and in Miri are not.
-    fn power_of_two(exponent: i32) -> f64 {
-        f64::from_bits(((exponent + 1023) as u64) << 52)
-    }
 
     /// Every f16, what lies in the middle between neighbours, and one bit to both sides of each; NaN of all kinds.
     #[test]
@@ -270,26 +241,6 @@ mod tests {
         unsafe { narrow(&both, found.as_mut_ptr(), DType::Bf16) };
         for (x, found) in both.iter().zip(&found) {
             assert_eq!(*found, bf16::from_f32_const(*x).to_bits(), "{x:e} ({:#x})", x.to_bits());
-        }
-    }
-
-    #[test]
-    fn e8m0_is_a_power_of_two() {
-        for e in 0..=255u8 {
-            assert_eq!(f64::from(e8m0_half_to_f32(e)), power_of_two(i32::from(e) - 128), "e = {e}");
-        }
-    }
-
-    #[test]
-    fn ue4m3_follows_its_definition() {
-        for bits in 0..=255u8 {
-            let (e, m) = (i32::from(bits >> 3 & 15), f64::from(bits & 7));
-            let expected = match bits & 0x7f {
-                0 | 0x7f => 0.0,
-                _ if e == 0 => m * power_of_two(-10),
-                _ => (1.0 + m / 8.0) * power_of_two(e - 8),
-            };
-            assert_eq!(f64::from(ue4m3_half_to_f32(bits)), expected, "bits = {bits:#x}");
         }
     }
 

@@ -1,6 +1,9 @@
 //! Code of one activation format: rows of f32 to int8 with scales and sums.
 
-use super::quantize::{rounded, step};
+use super::quantize::step;
+use crate::lower::ir::{Type, f32};
+use crate::lower::quantize as lower;
+use crate::print::rust;
 use gristmill_spec::model::Activations;
 use std::fmt::Write;
 
@@ -9,12 +12,9 @@ use std::fmt::Write;
 /// Loops go over indices and, where a block has a fixed size, over arrays: that vectorizes whatever the link-time
 /// optimization, see `gristmill_runtime::number`.
 pub fn emit(format: &Activations) -> String {
-    let kept = match (format.keeps_multiplier, format.stored_f16) {
-        (true, _) => "apply",
-        (false, true) => "number::round_to_f16(stored)",
-        (false, false) => "stored",
-    };
-    let rounded = rounded(&format.scale, format.round, 0.0, format.clamp, 0);
+    let kept = rust::expr(&lower::kept(format));
+    let rounded = rust::expr(&lower::rounded(&format.scale, format.round, 0.0, format.clamp, 0));
+    let integer = rust::expr(&f32("rounded").to(Type::I32));
     let overflow = if format.stored_f16 {
         "if kept.is_infinite() { return Err(Fault::ScaleOverflow(index)); }"
     } else {
@@ -31,7 +31,7 @@ pub fn emit(format: &Activations) -> String {
          {overflow}
          // SAFETY: the caller answers for one scale a block.
          unsafe {{ scales.add(index).write(kept) }};\n",
-        step(&format.scale, "apply", if format.keeps_multiplier { "_" } else { "stored" })
+        step(&format.scale, if format.keeps_multiplier { &["apply"] } else { &["apply", "stored"] })
     );
     // The integers `to` of the values `x`, `len` each, and their sum.
     let integers = |len: &str| {
@@ -41,7 +41,7 @@ pub fn emit(format: &Activations) -> String {
                  let x = x[i];
                  let rounded = {rounded};
                  // SAFETY: clamped to the range of i8, and `max` leaves no NaN.
-                 let value = unsafe {{ rounded.to_int_unchecked::<i32>() }};
+                 let value = {integer};
                  to[i] = value as i8;
                  sum += value;
              }}\n"

@@ -6,7 +6,10 @@
 //! * *spread*: several neighbouring values share a byte, which is read once for all of them;
 //! * *window*: values cross bytes; each is cut out of a 32-bit word.
 
-use gristmill_spec::model::{Digit, Field, FieldLayout, FieldType, Radix, Scalar, Segment, Slice};
+use crate::lower::ir::{Expr, Type};
+use crate::lower::{digits, stored};
+use crate::print::rust;
+use gristmill_spec::model::{Digit, Field, FieldLayout, Radix, Segment, Slice};
 use std::fmt::Write;
 
 /// The loop shape found for a slice.
@@ -100,25 +103,12 @@ fn combinations(digits: &[Digit]) -> impl Iterator<Item = (u32, i64)> + '_ {
 }
 
 /// Statements that OR the slice's values, shifted up by `low`, into the array `code` of `ty`.
-fn read_slice(out: &mut String, slice: &Slice, low: u32, ty: &str) {
+fn read_slice(out: &mut String, slice: &Slice, low: u32, ty: Type) {
     let mask = (1u64 << slice.bits) - 1;
     let strategy = Strategy::of(slice);
     let value = |byte: &str, shift: i64| {
-        let masked = shift + i64::from(slice.bits) < 8;
-        let mut text = match (shift, masked) {
-            (0, false) => byte.to_string(),
-            (0, true) => format!("{byte} & {mask:#x}"),
-            (_, false) => format!("{byte} >> {shift}"),
-            (_, true) => format!("{byte} >> {shift} & {mask:#x}"),
-        };
-        if ty != "u8" {
-            text = format!("{ty}::from({text})");
-        }
-        match low {
-            0 => text,
-            _ if ty == "u8" && (shift > 0 || masked) => format!("({text}) << {low}"),
-            _ => format!("{text} << {low}"),
-        }
+        let bits = (Expr::name(Type::U8, byte) >> shift as u32).low(slice.bits);
+        rust::expr(&(bits.to(ty) << low))
     };
     match &strategy {
         Strategy::Planes { outer, extent } => {
@@ -156,8 +146,8 @@ fn read_slice(out: &mut String, slice: &Slice, low: u32, ty: &str) {
         Strategy::Window => {
             let loops = window_loops(out, slice);
             let value = match low {
-                0 => format!("((word >> (at % 8)) & {mask:#x}) as {ty}"),
-                _ => format!("(((word >> (at % 8)) & {mask:#x}) << {low}) as {ty}"),
+                0 => format!("((word >> (at % 8)) & {mask:#x}) as {}", rust::name(ty)),
+                _ => format!("(((word >> (at % 8)) & {mask:#x}) << {low}) as {}", rust::name(ty)),
             };
             // A value of up to 32 bits at any bit offset touches up to five bytes.
             let bytes: Vec<String> = (0..8).map(|i| format!("window[at / 8 + {i}]")).collect();
@@ -202,25 +192,13 @@ pub fn needs_window(field: &Field) -> bool {
     }
 }
 
-/// The unsigned type that holds a field's raw values.
-pub fn raw_type(field: &Field) -> &'static str {
-    match field.ty {
-        FieldType::Unsigned(bits) | FieldType::Signed(bits) if bits <= 8 => "u8",
-        FieldType::Unsigned(_) | FieldType::Signed(_) => "u16",
-        FieldType::Digit(_) => "u8",
-        FieldType::Scalar(Scalar::F32) => "u32",
-        FieldType::Scalar(Scalar::F16 | Scalar::Bf16) => "u16",
-        FieldType::Scalar(Scalar::E8m0Half | Scalar::Ue4m3Half) => "u8",
-    }
-}
-
 /// An expression (a block) for the array of a field's raw values, read from `block`.
 pub fn read_raw(field: &Field) -> String {
-    let ty = raw_type(field);
+    let ty = stored::raw_type(field);
     if let Some(whole) = whole_bytes(field) {
         return whole;
     }
-    let mut out = format!("{{ let mut code = [0{ty}; {}];\n", field.count);
+    let mut out = format!("{{ let mut code = [0{}; {}];\n", rust::name(ty), field.count);
     match &field.layout {
         FieldLayout::Bits(slices) => {
             let mut low = 0;
@@ -253,7 +231,7 @@ fn whole_bytes(field: &Field) -> Option<String> {
 
 /// Digits: multiply by a power of the base, keep the byte, and the product with the base carries out the digit.
 fn read_digits(out: &mut String, segment: &Segment, radix: Radix, most_significant_first: bool) {
-    let (base, last) = (radix.base(), radix.digits() - 1);
+    let base = radix.base();
     let digits = &segment.digits;
     // The digit's number is constant in the innermost loops, so its power is too.
     let split = digits.iter().rposition(|d| d.digit != 0).map_or(0, |p| p + 1);
@@ -284,7 +262,7 @@ fn read_digits(out: &mut String, segment: &Segment, radix: Radix, most_significa
             byte += i64::from(i) * digit.stride / 8;
             number += i * digit.digit;
         }
-        let power = base.pow(if most_significant_first { number } else { last - number });
+        let power = digits::power(radix, most_significant_first, number);
         for (index, digit) in inner.iter().enumerate() {
             let _ = writeln!(out, "for i{index} in 0..{}usize {{", digit.extent);
         }
@@ -301,7 +279,7 @@ fn read_digits(out: &mut String, segment: &Segment, radix: Radix, most_significa
 
 /// Statements that OR the array `code` of raw values into `block`, whose bytes start at zero.
 pub fn write_raw(field: &Field) -> String {
-    let ty = raw_type(field);
+    let ty = stored::raw_type(field);
     let mut out = String::new();
     match &field.layout {
         FieldLayout::Bits(slices) => {
@@ -312,25 +290,18 @@ pub fn write_raw(field: &Field) -> String {
             }
         }
         FieldLayout::Digits { radix, most_significant_first, segments } => {
-            write_digits(&mut out, segments, *radix, *most_significant_first);
+            let rows = digits::bytes(field.count, segments, *radix, *most_significant_first);
+            write_digits(&mut out, &rows, *radix);
         }
     }
     out
 }
 
-fn write_slice(out: &mut String, slice: &Slice, low: u32, ty: &str) {
+fn write_slice(out: &mut String, slice: &Slice, low: u32, ty: Type) {
     let mask = (1u64 << slice.bits) - 1;
     let value = |code: &str, shift: i64| {
-        let mut text = match low {
-            // A whole byte.
-            0 if ty == "u8" && slice.bits == 8 => code.to_owned(),
-            0 => format!("({code} & {mask:#x})"),
-            _ => format!("({code} >> {low} & {mask:#x})"),
-        };
-        if ty != "u8" {
-            text = format!("({text} as u8)");
-        }
-        if shift > 0 { format!("({text} << {shift})") } else { text }
+        let bits = (Expr::name(ty, code) >> low).low(slice.bits);
+        rust::expr(&(bits.to(Type::U8) << shift as u32))
     };
     match Strategy::of(slice) {
         Strategy::Planes { outer, extent } => {
@@ -351,7 +322,7 @@ fn write_slice(out: &mut String, slice: &Slice, low: u32, ty: &str) {
                 let parts: Vec<String> = (0..inner.extent)
                     .map(|j| {
                         let code = format!("code[{first} + {} * i + {j}]", inner.extent);
-                        value(&code, at.rem_euclid(8) + i64::from(j) * inner.stride)
+                        format!("({})", value(&code, at.rem_euclid(8) + i64::from(j) * inner.stride))
                     })
                     .collect();
                 let _ =
@@ -373,131 +344,51 @@ fn write_slice(out: &mut String, slice: &Slice, low: u32, ty: &str) {
 }
 
 /// Digits to bytes: v in as many digits as a byte holds, stored as ceil(256 * v / the count of such numbers).
-fn write_digits(out: &mut String, segments: &[Segment], radix: Radix, most_significant_first: bool) {
-    let (base, digits, numbers) = (radix.base(), radix.digits(), radix.numbers());
-    let places: Vec<(u32, i64, u32)> = segments
-        .iter()
-        .flat_map(|segment| {
-            let count: u32 = segment.digits.iter().map(|d| d.extent).product();
-            (0..count).map(move |combination| {
-                let mut rest = combination;
-                let (mut element, mut byte, mut number) = (segment.first, i64::from(segment.offset / 8), 0);
-                for digit in segment.digits.iter().rev() {
-                    let i = rest % digit.extent;
-                    rest /= digit.extent;
-                    element += i * digit.element;
-                    byte += i64::from(i) * digit.stride / 8;
-                    number += i * digit.digit;
-                }
-                (element, byte, number)
-            })
-        })
-        .collect();
-    let mut bytes: Vec<i64> = places.iter().map(|p| p.1).collect();
-    bytes.sort_unstable();
-    bytes.dedup();
-    // The table costs nothing at run time and keeps the loop free of index arithmetic.
-    let mut table = vec![vec![u32::MAX; digits as usize]; bytes.len()];
-    for (element, byte, number) in places {
-        let row = bytes.binary_search(&byte).unwrap_or(0);
-        let place = if most_significant_first { number } else { digits - 1 - number };
-        table[row][place as usize] = element;
-    }
-    let rows: Vec<String> = bytes
-        .iter()
-        .zip(&table)
-        .map(|(byte, elements)| {
-            let elements: Vec<String> = elements
-                .iter()
-                .map(|&e| if e == u32::MAX { "usize::MAX".to_string() } else { e.to_string() })
-                .collect();
-            format!("({byte}, [{}])", elements.join(", "))
-        })
-        .collect();
+fn write_digits(out: &mut String, rows: &[(u32, Vec<u32>)], radix: Radix) {
+    let rows: Vec<String> = rows.iter().map(|(byte, elements)| format!("({byte}, {elements:?})")).collect();
     let _ = writeln!(
         out,
-        "// Byte, and the element of each digit from the most significant down.
-         const DIGITS: [(usize, [usize; {digits}]); {}] = [{}];
+        "// Byte, and the element of each digit from the most significant down; ELEMENTS: none. The table costs nothing at run time
+         // and keeps the loop free of index arithmetic.
+         const DIGITS: [(usize, [usize; {}]); {}] = [{}];
          for (byte, elements) in DIGITS {{
              let mut number = 0u16;
              for element in elements {{
-                 number = number * {base} + u16::from(code.get(element).copied().unwrap_or(0));
+                 number = number * {} + u16::from(code.get(element).copied().unwrap_or(0));
              }}
-             block[byte] = (number * 256).div_ceil({numbers}) as u8;
+             block[byte] = (number * 256).div_ceil({}) as u8;
          }}",
+        radix.digits(),
         rows.len(),
-        rows.join(", ")
+        rows.join(", "),
+        radix.base(),
+        radix.numbers()
     );
 }
 
 /// An expression for the array of a field's values as f32 (scales and offsets), read from `block`.
 pub fn read_f32(field: &Field) -> String {
-    let value = match field.ty {
-        FieldType::Scalar(scalar) => {
-            let f = match scalar {
-                Scalar::F16 => "number::f16_to_f32",
-                Scalar::Bf16 => "number::bf16_to_f32",
-                Scalar::F32 => "f32::from_bits",
-                Scalar::E8m0Half => "number::e8m0_half_to_f32",
-                Scalar::Ue4m3Half => "number::ue4m3_half_to_f32",
-            };
-            format!("{f}(raw)")
-        }
-        FieldType::Unsigned(_) | FieldType::Signed(_) | FieldType::Digit(_) => {
-            format!("{} as f32", integer(field))
-        }
-    };
-    read_as(field, "f32", &value)
+    read_as(field, Type::F32, stored::number)
 }
 
 /// The same for a field of integers that fit in i8.
 pub fn read_i8(field: &Field) -> String {
-    read_as(field, "i8", &format!("({}) as i8", integer(field)))
+    read_as(field, Type::I8, stored::integer)
 }
 
-/// `value` of each `raw` of a field.
-fn read_as(field: &Field, ty: &str, value: &str) -> String {
+/// What each raw value of a field means.
+fn read_as(field: &Field, ty: Type, meaning: fn(&Field, Expr) -> Expr) -> String {
+    let value = meaning(field, Expr::name(stored::raw_type(field), "raw")).to(ty);
     format!(
         "{{
-             let mut values = [0{ty}; {}];
+             let mut values = [0{}; {count}];
              let raw = {};
-             for i in 0..{} {{ let raw = raw[i]; values[i] = {value}; }}
+             for i in 0..{count} {{ let raw = raw[i]; values[i] = {}; }}
              values
          }}",
-        field.count,
+        rust::name(ty),
         read_raw(field),
-        field.count
+        rust::expr(&value),
+        count = field.count
     )
-}
-
-/// The integer of `raw`, as i32.
-fn integer(field: &Field) -> String {
-    match field.ty {
-        FieldType::Signed(bits) => {
-            let (signed, width) = if bits <= 8 { ("i8", 8) } else { ("i16", 16) };
-            let extended = if bits == width {
-                format!("i32::from(raw as {signed})")
-            } else {
-                format!("i32::from(((raw << {0}) as {signed}) >> {0})", width - bits)
-            };
-            scaled(&extended, field)
-        }
-        FieldType::Unsigned(_) | FieldType::Digit(_) | FieldType::Scalar(_) => {
-            scaled("i32::from(raw)", field)
-        }
-    }
-}
-
-/// ` + 3` or ` - 3`.
-pub fn signed(value: i32) -> String {
-    if value < 0 { format!(" - {}", value.unsigned_abs()) } else { format!(" + {value}") }
-}
-
-fn scaled(raw: &str, field: &Field) -> String {
-    match (field.times, field.plus) {
-        (1, 0) => raw.to_string(),
-        (1, plus) => format!("({raw}{})", signed(plus)),
-        (times, 0) => format!("({raw} * {times})"),
-        (times, plus) => format!("({raw} * {times}{})", signed(plus)),
-    }
 }

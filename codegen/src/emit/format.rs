@@ -5,9 +5,13 @@
 //! same bits. `quantize`, `pack` and the scalar product, in the files beside this one, are made the same way.
 
 use super::fields::{needs_window, read_f32, read_i8, read_raw};
-use super::text::{doc, float};
+use super::text::doc;
+use crate::lower::decode as lower;
+use crate::lower::ir::{Expr, Type, f32, u32};
+use crate::lower::stored::raw_type;
 use crate::plan::{Decode, FormatPlan, RunTerm, SuperBlock};
-use gristmill_spec::model::{Factor, FieldType, Value, ValueMap};
+use crate::print::rust;
+use gristmill_spec::model::{Value, ValueMap};
 use std::fmt::Write;
 
 /// Constants, `values`, `terms`, and where they are kept apart the parts of those.
@@ -36,13 +40,8 @@ pub fn decode(plan: &FormatPlan<'_>) -> String {
             plan.run(),
         );
     }
-    if let ValueMap::Codebook { entries, times, name } = &format.value.map {
-        let rows: Vec<String> = entries
-            .iter()
-            .map(|e| {
-                format!("[{}]", e.iter().map(|v| (v * times).to_string()).collect::<Vec<_>>().join(", "))
-            })
-            .collect();
+    if let ValueMap::Codebook { entries, name, .. } = &format.value.map {
+        let rows: Vec<String> = lower::codebook(&format.value).iter().map(|e| format!("{e:?}")).collect();
         let _ = write!(
             out,
             "/// Codebook `{name}`.
@@ -93,30 +92,11 @@ fn values(plan: &FormatPlan<'_>) -> String {
             first_element(value, "at")
         );
     }
-    let int = if wide { "i16" } else { "i8" };
+    let int = if wide { Type::I16 } else { Type::I8 };
     match plan.decode() {
         Decode::Affine { times, zero, signed } => {
-            let mut text = String::from("code");
-            let bits = plan.code_bits;
-            let width = if plan.code_type() == "u8" { 8 } else { 16 };
-            if signed && bits < width {
-                text = format!("((({text} << {0}) as i{width}) >> {0})", width - bits);
-            } else if signed {
-                text = format!("({text} as i{width})");
-            }
-            // Arithmetic modulo 2^8 or 2^16 is exact: the results are known to fit.
-            let chained = times != 1 || zero != 0;
-            text = match (signed && width == 8 && wide, chained) {
-                (true, _) => format!("i16::from({text})"),
-                (false, true) => format!("({text} as Int)"),
-                (false, false) => format!("{text} as Int"),
-            };
-            if times != 1 {
-                text = format!("{text}.wrapping_mul({})", wrap(times, wide));
-            }
-            if zero != 0 {
-                text = format!("{text}.wrapping_sub({})", wrap(zero, wide));
-            }
+            let code = Expr::name(raw_type(code), "code");
+            let text = rust::expr(&lower::affine((times, zero, signed), plan.code_bits, code, int));
             let _ = writeln!(
                 body,
                 "let mut values = [0 as Int; ELEMENTS];
@@ -127,14 +107,14 @@ fn values(plan: &FormatPlan<'_>) -> String {
             let entries: Vec<String> = table.iter().map(i32::to_string).collect();
             let _ = writeln!(
                 body,
-                "const LEVELS: [{int}; {}] = [{}];
+                "const LEVELS: [Int; {}] = [{}];
                  let mut values = [0 as Int; ELEMENTS];
                  for i in 0..ELEMENTS {{ values[i] = LEVELS[usize::from(codes[i]) % LEVELS.len()]; }}",
                 table.len(),
                 entries.join(", "),
             );
         }
-        Decode::Codebook { .. } => {
+        Decode::Codebook => {
             let place = match value.stride {
                 1 => format!("{} * i + j", value.group),
                 stride => format!("{} + {stride} * j", first_element(value, "i")),
@@ -154,15 +134,12 @@ fn values(plan: &FormatPlan<'_>) -> String {
         let field = &format.fields[signs.field];
         let run = format.elements / field.count;
         let _ = writeln!(body, "let signs = {};", read_raw(field));
-        let parity = if signs.parity {
-            format!("let mask = u32::from(mask); let mask = mask | (mask.count_ones() & 1) << {};", run - 1)
-        } else {
-            "let mask = u32::from(mask);".to_string()
-        };
+        let all = rust::expr(&lower::signs(signs, run, u32("mask")));
+        let parity = if signs.parity { format!("let mask = {all};") } else { String::new() };
         let _ = writeln!(
             body,
             "for i in 0..ELEMENTS / {run} {{
-                 let mask = signs[i];
+                 let mask = u32::from(signs[i]);
                  {parity}
                  for bit in 0..{run} {{
                      // All ones where the sign is set: two's complement without a branch.
@@ -173,15 +150,9 @@ fn values(plan: &FormatPlan<'_>) -> String {
              }}"
         );
     }
-    if let Some(shift) = &value.shift {
-        let field = &format.fields[shift.field];
+    if let Some((field, shifts)) = lower::shifts(plan) {
         let run = format.elements / field.count;
-        let mut table: Vec<String> = shift.values.iter().map(i32::to_string).collect();
-        let bits = match field.ty {
-            FieldType::Unsigned(bits) => bits,
-            _ => 1,
-        };
-        table.resize(1 << bits, "0".to_string());
+        let table: Vec<String> = shifts.iter().map(i32::to_string).collect();
         let _ = writeln!(
             body,
             "const SHIFTS: [Int; {}] = [{}];
@@ -210,72 +181,38 @@ fn first_element(value: &Value, code: &str) -> String {
     }
 }
 
-/// A constant of the value type, modulo its width.
-fn wrap(value: i32, wide: bool) -> String {
-    if wide { (value as i16).to_string() } else { (value as i8).to_string() }
-}
-
 /// `terms`: the scale (and offset) of each run of a block, with or without the factor outside it.
 fn terms(plan: &FormatPlan<'_>) -> String {
     let format = plan.format;
     if !plan.has_scales() {
         return String::new();
     }
-    let value = &format.value;
-    let mut used: Vec<usize> = Vec::new();
-    for factor in value.scale.iter().chain(&value.add).chain(&value.subtract) {
-        if let Factor::Field(i) = factor
-            && !used.contains(i)
-        {
-            used.push(*i);
-        }
-    }
-    let fields: Vec<_> = used.iter().map(|&i| &format.fields[i]).collect();
+    let fields_used = lower::fields_of_terms(&format.value);
+    let fields: Vec<_> = fields_used.iter().map(|&i| &format.fields[i]).collect();
     let mut body = window(&fields).to_string();
-    for (&i, field) in used.iter().zip(&fields) {
+    for (i, field) in fields_used.iter().zip(&fields) {
         let _ = writeln!(body, "let f{i} = {};", read_f32(field));
     }
-    let product = |factors: &[Factor], unit: f32| -> String {
-        let mut parts: Vec<String> = factors
-            .iter()
-            .map(|factor| match factor {
-                Factor::Field(i) => match format.fields[*i].count {
-                    1 => format!("f{i}[0]"),
-                    count if count == plan.groups => format!("f{i}[run]"),
-                    count => format!("f{i}[run * {count} / RUNS]"),
-                },
-                Factor::Row | Factor::Tensor => "outer".to_string(),
-            })
-            .collect();
-        if unit != 1.0 {
-            parts.push(float(unit));
-        }
-        if parts.is_empty() { "1.0".to_string() } else { parts.join(" * ") }
-    };
+    let (scale, offset) = lower::terms(plan, &number_of_field);
     let _ = writeln!(
         body,
         "let mut scale = [0f32; RUNS];
          for run in 0..RUNS {{ scale[run] = {}; }}",
-        product(&value.scale, value.unit)
+        rust::expr(&scale)
     );
-    let offset = match (value.add.is_empty(), value.subtract.is_empty()) {
-        (true, true) => None,
-        (true, false) => Some(product(&value.subtract, 1.0)),
-        (false, true) => Some(format!("-({})", product(&value.add, 1.0))),
-        (false, false) => Some(format!("{} - {}", product(&value.subtract, 1.0), product(&value.add, 1.0))),
-    };
     let (ty, result) = match &offset {
         None => ("[f32; RUNS]", "scale"),
         Some(offset) => {
             let _ = writeln!(
                 body,
                 "let mut offset = [0f32; RUNS];
-                 for run in 0..RUNS {{ offset[run] = {offset}; }}"
+                 for run in 0..RUNS {{ offset[run] = {}; }}",
+                rust::expr(offset)
             );
             ("([f32; RUNS], [f32; RUNS])", "(scale, offset)")
         }
     };
-    let outer = if plan.outer || uses_outer(plan) { "outer: f32" } else { "_outer: f32" };
+    let outer = if plan.uses_outer() { "outer: f32" } else { "_outer: f32" };
     format!(
         "/// {}
          #[inline(always)]
@@ -286,6 +223,11 @@ fn terms(plan: &FormatPlan<'_>) -> String {
             "Scale of each run."
         }
     )
+}
+
+/// The number of a field whose numbers are in an array.
+fn number_of_field(field: usize, index: Expr) -> Expr {
+    f32(format!("f{field}[{}]", rust::expr(&index)))
 }
 
 /// `scale_parts` and `min_parts`: the number that each super-block's terms share, and the integer of each run.
@@ -300,21 +242,8 @@ fn parts(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> String {
         for (&i, field) in term.shared.iter().zip(&fields) {
             let _ = writeln!(reads, "let f{i} = {};", read_f32(field));
         }
-        let mut factors: Vec<String> = term
-            .shared
-            .iter()
-            .zip(&fields)
-            .map(|(i, field)| match field.count {
-                1 => format!("f{i}[0]"),
-                number if number == count => format!("f{i}[i]"),
-                number => format!("f{i}[i * {number} / SUPERBLOCKS]"),
-            })
-            .collect();
-        if unit != 1.0 {
-            factors.push(float(unit));
-        }
-        let product = factors.join(" * ");
-        let product = if negative { format!("-({product})") } else { product };
+        let product = lower::shared(plan, term, unit, count, &number_of_field);
+        let product = rust::expr(&if negative { -product } else { product });
         let integer = &format.fields[term.integer];
         fields.push(integer);
         // What several runs share is repeated.
@@ -357,35 +286,17 @@ fn parts(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> String {
     out
 }
 
-/// Whether a format's weights have a factor outside their blocks.
-pub fn uses_outer(plan: &FormatPlan<'_>) -> bool {
-    let value = &plan.format.value;
-    value
-        .scale
-        .iter()
-        .chain(&value.add)
-        .chain(&value.subtract)
-        .any(|f| matches!(f, Factor::Row | Factor::Tensor))
-}
-
 /// The dequantize body.
 pub fn dequantize(plan: &FormatPlan<'_>) -> String {
-    let unit = plan.format.value.unit;
+    let integer = |name: &str| Expr::name(if plan.value_type() == "i8" { Type::I8 } else { Type::I16 }, name);
     let write = if !plan.has_scales() {
-        let scale = match (uses_outer(plan), unit == 1.0) {
-            (true, true) => "outer".to_string(),
-            (true, false) => format!("(outer * {})", float(unit)),
-            (false, _) => float(unit),
-        };
-        format!("for i in 0..ELEMENTS {{ out[i] = {scale} * f32::from(values[i]); }}")
+        let weight = lower::weight(lower::scale_outside(plan), integer("values[i]"), None);
+        format!("for i in 0..ELEMENTS {{ out[i] = {}; }}", rust::expr(&weight))
     } else {
-        let (pattern, value) = if plan.offset {
-            ("let (scale, offset) = terms(block, outer);", "scale[run] * f32::from(value) - offset[run]")
-        } else {
-            ("let scale = terms(block, outer);", "scale[run] * f32::from(value)")
-        };
+        let offset = plan.offset.then(|| f32("offset[run]"));
+        let weight = lower::weight(f32("scale[run]"), integer("value"), offset);
         format!(
-            "{pattern}
+            "let {} = terms(block, outer);
              for run in 0..RUNS {{
                  // SAFETY: a block has so many runs.
                  let (out, values) = unsafe {{
@@ -394,11 +305,13 @@ pub fn dequantize(plan: &FormatPlan<'_>) -> String {
                          &*values.as_ptr().add(run * RUN).cast::<[Int; RUN]>(),
                      )
                  }};
-                 for i in 0..RUN {{ let value = values[i]; out[i] = {value}; }}
-             }}"
+                 for i in 0..RUN {{ let value = values[i]; out[i] = {}; }}
+             }}",
+            if plan.offset { "(scale, offset)" } else { "scale" },
+            rust::expr(&weight)
         )
     };
-    let outer = if plan.has_scales() || uses_outer(plan) { "outer" } else { "_outer" };
+    let outer = if plan.has_scales() || plan.uses_outer() { "outer" } else { "_outer" };
     format!(
         "/// Blocks to values.
          ///

@@ -4,8 +4,9 @@
 //! activations; between, the sums of a row wait in its place of the output. The f32 sums of a row are taken in the
 //! order of k, as everywhere.
 
-use super::matmul::{epilogue, format_words};
+use super::matmul::{epilogue, format_words, through_rows};
 use super::terms;
+use crate::lower::ir::{f32, i32};
 use crate::plan::{LookupPlan, SuperBlock, enabled};
 use std::fmt::Write;
 
@@ -40,7 +41,6 @@ pub fn emit(plan: &LookupPlan<'_>) -> String {
     let whole = plan.format.runs();
     let at_once = plan.tables / (2 * run_tiles) / whole * whole;
     let Parts { sums, waits, last } = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
-    let vectors = plan.vectors;
     let mut out = format!(
         "use gristmill_runtime::abi::MatmulArgs;
          use gristmill_runtime::simd::{module}::{{self as simd, LANES}};
@@ -212,13 +212,9 @@ pub fn emit(plan: &LookupPlan<'_>) -> String {
         epilogue = epilogue(plan.format, "4 * V", "T", "y[i / 4][i % 4]"),
         whole = if whole == 1 { String::new() } else { format!(".next_multiple_of({whole})") },
     );
-    for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
-        let span = if rows == 1 { "BYTES".to_string() } else { format!("{rows} * BYTES") };
-        let _ = writeln!(
-            out,
-            "while row + {span} <= end {{ tile::<{rows}>(a, tables, row, token, first, last); row += {span}; }}"
-        );
-    }
+    out.push_str(&through_rows(plan.vectors, "BYTES", |rows| {
+        format!("tile::<{rows}>(a, tables, row, token, first, last);")
+    }));
     out.push_str("} first = last; } } }\n");
     out
 }
@@ -424,7 +420,6 @@ struct Terms {
 /// Each run has an f32.
 fn terms_of_units(plan: &LookupPlan<'_>) -> Terms {
     let format = plan.format;
-    let unit = format.unit;
     let rows = plan.pack.packing.rows;
     let types = plan.pack.terms;
     let (scale, of_a_row) = (types.of_unit("unit"), types.of_a_row());
@@ -432,26 +427,10 @@ fn terms_of_units(plan: &LookupPlan<'_>) -> Terms {
     if format.offset {
         per_unit.push_str("let x_sum = simd::splat_f32(*a.x_sums.add(token * a.units + unit) as f32);\n");
     }
-    if let Some(block) = format.activations.block {
-        let _ = writeln!(
-            per_unit,
-            "let x_scale = simd::splat_f32(*a.x_scales.add(token * a.x_blocks + unit * {unit} / {block}));"
-        );
-    }
-    let has_x = format.activations.block.is_some();
-    let term = |name: &str| {
-        let load = terms::load(types, name, &format!("{scale} * {rows} + q * LANES"));
-        if has_x { format!("simd::mul_f32({load}, x_scale)") } else { load }
-    };
-    let scaled = match (format.has_scales(), has_x) {
-        (true, _) => format!("simd::mul_f32({}, sum)", term("scales")),
-        (false, true) => "simd::mul_f32(x_scale, sum)".to_string(),
-        (false, false) => "sum".to_string(),
-    };
-    let mut add = format!("let sum = simd::to_f32(sum); y[i][q] = simd::add_f32(y[i][q], {scaled});\n");
-    if format.offset {
-        let _ = writeln!(add, "y[i][q] = simd::sub_f32(y[i][q], simd::mul_f32({}, x_sum));", term("mins"));
-    }
+    per_unit.push_str(&terms::x_scale(format, "token", &format!("unit * {}", format.unit)));
+    let add = terms::add(format, "y[i][q]", "sum", format.offset.then(|| f32("x_sum")), |name| {
+        terms::load(types, name, &format!("{scale} * {rows} + q * LANES"))
+    });
     let mut declare = String::new();
     for (name, used) in [("scales", format.has_scales()), ("mins", format.offset)] {
         if used {
@@ -510,36 +489,17 @@ fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> Terms {
             2 * rows
         );
     }
-    let x_block = format.activations.block;
-    let term = |name: &str| {
+    let low = has_min.then(|| i32("lows[i][q]"));
+    let mut last = terms::add(format, "y[i][q]", "sums[i][q]", low, |name| {
         // The pointer counts words, and the rows of what they share are as wide as their type.
-        let load = terms::load_from(
-            plan.pack.terms,
-            name,
-            &format!("{name}[i].add(superblock)"),
-            "from[i] + q * LANES",
-        );
-        if x_block.is_some() { format!("simd::mul_f32({load}, x_scale)") } else { load }
-    };
-    let mut last = format!(
-        "y[i][q] = simd::add_f32(y[i][q], simd::mul_f32({}, simd::to_f32(sums[i][q])));
-         sums[i][q] = simd::zero();\n",
-        term("scales")
-    );
-    if has_min {
-        let _ = writeln!(
-            last,
-            "y[i][q] = simd::sub_f32(y[i][q], simd::mul_f32({}, simd::to_f32(lows[i][q])));
-             lows[i][q] = simd::zero();",
-            term("mins")
-        );
-    }
-    let x_scale = x_block.map_or(String::new(), |block| {
-        format!(
-            "let x_scale = simd::splat_f32(*a.x_scales.add(token * a.x_blocks + unit * {} / {block}));",
-            format.unit
-        )
+        let words = format!("{name}[i].add(superblock)");
+        terms::load_from(plan.pack.terms, name, &words, "from[i] + q * LANES")
     });
+    last.push_str("sums[i][q] = simd::zero();\n");
+    if has_min {
+        last.push_str("lows[i][q] = simd::zero();\n");
+    }
+    let x_scale = terms::x_scale(format, "token", &format!("unit * {}", format.unit));
     let after =
         format!("if run == {} {{ {x_scale} for i in 0..V {{ for q in 0..4 {{ {last} }} }} }}\n", runs - 1);
     Terms { declare, per_unit, add, after }

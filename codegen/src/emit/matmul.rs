@@ -7,12 +7,13 @@
 //! Vectors are handled in loops over arrays and never in closures: a closure that is not inlined, as happens
 //! without link-time optimization, passes every vector through memory.
 
-use super::format::uses_outer;
 use super::operands::{LINE, chooses, prefetch_distance, prefetches};
 use super::runs::{self, Extent};
 use super::sums::{integer_sums, needs_sum, zero_point};
-use super::text::float;
+use crate::lower::ir::f32;
+use crate::lower::product as lower;
 use crate::plan::{Dot, FormatPlan, MatmulPlan, UpperPlane, enabled, trits};
+use crate::print::simd;
 use std::fmt::Write;
 
 /// Name of the loop a plan needs, without the ISA: all that its text depends on. Formats that differ only
@@ -64,7 +65,7 @@ pub(crate) fn format_words(format: &FormatPlan<'_>, centred: bool) -> String {
         ("scales", format.has_scales()),
         ("mins", format.offset),
         ("centred", centred),
-        ("outer", uses_outer(format)),
+        ("outer", format.uses_outer()),
     ] {
         if used {
             let _ = write!(words, "_{word}");
@@ -83,7 +84,6 @@ pub(crate) fn constant_word(format: &FormatPlan<'_>) -> String {
 pub fn emit(plan: &MatmulPlan<'_>) -> String {
     let features = enabled(&plan.features);
     let pack = &plan.pack;
-    let vectors = plan.vectors;
     let (parameter, argument) =
         if chooses(plan) { (", const PREFETCH: bool", ", PREFETCH") } else { ("", "") };
     let mut out = String::new();
@@ -143,12 +143,10 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
         next = next(plan),
         epilogue = epilogue(plan.format, "V", "T", "y[t][i]"),
     );
-    for rows in if vectors > 1 { vec![vectors, 1] } else { vec![1] } {
-        let span = if rows == 1 { "LANES".to_string() } else { format!("{rows} * LANES") };
-        let _ = write!(out, "while row + {span} <= end {{ let mut token = first;");
-        out.push_str(&over_tokens(plan, |step| format!("tile::<{rows}, {step}{argument}>(a, row, token)")));
-        let _ = writeln!(out, "row += {span}; }}");
-    }
+    out.push_str(&through_rows(plan.vectors, "LANES", |rows| {
+        let tile = |step: u32| format!("tile::<{rows}, {step}{argument}>(a, row, token)");
+        format!("let mut token = first;{}", over_tokens(plan, tile))
+    }));
     out.push_str(if plan.tokens > 1 { "} first = last; } }\n" } else { "} }\n" });
     out
 }
@@ -241,6 +239,15 @@ pub(super) fn shares(tokens: u32) -> String {
          let mut first = 0;
          while first < a.m {{ let last = a.m.min(first + share);"
     )
+}
+
+/// Loops that take `row` to `end` by the statements `body`, which is given how many vectors of so many `lanes` (a name) it computes.
+pub(super) fn through_rows(vectors: u32, lanes: &str, body: impl Fn(u32) -> String) -> String {
+    let span = |rows: u32| if rows == 1 { lanes.to_string() } else { format!("{rows} * {lanes}") };
+    let each: &[u32] = if vectors > 1 { &[vectors, 1] } else { &[1] };
+    let to_end =
+        |&rows: &u32| format!("while row + {0} <= end {{ {1} row += {0}; }}\n", span(rows), body(rows));
+    each.iter().map(to_end).collect()
 }
 
 /// Loops that take `token` to `last` by `call`, which is given how many tokens it computes from `token` on. Where a tile's last tokens
@@ -370,18 +377,8 @@ pub(super) fn whole_sums(plan: &MatmulPlan<'_>) -> String {
 /// Activation scale, outer scale, bias, store: the order of the scalar reference. `vectors` is how many
 /// vectors of rows there are, `tokens` how many tokens, and `y` the f32 sums of vector `i` and token `t`.
 pub(super) fn epilogue(format: &FormatPlan<'_>, vectors: &str, tokens: &str, y: &str) -> String {
-    let value = &format.format.value;
-    let mut steps = String::new();
-    if format.activations.block.is_none() {
-        let function = if format.activations.keeps_multiplier { "div_f32" } else { "mul_f32" };
-        let _ = writeln!(steps, "let y = simd::{function}(y, simd::splat_f32(*a.x_scales.add(token + t)));");
-    }
-    if uses_outer(format) {
-        steps.push_str("let y = simd::mul_f32(y, simd::load_f32(a.outer.add(row)));\n");
-    }
-    if !format.has_scales() && value.unit != 1.0 {
-        let _ = writeln!(steps, "let y = simd::mul_f32(y, simd::splat_f32({}));", float(value.unit));
-    }
+    let of_token = lower::of_token(format, f32(y), f32("simd::splat_f32(*a.x_scales.add(token + t))"));
+    let y = simd::expr(&lower::of_row(format, of_token, f32("simd::load_f32(a.outer.add(row))")));
     format!(
         "for i in 0..{vectors} {{
              let row = row + i * LANES;
@@ -398,7 +395,6 @@ pub(super) fn epilogue(format: &FormatPlan<'_>, vectors: &str, tokens: &str, y: 
              }};
              for t in 0..{tokens} {{
                  let y = {y};
-                 {steps}
                  let y = match bias {{ Some(bias) => simd::add_f32(y, bias), None => y }};
                  let out = a.y.add((token + t) * a.n + row);
                  if whole {{

@@ -5,7 +5,6 @@ mod blockwise;
 mod cuda;
 pub mod fields;
 mod format;
-pub(crate) use format::uses_outer;
 pub(crate) use listed::kernel_words;
 pub use listed::{Listed, kernel_name};
 pub(crate) use matmul::{constant_word, format_words};

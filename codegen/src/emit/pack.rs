@@ -1,12 +1,14 @@
 //! Code that moves a format's rows into a packing and back, derived from the packing's layout.
 
-use super::fields::{read_raw, signed};
+use super::fields::read_raw;
 use super::format::window;
 use super::planes;
 use super::terms;
-use super::text::float;
 use super::trits;
+use crate::lower::decode::weight;
+use crate::lower::ir::{Expr, Type, f32, i32};
 use crate::plan::{FormatPlan, Integers, PackPlan, SuperBlock};
+use crate::print::rust;
 use gristmill_spec::model::Axis;
 
 /// `pack_NAME` and `unpack_NAME` for one packing.
@@ -125,22 +127,15 @@ fn row_bit(pack: &PackPlan<'_>) -> (String, String) {
 /// The code of `value`.
 fn encode(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let min = plan.min();
+    let above = i32("i32::from(value)") - Expr::int(Type::I32, min.into());
     if pack.table.is_none() {
-        return match (min, pack.spacing) {
-            (0, 0) => "value as u8".to_string(),
-            (_, 0) => format!("(i32::from(value){}) as u8", signed(-min)),
-            (_, spacing) => format!("((i32::from(value){}) >> {spacing}) as u8", signed(-min)),
-        };
+        return rust::expr(&(above >> pack.spacing).to(Type::U8));
     }
     let mut index = vec![0u8; (plan.max() - min + 1) as usize];
     for (i, value) in plan.values.iter().enumerate() {
         index[(value - min) as usize] = i as u8;
     }
-    format!(
-        "{{ const INDEX: [u8; {}] = {index:?}; INDEX[(i32::from(value){}) as usize] }}",
-        index.len(),
-        signed(-min)
-    )
+    format!("{{ const INDEX: [u8; {}] = {index:?}; INDEX[({}) as usize] }}", index.len(), rust::expr(&above))
 }
 
 /// The integer that `code` stands for.
@@ -167,8 +162,7 @@ fn decode(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
         }
     };
     match (&pack.table, plan.min()) {
-        (None, 0) => difference,
-        (None, min) => format!("{difference}{}", signed(min)),
+        (None, min) => rust::expr(&(i32(difference) + Expr::int(Type::I32, min.into()))),
         (Some(_), _) => format!(
             "{{ const VALUES: [i32; {}] = {:?}; VALUES[usize::from(code) % VALUES.len()] }}",
             plan.values.len(),
@@ -244,30 +238,28 @@ fn write_terms(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
 fn value(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     const PACKED: &str = "\n// SAFETY: the caller answers for packed scales.\n";
     if !plan.has_scales() {
-        return match plan.format.value.unit {
-            1.0 => "outer * value as f32".to_string(),
-            unit => format!("outer * {} * value as f32", float(unit)),
-        };
+        let unit = plan.format.value.unit;
+        let scale = Expr::product([Some(f32("outer")), (unit != 1.0).then(|| Expr::f32(unit))]);
+        return rust::expr(&weight(scale, i32("value"), None));
     }
     if plan.runs() > 1 {
         return value_of_parts(plan, pack, PACKED);
     }
     let place = place_of_term(plan, pack);
     let read = |name: &str| terms::read(pack.terms, name, name, &place);
+    let weight = weight_of_terms(plan);
     if plan.offset {
-        format!(
-            "{PACKED}let (scale, offset) = unsafe {{ ({}, {}) }};
-             outer * (scale * value as f32 - offset)",
-            read("scales"),
-            read("mins"),
-        )
+        let (scale, min) = (read("scales"), read("mins"));
+        format!("{PACKED}let (scale, offset) = unsafe {{ ({scale}, {min}) }};\n{weight}")
     } else {
-        format!(
-            "{PACKED}let scale = unsafe {{ {} }};
-             outer * (scale * value as f32)",
-            read("scales"),
-        )
+        format!("{PACKED}let scale = unsafe {{ {} }};\n{weight}", read("scales"))
     }
+}
+
+/// The weight of an element's integer, scale and offset, and of the factor outside its block.
+fn weight_of_terms(plan: &FormatPlan<'_>) -> String {
+    let within = weight(f32("scale"), i32("value"), plan.offset.then(|| f32("offset")));
+    rust::expr(&(f32("outer") * within))
 }
 
 /// The same where terms are an integer of the run and what a super-block shares.
@@ -288,19 +280,20 @@ fn value_of_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, packed: &str) -> S
         format!(
             "let words = {unit} / {runs} * {words};
              // SAFETY: and for minima.
-             let offset = unsafe {{ {min} * {integer} }};
-             outer * (scale * value as f32 - offset)",
+             let offset = unsafe {{ {min} * {integer} }};",
             words = pack.terms.min_words(runs, rows),
             min = terms::read(pack.terms, "mins", "mins.add(words)", "row"),
             integer = integer(pack.terms.min_integers, "mins", place_of_min(pack.terms.min_integers, rows)),
         )
     } else {
-        "outer * (scale * value as f32)".to_string()
+        String::new()
     };
     format!(
         "let (run, words) = ({unit} % {runs}, {unit} / {runs} * {words});
          {packed}let scale = unsafe {{ {scale} * {integer} }};
-         {rest}",
+         {rest}
+         {weight}",
+        weight = weight_of_terms(plan),
         words = pack.terms.scale_words(runs, rows),
         scale = terms::read(pack.terms, "scales", "scales.add(words)", "row"),
         integer =

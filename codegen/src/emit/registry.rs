@@ -195,13 +195,9 @@ fn names<'n>(ty: &str, doc: &str, names: impl Iterator<Item = &'n str>) -> Strin
     )
 }
 
-fn outer(scalar: Scalar) -> &'static str {
-    match scalar {
-        Scalar::F16 => "OuterType::F16",
-        Scalar::Bf16 => "OuterType::Bf16",
-        // The checker lets only these three stand outside a block.
-        Scalar::F32 | Scalar::E8m0Half | Scalar::Ue4m3Half => "OuterType::F32",
-    }
+/// The runtime's name of a type that stands outside a block.
+fn outer(scalar: Scalar) -> String {
+    format!("OuterType::{scalar:?}")
 }
 
 fn formats(set: &SpecSet, plans: &[FormatPlan<'_>]) -> String {

@@ -6,6 +6,7 @@
 use super::operands::{LINE, PREFETCH_DISTANCE, if_asked, prefetches};
 use super::sums::{integer_sums, needs_sum, zero_point};
 use super::terms;
+use crate::lower::ir::{f32, i32};
 use crate::plan::{Integers, MatmulPlan, SuperBlock, TermTypes};
 use std::fmt::Write;
 
@@ -249,29 +250,10 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
     } else {
         String::new()
     };
-    let (x_scale, times) = match format.activations.block {
-        Some(x_block) => (
-            format!(
-                "let x_scale = simd::splat_f32(*a.x_scales.add((token + t) * a.x_blocks + block * {} / {x_block}));",
-                unit * runs
-            ),
-            true,
-        ),
-        None => (String::new(), false),
-    };
-    let term = |name: &str| {
+    let add = terms::add(format, "y[t][i]", "total[t][i]", has_min.then(|| i32("lows[t][i]")), |name| {
         let words = if name == "mins" { "MIN_WORDS" } else { "WORDS" };
-        let load = terms::load(types, name, &format!("block * {words}{each}"));
-        if times { format!("simd::mul_f32({load}, x_scale)") } else { load }
-    };
-    let subtract = if has_min {
-        format!(
-            "y[t][i] = simd::sub_f32(y[t][i], simd::mul_f32({}, simd::to_f32(lows[t][i])));",
-            term("mins")
-        )
-    } else {
-        String::new()
-    };
+        terms::load(types, name, &format!("block * {words}{each}"))
+    });
     let (flags, next_flags) = match plan.pack.shifted {
         None => (String::new(), String::new()),
         Some(_) => {
@@ -301,10 +283,7 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
              {lows}
              for t in 0..T {{
                  {x_scale}
-                 for i in 0..V {{
-                     y[t][i] = simd::add_f32(y[t][i], simd::mul_f32({scale}, simd::to_f32(total[t][i])));
-                     {subtract}
-                 }}
+                 for i in 0..V {{ {add} }}
              }}
          }}\n",
         // For what is left out of its sum, and for where its codes are.
@@ -313,7 +292,7 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
             _ => "let unit = block * RUNS + run;",
         },
         constants = constants(plan, superblock, has_min),
-        scale = term("scales"),
+        x_scale = terms::x_scale(format, "(token + t)", &format!("block * {}", unit * runs)),
         y = extent.y,
         blocks = extent.range(true),
     )
@@ -359,31 +338,11 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
     if format.offset {
         per_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");
     }
-    if let Some(block) = format.activations.block {
-        let _ = writeln!(
-            per_token,
-            "let x_scale = simd::splat_f32(*a.x_scales.add((token + t) * a.x_blocks + unit * {unit} / {block}));"
-        );
-    }
-    let has_x = format.activations.block.is_some();
-    let term = |name: &str| {
-        let load = terms::load(pack.terms, name, &format!("{} * {rows}", pack.terms.of_unit("unit")));
-        if has_x { format!("simd::mul_f32({load}, x_scale)") } else { load }
-    };
-    let mut per_vector = String::from("let sum = simd::to_f32(dot[t][i]);\n");
-    let scaled = match (format.has_scales(), has_x) {
-        (true, _) => format!("simd::mul_f32({}, sum)", term("scales")),
-        (false, true) => "simd::mul_f32(x_scale, sum)".to_string(),
-        (false, false) => "sum".to_string(),
-    };
-    let _ = writeln!(per_vector, "y[t][i] = simd::add_f32(y[t][i], {scaled});");
-    if format.offset {
-        let _ = writeln!(
-            per_vector,
-            "y[t][i] = simd::sub_f32(y[t][i], simd::mul_f32({}, simd::splat_f32(x_sum as f32)));",
-            term("mins")
-        );
-    }
+    per_token.push_str(&terms::x_scale(format, "(token + t)", &format!("unit * {unit}")));
+    let x_sum = format.offset.then(|| f32("simd::splat_f32(x_sum as f32)"));
+    let per_vector = terms::add(format, "y[t][i]", "dot[t][i]", x_sum, |name| {
+        terms::load(pack.terms, name, &format!("{} * {rows}", pack.terms.of_unit("unit")))
+    });
     let mut pointers = String::new();
     if format.has_scales() && prefetches(plan) {
         let ahead = (PREFETCH_DISTANCE / pack.tile.bytes / tiles).max(1);

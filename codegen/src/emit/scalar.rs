@@ -1,13 +1,13 @@
 //! The scalar product: the reference, in portable Rust.
 
-use super::format::uses_outer;
-use super::text::float;
+use crate::lower::ir::{f32, i32};
+use crate::lower::product as lower;
 use crate::plan::{FormatPlan, SuperBlock};
+use crate::print::rust;
 use std::fmt::Write;
 
 /// The scalar matmul: the reference, straight from the format's own rows.
 pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
-    let block_activations = plan.activations.block;
     let (declare, accumulate, result) = if let Some(superblock) = &plan.superblock {
         by_superblock(plan, superblock)
     } else if plan.unit == 0 {
@@ -23,30 +23,15 @@ pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
         )
     } else {
         let unit = plan.unit;
-        let x_scale = match block_activations {
-            Some(block) => {
-                format!("unsafe {{ *a.x_scales.add((first + token) * a.x_blocks + k / {block}) }}")
-            }
-            None => String::new(),
-        };
-        let bind = if x_scale.is_empty() {
-            String::new()
+        let x_scale = x_scale(plan);
+        let scaled = lower::scaled(plan, f32("scale[run]"), f32("x_scale"), i32("sum"));
+        let scaled = format!("*y += {};", rust::expr(&scaled));
+        let offset = if plan.offset {
+            let x_sum = i32("x.iter().map(|&x| i32::from(x)).sum::<i32>()");
+            let term = lower::term(plan, Some(f32("offset[run]")), f32("x_scale"), x_sum);
+            format!("*y -= {};", rust::expr(&term))
         } else {
-            format!("// SAFETY: the caller answers for a scale a block.\nlet x_scale = {x_scale};\n")
-        };
-        let has_x = block_activations.is_some();
-        let scaled = match (plan.has_scales(), has_x) {
-            (true, true) => "*y += scale[run] * x_scale * sum as f32;",
-            (true, false) => "*y += scale[run] * sum as f32;",
-            (false, true) => "*y += x_scale * sum as f32;",
-            (false, false) => "*y += sum as f32;",
-        };
-        let offset = match (plan.offset, has_x) {
-            (true, true) => {
-                "*y -= offset[run] * x_scale * x.iter().map(|&x| i32::from(x)).sum::<i32>() as f32;"
-            }
-            (true, false) => "*y -= offset[run] * x.iter().map(|&x| i32::from(x)).sum::<i32>() as f32;",
-            (false, _) => "",
+            String::new()
         };
         let terms = match (plan.has_scales(), plan.offset) {
             (true, true) => "let (scale, offset) = terms(block, 1.0);",
@@ -65,7 +50,8 @@ pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
                          // SAFETY: the caller answers for `m` rows of activations.
                          let x = unsafe {{ std::slice::from_raw_parts(a.x.add((first + token) * a.x_stride + k), {unit}) }};
                          let sum: i32 = values[start..][..{unit}].iter().zip(x).map(|(&v, &x)| i32::from(v) * i32::from(x)).sum();
-                         {bind}{scaled}
+                         {x_scale}
+                         {scaled}
                          {offset}
                      }}
                  }}"
@@ -107,9 +93,19 @@ pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
     )
 }
 
+/// Statements that bind the activations' scale at element `k`, where a row of them has several.
+fn x_scale(plan: &FormatPlan<'_>) -> String {
+    plan.activations.block.map_or_else(String::new, |block| {
+        format!(
+            "// SAFETY: the caller answers for a scale a block.
+             let x_scale = unsafe {{ *a.x_scales.add((first + token) * a.x_blocks + k / {block}) }};\n"
+        )
+    })
+}
+
 /// What is declared for a row, done for each of its blocks and made of it, where runs have integers.
 fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> (&'static str, String, &'static str) {
-    let (terms, low, lower) = if superblock.min.is_some() {
+    let (terms, low, has_min) = if superblock.min.is_some() {
         (
             "let (min, mins) = min_parts(block);",
             "low += i32::from(mins[run]) * x.iter().map(|&x| i32::from(x)).sum::<i32>();",
@@ -118,19 +114,11 @@ fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> (&'static st
     } else {
         ("", "", false)
     };
-    let x_scale = match plan.activations.block {
-        Some(block) => format!(
-            "// SAFETY: the caller answers for a scale a block.
-             let x_scale = unsafe {{ *a.x_scales.add((first + token) * a.x_blocks + k / {block}) }};"
-        ),
-        None => String::new(),
-    };
-    let (k, x) = match plan.activations.block {
-        Some(_) => ("let k = index * ELEMENTS + i * SUPERBLOCK * RUN;", " * x_scale"),
-        None => ("", ""),
-    };
-    let declare = if lower { "let mut low = 0i32;" } else { "" };
-    let subtract = if lower { format!("*y -= min[i]{x} * low as f32;") } else { String::new() };
+    let x_scale = x_scale(plan);
+    let k = if x_scale.is_empty() { "" } else { "let k = index * ELEMENTS + i * SUPERBLOCK * RUN;" };
+    let term = |factor, sum| rust::expr(&lower::term(plan, Some(f32(factor)), f32("x_scale"), i32(sum)));
+    let declare = if has_min { "let mut low = 0i32;" } else { "" };
+    let subtract = if has_min { format!("*y -= {};", term("min[i]", "low")) } else { String::new() };
     let accumulate = format!(
         "let (scale, scales) = scale_parts(block);
          {terms}
@@ -147,10 +135,11 @@ fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> (&'static st
                      {low}
                  }}
                  {x_scale}
-                 *y += scale[i]{x} * sum as f32;
+                 *y += {scaled};
                  {subtract}
              }}
-         }}"
+         }}",
+        scaled = term("scale[i]", "sum"),
     );
     ("let mut sums = [0f32; TOKENS];", accumulate, "let y = sums[token];")
 }
@@ -159,22 +148,20 @@ fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> (&'static st
 fn epilogue_scalar(plan: &FormatPlan<'_>) -> String {
     let mut out = String::new();
     if plan.activations.block.is_none() {
-        let operator = if plan.activations.keeps_multiplier { "/" } else { "*" };
-        let _ = writeln!(
-            out,
+        out.push_str(
             "// SAFETY: the caller answers for a scale a token.
-             let y = y {operator} unsafe {{ *a.x_scales.add(first + token) }};"
+             let x_scale = unsafe { *a.x_scales.add(first + token) };\n",
         );
     }
-    if uses_outer(plan) {
-        let _ = writeln!(
-            out,
+    if plan.uses_outer() {
+        out.push_str(
             "// SAFETY: the caller answers for a scale a row.
-             let y = y * unsafe {{ *a.outer.add(row) }};"
+             let outer = unsafe { *a.outer.add(row) };\n",
         );
     }
-    if !plan.has_scales() && plan.format.value.unit != 1.0 {
-        let _ = writeln!(out, "let y = y * {};", float(plan.format.value.unit));
+    let y = lower::of_row(plan, lower::of_token(plan, f32("y"), f32("x_scale")), f32("outer"));
+    if y != f32("y") {
+        let _ = writeln!(out, "let y = {};", rust::expr(&y));
     }
     let _ = writeln!(
         out,

@@ -3,84 +3,58 @@
 //! The algorithms are in the runtime (`gristmill_runtime::search`); the checker has proven that the format has
 //! the structure that the algorithm fills in, so what is looked for here is there.
 
-use super::fields::{raw_type, signed, write_raw};
-use super::text::float;
+use super::fields::write_raw;
 use crate::Error;
-use crate::plan::FormatPlan;
+use crate::lower::ir::{Expr, Type, f32, i32};
+use crate::lower::{decode, stored};
+use crate::plan::{FormatPlan, rounded_to};
+use crate::print::rust::{self, float};
 use gristmill_spec::model::{Factor, Field, FieldType, RoundRule, Scalar, Search, ValueMap};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Statements that store the f32 `value` in a field, or stop where it does not fit.
 pub(super) fn store_float(plan: &FormatPlan<'_>, field: &Field, value: &str) -> Result<String, Error> {
-    let (raw, check) = match field.ty {
-        FieldType::Scalar(Scalar::F32) => (format!("{value}.to_bits()"), format!("{value}.is_finite()")),
-        FieldType::Scalar(Scalar::F16) => {
-            (format!("number::f32_to_f16({value})"), "number::f16_to_f32(code[0]).is_finite()".to_string())
-        }
-        FieldType::Scalar(Scalar::Bf16) => {
-            (format!("number::f32_to_bf16({value})"), "number::bf16_to_f32(code[0]).is_finite()".to_string())
-        }
-        _ => return Err(Error::passed(plan.format, "its quantizer can store f16, bf16 and f32 scales only")),
-    };
+    let scalar = rounded_to(plan, field)?;
+    let raw = stored::narrowed(scalar, f32(value));
+    let number = stored::widened(scalar, Expr::name(stored::raw_type(field), "code[0]"));
     Ok(format!(
         "{{
-             let code = [{raw}];
-             if !({check}) {{ return Err(Fault::ScaleOverflow(index)); }}
+             let code = [{}];
+             if !{} {{ return Err(Fault::ScaleOverflow(index)); }}
              {}
          }}\n",
+        rust::expr(&raw),
+        rust::expr(&number.finite()),
         write_raw(field)
     ))
 }
 
 /// A closure that rounds an f32 to what a field stores.
-fn stored(plan: &FormatPlan<'_>, field: &Field) -> Result<&'static str, Error> {
-    match field.ty {
-        FieldType::Scalar(Scalar::F32) => Ok("|value| value"),
-        FieldType::Scalar(Scalar::F16) => Ok("|value| number::f16_to_f32(number::f32_to_f16(value))"),
-        FieldType::Scalar(Scalar::Bf16) => Ok("|value| number::bf16_to_f32(number::f32_to_bf16(value))"),
-        _ => Err(Error::passed(plan.format, "its quantizer can store f16, bf16 and f32 scales only")),
-    }
+fn rounding(plan: &FormatPlan<'_>, field: &Field) -> Result<String, Error> {
+    let scalar = rounded_to(plan, field)?;
+    let value = f32("value");
+    Ok(format!("|value| {}", rust::expr(&stored::widened(scalar, stored::narrowed(scalar, value)))))
 }
 
-/// Statements that store the array expression `values` in a field; `raw` is the stored integer of a `value`.
-fn store_array(field: &Field, values: &str, raw: &str) -> String {
-    let code = match (raw_type(field), raw) {
+/// Statements that store the array expression `values` in a field; `raw` is what is stored of a `value`, an integer.
+fn store_array(field: &Field, values: &str, raw: &Expr) -> String {
+    let code = match (stored::raw_type(field), raw) {
         // What searches find has this type.
-        ("u16", "value") => values.to_owned(),
-        (ty, raw) => format!("{values}.map(|value| {raw} as {ty})"),
+        (Type::U16, Expr::Name(..)) => values.to_owned(),
+        (ty, raw) => format!("{values}.map(|value| {})", rust::expr(&raw.clone().to(ty))),
     };
     format!("{{ let code = {code}; {} }}\n", write_raw(field))
 }
 
+/// The same of found codes.
+fn store_codes(field: &Field, values: &str) -> String {
+    store_array(field, values, &Expr::name(Type::U16, "value"))
+}
+
 /// Statements that store the factors `values` (i32) of an integer field.
 fn store_factors(field: &Field, values: &str) -> String {
-    let bits = integer_bits(field);
-    let mut raw = "value".to_string();
-    if field.plus != 0 {
-        raw = format!("({raw} - ({}))", field.plus);
-    }
-    if field.times != 1 {
-        raw = format!("({raw} / ({}))", field.times);
-    }
-    store_array(field, values, &format!("({raw} & {:#x})", (1u32 << bits) - 1))
-}
-
-fn integer_bits(field: &Field) -> u32 {
-    match field.ty {
-        FieldType::Unsigned(bits) | FieldType::Signed(bits) => bits,
-        FieldType::Scalar(scalar) => scalar.bits(),
-        FieldType::Digit(radix) => radix.code_bits(),
-    }
-}
-
-/// The smallest and the largest factor of an integer field.
-fn range(field: &Field) -> (i32, i32) {
-    let (low, high) = match field.ty {
-        FieldType::Signed(bits) => (-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
-        _ => (0, (1 << integer_bits(field)) - 1),
-    };
-    (field.times * low + field.plus, field.times * high + field.plus)
+    store_array(field, values, &stored::raw_of(field, i32("value")))
 }
 
 fn floats(values: impl IntoIterator<Item = f32>) -> String {
@@ -100,7 +74,7 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
     };
     let top = (1i32 << plan.code_bits) - 1;
     let first = field(&value.scale, 0)?;
-    let write_code = store_array(code, "found.codes", "value");
+    let write_code = store_codes(code, "found.codes");
     let block = format!("*block = [0; BYTES];\n{write_code}");
     let body = match search {
         Search::MinMax => format!(
@@ -118,7 +92,7 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
         Search::KMin { rms, square, start, steps } => {
             let (runs, min, min_runs) =
                 (field(&value.scale, 1)?, field(&value.subtract, 0)?, field(&value.subtract, 1)?);
-            if stored(plan, first)? != stored(plan, min)? {
+            if rounding(plan, first)? != rounding(plan, min)? {
                 return Err(Error::passed(plan.format, "`k-min` needs scale and minimum of one type"));
             }
             let weights = if rms { "RmsAbs" } else { "Abs" };
@@ -131,9 +105,9 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
                  {block}{}{}{}{}",
                 float(start),
                 float(top as f32),
-                float(range(runs).1 as f32),
-                float(range(min_runs).1 as f32),
-                stored(plan, first)?,
+                float(stored::range(runs).1 as f32),
+                float(stored::range(min_runs).1 as f32),
+                rounding(plan, first)?,
                 store_float(plan, first, "found.scale")?,
                 store_float(plan, min, "found.min")?,
                 store_factors(runs, "found.runs"),
@@ -143,7 +117,7 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
         Search::KRefine { steps } | Search::KScan { steps } => {
             let runs = field(&value.scale, 1)?;
             let kind = if matches!(search, Search::KRefine { .. }) { "Refine" } else { "Scan" };
-            let (low, high) = range(runs);
+            let (low, high) = stored::range(runs);
             format!(
                 "const RULE: search::k::KSigned = search::k::KSigned {{
                      search: search::k::Search::{kind}({steps}), half: {}, low: {}, high: {},
@@ -156,7 +130,7 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
                 float(((top + 1) / 2) as f32),
                 float(low as f32),
                 float(high as f32),
-                stored(plan, first)?,
+                rounding(plan, first)?,
                 store_float(plan, first, "found.scale")?,
                 store_factors(runs, "found.runs"),
             )
@@ -170,7 +144,7 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
                 let (factors, store) = match runs {
                     None => ("None".to_string(), String::new()),
                     Some(runs) => {
-                        let (low, high) = range(runs);
+                        let (low, high) = stored::range(runs);
                         let factors = format!("Some(({}, {}))", float(low as f32), float(high as f32));
                         (factors, store_factors(runs, "found.runs"))
                     }
@@ -186,28 +160,29 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
             } else {
                 // The largest stored scale that is a number, and scales within two powers of two or one.
                 let (scalar, last, reach) = match first.ty {
-                    FieldType::Scalar(Scalar::E8m0Half) => ("e8m0_half", 254, 2),
-                    FieldType::Scalar(Scalar::Ue4m3Half) => ("ue4m3_half", 0x7e, 8),
+                    FieldType::Scalar(scalar @ Scalar::E8m0Half) => (scalar, 254, 2),
+                    FieldType::Scalar(scalar @ Scalar::Ue4m3Half) => (scalar, 0x7e, 8),
                     _ => return Err(mismatch()),
                 };
                 let largest = levels.iter().copied().max().unwrap_or(1);
                 format!(
                     "{levels_const}
                      let scales = search::levels::StoredScales {{
-                         encode: |max| search::levels::{scalar}(max, {}), decode: number::{scalar}_to_f32,
+                         encode: |max| search::levels::{}(max, {}), decode: |raw| {},
                          last: {last}, reach: {reach},
                      }};
                      let found = search::levels::nearest_level::<ELEMENTS, RUNS>(x, importance, &LEVELS, &scales);
                      {block}{}",
+                    scalar.word(),
                     float(largest as f32),
-                    store_array(first, "found.runs", "value")
+                    rust::expr(&stored::widened(scalar, Expr::name(Type::U8, "raw"))),
+                    store_codes(first, "found.runs")
                 )
             }
         }
         Search::GridSearch { steps } => {
-            let ValueMap::Codebook { entries, times, .. } = &value.map else { return Err(mismatch()) };
             let runs = field(&value.scale, 1)?;
-            let (low, high) = range(runs);
+            let (low, high) = stored::range(runs);
             let factors: Vec<f32> =
                 (low..=high).step_by(runs.times.max(1) as usize).map(|f| f as f32 * value.unit).collect();
             if let Some(shift) = &value.shift {
@@ -236,16 +211,16 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
                         value.group,
                         factors.len(),
                         shift.values.len(),
-                        stored(plan, first)?,
-                        store_array(moved, "found.shifts", "value"),
+                        rounding(plan, first)?,
+                        store_codes(moved, "found.shifts"),
                         store_float(plan, first, "found.scale")?,
-                        store_array(runs, "found.runs", "value"),
+                        store_codes(runs, "found.runs"),
                     ),
                 ));
             }
             let signs = value.signs.as_ref().ok_or_else(mismatch)?;
             let masks = &format.fields[signs.field];
-            let levels: BTreeSet<i32> = entries.iter().flatten().map(|v| v * times).collect();
+            let levels: BTreeSet<i32> = decode::codebook(value).into_iter().flatten().collect();
             let mut body = String::new();
             let _ = write!(
                 body,
@@ -266,16 +241,15 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
                 masks.count,
                 value.group,
                 factors.len(),
-                stored(plan, first)?,
-                store_array(masks, "found.signs", "value"),
+                rounding(plan, first)?,
+                store_codes(masks, "found.signs"),
                 store_float(plan, first, "found.scale")?,
-                store_array(runs, "found.runs", "value"),
+                store_codes(runs, "found.runs"),
             );
             body
         }
         Search::Alternating { steps } => {
-            let ValueMap::Codebook { entries, times, .. } = &value.map else { return Err(mismatch()) };
-            let integers: Vec<i32> = entries.iter().flatten().map(|v| v * times).collect();
+            let integers: Vec<i32> = decode::codebook(value).concat();
             let sum: u64 = integers.iter().map(|v| u64::from(v.unsigned_abs())).sum();
             format!(
                 "let rule = search::alternating::Alternating {{
@@ -309,13 +283,11 @@ pub(super) fn signed_absmax(
     plan: &FormatPlan<'_>,
     field: &Field,
     rule: &RoundRule,
-    (zero, mask): (i32, u32),
+    zero: i32,
 ) -> Result<String, Error> {
     let code = &plan.format.fields[plan.format.value.code];
-    let raw = match zero {
-        0 => format!("(value & {mask:#x})"),
-        zero => format!("((value{}) & {mask:#x})", signed(zero)),
-    };
+    let raw = i32("value") + Expr::int(Type::I32, zero.into());
+    let raw = raw.low(plan.code_bits);
     Ok(format!(
         "{IMPORTANCE}
          if let Some(importance) = importance {{
@@ -329,7 +301,7 @@ pub(super) fn signed_absmax(
         float(rule.scale.levels),
         float(rule.clamp.0 as f32),
         float(rule.clamp.1 as f32),
-        stored(plan, field)?,
+        rounding(plan, field)?,
         store_array(code, "integers", &raw),
         store_float(plan, field, "scale")?,
     ))

@@ -5,7 +5,9 @@
 //! panels in BLIS (Van Zee and van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS Functionality", 2015). Sums wait beside
 //! the operands for the next k, unrounded, so results have the same bits.
 
-use super::matmul::{addresses, epilogue, next, shares, through_tokens, trit_tables, whole_sums};
+use super::matmul::{
+    addresses, epilogue, next, shares, through_rows, through_tokens, trit_tables, whole_sums,
+};
 use super::operands::{decode, in_order, load, table};
 use super::runs::{self, Extent};
 use super::sums::integer_sums;
@@ -240,14 +242,6 @@ pub(super) fn panel(plan: &MatmulPlan<'_>, features: &str, body: &str) -> String
 
 /// The entry point; `last`: statements at its end.
 pub(super) fn matmul(plan: &MatmulPlan<'_>, features: &str, last: &str) -> String {
-    let vectors = plan.vectors;
-    let panels = |rows: u32| {
-        let span = if rows == 1 { "LANES".to_string() } else { format!("{rows} * LANES") };
-        format!(
-            "while row + {span} <= end {{ panel::<{rows}>(a, buffer, row, first, last); row += {span}; }}\n"
-        )
-    };
-    let panels: String = if vectors > 1 { panels(vectors) + &panels(1) } else { panels(1) };
     format!(
         "/// `y = x * w^T (+ bias)`.
          ///
@@ -270,5 +264,8 @@ pub(super) fn matmul(plan: &MatmulPlan<'_>, features: &str, last: &str) -> Strin
              {last}
          }}\n",
         shares = shares(plan.tokens),
+        panels = through_rows(plan.vectors, "LANES", |rows| format!(
+            "panel::<{rows}>(a, buffer, row, first, last);"
+        )),
     )
 }

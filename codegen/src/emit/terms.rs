@@ -3,7 +3,11 @@
 use super::fields::read_raw;
 use super::format::window;
 use super::text::float;
-use crate::plan::{FormatPlan, Integers, MatmulPlan, PackPlan, TermTypes, word};
+use crate::lower::ir::{Expr, Type, f32, i32};
+use crate::lower::product;
+use crate::lower::stored::widened as widened_number;
+use crate::plan::{FormatPlan, Integers, MatmulPlan, PackPlan, TermTypes};
+use crate::print::{rust, simd};
 use gristmill_spec::model::Scalar;
 
 /// The type of `scales` or `mins`.
@@ -11,20 +15,16 @@ fn of(types: TermTypes, name: &str) -> Scalar {
     if name.starts_with("min") { types.min } else { types.scale }
 }
 
-/// The Rust type whose values lie in panels.
-fn rust(scalar: Scalar) -> &'static str {
-    match scalar {
-        Scalar::F32 => "f32",
-        Scalar::F16 | Scalar::Bf16 => "u16",
-        Scalar::E8m0Half | Scalar::Ue4m3Half => "u8",
-    }
+/// The type of the bits that lie in panels.
+fn raw_type(scalar: Scalar) -> Type {
+    Type::unsigned(scalar.bits())
 }
 
 /// An address in words as one of the type's values.
 fn cast(scalar: Scalar, address: &str) -> String {
     match scalar {
         Scalar::F32 => address.to_string(),
-        _ => format!("{address}.cast::<{}>()", rust(scalar)),
+        _ => format!("{address}.cast::<{}>()", rust::name(raw_type(scalar))),
     }
 }
 
@@ -38,9 +38,31 @@ pub(super) fn cast_words(types: TermTypes, address: &str) -> String {
     cast(types.scale, address)
 }
 
+/// The statement that binds the scale of element `k` of token `token` (expressions) in every lane, where a row of activations has several.
+pub(super) fn x_scale(format: &FormatPlan<'_>, token: &str, k: &str) -> String {
+    format.activations.block.map_or_else(String::new, |block| {
+        format!("let x_scale = simd::splat_f32(*a.x_scales.add({token} * a.x_blocks + {k} / {block}));\n")
+    })
+}
+
+/// Statements that add the term of a run or super-block to `y`, given its integer `sum`, and subtract that of its minimum, given the sum
+/// that this is multiplied with; `number` is what `scales` and `mins` hold of it.
+pub(super) fn add(
+    format: &FormatPlan<'_>,
+    y: &str,
+    sum: &str,
+    low: Option<Expr>,
+    number: impl Fn(&str) -> String,
+) -> String {
+    let scaled = product::scaled(format, f32(number("scales")), f32("x_scale"), i32(sum));
+    let low = low.map(|low| product::term(format, Some(f32(number("mins"))), f32("x_scale"), low));
+    let steps = [Some(f32(y) + scaled), low.map(|low| f32(y) - low)];
+    steps.iter().flatten().map(|step| format!("{y} = {};\n", simd::expr(step))).collect()
+}
+
 /// The vector of f32 at value `at` behind `name[i]`, which points to values.
 pub(super) fn load(types: TermTypes, name: &str, at: &str) -> String {
-    widened(types, name, &format!("simd::load_{}({name}[i].add({at}))", word(of(types, name))))
+    widened(types, name, &format!("simd::load_{}({name}[i].add({at}))", of(types, name).word()))
 }
 
 /// `loaded`, a vector of f32, times the constant that scales are stored without.
@@ -121,7 +143,7 @@ pub(super) fn integer_of_half(shift: u32, plus: u32, at: &str, half: u32) -> Str
 /// The same behind `address`, which points to words.
 pub(super) fn load_from(types: TermTypes, name: &str, address: &str, at: &str) -> String {
     let scalar = of(types, name);
-    widened(types, name, &format!("simd::load_{}({}.add({at}))", word(scalar), cast(scalar, address)))
+    widened(types, name, &format!("simd::load_{}({}.add({at}))", scalar.word(), cast(scalar, address)))
 }
 
 /// Values of a type to a cache line.
@@ -160,7 +182,7 @@ pub(super) fn stored(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, name: &str, cou
          }}",
         window(&[field]),
         read_raw(field),
-        rust(scalar)
+        rust::name(raw_type(scalar))
     ))
 }
 
@@ -175,7 +197,12 @@ pub(super) fn read(types: TermTypes, name: &str, address: &str, at: &str) -> Str
     let raw = format!("{}.add({at}).read()", cast(scalar, address));
     let value = match scalar {
         Scalar::F32 => raw,
-        _ => format!("number::{}_to_f32({raw})", word(scalar)),
+        // Of bytes the expression names them more than once.
+        _ if scalar.bits() == 8 => {
+            let number = widened_number(scalar, Expr::name(Type::U8, "raw"));
+            format!("{{ let raw = {raw}; {} }}", rust::expr(&number))
+        }
+        _ => rust::expr(&widened_number(scalar, Expr::name(raw_type(scalar), raw))),
     };
     match factor(types, name) {
         None => value,

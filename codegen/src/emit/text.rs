@@ -1,6 +1,7 @@
 //! Pieces of Rust: doc comments, literals, attributes.
 
 use crate::plan::{enabled, features};
+pub(super) use crate::print::rust::float;
 use gristmill_spec::model::CpuVariant;
 use gristmill_spec::vocab::Arch;
 use std::fmt::Write;
@@ -11,11 +12,6 @@ pub(super) fn doc(text: &str) -> String {
         let _ = writeln!(out, "/// {line}");
         out
     })
-}
-
-/// An f32 literal that reads back as the same bits.
-pub(super) fn float(value: f32) -> String {
-    if value == f32::INFINITY { "f32::INFINITY".to_string() } else { format!("{value:?}f32") }
 }
 
 /// `#[cfg]` for an architecture.

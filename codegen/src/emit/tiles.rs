@@ -11,6 +11,7 @@ use super::runs::{self, Terms};
 use super::staged::{self, PART};
 use super::sums::{needs_sum, zero_point};
 use super::terms;
+use crate::lower::ir::{f32, i32};
 use crate::plan::{MatmulPlan, SuperBlock, TileOperands, Tiles, enabled};
 use std::fmt::Write;
 
@@ -307,8 +308,13 @@ fn in_turn(tiles: &Tiles, step: &str, body: &str) -> String {
 fn so_far(step: &str) -> String {
     format!(
         "let waiting = waiting.add(t * ROWS + i * LANES).cast::<f32>();
-         let y = if {step} == 0 {{ simd::splat_f32(0.0) }} else {{ simd::load_f32(waiting) }};"
+         let mut y = if {step} == 0 {{ simd::splat_f32(0.0) }} else {{ simd::load_f32(waiting) }};"
     )
+}
+
+/// What `scales` and `mins` hold of vector `i`, where it was loaded before.
+fn of_vector(name: &str) -> String {
+    format!("{}[i]", name.trim_end_matches('s'))
 }
 
 /// Super-blocks: the sums of each are scaled once.
@@ -322,19 +328,7 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
          for i in 0..V {{ scale[i] = {}; }}\n",
         terms::load(types, "scales", &format!("block * WORDS{each}"))
     );
-    let (mut lows, mut subtract) = (String::new(), String::new());
-    let (x_scale, times) = match format.activations.block {
-        Some(x_block) => (
-            format!(
-                "let x_scale = simd::splat_f32(*a.x_scales.add((token + t) * a.x_blocks + block * STEP_K / {x_block}));"
-            ),
-            true,
-        ),
-        None => (String::new(), false),
-    };
-    let term = |name: &str| {
-        if times { format!("simd::mul_f32({name}[i], x_scale)") } else { format!("{name}[i]") }
-    };
+    let mut lows = String::new();
     if has_min {
         pointers.push_str(&runs::terms_of_rows(plan, "min", Terms { values: true, integers: true }));
         let _ = write!(
@@ -357,7 +351,6 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
                  for i in 0..V { low[i] = simd::add_products(low[i], minima[pair][i], x); }
              }\n",
         );
-        subtract = format!("let y = simd::sub_f32(y, simd::mul_f32({}, simd::to_f32(low[i])));", term("min"));
     }
     let total = match tiles.operands {
         TileOperands::Digits => {
@@ -374,13 +367,13 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
              for i in 0..V {{
                  let total = {total};
                  {so_far}
-                 let y = simd::add_f32(y, simd::mul_f32({scale}, simd::to_f32(total)));
-                 {subtract}
+                 {add}
                  simd::store_f32(waiting, y);
              }}
          }}",
+        x_scale = terms::x_scale(format, "(token + t)", "block * STEP_K"),
         so_far = so_far("block"),
-        scale = term("scale"),
+        add = terms::add(format, "y", "total", has_min.then(|| i32("low[i]")), of_vector),
     );
     format!("{pointers}{}", in_turn(tiles, "block", &body))
 }
@@ -405,38 +398,20 @@ fn by_unit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
     if uncorrected(plan, tiles) || format.offset {
         of_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");
     }
-    let has_x = format.activations.block.is_some();
-    if let Some(block) = format.activations.block {
-        let _ = writeln!(
-            of_token,
-            "let x_scale = simd::splat_f32(*a.x_scales.add((token + t) * a.x_blocks + unit * STEP_K / {block}));"
-        );
-    }
-    let term = |name: &str| {
-        if has_x { format!("simd::mul_f32({name}[i], x_scale)") } else { format!("{name}[i]") }
-    };
+    of_token.push_str(&terms::x_scale(format, "(token + t)", "unit * STEP_K"));
     let sum = match uncorrected(plan, tiles) {
-        true => format!("simd::to_f32(simd::add({OF_TILES}, {}))", zero_point(plan)),
-        false => format!("simd::to_f32({OF_TILES})"),
+        true => format!("simd::add({OF_TILES}, {})", zero_point(plan)),
+        false => OF_TILES.to_string(),
     };
-    let scaled = match (format.has_scales(), has_x) {
-        (true, _) => format!("simd::mul_f32({}, {sum})", term("scale")),
-        (false, true) => format!("simd::mul_f32(x_scale, {sum})"),
-        (false, false) => sum,
-    };
-    let subtract = if format.offset {
-        format!("let y = simd::sub_f32(y, simd::mul_f32({}, simd::splat_f32(x_sum as f32)));", term("min"))
-    } else {
-        String::new()
-    };
+    let x_sum = format.offset.then(|| f32("simd::splat_f32(x_sum as f32)"));
+    let add = terms::add(format, "y", &sum, x_sum, of_vector);
     let body = format!(
         "{of_unit}
          for t in 0..count {{
              {of_token}
              for i in 0..V {{
                  {so_far}
-                 let y = simd::add_f32(y, {scaled});
-                 {subtract}
+                 {add}
                  simd::store_f32(waiting, y);
              }}
          }}",

@@ -23,8 +23,6 @@ pub struct FormatPlan<'a> {
     pub groups: u32,
     /// Factors of the scale that stand in the block.
     pub block_scale: Vec<usize>,
-    /// The scale has a factor outside the block.
-    pub outer: bool,
     /// The weight has an added or subtracted term.
     pub offset: bool,
     /// Elements of an integer run for matmul; 0: the whole row.
@@ -48,10 +46,7 @@ pub enum Decode {
     /// A table by code.
     Table(Vec<i32>),
     /// A table of groups by code.
-    Codebook {
-        /// Factor.
-        times: i32,
-    },
+    Codebook,
 }
 
 impl<'a> FormatPlan<'a> {
@@ -79,7 +74,6 @@ impl<'a> FormatPlan<'a> {
         let block_fields = |factors: &[Factor]| -> Vec<usize> {
             factors.iter().filter_map(|f| if let Factor::Field(i) = f { Some(*i) } else { None }).collect()
         };
-        let is_outer = |factors: &[Factor]| factors.iter().any(|f| matches!(f, Factor::Row | Factor::Tensor));
         let block_scale = block_fields(&format.value.scale);
         let offsets: Vec<usize> =
             [block_fields(&format.value.add), block_fields(&format.value.subtract)].concat();
@@ -88,7 +82,6 @@ impl<'a> FormatPlan<'a> {
         let counts = block_scale.iter().chain(&offsets).map(|&i| format.fields[i].count);
         let groups = counts.fold(1, |all, count| lcm(all.into(), count.into()) as u32);
         let offset = !format.value.add.is_empty() || !format.value.subtract.is_empty();
-        let outer = is_outer(&format.value.scale);
         let run = format.elements / groups;
         let unit = match (format.scales_stand_outside(), activations.block) {
             (true, None) => 0,
@@ -108,7 +101,6 @@ impl<'a> FormatPlan<'a> {
             values,
             groups,
             block_scale,
-            outer,
             offset,
             unit,
         }
@@ -127,11 +119,6 @@ impl<'a> FormatPlan<'a> {
     /// The Rust type that holds a value.
     pub fn value_type(&self) -> &'static str {
         if self.narrow { "i8" } else { "i16" }
-    }
-
-    /// The Rust type that holds a code.
-    pub fn code_type(&self) -> &'static str {
-        if self.code_bits <= 8 { "u8" } else { "u16" }
     }
 
     /// Elements that share a scale.
@@ -157,6 +144,13 @@ impl<'a> FormatPlan<'a> {
                 )
             }
         }
+    }
+
+    /// Whether weights have a factor outside their blocks.
+    pub(crate) fn uses_outer(&self) -> bool {
+        let value = &self.format.value;
+        let mut factors = value.scale.iter().chain(&value.add).chain(&value.subtract);
+        factors.any(|factor| matches!(factor, Factor::Row | Factor::Tensor))
     }
 
     /// Whether packed weights carry scales beside their codes.
@@ -205,7 +199,7 @@ impl<'a> FormatPlan<'a> {
                     Decode::Table(table)
                 }
             }
-            ValueMap::Codebook { times, .. } => Decode::Codebook { times: *times },
+            ValueMap::Codebook { .. } => Decode::Codebook,
         }
     }
 }

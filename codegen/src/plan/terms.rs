@@ -105,11 +105,8 @@ impl TermTypes {
             min: match (plan.min_field(), plan.format.value.add.is_empty()) {
                 (Some(field), true) => scalar(plan, field),
                 // Packed with the other sign, for which types without one have no room.
-                (Some(field), false) => match scalar(plan, field) {
-                    Scalar::E8m0Half | Scalar::Ue4m3Half => Scalar::F32,
-                    signed => signed,
-                },
-                (None, _) => Scalar::F32,
+                (Some(field), false) if scalar(plan, field).is_signed() => scalar(plan, field),
+                (Some(_), false) | (None, _) => Scalar::F32,
             },
             ..TermTypes::F32
         };
@@ -183,8 +180,8 @@ impl TermTypes {
     pub fn suffix(&self) -> String {
         let types = match (self.scale, self.min) {
             (Scalar::F32, Scalar::F32) => String::new(),
-            (scale, min) if scale == min || min == Scalar::F32 => format!("_{}", word(scale)),
-            (scale, min) => format!("_{}_{}", word(scale), word(min)),
+            (scale, min) if scale == min || min == Scalar::F32 => format!("_{}", scale.word()),
+            (scale, min) => format!("_{}_{}", scale.word(), min.word()),
         };
         let integers = |of: Integers| match of {
             Integers::Bytes => "_i8".to_string(),
@@ -207,20 +204,12 @@ impl TermTypes {
     }
 }
 
+/// The type in which a packing holds a field's numbers: as stored, where a primitive of each ISA widens it (`simd::load_f16`).
 fn scalar(plan: &FormatPlan<'_>, field: usize) -> Scalar {
     match plan.format.fields[field].ty {
-        FieldType::Scalar(scalar) => scalar,
-        FieldType::Unsigned(_) | FieldType::Signed(_) | FieldType::Digit(_) => Scalar::F32,
-    }
-}
-
-/// A type as it stands in names: of packings and of the primitives that load it.
-pub fn word(scalar: Scalar) -> &'static str {
-    match scalar {
-        Scalar::F16 => "f16",
-        Scalar::Bf16 => "bf16",
-        Scalar::F32 => "f32",
-        Scalar::E8m0Half => "e8m0_half",
-        Scalar::Ue4m3Half => "ue4m3_half",
+        FieldType::Scalar(scalar @ (Scalar::F16 | Scalar::Bf16 | Scalar::E8m0Half | Scalar::Ue4m3Half)) => {
+            scalar
+        }
+        _ => Scalar::F32,
     }
 }

@@ -35,11 +35,9 @@ pub mod activations_int8_row {
                 Err(fault) => return Err(number::offset(fault, first)),
             };
             let s = magnitude;
-            let apply = (127.0f64 / f64::from(s).max(1e-5)) as f32;
-            let (apply, _) = match apply.is_finite() {
-                true => (apply, 1.0 / apply),
-                false => (0.0, 0.0),
-            };
+            let multiplier = (127.0f64 / f64::from(s).max(1e-5f64)) as f32;
+            let usable = multiplier.is_finite();
+            let apply = if usable { multiplier } else { 0.0f32 };
             let kept = apply;
             // SAFETY: the caller answers for one scale a block.
             unsafe { scales.add(index).write(kept) };

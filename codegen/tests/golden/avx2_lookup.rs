@@ -214,7 +214,6 @@ pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales_f16_for4 {
                     let lanes = simd::lanes(simd::add_words(total[i], correction));
                     for q in 0..4 {
                         let sum = lanes[q];
-                        let sum = simd::to_f32(sum);
                         y[i][q] = simd::add_f32(
                             y[i][q],
                             simd::mul_f32(
@@ -222,7 +221,7 @@ pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales_f16_for4 {
                                     simd::load_f16(scales[i].add(unit / 4 * 64 + q * LANES)),
                                     x_scale,
                                 ),
-                                sum,
+                                simd::to_f32(sum),
                             ),
                         );
                     }

@@ -264,7 +264,6 @@ pub mod matmul_avx2_decode_r16k4_5bit_by32_q8_0_scales_centred_f16 {
                         *a.x_scales.add((token + t) * a.x_blocks + unit * 32 / 32),
                     );
                     for i in 0..V {
-                        let sum = simd::to_f32(dot[t][i]);
                         y[t][i] = simd::add_f32(
                             y[t][i],
                             simd::mul_f32(
@@ -272,7 +271,7 @@ pub mod matmul_avx2_decode_r16k4_5bit_by32_q8_0_scales_centred_f16 {
                                     simd::load_f16(scales[i].add(unit * 16)),
                                     x_scale,
                                 ),
-                                sum,
+                                simd::to_f32(dot[t][i]),
                             ),
                         );
                     }

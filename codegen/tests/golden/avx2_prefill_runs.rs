@@ -131,7 +131,6 @@ pub mod matmul_avx2_prefill_r16k4_4bit_by32_q8_0_scales_centred_f16_widen4 {
                         *a.x_scales.add((token + t) * a.x_blocks + unit * 32 / 32),
                     );
                     for i in 0..V {
-                        let sum = simd::to_f32(dot[t][i]);
                         y[t][i] = simd::add_f32(
                             y[t][i],
                             simd::mul_f32(
@@ -139,7 +138,7 @@ pub mod matmul_avx2_prefill_r16k4_4bit_by32_q8_0_scales_centred_f16_widen4 {
                                     simd::load_f16(scales[i].add(unit * 16)),
                                     x_scale,
                                 ),
-                                sum,
+                                simd::to_f32(dot[t][i]),
                             ),
                         );
                     }

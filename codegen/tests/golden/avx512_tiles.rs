@@ -221,14 +221,15 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
                     Some(simd::load_f32(lanes.as_ptr()))
                 };
                 for t in 0..count {
-                    let y = simd::to_f32(
-                        simd::load(waiting.add(t * ROWS + i * LANES).cast()),
+                    let y = simd::mul_f32(
+                        simd::div_f32(
+                            simd::to_f32(
+                                simd::load(waiting.add(t * ROWS + i * LANES).cast()),
+                            ),
+                            simd::splat_f32(*a.x_scales.add(token + t)),
+                        ),
+                        simd::load_f32(a.outer.add(row)),
                     );
-                    let y = simd::div_f32(
-                        y,
-                        simd::splat_f32(*a.x_scales.add(token + t)),
-                    );
-                    let y = simd::mul_f32(y, simd::load_f32(a.outer.add(row)));
                     let y = match bias {
                         Some(bias) => simd::add_f32(y, bias),
                         None => y,

@@ -238,19 +238,19 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
                             ),
                         );
                         let waiting = waiting.add(t * ROWS + i * LANES).cast::<f32>();
-                        let y = if block == 0 {
+                        let mut y = if block == 0 {
                             simd::splat_f32(0.0)
                         } else {
                             simd::load_f32(waiting)
                         };
-                        let y = simd::add_f32(
+                        y = simd::add_f32(
                             y,
                             simd::mul_f32(
                                 simd::mul_f32(scale[i], x_scale),
                                 simd::to_f32(total),
                             ),
                         );
-                        let y = simd::sub_f32(
+                        y = simd::sub_f32(
                             y,
                             simd::mul_f32(
                                 simd::mul_f32(min[i], x_scale),

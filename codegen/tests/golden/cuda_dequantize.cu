@@ -38,7 +38,7 @@ template <class Bytes> GM_DEVICE u32 values(const Bytes &bytes, u32 at, u32 e, i
     GM_UNROLL for (u32 j = N; j-- > 0;)
         if ((codes >> (8 * j) & 0xff) > 2u) bad = j;
     GM_UNROLL for (u32 j = 0; j < N; j++) {
-        v[j] = (i32)(codes >> (8 * j) & 0xff) - (1);
+        v[j] = (i32)(codes >> (8 * j) & 0xff) - 1;
     }
     return bad;
 }

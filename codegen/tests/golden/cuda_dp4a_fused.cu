@@ -32,10 +32,6 @@ GM_REDUCE(gm_warp_sum, i32, "add.s32", v + other)
 #define GM_KERNEL_OF(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #endif
 
-GM_DEVICE f32 sign(f32 x, f64 threshold) {
-    return (f64)gm_abs(x) < threshold ? 0.0f : gm_bits(x) >> 31 ? -1.0f : 1.0f;
-}
-
 // Over the lanes of a warp, each lane with the result.
 GM_DEVICE u64 warp_max(u64 v) {
     for (u32 mask = 16; mask > 0; mask /= 2) v = gm_max(v, gm_shfl_xor(v, mask));
@@ -121,7 +117,7 @@ GM_DEVICE void values(const u32x4 &v, u32 type, bool whole, f32 (&out)[4]) {
 // Of a number, as an integer of the same order; of what is not finite, at least 0x7f800000.
 GM_DEVICE u32 size(f32 x) { return gm_bits(x) & 0x7fffffffu; }
 
-GM_DEVICE i32 quantized(f32 x, f32 apply) { return gm_to_i32(gm_min(gm_max(gm_rint((x * apply)), -128.0f), 127.0f)); }
+GM_DEVICE i32 quantized(f32 x, f32 apply) { return gm_to_i32(gm_min(gm_max(gm_rint(x * apply), -128.0f), 127.0f)); }
 
 struct Matmul {
     const u8 *codes;
@@ -234,9 +230,10 @@ GM_KERNEL_OF(512, 2) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_fused(co
         return;
     }
     const f32 s = gm_float(largest);
-    const f32 multiplier = (f32)(127.0 / ((f64)s > 1e-5 ? (f64)s : 1e-5));
+    const f32 multiplier = (f32)(127.0 / gm_max((f64)s, 1e-5));
     const bool usable = gm_is_finite(multiplier);
-    const f32 apply = usable ? multiplier : 0.0f, stored = usable ? 1.0f / multiplier : 0.0f;
+    const f32 apply = usable ? multiplier : 0.0f;
+    const f32 stored = usable ? 1.0f / multiplier : 0.0f;
     (void)stored;
     const f32 kept = apply;
     if (!gm_is_finite(kept)) {

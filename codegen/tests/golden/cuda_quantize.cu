@@ -2,10 +2,6 @@
 
 enum : u32 { ELEMENTS = 128, BYTES = 32, RUNS = 1, RUN = 128 };
 
-GM_DEVICE f32 sign(f32 x, f64 threshold) {
-    return (f64)gm_abs(x) < threshold ? 0.0f : gm_bits(x) >> 31 ? -1.0f : 1.0f;
-}
-
 // Over the lanes of a warp, each lane with the result.
 GM_DEVICE u64 warp_max(u64 v) {
     for (u32 mask = 16; mask > 0; mask /= 2) v = gm_max(v, gm_shfl_xor(v, mask));
@@ -76,8 +72,8 @@ GM_KERNEL(32) quantize_absmean_i2_s_finish(const f32 *src, u32 rows, u64 len, co
     const f32 s = len == 0 ? 0.0f : (f32)(total / (f64)len);
     const f32 multiplier = 1.0f / gm_max(s, 1e-5f);
     const bool usable = gm_is_finite(multiplier);
-    const f32 apply = usable ? multiplier : 0.0f, stored = usable ? 1.0f / multiplier : 0.0f;
-
+    const f32 apply = usable ? multiplier : 0.0f;
+    const f32 stored = usable ? 1.0f / multiplier : 0.0f;
     (void)src; (void)rows;
     if (gm_lane() == 0) {
         // Where the statistic itself is not finite, a value was not, and is reported.
@@ -137,7 +133,7 @@ GM_KERNEL(128) quantize_absmean_i2_s(const f32 *src, u8 *dst, u32 rows, u32 k, u
                     u32 codes = 0;
                     GM_UNROLL for (u32 n = 0; n < 4; n++) {
                         const f32 x = four[n];
-                        codes |= ((u32)gm_to_i32(gm_min(gm_max(gm_rint((x * apply)), -1.0f), 1.0f) + 1.0f) & 0x3u) << (8 * n);
+                        codes |= ((u32)(gm_to_i32(gm_min(gm_max(gm_rint(x * apply), -1.0f), 1.0f) + 1.0f) & 0x3)) << (8 * n);
                     }
                     const u32 i = e;
 {

@@ -51,14 +51,14 @@ template <class Bytes> GM_DEVICE u32 values(const Bytes &bytes, u32 at, u32 e, i
     u32 bad = N;
     const u32 codes = four_qs(bytes, at, e);
     GM_UNROLL for (u32 j = 0; j < N; j++) {
-        v[j] = (i32)(codes >> (8 * j) & 0xff) - (8);
+        v[j] = (i32)(codes >> (8 * j) & 0xff) - 8;
     }
     return bad;
 }
 
-template <class Bytes> GM_DEVICE f32 float_d(const Bytes &bytes, u32 at, u32 i) { return gm_f16_to_f32((u16)raw_d(bytes, at, i)); }
+template <class Bytes> GM_DEVICE f32 float_d(const Bytes &bytes, u32 at, u32 i) { const u32 raw = raw_d(bytes, at, i); return gm_f16_to_f32((u16)raw); }
 // Scale of a run.
-template <class Bytes> GM_DEVICE f32 scale(const Bytes &bytes, u32 at, u32 run, f32 outer) { (void)bytes; (void)at; (void)run; (void)outer; return float_d(bytes, at, 0); }
+template <class Bytes> GM_DEVICE f32 scale(const Bytes &bytes, u32 at, u32 run, f32 outer) { (void)bytes; (void)at; (void)run; (void)outer; return float_d(bytes, at, 0u); }
 
 // The parameter of products over rows: docs/cuda.md.
 struct Rows {

@@ -186,12 +186,13 @@ pub mod matmul_neon_dotprod_i8mm_prefill_r16k4_2bit_rows_int8_row_centred_outer 
                     Some(simd::load_f32(lanes.as_ptr()))
                 };
                 for t in 0..T {
-                    let y = y[t][i];
-                    let y = simd::div_f32(
-                        y,
-                        simd::splat_f32(*a.x_scales.add(token + t)),
+                    let y = simd::mul_f32(
+                        simd::div_f32(
+                            y[t][i],
+                            simd::splat_f32(*a.x_scales.add(token + t)),
+                        ),
+                        simd::load_f32(a.outer.add(row)),
                     );
-                    let y = simd::mul_f32(y, simd::load_f32(a.outer.add(row)));
                     let y = match bias {
                         Some(bias) => simd::add_f32(y, bias),
                         None => y,

@@ -53,7 +53,7 @@ pub mod planes {
         let mut values = [0 as Int; ELEMENTS];
         for i in 0..ELEMENTS {
             let code = codes[i];
-            values[i] = (code as Int).wrapping_sub(1);
+            values[i] = (code as i8).wrapping_sub(1);
         }
         Ok(values)
     }
@@ -154,12 +154,12 @@ pub mod planes {
                 Err(fault) => return Err(number::offset(fault, index * ELEMENTS)),
             };
             let s = magnitude;
+            let whole = s;
+            let inverse = 1.0f32 / whole;
             // A block too small for a finite inverse counts as all zero.
-            let step = s;
-            let (apply, stored) = match 1.0 / step {
-                inverse if inverse.is_finite() => (inverse, step),
-                _ => (0.0, 0.0),
-            };
+            let usable = inverse.is_finite();
+            let apply = if usable { inverse } else { 0.0f32 };
+            let stored = if usable { whole } else { 0.0f32 };
             let mut code = [0u8; ELEMENTS];
             for i in 0..ELEMENTS {
                 let x = x[i];
@@ -279,14 +279,15 @@ pub mod planes {
                                 .zip(x)
                                 .map(|(&v, &x)| i32::from(v) * i32::from(x))
                                 .sum();
-                            *y += scale[run] * sum as f32;
+                            *y += scale[run] * (sum as f32);
                         }
                     }
                 }
                 for token in 0..tokens {
                     let y = sums[token];
                     // SAFETY: the caller answers for a scale a token.
-                    let y = y / unsafe { *a.x_scales.add(first + token) };
+                    let x_scale = unsafe { *a.x_scales.add(first + token) };
+                    let y = y / x_scale;
                     let y = if a.bias.is_null() {
                         y
                     } else {
@@ -400,7 +401,7 @@ pub mod planes {
                         scales.cast::<u16>().add((k / 64) * 16 + row).read(),
                     )
                 };
-                outer * (scale * value as f32)
+                outer * (scale * (value as f32))
             };
             // SAFETY: the caller answers for room for `k` values.
             unsafe { dst.add(k).write(value) };
@@ -591,10 +592,12 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_f16_widen4 {
                 }
                 for t in 0..T {
                     for i in 0..V {
-                        let sum = simd::to_f32(dot[t][i]);
                         y[t][i] = simd::add_f32(
                             y[t][i],
-                            simd::mul_f32(simd::load_f16(scales[i].add(unit * 16)), sum),
+                            simd::mul_f32(
+                                simd::load_f16(scales[i].add(unit * 16)),
+                                simd::to_f32(dot[t][i]),
+                            ),
                         );
                     }
                 }
@@ -617,9 +620,8 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_f16_widen4 {
                     Some(simd::load_f32(lanes.as_ptr()))
                 };
                 for t in 0..T {
-                    let y = y[t][i];
                     let y = simd::div_f32(
-                        y,
+                        y[t][i],
                         simd::splat_f32(*a.x_scales.add(token + t)),
                     );
                     let y = match bias {
@@ -724,11 +726,9 @@ pub mod activations_int8_row {
                 Err(fault) => return Err(number::offset(fault, first)),
             };
             let s = magnitude;
-            let apply = (127.0f64 / f64::from(s).max(1e-5)) as f32;
-            let (apply, _) = match apply.is_finite() {
-                true => (apply, 1.0 / apply),
-                false => (0.0, 0.0),
-            };
+            let multiplier = (127.0f64 / f64::from(s).max(1e-5f64)) as f32;
+            let usable = multiplier.is_finite();
+            let apply = if usable { multiplier } else { 0.0f32 };
             let kept = apply;
             // SAFETY: the caller answers for one scale a block.
             unsafe { scales.add(index).write(kept) };
@@ -837,7 +837,7 @@ static IMPORTS: &[ImportInfo] = &[];
 static ENTRIES: &[Entry] = unsafe {
     &[
         Entry::new(EntryFacts {
-            id: KernelId(0xaf909d6a60f2ed27),
+            id: KernelId(0xa0af6592302716c1),
             name: "dequantize.planes.scalar",
             op: Op::Dequantize,
             format: 0,
@@ -871,7 +871,7 @@ static ENTRIES: &[Entry] = unsafe {
             },
         }),
         Entry::new(EntryFacts {
-            id: KernelId(0x8ec65a4a5b8c7431),
+            id: KernelId(0x77429490c9829683),
             name: "quantize.planes.absmax.scalar",
             op: Op::Quantize,
             format: 0,
@@ -910,7 +910,7 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0xa93757f60d61e2b6),
+            id: KernelId(0x102a27a8f07a21d6),
             name: "quantize.planes.absmax.avx2",
             op: Op::Quantize,
             format: 0,
@@ -948,7 +948,7 @@ static ENTRIES: &[Entry] = unsafe {
             },
         }),
         Entry::new(EntryFacts {
-            id: KernelId(0x7a2d3bd913ab1335),
+            id: KernelId(0x1b3cc5f191831765),
             name: "matmul.planes.scalar",
             op: Op::Matmul,
             format: 0,
@@ -987,7 +987,7 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0x1436a2e682ef7fee),
+            id: KernelId(0xf23c3c3c9d949060),
             name: "matmul.planes.avx2",
             op: Op::Matmul,
             format: 0,

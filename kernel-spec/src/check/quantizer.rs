@@ -4,7 +4,7 @@
 use super::layout::code_range;
 use super::search;
 use super::value::Checked;
-use crate::model::{Factor, FieldType, QuantizeRule, Quantizer, RoundRule, Rounding, Scalar, ValueMap};
+use crate::model::{Factor, FieldType, QuantizeRule, Quantizer, RoundRule, Rounding, ValueMap};
 use crate::parse::format::RawFormat;
 use crate::parse::value::{RawQuantizer, RawRound, RawRule};
 
@@ -51,7 +51,7 @@ fn possible(raw: &RawFormat<'_>, checked: &Checked) -> Result<(), String> {
     }
     let Factor::Field(index) = scale else { return Ok(()) };
     let field = raw.fields.get(index).ok_or_else(|| "its scale is not known".to_owned())?;
-    let float = matches!(field.ty.value, FieldType::Scalar(Scalar::F16 | Scalar::Bf16 | Scalar::F32));
+    let float = matches!(field.ty.value, FieldType::Scalar(scalar) if scalar.is_signed());
     if !float || field.count != 1 {
         return Err(format!("its scale `{}` is not a single f16, bf16 or f32", field.name.value));
     }

@@ -155,8 +155,7 @@ impl Parts<'_> {
     /// One float of the block.
     fn float(&self, key: &str, factor: Factor) -> Result<(), String> {
         let float = |field: &RawField| {
-            field.count == 1
-                && matches!(field.ty.value, FieldType::Scalar(Scalar::F16 | Scalar::Bf16 | Scalar::F32))
+            field.count == 1 && matches!(field.ty.value, FieldType::Scalar(scalar) if scalar.is_signed())
         };
         match self.field(factor).is_some_and(float) {
             true => Ok(()),

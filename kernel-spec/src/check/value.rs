@@ -241,7 +241,7 @@ impl<'a> Context<'a> {
     fn factor(&self, name: &At<String>) -> Option<Factor> {
         let file = self.raw.file;
         if let Some((place, ty)) = name.value.split_once('.') {
-            let ty = scalar(ty).filter(|ty| matches!(ty, Scalar::F16 | Scalar::Bf16 | Scalar::F32));
+            let ty = scalar(ty).filter(|ty| ty.is_signed());
             let (slot, factor) = match place {
                 "row" => (&self.row, Factor::Row),
                 "tensor" => (&self.tensor, Factor::Tensor),

@@ -18,6 +18,34 @@ pub enum Scalar {
 }
 
 impl Scalar {
+    /// All of them.
+    pub const ALL: [Scalar; 5] =
+        [Scalar::F16, Scalar::Bf16, Scalar::F32, Scalar::E8m0Half, Scalar::Ue4m3Half];
+
+    /// Its name in specs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Scalar::F16 => "f16",
+            Scalar::Bf16 => "bf16",
+            Scalar::F32 => "f32",
+            Scalar::E8m0Half => "e8m0-half",
+            Scalar::Ue4m3Half => "ue4m3-half",
+        }
+    }
+
+    /// Its name as a part of identifiers.
+    pub fn word(self) -> String {
+        self.name().replace('-', "_")
+    }
+
+    /// Whether it has a sign, infinities and NaN, as f32 has: what a quantizer can round any scale to.
+    pub const fn is_signed(self) -> bool {
+        match self {
+            Scalar::F16 | Scalar::Bf16 | Scalar::F32 => true,
+            Scalar::E8m0Half | Scalar::Ue4m3Half => false,
+        }
+    }
+
     /// Width in bits.
     pub const fn bits(self) -> u32 {
         match self {

@@ -150,10 +150,11 @@ fn field_type(node: &Node<'_>) -> Option<At<FieldType>> {
     };
     if known.is_none() {
         let message = format!("unknown field type `{}`", at.value.escape_debug());
-        node.file.report(node.file.error("unknown-name", at.span, message).label("no such type").help(
-            "known: `u1` to `u16`, `i2` to `i16`, `f16`, `bf16`, `f32`, `e8m0-half`, `ue4m3-half`, `trit`, `base5` to \
-             `base7`, `base9` to `base15`",
-        ));
+        let scalars = Scalar::ALL.map(|scalar| format!("`{}`", scalar.name())).join(", ");
+        node.file
+            .report(node.file.error("unknown-name", at.span, message).label("no such type").help(format!(
+            "known: `u1` to `u16`, `i2` to `i16`, {scalars}, `trit`, `base5` to `base7`, `base9` to `base15`"
+        )));
     }
     known.map(|value| At { value, span: at.span })
 }
@@ -177,14 +178,7 @@ fn digit_type(name: &str) -> Option<FieldType> {
 
 /// A scalar type by its spelling in specs.
 pub(crate) fn scalar(name: &str) -> Option<Scalar> {
-    match name {
-        "f16" => Some(Scalar::F16),
-        "bf16" => Some(Scalar::Bf16),
-        "f32" => Some(Scalar::F32),
-        "e8m0-half" => Some(Scalar::E8m0Half),
-        "ue4m3-half" => Some(Scalar::Ue4m3Half),
-        _ => None,
-    }
+    Scalar::ALL.into_iter().find(|scalar| scalar.name() == name)
 }
 
 /// Width of a type in bits; digits that share bytes have none.

@@ -4,8 +4,11 @@
 //! how long the loads of a row take one after the other: each thread has several under way, as they lie in memory, and takes
 //! them apart afterwards.
 
-use super::blocks::{HELPERS, rounded, step};
+use super::blocks::HELPERS;
 use super::parameters::{SCALE_OVERFLOW, parameters};
+use crate::lower::ir::Type;
+use crate::lower::quantize as lower;
+use crate::print::cuda;
 use gristmill_spec::model::{Activations, Statistic};
 use gristmill_spec::vocab::CudaAbi;
 
@@ -141,7 +144,8 @@ impl Rows {
 
 /// Functions that the statements call.
 pub(super) fn functions(format: &Activations) -> String {
-    let rounded = rounded(&format.scale, format.round, 0.0, format.clamp, 0);
+    let rounded = lower::rounded(&format.scale, format.round, 0.0, format.clamp, 0);
+    let integer = cuda::expr(&rounded.to(Type::I32));
     format!(
         "{REDUCE_HEADER}{HELPERS}// One value as it lies there; `value` makes f32 of it, and `load` does both.
 GM_DEVICE u32 bits(const void *x, u32 type, u64 i) {{
@@ -196,7 +200,7 @@ GM_DEVICE void values(const u32x4 &v, u32 type, bool whole, f32 (&out)[4]) {{
 // Of a number, as an integer of the same order; of what is not finite, at least 0x7f800000.
 GM_DEVICE u32 size(f32 x) {{ return gm_bits(x) & 0x7fffffffu; }}
 
-GM_DEVICE i32 quantized(f32 x, f32 apply) {{ return gm_to_i32({rounded}); }}
+GM_DEVICE i32 quantized(f32 x, f32 apply) {{ return {integer}; }}
 
 "
     )
@@ -222,12 +226,11 @@ GM_EXPORT({function})
 
 /// What quantizes row `row` of `x`, whose values are of type `type`, with all threads of a CUDA block.
 pub(super) fn statements(format: &Activations, rows: &Rows) -> Statements {
-    let kept = match (format.keeps_multiplier, format.stored_f16) {
-        (true, _) => "apply",
-        (false, true) => "gm_f16_to_f32(gm_f32_to_f16(stored))",
-        (false, false) => "stored",
-    };
-    let step = format!("{}    (void)stored;\n    const f32 kept = {kept};", step(&format.scale));
+    let step = format!(
+        "{}\n    (void)stored;\n    const f32 kept = {};",
+        cuda::bindings(&lower::step(&format.scale)),
+        cuda::expr(&lower::kept(format))
+    );
     let Statements { declare, body, meets } = match format.block {
         Some(block) => of_blocks(block, format.scale.of, &step, rows),
         None => of_rows(format.scale.of, &step, rows),

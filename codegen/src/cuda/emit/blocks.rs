@@ -2,14 +2,14 @@
 
 use super::encode::{Rule, WARPS, put};
 use super::groups::Groups;
-use super::literal::float;
 use super::parameters::{SCALE_OVERFLOW, parameters};
 use crate::Error;
-use crate::emit::fields::raw_type;
-use crate::plan::{Decode, FormatPlan};
+use crate::lower::ir::{Type, f32, u32};
+use crate::lower::{digits, quantize as lower, stored};
+use crate::plan::{FormatPlan, RoundingPlan};
+use crate::print::cuda;
 use gristmill_spec::model::{
-    Factor, Field, FieldLayout, FieldType, Format, QuantizeRule, Quantizer, Rounding, Scalar, ScaleRule,
-    Statistic, Via,
+    Factor, Field, FieldLayout, Format, QuantizeRule, Quantizer, Scalar, ScaleRule, Statistic,
 };
 use gristmill_spec::vocab::CudaAbi;
 use std::fmt::Write;
@@ -26,93 +26,18 @@ pub fn header_bytes(format: &Format) -> u32 {
 pub fn load_scalar(scalar: Scalar, at: &str) -> String {
     let bytes: Vec<String> =
         (0..scalar.bits() / 8).map(|b| format!("(u32)gm_load({at} + {b}) << {}", 8 * b)).collect();
-    let raw = bytes.join(" | ");
-    match scalar {
-        Scalar::F16 => format!("gm_f16_to_f32((u16)({raw}))"),
-        Scalar::Bf16 => format!("gm_bf16_to_f32((u16)({raw}))"),
-        Scalar::F32 | Scalar::E8m0Half | Scalar::Ue4m3Half => format!("gm_float({raw})"),
-    }
+    cuda::expr(&stored::widened(scalar, u32(bytes.join(" | "))))
 }
 
-/// The bits of f32 `value` as `scalar`, and whether that is finite.
-fn encode_scalar(scalar: Scalar, value: &str) -> (String, String) {
-    match scalar {
-        Scalar::F16 => {
-            (format!("(u32)gm_f32_to_f16({value})"), "gm_is_finite(gm_f16_to_f32((u16)stored_bits))".into())
-        }
-        Scalar::Bf16 => {
-            (format!("(u32)gm_f32_to_bf16({value})"), "gm_is_finite(gm_bf16_to_f32((u16)stored_bits))".into())
-        }
-        Scalar::F32 | Scalar::E8m0Half | Scalar::Ue4m3Half => {
-            (format!("gm_bits({value})"), "gm_is_finite(gm_float(stored_bits))".into())
-        }
-    }
-}
-
-/// Statements that bind `apply` and `stored` from the statistic `s`; as `emit::quantize::step` has them in Rust.
-pub fn step(rule: &ScaleRule) -> String {
-    let levels = float(rule.levels);
-    let mut out = String::new();
-    let bounded = rule.floor != 0.0;
-    let (over, under) = if rule.f64_division {
-        let floor = rule.floor;
-        let s =
-            if bounded { format!("((f64)s > {floor:?} ? (f64)s : {floor:?})") } else { "(f64)s".to_owned() };
-        let levels = f64::from(rule.levels);
-        (format!("(f32)({s} / {levels:?})"), format!("(f32)({levels:?} / {s})"))
-    } else {
-        let s = if bounded { format!("gm_max(s, {})", float(rule.floor as f32)) } else { "s".to_owned() };
-        (format!("{s} / {levels}"), format!("{levels} / {s}"))
-    };
-    let _ = match rule.via {
-        Via::Step => write!(
-            out,
-            "const f32 whole = {over}, inverse = 1.0f / whole;
-    const bool usable = gm_is_finite(inverse);
-    const f32 apply = usable ? inverse : 0.0f, stored = usable ? whole : 0.0f / {levels};
-"
-        ),
-        Via::Multiplier => write!(
-            out,
-            "const f32 multiplier = {under};
-    const bool usable = gm_is_finite(multiplier);
-    const f32 apply = usable ? multiplier : 0.0f, stored = usable ? 1.0f / multiplier : 0.0f;
-"
-        ),
-        Via::Divide => write!(
-            out,
-            "const f32 divisor = {over};
-    const f32 apply = divisor != 0.0f ? divisor : gm_float(0x7f800000u), stored = divisor != 0.0f ? divisor : 0.0f;
-"
-        ),
-    };
-    out
-}
-
-/// An expression of the rounded, clamped integer (as f32) of `x`, given `apply`.
-pub fn rounded(rule: &ScaleRule, round: Rounding, threshold: f64, clamp: (i32, i32), zero: i32) -> String {
-    let scaled = match rule.via {
-        Via::Divide => "(x / apply)",
-        Via::Step | Via::Multiplier => "(x * apply)",
-    };
-    let nearest = match round {
-        Rounding::HalfEven => format!("gm_rint({scaled})"),
-        Rounding::HalfAway => format!("gm_round({scaled})"),
-        Rounding::HalfTowardZero => format!("gm_round_half_toward_zero({scaled})"),
-        Rounding::HalfUp => {
-            format!("(gm_trunc({scaled} + {}) - {})", float(zero as f32 + 0.5), float(zero as f32))
-        }
-        Rounding::Sign => format!("sign(x, {threshold:?})"),
-    };
-    format!("gm_min(gm_max({nearest}, {}), {})", float(clamp.0 as f32), float(clamp.1 as f32))
+/// The bits, as a word, of `stored` as `scalar`, and whether those, as `stored_bits`, stand for a finite number.
+fn encode_scalar(scalar: Scalar) -> (String, String) {
+    let bits = stored::narrowed(scalar, f32("stored")).to(Type::U32);
+    let number = stored::widened(scalar, u32("stored_bits"));
+    (cuda::expr(&bits), cuda::expr(&number.finite()))
 }
 
 /// Functions that quantizers and activations share.
 pub const HELPERS: &str = "\
-GM_DEVICE f32 sign(f32 x, f64 threshold) {
-    return (f64)gm_abs(x) < threshold ? 0.0f : gm_bits(x) >> 31 ? -1.0f : 1.0f;
-}
-
 // Over the lanes of a warp, each lane with the result.
 GM_DEVICE u64 warp_max(u64 v) {
     for (u32 mask = 16; mask > 0; mask /= 2) v = gm_max(v, gm_shfl_xor(v, mask));
@@ -178,19 +103,10 @@ pub fn quantize(
         return super::search::quantize(plan, quantizer, function).map(|text| (text, false));
     };
     let code = &format.fields[format.value.code];
-    let Decode::Affine { zero, .. } = plan.decode() else {
-        return Err(Error::passed(
-            plan.format,
-            "rounding needs evenly spaced levels; this quantizer can't make a table's codes",
-        ));
-    };
-    let [factor] = format.value.scale.as_slice() else {
-        return Err(Error::passed(plan.format, "its quantizer needs exactly one scale"));
-    };
-    let outer = match factor {
-        Factor::Field(_) => None,
-        Factor::Row => format.row_header.map(|scalar| (scalar, scalar.bits() / 8)),
-        Factor::Tensor => format.tensor_tail,
+    let RoundingPlan { rule, zero, scale } = RoundingPlan::new(plan, rule)?;
+    let outer = match scale {
+        Some(_) => None,
+        None => format.row_header.map(|scalar| (scalar, scalar.bits() / 8)).or(format.tensor_tail),
     };
     let mut out = String::new();
     if outer.is_some() {
@@ -213,28 +129,14 @@ pub fn quantize(
                 "const f32x2 both = gm_load(steps + {index});\n        const f32 apply = both.x, stored = both.y;\n        (void)apply; (void)stored;"
             )
         }
-        None => format!("{statistic}\n        {}", step(&rule.scale)),
+        None => format!("{statistic}\n        {}", cuda::bindings(&lower::step(&rule.scale))),
     };
-    let rounded = rounded(&rule.scale, rule.round, rule.threshold, rule.clamp, zero);
-    let mask = if plan.code_bits >= 16 { u32::from(u16::MAX) } else { (1u32 << plan.code_bits) - 1 };
-    let zero_text = if zero == 0 { String::new() } else { format!(" + {}", float(zero as f32)) };
-    let scale_field = match factor {
-        Factor::Field(index) => Some(&format.fields[*index]),
-        Factor::Row | Factor::Tensor => None,
-    };
-    let scale = match scale_field {
-        None => None,
-        Some(field) => {
-            let FieldType::Scalar(scalar) = field.ty else {
-                return Err(Error::passed(
-                    plan.format,
-                    "its quantizer can store f16, bf16 and f32 scales only",
-                ));
-            };
-            let (bits, finite) = encode_scalar(scalar, "stored");
-            Some((field, bits, finite))
-        }
-    };
+    let rounded = lower::rounded(&rule.scale, rule.round, rule.threshold, rule.clamp, zero);
+    let code_of_x = cuda::expr(&lower::bits_of(lower::code(rounded, zero), plan.code_bits, Type::U32));
+    let scale = scale.map(|(field, scalar)| {
+        let (bits, finite) = encode_scalar(scalar);
+        (field, bits, finite)
+    });
     let scale_store = match &scale {
         None => String::new(),
         Some((field, bits, finite)) => {
@@ -266,14 +168,8 @@ pub fn quantize(
         (None, _) => ("u8 *block = dst + b * BYTES;".to_string(), String::new()),
     };
     if let Some(groups) = groups(format, quantizer) {
-        let rule = Rule {
-            needs_key: outer.is_none(),
-            step: step_text,
-            outer: outer_store,
-            scale,
-            rounded: format!("{rounded}{zero_text}"),
-            mask,
-        };
+        let rule =
+            Rule { needs_key: outer.is_none(), step: step_text, outer: outer_store, scale, code: code_of_x };
         out.push_str(&super::groups::quantize(plan, groups, &rule, function));
         return Ok((out, outer.is_some()));
     }
@@ -312,9 +208,7 @@ pub fn quantize(
         gm_sync_warp();
         {scale_store}
         for (u32 e = gm_lane(); e < ELEMENTS; e += 32) {{
-            const f32 x_e = gm_load(x + e);
-            const f32 q = [&] {{ const f32 x = x_e; return {rounded}{zero_text}; }}();
-            const u32 code = (u32)gm_to_i32(q) & {mask:#x}u;
+            const u32 code = [&](f32 x) {{ return {code_of_x}; }}(gm_load(x + e));
             const u32 i = e;
             {put_code}
         }}
@@ -330,7 +224,6 @@ GM_EXPORT({function})
 ",
         threads = 32 * WARPS,
     );
-    debug_assert!(raw_type(code) != "u32", "codes are no floats");
     Ok((out, outer.is_some()))
 }
 
@@ -356,20 +249,10 @@ fn codes(format: &Format, field: &Field) -> Codes {
         };
     };
     let count = field.count;
-    let places = super::decode::places(count, segments);
-    let mut bytes: Vec<u32> = places.iter().map(|p| p.0).collect();
-    bytes.sort_unstable();
-    bytes.dedup();
-    // Elements of each byte from the most significant digit down; one more than there are: none, a 0.
     let (base, digits, numbers) = (radix.base(), radix.digits(), radix.numbers());
-    let mut rows = vec![vec![count; digits as usize]; bytes.len()];
-    for (element, (byte, number)) in places.iter().enumerate() {
-        let row = bytes.binary_search(byte).unwrap_or(0);
-        let place = if *most_significant_first { *number } else { digits - 1 - number };
-        rows[row][place as usize] = element as u32;
-    }
-    let list =
-        |values: &mut dyn Iterator<Item = &u32>| values.map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let (bytes, elements): (Vec<u32>, Vec<Vec<u32>>) =
+        digits::bytes(count, segments, *radix, *most_significant_first).into_iter().unzip();
+    let list = |values: &[u32]| values.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     let n = bytes.len();
     Codes {
         tables: format!(
@@ -377,9 +260,9 @@ fn codes(format: &Format, field: &Field) -> Codes {
 // From the most significant digit down; {count}: none.
 GM_TABLE u16 digit_elements[{}] = {{{}}};
 ",
-            list(&mut bytes.iter()),
+            list(&bytes),
             digits as usize * n,
-            list(&mut rows.iter().flatten()),
+            list(&elements.concat()),
         ),
         declare: format!(
             "GM_SHARED(u8, all_codes, {WARPS} * ({count} + 1));
@@ -403,7 +286,7 @@ GM_TABLE u16 digit_elements[{}] = {{{}}};
 
 /// Statements that write a row's header or a tensor's tail.
 fn outer_bytes(scalar: Scalar, when: &str, at: &str, index: &str, tail: u32) -> String {
-    let (bits, finite) = encode_scalar(scalar, "stored");
+    let (bits, finite) = encode_scalar(scalar);
     let size = scalar.bits() / 8;
     let rest = if tail > size {
         format!("for (u32 i = {size}; i < {tail}; i++) gm_store({at} + i, (u8)0);")
@@ -498,6 +381,6 @@ GM_EXPORT({function}_finish)
 
 ",
         threads = 32 * WARPS,
-        step = step(rule),
+        step = cuda::bindings(&lower::step(rule)),
     )
 }

@@ -4,11 +4,11 @@
 //! coefficients, which the CUDA compiler folds. Values come four at a time where the format's runs allow it: what four
 //! neighbours have in common is read once, and codes that lie in neighbouring bytes are read and masked together.
 
-use super::literal::float;
+use crate::lower::ir::{Expr, Type, f32, u32};
+use crate::lower::{decode as lower, digits, stored};
 use crate::plan::{Decode, FormatPlan};
-use gristmill_spec::model::{
-    Factor, Field, FieldLayout, FieldType, Format, Scalar, Segment, Slice, Value, ValueMap,
-};
+use crate::print::cuda;
+use gristmill_spec::model::{Field, FieldLayout, Format, Slice, Value};
 use std::fmt::Write;
 
 /// Constants and functions of a format: `values`, and `scale` and `offset` where its blocks have them.
@@ -113,12 +113,12 @@ fn raw(field: &Field) -> String {
             out.push_str("    return raw;\n}\n\n");
         }
         FieldLayout::Digits { radix, most_significant_first, segments } => {
-            // A byte times a power of the base has the digit in front.
-            let (base, last) = (radix.base(), radix.digits() - 1);
-            let power = |digit: u32| base.pow(if *most_significant_first { digit } else { last - digit });
-            let places: Vec<String> = places(field.count, segments)
+            let base = radix.base();
+            let places: Vec<String> = digits::places(field.count, segments)
                 .iter()
-                .map(|(byte, digit)| (byte << 7 | power(*digit)).to_string())
+                .map(|(byte, digit)| {
+                    (byte << 7 | digits::power(*radix, *most_significant_first, *digit)).to_string()
+                })
                 .collect();
             let _ = writeln!(
                 out,
@@ -140,29 +140,6 @@ GM_TABLE u32 places_{name}[{count}] = {{{places}}};
         }
     }
     out
-}
-
-/// (byte, digit) of every element.
-pub fn places(count: u32, segments: &[Segment]) -> Vec<(u32, u32)> {
-    let mut places = vec![(0, 0); count as usize];
-    for segment in segments {
-        let combinations: u32 = segment.digits.iter().map(|d| d.extent).product();
-        for combination in 0..combinations {
-            let mut rest = combination;
-            let (mut element, mut bit, mut number) = (segment.first, i64::from(segment.offset), 0);
-            for digit in segment.digits.iter().rev() {
-                let i = rest % digit.extent;
-                rest /= digit.extent;
-                element += i * digit.element;
-                bit += i64::from(i) * digit.stride;
-                number += i * digit.digit;
-            }
-            if let Some(place) = places.get_mut(element as usize) {
-                *place = ((bit / 8) as u32, number);
-            }
-        }
-    }
-    places
 }
 
 /// Numbers of a table, some on a line.
@@ -371,18 +348,8 @@ fn values(plan: &FormatPlan<'_>) -> String {
     };
     match plan.decode() {
         Decode::Affine { times, zero, signed } => {
-            let mut text = if signed {
-                let shift = 32 - plan.code_bits;
-                format!("((i32)({code_of} << {shift}) >> {shift})")
-            } else {
-                format!("(i32){code_of}")
-            };
-            if times != 1 {
-                text = format!("{text} * {times}");
-            }
-            if zero != 0 {
-                text = format!("{text} - ({zero})");
-            }
+            let code = u32(code_of);
+            let text = cuda::expr(&lower::affine((times, zero, signed), plan.code_bits, code, Type::I32));
             let _ = writeln!(each, "        v[j] = {text};");
         }
         Decode::Table(table) => {
@@ -394,11 +361,8 @@ fn values(plan: &FormatPlan<'_>) -> String {
             );
             let _ = writeln!(each, "        v[j] = levels[{}];", within(&code_of));
         }
-        Decode::Codebook { times } => {
-            let entries: Vec<i32> = match &value.map {
-                ValueMap::Codebook { entries, .. } => entries.iter().flatten().map(|v| v * times).collect(),
-                ValueMap::Affine { .. } | ValueMap::Levels(_) => Vec::new(),
-            };
+        Decode::Codebook => {
+            let entries = lower::codebook(value).concat();
             let per = if narrow { 4 } else { 2 };
             if in_group && n == 4 {
                 let bits = 32 / per as u32;
@@ -449,11 +413,8 @@ fn values(plan: &FormatPlan<'_>) -> String {
     };
     if let Some(signs) = &value.signs {
         let (bind, run) = field_of(&mut body, &format.fields[signs.field], "signs");
-        let parity = if signs.parity {
-            format!("    signs |= (gm_popc(signs) & 1) << {};\n", run - 1)
-        } else {
-            String::new()
-        };
+        let all = cuda::expr(&lower::signs(signs, run, u32("signs")));
+        let parity = if signs.parity { format!("    signs = {all};\n") } else { String::new() };
         if bind.is_empty() {
             body.push_str(&parity);
         } else {
@@ -462,14 +423,7 @@ fn values(plan: &FormatPlan<'_>) -> String {
         }
         let _ = writeln!(each, "        if (signs >> ((e + j) % {run}u) & 1) v[j] = -v[j];");
     }
-    if let Some(shift) = &value.shift {
-        let field = &format.fields[shift.field];
-        let mut values = shift.values.clone();
-        let bits = match field.ty {
-            FieldType::Unsigned(bits) => bits,
-            FieldType::Signed(_) | FieldType::Scalar(_) | FieldType::Digit(_) => 1,
-        };
-        values.resize(1 << bits, 0);
+    if let Some((field, values)) = lower::shifts(plan) {
         let _ = writeln!(before, "GM_TABLE {int} shifts[{}] = {{{}}};\n", values.len(), numbers(values));
         let (bind, _) = field_of(&mut body, field, "moved");
         each.push_str(&bind);
@@ -490,82 +444,34 @@ fn values(plan: &FormatPlan<'_>) -> String {
     )
 }
 
-/// A field's value as f32, from its raw bits.
-fn as_float(field: &Field) -> String {
-    let raw = format!("raw_{}(bytes, at, i)", field.name);
-    let integer = |raw: String| match (field.times, field.plus) {
-        (1, 0) => format!("(f32)({raw})"),
-        (times, plus) => format!("(f32)(({raw}) * ({times}) + ({plus}))"),
-    };
-    match field.ty {
-        FieldType::Scalar(scalar) => match scalar {
-            Scalar::F16 => format!("gm_f16_to_f32((u16){raw})"),
-            Scalar::Bf16 => format!("gm_bf16_to_f32((u16){raw})"),
-            Scalar::F32 => format!("gm_float({raw})"),
-            Scalar::E8m0Half => format!("gm_e8m0_half_to_f32((u8){raw})"),
-            Scalar::Ue4m3Half => format!("gm_ue4m3_half_to_f32((u8){raw})"),
-        },
-        FieldType::Unsigned(_) | FieldType::Digit(_) => integer(format!("(i32){raw}")),
-        FieldType::Signed(bits) => integer(format!("(i32)({raw} << {0}) >> {0}", 32 - bits)),
-    }
-}
-
 /// `scale` and `offset` of a run, with the factor outside the block.
 fn terms(plan: &FormatPlan<'_>) -> String {
     if !plan.has_scales() {
         return String::new();
     }
     let format = plan.format;
-    let value = &format.value;
     let mut out = String::new();
-    let mut used: Vec<usize> = Vec::new();
-    for factor in value.scale.iter().chain(&value.add).chain(&value.subtract) {
-        if let Factor::Field(i) = factor
-            && !used.contains(i)
-        {
-            used.push(*i);
-            let field = &format.fields[*i];
-            let _ = writeln!(
-                out,
-                "{BYTES}GM_DEVICE f32 float_{}({BLOCK}, u32 i) {{ return {}; }}",
-                field.name,
-                as_float(field)
-            );
-        }
+    for i in lower::fields_of_terms(&format.value) {
+        let field = &format.fields[i];
+        let _ = writeln!(
+            out,
+            "{BYTES}GM_DEVICE f32 float_{name}({BLOCK}, u32 i) {{ const u32 raw = raw_{name}(bytes, at, i); return {}; }}",
+            cuda::expr(&stored::number(field, u32("raw"))),
+            name = field.name,
+        );
     }
-    let product = |factors: &[Factor], unit: f32| -> String {
-        let mut parts: Vec<String> = factors
-            .iter()
-            .map(|factor| match factor {
-                Factor::Field(i) => {
-                    let field = &format.fields[*i];
-                    let index = match field.count {
-                        1 => "0".to_string(),
-                        count if count == plan.groups => "run".to_string(),
-                        count => format!("run * {count}u / RUNS"),
-                    };
-                    format!("float_{}(bytes, at, {index})", field.name)
-                }
-                Factor::Row | Factor::Tensor => "outer".to_string(),
-            })
-            .collect();
-        if unit != 1.0 {
-            parts.push(float(unit));
-        }
-        if parts.is_empty() { "1.0f".to_string() } else { parts.join(" * ") }
+    let number = |field: usize, index: Expr| {
+        let name = &format.fields[field].name;
+        f32(format!("float_{name}(bytes, at, {})", cuda::expr(&index)))
     };
-    let function = |name: &str, doc: &str, body: &str| {
+    let function = |name: &str, doc: &str, body: &Expr| {
         format!(
-            "// {doc}\n{BYTES}GM_DEVICE f32 {name}({BLOCK}, u32 run, f32 outer) {{ (void)bytes; (void)at; (void)run; (void)outer; return {body}; }}\n\n"
+            "// {doc}\n{BYTES}GM_DEVICE f32 {name}({BLOCK}, u32 run, f32 outer) {{ (void)bytes; (void)at; (void)run; (void)outer; return {}; }}\n\n",
+            cuda::expr(body)
         )
     };
-    out.push_str(&function("scale", "Scale of a run.", &product(&value.scale, value.unit)));
-    let offset = match (value.add.is_empty(), value.subtract.is_empty()) {
-        (true, true) => None,
-        (true, false) => Some(product(&value.subtract, 1.0)),
-        (false, true) => Some(format!("-({})", product(&value.add, 1.0))),
-        (false, false) => Some(format!("{} - {}", product(&value.subtract, 1.0), product(&value.add, 1.0))),
-    };
+    let (scale, offset) = lower::terms(plan, &number);
+    out.push_str(&function("scale", "Scale of a run.", &scale));
     if let Some(offset) = offset {
         out.push_str(&function("offset", "What is subtracted after scaling.", &offset));
     }

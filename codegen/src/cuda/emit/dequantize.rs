@@ -6,10 +6,11 @@
 use super::blocks::{header_bytes, load_scalar};
 use super::decode::{first_of_code, together};
 use super::encode::SHARED;
-use super::literal::float;
 use super::parameters::{INVALID_CODE, parameters};
-use crate::emit::uses_outer;
+use crate::lower::decode as lower;
+use crate::lower::ir::{f32, i32};
 use crate::plan::{Decode, FormatPlan};
+use crate::print::cuda;
 use gristmill_spec::vocab::CudaAbi;
 
 /// Threads of a CUDA block.
@@ -31,7 +32,7 @@ fn at_once(plan: &FormatPlan<'_>) -> u32 {
 
 /// Whether factors differ from run to run, or from row to row: then they stand in shared memory.
 fn has_runs(plan: &FormatPlan<'_>) -> bool {
-    plan.has_scales() || (plan.format.row_header.is_some() && uses_outer(plan))
+    plan.has_scales() || (plan.format.row_header.is_some() && plan.uses_outer())
 }
 
 /// Elements for each thread of a CUDA block.
@@ -44,7 +45,6 @@ pub fn dequantize(plan: &FormatPlan<'_>, function: &str) -> String {
     let format = plan.format;
     let (n, at_once) = (together(plan), at_once(plan));
     let header = header_bytes(format);
-    let unit = format.value.unit;
     let by_row = format.row_header.is_some();
     let (has_runs, offset) = (has_runs(plan), plan.offset);
     let span = (at_once * (format.bytes + header) + 15).next_multiple_of(16);
@@ -59,18 +59,14 @@ pub fn dequantize(plan: &FormatPlan<'_>, function: &str) -> String {
         shared += &format!("\n    GM_SHARED(u32, places, {at_once});");
     }
     let tail = match (format.row_header, format.tensor_tail) {
-        (None, Some((scalar, _))) if uses_outer(plan) => {
+        (None, Some((scalar, _))) if plan.uses_outer() => {
             format!("const f32 outer = {};", load_scalar(scalar, "(src + rows * row_bytes)"))
         }
         _ => String::new(),
     };
-    let outer = if uses_outer(plan) { "outer" } else { "1.0f" };
+    let outer = if plan.uses_outer() { "outer" } else { "1.0f" };
     // The factor where blocks have none.
-    let factor = match (uses_outer(plan), unit == 1.0) {
-        (true, true) => "outer".to_string(),
-        (true, false) => format!("(outer * {})", float(unit)),
-        (false, _) => float(unit),
-    };
+    let factor = cuda::operand(&lower::scale_outside(plan));
     let place_of = |b: &str| {
         if by_row {
             format!("({b}) / (k / ELEMENTS) * row_bytes + {header} + ({b}) % (k / ELEMENTS) * BYTES")
@@ -86,7 +82,7 @@ pub fn dequantize(plan: &FormatPlan<'_>, function: &str) -> String {
             const u32 at = (u32)(place(b, k, row_bytes) - base);
             if (i % RUNS == 0) places[i / RUNS] = at;"
                     .to_string(),
-                if uses_outer(plan) {
+                if plan.uses_outer() {
                     format!("\n            const f32 outer = {};", load_scalar(scalar, "row"))
                 } else {
                     "\n            (void)row;".to_string()
@@ -121,14 +117,14 @@ pub fn dequantize(plan: &FormatPlan<'_>, function: &str) -> String {
     };
     let at = if by_row { "places[element / ELEMENTS]" } else { "shift + element / ELEMENTS * BYTES" };
     let run = "element / ELEMENTS * RUNS + element % ELEMENTS / RUN";
-    let (terms, value) = match (has_runs, offset) {
-        (true, true) => (
-            format!("const f32 s = scales[{run}], o = offsets[{run}];\n            "),
-            "s * (f32)v[i] - o".to_string(),
-        ),
-        (true, false) => (format!("const f32 s = scales[{run}];\n            "), "s * (f32)v[i]".to_string()),
-        (false, _) => (String::new(), format!("{factor} * (f32)v[i]")),
+    let terms = match (has_runs, offset) {
+        (true, true) => format!("const f32 s = scales[{run}], o = offsets[{run}];\n            "),
+        (true, false) => format!("const f32 s = scales[{run}];\n            "),
+        (false, _) => String::new(),
     };
+    let scale = if has_runs { f32("s") } else { lower::scale_outside(plan) };
+    let weight = lower::weight(scale, i32("v[i]"), offset.then(|| f32("o")));
+    let value = cuda::expr(&weight);
     let of_code = first_of_code(&format.value, "(first * ELEMENTS + element + bad)");
     let report = if plan.last_code.is_some() {
         format!(
@@ -187,7 +183,7 @@ GM_EXPORT({function})
         place = place_of("b"),
         // Lookups of all rounds at once would want more registers than leave the multiprocessor full.
         unroll = match plan.decode() {
-            Decode::Codebook { .. } => "GM_UNROLL_TWO",
+            Decode::Codebook => "GM_UNROLL_TWO",
             Decode::Affine { .. } | Decode::Table(_) => "GM_UNROLL",
         },
         rounds = (at_once * format.elements / n).div_ceil(THREADS),

@@ -3,10 +3,11 @@
 
 use super::blocks::{header_bytes, load_scalar};
 use super::decode::{first_of_code, together};
-use super::literal::float;
 use super::parameters::{INVALID_CODE, parameters};
-use crate::emit::uses_outer;
+use crate::lower::decode as lower;
+use crate::lower::ir::{f32, i32};
 use crate::plan::FormatPlan;
+use crate::print::cuda;
 use gristmill_spec::vocab::CudaAbi;
 
 /// Threads of a CUDA block.
@@ -20,22 +21,15 @@ pub fn per_thread(plan: &FormatPlan<'_>) -> u32 {
 /// The kernel `embed`.
 pub fn embed(plan: &FormatPlan<'_>, function: &str) -> String {
     let format = plan.format;
-    let unit = format.value.unit;
-    let outer = match (uses_outer(plan), format.row_header, format.tensor_tail) {
+    let outer = match (plan.uses_outer(), format.row_header, format.tensor_tail) {
         (true, Some(scalar), _) => load_scalar(scalar, "row"),
         (true, None, Some((scalar, _))) => load_scalar(scalar, "(src + rows * row_bytes)"),
         (true, None, None) | (false, _, _) => "1.0f".to_string(),
     };
-    let value = if plan.has_scales() {
-        let offset = if plan.offset { " - offset(row, at, run, outer)" } else { "" };
-        format!("scale(row, at, run, outer) * (f32)v[j]{offset}")
-    } else if uses_outer(plan) && unit == 1.0 {
-        "outer * (f32)v[j]".to_string()
-    } else if uses_outer(plan) {
-        format!("(outer * {}) * (f32)v[j]", float(unit))
-    } else {
-        format!("{} * (f32)v[j]", float(unit))
-    };
+    let term = |name: &str| f32(format!("{name}(row, at, run, outer)"));
+    let scale = if plan.has_scales() { term("scale") } else { lower::scale_outside(plan) };
+    let weight = lower::weight(scale, i32("v[j]"), plan.offset.then(|| term("offset")));
+    let value = cuda::expr(&weight);
     let of_code = first_of_code(&format.value, "(position * k + element + bad)");
     let report = if plan.last_code.is_some() {
         format!("if (bad < N) {{ gm_atomic_min(fault, {of_code} * 4 + {INVALID_CODE}); continue; }}")

@@ -19,10 +19,8 @@ pub struct Rule<'a> {
     pub outer: String,
     /// The block's scale: its field, its bits, and whether they stand for a finite number.
     pub scale: Option<(&'a Field, String, String)>,
-    /// The code of `x` as f32.
-    pub rounded: String,
-    /// Of a code.
-    pub mask: u32,
+    /// The code of `x`, a u32.
+    pub code: String,
 }
 
 /// Statements that OR `code`, the raw bits of value `i` of a field, into the words of a block; with `base` its block's first

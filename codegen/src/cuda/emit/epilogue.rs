@@ -1,8 +1,9 @@
 //! The epilogue of a product: from the sum over k to the output, by scales, factor and bias.
 
-use super::literal::float;
 use super::product::CudaMatmul;
-use crate::emit::uses_outer;
+use crate::lower::ir::f32;
+use crate::lower::product as lower;
+use crate::print::cuda;
 use std::fmt::Write;
 
 /// What the epilogue of an output takes besides its sum and the bias.
@@ -15,7 +16,7 @@ pub(super) struct Epilogue {
 
 impl Epilogue {
     pub(super) fn of(plan: &CudaMatmul<'_>) -> Epilogue {
-        Epilogue { outer: uses_outer(plan.format), x_scale: plan.format.activations.block.is_none() }
+        Epilogue { outer: plan.format.uses_outer(), x_scale: plan.format.activations.block.is_none() }
     }
 
     /// Arguments of the emitted `epilogue` that are the row's, in its order; each is an array of `Matmul`.
@@ -26,15 +27,11 @@ impl Epilogue {
 
 /// Statements that multiply `y` by what is the row's or the format's.
 pub(super) fn by_row(plan: &CudaMatmul<'_>) -> String {
-    let (format, value) = (plan.format, &plan.format.format.value);
-    let mut steps = String::new();
-    if uses_outer(format) {
-        steps.push_str("    y = y * outer;\n");
+    let y = || f32("y");
+    match lower::of_row(plan.format, y(), f32("outer")) {
+        same if same == y() => String::new(),
+        product => format!("    y = {};\n", cuda::expr(&product)),
     }
-    if !format.has_scales() && value.unit != 1.0 {
-        let _ = writeln!(steps, "    y = y * {};", float(value.unit));
-    }
-    steps
 }
 
 /// The emitted `epilogue_row`: what `epilogue` does behind the token's scale.
@@ -54,12 +51,11 @@ pub(super) fn epilogue_row(plan: &CudaMatmul<'_>) -> String {
 
 /// The emitted `epilogue` and `store_output`: from the sum over k to the output, in the order of the scalar reference.
 pub(super) fn epilogue(plan: &CudaMatmul<'_>) -> String {
-    let format = plan.format;
     let used = Epilogue::of(plan);
     let mut steps = String::new();
     if used.x_scale {
-        let operator = if format.activations.keeps_multiplier { "/" } else { "*" };
-        let _ = writeln!(steps, "    y = y {operator} x_scale;");
+        let y = lower::of_token(plan.format, f32("y"), f32("x_scale"));
+        let _ = writeln!(steps, "    y = {};", cuda::expr(&y));
     }
     steps += &by_row(plan);
     let x_scale = used.x_scale.then_some("x_scale");

@@ -62,11 +62,11 @@ pub fn quantize(plan: &FormatPlan<'_>, groups: Groups, rule: &Rule<'_>, function
             put(format, field, blocks > 1)
         ),
     };
-    let code = &format.fields[format.value.code];
-    let put_codes = put_four(format, code).unwrap_or_else(|| {
+    let field = &format.fields[format.value.code];
+    let put_codes = put_four(format, field).unwrap_or_else(|| {
         format!(
             "GM_UNROLL for (u32 n = 0; n < 4; n++) {{ const u32 i = e + n, code = codes >> (8 * n) & 0xff; {} }}",
-            put(format, code, blocks > 1)
+            put(format, field, blocks > 1)
         )
     });
     let takes = parameters(&CudaAbi::QUANTIZE);
@@ -114,7 +114,7 @@ pub fn quantize(plan: &FormatPlan<'_>, groups: Groups, rule: &Rule<'_>, function
                     u32 codes = 0;
                     GM_UNROLL for (u32 n = 0; n < 4; n++) {{
                         const f32 x = four[n];
-                        codes |= ((u32)gm_to_i32({rounded}) & {mask:#x}u) << (8 * n);
+                        codes |= ({code}) << (8 * n);
                     }}
                     {put_codes}
                 }}
@@ -137,8 +137,7 @@ GM_EXPORT({function})
         key = if rule.needs_key { "key = gm_max(key, gm_shfl_xor(key, mask));" } else { "" },
         step = rule.step,
         outer = rule.outer,
-        rounded = rule.rounded,
-        mask = rule.mask,
+        code = rule.code,
     )
 }
 

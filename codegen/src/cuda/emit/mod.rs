@@ -22,7 +22,6 @@ mod groups;
 mod halves;
 mod header;
 mod launch;
-mod literal;
 mod matmul;
 mod mma;
 mod operands;

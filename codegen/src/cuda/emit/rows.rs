@@ -6,13 +6,13 @@
 
 use super::division::{self, Division};
 use super::header::Part;
-use super::literal::float;
 use super::parameters::{BEYOND, INVALID_CODE, fields, parameters};
 use super::rows_product::{RowsProduct, at_once};
 use super::{decode, fma, halves, wgmma_halves};
 use crate::Error;
-use crate::emit::uses_outer;
+use crate::lower::decode::scale_outside;
 use crate::plan::{Decode, FormatPlan};
+use crate::print::cuda;
 use gristmill_spec::model::{CudaBudget, CudaVariant};
 use gristmill_spec::vocab::{CudaAbi, CudaAlgorithm, Precision};
 
@@ -124,12 +124,10 @@ impl<'a> RowsProduct<'a> {
 /// What stands before the kernels of a unit: the parameter, the format's weights, and the kernel `UNIT_check`.
 pub fn prelude(product: &RowsProduct<'_>, unit: &str) -> String {
     let plan = product.format;
-    let unit_value = plan.format.value.unit;
-    let factor = match (plan.has_scales(), uses_outer(plan), unit_value == 1.0) {
-        (true, _, _) => "scale(bytes, at, e / RUN, outer)".to_string(),
-        (false, true, true) => "outer".to_string(),
-        (false, true, false) => format!("outer * {}", float(unit_value)),
-        (false, false, _) => float(unit_value),
+    let factor = if plan.has_scales() {
+        "scale(bytes, at, e / RUN, outer)".to_string()
+    } else {
+        cuda::expr(&scale_outside(plan))
     };
     let (offset, minus) = if plan.offset {
         ("\n    const f32 o = offset(bytes, at, e / RUN, outer);", " - o")

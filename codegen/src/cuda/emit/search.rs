@@ -3,11 +3,13 @@
 //! The arithmetic is that of the runtime's `search` module, operation by operation, so that the bytes are the same.
 
 use super::encode::{WARPS, put};
-use super::literal::float;
 use super::parameters::{SCALE_OVERFLOW, parameters};
 use crate::Error;
-use crate::plan::FormatPlan;
-use gristmill_spec::model::{Factor, Field, FieldType, QuantizeRule, Quantizer, Scalar, Search};
+use crate::lower::ir::{Type, f32};
+use crate::lower::stored;
+use crate::plan::{FormatPlan, rounded_to};
+use crate::print::cuda::{self, float};
+use gristmill_spec::model::{Factor, Field, QuantizeRule, Quantizer, Search};
 use gristmill_spec::vocab::CudaAbi;
 
 /// The kernel of a search, where there is one for the GPU.
@@ -36,17 +38,10 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer, function: &str) ->
     let (scale, runs) = (field(&value.scale, 0)?, field(&value.scale, 1)?);
     let (min, min_runs) = (field(&value.subtract, 0)?, field(&value.subtract, 1)?);
     let code = &format.fields[value.code];
-    let (round, bits) = match scale.ty {
-        FieldType::Scalar(Scalar::F16) => ("gm_f16_to_f32(gm_f32_to_f16(v))", "(u32)gm_f32_to_f16(v)"),
-        FieldType::Scalar(Scalar::Bf16) => ("gm_bf16_to_f32(gm_f32_to_bf16(v))", "(u32)gm_f32_to_bf16(v)"),
-        FieldType::Scalar(Scalar::F32) => ("v", "gm_bits(v)"),
-        FieldType::Scalar(Scalar::E8m0Half | Scalar::Ue4m3Half)
-        | FieldType::Unsigned(_)
-        | FieldType::Signed(_)
-        | FieldType::Digit(_) => {
-            return Err(Error::passed(plan.format, "its quantizer can store f16, bf16 and f32 scales only"));
-        }
-    };
+    let scalar = rounded_to(plan, scale)?;
+    let narrowed = stored::narrowed(scalar, f32("v"));
+    let (bits, round) =
+        (cuda::expr(&narrowed.clone().to(Type::U32)), cuda::expr(&stored::widened(scalar, narrowed)));
     if plan.groups > 32 {
         return Err(Error::passed(
             plan.format,
@@ -200,8 +195,8 @@ GM_EXPORT({function})
         words = format.bytes.div_ceil(4),
         threads = 32 * WARPS,
         start = float(start),
-        run_top = float(largest(runs)),
-        min_top = float(largest(min_runs)),
+        run_top = largest(runs),
+        min_top = largest(min_runs),
         run_raw = raw(runs, "scales.y"),
         min_raw = raw(min_runs, "mins.y"),
         put_scale = put(format, scale, false),
@@ -213,25 +208,12 @@ GM_EXPORT({function})
 }
 
 /// The largest factor of an integer field.
-fn largest(field: &Field) -> f32 {
-    let top = match field.ty {
-        FieldType::Unsigned(bits) => (1i32 << bits) - 1,
-        FieldType::Signed(bits) => (1i32 << (bits - 1)) - 1,
-        FieldType::Scalar(_) | FieldType::Digit(_) => 1,
-    };
-    (field.times * top + field.plus) as f32
+fn largest(field: &Field) -> String {
+    float(stored::range(field).1 as f32)
 }
 
 /// The stored bits of a factor (an f32 expression that is a whole number).
 fn raw(field: &Field, factor: &str) -> String {
-    let bits = match field.ty {
-        FieldType::Unsigned(bits) | FieldType::Signed(bits) => bits,
-        FieldType::Scalar(_) | FieldType::Digit(_) => 8,
-    };
-    format!(
-        "(u32)((gm_to_i32({factor}) - ({})) / ({})) & {:#x}u",
-        field.plus,
-        field.times,
-        (1u32 << bits) - 1
-    )
+    let factor = f32(factor).to(Type::I32);
+    cuda::expr(&stored::raw_of(field, factor).to(Type::U32))
 }

@@ -2,29 +2,24 @@
 
 use super::product::CudaMatmul;
 use super::tiles::Fused;
+use crate::lower::ir::{Type, f32, i32};
+use crate::lower::product as lower;
 use crate::plan::TermTypes;
+use crate::print::cuda;
 use std::fmt::Write;
 
 /// An expression of a sum with what the operands leave out: value = operand + min.
 pub(super) fn corrected(plan: &CudaMatmul<'_>, sum: &str, x_sum: &str) -> String {
-    if plan.format.min() == 0 { format!("(f32)({sum})") } else { format!("(f32)({sum} + {x_sum} * a.min)") }
+    cuda::expr(&lower::corrected(plan.format, i32(sum), i32(x_sum)).to(Type::F32))
 }
 
 /// The terms of one run: what is added to y, and what is subtracted then. `scale` and `min` are those of the row's run.
 pub(super) fn terms(plan: &CudaMatmul<'_>, sum: &str, scale: &str, min: &str) -> (String, Option<String>) {
-    let format = plan.format;
-    let has_x = format.activations.block.is_some();
-    let sum = corrected(plan, sum, "x_sum");
-    let scaled = match (format.has_scales(), has_x) {
-        (true, true) => format!("{scale} * x_scale * {sum}"),
-        (true, false) => format!("{scale} * {sum}"),
-        (false, true) => format!("x_scale * {sum}"),
-        (false, false) => sum,
-    };
-    let subtracted = format
-        .offset
-        .then(|| if has_x { format!("{min} * x_scale * (f32)x_sum") } else { format!("{min} * (f32)x_sum") });
-    (scaled, subtracted)
+    let (format, x_scale) = (plan.format, || f32("x_scale"));
+    let sum = lower::corrected(format, i32(sum), i32("x_sum"));
+    let scaled = lower::scaled(format, f32(scale), x_scale(), sum);
+    let subtracted = format.offset.then(|| lower::term(format, Some(f32(min)), x_scale(), i32("x_sum")));
+    (cuda::expr(&scaled), subtracted.map(|term| cuda::expr(&term)))
 }
 
 /// A super-block's terms in a panel.
@@ -65,17 +60,18 @@ pub(super) fn integer_terms(
     scale: &str,
     min: &str,
 ) -> (String, Option<String>) {
-    let sum = if plan.format.min() == 0 { format!("({sum})") } else { format!("({sum} + x_sum * a.min)") };
-    (format!("{scale} * {sum}"), plan.format.offset.then(|| format!("{min} * x_sum")))
+    let sum = i32(scale) * lower::corrected(plan.format, i32(sum), i32("x_sum"));
+    (cuda::expr(&sum), plan.format.offset.then(|| format!("{min} * x_sum")))
 }
 
 /// Statements that add the terms of a super-block to `y`: `sum` and `low` are the sums of its runs' integer terms, `scale`
 /// and `min` what they share, `x_scale` the token's.
 pub(super) fn add_terms(plan: &CudaMatmul<'_>, [y, sum, low, scale, min]: [&str; 5]) -> String {
-    let x = if plan.format.activations.block.is_some() { " * x_scale" } else { "" };
-    let mut out = format!("{y} = {y} + {scale}{x} * (f32){sum};");
+    let term =
+        |factor, sum| cuda::expr(&lower::term(plan.format, Some(f32(factor)), f32("x_scale"), i32(sum)));
+    let mut out = format!("{y} = {y} + {};", term(scale, sum));
     if plan.format.offset {
-        let _ = write!(out, " {y} = {y} - {min}{x} * (f32){low};");
+        let _ = write!(out, " {y} = {y} - {};", term(min, low));
     }
     out
 }
