@@ -9,6 +9,7 @@ mod batch;
 mod blocks;
 mod grouped;
 mod job;
+mod order;
 mod product;
 mod prologue;
 mod tally;
@@ -17,6 +18,7 @@ pub(crate) use batch::run_together;
 pub(crate) use blocks::{ActivationCode, DequantizeCode, QuantizeCode, whole_blocks};
 pub(crate) use grouped::{Group, GroupedWork};
 pub(crate) use job::ProductJob;
+pub(crate) use order::NodeOrder;
 #[cfg(feature = "cuda")]
 pub(crate) use product::unpack_panel;
 pub(crate) use product::{MatmulCode, PanelSize, Panels, pack};
