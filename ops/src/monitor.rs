@@ -236,8 +236,9 @@ impl Observer for Monitor {
         let wanted = self
             .cell(registry, index, shape)
             .is_some_and(|cell| cell.launches.load(Ordering::Relaxed) % every == every - 1);
+        // What a GPU does has no end on this thread.
         #[cfg(feature = "tracing")]
-        if wanted {
+        if wanted && registry.entries.get(index).is_some_and(|entry| entry.device == DeviceKind::Cpu) {
             crate::spans::begin(registry, index, shape);
         }
         wanted
@@ -270,7 +271,16 @@ impl Observer for Monitor {
             cell.faults.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let Some(time) = launch.time else { return };
+        if launch.time.is_some() {
+            self.timed(launch);
+        }
+    }
+
+    fn timed(&self, launch: &Launch) {
+        let (Some(cell), Some(time)) = (self.cell(launch.registry, launch.index, launch.shape), launch.time)
+        else {
+            return;
+        };
         let mut times = match cell.times.try_lock() {
             Ok(times) => times,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),

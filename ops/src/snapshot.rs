@@ -64,7 +64,7 @@ pub struct KernelLoad {
     /// Launches that ended in a fault of their input; absent for GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<u64>,
-    /// Times; absent where none were taken, as on GPUs.
+    /// Times; absent where none were taken. Those of GPUs are by the device's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Sampled>,
 }

@@ -162,7 +162,7 @@ impl<C> Launcher<C> {
     }
 
     /// Enqueues one launch on a GPU, timed by its clock where times are taken, and counts it once the driver has
-    /// taken it.
+    /// taken it. An observer has its times later, without anybody waiting.
     #[cfg(feature = "cuda")]
     pub(crate) fn enqueued(
         &self,
@@ -177,15 +177,19 @@ impl<C> Launcher<C> {
             gpu.count_later(Tally { launch, ledger: self.ledger.clone() });
             return Ok(());
         }
+        gpu.tell_times();
+        let observer = observer();
+        let mut launch = self.described(shape, [bytes_in, bytes_out], None, None);
+        let wants = || observer.filter(|observer| observer.wants_time(self.registry, self.index, shape));
         // What an engine captures has no times.
-        let time = if timing() && !gpu.engine_captures()? {
-            Some(gpu.time(enqueue)?.1)
+        if timing() && !gpu.engine_captures()? {
+            launch.time = Some(gpu.time(enqueue)?.1);
+        } else if let Some(observer) = wants().filter(|_| gpu.takes_times()) {
+            gpu.time_later(enqueue, move |time| observer.timed(&Launch { time: Some(time), ..launch }))?;
         } else {
             enqueue()?;
-            None
-        };
-        let launch = self.described(shape, [bytes_in, bytes_out], time, None);
-        count(&launch, self.ledger.as_deref(), observer());
+        }
+        count(&launch, self.ledger.as_deref(), observer);
         Ok(())
     }
 
