@@ -94,7 +94,7 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
                 ))
             )
         ),
-        matmul = matmul(plan, &features, ""),
+        matmul = matmul(plan, &features, ["", ""]),
     )
 }
 
@@ -238,8 +238,8 @@ pub(super) fn panel(plan: &MatmulPlan<'_>, features: &str, body: &str) -> String
     )
 }
 
-/// The entry point; `last`: statements at its end.
-pub(super) fn matmul(plan: &MatmulPlan<'_>, features: &str, last: &str) -> String {
+/// The entry point, with statements at its beginning and at its end.
+pub(super) fn matmul(plan: &MatmulPlan<'_>, features: &str, [begin, end]: [&str; 2]) -> String {
     let vectors = plan.vectors;
     let panels = |rows: u32| {
         let span = if rows == 1 { "LANES".to_string() } else { format!("{rows} * LANES") };
@@ -256,6 +256,7 @@ pub(super) fn matmul(plan: &MatmulPlan<'_>, features: &str, last: &str) -> Strin
          /// As [`MatmulArgs`] says.
          #[target_feature(enable = \"{features}\")]
          pub unsafe fn matmul(a: &MatmulArgs) {{
+             {begin}
              let end = a.row_end.next_multiple_of(LANES);
              let mut buffer = MaybeUninit::<Buffer>::uninit();
              let buffer = buffer.as_mut_ptr();
@@ -267,7 +268,7 @@ pub(super) fn matmul(plan: &MatmulPlan<'_>, features: &str, last: &str) -> Strin
                  }}
                  first = last;
              }}
-             {last}
+             {end}
          }}\n",
         shares = shares(plan.tokens),
     )
