@@ -266,5 +266,5 @@ fn target_features() -> Vec<String> {
         ("neon", cfg!(target_feature = "neon")),
         ("dotprod", cfg!(target_feature = "dotprod")),
     ];
-    known.iter().filter_map(|(name, on)| on.then(|| (*name).to_owned())).collect()
+    known.into_iter().filter(|(_, on)| *on).map(|(name, _)| name.to_owned()).collect()
 }
