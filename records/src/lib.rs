@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`bench::Measurement`], [`bench::Line`] | `gristmill bench --json` |
 //! | [`committed::Formats`] | `benches/peers formats`, into `benches/record` |
+//! | [`committed::Candle`] | `bindings/candle/examples/ratio.rs`, into `benches/record` |
 //! | [`run::Run`] | `gristmill run --json` |
 //! | [`receipt::Receipt`] | `Receipt::to_json` of the runtime, `gristmill run --receipt` |
 //! | [`doctor::Doctor`] | `gristmill doctor --json` |

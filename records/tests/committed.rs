@@ -1,26 +1,55 @@
 //! The records in `benches/record` are read whole: as many measurements as the file has, and nothing of them is lost.
 
-use gristmill_records::committed::Formats;
+use gristmill_records::committed::{Candle, Formats};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::error::Error;
 use std::path::Path;
 
-#[test]
-fn records_of_formats_are_read_and_written_without_loss() -> Result<(), Box<dyn std::error::Error>> {
+/// The records of a kind, of which there is one at least, read without loss.
+fn records<T: DeserializeOwned + Serialize>(kind: &str) -> Result<Vec<T>, Box<dyn Error>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/record");
-    let mut found = 0;
+    let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
-        if !path.to_string_lossy().ends_with("-formats.json") {
+        if !path.to_string_lossy().ends_with(&format!("-{kind}.json")) {
             continue;
         }
         let value: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
-        let record: Formats = gristmill_records::read(value.clone())?;
-        assert!(record.records.len() > 100, "{}", path.display());
-        record.records.iter().try_for_each(gristmill_records::bench::Measurement::check)?;
+        let record: T = gristmill_records::read(value.clone())?;
         // Both are long.
         assert!(serde_json::to_value(&record)? == value, "{} lost something", path.display());
-        found += 1;
+        found.push(record);
     }
-    assert!(found > 0, "no record of formats");
+    assert!(!found.is_empty(), "no record of {kind}");
+    Ok(found)
+}
+
+#[test]
+fn records_of_formats_are_read_and_written_without_loss() -> Result<(), Box<dyn Error>> {
+    for record in records::<Formats>("formats")? {
+        assert!(record.records.len() > 100, "{} of {}", record.records.len(), record.date);
+        record.records.iter().try_for_each(gristmill_records::bench::Measurement::check)?;
+    }
+    Ok(())
+}
+
+/// Every type that candle's files and ours have in common, for one token and for many, on each way to build it.
+#[test]
+fn records_of_candle_are_read_and_written_without_loss() -> Result<(), Box<dyn Error>> {
+    for record in records::<Candle>("candle")? {
+        assert!(!record.candle.is_empty());
+        for run in &record.candle {
+            for m in [1, 32, 512] {
+                let types = run.cells.iter().filter(|cell| cell.m == m && cell.theirs.is_some()).count();
+                assert_eq!(types, 10, "{}, m = {m}", run.command);
+            }
+            for cell in &run.cells {
+                assert!(cell.our_gmac_s > 0.0 && cell.their_gmac_s > 0.0 && cell.ratio > 0.0, "{cell:?}");
+                assert_eq!(cell.theirs.is_some(), cell.nmse.is_some(), "{cell:?}");
+            }
+        }
+    }
     Ok(())
 }

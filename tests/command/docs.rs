@@ -52,6 +52,7 @@ fn performance_page_is_up_to_date() -> Result<(), Box<dyn Error>> {
     for kind in ["formats", "peers"] {
         arguments.push(record(kind)?.ok_or(format!("no record of {kind}"))?.into_os_string());
     }
+    arguments.push(record("candle")?.ok_or("no record of candle")?.into_os_string());
     // Whole models take an idle machine for an hour.
     arguments.extend(record("models")?.map(PathBuf::into_os_string));
     check("docs/performance.md", &arguments)

@@ -169,7 +169,7 @@ impl Linear {
         let (n, k) = weights.dims2()?;
         let values = weights.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
         let info = REGISTRY.format(format).map_err(Error::wrap)?.1;
-        let mut blocks = vec![0; info.tensor_bytes(n, k).map_err(Error::wrap)?];
+        let mut blocks = zeros(info.tensor_bytes(n, k).map_err(Error::wrap)?)?;
         let (restrict, tuning) = (Restrict::default(), Tuning::none());
         let request = Request::quantize(format, None, n, k);
         let prepared = REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &restrict, &tuning);
@@ -264,6 +264,16 @@ impl Module for Linear {
     }
 }
 
+/// Zeros, or an error where there is no memory for them.
+fn zeros<T: Clone + Default>(len: usize) -> Result<Vec<T>> {
+    let mut values = Vec::new();
+    if let Err(error) = values.try_reserve_exact(len) {
+        bail!("gristmill-linear: no memory for {len} values of {} bytes: {error}", size_of::<T>())
+    }
+    values.resize(len, T::default());
+    Ok(values)
+}
+
 /// What an input of a product is.
 struct Tokens {
     m: usize,
@@ -328,7 +338,7 @@ impl CustomOp1 for Inner {
         let Some(x) = values.get(range) else {
             bail!("gristmill-linear: the input ends before its layout does: {layout:?}")
         };
-        let mut y = vec![0.0; m * self.layer.n()];
+        let mut y = zeros(m * self.layer.n())?;
         let size = self.layer.workspace_size(m, &self.threads).map_err(Error::wrap)?;
         let mut workspace = self.workspaces().pop().unwrap_or_default();
         let done = workspace.grow(size).and_then(|()| {
@@ -357,5 +367,17 @@ impl CustomOp1 for Inner {
 
     fn metal_fwd(&self, _: &MetalStorage, _: &Layout) -> Result<(MetalStorage, Shape)> {
         self.elsewhere("a Metal device")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::zeros;
+
+    #[test]
+    fn what_memory_does_not_hold_is_an_error() {
+        assert!(zeros::<f32>(3).is_ok_and(|values| values == [0.0; 3]));
+        let said = zeros::<f32>(usize::MAX).expect_err("no memory").to_string();
+        assert!(said.contains(&format!("no memory for {} values of 4 bytes", usize::MAX)), "{said}");
     }
 }

@@ -231,6 +231,21 @@ fn tensors_of_a_file_that_candle_has_read() -> std::result::Result<(), Box<dyn s
     Ok(())
 }
 
+/// candle configures a thread's matrix unit (AMX) once and takes it to stay so: layers of both in turn, on one thread.
+#[test]
+fn layers_of_both_take_turns_on_one_thread() -> Result<()> {
+    let weights = QTensor::quantize(&values(18, &[64, 512])?, GgmlDType::Q4K)?;
+    let ours = Linear::from_qtensor(&weights, &Arc::new(Threads::single()))?;
+    let theirs = QMatMul::from_qtensor(weights)?;
+    let x = values(19, &[64, 512])?;
+    let (first, second) = (list(&theirs.forward(&x)?)?, list(&ours.forward(&x)?)?);
+    for _ in 0..3 {
+        assert_eq!(bits(&list(&theirs.forward(&x)?)?), bits(&first));
+        assert_eq!(bits(&list(&ours.forward(&x)?)?), bits(&second));
+    }
+    Ok(())
+}
+
 #[test]
 fn clones_are_used_by_several_threads() -> Result<()> {
     let layer = Linear::quantize(&values(12, &[32, 256])?, "q8_0", &threads())?;

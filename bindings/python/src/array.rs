@@ -1,20 +1,42 @@
 //! Arrays of numpy as slices, without a copy, or an exception that says what to do.
 
-use numpy::ndarray::IntoDimension;
+use numpy::ndarray::{Dimension, IntoDimension};
+use numpy::npyffi::{NpyTypes, PY_ARRAY_API, get_type_object, npy_intp};
 use numpy::{
     Element, PyArray, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn,
     PyUntypedArrayMethods,
 };
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
+use std::ffi::c_int;
+use std::ptr::null_mut;
+
+/// What an array is for: whoever reads it may be given a copy that is right; results would be lost in one.
+#[derive(Clone, Copy)]
+enum Use {
+    Read,
+    Write,
+}
+
+impl Use {
+    /// What makes a right array: for values that are read `copy`.
+    fn help(self, what: &str, wanted: &Bound<'_, PyArrayDescr>, copy: String) -> String {
+        match self {
+            Use::Read => copy,
+            Use::Write => format!("give one that is made by numpy.empty({what}.shape, numpy.{wanted})"),
+        }
+    }
+}
 
 /// `any` as an array of `T`: one of numpy, or whatever lends its memory through DLPack (a tensor of torch on the processor).
-pub(crate) fn array<'py, T: Element>(
+fn array<'py, T: Element>(
     any: &Bound<'py, PyAny>,
     what: &str,
+    used: Use,
 ) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
     if let Ok(array) = any.cast::<PyArrayDyn<T>>() {
-        return checked(array.clone(), what);
+        return checked(array.clone(), what, used);
     }
     let py = any.py();
     let wanted = numpy::dtype::<T>(py);
@@ -32,12 +54,13 @@ pub(crate) fn array<'py, T: Element>(
         }
     };
     match lent.cast::<PyArrayDyn<T>>() {
-        Ok(array) => checked(array.clone(), what),
+        Ok(array) => checked(array.clone(), what, used),
         Err(_) => {
             let found = lent.dtype();
             let order = if found.byteorder() == b'>' { " in big-endian order" } else { "" };
+            let help = used.help(what, &wanted, format!("{what}.astype(numpy.{wanted})"));
             Err(PyTypeError::new_err(format!(
-                "{what} is an array of {found}{order}, expected {wanted}\n  help: {what}.astype(numpy.{wanted})"
+                "{what} is an array of {found}{order}, expected {wanted}\n  help: {help}"
             )))
         }
     }
@@ -61,19 +84,27 @@ fn not_lent(py: Python<'_>, what: &str, wanted: &Bound<'_, PyArrayDescr>, error:
 fn checked<'py, T: Element>(
     array: Bound<'py, PyArrayDyn<T>>,
     what: &str,
+    used: Use,
 ) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
+    let refused = |why: &str, copy: String| {
+        let help = used.help(what, &numpy::dtype::<T>(array.py()), copy);
+        PyValueError::new_err(format!("{what} is not {why}\n  help: {help}"))
+    };
     if !array.is_c_contiguous() {
-        return Err(PyValueError::new_err(format!(
-            "{what} is not C-contiguous\n  help: numpy.ascontiguousarray({what})"
-        )));
+        return Err(refused("C-contiguous", format!("numpy.ascontiguousarray({what})")));
     }
     if !array.data().is_aligned() {
-        return Err(PyValueError::new_err(format!(
-            "{what} is not aligned to {} bytes\n  help: {what}.copy()",
-            align_of::<T>()
-        )));
+        return Err(refused(&format!("aligned to {} bytes", align_of::<T>()), format!("{what}.copy()")));
     }
     Ok(array)
+}
+
+/// An array that results are written to.
+pub(crate) fn written<'py, T: Element>(
+    any: &Bound<'py, PyAny>,
+    what: &str,
+) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
+    array(any, what, Use::Write)
 }
 
 /// Values of an array that is read.
@@ -81,7 +112,7 @@ pub(crate) fn read<'py, T: Element>(
     any: &Bound<'py, PyAny>,
     what: &str,
 ) -> PyResult<PyReadonlyArrayDyn<'py, T>> {
-    let array = array(any, what)?;
+    let array = array(any, what, Use::Read)?;
     array.try_readonly().map_err(|_| PyValueError::new_err(format!("{what} is being written elsewhere")))
 }
 
@@ -90,12 +121,18 @@ pub(crate) fn bytes<'py>(any: &Bound<'py, PyAny>, what: &str) -> PyResult<PyRead
     if any.cast::<numpy::PyUntypedArray>().is_ok() || any.hasattr("__dlpack__")? {
         return read(any, what);
     }
-    let numpy = any.py().import("numpy")?;
-    let lent = numpy.call_method1("frombuffer", (any, "uint8")).map_err(|_| {
+    let refused = |why: &dyn std::fmt::Display| {
         let found = any.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
-        PyTypeError::new_err(format!("{what} is a {found}, expected bytes or a numpy array of uint8"))
-    })?;
-    read(&lent, what)
+        PyTypeError::new_err(format!("{what} is a {found}, expected bytes or a numpy array of uint8: {why}"))
+    };
+    let lent = PyMemoryView::from(any).map_err(|error| refused(&error.value(any.py())))?;
+    let item: usize = lent.getattr("itemsize")?.extract()?;
+    if item != 1 {
+        return Err(refused(&format!("its items have {item} bytes")));
+    }
+    let numpy = any.py().import("numpy")?;
+    let lent = numpy.call_method1("frombuffer", (lent, "uint8"));
+    read(&lent.map_err(|error| refused(&error.value(any.py())))?, what)
 }
 
 /// Whether two slices share memory. numpy's flags do not tell where one of them came through DLPack.
@@ -104,13 +141,33 @@ pub(crate) fn overlap<A, B>(a: &[A], b: &[B]) -> bool {
     a.start.addr() < b.end.addr() && b.start.addr() < a.end.addr()
 }
 
-/// A new array of zeros. numpy's own function releases the GIL, which is not for a thread that the end of the interpreter would
-/// meet there (see `detached`).
-pub(crate) fn zeros<D: IntoDimension>(py: Python<'_>, shape: D) -> Bound<'_, PyArray<f32, D::Dim>> {
-    // SAFETY: every element is written before anybody sees the array; all bits zero is a number.
-    unsafe {
-        let array = PyArray::<f32, D::Dim>::new(py, shape, false);
-        array.data().write_bytes(0, array.len());
-        array
-    }
+/// A new array of zeros, or numpy's error: no memory, or more than an address space. numpy's own function for this releases the GIL, which
+/// is not for a thread that the end of the interpreter would meet there (see `detached`).
+pub(crate) fn zeros<T: Element + Copy, D: IntoDimension>(
+    py: Python<'_>,
+    shape: D,
+) -> PyResult<Bound<'_, PyArray<T, D::Dim>>> {
+    let shape = shape.into_dimension();
+    // numpy refuses what does not fit.
+    let mut sizes: Vec<npy_intp> =
+        shape.slice().iter().map(|size| npy_intp::try_from(*size).unwrap_or(npy_intp::MAX)).collect();
+    // SAFETY: so many sizes, a type of element that numpy takes over, and its own memory; null is its error.
+    let array = unsafe {
+        let array = PY_ARRAY_API.PyArray_NewFromDescr(
+            py,
+            get_type_object(py, NpyTypes::PyArray_Type),
+            T::get_dtype(py).into_dtype_ptr(),
+            sizes.len() as c_int,
+            sizes.as_mut_ptr(),
+            null_mut(),
+            null_mut(),
+            0,
+            null_mut(),
+        );
+        Bound::from_owned_ptr_or_err(py, array)?
+    };
+    let array = array.cast_into::<PyArray<T, D::Dim>>()?;
+    // SAFETY: it has so many elements, which nobody else has seen; all bits zero is a number.
+    unsafe { array.data().write_bytes(0, array.len()) };
+    Ok(array)
 }

@@ -46,11 +46,13 @@ pub(crate) fn quantize<'py>(
     };
     let prepared = prepared(&request(Op::Quantize, format, quantizer, n, k))?;
     let quantizer = Quantizer::new(&prepared.decide_as_asked()).map_err(exception)?;
-    let mut blocks = vec![0; tensor_bytes(format, n, k)?];
-    let values = values.as_slice()?;
+    let blocks = zeros(py, tensor_bytes(format, n, k)?)?;
+    let mut place = blocks.readwrite();
+    let (values, slice) = (values.as_slice()?, place.as_slice_mut()?);
     let used = crate::linear::threads(threads.as_ref());
-    detached(py, || quantizer.run_on(values, n, k, &mut blocks, used)).map_err(exception)?;
-    Ok(PyArray1::from_vec(py, blocks))
+    detached(py, || quantizer.run_on(values, n, k, slice, used)).map_err(exception)?;
+    drop(place);
+    Ok(blocks)
 }
 
 #[pyfunction]
@@ -77,7 +79,7 @@ pub(crate) fn dequantize<'py>(
     };
     let prepared = prepared(&request(Op::Dequantize, format, None, n, k))?;
     let dequantizer = Dequantizer::new(&prepared.decide_as_asked()).map_err(exception)?;
-    let values = zeros(py, [rows, k]);
+    let values = zeros(py, [rows, k])?;
     let mut place = values.readwrite();
     let slice = place.as_slice_mut()?;
     let used = crate::linear::threads(threads.as_ref());

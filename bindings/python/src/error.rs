@@ -37,17 +37,21 @@ fn with_message(error: &gristmill::Error, message: String) -> PyErr {
         | E::NoKernel(_)
         | E::CannotRunHere { .. }
         | E::CannotDrive { .. }
-        | E::NoGpu { .. } => NoKernelError::new_err(message),
+        | E::NoGpu { .. }
+        | E::CannotRunOnGpu { .. } => NoKernelError::new_err(message),
         E::ShapeRule { .. }
         | E::KNotMultiple { .. }
         | E::ShapeMismatch { .. }
         | E::RowsNotMultiple { .. }
         | E::NoSuchRow { .. }
+        | E::RowIndexOutOfRange { .. }
         | E::TooLarge { .. } => ShapeError::new_err(message),
         E::InvalidCode { .. } | E::NonFinite { .. } | E::ScaleOverflow { .. } | E::BeyondPrecision { .. } => {
             DataError::new_err(message)
         }
-        E::OutOfMemory { .. } => pyo3::exceptions::PyMemoryError::new_err(message),
+        E::OutOfMemory { .. } | E::OutOfDeviceMemory { .. } => {
+            pyo3::exceptions::PyMemoryError::new_err(message)
+        }
         _ => Error::new_err(message),
     }
 }

@@ -12,7 +12,23 @@ mod linear;
 mod model;
 mod query;
 
+use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// Classes of exceptions, and the count of calls that the end of the interpreter waits for, are those of one interpreter.
+fn in_one_interpreter(_: Python<'_>) -> PyResult<()> {
+    static FIRST: AtomicI64 = AtomicI64::new(-1);
+    // SAFETY: a thread that is attached has an interpreter.
+    let this = unsafe { pyo3::ffi::PyInterpreterState_GetID(pyo3::ffi::PyInterpreterState_Get()) };
+    match FIRST.compare_exchange(-1, this, Ordering::Relaxed, Ordering::Relaxed) {
+        Err(first) if first != this => Err(PyImportError::new_err(format!(
+            "interpreter {first} of this process has imported gristmill, which serves one of them\n  help: use it there, or in a process of \
+             its own"
+        ))),
+        _ => Ok(()),
+    }
+}
 
 /// Low-bit matrix products on numpy arrays.
 #[pymodule]
@@ -32,6 +48,7 @@ mod module {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::in_one_interpreter(module.py())?;
         super::detached::watch(module)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }

@@ -1,6 +1,6 @@
 //! A layer: weights packed once, products of any number of tokens.
 
-use crate::array::{array, bytes, overlap, read, zeros};
+use crate::array::{bytes, overlap, read, written, zeros};
 use crate::detached::detached;
 use crate::error::{ShapeError, exception};
 use crate::query::{device_named, objects};
@@ -141,14 +141,14 @@ impl PyLinear {
         let shape: Vec<usize> = tokens.iter().copied().chain([n]).collect();
         let y = match out {
             Some(out) => {
-                let out = array::<f32>(out, "out")?;
+                let out = written::<f32>(out, "out")?;
                 if out.shape() != shape {
                     let found = out.shape();
                     return Err(ShapeError::new_err(format!("out has shape {found:?}, expected {shape:?}")));
                 }
                 out
             }
-            None => zeros(py, shape),
+            None => zeros(py, shape)?,
         };
         let mut place = y
             .try_readwrite()

@@ -123,7 +123,10 @@ ERRORS = [
     (gristmill.ShapeError, "no dimensions", bad(numpy.array(1, numpy.float32))),
     (gristmill.DataError, "row 1, column 3", bad(numpy.where(numpy.arange(2 * K) == K + 3, numpy.nan, 1).astype("f4").reshape(2, K))),
     (gristmill.ShapeError, r"out has shape \[2, 48\], expected \[1, 48\]", lambda: layer()(tokens(1), out=numpy.zeros((2, N), "f4"))),
-    (TypeError, "out is an array of float64", lambda: layer()(tokens(1), out=numpy.zeros((1, N)))),
+    # A copy would be right and its results lost.
+    (TypeError, r"out is an array of float64(.|\n)*numpy\.empty\(out\.shape, numpy\.float32\)", lambda: layer()(tokens(1), out=numpy.zeros((1, N)))),
+    (ValueError, r"out is not C-contiguous\n.*numpy\.empty\(out\.shape, numpy\.float32\)", lambda: layer()(tokens(2), out=numpy.zeros((N, 2), "f4").T)),
+    (ValueError, "too big", lambda: gristmill.Linear("i2_s", 1024, K, bytes(gristmill.tensor_bytes("i2_s", 1024, K)))(numpy.zeros((2**52, 0, K), "f4"))),
     (gristmill.ShapeError, "expected 48", lambda: layer()(tokens(1), bias=numpy.zeros(3, "f4"))),
     (gristmill.NoKernelError, "no kernel is described for rocm", lambda: layer(device="rocm:0")),
     (gristmill.Error, "unknown device", lambda: layer(device="gpu")),
@@ -134,6 +137,11 @@ ERRORS = [
     (OverflowError, "negative", lambda: gristmill.tensor_bytes("i2_s", -1, K)),
     (gristmill.ShapeError, "holds 5 bytes", lambda: gristmill.Linear("i2_s", N, K, b"bytes")),
     (TypeError, "blocks is a str", lambda: gristmill.Linear("i2_s", N, K, "bytes")),
+    (TypeError, "memoryview.*is not C-contiguous", lambda: gristmill.Linear("i2_s", N, K, memoryview(bytes(6208))[::2])),
+    (TypeError, "memoryview.*: its items have 4 bytes", lambda: gristmill.Linear("i2_s", N, K, memoryview(bytes(3104)).cast("f"))),
+    (gristmill.Error, "i2_s\0", lambda: gristmill.tensor_bytes("i2_s\0", N, K)),
+    (gristmill.FileError, "NUL byte", lambda: gristmill.Model("i2_s.gguf\0")),
+    (UnicodeEncodeError, "surrogates", lambda: gristmill.tensor_bytes("i2_\udc80", N, K)),
     (TypeError, "blocks is an array of float32", lambda: gristmill.dequantize("i2_s", 1, K, numpy.zeros(96, "f4"))),
     (gristmill.DataError, "row 0, column 0", lambda: gristmill.Linear("i2_s", 1, 128, b"\xff" * 64)),
     (gristmill.ShapeError, "rows 40 and 9", lambda: gristmill.dequantize("i2_s", N, K, bytes(gristmill.tensor_bytes("i2_s", N, K)), first_row=40, rows=9)),
@@ -151,6 +159,51 @@ def test_bad_input_is_an_exception(kind, words, call):
     with pytest.raises(kind, match=words) as raised:
         call()
     assert type(raised.value) is kind
+
+
+def test_no_memory_for_results_is_a_memory_error():
+    program = """
+import gristmill, numpy, resource
+n = m = 1 << 14
+layer = gristmill.Linear("i2_s", n, 256, bytes(gristmill.tensor_bytes("i2_s", n, 256)))
+x = numpy.ones((m, 256), "f4")
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (n * m * 2),) * 2)
+try:
+    layer(x)
+except MemoryError as error:
+    print("no memory:", error)
+print(layer(x[:2]).shape)
+"""
+    if not pathlib.Path("/proc/self/statm").exists():
+        pytest.skip("the system does not tell how much memory a process has")
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.startswith("no memory: ") and said.stdout.endswith("(2, 16384)\n")
+
+
+def test_another_interpreter_of_the_process_gets_an_import_error():
+    program = """
+import sys, threading
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+import gristmill, numpy
+other = interpreters.create()
+try:
+    said = interpreters.run_string(other, "import gristmill")
+except Exception as error:
+    said = error
+assert "ImportError" in str(said), said
+interpreters.destroy(other)
+x = numpy.ones((1, 256), "f4")
+print(gristmill.Linear("i2_s", 64, 256, gristmill.quantize("i2_s", numpy.ones((64, 256), "f4")))(x).shape)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    if "No module named '_xxsubinterpreters'" in said.stderr:
+        pytest.skip("this Python has no module for other interpreters")
+    assert (said.returncode, said.stdout) == (0, "(1, 64)\n"), said.stderr
 
 
 def test_outputs_and_inputs_are_apart():

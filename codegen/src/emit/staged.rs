@@ -96,7 +96,7 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
                 ))
             )
         ),
-        matmul = matmul(plan, &features, ""),
+        matmul = matmul(plan, &features, ["", ""]),
     )
 }
 
@@ -240,8 +240,8 @@ pub(super) fn panel(plan: &MatmulPlan<'_>, features: &str, body: &str) -> String
     )
 }
 
-/// The entry point; `last`: statements at its end.
-pub(super) fn matmul(plan: &MatmulPlan<'_>, features: &str, last: &str) -> String {
+/// The entry point, with statements at its beginning and at its end.
+pub(super) fn matmul(plan: &MatmulPlan<'_>, features: &str, [begin, end]: [&str; 2]) -> String {
     format!(
         "/// `y = x * w^T (+ bias)`.
          ///
@@ -250,6 +250,7 @@ pub(super) fn matmul(plan: &MatmulPlan<'_>, features: &str, last: &str) -> Strin
          /// As [`MatmulArgs`] says.
          #[target_feature(enable = \"{features}\")]
          pub unsafe fn matmul(a: &MatmulArgs) {{
+             {begin}
              let end = a.row_end.next_multiple_of(LANES);
              let mut buffer = MaybeUninit::<Buffer>::uninit();
              let buffer = buffer.as_mut_ptr();
@@ -261,7 +262,7 @@ pub(super) fn matmul(plan: &MatmulPlan<'_>, features: &str, last: &str) -> Strin
                  }}
                  first = last;
              }}
-             {last}
+             {end}
          }}\n",
         shares = shares(plan.tokens),
         panels = through_rows(plan.vectors, "LANES", |rows| format!(

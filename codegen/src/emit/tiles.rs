@@ -87,7 +87,11 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
         matmul = staged::matmul(
             plan,
             &features,
-            "// SAFETY: the processor has tiles: the caller answers for the variant's features.\nunsafe { amx::release() };"
+            [
+                "// SAFETY: the processor has tiles: the caller answers for the variant's features.\n\
+                 let found = unsafe { amx::found() };",
+                "// SAFETY: the processor has tiles, as above.\nunsafe { amx::give_back(&found) };",
+            ],
         ),
     )
 }

@@ -313,6 +313,8 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
     /// As [`MatmulArgs`] says.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     pub unsafe fn matmul(a: &MatmulArgs) {
+        // SAFETY: the processor has tiles: the caller answers for the variant's features.
+        let found = unsafe { amx::found() };
         let end = a.row_end.next_multiple_of(LANES);
         let mut buffer = MaybeUninit::<Buffer>::uninit();
         let buffer = buffer.as_mut_ptr();
@@ -336,7 +338,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
             }
             first = last;
         }
-        // SAFETY: the processor has tiles: the caller answers for the variant's features.
-        unsafe { amx::release() };
+        // SAFETY: the processor has tiles, as above.
+        unsafe { amx::give_back(&found) };
     }
 }

@@ -362,6 +362,8 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
     /// As [`MatmulArgs`] says.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     pub unsafe fn matmul(a: &MatmulArgs) {
+        // SAFETY: the processor has tiles: the caller answers for the variant's features.
+        let found = unsafe { amx::found() };
         let end = a.row_end.next_multiple_of(LANES);
         let mut buffer = MaybeUninit::<Buffer>::uninit();
         let buffer = buffer.as_mut_ptr();
@@ -385,7 +387,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
             }
             first = last;
         }
-        // SAFETY: the processor has tiles: the caller answers for the variant's features.
-        unsafe { amx::release() };
+        // SAFETY: the processor has tiles, as above.
+        unsafe { amx::give_back(&found) };
     }
 }

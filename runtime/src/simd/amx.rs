@@ -21,7 +21,8 @@ pub const TOKENS: usize = 16;
 /// i32 sums of a token in a tile.
 const LANES: usize = 16;
 
-/// What `ldtilecfg` reads.
+/// What `ldtilecfg` reads and `sttilecfg` writes.
+#[derive(Clone, Debug, PartialEq)]
 #[repr(C, align(64))]
 struct Configuration {
     palette: u8,
@@ -30,6 +31,10 @@ struct Configuration {
     bytes_per_row: [u16; 16],
     rows: [u8; 16],
 }
+
+/// Tiles that are not configured.
+const NONE: Configuration =
+    Configuration { palette: 0, start_row: 0, reserved: [0; 14], bytes_per_row: [0; 16], rows: [0; 16] };
 
 /// Where a loop reads its operands, and how far it goes.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +54,7 @@ pub struct Operands {
 }
 
 /// Sets the shape of tiles: `tokens` in one tile of activations, or in two where there are more than [`TOKENS`], and `k` elements of
-/// k, for the loops that follow on this thread, until [`release`].
+/// k, for the loops that follow on this thread, until [`give_back`].
 ///
 /// `digits`: for [`digits`], whose four sums have the same tokens.
 ///
@@ -63,8 +68,7 @@ pub unsafe fn configure(tokens: usize, k: usize, digits: bool) {
     // A second tile that no loop uses has a shape, too.
     let second = if digits || tokens <= TOKENS { first } else { (tokens - TOKENS) as u8 };
     let (sums, x, w) = (64, k as u16, 64);
-    let mut configuration =
-        Configuration { palette: 1, start_row: 0, reserved: [0; 14], bytes_per_row: [0; 16], rows: [0; 16] };
+    let mut configuration = Configuration { palette: 1, ..NONE };
     configuration.bytes_per_row[..8].copy_from_slice(&[sums, sums, sums, sums, x, x, w, w]);
     let k = (k / 4) as u8;
     configuration.rows[..8].copy_from_slice(&[first, first, second, second, first, second, k, k]);
@@ -72,14 +76,37 @@ pub unsafe fn configure(tokens: usize, k: usize, digits: bool) {
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const configuration, options(nostack, readonly)) }
 }
 
-/// Gives the tiles back: a thread that has none is switched faster.
+/// How a thread had its tiles configured before a kernel.
+#[derive(Debug)]
+pub struct Found(Configuration);
+
+/// How tiles are configured on this thread, for [`give_back`].
 ///
 /// # Safety
 ///
-/// As [`configure`].
-pub unsafe fn release() {
-    // SAFETY: the caller answers for the instruction.
-    unsafe { asm!("tilerelease", options(nostack, nomem)) }
+/// The processor has AMX-INT8 and the system lets this process use it.
+pub unsafe fn found() -> Found {
+    let mut found = NONE;
+    // SAFETY: 64 bytes are written; the caller answers for the instruction.
+    unsafe { asm!("sttilecfg [{}]", in(reg) &raw mut found, options(nostack)) }
+    Found(found)
+}
+
+/// Gives the tiles back as they were found. By the calling convention what they hold and how they are configured is lost in a call, but
+/// libraries are about that configure a thread's tiles once and take them to stay so (candle 0.11's products of `q4_k`): they would get an
+/// illegal instruction, or sums of another shape. A thread without tiles is switched faster, so that is what others get back.
+///
+/// # Safety
+///
+/// As [`found`], which gave `found` on this thread.
+pub unsafe fn give_back(found: &Found) {
+    // SAFETY: the caller answers for the instructions; 64 bytes are read, which the processor has written.
+    unsafe {
+        match found.0.palette {
+            0 => asm!("tilerelease", options(nostack, nomem)),
+            _ => asm!("ldtilecfg [{}]", in(reg) &raw const found.0, options(nostack, readonly)),
+        }
+    }
 }
 
 /// A block of assembly: four zeroed sums, a loop over tiles of k, and stores.
@@ -294,6 +321,7 @@ pub(crate) unsafe fn peak(a: u8, b: i8, iterations: u32) -> i32 {
     let mut sums = [[0i32; 16 * LANES]; 4];
     // SAFETY: the caller answers for the instructions; the tiles and the sums are 1024 bytes each.
     unsafe {
+        let found = found();
         configure(2 * TOKENS, 64, false);
         asm!(
             "tilezero tmm0",
@@ -321,7 +349,7 @@ pub(crate) unsafe fn peak(a: u8, b: i8, iterations: u32) -> i32 {
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _, out("tmm6") _,
             options(nostack)
         );
-        release();
+        give_back(&found);
     }
     sums.iter().fold(0, |sum, tile| sum.wrapping_add(tile[0]))
 }
@@ -452,9 +480,10 @@ mod tests {
             for (multiply, value) in kinds {
                 // SAFETY: the processor has tiles, and the vectors are as long as it says.
                 unsafe {
+                    let found = found();
                     configure(tokens, tile, false);
                     multiply(operands, sums.as_mut_ptr());
-                    release();
+                    give_back(&found);
                 }
                 let right = expected(&x, x_stride, tokens, &w, 16 * V, k, value);
                 assert_eq!(
@@ -462,6 +491,30 @@ mod tests {
                     right[..],
                     "{tokens} tokens, {tiles} tiles of {tile}, V = {V}"
                 );
+            }
+        }
+    }
+
+    /// Another library's tiles, of a shape that none of ours has, are as it left them after our products.
+    #[test]
+    fn tiles_are_given_back_as_they_were_found() {
+        if !here() {
+            return;
+        }
+        let mut theirs = Configuration { palette: 1, ..NONE };
+        theirs.bytes_per_row[..8].copy_from_slice(&[64, 64, 32, 28, 24, 20, 16, 12]);
+        theirs.rows[..8].copy_from_slice(&[3, 5, 7, 9, 11, 13, 15, 16]);
+        for before in [NONE, theirs] {
+            // SAFETY: the processor has tiles.
+            unsafe {
+                match before.palette {
+                    0 => asm!("tilerelease", options(nostack, nomem)),
+                    _ => asm!("ldtilecfg [{}]", in(reg) &raw const before, options(nostack, readonly)),
+                }
+                check::<2, 2>(32);
+                assert!(peak(1, 1, 1) > 0);
+                assert_eq!(found().0, before);
+                give_back(&Found(NONE));
             }
         }
     }
@@ -509,7 +562,7 @@ mod tests {
                     tiles: 1,
                 };
                 digits::<2>(operands, PLANE, sums.as_mut_ptr());
-                release();
+                give_back(&Found(NONE));
             }
             for t in 0..tokens {
                 for row in 0..32 {

@@ -3,7 +3,7 @@
 use super::super::error::CliError;
 use super::super::table::measured;
 use gristmill_records::bench::Measurement;
-use gristmill_records::committed::{Formats, Machine};
+use gristmill_records::committed::{Candle, CandleCell, CandleRun, Formats, Machine};
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 /// Columns of the table of formats: tokens and memory.
 const COLUMNS: &[(u64, &str)] =
     &[(1, "hot"), (1, "cold"), (8, "hot"), (32, "hot"), (128, "hot"), (512, "hot")];
+
+/// How many times as fast as candle's layer ours is to be, in each cell of a type that candle has.
+const CANDLE_GOAL: f64 = 1.4;
 
 /// Prints a section for each record.
 pub fn print(records: &[PathBuf], out: &mut dyn Write) -> Result<(), CliError> {
@@ -27,14 +30,18 @@ pub fn print(records: &[PathBuf], out: &mut dyn Write) -> Result<(), CliError> {
         let bytes = std::fs::read(path).map_err(CliError::file("read", path))?;
         let record: Value = serde_json::from_slice(&bytes).map_err(|error| none(path, &error.to_string()))?;
         let list = |name: &str| record[name].as_array();
-        match (list("records"), list("runs"), list("models")) {
-            (Some(_), _, _) => {
-                let record = gristmill_records::read(record).map_err(|why| none(path, &why))?;
-                formats(&record, out)?;
-            }
-            (None, Some(runs), _) => peers(&record, runs, out)?,
-            (None, None, Some(runs)) => models(&record, runs, out)?,
-            (None, None, None) => return Err(none(path, "it has neither `records` nor `runs` nor `models`")),
+        if list("records").is_some() {
+            let record = gristmill_records::read(record).map_err(|why| none(path, &why))?;
+            formats(&record, out)?;
+        } else if let Some(runs) = list("runs") {
+            peers(&record, runs, out)?;
+        } else if let Some(runs) = list("models") {
+            models(&record, runs, out)?;
+        } else if list("candle").is_some() {
+            let record = gristmill_records::read(record).map_err(|why| none(path, &why))?;
+            candle(&record, out)?;
+        } else {
+            return Err(none(path, "it has neither `records` nor `runs` nor `models` nor `candle`"));
         }
     }
     Ok(())
@@ -43,7 +50,7 @@ pub fn print(records: &[PathBuf], out: &mut dyn Write) -> Result<(), CliError> {
 fn none(path: &Path, why: &str) -> CliError {
     CliError::usage(
         format!("`{}` is no record of measurements: {why}", path.display()),
-        "the package in benches/peers writes them",
+        "the package in benches/peers writes them, and the example `ratio` of bindings/candle",
     )
 }
 
@@ -214,6 +221,72 @@ fn peers(record: &Value, runs: &[Value], out: &mut dyn Write) -> Result<(), CliE
         }
         writeln!(out)?;
     }
+    Ok(())
+}
+
+/// The layer for candle beside candle's own.
+fn candle(record: &Candle, out: &mut dyn Write) -> Result<(), CliError> {
+    writeln!(out, "## Beside candle\n")?;
+    header_of(&record.date, &record.machine, out)?;
+    writeln!(
+        out,
+        "The layer of bindings/candle and candle's own `QMatMul`, in one process and in turn, called as modules of candle; weights\n\
+         stay in the caches as far as these hold them. Of one thread it is time of the processor that counts, so that other programs do not.\n\
+         For some types candle looks for features of the processor when it runs, for others it has code for those alone that its compiler\n\
+         could rely on; ours always looks when it runs. Cells: GMAC/s of candle, of ours, and how many times as fast ours is. The goal is\n\
+         {CANDLE_GOAL} in each cell of a type that candle has. Where it has none of a format, its layer has the same weights as f32.\n"
+    )?;
+    for run in &record.candle {
+        candle_run(run, out)?;
+    }
+    Ok(())
+}
+
+fn candle_run(run: &CandleRun, out: &mut dyn Write) -> Result<(), CliError> {
+    let built = match run.target_features.is_empty() {
+        true => "built without further features".to_owned(),
+        false => format!("built for {}", run.target_features.join(", ")),
+    };
+    let plural = if run.threads == 1 { "" } else { "s" };
+    writeln!(out, "### {}, {built}, {} thread{plural}\n", run.peer, run.threads)?;
+    writeln!(out, "{}; {}.\n", run.versions.join("; "), load_of(run.load.map(Some)))?;
+    let of_types = || run.cells.iter().filter(|cell| cell.theirs.is_some());
+    // What is not a number is not reached either.
+    let missed: Vec<String> = of_types()
+        .filter(|cell| cell.ratio.is_nan() || cell.ratio < CANDLE_GOAL)
+        .map(|cell| format!("`{}` at m = {} ({:.2})", cell.format, cell.m, cell.ratio))
+        .collect();
+    let all = of_types().count();
+    let but = if missed.is_empty() { String::new() } else { format!("; not by {}", missed.join(", ")) };
+    writeln!(out, "The goal is reached by {} of {all} cells{but}.\n", all - missed.len())?;
+
+    let mut columns: Vec<(u64, u64, u64)> = Vec::new();
+    let mut rows: Vec<(&str, Option<&str>)> = Vec::new();
+    for cell in &run.cells {
+        let (column, row) = ((cell.m, cell.n, cell.k), (cell.format.as_str(), cell.theirs.as_deref()));
+        if !columns.contains(&column) {
+            columns.push(column);
+        }
+        if !rows.contains(&row) {
+            rows.push(row);
+        }
+    }
+    // Types that candle has come first.
+    rows.sort_by_key(|(_, theirs)| theirs.is_none());
+    let titles: Vec<String> = columns.iter().map(|(m, n, k)| format!("m = {m}, {n}x{k}")).collect();
+    writeln!(out, "| ours | candle's | {} |\n|---|---|{}", titles.join(" | "), "---|".repeat(columns.len()))?;
+    for (format, theirs) in rows {
+        let shown = |(m, n, k): &(u64, u64, u64)| {
+            let of = |cell: &&CandleCell| cell.format == format && (cell.m, cell.n, cell.k) == (*m, *n, *k);
+            run.cells.iter().find(of).map_or("-".to_owned(), |cell| {
+                let [theirs, ours] = [cell.their_gmac_s, cell.our_gmac_s].map(measured);
+                format!("{theirs}, {ours}, {:.2}", cell.ratio)
+            })
+        };
+        let cells: Vec<String> = columns.iter().map(shown).collect();
+        writeln!(out, "| `{format}` | {} | {} |", theirs.unwrap_or("f32"), cells.join(" | "))?;
+    }
+    writeln!(out)?;
     Ok(())
 }
 
