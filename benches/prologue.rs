@@ -5,9 +5,10 @@
 
 use gristmill::runtime::prologue::steps;
 use gristmill::{
-    Error, GateFunction, Input, Linear, LinearOptions, Prologue, PrologueInput, QuantizedMatrix, Quantizer,
-    REGISTRY, Request, Rows, Threads, Workspace,
+    Error, GateFunction, Hadamard, Input, Linear, LinearOptions, Prologue, PrologueInput, QuantizedMatrix,
+    Quantizer, REGISTRY, Request, Rows, Threads, Workspace,
 };
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use values::values;
 
@@ -16,6 +17,8 @@ mod values;
 
 /// Square, so that one product serves all steps.
 const K: usize = 5120;
+/// Of a Hadamard transform.
+const BLOCK: usize = 1024;
 const ROUNDS: usize = 200;
 
 /// Passes over `m` rows each.
@@ -24,6 +27,8 @@ enum Steps {
     Norm,
     ResidualAndNorm,
     Gate,
+    /// A norm, then a signed Hadamard transform.
+    NormAndTransform,
 }
 
 /// The operands of a call.
@@ -31,6 +36,7 @@ struct Operands {
     x: Vec<f32>,
     other: Vec<f32>,
     weight: Vec<f32>,
+    signs: Vec<f32>,
     /// What separate passes write.
     row: Vec<f32>,
     sum: Vec<f32>,
@@ -39,7 +45,7 @@ struct Operands {
 /// The separate passes, compiled for the caller's features.
 #[inline(always)]
 fn passes(steps: Steps, of: &mut Operands) -> bool {
-    let Operands { x, other, weight, row, sum } = of;
+    let Operands { x, other, weight, signs, row, sum } = of;
     let mut right = true;
     match steps {
         Steps::Norm => {
@@ -63,6 +69,15 @@ fn passes(steps: Steps, of: &mut Operands) -> bool {
             for ((row, x), other) in row.chunks_mut(K).zip(x.chunks(K)).zip(other.chunks(K)) {
                 row.copy_from_slice(x);
                 right &= steps::gate(row, other, GateFunction::Silu as u32).is_ok();
+            }
+        }
+        Steps::NormAndTransform => {
+            for (row, x) in row.chunks_mut(K).zip(x.chunks(K)) {
+                row.copy_from_slice(x);
+                right &= steps::rms_norm(row, weight, 1e-5).is_ok();
+            }
+            for row in row.chunks_mut(K) {
+                right &= steps::hadamard(row, Some(signs), BLOCK).is_ok();
             }
         }
     }
@@ -118,7 +133,8 @@ fn timed(into: &mut Vec<Duration>, run: impl FnOnce() -> Result<(), Error>) -> R
 
 fn main() -> Result<(), Error> {
     let threads = Threads::single();
-    println!("format  m    steps            prologue / separate passes  prologue / product");
+    let signs: Vec<i8> = values(K).iter().map(|value| if *value < 0.0 { -1 } else { 1 }).collect();
+    println!("format  m    steps             prologue / separate passes  prologue / product");
     for format in ["i2_s", "q4_0", "q4_k"] {
         if REGISTRY.format(format).is_err() {
             println!("{format}: skipped, this build does not hold the format");
@@ -128,18 +144,22 @@ fn main() -> Result<(), Error> {
         for (m, rounds) in [(1, ROUNDS), (64, ROUNDS / 20)] {
             let mut workspace = layer.workspace(m, &threads)?;
             let mut y = vec![0.0; m * K];
-            for steps in [Steps::Norm, Steps::ResidualAndNorm, Steps::Gate] {
+            for steps in [Steps::Norm, Steps::ResidualAndNorm, Steps::Gate, Steps::NormAndTransform] {
                 let all = || values(m * K);
                 let mut of = Operands {
                     x: all(),
                     other: all(),
                     weight: values(K),
+                    signs: signs.iter().map(|sign| f32::from(*sign)).collect(),
                     row: vec![0.0; m * K],
                     sum: vec![0.0; m * K],
                 };
                 let prologue = match steps {
                     Steps::Norm | Steps::ResidualAndNorm => Prologue::new(K).rms_norm(&of.weight, 1e-5)?,
                     Steps::Gate => Prologue::new(K).gated(GateFunction::Silu),
+                    Steps::NormAndTransform => Prologue::new(K)
+                        .rms_norm(&of.weight, 1e-5)?
+                        .transformed(Arc::new(Hadamard::new(K, BLOCK, Some(&signs))?))?,
                 };
                 let (mut fused, mut apart, mut product) = (Vec::new(), Vec::new(), Vec::new());
                 for _ in 0..rounds {
@@ -156,7 +176,7 @@ fn main() -> Result<(), Error> {
                 }
                 let [fused, apart, product] = [fused, apart, product].map(median);
                 let name = format!("{steps:?}");
-                println!("{format:<6}  {m:<3}  {name:<15}  {:<26.2}  {:.3}", fused / apart, fused / product);
+                println!("{format:<6}  {m:<3}  {name:<16}  {:<26.2}  {:.3}", fused / apart, fused / product);
             }
         }
     }
@@ -175,7 +195,7 @@ fn one_pass(
 ) -> Result<(), Error> {
     let input = PrologueInput::new(Rows::dense(&of.x));
     let input = match steps {
-        Steps::Norm => input,
+        Steps::Norm | Steps::NormAndTransform => input,
         Steps::ResidualAndNorm => input.add(Rows::dense(&of.other), &mut of.sum),
         Steps::Gate => input.gate(Rows::dense(&of.other)),
     };

@@ -13,7 +13,6 @@
 //! ```
 
 use crate::gguf::{Model, TensorType};
-use gristmill_runtime::import::ImportError;
 use gristmill_runtime::registry::{
     Code, CudaCode, CudaImage, CudaUsage, DimRule, Entry, FormatInfo, OuterType,
 };
@@ -263,10 +262,8 @@ pub fn plan(model: &Model, device: Device, m: usize) -> Result<Value, Error> {
             (Ok(_), None) => Err(String::from("its dimensions do not fit the address space")),
             (Ok(TensorType::Format(resolved)), Some((n, k))) => Ok(Some((resolved.format, n, k))),
             (Ok(TensorType::Tiled(tiled)), Some((n, k))) => {
-                let none = ImportError::NoFormat { format: tiled.layout.name(), k };
-                let tiles = model.types().tiles().of(n, k);
-                let format = tiles.and_then(|_| model.types().imported_as(k).ok_or(none));
-                format.map(|format| Some((format, n, k))).map_err(|why| why.to_string())
+                let read = model.types().import_of(tiled.layout, n, k);
+                read.map(|(_, format)| Some((format, n, k))).map_err(|why| why.to_string())
             }
             (Err(error), _) => Err(error.to_string()),
         };

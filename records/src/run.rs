@@ -45,11 +45,14 @@ pub struct Product {
     pub k: u64,
     /// Tokens.
     pub m: u64,
+    /// Of a stack of experts, how many each token goes through: the op `matmul_grouped`, and `n` is the rows of one of them. `None`: an
+    /// ordinary product.
+    pub experts: Option<u64>,
     /// Bytes of the weights in the file.
     pub file_bytes: u64,
     /// Bytes of the weights packed.
     pub packed_bytes: u64,
-    /// The kernel.
+    /// The kernel; of experts, those for all numbers of tokens that one of them gets, with commas between.
     pub kernel: String,
     /// Whether the result is right.
     pub correct: bool,

@@ -47,12 +47,13 @@ impl Hadamard {
     /// -1), if there are any.
     ///
     /// # Errors
-    /// [`Error::Hadamard`] for a block that is no power of two from 2 on or does not divide the width, for another number of
+    /// [`Error::Hadamard`] for a block that is no power of two from 2 to 2^24 or does not divide the width, for another number of
     /// signs, and for a sign that is neither 1 nor -1.
     pub fn new(width: usize, block: usize, signs: Option<&[i8]>) -> Result<Hadamard, Error> {
         let refuse = |why: String| Err(Error::Hadamard { width, block, why });
         if !BLOCKS.contains(&block) || !block.is_power_of_two() {
-            return refuse(format!("a block must be a power of two from {} on", BLOCKS.start()));
+            let (least, most) = (BLOCKS.start(), BLOCKS.end());
+            return refuse(format!("a block must be a power of two from {least} to {most}"));
         }
         if !width.is_multiple_of(block) {
             return refuse("rows must be whole blocks".to_owned());

@@ -1,7 +1,8 @@
 //! What the environment asks of a command's decisions: read once, however many tensors the command decides for.
 
 use super::error::CliError;
-use gristmill::{CpuProfile, Prepared, REGISTRY, Request, Restrict, Tuning};
+use gristmill::{CpuProfile, LinearOptions, Prepared, REGISTRY, Request, Restrict, Tuning};
+use std::sync::Arc;
 
 /// Restrictions and measured orders of a command.
 pub struct Environment {
@@ -24,6 +25,15 @@ impl Environment {
     /// A restriction or tuning that names what is not there.
     pub fn prepare(&self, request: &Request<'_>) -> Result<Prepared, CliError> {
         Ok(REGISTRY.prepare_tuned(request, CpuProfile::detect(), &self.restrict, &self.tuning)?)
+    }
+
+    /// The same for layers.
+    pub fn options(&self) -> LinearOptions {
+        LinearOptions {
+            restrict: Some(self.restrict.clone()),
+            tuning: Some(Arc::new(self.tuning.clone())),
+            ..LinearOptions::default()
+        }
     }
 
     /// The measured orders.

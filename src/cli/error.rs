@@ -42,7 +42,7 @@ pub enum CliError {
     #[error(transparent)]
     Transform(#[from] TransformError),
     /// A file that gives no importance of columns.
-    #[error("`{}`: {error}", path.display())]
+    #[error("{}{error}", unless_named(path, error))]
     Importance {
         /// The file.
         path: PathBuf,
@@ -133,6 +133,14 @@ pub enum CliError {
         /// What would help.
         help: String,
     },
+}
+
+/// What stands in front of an error, where it does not name its file itself.
+fn unless_named(path: &std::path::Path, error: &ImportanceError) -> String {
+    match error {
+        ImportanceError::File(_) | ImportanceError::NotGguf(_) => String::new(),
+        _ => format!("`{}`: ", path.display()),
+    }
 }
 
 impl CliError {

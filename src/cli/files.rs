@@ -109,7 +109,7 @@ pub fn why_other(types: &TypeNumbers, tensor: &Tensor<'_>) -> String {
         Err(error) => error.to_string(),
         Ok(TensorType::Tiled(tiled)) => {
             let k = matrix(tensor.dims()).map_or(0, |(_, k)| k);
-            ImportError::NoFormat { format: tiled.layout.name(), k }.to_string().replace("\n  ", "; ")
+            one_line(&ImportError::NoFormat { format: tiled.layout.name(), k })
         }
         // In a format, so its dimensions are what is wrong.
         Ok(_) => "its dimensions do not fit the address space".to_owned(),
@@ -181,9 +181,14 @@ fn not_by_number(types: &TypeNumbers, tensor: &Tensor<'_>) -> Option<(&'static s
     (told.1 != DecidedBy::Number).then_some(told)
 }
 
-/// Why the tile sizes of a tensor are not known, in one line; `None` where they are.
-pub fn no_tiles(types: &TypeNumbers, n: usize, k: usize) -> Option<String> {
-    types.tiles().of(n, k).err().map(|error| error.to_string().replace("\n  ", "; "))
+/// Why a tensor in a layout that depends on tile sizes is not read, in one line: they are not known, or do not fit it. `None` where it is.
+pub fn not_imported(types: &TypeNumbers, layout: Tiled, n: usize, k: usize) -> Option<String> {
+    types.import_of(layout, n, k).err().map(|error| one_line(&error))
+}
+
+/// An error with its help, in one line.
+pub fn one_line(error: &ImportError) -> String {
+    error.to_string().replace("\n  ", "; ")
 }
 
 /// How it was told what a tensor's number means, for JSON; `None` where the number is enough, or where it was not told.

@@ -5,7 +5,7 @@ use super::files::{self, Decided, Kind};
 use super::json::print_json;
 use super::table::{Side, Table, bytes, counted};
 use gristmill::REGISTRY;
-use gristmill::gguf::{GgufFile, TypeError, TypeNumbers, Value};
+use gristmill::gguf::{GgufFile, Tensor, TypeNumbers, Value};
 use gristmill::oracle::{BadScale, FormatOracle, Oracle};
 use gristmill::text::Printable;
 use gristmill::weights_file::{SourceTensor, WeightFile};
@@ -89,15 +89,20 @@ fn list(
         ("size", Side::Right),
     ]);
     let (mut count, mut total) = (0, 0u64);
-    let (mut decided, mut unknown) = (Decided::default(), Vec::new());
+    // Reasons with the tensors that they are said of.
+    let (mut decided, mut unknown) = (Decided::default(), Vec::<(String, Vec<String>)>::new());
     for tensor in file.tensors() {
         let (type_name, size) = type_and_size(types, &tensor);
         count += 1;
         total = total.saturating_add(size.unwrap_or(0));
         if let Some(raw) = tensor.gguf() {
             decided.add(types, &raw);
-            if let Err(TypeError::Undecided { .. }) = types.of(&raw) {
-                unknown.push((tensor.name().to_owned(), files::why_other(types, &raw)));
+            if let Some(why) = why_unknown(types, &raw) {
+                let name = tensor.name().to_owned();
+                match unknown.iter_mut().find(|(known, _)| *known == why) {
+                    Some((_, names)) => names.push(name),
+                    None => unknown.push((why, vec![name])),
+                }
             }
         }
         let size = size.map_or_else(|| "unknown".to_owned(), bytes);
@@ -109,10 +114,21 @@ fn list(
     if let Some(gguf) = file.gguf() {
         files::print_transforms(gguf, out)?;
     }
-    for (name, why) in unknown {
-        writeln!(out, "{}: {why}", Printable(&name))?;
+    for (why, names) in unknown {
+        let more = names.len().saturating_sub(SHOWN);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let names: Vec<String> = names.iter().take(SHOWN).map(|name| Printable(name).to_string()).collect();
+        writeln!(out, "{}{more}: {why}", names.join(", "))?;
     }
     Ok(())
+}
+
+/// Why the type or the size of a tensor is not known; `None` where both are.
+fn why_unknown(types: &TypeNumbers, tensor: &Tensor<'_>) -> Option<String> {
+    match types.of(tensor) {
+        Err(_) => Some(files::why_other(types, tensor)),
+        Ok(_) => tensor.size().err().map(|error| error.reason.to_string()),
+    }
 }
 
 fn header(arguments: &Arguments, gguf: &GgufFile, out: &mut dyn Write) -> Result<(), CliError> {
@@ -160,11 +176,34 @@ fn shown(value: &Value<'_>) -> String {
     }
 }
 
+/// A metadata value in JSON: what it is, and of an array its type, its length and its first elements. Numbers that JSON has not are null.
+fn as_json(value: &Value<'_>) -> serde_json::Value {
+    match value {
+        Value::String(text) => (*text).into(),
+        Value::Array(array) => {
+            let first: Vec<serde_json::Value> =
+                array.elements().take(SHOWN).filter_map(Result::ok).map(|value| as_json(&value)).collect();
+            serde_json::json!({ "of": array.element_type().to_string(), "length": array.len(), "first": first })
+        }
+        Value::U8(v) => (*v).into(),
+        Value::I8(v) => (*v).into(),
+        Value::U16(v) => (*v).into(),
+        Value::I16(v) => (*v).into(),
+        Value::U32(v) => (*v).into(),
+        Value::I32(v) => (*v).into(),
+        Value::U64(v) => (*v).into(),
+        Value::I64(v) => (*v).into(),
+        Value::F32(v) => f64::from(*v).into(),
+        Value::F64(v) => (*v).into(),
+        Value::Bool(v) => (*v).into(),
+    }
+}
+
 /// What `inspect --json` prints of a file; `metadata` and `transform` are null for safetensors.
 #[derive(Serialize)]
 struct Inspected {
     tensors: Vec<InspectedTensor>,
-    metadata: Option<BTreeMap<String, String>>,
+    metadata: Option<BTreeMap<String, serde_json::Value>>,
     transform: Option<files::Declared>,
 }
 
@@ -178,6 +217,8 @@ struct InspectedTensor {
     type_number: Option<u32>,
     /// Null where the number alone says the type.
     type_decided_by: Option<&'static str>,
+    /// Why it is not known how many bytes the tensor has.
+    unknown: Option<String>,
 }
 
 fn list_json(file: &WeightFile, types: &TypeNumbers, out: &mut dyn Write) -> Result<(), CliError> {
@@ -191,13 +232,14 @@ fn list_json(file: &WeightFile, types: &TypeNumbers, out: &mut dyn Write) -> Res
             bytes,
             type_number: raw.map(|raw| raw.type_id()),
             type_decided_by: raw.and_then(|raw| files::decided_by(types, &raw)),
+            unknown: raw.and_then(|raw| why_unknown(types, &raw)),
         }
     };
     let inspected = Inspected {
         tensors: file.tensors().map(tensor).collect(),
         metadata: file
             .gguf()
-            .map(|gguf| gguf.metadata().map(|(key, value)| (key.to_owned(), shown(&value))).collect()),
+            .map(|gguf| gguf.metadata().map(|(key, value)| (key.to_owned(), as_json(&value))).collect()),
         transform: file.gguf().and_then(files::transforms_json),
     };
     print_json(out, &inspected)

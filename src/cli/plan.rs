@@ -113,7 +113,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         let (mut chosen, mut sizes) = (None, None);
         let matrix = files::matrix(tensor.dims());
         let no_tiles = match (kind, matrix) {
-            (Kind::Tiled(..), Some((n, k))) => files::no_tiles(&types, n, k),
+            (Kind::Tiled(layout, _), Some((n, k))) => files::not_imported(&types, layout, n, k),
             (_, _) => None,
         };
         let shown = match (kind, matrix, no_tiles) {

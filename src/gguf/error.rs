@@ -225,7 +225,7 @@ pub enum Problem {
     /// A tensor that reaches beyond the end of the file.
     #[error(
         "its data, {size} bytes at offset {offset} of the data section, reaches beyond the section's end at \
-         {section} (incomplete download?)"
+         {section} (incomplete download, or another type than was named?)"
     )]
     BeyondEnd {
         /// Offset in the data section.

@@ -3,7 +3,7 @@
 use super::model_error::ModelError;
 use super::read::Tensor;
 use super::types::TypeNumbers;
-use gristmill_runtime::import::{ImportError, Ternary, Tiled};
+use gristmill_runtime::import::{ImportError, Ternary, Tiled, Tiles};
 use gristmill_runtime::registry::{FormatInfo, OuterType};
 use gristmill_runtime::{CpuProfile, Error, QuantizedBuf, Quantizer, Registry, Request, Restrict, Threads};
 
@@ -19,6 +19,23 @@ impl TypeNumbers {
     /// this build has none for such rows.
     pub fn imported_as(&self, k: usize) -> Option<&'static FormatInfo> {
         into(self.registry(), k).map(|(format, _)| format)
+    }
+
+    /// What a tensor of `n` rows of `k` in `layout` is read with and as, before it is: its tile sizes and its format.
+    ///
+    /// # Errors
+    /// [`ImportError::NoFormat`], [`ImportError::NoTiles`] and [`ImportError::NoTileSizes`], and [`ImportError::Tiles`] where those
+    /// that were given do not fit the shape.
+    pub fn import_of(
+        &self,
+        layout: Tiled,
+        n: usize,
+        k: usize,
+    ) -> Result<(Tiles, &'static FormatInfo), ImportError> {
+        let format = self.imported_as(k).ok_or(ImportError::NoFormat { format: layout.name(), k })?;
+        let tiles = self.tiles().of(n, k)?;
+        layout.check(n, k, tiles)?;
+        Ok((tiles, format))
     }
 
     /// Reads the tensor as a matrix of [`TypeNumbers::imported_as`]: the same weights, bit for bit.
@@ -47,10 +64,9 @@ impl TypeNumbers {
             let (tensor, dims) = (tensor.name().to_owned(), tensor.dims().to_vec());
             return Err(ModelError::Dimensions { tensor, dims, why });
         };
-        let Some((format, quantizer)) = into(self.registry(), k) else {
-            return Err(refuse(ImportError::NoFormat { format: layout.name(), k }));
-        };
-        let tiles = self.tiles().of(n, k).map_err(refuse)?;
+        let (tiles, _) = self.import_of(layout, n, k).map_err(refuse)?;
+        let none = || refuse(ImportError::NoFormat { format: layout.name(), k });
+        let (format, quantizer) = into(self.registry(), k).ok_or_else(none)?;
         let ternary = layout.read(&tensor.data()?, n, k, tiles).map_err(refuse)?;
         pack(self.registry(), format, quantizer, &ternary, threads).map_err(failed)
     }

@@ -467,9 +467,10 @@ impl TypeNumbers {
             Ok(TensorType::Tiled(tiled)) => tiled.layout.name().to_owned(),
             Err(TypeError::NotCompiled { format, .. }) => format.to_owned(),
             Err(TypeError::Unknown { name: Some(name), .. }) => name.to_owned(),
-            Err(TypeError::Undecided { candidates, .. }) if candidates.len() > 1 => {
+            Err(TypeError::Undecided { candidates, .. }) => {
                 let names: Vec<&str> = candidates.iter().map(|candidate| candidate.name).collect();
-                names.join(" or ")
+                let unless = if names.len() == 1 { " or a fork's own" } else { "" };
+                names.join(" or ") + unless
             }
             Err(_) => match self.candidates(tensor.type_id()).first() {
                 Some(name) => (*name).to_owned(),

@@ -137,6 +137,9 @@ fn experts_are_weighed_one_by_one() -> Outcome {
     )?;
     let with = ["quantize", text(&model), "-o", text(&out), "--format", "q2_k", "--imatrix", text(&imatrix)];
     gristmill(with).code(0).says("without importance, of which the file has none: experts (1 of 3 matrices)");
+    let json = gristmill(with.into_iter().chain(["--json"])).code(0).json();
+    let of = &json["tensors"][0];
+    assert!(of["matrices"] == 3 && of["without_importance"] == 1 && of["why_copied"].is_null(), "{json}");
     gristmill(["quantize", text(&model), "-o", text(&plain), "--format", "q2_k"]).code(0);
     let types = TypeNumbers::new(&REGISTRY);
     let bytes = |path: &Path| -> Result<Vec<u8>, Box<dyn std::error::Error>> {
@@ -181,7 +184,8 @@ fn what_does_not_fit_is_refused_and_nothing_written() -> Outcome {
     write(&imatrix, "imatrix", &[("w.in_sum2", &[128], vec![1.0; 128]), ("w.counts", &[1], vec![1.0])])?;
     quantize("q4_k").complains("tensor `w` is a matrix of 256 columns").complains("1 by 128");
     std::fs::write(&imatrix, [&1u32.to_le_bytes()[..], &1u32.to_le_bytes(), b"w", &[0; 64]].concat())?;
-    quantize("q4_k").complains("not a GGUF file").complains("llama-imatrix --in-file OLD.dat");
+    let old = quantize("q4_k").complains("not a GGUF file").complains("llama-imatrix --in-file OLD.dat");
+    assert_eq!(old.stderr.matches("i.gguf").count(), 1, "{}", old.stderr);
     quantize("q8_0").complains("takes no importance of columns").complains("q4_k");
     write(&imatrix, "imatrix", &[("v.in_sum2", &[256], vec![1.0; 256]), ("v.counts", &[1], vec![1.0])])?;
     quantize("q4_k").complains("importance of no matrix").complains("such as `v`");

@@ -2,6 +2,7 @@
 #![cfg(all(feature = "cli", feature = "bitnet", feature = "ggml"))]
 
 use crate::common::{data, gristmill, text};
+use gristmill::gguf::GgufWriter;
 use std::path::Path;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -347,10 +348,103 @@ fn models_are_quantized_to_gguf() -> Outcome {
     // From GGUF to GGUF: what is quantized already is copied, and so are the metadata.
     let json =
         gristmill(["quantize", text(&output), "-o", text(&again), "--format", "q8_0", "--json"]).code(1);
-    assert!(json.stderr.contains("no matrix"), "{}", json.stderr);
+    assert!(json.stderr.contains("holds nothing to quantize"), "{}", json.stderr);
     assert!(!again.exists(), "nothing is written when there is nothing to do");
     gristmill(["quantize", text(&input), "-o", text(&output), "--format", "i2s_absmax"])
         .code(1)
         .complains("--raw");
+    Ok(())
+}
+
+/// Weights that stay what they were are named, each with the reason.
+#[test]
+fn what_is_copied_instead_of_quantized_is_told() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [file, out] = ["m.gguf", "out.gguf"].map(|name| folder.path().join(name));
+    let mut writer = GgufWriter::new();
+    let tensors: [(&str, &[u64], u32, u64); 6] = [
+        ("fits", &[128, 2], 0, 1024),
+        ("odd", &[100, 2], 0, 800),
+        ("experts", &[128, 2, 3], 0, 3072),
+        ("deep", &[128, 1, 2, 2], 0, 2048),
+        ("small", &[32, 2], 8, 68),
+        ("norm", &[128], 0, 512),
+    ];
+    for (name, dims, number, bytes) in tensors {
+        writer.tensor(name, dims, number, bytes)?;
+    }
+    let mut stream = writer.write_to(Vec::new())?;
+    for (name, _, _, bytes) in tensors {
+        stream.data(name, &vec![0; bytes as usize])?;
+    }
+    std::fs::write(&file, stream.finish()?)?;
+    let reasons = [
+        ("odd", "rows of 100, which are no whole blocks of 128"),
+        ("experts", "`i2_s` has one scale for a tensor, which would be that of all its matrices"),
+        ("deep", "4 dimensions"),
+        ("small", "quantized already, to `q8_0`"),
+    ];
+    let line = ["quantize", text(&file), "-o", text(&out), "--format", "i2_s"];
+    let ran = gristmill(line).code(0);
+    let json = gristmill(line.into_iter().chain(["--json"])).code(0).json();
+    let of = |name: &str| {
+        let all = json["tensors"].as_array().into_iter().flatten();
+        all.into_iter().find(|tensor| tensor["tensor"] == name).map(|tensor| tensor["why_copied"].clone())
+    };
+    for (name, why) in reasons {
+        assert!(ran.stdout.contains(&format!("copied as they are: {name}: {why}")), "{}", ran.stdout);
+        assert_eq!(of(name), Some(why.into()));
+    }
+    assert_eq!(of("norm"), Some(serde_json::Value::Null), "nobody expects vectors to be quantized");
+    assert_eq!(of("fits"), Some(serde_json::Value::Null));
+    // Where nothing is left, the same reasons are the error's.
+    let without = ["--leave-out", "fits"];
+    let error = gristmill(line.into_iter().chain(without)).code(1);
+    assert!(reasons.iter().all(|(_, why)| error.stderr.contains(why)), "{}", error.stderr);
+    Ok(())
+}
+
+/// Tensors of three dimensions run as matrices, and as experts of which each token goes through some.
+#[test]
+fn stacks_of_experts_run_as_such() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [file, out, receipt] = ["m.gguf", "out.gguf", "receipt.json"].map(|name| folder.path().join(name));
+    const K: usize = 256;
+    // Experts and rows of each: more than a token goes through, and fewer.
+    for (count, n) in [(11, 24), (3, 40), (1, 16)] {
+        let mut writer = GgufWriter::new();
+        writer.tensor("experts", &[K as u64, n as u64, count as u64], 0, (count * n * K * 4) as u64)?;
+        let mut stream = writer.write_to(Vec::new())?;
+        let bytes: Vec<u8> = values(count * n * K).iter().flat_map(|value| value.to_le_bytes()).collect();
+        stream.data("experts", &bytes)?;
+        std::fs::write(&file, stream.finish()?)?;
+        for format in ["q4_k", "iq2_bn", "q8_0"] {
+            gristmill(["quantize", text(&file), "-o", text(&out), "--format", format]).code(0);
+            let line = ["run", text(&out), "--m", "1,4,40", "--threads", "2", "--receipt", text(&receipt)];
+            let shown = gristmill(line).code(0);
+            let each = count.min(8);
+            for text in [format!("{count}x{n}x{K}"), format!("{each} of {count} experts: matmul.{format}.")] {
+                assert!(shown.stdout.contains(&text), "no `{text}` in\n{}", shown.stdout);
+            }
+            let json = gristmill(line.into_iter().chain(["--json"])).code(0).json();
+            let rows = json["tensors"].as_array().ok_or("a list")?;
+            assert_eq!(rows.len(), 6);
+            let kernels = std::fs::read_to_string(&receipt)?;
+            for (row, (m, grouped)) in
+                rows.iter().zip([(1, false), (4, false), (40, false), (1, true), (4, true), (40, true)])
+            {
+                assert_eq!((&row["m"], &row["correct"]), (&m.into(), &true.into()), "{row}");
+                assert_eq!(row["n"], if grouped { n } else { count * n }, "{row}");
+                assert_eq!(row["experts"], if grouped { each.into() } else { serde_json::Value::Null });
+                for kernel in row["kernel"].as_str().ok_or("a name")?.split(", ") {
+                    assert!(kernels.contains(&format!("\"{kernel}\"")), "{kernel} is in no receipt");
+                }
+            }
+            // A token reaches eight of eleven experts, and rows of the others are not looked at.
+            let reached = if count == 11 { 8 * n } else { count * n };
+            assert_eq!(rows[3]["rows_checked"], reached, "{format}, {count} experts");
+            assert_eq!(rows[5]["rows_checked"], count * n, "{format}, {count} experts");
+        }
+    }
     Ok(())
 }

@@ -66,9 +66,28 @@ fn a_file_of_tl1_is_read_given_its_tile_sizes() -> Outcome {
             .says("i2_s")
             .says("first values    -0.5 -0.5 0.5 0.5");
     }
-    // Tile sizes that do not fit are no format's fault: defective as it was read.
-    let wrong = ["run", text(&file), "--m", "1", "--threads", "1", "--tiles", "48,64,64"];
-    gristmill(wrong).code(1).says("bm = 48 does not fit");
+    // Without tile sizes nothing is left to quantize.
+    let without = gristmill(["quantize", text(&file), "-o", text(&output), "--format", "i2_s"]);
+    without.code(1).complains(unknown);
+    // Tile sizes that do not fit: what is planned is what runs.
+    for (tiles, why) in [
+        ("48,64,64", "bm = 48 does not fit"),
+        ("0,0,0", "bmm = 0 does not fit"),
+        ("64,64,48", "bmm = 48 does not fit"),
+        ("64,48,64", "bk = 48 does not fit"),
+        ("64x128=32,64,64", "bmm = 64 does not fit"),
+        ("18446744073709551615,64,64", "bm = 18446744073709551615 does not fit"),
+    ] {
+        let with = |words: &[&str]| gristmill([words, &["--tiles", tiles]].concat());
+        with(&["plan", text(&file)]).code(2).says(why);
+        with(&["run", text(&file), "--m", "1", "--threads", "1"]).code(2).says(why);
+        with(&["inspect", text(&file), "w"]).code(1).complains(why);
+        let quantize = ["quantize", text(&file), "-o", text(&output), "--format", "iq2_bn"];
+        with(&quantize).code(1).complains(why);
+        let json = with(&["plan", text(&file), "--json"]).code(2).json();
+        let reason = json["without_kernel"][0]["reason"].as_str().unwrap_or_default();
+        assert!(reason.contains(why), "{reason}");
+    }
     gristmill(["plan", text(&file), "--tiles", "64,64"]).complains("BM,BK,BMM");
     gristmill(["plan", text(&file), "--kernel-config", text(&file)]).code(1).complains("m.gguf");
     Ok(())

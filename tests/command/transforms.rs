@@ -45,6 +45,13 @@ fn a_declared_transform_is_told_and_applied() -> Outcome {
         assert_eq!(json["transform"]["understood"], true, "{command}");
         assert_eq!(json["transform"]["products"], 1, "{command}");
     }
+    // Metadata in JSON are what they are, no text about them.
+    let json = gristmill(["inspect", text(&file), "--json"]).code(0).json();
+    let metadata = &json["metadata"];
+    assert_eq!(metadata["general.architecture"], "llama");
+    assert_eq!(metadata["prism.hadamard.block_size"], 64);
+    let names = serde_json::json!({ "of": "string", "length": 1, "first": ["folded"] });
+    assert_eq!(metadata["prism.hadamard.weight_names"], names);
     let run = ["run", text(&file), "--m", "1,3", "--threads", "1"];
     gristmill(run).code(0).says("activations of 1 tensor went through the Hadamard transform");
     let json = gristmill([&run[..], &["--json"]].concat()).code(0).json();

@@ -47,6 +47,9 @@ fn where_sizes_do_not_decide_the_option_does() -> Outcome {
     model(&file, 1000)?;
     let why = "q2_0 (288 bytes) or stq1_0 (168 bytes); the tensor has room for 1024 bytes";
     gristmill(["inspect", text(&file)]).code(0).says("q2_0 or stq1_0").says(why).says("--type 42=FORMAT");
+    let json = gristmill(["inspect", text(&file), "--json"]).code(0).json();
+    assert!(json["tensors"][0]["unknown"].as_str().is_some_and(|said| said.contains(why)), "{json}");
+    assert!(json["tensors"][1]["unknown"].is_null(), "{json}");
     gristmill(["plan", text(&file)]).code(2).says(why).says("--type 42=FORMAT");
     gristmill(["run", text(&file), "--m", "1"]).code(2).says(why);
     gristmill(["inspect", text(&file), "w"]).code(1).complains(why);
@@ -62,7 +65,8 @@ fn where_sizes_do_not_decide_the_option_does() -> Outcome {
     assert_eq!(json["tensors"][0]["type"], "q4_0");
     assert_eq!(json["tensors"][0]["type_decided_by"], "name");
     // In a format that takes more than there is.
-    gristmill(["plan", text(&file), "--type", "42=q8_0"]).code(1).complains("`w`");
+    let larger = gristmill(["plan", text(&file), "--type", "42=q8_0"]).code(1);
+    larger.complains("`w`").complains("another type than was named?");
     Ok(())
 }
 

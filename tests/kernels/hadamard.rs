@@ -95,6 +95,7 @@ fn what_is_no_transform_is_refused() {
     refused(8, 0, None, "power of two");
     refused(8, 1, None, "power of two");
     refused(12, 6, None, "power of two");
+    refused(1 << 25, 1 << 25, None, "from 2 to 16777216");
     refused(12, 8, None, "whole blocks");
     refused(4, 4, Some(&[1, 1, 1]), "3 signs");
     refused(4, 4, Some(&[1, 1, 1, -1, 1]), "5 signs");

@@ -49,6 +49,17 @@ impl Tiled {
         }
     }
 
+    /// Whether a tensor of `n` rows of `k` can have these tile sizes: what can be known before it is read.
+    ///
+    /// # Errors
+    /// [`ImportError::Tiles`].
+    pub fn check(self, n: usize, k: usize, tiles: Tiles) -> Result<(), ImportError> {
+        match self {
+            Tiled::Tl1 => tl1::check(n, k, tiles),
+            Tiled::Tl2 => tl2::check(n, k, tiles),
+        }
+    }
+
     /// The tensor in `bytes`.
     ///
     /// # Errors

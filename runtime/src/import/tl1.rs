@@ -16,21 +16,30 @@ pub(super) fn tensor_bytes(n: u64, k: u64) -> Option<u64> {
     (n.checked_mul(k)? / 4).checked_add(TAIL as u64)
 }
 
-/// The tensor of `n` rows of `k` weights in `bytes` (codes, scale and padding, as they stand in the file).
+/// Whether a tensor of `n` rows of `k` weights can have these tiles.
 ///
 /// # Errors
-/// Tiles that do not go into the shape, data of another size, codes from 9 to 15, a scale that is not finite.
-pub fn read(bytes: &[u8], n: usize, k: usize, tiles: Tiles) -> Result<Ternary, ImportError> {
+/// [`ImportError::Tiles`].
+pub(super) fn check(n: usize, k: usize, tiles: Tiles) -> Result<(), ImportError> {
     let Tiles { bm, bk, bmm } = tiles;
     if bmm != 32 && bmm != 64 {
         let rule = "it must be 32 or 64".to_owned();
         return Err(ImportError::Tiles { format: FORMAT, what: "bmm", found: bmm, rule });
     }
-    let by = 256 / bmm;
     divides(FORMAT, "bm", bm, n, "the rows")?;
     divides(FORMAT, "bk", bk, k, "the columns")?;
     divides(FORMAT, "bmm", bmm, bm, "bm")?;
-    divides(FORMAT, "256 / bmm", by, bk, "bk")?;
+    divides(FORMAT, "256 / bmm", 256 / bmm, bk, "bk")
+}
+
+/// The tensor of `n` rows of `k` weights in `bytes` (codes, scale and padding, as they stand in the file).
+///
+/// # Errors
+/// Tiles that do not go into the shape, data of another size, codes from 9 to 15, a scale that is not finite.
+pub fn read(bytes: &[u8], n: usize, k: usize, tiles: Tiles) -> Result<Ternary, ImportError> {
+    check(n, k, tiles)?;
+    let Tiles { bm, bk, bmm } = tiles;
+    let by = 256 / bmm;
     let too_large = || ImportError::Size { format: FORMAT, n, k, expected: usize::MAX, found: bytes.len() };
     let count = n.checked_mul(k).ok_or_else(too_large)?;
     let expected = tensor_bytes(n as u64, k as u64).and_then(|bytes| usize::try_from(bytes).ok());

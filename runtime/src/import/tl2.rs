@@ -32,13 +32,17 @@ pub(super) fn tensor_bytes(n: u64, k: u64) -> Option<u64> {
     scale_at(n, k)?.checked_add(TAIL as u64)
 }
 
-/// The tensor of `n` rows of `k` weights in `bytes` (codes, padding, scale, as they stand in the file).
+/// Columns that are coded in threes, and those that are left over and coded in pairs.
+fn split(k: usize, bk: usize) -> (usize, usize) {
+    let threes = k / bk * bk;
+    (threes, k - threes)
+}
+
+/// Whether a tensor of `n` rows of `k` weights can have these tiles.
 ///
 /// # Errors
-/// Tiles that do not go into the shape, data of another size, indices and codes that stand for nothing, a
-/// scale that is not finite.
-pub fn read(bytes: &[u8], n: usize, k: usize, tiles: Tiles) -> Result<Ternary, ImportError> {
-    let Tiles { bm, bk, bmm } = tiles;
+/// [`ImportError::Tiles`].
+pub(super) fn check(n: usize, k: usize, Tiles { bm, bk, bmm }: Tiles) -> Result<(), ImportError> {
     let wrong = |what, found, rule: &str| {
         Err(ImportError::Tiles { format: FORMAT, what, found, rule: rule.to_owned() })
     };
@@ -53,23 +57,37 @@ pub fn read(bytes: &[u8], n: usize, k: usize, tiles: Tiles) -> Result<Ternary, I
     }
     divides(FORMAT, "bm", bm, n, "the rows")?;
     divides(FORMAT, "bmm", ROWS, bm, "bm")?;
-    let threes = k / bk * bk;
-    let pairs = k - threes;
+    let (threes, pairs) = split(k, bk);
     if !pairs.is_multiple_of(32) {
         return wrong("bk", bk, "the columns that it leaves over must be a multiple of 32");
     }
+    // Five bits for three weights and four for two; what follows the codes is unused.
+    let used = n as u128 * (threes as u128 * 5 / 24 + pairs as u128 / 4);
+    match scale_at(n as u64, k as u64) {
+        Some(at) if used > u128::from(at) => {
+            wrong("bk", bk, "the codes would be longer than the file's size rule gives")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The tensor of `n` rows of `k` weights in `bytes` (codes, padding, scale, as they stand in the file).
+///
+/// # Errors
+/// Tiles that do not go into the shape, data of another size, indices and codes that stand for nothing, a
+/// scale that is not finite.
+pub fn read(bytes: &[u8], n: usize, k: usize, tiles: Tiles) -> Result<Ternary, ImportError> {
+    check(n, k, tiles)?;
+    let Tiles { bm, bk, .. } = tiles;
+    let (threes, pairs) = split(k, bk);
     let too_large = || ImportError::Size { format: FORMAT, n, k, expected: usize::MAX, found: bytes.len() };
     let count = n.checked_mul(k).filter(|count| *count <= usize::MAX / 8).ok_or_else(too_large)?;
-    // What follows the three sections is unused.
     let at_scale =
         scale_at(n as u64, k as u64).and_then(|at| usize::try_from(at).ok()).ok_or_else(too_large)?;
     let (signs_at, pairs_at) = (n * threes / 6, n * threes / 6 + n * threes / 24);
-    let (expected, used) = (at_scale + TAIL, pairs_at + n * pairs / 4);
+    let expected = at_scale + TAIL;
     if bytes.len() != expected {
         return Err(ImportError::Size { format: FORMAT, n, k, expected, found: bytes.len() });
-    }
-    if used > at_scale {
-        return wrong("bk", bk, "the codes would be longer than the file's size rule gives");
     }
     let mut values = vec![0i8; count];
     let mut at = 0;
@@ -150,7 +168,7 @@ pub fn read(bytes: &[u8], n: usize, k: usize, tiles: Tiles) -> Result<Ternary, I
             }
         }
     }
-    debug_assert_eq!(at, used);
+    debug_assert_eq!(at, pairs_at + n * pairs / 4);
     Ok(Ternary { n, k, values, scale: scale(FORMAT, bytes, at_scale)? })
 }
 

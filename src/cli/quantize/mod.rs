@@ -1,6 +1,7 @@
 //! `gristmill quantize`: weights to a format, from a model file to a GGUF file or from raw f32 to raw bytes.
 
 mod arguments;
+mod fate;
 mod importance;
 mod model;
 

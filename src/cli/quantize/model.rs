@@ -8,8 +8,9 @@ use super::super::run::threads;
 use super::super::table::{Side, Table, bytes, counted};
 use super::super::{files, output, progress, request};
 use super::arguments::Arguments;
+use super::fate::{self, Fate, Sizes};
 use super::importance::{self, Weighing};
-use gristmill::gguf::{GgufWriter, MAX_DIMS, TensorStream, TypeNumbers, Value};
+use gristmill::gguf::{GgufWriter, TensorStream, TypeNumbers, Value};
 use gristmill::registry::FormatInfo;
 use gristmill::runtime::import::Tiled;
 use gristmill::text::Printable;
@@ -18,51 +19,6 @@ use gristmill::{Dequantizer, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Req
 use serde_json::json;
 use std::io::Write;
 use std::path::Path;
-
-/// What becomes of a tensor.
-#[derive(Clone, Copy)]
-enum Fate {
-    /// Matrices of `n` rows of `k` elements, one behind the other.
-    Quantize(Sizes),
-    /// Copied in this type, with so many bytes.
-    Copy { type_id: u32, bytes: u64 },
-    /// Not written, as was asked for.
-    Leave,
-}
-
-/// One matrix, or a stack of several: that of each expert.
-#[derive(Clone, Copy)]
-struct Sizes {
-    matrices: usize,
-    n: usize,
-    k: usize,
-}
-
-impl Sizes {
-    fn of(shape: &[u64], format: &FormatInfo) -> Option<Sizes> {
-        let (matrices, n, k) = match *shape {
-            [n, k] => (1, n, k),
-            // A number behind the tensor would be that of all its matrices.
-            [matrices, n, k] if format.tensor_tail.is_none() => (matrices, n, k),
-            _ => return None,
-        };
-        let size = |size: u64| usize::try_from(size).ok().filter(|size| *size > 0);
-        let sizes = Sizes { matrices: size(matrices)?, n: size(n)?, k: size(k)? };
-        format.tensor_bytes(sizes.rows()?, sizes.k).is_ok().then_some(sizes)
-    }
-
-    /// Of all matrices, if they can be counted.
-    fn rows(self) -> Option<usize> {
-        self.matrices.checked_mul(self.n)
-    }
-}
-
-/// Types of safetensors files that GGUF has too, with its ids.
-const COPIED: [(&str, u32); 8] =
-    [("F32", 0), ("F16", 1), ("BF16", 30), ("I8", 24), ("I16", 25), ("I32", 26), ("I64", 27), ("F64", 28)];
-
-/// Tensors that are named in a refusal.
-const NAMED: usize = 8;
 
 /// How a quantized tensor differs from f32.
 #[derive(Clone, Copy, Default)]
@@ -84,6 +40,8 @@ struct Line {
     /// Matrices that were quantized, and how many of them without importance.
     matrices: usize,
     without: usize,
+    /// Why weights were not quantized.
+    why_copied: Option<String>,
 }
 
 /// The kernels, and the threads they run on.
@@ -132,17 +90,8 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
         importance::taken_by(&Quantizer::new(&work.quantize.decide_as_asked())?)?;
     }
     let source = files::open_weights(&arguments.input, &work.types)?;
-    let fates = fates(arguments, &source, format, &work.types)?;
-    if !fates.iter().any(|(_, fate)| matches!(fate, Fate::Quantize(..))) {
-        return Err(CliError::usage(
-            format!(
-                "`{}` holds no matrix whose rows are whole blocks of {}",
-                arguments.input.display(),
-                format.elements
-            ),
-            "choose a format with smaller blocks: `gristmill list` prints them",
-        ));
-    }
+    let fates = fate::all(arguments, &source, format, &work.types)?;
+    fate::some_quantized(arguments, &fates, format)?;
     if let Some(path) = &arguments.imatrix {
         let matrices = fates.iter().filter_map(|(tensor, fate)| match fate {
             Fate::Quantize(sizes) => Some((tensor.name(), sizes.matrices, sizes.k)),
@@ -151,7 +100,7 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
         work.weighing = Some(Weighing::open(path, matrices)?);
     }
     for (tensor, fate) in &fates {
-        if let Fate::Quantize(Sizes { matrices, n, k }) = *fate {
+        if let &Fate::Quantize(Sizes { matrices, n, k }) = fate {
             // As f32, quantized, and back.
             let need = Need::new().and(&[matrices, n, k], 8).and(&[format.tensor_bytes(matrices * n, k)?], 1);
             let what = || format!("tensor `{}` ({})", Printable(tensor.name()), shape(tensor));
@@ -164,88 +113,13 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
     writer.create(output, |stream| {
         for (tensor, fate) in &fates {
             progress::tensor(&bar, tensor.name());
-            lines.push(one(&work, tensor, *fate, stream)?);
+            lines.push(one(&work, tensor, fate, stream)?);
             bar.inc(1);
         }
         Ok::<(), CliError>(())
     })?;
     bar.finish_and_clear();
     report(arguments, output, kernel, &lines, out)
-}
-
-/// What becomes of each tensor.
-///
-/// # Errors
-/// Where some can neither be quantized nor copied and nobody said to leave them out, or the file has no such tensor as was
-/// to be left out.
-fn fates<'s>(
-    arguments: &Arguments,
-    source: &'s WeightFile,
-    format: &FormatInfo,
-    types: &TypeNumbers,
-) -> Result<Vec<(SourceTensor<'s>, Fate)>, CliError> {
-    let known: Vec<&str> = source.tensors().map(|tensor| tensor.name()).collect();
-    if let Some(unknown) = arguments.leave_out.iter().find(|name| !known.contains(&name.as_str())) {
-        return Err(CliError::usage(
-            format!("`{}` has no tensor `{}`", arguments.input.display(), Printable(unknown)),
-            "`gristmill inspect FILE` lists its tensors",
-        ));
-    }
-    let (mut fates, mut refused) = (Vec::new(), Vec::new());
-    for tensor in source.tensors() {
-        if arguments.leave_out.iter().any(|name| name == tensor.name()) {
-            fates.push((tensor, Fate::Leave));
-            continue;
-        }
-        match fate(source, &tensor, format, types) {
-            Ok(fate) => fates.push((tensor, fate)),
-            Err(why) => refused.push(format!("`{}` ({why})", Printable(tensor.name()))),
-        }
-    }
-    if refused.is_empty() {
-        return Ok(fates);
-    }
-    let count = refused.len();
-    let more = count.saturating_sub(NAMED);
-    refused.truncate(NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    Err(CliError::usage(
-        format!("{} can't be copied to GGUF: {}{more}", counted(count, "tensor"), refused.join(", ")),
-        "--leave-out TENSOR writes the file without one; nothing was written",
-    ))
-}
-
-/// What becomes of a tensor: matrices that fit are quantized, the rest is copied. The error says why it can't be.
-fn fate(
-    source: &WeightFile,
-    tensor: &SourceTensor<'_>,
-    format: &FormatInfo,
-    types: &TypeNumbers,
-) -> Result<Fate, String> {
-    // Without tile sizes they are copied as they are.
-    let imported = tensor.gguf().is_some_and(|raw| {
-        matches!(files::kind(types, &raw), files::Kind::Tiled(..))
-            && files::matrix(raw.dims()).is_some_and(|(n, k)| types.tiles().of(n, k).is_ok())
-    });
-    if (tensor.dtype().is_some() || imported)
-        && let Some(sizes) = Sizes::of(tensor.shape(), format)
-    {
-        return Ok(Fate::Quantize(sizes));
-    }
-    if let Some(raw) = source.gguf().and_then(|file| file.tensor(tensor.name())) {
-        return match raw.size() {
-            Ok(bytes) => Ok(Fate::Copy { type_id: raw.type_id(), bytes }),
-            Err(error) => Err(error.reason.to_string()),
-        };
-    }
-    let Some((_, type_id)) = COPIED.iter().find(|(name, _)| *name == tensor.type_name()) else {
-        return Err(format!("of type {}, which GGUF does not have", tensor.type_name()));
-    };
-    if tensor.shape().len() > MAX_DIMS as usize {
-        return Err(format!("of {} dimensions, GGUF has {MAX_DIMS} at most", tensor.shape().len()));
-    }
-    let bytes = tensor.size().map_err(|error| error.to_string())?;
-    Ok(Fate::Copy { type_id: *type_id, bytes })
 }
 
 fn declare(
@@ -278,7 +152,7 @@ fn declare(
                 let bytes = work.format.tensor_bytes(matrices * n, k)? as u64;
                 writer.tensor(tensor.name(), &dims, type_id, bytes)?;
             }
-            Fate::Copy { type_id, bytes } => writer.tensor(tensor.name(), &dims, type_id, bytes)?,
+            Fate::Copy { type_id, bytes, .. } => writer.tensor(tensor.name(), &dims, type_id, bytes)?,
             Fate::Leave => {}
         }
     }
@@ -297,7 +171,7 @@ const PIECE: usize = 1 << 22;
 fn one<W: Write>(
     work: &Work,
     tensor: &SourceTensor<'_>,
-    fate: Fate,
+    fate: &Fate,
     stream: &mut TensorStream<W>,
 ) -> Result<Line, CliError> {
     let mut line = Line {
@@ -308,10 +182,12 @@ fn one<W: Write>(
         difference: None,
         matrices: 0,
         without: 0,
+        why_copied: None,
     };
-    match fate {
+    match *fate {
         Fate::Leave => line.type_name = format!("left out ({})", tensor.type_name().to_lowercase()),
-        Fate::Copy { bytes, .. } => {
+        Fate::Copy { bytes, ref why, .. } => {
+            line.why_copied.clone_from(why);
             line.type_name = match tensor.gguf() {
                 Some(raw) => format!("{} (copied)", work.types.name_of(&raw)),
                 None => format!("{} (copied)", tensor.type_name().to_lowercase()),
@@ -439,6 +315,9 @@ fn report(
                 "nmse": line.difference.map(|difference| difference.nmse),
                 "weighted_nmse": line.difference.and_then(|difference| difference.weighted),
                 "max_error": line.difference.map(|difference| difference.worst),
+                "matrices": line.matrices,
+                "without_importance": arguments.imatrix.is_some().then_some(line.without),
+                "why_copied": line.why_copied,
             })).collect::<Vec<_>>(),
         });
         print_json(out, &value)?;
@@ -476,6 +355,8 @@ fn report(
     let quantized = lines.iter().filter(|line| line.difference.is_some()).count();
     let (tensors, size) = (counted(lines.len(), "tensor"), bytes(total));
     writeln!(out, "\n{}: {size}; {quantized} of {tensors} quantized by {kernel}", output.display())?;
+    let copied = lines.iter().filter_map(|line| Some((line.tensor.as_str(), line.why_copied.as_deref()?)));
+    fate::print_copied(copied, out)?;
     if let Some(imatrix) = &arguments.imatrix {
         let errors = "`weighted` is the NMSE with each column counted by its importance";
         writeln!(out, "errors weighed by {}; {errors}", imatrix.display())?;

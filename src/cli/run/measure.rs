@@ -83,8 +83,10 @@ impl std::fmt::Display for Accuracy {
 pub struct Run {
     /// Tokens.
     pub m: usize,
-    /// Kernel chosen.
-    pub kernel: &'static str,
+    /// Where the tensor is a stack of which each token goes through some; `None`: a product with all of its rows.
+    pub experts: Option<Stack>,
+    /// Kernel chosen, or kernels.
+    pub kernel: String,
     /// Against the oracle.
     pub accuracy: Accuracy,
     /// Rows of the weights that the oracle checked.
@@ -92,10 +94,26 @@ pub struct Run {
     /// Median time.
     pub seconds: f64,
     /// Bytes that the weights take in a file.
-    file_bytes: usize,
+    pub(super) file_bytes: usize,
+}
+
+/// A stack of experts.
+#[derive(Clone, Copy, Debug)]
+pub struct Stack {
+    /// Experts.
+    pub count: usize,
+    /// Rows of one.
+    pub n: usize,
+    /// Experts that each token goes through.
+    pub per_token: usize,
 }
 
 impl Run {
+    /// Rows of the weights that a token is multiplied by, of a tensor of `n` rows.
+    pub fn rows(&self, n: usize) -> usize {
+        self.experts.map_or(n, |of| of.n)
+    }
+
     /// Rate at which weights were taken, in bytes that they have in a file, each counted once: 1e9 bytes a second.
     pub fn gigabytes_per_second(&self) -> f64 {
         self.file_bytes as f64 / self.seconds / 1e9
@@ -103,7 +121,8 @@ impl Run {
 
     /// Multiply-accumulates, in 1e9 a second.
     pub fn gigamacs_per_second(&self, n: usize, k: usize) -> f64 {
-        self.m as f64 * n as f64 * k as f64 / self.seconds / 1e9
+        let each = self.experts.map_or(1, |of| of.per_token);
+        (self.m * each) as f64 * self.rows(n) as f64 * k as f64 / self.seconds / 1e9
     }
 }
 
@@ -218,16 +237,7 @@ impl Bench<'_> {
         self.workspace.grow(size)?;
         let mut run =
             || matmul.run(weights, Input::F32(x), m, None, &mut y, &mut self.workspace, &self.threads);
-        run()?;
-        let mut times = Vec::new();
-        let started = Instant::now();
-        while times.len() < LEAST_RUNS || started.elapsed() < TIME {
-            let start = Instant::now();
-            run()?;
-            times.push(start.elapsed().as_secs_f64());
-        }
-        times.sort_by(f64::total_cmp);
-        let seconds = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
+        let seconds = median_time(&mut run)?;
         let mut rows = rows_to_check(m, n, k);
         for row in not_finite(&y, n) {
             if let Some(bad) = oracle.bad_scale(matrix.data(), n, k, row)? {
@@ -242,7 +252,14 @@ impl Bench<'_> {
             Some(precision) if precision != Precision::Int8 => {
                 check_floats(matrix, oracle, precision, x, &y, &rows)?
             }
-            Some(_) | None => check(matrix, oracle, x, &y, m, &rows)?,
+            Some(_) | None if n == 0 || k == 0 => {
+                // Sums of nothing.
+                let zeros = y.iter().all(|y| *y == 0.0);
+                if zeros { Accuracy::Exact } else { Accuracy::Wrong("not 0".to_owned()) }
+            }
+            Some(_) | None => {
+                check(matrix, oracle, x, &rows, |row| (0..m).map(|t| (t, y[t * n + row])).collect())?
+            }
         };
         if accuracy.is_wrong() {
             // A kernel may also lose what makes a weight NaN.
@@ -252,9 +269,26 @@ impl Bench<'_> {
                 }
             }
         }
-        let (kernel, file_bytes) = (matmul.entry().name, matrix.data().len());
-        Ok(Run { m, kernel, accuracy, rows_checked: rows.len(), seconds, file_bytes })
+        let (kernel, file_bytes) = (matmul.entry().name.to_owned(), matrix.data().len());
+        Ok(Run { m, experts: None, kernel, accuracy, rows_checked: rows.len(), seconds, file_bytes })
     }
+}
+
+/// Median of the seconds that a run takes, behind one that warms up.
+///
+/// # Errors
+/// The first error of a run.
+pub(super) fn median_time(mut run: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+    run()?;
+    let mut times = Vec::new();
+    let started = Instant::now();
+    while times.len() < LEAST_RUNS || started.elapsed() < TIME {
+        let start = Instant::now();
+        run()?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times.get(times.len() / 2).copied().unwrap_or(f64::NAN))
 }
 
 /// Rows with a result that is not finite, the first few.
@@ -268,7 +302,7 @@ fn not_finite(y: &[f32], n: usize) -> Vec<usize> {
 }
 
 /// Every row, or as many as the oracle has time for, evenly spread with the first and the last.
-fn rows_to_check(m: usize, n: usize, k: usize) -> Vec<usize> {
+pub(super) fn rows_to_check(m: usize, n: usize, k: usize) -> Vec<usize> {
     let by_work = CHECKED_WORK / (m * k).max(1);
     let by_weights = CHECKED_WEIGHTS / k.max(1);
     let count = by_work.min(by_weights).max(LEAST_ROWS).min(n);
@@ -300,24 +334,16 @@ fn check_floats(
     Ok(Accuracy::Nmse(normalized_error(&expected, &found)))
 }
 
-/// Compares some rows of `y` with the oracle, whose bits they must have.
-fn check(
+/// Compares outputs of some rows of the weights with the oracle, whose bits they must have: `outputs` gives those of a row, each with
+/// its token.
+pub(super) fn check(
     matrix: &QuantizedMatrix<'_>,
     oracle: &FormatOracle<'_>,
     x: &[f32],
-    y: &[f32],
-    m: usize,
     rows: &[usize],
+    outputs: impl Fn(usize) -> Vec<(usize, f32)>,
 ) -> Result<Accuracy, CliError> {
     let (n, k) = (matrix.n(), matrix.k());
-    if n == 0 || k == 0 {
-        // Sums of nothing.
-        return Ok(if y.iter().all(|y| *y == 0.0) {
-            Accuracy::Exact
-        } else {
-            Accuracy::Wrong("not 0".to_owned())
-        });
-    }
     let mut tokens = Vec::new();
     for x in x.chunks(k.max(1)) {
         match Int8Row::quantize(oracle.activations(), x) {
@@ -335,8 +361,7 @@ fn check(
     let (mut expected, mut found) = (Vec::new(), Vec::new());
     for &row in rows {
         let decoded = oracle.row(matrix.data(), n, k, row)?;
-        for t in 0..m {
-            let y = y[t * n + row];
+        for (t, y) in outputs(row) {
             let must = oracle.product_f32(&decoded, &tokens[t].q, &tokens[t].scales, None);
             if must.to_bits() != y.to_bits() {
                 return Ok(Accuracy::Wrong(format!("y[{t}, {row}]: expected {must:e}, found {y:e}")));

@@ -1,6 +1,7 @@
 //! `gristmill run`: every tensor of a model through the kernel that is chosen for it, against the oracle.
 
 mod arguments;
+mod grouped;
 mod layer;
 mod measure;
 mod report;
@@ -14,9 +15,9 @@ use super::held::Held;
 use super::json::print_json;
 use super::progress::step;
 use super::{output, progress, request};
-use gristmill::gguf::{ModelError, Transforms, TypeNumbers};
+use gristmill::gguf::{ModelError, Tensor, Transforms, TypeNumbers};
 use gristmill::oracle::Oracle;
-use gristmill::{QuantizedBuf, REGISTRY, Recording, Threads, Workspace};
+use gristmill::{PrecisionMode, QuantizedBuf, QuantizedMatrix, REGISTRY, Recording, Threads, Workspace};
 use measure::Bench;
 use report::Done;
 use std::io::Write;
@@ -129,8 +130,8 @@ fn model(path: &std::path::Path, types: &TypeNumbers, bench: &mut Bench<'_>) -> 
             (Kind::Other, _) | (Kind::Format(_) | Kind::Tiled(..), None) => {
                 done.without.add(types.name_of(&tensor), files::why_other(types, &tensor), tensor.name());
             }
-            (Kind::Tiled(..), Some((n, k))) if files::no_tiles(types, n, k).is_some() => {
-                let why = files::no_tiles(types, n, k).unwrap_or_default();
+            (Kind::Tiled(layout, _), Some((n, k))) if files::not_imported(types, layout, n, k).is_some() => {
+                let why = files::not_imported(types, layout, n, k).unwrap_or_default();
                 done.without.add(types.name_of(&tensor), why, tensor.name());
             }
             (kind @ (Kind::Format(format) | Kind::Tiled(_, format)), Some((n, k))) => {
@@ -151,7 +152,14 @@ fn model(path: &std::path::Path, types: &TypeNumbers, bench: &mut Bench<'_>) -> 
                     .and_then(|transforms| transforms.of_inputs(tensor.name()))
                     .map(|of| &**of);
                 done.transformed += usize::from(transform.is_some());
-                match bench.tensor(tensor.name(), &matrix, transform) {
+                let ran = bench.tensor(tensor.name(), &matrix, transform).and_then(|mut measured| {
+                    if let Some(count) = experts_of(&tensor, &matrix, bench.precision) {
+                        let runs = bench.experts(tensor.name(), &matrix, count, transform)?;
+                        measured.runs.extend(runs);
+                    }
+                    Ok(measured)
+                });
+                match ran {
                     Ok(measured) => done.tensors.push(measured),
                     Err(CliError::Runtime(error)) if is_no_kernel(&error) => {
                         done.without.add(format.name.to_owned(), files::why_no_kernel(&error), tensor.name());
@@ -164,4 +172,11 @@ fn model(path: &std::path::Path, types: &TypeNumbers, bench: &mut Bench<'_>) -> 
     }
     bar.finish_and_clear();
     Ok(done)
+}
+
+/// How many matrices a tensor of three dimensions is a stack of, where tokens can go through some of them: their products are of integers.
+fn experts_of(tensor: &Tensor<'_>, matrix: &QuantizedMatrix<'_>, precision: PrecisionMode) -> Option<usize> {
+    let [_, _, count] = tensor.dims() else { return None };
+    let count = usize::try_from(*count).ok()?;
+    (precision == PrecisionMode::Int8 && matrix.n() > 0 && matrix.k() > 0).then_some(count)
 }

@@ -61,9 +61,15 @@ impl Done {
                 table.row([
                     first(tensor.name.clone()),
                     first(tensor.format.to_owned()),
-                    first(format!("{}x{}", tensor.n, tensor.k)),
+                    match run.experts {
+                        Some(of) => format!("{}x{}x{}", of.count, of.n, tensor.k),
+                        None => first(format!("{}x{}", tensor.n, tensor.k)),
+                    },
                     run.m.to_string(),
-                    run.kernel.to_owned(),
+                    match run.experts {
+                        Some(of) => format!("{} of {} experts: {}", of.per_token, of.count, run.kernel),
+                        None => run.kernel.clone(),
+                    },
                     run.accuracy.to_string(),
                     if run.rows_checked == tensor.n {
                         "all".to_owned()
@@ -90,7 +96,10 @@ impl Done {
         }
         table.print(out)?;
         writeln!(out)?;
-        let sum = |m: usize| -> f64 { self.runs().filter(|run| run.m == m).map(|run| run.seconds).sum() };
+        // Products of whole tensors, experts all together.
+        let sum = |m: usize| -> f64 {
+            self.runs().filter(|run| run.m == m && run.experts.is_none()).map(|run| run.seconds).sum()
+        };
         let (file, packed) = self.sizes();
         writeln!(
             out,
@@ -177,12 +186,13 @@ fn product(tensor: &Measured, run: &Run) -> records::Product {
     records::Product {
         tensor: tensor.name.clone(),
         format: tensor.format.to_owned(),
-        n: tensor.n as u64,
+        n: run.rows(tensor.n) as u64,
         k: tensor.k as u64,
         m: run.m as u64,
+        experts: run.experts.map(|of| of.per_token as u64),
         file_bytes: tensor.file_bytes as u64,
         packed_bytes: tensor.packed_bytes as u64,
-        kernel: run.kernel.to_owned(),
+        kernel: run.kernel.clone(),
         correct: !run.accuracy.is_wrong(),
         exact: matches!(run.accuracy, Accuracy::Exact),
         nmse: match run.accuracy {

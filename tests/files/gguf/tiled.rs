@@ -2,7 +2,7 @@
 #![cfg(feature = "bitnet")]
 
 use gristmill::gguf::{GgufWriter, LayerOptions, Model, ModelError, TensorType, TypeNumbers, Value};
-use gristmill::import::{ImportError, TileSizes, Tiles};
+use gristmill::import::{ImportError, TileSizes, Tiled, Tiles};
 use gristmill::{Dequantizer, QuantizedMatrix, REGISTRY, Request, Threads};
 use std::path::Path;
 
@@ -152,4 +152,30 @@ fn tile_sizes_come_from_the_caller() -> Outcome {
     assert_eq!(named.of(n, k), Ok(case.tiles));
     assert!(TileSizes::new().with_config("[a]\nbm = x\n").is_err());
     Ok(())
+}
+
+/// What is known of tile sizes before a tensor is read is what reading it finds.
+#[test]
+fn tile_sizes_that_pass_the_check_are_those_that_can_be_read() {
+    let sizes = [0, 1, 8, 16, 24, 32, 48, 64, 72, 96, 128, 192, 256, 264, 288, 320, 384, 480, usize::MAX];
+    let (mut taken, mut refused) = (0, 0);
+    for layout in Tiled::ALL {
+        for (n, k) in [(32, 64), (32, 264), (32, 288), (64, 256), (64, 384), (96, 320), (128, 416)] {
+            let Some(bytes) = layout.tensor_bytes(n as u64, k as u64) else { continue };
+            // Codes of 0 stand for weights in both layouts, and so does a scale of 0.
+            let data = vec![0; bytes as usize];
+            for (bm, bk) in sizes.iter().flat_map(|bm| sizes.iter().map(move |bk| (*bm, *bk))) {
+                for bmm in [0, 16, 32, 48, 64, 128] {
+                    let tiles = Tiles { bm, bk, bmm };
+                    let (checked, read) = (layout.check(n, k, tiles), layout.read(&data, n, k, tiles));
+                    assert_eq!(checked, read.map(|_| ()), "{} {n}x{k} {tiles:?}", layout.name());
+                    match checked {
+                        Ok(()) => taken += 1,
+                        Err(_) => refused += 1,
+                    }
+                }
+            }
+        }
+    }
+    assert!(taken > 50 && refused > 5000, "{taken} taken, {refused} refused");
 }

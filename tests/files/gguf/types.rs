@@ -111,6 +111,11 @@ fn numbers_of_forks_are_believed_where_the_size_proves_them() {
     assert_eq!(what(&types, &[], 41, &[256], 64), Ok(("q1_0", 36, DecidedBy::Size)));
     let refused = what(&types, &[], 41, &[256], 96).expect_err("another size");
     assert!(refused.to_string().contains("q1_0 (36 bytes) or a fork's own type"), "{refused}");
+    // What is not proven is not called by the name alone.
+    let mut file = raw(&[], &[("w", &[256], 41, 0)], &[]);
+    file.resize(file.len().next_multiple_of(32) + 96, 0);
+    let file = Gguf::parse(file, &|query| types.size(query)).expect("the container has no defect");
+    assert_eq!(types.name_of(&file.tensor("w").expect("the tensor is there")), "q1_0 or a fork's own");
     // A number that others have begun to use.
     assert_eq!(what(&types, &[], 43, &[256], 64), stq1_0(43, STQ1_0));
 }
