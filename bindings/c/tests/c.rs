@@ -215,7 +215,8 @@ fn bad_input_gets_a_status_and_no_sanitizer_complains() {
     let program = compile("gcc", "tests/errors.c", false, &sanitizers);
     let said = output(&program, &[]);
     // Each call that the source makes, and not fewer: the program ran to its end.
-    let calls = include_str!("errors.c").matches("EXPECT(").count() - "#define EXPECT(".matches("EXPECT(").count();
+    let calls =
+        include_str!("errors.c").matches("EXPECT(").count() - "#define EXPECT(".matches("EXPECT(").count();
     assert_eq!(String::from_utf8_lossy(&said.stdout), format!("{calls} calls\n"));
 }
 
