@@ -47,7 +47,10 @@ macro_rules! target {
 macro_rules! target {
     ($name:ident) => {
         fn main() {
-            eprintln!("built without `--cfg fuzzing`; `cargo run --release -- {}` builds and runs it", stringify!($name));
+            eprintln!(
+                "built without `--cfg fuzzing`; `cargo run --release -- {}` builds and runs it",
+                stringify!($name)
+            );
             std::process::exit(1);
         }
     };
