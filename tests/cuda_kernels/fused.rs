@@ -277,7 +277,7 @@ fn mistakes_in_products_that_quantize_show() {
             "const u32 first = gm_thread() * 4 + 128;",
             "",
         ),
-        ("another rounding", "gm_rint((x * apply))", "gm_round((x * apply))", ""),
+        ("another rounding", "gm_rint(x * apply)", "gm_round(x * apply)", ""),
         ("another scale", "const f32 kept = apply", "const f32 kept = 2.0f * apply", ""),
         ("another tile's tokens", "tile * 16)", "(tile ^ 1) * 16)", ""),
         ("one half for all panels", ", half ^= 1)", ")", "no barrier"),

@@ -274,7 +274,7 @@ fn mistakes_in_quantizers_show() {
         ("no barrier after the block", "        gm_sync_warp();\n    }\n", "    }\n", "no barrier"),
         ("another warp's words", "words = gm_warp() *", "words = 0 *", "no barrier"),
         ("bytes too many", "i < bytes / 16", "i <= bytes / 16", "no barrier|elements|never wrote|not inside"),
-        ("another rounding", "gm_rint((x * apply))", "gm_round((x * apply))", ""),
+        ("another rounding", "gm_rint(x * apply)", "gm_round(x * apply)", ""),
         (
             "words that keep their bits",
             "all_words[words + i] = 0;",
