@@ -11,6 +11,7 @@
 
 pub mod date;
 pub mod history;
+mod host;
 mod live;
 mod monitor;
 mod prometheus;
@@ -23,11 +24,11 @@ mod snapshot_file;
 #[cfg(feature = "tracing")]
 mod spans;
 
+pub use gristmill_records::receipt::Fallback;
 pub use history::{Added, History, HistoryError};
+pub use host::{Clock, Host, HugePages};
 pub use live::{Live, LiveRow};
 pub use monitor::{Monitor, MonitorOptions};
-pub use record::{Record, Records, Source, Work};
-pub use snapshot::{
-    BatchLoad, Bucket, FallbackCount, KernelLoad, RecoveryCount, Sampled, Snapshot, ThreadLoad,
-};
+pub use record::{Record, Records, Serves, Source, Work};
+pub use snapshot::{BatchLoad, Bucket, KernelLoad, RecoveryCount, Sampled, Snapshot, ThreadLoad};
 pub use snapshot_file::SnapshotFile;

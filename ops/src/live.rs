@@ -158,7 +158,7 @@ impl LiveRow {
         let mean_us = meanwhile.as_ref().map(|timed| timed.ns / timed.samples / 1e3);
         LiveRow {
             kernel: now.kernel.clone(),
-            work: Work::Class { tokens: now.tokens, weights: now.weights }.to_string(),
+            work: Work::Class { tokens: now.tokens, weights: now.weights, threads: None }.to_string(),
             per_second,
             busy_percent: mean_us.map(|us| us * per_second / 1e4),
             mean_us,

@@ -4,9 +4,9 @@
 //! readings of the clock and an entry in a histogram. Nothing waits: where two threads have a time for one histogram at once, one
 //! of them is left out and counted as lost. `cargo bench -p gristmill-ops` measures what this is beside the product.
 
-use crate::snapshot::{
-    BatchLoad, Bucket, FallbackCount, KernelLoad, RecoveryCount, Sampled, Snapshot, ThreadLoad,
-};
+use crate::host::Host;
+use crate::snapshot::{BatchLoad, Bucket, KernelLoad, RecoveryCount, Sampled, Snapshot, ThreadLoad};
+use gristmill_records::receipt::Fallback;
 use gristmill_runtime::observe::{FellBack, Launch, Observer, RanBatch, observe, set_observing};
 use gristmill_runtime::tuning::{ShapeClass, cpu};
 use gristmill_runtime::vocab::{DeviceKind, Op};
@@ -20,6 +20,10 @@ use std::time::{Duration, Instant, SystemTime};
 const LONGEST_NS: u64 = 60_000_000_000;
 /// Digits to which it keeps times.
 const DIGITS: u8 = 2;
+
+/// What the system says of the machine is asked for so rarely that it takes one part in so many of the time at most: of a program with
+/// much memory on small pages it takes long.
+const PATIENCE: u32 = 500;
 
 /// How a monitor works.
 #[derive(Clone, Debug)]
@@ -52,6 +56,17 @@ pub struct Monitor {
     recoveries: Mutex<Vec<RecoveryCount>>,
     batches: Mutex<BatchLoad>,
     lost: AtomicU64,
+    /// What the system said of the machine when the monitor began.
+    host_at_first: Host,
+    host: Mutex<Seen>,
+}
+
+/// What the system said last.
+#[derive(Debug)]
+struct Seen {
+    host: Host,
+    /// When it is asked again.
+    until: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -81,8 +96,8 @@ impl Taken {
         FellBack { policy, op: *op, format, device: *device, reason, instead }
     }
 
-    fn count(&self) -> FallbackCount {
-        FallbackCount {
+    fn count(&self) -> Fallback {
+        Fallback {
             policy: self.policy.to_owned(),
             op: self.op.name().to_owned(),
             format: self.format.clone(),
@@ -120,6 +135,8 @@ impl Monitor {
             recoveries: Mutex::default(),
             batches: Mutex::default(),
             lost: AtomicU64::new(0),
+            host_at_first: Host::now(),
+            host: Mutex::new(Seen { host: Host::default(), until: Instant::now() }),
         });
         let monitor: &'static Monitor = Box::leak(monitor);
         observe(monitor)?;
@@ -175,12 +192,25 @@ impl Monitor {
             package: self.registry.package.to_owned(),
             sampled_every: self.options.sample_every,
             lost_samples: self.lost.load(Ordering::Relaxed),
+            host: Some(self.host()).filter(|host| *host != Host::default()),
             kernels,
             batches: Some(self.batches.lock().unwrap_or_else(PoisonError::into_inner).clone())
                 .filter(|load| load.batches > 0),
             fallbacks: fallbacks.iter().map(Taken::count).collect(),
             recoveries: self.recoveries.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
+    }
+
+    /// What the system says of the machine, or said a short while ago.
+    fn host(&self) -> Host {
+        let mut seen = self.host.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if now >= seen.until {
+            let host = Host::now().since(&self.host_at_first);
+            let until = now + now.elapsed() * PATIENCE;
+            *seen = Seen { host, until };
+        }
+        seen.host.clone()
     }
 
     fn cell(&self, registry: &'static Registry, index: usize, shape: Shape) -> Option<&Cell> {
@@ -206,8 +236,9 @@ impl Observer for Monitor {
         let wanted = self
             .cell(registry, index, shape)
             .is_some_and(|cell| cell.launches.load(Ordering::Relaxed) % every == every - 1);
+        // What a GPU does has no end on this thread.
         #[cfg(feature = "tracing")]
-        if wanted {
+        if wanted && registry.entries.get(index).is_some_and(|entry| entry.device == DeviceKind::Cpu) {
             crate::spans::begin(registry, index, shape);
         }
         wanted
@@ -240,7 +271,16 @@ impl Observer for Monitor {
             cell.faults.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let Some(time) = launch.time else { return };
+        if launch.time.is_some() {
+            self.timed(launch);
+        }
+    }
+
+    fn timed(&self, launch: &Launch) {
+        let (Some(cell), Some(time)) = (self.cell(launch.registry, launch.index, launch.shape), launch.time)
+        else {
+            return;
+        };
         let mut times = match cell.times.try_lock() {
             Ok(times) => times,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),

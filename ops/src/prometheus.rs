@@ -1,5 +1,6 @@
 //! A snapshot as text for Prometheus (exposition format 0.0.4).
 
+use crate::host::{Clock, Host, HugePages};
 use crate::snapshot::{BatchLoad, KernelLoad, Snapshot, ThreadLoad};
 use std::fmt::{Display, Write};
 
@@ -86,6 +87,7 @@ impl Snapshot {
             ]);
             line(&mut out, "gristmill_recoveries_total", &labels, recovery.count);
         }
+        self.host(&mut out);
         head(&mut out, "gristmill_lost_samples_total", "counter", "Times that were taken and not kept.");
         line(
             &mut out,
@@ -94,6 +96,49 @@ impl Snapshot {
             self.lost_samples,
         );
         out
+    }
+
+    /// What the system said of the machine.
+    fn host(&self, out: &mut String) {
+        let Some(Host { huge_pages, clock }) = &self.host else { return };
+        let mut one = |name: &str, kind: &str, help: &str, value: Option<u64>| {
+            let Some(value) = value else { return };
+            let name = format!("gristmill_{name}");
+            head(out, &name, kind, help);
+            line(out, &name, &Labels(&[("package", &self.package)]), value);
+        };
+        let of_pages = |of: fn(&HugePages) -> u64| huge_pages.as_ref().map(of);
+        one(
+            "huge_pages_asked_bytes",
+            "gauge",
+            "Memory that is to lie on huge pages.",
+            of_pages(|pages| pages.asked_bytes),
+        );
+        one(
+            "huge_pages_bytes",
+            "gauge",
+            "What of it lies on huge pages.",
+            of_pages(|pages| pages.huge_bytes),
+        );
+        let of_clock = |of: fn(&Clock) -> Option<u64>| clock.as_ref().and_then(of);
+        one(
+            "clock_throttled_total",
+            "counter",
+            "Times that a processor was too hot.",
+            of_clock(|clock| clock.throttled),
+        );
+        one(
+            "clock_allowed_mhz",
+            "gauge",
+            "Clock that the system allows.",
+            of_clock(|clock| clock.allowed_mhz),
+        );
+        one(
+            "clock_highest_mhz",
+            "gauge",
+            "Highest clock of the same processor.",
+            of_clock(|clock| clock.highest_mhz),
+        );
     }
 
     fn batches(&self, out: &mut String, load: &BatchLoad) {

@@ -126,6 +126,12 @@ fn bench(value: Value) -> Result<Records, String> {
     Ok(records)
 }
 
+/// What memory gives, where that is what holds the kernel back.
+fn memory_gb_s(of: &Measurement) -> Option<f64> {
+    let from_memory = of.memory == "cold" && of.ceiling.as_deref() == Some("read");
+    from_memory.then_some(100.0 * of.gb_s / of.usable_percent()?)
+}
+
 /// A record, where it says when it was made, of what and by what.
 fn one(of: &Measurement) -> Option<Record> {
     Some(Record {
@@ -147,6 +153,8 @@ fn one(of: &Measurement) -> Option<Record> {
         rounds_us: of.rounds_us.clone(),
         percent: of.usable_percent(),
         ceiling: of.ceiling.clone(),
+        memory_gb_s: memory_gb_s(of),
+        serves: None,
         load: None,
     })
 }

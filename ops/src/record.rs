@@ -1,6 +1,8 @@
 //! What a history holds.
 
-use crate::snapshot::{FallbackCount, KernelLoad, RecoveryCount, Snapshot};
+use crate::host::Host;
+use crate::snapshot::{KernelLoad, RecoveryCount, Snapshot};
+use gristmill_records::receipt::Fallback;
 use gristmill_runtime::{Registry, Tuning};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -53,7 +55,19 @@ pub enum Work {
         tokens: (u64, Option<u64>),
         /// Fewest and most weights.
         weights: (u64, Option<u64>),
+        /// Threads, where they are the same for all of them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        threads: Option<u64>,
     },
+}
+
+/// `1`, `17-64`, or `2049-` for a class without a most.
+pub(crate) fn range((from, to): (u64, Option<u64>)) -> String {
+    match to {
+        Some(to) if to == from => to.to_string(),
+        Some(to) => format!("{from}-{to}"),
+        None => format!("{from}-"),
+    }
 }
 
 impl fmt::Display for Work {
@@ -63,13 +77,9 @@ impl fmt::Display for Work {
                 write!(f, "m={m} {n}x{k} threads={threads} {memory}")?;
                 f.write_str(if *quantizes == Some(false) { " int8 input" } else { "" })
             }
-            Work::Class { tokens, weights } => {
-                let range = |(from, to): (u64, Option<u64>)| match to {
-                    Some(to) if to == from => to.to_string(),
-                    Some(to) => format!("{from}-{to}"),
-                    None => format!("{from}-"),
-                };
-                write!(f, "m={} weights={}", range(*tokens), range(*weights))
+            Work::Class { tokens, weights, threads } => {
+                write!(f, "m={} weights={}", range(*tokens), range(*weights))?;
+                threads.map_or(Ok(()), |threads| write!(f, " threads={threads}"))
             }
         }
     }
@@ -105,9 +115,30 @@ pub struct Record {
     /// Which ceiling: `read` or `multiply`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceiling: Option<String>,
+    /// 1e9 bytes a second that memory gives, where that was measured beside the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_gb_s: Option<f64>,
+    /// What it can do, where the record is of a tuning: which others it may stand in for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serves: Option<Serves>,
     /// What a monitor saw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<KernelLoad>,
+}
+
+/// What a kernel can do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Serves {
+    /// The op.
+    pub op: String,
+    /// The weight format.
+    pub format: String,
+    /// The quantizer, where the op is for one of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantizer: Option<String>,
+    /// The packing that it reads; absent for a format's own rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packing: Option<String>,
 }
 
 /// What a monitor saw beside single kernels.
@@ -123,8 +154,11 @@ pub struct Watch {
     pub sampled_every: u64,
     /// Times that were not kept.
     pub lost_samples: u64,
+    /// What the system said of the machine; absent where it said nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Host>,
     /// Fallbacks that were taken.
-    pub fallbacks: Vec<FallbackCount>,
+    pub fallbacks: Vec<Fallback>,
     /// What was done where a kernel failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recoveries: Vec<RecoveryCount>,
@@ -151,6 +185,7 @@ impl Records {
             compiler,
             sampled_every,
             lost_samples,
+            host,
             kernels,
             fallbacks,
             recoveries,
@@ -163,11 +198,13 @@ impl Records {
             compiler: compiler.clone(),
             kernel: load.kernel.clone(),
             id: load.id.clone(),
-            work: Work::Class { tokens: load.tokens, weights: load.weights },
+            work: Work::Class { tokens: load.tokens, weights: load.weights, threads: None },
             us: load.time.as_ref().map(|time| time.p50_ns as f64 / 1e3),
             rounds_us: Vec::new(),
             percent: None,
             ceiling: None,
+            memory_gb_s: None,
+            serves: None,
             load: Some(load),
         };
         let records = kernels.into_iter().map(record).collect();
@@ -177,6 +214,7 @@ impl Records {
             seconds,
             sampled_every,
             lost_samples,
+            host,
             fallbacks,
             recoveries,
         };
@@ -200,11 +238,19 @@ impl Records {
                     work: Work::Class {
                         tokens: bounds(measured.class.tokens()),
                         weights: bounds(measured.class.weights()),
+                        threads: Some(measured.threads as u64),
                     },
                     us: Some(*us),
                     rounds_us: Vec::new(),
                     percent: None,
                     ceiling: None,
+                    memory_gb_s: None,
+                    serves: Some(Serves {
+                        op: measured.op.name().to_owned(),
+                        format: measured.format.clone(),
+                        quantizer: measured.quantizer.clone(),
+                        packing: entry.code.packing().map(|packing| packing.name.to_owned()),
+                    }),
                     load: None,
                 });
             }

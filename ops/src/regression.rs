@@ -228,6 +228,8 @@ mod tests {
             rounds_us,
             percent: None,
             ceiling: None,
+            memory_gb_s: None,
+            serves: None,
             load: None,
         }
     }

@@ -12,6 +12,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 mod html;
+mod machine;
+mod tuned;
 
 /// Rows of the tables of a report.
 const MOST: usize = 20;
@@ -78,6 +80,10 @@ pub struct Cost {
     pub p99_us: f64,
     /// Gigabytes that were read in a second of timed launches.
     pub gb_s: f64,
+    /// The same in percent of what memory gives, as `bench` measured it on this machine: of one token, whose ceiling that is. More than 100
+    /// where weights came from caches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub percent_of_memory: Option<f64>,
 }
 
 /// Times of one kernel and work.
@@ -134,7 +140,10 @@ impl Report {
         report.slower();
         report.loads(records);
         report.far_below(&all);
+        report.multiply_units(&all);
+        report.tuned(records);
         report.untuned(records);
+        report.hosts(records);
         report.absent(records, verdicts.len());
         report
     }
@@ -326,7 +335,7 @@ impl Report {
         for cost in &self.cost {
             writeln!(
                 out,
-                "  {:5.1} %  {:.3} s  {} at {}: {} launches, {} timed, median {:.1} us, 99th percentile {:.1} us, {:.1} GB/s",
+                "  {:5.1} %  {:.3} s  {} at {}: {} launches, {} timed, median {:.1} us, 99th percentile {:.1} us, {:.1} GB/s{}",
                 cost.percent,
                 cost.seconds,
                 cost.kernel,
@@ -335,7 +344,9 @@ impl Report {
                 cost.samples,
                 cost.p50_us,
                 cost.p99_us,
-                cost.gb_s
+                cost.gb_s,
+                cost.percent_of_memory
+                    .map_or(String::new(), |percent| format!(" ({percent:.0} % of what memory gives)"))
             )?;
         }
         if !self.trends.is_empty() {
@@ -388,6 +399,12 @@ fn newest_loads(records: &Records) -> impl Iterator<Item = &crate::record::Recor
     })
 }
 
+/// What memory of a machine gives at most, in 1e9 bytes a second.
+fn memory_gb_s(records: &Records, machine: &str) -> Option<f64> {
+    let here = records.records.iter().filter(|record| record.machine == machine);
+    here.filter_map(|record| record.memory_gb_s).max_by(f64::total_cmp)
+}
+
 fn cost(records: &Records) -> Vec<Cost> {
     let mut all: Vec<Cost> = newest_loads(records)
         .filter_map(|record| {
@@ -405,6 +422,9 @@ fn cost(records: &Records) -> Vec<Cost> {
                 p50_us: time.p50_ns as f64 / 1e3,
                 p99_us: time.p99_ns as f64 / 1e3,
                 gb_s: time.gb_s(),
+                percent_of_memory: memory_gb_s(records, &record.machine)
+                    .filter(|_| load.tokens.1 == Some(1) && load.device == "cpu")
+                    .map(|memory| 100.0 * time.gb_s() / memory),
             })
         })
         .collect();

@@ -1,5 +1,7 @@
 //! What a monitor has seen. What was not measured is absent, never zero.
 
+use crate::host::Host;
+use gristmill_records::receipt::Fallback;
 use gristmill_runtime::ThreadUse;
 use gristmill_runtime::observe::RanBatch;
 use serde::{Deserialize, Serialize};
@@ -25,13 +27,16 @@ pub struct Snapshot {
     pub sampled_every: u64,
     /// Times that were taken and not kept, since another thread was keeping one of the same kernel and class.
     pub lost_samples: u64,
+    /// What the system says of the machine; absent where it says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Host>,
     /// Kernels that were launched, a row for each class of shapes.
     pub kernels: Vec<KernelLoad>,
     /// Batches of products; absent where none ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batches: Option<BatchLoad>,
     /// Fallbacks that were taken.
-    pub fallbacks: Vec<FallbackCount>,
+    pub fallbacks: Vec<Fallback>,
     /// What guarded layers did where a kernel failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recoveries: Vec<RecoveryCount>,
@@ -59,7 +64,7 @@ pub struct KernelLoad {
     /// Launches that ended in a fault of their input; absent for GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<u64>,
-    /// Times; absent where none were taken, as on GPUs.
+    /// Times; absent where none were taken. Those of GPUs are by the device's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Sampled>,
 }
@@ -168,25 +173,6 @@ pub struct Bucket {
     pub le_ns: u64,
     /// Samples that were not longer, to two digits of the time.
     pub count: u64,
-}
-
-/// How often a fallback was taken.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FallbackCount {
-    /// The policy that allowed it.
-    pub policy: String,
-    /// What was asked for.
-    pub op: String,
-    /// The format.
-    pub format: String,
-    /// The device that was asked for.
-    pub device: String,
-    /// Why there was no kernel.
-    pub reason: String,
-    /// What ran in its place.
-    pub instead: String,
-    /// How often.
-    pub runs: u64,
 }
 
 /// How often a step was done because of a kernel that failed.

@@ -21,11 +21,13 @@ fn records(from: u64, count: u64) -> Records {
         compiler: None,
         kernel: "k".to_owned(),
         id: "an id".to_owned(),
-        work: Work::Class { tokens: (1, None), weights: (0, None) },
+        work: Work::Class { tokens: (1, None), weights: (0, None), threads: None },
         us: Some(1.0),
         rounds_us: vec![1.0; 100],
         percent: None,
         ceiling: None,
+        memory_gb_s: None,
+        serves: None,
         load: None,
     };
     Records { records: (from..from + count).map(record).collect(), ..Records::default() }

@@ -19,6 +19,8 @@ fn record(kernel: &str, at: u64, us: f64) -> Record {
         rounds_us: vec![us, us + 0.1],
         percent: Some(50.0),
         ceiling: Some("read".to_owned()),
+        memory_gb_s: None,
+        serves: None,
         load: None,
     }
 }
@@ -40,6 +42,7 @@ fn what_is_added_is_there_once() -> Result<(), Box<dyn Error>> {
         seconds: 1.0,
         sampled_every: 61,
         lost_samples: 0,
+        host: None,
         fallbacks: Vec::new(),
         recoveries: Vec::new(),
     });

@@ -52,6 +52,7 @@ fn snapshot(at: u64, seconds: f64, kernels: Vec<KernelLoad>) -> Snapshot {
         package: "toy".to_owned(),
         sampled_every: 61,
         lost_samples: 0,
+        host: None,
         kernels,
         batches: None,
         fallbacks: Vec::new(),

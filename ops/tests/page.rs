@@ -30,6 +30,8 @@ fn bench(kernel: &str, at: u64, us: f64) -> Record {
         rounds_us: (0..7).map(|round| us * (1.0 + 0.001 * f64::from(round))).collect(),
         percent: Some(if kernel.ends_with("far") { 12.0 } else { 80.0 }),
         ceiling: Some("read".to_owned()),
+        memory_gb_s: None,
+        serves: None,
         load: None,
     }
 }

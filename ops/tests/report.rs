@@ -2,8 +2,8 @@
 
 use gristmill_ops::report::Report;
 use gristmill_ops::{
-    Bucket, FallbackCount, KernelLoad, Record, Records, RecoveryCount, Sampled, Snapshot, Source, ThreadLoad,
-    Work,
+    Bucket, Clock, Fallback, Host, HugePages, KernelLoad, Record, Records, RecoveryCount, Sampled, Serves,
+    Snapshot, Source, ThreadLoad, Work,
 };
 use std::error::Error;
 
@@ -34,6 +34,13 @@ fn load(kernel: &str, launches: u64, p99_us: u64, faults: u64) -> KernelLoad {
     }
 }
 
+/// A machine on which so much of 1000 MiB lies on huge pages, throttled so often, with a clock of 3000 MHz.
+fn host(mode: &str, huge_mib: u64, [throttled, allowed]: [u64; 2]) -> Host {
+    let pages = HugePages { mode: mode.to_owned(), asked_bytes: 1000 << 20, huge_bytes: huge_mib << 20 };
+    let clock = Clock { throttled: Some(throttled), allowed_mhz: Some(allowed), highest_mhz: Some(3000) };
+    Host { huge_pages: Some(pages), clock: Some(clock) }
+}
+
 fn snapshot(at: u64, kernels: Vec<KernelLoad>) -> Snapshot {
     Snapshot {
         schema: Snapshot::SCHEMA.to_owned(),
@@ -44,9 +51,10 @@ fn snapshot(at: u64, kernels: Vec<KernelLoad>) -> Snapshot {
         package: "toy".to_owned(),
         sampled_every: 61,
         lost_samples: 0,
+        host: Some(host("madvise", 900, [0, 3000])),
         kernels,
         batches: None,
-        fallbacks: vec![FallbackCount {
+        fallbacks: vec![Fallback {
             policy: "cpu".to_owned(),
             op: "matmul".to_owned(),
             format: "q9".to_owned(),
@@ -106,6 +114,8 @@ fn bench(kernel: &str, at: u64, us: f64, percent: f64) -> Record {
         rounds_us: (0..7).map(|round| us * (1.0 + 0.001 * f64::from(round))).collect(),
         percent: Some(percent),
         ceiling: Some("read".to_owned()),
+        memory_gb_s: None,
+        serves: None,
         load: None,
     }
 }
@@ -137,6 +147,14 @@ fn what_is_planted_is_found_with_its_numbers() {
         .collect();
     assert_eq!(cost, [("matmul.slow", 60.0, 75.0), ("matmul.tail", 20.0, 25.0)]);
     assert!((report.cost[0].gb_s - 4.0).abs() < 1e-9);
+
+    // Nothing says what memory gives; of 16 GB/s the kernel's 4 are a quarter.
+    assert_eq!(report.cost[0].percent_of_memory, None);
+    let mut more = records();
+    more.records.push(Record { memory_gb_s: Some(16.0), ..bench("matmul.poor", 4, 10.0, 12.0) });
+    let with_memory = Report::of(&more);
+    assert_eq!(with_memory.cost[0].percent_of_memory, Some(25.0));
+    assert!(with_memory.to_text().contains("4.0 GB/s (25 % of what memory gives)"));
 
     let [fallen] = report.changes.as_slice() else { panic!("{:?}", report.changes) };
     assert_eq!((fallen.kernel.as_str(), fallen.slower, fallen.rebuilt), ("matmul.fallen", true, false));
@@ -216,6 +234,133 @@ fn threads_that_wait_are_found() {
     assert_eq!(found(&used(200, 800, 400), "wait at"), None);
     let few = used(99, 300, 400);
     assert_eq!((found(&few, "wait at"), found(&few, "unevenly")), (None, None));
+}
+
+/// The advice for a finding and its numbers, if there is one.
+fn advice(report: &Report, what: &str) -> Option<(String, String)> {
+    let finding = report.recommendations.iter().find(|finding| finding.because.starts_with(what))?;
+    Some((finding.what.clone(), finding.because.clone()))
+}
+
+#[test]
+fn machines_that_are_held_back_are_found() {
+    let of = |host: Option<Host>| {
+        let seen = Snapshot { host, ..snapshot(1, vec![load("matmul.slow", 10, 12, 0)]) };
+        Report::of(&Records::of_snapshot(seen))
+    };
+    let (small, hot, slow) =
+        ("packed weights lie on small pages", "a processor was throttled", "the clock is held back");
+    let good = of(Some(host("madvise", 500, [0, 2999])));
+    for what in [small, hot, slow] {
+        assert_eq!(advice(&good, what), None);
+    }
+    let never = of(Some(host("never", 20, [7, 2400])));
+    let (what, because) = advice(&never, small).expect("they do");
+    assert!(what.contains("echo madvise"), "{what}");
+    assert!(because.ends_with("20 MiB of 1000 MiB that huge pages were asked for lie on them (2 %); the system gives them out: never"), "{because}");
+    let (_, because) = advice(&never, hot).expect("it was");
+    assert!(because.ends_with("it was too hot 7 times in the 60 s of the monitor"), "{because}");
+    let (_, because) = advice(&never, slow).expect("it is");
+    assert!(because.ends_with("a processor may run at 2400 MHz of 3000 MHz (80 %)"), "{because}");
+    for (mode, helps) in [("madvise", "compact_memory"), ("off for this program", "PR_SET_THP_DISABLE")] {
+        let report = of(Some(host(mode, 20, [0, 3000])));
+        assert!(advice(&report, small).is_some_and(|(what, _)| what.contains(helps)), "{mode}");
+    }
+    // Little memory is no matter.
+    let mut little = host("never", 0, [0, 3000]);
+    little.huge_pages.as_mut().expect("made so").asked_bytes = 60 << 20;
+    assert_eq!(advice(&of(Some(little)), small), None);
+    // What the system does not tell is not known, and nothing follows from it.
+    let silent = of(None);
+    assert!([small, hot, slow].iter().all(|what| advice(&silent, what).is_none()));
+    let absent = |what: &str| silent.absent.iter().any(|absent| absent.starts_with(what));
+    assert!(absent("whether weights lie on huge pages") && absent("the clock of"), "{:?}", silent.absent);
+
+    // Multiply units that need 1.3 times as long as before, by two works of three; memory is as fast as before.
+    let mut records = Vec::new();
+    for at in 0..4 {
+        let times = |slower: f64| if at == 3 { slower } else { 1.0 };
+        for (kernel, slower) in [("a", 1.3), ("b", 1.3), ("c", 1.0)] {
+            let ceiling = Some("multiply".to_owned());
+            records.push(Record { ceiling, ..bench(kernel, at, 100.0 * times(slower), 50.0) });
+        }
+        records.push(bench("read", at, 100.0, 50.0));
+    }
+    let report = Report::of(&Records { records: records.clone(), ..Records::default() });
+    let (what, because) = advice(&report, "the multiply units of machine").expect("they are slower");
+    assert!(
+        what.contains("throttled") && because.contains("1.30 times as long: the median of 3 works"),
+        "{because}"
+    );
+    records.retain(|record| record.kernel != "a");
+    let report = Report::of(&Records { records, ..Records::default() });
+    assert!(advice(&report, "the multiply units").is_some_and(|(_, because)| because.contains("1.15 times")));
+}
+
+#[test]
+fn what_a_tuning_says_of_the_work_is_told() {
+    let tuned = |id: &str, packing: &str, tokens: u64, threads: u64, us: f64| Record {
+        source: Source::Tune,
+        id: format!("id of {id}"),
+        work: Work::Class {
+            tokens: (tokens, Some(tokens)),
+            weights: (0, Some(1 << 20)),
+            threads: Some(threads),
+        },
+        us: Some(us),
+        rounds_us: Vec::new(),
+        serves: Some(Serves {
+            op: "matmul".to_owned(),
+            format: "q9".to_owned(),
+            quantizer: None,
+            packing: Some(packing.to_owned()),
+        }),
+        ..bench(id, 1, us, 0.0)
+    };
+    // The first packing is the faster one for one token, the other for many.
+    let tuning = vec![
+        tuned("decode", "wide", 1, 4, 10.0),
+        tuned("prefill", "wide", 64, 4, 1000.0),
+        tuned("dense", "dense", 1, 4, 12.0),
+        tuned("dense", "dense", 64, 4, 500.0),
+        tuned("decode", "wide", 1, 2, 8.0),
+        tuned("decode", "wide", 1, 1, 15.0),
+        // An older time, which counts for nothing.
+        Record { at: 0, ..tuned("dense", "dense", 1, 4, 1.0) },
+    ];
+    let report = |decodes: u64, prefills: u64, threads: Option<u64>| {
+        let mut loads = vec![load("decode", decodes, 12, 0), load("prefill", prefills, 12, 0)];
+        loads[1].tokens = (64, Some(64));
+        for load in &mut loads {
+            let time = load.time.as_mut().expect("timed");
+            time.threads = threads.map(|most_threads| ThreadLoad { most_threads, ..ThreadLoad::default() });
+        }
+        let mut records = Records::of_snapshot(snapshot(2, loads));
+        records.records.extend(tuning.clone());
+        Report::of(&records)
+    };
+    // 1000 decodes lose 2 ms by the other packing, ten prefills gain 5.
+    let (what, because) = advice(&report(1000, 10, None), "another packing is faster").expect("it is");
+    assert!(what.contains("GRISTMILL_PACKING=dense"), "{what}");
+    let numbers = "1000 launches of decode at m=1, 10 launches of prefill at m=64 take 0.020 s by the times of the tuning, the fastest kernels \
+                   of the packing `dense` 0.017 s (1.18 times as fast)";
+    assert!(because.ends_with(numbers), "{because}");
+    // With more decodes it is not.
+    assert_eq!(advice(&report(10_000, 10, None), "another packing"), None);
+    // Too few launches, or a kernel that no tuning has.
+    assert_eq!(advice(&report(80, 10, None), "another packing"), None);
+    // Fewer threads: of the four that it had, where that was measured.
+    let (what, because) = advice(&report(10_000, 10, Some(4)), "fewer threads are faster").expect("they are");
+    assert!(what.contains("make 2 threads"), "{what}");
+    assert!(
+        because.contains("decode takes 10.0 us on the 4 threads that it had in 10000 launches, and 8.0 us on 2 (1.25 times as fast)"),
+        "{because}"
+    );
+    for threads in [None, Some(2), Some(3)] {
+        assert_eq!(advice(&report(10_000, 10, threads), "fewer threads"), None, "{threads:?}");
+    }
+    // A tuning of the machine is there, so nobody is told to make one.
+    assert_eq!(advice(&report(1000, 10, None), "no tuning"), None);
 }
 
 #[test]

@@ -84,8 +84,8 @@ pub struct HeldOnce {
     pub instead_of: String,
 }
 
-/// A fallback that was taken.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A fallback that was taken, here and in the snapshots of a monitor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fallback {
     /// The policy that allowed it.
     pub policy: String,

@@ -26,6 +26,7 @@ use crate::error::Error;
 use crate::kernel::Matmul;
 use crate::launch::{Group, GroupedWork};
 use crate::linear::LinearOptions;
+use crate::placement::Placement;
 use crate::receipt::Recording;
 use crate::registry::{FormatInfo, Registry};
 use crate::request::Shape;
@@ -46,6 +47,10 @@ pub enum ExpertInput<'a> {
     /// that [`Experts::forward`] is given.
     Quantized(&'a QuantizedActivations<'a>),
 }
+
+/// Bytes of an expert from which on its rows are divided to the NUMA nodes that read them. Each share has a mapping of its own, of which
+/// systems have some ten thousand for a program, and a model has thousands of small experts.
+const LEAST_PLACED: usize = 4 << 20;
 
 /// A kernel and the weights packed for it.
 #[derive(Debug)]
@@ -147,6 +152,7 @@ impl Experts {
         let mut choices: Vec<Choice> = Vec::new();
         let mut packed: Vec<Vec<PackedMatrix>> = Vec::new();
         let mut layout: Option<ActivationLayout> = None;
+        let worth_placing = first.total_bytes() >= LEAST_PLACED;
         for candidate in prepared.covering(n, k).needed {
             let matmul = Matmul::of(&prepared, candidate, n, k)?;
             // Tokens are quantized in front of all products.
@@ -163,8 +169,10 @@ impl Experts {
             let index = match same {
                 Some(same) => same.packed,
                 None => {
-                    // Which threads read an expert differs from run to run, so it lies on no node in particular.
-                    let pack = |expert: &E| matmul.pack_together(expert.as_ref(), threads);
+                    let pack = |expert: &E| match worth_placing {
+                        true => matmul.pack_stacked(expert.as_ref(), threads),
+                        false => matmul.pack_together(expert.as_ref(), threads),
+                    };
                     packed.push(experts.iter().map(pack).collect::<Result<_, _>>()?);
                     packed.len() - 1
                 }
@@ -225,6 +233,12 @@ impl Experts {
     /// Bytes held for weights.
     pub fn weight_bytes(&self) -> usize {
         self.packed.iter().flatten().map(PackedMatrix::bytes).sum()
+    }
+
+    /// On which NUMA nodes the experts lie, all together; `None` as for [`PackedMatrix::placement`], and for experts below 4 MiB, which
+    /// are not divided.
+    pub fn placement(&self) -> Option<Placement> {
+        self.packed.iter().flatten().filter_map(PackedMatrix::placement).reduce(Placement::and)
     }
 
     /// Lets runs count in `recording` (`None`: in no recording any more). Each kernel counts as one launch in a run, however

@@ -19,8 +19,8 @@ static OBSERVER: OnceLock<&'static dyn Observer> = OnceLock::new();
 
 /// Is told of launches by the threads that launch, so it should neither wait nor allocate.
 pub trait Observer: Send + Sync {
-    /// Whether the time of a launch that begins now is wanted. Two readings of the clock are taken for it. Only kernels of the
-    /// processor are asked for: a GPU's times would have to be waited for.
+    /// Whether the time of a launch that begins now is wanted. On the processor two readings of the clock are taken for it; on a GPU two
+    /// events, whose time is [told](Observer::timed) by a later launch there. Launches in a graph have no times.
     fn wants_time(&self, registry: &'static Registry, index: usize, shape: Shape) -> bool;
 
     /// Whether the use of threads is wanted of the launches whose time is: two readings of the clock more for each part of a job, and an
@@ -43,6 +43,12 @@ pub trait Observer: Send + Sync {
 
     /// A launch has ended, on a GPU has been enqueued. Launches in a graph come each time that the graph is launched.
     fn launched(&self, launch: &Launch);
+
+    /// The time of a launch on a GPU that was told to [`launched`](Observer::launched) before: it ended meanwhile. Called by whoever launches
+    /// next on that device.
+    fn timed(&self, launch: &Launch) {
+        let _ = launch;
+    }
 
     /// A layer did something else than it was asked for, as its policy allows.
     fn fell_back(&self, fallback: FellBack<'_>);
@@ -69,7 +75,7 @@ pub struct Launch {
     pub bytes_in: usize,
     /// Bytes that it wrote.
     pub bytes_out: usize,
-    /// Wall time, where it was taken.
+    /// Wall time, where it was taken; on a GPU the device's, which is told later.
     pub time: Option<Duration>,
     /// How its threads were used, where that was wanted. Products that were launched together in a [`Batch`](crate::Batch) have none: it is the
     /// batch's ([`RanBatch`]).

@@ -6,6 +6,7 @@ use crate::division::{self, PARTS_PER_THREAD};
 use crate::error::Error;
 use crate::executor::Executor;
 use crate::homes::{Homes, Share, merged, seats};
+use crate::launch::NodeOrder;
 use crate::pool::{MOST_WORKERS, Pool};
 use crate::thread_use::Watch;
 use std::convert::Infallible;
@@ -189,6 +190,11 @@ impl Threads {
             let home = homes.threads.get(division::thread_at(place, places, self.count, true))?;
             Some(Share { panels: rows.start / panel..rows.end.div_ceil(panel), home: home.clone() })
         }))
+    }
+
+    /// In which order rows of several matrices are divided.
+    pub(crate) fn node_order(&self) -> NodeOrder {
+        NodeOrder::of(self.homes.as_ref())
     }
 
     /// Keeps the thread that calls this on processor `cpu` (as the system numbers them), also after its jobs:

@@ -20,6 +20,7 @@ mod hazards;
 #[cfg(all(feature = "cuda", feature = "cli"))]
 #[path = "../cuda/images.rs"]
 mod images;
+mod later;
 #[cfg(all(feature = "cuda", feature = "cli"))]
 mod planned;
 mod precision;

@@ -4,13 +4,14 @@ use super::capture::Capture;
 use super::failure::{GpuFailure, words};
 use super::parameters::Argument;
 use super::pool::{MemoryPool, MemoryUse};
+use super::waiting::Later;
 use crate::error::Error;
 use crate::gpu::{CudaVersion, GpuProfile};
 use crate::occupancy::BlockNeeds;
 use crate::registry::{CudaCode, CudaImage, NoImage, image_for};
 use cudarc::driver::result::launch_kernel;
 use cudarc::driver::sys::{
-    CUevent_flags, CUfunction_attribute_enum, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUfunction_attribute_enum, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
     CUlaunchConfig, CUresult, cuLaunchKernelEx,
 };
 use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, DriverError};
@@ -41,6 +42,7 @@ pub struct Gpu {
     /// What buffers hold.
     pub(super) memory_use: MemoryUse,
     pub(super) capture: Capture,
+    pub(super) later: Later,
     /// Other devices, and whether they reach its memory.
     pub(super) reached_by: Mutex<Vec<(Weak<Gpu>, bool)>>,
 }
@@ -100,17 +102,9 @@ impl Gpu {
     /// # Errors
     /// Those of `enqueue`; [`Error::Gpu`].
     pub fn time<R>(&self, enqueue: impl FnOnce() -> Result<R, Error>) -> Result<(R, Duration), Error> {
-        let event = || {
-            let event = self.context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
-            let event = self.check(None, "making an event", event)?;
-            let record = |_| event.record(&self.stream);
-            let recorded = self.outside_capture("timed", record)?;
-            self.check(None, "recording an event", recorded)?;
-            Ok::<_, Error>(event)
-        };
-        let begin = event()?;
+        let begin = self.timing_event()?;
         let result = enqueue()?;
-        let end = event()?;
+        let end = self.timing_event()?;
         let milliseconds = self.check(None, "reading a time", begin.elapsed_ms(&end))?;
         Ok((result, Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3)))
     }

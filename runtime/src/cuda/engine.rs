@@ -6,6 +6,7 @@ use super::failure::{GpuFailure, OPENING, words};
 use super::lent::LentFault;
 use super::pool::{MemoryPool, MemoryUse};
 use super::probe;
+use super::waiting::Later;
 use crate::error::Error;
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 use std::ffi::c_void;
@@ -86,6 +87,7 @@ impl Gpu {
             lost: OnceLock::new(),
             memory_use: MemoryUse::default(),
             capture: Capture::default(),
+            later: Later::default(),
             reached_by: Mutex::default(),
         }))
     }
@@ -148,6 +150,7 @@ impl Gpu {
             lost: OnceLock::new(),
             memory_use: MemoryUse::default(),
             capture: Capture::default(),
+            later: Later::default(),
             reached_by: Mutex::default(),
         }))
     }

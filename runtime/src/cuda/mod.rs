@@ -28,6 +28,7 @@ mod graph;
 mod health;
 mod input;
 mod jit;
+mod later;
 mod lent;
 mod memory;
 mod open;
@@ -47,6 +48,7 @@ mod sensors;
 mod shared;
 mod stream;
 pub(crate) mod types;
+mod waiting;
 mod weights;
 
 pub(crate) use activations::ActivationCode;

@@ -6,6 +6,7 @@ use super::failure::{GpuFailure, OPENING};
 use super::pool::{MemoryPool, MemoryUse};
 use super::probe;
 use super::seen;
+use super::waiting::Later;
 use crate::error::Error;
 use cudarc::driver::CudaContext;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -41,6 +42,7 @@ impl Gpu {
             lost: OnceLock::new(),
             memory_use: MemoryUse::default(),
             capture: Capture::default(),
+            later: Later::default(),
             reached_by: Mutex::default(),
         });
         open.insert(index, Arc::downgrade(&gpu));

@@ -3,19 +3,25 @@
 use super::candidate::Candidate;
 use super::prepared::Prepared;
 use super::rules::fits;
+use crate::registry::Entry;
 use crate::request::Shape;
 use crate::tuning::ShapeClass;
-use gristmill_spec::vocab::{DeviceKind, Isa, Op};
+use gristmill_spec::vocab::{Isa, Op, Precision};
+
+fn multiplies_int8(entry: &Entry) -> bool {
+    entry.precision() == Some(Precision::Int8)
+}
 
 impl Prepared {
-    /// Products on the processor that read the packing of the kernel which is chosen for the fewest tokens of a class, and take some
-    /// number of its tokens: that kernel first, the others in the order of decisions. The portable kernel is no alternative to others.
+    /// Products that read the packing of the kernel which is chosen for the fewest tokens of a class, and take some number of its tokens: that
+    /// kernel first, the others in the order of decisions. All multiply int8, so they have the same bits. The portable kernel is no
+    /// alternative to others.
     pub(crate) fn alternatives(&self, class: ShapeClass, [n, k]: [usize; 2]) -> Vec<Candidate> {
         let (from, to) = class.tokens();
         let [few, many] = [from.max(1), to].map(|m| Shape { m, n, k });
         let decision = self.decide(few);
         let Some(chosen) = decision.chosen else { return Vec::new() };
-        if self.op != Op::Matmul || self.device.kind != DeviceKind::Cpu || chosen.packing().is_none() {
+        if self.op != Op::Matmul || chosen.packing().is_none() || !multiplies_int8(chosen.entry) {
             return Vec::new();
         }
         let may = |candidate: &&Candidate| {
@@ -23,6 +29,7 @@ impl Prepared {
             candidate.index != chosen.index
                 && candidate.packing() == chosen.packing()
                 && candidate.entry.isa != Some(Isa::Scalar)
+                && multiplies_int8(candidate.entry)
                 && (fits(rules, few) || fits(rules, many))
         };
         std::iter::once(&chosen).chain(self.order_for(few).iter().filter(may)).copied().collect()

@@ -29,16 +29,6 @@ struct Hands {
     most_parts: usize,
 }
 
-/// A product in what is divided: a number for each granule, one behind the other.
-#[derive(Clone, Copy)]
-struct Share {
-    /// Rows of a granule.
-    granule: usize,
-    granules: usize,
-    /// What a granule costs, beside those of other products.
-    cost: usize,
-}
-
 impl Size {
     fn of(job: &ProductJob<'_>) -> Size {
         let Shape { m, n, k } = job.shape();
@@ -47,26 +37,12 @@ impl Size {
         Size { rows: n, panel: job.panel, row }
     }
 
-    /// Its share, one of `products`, where costs are told in units of `unit`.
-    fn share(self, unit: u64, products: usize, hands: Hands) -> Share {
+    /// Rows of a granule and what one costs, of one of `products`, where costs are told in units of `unit`.
+    fn granule(self, unit: u64, products: usize, hands: Hands) -> (usize, usize) {
         let each = |of: usize| of.div_ceil(products.max(1));
         let granule = granule_rows(self.rows, self.panel, each(hands.most_parts), each(hands.count));
         let cost = self.row.saturating_mul(granule as u64) / unit.max(1);
-        let cost = usize::try_from(cost).unwrap_or(usize::MAX).max(1);
-        Share { granule, granules: self.rows.div_ceil(granule), cost }
-    }
-}
-
-impl Share {
-    fn cost_of_all(self) -> usize {
-        self.granules.saturating_mul(self.cost)
-    }
-
-    /// The granules that a part has which begins and ends at these costs, where this product begins at 0: those in which a first
-    /// unit of cost lies there.
-    fn granules_in(self, part: Range<usize>) -> Range<usize> {
-        let granule = |at: usize| at.div_ceil(self.cost).min(self.granules);
-        granule(part.start)..granule(part.end)
+        (granule, usize::try_from(cost).unwrap_or(usize::MAX).max(1))
     }
 }
 
@@ -84,29 +60,25 @@ where
 {
     let hands = Hands { count: threads.count(), most_parts: threads.most_parts() };
     let (products, unit) = (jobs().count(), unit(jobs().map(Size::of)));
-    let share = |job: &ProductJob<'_>| Size::of(job).share(unit, products, hands);
-    let (mut macs, mut all, mut granules) = (0u64, 0usize, 0usize);
-    for job in jobs() {
-        let Shape { m, n, k } = job.shape();
-        macs = macs.saturating_add((m as u64).saturating_mul(n as u64).saturating_mul(k as u64));
-        all = all.saturating_add(share(job).cost_of_all());
-        granules = granules.saturating_add(share(job).granules);
-    }
-    let run = |part: Range<usize>| {
-        let mut base = 0;
-        for job in jobs() {
-            if base >= part.end {
-                break;
-            }
-            let share = share(job);
-            let own = share.granules_in(part.start.saturating_sub(base)..part.end - base);
-            base += share.cost_of_all();
-            let row = |granule: usize| (granule * share.granule).min(job.shape().n);
-            // SAFETY: parts are ranges that follow one another, so no two have one granule; granules are whole panels.
-            unsafe { job.run(row(own.start)..row(own.end)) };
-        }
+    let rows = |job: &'j ProductJob<'p>| {
+        let (granule, cost) = Size::of(job).granule(unit, products, hands);
+        job.rows(granule, cost)
     };
-    let run = || threads.divide_all(threads.parts(macs, granules), 0..all, &split_range, &run);
+    let macs = |job: &ProductJob<'_>| {
+        let Shape { m, n, k } = job.shape();
+        (m as u64).saturating_mul(n as u64).saturating_mul(k as u64)
+    };
+    let macs = jobs().map(macs).fold(0, u64::saturating_add);
+    let laid = threads.node_order().lay(|| jobs().map(rows));
+    let run = |part: Range<usize>| {
+        laid.visit(
+            || jobs().map(|job| (job, rows(job))),
+            part,
+            // SAFETY: parts are ranges that follow one another, so no two have one granule; granules are whole panels.
+            |job, rows| unsafe { job.run(rows) },
+        );
+    };
+    let run = || threads.divide_all(threads.parts(macs, laid.granules), 0..laid.room(), &split_range, &run);
     let observer = observer().filter(|_| products > 0);
     let wants = observer.filter(|observer| observer.wants_batch(products));
     let started = wants.is_some().then(Instant::now);
@@ -129,6 +101,7 @@ where
 
 #[cfg(test)]
 mod tests {
+    use super::super::order::{NodeOrder, Rows};
     use super::*;
     use crate::division::{PARTS_PER_THREAD, parts};
 
@@ -141,7 +114,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_granule_is_in_one_part_and_parts_cost_about_as_much() {
+    fn parts_cost_about_as_much() {
         for batch in BATCHES {
             for (m, panel, count) in [1, 3, 512]
                 .into_iter()
@@ -153,39 +126,30 @@ mod tests {
                 let sizes: Vec<Size> =
                     batch.iter().map(|(rows, bytes)| Size { rows: *rows, panel, row: row(*bytes) }).collect();
                 let unit = unit(sizes.iter().copied());
-                let shares: Vec<Share> =
-                    sizes.iter().map(|size| size.share(unit, sizes.len(), hands)).collect();
-                let all: usize = shares.iter().map(|share| share.cost_of_all()).sum();
-                let pieces = parts(count, usize::MAX, shares.iter().map(|share| share.granules).sum());
-                let mut next = vec![0; sizes.len()];
+                let rows = |size: &Size| {
+                    let (granule, cost) = size.granule(unit, sizes.len(), hands);
+                    Rows { shares: &[], panel, first: 0, count: size.rows, granule, cost }
+                };
+                let all = || sizes.iter().map(|size| (size, rows(size)));
+                let laid = NodeOrder::of(None).lay(|| all().map(|(_, rows)| rows));
+                let pieces = parts(count, usize::MAX, laid.granules);
                 let mut busy = vec![0u64; count];
-                let mut rest = 0..all;
+                let mut rest = 0..laid.room();
                 for piece in 0..pieces {
                     let (part, after) = split_range(rest, 1, pieces - piece);
                     rest = after;
                     let mut cost = 0;
-                    let mut base = 0;
-                    for ((share, size), next) in shares.iter().zip(&sizes).zip(&mut next) {
-                        let own =
-                            share.granules_in(part.start.saturating_sub(base)..part.end.saturating_sub(base));
-                        base += share.cost_of_all();
-                        if !own.is_empty() {
-                            assert_eq!(own.start, *next, "granules follow one another");
-                            *next = own.end;
-                        }
-                        cost += (own.len() * share.granule) as u64 * size.row;
-                    }
+                    laid.visit(all, part, |size, rows| cost += rows.len() as u64 * size.row);
                     // Whoever is free takes the next part.
                     if let Some(free) = busy.iter_mut().min() {
                         *free += cost;
                     }
                 }
-                let done: Vec<usize> = shares.iter().map(|share| share.granules).collect();
-                assert_eq!(next, done, "{count} threads, {panel} rows a panel");
                 let total: u64 = busy.iter().sum();
                 let longest = busy.iter().copied().max().unwrap_or(0);
-                let dearest =
-                    shares.iter().zip(&sizes).map(|(share, size)| share.granule as u64 * size.row).max();
+                let dearest = all().map(|(size, rows)| rows.granule as u64 * size.row).max();
+                let whole: u64 = sizes.iter().map(|size| size.rows as u64 * size.row).sum();
+                assert_eq!(total, whole, "every row is in one part: {count} threads, {panel} rows a panel");
                 // A thread can have a granule more than its share, of each of the parts that it takes one at most.
                 let most = total.div_ceil(count as u64) + 2 * dearest.unwrap_or(0);
                 assert!(longest <= most, "{count} threads, {panel} rows, m = {m}: {longest} of {total}");

@@ -1,6 +1,7 @@
 //! Launches of products whose tokens go to matrices of their own.
 
 use super::Launcher;
+use super::order::Rows;
 use super::product::{MatmulCode, Shared};
 use crate::abi::MatmulArgs;
 use crate::activations::Activations;
@@ -71,39 +72,31 @@ impl Launcher<MatmulCode> {
         let macs = (work.tokens as u64).saturating_mul(n as u64).saturating_mul(k as u64);
         let each = |of: usize| of.div_ceil(work.groups.max(1));
         let rows = granule_rows(n, panel, each(threads.most_parts()), each(threads.count()));
-        let granules = n.div_ceil(rows);
-        let all = (work.tokens + work.groups) * granules;
+        let own = || {
+            groups().map(|group| {
+                let (shares, cost) = (&*group.weights.shares, cost(group.x.m));
+                (group, Rows { shares, panel, first: 0, count: n, granule: rows, cost })
+            })
+        };
+        let laid = threads.node_order().lay(|| own().map(|(_, rows)| rows));
         let y = Shared(y.as_mut_ptr());
         let run = |job: Range<usize>| {
-            let mut base = 0;
-            for Group { weights, x, first } in groups() {
-                if base >= job.end {
-                    break;
-                }
-                // A granule belongs to the part in which its first unit of cost lies.
-                let each = cost(x.m);
-                let granule = |at: usize| at.saturating_sub(base).div_ceil(each).min(granules);
-                let (from, to) = (granule(job.start), granule(job.end));
-                base += each * granules;
-                let rows = (from * rows).min(n)..(to * rows).min(n);
-                if rows.is_empty() {
-                    continue;
-                }
+            laid.visit(own, job, |Group { weights, x, first }, rows| {
                 // SAFETY: `y` has `n` values for each of the rows from `first` on, as was compared above.
                 let y = unsafe { y.get().add(first * n) };
                 let args = MatmulArgs {
                     row_begin: rows.start,
                     row_end: rows.end,
-                    ..MatmulArgs::of(weights, &x, None, y)
+                    ..MatmulArgs::of(weights, x, None, y)
                 };
                 // SAFETY: `admit` checked the processor; pointers and sizes come from buffers that outlive this call, in
                 // the layout this kernel reads (the caller checked). Groups have rows of `y` of their own, and parts of
                 // one write columns that no other part touches; `row_begin` is a multiple of the packing's rows.
                 unsafe { self.run(&args) };
-            }
+            });
         };
         self.launch(Shape { m: work.tokens, n, k }, [bytes_in, work.tokens * n * 4], || {
-            threads.divide_all(threads.parts(macs, work.groups * granules), 0..all, &split_range, &run);
+            threads.divide_all(threads.parts(macs, laid.granules), 0..laid.room(), &split_range, &run);
         });
     }
 }

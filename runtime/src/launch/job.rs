@@ -1,6 +1,7 @@
 //! A product as a job: whole, or some of its rows at a time beside those of others.
 
 use super::Launcher;
+use super::order::Rows;
 use super::product::{MatmulCode, Shared};
 use crate::abi::MatmulArgs;
 use crate::activations::{Activations, RowLayout};
@@ -119,6 +120,12 @@ impl<'p> ProductJob<'p> {
     /// Tokens, rows that are computed, and their length.
     pub(super) fn shape(&self) -> Shape {
         Shape { m: self.x.m, n: self.rows.end - self.base, k: self.x.layout.k }
+    }
+
+    /// The rows that are computed, where a granule of some of them costs so much.
+    pub(super) fn rows(&self, granule: usize, cost: usize) -> Rows<'_> {
+        let Shape { n: count, .. } = self.shape();
+        Rows { shares: &self.weights.shares, panel: self.panel, first: self.base, count, granule, cost }
     }
 
     /// Bytes of a row of the weights.

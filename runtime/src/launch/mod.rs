@@ -9,6 +9,7 @@ mod batch;
 mod blocks;
 mod grouped;
 mod job;
+mod order;
 mod product;
 mod prologue;
 mod tally;
@@ -17,6 +18,7 @@ pub(crate) use batch::run_together;
 pub(crate) use blocks::{ActivationCode, DequantizeCode, QuantizeCode, whole_blocks};
 pub(crate) use grouped::{Group, GroupedWork};
 pub(crate) use job::ProductJob;
+pub(crate) use order::NodeOrder;
 #[cfg(feature = "cuda")]
 pub(crate) use product::unpack_panel;
 pub(crate) use product::{MatmulCode, PanelSize, Panels, pack};
@@ -160,7 +162,7 @@ impl<C> Launcher<C> {
     }
 
     /// Enqueues one launch on a GPU, timed by its clock where times are taken, and counts it once the driver has
-    /// taken it.
+    /// taken it. An observer has its times later, without anybody waiting.
     #[cfg(feature = "cuda")]
     pub(crate) fn enqueued(
         &self,
@@ -175,15 +177,19 @@ impl<C> Launcher<C> {
             gpu.count_later(Tally { launch, ledger: self.ledger.clone() });
             return Ok(());
         }
+        gpu.tell_times();
+        let observer = observer();
+        let mut launch = self.described(shape, [bytes_in, bytes_out], None, None);
+        let wants = || observer.filter(|observer| observer.wants_time(self.registry, self.index, shape));
         // What an engine captures has no times.
-        let time = if timing() && !gpu.engine_captures()? {
-            Some(gpu.time(enqueue)?.1)
+        if timing() && !gpu.engine_captures()? {
+            launch.time = Some(gpu.time(enqueue)?.1);
+        } else if let Some(observer) = wants().filter(|_| gpu.takes_times()) {
+            gpu.time_later(enqueue, move |time| observer.timed(&Launch { time: Some(time), ..launch }))?;
         } else {
             enqueue()?;
-            None
-        };
-        let launch = self.described(shape, [bytes_in, bytes_out], time, None);
-        count(&launch, self.ledger.as_deref(), observer());
+        }
+        count(&launch, self.ledger.as_deref(), observer);
         Ok(())
     }
 

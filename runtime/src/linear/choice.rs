@@ -3,6 +3,7 @@
 use crate::decide::broken_rule;
 use crate::kernel::Matmul;
 use crate::request::Shape;
+use gristmill_spec::vocab::DType;
 
 /// A kernel of a layer and the weights packed for it.
 #[derive(Debug)]
@@ -13,7 +14,9 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    pub(super) fn takes(&self, shape: Shape) -> bool {
+    /// Whether it takes this shape, and activations that are int8 already if they are.
+    pub(super) fn takes(&self, shape: Shape, input: DType) -> bool {
         broken_rule(&self.matmul.entry().shape, shape).is_none()
+            && (input != DType::I8 || !self.matmul.entry().quantizes_activations())
     }
 }

@@ -330,11 +330,10 @@ impl Linear {
         let (n, k) = (self.n, self.k);
         let Source { input, m, .. } = *source;
         let shape = Shape { m, n, k };
-        if let Some((choice, turn)) = self.turn(shape) {
-            self.note_fallback(&choice.matmul);
-            choice.matmul.run_stored(&self.packed[choice.packed], source, store, y, workspace, threads)?;
-            turn.end();
-            return Ok(());
+        if let Some((Choice { matmul, packed }, turn)) = self.turn(shape, input.dtype()) {
+            self.note_fallback(matmul);
+            let packed = &self.packed[*packed];
+            return turn.run(matmul, || matmul.run_stored(packed, source, store, y, workspace, threads));
         }
         if let Some(Choice { matmul, packed }) = self.choice(shape, input.dtype()) {
             self.note_fallback(matmul);
@@ -418,10 +417,10 @@ impl Linear {
         threads: &Threads,
     ) -> Result<(), Error> {
         let Choice { matmul, packed } = self.choice_for(x)?;
-        match self.turn(Shape { m: x.m(), n: self.n, k: self.k }) {
+        match self.turn(Shape { m: x.m(), n: self.n, k: self.k }, DType::I8) {
             Some((Choice { matmul, packed }, turn)) => {
-                matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?;
-                turn.end();
+                let packed = &self.packed[*packed];
+                turn.run(matmul, || matmul.run_quantized_stored(packed, x, store, y, threads))?;
             }
             None => matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?,
         }
@@ -482,6 +481,11 @@ impl Linear {
         workspace: &mut Workspace,
     ) -> Result<(), Error> {
         let shape = Shape { m, n: self.n, k: self.k };
+        if let Some((Choice { matmul, packed }, turn)) = self.turn(shape, input.dtype()) {
+            self.note_fallback(matmul);
+            let packed = &self.packed[*packed];
+            return turn.run(matmul, || matmul.run_on_device(packed, input, m, bias, y, workspace));
+        }
         match self.choice(shape, input.dtype()) {
             Some(Choice { matmul, packed }) => {
                 self.note_fallback(matmul);
@@ -526,12 +530,17 @@ impl Linear {
 
     /// The kernel whose turn it is, while the kernels for a shape take turns.
     #[inline]
-    fn turn(&self, shape: Shape) -> Option<(&Choice, Turn<'_>)> {
+    fn turn(&self, shape: Shape, input: DType) -> Option<(&Choice, Turn)> {
         let trial = self.trial(shape)?;
         if trial.fixed().is_some() {
             return None;
         }
-        let takes = |place: usize| self.choices.get(place).is_some_and(|choice| choice.takes(shape));
+        // What goes into a graph has no time.
+        #[cfg(feature = "cuda")]
+        if self.gpu().is_some_and(|gpu| !gpu.takes_times()) {
+            return None;
+        }
+        let takes = |place: usize| self.choices.get(place).is_some_and(|choice| choice.takes(shape, input));
         let (place, turn) = trial.turn(shape.m, takes)?;
         Some((self.choices.get(place)?, turn))
     }
@@ -539,7 +548,7 @@ impl Linear {
     /// What was found to be the fastest for a shape, or else what decide gives, if it was taken.
     fn choice(&self, shape: Shape, input: DType) -> Option<&Choice> {
         let found = self.trial(shape).and_then(|trial| self.choices.get(trial.fixed()?));
-        if let Some(found) = found.filter(|choice| choice.takes(shape)) {
+        if let Some(found) = found.filter(|choice| choice.takes(shape, input)) {
             return Some(found);
         }
         let prepared = self.int8.as_ref().filter(|_| input == DType::I8).unwrap_or(&self.prepared);

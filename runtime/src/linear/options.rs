@@ -63,9 +63,10 @@ pub struct LinearOptions {
     pub restrict: Option<Restrict>,
     /// Measured orders of kernels; `None`: those of the environment where `restrict` is its, else none.
     pub tuning: Option<Arc<Tuning>>,
-    /// Lets kernels that read the packing of the layer's weights take turns on its first calls, and the fastest stay: on the processor, by
-    /// calls of [`Linear::forward`](crate::Linear::forward), [`Linear::product`](crate::Linear::product) and
-    /// [`Linear::forward_quantized`](crate::Linear::forward_quantized); others take what was found. `None`, the default: kernels are those of
+    /// Lets kernels that read the packing of the layer's weights take turns on its first calls, and the fastest stay: by
+    /// calls of [`Linear::forward`](crate::Linear::forward), [`Linear::product`](crate::Linear::product),
+    /// [`Linear::forward_quantized`](crate::Linear::forward_quantized) and `Linear::forward_on_device`, which take times on a GPU where they
+    /// are not captured; others take what was found. `None`, the default: kernels are those of
     /// decisions. A [`GuardedLinear`](crate::GuardedLinear) lets none take turns.
     pub adaptive: Option<Adaptive>,
     /// The opened GPU that it works on, where that is an engine's or one of several streams; `None`: the one of `device`. It must be of

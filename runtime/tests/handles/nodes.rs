@@ -3,8 +3,8 @@
 
 use crate::toy::{FORMATS, REGISTRY, TAIL2, noise, tail2};
 use gristmill_runtime::{
-    Error, Input, Linear, LinearOptions, Matmul, PackedMatrix, Placement, QuantizedMatrix, Request, Shape,
-    ThreadOptions, Threads, Topology, Workspace,
+    Batch, Error, ExpertInput, Experts, Input, Linear, LinearOptions, Matmul, Output, PackedMatrix,
+    Placement, QuantizedMatrix, Request, Routes, Shape, ThreadOptions, Threads, Topology, Workspace,
 };
 use std::path::Path;
 
@@ -149,5 +149,67 @@ fn the_calling_thread_can_stay_near_its_rows() -> Result<(), Error> {
         .join()
         .expect("no panic")?;
     assert_eq!(stays, [*first]);
+    Ok(())
+}
+
+/// Batches and experts on several nodes have the bits of single products on one thread.
+#[test]
+fn batches_and_experts_have_the_same_bits_on_any_machine() -> Result<(), Error> {
+    let single = Threads::single();
+    // Small ones, which are not divided, beside large ones.
+    let sizes = [N, 33, 2 * N, 1000];
+    let bytes: Vec<Vec<u8>> = sizes.iter().map(|n| tail2(*n, K)).collect();
+    let x = noise(3 * K, 5);
+    for (name, count) in [("one", 3), ("two", 3), ("two", 8), ("eight", 11), ("no-memory", 4)] {
+        let threads = threads(name, count)?;
+        let layer = |(n, bytes): (&usize, &Vec<u8>)| {
+            let matrix = QuantizedMatrix::new(&FORMATS[TAIL2], *n, K, bytes)?;
+            Linear::new(&REGISTRY, &matrix, &LinearOptions::default(), &threads)
+        };
+        let layers: Vec<Linear> = sizes.iter().zip(&bytes).map(layer).collect::<Result<_, _>>()?;
+        for m in [1, 3] {
+            let mut workspace = layers[0].workspace(m, &single)?;
+            let shared = layers[0].quantize(Input::F32(&x[..m * K]), m, &mut workspace, &single)?;
+            let mut right: Vec<Vec<f32>> = sizes.iter().map(|n| vec![f32::NAN; m * n]).collect();
+            for (layer, y) in layers.iter().zip(&mut right) {
+                layer.forward_quantized(&shared, None, y, &single)?;
+            }
+            let mut found: Vec<Vec<f32>> = sizes.iter().map(|n| vec![f32::NAN; m * n]).collect();
+            let mut batch = Batch::new();
+            for (layer, y) in layers.iter().zip(&mut found) {
+                batch.push(layer.product_of(&shared), Output::F32(y))?;
+            }
+            batch.run(&threads);
+            assert!(found == right, "{name}, {count} threads, m = {m}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn large_experts_are_divided_to_nodes_and_small_ones_are_not() -> Result<(), Error> {
+    let single = Threads::single();
+    // Four codes to a byte: a little above 4 MiB, and a few KiB.
+    for (n, k, divided) in [(4100, 4096, true), (100, 256, false)] {
+        let bytes = tail2(n, k);
+        let matrix = QuantizedMatrix::new(&FORMATS[TAIL2], n, k, &bytes)?;
+        let x = noise(2 * k, 3);
+        let routes = Routes::each(2, 1, &[1, 0])?;
+        let run = |threads: &Threads| -> Result<(Vec<f32>, Option<Placement>), Error> {
+            let experts = Experts::new(&REGISTRY, &[matrix; 2], &LinearOptions::default(), threads)?;
+            let mut workspace = experts.workspace(2, 2, threads)?;
+            let mut y = vec![f32::NAN; 2 * n];
+            let input = ExpertInput::Tokens(Input::F32(&x));
+            experts.forward(input, &routes, None, &mut y, &mut workspace, threads)?;
+            Ok((y, experts.placement()))
+        };
+        let (right, nowhere) = run(&single)?;
+        assert_eq!(nowhere, None);
+        for (name, count, nodes) in [("two", 4, 2), ("eight", 8, 8)] {
+            let (found, placement) = run(&threads(name, count)?)?;
+            assert!(found == right, "{name}, {n} rows");
+            assert_eq!(placement.map(|placement| placement.nodes.len()), divided.then_some(nodes), "{name}");
+        }
+    }
     Ok(())
 }

@@ -2,20 +2,25 @@
 //!
 //! Off unless [`LinearOptions::adaptive`](super::LinearOptions::adaptive) asks for it. In the first calls of a matrix and class of tokens the
 //! kernels that read the packing which weights are held in take turns, each seven times and once before to warm up; then the one
-//! with the least median stays. All have the same bits, so nobody sees it but in time. A call allocates and locks nothing: during the
-//! trial it reads the clock twice and adds to two counters, afterwards it reads one number.
+//! with the least median stays. All have the same bits, so nobody sees it but in time. On the processor a call allocates and locks nothing:
+//! during the trial it reads the clock twice and adds to two counters, afterwards it reads one number. On a GPU a call of the trial
+//! enqueues two events beside its work, and a later launch there looks whether they are reached; nobody waits for them.
 
 mod times;
 
 use super::choice::Choice;
 use crate::decide::Prepared;
+use crate::error::Error;
+use crate::kernel::Matmul;
 use crate::registry::{Entry, Registry};
 use crate::request::Shape;
+#[cfg(feature = "cuda")]
+use crate::tuning::gpu;
 use crate::tuning::{Measured, ShapeClass, cpu};
 use gristmill_spec::vocab::Op;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use times::Times;
 
 /// Kernels that take turns at most: the first ones in the order of decisions.
@@ -41,7 +46,9 @@ pub struct Adapted {
     pub k: usize,
     /// The class of shapes.
     pub class: ShapeClass,
-    /// Threads of the layers.
+    /// The processor or GPU, as tuning files call it.
+    pub on: String,
+    /// Threads of the layers; 1 on a GPU.
     pub threads: usize,
     /// Turns that were taken.
     pub turns: usize,
@@ -56,7 +63,7 @@ pub struct Adapted {
 
 impl std::fmt::Display for Adapted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Adapted { format, n, k, threads, turns, of, chosen, kernels, class } = self;
+        let Adapted { format, n, k, threads, turns, of, chosen, kernels, class, .. } = self;
         let (from, to) = class.tokens();
         let tokens = if to == usize::MAX { format!("{from} and more") } else { format!("{from} to {to}") };
         write!(f, "{format} {n}x{k}, {tokens} tokens, {threads} threads: ")?;
@@ -83,6 +90,8 @@ struct Trial {
     n: usize,
     k: usize,
     class: ShapeClass,
+    /// As tuning files call it.
+    on: String,
     threads: usize,
     /// That of the decision first.
     entries: Vec<&'static Entry>,
@@ -105,10 +114,9 @@ pub(super) struct LayerTrial {
 
 /// A turn that a call has. Who drops it without [`end`](Turn::end) has no time.
 #[derive(Debug)]
-pub(super) struct Turn<'t> {
-    trial: &'t Trial,
+pub(super) struct Turn {
+    trial: Arc<Trial>,
     place: usize,
-    started: Instant,
     tokens: usize,
     timed: bool,
 }
@@ -139,11 +147,13 @@ impl Adaptive {
                 .collect();
             order.sort_by(|a, b| a.1.total_cmp(&b.1));
             let (format, class, threads) = (trial.format.clone(), trial.class, trial.threads);
-            let known = |m: &Measured| m.format == format && m.class == class && m.threads == threads;
+            let known = |m: &Measured| {
+                m.on == trial.on && m.format == format && m.class == class && m.threads == threads
+            };
             if order.is_empty() || all.iter().any(known) {
                 continue;
             }
-            let on = cpu().to_owned();
+            let on = trial.on.clone();
             all.push(Measured { on, op: Op::Matmul, format, quantizer: None, class, threads, order });
         }
         all
@@ -161,24 +171,21 @@ impl Adaptive {
         threads: usize,
         choices: &[Choice],
     ) -> Vec<Option<LayerTrial>> {
+        let (on, threads) = machine(choices).map_or_else(|| (cpu().to_owned(), threads), |gpu| (gpu, 1));
         let of_class = |class: ShapeClass| {
-            let (mut entries, mut places) = (Vec::new(), Vec::new());
+            let (mut entries, mut places): (Vec<_>, Vec<usize>) = (Vec::new(), Vec::new());
             for candidate in prepared.alternatives(class, [n, k]) {
                 let of_entry = |choice: &Choice| std::ptr::eq(choice.matmul.entry(), candidate.entry);
                 let Some(place) = choices.iter().position(of_entry) else { continue };
-                // Activations that one of them quantized must be what all others read.
-                let first = choices.get(places.first().copied().unwrap_or(place));
-                let same = first.is_some_and(|first| {
-                    let choice = &choices[place];
-                    first.packed == choice.packed && first.matmul.shares_activations_with(&choice.matmul, k)
-                });
+                let choice = &choices[place];
+                let same = places.iter().all(|other| may_replace(choice, &choices[*other], k));
                 if same && entries.len() < MOST {
                     entries.push(candidate.entry);
                     places.push(place);
                 }
             }
             (entries.len() > 1).then(|| {
-                let trial = self.trial(prepared, [n, k], class, threads, entries);
+                let trial = self.trial(prepared, [n, k], class, (&on, threads), entries);
                 LayerTrial { trial, choices: places }
             })
         };
@@ -191,7 +198,7 @@ impl Adaptive {
         prepared: &Prepared,
         [n, k]: [usize; 2],
         class: ShapeClass,
-        threads: usize,
+        (on, threads): (&str, usize),
         entries: Vec<&'static Entry>,
     ) -> Arc<Trial> {
         let mut trials = self.trials.lock().unwrap_or_else(PoisonError::into_inner);
@@ -200,6 +207,7 @@ impl Adaptive {
             std::ptr::eq(trial.registry, prepared.registry())
                 && trial.format == prepared.format_name()
                 && (trial.n, trial.k, trial.class, trial.threads) == (n, k, class, threads)
+                && trial.on == on
                 && trial.entries.len() == entries.len()
                 && kernels.into_iter().all(|(a, b)| std::ptr::eq(*a, *b))
         };
@@ -212,6 +220,7 @@ impl Adaptive {
             n,
             k,
             class,
+            on: on.to_owned(),
             threads,
             given: AtomicU32::new(0),
             ended: AtomicU32::new(0),
@@ -222,6 +231,29 @@ impl Adaptive {
         trials.push(Arc::clone(&trial));
         trial
     }
+}
+
+/// Whether a kernel may run in another one's place: with the same weights, and with activations that were quantized for it. Kernels of a GPU
+/// that quantize by themselves run only where activations are not quantized yet.
+fn may_replace(choice: &Choice, other: &Choice, k: usize) -> bool {
+    let alone = |choice: &Choice| machine_of(choice).is_some() && !choice.matmul.reads_quantized();
+    choice.packed == other.packed
+        && (alone(choice) || alone(other) || choice.matmul.shares_activations_with(&other.matmul, k))
+}
+
+/// The GPU of a layer's kernels, as tuning files call it, if it is on one.
+fn machine(choices: &[Choice]) -> Option<String> {
+    machine_of(choices.first()?)
+}
+
+#[cfg(feature = "cuda")]
+fn machine_of(choice: &Choice) -> Option<String> {
+    choice.matmul.gpu().map(|device| gpu(device.profile()))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn machine_of(_: &Choice) -> Option<String> {
+    None
 }
 
 impl LayerTrial {
@@ -236,7 +268,7 @@ impl LayerTrial {
 
     /// The next turn of a call with so many tokens, and whose it is; `None` where all were given out. `fits` says whether one of the
     /// layer's kernels takes the call.
-    pub(super) fn turn(&self, tokens: usize, fits: impl Fn(usize) -> bool) -> Option<(usize, Turn<'_>)> {
+    pub(super) fn turn(&self, tokens: usize, fits: impl Fn(usize) -> bool) -> Option<(usize, Turn)> {
         let trial = &*self.trial;
         let all = trial.times.turns();
         if trial.given.load(Ordering::Relaxed) as usize >= all {
@@ -251,7 +283,7 @@ impl LayerTrial {
         // The kernel of the decision runs in the place of one that is given up or takes other numbers of tokens, without a time.
         let timed = !trial.times.given_up(kernel) && fits(choice);
         let choice = if timed { choice } else { self.choices.first().copied()? };
-        let turn = Turn { trial, place, started: Instant::now(), tokens, timed: timed && tokens > 0 };
+        let turn = Turn { trial: Arc::clone(&self.trial), place, tokens, timed: timed && tokens > 0 };
         fits(choice).then_some((choice, turn))
     }
 
@@ -260,17 +292,30 @@ impl LayerTrial {
     }
 }
 
-impl Turn<'_> {
-    /// The call has ended well.
-    pub(super) fn end(self) {
-        let time = self.started.elapsed().as_nanos().saturating_mul(1000) / self.tokens.max(1) as u128;
+impl Turn {
+    /// Runs what the call does with `matmul`, whose time it is.
+    pub(super) fn run(self, matmul: &Matmul, run: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        #[cfg(feature = "cuda")]
+        if let Some(gpu) = matmul.gpu() {
+            return gpu.time_later(run, move |time| self.end(time));
+        }
+        let _ = matmul;
+        let started = Instant::now();
+        run()?;
+        self.end(started.elapsed());
+        Ok(())
+    }
+
+    /// The call took so long.
+    fn end(self, time: Duration) {
+        let time = time.as_nanos().saturating_mul(1000) / self.tokens.max(1) as u128;
         if self.timed {
             self.trial.times.keep(self.place, u64::try_from(time).unwrap_or(u64::MAX));
         }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Turn {
     fn drop(&mut self) {
         // Whoever ends the last turn sees the times of all others.
         let ended = self.trial.ended.fetch_add(1, Ordering::AcqRel) as usize + 1;
@@ -300,6 +345,7 @@ impl Trial {
             n: self.n,
             k: self.k,
             class: self.class,
+            on: self.on.clone(),
             threads: self.threads,
             turns: (self.ended.load(Ordering::Relaxed) as usize).min(all),
             of: all,
