@@ -2,7 +2,7 @@
 
 use super::error::{CliError, Outcome};
 use super::json::print_json;
-use super::table::{Side, Table, bytes, counted};
+use super::table::{Side, Table, bytes, counted, first_of};
 use gristmill::text::Printable;
 use gristmill_probe::analyze::{Facts, Image, Needed};
 use gristmill_probe::backend::{Report, Requirements, validate};
@@ -191,11 +191,7 @@ fn print_image(analysis: &Analysis, image: &Image, out: &mut dyn Write) -> Resul
 
 /// The first names of a list, and how many there are besides.
 fn some(names: &[String]) -> String {
-    let shown = names.get(..3).unwrap_or(names);
-    match names.len().saturating_sub(shown.len()) {
-        0 => list(shown),
-        more => format!("{} and {more} more", list(shown)),
-    }
+    first_of(&names.iter().map(|name| printable(name).into_owned()).collect::<Vec<_>>(), 3)
 }
 
 fn analysis_json(analysis: &Analysis, report: Option<&Report>) -> Value {

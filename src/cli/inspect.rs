@@ -3,7 +3,7 @@
 use super::error::{CliError, Outcome};
 use super::files::{self, Decided, Kind};
 use super::json::print_json;
-use super::table::{Side, Table, bytes, counted};
+use super::table::{Side, Table, by_reason, bytes, counted};
 use gristmill::REGISTRY;
 use gristmill::gguf::{GgufFile, Tensor, TypeNumbers, Value};
 use gristmill::oracle::{BadScale, FormatOracle, Oracle};
@@ -89,8 +89,7 @@ fn list(
         ("size", Side::Right),
     ]);
     let (mut count, mut total) = (0, 0u64);
-    // Reasons with the tensors that they are said of.
-    let (mut decided, mut unknown) = (Decided::default(), Vec::<(String, Vec<String>)>::new());
+    let (mut decided, mut unknown) = (Decided::default(), Vec::new());
     for tensor in file.tensors() {
         let (type_name, size) = type_and_size(types, &tensor);
         count += 1;
@@ -98,11 +97,7 @@ fn list(
         if let Some(raw) = tensor.gguf() {
             decided.add(types, &raw);
             if let Some(why) = why_unknown(types, &raw) {
-                let name = tensor.name().to_owned();
-                match unknown.iter_mut().find(|(known, _)| *known == why) {
-                    Some((_, names)) => names.push(name),
-                    None => unknown.push((why, vec![name])),
-                }
+                unknown.push((tensor.name().to_owned(), why));
             }
         }
         let size = size.map_or_else(|| "unknown".to_owned(), bytes);
@@ -114,11 +109,8 @@ fn list(
     if let Some(gguf) = file.gguf() {
         files::print_transforms(gguf, out)?;
     }
-    for (why, names) in unknown {
-        let more = names.len().saturating_sub(SHOWN);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let names: Vec<String> = names.iter().take(SHOWN).map(|name| Printable(name).to_string()).collect();
-        writeln!(out, "{}{more}: {why}", names.join(", "))?;
+    for line in by_reason(unknown.iter().map(|(name, why)| (name.as_str(), why.as_str())), SHOWN) {
+        writeln!(out, "{line}")?;
     }
     Ok(())
 }

@@ -105,6 +105,28 @@ pub fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{ending}")
 }
 
+/// The first `most` of a list, and how many there are besides: `a, b and 3 more`.
+pub fn first_of(list: &[String], most: usize) -> String {
+    let shown = list.get(..most).unwrap_or(list);
+    match list.len() - shown.len() {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// A line for each reason, behind the first `most` of the names of which it is said: `a, b and 3 more: the reason`.
+pub fn by_reason<'l>(said: impl IntoIterator<Item = (&'l str, &'l str)>, most: usize) -> Vec<String> {
+    let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
+    for (name, why) in said {
+        let name = Printable(name).to_string();
+        match reasons.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, names)) => names.push(name),
+            None => reasons.push((why, vec![name])),
+        }
+    }
+    reasons.iter().map(|(why, names)| format!("{}: {why}", first_of(names, most))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,6 +141,9 @@ mod tests {
         assert_eq!(counted(1, "kernel"), "1 kernel");
         assert_eq!(counted(2, "kernel"), "2 kernels");
         assert_eq!(counted(0, "class"), "0 classes");
+        let said = [("a", "late"), ("b", "lost"), ("c", "late"), ("d", "late")];
+        assert_eq!(by_reason(said, 2), ["a, c and 1 more: late", "b: lost"]);
+        assert_eq!(by_reason(said, 3), ["a, c, d: late", "b: lost"]);
     }
 
     #[test]

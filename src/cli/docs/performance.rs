@@ -1,7 +1,7 @@
 //! Tables of what was measured, from committed records.
 
 use super::super::error::CliError;
-use super::super::table::measured;
+use super::super::table::{self, measured};
 use gristmill_records::bench::Measurement;
 use gristmill_records::committed::{Candle, CandleCell, CandleRun, Formats, Machine};
 use serde_json::Value;
@@ -145,8 +145,7 @@ fn formats(record: &Formats, out: &mut dyn Write) -> Result<(), CliError> {
         let measured_here =
             |column: &&(u64, &str)| here.iter().any(|of| cell(&of.format, **column).is_some());
         let columns: Vec<(u64, &str)> = COLUMNS.iter().filter(measured_here).copied().collect();
-        let plural = if threads == 1 { "" } else { "s" };
-        writeln!(out, "Weights {n}x{k}, {threads} thread{plural}:\n")?;
+        writeln!(out, "Weights {n}x{k}, {}:\n", table::counted(threads as usize, "thread"))?;
         let titles: Vec<String> = columns.iter().map(|(m, memory)| format!("m = {m}, {memory}")).collect();
         let with_bits = here.iter().any(|of| bits(of).is_some());
         let (title, line) = if with_bits { (" | bits in file, memory", "---|") } else { ("", "") };
@@ -247,8 +246,7 @@ fn candle_run(run: &CandleRun, out: &mut dyn Write) -> Result<(), CliError> {
         true => "built without further features".to_owned(),
         false => format!("built for {}", run.target_features.join(", ")),
     };
-    let plural = if run.threads == 1 { "" } else { "s" };
-    writeln!(out, "### {}, {built}, {} thread{plural}\n", run.peer, run.threads)?;
+    writeln!(out, "### {}, {built}, {}\n", run.peer, table::counted(run.threads as usize, "thread"))?;
     writeln!(out, "{}; {}.\n", run.versions.join("; "), load_of(run.load.map(Some)))?;
     let of_types = || run.cells.iter().filter(|cell| cell.theirs.is_some());
     // What is not a number is not reached either.

@@ -2,14 +2,13 @@
 
 use super::super::error::CliError;
 use super::super::files::{self, Kind};
-use super::super::table::counted;
+use super::super::table::{counted, first_of};
 use super::arguments::Arguments;
 use gristmill::gguf::{MAX_DIMS, TypeNumbers};
 use gristmill::registry::FormatInfo;
 use gristmill::runtime::import::ImportError;
 use gristmill::text::Printable;
 use gristmill::weights_file::{SourceTensor, WeightFile};
-use std::io::Write;
 
 /// What becomes of a tensor.
 pub(super) enum Fate {
@@ -64,7 +63,7 @@ const COPIED: [(&str, u32); 8] =
     [("F32", 0), ("F16", 1), ("BF16", 30), ("I8", 24), ("I16", 25), ("I32", 26), ("I64", 27), ("F64", 28)];
 
 /// Tensors that are named in a message.
-const NAMED: usize = 8;
+pub(super) const NAMED: usize = 8;
 
 /// What becomes of each tensor.
 ///
@@ -98,12 +97,9 @@ pub(super) fn all<'s>(
     if refused.is_empty() {
         return Ok(fates);
     }
-    let count = refused.len();
-    let more = count.saturating_sub(NAMED);
-    refused.truncate(NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let tensors = counted(refused.len(), "tensor");
     Err(CliError::usage(
-        format!("{} can't be copied to GGUF: {}{more}", counted(count, "tensor"), refused.join(", ")),
+        format!("{tensors} can't be copied to GGUF: {}", first_of(&refused, NAMED)),
         "--leave-out TENSOR writes the file without one; nothing was written",
     ))
 }
@@ -179,29 +175,4 @@ fn weights(tensor: &SourceTensor<'_>, types: &TypeNumbers) -> Result<(), Option<
         (Kind::Format(format), _) => Err(Some(format!("quantized already, to `{}`", format.name))),
         (Kind::Tiled(..), None) | (Kind::Other, _) => Err(Some(files::why_other(types, &raw))),
     }
-}
-
-/// Prints which tensors of weights were copied as they are, by the reason.
-///
-/// # Errors
-/// As `out`.
-pub(super) fn print_copied<'l>(
-    lines: impl Iterator<Item = (&'l str, &'l str)>,
-    out: &mut dyn Write,
-) -> std::io::Result<()> {
-    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
-    for (tensor, why) in lines {
-        match reasons.iter_mut().find(|(known, _)| *known == why) {
-            Some((_, tensors)) => tensors.push(tensor),
-            None => reasons.push((why, vec![tensor])),
-        }
-    }
-    for (why, tensors) in reasons {
-        let names: Vec<String> =
-            tensors.iter().take(NAMED).map(|tensor| Printable(tensor).to_string()).collect();
-        let more = tensors.len().saturating_sub(NAMED);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        writeln!(out, "copied as they are: {}{more}: {why}", names.join(", "))?;
-    }
-    Ok(())
 }

@@ -1,6 +1,7 @@
 //! The importance of columns that `--imatrix` names, held against what is to be quantized.
 
 use super::super::error::CliError;
+use super::super::table::first_of;
 use gristmill::gguf::{GgufWriter, Importance, Value, WriteError};
 use gristmill::registry::Code;
 use gristmill::text::Printable;
@@ -114,8 +115,6 @@ pub fn without(tensors: &[(&str, usize, usize)]) -> String {
         1 => Printable(tensor).to_string(),
         matrices => format!("{} ({without} of {matrices} matrices)", Printable(tensor)),
     };
-    let named: Vec<String> = tensors.iter().take(NAMED).map(name).collect();
-    let more = tensors.len().saturating_sub(NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("without importance, of which the file has none: {}{more}", named.join(", "))
+    let named: Vec<String> = tensors.iter().map(name).collect();
+    format!("without importance, of which the file has none: {}", first_of(&named, NAMED))
 }

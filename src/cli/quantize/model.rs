@@ -5,7 +5,7 @@ use super::super::error::{CliError, Outcome};
 use super::super::json::print_json;
 use super::super::memory::Need;
 use super::super::run::threads;
-use super::super::table::{Side, Table, bytes, counted};
+use super::super::table::{Side, Table, by_reason, bytes, counted};
 use super::super::{files, output, progress, request};
 use super::arguments::Arguments;
 use super::fate::{self, Fate, Sizes};
@@ -356,7 +356,9 @@ fn report(
     let (tensors, size) = (counted(lines.len(), "tensor"), bytes(total));
     writeln!(out, "\n{}: {size}; {quantized} of {tensors} quantized by {kernel}", output.display())?;
     let copied = lines.iter().filter_map(|line| Some((line.tensor.as_str(), line.why_copied.as_deref()?)));
-    fate::print_copied(copied, out)?;
+    for line in by_reason(copied, fate::NAMED) {
+        writeln!(out, "copied as they are: {line}")?;
+    }
     if let Some(imatrix) = &arguments.imatrix {
         let errors = "`weighted` is the NMSE with each column counted by its importance";
         writeln!(out, "errors weighed by {}; {errors}", imatrix.display())?;
