@@ -39,7 +39,7 @@ impl Extent {
     }
 }
 
-/// What the operands leave out of the sum of run `unit`, as `start`, where they do: beginning with it costs no addition.
+/// The zero-point correction of the sum of run `unit`, as `start`, where it has one: beginning with it costs no addition.
 fn start(plan: &MatmulPlan<'_>) -> String {
     if !needs_sum(plan) {
         return String::new();

@@ -1,8 +1,8 @@
 //! What a format means for one element, said once: scalar expressions, lowered from plans, that [`print`](crate::print) turns into
 //! Rust and CUDA C++.
 //!
-//! Loops, loads and stores are those of the emitters, as they differ from one kind of code to the other; so an expression takes what a
-//! loop has at hand by name. Here stand the steps of quantizers, rounding and clamps, conversions of stored numbers, and
+//! Loops, loads and stores are those of the emitters, as they differ from one kind of code to the other; so an expression takes the
+//! variables of a loop by name. Here stand the steps of quantizers, rounding and clamps, conversions of stored numbers, and
 //! how codes and scales become weights.
 
 pub(crate) mod decode;

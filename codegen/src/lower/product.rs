@@ -3,7 +3,7 @@
 use super::ir::{Expr, Type, i32};
 use crate::plan::FormatPlan;
 
-/// A sum with what its operands leave out: value = operand + min.
+/// A sum with its zero-point correction: value = operand + min.
 pub(crate) fn corrected(plan: &FormatPlan<'_>, sum: Expr, x_sum: Expr) -> Expr {
     if plan.min() == 0 { sum } else { sum + x_sum * i32("a.min") }
 }

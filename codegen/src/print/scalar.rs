@@ -113,7 +113,7 @@ pub(super) trait Language {
     }
 }
 
-/// What a loop has at hand: a place or a call, unless signs stand between its parts, which no sign around may take apart.
+/// A variable of the loop around: a place or a call, unless signs stand between its parts, which no sign around may take apart.
 fn named(name: &str) -> Text {
     let mut depth = 0;
     let open = name.chars().any(|c| {

@@ -180,11 +180,12 @@ impl<C> Launcher<C> {
         gpu.tell_times();
         let observer = observer();
         let mut launch = self.described(shape, [bytes_in, bytes_out], None, None);
-        let wants = || observer.filter(|observer| observer.wants_time(self.registry, self.index, shape));
         // What an engine captures has no times.
         if timing() && !gpu.engine_captures()? {
             launch.time = Some(gpu.time(enqueue)?.1);
-        } else if let Some(observer) = wants().filter(|_| gpu.takes_times()) {
+        } else if let Some(observer) = observer
+            .filter(|observer| observer.wants_time(self.registry, self.index, shape) && gpu.takes_times())
+        {
             gpu.time_later(enqueue, move |time| observer.timed(&Launch { time: Some(time), ..launch }))?;
         } else {
             enqueue()?;

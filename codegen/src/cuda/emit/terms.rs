@@ -8,7 +8,7 @@ use crate::plan::TermTypes;
 use crate::print::cuda;
 use std::fmt::Write;
 
-/// An expression of a sum with what the operands leave out: value = operand + min.
+/// An expression of a sum with its zero-point correction: value = operand + min.
 pub(super) fn corrected(plan: &CudaMatmul<'_>, sum: &str, x_sum: &str) -> String {
     cuda::expr(&lower::corrected(plan.format, i32(sum), i32(x_sum)).to(Type::F32))
 }
