@@ -5,6 +5,7 @@
 //! | [`bench::Measurement`], [`bench::Line`] | `gristmill bench --json` |
 //! | [`committed::Formats`] | `benches/peers formats`, into `benches/record` |
 //! | [`committed::Candle`] | `bindings/candle/examples/ratio.rs`, into `benches/record` |
+//! | [`peers::Products`], [`peers::Models`] | `benches/peers measure` and `model`, into `benches/record` |
 //! | [`run::Run`] | `gristmill run --json` |
 //! | [`receipt::Receipt`] | `Receipt::to_json` of the runtime, `gristmill run --receipt` |
 //! | [`doctor::Doctor`] | `gristmill doctor --json` |
@@ -15,6 +16,7 @@
 pub mod bench;
 pub mod committed;
 pub mod doctor;
+pub mod peers;
 pub mod receipt;
 pub mod run;
 

@@ -1,6 +1,7 @@
 //! The records in `benches/record` are read whole: as many measurements as the file has, and nothing of them is lost.
 
 use gristmill_records::committed::{Candle, Formats};
+use gristmill_records::peers::{Models, Products};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -49,6 +50,33 @@ fn records_of_candle_are_read_and_written_without_loss() -> Result<(), Box<dyn E
                 assert!(cell.our_gmac_s > 0.0 && cell.their_gmac_s > 0.0 && cell.ratio > 0.0, "{cell:?}");
                 assert_eq!(cell.theirs.is_some(), cell.nmse.is_some(), "{cell:?}");
             }
+        }
+    }
+    Ok(())
+}
+
+/// Ratios that say of themselves how far they spread hold their median between both ends.
+#[test]
+fn records_of_products_beside_peers_are_read_and_written_without_loss() -> Result<(), Box<dyn Error>> {
+    for record in records::<Products>("peers")? {
+        assert!(!record.runs.is_empty());
+        for run in &record.runs {
+            assert!(run.cells.len() > 20, "{} cells of {}", run.cells.len(), run.peer);
+            for cell in &run.cells {
+                let least = cell.least_speedup.unwrap_or(cell.speedup);
+                let most = cell.most_speedup.unwrap_or(cell.speedup);
+                assert!(0.0 < least && least <= cell.speedup && cell.speedup <= most, "{cell:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn records_of_models_beside_peers_are_read_and_written_without_loss() -> Result<(), Box<dyn Error>> {
+    for record in records::<Models>("models")? {
+        for speed in record.models.iter().flat_map(|run| &run.speeds) {
+            assert!(0.0 < speed.min && speed.min <= speed.median && speed.median <= speed.max, "{speed:?}");
         }
     }
     Ok(())

@@ -76,6 +76,19 @@ pub(crate) fn place_of(thread: usize, places: usize, threads: usize, several_nod
     (place < places && thread_at(place, places, threads, several_nodes) == thread).then_some(place)
 }
 
+/// How many of `pieces` go to the first `left` of `all` parts.
+pub(crate) fn share(pieces: usize, left: usize, all: usize) -> usize {
+    // u128: the product of two lengths.
+    let share = pieces as u128 * left as u128 / all.max(1) as u128;
+    usize::try_from(share).unwrap_or(pieces)
+}
+
+/// [`share`] of a range of pieces, and what is left of it.
+pub(crate) fn split_range(pieces: Range<usize>, left: usize, all: usize) -> (Range<usize>, Range<usize>) {
+    let mid = pieces.start + share(pieces.len(), left, all);
+    (pieces.start..mid, mid..pieces.end)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,7 +173,7 @@ mod tests {
             for places in 1..=40 {
                 let mut rest = 0..pieces;
                 for place in 0..places {
-                    let (own, after) = crate::threads::split_range(rest, 1, places - place);
+                    let (own, after) = split_range(rest, 1, places - place);
                     assert_eq!(of_place(pieces, places, place), own, "{pieces} {places} {place}");
                     rest = after;
                 }

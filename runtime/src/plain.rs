@@ -5,10 +5,11 @@
 
 use crate::activations::{Input, InputRows, NonFinite};
 use crate::aligned::Aligned;
+use crate::division::split_range;
 use crate::error::Error;
 use crate::product::Destination;
 use crate::registry::ActivationInfo;
-use crate::threads::{Threads, split_range};
+use crate::threads::Threads;
 use crate::workspace::{Workspace, WorkspaceSize};
 use std::ops::Range;
 

@@ -1,9 +1,10 @@
 //! How busy other programs keep the machine, from the kernel's count of processor time.
 
+use crate::error::Error;
 use std::time::{Duration, Instant};
 
 /// Processors that others may keep busy on average while something is measured for a record.
-pub const MOST: f64 = 0.1;
+const MOST: f64 = 0.1;
 
 /// A span of time.
 pub struct Watch {
@@ -24,6 +25,14 @@ impl Watch {
         let all = all()?.saturating_sub(self.all?);
         let own = own()?.saturating_sub(self.own?);
         Some(all.saturating_sub(own).as_secs_f64() / self.started.elapsed().as_secs_f64())
+    }
+}
+
+/// An error if others keep more of the machine busy than a record may have beside it.
+pub fn refuse_busy(when: &'static str, others: Option<f64>) -> Result<(), Error> {
+    match others {
+        Some(others) if others > MOST => Err(Error::Busy { when, others, most: MOST }),
+        _ => Ok(()),
     }
 }
 

@@ -10,12 +10,6 @@ use std::path::{Path, PathBuf};
     allow(dead_code, reason = "only measuring meets these")
 )]
 pub enum Error {
-    /// The build holds no peer.
-    #[error(
-        "this build holds nobody to compare with\n  help: build with `--features ik` or `--features ggml`"
-    )]
-    #[cfg_attr(any(feature = "ik", feature = "ggml"), allow(dead_code, reason = "this build holds a peer"))]
-    NoPeer,
     /// Ours refuses.
     #[error(transparent)]
     Gristmill(#[from] gristmill::Error),
@@ -28,6 +22,12 @@ pub enum Error {
          comes from quantizing activations in two ways"
     )]
     Disagree { ours: String, theirs: String, m: usize, n: usize, k: usize, nmse: f64, bound: f64 },
+    /// Ours is held to an ISA and the peer is not.
+    #[error(
+        "our kernels are held to {isa} and {peer} is compiled for {compiled_for}\n  help: without the feature `native` and \
+         with CFLAGS and CXXFLAGS that name the features of {isa} it is held to it, too"
+    )]
+    CompiledFor { peer: &'static str, isa: &'static str, compiled_for: String },
     /// Our decoder refuses.
     #[error(transparent)]
     Decoder(#[from] decoder::Error),

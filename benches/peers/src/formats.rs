@@ -1,8 +1,9 @@
 //! A record of every format: what `gristmill bench --json` prints, with date and machine.
 
 use crate::error::Error;
-use crate::record::{Machine, date, load, versions, write};
-use serde_json::{Value, json};
+use crate::record::{date, load, machine, versions, write};
+use gristmill_records::bench::Measurement;
+use gristmill_records::committed::Formats;
 use std::path::Path;
 use std::process::Command;
 
@@ -18,15 +19,15 @@ pub fn run(gristmill: &Path, record: &Path, arguments: &[String]) -> Result<(), 
     if !output.status.success() {
         return Err(Error::Command(command, String::from_utf8_lossy(&output.stderr).into_owned()));
     }
-    let records: Value = serde_json::from_slice(&output.stdout)
+    let records: Vec<Measurement> = serde_json::from_slice(&output.stdout)
         .map_err(|source| Error::Record { path: gristmill.to_owned(), source })?;
-    let whole = json!({
-        "date": date(),
-        "machine": Machine::here(),
-        "command": command.trim_end(),
-        "versions": versions(),
-        "load": [before, load()],
-        "records": records,
-    });
+    let whole = Formats {
+        date: date(),
+        machine: machine(),
+        command: command.trim_end().to_owned(),
+        versions: versions(),
+        load: [before, load()].map(|load| load.unwrap_or(f64::NAN)),
+        records,
+    };
     write(record, &whole)
 }

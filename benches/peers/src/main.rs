@@ -28,15 +28,9 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Measure, check and record; needs a build with `--features ik` or `--features ggml`
-    Measure {
-        /// Record to write; another peer's run in it is kept
-        #[arg(long)]
-        record: PathBuf,
-        /// Fewer rounds, for a look
-        #[arg(long)]
-        quick: bool,
-    },
+    /// Compare and measure products beside the peer's; needs a build with `--features ik` or `--features ggml`
+    #[cfg(any(feature = "ik", feature = "ggml"))]
+    Measure(measure::Arguments),
     /// Compare and measure a whole model: our decoder and the peer on one GGUF file; needs such a build too
     #[cfg(any(feature = "ik", feature = "ggml"))]
     Model(model::Arguments),
@@ -71,9 +65,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         #[cfg(any(feature = "ik", feature = "ggml"))]
-        Command::Measure { record, quick } => measure::run(&record, quick),
-        #[cfg(not(any(feature = "ik", feature = "ggml")))]
-        Command::Measure { .. } => Err(error::Error::NoPeer),
+        Command::Measure(arguments) => measure::run(&arguments),
         #[cfg(any(feature = "ik", feature = "ggml"))]
         Command::Model(arguments) => model::run(&arguments),
         Command::Decoder { command } => {

@@ -1,16 +1,38 @@
 //! Ours and the peer's in turn, round after round, and whether they agree.
 
+use crate::busy::{self, Watch, refuse_busy};
 use crate::error::Error;
+use crate::ours;
 use crate::peer::{self, PACKAGE, PAIRS, Pair};
-use crate::record::{Cell, Record, Run, load, versions};
-use crate::{ours, record};
-use gristmill::CpuProfile;
+use crate::record::{add, load, versions};
+use clap::Args;
 use gristmill::ceilings::{Level, ReadBuffers, multiply_peak};
-use std::path::Path;
+use gristmill::{CpuProfile, Restrict, Threads};
+use gristmill_records::peers::{ProductCell, ProductRun};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// Arguments of `measure`.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Numbers of threads, separated by commas
+    #[arg(long, default_value = "1,2", value_delimiter = ',')]
+    threads: Vec<usize>,
+    /// Rounds, in each of which every side has its turn
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Formats of ours, separated by commas [default: all]
+    #[arg(long, value_delimiter = ',')]
+    formats: Vec<String>,
+    /// Record to write; what it says of other peers of this day and machine is kept. Refused on a machine that other programs keep
+    /// busy
+    #[arg(long, conflicts_with = "formats")]
+    record: Option<PathBuf>,
+}
+
 /// Rows and elements of a row: attention and feed-forward of BitNet b1.58 2B-4T.
-const SHAPES: &[(usize, usize)] = &[(2560, 2560), (6912, 2560)];
+const ATTENTION: (usize, usize) = (2560, 2560);
+const FEED_FORWARD: (usize, usize) = (6912, 2560);
 const TOKENS: &[usize] = &[1, 8, 32, 128, 512];
 
 /// All copies of weights together, for cold memory.
@@ -20,45 +42,78 @@ const COLD_BYTES: usize = 320 << 20;
 /// scale a row of 2560 gives each about 5e-5.
 const NMSE_BOUND: f64 = 3e-4;
 
-/// Time of one side in a round.
+/// Time of one side in a round, about.
 const TIME: Duration = Duration::from_millis(15);
 
-/// Measures everything and adds it to the record.
-pub fn run(path: &Path, quick: bool) -> Result<(), Error> {
+/// Between turns: threads that look for work go to sleep meanwhile.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Measures everything, and adds it to the record if there is one.
+pub fn run(arguments: &Arguments) -> Result<(), Error> {
+    let Arguments { threads, rounds, formats, record } = arguments;
+    if record.is_some() {
+        refuse_busy("before the measurement", busy::now())?;
+    }
     peer::prepare()?;
+    let compiled_for = peer::compiled_for();
+    // A restricted ISA of ours holds both: who is compiled for more is no peer of it.
+    let held = Restrict::from_env()?.isa;
+    if let Some(isa) =
+        held.filter(|isa| !isa.name().starts_with("avx512") && compiled_for.contains(&"avx512f"))
+    {
+        return Err(Error::CompiledFor {
+            peer: PACKAGE,
+            isa: isa.name(),
+            compiled_for: compiled_for.join(", "),
+        });
+    }
     let before = load();
-    let rounds = if quick { 3 } else { 9 };
-    let mut ceilings = Ceilings::new();
+    let watch = Watch::start();
     let mut cells = Vec::new();
-    for pair in PAIRS {
-        for shape in SHAPES {
-            measure_pair(pair, *shape, rounds, &mut ceilings, &mut cells)?;
+    let mut ceilings = Vec::new();
+    let mut sides: Vec<(Threads, Ceilings)> = Vec::new();
+    for count in threads {
+        sides.push((Threads::new(*count)?, Ceilings::new(*count)));
+    }
+    for pair in PAIRS.iter().filter(|pair| formats.is_empty() || formats.iter().any(|name| name == pair.ours))
+    {
+        let shapes: &[_] = if pair.ternary { &[ATTENTION, FEED_FORWARD] } else { &[ATTENTION] };
+        for shape in shapes {
+            measure_pair(pair, *shape, *rounds as usize, &mut sides, &mut cells)?;
         }
     }
-    let overhead = overhead()?;
-    record::Record::add(
+    for (_, side) in &mut sides {
+        ceilings.extend(side.shown());
+    }
+    let others = watch.others();
+    if let Some(others) = others {
+        println!("others kept {others:.2} processors busy meanwhile");
+    }
+    let Some(path) = record else { return Ok(()) };
+    refuse_busy("during the measurement", others)?;
+    let suffix = held.map_or(String::new(), |isa| format!(", both held to {}", isa.name()));
+    add(
         path,
-        Run {
-            peer: format!("{PACKAGE} {}", locked_version()),
-            command: std::env::args().skip(1).fold("peers".to_owned(), |all, word| all + " " + &word),
+        ProductRun {
+            peer: format!("{PACKAGE} {}{suffix}", locked_version()),
+            held_to: held.map(|isa| isa.name().to_owned()),
+            command: format!("peers measure --rounds {rounds}"),
             versions: versions(),
             load: [before, load()],
+            others,
             notes: vec![
-                "one thread; medians of rounds in which ours, theirs and the ceilings take turns; time that the system \
-                 gave to other programs is not counted"
-                    .to_owned(),
                 format!(
-                    "the peer runs through its graph executor, whose product of 64x64 takes {overhead:.1} us; all its \
-                     times contain about that"
+                    "medians of {rounds} rounds in which the ceilings, ours and theirs take turns; wall time; in brackets the least and \
+                     the most of a round"
                 ),
+                "the peer runs products by its graph executor, many in one graph, so that what a graph costs is spread as in a model"
+                    .to_owned(),
+                format!("the peer says that it is compiled for {}", compiled_for.join(", ")),
             ],
-            ceilings: ceilings.shown(),
+            ceilings,
             cells,
         },
-    )?;
-    let read = Record::read(path)?;
-    println!("{}: {} runs", path.display(), read.runs.len());
-    Ok(())
+    )
 }
 
 /// The version that the lock file holds.
@@ -73,8 +128,8 @@ fn measure_pair(
     pair: &Pair,
     (n, k): (usize, usize),
     rounds: usize,
-    ceilings: &mut Ceilings,
-    cells: &mut Vec<Cell>,
+    sides: &mut [(Threads, Ceilings)],
+    cells: &mut Vec<ProductCell>,
 ) -> Result<(), Error> {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let values: Vec<f32> = match pair.ternary {
@@ -82,113 +137,143 @@ fn measure_pair(
         false => (0..n * k).map(|_| 0.02 * random.normal()).collect(),
     };
     let x: Vec<f32> = (0..512 * k).map(|_| random.normal()).collect();
-    let mut theirs = peer::Weights::quantize(pair, &values, n, k)?;
-    let mut ours = match pair.same_bytes {
-        true => ours::Weights::new(pair.ours, theirs.copies[0].bytes(theirs.bytes), n, k)?,
-        false => ours::Weights::quantize(pair.ours, &values, n, k)?,
+    let mut theirs = peer::Weights::quantize(pair.id, &values, n, k)?;
+    let mut ours = match pair.bytes {
+        Some(id) => {
+            let plain = peer::Weights::quantize(id, &values, n, k)?;
+            ours::Weights::new(pair.ours, plain.copies[0].bytes(plain.bytes), n, k)?
+        }
+        None => ours::Weights::quantize(pair.ours, &values, n, k)?,
     };
-    for m in TOKENS {
-        let memories: &[bool] = if *m == 1 { &[true, false] } else { &[true] };
-        for hot in memories {
-            let x = &x[..m * k];
-            let at = ours.pack(*m, 1)?;
-            let count = |bytes: usize| if *hot { 1 } else { COLD_BYTES.div_ceil(bytes).max(2) };
-            let our_copies = count(ours.packed_bytes(at));
-            ours.pack(*m, our_copies)?;
-            let their_copies = count(theirs.bytes);
-            theirs.copy(their_copies);
-            let bytes = ours.file_bytes();
-            let bits = |bytes: usize| Some(8.0 * bytes as f64 / (n as f64 * k as f64));
-            let mut a = ours.product(at, our_copies, x, *m)?;
-            let mut b = peer::Product::new(&mut theirs, their_copies, x, *m)?;
-            a.run(0)?;
-            b.run(0)?;
-            let nmse = normalized_error(&a.y, &b.y());
-            let disagreement = || Error::Disagree {
-                ours: pair.ours.to_owned(),
-                theirs: pair.theirs.to_owned(),
-                m: *m,
-                n,
-                k,
-                nmse,
-                bound: NMSE_BOUND,
-            };
-            // Not a number is no agreement.
-            if nmse.is_nan() || nmse > NMSE_BOUND {
-                return Err(disagreement());
+    for (threads, ceilings) in sides {
+        for m in TOKENS {
+            let memories: &[bool] = if *m == 1 { &[true, false] } else { &[true] };
+            for hot in memories {
+                let x = &x[..m * k];
+                let cell =
+                    measure_cell(pair, (*m, *hot), x, rounds, threads, ceilings, &mut ours, &mut theirs)?;
+                println!(
+                    "{:10} {:8} {} threads, m {m:4} {n}x{k} {:4}: ours {:8.1} us, theirs {:8.1} us, {:5.2} times ({:.2} to {:.2}), \
+                     {:3.0} %, NMSE {:.0e}",
+                    pair.theirs,
+                    pair.ours,
+                    cell.threads,
+                    cell.memory,
+                    cell.our_us,
+                    cell.their_us,
+                    cell.speedup,
+                    cell.least_speedup.unwrap_or(f64::NAN),
+                    cell.most_speedup.unwrap_or(f64::NAN),
+                    cell.our_percent,
+                    cell.nmse
+                );
+                cells.push(cell);
             }
-            let gmacs = *m as f64 * n as f64 * k as f64 / 1e9;
-            let (mut our_times, mut their_times, mut ratios, mut percents) = (vec![], vec![], vec![], vec![]);
-            let (mut our_run, mut their_run) = (0, 0);
-            for _ in 0..rounds {
-                let least = ceilings.least_time(a.entry(), gmacs, bytes, *hot);
-                let our_time = median_time(|| {
-                    our_run += 1;
-                    a.run(our_run)
-                })?;
-                let their_time = median_time(|| {
-                    their_run += 1;
-                    b.run(their_run)
-                })?;
-                our_times.push(our_time);
-                their_times.push(their_time);
-                ratios.push(their_time / our_time);
-                percents.push((100.0 * least / our_time).min(100.0));
-            }
-            let (our_time, their_time) = (median(our_times), median(their_times));
-            let cell = Cell {
-                kernel: a.entry().name.to_owned(),
-                format: pair.ours.to_owned(),
-                theirs: pair.theirs.to_owned(),
-                m: *m,
-                n,
-                k,
-                threads: 1,
-                memory: if *hot { "hot" } else { "cold" }.to_owned(),
-                our_us: our_time * 1e6,
-                their_us: their_time * 1e6,
-                our_gmac_s: gmacs / our_time,
-                their_gmac_s: gmacs / their_time,
-                speedup: median(ratios),
-                our_percent: median(percents),
-                file_bits_per_weight: bits(bytes),
-                memory_bits_per_weight: bits(ours.packed_bytes(at)),
-                nmse,
-            };
-            println!(
-                "{:10} {:8} m {m:4} {n}x{k} {:4}: ours {:8.1} us, theirs {:8.1} us, {:5.2} times, {:3.0} %, NMSE {nmse:.0e}",
-                pair.theirs,
-                pair.ours,
-                cell.memory,
-                cell.our_us,
-                cell.their_us,
-                cell.speedup,
-                cell.our_percent
-            );
-            cells.push(cell);
         }
     }
     Ok(())
 }
 
-/// What the peer's executor takes for a product of almost nothing, in us.
-fn overhead() -> Result<f64, Error> {
-    let Some(pair) = PAIRS.iter().find(|pair| pair.ours == "q8_0") else { return Ok(f64::NAN) };
-    let mut weights = peer::Weights::quantize(pair, &[0.5; 64 * 64], 64, 64)?;
-    let mut product = peer::Product::new(&mut weights, 1, &[1.0; 64], 1)?;
-    Ok(median_time(|| product.run(0))? * 1e6)
+#[expect(clippy::too_many_arguments, reason = "what is measured, by what, and both sides")]
+fn measure_cell(
+    pair: &Pair,
+    (m, hot): (usize, bool),
+    x: &[f32],
+    rounds: usize,
+    threads: &Threads,
+    ceilings: &mut Ceilings,
+    ours: &mut ours::Weights,
+    theirs: &mut peer::Weights,
+) -> Result<ProductCell, Error> {
+    let (n, k) = (ours.n, ours.k);
+    let at = ours.pack(m, 1)?;
+    let count = |bytes: usize| if hot { 1 } else { COLD_BYTES.div_ceil(bytes).max(2) };
+    let (packed, bytes) = (ours.packed_bytes(at), ours.file_bytes());
+    let (our_copies, their_copies) = (count(packed), count(theirs.bytes));
+    ours.pack(m, our_copies)?;
+    theirs.copy(their_copies);
+    // As many products in a turn as one took of the time when it was tried; where memory is cold, each copy once.
+    let (nmse, tried) = {
+        let mut a = ours.products(at, (1, 1), x, m, threads)?;
+        let mut b = peer::Products::new(theirs, 1, 1, x, m, threads.count())?;
+        let tried = [time(|| a.run())?, time(|| b.run())?];
+        (normalized_error(&a.y, &b.y()), tried)
+    };
+    // Not a number is no agreement.
+    if nmse.is_nan() || nmse > NMSE_BOUND {
+        return Err(Error::Disagree {
+            ours: pair.ours.to_owned(),
+            theirs: pair.theirs.to_owned(),
+            m,
+            n,
+            k,
+            nmse,
+            bound: NMSE_BOUND,
+        });
+    }
+    let products = |copies: usize, tried: f64| match hot {
+        true => ((TIME.as_secs_f64() / tried) as usize).clamp(1, 1024),
+        false => copies,
+    };
+    let [our_count, their_count] = [products(our_copies, tried[0]), products(their_copies, tried[1])];
+    let mut a = ours.products(at, (our_copies, our_count), x, m, threads)?;
+    let mut b = peer::Products::new(theirs, their_copies, their_count, x, m, threads.count())?;
+    let gmacs = m as f64 * n as f64 * k as f64 / 1e9;
+    let (mut our_times, mut their_times, mut ratios, mut percents) = (vec![], vec![], vec![], vec![]);
+    for round in 0..rounds {
+        let least = ceilings.least_time(a.entry(), gmacs, bytes, hot);
+        let (mut our_time, mut their_time) = (0.0, 0.0);
+        // Nobody is always first.
+        for turn in 0..2 {
+            match (round + turn) % 2 {
+                0 => our_time = time(|| a.run())? / our_count as f64,
+                _ => their_time = time(|| b.run())? / their_count as f64,
+            }
+            std::thread::sleep(PAUSE);
+        }
+        our_times.push(our_time);
+        their_times.push(their_time);
+        ratios.push(their_time / our_time);
+        percents.push((100.0 * least / our_time).min(100.0));
+    }
+    let (our_time, their_time) = (median(our_times), median(their_times));
+    ratios.sort_by(f64::total_cmp);
+    let bits = |bytes: usize| Some(8.0 * bytes as f64 / (n as f64 * k as f64));
+    Ok(ProductCell {
+        kernel: a.entry().name.to_owned(),
+        format: pair.ours.to_owned(),
+        theirs: pair.theirs.to_owned(),
+        m: m as u64,
+        n: n as u64,
+        k: k as u64,
+        threads: threads.count() as u64,
+        memory: if hot { "hot" } else { "cold" }.to_owned(),
+        our_us: our_time * 1e6,
+        their_us: their_time * 1e6,
+        our_gmac_s: gmacs / our_time,
+        their_gmac_s: gmacs / their_time,
+        least_speedup: ratios.first().copied(),
+        most_speedup: ratios.last().copied(),
+        speedup: median(ratios),
+        our_percent: median(percents),
+        file_bits_per_weight: bits(bytes),
+        memory_bits_per_weight: bits(packed),
+        nmse,
+    })
 }
 
-/// The ceilings of one thread.
+/// The ceilings of a number of threads.
 struct Ceilings {
+    threads: usize,
     buffers: Vec<(Level, Option<ReadBuffers>)>,
 }
 
 impl Ceilings {
-    fn new() -> Ceilings {
+    fn new(threads: usize) -> Ceilings {
         let caches = &CpuProfile::detect().caches;
-        let buffers = |level: &Level| (*level, ReadBuffers::new(level.typical_bytes(caches, 1), 1));
-        Ceilings { buffers: Level::ALL.iter().map(buffers).collect() }
+        let buffers =
+            |level: &Level| (*level, ReadBuffers::new(level.typical_bytes(caches, threads), threads));
+        Ceilings { threads, buffers: Level::ALL.iter().map(buffers).collect() }
     }
 
     fn rate(&mut self, level: Level, ms: u32) -> Option<f64> {
@@ -199,10 +284,10 @@ impl Ceilings {
 
     /// Seconds in which the machine could do it right now; 0 if that can't be found out.
     fn least_time(&mut self, entry: &gristmill::registry::Entry, gmacs: f64, bytes: usize, hot: bool) -> f64 {
-        let peak = entry.isa.and_then(|isa| multiply_peak(isa, entry.features, 1, 1));
+        let peak = entry.isa.and_then(|isa| multiply_peak(isa, entry.features, self.threads, 1));
         let multiply = peak.map_or(0.0, |rate| gmacs / rate);
         let shares = match hot {
-            true => Level::shares(bytes, &CpuProfile::detect().caches, 1),
+            true => Level::shares(bytes, &CpuProfile::detect().caches, self.threads),
             false => [(Level::L2, 0), (Level::L3, 0), (Level::Dram, bytes)],
         };
         let time = |(level, bytes): (Level, usize)| match bytes {
@@ -214,43 +299,28 @@ impl Ceilings {
 
     fn shown(&mut self) -> Vec<(String, f64, String)> {
         let mut shown = Vec::new();
+        let on = if self.threads == 1 { String::new() } else { format!(", {} threads", self.threads) };
         for level in Level::ALL {
             if let Some(rate) = self.rate(*level, 40) {
-                shown.push((format!("read {}", level.name()), rate, "GB/s".to_owned()));
+                shown.push((format!("read {}{on}", level.name()), rate, "GB/s".to_owned()));
             }
         }
         for isa in gristmill::vocab::Isa::ALL {
             let vectors = CpuProfile::detect().features.without(gristmill::vocab::Feature::AmxInt8);
-            if let Some(rate) = multiply_peak(*isa, vectors, 1, 40) {
-                shown.push((format!("multiply {}", isa.name()), rate, "GMAC/s".to_owned()));
+            if let Some(rate) = multiply_peak(*isa, vectors, self.threads, 40) {
+                shown.push((format!("multiply {}{on}", isa.name()), rate, "GMAC/s".to_owned()));
             }
         }
         shown
     }
 }
 
-/// Median time of runs.
-fn median_time(mut run: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+/// Seconds of a run, after one that is not counted.
+fn time(mut run: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
     run()?;
     let started = Instant::now();
-    let mut times = Vec::new();
-    while times.is_empty() || started.elapsed() < TIME {
-        let (cpu, wall) = (cpu_time(), Instant::now());
-        run()?;
-        let wall = wall.elapsed();
-        let cpu = cpu.and_then(|before| cpu_time()?.checked_sub(before));
-        times.push(cpu.map_or(wall, |cpu| cpu.min(wall)).as_secs_f64());
-    }
-    Ok(median(times))
-}
-
-/// Time that the processor spent on this thread.
-fn cpu_time() -> Option<Duration> {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a timespec of this frame.
-    let refused = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    let (seconds, nanoseconds) = (u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?);
-    (refused == 0).then(|| Duration::new(seconds, nanoseconds))
+    run()?;
+    Ok(started.elapsed().as_secs_f64())
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -32,16 +32,17 @@ impl Weights {
     }
 }
 
-/// A product for `m` tokens.
-pub struct Product<'w> {
+/// Products for `m` tokens.
+pub struct Products<'w> {
     weights: &'w Weights,
     at: usize,
-    pub copies: usize,
+    copies: usize,
+    count: usize,
     x: &'w [f32],
     m: usize,
     pub y: Vec<f32>,
     workspace: Workspace,
-    threads: Threads,
+    threads: &'w Threads,
 }
 
 impl Weights {
@@ -78,39 +79,37 @@ impl Weights {
         self.packed[at].1[0].bytes()
     }
 
-    /// The product with what [`Weights::pack`] packed.
-    pub fn product<'w>(
+    /// `count` products with what [`Weights::pack`] packed; the first `copies` copies take turns.
+    pub fn products<'w>(
         &'w self,
         at: usize,
-        copies: usize,
+        (copies, count): (usize, usize),
         x: &'w [f32],
         m: usize,
-    ) -> Result<Product<'w>, Error> {
-        let threads = Threads::single();
-        let workspace = Workspace::for_(&self.packed[at].0, m, self.k, &threads)?;
-        Ok(Product { weights: self, at, copies, x, m, y: vec![0.0; m * self.n], workspace, threads })
+        threads: &'w Threads,
+    ) -> Result<Products<'w>, Error> {
+        let workspace = Workspace::for_(&self.packed[at].0, m, self.k, threads)?;
+        Ok(Products { weights: self, at, copies, count, x, m, y: vec![0.0; m * self.n], workspace, threads })
     }
 }
 
-impl Product<'_> {
+impl Products<'_> {
     /// The kernel.
     pub fn entry(&self) -> &'static gristmill::registry::Entry {
         self.weights.packed[self.at].0.entry()
     }
 
-    /// Computes with copy `copy` (modulo their number).
-    pub fn run(&mut self, copy: usize) -> Result<(), Error> {
-        let (matmul, packed) = &self.weights.packed[self.at];
-        let weights = &packed[copy % self.copies];
-        matmul.run(
-            weights,
-            Input::F32(self.x),
-            self.m,
-            None,
-            &mut self.y,
-            &mut self.workspace,
-            &self.threads,
-        )?;
+    /// Computes all of them, with threads that stay awake from one to the next.
+    pub fn run(&mut self) -> Result<(), Error> {
+        let Products { weights, at, copies, count, x, m, y, workspace, threads } = self;
+        let (matmul, packed) = &weights.packed[*at];
+        threads.awake(|| {
+            (0..*count).try_for_each(|copy| {
+                matmul
+                    .run(&packed[copy % *copies], Input::F32(x), *m, None, y, workspace, threads)
+                    .map(|_| ())
+            })
+        })?;
         Ok(())
     }
 }

@@ -15,14 +15,29 @@ pub struct Pair {
     pub theirs: &'static str,
     pub id: sys::ggml_type,
     pub ours: &'static str,
-    /// Ours reads the bytes that the peer's quantizer made; otherwise both quantize the same values.
-    pub same_bytes: bool,
+    /// Where ours reads bytes that the peer's quantizer made: of which of its types. Otherwise both quantize the same values.
+    pub bytes: Option<sys::ggml_type>,
     /// Weights are -1, 0 and 1 times a scale.
     pub ternary: bool,
 }
 
 const fn pair(theirs: &'static str, id: sys::ggml_type, ours: &'static str) -> Pair {
-    Pair { theirs, id, ours, same_bytes: true, ternary: false }
+    Pair { theirs, id, ours, bytes: Some(id), ternary: false }
+}
+
+const fn ternary(theirs: &'static str, id: sys::ggml_type, ours: &'static str) -> Pair {
+    Pair { ternary: true, ..pair(theirs, id, ours) }
+}
+
+/// A type in which the peer keeps the rows of `plain` interleaved, as it makes them at load where asked to.
+#[cfg(feature = "ik")]
+const fn interleaved(
+    theirs: &'static str,
+    id: sys::ggml_type,
+    plain: sys::ggml_type,
+    ours: &'static str,
+) -> Pair {
+    Pair { bytes: Some(plain), ..pair(theirs, id, ours) }
 }
 
 /// Package and version.
@@ -30,24 +45,90 @@ const fn pair(theirs: &'static str, id: sys::ggml_type, ours: &'static str) -> P
 pub const PACKAGE: &str = "ik-llama-cpp-sys";
 #[cfg(feature = "ik")]
 pub const PAIRS: &[Pair] = &[
-    Pair { ternary: true, same_bytes: false, ..pair("IQ2_BN_R4", sys::GGML_TYPE_IQ2_BN_R4, "i2_s") },
-    Pair { ternary: true, same_bytes: false, ..pair("IQ2_BN", sys::GGML_TYPE_IQ2_BN, "i2_s") },
-    Pair { ternary: true, ..pair("IQ2_BN", sys::GGML_TYPE_IQ2_BN, "iq2_bn") },
-    Pair { ternary: true, ..pair("IQ1_BN", sys::GGML_TYPE_IQ1_BN, "iq1_bn") },
-    pair("Q4_K", sys::GGML_TYPE_Q4_K, "q4_k"),
+    Pair { bytes: None, ..ternary("IQ2_BN_R4", sys::GGML_TYPE_IQ2_BN_R4, "i2_s") },
+    Pair { bytes: None, ..ternary("IQ2_BN", sys::GGML_TYPE_IQ2_BN, "i2_s") },
+    ternary("IQ2_BN", sys::GGML_TYPE_IQ2_BN, "iq2_bn"),
+    ternary("IQ1_BN", sys::GGML_TYPE_IQ1_BN, "iq1_bn"),
+    pair("Q4_0", sys::GGML_TYPE_Q4_0, "q4_0"),
+    interleaved("Q4_0_R8", sys::GGML_TYPE_Q4_0_R8, sys::GGML_TYPE_Q4_0, "q4_0"),
+    pair("Q4_1", sys::GGML_TYPE_Q4_1, "q4_1"),
+    pair("Q5_0", sys::GGML_TYPE_Q5_0, "q5_0"),
+    interleaved("Q5_0_R4", sys::GGML_TYPE_Q5_0_R4, sys::GGML_TYPE_Q5_0, "q5_0"),
+    pair("Q5_1", sys::GGML_TYPE_Q5_1, "q5_1"),
     pair("Q8_0", sys::GGML_TYPE_Q8_0, "q8_0"),
+    interleaved("Q8_0_R8", sys::GGML_TYPE_Q8_0_R8, sys::GGML_TYPE_Q8_0, "q8_0"),
+    pair("Q2_K", sys::GGML_TYPE_Q2_K, "q2_k"),
+    interleaved("Q2_K_R4", sys::GGML_TYPE_Q2_K_R4, sys::GGML_TYPE_Q2_K, "q2_k"),
+    pair("Q3_K", sys::GGML_TYPE_Q3_K, "q3_k"),
+    interleaved("Q3_K_R4", sys::GGML_TYPE_Q3_K_R4, sys::GGML_TYPE_Q3_K, "q3_k"),
+    pair("Q4_K", sys::GGML_TYPE_Q4_K, "q4_k"),
+    interleaved("Q4_K_R4", sys::GGML_TYPE_Q4_K_R4, sys::GGML_TYPE_Q4_K, "q4_k"),
+    pair("Q5_K", sys::GGML_TYPE_Q5_K, "q5_k"),
+    interleaved("Q5_K_R4", sys::GGML_TYPE_Q5_K_R4, sys::GGML_TYPE_Q5_K, "q5_k"),
+    pair("Q6_K", sys::GGML_TYPE_Q6_K, "q6_k"),
+    interleaved("Q6_K_R4", sys::GGML_TYPE_Q6_K_R4, sys::GGML_TYPE_Q6_K, "q6_k"),
     pair("IQ4_NL", sys::GGML_TYPE_IQ4_NL, "iq4_nl"),
+    interleaved("IQ4_NL_R4", sys::GGML_TYPE_IQ4_NL_R4, sys::GGML_TYPE_IQ4_NL, "iq4_nl"),
+    pair("IQ4_XS", sys::GGML_TYPE_IQ4_XS, "iq4_xs"),
+    interleaved("IQ4_XS_R8", sys::GGML_TYPE_IQ4_XS_R8, sys::GGML_TYPE_IQ4_XS, "iq4_xs"),
+    pair("IQ3_XXS", sys::GGML_TYPE_IQ3_XXS, "iq3_xxs"),
+    interleaved("IQ3_XXS_R4", sys::GGML_TYPE_IQ3_XXS_R4, sys::GGML_TYPE_IQ3_XXS, "iq3_xxs"),
+    pair("IQ3_S", sys::GGML_TYPE_IQ3_S, "iq3_s"),
+    interleaved("IQ3_S_R4", sys::GGML_TYPE_IQ3_S_R4, sys::GGML_TYPE_IQ3_S, "iq3_s"),
+    pair("IQ2_XXS", sys::GGML_TYPE_IQ2_XXS, "iq2_xxs"),
+    interleaved("IQ2_XXS_R4", sys::GGML_TYPE_IQ2_XXS_R4, sys::GGML_TYPE_IQ2_XXS, "iq2_xxs"),
+    pair("IQ2_XS", sys::GGML_TYPE_IQ2_XS, "iq2_xs"),
+    interleaved("IQ2_XS_R4", sys::GGML_TYPE_IQ2_XS_R4, sys::GGML_TYPE_IQ2_XS, "iq2_xs"),
+    pair("IQ2_S", sys::GGML_TYPE_IQ2_S, "iq2_s"),
+    interleaved("IQ2_S_R4", sys::GGML_TYPE_IQ2_S_R4, sys::GGML_TYPE_IQ2_S, "iq2_s"),
+    pair("IQ1_S", sys::GGML_TYPE_IQ1_S, "iq1_s"),
+    pair("IQ1_M", sys::GGML_TYPE_IQ1_M, "iq1_m"),
 ];
 #[cfg(feature = "ggml")]
 pub const PACKAGE: &str = "llama-cpp-sys-2";
 #[cfg(feature = "ggml")]
 pub const PAIRS: &[Pair] = &[
-    Pair { ternary: true, ..pair("TQ2_0", sys::GGML_TYPE_TQ2_0, "tq2_0") },
-    Pair { ternary: true, ..pair("TQ1_0", sys::GGML_TYPE_TQ1_0, "tq1_0") },
+    ternary("TQ2_0", sys::GGML_TYPE_TQ2_0, "tq2_0"),
+    ternary("TQ1_0", sys::GGML_TYPE_TQ1_0, "tq1_0"),
     pair("Q4_0", sys::GGML_TYPE_Q4_0, "q4_0"),
-    pair("Q4_K", sys::GGML_TYPE_Q4_K, "q4_k"),
+    pair("Q4_1", sys::GGML_TYPE_Q4_1, "q4_1"),
+    pair("Q5_0", sys::GGML_TYPE_Q5_0, "q5_0"),
+    pair("Q5_1", sys::GGML_TYPE_Q5_1, "q5_1"),
     pair("Q8_0", sys::GGML_TYPE_Q8_0, "q8_0"),
+    pair("Q2_K", sys::GGML_TYPE_Q2_K, "q2_k"),
+    pair("Q3_K", sys::GGML_TYPE_Q3_K, "q3_k"),
+    pair("Q4_K", sys::GGML_TYPE_Q4_K, "q4_k"),
+    pair("Q5_K", sys::GGML_TYPE_Q5_K, "q5_k"),
+    pair("Q6_K", sys::GGML_TYPE_Q6_K, "q6_k"),
+    pair("MXFP4", sys::GGML_TYPE_MXFP4, "mxfp4"),
+    pair("IQ4_NL", sys::GGML_TYPE_IQ4_NL, "iq4_nl"),
+    pair("IQ4_XS", sys::GGML_TYPE_IQ4_XS, "iq4_xs"),
+    pair("IQ3_XXS", sys::GGML_TYPE_IQ3_XXS, "iq3_xxs"),
+    pair("IQ3_S", sys::GGML_TYPE_IQ3_S, "iq3_s"),
+    pair("IQ2_XXS", sys::GGML_TYPE_IQ2_XXS, "iq2_xxs"),
+    pair("IQ2_XS", sys::GGML_TYPE_IQ2_XS, "iq2_xs"),
+    pair("IQ2_S", sys::GGML_TYPE_IQ2_S, "iq2_s"),
+    pair("IQ1_S", sys::GGML_TYPE_IQ1_S, "iq1_s"),
+    pair("IQ1_M", sys::GGML_TYPE_IQ1_M, "iq1_m"),
 ];
+
+/// What the peer was compiled for.
+pub fn compiled_for() -> Vec<&'static str> {
+    // SAFETY: they take nothing and tell what the compiler was told.
+    let has = unsafe {
+        [
+            ("avx2", sys::ggml_cpu_has_avx2()),
+            ("avx512f", sys::ggml_cpu_has_avx512()),
+            ("avx512vbmi", sys::ggml_cpu_has_avx512_vbmi()),
+            ("avx512vnni", sys::ggml_cpu_has_avx512_vnni()),
+            #[cfg(feature = "ggml")]
+            ("avxvnni", sys::ggml_cpu_has_avx_vnni()),
+            #[cfg(feature = "ggml")]
+            ("amx-int8", sys::ggml_cpu_has_amx_int8()),
+        ]
+    };
+    has.into_iter().filter(|(_, has)| *has != 0).map(|(name, _)| name).collect()
+}
 
 /// Makes the peer ready. Without it, its tables are empty and every product is zero.
 pub fn prepare() -> Result<(), Error> {
@@ -65,10 +146,15 @@ pub fn prepare() -> Result<(), Error> {
 struct Context(*mut sys::ggml_context);
 
 impl Context {
-    /// With room for `graphs` products.
-    fn new(graphs: usize) -> Result<Context, Error> {
+    /// With room for a graph of so many products.
+    fn new(products: usize) -> Result<Context, Error> {
+        // SAFETY: they tell sizes.
+        let mem_size = unsafe {
+            3 * products * sys::ggml_tensor_overhead()
+                + sys::ggml_graph_overhead_custom(graph_size(products), false)
+        };
         let params = sys::ggml_init_params {
-            mem_size: (64 << 10) + graphs * (16 << 10),
+            mem_size: mem_size + (64 << 10),
             mem_buffer: std::ptr::null_mut(),
             no_alloc: true,
         };
@@ -83,6 +169,11 @@ impl Drop for Context {
         // SAFETY: `ggml_init` made it, and nothing made in it outlives its owner.
         unsafe { sys::ggml_free(self.0) }
     }
+}
+
+/// Tensors of a graph of so many products.
+fn graph_size(products: usize) -> usize {
+    3 * products + 8
 }
 
 /// A buffer that starts on a cache line.
@@ -120,42 +211,42 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Quantizes `n` rows of `k`.
-    pub fn quantize(pair: &Pair, values: &[f32], n: usize, k: usize) -> Result<Weights, Error> {
+    /// Quantizes `n` rows of `k` to a type. Where its quantizer asks for the importance of columns, they are all alike.
+    pub fn quantize(id: sys::ggml_type, values: &[f32], n: usize, k: usize) -> Result<Weights, Error> {
         assert_eq!(values.len(), n * k, "rows are whole");
         // SAFETY: it looks a size up.
-        let bytes = unsafe { sys::ggml_row_size(pair.id, k as i64) } * n;
+        let bytes = unsafe { sys::ggml_row_size(id, k as i64) } * n;
         let mut buffer = Buffer::zeroed(bytes);
         let (rows, columns) = (n as i64, k as i64);
-        // SAFETY: the source holds n * k values, the destination n rows as large as the library says.
+        let importance = vec![1.0; k];
+        // SAFETY: it looks at a table.
+        let importance = match unsafe { sys::ggml_quantize_requires_imatrix(id) } {
+            true => importance.as_ptr(),
+            false => std::ptr::null(),
+        };
+        // SAFETY: the source holds n * k values, the destination n rows as large as the library says, the importance k values
+        // where it is given.
         let written = unsafe {
             #[cfg(feature = "ik")]
             let written = sys::ggml_quantize_chunk(
-                pair.id,
+                id,
                 values.as_ptr(),
                 buffer.pointer(),
                 0,
                 rows,
                 columns,
-                std::ptr::null(),
+                importance,
                 std::ptr::null(),
             );
             #[cfg(feature = "ggml")]
-            let written = sys::ggml_quantize_chunk(
-                pair.id,
-                values.as_ptr(),
-                buffer.pointer(),
-                0,
-                rows,
-                columns,
-                std::ptr::null(),
-            );
+            let written =
+                sys::ggml_quantize_chunk(id, values.as_ptr(), buffer.pointer(), 0, rows, columns, importance);
             written
         };
         if written != bytes {
             return Err(Error::Peer(PACKAGE, "quantize the weights"));
         }
-        Ok(Weights { copies: vec![buffer], id: pair.id, n, k, bytes })
+        Ok(Weights { copies: vec![buffer], id, n, k, bytes })
     }
 
     /// Makes copies until there are `count`.
@@ -167,10 +258,11 @@ impl Weights {
     }
 }
 
-/// `y = x w^T` for `m` tokens, once for each copy of the weights.
-pub struct Product<'w> {
+/// `y = x w^T` for `m` tokens, several times in one graph: what an executor does once for a graph, as starting threads, is spread
+/// over its products, as it is where a graph is a model.
+pub struct Products<'w> {
     _context: Context,
-    graphs: Vec<*mut sys::ggml_cgraph>,
+    graph: *mut sys::ggml_cgraph,
     plan: sys::ggml_cplan,
     _work: Buffer,
     _x: Buffer,
@@ -179,47 +271,54 @@ pub struct Product<'w> {
     _weights: std::marker::PhantomData<&'w mut Weights>,
 }
 
-impl<'w> Product<'w> {
-    /// Graphs over the first `copies` copies of the weights.
-    pub fn new(weights: &'w mut Weights, copies: usize, x: &[f32], m: usize) -> Result<Product<'w>, Error> {
+impl<'w> Products<'w> {
+    /// A graph of `count` products on `threads` threads; the first `copies` copies of the weights take turns.
+    pub fn new(
+        weights: &'w mut Weights,
+        copies: usize,
+        count: usize,
+        x: &[f32],
+        m: usize,
+        threads: usize,
+    ) -> Result<Products<'w>, Error> {
         let (n, k) = (weights.n, weights.k);
         assert_eq!(x.len(), m * k, "tokens are whole");
-        let context = Context::new(copies)?;
+        let threads =
+            std::ffi::c_int::try_from(threads).map_err(|_| Error::Peer(PACKAGE, "take so many threads"))?;
+        let context = Context::new(count)?;
         let mut input = Buffer::zeroed(4 * x.len());
         // SAFETY: the buffer has room for so many values.
         unsafe { std::ptr::copy_nonoverlapping(x.as_ptr(), input.pointer().cast(), x.len()) };
         let mut y = Buffer::zeroed(4 * m * n);
-        let mut graphs = Vec::new();
-        for copy in weights.copies.iter_mut().take(copies) {
-            // SAFETY: the context has room for these descriptions; the data they are given have the sizes that
-            // type and shape ask for and outlive this value, which owns or borrows them.
-            let graph = unsafe {
+        // SAFETY: the context has room for these descriptions; the data they are given have the sizes that type and shape ask for
+        // and outlive this value, which owns or borrows them. Tokens are a tensor anew for each product: an executor that sees one
+        // tensor twice may quantize it once.
+        let graph = unsafe {
+            let graph = sys::ggml_new_graph_custom(context.0, graph_size(count), false);
+            for at in 0..count {
                 let w = sys::ggml_new_tensor_2d(context.0, weights.id, k as i64, n as i64);
-                (*w).data = copy.pointer();
+                (*w).data = weights.copies[at % copies].pointer();
                 let x = sys::ggml_new_tensor_2d(context.0, sys::GGML_TYPE_F32, k as i64, m as i64);
                 (*x).data = input.pointer();
                 let product = sys::ggml_mul_mat(context.0, w, x);
                 (*product).data = y.pointer();
-                let graph = sys::ggml_new_graph_custom(context.0, 8, false);
                 sys::ggml_build_forward_expand(graph, product);
-                graph
-            };
-            graphs.push(graph);
-        }
-        let Some(first) = graphs.first() else { return Err(Error::Peer(PACKAGE, "build a graph")) };
+            }
+            graph
+        };
         // SAFETY: the graph was just made.
         let mut plan = unsafe {
             #[cfg(feature = "ik")]
-            let plan = sys::ggml_graph_plan(*first, 1);
+            let plan = sys::ggml_graph_plan(graph, threads);
             #[cfg(feature = "ggml")]
-            let plan = sys::ggml_graph_plan(*first, 1, std::ptr::null_mut());
+            let plan = sys::ggml_graph_plan(graph, threads, std::ptr::null_mut());
             plan
         };
         let mut work = Buffer::zeroed(plan.work_size);
         plan.work_data = work.pointer().cast();
-        Ok(Product {
+        Ok(Products {
             _context: context,
-            graphs,
+            graph,
             plan,
             _work: work,
             _x: input,
@@ -229,17 +328,16 @@ impl<'w> Product<'w> {
         })
     }
 
-    /// Computes with copy `copy` (modulo their number), on this thread.
-    pub fn run(&mut self, copy: usize) -> Result<(), Error> {
-        let graph = self.graphs[copy % self.graphs.len()];
-        // SAFETY: graph, plan and work memory belong together and to this value; all graphs have one shape.
-        match unsafe { sys::ggml_graph_compute(graph, &raw mut self.plan) } {
+    /// Computes all of them.
+    pub fn run(&mut self) -> Result<(), Error> {
+        // SAFETY: graph, plan and work memory belong together and to this value.
+        match unsafe { sys::ggml_graph_compute(self.graph, &raw mut self.plan) } {
             sys::GGML_STATUS_SUCCESS => Ok(()),
             _ => Err(Error::Peer(PACKAGE, "compute a product")),
         }
     }
 
-    /// The result of the last run.
+    /// The result of the last product.
     pub fn y(&self) -> Vec<f32> {
         self.y.bytes(4 * self.len).as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
     }

@@ -1,7 +1,8 @@
 //! A picture of a record: bars for ours and for each peer's, and how far the machine could go.
 
 use crate::error::Error;
-use crate::record::{Cell, Record};
+use crate::record::read;
+use gristmill_records::peers::{ProductCell, ProductRun, Products};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::path::Path;
@@ -9,7 +10,7 @@ use std::path::Path;
 /// Tokens of the panels, and what they are.
 const PANELS: &[(usize, &str)] = &[(1, "m = 1 (decode)"), (32, "m = 32"), (512, "m = 512 (prefill)")];
 /// The matrix.
-const SHAPE: (usize, usize) = (2560, 2560);
+const SHAPE: (u64, u64) = (2560, 2560);
 
 const WIDTH: i32 = 980;
 const TOP: i32 = 64;
@@ -33,18 +34,35 @@ struct Row<'r> {
 
 /// Draws `record` to `svg`.
 pub fn run(record: &Path, svg: &Path) -> Result<(), Error> {
-    let record = Record::read(record)?;
+    let record = read(record)?;
     let text = draw(&record).map_err(Error::Draw)?;
     std::fs::write(svg, text).map_err(Error::file("write", svg))
 }
 
-/// Rows of a panel, in the order of the record.
-fn rows(record: &Record, m: usize) -> Vec<Row<'_>> {
+/// Runs in which both sides took what the processor has, and their colours.
+fn shown(record: &Products) -> impl Iterator<Item = (&ProductRun, RGBColor)> {
+    record.runs.iter().filter(|run| run.held_to.is_none()).zip(PEERS.iter().copied().cycle())
+}
+
+/// Rows of a panel, in the order of the record. Of several types of a peer for one format of ours, the fastest counts.
+fn rows(record: &Products, m: usize) -> Vec<Row<'_>> {
     let mut rows: Vec<Row<'_>> = Vec::new();
-    for (run, colour) in record.runs.iter().zip(PEERS.iter().cycle()) {
-        let shown = |cell: &&Cell| cell.m == m && (cell.n, cell.k) == SHAPE && cell.memory == "hot";
-        for cell in run.cells.iter().filter(shown) {
-            let peer = (cell.their_gmac_s, cell.theirs.as_str(), *colour);
+    for (run, colour) in shown(record) {
+        let here = |cell: &&ProductCell| {
+            (cell.m, cell.n, cell.k) == (m as u64, SHAPE.0, SHAPE.1)
+                && cell.threads == 1
+                && cell.memory == "hot"
+        };
+        let mut best: Vec<&ProductCell> = Vec::new();
+        for cell in run.cells.iter().filter(here) {
+            match best.iter_mut().find(|best| best.format == cell.format) {
+                Some(best) if best.their_gmac_s < cell.their_gmac_s => *best = cell,
+                Some(_) => {}
+                None => best.push(cell),
+            }
+        }
+        for cell in best {
+            let peer = (cell.their_gmac_s, cell.theirs.as_str(), colour);
             match rows.iter_mut().find(|row| row.format == cell.format) {
                 Some(row) => row.peers.push(peer),
                 None => rows.push(Row {
@@ -60,7 +78,7 @@ fn rows(record: &Record, m: usize) -> Vec<Row<'_>> {
 }
 
 /// The picture as SVG text, or what plotters said.
-fn draw(record: &Record) -> Result<String, String> {
+fn draw(record: &Products) -> Result<String, String> {
     let panels: Vec<(&str, Vec<Row<'_>>)> =
         PANELS.iter().map(|(m, title)| (*title, rows(record, *m))).collect();
     let height_of = |row: &Row<'_>| (1 + row.peers.len() as i32) * BAR + GAP;
@@ -97,16 +115,15 @@ fn draw(record: &Record) -> Result<String, String> {
         );
         label(&title, (10, 16), 15, &BLACK, HPos::Left)?;
         let mut x = 10;
-        let legend = std::iter::once(("gristmill", OURS)).chain(
-            record.runs.iter().zip(PEERS.iter().cycle()).map(|(run, colour)| (run.peer.as_str(), *colour)),
-        );
+        let legend = std::iter::once(("gristmill", OURS))
+            .chain(shown(record).map(|(run, colour)| (run.peer.as_str(), colour)));
         for (name, colour) in legend {
             root.draw(&Rectangle::new([(x, 32), (x + 10, 40)], colour.filled())).map_err(failed)?;
             label(name, (x + 14, 37), 11, &BLACK, HPos::Left)?;
             x += 40 + 6 * name.len() as i32;
         }
         root.draw(&Rectangle::new([(x, 30), (x + 2, 42)], CEILING.filled())).map_err(failed)?;
-        let mut cells = record.runs.iter().flat_map(|run| &run.cells);
+        let mut cells = shown(record).flat_map(|(run, _)| &run.cells);
         let ceiling = match cells.all(|cell| cell.file_bits_per_weight.is_some()) {
             true => "the machine's ceiling for it, weights as large as in a file",
             false => "the machine's ceiling for it, weights as large as packed",

@@ -3,9 +3,10 @@
 use super::layout::RowLayout;
 use super::{Activations, Input, InputRows, NonFinite};
 use crate::abi::Fault;
+use crate::division::share;
 use crate::error::Error;
 use crate::launch::{ActivationCode, Launcher};
-use crate::threads::{Threads, share};
+use crate::threads::Threads;
 use crate::workspace::Workspace;
 use gristmill_spec::vocab::DType;
 

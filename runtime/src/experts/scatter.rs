@@ -2,7 +2,8 @@
 
 use super::groups::Groups;
 use super::routes::Routes;
-use crate::threads::{Threads, share};
+use crate::division::share;
+use crate::threads::Threads;
 
 /// Results in the order of places to the caller's: for each pair its own, or with `weights` for each token the sum of its
 /// pairs'. `n` is not 0.

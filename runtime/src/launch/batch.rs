@@ -2,10 +2,11 @@
 
 use super::job::ProductJob;
 use crate::division::granule_rows;
+use crate::division::split_range;
 use crate::observe::{RanBatch, observer};
 use crate::request::Shape;
 use crate::thread_use::measured;
-use crate::threads::{Threads, split_range};
+use crate::threads::Threads;
 use std::ops::Range;
 use std::time::Instant;
 

@@ -9,7 +9,7 @@ use crate::observe::Ending;
 use crate::registry::{Code, FormatInfo, Registry};
 use crate::request::Shape;
 use crate::sizes::check_len;
-use crate::threads::SomeThreads;
+use crate::threads::divide::SomeThreads;
 use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::Op;
 use std::ops::Range;

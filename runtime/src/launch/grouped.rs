@@ -6,8 +6,9 @@ use super::product::{MatmulCode, Shared};
 use crate::abi::MatmulArgs;
 use crate::activations::Activations;
 use crate::division::granule_rows;
+use crate::division::split_range;
 use crate::request::Shape;
-use crate::threads::{Threads, split_range};
+use crate::threads::Threads;
 use crate::weights::PackedMatrix;
 use std::ops::Range;
 

@@ -6,10 +6,11 @@ use super::product::{MatmulCode, Shared};
 use crate::abi::MatmulArgs;
 use crate::activations::{Activations, RowLayout};
 use crate::division::granule_rows;
+use crate::division::split_range;
 use crate::error::Error;
 use crate::product::{Columns, Destination};
 use crate::request::Shape;
-use crate::threads::{SomeThreads, split_range};
+use crate::threads::divide::SomeThreads;
 use crate::weights::PackedMatrix;
 use std::ops::Range;
 

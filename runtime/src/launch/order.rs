@@ -190,9 +190,10 @@ impl Laid {
 mod tests {
     use super::*;
     use crate::device::{Node, Topology};
+    use crate::division::split_range;
     use crate::division::{granule_rows, of_place, places, thread_at};
     use crate::error::Error;
-    use crate::threads::{ThreadOptions, Threads, split_range};
+    use crate::threads::{ThreadOptions, Threads};
 
     /// Threads on a machine with so many nodes of so many cores each.
     fn threads(nodes: usize, cores: usize, count: usize) -> Result<Threads, Error> {

@@ -5,9 +5,9 @@ use crate::abi::{MatmulArgs, MatmulFn};
 use crate::activations::{Activations, RowLayout};
 use crate::decide::Candidate;
 use crate::device::CpuProfile;
+use crate::division::share;
 use crate::error::Error;
 use crate::registry::{Code, PackInfo, Registry, Unit};
-use crate::threads::share;
 use crate::weights::{PackedMatrix, Stack, WeightLayout};
 use gristmill_spec::vocab::Op;
 

@@ -4,41 +4,7 @@ use super::theirs::Model;
 use crate::error::Error;
 use decoder::sample::greatest;
 use decoder::{Decoder, Wanted};
-use serde::{Deserialize, Serialize};
-
-/// What was compared, and what came out.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Agreement {
-    /// The peer's setting.
-    pub setting: String,
-    /// Tokens of the prompt; logits behind each are compared.
-    pub prompt_tokens: usize,
-    /// Mean square difference of all logits, relative to the variance of theirs.
-    pub nmse: f64,
-    /// The same of the token at which it is greatest.
-    pub worst_nmse: f64,
-    /// Tokens behind which both find the same token most likely.
-    pub same_greatest: usize,
-    /// Tokens that both were to generate from the prompt, each its own most likely ones.
-    pub greedy_tokens: usize,
-    /// How many of these were the same before the first that was not.
-    pub greedy_equal: usize,
-    /// At the first other token, or else at the closest decision of all: how close it was.
-    pub closest: Option<Decision>,
-}
-
-/// The choice of a token, in logits.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Decision {
-    /// By how much our most likely token leads.
-    pub our_margin: f64,
-    /// The same of theirs.
-    pub their_margin: f64,
-    /// Root of the mean square difference of the two sides' logits.
-    pub difference: f64,
-    /// Standard deviation of their logits.
-    pub deviation: f64,
-}
+use gristmill_records::peers::{Agreement, Decision};
 
 /// Compares both sides on `prompt`, from which `generate` tokens are generated. Both contexts are empty before and after.
 pub fn compare(
@@ -78,7 +44,7 @@ pub fn compare(
     while agreement.greedy_equal < generate {
         let other = theirs.logits(last)?;
         let (mine, other_token) = (greatest(&logits), greatest(other));
-        let decision = Decision::of(&logits, other);
+        let decision = decision_of(&logits, other);
         if mine != other_token {
             agreement.closest = Some(decision);
             break;
@@ -96,16 +62,14 @@ pub fn compare(
     Ok(agreement)
 }
 
-impl Decision {
-    fn of(ours: &[f32], theirs: &[f32]) -> Decision {
-        let (difference, variance) = distance(ours, theirs);
-        let root = |squares: f64| (squares / ours.len() as f64).sqrt();
-        Decision {
-            our_margin: margin(ours),
-            their_margin: margin(theirs),
-            difference: root(difference),
-            deviation: root(variance),
-        }
+fn decision_of(ours: &[f32], theirs: &[f32]) -> Decision {
+    let (difference, variance) = distance(ours, theirs);
+    let root = |squares: f64| (squares / ours.len() as f64).sqrt();
+    Decision {
+        our_margin: margin(ours),
+        their_margin: margin(theirs),
+        difference: root(difference),
+        deviation: root(variance),
     }
 }
 
@@ -145,5 +109,30 @@ mod tests {
         // A constant that is added to all logits changes no choice, but would hide differences.
         let (difference, variance) = distance(&[101.0, 99.0], &[101.0, 98.0]);
         assert_eq!((difference, variance), (1.0, 4.5));
+    }
+}
+
+/// One line for a reader.
+pub fn print(agreement: &Agreement) {
+    println!(
+        "logits of {} tokens, {}: NMSE {:.1e}, at most {:.1e} of a token; {} of {} with the same greatest",
+        agreement.prompt_tokens,
+        agreement.setting,
+        agreement.nmse,
+        agreement.worst_nmse,
+        agreement.same_greatest,
+        agreement.prompt_tokens
+    );
+    println!("  greedy: {} of {} tokens equal", agreement.greedy_equal, agreement.greedy_tokens);
+    if let Some(closest) = agreement.closest {
+        let what = if agreement.greedy_equal < agreement.greedy_tokens {
+            "the next one"
+        } else {
+            "the closest decision"
+        };
+        println!(
+            "  {what}: leads by {:.4} (ours) and {:.4} (theirs) where logits of a deviation of {:.3} differ by {:.4}",
+            closest.our_margin, closest.their_margin, closest.deviation, closest.difference
+        );
     }
 }

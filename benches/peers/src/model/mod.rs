@@ -5,14 +5,14 @@ mod record;
 mod theirs;
 mod turns;
 
-use crate::busy::{self, MOST, Watch};
+use crate::busy::{self, Watch, refuse_busy};
 use crate::error::Error;
 use crate::measure::locked_version;
 use crate::peer::PACKAGE;
 use crate::record::{load, versions};
 use clap::Args;
 use decoder::{Decoder, Options};
-use record::{ModelRun, Record, Sizes};
+use gristmill_records::peers::ModelRun;
 use std::path::PathBuf;
 use theirs::{Model, SETTINGS};
 use turns::{Side, Test};
@@ -91,7 +91,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
         }
         their_bytes = theirs.bytes();
         let agreement = agreement::compare(&mut ours, &mut theirs, setting.name, &tokens[..compare], greedy)?;
-        agreement.print();
+        agreement::print(&agreement);
         // Not a number is no agreement.
         if agreement.nmse.is_nan() || agreement.nmse > *nmse {
             return Err(Error::Logits { peer: PACKAGE, nmse: agreement.nmse, bound: *nmse });
@@ -102,7 +102,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
         return Ok(());
     }
 
-    let sizes = Sizes::of(model, &ours, their_bytes)?;
+    let sizes = record::sizes(model, &ours, their_bytes)?;
     drop(ours);
     let tests = [Test { prompt: true, tokens: prompt }, Test { prompt: false, tokens: generate }];
     let tests: Vec<Test> = tests.into_iter().filter(|test| test.tokens > 0).collect();
@@ -143,13 +143,5 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
         agreements,
         speeds,
     };
-    Record::add(path, run)
-}
-
-/// An error if others keep more of the machine busy than a record may have beside it.
-fn refuse_busy(when: &'static str, others: Option<f64>) -> Result<(), Error> {
-    match others {
-        Some(others) if others > MOST => Err(Error::Busy { when, others, most: MOST }),
-        _ => Ok(()),
-    }
+    record::add(path, run)
 }

@@ -3,7 +3,7 @@
 use super::theirs::{Model, SETTINGS, Setting};
 use crate::error::Error;
 use decoder::{Decoder, Wanted};
-use serde::{Deserialize, Serialize};
+use gristmill_records::peers::Speed;
 use std::time::{Duration, Instant};
 
 /// Between turns: threads that look for work go to sleep meanwhile.
@@ -22,21 +22,6 @@ impl Test {
     pub fn name(self) -> String {
         format!("{}{}", if self.prompt { "pp" } else { "tg" }, self.tokens)
     }
-}
-
-/// How fast one side was in one test.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Speed {
-    pub test: String,
-    pub threads: usize,
-    /// `gristmill`, or the peer's setting.
-    pub side: String,
-    /// Tokens a second: the median of the rounds, and both ends.
-    pub median: f64,
-    pub min: f64,
-    pub max: f64,
-    /// Of each round, in order.
-    pub rounds: Vec<f64>,
 }
 
 /// A side, loaded.

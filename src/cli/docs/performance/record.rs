@@ -1,0 +1,43 @@
+//! What every section says of its record: where, when, how busy the machine was, and what is counted.
+
+use super::super::super::error::CliError;
+use gristmill_records::committed::Machine;
+use std::io::Write;
+
+/// Columns of tables of products: tokens and memory.
+pub const COLUMNS: &[(u64, &str)] =
+    &[(1, "hot"), (1, "cold"), (8, "hot"), (32, "hot"), (128, "hot"), (512, "hot")];
+
+/// Where and when.
+pub fn header(date: &str, machine: &Machine, out: &mut dyn Write) -> Result<(), CliError> {
+    let mib = |bytes: Option<u64>| bytes.map_or("?".to_owned(), |bytes| (bytes >> 20).to_string());
+    writeln!(
+        out,
+        "{date}, {} cores of {}, L2 {} MiB, L3 {} MiB.\n",
+        machine.cores,
+        machine.cpu,
+        mib(machine.l2_bytes),
+        mib(machine.l3_bytes)
+    )?;
+    Ok(())
+}
+
+/// How busy the machine was.
+pub fn load(load: [Option<f64>; 2]) -> String {
+    let [before, after] = load.map(|load| load.map_or("?".to_owned(), |load| format!("{load:.1}")));
+    format!("load average {before} before and {after} after (1 is the measurement alone)")
+}
+
+/// What other programs took of the machine.
+pub fn busy(others: Option<f64>) -> String {
+    let others = others.map_or("?".to_owned(), |others| format!("{others:.2}"));
+    format!("other programs kept {others} processors busy")
+}
+
+/// How bytes are counted where reading is the ceiling.
+pub fn counted(all_say_bits: bool) -> &'static str {
+    match all_say_bits {
+        true => "the bytes that weights take in a file are counted, whatever they take in memory",
+        false => "the bytes that weights take packed are counted, which can be more than in the file",
+    }
+}
