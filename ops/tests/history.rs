@@ -43,6 +43,9 @@ fn what_is_added_is_there_once() -> Result<(), Box<dyn Error>> {
         sampled_every: 61,
         lost_samples: 0,
         host: None,
+        transfers: Vec::new(),
+        pools: Vec::new(),
+        caches: Vec::new(),
         fallbacks: Vec::new(),
         recoveries: Vec::new(),
     });
