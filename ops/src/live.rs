@@ -1,7 +1,7 @@
 //! What kernels do now: the difference of two snapshots of one monitor.
 
 use crate::date::date;
-use crate::record::Work;
+use crate::record::{Work, sum};
 use crate::snapshot::{CacheLoad, KernelLoad, Sampled, Snapshot, TransferLoad};
 use std::cmp::Reverse;
 use std::fmt::Write;
@@ -88,8 +88,8 @@ impl Live {
             }
         }
         rows.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| b.1.per_second.total_cmp(&a.1.per_second)));
-        let fallbacks = |of: &Snapshot| of.fallbacks.iter().map(|fallback| fallback.runs).sum::<u64>();
-        let recoveries = |of: &Snapshot| of.recoveries.iter().map(|step| step.count).sum::<u64>();
+        let fallbacks = |of: &Snapshot| sum(of.fallbacks.iter().map(|fallback| fallback.runs));
+        let recoveries = |of: &Snapshot| sum(of.recoveries.iter().map(|step| step.count));
         Live {
             at: now.at,
             machine: now.machine.clone(),

@@ -292,13 +292,27 @@ impl Sampled {
 impl KernelLoad {
     /// Seconds that all launches took, were they as long as those that were timed.
     pub fn estimated_seconds(&self) -> Option<f64> {
-        Some(self.time.as_ref()?.mean_ns() * self.launches as f64 / 1e9)
+        let time = self.time.as_ref().filter(|time| time.samples > 0)?;
+        Some(time.mean_ns() * self.launches as f64 / 1e9)
     }
 }
 
 impl Snapshot {
     /// What [`schema`](Snapshot::schema) must be.
     pub const SCHEMA: &'static str = "gristmill monitor 1";
+
+    /// Refuses times of no launch or copy, and a time below zero, which no monitor writes.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.seconds < 0.0 {
+            return Err(format!("`seconds`: {}, expected a time from 0 on", self.seconds));
+        }
+        let kernels = self.kernels.iter().filter_map(|load| Some((&load.kernel, load.time.as_ref()?)));
+        let copies = self.transfers.iter().filter_map(|load| Some((&load.kind, load.time.as_ref()?)));
+        match kernels.chain(copies).find(|(_, time)| time.samples == 0) {
+            Some((name, _)) => Err(format!("`time` of {name} is of 0 samples")),
+            None => Ok(()),
+        }
+    }
 
     /// As one JSON object.
     pub fn to_json(&self) -> String {
