@@ -18,7 +18,7 @@ mod tiles;
 pub(crate) mod trits;
 
 use crate::Error;
-pub(crate) use divisors::lcm;
+pub(crate) use divisors::{lcm, of_whole_blocks};
 pub use format::{Decode, FormatPlan};
 use gristmill_spec::model::{CpuVariant, Packing};
 use gristmill_spec::vocab::{Feature, Strategy};

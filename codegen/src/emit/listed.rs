@@ -42,7 +42,6 @@ pub struct Listed {
 }
 
 pub(super) struct Listing<'a> {
-    pub(super) op: Op,
     pub(super) format: usize,
     pub(super) format_name: &'a str,
     pub(super) options: &'a Options,
@@ -81,7 +80,7 @@ impl Listing<'_> {
             id: hash(parts),
             body,
             name,
-            op: self.op,
+            op: kernel.op,
             format: self.format,
             quantizer: quantizer.map_or(0, |(index, _)| index),
             input: kernel.input.clone(),
