@@ -95,6 +95,17 @@ pub fn measured(value: f64) -> String {
     }
 }
 
+/// Each item once, in the order in which they first come: the rows or columns of a table, of its cells.
+pub fn each_once<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let mut once = Vec::new();
+    for item in items {
+        if !once.contains(&item) {
+            once.push(item);
+        }
+    }
+    once
+}
+
 /// `1 kernel`, `2 kernels`, `2 classes`.
 pub fn counted(count: usize, noun: &str) -> String {
     let ending = match (count, noun.ends_with('s')) {

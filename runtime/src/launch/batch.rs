@@ -1,8 +1,7 @@
 //! Launches of several products as one job.
 
 use super::job::ProductJob;
-use crate::division::granule_rows;
-use crate::division::split_range;
+use crate::division::{granule_rows, split_range};
 use crate::observe::{RanBatch, observer};
 use crate::request::Shape;
 use crate::thread_use::measured;

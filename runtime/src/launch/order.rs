@@ -190,8 +190,7 @@ impl Laid {
 mod tests {
     use super::*;
     use crate::device::{Node, Topology};
-    use crate::division::split_range;
-    use crate::division::{granule_rows, of_place, places, thread_at};
+    use crate::division::{granule_rows, of_place, places, split_range, thread_at};
     use crate::error::Error;
     use crate::threads::{ThreadOptions, Threads};
 

@@ -33,7 +33,7 @@ fn candle_run(run: &CandleRun, out: &mut dyn Write) -> Result<(), CliError> {
         false => format!("built for {}", run.target_features.join(", ")),
     };
     writeln!(out, "### {}, {built}, {}\n", run.peer, table::counted(run.threads as usize, "thread"))?;
-    writeln!(out, "{}; {}.\n", run.versions.join("; "), load(run.load.map(Some)))?;
+    writeln!(out, "{}; {}.\n", run.versions.join("; "), load(run.load))?;
     let of_types = || run.cells.iter().filter(|cell| cell.theirs.is_some());
     // What is not a number is not reached either.
     let missed: Vec<String> = of_types()
@@ -44,17 +44,8 @@ fn candle_run(run: &CandleRun, out: &mut dyn Write) -> Result<(), CliError> {
     let but = if missed.is_empty() { String::new() } else { format!("; not by {}", missed.join(", ")) };
     writeln!(out, "The goal is reached by {} of {all} cells{but}.\n", all - missed.len())?;
 
-    let mut columns: Vec<(u64, u64, u64)> = Vec::new();
-    let mut rows: Vec<(&str, Option<&str>)> = Vec::new();
-    for cell in &run.cells {
-        let (column, row) = ((cell.m, cell.n, cell.k), (cell.format.as_str(), cell.theirs.as_deref()));
-        if !columns.contains(&column) {
-            columns.push(column);
-        }
-        if !rows.contains(&row) {
-            rows.push(row);
-        }
-    }
+    let columns = table::each_once(run.cells.iter().map(|cell| (cell.m, cell.n, cell.k)));
+    let mut rows = table::each_once(run.cells.iter().map(|cell| (&*cell.format, cell.theirs.as_deref())));
     // Types that candle has come first.
     rows.sort_by_key(|(_, theirs)| theirs.is_none());
     let titles: Vec<String> = columns.iter().map(|(m, n, k)| format!("m = {m}, {n}x{k}")).collect();

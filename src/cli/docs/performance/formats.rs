@@ -18,17 +18,10 @@ pub fn print(record: &Formats, out: &mut dyn Write) -> Result<(), CliError> {
          it: x the multiply units, r reading weights (from the caches as far as they hold them, cold: from memory;\n\
          {}).\n",
         record.command,
-        load(record.load.map(Some)),
+        load(record.load),
         counted(record.records.iter().all(|of| bits(of).is_some()))
     )?;
-    let mut shapes: Vec<(u64, u64, u64)> = Vec::new();
-    for of in &record.records {
-        let shape = (of.n, of.k, of.threads);
-        if !shapes.contains(&shape) {
-            shapes.push(shape);
-        }
-    }
-    for (n, k, threads) in shapes {
+    for (n, k, threads) in table::each_once(record.records.iter().map(|of| (of.n, of.k, of.threads))) {
         let of_shape = |of: &&Measurement| (of.n, of.k, of.threads) == (n, k, threads);
         let here: Vec<&Measurement> = record.records.iter().filter(of_shape).collect();
         let cell = |format: &str, (m, memory): (u64, &str)| {
@@ -47,9 +40,7 @@ pub fn print(record: &Formats, out: &mut dyn Write) -> Result<(), CliError> {
             titles.join(" | "),
             "---|".repeat(columns.len())
         )?;
-        let mut names: Vec<&str> = here.iter().map(|of| of.format.as_str()).collect();
-        names.dedup();
-        for name in names {
+        for name in table::each_once(here.iter().map(|of| &*of.format)) {
             let shown = |column: &(u64, &str)| {
                 cell(name, *column).map_or("-".to_owned(), |of| {
                     let (rate, percent) = (of.gmac_s.unwrap_or(f64::NAN), of.percent.unwrap_or(f64::NAN));

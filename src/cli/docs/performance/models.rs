@@ -1,7 +1,7 @@
 //! Our decoder and peers on whole models.
 
 use super::super::super::error::CliError;
-use super::super::super::table::measured;
+use super::super::super::table::{self, measured};
 use super::record::{busy, header};
 use gristmill_records::peers::{ModelRun, Models};
 use std::io::Write;
@@ -27,7 +27,7 @@ pub fn print(record: &Models, out: &mut dyn Write) -> Result<(), CliError> {
 
 fn model_run(run: &ModelRun, out: &mut dyn Write) -> Result<(), CliError> {
     writeln!(out, "### {}, {}\n", run.model, run.peer)?;
-    writeln!(out, "{}; {}.\n", run.versions.join("; "), busy(run.others))?;
+    writeln!(out, "{}{}.\n", run.versions.join("; "), busy(run.others))?;
     let sizes = &run.sizes;
     let mib = |bytes: u64| measured(bytes as f64 / 1048576.0);
     writeln!(
@@ -55,17 +55,8 @@ fn model_run(run: &ModelRun, out: &mut dyn Write) -> Result<(), CliError> {
     for note in &run.notes {
         writeln!(out, "- {note}")?;
     }
-    let mut sides: Vec<&str> = Vec::new();
-    let mut tests: Vec<(&str, usize)> = Vec::new();
-    for speed in &run.speeds {
-        let (side, test) = (&*speed.side, (&*speed.test, speed.threads));
-        if !sides.contains(&side) {
-            sides.push(side);
-        }
-        if !tests.contains(&test) {
-            tests.push(test);
-        }
-    }
+    let sides = table::each_once(run.speeds.iter().map(|speed| &*speed.side));
+    let tests = table::each_once(run.speeds.iter().map(|speed| (&*speed.test, speed.threads)));
     let theirs = || sides.iter().filter(|side| **side != OURS);
     let titles: String = theirs().map(|side| format!(" theirs, {side} |")).collect();
     writeln!(

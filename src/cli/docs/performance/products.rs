@@ -18,7 +18,7 @@ pub fn print(record: &Products, out: &mut dyn Write) -> Result<(), CliError> {
 
 fn product_run(run: &ProductRun, out: &mut dyn Write) -> Result<(), CliError> {
     writeln!(out, "### {}\n", run.peer)?;
-    writeln!(out, "{}; {}; {}.\n", run.versions.join("; "), load(run.load), busy(run.others))?;
+    writeln!(out, "{}; {}{}.\n", run.versions.join("; "), load(run.load), busy(run.others))?;
     for note in &run.notes {
         writeln!(out, "- {note}")?;
     }
@@ -43,14 +43,7 @@ fn product_run(run: &ProductRun, out: &mut dyn Write) -> Result<(), CliError> {
         )?;
     }
     writeln!(out, "In each cell: ours in GMAC/s (of our ceiling), and times as fast as the peer.\n")?;
-    let mut sections: Vec<(u64, u64, u64)> = Vec::new();
-    for cell in &run.cells {
-        let section = (cell.n, cell.k, cell.threads);
-        if !sections.contains(&section) {
-            sections.push(section);
-        }
-    }
-    for (n, k, threads) in sections {
+    for (n, k, threads) in table::each_once(run.cells.iter().map(|cell| (cell.n, cell.k, cell.threads))) {
         let here: Vec<&ProductCell> =
             run.cells.iter().filter(|cell| (cell.n, cell.k, cell.threads) == (n, k, threads)).collect();
         writeln!(out, "Weights {n}x{k}, {}:\n", table::counted(threads as usize, "thread"))?;
@@ -61,14 +54,7 @@ fn product_run(run: &ProductRun, out: &mut dyn Write) -> Result<(), CliError> {
             titles.join(" | "),
             "---|".repeat(titles.len())
         )?;
-        let mut rows: Vec<(&str, &str)> = Vec::new();
-        for cell in &here {
-            let row = (&*cell.format, &*cell.theirs);
-            if !rows.contains(&row) {
-                rows.push(row);
-            }
-        }
-        for (format, theirs) in rows {
+        for (format, theirs) in table::each_once(here.iter().map(|cell| (&*cell.format, &*cell.theirs))) {
             let shown = |(m, memory): &(u64, &str)| {
                 let of = |cell: &&&ProductCell| {
                     (&*cell.format, &*cell.theirs, cell.m, &*cell.memory) == (format, theirs, *m, *memory)

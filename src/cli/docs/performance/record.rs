@@ -28,10 +28,9 @@ pub fn load(load: [Option<f64>; 2]) -> String {
     format!("load average {before} before and {after} after (1 is the measurement alone)")
 }
 
-/// What other programs took of the machine.
+/// What other programs took of the machine, behind what else is said of it; nothing where it was not measured.
 pub fn busy(others: Option<f64>) -> String {
-    let others = others.map_or("?".to_owned(), |others| format!("{others:.2}"));
-    format!("other programs kept {others} processors busy")
+    others.map_or(String::new(), |others| format!("; other programs kept {others:.2} processors busy"))
 }
 
 /// How bytes are counted where reading is the ceiling.
