@@ -29,8 +29,8 @@ pub struct Formats {
     pub command: String,
     /// Where.
     pub machine: Machine,
-    /// Load averages before and after.
-    pub load: [f64; 2],
+    /// Load averages before and after, where the system tells.
+    pub load: [Option<f64>; 2],
     /// Of compilers and of gristmill.
     pub versions: Vec<String>,
     /// What it printed.
@@ -62,8 +62,8 @@ pub struct CandleRun {
     pub target_features: Vec<String>,
     /// Threads of each side.
     pub threads: u64,
-    /// Load averages of the last minute, before and after.
-    pub load: [f64; 2],
+    /// Load averages of the last minute, before and after, where the system tells.
+    pub load: [Option<f64>; 2],
     /// What was measured.
     pub cells: Vec<CandleCell>,
 }

@@ -15,6 +15,7 @@
 
 pub mod bench;
 pub mod committed;
+pub mod daily;
 pub mod doctor;
 pub mod peers;
 pub mod receipt;

@@ -1,6 +1,7 @@
 //! The records in `benches/record` are read whole: as many measurements as the file has, and nothing of them is lost.
 
 use gristmill_records::committed::{Candle, Formats};
+use gristmill_records::daily::with_run;
 use gristmill_records::peers::{Models, Products};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -79,5 +80,32 @@ fn records_of_models_beside_peers_are_read_and_written_without_loss() -> Result<
             assert!(0.0 < speed.min && speed.min <= speed.median && speed.median <= speed.max, "{speed:?}");
         }
     }
+    Ok(())
+}
+
+/// A run takes the place of the one that it repeats; what another day or machine measured does not stay beside it.
+#[test]
+fn a_run_is_added_to_a_record_of_its_day_and_machine() -> Result<(), Box<dyn Error>> {
+    let mut there = records::<Models>("models")?.swap_remove(0);
+    let count = there.models.len();
+    let fresh = Models { models: Vec::new(), ..there.clone() };
+    let again = there.models[0].clone();
+    let mut other = again.clone();
+    other.model.push_str("-2");
+
+    let replaced = with_run(Some(there.clone()), fresh.clone(), again.clone());
+    assert_eq!(replaced.models.len(), count);
+    assert_eq!(replaced.models.last(), Some(&again));
+    let more = with_run(Some(there.clone()), fresh.clone(), other);
+    assert_eq!(more.models[..count], there.models[..]);
+    assert_eq!(more.models.len(), count + 1);
+
+    let alone = std::slice::from_ref(&again);
+    assert_eq!(with_run(None, fresh.clone(), again.clone()).models, alone);
+    there.date.push('1');
+    assert_eq!(with_run(Some(there.clone()), fresh.clone(), again.clone()).models, alone);
+    there.date.clone_from(&fresh.date);
+    there.machine.cores += 1;
+    assert_eq!(with_run(Some(there), fresh, again.clone()).models, alone);
     Ok(())
 }

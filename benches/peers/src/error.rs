@@ -10,6 +10,17 @@ use std::path::{Path, PathBuf};
     allow(dead_code, reason = "only measuring meets these")
 )]
 pub enum Error {
+    /// The build holds no peer.
+    #[error(
+        "this build holds nobody to compare with\n  help: build with `--features ik` or `--features ggml`"
+    )]
+    #[cfg_attr(any(feature = "ik", feature = "ggml"), allow(dead_code, reason = "this build holds a peer"))]
+    NoPeer,
+    /// No type of the peer is one of ours.
+    #[error(
+        "nothing of {peer} is compared with `{format}`\n  help: without `--formats` all pairs are measured"
+    )]
+    NoPair { peer: &'static str, format: String },
     /// Ours refuses.
     #[error(transparent)]
     Gristmill(#[from] gristmill::Error),

@@ -26,7 +26,7 @@ pub fn run(gristmill: &Path, record: &Path, arguments: &[String]) -> Result<(), 
         machine: machine(),
         command: command.trim_end().to_owned(),
         versions: versions(),
-        load: [before, load()].map(|load| load.unwrap_or(f64::NAN)),
+        load: [before, load()],
         records,
     };
     write(record, &whole)

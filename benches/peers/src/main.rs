@@ -34,6 +34,14 @@ enum Command {
     /// Compare and measure a whole model: our decoder and the peer on one GGUF file; needs such a build too
     #[cfg(any(feature = "ik", feature = "ggml"))]
     Model(model::Arguments),
+    /// Compare and measure products or a whole model; needs a build with `--features ik` or `--features ggml`
+    #[cfg(not(any(feature = "ik", feature = "ggml")))]
+    #[command(visible_alias = "model")]
+    Measure {
+        /// As such a build has them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        _arguments: Vec<String>,
+    },
     /// Our decoder's own command, of which `make-model` makes models to compare with
     Decoder {
         #[command(subcommand)]
@@ -68,6 +76,8 @@ fn main() -> ExitCode {
         Command::Measure(arguments) => measure::run(&arguments),
         #[cfg(any(feature = "ik", feature = "ggml"))]
         Command::Model(arguments) => model::run(&arguments),
+        #[cfg(not(any(feature = "ik", feature = "ggml")))]
+        Command::Measure { .. } => Err(error::Error::NoPeer),
         Command::Decoder { command } => {
             decoder::commands::run(command, &mut std::io::stdout().lock()).map_err(error::Error::from)
         }

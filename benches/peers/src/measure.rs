@@ -4,11 +4,12 @@ use crate::busy::{self, Watch, refuse_busy};
 use crate::error::Error;
 use crate::ours;
 use crate::peer::{self, PACKAGE, PAIRS, Pair};
-use crate::record::{add, load, versions};
+use crate::record::{self, date, load, machine, versions};
 use clap::Args;
 use gristmill::ceilings::{Level, ReadBuffers, multiply_peak};
+use gristmill::vocab::Isa;
 use gristmill::{CpuProfile, Restrict, Threads};
-use gristmill_records::peers::{ProductCell, ProductRun};
+use gristmill_records::peers::{ProductCell, ProductRun, Products};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -38,10 +39,6 @@ const TOKENS: &[usize] = &[1, 8, 32, 128, 512];
 /// All copies of weights together, for cold memory.
 const COLD_BYTES: usize = 320 << 20;
 
-/// Most that two ways of quantizing activations to int8 make results differ: for values distributed normally, a
-/// scale a row of 2560 gives each about 5e-5.
-const NMSE_BOUND: f64 = 3e-4;
-
 /// Time of one side in a round, about.
 const TIME: Duration = Duration::from_millis(15);
 
@@ -58,9 +55,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
     let compiled_for = peer::compiled_for();
     // A restricted ISA of ours holds both: who is compiled for more is no peer of it.
     let held = Restrict::from_env()?.isa;
-    if let Some(isa) =
-        held.filter(|isa| !isa.name().starts_with("avx512") && compiled_for.contains(&"avx512f"))
-    {
+    let beyond = |isa: &Isa| match isa {
+        Isa::Avx512 => false,
+        Isa::AvxVnni => compiled_for.contains(&"avx512f"),
+        _ => compiled_for.contains(&"avx512f") || compiled_for.contains(&"avxvnni"),
+    };
+    if let Some(isa) = held.filter(beyond) {
         return Err(Error::CompiledFor {
             peer: PACKAGE,
             isa: isa.name(),
@@ -74,6 +74,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
     let mut sides: Vec<(Threads, Ceilings)> = Vec::new();
     for count in threads {
         sides.push((Threads::new(*count)?, Ceilings::new(*count)));
+    }
+    if let Some(format) = formats.iter().find(|name| PAIRS.iter().all(|pair| pair.ours != **name)) {
+        return Err(Error::NoPair { peer: PACKAGE, format: format.clone() });
     }
     for pair in PAIRS.iter().filter(|pair| formats.is_empty() || formats.iter().any(|name| name == pair.ours))
     {
@@ -92,28 +95,27 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
     let Some(path) = record else { return Ok(()) };
     refuse_busy("during the measurement", others)?;
     let suffix = held.map_or(String::new(), |isa| format!(", both held to {}", isa.name()));
-    add(
-        path,
-        ProductRun {
-            peer: format!("{PACKAGE} {}{suffix}", locked_version()),
-            held_to: held.map(|isa| isa.name().to_owned()),
-            command: format!("peers measure --rounds {rounds}"),
-            versions: versions(),
-            load: [before, load()],
-            others,
-            notes: vec![
-                format!(
-                    "medians of {rounds} rounds in which the ceilings, ours and theirs take turns; wall time; in brackets the least and \
-                     the most of a round"
-                ),
-                "the peer runs products by its graph executor, many in one graph, so that what a graph costs is spread as in a model"
-                    .to_owned(),
-                format!("the peer says that it is compiled for {}", compiled_for.join(", ")),
-            ],
-            ceilings,
-            cells,
-        },
-    )
+    let run = ProductRun {
+        peer: format!("{PACKAGE} {}{suffix}", locked_version()),
+        held_to: held.map(|isa| isa.name().to_owned()),
+        command: format!("peers measure --rounds {rounds}"),
+        versions: versions(),
+        load: [before, load()],
+        others,
+        notes: vec![
+            format!(
+                "medians of {rounds} rounds in which the ceilings, ours and theirs take turns; wall time; in brackets the least and \
+                 the most of a round"
+            ),
+            "the peer runs products by its graph executor, many in one graph, so that what a graph costs is spread as in a model"
+                .to_owned(),
+            format!("the peer says that it is compiled for {}", compiled_for.join(", ")),
+        ],
+        ceilings,
+        cells,
+    };
+    let fresh = Products { date: date(), machine: machine(), runs: Vec::new() };
+    record::add(path, fresh, run)
 }
 
 /// The version that the lock file holds.
@@ -137,10 +139,10 @@ fn measure_pair(
         false => (0..n * k).map(|_| 0.02 * random.normal()).collect(),
     };
     let x: Vec<f32> = (0..512 * k).map(|_| random.normal()).collect();
-    let mut theirs = peer::Weights::quantize(pair.id, &values, n, k)?;
+    let mut theirs = peer::Weights::quantize(pair.id, pair.bytes, &values, n, k)?;
     let mut ours = match pair.bytes {
         Some(id) => {
-            let plain = peer::Weights::quantize(id, &values, n, k)?;
+            let plain = peer::Weights::quantize(id, None, &values, n, k)?;
             ours::Weights::new(pair.ours, plain.copies[0].bytes(plain.bytes), n, k)?
         }
         None => ours::Weights::quantize(pair.ours, &values, n, k)?,
@@ -200,7 +202,7 @@ fn measure_cell(
         (normalized_error(&a.y, &b.y()), tried)
     };
     // Not a number is no agreement.
-    if nmse.is_nan() || nmse > NMSE_BOUND {
+    if nmse.is_nan() || nmse > pair.bound {
         return Err(Error::Disagree {
             ours: pair.ours.to_owned(),
             theirs: pair.theirs.to_owned(),
@@ -208,7 +210,7 @@ fn measure_cell(
             n,
             k,
             nmse,
-            bound: NMSE_BOUND,
+            bound: pair.bound,
         });
     }
     let products = |copies: usize, tried: f64| match hot {

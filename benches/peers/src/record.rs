@@ -4,9 +4,9 @@ use crate::error::Error;
 use gristmill::CpuProfile;
 use gristmill_records::committed::Machine;
 #[cfg(any(feature = "ik", feature = "ggml"))]
-use gristmill_records::peers::ProductRun;
-use gristmill_records::peers::Products;
+use gristmill_records::daily::{Daily, with_run};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::path::Path;
 use std::process::Command;
 
@@ -62,24 +62,19 @@ pub fn versions() -> Vec<String> {
     versions
 }
 
-/// Reads a record of products.
-pub fn read(path: &Path) -> Result<Products, Error> {
+/// Reads a record.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
     let bytes = std::fs::read(path).map_err(Error::file("read", path))?;
     serde_json::from_slice(&bytes).map_err(|source| Error::Record { path: path.to_owned(), source })
 }
 
-/// Adds a run to the record at `path`, in place of one of the same peer; other runs are kept if they are of this machine and day.
+/// Adds a run to the record at `path`, as [`with_run`] says.
 #[cfg(any(feature = "ik", feature = "ggml"))]
-pub fn add(path: &Path, run: ProductRun) -> Result<(), Error> {
-    let fresh = || Products { date: date(), machine: machine(), runs: Vec::new() };
-    let mut record = if path.exists() { read(path)? } else { fresh() };
-    if record.date != date() || record.machine != machine() {
-        record = fresh();
-    }
-    record.runs.retain(|other| other.peer != run.peer);
-    record.runs.push(run);
+pub fn add<T: Daily + DeserializeOwned + Serialize>(path: &Path, fresh: T, run: T::Run) -> Result<(), Error> {
+    let there = path.exists().then(|| read(path)).transpose()?;
+    let mut record = with_run(there, fresh, run);
     write(path, &record)?;
-    println!("{}: {} runs", path.display(), record.runs.len());
+    println!("{}: {} runs", path.display(), record.runs().len());
     Ok(())
 }
 

@@ -13,6 +13,7 @@ use candle_core::{Device, Module, Tensor};
 use gristmill::{CpuProfile, REGISTRY};
 use gristmill_candle::{Linear, Threads, format_of};
 use gristmill_records::committed::{Candle, CandleCell, CandleRun, Machine};
+use gristmill_records::daily::with_run;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -197,17 +198,10 @@ fn add(path: &Path, run: CandleRun) -> Result<(), Box<dyn Error>> {
         machine: machine(),
         candle: Vec::new(),
     };
-    let mut record = match path.exists() {
-        true => serde_json::from_slice(&std::fs::read(path).map_err(|error| said(&error))?)
-            .map_err(|error| said(&error))?,
-        false => fresh.clone(),
-    };
-    if (&record.date, &record.machine) != (&fresh.date, &fresh.machine) {
-        record = fresh;
-    }
-    let way = |run: &CandleRun| (run.target_features.clone(), run.threads, run.command.clone());
-    record.candle.retain(|other| way(other) != way(&run));
-    record.candle.push(run);
+    let there = path.exists().then(|| std::fs::read(path)).transpose().map_err(|error| said(&error))?;
+    let there =
+        there.map(|bytes| serde_json::from_slice(&bytes)).transpose().map_err(|error| said(&error))?;
+    let record = with_run(there, fresh, run);
     std::fs::write(path, serde_json::to_string_pretty(&record)? + "\n").map_err(|error| said(&error).into())
 }
 
@@ -228,10 +222,9 @@ fn machine() -> Machine {
     }
 }
 
-/// Programs that wanted to run, over the last minute; 0 where the system does not tell.
-fn load() -> f64 {
-    let said = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    said.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0)
+/// Programs that wanted to run, over the last minute, where the system tells.
+fn load() -> Option<f64> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }
 
 /// The version of a package that the lock file holds.

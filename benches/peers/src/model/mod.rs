@@ -1,7 +1,7 @@
 //! Whole models: our decoder (examples/decoder) and the peer on one GGUF file, whether they compute the same, and how fast.
 
 mod agreement;
-mod record;
+mod sizes;
 mod theirs;
 mod turns;
 
@@ -9,10 +9,10 @@ use crate::busy::{self, Watch, refuse_busy};
 use crate::error::Error;
 use crate::measure::locked_version;
 use crate::peer::PACKAGE;
-use crate::record::{load, versions};
+use crate::record::{self, date, load, machine, versions};
 use clap::Args;
 use decoder::{Decoder, Options};
-use gristmill_records::peers::ModelRun;
+use gristmill_records::peers::{ModelRun, Models};
 use std::path::PathBuf;
 use theirs::{Model, SETTINGS};
 use turns::{Side, Test};
@@ -102,7 +102,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
         return Ok(());
     }
 
-    let sizes = record::sizes(model, &ours, their_bytes)?;
+    let sizes = sizes::of(model, &ours, their_bytes)?;
     drop(ours);
     let tests = [Test { prompt: true, tokens: prompt }, Test { prompt: false, tokens: generate }];
     let tests: Vec<Test> = tests.into_iter().filter(|test| test.tokens > 0).collect();
@@ -143,5 +143,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
         agreements,
         speeds,
     };
-    record::add(path, run)
+    let fresh = Models { date: date(), machine: machine(), models: Vec::new() };
+    record::add(path, fresh, run)
 }
