@@ -84,10 +84,7 @@ fn draw(record: &Products) -> Result<String, String> {
     let height_of = |row: &Row<'_>| (1 + row.peers.len() as i32) * BAR + GAP;
     let height =
         TOP + panels.iter().map(|(_, rows)| rows.iter().map(height_of).sum::<i32>()).max().unwrap_or(0) + 44;
-    let most =
-        panels.iter().flat_map(|(_, rows)| rows).map(|row| row.ceiling.max(row.ours)).fold(1.0, f64::max);
     let panel_width = WIDTH / panels.len() as i32;
-    let scale = f64::from(panel_width - NAMES - 44) / most;
     let mut text = String::new();
     {
         let root = SVGBackend::with_string(&mut text, (WIDTH as u32, height as u32)).into_drawing_area();
@@ -99,18 +96,18 @@ fn draw(record: &Products) -> Result<String, String> {
                 .pos(Pos::new(side, VPos::Center));
             root.draw(&Text::new(text.to_owned(), at, style)).map_err(failed)
         };
-        // The figure stands behind the bar, or in it where the mark of the ceiling would cross it.
-        let bar = |rate: f64, ceiling: f64, left: i32, y: i32, colour: RGBColor| {
+        // The figure stands behind the bar, or in it where the mark of the ceiling would cross it and the bar has room.
+        let bar = |rate: f64, ceiling: f64, scale: f64, left: i32, y: i32, colour: RGBColor| {
             let right = left + (rate * scale) as i32;
             root.draw(&Rectangle::new([(left, y), (right, y + BAR - 1)], colour.filled())).map_err(failed)?;
             let (at, text, side) = match ((ceiling - rate) * scale) as i32 {
-                0..24 => (right - 3, &WHITE, HPos::Right),
+                0..24 if right - left > 24 => (right - 3, &WHITE, HPos::Right),
                 _ => (right + 3, &BLACK, HPos::Left),
             };
             label(&format!("{rate:.0}"), (at, y + BAR / 2), 9, text, side)
         };
         let title = format!(
-            "GMAC/s, weights {}x{} in cache, one thread, quantizing f32 activations included",
+            "GMAC/s, weights {}x{} in cache, one thread, quantizing f32 activations included; each panel has its own scale",
             SHAPE.0, SHAPE.1
         );
         label(&title, (10, 16), 15, &BLACK, HPos::Left)?;
@@ -132,17 +129,20 @@ fn draw(record: &Products) -> Result<String, String> {
         for (index, (title, rows)) in panels.iter().enumerate() {
             let left = index as i32 * panel_width + NAMES;
             label(title, (left, TOP - 8), 12, &BLACK, HPos::Left)?;
+            // Each has its own: many tokens are multiplied at ten times the rate of one.
+            let most = rows.iter().map(|row| row.ceiling.max(row.ours)).fold(1.0, f64::max);
+            let scale = f64::from(panel_width - NAMES - 44) / most;
             let mut y = TOP + 4;
             for row in rows {
                 let bars = 1 + row.peers.len() as i32;
                 label(row.format, (left - 5, y + bars * BAR / 2), 11, &BLACK, HPos::Right)?;
-                bar(row.ours, row.ceiling, left, y, OURS)?;
+                bar(row.ours, row.ceiling, scale, left, y, OURS)?;
                 let ceiling = left + (row.ceiling * scale) as i32;
                 let tick = [(ceiling, y - 2), (ceiling + 2, y + bars * BAR + 1)];
                 root.draw(&Rectangle::new(tick, CEILING.filled())).map_err(failed)?;
                 for (at, (rate, name, colour)) in row.peers.iter().enumerate() {
                     let below = y + (at as i32 + 1) * BAR;
-                    bar(*rate, row.ceiling, left, below, *colour)?;
+                    bar(*rate, row.ceiling, scale, left, below, *colour)?;
                     let end = left + (rate * scale) as i32 + 24;
                     // The name, where it is not the row's.
                     if !name.eq_ignore_ascii_case(row.format) {
