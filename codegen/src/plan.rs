@@ -11,13 +11,14 @@ pub(crate) mod pack;
 pub(crate) mod packed;
 mod primitives;
 mod rounding;
+mod search;
 mod superblock;
 mod terms;
 mod tiles;
 pub(crate) mod trits;
 
 use crate::Error;
-pub(crate) use divisors::lcm;
+pub(crate) use divisors::{lcm, of_whole_blocks};
 pub use format::{Decode, FormatPlan};
 use gristmill_spec::model::{CpuVariant, Packing};
 use gristmill_spec::vocab::{Feature, Strategy};
@@ -25,6 +26,7 @@ pub use lookup::LookupPlan;
 pub use pack::{PackPlan, Shifted, UpperPlane};
 pub use primitives::{Primitives, enabled, features, primitives};
 pub(crate) use rounding::{RoundingPlan, rounded_to};
+pub(crate) use search::{KMinPlan, SearchPlan};
 pub use superblock::{RunTerm, SuperBlock};
 pub use terms::{Integers, TermTypes};
 pub use tiles::{TileOperands, Tiles};
@@ -56,6 +58,36 @@ pub enum Dot {
     },
     /// Operands widened to i16 before the multiplication.
     Wide,
+}
+
+impl Dot {
+    /// How the operands that `read` holds are multiplied with `tokens` at once; an i16 takes `pairs_in_i16` products.
+    fn new(
+        plan: &FormatPlan<'_>,
+        primitives: &Primitives,
+        read: &PackPlan<'_>,
+        tokens: u32,
+        pairs_in_i16: i64,
+    ) -> Dot {
+        let tiles_of_a_unit = |row: u32| if plan.unit == 0 { row } else { plan.unit.div_ceil(read.tile.k) };
+        let fields = i64::from(read.tile_fields());
+        if primitives.direct {
+            // A shift of each field is saved for a shift and an addition of its sum: lost again where a unit has only a few tiles
+            // before its sums are shifted. With a shift of bytes the lowest field and the topmost cost one instruction in place or
+            // not.
+            let few = if primitives.byte_shift { 2 } else { 1 };
+            let saves = read.fields > few && tiles_of_a_unit(u32::MAX) > 2;
+            let codes_are_operands = read.table.is_none() && read.upper.is_none() && read.spacing == 0;
+            Dot::Direct { shift_free: tokens == 1 && saves && codes_are_operands }
+        } else if pairs_in_i16 == 0 {
+            Dot::Wide
+        } else if pairs_in_i16 < fields {
+            Dot::PairsWithin { fields: pairs_in_i16 as u32 }
+        } else {
+            // Beyond the tiles of a unit there is nothing to postpone.
+            Dot::Pairs { tiles: (pairs_in_i16 / fields).min(tiles_of_a_unit(64).into()) as u32 }
+        }
+    }
 }
 
 /// The buffer of operands of a staged product.
@@ -164,44 +196,11 @@ impl<'a> MatmulPlan<'a> {
         // What the loops over tokens read.
         let read = staged.as_ref().map_or(&pack, |staged| &staged.operands);
         let step = if primitives.grouped { tiles_of_a_step(plan, read) } else { 1 };
-        let dot = if primitives.direct {
-            let unit_tiles = if plan.unit == 0 { u32::MAX } else { plan.unit.div_ceil(read.tile.k) };
-            // A shift of each field is saved for a shift and an addition of its sum: lost again where a unit has only a few tiles
-            // before its sums are shifted. With a shift of bytes the lowest field and the topmost cost one instruction in place or
-            // not.
-            let few = if primitives.byte_shift { 2 } else { 1 };
-            let saves = read.fields > few && unit_tiles > 2;
-            let codes_are_operands = read.table.is_none() && read.upper.is_none() && read.spacing == 0;
-            Dot::Direct { shift_free: tokens == 1 && saves && codes_are_operands }
-        } else if pairs_in_i16 == 0 {
-            Dot::Wide
-        } else if pairs_in_i16 < i64::from(read.tile_fields()) {
-            Dot::PairsWithin { fields: pairs_in_i16 as u32 }
-        } else {
-            // Beyond the tiles of a unit there is nothing to postpone.
-            let unit_tiles = if plan.unit == 0 { 64 } else { plan.unit.div_ceil(read.tile.k) };
-            Dot::Pairs { tiles: (pairs_in_i16 / i64::from(read.tile_fields())).min(unit_tiles.into()) as u32 }
+        let dot = Dot::new(plan, &primitives, read, tokens, pairs_in_i16);
+        let (vectors, mut tokens) = match tiles {
+            Some(_) => ((rows / lanes).min(Tiles::ROWS / lanes), Tiles::TOKENS),
+            None => in_registers(plan, &primitives, read, dot, (rows / lanes, tokens)),
         };
-        let (mut vectors, mut tokens) = (rows / lanes, tokens);
-        let each = sums_of_a_vector(plan, read, dot);
-        if let (Some(most), None) = (primitives.sums, tiles) {
-            // The longer side: that costs the fewest loads for a multiply.
-            while vectors * tokens * each > most && vectors >= tokens && vectors > 1 {
-                vectors = vectors.div_ceil(2);
-            }
-            let fit = most / (vectors * each);
-            if tokens > fit {
-                tokens = if fit > 1 { fit & !1 } else { 1 };
-            }
-            // Codes that are looked up after they were put together are decoded for more tokens rather.
-            let dear = read.upper.is_some() && read.table.is_some();
-            if let (Some(_), Some(all), false) = (&plan.superblock, primitives.all_sums, dear) {
-                tokens = tokens.min((all / (vectors * (each + 1))).max(1));
-            }
-        }
-        if tiles.is_some() {
-            (vectors, tokens) = (vectors.min(Tiles::ROWS / lanes), Tiles::TOKENS);
-        }
         let pairs = primitives.matrix
             && (pack.spacing == 0 || pack.shifted.is_some())
             && staged.is_none()
@@ -302,6 +301,32 @@ impl<'a> MatmulPlan<'a> {
             }
         )
     }
+}
+
+/// Vectors of rows and tokens, at most as many as given, whose sums stay in registers.
+fn in_registers(
+    plan: &FormatPlan<'_>,
+    primitives: &Primitives,
+    read: &PackPlan<'_>,
+    dot: Dot,
+    (mut vectors, mut tokens): (u32, u32),
+) -> (u32, u32) {
+    let Some(most) = primitives.sums else { return (vectors, tokens) };
+    let each = sums_of_a_vector(plan, read, dot);
+    // The longer side: that costs the fewest loads for a multiply.
+    while vectors * tokens * each > most && vectors >= tokens && vectors > 1 {
+        vectors = vectors.div_ceil(2);
+    }
+    let fit = most / (vectors * each);
+    if tokens > fit {
+        tokens = if fit > 1 { fit & !1 } else { 1 };
+    }
+    // Codes that are looked up after they were put together are decoded for more tokens rather.
+    let dear = read.upper.is_some() && read.table.is_some();
+    if let (Some(_), Some(all), false) = (&plan.superblock, primitives.all_sums, dear) {
+        tokens = tokens.min((all / (vectors * (each + 1))).max(1));
+    }
+    (vectors, tokens)
 }
 
 /// Tiles that put sixteen k of a row side by side, or else eight: as far as runs are whole steps.

@@ -7,8 +7,9 @@ use super::gpu_kernels::{Chosen, ChosenKernel};
 use super::held::Held;
 use super::json::print_json;
 use super::table::{Side, Table, bytes, counted};
-use gristmill::gguf::Transforms;
-use gristmill::{Device, ProductMemory, Request, Shape, Threads};
+use gristmill::gguf::{GgufFile, Tensor, Transforms, TypeNumbers};
+use gristmill::registry::FormatInfo;
+use gristmill::{Device, Request, Shape, Threads};
 use gristmill_records::run::{FromMemory, HeldOnce, WithoutKernel};
 use serde::Serialize;
 use std::io::Write;
@@ -87,142 +88,181 @@ struct HeldPacking {
     bytes: usize,
 }
 
+/// What is decided for a file, as far as its tensors have been looked at.
+struct Plan<'a> {
+    arguments: &'a Arguments,
+    types: &'a TypeNumbers,
+    environment: Environment,
+    threads: Threads,
+    tensors: Vec<PlannedTensor<'a>>,
+    without: Without,
+    decided: Decided,
+    held: Held,
+    on_gpu: Chosen,
+}
+
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     let types = arguments.types.numbers()?;
     let file = files::open(&arguments.file, &types)?;
-    let mut table = Table::new(&[
-        ("tensor", Side::Left),
-        ("type", Side::Left),
-        ("shape", Side::Right),
-        ("kernel", Side::Left),
-    ]);
-    let mut rows = Vec::new();
-    let mut without = Without::default();
-    let mut decided = Decided::default();
-    let (mut served, mut twice) = (0, 0);
-    let mut held = Held::new(file.working_set());
-    let mut on_gpu = Chosen::default();
-    // Of tensors with a kernel: as in the file, and packed for it.
-    let (mut file_sum, mut packed_sum) = (0u64, 0u64);
-    let threads = Threads::new(1)?;
-    let environment = Environment::read()?;
+    let mut plan = Plan {
+        arguments,
+        types: &types,
+        environment: Environment::read()?,
+        threads: Threads::new(1)?,
+        tensors: Vec::new(),
+        without: Without::default(),
+        decided: Decided::default(),
+        held: Held::new(file.working_set()),
+        on_gpu: Chosen::default(),
+    };
     for tensor in file.tensors() {
-        let type_name = types.name_of(&tensor);
-        decided.add(&types, &tensor);
-        let kind = files::kind(&types, &tensor);
-        let (mut chosen, mut sizes) = (None, None);
-        let matrix = files::matrix(tensor.dims());
+        plan.add(&tensor)?;
+    }
+    let nothing_without = plan.without.count() == 0;
+    if arguments.json {
+        print_json(out, &plan.json(&file))?;
+    } else {
+        plan.print(&file, out)?;
+    }
+    Ok(if Transforms::of(&file).is_ok() && nothing_without { Outcome::Yes } else { Outcome::NoKernel })
+}
+
+impl<'a> Plan<'a> {
+    /// Decides a kernel for a tensor.
+    fn add(&mut self, tensor: &Tensor<'a>) -> Result<(), CliError> {
+        let types = self.types;
+        self.decided.add(types, tensor);
+        let (kind, matrix) = (files::kind(types, tensor), files::matrix(tensor.dims()));
         let no_tiles = match (kind, matrix) {
-            (Kind::Tiled(layout, _), Some((n, k))) => files::not_imported(&types, layout, n, k),
+            (Kind::Tiled(layout, _), Some((n, k))) => files::not_imported(types, layout, n, k),
             (_, _) => None,
         };
-        let shown = match (kind, matrix, no_tiles) {
-            (Kind::Plain(_), _, _) => "not quantized".to_owned(),
-            (_, _, Some(why)) => {
-                without.add(type_name.clone(), why, tensor.name());
-                "none".to_owned()
-            }
+        let mut planned = PlannedTensor {
+            tensor: tensor.name(),
+            type_name: types.name_of(tensor),
+            shape: files::shape(tensor.dims()),
+            kernel: None,
+            file_bytes: None,
+            packed_bytes: None,
+            packing: None,
+            packings: None,
+            bits_per_weight: None,
+            quantized: !matches!(kind, Kind::Plain(_)),
+            type_number: tensor.type_id(),
+            type_decided_by: files::decided_by(types, tensor),
+        };
+        let why_not = match (kind, matrix, no_tiles) {
+            (Kind::Plain(_), _, _) => None,
+            (_, _, Some(why)) => Some(why),
             (Kind::Format(format) | Kind::Tiled(_, format), Some((n, k)), None) => {
-                let shape = Shape::new(arguments.m, n, k);
-                let request = Request::matmul(format.name, shape).on(arguments.device);
-                let prepared = environment.prepare(&request.with_working_set(held.working_set()))?;
-                let decision = prepared.decide_as_asked();
-                held.add(&decision);
-                on_gpu.add(&decision);
-                chosen = decision.chosen().map(|entry| entry.name);
                 // A shape whose bytes do not fit the address space has no sizes.
                 let in_file = match kind {
                     Kind::Tiled(..) => tensor.size().ok().and_then(|size| usize::try_from(size).ok()),
                     _ => format.tensor_bytes(n, k).ok(),
                 };
-                // All packings that a layer holds, for whatever number of tokens.
-                let packings = prepared.packings(n, k).unwrap_or_default();
-                twice += usize::from(packings.len() > 1);
-                let held = |mut memory: ProductMemory| {
-                    let all = packings.iter().fold(0, |sum: usize, (_, bytes)| sum.saturating_add(*bytes));
-                    let bits = memory.bits_per_weight / (memory.weight_bytes.max(1) as f64);
-                    (memory.weight_bytes, memory.bits_per_weight) = (all, bits * all as f64);
-                    (memory, packings)
-                };
-                sizes = in_file.zip(decision.memory(&threads).ok().map(held));
-                match chosen {
-                    Some(name) => name.to_owned(),
-                    None => {
-                        let why = decision.kernel().err().map(|error| files::why_no_kernel(&error));
-                        without.add(type_name.clone(), why.unwrap_or_default(), tensor.name());
-                        "none".to_owned()
-                    }
-                }
+                self.decide(&mut planned, format, (n, k), in_file)?
             }
             (Kind::Other, _, _) | (Kind::Format(_) | Kind::Tiled(..), None, _) => {
-                without.add(type_name.clone(), files::why_other(&types, &tensor), tensor.name());
-                "none".to_owned()
+                Some(files::why_other(types, tensor))
             }
         };
-        served += usize::from(chosen.is_some());
-        if let Some((file, (memory, _))) = &sizes {
-            file_sum = file_sum.saturating_add(*file as u64);
-            packed_sum = packed_sum.saturating_add(memory.weight_bytes as u64);
+        if let Some(why) = why_not {
+            self.without.add(planned.type_name.clone(), why, tensor.name());
         }
-        rows.push(PlannedTensor {
-            tensor: tensor.name(),
-            type_name: type_name.clone(),
-            shape: files::shape(tensor.dims()),
-            kernel: chosen,
-            file_bytes: sizes.as_ref().map(|(file, _)| *file),
-            packed_bytes: sizes.as_ref().map(|(_, (memory, _))| memory.weight_bytes),
-            packing: sizes.as_ref().and_then(|(_, (memory, _))| memory.packing),
-            packings: sizes.as_ref().map(|(_, (_, packings))| {
-                packings.iter().map(|&(packing, bytes)| HeldPacking { packing, bytes }).collect()
-            }),
-            bits_per_weight: sizes.as_ref().map(|(_, (memory, _))| memory.bits_per_weight),
-            quantized: !matches!(kind, Kind::Plain(_)),
-            type_number: tensor.type_id(),
-            type_decided_by: files::decided_by(&types, &tensor),
-        });
-        table.row([tensor.name().to_owned(), type_name, files::shape(tensor.dims()), shown]);
+        self.tensors.push(planned);
+        Ok(())
     }
-    let understood = Transforms::of(&file).is_ok();
-    if arguments.json {
-        let planned = Planned {
-            device: arguments.device.to_string(),
-            m: arguments.m,
-            file_bytes: file_sum,
-            packed_bytes: packed_sum,
-            working_set: held.working_set(),
-            from_memory: held.json(),
-            held_once: held.once_json(),
-            tensors: rows,
-            gpu_kernels: on_gpu.json(),
-            transform: files::transforms_json(&file),
-            without_kernel: without.json(),
+
+    /// Decides a kernel for `n x k` weights that take `in_file` bytes there; why there is none.
+    fn decide(
+        &mut self,
+        planned: &mut PlannedTensor<'_>,
+        format: &FormatInfo,
+        (n, k): (usize, usize),
+        in_file: Option<usize>,
+    ) -> Result<Option<String>, CliError> {
+        let shape = Shape::new(self.arguments.m, n, k);
+        let request = Request::matmul(format.name, shape).on(self.arguments.device);
+        let prepared = self.environment.prepare(&request.with_working_set(self.held.working_set()))?;
+        let decision = prepared.decide_as_asked();
+        self.held.add(&decision);
+        self.on_gpu.add(&decision);
+        planned.kernel = decision.chosen().map(|entry| entry.name);
+        if let Some((in_file, memory)) = in_file.zip(decision.memory(&self.threads).ok()) {
+            let packings = prepared.packings(n, k).unwrap_or_default();
+            let all = packings.iter().fold(0, |sum: usize, (_, bytes)| sum.saturating_add(*bytes));
+            planned.file_bytes = Some(in_file);
+            planned.packed_bytes = Some(all);
+            planned.packing = memory.packing;
+            planned.bits_per_weight =
+                Some(memory.bits_per_weight / (memory.weight_bytes.max(1) as f64) * all as f64);
+            let each = packings.into_iter().map(|(packing, bytes)| HeldPacking { packing, bytes });
+            planned.packings = Some(each.collect());
+        }
+        let why = || decision.kernel().err().map(|error| files::why_no_kernel(&error)).unwrap_or_default();
+        Ok(planned.kernel.is_none().then(why))
+    }
+
+    /// Bytes of all tensors that have a kernel: in the file, and packed for it.
+    fn bytes(&self) -> (u64, u64) {
+        let sum = |of: fn(&PlannedTensor<'_>) -> Option<usize>| {
+            self.tensors.iter().filter_map(of).fold(0, |sum: u64, bytes| sum.saturating_add(bytes as u64))
         };
-        print_json(out, &planned)?;
-    } else {
+        (sum(|tensor| tensor.file_bytes), sum(|tensor| tensor.packed_bytes))
+    }
+
+    fn json(self, file: &GgufFile) -> Planned<'a> {
+        let (file_bytes, packed_bytes) = self.bytes();
+        Planned {
+            device: self.arguments.device.to_string(),
+            m: self.arguments.m,
+            file_bytes,
+            packed_bytes,
+            working_set: self.held.working_set(),
+            from_memory: self.held.json(),
+            held_once: self.held.once_json(),
+            tensors: self.tensors,
+            gpu_kernels: self.on_gpu.json(),
+            transform: files::transforms_json(file),
+            without_kernel: self.without.json(),
+        }
+    }
+
+    fn print(&self, file: &GgufFile, out: &mut dyn Write) -> Result<(), CliError> {
+        let mut table = Table::new(&[
+            ("tensor", Side::Left),
+            ("type", Side::Left),
+            ("shape", Side::Right),
+            ("kernel", Side::Left),
+        ]);
+        for tensor in &self.tensors {
+            let without = if tensor.quantized { "none" } else { "not quantized" };
+            let kernel = tensor.kernel.unwrap_or(without).to_owned();
+            table.row([tensor.tensor.to_owned(), tensor.type_name.clone(), tensor.shape.clone(), kernel]);
+        }
         table.print(out)?;
-        let (all, none) = (counted(rows.len(), "tensor"), without.count());
-        let plain = rows.len() - served - none;
+        let count = |of: fn(&PlannedTensor<'_>) -> bool| self.tensors.iter().filter(|t| of(t)).count();
+        let (all, none) = (counted(self.tensors.len(), "tensor"), self.without.count());
+        let served = count(|tensor| tensor.kernel.is_some());
+        let plain = self.tensors.len() - served - none;
         writeln!(
             out,
             "\n{all} on {}: {served} with a kernel, {none} without, {plain} not quantized",
-            arguments.device
+            self.arguments.device
         )?;
         if served > 0 {
-            writeln!(
-                out,
-                "weights with a kernel: {} in the file, {} packed for it",
-                bytes(file_sum),
-                bytes(packed_sum)
-            )?;
+            let (in_file, packed) = self.bytes();
+            let (in_file, packed) = (bytes(in_file), bytes(packed));
+            writeln!(out, "weights with a kernel: {in_file} in the file, {packed} packed for it")?;
         }
+        let twice = count(|tensor| tensor.packings.as_ref().is_some_and(|packings| packings.len() > 1));
         if twice > 0 {
             writeln!(out, "{} are held in several packings, counted above", counted(twice, "tensor"))?;
         }
-        on_gpu.print(out)?;
-        held.print(out)?;
-        decided.print(&types, out)?;
-        files::print_transforms(&file, out)?;
-        without.print(out)?;
+        self.on_gpu.print(out)?;
+        self.held.print(out)?;
+        self.decided.print(self.types, out)?;
+        files::print_transforms(file, out)?;
+        Ok(self.without.print(out)?)
     }
-    Ok(if understood && without.count() == 0 { Outcome::Yes } else { Outcome::NoKernel })
 }

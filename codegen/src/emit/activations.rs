@@ -5,96 +5,19 @@ use crate::lower::ir::{Type, f32};
 use crate::lower::quantize as lower;
 use crate::print::rust;
 use gristmill_spec::model::Activations;
-use std::fmt::Write;
 
 /// The body that every variant wraps: `quantize`.
 ///
 /// Loops go over indices and, where a block has a fixed size, over arrays: that vectorizes whatever the link-time
 /// optimization, see `gristmill_runtime::number`.
 pub fn emit(format: &Activations) -> String {
-    let kept = rust::expr(&lower::kept(format));
-    let rounded = rust::expr(&lower::rounded(&format.scale, format.round, 0.0, format.clamp, 0));
-    let integer = rust::expr(&f32("rounded").to(Type::I32));
-    let overflow = if format.stored_f16 {
-        "if kept.is_infinite() { return Err(Fault::ScaleOverflow(index)); }"
-    } else {
-        ""
+    let (blocks, choices) = match format.block {
+        Some(block) => (whole_units(format, block), choices(block)),
+        None => Default::default(),
     };
-    // The scale of the block `index` that is `x` and starts at element `first`.
-    let scale = format!(
-        "let magnitude = match number::finite_abs_max(x) {{
-             Ok(magnitude) => magnitude,
-             Err(fault) => return Err(number::offset(fault, first)),
-         }};
-         {}
-         let kept = {kept};
-         {overflow}
-         // SAFETY: the caller answers for one scale a block.
-         unsafe {{ scales.add(index).write(kept) }};\n",
-        step(&format.scale, if format.keeps_multiplier { &["apply"] } else { &["apply", "stored"] })
-    );
-    // The integers `to` of the values `x`, `len` each, and their sum.
-    let integers = |len: &str| {
-        format!(
-            "let mut sum = 0i32;
-             for i in 0..{len} {{
-                 let x = x[i];
-                 let rounded = {rounded};
-                 // SAFETY: clamped to the range of i8, and `max` leaves no NaN.
-                 let value = {integer};
-                 to[i] = value as i8;
-                 sum += value;
-             }}\n"
-        )
-    };
-    let (mut whole_units, mut choices) = (String::new(), String::new());
-    if let Some(block) = format.block {
-        whole_units = format!(
-            "/// Rows of whole blocks, in units of `UNIT` elements that blocks are made of.
-             ///
-             /// # Safety
-             ///
-             /// As [`QuantizeActivationsFn`](gristmill_runtime::abi::QuantizeActivationsFn) says.
-             #[inline(always)]
-             unsafe fn whole_units<const UNIT: usize>(
-                 x: *const f32, k: usize, unit_padded: usize, q: *mut i8, scales: *mut f32, sums: *mut i32,
-             ) -> Result<(), Fault> {{
-                 for index in 0..k / {block} {{
-                     let first = index * {block};
-                     // SAFETY: the caller answers for `k` values.
-                     let x = unsafe {{ &*x.add(first).cast::<[f32; {block}]>() }};
-                     {scale}
-                     for part in 0..{block} / UNIT {{
-                         let unit = first / UNIT + part;
-                         // SAFETY: a block has so many units; the caller answers for a padded unit and a sum each.
-                         let (x, to) = unsafe {{
-                             (&*x.as_ptr().add(part * UNIT).cast::<[f32; UNIT]>(), &mut *q.add(unit * unit_padded).cast::<[i8; UNIT]>())
-                         }};
-                         {}
-                         // SAFETY: as above.
-                         unsafe {{ sums.add(unit).write(sum) }};
-                     }}
-                 }}
-                 Ok(())
-             }}\n",
-            integers("UNIT")
-        );
-        // The units that formats have; others take the general loop.
-        let mut units = vec![block];
-        units.extend([32, 16].into_iter().filter(|unit| *unit < block && block % unit == 0));
-        for unit in units {
-            let _ = writeln!(
-                choices,
-                "if unit == {unit} && k.is_multiple_of({block}) {{
-                     // SAFETY: passed on.
-                     return unsafe {{ whole_units::<{unit}>(x, k, unit_padded, q, scales, sums) }};
-                 }}"
-            );
-        }
-    }
     let block = format.block.map_or("k.max(1)".to_string(), |block| block.to_string());
     format!(
-        "{whole_units}
+        "{blocks}
          /// One row.
          ///
          /// # Safety
@@ -118,7 +41,7 @@ pub fn emit(format: &Activations) -> String {
                  let end = k.min(first + {block});
                  // SAFETY: the caller answers for `k` values.
                  let x = unsafe {{ std::slice::from_raw_parts(x.add(first), end - first) }};
-                 {scale}
+                 {}
                  let mut at = first;
                  while at < end {{
                      // The part of the block that lies in one unit.
@@ -139,6 +62,95 @@ pub fn emit(format: &Activations) -> String {
              }}
              Ok(())
          }}\n",
-        integers("len")
+        scale(format),
+        integers(format, "len")
     )
+}
+
+/// Statements that find `apply` and write the scale of the block `index` that is `x` and starts at element `first`.
+fn scale(format: &Activations) -> String {
+    let overflow = if format.stored_f16 {
+        "if kept.is_infinite() { return Err(Fault::ScaleOverflow(index)); }"
+    } else {
+        ""
+    };
+    format!(
+        "let magnitude = match number::finite_abs_max(x) {{
+             Ok(magnitude) => magnitude,
+             Err(fault) => return Err(number::offset(fault, first)),
+         }};
+         {}
+         let kept = {};
+         {overflow}
+         // SAFETY: the caller answers for one scale a block.
+         unsafe {{ scales.add(index).write(kept) }};\n",
+        step(&format.scale, if format.keeps_multiplier { &["apply"] } else { &["apply", "stored"] }),
+        rust::expr(&lower::kept(format)),
+    )
+}
+
+/// Statements that make the integers `to` of the values `x`, `len` each, and their sum.
+fn integers(format: &Activations, len: &str) -> String {
+    format!(
+        "let mut sum = 0i32;
+         for i in 0..{len} {{
+             let x = x[i];
+             let rounded = {};
+             // SAFETY: clamped to the range of i8, and `max` leaves no NaN.
+             let value = {};
+             to[i] = value as i8;
+             sum += value;
+         }}\n",
+        rust::expr(&lower::rounded(&format.scale, format.round, 0.0, format.clamp, 0)),
+        rust::expr(&f32("rounded").to(Type::I32)),
+    )
+}
+
+/// Rows of whole blocks whose units have a size that is known.
+fn whole_units(format: &Activations, block: u32) -> String {
+    format!(
+        "/// Rows of whole blocks, in units of `UNIT` elements that blocks are made of.
+         ///
+         /// # Safety
+         ///
+         /// As [`QuantizeActivationsFn`](gristmill_runtime::abi::QuantizeActivationsFn) says.
+         #[inline(always)]
+         unsafe fn whole_units<const UNIT: usize>(
+             x: *const f32, k: usize, unit_padded: usize, q: *mut i8, scales: *mut f32, sums: *mut i32,
+         ) -> Result<(), Fault> {{
+             for index in 0..k / {block} {{
+                 let first = index * {block};
+                 // SAFETY: the caller answers for `k` values.
+                 let x = unsafe {{ &*x.add(first).cast::<[f32; {block}]>() }};
+                 {}
+                 for part in 0..{block} / UNIT {{
+                     let unit = first / UNIT + part;
+                     // SAFETY: a block has so many units; the caller answers for a padded unit and a sum each.
+                     let (x, to) = unsafe {{
+                         (&*x.as_ptr().add(part * UNIT).cast::<[f32; UNIT]>(), &mut *q.add(unit * unit_padded).cast::<[i8; UNIT]>())
+                     }};
+                     {}
+                     // SAFETY: as above.
+                     unsafe {{ sums.add(unit).write(sum) }};
+                 }}
+             }}
+             Ok(())
+         }}\n",
+        scale(format),
+        integers(format, "UNIT")
+    )
+}
+
+/// Statements that pass rows on to `whole_units` for the units that formats have; others take the general loop.
+fn choices(block: u32) -> String {
+    let parts = [32, 16].into_iter().filter(|unit| *unit < block && block.is_multiple_of(*unit));
+    let choice = |unit: u32| {
+        format!(
+            "if unit == {unit} && k.is_multiple_of({block}) {{
+                 // SAFETY: passed on.
+                 return unsafe {{ whole_units::<{unit}>(x, k, unit_padded, q, scales, sums) }};
+             }}\n"
+        )
+    };
+    [block].into_iter().chain(parts).map(choice).collect()
 }

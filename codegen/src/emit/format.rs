@@ -69,19 +69,13 @@ pub(super) fn window(fields: &[&gristmill_spec::model::Field]) -> &'static str {
 }
 
 fn values(plan: &FormatPlan<'_>) -> String {
-    let format = plan.format;
-    let value = &format.value;
-    let code = &format.fields[value.code];
-    let wide = plan.value_type() == "i16";
-    let mut body = String::new();
+    let value = &plan.format.value;
+    let code = &plan.format.fields[value.code];
     let mut used = vec![code];
-    used.extend(value.signs.iter().map(|s| &format.fields[s.field]));
-    used.extend(value.shift.iter().map(|s| &format.fields[s.field]));
-    body.push_str(window(&used));
-    let _ = writeln!(body, "let codes = {};", read_raw(code));
-    if let Some(last) = plan.last_code {
-        let _ = write!(
-            body,
+    used.extend(value.signs.iter().map(|s| &plan.format.fields[s.field]));
+    used.extend(value.shift.iter().map(|s| &plan.format.fields[s.field]));
+    let worst = plan.last_code.map_or(String::new(), |last| {
+        format!(
             "// One comparison a block; the position is looked for only when there is something to find.
              let mut worst = 0;
              for code in &codes {{ worst = worst.max(*code); }}
@@ -90,86 +84,102 @@ fn values(plan: &FormatPlan<'_>) -> String {
                  return Err(Fault::InvalidCode({}));
              }}\n",
             first_element(value, "at")
-        );
-    }
-    let int = if wide { Type::I16 } else { Type::I8 };
+        )
+    });
+    format!(
+        "/// The integer values of a block.
+         #[inline(always)]
+         fn values(block: &[u8; BYTES]) -> Result<[Int; ELEMENTS], Fault> {{
+             {}let codes = {};
+             {worst}{}{}{} Ok(values)
+         }}\n",
+        window(&used),
+        read_raw(code),
+        mapped(plan),
+        negated(plan),
+        shifted(plan),
+    )
+}
+
+fn list(integers: &[i32]) -> String {
+    integers.iter().map(i32::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Statements that bind `values` to what the `codes` are mapped to.
+fn mapped(plan: &FormatPlan<'_>) -> String {
+    let value = &plan.format.value;
     match plan.decode() {
         Decode::Affine { times, zero, signed } => {
-            let code = Expr::name(raw_type(code), "code");
-            let text = rust::expr(&lower::affine((times, zero, signed), plan.code_bits, code, int));
-            let _ = writeln!(
-                body,
+            let code = Expr::name(raw_type(&plan.format.fields[value.code]), "code");
+            let int = if plan.value_type() == "i16" { Type::I16 } else { Type::I8 };
+            let integer = lower::affine((times, zero, signed), plan.code_bits, code, int);
+            format!(
                 "let mut values = [0 as Int; ELEMENTS];
-                 for i in 0..ELEMENTS {{ let code = codes[i]; values[i] = {text}; }}"
-            );
+                 for i in 0..ELEMENTS {{ let code = codes[i]; values[i] = {}; }}\n",
+                rust::expr(&integer)
+            )
         }
-        Decode::Table(table) => {
-            let entries: Vec<String> = table.iter().map(i32::to_string).collect();
-            let _ = writeln!(
-                body,
-                "const LEVELS: [Int; {}] = [{}];
-                 let mut values = [0 as Int; ELEMENTS];
-                 for i in 0..ELEMENTS {{ values[i] = LEVELS[usize::from(codes[i]) % LEVELS.len()]; }}",
-                table.len(),
-                entries.join(", "),
-            );
-        }
+        Decode::Table(table) => format!(
+            "const LEVELS: [Int; {}] = [{}];
+             let mut values = [0 as Int; ELEMENTS];
+             for i in 0..ELEMENTS {{ values[i] = LEVELS[usize::from(codes[i]) % LEVELS.len()]; }}\n",
+            table.len(),
+            list(&table),
+        ),
         Decode::Codebook => {
             let place = match value.stride {
                 1 => format!("{} * i + j", value.group),
                 stride => format!("{} + {stride} * j", first_element(value, "i")),
             };
-            let _ = writeln!(
-                body,
+            format!(
                 "let mut values = [0 as Int; ELEMENTS];
                  for i in 0..ELEMENTS / {group} {{
                      let entry = &CODEBOOK[usize::from(codes[i]) % CODEBOOK.len()];
                      for j in 0..{group} {{ values[{place}] = entry[j]; }}
-                 }}",
+                 }}\n",
                 group = value.group
-            );
+            )
         }
     }
-    if let Some(signs) = &value.signs {
-        let field = &format.fields[signs.field];
-        let run = format.elements / field.count;
-        let _ = writeln!(body, "let signs = {};", read_raw(field));
-        let all = rust::expr(&lower::signs(signs, run, u32("mask")));
-        let parity = if signs.parity { format!("let mask = {all};") } else { String::new() };
-        let _ = writeln!(
-            body,
-            "for i in 0..ELEMENTS / {run} {{
-                 let mask = u32::from(signs[i]);
-                 {parity}
-                 for bit in 0..{run} {{
-                     // All ones where the sign is set: two's complement without a branch.
-                     let negative = -((mask >> bit & 1) as Int);
-                     let value = &mut values[{run} * i + bit];
-                     *value = (*value ^ negative) - negative;
-                 }}
-             }}"
-        );
-    }
-    if let Some((field, shifts)) = lower::shifts(plan) {
-        let run = format.elements / field.count;
-        let table: Vec<String> = shifts.iter().map(i32::to_string).collect();
-        let _ = writeln!(
-            body,
-            "const SHIFTS: [Int; {}] = [{}];
-             let shifts = {};
-             for i in 0..ELEMENTS / {run} {{
-                 let shift = SHIFTS[usize::from(shifts[i]) % SHIFTS.len()];
-                 for j in 0..{run} {{ values[{run} * i + j] += shift; }}
-             }}",
-            table.len(),
-            table.join(", "),
-            read_raw(field)
-        );
-    }
+}
+
+/// Statements that negate `values` by signs of their own.
+fn negated(plan: &FormatPlan<'_>) -> String {
+    let Some(signs) = &plan.format.value.signs else { return String::new() };
+    let field = &plan.format.fields[signs.field];
+    let run = plan.format.elements / field.count;
+    let all = rust::expr(&lower::signs(signs, run, u32("mask")));
+    let parity = if signs.parity { format!("let mask = {all};") } else { String::new() };
     format!(
-        "/// The integer values of a block.
-         #[inline(always)]
-         fn values(block: &[u8; BYTES]) -> Result<[Int; ELEMENTS], Fault> {{ {body} Ok(values) }}\n"
+        "let signs = {};
+         for i in 0..ELEMENTS / {run} {{
+             let mask = u32::from(signs[i]);
+             {parity}
+             for bit in 0..{run} {{
+                 // All ones where the sign is set: two's complement without a branch.
+                 let negative = -((mask >> bit & 1) as Int);
+                 let value = &mut values[{run} * i + bit];
+                 *value = (*value ^ negative) - negative;
+             }}
+         }}\n",
+        read_raw(field)
+    )
+}
+
+/// Statements that add shifts to `values`.
+fn shifted(plan: &FormatPlan<'_>) -> String {
+    let Some((field, shifts)) = lower::shifts(plan) else { return String::new() };
+    let run = plan.format.elements / field.count;
+    format!(
+        "const SHIFTS: [Int; {}] = [{}];
+         let shifts = {};
+         for i in 0..ELEMENTS / {run} {{
+             let shift = SHIFTS[usize::from(shifts[i]) % SHIFTS.len()];
+             for j in 0..{run} {{ values[{run} * i + j] += shift; }}
+         }}\n",
+        shifts.len(),
+        list(&shifts),
+        read_raw(field)
     )
 }
 

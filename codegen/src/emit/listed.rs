@@ -42,7 +42,6 @@ pub struct Listed {
 }
 
 pub(super) struct Listing<'a> {
-    pub(super) op: Op,
     pub(super) format: usize,
     pub(super) format_name: &'a str,
     pub(super) options: &'a Options,
@@ -66,7 +65,9 @@ impl Listing<'_> {
     ) -> Listed {
         let name = kernel_name(&kernel.name, self.format_name, quantizer.map(|(_, name)| name), variant);
         let features = features(variant);
-        let mut parts = vec![name.as_str(), text, &self.options.compiler, env!("CARGO_PKG_VERSION")];
+        let mut parts = vec![name.as_str(), &self.options.compiler, env!("CARGO_PKG_VERSION")];
+        // By words: how the text is laid out before it is formatted is no part of the code.
+        parts.extend(text.split_whitespace());
         let (body, plan) = match &variant.body {
             None => (None, plan),
             Some(CpuBody::Rust(path)) => (Some(path.clone()), plan),
@@ -79,7 +80,7 @@ impl Listing<'_> {
             id: hash(parts),
             body,
             name,
-            op: self.op,
+            op: kernel.op,
             format: self.format,
             quantizer: quantizer.map_or(0, |(index, _)| index),
             input: kernel.input.clone(),

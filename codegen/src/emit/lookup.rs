@@ -20,28 +20,50 @@ pub fn shape_name(plan: &LookupPlan<'_>) -> String {
     name
 }
 
+/// What is made at once: the tables of runs, which are units, or blocks of a row that is one unit.
+struct Runs {
+    /// What a run is, and its tiles.
+    word: &'static str,
+    tiles: u32,
+    /// Expression of their number.
+    count: String,
+    /// Runs of a super-block, which stays whole.
+    whole: u32,
+}
+
+impl Runs {
+    fn of(plan: &LookupPlan<'_>) -> Runs {
+        let (word, tiles, count) = match plan.format.unit {
+            0 => ("block", plan.block, format!("a.k.div_ceil({})", plan.pack.multiple)),
+            _ => ("unit", plan.unit_tiles(), "a.units".to_string()),
+        };
+        Runs { word, tiles, count, whole: plan.format.runs() }
+    }
+}
+
 /// The module of one lookup variant: `fill`, `tile` and `matmul`.
 pub fn emit(plan: &LookupPlan<'_>) -> String {
-    let features = enabled(&plan.features);
+    let (features, runs) = (enabled(&plan.features), Runs::of(plan));
+    [
+        constants(plan, &runs),
+        fill(plan, &features),
+        access(&features),
+        tile(plan, &runs, &features),
+        matmul(plan, &runs, &features),
+    ]
+    .join("\n")
+}
+
+/// Constants, and the types of what is in hand.
+fn constants(plan: &LookupPlan<'_>, runs: &Runs) -> String {
     let pack = &plan.pack;
     let sets = 4 / plan.codes;
-    let constants: Vec<String> = (0..sets)
-        .map(|set| {
-            let entries: Vec<String> =
-                (0..16).map(|index| format!("{:?}", entry(plan, set, index))).collect();
-            format!("[{}]", entries.join(", "))
-        })
-        .collect();
-    // Runs (units, or blocks of a row that is one unit) whose tables are made at once.
-    let (run, run_tiles, runs) = match plan.format.unit {
-        0 => ("block", plan.block, format!("a.k.div_ceil({})", pack.multiple)),
-        _ => ("unit", plan.unit_tiles(), "a.units".to_string()),
+    let each = |set| {
+        let entries: Vec<String> = (0..16).map(|index| format!("{:?}", entry(plan, set, index))).collect();
+        format!("[{}]", entries.join(", "))
     };
-    // Super-blocks stay whole.
-    let whole = plan.format.runs();
-    let at_once = plan.tables / (2 * run_tiles) / whole * whole;
-    let Parts { sums, waits, last } = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
-    let mut out = format!(
+    let Runs { word: run, tiles: run_tiles, whole, .. } = runs;
+    format!(
         "use gristmill_runtime::abi::MatmulArgs;
          use gristmill_runtime::simd::{module}::{{self as simd, LANES}};
 
@@ -66,9 +88,22 @@ pub fn emit(plan: &LookupPlan<'_>) -> String {
 
          /// Tables of the activations in hand.
          #[repr(C, align(64))]
-         struct Tables(std::mem::MaybeUninit<[u8; AT_ONCE * RUN * 2 * TABLE]>);
+         struct Tables(std::mem::MaybeUninit<[u8; AT_ONCE * RUN * 2 * TABLE]>);",
+        module = plan.module,
+        rows = pack.packing.rows,
+        tile = pack.tile.bytes,
+        tile_k = pack.tile.k,
+        at_once = plan.tables / (2 * run_tiles) / whole * whole,
+        constants = (0..sets).map(each).collect::<Vec<_>>().join(", "),
+    )
+}
 
-         /// Tables for `tiles` tiles: each sum plus {bias}, in a low digit of {split} bits and a high one.
+/// `fill`: the tables of some activations.
+fn fill(plan: &LookupPlan<'_>, features: &str) -> String {
+    let LookupPlan { bias, split, .. } = plan;
+    let sets = 4 / plan.codes;
+    format!(
+        "/// Tables for `tiles` tiles: each sum plus {bias}, in a low digit of {split} bits and a high one.
          ///
          /// # Safety
          ///
@@ -89,9 +124,14 @@ pub fn emit(plan: &LookupPlan<'_>) -> String {
                      }}
                  }}
              }}
-         }}
+         }}"
+    )
+}
 
-         /// `LANES` values, or the first `count` and zeros.
+/// What loads and stores vectors of outputs, whose last ones may not be there.
+fn access(features: &str) -> String {
+    format!(
+        "/// `LANES` values, or the first `count` and zeros.
          ///
          /// # Safety
          ///
@@ -147,9 +187,16 @@ pub fn emit(plan: &LookupPlan<'_>) -> String {
                  simd::store_f32(lanes.as_mut_ptr(), y);
                  to.copy_from_nonoverlapping(lanes.as_ptr(), count);
              }}
-         }}
+         }}"
+    )
+}
 
-         /// `V` vectors of rows from `row`, over the {run}s `first..last`, whose tables are in hand.
+/// `tile`: the sums of some rows over the tables in hand.
+fn tile(plan: &LookupPlan<'_>, runs: &Runs, features: &str) -> String {
+    let Parts { sums, waits, last } = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
+    let Runs { word: run, count: runs, .. } = runs;
+    format!(
+        "/// `V` vectors of rows from `row`, over the {run}s `first..last`, whose tables are in hand.
          ///
          /// # Safety
          ///
@@ -178,9 +225,18 @@ pub fn emit(plan: &LookupPlan<'_>) -> String {
                  {last}
                  {epilogue}
              }}
-         }}
+         }}",
+        epilogue = epilogue(plan.format, "4 * V", "T", "y[i / 4][i % 4]"),
+    )
+}
 
-         /// `y = x * w^T (+ bias)`.
+/// `matmul`: the loops around both.
+fn matmul(plan: &LookupPlan<'_>, runs: &Runs, features: &str) -> String {
+    let through_rows = through_rows(plan.vectors, "BYTES", |rows| {
+        format!("tile::<{rows}>(a, tables, row, token, first, last);")
+    });
+    format!(
+        "/// `y = x * w^T (+ bias)`.
          ///
          /// # Safety
          ///
@@ -201,22 +257,19 @@ pub fn emit(plan: &LookupPlan<'_>) -> String {
                      // `end` lies within them.
                      unsafe {{
                          fill(a.x.add(token * a.x_stride + first * RUN * TILE_K), (last - first) * RUN, tables);
-                         let mut row = a.row_begin;\n",
-        module = plan.module,
-        rows = pack.packing.rows,
-        tile = pack.tile.bytes,
-        tile_k = pack.tile.k,
-        bias = plan.bias,
-        split = plan.split,
-        constants = constants.join(", "),
-        epilogue = epilogue(plan.format, "4 * V", "T", "y[i / 4][i % 4]"),
-        whole = if whole == 1 { String::new() } else { format!(".next_multiple_of({whole})") },
-    );
-    out.push_str(&through_rows(plan.vectors, "BYTES", |rows| {
-        format!("tile::<{rows}>(a, tables, row, token, first, last);")
-    }));
-    out.push_str("} first = last; } } }\n");
-    out
+                         let mut row = a.row_begin;
+                         {through_rows}
+                     }}
+                     first = last;
+                 }}
+             }}
+         }}\n",
+        runs = runs.count,
+        whole = match runs.whole {
+            1 => String::new(),
+            whole => format!(".next_multiple_of({whole})"),
+        },
+    )
 }
 
 /// What each of four activations counts for in entry `index` of table `set` among those of the four.

@@ -11,8 +11,8 @@ use crate::plan::{FormatPlan, Integers, PackPlan, SuperBlock};
 use crate::print::rust;
 use gristmill_spec::model::Axis;
 
-/// `pack_NAME` and `unpack_NAME` for one packing.
-pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
+/// `pack_NAME`, `unpack_NAME` and `PACK_NAME` for one packing.
+pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let name = &pack.ident();
     let upper = name.to_uppercase();
     let (tile_k, tile_bytes) = (pack.tile.k, pack.tile.bytes);
@@ -97,8 +97,43 @@ pub fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
                  // SAFETY: the caller answers for room for `k` values.
                  unsafe {{ dst.add(k).write(value) }};
              }}
-         }}\n",
+         }}\n{}",
         k_bits.join(", "),
+        info(plan, pack),
+    )
+}
+
+/// `PACK_NAME`: what the registry says of a packing.
+fn info(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
+    let held = match pack.terms.suffix().as_str() {
+        "" => String::new(),
+        suffix => format!(", scales as {}", suffix.trim_start_matches('_')),
+    };
+    format!(
+        "/// `{name}` in packing `{packing}`{held}.
+         // SAFETY: these facts, the functions and the kernels that read the packing are of one plan.
+         pub static PACK_{upper}: PackInfo = unsafe {{ PackInfo::new(PackFacts {{
+             name: {packing:?}, rows: {rows}, tile_k: {tile_k}, tile_bytes: {tile_bytes}, scale_bytes: {scales}, min_bytes: {mins}, runs: {runs}, span: {span},
+             scale_integer_bits: {scale_integer_bits}, min_integer_bits: {min_integer_bits}, flag_bits: {flag_bits}, meaning: {meaning:?}, min: {min}, table: {table},
+             pack: pack_{ident}, unpack: unpack_{ident},
+         }}) }};\n",
+        name = plan.format.name,
+        ident = pack.ident(),
+        packing = pack.packing.name,
+        upper = pack.ident().to_uppercase(),
+        rows = pack.packing.rows,
+        tile_k = pack.tile.k,
+        tile_bytes = pack.tile.bytes,
+        scales = if plan.has_scales() { pack.terms.scale.bits() / 8 } else { 0 },
+        mins = if plan.offset { pack.terms.min.bits() / 8 } else { 0 },
+        runs = plan.runs(),
+        span = pack.terms.span,
+        scale_integer_bits = pack.terms.scale_integers.bits(),
+        min_integer_bits = pack.terms.min_integers.bits(),
+        flag_bits = pack.terms.flag_bits(),
+        meaning = pack.meaning(),
+        min = plan.min(),
+        table = pack.table.as_ref().map_or("None".to_string(), |table| format!("Some(&{table:?})")),
     )
 }
 

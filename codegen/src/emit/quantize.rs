@@ -26,6 +26,35 @@ pub fn step(rule: &ScaleRule, read: &[&str]) -> String {
     format!("let s = {};\n{}", statistic(rule), rust::bindings(&bound))
 }
 
+/// Every quantizer looks for the largest, as that finds what is not finite; not every one reads it.
+fn magnitude(rule: &ScaleRule) -> &'static str {
+    if rule.of == Statistic::AbsMean { "_magnitude" } else { "magnitude" }
+}
+
+/// `step_NAME`: the step where it covers more than a block.
+fn step_outside(name: &str, rule: &ScaleRule) -> String {
+    format!(
+        "/// The step of `{name}` for a row or tensor.
+         ///
+         /// # Safety
+         ///
+         /// `src` holds `len` values.
+         #[inline(always)]
+         unsafe fn step_{name}(src: *const f32, len: usize) -> Result<Step, Fault> {{
+             // SAFETY: the caller answers for `len` values.
+             let x = unsafe {{ std::slice::from_raw_parts(src, len) }};
+             let {} = number::finite_abs_max(x)?;
+             {}
+             match stored.is_finite() {{
+                 true => Ok(Step {{ apply, stored }}),
+                 false => Err(Fault::ScaleOverflow(0)),
+             }}
+         }}\n",
+        magnitude(rule),
+        step(rule, &["apply", "stored"])
+    )
+}
+
 /// The code of a quantizer.
 pub struct Quantized {
     /// `quantize_NAME`, and where there is a step in front of it `step_NAME`.
@@ -51,8 +80,6 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantize
     let rounded = lower::rounded(&rule.scale, rule.round, rule.threshold, rule.clamp, zero);
     let bits = lower::bits_of(f32("q"), plan.code_bits, code_type);
     let applied = rule.round != Rounding::Sign;
-    // Every quantizer looks for the largest, as that finds what is not finite; not every one reads it.
-    let magnitude = if rule.scale.of == Statistic::AbsMean { "_magnitude" } else { "magnitude" };
     let weighs = quantizer.weighs(plan.format);
     let (mut text, mut body, mut store) = (String::new(), String::new(), String::new());
     match scale {
@@ -64,33 +91,14 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantize
             store.push_str(&super::search::store_float(plan, field, "stored")?);
         }
         None => {
-            let _ = write!(
-                text,
-                "/// The step of `{name}` for a row or tensor.
-                 ///
-                 /// # Safety
-                 ///
-                 /// `src` holds `len` values.
-                 #[inline(always)]
-                 unsafe fn step_{name}(src: *const f32, len: usize) -> Result<Step, Fault> {{
-                     // SAFETY: the caller answers for `len` values.
-                     let x = unsafe {{ std::slice::from_raw_parts(src, len) }};
-                     let {magnitude} = number::finite_abs_max(x)?;
-                     {}
-                     match stored.is_finite() {{
-                         true => Ok(Step {{ apply, stored }}),
-                         false => Err(Fault::ScaleOverflow(0)),
-                     }}
-                 }}\n",
-                step(&rule.scale, &["apply", "stored"])
-            );
+            text.push_str(&step_outside(name, &rule.scale));
             if applied {
                 body.push_str("let apply = step.apply;\n");
             }
         }
     }
     let has_step = scale.is_none();
-    let magnitude = if has_step { "_magnitude" } else { magnitude };
+    let magnitude = if has_step { "_magnitude" } else { magnitude(&rule.scale) };
     let _ = write!(
         text,
         "/// Values to blocks by `{name}`.

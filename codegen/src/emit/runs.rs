@@ -202,7 +202,6 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
     let tiles = unit.div_ceil(plan.pack.tile.k);
     let types = plan.pack.terms;
     let has_min = superblock.min.is_some();
-    let start = start(plan);
     let at = match extent.first {
         None => format!("unit * {tiles}"),
         Some(first) => format!("((block - {first}) * RUNS + run) * {tiles}"),
@@ -214,42 +213,6 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
         out.push_str(&terms_of_rows(plan, "min", both));
     }
     let each = values_of_words(types);
-    let mut ask = String::new();
-    if prefetches(plan) {
-        // Panel follows panel, so what comes after the last super-block is the next panel's first one.
-        let ahead = (PREFETCH_DISTANCE / plan.pack.tile.bytes / tiles / runs).max(1);
-        let names: &[(&str, &str)] =
-            if has_min { &[("scale", "WORDS"), ("min", "MIN_WORDS")] } else { &[("scale", "WORDS")] };
-        let (begin, end) = if_asked(plan);
-        ask.push_str(begin);
-        for (name, words) in names {
-            let _ = write!(
-                ask,
-                "for line in 0..{words}.div_ceil(LINE) {{
-                     simd::prefetch({name}s[0].wrapping_add(((block + {ahead}) * {words} + line * LINE){each}).cast());
-                 }}\n"
-            );
-        }
-        ask.push_str(end);
-    }
-    let pair_of_minima = integers_of_pair(plan);
-    let lows = if has_min {
-        format!(
-            "let mut lows = [[simd::zero(); V]; T];
-         for pair in 0..RUNS / 2 {{
-             let mut integers = [simd::zero(); V];
-             for i in 0..V {{ integers[i] = {pair_of_minima}; }}
-             for t in 0..T {{
-                 let x_sums = a.x_sums.add((token + t) * a.units + block * RUNS + 2 * pair);
-                 // Both fit in sixteen bits.
-                 let x = simd::splat(*x_sums & 0xffff | *x_sums.add(1) << 16);
-                 for i in 0..V {{ lows[t][i] = simd::add_products(lows[t][i], integers[i], x); }}
-             }}
-         }}\n"
-        )
-    } else {
-        String::new()
-    };
     let add = terms::add(format, "y[t][i]", "total[t][i]", has_min.then(|| i32("lows[t][i]")), |name| {
         let words = if name == "mins" { "MIN_WORDS" } else { "WORDS" };
         terms::load(types, name, &format!("block * {words}{each}"))
@@ -261,7 +224,6 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
             flags_of_runs(plan)
         }
     };
-    let integers_of_run = integers_of_run(plan);
     format!(
         "{constants}
          {out}
@@ -286,6 +248,10 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
                  for i in 0..V {{ {add} }}
              }}
          }}\n",
+        ask = prefetch_of_terms(plan, superblock),
+        start = start(plan),
+        integers_of_run = integers_of_run(plan),
+        lows = if has_min { sums_of_minima(plan) } else { String::new() },
         // For what is left out of its sum, and for where its codes are.
         number = match (needs_sum(plan), extent.first) {
             (false, Some(_)) => "",
@@ -295,6 +261,45 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
         x_scale = terms::x_scale(format, "(token + t)", &format!("block * {}", unit * runs)),
         y = extent.y,
         blocks = extent.range(true),
+    )
+}
+
+/// Statements that prefetch the terms of a later super-block.
+fn prefetch_of_terms(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> String {
+    if !prefetches(plan) {
+        return String::new();
+    }
+    // Panel follows panel, so what comes after the last super-block is the next panel's first one.
+    let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
+    let ahead = (PREFETCH_DISTANCE / plan.pack.tile.bytes / tiles / superblock.runs).max(1);
+    let each = values_of_words(plan.pack.terms);
+    let of = |name: &str, words: &str| {
+        format!(
+            "for line in 0..{words}.div_ceil(LINE) {{
+                 simd::prefetch({name}s[0].wrapping_add(((block + {ahead}) * {words} + line * LINE){each}).cast());
+             }}\n"
+        )
+    };
+    let minima = superblock.min.as_ref().map_or(String::new(), |_| of("min", "MIN_WORDS"));
+    let (begin, end) = if_asked(plan);
+    format!("{begin}{}{minima}{end}", of("scale", "WORDS"))
+}
+
+/// Statements that add up `lows`: the sums of activations times the integers of minima.
+fn sums_of_minima(plan: &MatmulPlan<'_>) -> String {
+    format!(
+        "let mut lows = [[simd::zero(); V]; T];
+         for pair in 0..RUNS / 2 {{
+             let mut integers = [simd::zero(); V];
+             for i in 0..V {{ integers[i] = {}; }}
+             for t in 0..T {{
+                 let x_sums = a.x_sums.add((token + t) * a.units + block * RUNS + 2 * pair);
+                 // Both fit in sixteen bits.
+                 let x = simd::splat(*x_sums & 0xffff | *x_sums.add(1) << 16);
+                 for i in 0..V {{ lows[t][i] = simd::add_products(lows[t][i], integers[i], x); }}
+             }}
+         }}\n",
+        integers_of_pair(plan)
     )
 }
 

@@ -8,56 +8,10 @@ use std::fmt::Write;
 
 /// The scalar matmul: the reference, straight from the format's own rows.
 pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
-    let (declare, accumulate, result) = if let Some(superblock) = &plan.superblock {
-        by_superblock(plan, superblock)
-    } else if plan.unit == 0 {
-        (
-            "let mut sums = [0i32; TOKENS];",
-            "for (token, sum) in sums[..tokens].iter_mut().enumerate() {
-                 // SAFETY: the caller answers for `m` rows of activations.
-                 let x = unsafe { std::slice::from_raw_parts(a.x.add((first + token) * a.x_stride + index * ELEMENTS), ELEMENTS) };
-                 *sum += values.iter().zip(x).map(|(&v, &x)| i32::from(v) * i32::from(x)).sum::<i32>();
-             }"
-            .to_string(),
-            "let y = sums[token] as f32;",
-        )
-    } else {
-        let unit = plan.unit;
-        let x_scale = x_scale(plan);
-        let scaled = lower::scaled(plan, f32("scale[run]"), f32("x_scale"), i32("sum"));
-        let scaled = format!("*y += {};", rust::expr(&scaled));
-        let offset = if plan.offset {
-            let x_sum = i32("x.iter().map(|&x| i32::from(x)).sum::<i32>()");
-            let term = lower::term(plan, Some(f32("offset[run]")), f32("x_scale"), x_sum);
-            format!("*y -= {};", rust::expr(&term))
-        } else {
-            String::new()
-        };
-        let terms = match (plan.has_scales(), plan.offset) {
-            (true, true) => "let (scale, offset) = terms(block, 1.0);",
-            (true, false) => "let scale = terms(block, 1.0);",
-            (false, _) => "",
-        };
-        let run = if plan.has_scales() { "let run = start / RUN;" } else { "" };
-        (
-            "let mut sums = [0f32; TOKENS];",
-            format!(
-                "{terms}
-                 for start in (0..ELEMENTS).step_by({unit}) {{
-                     {run}
-                     let k = index * ELEMENTS + start;
-                     for (token, y) in sums[..tokens].iter_mut().enumerate() {{
-                         // SAFETY: the caller answers for `m` rows of activations.
-                         let x = unsafe {{ std::slice::from_raw_parts(a.x.add((first + token) * a.x_stride + k), {unit}) }};
-                         let sum: i32 = values[start..][..{unit}].iter().zip(x).map(|(&v, &x)| i32::from(v) * i32::from(x)).sum();
-                         {x_scale}
-                         {scaled}
-                         {offset}
-                     }}
-                 }}"
-            ),
-            "let y = sums[token];",
-        )
+    let [declare, accumulate, result] = match (&plan.superblock, plan.unit) {
+        (Some(superblock), _) => by_superblock(plan, superblock),
+        (None, 0) => whole_row(),
+        (None, unit) => by_unit(plan, unit),
     };
     let epilogue = epilogue_scalar(plan);
     format!(
@@ -93,6 +47,60 @@ pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
     )
 }
 
+/// What is declared for a row, done for each of its blocks and made of it, where a row is one integer sum.
+fn whole_row() -> [String; 3] {
+    [
+        "let mut sums = [0i32; TOKENS];",
+        "for (token, sum) in sums[..tokens].iter_mut().enumerate() {
+             // SAFETY: the caller answers for `m` rows of activations.
+             let x = unsafe { std::slice::from_raw_parts(a.x.add((first + token) * a.x_stride + index * ELEMENTS), ELEMENTS) };
+             *sum += values.iter().zip(x).map(|(&v, &x)| i32::from(v) * i32::from(x)).sum::<i32>();
+         }",
+        "let y = sums[token] as f32;",
+    ]
+    .map(String::from)
+}
+
+/// The same where sums are scaled and added up as f32, given what is done for a block.
+fn of_floats(accumulate: String) -> [String; 3] {
+    ["let mut sums = [0f32; TOKENS];".to_string(), accumulate, "let y = sums[token];".to_string()]
+}
+
+/// The same where runs of `unit` elements have an f32.
+fn by_unit(plan: &FormatPlan<'_>, unit: u32) -> [String; 3] {
+    let x_scale = x_scale(plan);
+    let scaled = lower::scaled(plan, f32("scale[run]"), f32("x_scale"), i32("sum"));
+    let scaled = format!("*y += {};", rust::expr(&scaled));
+    let offset = if plan.offset {
+        let x_sum = i32("x.iter().map(|&x| i32::from(x)).sum::<i32>()");
+        let term = lower::term(plan, Some(f32("offset[run]")), f32("x_scale"), x_sum);
+        format!("*y -= {};", rust::expr(&term))
+    } else {
+        String::new()
+    };
+    let terms = match (plan.has_scales(), plan.offset) {
+        (true, true) => "let (scale, offset) = terms(block, 1.0);",
+        (true, false) => "let scale = terms(block, 1.0);",
+        (false, _) => "",
+    };
+    let run = if plan.has_scales() { "let run = start / RUN;" } else { "" };
+    of_floats(format!(
+        "{terms}
+         for start in (0..ELEMENTS).step_by({unit}) {{
+             {run}
+             let k = index * ELEMENTS + start;
+             for (token, y) in sums[..tokens].iter_mut().enumerate() {{
+                 // SAFETY: the caller answers for `m` rows of activations.
+                 let x = unsafe {{ std::slice::from_raw_parts(a.x.add((first + token) * a.x_stride + k), {unit}) }};
+                 let sum: i32 = values[start..][..{unit}].iter().zip(x).map(|(&v, &x)| i32::from(v) * i32::from(x)).sum();
+                 {x_scale}
+                 {scaled}
+                 {offset}
+             }}
+         }}"
+    ))
+}
+
 /// Statements that bind the activations' scale at element `k`, where a row of them has several.
 fn x_scale(plan: &FormatPlan<'_>) -> String {
     plan.activations.block.map_or_else(String::new, |block| {
@@ -103,8 +111,8 @@ fn x_scale(plan: &FormatPlan<'_>) -> String {
     })
 }
 
-/// What is declared for a row, done for each of its blocks and made of it, where runs have integers.
-fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> (&'static str, String, &'static str) {
+/// The same where runs have integers.
+fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> [String; 3] {
     let (terms, low, has_min) = if superblock.min.is_some() {
         (
             "let (min, mins) = min_parts(block);",
@@ -141,7 +149,7 @@ fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> (&'static st
          }}",
         scaled = term("scale[i]", "sum"),
     );
-    ("let mut sums = [0f32; TOKENS];", accumulate, "let y = sums[token];")
+    of_floats(accumulate)
 }
 
 /// From the sum over k (f32 `y`) to the output: activation scale, outer scale, bias, in this order.

@@ -7,11 +7,10 @@ use super::fields::write_raw;
 use crate::Error;
 use crate::lower::ir::{Expr, Type, f32, i32};
 use crate::lower::{decode, stored};
-use crate::plan::{FormatPlan, rounded_to};
+use crate::plan::{FormatPlan, SearchPlan, rounded_to};
 use crate::print::rust::{self, float};
-use gristmill_spec::model::{Factor, Field, FieldType, RoundRule, Scalar, Search, ValueMap};
+use gristmill_spec::model::{Field, FieldType, RoundRule, Scalar, Search, Shift, Value, ValueMap};
 use std::collections::BTreeSet;
-use std::fmt::Write;
 
 /// Statements that store the f32 `value` in a field, or stop where it does not fit.
 pub(super) fn store_float(plan: &FormatPlan<'_>, field: &Field, value: &str) -> Result<String, Error> {
@@ -61,211 +60,241 @@ fn floats(values: impl IntoIterator<Item = f32>) -> String {
     values.into_iter().map(float).collect::<Vec<_>>().join(", ")
 }
 
+/// The constant `LEVELS`.
+fn levels(levels: impl ExactSizeIterator<Item = f32>) -> String {
+    format!("const LEVELS: [f32; {}] = [{}];\n", levels.len(), floats(levels))
+}
+
 /// The body of a quantizer that is an algorithm.
 pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Result<String, Error> {
-    let format = plan.format;
-    let value = &format.value;
-    let code = &format.fields[value.code];
-    let mismatch =
-        || Error::passed(plan.format, format!("`{}` is for formats of another structure", search.name()));
-    let field = |factors: &[Factor], index: usize| match factors.get(index) {
-        Some(Factor::Field(field)) => Ok(&format.fields[*field]),
-        _ => Err(mismatch()),
-    };
-    let top = (1i32 << plan.code_bits) - 1;
-    let first = field(&value.scale, 0)?;
-    let write_code = store_codes(code, "found.codes");
-    let block = format!("*block = [0; BYTES];\n{write_code}");
+    let of = Body { plan, value: &plan.format.value, fields: SearchPlan { plan, search } };
     let body = match search {
-        Search::MinMax => format!(
-            "let found = search::range::min_max(x, importance, {});
-             {block}{}{}",
-            float(top as f32),
-            store_float(plan, first, "found.scale")?,
-            store_float(plan, field(&value.add, 0)?, "found.min")?
-        ),
-        Search::Mean => format!(
-            "let found = search::range::mean(x, importance);
-             {block}{}",
-            store_float(plan, first, "found.scale")?
-        ),
-        Search::KMin { rms, square, start, steps } => {
-            let (runs, min, min_runs) =
-                (field(&value.scale, 1)?, field(&value.subtract, 0)?, field(&value.subtract, 1)?);
-            if rounding(plan, first)? != rounding(plan, min)? {
-                return Err(Error::passed(plan.format, "`k-min` needs scale and minimum of one type"));
-            }
-            let weights = if rms { "RmsAbs" } else { "Abs" };
-            format!(
-                "const RULE: search::k::KMin = search::k::KMin {{
-                     weights: search::k::Weights::{weights}, square: {square}, start: {}, steps: {steps},
-                     top: {}, run_top: {}, min_top: {},
-                 }};
-                 let found = search::k::k_min::<ELEMENTS, RUNS>(x, importance, &RULE, {});
-                 {block}{}{}{}{}",
-                float(start),
-                float(top as f32),
-                float(stored::range(runs).1 as f32),
-                float(stored::range(min_runs).1 as f32),
-                rounding(plan, first)?,
-                store_float(plan, first, "found.scale")?,
-                store_float(plan, min, "found.min")?,
-                store_factors(runs, "found.runs"),
-                store_factors(min_runs, "found.min_runs"),
-            )
-        }
-        Search::KRefine { steps } | Search::KScan { steps } => {
-            let runs = field(&value.scale, 1)?;
-            let kind = if matches!(search, Search::KRefine { .. }) { "Refine" } else { "Scan" };
-            let (low, high) = stored::range(runs);
-            format!(
-                "const RULE: search::k::KSigned = search::k::KSigned {{
-                     search: search::k::Search::{kind}({steps}), half: {}, low: {}, high: {},
-                 }};
-                 let Some(found) = search::k::k_signed::<ELEMENTS, RUNS>(x, importance, &RULE, {}) else {{
-                     *block = [0; BYTES];
-                     continue;
-                 }};
-                 {block}{}{}",
-                float(((top + 1) / 2) as f32),
-                float(low as f32),
-                float(high as f32),
-                rounding(plan, first)?,
-                store_float(plan, first, "found.scale")?,
-                store_factors(runs, "found.runs"),
-            )
-        }
-        Search::LevelScan { .. } | Search::NearestLevel => {
-            let ValueMap::Levels(levels) = &value.map else { return Err(mismatch()) };
-            let list = floats(levels.iter().map(|&level| level as f32));
-            let levels_const = format!("const LEVELS: [f32; {}] = [{list}];\n", levels.len());
-            if let Search::LevelScan { steps } = search {
-                let runs = value.scale.get(1).map(|_| field(&value.scale, 1)).transpose()?;
-                let (factors, store) = match runs {
-                    None => ("None".to_string(), String::new()),
-                    Some(runs) => {
-                        let (low, high) = stored::range(runs);
-                        let factors = format!("Some(({}, {}))", float(low as f32), float(high as f32));
-                        (factors, store_factors(runs, "found.runs"))
-                    }
-                };
-                format!(
-                    "{levels_const}
-                     const RULE: search::levels::LevelScan<'static> =
-                         search::levels::LevelScan {{ levels: &LEVELS, steps: {steps}, runs: {factors} }};
-                     let found = search::levels::level_scan::<ELEMENTS, RUNS>(x, importance, &RULE);
-                     {block}{}{store}",
-                    store_float(plan, first, "found.scale")?
-                )
-            } else {
-                // The largest stored scale that is a number, and scales within two powers of two or one.
-                let (scalar, last, reach) = match first.ty {
-                    FieldType::Scalar(scalar @ Scalar::E8m0Half) => (scalar, 254, 2),
-                    FieldType::Scalar(scalar @ Scalar::Ue4m3Half) => (scalar, 0x7e, 8),
-                    _ => return Err(mismatch()),
-                };
-                let largest = levels.iter().copied().max().unwrap_or(1);
-                format!(
-                    "{levels_const}
-                     let scales = search::levels::StoredScales {{
-                         encode: |max| search::levels::{}(max, {}), decode: |raw| {},
-                         last: {last}, reach: {reach},
-                     }};
-                     let found = search::levels::nearest_level::<ELEMENTS, RUNS>(x, importance, &LEVELS, &scales);
-                     {block}{}",
-                    scalar.word(),
-                    float(largest as f32),
-                    rust::expr(&stored::widened(scalar, Expr::name(Type::U8, "raw"))),
-                    store_codes(first, "found.runs")
-                )
-            }
-        }
-        Search::GridSearch { steps } => {
-            let runs = field(&value.scale, 1)?;
-            let (low, high) = stored::range(runs);
-            let factors: Vec<f32> =
-                (low..=high).step_by(runs.times.max(1) as usize).map(|f| f as f32 * value.unit).collect();
-            if let Some(shift) = &value.shift {
-                let moved = &format.fields[shift.field];
-                let levels: BTreeSet<u32> = format.integers().iter().map(|v| v.unsigned_abs()).collect();
-                return Ok(whole(
-                    name,
-                    search,
-                    &format!(
-                        "const LEVELS: [f32; {}] = [{}];
-                         let rule = search::shifted::Shifted {{
-                             entries: &CODEBOOK, levels: &LEVELS, shifts: [{}], factors: [{}], steps: {steps},
-                         }};
-                         let found = search::shifted::shifted_search::<Int, ELEMENTS, {}, {}, RUNS, {}, {}, {}>(x, importance, &rule, {});
-                         let Some(found) = found else {{
-                             *block = [0; BYTES];
-                             continue;
-                         }};
-                         {block}{}{}{}",
-                        levels.len(),
-                        floats(levels.into_iter().map(|level| level as f32)),
-                        floats(shift.values.iter().map(|shift| *shift as f32)),
-                        floats(factors.iter().copied()),
-                        code.count,
-                        moved.count,
-                        value.group,
-                        factors.len(),
-                        shift.values.len(),
-                        rounding(plan, first)?,
-                        store_codes(moved, "found.shifts"),
-                        store_float(plan, first, "found.scale")?,
-                        store_codes(runs, "found.runs"),
-                    ),
-                ));
-            }
-            let signs = value.signs.as_ref().ok_or_else(mismatch)?;
-            let masks = &format.fields[signs.field];
-            let levels: BTreeSet<i32> = decode::codebook(value).into_iter().flatten().collect();
-            let mut body = String::new();
-            let _ = write!(
-                body,
-                "const LEVELS: [f32; {}] = [{}];
-                 let grid = search::grid::Grid {{
-                     entries: &CODEBOOK, levels: &LEVELS, factors: [{}], steps: {steps}, parity: {},
-                 }};
-                 let Some(found) = search::grid::grid_search::<Int, ELEMENTS, {}, {}, RUNS, {}, {}>(x, importance, &grid, {}) else {{
-                     *block = [0; BYTES];
-                     continue;
-                 }};
-                 {block}{}{}{}",
-                levels.len(),
-                floats(levels.into_iter().map(|level| level as f32)),
-                floats(factors.iter().copied()),
-                signs.parity,
-                code.count,
-                masks.count,
-                value.group,
-                factors.len(),
-                rounding(plan, first)?,
-                store_codes(masks, "found.signs"),
-                store_float(plan, first, "found.scale")?,
-                store_codes(runs, "found.runs"),
-            );
-            body
-        }
-        Search::Alternating { steps } => {
-            let integers: Vec<i32> = decode::codebook(value).concat();
-            let sum: u64 = integers.iter().map(|v| u64::from(v.unsigned_abs())).sum();
-            format!(
-                "let rule = search::alternating::Alternating {{
-                     entries: &CODEBOOK, stride: {}, mean: {}, steps: {steps},
-                 }};
-                 let found = search::alternating::alternating::<Int, ELEMENTS, {}, {}>(x, importance, &rule);
-                 {block}{}",
-                value.stride,
-                float((sum as f64 / integers.len() as f64) as f32),
-                code.count,
-                value.group,
-                store_float(plan, first, "found.scale")?,
-            )
-        }
+        Search::MinMax => of.min_max(),
+        Search::Mean => of.mean(),
+        Search::KMin { .. } => of.k_min(),
+        Search::KRefine { steps } => of.k_signed("Refine", steps),
+        Search::KScan { steps } => of.k_signed("Scan", steps),
+        Search::LevelScan { steps } => of.level_scan(steps),
+        Search::NearestLevel => of.nearest_level(),
+        Search::GridSearch { steps } => match &of.value.shift {
+            Some(shift) => of.shifted_search(shift, steps),
+            None => of.grid_search(steps),
+        },
+        Search::Alternating { steps } => of.alternating(steps),
     };
-    Ok(whole(name, search, &body))
+    Ok(whole(name, search, &body?))
+}
+
+/// What goes on where an algorithm finds that the block is all zeros.
+const OR_ZEROS: &str = "else {
+    *block = [0; BYTES];
+    continue;
+};\n";
+
+/// What is done with a block: the call of an algorithm, and the stores of what it finds.
+struct Body<'a> {
+    plan: &'a FormatPlan<'a>,
+    value: &'a Value,
+    fields: SearchPlan<'a>,
+}
+
+impl Body<'_> {
+    /// Statements that store the codes, in a block of zeros.
+    fn codes(&self) -> String {
+        format!("*block = [0; BYTES];\n{}", store_codes(self.fields.codes(), "found.codes"))
+    }
+
+    /// Codes, and the scale that was found.
+    fn codes_and_scale(&self) -> Result<String, Error> {
+        Ok(self.codes() + &store_float(self.plan, self.fields.scale()?, "found.scale")?)
+    }
+
+    /// What rounds an f32 to a scale of the format.
+    fn rounding(&self) -> Result<String, Error> {
+        rounding(self.plan, self.fields.scale()?)
+    }
+
+    fn min_max(&self) -> Result<String, Error> {
+        Ok(format!(
+            "let found = search::range::min_max(x, importance, {});
+             {}{}",
+            float(self.fields.top() as f32),
+            self.codes_and_scale()?,
+            store_float(self.plan, self.fields.added()?, "found.min")?
+        ))
+    }
+
+    fn mean(&self) -> Result<String, Error> {
+        Ok(format!("let found = search::range::mean(x, importance);\n{}", self.codes_and_scale()?))
+    }
+
+    fn k_min(&self) -> Result<String, Error> {
+        let k_min = self.fields.k_min()?;
+        Ok(format!(
+            "const RULE: search::k::KMin = search::k::KMin {{
+                 weights: search::k::Weights::{weights}, square: {}, start: {}, steps: {},
+                 top: {}, run_top: {}, min_top: {},
+             }};
+             let found = search::k::k_min::<ELEMENTS, RUNS>(x, importance, &RULE, {});
+             {}{}{}{}",
+            k_min.square,
+            float(k_min.start),
+            k_min.steps,
+            float(k_min.top),
+            float(k_min.run_top),
+            float(k_min.min_top),
+            self.rounding()?,
+            self.codes_and_scale()?,
+            store_float(self.plan, k_min.min, "found.min")?,
+            store_factors(k_min.run_scales, "found.runs"),
+            store_factors(k_min.run_mins, "found.min_runs"),
+            weights = if k_min.rms { "RmsAbs" } else { "Abs" },
+        ))
+    }
+
+    fn k_signed(&self, kind: &str, steps: u32) -> Result<String, Error> {
+        let runs = self.fields.run_scales()?;
+        let (low, high) = self.fields.range(runs)?;
+        Ok(format!(
+            "const RULE: search::k::KSigned = search::k::KSigned {{
+                 search: search::k::Search::{kind}({steps}), half: {}, low: {}, high: {},
+             }};
+             let Some(found) = search::k::k_signed::<ELEMENTS, RUNS>(x, importance, &RULE, {}) {OR_ZEROS}{}{}",
+            float(((self.fields.top() + 1) / 2) as f32),
+            float(low as f32),
+            float(high as f32),
+            self.rounding()?,
+            self.codes_and_scale()?,
+            store_factors(runs, "found.runs"),
+        ))
+    }
+
+    /// The levels of a format that has them.
+    fn levels(&self) -> Result<&[i32], Error> {
+        match &self.value.map {
+            ValueMap::Levels(levels) => Ok(levels),
+            ValueMap::Affine { .. } | ValueMap::Codebook { .. } => Err(self.fields.mismatch()),
+        }
+    }
+
+    fn level_scan(&self, steps: u32) -> Result<String, Error> {
+        let (mut factors, mut store) = ("None".to_string(), String::new());
+        if self.value.scale.len() > 1 {
+            let runs = self.fields.run_scales()?;
+            let (low, high) = self.fields.range(runs)?;
+            factors = format!("Some(({}, {}))", float(low as f32), float(high as f32));
+            store = store_factors(runs, "found.runs");
+        }
+        Ok(format!(
+            "{}
+             const RULE: search::levels::LevelScan<'static> =
+                 search::levels::LevelScan {{ levels: &LEVELS, steps: {steps}, runs: {factors} }};
+             let found = search::levels::level_scan::<ELEMENTS, RUNS>(x, importance, &RULE);
+             {}{store}",
+            levels(self.levels()?.iter().map(|&level| level as f32)),
+            self.codes_and_scale()?,
+        ))
+    }
+
+    fn nearest_level(&self) -> Result<String, Error> {
+        let (list, scale) = (self.levels()?, self.fields.scale()?);
+        // The largest stored scale that is a number, and scales within two powers of two or one.
+        let (scalar, last, reach) = match scale.ty {
+            FieldType::Scalar(scalar @ Scalar::E8m0Half) => (scalar, 254, 2),
+            FieldType::Scalar(scalar @ Scalar::Ue4m3Half) => (scalar, 0x7e, 8),
+            _ => return Err(self.fields.mismatch()),
+        };
+        Ok(format!(
+            "{}
+             let scales = search::levels::StoredScales {{
+                 encode: |max| search::levels::{}(max, {}), decode: |raw| {},
+                 last: {last}, reach: {reach},
+             }};
+             let found = search::levels::nearest_level::<ELEMENTS, RUNS>(x, importance, &LEVELS, &scales);
+             {}{}",
+            levels(list.iter().map(|&level| level as f32)),
+            scalar.word(),
+            float(list.iter().copied().max().unwrap_or(1) as f32),
+            rust::expr(&stored::widened(scalar, Expr::name(Type::U8, "raw"))),
+            self.codes(),
+            store_codes(scale, "found.runs")
+        ))
+    }
+
+    /// What the integers of runs stand for.
+    fn factors(&self, runs: &Field) -> Result<Vec<f32>, Error> {
+        let (low, high) = self.fields.range(runs)?;
+        let all = (low..=high).step_by(runs.times.max(1) as usize);
+        Ok(all.map(|factor| factor as f32 * self.value.unit).collect())
+    }
+
+    fn shifted_search(&self, shift: &Shift, steps: u32) -> Result<String, Error> {
+        let (format, runs) = (self.plan.format, self.fields.run_scales()?);
+        let (moved, factors) = (&format.fields[shift.field], self.factors(runs)?);
+        let magnitudes: BTreeSet<u32> = format.integers().iter().map(|v| v.unsigned_abs()).collect();
+        Ok(format!(
+            "{}let rule = search::shifted::Shifted {{
+                 entries: &CODEBOOK, levels: &LEVELS, shifts: [{}], factors: [{}], steps: {steps},
+             }};
+             let found = search::shifted::shifted_search::<Int, ELEMENTS, {}, {}, RUNS, {}, {}, {}>(x, importance, &rule, {});
+             let Some(found) = found {OR_ZEROS}{}{}{}{}",
+            levels(magnitudes.into_iter().map(|level| level as f32)),
+            floats(shift.values.iter().map(|shift| *shift as f32)),
+            floats(factors.iter().copied()),
+            self.fields.codes().count,
+            moved.count,
+            self.value.group,
+            factors.len(),
+            shift.values.len(),
+            self.rounding()?,
+            self.codes(),
+            store_codes(moved, "found.shifts"),
+            store_float(self.plan, self.fields.scale()?, "found.scale")?,
+            store_codes(runs, "found.runs"),
+        ))
+    }
+
+    fn grid_search(&self, steps: u32) -> Result<String, Error> {
+        let runs = self.fields.run_scales()?;
+        let signs = self.value.signs.as_ref().ok_or_else(|| self.fields.mismatch())?;
+        let (masks, factors) = (&self.plan.format.fields[signs.field], self.factors(runs)?);
+        let magnitudes: BTreeSet<i32> = decode::codebook(self.value).into_iter().flatten().collect();
+        Ok(format!(
+            "{}let grid = search::grid::Grid {{
+                 entries: &CODEBOOK, levels: &LEVELS, factors: [{}], steps: {steps}, parity: {},
+             }};
+             let Some(found) = search::grid::grid_search::<Int, ELEMENTS, {}, {}, RUNS, {}, {}>(x, importance, &grid, {}) {OR_ZEROS}{}{}{}{}",
+            levels(magnitudes.into_iter().map(|level| level as f32)),
+            floats(factors.iter().copied()),
+            signs.parity,
+            self.fields.codes().count,
+            masks.count,
+            self.value.group,
+            factors.len(),
+            self.rounding()?,
+            self.codes(),
+            store_codes(masks, "found.signs"),
+            store_float(self.plan, self.fields.scale()?, "found.scale")?,
+            store_codes(runs, "found.runs"),
+        ))
+    }
+
+    fn alternating(&self, steps: u32) -> Result<String, Error> {
+        let integers: Vec<i32> = decode::codebook(self.value).concat();
+        let sum: u64 = integers.iter().map(|v| u64::from(v.unsigned_abs())).sum();
+        Ok(format!(
+            "let rule = search::alternating::Alternating {{
+                 entries: &CODEBOOK, stride: {}, mean: {}, steps: {steps},
+             }};
+             let found = search::alternating::alternating::<Int, ELEMENTS, {}, {}>(x, importance, &rule);
+             {}",
+            self.value.stride,
+            float((sum as f64 / integers.len() as f64) as f32),
+            self.fields.codes().count,
+            self.value.group,
+            self.codes_and_scale()?,
+        ))
+    }
 }
 
 /// Statements that bind `importance`, a pointer, to that of a block, if there is any.

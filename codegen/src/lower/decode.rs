@@ -34,9 +34,8 @@ pub(crate) fn signs(signs: &Signs, run: u32, stored: Expr) -> Expr {
 pub(crate) fn shifts<'a>(plan: &FormatPlan<'a>) -> Option<(&'a Field, Vec<i32>)> {
     let shift = plan.format.value.shift.as_ref()?;
     let field = &plan.format.fields[shift.field];
-    let (_, last) = super::stored::range(field);
     let mut values = shift.values.clone();
-    values.resize(last as usize + 1, 0);
+    values.resize(1 << field.ty.bits(), 0);
     Some((field, values))
 }
 

@@ -5,11 +5,7 @@ use gristmill_spec::model::{Field, FieldType, Scalar};
 
 /// The type of a field's raw values where each is held in no more than it needs.
 pub(crate) fn raw_type(field: &Field) -> Type {
-    match field.ty {
-        FieldType::Unsigned(bits) | FieldType::Signed(bits) => Type::unsigned(bits),
-        FieldType::Digit(_) => Type::U8,
-        FieldType::Scalar(scalar) => Type::unsigned(scalar.bits()),
-    }
+    Type::unsigned(field.ty.bits())
 }
 
 /// The f32 that `raw`, the bits of a scalar, stand for. It may name `raw` more than once.
@@ -66,26 +62,10 @@ pub(crate) fn number(field: &Field, raw: Expr) -> Expr {
     }
 }
 
-/// The smallest and the largest integer of a field.
-pub(crate) fn range(field: &Field) -> (i32, i32) {
-    let (low, high) = match field.ty {
-        FieldType::Signed(bits) => (-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
-        FieldType::Unsigned(bits) => (0, (1 << bits) - 1),
-        FieldType::Digit(radix) => (0, radix.base() as i32 - 1),
-        FieldType::Scalar(_) => (0, 0),
-    };
-    (field.times * low + field.plus, field.times * high + field.plus)
-}
-
 /// The bits of `integer`, in 32 bits, in a field of integers.
 pub(crate) fn raw_of(field: &Field, integer: Expr) -> Expr {
     let int = |value: i32| Expr::int(Type::I32, value.into());
-    let bits = match field.ty {
-        FieldType::Unsigned(bits) | FieldType::Signed(bits) => bits,
-        FieldType::Digit(radix) => radix.code_bits(),
-        FieldType::Scalar(scalar) => scalar.bits(),
-    };
-    ((integer - int(field.plus)) / int(field.times)).low(bits)
+    ((integer - int(field.plus)) / int(field.times)).low(field.ty.bits())
 }
 
 #[cfg(test)]

@@ -53,18 +53,9 @@ impl<'a> FormatPlan<'a> {
     /// Plans `format`, which was checked.
     pub fn new(format: &'a Format, activations: &'a Activations) -> FormatPlan<'a> {
         let field = &format.fields[format.value.code];
-        let code_bits = match field.ty {
-            FieldType::Unsigned(bits) | FieldType::Signed(bits) => bits,
-            FieldType::Digit(radix) => radix.code_bits(),
-            // Refused by the checks.
-            FieldType::Scalar(scalar) => scalar.bits(),
-        };
-        let codes = match field.ty {
-            FieldType::Digit(radix) => radix.base(),
-            FieldType::Unsigned(_) | FieldType::Signed(_) | FieldType::Scalar(_) => {
-                1u32.checked_shl(code_bits).unwrap_or(u32::MAX)
-            }
-        };
+        let code_bits = field.ty.bits();
+        // The checks refuse codes that are floating-point numbers.
+        let codes = field.ty.range().map_or(u32::MAX, |(low, high)| (high - low + 1) as u32);
         let meant = match &format.value.map {
             ValueMap::Affine { .. } => codes,
             ValueMap::Levels(levels) => levels.len() as u32,

@@ -95,14 +95,8 @@ impl RunTerm {
         }
         let integer = shared.pop()?;
         let field = &format.fields[integer];
-        let (low, high) = match field.ty {
-            FieldType::Unsigned(bits) => (0, (1i64 << bits) - 1),
-            FieldType::Signed(bits) => (-(1i64 << (bits - 1)), (1i64 << (bits - 1)) - 1),
-            FieldType::Digit(radix) => (0, i64::from(radix.base()) - 1),
-            FieldType::Scalar(_) => return None,
-        };
-        let number = |raw: i64| i64::from(field.times) * raw + i64::from(field.plus);
-        let (low, high) = (number(low).min(number(high)), number(low).max(number(high)));
+        let (one, other) = field.range()?;
+        let (low, high) = (one.min(other), one.max(other));
         let fits = low >= i64::from(i8::MIN) && high <= i64::from(i8::MAX);
         let most = low.unsigned_abs().max(high.unsigned_abs()) as u32;
         (groups.is_multiple_of(field.count) && !shared.is_empty() && fits).then_some(RunTerm {

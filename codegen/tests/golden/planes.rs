@@ -837,7 +837,7 @@ static IMPORTS: &[ImportInfo] = &[];
 static ENTRIES: &[Entry] = unsafe {
     &[
         Entry::new(EntryFacts {
-            id: KernelId(0xa0af6592302716c1),
+            id: KernelId(0x0a98fda36ca85b4b),
             name: "dequantize.planes.scalar",
             op: Op::Dequantize,
             format: 0,
@@ -871,7 +871,7 @@ static ENTRIES: &[Entry] = unsafe {
             },
         }),
         Entry::new(EntryFacts {
-            id: KernelId(0x77429490c9829683),
+            id: KernelId(0xdaba20046237356c),
             name: "quantize.planes.absmax.scalar",
             op: Op::Quantize,
             format: 0,
@@ -910,7 +910,7 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0x102a27a8f07a21d6),
+            id: KernelId(0x1984eb12621821d9),
             name: "quantize.planes.absmax.avx2",
             op: Op::Quantize,
             format: 0,
@@ -948,7 +948,7 @@ static ENTRIES: &[Entry] = unsafe {
             },
         }),
         Entry::new(EntryFacts {
-            id: KernelId(0x1b3cc5f191831765),
+            id: KernelId(0xef91ff4871a8831e),
             name: "matmul.planes.scalar",
             op: Op::Matmul,
             format: 0,
@@ -987,7 +987,7 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0xf23c3c3c9d949060),
+            id: KernelId(0xf48e08c305138995),
             name: "matmul.planes.avx2",
             op: Op::Matmul,
             format: 0,

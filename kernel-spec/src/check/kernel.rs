@@ -2,7 +2,6 @@
 //! other's way.
 
 use super::body;
-use super::layout::code_bits;
 use super::scope::{Named, Scope, at, resolve, served_index};
 use super::value::map_range;
 use crate::model::{Activations, CpuVariant, Format, Kernel, ShapeRules, TileCode, ValueMap};
@@ -390,7 +389,7 @@ fn packed_bits(format: &Format) -> u32 {
     let Some(field) = format.fields.get(format.value.code) else { return 0 };
     let value = &format.value;
     if !matches!(value.map, ValueMap::Codebook { .. }) && value.signs.is_none() && value.shift.is_none() {
-        return code_bits(field.ty);
+        return field.ty.bits();
     }
     let Some((mut low, mut high)) = map_range(&value.map, field.ty) else { return 0 };
     if value.signs.is_some() {

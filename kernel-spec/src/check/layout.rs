@@ -1,7 +1,7 @@
 //! Proof that the fields of a block cover its bits exactly once.
 
 use super::bits::{BitMap, Conflict, Uncovered};
-use crate::model::{FieldLayout, FieldType, Radix, Segment, Slice};
+use crate::model::{FieldLayout, Radix, Segment, Slice};
 use crate::parse::format::{RawField, RawFormat};
 use crate::toml_walk::{At, Span};
 
@@ -209,23 +209,4 @@ fn steps(segment: &Segment) -> impl Iterator<Item = Step> {
         }
         step
     })
-}
-
-/// Codes that a field's value can take, lowest and highest.
-pub(super) fn code_range(ty: FieldType) -> Option<(i64, i64)> {
-    match ty {
-        FieldType::Digit(radix) => Some((0, i64::from(radix.base()) - 1)),
-        FieldType::Unsigned(bits) => Some((0, (1 << bits) - 1)),
-        FieldType::Signed(bits) => Some((-(1 << (bits - 1)), (1 << (bits - 1)) - 1)),
-        FieldType::Scalar(_) => None,
-    }
-}
-
-/// Bits that a code takes in a packing.
-pub(super) fn code_bits(ty: FieldType) -> u32 {
-    match ty {
-        FieldType::Digit(radix) => radix.code_bits(),
-        FieldType::Unsigned(bits) | FieldType::Signed(bits) => bits,
-        FieldType::Scalar(scalar) => scalar.bits(),
-    }
 }

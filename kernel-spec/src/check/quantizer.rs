@@ -1,7 +1,6 @@
 //! Quantizers. Those that round to an integer need a code for every integer that they can reach; algorithms
 //! need a format of their structure ([`super::search`]).
 
-use super::layout::code_range;
 use super::search;
 use super::value::Checked;
 use crate::model::{Factor, FieldType, QuantizeRule, Quantizer, RoundRule, Rounding, ValueMap};
@@ -60,7 +59,7 @@ fn possible(raw: &RawFormat<'_>, checked: &Checked) -> Result<(), String> {
 
 /// The integers that have a code, sorted.
 fn integers(raw: &RawFormat<'_>, checked: &Checked) -> Option<Vec<i32>> {
-    let (low, high) = code_range(raw.fields.get(checked.value.code)?.ty.value)?;
+    let (low, high) = raw.fields.get(checked.value.code)?.ty.value.range()?;
     let mut integers: Vec<i32> = match &checked.value.map {
         ValueMap::Affine { times, zero } => {
             let value = |code: i64| i32::try_from(i64::from(*times) * code - i64::from(*zero)).ok();

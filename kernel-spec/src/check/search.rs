@@ -1,6 +1,5 @@
 //! Whether a format has the structure that a named algorithm fills in.
 
-use super::layout::code_range;
 use super::value::Checked;
 use crate::model::{Factor, FieldType, Scalar, Search, ValueMap};
 use crate::parse::format::{RawField, RawFormat};
@@ -10,7 +9,7 @@ pub(super) fn fits(raw: &RawFormat<'_>, checked: &Checked, search: Search) -> Re
     let value = &checked.value;
     let parts = Parts { raw };
     let code = raw.fields.get(value.code).ok_or("its codes are not known")?;
-    let Some((0, top)) = code_range(code.ty.value) else { return Err("its codes are signed".to_owned()) };
+    let Some((0, top)) = code.ty.value.range() else { return Err("its codes are signed".to_owned()) };
     if let FieldType::Digit(radix) = code.ty.value {
         return Err(format!("its codes are {radix}"));
     }
@@ -177,13 +176,10 @@ impl Parts<'_> {
         };
         self.float(key, *float)?;
         let field = self.field(*runs).ok_or_else(|| format!("the runs' part of `{key}` is no field"))?;
-        let Some((low, high)) = code_range(field.ty.value) else {
+        let number = |raw: i64| raw * i64::from(field.times) + i64::from(field.plus);
+        let Some((low, high)) = field.ty.value.range().map(|(low, high)| (number(low), number(high))) else {
             return Err(format!("the runs' part of `{key}` is no integer"));
         };
-        let (low, high) = (
-            low * i64::from(field.times) + i64::from(field.plus),
-            high * i64::from(field.times) + i64::from(field.plus),
-        );
         let sound = match negative {
             true => field.times == 1 && low < 0 && high >= 0,
             false => field.times > 0 && low >= 0 && high > 0,

@@ -1,6 +1,5 @@
 //! `[value]`: what codes mean, and which fields are factors.
 
-use super::layout::code_range;
 use super::outer;
 use super::scope::Scope;
 use crate::diagnostic::nearest;
@@ -93,7 +92,7 @@ impl<'a> Context<'a> {
     fn code(&self) -> Option<(usize, &'a RawField)> {
         let name = &self.value.code;
         let (index, field) = self.field(name)?;
-        if code_range(field.ty.value).is_none() {
+        if field.ty.value.range().is_none() {
             self.error(
                 "wrong-field-type",
                 name.span,
@@ -106,7 +105,7 @@ impl<'a> Context<'a> {
 
     fn map(&self, code: &RawField, scope: &Scope<'_>) -> Option<ValueMap> {
         let file = self.raw.file;
-        let (low, high) = code_range(code.ty.value)?;
+        let (low, high) = code.ty.value.range()?;
         let signed = |what: &str, span| {
             let message = format!(
                 "`{what}` are looked up with codes from 0, but field `{}` is signed",
@@ -389,7 +388,7 @@ pub(super) fn map_range(map: &ValueMap, ty: FieldType) -> Option<(i64, i64)> {
     };
     match map {
         ValueMap::Affine { times, zero } => {
-            let (low, high) = code_range(ty)?;
+            let (low, high) = ty.range()?;
             let value = |code: i64| i64::from(*times) * code - i64::from(*zero);
             ends(&mut [value(low), value(high)].into_iter())
         }
@@ -404,7 +403,7 @@ impl Format {
     /// Every integer that a weight can be before shifts: what its codes stand for, negated by signs.
     pub fn unshifted(&self) -> BTreeSet<i32> {
         let ty = self.fields.get(self.value.code).map(|field| field.ty);
-        let mut all: BTreeSet<i32> = match (&self.value.map, ty.and_then(code_range)) {
+        let mut all: BTreeSet<i32> = match (&self.value.map, ty.and_then(FieldType::range)) {
             (ValueMap::Affine { times, zero }, Some((low, high))) => {
                 (low as i32..=high as i32).map(|code| times * code - zero).collect()
             }

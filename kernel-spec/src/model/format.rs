@@ -69,6 +69,27 @@ pub enum FieldType {
     Digit(Radix),
 }
 
+impl FieldType {
+    /// Bits that a value takes on its own.
+    pub const fn bits(self) -> u32 {
+        match self {
+            FieldType::Digit(radix) => radix.code_bits(),
+            FieldType::Unsigned(bits) | FieldType::Signed(bits) => bits,
+            FieldType::Scalar(scalar) => scalar.bits(),
+        }
+    }
+
+    /// The lowest and the highest integer that a value can be; none of floating-point numbers.
+    pub const fn range(self) -> Option<(i64, i64)> {
+        match self {
+            FieldType::Digit(radix) => Some((0, radix.base() as i64 - 1)),
+            FieldType::Unsigned(bits) => Some((0, (1 << bits) - 1)),
+            FieldType::Signed(bits) => Some((-(1 << (bits - 1)), (1 << (bits - 1)) - 1)),
+            FieldType::Scalar(_) => None,
+        }
+    }
+}
+
 /// The base of digits that share bytes: one of which at least two fit into a byte and that is no power of two, whose digits
 /// are bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,6 +217,14 @@ pub struct Field {
     pub times: i32,
     /// See `times`.
     pub plus: i32,
+}
+
+impl Field {
+    /// What the lowest and the highest integer count as where they are a factor; none of floating-point numbers.
+    pub fn range(&self) -> Option<(i64, i64)> {
+        let number = |raw: i64| raw * i64::from(self.times) + i64::from(self.plus);
+        self.ty.range().map(|(low, high)| (number(low), number(high)))
+    }
 }
 
 /// Where the bits of a field are.

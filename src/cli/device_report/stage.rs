@@ -24,6 +24,84 @@ pub struct Stage {
     limit: Duration,
 }
 
+/// The stages in order: name, what it is for, a program in front, arguments of each process, whether JSON is printed, and minutes, of a
+/// quick report and of a whole one. Words in braces are those of [`words`].
+type Row = (&'static str, &'static str, Option<[&'static str; 3]>, &'static [&'static str], bool, (u64, u64));
+
+const QUICKLY: &str = "verify --quick --json {device} {format}";
+
+/// Every kernel under a tool of compute-sanitizer.
+const fn sanitized(tool: &'static str) -> Row {
+    let wrapper = Some(["compute-sanitizer", "--tool", tool]);
+    (tool, "verify under compute-sanitizer", wrapper, &[QUICKLY], false, (10, 60))
+}
+
+const STAGES: [Row; 14] = [
+    ("doctor", "the driver, and what the build found", None, &["doctor --json"], true, (1, 2)),
+    ("list", "kernels and their images", None, &["list --json {device} {format}"], true, (1, 2)),
+    (
+        "validate",
+        "what decisions choose: right, and without keeping memory",
+        None,
+        &["validate --json --rounds {rounds} {device} {formats}"],
+        true,
+        (5, 30),
+    ),
+    ("verify-quick", "every kernel against the oracle, few shapes", None, &[QUICKLY], true, (10, 30)),
+    sanitized("memcheck"),
+    sanitized("racecheck"),
+    sanitized("initcheck"),
+    sanitized("synccheck"),
+    (
+        "bench",
+        "kernels beside a copy, cuBLASLt and this processor",
+        None,
+        &["bench --json {quick} {device} {formats} {shape}"],
+        true,
+        (15, 90),
+    ),
+    (
+        "bench-cpu",
+        "this processor alone",
+        None,
+        &["bench --device cpu --json {quick} {formats} {shape}"],
+        true,
+        (10, 60),
+    ),
+    (
+        "verify",
+        "every kernel against the oracle, all shapes",
+        None,
+        &["verify {quick} --json {device} {format}"],
+        true,
+        (15, 120),
+    ),
+    (
+        "soak",
+        "two layers in a graph, the same bits from the first launch to the last",
+        None,
+        &["device-report --soak {device} {formats} --replays {replays}"],
+        false,
+        (10, 60),
+    ),
+    (
+        "tune",
+        "which kernel is fastest",
+        None,
+        &["tune {quick} --out {folder}/tuning.txt {device} {formats} {shape}"],
+        false,
+        (15, 90),
+    ),
+    (
+        "two-processes",
+        "two processes on the device at the same time",
+        None,
+        &[QUICKLY, QUICKLY],
+        false,
+        (15, 60),
+    ),
+];
+
 /// How a stage ended.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ended {
@@ -45,128 +123,32 @@ impl Ended {
 
 /// All stages, in order.
 pub fn stages(arguments: &Arguments) -> Vec<Stage> {
-    let device = arguments.device.to_string();
-    let minutes =
-        |short: u64, long: u64| Duration::from_secs(60 * if arguments.quick { short } else { long });
-    // `--format` of commands that take several, and once each for those that take one.
-    let formats = arguments.format.join(",");
-    let split = |line: &str| -> Vec<String> { line.split_whitespace().map(str::to_owned).collect() };
-    let command = |line: &str| {
-        let mut words = split(line);
-        words.extend(["--device".to_owned(), device.clone()]);
-        words
+    let stage = |&(name, what, wrapper, lines, json, (short, long)): &Row| {
+        let processes = lines.iter().map(|line| words(line, arguments)).collect();
+        let limit = Duration::from_secs(60 * if arguments.quick { short } else { long });
+        Stage { name, what, wrapper, processes, json, limit }
     };
-    let several = |mut words: Vec<String>| {
-        if !formats.is_empty() {
-            words.extend(["--format".to_owned(), formats.clone()]);
-        }
-        words
+    STAGES.iter().map(stage).collect()
+}
+
+/// The words of a line, with what was asked for: `{format}` is of commands that take one, the first, and `{formats}` of those that take
+/// several.
+fn words(line: &str, arguments: &Arguments) -> Vec<String> {
+    let option =
+        |name: &str, value: Option<String>| value.map_or_else(Vec::new, |value| vec![name.to_owned(), value]);
+    let formats = &arguments.format;
+    let expanded = |word: &str| match word {
+        "{device}" => option("--device", Some(arguments.device.to_string())),
+        "{format}" => option("--format", formats.first().cloned()),
+        "{formats}" => option("--format", (!formats.is_empty()).then(|| formats.join(","))),
+        "{shape}" => option("--shape", arguments.shape.clone()),
+        "{quick}" if arguments.quick => vec!["--quick".to_owned()],
+        "{quick}" => Vec::new(),
+        "{rounds}" => vec![if arguments.quick { "50" } else { "1000" }.to_owned()],
+        "{replays}" => vec![arguments.replays().to_string()],
+        word => vec![word.to_owned()],
     };
-    let first = |mut words: Vec<String>| {
-        if let Some(format) = arguments.format.first() {
-            words.extend(["--format".to_owned(), format.clone()]);
-        }
-        words
-    };
-    let shaped = |mut words: Vec<String>| {
-        if let Some(shape) = &arguments.shape {
-            words.extend(["--shape".to_owned(), shape.clone()]);
-        }
-        words
-    };
-    let quick = if arguments.quick { " --quick" } else { "" };
-    let stage =
-        |name, what, processes, json, limit| Stage { name, what, wrapper: None, processes, json, limit };
-    let mut stages = vec![
-        stage(
-            "doctor",
-            "the driver, and what the build found",
-            vec![split("doctor --json")],
-            true,
-            minutes(1, 2),
-        ),
-        stage("list", "kernels and their images", vec![first(command("list --json"))], true, minutes(1, 2)),
-        stage(
-            "validate",
-            "what decisions choose: right, and without keeping memory",
-            vec![several(command(&format!(
-                "validate --json --rounds {}",
-                if arguments.quick { 50 } else { 1000 }
-            )))],
-            true,
-            minutes(5, 30),
-        ),
-        stage(
-            "verify-quick",
-            "every kernel against the oracle, few shapes",
-            vec![first(command("verify --quick --json"))],
-            true,
-            minutes(10, 30),
-        ),
-    ];
-    for (name, tool) in [
-        ("memcheck", ["compute-sanitizer", "--tool", "memcheck"]),
-        ("racecheck", ["compute-sanitizer", "--tool", "racecheck"]),
-        ("initcheck", ["compute-sanitizer", "--tool", "initcheck"]),
-        ("synccheck", ["compute-sanitizer", "--tool", "synccheck"]),
-    ] {
-        let mut one = stage(
-            name,
-            "verify under compute-sanitizer",
-            vec![first(command("verify --quick --json"))],
-            false,
-            minutes(10, 60),
-        );
-        one.wrapper = Some(tool);
-        stages.push(one);
-    }
-    let mut soak = several(command("device-report --soak"));
-    soak.extend(["--replays".to_owned(), arguments.replays().to_string()]);
-    stages.extend([
-        stage(
-            "bench",
-            "kernels beside a copy, cuBLASLt and this processor",
-            vec![shaped(several(command(&format!("bench --json{quick}"))))],
-            true,
-            minutes(15, 90),
-        ),
-        stage(
-            "bench-cpu",
-            "this processor alone",
-            vec![shaped(several(split(&format!("bench --device cpu --json{quick}"))))],
-            true,
-            minutes(10, 60),
-        ),
-        stage(
-            "verify",
-            "every kernel against the oracle, all shapes",
-            vec![first(command(if arguments.quick { "verify --quick --json" } else { "verify --json" }))],
-            true,
-            minutes(15, 120),
-        ),
-        stage(
-            "soak",
-            "two layers in a graph, the same bits from the first launch to the last",
-            vec![soak],
-            false,
-            minutes(10, 60),
-        ),
-        stage(
-            "tune",
-            "which kernel is fastest",
-            vec![shaped(several(command(&format!("tune{quick} --out {{folder}}/tuning.txt"))))],
-            false,
-            minutes(15, 90),
-        ),
-        stage(
-            "two-processes",
-            "two processes on the device at the same time",
-            vec![first(command("verify --quick --json")), first(command("verify --quick --json"))],
-            false,
-            minutes(15, 60),
-        ),
-    ]);
-    stages
+    line.split_whitespace().flat_map(expanded).collect()
 }
 
 impl Stage {

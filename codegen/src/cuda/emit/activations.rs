@@ -6,141 +6,15 @@
 
 use super::blocks::HELPERS;
 use super::parameters::{SCALE_OVERFLOW, parameters};
+use super::quantized::{Rows, Statements, THREADS};
 use crate::lower::ir::Type;
 use crate::lower::quantize as lower;
 use crate::print::cuda;
 use gristmill_spec::model::{Activations, Statistic};
 use gristmill_spec::vocab::CudaAbi;
 
-/// Threads of a CUDA block of the kernel that does nothing else.
-pub const THREADS: u32 = 256;
 /// Reductions over a warp.
 const REDUCE_HEADER: &str = include_str!("../../../cuda/reduce.h");
-
-/// Where quantized rows go, and who makes them.
-pub(super) enum Rows {
-    /// To memory, by CUDA blocks that may share a row; `unit`, `unit_padded` and `units` are parameters.
-    Memory,
-    /// To shared memory, by the CUDA block that multiplies them: row `t` to `x_values`, `x_scales` and `x_sums`.
-    Shared {
-        /// Elements of a unit and what they are padded to; a unit of 0 is the row.
-        unit: (u32, u32),
-        /// Bytes, scales and sums of a row.
-        capacity: [u32; 3],
-        /// Whether sums are needed.
-        sums: bool,
-        /// Most threads of the CUDA block.
-        threads: u32,
-    },
-}
-
-/// Statements in a kernel: what it declares in its outermost scope, and what quantizes row `row`.
-pub(super) struct Statements {
-    pub(super) declare: String,
-    pub(super) body: String,
-    /// All threads meet behind the last value: other threads may read them, though not the sums.
-    pub(super) meets: bool,
-}
-
-impl Rows {
-    fn warps(&self) -> String {
-        match self {
-            Rows::Memory => (THREADS / 32).to_string(),
-            Rows::Shared { .. } => "(gm_threads() / 32)".to_string(),
-        }
-    }
-
-    fn threads(&self) -> String {
-        match self {
-            Rows::Memory => THREADS.to_string(),
-            Rows::Shared { .. } => "gm_threads()".to_string(),
-        }
-    }
-
-    /// Loads of four values that a thread has under way: a CUDA block that has a row to itself needs more, and one that
-    /// multiplies besides has more threads.
-    fn ahead(&self) -> u32 {
-        match self {
-            Rows::Memory => 4,
-            Rows::Shared { .. } => 2,
-        }
-    }
-
-    /// Whether rows are multiples of four: for a product its shape rule says so.
-    fn whole(&self) -> &'static str {
-        match self {
-            Rows::Memory => "k % 4 == 0",
-            Rows::Shared { .. } => "true",
-        }
-    }
-
-    fn most_warps(&self) -> u32 {
-        match self {
-            Rows::Memory => THREADS / 32,
-            Rows::Shared { threads, .. } => threads / 32,
-        }
-    }
-
-    /// A warp's first share of a row, and from there to its next.
-    fn shares(&self) -> (String, String) {
-        let warps = self.warps();
-        match self {
-            Rows::Memory => {
-                (format!("gm_block_y() * {warps} + gm_warp()"), format!("gm_blocks_y() * {warps}"))
-            }
-            Rows::Shared { .. } => ("gm_warp()".to_string(), warps),
-        }
-    }
-
-    /// The place of an element among all activations, from its place behind `x`.
-    fn place(&self, at: &str) -> String {
-        match self {
-            Rows::Memory => format!("({at})"),
-            Rows::Shared { .. } => format!("(a.x_first + {at})"),
-        }
-    }
-
-    fn put(&self, what: &str, at: &str, value: &str) -> String {
-        match (self, what) {
-            (Rows::Memory, "word") => format!("gm_store((u32 *)(q + {at}), {value});"),
-            (Rows::Memory, "byte") => format!("gm_store(q + {at}, (i8)({value}));"),
-            (Rows::Memory, "scale") => format!("gm_store(scales + row * blocks + {at}, {value});"),
-            (Rows::Memory, _) => format!("gm_store(sums + row * units + {at}, {value});"),
-            (Rows::Shared { .. }, "word") => format!("gm_shared_put(x_values, {at}, {value});"),
-            (Rows::Shared { .. }, "byte") => format!("x_values[{at}] = (i8)({value});"),
-            (Rows::Shared { capacity, .. }, "scale") => {
-                format!("x_scales[t * {} + {at}] = {value};", capacity[1])
-            }
-            (Rows::Shared { sums: false, .. }, _) => format!("(void)({value});"),
-            (Rows::Shared { capacity, .. }, _) => format!("x_sums[t * {} + {at}] = {value};", capacity[2]),
-        }
-    }
-
-    /// The first byte of a row.
-    fn row(&self) -> String {
-        match self {
-            Rows::Memory => "row * units * unit_padded".to_string(),
-            Rows::Shared { capacity, .. } => format!("t * {}", capacity[0]),
-        }
-    }
-
-    /// Declarations of what the statements call `unit`, `unit_padded`, `units` and `blocks`.
-    fn sizes(&self, block: Option<u32>) -> String {
-        let blocks = block.map_or("1".to_string(), |block| format!("k / {block}"));
-        let blocks = format!("const u32 blocks = {blocks};\n    (void)blocks;\n    ");
-        match self {
-            Rows::Memory => blocks,
-            Rows::Shared { unit: (0, multiple), .. } => format!(
-                "const u32 unit_padded = (k + {}) / {multiple} * {multiple};\n    {blocks}",
-                multiple - 1
-            ),
-            Rows::Shared { unit: (unit, padded), .. } => format!(
-                "const u32 unit = {unit}, unit_padded = {padded}, units = (k + {}) / {unit};\n    (void)units;\n    {blocks}",
-                unit - 1
-            ),
-        }
-    }
-}
 
 /// Functions that the statements call.
 pub(super) fn functions(format: &Activations) -> String {
@@ -403,7 +277,6 @@ fn block_by_block(block: u32, of: Statistic, step: &str, rows: &Rows) -> String 
     )
 }
 
-/// One scale for the row, found by all warps together; where several CUDA blocks share its units, by each of them.
 /// Bytes of shared memory that the warps of `threads` threads find things of a row in, besides the row itself.
 pub(super) fn shared_bytes(format: &Activations, threads: u32) -> u32 {
     match format.block {
@@ -418,119 +291,29 @@ fn row_arrays(of: Statistic) -> impl Iterator<Item = (&'static str, &'static str
     [("u32", "size_of_warp"), ("i32", "sum_of_warp")].into_iter().chain(position)
 }
 
+/// One scale for the row, found by all warps together; where several CUDA blocks share its units, by each of them.
 fn of_rows(of: Statistic, step: &str, rows: &Rows) -> Statements {
-    let (threads, warps) = (rows.threads(), rows.warps());
-    let ahead = rows.ahead();
-    let round = format!("4 * {threads} * {ahead}");
-    let loads = |raw: &str| {
-        format!(
-            "GM_UNROLL for (u32 n = 0; n < {ahead}; n++) {raw}[n] = four(x, type, start, first + n * 4 * {threads}, k, whole);"
-        )
-    };
-    let each = format!("const u32 i = first + n * 4 * {threads}");
-    let sizes = |raw: &str| {
-        format!(
-            "GM_UNROLL for (u32 n = 0; n < {ahead}; n++) {{
-            {each};
-            if (i >= len) continue;
-            f32 v[4];
-            values({raw}[n], type, whole, v);
-            GM_UNROLL for (u32 j = 0; j < 4; j++) largest = gm_max(largest, size(v[j]));
-        }}"
-        )
-    };
+    let (threads, warps, ahead) = (rows.threads(), rows.warps(), rows.ahead());
     let warps_at_most = rows.most_warps();
     let declare: String =
         row_arrays(of).map(|(ty, name)| format!("GM_SHARED({ty}, {name}, {warps_at_most});\n    ")).collect();
-    let position = format!(
-        "u32 position = 0xffffffffu;
-    for (u32 i = gm_thread(); i < len; i += {threads})
-        if (size(load(x, type, start + i)) == largest) position = gm_min(position, i);
-    position = gm_warp_min(position);
-    if (gm_lane() == 0) position_of_warp[gm_warp()] = position;
-    gm_sync();
-    position = gm_warp_min(gm_lane() < {warps} ? (u32)position_of_warp[gm_lane()] : 0xffffffffu);"
-    );
     let first_only = match rows {
         Rows::Memory => "gm_thread() == 0 && gm_block_y() == 0",
         Rows::Shared { .. } => "gm_thread() == 0",
     };
-    // Behind the last barrier the first warp adds what the warps have.
-    let sum = match rows {
-        Rows::Shared { sums: false, .. } => "(void)sum;".to_string(),
-        Rows::Memory | Rows::Shared { .. } => format!(
-            "sum = gm_warp_sum(sum);
-        if (gm_lane() == 0) sum_of_warp[gm_warp()] = sum;
-        gm_sync();
-        if (gm_warp() == 0) {{
-            sum = gm_warp_sum(gm_lane() < {warps} ? (i32)sum_of_warp[gm_lane()] : 0);
-            if (gm_lane() == 0) {{ {} }}
-        }}",
-            rows.put("sum", "0", "sum")
-        ),
-    };
-    let by_byte = match rows {
-        Rows::Memory => format!(
-            "if (unit_padded % 4 != 0)
-                GM_UNROLL for (u32 j = 0; j < 4; j++) if (i + j < unit_padded) {{ {} }}
-            ",
-            rows.put("byte", "row * unit_padded + i + j", "bytes >> (8 * j)")
-        ),
-        // There every tile of a packing is whole words.
-        Rows::Shared { .. } => String::new(),
-    };
-    let word_at = match rows {
-        Rows::Memory => "row * unit_padded + i".to_string(),
-        Rows::Shared { .. } => format!("{} + i", rows.row()),
-    };
-    let one = format!(
-        "i32 sum = 0;
-        GM_NO_UNROLL for (u32 first = gm_thread() * 4; first < unit_padded; first += {round}) {{
-            if (first >= {round}) {{ {} }}
-            GM_UNROLL for (u32 n = 0; n < {ahead}; n++) {{
-                {each};
-                if (i >= unit_padded) continue;
-                f32 v[4];
-                values(raw[n], type, whole, v);
-                u32 bytes = 0;
-                GM_UNROLL for (u32 j = 0; j < 4; j++) {{
-                    const i32 of = (whole ? i : i + j) < k ? quantized(v[j], apply) : 0;
-                    bytes |= ((u32)of & 0xff) << (8 * j);
-                    sum += of;
-                }}
-                {by_byte}if (unit_padded % 4 == 0) {{ {} }}
-            }}
-        }}
-        {sum}",
-        loads("raw"),
-        rows.put("word", &word_at, "bytes"),
-    );
-    let (first, apart) = rows.shares();
-    let several = format!(
-        "for (u32 u = {first}; u < units; u += {apart}) {{
-        i32 sum = 0;
-        for (u32 i = gm_lane(); i < unit_padded; i += 32) {{
-            const i32 v = i < unit && u * unit + i < k ? quantized(load(x, type, start + u * unit + i), apply) : 0;
-            {}
-            sum += v;
-        }}
-        sum = gm_warp_sum(sum);
-        if (gm_lane() == 0) {{ {} }}
-    }}",
-        rows.put("byte", &format!("{} + u * unit_padded + i", rows.row()), "v"),
-        rows.put("sum", "u", "sum"),
-    );
     let quantize = match rows {
         Rows::Memory => format!(
             "if (units == 1) {{
         if (gm_block_y() > 0) return;
-        {one}
+        {}
         return;
     }}
-    {several}"
+    {}",
+            one_unit(rows),
+            several_units(rows)
         ),
-        Rows::Shared { unit: (0, _), .. } => one,
-        Rows::Shared { .. } => several,
+        Rows::Shared { unit: (0, _), .. } => one_unit(rows),
+        Rows::Shared { .. } => several_units(rows),
     };
     let body = format!(
         "const u32 len = k;
@@ -571,14 +354,124 @@ fn of_rows(of: Statistic, step: &str, rows: &Rows) -> Statements {
     if ({first_only}) {{ {put_scale} }}
     {quantize}",
         whole = rows.whole(),
-        loads_first = loads("raw"),
-        sizes_first = sizes("raw"),
-        loads_more = loads("more"),
-        sizes_more = sizes("more"),
+        round = rows.round(),
+        loads_first = loads(rows, "raw"),
+        sizes_first = sizes(rows, "raw"),
+        loads_more = loads(rows, "more"),
+        sizes_more = sizes(rows, "more"),
         place = rows.place("start + i"),
         of_row = rows.place("start"),
-        s = declare_s(of, &position),
+        s = declare_s(of, &position_in_row(&threads, &warps)),
         put_scale = rows.put("scale", "0", "kept"),
     );
     Statements { declare, body, meets: matches!(rows, Rows::Shared { unit: (0, _), sums: true, .. }) }
+}
+
+/// Statements that find the first place in a row of its largest size.
+fn position_in_row(threads: &str, warps: &str) -> String {
+    format!(
+        "u32 position = 0xffffffffu;
+    for (u32 i = gm_thread(); i < len; i += {threads})
+        if (size(load(x, type, start + i)) == largest) position = gm_min(position, i);
+    position = gm_warp_min(position);
+    if (gm_lane() == 0) position_of_warp[gm_warp()] = position;
+    gm_sync();
+    position = gm_warp_min(gm_lane() < {warps} ? (u32)position_of_warp[gm_lane()] : 0xffffffffu);"
+    )
+}
+
+/// Statements that begin the loads of a round, to `raw`.
+fn loads(rows: &Rows, raw: &str) -> String {
+    let (ahead, threads) = (rows.ahead(), rows.threads());
+    format!(
+        "GM_UNROLL for (u32 n = 0; n < {ahead}; n++) {raw}[n] = four(x, type, start, first + n * 4 * {threads}, k, whole);"
+    )
+}
+
+/// Statements that have `largest` take in what a round has loaded.
+fn sizes(rows: &Rows, raw: &str) -> String {
+    let (ahead, threads) = (rows.ahead(), rows.threads());
+    format!(
+        "GM_UNROLL for (u32 n = 0; n < {ahead}; n++) {{
+            const u32 i = first + n * 4 * {threads};
+            if (i >= len) continue;
+            f32 v[4];
+            values({raw}[n], type, whole, v);
+            GM_UNROLL for (u32 j = 0; j < 4; j++) largest = gm_max(largest, size(v[j]));
+        }}"
+    )
+}
+
+/// Statements that quantize a row that is one unit, with all threads.
+fn one_unit(rows: &Rows) -> String {
+    let (ahead, threads, warps) = (rows.ahead(), rows.threads(), rows.warps());
+    let word = |at: &str| rows.put("word", at, "bytes");
+    let (by_byte, put_word) = match rows {
+        Rows::Memory => (
+            format!(
+                "if (unit_padded % 4 != 0)
+                GM_UNROLL for (u32 j = 0; j < 4; j++) if (i + j < unit_padded) {{ {} }}
+            ",
+                rows.put("byte", "row * unit_padded + i + j", "bytes >> (8 * j)")
+            ),
+            word("row * unit_padded + i"),
+        ),
+        // There every tile of a packing is whole words.
+        Rows::Shared { .. } => (String::new(), word(&format!("{} + i", rows.row()))),
+    };
+    // Behind the last barrier the first warp adds what the warps have.
+    let sum = match rows {
+        Rows::Shared { sums: false, .. } => "(void)sum;".to_string(),
+        Rows::Memory | Rows::Shared { .. } => format!(
+            "sum = gm_warp_sum(sum);
+        if (gm_lane() == 0) sum_of_warp[gm_warp()] = sum;
+        gm_sync();
+        if (gm_warp() == 0) {{
+            sum = gm_warp_sum(gm_lane() < {warps} ? (i32)sum_of_warp[gm_lane()] : 0);
+            if (gm_lane() == 0) {{ {} }}
+        }}",
+            rows.put("sum", "0", "sum")
+        ),
+    };
+    format!(
+        "i32 sum = 0;
+        GM_NO_UNROLL for (u32 first = gm_thread() * 4; first < unit_padded; first += {round}) {{
+            if (first >= {round}) {{ {load} }}
+            GM_UNROLL for (u32 n = 0; n < {ahead}; n++) {{
+                const u32 i = first + n * 4 * {threads};
+                if (i >= unit_padded) continue;
+                f32 v[4];
+                values(raw[n], type, whole, v);
+                u32 bytes = 0;
+                GM_UNROLL for (u32 j = 0; j < 4; j++) {{
+                    const i32 of = (whole ? i : i + j) < k ? quantized(v[j], apply) : 0;
+                    bytes |= ((u32)of & 0xff) << (8 * j);
+                    sum += of;
+                }}
+                {by_byte}if (unit_padded % 4 == 0) {{ {put_word} }}
+            }}
+        }}
+        {sum}",
+        round = rows.round(),
+        load = loads(rows, "raw"),
+    )
+}
+
+/// Statements that quantize a row of several units, a warp for each.
+fn several_units(rows: &Rows) -> String {
+    let (first, apart) = rows.shares();
+    format!(
+        "for (u32 u = {first}; u < units; u += {apart}) {{
+        i32 sum = 0;
+        for (u32 i = gm_lane(); i < unit_padded; i += 32) {{
+            const i32 v = i < unit && u * unit + i < k ? quantized(load(x, type, start + u * unit + i), apply) : 0;
+            {}
+            sum += v;
+        }}
+        sum = gm_warp_sum(sum);
+        if (gm_lane() == 0) {{ {} }}
+    }}",
+        rows.put("byte", &format!("{} + u * unit_padded + i", rows.row()), "v"),
+        rows.put("sum", "u", "sum"),
+    )
 }

@@ -12,7 +12,6 @@ use gristmill_spec::model::{
     Factor, Field, FieldLayout, Format, QuantizeRule, Quantizer, Scalar, ScaleRule, Statistic,
 };
 use gristmill_spec::vocab::CudaAbi;
-use std::fmt::Write;
 
 /// Values of one chunk of a statistic over a row or tensor: what `number::abs_mean` sums together.
 pub const CHUNK: u32 = 4096;
@@ -99,87 +98,87 @@ pub fn quantize(
     function: &str,
 ) -> Result<(String, bool), Error> {
     let format = plan.format;
-    let QuantizeRule::Round(rule) = &quantizer.rule else {
-        return super::search::quantize(plan, quantizer, function).map(|text| (text, false));
+    let RoundingPlan { rule, zero, scale } = match &quantizer.rule {
+        QuantizeRule::Round(rule) => RoundingPlan::new(plan, rule)?,
+        QuantizeRule::Search(search) => {
+            let text = super::search::quantize(plan, &quantizer.name, *search, function)?;
+            return Ok((text, false));
+        }
     };
-    let code = &format.fields[format.value.code];
-    let RoundingPlan { rule, zero, scale } = RoundingPlan::new(plan, rule)?;
     let outer = match scale {
         Some(_) => None,
         None => format.row_header.map(|scalar| (scalar, scalar.bits() / 8)).or(format.tensor_tail),
     };
-    let mut out = String::new();
-    if outer.is_some() {
-        out.push_str(&steps(&rule.scale, function));
-    }
-    let statistic = match (&outer, rule.scale.of) {
-        (Some(_), _) => String::new(),
-        (None, Statistic::AbsMax) => "const f32 s = magnitude_of(key);".to_string(),
-        (None, Statistic::SignedAbsMax) => {
-            "const f32 s = magnitude_of(key) == 0.0f ? 0.0f : gm_load(x + position_of(key));".to_string()
-        }
-        (None, Statistic::AbsMean) => {
-            "const f32 s = (f32)(abs_sum(x, ELEMENTS) / (f64)ELEMENTS);".to_string()
-        }
-    };
-    let step_text = match &outer {
-        Some(_) => {
-            let index = if format.row_header.is_some() { "b / (k / ELEMENTS)" } else { "0" };
-            format!(
-                "const f32x2 both = gm_load(steps + {index});\n        const f32 apply = both.x, stored = both.y;\n        (void)apply; (void)stored;"
-            )
-        }
-        None => format!("{statistic}\n        {}", cuda::bindings(&lower::step(&rule.scale))),
-    };
     let rounded = lower::rounded(&rule.scale, rule.round, rule.threshold, rule.clamp, zero);
-    let code_of_x = cuda::expr(&lower::bits_of(lower::code(rounded, zero), plan.code_bits, Type::U32));
-    let scale = scale.map(|(field, scalar)| {
-        let (bits, finite) = encode_scalar(scalar);
-        (field, bits, finite)
-    });
-    let scale_store = match &scale {
-        None => String::new(),
-        Some((field, bits, finite)) => {
-            format!(
-                "const u32 stored_bits = {bits};
+    let code = lower::bits_of(lower::code(rounded, zero), plan.code_bits, Type::U32);
+    let (target, outer_store) = target(format, outer);
+    let of_block = Rule {
+        needs_key: outer.is_none(),
+        step: step(format, &rule.scale, outer.is_some()),
+        outer: outer_store,
+        scale: scale.map(|(field, scalar)| {
+            let (bits, finite) = encode_scalar(scalar);
+            (field, bits, finite)
+        }),
+        code: cuda::expr(&code),
+    };
+    let steps = if outer.is_some() { steps(&rule.scale, function) } else { String::new() };
+    let kernel = match groups(format, quantizer) {
+        Some(groups) => super::groups::quantize(plan, groups, &of_block, function),
+        None => block_to_a_warp(format, &of_block, &target, function),
+    };
+    Ok((steps + &kernel, outer.is_some()))
+}
+
+/// Statements that bind `apply` and `stored`: computed in front for all blocks of a row or tensor, or from the block's statistic.
+fn step(format: &Format, rule: &ScaleRule, computed: bool) -> String {
+    if computed {
+        let index = if format.row_header.is_some() { "b / (k / ELEMENTS)" } else { "0" };
+        return format!(
+            "const f32x2 both = gm_load(steps + {index});\n        const f32 apply = both.x, stored = both.y;\n        (void)apply; (void)stored;"
+        );
+    }
+    let statistic = match rule.of {
+        Statistic::AbsMax => "magnitude_of(key)",
+        Statistic::SignedAbsMax => "magnitude_of(key) == 0.0f ? 0.0f : gm_load(x + position_of(key))",
+        Statistic::AbsMean => "(f32)(abs_sum(x, ELEMENTS) / (f64)ELEMENTS)",
+    };
+    format!("const f32 s = {statistic};\n        {}", cuda::bindings(&lower::step(rule)))
+}
+
+/// Statements that bind `block`, where block `b` goes, and those that store the scale outside of it.
+fn target(format: &Format, outer: Option<(Scalar, u32)>) -> (String, String) {
+    let in_tensor = "u8 *block = dst + b * BYTES;".to_string();
+    let Some((scalar, tail)) = outer else { return (in_tensor, String::new()) };
+    if format.row_header.is_none() {
+        return (in_tensor, outer_bytes(scalar, "b == 0", "(dst + rows * row_bytes)", "0", tail));
+    }
+    let in_row = format!(
+        "const u32 blocks = k / ELEMENTS;
+        u8 *row = dst + b / blocks * row_bytes;
+        u8 *block = row + {} + b % blocks * BYTES;",
+        header_bytes(format)
+    );
+    (in_row, outer_bytes(scalar, "b % blocks == 0", "row", "b * ELEMENTS", 0))
+}
+
+/// The kernel in which a warp does one block at a time.
+fn block_to_a_warp(format: &Format, rule: &Rule<'_>, target: &str, function: &str) -> String {
+    let Codes { tables, declare, put: put_code, gather } = codes(format, &format.fields[format.value.code]);
+    let scale_store = rule.scale.as_ref().map_or(String::new(), |(field, bits, finite)| {
+        format!(
+            "const u32 stored_bits = {bits};
         if (!({finite})) {{
             if (gm_lane() == 0) gm_atomic_min(fault, b * ELEMENTS * 4 + {SCALE_OVERFLOW});
             continue;
         }}
         if (gm_lane() == 0) {{ const u32 i = 0, code = stored_bits; {} }}",
-                put(format, field, false)
-            )
-        }
-    };
-    let header = header_bytes(format);
-    let (target, outer_store) = match (&outer, format.row_header) {
-        (Some((scalar, _)), Some(_)) => (
-            format!(
-                "const u32 blocks = k / ELEMENTS;
-        u8 *row = dst + b / blocks * row_bytes;
-        u8 *block = row + {header} + b % blocks * BYTES;"
-            ),
-            outer_bytes(*scalar, "b % blocks == 0", "row", "b * ELEMENTS", 0),
-        ),
-        (Some((scalar, tail)), None) => (
-            "u8 *block = dst + b * BYTES;".to_string(),
-            outer_bytes(*scalar, "b == 0", "(dst + rows * row_bytes)", "0", *tail),
-        ),
-        (None, _) => ("u8 *block = dst + b * BYTES;".to_string(), String::new()),
-    };
-    if let Some(groups) = groups(format, quantizer) {
-        let rule =
-            Rule { needs_key: outer.is_none(), step: step_text, outer: outer_store, scale, code: code_of_x };
-        out.push_str(&super::groups::quantize(plan, groups, &rule, function));
-        return Ok((out, outer.is_some()));
-    }
-    let words = format.bytes.div_ceil(4);
-    let code_shared = format!("enum : u32 {{ {function}_WORDS = {words} }};\n");
-    let Codes { tables, declare, put: put_code, gather } = codes(format, code);
-    let takes = parameters(&CudaAbi::QUANTIZE);
-    let _ = write!(
-        out,
-        "{tables}{code_shared}GM_KERNEL({threads}) {function}({takes}) {{
+            put(format, field, false)
+        )
+    });
+    format!(
+        "{tables}enum : u32 {{ {function}_WORDS = {words} }};
+GM_KERNEL({threads}) {function}({takes}) {{
     GM_SHARED(u32, all_words, {WARPS} * {function}_WORDS);
     {declare}
     const u32 words = gm_warp() * {function}_WORDS;
@@ -203,12 +202,12 @@ pub fn quantize(
         }}
         key = warp_max(key);
         (void)key;
-        {step_text}
-        {outer_store}
+        {step}
+        {outer}
         gm_sync_warp();
         {scale_store}
         for (u32 e = gm_lane(); e < ELEMENTS; e += 32) {{
-            const u32 code = [&](f32 x) {{ return {code_of_x}; }}(gm_load(x + e));
+            const u32 code = [&](f32 x) {{ return {code}; }}(gm_load(x + e));
             const u32 i = e;
             {put_code}
         }}
@@ -222,9 +221,13 @@ pub fn quantize(
 GM_EXPORT({function})
 
 ",
+        words = format.bytes.div_ceil(4),
         threads = 32 * WARPS,
-    );
-    Ok((out, outer.is_some()))
+        takes = parameters(&CudaAbi::QUANTIZE),
+        step = rule.step,
+        outer = rule.outer,
+        code = rule.code,
+    )
 }
 
 /// Where the codes of a field go.

@@ -298,137 +298,19 @@ fn words(values: &[i32], per: usize) -> String {
 /// `values(bytes, at, e, v)`: the integers of elements e to e + N - 1, where N, [`together`], divides e; the first whose
 /// code means nothing, or N.
 fn values(plan: &FormatPlan<'_>) -> String {
-    let format = plan.format;
-    let n = together(plan);
-    let value = &format.value;
-    let code = &format.fields[value.code];
-    let name = &code.name;
-    let narrow = plan.value_type() == "i8";
-    let int = if narrow { "i8" } else { "i16" };
-    let (mut before, mut body) = (String::new(), String::from("    u32 bad = N;\n"));
-    // Elements e to e + 3 are each of another code, at one place of it.
-    let interleaved = n == 4 && value.stride > 1 && value.stride.is_multiple_of(4);
-    // The code of element e + j.
-    let group = value.group.max(1);
-    let in_group = value.stride == 1 && group.is_multiple_of(n);
-    let code_of = if in_group && n > 1 {
-        let _ = writeln!(body, "    const u32 code = raw_{name}(bytes, at, e / {group}u);");
-        "code".to_string()
-    } else if let (4, 1, Some(text)) = (n, group, read_four(format, code)) {
-        before.push_str(&text);
-        let _ = writeln!(body, "    const u32 codes = four_{name}(bytes, at, e);");
-        "(codes >> (8 * j) & 0xff)".to_string()
-    } else if interleaved {
-        let _ = writeln!(body, "    const u32 first = {};", code_index(value, "e"));
-        match read_four(format, code) {
-            Some(text) => {
-                before.push_str(&text);
-                let _ = writeln!(body, "    const u32 codes = four_{name}(bytes, at, first);");
-                "(codes >> (8 * j) & 0xff)".to_string()
-            }
-            None => format!("raw_{name}(bytes, at, first + j)"),
-        }
-    } else if group > 1 {
-        format!("raw_{name}(bytes, at, {})", code_index(value, "(e + j)"))
-    } else {
-        format!("raw_{name}(bytes, at, e + j)")
-    };
-    let mut each = String::new();
+    let mut text = Values::new(plan);
+    let code = text.code();
     if let Some(last) = plan.last_code {
         // From the last one down: the first is what stays.
         let _ = writeln!(
-            body,
-            "    GM_UNROLL for (u32 j = N; j-- > 0;)\n        if ({code_of} > {last}u) bad = j;"
+            text.body,
+            "    GM_UNROLL for (u32 j = N; j-- > 0;)\n        if ({code} > {last}u) bad = j;"
         );
     }
-    // Where a code is beyond the table, another entry is read, and not used.
-    let within = |code: &str| match plan.last_code {
-        Some(last) => format!("gm_min({code}, {last}u)"),
-        None => code.to_string(),
-    };
-    match plan.decode() {
-        Decode::Affine { times, zero, signed } => {
-            let code = u32(code_of);
-            let text = cuda::expr(&lower::affine((times, zero, signed), plan.code_bits, code, Type::I32));
-            let _ = writeln!(each, "        v[j] = {text};");
-        }
-        Decode::Table(table) => {
-            let _ = writeln!(
-                before,
-                "GM_TABLE {int} levels[{}] = {{{}}};\n",
-                table.len(),
-                numbers(table.iter().copied())
-            );
-            let _ = writeln!(each, "        v[j] = levels[{}];", within(&code_of));
-        }
-        Decode::Codebook => {
-            let entries = lower::codebook(value).concat();
-            let per = if narrow { 4 } else { 2 };
-            if in_group && n == 4 {
-                let bits = 32 / per as u32;
-                let _ = writeln!(
-                    before,
-                    "// The codebook, {per} numbers to a word.\nGM_TABLE u32 codebook[{}] = {{\n    {}}};\n",
-                    entries.len().div_ceil(per),
-                    words(&entries, per)
-                );
-                let _ = writeln!(
-                    body,
-                    "    const u32 first = ({} * {group}u + e % {group}u) / {per};",
-                    within(&code_of)
-                );
-                for j in 0..4 {
-                    let (word, up) = (j / per, 32 - bits * (j as u32 % per as u32 + 1));
-                    let _ = writeln!(
-                        body,
-                        "    v[{j}] = (i32)(codebook[first + {word}] << {up}) >> {};",
-                        32 - bits
-                    );
-                }
-            } else {
-                let _ = writeln!(
-                    before,
-                    "GM_TABLE {int} codebook[{}] = {{\n    {}}};\n",
-                    entries.len(),
-                    numbers(entries.iter().copied())
-                );
-                let _ = writeln!(
-                    each,
-                    "        v[j] = codebook[{} * {group}u + {}];",
-                    within(&code_of),
-                    place_in_code(value, if interleaved { "e" } else { "(e + j)" })
-                );
-            }
-        }
-    }
-    // A field of which each value is for `run` elements: read once, where those take in all N.
-    let field_of = |body: &mut String, field: &Field, binding: &str| -> (String, u32) {
-        let run = format.elements / field.count;
-        if run.is_multiple_of(n) {
-            let _ = writeln!(body, "    u32 {binding} = raw_{}(bytes, at, e / {run}u);", field.name);
-            (String::new(), run)
-        } else {
-            (format!("        u32 {binding} = raw_{}(bytes, at, (e + j) / {run}u);\n", field.name), run)
-        }
-    };
-    if let Some(signs) = &value.signs {
-        let (bind, run) = field_of(&mut body, &format.fields[signs.field], "signs");
-        let all = cuda::expr(&lower::signs(signs, run, u32("signs")));
-        let parity = if signs.parity { format!("    signs = {all};\n") } else { String::new() };
-        if bind.is_empty() {
-            body.push_str(&parity);
-        } else {
-            each.push_str(&bind);
-            each.push_str(&parity);
-        }
-        let _ = writeln!(each, "        if (signs >> ((e + j) % {run}u) & 1) v[j] = -v[j];");
-    }
-    if let Some((field, values)) = lower::shifts(plan) {
-        let _ = writeln!(before, "GM_TABLE {int} shifts[{}] = {{{}}};\n", values.len(), numbers(values));
-        let (bind, _) = field_of(&mut body, field, "moved");
-        each.push_str(&bind);
-        each.push_str("        v[j] += shifts[moved];\n");
-    }
+    text.integers(code);
+    text.negate();
+    text.shift();
+    let Values { n, before, mut body, each, .. } = text;
     if !each.is_empty() {
         let _ = writeln!(body, "    GM_UNROLL for (u32 j = 0; j < N; j++) {{\n{each}    }}");
     }
@@ -442,6 +324,163 @@ fn values(plan: &FormatPlan<'_>) -> String {
 
 "
     )
+}
+
+/// What `values` consists of.
+struct Values<'a> {
+    plan: &'a FormatPlan<'a>,
+    value: &'a Value,
+    n: u32,
+    /// Elements of a code.
+    group: u32,
+    /// The elements are of one code.
+    in_group: bool,
+    /// Elements e to e + 3 are each of another code, at one place of it.
+    interleaved: bool,
+    /// Type of tables.
+    int: &'static str,
+    /// Tables and functions in front.
+    before: String,
+    /// Statements.
+    body: String,
+    /// Statements for element e + j.
+    each: String,
+}
+
+impl<'a> Values<'a> {
+    fn new(plan: &'a FormatPlan<'a>) -> Values<'a> {
+        let (n, value) = (together(plan), &plan.format.value);
+        let group = value.group.max(1);
+        Values {
+            plan,
+            value,
+            n,
+            group,
+            in_group: value.stride == 1 && group.is_multiple_of(n),
+            interleaved: n == 4 && value.stride > 1 && value.stride.is_multiple_of(4),
+            int: if plan.value_type() == "i8" { "i8" } else { "i16" },
+            before: String::new(),
+            body: String::from("    u32 bad = N;\n"),
+            each: String::new(),
+        }
+    }
+
+    /// Adds what reads the codes; an expression of that of element e + j.
+    fn code(&mut self) -> String {
+        let Values { value, n, group, .. } = *self;
+        let code = &self.plan.format.fields[value.code];
+        let name = &code.name;
+        if self.in_group && n > 1 {
+            let _ = writeln!(self.body, "    const u32 code = raw_{name}(bytes, at, e / {group}u);");
+            return "code".to_string();
+        }
+        let four = read_four(self.plan.format, code);
+        if let (4, 1, Some(text)) = (n, group, &four) {
+            self.before.push_str(text);
+            let _ = writeln!(self.body, "    const u32 codes = four_{name}(bytes, at, e);");
+            return "(codes >> (8 * j) & 0xff)".to_string();
+        }
+        if self.interleaved {
+            let _ = writeln!(self.body, "    const u32 first = {};", code_index(value, "e"));
+            let Some(text) = four else { return format!("raw_{name}(bytes, at, first + j)") };
+            self.before.push_str(&text);
+            let _ = writeln!(self.body, "    const u32 codes = four_{name}(bytes, at, first);");
+            return "(codes >> (8 * j) & 0xff)".to_string();
+        }
+        let index = if group > 1 { code_index(value, "(e + j)") } else { "e + j".to_string() };
+        format!("raw_{name}(bytes, at, {index})")
+    }
+
+    /// Adds what makes the map's integers of codes.
+    fn integers(&mut self, code: String) {
+        // Where a code is beyond the table, another entry is read, and not used.
+        let within = match self.plan.last_code {
+            Some(last) => format!("gm_min({code}, {last}u)"),
+            None => code.clone(),
+        };
+        match self.plan.decode() {
+            Decode::Affine { times, zero, signed } => {
+                let integer = lower::affine((times, zero, signed), self.plan.code_bits, u32(code), Type::I32);
+                let _ = writeln!(self.each, "        v[j] = {};", cuda::expr(&integer));
+            }
+            Decode::Table(table) => {
+                self.table("levels", table);
+                let _ = writeln!(self.each, "        v[j] = levels[{within}];");
+            }
+            Decode::Codebook if self.in_group && self.n == 4 => self.four_of_an_entry(&within),
+            Decode::Codebook => {
+                let entries = lower::codebook(self.value).concat();
+                let (int, group) = (self.int, self.group);
+                let _ = writeln!(
+                    self.before,
+                    "GM_TABLE {int} codebook[{}] = {{\n    {}}};\n",
+                    entries.len(),
+                    numbers(entries.iter().copied())
+                );
+                let element = if self.interleaved { "e" } else { "(e + j)" };
+                let place = place_in_code(self.value, element);
+                let _ = writeln!(self.each, "        v[j] = codebook[{within} * {group}u + {place}];");
+            }
+        }
+    }
+
+    /// Adds a table.
+    fn table(&mut self, name: &str, values: Vec<i32>) {
+        let (int, count) = (self.int, values.len());
+        let _ = writeln!(self.before, "GM_TABLE {int} {name}[{count}] = {{{}}};\n", numbers(values));
+    }
+
+    /// Adds a codebook that is read by words, and what takes four numbers of an entry from it.
+    fn four_of_an_entry(&mut self, code: &str) {
+        let (entries, group) = (lower::codebook(self.value).concat(), self.group);
+        let per = if self.int == "i8" { 4 } else { 2 };
+        let bits = 32 / per as u32;
+        let _ = writeln!(
+            self.before,
+            "// The codebook, {per} numbers to a word.\nGM_TABLE u32 codebook[{}] = {{\n    {}}};\n",
+            entries.len().div_ceil(per),
+            words(&entries, per)
+        );
+        let _ = writeln!(self.body, "    const u32 first = ({code} * {group}u + e % {group}u) / {per};");
+        for j in 0..4 {
+            let (word, up) = (j / per, 32 - bits * (j as u32 % per as u32 + 1));
+            let _ =
+                writeln!(self.body, "    v[{j}] = (i32)(codebook[first + {word}] << {up}) >> {};", 32 - bits);
+        }
+    }
+
+    /// Adds what reads a field of which each value is for `run` elements, and `then`: once, where those take in all N.
+    fn bind(&mut self, field: &Field, binding: &str, then: &str) -> u32 {
+        let run = self.plan.format.elements / field.count;
+        let name = &field.name;
+        let _ = if run.is_multiple_of(self.n) {
+            write!(self.body, "    u32 {binding} = raw_{name}(bytes, at, e / {run}u);\n{then}")
+        } else {
+            write!(self.each, "        u32 {binding} = raw_{name}(bytes, at, (e + j) / {run}u);\n{then}")
+        };
+        run
+    }
+
+    /// Adds what negates integers by signs of their own.
+    fn negate(&mut self) {
+        let Some(signs) = &self.value.signs else { return };
+        let field = &self.plan.format.fields[signs.field];
+        let all = lower::signs(signs, self.plan.format.elements / field.count, u32("signs"));
+        let parity = match signs.parity {
+            true => format!("    signs = {};\n", cuda::expr(&all)),
+            false => String::new(),
+        };
+        let run = self.bind(field, "signs", &parity);
+        let _ = writeln!(self.each, "        if (signs >> ((e + j) % {run}u) & 1) v[j] = -v[j];");
+    }
+
+    /// Adds what adds shifts.
+    fn shift(&mut self) {
+        let Some((field, values)) = lower::shifts(self.plan) else { return };
+        self.table("shifts", values);
+        self.bind(field, "moved", "");
+        self.each.push_str("        v[j] += shifts[moved];\n");
+    }
 }
 
 /// `scale` and `offset` of a run, with the factor outside the block.

@@ -43,105 +43,38 @@ pub fn per_thread(plan: &FormatPlan<'_>) -> u32 {
 /// The kernel `dequantize`.
 pub fn dequantize(plan: &FormatPlan<'_>, function: &str) -> String {
     let format = plan.format;
-    let (n, at_once) = (together(plan), at_once(plan));
-    let header = header_bytes(format);
-    let by_row = format.row_header.is_some();
-    let (has_runs, offset) = (has_runs(plan), plan.offset);
-    let span = (at_once * (format.bytes + header) + 15).next_multiple_of(16);
-    let mut shared = format!("GM_SHARED(u8, bytes, {span});");
-    if has_runs {
-        shared += &format!("\n    GM_SHARED(f32, scales, {at_once} * RUNS);");
-    }
-    if offset {
-        shared += &format!("\n    GM_SHARED(f32, offsets, {at_once} * RUNS);");
-    }
-    if by_row {
-        shared += &format!("\n    GM_SHARED(u32, places, {at_once});");
-    }
-    let tail = match (format.row_header, format.tensor_tail) {
+    let (n, at_once, by_row) = (together(plan), at_once(plan), format.row_header.is_some());
+    let place = if by_row {
+        let header = header_bytes(format);
+        format!("(b) / (k / ELEMENTS) * row_bytes + {header} + (b) % (k / ELEMENTS) * BYTES")
+    } else {
+        "(b) * BYTES".to_string()
+    };
+    let outer = match (format.row_header, format.tensor_tail) {
         (None, Some((scalar, _))) if plan.uses_outer() => {
             format!("const f32 outer = {};", load_scalar(scalar, "(src + rows * row_bytes)"))
         }
         _ => String::new(),
     };
-    let outer = if plan.uses_outer() { "outer" } else { "1.0f" };
-    // The factor where blocks have none.
-    let factor = cuda::operand(&lower::scale_outside(plan));
-    let place_of = |b: &str| {
-        if by_row {
-            format!("({b}) / (k / ELEMENTS) * row_bytes + {header} + ({b}) % (k / ELEMENTS) * BYTES")
-        } else {
-            format!("({b}) * BYTES")
-        }
-    };
-    let runs = if has_runs {
-        let (of_block, row_outer) = match format.row_header {
-            Some(scalar) => (
-                "const u64 b = first + i / RUNS;
-            const u8 *row = src + b / (k / ELEMENTS) * row_bytes;
-            const u32 at = (u32)(place(b, k, row_bytes) - base);
-            if (i % RUNS == 0) places[i / RUNS] = at;"
-                    .to_string(),
-                if plan.uses_outer() {
-                    format!("\n            const f32 outer = {};", load_scalar(scalar, "row"))
-                } else {
-                    "\n            (void)row;".to_string()
-                },
-            ),
-            None => ("const u32 at = shift + i / RUNS * BYTES;".to_string(), String::new()),
-        };
-        let scale = if plan.has_scales() {
-            format!("scale(bytes, at, i % RUNS, {outer})")
-        } else {
-            format!("{factor};\n            (void)at")
-        };
-        let offsets = if offset {
-            format!("\n            offsets[i] = offset(bytes, at, i % RUNS, {outer});")
-        } else {
-            String::new()
-        };
-        format!(
-            "GM_NO_UNROLL for (u32 i = gm_thread(); i < count * RUNS; i += {THREADS}) {{
-            {of_block}{row_outer}
-            scales[i] = {scale};{offsets}
-        }}
-        gm_sync();"
-        )
-    } else if by_row {
-        format!(
-            "GM_NO_UNROLL for (u32 i = gm_thread(); i < count; i += {THREADS}) places[i] = (u32)(place(first + i, k, row_bytes) - base);
-        gm_sync();"
-        )
-    } else {
-        String::new()
-    };
-    let at = if by_row { "places[element / ELEMENTS]" } else { "shift + element / ELEMENTS * BYTES" };
     let run = "element / ELEMENTS * RUNS + element % ELEMENTS / RUN";
-    let terms = match (has_runs, offset) {
+    let terms = match (has_runs(plan), plan.offset) {
         (true, true) => format!("const f32 s = scales[{run}], o = offsets[{run}];\n            "),
         (true, false) => format!("const f32 s = scales[{run}];\n            "),
         (false, _) => String::new(),
     };
-    let scale = if has_runs { f32("s") } else { lower::scale_outside(plan) };
-    let weight = lower::weight(scale, i32("v[i]"), offset.then(|| f32("o")));
-    let value = cuda::expr(&weight);
-    let of_code = first_of_code(&format.value, "(first * ELEMENTS + element + bad)");
+    let scale = if has_runs(plan) { f32("s") } else { lower::scale_outside(plan) };
+    let weight = lower::weight(scale, i32("v[i]"), plan.offset.then(|| f32("o")));
     let report = if plan.last_code.is_some() {
         format!(
             "if (bad < N) {{
-                gm_atomic_min(fault, {of_code} * 4 + {INVALID_CODE});
+                gm_atomic_min(fault, {} * 4 + {INVALID_CODE});
                 continue;
-            }}"
+            }}",
+            first_of_code(&format.value, "(first * ELEMENTS + element + bad)")
         )
     } else {
         "(void)bad;".to_string()
     };
-    let store = if n == 4 {
-        "gm_store((f32x4 *)(dst + first * ELEMENTS + element), f32x4{out[0], out[1], out[2], out[3]});"
-    } else {
-        "gm_store(dst + first * ELEMENTS + element, out[0]);"
-    };
-    let takes = parameters(&CudaAbi::DEQUANTIZE);
     format!(
         "// Where block b starts in the tensor, in bytes.
 GM_DEVICE u64 place(u64 b, u32 k, u64 row_bytes) {{ (void)k; (void)row_bytes; return {place}; }}
@@ -149,7 +82,7 @@ GM_DEVICE u64 place(u64 b, u32 k, u64 row_bytes) {{ (void)k; (void)row_bytes; re
 GM_KERNEL({THREADS}) {function}({takes}) {{
     {shared}
     const u64 blocks = (u64)rows * (k / ELEMENTS), size = rows * row_bytes;
-    {tail}
+    {outer}
     for (u64 first = (u64)gm_block() * {at_once}; first < blocks; first += (u64)gm_blocks() * {at_once}) {{
         const u32 count = (u32)gm_min(blocks - first, (u64){at_once});
         // From the sixteen bytes in which the first block starts to those in which the last one ends.
@@ -180,12 +113,81 @@ GM_KERNEL({THREADS}) {function}({takes}) {{
 GM_EXPORT({function})
 
 ",
-        place = place_of("b"),
+        shared = shared(plan),
+        runs = factors(plan),
+        at = if by_row { "places[element / ELEMENTS]" } else { "shift + element / ELEMENTS * BYTES" },
+        takes = parameters(&CudaAbi::DEQUANTIZE),
+        value = cuda::expr(&weight),
+        store = if n == 4 {
+            "gm_store((f32x4 *)(dst + first * ELEMENTS + element), f32x4{out[0], out[1], out[2], out[3]});"
+        } else {
+            "gm_store(dst + first * ELEMENTS + element, out[0]);"
+        },
         // Lookups of all rounds at once would want more registers than leave the multiprocessor full.
         unroll = match plan.decode() {
             Decode::Codebook => "GM_UNROLL_TWO",
             Decode::Affine { .. } | Decode::Table(_) => "GM_UNROLL",
         },
         rounds = (at_once * format.elements / n).div_ceil(THREADS),
+    )
+}
+
+/// Arrays in shared memory.
+fn shared(plan: &FormatPlan<'_>) -> String {
+    let (format, at_once) = (plan.format, at_once(plan));
+    let span = (at_once * (format.bytes + header_bytes(format)) + 15).next_multiple_of(16);
+    let mut shared = format!("GM_SHARED(u8, bytes, {span});");
+    for (there, ty, name, each) in [
+        (has_runs(plan), "f32", "scales", " * RUNS"),
+        (plan.offset, "f32", "offsets", " * RUNS"),
+        (format.row_header.is_some(), "u32", "places", ""),
+    ] {
+        if there {
+            shared += &format!("\n    GM_SHARED({ty}, {name}, {at_once}{each});");
+        }
+    }
+    shared
+}
+
+/// Statements that put the factors of runs into shared memory, and where the blocks of rows are.
+fn factors(plan: &FormatPlan<'_>) -> String {
+    if !has_runs(plan) {
+        return match plan.format.row_header {
+            None => String::new(),
+            Some(_) => format!(
+                "GM_NO_UNROLL for (u32 i = gm_thread(); i < count; i += {THREADS}) places[i] = (u32)(place(first + i, k, row_bytes) - base);
+        gm_sync();"
+            ),
+        };
+    }
+    let (of_block, row_outer) = match plan.format.row_header {
+        Some(scalar) => (
+            "const u64 b = first + i / RUNS;
+            const u8 *row = src + b / (k / ELEMENTS) * row_bytes;
+            const u32 at = (u32)(place(b, k, row_bytes) - base);
+            if (i % RUNS == 0) places[i / RUNS] = at;",
+            match plan.uses_outer() {
+                true => format!("\n            const f32 outer = {};", load_scalar(scalar, "row")),
+                false => "\n            (void)row;".to_string(),
+            },
+        ),
+        None => ("const u32 at = shift + i / RUNS * BYTES;", String::new()),
+    };
+    let outer = if plan.uses_outer() { "outer" } else { "1.0f" };
+    let scale = match plan.has_scales() {
+        true => format!("scale(bytes, at, i % RUNS, {outer})"),
+        // The factor where blocks have none.
+        false => format!("{};\n            (void)at", cuda::operand(&lower::scale_outside(plan))),
+    };
+    let offsets = match plan.offset {
+        true => format!("\n            offsets[i] = offset(bytes, at, i % RUNS, {outer});"),
+        false => String::new(),
+    };
+    format!(
+        "GM_NO_UNROLL for (u32 i = gm_thread(); i < count * RUNS; i += {THREADS}) {{
+            {of_block}{row_outer}
+            scales[i] = {scale};{offsets}
+        }}
+        gm_sync();"
     )
 }

@@ -4,12 +4,13 @@
 //! its first weights are on their way. So that this is done a few times a multiprocessor and not for every panel, a CUDA
 //! block has several panels beside each other, and more of them one after the other.
 
-use super::activations::{Rows, Statements, shared_bytes, statements};
+use super::activations::{shared_bytes, statements};
 use super::dp4a::{Terms, declare_sums, each_token, step, total, vector};
 use super::epilogue::Epilogue;
 use super::operands::load_table;
 use super::overlap::wait;
 use super::product::{CudaMatmul, DP4A_ROWS, round_bytes};
+use super::quantized::{Rows, Statements};
 use super::terms::{Parts, corrected, needs_sums};
 use super::tiles::Fused;
 use crate::plan::lcm;

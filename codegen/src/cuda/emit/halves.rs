@@ -33,13 +33,16 @@ pub fn shared_bytes(rows: u32, tokens: u32) -> u32 {
 
 /// The kernel.
 pub fn emit(plan: &RowsProduct<'_>, function: &str) -> String {
-    let RowsProduct { precision, threads, rows, tokens, .. } = *plan;
-    let across = warps_across(tokens);
-    let at_once = at_once(plan.format);
+    format!("{}{}", stages(plan, function), kernel(plan, function))
+}
+
+/// Statements that make `halves` of eight neighbours of a row.
+fn eight_halves(plan: &RowsProduct<'_>) -> String {
+    let precision = plan.precision;
     // Weights behind the end of a row are zeros; whole runs of AT_ONCE are.
     let run = "GM_UNROLL for (u32 i = 0; i < AT_ONCE; i++) w[i] = 0.0f;
             if (e + j < a.k) weights(bytes, (e + j) / ELEMENTS * BYTES, (e + j) % ELEMENTS, outer, w);";
-    let into = if at_once == 8 {
+    if at_once(plan.format) == 8 {
         format!(
             "f32 w[AT_ONCE];
             const u32 j = 0;
@@ -56,7 +59,12 @@ pub fn emit(plan: &RowsProduct<'_>, function: &str) -> String {
         }}
             halves = u32x4{{gm_two_{precision}(all[0], all[1]), gm_two_{precision}(all[2], all[3]), gm_two_{precision}(all[4], all[5]), gm_two_{precision}(all[6], all[7])}};"
         )
-    };
+    }
+}
+
+/// `FUNCTION_copy` and `FUNCTION_round`: what brings a stage to shared memory.
+fn stages(plan: &RowsProduct<'_>, function: &str) -> String {
+    let RowsProduct { threads, rows, tokens, .. } = *plan;
     format!(
         "enum : u32 {{ {function}_ROWS = {rows}, {function}_TOKENS = {tokens}, {function}_TILES = {tiles} }};
 
@@ -81,13 +89,22 @@ GM_DEVICE void {function}_round(const Rows &a, GM_SHARED_ARRAY(u16) rows, u32 st
         const f32 outer = gm_load(a.outer + row);
         u32x4 halves;
         {{
-            {into}
+            {eight_halves}
         }}
         gm_shared_put(rows, (stage % 2 * {function}_ROWS * 4 + i) * 8, halves);
     }}
 }}
 
-GM_KERNEL_WIDE({threads}) {function}(Rows a) {{
+",
+        tiles = tokens / warps_across(tokens) / 8,
+        eight_halves = eight_halves(plan),
+    )
+}
+
+fn kernel(plan: &RowsProduct<'_>, function: &str) -> String {
+    let RowsProduct { precision, threads, tokens, .. } = *plan;
+    format!(
+        "GM_KERNEL_WIDE({threads}) {function}(Rows a) {{
     GM_SHARED(u16, rows, 2 * {function}_ROWS * {STAGE});
     GM_SHARED(u16, x, {X_STAGES} * {function}_TOKENS * {STAGE});
     const u32 first_row = gm_block() * {function}_ROWS, first_token = gm_block_y() * {function}_TOKENS;
@@ -139,7 +156,7 @@ GM_KERNEL_WIDE({threads}) {function}(Rows a) {{
 GM_EXPORT({function})
 
 ",
-        tiles = tokens / across / 8,
+        across = warps_across(tokens),
         below = STAGE - 1,
     )
 }

@@ -47,3 +47,8 @@ pub(super) fn load_table(plan: &CudaMatmul<'_>) -> &'static str {
         ""
     }
 }
+
+/// A parameter and an argument for the table of values, where codes are looked up.
+pub(super) fn table_of(plan: &CudaMatmul<'_>) -> (&'static str, &'static str) {
+    if plan.pack.table.is_some() { (", u32x4 table", ", table") } else { ("", "") }
+}

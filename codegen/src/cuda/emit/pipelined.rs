@@ -237,8 +237,8 @@ fn arrays(plan: &CudaMatmul<'_>, tiling: &Tiling) -> Vec<&'static str> {
 
 /// `copy_stage`: starts the copies of one stage to place `to`.
 fn copy(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
-    let (threads, tokens, format) = (plan.threads, plan.tokens, plan.format);
-    let Tiling { panels, tiles, runs, .. } = *tiling;
+    let (threads, tokens) = (plan.threads, plan.tokens);
+    let Tiling { panels, tiles, .. } = *tiling;
     let (k, bytes) = (plan.pack.tile.k, plan.pack.tile.bytes);
     // Sixteen bytes of tokens, then of codes.
     let (x_each, w_each) = (tiles * k / 16, tiles * bytes / 16);
@@ -287,11 +287,38 @@ fn copy(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
             tiles * bytes,
         ),
     );
+    out += &copy_terms(plan, tiling, used, &each);
+    let names: Vec<String> = arrays(plan, tiling).iter().map(|name| format!("A{name} &{name}")).collect();
+    let types: Vec<String> = arrays(plan, tiling).iter().map(|name| format!("class A{name}")).collect();
+    format!(
+        "// Starts the copies of a stage of k to its place in shared memory: of each 32 k, 32 bytes of every token.
+template <{types}>
+GM_DEVICE void copy_stage({names}, const Matmul &a, u32 first_token, u32 first_panel, u32 tiles, u32 stage, u32 to) {{
+    const u32 last_panel = (a.n - 1) / {MMA_ROWS};
+    (void)tiles;
+{out}}}
+
+",
+        types = types.join(", "),
+        names = names.join(", "),
+    )
+}
+
+/// Statements that start the copies of what a stage's runs have beside codes and activations; `each` has the threads do so many.
+fn copy_terms(
+    plan: &CudaMatmul<'_>,
+    tiling: &Tiling,
+    used: &Used,
+    each: &dyn Fn(u32, &str) -> String,
+) -> String {
+    let (tokens, format) = (plan.tokens, plan.format);
+    let Tiling { panels, tiles, runs, .. } = *tiling;
+    let mut out = String::new();
     // The first run of the stage.
     let unit = format!("stage * {tiles} / {}", tiling.run.max(1));
     let parts = Parts::of(plan, MMA_ROWS);
     if let Some(parts) = &parts {
-        out += &superblock::copy(plan, tiling, parts, &unit, &each);
+        out += &superblock::copy(plan, tiling, parts, &unit, each);
     }
     for (there, array) in [(used.scales, "scales"), (used.mins, "mins")] {
         if there && parts.is_none() {
@@ -325,26 +352,13 @@ fn copy(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
             );
         }
     }
-    let names: Vec<String> = arrays(plan, tiling).iter().map(|name| format!("A{name} &{name}")).collect();
-    let types: Vec<String> = arrays(plan, tiling).iter().map(|name| format!("class A{name}")).collect();
-    format!(
-        "// Starts the copies of a stage of k to its place in shared memory: of each 32 k, 32 bytes of every token.
-template <{types}>
-GM_DEVICE void copy_stage({names}, const Matmul &a, u32 first_token, u32 first_panel, u32 tiles, u32 stage, u32 to) {{
-    const u32 last_panel = (a.n - 1) / {MMA_ROWS};
-    (void)tiles;
-{out}}}
-
-",
-        types = types.join(", "),
-        names = names.join(", "),
-    )
+    out
 }
 
 /// Statements that multiply the stage at place `at`.
 fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
     let (tokens, k, bytes) = (plan.tokens, plan.pack.tile.k, plan.pack.tile.bytes);
-    let Tiling { warp_tokens, panels, tiles, run, runs, .. } = *tiling;
+    let Tiling { warp_tokens, panels, tiles, run, .. } = *tiling;
     let columns = warp_tokens / 8;
     let parts: Vec<String> = (0..bytes / 512)
         .map(|part| {
@@ -377,61 +391,7 @@ fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
     } else if let Some(parts) = Parts::of(plan, MMA_ROWS) {
         superblock::flush(plan, tiling, &parts)
     } else {
-        let (added, subtracted) =
-            terms(plan, "sums[half][c][j]", "scale[half * 2 + j / 2]", "min[half * 2 + j / 2]");
-        let subtract = subtracted.map_or(String::new(), |text| {
-            format!("\n                        y[half][c][j] = y[half][c][j] - {text};")
-        });
-        let mut rows = String::new();
-        for (there, name, array) in [(used.scales, "scale", "scales"), (used.mins, "min", "mins")] {
-            if there {
-                let _ = writeln!(
-                    rows,
-                    "                f32 {name}[4];
-                GM_UNROLL for (u32 r = 0; r < 4; r++) {name}[r] = {array}[((at * {runs} + run) * {panels} + own_panel) * {MMA_ROWS} + r * 8 + g];"
-                );
-            }
-        }
-        let mut of_tokens = String::new();
-        for (there, ty, pair, name, array) in [
-            (used.x_scales, "f32", "f32x2", "x_scale", "x_scales"),
-            (used.x_sums, "i32", "u32x2", "x_sum", "x_sums"),
-        ] {
-            if there {
-                let _ = writeln!(
-                    of_tokens,
-                    "                    const {pair} both_{array} = gm_shared_get<{pair}>({array}, (at * {runs} + run) * {tokens} + own_tokens + c * 8 + t * 2);
-                    const {ty} {name}_of[2] = {{({ty})both_{array}.x, ({ty})both_{array}.y}};"
-                );
-            }
-        }
-        let mut bind = String::new();
-        for (there, ty, name) in [(used.x_scales, "f32", "x_scale"), (used.x_sums, "i32", "x_sum")] {
-            if there {
-                let _ = writeln!(bind, "                        const {ty} {name} = {name}_of[j % 2];");
-            }
-        }
-        let last = if run == 1 {
-            String::new()
-        } else {
-            format!("if ((stage - AHEAD) * {tiles} % {run} + i % {run} == {}) ", run - 1)
-        };
-        format!(
-            "            {last}{{
-                // The end of a run: its terms, in the order of k.
-                const u32 run = {which};
-{rows}                GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
-{of_tokens}                    GM_UNROLL for (u32 half = 0; half < 2; half++)
-                    GM_UNROLL for (u32 j = 0; j < 4; j++) {{
-{bind}                        y[half][c][j] = y[half][c][j] + {added};{subtract}
-                        sums[half][c][j] = 0;
-                    }}
-                }}
-            }}
-",
-            which = if runs > 1 { format!("i / {run}") } else { "0".to_string() },
-        )
-        .replace("AHEAD", &(tiling.stages - 1).to_string())
+        flush(plan, tiling, used)
     };
     let beyond = if tiles == 1 {
         String::new()
@@ -444,6 +404,67 @@ fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
 {products}{flush}        }}",
         count = parts.len(),
         parts = parts.join(", "),
+    )
+}
+
+/// Statements at the end of a run: its terms.
+fn flush(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
+    let tokens = plan.tokens;
+    let Tiling { warp_tokens, panels, tiles, run, runs, stages } = *tiling;
+    let columns = warp_tokens / 8;
+    let (added, subtracted) =
+        terms(plan, "sums[half][c][j]", "scale[half * 2 + j / 2]", "min[half * 2 + j / 2]");
+    let subtract = subtracted.map_or(String::new(), |text| {
+        format!("\n                        y[half][c][j] = y[half][c][j] - {text};")
+    });
+    let mut rows = String::new();
+    for (there, name, array) in [(used.scales, "scale", "scales"), (used.mins, "min", "mins")] {
+        if there {
+            let _ = writeln!(
+                rows,
+                "                f32 {name}[4];
+                GM_UNROLL for (u32 r = 0; r < 4; r++) {name}[r] = {array}[((at * {runs} + run) * {panels} + own_panel) * {MMA_ROWS} + r * 8 + g];"
+            );
+        }
+    }
+    let mut of_tokens = String::new();
+    for (there, ty, pair, name, array) in [
+        (used.x_scales, "f32", "f32x2", "x_scale", "x_scales"),
+        (used.x_sums, "i32", "u32x2", "x_sum", "x_sums"),
+    ] {
+        if there {
+            let _ = writeln!(
+                of_tokens,
+                "                    const {pair} both_{array} = gm_shared_get<{pair}>({array}, (at * {runs} + run) * {tokens} + own_tokens + c * 8 + t * 2);
+                    const {ty} {name}_of[2] = {{({ty})both_{array}.x, ({ty})both_{array}.y}};"
+            );
+        }
+    }
+    let mut bind = String::new();
+    for (there, ty, name) in [(used.x_scales, "f32", "x_scale"), (used.x_sums, "i32", "x_sum")] {
+        if there {
+            let _ = writeln!(bind, "                        const {ty} {name} = {name}_of[j % 2];");
+        }
+    }
+    let last = if run == 1 {
+        String::new()
+    } else {
+        format!("if ((stage - {}) * {tiles} % {run} + i % {run} == {}) ", stages - 1, run - 1)
+    };
+    format!(
+        "            {last}{{
+                // The end of a run: its terms, in the order of k.
+                const u32 run = {which};
+{rows}                GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
+{of_tokens}                    GM_UNROLL for (u32 half = 0; half < 2; half++)
+                    GM_UNROLL for (u32 j = 0; j < 4; j++) {{
+{bind}                        y[half][c][j] = y[half][c][j] + {added};{subtract}
+                        sums[half][c][j] = 0;
+                    }}
+                }}
+            }}
+",
+        which = if runs > 1 { format!("i / {run}") } else { "0".to_string() },
     )
 }
 

@@ -3,8 +3,9 @@
 //! A row is copied once, to memory that the block alone reads and writes until it is done, so that it stays in the caches. What the
 //! steps compute stands in `prologue.h`.
 
-use super::activations::{self, Rows, Statements, THREADS};
+use super::activations;
 use super::parameters::parameters;
+use super::quantized::{Rows, Statements, THREADS};
 use gristmill_spec::model::Activations;
 use gristmill_spec::vocab::{CudaAbi, GateFunction, PrologueStep};
 

@@ -7,55 +7,42 @@ use super::parameters::{SCALE_OVERFLOW, parameters};
 use crate::Error;
 use crate::lower::ir::{Type, f32};
 use crate::lower::stored;
-use crate::plan::{FormatPlan, rounded_to};
+use crate::plan::{FormatPlan, KMinPlan, SearchPlan};
 use crate::print::cuda::{self, float};
-use gristmill_spec::model::{Factor, Field, QuantizeRule, Quantizer, Search};
+use gristmill_spec::model::{Field, Format, Search};
 use gristmill_spec::vocab::CudaAbi;
 
 /// The kernel of a search, where there is one for the GPU.
-pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer, function: &str) -> Result<String, Error> {
-    let format = plan.format;
-    let QuantizeRule::Search(search) = &quantizer.rule else {
-        return Err(Error::passed(plan.format, "this quantizer rounds and searches nothing"));
-    };
-    let Search::KMin { rms, square, start, steps } = *search else {
+pub fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search, function: &str) -> Result<String, Error> {
+    let Search::KMin { .. } = search else {
         return Err(Error::passed(
             plan.format,
             format!(
-                "the quantizer `{}` uses `{}`, which has no CUDA version (`k-min` has); leave the format out of `formats` in the [[cuda]] table",
-                quantizer.name,
+                "the quantizer `{name}` uses `{}`, which has no CUDA version (`k-min` has); leave the format out of `formats` in the [[cuda]] table",
                 search.name()
             ),
         ));
     };
-    let value = &format.value;
-    let field = |factors: &[Factor], index: usize| match factors.get(index) {
-        Some(Factor::Field(field)) => Ok(&format.fields[*field]),
-        Some(Factor::Row | Factor::Tensor) | None => {
-            Err(Error::passed(plan.format, "`k-min` is for formats of another structure"))
-        }
-    };
-    let (scale, runs) = (field(&value.scale, 0)?, field(&value.scale, 1)?);
-    let (min, min_runs) = (field(&value.subtract, 0)?, field(&value.subtract, 1)?);
-    let code = &format.fields[value.code];
-    let scalar = rounded_to(plan, scale)?;
-    let narrowed = stored::narrowed(scalar, f32("v"));
-    let (bits, round) =
-        (cuda::expr(&narrowed.clone().to(Type::U32)), cuda::expr(&stored::widened(scalar, narrowed)));
+    let k_min = SearchPlan { plan, search }.k_min()?;
     if plan.groups > 32 {
         return Err(Error::passed(
             plan.format,
             "the CUDA version of `k-min` has a lane for each run, at most 32",
         ));
     }
-    let top = float(((1i32 << plan.code_bits) - 1) as f32);
-    let off = if square { "off * off" } else { "gm_abs(off)" };
-    let floor = if rms { "gm_sqrt(squares / (f32)RUN)" } else { "0.0f" };
-    let takes = parameters(&CudaAbi::QUANTIZE);
+    let words = plan.format.bytes.div_ceil(4);
     Ok(format!(
-        "enum : u32 {{ {function}_WORDS = {words} }};
+        "enum : u32 {{ {function}_WORDS = {words} }};\n\n{}{}",
+        functions(&k_min),
+        kernel(plan.format, &k_min, function)
+    ))
+}
 
-GM_DEVICE f32 nearest(f32 v, f32 high) {{ return gm_min(gm_max(gm_rint(v), 0.0f), high); }}
+/// What finds the scale, the minimum and the codes of a run, and what finds what the runs of a block share.
+fn functions(k_min: &KMinPlan<'_>) -> String {
+    let narrowed = stored::narrowed(k_min.scalar, f32("v"));
+    format!(
+        "GM_DEVICE f32 nearest(f32 v, f32 high) {{ return gm_min(gm_max(gm_rint(v), 0.0f), high); }}
 GM_DEVICE f32 stored_value(f32 v) {{ return {round}; }}
 GM_DEVICE u32 stored_bits(f32 v) {{ return {bits}; }}
 
@@ -142,7 +129,21 @@ GM_DEVICE f32x2 factor(f32 v, f32 top) {{
     return f32x2{{max / top, nearest(used * v, top)}};
 }}
 
-GM_KERNEL({threads}) {function}({takes}) {{
+",
+        round = cuda::expr(&stored::widened(k_min.scalar, narrowed.clone())),
+        bits = cuda::expr(&narrowed.to(Type::U32)),
+        off = if k_min.square { "off * off" } else { "gm_abs(off)" },
+        floor = if k_min.rms { "gm_sqrt(squares / (f32)RUN)" } else { "0.0f" },
+        top = float(k_min.top),
+        start = float(k_min.start),
+        steps = k_min.steps,
+    )
+}
+
+fn kernel(format: &Format, k_min: &KMinPlan<'_>, function: &str) -> String {
+    let put = |field| put(format, field, false);
+    format!(
+        "GM_KERNEL({threads}) {function}({takes}) {{
     GM_SHARED(u32, all_words, {WARPS} * {function}_WORDS);
     const u32 words = gm_warp() * {function}_WORDS;
     const u64 count = (u64)rows * (k / ELEMENTS);
@@ -192,24 +193,19 @@ GM_KERNEL({threads}) {function}({takes}) {{
 GM_EXPORT({function})
 
 ",
-        words = format.bytes.div_ceil(4),
         threads = 32 * WARPS,
-        start = float(start),
-        run_top = largest(runs),
-        min_top = largest(min_runs),
-        run_raw = raw(runs, "scales.y"),
-        min_raw = raw(min_runs, "mins.y"),
-        put_scale = put(format, scale, false),
-        put_min = put(format, min, false),
-        put_runs = put(format, runs, false),
-        put_min_runs = put(format, min_runs, false),
-        put_code = put(format, code, false),
-    ))
-}
-
-/// The largest factor of an integer field.
-fn largest(field: &Field) -> String {
-    float(stored::range(field).1 as f32)
+        takes = parameters(&CudaAbi::QUANTIZE),
+        top = float(k_min.top),
+        run_top = float(k_min.run_top),
+        min_top = float(k_min.min_top),
+        run_raw = raw(k_min.run_scales, "scales.y"),
+        min_raw = raw(k_min.run_mins, "mins.y"),
+        put_scale = put(k_min.scale),
+        put_min = put(k_min.min),
+        put_runs = put(k_min.run_scales),
+        put_min_runs = put(k_min.run_mins),
+        put_code = put(k_min.codes),
+    )
 }
 
 /// The stored bits of a factor (an f32 expression that is a whole number).

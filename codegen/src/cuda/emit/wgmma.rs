@@ -6,15 +6,16 @@
 //! loads them and stores their words in the order in which a lane of A has its k; bulk copies bring the codes. Stages of
 //! k go round in shared memory between a barrier that says a stage is full and one that says it is empty.
 
-use super::epilogue::{Epilogue, epilogue_row};
+use super::epilogue::epilogue_row;
 use super::header::HOPPER_HEADER;
 use super::mma::fragments;
-use super::operands::load_table;
+use super::operands::{load_table, table_of};
 use super::overlap::wait;
 use super::pipelined;
 use super::product::{CudaMatmul, MMA_ROWS};
-use super::split::{SHARE, gather};
+use super::split::SHARE;
 use super::tiles::{RunTerms, Warpgroups, most_shared};
+use super::wgmma_row;
 use super::wgmma_runs::{self, Bringing, COPYING};
 use std::fmt::Write;
 
@@ -125,9 +126,12 @@ fn arrays(plan: &CudaMatmul<'_>, division: &Warpgroups) -> Vec<Array> {
             let each = wgmma_runs::arrays(plan, division, of).into_iter();
             arrays.extend(each.map(|(ty, name, count, size)| Array { ty, name, count, size }));
         }
-        None => {
-            arrays.extend(tokens_kept(plan).map(|(ty, name)| Array { ty, name, count: plan.tokens, size: 4 }))
-        }
+        None => arrays.extend(wgmma_row::tokens_kept(plan).map(|(ty, name)| Array {
+            ty,
+            name,
+            count: plan.tokens,
+            size: 4,
+        })),
     }
     arrays
 }
@@ -141,15 +145,6 @@ fn declared(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
         text
     });
     each.collect::<Vec<_>>().join("\n    ")
-}
-
-/// What an expression of a sum is shifted right by, where fields were multiplied where they stand: a row has one field.
-fn shift(plan: &CudaMatmul<'_>) -> Option<&'static str> {
-    match (plan.shift_free, plan.pack.bits()) {
-        (false, _) => None,
-        (true, 2) => Some("(half * 4 + j / 2 * 2)"),
-        (true, _) => Some("(j / 2 * 4)"),
-    }
 }
 
 /// What stands before the kernel: the vocabulary, and the instruction for as many columns as a CUDA block has tokens.
@@ -239,45 +234,15 @@ struct Parts {
 
 /// Where a row is one integer sum, of which a CUDA block may have a part.
 fn by_row(plan: &CudaMatmul<'_>, division: &Warpgroups) -> Parts {
-    let (tokens, tile_bytes) = (plan.tokens, plan.pack.tile.bytes);
-    let sum = match shift(plan) {
-        Some(shift) => format!("(sums[half][c * 4 + j] >> {shift})"),
-        None => "sums[half][c * 4 + j]".to_string(),
-    };
-    // Two sets of operands beside the sums of 96 tokens are more registers than three warpgroups have evenly.
-    let overlap = division.groups > 1 && tokens != 96;
-    let gather = gather(
-        plan,
-        division.panels,
-        tokens / 4,
-        &format!(
-            "GM_UNROLL for (u32 half = 0; half < 2; half++)\n        GM_UNROLL for (u32 c = 0; c < {}; c++)",
-            tokens / 8
-        ),
-        &format!("half * {} + c", tokens / 8),
-        &|i| format!("sums[half][c * 4 + {i}]"),
-    );
+    let tile_bytes = plan.pack.tile.bytes;
     Parts {
         functions: SHARE.to_string() + &epilogue_row(plan),
         stages: format!(
             "const u32 all_stages = (u32)(a.stride / {tile_bytes}), first_stage = share(all_stages, gm_block_z());
     const u32 stages = share(all_stages, gm_block_z() + 1) - first_stage;"
         ),
-        tokens: tokens_loaded(plan),
-        multiply: format!(
-            "i32 sums[2][{count}] = {{}};
-{multiply}
-        {gather}if ({whole}) {{
-{store_whole}
-            return;
-        }}
-    {store}",
-            count = tokens / 2,
-            multiply = multiply(plan, division, overlap),
-            whole = whole(plan, division),
-            store_whole = store_whole(plan, &sum),
-            store = pipelined::store(plan, tokens, &sum),
-        ),
+        tokens: wgmma_row::load_tokens(plan),
+        multiply: wgmma_row::multiply(plan, division),
     }
 }
 
@@ -297,96 +262,6 @@ fn by_runs(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms) -> Parts
             store = pipelined::store(plan, plan.tokens, ""),
         ),
     }
-}
-
-/// Whether activations are divided by what is kept of a token, and whether sums are corrected by the sum of its elements.
-fn used(plan: &CudaMatmul<'_>) -> (bool, bool) {
-    (plan.format.activations.keeps_multiplier, plan.format.min() != 0)
-}
-
-/// What outputs are finished with stands in shared memory, by token: types and names of the arrays.
-fn tokens_kept(plan: &CudaMatmul<'_>) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let (divides, corrects) = used(plan);
-    let arrays = [(true, "f32", "x_scales"), (divides, "f32", "inverses"), (corrects, "i32", "corrections")];
-    arrays.into_iter().filter_map(|(there, ty, name)| there.then_some((ty, name)))
-}
-
-/// Statements that bring it there.
-fn tokens_loaded(plan: &CudaMatmul<'_>) -> String {
-    let (divides, corrects) = used(plan);
-    let inverse = if divides { "\n        inverses[gm_thread()] = 1.0f / x_scale;" } else { "" };
-    let correction =
-        if corrects { "\n        corrections[gm_thread()] = gm_load(a.x_sums + token) * a.min;" } else { "" };
-    format!(
-        "if (gm_thread() < {}) {{
-        const u32 token = gm_min(first_token + gm_thread(), a.m - 1);
-        const f32 x_scale = gm_load(a.x_scales + token);
-        x_scales[gm_thread()] = x_scale;{inverse}{correction}
-    }}
-    ",
-        plan.tokens
-    )
-}
-
-/// Whether all of a warp's outputs are there, and can be divided without regard for the ends of f32's range.
-fn whole(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
-    let tokens = plan.tokens;
-    let inside =
-        format!("first_token + {tokens} <= a.m && (first_panel + {}) * {MMA_ROWS} <= a.n", division.panels);
-    if !used(plan).0 {
-        return inside;
-    }
-    let each: Vec<String> =
-        (0..tokens / 32).map(|i| format!("gm_divides_in_place(x_scales[{} + gm_lane()])", i * 32)).collect();
-    format!("{inside} && gm_ballot({}) == 0xffffffffu", each.join(" && "))
-}
-
-/// Statements that compute and store all outputs of a lane, of which none is beyond the last.
-fn store_whole(plan: &CudaMatmul<'_>, sum: &str) -> String {
-    let (divides, corrects) = used(plan);
-    let mut out = format!("            const u32 row = (first_panel + own_panel) * {MMA_ROWS} + g;\n");
-    let of_row = Epilogue::of(plan).of_row();
-    for name in &of_row {
-        let null = if *name == "bias" { "a.bias == nullptr ? 0.0f : " } else { "" };
-        let _ = writeln!(
-            out,
-            "            f32 {name}[4];
-            GM_UNROLL for (u32 r = 0; r < 4; r++) {name}[r] = {null}gm_load(a.{name} + row + r * 8);"
-        );
-    }
-    let mut of_tokens = "const f32x2 x_scale = gm_shared_get<f32x2>(x_scales, c * 8 + t * 2);".to_string();
-    if divides {
-        of_tokens += "\n                const f32x2 inverse = gm_shared_get<f32x2>(inverses, c * 8 + t * 2);";
-    }
-    if corrects {
-        of_tokens +=
-            "\n                const u32x2 correction = gm_shared_get<u32x2>(corrections, c * 8 + t * 2);";
-    }
-    let total = if corrects {
-        format!("(f32)({sum} + (i32)(j % 2 ? correction.y : correction.x))")
-    } else {
-        format!("(f32)({sum})")
-    };
-    let scale = "j % 2 ? x_scale.y : x_scale.x";
-    let scaled = if divides {
-        format!("gm_quotient({total}, {scale}, j % 2 ? inverse.y : inverse.x)")
-    } else {
-        format!("{total} * ({scale})")
-    };
-    let arguments: Vec<String> = of_row.iter().map(|name| format!("{name}[half * 2 + j / 2]")).collect();
-    let _ = write!(
-        out,
-        "            f32 *const y = a.y + (u64)(first_token + t * 2) * a.n + row;
-            GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
-                {of_tokens}
-                GM_UNROLL for (u32 j = 0; j < 4; j++)
-                GM_UNROLL for (u32 half = 0; half < 2; half++)
-                    gm_store(y + (u64)(c * 8 + j % 2) * a.n + half * 16 + j / 2 * 8, epilogue_row(a, {scaled}, {arguments}));
-            }}",
-        columns = plan.tokens / 8,
-        arguments = arguments.join(", "),
-    );
-    out
 }
 
 /// Statements that fetch the codes of the first stages to the L2 cache.
@@ -572,57 +447,3 @@ template <u32 PENDING, class B> GM_DEVICE void release(B &empty, u32 place) {
 }
 
 ";
-
-/// A parameter and an argument for the table of values, where codes are looked up.
-fn table_of(plan: &CudaMatmul<'_>) -> (&'static str, &'static str) {
-    if plan.pack.table.is_some() { (", u32x4 table", ", table") } else { ("", "") }
-}
-
-/// Keeps the epilogue behind the last wait.
-const DONE: &str = "gm_wgmma_done(sums[0]);\n        gm_wgmma_done(sums[1]);";
-
-/// Statements that go through all stages. Where a multiprocessor has one CUDA block, operands of a stage are made while the
-/// products of the one before go on (`overlap`), which takes two sets of registers; where it has several, others multiply.
-fn multiply(plan: &CudaMatmul<'_>, division: &Warpgroups, overlap: bool) -> String {
-    let steps = plan.pack.tile.k / 32;
-    let (_, table) = table_of(plan);
-    let next = format!(
-        "place = place + 1 == {} ? 0 : place + 1;\n            phase ^= place == 0;",
-        division.stages
-    );
-    let start = |set: &str| format!("products(xs, ws, full, place, phase{table}, {set}, sums);");
-    if !overlap {
-        return format!(
-            "        u32 operands[{steps}][2][4];
-        u32 place = 0, phase = 0;
-        for (u32 stage = 0; stage < stages; stage++) {{
-            {}
-            release<0>(empty, place);
-            {next}
-        }}
-        {DONE}",
-            start("operands")
-        );
-    }
-    let (even, odd) = (start("even"), start("odd"));
-    let done = format!("release<1>(empty, before);\n            before = place;\n            {next}");
-    format!(
-        "        u32 even[{steps}][2][4], odd[{steps}][2][4];
-        u32 place = 0, phase = 0, before = 0, stage = 1;
-        {even}
-        {{
-            {next}
-        }}
-        for (; stage + 1 < stages; stage += 2) {{
-            {odd}
-            {done}
-            {even}
-            {done}
-        }}
-        if (stage < stages) {{
-            {odd}
-        }}
-        gm_wgmma_wait<0>();
-        {DONE}"
-    )
-}

@@ -42,7 +42,7 @@ pub fn emit(plan: &RowsProduct<'_>, division: &Division, function: &str) -> Stri
         None => (String::new(), String::new()),
     };
     format!(
-        "{instruction}{round}{bring}{multiply}GM_KERNEL({THREADS}) {function}(const Rows a) {{
+        "{instruction}{round}{copy}{bring}{multiply}GM_KERNEL({THREADS}) {function}(const Rows a) {{
     GM_SHARED_FROM(u8, xs, {stages} * {x_bytes}, 0);
     GM_SHARED_FROM(u8, ws, {stages} * {w_bytes}, {stages} * {x_bytes});{raw_array}
     GM_SHARED_FROM(u64, full, {stages}, {barriers});
@@ -92,6 +92,7 @@ GM_EXPORT({function})
 ",
         instruction = instruction(plan),
         round = round(plan, division, function),
+        copy = copy(plan, division, function),
         bring = bring(plan, division, function),
         multiply = multiply(plan, division, function),
         barriers = division.barriers(),
@@ -206,27 +207,25 @@ GM_DEVICE void {function}_round(const Bytes &bytes, u32 at, u32 e, u32 k, f32 ou
     )
 }
 
-/// `FUNCTION_copy` and `FUNCTION_bring`: what the bringing warps do.
-fn bring(plan: &RowsProduct<'_>, division: &Division, function: &str) -> String {
-    let tokens = plan.tokens;
-    let (x_bytes, w_bytes) = division.stage_bytes();
-    let Division { stages, ahead, raw, .. } = *division;
-    let tokens_of_thread = tokens / 8 / BRINGING;
-    let (types, parameter, argument) = match raw {
+/// Types of a template that takes blocks in shared memory, where they are copied there, its parameter and the argument for it.
+fn of_raw(division: &Division) -> (&'static str, &'static str, &'static str) {
+    match division.raw {
         Some(_) => ("class X, class R, class B", "R &blocks, ", "blocks, "),
         None => ("class X, class B", "", ""),
+    }
+}
+
+/// Statements that start the copies of the blocks of which stage `stage` has the first.
+fn copy_raw(raw: Raw) -> String {
+    let Raw { elements, bytes, pieces, stride, places } = raw;
+    let unit = unit(raw);
+    let when = match elements / STAGE {
+        1 => String::new(),
+        of_stage => format!(" && stage % {of_stage} == 0"),
     };
-    let copy_raw = raw.map_or(String::new(), |raw| {
-        let Raw { elements, bytes, pieces, stride, places } = raw;
-        let of_stage = elements / STAGE;
-        let (when, unit) = if of_stage == 1 {
-            (String::new(), "stage".to_string())
-        } else {
-            (format!(" && stage % {of_stage} == 0"), format!("stage / {of_stage}"))
-        };
-        let some = if pieces % 2 == 1 { format!("if (piece < {pieces}) ") } else { String::new() };
-        format!(
-            "
+    let some = if pieces % 2 == 1 { format!("if (piece < {pieces}) ") } else { String::new() };
+    format!(
+        "
     if (stage < stages{when}) {{
         const u32 unit = {unit}, from = unit * {bytes} / 16 * 16;
         GM_UNROLL for (u32 i = 0; i < {rounds}; i++) {{
@@ -237,20 +236,25 @@ fn bring(plan: &RowsProduct<'_>, division: &Division, function: &str) -> String 
                 {some}gm_copy(blocks, to + r * 16 * {stride}, (const u32x4 *)(rows[r] + byte));
         }}
     }}",
-            rounds = pieces.div_ceil(2),
-        )
-    });
-    let source = match raw {
-        Some(Raw { elements, bytes, stride, places, .. }) => {
-            let of_stage = elements / STAGE;
-            let unit = if of_stage == 1 { "stage".to_string() } else { format!("stage / {of_stage}") };
-            format!(
-                "const u32 unit = {unit}, at = (unit % {places} * {ROWS} + own_row + r * 16) * {stride} + unit * {bytes} % 16;
-            {function}_round(blocks, at, stage * {STAGE} + half * 32, a.k, outer[r], pieces);"
-            )
-        }
-        None => format!("{function}_round(rows[r], 0, stage * {STAGE} + half * 32, a.k, outer[r], pieces);"),
-    };
+        rounds = pieces.div_ceil(2),
+    )
+}
+
+/// An expression of what is copied at once for stage `stage`.
+fn unit(raw: Raw) -> String {
+    match raw.elements / STAGE {
+        1 => "stage".to_string(),
+        of_stage => format!("stage / {of_stage}"),
+    }
+}
+
+/// `FUNCTION_copy`: what starts the copies of a stage.
+fn copy(plan: &RowsProduct<'_>, division: &Division, function: &str) -> String {
+    let tokens = plan.tokens;
+    let (x_bytes, _) = division.stage_bytes();
+    let (types, parameter, _) = of_raw(division);
+    let tokens_of_thread = tokens / 8 / BRINGING;
+    let copy_raw = division.raw.map_or(String::new(), copy_raw);
     format!(
         "// Starts copies of stage `stage` of the tokens to `place`, once that is empty, and of blocks that begin with the stage.
 template <{types}>
@@ -273,7 +277,28 @@ GM_DEVICE void {function}_copy(
     gm_copy_commit();
 }}
 
-// Brings stage after stage.
+"
+    )
+}
+
+/// `FUNCTION_bring`: what the bringing warps do.
+fn bring(plan: &RowsProduct<'_>, division: &Division, function: &str) -> String {
+    let (_, w_bytes) = division.stage_bytes();
+    let Division { stages, ahead, raw, .. } = *division;
+    let (types, parameter, argument) = of_raw(division);
+    let tokens_of_thread = plan.tokens / 8 / BRINGING;
+    let source = match raw {
+        Some(raw @ Raw { bytes, stride, places, .. }) => {
+            let unit = unit(raw);
+            format!(
+                "const u32 unit = {unit}, at = (unit % {places} * {ROWS} + own_row + r * 16) * {stride} + unit * {bytes} % 16;
+            {function}_round(blocks, at, stage * {STAGE} + half * 32, a.k, outer[r], pieces);"
+            )
+        }
+        None => format!("{function}_round(rows[r], 0, stage * {STAGE} + half * 32, a.k, outer[r], pieces);"),
+    };
+    format!(
+        "// Brings stage after stage.
 template <{types}, class W>
 GM_DEVICE void {function}_bring(
     X &xs, W &ws, {parameter}B &full, B &empty, const Rows &a, u32 first_row, u32 first_token, u32 stages

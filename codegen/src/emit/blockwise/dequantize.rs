@@ -1,7 +1,7 @@
 //! Blocks to f32.
 
-use super::kernels::{Kernels, Made, passing_on};
 use crate::emit::format;
+use crate::emit::kernels::{Kernels, Made};
 use gristmill_spec::model::CpuVariant;
 use gristmill_spec::vocab::Op;
 
@@ -10,12 +10,11 @@ pub(super) fn list(kernels: &mut Kernels<'_>) {
     let text = text(kernels);
     for serving in kernels.serving(Op::Dequantize) {
         let (_, _, variant) = serving;
-        let function = kernels.function((Op::Dequantize, None), serving, "dequantize", |kernels, ident| {
-            decoder(kernels, variant, ident)
-        });
+        let function =
+            kernels.function(None, serving, "dequantize", |kernels, ident| decoder(kernels, variant, ident));
         let plan = format!("decode: {}", kernels.strategies);
         let code = format!("Code::Dequantize({function})");
-        kernels.push(Made { op: Op::Dequantize, serving, quantizer: None, plan, code, text: &text });
+        kernels.push(Made { serving, quantizer: None, plan, code, text: &text, k_max: u64::MAX });
     }
 }
 
@@ -28,9 +27,7 @@ pub(super) fn text(kernels: &Kernels<'_>) -> String {
 pub(super) fn decoder(kernels: &mut Kernels<'_>, variant: &CpuVariant, ident: &str) {
     if kernels.decoders.insert(ident.to_string()) {
         let what = format!("Blocks of `{}` to f32", kernels.name());
-        let abi = &Op::Dequantize.info().abi;
-        let origin = Some(&variant.origin);
-        kernels.body.push_str(&passing_on(variant, &what, origin, abi, ident, ("dequantize", &[])));
+        kernels.pass_on(Op::Dequantize, variant, &what, ident, ("dequantize", &[]));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Rows of blocks as values of a type: what `dequantize` gives, rounded where it is to be an f16 or a bf16.
 
 use super::dequantize;
-use super::kernels::{Kernels, Made, passing_on};
+use crate::emit::kernels::{Kernels, Made};
 use crate::emit::listed::variant_ident;
 use gristmill_spec::vocab::Op;
 
@@ -15,17 +15,15 @@ pub(super) fn list(kernels: &mut Kernels<'_>) {
     let text = format!("{}{own}", dequantize::text(kernels));
     for serving in serving {
         let (_, _, variant) = serving;
-        let function = kernels.function((Op::Embed, None), serving, "embed", |kernels, ident| {
+        let function = kernels.function(None, serving, "embed", |kernels, ident| {
             let decoder = format!("dequantize_{}", variant_ident(variant));
             dequantize::decoder(kernels, variant, &decoder);
             let what = format!("Rows of `{}` to f32, f16 or bf16", kernels.name());
-            let abi = &Op::Embed.info().abi;
-            let origin = Some(&variant.origin);
-            kernels.body.push_str(&passing_on(variant, &what, origin, abi, ident, ("embed", &[&decoder])));
+            kernels.pass_on(Op::Embed, variant, &what, ident, ("embed", &[&decoder]));
         });
         let plan = format!("decode: {}", kernels.strategies);
         let code = format!("Code::Embed({function})");
-        kernels.push(Made { op: Op::Embed, serving, quantizer: None, plan, code, text: &text });
+        kernels.push(Made { serving, quantizer: None, plan, code, text: &text, k_max: u64::MAX });
     }
     kernels.body.push_str(&own);
 }

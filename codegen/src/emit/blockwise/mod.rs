@@ -2,10 +2,9 @@
 
 mod dequantize;
 mod embed;
-mod kernels;
 mod quantize;
 
-pub(super) use kernels::{Kernels, binding, by_hand, k_rule, passing_on};
+use super::kernels::Kernels;
 
 /// Adds the kernels of each op, in the order of the generated module.
 pub(super) fn list(kernels: &mut Kernels<'_>) {

@@ -1,6 +1,6 @@
 //! f32 to blocks, by each quantizer of the format.
 
-use super::kernels::{Kernels, Made, passing_on};
+use crate::emit::kernels::{Kernels, Made, passing_on};
 use crate::emit::listed::variant_ident;
 use crate::emit::quantize;
 use gristmill_spec::model::{CpuVariant, Quantizer};
@@ -22,32 +22,25 @@ pub(super) fn list(kernels: &mut Kernels<'_>) {
             }
         };
         let name = quantizer.name.as_str();
+        let body = format!("quantize_{name}");
         kernels.body.push_str(&made.text);
         for &serving in &serving {
             let (_, _, variant) = serving;
-            let blocks = kernels.function(
-                (Op::Quantize, Some(name)),
-                serving,
-                &format!("quantize_{name}"),
-                |kernels, ident| {
-                    let what = format!("f32 to blocks of `{}` by `{name}`", kernels.name());
-                    let callee = format!("quantize_{name}");
-                    let abi = &Op::Quantize.info().abi;
-                    let origin = Some(&variant.origin);
-                    kernels.body.push_str(&passing_on(variant, &what, origin, abi, ident, (&callee, &[])));
-                },
-            );
+            let blocks = kernels.function(Some(name), serving, &body, |kernels, ident| {
+                let what = format!("f32 to blocks of `{}` by `{name}`", kernels.name());
+                kernels.pass_on(Op::Quantize, variant, &what, ident, (&body, &[]));
+            });
             let (step, over) = match made.has_step {
                 true => (step(kernels, variant, quantizer), "row or tensor"),
                 false => ("None".to_string(), "block"),
             };
             kernels.push(Made {
-                op: Op::Quantize,
                 serving,
                 quantizer: Some((number, name)),
                 plan: format!("{name} over the {over}"),
                 code: format!("Code::Quantize {{ step: {step}, blocks: {blocks}, weighs: {} }}", made.weighs),
                 text: &made.text,
+                k_max: u64::MAX,
             });
         }
     }

@@ -70,7 +70,7 @@ struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Drop for Preference {
     fn drop(&mut self) {
-        // SAFETY: made in `seconds`, and destroyed once.
+        // SAFETY: made in `algorithm`, and destroyed once.
         let _ = unsafe { result::destroy_matmul_pref(self.0) };
     }
 }
@@ -121,38 +121,7 @@ impl Library {
         let y_layout = Layout::new(out, n, m)?;
         let description =
             result::create_matmul_desc(compute, scale).map(Description).map_err(refused("a product"))?;
-        // CUBLAS_OP_T, which the bindings leave out, and the bytes of the workspace.
-        let (transposed, room) = (1i32, WORKSPACE);
-        let preference = result::create_matmul_pref().map(Preference).map_err(refused("a preference"))?;
-        // SAFETY: the attributes have the types that the library documents, and live during the calls.
-        let found = unsafe {
-            result::set_matmul_desc_attribute(
-                description.0,
-                sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA,
-                (&raw const transposed).cast(),
-                size_of_val(&transposed),
-            )
-            .and_then(|()| {
-                result::set_matmul_pref_attribute(
-                    preference.0,
-                    sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                    (&raw const room).cast(),
-                    size_of_val(&room),
-                )
-            })
-            .and_then(|()| {
-                result::get_matmul_algo_heuristic(
-                    self.handle,
-                    description.0,
-                    w_layout.0,
-                    x_layout.0,
-                    y_layout.0,
-                    y_layout.0,
-                    preference.0,
-                )
-            })
-        };
-        let found = found.map_err(refused("it has no kernel for this shape"))?;
+        let algorithm = self.algorithm(&description, [&w_layout, &x_layout, &y_layout])?;
         // The numbers one and zero of the scale's type.
         let (one, zero) = match kind {
             Kind::Int8 => (1u32, 0u32),
@@ -178,7 +147,7 @@ impl Library {
                     y_layout.0,
                     y_at as *mut c_void,
                     y_layout.0,
-                    &raw const found.algo,
+                    &raw const algorithm,
                     workspace_at as *mut c_void,
                     WORKSPACE,
                     stream.cu_stream().cast(),
@@ -191,9 +160,60 @@ impl Library {
         // SAFETY: so many bytes lie there, which the product has written; nothing else is enqueued.
         unsafe { cudarc::driver::result::memcpy_dtoh_sync(&mut result, y_at) }.map_err(failed)?;
         check(kind, &operands, (m, n, k), &result)?;
+        self.timed(product, copies.max(1), rounds)
+    }
+
+    /// What the library would multiply matrices of these layouts with: the first, transposed, by the second into the third.
+    fn algorithm(
+        &self,
+        description: &Description,
+        [w, x, y]: [&Layout; 3],
+    ) -> Result<sys::cublasLtMatmulAlgo_t, String> {
+        // CUBLAS_OP_T, which the bindings leave out, and the bytes of the workspace.
+        let (transposed, room) = (1i32, WORKSPACE);
+        let preference = result::create_matmul_pref().map(Preference).map_err(refused("a preference"))?;
+        // SAFETY: the attributes have the types that the library documents, and live during the calls.
+        let found = unsafe {
+            result::set_matmul_desc_attribute(
+                description.0,
+                sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA,
+                (&raw const transposed).cast(),
+                size_of_val(&transposed),
+            )
+            .and_then(|()| {
+                result::set_matmul_pref_attribute(
+                    preference.0,
+                    sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                    (&raw const room).cast(),
+                    size_of_val(&room),
+                )
+            })
+            .and_then(|()| {
+                result::get_matmul_algo_heuristic(
+                    self.handle,
+                    description.0,
+                    w.0,
+                    x.0,
+                    y.0,
+                    y.0,
+                    preference.0,
+                )
+            })
+        };
+        found.map(|found| found.algo).map_err(refused("it has no kernel for this shape"))
+    }
+
+    /// Median seconds of a product that is enqueued for one of `copies` of the weights at a time.
+    fn timed(
+        &self,
+        product: impl Fn(usize) -> Result<(), result::CublasError>,
+        copies: usize,
+        rounds: usize,
+    ) -> Result<f64, String> {
+        let stream = &self.stream;
         stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(failed)?;
-        let batch = BATCH.next_multiple_of(copies.max(1));
-        let enqueued = (0..batch).try_for_each(|i| product(i % copies.max(1)));
+        let batch = BATCH.next_multiple_of(copies);
+        let enqueued = (0..batch).try_for_each(|i| product(i % copies));
         // Ended in any case: the stream is of no use before.
         let graph = stream
             .end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)

@@ -6,15 +6,15 @@ use crate::emit::listed::{Listed, Listing, kernel_name, variant_ident};
 use crate::emit::serving::serving;
 use crate::emit::text::attributes;
 use crate::options::Options;
-use crate::plan::{FormatPlan, lcm};
-use gristmill_spec::model::{CpuBody, CpuVariant, Kernel, Origin, ShapeRules, SpecSet};
+use crate::plan::{FormatPlan, of_whole_blocks};
+use gristmill_spec::model::{CpuBody, CpuVariant, Kernel, Origin, SpecSet};
 use gristmill_spec::vocab::{Abi, Op};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// The kernels of a format, as far as they have been listed.
-pub(in crate::emit) struct Kernels<'a> {
-    set: &'a SpecSet,
+pub(super) struct Kernels<'a> {
+    pub(super) set: &'a SpecSet,
     pub(super) plan: &'a FormatPlan<'a>,
     /// Index of the format.
     index: usize,
@@ -24,9 +24,9 @@ pub(in crate::emit) struct Kernels<'a> {
     /// The plan of decoding in words.
     pub(super) strategies: &'a str,
     /// The module's text.
-    pub(in crate::emit) body: String,
-    pub(in crate::emit) listed: Vec<Listed>,
-    pub(in crate::emit) errors: Vec<Error>,
+    pub(super) body: String,
+    pub(super) listed: Vec<Listed>,
+    pub(super) errors: Vec<Error>,
     /// Decoders that the text has.
     pub(super) decoders: BTreeSet<String>,
 }
@@ -36,7 +36,6 @@ pub(super) type Serving<'a> = (&'a Kernel, usize, &'a CpuVariant);
 
 /// A kernel that was made.
 pub(super) struct Made<'k> {
-    pub(super) op: Op,
     pub(super) serving: Serving<'k>,
     /// Index and name of the quantizer.
     pub(super) quantizer: Option<(usize, &'k str)>,
@@ -46,18 +45,13 @@ pub(super) struct Made<'k> {
     pub(super) code: String,
     /// What its identity is made of.
     pub(super) text: &'k str,
-}
-
-/// Shape rules of a kernel that takes whole blocks, up to a k.
-pub(in crate::emit) fn k_rule(plan: &FormatPlan<'_>, mut shape: ShapeRules, k_max: u64) -> ShapeRules {
-    shape.k.max = shape.k.max.min(k_max);
-    shape.k.multiple_of = lcm(shape.k.multiple_of.max(1), u64::from(plan.format.elements));
-    shape
+    /// Largest k for which it is right.
+    pub(super) k_max: u64,
 }
 
 impl<'a> Kernels<'a> {
     /// None yet: the module begins with what decodes the format, of which `decode` is the text and the plan.
-    pub(in crate::emit) fn new(
+    pub(super) fn new(
         set: &'a SpecSet,
         plan: &'a FormatPlan<'a>,
         index: usize,
@@ -78,29 +72,50 @@ impl<'a> Kernels<'a> {
         &self.plan.format.name
     }
 
+    /// The path of a variant's body by hand, if it has one.
+    pub(super) fn by_hand(
+        &mut self,
+        quantizer: Option<&str>,
+        (family, _, variant): Serving<'_>,
+    ) -> Option<String> {
+        let name = kernel_name(&family.name, self.name(), quantizer, variant);
+        by_hand(&mut self.body, &self.plan.format.name, family.op, &name, variant, self.options)
+    }
+
     /// The path of a variant's function `stem`: what the spec names, or `generated`, added to the module.
     pub(super) fn function(
         &mut self,
-        (op, quantizer): (Op, Option<&str>),
-        (family, _, variant): Serving<'_>,
+        quantizer: Option<&str>,
+        serving: Serving<'_>,
         stem: &str,
         generated: impl FnOnce(&mut Self, &str),
     ) -> String {
-        let format = self.name();
-        let name = kernel_name(&family.name, format, quantizer, variant);
-        if let Some(path) = by_hand(&mut self.body, format, op, &name, variant, self.options) {
-            return path;
-        }
-        let ident = format!("{stem}_{}", variant_ident(variant));
-        generated(self, &ident);
-        format!("{format}::{ident}")
+        self.by_hand(quantizer, serving).unwrap_or_else(|| {
+            let ident = format!("{stem}_{}", variant_ident(serving.2));
+            generated(self, &ident);
+            format!("{}::{ident}", self.name())
+        })
+    }
+
+    /// Adds `ident`, what an op does compiled for a variant, which passes its arguments on to `callee`, behind the arguments `first`.
+    pub(super) fn pass_on(
+        &mut self,
+        op: Op,
+        variant: &CpuVariant,
+        what: &str,
+        ident: &str,
+        callee: (&str, &[&str]),
+    ) {
+        let text = passing_on(variant, what, Some(&variant.origin), &op.info().abi, ident, callee);
+        self.body.push_str(&text);
     }
 
     /// Lists a kernel.
     pub(super) fn push(&mut self, kernel: Made<'_>) {
-        let Made { op, serving: (family, order, variant), quantizer, plan, code, text } = kernel;
-        let listing = Listing { op, format: self.index, format_name: self.name(), options: self.options };
-        let shape = k_rule(self.plan, variant.shape, u64::MAX);
+        let Made { serving: (family, order, variant), quantizer, plan, code, text, k_max } = kernel;
+        let listing = Listing { format: self.index, format_name: self.name(), options: self.options };
+        let mut shape = of_whole_blocks(variant.shape, self.plan.format.elements);
+        shape.k.max = shape.k.max.min(k_max);
         let listed = listing.entry(family, order, variant, quantizer, shape, plan, code, text);
         binding(&mut self.body, variant, &listed.name);
         self.listed.push(listed);
@@ -109,7 +124,7 @@ impl<'a> Kernels<'a> {
 
 /// A function compiled for a variant, of the signature `abi`, that passes its arguments on to what all ISAs share: to `callee`,
 /// behind the arguments `first`.
-pub(in crate::emit) fn passing_on(
+pub(super) fn passing_on(
     variant: &CpuVariant,
     what: &str,
     generated: Option<&Origin>,
@@ -144,7 +159,7 @@ pub(in crate::emit) fn passing_on(
 
 /// The path of a variant's body by hand, if it has one: in Rust the function that the spec names, in C or C++ one of `module`
 /// that is added to its text and calls it.
-pub(in crate::emit) fn by_hand(
+pub(super) fn by_hand(
     text: &mut String,
     module: &str,
     op: Op,
@@ -164,7 +179,7 @@ pub(in crate::emit) fn by_hand(
 }
 
 /// A hand-written body in Rust is bound to the variant that names it: `#[variant]` leaves the name behind.
-pub(in crate::emit) fn binding(body: &mut String, variant: &CpuVariant, name: &str) {
+pub(super) fn binding(body: &mut String, variant: &CpuVariant, name: &str) {
     if let Some(CpuBody::Rust(path)) = &variant.body {
         let (cfg, _) = attributes(variant);
         let _ = writeln!(

@@ -1,0 +1,118 @@
+//! The products of a format: the scalar one over its own rows, and those that read packings, whose loops formats share.
+
+use super::kernels::{Kernels, Made, Serving};
+use super::listed::variant_ident;
+use super::loops::{Loops, Shared, free_name};
+use super::{lookup, matmul, scalar, staged, tiles};
+use crate::Error;
+use crate::plan::packed::{PackedPlan, packed_plan};
+use crate::plan::{FormatPlan, PackPlan, scalar_k_max};
+use gristmill_spec::model::{CpuVariant, Packing};
+use gristmill_spec::vocab::Op;
+use std::collections::BTreeMap;
+
+/// Adds the kernels of a format, and their loops to those that formats share; the packings that they read, by identifier.
+pub(super) fn list<'a>(kernels: &mut Kernels<'a>, loops: &mut Loops) -> BTreeMap<String, PackPlan<'a>> {
+    let mut packs = BTreeMap::new();
+    let mut scalar = None;
+    for serving in kernels.serving(Op::Matmul) {
+        let (_, _, variant) = serving;
+        match variant.packing {
+            None => over_own_rows(kernels, serving, &mut scalar),
+            Some(packing) => match packed(kernels.plan, &kernels.set.packings[packing], variant) {
+                Ok(packed) => {
+                    over_panels(kernels, serving, &packed, loops);
+                    packs.entry(packed.pack.ident()).or_insert(packed.pack);
+                }
+                Err(error) => kernels.errors.push(error),
+            },
+        }
+    }
+    packs
+}
+
+/// Lists the scalar product; `generated` is its path, once the module has it.
+fn over_own_rows(kernels: &mut Kernels<'_>, serving: Serving<'_>, generated: &mut Option<String>) {
+    let plan = kernels.plan;
+    let text = scalar::matmul_scalar(plan);
+    let by_hand = kernels.by_hand(None, serving);
+    let function = by_hand.unwrap_or_else(|| {
+        let add = || {
+            kernels.body.push_str(&text);
+            format!("{}::matmul_scalar", plan.format.name)
+        };
+        generated.get_or_insert_with(add).clone()
+    });
+    let words = format!("the format's own rows; decode: {}; i32 sums", kernels.strategies);
+    push(kernels, serving, &text, words, code(plan, &function, "None", 1), scalar_k_max(plan));
+}
+
+/// Lists a product over panels of a packing.
+fn over_panels(kernels: &mut Kernels<'_>, serving: Serving<'_>, packed: &Packed<'_>, loops: &mut Loops) {
+    let ((_, _, variant), name) = (serving, kernels.name());
+    let Packed { shape_name, text, words, pack, k_max } = packed;
+    let function = kernels.by_hand(None, serving).unwrap_or_else(|| {
+        let module = free_name(loops, &format!("matmul_{}_{shape_name}", variant_ident(variant)), text);
+        let shared = loops.entry(module.clone()).or_insert_with(|| Shared {
+            text: text.clone(),
+            formats: Vec::new(),
+            isa: variant.isa,
+            words: words.clone(),
+            source: format!("{}:{}", variant.origin.file, variant.origin.line),
+        });
+        shared.formats.push(format!("`{name}`"));
+        format!("{module}::matmul")
+    });
+    let packing = format!("Some(&{name}::PACK_{})", pack.ident().to_uppercase());
+    let code = code(kernels.plan, &function, &packing, pack.multiple);
+    push(kernels, serving, text, words.clone(), code, *k_max);
+}
+
+/// Rust expression of a product's `Code`.
+fn code(plan: &FormatPlan<'_>, function: &str, packing: &str, multiple: u32) -> String {
+    format!(
+        "Code::Matmul {{ run: {function}, packing: {packing}, unit: Unit {{ elements: {}, multiple: {multiple} }} }}",
+        plan.unit
+    )
+}
+
+fn push(kernels: &mut Kernels<'_>, serving: Serving<'_>, text: &str, plan: String, code: String, k_max: u64) {
+    let text = format!("{}{text}", kernels.decode);
+    kernels.push(Made { serving, quantizer: None, plan, code, text: &text, k_max });
+}
+
+/// A packed variant, planned and written.
+struct Packed<'a> {
+    shape_name: String,
+    text: String,
+    words: String,
+    pack: PackPlan<'a>,
+    k_max: u64,
+}
+
+fn packed<'a>(
+    plan: &'a FormatPlan<'_>,
+    packing: &'a Packing,
+    variant: &CpuVariant,
+) -> Result<Packed<'a>, Error> {
+    Ok(match packed_plan(plan, packing, variant)? {
+        PackedPlan::Multiply(resolved) => Packed {
+            shape_name: matmul::shape_name(&resolved),
+            text: match (&resolved.staged, &resolved.tiles) {
+                (Some(staged), _) => staged::emit(&resolved, staged),
+                (None, Some(tiles)) => tiles::emit(&resolved, tiles),
+                (None, None) => matmul::emit(&resolved),
+            },
+            words: resolved.describe(),
+            k_max: resolved.k_max,
+            pack: resolved.pack,
+        },
+        PackedPlan::Lookup(resolved) => Packed {
+            shape_name: lookup::shape_name(&resolved),
+            text: lookup::emit(&resolved),
+            words: resolved.describe(),
+            k_max: resolved.k_max,
+            pack: resolved.pack,
+        },
+    })
+}
