@@ -43,6 +43,12 @@ pub enum HistoryError {
         /// What the system said.
         source: io::Error,
     },
+    /// It is not there.
+    #[error("there is no history `{}`\n  help: `gristmill history --add FILE` makes one", path.display())]
+    Missing {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
     /// Another process has it open.
     #[error("the history `{}` was in use by another process for {} seconds\n  help: try again when that has ended", path.display(), PATIENCE.as_secs())]
     Busy {
@@ -116,11 +122,15 @@ impl History {
     /// [`HistoryError`].
     pub fn open_existing(path: &Path) -> Result<History, HistoryError> {
         let foreign = |what: &str| HistoryError::Foreign { path: path.to_owned(), what: what.to_owned() };
-        let failed = |source| HistoryError::File { path: path.to_owned(), source };
-        let mut file = File::open(path).map_err(failed)?;
-        if !file.metadata().map_err(failed)?.is_file() {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound => HistoryError::Missing { path: path.to_owned() },
+            _ => HistoryError::File { path: path.to_owned(), source },
+        };
+        // Before it is opened: a pipe that nobody writes to would be waited for.
+        if !std::fs::metadata(path).map_err(failed)?.is_file() {
             return Err(foreign("it is no regular file"));
         }
+        let mut file = File::open(path).map_err(failed)?;
         let mut head = [0; 16];
         match file.read_exact(&mut head) {
             Ok(()) if &head == History::MAGIC => {}

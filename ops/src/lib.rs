@@ -13,22 +13,28 @@ pub mod date;
 pub mod history;
 mod host;
 mod live;
+mod memory;
 mod monitor;
 mod prometheus;
 pub mod read;
 pub mod record;
 pub mod regression;
 pub mod report;
+mod rows;
 mod snapshot;
 mod snapshot_file;
 #[cfg(feature = "tracing")]
 mod spans;
+mod times;
 
 pub use gristmill_records::receipt::Fallback;
 pub use history::{Added, History, HistoryError};
 pub use host::{Clock, Host, HugePages};
-pub use live::{Live, LiveRow};
+pub use live::{Live, LiveRow, LiveTransfer};
 pub use monitor::{Monitor, MonitorOptions};
 pub use record::{Record, Records, Serves, Source, Work};
-pub use snapshot::{BatchLoad, Bucket, KernelLoad, RecoveryCount, Sampled, Snapshot, ThreadLoad};
+pub use snapshot::{
+    BatchLoad, Bucket, CacheLoad, KernelLoad, PoolLoad, RecoveryCount, Sampled, Snapshot, ThreadLoad,
+    TransferLoad,
+};
 pub use snapshot_file::SnapshotFile;

@@ -1,8 +1,8 @@
 //! What kernels do now: the difference of two snapshots of one monitor.
 
 use crate::date::date;
-use crate::record::Work;
-use crate::snapshot::{KernelLoad, Sampled, Snapshot};
+use crate::record::{Work, sum};
+use crate::snapshot::{CacheLoad, KernelLoad, Sampled, Snapshot, TransferLoad};
 use std::cmp::Reverse;
 use std::fmt::Write;
 
@@ -23,6 +23,21 @@ pub struct Live {
     pub fallbacks: u64,
     /// Steps that were done because a kernel failed.
     pub recoveries: u64,
+    /// Copies of devices' memory, where there were some.
+    pub transfers: Vec<LiveTransfer>,
+    /// What was kept and was not there: its name and device, and how often.
+    pub misses: Vec<(String, u64)>,
+}
+
+/// Copies of one kind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LiveTransfer {
+    /// Which way, with the devices.
+    pub name: String,
+    /// Copies in a second.
+    pub per_second: f64,
+    /// 1e6 bytes in a second.
+    pub mb_s: f64,
 }
 
 /// A kernel in a class of shapes.
@@ -73,8 +88,8 @@ impl Live {
             }
         }
         rows.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| b.1.per_second.total_cmp(&a.1.per_second)));
-        let fallbacks = |of: &Snapshot| of.fallbacks.iter().map(|fallback| fallback.runs).sum::<u64>();
-        let recoveries = |of: &Snapshot| of.recoveries.iter().map(|step| step.count).sum::<u64>();
+        let fallbacks = |of: &Snapshot| sum(of.fallbacks.iter().map(|fallback| fallback.runs));
+        let recoveries = |of: &Snapshot| sum(of.recoveries.iter().map(|step| step.count));
         Live {
             at: now.at,
             machine: now.machine.clone(),
@@ -83,6 +98,8 @@ impl Live {
             rows: rows.into_iter().map(|(_, row)| row).collect(),
             fallbacks: fallbacks(now).saturating_sub(before.map_or(0, fallbacks)),
             recoveries: recoveries(now).saturating_sub(before.map_or(0, recoveries)),
+            transfers: transfers(before, now, seconds),
+            misses: misses(before, now),
         }
     }
 
@@ -131,6 +148,12 @@ impl Live {
         for row in faults {
             writeln!(out, "{} refused its input {} times", row.kernel, row.faults)?;
         }
+        for LiveTransfer { name, per_second, mb_s } in &self.transfers {
+            writeln!(out, "{name}: {per_second:.1} copies/s, {mb_s:.1} MB/s")?;
+        }
+        for (name, count) in &self.misses {
+            writeln!(out, "{name}: {count} misses")?;
+        }
         for (count, what) in [(self.fallbacks, "fallbacks"), (self.recoveries, "steps of recovery")] {
             if count > 0 {
                 writeln!(out, "{count} {what}: `gristmill report` says which")?;
@@ -138,6 +161,29 @@ impl Live {
         }
         Ok(())
     }
+}
+
+fn transfers(before: Option<&Snapshot>, now: &Snapshot, seconds: f64) -> Vec<LiveTransfer> {
+    let rate = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+    let moved = |load: &TransferLoad| {
+        let earlier =
+            before.and_then(|before| before.transfers.iter().find(|then| then.name() == load.name()));
+        let since = |of: fn(&TransferLoad) -> u64| of(load).saturating_sub(earlier.map_or(0, of));
+        let (copies, bytes) = (since(|load| load.copies), since(|load| load.bytes));
+        let [per_second, mb_s] = [rate(copies), rate(bytes) / 1e6];
+        (copies > 0).then(|| LiveTransfer { name: load.name(), per_second, mb_s })
+    };
+    now.transfers.iter().filter_map(moved).collect()
+}
+
+fn misses(before: Option<&Snapshot>, now: &Snapshot) -> Vec<(String, u64)> {
+    let missed = |load: &CacheLoad| {
+        let same = |then: &&CacheLoad| then.cache == load.cache && then.device == load.device;
+        let earlier = before.and_then(|before| before.caches.iter().find(same)).map_or(0, |then| then.misses);
+        let misses = load.misses.saturating_sub(earlier);
+        (misses > 0).then(|| (format!("{} for {}", load.cache, load.device), misses))
+    };
+    now.caches.iter().filter_map(missed).collect()
 }
 
 /// The same kernel and class in a snapshot.

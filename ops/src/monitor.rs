@@ -5,21 +5,19 @@
 //! of them is left out and counted as lost. `cargo bench -p gristmill-ops` measures what this is beside the product.
 
 use crate::host::Host;
-use crate::snapshot::{BatchLoad, Bucket, KernelLoad, RecoveryCount, Sampled, Snapshot, ThreadLoad};
+use crate::memory::Memory;
+use crate::snapshot::{BatchLoad, KernelLoad, RecoveryCount, Snapshot};
+use crate::times::Times;
 use gristmill_records::receipt::Fallback;
-use gristmill_runtime::observe::{FellBack, Launch, Observer, RanBatch, observe, set_observing};
+use gristmill_runtime::observe::{
+    Allocation, FellBack, Launch, Lookup, Observer, RanBatch, Transfer, observe, set_observing,
+};
 use gristmill_runtime::tuning::{ShapeClass, cpu};
 use gristmill_runtime::vocab::{DeviceKind, Op};
 use gristmill_runtime::{Device, Error, Recovery, Registry, Shape};
-use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
-
-/// The longest time that a histogram tells from longer ones.
-const LONGEST_NS: u64 = 60_000_000_000;
-/// Digits to which it keeps times.
-const DIGITS: u8 = 2;
 
 /// What the system says of the machine is asked for so rarely that it takes one part in so many of the time at most: of a program with
 /// much memory on small pages it takes long.
@@ -55,6 +53,7 @@ pub struct Monitor {
     fallbacks: Mutex<Vec<Taken>>,
     recoveries: Mutex<Vec<RecoveryCount>>,
     batches: Mutex<BatchLoad>,
+    memory: Memory,
     lost: AtomicU64,
     /// What the system said of the machine when the monitor began.
     host_at_first: Host,
@@ -75,7 +74,7 @@ struct Cell {
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
     faults: AtomicU64,
-    times: Mutex<Option<Times>>,
+    times: Times,
 }
 
 /// A fallback that was taken.
@@ -109,16 +108,6 @@ impl Taken {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Times {
-    histogram: Histogram<u64>,
-    sum_ns: u64,
-    bytes_in: u64,
-    min_ns: u64,
-    max_ns: u64,
-    threads: Option<ThreadLoad>,
-}
-
 impl Monitor {
     /// Starts to watch. The monitor lasts as long as the program; [`pause`](Monitor::pause) turns it off and on.
     ///
@@ -134,6 +123,7 @@ impl Monitor {
             fallbacks: Mutex::default(),
             recoveries: Mutex::default(),
             batches: Mutex::default(),
+            memory: Memory::default(),
             lost: AtomicU64::new(0),
             host_at_first: Host::now(),
             host: Mutex::new(Seen { host: Host::default(), until: Instant::now() }),
@@ -173,12 +163,7 @@ impl Monitor {
                     bytes_in: read(&cell.bytes_in),
                     bytes_out: read(&cell.bytes_out),
                     faults: (entry.device == DeviceKind::Cpu).then(|| read(&cell.faults)),
-                    time: cell
-                        .times
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .as_ref()
-                        .map(Times::sampled),
+                    time: cell.times.sampled(),
                 });
             }
         }
@@ -196,6 +181,9 @@ impl Monitor {
             kernels,
             batches: Some(self.batches.lock().unwrap_or_else(PoisonError::into_inner).clone())
                 .filter(|load| load.batches > 0),
+            transfers: self.memory.transfers(),
+            pools: self.memory.pools(),
+            caches: self.memory.caches(),
             fallbacks: fallbacks.iter().map(Taken::count).collect(),
             recoveries: self.recoveries.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
@@ -281,22 +269,8 @@ impl Observer for Monitor {
         else {
             return;
         };
-        let mut times = match cell.times.try_lock() {
-            Ok(times) => times,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                self.lost.fetch_add(1, Ordering::Relaxed);
-                return;
-            }
-        };
-        if times.is_none() {
-            *times = Times::new();
-        }
-        if let Some(times) = times.as_mut() {
-            times.take(time, launch.bytes_in as u64);
-            if let Some(seen) = &launch.threads {
-                times.threads.get_or_insert_default().take(seen);
-            }
+        if !cell.times.take(time, launch.bytes_in as u64, launch.threads.as_ref()) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -344,87 +318,26 @@ impl Observer for Monitor {
             seconds,
         });
     }
-}
 
-impl Times {
-    /// `None` never, since the bounds are such that a histogram takes them.
-    fn new() -> Option<Times> {
-        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).ok()?;
-        Some(Times { histogram, sum_ns: 0, bytes_in: 0, min_ns: u64::MAX, max_ns: 0, threads: None })
+    fn wants_transfer_time(&self, transfer: &Transfer) -> bool {
+        self.memory.is_sampled(transfer, self.options.sample_every)
     }
 
-    fn take(&mut self, time: Duration, bytes_in: u64) {
-        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.histogram.saturating_record(ns.max(1));
-        self.sum_ns = self.sum_ns.saturating_add(ns);
-        self.bytes_in = self.bytes_in.saturating_add(bytes_in);
-        self.min_ns = self.min_ns.min(ns);
-        self.max_ns = self.max_ns.max(ns);
+    fn transferred(&self, transfer: &Transfer) {
+        self.memory.transferred(transfer);
     }
 
-    fn sampled(&self) -> Sampled {
-        let at = |percent: f64| self.histogram.value_at_percentile(percent).clamp(self.min_ns, self.max_ns);
-        let mut buckets = Vec::new();
-        let mut le_ns: u64 = 1000;
-        loop {
-            buckets.push(Bucket { le_ns, count: self.histogram.count_between(0, le_ns) });
-            if le_ns >= self.max_ns || le_ns > LONGEST_NS {
-                break;
-            }
-            le_ns *= 2;
-        }
-        Sampled {
-            samples: self.histogram.len(),
-            sum_ns: self.sum_ns,
-            bytes_in: self.bytes_in,
-            min_ns: self.min_ns,
-            p50_ns: at(50.0),
-            p90_ns: at(90.0),
-            p99_ns: at(99.0),
-            max_ns: self.max_ns,
-            threads: self.threads.clone(),
-            buckets,
+    fn transfer_timed(&self, transfer: &Transfer) {
+        if !self.memory.timed(transfer) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentiles_are_those_of_the_sorted_times() {
-        let mut times = Times::new().expect("the bounds are good");
-        // A stride that is coprime to the count gives each number once, out of order.
-        let mut all: Vec<u64> = (0..10_007u64).map(|i| 900 + i * 7919 % 10_007 * 321).collect();
-        for ns in &all {
-            times.take(Duration::from_nanos(*ns), 10);
-        }
-        all.sort_unstable();
-        let sampled = times.sampled();
-        let rank = |percent: f64| all[(percent / 100.0 * all.len() as f64).ceil() as usize - 1];
-        for (percent, found) in [(50.0, sampled.p50_ns), (90.0, sampled.p90_ns), (99.0, sampled.p99_ns)] {
-            let (found, right) = (found as f64, rank(percent) as f64);
-            assert!((found / right - 1.0).abs() < 0.01, "p{percent}: {found}, sorted {right}");
-        }
-        assert_eq!((sampled.min_ns, Some(&sampled.max_ns)), (all[0], all.last()));
-        assert_eq!(sampled.sum_ns, all.iter().sum::<u64>());
-        assert_eq!((sampled.samples, sampled.bytes_in), (10_007, 100_070));
-        for bucket in &sampled.buckets {
-            let right = all.iter().filter(|ns| **ns <= bucket.le_ns).count() as f64;
-            // Times within a hundredth of the bound may be on its other side.
-            let near = all.iter().filter(|ns| ns.abs_diff(bucket.le_ns) * 100 <= bucket.le_ns).count() as f64;
-            assert!((bucket.count as f64 - right).abs() <= near, "{bucket:?}: {right}");
-        }
-        assert_eq!(sampled.buckets.last().map(|bucket| bucket.count), Some(10_007));
+    fn allocated(&self, allocation: &Allocation) {
+        self.memory.allocated(allocation);
     }
 
-    #[test]
-    fn a_time_beyond_the_longest_is_counted_and_kept_as_the_longest() {
-        let mut times = Times::new().expect("the bounds are good");
-        times.take(Duration::from_secs(200), 0);
-        let sampled = times.sampled();
-        assert_eq!((sampled.samples, sampled.max_ns), (1, 200_000_000_000));
-        assert_eq!(sampled.sum_ns, 200_000_000_000);
+    fn looked_up(&self, lookup: Lookup) {
+        self.memory.looked_up(lookup);
     }
 }

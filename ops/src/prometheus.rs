@@ -1,7 +1,9 @@
 //! A snapshot as text for Prometheus (exposition format 0.0.4).
 
 use crate::host::{Clock, Host, HugePages};
-use crate::snapshot::{BatchLoad, KernelLoad, Snapshot, ThreadLoad};
+use crate::snapshot::{
+    BatchLoad, CacheLoad, KernelLoad, PoolLoad, Sampled, Snapshot, ThreadLoad, TransferLoad,
+};
 use std::fmt::{Display, Write};
 
 /// Labels of a sample, and how they are written.
@@ -23,7 +25,7 @@ fn most(bound: Option<u64>) -> String {
 }
 
 impl Snapshot {
-    /// As text for Prometheus: counters for launches, bytes, faults and fallbacks, a histogram for the times that were taken.
+    /// As text for Prometheus: counters for launches, bytes, faults, copies, pools, caches and fallbacks, histograms for the times that were taken.
     /// `tokens_le` and `weights_le` are the upper bounds of the class of shapes. The count of the histogram is that of samples,
     /// not of launches.
     pub fn to_prometheus(&self) -> String {
@@ -37,14 +39,9 @@ impl Snapshot {
         head(&mut out, "gristmill_launch_seconds", "histogram", "Times of sampled launches.");
         for load in &self.kernels {
             let Some(time) = &load.time else { continue };
-            let name = "gristmill_launch_seconds";
-            for bucket in &time.buckets {
-                let le = bucket.le_ns as f64 / 1e9;
-                sample(&mut out, &format!("{name}_bucket"), load, Some(&le), bucket.count);
-            }
-            sample(&mut out, &format!("{name}_bucket"), load, Some(&"+Inf"), time.samples);
-            sample(&mut out, &format!("{name}_sum"), load, None, time.sum_ns as f64 / 1e9);
-            sample(&mut out, &format!("{name}_count"), load, None, time.samples);
+            histogram("gristmill_launch_seconds", time, |name, le, value| {
+                sample(&mut out, name, load, le, value);
+            });
         }
         for (name, help, of) in THREADS {
             let name = format!("gristmill_threads_{name}_seconds_total");
@@ -59,6 +56,9 @@ impl Snapshot {
         if let Some(batches) = &self.batches {
             self.batches(&mut out, batches);
         }
+        self.transfers(&mut out);
+        self.pools(&mut out);
+        self.caches(&mut out);
         head(&mut out, "gristmill_fallbacks_total", "counter", "Fallbacks that policies allowed.");
         for fallback in &self.fallbacks {
             let labels = Labels(&[
@@ -141,6 +141,59 @@ impl Snapshot {
         );
     }
 
+    fn transfers(&self, out: &mut String) {
+        let Some(_) = self.transfers.first() else { return };
+        let labels = |load: &TransferLoad, le: Option<&dyn Display>| {
+            let mut labels: Vec<(&str, &dyn Display)> = vec![("kind", &load.kind), ("device", &load.device)];
+            labels.extend(load.source.as_ref().map(|source| ("source", source as &dyn Display)));
+            labels.extend(le.map(|le| ("le", le)));
+            Labels(&labels).to_string()
+        };
+        let counters: [Counter<TransferLoad>; 2] = [
+            ("gristmill_transfers_total", "Copies of devices' memory.", |load| load.copies),
+            ("gristmill_transfer_bytes_total", "Bytes of these copies.", |load| load.bytes),
+        ];
+        for (name, help, of) in counters {
+            head(out, name, "counter", help);
+            for load in &self.transfers {
+                line(out, name, &labels(load, None), of(load));
+            }
+        }
+        let name = "gristmill_transfer_seconds";
+        head(out, name, "histogram", "Times of sampled copies.");
+        for load in &self.transfers {
+            let Some(time) = &load.time else { continue };
+            histogram(name, time, |name, le, value| line(out, name, &labels(load, le), value));
+        }
+    }
+
+    fn pools(&self, out: &mut String) {
+        for (name, kind, help, of) in POOLS {
+            let mut known = self.pools.iter().filter_map(|pool| Some((pool, of(pool)?))).peekable();
+            if known.peek().is_none() {
+                continue;
+            }
+            head(out, name, kind, help);
+            for (pool, value) in known {
+                line(out, name, &Labels(&[("device", &pool.device)]), value);
+            }
+        }
+    }
+
+    fn caches(&self, out: &mut String) {
+        let Some(_) = self.caches.first() else { return };
+        let counters: [Counter<CacheLoad>; 2] = [
+            ("gristmill_cache_hits_total", "Times that what is kept was there.", |load| load.hits),
+            ("gristmill_cache_misses_total", "Times that it was not.", |load| load.misses),
+        ];
+        for (name, help, of) in counters {
+            head(out, name, "counter", help);
+            for load in &self.caches {
+                line(out, name, &Labels(&[("cache", &load.cache), ("device", &load.device)]), of(load));
+            }
+        }
+    }
+
     fn batches(&self, out: &mut String, load: &BatchLoad) {
         let mut one = |name: &str, help: &str, value: &dyn Display| {
             let name = format!("gristmill_batch{name}_total");
@@ -171,9 +224,28 @@ impl Snapshot {
     }
 }
 
-/// Metrics of the use of threads: name, help, and which of its numbers it is.
-type OfThreads = (&'static str, &'static str, fn(&ThreadLoad) -> u64);
-const THREADS: [OfThreads; 4] = [
+/// Metrics of pools: name, kind, help, and which of its numbers it is.
+type OfPools = (&'static str, &'static str, &'static str, fn(&PoolLoad) -> Option<u64>);
+const POOLS: [OfPools; 6] = [
+    ("gristmill_pool_allocations_total", "counter", "Allocations of a device's memory.", |of| {
+        Some(of.allocations)
+    }),
+    ("gristmill_pool_allocated_bytes_total", "counter", "Bytes that they asked for.", |of| Some(of.bytes)),
+    ("gristmill_pool_grown_total", "counter", "Those for which the pool took more from the device.", |of| {
+        of.grew
+    }),
+    ("gristmill_pool_grown_bytes_total", "counter", "Bytes that it took then.", |of| of.grown_bytes),
+    ("gristmill_pool_held_bytes", "gauge", "Bytes in buffers.", |of| of.held_bytes),
+    ("gristmill_pool_reserved_bytes", "gauge", "Bytes that pools have taken from the device.", |of| {
+        of.reserved_bytes
+    }),
+];
+
+/// A counter: its name, help, and which number it is.
+type Counter<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+/// Metrics of the use of threads.
+const THREADS: [Counter<ThreadLoad>; 4] = [
     ("available", "Sampled time, times the threads that there were.", |of| of.available_ns),
     ("busy", "Time that threads worked, of what was sampled.", |of| of.busy_ns),
     ("longest", "Time that the busiest thread worked, each time that was sampled.", |of| of.longest_ns),
@@ -185,7 +257,18 @@ fn head(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
-fn line(out: &mut String, name: &str, labels: &Labels<'_>, value: impl Display) {
+/// The samples of a histogram: name, upper bound and value.
+fn histogram(name: &str, time: &Sampled, mut write: impl FnMut(&str, Option<&dyn Display>, &dyn Display)) {
+    let bucket = format!("{name}_bucket");
+    for of in &time.buckets {
+        write(&bucket, Some(&(of.le_ns as f64 / 1e9)), &of.count);
+    }
+    write(&bucket, Some(&"+Inf"), &time.samples);
+    write(&format!("{name}_sum"), None, &(time.sum_ns as f64 / 1e9));
+    write(&format!("{name}_count"), None, &time.samples);
+}
+
+fn line(out: &mut String, name: &str, labels: &impl Display, value: impl Display) {
     let _ = writeln!(out, "{name}{{{labels}}} {value}");
 }
 

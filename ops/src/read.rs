@@ -49,12 +49,13 @@ pub enum ReadError {
 /// [`ReadError`].
 pub fn snapshot(path: &Path) -> Result<Snapshot, ReadError> {
     let foreign = |what: String| ReadError::Foreign { path: path.to_owned(), what };
-    let bytes = std::fs::metadata(path).and_then(|metadata| match metadata.len() > LARGEST {
-        true => Ok(Vec::new()),
-        false => std::fs::read(path),
-    });
-    let bytes = bytes.map_err(|source| ReadError::File { path: path.to_owned(), source })?;
-    let value = serde_json::from_slice(&bytes).map_err(|error| foreign(error.to_string()))?;
+    let failed = |source| ReadError::File { path: path.to_owned(), source };
+    let bytes = std::fs::metadata(path).map_err(failed)?.len();
+    if bytes > LARGEST {
+        return Err(foreign(too_large(bytes)));
+    }
+    let text = std::fs::read(path).map_err(failed)?;
+    let value = serde_json::from_slice(&text).map_err(|error| foreign(error.to_string()))?;
     of_monitor(value).map_err(foreign)
 }
 
@@ -63,7 +64,13 @@ fn of_monitor(value: Value) -> Result<Snapshot, String> {
     if schema != Snapshot::SCHEMA {
         return Err(format!("its schema is `{schema}`, and `{}` is read", Snapshot::SCHEMA));
     }
-    gristmill_records::read(value)
+    let snapshot: Snapshot = gristmill_records::read(value)?;
+    snapshot.check()?;
+    Ok(snapshot)
+}
+
+fn too_large(bytes: u64) -> String {
+    format!("it has {bytes} bytes, more than {LARGEST}")
 }
 
 /// The records of a file, whichever of them it is. Tuning files are read for `registry`, whose kernels were compiled with `compiler`.
@@ -73,18 +80,19 @@ fn of_monitor(value: Value) -> Result<Snapshot, String> {
 pub fn read(path: &Path, registry: &Registry, compiler: Option<&str>) -> Result<Records, ReadError> {
     let failed = |source| ReadError::File { path: path.to_owned(), source };
     let foreign = |what: String| ReadError::Foreign { path: path.to_owned(), what };
-    let file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
+    // Before it is opened: a pipe that nobody writes to would be waited for.
+    let metadata = std::fs::metadata(path).map_err(failed)?;
     if !metadata.is_file() {
         return Err(foreign("it is no regular file".to_owned()));
     }
+    let file = File::open(path).map_err(failed)?;
     let mut head = [0; History::MAGIC.len()];
     let begins = (&file).read_exact(&mut head).is_ok();
     if begins && &head == History::MAGIC {
         return Ok(History::open_existing(path)?.records()?);
     }
     if metadata.len() > LARGEST {
-        return Err(foreign(format!("it has {} bytes, more than {LARGEST}", metadata.len())));
+        return Err(foreign(too_large(metadata.len())));
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
     if text.starts_with("gristmill tuning ") {

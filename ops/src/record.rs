@@ -1,7 +1,7 @@
 //! What a history holds.
 
 use crate::host::Host;
-use crate::snapshot::{KernelLoad, RecoveryCount, Snapshot};
+use crate::snapshot::{CacheLoad, KernelLoad, PoolLoad, RecoveryCount, Snapshot, TransferLoad};
 use gristmill_records::receipt::Fallback;
 use gristmill_runtime::{Registry, Tuning};
 use serde::{Deserialize, Serialize};
@@ -59,6 +59,11 @@ pub enum Work {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         threads: Option<u64>,
     },
+}
+
+/// The sum of counts from a file, which may be anything.
+pub(crate) fn sum(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
 }
 
 /// `1`, `17-64`, or `2049-` for a class without a most.
@@ -157,6 +162,15 @@ pub struct Watch {
     /// What the system said of the machine; absent where it said nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Host>,
+    /// Copies of devices' memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transfers: Vec<TransferLoad>,
+    /// Allocations of devices' memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<PoolLoad>,
+    /// What is made once and used again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<CacheLoad>,
     /// Fallbacks that were taken.
     pub fallbacks: Vec<Fallback>,
     /// What was done where a kernel failed.
@@ -187,6 +201,9 @@ impl Records {
             lost_samples,
             host,
             kernels,
+            transfers,
+            pools,
+            caches,
             fallbacks,
             recoveries,
             ..
@@ -215,6 +232,9 @@ impl Records {
             sampled_every,
             lost_samples,
             host,
+            transfers,
+            pools,
+            caches,
             fallbacks,
             recoveries,
         };

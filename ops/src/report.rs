@@ -5,7 +5,7 @@
 use crate::date::date;
 use crate::record::{Record, Records, Source};
 use crate::regression::{Series, Test, Verdict, compare, series};
-use crate::snapshot::{RecoveryCount, Sampled, ThreadLoad};
+use crate::snapshot::{CacheLoad, PoolLoad, RecoveryCount, Sampled, ThreadLoad};
 use gristmill_runtime::RecoveryStep;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -13,7 +13,11 @@ use std::fmt::Write;
 
 mod html;
 mod machine;
+mod memory;
+mod moved;
 mod tuned;
+
+pub use moved::{Moved, On};
 
 /// Rows of the tables of a report.
 const MOST: usize = 20;
@@ -43,6 +47,15 @@ pub struct Report {
     pub machines: Vec<String>,
     /// Kernels that cost most, by the newest look of a monitor on each machine.
     pub cost: Vec<Cost>,
+    /// Copies of devices' memory, by the same look.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub transfers: Vec<Moved>,
+    /// Allocations of devices' memory.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<On<PoolLoad>>,
+    /// What is made once and used again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<On<CacheLoad>>,
     /// What was compared and is slower or faster.
     pub changes: Vec<Verdict>,
     /// Times of each kernel and work that was measured more than once, those that changed most first.
@@ -130,6 +143,9 @@ impl Report {
                 .into_iter()
                 .collect(),
             cost: cost(records),
+            transfers: Vec::new(),
+            pools: Vec::new(),
+            caches: Vec::new(),
             changes: verdicts.iter().filter(|verdict| verdict.slower || verdict.faster).cloned().collect(),
             trends: trends(&all),
             anomalies: Vec::new(),
@@ -139,6 +155,7 @@ impl Report {
         report.changes.sort_by(|a, b| b.ratio.total_cmp(&a.ratio));
         report.slower();
         report.loads(records);
+        report.memory(records);
         report.far_below(&all);
         report.multiply_units(&all);
         report.tuned(records);
@@ -349,6 +366,7 @@ impl Report {
                     .map_or(String::new(), |percent| format!(" ({percent:.0} % of what memory gives)"))
             )?;
         }
+        self.write_memory(out)?;
         if !self.trends.is_empty() {
             writeln!(out, "\nTrends")?;
         }

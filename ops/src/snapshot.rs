@@ -35,6 +35,15 @@ pub struct Snapshot {
     /// Batches of products; absent where none ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batches: Option<BatchLoad>,
+    /// Copies of devices' memory; absent where there were none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transfers: Vec<TransferLoad>,
+    /// Allocations of devices' memory; absent where there were none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<PoolLoad>,
+    /// What is made once and used again; absent where nothing was looked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<CacheLoad>,
     /// Fallbacks that were taken.
     pub fallbacks: Vec<Fallback>,
     /// What guarded layers did where a kernel failed.
@@ -93,6 +102,75 @@ pub struct Sampled {
     pub threads: Option<ThreadLoad>,
     /// How many were not longer than each of a row of times, the last of which is not below the longest.
     pub buckets: Vec<Bucket>,
+}
+
+/// Copies of one kind, of one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TransferLoad {
+    /// Which way: the names of [`TransferKind`](gristmill_runtime::observe::TransferKind).
+    pub kind: String,
+    /// The device; of two the one that copies go to.
+    pub device: String,
+    /// The device that they come from, where that is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// How many.
+    pub copies: u64,
+    /// Bytes of all of them.
+    pub bytes: u64,
+    /// Times by the device's clock; absent where none were taken. `bytes_in` are those of the timed ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Sampled>,
+}
+
+impl TransferLoad {
+    /// `to-device cuda:0`, `between-devices cuda:1 to cuda:0`.
+    pub fn name(&self) -> String {
+        let from = self.source.as_ref().map_or(String::new(), |source| format!("{source} to "));
+        format!("{} {from}{}", self.kind, self.device)
+    }
+
+    /// Seconds that all took, were they as long for each byte as those that were timed.
+    pub fn estimated_seconds(&self) -> Option<f64> {
+        let time = self.time.as_ref().filter(|time| time.bytes_in > 0)?;
+        Some(time.sum_ns as f64 / time.bytes_in as f64 * self.bytes as f64 / 1e9)
+    }
+}
+
+/// Allocations of a device's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolLoad {
+    /// The device.
+    pub device: String,
+    /// How many.
+    pub allocations: u64,
+    /// Bytes that they asked for.
+    pub bytes: u64,
+    /// Allocations for which the pool took more from the device; all others it served with what it had. Absent where the device has no pools.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grew: Option<u64>,
+    /// Bytes that it took then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grown_bytes: Option<u64>,
+    /// Bytes in buffers when it was looked at; absent where the device is open no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_bytes: Option<u64>,
+    /// Bytes that pools had taken from the device, as of the last allocation there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved_bytes: Option<u64>,
+}
+
+/// Looks for something that is made once and used again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheLoad {
+    /// What: the names of [`Cache`](gristmill_runtime::observe::Cache).
+    pub cache: String,
+    /// For which device.
+    pub device: String,
+    /// How often it was there.
+    pub hits: u64,
+    /// How often it was not.
+    pub misses: u64,
 }
 
 /// Batches, each of which is several products as one job. Their launches are counted with their kernels too.
@@ -214,13 +292,27 @@ impl Sampled {
 impl KernelLoad {
     /// Seconds that all launches took, were they as long as those that were timed.
     pub fn estimated_seconds(&self) -> Option<f64> {
-        Some(self.time.as_ref()?.mean_ns() * self.launches as f64 / 1e9)
+        let time = self.time.as_ref().filter(|time| time.samples > 0)?;
+        Some(time.mean_ns() * self.launches as f64 / 1e9)
     }
 }
 
 impl Snapshot {
     /// What [`schema`](Snapshot::schema) must be.
     pub const SCHEMA: &'static str = "gristmill monitor 1";
+
+    /// Refuses times of no launch or copy, and a time below zero, which no monitor writes.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.seconds < 0.0 {
+            return Err(format!("`seconds`: {}, expected a time from 0 on", self.seconds));
+        }
+        let kernels = self.kernels.iter().filter_map(|load| Some((&load.kernel, load.time.as_ref()?)));
+        let copies = self.transfers.iter().filter_map(|load| Some((&load.kind, load.time.as_ref()?)));
+        match kernels.chain(copies).find(|(_, time)| time.samples == 0) {
+            Some((name, _)) => Err(format!("`time` of {name} is of 0 samples")),
+            None => Ok(()),
+        }
+    }
 
     /// As one JSON object.
     pub fn to_json(&self) -> String {

@@ -43,6 +43,9 @@ fn what_is_added_is_there_once() -> Result<(), Box<dyn Error>> {
         sampled_every: 61,
         lost_samples: 0,
         host: None,
+        transfers: Vec::new(),
+        pools: Vec::new(),
+        caches: Vec::new(),
         fallbacks: Vec::new(),
         recoveries: Vec::new(),
     });
@@ -97,7 +100,7 @@ fn foreign_files_and_other_versions_are_refused_and_kept() -> Result<(), Box<dyn
         assert_eq!(fs::read(&path)?, bytes);
     }
     assert!(matches!(History::open(folder.path()), Err(HistoryError::Foreign { .. })));
-    assert!(matches!(History::open_existing(&folder.path().join("none")), Err(HistoryError::File { .. })));
+    assert!(matches!(History::open_existing(&folder.path().join("none")), Err(HistoryError::Missing { .. })));
 
     // Stores of others, and of a later version.
     let other = folder.path().join("other");

@@ -55,6 +55,9 @@ fn snapshot(at: u64, seconds: f64, kernels: Vec<KernelLoad>) -> Snapshot {
         host: None,
         kernels,
         batches: None,
+        transfers: Vec::new(),
+        pools: Vec::new(),
+        caches: Vec::new(),
         fallbacks: Vec::new(),
         recoveries: Vec::new(),
     }

@@ -2,8 +2,8 @@
 
 use gristmill_ops::report::Report;
 use gristmill_ops::{
-    Bucket, Clock, Fallback, Host, HugePages, KernelLoad, Record, Records, RecoveryCount, Sampled, Serves,
-    Snapshot, Source, ThreadLoad, Work,
+    Bucket, CacheLoad, Clock, Fallback, Host, HugePages, KernelLoad, PoolLoad, Record, Records,
+    RecoveryCount, Sampled, Serves, Snapshot, Source, ThreadLoad, TransferLoad, Work,
 };
 use std::error::Error;
 
@@ -54,6 +54,9 @@ fn snapshot(at: u64, kernels: Vec<KernelLoad>) -> Snapshot {
         host: Some(host("madvise", 900, [0, 3000])),
         kernels,
         batches: None,
+        transfers: Vec::new(),
+        pools: Vec::new(),
+        caches: Vec::new(),
         fallbacks: vec![Fallback {
             policy: "cpu".to_owned(),
             op: "matmul".to_owned(),
@@ -295,6 +298,89 @@ fn machines_that_are_held_back_are_found() {
     records.retain(|record| record.kernel != "a");
     let report = Report::of(&Records { records, ..Records::default() });
     assert!(advice(&report, "the multiply units").is_some_and(|(_, because)| because.contains("1.15 times")));
+}
+
+/// Copies of `bytes` in all, of which 200 with 1000 bytes each were timed, at 10 us.
+fn copies(kind: &str, bytes: u64) -> TransferLoad {
+    let time = load("", 1, 10, 0).time.map(|time| Sampled { sum_ns: 2_000_000, bytes_in: 200_000, ..time });
+    let (kind, device) = (kind.to_owned(), "cuda:0".to_owned());
+    TransferLoad { kind, device, source: None, copies: 400, bytes, time }
+}
+
+#[test]
+fn what_memory_costs_is_found() {
+    let looked = |cache: &str, hits, misses| CacheLoad {
+        cache: cache.to_owned(),
+        device: "cuda:0".to_owned(),
+        hits,
+        misses,
+    };
+    let of = |transfers: Vec<TransferLoad>, grew: Option<u64>, caches: Vec<CacheLoad>| {
+        let pools = vec![PoolLoad {
+            device: "cuda:0".to_owned(),
+            allocations: 1000,
+            bytes: 5000,
+            grew,
+            grown_bytes: grew.map(|grew| 10 * grew),
+            held_bytes: Some(70),
+            reserved_bytes: None,
+        }];
+        // 1000 launches of 20 us.
+        let kernel = KernelLoad { device: "cuda".to_owned(), ..load("matmul.there", 1000, 12, 0) };
+        let seen = Snapshot { transfers, pools, caches, ..snapshot(1, vec![kernel]) };
+        Report::of(&Records::of_snapshot(seen))
+    };
+    let titles = [
+        "copies take long beside the kernels of GPUs",
+        "the memory pool of cuda:0 grows",
+        "memory of workspaces for cuda:0 is made again",
+        "graphs are captured and hardly launched",
+        "the driver compiled kernels for cuda:0",
+        "a tuning for cuda:0 has no times",
+    ];
+    // 4 ms of copies beside 20 of kernels, of weights as much as there may be; and what happens while a program begins.
+    let caches = ["workspace", "graph", "tuning", "image"].map(|cache| looked(cache, 99, 99));
+    let caches = caches.into_iter().filter(|load| load.cache != "tuning").chain([looked("tuning", 3, 0)]);
+    let good = of(vec![copies("to-device", 400_000), copies("weights", 1 << 40)], Some(99), caches.collect());
+    for title in titles {
+        assert_eq!(advice(&good, title), None);
+    }
+    let text = good.to_text();
+    for said in [
+        "to-device cuda:0: 400 copies, 400000 bytes, 0.004 s, 0.1 GB/s",
+        "cuda:0: 1000 allocations, 5000 bytes; the pool grew for 99 of them, by 990 bytes; 70 bytes held\n",
+        "tuning for cuda:0: 3 hits, 0 misses",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    let caches = vec![
+        looked("workspace", 800, 200),
+        looked("graph", 99, 100),
+        looked("ptx", 5, 3),
+        looked("tuning", 1, 2),
+    ];
+    let bad = of(vec![copies("to-device", 400_000), copies("from-device", 200_000)], Some(101), caches);
+    for (title, numbers) in titles.into_iter().zip([
+        "0.006 s of copies between processor and devices (400 timed), 0.020 s of kernels (200 timed), 30 %; 600 bytes for each of 1000 \
+         products",
+        "it grew for 101 of 1000 allocations, by 1010 bytes together",
+        "200 times of 1000",
+        "100 captures, 99 launches of graphs that had been launched before",
+        "3 images were PTX",
+        "none for 2 of 3 requests",
+    ]) {
+        let (_, because) = advice(&bad, title).unwrap_or_else(|| panic!("{title}: {:?}", bad.anomalies));
+        assert!(because.contains(numbers), "{because}");
+    }
+    // Of what was not timed nothing follows, nor of pools that are not there.
+    let untimed = TransferLoad { time: None, ..copies("to-device", 1 << 40) };
+    let silent = of(vec![untimed], None, Vec::new());
+    assert_eq!((advice(&silent, titles[0]), advice(&silent, titles[1])), (None, None));
+    assert!(silent.to_text().contains("400 copies, 1099511627776 bytes\n"), "{}", silent.to_text());
+    assert!(
+        silent.transfers[0].seconds.is_none()
+            && silent.to_html().is_ok_and(|page| page.contains("1099511627776"))
+    );
 }
 
 #[test]

@@ -1,6 +1,10 @@
-//! An observer of launches: what a program that watches its kernels is told by each of them.
+//! An observer of launches: what a program that watches its kernels is told by each of them, and of the memory around them.
 //!
-//! There is none at first, and a launch then reads one flag more. `gristmill-ops` has an observer that keeps histograms.
+//! There is none at first, and a launch, a copy or an allocation then reads one flag more. `gristmill-ops` has an observer that keeps histograms.
+
+mod memory;
+
+pub use memory::{Allocation, Cache, HeldMemory, Lookup, Transfer, TransferKind};
 
 use crate::device::Device;
 use crate::error::Error;
@@ -57,6 +61,35 @@ pub trait Observer: Send + Sync {
     /// divided layer may be asked for its parts here.
     fn recovered(&self, recovery: &Recovery) {
         let _ = recovery;
+    }
+
+    /// Whether the time of a copy that begins now is wanted: two events are taken for it. Copies in a graph have no times. Not, unless an
+    /// observer says so.
+    fn wants_transfer_time(&self, transfer: &Transfer) -> bool {
+        let _ = transfer;
+        false
+    }
+
+    /// The driver has taken a copy of a device's memory. Copies in a graph come each time that the graph is launched; those that an engine
+    /// captures itself once.
+    fn transferred(&self, transfer: &Transfer) {
+        let _ = transfer;
+    }
+
+    /// The time of a copy that was told to [`transferred`](Observer::transferred) before, once it is known. Nobody waits for it: where the
+    /// copy is not waited for anyway, whoever launches next on that device, or copies within it, tells it.
+    fn transfer_timed(&self, transfer: &Transfer) {
+        let _ = transfer;
+    }
+
+    /// Memory of a device was allocated.
+    fn allocated(&self, allocation: &Allocation) {
+        let _ = allocation;
+    }
+
+    /// Something that is kept was looked for.
+    fn looked_up(&self, lookup: Lookup) {
+        let _ = lookup;
     }
 }
 
@@ -148,6 +181,20 @@ pub(crate) fn recovered(recovery: &Recovery) {
     if let Some(observer) = observer() {
         observer.recovered(recovery);
     }
+}
+
+/// Tells whether something that is kept was there.
+#[inline]
+pub(crate) fn looked_up(cache: Cache, device: Device, hit: bool) {
+    if let Some(observer) = observer() {
+        observer.looked_up(Lookup { cache, device, hit });
+    }
+}
+
+/// What this process holds of each device's memory through gristmill, by device; nothing without the feature `cuda`. No driver is
+/// asked, and nothing is waited for.
+pub fn held_memory() -> Vec<HeldMemory> {
+    crate::cuda::held_memory()
 }
 
 /// What a launch on the processor ends with.

@@ -5,7 +5,9 @@ mod size;
 pub use size::WorkspaceSize;
 
 use crate::aligned::Aligned;
+use crate::device::Device;
 use crate::error::Error;
+use crate::observe::{Cache, looked_up};
 
 /// Scratch memory for runs. One workspace serves one run at a time; it may be shared by all layers of
 /// a model if it is made [for all](Workspace::for_all) of them or [`grow`](Workspace::grow)n for the largest, and by layers on several devices: what it has on each
@@ -57,6 +59,10 @@ impl Workspace {
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::TooLarge`].
     pub fn grow(&mut self, size: WorkspaceSize) -> Result<(), Error> {
+        if self.lacks(size).is_none() {
+            return Ok(());
+        }
+        looked_up(Cache::Workspace, Device::CPU, false);
         if self.q.len() < size.q {
             self.q = Aligned::zeroed(size.q)?;
         }
@@ -115,6 +121,15 @@ impl Workspace {
 
     /// Refuses if some part is smaller than `size`.
     pub(crate) fn check(&self, size: WorkspaceSize) -> Result<(), Error> {
+        if let Some((what, needed, found)) = self.lacks(size) {
+            return Err(Error::WorkspaceTooSmall { what, needed, found });
+        }
+        looked_up(Cache::Workspace, Device::CPU, true);
+        Ok(())
+    }
+
+    /// The first part that is smaller than `size`, with what is needed and what is there.
+    fn lacks(&self, size: WorkspaceSize) -> Option<(&'static str, usize, usize)> {
         let parts = [
             ("int8 activations", size.q, self.q.len()),
             ("activation scales", size.scales, self.scales.len()),
@@ -123,9 +138,6 @@ impl Workspace {
             ("results of experts", size.outputs, self.outputs.len()),
             ("the order of experts", size.indices, self.indices.len()),
         ];
-        match parts.into_iter().find(|(_, needed, found)| found < needed) {
-            Some((what, needed, found)) => Err(Error::WorkspaceTooSmall { what, needed, found }),
-            None => Ok(()),
-        }
+        parts.into_iter().find(|(_, needed, found)| found < needed)
     }
 }

@@ -88,6 +88,55 @@ fn what_was_measured_is_kept_compared_and_reported() -> Result {
     Ok(())
 }
 
+/// The snapshot in the tests' data with something changed.
+fn monitor(change: impl FnOnce(&mut Value)) -> std::result::Result<String, Box<dyn std::error::Error>> {
+    let mut seen: Value = serde_json::from_slice(&fs::read("tests/data/operations/monitor.json")?)?;
+    change(&mut seen);
+    Ok(seen.to_string())
+}
+
+/// Counts as large as they can be are added up without a panic.
+#[test]
+fn the_largest_counts_are_shown() -> Result {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("most.json").display().to_string();
+    let most = monitor(|seen| {
+        for load in seen["kernels"].as_array_mut().into_iter().flatten() {
+            for field in ["launches", "bytes_in", "faults"] {
+                load[field] = u64::MAX.into();
+            }
+        }
+        let fallback = serde_json::json!({
+            "policy": "cpu", "op": "matmul", "format": "f", "device": "cuda:0", "reason": "r", "instead": "i", "runs": u64::MAX
+        });
+        seen["fallbacks"] = vec![fallback; 2].into();
+        let copies = serde_json::json!({ "kind": "to-device", "device": "cuda:0", "copies": u64::MAX, "bytes": u64::MAX });
+        seen["transfers"] = vec![copies; 2].into();
+        seen["caches"] = serde_json::json!([{ "cache": "workspace", "device": "cpu", "hits": u64::MAX, "misses": u64::MAX }]);
+    })?;
+    fs::write(&path, most)?;
+    let top = gristmill(["top", &path, "--count", "1"]).code(0).stdout;
+    assert!(top.contains("18446744073709551615 fallbacks"), "{top}");
+    let report = gristmill(["report", &path]).code(0).stdout;
+    assert!(report.contains("memory of workspaces for cpu is made again and again"), "{report}");
+    Ok(())
+}
+
+/// A pipe that nobody writes to is told, and not waited for.
+#[cfg(unix)]
+#[test]
+fn pipes_are_not_waited_for() -> Result {
+    let folder = tempfile::tempdir()?;
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let (pipe, store) = (at("pipe"), at("h"));
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status()?.success());
+    gristmill(["report", &pipe]).code(1).complains("no regular file");
+    gristmill(["history", "--store", &store, "--add", &pipe]).code(1).complains("no regular file");
+    gristmill(["history", "--store", &pipe]).code(1).complains("no regular file");
+    gristmill(["history", "--store", &store]).code(1).complains("there is no history");
+    Ok(())
+}
+
 #[test]
 fn what_is_no_record_is_refused_and_changes_nothing() -> Result {
     let folder = tempfile::tempdir()?;
@@ -99,6 +148,10 @@ fn what_is_no_record_is_refused_and_changes_nothing() -> Result {
         ("{\"schema\": \"gristmill monitor 9\"}", "gristmill monitor 9"),
         ("\u{1b}[2J", "holds no records"),
         ("3", "neither an array nor an object"),
+        ("", "EOF while parsing"),
+        (monitor(|seen| seen["seconds"] = (-5.0).into())?.as_str(), "`seconds`: -5"),
+        (monitor(|seen| seen["kernels"][0]["time"]["samples"] = 0.into())?.as_str(), "is of 0 samples"),
+        (monitor(|seen| seen["kernels"] = Value::Null)?.as_str(), "`kernels`: invalid type: null"),
     ] {
         fs::write(&bad, text)?;
         let refused = gristmill(["history", "--store", &store, "--add", &bad]).code(1);

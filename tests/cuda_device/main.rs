@@ -32,3 +32,4 @@ mod row_parallel;
 mod shared;
 #[path = "../cuda/support/mod.rs"]
 mod support;
+mod watched;

@@ -3,7 +3,7 @@
 //! Times of a tuning are those of one shape for each class, so what follows from them is told with the launches and times behind it.
 
 use super::{ENOUGH, Report, newest_loads};
-use crate::record::{Record, Records, Serves, Source, Work, range};
+use crate::record::{Record, Records, Serves, Source, Work, range, sum};
 use std::collections::BTreeMap;
 
 /// What is so many times as fast is worth a change.
@@ -92,7 +92,7 @@ fn groups(records: &Records) -> BTreeMap<Key<'_>, (Times<'_>, Vec<Seen<'_>>)> {
             threads,
         });
     }
-    groups.retain(|_, (_, seen)| seen.iter().map(|seen| seen.launches).sum::<u64>() >= ENOUGH);
+    groups.retain(|_, (_, seen)| sum(seen.iter().map(|seen| seen.launches)) >= ENOUGH);
     groups
 }
 

@@ -2,12 +2,16 @@
 
 use super::buffer::{DeviceBuffer, Number};
 use super::device::Gpu;
+use super::stream::Behind;
+use super::transfer::{Watched, of_one, of_two, words};
+use crate::device::Device;
 use crate::error::Error;
+use crate::observe::{Cache, Transfer, TransferKind, looked_up};
 use cudarc::driver::sys::{
     self, CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation,
     CUmemLocationType, CUmemorytype, CUresult, CUstream,
 };
-use cudarc::driver::{CudaEvent, DriverError, result};
+use cudarc::driver::{DriverError, result};
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::{Arc, PoisonError, Weak};
@@ -47,6 +51,11 @@ impl Columns {
         self.count.saturating_mul(self.width)
     }
 
+    /// Bytes of its values.
+    fn bytes<T>(self) -> usize {
+        self.values().saturating_mul(size_of::<T>())
+    }
+
     fn pitch<T>(self) -> usize {
         self.stride * size_of::<T>()
     }
@@ -61,7 +70,9 @@ impl Columns {
 #[derive(Debug)]
 #[must_use = "dropped, it is waited for"]
 pub(crate) struct UnderWay {
-    event: CudaEvent,
+    behind: Behind,
+    /// Who is told its time, until that was done.
+    watched: Option<Watched>,
     gpu: Arc<Gpu>,
     /// The other device, or the same.
     beside: Arc<Gpu>,
@@ -71,20 +82,23 @@ pub(crate) struct UnderWay {
 impl UnderWay {
     /// The driver's event behind it.
     pub(super) fn handle(&self) -> *mut std::ffi::c_void {
-        self.event.cu_event().cast()
+        self.behind.handle()
     }
 
     /// Waits until it is done.
-    pub(crate) fn wait(self) -> Result<(), Error> {
+    pub(crate) fn wait(mut self) -> Result<(), Error> {
         let waited = self.waited();
         self.gpu.check_beside(&self.beside, self.doing, waited)
     }
 
-    fn waited(&self) -> Result<(), DriverError> {
+    fn waited(&mut self) -> Result<(), DriverError> {
         // What a bound context has to tell, its next user is told.
         let _ = self.gpu.bind();
-        // SAFETY: the event is one of the driver's, which is there until it is dropped.
-        unsafe { result::event::synchronize(self.event.cu_event()) }
+        self.behind.synchronize()?;
+        if let Some(watched) = self.watched.take() {
+            watched.done(&self.behind);
+        }
+        Ok(())
     }
 }
 
@@ -137,7 +151,8 @@ impl<T: Number> DeviceBuffer<T> {
             dstPitch: columns.pitch::<T>(),
             ..rows_copy::<T>(width, count)
         };
-        self.gpu().and_wait("copied from the device", None, "copying from the device", |stream| {
+        let transfer = of_one(self.gpu(), TransferKind::FromDevice, columns.bytes::<T>());
+        self.gpu().copy_and_wait(transfer, |stream| {
             // SAFETY: both sides have the rows, as was compared; the copy is waited for.
             unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, stream) }.result()
         })
@@ -159,7 +174,8 @@ impl<T: Number> DeviceBuffer<T> {
             dstPitch: columns.pitch::<T>(),
             ..rows_copy::<T>(width, count)
         };
-        self.gpu().and_wait("copied to the device", None, "copying to the device", |stream| {
+        let transfer = of_one(self.gpu(), TransferKind::ToDevice, columns.bytes::<T>());
+        self.gpu().copy_and_wait(transfer, |stream| {
             // SAFETY: both sides have the rows, as was compared; the copy is waited for.
             unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, stream) }.result()
         })
@@ -230,21 +246,25 @@ impl<T: Number> DeviceBuffer<T> {
             unsafe { sys::cuMemcpy3DPeerAsync(&raw const copy, stream) }.result()
         };
         let beside = if Arc::ptr_eq(by, self.gpu()) { source.gpu() } else { self.gpu() };
-        on_its_way((by, beside), "copied between devices", "copying between devices", enqueue)
+        on_its_way((by, beside), of_two(self.gpu(), source.gpu(), to.bytes::<T>()), enqueue)
     }
 }
 
 /// Enqueues a copy on the first device's stream; the second one has the other memory, or is the same.
 pub(super) fn on_its_way(
     (by, beside): (&Arc<Gpu>, &Arc<Gpu>),
-    what: &'static str,
-    doing: &'static str,
+    transfer: Transfer,
     enqueue: impl FnOnce(CUstream) -> Result<(), DriverError>,
 ) -> Result<UnderWay, Error> {
-    let (event, enqueued) = by.with_event(what, None, doing, enqueue)?;
+    let (what, doing) = words(transfer.kind);
+    let watched = Watched::of(transfer);
+    let timed = Watched::is_timed(watched.as_ref());
+    let (behind, enqueued) = by.with_event(what, None, doing, timed, enqueue)?;
     // Dropped where it failed.
-    let under_way = UnderWay { event, gpu: Arc::clone(by), beside: Arc::clone(beside), doing };
+    let [gpu, other] = [by, beside].map(Arc::clone);
+    let mut under_way = UnderWay { behind, watched: None, gpu, beside: other, doing };
     by.check_beside(beside, doing, enqueued)?;
+    under_way.watched = watched.inspect(Watched::taken);
     Ok(under_way)
 }
 
@@ -354,7 +374,9 @@ impl<T: Number> Pinned<T> {
         gpu: &Arc<Gpu>,
         len: usize,
     ) -> Result<&'p mut Pinned<T>, Error> {
-        if place.as_ref().is_none_or(|pinned| pinned.len < len) {
+        let fits = place.as_ref().is_some_and(|pinned| pinned.len >= len);
+        looked_up(Cache::Workspace, Device::cuda(gpu.profile().index), fits);
+        if !fits {
             *place = None;
             *place = Some(Pinned::new(gpu, len)?);
         }
@@ -374,7 +396,8 @@ impl<T: Number> Pinned<T> {
             dstPitch: dense.pitch::<T>(),
             ..rows_copy::<T>(columns.width, columns.count)
         };
-        from.gpu().and_wait("copied from the device", None, "copying from the device", |stream| {
+        let transfer = of_one(from.gpu(), TransferKind::ThroughHost, columns.bytes::<T>());
+        from.gpu().copy_and_wait(transfer, |stream| {
             // SAFETY: both sides have the rows, as was compared; the copy is waited for.
             unsafe { locked_copy(&copy, stream) }
         })
@@ -400,7 +423,8 @@ impl<T: Number> Pinned<T> {
             // SAFETY: both sides have the rows, as was compared; the rest is the caller's.
             unsafe { locked_copy(&copy, stream) }
         };
-        on_its_way((to.gpu(), to.gpu()), "copied to the device", "copying to the device", enqueue)
+        let transfer = of_one(to.gpu(), TransferKind::ThroughHost, columns.bytes::<T>());
+        on_its_way((to.gpu(), to.gpu()), transfer, enqueue)
     }
 }
 

@@ -2,7 +2,10 @@
 
 use super::device::Gpu;
 use super::lent::LentFault;
+use super::transfer::of_one;
+use crate::device::Device;
 use crate::error::Error;
+use crate::observe::{Cache, TransferKind, looked_up};
 use cudarc::driver::{DeviceRepr, result};
 use std::any::Any;
 use std::marker::PhantomData;
@@ -83,6 +86,13 @@ impl<T: Number> DeviceBuffer<T> {
     pub fn of(gpu: &Arc<Gpu>, values: &[T]) -> Result<DeviceBuffer<T>, Error> {
         let mut buffer = DeviceBuffer::uninitialized(gpu, values.len())?;
         buffer.write(values)?;
+        Ok(buffer)
+    }
+
+    /// A copy of weights.
+    pub(super) fn of_weights(gpu: &Arc<Gpu>, values: &[T]) -> Result<DeviceBuffer<T>, Error> {
+        let mut buffer = DeviceBuffer::uninitialized(gpu, values.len())?;
+        buffer.write_as(TransferKind::Weights, values)?;
         Ok(buffer)
     }
 
@@ -189,6 +199,10 @@ impl<T: Number> DeviceBuffer<T> {
     /// [`Error::ShapeMismatch`] if they are more than it holds; [`Error::Gpu`], also of a kernel that was launched
     /// before; [`Error::Capturing`].
     pub fn write(&mut self, values: &[T]) -> Result<(), Error> {
+        self.write_as(TransferKind::ToDevice, values)
+    }
+
+    fn write_as(&mut self, kind: TransferKind, values: &[T]) -> Result<(), Error> {
         if values.len() > self.len {
             return Err(Error::ShapeMismatch {
                 what: "a buffer of a device",
@@ -201,7 +215,7 @@ impl<T: Number> DeviceBuffer<T> {
             return Ok(());
         }
         let (gpu, address) = (&self.storage.gpu, self.address);
-        gpu.and_wait("copied to the device", None, "copying to the device", |stream| {
+        gpu.copy_and_wait(of_one(gpu, kind, size_of_val(values)), |stream| {
             // SAFETY: the buffer has room for the values; the stream is its device's. The copy is waited for: of
             // page-locked memory the driver has taken nothing when this returns, and of other memory not on every system.
             unsafe { result::memcpy_htod_async(address, values, stream) }
@@ -236,7 +250,7 @@ impl<T: Number> DeviceBuffer<T> {
         }
         let gpu = &self.storage.gpu;
         let from = self.address + (start * size_of::<T>()) as u64;
-        gpu.and_wait("copied from the device", None, "copying from the device", |stream| {
+        gpu.copy_and_wait(of_one(gpu, TransferKind::FromDevice, size_of_val(values)), |stream| {
             // SAFETY: so many values lie there, and every bit pattern is one; the copy is waited for.
             unsafe { result::memcpy_dtoh_async(values, from, stream) }
         })
@@ -252,7 +266,7 @@ impl<T: Number> DeviceBuffer<T> {
             return Err(Error::ShapeMismatch { what, unit, expected: values.len(), found: self.len });
         }
         let (gpu, address, bytes) = (&self.storage.gpu, self.address, self.bytes());
-        gpu.and_wait("copied from the device", None, "copying from the device", |stream| {
+        gpu.copy_and_wait(of_one(gpu, TransferKind::FromDevice, size_of_val(values)), |stream| {
             // SAFETY: so many values and bytes lie there, and every bit pattern is a value; both are waited for.
             unsafe {
                 result::memcpy_dtoh_async(values, address, stream)?;
@@ -279,9 +293,10 @@ impl<T: Number> DeviceBuffer<T> {
         }
         let (to, from) = (self.output(), other.input());
         let gpu = &self.storage.gpu;
-        // SAFETY: both buffers have the bytes of `other`, on the stream's device.
-        let copy = |stream| unsafe { result::memcpy_dtod_async(to, from, other.bytes(), stream) };
-        gpu.check(None, "copying on the device", gpu.enqueue(copy)?)
+        gpu.copy_in_order(of_one(gpu, TransferKind::WithinDevice, other.bytes()), |stream| {
+            // SAFETY: both buffers have the bytes of `other`, on the stream's device.
+            unsafe { result::memcpy_dtod_async(to, from, other.bytes(), stream) }
+        })
     }
 
     /// All values.
@@ -324,10 +339,17 @@ pub(super) fn room<'b, T: Number>(
     gpu: &Arc<Gpu>,
     len: usize,
 ) -> Result<&'b mut DeviceBuffer<T>, Error> {
-    if buffer.as_ref().is_none_or(|buffer| buffer.len() < len) {
+    let fits = buffer.as_ref().is_some_and(|buffer| buffer.len() >= len);
+    looked_up(Cache::Workspace, Device::cuda(gpu.profile().index), fits);
+    if !fits {
         // The old one goes first: there may not be room for both.
         *buffer = None;
         *buffer = Some(DeviceBuffer::uninitialized(gpu, len)?);
     }
+    made(buffer)
+}
+
+/// A buffer that was made for this run.
+pub(super) fn made<T: Number>(buffer: &mut Option<DeviceBuffer<T>>) -> Result<&mut DeviceBuffer<T>, Error> {
     buffer.as_mut().ok_or(Error::TooLarge { what: "a buffer of a device" })
 }

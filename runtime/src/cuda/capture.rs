@@ -1,6 +1,7 @@
 //! A device's capture: who makes a graph, and what that takes along.
 
 use crate::launch::Tally;
+use crate::observe::Transfer;
 use cudarc::driver::CudaGraph;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +14,7 @@ use std::thread::ThreadId;
 pub(super) struct Held {
     pub(super) memory: Vec<Arc<dyn Any + Send + Sync>>,
     pub(super) launches: Vec<Tally>,
+    pub(super) transfers: Vec<Transfer>,
 }
 
 /// A device's capture, if one is under way.

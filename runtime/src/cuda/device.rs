@@ -5,8 +5,10 @@ use super::failure::{GpuFailure, words};
 use super::parameters::Argument;
 use super::pool::{MemoryPool, MemoryUse};
 use super::waiting::Later;
+use crate::device::Device;
 use crate::error::Error;
 use crate::gpu::{CudaVersion, GpuProfile};
+use crate::observe::{Cache, looked_up};
 use crate::occupancy::BlockNeeds;
 use crate::registry::{CudaCode, CudaImage, NoImage, image_for};
 use cudarc::driver::result::launch_kernel;
@@ -40,7 +42,7 @@ pub struct Gpu {
     /// Set once a kernel failed in a way that the context does not survive.
     pub(super) lost: OnceLock<String>,
     /// What buffers hold.
-    pub(super) memory_use: MemoryUse,
+    pub(super) memory_use: Arc<MemoryUse>,
     pub(super) capture: Capture,
     pub(super) later: Later,
     /// Other devices, and whether they reach its memory.
@@ -229,8 +231,15 @@ impl Gpu {
         let key = image.packed.as_ptr() as usize;
         // Held while loading, so that no image is loaded twice.
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(module) = modules.get(&key) {
-            return Ok(Arc::clone(module));
+        let found = modules.get(&key).map(Arc::clone);
+        let tell = |hit| {
+            let cache = if image.ptx { Cache::Ptx } else { Cache::Image };
+            looked_up(cache, Device::cuda(self.profile.index), hit);
+        };
+        if let Some(module) = found {
+            drop(modules);
+            tell(true);
+            return Ok(module);
         }
         let Some(mut bytes) = image.unpacked() else {
             let (index, why) = (self.profile.index, String::from("its image in this binary is damaged"));
@@ -248,6 +257,8 @@ impl Gpu {
             error => error,
         })?;
         modules.insert(key, Arc::clone(&module));
+        drop(modules);
+        tell(false);
         Ok(module)
     }
 

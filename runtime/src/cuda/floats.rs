@@ -2,8 +2,7 @@
 
 use super::activations::upload;
 use super::blocks::size;
-use super::buffer::DeviceBuffer;
-use super::buffer::room;
+use super::buffer::{DeviceBuffer, made, room};
 use super::convert::Values;
 use super::fault::Rows;
 use super::float_operands::Floats;
@@ -80,7 +79,7 @@ impl Launcher<ProductCode> {
         unsafe { self.floats(floats, packed, x, bias_at, y_at, scratch) }?;
         gpu.wait(self.entry.name)?;
         scratch.finish()?;
-        room(&mut scratch.y, gpu, y.len())?.read(y)
+        made(&mut scratch.y)?.read(y)
     }
 
     /// The same with operands on the device; enqueued, not waited for. Sizes were checked.

@@ -3,11 +3,14 @@
 
 use super::capture::{Captured, Dropped, Held, State};
 use super::device::Gpu;
+use crate::device::Device;
 use crate::error::Error;
 use crate::launch::Tally;
+use crate::observe::{Cache, Transfer, looked_up, observer};
 use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use std::any::Any;
+use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,6 +25,7 @@ use std::thread;
 pub struct Graph {
     captured: ManuallyDrop<Captured>,
     gpu: Arc<Gpu>,
+    launched: Cell<bool>,
 }
 
 impl std::fmt::Debug for Graph {
@@ -109,7 +113,9 @@ impl Gpu {
         let Some(graph) = graph? else {
             return Err(self.capturing("kept: the driver gave no graph"));
         };
-        Ok(Graph { captured: ManuallyDrop::new(Captured { graph, held }), gpu: Arc::clone(self) })
+        looked_up(Cache::Graph, Device::cuda(self.profile().index), false);
+        let captured = ManuallyDrop::new(Captured { graph, held });
+        Ok(Graph { captured, gpu: Arc::clone(self), launched: Cell::new(false) })
     }
 
     pub(super) fn capturing(&self, what: &'static str) -> Error {
@@ -124,6 +130,11 @@ impl Gpu {
     /// Takes a launch of this thread along that will count whenever the graph is launched.
     pub(crate) fn count_later(&self, launch: Tally) {
         self.capture.of_this_thread(|state| state.held.launches.push(launch));
+    }
+
+    /// Takes a copy of this thread along that will count whenever the graph is launched.
+    pub(super) fn copy_later(&self, transfer: Transfer) {
+        self.capture.of_this_thread(|state| state.held.transfers.push(transfer));
     }
 
     /// Keeps memory that a kernel of this thread's capture uses.
@@ -154,6 +165,13 @@ impl Graph {
         let launched = self.gpu.outside_capture("launched as a graph", |_| graph.launch())?;
         self.gpu.check(held.launches.first().map(Tally::kernel), "launching a graph", launched)?;
         held.launches.iter().for_each(Tally::count);
+        if let Some(observer) = observer() {
+            held.transfers.iter().for_each(|transfer| observer.transferred(transfer));
+        }
+        // The first launch of a graph is what it was captured for.
+        if self.launched.replace(true) {
+            looked_up(Cache::Graph, Device::cuda(self.gpu.profile().index), true);
+        }
         Ok(())
     }
 

@@ -2,7 +2,10 @@
 
 use super::device::Gpu;
 use super::pool::MemoryPool;
+use crate::device::Device;
 use crate::error::Error;
+use crate::observe::{Allocation, observer};
+use cudarc::driver::DriverError;
 use cudarc::driver::result::{free_async, free_sync, malloc_sync, mem_pool};
 use cudarc::driver::sys::CUmemPool_attribute;
 use std::mem::take;
@@ -42,14 +45,36 @@ pub struct Pool {
 impl Gpu {
     /// Memory of so many bytes, more than none, whose contents mean nothing: its address.
     pub(super) fn allocate(&self, bytes: usize) -> Result<u64, Error> {
-        // SAFETY: pool and stream are the device's own, and its context is current.
-        let allocate = |stream| unsafe {
-            match &self.pool {
-                Some(pool) => mem_pool::alloc_async(pool.0, bytes, stream),
-                None => malloc_sync(bytes),
-            }
+        let observer = observer();
+        let allocate = |stream| {
+            // Asked for under the lock of the stream, whose pool it is: nobody else allocates in between.
+            let reserved = || observer.and_then(|_| self.reserved());
+            let before = reserved();
+            // SAFETY: pool and stream are the device's own, and its context is current.
+            let address = unsafe {
+                match &self.pool {
+                    Some(pool) => mem_pool::alloc_async(pool.0, bytes, stream),
+                    None => malloc_sync(bytes),
+                }
+            }?;
+            Ok::<_, DriverError>((address, before.zip(reserved())))
         };
-        self.outside_capture("allocated", allocate)?.map_err(|error| self.out_of_memory(bytes, error))
+        let allocated = self.outside_capture("allocated", allocate)?;
+        let (address, reserved) = allocated.map_err(|error| self.out_of_memory(bytes, error))?;
+        if let Some(observer) = observer {
+            let grown = reserved.map(|(before, now)| {
+                self.memory_use.reserve(now);
+                now.saturating_sub(before)
+            });
+            let device = Device::cuda(self.profile.index);
+            observer.allocated(&Allocation { device, bytes: bytes as u64, grown });
+        }
+        Ok(address)
+    }
+
+    /// Bytes that the pool has taken from the device. The context is current.
+    fn reserved(&self) -> Option<u64> {
+        self.pool.as_ref()?.number(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT).ok()
     }
 
     /// Frees memory that [`allocate`](Gpu::allocate) gave, behind what was enqueued. The stream is locked, and not captured.
@@ -141,6 +166,10 @@ impl Gpu {
         let Some(pool) = &self.pool else { return Ok(()) };
         // SAFETY: the pool is the device's own.
         let trimmed = unsafe { mem_pool::trim_to(pool.0, keep) };
-        self.check(None, "giving memory back", trimmed)
+        self.check(None, "giving memory back", trimmed)?;
+        if let Some(reserved) = observer().and_then(|_| self.reserved()) {
+            self.memory_use.reserve(reserved);
+        }
+        Ok(())
     }
 }

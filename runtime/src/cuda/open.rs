@@ -40,7 +40,7 @@ impl Gpu {
             lent: false,
             modules: Arc::default(),
             lost: OnceLock::new(),
-            memory_use: MemoryUse::default(),
+            memory_use: MemoryUse::of(index),
             capture: Capture::default(),
             later: Later::default(),
             reached_by: Mutex::default(),

@@ -3,7 +3,9 @@
 use super::between::{Pinned, UnderWay, on_its_way};
 use super::buffer::{DeviceBuffer, Number};
 use super::device::Gpu;
+use super::transfer::of_one;
 use crate::error::Error;
+use crate::observe::TransferKind;
 use cudarc::driver::result;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -111,7 +113,6 @@ impl Gpu {
         from: PinnedBuffer<T>,
         mut to: DeviceBuffer<T>,
     ) -> Result<Upload<T>, Error> {
-        let what = "copied to the device";
         if from.len() > to.len() {
             let (expected, found) = (from.len(), to.len());
             return Err(Error::ShapeMismatch {
@@ -137,7 +138,8 @@ impl Gpu {
             // for it, or hands them out behind it.
             unsafe { result::memcpy_htod_async(address, &from, stream) }
         };
-        let under_way = on_its_way((self, &other), what, "copying to the device", enqueue)?;
+        let transfer = of_one(&other, TransferKind::ToDevice, size_of_val::<[T]>(&from));
+        let under_way = on_its_way((self, &other), transfer, enqueue)?;
         Ok(Upload { under_way, to, from })
     }
 }

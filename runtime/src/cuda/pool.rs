@@ -1,5 +1,7 @@
 //! A pool of memory on a device, and the counters of its buffers.
 
+use crate::device::Device;
+use crate::observe::HeldMemory;
 use cudarc::driver::result::mem_pool;
 use cudarc::driver::sys::{
     CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPool_attribute,
@@ -9,17 +11,67 @@ use cudarc::driver::{CudaContext, DriverError};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Counters of a device's buffers.
-#[derive(Debug, Default)]
+/// Counters of the buffers of a device's stream.
+#[derive(Debug)]
 pub(super) struct MemoryUse {
+    /// The device.
+    index: u32,
     pub(super) bytes: AtomicU64,
     pub(super) most: AtomicU64,
     pub(super) buffers: AtomicU64,
     pub(super) allocations: AtomicU64,
+    /// Bytes that the pool had taken from the device when it was asked last.
+    reserved: AtomicU64,
+}
+
+/// Those of all streams that are open.
+static ALL: Mutex<Vec<Weak<MemoryUse>>> = Mutex::new(Vec::new());
+
+/// The pool was not asked.
+const UNKNOWN: u64 = u64::MAX;
+
+/// What is held of each device's memory, by device.
+pub(crate) fn held_memory() -> Vec<HeldMemory> {
+    let mut held: Vec<HeldMemory> = Vec::new();
+    // The list is whole whenever the lock is free.
+    for used in ALL.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade) {
+        let device = Device::cuda(used.index);
+        let (bytes, reserved) = (used.bytes.load(Ordering::Relaxed), used.reserved.load(Ordering::Relaxed));
+        let reserved = match used.allocations.load(Ordering::Relaxed) {
+            0 => Some(0),
+            _ => Some(reserved).filter(|reserved| *reserved != UNKNOWN),
+        };
+        match held.iter_mut().find(|known| known.device == device) {
+            Some(known) => {
+                known.bytes += bytes;
+                known.reserved = known.reserved.zip(reserved).map(|(a, b)| a + b);
+            }
+            None => held.push(HeldMemory { device, bytes, reserved }),
+        }
+    }
+    held.sort_by_key(|known| known.device.index);
+    held
 }
 
 impl MemoryUse {
+    /// Of a stream of this device, where nothing is held yet.
+    pub(super) fn of(index: u32) -> Arc<MemoryUse> {
+        let [bytes, most, buffers, allocations] = [0; 4].map(AtomicU64::new);
+        let used = MemoryUse { index, bytes, most, buffers, allocations, reserved: AtomicU64::new(UNKNOWN) };
+        let used = Arc::new(used);
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|known| known.strong_count() > 0);
+        all.push(Arc::downgrade(&used));
+        used
+    }
+
+    /// The pool has taken so much from the device.
+    pub(super) fn reserve(&self, bytes: u64) {
+        self.reserved.store(bytes, Ordering::Relaxed);
+    }
+
     pub(super) fn taken(&self, bytes: u64) {
         let now = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.most.fetch_max(now, Ordering::Relaxed);

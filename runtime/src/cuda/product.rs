@@ -2,8 +2,7 @@
 
 use super::activations::{ActivationCode, upload};
 use super::blocks::size;
-use super::buffer::DeviceBuffer;
-use super::buffer::room;
+use super::buffer::{DeviceBuffer, made, room};
 use super::device::{Function, Geometry, Gpu};
 use super::fault::Rows;
 use super::float_operands::Floats;
@@ -169,14 +168,14 @@ impl Launcher<ProductCode> {
     pub(crate) fn upload(&self, packed: &mut PackedMatrix) -> Result<(), Error> {
         let gpu = self.gpu();
         let table = match self.code().packing.and_then(|packing| packing.table) {
-            Some(table) => Some(DeviceBuffer::of(gpu, &table[..])?),
+            Some(table) => Some(DeviceBuffer::of_weights(gpu, &table[..])?),
             None => None,
         };
         let weights = Weights {
-            codes: DeviceBuffer::of(gpu, &packed.codes)?,
-            scales: DeviceBuffer::of(gpu, &packed.scales)?,
-            mins: DeviceBuffer::of(gpu, &packed.mins)?,
-            outer: DeviceBuffer::of(gpu, &packed.outer)?,
+            codes: DeviceBuffer::of_weights(gpu, &packed.codes)?,
+            scales: DeviceBuffer::of_weights(gpu, &packed.scales)?,
+            mins: DeviceBuffer::of_weights(gpu, &packed.mins)?,
+            outer: DeviceBuffer::of_weights(gpu, &packed.outer)?,
             table,
         };
         if let Some(floats) = &self.code().floats {
@@ -365,7 +364,7 @@ impl Launcher<ProductCode> {
             unsafe { self.fused(packed, x, layout, bias_at, y_at) }?;
             gpu.wait(self.entry.name)?;
             scratch.finish()?;
-            return room(&mut scratch.y, gpu, y.len())?.read(y);
+            return made(&mut scratch.y)?.read(y);
         }
         let places = match (input, quantizer) {
             (Input::I8 { .. }, _) => self.given(input, m, layout, scratch)?,
@@ -392,7 +391,7 @@ impl Launcher<ProductCode> {
         // compared with the shape; all is in the scratch, and waited for.
         unsafe { self.product(packed, &places, m, layout, bias_at, y_at, scratch) }?;
         gpu.wait(self.entry.name)?;
-        room(&mut scratch.y, gpu, y.len())?.read(y)
+        made(&mut scratch.y)?.read(y)
     }
 
     /// int8 rows of the caller's, laid out and summed on the processor.
@@ -410,9 +409,9 @@ impl Launcher<ProductCode> {
             activations::quantize(None, x, *layout, &mut workspace, &Threads::single())?
         };
         let places = scratch.places(gpu, m, layout, None, layout.stride)?;
-        room(&mut scratch.q, gpu, rows.q.len())?.write(rows.q)?;
-        room(&mut scratch.scales, gpu, rows.scales.len())?.write(rows.scales)?;
-        room(&mut scratch.sums, gpu, rows.sums.len())?.write(rows.sums)?;
+        made(&mut scratch.q)?.write(rows.q)?;
+        made(&mut scratch.scales)?.write(rows.scales)?;
+        made(&mut scratch.sums)?.write(rows.sums)?;
         Ok(places)
     }
 

@@ -5,7 +5,9 @@ use super::device::{Geometry, Gpu};
 use super::fault::{FaultKind, Faults, Rows, fault_at};
 use super::operands::Operands;
 use crate::activations::RowLayout;
+use crate::device::Device;
 use crate::error::Error;
+use crate::observe::{Cache, looked_up};
 use std::sync::Arc;
 
 /// Memory of a workspace's runs on devices. What it has on one stays there while others are used: faults that are to be
@@ -230,7 +232,9 @@ impl DeviceScratch {
         let (counters, sums) =
             (times([geometry.threads.div_ceil(32), 1])?, times([geometry.layers, outputs])?);
         let held = self.parts.as_ref().map_or(0, |parts| parts.len() - self.counters);
-        if self.counters < counters || held < sums {
+        let fits = self.counters >= counters && held >= sums;
+        looked_up(Cache::Workspace, Device::cuda(gpu.profile().index), fits);
+        if !fits {
             // Whole lines, so that the sums are aligned.
             let counters = counters.max(self.counters).next_multiple_of(64);
             let len = counters.checked_add(sums.max(held));

@@ -3,9 +3,37 @@
 
 use super::device::Gpu;
 use crate::error::Error;
-use cudarc::driver::sys::CUstream;
+use cudarc::driver::sys::{CUevent_flags, CUstream};
 use cudarc::driver::{CudaEvent, DriverError, result};
+use std::ffi::c_void;
 use std::thread;
+use std::time::Duration;
+
+/// An event behind what was enqueued, and one in front of it where its time is wanted.
+#[derive(Debug)]
+pub(super) struct Behind {
+    begin: Option<CudaEvent>,
+    end: CudaEvent,
+}
+
+impl Behind {
+    /// The driver's handle of the event behind it.
+    pub(super) fn handle(&self) -> *mut c_void {
+        self.end.cu_event().cast()
+    }
+
+    /// Waits for what was enqueued.
+    pub(super) fn synchronize(&self) -> Result<(), DriverError> {
+        // SAFETY: the event is one of the driver's, which is there until it is dropped.
+        unsafe { result::event::synchronize(self.end.cu_event()) }
+    }
+
+    /// How long it took by the device's clock, once it has been waited for.
+    pub(super) fn time(&self) -> Option<Duration> {
+        let milliseconds = self.begin.as_ref()?.elapsed_ms(&self.end).ok()?;
+        Some(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
+    }
+}
 
 impl Gpu {
     /// Enqueues what a graph can hold: into a capture of this thread, or on the stream; not into another thread's capture.
@@ -51,28 +79,36 @@ impl Gpu {
         doing: &'static str,
         act: impl FnOnce(CUstream) -> Result<(), DriverError>,
     ) -> Result<(), Error> {
-        let (event, enqueued) = self.with_event(what, kernel, doing, act)?;
+        let (behind, enqueued) = self.with_event(what, kernel, doing, false, act)?;
         // Waited for also where not all of it was enqueued.
-        // SAFETY: the event is one of the driver's, which is there until it is dropped.
-        let waited = unsafe { result::event::synchronize(event.cu_event()) };
+        let waited = behind.synchronize();
         self.check(kernel, doing, enqueued.and(waited))
     }
 
     /// As [`outside_capture`](Gpu::outside_capture), with an event behind what was enqueued, which waits for it whatever becomes of the
-    /// stream; and whether that went well. Where there is no event nothing was enqueued, or it has been waited for.
+    /// stream; and whether that went well. Where there is no event nothing was enqueued, or it has been waited for. With `timed` there is
+    /// an event in front of it too, unless the driver gives none.
     pub(super) fn with_event(
         &self,
         what: &'static str,
         kernel: Option<&'static str>,
         doing: &'static str,
+        timed: bool,
         act: impl FnOnce(CUstream) -> Result<(), DriverError>,
-    ) -> Result<(CudaEvent, Result<(), DriverError>), Error> {
+    ) -> Result<(Behind, Result<(), DriverError>), Error> {
+        let flags = timed.then_some(CUevent_flags::CU_EVENT_DEFAULT);
         // Made first: without it there is nothing to wait for what is enqueued with.
-        let event = self.check(kernel, doing, self.context().new_event(None))?;
+        let end = self.check(kernel, doing, self.context().new_event(flags))?;
+        let begin = flags.and_then(|flags| self.context().new_event(Some(flags)).ok());
         let enqueued = self.outside_capture(what, |stream| {
+            if let Some(begin) = &begin {
+                // Where that fails there is no time.
+                // SAFETY: the event and the stream are of the context that is current.
+                let _ = unsafe { result::event::record(begin.cu_event(), stream) };
+            }
             let done = act(stream);
             // SAFETY: the event and the stream are of the context that is current.
-            let recorded = unsafe { result::event::record(event.cu_event(), stream) };
+            let recorded = unsafe { result::event::record(end.cu_event(), stream) };
             if recorded.is_err() {
                 // Under the lock, since a capture must not begin before what was enqueued has been waited for.
                 // SAFETY: the stream is this device's.
@@ -80,6 +116,6 @@ impl Gpu {
             }
             done.and(recorded)
         })?;
-        Ok((event, enqueued))
+        Ok((Behind { begin, end }, enqueued))
     }
 }

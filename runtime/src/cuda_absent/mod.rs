@@ -3,7 +3,7 @@
 
 mod types;
 
-pub(crate) use types::{Place, Scratch, Weights, detect};
+pub(crate) use types::{Place, Scratch, Weights, detect, held_memory};
 
 use crate::activations::Tokens;
 use crate::error::Error;

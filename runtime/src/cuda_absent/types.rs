@@ -1,10 +1,16 @@
 //! Devices and what lies on them: there are none.
 
 use crate::gpu::{GpuProfile, NoGpu};
+use crate::observe::HeldMemory;
 
 /// No device is ever there.
 pub(crate) fn detect(_: u32) -> Result<GpuProfile, NoGpu> {
     Err(NoGpu::FeatureOff)
+}
+
+/// Nothing is held on any.
+pub(crate) fn held_memory() -> Vec<HeldMemory> {
+    Vec::new()
 }
 
 /// A device by its index.

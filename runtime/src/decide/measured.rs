@@ -3,6 +3,7 @@
 use super::candidate::Candidate;
 use super::prepared::Prepared;
 use super::tuned_class::{TunedBy, TunedClass};
+use crate::observe::{Cache, looked_up};
 use crate::registry::KernelId;
 use crate::request::Shape;
 use crate::thread_limits::ThreadLimits;
@@ -28,7 +29,9 @@ impl Prepared {
         let quantizer = self.quantizer_name();
         let asked = Asked { on: &on, op, format: &format, quantizer, threads };
         let own: Orders<'_> = ShapeClass::all().map(|class| tuning.of_class(asked, class)).collect();
-        if own.iter().all(Option::is_none) {
+        let known = own.iter().any(Option::is_some);
+        looked_up(Cache::Tuning, self.device, known);
+        if !known {
             return;
         }
         let on_cpu = self.device.kind == DeviceKind::Cpu;
