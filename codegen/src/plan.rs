@@ -99,18 +99,33 @@ pub struct Staged<'a> {
     pub step: u32,
     /// Steps that it holds.
     pub steps: u32,
+    /// Operands are values times the integers of their runs, less this number: products are summed up over a super-block, and scaled once.
+    pub scaled: Option<i32>,
 }
 
 impl<'a> Staged<'a> {
-    /// The buffer for `pack`; none where it would save nothing, or where each tile of tokens has to decode codes for itself.
+    /// The buffer for `pack`; none where it would save nothing, or where each tile of tokens has to decode codes for itself. `direct`:
+    /// products of any bytes are summed in i32 at once.
     fn new(plan: &FormatPlan<'_>, pack: &PackPlan<'a>, direct: bool) -> Option<Staged<'a>> {
-        let operands = pack.operands(plan, direct).filter(|_| pack.costly())?;
         let step = match plan.unit {
             0 => pack.tile.k,
             unit => unit * plan.runs(),
         };
+        let mut operands = pack.operands(plan, direct)?;
+        let scaled = plan.superblock.as_ref().filter(|_| direct).and_then(|superblock| {
+            let (least, most) = superblock.products(plan);
+            let largest = u32::try_from(most - least).ok().filter(|&largest| largest <= u8::MAX.into())?;
+            let exact = 128 * u64::from(step) * u64::from(largest) <= i32::MAX as u64;
+            exact.then_some((least as i32, largest))
+        });
+        if let Some((_, largest)) = scaled {
+            operands.operand_max = largest;
+        } else if !pack.costly() {
+            return None;
+        }
+        let scaled = scaled.map(|(least, _)| least);
         let steps = (STAGED_K / step).max(1);
-        (step <= 4 * STAGED_K).then_some(Staged { operands, step, steps })
+        (step <= 4 * STAGED_K).then_some(Staged { operands, step, steps, scaled })
     }
 }
 
@@ -199,6 +214,11 @@ impl<'a> MatmulPlan<'a> {
         let dot = Dot::new(plan, &primitives, read, tokens, pairs_in_i16);
         let (vectors, mut tokens) = match tiles {
             Some(_) => ((rows / lanes).min(Tiles::ROWS / lanes), Tiles::TOKENS),
+            None if staged.as_ref().is_some_and(|staged| staged.scaled.is_some()) => {
+                // One sum each: those in f32 are read and written once a super-block.
+                let vectors = rows / lanes;
+                (vectors, primitives.sums.map_or(tokens, |most| tokens.min((most / vectors).max(1))))
+            }
             None => in_registers(plan, &primitives, read, dot, (rows / lanes, tokens)),
         };
         let pairs = primitives.matrix
@@ -280,9 +300,14 @@ impl<'a> MatmulPlan<'a> {
             (None, _) if matches!(self.dot, Dot::Direct { shift_free: true }) => "mask",
             (None, _) => "shift and mask",
         };
+        let times = match self.staged.as_ref().and_then(|staged| staged.scaled) {
+            None => String::new(),
+            Some(0) => "times integers of runs, ".to_string(),
+            Some(zero) => format!("times integers of runs less {zero}, "),
+        };
         let waiting = self.staged.as_ref().map(|staged| staged.step * staged.steps);
         let decode = match waiting.or(self.tiles.map(|tiles| tiles.step * tiles.steps)) {
-            Some(k) => format!("{decode}, once for all tokens by {k} k"),
+            Some(k) => format!("{decode}, {times}once for all tokens by {k} k"),
             None => decode.to_string(),
         };
         let k =

@@ -4,7 +4,7 @@ use gristmill_codegen::plan::{
     Dot, FormatPlan, LookupPlan, MatmulPlan, PackPlan, TileOperands, scalar_k_max,
 };
 use gristmill_spec::model::{CpuVariant, FieldType, Format, SpecSet};
-use gristmill_spec::vocab::{Isa, Op, Strategy};
+use gristmill_spec::vocab::{Feature, Isa, Op, Strategy};
 use gristmill_spec::{check, shipped};
 use std::collections::BTreeMap;
 
@@ -484,16 +484,45 @@ fn operands_are_staged_where_that_saves_something() {
         let resolved = MatmulPlan::new(&plan, packing, &variant).expect("plans");
         let words = resolved.describe();
         assert_eq!(resolved.staged.is_some(), words.contains("once for all tokens by"), "{words}");
-        resolved.staged.map(|staged| (staged.step, staged.steps))
+        resolved.staged.map(|staged| (staged.step, staged.steps, staged.scaled))
     };
     // Super-blocks of 256, runs of 32, five trits to four bytes of a row.
-    assert_eq!(staged("q6_k", "batch", None), Some((256, 2)));
-    assert_eq!(staged("q5_0", "batch", None), Some((32, 16)));
-    assert_eq!(staged("i2_s", "dense_batch", None), Some((20, 25)));
+    assert_eq!(staged("q6_k", "batch", None), Some((256, 2, None)));
+    assert_eq!(staged("q5_0", "batch", None), Some((32, 16, None)));
+    assert_eq!(staged("i2_s", "dense_batch", None), Some((20, 25, None)));
     for plain in ["i2_s", "q4_k", "q8_0", "iq4_nl", "iq1_s"] {
         assert_eq!(staged(plain, "batch", None), None, "{plain}");
     }
     assert_eq!(staged("q6_k", "batch", Some(32)), None, "two panels");
+}
+
+/// Values times integers of runs wait in the buffer where they fit a byte and products of any bytes are summed in i32: then each sum is
+/// scaled once a super-block. 3 * 15 is the most of `q2_k`; -4 * -32 and -4 * 31 are both ends of `q3_k`.
+#[test]
+fn operands_are_products_with_integers_where_those_fit_a_byte() {
+    let set = set();
+    let batches = || set.kernels.iter().flat_map(|k| &k.cpu).filter(|v| v.label == "batch");
+    let mut seen = Vec::new();
+    for variant in batches().filter(|v| v.isa == Isa::Avx512) {
+        let packing = &set.packings[variant.packing.expect("it has one")];
+        for name in ["q2_k", "q3_k", "q4_k", "q6_k"] {
+            let format = set.formats.iter().find(|f| f.name == name).expect("shipped");
+            let plan = FormatPlan::new(format, &set.activations[format.activations]);
+            let resolved = MatmulPlan::new(&plan, packing, variant).expect("plans");
+            let direct = variant.requires.contains(&Feature::Avx512vnni);
+            seen.push((direct, name, resolved.staged.map(|staged| staged.scaled), resolved.tokens));
+        }
+    }
+    let staged = |direct: bool, name: &str| {
+        let of = |seen: &&(bool, &str, Option<Option<i32>>, u32)| (seen.0, seen.1) == (direct, name);
+        seen.iter().find(of).map(|&(_, _, staged, tokens)| (staged, tokens))
+    };
+    assert_eq!(staged(true, "q2_k"), Some((Some(Some(0)), 8)));
+    assert_eq!(staged(true, "q3_k"), Some((Some(Some(-124)), 8)));
+    assert_eq!(staged(true, "q4_k").map(|of| of.0), Some(None));
+    assert_eq!(staged(true, "q6_k").map(|of| of.0), Some(Some(None)));
+    assert_eq!(staged(false, "q2_k").map(|of| of.0), Some(None));
+    assert_eq!(staged(false, "q3_k").map(|of| of.0), Some(Some(None)));
 }
 
 /// A matrix unit serves rows that are one run and super-blocks; whether values times integers of runs fit a byte is worked out, and so is

@@ -41,8 +41,11 @@ pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
     if let Dot::Pairs { tiles } = plan.dot {
         let _ = write!(name, "_widen{tiles}");
     }
-    if plan.staged.is_some() {
-        name.push_str("_staged");
+    if let Some(staged) = &plan.staged {
+        let _ = match staged.scaled {
+            None => write!(name, "_staged"),
+            Some(zero) => write!(name, "_scaled_from{}", zero.unsigned_abs()),
+        };
     }
     if let Some(tiles) = plan.tiles {
         let _ = write!(name, "_{}", tiles.operands.word());

@@ -197,10 +197,7 @@ pub(super) fn flags_of_runs(plan: &MatmulPlan<'_>) -> (String, String) {
 
 /// Runs with integers: their sums times those, added up over a super-block, and scaled once.
 pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, extent: &Extent) -> String {
-    let format = plan.format;
-    let (unit, runs) = (format.unit, superblock.runs);
-    let tiles = unit.div_ceil(plan.pack.tile.k);
-    let types = plan.pack.terms;
+    let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
     let has_min = superblock.min.is_some();
     let at = match extent.first {
         None => format!("unit * {tiles}"),
@@ -212,11 +209,6 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
     if has_min {
         out.push_str(&terms_of_rows(plan, "min", both));
     }
-    let each = values_of_words(types);
-    let add = terms::add(format, "y[t][i]", "total[t][i]", has_min.then(|| i32("lows[t][i]")), |name| {
-        let words = if name == "mins" { "MIN_WORDS" } else { "WORDS" };
-        terms::load(types, name, &format!("block * {words}{each}"))
-    });
     let (flags, next_flags) = match plan.pack.shifted {
         None => (String::new(), String::new()),
         Some(_) => {
@@ -242,25 +234,85 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
                  }}
                  {next_flags}
              }}
-             {lows}
-             for t in 0..T {{
-                 {x_scale}
-                 for i in 0..V {{ {add} }}
-             }}
+             {scaled}
          }}\n",
         ask = prefetch_of_terms(plan, superblock),
         start = start(plan),
         integers_of_run = integers_of_run(plan),
-        lows = if has_min { sums_of_minima(plan) } else { String::new() },
+        scaled = scaled_sums(plan, superblock, "total[t][i]"),
         // For what is left out of its sum, and for where its codes are.
         number = match (needs_sum(plan), extent.first) {
             (false, Some(_)) => "",
             _ => "let unit = block * RUNS + run;",
         },
         constants = constants(plan, superblock, has_min),
-        x_scale = terms::x_scale(format, "(token + t)", &format!("block * {}", unit * runs)),
         y = extent.y,
         blocks = extent.range(true),
+    )
+}
+
+/// Operands that are values times the integers of their runs, less `zero`: their sums over a super-block, scaled once.
+pub(super) fn by_products(
+    plan: &MatmulPlan<'_>,
+    superblock: &SuperBlock,
+    extent: &Extent,
+    zero: i32,
+) -> String {
+    let format = plan.format;
+    let elements = format.unit * superblock.runs;
+    let tiles = elements / plan.pack.tile.k;
+    let has_min = superblock.min.is_some();
+    let mut out = terms_of_rows(plan, "scale", Terms { values: true, integers: false });
+    if has_min {
+        out.push_str(&terms_of_rows(plan, "min", Terms { values: true, integers: true }));
+    }
+    let start = if zero == 0 {
+        String::new()
+    } else {
+        format!(
+            "let mut start = [simd::zero(); T];
+             for t in 0..T {{
+                 let x_sums = a.x_sums.add((token + t) * a.units + block * RUNS);
+                 let mut x_sum = 0;
+                 for run in 0..RUNS {{ x_sum += *x_sums.add(run); }}
+                 start[t] = simd::splat(x_sum * {zero});
+             }}\n"
+        )
+    };
+    let first = format!("{} * {tiles}", extent.counted("block"));
+    format!(
+        "{out}
+         let mut y = {y};
+         for block in {blocks} {{
+             {start}
+             {sums}
+             {scaled}
+         }}\n",
+        y = extent.y,
+        blocks = extent.range(true),
+        sums = integer_sums(plan, &first, &tiles.to_string(), zero != 0),
+        scaled = scaled_sums(plan, superblock, "dot[t][i]"),
+    )
+}
+
+/// Statements that scale the integer sums of super-block `block` (an expression, of token `t` and vector `i`) and add them to `y`.
+fn scaled_sums(plan: &MatmulPlan<'_>, superblock: &SuperBlock, sum: &str) -> String {
+    let (format, types) = (plan.format, plan.pack.terms);
+    let has_min = superblock.min.is_some();
+    let each = values_of_words(types);
+    let add = terms::add(format, "y[t][i]", sum, has_min.then(|| i32("lows[t][i]")), |name| {
+        let words = if name == "mins" { "MIN_WORDS" } else { "WORDS" };
+        terms::load(types, name, &format!("block * {words}{each}"))
+    });
+    format!(
+        "{lows}
+         for t in 0..T {{
+             {x_scale}
+             for i in 0..V {{ {add} }}
+         }}\n",
+        lows = if has_min { sums_of_minima(plan) } else { String::new() },
+        x_scale =
+            terms::x_scale(format, "(token + t)", &format!("block * {}", format.unit * superblock.runs)),
     )
 }
 

@@ -9,7 +9,7 @@ use super::matmul::{
     addresses, epilogue, next, shares, through_rows, through_tokens, trit_tables, whole_sums,
 };
 use super::operands::{decode, in_order, load, table};
-use super::runs::{self, Extent};
+use super::runs::{self, Extent, Terms};
 use super::sums::integer_sums;
 use crate::plan::{MatmulPlan, Staged, enabled};
 
@@ -59,6 +59,7 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
          const STEPS: usize = {steps};
          /// Tokens whose sums wait at once.
          const TOKENS: usize = {tokens};
+         {runs}
          {trits}
          /// At an address that vectors want.
          #[repr(align(64))]
@@ -83,9 +84,21 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
         operands_k = staged.operands.tile.k,
         step = staged.step,
         steps = staged.steps,
+        runs = match (&plan.format.superblock, staged.scaled) {
+            (Some(superblock), Some(_)) => runs::constants(plan, superblock, superblock.min.is_some()),
+            _ => String::new(),
+        },
         trits = trit_tables(plan),
-        stage = stage(&decoding, &features, |operand| operand),
-        tile = tile(&multiplying, &features),
+        stage = match staged.scaled {
+            None => stage(&decoding, &features, |operand| operand),
+            Some(zero) => stage_products(&decoding, &features, |field| {
+                let (to, min) = (place_of_operands(field), smallest(plan));
+                format!(
+                    "to.add({to}).cast::<simd::I>().write(simd::times(w{field}[i], factors[i], {min}, {zero}));"
+                )
+            }),
+        },
+        tile = tile(&multiplying, staged.scaled, &features),
         panel = panel(
             plan,
             &features,
@@ -148,8 +161,72 @@ pub(super) fn stage(plan: &MatmulPlan<'_>, features: &str, stored: impl Fn(Strin
     )
 }
 
+/// The smallest value, as an expression.
+pub(super) fn smallest(plan: &MatmulPlan<'_>) -> &'static str {
+    if plan.format.min() == 0 { "0" } else { "a.min" }
+}
+
+/// The function that decodes the super-blocks of a part for products of values and the integers of their runs. `write`: the statement that
+/// writes vector `i` of the operands of a field, of whose rows `factors[i]` has the integers.
+pub(super) fn stage_products(plan: &MatmulPlan<'_>, features: &str, write: impl Fn(u32) -> String) -> String {
+    let pack = &plan.pack;
+    let (flags, next_flags) = runs::flags_of_runs(plan);
+    let mut pointers = runs::terms_of_rows(plan, "scale", Terms { values: false, integers: true });
+    if let (Some(_), Some(superblock)) = (pack.shifted, &plan.format.superblock) {
+        pointers.push_str(&runs::flag_words(plan, superblock));
+    }
+    let fields: String = in_order(plan)
+        .into_iter()
+        .map(|field| format!("{}\nfor i in 0..V {{ {} }}\n", decode(plan, field), write(field)))
+        .collect();
+    format!(
+        "/// The operands of `V` vectors of rows from `row` in a part: values times the integers of their runs.
+         ///
+         /// # Safety
+         ///
+         /// As [`MatmulArgs`] says; the rows lie within its panels, the part within them and the buffer.
+         #[target_feature(enable = \"{features}\")]
+         unsafe fn stage<const V: usize>(a: &MatmulArgs, part: Part, row: usize) {{
+             /// Bytes of a tile of codes.
+             const TILE_OF_CODES: usize = {bytes};
+             /// Tiles of codes of a run.
+             const TILES: usize = STEP_K / RUNS / CODES_K;
+             {line}
+             // SAFETY: of the whole function: the caller answers for the codes, the integers and the buffer.
+             unsafe {{
+                 {addresses}
+                 {next}
+                 {table}
+                 {pointers}
+                 let mut to = (&raw mut (*part.buffer).operands.0).cast::<u8>();
+                 for block in part.first..part.last {{
+                     {flags}
+                     for run in 0..RUNS {{
+                         let mut factors = [simd::zero(); V];
+                         for i in 0..V {{ factors[i] = simd::factor({integers}); }}
+                         for tile in 0..TILES {{
+                             let at = ((block * RUNS + run) * TILES + tile) * TILE_OF_CODES;
+                             {load}
+                             {fields}
+                             to = to.add(CODES_K * ROWS);
+                         }}
+                         {next_flags}
+                     }}
+                 }}
+             }}
+         }}\n",
+        bytes = pack.tile.bytes,
+        line = super::matmul::prefetch_constants(plan),
+        addresses = addresses(plan),
+        next = next(plan),
+        table = table(plan),
+        integers = runs::integers_of_run(plan),
+        load = load(plan),
+    )
+}
+
 /// The function that multiplies a part with some tokens.
-fn tile(plan: &MatmulPlan<'_>, features: &str) -> String {
+fn tile(plan: &MatmulPlan<'_>, scaled: Option<i32>, features: &str) -> String {
     let float = plan.format.unit != 0;
     let extent = Extent {
         first: Some("part.first"),
@@ -166,7 +243,10 @@ fn tile(plan: &MatmulPlan<'_>, features: &str) -> String {
              }}\n",
             integer_sums(plan, "0", "((part.last - part.first) * (STEP_K / TILE_K))", false)
         ),
-        (_, Some(superblock)) => runs::by_superblock(plan, superblock, &extent),
+        (_, Some(superblock)) => match scaled {
+            None => runs::by_superblock(plan, superblock, &extent),
+            Some(zero) => runs::by_products(plan, superblock, &extent, zero),
+        },
         (_, None) => runs::by_unit(plan, &extent),
     };
     format!(

@@ -5,8 +5,7 @@
 //! over a whole super-block, and low and high bytes are put together once. The products of the next super-block or run are on their way while
 //! vectors scale those of the last one.
 
-use super::matmul::{addresses, epilogue, next, prefetch_constants, trit_tables};
-use super::operands::{decode, in_order, load, table};
+use super::matmul::{epilogue, trit_tables};
 use super::runs::{self, Terms};
 use super::staged::{self, PART};
 use super::sums::{needs_sum, zero_point};
@@ -98,80 +97,27 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
 
 /// The function that decodes super-blocks, each value times the integer of its run.
 fn stage(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
-    let pack = &plan.pack;
-    let (flags, next_flags) = runs::flags_of_runs(plan);
-    let mut pointers = runs::terms_of_rows(plan, "scale", Terms { values: false, integers: true });
-    if let (Some(_), Some(superblock)) = (pack.shifted, &plan.format.superblock) {
-        pointers.push_str(&runs::flag_words(plan, superblock));
+    let min = staged::smallest(plan);
+    if tiles.operands != TileOperands::Digits {
+        return staged::stage_products(plan, features, |field| {
+            let to = staged::place_of_operands(field);
+            format!("to.add({to}).cast::<simd::I>().write(simd::times(w{field}[i], factors[i], {min}, 0));")
+        });
     }
-    let min = if plan.format.min() == 0 { "0" } else { "a.min" };
-    let mut fields = String::new();
-    for field in in_order(plan) {
+    let stage = staged::stage_products(plan, features, |field| {
         let to = staged::place_of_operands(field);
-        let write = match tiles.operands {
-            TileOperands::Differences | TileOperands::Values | TileOperands::Scaled => {
-                format!("to.add({to}).cast::<simd::I>().write(amx::times(w{field}[i], factors[i], {min}));")
-            }
-            TileOperands::Digits => format!(
-                "let (low, high) = amx::times_in_digits(w{field}[i], factors[i], {min});
-                 let to = to.add({to});
-                 to.cast::<simd::I>().write(low);
-                 to.add(HIGH).cast::<simd::I>().write(high);"
-            ),
-        };
-        let _ = write!(fields, "{}\nfor i in 0..V {{ {write} }}\n", decode(plan, field));
-    }
-    let high = match tiles.operands {
-        TileOperands::Digits => {
-            "/// Bytes from the low bytes of operands to the high ones.
-             const HIGH: usize = STEPS * STEP_K * ROWS;\n"
-        }
-        TileOperands::Differences | TileOperands::Values | TileOperands::Scaled => "",
-    };
+        format!(
+            "let (low, high) = amx::times_in_digits(w{field}[i], factors[i], {min});
+             let to = to.add({to});
+             to.cast::<simd::I>().write(low);
+             to.add(HIGH).cast::<simd::I>().write(high);"
+        )
+    });
     format!(
-        "{high}
-         /// The operands of `V` vectors of rows from `row` in a part: values times the integers of their runs.
-         ///
-         /// # Safety
-         ///
-         /// As [`MatmulArgs`] says; the rows lie within its panels, the part within them and the buffer.
-         #[target_feature(enable = \"{features}\")]
-         unsafe fn stage<const V: usize>(a: &MatmulArgs, part: Part, row: usize) {{
-             /// Bytes of a tile of codes.
-             const TILE_OF_CODES: usize = {bytes};
-             /// Tiles of codes of a run.
-             const TILES: usize = STEP_K / RUNS / CODES_K;
-             {line}
-             // SAFETY: of the whole function: the caller answers for the codes, the integers and the buffer.
-             unsafe {{
-                 {addresses}
-                 {next}
-                 {table}
-                 {pointers}
-                 let mut to = (&raw mut (*part.buffer).operands.0).cast::<u8>();
-                 for block in part.first..part.last {{
-                     {flags}
-                     for run in 0..RUNS {{
-                         let mut factors = [simd::zero(); V];
-                         for i in 0..V {{ factors[i] = amx::factor({integers}); }}
-                         for tile in 0..TILES {{
-                             let at = ((block * RUNS + run) * TILES + tile) * TILE_OF_CODES;
-                             {load}
-                             {fields}
-                             to = to.add(CODES_K * ROWS);
-                         }}
-                         {next_flags}
-                     }}
-                 }}
-             }}
-         }}\n",
-        bytes = pack.tile.bytes,
-        line = prefetch_constants(plan),
-        addresses = addresses(plan),
-        next = next(plan),
-        table = table(plan),
-        integers = runs::integers_of_run(plan),
-        load = load(plan),
+        "/// Bytes from the low bytes of operands to the high ones.
+         const HIGH: usize = STEPS * STEP_K * ROWS;
+
+         {stage}"
     )
 }
 

@@ -108,10 +108,8 @@ fn plain(plan: &FormatPlan<'_>) -> TileOperands {
 
 /// The form of values times integers of runs.
 fn scaled(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> Option<TileOperands> {
-    let (low, high) = (i64::from(plan.min()), i64::from(plan.max()));
-    let (least, most) = superblock.scale.range;
-    let products = [low, high].map(|value| [value * i64::from(least), value * i64::from(most)]);
-    let within = |least: i64, most: i64| products.as_flattened().iter().all(|p| (least..=most).contains(p));
+    let (least, most) = superblock.products(plan);
+    let within = |low: i64, high: i64| low <= least && most <= high;
     if within(i8::MIN.into(), i8::MAX.into()) {
         Some(TileOperands::Scaled)
     } else {

@@ -86,7 +86,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
                 for run in 0..RUNS {
                     let mut factors = [simd::zero(); V];
                     for i in 0..V {
-                        factors[i] = amx::factor(
+                        factors[i] = simd::factor(
                             simd::integers(
                                 scale_integers[i].add(block * WORDS * 4 + run * ROWS),
                             ),

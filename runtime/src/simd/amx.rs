@@ -7,12 +7,11 @@
 //! tiles ([`configure`]) outlives a block. No code that rustc makes touches either, since it is not told of the instructions.
 //! (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2: LDTILECFG, TDPBUSD.)
 
-use super::avx512::I;
+use super::avx512::{I, products_of_values};
 use std::arch::asm;
 use std::arch::x86_64::{
-    _mm512_add_epi8, _mm512_add_epi16, _mm512_add_epi32, _mm512_and_si512, _mm512_mullo_epi16,
-    _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_slli_epi16,
-    _mm512_slli_epi32, _mm512_srli_epi16,
+    _mm512_add_epi8, _mm512_add_epi32, _mm512_and_si512, _mm512_or_si512, _mm512_set1_epi8,
+    _mm512_set1_epi16, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16,
 };
 
 /// Tokens of a tile of activations, at most.
@@ -368,41 +367,11 @@ pub fn values(operands: I, min: i32) -> I {
     _mm512_add_epi8(operands, _mm512_set1_epi8(min as i8))
 }
 
-/// An integer of each row, for [`times`]: in both halves of its lane.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-pub fn factor(integers: I) -> I {
-    let low = _mm512_and_si512(integers, _mm512_set1_epi32(0xffff));
-    _mm512_or_si512(low, _mm512_slli_epi32::<16>(integers))
-}
-
-/// Four values of each row times its integer: `operands` are values less `min`, and products fit in sixteen bits. The first and the third
-/// of each lane, and the second and the fourth.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn products_of_values(operands: I, factor: I, min: i32) -> (I, I) {
-    let of_min = _mm512_mullo_epi16(factor, _mm512_set1_epi16(min as i16));
-    let even = _mm512_and_si512(operands, _mm512_set1_epi16(0xff));
-    let odd = _mm512_srli_epi16::<8>(operands);
-    (
-        _mm512_add_epi16(_mm512_mullo_epi16(even, factor), of_min),
-        _mm512_add_epi16(_mm512_mullo_epi16(odd, factor), of_min),
-    )
-}
-
-/// Operands plus `min`, times the [`factor`] of their row, which fits in a signed byte.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-pub fn times(operands: I, factor: I, min: i32) -> I {
-    let (even, odd) = products_of_values(operands, factor, min);
-    _mm512_or_si512(_mm512_and_si512(even, _mm512_set1_epi16(0xff)), _mm512_slli_epi16::<8>(odd))
-}
-
-/// Operands plus `min`, times the [`factor`] of their row, which fits in sixteen bits: low bytes, and high ones, for [`digits`].
+/// Operands plus `min`, times the [`factor`](super::avx512::factor) of their row, which fits in sixteen bits: low bytes, and high ones, for [`digits`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub fn times_in_digits(operands: I, factor: I, min: i32) -> (I, I) {
-    let (even, odd) = products_of_values(operands, factor, min);
+    let (even, odd) = products_of_values(operands, factor, min, 0);
     let low = _mm512_or_si512(_mm512_and_si512(even, _mm512_set1_epi16(0xff)), _mm512_slli_epi16::<8>(odd));
     let high = _mm512_or_si512(
         _mm512_srli_epi16::<8>(even),
@@ -586,7 +555,7 @@ mod tests {
             let integers: [i32; 16] = std::array::from_fn(|lane| integer(at % 2 * 16 + lane));
             // SAFETY: of both arrays and of each chunk 64 bytes are touched.
             unsafe {
-                let factor = factor(_mm512_loadu_si512(integers.as_ptr().cast()));
+                let factor = super::super::avx512::factor(_mm512_loadu_si512(integers.as_ptr().cast()));
                 let (l, h) = times_in_digits(_mm512_loadu_si512(codes.as_ptr().cast()), factor, min);
                 _mm512_storeu_si512(low[at * 64..][..64].as_mut_ptr().cast(), l);
                 _mm512_storeu_si512(high[at * 64..][..64].as_mut_ptr().cast(), h);

@@ -461,3 +461,34 @@ pub unsafe fn store_digits<const SPLIT: u32>(sums: [I; 1], to: *mut u8) {
         _mm_storeu_si128(to.add(16).cast(), high);
     }
 }
+
+/// An integer of each row, for [`times`]: in both halves of its lane.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn factor(integers: I) -> I {
+    let low = _mm512_and_si512(integers, _mm512_set1_epi32(0xffff));
+    _mm512_or_si512(low, _mm512_slli_epi32::<16>(integers))
+}
+
+/// Four values of each row times its integer, less `zero`: `operands` are values less `min`, and results fit in sixteen bits. The first and
+/// the third of each lane, and the second and the fourth.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn products_of_values(operands: I, factor: I, min: i32, zero: i32) -> (I, I) {
+    let of_min = _mm512_mullo_epi16(factor, _mm512_set1_epi16(min as i16));
+    let of_min = _mm512_sub_epi16(of_min, _mm512_set1_epi16(zero as i16));
+    let even = _mm512_and_si512(operands, _mm512_set1_epi16(0xff));
+    let odd = _mm512_srli_epi16::<8>(operands);
+    (
+        _mm512_add_epi16(_mm512_mullo_epi16(even, factor), of_min),
+        _mm512_add_epi16(_mm512_mullo_epi16(odd, factor), of_min),
+    )
+}
+
+/// Operands plus `min`, times the [`factor`] of their row, less `zero`, which fits in a byte: a signed or an unsigned one.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn times(operands: I, factor: I, min: i32, zero: i32) -> I {
+    let (even, odd) = products_of_values(operands, factor, min, zero);
+    _mm512_or_si512(_mm512_and_si512(even, _mm512_set1_epi16(0xff)), _mm512_slli_epi16::<8>(odd))
+}
