@@ -146,21 +146,27 @@ impl Live {
         let mut faults: Vec<&LiveRow> = self.rows.iter().filter(|row| row.faults > 0).collect();
         faults.sort_by_key(|row| Reverse(row.faults));
         for row in faults {
-            writeln!(out, "{} refused its input {} times", row.kernel, row.faults)?;
+            writeln!(out, "{} refused its input {}", row.kernel, counted(row.faults, "time", "times"))?;
         }
         for LiveTransfer { name, per_second, mb_s } in &self.transfers {
             writeln!(out, "{name}: {per_second:.1} copies/s, {mb_s:.1} MB/s")?;
         }
         for (name, count) in &self.misses {
-            writeln!(out, "{name}: {count} misses")?;
+            writeln!(out, "{name}: {}", counted(*count, "miss", "misses"))?;
         }
-        for (count, what) in [(self.fallbacks, "fallbacks"), (self.recoveries, "steps of recovery")] {
+        let fallbacks = (self.fallbacks, "fallback", "fallbacks");
+        let recoveries = (self.recoveries, "step of recovery", "steps of recovery");
+        for (count, one, many) in [fallbacks, recoveries] {
             if count > 0 {
-                writeln!(out, "{count} {what}: `gristmill report` says which")?;
+                writeln!(out, "{}: `gristmill report` says which", counted(count, one, many))?;
             }
         }
         Ok(())
     }
+}
+
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 fn transfers(before: Option<&Snapshot>, now: &Snapshot, seconds: f64) -> Vec<LiveTransfer> {

@@ -7,7 +7,7 @@ use gristmill_records::bench::{Line, Measurement};
 use gristmill_runtime::tuning::cpu;
 use gristmill_runtime::{Registry, Tuning};
 use serde_json::Value;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -50,7 +50,7 @@ pub enum ReadError {
 pub fn snapshot(path: &Path) -> Result<Snapshot, ReadError> {
     let foreign = |what: String| ReadError::Foreign { path: path.to_owned(), what };
     let failed = |source| ReadError::File { path: path.to_owned(), source };
-    let bytes = std::fs::metadata(path).map_err(failed)?.len();
+    let bytes = of_regular(path)?.len();
     if bytes > LARGEST {
         return Err(foreign(too_large(bytes)));
     }
@@ -69,6 +69,16 @@ fn of_monitor(value: Value) -> Result<Snapshot, String> {
     Ok(snapshot)
 }
 
+/// What the system says of a file, which is not opened: a pipe that nobody writes to would be waited for.
+fn of_regular(path: &Path) -> Result<Metadata, ReadError> {
+    let failed = |source| ReadError::File { path: path.to_owned(), source };
+    let metadata = std::fs::metadata(path).map_err(failed)?;
+    if metadata.is_file() {
+        return Ok(metadata);
+    }
+    Err(ReadError::Foreign { path: path.to_owned(), what: "it is no regular file".to_owned() })
+}
+
 fn too_large(bytes: u64) -> String {
     format!("it has {bytes} bytes, more than {LARGEST}")
 }
@@ -80,11 +90,7 @@ fn too_large(bytes: u64) -> String {
 pub fn read(path: &Path, registry: &Registry, compiler: Option<&str>) -> Result<Records, ReadError> {
     let failed = |source| ReadError::File { path: path.to_owned(), source };
     let foreign = |what: String| ReadError::Foreign { path: path.to_owned(), what };
-    // Before it is opened: a pipe that nobody writes to would be waited for.
-    let metadata = std::fs::metadata(path).map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(foreign("it is no regular file".to_owned()));
-    }
+    let metadata = of_regular(path)?;
     let file = File::open(path).map_err(failed)?;
     let mut head = [0; History::MAGIC.len()];
     let begins = (&file).read_exact(&mut head).is_ok();

@@ -7,6 +7,9 @@ use gristmill_runtime::observe::RanBatch;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+/// Thirty thousand years.
+const LONGEST_SECONDS: f64 = 1e12;
+
 /// What a monitor has seen up to a moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -301,10 +304,17 @@ impl Snapshot {
     /// What [`schema`](Snapshot::schema) must be.
     pub const SCHEMA: &'static str = "gristmill monitor 1";
 
-    /// Refuses times of no launch or copy, and a time below zero, which no monitor writes.
+    /// Refuses what no monitor writes: times of no launch or copy, times below zero or of ages, and names that hold more than a line.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.seconds < 0.0 {
-            return Err(format!("`seconds`: {}, expected a time from 0 on", self.seconds));
+        let watched = ("seconds", self.seconds);
+        let recovered = self.recoveries.iter().map(|step| ("recoveries.seconds", step.seconds));
+        for (field, seconds) in std::iter::once(watched).chain(recovered) {
+            if !(0.0..=LONGEST_SECONDS).contains(&seconds) {
+                return Err(format!("`{field}`: {seconds:?}, expected a time from 0 to {LONGEST_SECONDS:?}"));
+            }
+        }
+        if let Some((field, name)) = self.names().find(|(_, name)| name.contains(char::is_control)) {
+            return Err(format!("`{field}`: {name:?} holds a control character"));
         }
         let kernels = self.kernels.iter().filter_map(|load| Some((&load.kernel, load.time.as_ref()?)));
         let copies = self.transfers.iter().filter_map(|load| Some((&load.kind, load.time.as_ref()?)));
@@ -312,6 +322,37 @@ impl Snapshot {
             Some((name, _)) => Err(format!("`time` of {name} is of 0 samples")),
             None => Ok(()),
         }
+    }
+
+    /// What is printed as part of a line, with the field that holds it.
+    fn names(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let program = [("machine", &self.machine), ("package", &self.package)];
+        let kernels = self.kernels.iter().flat_map(|load| {
+            [("kernels.kernel", &load.kernel), ("kernels.id", &load.id), ("kernels.device", &load.device)]
+        });
+        let transfers = self.transfers.iter().flat_map(|load| {
+            let source = load.source.as_ref().map(|source| ("transfers.source", source));
+            [("transfers.kind", &load.kind), ("transfers.device", &load.device)].into_iter().chain(source)
+        });
+        let pools = self.pools.iter().map(|load| ("pools.device", &load.device));
+        let caches = self
+            .caches
+            .iter()
+            .flat_map(|load| [("caches.cache", &load.cache), ("caches.device", &load.device)]);
+        let recoveries = self.recoveries.iter().flat_map(|load| {
+            let then = load.then.as_ref().map(|then| ("recoveries.then", then));
+            [
+                ("recoveries.step", &load.step),
+                ("recoveries.kernel", &load.kernel),
+                ("recoveries.id", &load.id),
+                ("recoveries.format", &load.format),
+            ]
+            .into_iter()
+            .chain(then)
+        });
+        let all =
+            program.into_iter().chain(kernels).chain(transfers).chain(pools).chain(caches).chain(recoveries);
+        all.map(|(field, name)| (field, name.as_str()))
     }
 
     /// As one JSON object.

@@ -183,7 +183,7 @@ fn told(monitor: &Monitor) -> Tested {
     // Between two looks: what was copied and missed meanwhile.
     let live = Live::between(Some(&before), &Snapshot { seconds: before.seconds + 2.0, ..snapshot });
     let shown = live.to_text(9);
-    for said in ["to-device cuda:0: 1.5 copies/s, 0.0 MB/s", "graph for cuda:0: 1 misses"] {
+    for said in ["to-device cuda:0: 1.5 copies/s, 0.0 MB/s", "graph for cuda:0: 1 miss\n"] {
         assert!(shown.contains(said), "{said}: {shown}");
     }
     assert!(!shown.contains("workspace"), "none was missed meanwhile: {shown}");

@@ -131,6 +131,7 @@ fn pipes_are_not_waited_for() -> Result {
     let (pipe, store) = (at("pipe"), at("h"));
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status()?.success());
     gristmill(["report", &pipe]).code(1).complains("no regular file");
+    gristmill(["top", &pipe]).code(1).complains("no regular file");
     gristmill(["history", "--store", &store, "--add", &pipe]).code(1).complains("no regular file");
     gristmill(["history", "--store", &pipe]).code(1).complains("no regular file");
     gristmill(["history", "--store", &store]).code(1).complains("there is no history");
@@ -150,6 +151,11 @@ fn what_is_no_record_is_refused_and_changes_nothing() -> Result {
         ("3", "neither an array nor an object"),
         ("", "EOF while parsing"),
         (monitor(|seen| seen["seconds"] = (-5.0).into())?.as_str(), "`seconds`: -5"),
+        (monitor(|seen| seen["seconds"] = 1e308.into())?.as_str(), "`seconds`: 1e308"),
+        (
+            monitor(|seen| seen["kernels"][0]["kernel"] = "a\nb".into())?.as_str(),
+            r#"`kernels.kernel`: "a\nb" holds"#,
+        ),
         (monitor(|seen| seen["kernels"][0]["time"]["samples"] = 0.into())?.as_str(), "is of 0 samples"),
         (monitor(|seen| seen["kernels"] = Value::Null)?.as_str(), "`kernels`: invalid type: null"),
     ] {

@@ -11,7 +11,6 @@ const CANDLE_GOAL: f64 = 1.4;
 
 /// The layer for candle beside candle's own.
 pub fn print(record: &Candle, out: &mut dyn Write) -> Result<(), CliError> {
-    writeln!(out, "## Beside candle\n")?;
     header(&record.date, &record.machine, out)?;
     writeln!(
         out,

@@ -10,7 +10,6 @@ use std::io::Write;
 /// Percent of the ceiling for every format of a record of `bench --json`.
 pub fn print(record: &Formats, out: &mut dyn Write) -> Result<(), CliError> {
     let bits = |of: &Measurement| of.file_bits_per_weight.zip(of.memory_bits_per_weight);
-    writeln!(out, "## Every format against its ceiling\n")?;
     header(&record.date, &record.machine, out)?;
     writeln!(
         out,

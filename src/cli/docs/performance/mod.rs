@@ -7,6 +7,7 @@ mod products;
 mod record;
 
 use super::super::error::CliError;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,27 +23,56 @@ pub fn print(records: &[PathBuf], out: &mut dyn Write) -> Result<(), CliError> {
          Quantizing f32 activations is part of every time; GMAC/s are 1e9 multiply-accumulates a second. CONTRIBUTING.md\n\
          says how to make new records.\n"
     )?;
+    let mut before = None;
     for path in records {
         let bytes = std::fs::read(path).map_err(CliError::file("read", path))?;
         let record: Value = serde_json::from_slice(&bytes).map_err(|error| none(path, &error.to_string()))?;
-        let list = |name: &str| record[name].as_array();
-        if list("records").is_some() {
-            let record = gristmill_records::read(record).map_err(|why| none(path, &why))?;
-            formats::print(&record, out)?;
-        } else if list("runs").is_some() {
-            let record = gristmill_records::read(record).map_err(|why| none(path, &why))?;
-            products::print(&record, out)?;
-        } else if list("models").is_some() {
-            let record = gristmill_records::read(record).map_err(|why| none(path, &why))?;
-            models::print(&record, out)?;
-        } else if list("candle").is_some() {
-            let record = gristmill_records::read(record).map_err(|why| none(path, &why))?;
-            candle::print(&record, out)?;
-        } else {
-            return Err(none(path, "it has neither `records` nor `runs` nor `models` nor `candle`"));
+        let section = SECTIONS.iter().find(|section| record[section.list].is_array()).ok_or_else(|| {
+            let lists: Vec<String> = SECTIONS.iter().map(|section| format!("`{}`", section.list)).collect();
+            none(path, &format!("it has none of {}", lists.join(", ")))
+        })?;
+        // Records of several machines follow each other under one heading.
+        if before.replace(section.title) != Some(section.title) {
+            writeln!(out, "## {}\n", section.title)?;
         }
+        (section.print)(record, path, out)?;
     }
     Ok(())
+}
+
+/// What a kind of record becomes.
+struct Section {
+    /// The list that only records of this kind have.
+    list: &'static str,
+    title: &'static str,
+    print: fn(Value, &Path, &mut dyn Write) -> Result<(), CliError>,
+}
+
+const SECTIONS: &[Section] = &[
+    Section {
+        list: "records",
+        title: "Every format against its ceiling",
+        print: |record, path, out| formats::print(&typed(record, path)?, out),
+    },
+    Section {
+        list: "runs",
+        title: "Beside other libraries",
+        print: |record, path, out| products::print(&typed(record, path)?, out),
+    },
+    Section {
+        list: "models",
+        title: "Whole models",
+        print: |record, path, out| models::print(&typed(record, path)?, out),
+    },
+    Section {
+        list: "candle",
+        title: "Beside candle",
+        print: |record, path, out| candle::print(&typed(record, path)?, out),
+    },
+];
+
+fn typed<T: DeserializeOwned>(record: Value, path: &Path) -> Result<T, CliError> {
+    gristmill_records::read(record).map_err(|why| none(path, &why))
 }
 
 fn none(path: &Path, why: &str) -> CliError {

@@ -11,7 +11,6 @@ const OURS: &str = "gristmill";
 
 /// Our decoder and a peer on whole models.
 pub fn print(record: &Models, out: &mut dyn Write) -> Result<(), CliError> {
-    writeln!(out, "## Whole models\n")?;
     header(&record.date, &record.machine, out)?;
     writeln!(
         out,

@@ -8,7 +8,6 @@ use std::io::Write;
 
 /// Products, ours and a peer's.
 pub fn print(record: &Products, out: &mut dyn Write) -> Result<(), CliError> {
-    writeln!(out, "## Beside other libraries\n")?;
     header(&record.date, &record.machine, out)?;
     for run in &record.runs {
         product_run(run, out)?;
