@@ -104,15 +104,14 @@ pub struct Staged<'a> {
 }
 
 impl<'a> Staged<'a> {
-    /// The buffer for `pack`; none where it would save nothing, or where each tile of tokens has to decode codes for itself. `direct`:
-    /// products of any bytes are summed in i32 at once.
-    fn new(plan: &FormatPlan<'_>, pack: &PackPlan<'a>, direct: bool) -> Option<Staged<'a>> {
+    /// The buffer for `pack`; none where it would save nothing, or where each tile of tokens has to decode codes for itself.
+    fn new(plan: &FormatPlan<'_>, pack: &PackPlan<'a>, primitives: &Primitives) -> Option<Staged<'a>> {
         let step = match plan.unit {
             0 => pack.tile.k,
             unit => unit * plan.runs(),
         };
-        let mut operands = pack.operands(plan, direct)?;
-        let scaled = plan.superblock.as_ref().filter(|_| direct).and_then(|superblock| {
+        let mut operands = pack.operands(plan, primitives.direct)?;
+        let scaled = plan.superblock.as_ref().filter(|_| primitives.times).and_then(|superblock| {
             let (least, most) = superblock.products(plan);
             let largest = u32::try_from(most - least).ok().filter(|&largest| largest <= u8::MAX.into())?;
             let exact = 128 * u64::from(step) * u64::from(largest) <= i32::MAX as u64;
@@ -199,9 +198,7 @@ impl<'a> MatmulPlan<'a> {
         let (smallest, largest) = if biased { (-128, 127) } else { (0, i64::from(pack.operand_max)) };
         let pairs_in_i16 = steps_in_i16(smallest, largest, i64::from(primitives.paired));
         let staged = match variant.strategy {
-            Strategy::Staged if !biased && rows <= packing.rows => {
-                Staged::new(plan, &pack, primitives.direct)
-            }
+            Strategy::Staged if !biased && rows <= packing.rows => Staged::new(plan, &pack, &primitives),
             _ => None,
         };
         let tiles = match variant.strategy {

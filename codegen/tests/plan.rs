@@ -523,6 +523,17 @@ fn operands_are_products_with_integers_where_those_fit_a_byte() {
     assert_eq!(staged(true, "q6_k").map(|of| of.0), Some(Some(None)));
     assert_eq!(staged(false, "q2_k").map(|of| of.0), Some(None));
     assert_eq!(staged(false, "q3_k").map(|of| of.0), Some(Some(None)));
+
+    // Elsewhere there is nothing to multiply operands with, though products are summed in i32 there too.
+    let mut vnni = batches().find(|v| v.isa == Isa::Avx2).expect("shipped").clone();
+    vnni.isa = Isa::AvxVnni;
+    for name in ["q2_k", "q3_k"] {
+        let format = set.formats.iter().find(|f| f.name == name).expect("shipped");
+        let plan = FormatPlan::new(format, &set.activations[format.activations]);
+        let packing = &set.packings[vnni.packing.expect("it has one")];
+        let resolved = MatmulPlan::new(&plan, packing, &vnni).expect("plans");
+        assert!(resolved.staged.is_none(), "{name}: two or four bits cost nothing else");
+    }
 }
 
 /// A matrix unit serves rows that are one run and super-blocks; whether values times integers of runs fit a byte is worked out, and so is

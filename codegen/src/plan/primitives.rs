@@ -27,6 +27,8 @@ pub struct Primitives {
     pub trits: bool,
     /// It has `matrix`, which takes two tokens at once.
     pub matrix: bool,
+    /// It has `factor` and `times`: operands times integers of their rows, in bytes.
+    pub times: bool,
     /// Beside it there is a unit that multiplies tiles.
     pub tiles: bool,
     /// Vector registers that sums may fill, so that operands fit beside them; tiles with more sums than that get fewer
@@ -50,6 +52,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         prefetches: true,
         trits: false,
         matrix: false,
+        times: false,
         tiles: false,
         sums: None,
         all_sums: None,
@@ -65,6 +68,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         prefetches: false,
         trits: false,
         matrix: false,
+        times: false,
         tiles: false,
         // Activations are in registers too.
         sums: Some(20),
@@ -72,6 +76,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
     };
     let requires = |feature| variant.requires.contains(&feature);
     let avx512 = |module, direct: bool| Primitives {
+        times: direct,
         tiles: direct && requires(Feature::AmxInt8),
         sums: Some(24),
         all_sums: direct.then_some(30),
