@@ -470,21 +470,32 @@ fn trits_are_for_processors_that_take_them_apart() {
     assert!(PackPlan::fit(&plan, packing).is_none());
 }
 
+/// What `look` says of the plan of a shipped format for a variant.
+fn planned<T>(
+    set: &SpecSet,
+    format: &str,
+    variant: &CpuVariant,
+    look: impl FnOnce(&MatmulPlan<'_>) -> T,
+) -> T {
+    let format = set.formats.iter().find(|f| f.name == format).expect("shipped");
+    let plan = FormatPlan::new(format, &set.activations[format.activations]);
+    let packing = &set.packings[variant.packing.expect("it has one")];
+    look(&MatmulPlan::new(&plan, packing, variant).expect("plans"))
+}
+
 /// A buffer of operands is for codes that are dear to decode, and for no more rows than a panel has.
 #[test]
 fn operands_are_staged_where_that_saves_something() {
     let set = set();
     let staged = |format: &str, label: &str, rows: Option<u32>| {
-        let format = set.formats.iter().find(|f| f.name == format).expect("shipped");
-        let plan = FormatPlan::new(format, &set.activations[format.activations]);
         let mut variants = set.kernels.iter().flat_map(|k| &k.cpu);
         let mut variant = variants.find(|v| v.label == label).expect("shipped").clone();
-        let packing = &set.packings[variant.packing.expect("it has one")];
         variant.rows = rows.unwrap_or(variant.rows);
-        let resolved = MatmulPlan::new(&plan, packing, &variant).expect("plans");
-        let words = resolved.describe();
-        assert_eq!(resolved.staged.is_some(), words.contains("once for all tokens by"), "{words}");
-        resolved.staged.map(|staged| (staged.step, staged.steps, staged.scaled))
+        planned(&set, format, &variant, |resolved| {
+            let words = resolved.describe();
+            assert_eq!(resolved.staged.is_some(), words.contains("once for all tokens by"), "{words}");
+            resolved.staged.as_ref().map(|staged| (staged.step, staged.steps, staged.scaled))
+        })
     };
     // Super-blocks of 256, runs of 32, five trits to four bytes of a row.
     assert_eq!(staged("q6_k", "batch", None), Some((256, 2, None)));
@@ -501,38 +512,30 @@ fn operands_are_staged_where_that_saves_something() {
 #[test]
 fn operands_are_products_with_integers_where_those_fit_a_byte() {
     let set = set();
-    let batches = || set.kernels.iter().flat_map(|k| &k.cpu).filter(|v| v.label == "batch");
-    let mut seen = Vec::new();
-    for variant in batches().filter(|v| v.isa == Isa::Avx512) {
-        let packing = &set.packings[variant.packing.expect("it has one")];
-        for name in ["q2_k", "q3_k", "q4_k", "q6_k"] {
-            let format = set.formats.iter().find(|f| f.name == name).expect("shipped");
-            let plan = FormatPlan::new(format, &set.activations[format.activations]);
-            let resolved = MatmulPlan::new(&plan, packing, variant).expect("plans");
-            let direct = variant.requires.contains(&Feature::Avx512vnni);
-            seen.push((direct, name, resolved.staged.map(|staged| staged.scaled), resolved.tokens));
-        }
-    }
-    let staged = |direct: bool, name: &str| {
-        let of = |seen: &&(bool, &str, Option<Option<i32>>, u32)| (seen.0, seen.1) == (direct, name);
-        seen.iter().find(of).map(|&(_, _, staged, tokens)| (staged, tokens))
+    let batch = |isa: Isa, vnni: bool| {
+        let of = |v: &&CpuVariant| {
+            (v.label.as_str(), v.isa, v.requires.contains(&Feature::Avx512vnni)) == ("batch", isa, vnni)
+        };
+        set.kernels.iter().flat_map(|k| &k.cpu).find(of).expect("shipped")
     };
-    assert_eq!(staged(true, "q2_k"), Some((Some(Some(0)), 8)));
-    assert_eq!(staged(true, "q3_k"), Some((Some(Some(-124)), 8)));
-    assert_eq!(staged(true, "q4_k").map(|of| of.0), Some(None));
-    assert_eq!(staged(true, "q6_k").map(|of| of.0), Some(Some(None)));
-    assert_eq!(staged(false, "q2_k").map(|of| of.0), Some(None));
-    assert_eq!(staged(false, "q3_k").map(|of| of.0), Some(Some(None)));
+    let staged = |variant: &CpuVariant, format: &str| {
+        planned(&set, format, variant, |resolved| resolved.staged.as_ref().map(|staged| staged.scaled))
+    };
+    let vnni = batch(Isa::Avx512, true);
+    for (format, zero) in [("q2_k", 0), ("q3_k", -124)] {
+        assert_eq!(staged(vnni, format), Some(Some(zero)), "{format}");
+        assert_eq!(planned(&set, format, vnni, |resolved| resolved.tokens), 8, "{format}");
+    }
+    assert_eq!(staged(vnni, "q4_k"), None);
+    assert_eq!(staged(vnni, "q6_k"), Some(None));
+    let without = batch(Isa::Avx512, false);
+    assert_eq!(staged(without, "q2_k"), None);
+    assert_eq!(staged(without, "q3_k"), Some(None));
 
     // Elsewhere there is nothing to multiply operands with, though products are summed in i32 there too.
-    let mut vnni = batches().find(|v| v.isa == Isa::Avx2).expect("shipped").clone();
-    vnni.isa = Isa::AvxVnni;
-    for name in ["q2_k", "q3_k"] {
-        let format = set.formats.iter().find(|f| f.name == name).expect("shipped");
-        let plan = FormatPlan::new(format, &set.activations[format.activations]);
-        let packing = &set.packings[vnni.packing.expect("it has one")];
-        let resolved = MatmulPlan::new(&plan, packing, &vnni).expect("plans");
-        assert!(resolved.staged.is_none(), "{name}: two or four bits cost nothing else");
+    let avxvnni = CpuVariant { isa: Isa::AvxVnni, ..batch(Isa::Avx2, false).clone() };
+    for format in ["q2_k", "q3_k"] {
+        assert_eq!(staged(&avxvnni, format), None, "{format}: two or four bits cost nothing else");
     }
 }
 
@@ -542,14 +545,12 @@ fn operands_are_products_with_integers_where_those_fit_a_byte() {
 fn tiles_hold_values_times_the_integers_of_their_runs() {
     let set = set();
     let tiles = |format: &str, label: &str| {
-        let format = set.formats.iter().find(|f| f.name == format).expect("shipped");
-        let plan = FormatPlan::new(format, &set.activations[format.activations]);
         let mut variants = set.kernels.iter().flat_map(|k| &k.cpu);
-        let variant = variants.find(|v| v.label == label).expect("shipped").clone();
-        let packing = &set.packings[variant.packing.expect("it has one")];
-        let resolved = MatmulPlan::new(&plan, packing, &variant).expect("plans");
-        assert_eq!(resolved.tiles.is_some(), resolved.describe().contains("products of tiles"));
-        resolved.tiles.map(|tiles| (tiles.operands, tiles.step * tiles.steps, tiles.k))
+        let variant = variants.find(|v| v.label == label).expect("shipped");
+        planned(&set, format, variant, |resolved| {
+            assert_eq!(resolved.tiles.is_some(), resolved.describe().contains("products of tiles"));
+            resolved.tiles.map(|tiles| (tiles.operands, tiles.step * tiles.steps, tiles.k))
+        })
     };
     use TileOperands::{Digits, Scaled, Values};
     assert_eq!(tiles("i2_s", "tiles"), Some((Values, 512, 64)));

@@ -9,25 +9,11 @@ use gristmill_runtime::Device;
 use gristmill_runtime::observe::{Allocation, Cache, Lookup, Transfer, TransferKind, held_memory};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A device that rows are sorted by: its name's beginning and its number.
-type Place = (&'static str, u32);
-
-fn place(device: Device) -> Place {
-    (device.kind.name(), device.index)
-}
-
-fn named((kind, index): Place) -> String {
-    match kind {
-        "cpu" => kind.to_owned(),
-        _ => format!("{kind}:{index}"),
-    }
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    transfers: Rows<(TransferKind, Place, Option<Place>), Copies>,
-    pools: Rows<Place, Allocations>,
-    caches: Rows<(Cache, Place), Lookups>,
+    transfers: Rows<(TransferKind, Device, Option<Device>), Copies>,
+    pools: Rows<Device, Allocations>,
+    caches: Rows<(Cache, Device), Lookups>,
 }
 
 #[derive(Debug, Default)]
@@ -63,7 +49,7 @@ fn read(counter: &AtomicU64) -> u64 {
 
 impl Memory {
     fn copies(&self, transfer: &Transfer) -> &Copies {
-        self.transfers.of((transfer.kind, place(transfer.device), transfer.source.map(place)))
+        self.transfers.of((transfer.kind, transfer.device, transfer.source))
     }
 
     /// Whether the time of a copy that begins now is kept: of one of so many, and not of the first, unless of all.
@@ -83,7 +69,7 @@ impl Memory {
     }
 
     pub(crate) fn allocated(&self, allocation: &Allocation) {
-        let row = self.pools.of(place(allocation.device));
+        let row = self.pools.of(allocation.device);
         add(&row.count, 1);
         add(&row.bytes, allocation.bytes);
         if let Some(grown) = allocation.grown {
@@ -94,17 +80,17 @@ impl Memory {
     }
 
     pub(crate) fn looked_up(&self, lookup: Lookup) {
-        let row = self.caches.of((lookup.cache, place(lookup.device)));
+        let row = self.caches.of((lookup.cache, lookup.device));
         add(if lookup.hit { &row.hits } else { &row.misses }, 1);
     }
 
     pub(crate) fn transfers(&self) -> Vec<TransferLoad> {
-        let load = |((kind, device, source), row): ((TransferKind, Place, Option<Place>), &Copies)| {
+        let load = |((kind, device, source), row): ((TransferKind, Device, Option<Device>), &Copies)| {
             let copies = read(&row.count);
             (copies > 0).then(|| TransferLoad {
                 kind: kind.name().to_owned(),
-                device: named(device),
-                source: source.map(named),
+                device: device.to_string(),
+                source: source.map(|source| source.to_string()),
                 copies,
                 bytes: read(&row.bytes),
                 time: row.times.sampled(),
@@ -115,11 +101,11 @@ impl Memory {
 
     pub(crate) fn pools(&self) -> Vec<PoolLoad> {
         let held = held_memory();
-        let load = |(device, row): (Place, &Allocations)| {
+        let load = |(device, row): (Device, &Allocations)| {
             let known = |counter| (read(&row.of_pools) > 0).then(|| read(counter));
-            let held = held.iter().find(|held| place(held.device) == device);
+            let held = held.iter().find(|held| held.device == device);
             PoolLoad {
-                device: named(device),
+                device: device.to_string(),
                 allocations: read(&row.count),
                 bytes: read(&row.bytes),
                 grew: known(&row.grew),
@@ -132,9 +118,9 @@ impl Memory {
     }
 
     pub(crate) fn caches(&self) -> Vec<CacheLoad> {
-        let load = |((cache, device), row): ((Cache, Place), &Lookups)| CacheLoad {
+        let load = |((cache, device), row): ((Cache, Device), &Lookups)| CacheLoad {
             cache: cache.name().to_owned(),
-            device: named(device),
+            device: device.to_string(),
             hits: read(&row.hits),
             misses: read(&row.misses),
         };

@@ -153,12 +153,7 @@ impl Snapshot {
             ("gristmill_transfers_total", "Copies of devices' memory.", |load| load.copies),
             ("gristmill_transfer_bytes_total", "Bytes of these copies.", |load| load.bytes),
         ];
-        for (name, help, of) in counters {
-            head(out, name, "counter", help);
-            for load in &self.transfers {
-                line(out, name, &labels(load, None), of(load));
-            }
-        }
+        write_counters(out, &counters, &self.transfers, |load| labels(load, None));
         let name = "gristmill_transfer_seconds";
         head(out, name, "histogram", "Times of sampled copies.");
         for load in &self.transfers {
@@ -186,12 +181,9 @@ impl Snapshot {
             ("gristmill_cache_hits_total", "Times that what is kept was there.", |load| load.hits),
             ("gristmill_cache_misses_total", "Times that it was not.", |load| load.misses),
         ];
-        for (name, help, of) in counters {
-            head(out, name, "counter", help);
-            for load in &self.caches {
-                line(out, name, &Labels(&[("cache", &load.cache), ("device", &load.device)]), of(load));
-            }
-        }
+        write_counters(out, &counters, &self.caches, |load| {
+            Labels(&[("cache", &load.cache), ("device", &load.device)]).to_string()
+        });
     }
 
     fn batches(&self, out: &mut String, load: &BatchLoad) {
@@ -243,6 +235,16 @@ const POOLS: [OfPools; 6] = [
 
 /// A counter: its name, help, and which number it is.
 type Counter<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+/// Each counter, with a sample for each row.
+fn write_counters<T>(out: &mut String, counters: &[Counter<T>], rows: &[T], labels: impl Fn(&T) -> String) {
+    for (name, help, of) in counters {
+        head(out, name, "counter", help);
+        for row in rows {
+            line(out, name, &labels(row), of(row));
+        }
+    }
+}
 
 /// Metrics of the use of threads.
 const THREADS: [Counter<ThreadLoad>; 4] = [

@@ -4,6 +4,8 @@
 #[path = "../../runtime/tests/toy/mod.rs"]
 mod toy;
 
+mod metrics;
+
 use gristmill_ops::{CacheLoad, Live, Monitor, MonitorOptions, PoolLoad, Snapshot};
 use gristmill_runtime::observe::{Allocation, Cache, Lookup, Observer, Transfer, TransferKind};
 use gristmill_runtime::tuning::{Measured, ShapeClass, cpu};
@@ -12,6 +14,7 @@ use gristmill_runtime::{
     CpuProfile, Device, Input, Linear, LinearOptions, QuantizedMatrix, Request, Restrict, Shape, Threads,
     Tuning, Workspace,
 };
+use metrics::scraped;
 use prometheus_parse::{Scrape, Value};
 use std::time::Duration;
 
@@ -23,17 +26,6 @@ fn cache<'s>(snapshot: &'s Snapshot, cache: &str, device: &str) -> Option<&'s Ca
 
 fn looks(snapshot: &Snapshot, name: &str) -> Option<(u64, u64)> {
     cache(snapshot, name, "cpu").map(|load| (load.hits, load.misses))
-}
-
-/// The value of the sample with these labels.
-fn scraped(scrape: &Scrape, metric: &str, labels: &[(&str, &str)]) -> Option<f64> {
-    let sample = scrape.samples.iter().find(|sample| {
-        sample.metric == metric && labels.iter().all(|(name, value)| sample.labels.get(name) == Some(value))
-    })?;
-    match sample.value {
-        Value::Counter(value) | Value::Gauge(value) | Value::Untyped(value) => Some(value),
-        Value::Histogram(_) | Value::Summary(_) => None,
-    }
 }
 
 #[test]

@@ -3,29 +3,21 @@
 #[path = "../../runtime/tests/toy/mod.rs"]
 mod toy;
 
+mod metrics;
+
 use gristmill_ops::{KernelLoad, Monitor, MonitorOptions, Snapshot};
 use gristmill_runtime::registry::KernelId;
 use gristmill_runtime::{
     Dequantizer, Device, Error, GuardOptions, GuardedLinear, Input, Linear, LinearOptions, Policy,
     QuantizedBuf, QuantizedMatrix, Request, Threads,
 };
+use metrics::scraped;
 use prometheus_parse::{Scrape, Value};
 
 fn load<'s>(snapshot: &'s Snapshot, kernel: &str, tokens: u64) -> Option<&'s KernelLoad> {
     snapshot.kernels.iter().find(|load| {
         load.kernel == kernel && load.tokens.0 <= tokens && load.tokens.1.is_none_or(|to| tokens <= to)
     })
-}
-
-/// The value of the sample with these labels.
-fn scraped(scrape: &Scrape, metric: &str, labels: &[(&str, &str)]) -> Option<f64> {
-    let sample = scrape.samples.iter().find(|sample| {
-        sample.metric == metric && labels.iter().all(|(name, value)| sample.labels.get(name) == Some(value))
-    })?;
-    match sample.value {
-        Value::Counter(value) | Value::Gauge(value) | Value::Untyped(value) => Some(value),
-        Value::Histogram(_) | Value::Summary(_) => None,
-    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use gristmill_spec::vocab::DeviceKind;
 
 /// A device: `cpu`, `cuda:0`, `rocm:0`, `metal:0`. That it can be named says nothing about whether
 /// it is there or has a kernel; `decide` says that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Device {
     /// Kind.
     pub kind: DeviceKind,
