@@ -112,7 +112,7 @@ impl<'a> Staged<'a> {
         };
         let mut operands = pack.operands(plan, primitives.direct)?;
         let scaled = plan.superblock.as_ref().filter(|_| primitives.times).and_then(|superblock| {
-            let (least, most) = superblock.products(plan);
+            let (least, most) = superblock.products((plan.min(), plan.max()));
             let largest = u32::try_from(most - least).ok().filter(|&largest| largest <= u8::MAX.into())?;
             let exact = 128 * u64::from(step) * u64::from(largest) <= i32::MAX as u64;
             exact.then_some((least as i32, largest))

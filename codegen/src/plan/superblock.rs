@@ -4,7 +4,6 @@
 //! likewise), the integers are multiplied into the integer sums of their runs, so that f32 arithmetic happens once for a
 //! super-block, and a packing holds a byte for each run, or half of one, beside one number for all of them.
 
-use super::FormatPlan;
 use gristmill_spec::model::{Activations, Factor, FieldType, Format, Scalar};
 
 /// A term of the weights: fields whose product a super-block shares, times an integer of each run.
@@ -81,11 +80,11 @@ impl SuperBlock {
         exact.then_some(SuperBlock { runs: elements / run, scale, min })
     }
 
-    /// The least and the greatest of the products of the values of `plan` with the integers of runs, and 0.
-    pub(super) fn products(&self, plan: &FormatPlan<'_>) -> (i64, i64) {
+    /// The least and the greatest of the products of values in `values` with the integers of runs, and 0.
+    pub(super) fn products(&self, values: (i32, i32)) -> (i64, i64) {
         let (least, most) = self.scale.range;
         let of = |value: i32| [i64::from(value) * i64::from(least), i64::from(value) * i64::from(most)];
-        let products = [of(plan.min()), of(plan.max())];
+        let products = [of(values.0), of(values.1)];
         let all = || products.as_flattened().iter().copied().chain([0]);
         (all().min().unwrap_or(0), all().max().unwrap_or(0))
     }

@@ -108,7 +108,7 @@ fn plain(plan: &FormatPlan<'_>) -> TileOperands {
 
 /// The form of values times integers of runs.
 fn scaled(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> Option<TileOperands> {
-    let (least, most) = superblock.products(plan);
+    let (least, most) = superblock.products((plan.min(), plan.max()));
     let within = |low: i64, high: i64| low <= least && most <= high;
     if within(i8::MIN.into(), i8::MAX.into()) {
         Some(TileOperands::Scaled)
