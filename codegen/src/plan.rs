@@ -104,8 +104,14 @@ pub struct Staged<'a> {
 }
 
 impl<'a> Staged<'a> {
-    /// The buffer for `pack`; none where it would save nothing, or where each tile of tokens has to decode codes for itself.
-    fn new(plan: &FormatPlan<'_>, pack: &PackPlan<'a>, primitives: &Primitives) -> Option<Staged<'a>> {
+    /// The buffer for `pack`; none where it would save nothing, or where each tile of tokens has to decode codes for itself. `wide`:
+    /// operands are widened, which leaves less behind which taking codes apart could hide.
+    fn new(
+        plan: &FormatPlan<'_>,
+        pack: &PackPlan<'a>,
+        primitives: &Primitives,
+        wide: bool,
+    ) -> Option<Staged<'a>> {
         let step = match plan.unit {
             0 => pack.tile.k,
             unit => unit * plan.runs(),
@@ -119,7 +125,7 @@ impl<'a> Staged<'a> {
         });
         if let Some((_, largest)) = scaled {
             operands.operand_max = largest;
-        } else if !pack.costly() {
+        } else if !pack.costly() && !(wide && pack.fields > 1) {
             return None;
         }
         let scaled = scaled.map(|(least, _)| least);
@@ -198,7 +204,9 @@ impl<'a> MatmulPlan<'a> {
         let (smallest, largest) = if biased { (-128, 127) } else { (0, i64::from(pack.operand_max)) };
         let pairs_in_i16 = steps_in_i16(smallest, largest, i64::from(primitives.paired));
         let staged = match variant.strategy {
-            Strategy::Staged if !biased && rows <= packing.rows => Staged::new(plan, &pack, &primitives),
+            Strategy::Staged if !biased && rows <= packing.rows => {
+                Staged::new(plan, &pack, &primitives, pairs_in_i16 == 0)
+            }
             _ => None,
         };
         let tiles = match variant.strategy {
@@ -255,6 +263,13 @@ impl<'a> MatmulPlan<'a> {
         (decode, MatmulPlan { staged: None, pack: staged.operands.clone(), primitives, ..self.clone() })
     }
 
+    /// Whether operands are multiplied as i16 with activations that are widened once for each run instead of for each vector of rows. Those
+    /// are taken by thirty-two k.
+    pub fn widens_runs(&self) -> bool {
+        let unit = self.format.unit;
+        self.dot == Dot::Wide && unit != 0 && unit.is_multiple_of(32) && unit.is_multiple_of(self.pack.tile.k)
+    }
+
     /// The plan in words, for `gristmill emit --plan` and receipts.
     pub fn describe(&self) -> String {
         let operands = match (self.primitives.signed, self.biased) {
@@ -279,6 +294,9 @@ impl<'a> MatmulPlan<'a> {
             (_, Dot::PairsWithin { fields: 1 }) => format!("{operands} {pairs} in i16, widened at once"),
             (_, Dot::PairsWithin { fields }) => {
                 format!("{operands} {pairs} in i16, widened every {fields} fields")
+            }
+            (_, Dot::Wide) if self.widens_runs() => {
+                "operands widened to i16, activations once a run, pairs into i32".to_string()
             }
             (_, Dot::Wide) => "operands widened to i16, pairs into i32".to_string(),
         };

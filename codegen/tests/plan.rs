@@ -501,10 +501,39 @@ fn operands_are_staged_where_that_saves_something() {
     assert_eq!(staged("q6_k", "batch", None), Some((256, 2, None)));
     assert_eq!(staged("q5_0", "batch", None), Some((32, 16, None)));
     assert_eq!(staged("i2_s", "dense_batch", None), Some((20, 25, None)));
-    for plain in ["i2_s", "q4_k", "q8_0", "iq4_nl", "iq1_s"] {
+    // The first of these is AVX2's, where operands above 127 are widened.
+    assert_eq!(staged("iq4_nl", "batch", None), Some((32, 16, None)));
+    for plain in ["i2_s", "q4_k", "q8_0", "mxfp4", "iq1_s"] {
         assert_eq!(staged(plain, "batch", None), None, "{plain}");
     }
     assert_eq!(staged("q6_k", "batch", Some(32)), None, "two panels");
+}
+
+/// Activations are widened once for all rows where a run holds whole vectors of them; a row of any length does not.
+#[test]
+fn activations_are_widened_once_a_run_where_operands_are_widened() {
+    let set = set();
+    let decode = |isa: Isa| {
+        let of = |v: &&CpuVariant| v.isa == isa && v.strategy == Strategy::Multiply && v.packing.is_some();
+        set.kernels.iter().flat_map(|k| &k.cpu).find(of).expect("shipped")
+    };
+    let words = |isa, format| {
+        planned(&set, format, decode(isa), |resolved| (resolved.dot == Dot::Wide, resolved.widens_runs()))
+    };
+    for isa in [Isa::Sse41, Isa::Avx2, Isa::Avx512] {
+        for format in ["q8_0", "iq4_nl", "iq4_xs"] {
+            assert_eq!(words(isa, format), (true, true), "{isa} {format}");
+        }
+        assert_eq!(words(isa, "q4_0"), (false, false), "{isa}");
+    }
+    // Runs of sixteen.
+    let mut sixteen = set.formats.iter().find(|format| format.name == "q8_0").expect("shipped").clone();
+    sixteen.elements = 16;
+    let plan = FormatPlan::new(&sixteen, &set.activations[sixteen.activations]);
+    let variant = decode(Isa::Avx2);
+    let packing = &set.packings[variant.packing.expect("it has one")];
+    let resolved = MatmulPlan::new(&plan, packing, variant).expect("plans");
+    assert_eq!((resolved.dot, resolved.widens_runs()), (Dot::Wide, false), "{}", resolved.describe());
 }
 
 /// Values times integers of runs wait in the buffer where they fit a byte and products of any bytes are summed in i32: then each sum is

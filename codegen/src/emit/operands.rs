@@ -261,6 +261,23 @@ pub(super) fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) ->
     out
 }
 
+/// As [`multiply_fields`], into the sums `dot`, with the activations of a run in `words`, those of the tile from `four` on.
+pub(super) fn multiply_words(plan: &MatmulPlan<'_>) -> String {
+    let mut out = String::new();
+    for field in in_order(plan) {
+        let four = if field == 0 { "four".to_string() } else { format!("four + {field}") };
+        let _ = write!(
+            out,
+            "{}for t in 0..T {{
+                 let [even, odd] = [simd::splat(words[t][0][{four}]), simd::splat(words[t][1][{four}])];
+                 for i in 0..V {{ dot[t][i] = simd::wide_words(dot[t][i], w{field}[i], even, odd); }}
+             }}\n",
+            decode(plan, field)
+        );
+    }
+    out
+}
+
 /// The order in which fields are taken. The fifth trit comes first: what it is looked up from is not needed any more then.
 pub(super) fn in_order(plan: &MatmulPlan<'_>) -> Vec<u32> {
     let mut fields: Vec<u32> = (0..plan.pack.tile_fields() * plan.step).collect();

@@ -7,9 +7,10 @@ use gristmill_spec::{check, shipped};
 use std::collections::BTreeMap;
 
 /// File, format, and what the name of the module begins with.
-const RUST: [(&str, &str, &str); 16] = [
+const RUST: [(&str, &str, &str); 17] = [
     ("avx2_decode", "i2_s", "matmul_avx2_decode_"),
     ("avx2_prefill_runs", "q4_0", "matmul_avx2_prefill_"),
+    ("avx2_wide_runs", "q8_0", "matmul_avx2_prefill_"),
     ("avx512_vnni_superblocks", "q4_k", "matmul_avx512_avx512vnni_decode_"),
     ("avx512_dense_ternary", "i2_s", "matmul_avx512_avx512vnni_avx512vbmi_dense_decode_"),
     ("avx512_dense_ternary_staged", "i2_s", "matmul_avx512_avx512vnni_avx512vbmi_dense_batch_"),

@@ -1,0 +1,231 @@
+pub mod matmul_avx2_prefill_r16k4_8bit_by32_q8_0_scales_centred_f16 {
+    use ::gristmill::runtime::abi::MatmulArgs;
+    use ::gristmill::runtime::simd::avx2::{self as simd, LANES};
+    /// Rows of a panel.
+    const ROWS: usize = 16;
+    /// Bytes of a tile of codes: all rows of a panel, 4 elements each.
+    const TILE: usize = 64;
+    /// Elements of a row in a tile.
+    const TILE_K: usize = 4;
+    /// The prefetch distance in bytes: weights are read once and perhaps from memory.
+    const PREFETCH_DISTANCE: usize = 4096;
+    /// Rows to a cache line of codes.
+    const LINE: usize = 16;
+    /// `V` vectors of rows from `row` by `T` tokens from `token`.
+    ///
+    /// # Safety
+    ///
+    /// As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn tile<const V: usize, const T: usize>(
+        a: &MatmulArgs,
+        row: usize,
+        token: usize,
+    ) {
+        // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`.
+        unsafe {
+            let mut codes = [a.codes.add(row / ROWS * a.stride + row % ROWS * 4); V];
+            for i in 1..V {
+                let row = row + i * LANES;
+                codes[i] = if ROWS.is_multiple_of(V * LANES) {
+                    // In the same panel.
+                    codes[0].add(i * LANES * 4)
+                } else {
+                    a.codes.add(row / ROWS * a.stride + row % ROWS * 4)
+                };
+            }
+            let mut x = [a.x; T];
+            for t in 0..T {
+                x[t] = a.x.add((token + t) * a.x_stride);
+            }
+            // From the end of these rows' panels to the rows that come next.
+            let after = row + V * LANES;
+            let next = (after / ROWS * a.stride + after % ROWS * 4)
+                .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
+            let next_terms = (after / ROWS * ROWS * a.units + after % ROWS)
+                .wrapping_sub(row / ROWS * ROWS * a.units + row % ROWS + ROWS * a.units);
+            let mut scales = [a
+                .scales
+                .cast::<u16>()
+                .add(row / ROWS * ROWS * a.units + row % ROWS); V];
+            for i in 1..V {
+                let row = row + i * LANES;
+                scales[i] = if ROWS.is_multiple_of(V * LANES) {
+                    scales[0].add(i * LANES)
+                } else {
+                    a.scales.cast::<u16>().add(row / ROWS * ROWS * a.units + row % ROWS)
+                };
+            }
+            let mut y = [[simd::splat_f32(0.0); V]; T];
+            for unit in 0..a.units {
+                let mut start = [simd::zero(); T];
+                for t in 0..T {
+                    let x_sum = *a.x_sums.add((token + t) * a.units + unit);
+                    start[t] = simd::splat(x_sum * a.min);
+                }
+                let mut dot = [[simd::zero(); V]; T];
+                for t in 0..T {
+                    for i in 0..V {
+                        dot[t][i] = start[t];
+                    }
+                }
+                // As i16, once for all rows.
+                let mut words = [[[0; 8]; 2]; T];
+                for t in 0..T {
+                    words[t] = simd::words(x[t].add(unit * 8 * TILE_K));
+                }
+                // Broadcast from memory by loads alone; in registers each would be a permutation.
+                let words = std::hint::black_box(&words);
+                for tile in unit * 8..unit * 8 + 8 {
+                    let at = tile * TILE;
+                    let four = tile - unit * 8;
+                    let mut packed0 = [simd::zero(); V];
+                    for i in 0..V {
+                        packed0[i] = simd::load(codes[i].add(at));
+                    }
+                    let ahead = if V * LANES == ROWS || at + PREFETCH_DISTANCE < a.stride
+                    {
+                        at + PREFETCH_DISTANCE
+                    } else {
+                        (at + PREFETCH_DISTANCE).wrapping_add(next)
+                    };
+                    for i in 0..V {
+                        if (i * LANES).is_multiple_of(LINE) {
+                            simd::prefetch(codes[i].wrapping_add(ahead));
+                        }
+                    }
+                    let mut w0 = [simd::zero(); V];
+                    for i in 0..V {
+                        w0[i] = packed0[i];
+                    }
+                    for t in 0..T {
+                        let [even, odd] = [
+                            simd::splat(words[t][0][four]),
+                            simd::splat(words[t][1][four]),
+                        ];
+                        for i in 0..V {
+                            dot[t][i] = simd::wide_words(dot[t][i], w0[i], even, odd);
+                        }
+                    }
+                }
+                let ahead = if V * LANES == ROWS || unit + 8 < a.units {
+                    (unit + 8) * 16
+                } else {
+                    ((unit + 8) * 16).wrapping_add(next_terms)
+                };
+                for i in 0..V {
+                    if (i * LANES).is_multiple_of(32) {
+                        simd::prefetch(scales[i].wrapping_add(ahead).cast());
+                    }
+                }
+                for t in 0..T {
+                    let x_scale = simd::splat_f32(
+                        *a.x_scales.add((token + t) * a.x_blocks + unit * 32 / 32),
+                    );
+                    for i in 0..V {
+                        y[t][i] = simd::add_f32(
+                            y[t][i],
+                            simd::mul_f32(
+                                simd::mul_f32(
+                                    simd::load_f16(scales[i].add(unit * 16)),
+                                    x_scale,
+                                ),
+                                simd::to_f32(dot[t][i]),
+                            ),
+                        );
+                    }
+                }
+            }
+            for i in 0..V {
+                let row = row + i * LANES;
+                if row >= a.row_end {
+                    break;
+                }
+                let whole = row + LANES <= a.row_end;
+                let bias = if a.bias.is_null() {
+                    None
+                } else if whole {
+                    Some(simd::load_f32(a.bias.add(row)))
+                } else {
+                    let mut lanes = [0f32; LANES];
+                    lanes
+                        .as_mut_ptr()
+                        .copy_from_nonoverlapping(a.bias.add(row), a.row_end - row);
+                    Some(simd::load_f32(lanes.as_ptr()))
+                };
+                for t in 0..T {
+                    let y = y[t][i];
+                    let y = match bias {
+                        Some(bias) => simd::add_f32(y, bias),
+                        None => y,
+                    };
+                    let out = a.y.add((token + t) * a.n + row);
+                    if whole {
+                        simd::store_f32(out, y);
+                    } else {
+                        let mut lanes = [0f32; LANES];
+                        simd::store_f32(lanes.as_mut_ptr(), y);
+                        out.copy_from_nonoverlapping(lanes.as_ptr(), a.row_end - row);
+                    }
+                }
+            }
+        }
+    }
+    /// `y = x * w^T (+ bias)`.
+    ///
+    /// # Safety
+    ///
+    /// As [`MatmulArgs`] says.
+    #[target_feature(enable = "avx2,f16c")]
+    pub unsafe fn matmul(a: &MatmulArgs) {
+        let end = a.row_end.next_multiple_of(LANES);
+        // All rows go through some tokens, whose activations stay in the caches, then through the next.
+        let shares = a.m.div_ceil((a.x_share / a.x_stride.max(1)).max(1));
+        let share = a.m.div_ceil(shares.max(1)).next_multiple_of(4);
+        let mut first = 0;
+        while first < a.m {
+            let last = a.m.min(first + share);
+            // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
+            unsafe {
+                let mut row = a.row_begin;
+                while row + 2 * LANES <= end {
+                    let mut token = first;
+                    while token + 2 < last && last >= 4 {
+                        token = token.min(last - 4);
+                        tile::<2, 4>(a, row, token);
+                        token += 4;
+                    }
+                    while token + 1 < last && last >= 2 {
+                        token = token.min(last - 2);
+                        tile::<2, 2>(a, row, token);
+                        token += 2;
+                    }
+                    while token < last {
+                        tile::<2, 1>(a, row, token);
+                        token += 1;
+                    }
+                    row += 2 * LANES;
+                }
+                while row + LANES <= end {
+                    let mut token = first;
+                    while token + 2 < last && last >= 4 {
+                        token = token.min(last - 4);
+                        tile::<1, 4>(a, row, token);
+                        token += 4;
+                    }
+                    while token + 1 < last && last >= 2 {
+                        token = token.min(last - 2);
+                        tile::<1, 2>(a, row, token);
+                        token += 2;
+                    }
+                    while token < last {
+                        tile::<1, 1>(a, row, token);
+                        token += 1;
+                    }
+                    row += LANES;
+                }
+            }
+            first = last;
+        }
+    }
+}
