@@ -125,7 +125,7 @@ impl<'a> Staged<'a> {
         });
         if let Some((_, largest)) = scaled {
             operands.operand_max = largest;
-        } else if !pack.costly() && !(wide && pack.fields > 1) {
+        } else if !(pack.costly() || wide && pack.fields > 1) {
             return None;
         }
         let scaled = scaled.map(|(least, _)| least);
