@@ -9,11 +9,12 @@ use crate::error::{Error, zeros};
 use crate::numerics::exp;
 use gristmill::Threads;
 use multiversion::multiversion;
+use std::ops::Range;
 
 /// Tokens of a tile.
-const TILE: usize = 8;
+const TILE: usize = 16;
 
-/// Queries that are multiplied with a block at a time: as many accumulators as registers hold.
+/// Queries that are multiplied with a block, and blend its values, at a time: as many accumulators as registers hold.
 const AT_ONCE: usize = 4;
 
 /// Scratch memory of attention: a place for each query, ordered by head of keys, then by tile.
@@ -105,43 +106,44 @@ fn attend<'q>(work: &Work, cache: Head<'_>, query: &dyn Fn(usize) -> &'q [f32], 
     let Work { head, group, kv_head, first, tokens } = *work;
     let place = head + BESIDE;
     let scale = 1.0 / (head as f32).sqrt();
-    let places = &mut places[..tokens * group * place];
+    let queries = tokens * group;
+    let places = &mut places[..queries * place];
     for place in places.chunks_mut(place) {
         place.fill(0.0);
         place[head + BLOCK] = f32::NEG_INFINITY;
     }
+    let query = |index: usize| &query(index / group)[(kv_head * group + index % group) * head..][..head];
     let mut converted = [0.0f32; MAX_HEAD * BLOCK];
     let converted = &mut converted[..head * BLOCK];
-    let mut pending = [[0.0f32; MAX_HEAD]; AT_ONCE];
     for block in 0..(first + tokens).div_ceil(BLOCK) {
         let start = block * BLOCK;
         // Tokens before this one see nothing of the block.
-        let skipped = start.saturating_sub(first).min(tokens);
+        let skipped = start.saturating_sub(first).min(tokens) * group;
         let seen = |index: usize| (first + index / group + 1 - start).min(BLOCK);
         cache.keys(block, converted);
-        let mut index = skipped * group;
-        while index < tokens * group {
-            let count = AT_ONCE.min(tokens * group - index);
-            for (i, pending) in pending.iter_mut().enumerate().take(count) {
-                let (token, of_group) = ((index + i) / group, (index + i) % group);
-                let q = &query(token)[(kv_head * group + of_group) * head..][..head];
-                for (pending, q) in pending.iter_mut().zip(q) {
-                    *pending = q * scale;
-                }
-            }
+        for index in (skipped..queries).step_by(AT_ONCE) {
+            // Of fewer the last one is multiplied again.
+            let at_once = std::array::from_fn(|i| query((index + i).min(queries - 1)));
             let mut sums = [[0.0f32; BLOCK]; AT_ONCE];
-            products(&pending, converted, &mut sums);
-            for (i, sums) in sums.iter().enumerate().take(count) {
-                let place = &mut places[(index + i) * place..][..place];
-                let (out, beside) = place.split_at_mut(head);
-                weigh(sums, seen(index + i), out, beside);
+            products(at_once, converted, &mut sums);
+            for (i, sums) in sums.iter().enumerate().take(queries - index) {
+                let (out, beside) = places[(index + i) * place..][..place].split_at_mut(head);
+                weigh(sums, scale, seen(index + i), out, beside);
             }
-            index += count;
         }
         cache.values(block, converted);
-        for (index, place) in places.chunks_mut(place).enumerate().skip(skipped * group) {
-            let (out, beside) = place.split_at_mut(head);
-            blend(&beside[..seen(index)], converted, out);
+        for index in (skipped..queries).step_by(AT_ONCE) {
+            let count = AT_ONCE.min(queries - index);
+            let places = &mut places[index * place..][..count * place];
+            // What all of them see, then what is behind it for the later ones.
+            let all = seen(index);
+            match places.len() / place {
+                AT_ONCE => blend::<AT_ONCE>(places, head, 0..all, converted),
+                _ => places.chunks_mut(place).for_each(|place| blend::<1>(place, head, 0..all, converted)),
+            }
+            for (i, place) in places.chunks_mut(place).enumerate() {
+                blend::<1>(place, head, all..seen(index + i), converted);
+            }
         }
     }
     for place in places.chunks_mut(place) {
@@ -153,14 +155,16 @@ fn attend<'q>(work: &Work, cache: Head<'_>, query: &dyn Fn(usize) -> &'q [f32], 
 }
 
 /// The products of [`AT_ONCE`] queries with the keys of a block, each summed element by element.
-#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn products(queries: &[[f32; MAX_HEAD]; AT_ONCE], keys: &[f32], sums: &mut [[f32; BLOCK]; AT_ONCE]) {
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn products(queries: [&[f32]; AT_ONCE], keys: &[f32], sums: &mut [[f32; BLOCK]; AT_ONCE]) {
+    let keys = keys.as_chunks::<BLOCK>().0;
+    let queries = queries.map(|query| &query[..keys.len()]);
     let mut all = [[0.0f32; BLOCK]; AT_ONCE];
-    for (element, keys) in keys.as_chunks::<BLOCK>().0.iter().enumerate().take(MAX_HEAD) {
+    for (element, keys) in keys.iter().enumerate() {
         for (sums, query) in all.iter_mut().zip(queries) {
             let query = query[element];
             for (sum, key) in sums.iter_mut().zip(keys) {
-                *sum += query * key;
+                *sum = query.mul_add(*key, *sum);
             }
         }
     }
@@ -169,27 +173,26 @@ fn products(queries: &[[f32; MAX_HEAD]; AT_ONCE], keys: &[f32], sums: &mut [[f32
 
 /// Turns the products with the first `seen` positions of a block into weights, and takes what came before down to the new
 /// maximum. `beside` is weights, maximum, sum.
-#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn weigh(products: &[f32; BLOCK], seen: usize, out: &mut [f32], beside: &mut [f32]) {
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn weigh(products: &[f32; BLOCK], scale: f32, seen: usize, out: &mut [f32], beside: &mut [f32]) {
     let (weights, state) = beside.split_at_mut(BLOCK);
     let before = state[0];
-    let most = products[..seen].iter().copied().fold(before, f32::max);
+    let seen = seen as u32;
+    let mut scaled = [0.0f32; BLOCK];
+    for (lane, (scaled, product)) in (0u32..).zip(scaled.iter_mut().zip(products)) {
+        let product = product * scale;
+        *scaled = if lane < seen { product } else { f32::NEG_INFINITY };
+    }
+    let most = before.max(folded(scaled, |a, b| if a > b { a } else { b }));
     let mut all = [0.0f32; BLOCK];
-    for (weight, product) in all.iter_mut().zip(products) {
-        *weight = exp(product - most);
+    for (lane, (weight, scaled)) in (0u32..).zip(all.iter_mut().zip(&scaled)) {
+        let power = exp(scaled - most);
+        *weight = if lane < seen { power } else { 0.0 };
     }
-    all[seen..].fill(0.0);
     weights.copy_from_slice(&all);
-    let mut width = BLOCK / 2;
-    while width > 0 {
-        for lane in 0..width {
-            all[lane] += all[lane + width];
-        }
-        width /= 2;
-    }
     let faded = exp(before - most);
     state[0] = most;
-    state[1] = state[1] * faded + all[0];
+    state[1] = state[1] * faded + folded(all, |a, b| a + b);
     if before != most {
         for out in out {
             *out *= faded;
@@ -197,26 +200,66 @@ fn weigh(products: &[f32; BLOCK], seen: usize, out: &mut [f32], beside: &mut [f3
     }
 }
 
-/// Adds weighted values.
-#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn blend(weights: &[f32], values: &[f32], out: &mut [f32]) {
-    let head = out.len();
-    // A slab of elements at a time stays in registers through all positions.
-    let (slabs, rest) = out.as_chunks_mut::<64>();
-    let done = slabs.len() * 64;
-    for (index, slab) in slabs.iter_mut().enumerate() {
-        let mut sums = *slab;
-        for (weight, values) in weights.iter().zip(values.chunks_exact(head)) {
-            let (values, _) = values[index * 64..].as_chunks::<64>();
-            for (sum, value) in sums.iter_mut().zip(&values[0]) {
-                *sum += weight * value;
+/// One value of a block's: halves are brought together again and again.
+#[inline(always)]
+fn folded(mut all: [f32; BLOCK], both: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut width = BLOCK / 2;
+    while width > 0 {
+        for lane in 0..width {
+            all[lane] = both(all[lane], all[lane + width]);
+        }
+        width /= 2;
+    }
+    all[0]
+}
+
+/// Elements that are blended at a time: those of `AT_ONCE` queries stay in registers through all positions.
+const SLAB: usize = 32;
+
+/// Adds the values of some positions of a block, as weighed by each of `N` queries.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn blend<const N: usize>(places: &mut [f32], head: usize, seen: Range<usize>, values: &[f32]) {
+    let whole = head - head % SLAB;
+    for first in (0..whole).step_by(SLAB) {
+        blend_slab::<N, SLAB>(places, head, first, seen.clone(), values);
+    }
+    for first in whole..head {
+        blend_slab::<N, 1>(places, head, first, seen.clone(), values);
+    }
+}
+
+/// [`blend`] for `W` elements from `first` on.
+#[inline(always)]
+fn blend_slab<const N: usize, const W: usize>(
+    places: &mut [f32],
+    head: usize,
+    first: usize,
+    seen: Range<usize>,
+    values: &[f32],
+) {
+    let mut places: [&mut [f32]; N] = {
+        let mut rest = places;
+        std::array::from_fn(|_| {
+            let (place, behind) = std::mem::take(&mut rest).split_at_mut(head + BESIDE);
+            rest = behind;
+            place
+        })
+    };
+    let mut sums = [[0.0f32; W]; N];
+    for (sums, place) in sums.iter_mut().zip(&places) {
+        sums.copy_from_slice(&place[first..][..W]);
+    }
+    for position in seen {
+        let values: &[f32; W] =
+            values[position * head + first..].first_chunk().expect("a block holds all positions");
+        for (sums, place) in sums.iter_mut().zip(&places) {
+            let weight = place[head + position];
+            for (sum, value) in sums.iter_mut().zip(values) {
+                *sum = weight.mul_add(*value, *sum);
             }
         }
-        *slab = sums;
     }
-    for (weight, values) in weights.iter().zip(values.chunks_exact(head)) {
-        for (out, value) in rest.iter_mut().zip(&values[done..]) {
-            *out += weight * value;
-        }
+    for (sums, place) in sums.iter().zip(&mut places) {
+        place[first..][..W].copy_from_slice(sums);
     }
 }
