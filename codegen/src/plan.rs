@@ -90,6 +90,19 @@ impl Dot {
     }
 }
 
+/// What the operands of a staged product are where they are values times the integers of their runs: products are summed up over a
+/// super-block, and scaled once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scaled {
+    /// Bytes, less this number.
+    Bytes {
+        /// The least of them.
+        zero: i32,
+    },
+    /// i16: the first and the third of each four k, and behind those of all rows the second and the fourth.
+    Words,
+}
+
 /// The buffer of operands of a staged product.
 #[derive(Clone, Debug)]
 pub struct Staged<'a> {
@@ -99,8 +112,8 @@ pub struct Staged<'a> {
     pub step: u32,
     /// Steps that it holds.
     pub steps: u32,
-    /// Operands are values times the integers of their runs, less this number: products are summed up over a super-block, and scaled once.
-    pub scaled: Option<i32>,
+    /// Where operands are values times the integers of their runs, how.
+    pub scaled: Option<Scaled>,
 }
 
 impl<'a> Staged<'a> {
@@ -116,21 +129,40 @@ impl<'a> Staged<'a> {
             0 => pack.tile.k,
             unit => unit * plan.runs(),
         };
-        let mut operands = pack.operands(plan, primitives.direct)?;
-        let scaled = plan.superblock.as_ref().filter(|_| primitives.times).and_then(|superblock| {
+        let scaled = plan.superblock.as_ref().and_then(|superblock| {
             let (least, most) = superblock.products((plan.min(), plan.max()));
-            let largest = u32::try_from(most - least).ok().filter(|&largest| largest <= u8::MAX.into())?;
-            let exact = 128 * u64::from(step) * u64::from(largest) <= i32::MAX as u64;
-            exact.then_some((least as i32, largest))
+            let exact = |largest: u64| 128 * u64::from(step) * largest <= i32::MAX as u64;
+            let span = u32::try_from(most - least).ok().filter(|&span| span <= u8::MAX.into());
+            match span {
+                Some(span) if primitives.times => {
+                    exact(span.into()).then_some((Scaled::Bytes { zero: least as i32 }, span))
+                }
+                // Activations are widened thirty-two at a time.
+                _ if wide && primitives.words && plan.unit.is_multiple_of(32) => {
+                    let fits = i16::try_from(least).is_ok() && i16::try_from(most).is_ok();
+                    let largest = least.unsigned_abs().max(most.unsigned_abs());
+                    (fits && exact(largest)).then_some((Scaled::Words, pack.operand_max))
+                }
+                _ => None,
+            }
         });
-        if let Some((_, largest)) = scaled {
-            operands.operand_max = largest;
-        } else if !(pack.costly() || wide && pack.fields > 1) {
+        if scaled.is_none() && !(pack.costly() || wide && pack.fields > 1) {
             return None;
         }
-        let scaled = scaled.map(|(least, _)| least);
-        let steps = (STAGED_K / step).max(1);
+        let words = matches!(scaled, Some((Scaled::Words, _)));
+        let mut operands = pack.operands(plan, primitives.direct || words)?;
+        if let Some((_, largest)) = scaled {
+            operands.operand_max = largest;
+        }
+        let scaled = scaled.map(|(scaled, _)| scaled);
+        let held = if words { STAGED_K / 2 } else { STAGED_K };
+        let steps = (held / step).max(1);
         (step <= 4 * STAGED_K).then_some(Staged { operands, step, steps, scaled })
+    }
+
+    /// Bytes of an operand.
+    pub fn operand_bytes(&self) -> u32 {
+        if self.scaled == Some(Scaled::Words) { 2 } else { 1 }
     }
 }
 
@@ -205,7 +237,7 @@ impl<'a> MatmulPlan<'a> {
         let pairs_in_i16 = steps_in_i16(smallest, largest, i64::from(primitives.paired));
         let staged = match variant.strategy {
             Strategy::Staged if !biased && rows <= packing.rows => {
-                Staged::new(plan, &pack, &primitives, pairs_in_i16 == 0)
+                Staged::new(plan, &pack, &primitives, !primitives.direct && pairs_in_i16 == 0)
             }
             _ => None,
         };
@@ -317,8 +349,9 @@ impl<'a> MatmulPlan<'a> {
         };
         let times = match self.staged.as_ref().and_then(|staged| staged.scaled) {
             None => String::new(),
-            Some(0) => "times integers of runs, ".to_string(),
-            Some(zero) => format!("times integers of runs less {zero}, "),
+            Some(Scaled::Bytes { zero: 0 }) => "times integers of runs, ".to_string(),
+            Some(Scaled::Bytes { zero }) => format!("times integers of runs less {zero}, "),
+            Some(Scaled::Words) => "times integers of runs as i16, ".to_string(),
         };
         let waiting = self.staged.as_ref().map(|staged| staged.step * staged.steps);
         let decode = match waiting.or(self.tiles.map(|tiles| tiles.step * tiles.steps)) {

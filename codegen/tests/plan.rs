@@ -1,7 +1,7 @@
 //! The proofs: sums that a plan calls exact are exact at the extremes, and no further than it says.
 
 use gristmill_codegen::plan::{
-    Dot, FormatPlan, LookupPlan, MatmulPlan, PackPlan, TileOperands, scalar_k_max,
+    Dot, FormatPlan, LookupPlan, MatmulPlan, PackPlan, Scaled, TileOperands, scalar_k_max,
 };
 use gristmill_spec::model::{CpuVariant, FieldType, Format, SpecSet};
 use gristmill_spec::vocab::{Feature, Isa, Op, Strategy};
@@ -552,7 +552,7 @@ fn operands_are_products_with_integers_where_those_fit_a_byte() {
     };
     let vnni = batch(Isa::Avx512, true);
     for (format, zero) in [("q2_k", 0), ("q3_k", -124)] {
-        assert_eq!(staged(vnni, format), Some(Some(zero)), "{format}");
+        assert_eq!(staged(vnni, format), Some(Some(Scaled::Bytes { zero })), "{format}");
         assert_eq!(planned(&set, format, vnni, |resolved| resolved.tokens), 8, "{format}");
     }
     assert_eq!(staged(vnni, "q4_k"), None);
@@ -560,6 +560,15 @@ fn operands_are_products_with_integers_where_those_fit_a_byte() {
     let without = batch(Isa::Avx512, false);
     assert_eq!(staged(without, "q2_k"), None);
     assert_eq!(staged(without, "q3_k"), Some(None));
+
+    // As i16 where operands become that in any case: -127 * 32 is their least.
+    for variant in [without, batch(Isa::Avx2, false)] {
+        assert_eq!(staged(variant, "iq4_xs"), Some(Some(Scaled::Words)));
+        assert_eq!(staged(variant, "iq4_nl"), Some(None), "its runs have no integers");
+    }
+    for plain in ["iq4_xs", "iq4_nl"] {
+        assert_eq!(staged(vnni, plain), None, "{plain}: a shuffle hides behind products");
+    }
 
     // Elsewhere there is nothing to multiply operands with, though products are summed in i32 there too.
     let avxvnni = CpuVariant { isa: Isa::AvxVnni, ..batch(Isa::Avx2, false).clone() };

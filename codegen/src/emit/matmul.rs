@@ -12,7 +12,7 @@ use super::runs::{self, Extent};
 use super::sums::{integer_sums, needs_sum, zero_point};
 use crate::lower::ir::f32;
 use crate::lower::product as lower;
-use crate::plan::{Dot, FormatPlan, MatmulPlan, UpperPlane, enabled, trits};
+use crate::plan::{Dot, FormatPlan, MatmulPlan, Scaled, UpperPlane, enabled, trits};
 use crate::print::simd;
 use std::fmt::Write;
 
@@ -44,7 +44,8 @@ pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
     if let Some(staged) = &plan.staged {
         let _ = match staged.scaled {
             None => write!(name, "_staged"),
-            Some(zero) => write!(name, "_scaled_from{}", zero.unsigned_abs()),
+            Some(Scaled::Bytes { zero }) => write!(name, "_scaled_from{}", zero.unsigned_abs()),
+            Some(Scaled::Words) => write!(name, "_scaled_words"),
         };
     }
     if let Some(tiles) = plan.tiles {

@@ -4,7 +4,7 @@
 //! multiplied with those and added up over a super-block first.
 
 use super::operands::{LINE, PREFETCH_DISTANCE, if_asked, prefetches};
-use super::sums::{integer_sums, needs_sum, zero_point};
+use super::sums::{WORDS_FROM_MEMORY, integer_sums, needs_sum, zero_point};
 use super::terms;
 use crate::lower::ir::{f32, i32};
 use crate::plan::{Integers, MatmulPlan, SuperBlock, TermTypes};
@@ -291,6 +291,51 @@ pub(super) fn by_products(
         y = extent.y,
         blocks = extent.range(true),
         sums = integer_sums(plan, &first, &tiles.to_string(), zero != 0),
+        scaled = scaled_sums(plan, superblock, "dot[t][i]"),
+    )
+}
+
+/// The same where operands are those products themselves, as i16.
+pub(super) fn by_words(plan: &MatmulPlan<'_>, superblock: &SuperBlock, extent: &Extent) -> String {
+    let mut out = terms_of_rows(plan, "scale", Terms { values: true, integers: false });
+    if superblock.min.is_some() {
+        out.push_str(&terms_of_rows(plan, "min", Terms { values: true, integers: true }));
+    }
+    format!(
+        "/// Fours of k in a run.
+         const FOURS: usize = {fours};
+         {out}
+         let mut y = {y};
+         for block in {blocks} {{
+             let mut dot = [[simd::zero(); V]; T];
+             for run in 0..RUNS {{
+                 let first = ({block} * RUNS + run) * FOURS;
+                 // As i16, once for all rows.
+                 let mut words = [[[0; FOURS]; 2]; T];
+                 for t in 0..T {{ words[t] = simd::words(x[t].add(4 * first)); }}
+                 {from_memory}
+                 for four in 0..FOURS {{
+                     let at = (first + four) * TILE;
+                     let mut w = [[simd::zero(); 2]; V];
+                     for i in 0..V {{
+                         w[i] = [simd::load(codes[i].add(at)), simd::load(codes[i].add(at + 4 * ROWS))];
+                     }}
+                     for t in 0..T {{
+                         let [even, odd] = [simd::splat(words[t][0][four]), simd::splat(words[t][1][four])];
+                         for i in 0..V {{
+                             dot[t][i] = simd::add_products(dot[t][i], w[i][0], even);
+                             dot[t][i] = simd::add_products(dot[t][i], w[i][1], odd);
+                         }}
+                     }}
+                 }}
+             }}
+             {scaled}
+         }}\n",
+        fours = plan.format.unit / 4,
+        y = extent.y,
+        blocks = extent.range(true),
+        block = extent.counted("block"),
+        from_memory = WORDS_FROM_MEMORY,
         scaled = scaled_sums(plan, superblock, "dot[t][i]"),
     )
 }

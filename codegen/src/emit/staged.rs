@@ -11,7 +11,7 @@ use super::matmul::{
 use super::operands::{decode, in_order, load, table};
 use super::runs::{self, Extent, Terms};
 use super::sums::integer_sums;
-use crate::plan::{MatmulPlan, Staged, enabled};
+use crate::plan::{MatmulPlan, Scaled, Staged, enabled};
 
 /// Tokens whose sums wait at once: with 32 rows, 12 KiB. Codes are decoded anew for the next ones.
 const TOKENS: u32 = 192;
@@ -25,9 +25,9 @@ pub(super) const PART: &str = "/// The part of a row that is in the buffer: step
          last: usize,
      }";
 
-/// Where the operands of `V` vectors of a field go, behind those of its tile of codes.
-pub(super) fn place_of_operands(field: u32) -> String {
-    match 4 * field {
+/// Where the operands of `V` vectors of a field go, of so many `bytes` each, behind those of its tile of codes.
+pub(super) fn place_of_operands(field: u32, bytes: u32) -> String {
+    match 4 * bytes * field {
         0 => "i * LANES * 4".to_string(),
         k => format!("{k} * ROWS + i * LANES * 4"),
     }
@@ -40,6 +40,10 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
     let rows = plan.pack.packing.rows;
     let k = staged.step * staged.steps;
     let tokens = TOKENS.next_multiple_of(plan.tokens);
+    let times_bytes = match staged.operand_bytes() {
+        1 => String::new(),
+        bytes => format!(" * {bytes}"),
+    };
     format!(
         "use gristmill_runtime::abi::MatmulArgs;
          use gristmill_runtime::simd::{simd}::{{self as simd, LANES}};
@@ -52,7 +56,7 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
          /// Elements of a row in a tile of operands.
          const TILE_K: usize = {operands_k};
          /// Bytes of a tile of operands: all rows of a panel.
-         const TILE: usize = TILE_K * ROWS;
+         const TILE: usize = TILE_K * ROWS{times_bytes};
          /// Elements of k that are never apart.
          const STEP_K: usize = {step};
          /// Steps that are decoded at once.
@@ -68,7 +72,7 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
          /// What stays in the caches while tokens pass by.
          struct Buffer {{
              /// Operands, tile by tile.
-             operands: Aligned<[u8; {k} * ROWS]>,
+             operands: Aligned<[u8; {k} * ROWS{times_bytes}]>,
              /// The sums of a token in the order of its rows.
              sums: Aligned<[u32; TOKENS * ROWS]>,
          }}
@@ -91,10 +95,19 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
         trits = trit_tables(plan),
         stage = match staged.scaled {
             None => stage(&decoding, &features, |operand| operand),
-            Some(zero) => stage_products(&decoding, &features, |field| {
-                let (to, min) = (place_of_operands(field), smallest(plan));
+            Some(Scaled::Bytes { zero }) => stage_products(&decoding, &features, 1, |field| {
+                let (to, min) = (place_of_operands(field, 1), smallest(plan));
                 format!(
                     "to.add({to}).cast::<simd::I>().write(simd::times(w{field}[i], factors[i], {min}, {zero}));"
+                )
+            }),
+            Some(Scaled::Words) => stage_products(&decoding, &features, 2, |field| {
+                let (to, min) = (place_of_operands(field, 2), smallest(plan));
+                format!(
+                    "let (even, odd) = simd::times_words(w{field}[i], factors[i], {min}, 0);
+                     let to = to.add({to});
+                     to.cast::<simd::I>().write(even);
+                     to.add(4 * ROWS).cast::<simd::I>().write(odd);"
                 )
             }),
         },
@@ -118,7 +131,7 @@ pub(super) fn stage(plan: &MatmulPlan<'_>, features: &str, stored: impl Fn(Strin
     let fields: String = in_order(plan)
         .into_iter()
         .map(|field| {
-            let to = place_of_operands(field);
+            let to = place_of_operands(field, 1);
             format!(
                 "{}
                  for i in 0..V {{ to.add({to}).cast::<simd::I>().write({}); }}\n",
@@ -167,8 +180,13 @@ pub(super) fn smallest(plan: &MatmulPlan<'_>) -> &'static str {
 }
 
 /// The function that decodes the super-blocks of a part for products of values and the integers of their runs. `write`: the statement that
-/// writes vector `i` of the operands of a field, of whose rows `factors[i]` has the integers.
-pub(super) fn stage_products(plan: &MatmulPlan<'_>, features: &str, write: impl Fn(u32) -> String) -> String {
+/// writes vector `i` of the operands of a field, of whose rows `factors[i]` has the integers; an operand takes so many `bytes`.
+pub(super) fn stage_products(
+    plan: &MatmulPlan<'_>,
+    features: &str,
+    bytes: u32,
+    write: impl Fn(u32) -> String,
+) -> String {
     let pack = &plan.pack;
     let (flags, next_flags) = runs::flags_of_runs(plan);
     let mut pointers = runs::terms_of_rows(plan, "scale", Terms { values: false, integers: true });
@@ -208,7 +226,7 @@ pub(super) fn stage_products(plan: &MatmulPlan<'_>, features: &str, write: impl 
                              let at = ((block * RUNS + run) * TILES + tile) * TILE_OF_CODES;
                              {load}
                              {fields}
-                             to = to.add(CODES_K * ROWS);
+                             to = to.add(CODES_K * ROWS{times_bytes});
                          }}
                          {next_flags}
                      }}
@@ -216,6 +234,7 @@ pub(super) fn stage_products(plan: &MatmulPlan<'_>, features: &str, write: impl 
              }}
          }}\n",
         bytes = pack.tile.bytes,
+        times_bytes = if bytes == 1 { String::new() } else { format!(" * {bytes}") },
         line = super::matmul::prefetch_constants(plan),
         addresses = addresses(plan),
         next = next(plan),
@@ -226,7 +245,7 @@ pub(super) fn stage_products(plan: &MatmulPlan<'_>, features: &str, write: impl 
 }
 
 /// The function that multiplies a part with some tokens.
-fn tile(plan: &MatmulPlan<'_>, scaled: Option<i32>, features: &str) -> String {
+fn tile(plan: &MatmulPlan<'_>, scaled: Option<Scaled>, features: &str) -> String {
     let float = plan.format.unit != 0;
     let extent = Extent {
         first: Some("part.first"),
@@ -245,7 +264,8 @@ fn tile(plan: &MatmulPlan<'_>, scaled: Option<i32>, features: &str) -> String {
         ),
         (_, Some(superblock)) => match scaled {
             None => runs::by_superblock(plan, superblock, &extent),
-            Some(zero) => runs::by_products(plan, superblock, &extent, zero),
+            Some(Scaled::Bytes { zero }) => runs::by_products(plan, superblock, &extent, zero),
+            Some(Scaled::Words) => runs::by_words(plan, superblock, &extent),
         },
         (_, None) => runs::by_unit(plan, &extent),
     };

@@ -4,6 +4,11 @@ use super::matrix;
 use super::operands::{load, multiply, multiply_fields, multiply_words, place, steps, table};
 use crate::plan::{Dot, MatmulPlan};
 
+/// The statement that keeps activations as i16 out of registers.
+pub(super) const WORDS_FROM_MEMORY: &str =
+    "// Broadcast from memory by loads alone; in registers each would be a permutation.
+     let words = std::hint::black_box(&words);";
+
 /// Integer sums over `count` tiles from `first` on (expressions) into `dot[t][i]`. Where `start` is given, they start at
 /// `start[t]`, else at zero.
 pub(super) fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
@@ -58,8 +63,7 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
              // As i16, once for all rows.
              let mut words = [[[0; {fours}]; 2]; T];
              for t in 0..T {{ words[t] = simd::words(x[t].add({first} * TILE_K)); }}
-             // Broadcast from memory by loads alone; in registers each would be a permutation.
-             let words = std::hint::black_box(&words);
+             {WORDS_FROM_MEMORY}
              for tile in {first}..{first} + {count} {{
                  let at = tile * TILE;
                  let four = (tile - {first}) * {fields};

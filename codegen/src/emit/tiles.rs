@@ -99,13 +99,13 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
 fn stage(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
     let min = staged::smallest(plan);
     if tiles.operands != TileOperands::Digits {
-        return staged::stage_products(plan, features, |field| {
-            let to = staged::place_of_operands(field);
+        return staged::stage_products(plan, features, 1, |field| {
+            let to = staged::place_of_operands(field, 1);
             format!("to.add({to}).cast::<simd::I>().write(simd::times(w{field}[i], factors[i], {min}, 0));")
         });
     }
-    let stage = staged::stage_products(plan, features, |field| {
-        let to = staged::place_of_operands(field);
+    let stage = staged::stage_products(plan, features, 1, |field| {
+        let to = staged::place_of_operands(field, 1);
         format!(
             "let (low, high) = amx::times_in_digits(w{field}[i], factors[i], {min});
              let to = to.add({to});

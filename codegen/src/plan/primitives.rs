@@ -29,6 +29,8 @@ pub struct Primitives {
     pub matrix: bool,
     /// It has `factor` and `times`: operands times integers of their rows, in bytes.
     pub times: bool,
+    /// It has `factor`, `times_words` and `words`: the same, and activations, as i16.
+    pub words: bool,
     /// Beside it there is a unit that multiplies tiles.
     pub tiles: bool,
     /// Vector registers that sums may fill, so that operands fit beside them; tiles with more sums than that get fewer
@@ -53,6 +55,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         trits: false,
         matrix: false,
         times: false,
+        words: false,
         tiles: false,
         sums: None,
         all_sums: None,
@@ -69,6 +72,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         trits: false,
         matrix: false,
         times: false,
+        words: false,
         tiles: false,
         // Activations are in registers too.
         sums: Some(20),
@@ -77,6 +81,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
     let requires = |feature| variant.requires.contains(&feature);
     let avx512 = |module, direct: bool| Primitives {
         times: direct,
+        words: !direct,
         tiles: direct && requires(Feature::AmxInt8),
         sums: Some(24),
         all_sums: direct.then_some(30),
@@ -85,7 +90,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
     match variant.isa {
         Isa::Scalar => None,
         Isa::Sse41 => Some(x86("sse41", 4, false)),
-        Isa::Avx2 => Some(x86("avx2", 8, false)),
+        Isa::Avx2 => Some(Primitives { words: true, ..x86("avx2", 8, false) }),
         // Sixteen registers: f32 sums wait in memory, which is read once a run.
         Isa::AvxVnni => Some(Primitives { sums: Some(16), ..x86("avxvnni", 8, true) }),
         Isa::Avx512 if requires(Feature::Avx512vnni) && requires(Feature::Avx512vbmi) => {

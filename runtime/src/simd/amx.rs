@@ -7,7 +7,7 @@
 //! tiles ([`configure`]) outlives a block. No code that rustc makes touches either, since it is not told of the instructions.
 //! (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2: LDTILECFG, TDPBUSD.)
 
-use super::avx512::{I, products_of_values};
+use super::avx512::{I, times_words};
 use std::arch::asm;
 use std::arch::x86_64::{
     _mm512_add_epi8, _mm512_add_epi32, _mm512_and_si512, _mm512_or_si512, _mm512_set1_epi8,
@@ -371,7 +371,7 @@ pub fn values(operands: I, min: i32) -> I {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub fn times_in_digits(operands: I, factor: I, min: i32) -> (I, I) {
-    let (even, odd) = products_of_values(operands, factor, min, 0);
+    let (even, odd) = times_words(operands, factor, min, 0);
     let low = _mm512_or_si512(_mm512_and_si512(even, _mm512_set1_epi16(0xff)), _mm512_slli_epi16::<8>(odd));
     let high = _mm512_or_si512(
         _mm512_srli_epi16::<8>(even),

@@ -283,6 +283,28 @@ pub unsafe fn words<const N: usize>(p: *const i8) -> [[i32; N]; 2] {
     words
 }
 
+/// An integer of each row, for [`times_words`]: in both halves of its lane.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn factor(integers: I) -> I {
+    or(and(integers, splat(0xffff)), _mm256_slli_epi32::<16>(integers))
+}
+
+/// Four values of each row times the [`factor`] of it, less `zero`: `operands` are values less `min`, and results fit in sixteen bits. The
+/// first and the third of each lane, and the second and the fourth.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn times_words(operands: I, factor: I, min: i32, zero: i32) -> (I, I) {
+    let of_min = _mm256_mullo_epi16(factor, _mm256_set1_epi16(min as i16));
+    let of_min = _mm256_sub_epi16(of_min, _mm256_set1_epi16(zero as i16));
+    let even = and(operands, _mm256_set1_epi16(0xff));
+    let odd = _mm256_srli_epi16::<8>(operands);
+    (
+        _mm256_add_epi16(_mm256_mullo_epi16(even, factor), of_min),
+        _mm256_add_epi16(_mm256_mullo_epi16(odd, factor), of_min),
+    )
+}
+
 /// i32 lanes to f32, to nearest even.
 #[inline]
 #[target_feature(enable = "avx2")]

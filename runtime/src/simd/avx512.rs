@@ -490,7 +490,7 @@ pub unsafe fn store_digits<const SPLIT: u32>(sums: [I; 1], to: *mut u8) {
     }
 }
 
-/// An integer of each row, for [`times`]: in both halves of its lane.
+/// An integer of each row, for [`times`] and [`times_words`]: in both halves of its lane.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub fn factor(integers: I) -> I {
@@ -498,11 +498,11 @@ pub fn factor(integers: I) -> I {
     _mm512_or_si512(low, _mm512_slli_epi32::<16>(integers))
 }
 
-/// Four values of each row times its integer, less `zero`: `operands` are values less `min`, and results fit in sixteen bits. The first and
-/// the third of each lane, and the second and the fourth.
+/// Four values of each row times the [`factor`] of it, less `zero`: `operands` are values less `min`, and results fit in sixteen bits. The
+/// first and the third of each lane, and the second and the fourth.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn products_of_values(operands: I, factor: I, min: i32, zero: i32) -> (I, I) {
+pub fn times_words(operands: I, factor: I, min: i32, zero: i32) -> (I, I) {
     let of_min = _mm512_mullo_epi16(factor, _mm512_set1_epi16(min as i16));
     let of_min = _mm512_sub_epi16(of_min, _mm512_set1_epi16(zero as i16));
     let even = _mm512_and_si512(operands, _mm512_set1_epi16(0xff));
@@ -517,6 +517,6 @@ pub(super) fn products_of_values(operands: I, factor: I, min: i32, zero: i32) ->
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub fn times(operands: I, factor: I, min: i32, zero: i32) -> I {
-    let (even, odd) = products_of_values(operands, factor, min, zero);
+    let (even, odd) = times_words(operands, factor, min, zero);
     _mm512_or_si512(_mm512_and_si512(even, _mm512_set1_epi16(0xff)), _mm512_slli_epi16::<8>(odd))
 }
