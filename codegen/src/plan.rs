@@ -157,7 +157,7 @@ impl<'a> Staged<'a> {
         let scaled = scaled.map(|(scaled, _)| scaled);
         let held = if words { STAGED_K / 2 } else { STAGED_K };
         let steps = (held / step).max(1);
-        (step <= 4 * STAGED_K).then_some(Staged { operands, step, steps, scaled })
+        (step <= 4 * held).then_some(Staged { operands, step, steps, scaled })
     }
 
     /// Bytes of an operand.

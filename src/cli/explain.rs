@@ -18,8 +18,8 @@ use std::io::Write;
 /// Exits with 0 if there is a kernel, 2 if there is none.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    #[arg(value_parser = request::op, help = request::ops("What is to be computed"))]
-    op: Op,
+    #[arg(value_parser = asked, help = format!("{}, {GROUPED}", request::ops("What is to be computed")))]
+    op: Asked,
     /// Weight format, or tl1 or tl2, which become one; activation format where the op is for those
     #[arg(long, value_name = "NAME")]
     pub(super) format: String,
@@ -50,6 +50,26 @@ pub struct Arguments {
     pub(super) json: bool,
 }
 
+/// Products with experts, which run the kernels of products.
+const GROUPED: &str = "matmul_grouped";
+
+/// An op, or [`GROUPED`].
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    op: Op,
+    grouped: bool,
+}
+
+fn asked(text: &str) -> Result<Asked, String> {
+    if text == GROUPED {
+        return Ok(Asked { op: Op::Matmul, grouped: true });
+    }
+    match request::op(text) {
+        Ok(op) => Ok(Asked { op, grouped: false }),
+        Err(error) => Err(format!("{error}, {GROUPED}")),
+    }
+}
+
 /// What `explain --json` prints.
 #[derive(Serialize)]
 struct Explained {
@@ -59,6 +79,8 @@ struct Explained {
     external_backends: Option<Vec<external::Backend>>,
     /// The layout of a file whose tensors become the format.
     imported_from: Option<&'static str>,
+    /// The product is that of one expert with its tokens.
+    grouped: bool,
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
@@ -76,8 +98,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         }
         None => format,
     };
+    let Asked { op, grouped } = *op;
     let asked = Request {
-        op: *op,
+        op,
         format,
         quantizer: quantizer.as_deref(),
         input: *input,
@@ -109,6 +132,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             decision: json::decision(&decision),
             external_backends: outside.map(|format| external::backends(&external::found(), Some(format))),
             imported_from: imported.map(Tiled::name),
+            grouped,
         };
         print_json(out, &explained)?;
     } else {
@@ -118,6 +142,14 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 "{} is {}; tensors are read as {format}, the same weights, given their tile sizes (--tiles, --kernel-config)",
                 layout.name(),
                 layout.doc()
+            )?;
+        }
+        if grouped {
+            writeln!(
+                out,
+                "{GROUPED}: each token is quantized once, and the tokens of an expert are one product, by the kernels of matmul that read \
+                 quantized activations; for {} of them:",
+                shape.m
             )?;
         }
         writeln!(out, "{decision}")?;

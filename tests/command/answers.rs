@@ -41,6 +41,19 @@ fn explain_says_yes_with_the_kernel() {
 }
 
 #[test]
+fn experts_are_explained_by_the_kernels_of_their_products() {
+    let says = gristmill(words("explain matmul_grouped --format q4_k --shape 2x1024x4096")).code(0);
+    says.says("for 2 of them:").says("chosen: matmul.q4_k.");
+    let [grouped, alone] = ["matmul_grouped", "matmul"].map(|op| {
+        let question = format!("explain {op} --format q4_k --shape 2x1024x4096 --json");
+        gristmill(words(&question)).code(0).json()
+    });
+    assert_eq!(grouped["chosen"], alone["chosen"]);
+    assert_eq!((&grouped["grouped"], &alone["grouped"]), (&true.into(), &false.into()));
+    gristmill(words("explain matmul_groups --format q4_k")).code(1).complains("matmul_grouped");
+}
+
+#[test]
 fn explain_says_no_with_code_2() {
     let gpu = gristmill(words("explain matmul --format i2_s --device cuda:0")).code(2);
     gpu.says("help:").says("cuda");
