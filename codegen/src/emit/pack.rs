@@ -317,7 +317,7 @@ fn value_of_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, packed: &str) -> S
              // SAFETY: and for minima.
              let offset = unsafe {{ {min} * {integer} }};",
             words = pack.terms.min_words(runs, rows),
-            min = terms::read(pack.terms, "mins", "mins.add(words)", "row"),
+            min = terms::read_factor(pack.terms, "mins", "mins.add(words)", "row"),
             integer = integer(pack.terms.min_integers, "mins", place_of_min(pack.terms.min_integers, rows)),
         )
     } else {
@@ -330,7 +330,7 @@ fn value_of_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, packed: &str) -> S
          {weight}",
         weight = weight_of_terms(plan),
         words = pack.terms.scale_words(runs, rows),
-        scale = terms::read(pack.terms, "scales", "scales.add(words)", "row"),
+        scale = terms::read_factor(pack.terms, "scales", "scales.add(words)", "row"),
         integer =
             integer(pack.terms.scale_integers, "scales", place_of_scale(pack.terms.scale_integers, rows)),
     )

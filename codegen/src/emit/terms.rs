@@ -191,21 +191,58 @@ pub(super) fn write(types: TermTypes, name: &str, address: &str, at: &str, value
     format!("{}.add({at}).write({value})", cast(of(types, name), address))
 }
 
-/// The f32 of the number at value `at` behind `address`, which points to words; the first factor of a product.
+/// The f32 of the number at value `at` behind `address`, which points to words. Of bytes it is a block, behind which nothing may stand:
+/// where a statement can begin, what follows a block is another one. [`read_factor`] is for that.
 pub(super) fn read(types: TermTypes, name: &str, address: &str, at: &str) -> String {
     let scalar = of(types, name);
     let raw = format!("{}.add({at}).read()", cast(scalar, address));
-    let value = match scalar {
-        Scalar::F32 => raw,
-        // Of bytes the expression names them more than once.
-        _ if scalar.bits() == 8 => {
-            let number = widened_number(scalar, Expr::name(Type::U8, "raw"));
-            format!("{{ let raw = {raw}; {} }}", rust::expr(&number))
-        }
-        _ => rust::expr(&widened_number(scalar, Expr::name(raw_type(scalar), raw))),
+    let number = |raw: &str| {
+        let number = match scalar {
+            Scalar::F32 => f32(raw),
+            _ => widened_number(scalar, Expr::name(raw_type(scalar), raw)),
+        };
+        rust::expr(&match factor(types, name) {
+            None => number,
+            Some(factor) => number * Expr::f32(factor),
+        })
     };
-    match factor(types, name) {
-        None => value,
-        Some(factor) => format!("{value} * {}", float(factor)),
+    // The expression names bytes more than once.
+    if scalar.bits() == 8 { format!("{{ let raw = {raw}; {} }}", number("raw")) } else { number(&raw) }
+}
+
+/// [`read`] as the first factor of a product.
+pub(super) fn read_factor(types: TermTypes, name: &str, address: &str, at: &str) -> String {
+    let number = read(types, name, address, at);
+    if of(types, name).bits() == 8 { format!("({number})") } else { number }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{read, read_factor};
+    use crate::plan::TermTypes;
+    use gristmill_spec::model::Scalar;
+    use syn::{Block, Stmt};
+
+    /// Where a statement can begin, too: a block with a sign behind it would be two.
+    #[test]
+    fn what_is_read_is_one_expression_wherever_it_stands() -> syn::Result<()> {
+        let scalars = [
+            (Scalar::F32, TermTypes::F32.factor),
+            (Scalar::F16, 8f32.to_bits()),
+            (Scalar::Bf16, 8f32.to_bits()),
+            (Scalar::E8m0Half, TermTypes::F32.factor),
+            (Scalar::E8m0Half, 8f32.to_bits()),
+            (Scalar::Ue4m3Half, 8f32.to_bits()),
+        ];
+        for (scale, factor) in scalars {
+            let types = TermTypes { scale, factor, ..TermTypes::F32 };
+            let alone = read(types, "scales", "scales", "at");
+            let product = format!("{} * integer", read_factor(types, "scales", "scales", "at"));
+            for text in [alone, product] {
+                let block: Block = syn::parse_str(&format!("{{ {text} }}"))?;
+                assert!(matches!(block.stmts.as_slice(), [Stmt::Expr(_, None)]), "{text}");
+            }
+        }
+        Ok(())
     }
 }
