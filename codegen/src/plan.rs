@@ -35,6 +35,9 @@ pub use tiles::{TileOperands, Tiles};
 /// of a first cache of 32 or 48 KiB, so that activations have the other half.
 const STAGED_K: u32 = 512;
 
+/// Elements of k whose activations are widened to i16 together: a vector of AVX2.
+const WORDS_K: u32 = 32;
+
 /// The smallest and largest int8 activation that a caller can hand in.
 const ACTIVATION: (i64, i64) = (-128, 127);
 
@@ -103,6 +106,27 @@ pub enum Scaled {
     Words,
 }
 
+impl Scaled {
+    /// The narrowest that holds all products and whose sums over a super-block fit in 32 bits; none where `primitives` have none, or
+    /// where operands would be widened for nothing else: `wide`, they are in any case.
+    fn new(
+        plan: &FormatPlan<'_>,
+        superblock: &SuperBlock,
+        primitives: &Primitives,
+        wide: bool,
+    ) -> Option<Scaled> {
+        let (least, most) = superblock.products((plan.min(), plan.max()));
+        let k = u64::from(plan.unit * superblock.runs);
+        let exact = |largest: i64| 128 * k * largest.unsigned_abs() <= i32::MAX as u64;
+        if primitives.times && most - least <= u8::MAX.into() && exact(most - least) {
+            return Some(Scaled::Bytes { zero: least as i32 });
+        }
+        let fits = |product: i64| i16::try_from(product).is_ok() && exact(product);
+        let words = wide && primitives.words && plan.unit.is_multiple_of(WORDS_K);
+        (words && fits(least) && fits(most)).then_some(Scaled::Words)
+    }
+}
+
 /// The buffer of operands of a staged product.
 #[derive(Clone, Debug)]
 pub struct Staged<'a> {
@@ -129,32 +153,12 @@ impl<'a> Staged<'a> {
             0 => pack.tile.k,
             unit => unit * plan.runs(),
         };
-        let scaled = plan.superblock.as_ref().and_then(|superblock| {
-            let (least, most) = superblock.products((plan.min(), plan.max()));
-            let exact = |largest: u64| 128 * u64::from(step) * largest <= i32::MAX as u64;
-            let span = u32::try_from(most - least).ok().filter(|&span| span <= u8::MAX.into());
-            match span {
-                Some(span) if primitives.times => {
-                    exact(span.into()).then_some((Scaled::Bytes { zero: least as i32 }, span))
-                }
-                // Activations are widened thirty-two at a time.
-                _ if wide && primitives.words && plan.unit.is_multiple_of(32) => {
-                    let fits = i16::try_from(least).is_ok() && i16::try_from(most).is_ok();
-                    let largest = least.unsigned_abs().max(most.unsigned_abs());
-                    (fits && exact(largest)).then_some((Scaled::Words, pack.operand_max))
-                }
-                _ => None,
-            }
-        });
+        let scaled = plan.superblock.as_ref().and_then(|of| Scaled::new(plan, of, primitives, wide));
         if scaled.is_none() && !(pack.costly() || wide && pack.fields > 1) {
             return None;
         }
-        let words = matches!(scaled, Some((Scaled::Words, _)));
-        let mut operands = pack.operands(plan, primitives.direct || words)?;
-        if let Some((_, largest)) = scaled {
-            operands.operand_max = largest;
-        }
-        let scaled = scaled.map(|(scaled, _)| scaled);
+        let words = scaled == Some(Scaled::Words);
+        let operands = pack.operands(plan, primitives.direct || words)?;
         let held = if words { STAGED_K / 2 } else { STAGED_K };
         let steps = (held / step).max(1);
         (step <= 4 * held).then_some(Staged { operands, step, steps, scaled })
@@ -295,11 +299,11 @@ impl<'a> MatmulPlan<'a> {
         (decode, MatmulPlan { staged: None, pack: staged.operands.clone(), primitives, ..self.clone() })
     }
 
-    /// Whether operands are multiplied as i16 with activations that are widened once for each run instead of for each vector of rows. Those
-    /// are taken by thirty-two k.
+    /// Whether operands are multiplied as i16 with activations that are widened once for each run instead of for each vector of rows.
     pub fn widens_runs(&self) -> bool {
         let unit = self.format.unit;
-        self.dot == Dot::Wide && unit != 0 && unit.is_multiple_of(32) && unit.is_multiple_of(self.pack.tile.k)
+        let whole = unit.is_multiple_of(WORDS_K) && unit.is_multiple_of(self.pack.tile.k);
+        self.dot == Dot::Wide && unit != 0 && whole
     }
 
     /// The plan in words, for `gristmill emit --plan` and receipts.

@@ -12,6 +12,16 @@ fn set() -> SpecSet {
     check(&shipped().expect("readable")).set.expect("the shipped specs have no mistakes")
 }
 
+/// The shipped format of this name.
+fn shipped_format<'s>(set: &'s SpecSet, name: &str) -> &'s Format {
+    set.formats.iter().find(|format| format.name == name).expect("shipped")
+}
+
+/// The first shipped variant that is so.
+fn variant(set: &SpecSet, is: impl Fn(&CpuVariant) -> bool) -> &CpuVariant {
+    set.kernels.iter().flat_map(|kernel| &kernel.cpu).find(|variant| is(variant)).expect("shipped")
+}
+
 /// Every packed variant of every shipped format, planned.
 fn each(mut f: impl FnMut(&MatmulPlan<'_>, Isa)) {
     let set = set();
@@ -166,7 +176,7 @@ fn the_reference_is_exact_where_it_says() {
 fn integers_of_runs_are_found() {
     let set = set();
     let runs = |name: &str| {
-        let format = set.formats.iter().find(|format| format.name == name).expect("shipped");
+        let format = shipped_format(&set, name);
         let plan = FormatPlan::new(format, &set.activations[format.activations]);
         (plan.runs(), plan.unit)
     };
@@ -221,7 +231,7 @@ fn superblocks_are_refused_where_they_would_not_be_exact() {
     let set = set();
     let row = &set.activations[set.activations.iter().position(|a| a.block.is_none()).expect("int8_row")];
     let of = |name: &str, change: &dyn Fn(&mut Format)| {
-        let mut format = set.formats.iter().find(|format| format.name == name).expect("shipped").clone();
+        let mut format = shipped_format(&set, name).clone();
         change(&mut format);
         FormatPlan::new(&format, row).superblock.map(|superblock| superblock.runs)
     };
@@ -265,7 +275,7 @@ fn superblocks_are_refused_where_they_would_not_be_exact() {
 fn runs_are_what_all_factors_share() {
     let set = set();
     let row = &set.activations[set.activations.iter().position(|a| a.block.is_none()).expect("int8_row")];
-    let q4_k = set.formats.iter().find(|format| format.name == "q4_k").expect("shipped");
+    let q4_k = shipped_format(&set, "q4_k");
     for (elements, scales, mins, run) in
         [(48, 2, 3, 8), (60, 4, 6, 5), (60, 5, 1, 12), (30, 15, 10, 1), (64, 8, 4, 8), (48, 3, 2, 8)]
     {
@@ -451,10 +461,10 @@ fn worst_sums(plan: &LookupPlan<'_>) {
 #[test]
 fn trits_are_for_processors_that_take_them_apart() {
     let set = set();
-    let format = set.formats.iter().find(|format| format.name == "i2_s").expect("shipped");
+    let format = shipped_format(&set, "i2_s");
     let plan = FormatPlan::new(format, &set.activations[format.activations]);
     let packing = set.packings.iter().find(|packing| packing.name == "r32t5").expect("shipped");
-    let dense = set.kernels.iter().flat_map(|k| &k.cpu).find(|v| v.label == "dense_decode").expect("shipped");
+    let dense = variant(&set, |v| v.label == "dense_decode");
     let resolved = MatmulPlan::new(&plan, packing, dense).expect("plans");
     assert!(resolved.describe().contains("trits, five to a byte; decode: byte permutes and mask"));
     for without in &dense.requires {
@@ -465,19 +475,18 @@ fn trits_are_for_processors_that_take_them_apart() {
         assert!(error.contains("`r32t5` holds trits"), "{error}");
     }
     // Four values need two bits.
-    let wide = set.formats.iter().find(|format| format.name == "tq2_0").expect("shipped");
+    let wide = shipped_format(&set, "tq2_0");
     let plan = FormatPlan::new(wide, &set.activations[wide.activations]);
     assert!(PackPlan::fit(&plan, packing).is_none());
 }
 
-/// What `look` says of the plan of a shipped format for a variant.
+/// What `look` says of the plan of a format for a variant.
 fn planned<T>(
     set: &SpecSet,
-    format: &str,
+    format: &Format,
     variant: &CpuVariant,
     look: impl FnOnce(&MatmulPlan<'_>) -> T,
 ) -> T {
-    let format = set.formats.iter().find(|f| f.name == format).expect("shipped");
     let plan = FormatPlan::new(format, &set.activations[format.activations]);
     let packing = &set.packings[variant.packing.expect("it has one")];
     look(&MatmulPlan::new(&plan, packing, variant).expect("plans"))
@@ -488,10 +497,9 @@ fn planned<T>(
 fn operands_are_staged_where_that_saves_something() {
     let set = set();
     let staged = |format: &str, label: &str, rows: Option<u32>| {
-        let mut variants = set.kernels.iter().flat_map(|k| &k.cpu);
-        let mut variant = variants.find(|v| v.label == label).expect("shipped").clone();
+        let mut variant = variant(&set, |v| v.label == label).clone();
         variant.rows = rows.unwrap_or(variant.rows);
-        planned(&set, format, &variant, |resolved| {
+        planned(&set, shipped_format(&set, format), &variant, |resolved| {
             let words = resolved.describe();
             assert_eq!(resolved.staged.is_some(), words.contains("once for all tokens by"), "{words}");
             resolved.staged.as_ref().map(|staged| (staged.step, staged.steps, staged.scaled))
@@ -513,13 +521,12 @@ fn operands_are_staged_where_that_saves_something() {
 #[test]
 fn activations_are_widened_once_a_run_where_operands_are_widened() {
     let set = set();
-    let decode = |isa: Isa| {
-        let of = |v: &&CpuVariant| v.isa == isa && v.strategy == Strategy::Multiply && v.packing.is_some();
-        set.kernels.iter().flat_map(|k| &k.cpu).find(of).expect("shipped")
-    };
-    let words = |isa, format| {
+    let decode =
+        |isa: Isa| variant(&set, |v| v.isa == isa && v.strategy == Strategy::Multiply && v.packing.is_some());
+    let words_of = |isa, format| {
         planned(&set, format, decode(isa), |resolved| (resolved.dot == Dot::Wide, resolved.widens_runs()))
     };
+    let words = |isa, format| words_of(isa, shipped_format(&set, format));
     for isa in [Isa::Sse41, Isa::Avx2, Isa::Avx512] {
         for format in ["q8_0", "iq4_nl", "iq4_xs"] {
             assert_eq!(words(isa, format), (true, true), "{isa} {format}");
@@ -527,13 +534,8 @@ fn activations_are_widened_once_a_run_where_operands_are_widened() {
         assert_eq!(words(isa, "q4_0"), (false, false), "{isa}");
     }
     // Runs of sixteen.
-    let mut sixteen = set.formats.iter().find(|format| format.name == "q8_0").expect("shipped").clone();
-    sixteen.elements = 16;
-    let plan = FormatPlan::new(&sixteen, &set.activations[sixteen.activations]);
-    let variant = decode(Isa::Avx2);
-    let packing = &set.packings[variant.packing.expect("it has one")];
-    let resolved = MatmulPlan::new(&plan, packing, variant).expect("plans");
-    assert_eq!((resolved.dot, resolved.widens_runs()), (Dot::Wide, false), "{}", resolved.describe());
+    let sixteen = Format { elements: 16, ..shipped_format(&set, "q8_0").clone() };
+    assert_eq!(words_of(Isa::Avx2, &sixteen), (true, false));
 }
 
 /// Values times integers of runs wait in the buffer where they fit a byte and products of any bytes are summed in i32: then each sum is
@@ -542,18 +544,20 @@ fn activations_are_widened_once_a_run_where_operands_are_widened() {
 fn operands_are_products_with_integers_where_those_fit_a_byte() {
     let set = set();
     let batch = |isa: Isa, vnni: bool| {
-        let of = |v: &&CpuVariant| {
+        variant(&set, |v| {
             (v.label.as_str(), v.isa, v.requires.contains(&Feature::Avx512vnni)) == ("batch", isa, vnni)
-        };
-        set.kernels.iter().flat_map(|k| &k.cpu).find(of).expect("shipped")
+        })
     };
     let staged = |variant: &CpuVariant, format: &str| {
-        planned(&set, format, variant, |resolved| resolved.staged.as_ref().map(|staged| staged.scaled))
+        planned(&set, shipped_format(&set, format), variant, |resolved| {
+            resolved.staged.as_ref().map(|staged| staged.scaled)
+        })
     };
     let vnni = batch(Isa::Avx512, true);
     for (format, zero) in [("q2_k", 0), ("q3_k", -124)] {
         assert_eq!(staged(vnni, format), Some(Some(Scaled::Bytes { zero })), "{format}");
-        assert_eq!(planned(&set, format, vnni, |resolved| resolved.tokens), 8, "{format}");
+        let tokens = planned(&set, shipped_format(&set, format), vnni, |resolved| resolved.tokens);
+        assert_eq!(tokens, 8, "{format}");
     }
     assert_eq!(staged(vnni, "q4_k"), None);
     assert_eq!(staged(vnni, "q6_k"), Some(None));
@@ -583,9 +587,8 @@ fn operands_are_products_with_integers_where_those_fit_a_byte() {
 fn tiles_hold_values_times_the_integers_of_their_runs() {
     let set = set();
     let tiles = |format: &str, label: &str| {
-        let mut variants = set.kernels.iter().flat_map(|k| &k.cpu);
-        let variant = variants.find(|v| v.label == label).expect("shipped");
-        planned(&set, format, variant, |resolved| {
+        let variant = variant(&set, |v| v.label == label);
+        planned(&set, shipped_format(&set, format), variant, |resolved| {
             assert_eq!(resolved.tiles.is_some(), resolved.describe().contains("products of tiles"));
             resolved.tiles.map(|tiles| (tiles.operands, tiles.step * tiles.steps, tiles.k))
         })

@@ -261,7 +261,23 @@ pub(super) fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) ->
     out
 }
 
-/// As [`multiply_fields`], into the sums `dot`, with the activations of a run in `words`, those of the tile from `four` on.
+/// Statements that widen the activations of so many `fours` of k from element `k` of a run on (expressions), as `words`.
+pub(super) fn words(fours: &str, k: &str) -> String {
+    format!(
+        "// As i16, once for all rows.
+         let mut words = [[[0; {fours}]; 2]; T];
+         for t in 0..T {{ words[t] = simd::words(x[t].add({k})); }}
+         // Broadcast from memory by loads alone; in registers each would be a permutation.
+         let words = std::hint::black_box(&words);\n"
+    )
+}
+
+/// The statement that takes those of token `t` for the four at `four` (an expression): `even` and `odd`.
+pub(super) fn words_of_four(four: &str) -> String {
+    format!("let [even, odd] = [simd::splat(words[t][0][{four}]), simd::splat(words[t][1][{four}])];")
+}
+
+/// As [`multiply_fields`], into the sums `dot`, with [`words`], those of the tile from `four` on.
 pub(super) fn multiply_words(plan: &MatmulPlan<'_>) -> String {
     let mut out = String::new();
     for field in in_order(plan) {
@@ -269,10 +285,11 @@ pub(super) fn multiply_words(plan: &MatmulPlan<'_>) -> String {
         let _ = write!(
             out,
             "{}for t in 0..T {{
-                 let [even, odd] = [simd::splat(words[t][0][{four}]), simd::splat(words[t][1][{four}])];
+                 {}
                  for i in 0..V {{ dot[t][i] = simd::wide_words(dot[t][i], w{field}[i], even, odd); }}
              }}\n",
-            decode(plan, field)
+            decode(plan, field),
+            words_of_four(&four)
         );
     }
     out

@@ -3,11 +3,11 @@
 //! Where each run has an f32, its sum is scaled and added to the f32 sums of the rows. Where runs have integers, sums are
 //! multiplied with those and added up over a super-block first.
 
-use super::operands::{LINE, PREFETCH_DISTANCE, if_asked, prefetches};
-use super::sums::{WORDS_FROM_MEMORY, integer_sums, needs_sum, zero_point};
+use super::operands::{LINE, PREFETCH_DISTANCE, if_asked, prefetches, words, words_of_four};
+use super::sums::{integer_sums, needs_sum, zero_point};
 use super::terms;
 use crate::lower::ir::{f32, i32};
-use crate::plan::{Integers, MatmulPlan, SuperBlock, TermTypes};
+use crate::plan::{Integers, MatmulPlan, Scaled, SuperBlock, TermTypes};
 use std::fmt::Write;
 
 /// The k that a tile function goes through, in expressions.
@@ -251,21 +251,41 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
     )
 }
 
-/// Operands that are values times the integers of their runs, less `zero`: their sums over a super-block, scaled once.
+/// Operands that are values times the integers of their runs: their sums over a super-block, scaled once.
 pub(super) fn by_products(
     plan: &MatmulPlan<'_>,
     superblock: &SuperBlock,
     extent: &Extent,
-    zero: i32,
+    scaled: Scaled,
 ) -> String {
-    let format = plan.format;
-    let elements = format.unit * superblock.runs;
-    let tiles = elements / plan.pack.tile.k;
-    let has_min = superblock.min.is_some();
     let mut out = terms_of_rows(plan, "scale", Terms { values: true, integers: false });
-    if has_min {
+    if superblock.min.is_some() {
         out.push_str(&terms_of_rows(plan, "min", Terms { values: true, integers: true }));
     }
+    let (constant, sums) = match scaled {
+        Scaled::Bytes { zero } => (String::new(), sums_of_bytes(plan, superblock, extent, zero)),
+        Scaled::Words => (
+            format!("/// Fours of k in a run.\nconst FOURS: usize = {};\n", plan.format.unit / 4),
+            sums_of_words(extent),
+        ),
+    };
+    format!(
+        "{constant}
+         {out}
+         let mut y = {y};
+         for block in {blocks} {{
+             {sums}
+             {scaled}
+         }}\n",
+        y = extent.y,
+        blocks = extent.range(true),
+        scaled = scaled_sums(plan, superblock, "dot[t][i]"),
+    )
+}
+
+/// Statements that sum up products of super-block `block` with operands that lie as bytes, less `zero`.
+fn sums_of_bytes(plan: &MatmulPlan<'_>, superblock: &SuperBlock, extent: &Extent, zero: i32) -> String {
+    let tiles = plan.format.unit * superblock.runs / plan.pack.tile.k;
     let start = if zero == 0 {
         String::new()
     } else {
@@ -280,63 +300,34 @@ pub(super) fn by_products(
         )
     };
     let first = format!("{} * {tiles}", extent.counted("block"));
-    format!(
-        "{out}
-         let mut y = {y};
-         for block in {blocks} {{
-             {start}
-             {sums}
-             {scaled}
-         }}\n",
-        y = extent.y,
-        blocks = extent.range(true),
-        sums = integer_sums(plan, &first, &tiles.to_string(), zero != 0),
-        scaled = scaled_sums(plan, superblock, "dot[t][i]"),
-    )
+    format!("{start}{}", integer_sums(plan, &first, &tiles.to_string(), zero != 0))
 }
 
-/// The same where operands are those products themselves, as i16.
-pub(super) fn by_words(plan: &MatmulPlan<'_>, superblock: &SuperBlock, extent: &Extent) -> String {
-    let mut out = terms_of_rows(plan, "scale", Terms { values: true, integers: false });
-    if superblock.min.is_some() {
-        out.push_str(&terms_of_rows(plan, "min", Terms { values: true, integers: true }));
-    }
+/// The same with operands as i16.
+fn sums_of_words(extent: &Extent) -> String {
     format!(
-        "/// Fours of k in a run.
-         const FOURS: usize = {fours};
-         {out}
-         let mut y = {y};
-         for block in {blocks} {{
-             let mut dot = [[simd::zero(); V]; T];
-             for run in 0..RUNS {{
-                 let first = ({block} * RUNS + run) * FOURS;
-                 // As i16, once for all rows.
-                 let mut words = [[[0; FOURS]; 2]; T];
-                 for t in 0..T {{ words[t] = simd::words(x[t].add(4 * first)); }}
-                 {from_memory}
-                 for four in 0..FOURS {{
-                     let at = (first + four) * TILE;
-                     let mut w = [[simd::zero(); 2]; V];
+        "let mut dot = [[simd::zero(); V]; T];
+         for run in 0..RUNS {{
+             let first = ({block} * RUNS + run) * FOURS;
+             {words}
+             for four in 0..FOURS {{
+                 let at = (first + four) * TILE;
+                 let mut w = [[simd::zero(); 2]; V];
+                 for i in 0..V {{
+                     w[i] = [simd::load(codes[i].add(at)), simd::load(codes[i].add(at + 4 * ROWS))];
+                 }}
+                 for t in 0..T {{
+                     {words_of_four}
                      for i in 0..V {{
-                         w[i] = [simd::load(codes[i].add(at)), simd::load(codes[i].add(at + 4 * ROWS))];
-                     }}
-                     for t in 0..T {{
-                         let [even, odd] = [simd::splat(words[t][0][four]), simd::splat(words[t][1][four])];
-                         for i in 0..V {{
-                             dot[t][i] = simd::add_products(dot[t][i], w[i][0], even);
-                             dot[t][i] = simd::add_products(dot[t][i], w[i][1], odd);
-                         }}
+                         dot[t][i] = simd::add_products(dot[t][i], w[i][0], even);
+                         dot[t][i] = simd::add_products(dot[t][i], w[i][1], odd);
                      }}
                  }}
              }}
-             {scaled}
          }}\n",
-        fours = plan.format.unit / 4,
-        y = extent.y,
-        blocks = extent.range(true),
         block = extent.counted("block"),
-        from_memory = WORDS_FROM_MEMORY,
-        scaled = scaled_sums(plan, superblock, "dot[t][i]"),
+        words = words("FOURS", "4 * first"),
+        words_of_four = words_of_four("four"),
     )
 }
 

@@ -33,6 +33,11 @@ pub(super) fn place_of_operands(field: u32, bytes: u32) -> String {
     }
 }
 
+/// What counts operands of so many `bytes`, behind a number of them.
+fn times_bytes(bytes: u32) -> String {
+    if bytes == 1 { String::new() } else { format!(" * {bytes}") }
+}
+
 /// The module of a staged variant: `stage`, `tile` and `matmul`.
 pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
     let (decoding, multiplying) = plan.apart(staged);
@@ -40,10 +45,7 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
     let rows = plan.pack.packing.rows;
     let k = staged.step * staged.steps;
     let tokens = TOKENS.next_multiple_of(plan.tokens);
-    let times_bytes = match staged.operand_bytes() {
-        1 => String::new(),
-        bytes => format!(" * {bytes}"),
-    };
+    let times_bytes = times_bytes(staged.operand_bytes());
     format!(
         "use gristmill_runtime::abi::MatmulArgs;
          use gristmill_runtime::simd::{simd}::{{self as simd, LANES}};
@@ -234,7 +236,7 @@ pub(super) fn stage_products(
              }}
          }}\n",
         bytes = pack.tile.bytes,
-        times_bytes = if bytes == 1 { String::new() } else { format!(" * {bytes}") },
+        times_bytes = times_bytes(bytes),
         line = super::matmul::prefetch_constants(plan),
         addresses = addresses(plan),
         next = next(plan),
@@ -264,8 +266,7 @@ fn tile(plan: &MatmulPlan<'_>, scaled: Option<Scaled>, features: &str) -> String
         ),
         (_, Some(superblock)) => match scaled {
             None => runs::by_superblock(plan, superblock, &extent),
-            Some(Scaled::Bytes { zero }) => runs::by_products(plan, superblock, &extent, zero),
-            Some(Scaled::Words) => runs::by_words(plan, superblock, &extent),
+            Some(scaled) => runs::by_products(plan, superblock, &extent, scaled),
         },
         (_, None) => runs::by_unit(plan, &extent),
     };

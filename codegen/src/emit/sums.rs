@@ -1,13 +1,8 @@
 //! Integer sums of products over tiles.
 
 use super::matrix;
-use super::operands::{load, multiply, multiply_fields, multiply_words, place, steps, table};
+use super::operands::{load, multiply, multiply_fields, multiply_words, place, steps, table, words};
 use crate::plan::{Dot, MatmulPlan};
-
-/// The statement that keeps activations as i16 out of registers.
-pub(super) const WORDS_FROM_MEMORY: &str =
-    "// Broadcast from memory by loads alone; in registers each would be a permutation.
-     let words = std::hint::black_box(&words);";
 
 /// Integer sums over `count` tiles from `first` on (expressions) into `dot[t][i]`. Where `start` is given, they start at
 /// `start[t]`, else at zero.
@@ -60,17 +55,14 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
         Dot::Wide if plan.widens_runs() => format!(
             "{table}let mut dot = [[simd::zero(); V]; T];
              {begin}
-             // As i16, once for all rows.
-             let mut words = [[[0; {fours}]; 2]; T];
-             for t in 0..T {{ words[t] = simd::words(x[t].add({first} * TILE_K)); }}
-             {WORDS_FROM_MEMORY}
+             {words}
              for tile in {first}..{first} + {count} {{
                  let at = tile * TILE;
                  let four = (tile - {first}) * {fields};
                  {load} {multiply}
              }}\n",
             begin = begin("dot"),
-            fours = plan.format.unit / 4,
+            words = words(&(plan.format.unit / 4).to_string(), &format!("{first} * TILE_K")),
             fields = plan.pack.tile_fields(),
             multiply = multiply_words(plan),
         ),

@@ -247,8 +247,8 @@ pub fn widen(sum: I, pairs: P) -> I {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub fn wide(sum: I, a: I, b: I) -> I {
-    let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(b));
-    wide_words(sum, a, even, _mm256_srai_epi16::<8>(b))
+    let (even, odd) = signed_words(b);
+    wide_words(sum, a, even, odd)
 }
 
 /// The same with the activations of [`words`].
@@ -258,6 +258,13 @@ pub fn wide_words(sum: I, a: I, even: I, odd: I) -> I {
     let even = _mm256_madd_epi16(_mm256_and_si256(a, _mm256_set1_epi16(0xff)), even);
     let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>(a), odd);
     _mm256_add_epi32(sum, _mm256_add_epi32(even, odd))
+}
+
+/// Bytes as i16: the even ones, and the odd ones.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn signed_words(a: I) -> (I, I) {
+    (_mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(a)), _mm256_srai_epi16::<8>(a))
 }
 
 /// The activations of `N` fours as pairs of i16, for [`wide_words`]: the first and third of each four, and the second and
@@ -274,10 +281,9 @@ pub unsafe fn words<const N: usize>(p: *const i8) -> [[i32; N]; 2] {
     for at in (0..N).step_by(8) {
         // SAFETY: the caller answers for the bytes, and `at` lies 8 below the ends of both arrays or further.
         unsafe {
-            let x = _mm256_loadu_si256(p.add(4 * at).cast());
-            let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
+            let (even, odd) = signed_words(_mm256_loadu_si256(p.add(4 * at).cast()));
             _mm256_storeu_si256(words[0].as_mut_ptr().add(at).cast(), even);
-            _mm256_storeu_si256(words[1].as_mut_ptr().add(at).cast(), _mm256_srai_epi16::<8>(x));
+            _mm256_storeu_si256(words[1].as_mut_ptr().add(at).cast(), odd);
         }
     }
     words

@@ -1,5 +1,6 @@
 //! 512-bit x86 without dot products: AVX-512 F and BW.
 
+pub use super::avx2::words;
 use std::arch::x86_64::*;
 
 /// Integer vector.
@@ -258,29 +259,6 @@ pub fn wide_words(sum: I, a: I, even: I, odd: I) -> I {
     let even = _mm512_madd_epi16(_mm512_and_si512(a, _mm512_set1_epi16(0xff)), even);
     let odd = _mm512_madd_epi16(_mm512_srli_epi16::<8>(a), odd);
     _mm512_add_epi32(sum, _mm512_add_epi32(even, odd))
-}
-
-/// The activations of `N` fours as pairs of i16, for [`wide_words`]: the first and third of each four, and the second and
-/// fourth.
-///
-/// # Safety
-///
-/// Four times `N` bytes are readable at `p`; `N` is a multiple of eight.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-pub unsafe fn words<const N: usize>(p: *const i8) -> [[i32; N]; 2] {
-    const { assert!(N.is_multiple_of(8)) };
-    let mut words = [[0; N]; 2];
-    for at in (0..N).step_by(8) {
-        // SAFETY: the caller answers for the bytes, and `at` lies 8 below the ends of both arrays or further.
-        unsafe {
-            let x = _mm256_loadu_si256(p.add(4 * at).cast());
-            let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
-            _mm256_storeu_si256(words[0].as_mut_ptr().add(at).cast(), even);
-            _mm256_storeu_si256(words[1].as_mut_ptr().add(at).cast(), _mm256_srai_epi16::<8>(x));
-        }
-    }
-    words
 }
 
 /// i32 lanes to f32, to nearest even.
