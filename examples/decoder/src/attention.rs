@@ -6,7 +6,7 @@
 use crate::cache::{BLOCK, Cache, Head};
 use crate::config::{Config, MAX_HEAD};
 use crate::error::{Error, zeros};
-use crate::numerics::exp;
+use crate::numerics::{exp, folded};
 use gristmill::Threads;
 use multiversion::multiversion;
 use std::ops::Range;
@@ -135,14 +135,16 @@ fn attend<'q>(work: &Work, cache: Head<'_>, query: &dyn Fn(usize) -> &'q [f32], 
         for index in (skipped..queries).step_by(AT_ONCE) {
             let count = AT_ONCE.min(queries - index);
             let places = &mut places[index * place..][..count * place];
-            // What all of them see, then what is behind it for the later ones.
-            let all = seen(index);
-            match places.len() / place {
-                AT_ONCE => blend::<AT_ONCE>(places, head, 0..all, converted),
-                _ => places.chunks_mut(place).for_each(|place| blend::<1>(place, head, 0..all, converted)),
+            // What the first one sees, and so all of them, then what later ones see behind it. Fewer go one by one.
+            let all = if count == AT_ONCE { seen(index) } else { 0 };
+            if all > 0 {
+                blend::<AT_ONCE>(places, head, 0..all, converted);
             }
             for (i, place) in places.chunks_mut(place).enumerate() {
-                blend::<1>(place, head, all..seen(index + i), converted);
+                let behind = all..seen(index + i);
+                if !behind.is_empty() {
+                    blend::<1>(place, head, behind, converted);
+                }
             }
         }
     }
@@ -200,19 +202,6 @@ fn weigh(products: &[f32; BLOCK], scale: f32, seen: usize, out: &mut [f32], besi
     }
 }
 
-/// One value of a block's: halves are brought together again and again.
-#[inline(always)]
-fn folded(mut all: [f32; BLOCK], both: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut width = BLOCK / 2;
-    while width > 0 {
-        for lane in 0..width {
-            all[lane] = both(all[lane], all[lane + width]);
-        }
-        width /= 2;
-    }
-    all[0]
-}
-
 /// Elements that are blended at a time: those of `AT_ONCE` queries stay in registers through all positions.
 const SLAB: usize = 32;
 
@@ -237,29 +226,22 @@ fn blend_slab<const N: usize, const W: usize>(
     seen: Range<usize>,
     values: &[f32],
 ) {
-    let mut places: [&mut [f32]; N] = {
-        let mut rest = places;
-        std::array::from_fn(|_| {
-            let (place, behind) = std::mem::take(&mut rest).split_at_mut(head + BESIDE);
-            rest = behind;
-            place
-        })
-    };
+    let place = head + BESIDE;
     let mut sums = [[0.0f32; W]; N];
-    for (sums, place) in sums.iter_mut().zip(&places) {
-        sums.copy_from_slice(&place[first..][..W]);
+    for (query, sums) in sums.iter_mut().enumerate() {
+        sums.copy_from_slice(&places[query * place + first..][..W]);
     }
+    let weights: [&[f32]; N] = std::array::from_fn(|query| &places[query * place + head..][..BLOCK]);
     for position in seen {
         let values: &[f32; W] =
             values[position * head + first..].first_chunk().expect("a block holds all positions");
-        for (sums, place) in sums.iter_mut().zip(&places) {
-            let weight = place[head + position];
+        for (sums, weights) in sums.iter_mut().zip(weights) {
             for (sum, value) in sums.iter_mut().zip(values) {
-                *sum = weight.mul_add(*value, *sum);
+                *sum = weights[position].mul_add(*value, *sum);
             }
         }
     }
-    for (sums, place) in sums.iter().zip(&mut places) {
-        place[first..][..W].copy_from_slice(sums);
+    for (query, sums) in sums.iter().enumerate() {
+        places[query * place + first..][..W].copy_from_slice(sums);
     }
 }

@@ -42,14 +42,20 @@ fn sum_of(a: &[f32], b: &[f32]) -> f32 {
     for (lane, (a, b)) in a_rest.iter().zip(b_rest).enumerate() {
         lanes[lane] += a * b;
     }
-    let mut width = LANES / 2;
+    folded(lanes, |a, b| a + b)
+}
+
+/// One value of `N`, a power of two: halves are brought together again and again.
+#[inline(always)]
+pub fn folded<const N: usize>(mut all: [f32; N], both: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut width = N / 2;
     while width > 0 {
         for lane in 0..width {
-            lanes[lane] += lanes[lane + width];
+            all[lane] = both(all[lane], all[lane + width]);
         }
         width /= 2;
     }
-    lanes[0]
+    all[0]
 }
 
 /// The sum of products.
