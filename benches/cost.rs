@@ -1,6 +1,6 @@
 //! What each thing that an engine can ask for costs a call of a layer: a receipt, kernels that took turns, a guard, a guard that compares
 //! one run of a thousand, and with the feature `ops` a monitor that measures threads too. Calls with and without take turns; one
-//! thread, one token; the smallest layer that there is, and one of a model. Last, the calls of a trial of kernels.
+//! thread, one token; the smallest layer that there is, and one of a model. First, the calls of a trial of kernels.
 
 use gristmill::{
     Adaptive, Error, GuardOptions, GuardedLinear, Input, Linear, LinearOptions, QuantizedBuf,
@@ -127,7 +127,8 @@ fn main() -> Result<(), Box<dyn StdError>> {
             threads: Threads::single(),
         };
         (0..100).try_for_each(|_| operands.through(&plain))?;
-        let before = timed(&Way::new("plain", |operands| operands.through(&plain)), calls, &mut operands)?;
+        let alone = Way::new("nothing", |operands| operands.through(&plain));
+        let before = timed(&alone, calls, &mut operands)?;
         println!("i2_s {n}x{k}, {before:.1} ns a call");
         trial(&adapted, before, &mut operands)?;
 
@@ -143,7 +144,7 @@ fn main() -> Result<(), Box<dyn StdError>> {
             ask: Box::new(|on| monitor.pause(!on)),
             ..Way::new("monitor, of threads too", |operands| operands.through(&plain))
         });
-        measure(&Way::new("plain", |operands| operands.through(&plain)), &ways, calls, &mut operands)?;
+        measure(&alone, &ways, calls, &mut operands)?;
     }
     Ok(())
 }
