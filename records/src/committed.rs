@@ -87,6 +87,6 @@ pub struct CandleCell {
     pub their_gmac_s: f64,
     /// Median over the turns of their time over ours.
     pub ratio: f64,
-    /// Normalized mean square difference of the results of the same bytes.
+    /// Normalized mean square difference of the results, where both layers have the same weights.
     pub nmse: Option<f64>,
 }

@@ -1,10 +1,10 @@
 //! GMAC/s of this layer beside candle's `QMatMul`, in one process, on the same number of threads, for one token and for several:
-//! prints each pair and their ratio, for every format of this build that quantizes, or for those that are named.
+//! prints each pair and their ratio, for every format of this build, or for those that are named.
 //!
 //! Types that candle has are compared on the same bytes, and their results with each other. Of the others it has floats alone, so there
-//! the same weights are beside its f32.
+//! the same weights are beside its f32: those of the golden vectors, repeated.
 //!
-//!     RAYON_NUM_THREADS=1 cargo run --release --example ratio -- [N] [K] [FORMAT...] [--record FILE]
+//!     RAYON_NUM_THREADS=1 cargo run --release --features iq --example ratio -- [N] [K] [FORMAT...] [--record FILE]
 //!
 //! `--record` adds the run to a record of this day and machine, from which `docs/performance.md` is made.
 
@@ -14,6 +14,7 @@ use gristmill::{CpuProfile, REGISTRY};
 use gristmill_candle::{Linear, Threads, format_of};
 use gristmill_records::committed::{Candle, CandleCell, CandleRun, Machine};
 use gristmill_records::daily::with_run;
+use serde_json::Value;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -62,44 +63,96 @@ impl Arguments {
     }
 }
 
-/// The same weights in both layers, and candle's type of them.
+/// candle's layer and ours, and candle's type of the weights.
 struct Pair {
     format: &'static str,
     theirs: Option<GgmlDType>,
+    /// Whether candle's weights are exactly ours, and not what ours were quantized from.
+    same: bool,
     layers: [Box<dyn Module>; 2],
 }
 
+/// Blocks of a format and the weights that they are, as its reference made them of normally distributed values.
+struct Golden {
+    blocks: Vec<u8>,
+    weights: Vec<f32>,
+}
+
+impl Golden {
+    /// `None`: there are none of whole blocks.
+    fn of(format: &str) -> Result<Option<Golden>, Box<dyn Error>> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/vectors");
+        let manifest: Value = serde_json::from_slice(&std::fs::read(folder.join("manifest.json"))?)?;
+        let entries = manifest["entries"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let of_format = |entry: &&Value| {
+            entry["case"] == "gauss"
+                && entry["block_bytes"].is_u64()
+                && entry["format"].as_str().is_some_and(|name| name.eq_ignore_ascii_case(format))
+        };
+        let Some(entry) = entries.iter().find(of_format) else { return Ok(None) };
+        let bytes = |key: &str| -> Result<Vec<u8>, Box<dyn Error>> {
+            let part = &entry[key];
+            let file = std::fs::read(folder.join(part["file"].as_str().ok_or("no file")?))?;
+            let at = |key: &str| part[key].as_u64().map_or(usize::MAX, |at| at as usize);
+            Ok(file
+                .get(at("offset")..)
+                .and_then(|rest| rest.get(..at("bytes")))
+                .ok_or("a file cut off")?
+                .to_vec())
+        };
+        let weights = bytes("y")?.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value)).collect();
+        Ok(Some(Golden { blocks: bytes("q")?, weights }))
+    }
+
+    /// A matrix of them, in our layer and as candle's f32.
+    fn layers(
+        &self,
+        format: &str,
+        n: usize,
+        k: usize,
+        threads: &Arc<Threads>,
+    ) -> Result<[Box<dyn Module>; 2], Box<dyn Error>> {
+        let bytes = REGISTRY.format(format)?.1.tensor_bytes(n, k)?;
+        let blocks: Vec<u8> = self.blocks.iter().copied().cycle().take(bytes).collect();
+        let weights: Vec<f32> = self.weights.iter().copied().cycle().take(n * k).collect();
+        let ours = Linear::from_blocks(format, n, k, &blocks, &Device::Cpu, threads)?;
+        let theirs = QMatMul::Tensor(Tensor::from_vec(weights, (n, k), &Device::Cpu)?);
+        Ok([Box::new(theirs), Box::new(ours)])
+    }
+}
+
 impl Pair {
-    /// Random weights. `None`, and why is printed, where gristmill does not quantize to the format.
+    /// `None`, and why is printed, where there are no weights of the format.
     fn new(
         format: &'static str,
         n: usize,
         k: usize,
         threads: &Arc<Threads>,
-    ) -> candle_core::Result<Option<Pair>> {
+    ) -> Result<Option<Pair>, Box<dyn Error>> {
         let weights = Tensor::randn(0f32, 1.0, (n, k), &Device::Cpu)?;
         let theirs = TYPES.iter().copied().find(|dtype| format_of(*dtype) == Some(format));
-        let layers: [Box<dyn Module>; 2] = match theirs {
+        let (same, layers): (bool, [Box<dyn Module>; 2]) = match theirs {
             Some(dtype) => {
                 let weights = QTensor::quantize(&weights, dtype)?;
                 let ours = Linear::from_qtensor(&weights, threads)?;
-                [Box::new(QMatMul::from_qtensor(weights)?), Box::new(ours)]
+                (true, [Box::new(QMatMul::from_qtensor(weights)?), Box::new(ours)])
             }
-            None => match Linear::quantize(&weights, format, threads) {
-                Ok(ours) => [Box::new(QMatMul::Tensor(weights)), Box::new(ours)],
-                Err(error) => {
+            None => match (Golden::of(format)?, Linear::quantize(&weights, format, threads)) {
+                (Some(golden), _) => (true, golden.layers(format, n, k, threads)?),
+                (None, Ok(ours)) => (false, [Box::new(QMatMul::Tensor(weights)), Box::new(ours)]),
+                (None, Err(error)) => {
                     println!("{format:<12} {}", error.to_string().lines().next().unwrap_or_default());
                     return Ok(None);
                 }
             },
         };
-        Ok(Some(Pair { format, theirs, layers }))
+        Ok(Some(Pair { format, theirs, same, layers }))
     }
 
     fn measure(&self, [m, n, k]: [usize; 3], threads: usize) -> Result<CandleCell, Box<dyn Error>> {
         let x = Tensor::randn(0f32, 1.0, (m, k), &Device::Cpu)?;
         let results = [self.layers[0].forward(&x)?, self.layers[1].forward(&x)?];
-        let nmse = self.theirs.map(|_| difference(&results)).transpose()?;
+        let nmse = self.same.then(|| difference(&results)).transpose()?;
         // Not a number is no agreement.
         if nmse.is_some_and(|nmse| nmse.is_nan() || nmse > NMSE_BOUND) {
             return Err(

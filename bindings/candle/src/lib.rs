@@ -1,7 +1,7 @@
 //! gristmill's low-bit matrix products as a candle [`Module`]: what candle's `QMatMul` does, by gristmill's kernels.
 //!
-//! A [`Linear`] is made of a tensor of candle's GGUF reader ([`Linear::from_gguf`]), of a [`QTensor`](candle_core::quantized::QTensor)
-//! ([`Linear::from_qtensor`]), of the bytes of any format ([`Linear::from_blocks`]), or of f32 weights that are quantized when they are
+//! A [`Linear`] is made of a tensor of candle's GGUF reader ([`Linear::from_gguf`]) or of gristmill's, which knows more types
+//! ([`Linear::from_model`]), of a [`QTensor`](candle_core::quantized::QTensor) ([`Linear::from_qtensor`]), of the bytes of any format ([`Linear::from_blocks`]), or of f32 weights that are quantized when they are
 //! loaded ([`linear`], [`linear_no_bias`]). It is strict: a type without a kernel is an error that says why, and nothing is read from
 //! the environment. [`QMatMul`] stands where candle's does and leaves such types to candle's own where a [`Fallback`] says so.
 //!
@@ -29,6 +29,7 @@ mod linear;
 mod qmatmul;
 
 use candle_core::quantized::GgmlDType;
+pub use gristmill::gguf::Model;
 pub use gristmill::{Receipt, Threads};
 pub use linear::{Linear, linear, linear_no_bias};
 pub use qmatmul::{Fallback, QMatMul};

@@ -10,11 +10,13 @@ use candle_core::{
     Tensor, bail,
 };
 use candle_nn::VarBuilder;
+use gristmill::gguf::{LayerOptions, Model};
 use gristmill::{
-    CpuProfile, Input, LinearOptions, Policy, QuantizedMatrix, Quantizer, REGISTRY, Recording, Request,
-    Restrict, Tuning, Workspace,
+    CpuProfile, Input, LinearOptions, Policy, QuantizedMatrix, Quantizer, REGISTRY, Receipt, Recording,
+    Registry, Request, Restrict, Threads, Tuning, Workspace,
 };
-use gristmill::{Receipt, Threads};
+#[cfg(not(feature = "cuda"))]
+use std::convert::Infallible as Place;
 use std::io::{Read, Seek};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +34,6 @@ struct Inner {
     /// Those that no call uses.
     workspaces: Mutex<Vec<Workspace>>,
     /// `None`: on the processor.
-    #[cfg(feature = "cuda")]
     cuda: Option<Place>,
 }
 
@@ -62,6 +63,26 @@ impl From<Refused> for Error {
     }
 }
 
+/// Strict layers for a device, without what the environment or a tuning says, and candle's device where that is one of CUDA.
+fn options(device: &Device) -> std::result::Result<(LinearOptions, Option<Place>), Refused> {
+    let options = LinearOptions {
+        policy: Policy::Strict,
+        restrict: Some(Restrict::default()),
+        ..LinearOptions::default()
+    };
+    #[cfg(feature = "cuda")]
+    if let Ok(device) = device.as_cuda_device() {
+        let place = Place::of(device).map_err(Refused::Wrong)?;
+        return Ok((options.on_gpu(&place.gpu), Some(place)));
+    }
+    if !device.is_cpu() {
+        let place = device.location();
+        let message = format!("this build has no kernels for {place:?}: make the layer with Device::Cpu");
+        return Err(Refused::NoKernel(Error::Msg(message)));
+    }
+    Ok((options, None))
+}
+
 impl Linear {
     /// A layer of the bytes of a format: `n` rows of `k` weights, which are packed for `device` and not needed afterwards.
     ///
@@ -89,33 +110,21 @@ impl Linear {
     ) -> std::result::Result<Linear, Refused> {
         let format = REGISTRY.format(format)?.1;
         let matrix = QuantizedMatrix::new(format, n, k, blocks)?;
-        let options = LinearOptions {
-            policy: Policy::Strict,
-            restrict: Some(Restrict::default()),
-            ..LinearOptions::default()
-        };
-        #[cfg(feature = "cuda")]
-        let cuda = device.as_cuda_device().ok().map(Place::of).transpose().map_err(Refused::Wrong)?;
-        #[cfg(feature = "cuda")]
-        let options = cuda.iter().fold(options, |options, place| options.on_gpu(&place.gpu));
-        if !(device.is_cpu() || cfg!(feature = "cuda") && device.is_cuda()) {
-            let place = device.location();
-            let message = format!("this build has no kernels for {place:?}: make the layer with Device::Cpu");
-            return Err(Refused::NoKernel(Error::Msg(message)));
-        }
-        let mut layer = gristmill::Linear::new(&REGISTRY, &matrix, &options, threads)?;
-        let recording = Recording::new(&REGISTRY);
+        let (options, cuda) = options(device)?;
+        let layer = gristmill::Linear::new(&REGISTRY, &matrix, &options, threads)?;
+        Linear::recorded(layer, &REGISTRY, cuda, threads)
+    }
+
+    fn recorded(
+        mut layer: gristmill::Linear,
+        registry: &'static Registry,
+        cuda: Option<Place>,
+        threads: &Arc<Threads>,
+    ) -> std::result::Result<Linear, Refused> {
+        let recording = Recording::new(registry);
         layer.record(Some(&recording))?;
-        let threads = Arc::clone(threads);
-        Ok(Linear(Arc::new(Inner {
-            layer,
-            bias: None,
-            threads,
-            recording,
-            workspaces: Mutex::default(),
-            #[cfg(feature = "cuda")]
-            cuda,
-        })))
+        let (threads, workspaces) = (Arc::clone(threads), Mutex::default());
+        Ok(Linear(Arc::new(Inner { layer, bias: None, threads, recording, workspaces, cuda })))
     }
 
     /// A layer of a quantized matrix of candle's, which is not needed afterwards. It is made for the device that the matrix is on;
@@ -157,6 +166,18 @@ impl Linear {
         let weights = content.tensor(file, name, &Device::Cpu)?;
         Linear::of_qtensor(&weights, device, threads)
             .map_err(|refused| Error::from(refused).context(format!("tensor `{name}`")))
+    }
+
+    /// A layer of the matrix `name` of a GGUF file that gristmill has opened: of each type that gristmill knows, where candle's reader
+    /// refuses the whole file for one that candle does not know, and with the transform of its inputs where the file declares one.
+    ///
+    /// # Errors
+    /// What gristmill says of a tensor that is not there, can't be read, is no matrix of a format, or has no kernel; devices as for
+    /// [`Linear::from_blocks`].
+    pub fn from_model(model: &Model, name: &str, device: &Device, threads: &Arc<Threads>) -> Result<Linear> {
+        let (linear, cuda) = options(device)?;
+        let layer = model.linear(name, &LayerOptions { threads, linear }).map_err(Error::wrap)?;
+        Ok(Linear::recorded(layer, model.registry(), cuda, threads)?)
     }
 
     /// A layer of a matrix of floats `[n, k]`, quantized on the processor by the default quantizer of a format. It is made for the
@@ -304,16 +325,9 @@ impl Inner {
         Ok(Tokens { m, values: start..end, outputs: Shape::from(outputs) })
     }
 
-    fn on_gpu(&self) -> bool {
-        #[cfg(feature = "cuda")]
-        return self.cuda.is_some();
-        #[cfg(not(feature = "cuda"))]
-        false
-    }
-
     /// The input is on `found`, the weights are elsewhere.
     fn elsewhere<T>(&self, found: &str) -> Result<T> {
-        let place = if self.on_gpu() { "a CUDA device" } else { "the processor" };
+        let place = if self.cuda.is_some() { "a CUDA device" } else { "the processor" };
         bail!(
             "gristmill-linear: the weights are on {place} and the input is on {found}, and nothing is copied in silence: move it with \
              to_device, or make the layer for the device of its inputs"
@@ -327,7 +341,7 @@ impl CustomOp1 for Inner {
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        if self.on_gpu() {
+        if self.cuda.is_some() {
             return self.elsewhere("the processor");
         }
         let CpuStorage::F32(values) = storage else {

@@ -5,7 +5,9 @@ use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Module, Result, Tensor};
 use candle_nn::VarBuilder;
 use gristmill::{Input, LinearOptions, QuantizedMatrix, REGISTRY, Restrict};
-use gristmill_candle::{Fallback, Linear, QMatMul as Swapped, Threads, format_of, linear, linear_no_bias};
+use gristmill_candle::{
+    Fallback, Linear, Model, QMatMul as Swapped, Threads, format_of, linear, linear_no_bias,
+};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -232,6 +234,25 @@ fn tensors_of_a_file_that_candle_has_read() -> std::result::Result<(), Box<dyn s
         assert_eq!(layer.is_ok(), made, "{layer:?}");
     }
     assert!(error(Linear::from_gguf(&content, &mut file, "none", &Device::Cpu, &threads())).contains("none"));
+    Ok(())
+}
+
+/// A file with a type that candle does not know, which its reader refuses.
+#[test]
+fn tensors_of_a_file_that_gristmill_has_opened() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/gguf/tq2_0.gguf");
+    assert!(gguf_file::Content::read(&mut std::fs::File::open(path)?).is_err());
+    let model = Model::open(path)?;
+    let layer = Linear::from_model(&model, "blk.0.ffn_up.weight", &Device::Cpu, &threads())?;
+    let matrix = model.matrix("blk.0.ffn_up.weight")?;
+    let x = values(12, &[3, layer.k()])?;
+    let expected = library("tq2_0", layer.n(), layer.k(), matrix.data(), &list(&x)?);
+    assert_eq!(bits(&list(&layer.forward(&x)?)?), bits(&expected));
+    assert!(layer.receipt().kernels().iter().any(|kernel| kernel.name().starts_with("matmul.")));
+    for (name, why) in [("none", "no tensor `none`"), ("blk.0.ffn_norm.weight", "blk.0.ffn_norm.weight")] {
+        let said = error(Linear::from_model(&model, name, &Device::Cpu, &threads()));
+        assert!(said.contains(why), "{said}");
+    }
     Ok(())
 }
 
