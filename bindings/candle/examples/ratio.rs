@@ -2,7 +2,7 @@
 //! prints each pair and their ratio, for every format of this build, or for those that are named.
 //!
 //! Types that candle has are compared on the same bytes, and their results with each other. Of the others it has floats alone, so there
-//! the same weights are beside its f32: those of the golden vectors, repeated.
+//! the same weights are beside its f32: blocks of the golden vectors in random order.
 //!
 //!     RAYON_NUM_THREADS=1 cargo run --release --features iq --example ratio -- [N] [K] [FORMAT...] [--record FILE]
 //!
@@ -112,9 +112,16 @@ impl Golden {
         k: usize,
         threads: &Arc<Threads>,
     ) -> Result<[Box<dyn Module>; 2], Box<dyn Error>> {
-        let bytes = REGISTRY.format(format)?.1.tensor_bytes(n, k)?;
-        let blocks: Vec<u8> = self.blocks.iter().copied().cycle().take(bytes).collect();
-        let weights: Vec<f32> = self.weights.iter().copied().cycle().take(n * k).collect();
+        let info = REGISTRY.format(format)?.1;
+        let (elements, bytes) = (info.elements, info.bytes);
+        let (blocks, weights) = (self.blocks.chunks_exact(bytes), self.weights.chunks_exact(elements));
+        let golden: Vec<_> = blocks.zip(weights).collect();
+        // In any order, so that rows differ.
+        let order =
+            Tensor::rand(0f32, golden.len() as f32, n * k / elements, &Device::Cpu)?.to_vec1::<f32>()?;
+        let chosen: Vec<_> = order.iter().map(|at| golden[*at as usize % golden.len()]).collect();
+        let blocks: Vec<u8> = chosen.iter().flat_map(|(block, _)| *block).copied().collect();
+        let weights: Vec<f32> = chosen.iter().flat_map(|(_, weights)| *weights).copied().collect();
         let ours = Linear::from_blocks(format, n, k, &blocks, &Device::Cpu, threads)?;
         let theirs = QMatMul::Tensor(Tensor::from_vec(weights, (n, k), &Device::Cpu)?);
         Ok([Box::new(theirs), Box::new(ours)])
