@@ -1,8 +1,9 @@
 """torch's `nn.Linear` replaced by layers of ternary weights (i2_s) on the processor, and their times beside torch's bf16.
 
-    python torch_linear.py [N K]
+    OMP_WAIT_POLICY=passive python torch_linear.py [N K]
 
-Prints microseconds for one token and for 32, and ends with an error if the outputs are not those of the same weights in torch's f32."""
+Prints microseconds for one token and for 32, and ends with an error if the outputs are not those of the same weights in torch's f32.
+Without the setting, torch's OpenMP threads spin for a while after each of its operations, on the cores that gristmill's threads want."""
 import copy
 import statistics
 import sys
