@@ -16,6 +16,7 @@ pub(crate) use rows::{InputRows, Source, check_input};
 pub(crate) use shared::ActivationLayout;
 pub use shared::QuantizedActivations;
 
+use crate::halves::widen_f16;
 use gristmill_spec::vocab::DType;
 use half::slice::HalfFloatSliceExt;
 
@@ -117,7 +118,7 @@ impl<'a> Input<'a> {
             Input::F32(x) => x.get(range),
             Input::F16(x) => {
                 let scratch = scratch.get_mut(..k)?;
-                x.get(range)?.convert_to_f32_slice(scratch);
+                widen_f16(x.get(range)?, scratch);
                 Some(scratch)
             }
             Input::Bf16(x) => {

@@ -136,6 +136,8 @@ pub(crate) fn zeros<T: Clone + Default>(what: &'static str, len: usize) -> Resul
     let bytes = len.saturating_mul(size_of::<T>());
     let mut values = Vec::new();
     values.try_reserve_exact(len).map_err(|_| Error::Memory { what, bytes })?;
+    // A token reads a little of each head of each layer, and each on a page of its own costs an address translation.
+    gristmill::prefer_huge_pages(values.spare_capacity_mut());
     values.resize(len, T::default());
     Ok(values)
 }

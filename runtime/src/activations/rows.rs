@@ -2,6 +2,7 @@
 
 use super::Input;
 use crate::error::Error;
+use crate::halves::widen_f16;
 use crate::sizes::{check_len, check_span, product_of};
 use half::slice::HalfFloatSliceExt;
 
@@ -76,7 +77,7 @@ impl<'a> InputRows<'a> {
         let range = token * self.stride..token * self.stride + self.k;
         match self.input {
             Input::F32(x) => to.copy_from_slice(&x[range]),
-            Input::F16(x) => x[range].convert_to_f32_slice(to),
+            Input::F16(x) => widen_f16(&x[range], to),
             Input::Bf16(x) => x[range].convert_to_f32_slice(to),
             Input::I8 { .. } => {}
         }

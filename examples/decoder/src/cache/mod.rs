@@ -235,25 +235,42 @@ impl<T: Clone + Default + Send> Side<T> {
 }
 
 impl Head<'_> {
-    /// Writes the keys of a block to `out`: element by element, [`BLOCK`] positions of each.
+    /// Writes the keys of a block to `out`: element by element, [`BLOCK`] positions of each. Its values are asked for meanwhile.
     pub fn keys(self, block: usize, out: &mut [f32]) {
         match self {
-            Head::F16 { keys, .. } => f16::widen(&keys[block * out.len()..][..out.len()], out),
-            Head::Q8_0 { keys, .. } => q8_0::keys(squares(keys, block, out.len()), out),
+            Head::F16 { keys, values } => {
+                let [keys, values] = [keys, values].map(|side| of_block(side, block, out.len()));
+                f16::widened(keys, values, out);
+            }
+            Head::Q8_0 { keys, values } => {
+                let [keys, values] = [keys, values].map(|side| of_block(side, block, squares(out)));
+                q8_0::keys(keys, values, out);
+            }
         }
     }
 
-    /// Writes the values of a block to `out`: position by position, the elements of a head of each.
+    /// Writes the values of a block to `out`: position by position, the elements of a head of each. The keys of the next block are
+    /// asked for meanwhile.
     pub fn values(self, block: usize, out: &mut [f32]) {
         match self {
-            Head::F16 { values, .. } => f16::widen(&values[block * out.len()..][..out.len()], out),
-            Head::Q8_0 { values, .. } => q8_0::values(squares(values, block, out.len()), out),
+            Head::F16 { keys, values } => {
+                let len = out.len();
+                f16::widened(of_block(values, block, len), of_block(keys, block + 1, len), out);
+            }
+            Head::Q8_0 { keys, values } => {
+                let len = squares(out);
+                q8_0::values(of_block(values, block, len), of_block(keys, block + 1, len), out);
+            }
         }
     }
 }
 
-/// The squares of a block of `len` elements.
-fn squares(all: &[Square], block: usize, len: usize) -> &[Square] {
-    let count = len / (BLOCK * GROUP);
-    &all[block * count..][..count]
+/// How many squares are the elements of a block.
+fn squares(elements: &[f32]) -> usize {
+    elements.len() / (BLOCK * GROUP)
+}
+
+/// A block of `len` items; empty behind the last.
+fn of_block<T>(all: &[T], block: usize, len: usize) -> &[T] {
+    all.get(block * len..).and_then(|rest| rest.get(..len)).unwrap_or_default()
 }

@@ -7,8 +7,7 @@ use super::format::{BLOCK, GROUP};
 use crate::config::MAX_HEAD;
 use crate::error::Error;
 use gristmill::half::f16;
-use gristmill::half::slice::HalfFloatSliceExt;
-use gristmill::{CpuProfile, Quantizer, REGISTRY, Request, Restrict};
+use gristmill::{CpuProfile, Quantizer, REGISTRY, Request, Restrict, prefetch, widen_f16};
 use multiversion::multiversion;
 
 /// Bytes of a group as the format has it: the scale, then the codes.
@@ -75,12 +74,15 @@ pub fn put_value(
     Ok(())
 }
 
-/// The keys of a block as f32: element by element. A product of a code and a scale in f16 is exact.
+/// The keys of a block as f32: element by element. A product of a code and a scale in f16 is exact. `next` is as long, or empty:
+/// what is read after it.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-pub fn keys(block: &[Square], out: &mut [f32]) {
+pub fn keys(block: &[Square], next: &[Square], out: &mut [f32]) {
+    let mut next = next.chunks(1);
     for (square, out) in block.iter().zip(out.as_chunks_mut::<{ BLOCK * GROUP }>().0) {
+        next.next().into_iter().for_each(prefetch);
         let mut scales = [0.0; BLOCK];
-        square.scales.convert_to_f32_slice(&mut scales);
+        widen_f16(&square.scales, &mut scales);
         for (codes, out) in square.codes.iter().zip(out.as_chunks_mut::<BLOCK>().0) {
             for ((out, code), scale) in out.iter_mut().zip(codes).zip(&scales) {
                 *out = f32::from(*code) * scale;
@@ -89,13 +91,15 @@ pub fn keys(block: &[Square], out: &mut [f32]) {
     }
 }
 
-/// The values of a block as f32: position by position.
+/// The values of a block as f32: position by position; `next` as for [`keys`].
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-pub fn values(block: &[Square], out: &mut [f32]) {
+pub fn values(block: &[Square], next: &[Square], out: &mut [f32]) {
     let head = block.len() * GROUP;
+    let mut next = next.chunks(1);
     for (index, square) in block.iter().enumerate() {
+        next.next().into_iter().for_each(prefetch);
         let mut scales = [0.0; BLOCK];
-        square.scales.convert_to_f32_slice(&mut scales);
+        widen_f16(&square.scales, &mut scales);
         for ((codes, scale), out) in square.codes.iter().zip(&scales).zip(out.chunks_exact_mut(head)) {
             let (out, _) = out[index * GROUP..].as_chunks_mut::<GROUP>();
             for (out, code) in out[0].iter_mut().zip(codes) {
