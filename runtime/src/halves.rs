@@ -75,12 +75,20 @@ mod tests {
     fn every_half_has_its_value() {
         let halves: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
         type Way = fn(&[f16], &mut [f32]);
-        let mut ways: Vec<Way> = vec![widen_f16];
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx") && is_x86_feature_detected!("f16c") {
-            // SAFETY: the processor has the features.
-            ways.push(|from, to| unsafe { x86::f16c(from, to) });
-        }
+        let plain: Way = |from, to| by_lanes::<1>(from, to, |[from], [to]| *to = from.to_f32());
+        let ways: &[Way] = &[
+            widen_f16,
+            plain,
+            #[cfg(target_arch = "x86_64")]
+            |from, to| {
+                if is_x86_feature_detected!("avx") && is_x86_feature_detected!("f16c") {
+                    // SAFETY: the processor has the features.
+                    unsafe { x86::f16c(from, to) }
+                } else {
+                    widen_f16(from, to);
+                }
+            },
+        ];
         for way in ways {
             let mut wide = vec![0.0f32; halves.len()];
             way(&halves, &mut wide);

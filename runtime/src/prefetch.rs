@@ -24,7 +24,8 @@ fn line(address: *const u8) {
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 fn line(address: *const u8) {
-    crate::simd::neon::prefetch(address);
+    // SAFETY: NEON is there on this architecture.
+    unsafe { crate::simd::neon::prefetch(address) };
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
