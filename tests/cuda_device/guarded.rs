@@ -91,6 +91,41 @@ fn every_error_at_every_call_of_a_run_is_recovered_from() {
     });
 }
 
+/// The errors of which `cuda.h` says that the context, or the whole process, is of no use afterwards; `None` without a toolkit.
+fn fatal_by_the_header() -> Option<Vec<u32>> {
+    use gristmill_codegen::cuda::toolchain::{Env, discover};
+    let compiler = discover(&Env::of_process(), None).found?.path().canonicalize().ok()?;
+    let header =
+        compiler.ancestors().map(|folder| folder.join("include/cuda.h")).find(|file| file.is_file())?;
+    let text = std::fs::read_to_string(header).ok()?;
+    // A comment, then the name and the number.
+    let errors = text.split_once("typedef enum cudaError_enum")?.1.split_once("} CUresult;")?.0;
+    let fatal = |entry: &str| {
+        let (comment, rest) = entry.split_once("*/")?;
+        let words: Vec<&str> = comment.split_whitespace().filter(|word| *word != "*").collect();
+        let words = words.join(" ");
+        let said = ["must be terminated and relaunched", "context cannot be used anymore"];
+        let code = rest.split_once('=')?.1.split([',', '\n']).next()?.trim().parse().ok()?;
+        said.iter().any(|said| words.contains(said)).then_some(code)
+    };
+    Some(errors.split("/**").filter_map(fatal).collect())
+}
+
+#[test]
+fn errors_that_end_a_context_are_known() {
+    on_device("errors_that_end_a_context_are_known", "", || {
+        let Some(fatal) = fatal_by_the_header() else {
+            println!("SKIPPED: no cuda.h beside the compiler");
+            return;
+        };
+        assert!(fatal.len() > 10 && fatal.contains(&700), "{fatal:?}");
+        let right = expected(TOKENS);
+        for error in fatal {
+            assert!(one_error(Policy::Strict, error, true, 3, &right), "error {error}");
+        }
+    });
+}
+
 /// A layer of which call number `call` of its second run fails; whether it came to that call.
 fn one_error(policy: Policy, error: u32, lost: bool, call: i32, right: &[u32]) -> bool {
     let about = format!("{}, error {error} at call {call}", policy.name());
@@ -230,6 +265,40 @@ fn without_a_policy_the_error_is_the_callers_until_the_device_is_there() {
         assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == right);
         assert_eq!(steps(&recording.receipt())[2..], [(RecoveryStep::Reopened, 1, true)]);
         assert_eq!(layer.device(), Some(GPU));
+    });
+}
+
+/// A model stops at its first layer that fails, so that no other one could let go of the device by running.
+#[test]
+fn layers_of_one_device_let_go_of_it_together() {
+    on_device("layers_of_one_device_let_go_of_it_together", "", || {
+        let right = expected(TOKENS);
+        for policy in [Policy::Strict, Policy::Cpu] {
+            for failing in 0..3 {
+                let layers: Vec<_> =
+                    (0..3).map(|_| guarded(policy, GuardOptions::default()).expect("a layer")).collect();
+                let recordings: Vec<_> = layers.iter().map(|_| Recording::new(&REGISTRY)).collect();
+                let mut workspace = Workspace::new();
+                for (layer, recording) in layers.iter().zip(&recordings) {
+                    layer.record(Some(recording)).expect("the same registry");
+                    assert!(run(layer, TOKENS, &mut workspace).expect("runs") == right);
+                }
+                fail::at(0, 3, 700);
+                assert!(run(&layers[failing], TOKENS, &mut workspace).expect("runs") == right);
+                assert!(fail::has_failed(0));
+                fail::at(0, -1, 0);
+                for turn in 0..2 {
+                    for (layer, recording) in layers.iter().zip(&recordings) {
+                        assert!(run(layer, TOKENS, &mut workspace).expect("runs") == right);
+                        let receipt = recording.receipt();
+                        let about = format!("{}, turn {turn}", policy.name());
+                        assert_eq!(steps(&receipt), [(RecoveryStep::Reopened, 1, true)], "{about}");
+                        assert!(receipt.recoveries()[0].reason.contains("(700)"), "{about}");
+                        assert_eq!((layer.device(), fallbacks(&receipt)), (Some(GPU), 0), "{about}");
+                    }
+                }
+            }
+        }
     });
 }
 

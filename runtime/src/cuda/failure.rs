@@ -86,7 +86,7 @@ impl std::fmt::Display for GpuFailure {
 /// Errors after which a context is of no use (`cuda.h` says of each that the process must be started anew, or the
 /// context made anew).
 fn is_sticky(code: u32) -> bool {
-    matches!(code, 214 | 220 | 700 | 702 | 709 | 710 | 714..=719 | 721..=723)
+    matches!(code, 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721..=723 | 810 | 911)
 }
 
 fn name(error: DriverError) -> String {

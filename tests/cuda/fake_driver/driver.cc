@@ -110,7 +110,7 @@ int Device::index() const { return int(this - driver().devices); }
 
 // As cuda.h says of them: no call of the context succeeds any more.
 static bool is_sticky(int error) {
-    for (int sticky : {214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 722, 723})
+    for (int sticky : {214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 722, 723, 810, 911})
         if (error == sticky) return true;
     return false;
 }

@@ -82,6 +82,13 @@ pub(super) fn give_back(_: Option<&Linear>, _: &mut Workspace) -> Result<(), Err
     Ok(())
 }
 
+/// Lets other layers give up a device that is lost by `error`.
+#[cfg(feature = "cuda")]
+pub(super) use super::lost::release;
+
+#[cfg(not(feature = "cuda"))]
+pub(super) fn release(_: Device, _: &Error) {}
+
 /// Gives up what a workspace has on a device, and on those that are known to be lost: while it holds them they can't be opened again.
 #[cfg(feature = "cuda")]
 pub(super) fn forget(workspace: &mut Workspace, device: Option<Device>) {

@@ -3,6 +3,8 @@
 mod check;
 mod device;
 mod failure;
+#[cfg(feature = "cuda")]
+mod lost;
 mod recover;
 
 use self::failure::Failure;
@@ -19,7 +21,7 @@ use crate::threads::Threads;
 use crate::workspace::{Workspace, WorkspaceSize};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// How a layer is guarded.
 #[derive(Clone, Debug, Default)]
@@ -46,8 +48,9 @@ pub struct GuardOptions {
 /// * without memory for all tokens, parts of them follow one another, down to single ones;
 /// * where that is not enough, or a call fails that the device's context survives, what the workspace and the device's pool keep is
 ///   given back, and the run repeated;
-/// * where the device is lost, it is opened again, which it can be if nothing else in the process holds it, weights are packed for it again, and
-///   the run is repeated;
+/// * where the device is lost, all guarded layers on it let go of it, and it is opened again, which it can be if nothing else in the process
+///   holds it (buffers, graphs, other layers, workspaces that these did not run with); weights are packed for it again, and the run is
+///   repeated. The other layers pack theirs again in their next runs;
 /// * where that does not help, the layer moves to the processor under [`Policy::Cpu`](crate::Policy), with its runs counted as fallbacks, and comes
 ///   back as [`GuardOptions::return_every`] says. Under another policy the error is the caller's, and the next run begins by opening the
 ///   device again.
@@ -62,7 +65,7 @@ pub struct GuardedLinear<'w> {
     options: LinearOptions,
     guard: GuardOptions,
     runs: AtomicU64,
-    state: RwLock<State>,
+    state: Arc<RwLock<State>>,
 }
 
 #[derive(Debug)]
@@ -116,7 +119,12 @@ impl<'w> GuardedLinear<'w> {
         let options = LinearOptions { adaptive: None, ..options.fixed(registry)? };
         let known = guard.quarantine.count();
         let linear = Some(make(registry, &weights, &options, &guard.quarantine, threads)?);
-        let state = RwLock::new(State { linear, known, remade: 0, recording: None, away: None });
+        let state = State { linear, known, remade: 0, recording: None, away: None };
+        let state = Arc::new(RwLock::new(state));
+        #[cfg(feature = "cuda")]
+        if options.device != Device::CPU {
+            lost::list(&state);
+        }
         let guarded = GuardedLinear { registry, weights, options, guard, runs: AtomicU64::new(0), state };
         if guarded.guard.check_every.is_some() && guarded.weights.n() > 0 {
             guarded.portable(0)?;

@@ -1,6 +1,6 @@
 //! The steps of a guarded layer, each with a run behind it.
 
-use super::device::{forget, give_back, is_lost, is_of_device, kernel_of, open, went_in_parts};
+use super::device::{forget, give_back, is_lost, is_of_device, kernel_of, open, release, went_in_parts};
 use super::failure::{Failure, Seen};
 use super::{Away, GuardedLinear, Run, State, make};
 use crate::device::Device;
@@ -175,6 +175,7 @@ impl GuardedLinear<'_> {
         // It can be opened again only when nobody holds it, and has no room for the weights twice.
         state.linear = None;
         forget(workspace, Some(self.options.device));
+        release(self.options.device, &error);
         state.away = Some(Away { kernel, error: cause, tried: run.number });
         let made = match step {
             RecoveryStep::Reopened => self.to_device(state, run.threads),
@@ -205,6 +206,7 @@ impl GuardedLinear<'_> {
         };
         tried.steps.push(step);
         tried.cause = Some(away.error.clone()).filter(|_| step == RecoveryStep::Reopened);
+        release(self.options.device, &away.error);
         let made = self.to_device(state, run.threads);
         Ok(Some(Step { step, kernel, why, made }))
     }
