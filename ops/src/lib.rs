@@ -10,6 +10,7 @@
 //! became slower. [`report`](report::Report) says what all that means for an operator, as text, JSON and a page.
 
 pub mod date;
+mod gpus;
 pub mod history;
 mod host;
 mod live;

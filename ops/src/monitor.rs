@@ -4,6 +4,7 @@
 //! readings of the clock and an entry in a histogram. Nothing waits: where two threads have a time for one histogram at once, one
 //! of them is left out and counted as lost. `cargo bench -p gristmill-ops` measures what this is beside the product.
 
+use crate::gpus::Gpus;
 use crate::host::Host;
 use crate::memory::Memory;
 use crate::snapshot::{BatchLoad, KernelLoad, RecoveryCount, Snapshot};
@@ -54,6 +55,7 @@ pub struct Monitor {
     recoveries: Mutex<Vec<RecoveryCount>>,
     batches: Mutex<BatchLoad>,
     memory: Memory,
+    gpus: Gpus,
     lost: AtomicU64,
     /// What the system said of the machine when the monitor began.
     host_at_first: Host,
@@ -124,6 +126,7 @@ impl Monitor {
             recoveries: Mutex::default(),
             batches: Mutex::default(),
             memory: Memory::default(),
+            gpus: Gpus::default(),
             lost: AtomicU64::new(0),
             host_at_first: Host::now(),
             host: Mutex::new(Seen { host: Host::default(), until: Instant::now() }),
@@ -173,6 +176,7 @@ impl Monitor {
             at: since.as_secs(),
             seconds: self.began.elapsed().as_secs_f64(),
             machine: cpu().to_owned(),
+            gpus: self.gpus.names(),
             compiler: self.options.compiler.clone(),
             package: self.registry.package.to_owned(),
             sampled_every: self.options.sample_every,
@@ -253,6 +257,7 @@ impl Observer for Monitor {
         }
         let Some(cell) = self.cell(launch.registry, launch.index, launch.shape) else { return };
         cell.launches.fetch_add(1, Ordering::Relaxed);
+        self.gpus.launched(launch.device);
         cell.bytes_in.fetch_add(launch.bytes_in as u64, Ordering::Relaxed);
         cell.bytes_out.fetch_add(launch.bytes_out as u64, Ordering::Relaxed);
         if launch.fault == Some(true) {

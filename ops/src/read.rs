@@ -3,8 +3,9 @@
 use crate::history::{History, HistoryError};
 use crate::record::{Record, Records, Source, Work};
 use crate::snapshot::Snapshot;
-use gristmill_records::bench::{Line, Measurement};
+use gristmill_records::bench::{GpuConversion, GpuProduct, Line, Measurement, Published, Yardstick};
 use gristmill_runtime::tuning::cpu;
+use gristmill_runtime::vocab::DType;
 use gristmill_runtime::{Registry, Tuning};
 use serde_json::Value;
 use std::fs::{File, Metadata};
@@ -14,6 +15,9 @@ use std::time::SystemTime;
 
 /// Bytes of the largest file of records that is read.
 const LARGEST: u64 = 256 << 20;
+
+/// The ceiling of what is read and written on a GPU: a copy there.
+const COPY: &str = "copy";
 
 /// Why a file gave no records.
 #[derive(Debug, thiserror::Error)]
@@ -115,27 +119,25 @@ pub fn read(path: &Path, registry: &Registry, compiler: Option<&str>) -> Result<
     }
 }
 
-/// Records of `gristmill bench --json` on the processor.
+/// Records of `gristmill bench --json`.
 fn bench(value: Value) -> Result<Records, String> {
     let mut records = Records::default();
     for (index, line) in Line::read_all(value)?.into_iter().enumerate() {
         line.check().map_err(|why| format!("record {index}: {why}"))?;
-        let device = match &line {
-            Line::Processor(measurement) => {
-                let record = one(measurement).ok_or_else(|| {
-                    format!("record {index} has no `at`, `id`, `machine` or `compiler`: an older version of gristmill did not write them")
-                })?;
-                records.records.push(record);
+        let record = match &line {
+            Line::Processor(measurement) => one(measurement),
+            Line::GpuProduct(product) => of_product(product),
+            Line::GpuConversion(conversion) => of_conversion(conversion),
+            Line::Yardstick(Yardstick { kernel, .. }) | Line::Published(Published { kernel, .. }) => {
+                records.set_aside.push(format!(
+                    "record {index}: of {kernel}; a history keeps those of gristmill's kernels"
+                ));
                 continue;
             }
-            Line::GpuProduct(product) => product.device.clone(),
-            Line::GpuConversion(conversion) => conversion.device.clone(),
-            Line::Yardstick(yardstick) => yardstick.kernel.clone(),
-            Line::Published(published) => published.kernel.clone(),
         };
-        records
-            .set_aside
-            .push(format!("record {index}: of {device}; a history keeps those of the processor"));
+        records.records.push(record.ok_or_else(|| {
+            format!("record {index} has no `at`, `id`, `machine` or `compiler`: an older version of gristmill did not write them")
+        })?);
     }
     Ok(records)
 }
@@ -162,12 +164,74 @@ fn one(of: &Measurement) -> Option<Record> {
             threads: of.threads,
             memory: of.memory.clone(),
             quantizes: of.includes_activation_quantization,
+            input: None,
         },
         us: Some(of.us),
         rounds_us: of.rounds_us.clone(),
         percent: of.usable_percent(),
         ceiling: of.ceiling.clone(),
         memory_gb_s: memory_gb_s(of),
+        serves: None,
+        load: None,
+    })
+}
+
+/// Whether it is a part of a ceiling: of what stays in caches a copy is none.
+fn usable(percent: f64) -> bool {
+    percent > 0.0 && percent <= 100.0
+}
+
+/// The same of a product on a GPU. For one token what a copy gives is its ceiling, for many nothing here says what is.
+fn of_product(of: &GpuProduct) -> Option<Record> {
+    Some(Record {
+        source: Source::Bench,
+        at: of.at?,
+        machine: of.machine.clone()?,
+        compiler: Some(of.compiler.clone()?),
+        kernel: of.kernel.clone(),
+        id: of.id.clone()?,
+        work: Work::Shape {
+            m: of.m,
+            n: of.n,
+            k: of.k,
+            threads: 1,
+            memory: of.memory.clone(),
+            quantizes: Some(true),
+            input: Some(of.input.clone()).filter(|input| input != DType::F32.name()),
+        },
+        us: Some(of.seconds * 1e6),
+        rounds_us: of.rounds.iter().map(|seconds| seconds * 1e6).collect(),
+        percent: Some(of.percent_of_copy).filter(|percent| of.m == 1 && usable(*percent)),
+        ceiling: (of.m == 1).then(|| COPY.to_owned()),
+        memory_gb_s: None,
+        serves: None,
+        load: None,
+    })
+}
+
+/// The same of quantizing or dequantizing on a GPU.
+fn of_conversion(of: &GpuConversion) -> Option<Record> {
+    Some(Record {
+        source: Source::Bench,
+        at: of.at?,
+        machine: of.machine.clone()?,
+        compiler: Some(of.compiler.clone()?),
+        kernel: of.kernel.clone(),
+        id: of.id.clone()?,
+        work: Work::Shape {
+            m: 1,
+            n: of.n,
+            k: of.k,
+            threads: 1,
+            memory: of.memory.clone(),
+            quantizes: None,
+            input: None,
+        },
+        us: Some(of.seconds * 1e6),
+        rounds_us: of.rounds.iter().map(|seconds| seconds * 1e6).collect(),
+        percent: Some(of.percent_of_copy).filter(|percent| usable(*percent)),
+        ceiling: Some(COPY.to_owned()),
+        memory_gb_s: None,
         serves: None,
         load: None,
     })

@@ -48,6 +48,9 @@ pub enum Work {
         memory: String,
         /// Whether quantizing the activations is part of the time; `None` for ops without activations.
         quantizes: Option<bool>,
+        /// Type of the activations, where it is another one than f32.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        input: Option<String>,
     },
     /// Any shapes of a class.
     Class {
@@ -78,9 +81,12 @@ pub(crate) fn range((from, to): (u64, Option<u64>)) -> String {
 impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Work::Shape { m, n, k, threads, memory, quantizes } => {
+            Work::Shape { m, n, k, threads, memory, quantizes, input } => {
                 write!(f, "m={m} {n}x{k} threads={threads} {memory}")?;
-                f.write_str(if *quantizes == Some(false) { " int8 input" } else { "" })
+                match input {
+                    Some(input) => write!(f, " {input} input"),
+                    None => f.write_str(if *quantizes == Some(false) { " int8 input" } else { "" }),
+                }
             }
             Work::Class { tokens, weights, threads } => {
                 write!(f, "m={} weights={}", range(*tokens), range(*weights))?;
@@ -153,6 +159,9 @@ pub struct Watch {
     pub at: u64,
     /// The processor.
     pub machine: String,
+    /// GPUs on which kernels were launched: together the machine of their records.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<String>,
     /// How long it had watched.
     pub seconds: f64,
     /// The clock was read for one of so many launches.
@@ -178,6 +187,19 @@ pub struct Watch {
     pub recoveries: Vec<RecoveryCount>,
 }
 
+/// A monitor does not tell one GPU's launches from another's: where several kinds work together, what is slower on one of them is
+/// slower on all.
+fn together(gpus: &[String]) -> String {
+    gpus.join(" + ")
+}
+
+impl Watch {
+    /// Whether the record is of this monitor, as far as machines go.
+    pub(crate) fn is_of(&self, record: &Record) -> bool {
+        record.machine == self.machine || record.machine == together(&self.gpus)
+    }
+}
+
 /// Records of one file, or of a whole history.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Records {
@@ -196,6 +218,7 @@ impl Records {
             at,
             seconds,
             machine,
+            gpus,
             compiler,
             sampled_every,
             lost_samples,
@@ -211,7 +234,10 @@ impl Records {
         let record = |load: KernelLoad| Record {
             source: Source::Monitor,
             at,
-            machine: machine.clone(),
+            machine: match (load.device.as_str(), gpus.is_empty()) {
+                ("cuda", false) => together(&gpus),
+                _ => machine.clone(),
+            },
             compiler: compiler.clone(),
             kernel: load.kernel.clone(),
             id: load.id.clone(),
@@ -228,6 +254,7 @@ impl Records {
         let watch = Watch {
             at,
             machine: machine.clone(),
+            gpus,
             seconds,
             sampled_every,
             lost_samples,

@@ -223,6 +223,7 @@ mod tests {
                 threads: 1,
                 memory: "hot".to_owned(),
                 quantizes: Some(true),
+                input: None,
             },
             us: median(&rounds_us),
             rounds_us,

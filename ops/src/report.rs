@@ -413,7 +413,7 @@ fn newest_watches(records: &Records) -> impl Iterator<Item = &crate::record::Wat
 fn newest_loads(records: &Records) -> impl Iterator<Item = &crate::record::Record> {
     records.records.iter().filter(|record| {
         record.load.is_some()
-            && newest_watches(records).any(|watch| watch.machine == record.machine && watch.at == record.at)
+            && newest_watches(records).any(|watch| watch.is_of(record) && watch.at == record.at)
     })
 }
 
@@ -480,12 +480,29 @@ fn trends(all: &[Series<'_>]) -> Vec<Trend> {
 fn advice(step: &RecoveryCount) -> (String, &'static str) {
     use RecoveryStep::*;
     let lost = "look after the device (`nvidia-smi -q`, the system's log for Xid errors)";
-    let known = RecoveryStep::from_name(&step.step);
-    match known.unwrap_or(Quarantined) {
-        OneThread | Repacked | Quarantined | DecidedAgain => (
-            format!("{} failed", step.kernel),
+    let Some(known) = RecoveryStep::from_name(&step.step) else {
+        return (
+            format!("a layer with {} recovered by a step that this version does not know", step.kernel),
+            "read it with the version of gristmill that wrote it",
+        );
+    };
+    match known {
+        OneThread => (
+            format!("{} panicked where several threads ran it", step.kernel),
+            "look for what else the program's threads do, and report the panic",
+        ),
+        Repacked => (
+            format!("{} computed something else than the portable kernel", step.kernel),
+            "memory or a processor may be failing: `gristmill validate`, then take the machine out of service",
+        ),
+        Quarantined => (
+            format!("{} is used no more", step.kernel),
             "take the machine out of service and run `gristmill verify` there; until then GRISTMILL_DISABLE leaves the kernel out \
              from the start",
+        ),
+        DecidedAgain => (
+            format!("layers do without {}, which is in quarantine", step.kernel),
+            "the reason is what the program, or a layer with the same quarantine, saw of it",
         ),
         TakenOver => (
             String::from("a GPU was lost"),
@@ -498,7 +515,11 @@ fn advice(step: &RecoveryCount) -> (String, &'static str) {
              the GPU is tried again",
         ),
         Returned => (format!("a layer of {} came back to its GPU", step.format), lost),
-        InParts | FreedMemory => (
+        FreedMemory => (
+            String::from("a GPU had too little memory for one token, or a call of its driver failed"),
+            "with the reason out of memory: less of it for layers and others on this device (`Gpu::memory`, `nvidia-smi`); else look after the device",
+        ),
+        InParts => (
             String::from("a GPU had too little memory"),
             "fewer tokens at a time, fewer layers on this device, or less memory for others that use it (`Gpu::memory`, `nvidia-smi`)",
         ),

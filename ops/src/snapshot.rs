@@ -21,6 +21,9 @@ pub struct Snapshot {
     pub seconds: f64,
     /// The processor, by the name that tuning files use.
     pub machine: String,
+    /// GPUs on which kernels were launched, by such names, each once; absent where none were.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<String>,
     /// What the kernels were compiled with, where the program says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compiler: Option<String>,

@@ -48,6 +48,7 @@ fn snapshot(at: u64, seconds: f64, kernels: Vec<KernelLoad>) -> Snapshot {
         at,
         seconds,
         machine: "a machine".to_owned(),
+        gpus: Vec::new(),
         compiler: None,
         package: "toy".to_owned(),
         sampled_every: 61,

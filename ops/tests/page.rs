@@ -25,6 +25,7 @@ fn bench(kernel: &str, at: u64, us: f64) -> Record {
             threads: 1,
             memory: "hot".to_owned(),
             quantizes: Some(true),
+            input: None,
         },
         us: Some(us),
         rounds_us: (0..7).map(|round| us * (1.0 + 0.001 * f64::from(round))).collect(),

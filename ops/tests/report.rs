@@ -1,10 +1,12 @@
 //! Reports: what is planted in records is in them, with its numbers, and a page stands alone.
 
-use gristmill_ops::report::Report;
+use gristmill_ops::report::{Finding, Report};
 use gristmill_ops::{
     Bucket, CacheLoad, Clock, Fallback, Host, HugePages, KernelLoad, PoolLoad, Record, Records,
     RecoveryCount, Sampled, Serves, Snapshot, Source, ThreadLoad, TransferLoad, Work,
 };
+use gristmill_runtime::RecoveryStep;
+use std::collections::HashSet;
 use std::error::Error;
 
 /// A kernel that was launched `launches` times, with a median of 10 us and a mean of 20.
@@ -47,6 +49,7 @@ fn snapshot(at: u64, kernels: Vec<KernelLoad>) -> Snapshot {
         at,
         seconds: 60.0,
         machine: "machine <1> & \"co\"".to_owned(),
+        gpus: Vec::new(),
         compiler: None,
         package: "toy".to_owned(),
         sampled_every: 61,
@@ -112,7 +115,15 @@ fn bench(kernel: &str, at: u64, us: f64, percent: f64) -> Record {
         compiler: None,
         kernel: kernel.to_owned(),
         id: "an id".to_owned(),
-        work: Work::Shape { m: 1, n: 2, k: 3, threads: 1, memory: "hot".to_owned(), quantizes: Some(true) },
+        work: Work::Shape {
+            m: 1,
+            n: 2,
+            k: 3,
+            threads: 1,
+            memory: "hot".to_owned(),
+            quantizes: Some(true),
+            input: None,
+        },
         us: Some(us),
         rounds_us: (0..7).map(|round| us * (1.0 + 0.001 * f64::from(round))).collect(),
         percent: Some(percent),
@@ -172,7 +183,7 @@ fn what_is_planted_is_found_with_its_numbers() {
         "matmul.tail refused its input",
         "matmul.tail has a long tail",
         "matmul of q9 did not run on cuda:0",
-        "matmul.q9.avx512 failed on machine",
+        "matmul.q9.avx512 is used no more on machine",
         "a GPU was lost on machine",
         "a layer of q9 left its GPU on machine",
         "matmul.poor is far below its ceiling",
@@ -194,7 +205,7 @@ fn what_is_planted_is_found_with_its_numbers() {
     cites("refused its input", &["7 of 1000 launches"]);
     cites("long tail", &["90.0 us", "10.0 us", "9.0 times", "200 samples"]);
     cites("did not run on", &["41 runs"]);
-    cites("q9.avx512 failed", &["quarantined 3 times", "0.250 s", "was good: it panicked"]);
+    cites("q9.avx512 is used no more", &["quarantined 3 times", "0.250 s", "was good: it panicked"]);
     cites("a GPU was lost", &["taken-over 1 times", "0.500 s", "did not help: cuda:1 was lost"]);
     cites(
         "a layer of q9 left its GPU",
@@ -203,6 +214,55 @@ fn what_is_planted_is_found_with_its_numbers() {
     cites("far below", &["12 %", "10.0 us"]);
     cites("no tuning of", &["75 %", "3000 launches"]);
     assert!(report.absent.is_empty(), "{:?}", report.absent);
+}
+
+/// A GPU's records are its own, whatever processor it is plugged in beside, and are still those of their monitor.
+#[test]
+fn what_ran_on_a_gpu_is_kept_under_its_name() {
+    let on = |at: u64, gpus: &[&str], p50_ns: u64| {
+        let mut slow = load("matmul.q9.cuda.mma", 3_000, 12, 0);
+        slow.device = "cuda".to_owned();
+        slow.time.as_mut().expect("timed").p50_ns = p50_ns;
+        let gpus = gpus.iter().map(|name| (*name).to_owned()).collect();
+        Snapshot { gpus, ..snapshot(at, vec![slow, load("matmul.q9.avx512", 10, 12, 0)]) }
+    };
+    let machines = |records: &Records| -> Vec<String> {
+        records.records.iter().map(|record| record.machine.clone()).collect()
+    };
+    let processor = snapshot(1, Vec::new()).machine;
+    let mut all = Records::of_snapshot(on(1, &["gpu A 9.0 driver 13.0"], 1_000));
+    assert_eq!(machines(&all), ["gpu A 9.0 driver 13.0", processor.as_str()]);
+    let both = Records::of_snapshot(on(2, &["gpu A 9.0 driver 13.0", "gpu B 8.0 driver 13.0"], 9_000));
+    assert_eq!(machines(&both)[0], "gpu A 9.0 driver 13.0 + gpu B 8.0 driver 13.0");
+    // What an older monitor wrote does not say.
+    assert_eq!(machines(&Records::of_snapshot(on(2, &[], 9_000)))[0], processor);
+    all.records.extend(both.records);
+    all.watches.extend(both.watches);
+    // Another GPU is no regression, and both kernels of the newest look are in the report.
+    let report = Report::of(&all);
+    assert!(report.changes.is_empty(), "{:?}", report.changes);
+    let kernels: Vec<&str> = report.cost.iter().map(|cost| cost.kernel.as_str()).collect();
+    assert_eq!(kernels, ["matmul.q9.cuda.mma", "matmul.q9.avx512"]);
+}
+
+/// Each step of recovery has a finding of its own, with its reason.
+#[test]
+fn every_step_of_recovery_is_told_by_what_it_was() {
+    let mut steps: Vec<&str> = RecoveryStep::ALL.iter().map(|step| step.name()).collect();
+    steps.push("a step of later");
+    let mut told = HashSet::new();
+    for step in steps {
+        let mut watched = snapshot(1, Vec::new());
+        watched.recoveries.truncate(1);
+        watched.recoveries[0].step = step.to_owned();
+        let report = Report::of(&Records::of_snapshot(watched));
+        let of_step = |finding: &&Finding| finding.because.contains(&format!("{step} 3 times"));
+        let [finding] = report.anomalies.iter().filter(of_step).collect::<Vec<_>>()[..] else {
+            panic!("{step}: {:?}", report.anomalies)
+        };
+        assert!(finding.because.contains("it panicked: <b>"), "{finding:?}");
+        assert!(told.insert(finding.what.clone()), "{step}: {}", finding.what);
+    }
 }
 
 /// Threads that wait or work unevenly are told with the numbers that say so, where enough launches do.

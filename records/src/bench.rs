@@ -65,10 +65,19 @@ pub struct Measurement {
 /// A product on a GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuProduct {
+    /// When, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<u64>,
+    /// What the program was compiled with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compiler: Option<String>,
     /// `matmul`.
     pub op: String,
     /// The kernel's name.
     pub kernel: String,
+    /// Its identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
     /// The weight format.
     pub format: String,
     /// `cuda:0`.
@@ -112,10 +121,19 @@ pub struct GpuProduct {
 /// Quantizing or dequantizing on a GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuConversion {
+    /// When, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<u64>,
+    /// What the program was compiled with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compiler: Option<String>,
     /// `quantize` or `dequantize`.
     pub op: String,
     /// The kernel's name.
     pub kernel: String,
+    /// Its identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
     /// The weight format.
     pub format: String,
     /// `cuda:0`.

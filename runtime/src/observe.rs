@@ -102,6 +102,8 @@ pub struct Launch {
     pub index: usize,
     /// The kernel.
     pub entry: &'static Entry,
+    /// Where it ran.
+    pub device: Device,
     /// What it computed. Jobs without activations have `m = 1`, jobs without weights `n = 1`; of experts `m` are the tokens of all.
     pub shape: Shape,
     /// Bytes that it had to read, each operand once.

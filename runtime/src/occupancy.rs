@@ -192,6 +192,8 @@ mod tests {
                         reserved_shared,
                         shared_granule,
                     });
+                    // What is known of devices that are not there.
+                    assert_eq!(device, Multiprocessor::of(((cc / 10) as u8, (cc % 10) as u8)), "{cc}");
                     devices.push(cc);
                 }
                 [threads, registers, shared, blocks] => {

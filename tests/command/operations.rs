@@ -1,10 +1,25 @@
 //! `run --monitor`, `history` and `report`, on what this command itself measured.
 
 use crate::common::{gristmill, words};
+use gristmill::RecoveryStep;
 use serde_json::Value;
 use std::fs;
 
 type Result = std::result::Result<(), Box<dyn std::error::Error>>;
+
+/// The guide has a row for each step of recovery.
+#[test]
+fn every_step_of_recovery_is_in_the_guide() -> Result {
+    let guide = fs::read_to_string("docs/operations.md")?;
+    for step in RecoveryStep::ALL {
+        let rows = guide.lines().filter(|line| {
+            line.starts_with("| ")
+                && line.split('|').nth(2).is_some_and(|cell| cell.trim() == format!("`{}`", step.name()))
+        });
+        assert_eq!(rows.count(), 1, "{}", step.name());
+    }
+    Ok(())
+}
 
 #[test]
 fn what_was_measured_is_kept_compared_and_reported() -> Result {

@@ -137,6 +137,8 @@ fn the_command_runs_there() {
         assert_eq!(measured.count(), 2, "{text}");
     }
     a_slower_kernel_is_found(&bench, all, &units);
+    #[cfg(feature = "ops")]
+    a_history_keeps_them(model, &text, &units);
     let (code, said) = command(&[&bench[..10], &["--op", "pack"]].concat(), Some(&units));
     assert_eq!(code, 1, "{said}");
     assert!(said.contains("packed by the processor"), "{said}");
@@ -164,6 +166,36 @@ fn the_command_runs_there() {
     assert!(record["kernel"].as_str().is_some_and(|name| name.starts_with("matmul.i2_s.cuda.")), "{text}");
     assert!(record["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{text}");
     assert!(record["copy_gb_s"].as_f64().is_some_and(|rate| rate > 0.0), "{text}");
+}
+
+/// A history has what `bench` and a monitor say of a GPU under the GPU's name, whatever processor it is beside.
+#[cfg(feature = "ops")]
+fn a_history_keeps_them(model: &str, measured: &str, units: &Path) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [store, bench, monitor] =
+        ["h", "bench.json", "monitor.json"].map(|name| folder.path().join(name).display().to_string());
+    std::fs::write(&bench, measured).expect("a file");
+    let run = ["run", model, "--device", "cuda:0", "--m", "1", "--monitor", &monitor];
+    let (code, text) = command(&run, Some(units));
+    assert_eq!(code, 0, "{text}");
+    let (code, text) =
+        command(&["history", "--store", &store, "--add", &bench, "--add", &monitor, "--json"], None);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("set aside: record") && text.contains("of cublaslt;"), "{text}");
+    let (code, text) = command(&["history", "--store", &store, "--json"], None);
+    assert_eq!(code, 0, "{text}");
+    let kept: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let lines: serde_json::Value = serde_json::from_str(measured).expect("JSON");
+    let ours = lines.as_array().expect("a list").iter().filter(|line| line.get("rounds").is_some()).count();
+    let mut sources = [0, 0];
+    for record in kept["records"].as_array().expect("a list") {
+        let on_gpu = record["kernel"].as_str().is_some_and(|kernel| kernel.contains(".cuda"));
+        let of_gpu = record["machine"].as_str().is_some_and(|machine| machine.starts_with("gpu Fake sm_"));
+        assert_eq!(on_gpu, of_gpu, "{record}");
+        sources[usize::from(record["source"] == "monitor")] += usize::from(on_gpu);
+    }
+    assert_eq!(sources[0], ours, "{text}");
+    assert!(sources[1] > 0, "{text}");
 }
 
 /// `bench --compare` holds a GPU's records against earlier ones of the same GPU. Times in the emulator say nothing, so the earlier ones are made

@@ -302,6 +302,47 @@ fn layers_of_one_device_let_go_of_it_together() {
     });
 }
 
+/// An engine opens its device itself, and gives it to its layers.
+#[test]
+fn a_layer_on_an_engines_device_waits_for_the_next_one() {
+    on_device("a_layer_on_an_engines_device_waits_for_the_next_one", "", || {
+        let right = expected(TOKENS);
+        for (policy, failed) in [(Policy::Strict, true), (Policy::Cpu, false)] {
+            let gpu = Gpu::open(0).expect("the fake has one");
+            let options = LinearOptions { policy, ..LinearOptions::default() }.on_gpu(&gpu);
+            let guard = GuardOptions { return_every: NonZeroU64::new(1), ..GuardOptions::default() };
+            let layer = GuardedLinear::new(&REGISTRY, weights(), &options, guard, &Threads::single());
+            // Options hold it as well.
+            drop(options);
+            let (layer, mut workspace) = (layer.expect("a layer"), Workspace::new());
+            assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == right);
+            fail::at(0, 3, 700);
+            for turn in 0..2 {
+                let found = run(&layer, TOKENS, &mut workspace);
+                assert_eq!(found.is_err(), failed, "turn {turn}");
+                let device = (!failed).then_some(Device::CPU);
+                assert_eq!(layer.device(), device, "turn {turn}");
+                match found {
+                    Ok(found) => assert!(found == right),
+                    Err(error) => {
+                        assert!(matches!(&error, Error::Gpu(failure) if failure.code == 700), "{error}");
+                    }
+                }
+            }
+            // The layer does not keep it from being opened again.
+            drop(gpu);
+            let gpu = Gpu::open(0).expect("nobody holds it");
+            layer.on_gpu(&gpu).expect("the same device");
+            let recording = Recording::new(&REGISTRY);
+            layer.record(Some(&recording)).expect("the same registry");
+            assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == right);
+            let step = if failed { RecoveryStep::Reopened } else { RecoveryStep::Returned };
+            assert_eq!(steps(&recording.receipt()), [(step, 1, true)]);
+            assert_eq!(layer.device(), Some(GPU));
+        }
+    });
+}
+
 #[test]
 fn a_device_that_others_hold_is_opened_again_when_they_let_go() {
     on_device("a_device_that_others_hold_is_opened_again_when_they_let_go", "", || {

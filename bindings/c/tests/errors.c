@@ -79,6 +79,17 @@ int main(void) {
 
     EXPECT(GM_THREADS, "at most", gm_threads_new((size_t)-1, &threads));
     EXPECT(GM_OK, "", gm_threads_new(3, &threads));
+    /* The same bytes and values by three threads. */
+    uint8_t others[BYTES] = {0};
+    float again[2 * K];
+    EXPECT(GM_OK, "", gm_quantize_on("i2_s", NULL, N, K, w, N * K, others, BYTES, threads));
+    if (memcmp(blocks, others, BYTES)) return 15;
+    EXPECT(GM_DATA, "row 1, column 3", (w[K + 3] = 1.0f / 0.0f, gm_quantize_on("i2_s", NULL, N, K, w, N * K, others, BYTES, threads)));
+    w[K + 3] = 1;
+    EXPECT(GM_OK, "", gm_dequantize("i2_s", N, K, blocks, BYTES, 1, 2, back, 2 * K));
+    EXPECT(GM_OK, "", gm_dequantize_on("i2_s", N, K, blocks, BYTES, 1, 2, again, 2 * K, threads));
+    if (memcmp(back, again, sizeof back)) return 16;
+    EXPECT(GM_SHAPE, "row 4 is beyond", gm_dequantize_on("i2_s", N, K, blocks, BYTES, 3, 2, again, 2 * K, threads));
     EXPECT(GM_OK, "", gm_workspace_new(&workspace));
     EXPECT(GM_INVALID_ARGUMENT, "workspace is NULL", gm_workspace_new(NULL));
 

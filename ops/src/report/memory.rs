@@ -58,7 +58,7 @@ impl Report {
         let samples = sum(copies.iter().filter_map(|load| Some(load.time.as_ref()?.samples)));
         let seconds: f64 = copies.iter().filter_map(|load| load.estimated_seconds()).sum();
         let (mut kernels, mut products, mut timed) = (0.0, 0u64, 0u64);
-        for record in newest_loads(records).filter(|record| record.machine == watch.machine) {
+        for record in newest_loads(records).filter(|record| watch.is_of(record)) {
             let Some(load) = record.load.as_ref().filter(|load| load.device == "cuda") else { continue };
             kernels += load.estimated_seconds().unwrap_or(0.0);
             timed = timed.saturating_add(load.time.as_ref().map_or(0, |time| time.samples));

@@ -171,15 +171,16 @@ impl<C> Launcher<C> {
         [bytes_in, bytes_out]: [usize; 2],
         enqueue: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
+        let device = Device::cuda(gpu.profile().index);
         if gpu.is_capturing() {
             enqueue()?;
-            let launch = self.described(shape, [bytes_in, bytes_out], None, None);
+            let launch = Launch { device, ..self.described(shape, [bytes_in, bytes_out], None, None) };
             gpu.count_later(Tally { launch, ledger: self.ledger.clone() });
             return Ok(());
         }
         gpu.tell_times();
         let observer = observer();
-        let mut launch = self.described(shape, [bytes_in, bytes_out], None, None);
+        let mut launch = Launch { device, ..self.described(shape, [bytes_in, bytes_out], None, None) };
         // What an engine captures has no times.
         if timing() && !gpu.engine_captures()? {
             launch.time = Some(gpu.time(enqueue)?.1);
@@ -247,6 +248,7 @@ impl<C> Launcher<C> {
         fault: Option<bool>,
     ) -> Launch {
         let Launcher { entry, index, registry, .. } = *self;
-        Launch { registry, index, entry, shape, bytes_in, bytes_out, time, threads: None, fault }
+        let device = Device::CPU;
+        Launch { registry, index, entry, device, shape, bytes_in, bytes_out, time, threads: None, fault }
     }
 }

@@ -18,6 +18,17 @@ pub fn gpu(profile: &GpuProfile) -> String {
     format!("{GPU}{name} {major}.{minor} driver {driver}")
 }
 
+/// What `cuda:index` is called in tuning files; `None` where it can't be asked, and without the feature `cuda`.
+pub fn gpu_at(index: u32) -> Option<String> {
+    #[cfg(feature = "cuda")]
+    return crate::cuda::detect(index).ok().map(|profile| gpu(&profile));
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = index;
+        None
+    }
+}
+
 /// What this processor is called in tuning files: architecture, features, and what the system says of its make.
 pub fn cpu() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();

@@ -221,8 +221,11 @@ mod tests {
     #[test]
     fn a_gpus_products_are_compared_like_a_processors() {
         let product = |us: f64, percent_of_copy: f64, rounds: Vec<f64>| GpuProduct {
+            at: None,
+            compiler: None,
             op: "matmul".to_owned(),
             kernel: "matmul.a.cuda".to_owned(),
+            id: None,
             format: "a".to_owned(),
             device: "cuda:0".to_owned(),
             machine: None,

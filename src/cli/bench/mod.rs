@@ -274,8 +274,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     }
     bar.finish_and_clear();
     if arguments.json {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        print_json(out, &found.records.iter().map(|record| record.dated(now)).collect::<Vec<_>>())?;
+        let at = now();
+        print_json(out, &found.records.iter().map(|record| record.dated(at)).collect::<Vec<_>>())?;
         // The array has no place for it, and it must not pass unnoticed.
         if found.skipped > 0 {
             anstream::eprintln!("{}", found.out_of_time());
@@ -361,4 +361,9 @@ fn print(plan: &Plan, found: &Found, out: &mut dyn Write) -> Result<(), CliError
         writeln!(out, "{}", found.out_of_time())?;
     }
     Ok(())
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }

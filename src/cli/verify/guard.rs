@@ -201,12 +201,15 @@ mod crash {
         LENGTH.store(kernel.len(), Ordering::SeqCst);
     }
 
-    extern "C" fn report(_: libc::c_int) {
+    extern "C" fn report(signal: libc::c_int) {
         let say = |text: *const u8, len: usize| {
             // SAFETY: `write` may be called in a signal handler; the text is a static string.
             unsafe { libc::write(2, text.cast(), len) };
         };
-        let (before, after) = ("error: kernel `", "` touched memory outside its buffers\n");
+        let (before, after) = match signal {
+            libc::SIGILL => ("error: kernel `", "` has an instruction that this processor refuses\n"),
+            _ => ("error: kernel `", "` touched memory outside its buffers\n"),
+        };
         say(before.as_ptr(), before.len());
         say(NAME.load(Ordering::SeqCst), LENGTH.load(Ordering::SeqCst));
         say(after.as_ptr(), after.len());
@@ -214,10 +217,10 @@ mod crash {
         unsafe { libc::_exit(1) };
     }
 
-    /// From here on, a touch of a forbidden page ends the process with the name of the kernel.
+    /// From here on, a touch of a forbidden page, or an instruction that there is none of, ends the process with the name of the kernel.
     pub fn watch() {
         let handler: extern "C" fn(libc::c_int) = report;
-        for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL] {
             // SAFETY: the handler only calls what signal handlers may call.
             unsafe { libc::signal(signal, handler as libc::sighandler_t) };
         }
@@ -253,23 +256,40 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_touch_beyond_the_edge_ends_the_process_with_the_kernels_name() -> Result<(), CliError> {
+    fn what_a_kernel_must_not_do_ends_the_process_with_its_name() -> Result<(), CliError> {
+        use std::io::Read;
+        use std::os::fd::AsRawFd;
         let buffer = Guarded::of(&[1u8, 2, 3], Edge::End)?;
-        // SAFETY: the child only installs a handler, reads and exits.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            watch();
-            running("kernel.under.test");
-            // SAFETY: not sound, on purpose: the byte is on a page without access, so that the handler runs.
-            let beyond = unsafe { buffer.pointer().add(3).read_volatile() };
-            // SAFETY: ends the child, which should not have got here.
-            unsafe { libc::_exit(40 + i32::from(beyond)) };
+        // SAFETY: not sound, on purpose: the byte is on a page without access.
+        let touches = || i32::from(unsafe { buffer.pointer().add(3).read_volatile() });
+        // SAFETY: what the processor does for an instruction that it does not have.
+        let lacks = || unsafe { libc::raise(libc::SIGILL) };
+        let cases: [(&dyn Fn() -> i32, &str); 2] = [
+            (&touches, "error: kernel `kernel.under.test` touched memory outside its buffers\n"),
+            (&lacks, "error: kernel `kernel.under.test` has an instruction that this processor refuses\n"),
+        ];
+        for (misdeed, expected) in cases {
+            let (mut reader, writer) = std::io::pipe().expect("a pipe");
+            // SAFETY: the child only installs a handler, does its misdeed and exits.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: both are open.
+                unsafe { libc::dup2(writer.as_raw_fd(), 2) };
+                watch();
+                running("kernel.under.test");
+                let code = misdeed();
+                // SAFETY: ends the child, which should not have got here.
+                unsafe { libc::_exit(40 + code) };
+            }
+            drop(writer);
+            let mut said = String::new();
+            reader.read_to_string(&mut said).expect("text");
+            let mut status = 0;
+            // SAFETY: waits for the child just made.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert!(libc::WIFEXITED(status), "the child was killed");
+            assert_eq!((libc::WEXITSTATUS(status), said.as_str()), (1, expected));
         }
-        let mut status = 0;
-        // SAFETY: waits for the child just made.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert!(libc::WIFEXITED(status), "the child was killed");
-        assert_eq!(libc::WEXITSTATUS(status), 1);
         Ok(())
     }
 }

@@ -40,30 +40,76 @@ pub(super) type Open = Option<std::sync::Arc<crate::cuda::Gpu>>;
 #[cfg(not(feature = "cuda"))]
 pub(super) struct Open;
 
-/// Opens the GPU of a layer, if it is on one, with all memory that can be had. Asked before a layer is made: one for a device that is known to be lost would be
-/// refused as one without a kernel, or go to the processor.
+/// The opened GPU that a layer was given, which it can't open again by itself.
+#[derive(Debug)]
+pub(super) struct Given {
+    #[cfg(feature = "cuda")]
+    was: bool,
+    /// `None` from its loss until there is another one.
+    #[cfg(feature = "cuda")]
+    gpu: Option<std::sync::Arc<crate::cuda::Gpu>>,
+}
+
 #[cfg(feature = "cuda")]
-pub(super) fn open(options: &LinearOptions) -> Result<Open, Error> {
-    use crate::gpu::NoGpu;
-    if options.device == Device::CPU {
-        return Ok(None);
+impl Given {
+    pub(super) fn taken_from(options: &mut LinearOptions) -> Given {
+        let gpu = options.gpu.take();
+        Given { was: gpu.is_some(), gpu }
     }
-    let index = options.device.index;
-    let gpu = match &options.gpu {
-        Some(gpu) => std::sync::Arc::clone(gpu),
-        None => crate::cuda::Gpu::open(index)?,
-    };
-    if let Some(error) = gpu.loss() {
-        return Err(Error::NoGpu { index, why: NoGpu::Lost { error } });
+
+    pub(super) fn new(gpu: &std::sync::Arc<crate::cuda::Gpu>) -> Given {
+        Given { was: true, gpu: Some(std::sync::Arc::clone(gpu)) }
     }
-    // What was freed there is free once what was enqueued has run.
-    gpu.trim_memory(0)?;
-    Ok(Some(gpu))
+
+    pub(super) fn put_into(&self, options: &mut LinearOptions) {
+        options.gpu.clone_from(&self.gpu);
+    }
+
+    /// While it is held, its device can't be opened again.
+    pub(super) fn let_go_of_lost(&mut self) {
+        self.gpu.take_if(|gpu| gpu.loss().is_some());
+    }
+
+    /// Opens the GPU of a layer, if it is on one, with all memory that can be had. Asked before a layer is made: one for a device that is
+    /// known to be lost would be refused as one without a kernel, or go to the processor.
+    pub(super) fn open(&self, device: Device) -> Result<Open, Error> {
+        use crate::gpu::NoGpu;
+        if device == Device::CPU {
+            return Ok(None);
+        }
+        let index = device.index;
+        let lost = |error: String| Error::NoGpu { index, why: NoGpu::Lost { error } };
+        let gpu = match &self.gpu {
+            Some(gpu) => std::sync::Arc::clone(gpu),
+            None if self.was => {
+                let why =
+                    "the layer was given it opened, and waits for another one (`GuardedLinear::on_gpu`)";
+                return Err(lost(why.to_owned()));
+            }
+            None => crate::cuda::Gpu::open(index)?,
+        };
+        if let Some(error) = gpu.loss() {
+            return Err(lost(error));
+        }
+        // What was freed there is free once what was enqueued has run.
+        gpu.trim_memory(0)?;
+        Ok(Some(gpu))
+    }
 }
 
 #[cfg(not(feature = "cuda"))]
-pub(super) fn open(_: &LinearOptions) -> Result<Open, Error> {
-    Ok(Open)
+impl Given {
+    pub(super) fn taken_from(_: &mut LinearOptions) -> Given {
+        Given {}
+    }
+
+    pub(super) fn put_into(&self, _: &mut LinearOptions) {}
+
+    pub(super) fn let_go_of_lost(&mut self) {}
+
+    pub(super) fn open(&self, _: Device) -> Result<Open, Error> {
+        Ok(Open)
+    }
 }
 
 /// Gives back what a workspace and the pool of the layer's GPU keep there.

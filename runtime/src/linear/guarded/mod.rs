@@ -7,6 +7,7 @@ mod failure;
 mod lost;
 mod recover;
 
+use self::device::Given;
 use self::failure::Failure;
 use super::{Linear, LinearOptions};
 use crate::activations::Input;
@@ -79,6 +80,7 @@ struct State {
     recording: Option<Recording>,
     /// Why it is not on its GPU.
     away: Option<Away>,
+    given: Given,
 }
 
 /// Why a layer is not on its GPU.
@@ -116,10 +118,11 @@ impl<'w> GuardedLinear<'w> {
         guard: GuardOptions,
         threads: &Threads,
     ) -> Result<GuardedLinear<'w>, Error> {
-        let options = LinearOptions { adaptive: None, ..options.fixed(registry)? };
+        let mut options = LinearOptions { adaptive: None, ..options.fixed(registry)? };
         let known = guard.quarantine.count();
         let linear = Some(make(registry, &weights, &options, &guard.quarantine, threads)?);
-        let state = State { linear, known, remade: 0, recording: None, away: None };
+        let given = Given::taken_from(&mut options);
+        let state = State { linear, known, remade: 0, recording: None, away: None, given };
         let state = Arc::new(RwLock::new(state));
         #[cfg(feature = "cuda")]
         if options.device != Device::CPU {
@@ -156,6 +159,22 @@ impl<'w> GuardedLinear<'w> {
     /// The device that it runs on at the moment; `None` where its GPU was lost and the policy lets nothing take over.
     pub fn device(&self) -> Option<Device> {
         self.read().linear.as_ref().map(|linear| linear.prepared().device())
+    }
+
+    /// The opened GPU that it works on from the next time on that it is made: for a layer that was given one ([`LinearOptions::on_gpu`]),
+    /// which it can't open again by itself. When that is lost it lets go of it, and waits for this, on the processor or nowhere as its
+    /// policy says. Its next run (under [`Policy::Cpu`](crate::Policy), one of [`GuardOptions::return_every`]) packs its weights there.
+    ///
+    /// # Errors
+    /// [`Error::OtherGpu`] where it is not of the layer's device.
+    #[cfg(feature = "cuda")]
+    pub fn on_gpu(&self, gpu: &Arc<crate::cuda::Gpu>) -> Result<(), Error> {
+        let found = Device::cuda(gpu.profile().index);
+        if self.options.device != found {
+            return Err(Error::OtherGpu { expected: self.options.device, found });
+        }
+        self.write().given = Given::new(gpu);
+        Ok(())
     }
 
     /// As [`Linear::record`]; steps of recovery are in the receipt too.

@@ -1,6 +1,6 @@
 //! The steps of a guarded layer, each with a run behind it.
 
-use super::device::{forget, give_back, is_lost, is_of_device, kernel_of, open, release, went_in_parts};
+use super::device::{forget, give_back, is_lost, is_of_device, kernel_of, release, went_in_parts};
 use super::failure::{Failure, Seen};
 use super::{Away, GuardedLinear, Run, State, make};
 use crate::device::Device;
@@ -175,6 +175,7 @@ impl GuardedLinear<'_> {
         // It can be opened again only when nobody holds it, and has no room for the weights twice.
         state.linear = None;
         forget(workspace, Some(self.options.device));
+        state.given.let_go_of_lost();
         release(self.options.device, &error);
         state.away = Some(Away { kernel, error: cause, tried: run.number });
         let made = match step {
@@ -213,7 +214,7 @@ impl GuardedLinear<'_> {
 
     /// Makes the layer on its GPU. After an error it is where it was.
     fn to_device(&self, state: &mut State, threads: &Threads) -> Result<(), Error> {
-        let _open = open(&self.options)?;
+        let _open = state.given.open(self.options.device)?;
         let before = (state.linear.take(), state.away.take());
         let made = self.remake(state, threads);
         if made.is_err() {
@@ -256,10 +257,8 @@ impl GuardedLinear<'_> {
         let mut options = self.options.clone();
         if state.away.is_some() {
             options.device = Device::CPU;
-            #[cfg(feature = "cuda")]
-            {
-                options.gpu = None;
-            }
+        } else {
+            state.given.put_into(&mut options);
         }
         let mut linear = make(self.registry, &self.weights, &options, &self.guard.quarantine, threads)?;
         if let Some(away) = &state.away {

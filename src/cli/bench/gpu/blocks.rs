@@ -11,7 +11,7 @@ use super::super::compare::{self, Verdict};
 use super::super::plan::Memory;
 use super::bench::Bench;
 use gristmill::cuda::{DeviceBuffer, Gpu, GpuQuantizer};
-use gristmill::registry::FormatInfo;
+use gristmill::registry::{FormatInfo, KernelId};
 use gristmill::vocab::Op;
 use gristmill::{Dequantizer, Device, Error, QuantizedMatrix, Quantizer, REGISTRY, Request, Shape};
 use gristmill_records::bench::GpuConversion;
@@ -29,6 +29,7 @@ const PROCESSOR_TIME: Duration = Duration::from_millis(200);
 pub struct Record {
     op: &'static str,
     pub(super) kernel: &'static str,
+    id: KernelId,
     pub(super) format: &'static str,
     pub(super) n: usize,
     pub(super) k: usize,
@@ -53,8 +54,11 @@ impl Record {
     pub fn line(&self, gpu: &Gpu, device: Device) -> GpuConversion {
         let (processor, seconds) = self.processor;
         GpuConversion {
+            at: None,
+            compiler: None,
             op: self.op.to_owned(),
             kernel: self.kernel.to_owned(),
+            id: Some(self.id.to_string()),
             format: self.format.to_owned(),
             device: device.to_string(),
             machine: Some(gristmill::tuning::gpu(gpu.profile())),
@@ -179,7 +183,7 @@ impl Bench<'_> {
                 let from_host = median_of(self.rounds, || there.run(&values, n, k, &mut out))?;
                 let mut out = vec![0; format.tensor_bytes(few, k)?];
                 let seconds = median_of(1, || here.run(&distinct, few, k, &mut out))?;
-                (there.entry().name, from_host, (here.entry().name, seconds))
+                (there.entry(), from_host, (here.entry().name, seconds))
             }
             Op::Dequantize => {
                 let prepared = |device, n| {
@@ -194,7 +198,7 @@ impl Bench<'_> {
                 let matrix = QuantizedMatrix::new(format, few, k, &bytes)?;
                 let few = values.get_mut(..few * k).unwrap_or_default();
                 let seconds = median_of(1, || here.run(&matrix, few))?;
-                (there.entry().name, from_host, (here.entry().name, seconds))
+                (there.entry(), from_host, (here.entry().name, seconds))
             }
             _ => return Ok(()),
         };
@@ -224,7 +228,8 @@ impl Bench<'_> {
                 let (op, format, copy) = (op.name(), format.name, self.copy);
                 let record = Record {
                     op,
-                    kernel,
+                    kernel: kernel.name,
+                    id: kernel.id,
                     format,
                     n,
                     k,

@@ -16,13 +16,14 @@ use super::super::error::CliError;
 use super::super::json::print_json;
 use super::super::progress;
 use super::compare::Verdict;
+use super::now;
 use super::plan::{Measured, Plan};
 use bench::Bench;
 use cublaslt::Yardsticks;
 use gristmill::Device;
 use gristmill::cuda::{DeviceBuffer, Gpu};
 use gristmill::vocab::Op;
-use gristmill_records::bench::Line;
+use gristmill_records::bench::{GpuConversion, GpuProduct, Line};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -100,8 +101,16 @@ pub fn run(
     let any = !products.is_empty() || !conversions.is_empty();
     let others = published::beside(plan);
     if as_json {
-        let products = products.iter().map(|record| Line::GpuProduct(record.line(&gpu, device, &yardsticks)));
-        let conversions = conversions.iter().map(|record| Line::GpuConversion(record.line(&gpu, device)));
+        // What a history keeps them by.
+        let (at, compiler) = (Some(now()), Some(gristmill::kernels::COMPILER.to_owned()));
+        let products = products.iter().map(|record| {
+            let line = record.line(&gpu, device, &yardsticks);
+            Line::GpuProduct(GpuProduct { at, compiler: compiler.clone(), ..line })
+        });
+        let conversions = conversions.iter().map(|record| {
+            let line = record.line(&gpu, device);
+            Line::GpuConversion(GpuConversion { at, compiler: compiler.clone(), ..line })
+        });
         let beside = yardsticks.lines(device).into_iter().chain(published::lines(&others));
         let all: Vec<Line> = products.chain(conversions).chain(beside).collect();
         print_json(out, &all)?;

@@ -15,7 +15,7 @@ use super::bench::Bench;
 use super::cublaslt::{Kind, Yardsticks};
 use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
 use gristmill::half::{bf16, f16};
-use gristmill::registry::FormatInfo;
+use gristmill::registry::{FormatInfo, KernelId};
 use gristmill::vocab::DType;
 use gristmill::{Device, Matmul, PackedMatrix, PrecisionMode, QuantizedMatrix, Request, Shape, Threads};
 use gristmill_records::bench::GpuProduct;
@@ -24,6 +24,7 @@ use std::io::{self, Write};
 /// One product.
 pub struct Record {
     pub(super) kernel: &'static str,
+    id: KernelId,
     pub(super) format: &'static str,
     input: DType,
     pub(super) m: usize,
@@ -57,8 +58,11 @@ impl Record {
 
     pub fn line(&self, gpu: &Gpu, device: Device, yardsticks: &Yardsticks) -> GpuProduct {
         GpuProduct {
+            at: None,
+            compiler: None,
             op: "matmul".to_owned(),
             kernel: self.kernel.to_owned(),
+            id: Some(self.id.to_string()),
             format: self.format.to_owned(),
             device: device.to_string(),
             machine: Some(gristmill::tuning::gpu(gpu.profile())),
@@ -199,6 +203,7 @@ impl Bench<'_> {
                     let record = Record {
                         input,
                         kernel: matmul.entry().name,
+                        id: matmul.entry().id,
                         format: format.name,
                         m,
                         n,
