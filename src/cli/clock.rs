@@ -1,6 +1,6 @@
 //! Times of runs on a machine that others use too.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Takes a time. On one thread, what the system took away for other programs is not counted.
 pub struct Clock {
@@ -21,6 +21,11 @@ impl Clock {
         let cpu = self.cpu.and_then(|before| cpu_time()?.checked_sub(before));
         cpu.map_or(wall, |cpu| cpu.min(wall)).as_secs_f64()
     }
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// The middle; of an even number, the upper of both. Not of nothing.

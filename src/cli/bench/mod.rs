@@ -15,6 +15,7 @@ mod plan;
 mod product;
 mod record;
 
+use super::clock::now;
 use super::environment::Environment;
 use super::error::{CliError, Outcome};
 use super::json::print_json;
@@ -32,7 +33,7 @@ use measure::Effort;
 use plan::{Measured, Memory, Plan};
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// Measure kernels, as a part of what memory and multiply units can do
 ///
@@ -361,9 +362,4 @@ fn print(plan: &Plan, found: &Found, out: &mut dyn Write) -> Result<(), CliError
         writeln!(out, "{}", found.out_of_time())?;
     }
     Ok(())
-}
-
-/// Seconds since 1970.
-fn now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -25,6 +25,17 @@ pub(super) fn is_lost(error: &Error) -> bool {
     }
 }
 
+/// Whether a layer is on a GPU that is lost.
+#[cfg(feature = "cuda")]
+pub(super) fn holds_lost(linear: &Linear) -> bool {
+    linear.gpu().is_some_and(|gpu| gpu.loss().is_some())
+}
+
+#[cfg(not(feature = "cuda"))]
+pub(super) fn holds_lost(_: &Linear) -> bool {
+    false
+}
+
 /// The kernel that an error of a GPU names.
 pub(super) fn kernel_of(error: &Error) -> Option<&'static str> {
     match error {
@@ -127,13 +138,6 @@ pub(super) fn give_back(linear: Option<&Linear>, workspace: &mut Workspace) -> R
 pub(super) fn give_back(_: Option<&Linear>, _: &mut Workspace) -> Result<(), Error> {
     Ok(())
 }
-
-/// Lets other layers give up a device that is lost by `error`.
-#[cfg(feature = "cuda")]
-pub(super) use super::lost::release;
-
-#[cfg(not(feature = "cuda"))]
-pub(super) fn release(_: Device, _: &Error) {}
 
 /// Gives up what a workspace has on a device, and on those that are known to be lost: while it holds them they can't be opened again.
 #[cfg(feature = "cuda")]

@@ -1,9 +1,11 @@
 //! Guarded layers of one GPU let go of it together when it is lost, since it can be opened again only when nobody holds it: in a model
 //! the first layer that fails may be the last that runs.
 
-use super::{Away, State};
+use super::device::holds_lost;
+use super::state::{Away, State};
 use crate::device::Device;
 use crate::error::Error;
+use crate::linear::Linear;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError, Weak};
 
 /// The layers of a process that were made for a GPU.
@@ -27,9 +29,8 @@ pub(super) fn release(device: Device, error: &Error) {
             Err(TryLockError::Poisoned(state)) => state.into_inner(),
             Err(TryLockError::WouldBlock) => continue,
         };
-        let holds = state.linear.as_ref().filter(|linear| {
-            linear.prepared().device() == device && linear.gpu().is_some_and(|gpu| gpu.loss().is_some())
-        });
+        let held = |linear: &&Linear| linear.prepared().device() == device && holds_lost(linear);
+        let holds = state.linear.as_ref().filter(held);
         if let Some(kernel) = holds.and_then(|linear| linear.kernels().next()) {
             state.away = Some(Away { kernel, error: error.clone(), tried: 0 });
             state.linear = None;

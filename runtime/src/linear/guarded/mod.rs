@@ -3,12 +3,13 @@
 mod check;
 mod device;
 mod failure;
-#[cfg(feature = "cuda")]
 mod lost;
 mod recover;
+mod state;
 
 use self::device::Given;
 use self::failure::Failure;
+use self::state::State;
 use super::{Linear, LinearOptions};
 use crate::activations::Input;
 use crate::device::Device;
@@ -16,7 +17,7 @@ use crate::error::Error;
 use crate::quantized_buf::QuantizedBuf;
 use crate::receipt::Recording;
 use crate::recovery::Quarantine;
-use crate::registry::{Entry, Registry};
+use crate::registry::Registry;
 use crate::request::Restrict;
 use crate::threads::Threads;
 use crate::workspace::{Workspace, WorkspaceSize};
@@ -69,30 +70,6 @@ pub struct GuardedLinear<'w> {
     state: Arc<RwLock<State>>,
 }
 
-#[derive(Debug)]
-struct State {
-    /// `None`: its GPU was lost, and the policy lets nothing take over.
-    linear: Option<Linear>,
-    /// Kernels in quarantine that it was made without.
-    known: u64,
-    /// How often it was made again.
-    remade: u64,
-    recording: Option<Recording>,
-    /// Why it is not on its GPU.
-    away: Option<Away>,
-    given: Given,
-}
-
-/// Why a layer is not on its GPU.
-#[derive(Clone, Debug)]
-struct Away {
-    /// A kernel that it ran there.
-    kernel: &'static Entry,
-    error: Error,
-    /// The run before which the GPU was tried last.
-    tried: u64,
-}
-
 /// A run, without the memory that it writes.
 #[derive(Clone, Copy)]
 struct Run<'r> {
@@ -124,7 +101,6 @@ impl<'w> GuardedLinear<'w> {
         let given = Given::taken_from(&mut options);
         let state = State { linear, known, remade: 0, recording: None, away: None, given };
         let state = Arc::new(RwLock::new(state));
-        #[cfg(feature = "cuda")]
         if options.device != Device::CPU {
             lost::list(&state);
         }

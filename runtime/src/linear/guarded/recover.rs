@@ -1,8 +1,10 @@
 //! The steps of a guarded layer, each with a run behind it.
 
-use super::device::{forget, give_back, is_lost, is_of_device, kernel_of, release, went_in_parts};
+use super::device::{forget, give_back, is_lost, is_of_device, kernel_of, went_in_parts};
 use super::failure::{Failure, Seen};
-use super::{Away, GuardedLinear, Run, State, make};
+use super::lost::release;
+use super::state::{Away, State};
+use super::{GuardedLinear, Run, make};
 use crate::device::Device;
 use crate::error::Error;
 use crate::linear::{Linear, LinearOptions, Policy};

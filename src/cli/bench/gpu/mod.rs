@@ -11,12 +11,11 @@ mod cublaslt;
 mod products;
 mod published;
 
-use super::super::clock::median;
+use super::super::clock::{median, now};
 use super::super::error::CliError;
 use super::super::json::print_json;
 use super::super::progress;
 use super::compare::Verdict;
-use super::now;
 use super::plan::{Measured, Plan};
 use bench::Bench;
 use cublaslt::Yardsticks;
