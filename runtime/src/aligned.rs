@@ -2,7 +2,9 @@
 
 use crate::affinity::stay_on;
 use crate::error::Error;
+use crate::threads::Threads;
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
+use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut, Range};
@@ -57,15 +59,17 @@ impl<T: Plain> Aligned<T> {
     }
 
     /// As [`zeroed`](Aligned::zeroed), for what is kept long and read often: buffers too small to fill huge pages share
-    /// them with others.
-    pub(crate) fn long_lived(len: usize) -> Result<Aligned<T>, Error> {
+    /// them with others. Zeros are written by `threads`, since the system gives out pages when they are first written to, which takes
+    /// longer than writing them.
+    pub(crate) fn long_lived(len: usize, threads: &Threads) -> Result<Aligned<T>, Error> {
         let bytes = len.checked_mul(size_of::<T>()).filter(|bytes| SHARED.contains(bytes));
         let lines = bytes.unwrap_or(0).div_ceil(LINE);
         let Some((chunk, start)) = bytes.and_then(|_| Chunk::cut(lines)) else {
-            return Aligned::zeroed(len);
+            return Aligned::zeroed_by(len, threads);
         };
         // SAFETY: so many lines were cut for this buffer, and nothing else refers to them.
-        unsafe { start.write_bytes(0, lines) };
+        let room = unsafe { std::slice::from_raw_parts_mut(room(start), lines) };
+        write_zeros(room, threads);
         Ok(Aligned { start, lines, chunk: Some(chunk), len, kind: PhantomData })
     }
 
@@ -76,7 +80,7 @@ impl<T: Plain> Aligned<T> {
     pub(crate) fn placed(len: usize, shares: &[(Range<usize>, &[usize])]) -> Result<Aligned<T>, Error> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or(Error::TooLarge { what: "a buffer" })?;
         if !is_placed(bytes) {
-            return Aligned::long_lived(len);
+            return Aligned::long_lived(len, &Threads::single());
         }
         let refused = Error::OutOfMemory { required: bytes };
         let lines = bytes.div_ceil(LINE);
@@ -111,6 +115,10 @@ impl<T: Plain> Aligned<T> {
     }
 
     pub(crate) fn zeroed(len: usize) -> Result<Aligned<T>, Error> {
+        Aligned::zeroed_by(len, &Threads::single())
+    }
+
+    fn zeroed_by(len: usize, threads: &Threads) -> Result<Aligned<T>, Error> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or(Error::TooLarge { what: "a buffer" })?;
         let refused = Error::OutOfMemory { required: bytes };
         let lines = bytes.div_ceil(LINE);
@@ -124,18 +132,17 @@ impl<T: Plain> Aligned<T> {
         let Some(start) = NonNull::new(memory.cast::<Line>()) else { return Err(refused) };
         if large {
             // SAFETY: so many lines were allocated, and nothing else refers to them.
-            unsafe {
-                // Before the first write, which is when pages are given out.
-                prefer_huge_pages(std::slice::from_raw_parts_mut(room(start), lines));
-                start.write_bytes(0, lines);
-            }
+            let room = unsafe { std::slice::from_raw_parts_mut(room(start), lines) };
+            // Before the first write, which is when pages are given out.
+            prefer_huge_pages(room);
+            write_zeros(room, threads);
         }
         Ok(Aligned { start, lines, chunk: None, len, kind: PhantomData })
     }
 
     /// The same values in memory of their own.
     pub(crate) fn try_clone(&self) -> Result<Aligned<T>, Error> {
-        let mut copy = Aligned::long_lived(self.len)?;
+        let mut copy = Aligned::long_lived(self.len, &Threads::single())?;
         copy.copy_from_slice(self);
         Ok(copy)
     }
@@ -173,6 +180,16 @@ pub fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
     }
     #[cfg(any(not(target_os = "linux"), miri))]
     let _ = memory;
+}
+
+/// Fills lines with zeros, a huge page at a time.
+fn write_zeros(lines: &mut [MaybeUninit<Line>], threads: &Threads) {
+    let filled = threads.chunks(lines, HUGE_PAGE / LINE, |_, lines| -> Result<(), Infallible> {
+        // SAFETY: the slice is so long, and any bytes may be written to it.
+        unsafe { lines.as_mut_ptr().write_bytes(0, lines.len()) };
+        Ok(())
+    });
+    let Ok(()) = filled;
 }
 
 /// Lines as memory that nothing has been written to.
@@ -371,7 +388,8 @@ mod tests {
         for round in 0..3u8 {
             let mut kept: Vec<Aligned<u8>> = Vec::new();
             for i in 0..count {
-                let mut buffer = Aligned::<u8>::long_lived(size + usize::from(i))?;
+                let mut buffer =
+                    Aligned::<u8>::long_lived(size + usize::from(i), &Threads::new(2).expect("threads"))?;
                 assert_eq!(buffer.as_ptr() as usize % LINE, 0);
                 assert!(is_filled(&buffer, 0));
                 buffer.fill(i + round);
@@ -426,8 +444,8 @@ mod tests {
         const LEN: usize = 4 << 20;
         // SAFETY: it asks the system for a number.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-        let mut buffer = Aligned::<u8>::long_lived(LEN)?;
-        let _neighbour = Aligned::<u8>::long_lived(SHARED.start)?;
+        let mut buffer = Aligned::<u8>::long_lived(LEN, &Threads::new(2).expect("threads"))?;
+        let _neighbour = Aligned::<u8>::long_lived(SHARED.start, &Threads::new(2).expect("threads"))?;
         buffer.fill(1);
         // Without what the first and the last page share with other buffers.
         let from = (buffer.as_ptr() as usize).next_multiple_of(64 << 10);

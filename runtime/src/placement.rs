@@ -3,6 +3,7 @@
 use crate::aligned::{Aligned, Plain, is_placed, page, rounded_to_pages};
 use crate::error::Error;
 use crate::homes::Share;
+use crate::threads::Threads;
 use std::ops::Range;
 
 /// Where packed weights lie on a machine with several NUMA nodes.
@@ -90,11 +91,16 @@ fn bytes_of(panels: &Range<usize>, of_panel: usize) -> Range<usize> {
     panels.start.saturating_mul(of_panel)..panels.end.saturating_mul(of_panel)
 }
 
-/// A buffer of `len` values, `of_panel` to a panel, each share near who reads it.
-pub(crate) fn buffer<T: Plain>(len: usize, of_panel: usize, shares: &[Share]) -> Result<Aligned<T>, Error> {
+/// A buffer of `len` values, `of_panel` to a panel, each share near who reads it; without shares `threads` write it first.
+pub(crate) fn buffer<T: Plain>(
+    len: usize,
+    of_panel: usize,
+    shares: &[Share],
+    threads: &Threads,
+) -> Result<Aligned<T>, Error> {
     let bytes = of_panel.saturating_mul(size_of::<T>());
     if shares.is_empty() {
-        return Aligned::long_lived(len);
+        return Aligned::long_lived(len, threads);
     }
     let places: Vec<(Range<usize>, &[usize])> =
         shares.iter().map(|share| (bytes_of(&share.panels, bytes), &*share.home.cpus)).collect();
@@ -192,7 +198,7 @@ mod tests {
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
     fn the_system_tells_where_pages_lie() -> Result<(), Error> {
-        let mut buffer = Aligned::<u8>::long_lived(1 << 20)?;
+        let mut buffer = Aligned::<u8>::long_lived(1 << 20, &Threads::single())?;
         buffer.fill(1);
         let Some(found) = nodes_of_pages(&buffer) else {
             eprintln!("skipped: the system does not tell");

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::homes::Share;
 use crate::placement::{Placement, buffer};
 use crate::registry::{FormatInfo, OuterType, PackInfo, Unit};
+use crate::threads::Threads;
 
 impl OuterType {
     /// Size in bytes.
@@ -395,12 +396,13 @@ impl PackedMatrix {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn try_clone(&self) -> Result<PackedMatrix, Error> {
+        let alone = Threads::single();
         let words = |all: &Aligned<f32>| -> Result<Aligned<f32>, Error> {
-            let mut copy = buffer(all.len(), all.len() / self.panels(), &self.shares)?;
+            let mut copy = buffer(all.len(), all.len() / self.panels(), &self.shares, &alone)?;
             copy.copy_from_slice(all);
             Ok(copy)
         };
-        let mut codes = buffer(self.codes.len(), self.stride, &self.shares)?;
+        let mut codes = buffer(self.codes.len(), self.stride, &self.shares, &alone)?;
         codes.copy_from_slice(&self.codes);
         Ok(PackedMatrix {
             codes,

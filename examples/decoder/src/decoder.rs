@@ -137,7 +137,7 @@ impl Decoder {
         let weights = Weights::load(&config, &model, options.head.as_deref(), &layers)?;
         let buffers = Buffers::new(&config, &weights, batch, &threads)?;
         let turns = turns(&config, weights.rope_freqs.as_deref(), context)?;
-        let cache = Cache::new(&config, context, options.cache, &restrict)?;
+        let cache = Cache::new(&config, context, options.cache, &restrict, &threads)?;
         Ok(Decoder { config, model, weights, threads, cache, position: 0, batch, turns, buffers })
     }
 

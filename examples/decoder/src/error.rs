@@ -1,5 +1,6 @@
 //! What can go wrong, and what would help.
 
+use gristmill::Threads;
 use gristmill::gguf::{GgufError, ModelError, NoData, WriteError};
 use std::path::PathBuf;
 
@@ -132,12 +133,31 @@ fn most(longest: usize) -> String {
 }
 
 /// A vector of `len` zeros, or an error.
-pub(crate) fn zeros<T: Clone + Default>(what: &'static str, len: usize) -> Result<Vec<T>, Error> {
+pub(crate) fn zeros<T: Clone + Default + Send>(what: &'static str, len: usize) -> Result<Vec<T>, Error> {
+    zeros_by(what, len, &Threads::single())
+}
+
+/// [`zeros`] for much memory: the system gives out pages when they are first written to, and takes its time, so `threads` do that together.
+pub(crate) fn zeros_by<T: Clone + Default + Send>(
+    what: &'static str,
+    len: usize,
+    threads: &Threads,
+) -> Result<Vec<T>, Error> {
+    /// Bytes of a huge page, and of the smallest.
+    const PAGES: [usize; 2] = [2 << 20, 4096];
     let bytes = len.saturating_mul(size_of::<T>());
     let mut values = Vec::new();
     values.try_reserve_exact(len).map_err(|_| Error::Memory { what, bytes })?;
+    let room = values.spare_capacity_mut();
     // A token reads a little of each head of each layer, and each on a page of its own costs an address translation.
-    gristmill::prefer_huge_pages(values.spare_capacity_mut());
+    gristmill::prefer_huge_pages(room);
+    let [huge, small] = PAGES.map(|bytes| bytes.div_ceil(size_of::<T>().max(1)));
+    threads.chunks(room, huge, |_, room| {
+        for page in room.chunks_mut(small) {
+            page[0].write(T::default());
+        }
+        Ok::<(), Error>(())
+    })?;
     values.resize(len, T::default());
     Ok(values)
 }

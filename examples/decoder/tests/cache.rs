@@ -30,7 +30,7 @@ fn config(head: usize) -> Config {
 }
 
 fn cache(head: usize, format: CacheFormat) -> Cache {
-    Cache::new(&config(head), CONTEXT, format, &Restrict::default()).unwrap()
+    Cache::new(&config(head), CONTEXT, format, &Restrict::default(), &Threads::single()).unwrap()
 }
 
 /// Numbers of magnitudes that differ from group to group; `seed` tells layers, keys and values apart.
@@ -128,7 +128,8 @@ fn a_cache_in_q8_0_takes_34_64_of_one_in_f16() {
 fn what_q8_0_cannot_hold_is_refused() {
     for head in [2, 42, 80, 250] {
         let config = config(head);
-        let made = Cache::new(&config, CONTEXT, CacheFormat::Q8_0, &Restrict::default()).map(|_| ());
+        let made = Cache::new(&config, CONTEXT, CacheFormat::Q8_0, &Restrict::default(), &Threads::single())
+            .map(|_| ());
         for refused in [made, Cache::bytes_for(&config, CONTEXT, CacheFormat::Q8_0).map(|_| ())] {
             let error = refused.unwrap_err();
             assert!(

@@ -278,7 +278,7 @@ impl Matmul {
                     dequantizer.validate(matrix)?;
                 }
                 let bytes = matrix.row_bytes() - layout.format.header_bytes();
-                packed.codes = buffer(size.all(size.stride)?, size.stride, &packed.shares)?;
+                packed.codes = buffer(size.all(size.stride)?, size.stride, &packed.shares, threads)?;
                 if packed.stride > 0 {
                     for (row, codes) in packed.codes.chunks_exact_mut(packed.stride).enumerate() {
                         codes[..bytes].copy_from_slice(matrix.blocks(row));
@@ -569,9 +569,9 @@ fn pack_panels(
     packed: &mut PackedMatrix,
     threads: &Threads,
 ) -> Result<(), Error> {
-    packed.codes = buffer(size.all(size.stride)?, size.stride, &packed.shares)?;
-    packed.scales = buffer(size.all(size.scales)?, size.scales, &packed.shares)?;
-    packed.mins = buffer(size.all(size.mins)?, size.mins, &packed.shares)?;
+    packed.codes = buffer(size.all(size.stride)?, size.stride, &packed.shares, threads)?;
+    packed.scales = buffer(size.all(size.scales)?, size.scales, &packed.shares, threads)?;
+    packed.mins = buffer(size.all(size.mins)?, size.mins, &packed.shares, threads)?;
     if packed.k == 0 {
         return Ok(());
     }

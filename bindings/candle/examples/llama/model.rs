@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub type Layer = Box<dyn Module>;
 
 /// Positions that a cache holds.
-pub const POSITIONS: usize = 512;
+pub const POSITIONS: usize = 4096;
 
 /// A model and what it has read so far.
 pub struct Llama {

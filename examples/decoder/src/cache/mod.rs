@@ -11,7 +11,7 @@ mod q8_0;
 pub use format::{BLOCK, CacheFormat, GROUP};
 
 use crate::config::Config;
-use crate::error::{Error, zeros};
+use crate::error::{Error, zeros_by};
 use gristmill::{Quantizer, Recording, Restrict, Threads, half};
 use q8_0::Square;
 
@@ -70,7 +70,7 @@ pub enum Head<'c> {
 }
 
 impl Cache {
-    /// Room for `context` positions, held in `format`; `restrict` is for the quantizer.
+    /// Room for `context` positions, held in `format`; `restrict` is for the quantizer, `threads` touch the memory first.
     ///
     /// # Errors
     /// [`Error::CacheFormat`], [`Error::Memory`], no kernel.
@@ -79,16 +79,17 @@ impl Cache {
         context: usize,
         format: CacheFormat,
         restrict: &Restrict,
+        threads: &Threads,
     ) -> Result<Cache, Error> {
         format.check(config)?;
         let (keys, values) = ("the cache of keys", "the cache of values");
         let held = match format {
             CacheFormat::F16 => {
-                let side = |what| Side::new(what, config, context, config.head * BLOCK);
+                let side = |what| Side::new(what, config, context, config.head * BLOCK, threads);
                 Held::F16 { keys: side(keys)?, values: side(values)? }
             }
             CacheFormat::Q8_0 => {
-                let side = |what| Side::new(what, config, context, config.head / GROUP);
+                let side = |what| Side::new(what, config, context, config.head / GROUP, threads);
                 let quantizer = q8_0::quantizer(format.name(), config.head, restrict)?;
                 Held::Q8_0 { keys: side(keys)?, values: side(values)?, quantizer }
             }
@@ -194,11 +195,17 @@ impl Cache {
 }
 
 impl<T: Clone + Default + Send> Side<T> {
-    fn new(what: &'static str, config: &Config, context: usize, block: usize) -> Result<Side<T>, Error> {
+    fn new(
+        what: &'static str,
+        config: &Config,
+        context: usize,
+        block: usize,
+        threads: &Threads,
+    ) -> Result<Side<T>, Error> {
         let head = context.div_ceil(BLOCK).saturating_mul(block);
         let layer = head.saturating_mul(config.kv_heads);
         Ok(Side {
-            items: zeros(what, layer.saturating_mul(config.layers))?,
+            items: zeros_by(what, layer.saturating_mul(config.layers), threads)?,
             width: config.head,
             block,
             head,
