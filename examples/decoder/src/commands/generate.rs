@@ -9,7 +9,7 @@ use clap::Args;
 use gristmill::{REGISTRY, Recording};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
@@ -76,20 +76,30 @@ impl Drawing {
         prompt: &[u32],
         ends: impl Fn(u32) -> bool,
         mut print: impl FnMut(u32) -> Result<(), Error>,
-    ) -> Result<usize, Error> {
+    ) -> Result<Answer, Error> {
+        let start = Instant::now();
         let mut token = sampler.draw(decoder.feed(prompt, Wanted::Last)?);
-        for made in 0..self.count {
-            if ends(token) {
-                return Ok(made);
-            }
+        let read = start.elapsed();
+        let mut made = 0;
+        while made < self.count && !ends(token) {
             print(token)?;
-            if made + 1 == self.count || decoder.room() == 0 {
-                return Ok(made + 1);
+            made += 1;
+            if made == self.count || decoder.room() == 0 {
+                break;
             }
             token = sampler.draw(decoder.feed(&[token], Wanted::Last)?);
         }
-        Ok(0)
+        Ok(Answer { made, read, generated: start.elapsed() - read })
     }
+}
+
+/// How long an answer is, and what it took.
+pub(super) struct Answer {
+    made: usize,
+    /// Until the first token was drawn.
+    read: Duration,
+    /// From then on.
+    generated: Duration,
 }
 
 impl Run {
@@ -126,8 +136,7 @@ impl Run {
             decoder.record(&recording)?;
         }
         let mut sampler = self.drawing.sampler(&decoder)?;
-        let start = Instant::now();
-        let made = match tokens.as_ref().filter(|_| text.is_some()) {
+        let answer = match tokens.as_ref().filter(|_| text.is_some()) {
             Some(tokens) => {
                 let mut stream = tokens.stream();
                 self.drawing.answer(
@@ -150,8 +159,12 @@ impl Run {
             )?,
         };
         print(out, format_args!("\n"))?;
-        let seconds = start.elapsed().as_secs_f64();
-        eprintln!("{} tokens read and {made} generated in {seconds:.2} s", prompt.len());
+        let Answer { made, read, generated } = answer;
+        let [read, generated] = [read, generated].map(|time| time.as_secs_f64());
+        // The first one comes with what was read.
+        let rate = made.saturating_sub(1) as f64 / generated;
+        let rate = if made > 1 { format!(" ({rate:.1} tokens/s)") } else { String::new() };
+        eprintln!("{} tokens read in {read:.2} s, {made} generated in {generated:.2} s{rate}", prompt.len());
         match &self.receipt {
             Some(path) => write_text(path, &recording.receipt().to_json()),
             None => Ok(()),
