@@ -49,7 +49,8 @@ fn records_of_candle_are_read_and_written_without_loss() -> Result<(), Box<dyn E
             }
             for cell in &run.cells {
                 assert!(cell.our_gmac_s > 0.0 && cell.their_gmac_s > 0.0 && cell.ratio > 0.0, "{cell:?}");
-                assert_eq!(cell.theirs.is_some(), cell.nmse.is_some(), "{cell:?}");
+                assert!(cell.theirs.is_none() || cell.nmse.is_some(), "{cell:?}");
+                assert!(cell.nmse.is_none_or(|nmse| (0.0..3e-4).contains(&nmse)), "{cell:?}");
             }
         }
     }
