@@ -16,9 +16,6 @@ use std::time::SystemTime;
 /// Bytes of the largest file of records that is read.
 const LARGEST: u64 = 256 << 20;
 
-/// The ceiling of what is read and written on a GPU: a copy there.
-const COPY: &str = "copy";
-
 /// Why a file gave no records.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -148,91 +145,81 @@ fn memory_gb_s(of: &Measurement) -> Option<f64> {
     from_memory.then_some(100.0 * of.gb_s / of.usable_percent()?)
 }
 
-/// A record, where it says when it was made, of what and by what.
+/// A record, where it says when it was made, on which machine, by which compiler, and of which kernel; of ceilings it says nothing.
+fn kept(
+    at: Option<u64>,
+    [machine, compiler, id]: [&Option<String>; 3],
+    kernel: &str,
+    work: Work,
+    us: f64,
+    rounds_us: Vec<f64>,
+) -> Option<Record> {
+    Some(Record {
+        source: Source::Bench,
+        at: at?,
+        machine: machine.clone()?,
+        compiler: Some(compiler.clone()?),
+        kernel: kernel.to_owned(),
+        id: id.clone()?,
+        work,
+        us: Some(us),
+        rounds_us,
+        percent: None,
+        ceiling: None,
+        memory_gb_s: None,
+        serves: None,
+        load: None,
+    })
+}
+
+/// Of a measurement on the processor.
 fn one(of: &Measurement) -> Option<Record> {
-    Some(Record {
-        source: Source::Bench,
-        at: of.at?,
-        machine: of.machine.clone()?,
-        compiler: Some(of.compiler.clone()?),
-        kernel: of.kernel.clone(),
-        id: of.id.clone()?,
-        work: Work::Shape {
-            m: of.m,
-            n: of.n,
-            k: of.k,
-            threads: of.threads,
-            memory: of.memory.clone(),
-            quantizes: of.includes_activation_quantization,
-            input: None,
-        },
-        us: Some(of.us),
-        rounds_us: of.rounds_us.clone(),
-        percent: of.usable_percent(),
-        ceiling: of.ceiling.clone(),
-        memory_gb_s: memory_gb_s(of),
-        serves: None,
-        load: None,
-    })
+    let work = Work::Shape {
+        m: of.m,
+        n: of.n,
+        k: of.k,
+        threads: of.threads,
+        memory: of.memory.clone(),
+        quantizes: of.includes_activation_quantization,
+        input: None,
+    };
+    let told = [&of.machine, &of.compiler, &of.id];
+    let record = kept(of.at, told, &of.kernel, work, of.us, of.rounds_us.clone())?;
+    let (percent, ceiling) = (of.usable_percent(), of.ceiling.clone());
+    Some(Record { percent, ceiling, memory_gb_s: memory_gb_s(of), ..record })
 }
 
-/// Whether it is a part of a ceiling: of what stays in caches a copy is none.
-fn usable(percent: f64) -> bool {
-    percent > 0.0 && percent <= 100.0
-}
-
-/// The same of a product on a GPU. For one token what a copy gives is its ceiling, for many nothing here says what is.
+/// Of a product on a GPU. For one token what a copy gives is its ceiling, for many nothing here says what is.
 fn of_product(of: &GpuProduct) -> Option<Record> {
-    Some(Record {
-        source: Source::Bench,
-        at: of.at?,
-        machine: of.machine.clone()?,
-        compiler: Some(of.compiler.clone()?),
-        kernel: of.kernel.clone(),
-        id: of.id.clone()?,
-        work: Work::Shape {
-            m: of.m,
-            n: of.n,
-            k: of.k,
-            threads: 1,
-            memory: of.memory.clone(),
-            quantizes: Some(true),
-            input: Some(of.input.clone()).filter(|input| input != DType::F32.name()),
-        },
-        us: Some(of.seconds * 1e6),
-        rounds_us: of.rounds.iter().map(|seconds| seconds * 1e6).collect(),
-        percent: Some(of.percent_of_copy).filter(|percent| of.m == 1 && usable(*percent)),
-        ceiling: (of.m == 1).then(|| COPY.to_owned()),
-        memory_gb_s: None,
-        serves: None,
-        load: None,
-    })
+    let work = Work::Shape {
+        m: of.m,
+        n: of.n,
+        k: of.k,
+        threads: 1,
+        memory: of.memory.clone(),
+        quantizes: Some(true),
+        input: Some(of.input.clone()).filter(|input| input != DType::F32.name()),
+    };
+    let told = [&of.machine, &of.compiler, &of.id];
+    let record = kept(of.at, told, &of.kernel, work, of.seconds * 1e6, microseconds(&of.rounds))?;
+    Some(if of.m == 1 { below_a_copy(record, of.percent_of_copy) } else { record })
 }
 
-/// The same of quantizing or dequantizing on a GPU.
+/// Of quantizing or dequantizing on a GPU.
 fn of_conversion(of: &GpuConversion) -> Option<Record> {
-    Some(Record {
-        source: Source::Bench,
-        at: of.at?,
-        machine: of.machine.clone()?,
-        compiler: Some(of.compiler.clone()?),
-        kernel: of.kernel.clone(),
-        id: of.id.clone()?,
-        work: Work::Shape {
-            m: 1,
-            n: of.n,
-            k: of.k,
-            threads: 1,
-            memory: of.memory.clone(),
-            quantizes: None,
-            input: None,
-        },
-        us: Some(of.seconds * 1e6),
-        rounds_us: of.rounds.iter().map(|seconds| seconds * 1e6).collect(),
-        percent: Some(of.percent_of_copy).filter(|percent| usable(*percent)),
-        ceiling: Some(COPY.to_owned()),
-        memory_gb_s: None,
-        serves: None,
-        load: None,
-    })
+    let (memory, quantizes) = (of.memory.clone(), None);
+    let work = Work::Shape { m: 1, n: of.n, k: of.k, threads: 1, memory, quantizes, input: None };
+    let told = [&of.machine, &of.compiler, &of.id];
+    let record = kept(of.at, told, &of.kernel, work, of.seconds * 1e6, microseconds(&of.rounds))?;
+    Some(below_a_copy(record, of.percent_of_copy))
+}
+
+fn microseconds(seconds: &[f64]) -> Vec<f64> {
+    seconds.iter().map(|seconds| seconds * 1e6).collect()
+}
+
+/// With a copy on the device as its ceiling; of what stays in caches that is none.
+fn below_a_copy(record: Record, percent: f64) -> Record {
+    let percent = Some(percent).filter(|percent| *percent > 0.0 && *percent <= 100.0);
+    Record { percent, ceiling: Some("copy".to_owned()), ..record }
 }
