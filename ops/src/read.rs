@@ -3,7 +3,7 @@
 use crate::history::{History, HistoryError};
 use crate::record::{Record, Records, Source, Work};
 use crate::snapshot::Snapshot;
-use gristmill_records::bench::{GpuConversion, GpuProduct, Line, Measurement, Published, Yardstick};
+use gristmill_records::bench::{GpuConversion, GpuProduct, Line, Measurement, Published, Yardstick, is_part};
 use gristmill_runtime::tuning::cpu;
 use gristmill_runtime::vocab::DType;
 use gristmill_runtime::{Registry, Tuning};
@@ -220,6 +220,6 @@ fn microseconds(seconds: &[f64]) -> Vec<f64> {
 
 /// With a copy on the device as its ceiling; of what stays in caches that is none.
 fn below_a_copy(record: Record, percent: f64) -> Record {
-    let percent = Some(percent).filter(|percent| *percent > 0.0 && *percent <= 100.0);
+    let percent = Some(percent).filter(|percent| is_part(*percent));
     Record { percent, ceiling: Some("copy".to_owned()), ..record }
 }

@@ -3,6 +3,7 @@
 use crate::host::Host;
 use crate::snapshot::{CacheLoad, KernelLoad, PoolLoad, RecoveryCount, Snapshot, TransferLoad};
 use gristmill_records::receipt::Fallback;
+use gristmill_runtime::vocab::DeviceKind;
 use gristmill_runtime::{Registry, Tuning};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -187,16 +188,18 @@ pub struct Watch {
     pub recoveries: Vec<RecoveryCount>,
 }
 
-/// A monitor does not tell one GPU's launches from another's: where several kinds work together, what is slower on one of them is
-/// slower on all.
-fn together(gpus: &[String]) -> String {
-    gpus.join(" + ")
+/// The machine of what a monitor saw: the processor, or the GPUs, where it says which. It does not tell one GPU's launches from another's:
+/// where several kinds work together, what is slower on one of them is slower on all.
+fn machine_of(load: &KernelLoad, processor: &str, gpus: &[String]) -> String {
+    let on_gpu = load.device == DeviceKind::Cuda.name() && !gpus.is_empty();
+    if on_gpu { gpus.join(" + ") } else { processor.to_owned() }
 }
 
 impl Watch {
     /// Whether the record is of this monitor, as far as machines go.
     pub(crate) fn is_of(&self, record: &Record) -> bool {
-        record.machine == self.machine || record.machine == together(&self.gpus)
+        let load = record.load.as_ref();
+        load.is_some_and(|load| record.machine == machine_of(load, &self.machine, &self.gpus))
     }
 }
 
@@ -234,10 +237,7 @@ impl Records {
         let record = |load: KernelLoad| Record {
             source: Source::Monitor,
             at,
-            machine: match (load.device.as_str(), gpus.is_empty()) {
-                ("cuda", false) => together(&gpus),
-                _ => machine.clone(),
-            },
+            machine: machine_of(&load, &machine, &gpus),
             compiler: compiler.clone(),
             kernel: load.kernel.clone(),
             id: load.id.clone(),

@@ -277,7 +277,7 @@ impl Line {
 impl Measurement {
     /// Its percentage, where it is one.
     pub fn usable_percent(&self) -> Option<f64> {
-        self.percent.filter(|percent| *percent > 0.0 && *percent <= 100.0)
+        self.percent.filter(|percent| is_part(*percent))
     }
 
     /// What is wrong with its numbers, if something is.
@@ -288,6 +288,11 @@ impl Measurement {
         check_time("us", self.us)?;
         self.rounds_us.iter().try_for_each(|us| check_time("rounds_us", *us))
     }
+}
+
+/// Whether a percentage is a part of a ceiling: of what stays in caches, memory is none.
+pub fn is_part(percent: f64) -> bool {
+    percent > 0.0 && percent <= 100.0
 }
 
 /// # Errors

@@ -8,20 +8,20 @@ use half::f16;
 pub fn widen_f16(from: &[f16], to: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     {
-        if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has the feature.
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+            // SAFETY: the processor has the features.
             return unsafe { x86::avx512(from, to) };
         }
-        if is_x86_feature_detected!("avx") && is_x86_feature_detected!("f16c") {
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
             // SAFETY: the processor has the features.
-            return unsafe { x86::f16c(from, to) };
+            return unsafe { x86::avx2(from, to) };
         }
     }
     #[cfg(target_arch = "aarch64")]
     {
-        use crate::simd::neon::{load_f16, store_f32};
+        use crate::simd::neon::{LANES, load_f16, store_f32};
         // SAFETY: NEON is there on this architecture, and both arrays have as many values as a vector.
-        by_lanes::<4>(from, to, |from, to| unsafe {
+        by_lanes::<LANES>(from, to, |from, to| unsafe {
             store_f32(to.as_mut_ptr(), load_f16(from.as_ptr().cast()));
         });
     }
@@ -46,22 +46,22 @@ fn by_lanes<const N: usize>(from: &[f16], to: &mut [f32], whole: impl Fn(&[f16; 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::by_lanes;
+    use crate::simd::{avx2, avx512};
     use half::f16;
-    use std::arch::x86_64::*;
 
-    #[target_feature(enable = "avx512f")]
+    #[target_feature(enable = "avx512f,avx512bw")]
     pub(super) fn avx512(from: &[f16], to: &mut [f32]) {
-        // SAFETY: this function has the feature, and both arrays are as long as what is loaded and stored, at any alignment.
-        by_lanes::<16>(from, to, |from, to| unsafe {
-            _mm512_storeu_ps(to.as_mut_ptr(), _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())));
+        // SAFETY: this function has the features, and both arrays have as many values as a vector.
+        by_lanes::<{ avx512::LANES }>(from, to, |from, to| unsafe {
+            avx512::store_f32(to.as_mut_ptr(), avx512::load_f16(from.as_ptr().cast()));
         });
     }
 
-    #[target_feature(enable = "avx,f16c")]
-    pub(super) fn f16c(from: &[f16], to: &mut [f32]) {
+    #[target_feature(enable = "avx2,f16c")]
+    pub(super) fn avx2(from: &[f16], to: &mut [f32]) {
         // SAFETY: as above.
-        by_lanes::<8>(from, to, |from, to| unsafe {
-            _mm256_storeu_ps(to.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(from.as_ptr().cast())));
+        by_lanes::<{ avx2::LANES }>(from, to, |from, to| unsafe {
+            avx2::store_f32(to.as_mut_ptr(), avx2::load_f16(from.as_ptr().cast()));
         });
     }
 }
@@ -81,9 +81,9 @@ mod tests {
             plain,
             #[cfg(target_arch = "x86_64")]
             |from, to| {
-                if is_x86_feature_detected!("avx") && is_x86_feature_detected!("f16c") {
+                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
                     // SAFETY: the processor has the features.
-                    unsafe { x86::f16c(from, to) }
+                    unsafe { x86::avx2(from, to) }
                 } else {
                     widen_f16(from, to);
                 }

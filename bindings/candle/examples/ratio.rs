@@ -136,18 +136,21 @@ impl Pair {
         k: usize,
         threads: &Arc<Threads>,
     ) -> Result<Option<Pair>, Box<dyn Error>> {
-        let weights = Tensor::randn(0f32, 1.0, (n, k), &Device::Cpu)?;
         let theirs = TYPES.iter().copied().find(|dtype| format_of(*dtype) == Some(format));
+        if let (None, Some(golden)) = (theirs, Golden::of(format)?) {
+            let layers = golden.layers(format, n, k, threads)?;
+            return Ok(Some(Pair { format, theirs, same: true, layers }));
+        }
+        let weights = Tensor::randn(0f32, 1.0, (n, k), &Device::Cpu)?;
         let (same, layers): (bool, [Box<dyn Module>; 2]) = match theirs {
             Some(dtype) => {
                 let weights = QTensor::quantize(&weights, dtype)?;
                 let ours = Linear::from_qtensor(&weights, threads)?;
                 (true, [Box::new(QMatMul::from_qtensor(weights)?), Box::new(ours)])
             }
-            None => match (Golden::of(format)?, Linear::quantize(&weights, format, threads)) {
-                (Some(golden), _) => (true, golden.layers(format, n, k, threads)?),
-                (None, Ok(ours)) => (false, [Box::new(QMatMul::Tensor(weights)), Box::new(ours)]),
-                (None, Err(error)) => {
+            None => match Linear::quantize(&weights, format, threads) {
+                Ok(ours) => (false, [Box::new(QMatMul::Tensor(weights)), Box::new(ours)]),
+                Err(error) => {
                     println!("{format:<12} {}", error.to_string().lines().next().unwrap_or_default());
                     return Ok(None);
                 }

@@ -133,8 +133,18 @@ fn most(longest: usize) -> String {
 }
 
 /// A vector of `len` zeros, or an error.
-pub(crate) fn zeros<T: Clone + Default + Send>(what: &'static str, len: usize) -> Result<Vec<T>, Error> {
-    zeros_by(what, len, &Threads::single())
+pub(crate) fn zeros<T: Clone + Default>(what: &'static str, len: usize) -> Result<Vec<T>, Error> {
+    let mut values = room(what, len)?;
+    values.resize(len, T::default());
+    Ok(values)
+}
+
+/// A vector that has room for `len` values.
+fn room<T>(what: &'static str, len: usize) -> Result<Vec<T>, Error> {
+    let bytes = len.saturating_mul(size_of::<T>());
+    let mut values = Vec::new();
+    values.try_reserve_exact(len).map_err(|_| Error::Memory { what, bytes })?;
+    Ok(values)
 }
 
 /// [`zeros`] for much memory: the system gives out pages when they are first written to, and takes its time, so `threads` do that together.
@@ -145,9 +155,7 @@ pub(crate) fn zeros_by<T: Clone + Default + Send>(
 ) -> Result<Vec<T>, Error> {
     /// Bytes of a huge page, and of the smallest.
     const PAGES: [usize; 2] = [2 << 20, 4096];
-    let bytes = len.saturating_mul(size_of::<T>());
-    let mut values = Vec::new();
-    values.try_reserve_exact(len).map_err(|_| Error::Memory { what, bytes })?;
+    let mut values = room(what, len)?;
     let room = values.spare_capacity_mut();
     // A token reads a little of each head of each layer, and each on a page of its own costs an address translation.
     gristmill::prefer_huge_pages(room);

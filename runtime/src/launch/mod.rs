@@ -174,13 +174,13 @@ impl<C> Launcher<C> {
         let device = Device::cuda(gpu.profile().index);
         if gpu.is_capturing() {
             enqueue()?;
-            let launch = Launch { device, ..self.described(shape, [bytes_in, bytes_out], None, None) };
+            let launch = self.described(device, shape, [bytes_in, bytes_out], None, None);
             gpu.count_later(Tally { launch, ledger: self.ledger.clone() });
             return Ok(());
         }
         gpu.tell_times();
         let observer = observer();
-        let mut launch = Launch { device, ..self.described(shape, [bytes_in, bytes_out], None, None) };
+        let mut launch = self.described(device, shape, [bytes_in, bytes_out], None, None);
         // What an engine captures has no times.
         if timing() && !gpu.engine_captures()? {
             launch.time = Some(gpu.time(enqueue)?.1);
@@ -228,7 +228,7 @@ impl<C> Launcher<C> {
             false => (run(), None),
         };
         let time = started.map(|started| started.elapsed());
-        let launch = self.described(shape, bytes, time, Some(outcome.is_fault()));
+        let launch = self.described(Device::CPU, shape, bytes, time, Some(outcome.is_fault()));
         let launch = Launch { threads, ..launch };
         count(&launch, self.ledger.as_deref(), observer);
         outcome
@@ -236,19 +236,23 @@ impl<C> Launcher<C> {
 
     /// Counts a launch that went out with others, so that nobody knows its own time.
     pub(crate) fn ran_with_others(&self, shape: Shape, bytes: [usize; 2]) {
-        count(&self.described(shape, bytes, None, Some(false)), self.ledger.as_deref(), observer());
+        count(
+            &self.described(Device::CPU, shape, bytes, None, Some(false)),
+            self.ledger.as_deref(),
+            observer(),
+        );
     }
 
     #[inline]
     fn described(
         &self,
+        device: Device,
         shape: Shape,
         [bytes_in, bytes_out]: [usize; 2],
         time: Option<Duration>,
         fault: Option<bool>,
     ) -> Launch {
         let Launcher { entry, index, registry, .. } = *self;
-        let device = Device::CPU;
         Launch { registry, index, entry, device, shape, bytes_in, bytes_out, time, threads: None, fault }
     }
 }

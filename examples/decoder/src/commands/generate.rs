@@ -162,8 +162,10 @@ impl Run {
         let Answer { made, read, generated } = answer;
         let [read, generated] = [read, generated].map(|time| time.as_secs_f64());
         // The first one comes with what was read.
-        let rate = made.saturating_sub(1) as f64 / generated;
-        let rate = if made > 1 { format!(" ({rate:.1} tokens/s)") } else { String::new() };
+        let rate = match made {
+            0 | 1 => String::new(),
+            _ => format!(" ({:.1} tokens/s)", (made - 1) as f64 / generated),
+        };
         eprintln!("{} tokens read in {read:.2} s, {made} generated in {generated:.2} s{rate}", prompt.len());
         match &self.receipt {
             Some(path) => write_text(path, &recording.receipt().to_json()),

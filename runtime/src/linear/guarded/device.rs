@@ -51,34 +51,34 @@ pub(super) type Open = Option<std::sync::Arc<crate::cuda::Gpu>>;
 #[cfg(not(feature = "cuda"))]
 pub(super) struct Open;
 
-/// The opened GPU that a layer was given, which it can't open again by itself.
+/// An opened GPU that a layer was given, since it can't open that again by itself.
+#[cfg(feature = "cuda")]
 #[derive(Debug)]
-pub(super) struct Given {
-    #[cfg(feature = "cuda")]
-    was: bool,
-    /// `None` from its loss until there is another one.
-    #[cfg(feature = "cuda")]
-    gpu: Option<std::sync::Arc<crate::cuda::Gpu>>,
+pub(super) enum Given {
+    /// None: it opens its own.
+    Nothing,
+    Opened(std::sync::Arc<crate::cuda::Gpu>),
+    /// It waits for another one.
+    Lost,
 }
 
 #[cfg(feature = "cuda")]
 impl Given {
     pub(super) fn taken_from(options: &mut LinearOptions) -> Given {
-        let gpu = options.gpu.take();
-        Given { was: gpu.is_some(), gpu }
-    }
-
-    pub(super) fn new(gpu: &std::sync::Arc<crate::cuda::Gpu>) -> Given {
-        Given { was: true, gpu: Some(std::sync::Arc::clone(gpu)) }
+        options.gpu.take().map_or(Given::Nothing, Given::Opened)
     }
 
     pub(super) fn put_into(&self, options: &mut LinearOptions) {
-        options.gpu.clone_from(&self.gpu);
+        if let Given::Opened(gpu) = self {
+            options.gpu = Some(std::sync::Arc::clone(gpu));
+        }
     }
 
     /// While it is held, its device can't be opened again.
     pub(super) fn let_go_of_lost(&mut self) {
-        self.gpu.take_if(|gpu| gpu.loss().is_some());
+        if matches!(self, Given::Opened(gpu) if gpu.loss().is_some()) {
+            *self = Given::Lost;
+        }
     }
 
     /// Opens the GPU of a layer, if it is on one, with all memory that can be had. Asked before a layer is made: one for a device that is
@@ -90,14 +90,14 @@ impl Given {
         }
         let index = device.index;
         let lost = |error: String| Error::NoGpu { index, why: NoGpu::Lost { error } };
-        let gpu = match &self.gpu {
-            Some(gpu) => std::sync::Arc::clone(gpu),
-            None if self.was => {
+        let gpu = match self {
+            Given::Nothing => crate::cuda::Gpu::open(index)?,
+            Given::Opened(gpu) => std::sync::Arc::clone(gpu),
+            Given::Lost => {
                 let why =
                     "the layer was given it opened, and waits for another one (`GuardedLinear::on_gpu`)";
                 return Err(lost(why.to_owned()));
             }
-            None => crate::cuda::Gpu::open(index)?,
         };
         if let Some(error) = gpu.loss() {
             return Err(lost(error));
@@ -109,9 +109,13 @@ impl Given {
 }
 
 #[cfg(not(feature = "cuda"))]
+#[derive(Debug)]
+pub(super) struct Given;
+
+#[cfg(not(feature = "cuda"))]
 impl Given {
     pub(super) fn taken_from(_: &mut LinearOptions) -> Given {
-        Given {}
+        Given
     }
 
     pub(super) fn put_into(&self, _: &mut LinearOptions) {}

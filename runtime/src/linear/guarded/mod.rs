@@ -149,7 +149,7 @@ impl<'w> GuardedLinear<'w> {
         if self.options.device != found {
             return Err(Error::OtherGpu { expected: self.options.device, found });
         }
-        self.write().given = Given::new(gpu);
+        self.write().given = Given::Opened(Arc::clone(gpu));
         Ok(())
     }
 

@@ -177,8 +177,6 @@ impl GuardedLinear<'_> {
         // It can be opened again only when nobody holds it, and has no room for the weights twice.
         state.linear = None;
         forget(workspace, Some(self.options.device));
-        state.given.let_go_of_lost();
-        release(self.options.device, &error);
         state.away = Some(Away { kernel, error: cause, tried: run.number });
         let made = match step {
             RecoveryStep::Reopened => self.to_device(state, run.threads),
@@ -209,13 +207,16 @@ impl GuardedLinear<'_> {
         };
         tried.steps.push(step);
         tried.cause = Some(away.error.clone()).filter(|_| step == RecoveryStep::Reopened);
-        release(self.options.device, &away.error);
         let made = self.to_device(state, run.threads);
         Ok(Some(Step { step, kernel, why, made }))
     }
 
-    /// Makes the layer on its GPU. After an error it is where it was.
+    /// Makes the layer on its GPU, of which others let go where it is lost. After an error it is where it was.
     fn to_device(&self, state: &mut State, threads: &Threads) -> Result<(), Error> {
+        state.given.let_go_of_lost();
+        if let Some(away) = &state.away {
+            release(self.options.device, &away.error);
+        }
         let _open = state.given.open(self.options.device)?;
         let before = (state.linear.take(), state.away.take());
         let made = self.remake(state, threads);
