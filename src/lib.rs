@@ -51,6 +51,7 @@ assert!(memory.bits_per_weight < 2.1);
 #[doc = include_str!("../docs/engines.md")]
 #[doc = include_str!("../docs/measuring.md")]
 #[cfg_attr(feature = "ops", doc = include_str!("../docs/operations.md"))]
+#[doc = include_str!("../docs/recovery.md")]
 mod pages {}
 
 // Generated code and macros name this crate by its own name, here too.

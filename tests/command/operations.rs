@@ -7,17 +7,21 @@ use std::fs;
 
 type Result = std::result::Result<(), Box<dyn std::error::Error>>;
 
-/// The guide has a row for each step of recovery.
+/// The page of recovery has a section for each step, to which its table leads, and a section says what to do.
 #[test]
-fn every_step_of_recovery_is_in_the_guide() -> Result {
-    let guide = fs::read_to_string("docs/operations.md")?;
-    for step in RecoveryStep::ALL {
-        let rows = guide.lines().filter(|line| {
-            line.starts_with("| ")
-                && line.split('|').nth(2).is_some_and(|cell| cell.trim() == format!("`{}`", step.name()))
-        });
-        assert_eq!(rows.count(), 1, "{}", step.name());
+fn every_step_of_recovery_has_its_section() -> Result {
+    let page = fs::read_to_string("docs/recovery.md")?;
+    let (head, sections) = page.split_once("\n## ").ok_or("no sections")?;
+    let sections: Vec<_> = sections.split("\n## ").collect();
+    for step in RecoveryStep::ALL.iter().map(|step| step.name()) {
+        let row = format!("| [`{step}`](#{step}) |");
+        assert_eq!(head.lines().filter(|line| line.starts_with(&row)).count(), 1, "{step}");
+        let section: Vec<_> =
+            sections.iter().filter(|text| text.starts_with(&format!("`{step}`\n"))).collect();
+        assert!(matches!(section[..], [text] if text.contains("- **What to do:**")), "{step}");
     }
+    let known = |text: &&&str| text.starts_with('`');
+    assert_eq!(sections.iter().filter(known).count(), RecoveryStep::ALL.len(), "a section of no step");
     Ok(())
 }
 
