@@ -1,5 +1,9 @@
 //! Everything that can go wrong at run time, with what would help.
 
+mod class;
+
+pub use class::ErrorClass;
+
 use crate::device::Device;
 use crate::gpu::NoGpu;
 use crate::names::{List, Meant};

@@ -95,7 +95,7 @@ pub use activations::{Input, NonFinite, QuantizedActivations};
 pub use aligned::prefer_huge_pages;
 pub use decide::{Decision, Prepared, TunedBy};
 pub use device::{CpuProfile, Device, Topology};
-pub use error::Error;
+pub use error::{Error, ErrorClass};
 pub use executor::Executor;
 #[cfg(feature = "rayon")]
 pub use executor::RayonGlobal;

@@ -340,6 +340,44 @@ fn an_engines_graph_holds_our_launches() {
     });
 }
 
+/// A graph of ours that is dropped while the engine captures the same stream is destroyed behind that, with the memory that it held.
+#[test]
+fn a_graph_dropped_in_an_engines_capture_waits_for_its_end() {
+    beside_an_engine("a_graph_dropped_in_an_engines_capture_waits_for_its_end", &settings(), || {
+        let engine = Engine::new();
+        let format = tried().next().expect("one is tried");
+        let [k, n, _] = sizes(format);
+        let stream = &engine.stream;
+        let (x, y) =
+            (stream.clone_htod(&x_of(1, k)).expect("memory"), stream.alloc_zeros(n).expect("memory"));
+        let gpu = engine.gristmill(stream);
+        let layer = layer_on(&gpu, format, n, k);
+        let (x_here, mut y_here) = (lent(&gpu, &x), lent(&gpu, &y));
+        let used = || {
+            gpu.synchronize().expect("done");
+            gpu.memory_held().expect("counts").pool.expect("has pools").used
+        };
+        let mut run = |workspace: &mut Workspace| {
+            layer.forward_on_device(DeviceInput::F32(&x_here), 1, None, &mut y_here, workspace)
+        };
+        run(&mut Workspace::new()).expect("makes what it keeps itself");
+        let before = used();
+        let graph = {
+            let mut workspace = Workspace::new();
+            run(&mut workspace).expect("makes what memory it needs");
+            gpu.capture(|| run(&mut workspace)).expect("captured")
+        };
+        graph.launch().expect("launches");
+        let held = used();
+        assert!(held > before, "the workspace's memory is the graph's");
+        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).expect("begins");
+        drop(graph);
+        let flags = cudarc::driver::sys::CUgraphInstantiate_flags(0);
+        stream.end_capture(flags).expect("nothing broke it");
+        assert_eq!(used(), before, "it is gone with what it held");
+    });
+}
+
 /// The fault of what should be refused.
 fn fault<T: std::fmt::Debug>(outcome: Result<T, Error>) -> LentFault {
     match outcome.expect_err("it is refused") {

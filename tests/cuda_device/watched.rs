@@ -30,6 +30,9 @@ static TOLD: Told = Told {
     lookups: Mutex::new(Vec::new()),
 };
 
+/// What is copied by whoever is told a time next: to, and from.
+static COPIES: Mutex<Option<(DeviceBuffer<f32>, DeviceBuffer<f32>)>> = Mutex::new(None);
+
 fn taken<T>(list: &Mutex<Vec<T>>) -> Vec<T> {
     std::mem::take(&mut *list.lock().expect("no panic"))
 }
@@ -55,6 +58,10 @@ impl Observer for Told {
     fn transfer_timed(&self, transfer: &Transfer) {
         assert!(transfer.time.is_some());
         self.timed.lock().expect("no panic").push(Transfer { time: None, ..*transfer });
+        let copies = COPIES.lock().expect("no panic").take();
+        if let Some((mut to, from)) = copies {
+            to.copy(&from).expect("is enqueued");
+        }
     }
 
     fn allocated(&self, allocation: &Allocation) {
@@ -160,6 +167,18 @@ fn copies_and_allocations() -> Result<(), Error> {
         held_memory().iter().map(|held| (held.bytes, held.reserved)).collect::<Vec<_>>(),
         [(400, Some(400))]
     );
+
+    // An observer that is told a time may enqueue what is timed itself.
+    let mut y = DeviceBuffer::<f32>::zeroed(&gpu, 100)?;
+    *COPIES.lock().expect("no panic") =
+        Some((DeviceBuffer::zeroed(&gpu, 8)?, DeviceBuffer::of(&gpu, &[1.0; 8])?));
+    taken(&TOLD.timed);
+    for _ in 0..3 {
+        y.copy(&x)?;
+        gpu.synchronize()?;
+    }
+    let timed = moved(&taken(&TOLD.timed));
+    assert!(timed.contains(&("within-device", 32)), "{timed:?}");
     Ok(())
 }
 

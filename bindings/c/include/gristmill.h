@@ -18,7 +18,7 @@
 typedef enum gm_status {
   // It did what was asked.
   GM_OK = 0,
-  // A pointer is null, misaligned or overlaps another, or a text is not UTF-8.
+  // A pointer is null, misaligned or overlaps another, a text is not UTF-8, or something was asked for that can't be.
   GM_INVALID_ARGUMENT = 1,
   // No format, device, quantizer or tensor is called that.
   GM_UNKNOWN_NAME = 2,

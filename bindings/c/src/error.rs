@@ -1,7 +1,7 @@
 //! What goes wrong, as C is told: a status, and a message for each thread.
 
-use gristmill::Error;
 use gristmill::gguf::ModelError;
+use gristmill::{Error, ErrorClass};
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub enum gm_status {
     /// It did what was asked.
     GM_OK = 0,
-    /// A pointer is null, misaligned or overlaps another, or a text is not UTF-8.
+    /// A pointer is null, misaligned or overlaps another, a text is not UTF-8, or something was asked for that can't be.
     GM_INVALID_ARGUMENT = 1,
     /// No format, device, quantizer or tensor is called that.
     GM_UNKNOWN_NAME = 2,
@@ -54,35 +54,16 @@ impl Failure {
 
 /// The status of an error of the library.
 pub(crate) fn status_of(error: &Error) -> gm_status {
-    match error {
-        Error::UnknownFormat { .. }
-        | Error::UnknownImport { .. }
-        | Error::UnknownKernel { .. }
-        | Error::UnknownPacking { .. }
-        | Error::UnknownDevice { .. } => gm_status::GM_UNKNOWN_NAME,
-        Error::NotCompiled { .. }
-        | Error::NoKernel(_)
-        | Error::CannotRunHere { .. }
-        | Error::CannotDrive { .. }
-        | Error::NoGpu { .. }
-        | Error::CannotRunOnGpu { .. } => gm_status::GM_NO_KERNEL,
-        Error::ShapeRule { .. }
-        | Error::KNotMultiple { .. }
-        | Error::ShapeMismatch { .. }
-        | Error::RowsNotMultiple { .. }
-        | Error::NoSuchRow { .. }
-        | Error::RowIndexOutOfRange { .. }
-        | Error::TooLarge { .. } => gm_status::GM_SHAPE,
-        Error::InvalidCode { .. }
-        | Error::NonFinite { .. }
-        | Error::NonFiniteScale { .. }
-        | Error::ScaleOverflow { .. }
-        | Error::BeyondPrecision { .. } => gm_status::GM_DATA,
-        Error::OutOfMemory { .. } | Error::OutOfDeviceMemory { .. } => gm_status::GM_MEMORY,
-        Error::TooManyThreads { .. } | Error::Threads { .. } => gm_status::GM_THREADS,
-        #[cfg(feature = "cuda")]
-        Error::Gpu(_) | Error::Capturing { .. } => gm_status::GM_DEVICE,
-        _ => gm_status::GM_INTERNAL,
+    match error.class() {
+        ErrorClass::Name => gm_status::GM_UNKNOWN_NAME,
+        ErrorClass::NoKernel => gm_status::GM_NO_KERNEL,
+        ErrorClass::Shape => gm_status::GM_SHAPE,
+        ErrorClass::Data => gm_status::GM_DATA,
+        ErrorClass::Memory => gm_status::GM_MEMORY,
+        ErrorClass::Threads => gm_status::GM_THREADS,
+        ErrorClass::Device => gm_status::GM_DEVICE,
+        ErrorClass::Request => gm_status::GM_INVALID_ARGUMENT,
+        ErrorClass::Internal => gm_status::GM_INTERNAL,
     }
 }
 

@@ -53,8 +53,7 @@ pub unsafe extern "C" fn gm_linear_new(
 ) -> gm_status {
     guard(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { raw::place(layer, "layer") }?;
-        *place = std::ptr::null_mut();
+        let place = unsafe { raw::made(layer, "layer") }?;
         // SAFETY: likewise.
         let (name, blocks, device, threads): (_, _, _, &Threads) = unsafe {
             (
@@ -160,7 +159,7 @@ pub unsafe extern "C" fn gm_linear_forward(
 pub unsafe extern "C" fn gm_linear_receipt(layer: *const gm_linear, text: *mut *mut c_char) -> gm_status {
     guard(|| {
         // SAFETY: the caller's promise.
-        let (layer, place) = unsafe { (raw::handle(layer, "layer")?, raw::place(text, "text")?) };
+        let (place, layer) = unsafe { (raw::made(text, "text")?, raw::handle(layer, "layer")?) };
         *place = raw::owned_text(layer.recording.receipt().to_json());
         Ok(())
     })

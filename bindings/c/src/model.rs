@@ -21,8 +21,7 @@ pub struct gm_model(Model);
 pub unsafe extern "C" fn gm_model_open(path: *const c_char, model: *mut *mut gm_model) -> gm_status {
     guard(|| {
         // SAFETY: the caller's promise.
-        let (path, place) = unsafe { (raw::text(path, "path")?, raw::place(model, "model")?) };
-        *place = std::ptr::null_mut();
+        let (place, path) = unsafe { (raw::made(model, "model")?, raw::text(path, "path")?) };
         *place = Box::into_raw(Box::new(gm_model(Model::open(path)?)));
         Ok(())
     })
@@ -52,9 +51,8 @@ pub unsafe extern "C" fn gm_model_plan(
 ) -> gm_status {
     guard(|| {
         // SAFETY: the caller's promise.
-        let (model, device, place) =
-            unsafe { (raw::handle(model, "model")?, device_named(device)?, raw::place(text, "text")?) };
-        *place = std::ptr::null_mut();
+        let (place, model, device) =
+            unsafe { (raw::made(text, "text")?, raw::handle(model, "model")?, device_named(device)?) };
         *place = raw::owned_text(json::plan(&model.0, device, m)?.to_string());
         Ok(())
     })
@@ -75,8 +73,7 @@ pub unsafe extern "C" fn gm_model_linear(
 ) -> gm_status {
     guard(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { raw::place(layer, "layer") }?;
-        *place = std::ptr::null_mut();
+        let place = unsafe { raw::made(layer, "layer") }?;
         // SAFETY: likewise.
         let (model, tensor, device, threads) = unsafe {
             (

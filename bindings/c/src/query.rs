@@ -28,7 +28,7 @@ pub unsafe extern "C" fn gm_string_free(text: *mut c_char) {
 pub unsafe extern "C" fn gm_formats_json(text: *mut *mut c_char) -> gm_status {
     guard(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { raw::place(text, "text") }?;
+        let place = unsafe { raw::made(text, "text") }?;
         let formats: Vec<_> = REGISTRY.formats.iter().map(|format| json::format(&REGISTRY, format)).collect();
         *place = raw::owned_text(serde_json::Value::from(formats).to_string());
         Ok(())
@@ -44,8 +44,7 @@ pub unsafe extern "C" fn gm_formats_json(text: *mut *mut c_char) -> gm_status {
 pub unsafe extern "C" fn gm_kernels_json(format: *const c_char, text: *mut *mut c_char) -> gm_status {
     guard(|| {
         // SAFETY: the caller's promise.
-        let (only, place) = unsafe { (raw::optional_text(format, "format")?, raw::place(text, "text")?) };
-        *place = std::ptr::null_mut();
+        let (place, only) = unsafe { (raw::made(text, "text")?, raw::optional_text(format, "format")?) };
         if let Some(only) = only {
             REGISTRY.format(only)?;
         }
@@ -155,8 +154,7 @@ pub unsafe extern "C" fn gm_decide(
 ) -> gm_status {
     guard(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { raw::place(kernel, "kernel") }?;
-        *place = std::ptr::null_mut();
+        let place = unsafe { raw::made(kernel, "kernel") }?;
         // SAFETY: likewise.
         let prepared = unsafe { prepared(op, format, input, device, Shape::new(m, n, k)) }?;
         *place = raw::owned_text(prepared.decide_as_asked().kernel()?.name.to_owned());
@@ -181,8 +179,7 @@ pub unsafe extern "C" fn gm_explain(
 ) -> gm_status {
     guard(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { raw::place(text, "text") }?;
-        *place = std::ptr::null_mut();
+        let place = unsafe { raw::made(text, "text") }?;
         // SAFETY: likewise.
         let prepared = unsafe { prepared(op, format, input, device, Shape::new(m, n, k)) }?;
         *place = raw::owned_text(prepared.decide_as_asked().to_string());
@@ -208,8 +205,7 @@ pub unsafe extern "C" fn gm_explain_json(
 ) -> gm_status {
     guard(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { raw::place(text, "text") }?;
-        *place = std::ptr::null_mut();
+        let place = unsafe { raw::made(text, "text") }?;
         // SAFETY: likewise.
         let prepared = unsafe { prepared(op, format, input, device, Shape::new(m, n, k)) }?;
         *place = raw::owned_text(json::decision(&prepared.decide_as_asked()).to_string());

@@ -108,6 +108,17 @@ pub(crate) unsafe fn place<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mut
     unsafe { pointer.as_mut() }.ok_or_else(|| Failure::argument(format!("{what} is NULL")))
 }
 
+/// Where a handle or a text goes that is made: NULL until it is.
+///
+/// # Safety
+/// As for [`place`].
+pub(crate) unsafe fn made<'a, T>(pointer: *mut *mut T, what: &str) -> Result<&'a mut *mut T, Failure> {
+    // SAFETY: the caller's promise.
+    let place = unsafe { place(pointer, what) }?;
+    *place = std::ptr::null_mut();
+    Ok(place)
+}
+
 /// Frees what a handle stands for, where it is not null.
 ///
 /// # Safety

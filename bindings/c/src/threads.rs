@@ -45,8 +45,7 @@ impl gm_workspace {
 pub unsafe extern "C" fn gm_threads_new(count: usize, threads: *mut *mut gm_threads) -> gm_status {
     guard(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { raw::place(threads, "threads") }?;
-        *place = std::ptr::null_mut();
+        let place = unsafe { raw::made(threads, "threads") }?;
         *place = Box::into_raw(Box::new(gm_threads(Threads::new(count)?)));
         Ok(())
     })
@@ -70,7 +69,7 @@ pub unsafe extern "C" fn gm_threads_free(threads: *mut gm_threads) {
 pub unsafe extern "C" fn gm_workspace_new(workspace: *mut *mut gm_workspace) -> gm_status {
     guard(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { raw::place(workspace, "workspace") }?;
+        let place = unsafe { raw::made(workspace, "workspace") }?;
         *place = Box::into_raw(Box::new(gm_workspace(Mutex::new(Workspace::new()))));
         Ok(())
     })

@@ -1,7 +1,8 @@
 //! Errors of the library as exceptions of the module, with the library's messages.
 
+use gristmill::ErrorClass;
 use gristmill::gguf::ModelError;
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyMemoryError};
 use pyo3::{PyErr, create_exception};
 
 create_exception!(gristmill, Error, PyException, "An error of gristmill.");
@@ -31,28 +32,16 @@ pub(crate) fn exception(error: gristmill::Error) -> PyErr {
 }
 
 fn with_message(error: &gristmill::Error, message: String) -> PyErr {
-    use gristmill::Error as E;
-    match error {
-        E::NotCompiled { .. }
-        | E::NoKernel(_)
-        | E::CannotRunHere { .. }
-        | E::CannotDrive { .. }
-        | E::NoGpu { .. }
-        | E::CannotRunOnGpu { .. } => NoKernelError::new_err(message),
-        E::ShapeRule { .. }
-        | E::KNotMultiple { .. }
-        | E::ShapeMismatch { .. }
-        | E::RowsNotMultiple { .. }
-        | E::NoSuchRow { .. }
-        | E::RowIndexOutOfRange { .. }
-        | E::TooLarge { .. } => ShapeError::new_err(message),
-        E::InvalidCode { .. } | E::NonFinite { .. } | E::ScaleOverflow { .. } | E::BeyondPrecision { .. } => {
-            DataError::new_err(message)
-        }
-        E::OutOfMemory { .. } | E::OutOfDeviceMemory { .. } => {
-            pyo3::exceptions::PyMemoryError::new_err(message)
-        }
-        _ => Error::new_err(message),
+    match error.class() {
+        ErrorClass::NoKernel => NoKernelError::new_err(message),
+        ErrorClass::Shape => ShapeError::new_err(message),
+        ErrorClass::Data => DataError::new_err(message),
+        ErrorClass::Memory => PyMemoryError::new_err(message),
+        ErrorClass::Name
+        | ErrorClass::Threads
+        | ErrorClass::Device
+        | ErrorClass::Request
+        | ErrorClass::Internal => Error::new_err(message),
     }
 }
 

@@ -226,6 +226,11 @@ impl Compiler {
             Some(rest) => shipped_dir().join(rest),
             None => target.root.join(&unit.body.file),
         };
+        if path.to_string_lossy().contains(['"', '\n']) {
+            // The body is included by its path, for which C has no escapes.
+            let message = format!("`{}` has a quote or a line break in its path", path.display());
+            return Err(Trouble::compiler(message, "name its folders without them"));
+        }
         let header_path = target.out.join(C_HEADER);
         std::fs::write(&header_path, header()).map_err(|error| unwritten(&header_path, &error))?;
         let file = target.out.join(format!("{}.{}", unit.symbol, if self.cpp { "cc" } else { "c" }));

@@ -40,10 +40,10 @@ pub fn lines(discovery: &Discovery, rpath: bool, lines: &mut Lines<'_>) -> Resul
             paths.extend(folder.filter(|folder| !paths.contains(folder)));
         }
         for path in paths {
-            lines.say("rustc-link-arg", format_args!("-Wl,-rpath,{}", path.display()))?;
+            linker_option("-rpath", &path, lines)?;
             if !discovery.target.is_apple() {
                 // Where the linker finds what these libraries need themselves.
-                lines.say("rustc-link-arg", format_args!("-Wl,-rpath-link,{}", path.display()))?;
+                linker_option("-rpath-link", &path, lines)?;
             }
         }
     }
@@ -56,6 +56,19 @@ pub fn lines(discovery: &Discovery, rpath: bool, lines: &mut Lines<'_>) -> Resul
             Need::Library(name) => lines.say("rustc-link-lib", name)?,
             Need::Framework(name) => lines.say("rustc-link-lib", format_args!("framework={name}"))?,
         }
+    }
+    Ok(())
+}
+
+/// An option of the linker with a folder, passed on by the compiler that links.
+fn linker_option(option: &str, folder: &Path, lines: &mut Lines<'_>) -> Result<(), Error> {
+    let folder = folder.display().to_string();
+    if !folder.contains(',') {
+        return lines.say("rustc-link-arg", format_args!("-Wl,{option},{folder}"));
+    }
+    // `-Wl` takes a comma for the end of an argument.
+    for word in ["-Xlinker", option, "-Xlinker", folder.as_str()] {
+        lines.say("rustc-link-arg", word)?;
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use crate::launch::Tally;
 use crate::observe::Transfer;
 use cudarc::driver::CudaGraph;
 use std::any::Any;
+use std::mem::take;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -24,6 +25,8 @@ pub(super) struct Capture {
     pub(super) under_way: AtomicBool,
     /// Memory that was given up while an engine captured its stream, freed when it does not any more.
     pub(super) later: Mutex<Vec<u64>>,
+    /// Graphs that were dropped while an engine captured its stream, destroyed when somebody has waited for that.
+    graphs: Mutex<Vec<Dropped>>,
     /// Locked while something is enqueued: `stream.rs`.
     state: Mutex<Option<State>>,
 }
@@ -60,6 +63,16 @@ impl Capture {
     pub(super) fn state(&self) -> MutexGuard<'_, Option<State>> {
         // What is in there is whole whenever the lock is free.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a graph for the next who waits for the stream.
+    pub(super) fn keep(&self, dropped: Dropped) {
+        self.graphs.lock().unwrap_or_else(PoisonError::into_inner).push(dropped);
+    }
+
+    /// The graphs that were kept.
+    pub(super) fn kept(&self) -> Vec<Dropped> {
+        take(&mut *self.graphs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Does something with the state of this thread's capture, if it has one.

@@ -248,14 +248,17 @@ impl Gpu {
         if image.ptx && bytes.last() != Some(&0) {
             bytes.push(0);
         }
-        let module = self.context.load_module(Ptx::from_binary(bytes.clone()));
-        let module = self.check(Some(kernel), "loading the image", module).map_err(|error| match error {
-            Error::Gpu(mut failure) if image.ptx && !failure.sticky => {
-                failure.log = super::jit::log(&bytes);
-                Error::Gpu(failure)
-            }
-            error => error,
-        })?;
+        // Only of PTX there is a log to be had, for which the driver is asked once more.
+        let text = image.ptx.then(|| bytes.clone());
+        let module = self.context.load_module(Ptx::from_binary(bytes));
+        let module =
+            self.check(Some(kernel), "loading the image", module).map_err(|error| match (error, text) {
+                (Error::Gpu(mut failure), Some(text)) if !failure.sticky => {
+                    failure.log = super::jit::log(&text);
+                    Error::Gpu(failure)
+                }
+                (error, _) => error,
+            })?;
         modules.insert(key, Arc::clone(&module));
         drop(modules);
         tell(false);

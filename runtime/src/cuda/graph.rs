@@ -73,6 +73,8 @@ impl Dropped {
             let waited = gpu.synchronize();
             match &mut *gpu.capture.state() {
                 Some(state) => return state.dropped.push(self),
+                // An engine's capture ends when the engine ends it, which may be this thread.
+                None if gpu.engine_captures().unwrap_or(false) => return gpu.capture.keep(self),
                 // The capture that was in the way has ended.
                 None if matches!(waited, Err(Error::Capturing { .. })) => {}
                 None => break,
@@ -140,6 +142,13 @@ impl Gpu {
     /// Keeps memory that a kernel of this thread's capture uses.
     pub(super) fn keep_for_graph(&self, memory: impl FnOnce() -> Arc<dyn Any + Send + Sync>) {
         self.capture.of_this_thread(|state| state.held.memory.push(memory()));
+    }
+
+    /// Destroys graphs that were dropped while an engine captured its stream. The stream is not locked, and nobody captures.
+    pub(super) fn destroy_kept(&self) {
+        if self.lent {
+            self.capture.kept().into_iter().for_each(|dropped| dropped.destroy(self));
+        }
     }
 
     /// Frees memory behind what was enqueued; in a capture, whoever's it is, once that has ended, since freeing would become

@@ -6,6 +6,7 @@ use crate::error::Error;
 use cudarc::driver::sys::{CUevent_flags, CUresult};
 use cudarc::driver::{CudaEvent, result};
 use std::sync::atomic::Ordering;
+use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
 
 /// Times that are waiting at most; beyond that none is taken.
@@ -31,9 +32,8 @@ impl Gpu {
         // An error of an event is one that what is enqueued will meet too, or of no interest.
         let begin = if room { self.timing_event().ok() } else { None };
         let done = enqueue()?;
-        if let Some((begin, end)) = begin.and_then(|begin| Some((begin, self.timing_event().ok()?)))
-            && let Ok(mut waiting) = self.later.waiting.lock()
-        {
+        if let Some((begin, end)) = begin.and_then(|begin| Some((begin, self.timing_event().ok()?))) {
+            let mut waiting = self.later.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             waiting.push_back(Waiting { begin, end, tell: Box::new(tell) });
             self.later.count.store(waiting.len(), Ordering::Relaxed);
         }
@@ -62,7 +62,12 @@ impl Gpu {
 
     #[cold]
     fn tell_those_that_are_known(&self) {
-        let Ok(mut waiting) = self.later.waiting.try_lock() else { return };
+        let mut waiting = match self.later.waiting.try_lock() {
+            Ok(waiting) => waiting,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let mut known = Vec::new();
         while let Some(first) = waiting.front() {
             let end = first.end.cu_event();
             // SAFETY: the event is one of the driver's, which is there until it is dropped.
@@ -73,15 +78,16 @@ impl Gpu {
                 Ok(Err(error)) if error.0 == CUresult::CUDA_ERROR_NOT_READY => break,
                 // The device was lost, with all times.
                 Ok(Err(_)) => waiting.clear(),
-                Ok(Ok(())) => {
-                    if let Some(Waiting { begin, end, tell }) = waiting.pop_front()
-                        && let Ok(milliseconds) = begin.elapsed_ms(&end)
-                    {
-                        tell(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3));
-                    }
-                }
+                Ok(Ok(())) => known.extend(waiting.pop_front()),
             }
         }
         self.later.count.store(waiting.len(), Ordering::Relaxed);
+        drop(waiting);
+        // An observer may panic, or enqueue something itself that is timed.
+        for Waiting { begin, end, tell } in known {
+            if let Ok(milliseconds) = begin.elapsed_ms(&end) {
+                tell(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3));
+            }
+        }
     }
 }

@@ -82,6 +82,7 @@ impl Gpu {
         let (behind, enqueued) = self.with_event(what, kernel, doing, false, act)?;
         // Waited for also where not all of it was enqueued.
         let waited = behind.synchronize();
+        self.destroy_kept();
         self.check(kernel, doing, enqueued.and(waited))
     }
 

@@ -311,9 +311,12 @@ impl Dequantizer {
         threads: &Threads,
     ) -> Result<(), Error> {
         self.check(matrix)?;
-        if rows.start > rows.end || rows.end > matrix.n() {
-            let row = rows.start.max(rows.end.saturating_sub(1));
-            return Err(Error::NoSuchRow { row, rows: matrix.n() });
+        let (begin, end, n) = (rows.start, rows.end, matrix.n());
+        if begin > end {
+            return Err(Error::RowRange { begin, end, rows: n });
+        }
+        if end > n {
+            return Err(Error::NoSuchRow { row: begin.max(end - 1), rows: n });
         }
         check_len("the destination", "values", product_of("a tensor", rows.len(), matrix.k())?, dst.len())?;
         if dst.is_empty() {

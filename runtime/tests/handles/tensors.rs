@@ -4,6 +4,7 @@ use crate::toy::{FORMATS, HEADER4, REGISTRY, TAIL2, TINY8, noise, tail2, tiny8};
 use gristmill_runtime::{
     Dequantizer, Error, Executor, QuantizedBuf, QuantizedMatrix, Quantizer, Request, Threads,
 };
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -149,6 +150,8 @@ fn rows_come_with_header_and_tail() -> Result<(), Error> {
             let error = dequantizer.rows(&matrix, rows, &mut []).expect_err("not so many rows");
             assert!(matches!(error, Error::NoSuchRow { rows: 5, .. }), "{error}");
         }
+        let backward = dequantizer.rows(&matrix, Range { start: 4, end: 3 }, &mut []);
+        assert_eq!(backward, Err(Error::RowRange { begin: 4, end: 3, rows: 5 }));
         let error = dequantizer.rows(&matrix, 1..2, &mut [0.0; 23]).expect_err("too short");
         assert!(matches!(error, Error::ShapeMismatch { expected: 24, found: 23, .. }), "{error}");
     }

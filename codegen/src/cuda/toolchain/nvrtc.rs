@@ -254,22 +254,21 @@ fn open_builtins(path: &Path) -> Result<Option<Library>, Problem> {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return Err(Problem::NoFile(path.to_path_buf()));
     };
-    let major = path
-        .file_name()
-        .and_then(|name| name.to_str()?.strip_prefix("libnvrtc.so.")?.split('.').next().map(str::to_string));
-    let mut builtins: Vec<PathBuf> = entries
-        .filter_map(|entry| entry.ok())
-        .map(|entry| entry.path())
-        .filter(|path| {
-            let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-            let version = name.strip_prefix("libnvrtc-builtins.so.");
-            version.is_some_and(|version| {
-                major.as_deref().is_none_or(|major| version.split('.').next() == Some(major))
-            })
-        })
-        .collect();
-    builtins.sort();
-    builtins.pop().map(|path| open_global(&path)).transpose()
+    // Of several releases in one folder, that of the library itself: a link names the major number alone, what it leads to all of them.
+    let target = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let wanted = release_of(&target, "libnvrtc.so.").unwrap_or_default();
+    let builtins = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter_map(|path| Some((release_of(&path, "libnvrtc-builtins.so.")?, path)))
+        .filter(|(release, _)| wanted.first().is_none_or(|major| release.first() == Some(major)))
+        .max_by_key(|(release, _)| (wanted.starts_with(release), release.clone()));
+    builtins.map(|(_, path)| open_global(&path)).transpose()
+}
+
+/// The numbers behind the name of a shared library: 12, 9, 86 of `libnvrtc.so.12.9.86`.
+fn release_of(path: &Path, name: &str) -> Option<Vec<u32>> {
+    let numbers = path.file_name()?.to_str()?.strip_prefix(name)?;
+    numbers.split('.').map(|number| number.parse().ok()).collect()
 }
 
 #[cfg(unix)]
