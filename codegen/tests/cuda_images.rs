@@ -5,10 +5,10 @@
 
 use gristmill_codegen::cuda::build::units;
 use gristmill_codegen::cuda::compile::{
-    Budget, Image, Instructions, compile, cuobjdump, disassemble, excesses, jobs,
+    Budget, Image, Instructions, compile, cuobjdump, disassemble, excesses,
 };
 use gristmill_codegen::cuda::toolchain::{Env, Toolchain, discover};
-use gristmill_codegen::cuda::{Unit as Emitted, emit, needed_driver};
+use gristmill_codegen::cuda::{Unit as Emitted, emit, jobs, needed_driver};
 use gristmill_spec::vocab::CudaArch;
 use gristmill_spec::{check, shipped};
 use std::collections::{BTreeMap, BTreeSet};

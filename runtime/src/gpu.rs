@@ -99,16 +99,6 @@ impl GpuProfile {
             l2: 0,
         }
     }
-
-    /// Whether it computes in f16 (compute capability 5.3).
-    pub fn has_f16(&self) -> bool {
-        self.cc >= (5, 3)
-    }
-
-    /// Whether it computes in bfloat16 (compute capability 8.0).
-    pub fn has_bf16(&self) -> bool {
-        self.cc >= (8, 0)
-    }
 }
 
 /// Why there is no GPU to ask.

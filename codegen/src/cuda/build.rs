@@ -4,8 +4,9 @@ use super::compile::{
     Budget, CompileError, Excess, Failure, Image, compile, content, distinct, excesses, write_atomically,
 };
 use super::packed::{needed_driver, pack};
+use super::parallel::in_parallel;
 use super::settings::BadSettings;
-use super::toolchain::{NoNative, NoToolchain, Toolchain};
+use super::toolchain::{NoNative, NoToolchain};
 use super::variables::VARIABLES;
 use super::{Emitted, Env, Settings, Unit, Use, compile, discover, emit};
 use crate::Error;
@@ -14,7 +15,6 @@ use gristmill_spec::model::SpecSet;
 use gristmill_spec::vocab::CudaArch;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What stops a build that asks for CUDA.
 #[derive(Debug, thiserror::Error)]
@@ -133,7 +133,7 @@ pub fn build(set: &SpecSet, out: &Path, env: &Env, jobs: usize) -> Result<Built,
     }
     let images = write(&out.join("cuda"), &without_repeats(kept), jobs)?;
     let images = CudaImages::Built { compiler: toolchain.identity(), architectures, images, failures };
-    Ok(Built { images, warnings, watched: watched(toolchain, &discovery.watched()) })
+    Ok(Built { images, warnings, watched: discovery.watched() })
 }
 
 /// Where images are kept if nobody says: in the folder of all that cargo builds, so that other profiles and features find them; else beside
@@ -164,15 +164,6 @@ pub fn units(units: &[Unit], set: &SpecSet, architectures: &[CudaArch]) -> Vec<c
         wanted
     });
     each.collect()
-}
-
-/// The toolchain's files.
-fn watched(toolchain: &Toolchain, found: &[PathBuf]) -> Vec<PathBuf> {
-    let mut watched = found.to_vec();
-    watched.push(toolchain.path().to_path_buf());
-    watched.retain(|path| path.exists());
-    watched.dedup();
-    watched
 }
 
 /// Images but PTX that says what the PTX of an older architecture says, which newer devices compile as well. Those of a unit follow
@@ -255,21 +246,10 @@ fn write(folder: &Path, images: &[&Image], jobs: usize) -> Result<Vec<CudaImageF
         })
         .collect();
     let missing: Vec<_> = images.iter().zip(&files).filter(|(_, file)| !file.path.is_file()).collect();
-    let next = AtomicUsize::new(0);
-    let work = || -> Result<(), CudaError> {
-        while let Some((image, file)) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
-            write_atomically(&file.path, &pack(&image.bytes)).map_err(error(&file.path))?;
-        }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..jobs.min(missing.len())).map(|_| scope.spawn(work)).collect();
-        let mut done = work();
-        for other in others {
-            done = done.and(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        }
-        done
-    })?;
+    let packed = in_parallel(jobs, &missing, |(image, file)| {
+        write_atomically(&file.path, &pack(&image.bytes)).map_err(error(&file.path))
+    });
+    packed.into_iter().collect::<Result<(), CudaError>>()?;
     let wanted: BTreeSet<&Path> = files.iter().map(|file| file.path.as_path()).collect();
     for entry in std::fs::read_dir(folder).map_err(error(folder))?.flatten() {
         if !wanted.contains(entry.path().as_path()) {

@@ -9,6 +9,7 @@ pub mod build;
 pub mod compile;
 mod emit;
 mod packed;
+mod parallel;
 pub mod settings;
 pub mod toolchain;
 mod variables;
@@ -19,5 +20,6 @@ pub use emit::{
 };
 pub(crate) use emit::{convert_launch, experts_launch, packings, refusals};
 pub use packed::needed_driver;
+pub use parallel::jobs;
 pub use settings::{Settings, Use};
 pub use toolchain::{Discovery, Env, Toolchain, discover};

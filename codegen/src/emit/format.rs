@@ -5,7 +5,6 @@
 //! same bits. `quantize`, `pack` and the scalar product, in the files beside this one, are made the same way.
 
 use super::fields::{needs_window, read_f32, read_i8, read_raw};
-use super::text::doc;
 use crate::lower::decode as lower;
 use crate::lower::ir::{Expr, Type, f32, u32};
 use crate::lower::stored::raw_type;
@@ -344,8 +343,4 @@ pub fn dequantize(plan: &FormatPlan<'_>) -> String {
              Ok(())
          }}\n"
     )
-}
-/// One line of documentation for the module of a format.
-pub fn module_doc(plan: &FormatPlan<'_>) -> String {
-    doc(&format!("`{}`: {}", plan.format.name, plan.format.doc))
 }

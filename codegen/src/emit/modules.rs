@@ -51,7 +51,7 @@ pub(super) fn format_module(
              use gristmill_runtime::vocab::DType;
              {body}
          }}\n",
-        format::module_doc(plan),
+        doc(&format!("`{}`: {}", format.name, format.doc)),
         format.origin.file,
         format.origin.line,
         format.name,

@@ -13,11 +13,6 @@ GM_DEVICE u32 warp_min(u32 v) {
     return v;
 }
 
-GM_DEVICE i32 warp_sum(i32 v) {
-    for (u32 mask = 16; mask > 0; mask /= 2) v += gm_shfl_xor(v, mask);
-    return v;
-}
-
 // Magnitude above, the complement of the position below: the largest of these is the first of the largest.
 GM_DEVICE u64 magnitude(f32 x, u32 at) { return (u64)(gm_bits(x) & 0x7fffffffu) << 32 | (0xffffffffu - at); }
 

@@ -13,8 +13,9 @@ mod usage;
 pub use budget::{Budget, Excess, excesses};
 pub use image::{Folder, Image};
 pub use sass::{Instructions, Loop, cuobjdump, disassemble, parse_sass};
-pub use usage::{Usage, parse_cuobjdump, parse_ptxas};
+pub use usage::{Usage, parse_ptxas};
 
+use super::parallel::in_parallel;
 use super::toolchain::{Nvcc, Toolchain};
 pub use flags::FLAGS;
 use flags::NVRTC_FLAGS;
@@ -27,8 +28,6 @@ use make::Outcome;
 pub(super) use make::write_atomically;
 pub use messages::{CompileError, Failure};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// One source, self-contained: what it includes is pasted in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,26 +119,9 @@ pub fn compile(
             list.push((group, keys));
         }
     }
-    let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<_>> = Mutex::new(std::iter::repeat_with(|| None).take(list.len()).collect());
-    let work = || {
-        while let Some((at, (group, keys))) = {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            list.get(at).map(|job| (at, job))
-        } {
-            let outcomes = make::group(group, keys, toolchain, cache);
-            // A panic elsewhere leaves the list usable.
-            done.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(outcomes);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..jobs.clamp(1, list.len().max(1)) {
-            scope.spawn(work);
-        }
-        work();
-    });
+    let done = in_parallel(jobs, &list, |(group, keys)| make::group(group, keys, toolchain, cache));
     let mut compiled = Compiled::default();
-    for outcomes in done.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten() {
+    for outcomes in done {
         for outcome in outcomes? {
             match outcome {
                 Outcome::Cached(image) => compiled.images.push(image),
@@ -156,15 +138,6 @@ pub fn compile(
     compiled.images.sort_by_key(|image| (place(&image.unit), image.ptx, image.arch));
     compiled.failures.sort_by_key(|failure| (place(&failure.unit), failure.ptx, failure.arch));
     Ok(compiled)
-}
-
-/// How many compilations run at once in a build script: what cargo was given, else the number of processors.
-pub fn jobs() -> usize {
-    std::env::var("NUM_JOBS")
-        .ok()
-        .and_then(|value| value.parse().ok())
-        .or_else(|| std::thread::available_parallelism().ok().map(usize::from))
-        .unwrap_or(1)
 }
 
 #[cfg(test)]

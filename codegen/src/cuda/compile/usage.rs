@@ -50,29 +50,6 @@ pub fn parse_ptxas(text: &str) -> Vec<Usage> {
     found
 }
 
-/// Reads what `cuobjdump --dump-resource-usage` prints. It knows no spills; a spill shows as stack.
-pub fn parse_cuobjdump(text: &str) -> Vec<Usage> {
-    let mut found = Vec::new();
-    let mut name = None;
-    for line in text.lines() {
-        if let Some(rest) = line.trim().strip_prefix("Function ") {
-            name = rest.strip_suffix(':').map(str::to_string);
-        } else if let (true, Some(kernel)) = (line.trim_start().starts_with("REG:"), name.take()) {
-            let value = |key: &str| {
-                line.split_whitespace().find_map(|word| word.strip_prefix(key)?.parse().ok()).unwrap_or(0)
-            };
-            found.push(Usage {
-                kernel,
-                registers: value("REG:"),
-                stack: value("STACK:"),
-                shared: value("SHARED:"),
-                ..Usage::default()
-            });
-        }
-    }
-    found
-}
-
 fn after<'t>(line: &'t str, needle: &str) -> Option<&'t str> {
     line.find(needle).map(|at| &line[at + needle.len()..])
 }
@@ -120,19 +97,5 @@ ptxas info    : Compile time = 3.081 ms
         let nvrtc = nvcc.replace("\n    ", "\nptxas         .     ");
         assert_eq!(parse_ptxas(&nvrtc), expected);
         assert_eq!(parse_ptxas("nvcc fatal   : Unsupported gpu architecture 'compute_61'\n"), []);
-    }
-
-    #[test]
-    fn of_cuobjdump() {
-        let text = "\nResource usage:\n Common:\n  GLOBAL:0\n Function k2:\n  \
-                    REG:14 STACK:0 SHARED:0 LOCAL:0 CONSTANT[0]:544 TEXTURE:0 SURFACE:0 SAMPLER:0\n \
-                    Function dot:\n  REG:30 STACK:8 SHARED:1280 LOCAL:0 CONSTANT[0]:556 TEXTURE:0\n";
-        assert_eq!(
-            parse_cuobjdump(text),
-            [
-                Usage { kernel: "k2".into(), registers: 14, ..Usage::default() },
-                Usage { kernel: "dot".into(), registers: 30, stack: 8, shared: 1280, ..Usage::default() },
-            ]
-        );
     }
 }

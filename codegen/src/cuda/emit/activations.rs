@@ -4,7 +4,6 @@
 //! how long the loads of a row take one after the other: each thread has several under way, as they lie in memory, and takes
 //! them apart afterwards.
 
-use super::blocks::HELPERS;
 use super::parameters::{SCALE_OVERFLOW, parameters};
 use super::quantized::{Rows, Statements, THREADS};
 use crate::lower::ir::Type;
@@ -21,7 +20,7 @@ pub(super) fn functions(format: &Activations) -> String {
     let rounded = lower::rounded(&format.scale, format.round, 0.0, format.clamp, 0);
     let integer = cuda::expr(&rounded.to(Type::I32));
     format!(
-        "{REDUCE_HEADER}{HELPERS}// One value as it lies there; `value` makes f32 of it, and `load` does both.
+        "{REDUCE_HEADER}// One value as it lies there; `value` makes f32 of it, and `load` does both.
 GM_DEVICE u32 bits(const void *x, u32 type, u64 i) {{
     return type == 0 ? gm_load((const u32 *)x + i) : (u32)gm_load((const u16 *)x + i);
 }}
@@ -32,7 +31,7 @@ GM_DEVICE f32 value(u32 bits, u32 type) {{
 
 GM_DEVICE f32 load(const void *x, u32 type, u64 i) {{ return value(bits(x, type, i), type); }}
 
-// As `abs_sum`, of a row of any type. One warp; every warp gets the same.
+// Sixteen interleaved sums of |x| over a row, then their sum in order: what `abs_mean` is defined by. One warp; every warp gets the same.
 GM_DEVICE f64 abs_sum_of(const void *x, u32 type, u64 start, u32 len) {{
     f64 sum = 0.0;
     if (gm_lane() < 16)

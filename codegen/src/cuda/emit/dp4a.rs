@@ -7,7 +7,7 @@
 use super::form::{Form, in_each_form};
 use super::operands::{fields, load_table};
 use super::product::{CudaMatmul, DP4A_ROWS};
-use super::terms::{Parts, add_terms, corrected, integer_terms, run_of_token, terms};
+use super::terms::{Parts, add_terms, corrected, integer_terms, needs_sums, run_of_token, terms};
 use std::fmt::Write;
 
 /// Loads of sixteen bytes that a lane starts before it uses the first, where a row is one integer sum.
@@ -382,7 +382,7 @@ fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &Parts, at: &str, output: &str) -
         last = runs - 1,
         terms = add_terms(plan, ["y", "sum", "low", "scale", "min"]),
     );
-    let of_token = if !(plan.format.min() != 0 || offset) {
+    let of_token = if !needs_sums(plan.format) {
         "(void)token;\n".to_string()
     } else if let Some(fused) = &plan.fused {
         fused.x_sum()

@@ -67,7 +67,7 @@ impl Fused {
 
     /// Bytes of shared memory of a CUDA block.
     pub(super) fn shared_bytes(&self, plan: &CudaMatmul<'_>) -> u32 {
-        let sums = if needs_sums(plan) { self.sums } else { 0 };
+        let sums = if needs_sums(plan.format) { self.sums } else { 0 };
         let terms = plan.rounds * round_bytes(plan.format, plan.algorithm, plan.threads, plan.tokens);
         let row = shared_bytes(plan.format.activations, plan.threads);
         terms + row + plan.tokens * (self.values + 4 * (self.scales + sums))
@@ -82,14 +82,14 @@ pub fn fused(plan: &CudaMatmul<'_>) -> String {
     let rows = Rows::Shared {
         unit: if unit == 0 { (0, multiple) } else { (unit, unit.next_multiple_of(multiple)) },
         capacity: [room.values, room.scales, room.sums],
-        sums: needs_sums(plan),
+        sums: needs_sums(plan.format),
         threads,
     };
     let Statements { declare, body, meets } = statements(plan.format.activations, &rows);
     let array = |ty: &str, name: &str, count: u32| format!("GM_SHARED({ty}, {name}, {count});\n    ");
     let mut shared = array("i8", "x_values", tokens * room.values);
     shared += &array("f32", "x_scales", tokens * room.scales);
-    if needs_sums(plan) {
+    if needs_sums(plan.format) {
         shared += &array("i32", "x_sums", tokens * room.sums);
     }
     let terms = if unit == 0 {

@@ -8,7 +8,7 @@ use super::form::{Form, in_each_form};
 use super::operands::{fields, load_table};
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::{SHARE, TILE, counted};
-use super::terms::{Parts, add_terms, corrected, integer_terms, run_of_token, terms};
+use super::terms::{Parts, add_terms, corrected, integer_terms, needs_sums, run_of_token, terms};
 use std::fmt::Write;
 
 /// A statement that binds `weights[2][4]`, operands of both halves of 32 rows, from a tile's `w`.
@@ -225,7 +225,7 @@ fn each_integer_term(
         "(i32)gm_load(scale_integers + half * 16 + i / 2 * 8)",
         "(i32)gm_load(min_integers + (half * 16 + i / 2 * 8) * 2)",
     );
-    let x_sum = if plan.format.min() != 0 || plan.format.offset {
+    let x_sum = if needs_sums(plan.format) {
         "const i32 x_sum = gm_load(a.x_sums + (u64)gm_min(token, a.m - 1) * a.units + unit);"
     } else {
         "(void)token;"

@@ -10,7 +10,7 @@ use super::operands::load_table;
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::{SHARE, gather};
 use super::superblock;
-use super::terms::{Parts, corrected, terms};
+use super::terms::{Parts, corrected, needs_sums, terms};
 use super::tiles::Tiling;
 use crate::Error;
 use gristmill_spec::model::{CudaBudget, Origin};
@@ -126,7 +126,7 @@ impl Used {
             scales: runs && format.has_scales(),
             mins: runs && format.offset,
             x_scales: runs && format.activations.block.is_some(),
-            x_sums: runs && (format.min() != 0 || format.offset),
+            x_sums: runs && needs_sums(format),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! their super-block shares.
 
 use super::product::{CudaMatmul, MMA_ROWS};
-use super::terms::{Parts, add_terms, integer_terms};
+use super::terms::{Parts, add_terms, integer_terms, needs_sums};
 use super::tiles::Tiling;
 use std::fmt::Write;
 
@@ -87,7 +87,7 @@ pub(super) fn flush(plan: &CudaMatmul<'_>, tiling: &Tiling, parts: &Parts) -> St
                     GM_UNROLL for (u32 r = 0; r < 4; r++) min[r] = mins[(at * {panels} + own_panel) * {MMA_ROWS} + r * 8 + g];"
         );
     }
-    let (x_sums, x_sum) = if plan.format.min() != 0 || offset {
+    let (x_sums, x_sum) = if needs_sums(plan.format) {
         (
             format!(
                 "const u32x2 both_x_sums = gm_shared_get<u32x2>(x_sums, (at * {runs} + run) * {tokens} + own_tokens + c * 8 + t * 2);

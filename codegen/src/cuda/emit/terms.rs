@@ -4,7 +4,7 @@ use super::product::CudaMatmul;
 use super::tiles::Fused;
 use crate::lower::ir::{Type, f32, i32};
 use crate::lower::product as lower;
-use crate::plan::TermTypes;
+use crate::plan::{FormatPlan, TermTypes};
 use crate::print::cuda;
 use std::fmt::Write;
 
@@ -83,7 +83,7 @@ pub(super) fn run_of_token(plan: &CudaMatmul<'_>) -> String {
         return fused.run_of_token(plan);
     }
     let mut out = String::new();
-    if format.min() != 0 || format.offset {
+    if needs_sums(format) {
         out.push_str("const i32 x_sum = gm_load(a.x_sums + (u64)token * a.units + unit);\n");
     }
     if let Some(block) = format.activations.block {
@@ -116,7 +116,7 @@ impl Fused {
 
     /// As [`run_of_token`](run_of_token), from shared memory.
     pub(super) fn run_of_token(&self, plan: &CudaMatmul<'_>) -> String {
-        let mut out = if needs_sums(plan) { self.x_sum() } else { "(void)token;\n".to_string() };
+        let mut out = if needs_sums(plan.format) { self.x_sum() } else { "(void)token;\n".to_string() };
         if let Some(scale) = self.x_scale(plan, "t", "unit", plan.format.unit) {
             let _ = writeln!(out, "const f32 x_scale = {scale};");
         }
@@ -125,6 +125,6 @@ impl Fused {
 }
 
 /// Whether products need the sums of activations.
-pub(super) fn needs_sums(plan: &CudaMatmul<'_>) -> bool {
-    plan.format.min() != 0 || plan.format.offset
+pub(super) fn needs_sums(format: &FormatPlan<'_>) -> bool {
+    format.min() != 0 || format.offset
 }
