@@ -540,6 +540,7 @@ fn activations_are_widened_once_a_run_where_operands_are_widened() {
 
 /// Values times integers of runs wait in the buffer where they fit a byte and products of any bytes are summed in i32: then each sum is
 /// scaled once a super-block. 3 * 15 is the most of `q2_k`; -4 * -32 and -4 * 31 are both ends of `q3_k`.
+/// Those of `iq1_s` and `iq1_m` are odd, from -9 * 15 to 9 * 15, so that halves of their distances fit.
 #[test]
 fn operands_are_products_with_integers_where_those_fit_a_byte() {
     let set = set();
@@ -554,10 +555,16 @@ fn operands_are_products_with_integers_where_those_fit_a_byte() {
         })
     };
     let vnni = batch(Isa::Avx512, true);
-    for (format, zero) in [("q2_k", 0), ("q3_k", -124)] {
-        assert_eq!(staged(vnni, format), Some(Some(Scaled::Bytes { zero })), "{format}");
-        let tokens = planned(&set, shipped_format(&set, format), vnni, |resolved| resolved.tokens);
-        assert_eq!(tokens, 8, "{format}");
+    let avxvnni = variant(&set, |v| (v.label.as_str(), v.isa) == ("batch", Isa::AvxVnni));
+    let of_odd_numbers = [("iq1_s", -135, true), ("iq1_m", -135, true)];
+    for (format, zero, halved) in
+        [("q2_k", 0, false), ("q3_k", -124, false)].into_iter().chain(of_odd_numbers)
+    {
+        for (variant, at_once) in [(vnni, 8), (avxvnni, 5)] {
+            assert_eq!(staged(variant, format), Some(Some(Scaled::Bytes { zero, halved })), "{format}");
+            let tokens = planned(&set, shipped_format(&set, format), variant, |resolved| resolved.tokens);
+            assert_eq!(tokens, at_once, "{format}");
+        }
     }
     assert_eq!(staged(vnni, "q4_k"), None);
     assert_eq!(staged(vnni, "q6_k"), Some(None));
@@ -572,12 +579,6 @@ fn operands_are_products_with_integers_where_those_fit_a_byte() {
     }
     for plain in ["iq4_xs", "iq4_nl"] {
         assert_eq!(staged(vnni, plain), None, "{plain}: a shuffle hides behind products");
-    }
-
-    // Elsewhere there is nothing to multiply operands with, though products are summed in i32 there too.
-    let avxvnni = CpuVariant { isa: Isa::AvxVnni, ..batch(Isa::Avx2, false).clone() };
-    for format in ["q2_k", "q3_k"] {
-        assert_eq!(staged(&avxvnni, format), None, "{format}: two or four bits cost nothing else");
     }
 }
 

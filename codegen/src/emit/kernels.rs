@@ -45,8 +45,22 @@ pub(super) struct Made<'k> {
     pub(super) code: String,
     /// What its identity is made of.
     pub(super) text: &'k str,
+    /// What its plan says of shapes.
+    pub(super) limits: Limits,
+}
+
+/// What the plan of a kernel says of the shapes that it takes, besides its variant.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// Fewest tokens for which it pays.
+    pub(super) m_min: u64,
     /// Largest k for which it is right.
     pub(super) k_max: u64,
+}
+
+impl Limits {
+    /// All shapes of its variant.
+    pub(super) const NONE: Limits = Limits { m_min: 0, k_max: u64::MAX };
 }
 
 impl<'a> Kernels<'a> {
@@ -112,10 +126,11 @@ impl<'a> Kernels<'a> {
 
     /// Lists a kernel.
     pub(super) fn push(&mut self, kernel: Made<'_>) {
-        let Made { serving: (family, order, variant), quantizer, plan, code, text, k_max } = kernel;
+        let Made { serving: (family, order, variant), quantizer, plan, code, text, limits } = kernel;
         let listing = Listing { format: self.index, format_name: self.name(), options: self.options };
         let mut shape = of_whole_blocks(variant.shape, self.plan.format.elements);
-        shape.k.max = shape.k.max.min(k_max);
+        shape.m.min = shape.m.min.max(limits.m_min);
+        shape.k.max = shape.k.max.min(limits.k_max);
         let listed = listing.entry(family, order, variant, quantizer, shape, plan, code, text);
         binding(&mut self.body, variant, &listed.name);
         self.listed.push(listed);

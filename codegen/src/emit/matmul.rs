@@ -44,7 +44,10 @@ pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
     if let Some(staged) = &plan.staged {
         let _ = match staged.scaled {
             None => write!(name, "_staged"),
-            Some(Scaled::Bytes { zero }) => write!(name, "_scaled_from{}", zero.unsigned_abs()),
+            Some(Scaled::Bytes { zero, halved }) => {
+                let halved = if halved { "_halved" } else { "" };
+                write!(name, "_scaled_from{}{halved}", zero.unsigned_abs())
+            }
             Some(Scaled::Words) => write!(name, "_scaled_words"),
         };
     }

@@ -1,6 +1,6 @@
 //! The products of a format: the scalar one over its own rows, and those that read packings, whose loops formats share.
 
-use super::kernels::{Kernels, Made, Serving};
+use super::kernels::{Kernels, Limits, Made, Serving};
 use super::listed::variant_ident;
 use super::loops::{Loops, Shared, free_name};
 use super::{lookup, matmul, scalar, staged, tiles};
@@ -44,13 +44,14 @@ fn over_own_rows(kernels: &mut Kernels<'_>, serving: Serving<'_>, generated: &mu
         generated.get_or_insert_with(add).clone()
     });
     let words = format!("the format's own rows; decode: {}; i32 sums", kernels.strategies);
-    push(kernels, serving, &text, words, code(plan, &function, "None", 1), scalar_k_max(plan));
+    let limits = Limits { k_max: scalar_k_max(plan), ..Limits::NONE };
+    push(kernels, serving, &text, words, code(plan, &function, "None", 1), limits);
 }
 
 /// Lists a product over panels of a packing.
 fn over_panels(kernels: &mut Kernels<'_>, serving: Serving<'_>, packed: &Packed<'_>, loops: &mut Loops) {
     let ((_, _, variant), name) = (serving, kernels.name());
-    let Packed { shape_name, text, words, pack, k_max } = packed;
+    let Packed { shape_name, text, words, pack, limits } = packed;
     let function = kernels.by_hand(None, serving).unwrap_or_else(|| {
         let module = free_name(loops, &format!("matmul_{}_{shape_name}", variant_ident(variant)), text);
         let shared = loops.entry(module.clone()).or_insert_with(|| Shared {
@@ -65,7 +66,7 @@ fn over_panels(kernels: &mut Kernels<'_>, serving: Serving<'_>, packed: &Packed<
     });
     let packing = format!("Some(&{name}::PACK_{})", pack.ident().to_uppercase());
     let code = code(kernels.plan, &function, &packing, pack.multiple);
-    push(kernels, serving, text, words.clone(), code, *k_max);
+    push(kernels, serving, text, words.clone(), code, *limits);
 }
 
 /// Rust expression of a product's `Code`.
@@ -76,9 +77,16 @@ fn code(plan: &FormatPlan<'_>, function: &str, packing: &str, multiple: u32) -> 
     )
 }
 
-fn push(kernels: &mut Kernels<'_>, serving: Serving<'_>, text: &str, plan: String, code: String, k_max: u64) {
+fn push(
+    kernels: &mut Kernels<'_>,
+    serving: Serving<'_>,
+    text: &str,
+    plan: String,
+    code: String,
+    limits: Limits,
+) {
     let text = format!("{}{text}", kernels.decode);
-    kernels.push(Made { serving, quantizer: None, plan, code, text: &text, k_max });
+    kernels.push(Made { serving, quantizer: None, plan, code, text: &text, limits });
 }
 
 /// A packed variant, planned and written.
@@ -87,7 +95,7 @@ struct Packed<'a> {
     text: String,
     words: String,
     pack: PackPlan<'a>,
-    k_max: u64,
+    limits: Limits,
 }
 
 fn packed<'a>(
@@ -104,14 +112,17 @@ fn packed<'a>(
                 (None, None) => matmul::emit(&resolved),
             },
             words: resolved.describe(),
-            k_max: resolved.k_max,
+            limits: Limits {
+                m_min: resolved.staged.as_ref().map_or(0, |staged| staged.least_tokens(&resolved.primitives)),
+                k_max: resolved.k_max,
+            },
             pack: resolved.pack,
         },
         PackedPlan::Lookup(resolved) => Packed {
             shape_name: lookup::shape_name(&resolved),
             text: lookup::emit(&resolved),
             words: resolved.describe(),
-            k_max: resolved.k_max,
+            limits: Limits { k_max: resolved.k_max, ..Limits::NONE },
             pack: resolved.pack,
         },
     })

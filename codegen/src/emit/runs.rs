@@ -263,7 +263,9 @@ pub(super) fn by_products(
         out.push_str(&terms_of_rows(plan, "min", Terms { values: true, integers: true }));
     }
     let (constant, sums) = match scaled {
-        Scaled::Bytes { zero } => (String::new(), sums_of_bytes(plan, superblock, extent, zero)),
+        Scaled::Bytes { zero, halved } => {
+            (String::new(), sums_of_bytes(plan, superblock, extent, zero, halved))
+        }
         Scaled::Words => (
             format!("/// Fours of k in a run.\nconst FOURS: usize = {};\n", plan.format.unit / 4),
             sums_of_words(extent),
@@ -283,8 +285,14 @@ pub(super) fn by_products(
     )
 }
 
-/// Statements that sum up products of super-block `block` with operands that lie as bytes, less `zero`.
-fn sums_of_bytes(plan: &MatmulPlan<'_>, superblock: &SuperBlock, extent: &Extent, zero: i32) -> String {
+/// Statements that sum up products of super-block `block` with operands that lie as bytes, less `zero`, or as half of that.
+fn sums_of_bytes(
+    plan: &MatmulPlan<'_>,
+    superblock: &SuperBlock,
+    extent: &Extent,
+    zero: i32,
+    halved: bool,
+) -> String {
     let tiles = plan.format.unit * superblock.runs / plan.pack.tile.k;
     let start = if zero == 0 {
         String::new()
@@ -300,7 +308,14 @@ fn sums_of_bytes(plan: &MatmulPlan<'_>, superblock: &SuperBlock, extent: &Extent
         )
     };
     let first = format!("{} * {tiles}", extent.counted("block"));
-    format!("{start}{}", integer_sums(plan, &first, &tiles.to_string(), zero != 0))
+    let sums = integer_sums(plan, &first, &tiles.to_string(), zero != 0 && !halved);
+    let whole = match halved {
+        true => {
+            "for t in 0..T { for i in 0..V { dot[t][i] = simd::add(simd::add(dot[t][i], dot[t][i]), start[t]); } }\n"
+        }
+        false => "",
+    };
+    format!("{start}{sums}{whole}")
 }
 
 /// The same with operands as i16.

@@ -97,10 +97,11 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
         trits = trit_tables(plan),
         stage = match staged.scaled {
             None => stage(&decoding, &features, |operand| operand),
-            Some(Scaled::Bytes { zero }) => stage_products(&decoding, &features, 1, |field| {
+            Some(Scaled::Bytes { zero, halved }) => stage_products(&decoding, &features, 1, |field| {
                 let (to, min) = (place_of_operands(field, 1), smallest(plan));
+                let times = if halved { "half_of_times" } else { "times" };
                 format!(
-                    "to.add({to}).cast::<simd::I>().write(simd::times(w{field}[i], factors[i], {min}, {zero}));"
+                    "to.add({to}).cast::<simd::I>().write(simd::{times}(w{field}[i], factors[i], {min}, {zero}));"
                 )
             }),
             Some(Scaled::Words) => stage_products(&decoding, &features, 2, |field| {

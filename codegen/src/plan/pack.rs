@@ -321,9 +321,9 @@ impl<'a> PackPlan<'a> {
     }
 
     /// The operands that a staged product decodes these codes to, in the order of k: a byte each, four k of a row side by side. None where
-    /// what becomes of a code is not known from its place in the tile, or where runs end within a tile. `direct`: products are summed in
-    /// i32 at once.
-    pub(super) fn operands(&self, plan: &FormatPlan<'_>, direct: bool) -> Option<PackPlan<'a>> {
+    /// runs end within a tile, or where what becomes of a code is not known from its place in the tile, unless operands are `scaled`, which
+    /// goes run by run. `direct`: products are summed in i32 at once.
+    pub(super) fn operands(&self, plan: &FormatPlan<'_>, direct: bool, scaled: bool) -> Option<PackPlan<'a>> {
         let whole = plan.unit.is_multiple_of(self.tile.k);
         let rows = self.packing.rows;
         // Several at once, so that sums in i16 are seldom widened. Those in i32 need no more than one: with the addresses of many
@@ -333,7 +333,7 @@ impl<'a> PackPlan<'a> {
             k if k.is_multiple_of(16) => 4,
             k => k / 4,
         };
-        (whole && self.shifted.is_none()).then(|| PackPlan {
+        (whole && (scaled || self.shifted.is_none())).then(|| PackPlan {
             tile: Cow::Owned(Tile {
                 code: TileCode::Bits(8),
                 k: 4 * words,
@@ -347,6 +347,7 @@ impl<'a> PackPlan<'a> {
             fields: 1,
             words,
             upper: None,
+            shifted: None,
             ..self.clone()
         })
     }

@@ -27,7 +27,7 @@ pub struct Primitives {
     pub trits: bool,
     /// It has `matrix`, which takes two tokens at once.
     pub matrix: bool,
-    /// It has `factor` and `times`: operands times integers of their rows, in bytes.
+    /// It has `factor`, `times` and `half_of_times`: operands times integers of their rows, in bytes.
     pub times: bool,
     /// It has `factor`, `times_words` and `words`: the same, and activations, as i16.
     pub words: bool,
@@ -92,7 +92,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         Isa::Sse41 => Some(x86("sse41", 4, false)),
         Isa::Avx2 => Some(Primitives { words: true, ..x86("avx2", 8, false) }),
         // Sixteen registers: f32 sums wait in memory, which is read once a run.
-        Isa::AvxVnni => Some(Primitives { sums: Some(16), ..x86("avxvnni", 8, true) }),
+        Isa::AvxVnni => Some(Primitives { times: true, sums: Some(16), ..x86("avxvnni", 8, true) }),
         Isa::Avx512 if requires(Feature::Avx512vnni) && requires(Feature::Avx512vbmi) => {
             Some(Primitives { trits: true, ..avx512("avx512vbmi", true) })
         }

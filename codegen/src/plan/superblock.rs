@@ -17,6 +17,8 @@ pub struct RunTerm {
     pub most: u32,
     /// The smallest and the largest of them.
     pub range: (i32, i32),
+    /// All of them are odd.
+    pub is_odd: bool,
 }
 
 /// Runs whose integer sums are added up before anything is rounded.
@@ -88,6 +90,12 @@ impl SuperBlock {
         let all = || products.as_flattened().iter().copied().chain([0]);
         (all().min().unwrap_or(0), all().max().unwrap_or(0))
     }
+
+    /// Whether all products of `values` with the integers of runs are odd.
+    pub(super) fn products_are_odd(&self, values: &[i32]) -> bool {
+        let odd = |value: i32| value % 2 != 0;
+        self.scale.is_odd && values.iter().all(|value| odd(*value))
+    }
 }
 
 impl RunTerm {
@@ -113,6 +121,7 @@ impl RunTerm {
             integer,
             most,
             range: (low as i32, high as i32),
+            is_odd: field.times % 2 == 0 && low % 2 != 0,
         })
     }
 }

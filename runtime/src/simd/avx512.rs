@@ -498,3 +498,11 @@ pub fn times(operands: I, factor: I, min: i32, zero: i32) -> I {
     let (even, odd) = times_words(operands, factor, min, zero);
     _mm512_or_si512(_mm512_and_si512(even, _mm512_set1_epi16(0xff)), _mm512_slli_epi16::<8>(odd))
 }
+
+/// Half of operands plus `min`, times the [`factor`] of their row, less `zero`, which is even and whose half fits in an unsigned byte.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn half_of_times(operands: I, factor: I, min: i32, zero: i32) -> I {
+    let (even, odd) = times_words(operands, factor, min, zero);
+    _mm512_or_si512(_mm512_srli_epi16::<1>(even), _mm512_slli_epi16::<8>(_mm512_srli_epi16::<1>(odd)))
+}

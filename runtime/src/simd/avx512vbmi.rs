@@ -2,9 +2,9 @@
 
 pub use super::avx512vnni::{
     F, I, LANES, add, add_f32, add_product, add_products, and, broadcast, bytes, div_f32, dot, factor,
-    flagged, integer_pairs, integers, load, load_bf16, load_e8m0_half, load_f16, load_f32, load_ue4m3_half,
-    mul_f32, nibbles, or, prefetch, shift, shift_by, shift_lanes, shift_left, splat, splat_f32, store_f32,
-    sub, sub_f32, times, to_f32, unsigned_integers, unsigned_pairs, zero,
+    flagged, half_of_times, integer_pairs, integers, load, load_bf16, load_e8m0_half, load_f16, load_f32,
+    load_ue4m3_half, mul_f32, nibbles, or, prefetch, shift, shift_by, shift_lanes, shift_left, splat,
+    splat_f32, store_f32, sub, sub_f32, times, to_f32, unsigned_integers, unsigned_pairs, zero,
 };
 use std::arch::x86_64::*;
 

@@ -1,10 +1,10 @@
 //! 512-bit x86 with `vpdpbusd`.
 
 pub use super::avx512::{
-    F, I, LANES, add, add_f32, add_product, and, broadcast, bytes, div_f32, factor, flagged, integer_pairs,
-    integers, load, load_bf16, load_e8m0_half, load_f16, load_f32, load_ue4m3_half, lookup, mul_f32, nibbles,
-    or, prefetch, shift, shift_by, shift_lanes, shift_left, splat, splat_f32, store_f32, sub, sub_f32, table,
-    times, to_f32, unsigned_integers, unsigned_pairs, zero,
+    F, I, LANES, add, add_f32, add_product, and, broadcast, bytes, div_f32, factor, flagged, half_of_times,
+    integer_pairs, integers, load, load_bf16, load_e8m0_half, load_f16, load_f32, load_ue4m3_half, lookup,
+    mul_f32, nibbles, or, prefetch, shift, shift_by, shift_lanes, shift_left, splat, splat_f32, store_f32,
+    sub, sub_f32, table, times, to_f32, unsigned_integers, unsigned_pairs, zero,
 };
 use std::arch::x86_64::{_mm512_dpbusd_epi32, _mm512_dpwssd_epi32};
 

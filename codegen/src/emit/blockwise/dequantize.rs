@@ -1,7 +1,7 @@
 //! Blocks to f32.
 
 use crate::emit::format;
-use crate::emit::kernels::{Kernels, Made};
+use crate::emit::kernels::{Kernels, Limits, Made};
 use gristmill_spec::model::CpuVariant;
 use gristmill_spec::vocab::Op;
 
@@ -14,7 +14,7 @@ pub(super) fn list(kernels: &mut Kernels<'_>) {
             kernels.function(None, serving, "dequantize", |kernels, ident| decoder(kernels, variant, ident));
         let plan = format!("decode: {}", kernels.strategies);
         let code = format!("Code::Dequantize({function})");
-        kernels.push(Made { serving, quantizer: None, plan, code, text: &text, k_max: u64::MAX });
+        kernels.push(Made { serving, quantizer: None, plan, code, text: &text, limits: Limits::NONE });
     }
 }
 

@@ -1,7 +1,7 @@
 //! Rows of blocks as values of a type: what `dequantize` gives, rounded where it is to be an f16 or a bf16.
 
 use super::dequantize;
-use crate::emit::kernels::{Kernels, Made};
+use crate::emit::kernels::{Kernels, Limits, Made};
 use crate::emit::listed::variant_ident;
 use gristmill_spec::vocab::Op;
 
@@ -23,7 +23,7 @@ pub(super) fn list(kernels: &mut Kernels<'_>) {
         });
         let plan = format!("decode: {}", kernels.strategies);
         let code = format!("Code::Embed({function})");
-        kernels.push(Made { serving, quantizer: None, plan, code, text: &text, k_max: u64::MAX });
+        kernels.push(Made { serving, quantizer: None, plan, code, text: &text, limits: Limits::NONE });
     }
     kernels.body.push_str(&own);
 }

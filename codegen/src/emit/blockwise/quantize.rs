@@ -1,6 +1,6 @@
 //! f32 to blocks, by each quantizer of the format.
 
-use crate::emit::kernels::{Kernels, Made, passing_on};
+use crate::emit::kernels::{Kernels, Limits, Made, passing_on};
 use crate::emit::listed::variant_ident;
 use crate::emit::quantize;
 use gristmill_spec::model::{CpuVariant, Quantizer};
@@ -40,7 +40,7 @@ pub(super) fn list(kernels: &mut Kernels<'_>) {
                 plan: format!("{name} over the {over}"),
                 code: format!("Code::Quantize {{ step: {step}, blocks: {blocks}, weighs: {} }}", made.weighs),
                 text: &made.text,
-                k_max: u64::MAX,
+                limits: Limits::NONE,
             });
         }
     }
