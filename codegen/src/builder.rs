@@ -1,20 +1,22 @@
 //! For build scripts: spec folders in, one Rust file in `OUT_DIR` out.
 
+mod select;
+
 use crate::c;
 use crate::cuda::Env;
 use crate::cuda::build::CudaError;
-use crate::options::{CudaImages, LeftOut, Options};
+use crate::options::{CudaImages, Options};
 use crate::{Compiled, Error, compile};
-use gristmill_spec::model::SpecSet;
+use gristmill_spec::model::{Kernel, SpecSet};
+use gristmill_spec::vocab::Serves;
 use gristmill_spec::{Diagnostic, ReadError, Severity, SourceFile, check, read_path, render, shipped};
+pub use select::SelectionError;
+use select::{Shipped, is_shipped};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Name of the file that [`Builder::build`] writes into `OUT_DIR`; `include_kernels!` includes it.
 pub const FILE: &str = "gristmill.rs";
-
-/// How the paths of shipped specs start, and no others.
-const SHIPPED_PREFIX: &str = "kernel-spec/";
 
 /// Variable with further spec folders, separated as in `PATH`.
 pub const EXTRA_SPECS: &str = "GRISTMILL_EXTRA_SPECS";
@@ -34,14 +36,9 @@ pub enum BuildError {
     /// A defect of the compiler.
     #[error(transparent)]
     Compiler(Error),
-    /// A name given to [`Builder::with_shipped`] is no shipped format.
-    #[error("no shipped format is named `{name}`; there are: {known}")]
-    UnknownFormat {
-        /// The name.
-        name: String,
-        /// All names.
-        known: String,
-    },
+    /// What was selected is not there, or is not all that is required.
+    #[error(transparent)]
+    Selection(#[from] SelectionError),
     /// CUDA images were required, or the environment says something about them that means nothing.
     #[error(transparent)]
     Cuda(#[from] CudaError),
@@ -77,13 +74,6 @@ impl BuildError {
     }
 }
 
-/// Which shipped formats are compiled.
-#[derive(Clone, Debug)]
-enum Shipped {
-    Named(BTreeSet<String>),
-    Families(BTreeSet<String>),
-}
-
 /// Compiles specs in a build script.
 ///
 /// ```no_run
@@ -113,7 +103,7 @@ impl Builder {
     pub fn shipped() -> Builder {
         Builder {
             dirs: Vec::new(),
-            shipped: Shipped::Named(BTreeSet::new()),
+            shipped: Shipped::default(),
             extra: false,
             sources: Vec::new(),
             memory: None,
@@ -130,14 +120,14 @@ impl Builder {
 
     /// Adds shipped formats and import layouts by name; a layout brings its format with it.
     pub fn with_shipped<S: Into<String>>(mut self, formats: impl IntoIterator<Item = S>) -> Builder {
-        self.shipped = Shipped::Named(formats.into_iter().map(Into::into).collect());
+        self.shipped.names.extend(formats.into_iter().map(Into::into));
         self
     }
 
     /// Adds all shipped formats of these families. Formats of other families are remembered as left
     /// out, so that `explain` can name the cargo feature that brings them in.
     pub fn with_families<S: Into<String>>(mut self, families: impl IntoIterator<Item = S>) -> Builder {
-        self.shipped = Shipped::Families(families.into_iter().map(Into::into).collect());
+        self.shipped.families.get_or_insert_default().extend(families.into_iter().map(Into::into));
         self
     }
 
@@ -208,7 +198,6 @@ impl Builder {
             }
         }
         let folder = PathBuf::from(variable("OUT_DIR")?);
-        let jobs = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
         let target = c::Target {
             package: package.clone(),
             root: root.clone(),
@@ -227,7 +216,7 @@ impl Builder {
                 if !self.cuda {
                     return Ok((CudaImages::Off, Vec::new()));
                 }
-                let built = crate::cuda::build::build(set, &folder, &Env::of_process(), jobs)?;
+                let built = crate::cuda::build::build(set, &folder, &Env::of_process(), crate::cuda::jobs())?;
                 for path in built.watched {
                     println!("cargo::rerun-if-changed={}", path.display());
                 }
@@ -285,59 +274,17 @@ impl Builder {
         cuda: impl FnOnce(&SpecSet) -> Result<(CudaImages, Vec<String>), BuildError>,
     ) -> Result<(Compiled, SpecSet, Vec<String>), BuildError> {
         let (mut set, sources, mut warnings) = self.read(root)?;
-        let formats = set.formats.iter().map(|f| f.name.clone());
-        let known: Vec<String> = formats.chain(set.imports.iter().map(|i| i.name.clone())).collect();
-        let mut left_out = Vec::new();
-        let shipped_path = |file: &str| file.starts_with(SHIPPED_PREFIX);
-        let keep: Vec<bool> = set
-            .formats
-            .iter()
-            .enumerate()
-            .map(|(index, format)| match &self.shipped {
-                _ if !shipped_path(&format.origin.file) => true,
-                // An import layout brings its format with it.
-                Shipped::Named(names) => {
-                    let mut imports = set.imports.iter().filter(|import| import.format == index);
-                    names.contains(&format.name) || imports.any(|import| names.contains(&import.name))
-                }
-                Shipped::Families(families) => {
-                    let kept = format.family.is_empty() || families.contains(&format.family);
-                    if !kept {
-                        left_out.push(LeftOut {
-                            format: format.name.clone(),
-                            feature: format.family.clone(),
-                            gguf: format.gguf,
-                        });
-                    }
-                    kept
-                }
-            })
-            .collect();
-        if let Shipped::Named(names) = &self.shipped
-            && let Some(name) = names.iter().find(|name| !known.contains(name))
-        {
-            return Err(BuildError::UnknownFormat { name: name.clone(), known: known.join(", ") });
-        }
-        let formats = &set.formats;
-        set.imports.retain(|import| match &self.shipped {
-            _ if !shipped_path(&import.origin.file) => true,
-            Shipped::Named(names) => names.contains(&import.name),
-            Shipped::Families(families) => {
-                let chosen = import.family.is_empty() || families.contains(&import.family);
-                let with_format = keep.get(import.format).copied().unwrap_or(false);
-                if !(chosen && with_format) {
-                    let format = formats.get(import.format).map_or("", |format| format.family.as_str());
-                    let feature = if chosen { format } else { &import.family };
-                    left_out.push(LeftOut {
-                        format: import.name.clone(),
-                        feature: feature.to_owned(),
-                        gguf: None,
-                    });
-                }
-                chosen && with_format
-            }
-        });
+        let (keep, left_out) = self.shipped.selected(&mut set)?;
         set.retain_formats(&keep);
+        let served =
+            |kernel: &Kernel| kernel.op.info().serves != Serves::Formats || !kernel.formats.is_empty();
+        for kernel in set.kernels.iter().filter(|kernel| !is_shipped(&kernel.origin.file) && !served(kernel))
+        {
+            warnings.push(format!(
+                "{}: no format of this build is served; select shipped ones with `with_shipped`",
+                kernel.origin.file
+            ));
+        }
         // The registry carries the specs of what it holds, not those that were left out.
         let books: BTreeSet<&str> = set.formats.iter().filter_map(|f| f.codebook()).collect();
         let used: Vec<SourceFile> = sources
@@ -388,13 +335,18 @@ impl Builder {
         }
         if self.extra {
             for dir in extra_dirs() {
-                sources.extend(read_path(&dir)?);
+                // A folder that is named twice is read once.
+                let new = read_path(&dir)?
+                    .into_iter()
+                    .filter(|read| sources.iter().all(|known| known.path != read.path));
+                let new: Vec<_> = new.collect();
+                sources.extend(new);
             }
         }
         sources.extend(self.sources.iter().cloned());
         // A folder of the user's may have the name under which shipped specs are shown.
         for source in &mut sources[shipped_count..] {
-            if source.path.starts_with(SHIPPED_PREFIX) {
+            if is_shipped(&source.path) {
                 source.path.insert_str(0, "./");
             }
         }

@@ -287,21 +287,6 @@ pub(crate) fn quoted<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     names.into_iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// The name most like `name`, if one is alike enough to have been meant.
-pub(crate) fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // A name of kilobytes is no slip of the finger, and the distance takes quadratic time.
-    if name.len() > 64 {
-        return None;
-    }
-    let allowed = 1 + name.chars().count() / 4;
-    names
-        .into_iter()
-        .map(|candidate| (strsim::osa_distance(name, candidate), candidate))
-        .filter(|(distance, candidate)| *distance <= allowed && *distance < candidate.chars().count())
-        .min()
-        .map(|(_, candidate)| candidate)
-}
-
 /// A name as it may stand in a message: cut if it is very long.
 pub(crate) fn shown(name: &str) -> String {
     const LIMIT: usize = 60;

@@ -28,10 +28,21 @@ pub struct SpecSet {
     pub kernels: Vec<Kernel>,
     /// Import layouts, sorted by name.
     pub imports: Vec<Import>,
+    /// Formats of which coverage files require kernels.
+    pub required: Vec<Required>,
     /// What CUDA kernels are compiled for.
     pub cuda: CudaTargets,
     /// Every file that was read, for `rerun-if-changed`.
     pub files: Vec<std::path::PathBuf>,
+}
+
+/// A format (or activation format) of which a coverage file requires kernels, which the checks have found described.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Required {
+    /// The coverage file.
+    pub file: String,
+    /// The format's name.
+    pub name: String,
 }
 
 impl SpecSet {

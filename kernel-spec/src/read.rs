@@ -1,5 +1,6 @@
 //! Where spec files come from: the ones shipped with this package, and folders of users.
 
+use crate::nearest::nearest;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
@@ -25,7 +26,10 @@ const SHIPPED_PREFIX: &str = "kernel-spec/";
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// There is nothing at this path.
-    #[error("spec path `{}` does not exist; give a TOML file or a folder that holds TOML files (or formats/, packings/, kernels/, imports/, activations/, codebooks/)", .0.display())]
+    #[error(
+        "spec path `{}` does not exist{}; give a TOML file or a folder that holds TOML files (or formats/, packings/, kernels/, imports/, activations/, codebooks/)",
+        .0.display(), from_here(.0)
+    )]
     Missing(PathBuf),
     /// The system would not let us read it.
     #[error("can't read spec path `{}`: {source}", path.display())]
@@ -49,6 +53,25 @@ pub enum ReadError {
     /// The folder holds nothing that could be a spec.
     #[error("spec folder `{}` holds no TOML file, neither directly nor in formats/, packings/, kernels/, imports/, activations/ or codebooks/", .0.display())]
     Empty(PathBuf),
+    /// A folder that would not be read is nearly called as one that would.
+    #[error("`{}` holds TOML files and is not read; is it meant to be called `{meant}`?", path.display())]
+    Misnamed {
+        /// The folder.
+        path: PathBuf,
+        /// What may have been meant.
+        meant: &'static str,
+    },
+    /// A folder of specs holds another one.
+    #[error("`{}` holds TOML files and is not read: specs lie directly in the folder of their kind", .0.display())]
+    Nested(PathBuf),
+}
+
+/// Where a relative path begins: a build script runs in its own package.
+fn from_here(path: &Path) -> String {
+    match std::env::current_dir() {
+        Ok(here) if path.is_relative() => format!(" in `{}`, from where it is looked for", here.display()),
+        _ => String::new(),
+    }
 }
 
 /// The folder that holds the specs shipped with this package: `formats/`, `packings/`, `kernels/`,
@@ -93,9 +116,13 @@ pub fn read_path(dir_or_file: &Path) -> Result<Vec<SourceFile>, ReadError> {
         return Ok(vec![read_file(dir_or_file)?]);
     }
     let mut paths = list(dir_or_file)?;
+    misnamed(dir_or_file)?;
     for folder in FOLDERS.map(|folder| dir_or_file.join(folder)) {
         if folder.is_dir() {
             paths.extend(list(&folder)?);
+            if let Some(path) = folders(&folder)?.into_iter().find(|folder| holds_toml(folder)) {
+                return Err(ReadError::Nested(path));
+            }
         }
     }
     paths.sort();
@@ -103,6 +130,40 @@ pub fn read_path(dir_or_file: &Path) -> Result<Vec<SourceFile>, ReadError> {
         return Err(ReadError::Empty(dir_or_file.to_path_buf()));
     }
     paths.iter().map(|path| read_file(path)).collect()
+}
+
+/// Refuses a folder whose name is nearly one of [`FOLDERS`] and that holds TOML files, which nobody would read.
+fn misnamed(dir: &Path) -> Result<(), ReadError> {
+    for path in folders(dir)? {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        if let Some(meant) = nearest(name, FOLDERS)
+            && !FOLDERS.contains(&name)
+            && holds_toml(&path)
+        {
+            return Err(ReadError::Misnamed { path, meant });
+        }
+    }
+    Ok(())
+}
+
+/// The folders in a folder, but hidden ones.
+fn folders(dir: &Path) -> Result<Vec<PathBuf>, ReadError> {
+    let unreadable = |source| ReadError::Unreadable { path: dir.to_path_buf(), source };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        let hidden = path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
+        if !hidden && path.is_dir() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn holds_toml(dir: &Path) -> bool {
+    let is_toml = |path: PathBuf| path.extension().is_some_and(|extension| extension == "toml");
+    std::fs::read_dir(dir).is_ok_and(|entries| entries.flatten().any(|entry| is_toml(entry.path())))
 }
 
 /// Extensions of bodies by hand, and of what they include.
@@ -124,7 +185,8 @@ fn list(dir: &Path) -> Result<Vec<PathBuf>, ReadError> {
             path.extension().and_then(|e| e.to_str()).is_some_and(|e| {
                 e == "toml" || (codebooks && e == "bin") || (kernels && BODIES.contains(&e))
             }) && path.file_name().is_none_or(|name| name != "Cargo.toml");
-        if wanted && !hidden && path.is_file() {
+        // A link to nothing is read too, for the error.
+        if wanted && !hidden && (path.is_file() || path.metadata().is_err()) {
             paths.push(path);
         }
     }

@@ -3,8 +3,9 @@
 //! Methods return `None` after they have reported what is wrong, so a caller only decides what can
 //! still be checked without the value.
 
-use crate::diagnostic::{Diagnostic, Sink, line_column, nearest, quoted, shown};
+use crate::diagnostic::{Diagnostic, Sink, line_column, quoted, shown};
 use crate::model::Origin;
+use crate::nearest::nearest;
 use std::ops::{Range, RangeInclusive};
 use toml::de::{DeTable, DeValue};
 

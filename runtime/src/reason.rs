@@ -100,7 +100,7 @@ pub enum Reason {
     },
     /// The format states no quantizer of this name.
     NoQuantizer {
-        /// The name.
+        /// The name; empty where none was asked for and there is none.
         name: String,
         /// What may have been meant.
         nearest: Option<&'static str>,
@@ -313,6 +313,9 @@ impl std::fmt::Display for Reason {
             }
             Reason::NotCompiled { format, feature } => {
                 write!(f, "{FORMAT}{format}{BUT_FEATURE}{feature}{IS_OFF}")
+            }
+            Reason::NoQuantizer { name, .. } if name.is_empty() => {
+                write!(f, "the format states no quantizer")
             }
             Reason::NoQuantizer { name, nearest, .. } => {
                 write!(f, "the format states no quantizer `{name}`{}", Meant(nearest))

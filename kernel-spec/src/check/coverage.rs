@@ -2,13 +2,19 @@
 
 use super::scope::{Named, Scope, served_index};
 use crate::diagnostic::quoted;
-use crate::model::{Format, Kernel};
+use crate::model::{Format, Kernel, Required};
 use crate::parse::Raw;
 use crate::parse::coverage::Require;
 use crate::toml_walk::{At, File};
 use crate::vocab::{DType, Isa};
 
-pub(super) fn check(raw: &Raw<'_>, kernels: &[Option<Kernel>], formats: &Named<Format>, scope: &Scope<'_>) {
+/// Returns what is required.
+pub(super) fn check(
+    raw: &Raw<'_>,
+    kernels: &[Option<Kernel>],
+    formats: &Named<Format>,
+    scope: &Scope<'_>,
+) -> Vec<Required> {
     // A kernel that could not be read may fill the hole.
     let whole = kernels.iter().all(Option::is_some) && raw.broken.is_empty();
     for coverage in &raw.coverage {
@@ -16,6 +22,14 @@ pub(super) fn check(raw: &Raw<'_>, kernels: &[Option<Kernel>], formats: &Named<F
             one(coverage.file, require, kernels, formats, scope, whole);
         }
     }
+    let of = |file: &File<'_>, require: &Require| {
+        let named = |name: &At<String>| Required { file: file.path.to_owned(), name: name.value.clone() };
+        require.formats.iter().map(named).collect::<Vec<_>>()
+    };
+    raw.coverage
+        .iter()
+        .flat_map(|coverage| coverage.require.iter().flat_map(|r| of(coverage.file, r)))
+        .collect()
 }
 
 fn one(

@@ -76,7 +76,7 @@ fn check_into(sources: &[SourceFile], sink: &Sink) -> Option<SpecSet> {
     let kernels = kernel::check(&raw.kernels, &formats, &scope);
     let imports: Named<_> =
         raw.imports.iter().map(|r| (named(r.name), import::check(r, &formats, &scope))).collect();
-    coverage::check(&raw, &kernels, &formats, &scope);
+    let required = coverage::check(&raw, &kernels, &formats, &scope);
 
     let kernels: Option<Vec<_>> = kernels.into_iter().collect();
     let mut kernels = kernels?;
@@ -87,6 +87,7 @@ fn check_into(sources: &[SourceFile], sink: &Sink) -> Option<SpecSet> {
         packings: scope.packings.into_values().collect::<Option<_>>()?,
         kernels,
         imports: imports.into_values().collect::<Option<_>>()?,
+        required,
         cuda: raw.cuda.into_iter().next_back().flatten().unwrap_or_default(),
         files: sources.iter().map(|source| read::location(&source.path)).collect(),
     })

@@ -50,8 +50,8 @@ pub(super) fn fits(raw: &RawFormat<'_>, checked: &Checked, search: Search) -> Re
         }
         Search::KMin { .. } => {
             counts_from(0)?;
-            let runs = parts.with_runs("scale", &value.scale, false)?;
-            if runs != parts.with_runs("subtract", &value.subtract, false)? {
+            let runs = parts.with_runs("scale", &value.scale, Integers::FromZero)?;
+            if runs != parts.with_runs("subtract", &value.subtract, Integers::FromZero)? {
                 return Err("its scales and its minima are for runs of different length".to_owned());
             }
             let ty = |factors: &[Factor]| parts.field(*factors.first()?).map(|field| field.ty.value);
@@ -62,22 +62,35 @@ pub(super) fn fits(raw: &RawFormat<'_>, checked: &Checked, search: Search) -> Re
         }
         Search::KRefine { .. } | Search::KScan { .. } => {
             counts_from((top + 1) / 2)?;
-            parts.with_runs("scale", &value.scale, true).map(|_| ())
+            parts.with_runs("scale", &value.scale, Integers::BothSigns).map(|_| ())
         }
         Search::LevelScan { .. } => {
             let ValueMap::Levels(levels) = &value.map else { return Err("it has no `levels`".to_owned()) };
             if levels.len() < 2 || levels[0] >= 0 || !levels.is_sorted_by(|a, b| a < b) {
                 return Err("its levels must ascend from a negative one".to_owned());
             }
+            // The largest weight of a run goes to the first level, or near it.
+            if levels.iter().any(|level| level.unsigned_abs() > levels[0].unsigned_abs()) {
+                return Err("no level may be further from 0 than the first, which is for the largest weight"
+                    .to_owned());
+            }
             match value.scale.len() {
                 1 => parts.one("scale", &value.scale),
-                _ => parts.with_runs("scale", &value.scale, true).map(|_| ()),
+                _ => parts.with_runs("scale", &value.scale, Integers::BothSigns).map(|_| ()),
             }
         }
         Search::NearestLevel => {
             let ValueMap::Levels(levels) = &value.map else { return Err("it has no `levels`".to_owned()) };
             if levels.first() != Some(&0) || levels.iter().all(|level| *level <= 0) {
                 return Err("its first level must be 0, and one must be positive".to_owned());
+            }
+            // The largest magnitude of a run goes to the greatest level.
+            let greatest = levels.iter().fold(0, |most, level| most.max(*level));
+            let least = levels.iter().fold(0, |least, level| least.min(*level));
+            if least != 0 && i64::from(least) != -i64::from(greatest) {
+                return Err(format!(
+                    "its least level must be as far from 0 as its greatest, or 0: not {least} and {greatest}"
+                ));
             }
             let [Factor::Field(index)] = value.scale[..] else {
                 return Err("it needs one field as `scale`".to_owned());
@@ -119,7 +132,7 @@ fn grid_fits(parts: &Parts<'_>, checked: &Checked) -> Result<(), String> {
             if integers().any(|v| v < 0) || integers().all(|v| v == 0) {
                 return Err("its codebook must hold magnitudes, from 0 up".to_owned());
             }
-            let run = elements / parts.with_runs("scale", &value.scale, false)?.max(1);
+            let run = elements / parts.with_runs("scale", &value.scale, Integers::Positive)?.max(1);
             if !run.is_multiple_of(group) || elements / count(signs.field) > 16 {
                 return Err("a run must hold whole groups, and a sign mask no more than 16 signs".to_owned());
             }
@@ -129,7 +142,7 @@ fn grid_fits(parts: &Parts<'_>, checked: &Checked) -> Result<(), String> {
             if integers().all(|v| shift.values.iter().all(|shift| v + shift == 0)) {
                 return Err("its weights are zero whatever the code".to_owned());
             }
-            let run = elements / parts.with_runs("scale", &value.scale, false)?.max(1);
+            let run = elements / parts.with_runs("scale", &value.scale, Integers::Positive)?.max(1);
             let shifted = elements / count(shift.field);
             if !run.is_multiple_of(shifted) || !shifted.is_multiple_of(group) {
                 return Err("a shift must be for whole groups, and a run for whole shifts".to_owned());
@@ -169,8 +182,8 @@ impl Parts<'_> {
         }
     }
 
-    /// A float of the block and an integer a run, negative ones included or none of them; returns how many.
-    fn with_runs(&self, key: &str, factors: &[Factor], negative: bool) -> Result<u32, String> {
+    /// A float of the block and an integer a run; returns how many.
+    fn with_runs(&self, key: &str, factors: &[Factor], integers: Integers) -> Result<u32, String> {
         let [float, runs] = factors else {
             return Err(format!("`{key}` must be a number of the block and an integer for each run"));
         };
@@ -180,16 +193,29 @@ impl Parts<'_> {
         let Some((low, high)) = field.ty.value.range().map(|(low, high)| (number(low), number(high))) else {
             return Err(format!("the runs' part of `{key}` is no integer"));
         };
-        let sound = match negative {
-            true => field.times == 1 && low < 0 && high >= 0,
-            false => field.times > 0 && low >= 0 && high > 0,
+        let counts = field.times == 1;
+        let (sound, wanted) = match integers {
+            Integers::Positive => (field.times > 0 && low >= 0 && high > 0, "must not take negative values"),
+            Integers::FromZero => (counts && low == 0, "must count from 0, without `times` and `plus`"),
+            Integers::BothSigns => (
+                counts && (high..=2 * high).contains(&-low) && high > 0,
+                "must count by one, without `times`, from a negative number to about as far above 0 (`plus`)",
+            ),
         };
         match sound {
             true => Ok(field.count),
-            false if negative => {
-                Err(format!("the runs' part of `{key}` must take negative values too (`plus`)"))
-            }
-            false => Err(format!("the runs' part of `{key}` must not take negative values")),
+            false => Err(format!("the runs' part of `{key}` {wanted}; it goes from {low} to {high}")),
         }
     }
+}
+
+/// Which integers an algorithm finds for runs.
+#[derive(Clone, Copy, Debug)]
+enum Integers {
+    /// Any that are not negative, some of them positive: it is given a list.
+    Positive,
+    /// All from 0 up.
+    FromZero,
+    /// All between a negative one, by which the largest weight is divided, and one about as large.
+    BothSigns,
 }

@@ -2,8 +2,8 @@
 
 use super::outer;
 use super::scope::Scope;
-use crate::diagnostic::nearest;
 use crate::model::{Factor, FieldType, Format, Scalar, Shift, Signs, Value, ValueMap};
+use crate::nearest::nearest;
 use crate::parse::format::{RawField, RawFormat, scalar};
 use crate::parse::value::{RawMap, RawValue};
 use crate::toml_walk::{At, Span, unknown};

@@ -136,7 +136,8 @@ pub(crate) fn parse<'a>(file: &'a File<'a>, name: &'a str, table: &DeTable<'_>) 
         op: op_node.and_then(|n| op(&n)),
         formats: table.get("formats").map(|n| formats(&n)),
         input_span: input.map_or(Span::default(), |n| n.span),
-        input: input.map(|n| dtypes(&n).unwrap_or_default()),
+        // One that can't be read is reported where it stands, and is not an empty list.
+        input: input.and_then(|n| dtypes(&n)),
         output: table.get("output").and_then(|n| n.word("data type", spelled!(DType))),
         complete: variants.len() == all && cuda.len() == all_cuda,
         variants,

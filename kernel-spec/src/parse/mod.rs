@@ -127,6 +127,12 @@ const KEYWORDS: &[&str] = &[
     "where", "while", "yield",
 ];
 
+/// Crates that generated code and macros name.
+const CRATES: [&str; 3] = ["gristmill", "gristmill_kernels", "gristmill_runtime"];
+
+/// Tables that a spec has several of.
+const LISTED: [&str; 6] = ["field", "quantize", "tile", "cpu", "cuda", "require"];
+
 /// Parses one file into `raw`.
 pub(crate) fn file<'a>(file: &'a File<'a>, raw: &mut Raw<'a>) {
     let (document, errors) = DeTable::parse_recoverable(file.text);
@@ -134,8 +140,16 @@ pub(crate) fn file<'a>(file: &'a File<'a>, raw: &mut Raw<'a>) {
     if !errors.is_empty() {
         // What recovery makes of a broken file would only produce further errors that aren't there.
         for error in errors.iter().take(20) {
-            let span = error.span().unwrap_or(0..0).into();
-            file.report(file.error("syntax", span, format!("not TOML: {}", error.message().trim())));
+            let span = error.span().unwrap_or(0..0);
+            let written = file.text.get(span.clone()).unwrap_or_default();
+            let report = file.error("syntax", span.into(), format!("not TOML: {}", error.message().trim()));
+            if LISTED.contains(&written) {
+                // The others follow from it.
+                let help = format!("several tables of one name are written `[[{written}]]`, each of them");
+                file.report(report.help(help));
+                break;
+            }
+            file.report(report);
         }
         raw.broken.push(stem(file.path));
         return;
@@ -157,6 +171,14 @@ pub(crate) fn file<'a>(file: &'a File<'a>, raw: &mut Raw<'a>) {
         file.report(
             error.help("a format's code is a module of its name; rename the file, for example with a number"),
         );
+    }
+    if kind == Kind::Format && CRATES.contains(&name) {
+        let start = Span { start: 0, end: 0 };
+        let message = format!(
+            "`{name}` is the name of a crate that generated code calls, so no module beside it can have it"
+        );
+        let error = file.error("bad-name", start, message);
+        file.report(error.help("a format's code is a module of its name; rename the file"));
     }
     match kind {
         Kind::Format => raw.formats.push(format::parse(file, name, table)),

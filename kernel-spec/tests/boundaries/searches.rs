@@ -264,6 +264,7 @@ fn levels() {
             ("as many as codes", &[("k-refine", "level-scan"), ("zero = 8", LEVELS)]),
             ("two", &[("k-refine", "level-scan"), ("zero = 8", "levels = [-1, 1]")]),
             ("one", &[("k-refine", "level-scan"), ("zero = 8", "levels = [-1]")]),
+            ("one beyond the first", &[("k-refine", "level-scan"), ("zero = 8", "levels = [-2, 1, 3]")]),
             ("from 0", &[("k-refine", "level-scan"), ("zero = 8", "levels = [0, 1]")]),
             ("from a positive one", &[("k-refine", "level-scan"), ("zero = 8", "levels = [1, 2]")]),
             ("one twice", &[("k-refine", "level-scan"), ("zero = 8", "levels = [-1, 0, 0]")]),
