@@ -2,14 +2,16 @@
 
 use super::error::CliError;
 use gristmill::REGISTRY;
-use gristmill_spec::{FOLDERS, SourceFile, read_path};
-use std::path::Path;
+use gristmill_spec::{SourceFile, read_path};
+use std::path::{Path, PathBuf};
 
-/// Folder and file name of a path, as far as they tell two specs apart.
-fn place(path: &str) -> (Option<&str>, &str) {
-    let mut parts = path.rsplit(['/', '\\']);
-    let name = parts.next().unwrap_or(path);
-    (parts.next().filter(|folder| FOLDERS.contains(folder)), name)
+/// Whether a file that was read is the one that a spec of the binary was compiled from: `kernel-spec/formats/q4_0.toml` of a checkout,
+/// or what the build was given by `GRISTMILL_EXTRA_SPECS`. A file of the same name elsewhere is another spec, which no build takes
+/// beside it.
+fn is_source_of(read: &str, built_in: &str) -> bool {
+    let real = |path: &str| Path::new(path).canonicalize().unwrap_or_else(|_| PathBuf::from(path));
+    let read = real(read);
+    read.ends_with(built_in) || read == real(built_in)
 }
 
 /// The specs in this binary.
@@ -22,7 +24,7 @@ pub fn built_in() -> Vec<SourceFile> {
 }
 
 /// Reads files and folders. Returns all specs, those in the binary first, and how many are read ones; a read
-/// spec takes the place of one of the same kind and name in the binary.
+/// spec takes the place of the one in the binary that was compiled from the same file.
 ///
 /// # Errors
 /// If a path can't be read.
@@ -35,10 +37,7 @@ pub fn with_built_in(paths: &[impl AsRef<Path>]) -> Result<(Vec<SourceFile>, usi
             }
         }
     }
-    let replaced = |source: &SourceFile| {
-        let (folder, name) = place(&source.path);
-        read.iter().map(|read| place(&read.path)).any(|(f, n)| n == name && (f.is_none() || f == folder))
-    };
+    let replaced = |source: &SourceFile| read.iter().any(|read| is_source_of(&read.path, &source.path));
     let mut sources = built_in();
     sources.retain(|source| !replaced(source));
     let count = read.len();

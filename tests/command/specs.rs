@@ -35,6 +35,18 @@ fn mistakes_are_shown_where_they_are() -> Outcome {
     Ok(())
 }
 
+/// A file of the name of a built-in spec is another spec, as in a build; the very file that one was compiled from stands in for it.
+#[test]
+fn a_check_takes_what_a_build_takes() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let own = folder.path().join("formats");
+    std::fs::create_dir(&own)?;
+    std::fs::copy("kernel-spec/formats/i2_s.toml", own.join("i2_s.toml"))?;
+    gristmill(["check", text(folder.path())]).code(1).says("the format `i2_s` is described twice");
+    gristmill(["check", "kernel-spec/formats/i2_s.toml"]).code(0).says("no errors");
+    Ok(())
+}
+
 /// The checks pass, and no loop can be written for the variant.
 #[test]
 fn what_can_t_be_compiled_is_shown_where_it_is() -> Outcome {
