@@ -9,17 +9,31 @@
 //! | [`run::Run`] | `gristmill run --json` |
 //! | [`receipt::Receipt`] | `Receipt::to_json` of the runtime, `gristmill run --receipt` |
 //! | [`doctor::Doctor`] | `gristmill doctor --json` |
+//! | [`registry::Format`], [`registry::Kernel`] | `gristmill list --json`, `gristmill::json` |
+//! | [`decision::Decision`], [`decision::TensorPlan`] | `gristmill explain --json`, `gristmill::json` |
+//! | [`inspect::File`] | `gristmill inspect --json` |
+//! | [`quantize::Quantized`] | `gristmill quantize --json` |
+//! | [`verify::Verification`] | `gristmill verify --json` |
+//! | [`comparison::Comparisons`] | `gristmill compare-backend --json` |
+//! | [`library::Library`] | `gristmill analyze-library --json` |
 //!
 //! What a field means stands beside it. A field that may be missing is an [`Option`]: older versions did not write it, or there is
 //! nothing to say. Fields that a reader does not know are passed over.
 
 pub mod bench;
 pub mod committed;
+pub mod comparison;
 pub mod daily;
+pub mod decision;
 pub mod doctor;
+pub mod inspect;
+pub mod library;
 pub mod peers;
+pub mod quantize;
 pub mod receipt;
+pub mod registry;
 pub mod run;
+pub mod verify;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
