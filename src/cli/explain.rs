@@ -9,8 +9,8 @@ use gristmill::gguf::TypeNumbers;
 use gristmill::runtime::import::{ImportError, Tiled};
 use gristmill::vocab::{DType, DeviceKind, Op};
 use gristmill::{Device, PrecisionMode, REGISTRY, Reason, Rejection, Request, Shape, Threads, json};
+use gristmill_records::decision::Decision;
 use serde::Serialize;
-use serde_json::Value;
 use std::io::Write;
 
 /// Say which kernel would run, and why not the others
@@ -74,7 +74,7 @@ fn asked(text: &str) -> Result<Asked, String> {
 #[derive(Serialize)]
 struct Explained {
     #[serde(flatten)]
-    decision: Value,
+    decision: Decision,
     /// Null where products of the format are not asked for.
     external_backends: Option<Vec<external::Backend>>,
     /// The layout of a file whose tensors become the format.

@@ -6,8 +6,8 @@ use super::table::{Side, Table};
 use gristmill::registry::{Code, CudaImage, CudaUsage, Entry};
 use gristmill::runtime::occupancy::Occupancy;
 use gristmill::{Decision, json};
+use gristmill_records::registry::Image;
 use serde::Serialize;
-use serde_json::Value;
 use std::io::Write;
 
 /// Columns of a table with a kernel to a row; [`cells`] fills them.
@@ -21,12 +21,12 @@ pub const COLUMNS: [(&str, Side); 5] = [
 
 /// A kernel's cells in [`COLUMNS`], over some of its images; empty ones for code of the processor.
 pub fn cells(entry: &Entry, images: &[CudaImage]) -> [String; 5] {
-    let Code::Cuda(code) = entry.code else { return Default::default() };
+    let Some(min_cc) = json::min_cc(entry) else { return Default::default() };
     let used = images.iter().filter_map(|image| json::cuda_usage(entry, image));
     // The function that does the work is the last that is launched.
     let used: Vec<CudaUsage> = used.filter_map(|each| each.last().copied()).collect();
     [
-        format!("{}.{}", code.min_cc.0, code.min_cc.1),
+        min_cc,
         entry.precision().map_or("-", |precision| precision.name()).to_owned(),
         range(used.iter().map(|usage| usage.registers)),
         range(used.iter().map(|usage| usage.shared)),
@@ -113,7 +113,7 @@ pub struct ChosenKernel {
     precision: Option<&'static str>,
     min_cc: Option<String>,
     /// As in `list`.
-    image: Value,
+    image: Image,
 }
 
 impl Chosen {
@@ -132,10 +132,7 @@ impl Chosen {
             kernel: entry.name,
             tensors,
             precision: entry.precision().map(|precision| precision.name()),
-            min_cc: match entry.code {
-                Code::Cuda(code) => Some(format!("{}.{}", code.min_cc.0, code.min_cc.1)),
-                _ => None,
-            },
+            min_cc: json::min_cc(entry),
             image: json::image(entry, image),
         });
         each.collect()

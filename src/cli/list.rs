@@ -7,8 +7,8 @@ use super::{external, gpu_kernels, request};
 use gristmill::registry::{CudaBuild, DimRule, Entry, FormatInfo, ImportInfo};
 use gristmill::vocab::{DeviceKind, Isa, Serves};
 use gristmill::{Device, REGISTRY, json};
+use gristmill_records::registry::{Format, Kernel};
 use serde::Serialize;
-use serde_json::Value;
 use std::io::Write;
 
 /// List formats and kernels of this build
@@ -68,10 +68,10 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
 #[derive(Serialize)]
 struct List {
     package: &'static str,
-    formats: Vec<Value>,
+    formats: Vec<Format>,
     activations: Vec<Activations>,
     imports: Vec<Import>,
-    kernels: Vec<Value>,
+    kernels: Vec<Kernel>,
     left_out: Vec<LeftOut>,
     cuda: Cuda,
     external_backends: Vec<external::Backend>,

@@ -1,7 +1,8 @@
 //! `list` and `explain`, exit codes, and how errors look.
 #![cfg(all(feature = "cli", feature = "bitnet", feature = "ggml"))]
 
-use crate::common::{command, finished, gristmill, words};
+use crate::common::{command, finished, gristmill, record, words};
+use gristmill::json::{Decision, Format, Kernel};
 use std::process::Stdio;
 
 #[test]
@@ -11,12 +12,14 @@ fn list_shows_formats_and_kernels() {
         assert!(list.stdout.lines().any(|line| line.starts_with(format.name)), "{} is missing", format.name);
     }
     let json = gristmill(words("list --format i2_s --json")).code(0).json();
-    assert_eq!(json["formats"][0]["name"], "i2_s");
-    assert_eq!(json["formats"][0]["gguf"], 36);
-    assert_eq!(json["formats"][0]["quantizers"][0], "absmean");
-    let kernels: Vec<&str> =
-        json["kernels"].as_array().expect("a list").iter().filter_map(|k| k["name"].as_str()).collect();
-    assert!(kernels.contains(&"matmul.i2_s.scalar"), "{kernels:?}");
+    let [format] = &record::<Vec<Format>>(&json["formats"])[..] else { panic!("{json}") };
+    assert_eq!((format.name.as_str(), format.gguf), ("i2_s", Some(36)));
+    assert_eq!(format.quantizers.first().map(String::as_str), Some("absmean"));
+    let kernels: Vec<Kernel> = record(&json["kernels"]);
+    assert!(kernels.iter().any(|kernel| kernel.name == "matmul.i2_s.scalar"), "{kernels:?}");
+    let all = gristmill(words("list --json")).code(0).json();
+    assert_eq!(record::<Vec<Format>>(&all["formats"]).len(), gristmill::REGISTRY.formats.len());
+    assert_eq!(record::<Vec<Kernel>>(&all["kernels"]).len(), gristmill::REGISTRY.entries.len());
     gristmill(["list", "--kernels"]).code(0).says("matmul.q4_k.scalar");
     // Each device with its own kernels.
     for device in gristmill::vocab::DeviceKind::ALL {
@@ -26,6 +29,16 @@ fn list_shows_formats_and_kernels() {
     }
 }
 
+/// The decision in what `explain --json` prints; what else it says stands beside it.
+fn explained(question: &str, code: i32) -> Decision {
+    let mut json = gristmill(words(question)).code(code).json();
+    let fields = json.as_object_mut().expect("an object");
+    for beside in ["external_backends", "grouped", "imported_from"] {
+        assert!(fields.remove(beside).is_some(), "no `{beside}`");
+    }
+    record(&json)
+}
+
 #[test]
 fn explain_says_yes_with_the_kernel() {
     gristmill(words("explain matmul --format i2_s --shape 1x2560x2560"))
@@ -33,11 +46,11 @@ fn explain_says_yes_with_the_kernel() {
         .says("chosen: matmul.i2_s.")
         .says("not chosen:")
         .says("plan of `matmul.i2_s.");
-    let json = gristmill(words("explain matmul --format i2_s --shape 1x2560x2560 --json")).code(0).json();
-    assert!(json["chosen"].as_str().is_some_and(|name| name.starts_with("matmul.i2_s.")), "{json}");
-    let rejected = json["rejected"].as_array().expect("a list");
-    assert!(!rejected.is_empty());
-    assert!(rejected.iter().all(|r| r["kernel"].is_string() && r["reason"].is_string()), "{json}");
+    let decision = explained("explain matmul --format i2_s --shape 1x2560x2560 --json", 0);
+    assert!(decision.chosen.as_ref().is_some_and(|name| name.starts_with("matmul.i2_s.")), "{decision:?}");
+    assert!(!decision.rejected.is_empty());
+    assert!(decision.rejected.iter().all(|no| no.kernel.is_some() && !no.reason.is_empty()), "{decision:?}");
+    assert!(decision.memory.is_some_and(|memory| memory.weight_bytes > 2560 * 2560 / 4));
 }
 
 #[test]
@@ -65,8 +78,8 @@ fn explain_says_no_with_code_2() {
     }
     gristmill(words("explain matmul --format i2_s --shape 1x16x100")).code(2).says("pad rows to 128");
     gristmill(words("explain quantize --format q4_k --input bf16")).code(2);
-    let json = gristmill(words("explain quantize --format q4_k --input bf16 --json")).code(2).json();
-    assert!(json["chosen"].is_null() && json["rejected"][0]["reason"].is_string(), "{json}");
+    let decision = explained("explain quantize --format q4_k --input bf16 --json", 2);
+    assert!(decision.chosen.is_none() && !decision.rejected.is_empty(), "{decision:?}");
 }
 
 #[test]

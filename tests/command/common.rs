@@ -1,6 +1,9 @@
 //! Running the command in tests.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -64,9 +67,23 @@ impl Ran {
 
     /// Standard output as JSON.
     #[track_caller]
-    pub fn json(&self) -> serde_json::Value {
+    pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error} in:\n{}", self.stdout))
     }
+
+    /// Standard output as a record.
+    #[track_caller]
+    pub fn record<T: DeserializeOwned + Serialize>(&self) -> T {
+        record(&self.json())
+    }
+}
+
+/// JSON as the record that it is: it has every field of the type and no other.
+#[track_caller]
+pub fn record<T: DeserializeOwned + Serialize>(json: &Value) -> T {
+    let record = gristmill_records::read(json.clone()).unwrap_or_else(|why| panic!("{why} in {json}"));
+    assert_eq!(serde_json::to_value(&record).expect("JSON"), *json);
+    record
 }
 
 /// A file of the test data.

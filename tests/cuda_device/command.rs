@@ -246,7 +246,7 @@ fn kernels_are_described(explain: &[&str], units: &Path) {
     let explained = json(explain);
     let chosen = explained["chosen"].as_str().expect("a kernel");
     let entry = REGISTRY.entries.iter().find(|entry| entry.name == chosen).expect("it is listed");
-    let listed = gristmill::json::kernel(&REGISTRY, entry);
+    let listed = serde_json::to_value(gristmill::json::kernel(&REGISTRY, entry)).expect("JSON");
     let arch = settings().split(',').find_map(|word| Some(word.strip_prefix("sm_")?.to_owned()));
     let image = &explained["image"];
     assert_eq!(image["kind"], "cubin", "{explained}");
@@ -426,28 +426,22 @@ fn the_list_tells_what_kernels_use() {
     let mut functions = 0;
     for entry in REGISTRY.entries.iter().filter(|entry| matches!(entry.code, Code::Cuda(_))) {
         let listed = gristmill::json::kernel(&REGISTRY, entry);
-        for (image, listed) in
-            gristmill::json::images(entry).iter().zip(listed["images"].as_array().expect("a list"))
-        {
+        for (image, listed) in gristmill::json::images(entry).iter().zip(listed.images.expect("a list")) {
             if image.ptx {
-                assert!(listed["functions"].is_null(), "{}: the driver decides", entry.name);
+                assert_eq!(listed.functions, None, "{}: the driver decides", entry.name);
                 continue;
             }
             let told = told_by_the_machine_code(&image.unpacked().expect("as it was built"));
             let Code::Cuda(code) = &entry.code else { unreachable!("filtered") };
             let launched = code.launch.functions();
-            let each = listed["functions"].as_array().expect("a list");
+            let each = listed.functions.expect("a list");
             assert_eq!(each.len(), launched.len(), "{}", entry.name);
             for (function, (name, more)) in each.iter().zip(launched) {
                 let (registers, shared) = told[name];
-                assert_eq!(function["function"], name);
-                assert_eq!(function["registers"], registers, "{name} of {}", image.target());
-                assert_eq!(
-                    function["shared_bytes"],
-                    shared + u64::from(more),
-                    "{name} of {}",
-                    image.target()
-                );
+                assert_eq!(function.function, name);
+                assert_eq!(function.registers, registers, "{name} of {}", image.target());
+                let at_launch = shared + u64::from(more);
+                assert_eq!(u64::from(function.shared_bytes), at_launch, "{name} of {}", image.target());
                 functions += 1;
             }
         }

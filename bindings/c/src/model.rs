@@ -53,7 +53,7 @@ pub unsafe extern "C" fn gm_model_plan(
         // SAFETY: the caller's promise.
         let (place, model, device) =
             unsafe { (raw::made(text, "text")?, raw::handle(model, "model")?, device_named(device)?) };
-        *place = raw::owned_text(json::plan(&model.0, device, m)?.to_string());
+        *place = raw::owned_json(&json::plan(&model.0, device, m)?)?;
         Ok(())
     })
 }

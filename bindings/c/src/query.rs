@@ -30,7 +30,7 @@ pub unsafe extern "C" fn gm_formats_json(text: *mut *mut c_char) -> gm_status {
         // SAFETY: the caller's promise.
         let place = unsafe { raw::made(text, "text") }?;
         let formats: Vec<_> = REGISTRY.formats.iter().map(|format| json::format(&REGISTRY, format)).collect();
-        *place = raw::owned_text(serde_json::Value::from(formats).to_string());
+        *place = raw::owned_json(&formats)?;
         Ok(())
     })
 }
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn gm_kernels_json(format: *const c_char, text: *mut *mut 
             .filter(|entry| only.is_none_or(|only| json::format_name(&REGISTRY, entry) == only))
             .map(|entry| json::kernel(&REGISTRY, entry))
             .collect();
-        *place = raw::owned_text(serde_json::Value::from(kernels).to_string());
+        *place = raw::owned_json(&kernels)?;
         Ok(())
     })
 }
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn gm_explain_json(
         let place = unsafe { raw::made(text, "text") }?;
         // SAFETY: likewise.
         let prepared = unsafe { prepared(op, format, input, device, Shape::new(m, n, k)) }?;
-        *place = raw::owned_text(json::decision(&prepared.decide_as_asked()).to_string());
+        *place = raw::owned_json(&json::decision(&prepared.decide_as_asked()))?;
         Ok(())
     })
 }

@@ -1,6 +1,7 @@
 //! Pointers from C, checked as far as they can be.
 
-use crate::error::{Failure, c_text};
+use crate::error::{Failure, c_text, gm_status};
+use serde::Serialize;
 use std::ffi::{CStr, c_char};
 use std::ops::Range;
 
@@ -135,4 +136,10 @@ pub(crate) unsafe fn free<T>(pointer: *mut T) {
 /// A text that C frees with `gm_string_free`.
 pub(crate) fn owned_text(text: String) -> *mut c_char {
     c_text(text).into_raw()
+}
+
+/// The same of what has a JSON form.
+pub(crate) fn owned_json(value: &impl Serialize) -> Result<*mut c_char, Failure> {
+    let text = serde_json::to_string(value);
+    text.map(owned_text).map_err(|error| Failure::new(gm_status::GM_INTERNAL, error.to_string()))
 }

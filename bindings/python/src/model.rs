@@ -3,7 +3,7 @@
 use crate::detached::detached;
 use crate::error::{exception, model_exception};
 use crate::linear::{PyLinear, PyThreads, options, threads};
-use crate::query::{device_named, objects};
+use crate::query::{device_named, objects_of};
 use gristmill::gguf::{LayerOptions, Model};
 use gristmill::json;
 use pyo3::prelude::*;
@@ -23,7 +23,7 @@ impl PyModel {
     #[pyo3(signature = (*, m=1, device="cpu"))]
     fn plan<'py>(&self, py: Python<'py>, m: usize, device: &str) -> PyResult<Bound<'py, PyAny>> {
         let plan = json::plan(&self.0, device_named(device)?, m).map_err(exception)?;
-        objects(py, &plan.to_string())
+        objects_of(py, &plan)
     }
 
     #[pyo3(signature = (name, *, threads=None, device="cpu"))]

@@ -6,11 +6,17 @@ use gristmill::{
     CpuProfile, Device, PrecisionMode, Prepared, REGISTRY, Request, Restrict, Shape, Tuning, json,
 };
 use pyo3::prelude::*;
-use serde_json::Value;
+use serde::Serialize;
 
 /// JSON as the objects that Python makes of it.
 pub(crate) fn objects<'py>(py: Python<'py>, json: &str) -> PyResult<Bound<'py, PyAny>> {
     py.import("json")?.call_method1("loads", (json,))
+}
+
+/// The same of what has a JSON form.
+pub(crate) fn objects_of<'py>(py: Python<'py>, value: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
+    let json = serde_json::to_string(value).map_err(|error| Error::new_err(error.to_string()))?;
+    objects(py, &json)
 }
 
 /// What a request for a kernel comes to, whatever the environment says.
@@ -26,8 +32,8 @@ pub(crate) fn device_named(name: &str) -> PyResult<Device> {
 
 #[pyfunction]
 pub(crate) fn formats(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    let formats: Value = REGISTRY.formats.iter().map(|format| json::format(&REGISTRY, format)).collect();
-    objects(py, &formats.to_string())
+    let formats: Vec<_> = REGISTRY.formats.iter().map(|format| json::format(&REGISTRY, format)).collect();
+    objects_of(py, &formats)
 }
 
 #[pyfunction]
@@ -36,13 +42,13 @@ pub(crate) fn kernels<'py>(py: Python<'py>, format: Option<&str>) -> PyResult<Bo
     if let Some(format) = format {
         REGISTRY.format(format).map_err(exception)?;
     }
-    let kernels: Value = REGISTRY
+    let kernels: Vec<_> = REGISTRY
         .entries
         .iter()
         .filter(|entry| format.is_none_or(|format| json::format_name(&REGISTRY, entry) == format))
         .map(|entry| json::kernel(&REGISTRY, entry))
         .collect();
-    objects(py, &kernels.to_string())
+    objects_of(py, &kernels)
 }
 
 fn asked(op: &str, format: &str, shape: Shape, input: &str, device: &str) -> PyResult<Prepared> {
@@ -95,5 +101,5 @@ pub(crate) fn decide<'py>(
     device: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
     let prepared = asked(op, format, Shape::new(m, n, k), input, device)?;
-    objects(py, &json::decision(&prepared.decide_as_asked()).to_string())
+    objects_of(py, &json::decision(&prepared.decide_as_asked()))
 }
