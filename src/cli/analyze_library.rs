@@ -4,12 +4,12 @@ use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::table::{Side, Table, bytes, counted, first_of};
 use gristmill::text::Printable;
-use gristmill_probe::analyze::{Facts, Image, Needed};
-use gristmill_probe::backend::{Report, Requirements, validate};
-use gristmill_probe::{Analysis, Evidence, Family, Kind, printable, printable_path};
-use serde_json::{Value, json};
+use gristmill_probe::analyze::{CpuVariant, Facts, Image, Needed, Symbol};
+use gristmill_probe::backend::{Followed, Report, Requirements, Unfollowed, validate};
+use gristmill_probe::{Analysis, Evidence, Family, Group, Kind, printable, printable_path};
+use gristmill_records::library as record;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Say what a C++ library offers, without loading it
 ///
@@ -36,7 +36,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         None
     };
     if arguments.json {
-        print_json(out, &analysis_json(&analysis, report.as_ref()))?;
+        print_json(out, &library(&analysis, report.as_ref()))?;
         return Ok(Outcome::Yes);
     }
     writeln!(out, "{}: {}, {}", printable_path(&analysis.path), analysis.kind, bytes(analysis.bytes))?;
@@ -161,8 +161,7 @@ fn print_image(analysis: &Analysis, image: &Image, out: &mut dyn Write) -> Resul
     }
     families.print(out)?;
 
-    let referred =
-        facts.groups.iter().find(|(group, ..)| *group == gristmill_probe::Group::Cuda).map_or(0, |g| g.2);
+    let referred = facts.groups.iter().find(|(group, ..)| *group == Group::Cuda).map_or(0, |g| g.2);
     writeln!(out)?;
     match (facts.has_cuda(), referred) {
         (true, _) => writeln!(
@@ -194,65 +193,88 @@ fn some(names: &[String]) -> String {
     first_of(&names.iter().map(|name| printable(name).into_owned()).collect::<Vec<_>>(), 3)
 }
 
-fn analysis_json(analysis: &Analysis, report: Option<&Report>) -> Value {
-    json!({
-        "path": analysis.path.display().to_string(),
-        "bytes": analysis.bytes,
-        "kind": analysis.kind.to_string(),
-        "images": analysis.images.iter().map(|image| image_json(analysis, image)).collect::<Vec<_>>(),
-        "needs": report.map(needs_json),
-    })
+fn path(path: &Path) -> String {
+    path.display().to_string()
 }
 
-fn needs_json(report: &Report) -> Value {
-    json!({
-        "followed": report.followed.iter().map(|followed| json!({
-            "needed": followed.needed,
-            "by": followed.by.display().to_string(),
-            "file": followed.path.display().to_string(),
-            "of_system": followed.of_system,
-        })).collect::<Vec<_>>(),
-        "not_followed": report.unfollowed.iter().map(|left| json!({
-            "needed": left.needed,
-            "by": left.by.display().to_string(),
-            "why": left.why.to_string(),
-            "limit": left.why.is_limit(),
-        })).collect::<Vec<_>>(),
-    })
+fn library(analysis: &Analysis, report: Option<&Report>) -> record::Library {
+    record::Library {
+        path: path(&analysis.path),
+        bytes: analysis.bytes,
+        kind: analysis.kind.to_string(),
+        images: analysis.images.iter().map(|of| image(analysis, of)).collect(),
+        needs: report.map(needs),
+    }
 }
 
-fn image_json(analysis: &Analysis, image: &Image) -> Value {
-    let facts = Facts::of(image, &analysis.path);
-    let symbols = |symbols: &[gristmill_probe::analyze::Symbol]| {
-        symbols.iter().map(|s| json!({"name": s.name, "version": s.version})).collect::<Vec<_>>()
+fn needs(report: &Report) -> record::Needs {
+    let followed = |followed: &Followed| record::Followed {
+        needed: followed.needed.clone(),
+        by: path(&followed.by),
+        file: path(&followed.path),
+        of_system: followed.of_system,
     };
-    json!({
-        "container": image.container.to_string(),
-        "arch": image.arch.name(),
-        "soname": image.soname,
-        "soname_version": image.soname_version(),
-        "version": image.version,
-        "abi_constants": image.abi_constants.iter()
-            .map(|(name, value)| json!({"name": name, "value": value})).collect::<Vec<_>>(),
-        "symbol_versions": image.defined_versions,
-        "needed": image.needed.iter()
-            .map(|n| json!({"name": n.name, "versions": n.versions})).collect::<Vec<_>>(),
-        "search_paths": image.search_paths,
-        "members": image.members,
-        "unreadable_members": image.unreadable_members,
-        "groups": facts.groups.iter().map(|(group, defined, undefined)| {
-            json!({"name": group.name(), "defined": defined, "undefined": undefined})
-        }).collect::<Vec<_>>(),
-        "families": facts.families.iter().map(|e| json!({
-            "family": e.family.name(),
-            "device": e.device.to_string(),
-            "for": e.job.to_string(),
-            "symbols": e.symbols,
-        })).collect::<Vec<_>>(),
-        "cuda": {"backend": facts.has_cuda(), "symbols": facts.cuda, "gpu_code": image.gpu_code},
-        "cpu_variants": facts.cpu_variants.iter()
-            .map(|v| json!({"name": v.name, "shown_by": v.shown_by})).collect::<Vec<_>>(),
-        "defined": symbols(&image.defined),
-        "undefined": symbols(&image.undefined),
-    })
+    let not_followed = |left: &Unfollowed| record::NotFollowed {
+        needed: left.needed.clone(),
+        by: path(&left.by),
+        why: left.why.to_string(),
+        limit: left.why.is_limit(),
+    };
+    record::Needs {
+        followed: report.followed.iter().map(followed).collect(),
+        not_followed: report.unfollowed.iter().map(not_followed).collect(),
+    }
+}
+
+fn image(analysis: &Analysis, image: &Image) -> record::Image {
+    let facts = Facts::of(image, &analysis.path);
+    let abi_constant =
+        |(name, value): &(String, u32)| record::AbiConstant { name: name.clone(), value: *value };
+    let group = |(group, defined, undefined): &(Group, usize, usize)| record::Group {
+        name: group.name().to_owned(),
+        defined: *defined as u64,
+        undefined: *undefined as u64,
+    };
+    let symbol =
+        |symbol: &Symbol| record::Symbol { name: symbol.name.clone(), version: symbol.version.clone() };
+    record::Image {
+        container: image.container.to_string(),
+        arch: image.arch.name().to_owned(),
+        soname: image.soname.clone(),
+        soname_version: image.soname_version(),
+        version: image.version.clone(),
+        abi_constants: image.abi_constants.iter().map(abi_constant).collect(),
+        symbol_versions: image.defined_versions.clone(),
+        needed: image.needed.iter().map(needed_library).collect(),
+        search_paths: image.search_paths.clone(),
+        members: image.members as u64,
+        unreadable_members: image.unreadable_members as u64,
+        groups: facts.groups.iter().map(group).collect(),
+        cuda: record::Cuda {
+            backend: facts.has_cuda(),
+            symbols: facts.cuda.clone(),
+            gpu_code: image.gpu_code,
+        },
+        families: facts.families.into_iter().map(family).collect(),
+        cpu_variants: facts.cpu_variants.into_iter().map(cpu_variant).collect(),
+        defined: image.defined.iter().map(symbol).collect(),
+        undefined: image.undefined.iter().map(symbol).collect(),
+    }
+}
+
+fn needed_library(Needed { name, versions }: &Needed) -> record::NeededLibrary {
+    record::NeededLibrary { name: name.clone(), versions: versions.clone() }
+}
+
+fn family(evidence: Evidence) -> record::Family {
+    record::Family {
+        family: evidence.family.name().to_owned(),
+        device: evidence.device.to_string(),
+        job: evidence.job.to_string(),
+        symbols: evidence.symbols,
+    }
+}
+
+fn cpu_variant(CpuVariant { name, shown_by }: CpuVariant) -> record::CpuVariant {
+    record::CpuVariant { name, shown_by }
 }

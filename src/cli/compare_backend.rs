@@ -14,7 +14,7 @@ use gristmill::{QuantizedMatrix, REGISTRY};
 use gristmill_probe::backend::{Requirements, validate};
 use gristmill_probe::discover::{DIR, Search, Target};
 use gristmill_probe::{printable, printable_path};
-use serde_json::json;
+use gristmill_records::comparison::{Comparison, Comparisons, NotCompared};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -90,15 +90,16 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         }
     }
     if arguments.json {
-        let value = json!({
-            "library": file.display().to_string(),
-            "library_features": theirs.features(),
-            "tolerance": TOLERANCE,
-            "comparisons": done.iter().map(comparison_json).collect::<Vec<_>>(),
-            "not_compared": left.iter()
-                .map(|(format, reason)| json!({"format": format, "reason": reason})).collect::<Vec<_>>(),
-        });
-        print_json(out, &value)?;
+        let not_compared =
+            |(format, reason): (&str, String)| NotCompared { format: format.to_owned(), reason };
+        let comparisons = Comparisons {
+            library: file.display().to_string(),
+            library_features: theirs.features().into_iter().map(str::to_owned).collect(),
+            tolerance: TOLERANCE,
+            comparisons: done.iter().map(record).collect(),
+            not_compared: left.into_iter().map(not_compared).collect(),
+        };
+        print_json(out, &comparisons)?;
     } else {
         let features = theirs.features();
         let built = if features.is_empty() {
@@ -143,24 +144,24 @@ fn load(search: &Search) -> Result<(PathBuf, CppKernels), CliError> {
     Ok((path.to_owned(), kernels))
 }
 
-fn comparison_json(comparison: &PerformanceComparison) -> serde_json::Value {
+fn record(comparison: &PerformanceComparison) -> Comparison {
     let PerformanceComparison { format, shape, kernel, function, ours, theirs, max_error, same_bits } =
         comparison;
-    json!({
-        "format": format,
-        "m": shape.m,
-        "n": shape.n,
-        "k": shape.k,
-        "kernel": kernel,
-        "function": function,
-        "ours_us": ours * 1e6,
-        "theirs_us": theirs * 1e6,
-        "ratio": comparison.ratio(),
-        "max_error": max_error,
-        "same_bits": same_bits,
-        "agree": comparison.verdict() != Verdict::Disagree,
-        "verdict": comparison.verdict().to_string(),
-    })
+    Comparison {
+        format: (*format).to_owned(),
+        m: shape.m as u64,
+        n: shape.n as u64,
+        k: shape.k as u64,
+        kernel: (*kernel).to_owned(),
+        function: function.clone(),
+        ours_us: ours * 1e6,
+        theirs_us: theirs * 1e6,
+        ratio: comparison.ratio(),
+        max_error: Some(*max_error).filter(|error| error.is_finite()),
+        same_bits: *same_bits,
+        agree: comparison.verdict() != Verdict::Disagree,
+        verdict: comparison.verdict().to_string(),
+    }
 }
 
 fn print(

@@ -13,6 +13,7 @@ use gristmill::registry::FormatInfo;
 use gristmill::runtime::import::{ImportError, TileSizes, Tiled, Tiles};
 use gristmill::text::Printable;
 use gristmill::{REGISTRY, Reason, Rejection};
+use gristmill_records::inspect::{Declaration, Transform};
 use gristmill_records::run::WithoutKernel;
 use std::path::{Path, PathBuf};
 
@@ -249,35 +250,23 @@ pub fn print_transforms(file: &GgufFile, out: &mut dyn std::io::Write) -> std::i
     Ok(())
 }
 
-/// A declared transform in JSON: what it is, or which key is not understood.
-#[derive(serde::Serialize)]
-pub struct Declared {
-    kind: &'static str,
-    understood: bool,
-    #[serde(flatten)]
-    what: Declaration,
-}
-
-#[derive(serde::Serialize)]
-#[serde(untagged)]
-enum Declaration {
-    Understood { block: usize, signed: bool, products: usize, stored_rows: usize },
-    Refused { key: String, why: String },
-}
-
-/// The same as JSON.
-pub fn transforms_json(file: &GgufFile) -> Option<Declared> {
+/// A declared transform as JSON has it: what it is, or which key is not understood.
+pub fn transforms_json(file: &GgufFile) -> Option<Transform> {
     let what = match Transforms::of(file) {
         Ok(transforms) => {
             let transforms = transforms?;
             let (products, stored_rows) = transforms.counts();
-            let (block, signed) = (transforms.block(), transforms.is_signed());
-            Declaration::Understood { block, signed, products, stored_rows }
+            Declaration::Understood {
+                block: transforms.block() as u64,
+                signed: transforms.is_signed(),
+                products: products as u64,
+                stored_rows: stored_rows as u64,
+            }
         }
         Err(error) => Declaration::Refused { key: error.key, why: error.why },
     };
     let understood = matches!(what, Declaration::Understood { .. });
-    Some(Declared { kind: "hadamard", understood, what })
+    Some(Transform { kind: "hadamard".to_owned(), understood, what })
 }
 
 /// A shape as it is written here: rows first, `2560x6912`.

@@ -9,7 +9,7 @@ use gristmill_ops::date::date;
 use gristmill_ops::read::read;
 use gristmill_ops::regression::{Test, Verdict, compare, series};
 use gristmill_ops::{History, Record};
-use serde_json::json;
+use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -36,6 +36,13 @@ pub struct Arguments {
     /// Print JSON: records and comparisons
     #[arg(long)]
     json: bool,
+}
+
+/// What `history --json` prints.
+#[derive(Serialize)]
+struct Past<'a> {
+    records: &'a [Record],
+    comparisons: &'a [Verdict],
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
@@ -79,7 +86,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let test = Test { newest: arguments.newest, ..Test::default() };
     let verdicts = compare(&series(&records), test);
     if arguments.json {
-        print_json(out, &json!({ "records": records, "comparisons": verdicts }))?;
+        print_json(out, &Past { records: &records, comparisons: &verdicts })?;
         said.iter().for_each(|line| anstream::eprintln!("{}", Printable(line)));
     } else {
         for line in &said {

@@ -9,8 +9,8 @@ use gristmill::gguf::{GgufFile, Tensor, TypeNumbers, Value};
 use gristmill::oracle::{BadScale, FormatOracle, Oracle};
 use gristmill::text::Printable;
 use gristmill::weights_file::{SourceTensor, WeightFile};
+use gristmill_records::inspect::{self as record, Metadata, MetadataArray};
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -168,70 +168,53 @@ fn shown(value: &Value<'_>) -> String {
     }
 }
 
-/// A metadata value in JSON: what it is, and of an array its type, its length and its first elements. Numbers that JSON has not are null.
-fn as_json(value: &Value<'_>) -> serde_json::Value {
+/// A metadata value as JSON has it: of an array its type, its length and its first elements.
+fn metadata(value: &Value<'_>) -> Metadata {
     match value {
-        Value::String(text) => (*text).into(),
-        Value::Array(array) => {
-            let first: Vec<serde_json::Value> =
-                array.elements().take(SHOWN).filter_map(Result::ok).map(|value| as_json(&value)).collect();
-            serde_json::json!({ "of": array.element_type().to_string(), "length": array.len(), "first": first })
-        }
-        Value::U8(v) => (*v).into(),
-        Value::I8(v) => (*v).into(),
-        Value::U16(v) => (*v).into(),
-        Value::I16(v) => (*v).into(),
-        Value::U32(v) => (*v).into(),
-        Value::I32(v) => (*v).into(),
-        Value::U64(v) => (*v).into(),
-        Value::I64(v) => (*v).into(),
-        Value::F32(v) => f64::from(*v).into(),
-        Value::F64(v) => (*v).into(),
-        Value::Bool(v) => (*v).into(),
+        Value::String(text) => Metadata::Text((*text).to_owned()),
+        Value::Array(array) => Metadata::Array(MetadataArray {
+            of: array.element_type().to_string(),
+            length: array.len(),
+            first: array.elements().take(SHOWN).filter_map(Result::ok).map(|of| metadata(&of)).collect(),
+        }),
+        Value::U8(v) => Metadata::Unsigned((*v).into()),
+        Value::I8(v) => Metadata::Signed((*v).into()),
+        Value::U16(v) => Metadata::Unsigned((*v).into()),
+        Value::I16(v) => Metadata::Signed((*v).into()),
+        Value::U32(v) => Metadata::Unsigned((*v).into()),
+        Value::I32(v) => Metadata::Signed((*v).into()),
+        Value::U64(v) => Metadata::Unsigned(*v),
+        Value::I64(v) => Metadata::Signed(*v),
+        Value::F32(v) => float((*v).into()),
+        Value::F64(v) => float(*v),
+        Value::Bool(v) => Metadata::Bool(*v),
     }
 }
 
-/// What `inspect --json` prints of a file; `metadata` and `transform` are null for safetensors.
-#[derive(Serialize)]
-struct Inspected {
-    tensors: Vec<InspectedTensor>,
-    metadata: Option<BTreeMap<String, serde_json::Value>>,
-    transform: Option<files::Declared>,
-}
-
-#[derive(Serialize)]
-struct InspectedTensor {
-    tensor: String,
-    #[serde(rename = "type")]
-    type_name: String,
-    shape: Vec<u64>,
-    bytes: Option<u64>,
-    type_number: Option<u32>,
-    /// Null where the number alone says the type.
-    type_decided_by: Option<&'static str>,
-    /// Why it is not known how many bytes the tensor has.
-    unknown: Option<String>,
+/// JSON has no numbers that are not finite.
+fn float(value: f64) -> Metadata {
+    Metadata::Float(Some(value).filter(|value| value.is_finite()))
 }
 
 fn list_json(file: &WeightFile, types: &TypeNumbers, out: &mut dyn Write) -> Result<(), CliError> {
     let tensor = |tensor: SourceTensor<'_>| {
         let (type_name, bytes) = type_and_size(types, &tensor);
         let raw = tensor.gguf();
-        InspectedTensor {
+        record::Tensor {
             tensor: tensor.name().to_owned(),
             type_name,
             shape: tensor.shape().to_vec(),
             bytes,
             type_number: raw.map(|raw| raw.type_id()),
-            type_decided_by: raw.and_then(|raw| files::decided_by(types, &raw)),
+            type_decided_by: raw.and_then(|raw| files::decided_by(types, &raw)).map(str::to_owned),
             unknown: raw.and_then(|raw| why_unknown(types, &raw)),
         }
     };
-    let inspected = Inspected {
+    let inspected = record::File {
         tensors: file.tensors().map(tensor).collect(),
         metadata: file
             .gguf()
-            .map(|gguf| gguf.metadata().map(|(key, value)| (key.to_owned(), as_json(&value))).collect()),
+            .map(|gguf| gguf.metadata().map(|(key, value)| (key.to_owned(), metadata(&value))).collect()),
         transform: file.gguf().and_then(files::transforms_json),
     };
     print_json(out, &inspected)

@@ -10,6 +10,7 @@ use super::table::{Side, Table, bytes, counted};
 use gristmill::gguf::{GgufFile, Tensor, Transforms, TypeNumbers};
 use gristmill::registry::FormatInfo;
 use gristmill::{Device, Request, Shape, Threads};
+use gristmill_records::inspect::Transform;
 use gristmill_records::run::{FromMemory, HeldOnce, WithoutKernel};
 use serde::Serialize;
 use std::io::Write;
@@ -59,7 +60,7 @@ struct Planned<'a> {
     tensors: Vec<PlannedTensor<'a>>,
     /// Each kernel that tensors get on a GPU, once; empty on the processor.
     gpu_kernels: Vec<ChosenKernel>,
-    transform: Option<files::Declared>,
+    transform: Option<Transform>,
     without_kernel: Vec<WithoutKernel>,
 }
 

@@ -4,6 +4,7 @@
 
 use crate::common::{Ran, gristmill, text};
 use crate::made;
+use gristmill_records::comparison::Comparisons;
 
 /// ggml's functions for Q8_0 and bitnet.cpp's for I2_S, written down from the formats, one number after the other.
 /// `SPOIL` is a factor on results, `BYTES` the size that the library claims for a block.
@@ -72,22 +73,15 @@ fn compared(spoil: &str, bytes: &str, more: &[&str]) -> Ran {
 
 #[test]
 fn a_right_library_agrees() {
-    let json = compared("1.0f", "34", &["--json"]).code(0).json();
-    let done = json["comparisons"].as_array().expect("a list");
-    let formats: Vec<&str> = done.iter().filter_map(|c| c["format"].as_str()).collect();
+    let done: Comparisons = compared("1.0f", "34", &["--json"]).code(0).record();
+    let formats: Vec<&str> = done.comparisons.iter().map(|comparison| comparison.format.as_str()).collect();
     assert_eq!(formats, ["i2_s", "i2_s", "q8_0", "q8_0"]);
-    for comparison in done {
-        assert_eq!(comparison["agree"], true, "{comparison}");
-        assert!(comparison["max_error"].as_f64().is_some_and(|error| error < 1e-5), "{comparison}");
-        assert!(comparison["ours_us"].as_f64().is_some_and(|us| us > 0.0));
-        assert!(comparison["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0));
+    for comparison in &done.comparisons {
+        assert!(comparison.agree, "{comparison:?}");
+        assert!(comparison.max_error.is_some_and(|error| error < 1e-5), "{comparison:?}");
+        assert!(comparison.ours_us > 0.0 && comparison.ratio > 0.0, "{comparison:?}");
     }
-    let left: Vec<&str> = json["not_compared"]
-        .as_array()
-        .expect("a list")
-        .iter()
-        .filter_map(|l| l["format"].as_str())
-        .collect();
+    let left: Vec<&str> = done.not_compared.iter().map(|left| left.format.as_str()).collect();
     assert_eq!(left, ["tq2_0", "q4_k"]);
     compared("1.0f", "34", &[])
         .code(0)
@@ -102,6 +96,9 @@ fn a_wrong_library_disagrees() {
     let ran = compared("1.01f", "34", &["--format", "i2_s"]).code(1);
     ran.says("disagree");
     compared("(0.0f / 0.0f)", "34", &["--format", "q8_0"]).code(1).says("disagree");
+    let no_numbers = compared("(0.0f / 0.0f)", "34", &["--format", "q8_0", "--json"]).code(1);
+    let [first, ..] = &no_numbers.record::<Comparisons>().comparisons[..] else { panic!("nothing compared") };
+    assert!(!first.agree && first.max_error.is_none(), "{first:?}");
 }
 
 #[test]

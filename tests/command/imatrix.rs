@@ -4,6 +4,7 @@
 use crate::common::{gristmill, text};
 use gristmill::gguf::{GgufFile, GgufWriter, Model, TypeNumbers, Value};
 use gristmill::{Dequantizer, REGISTRY, Request};
+use gristmill_records::quantize::Quantized;
 use std::path::Path;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -91,12 +92,12 @@ fn errors_are_weighed_and_told() -> Outcome {
         gristmill(["quantize", text(&model), "-o", text(&plain), "--format", format]).code(0);
         let with = ["--format", format, "--imatrix", text(&imatrix)];
         let json = ["quantize", text(&model), "-o", text(&out), "--json", "--threads", "2"];
-        let json = gristmill(json.into_iter().chain(with)).code(0).json();
+        let said: Quantized = gristmill(json.into_iter().chain(with)).code(0).record();
         let (before, after) = (weighted(&plain, &x)?, weighted(&out, &x)?);
         assert!(after < before, "{format}: {after:e} with importance, {before:e} without");
-        let told = json["tensors"][0]["weighted_nmse"].as_f64().ok_or("a number")?;
+        let told = said.tensors[0].weighted_nmse.ok_or("a number")?;
         assert!((told - after).abs() <= 1e-9 * after, "{format}: {told:e} is said, it is {after:e}");
-        assert!(json["tensors"][1]["weighted_nmse"].is_null(), "{json}");
+        assert_eq!(said.tensors[1].weighted_nmse, None, "{said:?}");
         // The same bytes whatever the threads, and what was used stands in the file.
         gristmill(["quantize", text(&model), "-o", text(&one), "--threads", "1"].into_iter().chain(with))
             .code(0)
@@ -137,9 +138,9 @@ fn experts_are_weighed_one_by_one() -> Outcome {
     )?;
     let with = ["quantize", text(&model), "-o", text(&out), "--format", "q2_k", "--imatrix", text(&imatrix)];
     gristmill(with).code(0).says("without importance, of which the file has none: experts (1 of 3 matrices)");
-    let json = gristmill(with.into_iter().chain(["--json"])).code(0).json();
-    let of = &json["tensors"][0];
-    assert!(of["matrices"] == 3 && of["without_importance"] == 1 && of["why_copied"].is_null(), "{json}");
+    let said: Quantized = gristmill(with.into_iter().chain(["--json"])).code(0).record();
+    let of = &said.tensors[0];
+    assert_eq!((of.matrices, of.without_importance, &of.why_copied), (3, Some(1), &None), "{said:?}");
     gristmill(["quantize", text(&model), "-o", text(&plain), "--format", "q2_k"]).code(0);
     let types = TypeNumbers::new(&REGISTRY);
     let bytes = |path: &Path| -> Result<Vec<u8>, Box<dyn std::error::Error>> {

@@ -4,6 +4,7 @@
 use crate::common::{command, finished, gristmill, text, words};
 use crate::made;
 use gristmill_probe::discover::{DIR, LIBDIR, VARIABLES};
+use gristmill_records::library::{Library, Symbol};
 use std::path::Path;
 
 #[test]
@@ -22,23 +23,16 @@ fn a_library_is_described() {
         .says("looks in  $ORIGIN")
         .says("ggml_vec_dot_i2_i8_s")
         .says("CUDA backend: no; it refers to 2 names");
-    assert!(
-        gristmill(["analyze-library", text(&library), "--json"]).json()["needs"].is_null(),
-        "not asked for"
-    );
-    let json = gristmill(["analyze-library", text(&library), "--json"]).code(0).json();
-    let image = &json["images"][0];
-    assert_eq!(image["soname_version"], 3);
-    assert_eq!(image["cuda"]["backend"], false);
-    let families: Vec<&str> =
-        image["families"].as_array().expect("a list").iter().filter_map(|f| f["family"].as_str()).collect();
+    let said: Library = gristmill(["analyze-library", text(&library), "--json"]).code(0).record();
+    assert_eq!(said.needs, None, "not asked for");
+    let image = &said.images[0];
+    assert_eq!((image.soname_version, image.cuda.backend), (Some(3), false));
+    let families: Vec<&str> = image.families.iter().map(|family| family.family.as_str()).collect();
     assert_eq!(families, ["I2_S", "I2_S", "TQ"], "products and conversion of one, products of the other");
-    let names = |key: &str| -> Vec<String> {
-        let symbols = image[key].as_array().expect("a list").iter();
-        symbols.filter_map(|symbol| symbol["name"].as_str().map(str::to_owned)).collect()
-    };
-    assert_eq!(names("defined"), made::nm(&["-D", "--defined-only"], &library));
-    assert_eq!(names("undefined"), made::nm(&["-D", "--undefined-only"], &library));
+    let names =
+        |symbols: &[Symbol]| -> Vec<String> { symbols.iter().map(|symbol| symbol.name.clone()).collect() };
+    assert_eq!(names(&image.defined), made::nm(&["-D", "--defined-only"], &library));
+    assert_eq!(names(&image.undefined), made::nm(&["-D", "--undefined-only"], &library));
 
     let cuda = made::shared(folder.path(), "libggml-cuda.so", made::CUDA_LIBRARY, &[]);
     gristmill(["analyze-library", text(&cuda)])
@@ -84,9 +78,9 @@ fn needed_libraries_are_followed_and_nothing_is_loaded() {
         .says(text(&needed))
         .says("libc.so.6")
         .says("(the system's)");
-    let json = gristmill(["analyze-library", text(&library), "--needs", "--json"]).code(0).json();
-    let followed = json["needs"]["followed"].as_array().expect("a list");
-    assert!(followed.iter().any(|f| f["needed"] == "libggml-base.so" && f["of_system"] == false), "{json}");
+    let said: Library = gristmill(["analyze-library", text(&library), "--needs", "--json"]).code(0).record();
+    let followed = said.needs.expect("asked for").followed;
+    assert!(followed.iter().any(|of| of.needed == "libggml-base.so" && !of.of_system), "{followed:?}");
     assert!(!trace.exists(), "something ran");
     std::fs::remove_file(&needed).expect("there");
     gristmill(["analyze-library", text(&library), "--needs"])

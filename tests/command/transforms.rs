@@ -1,8 +1,9 @@
 //! Files that declare a transform of activations: what `inspect`, `plan` and `run` say of them.
 #![cfg(all(feature = "cli", feature = "ggml"))]
 
-use crate::common::{gristmill, text};
+use crate::common::{gristmill, record, text};
 use gristmill::gguf::{ArrayBuf, GgufWriter, Value};
+use gristmill_records::inspect::{Declaration, File, Metadata, MetadataArray, Transform};
 use std::path::Path;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -41,17 +42,18 @@ fn a_declared_transform_is_told_and_applied() -> Outcome {
     for command in ["inspect", "plan"] {
         gristmill([command, text(&file)]).code(0).says(line);
         let json = gristmill([command, text(&file), "--json"]).code(0).json();
-        assert_eq!(json["transform"]["block"], 64, "{command}");
-        assert_eq!(json["transform"]["understood"], true, "{command}");
-        assert_eq!(json["transform"]["products"], 1, "{command}");
+        let said: Transform = record(&json["transform"]);
+        let what = Declaration::Understood { block: 64, signed: false, products: 1, stored_rows: 0 };
+        assert_eq!((said.understood, said.what), (true, what), "{command}");
     }
     // Metadata in JSON are what they are, no text about them.
-    let json = gristmill(["inspect", text(&file), "--json"]).code(0).json();
-    let metadata = &json["metadata"];
-    assert_eq!(metadata["general.architecture"], "llama");
-    assert_eq!(metadata["prism.hadamard.block_size"], 64);
-    let names = serde_json::json!({ "of": "string", "length": 1, "first": ["folded"] });
-    assert_eq!(metadata["prism.hadamard.weight_names"], names);
+    let said: File = gristmill(["inspect", text(&file), "--json"]).code(0).record();
+    let metadata = said.metadata.expect("of a GGUF file");
+    let text_of = |text: &str| Metadata::Text(text.to_owned());
+    assert_eq!(metadata["general.architecture"], text_of("llama"));
+    assert_eq!(metadata["prism.hadamard.block_size"], Metadata::Unsigned(64));
+    let names = MetadataArray { of: "string".to_owned(), length: 1, first: vec![text_of("folded")] };
+    assert_eq!(metadata["prism.hadamard.weight_names"], Metadata::Array(names));
     let run = ["run", text(&file), "--m", "1,3", "--threads", "1"];
     gristmill(run).code(0).says("activations of 1 tensor went through the Hadamard transform");
     let json = gristmill([&run[..], &["--json"]].concat()).code(0).json();
@@ -70,8 +72,10 @@ fn what_is_not_understood_is_refused_with_its_key() -> Outcome {
     gristmill(["run", text(&file), "--m", "1", "--threads", "1"]).code(1).complains(why).complains("help: ");
     for (command, code) in [("inspect", 0), ("plan", 2)] {
         let json = gristmill([command, text(&file), "--json"]).code(code).json();
-        assert_eq!(json["transform"]["understood"], false, "{command}");
-        assert_eq!(json["transform"]["key"], "prism.hadamard.version", "{command}");
+        let said: Transform = record(&json["transform"]);
+        let is_named =
+            matches!(&said.what, Declaration::Refused { key, .. } if key == "prism.hadamard.version");
+        assert!(!said.understood && is_named, "{command}: {said:?}");
     }
     Ok(())
 }

@@ -2,18 +2,19 @@
 #![cfg(all(feature = "cli", feature = "bitnet", feature = "ggml"))]
 
 use crate::common::{command, finished, gristmill, words};
+use gristmill_records::verify::Verification;
 
 #[test]
 fn every_kernel_of_a_format_agrees_with_the_oracle() {
     for format in ["i2_s", "q4_k", "int8_row"] {
-        let json = gristmill(["verify", "--quick", "--json", "--format", format]).code(0).json();
-        assert_eq!(json["wrong"], 0, "{json}");
-        let (ran, of) = (json["ran"].as_u64().expect("a count"), json["of"].as_u64().expect("a count"));
-        let skipped: u64 =
-            json["skipped"].as_array().expect("a list").iter().filter_map(|s| s["kernels"].as_u64()).sum();
-        assert!(ran > 0 && ran + skipped == of, "{json}");
-        for kernel in json["kernels"].as_array().expect("a list") {
-            assert!(kernel["status"] != "ok" || kernel["cases"].as_u64() > Some(0), "{kernel}");
+        let ran = gristmill(["verify", "--quick", "--json", "--format", format]).code(0);
+        let done: Verification = ran.record();
+        assert_eq!(done.wrong, 0, "{done:?}");
+        let skipped: u64 = done.skipped.iter().map(|skipped| skipped.kernels).sum();
+        assert!(done.ran > 0 && done.ran + skipped == done.of, "{done:?}");
+        assert_eq!(done.kernels.len() as u64, done.of);
+        for kernel in &done.kernels {
+            assert!(kernel.status != "ok" || kernel.cases > 0, "{kernel:?}");
         }
     }
 }

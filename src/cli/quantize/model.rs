@@ -16,7 +16,7 @@ use gristmill::runtime::import::Tiled;
 use gristmill::text::Printable;
 use gristmill::weights_file::{SourceTensor, WeightFile};
 use gristmill::{Dequantizer, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Request, Shape, Threads};
-use serde_json::json;
+use gristmill_records::quantize::{Quantized, Tensor};
 use std::io::Write;
 use std::path::Path;
 
@@ -42,6 +42,24 @@ struct Line {
     without: usize,
     /// Why weights were not quantized.
     why_copied: Option<String>,
+}
+
+impl Line {
+    /// As JSON has it. `weighed`: there is importance of some matrices.
+    fn record(&self, weighed: bool) -> Tensor {
+        Tensor {
+            tensor: self.tensor.clone(),
+            shape: self.shape.clone(),
+            type_name: self.type_name.clone(),
+            bytes: self.bytes,
+            nmse: self.difference.map(|difference| difference.nmse),
+            weighted_nmse: self.difference.and_then(|difference| difference.weighted),
+            max_error: self.difference.map(|difference| difference.worst),
+            matrices: self.matrices as u64,
+            without_importance: weighed.then_some(self.without as u64),
+            why_copied: self.why_copied.clone(),
+        }
+    }
 }
 
 /// The kernels, and the threads they run on.
@@ -302,25 +320,14 @@ fn report(
 ) -> Result<Outcome, CliError> {
     let total: u64 = lines.iter().map(|line| line.bytes).sum();
     if arguments.json {
-        let value = json!({
-            "output": output.display().to_string(),
-            "format": arguments.format,
-            "kernel": kernel,
-            "bytes": total,
-            "tensors": lines.iter().map(|line| json!({
-                "tensor": line.tensor,
-                "shape": line.shape,
-                "type": line.type_name,
-                "bytes": line.bytes,
-                "nmse": line.difference.map(|difference| difference.nmse),
-                "weighted_nmse": line.difference.and_then(|difference| difference.weighted),
-                "max_error": line.difference.map(|difference| difference.worst),
-                "matrices": line.matrices,
-                "without_importance": arguments.imatrix.is_some().then_some(line.without),
-                "why_copied": line.why_copied,
-            })).collect::<Vec<_>>(),
-        });
-        print_json(out, &value)?;
+        let quantized = Quantized {
+            output: output.display().to_string(),
+            format: arguments.format.clone(),
+            kernel: kernel.to_owned(),
+            bytes: total,
+            tensors: lines.iter().map(|line| line.record(arguments.imatrix.is_some())).collect(),
+        };
+        print_json(out, &quantized)?;
         return Ok(Outcome::Yes);
     }
     let weighed = arguments.imatrix.is_some();

@@ -9,7 +9,7 @@ use super::guard;
 use super::session::{Report, Session};
 use gristmill::REGISTRY;
 use gristmill::registry::Entry;
-use serde_json::json;
+use gristmill_records::verify::{Kernel, Skipped, Verification};
 use std::io::Write;
 
 /// The variable that turns skips into failures.
@@ -23,6 +23,18 @@ fn status(report: &Report) -> &'static str {
         Report { problem: Some(_), .. } => "wrong",
         Report { cases: 0, .. } => "not run",
         Report { .. } => "ok",
+    }
+}
+
+fn kernel((entry, report): &Line<'_>) -> Kernel {
+    Kernel {
+        kernel: entry.name.to_owned(),
+        id: entry.id.to_string(),
+        status: status(report).to_owned(),
+        cases: report.cases as u64,
+        nmse: report.nmse,
+        skipped: report.skipped.clone(),
+        problem: report.problem.as_ref().map(ToString::to_string),
     }
 }
 
@@ -53,27 +65,20 @@ pub fn report(
     let outcome = if failed { Outcome::Failed } else { Outcome::Yes };
     let digest = format!("{:016x}", session.digest.0);
     if arguments.json {
-        let value = json!({
-            "kernels": all.iter().map(|(entry, report)| json!({
-                "kernel": entry.name,
-                "id": entry.id.to_string(),
-                "status": status(report),
-                "cases": report.cases,
-                "nmse": report.nmse,
-                "skipped": report.skipped,
-                "problem": report.problem.as_ref().map(ToString::to_string),
-            })).collect::<Vec<_>>(),
-            "ran": ran,
-            "of": all.len(),
-            "skipped": reasons.iter().map(|(reason, count)| {
-                json!({"reason": reason, "kernels": count})
-            }).collect::<Vec<_>>(),
-            "wrong": wrong.len(),
-            "guard_pages": guard::GUARDS,
-            "digest": digest,
-            "quick": session.quick,
-        });
-        print_json(out, &value)?;
+        let verification = Verification {
+            kernels: all.iter().map(kernel).collect(),
+            ran: ran as u64,
+            of: all.len() as u64,
+            skipped: reasons
+                .into_iter()
+                .map(|(reason, count)| Skipped { reason, kernels: count as u64 })
+                .collect(),
+            wrong: wrong.len() as u64,
+            guard_pages: guard::GUARDS,
+            digest,
+            quick: session.quick,
+        };
+        print_json(out, &verification)?;
         return Ok(outcome);
     }
     if arguments.kernel.is_some() || arguments.format.is_some() {
