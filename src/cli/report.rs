@@ -48,8 +48,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         output::write(page, html.as_bytes())?;
     }
     if arguments.json {
-        let value = serde_json::to_value(&report).map_err(|error| CliError::Output(error.into()))?;
-        print_json(out, &value)?;
+        print_json(out, &report)?;
     } else {
         write!(out, "{}", PrintableLines(&report.to_text()))?;
     }

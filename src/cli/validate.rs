@@ -60,8 +60,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         output::write(path, (text + "\n").as_bytes())?;
     }
     if arguments.json {
-        let value = serde_json::to_value(&validation).map_err(|error| CliError::Output(error.into()))?;
-        print_json(out, &value)?;
+        print_json(out, &validation)?;
     } else {
         print(&validation, out)?;
     }

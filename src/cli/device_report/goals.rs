@@ -1,5 +1,6 @@
 //! The goals of docs/cuda.md, as far as the records of a folder tell.
 
+use gristmill_records::bench::{GpuConversion, GpuProduct, Line};
 use serde::Serialize;
 use serde_json::Value;
 use std::path::Path;
@@ -27,100 +28,119 @@ impl Goal {
     }
 }
 
-/// Which records a goal is about: op, and what must hold of (m, n, k).
+/// A goal, and what of a record it is about.
 struct Asked {
     goal: &'static str,
-    key: &'static str,
     /// The figure must be at least this, or where `below`, less.
     bound: f64,
     below: bool,
-    about: fn(&Value) -> bool,
+    /// `None` of records that it is not about.
+    figure: fn(&Line) -> Option<f64>,
 }
 
-fn number(record: &Value, key: &str) -> u64 {
-    record[key].as_u64().unwrap_or(0)
+/// A product with operands in `memory`.
+fn product<'l>(line: &'l Line, memory: &str) -> Option<&'l GpuProduct> {
+    match line {
+        Line::GpuProduct(product) => Some(product).filter(|of| of.op == "matmul" && of.memory == memory),
+        _ => None,
+    }
 }
 
-fn is(record: &Value, op: &str, memory: &str) -> bool {
-    record["op"] == op && record["memory"] == memory
+/// The percentage of a copy's rate that a conversion with cold operands comes to.
+fn converted(line: &Line, op: &str) -> Option<f64> {
+    match line {
+        Line::GpuConversion(of) if of.op == op && of.memory == "cold" => Some(of.percent_of_copy),
+        _ => None,
+    }
 }
 
 fn asked() -> Vec<Asked> {
-    let at_least = |goal, key, bound, about| Asked { goal, key, bound, below: false, about };
+    let at_least = |goal, bound, figure| Asked { goal, bound, below: false, figure };
     vec![
-        at_least(
-            "one token, 13824x2560 and larger, cold: 85 % of the rate of a copy",
-            "percent_of_copy",
-            85.0,
-            |r| {
-                is(r, "matmul", "cold")
-                    && number(r, "m") == 1
-                    && number(r, "n") * number(r, "k") >= 13_824 * 2560
-            },
-        ),
+        at_least("one token, 13824x2560 and larger, cold: 85 % of the rate of a copy", 85.0, |line| {
+            let large = |of: &&GpuProduct| of.m == 1 && of.n.saturating_mul(of.k) >= 13_824 * 2560;
+            product(line, "cold").filter(large).map(|of| of.percent_of_copy)
+        }),
         Asked {
             goal: "one token, 2560x2560, in a graph: under 3 us",
-            key: "us",
             bound: 3.0,
             below: true,
-            about: |r| {
-                is(r, "matmul", "hot") && (number(r, "m"), number(r, "n"), number(r, "k")) == (1, 2560, 2560)
+            figure: |line| {
+                let hot = product(line, "hot").filter(|of| (of.m, of.n, of.k) == (1, 2560, 2560));
+                hot.map(|of| of.seconds * 1e6)
             },
         },
-        at_least(
-            "int8, 1024 tokens and more: 70 % of cuBLASLt's int8",
-            "percent_of_cublaslt_int8",
-            70.0,
-            |r| is(r, "matmul", "hot") && number(r, "m") >= 1024,
-        ),
-        at_least("f16, 1024 tokens and more: 90 % of cuBLASLt's f16", "percent_of_cublaslt_f16", 90.0, |r| {
-            let kernel = r["kernel"].as_str().unwrap_or_default();
-            is(r, "matmul", "hot") && number(r, "m") >= 1024 && kernel.contains("f16")
+        at_least("int8, 1024 tokens and more: 70 % of cuBLASLt's int8", 70.0, |line| {
+            product(line, "hot").filter(|of| of.m >= 1024)?.percent_of_cublaslt_int8
         }),
-        at_least("quantize: 85 % of the rate of a copy", "percent_of_copy", 85.0, |r| {
-            is(r, "quantize", "cold")
+        at_least("f16, 1024 tokens and more: 90 % of cuBLASLt's f16", 90.0, |line| {
+            let in_f16 = |of: &&GpuProduct| of.m >= 1024 && of.kernel.contains("f16");
+            product(line, "hot").filter(in_f16)?.percent_of_cublaslt_f16
         }),
-        at_least("dequantize: 85 % of the rate of a copy", "percent_of_copy", 85.0, |r| {
-            is(r, "dequantize", "cold")
-        }),
+        at_least("quantize: 85 % of the rate of a copy", 85.0, |line| converted(line, "quantize")),
+        at_least("dequantize: 85 % of the rate of a copy", 85.0, |line| converted(line, "dequantize")),
     ]
 }
 
 /// The goals, by the records of `bench` in `folder`. Where several records are about one, the worst counts.
 pub fn goals(folder: &Path) -> Vec<Goal> {
     let text = std::fs::read_to_string(folder.join("bench.json")).unwrap_or_default();
-    let records: Value = serde_json::from_str(&text).unwrap_or_default();
-    asked().iter().map(|asked| judged(asked, records.as_array().map_or(&[][..], Vec::as_slice))).collect()
+    let lines: Vec<Value> = serde_json::from_str(&text).unwrap_or_default();
+    let lines: Vec<Line> = lines.into_iter().filter_map(|line| Line::read(line).ok()).collect();
+    asked().iter().map(|asked| judged(asked, &lines)).collect()
 }
 
-fn judged(asked: &Asked, records: &[Value]) -> Goal {
-    let figure = |record: &Value| match asked.key {
-        "us" => record["seconds"].as_f64().map(|seconds| seconds * 1e6),
-        key => record[key].as_f64(),
-    };
+fn judged(asked: &Asked, lines: &[Line]) -> Goal {
     let worse = |a: f64, b: f64| if asked.below { a.total_cmp(&b) } else { b.total_cmp(&a) };
-    let about = records.iter().filter(|record| (asked.about)(record));
-    let worst = about.filter_map(|record| Some((figure(record)?, record))).max_by(|a, b| worse(a.0, b.0));
-    let Some((measured, record)) = worst else {
+    let figures = lines.iter().filter_map(|line| Some(((asked.figure)(line)?, line)));
+    let Some((measured, line)) = figures.max_by(|a, b| worse(a.0, b.0)) else {
         return Goal { goal: asked.goal, measured: None, reached: None, of: String::new() };
     };
     let reached = if asked.below { measured < asked.bound } else { measured >= asked.bound };
-    let tokens = record["m"].as_u64().map_or(String::new(), |m| format!(" m={m}"));
-    let kernel = record["kernel"].as_str().unwrap_or_default();
-    let of = format!("{kernel}{tokens} {}x{}", record["n"], record["k"]);
-    Goal { goal: asked.goal, measured: Some(measured), reached: Some(reached), of }
+    Goal { goal: asked.goal, measured: Some(measured), reached: Some(reached), of: named(line) }
+}
+
+/// The kernel and the work of a record.
+fn named(line: &Line) -> String {
+    match line {
+        Line::GpuProduct(GpuProduct { kernel, m, n, k, .. }) => format!("{kernel} m={m} {n}x{k}"),
+        Line::GpuConversion(GpuConversion { kernel, n, k, .. }) => format!("{kernel} {n}x{k}"),
+        Line::Processor(_) | Line::Yardstick(_) | Line::Published(_) => String::new(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn the_worst_record_counts() {
         let record = |kernel: &str, m: u64, memory: &str, percent: f64, us: f64| {
-            json!({"op": "matmul", "kernel": kernel, "m": m, "n": 2560, "k": 2560, "memory": memory,
-                   "percent_of_cublaslt_int8": percent, "seconds": us / 1e6})
+            Line::GpuProduct(GpuProduct {
+                at: None,
+                compiler: None,
+                op: "matmul".to_owned(),
+                kernel: kernel.to_owned(),
+                id: None,
+                format: "i2_s".to_owned(),
+                device: "cuda:0".to_owned(),
+                machine: None,
+                input: "f16".to_owned(),
+                m,
+                n: 2560,
+                k: 2560,
+                memory: memory.to_owned(),
+                seconds: us / 1e6,
+                rounds: Vec::new(),
+                gmac_s: 1.0,
+                gb_s: 1.0,
+                copy_gb_s: 1.0,
+                percent_of_copy: 1.0,
+                file_bits_per_weight: 2.0,
+                memory_bits_per_weight: 2.0,
+                percent_of_cublaslt_int8: Some(percent),
+                percent_of_cublaslt_f16: None,
+            })
         };
         let records = [
             record("a", 1024, "hot", 90.0, 50.0),

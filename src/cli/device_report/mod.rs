@@ -99,9 +99,8 @@ fn write_summary(arguments: &Arguments, folder: &std::path::Path, ended: &[Ended
         stages: ended,
         goals: &goals,
     };
-    let value = serde_json::to_value(&summary).map_err(|error| CliError::Output(error.into()))?;
     let mut json = Vec::new();
-    print_json(&mut json, &value)?;
+    print_json(&mut json, &summary)?;
     output::write(&folder.join("summary.json"), &json)?;
     let mut text = format!(
         "# {}, gristmill {}\n\n| stage | outcome | seconds | records |\n|---|---|---:|---|\n",
