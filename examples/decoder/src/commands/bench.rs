@@ -1,11 +1,11 @@
 //! `decoder bench`: the tests of llama-bench.
 
-use super::loading::{Loading, length, print};
+use super::loading::{Loading, length, print, print_json};
 use crate::decoder::{Decoder, Wanted};
 use crate::error::Error;
 use crate::sample::greatest;
 use clap::Args;
-use serde_json::json;
+use serde::Serialize;
 use std::io::Write;
 use std::time::Instant;
 
@@ -29,6 +29,20 @@ pub struct Bench {
     /// Prints an array of records
     #[arg(long)]
     json: bool,
+}
+
+/// What `bench --json` prints of a test.
+#[derive(Serialize)]
+struct Record {
+    test: String,
+    threads: usize,
+    /// Name of the cache's format.
+    cache: &'static str,
+    tokens_per_second: f64,
+    /// Bytes of the file.
+    model_bytes: u64,
+    weights_bytes_in_memory: usize,
+    cache_bytes_in_memory: usize,
 }
 
 /// A test: its name, its tokens, what it does.
@@ -58,18 +72,18 @@ impl Bench {
                 if !self.json {
                     print(out, format_args!("{name:>8}  {threads:>3} threads  {speed:>9.2} tokens/s\n"))?;
                 }
-                records.push(json!({
-                    "test": name,
-                    "threads": threads,
-                    "cache": decoder.cache_format().name(),
-                    "tokens_per_second": speed,
-                    "model_bytes": model_bytes,
-                    "weights_bytes_in_memory": decoder.weights.bytes(),
-                    "cache_bytes_in_memory": decoder.working_bytes().0,
-                }));
+                records.push(Record {
+                    test: name.clone(),
+                    threads: *threads,
+                    cache: decoder.cache_format().name(),
+                    tokens_per_second: speed,
+                    model_bytes,
+                    weights_bytes_in_memory: decoder.weights.bytes(),
+                    cache_bytes_in_memory: decoder.working_bytes().0,
+                });
             }
         }
-        if self.json { print(out, format_args!("{:#}\n", serde_json::Value::Array(records))) } else { Ok(()) }
+        if self.json { print_json(out, &records) } else { Ok(()) }
     }
 }
 

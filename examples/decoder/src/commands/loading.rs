@@ -5,6 +5,7 @@ use crate::decoder::{Decoder, Options};
 use crate::error::Error;
 use clap::Args;
 use gristmill::vocab::Isa;
+use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -89,6 +90,17 @@ pub(super) fn mebibytes(bytes: u64) -> String {
 pub(super) fn print(out: &mut dyn Write, text: std::fmt::Arguments<'_>) -> Result<(), Error> {
     let failed = |source| Error::Io { action: "write to", path: "standard output".into(), source };
     out.write_fmt(text).and_then(|()| out.flush()).map_err(failed)
+}
+
+/// Writes what has a JSON form to standard output.
+pub(super) fn print_json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), Error> {
+    let failed = |error: serde_json::Error| Error::Io {
+        action: "write to",
+        path: "standard output".into(),
+        source: error.into(),
+    };
+    let json = serde_json::to_string_pretty(value).map_err(failed)?;
+    print(out, format_args!("{json}\n"))
 }
 
 /// A text file.
