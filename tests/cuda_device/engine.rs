@@ -374,6 +374,7 @@ fn a_graph_dropped_in_an_engines_capture_waits_for_its_end() {
         drop(graph);
         let flags = cudarc::driver::sys::CUgraphInstantiate_flags(0);
         stream.end_capture(flags).expect("nothing broke it");
+        gpu.synchronize().expect("waits, destroys the graph and frees behind that");
         assert_eq!(used(), before, "it is gone with what it held");
     });
 }
