@@ -30,6 +30,7 @@ mod check;
 mod diagnostic;
 #[cfg(feature = "parse")]
 pub mod model;
+#[cfg(feature = "parse")]
 mod nearest;
 #[cfg(feature = "parse")]
 mod parse;
@@ -42,6 +43,7 @@ mod toml_walk;
 pub use check::{Report, check};
 #[cfg(feature = "parse")]
 pub use diagnostic::{CODES, Diagnostic, Label, Severity, line_column, render};
+#[cfg(feature = "parse")]
 pub use nearest::nearest;
 #[cfg(feature = "parse")]
 pub use read::{FOLDERS, MAX_FILE_BYTES, ReadError, SourceFile, read_path, shipped, shipped_dir};

@@ -7,9 +7,9 @@
 
 use super::skipped;
 use gristmill::runtime::occupancy::{BlockNeeds, Multiprocessor};
-use gristmill_codegen::cuda::compile::{Image, Instructions, compile, cuobjdump, disassemble, jobs};
+use gristmill_codegen::cuda::compile::{Image, Instructions, compile, cuobjdump, disassemble};
 use gristmill_codegen::cuda::toolchain::{Env, discover};
-use gristmill_codegen::cuda::{CudaListed, Emitted, emit};
+use gristmill_codegen::cuda::{CudaListed, Emitted, emit, jobs};
 use gristmill_spec::model::SpecSet;
 use gristmill_spec::vocab::{CudaAlgorithm, CudaArch};
 use gristmill_spec::{check, shipped};
